@@ -1,0 +1,109 @@
+// Package backend is the contract between Workcell and a container engine.
+//
+// A driver (backend/docker, …) implements [SandboxBackend]: the life of a sandbox and one byte stream into it.
+// Running commands, files, limits on output, path rules, spans and error wrapping are written once, above the
+// contract, in package session, and speak to the guest (PID 1 of every sandbox) over that stream.
+//
+// Most users want package session, or package tools, and only construct a driver.
+package backend
+
+import (
+	"context"
+	"io"
+)
+
+// SandboxBackend runs sandboxes on one engine.
+//
+// A sandbox is created running, may be stopped and started again, and ends when it is removed. Its id is chosen by the
+// driver's engine and is opaque to callers. The main process of a sandbox is the Workcell guest; [SandboxBackend.Dial]
+// reaches it.
+//
+//	info, err := b.Create(ctx, spec)             // image present or pulled, hardened, started
+//	stream, err := b.Dial(ctx, info.ID)          // bytes to and from the guest
+//	err = b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true})
+//
+// All methods may be called concurrently. Every call must end when its context ends; a context error must stay
+// testable with errors.Is. Other errors must wrap one of the sentinels of this package where one fits, so that callers
+// never look at text.
+type SandboxBackend interface {
+	// Create makes a sandbox from spec and starts it. The image is used from the engine or pulled as spec.Pull says.
+	// A failure, a cancelled context included, must leave nothing behind. A limit or mode that was asked for and that
+	// the engine cannot enforce must fail with ErrUnsupported.
+	Create(ctx context.Context, spec Spec) (Info, error)
+
+	// Get describes a sandbox; ErrNotFound when this driver does not know it or it is not a Workcell sandbox.
+	Get(ctx context.Context, id string) (Info, error)
+
+	// List describes the sandboxes that match filter, running or not, sorted by creation time. It must never return a
+	// container that Workcell did not make.
+	List(ctx context.Context, filter Filter) ([]Info, error)
+
+	// Start starts a stopped sandbox. Starting a running one is no error.
+	Start(ctx context.Context, id string) error
+
+	// Stop ends the processes of a sandbox and keeps its files. Stopping a stopped one is no error.
+	Stop(ctx context.Context, id string) error
+
+	// Remove ends a sandbox and deletes it. Removing an unknown one is no error.
+	Remove(ctx context.Context, id string, opts RemoveOptions) error
+
+	// Dial opens the sandbox's own stream to its guest. The stream belongs to one host process at a time: a newer
+	// Dial, also by another process, takes it over. Drivers that can give further, independent streams implement
+	// [Connector]. ErrNotFound when the sandbox is gone, ErrLost when it is not running.
+	Dial(ctx context.Context, id string) (io.ReadWriteCloser, error)
+
+	// Capabilities tells what this engine can enforce. It must not block on the engine for longer than ctx of New did.
+	Capabilities() Capabilities
+
+	// Close releases the driver's own resources. Sandboxes go on. Idempotent.
+	Close() error
+}
+
+// Connector is implemented by drivers that can open a stream to the guest beside the owner's: another host process,
+// such as a command line beside a running workflow, uses it and disturbs nobody.
+type Connector interface {
+	Connect(ctx context.Context, id string) (io.ReadWriteCloser, error)
+}
+
+// Pinger is implemented by drivers whose engine can be asked whether it is there. Ping returns an error that wraps
+// ErrUnavailable when it is not.
+type Pinger interface {
+	Ping(ctx context.Context) (EngineInfo, error)
+}
+
+// OOMReporter is implemented by drivers whose engine tells whether a process of the sandbox was killed for lack of
+// memory since the sandbox was started.
+type OOMReporter interface {
+	OOMKills(ctx context.Context, id string) (int64, error)
+}
+
+// EngineInfo describes the engine behind a driver, for people.
+type EngineInfo struct {
+	Name     string            `json:"name"`               // "docker", "containerd", …
+	Version  string            `json:"version"`            // engine version
+	API      string            `json:"api,omitempty"`      // negotiated API version
+	Kernel   string            `json:"kernel,omitempty"`   // kernel release of the engine's machine
+	OS       string            `json:"os,omitempty"`       // operating system of the engine's machine
+	Arch     string            `json:"arch,omitempty"`     // architecture of the engine's machine
+	Cgroup   string            `json:"cgroup,omitempty"`   // "1" or "2"
+	Runtimes []string          `json:"runtimes,omitempty"` // OCI runtimes
+	Details  map[string]string `json:"details,omitempty"`  // anything else worth showing
+}
+
+// RemoveOptions refine Remove.
+type RemoveOptions struct {
+	// Volumes also deletes the sandbox's workspace. The zero value keeps it.
+	Volumes bool
+}
+
+// Capabilities tell what an engine can enforce.
+type Capabilities struct {
+	Memory       bool          // Limits.MemoryBytes, swap included
+	CPU          bool          // Limits.CPUMillis
+	PIDs         bool          // Limits.PIDs
+	Workspace    bool          // Limits.WorkspaceBytes
+	Networks     []NetworkMode // network modes that can be asked for
+	Runtimes     []string      // OCI runtimes that can be asked for
+	WritableRoot bool          // RootWritable
+	Persistent   bool          // files survive Stop
+}

@@ -1,0 +1,58 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Sentinels that drivers and sessions wrap. Test with errors.Is.
+var (
+	// ErrNotFound: there is no such sandbox, exec or file, or the caller may not know of it.
+	ErrNotFound = errors.New("not found")
+	// ErrExists: the thing to make is there already.
+	ErrExists = errors.New("already exists")
+	// ErrInvalid: the request can never succeed as it stands.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrPermission: the sandbox's user may not do that, or a policy forbids it.
+	ErrPermission = errors.New("permission denied")
+	// ErrTooLarge: a documented size limit was passed; the text names it.
+	ErrTooLarge = errors.New("too large")
+	// ErrClosed: the session, manager or driver was closed, by its owner or by the end of its run.
+	ErrClosed = errors.New("closed")
+	// ErrLost: the sandbox died or was removed behind our back; what it held is gone or unreachable.
+	ErrLost = errors.New("sandbox lost")
+	// ErrUnsupported: this engine cannot enforce or do what was asked.
+	ErrUnsupported = errors.New("unsupported")
+	// ErrUnavailable: the engine does not answer; trying again later may help.
+	ErrUnavailable = errors.New("engine unavailable")
+	// ErrCapacity: a configured maximum is reached; closing something helps.
+	ErrCapacity = errors.New("at capacity")
+	// ErrQuota: the sandbox's disk or inode limit is reached.
+	ErrQuota = errors.New("quota exceeded")
+	// ErrTimeout: a time limit of the request itself, not of the context, ran out.
+	ErrTimeout = errors.New("timed out")
+	// ErrImage: the image is missing, refused by the registry or does not match its digest.
+	ErrImage = errors.New("image unavailable")
+	// ErrProtocol: host and guest did not understand each other.
+	ErrProtocol = errors.New("guest protocol error")
+)
+
+// Error says which operation of which backend failed on which sandbox. Package session builds it; drivers return plain
+// errors that wrap a sentinel.
+type Error struct {
+	Op      string // "Open", "Exec", "ReadFile", …
+	Backend string // name of the driver
+	ID      string // session id, may be empty
+	Err     error
+}
+
+// Error gives one line without host paths.
+func (e *Error) Error() string {
+	if e.ID == "" {
+		return fmt.Sprintf("%s on %s: %v", e.Op, e.Backend, e.Err)
+	}
+	return fmt.Sprintf("%s on %s sandbox %s: %v", e.Op, e.Backend, e.ID, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }

@@ -1,0 +1,24 @@
+package backend
+
+// LabelPrefix begins every label that Workcell writes. Users may not set labels below it.
+const LabelPrefix = "dev.workcell."
+
+// Labels on every container and volume that Workcell makes.
+const (
+	LabelInstance = LabelPrefix + "instance" // owning installation
+	LabelID       = LabelPrefix + "id"       // session id
+	LabelKey      = LabelPrefix + "key"      // session key, text form
+	LabelRun      = LabelPrefix + "run"      // owning run
+	LabelSpec     = LabelPrefix + "spec"     // Spec.Hash
+	LabelCreated  = LabelPrefix + "created"  // RFC 3339 with nanoseconds, UTC
+	LabelGuest    = LabelPrefix + "guest"    // version of the guest inside
+	LabelRole     = LabelPrefix + "role"     // what the object is for, see Role constants
+)
+
+// Values of LabelRole.
+const (
+	RoleSandbox   = "sandbox"   // a sandbox's container
+	RoleWorkspace = "workspace" // a sandbox's workspace volume
+	RoleGuest     = "guest"     // holds the guest binary, shared by all sandboxes of one guest version
+	RoleInit      = "init"      // prepares a volume and is removed at once
+)

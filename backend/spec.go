@@ -1,0 +1,120 @@
+package backend
+
+import "time"
+
+// Workdir is where the workspace is mounted in every sandbox, and the root of the file tools.
+const Workdir = "/workspace"
+
+// DefaultUser is the user that commands run as when a Spec names none.
+const DefaultUser = "1000:1000"
+
+// RootMode says whether the image's file system can be written to. The zero value is RootReadonly.
+type RootMode int
+
+// Root modes.
+const (
+	RootReadonly RootMode = iota // only the workspace and /tmp can be written
+	RootWritable                 // changes live in the sandbox's own layer
+)
+
+// NetworkMode says what a sandbox can reach. The zero value is NetworkNone.
+type NetworkMode string
+
+// Network modes.
+const (
+	NetworkNone   NetworkMode = "none"   // loopback only
+	NetworkBridge NetworkMode = "bridge" // outbound through the engine's bridge
+)
+
+// PullPolicy says when an image is fetched. The zero value is PullMissing.
+type PullPolicy string
+
+// Pull policies.
+const (
+	PullMissing PullPolicy = "missing" // use the engine's image, pull when there is none
+	PullAlways  PullPolicy = "always"  // pull before every Create
+	PullNever   PullPolicy = "never"   // ErrImage when the engine has no such image
+)
+
+// Limits bound one sandbox. A zero field means the driver's default, which is never "unlimited" for memory and pids.
+type Limits struct {
+	CPUMillis      int64 `json:"cpu_millicores,omitempty"`  // 1000 is one core
+	MemoryBytes    int64 `json:"memory_bytes,omitempty"`    // memory and swap together
+	PIDs           int64 `json:"pids,omitempty"`            // processes and threads, the guest's own come on top
+	TmpBytes       int64 `json:"tmp_bytes,omitempty"`       // size of /tmp, which counts against memory
+	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"` // size of the workspace; zero means no limit
+	OpenFiles      int64 `json:"open_files,omitempty"`      // RLIMIT_NOFILE of every command
+	FileBytes      int64 `json:"file_bytes,omitempty"`      // RLIMIT_FSIZE of every command; zero means no limit
+}
+
+// Spec describes a sandbox to create. Drivers must not change it and must not keep references into it.
+type Spec struct {
+	ID       string // session id, unguessable; also names the container
+	Instance string // which Workcell installation owns the sandbox
+	Key      string // text form of the session key
+	Run      string // run that owns the sandbox; empty for named sessions
+	Hash     string // hash of what the user asked for, to notice a changed request
+
+	Image    string      // image reference
+	Pull     PullPolicy  // when to fetch it
+	Platform string      // "linux/amd64"; empty is the engine's own
+	User     string      // "uid:gid" in numbers; empty is DefaultUser
+	Root     RootMode    //
+	Env      []string    // "NAME=value", the base environment of every command
+	Limits   Limits      //
+	Network  NetworkMode //
+	Runtime  string      // OCI runtime; empty is the engine's default
+
+	Labels  map[string]string  // the user's own; names below LabelPrefix are refused with ErrInvalid
+	OnPull  func(PullProgress) // called while an image is fetched, never concurrently; may be nil
+	Created time.Time          // creation time to record; zero is now
+}
+
+// PullProgress tells how far the fetch of an image is.
+type PullProgress struct {
+	Image   string // reference that is fetched
+	Layer   string // layer id, empty for messages about the whole image
+	Status  string // the engine's word, "Downloading", "Extracting", …
+	Current int64  // bytes done, zero when unknown
+	Total   int64  // bytes to do, zero when unknown
+}
+
+// State is the state of a sandbox.
+type State string
+
+// States.
+const (
+	StateCreated State = "created"
+	StateRunning State = "running"
+	StatePaused  State = "paused"
+	StateStopped State = "stopped"
+	StateGone    State = "removed"
+)
+
+// Info describes an existing sandbox.
+type Info struct {
+	ID        string // the engine's id, what the other methods take
+	SessionID string
+	Instance  string
+	Key       string
+	Run       string
+	Hash      string
+	Image     string
+	ImageID   string
+	User      string
+	Network   NetworkMode
+	Root      RootMode
+	Limits    Limits
+	State     State
+	OOMKilled bool // the main process was killed for lack of memory
+	Created   time.Time
+	Labels    map[string]string // the user's own
+}
+
+// Filter selects sandboxes; an empty field matches everything.
+type Filter struct {
+	Instance  string
+	SessionID string
+	Key       string
+	Run       string
+}

@@ -1,0 +1,289 @@
+package wire
+
+// Op names a request. One stream carries one request; see docs/guest-protocol.md.
+type Op string
+
+// Requests of protocol version 1.
+const (
+	OpHealth  Op = "health-v1"   // Health
+	OpRun     Op = "run-v1"      // RunRequest; RunResult
+	OpAttach  Op = "attach-v1"   // RunRequest with live, lossless output; RunResult at the end
+	OpRead    Op = "read-v1"     // ReadRequest; ReadResult
+	OpWait    Op = "wait-v1"     // WaitRequest; ExecStatus
+	OpStdin   Op = "stdin-v1"    // StdinRequest; Empty
+	OpKill    Op = "kill-v1"     // KillRequest; ExecStatus
+	OpExecs   Op = "execs-v1"    // Empty; ExecList
+	OpFileGet Op = "file-get-v1" // FileGetRequest; FileInfo, then the bytes
+	OpFilePut Op = "file-put-v1" // FilePutRequest and the bytes; FileInfo
+	OpList    Op = "file-list-v1"
+	OpStat    Op = "file-stat-v1"
+	OpRemove  Op = "file-remove-v1"
+	OpMkdir   Op = "file-mkdir-v1"
+	OpRename  Op = "file-rename-v1"
+)
+
+// ExecState is where an exec is in its life.
+type ExecState string
+
+// Exec states; all but ExecRunning are final.
+const (
+	ExecRunning   ExecState = "running"
+	ExecCompleted ExecState = "completed"  // ended by itself, by a signal of its own too
+	ExecTimedOut  ExecState = "timed_out"  // its tree was ended at its deadline
+	ExecKilled    ExecState = "killed"     // its tree was ended on request, or because the host went away
+	ExecOOMKilled ExecState = "oom_killed" // the kernel ended it for lack of memory
+)
+
+// Spawn says what to start. Argv is delivered verbatim.
+type Spawn struct {
+	Argv []string `json:"argv"`
+	Dir  string   `json:"dir,omitempty"` // absolute; empty is the work directory
+	// Env is the whole environment, "NAME=value". The guest adds only its own marker.
+	Env           []string `json:"env,omitempty"`
+	TimeoutMillis int64    `json:"timeout_ms,omitempty"` // 0 means none
+	GraceMillis   int64    `json:"grace_ms,omitempty"`   // TERM to KILL; 0 means the guest's default (2 s)
+	DrainMillis   int64    `json:"drain_ms,omitempty"`   // how long output is read after the exit; 0 means 200 ms
+	OpenFiles     int64    `json:"open_files,omitempty"` // RLIMIT_NOFILE; 0 leaves it
+	FileBytes     int64    `json:"file_bytes,omitempty"` // RLIMIT_FSIZE; 0 leaves it
+}
+
+// RunRequest starts a recorded exec and waits for it.
+type RunRequest struct {
+	Spawn
+	ExecID string `json:"exec_id"` // chosen by the host, 128 bits random; a second use is ErrExists
+	// Stdin is sent with the request when it is small and known; StdinOpen keeps it open for OpStdin (run) or for
+	// the stream (attach). Neither means end of file at once.
+	Stdin     []byte `json:"stdin,omitempty"`
+	StdinOpen bool   `json:"stdin_open,omitempty"`
+	// YieldMillis: answer after this long though the exec still runs. 0 answers at once, negative waits for the end.
+	YieldMillis int64 `json:"yield_ms"`
+	// KillOnCancel ends the tree when the stream is closed before the answer.
+	KillOnCancel bool `json:"kill_on_cancel,omitempty"`
+	// HeadBytes and TailBytes bound each stream's text in the answer.
+	HeadBytes int `json:"head_bytes,omitempty"`
+	TailBytes int `json:"tail_bytes,omitempty"`
+	// Spill keeps the whole output in a file below the work directory once it does not fit the answer.
+	Spill bool `json:"spill,omitempty"`
+}
+
+// Output is one stream's part of an answer: Head, then Omitted bytes that are not here, then Tail.
+type Output struct {
+	Head    []byte `json:"head,omitempty"`
+	Tail    []byte `json:"tail,omitempty"`
+	Omitted int64  `json:"omitted,omitempty"`
+	Total   int64  `json:"total,omitempty"`
+	Path    string `json:"path,omitempty"`     // file with the whole output, inside the sandbox
+	PathCut bool   `json:"path_cut,omitempty"` // that file is cut too (its limit or the disk was reached)
+}
+
+// ExecStatus describes an exec. ExitCode counts only when State is not running and Signal is empty.
+type ExecStatus struct {
+	ExecID         string    `json:"exec_id"`
+	State          ExecState `json:"state"`
+	ExitCode       int       `json:"exit_code"`
+	Signal         string    `json:"signal,omitempty"` // "SIGKILL", … when a signal ended the process
+	PID            int       `json:"pid,omitempty"`
+	DurationMicros int64     `json:"duration_us"`
+	StdoutBytes    int64     `json:"stdout_bytes"`
+	StderrBytes    int64     `json:"stderr_bytes"`
+	PeakRSSBytes   int64     `json:"peak_rss_bytes,omitempty"`
+	// Leaked: processes of the exec's tree outlived it and hold its output open, as background children do.
+	Leaked bool `json:"leaked,omitempty"`
+}
+
+// RunResult answers OpRun and OpAttach.
+type RunResult struct {
+	ExecStatus
+	Stdout Output `json:"stdout"`
+	Stderr Output `json:"stderr"`
+}
+
+// StreamName names an output stream.
+type StreamName string
+
+// Streams.
+const (
+	Stdout StreamName = "stdout"
+	Stderr StreamName = "stderr"
+)
+
+// Chunk is a numbered piece of output. Seq counts from 1 over both streams of an exec.
+type Chunk struct {
+	Seq    int64      `json:"seq"`
+	Stream StreamName `json:"stream"`
+	Data   []byte     `json:"data"`
+}
+
+// ReadRequest reads recorded output after SinceSeq. It consumes nothing.
+type ReadRequest struct {
+	ExecID     string `json:"exec_id"`
+	SinceSeq   int64  `json:"since_seq"`
+	MaxChunks  int    `json:"max_chunks,omitempty"`
+	WaitMillis int64  `json:"wait_ms,omitempty"` // wait this long for a first chunk or the end
+}
+
+// ReadResult answers ReadRequest. Dropped counts the chunks after SinceSeq that fell out of the ring.
+type ReadResult struct {
+	Chunks  []Chunk    `json:"chunks"`
+	NextSeq int64      `json:"next_seq"` // pass as SinceSeq to read on
+	Dropped int64      `json:"dropped,omitempty"`
+	Done    bool       `json:"done"` // ended, and everything was read
+	Status  ExecStatus `json:"status"`
+}
+
+// WaitRequest waits for the end of an exec, at most WaitMillis (negative: no limit).
+type WaitRequest struct {
+	ExecID     string `json:"exec_id"`
+	WaitMillis int64  `json:"wait_ms"`
+}
+
+// StdinRequest writes to the standard input of an exec that was started with StdinOpen.
+type StdinRequest struct {
+	ExecID string `json:"exec_id"`
+	Data   []byte `json:"data,omitempty"`
+	EOF    bool   `json:"eof,omitempty"`
+}
+
+// KillRequest ends or signals an exec's whole tree. An empty Signal means TERM, grace, KILL. Killing an ended exec is
+// no error.
+type KillRequest struct {
+	ExecID string `json:"exec_id"`
+	Signal string `json:"signal,omitempty"` // "SIGINT" or "INT"
+}
+
+// ExecList answers OpExecs.
+type ExecList struct {
+	Execs []ExecStatus `json:"execs"`
+}
+
+// FileType is the type of a directory entry.
+type FileType string
+
+// File types.
+const (
+	TypeFile    FileType = "file"
+	TypeDir     FileType = "dir"
+	TypeSymlink FileType = "symlink"
+	TypeOther   FileType = "other"
+)
+
+// FileInfo describes an entry. Path is relative to the root of the file tools and slash-separated; bytes that are not
+// UTF-8 travel in PathRaw and Path holds a readable form.
+type FileInfo struct {
+	Path        string   `json:"path"`
+	PathRaw     []byte   `json:"path_raw,omitempty"`
+	Type        FileType `json:"type"`
+	Size        int64    `json:"size"`
+	Mode        uint32   `json:"mode"` // permission bits with setuid, setgid and sticky
+	ModTimeUnix int64    `json:"mtime_unix"`
+}
+
+// FileGetRequest reads Length bytes (negative: all) from Offset of a regular file.
+type FileGetRequest struct {
+	Path   string `json:"path"`
+	Offset int64  `json:"offset,omitempty"`
+	Length int64  `json:"length"`
+}
+
+// FilePutRequest writes a whole file, atomically. Parents are made. Size is the exact number of bytes that follow,
+// negative when unknown.
+type FilePutRequest struct {
+	Path      string `json:"path"`
+	Mode      uint32 `json:"mode,omitempty"` // 0 means 0644
+	Overwrite bool   `json:"overwrite,omitempty"`
+	Size      int64  `json:"size"`
+}
+
+// PathRequest is for OpStat, OpMkdir (parents are made, an existing directory is no error) and OpRemove.
+type PathRequest struct {
+	Path      string `json:"path"`
+	Recursive bool   `json:"recursive,omitempty"` // OpRemove of a directory needs it
+	Mode      uint32 `json:"mode,omitempty"`      // OpMkdir; 0 means 0755
+}
+
+// RenameRequest moves an entry.
+type RenameRequest struct {
+	From      string `json:"from"`
+	To        string `json:"to"`
+	Overwrite bool   `json:"overwrite,omitempty"`
+}
+
+// RemoveResult answers OpRemove.
+type RemoveResult struct {
+	Deleted int64 `json:"deleted"` // entries deleted
+}
+
+// ListRequest lists a directory; symlinks are listed, never followed. Entries come sorted by path.
+type ListRequest struct {
+	Path      string `json:"path"`
+	Recursive bool   `json:"recursive,omitempty"`
+	Limit     int    `json:"limit,omitempty"` // 0 means 1000
+}
+
+// ListResult answers ListRequest. Total may stop counting at a documented bound.
+type ListResult struct {
+	Entries   []FileInfo `json:"entries"`
+	Total     int64      `json:"total"`
+	Truncated bool       `json:"truncated"`
+}
+
+// Hello is what the guest says of itself when a connection begins.
+type Hello struct {
+	Protocol int      `json:"protocol"`
+	Version  string   `json:"version"` // content version of the guest binary
+	Ops      []Op     `json:"ops"`
+	PID      int      `json:"pid"`
+	UID      int      `json:"uid"`
+	GID      int      `json:"gid"`
+	Arch     string   `json:"arch"`
+	Workdir  string   `json:"workdir"`
+	BootID   string   `json:"boot_id"`            // random at the guest's start: tells a restarted sandbox from a living one
+	Programs []string `json:"programs,omitempty"` // interpreters found on PATH, "python3", "node", "bash", "sh", …
+}
+
+// Health answers OpHealth.
+type Health struct {
+	UptimeMillis int64 `json:"uptime_ms"`
+	Running      int   `json:"running"`  // execs under way
+	Recorded     int   `json:"recorded"` // execs that can still be read
+	RSSBytes     int64 `json:"rss_bytes"`
+	Goroutines   int   `json:"goroutines"`
+	Zombies      int   `json:"zombies"`
+	MemoryUsed   int64 `json:"memory_used,omitempty"` // of the sandbox's cgroup, when visible
+	MemoryLimit  int64 `json:"memory_limit,omitempty"`
+	OOMKills     int64 `json:"oom_kills,omitempty"`
+	PIDsUsed     int64 `json:"pids_used,omitempty"`
+}
+
+// Empty is a request or answer without fields.
+type Empty struct{}
+
+// Code is the guest's word for a class of failure. Unknown codes are CodeInternal to the host.
+type Code string
+
+// Codes.
+const (
+	CodeNotFound    Code = "not_found"
+	CodeExists      Code = "exists"
+	CodeInvalid     Code = "invalid_argument"
+	CodePermission  Code = "permission_denied"
+	CodeTooLarge    Code = "too_large"
+	CodeTimeout     Code = "timeout"
+	CodeUnsupported Code = "unsupported"
+	CodeQuota       Code = "quota_exceeded"
+	CodeCapacity    Code = "capacity"
+	CodeLaunch      Code = "launch_failed" // the program could not be started; see LaunchFailure
+	CodeInternal    Code = "internal"
+)
+
+// Error is a failed request.
+type Error struct {
+	Code    Code   `json:"code"`
+	Message string `json:"message"`
+	// Launch tells why a program could not be started: "not_found" (shell convention 127), "not_executable" (126),
+	// "bad_dir", "too_long", "no_resources".
+	Launch string `json:"launch,omitempty"`
+}
+
+// Error gives the message.
+func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
