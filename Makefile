@@ -1,0 +1,44 @@
+# Thin targets; the work is done by the scripts in hack/.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+.PHONY: help demo test engine images jaeger build guest bench lint fuzz cross clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## three agents fix a bug in one sandbox, traced in Jaeger; sets everything up
+	@hack/demo.sh
+
+test: ## every check and every test; sets everything up
+	@hack/test.sh
+
+engine: ## make sure that a container engine answers
+	@hack/engine.sh
+
+images: engine ## build the test images and load them into the engine
+	@hack/images.sh
+
+jaeger: ## build Jaeger from its Go module, once
+	@hack/jaeger.sh path
+
+build: ## bin/workcell
+	@hack/build.sh
+
+guest: ## rebuild the embedded guest binaries
+	@hack/build-guest.sh
+
+bench: engine images ## measure, print a table, write bench/out/latest.json
+	@hack/bench.sh
+
+lint: ## golangci-lint
+	@hack/lint.sh
+
+fuzz: ## every fuzz test for FUZZTIME (default 10s) each
+	@hack/fuzz.sh
+
+cross: ## build for the other systems and architectures
+	@hack/cross.sh
+
+clean: ## remove what was built in this folder; caches and images stay
+	rm -rf bin bench/out

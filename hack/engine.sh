@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Makes sure that a container engine answers. One that runs is never touched.
+# Without one: on Debian, as root, Docker Engine comes from Debian's packages
+# and is started, by systemd where that runs and else by hand.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+logs=/var/log/workcell
+pids=/run/workcell
+patience=60 # seconds
+
+main() {
+  use_docker_context
+  if engine_answers; then
+    report
+    return
+  fi
+  case ${DOCKER_HOST:-unix:///var/run/docker.sock} in
+    unix:///var/run/docker.sock | unix:///run/docker.sock) ;;
+    *) die "no engine answers at DOCKER_HOST=$DOCKER_HOST" "start that engine, or unset DOCKER_HOST" ;;
+  esac
+  if ! is_debian; then
+    die "no container engine answers" "install and start Docker (Docker Desktop, Colima, or your distribution's docker package)"
+  fi
+  if [ "$(id -u)" != 0 ]; then
+    die "no container engine answers for user $(id -un)" \
+      "run 'make engine' as root, or: apt-get install docker.io, start it, and join the group 'docker'"
+  fi
+  install_engine
+  start_engine
+  report
+}
+
+# install_engine: an engine of other packages (docker-ce) is as good.
+install_engine() {
+  if command -v dockerd >/dev/null 2>&1 && command -v containerd >/dev/null 2>&1; then
+    need_packages "the container engine" iptables ca-certificates
+  else
+    need_packages "the container engine" docker.io containerd runc iptables ca-certificates
+  fi
+}
+
+start_engine() {
+  if [ -d /run/systemd/system ]; then
+    systemctl start docker || {
+      journalctl -u docker -n 20 --no-pager >&2 || true
+      die "systemd could not start docker"
+    }
+    wait_for "dockerd" "" "" engine_answers
+    return
+  fi
+  install -d -m 0755 "$logs" "$pids"
+  start_containerd
+  start_dockerd
+}
+
+start_containerd() {
+  if containerd_answers; then return; fi
+  remove_stale_pid "$pids/containerd.pid" containerd
+  if [ ! -e "$pids/containerd.pid" ]; then
+    # No file descriptor of ours may live on in the daemon: whoever waits for
+    # the end of our output would wait for the daemon's end.
+    setsid nohup containerd >>"$logs/containerd.log" 2>&1 </dev/null 3>&- 4>&- 9>&- &
+    echo $! >"$pids/containerd.pid"
+  fi
+  wait_for containerd "$(cat "$pids/containerd.pid")" "$logs/containerd.log" containerd_answers
+}
+
+start_dockerd() {
+  remove_stale_pid /var/run/docker.pid dockerd
+  if [ -e /var/run/docker.pid ]; then
+    say "dockerd runs already (pid $(cat /var/run/docker.pid)): waiting for its answer"
+    wait_for dockerd "$(cat /var/run/docker.pid)" "" engine_answers
+    return
+  fi
+  setsid nohup dockerd --containerd /run/containerd/containerd.sock \
+    >>"$logs/dockerd.log" 2>&1 </dev/null 3>&- 4>&- 9>&- &
+  echo $! >"$pids/dockerd.pid"
+  wait_for dockerd $! "$logs/dockerd.log" engine_answers
+}
+
+containerd_answers() {
+  [ -S /run/containerd/containerd.sock ] &&
+    timeout 5 ctr --address /run/containerd/containerd.sock version >/dev/null 2>&1
+}
+
+# remove_stale_pid FILE NAME: dockerd refuses to start while its pid file names
+# any living process, which after a reboot is somebody else's.
+remove_stale_pid() {
+  local pid
+  [ -e "$1" ] || return 0
+  pid=$(cat "$1" 2>/dev/null) || pid=
+  if [ -z "$pid" ] || [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != "$2" ]; then
+    say "removing $1, which a $2 that is gone left behind"
+    rm -f "$1"
+  fi
+}
+
+# wait_for NAME PID LOG CHECK
+wait_for() {
+  local deadline=$((SECONDS + patience))
+  until "$4"; do
+    if [ -n "$2" ] && ! kill -0 "$2" 2>/dev/null; then
+      give_up "$1 ended right after its start" "$3"
+    fi
+    [ $SECONDS -lt $deadline ] || give_up "$1 did not answer within $patience s" "$3"
+    sleep 0.1
+  done
+}
+
+give_up() {
+  if [ -n "$2" ] && [ -s "$2" ]; then
+    say "--- the end of $2"
+    tail -n 20 "$2" >&2
+    say "---"
+  fi
+  die "$1"
+}
+
+report() {
+  local d
+  while IFS= read -r d; do
+    if timeout 10 "$d" version --format 'engine {{.Server.Version}} (API {{.Server.APIVersion}}, {{.Server.Os}}/{{.Server.Arch}}) answers' 2>/dev/null; then
+      return
+    fi
+  done < <(type -ap docker | awk '!seen[$0]++')
+}
+
+main "$@"

