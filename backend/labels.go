@@ -20,5 +20,6 @@ const (
 	RoleSandbox   = "sandbox"   // a sandbox's container
 	RoleWorkspace = "workspace" // a sandbox's workspace volume
 	RoleGuest     = "guest"     // holds the guest binary, shared by all sandboxes of one guest version
-	RoleInit      = "init"      // prepares a volume and is removed at once
+	RoleInit      = "init"      // prepares a volume or a network and is removed at once
+	RoleNetwork   = "network"   // the network of bridged sandboxes, shared by all of an engine
 )

@@ -101,6 +101,7 @@ type Info struct {
 	Hash      string
 	Image     string
 	ImageID   string
+	ImageEnv  []string // "NAME=value" as the image declares it, never applied by the engine alone; nil when unknown
 	User      string
 	Network   NetworkMode
 	Root      RootMode

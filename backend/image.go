@@ -1,0 +1,172 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/distribution/reference"
+)
+
+// NormalizeImage gives the full form of an image reference: "python" becomes "docker.io/library/python:latest". Two
+// references name the same thing exactly when their full forms are equal. A reference that carries a digest is named
+// by the digest alone, as engines do: its tag is dropped. A malformed reference, one with upper-case letters in its
+// repository included, is ErrInvalid.
+func NormalizeImage(ref string) (string, error) {
+	named, err := parseImage(ref)
+	if err != nil {
+		return "", err
+	}
+	return named.String(), nil
+}
+
+func parseImage(ref string) (reference.Named, error) {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return nil, fmt.Errorf("image reference %.200q: %v: %w", ref, err, ErrInvalid)
+	}
+	return named, nil
+}
+
+// ImagePolicy says which images may be used. References are compared in their full form (see [NormalizeImage]), so
+// that no spelling slips past a rule or misses one. The nil policy allows every image. A policy never changes and may
+// be used concurrently.
+type ImagePolicy struct {
+	rules []imageRule
+}
+
+// imageRule is one allowed pattern in its full form.
+type imageRule struct {
+	domain string // exact
+	path   string // components separated by "/", each a glob; a last component "**" stands for one or more
+	tag    string // glob; empty when digest is set or anyTag holds
+	digest string // exact
+	anyTag bool   // every tag and digest of the repository
+}
+
+// NewImagePolicy makes a policy that allows what one of the patterns matches, and nothing without patterns.
+//
+//	python                    docker.io/library/python:latest, nothing else
+//	python:3.11-slim          that tag
+//	python:3.*                every tag that begins with "3."
+//	python:*                  every tag and digest
+//	python@sha256:…           that content, under any tag
+//	ghcr.io/acme/*            every image directly below ghcr.io/acme, all tags and digests
+//	ghcr.io/acme/**           at any depth
+//	ghcr.io/acme/*:stable     with that tag
+//
+// A registry's name is never a pattern. A malformed pattern is ErrInvalid.
+func NewImagePolicy(patterns ...string) (*ImagePolicy, error) {
+	p := &ImagePolicy{rules: make([]imageRule, 0, len(patterns))}
+	for _, s := range patterns {
+		r, err := parseRule(s)
+		if err != nil {
+			return nil, fmt.Errorf("image pattern %.200q: %v: %w", s, err, ErrInvalid)
+		}
+		p.rules = append(p.rules, r)
+	}
+	return p, nil
+}
+
+// Check returns nil when ref is allowed and an error that wraps ErrPermission otherwise, for a malformed reference
+// too.
+func (p *ImagePolicy) Check(ref string) error {
+	if p == nil {
+		return nil
+	}
+	named, err := parseImage(ref)
+	if err != nil {
+		return fmt.Errorf("image %.200q is not a valid reference and not allowed: %w", ref, ErrPermission)
+	}
+	for _, r := range p.rules {
+		if r.allows(named) {
+			return nil
+		}
+	}
+	return fmt.Errorf("image %s is not on the list of allowed images: %w", reference.FamiliarString(named), ErrPermission)
+}
+
+func (r imageRule) allows(ref reference.Named) bool {
+	if r.domain != reference.Domain(ref) || !matchPath(r.path, reference.Path(ref)) {
+		return false
+	}
+	if r.anyTag {
+		return true
+	}
+	if d, ok := ref.(reference.Digested); ok {
+		return r.digest != "" && r.digest == d.Digest().String()
+	}
+	t, ok := ref.(reference.Tagged)
+	return ok && r.tag != "" && glob(r.tag, t.Tag())
+}
+
+func parseRule(s string) (imageRule, error) {
+	if !strings.Contains(s, "*") {
+		named, err := reference.ParseDockerRef(s)
+		if err != nil {
+			return imageRule{}, err
+		}
+		r := imageRule{domain: reference.Domain(named), path: reference.Path(named)}
+		if d, ok := named.(reference.Digested); ok {
+			r.digest = d.Digest().String()
+		} else if t, ok := named.(reference.Tagged); ok {
+			r.tag = t.Tag()
+		}
+		return r, nil
+	}
+	if strings.ContainsAny(s, "@?[]\\") {
+		return imageRule{}, errors.New("only * may stand for text, and not beside a digest")
+	}
+	repo, tag := s, ""
+	if i := strings.LastIndexByte(s, ':'); i > strings.LastIndexByte(s, '/') {
+		repo, tag = s[:i], s[i+1:]
+		if tag == "" {
+			return imageRule{}, errors.New("empty tag")
+		}
+	}
+	// A repository that is valid with its wildcards spelled as a letter is a valid pattern.
+	named, err := reference.ParseNormalizedNamed(strings.ReplaceAll(repo, "*", "x"))
+	if err != nil {
+		return imageRule{}, err
+	}
+	r := imageRule{domain: reference.Domain(named), tag: tag, anyTag: tag == "" || tag == "*"}
+	full := r.domain + "/" + reference.Path(named)
+	r.path = restoreWildcards(repo, full[len(r.domain)+1:])
+	if strings.Contains(strings.TrimSuffix(r.path, "**"), "**") {
+		return imageRule{}, errors.New("** may only be the last component")
+	}
+	if strings.HasSuffix(r.path, "**") && !strings.HasSuffix(r.path, "/**") {
+		return imageRule{}, errors.New("** must be a whole component below another")
+	}
+	if first, _, ok := strings.Cut(repo, "/"); ok && strings.Contains(first, "*") && !strings.HasPrefix(r.path, first) {
+		return imageRule{}, errors.New("a registry's name cannot be a pattern")
+	}
+	return r, nil
+}
+
+// restoreWildcards puts the wildcards of the pattern back into its normalised path, which ends as the pattern ends.
+func restoreWildcards(repo, norm string) string {
+	b := []byte(norm)
+	for i, j := len(repo)-1, len(b)-1; i >= 0 && j >= 0; i, j = i-1, j-1 {
+		if repo[i] == '*' {
+			b[j] = '*'
+		}
+	}
+	return string(b)
+}
+
+func matchPath(pattern, name string) bool {
+	if head, ok := strings.CutSuffix(pattern, "/**"); ok {
+		depth := strings.Count(head, "/") + 1
+		parts := strings.SplitN(name, "/", depth+1)
+		return len(parts) == depth+1 && glob(head, strings.Join(parts[:depth], "/"))
+	}
+	return glob(pattern, name)
+}
+
+// glob matches with "*" for any run of characters but "/". Patterns were checked when they were parsed.
+func glob(pattern, s string) bool {
+	ok, err := path.Match(pattern, s)
+	return ok && err == nil
+}
