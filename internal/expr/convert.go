@@ -1,0 +1,342 @@
+package expr
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"time"
+
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
+)
+
+// budget bounds one result while it is built, so that values that share parts cannot be blown up by copying them.
+type budget struct {
+	nodes int
+	bytes int
+}
+
+func newBudget() *budget { return &budget{nodes: MaxNodes, bytes: MaxBytes} }
+
+func (b *budget) take(bytes, depth int) error {
+	b.nodes--
+	b.bytes -= bytes
+	switch {
+	case depth > MaxDepth:
+		return fmt.Errorf("%w: the result is nested deeper than %d", ErrLimit, MaxDepth)
+	case b.nodes < 0:
+		return fmt.Errorf("%w: the result has more than %d values", ErrLimit, MaxNodes)
+	case b.bytes < 0:
+		return fmt.Errorf("%w: the result has more than %d bytes", ErrLimit, MaxBytes)
+	}
+	return nil
+}
+
+// native converts a CEL value into plain data: nil, bool, int64, float64, string, []any, map[string]any.
+func (b *budget) native(v ref.Val, depth int) (any, error) {
+	switch v := v.(type) {
+	case types.String:
+		return string(v), b.take(len(v), depth)
+	case types.Bytes:
+		s := base64.StdEncoding.EncodeToString(v)
+		return s, b.take(len(s), depth)
+	case *types.Optional:
+		if !v.HasValue() {
+			return nil, b.take(0, depth)
+		}
+		return b.native(v.GetValue(), depth+1)
+	case traits.Mapper:
+		return b.nativeMap(v, depth)
+	case traits.Lister:
+		return b.nativeList(v, depth)
+	}
+	if err := b.take(8, depth); err != nil {
+		return nil, err
+	}
+	return scalar(v)
+}
+
+func scalar(v ref.Val) (any, error) {
+	switch v := v.(type) {
+	case types.Null:
+		return nil, nil
+	case types.Bool:
+		return bool(v), nil
+	case types.Int:
+		return int64(v), nil
+	case types.Uint:
+		if uint64(v) > math.MaxInt64 {
+			return nil, fmt.Errorf("the number %d is too large", uint64(v))
+		}
+		return int64(v), nil
+	case types.Double:
+		if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
+			return nil, errors.New("the result is not a finite number")
+		}
+		return float64(v), nil
+	case types.Timestamp:
+		return v.Time.UTC().Format(time.RFC3339Nano), nil
+	case types.Duration:
+		return v.Duration.String(), nil
+	case *types.Type:
+		return v.TypeName(), nil
+	case *types.Err:
+		return nil, v.Unwrap()
+	}
+	return nil, fmt.Errorf("a result of type %s cannot be used", v.Type().TypeName())
+}
+
+func (b *budget) nativeMap(m traits.Mapper, depth int) (any, error) {
+	if err := b.take(0, depth); err != nil {
+		return nil, err
+	}
+	out := map[string]any{}
+	for it := m.Iterator(); it.HasNext() == types.True; {
+		key := it.Next()
+		name, ok := key.(types.String)
+		if !ok {
+			return nil, fmt.Errorf("map keys must be strings, this one is of type %s", key.Type().TypeName())
+		}
+		value, err := b.native(m.Get(key), depth+1)
+		if err != nil {
+			return nil, err
+		}
+		b.bytes -= len(name)
+		out[string(name)] = value
+	}
+	return out, nil
+}
+
+func (b *budget) nativeList(l traits.Lister, depth int) (any, error) {
+	if err := b.take(0, depth); err != nil {
+		return nil, err
+	}
+	out := []any{}
+	for it := l.Iterator(); it.HasNext() == types.True; {
+		value, err := b.native(it.Next(), depth+1)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, value)
+	}
+	return out, nil
+}
+
+// Normalize copies data into the plain form that expressions work on: nil, bool, int64, float64, string, []any and
+// map[string]any. Numbers without a fraction become int64, also those that arrive as float64, because JSON does not
+// tell the two apart and "count + 1" must work. Invalid UTF-8 is replaced. Other Go types go through their JSON form.
+// It fails with an error that wraps [ErrLimit] when the data passes [MaxNodes], maxBytes or [MaxDepth].
+func Normalize(v any, maxBytes int) (any, error) {
+	b := &budget{nodes: MaxNodes, bytes: maxBytes}
+	return b.normalize(v, 0)
+}
+
+func (b *budget) normalize(v any, depth int) (any, error) {
+	switch v := v.(type) {
+	case string:
+		return strings.ToValidUTF8(v, "\uFFFD"), b.take(len(v), depth)
+	case map[string]any:
+		return b.normalizeMap(v, depth)
+	case []any:
+		return b.normalizeList(v, depth)
+	}
+	if err := b.take(8, depth); err != nil {
+		return nil, err
+	}
+	switch v := v.(type) {
+	case nil, bool:
+		return v, nil
+	case json.Number:
+		return number(v)
+	case float64:
+		return whole(v)
+	case float32:
+		return whole(float64(v))
+	}
+	return b.reflected(v, depth)
+}
+
+func (b *budget) normalizeMap(m map[string]any, depth int) (any, error) {
+	if err := b.take(0, depth); err != nil {
+		return nil, err
+	}
+	out := make(map[string]any, len(m))
+	for k, v := range m {
+		value, err := b.normalize(v, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		b.bytes -= len(k)
+		out[strings.ToValidUTF8(k, "\uFFFD")] = value
+	}
+	return out, nil
+}
+
+func (b *budget) normalizeList(l []any, depth int) (any, error) {
+	if err := b.take(0, depth); err != nil {
+		return nil, err
+	}
+	out := make([]any, len(l))
+	for i, v := range l {
+		value, err := b.normalize(v, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = value
+	}
+	return out, nil
+}
+
+// reflected handles the integer kinds and sends everything else through JSON.
+func (b *budget) reflected(v any, depth int) (any, error) {
+	switch r := reflect.ValueOf(v); {
+	case r.CanInt() && reflect.TypeOf(v).PkgPath() == "":
+		return r.Int(), nil
+	case r.CanUint() && reflect.TypeOf(v).PkgPath() == "":
+		if r.Uint() > math.MaxInt64 {
+			return nil, fmt.Errorf("the number %d is too large", r.Uint())
+		}
+		return int64(r.Uint()), nil
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("a value of type %T cannot be used: %v", v, err)
+	}
+	plain, err := DecodeJSON(data)
+	if err != nil {
+		return nil, err
+	}
+	return b.normalize(plain, depth)
+}
+
+// DecodeJSON decodes one JSON document into plain data; anything after it but space is an error.
+func DecodeJSON(data []byte) (any, error) {
+	dec := json.NewDecoder(strings.NewReader(string(data)))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, err
+	}
+	if dec.More() {
+		return nil, errors.New("there is more than one JSON value")
+	}
+	return Normalize(v, max(MaxBytes, len(data)))
+}
+
+func number(n json.Number) (any, error) {
+	if i, err := n.Int64(); err == nil {
+		return i, nil
+	}
+	f, err := n.Float64()
+	if err != nil {
+		return nil, fmt.Errorf("the number %s is too large", n)
+	}
+	return whole(f)
+}
+
+// maxExact is the largest magnitude up to which every integer is a float64.
+const maxExact = 1 << 53
+
+func whole(f float64) (any, error) {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return nil, errors.New("numbers must be finite")
+	}
+	if f == math.Trunc(f) && math.Abs(f) <= maxExact {
+		return int64(f), nil
+	}
+	return f, nil
+}
+
+// Clone copies plain data so that the copy can be handed to somebody who may change it.
+func Clone(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			out[k] = Clone(e)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = Clone(e)
+		}
+		return out
+	}
+	return v
+}
+
+// Size estimates how many bytes plain data takes.
+func Size(v any) int {
+	switch v := v.(type) {
+	case string:
+		return len(v) + 16
+	case map[string]any:
+		n := 48
+		for k, e := range v {
+			n += len(k) + 16 + Size(e)
+		}
+		return n
+	case []any:
+		n := 24
+		for _, e := range v {
+			n += Size(e)
+		}
+		return n
+	}
+	return 16
+}
+
+// Text writes plain data as text: strings as they are, null as "null", numbers and booleans as CEL and JSON do, lists
+// and maps as JSON.
+func Text(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case nil:
+		return "null"
+	}
+	var buf strings.Builder
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Sprint(v) // plain data always encodes
+	}
+	return strings.TrimSuffix(buf.String(), "\n")
+}
+
+// describe names the type of plain data for messages.
+func describe(v any) string {
+	switch v.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "a bool"
+	case int64:
+		return "an int"
+	case float64:
+		return "a double"
+	case string:
+		return "a string"
+	case []any:
+		return "a list"
+	case map[string]any:
+		return "a map"
+	}
+	return fmt.Sprintf("%T", v)
+}
+
+// Describe names the type of plain data for messages: "a string", "an int", "null".
+func Describe(v any) string { return describe(v) }
+
+func limitOf(err error) error {
+	if errors.Is(err, ErrLimit) {
+		return ErrLimit
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+// Package expr evaluates the expressions that users write in workflow and script files.
+//
+// The language is CEL (https://cel.dev). An [Env] names the variables; [Env.Compile] parses and type-checks one
+// expression and [Env.Value] a whole tree of values whose strings may hold "${ expression }". What is compiled is
+// immutable and may be evaluated concurrently. Data is only ever substituted, never parsed again: a value that itself
+// contains "${ … }" stays as it is.
+//
+// Every evaluation is bounded: [CostLimit] for work, [TimeLimit] for time, [MaxNodes], [MaxBytes] and [MaxDepth] for
+// the size of its result. An expression that passes a bound ends with an error that wraps [ErrLimit].
+//
+// Besides the CEL standard library, optional syntax (steps.?a.orValue("")) and these functions on strings are known:
+// lowerAscii, upperAscii, trim, split, replace, substring, indexOf, lastIndexOf, lines, and join on lists.
+package expr
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"cel.dev/cel-go/cel"
+)
+
+// Bounds of one expression and one evaluation.
+const (
+	MaxSource = 16 << 10        // bytes of one expression's text
+	CostLimit = 1_000_000       // CEL cost units of one evaluation, roughly one per elementary operation
+	TimeLimit = 2 * time.Second // time of one evaluation
+	MaxNodes  = 100_000         // values in a result, nested ones included
+	MaxBytes  = 4 << 20         // bytes of text in a result
+	MaxDepth  = 64              // nesting of a result
+)
+
+// parser bounds, tighter than those of CEL because a person writes these expressions
+const (
+	maxRecursion   = 64
+	maxSyntaxNodes = 5_000
+	maxRegexp      = 2_000
+)
+
+var (
+	// ErrLimit: an expression or its result passed one of the bounds of this package.
+	ErrLimit = errors.New("expression limit exceeded")
+	// ErrMissing: an expression asked for a key or an index that is not there.
+	ErrMissing = errors.New("no such value")
+)
+
+// Error says what is wrong with an expression and where.
+type Error struct {
+	// Offset is where the mistake lies, in bytes from the start of the text that was compiled: of the expression for
+	// [Env.Compile], of the whole string for a string with "${ … }".
+	Offset int
+	// Path leads from the root of the tree that was given to [Env.Value] to the string, such as "files[2].name".
+	// Empty when a single expression or string was compiled.
+	Path string
+	// Msg is one line for people.
+	Msg string
+	// Err is what callers may test: ErrLimit, ErrMissing, a context error, or nil.
+	Err error
+}
+
+// Error gives the message, with the path where there is one.
+func (e *Error) Error() string {
+	if e.Path != "" {
+		return e.Path + ": " + e.Msg
+	}
+	return e.Msg
+}
+
+// Unwrap gives what callers may test.
+func (e *Error) Unwrap() error { return e.Err }
+
+// at returns a copy of e moved by offset bytes.
+func (e *Error) at(offset int) *Error {
+	moved := *e
+	moved.Offset += offset
+	return &moved
+}
+
+// Var declares a variable of an environment.
+type Var struct {
+	Name string
+	// Map says that the variable always is a map with string keys, which lets more mistakes be found when an expression
+	// is compiled. Otherwise it can hold anything.
+	Map bool
+}
+
+// Env is a set of variables. It is immutable and safe for concurrent use.
+type Env struct {
+	vars []Var
+	cel  *cel.Env
+}
+
+// New makes an environment. It fails when a name is used twice or is no identifier.
+func New(vars ...Var) (*Env, error) {
+	opts := []cel.EnvOption{
+		cel.OptionalTypes(),
+		cel.CrossTypeNumericComparisons(true),
+		cel.ParserExpressionSizeLimit(MaxSource),
+		cel.ParserRecursionLimit(maxRecursion),
+		cel.ExpressionNodeLimit(maxSyntaxNodes),
+		cel.RegexProgramSizeLimit(maxRegexp),
+		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
+	}
+	opts = append(opts, stringFunctions()...)
+	seen := map[string]bool{}
+	for _, v := range vars {
+		if seen[v.Name] || !IsIdent(v.Name) {
+			return nil, fmt.Errorf("variable %q: not an identifier, reserved, or declared twice", v.Name)
+		}
+		seen[v.Name] = true
+		opts = append(opts, cel.Variable(v.Name, v.celType()))
+	}
+	env, err := cel.NewEnv(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("expression environment: %v", err)
+	}
+	return &Env{vars: slices.Clone(vars), cel: env}, nil
+}
+
+// With makes an environment that has more variables. A name that is there already keeps its declaration.
+func (e *Env) With(vars ...Var) (*Env, error) {
+	all := slices.Clone(e.vars)
+	for _, v := range vars {
+		if !e.Has(v.Name) {
+			all = append(all, v)
+		}
+	}
+	return New(all...)
+}
+
+// Has tells whether the environment declares name.
+func (e *Env) Has(name string) bool {
+	return slices.ContainsFunc(e.vars, func(v Var) bool { return v.Name == name })
+}
+
+// Names lists the declared variables in order of declaration.
+func (e *Env) Names() []string {
+	names := make([]string, len(e.vars))
+	for i, v := range e.vars {
+		names[i] = v.Name
+	}
+	return names
+}
+
+func (v Var) celType() *cel.Type {
+	if v.Map {
+		return cel.MapType(cel.StringType, cel.DynType)
+	}
+	return cel.DynType
+}
+
+// IsIdent tells whether s can name a variable: a letter or underscore, then letters, digits and underscores, and not a
+// word that CEL reserves.
+func IsIdent(s string) bool {
+	if s == "" || len(s) > 64 || reserved(s) {
+		return false
+	}
+	for i, c := range []byte(s) {
+		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return true
+}
+
+func reserved(s string) bool {
+	switch s {
+	case "as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop",
+		"namespace", "null", "package", "return", "true", "var", "void", "while":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,472 @@
+package expr_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/internal/expr"
+)
+
+func newEnv(t testing.TB) *expr.Env {
+	t.Helper()
+	env, err := expr.New(
+		expr.Var{Name: "input", Map: true}, expr.Var{Name: "steps", Map: true},
+		expr.Var{Name: "run", Map: true}, expr.Var{Name: "vars", Map: true}, expr.Var{Name: "last"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return env
+}
+
+func testVars() map[string]any {
+	return map[string]any{
+		"input": map[string]any{"repo": "a b", "n": int64(3), "f": 2.5, "list": []any{"x", "y"}, "tpl": "${ input.repo }", "none": nil},
+		"steps": map[string]any{
+			"test":          map[string]any{"output": map[string]any{"all_passed": true, "failed": []any{}}},
+			"check-results": map[string]any{"status": "succeeded"},
+		},
+		"run":  map[string]any{"id": "run_1"},
+		"vars": map[string]any{"count": int64(1)},
+		"last": map[string]any{"exit_code": int64(0)},
+	}
+}
+
+func TestEval(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t)
+	for src, want := range map[string]any{
+		`steps.test.output.all_passed`:                      true,
+		`steps["check-results"].status == "succeeded"`:      true,
+		`last.exit_code == 0`:                               true,
+		`vars.count + 1`:                                    int64(2),
+		`input.f * 2.0`:                                     5.0,
+		`input.n < input.f`:                                 false,
+		`size(input.list)`:                                  int64(2),
+		`input.list.map(i, i + "!")`:                        []any{"x!", "y!"},
+		`{"a": 1, "b": [true, null]}`:                       map[string]any{"a": int64(1), "b": []any{true, nil}},
+		`steps.?nope.output.orValue("none")`:                "none",
+		`has(steps.test.output.missing)`:                    false,
+		`input.none == null`:                                true,
+		`optional.none()`:                                   nil,
+		`duration("90s")`:                                   "1m30s",
+		`b"abc"`:                                            "YWJj",
+		`"Ab-Ä".lowerAscii() + "Ab-ä".upperAscii()`:         "ab-ÄAB-ä",
+		`" x ".trim() + "a,b".split(",")[1]`:                "xb",
+		`["a", "b"].join("-") + ["c"].join()`:               "a-bc",
+		`"a\r\nb\n".lines()`:                                []any{"a", "b"},
+		`"".lines()`:                                        []any{},
+		`"aXa".replace("X", "")`:                            "aa",
+		`"äbc".substring(1) + "äbc".substring(0, 1)`:        "bcä",
+		`["äbcb".indexOf("b"), "äbcb".lastIndexOf("b")]`:    []any{int64(1), int64(3)},
+		`"x".indexOf("y")`:                                  int64(-1),
+		`input.n > 2 ? "many" : "few"`:                      "many",
+		`input.list.exists(i, i == "y") && !("z" in input)`: true,
+	} {
+		p, err := env.Compile(src)
+		if err != nil {
+			t.Errorf("Compile(%s): %v", src, err)
+			continue
+		}
+		got, err := p.Eval(t.Context(), testVars())
+		if err != nil {
+			t.Errorf("Eval(%s): %v", src, err)
+			continue
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", src, diff)
+		}
+	}
+}
+
+func TestCompileErrors(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t)
+	for _, tt := range []struct {
+		src    string
+		offset int
+		msg    string
+	}{
+		{``, 0, "empty"},
+		{`  `, 0, "empty"},
+		{`steps +`, 7, "end of expression"},
+		{`inptu.a`, 0, `unknown name "inptu" (did you mean "input"?)`},
+		{`"ä" + inptu.a`, 7, `unknown name "inptu"`},
+		{"1 +\n bad", 5, `unknown name "bad"`},
+		{`1 + "a"`, 2, "no matching overload"},
+		{`input + 1`, 6, "no matching overload"},
+		{`"a".matches("(")`, 0, ""},
+		{strings.Repeat("(", 200) + "1" + strings.Repeat(")", 200), 0, ""},
+		{strings.Repeat("1+", 9000) + "1", 0, "at most"},
+		{"\x00", 0, "not valid text"},
+		{"\xff", 0, "not valid text"},
+	} {
+		_, err := env.Compile(tt.src)
+		var e *expr.Error
+		if !errors.As(err, &e) {
+			t.Errorf("Compile(%.20q) = %v, want an *Error", tt.src, err)
+			continue
+		}
+		if tt.msg != "" && (e.Offset != tt.offset || !strings.Contains(e.Msg, tt.msg)) {
+			t.Errorf("Compile(%.20q) = %d %q, want %d %q", tt.src, e.Offset, e.Msg, tt.offset, tt.msg)
+		}
+	}
+}
+
+func TestEvalErrors(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t)
+	for _, tt := range []struct {
+		src, msg string
+		is       error
+	}{
+		{`steps.fix.output`, "no such key: fix", expr.ErrMissing},
+		{`input.list[7]`, "index out of bounds: 7", expr.ErrMissing},
+		{`1 / (input.n - 3)`, "division by zero", nil},
+		{`input.f * input.n`, "do not go together", nil},
+		{`{1: 2}`, "map keys must be strings", nil},
+		{`1.0 / 0.0`, "finite", nil},
+		{`18446744073709551615u`, "too large", nil},
+		{`"abc".substring(2, 9)`, "index out of bounds", expr.ErrMissing},
+		{`int("zz")`, "conversion", nil},
+	} {
+		p, err := env.Compile(tt.src)
+		if err != nil {
+			t.Errorf("Compile(%s): %v", tt.src, err)
+			continue
+		}
+		_, err = p.Eval(t.Context(), testVars())
+		var e *expr.Error
+		if !errors.As(err, &e) || !strings.Contains(e.Msg, tt.msg) {
+			t.Errorf("Eval(%s) = %v, want %q", tt.src, err, tt.msg)
+		}
+		if tt.is != nil && !errors.Is(err, tt.is) {
+			t.Errorf("Eval(%s) = %v, want errors.Is %v", tt.src, err, tt.is)
+		}
+	}
+}
+
+func TestEvalErrorOffset(t *testing.T) {
+	t.Parallel()
+	p, err := newEnv(t).Compile(`"ää" == "" || input.list[9] == 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Eval(t.Context(), testVars())
+	var e *expr.Error
+	if !errors.As(err, &e) || e.Offset < 16 {
+		t.Errorf("error %v at %d, want the place of the index", err, e.Offset)
+	}
+}
+
+func TestCondition(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t)
+	if _, err := env.Condition(`input.n`); err != nil {
+		t.Errorf("a dynamic result must pass the check: %v", err)
+	}
+	if _, err := env.Condition(`size(input.list)`); err == nil || !strings.Contains(err.Error(), "must be true or false, this is an int") {
+		t.Errorf("an int condition gave %v", err)
+	}
+	p, err := env.Condition(`input.repo`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.EvalBool(t.Context(), testVars()); err == nil || !strings.Contains(err.Error(), "it was a string") {
+		t.Errorf("a string condition gave %v", err)
+	}
+}
+
+// Each of these would take all memory or minutes without a bound.
+func TestBombs(t *testing.T) {
+	t.Parallel()
+	list := make([]any, 10_000)
+	for i := range list {
+		list[i] = int64(i)
+	}
+	vars := map[string]any{"steps": map[string]any{}, "run": map[string]any{}, "vars": map[string]any{}, "last": nil,
+		"input": map[string]any{"s": strings.Repeat("a", 200_000), "l": list}}
+	env := newEnv(t)
+	for _, src := range []string{
+		`input.s.replace("", input.s)`,
+		`input.s.replace("a", input.s)`,
+		`[input.s, input.s, input.s].join(input.s).replace("a", input.s)`,
+		`input.l.map(x, input.s).join()`,
+		`input.l.map(x, input.s).join(input.s)`,
+		`input.l.map(x, input.l)`,
+		`input.l.map(x, [input.l, input.l])`,
+		`input.l.map(x, input.s + string(x))`,
+		`input.l.all(a, input.l.all(b, input.l.all(c, a + b + c >= 0)))`,
+		`input.l.all(a, input.s.replace("a", "b") != "")`,
+		`input.l.map(a, input.l.map(b, a * b))`,
+		`input.s.split("")`,
+	} {
+		p, err := env.Compile(src)
+		if err != nil {
+			t.Errorf("Compile(%s): %v", src, err)
+			continue
+		}
+		if _, err := p.Eval(t.Context(), vars); !errors.Is(err, expr.ErrLimit) {
+			t.Errorf("Eval(%s) = %v, want ErrLimit", src, err)
+		}
+	}
+	// Patterns that make a backtracking engine explode are linear here.
+	p, err := env.Compile(`input.s.matches("^(a*)*b$")`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.Eval(t.Context(), vars); err != nil || got != false {
+		t.Errorf("matches = %v, %v", got, err)
+	}
+	if _, err := env.Compile(`"x".matches("((a{100}){100}){100}")`); err == nil {
+		t.Error("a huge pattern compiled")
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	p, err := newEnv(t).Compile(`input.n`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Eval(ctx, testVars()); !errors.Is(err, context.Canceled) {
+		t.Errorf("Eval with a cancelled context = %v", err)
+	}
+}
+
+func TestTemplate(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t)
+	for _, tt := range []struct {
+		in   string
+		want any
+	}{
+		{"plain", "plain"},
+		{"", ""},
+		{"${ input.n }", int64(3)},
+		{"${input.list}", []any{"x", "y"}},
+		{" ${ input.n }", " 3"},
+		{"n=${ input.n }, f=${ input.f }, b=${ true }, z=${ null }", "n=3, f=2.5, b=true, z=null"},
+		{"l=${ input.list } m=${ {'a': '<'} }", `l=["x","y"] m={"a":"<"}`},
+		{"$${ input.n } $$ $x {}", "${ input.n } $$ $x {}"},
+		{"${ {'a': {'b': 1}} }", map[string]any{"a": map[string]any{"b": int64(1)}}},
+		{"${ '}' + \"}\" + '''}'}''' + r'\\' }", `}}}'}\`},
+		{"${ 1 // a } in a comment\n }", int64(1)},
+		// Data that looks like an expression stays data.
+		{"${ input.tpl }", "${ input.repo }"},
+		{"<${ input.tpl }>", "<${ input.repo }>"},
+	} {
+		v, err := env.Template(tt.in)
+		if err != nil {
+			t.Errorf("Template(%q): %v", tt.in, err)
+			continue
+		}
+		got, err := v.Eval(t.Context(), testVars())
+		if err != nil {
+			t.Errorf("Eval(%q): %v", tt.in, err)
+			continue
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%q (-want +got)\n%s", tt.in, diff)
+		}
+	}
+}
+
+func TestTemplateErrors(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t)
+	for in, offset := range map[string]int{
+		"ab ${ input.n":      3,
+		"ab ${ 'x }":         3,
+		"ab ${}":             5,
+		"ab ${ nope.x }":     6,
+		"${ 1 } and ${ 1 + ": 11,
+	} {
+		_, err := env.Template(in)
+		var e *expr.Error
+		if !errors.As(err, &e) || e.Offset != offset {
+			t.Errorf("Template(%q) = %v, want an error at %d", in, err, offset)
+		}
+	}
+}
+
+func TestValue(t *testing.T) {
+	t.Parallel()
+	env := newEnv(t)
+	v, err := env.Value(map[string]any{
+		"path": "${ input.repo }", "n": int64(1), "l": []any{"a ${ input.n }", map[string]any{"x": "${ vars.count }"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := v.Eval(t.Context(), testVars())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"path": "a b", "n": int64(1), "l": []any{"a 3", map[string]any{"x": int64(1)}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	_, err = env.Value(map[string]any{"a": "${ x }", "l": []any{"ok", "y ${ y }"}})
+	if got, want := err.Error(), "a: unknown name \"x\"; there is input, steps, run, vars, last\nl[1]: unknown name \"y\"; there is input, steps, run, vars, last"; got != want {
+		t.Errorf("error\n%s\nwant\n%s", got, want)
+	}
+	v, err = env.Value(map[string]any{"l": []any{"y ${ input.nope }"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Eval(t.Context(), testVars()); err == nil || err.Error() != "l[0]: no such key: nope" {
+		t.Errorf("Eval = %v", err)
+	}
+}
+
+func TestConstIsCopied(t *testing.T) {
+	t.Parallel()
+	v, err := newEnv(t).Value(map[string]any{"a": []any{"x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := v.Eval(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.(map[string]any)["a"].([]any)[0] = "changed"
+	second, err := v.Eval(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]any{"a": []any{"x"}}, second); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	p, err := newEnv(t).Compile(`steps["a-b"].output.ok && has(steps.c.error) && input.list.all(steps, steps.x == vars.y[0].z) && last["k"] == run.id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []expr.Path{
+		{Root: "steps", Offset: 0, Keys: []string{"a-b", "output", "ok"}, Offsets: []int{6, 13, 20}},
+		{Root: "steps", Offset: 30, Keys: []string{"c", "error"}, Offsets: []int{36, 33}, Test: true},
+		{Root: "input", Offset: 48, Keys: []string{"list"}, Offsets: []int{54}},
+		{Root: "vars", Offset: 81, Keys: []string{"y"}, Offsets: []int{86}},
+		{Root: "last", Offset: 97, Keys: []string{"k"}, Offsets: []int{102}},
+		{Root: "run", Offset: 110, Keys: []string{"id"}, Offsets: []int{114}},
+	}
+	got := p.Paths()
+	for i := range got {
+		if got[i].Test { // where CEL places the result of a macro is its own business
+			got[i].Offsets[len(got[i].Offsets)-1] = want[i].Offsets[len(want[i].Offsets)-1]
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestNormalize(t *testing.T) {
+	t.Parallel()
+	type named struct {
+		A int      `json:"a"`
+		B []string `json:"b"`
+	}
+	got, err := expr.Normalize(map[string]any{
+		"f": 3.0, "g": 2.5, "i": 7, "u": uint8(1), "n": json.Number("9"), "big": 1e300, "s": "a\xff", "st": named{1, []string{"x"}},
+		"l": []any{1.0, nil, true}, "m": map[string]string{"k": "v"},
+	}, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"f": int64(3), "g": 2.5, "i": int64(7), "u": int64(1), "n": int64(9), "big": 1e300, "s": "a\uFFFD",
+		"st": map[string]any{"a": int64(1), "b": []any{"x"}}, "l": []any{int64(1), nil, true}, "m": map[string]any{"k": "v"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	cyclic := map[string]any{}
+	cyclic["self"] = cyclic
+	for _, bad := range []any{math.NaN(), math.Inf(1), make(chan int), strings.Repeat("x", 100), cyclic} {
+		if _, err := expr.Normalize(bad, 50); err == nil {
+			t.Errorf("Normalize(%T) passed", bad)
+		}
+	}
+}
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"", "a-b", "1a", "in", "true", "ä"} {
+		if _, err := expr.New(expr.Var{Name: name}); err == nil {
+			t.Errorf("New with variable %q passed", name)
+		}
+	}
+	env, err := newEnv(t).With(expr.Var{Name: "item"}, expr.Var{Name: "input"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"input", "steps", "run", "vars", "last", "item"}, env.Names()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// Whatever the text, compiling and evaluating ends, without a panic, and data comes back as data.
+func FuzzTemplate(f *testing.F) {
+	for _, s := range []string{"", "a ${ input.n } b", "$${", "${ '}' }", "${ input.list.map(x, x) }", "${ {'a': 1} }", "${", "}", "${ steps.test.output }", "${ \"\"\"}\"\"\" }"} {
+		f.Add(s)
+	}
+	env := newEnv(f)
+	f.Fuzz(func(t *testing.T, s string) {
+		v, err := env.Template(s)
+		if err != nil {
+			var e *expr.Error
+			if !errors.As(err, &e) || e.Offset < 0 || e.Offset > len(s) {
+				t.Fatalf("Template(%q) = %#v", s, err)
+			}
+			return
+		}
+		if v.IsConst() {
+			got, err := v.Eval(t.Context(), nil)
+			if want := strings.ReplaceAll(s, "$${", "${"); err != nil || got != want {
+				t.Fatalf("constant %q became %q, %v", s, got, err)
+			}
+			return
+		}
+		out, err := v.Eval(t.Context(), testVars())
+		if err != nil {
+			return
+		}
+		if again, err := expr.Normalize(out, expr.MaxBytes); err != nil || !cmp.Equal(floats(out), floats(again)) {
+			t.Fatalf("%q gave %#v, which is no plain data (%#v, %v)", s, out, again, err)
+		}
+	})
+}
+
+// floats writes whole floats as ints, which is what Normalize does with them.
+func floats(v any) any {
+	switch v := v.(type) {
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) <= 1<<53 {
+			return int64(v)
+		}
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = floats(v[i])
+		}
+		return out
+	case map[string]any:
+		out := map[string]any{}
+		for k := range v {
+			out[k] = floats(v[k])
+		}
+		return out
+	}
+	return v
+}

@@ -1,0 +1,106 @@
+package expr
+
+import (
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+)
+
+// Path is a chain of constant keys that an expression reads from a variable: steps["a-b"].output.ok gives Keys
+// [a-b output ok] of Root steps. What follows a computed key or a call is not part of it.
+type Path struct {
+	Root   string
+	Offset int // of the root, in bytes
+	Keys   []string
+	// Offsets holds where each key stands. Lists have no constant keys: an index ends the path.
+	Offsets []int
+	// Test says that the expression only asks whether the last key is there: has(steps.a.output).
+	Test bool
+}
+
+// Paths lists what the expression reads from its variables, each chain once at its full length.
+func (p *Program) Paths() []Path {
+	var out []Path
+	tree := p.ast.NativeRep()
+	var walk func(e ast.NavigableExpr)
+	walk = func(e ast.NavigableExpr) {
+		if path, ok := p.chain(e); ok {
+			out = append(out, path)
+			return
+		}
+		for _, child := range e.Children() {
+			walk(child)
+		}
+	}
+	walk(ast.NavigateAST(tree))
+	return out
+}
+
+// chain reads e as a chain of selections that starts at a variable.
+func (p *Program) chain(e ast.NavigableExpr) (Path, bool) {
+	switch e.Kind() {
+	case ast.IdentKind:
+		name := e.AsIdent()
+		if isLocal(e, name) {
+			return Path{}, false
+		}
+		return Path{Root: name, Offset: p.nodeOffset(e.ID())}, true
+	case ast.SelectKind:
+		sel := e.AsSelect()
+		path, ok := p.chain(e.Children()[0])
+		if !ok || path.Test {
+			return path, ok
+		}
+		path.Test = sel.IsTestOnly()
+		return p.extend(path, e, sel.FieldName()), true
+	case ast.CallKind:
+		key, ok := constantKey(e)
+		if !ok {
+			return Path{}, false
+		}
+		path, ok := p.chain(e.Children()[0])
+		if !ok {
+			return Path{}, false
+		}
+		return p.extend(path, e.Children()[1], key), true
+	}
+	return Path{}, false
+}
+
+// extend adds a key. CEL places a selection at its dot; the key stands one byte further.
+func (p *Program) extend(path Path, e ast.NavigableExpr, key string) Path {
+	offset := p.nodeOffset(e.ID())
+	if offset < len(p.src) && p.src[offset] == '.' {
+		offset++
+	}
+	path.Keys = append(path.Keys, key)
+	path.Offsets = append(path.Offsets, offset)
+	return path
+}
+
+func constantKey(e ast.NavigableExpr) (string, bool) {
+	call := e.AsCall()
+	if call.FunctionName() != operators.Index || len(call.Args()) != 2 {
+		return "", false
+	}
+	arg := call.Args()[1]
+	if arg.Kind() != ast.LiteralKind {
+		return "", false
+	}
+	s, ok := arg.AsLiteral().(types.String)
+	return string(s), ok
+}
+
+// isLocal tells whether name is bound by a macro around e (list.all(name, …)) and so is no variable of the environment.
+func isLocal(e ast.NavigableExpr, name string) bool {
+	for parent, ok := e.Parent(); ok; parent, ok = parent.Parent() {
+		if parent.Kind() != ast.ComprehensionKind {
+			continue
+		}
+		c := parent.AsComprehension()
+		if name == c.IterVar() || name == c.IterVar2() || name == c.AccuVar() {
+			return true
+		}
+	}
+	return false
+}
