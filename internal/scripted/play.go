@@ -1,0 +1,261 @@
+package scripted
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/firebase/genkit/go/ai"
+
+	"github.com/workcell-dev/workcell/internal/expr"
+)
+
+// position is a place in an agent's script. It travels in the references of tool calls, which come back with the
+// tools' outputs: so the model needs to remember nothing of a conversation, and parallel ones do not mix.
+type position struct {
+	invocation int // index
+	turn       int // index
+}
+
+func (at position) ref(call int) string {
+	return fmt.Sprintf("scripted-%d-%d-%d", at.invocation, at.turn, call)
+}
+
+func parseRef(ref string) (at position, ok bool) {
+	var call int
+	n, err := fmt.Sscanf(ref, "scripted-%d-%d-%d", &at.invocation, &at.turn, &call)
+	return at, err == nil && n == 3
+}
+
+// answer plays the turn that req asks for.
+func (p *Plugin) answer(ctx context.Context, agent string, req *ai.ModelRequest, cb ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+	play, err := p.find(ctx, agent, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := play.check(ctx); err != nil {
+		return nil, err
+	}
+	parts, err := play.parts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := stream(ctx, parts, cb); err != nil {
+		return nil, err
+	}
+	return &ai.ModelResponse{
+		Request:      req,
+		Message:      ai.NewModelMessage(parts...),
+		FinishReason: ai.FinishReasonStop,
+		Usage:        &ai.GenerationUsage{},
+	}, nil
+}
+
+// playing is one turn with everything its expressions may use.
+type playing struct {
+	file  string
+	agent string
+	at    position
+	turn  *turn
+	vars  map[string]any
+}
+
+func (p *Plugin) find(ctx context.Context, agent string, req *ai.ModelRequest) (*playing, error) {
+	invocations := p.script.agents[agent]
+	if invocations == nil {
+		return nil, fmt.Errorf("%s has no turns for agent %q, it has them for %s",
+			p.script.file, agent, strings.Join(p.script.Agents(), ", "))
+	}
+	vars, err := p.variables(ctx, req)
+	if err != nil {
+		return nil, fmt.Errorf("%s: agent %s: %w", p.script.file, agent, err)
+	}
+	play := &playing{file: p.script.file, agent: agent, vars: vars}
+	if at, ok := lastPosition(req); ok {
+		play.at = position{at.invocation, at.turn + 1}
+	} else if play.at.invocation, err = p.begin(ctx, agent, vars); err != nil {
+		return nil, err
+	}
+	if play.at.invocation < 0 || play.at.invocation >= len(invocations) {
+		return nil, play.errorf(0, "the conversation belongs to another script")
+	}
+	inv := invocations[play.at.invocation]
+	if play.at.turn < 0 || play.at.turn >= len(inv.turns) {
+		return nil, play.errorf(inv.line, "there is no such turn; the invocation has %d", len(inv.turns))
+	}
+	play.turn = inv.turns[play.at.turn]
+	return play, nil
+}
+
+// begin takes the first invocation that is free and fits.
+func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	invocations := p.script.agents[agent]
+	taken := 0
+	for i, inv := range invocations {
+		if p.taken[inv] {
+			taken++
+			continue
+		}
+		if inv.when != nil {
+			ok, err := inv.when.holds(ctx, map[string]any{"input": vars["input"], "prompt": vars["prompt"]})
+			if err != nil {
+				return 0, fmt.Errorf("%s:%d: agent %s, invocation %d: when: %w", p.script.file, inv.line, agent, i+1, err)
+			}
+			if !ok {
+				continue
+			}
+		}
+		p.taken[inv] = true
+		return i, nil
+	}
+	if free := len(invocations) - taken; free > 0 {
+		return 0, fmt.Errorf("%s: agent %s, invocation %d, turn 1: the when of none of the %d invocations left holds",
+			p.script.file, agent, taken+1, free)
+	}
+	return 0, fmt.Errorf("%s: agent %s, invocation %d, turn 1: the script has only %d invocation(s) of this agent",
+		p.script.file, agent, taken+1, len(invocations))
+}
+
+// lastPosition finds the turn whose tool outputs end the conversation; false when a user's message does.
+func lastPosition(req *ai.ModelRequest) (position, bool) {
+	if len(req.Messages) == 0 {
+		return position{}, false
+	}
+	for _, part := range req.Messages[len(req.Messages)-1].Content {
+		if part.IsToolResponse() {
+			return parseRef(part.ToolResponse.Ref)
+		}
+	}
+	return position{}, false
+}
+
+// variables gathers what expressions may use.
+func (p *Plugin) variables(ctx context.Context, req *ai.ModelRequest) (map[string]any, error) {
+	input, _ := ctx.Value(inputKey{}).(map[string]any)
+	if input == nil {
+		input = map[string]any{}
+	}
+	outputs := []any{}
+	prompt := ""
+	for _, m := range req.Messages {
+		if m.Role == ai.RoleUser {
+			prompt, outputs = m.Text(), []any{} // what came before belongs to an earlier invocation
+		}
+		for _, part := range m.Content {
+			if !part.IsToolResponse() {
+				continue
+			}
+			if _, ours := parseRef(part.ToolResponse.Ref); ours {
+				outputs = append(outputs, part.ToolResponse.Output)
+			}
+		}
+	}
+	var last any
+	if len(outputs) > 0 {
+		last = outputs[len(outputs)-1]
+	}
+	plain, err := expr.Normalize(map[string]any{"input": input, "prompt": prompt, "outputs": outputs, "last": last}, maxVarBytes)
+	if err != nil {
+		return nil, err
+	}
+	return plain.(map[string]any), nil // Normalize keeps maps maps
+}
+
+// maxVarBytes bounds the tool outputs of one invocation.
+const maxVarBytes = 64 << 20
+
+// check evaluates what the turn expects.
+func (play *playing) check(ctx context.Context) error {
+	for _, e := range play.turn.expect {
+		ok, err := e.holds(ctx, play.vars)
+		if err != nil {
+			return play.errorf(e.line, "expect %s: %w; the last tool output was %s", e.src, err, play.lastText())
+		}
+		if !ok {
+			return play.errorf(e.line, "expected %s; the last tool output was %s", e.src, play.lastText())
+		}
+	}
+	return nil
+}
+
+func (play *playing) lastText() string {
+	const most = 2000
+	s := expr.Text(play.vars["last"])
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// parts works the turn's answer out.
+func (play *playing) parts(ctx context.Context) ([]*ai.Part, error) {
+	var parts []*ai.Part
+	text, err := play.text(ctx)
+	if err != nil {
+		return nil, play.evalError(err)
+	}
+	if text != "" {
+		parts = append(parts, ai.NewTextPart(text))
+	}
+	for i, c := range play.turn.calls {
+		input, err := c.input.Eval(ctx, play.vars)
+		if err != nil {
+			return nil, play.evalError(err)
+		}
+		parts = append(parts, ai.NewToolRequestPart(&ai.ToolRequest{Name: c.tool, Ref: play.at.ref(i), Input: input}))
+	}
+	return parts, nil
+}
+
+// text gives the turn's text: as written, or the JSON document that json makes.
+func (play *playing) text(ctx context.Context) (string, error) {
+	switch {
+	case play.turn.text != nil:
+		return play.turn.text.EvalString(ctx, play.vars)
+	case play.turn.json != nil:
+		v, err := play.turn.json.Eval(ctx, play.vars)
+		if err != nil {
+			return "", err
+		}
+		doc, err := json.Marshal(v)
+		return string(doc), err
+	default:
+		return "", nil
+	}
+}
+
+func (play *playing) evalError(err error) error {
+	return play.errorf(play.turn.line, "%w; the last tool output was %s", err, play.lastText())
+}
+
+// errorf names the place: file, line, agent, invocation and turn, counted from 1.
+func (play *playing) errorf(line int, format string, args ...any) error {
+	args = append([]any{play.file, line, play.agent, play.at.invocation + 1, play.at.turn + 1}, args...)
+	return fmt.Errorf("%s:%d: agent %s, invocation %d, turn %d: "+format, args...)
+}
+
+// stream hands parts over piece by piece when the caller wants that: text in words, tool calls whole.
+func stream(ctx context.Context, parts []*ai.Part, cb ai.ModelStreamCallback) error {
+	if cb == nil {
+		return nil
+	}
+	for _, part := range parts {
+		pieces := []*ai.Part{part}
+		if part.IsText() {
+			pieces = nil
+			for word := range strings.SplitAfterSeq(part.Text, " ") {
+				pieces = append(pieces, ai.NewTextPart(word))
+			}
+		}
+		for _, piece := range pieces {
+			chunk := &ai.ModelResponseChunk{Role: ai.RoleModel, Content: []*ai.Part{piece}}
+			if err := cb(ctx, chunk); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
