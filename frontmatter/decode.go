@@ -1,0 +1,280 @@
+package frontmatter
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/internal/nearest"
+)
+
+// field is a key of a mapping and what to do with its value.
+type field struct {
+	name string
+	set  func(n *yaml.Node, path string)
+}
+
+// decoder turns nodes into values. It refuses wrong types; whether a value can be is for Problems.
+type decoder struct {
+	*reporter
+	at  map[string]*yaml.Node // where each path was set
+	bad map[string]bool       // paths that were refused already
+}
+
+func (d *decoder) refuse(n *yaml.Node, path, hint, format string, args ...any) {
+	d.bad[path] = true
+	d.fail(n, hint, format, args...)
+}
+
+func (d *decoder) has(path string) bool { return d.at[path] != nil }
+
+// object sets the fields of a mapping and names the closest known key for an unknown one.
+func (d *decoder) object(n *yaml.Node, path string, fields []field) {
+	if n.Kind != yaml.MappingNode {
+		d.refuse(n, path, "", "%s must be a mapping, it is %s", path, kind(n))
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		at := slices.IndexFunc(fields, func(f field) bool { return f.name == key.Value })
+		if at < 0 {
+			d.unknown(key, path, fields)
+			continue
+		}
+		sub := join(path, key.Value)
+		d.at[sub] = value
+		if value.Kind == yaml.ScalarNode && value.ShortTag() == "!!null" {
+			d.refuse(value, sub, "give a value or remove the key", "%s is empty", sub)
+			continue
+		}
+		fields[at].set(value, sub)
+	}
+}
+
+func (d *decoder) unknown(key *yaml.Node, path string, fields []field) {
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.name
+	}
+	hint := "known are " + strings.Join(names, ", ")
+	if near, ok := nearest.Of(key.Value, names); ok {
+		hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	d.fail(key, hint, "unknown key %q in %s", clip(key.Value), path)
+}
+
+func (d *decoder) text(p *string) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
+			d.refuse(n, path, "", "%s must be text, it is %s", path, kind(n))
+			return
+		}
+		*p = n.Value
+		if n.Value == "" {
+			d.refuse(n, path, "give a value or remove the key", "%s is empty", path)
+		}
+	}
+}
+
+// loose is text that may look like a number, as a user id does.
+func (d *decoder) loose(p *string) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" {
+			*p = n.Value
+			return
+		}
+		d.text(p)(n, path)
+	}
+}
+
+func enum[T ~string](d *decoder, p *T) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		var s string
+		d.text(&s)(n, path)
+		*p = T(s)
+	}
+}
+
+func (d *decoder) integer(p *int64) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
+			d.refuse(n, path, "", "%s must be a whole number, it is %s", path, kind(n))
+			return
+		}
+		if err := n.Decode(p); err != nil {
+			d.refuse(n, path, "", "%s: the number %s is out of range", path, clip(n.Value))
+			return
+		}
+		if *p == 0 {
+			d.refuse(n, path, "leave it out for the default", "%s is 0", path)
+		}
+	}
+}
+
+func (d *decoder) boolean(p *bool) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(p) != nil {
+			d.refuse(n, path, "", "%s must be true or false, it is %s", path, kind(n))
+		}
+	}
+}
+
+func (d *decoder) list(p *[]string) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		if n.Kind != yaml.SequenceNode {
+			d.refuse(n, path, "", "%s must be a list, it is %s", path, kind(n))
+			return
+		}
+		*p = make([]string, len(n.Content))
+		for i, c := range n.Content {
+			sub := fmt.Sprintf("%s[%d]", path, i)
+			d.at[sub] = c
+			d.text(&(*p)[i])(c, sub)
+		}
+	}
+}
+
+// env takes values literally: a number or a bool stands for its own text.
+func (d *decoder) env(p *map[string]string) func(*yaml.Node, string) {
+	return func(n *yaml.Node, path string) {
+		if n.Kind != yaml.MappingNode {
+			d.refuse(n, path, "", "%s must be a mapping of names to text, it is %s", path, kind(n))
+			return
+		}
+		*p = make(map[string]string, len(n.Content)/2)
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, value := n.Content[i], n.Content[i+1]
+			sub := join(path, key.Value)
+			d.at[sub] = key
+			if value.Kind != yaml.ScalarNode || value.ShortTag() == "!!null" {
+				d.refuse(value, sub, `write "" for an empty value`, "%s must be text, it is %s", sub, kind(value))
+				continue
+			}
+			(*p)[key.Value] = value.Value
+		}
+	}
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// sandbox reads the value of `sandbox:`, or of the config of an entry of `use:`.
+func (d *decoder) sandbox(n *yaml.Node, path string) *Sandbox {
+	s := &Sandbox{}
+	if !d.literal(n) {
+		return s
+	}
+	if n.Kind == yaml.ScalarNode {
+		d.short(n, path, s)
+	} else {
+		d.object(n, path, d.sandboxFields(s))
+		d.conflicts(path)
+	}
+	for _, p := range s.Problems() {
+		at, full := n, join(path, p.Field)
+		if d.bad[full] {
+			continue
+		}
+		for sub := full; sub != path && sub != ""; sub = sub[:max(strings.LastIndexAny(sub, ".["), 0)] {
+			if d.has(sub) {
+				at = d.at[sub]
+				break
+			}
+		}
+		d.fail(at, p.Hint, "%s", p.Message)
+	}
+	return s
+}
+
+// short reads `sandbox: python`.
+func (d *decoder) short(n *yaml.Node, path string, s *Sandbox) {
+	switch n.ShortTag() {
+	case "!!null":
+		d.fail(n, "write `sandbox: python`, or remove the key", "`%s:` is empty", path)
+	case "!!str":
+		s.Runtime = Runtime(n.Value)
+		d.at[path+".runtime"] = n
+		switch n.Value {
+		case "":
+			d.fail(n, "write `sandbox: python`, or remove the key", "`%s:` is empty", path)
+		case string(ModeCompute), string(ModeCode):
+			d.refuse(n, path+".runtime", fmt.Sprintf("write `sandbox: {mode: %s, runtime: python}`", n.Value),
+				"the short form names a runtime, %q is a mode", n.Value)
+		}
+	default:
+		d.fail(n, "write `sandbox: python`, or remove the key to have none", "`%s:` must be a runtime or a mapping, it is %s", path, kind(n))
+	}
+}
+
+func (d *decoder) sandboxFields(s *Sandbox) []field {
+	return []field{
+		{"mode", enum(d, &s.Mode)},
+		{"runtime", enum(d, &s.Runtime)},
+		{"image", d.text(&s.Image)},
+		{"session", d.text(&s.Session)},
+		{"user", d.loose(&s.User)},
+		{"root", enum(d, &s.Root)},
+		{"env", d.env(&s.Env)},
+		{"limits", func(n *yaml.Node, path string) {
+			d.object(n, path, []field{
+				{"cpu_millicores", d.integer(&s.Limits.CPUMillicores)},
+				{"memory_mb", d.integer(&s.Limits.MemoryMB)},
+				{"pids", d.integer(&s.Limits.PIDs)},
+				{"timeout_seconds", d.integer(&s.Limits.TimeoutSeconds)},
+				{"exec_timeout_seconds", d.integer(&s.Limits.ExecTimeoutSeconds)},
+				{"workspace_mb", d.integer(&s.Limits.WorkspaceMB)},
+			})
+		}},
+		{"network", func(n *yaml.Node, path string) {
+			d.object(n, path, []field{{"enabled", d.boolean(&s.Network.Enabled)}})
+		}},
+		{"timeout_seconds", d.integer(&s.TimeoutSeconds)},
+		{"max_stdout_bytes", d.integer(&s.MaxStdoutBytes)},
+		{"allow_network", func(n *yaml.Node, path string) {
+			s.AllowNetwork = new(bool)
+			d.boolean(s.AllowNetwork)(n, path)
+		}},
+		{"pip_packages", d.list(&s.PipPackages)},
+		{"npm_packages", d.list(&s.NpmPackages)},
+	}
+}
+
+// conflicts refuses the old and the new spelling side by side.
+func (d *decoder) conflicts(path string) {
+	for _, pair := range [][2]string{
+		{"allow_network", "network.enabled"},
+		{"timeout_seconds", "limits.exec_timeout_seconds"},
+	} {
+		if old := join(path, pair[0]); d.has(old) && d.has(join(path, pair[1])) {
+			d.fail(d.at[old], "remove "+pair[0], "%s and %s say the same thing", pair[0], pair[1])
+		}
+	}
+}
+
+// literal refuses anchors and aliases: the block is moved to another place for Genkit, where they would mean nothing.
+func (d *decoder) literal(n *yaml.Node) bool {
+	ok := true
+	if n.Kind == yaml.AliasNode {
+		d.fail(n, "write the value out", "aliases are not supported here")
+		return false
+	}
+	if n.Anchor != "" {
+		d.fail(n, "remove &"+clip(n.Anchor), "anchors are not supported here")
+		ok = false
+	}
+	for i, c := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 && c.ShortTag() == "!!merge" {
+			d.fail(c, "write the values out", "merge keys are not supported here")
+			ok = false
+			continue
+		}
+		ok = d.literal(c) && ok
+	}
+	return ok
+}

@@ -1,0 +1,245 @@
+package frontmatter
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/internal/nearest"
+)
+
+// Middleware is the name under which package tools registers its middleware; `sandbox:` is sugar for an entry of `use:`
+// with this name.
+const Middleware = "workcell/sandbox"
+
+// Document is a dotprompt file.
+type Document struct {
+	File     string
+	Sandbox  *Sandbox // nil when the file asks for none
+	Meta     Meta
+	Body     string // the template
+	BodyLine int    // line of the file that Body begins on
+
+	parts parts
+	root  *yaml.Node // of the frontmatter; nil when there is none
+}
+
+// Meta is what package tools needs to know of the rest of the frontmatter. Genkit reads the file again by itself.
+type Meta struct {
+	Name        string
+	Model       string // "provider/name"
+	Description string
+	ToolChoice  string // "", "auto", "required" or "none"
+	MaxTurns    int    // 0 when not given
+	Tools       []string
+	Use         []string       // names of middleware, in order, without the sandbox
+	HasConfig   bool           // `config:` is there, which only the file's own model understands
+	HasOutput   bool           // an output schema or format is there
+	Input       map[string]any // default input
+}
+
+// Parse reads a dotprompt file; name is used in errors only. The error is an Errors with every problem found, or nil.
+func Parse(name string, src []byte) (*Document, error) {
+	p, err := cut(name, src)
+	if err != nil {
+		return nil, single(err)
+	}
+	d := &Document{File: name, Body: p.text, BodyLine: 1, parts: p}
+	if !p.found {
+		return d, nil
+	}
+	d.Body, d.BodyLine = p.text[p.body:], p.bodyLine
+	d.root, err = tree(name, p.yaml(), p.line)
+	if err != nil {
+		return nil, single(err)
+	}
+	if d.root == nil {
+		return d, nil
+	}
+	r := &reporter{file: name, line: p.line}
+	if r.wellFormed(d.root) {
+		r.document(d)
+		r.movable(d)
+	}
+	if len(r.errs) > 0 {
+		slices.SortStableFunc(r.errs, byLine)
+		return nil, r.errs
+	}
+	return d, nil
+}
+
+// byLine orders problems by position, those of the whole file last.
+func byLine(a, b *Error) int {
+	switch {
+	case (a.Line == 0) != (b.Line == 0):
+		return b.Line - a.Line
+	case a.Line != b.Line:
+		return a.Line - b.Line
+	}
+	return a.Column - b.Column
+}
+
+func single(err error) error {
+	if e, ok := err.(*Error); ok {
+		return Errors{e}
+	}
+	return err
+}
+
+// ParseConfig reads the configuration of the middleware from JSON; name is used in errors only. It is as strict as
+// Parse.
+func ParseConfig(name string, src []byte) (*Sandbox, error) {
+	if len(src) > MaxFrontmatterBytes {
+		return nil, Errors{{File: name, Message: fmt.Sprintf("larger than %d KiB", MaxFrontmatterBytes>>10)}}
+	}
+	root, err := tree(name, escape(string(src)), 1)
+	if err != nil {
+		return nil, single(err)
+	}
+	if root == nil {
+		return &Sandbox{}, nil
+	}
+	r := &reporter{file: name, line: 1}
+	s := &Sandbox{}
+	if r.wellFormed(root) {
+		s = r.decoder().sandbox(root, "sandbox")
+	}
+	if len(r.errs) > 0 {
+		return nil, r.errs
+	}
+	return s, nil
+}
+
+func (r *reporter) decoder() *decoder {
+	return &decoder{reporter: r, at: map[string]*yaml.Node{}, bad: map[string]bool{}}
+}
+
+// document reads the top level.
+func (r *reporter) document(doc *Document) {
+	root := doc.root
+	if root.Kind != yaml.MappingNode {
+		r.fail(root, "write `key: value` lines", "the frontmatter must be a mapping, it is %s", kind(root))
+		return
+	}
+	d := r.decoder()
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key, value := root.Content[i], root.Content[i+1]
+		if key.Value == "sandbox" {
+			if key.Anchor != "" {
+				r.fail(key, "remove it", "anchors are not supported here")
+			}
+			if doc.Sandbox != nil {
+				r.fail(key, "remove one of the two", "the sandbox is declared twice")
+				continue
+			}
+			doc.Sandbox = d.sandbox(value, "sandbox")
+			continue
+		}
+		if looksLikeSandbox(key.Value) {
+			r.fail(key, "did you mean `sandbox:`?", "unknown key %q", clip(key.Value))
+			continue
+		}
+		doc.meta(d, key, follow(value))
+	}
+}
+
+// looksLikeSandbox finds misspellings: Genkit ignores keys it does not know, and the agent would run without a sandbox.
+func looksLikeSandbox(key string) bool {
+	if strings.HasPrefix(key, "sandbox.") {
+		return true
+	}
+	near, ok := nearest.Of(key, []string{"sandbox"})
+	return ok && near == "sandbox" && len(key) < 12
+}
+
+// meta reads a key other than `sandbox`. Genkit drops values of the wrong type without a word; here they are errors.
+func (doc *Document) meta(d *decoder, key, n *yaml.Node) {
+	m := &doc.Meta
+	empty := n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
+	switch key.Value {
+	case "name":
+		d.text(&m.Name)(n, "name")
+	case "model":
+		d.text(&m.Model)(n, "model")
+	case "description":
+		if !empty {
+			d.text(&m.Description)(n, "description")
+		}
+	case "maxTurns":
+		var turns int64
+		d.integer(&turns)(n, "maxTurns")
+		if turns < 0 || turns > 10_000 {
+			d.fail(n, "", "maxTurns is %d, it must be between 1 and 10000", turns)
+		}
+		m.MaxTurns = int(turns)
+	case "toolChoice":
+		d.text(&m.ToolChoice)(n, "toolChoice")
+		if !d.bad["toolChoice"] && !slices.Contains([]string{"auto", "required", "none"}, m.ToolChoice) {
+			d.fail(n, "known are auto, required, none", "unknown toolChoice %q", clip(m.ToolChoice))
+		}
+	case "tools":
+		if !empty {
+			d.list(&m.Tools)(n, "tools")
+		}
+	case "use":
+		if !empty {
+			doc.use(d, n)
+		}
+	case "config":
+		m.HasConfig = !empty
+	case "output":
+		m.HasOutput = lookup(n, "schema") != nil || lookup(n, "format") != nil
+	case "input":
+		if def := lookup(n, "default"); def != nil {
+			if err := def.Decode(&m.Input); err != nil {
+				d.fail(def, "", "input.default must be a mapping of names to values")
+			}
+		}
+	}
+}
+
+// use reads `use:`; an entry for our own middleware is held to the rules of `sandbox:`.
+func (doc *Document) use(d *decoder, n *yaml.Node) {
+	if n.Kind != yaml.SequenceNode {
+		d.fail(n, "", "use must be a list, it is %s", kind(n))
+		return
+	}
+	for _, entry := range n.Content {
+		entry = follow(entry)
+		name, config := entry, (*yaml.Node)(nil)
+		if entry.Kind == yaml.MappingNode {
+			name, config = lookup(entry, "name"), lookup(entry, "config")
+		}
+		if name == nil || name.Kind != yaml.ScalarNode || name.ShortTag() != "!!str" || name.Value == "" {
+			d.fail(entry, "write a name, or {name: …, config: {…}}", "an entry of use must name a middleware")
+			continue
+		}
+		if name.Value != Middleware {
+			doc.Meta.Use = append(doc.Meta.Use, name.Value)
+			continue
+		}
+		if doc.Sandbox != nil {
+			d.fail(entry, "remove one of the two", "the sandbox is declared twice")
+			continue
+		}
+		doc.Sandbox = &Sandbox{}
+		if config != nil {
+			doc.Sandbox = d.sandbox(config, "sandbox")
+		}
+	}
+}
+
+// lookup gives the value of a key of a mapping, aliases followed; nil when there is none.
+func lookup(n *yaml.Node, key string) *yaml.Node {
+	if n = follow(n); n.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return follow(n.Content[i+1])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package frontmatter_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+)
+
+// TestHostile feeds documents that are made to exhaust a parser. The bounds are those that the project promises: a
+// typed error in less than a second and less than 100 MB.
+func TestHostile(t *testing.T) {
+	bomb := func(width, depth int) string {
+		var b strings.Builder
+		b.WriteString("---\na0: &a0 [x]\n")
+		for i := 1; i <= depth; i++ {
+			prev := "*a" + string(rune('0'+i-1))
+			b.WriteString("a" + string(rune('0'+i)) + ": &a" + string(rune('0'+i)) + " [" + strings.Repeat(prev+",", width) + "]\n")
+		}
+		return b.String() + "---\n"
+	}
+	var nestedBlock strings.Builder
+	for i := range 2000 {
+		nestedBlock.WriteString(strings.Repeat(" ", i%100) + "a:\n")
+	}
+	tests := map[string]struct{ src, want string }{
+		"alias bomb":         {bomb(9, 9), "once aliases are followed"},
+		"wide alias bomb":    {bomb(5000, 3), "once aliases are followed"},
+		"quadratic aliases":  {"---\na: &a [" + strings.Repeat("x,", 5000) + "]\nb: [" + strings.Repeat("*a,", 5000) + "]\n---\n", "once aliases are followed"},
+		"10k flow nesting":   {"---\na: " + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + "\n---\n", "hostile.prompt:2"},
+		"10k open flow":      {"---\na: " + strings.Repeat("{a: ", 10_000) + "\n---\n", "hostile.prompt:2"},
+		"100 levels":         {"---\na: " + strings.Repeat("[", 100) + strings.Repeat("]", 100) + "\n---\n", "levels deep"},
+		"many keys":          {"---\n" + strings.Repeat("a: 1\n", 20_000) + "---\n", "more problems"},
+		"large frontmatter":  {"---\n" + strings.Repeat("# comment\n", 30_000) + "---\n", "the frontmatter is larger than 256 KiB"},
+		"large file":         {"---\nsandbox: python\n---\n" + strings.Repeat("x", 5<<20), "the file is larger than 4 MiB"},
+		"deep block":         {"---\n" + nestedBlock.String() + "---\n", "hostile.prompt:"},
+		"long scalar":        {"---\nsandbox: " + strings.Repeat("x", 200_000) + "\n---\n", "unknown runtime"},
+		"long unknown key":   {"---\nsandbox: {" + strings.Repeat("k", 900) + ": 1}\n---\n", "unknown key"},
+		"anchors only":       {"---\n" + strings.Repeat("- &a x\n", 20_000) + "---\n", "must be a mapping"},
+		"alias to ancestors": {"---\na: &a {b: &b {c: *a, d: *b}}\n---\n", "contains itself"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			start := time.Now()
+			_, err := frontmatter.Parse("hostile.prompt", []byte(tt.src))
+			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			var one *frontmatter.Error
+			if !errors.As(err, &one) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %.300v, want one with %q", err, tt.want)
+			}
+			if took > time.Second {
+				t.Errorf("took %v", took)
+			}
+			if used := after.TotalAlloc - before.TotalAlloc; used > 100<<20 {
+				t.Errorf("allocated %d MB", used>>20)
+			}
+		})
+	}
+}
+
+func TestReadFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	big := filepath.Join(dir, "big.prompt")
+	f, err := os.Create(big)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(100 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var one *frontmatter.Error
+	if _, err := frontmatter.ReadFile(big); !errors.As(err, &one) || !strings.Contains(err.Error(), "larger than 4 MiB") {
+		t.Errorf("100 MB file: %v", err)
+	}
+	if _, err := frontmatter.ReadFile(filepath.Join(dir, "none.prompt")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing file: %v", err)
+	}
+	small := filepath.Join(dir, "small.prompt")
+	if err := os.WriteFile(small, []byte("hi"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := frontmatter.ReadFile(small); err != nil || string(got) != "hi" {
+		t.Errorf("small file: %q, %v", got, err)
+	}
+}

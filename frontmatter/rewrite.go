@@ -1,0 +1,272 @@
+package frontmatter
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	goccy "github.com/goccy/go-yaml"
+	"gopkg.in/yaml.v3"
+)
+
+// Source gives the file in the form that Genkit understands: `sandbox:` has become the last entry of `use:`. Every line
+// keeps its number and its ending, and all but the rewritten lines keep their text, save for what would keep dotprompt
+// from seeing the frontmatter (a byte order mark, blank lines with CRLF before it, a missing last newline). A file that
+// asks for no sandbox and has nothing of that kind comes back as it is.
+func (d *Document) Source() ([]byte, error) {
+	if !d.parts.found {
+		return []byte(d.parts.text), nil
+	}
+	p := d.parts
+	header, err := d.header()
+	if err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	for off := 0; off < p.open; {
+		l, next := nextLine(p.text, off)
+		if strings.Trim(l, " \t\f\r\n") == "" {
+			l = "\n"
+		}
+		b.WriteString(l)
+		off = next
+	}
+	b.WriteString(p.text[p.open:p.start])
+	b.WriteString(header)
+	b.WriteString(p.text[p.end:p.body])
+	if !p.closed {
+		b.WriteString("\n")
+	}
+	b.WriteString(guarded(d.Body))
+	return []byte(b.String()), nil
+}
+
+// guarded keeps Genkit, which parses a template again when it renders it, from taking a heading and a horizontal rule
+// at its top for frontmatter. The guard is a template comment.
+func guarded(body string) string {
+	trimmed := strings.TrimSpace(body)
+	if p, _ := cut("", []byte(trimmed)); !p.found {
+		return body
+	}
+	at := strings.Index(body, trimmed)
+	return body[:at] + "{{! }}" + body[at:]
+}
+
+// secondBlock reports whether the template itself begins with frontmatter, which Genkit would swallow.
+func secondBlock(body string) bool {
+	p, err := cut("", []byte(strings.TrimSpace(body)))
+	return err == nil && p.found && p.open == 0
+}
+
+// movable refuses files that Source could not rewrite.
+func (r *reporter) movable(d *Document) {
+	if secondBlock(d.Body) {
+		r.errs = append(r.errs, &Error{
+			File: d.File, Line: d.BodyLine, Message: "the template begins with a second frontmatter block", Hint: "merge the two",
+		})
+	}
+	if len(r.errs) > 0 {
+		return
+	}
+	if d.Sandbox == nil {
+		if _, err := asGenkit(d.parts.yaml()); err != nil {
+			r.fail(d.root, "write it in a plainer way", "Genkit cannot read the frontmatter: %v", err)
+		}
+		return
+	}
+	if d.root.Style&yaml.FlowStyle != 0 {
+		r.fail(d.root, "write one `key: value` per line", "frontmatter in braces cannot hold a sandbox")
+		return
+	}
+	if _, err := d.header(); err != nil {
+		r.fail(d.root, "write `sandbox:` and `use:` as plain keys at the beginning of a line", "the frontmatter cannot be rewritten for Genkit: %v", err)
+	}
+}
+
+// header gives the YAML with `sandbox:` moved to `use:`.
+func (d *Document) header() (string, error) {
+	if d.Sandbox == nil {
+		return d.parts.yaml(), nil
+	}
+	uses, err := d.uses()
+	if err != nil {
+		return "", err
+	}
+	value, err := flow(uses)
+	if err != nil {
+		return "", err
+	}
+	target := "use"
+	if d.key("use") < 0 {
+		target = "sandbox"
+	}
+	lines := strings.SplitAfter(d.parts.yaml(), "\n")
+	for _, name := range []string{"sandbox", "use"} {
+		i := d.key(name)
+		if i < 0 {
+			continue
+		}
+		first, last := d.region(i, lines)
+		for l := first; l <= last; l++ {
+			text, end := ending(lines[l])
+			lines[l] = end
+			if l == first && name == target {
+				lines[l] = text[:len(text)-len(strings.TrimLeft(text, " "))] + "use: " + value + end
+			}
+		}
+	}
+	out := strings.Join(lines, "")
+	return out, d.same(out, uses)
+}
+
+// key gives the index of a key among the children of the root, -1 when there is none.
+func (d *Document) key(name string) int {
+	for i := 0; i+1 < len(d.root.Content); i += 2 {
+		if d.root.Content[i].Value == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// region gives the first and last line, from 0, of the entry at i, without comments that follow it.
+func (d *Document) region(i int, lines []string) (first, last int) {
+	first, last = d.root.Content[i].Line-1, len(lines)-1
+	if i+2 < len(d.root.Content) {
+		last = d.root.Content[i+2].Line - 2
+	}
+	for last > first {
+		if t := strings.TrimSpace(lines[last]); t != "" && !strings.HasPrefix(t, "#") {
+			break
+		}
+		last--
+	}
+	return first, last
+}
+
+func ending(line string) (text, end string) {
+	text = strings.TrimRight(line, "\r\n")
+	return text, line[len(text):]
+}
+
+// uses gives the entries of `use:` with the sandbox as the last, or in its place when it was there already.
+func (d *Document) uses() ([]any, error) {
+	entry := map[string]any{"name": Middleware, "config": d.Sandbox}
+	var entries []any
+	if i := d.key("use"); i >= 0 {
+		n := follow(d.root.Content[i+1])
+		if n.Kind == yaml.SequenceNode {
+			plainDates(n)
+			if err := n.Decode(&entries); err != nil {
+				return nil, fmt.Errorf("use: %v", err)
+			}
+		}
+	}
+	for i, e := range entries {
+		m, _ := e.(map[string]any)
+		if e == Middleware || m["name"] == Middleware {
+			entries[i] = entry
+			return entries, nil
+		}
+	}
+	return append(entries, entry), nil
+}
+
+// plainDates makes text of what YAML 1.1 calls a timestamp, as Genkit's parser does.
+func plainDates(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!timestamp" {
+		n.Tag = "!!str"
+	}
+	for _, c := range n.Content {
+		plainDates(c)
+	}
+}
+
+// flow writes v on one line of JSON that is YAML too.
+func flow(v any) (string, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return "", err
+	}
+	return escape(strings.TrimSuffix(b.String(), "\n")), nil
+}
+
+// escape makes JSON safe for YAML parsers, which fold or refuse some characters that JSON allows in strings.
+func escape(text string) string {
+	var out strings.Builder
+	for _, r := range text {
+		if (r >= 0x7f && r <= 0x9f) || r == 0x2028 || r == 0x2029 || r == 0xfeff {
+			fmt.Fprintf(&out, `\u%04x`, r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return out.String()
+}
+
+// same checks that the rewritten YAML says what the original said, with uses for `use:` and `sandbox:`.
+func (d *Document) same(rewritten string, uses []any) error {
+	var before, after map[string]any
+	if err := d.root.Decode(&before); err != nil {
+		return err
+	}
+	if err := yaml.Unmarshal([]byte(rewritten), &after); err != nil {
+		return err
+	}
+	want, err := normal(uses)
+	if err != nil {
+		return err
+	}
+	genkit, err := asGenkit(rewritten)
+	if err != nil {
+		return err
+	}
+	got, err := normal(genkit["use"])
+	if err != nil {
+		return err
+	}
+	for _, m := range []map[string]any{before, after} {
+		delete(m, "use")
+		delete(m, "sandbox")
+	}
+	if !reflect.DeepEqual(want, got) || !reflect.DeepEqual(before, after) {
+		return fmt.Errorf("its keys are written in an unusual way")
+	}
+	return nil
+}
+
+// asGenkit reads the frontmatter with Genkit's own parser. Where it gives up, Genkit prints the error, carries on, and
+// shows the model the whole file as the prompt.
+func asGenkit(text string) (m map[string]any, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			m, err = nil, fmt.Errorf("%v", r)
+		}
+	}()
+	if err := goccy.Unmarshal([]byte(text), &m); err != nil {
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		return nil, fmt.Errorf("%s", first)
+	}
+	return m, nil
+}
+
+// normal gives v as JSON would read it.
+func normal(v any) (any, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var out any
+	err = json.Unmarshal(b, &out)
+	return out, err
+}
+
+// Uses tells whether the file names the middleware, in `use:` or through `sandbox:`.
+func (d *Document) Uses(middleware string) bool {
+	return slices.Contains(d.Meta.Use, middleware) || (middleware == Middleware && d.Sandbox != nil)
+}

@@ -1,0 +1,269 @@
+package frontmatter
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/nearest"
+)
+
+// Mode says which tools an agent gets. The zero value means ModeCompute.
+type Mode string
+
+// Modes.
+const (
+	ModeCompute Mode = "compute" // sandbox_run: one fresh sandbox per call
+	ModeCode    Mode = "code"    // one sandbox that keeps its files between calls
+)
+
+// Runtime is the language a sandbox is for; it picks the default image. The zero value means RuntimePython.
+type Runtime string
+
+// Runtimes.
+const (
+	RuntimePython Runtime = "python"
+	RuntimeNode   Runtime = "node"
+	RuntimeBash   Runtime = "bash"
+)
+
+// Runtimes lists the runtimes.
+func Runtimes() []Runtime { return []Runtime{RuntimePython, RuntimeNode, RuntimeBash} }
+
+// DefaultImage is the image of a runtime when a file names none; empty for an unknown runtime.
+func DefaultImage(r Runtime) string {
+	switch r {
+	case RuntimePython, "":
+		return "python:3.11-slim"
+	case RuntimeNode:
+		return "node:20-slim"
+	case RuntimeBash:
+		return "debian:bookworm-slim"
+	default:
+		return ""
+	}
+}
+
+// RootMode says whether the image's file system can be written to. The zero value means RootReadonly.
+type RootMode string
+
+// Root modes.
+const (
+	RootReadonly RootMode = "readonly"
+	RootWritable RootMode = "writable"
+)
+
+// Session names with a meaning of their own.
+const (
+	SessionDefault  = "default"  // the sandbox that all agents of a run share
+	SessionIsolated = "isolated" // a sandbox of this agent alone
+)
+
+// Bounds of values a file may give.
+const (
+	MaxExecTimeoutSeconds = 3600
+	MaxIdleSeconds        = 30 * 24 * 3600
+	MaxStdoutBytes        = 1 << 20
+)
+
+// Sandbox is the value of `sandbox:`. The zero value is a Python sandbox in compute mode. In a file a limit of zero is
+// refused; in a value made by Go code a zero field means the default.
+type Sandbox struct {
+	Mode    Mode              `json:"mode,omitempty"`
+	Runtime Runtime           `json:"runtime,omitempty"`
+	Image   string            `json:"image,omitempty"`
+	Session string            `json:"session,omitempty"` // code mode
+	User    string            `json:"user,omitempty"`    // "uid" or "uid:gid"
+	Root    RootMode          `json:"root,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+	Limits  Limits            `json:"limits,omitzero"`
+	Network Network           `json:"network,omitzero"`
+
+	// First-generation fields, compute mode only.
+
+	TimeoutSeconds int64    `json:"timeout_seconds,omitempty"` // of one run
+	MaxStdoutBytes int64    `json:"max_stdout_bytes,omitempty"`
+	AllowNetwork   *bool    `json:"allow_network,omitempty"` // older spelling of network.enabled
+	PipPackages    []string `json:"pip_packages,omitempty"`
+	NpmPackages    []string `json:"npm_packages,omitempty"`
+}
+
+// Limits bound the sandbox. A zero field means the default of the engine's driver.
+type Limits struct {
+	CPUMillicores      int64 `json:"cpu_millicores,omitempty"`
+	MemoryMB           int64 `json:"memory_mb,omitempty"` // MiB
+	PIDs               int64 `json:"pids,omitempty"`
+	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty"`      // idle time after which the session is reaped
+	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty"` // default time limit of a command
+	WorkspaceMB        int64 `json:"workspace_mb,omitempty"`         // MiB
+}
+
+// Network says what the sandbox can reach. The zero value is: nothing.
+type Network struct {
+	Enabled bool `json:"enabled,omitempty"`
+}
+
+// WithDefaults fills mode, runtime, image and session in, and carries first-generation fields over to the fields that
+// replaced them (which stay set only where they were set).
+func (s Sandbox) WithDefaults() Sandbox {
+	if s.Mode == "" {
+		s.Mode = ModeCompute
+	}
+	if s.Runtime == "" {
+		s.Runtime = RuntimePython
+	}
+	if s.Image == "" {
+		s.Image = DefaultImage(s.Runtime)
+	}
+	if s.Session == "" {
+		s.Session = SessionDefault
+	}
+	if s.Root == "" {
+		s.Root = RootReadonly
+	}
+	if s.AllowNetwork != nil && *s.AllowNetwork {
+		s.Network.Enabled = true
+	}
+	if s.TimeoutSeconds > 0 && s.Limits.ExecTimeoutSeconds == 0 {
+		s.Limits.ExecTimeoutSeconds = s.TimeoutSeconds
+	}
+	return s
+}
+
+// Problem is something a Sandbox may not say.
+type Problem struct {
+	Field   string // dotted path below `sandbox`, "limits.memory_mb"
+	Message string
+	Hint    string
+}
+
+// String gives "field: message; hint".
+func (p Problem) String() string {
+	s := p.Field + ": " + p.Message
+	if p.Hint != "" {
+		s += "; " + p.Hint
+	}
+	return s
+}
+
+var (
+	userPattern    = regexp.MustCompile(`^[0-9]{1,10}(:[0-9]{1,10})?$`)
+	sessionPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$`)
+	envPattern     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+// Problems lists everything that is wrong with s, nothing when it is valid.
+func (s Sandbox) Problems() []Problem {
+	var c checker
+	c.oneOf("mode", string(s.Mode), string(ModeCompute), string(ModeCode))
+	c.oneOf("runtime", string(s.Runtime), string(RuntimePython), string(RuntimeNode), string(RuntimeBash))
+	c.oneOf("root", string(s.Root), string(RootReadonly), string(RootWritable))
+	c.names(s)
+	c.env(s.Env)
+	c.limits(s.Limits)
+	c.within("timeout_seconds", s.TimeoutSeconds, 1, MaxExecTimeoutSeconds)
+	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, MaxStdoutBytes)
+	c.packages("pip_packages", s.PipPackages)
+	c.packages("npm_packages", s.NpmPackages)
+	c.modes(s)
+	return c.found
+}
+
+type checker struct{ found []Problem }
+
+func (c *checker) add(field, hint, format string, args ...any) {
+	c.found = append(c.found, Problem{Field: field, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+func (c *checker) oneOf(field, value string, known ...string) {
+	if value == "" || slices.Contains(known, value) {
+		return
+	}
+	hint := "known are " + strings.Join(known, ", ")
+	if near, ok := nearest.Of(value, known); ok {
+		hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	c.add(field, hint, "unknown %s %q", field, clip(value))
+}
+
+func (c *checker) within(field string, value, low, high int64) {
+	if value == 0 || (value >= low && value <= high) {
+		return
+	}
+	c.add(field, "", "%s is %d, it must be between %d and %d", field, value, low, high)
+}
+
+func (c *checker) names(s Sandbox) {
+	if strings.ContainsFunc(s.Image, func(r rune) bool { return r <= ' ' || r == 0x7f }) || len(s.Image) > 512 {
+		c.add("image", "", "%q is not an image reference", clip(s.Image))
+	}
+	if s.User != "" && !userPattern.MatchString(s.User) {
+		c.add("user", `write numbers, as in "1000:1000"`, "%q is not a user id", clip(s.User))
+	}
+	if s.Session != "" && !sessionPattern.MatchString(s.Session) {
+		c.add("session", "a name has letters, digits, '.', '_' and '-', at most 63", "%q is not a session name", clip(s.Session))
+	}
+}
+
+func (c *checker) env(env map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if !envPattern.MatchString(name) {
+			c.add("env."+name, "", "%q is not the name of an environment variable", clip(name))
+		}
+		if strings.ContainsRune(env[name], 0) {
+			c.add("env."+name, "", "the value of %q contains a NUL byte", clip(name))
+		}
+	}
+}
+
+func (c *checker) limits(l Limits) {
+	c.within("limits.cpu_millicores", l.CPUMillicores, 10, 1_024_000)
+	c.within("limits.memory_mb", l.MemoryMB, 16, 4<<20)
+	c.within("limits.pids", l.PIDs, 1, 4<<20)
+	c.within("limits.timeout_seconds", l.TimeoutSeconds, 1, MaxIdleSeconds)
+	c.within("limits.exec_timeout_seconds", l.ExecTimeoutSeconds, 1, MaxExecTimeoutSeconds)
+	c.within("limits.workspace_mb", l.WorkspaceMB, 1, 16<<20)
+}
+
+func (c *checker) packages(field string, names []string) {
+	for i, name := range names {
+		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			c.add(fmt.Sprintf("%s[%d]", field, i), "", "%q is not a package name", clip(name))
+		}
+	}
+}
+
+// modes refuses what the mode would ignore.
+func (c *checker) modes(s Sandbox) {
+	if s.Mode == ModeCode {
+		for _, f := range []struct {
+			name string
+			set  bool
+			use  string
+		}{
+			{"timeout_seconds", s.TimeoutSeconds != 0, "use limits.exec_timeout_seconds"},
+			{"max_stdout_bytes", s.MaxStdoutBytes != 0, "remove it"},
+			{"allow_network", s.AllowNetwork != nil, "use network.enabled"},
+			{"pip_packages", s.PipPackages != nil, "use an image that has them"},
+			{"npm_packages", s.NpmPackages != nil, "use an image that has them"},
+		} {
+			if f.set {
+				c.add(f.name, f.use, "%s belongs to compute mode", f.name)
+			}
+		}
+		return
+	}
+	if s.Session != "" && (s.Mode == ModeCompute || s.Mode == "") {
+		c.add("session", "add mode: code, or remove it", "session belongs to code mode; in compute mode every call has a fresh sandbox")
+	}
+}
+
+func clip(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

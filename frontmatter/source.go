@@ -1,0 +1,169 @@
+package frontmatter
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// Size limits. A file beyond them is refused before it is parsed.
+const (
+	MaxFileBytes        = 4 << 20
+	MaxFrontmatterBytes = 256 << 10
+)
+
+// ReadFile reads path, at most MaxFileBytes of it; a larger file is an *Error. Other errors are those of package os.
+func ReadFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // nothing was written
+	return read(f, path)
+}
+
+func read(r io.Reader, name string) ([]byte, error) {
+	src, err := io.ReadAll(io.LimitReader(r, MaxFileBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(src) > MaxFileBytes {
+		return nil, tooLarge(name)
+	}
+	return src, nil
+}
+
+func tooLarge(name string) *Error {
+	return &Error{File: name, Message: fmt.Sprintf("the file is larger than %d MiB", MaxFileBytes>>20)}
+}
+
+// parts is a file cut at its frontmatter markers. Offsets are into text.
+type parts struct {
+	text       string // the file without its byte order mark
+	found      bool   // there is frontmatter
+	open       int    // offset of the line of the opening marker
+	start, end int    // the YAML
+	line       int    // number of the line at start
+	body       int    // offset of the first line after the closing marker
+	bodyLine   int
+	closed     bool // the closing marker ends with a newline, as dotprompt demands
+}
+
+func (p parts) yaml() string { return p.text[p.start:p.end] }
+
+// cut finds the frontmatter the way dotprompt does: blank lines and lines that begin with '#' may come before the first
+// marker. What dotprompt would silently take for a file without frontmatter is an error here.
+func cut(name string, src []byte) (parts, error) {
+	text, err := decodeText(name, src)
+	if err != nil {
+		return parts{}, err
+	}
+	p := parts{text: text}
+	off, line := 0, 1
+	for off < len(text) {
+		l, next := nextLine(text, off)
+		if trimmed := strings.Trim(l, " \t\f\r\n"); trimmed != "" && !strings.HasPrefix(l, "#") {
+			break
+		}
+		off, line = next, line+1
+	}
+	l, next := nextLine(text, off)
+	if !isMarker(l) {
+		return p, noFrontmatter(name, text, l, line)
+	}
+	p.found, p.open, p.start, p.line = true, off, next, line+1
+	for off, line = next, line+1; off < len(text); line++ {
+		l, next := nextLine(text, off)
+		if isMarker(l) {
+			p.end, p.body, p.bodyLine = off, next, line+1
+			p.closed = strings.HasSuffix(l, "\n")
+			return p, p.check(name)
+		}
+		off = next
+	}
+	return p, &Error{
+		File: name, Line: p.line - 1, Column: 1,
+		Message: "the frontmatter is not closed", Hint: "end it with a line that says ---",
+	}
+}
+
+func (p parts) check(name string) error {
+	if p.end-p.start > MaxFrontmatterBytes {
+		return &Error{File: name, Line: p.line, Message: fmt.Sprintf("the frontmatter is larger than %d KiB", MaxFrontmatterBytes>>10)}
+	}
+	for i := p.open; i < p.end; i++ {
+		if p.text[i] == '\r' && (i+1 == len(p.text) || p.text[i+1] != '\n') {
+			return &Error{
+				File: name, Line: strings.Count(p.text[:i], "\n") + 1, Message: "carriage return without line feed",
+				Hint: "end lines with LF or CRLF",
+			}
+		}
+	}
+	return nil
+}
+
+var sandboxLine = regexp.MustCompile(`(?m)^sandbox[ \t]*:(?s:.*)^---[ \t\r]*$`)
+
+// noFrontmatter says what is wrong when a file that begins with first has no frontmatter but seems to want some.
+func noFrontmatter(name, text, first string, line int) error {
+	trimmed := strings.Trim(first, " \t\f\r\n")
+	dashes := strings.TrimLeft(trimmed, "-")
+	switch {
+	case trimmed == "---":
+		return &Error{File: name, Line: line, Column: 1, Message: "the opening --- is indented", Hint: "begin the line with it"}
+	case strings.HasPrefix(first, "---") && len(trimmed)-len(dashes) == 3:
+		return &Error{File: name, Line: line, Column: 4, Message: "text after the opening ---", Hint: "give --- a line of its own"}
+	case sandboxLine.MatchString(text):
+		return &Error{
+			File: name, Line: line, Column: 1, Message: "`sandbox:` stands outside of frontmatter",
+			Hint: "begin the file with a line that says ---",
+		}
+	}
+	return nil
+}
+
+func isMarker(line string) bool {
+	return strings.HasPrefix(line, "---") && strings.Trim(line[3:], " \t\f\r\n") == ""
+}
+
+// nextLine gives the line at off with its end, and the offset of the next one.
+func nextLine(text string, off int) (string, int) {
+	if i := strings.IndexByte(text[off:], '\n'); i >= 0 {
+		return text[off : off+i+1], off + i + 1
+	}
+	return text[off:], len(text)
+}
+
+// decodeText checks size and encoding and takes the byte order mark off.
+func decodeText(name string, src []byte) (string, error) {
+	if len(src) > MaxFileBytes {
+		return "", tooLarge(name)
+	}
+	for _, mark := range []string{"\xff\xfe", "\xfe\xff"} {
+		if bytes.HasPrefix(src, []byte(mark)) {
+			return "", &Error{File: name, Line: 1, Column: 1, Message: "the file is UTF-16", Hint: "save it as UTF-8"}
+		}
+	}
+	src = bytes.TrimPrefix(src, []byte("\ufeff"))
+	if i := bytes.IndexByte(src, 0); i >= 0 {
+		line, col := position(src, i)
+		return "", &Error{File: name, Line: line, Column: col, Message: "NUL byte", Hint: "save the file as UTF-8 text"}
+	}
+	if !utf8.Valid(src) {
+		i := 0
+		for r, n := utf8.DecodeRune(src); r != utf8.RuneError || n != 1; r, n = utf8.DecodeRune(src[i:]) {
+			i += n
+		}
+		line, col := position(src, i)
+		return "", &Error{File: name, Line: line, Column: col, Message: "the file is not valid UTF-8", Hint: "save it as UTF-8"}
+	}
+	return string(src), nil
+}
+
+func position(src []byte, i int) (line, col int) {
+	return bytes.Count(src[:i], []byte{'\n'}) + 1, i - bytes.LastIndexByte(src[:i], '\n')
+}

@@ -1,0 +1,168 @@
+package frontmatter_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/google/dotprompt/go/dotprompt"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+)
+
+// checkSource checks that Genkit's own parser sees in the rewritten file what we saw in the original.
+func checkSource(t *testing.T, doc *frontmatter.Document) string {
+	t.Helper()
+	src, err := doc.Source()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if doc.Sandbox == nil {
+		return string(src)
+	}
+	m := dotprompt.FrontmatterAndBodyRegex.FindStringSubmatch(string(src))
+	if m == nil {
+		t.Fatalf("dotprompt sees no frontmatter in %q", src)
+	}
+	var raw map[string]any
+	if err := yaml.Unmarshal([]byte(m[1]), &raw); err != nil {
+		t.Fatalf("Genkit's YAML parser refuses %q: %v", m[1], err)
+	}
+	if _, ok := raw["sandbox"]; ok {
+		t.Error("sandbox is still there")
+	}
+	uses, _ := raw["use"].([]any)
+	var found *frontmatter.Sandbox
+	for _, u := range uses {
+		if entry, ok := u.(map[string]any); ok && entry["name"] == frontmatter.Middleware {
+			b, err := json.Marshal(entry["config"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found, err = frontmatter.ParseConfig("config", b); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if diff := cmp.Diff(normal(t, doc.Sandbox), normal(t, found)); diff != "" {
+		t.Errorf("sandbox after the rewrite (-want +got):\n%s", diff)
+	}
+	if got := strings.TrimPrefix(strings.TrimSpace(m[2]), "{{! }}"); got != strings.TrimSpace(doc.Body) {
+		t.Errorf("body after the rewrite = %q, want %q", got, doc.Body)
+	}
+	again, err := dotprompt.ParseDocument(strings.TrimSpace(m[2]))
+	if err != nil || again.Raw != nil || again.Template != strings.TrimSpace(m[2]) {
+		t.Errorf("Genkit would take part of the template for frontmatter: %+v, %v", again, err)
+	}
+	return string(src)
+}
+
+func normal(t *testing.T, s *frontmatter.Sandbox) string {
+	t.Helper()
+	b, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestSource(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, src, want string }{
+		{
+			"no sandbox", "\n---\nmodel: x\n---\nbody", "\n---\nmodel: x\n---\nbody",
+		},
+		{
+			"no frontmatter", "# Title\n\nbody {{x}}", "# Title\n\nbody {{x}}",
+		},
+		{
+			"short", "---\nmodel: x # why\nsandbox: python\nconfig: {a: 1}\n---\nbody\n",
+			"---\nmodel: x # why\nuse: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\nconfig: {a: 1}\n---\nbody\n",
+		},
+		{
+			"block with comments and crlf",
+			"---\r\nmodel: x\r\nsandbox:\r\n  # the mode\r\n  mode: code\r\n\r\n# about config\r\nconfig: {a: 1}\r\n---\r\nbody\r\n",
+			"---\r\nmodel: x\r\nuse: [{\"config\":{\"mode\":\"code\"},\"name\":\"workcell/sandbox\"}]\r\n\r\n\r\n\r\n# about config\r\nconfig: {a: 1}\r\n---\r\nbody\r\n",
+		},
+		{
+			"with use before", "---\nuse:\n  - a/b # first\n  - {name: c/d, config: {day: 2026-01-02, x: [1, 2.5, true, null]}}\nsandbox: node\n---\nbody\n",
+			"---\nuse: [\"a/b\",{\"config\":{\"day\":\"2026-01-02\",\"x\":[1,2.5,true,null]},\"name\":\"c/d\"},{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n\n\n\n---\nbody\n",
+		},
+		{
+			"with use after", "---\nsandbox: node\nuse: [a/b]\n---\nbody\n",
+			"---\n\nuse: [\"a/b\",{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n---\nbody\n",
+		},
+		{
+			"native", "---\nuse: [{name: workcell/sandbox, config: {env: {A: 1.10}}}, z/z]\n---\nbody\n",
+			"---\nuse: [{\"config\":{\"env\":{\"A\":\"1.10\"}},\"name\":\"workcell/sandbox\"},\"z/z\"]\n---\nbody\n",
+		},
+		{
+			"indented", "---\n  model: x\n  sandbox: python\n---\nbody", "---\n  model: x\n  use: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\n---\nbody",
+		},
+		{
+			"heading and rule in the template", "---\nsandbox: python\n---\n\n# Task\n\n---\nname: {{x}}\n---\nmore\n",
+			"---\nuse: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\n---\n\n{{! }}# Task\n\n---\nname: {{x}}\n---\nmore\n",
+		},
+		{
+			"odd characters", "---\nsandbox: {env: {A: \"q\\\"b\\\\ \\u0085 \\u2028 \\x01 \\uFEFF 😀 {{x}} # % @ '\"}}\n---\nbody",
+			"---\nuse: [{\"config\":{\"env\":{\"A\":\"q\\\"b\\\\ \\u0085 \\u2028 \\u0001 \\ufeff 😀 {{x}} # % @ '\"}},\"name\":\"workcell/sandbox\"}]\n---\nbody",
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			doc, err := frontmatter.Parse("a.prompt", []byte(tt.src))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := checkSource(t, doc)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("source (-want +got):\n%s", diff)
+			}
+			if strings.Count(got, "\n") != strings.Count(tt.src, "\n") {
+				t.Error("lines moved")
+			}
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{
+		"---\nsandbox: python\n---\nbody",
+		"---\nsandbox:\n  mode: code\n  env: {A: \"b\\n\"}\nuse: [a, {name: b, config: {c: 1}}]\n---\nbody {{x}}",
+		"# c\n\n---\r\nmodel: x\r\nsandbox: {limits: {pids: 5}}\r\n---\r\n# T\n---\nx: y\n---\n",
+		"---\nx: &a [1]\ny: *a\nsandbox: {image: \"a\"}\n---\n---\n---\nx",
+		"---\nuse:\n- name: workcell/sandbox\n  config: {runtime: node}\n---\n",
+		"---\n? sandbox\n: python\n---\n", "---\n\"sandbox\" : {user: 0x10}\n---\n", "\ufeff---\n---\n", "--- \nsandbox: |\n  python\n---\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, src []byte) {
+		doc, err := frontmatter.Parse("f.prompt", src)
+		if err != nil {
+			if doc != nil || !strings.Contains(err.Error(), "f.prompt") {
+				t.Fatalf("doc %v, error %v", doc, err)
+			}
+			return
+		}
+		if doc.Sandbox == nil {
+			return
+		}
+		if p := doc.Sandbox.Problems(); len(p) > 0 {
+			t.Fatalf("accepted with %v", p)
+		}
+		out := checkSource(t, doc)
+		if strings.Count(out, "\n") < strings.Count(string(src), "\n") {
+			t.Fatalf("lines moved: %q to %q", src, out)
+		}
+		again, err := frontmatter.Parse("f.prompt", []byte(out))
+		if err != nil {
+			t.Fatalf("the rewritten file %q is refused: %v", out, err)
+		}
+		if diff := cmp.Diff(normal(t, doc.Sandbox), normal(t, again.Sandbox)); diff != "" {
+			t.Fatalf("the rewritten file differs (-want +got):\n%s", diff)
+		}
+	})
+}
