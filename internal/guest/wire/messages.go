@@ -45,6 +45,12 @@ type Spawn struct {
 	DrainMillis   int64    `json:"drain_ms,omitempty"`   // how long output is read after the exit; 0 means 200 ms
 	OpenFiles     int64    `json:"open_files,omitempty"` // RLIMIT_NOFILE; 0 leaves it
 	FileBytes     int64    `json:"file_bytes,omitempty"` // RLIMIT_FSIZE; 0 leaves it
+
+	// The raw fields stand in for the ones above on the wire when those are not UTF-8. Encoding and decoding fill and
+	// empty them.
+	ArgvRaw [][]byte `json:"argv_raw,omitempty"`
+	EnvRaw  [][]byte `json:"env_raw,omitempty"`
+	DirRaw  []byte   `json:"dir_raw,omitempty"`
 }
 
 // RunRequest starts a recorded exec and waits for it.
@@ -55,6 +61,8 @@ type RunRequest struct {
 	// the stream (attach). Neither means end of file at once.
 	Stdin     []byte `json:"stdin,omitempty"`
 	StdinOpen bool   `json:"stdin_open,omitempty"`
+	// StdinStream: more standard input follows on the stream, in data frames within the credit, up to an EOF frame.
+	StdinStream bool `json:"stdin_stream,omitempty"`
 	// YieldMillis: answer after this long though the exec still runs. 0 answers at once, negative waits for the end.
 	YieldMillis int64 `json:"yield_ms"`
 	// KillOnCancel ends the tree when the stream is closed before the answer.
@@ -89,6 +97,9 @@ type ExecStatus struct {
 	PeakRSSBytes   int64     `json:"peak_rss_bytes,omitempty"`
 	// Leaked: processes of the exec's tree outlived it and hold its output open, as background children do.
 	Leaked bool `json:"leaked,omitempty"`
+	// OOMKills counts the processes of the sandbox that the kernel ended for lack of memory while this one ran; it is
+	// absent where the guest cannot see the counter.
+	OOMKills int64 `json:"oom_kills,omitempty"`
 }
 
 // RunResult answers OpRun and OpAttach.
@@ -183,6 +194,8 @@ type FileGetRequest struct {
 	Path   string `json:"path"`
 	Offset int64  `json:"offset,omitempty"`
 	Length int64  `json:"length"`
+
+	PathRaw []byte `json:"path_raw,omitempty"` // see Spawn.ArgvRaw
 }
 
 // FilePutRequest writes a whole file, atomically. Parents are made. Size is the exact number of bytes that follow,
@@ -192,6 +205,8 @@ type FilePutRequest struct {
 	Mode      uint32 `json:"mode,omitempty"` // 0 means 0644
 	Overwrite bool   `json:"overwrite,omitempty"`
 	Size      int64  `json:"size"`
+
+	PathRaw []byte `json:"path_raw,omitempty"` // see Spawn.ArgvRaw
 }
 
 // PathRequest is for OpStat, OpMkdir (parents are made, an existing directory is no error) and OpRemove.
@@ -199,6 +214,8 @@ type PathRequest struct {
 	Path      string `json:"path"`
 	Recursive bool   `json:"recursive,omitempty"` // OpRemove of a directory needs it
 	Mode      uint32 `json:"mode,omitempty"`      // OpMkdir; 0 means 0755
+
+	PathRaw []byte `json:"path_raw,omitempty"` // see Spawn.ArgvRaw
 }
 
 // RenameRequest moves an entry.
@@ -206,6 +223,9 @@ type RenameRequest struct {
 	From      string `json:"from"`
 	To        string `json:"to"`
 	Overwrite bool   `json:"overwrite,omitempty"`
+
+	FromRaw []byte `json:"from_raw,omitempty"` // see Spawn.ArgvRaw
+	ToRaw   []byte `json:"to_raw,omitempty"`
 }
 
 // RemoveResult answers OpRemove.
@@ -218,6 +238,8 @@ type ListRequest struct {
 	Path      string `json:"path"`
 	Recursive bool   `json:"recursive,omitempty"`
 	Limit     int    `json:"limit,omitempty"` // 0 means 1000
+
+	PathRaw []byte `json:"path_raw,omitempty"` // see Spawn.ArgvRaw
 }
 
 // ListResult answers ListRequest. Total may stop counting at a documented bound.

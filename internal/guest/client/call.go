@@ -1,0 +1,131 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// call is one request on its own stream.
+type call struct {
+	conn *Conn
+	ctx  context.Context // the caller's, for the length of the call
+	st   *yamux.Stream
+	stop func() bool // ends the watch on ctx
+}
+
+// open begins a request. The caller must end it.
+func (c *Conn) open(ctx context.Context, op wire.Op, req any) (*call, error) {
+	return c.openWith(ctx, op, req, nil)
+}
+
+// openWith begins a request; more, frames that follow it, goes out in the same write.
+func (c *Conn) openWith(ctx context.Context, op wire.Op, req any, more func([]byte) ([]byte, error)) (*call, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	out, err := wire.AppendRequest(make([]byte, 0, 1024), op, req)
+	if err != nil {
+		return nil, requestError(err)
+	}
+	if more != nil {
+		if out, err = more(out); err != nil {
+			return nil, err
+		}
+	}
+	st, err := c.session.OpenStream()
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	k := &call{conn: c, ctx: ctx, st: st}
+	k.stop = context.AfterFunc(ctx, k.abort)
+	if err := k.write(out); err != nil {
+		k.end()
+		return nil, err
+	}
+	return k, nil
+}
+
+// requestError tells a caller that a request does not fit.
+func requestError(err error) error {
+	return &wire.Error{Code: wire.CodeTooLarge, Message: "the request is larger than the protocol allows: " + err.Error(),
+		Launch: "too_long"}
+}
+
+// abort makes pending reads and writes of the call fail and tells the guest that nobody waits any more.
+func (k *call) abort() {
+	_ = k.st.SetDeadline(time.Unix(1, 0)) // cannot fail
+	_ = k.st.Close()                      // nobody is interested in the stream any more
+}
+
+// end releases the call.
+func (k *call) end() {
+	k.stop()
+	_ = k.st.Close() // a failure means that the connection is gone, which later calls report
+}
+
+func (k *call) write(p []byte) error {
+	if _, err := k.st.Write(p); err != nil {
+		return k.explain(err)
+	}
+	return nil
+}
+
+// read gives the next frame.
+func (k *call) read(buf []byte) (wire.Frame, error) {
+	f, err := wire.ReadFrame(k.st, buf)
+	if err != nil {
+		return f, k.explain(err)
+	}
+	if f.Kind == wire.KindError {
+		return f, k.failure(f)
+	}
+	return f, nil
+}
+
+// failure gives the guest's error.
+func (k *call) failure(f wire.Frame) error {
+	e := new(wire.Error)
+	if err := wire.Decode(f.Head, nil, e); err != nil {
+		return protocolErrorf("error: %v", err)
+	}
+	return e
+}
+
+func (k *call) explain(err error) error {
+	if cerr := k.ctx.Err(); cerr != nil {
+		return cerr
+	}
+	return k.conn.explain(err)
+}
+
+// answer reads the answer into resp.
+func (k *call) answer(resp any) error {
+	f, err := k.read(nil)
+	if err != nil {
+		return err
+	}
+	return decodeAnswer(f, resp)
+}
+
+func decodeAnswer(f wire.Frame, resp any) error {
+	if f.Kind != wire.KindAnswer {
+		return protocolErrorf("frame kind %d instead of an answer", f.Kind)
+	}
+	if err := wire.Decode(f.Head, f.Body, resp); err != nil {
+		return protocolErrorf("answer: %v", err)
+	}
+	return nil
+}
+
+// roundTrip sends a request and reads its answer.
+func (c *Conn) roundTrip(ctx context.Context, op wire.Op, req, resp any) error {
+	k, err := c.open(ctx, op, req)
+	if err != nil {
+		return err
+	}
+	defer k.end()
+	return k.answer(resp)
+}

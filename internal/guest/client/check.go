@@ -1,0 +1,90 @@
+package client
+
+import (
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+func checkHello(h wire.Hello) error {
+	if h.Protocol != wire.ProtocolVersion {
+		return protocolErrorf("it speaks version %d, this host speaks %d", h.Protocol, wire.ProtocolVersion)
+	}
+	if h.PID <= 0 || h.BootID == "" || len(h.BootID) > 64 || h.Workdir == "" {
+		return protocolErrorf("hello without identity")
+	}
+	return nil
+}
+
+func checkStatus(id string, st *wire.ExecStatus) error {
+	if st.ExecID != id || !wire.ValidExecID(st.ExecID) {
+		return protocolErrorf("answer about another exec")
+	}
+	switch st.State {
+	case wire.ExecRunning, wire.ExecCompleted, wire.ExecTimedOut, wire.ExecKilled, wire.ExecOOMKilled:
+	default:
+		return protocolErrorf("unknown exec state")
+	}
+	if st.ExitCode < 0 || st.ExitCode > 255 || st.DurationMicros < 0 || st.StdoutBytes < 0 || st.StderrBytes < 0 ||
+		st.PeakRSSBytes < 0 || st.OOMKills < 0 || len(st.Signal) > 16 {
+		return protocolErrorf("exec status out of range")
+	}
+	return nil
+}
+
+func checkResult(req *wire.RunRequest, res *wire.RunResult) error {
+	if err := checkStatus(req.ExecID, &res.ExecStatus); err != nil {
+		return err
+	}
+	for _, o := range []*wire.Output{&res.Stdout, &res.Stderr} {
+		if len(o.Head) > max(0, req.HeadBytes) || len(o.Tail) > max(0, req.TailBytes) || o.Omitted < 0 ||
+			int64(len(o.Head))+int64(len(o.Tail))+o.Omitted != o.Total {
+			return protocolErrorf("output does not add up")
+		}
+	}
+	return nil
+}
+
+func checkRead(req *wire.ReadRequest, res *wire.ReadResult) error {
+	if err := checkStatus(req.ExecID, &res.Status); err != nil {
+		return err
+	}
+	last := req.SinceSeq
+	for i := range res.Chunks {
+		ch := &res.Chunks[i]
+		if ch.Seq <= last || ch.Stream != wire.Stdout && ch.Stream != wire.Stderr {
+			return protocolErrorf("chunks out of order")
+		}
+		last = ch.Seq
+	}
+	if res.NextSeq < last || res.Dropped < 0 || req.MaxChunks > 0 && len(res.Chunks) > req.MaxChunks {
+		return protocolErrorf("read result out of range")
+	}
+	return nil
+}
+
+func checkInfo(info *wire.FileInfo) error {
+	switch info.Type {
+	case wire.TypeFile, wire.TypeDir, wire.TypeSymlink, wire.TypeOther:
+	default:
+		return protocolErrorf("unknown file type")
+	}
+	if info.Path == "" || info.Size < 0 || info.Mode > 0o7777 {
+		return protocolErrorf("file description out of range")
+	}
+	return nil
+}
+
+func checkList(req *wire.ListRequest, res *wire.ListResult) error {
+	limit := req.Limit
+	if limit <= 0 {
+		limit = wire.DefaultListEntries
+	}
+	if len(res.Entries) > limit || res.Total < int64(len(res.Entries)) {
+		return protocolErrorf("list out of range")
+	}
+	for i := range res.Entries {
+		if err := checkInfo(&res.Entries[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

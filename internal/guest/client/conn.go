@@ -1,0 +1,206 @@
+// Package client is the host's side of the guest protocol (docs/guest-protocol.md).
+//
+// A [Conn] runs over any stream that reaches a guest: the attached standard streams of a container, a FIFO, a pipe. It
+// treats the guest as a stranger: every size, id and state in an answer is checked before it is used.
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// Times of a connection. A guest that does not answer a heartbeat within heartbeatTimeout is lost.
+const (
+	defaultHandshake  = 10 * time.Second
+	heartbeatInterval = 10 * time.Second
+	heartbeatTimeout  = 15 * time.Second
+	closeTimeout      = time.Second
+	streamCloseTime   = 30 * time.Second
+	receiveWindow     = 1 << 20
+)
+
+// Options refine New. The zero value is good.
+type Options struct {
+	// HandshakeTimeout bounds New; zero means 10 s.
+	HandshakeTimeout time.Duration
+	// Fresh says that no host ever sent anything to this guest over this stream, so that New need not flush the rest
+	// of a broken chunk out of it.
+	Fresh bool
+	// Tee receives a copy of every byte sent and received, for debugging; nil for none. Writes may be concurrent.
+	Tee io.Writer
+}
+
+// Conn is a connection to a guest. All methods may be called concurrently. A call whose context ends returns at once
+// with the context's error.
+type Conn struct {
+	link    *hostLink
+	session *yamux.Session
+	hello   wire.Hello
+
+	closing sync.Once
+	closed  chan struct{} // closed when Close has ended the session
+}
+
+// New takes over rw: it finds the guest behind whatever an earlier host left in the stream, and reads its hello. It
+// closes rw when it fails. The Conn's goroutines end with Close or when the stream ends.
+func New(ctx context.Context, rw io.ReadWriteCloser, opts *Options) (*Conn, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.HandshakeTimeout <= 0 {
+		o.HandshakeTimeout = defaultHandshake
+	}
+	if o.Tee != nil {
+		rw = &tee{rw, o.Tee}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, o.HandshakeTimeout,
+		fmt.Errorf("%w: no answer within %v", ErrConnLost, o.HandshakeTimeout))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = rw.Close() }) // unblocks the handshake, which reports the cause
+	c, err := handshake(rw, o)
+	if !stop() || err != nil {
+		_ = rw.Close() // the error below says more
+		if c != nil {
+			_ = c.Close()
+		}
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("guest handshake: %w", err)
+	}
+	return c, nil
+}
+
+func handshake(rw io.ReadWriteCloser, o Options) (*Conn, error) {
+	var nonce wire.Nonce
+	if _, err := rand.Read(nonce[:]); err != nil {
+		return nil, err
+	}
+	out := make([]byte, 0, wire.FlushSize+wire.MarkerSize)
+	if !o.Fresh {
+		out = out[:wire.FlushSize]
+	}
+	out = wire.AppendMarker(out, wire.FromHost, wire.Marker{Nonce: nonce, Version: wire.ProtocolVersion})
+	sent := make(chan error, 1)
+	// Beside the read: the guest may have to get rid of older output before it reads on.
+	go func() { _, err := rw.Write(out); sent <- err }()
+
+	link := newHostLink(rw, nonce)
+	if err := link.awaitAck(); err != nil {
+		return nil, err
+	}
+	if err := <-sent; err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrConnLost, err)
+	}
+	hello, err := readHello(link)
+	if err != nil {
+		return nil, err
+	}
+	link.guarded = true
+	session, err := yamux.Client(link, muxConfig())
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{link: link, session: session, hello: hello, closed: make(chan struct{})}
+	return c, nil
+}
+
+func readHello(link *hostLink) (wire.Hello, error) {
+	var hello wire.Hello
+	f, err := wire.ReadFrame(link, nil)
+	if err != nil {
+		return hello, link.explain(err)
+	}
+	if f.Kind != wire.KindAnswer {
+		return hello, protocolErrorf("frame kind %d instead of a hello", f.Kind)
+	}
+	if err := wire.Decode(f.Head, f.Body, &hello); err != nil {
+		return hello, protocolErrorf("hello: %v", err)
+	}
+	return hello, checkHello(hello)
+}
+
+func muxConfig() *yamux.Config {
+	cfg := yamux.DefaultConfig()
+	cfg.LogOutput = io.Discard
+	cfg.KeepAliveInterval = heartbeatInterval
+	cfg.ConnectionWriteTimeout = heartbeatTimeout
+	cfg.StreamCloseTimeout = streamCloseTime
+	cfg.StreamOpenTimeout = 0 // a heartbeat notices a guest that is gone; a goroutine per stream is not needed for it
+	cfg.MaxStreamWindowSize = receiveWindow
+	return cfg
+}
+
+// Hello tells what the guest said of itself when the connection began.
+func (c *Conn) Hello() wire.Hello { return c.hello }
+
+// Done is closed when the connection has ended, by Close or by itself.
+func (c *Conn) Done() <-chan struct{} { return c.session.CloseChan() }
+
+// Err tells why the connection ended; nil while it lives.
+func (c *Conn) Err() error {
+	select {
+	case <-c.session.CloseChan():
+		return c.link.reason()
+	default:
+		return nil
+	}
+}
+
+// Close ends the connection and every call on it. Attached commands end with it, recorded ones go on. Idempotent.
+func (c *Conn) Close() error {
+	c.closing.Do(func() {
+		defer close(c.closed)
+		c.link.fail(errClosed)
+		bye := make(chan struct{})
+		go func() { c.link.out.Bye(); close(bye) }()
+		select {
+		case <-bye:
+		case <-time.After(closeTimeout): // the stream is stuck; closing it below frees the goroutine
+		}
+		_ = c.session.Close() // closes the stream; there is nothing left to lose
+		<-bye
+	})
+	<-c.closed
+	return nil
+}
+
+// explain gives the reason behind an error of a stream.
+func (c *Conn) explain(err error) error {
+	if c.session.IsClosed() {
+		return c.link.reason()
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return protocolErrorf("the guest ended a request without an answer")
+	}
+	if errors.Is(err, wire.ErrFrame) {
+		return protocolErrorf("%v", err)
+	}
+	return fmt.Errorf("%w: %v", ErrConnLost, err)
+}
+
+// tee copies what passes.
+type tee struct {
+	io.ReadWriteCloser
+	w io.Writer
+}
+
+func (t *tee) Read(p []byte) (int, error) {
+	n, err := t.ReadWriteCloser.Read(p)
+	_, _ = t.w.Write(p[:n]) // a debugging aid must not break what it looks at
+	return n, err
+}
+
+func (t *tee) Write(p []byte) (int, error) {
+	_, _ = t.w.Write(p)
+	return t.ReadWriteCloser.Write(p)
+}

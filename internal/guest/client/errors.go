@@ -1,0 +1,23 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of a connection. A failure that the guest reports comes back as a *wire.Error.
+var (
+	// ErrConnLost: the stream to the guest ended or nothing came over it for too long. What a pending call did inside
+	// the sandbox is unknown.
+	ErrConnLost = errors.New("connection to the guest lost")
+	// ErrSuperseded: another host process took over this stream.
+	ErrSuperseded = fmt.Errorf("%w: another host took it over", ErrConnLost)
+	// ErrProtocol: the guest sent something that it must not send.
+	ErrProtocol = errors.New("guest broke the protocol")
+
+	errClosed = fmt.Errorf("%w: closed by this host", ErrConnLost)
+)
+
+func protocolErrorf(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,210 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// GetFile copies part of a regular file to w and describes the file. FileInfo.Size is the size of the whole file when
+// it was opened.
+func (c *Conn) GetFile(ctx context.Context, req wire.FileGetRequest, w io.Writer) (wire.FileInfo, error) {
+	var info wire.FileInfo
+	k, err := c.open(ctx, wire.OpFileGet, &req)
+	if err != nil {
+		return info, err
+	}
+	defer k.end()
+	if err := k.answer(&info); err != nil {
+		return info, err
+	}
+	if err := checkInfo(&info); err != nil {
+		return info, err
+	}
+	left := req.Length
+	if left < 0 {
+		left = max(0, info.Size-req.Offset)
+	}
+	var buf []byte
+	for {
+		f, err := k.read(buf)
+		if err != nil {
+			return info, err
+		}
+		if f.Kind == wire.KindEOF && f.Channel == wire.ChanFile {
+			return info, nil
+		}
+		if f.Kind != wire.KindData || f.Channel != wire.ChanFile || int64(len(f.Body)) > left {
+			return info, protocolErrorf("frame kind %d, %d bytes, where %d bytes of a file were due", f.Kind, len(f.Body), left)
+		}
+		left -= int64(len(f.Body))
+		if _, err := w.Write(f.Body); err != nil {
+			return info, err
+		}
+		if cap(f.Body) > cap(buf) {
+			buf = f.Body[:0]
+		}
+	}
+}
+
+// PutFile writes a whole file from r, atomically: after a failure the old file, or none, is there. With req.Size >= 0
+// exactly that many bytes are read; fewer are io.ErrUnexpectedEOF. PutFile may return while a Read of r is under way.
+func (c *Conn) PutFile(ctx context.Context, req wire.FilePutRequest, r io.Reader) (wire.FileInfo, error) {
+	p := &putter{r: r, left: req.Size, sized: req.Size >= 0}
+	k, err := c.openWith(ctx, wire.OpFilePut, &req, p.inline)
+	if err != nil {
+		return wire.FileInfo{}, err
+	}
+	defer k.end()
+	var info wire.FileInfo
+	if p.ended {
+		err = k.answer(&info)
+	} else {
+		err = p.stream(k, &info)
+	}
+	if err != nil {
+		return wire.FileInfo{}, err
+	}
+	return info, checkInfo(&info)
+}
+
+// putter sends the contents of a file.
+type putter struct {
+	r     io.Reader
+	left  int64 // bytes of a sized file that are still to come
+	sized bool
+	ended bool // the EOF frame was made
+}
+
+// inline appends the first data frame, and the end when that is all.
+func (p *putter) inline(dst []byte) ([]byte, error) {
+	size := int64(wire.MaxData)
+	if p.sized {
+		size = min(p.left, size)
+	}
+	buf := make([]byte, wire.FramePrefixSize+size)
+	return p.next(dst, buf)
+}
+
+// next reads into buf, which has room for a prefix, and appends what came to dst.
+func (p *putter) next(dst, buf []byte) ([]byte, error) {
+	room := buf[wire.FramePrefixSize:]
+	if p.sized && int64(len(room)) > p.left {
+		room = room[:p.left]
+	}
+	n, err := io.ReadFull(p.r, room)
+	p.left -= int64(n)
+	short := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	if err != nil && (!short || p.sized) {
+		if short {
+			err = io.ErrUnexpectedEOF
+		}
+		return dst, err
+	}
+	if n > 0 {
+		wire.PutDataPrefix(buf, wire.ChanFile, n)
+		dst = append(dst, buf[:wire.FramePrefixSize+n]...)
+	}
+	if short || p.sized && p.left == 0 {
+		p.ended = true
+		return wire.AppendFrame(dst, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanFile})
+	}
+	return dst, nil
+}
+
+// stream sends the rest. The guest may answer early, with an error.
+func (p *putter) stream(k *call, info *wire.FileInfo) error {
+	sent := make(chan error, 1)
+	go func() { sent <- p.rest(k) }()
+	answered := make(chan error, 1)
+	go func() { answered <- k.answer(info) }()
+	select {
+	case err := <-sent:
+		if err != nil {
+			k.abort() // the guest drops what it has
+			if aerr := <-answered; isGuestError(aerr) {
+				return aerr
+			}
+			return err
+		}
+		return <-answered
+	case err := <-answered:
+		if err != nil {
+			k.abort() // frees the sender
+			return err
+		}
+		select { // the end was sent before this answer, so the sender is done, unless the guest lies
+		case err := <-sent:
+			return err
+		case <-k.ctx.Done():
+			k.abort()
+			return k.ctx.Err()
+		}
+	}
+}
+
+func (p *putter) rest(k *call) error {
+	buf := make([]byte, wire.FramePrefixSize+wire.MaxData)
+	out := make([]byte, 0, 2*wire.FramePrefixSize+wire.MaxData)
+	for !p.ended {
+		var err error
+		if out, err = p.next(out[:0], buf); err != nil {
+			return err
+		}
+		if err := k.write(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isGuestError(err error) bool {
+	var e *wire.Error
+	return errors.As(err, &e)
+}
+
+// List lists a directory.
+func (c *Conn) List(ctx context.Context, req wire.ListRequest) (wire.ListResult, error) {
+	var res wire.ListResult
+	if err := c.roundTrip(ctx, wire.OpList, &req, &res); err != nil {
+		return wire.ListResult{}, err
+	}
+	return res, checkList(&req, &res)
+}
+
+// Stat describes an entry; a symlink is described, not followed.
+func (c *Conn) Stat(ctx context.Context, req wire.PathRequest) (wire.FileInfo, error) {
+	return c.info(ctx, wire.OpStat, &req)
+}
+
+// Mkdir makes a directory and its parents and describes it.
+func (c *Conn) Mkdir(ctx context.Context, req wire.PathRequest) (wire.FileInfo, error) {
+	return c.info(ctx, wire.OpMkdir, &req)
+}
+
+func (c *Conn) info(ctx context.Context, op wire.Op, req *wire.PathRequest) (wire.FileInfo, error) {
+	var info wire.FileInfo
+	if err := c.roundTrip(ctx, op, req, &info); err != nil {
+		return wire.FileInfo{}, err
+	}
+	return info, checkInfo(&info)
+}
+
+// Remove deletes an entry and, when asked, all below it.
+func (c *Conn) Remove(ctx context.Context, req wire.PathRequest) (wire.RemoveResult, error) {
+	var res wire.RemoveResult
+	if err := c.roundTrip(ctx, wire.OpRemove, &req, &res); err != nil {
+		return wire.RemoveResult{}, err
+	}
+	if res.Deleted < 0 {
+		return wire.RemoveResult{}, protocolErrorf("%d entries deleted", res.Deleted)
+	}
+	return res, nil
+}
+
+// Rename moves an entry.
+func (c *Conn) Rename(ctx context.Context, req wire.RenameRequest) error {
+	return c.roundTrip(ctx, wire.OpRename, &req, new(wire.Empty))
+}

@@ -1,0 +1,181 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// FrameKind is the kind of a frame.
+type FrameKind uint8
+
+// Frame kinds. Either side ignores nothing: an unknown kind ends the stream, not the connection.
+const (
+	KindRequest FrameKind = 1 // host: head is an Envelope, body the request's bulk bytes
+	KindAnswer  FrameKind = 2 // guest: head is the answer, body its bulk bytes
+	KindError   FrameKind = 3 // guest: head is an Error
+	KindData    FrameKind = 4 // raw bytes of the channel
+	KindEOF     FrameKind = 5 // the channel ends; no head, no body
+	KindCredit  FrameKind = 6 // guest: body is 4 bytes, how many more bytes of the channel the host may send
+)
+
+// Channel tells what a KindData frame carries.
+type Channel uint8
+
+// Channels.
+const (
+	ChanNone   Channel = 0
+	ChanStdin  Channel = 1
+	ChanStdout Channel = 2
+	ChanStderr Channel = 3
+	ChanFile   Channel = 4
+)
+
+// Limits of a frame and of what travels in it.
+const (
+	// FramePrefixSize is the size of what stands before head and body.
+	FramePrefixSize = 12
+	// MaxHead bounds a head. A request with 2 MiB of arguments, the kernel's own limit, fits unless most of it must
+	// be escaped.
+	MaxHead = 4 << 20
+	// MaxBody bounds the bulk bytes of a request or an answer.
+	MaxBody = 4 << 20
+	// MaxData bounds the body of a data frame. With its prefix and the multiplexer's header it just fills a chunk.
+	MaxData = 60 << 10
+	// InlineData is how many bytes of standard input or of a file travel inside a request instead of behind it.
+	InlineData = MaxData
+	// StdinCredit is how many bytes of standard input the host may send before the first KindCredit.
+	StdinCredit = 64 << 10
+	// MaxStdinWrite bounds StdinRequest.Data.
+	MaxStdinWrite = 1 << 20
+	// MaxKeep bounds each of RunRequest.HeadBytes and RunRequest.TailBytes.
+	MaxKeep = 512 << 10
+	// MaxReadBytes bounds the output in one ReadResult.
+	MaxReadBytes = 1 << 20
+	// MaxListEntries bounds the entries of one ListResult.
+	MaxListEntries = 10_000
+	// DefaultListEntries is what ListRequest.Limit 0 means.
+	DefaultListEntries = 1000
+	// MaxListBytes bounds the path bytes of one ListResult.
+	MaxListBytes = 1 << 20
+	// MaxListTotal is where ListResult.Total stops counting.
+	MaxListTotal = 200_000
+	// MaxExecID bounds an exec id; its characters are a-z, A-Z, 0-9, '_' and '-'.
+	MaxExecID = 64
+)
+
+// ErrFrame: a frame breaks a rule of the protocol. ErrFrameSize says that it is too large.
+var (
+	ErrFrame     = errors.New("malformed frame")
+	ErrFrameSize = fmt.Errorf("%w: larger than its limit", ErrFrame)
+)
+
+// Frame is one message on a stream.
+type Frame struct {
+	Kind    FrameKind
+	Channel Channel
+	Head    []byte
+	Body    []byte
+}
+
+// AppendFrame appends f: kind (1), channel (1), zero (2), length of the head (4), length of the body (4), head, body.
+func AppendFrame(dst []byte, f Frame) ([]byte, error) {
+	if err := checkFrame(f.Kind, f.Channel, len(f.Head), len(f.Body)); err != nil {
+		return dst, err
+	}
+	dst = appendPrefix(dst, f.Kind, f.Channel, len(f.Head), len(f.Body))
+	return append(append(dst, f.Head...), f.Body...), nil
+}
+
+// PutDataPrefix writes the prefix of a data frame of n bytes into the first FramePrefixSize bytes of dst.
+func PutDataPrefix(dst []byte, ch Channel, n int) {
+	appendPrefix(dst[:0], KindData, ch, 0, n)
+}
+
+func appendPrefix(dst []byte, k FrameKind, ch Channel, head, body int) []byte {
+	dst = append(dst, byte(k), byte(ch), 0, 0)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(head))
+	return binary.BigEndian.AppendUint32(dst, uint32(body))
+}
+
+// ReadFrame reads one frame. Head and body share a buffer that is the caller's; buf is used for it when large enough.
+// io.EOF means that the stream ended between frames.
+func ReadFrame(r io.Reader, buf []byte) (Frame, error) {
+	var p [FramePrefixSize]byte
+	return readFrame(r, p[:], buf)
+}
+
+func readFrame(r io.Reader, p, buf []byte) (Frame, error) {
+	if _, err := io.ReadFull(r, p); err != nil {
+		return Frame{}, err
+	}
+	f := Frame{Kind: FrameKind(p[0]), Channel: Channel(p[1])}
+	head, body := int64(binary.BigEndian.Uint32(p[4:])), int64(binary.BigEndian.Uint32(p[8:]))
+	if p[2] != 0 || p[3] != 0 || head > MaxHead || body > MaxBody {
+		return Frame{}, ErrFrameSize
+	}
+	if err := checkFrame(f.Kind, f.Channel, int(head), int(body)); err != nil {
+		return Frame{}, err
+	}
+	n := int(head + body)
+	if n == 0 {
+		return f, nil
+	}
+	b, err := readBytes(r, n, buf)
+	if err != nil {
+		return Frame{}, err
+	}
+	f.Head, f.Body = b[:head:head], b[head:]
+	return f, nil
+}
+
+// readBytes reads n bytes. It grows with what really comes, so that a stated length alone allocates little.
+func readBytes(r io.Reader, n int, buf []byte) ([]byte, error) {
+	const step = 256 << 10
+	if n <= cap(buf) {
+		buf = buf[:n]
+	} else {
+		buf = make([]byte, min(n, step))
+	}
+	for done := 0; ; {
+		m, err := io.ReadFull(r, buf[done:])
+		done += m
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+		if done == n {
+			return buf, nil
+		}
+		buf = append(buf, make([]byte, min(n-done, len(buf)))...)
+	}
+}
+
+func checkFrame(k FrameKind, ch Channel, head, body int) error {
+	if head > MaxHead || body > MaxBody {
+		return ErrFrameSize
+	}
+	ok := false
+	switch k {
+	case KindRequest, KindAnswer:
+		ok = ch == ChanNone
+	case KindError:
+		ok = ch == ChanNone && body == 0
+	case KindData:
+		if body > MaxData {
+			return ErrFrameSize
+		}
+		ok = ch != ChanNone && ch <= ChanFile && head == 0
+	case KindEOF:
+		ok = ch != ChanNone && ch <= ChanFile && head == 0 && body == 0
+	case KindCredit:
+		ok = ch == ChanStdin && head == 0 && body == 4
+	}
+	if !ok {
+		return ErrFrame
+	}
+	return nil
+}

@@ -1,0 +1,16 @@
+package wire
+
+// ValidExecID tells whether id may name an exec: 1 to MaxExecID of a-z, A-Z, 0-9, '_' and '-'.
+func ValidExecID(id string) bool {
+	if id == "" || len(id) > MaxExecID {
+		return false
+	}
+	for i := range len(id) {
+		c := id[i]
+		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
