@@ -1,0 +1,60 @@
+// Package telemetry holds the names of Workcell's spans and attributes and the few helpers that keep spans uniform.
+//
+// Attributes never carry a command line, an environment, contents or the text of an error: an error shows as its class.
+package telemetry
+
+import "go.opentelemetry.io/otel/attribute"
+
+// TracerName is the instrumentation scope of all of Workcell's spans.
+const TracerName = "github.com/workcell-dev/workcell"
+
+// Spans of package session.
+const (
+	SpanOpen       = "session.Open"
+	SpanConnect    = "session.Connect"
+	SpanClose      = "session.Close"
+	SpanExec       = "session.Exec"
+	SpanStream     = "session.Stream"
+	SpanReadExec   = "session.ReadExec"
+	SpanWaitExec   = "session.WaitExec"
+	SpanWriteExec  = "session.WriteExec"
+	SpanKillExec   = "session.KillExec"
+	SpanReadFile   = "session.ReadFile"
+	SpanWriteFile  = "session.WriteFile"
+	SpanListFiles  = "session.ListFiles"
+	SpanStatFile   = "session.StatFile"
+	SpanRemoveFile = "session.RemoveFile"
+	SpanMakeDir    = "session.MakeDir"
+	SpanRenameFile = "session.RenameFile"
+)
+
+// Spans of package backend/docker.
+const (
+	SpanDockerCreate  = "docker.Create"
+	SpanDockerPull    = "docker.Pull"
+	SpanDockerStart   = "docker.Start"
+	SpanDockerStop    = "docker.Stop"
+	SpanDockerDial    = "docker.Dial"
+	SpanDockerConnect = "docker.Connect"
+	SpanDockerRemove  = "docker.Remove"
+)
+
+// Attribute keys.
+const (
+	KeyRunID       = attribute.Key("workcell.run.id")
+	KeySandboxID   = attribute.Key("workcell.sandbox.id")
+	KeySandboxKey  = attribute.Key("workcell.sandbox.key")
+	KeyCreated     = attribute.Key("workcell.sandbox.created") // bool: Open made it
+	KeyBackend     = attribute.Key("workcell.backend")
+	KeyImage       = attribute.Key("workcell.image")
+	KeyExecID      = attribute.Key("workcell.exec.id")
+	KeyExitCode    = attribute.Key("workcell.exec.exit_code")
+	KeyExecStatus  = attribute.Key("workcell.exec.status")
+	KeyStdinBytes  = attribute.Key("workcell.exec.stdin_bytes")
+	KeyStdoutBytes = attribute.Key("workcell.exec.stdout_bytes")
+	KeyStderrBytes = attribute.Key("workcell.exec.stderr_bytes")
+	KeyChunks      = attribute.Key("workcell.exec.chunks")
+	KeyFileBytes   = attribute.Key("workcell.file.bytes")
+	KeyEntries     = attribute.Key("workcell.file.entries")
+	KeyErrorClass  = attribute.Key("error.type") // OpenTelemetry's own name for the class of an error
+)

@@ -1,0 +1,101 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"unicode/utf8"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// maxAttribute is the longest text attribute in bytes: models put whole conversations into what they control.
+const maxAttribute = 256
+
+// Start begins a span with the provider of the span that ctx carries, so that a driver needs no provider of its own.
+func Start(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+	return StartWith(ctx, trace.SpanFromContext(ctx).TracerProvider(), name, attrs...)
+}
+
+// StartWith begins a span with the given provider.
+func StartWith(ctx context.Context, tp trace.TracerProvider, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+	return tp.Tracer(TracerName).Start(ctx, name, trace.WithAttributes(attrs...))
+}
+
+// End ends span and marks it failed, with the class of err, when err is not nil. Defer it on a named error:
+//
+//	defer func() { telemetry.End(span, err) }()
+func End(span trace.Span, err error) {
+	if err != nil && span.IsRecording() {
+		class := Class(err)
+		span.SetStatus(codes.Error, class)
+		span.SetAttributes(KeyErrorClass.String(class))
+	}
+	span.End()
+}
+
+// Text makes a text attribute, cut to a bounded length on a character's edge.
+func Text(key attribute.Key, value string) attribute.KeyValue {
+	if len(value) > maxAttribute {
+		value = value[:maxAttribute]
+		for len(value) > 0 && !utf8.RuneStart(value[len(value)-1]) {
+			value = value[:len(value)-1]
+		}
+		if r, n := utf8.DecodeLastRuneInString(value); r == utf8.RuneError && n <= 1 && len(value) > 0 {
+			value = value[:len(value)-1]
+		}
+	}
+	return key.String(value)
+}
+
+// TraceParent gives the W3C traceparent of the span that ctx carries; empty when there is none.
+func TraceParent(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier["traceparent"] // tracestate and baggage stay on the host
+}
+
+// classes pairs sentinels with their class, most telling first.
+func classes() []struct {
+	err   error
+	class string
+} {
+	return []struct {
+		err   error
+		class string
+	}{
+		{context.Canceled, "canceled"},
+		{context.DeadlineExceeded, "deadline_exceeded"},
+		{backend.ErrClosed, "closed"},
+		{backend.ErrLost, "sandbox_lost"},
+		{backend.ErrNotFound, "not_found"},
+		{backend.ErrExists, "exists"},
+		{backend.ErrInvalid, "invalid_argument"},
+		{backend.ErrPermission, "permission_denied"},
+		{backend.ErrTooLarge, "too_large"},
+		{backend.ErrTimeout, "timeout"},
+		{backend.ErrUnsupported, "unsupported"},
+		{backend.ErrCapacity, "capacity"},
+		{backend.ErrQuota, "quota_exceeded"},
+		{backend.ErrImage, "image"},
+		{backend.ErrProtocol, "protocol"},
+		{backend.ErrUnavailable, "unavailable"},
+	}
+}
+
+// Class gives the stable word for the class of err; "internal" when it is of none.
+func Class(err error) string {
+	if err == nil {
+		return ""
+	}
+	for _, c := range classes() {
+		if errors.Is(err, c.err) {
+			return c.class
+		}
+	}
+	return "internal"
+}

@@ -1,0 +1,275 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// closeMode says what becomes of the sandbox of a session that closes.
+type closeMode int
+
+const (
+	closeRemove closeMode = iota // removed with its workspace
+	closeKeep                    // removed, the workspace volume stays
+	closeRetain                  // removed once Request.Retention has passed
+	closeDetach                  // left running
+)
+
+// closeTogether bounds how many sandboxes are removed at once: engines serialise much of it anyway.
+const closeTogether = 16
+
+// CloseSession closes the session of key; a key that nobody opened is no error. A creation under way is cancelled: those
+// who wait for it get backend.ErrClosed.
+func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) error {
+	m.mu.Lock()
+	e := m.entries[key]
+	if e == nil {
+		m.mu.Unlock()
+		return nil
+	}
+	if f := e.flight; f != nil {
+		f.abandon(errSessionClosed)
+		m.mu.Unlock()
+		return wrapError("Close", m.driver, "", wait(ctx, f.done))
+	}
+	m.mu.Unlock()
+	how := closeRemove
+	if opts.KeepWorkspace {
+		how = closeKeep
+	}
+	return m.closeSession(ctx, e.session, how)
+}
+
+// CloseScope closes all sessions of a scope, those under way included, and no others. For the scope of a run it is
+// final: later opens fail with backend.ErrClosed. Sandboxes with a Request.Retention accept no more calls, but are
+// removed only when it has passed. ctx does not shorten the clean-up. Closing twice is no error.
+func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
+	m.mu.Lock()
+	if scope.seals() {
+		m.sealed[scope] = m.now()
+	}
+	var flights []*flight
+	for key, e := range m.entries {
+		if key.Scope() == scope && e.flight != nil {
+			e.flight.abandon(fmt.Errorf("%w: run %s has ended", backend.ErrClosed, scope))
+			flights = append(flights, e.flight)
+		}
+	}
+	m.mu.Unlock()
+	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return s.owned && s.key.Scope() == scope }), closeRetain)
+	for _, f := range flights {
+		<-f.done // ends: its context is cancelled, and what it undoes is bounded
+	}
+	return err
+}
+
+// closeAll closes sessions side by side and joins their errors.
+func (m *Manager) closeAll(ctx context.Context, sessions []*Session, how closeMode) error {
+	var wg sync.WaitGroup
+	places := make(chan struct{}, closeTogether)
+	errs := make([]error, len(sessions))
+	for i, s := range sessions {
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			errs[i] = m.closeSession(ctx, s, how)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// closeSession closes s once; later callers wait for the first and get its result.
+func (m *Manager) closeSession(ctx context.Context, s *Session, how closeMode) error {
+	if s.beginClose(func() bool { return true }) {
+		return m.finishClose(ctx, s, how)
+	}
+	select {
+	case <-s.closing:
+		return s.closeErr
+	case <-ctx.Done():
+		return wrapError("Close", m.driver, s.id, ctx.Err())
+	}
+}
+
+// beginClose makes s refuse calls when it does not close already and still allows it, decided under the guard that
+// calls enter through. It tells whether the caller is to finish the close.
+func (s *Session) beginClose(still func() bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing != nil || !still() {
+		return false
+	}
+	s.closing = make(chan struct{})
+	return true
+}
+
+// finishClose does the work of a close that began.
+func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (err error) {
+	ctx, span := s.start(context.WithoutCancel(ctx), telemetry.SpanClose)
+	defer func() {
+		err = wrapError("Close", m.driver, s.id, err)
+		telemetry.End(span, err)
+		s.closeErr = err
+		close(s.closing)
+	}()
+	s.disconnect()
+	if how == closeRetain && s.req.Retention <= 0 {
+		how = closeRemove
+	}
+	switch {
+	case !s.owned || how == closeDetach:
+		m.unregister(s, nil)
+	case how == closeRetain:
+		due := m.now().Add(s.req.Retention)
+		m.record(s, RecordRemoving, due)
+		m.unregister(s, &leftover{engineID: s.engine.ID, volumes: true, due: due, kept: true})
+	default:
+		m.record(s, RecordRemoving, m.now())
+		if err := m.removeEngine(ctx, s.engine.ID, how != closeKeep); err != nil {
+			m.unregister(s, &leftover{engineID: s.engine.ID, volumes: how != closeKeep, due: m.now()})
+			return err
+		}
+		m.record(s, RecordClosed, m.now().Add(rememberFor))
+		m.unregister(s, nil)
+	}
+	return nil
+}
+
+// disconnect ends the session's calls, connection and goroutines.
+func (s *Session) disconnect() {
+	s.cancel(errSessionClosed)
+	s.mu.Lock()
+	s.state = StateClosed
+	conn := s.conn
+	s.mu.Unlock()
+	if conn != nil {
+		conn.Close() // its error has no meaning for a sandbox that goes
+	}
+	s.wg.Wait() // no redial sets a connection after s.ctx ended
+}
+
+// removeEngine removes a sandbox from the engine, whatever the caller's context says.
+func (m *Manager) removeEngine(ctx context.Context, engineID string, volumes bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	return engineError(m.b.Remove(ctx, engineID, backend.RemoveOptions{Volumes: volumes}))
+}
+
+// unregister forgets a closed session; rest is what the engine still has of it.
+func (m *Manager) unregister(s *Session, rest *leftover) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.visitors, s)
+	_, counted := m.byID[s.id]
+	delete(m.byID, s.id)
+	if e := m.entries[s.key]; e != nil && e.session == s {
+		delete(m.entries, s.key)
+	}
+	if rest != nil {
+		rest.counted = counted
+		m.leftover[s.id] = *rest
+		return
+	}
+	if counted {
+		m.used--
+	}
+}
+
+// removeLeftovers removes what is due; at the end of the manager (all) that is everything but what is kept on purpose.
+func (m *Manager) removeLeftovers(ctx context.Context, all bool) error {
+	now := m.now()
+	m.mu.Lock()
+	due := map[string]leftover{}
+	for id, l := range m.leftover {
+		if !l.due.After(now) || all && !l.kept {
+			due[id] = l
+		}
+	}
+	m.mu.Unlock()
+	var errs []error
+	for id, l := range due {
+		if err := m.removeLeftover(ctx, id, l); err != nil {
+			errs = append(errs, wrapError("Close", m.driver, id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeLeftover removes one sandbox and then forgets it.
+func (m *Manager) removeLeftover(ctx context.Context, id string, l leftover) error {
+	engineIDs := []string{l.engineID}
+	if l.engineID == "" {
+		found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: id})
+		if err != nil {
+			return engineError(err)
+		}
+		engineIDs = nil
+		for _, info := range found {
+			engineIDs = append(engineIDs, info.ID)
+		}
+	}
+	for _, engineID := range engineIDs {
+		if err := m.removeEngine(ctx, engineID, l.volumes); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	if _, still := m.leftover[id]; still {
+		delete(m.leftover, id)
+		if l.counted {
+			m.used--
+		}
+	}
+	m.mu.Unlock()
+	m.closeRecord(id)
+	return nil
+}
+
+// closeRecord marks the record of a removed leftover closed.
+func (m *Manager) closeRecord(id string) {
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	rec, err := m.store.Get(ctx, id)
+	if err == nil {
+		rec.State, rec.Expires = RecordClosed, m.now().Add(rememberFor)
+		err = m.store.Update(ctx, rec)
+	}
+	if err != nil && !errors.Is(err, backend.ErrNotFound) {
+		m.log.Error("cannot record the end of a sandbox", "sandbox", id, "error", err)
+	}
+}
+
+// expiry gives the time at which an idle session may be reaped; zero is never. s.mu must not be held.
+func (s *Session) expiry() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.idle < 0 {
+		return time.Time{}
+	}
+	return s.lastUsed.Add(s.idle)
+}
+
+// recordAs gives the session's record.
+func (s *Session) recordAs(state RecordState, expires time.Time) Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Record{
+		ID: s.id, Key: s.key, EngineID: s.engine.ID, Hash: s.req.hash(), State: state,
+		Created: s.created, LastUsed: s.lastUsed, Expires: expires, Retention: s.req.Retention,
+	}
+}
+
+// longerIdle gives the more patient of two idle timeouts; negative is never.
+func longerIdle(a, b time.Duration) time.Duration {
+	if a < 0 || b < 0 {
+		return -1
+	}
+	return max(a, b)
+}

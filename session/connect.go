@@ -1,0 +1,166 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Connect gives a session on a sandbox of this instance that another process owns. It works beside the owner where the
+// driver can (backend.Connector), else it takes the stream over. Closing the session only ends the connection. The
+// environment that the owner asked for stays with the owner: commands get the image's and their own.
+//
+// A sandbox of this manager is given as it is. An unknown id is backend.ErrNotFound, a sandbox that does not run
+// backend.ErrLost.
+func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error) {
+	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanConnect,
+		telemetry.KeyBackend.String(m.driver), telemetry.Text(telemetry.KeySandboxID, id))
+	defer func() {
+		err = wrapError("Connect", m.driver, "", err)
+		telemetry.End(span, err)
+	}()
+	m.mu.Lock()
+	closed, own := m.closed, m.byID[id]
+	m.mu.Unlock()
+	if closed {
+		return nil, errManagerClosed
+	}
+	if own != nil {
+		return own, nil
+	}
+	engine, key, err := m.find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if engine.State != backend.StateRunning {
+		return nil, fmt.Errorf("%w: it is %s", backend.ErrLost, engine.State)
+	}
+	span.SetAttributes(m.keyAttributes(key)...)
+	return m.visit(ctx, engine, key)
+}
+
+// visit connects to a sandbox that stays its owner's.
+func (m *Manager) visit(ctx context.Context, engine backend.Info, key Key) (*Session, error) {
+	s := m.newSession(key, Request{
+		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network,
+		IdleTimeout: -1, ExecTimeout: DefaultExecTimeout,
+	}, engine.SessionID)
+	s.engine, s.created, s.owned = engine, engine.Created, false
+	if err := s.connect(ctx, m.canConnect(), false); err != nil {
+		s.disconnect()
+		return nil, err
+	}
+	m.mu.Lock()
+	closed := m.closed
+	if !closed {
+		m.visitors[s] = struct{}{}
+	}
+	m.mu.Unlock()
+	if closed {
+		s.disconnect()
+		return nil, errManagerClosed
+	}
+	return s, nil
+}
+
+// canConnect tells whether the driver gives streams beside the owner's.
+func (m *Manager) canConnect() bool {
+	_, ok := m.b.(backend.Connector)
+	return ok
+}
+
+// find gives the one sandbox of this instance with id. Ids of the engine, and beginnings of ids, find nothing.
+func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error) {
+	if !validSandboxID(id) {
+		return backend.Info{}, Key{}, errNoSandbox
+	}
+	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: id})
+	if err != nil {
+		return backend.Info{}, Key{}, engineError(err)
+	}
+	for _, engine := range found {
+		key, err := ParseKey(engine.Key)
+		if err == nil && engine.SessionID == id && engine.Instance == m.opts.Instance {
+			return engine, key, nil
+		}
+	}
+	return backend.Info{}, Key{}, errNoSandbox
+}
+
+// Remove ends and deletes a sandbox of this instance, also one of another process; volumes deletes its workspace too.
+// An unknown id is backend.ErrNotFound.
+func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
+	m.mu.Lock()
+	own := m.byID[id]
+	m.mu.Unlock()
+	if own != nil {
+		how := closeKeep
+		if volumes {
+			how = closeRemove
+		}
+		return m.closeSession(ctx, own, how)
+	}
+	engine, _, err := m.find(ctx, id)
+	if err == nil {
+		err = m.removeEngine(ctx, engine.ID, volumes)
+	}
+	return wrapError("Remove", m.driver, "", err)
+}
+
+// adopt finds a named sandbox that an earlier or another process of this instance left, and connects to it. Nil and no
+// error: there is none.
+func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, error) {
+	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, Key: key.String()})
+	if err != nil {
+		return nil, engineError(err)
+	}
+	for i := len(found) - 1; i >= 0; i-- { // the newest first
+		engine := found[i]
+		if engine.Key != key.String() || engine.Instance != m.opts.Instance || !validSandboxID(engine.SessionID) || m.isLeftover(engine.SessionID) {
+			continue
+		}
+		if engine.Hash != req.hash() {
+			return nil, &ConflictError{Key: key, Fields: []string{"request"}}
+		}
+		return m.takeOver(ctx, engine, key, req)
+	}
+	return nil, nil
+}
+
+// takeOver makes a session of a found sandbox, and starts it when it was stopped.
+func (m *Manager) takeOver(ctx context.Context, engine backend.Info, key Key, req Request) (*Session, error) {
+	fresh := engine.State != backend.StateRunning
+	if fresh {
+		if err := m.b.Start(ctx, engine.ID); err != nil {
+			return nil, engineError(err)
+		}
+	}
+	s := m.newSession(key, req, engine.SessionID)
+	s.engine, s.created = engine, engine.Created
+	s.engine.State = backend.StateRunning
+	if err := s.connect(ctx, m.canConnect(), fresh); err != nil {
+		s.disconnect()
+		return nil, err
+	}
+	rec := s.recordAs(RecordReady, s.expiry())
+	err := m.store.Insert(ctx, rec)
+	if errors.Is(err, backend.ErrExists) {
+		err = m.store.Update(ctx, rec)
+	}
+	if err != nil {
+		s.disconnect()
+		return nil, err
+	}
+	return s, nil
+}
+
+// isLeftover tells whether a sandbox is waiting to be removed.
+func (m *Manager) isLeftover(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.leftover[id]
+	return ok
+}

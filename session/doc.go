@@ -1,0 +1,30 @@
+// Package session gives out sandboxes by key and runs commands and file operations in them.
+//
+// A [Manager] stands on one [backend.SandboxBackend]. [Manager.Open] is get-or-create: however many callers open one
+// [Key] at once, one sandbox is made, and callers of different keys never wait for each other. A [Session] is a handle
+// on one sandbox; it lives until somebody closes it, its run ends ([Manager.CloseScope]), it was idle for too long, or
+// its sandbox is lost.
+//
+//	m, err := session.NewManager(driver, nil)
+//	s, _, err := m.Open(ctx, session.WorkflowKey(runID, "default"), session.Request{Image: "python:3.11-slim"})
+//	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"python3", "-c", "print(6*7)"}})
+//	err = m.CloseScope(ctx, session.Run{Namespace: "workflow", ID: runID}.Scope())
+//
+// # Errors
+//
+// Every error is a [*backend.Error] that wraps a sentinel of package backend where one fits; a context's error stays
+// testable. A command's exit code is a result, never an error: an error means that the result is unknown. A program that
+// could not be started is a [*LaunchError].
+//
+// # What the sandbox says is a stranger's word
+//
+// The guest runs beside the commands, as the same user. Sizes, ids and states that it reports are checked, its texts
+// are cut and cleaned of control characters before they become part of an error.
+//
+// # Spans
+//
+// session.Open, session.Connect, session.Close, session.Exec, session.Stream, session.ReadExec, session.WaitExec,
+// session.WriteExec, session.KillExec, session.ReadFile, session.WriteFile, session.ListFiles, session.StatFile,
+// session.RemoveFile, session.MakeDir, session.RenameFile. Attributes name the run, the sandbox, the exec, sizes and
+// outcomes; never a command line, an environment, contents or the text of an error.
+package session

@@ -1,0 +1,177 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// maxErrorText bounds what a guest or driver may add to an error's text, in bytes.
+const maxErrorText = 1024
+
+// LaunchReason says why a program could not be started.
+type LaunchReason string
+
+// Launch reasons.
+const (
+	LaunchNotFound      LaunchReason = "not_found"      // no such program; shells say 127
+	LaunchNotExecutable LaunchReason = "not_executable" // a directory, no permission, another machine's; shells say 126
+	LaunchBadDir        LaunchReason = "bad_dir"        // the working directory is missing or may not be entered
+	LaunchTooLong       LaunchReason = "too_long"       // arguments and environment exceed the kernel's limit
+	LaunchNoResources   LaunchReason = "no_resources"   // no process could be made: the pids or memory limit
+)
+
+// LaunchError reports a program that could not be started. It wraps the sentinel that fits its reason.
+type LaunchError struct {
+	Reason  LaunchReason
+	Message string // the sandbox's words, cleaned
+}
+
+// Error gives one line.
+func (e *LaunchError) Error() string {
+	return fmt.Sprintf("cannot start the command (%s): %s", e.Reason, e.Message)
+}
+
+// Unwrap gives the sentinel.
+func (e *LaunchError) Unwrap() error {
+	switch e.Reason {
+	case LaunchNotFound:
+		return backend.ErrNotFound
+	case LaunchNotExecutable:
+		return backend.ErrPermission
+	case LaunchTooLong:
+		return backend.ErrTooLarge
+	case LaunchNoResources:
+		return backend.ErrCapacity
+	}
+	return backend.ErrInvalid
+}
+
+// ConflictError reports that a key is open with another request. It wraps backend.ErrExists.
+type ConflictError struct {
+	Key    Key
+	Fields []string // what differs: "image", "user", "root", "env", "limits", "network", "runtime"
+}
+
+// Error gives one line.
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("session %s is open with another %s", e.Key, strings.Join(e.Fields, ", "))
+}
+
+// Unwrap gives backend.ErrExists.
+func (e *ConflictError) Unwrap() error { return backend.ErrExists }
+
+// wrapError is the one place where a backend.Error is built. It keeps errors that are one already.
+func wrapError(op, driver, id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var done *backend.Error
+	if errors.As(err, &done) {
+		return err
+	}
+	return &backend.Error{Op: op, Backend: driver, ID: id, Err: publicError(err)}
+}
+
+// publicError translates a guest's error into ours.
+func publicError(err error) error {
+	var fromGuest *wire.Error
+	if errors.As(err, &fromGuest) {
+		return guestError(fromGuest)
+	}
+	return err
+}
+
+// engineError takes host paths and engine addresses out of the text of a driver's error.
+func engineError(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	clean := cleanText(hostPath.ReplaceAllString(text, "<host path>"))
+	if clean == text {
+		return err
+	}
+	return &textError{text: clean, err: err}
+}
+
+// hostPath matches engine addresses and paths of the host in a driver's error.
+var hostPath = regexp.MustCompile(`(?:unix|npipe)://[^\s"',;]+|(?:/(?:var|run|home|root|tmp|Users|private|etc|opt|usr)/[^\s"',;:]+)`)
+
+// textError shows another text than the error that it wraps.
+type textError struct {
+	text string
+	err  error
+}
+
+func (e *textError) Error() string { return e.text }
+func (e *textError) Unwrap() error { return e.err }
+
+// guestError gives the error that a guest's code stands for.
+func guestError(e *wire.Error) error {
+	message := cleanText(e.Message)
+	if e.Code == wire.CodeLaunch {
+		reason := LaunchReason(e.Launch)
+		switch reason {
+		case LaunchNotFound, LaunchNotExecutable, LaunchBadDir, LaunchTooLong, LaunchNoResources:
+		default:
+			reason = LaunchNotExecutable
+		}
+		return &LaunchError{Reason: reason, Message: message}
+	}
+	sentinel := guestSentinel(e.Code)
+	if sentinel == nil {
+		return errors.New("sandbox: " + message)
+	}
+	return &textError{text: strings.TrimSuffix(sentinel.Error()+": "+message, ": "), err: sentinel}
+}
+
+// guestSentinel maps the codes of the wire; nil for codes that stand for nothing of ours.
+func guestSentinel(code wire.Code) error {
+	switch code {
+	case wire.CodeNotFound:
+		return backend.ErrNotFound
+	case wire.CodeExists:
+		return backend.ErrExists
+	case wire.CodeInvalid:
+		return backend.ErrInvalid
+	case wire.CodePermission:
+		return backend.ErrPermission
+	case wire.CodeTooLarge:
+		return backend.ErrTooLarge
+	case wire.CodeTimeout:
+		return backend.ErrTimeout
+	case wire.CodeUnsupported:
+		return backend.ErrUnsupported
+	case wire.CodeQuota:
+		return backend.ErrQuota
+	case wire.CodeCapacity:
+		return backend.ErrCapacity
+	}
+	return nil
+}
+
+// cleanText makes text from outside fit for one line of a log: valid UTF-8, no control characters, bounded.
+func cleanText(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(text) <= maxErrorText {
+		return text
+	}
+	text = text[:maxErrorText]
+	for len(text) > 0 && !utf8.ValidString(text) {
+		text = text[:len(text)-1]
+	}
+	return text + "…"
+}

@@ -1,0 +1,348 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Bounds and defaults of commands.
+const (
+	defaultHeadBytes = 6 << 10
+	defaultTailBytes = 24 << 10
+	maxTextBytes     = 1 << 20 // most of HeadBytes or TailBytes
+	maxPathBytes     = 4096
+	maxExecWait      = time.Minute      // longest Wait of ReadExec
+	answerMargin     = 20 * time.Second // how much later than promised the guest may answer
+	rememberedExecs  = 1024             // execs whose spans later calls link to
+)
+
+// Exec runs a command, recorded, and waits until it ends or Yield has passed. When ctx ends before that, the command's
+// whole tree is ended.
+func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanExec, telemetry.KeyStdinBytes.Int(len(req.Stdin)))
+	defer func() { s.end(span, "Exec", &err) }()
+	run, timeout, err := s.runRequest(ctx, req)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
+	s.remember(run.ExecID, span.SpanContext())
+	began := s.m.now()
+	var answer wire.RunResult
+	// A repeated request carries the same exec id, so the guest never starts a command twice.
+	tries := 0
+	err = s.call(ctx, true, func(ctx context.Context, conn guestConn) error {
+		tries++
+		ctx, cancel := context.WithTimeoutCause(ctx, answerLimit(run, timeout), errNoAnswer)
+		defer cancel()
+		var err error
+		answer, err = conn.Run(ctx, run)
+		return noAnswer(ctx, err)
+	})
+	if err != nil {
+		var fromGuest *wire.Error
+		if tries > 1 && errors.As(err, &fromGuest) && fromGuest.Code == wire.CodeExists {
+			err = &textError{text: connectionGone, err: backend.ErrUnavailable}
+		}
+		return ExecResult{}, err
+	}
+	res = ExecResult{
+		ExecStatus: s.execStatus(ctx, run.ExecID, answer.ExecStatus, began),
+		Stdout:     output(answer.Stdout), Stderr: output(answer.Stderr), Timeout: timeout,
+	}
+	span.SetAttributes(statusAttributes(res.ExecStatus)...)
+	return res, nil
+}
+
+// Stream runs a command with live, lossless streams: a slow writer slows the command down. It waits for the end; when
+// ctx ends before, the command's whole tree is ended. HeadBytes, TailBytes, Stdin, StdinOpen, Yield and Background do
+// not apply and must be zero.
+func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) (res ExecResult, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanStream)
+	defer func() { s.end(span, "Stream", &err) }()
+	if req.Stdin != nil || req.StdinOpen || req.Yield != 0 || req.Background || req.HeadBytes != 0 || req.TailBytes != 0 {
+		return ExecResult{}, fmt.Errorf("%w: a streamed command takes its input from Streams and cannot yield", backend.ErrInvalid)
+	}
+	run, timeout, err := s.runRequest(ctx, req)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
+	run.StdinOpen = streams.Stdin != nil
+	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
+	began := s.m.now()
+	var answer wire.RunResult
+	err = s.call(ctx, false, func(ctx context.Context, conn guestConn) error {
+		var err error
+		answer, err = conn.Attach(ctx, run, streams.Stdin, streams.Stdout, streams.Stderr)
+		return err
+	})
+	if err != nil {
+		return ExecResult{}, err
+	}
+	res = ExecResult{ExecStatus: s.execStatus(ctx, run.ExecID, answer.ExecStatus, began), Timeout: timeout}
+	span.SetAttributes(statusAttributes(res.ExecStatus)...)
+	return res, nil
+}
+
+// ReadExec reads recorded output. It consumes nothing: the same read gives the same chunks.
+func (s *Session) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadExecResult, err error) {
+	ctx, span := s.startExec(ctx, telemetry.SpanReadExec, req.ExecID)
+	defer func() { s.end(span, "ReadExec", &err) }()
+	if req.SinceSeq < 0 || req.MaxChunks < 0 || req.Wait < 0 || req.Wait > maxExecWait {
+		return ReadExecResult{}, fmt.Errorf("%w: since_seq and max_chunks must not be negative, the wait must be 0 to %d seconds",
+			backend.ErrInvalid, int(maxExecWait.Seconds()))
+	}
+	began := s.m.now()
+	var answer wire.ReadResult
+	err = s.execCall(ctx, req.ExecID, req.Wait, func(ctx context.Context, conn guestConn) (err error) {
+		answer, err = conn.Read(ctx, wire.ReadRequest{
+			ExecID: req.ExecID, SinceSeq: req.SinceSeq, MaxChunks: req.MaxChunks, WaitMillis: req.Wait.Milliseconds(),
+		})
+		return err
+	})
+	if err != nil {
+		return ReadExecResult{}, err
+	}
+	res = ReadExecResult{NextSeq: answer.NextSeq, Dropped: answer.Dropped, Done: answer.Done,
+		Status: s.execStatus(ctx, req.ExecID, answer.Status, began)}
+	for _, c := range answer.Chunks {
+		res.Chunks = append(res.Chunks, Chunk{Seq: c.Seq, Stream: string(c.Stream), Data: c.Data})
+	}
+	span.SetAttributes(append(statusAttributes(res.Status), telemetry.KeyChunks.Int(len(res.Chunks)))...)
+	return res, nil
+}
+
+// WaitExec waits for the end of a command, at most d; negative waits without limit. A command that still runs then is
+// a status, not an error.
+func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) (status ExecStatus, err error) {
+	ctx, span := s.startExec(ctx, telemetry.SpanWaitExec, execID)
+	defer func() { s.end(span, "WaitExec", &err) }()
+	wait := d.Milliseconds()
+	if d < 0 {
+		wait = -1
+		d = MaxExecTimeout
+	}
+	began := s.m.now()
+	var answer wire.ExecStatus
+	err = s.execCall(ctx, execID, d, func(ctx context.Context, conn guestConn) (err error) {
+		answer, err = conn.Wait(ctx, wire.WaitRequest{ExecID: execID, WaitMillis: wait})
+		return err
+	})
+	if err != nil {
+		return ExecStatus{}, err
+	}
+	status = s.execStatus(ctx, execID, answer, began)
+	span.SetAttributes(statusAttributes(status)...)
+	return status, nil
+}
+
+// KillExec ends a command's whole tree: with signal empty by TERM, a grace, then KILL; else it sends signal ("SIGINT"
+// or "INT") to the tree. An ended command is no error.
+func (s *Session) KillExec(ctx context.Context, execID, signal string) (status ExecStatus, err error) {
+	ctx, span := s.startExec(ctx, telemetry.SpanKillExec, execID)
+	defer func() { s.end(span, "KillExec", &err) }()
+	began := s.m.now()
+	var answer wire.ExecStatus
+	err = s.execCall(ctx, execID, 0, func(ctx context.Context, conn guestConn) (err error) {
+		answer, err = conn.Kill(ctx, wire.KillRequest{ExecID: execID, Signal: signal})
+		return err
+	})
+	if err != nil {
+		return ExecStatus{}, err
+	}
+	status = s.execStatus(ctx, execID, answer, began)
+	span.SetAttributes(statusAttributes(status)...)
+	return status, nil
+}
+
+// WriteExec writes to the standard input of a command that was started with StdinOpen; eof closes it afterwards. When
+// it fails midway, how much arrived is unknown.
+func (s *Session) WriteExec(ctx context.Context, execID string, data []byte, eof bool) (err error) {
+	ctx, span := s.startExec(ctx, telemetry.SpanWriteExec, execID)
+	defer func() { s.end(span, "WriteExec", &err) }()
+	span.SetAttributes(telemetry.KeyStdinBytes.Int(len(data)))
+	if len(data) > MaxStdinBytes {
+		return fmt.Errorf("%w: %d bytes of input, the limit is %d", backend.ErrTooLarge, len(data), MaxStdinBytes)
+	}
+	if err := validExecID(execID); err != nil {
+		return err
+	}
+	return s.call(ctx, false, func(ctx context.Context, conn guestConn) error {
+		return conn.WriteStdin(ctx, wire.StdinRequest{ExecID: execID, Data: data, EOF: eof})
+	})
+}
+
+// execCall makes a repeatable call about a command that the guest should answer within wait.
+func (s *Session) execCall(ctx context.Context, execID string, wait time.Duration, fn func(context.Context, guestConn) error) error {
+	if err := validExecID(execID); err != nil {
+		return err
+	}
+	return s.call(ctx, true, func(ctx context.Context, conn guestConn) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, wait+answerMargin, errNoAnswer)
+		defer cancel()
+		return noAnswer(ctx, fn(ctx, conn))
+	})
+}
+
+// runRequest checks a command and gives it in the guest's words, with the timeout that holds.
+func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequest, time.Duration, error) {
+	var none wire.RunRequest
+	argv, err := arguments(req)
+	if err != nil {
+		return none, 0, err
+	}
+	timeout, err := execTimeout(req.Timeout, s.req.ExecTimeout)
+	if err != nil {
+		return none, 0, err
+	}
+	if strings.Contains(req.Dir, "\x00") || len(req.Dir) > maxPathBytes {
+		return none, 0, fmt.Errorf("%w: working directory with NUL or of more than %d bytes", backend.ErrInvalid, maxPathBytes)
+	}
+	dir := req.Dir
+	if dir != "" && !path.IsAbs(dir) {
+		dir = path.Join(backend.Workdir, dir)
+	}
+	if err := validateEnv(req.Env); err != nil {
+		return none, 0, err
+	}
+	if len(req.Stdin) > MaxStdinBytes {
+		return none, 0, fmt.Errorf("%w: %d bytes of input, the limit is %d; Stream takes more", backend.ErrTooLarge, len(req.Stdin), MaxStdinBytes)
+	}
+	head, tail := req.HeadBytes, req.TailBytes
+	if head < 0 || tail < 0 || head > maxTextBytes || tail > maxTextBytes {
+		return none, 0, fmt.Errorf("%w: head and tail of the output must be 0 to %d bytes", backend.ErrInvalid, maxTextBytes)
+	}
+	if head == 0 && tail == 0 {
+		head, tail = defaultHeadBytes, defaultTailBytes
+	}
+	limits := s.req.Limits
+	return wire.RunRequest{
+		Spawn: wire.Spawn{
+			Argv: argv, Dir: dir, Env: execEnv(s.base, req.Env, telemetry.TraceParent(ctx)),
+			TimeoutMillis: timeout.Milliseconds(), OpenFiles: limits.OpenFiles, FileBytes: limits.FileBytes,
+		},
+		ExecID: execPrefix + NewID(), Stdin: req.Stdin, StdinOpen: req.StdinOpen,
+		YieldMillis: yield(req), KillOnCancel: true, HeadBytes: head, TailBytes: tail, Spill: true,
+	}, timeout, nil
+}
+
+// arguments gives the argv of a request.
+func arguments(req ExecRequest) ([]string, error) {
+	switch {
+	case len(req.Argv) > 0 && req.Command != "":
+		return nil, fmt.Errorf("%w: both argv and a shell command", backend.ErrInvalid)
+	case req.Command != "":
+		if strings.Contains(req.Command, "\x00") {
+			return nil, fmt.Errorf("%w: NUL in the command", backend.ErrInvalid)
+		}
+		return []string{"/bin/sh", "-c", req.Command}, nil
+	case len(req.Argv) == 0 || req.Argv[0] == "":
+		return nil, fmt.Errorf("%w: no command", backend.ErrInvalid)
+	}
+	for i, arg := range req.Argv {
+		if strings.Contains(arg, "\x00") {
+			return nil, fmt.Errorf("%w: NUL in argument %d", backend.ErrInvalid, i)
+		}
+	}
+	return req.Argv, nil
+}
+
+// yield gives a request's patience in the guest's words.
+func yield(req ExecRequest) int64 {
+	switch {
+	case req.Background:
+		return 0
+	case req.Yield <= 0:
+		return -1
+	}
+	return max(1, req.Yield.Milliseconds())
+}
+
+// errNoAnswer ends a call that the guest should have answered long ago.
+var errNoAnswer = fmt.Errorf("%w: the sandbox did not answer in time", backend.ErrUnavailable)
+
+// noAnswer replaces the error of a call that ran into its own deadline.
+func noAnswer(ctx context.Context, err error) error {
+	if err != nil && context.Cause(ctx) == errNoAnswer {
+		return errNoAnswer
+	}
+	return err
+}
+
+// answerLimit is how long the guest may take for a run.
+func answerLimit(run wire.RunRequest, timeout time.Duration) time.Duration {
+	if run.YieldMillis >= 0 {
+		timeout = min(timeout, time.Duration(run.YieldMillis)*time.Millisecond)
+	}
+	return timeout + answerMargin
+}
+
+// validExecID checks the form of an exec's id; whether there is one is the guest's to say.
+func validExecID(id string) error {
+	if id == "" || len(id) > maxKeyPart || strings.IndexFunc(id, func(r rune) bool {
+		return r > 'z' || !keyByte(byte(r))
+	}) >= 0 {
+		return fmt.Errorf("%w: exec id", backend.ErrNotFound)
+	}
+	return nil
+}
+
+// startExec begins the span of a call about a command and links it to the span that started the command.
+func (s *Session) startExec(ctx context.Context, name, execID string) (context.Context, trace.Span) {
+	ctx, span := s.start(ctx, name, telemetry.Text(telemetry.KeyExecID, execID))
+	s.mu.Lock()
+	origin, ok := s.execs[execID]
+	s.mu.Unlock()
+	if ok && origin.IsValid() {
+		span.AddLink(trace.Link{SpanContext: origin})
+	}
+	return ctx, span
+}
+
+// remember keeps the span of a command for later calls about it.
+func (s *Session) remember(execID string, sc trace.SpanContext) {
+	if !sc.IsValid() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.execs == nil {
+		s.execs = map[string]trace.SpanContext{}
+	}
+	s.execs[execID] = sc
+	s.execOrder = append(s.execOrder, execID)
+	if len(s.execOrder) > rememberedExecs {
+		delete(s.execs, s.execOrder[0])
+		s.execOrder = s.execOrder[1:]
+	}
+}
+
+// statusAttributes describe how a command stands.
+func statusAttributes(st ExecStatus) []attribute.KeyValue {
+	attrs := []attribute.KeyValue{
+		telemetry.KeyExecStatus.String(string(st.Status)),
+		telemetry.KeyStdoutBytes.Int64(st.StdoutBytes),
+		telemetry.KeyStderrBytes.Int64(st.StderrBytes),
+	}
+	if st.Done() && st.Signal == "" {
+		attrs = append(attrs, telemetry.KeyExitCode.Int(st.ExitCode))
+	}
+	return attrs
+}
+
+// output converts one stream's part of an answer.
+func output(o wire.Output) Output {
+	return Output{Head: o.Head, Tail: o.Tail, Omitted: o.Omitted, Total: o.Total, Path: o.Path, PathCut: o.PathCut}
+}

@@ -1,0 +1,292 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// WriteFile writes a whole file below the work directory, atomically: a reader sees the old file or the new one, and a
+// failure leaves the old one. Parent directories are made. More than Options.MaxFileBytes is backend.ErrTooLarge.
+func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (info FileInfo, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanWriteFile)
+	defer func() { s.end(span, "WriteFile", &err) }()
+	if err := validPath(name); err != nil {
+		return FileInfo{}, err
+	}
+	if opts.Mode&^fs.ModePerm != 0 {
+		return FileInfo{}, fmt.Errorf("%w: mode %v has more than permission bits", backend.ErrInvalid, opts.Mode)
+	}
+	limit := s.m.opts.MaxFileBytes
+	if opts.Size > limit {
+		return FileInfo{}, fileTooLarge(limit)
+	}
+	size := opts.Size
+	if size <= 0 {
+		size = -1
+	}
+	body := &cappedReader{r: r, left: limit, limit: limit}
+	var answer wire.FileInfo
+	err = s.call(ctx, false, func(ctx context.Context, conn guestConn) error {
+		var err error
+		answer, err = conn.PutFile(ctx, wire.FilePutRequest{
+			Path: name, Mode: uint32(opts.Mode), Overwrite: opts.Overwrite, Size: size,
+		}, body)
+		return err
+	})
+	if body.err != nil && err != nil {
+		return FileInfo{}, body.err // the guest only knows that the body broke off
+	}
+	if err != nil {
+		return FileInfo{}, err
+	}
+	span.SetAttributes(telemetry.KeyFileBytes.Int64(answer.Size))
+	return fileInfo(answer), nil
+}
+
+// ReadFile copies a regular file below the work directory to w and tells its true size. When it fails, w may have got
+// a part.
+func (s *Session) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (info FileInfo, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanReadFile)
+	defer func() { s.end(span, "ReadFile", &err) }()
+	if err := validPath(name); err != nil {
+		return FileInfo{}, err
+	}
+	if opts.Offset < 0 || opts.Limit < 0 {
+		return FileInfo{}, fmt.Errorf("%w: offset and limit must not be negative", backend.ErrInvalid)
+	}
+	max := s.m.opts.MaxFileBytes
+	length := opts.Limit
+	if length > max {
+		return FileInfo{}, fileTooLarge(max)
+	}
+	if length == 0 {
+		length = max + 1 // one more than may come tells that it is too much
+	}
+	dst := &cappedWriter{w: w, left: max, limit: max}
+	var answer wire.FileInfo
+	// Once w got something the read cannot be repeated.
+	err = s.call(ctx, false, func(ctx context.Context, conn guestConn) error {
+		var err error
+		answer, err = conn.GetFile(ctx, wire.FileGetRequest{Path: name, Offset: opts.Offset, Length: length}, dst)
+		return err
+	})
+	span.SetAttributes(telemetry.KeyFileBytes.Int64(dst.written))
+	if dst.err != nil {
+		return FileInfo{}, dst.err
+	}
+	if err != nil {
+		return FileInfo{}, err
+	}
+	return fileInfo(answer), nil
+}
+
+// ReadFileBytes is ReadFile into memory.
+func (s *Session) ReadFileBytes(ctx context.Context, name string, opts ReadFileOptions) ([]byte, FileInfo, error) {
+	var buf bytes.Buffer
+	info, err := s.ReadFile(ctx, name, &buf, opts)
+	if err != nil {
+		return nil, FileInfo{}, err
+	}
+	return buf.Bytes(), info, nil
+}
+
+// ListFiles lists a directory below the work directory.
+func (s *Session) ListFiles(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanListFiles)
+	defer func() { s.end(span, "ListFiles", &err) }()
+	if opts.Limit < 0 || opts.Limit > MaxListEntries {
+		return FileList{}, fmt.Errorf("%w: limit %d is out of range, it must be 0 to %d", backend.ErrInvalid, opts.Limit, MaxListEntries)
+	}
+	if opts.Limit == 0 {
+		opts.Limit = DefaultListEntries
+	}
+	var answer wire.ListResult
+	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn guestConn) (err error) {
+		answer, err = conn.List(ctx, wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit})
+		return err
+	})
+	if err != nil {
+		return FileList{}, err
+	}
+	list = FileList{Entries: make([]FileInfo, 0, len(answer.Entries)), Total: answer.Total, Truncated: answer.Truncated}
+	for _, entry := range answer.Entries {
+		list.Entries = append(list.Entries, fileInfo(entry))
+	}
+	span.SetAttributes(telemetry.KeyEntries.Int(len(list.Entries)))
+	return list, nil
+}
+
+// StatFile describes an entry without following a symlink at its end.
+func (s *Session) StatFile(ctx context.Context, name string) (info FileInfo, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanStatFile)
+	defer func() { s.end(span, "StatFile", &err) }()
+	var answer wire.FileInfo
+	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn guestConn) (err error) {
+		answer, err = conn.Stat(ctx, wire.PathRequest{Path: name})
+		return err
+	})
+	if err != nil {
+		return FileInfo{}, err
+	}
+	return fileInfo(answer), nil
+}
+
+// RemoveFile deletes an entry, or with recursive a whole directory, and tells how many entries went. The work
+// directory itself is refused.
+func (s *Session) RemoveFile(ctx context.Context, name string, recursive bool) (deleted int64, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanRemoveFile)
+	defer func() { s.end(span, "RemoveFile", &err) }()
+	var answer wire.RemoveResult
+	err = s.fileCall(ctx, false, name, func(ctx context.Context, conn guestConn) (err error) {
+		answer, err = conn.Remove(ctx, wire.PathRequest{Path: name, Recursive: recursive})
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	span.SetAttributes(telemetry.KeyEntries.Int64(answer.Deleted))
+	return answer.Deleted, nil
+}
+
+// MakeDir makes a directory and its parents; one that is there is no error. Mode zero is 0755.
+func (s *Session) MakeDir(ctx context.Context, name string, mode fs.FileMode) (info FileInfo, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanMakeDir)
+	defer func() { s.end(span, "MakeDir", &err) }()
+	if mode&^fs.ModePerm != 0 {
+		return FileInfo{}, fmt.Errorf("%w: mode %v has more than permission bits", backend.ErrInvalid, mode)
+	}
+	var answer wire.FileInfo
+	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn guestConn) (err error) {
+		answer, err = conn.Mkdir(ctx, wire.PathRequest{Path: name, Mode: uint32(mode)})
+		return err
+	})
+	if err != nil {
+		return FileInfo{}, err
+	}
+	return fileInfo(answer), nil
+}
+
+// RenameFile moves an entry; an existing target is backend.ErrExists unless overwrite is set.
+func (s *Session) RenameFile(ctx context.Context, from, to string, overwrite bool) (err error) {
+	ctx, span := s.start(ctx, telemetry.SpanRenameFile)
+	defer func() { s.end(span, "RenameFile", &err) }()
+	if err := validPath(to); err != nil {
+		return err
+	}
+	return s.fileCall(ctx, false, from, func(ctx context.Context, conn guestConn) error {
+		return conn.Rename(ctx, wire.RenameRequest{From: from, To: to, Overwrite: overwrite})
+	})
+}
+
+// fileCall makes a call about a path without a body, with a limit on the guest's time.
+func (s *Session) fileCall(ctx context.Context, again bool, name string, fn func(context.Context, guestConn) error) error {
+	if err := validPath(name); err != nil {
+		return err
+	}
+	return s.call(ctx, again, func(ctx context.Context, conn guestConn) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, fileAnswerLimit, errNoAnswer)
+		defer cancel()
+		return noAnswer(ctx, fn(ctx, conn))
+	})
+}
+
+// fileAnswerLimit bounds calls that walk trees: a million entries take a while on a slow disk.
+const fileAnswerLimit = 5 * time.Minute
+
+// validPath checks what can be said of a path before the guest resolves it.
+func validPath(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: empty path", backend.ErrInvalid)
+	case len(name) > maxPathBytes:
+		return fmt.Errorf("%w: path of %d bytes, the limit is %d", backend.ErrInvalid, len(name), maxPathBytes)
+	case strings.Contains(name, "\x00"):
+		return fmt.Errorf("%w: NUL in the path", backend.ErrInvalid)
+	}
+	return nil
+}
+
+// fileTooLarge names the limit that a file passed.
+func fileTooLarge(limit int64) error {
+	return fmt.Errorf("%w: the file limit is %d bytes", backend.ErrTooLarge, limit)
+}
+
+// fileInfo converts an entry. A type that we do not know is "other".
+func fileInfo(w wire.FileInfo) FileInfo {
+	info := FileInfo{
+		Path: w.Path, RawPath: w.PathRaw, Type: FileType(w.Type), Size: w.Size,
+		Mode: fs.FileMode(w.Mode) & fs.ModePerm, ModTime: time.Unix(w.ModTimeUnix, 0),
+	}
+	switch info.Type {
+	case TypeFile, TypeDir, TypeSymlink:
+	default:
+		info.Type = TypeOther
+	}
+	for bit, mode := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
+		if w.Mode&bit != 0 {
+			info.Mode |= mode
+		}
+	}
+	return info
+}
+
+// cappedReader fails once more than left bytes came. err keeps the first failure that is not the end.
+type cappedReader struct {
+	r     io.Reader
+	left  int64
+	limit int64
+	err   error
+}
+
+func (c *cappedReader) Read(p []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	if int64(len(p)) > c.left+1 {
+		p = p[:c.left+1]
+	}
+	n, err := c.r.Read(p)
+	c.left -= int64(n)
+	if c.left < 0 {
+		c.err = fileTooLarge(c.limit)
+		return 0, c.err
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		c.err = err
+	}
+	return n, err
+}
+
+// cappedWriter fails once more than left bytes came, and keeps the first failure.
+type cappedWriter struct {
+	w       io.Writer
+	left    int64
+	limit   int64
+	written int64
+	err     error
+}
+
+func (c *cappedWriter) Write(p []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	if int64(len(p)) > c.left {
+		c.err = fileTooLarge(c.limit)
+		return 0, c.err
+	}
+	n, err := c.w.Write(p)
+	c.left -= int64(n)
+	c.written += int64(n)
+	c.err = err
+	return n, err
+}

@@ -1,0 +1,210 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// guestConn is a connection to a guest. Safe for concurrent use.
+type guestConn interface {
+	Hello() wire.Hello
+	Run(context.Context, wire.RunRequest) (wire.RunResult, error)
+	Attach(context.Context, wire.RunRequest, io.Reader, io.Writer, io.Writer) (wire.RunResult, error)
+	Read(context.Context, wire.ReadRequest) (wire.ReadResult, error)
+	Wait(context.Context, wire.WaitRequest) (wire.ExecStatus, error)
+	WriteStdin(context.Context, wire.StdinRequest) error
+	Kill(context.Context, wire.KillRequest) (wire.ExecStatus, error)
+	GetFile(context.Context, wire.FileGetRequest, io.Writer) (wire.FileInfo, error)
+	PutFile(context.Context, wire.FilePutRequest, io.Reader) (wire.FileInfo, error)
+	List(context.Context, wire.ListRequest) (wire.ListResult, error)
+	Stat(context.Context, wire.PathRequest) (wire.FileInfo, error)
+	Mkdir(context.Context, wire.PathRequest) (wire.FileInfo, error)
+	Remove(context.Context, wire.PathRequest) (wire.RemoveResult, error)
+	Rename(context.Context, wire.RenameRequest) error
+	Health(context.Context) (wire.Health, error)
+	Done() <-chan struct{}
+	Err() error
+	Close() error
+}
+
+// Bounds of the work on a connection.
+const (
+	dialTimeout    = 20 * time.Second       // engine's stream and the guest's hello
+	verifyTimeout  = 5 * time.Second        // to learn what became of a sandbox whose stream broke
+	redialFirst    = 100 * time.Millisecond // pause between tries to reach a sandbox again, at first
+	redialLongest  = 5 * time.Second        // and at most
+	connectionGone = "the connection to the sandbox broke, the outcome is unknown"
+)
+
+// redial is one attempt to reach the guest, shared by all who wait for it.
+type redial struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// connection gives a living connection, and makes one when the last one broke.
+func (s *Session) connection(ctx context.Context) (guestConn, error) {
+	for {
+		s.mu.Lock()
+		if s.state == StateLost {
+			defer s.mu.Unlock()
+			return nil, s.lost
+		}
+		if s.ctx.Err() != nil {
+			s.mu.Unlock()
+			return nil, errSessionClosed
+		}
+		if s.conn != nil && !ended(s.conn) {
+			defer s.mu.Unlock()
+			return s.conn, nil
+		}
+		attempt := s.redialing
+		if attempt == nil {
+			attempt = &redial{done: make(chan struct{})}
+			s.redialing = attempt
+			s.wg.Go(func() { s.redial(attempt) })
+		}
+		s.mu.Unlock()
+		select {
+		case <-attempt.done:
+			if attempt.err != nil {
+				return nil, attempt.err
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// redial reaches the guest again, or finds that the sandbox is lost.
+func (s *Session) redial(attempt *redial) {
+	ctx, cancel := context.WithTimeout(s.ctx, dialTimeout)
+	defer cancel()
+	s.mu.Lock()
+	old, beside := s.conn, s.beside
+	s.mu.Unlock()
+	conn, beside, err := s.reach(ctx, old, beside)
+	s.mu.Lock()
+	s.redialing = nil
+	switch {
+	case s.state == StateLost:
+		err = s.lost
+	case err == nil && s.ctx.Err() != nil:
+		err = errSessionClosed // it closed meanwhile
+	}
+	if err == nil {
+		s.conn, s.beside = conn, beside
+		s.wg.Go(func() { s.watch(conn) })
+	} else if conn != nil {
+		conn.Close()
+	}
+	attempt.err = err
+	s.mu.Unlock()
+	close(attempt.done)
+}
+
+// reach makes a connection to the guest that we knew. It marks the session lost when there is no such guest any more.
+func (s *Session) reach(ctx context.Context, old guestConn, beside bool) (guestConn, bool, error) {
+	if old != nil && superseded(old) && !beside {
+		if !s.m.canConnect() {
+			s.lose("another process took it over")
+			return nil, false, backend.ErrLost
+		}
+		beside = true
+	}
+	conn, err := s.m.attach(ctx, s.engine.ID, beside, false)
+	if err != nil {
+		return nil, beside, s.diagnose(ctx, err)
+	}
+	if conn.Hello().BootID != s.hello.BootID {
+		s.lose("it was restarted, what ran in it is gone")
+	}
+	return conn, beside, nil
+}
+
+// diagnose tells a sandbox that is gone from an engine that does not answer.
+func (s *Session) diagnose(ctx context.Context, err error) error {
+	if errors.Is(err, backend.ErrNotFound) {
+		s.lose("it was removed")
+		return err
+	}
+	if errors.Is(err, backend.ErrUnavailable) {
+		return err
+	}
+	info, getErr := s.m.b.Get(ctx, s.engine.ID)
+	switch {
+	case errors.Is(getErr, backend.ErrNotFound):
+		s.lose("it was removed")
+	case getErr != nil:
+		return fmt.Errorf("%w: %v", backend.ErrUnavailable, engineError(err))
+	case info.OOMKilled:
+		s.lose("its main process was killed for lack of memory")
+	case info.State == backend.StateStopped || info.State == backend.StateGone:
+		s.lose("it was stopped")
+	default:
+		return fmt.Errorf("%w: the sandbox is %s but does not answer: %v", backend.ErrUnavailable, info.State, engineError(err))
+	}
+	return err
+}
+
+// lose marks the session lost; the first reason stays.
+func (s *Session) lose(reason string) {
+	s.mu.Lock()
+	if s.state != StateReady {
+		s.mu.Unlock()
+		return
+	}
+	s.state, s.lost = StateLost, fmt.Errorf("%w: %s", backend.ErrLost, reason)
+	s.mu.Unlock()
+	s.m.noteLost(s, reason)
+}
+
+// watch reaches the guest again when the connection breaks: the guest ends its commands when no host is there for
+// long, and callers should learn of a lost sandbox early.
+func (s *Session) watch(conn guestConn) {
+	select {
+	case <-conn.Done():
+	case <-s.ctx.Done():
+		return
+	}
+	for pause := redialFirst; ; pause = min(2*pause, redialLongest) {
+		_, err := s.connection(s.ctx)
+		if err == nil || s.ctx.Err() != nil || errors.Is(err, backend.ErrLost) {
+			return
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-s.ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// verify gives the error of a call whose connection broke: lost when the sandbox is, else the engine's or guest's
+// silence. It never says that the call had no effect.
+func (s *Session) verify(ctx context.Context, cause error) error {
+	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
+	defer cancel()
+	if _, err := s.connection(ctx); errors.Is(err, backend.ErrLost) {
+		return err
+	}
+	return &textError{text: connectionGone, err: errors.Join(backend.ErrUnavailable, cause)}
+}
+
+// ended tells whether a connection is over.
+func ended(conn guestConn) bool {
+	select {
+	case <-conn.Done():
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,108 @@
+package session
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// Namespaces of keys.
+const (
+	NamespaceWorkflow = "workflow" // the sandboxes of a workflow run
+	NamespaceAgent    = "agent"    // the sandboxes of an agent that runs on its own
+	NamespaceUser     = "user"     // named sandboxes that outlive runs and processes
+)
+
+// DefaultName is the name of a run's shared sandbox.
+const DefaultName = "default"
+
+// maxKeyPart is the longest part of a key, in bytes.
+const maxKeyPart = 128
+
+// Key names a sandbox. Parts are 1 to 128 characters of A-Z, a-z, 0-9, '_', '-' and '.', and begin with a letter, a
+// digit or '_'. So the text form, the parts joined by colons, is injective.
+type Key struct {
+	Namespace string // "workflow", "agent" or "user"
+	ID        string // run id, or the user's name for the sandbox
+	Name      string // which of the run's sandboxes
+}
+
+// WorkflowKey names a sandbox of a workflow run.
+func WorkflowKey(runID, name string) Key {
+	return Key{Namespace: NamespaceWorkflow, ID: runID, Name: name}
+}
+
+// AgentKey names a sandbox of a lone agent run.
+func AgentKey(runID, name string) Key { return Key{Namespace: NamespaceAgent, ID: runID, Name: name} }
+
+// UserKey names a sandbox that belongs to no run.
+func UserKey(name string) Key {
+	return Key{Namespace: NamespaceUser, ID: name, Name: DefaultName}
+}
+
+// String gives the text form, "workflow:<run>:<name>". ParseKey undoes it for every valid key.
+func (k Key) String() string { return k.Namespace + ":" + k.ID + ":" + k.Name }
+
+// Scope gives the scope that the key lies in.
+func (k Key) Scope() Scope { return Scope{Namespace: k.Namespace, ID: k.ID} }
+
+// Run gives the id of the run that owns the key; it is empty for named sandboxes.
+func (k Key) Run() string {
+	if k.Namespace == NamespaceUser {
+		return ""
+	}
+	return k.ID
+}
+
+// Validate reports the first part that breaks the rules; the error wraps backend.ErrInvalid.
+func (k Key) Validate() error {
+	if err := validatePart("namespace", k.Namespace); err != nil {
+		return err
+	}
+	if err := validatePart("id", k.ID); err != nil {
+		return err
+	}
+	return validatePart("name", k.Name)
+}
+
+// ParseKey reads the text form of a key.
+func ParseKey(text string) (Key, error) {
+	if len(text) > 3*maxKeyPart+2 {
+		return Key{}, fmt.Errorf("%w: session key of %d bytes, the longest has %d", backend.ErrInvalid, len(text), 3*maxKeyPart+2)
+	}
+	parts := strings.Split(text, ":")
+	if len(parts) != 3 {
+		return Key{}, fmt.Errorf("%w: session key %q is not namespace:id:name", backend.ErrInvalid, text)
+	}
+	k := Key{Namespace: parts[0], ID: parts[1], Name: parts[2]}
+	if err := k.Validate(); err != nil {
+		return Key{}, err
+	}
+	return k, nil
+}
+
+// validatePart checks one part of a key.
+func validatePart(what, part string) error {
+	if part == "" {
+		return fmt.Errorf("%w: session key without %s", backend.ErrInvalid, what)
+	}
+	if len(part) > maxKeyPart {
+		return fmt.Errorf("%w: %s of a session key has %d bytes, the longest has %d", backend.ErrInvalid, what, len(part), maxKeyPart)
+	}
+	for i, c := range []byte(part) {
+		if !keyByte(c) || (i == 0 && (c == '-' || c == '.')) {
+			return fmt.Errorf("%w: %s %q of a session key: character %q at %d is not allowed", backend.ErrInvalid, what, part, c, i)
+		}
+	}
+	return nil
+}
+
+// keyByte tells whether c may be in a part of a key.
+func keyByte(c byte) bool {
+	switch {
+	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		return true
+	}
+	return c == '_' || c == '-' || c == '.'
+}

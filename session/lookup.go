@@ -1,0 +1,133 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// errNoSandbox is the answer for every id that the asker may not know of, whether it exists or not.
+var errNoSandbox = fmt.Errorf("%w: no such sandbox", backend.ErrNotFound)
+
+// Get gives the open session of a key, or backend.ErrNotFound. It makes nothing and waits for nothing.
+func (m *Manager) Get(key Key) (*Session, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.entries[key]; e != nil && e.session != nil && !e.session.isClosing() {
+		return e.session, nil
+	}
+	return nil, wrapError("Get", m.driver, "", errNoSandbox)
+}
+
+// Lookup gives the session with id when it lies in scope. An id of another scope gets the answer of an id that never
+// existed, and a line in the log; one that was closed within the scope is backend.ErrClosed, one that died there
+// backend.ErrLost. Only ids that this manager gave out are known: the engine is never asked.
+func (m *Manager) Lookup(ctx context.Context, scope Scope, id string) (*Session, error) {
+	s, err := m.lookup(ctx, scope, id)
+	return s, wrapError("Lookup", m.driver, "", err)
+}
+
+func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if !validSandboxID(id) {
+		return nil, errNoSandbox
+	}
+	m.mu.Lock()
+	s := m.byID[id]
+	m.mu.Unlock()
+	var rec Record
+	if s != nil {
+		rec = Record{Key: s.key, State: RecordReady}
+		if s.isClosing() {
+			rec.State = RecordClosed
+		}
+	} else {
+		var err error
+		rec, err = m.store.Get(ctx, id)
+		if errors.Is(err, backend.ErrNotFound) {
+			return nil, errNoSandbox
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case rec.Key.Scope() != scope:
+		m.log.WarnContext(ctx, "refused the id of another scope's sandbox",
+			"asked_by", cleanText(scope.String()), "sandbox", id, "owner", rec.Key.Scope().String())
+		return nil, errNoSandbox
+	case rec.State == RecordLost:
+		return nil, fmt.Errorf("%w: its files are gone, open a new one", backend.ErrLost)
+	case s == nil || rec.State != RecordReady:
+		return nil, fmt.Errorf("%w: the sandbox is gone, open a new one", backend.ErrClosed)
+	}
+	return s, nil
+}
+
+// InScope gives the open sessions of a scope, sorted by name.
+func (m *Manager) InScope(scope Scope) []*Session {
+	list := m.sessions(func(s *Session) bool { return s.owned && s.key.Scope() == scope && !s.isClosing() })
+	slices.SortFunc(list, func(a, b *Session) int { return strings.Compare(a.key.Name, b.key.Name) })
+	return list
+}
+
+// isClosing tells whether the session closes or is closed.
+func (s *Session) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing != nil
+}
+
+// List describes the sandboxes of this instance on the engine, those of other processes too, and the lost ones of this
+// manager, in the order of their creation.
+func (m *Manager) List(ctx context.Context) ([]Info, error) {
+	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
+	if err != nil {
+		return nil, wrapError("List", m.driver, "", engineError(err))
+	}
+	own := map[string]*Session{}
+	for _, s := range m.sessions(func(s *Session) bool { return s.owned && !s.isClosing() }) {
+		own[s.id] = s
+	}
+	var list []Info
+	for _, engine := range found {
+		if s := own[engine.SessionID]; s != nil {
+			continue
+		}
+		key, err := ParseKey(engine.Key)
+		if err != nil || !validSandboxID(engine.SessionID) {
+			m.log.WarnContext(ctx, "passed over a sandbox with unreadable labels", "engine_id", engine.ID)
+			continue
+		}
+		list = append(list, m.describe(engine, key))
+	}
+	for _, s := range own {
+		list = append(list, s.Info())
+	}
+	slices.SortFunc(list, func(a, b Info) int {
+		if c := a.Created.Compare(b.Created); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return list, nil
+}
+
+// describe gives the description of a sandbox that the engine reported.
+func (m *Manager) describe(engine backend.Info, key Key) Info {
+	state := StateStopped
+	if engine.State == backend.StateRunning || engine.State == backend.StatePaused {
+		state = StateReady
+	}
+	return Info{
+		ID: engine.SessionID, Key: key, Run: engine.Run, State: state, Image: engine.Image, User: engine.User,
+		Network: engine.Network, Root: engine.Root, Limits: engine.Limits, Created: engine.Created,
+		Workdir: backend.Workdir, Backend: m.driver, EngineID: engine.ID, Labels: engine.Labels,
+	}
+}

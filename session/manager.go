@@ -1,0 +1,235 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Bounds of the manager's own work.
+const (
+	removeTimeout = 60 * time.Second // one removal; engines wait for a container's processes
+	storeTimeout  = 10 * time.Second // bookkeeping that must not depend on a caller's context
+	rememberFor   = time.Hour        // how long the id of a closed sandbox, or the end of a run, is remembered
+)
+
+// Manager gives out sessions. All methods may be called concurrently. NewManager starts one goroutine, the reaper;
+// Close or Detach ends it.
+type Manager struct {
+	b       backend.SandboxBackend
+	opts    Options
+	store   Store
+	log     *slog.Logger
+	tracers trace.TracerProvider
+	driver  string
+	now     func() time.Time // carries a monotonic reading, so that clock jumps reap nobody
+
+	// ctx ends with the manager. It is kept because it is the life of the manager's goroutines.
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // reaper, creations and what follows an abandoned one
+
+	mu       sync.Mutex // guards the fields below; never held across a call to the engine, the guest or the store
+	entries  map[Key]*entry
+	byID     map[string]*Session   // sandboxes of this manager
+	visitors map[*Session]struct{} // from Connect
+	leftover map[string]leftover   // sandboxes that are still to be removed, by session id
+	sealed   map[Scope]time.Time   // scopes that were closed, and when
+	used     int                   // sandboxes that count against MaxSandboxes
+	closed   bool
+	finished chan struct{} // closed when Close or Detach ended
+	closeErr error
+}
+
+// entry is what the manager knows of a key: a creation under way or a session, closing ones included.
+type entry struct {
+	flight  *flight
+	session *Session
+}
+
+// leftover is a sandbox without session that the engine may still have.
+type leftover struct {
+	engineID string // empty: find it by its session id
+	volumes  bool
+	due      time.Time
+	counted  bool // it holds a place of MaxSandboxes
+	kept     bool // kept on purpose (Request.Retention): the end of the manager leaves it
+}
+
+// NewManager makes a manager on b, which stays the caller's to close. opts may be nil.
+func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
+	if b == nil {
+		return nil, fmt.Errorf("%w: no backend", backend.ErrInvalid)
+	}
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		b: b, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: driverName(b), now: time.Now,
+		entries: map[Key]*entry{}, byID: map[string]*Session{}, visitors: map[*Session]struct{}{},
+		leftover: map[string]leftover{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}),
+	}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	if o.ReapEvery > 0 {
+		m.wg.Go(m.reapLoop)
+	}
+	return m, nil
+}
+
+// complete fills in defaults and checks what can be wrong.
+func (o *Options) complete() error {
+	if o.Instance == "" {
+		o.Instance = NewID()
+	}
+	if err := validatePart("instance", o.Instance); err != nil {
+		return err
+	}
+	for name := range o.Labels {
+		if strings.HasPrefix(name, backend.LabelPrefix) {
+			return fmt.Errorf("%w: label %q: names below %s are reserved", backend.ErrInvalid, cleanText(name), backend.LabelPrefix)
+		}
+	}
+	if o.MaxSandboxes < 0 || o.MaxFileBytes < 0 {
+		return fmt.Errorf("%w: MaxSandboxes and MaxFileBytes must not be negative", backend.ErrInvalid)
+	}
+	o.Labels = maps.Clone(o.Labels)
+	if o.Store == nil {
+		o.Store = NewMemoryStore()
+	}
+	if o.IdleTimeout == 0 {
+		o.IdleTimeout = DefaultIdleTimeout
+	}
+	if o.ReapEvery == 0 {
+		o.ReapEvery = DefaultReapEvery
+	}
+	if o.MaxFileBytes == 0 {
+		o.MaxFileBytes = DefaultMaxFileBytes
+	}
+	if o.TracerProvider == nil {
+		o.TracerProvider = otel.GetTracerProvider()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// Backend gives the driver that the manager stands on.
+func (m *Manager) Backend() backend.SandboxBackend { return m.b }
+
+// Instance gives the name of this installation on the engine.
+func (m *Manager) Instance() string { return m.opts.Instance }
+
+// driverName gives a driver's name for errors and spans.
+func driverName(b backend.SandboxBackend) string {
+	if n, ok := b.(interface{ Name() string }); ok {
+		return n.Name()
+	}
+	return "engine"
+}
+
+// keyAttributes say which run and key a span is about.
+func (m *Manager) keyAttributes(key Key) []attribute.KeyValue {
+	attrs := []attribute.KeyValue{
+		telemetry.KeyBackend.String(m.driver), telemetry.Text(telemetry.KeySandboxKey, key.String()),
+	}
+	if run := key.Run(); run != "" {
+		attrs = append(attrs, telemetry.Text(telemetry.KeyRunID, run))
+	}
+	return attrs
+}
+
+// Close closes every session that this manager opened and ends its goroutines. It returns when all is removed, or the
+// errors of what could not be. Closing twice is no error; ctx does not shorten it.
+func (m *Manager) Close(ctx context.Context) error { return m.end(ctx, closeRemove) }
+
+// Detach ends the manager's goroutines and connections and leaves the sandboxes running, for another process of the
+// same instance to find.
+func (m *Manager) Detach(ctx context.Context) error { return m.end(ctx, closeDetach) }
+
+// end closes the manager once.
+func (m *Manager) end(ctx context.Context, how closeMode) error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		select {
+		case <-m.finished:
+			return m.closeErr
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	m.closed = true
+	for _, e := range m.entries {
+		if e.flight != nil {
+			e.flight.abandon(errManagerClosed)
+		}
+	}
+	m.mu.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	m.cancel()
+	m.wg.Wait()
+	err := m.closeAll(ctx, m.sessions(func(*Session) bool { return true }), how)
+	if how == closeRemove {
+		err = errors.Join(err, m.removeLeftovers(ctx, true))
+	}
+	m.closeErr = err
+	close(m.finished)
+	return err
+}
+
+// errManagerClosed is the answer of a manager that was closed.
+var errManagerClosed = fmt.Errorf("%w: session manager", backend.ErrClosed)
+
+// sessions gives the open sessions and visitors that want accepts.
+func (m *Manager) sessions(want func(*Session) bool) []*Session {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []*Session
+	for _, s := range m.byID {
+		if want(s) {
+			list = append(list, s)
+		}
+	}
+	for s := range m.visitors {
+		if want(s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// noteLost tells operators and the store of a lost sandbox.
+func (m *Manager) noteLost(s *Session, reason string) {
+	m.log.Warn("sandbox lost", "sandbox", s.id, "key", s.key.String(), "engine_id", s.engine.ID, "reason", reason)
+	if !s.owned {
+		return
+	}
+	m.record(s, RecordLost, m.now().Add(rememberFor))
+}
+
+// record updates the record of a session. The store's failure must not keep a sandbox from being closed, so it is
+// only logged.
+func (m *Manager) record(s *Session, state RecordState, expires time.Time) {
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	if err := m.store.Update(ctx, s.recordAs(state, expires)); err != nil {
+		m.log.Error("cannot record the state of a sandbox", "sandbox", s.id, "state", string(state), "error", err)
+	}
+}

@@ -1,0 +1,140 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// MemoryStore is a Store that ends with the process. The zero value is ready; safe for concurrent use.
+type MemoryStore struct {
+	mu      sync.Mutex // guards the maps
+	records map[string]Record
+	live    map[Key]string // id of the live record of a key
+}
+
+// NewMemoryStore makes an empty store.
+func NewMemoryStore() *MemoryStore { return &MemoryStore{} }
+
+// Insert adds rec.
+func (s *MemoryStore) Insert(ctx context.Context, rec Record) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.records[rec.ID]; ok {
+		return fmt.Errorf("%w: record of sandbox %s", backend.ErrExists, rec.ID)
+	}
+	return s.put(rec)
+}
+
+// Update replaces a record.
+func (s *MemoryStore) Update(ctx context.Context, rec Record) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.records[rec.ID]; !ok {
+		return noRecord(rec.ID)
+	}
+	return s.put(rec)
+}
+
+// put stores rec and keeps the index of live keys right; mu is held.
+func (s *MemoryStore) put(rec Record) error {
+	holder, held := s.live[rec.Key]
+	if rec.State.Live() && held && holder != rec.ID {
+		return fmt.Errorf("%w: live sandbox of session %s", backend.ErrExists, rec.Key)
+	}
+	if s.records == nil {
+		s.records, s.live = map[string]Record{}, map[Key]string{}
+	}
+	s.records[rec.ID] = rec
+	switch {
+	case rec.State.Live():
+		s.live[rec.Key] = rec.ID
+	case holder == rec.ID:
+		delete(s.live, rec.Key)
+	}
+	return nil
+}
+
+// Touch notes the use of a live record.
+func (s *MemoryStore) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rec, ok := s.records[id]
+	if !ok || !rec.State.Live() {
+		return noRecord(id)
+	}
+	rec.LastUsed, rec.Expires = lastUsed, expires
+	s.records[id] = rec
+	return nil
+}
+
+// Get gives a record.
+func (s *MemoryStore) Get(ctx context.Context, id string) (Record, error) {
+	if err := ctx.Err(); err != nil {
+		return Record{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rec, ok := s.records[id]
+	if !ok {
+		return Record{}, noRecord(id)
+	}
+	return rec, nil
+}
+
+// List gives the records in the given states.
+func (s *MemoryStore) List(ctx context.Context, states ...RecordState) ([]Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	var recs []Record
+	for _, rec := range s.records {
+		if len(states) == 0 || slices.Contains(states, rec.State) {
+			recs = append(recs, rec)
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(recs, func(a, b Record) int {
+		if c := a.Created.Compare(b.Created); c != 0 {
+			return c
+		}
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return recs, nil
+}
+
+// Delete forgets a record.
+func (s *MemoryStore) Delete(ctx context.Context, id string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rec, ok := s.records[id]; ok && s.live[rec.Key] == id {
+		delete(s.live, rec.Key)
+	}
+	delete(s.records, id)
+	return nil
+}
+
+// noRecord is the error for an unknown id.
+func noRecord(id string) error {
+	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
+}

@@ -1,0 +1,56 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// Bounds of the question whether a kill was for lack of memory.
+const (
+	oomAskTimeout = 3 * time.Second
+	// oomShared is how long after a rise of the engine's count another killed command may belong to it: one shortage
+	// of memory often ends several commands.
+	oomShared = 2 * time.Second
+	// killedExit is what shells exit with when their child was ended by SIGKILL.
+	killedExit = 128 + 9
+)
+
+// execStatus converts a status. began is a time before the command's last known state, to tell OOM kills apart.
+func (s *Session) execStatus(ctx context.Context, id string, w wire.ExecStatus, began time.Time) ExecStatus {
+	st := ExecStatus{
+		ExecID: id, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: w.Signal,
+		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
+		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
+	}
+	if st.Status == ExecCompleted && (st.Signal == "SIGKILL" || st.Signal == "" && st.ExitCode == killedExit) && s.oomKilled(ctx, began) {
+		st.Status = ExecOOMKilled
+	}
+	return st
+}
+
+// oomKilled tells whether the engine counted an OOM kill in the sandbox since the last look, or just before. A command
+// that ends by SIGKILL is no proof: anybody may send it.
+func (s *Session) oomKilled(ctx context.Context, began time.Time) bool {
+	reporter, ok := s.m.b.(backend.OOMReporter)
+	if !ok {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, oomAskTimeout)
+	defer cancel()
+	count, err := reporter.OOMKills(ctx, s.engine.ID)
+	if err != nil {
+		s.m.log.WarnContext(ctx, "cannot tell whether a command ran out of memory", "sandbox", s.id, "error", err)
+		return false
+	}
+	now := s.m.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if count > s.oomSeen {
+		s.oomSeen, s.oomRise = count, now
+		return true
+	}
+	return !s.oomRise.IsZero() && now.Sub(s.oomRise) < oomShared && s.oomRise.After(began)
+}

@@ -1,0 +1,321 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// flight is the creation of one key's sandbox, shared by all who wait for it. Its fields but done and cancel are
+// guarded by Manager.mu.
+type flight struct {
+	req    Request
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the outcome stands and nothing of a failed creation is left
+
+	waiters   int
+	abandoned error // set when nobody wants the sandbox any more
+	finished  bool
+	claimed   bool // somebody was told that the sandbox is new
+	session   *Session
+	adopted   bool
+	err       error
+}
+
+// abandon cancels the creation; Manager.mu is held.
+func (f *flight) abandon(why error) {
+	if f.abandoned == nil && !f.finished {
+		f.abandoned = why
+		f.cancel()
+	}
+}
+
+// errAbandoned ends a creation that all waiters left.
+var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
+
+// Open gives the session of key, and makes its sandbox when there is none; created tells the one caller whose sandbox is
+// new. Callers of one key share one creation: one whose ctx ends stops waiting without disturbing the others, and when
+// the last one left the creation is cancelled and leaves nothing behind.
+//
+// When the key's sandbox was lost, Open removes what is left of it and makes a fresh one, with a new id and created
+// true: files of the old one are gone. A key that is open with another request is a ConflictError, a manager at
+// Options.MaxSandboxes is backend.ErrCapacity, a run that has ended is backend.ErrClosed.
+//
+// A named sandbox (UserKey) that another process of the same instance left running is found again; created is false.
+func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, created bool, err error) {
+	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanOpen, append(m.keyAttributes(key),
+		telemetry.Text(telemetry.KeyImage, req.Image))...)
+	defer func() {
+		if s != nil {
+			span.SetAttributes(telemetry.KeySandboxID.String(s.id), telemetry.KeyCreated.Bool(created))
+		}
+		err = wrapError("Open", m.driver, "", err)
+		telemetry.End(span, err)
+	}()
+	if err := ctx.Err(); err != nil {
+		return nil, false, err
+	}
+	if err := key.Validate(); err != nil {
+		return nil, false, err
+	}
+	if req, err = m.prepare(req); err != nil {
+		return nil, false, err
+	}
+	for {
+		s, created, again, err := m.tryOpen(ctx, key, req)
+		if !again {
+			return s, created, err
+		}
+	}
+}
+
+// tryOpen finds the key's session, joins its creation or begins it. again means that something that was in the way is
+// gone now.
+func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session, created, again bool, _ error) {
+	m.mu.Lock()
+	if err := m.refuses(key.Scope()); err != nil {
+		m.mu.Unlock()
+		return nil, false, false, err
+	}
+	e := m.entries[key]
+	switch {
+	case e == nil:
+		if m.opts.MaxSandboxes > 0 && m.used >= m.opts.MaxSandboxes {
+			m.mu.Unlock()
+			return nil, false, false, fmt.Errorf("%w: %d sandboxes are open, which is the limit", backend.ErrCapacity, m.opts.MaxSandboxes)
+		}
+		f := m.launch(ctx, key, req)
+		m.mu.Unlock()
+		return m.await(ctx, f)
+	case e.flight != nil:
+		f := e.flight
+		if f.abandoned != nil {
+			m.mu.Unlock()
+			return nil, false, true, wait(ctx, f.done)
+		}
+		if fields := f.req.differences(req); fields != nil {
+			m.mu.Unlock()
+			return nil, false, false, &ConflictError{Key: key, Fields: fields}
+		}
+		f.waiters++
+		m.mu.Unlock()
+		return m.await(ctx, f)
+	}
+	s := e.session
+	m.mu.Unlock()
+	return m.reuse(ctx, s, req)
+}
+
+// refuses says why no sandbox may be opened in a scope; mu is held.
+func (m *Manager) refuses(scope Scope) error {
+	if m.closed {
+		return errManagerClosed
+	}
+	if _, ok := m.sealed[scope]; ok {
+		return fmt.Errorf("%w: run %s has ended", backend.ErrClosed, scope)
+	}
+	return nil
+}
+
+// reuse gives an open session to another opener, or waits until a closing one is gone.
+func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created, again bool, _ error) {
+	s.mu.Lock()
+	switch {
+	case s.closing != nil:
+		gone := s.closing
+		s.mu.Unlock()
+		return nil, false, true, wait(ctx, gone)
+	case s.state == StateLost:
+		s.mu.Unlock()
+		// What is left of it, a stopped container or its volume, must go before the key is used again.
+		if err := m.closeSession(ctx, s, closeRemove); err != nil {
+			m.log.WarnContext(ctx, "cannot remove the rest of a lost sandbox yet", "sandbox", s.id, "error", err)
+		}
+		return nil, false, true, ctx.Err()
+	}
+	defer s.mu.Unlock()
+	if fields := s.req.differences(req); fields != nil {
+		return nil, false, false, &ConflictError{Key: s.key, Fields: fields}
+	}
+	s.lastUsed = m.now()
+	s.idle = longerIdle(s.idle, req.IdleTimeout)
+	return s, false, false, nil
+}
+
+// wait waits for done as long as ctx allows.
+func wait(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// launch begins a creation with one waiter; mu is held.
+func (m *Manager) launch(ctx context.Context, key Key, req Request) *flight {
+	// The creation belongs to all who wait for it: it keeps the first one's trace but not its cancellation.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	f := &flight{req: req, cancel: cancel, done: make(chan struct{}), waiters: 1}
+	m.entries[key] = &entry{flight: f}
+	m.used++
+	m.wg.Go(func() {
+		defer cancel()
+		m.create(ctx, key, f)
+	})
+	return f
+}
+
+// await waits for a creation, as one of its waiters.
+func (m *Manager) await(ctx context.Context, f *flight) (_ *Session, created, again bool, _ error) {
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f.waiters--
+	if !f.finished {
+		if f.waiters == 0 {
+			f.abandon(errAbandoned)
+		}
+		return nil, false, false, ctx.Err()
+	}
+	if f.err != nil {
+		return nil, false, false, f.err
+	}
+	created = !f.claimed && !f.adopted
+	f.claimed = true
+	return f.session, created, false, nil
+}
+
+// create makes the sandbox of a flight and settles its outcome.
+func (m *Manager) create(ctx context.Context, key Key, f *flight) {
+	s, adopted, err := m.build(ctx, key, f.req)
+	m.mu.Lock()
+	if s != nil && f.abandoned != nil {
+		why := f.abandoned
+		m.mu.Unlock()
+		// Opens of the key wait on f until this is done.
+		m.discard(s, adopted)
+		s, err = nil, why
+		m.mu.Lock()
+	}
+	if f.abandoned != nil && err != nil {
+		err = f.abandoned
+	}
+	f.finished, f.session, f.adopted, f.err = true, s, adopted, err
+	if s == nil {
+		delete(m.entries, key)
+		m.used--
+	} else {
+		m.entries[key] = &entry{session: s}
+		m.byID[s.id] = s
+	}
+	m.mu.Unlock()
+	close(f.done)
+}
+
+// build finds or makes the sandbox of a key and connects to it. On failure nothing is left, or what may be left is
+// noted for the reaper.
+func (m *Manager) build(ctx context.Context, key Key, req Request) (s *Session, adopted bool, err error) {
+	if key.Namespace == NamespaceUser {
+		s, err := m.adopt(ctx, key, req)
+		if s != nil || err != nil {
+			return s, true, err
+		}
+	}
+	s = m.newSession(key, req, sandboxPrefix+NewID())
+	if err := m.store.Insert(ctx, s.recordAs(RecordCreating, s.created.Add(rememberFor))); err != nil {
+		return nil, false, err
+	}
+	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))
+	if err != nil {
+		m.forget(s, err)
+		return nil, false, engineError(err)
+	}
+	s.engine = info
+	defer func() {
+		if err != nil {
+			m.discard(s, false)
+			s = nil
+		}
+	}()
+	if err := s.connect(ctx, false, true); err != nil {
+		return nil, false, err
+	}
+	if err := m.store.Update(ctx, s.recordAs(RecordReady, s.expiry())); err != nil {
+		return nil, false, err
+	}
+	return s, false, nil
+}
+
+// newSession makes a session without a sandbox.
+func (m *Manager) newSession(key Key, req Request, id string) *Session {
+	now := m.now()
+	s := &Session{m: m, id: id, key: key, req: req, owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout}
+	s.req.OnPull = nil // its owner's, only for the creation
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	return s
+}
+
+// spec gives the driver's view of a session. The environment stays with the session: in the container's configuration
+// anybody with the engine could read it.
+func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Spec {
+	return backend.Spec{
+		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.req.hash(),
+		Image: s.req.Image, Pull: s.req.Pull, User: s.req.User, Root: s.req.Root, Limits: s.req.Limits,
+		Network: s.req.Network, Runtime: s.req.Runtime, Labels: maps.Clone(m.opts.Labels),
+		OnPull: onPull, Created: s.created,
+	}
+}
+
+// connect makes the first connection of a session.
+func (s *Session) connect(ctx context.Context, beside, fresh bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
+	defer cancel()
+	conn, err := s.m.attach(ctx, s.engine.ID, beside, fresh)
+	if err != nil {
+		return noAnswer(ctx, err)
+	}
+	s.hello = conn.Hello()
+	if s.hello.Workdir == "" {
+		s.hello.Workdir = backend.Workdir
+	}
+	s.conn, s.beside = conn, beside
+	s.base = baseEnv(s.engine.ImageEnv, s.req.Env)
+	s.wg.Go(func() { s.watch(conn) })
+	return nil
+}
+
+// discard removes the sandbox of a session that nobody got.
+func (m *Manager) discard(s *Session, adopted bool) {
+	how := closeRemove
+	if adopted {
+		how = closeDetach // it was there before us
+	}
+	if err := m.closeSession(m.ctx, s, how); err != nil {
+		m.log.Warn("cannot remove an abandoned sandbox yet", "sandbox", s.id, "error", err)
+	}
+}
+
+// forget clears up after a creation that failed in the driver. When the engine went away, or the creation was
+// cancelled, the driver may have been unable to clean up: the reaper looks for the sandbox by its id.
+func (m *Manager) forget(s *Session, cause error) {
+	if errors.Is(cause, backend.ErrUnavailable) || errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
+		m.mu.Lock()
+		m.leftover[s.id] = leftover{volumes: true, due: m.now()}
+		m.mu.Unlock()
+		m.record(s, RecordRemoving, m.now())
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	if err := m.store.Delete(ctx, s.id); err != nil {
+		m.log.Error("cannot forget a sandbox that was not made", "sandbox", s.id, "error", err)
+	}
+}

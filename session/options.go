@@ -1,0 +1,128 @@
+package session
+
+import (
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// Defaults and bounds.
+const (
+	DefaultIdleTimeout = 15 * time.Minute
+	DefaultExecTimeout = 120 * time.Second
+	MinExecTimeout     = time.Second
+	MaxExecTimeout     = 3600 * time.Second
+	DefaultReapEvery   = time.Minute
+	// DefaultMaxFileBytes bounds one file transfer.
+	DefaultMaxFileBytes = 1 << 30
+	// MaxStdinBytes bounds ExecRequest.Stdin and one WriteExec; Stream takes any amount.
+	MaxStdinBytes = 1 << 20
+	// DefaultListEntries and MaxListEntries bound ListFiles.
+	DefaultListEntries = 1000
+	MaxListEntries     = 10_000
+)
+
+// ImagePolicy decides which images may be used.
+type ImagePolicy interface {
+	// Check must return nil for an allowed reference, else an error that says why not.
+	Check(ref string) error
+}
+
+// Options configure a Manager. The zero value of a field means what its comment says.
+type Options struct {
+	// Instance names this installation on the engine; other installations' sandboxes are never touched. Empty is
+	// random: then nothing of an earlier process is ever found again.
+	Instance string
+	// Store keeps what labels cannot hold. Nil is a memory store. The caller closes its own store, after the manager.
+	Store Store
+	// Images decides which images may be used. Nil allows every image.
+	Images ImagePolicy
+	// AllowRoot permits Request.User to be root.
+	AllowRoot bool
+	// MaxSandboxes bounds the sandboxes of this manager, those under way included. Zero is no bound.
+	MaxSandboxes int
+	// IdleTimeout is how long a session may be idle before it is closed, unless its Request says otherwise. Zero is
+	// DefaultIdleTimeout, negative never.
+	IdleTimeout time.Duration
+	// ReapEvery is how often idle sessions are looked for. Zero is DefaultReapEvery, negative never.
+	ReapEvery time.Duration
+	// MaxFileBytes bounds one WriteFile, and one ReadFile without a limit of its own. Zero is DefaultMaxFileBytes.
+	MaxFileBytes int64
+	// TracerProvider makes spans. Nil is the global one.
+	TracerProvider trace.TracerProvider
+	// Logger takes what operators should know: refused ids, lost sandboxes, failed clean-up. Nil discards.
+	Logger *slog.Logger
+	// Labels are set on every sandbox; names below backend.LabelPrefix are refused.
+	Labels map[string]string
+}
+
+// Request says what a sandbox should be. Only Image is required.
+//
+// A session is shared by all who open its key, so the fields that shape the sandbox (all but those that say otherwise)
+// must be the same in every Open; a difference is a ConflictError.
+type Request struct {
+	Image   string              // image reference
+	User    string              // "uid", "uid:gid" or "root"; empty is backend.DefaultUser
+	Root    backend.RootMode    // zero is read-only
+	Env     map[string]string   // environment of every command, over the image's
+	Limits  backend.Limits      // zero fields are the driver's defaults
+	Network backend.NetworkMode // empty is NetworkNone
+	Runtime string              // OCI runtime; empty is the engine's default
+
+	// IdleTimeout: zero is the manager's, negative never. Of several openers' the longest holds.
+	IdleTimeout time.Duration
+	// ExecTimeout is the timeout of commands that name none, MinExecTimeout to MaxExecTimeout. Zero is
+	// DefaultExecTimeout. The first opener's holds.
+	ExecTimeout time.Duration
+	// Retention is how long the sandbox outlives the end of its run (CloseScope), for somebody to look at; it accepts
+	// no calls then. The first opener's holds.
+	Retention time.Duration
+	// Pull says when the image is fetched; the first opener's holds.
+	Pull backend.PullPolicy
+	// OnPull is called while the image is fetched on behalf of this opener, never concurrently. May be nil.
+	OnPull func(backend.PullProgress)
+}
+
+// CloseOptions refine CloseSession.
+type CloseOptions struct {
+	// KeepWorkspace leaves the workspace volume on the engine. The zero value deletes it.
+	KeepWorkspace bool
+}
+
+// State is the state of a session or sandbox as callers see it.
+type State string
+
+// States of a session.
+const (
+	StateReady   State = "ready"   // accepts calls
+	StateStopped State = "stopped" // its processes ended, its files may be there; only seen in List
+	StateLost    State = "lost"    // the sandbox died or was removed behind our back
+	StateClosed  State = "closed"  // closed by its owner, its run or the reaper
+)
+
+// Info describes a sandbox.
+type Info struct {
+	ID       string              `json:"id"`
+	Key      Key                 `json:"key"`
+	Run      string              `json:"run,omitempty"` // owning run, empty for named sandboxes
+	State    State               `json:"state"`
+	Image    string              `json:"image"`
+	User     string              `json:"user"`
+	Network  backend.NetworkMode `json:"network"`
+	Root     backend.RootMode    `json:"root"`
+	Limits   backend.Limits      `json:"limits"`
+	Created  time.Time           `json:"created"`
+	Workdir  string              `json:"workdir"`
+	Programs []string            `json:"programs,omitempty"` // interpreters found; only of an open session
+	Backend  string              `json:"backend"`
+	EngineID string              `json:"engine_id"` // for operators; never show it to an agent
+	Labels   map[string]string   `json:"labels,omitempty"`
+	// LastUsed is when the session's last call began or ended; zero when another process knows.
+	LastUsed time.Time `json:"last_used,omitzero"`
+	// IdleTimeout and ExecTimeout hold for an open session of this process; zero otherwise. Negative is never.
+	IdleTimeout time.Duration `json:"idle_timeout,omitempty"`
+	ExecTimeout time.Duration `json:"exec_timeout,omitempty"`
+}

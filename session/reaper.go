@@ -1,0 +1,145 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// Bounds of the reaper.
+const (
+	reapTogether  = 8               // sessions that are looked at side by side
+	healthTimeout = 5 * time.Second // for a guest to say whether it is busy
+)
+
+// reapLoop looks for idle sessions until the manager ends.
+func (m *Manager) reapLoop() {
+	ticker := time.NewTicker(m.opts.ReapEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			m.reap(m.ctx)
+		case <-m.ctx.Done():
+			return
+		}
+	}
+}
+
+// reap closes what is idle, retries failed removals, and forgets what need not be remembered any longer.
+func (m *Manager) reap(ctx context.Context) {
+	var wg sync.WaitGroup
+	places := make(chan struct{}, reapTogether)
+	for _, s := range m.sessions(func(s *Session) bool { return s.owned }) {
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			m.reapSession(ctx, s)
+		})
+	}
+	wg.Wait()
+	if err := m.removeLeftovers(ctx, false); err != nil {
+		m.log.WarnContext(ctx, "cannot remove closed sandboxes yet", "error", err)
+	}
+	m.prune(ctx)
+}
+
+// reapSession closes s when it is idle. A guest that has commands under way, in the background or of another process,
+// is not; one that does not answer is left for the next round.
+func (m *Manager) reapSession(ctx context.Context, s *Session) {
+	used, idle := s.idleFor(m.now())
+	if !idle {
+		m.touch(ctx, s)
+		return
+	}
+	busy, err := s.guestBusy(ctx)
+	switch {
+	case errors.Is(err, backend.ErrLost): // nobody came for it since: remove what is left
+	case err != nil:
+		m.log.WarnContext(ctx, "cannot tell whether a session is idle", "sandbox", s.id, "error", err)
+		return
+	case busy:
+		s.mu.Lock()
+		s.lastUsed = m.now()
+		s.mu.Unlock()
+		m.touch(ctx, s)
+		return
+	}
+	// The guest was asked without a lock: only a session that nobody used meanwhile is idle.
+	if !s.beginClose(func() bool { return s.active == 0 && s.lastUsed.Equal(used) }) {
+		return
+	}
+	m.log.InfoContext(ctx, "closing an idle session", "sandbox", s.id, "key", s.key.String())
+	if err := m.finishClose(ctx, s, closeRemove); err != nil {
+		m.log.WarnContext(ctx, "cannot remove an idle session's sandbox yet", "sandbox", s.id, "error", err)
+	}
+}
+
+// idleFor tells whether the session was idle for its idle timeout, and since when.
+func (s *Session) idleFor(now time.Time) (since time.Time, idle bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lastUsed, s.closing == nil && s.active == 0 && s.idle >= 0 && now.Sub(s.lastUsed) >= s.idle
+}
+
+// guestBusy asks the guest whether commands are under way. Asking is no use of the session.
+func (s *Session) guestBusy(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	conn, err := s.connection(ctx)
+	if err != nil {
+		return false, err
+	}
+	health, err := conn.Health(ctx)
+	return health.Running > 0, err
+}
+
+// touch notes in the store when a session was last used.
+func (m *Manager) touch(ctx context.Context, s *Session) {
+	expires := s.expiry()
+	s.mu.Lock()
+	used, ready := s.lastUsed, s.closing == nil && s.state == StateReady
+	s.mu.Unlock()
+	if !ready {
+		return
+	}
+	if err := m.store.Touch(ctx, s.id, used, expires); err != nil && !errors.Is(err, backend.ErrNotFound) && ctx.Err() == nil {
+		m.log.WarnContext(ctx, "cannot record the use of a session", "sandbox", s.id, "error", err)
+	}
+}
+
+// prune forgets closed scopes and records after a while.
+func (m *Manager) prune(ctx context.Context) {
+	now := m.now()
+	m.mu.Lock()
+	for scope, at := range m.sealed {
+		if now.Sub(at) > rememberFor {
+			delete(m.sealed, scope)
+		}
+	}
+	m.mu.Unlock()
+	recs, err := m.store.List(ctx, RecordClosed, RecordLost)
+	if err != nil {
+		m.log.WarnContext(ctx, "cannot list closed sandboxes", "error", err)
+		return
+	}
+	for _, rec := range recs {
+		if rec.Expires.After(now) || m.owns(rec.ID) {
+			continue
+		}
+		if err := m.store.Delete(ctx, rec.ID); err != nil {
+			m.log.WarnContext(ctx, "cannot forget a closed sandbox", "sandbox", rec.ID, "error", err)
+		}
+	}
+}
+
+// owns tells whether a session of this manager has id.
+func (m *Manager) owns(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.byID[id]
+	return ok
+}

@@ -1,0 +1,169 @@
+package session
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// maxImageRef bounds an image reference in bytes.
+const maxImageRef = 1024
+
+// maxUID is the largest user or group id: engines keep it in a signed 32-bit number.
+const maxUID = 1<<31 - 1
+
+// prepare checks a request against form and policy and gives it with its defaults filled in and nothing shared with
+// the caller.
+func (m *Manager) prepare(req Request) (Request, error) {
+	if req.Image == "" || len(req.Image) > maxImageRef || strings.ContainsAny(req.Image, "\x00 \t\r\n") {
+		return req, fmt.Errorf("%w: image reference %q", backend.ErrInvalid, cleanText(req.Image))
+	}
+	if m.opts.Images != nil {
+		if err := m.opts.Images.Check(req.Image); err != nil {
+			return req, err
+		}
+	}
+	user, err := parseUser(req.User)
+	if err != nil {
+		return req, err
+	}
+	if !m.opts.AllowRoot && (strings.HasPrefix(user, "0:") || strings.HasSuffix(user, ":0")) {
+		return req, fmt.Errorf("%w: user %q: root is not allowed in sandboxes", backend.ErrPermission, cleanText(req.User))
+	}
+	req.User = user
+	if req.Root != backend.RootReadonly && req.Root != backend.RootWritable {
+		return req, fmt.Errorf("%w: root mode %d", backend.ErrInvalid, req.Root)
+	}
+	if req.Network == "" {
+		req.Network = backend.NetworkNone
+	}
+	if err := validateEnv(req.Env); err != nil {
+		return req, err
+	}
+	req.Env = maps.Clone(req.Env)
+	if err := validateLimits(req.Limits); err != nil {
+		return req, err
+	}
+	if req.ExecTimeout, err = execTimeout(req.ExecTimeout, DefaultExecTimeout); err != nil {
+		return req, err
+	}
+	if req.Retention < 0 {
+		return req, fmt.Errorf("%w: retention %v is negative", backend.ErrInvalid, req.Retention)
+	}
+	if req.IdleTimeout == 0 {
+		req.IdleTimeout = m.opts.IdleTimeout
+	}
+	return req, nil
+}
+
+// execTimeout checks a command's timeout; zero gives fallback.
+func execTimeout(d, fallback time.Duration) (time.Duration, error) {
+	if d == 0 {
+		return fallback, nil
+	}
+	if d < MinExecTimeout || d > MaxExecTimeout {
+		return 0, fmt.Errorf("%w: timeout %v is out of range, it must be %d to %d seconds", backend.ErrInvalid, d,
+			int(MinExecTimeout.Seconds()), int(MaxExecTimeout.Seconds()))
+	}
+	return d, nil
+}
+
+// parseUser gives "uid:gid". A lone uid takes the same number as its group, "root" is 0:0; other names would need the
+// image's own user list, which nobody vouches for.
+func parseUser(user string) (string, error) {
+	switch user {
+	case "":
+		return backend.DefaultUser, nil
+	case "root":
+		return "0:0", nil
+	}
+	uidText, gidText, both := strings.Cut(user, ":")
+	uid, err := parseID(uidText)
+	if err != nil {
+		return "", fmt.Errorf("%w: user %q is not uid or uid:gid in numbers up to %d", backend.ErrInvalid, cleanText(user), maxUID)
+	}
+	gid := uid
+	if both {
+		if gid, err = parseID(gidText); err != nil {
+			return "", fmt.Errorf("%w: user %q is not uid or uid:gid in numbers up to %d", backend.ErrInvalid, cleanText(user), maxUID)
+		}
+	}
+	return fmt.Sprintf("%d:%d", uid, gid), nil
+}
+
+// parseID reads a plain decimal user or group id.
+func parseID(text string) (int64, error) {
+	if strings.ContainsAny(text, "+-") {
+		return 0, strconv.ErrSyntax
+	}
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || id > maxUID {
+		return 0, strconv.ErrRange
+	}
+	return id, nil
+}
+
+// validateLimits refuses negative limits; what is too small or too large is the driver's to say.
+func validateLimits(l backend.Limits) error {
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"cpu", l.CPUMillis}, {"memory", l.MemoryBytes}, {"pids", l.PIDs}, {"tmp", l.TmpBytes},
+		{"workspace", l.WorkspaceBytes}, {"open files", l.OpenFiles}, {"file size", l.FileBytes},
+	} {
+		if f.value < 0 {
+			return fmt.Errorf("%w: %s limit %d is negative", backend.ErrInvalid, f.name, f.value)
+		}
+	}
+	return nil
+}
+
+// differences names the fields that shape the sandbox and differ; both requests are prepared.
+func (r Request) differences(other Request) []string {
+	var fields []string
+	for _, f := range []struct {
+		name string
+		same bool
+	}{
+		{"image", r.Image == other.Image},
+		{"user", r.User == other.User},
+		{"root", r.Root == other.Root},
+		{"env", maps.Equal(r.Env, other.Env)},
+		{"limits", r.Limits == other.Limits},
+		{"network", r.Network == other.Network},
+		{"runtime", r.Runtime == other.Runtime},
+	} {
+		if !f.same {
+			fields = append(fields, f.name)
+		}
+	}
+	return fields
+}
+
+// hash identifies the shape of a prepared request for other processes. It becomes a label that anybody with the engine
+// can read, so it covers the names of the environment but not the values: those may be secrets short enough to guess.
+func (r Request) hash() string {
+	shape := struct {
+		Image, User string
+		Root        backend.RootMode
+		Env         []string
+		Limits      backend.Limits
+		Network     backend.NetworkMode
+		Runtime     string
+	}{r.Image, r.User, r.Root, slices.Sorted(maps.Keys(r.Env)), r.Limits, r.Network, r.Runtime}
+	text, err := json.Marshal(shape)
+	if err != nil {
+		panic("session: a request that cannot be encoded: " + err.Error()) // only strings and numbers: a bug in this file
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
+}

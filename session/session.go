@@ -1,0 +1,166 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Session is a handle on one sandbox. All methods may be called concurrently. After Close every call fails with
+// backend.ErrClosed, calls under way too; once the sandbox died every call fails with backend.ErrLost.
+type Session struct {
+	m       *Manager
+	id      string
+	key     Key
+	req     Request // prepared; only its shape for sandboxes of other processes
+	engine  backend.Info
+	hello   wire.Hello // of the first connection
+	base    map[string]string
+	owned   bool // this manager removes the sandbox; false for Connect
+	created time.Time
+
+	// ctx ends when the session closes. It is kept because it is the life of the session, not of a call.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup // goroutines of the connection
+
+	mu        sync.Mutex // guards the fields below; never held across a call to the engine or the guest
+	state     State
+	lost      error // why, in StateLost
+	conn      guestConn
+	redialing *redial
+	beside    bool // reach the guest beside its owner, through backend.Connector
+	active    int  // calls under way
+	lastUsed  time.Time
+	idle      time.Duration // negative is never
+	execs     map[string]trace.SpanContext
+	execOrder []string // keys of execs, oldest first
+	oomSeen   int64    // the engine's count of OOM kills when it was last read
+	oomRise   time.Time
+
+	closing  chan struct{} // nil until Close begins; closed when it ended
+	closeErr error         // result of Close, set before closing is closed
+}
+
+// errSessionClosed ends the calls of a session that closes.
+var errSessionClosed = fmt.Errorf("%w: session", backend.ErrClosed)
+
+// ID gives the sandbox's id. It cannot be guessed, and a key that is opened again after a close has a new one.
+func (s *Session) ID() string { return s.id }
+
+// Key gives the key that the sandbox belongs to.
+func (s *Session) Key() Key { return s.key }
+
+// Info describes the sandbox. The result shares nothing with the session.
+func (s *Session) Info() Info {
+	info := s.m.describe(s.engine, s.key)
+	info.Workdir = s.hello.Workdir
+	info.Programs = slices.Clone(s.hello.Programs)
+	info.Labels = maps.Clone(info.Labels)
+	info.ExecTimeout = s.req.ExecTimeout
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info.State, info.LastUsed, info.IdleTimeout = s.state, s.lastUsed, s.idle
+	return info
+}
+
+// Close closes the sandbox: calls under way end with backend.ErrClosed and the sandbox is removed with its workspace.
+// For a session from Connect it only ends the connection. Closing twice is no error; ctx does not shorten the removal.
+func (s *Session) Close(ctx context.Context) error {
+	return s.m.closeSession(ctx, s, closeRemove)
+}
+
+// enter counts a call in.
+func (s *Session) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing != nil {
+		return errSessionClosed
+	}
+	if s.state == StateLost {
+		return s.lost
+	}
+	s.active++
+	s.lastUsed = s.m.now()
+	return nil
+}
+
+// leave counts a call out.
+func (s *Session) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active--
+	s.lastUsed = s.m.now()
+}
+
+// call runs fn with a connection to the guest. When the connection breaks under fn and again says that fn may be
+// repeated, it runs once more on a new connection.
+func (s *Session) call(parent context.Context, again bool, fn func(context.Context, guestConn) error) error {
+	if err := parent.Err(); err != nil {
+		return err
+	}
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	stop := context.AfterFunc(s.ctx, func() { cancel(errSessionClosed) })
+	defer stop()
+	for try := 0; ; try++ {
+		conn, err := s.connection(ctx)
+		if err != nil {
+			return s.explain(parent, err)
+		}
+		err = fn(ctx, conn)
+		if err == nil || !broken(conn, err) || s.ctx.Err() != nil || parent.Err() != nil {
+			return s.explain(parent, err)
+		}
+		if !again || try > 0 {
+			return s.explain(parent, s.verify(ctx, err))
+		}
+	}
+}
+
+// explain gives the reason that matters most for a failed call: the caller's own context, then the end of the session.
+func (s *Session) explain(parent context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case parent.Err() != nil && !errors.Is(err, parent.Err()):
+		return fmt.Errorf("%w (%v)", parent.Err(), cleanText(err.Error()))
+	case parent.Err() != nil:
+		return err
+	case s.ctx.Err() != nil:
+		return errSessionClosed
+	}
+	return err
+}
+
+// start begins the span of a call.
+func (s *Session) start(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+	return telemetry.StartWith(ctx, s.m.tracers, name, append(attrs, s.attributes()...)...)
+}
+
+// attributes say which sandbox a span is about.
+func (s *Session) attributes() []attribute.KeyValue {
+	return append(s.m.keyAttributes(s.key),
+		telemetry.KeySandboxID.String(s.id), telemetry.Text(telemetry.KeyImage, s.engine.Image))
+}
+
+// end ends the span of a call and wraps its error.
+func (s *Session) end(span trace.Span, op string, err *error) {
+	*err = wrapError(op, s.m.driver, s.id, *err)
+	telemetry.End(span, *err)
+}

@@ -1,0 +1,69 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"maps"
+)
+
+type (
+	sessionNameKey struct{}
+	baseKey        struct{}
+)
+
+// WithSessionName says which of the run's sandboxes is meant by the name DefaultName in everything that is done with
+// ctx. A workflow step that asks for a sandbox of its own reaches its agent's tools this way.
+func WithSessionName(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, sessionNameKey{}, name)
+}
+
+// SessionNameFromContext gives the sandbox that DefaultName stands for: DefaultName itself unless WithSessionName says
+// otherwise.
+func SessionNameFromContext(ctx context.Context) string {
+	if name, ok := ctx.Value(sessionNameKey{}).(string); ok && name != "" {
+		return name
+	}
+	return DefaultName
+}
+
+// WithBase says what the run wants its sandboxes to be. Who opens one with ctx takes from base every field that it has
+// no wish of its own for, Retention always; so an agent that asks for nothing special shares the run's sandbox.
+func WithBase(ctx context.Context, base Request) context.Context {
+	return context.WithValue(ctx, baseKey{}, base)
+}
+
+// BaseFromContext gives the request set by WithBase.
+func BaseFromContext(ctx context.Context) (Request, bool) {
+	base, ok := ctx.Value(baseKey{}).(Request)
+	return base, ok
+}
+
+// Over gives r with its zero fields taken from base and, by name, the variables of base that r does not set.
+func (r Request) Over(base Request) Request {
+	r.Image = cmp.Or(r.Image, base.Image)
+	r.User = cmp.Or(r.User, base.User)
+	r.Root = cmp.Or(r.Root, base.Root)
+	r.Network = cmp.Or(r.Network, base.Network)
+	r.Runtime = cmp.Or(r.Runtime, base.Runtime)
+	r.Pull = cmp.Or(r.Pull, base.Pull)
+	r.IdleTimeout = cmp.Or(r.IdleTimeout, base.IdleTimeout)
+	r.ExecTimeout = cmp.Or(r.ExecTimeout, base.ExecTimeout)
+	r.Retention = cmp.Or(r.Retention, base.Retention)
+	if r.OnPull == nil {
+		r.OnPull = base.OnPull
+	}
+	l, b := &r.Limits, base.Limits
+	l.CPUMillis = cmp.Or(l.CPUMillis, b.CPUMillis)
+	l.MemoryBytes = cmp.Or(l.MemoryBytes, b.MemoryBytes)
+	l.PIDs = cmp.Or(l.PIDs, b.PIDs)
+	l.TmpBytes = cmp.Or(l.TmpBytes, b.TmpBytes)
+	l.WorkspaceBytes = cmp.Or(l.WorkspaceBytes, b.WorkspaceBytes)
+	l.OpenFiles = cmp.Or(l.OpenFiles, b.OpenFiles)
+	l.FileBytes = cmp.Or(l.FileBytes, b.FileBytes)
+	if len(base.Env) > 0 {
+		env := maps.Clone(base.Env)
+		maps.Copy(env, r.Env)
+		r.Env = env
+	}
+	return r
+}

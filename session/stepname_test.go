@@ -1,0 +1,42 @@
+package session_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func TestSessionName(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	if got := session.SessionNameFromContext(ctx); got != session.DefaultName {
+		t.Errorf("without a name: %q", got)
+	}
+	if got := session.SessionNameFromContext(session.WithSessionName(ctx, "lint")); got != "lint" {
+		t.Errorf("with a name: %q", got)
+	}
+}
+
+func TestRequestOver(t *testing.T) {
+	t.Parallel()
+	base := session.Request{
+		Image: "python:3.11-slim", User: "1001:1001", Env: map[string]string{"A": "base", "B": "base"},
+		Limits: backend.Limits{MemoryBytes: 1 << 30, PIDs: 64}, Network: backend.NetworkBridge, Retention: time.Hour,
+	}
+	mine := session.Request{Env: map[string]string{"A": "mine"}, Limits: backend.Limits{PIDs: 128}}
+	want := session.Request{
+		Image: "python:3.11-slim", User: "1001:1001", Env: map[string]string{"A": "mine", "B": "base"},
+		Limits: backend.Limits{MemoryBytes: 1 << 30, PIDs: 128}, Network: backend.NetworkBridge, Retention: time.Hour,
+	}
+	if diff := cmp.Diff(want, mine.Over(base)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if got := base.Env["A"]; got != "base" {
+		t.Errorf("the base was changed: %q", got)
+	}
+}
