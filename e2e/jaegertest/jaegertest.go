@@ -1,0 +1,187 @@
+// Package jaegertest runs a Jaeger of its own for a test.
+package jaegertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/e2e/jaegerapi"
+)
+
+const (
+	attempts = 3                // a port that was free may be taken meanwhile
+	patience = 20 * time.Second // until it is ready
+)
+
+// Jaeger is a running instance; the test's end ends it.
+type Jaeger struct {
+	OTLPGRPC string // host:port of OTLP over gRPC
+	OTLPHTTP string // host:port of OTLP over HTTP
+	API      *jaegerapi.Client
+}
+
+// Start runs the Jaeger that hack/jaeger.sh builds (it is built first where
+// that was not done) with ports of its own. root is the project's folder.
+func Start(t testing.TB, root string) *Jaeger {
+	t.Helper()
+	binary := build(t, root)
+	config := filepath.Join(root, "e2e", "jaeger", "config.yaml")
+	var err error
+	for range attempts {
+		var j *Jaeger
+		if j, err = start(t, binary, config); err == nil {
+			return j
+		}
+	}
+	t.Fatalf("jaegertest: %v", err)
+	return nil
+}
+
+func build(t testing.TB, root string) string {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(root, "hack", "jaeger.sh"), "path")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("jaegertest: hack/jaeger.sh path: %v: %s", err, stderr.Bytes())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func start(t testing.TB, binary, config string) (*Jaeger, error) {
+	t.Helper()
+	names := []string{"JAEGER_OTLP_GRPC_PORT", "JAEGER_OTLP_HTTP_PORT", "JAEGER_QUERY_PORT", "JAEGER_QUERY_GRPC_PORT", "JAEGER_HEALTH_PORT"}
+	ports, err := freePorts(len(names))
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(binary, "--config", config)
+	cmd.Env = os.Environ()
+	for i, n := range names {
+		cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", n, ports[i]))
+	}
+	var log lockedBuffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // how it ended does not matter, its log tells why
+	}()
+	stop := func() {
+		_ = cmd.Process.Kill() // fails when it has ended
+		<-ended
+	}
+	if err := ready(ports[4], ended); err != nil {
+		stop()
+		return nil, fmt.Errorf("%w: %s", err, log.tail(2000))
+	}
+	t.Cleanup(stop)
+	return &Jaeger{
+		OTLPGRPC: fmt.Sprintf("127.0.0.1:%d", ports[0]),
+		OTLPHTTP: fmt.Sprintf("127.0.0.1:%d", ports[1]),
+		API:      &jaegerapi.Client{URL: fmt.Sprintf("http://127.0.0.1:%d", ports[2])},
+	}, nil
+}
+
+func ready(port int, ended <-chan struct{}) error {
+	deadline := time.After(patience)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/status", port))
+		if err == nil {
+			_ = resp.Body.Close() // nothing was read of it
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-ended:
+			return errors.New("jaeger ended")
+		case <-deadline:
+			return fmt.Errorf("jaeger was not ready within %v", patience)
+		case <-tick.C:
+		}
+	}
+}
+
+// WaitTrace returns the trace once complete says so. Exporters send spans in
+// batches, so the first answers may lack some.
+func (j *Jaeger) WaitTrace(ctx context.Context, t testing.TB, id string, complete func(*jaegerapi.Trace) bool) *jaegerapi.Trace {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var last *jaegerapi.Trace
+	for {
+		trace, err := j.API.Trace(ctx, id)
+		switch {
+		case err == nil && complete(trace):
+			return trace
+		case err == nil:
+			last = trace
+		case ctx.Err() == nil && !errors.Is(err, jaegerapi.ErrNotFound):
+			t.Fatalf("jaegertest: %v", err)
+		}
+		select {
+		case <-ctx.Done():
+			var tree strings.Builder
+			if last != nil {
+				_ = last.WriteTree(&tree) // a strings.Builder does not fail
+			}
+			t.Fatalf("jaegertest: trace %s was not complete within %v: %s", id, patience, tree.String())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, 0, n)
+	for range n {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("free port: %w", err)
+		}
+		// Held until all are chosen, so that none comes twice.
+		defer ln.Close()
+		addr, ok := ln.Addr().(*net.TCPAddr)
+		if !ok {
+			return nil, fmt.Errorf("free port: odd address %v", ln.Addr())
+		}
+		ports = append(ports, addr.Port)
+	}
+	return ports, nil
+}
+
+// lockedBuffer is written by the process while the test reads it.
+type lockedBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) tail(n int) []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.b.Bytes()
+	return bytes.Clone(b[max(0, len(b)-n):])
+}
