@@ -118,12 +118,8 @@ give_up() {
 }
 
 report() {
-  local d
-  while IFS= read -r d; do
-    if timeout 10 "$d" version --format 'engine {{.Server.Version}} (API {{.Server.APIVersion}}, {{.Server.Os}}/{{.Server.Arch}}) answers' 2>/dev/null; then
-      return
-    fi
-  done < <(type -ap docker | awk '!seen[$0]++')
+  "$(working_docker)" version \
+    --format 'engine {{.Server.Version}} (API {{.Server.APIVersion}}, {{.Server.Os}}/{{.Server.Arch}}) answers'
 }
 
 main "$@"

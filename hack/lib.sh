@@ -63,12 +63,17 @@ use_docker_context() {
   esac
 }
 
-# engine_answers: some docker command on the PATH gets an answer. There may be
-# several, and the first may be too new or too old for the engine.
-engine_answers() {
+# working_docker prints the docker command that gets an answer from the engine.
+# There may be several, and the first on the PATH may be too new or too old.
+working_docker() {
   local d
   while IFS= read -r d; do
-    if timeout 10 "$d" version --format '{{.Server.Version}}' >/dev/null 2>&1; then return 0; fi
+    if timeout 10 "$d" version --format '{{.Server.Version}}' >/dev/null 2>&1; then
+      printf '%s\n' "$d"
+      return
+    fi
   done < <(type -ap docker | awk '!seen[$0]++')
   return 1
 }
+
+engine_answers() { working_docker >/dev/null; }

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs golangci-lint, built once from the version that hack/lint/go.mod pins.
+# usage: lint.sh [ARGUMENT...]   (default: run)
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+need_go
+module=$root/hack/lint
+version=$(sed -n 's,^\s*github.com/golangci/golangci-lint/v2 \(v[^ ]*\).*,\1,p' "$module/go.mod")
+# Built with an older Go it could not read newer sources.
+bin=$cache/lint/golangci-lint-$version-$(go env GOVERSION)-$(go env GOOS)-$(go env GOARCH)
+if [ ! -x "$bin" ]; then
+  say "building golangci-lint $version: takes some minutes, once"
+  mkdir -p "$cache/lint"
+  (cd "$module" && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off go build -ldflags '-s -w' -o "$bin.new.$$" \
+    github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+  mv "$bin.new.$$" "$bin"
+fi
+cd "$root"
+[ $# -gt 0 ] || set -- run
+exec "$bin" "$@"

@@ -1,0 +1,288 @@
+package layers
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+)
+
+const module = "github.com/workcell-dev/workcell"
+
+// A layer is a folder and what the packages at and below it may import of this
+// module. The longest matching folder counts. Packages may always import what
+// lies in their own layer. In may, "x" is the layer x and "x/..." is it and
+// every layer below it.
+type layer struct {
+	dir    string
+	may    []string
+	genkit bool     // may import Genkit
+	sdk    bool     // may import the OpenTelemetry SDK and exporters
+	only   []string // if not nil: the only other modules it may import
+}
+
+func layers() []layer {
+	leaves := []string{"internal/telemetry", "internal/nearest"}
+	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "session", "tools", "workflow"}
+	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
+	return []layer{
+		// The contract, light enough for anyone to implement.
+		{dir: "backend", only: []string{"github.com/distribution/reference"}},
+		// Drivers know the contract and how to reach the guest.
+		{dir: "backend/docker", may: above("backend", "internal/guest")},
+		{dir: "backend/containerd", may: above("backend", "internal/guest")},
+		{dir: "backend/local", may: above("backend", "internal/guest")},
+		{dir: "backend/memory", may: above("backend", "internal/guest")},
+		{dir: "backend/backendtest", may: above("backend", "internal/guest", "session")},
+
+		{dir: "internal/guest"},
+		{dir: "internal/telemetry", may: []string{"backend"}},
+		{dir: "internal/nearest", only: []string{}},
+		{dir: "internal/expr"},
+		{dir: "internal/layers"},
+		{dir: "internal/deps", genkit: true, sdk: true},
+
+		{dir: "session", may: above("backend", "internal/guest")},
+		{dir: "frontmatter", may: []string{"internal/nearest"}},
+		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest"), genkit: true},
+		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr"), genkit: true},
+		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
+		// Plays recorded turns as a model; knows nothing of sandboxes.
+		{dir: "internal/scripted", may: []string{"internal/expr", "internal/nearest"}, genkit: true},
+
+		// PID 1 of every sandbox: small, static, little to attack.
+		{dir: "cmd/workcell-guest", may: []string{"internal/guest"}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
+		{dir: "cmd/workcell", may: all, genkit: true, sdk: true},
+		{dir: "examples", may: all, genkit: true, sdk: true},
+		{dir: "e2e", may: all, genkit: true, sdk: true},
+		{dir: "bench", may: all, genkit: true, sdk: true},
+		{dir: "images"},
+		{dir: "hack", may: []string{"e2e"}},
+	}
+}
+
+func TestImportsPointDownwards(t *testing.T) {
+	t.Parallel()
+	rules := layers()
+	for dir, imports := range sources(t) {
+		l, ok := layerOf(rules, dir)
+		if !ok {
+			t.Errorf("%s belongs to no layer: give it a place in internal/layers", dir)
+			continue
+		}
+		for imp, file := range imports {
+			if why := verdict(l, rules, imp); why != "" {
+				t.Errorf("%s imports %s: %s", file, imp, why)
+			}
+		}
+	}
+}
+
+// A rule that lets everything through would pass the test above.
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	rules := layers()
+	for _, tc := range []struct {
+		dir, imp string
+		ok       bool
+	}{
+		{"session", module + "/backend", true},
+		{"session", module + "/backend/docker", false},
+		{"session", module + "/session/storetest", true},
+		{"session", module + "/tools", false},
+		{"session", "github.com/firebase/genkit/go/ai", false},
+		{"session", "go.opentelemetry.io/otel/trace", true},
+		{"session", "go.opentelemetry.io/otel/sdk/trace", false},
+		{"backend", module + "/internal/guest/wire", false},
+		{"backend", "github.com/docker/docker/client", false},
+		{"backend", "context", true},
+		{"backend/docker", module + "/session", false},
+		{"backend/docker", module + "/internal/guest/embed", true},
+		{"frontmatter", module + "/backend", false},
+		{"tools", "github.com/firebase/genkit/go/ai", true},
+		{"tools", module + "/workflow", false},
+		{"tools", "go.opentelemetry.io/otel/exporters/otlp/otlptrace", false},
+		{"cmd/workcell", "go.opentelemetry.io/otel/sdk/trace", true},
+		{"cmd/workcell-guest", "gopkg.in/yaml.v3", false},
+		{"internal/guest/server", module + "/session", false},
+	} {
+		l, ok := layerOf(rules, tc.dir)
+		if !ok {
+			t.Errorf("%s belongs to no layer", tc.dir)
+			continue
+		}
+		if why := verdict(l, rules, tc.imp); (why == "") != tc.ok {
+			t.Errorf("%s imports %s: allowed is %v, want %v (%s)", tc.dir, tc.imp, why == "", tc.ok, why)
+		}
+	}
+}
+
+// Every direct dependency is explained.
+func TestDependenciesAreExplained(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	rationale, err := os.ReadFile(filepath.Join(root, "RATIONALE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mod)) {
+		f := strings.Fields(line)
+		if len(f) != 2 || !strings.HasPrefix(line, "\t") {
+			continue // indirect ones end in a comment
+		}
+		if !explained(string(rationale), f[0]) {
+			t.Errorf("RATIONALE.md has no line on %s", f[0])
+		}
+	}
+}
+
+// The lint configuration states the same rules for editors; it must at least
+// be well-formed, because `make lint` is not part of the tests.
+func TestLintConfigIsYAML(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile(filepath.Join("..", "..", ".golangci.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cfg struct {
+		Version string `yaml:"version"`
+	}
+	if err := yaml.Unmarshal(raw, &cfg); err != nil || cfg.Version != "2" {
+		t.Errorf("version %q, %v", cfg.Version, err)
+	}
+}
+
+// explained accepts the module's own path, that of the repository it is part
+// of, and the short form of Go's own modules.
+func explained(text, mod string) bool {
+	if strings.Contains(text, "`"+strings.TrimPrefix(mod, "golang.org/")+"`") {
+		return true
+	}
+	for p := mod; strings.Count(p, "/") >= 1; p = path.Dir(p) {
+		if strings.Contains(text, "`"+p+"`") {
+			return true
+		}
+	}
+	return false
+}
+
+// verdict says why a package of layer l may not import imp; empty means it may.
+func verdict(l layer, rules []layer, imp string) string {
+	if rel, ours := strings.CutPrefix(imp, module+"/"); ours {
+		if to, ok := layerOf(rules, rel); ok && l.mayImport(to) {
+			return ""
+		}
+		return "not below " + l.dir
+	}
+	switch {
+	case within(imp, "github.com/firebase/genkit") && !l.genkit:
+		return l.dir + " knows nothing of Genkit"
+	case (within(imp, "go.opentelemetry.io/otel/sdk") || within(imp, "go.opentelemetry.io/otel/exporters")) && !l.sdk:
+		return "libraries use the OpenTelemetry API only"
+	case l.only != nil && strings.Contains(strings.Split(imp, "/")[0], ".") &&
+		!slices.ContainsFunc(l.only, func(m string) bool { return within(imp, m) }):
+		return l.dir + " may use no other modules than " + strings.Join(l.only, ", ")
+	}
+	return ""
+}
+
+func (l layer) mayImport(to layer) bool {
+	return to.dir == l.dir || slices.ContainsFunc(l.may, func(m string) bool {
+		dir, tree := strings.CutSuffix(m, "/...")
+		return to.dir == dir || tree && within(to.dir, dir)
+	})
+}
+
+func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+
+func find(rules []layer, dir string) (layer, bool) {
+	i := slices.IndexFunc(rules, func(l layer) bool { return l.dir == dir })
+	if i < 0 {
+		return layer{}, false
+	}
+	return rules[i], true
+}
+
+func layerOf(rules []layer, dir string) (layer, bool) {
+	for ; dir != "."; dir = path.Dir(dir) {
+		if l, ok := find(rules, dir); ok {
+			return l, true
+		}
+	}
+	return layer{}, false
+}
+
+// sources maps every folder with Go sources to its imports, tests left out,
+// and those to the first file that has them.
+func sources(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	out := map[string]map[string]string{}
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return skipDir(root, p, d)
+		}
+		if !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), p, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, p)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		dir := path.Dir(rel)
+		if out[dir] == nil {
+			out[dir] = map[string]string{}
+		}
+		for _, spec := range f.Imports {
+			imp, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			if _, ok := out[dir][imp]; !ok {
+				out[dir][imp] = rel
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 5 {
+		t.Fatalf("only %d packages found", len(out))
+	}
+	return out
+}
+
+// skipDir leaves out what is not part of the module.
+func skipDir(root, p string, d fs.DirEntry) error {
+	if p == root {
+		return nil
+	}
+	if d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") {
+		return filepath.SkipDir
+	}
+	if _, err := os.Stat(filepath.Join(p, "go.mod")); err == nil {
+		return filepath.SkipDir
+	}
+	return nil
+}
