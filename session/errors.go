@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -84,6 +85,12 @@ func publicError(err error) error {
 	var fromGuest *wire.Error
 	if errors.As(err, &fromGuest) {
 		return guestError(fromGuest)
+	}
+	switch {
+	case errors.Is(err, client.ErrProtocol):
+		return &textError{text: cleanText(err.Error()), err: backend.ErrProtocol}
+	case errors.Is(err, client.ErrConnLost):
+		return &textError{text: cleanText(err.Error()), err: backend.ErrUnavailable}
 	}
 	return err
 }

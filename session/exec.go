@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
@@ -20,10 +21,11 @@ import (
 const (
 	defaultHeadBytes = 6 << 10
 	defaultTailBytes = 24 << 10
-	maxTextBytes     = 1 << 20 // most of HeadBytes or TailBytes
+	maxTextBytes     = wire.MaxKeep // most of HeadBytes or TailBytes
 	maxPathBytes     = 4096
 	maxExecWait      = time.Minute      // longest Wait of ReadExec
 	answerMargin     = 20 * time.Second // how much later than promised the guest may answer
+	streamMargin     = 10 * time.Minute // the same for Stream, whose writers may be slow
 	rememberedExecs  = 1024             // execs whose spans later calls link to
 )
 
@@ -42,7 +44,7 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	var answer wire.RunResult
 	// A repeated request carries the same exec id, so the guest never starts a command twice.
 	tries := 0
-	err = s.call(ctx, true, func(ctx context.Context, conn guestConn) error {
+	err = s.call(ctx, true, func(ctx context.Context, conn *client.Conn) error {
 		tries++
 		ctx, cancel := context.WithTimeoutCause(ctx, answerLimit(run, timeout), errNoAnswer)
 		defer cancel()
@@ -79,14 +81,20 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 		return ExecResult{}, err
 	}
 	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
-	run.StdinOpen = streams.Stdin != nil
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
 	began := s.m.now()
 	var answer wire.RunResult
-	err = s.call(ctx, false, func(ctx context.Context, conn guestConn) error {
+	err = s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, timeout+streamMargin, errNoAnswer)
+		defer cancel()
+		in := guardInput(streams.Stdin, cancel)
+		defer in.release()
 		var err error
-		answer, err = conn.Attach(ctx, run, streams.Stdin, streams.Stdout, streams.Stderr)
-		return err
+		answer, err = conn.Attach(ctx, run, in.reader(), streams.Stdout, streams.Stderr)
+		if failure := in.failure(); failure != nil {
+			return failure
+		}
+		return noAnswer(ctx, err)
 	})
 	if err != nil {
 		return ExecResult{}, err
@@ -106,7 +114,7 @@ func (s *Session) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadEx
 	}
 	began := s.m.now()
 	var answer wire.ReadResult
-	err = s.execCall(ctx, req.ExecID, req.Wait, func(ctx context.Context, conn guestConn) (err error) {
+	err = s.execCall(ctx, req.ExecID, req.Wait, func(ctx context.Context, conn *client.Conn) (err error) {
 		answer, err = conn.Read(ctx, wire.ReadRequest{
 			ExecID: req.ExecID, SinceSeq: req.SinceSeq, MaxChunks: req.MaxChunks, WaitMillis: req.Wait.Milliseconds(),
 		})
@@ -136,7 +144,7 @@ func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) 
 	}
 	began := s.m.now()
 	var answer wire.ExecStatus
-	err = s.execCall(ctx, execID, d, func(ctx context.Context, conn guestConn) (err error) {
+	err = s.execCall(ctx, execID, d, func(ctx context.Context, conn *client.Conn) (err error) {
 		answer, err = conn.Wait(ctx, wire.WaitRequest{ExecID: execID, WaitMillis: wait})
 		return err
 	})
@@ -155,7 +163,7 @@ func (s *Session) KillExec(ctx context.Context, execID, signal string) (status E
 	defer func() { s.end(span, "KillExec", &err) }()
 	began := s.m.now()
 	var answer wire.ExecStatus
-	err = s.execCall(ctx, execID, 0, func(ctx context.Context, conn guestConn) (err error) {
+	err = s.execCall(ctx, execID, 0, func(ctx context.Context, conn *client.Conn) (err error) {
 		answer, err = conn.Kill(ctx, wire.KillRequest{ExecID: execID, Signal: signal})
 		return err
 	})
@@ -179,17 +187,17 @@ func (s *Session) WriteExec(ctx context.Context, execID string, data []byte, eof
 	if err := validExecID(execID); err != nil {
 		return err
 	}
-	return s.call(ctx, false, func(ctx context.Context, conn guestConn) error {
+	return s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
 		return conn.WriteStdin(ctx, wire.StdinRequest{ExecID: execID, Data: data, EOF: eof})
 	})
 }
 
 // execCall makes a repeatable call about a command that the guest should answer within wait.
-func (s *Session) execCall(ctx context.Context, execID string, wait time.Duration, fn func(context.Context, guestConn) error) error {
+func (s *Session) execCall(ctx context.Context, execID string, wait time.Duration, fn func(context.Context, *client.Conn) error) error {
 	if err := validExecID(execID); err != nil {
 		return err
 	}
-	return s.call(ctx, true, func(ctx context.Context, conn guestConn) error {
+	return s.call(ctx, true, func(ctx context.Context, conn *client.Conn) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, wait+answerMargin, errNoAnswer)
 		defer cancel()
 		return noAnswer(ctx, fn(ctx, conn))
@@ -291,10 +299,8 @@ func answerLimit(run wire.RunRequest, timeout time.Duration) time.Duration {
 
 // validExecID checks the form of an exec's id; whether there is one is the guest's to say.
 func validExecID(id string) error {
-	if id == "" || len(id) > maxKeyPart || strings.IndexFunc(id, func(r rune) bool {
-		return r > 'z' || !keyByte(byte(r))
-	}) >= 0 {
-		return fmt.Errorf("%w: exec id", backend.ErrNotFound)
+	if !wire.ValidExecID(id) {
+		return fmt.Errorf("%w: no such command", backend.ErrNotFound)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
@@ -36,15 +36,15 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	}
 	body := &cappedReader{r: r, left: limit, limit: limit}
 	var answer wire.FileInfo
-	err = s.call(ctx, false, func(ctx context.Context, conn guestConn) error {
+	err = s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
 		var err error
 		answer, err = conn.PutFile(ctx, wire.FilePutRequest{
 			Path: name, Mode: uint32(opts.Mode), Overwrite: opts.Overwrite, Size: size,
 		}, body)
 		return err
 	})
-	if body.err != nil && err != nil {
-		return FileInfo{}, body.err // the guest only knows that the body broke off
+	if failure := body.failure(); failure != nil && err != nil {
+		return FileInfo{}, failure // the guest only knows that the body broke off
 	}
 	if err != nil {
 		return FileInfo{}, err
@@ -75,7 +75,7 @@ func (s *Session) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 	dst := &cappedWriter{w: w, left: max, limit: max}
 	var answer wire.FileInfo
 	// Once w got something the read cannot be repeated.
-	err = s.call(ctx, false, func(ctx context.Context, conn guestConn) error {
+	err = s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
 		var err error
 		answer, err = conn.GetFile(ctx, wire.FileGetRequest{Path: name, Offset: opts.Offset, Length: length}, dst)
 		return err
@@ -111,7 +111,7 @@ func (s *Session) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 		opts.Limit = DefaultListEntries
 	}
 	var answer wire.ListResult
-	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn guestConn) (err error) {
+	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn *client.Conn) (err error) {
 		answer, err = conn.List(ctx, wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit})
 		return err
 	})
@@ -131,7 +131,7 @@ func (s *Session) StatFile(ctx context.Context, name string) (info FileInfo, err
 	ctx, span := s.start(ctx, telemetry.SpanStatFile)
 	defer func() { s.end(span, "StatFile", &err) }()
 	var answer wire.FileInfo
-	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn guestConn) (err error) {
+	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn *client.Conn) (err error) {
 		answer, err = conn.Stat(ctx, wire.PathRequest{Path: name})
 		return err
 	})
@@ -147,7 +147,7 @@ func (s *Session) RemoveFile(ctx context.Context, name string, recursive bool) (
 	ctx, span := s.start(ctx, telemetry.SpanRemoveFile)
 	defer func() { s.end(span, "RemoveFile", &err) }()
 	var answer wire.RemoveResult
-	err = s.fileCall(ctx, false, name, func(ctx context.Context, conn guestConn) (err error) {
+	err = s.fileCall(ctx, false, name, func(ctx context.Context, conn *client.Conn) (err error) {
 		answer, err = conn.Remove(ctx, wire.PathRequest{Path: name, Recursive: recursive})
 		return err
 	})
@@ -166,7 +166,7 @@ func (s *Session) MakeDir(ctx context.Context, name string, mode fs.FileMode) (i
 		return FileInfo{}, fmt.Errorf("%w: mode %v has more than permission bits", backend.ErrInvalid, mode)
 	}
 	var answer wire.FileInfo
-	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn guestConn) (err error) {
+	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn *client.Conn) (err error) {
 		answer, err = conn.Mkdir(ctx, wire.PathRequest{Path: name, Mode: uint32(mode)})
 		return err
 	})
@@ -183,17 +183,17 @@ func (s *Session) RenameFile(ctx context.Context, from, to string, overwrite boo
 	if err := validPath(to); err != nil {
 		return err
 	}
-	return s.fileCall(ctx, false, from, func(ctx context.Context, conn guestConn) error {
+	return s.fileCall(ctx, false, from, func(ctx context.Context, conn *client.Conn) error {
 		return conn.Rename(ctx, wire.RenameRequest{From: from, To: to, Overwrite: overwrite})
 	})
 }
 
 // fileCall makes a call about a path without a body, with a limit on the guest's time.
-func (s *Session) fileCall(ctx context.Context, again bool, name string, fn func(context.Context, guestConn) error) error {
+func (s *Session) fileCall(ctx context.Context, again bool, name string, fn func(context.Context, *client.Conn) error) error {
 	if err := validPath(name); err != nil {
 		return err
 	}
-	return s.call(ctx, again, func(ctx context.Context, conn guestConn) error {
+	return s.call(ctx, again, func(ctx context.Context, conn *client.Conn) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, fileAnswerLimit, errNoAnswer)
 		defer cancel()
 		return noAnswer(ctx, fn(ctx, conn))
@@ -238,33 +238,6 @@ func fileInfo(w wire.FileInfo) FileInfo {
 		}
 	}
 	return info
-}
-
-// cappedReader fails once more than left bytes came. err keeps the first failure that is not the end.
-type cappedReader struct {
-	r     io.Reader
-	left  int64
-	limit int64
-	err   error
-}
-
-func (c *cappedReader) Read(p []byte) (int, error) {
-	if c.err != nil {
-		return 0, c.err
-	}
-	if int64(len(p)) > c.left+1 {
-		p = p[:c.left+1]
-	}
-	n, err := c.r.Read(p)
-	c.left -= int64(n)
-	if c.left < 0 {
-		c.err = fileTooLarge(c.limit)
-		return 0, c.err
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		c.err = err
-	}
-	return n, err
 }
 
 // cappedWriter fails once more than left bytes came, and keeps the first failure.

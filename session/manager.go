@@ -185,6 +185,11 @@ func (m *Manager) end(ctx context.Context, how closeMode) error {
 	ctx = context.WithoutCancel(ctx)
 	m.cancel()
 	m.wg.Wait()
+	if how == closeDetach {
+		for _, s := range m.sessions(func(s *Session) bool { return s.owned }) {
+			m.touch(ctx, s)
+		}
+	}
 	err := m.closeAll(ctx, m.sessions(func(*Session) bool { return true }), how)
 	if how == closeRemove {
 		err = errors.Join(err, m.removeLeftovers(ctx, true))

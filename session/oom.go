@@ -25,7 +25,8 @@ func (s *Session) execStatus(ctx context.Context, id string, w wire.ExecStatus, 
 		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
 		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
 	}
-	if st.Status == ExecCompleted && (st.Signal == "SIGKILL" || st.Signal == "" && st.ExitCode == killedExit) && s.oomKilled(ctx, began) {
+	killed := st.Signal == "SIGKILL" || st.Signal == "" && st.ExitCode == killedExit
+	if st.Status == ExecCompleted && killed && (w.OOMKills > 0 || s.oomKilled(ctx, began)) {
 		st.Status = ExecOOMKilled
 	}
 	return st

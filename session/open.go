@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
@@ -67,7 +68,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	}
 	for {
 		s, created, again, err := m.tryOpen(ctx, key, req)
-		if !again {
+		if err != nil || !again {
 			return s, created, err
 		}
 	}
@@ -90,7 +91,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 		}
 		f := m.launch(ctx, key, req)
 		m.mu.Unlock()
-		return m.await(ctx, f)
+		return m.await(ctx, f, req)
 	case e.flight != nil:
 		f := e.flight
 		if f.abandoned != nil {
@@ -103,7 +104,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 		}
 		f.waiters++
 		m.mu.Unlock()
-		return m.await(ctx, f)
+		return m.await(ctx, f, req)
 	}
 	s := e.session
 	m.mu.Unlock()
@@ -132,10 +133,14 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	case s.state == StateLost:
 		s.mu.Unlock()
 		// What is left of it, a stopped container or its volume, must go before the key is used again.
-		if err := m.closeSession(ctx, s, closeRemove); err != nil {
-			m.log.WarnContext(ctx, "cannot remove the rest of a lost sandbox yet", "sandbox", s.id, "error", err)
+		if s.beginClose(func() bool { return true }) {
+			m.spawn(func() {
+				if err := m.finishClose(ctx, s, closeRemove); err != nil {
+					m.log.WarnContext(ctx, "cannot remove the rest of a lost sandbox yet", "sandbox", s.id, "error", err)
+				}
+			})
 		}
-		return nil, false, true, ctx.Err()
+		return nil, false, true, wait(ctx, s.closing)
 	}
 	defer s.mu.Unlock()
 	if fields := s.req.differences(req); fields != nil {
@@ -144,6 +149,27 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	s.lastUsed = m.now()
 	s.idle = longerIdle(s.idle, req.IdleTimeout)
 	return s, false, false, nil
+}
+
+// patience lets the most patient opener's idle timeout hold.
+func (s *Session) patience(idle time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastUsed = s.m.now()
+	s.idle = longerIdle(s.idle, idle)
+}
+
+// spawn runs fn in a goroutine that the end of the manager waits for, or at once when that has begun.
+func (m *Manager) spawn(fn func()) {
+	m.mu.Lock()
+	closed := m.closed
+	if !closed {
+		m.wg.Go(fn)
+	}
+	m.mu.Unlock()
+	if closed {
+		fn()
+	}
 }
 
 // wait waits for done as long as ctx allows.
@@ -171,7 +197,7 @@ func (m *Manager) launch(ctx context.Context, key Key, req Request) *flight {
 }
 
 // await waits for a creation, as one of its waiters.
-func (m *Manager) await(ctx context.Context, f *flight) (_ *Session, created, again bool, _ error) {
+func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session, created, again bool, _ error) {
 	select {
 	case <-f.done:
 	case <-ctx.Done():
@@ -190,6 +216,7 @@ func (m *Manager) await(ctx context.Context, f *flight) (_ *Session, created, ag
 	}
 	created = !f.claimed && !f.adopted
 	f.claimed = true
+	f.session.patience(req.IdleTimeout)
 	return f.session, created, false, nil
 }
 

@@ -19,7 +19,7 @@ const (
 	// DefaultMaxFileBytes bounds one file transfer.
 	DefaultMaxFileBytes = 1 << 30
 	// MaxStdinBytes bounds ExecRequest.Stdin and one WriteExec; Stream takes any amount.
-	MaxStdinBytes = 1 << 20
+	MaxStdinBytes = 64 << 20
 	// DefaultListEntries and MaxListEntries bound ListFiles.
 	DefaultListEntries = 1000
 	MaxListEntries     = 10_000

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
@@ -38,7 +39,7 @@ type Session struct {
 	mu        sync.Mutex // guards the fields below; never held across a call to the engine or the guest
 	state     State
 	lost      error // why, in StateLost
-	conn      guestConn
+	conn      *client.Conn
 	redialing *redial
 	beside    bool // reach the guest beside its owner, through backend.Connector
 	active    int  // calls under way
@@ -106,7 +107,7 @@ func (s *Session) leave() {
 
 // call runs fn with a connection to the guest. When the connection breaks under fn and again says that fn may be
 // repeated, it runs once more on a new connection.
-func (s *Session) call(parent context.Context, again bool, fn func(context.Context, guestConn) error) error {
+func (s *Session) call(parent context.Context, again bool, fn func(context.Context, *client.Conn) error) error {
 	if err := parent.Err(); err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ type ExecRequest struct {
 	// Env goes over the session's and the image's environment.
 	Env map[string]string
 	// Stdin is the whole standard input, at most MaxStdinBytes. Without it and StdinOpen the command reads end of file.
+	// It must not be changed while the command runs.
 	Stdin     []byte
 	StdinOpen bool // keep standard input open for WriteExec
 	// Timeout ends the command's whole tree; MinExecTimeout to MaxExecTimeout. Zero is the session's.

@@ -4,34 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/guest/client"
 )
-
-// guestConn is a connection to a guest. Safe for concurrent use.
-type guestConn interface {
-	Hello() wire.Hello
-	Run(context.Context, wire.RunRequest) (wire.RunResult, error)
-	Attach(context.Context, wire.RunRequest, io.Reader, io.Writer, io.Writer) (wire.RunResult, error)
-	Read(context.Context, wire.ReadRequest) (wire.ReadResult, error)
-	Wait(context.Context, wire.WaitRequest) (wire.ExecStatus, error)
-	WriteStdin(context.Context, wire.StdinRequest) error
-	Kill(context.Context, wire.KillRequest) (wire.ExecStatus, error)
-	GetFile(context.Context, wire.FileGetRequest, io.Writer) (wire.FileInfo, error)
-	PutFile(context.Context, wire.FilePutRequest, io.Reader) (wire.FileInfo, error)
-	List(context.Context, wire.ListRequest) (wire.ListResult, error)
-	Stat(context.Context, wire.PathRequest) (wire.FileInfo, error)
-	Mkdir(context.Context, wire.PathRequest) (wire.FileInfo, error)
-	Remove(context.Context, wire.PathRequest) (wire.RemoveResult, error)
-	Rename(context.Context, wire.RenameRequest) error
-	Health(context.Context) (wire.Health, error)
-	Done() <-chan struct{}
-	Err() error
-	Close() error
-}
 
 // Bounds of the work on a connection.
 const (
@@ -49,7 +26,7 @@ type redial struct {
 }
 
 // connection gives a living connection, and makes one when the last one broke.
-func (s *Session) connection(ctx context.Context) (guestConn, error) {
+func (s *Session) connection(ctx context.Context) (*client.Conn, error) {
 	for {
 		s.mu.Lock()
 		if s.state == StateLost {
@@ -110,8 +87,8 @@ func (s *Session) redial(attempt *redial) {
 }
 
 // reach makes a connection to the guest that we knew. It marks the session lost when there is no such guest any more.
-func (s *Session) reach(ctx context.Context, old guestConn, beside bool) (guestConn, bool, error) {
-	if old != nil && superseded(old) && !beside {
+func (s *Session) reach(ctx context.Context, old *client.Conn, beside bool) (*client.Conn, bool, error) {
+	if old != nil && errors.Is(old.Err(), client.ErrSuperseded) && !beside {
 		if !s.m.canConnect() {
 			s.lose("another process took it over")
 			return nil, false, backend.ErrLost
@@ -167,7 +144,7 @@ func (s *Session) lose(reason string) {
 
 // watch reaches the guest again when the connection breaks: the guest ends its commands when no host is there for
 // long, and callers should learn of a lost sandbox early.
-func (s *Session) watch(conn guestConn) {
+func (s *Session) watch(conn *client.Conn) {
 	select {
 	case <-conn.Done():
 	case <-s.ctx.Done():
@@ -199,8 +176,26 @@ func (s *Session) verify(ctx context.Context, cause error) error {
 	return &textError{text: connectionGone, err: errors.Join(backend.ErrUnavailable, cause)}
 }
 
+// attach opens a stream to the guest of a sandbox and greets it. fresh: nobody ever wrote to this guest.
+func (m *Manager) attach(ctx context.Context, engineID string, beside, fresh bool) (*client.Conn, error) {
+	dial := m.b.Dial
+	if connector, ok := m.b.(backend.Connector); ok && beside {
+		dial = connector.Connect
+	}
+	stream, err := dial(ctx, engineID)
+	if err != nil {
+		return nil, engineError(err)
+	}
+	return client.New(ctx, stream, &client.Options{Fresh: fresh && !beside})
+}
+
+// broken tells whether a call failed because its connection ended.
+func broken(conn *client.Conn, err error) bool {
+	return errors.Is(err, client.ErrConnLost) || ended(conn)
+}
+
 // ended tells whether a connection is over.
-func ended(conn guestConn) bool {
+func ended(conn *client.Conn) bool {
 	select {
 	case <-conn.Done():
 		return true

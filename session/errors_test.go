@@ -1,0 +1,93 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func TestGuestErrors(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		err  wire.Error
+		want error
+	}{
+		{wire.Error{Code: wire.CodeNotFound}, backend.ErrNotFound},
+		{wire.Error{Code: wire.CodeExists}, backend.ErrExists},
+		{wire.Error{Code: wire.CodeInvalid}, backend.ErrInvalid},
+		{wire.Error{Code: wire.CodePermission}, backend.ErrPermission},
+		{wire.Error{Code: wire.CodeTooLarge}, backend.ErrTooLarge},
+		{wire.Error{Code: wire.CodeTimeout}, backend.ErrTimeout},
+		{wire.Error{Code: wire.CodeUnsupported}, backend.ErrUnsupported},
+		{wire.Error{Code: wire.CodeQuota}, backend.ErrQuota},
+		{wire.Error{Code: wire.CodeCapacity}, backend.ErrCapacity},
+		{wire.Error{Code: wire.CodeLaunch, Launch: "not_found"}, backend.ErrNotFound},
+		{wire.Error{Code: wire.CodeLaunch, Launch: "not_executable"}, backend.ErrPermission},
+		{wire.Error{Code: wire.CodeLaunch, Launch: "bad_dir"}, backend.ErrInvalid},
+		{wire.Error{Code: wire.CodeLaunch, Launch: "too_long"}, backend.ErrTooLarge},
+		{wire.Error{Code: wire.CodeLaunch, Launch: "no_resources"}, backend.ErrCapacity},
+	} {
+		test.err.Message = "because"
+		err := session.AnswerOfGuest(&test.err)
+		if !errors.Is(err, test.want) {
+			t.Errorf("%+v became %v, want %v", test.err, err, test.want)
+		}
+		var typed *backend.Error
+		if !errors.As(err, &typed) || typed.Op != "Exec" || typed.Backend != "test" || typed.ID != "sbx_x" {
+			t.Errorf("%v is not a backend.Error with its call", err)
+		}
+		var launch *session.LaunchError
+		if isLaunch := errors.As(err, &launch); isLaunch != (test.err.Code == wire.CodeLaunch) {
+			t.Errorf("%+v: LaunchError %v", test.err, isLaunch)
+		} else if isLaunch && string(launch.Reason) != test.err.Launch {
+			t.Errorf("%+v: reason %q", test.err, launch.Reason)
+		}
+	}
+	unknown := session.AnswerOfGuest(&wire.Error{Code: "made up", Message: "x"})
+	for _, sentinel := range []error{backend.ErrNotFound, backend.ErrInvalid, backend.ErrClosed, backend.ErrLost, backend.ErrUnavailable} {
+		if errors.Is(unknown, sentinel) {
+			t.Errorf("an unknown code became %v", sentinel)
+		}
+	}
+}
+
+func TestErrorTextFromTheSandbox(t *testing.T) {
+	t.Parallel()
+	err := session.AnswerOfGuest(&wire.Error{Code: wire.CodeNotFound, Message: "a\nb\x1b[31m\x00\u202e\xff" + strings.Repeat("ü", 4096)})
+	text := err.Error()
+	if len(text) > 1200 || !utf8.ValidString(text) || strings.ContainsAny(text, "\n\x1b\x00\u202e") {
+		t.Errorf("text of %d bytes: %.80q", len(text), text)
+	}
+}
+
+func TestEngineErrorsHideHostPaths(t *testing.T) {
+	t.Parallel()
+	dial := &net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: "/var/run/docker.sock", Net: "unix"}, Err: syscall.ECONNREFUSED}
+	for _, cause := range []error{
+		fmt.Errorf("%w: %w", backend.ErrUnavailable, dial),
+		fmt.Errorf("%w: Cannot connect to the Docker daemon at unix:///run/user/1000/docker.sock. Is it running?", backend.ErrUnavailable),
+		fmt.Errorf("%w: open /home/zoe/.docker/config.json: permission denied", backend.ErrUnavailable),
+	} {
+		err := session.EngineError(cause)
+		for _, secret := range []string{"docker.sock", "/var", "/run", "/home", "zoe"} {
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("%q shows %q", err, secret)
+			}
+		}
+		if !errors.Is(err, backend.ErrUnavailable) {
+			t.Errorf("%v lost its sentinel", err)
+		}
+	}
+	if !errors.Is(session.EngineError(fmt.Errorf("wait: %w", context.Canceled)), context.Canceled) {
+		t.Error("a context error lost its identity")
+	}
+}

@@ -1,0 +1,65 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// Internals that tests look at.
+var (
+	BaseEnv       = baseEnv
+	ExecEnv       = execEnv
+	ValidateEnv   = validateEnv
+	ParseUser     = parseUser
+	GuestError    = guestError
+	EngineError   = engineError
+	CleanText     = cleanText
+	ValidID       = validSandboxID
+	RememberFor   = rememberFor
+	AnswerOfGuest = func(e *wire.Error) error { return wrapError("Exec", "test", "sbx_x", e) }
+)
+
+// Hash gives the hash of a request as the manager prepares it.
+func (m *Manager) Hash(req Request) (string, error) {
+	req, err := m.prepare(req)
+	return req.hash(), err
+}
+
+// Reap runs one round of the reaper.
+func (m *Manager) Reap(ctx context.Context) { m.reap(ctx) }
+
+// SetClock replaces the manager's clock; before any session is opened.
+func (m *Manager) SetClock(now func() time.Time) { m.now = now }
+
+// Used gives the number of places taken.
+func (m *Manager) Used() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.used
+}
+
+// Waiting gives the number of callers that wait for the creation of key's sandbox.
+func (m *Manager) Waiting(key Key) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.entries[key]; e != nil && e.flight != nil {
+		return e.flight.waiters
+	}
+	return 0
+}
+
+// Leftovers gives the number of sandboxes that are still to be removed.
+func (m *Manager) Leftovers() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.leftover)
+}
+
+// Active gives the number of calls under way.
+func (s *Session) Active() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.active
+}

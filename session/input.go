@@ -1,0 +1,97 @@
+package session
+
+import (
+	"errors"
+	"io"
+	"sync"
+)
+
+// cappedReader fails once more than left bytes came. The connection may still be reading when a call has returned, so
+// it is locked.
+type cappedReader struct {
+	r     io.Reader // only used by the one who reads
+	limit int64
+
+	mu   sync.Mutex // guards left and err
+	left int64
+	err  error // the first failure that is not the end
+}
+
+// Read reads on, one byte more than allowed at most.
+func (c *cappedReader) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	left, err := c.left, c.err
+	c.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	if int64(len(p)) > left+1 {
+		p = p[:left+1]
+	}
+	n, err := c.r.Read(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left -= int64(n)
+	if c.left < 0 {
+		c.err = fileTooLarge(c.limit)
+		return 0, c.err
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		c.err = err
+	}
+	return n, err
+}
+
+// failure gives what broke the body off, if anything did.
+func (c *cappedReader) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// guardedInput is the standard input of a streamed command. A command must not take a broken input for a whole one: when
+// the reader fails, the call is cancelled, and the failure is not passed on as an end before that.
+type guardedInput struct {
+	r      io.Reader
+	cancel func()
+	over   chan struct{} // closed when the call has ended
+
+	mu  sync.Mutex // guards err
+	err error
+}
+
+func guardInput(r io.Reader, cancel func()) *guardedInput {
+	return &guardedInput{r: r, cancel: cancel, over: make(chan struct{})}
+}
+
+// reader gives the input for the connection; nil when there is none.
+func (g *guardedInput) reader() io.Reader {
+	if g.r == nil {
+		return nil
+	}
+	return g
+}
+
+// Read reads from the caller's reader.
+func (g *guardedInput) Read(p []byte) (int, error) {
+	n, err := g.r.Read(p)
+	if err == nil || errors.Is(err, io.EOF) {
+		return n, err
+	}
+	g.mu.Lock()
+	g.err = err
+	g.mu.Unlock()
+	g.cancel()
+	<-g.over
+	return n, err
+}
+
+// failure gives the reader's error.
+func (g *guardedInput) failure() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.err
+}
+
+// release lets a failed Read return.
+func (g *guardedInput) release() { close(g.over) }

@@ -1,0 +1,277 @@
+// Package storetest is the suite that every session.Store must pass.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Run runs the suite. open must give a new, empty store for each call and clean it up by t.Cleanup.
+func Run(t *testing.T, open func(t *testing.T) session.Store) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, session.Store)
+	}{
+		{"RoundTrip", roundTrip},
+		{"InsertTwice", insertTwice},
+		{"OneLiveRecordPerKey", oneLivePerKey},
+		{"UpdateUnknown", updateUnknown},
+		{"Touch", touch},
+		{"List", list},
+		{"Delete", deleteRecord},
+		{"OddText", oddText},
+		{"Cancelled", cancelled},
+		{"ConcurrentInserts", concurrentInserts},
+		{"ConcurrentUse", concurrentUse},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, open(t))
+		})
+	}
+}
+
+// base is a time without more precision than stores must keep.
+func base() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 891_011_000, time.UTC) }
+
+// record makes a record that is different from others in every field.
+func record(n int) session.Record {
+	return session.Record{
+		ID: fmt.Sprintf("sbx_%026d", n), Key: session.WorkflowKey(fmt.Sprintf("run_%d", n), "default"),
+		EngineID: fmt.Sprintf("engine-%d", n), Hash: fmt.Sprintf("hash-%d", n), State: session.RecordReady,
+		Created: base().Add(time.Duration(n) * time.Second), LastUsed: base().Add(time.Duration(n) * time.Minute),
+		Expires: base().Add(time.Duration(n) * time.Hour), Retention: time.Duration(n) * time.Second,
+	}
+}
+
+func mustInsert(t *testing.T, s session.Store, recs ...session.Record) {
+	t.Helper()
+	for _, rec := range recs {
+		if err := s.Insert(t.Context(), rec); err != nil {
+			t.Fatalf("Insert(%s): %v", rec.ID, err)
+		}
+	}
+}
+
+func wantRecord(t *testing.T, s session.Store, want session.Record) {
+	t.Helper()
+	got, err := s.Get(t.Context(), want.ID)
+	if err != nil {
+		t.Fatalf("Get(%s): %v", want.ID, err)
+	}
+	if diff := cmp.Diff(want, got, sameInstant()); diff != "" {
+		t.Errorf("record (-want +got):\n%s", diff)
+	}
+}
+
+// sameInstant compares times as stores may keep them: by the microsecond, in any zone, zero as zero.
+func sameInstant() cmp.Option {
+	return cmp.Comparer(func(a, b time.Time) bool {
+		if a.IsZero() || b.IsZero() {
+			return a.IsZero() == b.IsZero()
+		}
+		return a.Truncate(time.Microsecond).Equal(b.Truncate(time.Microsecond))
+	})
+}
+
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func roundTrip(t *testing.T, s session.Store) {
+	full, empty := record(1), session.Record{ID: record(2).ID, Key: record(2).Key, State: session.RecordClosed}
+	mustInsert(t, s, full, empty)
+	wantRecord(t, s, full)
+	wantRecord(t, s, empty)
+	full.State, full.EngineID, full.Expires, full.Retention = session.RecordLost, "other", time.Time{}, 0
+	if err := s.Update(t.Context(), full); err != nil {
+		t.Fatalf("Update: %v", err)
+	}
+	wantRecord(t, s, full)
+	wantRecord(t, s, empty)
+	_, err := s.Get(t.Context(), record(3).ID)
+	wantError(t, "Get of an unknown id", err, backend.ErrNotFound)
+}
+
+func insertTwice(t *testing.T, s session.Store) {
+	rec := record(1)
+	mustInsert(t, s, rec)
+	again := record(2)
+	again.ID = rec.ID
+	wantError(t, "Insert of a known id", s.Insert(t.Context(), again), backend.ErrExists)
+	wantRecord(t, s, rec)
+}
+
+func oneLivePerKey(t *testing.T, s session.Store) {
+	first, second := record(1), record(2)
+	second.Key = first.Key
+	first.State = session.RecordCreating
+	mustInsert(t, s, first)
+	wantError(t, "second live record of a key", s.Insert(t.Context(), second), backend.ErrExists)
+	_, err := s.Get(t.Context(), second.ID)
+	wantError(t, "Get of a refused record", err, backend.ErrNotFound)
+	for _, state := range []session.RecordState{session.RecordRemoving, session.RecordClosed, session.RecordLost} {
+		first.State = state
+		if err := s.Update(t.Context(), first); err != nil {
+			t.Fatalf("Update to %s: %v", state, err)
+		}
+		if err := s.Insert(t.Context(), second); err != nil {
+			t.Fatalf("Insert while the first is %s: %v", state, err)
+		}
+		first.State = session.RecordReady
+		wantError(t, "Update to a second live record", s.Update(t.Context(), first), backend.ErrExists)
+		if err := s.Delete(t.Context(), second.ID); err != nil {
+			t.Fatalf("Delete: %v", err)
+		}
+		if err := s.Update(t.Context(), first); err != nil {
+			t.Fatalf("Update after the other is gone: %v", err)
+		}
+	}
+	dead := record(3)
+	dead.Key, dead.State = first.Key, session.RecordClosed
+	mustInsert(t, s, dead) // any number of dead records may share a key
+}
+
+func updateUnknown(t *testing.T, s session.Store) {
+	wantError(t, "Update of an unknown id", s.Update(t.Context(), record(1)), backend.ErrNotFound)
+}
+
+func touch(t *testing.T, s session.Store) {
+	rec, dead := record(1), record(2)
+	dead.State = session.RecordClosed
+	mustInsert(t, s, rec, dead)
+	rec.LastUsed, rec.Expires = base().Add(48*time.Hour), time.Time{}
+	if err := s.Touch(t.Context(), rec.ID, rec.LastUsed, rec.Expires); err != nil {
+		t.Fatalf("Touch: %v", err)
+	}
+	wantRecord(t, s, rec)
+	wantError(t, "Touch of a closed record", s.Touch(t.Context(), dead.ID, rec.LastUsed, rec.Expires), backend.ErrNotFound)
+	wantRecord(t, s, dead)
+	wantError(t, "Touch of an unknown id", s.Touch(t.Context(), record(3).ID, rec.LastUsed, rec.Expires), backend.ErrNotFound)
+}
+
+func list(t *testing.T, s session.Store) {
+	recs := []session.Record{record(3), record(1), record(2), record(4)}
+	recs[0].State, recs[3].State = session.RecordClosed, session.RecordLost
+	recs[3].Created = recs[0].Created // then the id decides
+	mustInsert(t, s, recs...)
+	for _, test := range []struct {
+		states []session.RecordState
+		want   []session.Record
+	}{
+		{nil, []session.Record{recs[1], recs[2], recs[0], recs[3]}},
+		{[]session.RecordState{session.RecordReady}, []session.Record{recs[1], recs[2]}},
+		{[]session.RecordState{session.RecordLost, session.RecordClosed}, []session.Record{recs[0], recs[3]}},
+		{[]session.RecordState{session.RecordRemoving}, nil},
+	} {
+		got, err := s.List(t.Context(), test.states...)
+		if err != nil {
+			t.Fatalf("List(%v): %v", test.states, err)
+		}
+		if diff := cmp.Diff(test.want, got, sameInstant()); diff != "" {
+			t.Errorf("List(%v) (-want +got):\n%s", test.states, diff)
+		}
+	}
+}
+
+func deleteRecord(t *testing.T, s session.Store) {
+	rec := record(1)
+	mustInsert(t, s, rec)
+	for range 2 {
+		if err := s.Delete(t.Context(), rec.ID); err != nil {
+			t.Fatalf("Delete: %v", err)
+		}
+	}
+	_, err := s.Get(t.Context(), rec.ID)
+	wantError(t, "Get of a deleted record", err, backend.ErrNotFound)
+	mustInsert(t, s, rec) // neither the id nor the key is held any more
+}
+
+func oddText(t *testing.T, s session.Store) {
+	rec := record(1)
+	rec.EngineID, rec.Hash = "quote ' and \" and ; -- %s", "line\nbreak \u00fc"
+	mustInsert(t, s, rec)
+	wantRecord(t, s, rec)
+}
+
+func cancelled(t *testing.T, s session.Store) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	wantError(t, "Insert", s.Insert(ctx, record(1)), context.Canceled)
+	_, err := s.Get(t.Context(), record(1).ID)
+	wantError(t, "Get after a cancelled Insert", err, backend.ErrNotFound)
+	_, err = s.Get(ctx, record(1).ID)
+	wantError(t, "Get", err, context.Canceled)
+	_, err = s.List(ctx)
+	wantError(t, "List", err, context.Canceled)
+	wantError(t, "Update", s.Update(ctx, record(1)), context.Canceled)
+	wantError(t, "Touch", s.Touch(ctx, record(1).ID, base(), base()), context.Canceled)
+	wantError(t, "Delete", s.Delete(ctx, record(1).ID), context.Canceled)
+}
+
+// concurrentInserts: of many that claim one key, one wins.
+func concurrentInserts(t *testing.T, s session.Store) {
+	const rivals = 16
+	errs := make([]error, rivals)
+	var wg sync.WaitGroup
+	for i := range rivals {
+		wg.Go(func() {
+			rec := record(i)
+			rec.Key, rec.State = record(0).Key, session.RecordCreating
+			errs[i] = s.Insert(t.Context(), rec)
+		})
+	}
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else if !errors.Is(err, backend.ErrExists) {
+			t.Errorf("Insert: %v, want %v", err, backend.ErrExists)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d inserts of one key succeeded, want 1", won)
+	}
+}
+
+func concurrentUse(t *testing.T, s session.Store) {
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			rec := record(i)
+			for range 20 {
+				if err := errors.Join(
+					s.Insert(t.Context(), rec),
+					s.Touch(t.Context(), rec.ID, base(), base()),
+					s.Update(t.Context(), rec),
+				); err != nil {
+					t.Error(err)
+				}
+				if _, err := s.List(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if err := s.Delete(t.Context(), rec.ID); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	left, err := s.List(t.Context())
+	if err != nil || len(left) != 0 {
+		t.Errorf("%d records left, %v", len(left), err)
+	}
+}
