@@ -1,0 +1,177 @@
+package netguard
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names of what is set up in the namespace.
+const (
+	tableName = "workcell"
+	chainName = "output"
+)
+
+// The kernel's numbers that package unix does not carry.
+const (
+	verdictAccept = 1
+	hookLocalOut  = 3
+)
+
+// order is the byte order of netlink headers and of what the kernel compares in its own.
+var order = binary.NativeEndian
+
+// message is one message of a transaction.
+type message struct {
+	kind  uint16
+	flags uint16
+	attrs []byte
+}
+
+// ruleset gives the transaction that replaces the table. The first rule that matches decides:
+// loopback, resolvers, Allow, then Deny and closed, then all of IPv6; the rest may go out.
+func ruleset(r Rules, closed []netip.Prefix) []message {
+	table := str(unix.NFTA_TABLE_NAME, tableName)
+	msgs := []message{
+		{kind: unix.NFT_MSG_NEWTABLE, flags: unix.NLM_F_CREATE, attrs: table}, // so that there is one to delete
+		{kind: unix.NFT_MSG_DELTABLE, attrs: table},
+		{kind: unix.NFT_MSG_NEWTABLE, flags: unix.NLM_F_CREATE, attrs: table},
+		{kind: unix.NFT_MSG_NEWCHAIN, flags: unix.NLM_F_CREATE, attrs: join(
+			str(unix.NFTA_CHAIN_TABLE, tableName), str(unix.NFTA_CHAIN_NAME, chainName), str(unix.NFTA_CHAIN_TYPE, "filter"),
+			num(unix.NFTA_CHAIN_POLICY, verdictAccept),
+			nest(unix.NFTA_CHAIN_HOOK, num(unix.NFTA_HOOK_HOOKNUM, hookLocalOut), num(unix.NFTA_HOOK_PRIORITY, 0)),
+		)},
+		rule(loopback(), accept()),
+	}
+	for _, a := range r.Resolvers {
+		if !a.Is4() {
+			continue
+		}
+		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+			msgs = append(msgs, rule(to(netip.PrefixFrom(a, 32)), port(proto, 53), accept()))
+		}
+	}
+	for _, p := range r.Allow {
+		if p.Addr().Is4() {
+			msgs = append(msgs, rule(to(p), accept()))
+		}
+	}
+	for _, p := range append(closed, r.Deny...) {
+		if p.Addr().Is4() {
+			msgs = append(msgs, rule(to(p), reject()))
+		}
+	}
+	return append(msgs, rule(family(unix.NFPROTO_IPV6), reject()))
+}
+
+func rule(exprs ...[]byte) message {
+	return message{kind: unix.NFT_MSG_NEWRULE, flags: unix.NLM_F_CREATE | unix.NLM_F_APPEND, attrs: join(
+		str(unix.NFTA_RULE_TABLE, tableName), str(unix.NFTA_RULE_CHAIN, chainName), nest(unix.NFTA_RULE_EXPRESSIONS, exprs...),
+	)}
+}
+
+// loopback matches what goes to this namespace itself; its interface is the first one.
+func loopback() []byte {
+	return join(meta(unix.NFT_META_OIF), equals(order.AppendUint32(nil, 1)))
+}
+
+func family(f byte) []byte { return join(meta(unix.NFT_META_NFPROTO), equals([]byte{f})) }
+
+// to matches an IPv4 destination.
+func to(p netip.Prefix) []byte {
+	p = p.Masked()
+	a := p.Addr().As4()
+	match := join(family(unix.NFPROTO_IPV4), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4))
+	if p.Bits() < 32 {
+		mask := binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-p.Bits()))
+		match = join(match, expr("bitwise",
+			num(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1), num(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1), num(unix.NFTA_BITWISE_LEN, 4),
+			value(unix.NFTA_BITWISE_MASK, mask), value(unix.NFTA_BITWISE_XOR, make([]byte, 4))))
+	}
+	return join(match, equals(a[:]))
+}
+
+// port matches a transport protocol's destination port.
+func port(proto byte, number uint16) []byte {
+	return join(meta(unix.NFT_META_L4PROTO), equals([]byte{proto}),
+		payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), equals(binary.BigEndian.AppendUint16(nil, number)))
+}
+
+func accept() []byte {
+	return expr("immediate", num(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT),
+		nest(unix.NFTA_IMMEDIATE_DATA, nest(unix.NFTA_DATA_VERDICT, num(unix.NFTA_VERDICT_CODE, verdictAccept))))
+}
+
+// reject answers "administratively prohibited", so that a connection fails at once instead of timing out.
+func reject() []byte {
+	return expr("reject", num(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_ICMPX_UNREACH),
+		attr(unix.NFTA_REJECT_ICMP_CODE, []byte{unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}))
+}
+
+func meta(key uint32) []byte {
+	return expr("meta", num(unix.NFTA_META_DREG, unix.NFT_REG_1), num(unix.NFTA_META_KEY, key))
+}
+
+func payload(base, offset, size uint32) []byte {
+	return expr("payload", num(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1), num(unix.NFTA_PAYLOAD_BASE, base),
+		num(unix.NFTA_PAYLOAD_OFFSET, offset), num(unix.NFTA_PAYLOAD_LEN, size))
+}
+
+func equals(data []byte) []byte {
+	return expr("cmp", num(unix.NFTA_CMP_SREG, unix.NFT_REG_1), num(unix.NFTA_CMP_OP, unix.NFT_CMP_EQ), value(unix.NFTA_CMP_DATA, data))
+}
+
+func expr(name string, attrs ...[]byte) []byte {
+	return nest(unix.NFTA_LIST_ELEM, str(unix.NFTA_EXPR_NAME, name), nest(unix.NFTA_EXPR_DATA, attrs...))
+}
+
+func value(kind uint16, data []byte) []byte { return nest(kind, attr(unix.NFTA_DATA_VALUE, data)) }
+
+func num(kind uint16, v uint32) []byte { return attr(kind, binary.BigEndian.AppendUint32(nil, v)) }
+
+func str(kind uint16, s string) []byte { return attr(kind, append([]byte(s), 0)) }
+
+func nest(kind uint16, attrs ...[]byte) []byte { return attr(kind|unix.NLA_F_NESTED, join(attrs...)) }
+
+func join(parts ...[]byte) []byte {
+	var b []byte
+	for _, p := range parts {
+		b = append(b, p...)
+	}
+	return b
+}
+
+func attr(kind uint16, data []byte) []byte {
+	b := order.AppendUint16(nil, uint16(unix.SizeofNlAttr+len(data)))
+	b = order.AppendUint16(b, kind)
+	return pad(append(b, data...))
+}
+
+func pad(b []byte) []byte {
+	for len(b)%unix.NLMSG_ALIGNTO != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+// encodeBatch frames a transaction and gives the number of its last message that is answered.
+func encodeBatch(msgs []message) (batch []byte, last uint32) {
+	batch = frame(nil, unix.NFNL_MSG_BATCH_BEGIN, 0, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, nil)
+	for _, m := range msgs {
+		last++
+		batch = frame(batch, unix.NFNL_SUBSYS_NFTABLES<<8|m.kind, unix.NLM_F_ACK|m.flags, last, unix.NFPROTO_INET, 0, m.attrs)
+	}
+	return frame(batch, unix.NFNL_MSG_BATCH_END, 0, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, nil), last
+}
+
+func frame(b []byte, kind, flags uint16, seq uint32, family byte, resource uint16, attrs []byte) []byte {
+	b = order.AppendUint32(b, uint32(unix.NLMSG_HDRLEN+4+len(attrs)))
+	b = order.AppendUint16(b, kind)
+	b = order.AppendUint16(b, unix.NLM_F_REQUEST|flags)
+	b = order.AppendUint32(b, seq)
+	b = order.AppendUint32(b, 0)
+	b = append(b, family, 0) // the second is the version
+	b = binary.BigEndian.AppendUint16(b, resource)
+	return append(b, attrs...)
+}
