@@ -72,7 +72,7 @@ func (e *Env) Condition(src string) (*Program, error) {
 		return nil, err
 	}
 	if k := p.Kind(); k != KindAny && k != KindBool {
-		return nil, &Error{Msg: fmt.Sprintf("the condition must be true or false, this is %s", article(k))}
+		return nil, &Error{Msg: fmt.Sprintf("the condition must be true or false, this is %s", k)}
 	}
 	return p, nil
 }
@@ -93,7 +93,7 @@ func (e *Env) issue(src string, issues *cel.Issues) error {
 	if head, _, cut := strings.Cut(msg, " expecting {"); cut {
 		msg = head
 	}
-	msg = strings.ReplaceAll(msg, "'<EOF>'", "end of expression")
+	msg = strings.NewReplacer("'<EOF>'", "end of expression", "mismatched input", "unexpected").Replace(msg)
 	if _, rest, ok := strings.Cut(msg, "undeclared reference to '"); ok && len(e.vars) > 0 {
 		name, suggestion, _ := strings.Cut(rest, "'")
 		if suggestion == "" {
@@ -240,7 +240,8 @@ func oneLine(s string) string {
 	return s
 }
 
-func article(k Kind) string {
+// String names the kind for messages: "an int", "a list", "null".
+func (k Kind) String() string {
 	switch k {
 	case KindInt:
 		return "an int"

@@ -1,0 +1,65 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// run lets the agent work and keeps its answer.
+func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
+	if ex.run.agents == nil {
+		return result{}, &Error{Code: CodeAgent, Message: "no agents can be run here"}
+	}
+	input := ex.run.input // without an input of its own an agent gets the run's
+	if b.input != nil {
+		v, err := b.input.Eval(ctx, ex.scope.variables())
+		if err != nil {
+			return result{}, exprError(b.input, err)
+		}
+		input, _ = v.(map[string]any)
+	} else {
+		input, _ = expr.Clone(input).(map[string]any)
+	}
+	ctx = session.WithSessionName(ctx, ex.session)
+	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (AgentOutput, error) {
+		return ex.run.agents.RunAgent(ctx, b.agent, input)
+	})
+	if err != nil {
+		return result{}, agentError(b.agent, err)
+	}
+	return result{output: answer(out), has: true, last: true}, nil
+}
+
+func agentError(name string, err error) error {
+	var own *Error
+	if errors.As(err, &own) {
+		return own
+	}
+	e := asError(err, CodeAgent)
+	return &Error{Code: e.Code, Message: fmt.Sprintf("agent %s: %s", name, e.Message), Err: err}
+}
+
+// answer is what later steps read: the parsed object of an agent that has an output schema or answers with a JSON
+// object, also one in a code fence, else the text.
+func answer(out AgentOutput) any {
+	if out.Output != nil {
+		return out.Output
+	}
+	text := strings.TrimSpace(out.Text)
+	if rest, ok := strings.CutPrefix(text, "```"); ok {
+		if body, ok := strings.CutSuffix(rest, "```"); ok {
+			text = strings.TrimSpace(strings.TrimPrefix(body, "json"))
+		}
+	}
+	if strings.HasPrefix(text, "{") {
+		if v, err := expr.DecodeJSON([]byte(text)); err == nil {
+			return v
+		}
+	}
+	return out.Text
+}

@@ -1,0 +1,77 @@
+package workflow
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/workcell-dev/workcell/internal/expr"
+)
+
+func (b *setBody) run(ctx context.Context, ex *execution) (result, error) {
+	values := make(map[string]any, len(b.vars))
+	for _, a := range b.vars {
+		v, err := a.value.Eval(ctx, ex.scope.variables())
+		if err != nil {
+			return result{}, exprError(a.value, err)
+		}
+		values[a.name] = v
+	}
+	return result{output: values, has: true, vars: values}, nil
+}
+
+func (b *failBody) run(ctx context.Context, ex *execution) (result, error) {
+	msg, err := b.message.EvalString(ctx, ex.scope.variables())
+	if err != nil {
+		return result{}, exprError(b.message, err)
+	}
+	return result{}, &Error{Code: CodeFailed, Message: msg}
+}
+
+func (b *endBody) run(ctx context.Context, ex *execution) (result, error) {
+	if b.output == nil {
+		return result{end: true}, nil
+	}
+	v, err := b.output.Eval(ctx, ex.scope.variables())
+	if err != nil {
+		return result{}, exprError(b.output, err)
+	}
+	return result{output: v, has: true, last: true, end: true}, nil
+}
+
+// run compares the expression's value as text to the conditions, or takes the first case that holds.
+func (b *switchBody) run(ctx context.Context, ex *execution) (result, error) {
+	vars := ex.scope.variables()
+	value := ""
+	res := result{}
+	if b.expression != nil {
+		v, err := b.expression.Eval(ctx, vars)
+		if err != nil {
+			return result{}, exprError(b.expression, err)
+		}
+		value = expr.Text(v)
+		res.output, res.has = v, true
+	}
+	for i := range b.cases {
+		c := &b.cases[i]
+		matches := c.when == nil && c.text == value
+		if c.when != nil {
+			var err error
+			if matches, err = c.when.EvalBool(ctx, vars); err != nil {
+				return result{}, exprError(c.when, err)
+			}
+		}
+		if matches {
+			res.next = &c.to
+			return res, nil
+		}
+	}
+	if b.fallback.kind == targetStep {
+		res.next = &b.fallback
+		return res, nil
+	}
+	msg := "no case holds and there is no default"
+	if b.expression != nil {
+		msg = fmt.Sprintf("no transition for %q and no default", clip(value))
+	}
+	return res, &Error{Code: CodeNoMatch, Message: msg}
+}

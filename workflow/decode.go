@@ -1,0 +1,335 @@
+package workflow
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/nearest"
+)
+
+// loader turns one file into a Workflow and collects what is wrong with it.
+type loader struct {
+	*source
+	errs  frontmatter.Errors
+	nodes int // scalars and collections turned into values so far, aliases followed
+	known func(agent string) error
+
+	steps   []*step           // all steps, in order of the file
+	byID    map[string]*step  // the first step of each id
+	varsAt  map[string]string // names of variables that anything assigns
+	inputOf *schema
+}
+
+func (l *loader) fail(n *yaml.Node, hint, format string, args ...any) {
+	l.failAt(n.Line, n.Column, hint, format, args...)
+}
+
+func (l *loader) failAt(line, column int, hint, format string, args ...any) {
+	switch {
+	case len(l.errs) < maxProblems:
+		l.errs = append(l.errs, &frontmatter.Error{File: l.file, Line: line, Column: column, Message: fmt.Sprintf(format, args...), Hint: hint})
+	case len(l.errs) == maxProblems:
+		l.errs = append(l.errs, &frontmatter.Error{File: l.file, Message: "more problems; these come first"})
+	}
+}
+
+// hyphenated matches what reads as a subtraction and was meant as a step's id.
+var hyphenated = regexp.MustCompile(`steps\.([A-Za-z_]\w*(?:-\w+)+)`)
+
+// failExpr reports an error of package expr in the scalar n, at the place inside it that the error names.
+func (l *loader) failExpr(n *yaml.Node, offset int, err error) {
+	var e *expr.Error
+	if !errors.As(err, &e) {
+		l.fail(n, "", "%v", err)
+		return
+	}
+	hint := ""
+	if m := hyphenated.FindStringSubmatch(n.Value); m != nil {
+		hint = fmt.Sprintf(`an id with hyphens is written steps["%s"]`, m[1])
+	}
+	line, column := l.place(n, offset+e.Offset)
+	l.failAt(line, column, hint, "%s", e.Msg)
+}
+
+// object is a mapping whose keys are known to be legal.
+type object struct {
+	*loader
+	node *yaml.Node
+	what string // "the workflow", "step fix", for messages
+	at   map[string]*yaml.Node
+}
+
+// object checks that n is a mapping without unknown keys; the second result is false when it is no mapping.
+func (l *loader) object(n *yaml.Node, what string, known ...string) (*object, bool) {
+	o := &object{loader: l, node: n, what: what, at: map[string]*yaml.Node{}}
+	if n.Kind != yaml.MappingNode {
+		l.fail(n, "", "%s must be a mapping, it is %s", what, kindOf(n))
+		return o, false
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], follow(n.Content[i+1])
+		if !slices.Contains(known, key.Value) {
+			l.fail(key, unknownHint(key.Value, known), "unknown key %q in %s", clip(key.Value), what)
+			continue
+		}
+		if isNull(value) {
+			l.fail(key, "give a value or remove the key", "%s of %s is empty", key.Value, what)
+			continue
+		}
+		o.at[key.Value] = value
+	}
+	return o, true
+}
+
+func unknownHint(word string, known []string) string {
+	if near, ok := nearest.Of(word, known); ok {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	return "known are " + strings.Join(known, ", ")
+}
+
+func (o *object) has(key string) bool { return o.at[key] != nil }
+
+// where gives the node of a key's value, or of the whole object when there is none.
+func (o *object) where(key string) *yaml.Node {
+	if n := o.at[key]; n != nil {
+		return n
+	}
+	return o.node
+}
+
+// require reports a missing key.
+func (o *object) require(key, hint string) bool {
+	if !o.has(key) {
+		o.fail(o.node, hint, "%s has no %s", o.what, key)
+	}
+	return o.has(key)
+}
+
+// text gives a key's text; "" when it is absent or no text.
+func (o *object) text(key string) string {
+	n := o.at[key]
+	if n == nil {
+		return ""
+	}
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
+		o.fail(n, quoteHint(n), "%s of %s must be text, it is %s", key, o.what, kindOf(n))
+		return ""
+	}
+	if n.Value == "" {
+		o.fail(n, "give a value or remove the key", "%s of %s is empty", key, o.what)
+	}
+	return n.Value
+}
+
+// word gives a key's text when it follows the rules for ids.
+func (o *object) word(key string) string {
+	n := o.at[key]
+	if n == nil {
+		return ""
+	}
+	s := o.text(key)
+	if s != "" && !isID(s) {
+		o.fail(n, "letters, digits, '_' and '-', at most 64, beginning with a letter or '_'", "%s %q of %s is not a valid name", key, clip(s), o.what)
+		return ""
+	}
+	return s
+}
+
+func (o *object) integer(key string, low, high int) int {
+	n := o.at[key]
+	if n == nil {
+		return 0
+	}
+	v, err := strconv.Atoi(n.Value)
+	switch {
+	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int":
+		o.fail(n, "", "%s of %s must be a whole number, it is %s", key, o.what, kindOf(n))
+		return 0
+	case err != nil || v < low || v > high:
+		o.fail(n, "", "%s of %s is %s, it must be between %d and %d", key, o.what, clip(n.Value), low, high)
+		return 0
+	}
+	return v
+}
+
+func (o *object) boolean(key string) bool {
+	n := o.at[key]
+	if n == nil {
+		return false
+	}
+	var v bool
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(&v) != nil {
+		o.fail(n, "", "%s of %s must be true or false, it is %s", key, o.what, kindOf(n))
+	}
+	return v
+}
+
+// duration reads "90s", "30m", "1h30m"; zero only when zero is allowed.
+func (o *object) duration(key string, low, high time.Duration) time.Duration {
+	n := o.at[key]
+	if n == nil {
+		return 0
+	}
+	d, err := time.ParseDuration(n.Value)
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		o.fail(n, `write it as "90s", "30m" or "1h30m"`, "%s of %s must be a duration, it is %s", key, o.what, kindOf(n))
+		return 0
+	case err != nil:
+		hint := `write it as "90s", "30m" or "1h30m"`
+		if _, err := strconv.ParseFloat(n.Value, 64); err == nil {
+			hint = fmt.Sprintf("add a unit, as in %ss", n.Value)
+		}
+		o.fail(n, hint, "%s of %s: %q is not a duration", key, o.what, clip(n.Value))
+		return 0
+	case d < low || d > high:
+		o.fail(n, "", "%s of %s is %s, it must be between %s and %s", key, o.what, d, low, high)
+		return 0
+	}
+	return d
+}
+
+// items gives the entries of a list.
+func (o *object) items(key string, most int) []*yaml.Node {
+	n := o.at[key]
+	if n == nil {
+		return nil
+	}
+	if n.Kind != yaml.SequenceNode {
+		o.fail(n, "", "%s of %s must be a list, it is %s", key, o.what, kindOf(n))
+		return nil
+	}
+	if len(n.Content) == 0 {
+		o.fail(n, "", "%s of %s is empty", key, o.what)
+	}
+	if len(n.Content) > most {
+		o.fail(n, "", "%s of %s has %d entries, at most %d are allowed", key, o.what, len(n.Content), most)
+		return nil
+	}
+	out := make([]*yaml.Node, len(n.Content))
+	for i, c := range n.Content {
+		out[i] = follow(c)
+	}
+	return out
+}
+
+// plain turns a node into plain data and reports what cannot be.
+func (l *loader) plain(n *yaml.Node, depth int) any {
+	n = follow(n)
+	l.nodes++
+	if l.nodes > maxYAMLNodes || depth > maxYAMLDepth {
+		return nil // reported by wellFormed
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		out := make(map[string]any, len(n.Content)/2)
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			out[n.Content[i].Value] = l.plain(n.Content[i+1], depth+1)
+		}
+		return out
+	case yaml.SequenceNode:
+		out := make([]any, len(n.Content))
+		for i, c := range n.Content {
+			out[i] = l.plain(c, depth+1)
+		}
+		return out
+	}
+	return l.scalar(n)
+}
+
+func (l *loader) scalar(n *yaml.Node) any {
+	switch n.ShortTag() {
+	case "!!null":
+		return nil
+	case "!!bool":
+		var v bool
+		if n.Decode(&v) == nil {
+			return v
+		}
+	case "!!int":
+		var v int64
+		if n.Decode(&v) == nil {
+			return v
+		}
+		l.fail(n, "write it as text", "the number %s is too large", clip(n.Value))
+	case "!!float":
+		var v float64
+		if n.Decode(&v) == nil {
+			if plain, err := expr.Normalize(v, 64); err == nil {
+				return plain
+			}
+		}
+		l.fail(n, "", "the number %s cannot be used", clip(n.Value))
+	}
+	return n.Value // text, and dates as they are written
+}
+
+func follow(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode && n.Alias != nil {
+		n = n.Alias
+	}
+	return n
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// kindOf names the type of n for people.
+func kindOf(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.AliasNode:
+		return "an alias"
+	}
+	switch n.ShortTag() {
+	case "!!null":
+		return "nothing"
+	case "!!bool":
+		return n.Value
+	case "!!int", "!!float":
+		return "the number " + clip(n.Value)
+	}
+	return "text"
+}
+
+// quoteHint helps where YAML took text for a number or a boolean.
+func quoteHint(n *yaml.Node) string {
+	if n.Kind == yaml.ScalarNode && !isNull(n) && len(n.Value) < 40 {
+		return fmt.Sprintf("put it in quotes: %q", n.Value)
+	}
+	return ""
+}
+
+func clip(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// isID tells whether s can name a workflow, a step or a branch. Genkit gives '/' and '.' in names a meaning.
+func isID(s string) bool {
+	if s == "" || len(s) > 64 {
+		return false
+	}
+	for i, c := range []byte(s) {
+		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !letter && (i == 0 || c != '-' && (c < '0' || c > '9')) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,186 @@
+package workflow
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/firebase/genkit/go/core"
+	"github.com/firebase/genkit/go/core/api"
+	"github.com/firebase/genkit/go/genkit"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Defaults of Options.
+const (
+	DefaultStopGrace    = 15 * time.Second
+	DefaultCloseTimeout = 2 * time.Minute
+)
+
+// AgentRunner runs the agents that workflows name.
+type AgentRunner interface {
+	// RunAgent runs an agent to its end. ctx carries the run (session.RunFromContext), what the run wants its sandboxes
+	// to be (session.BaseFromContext) and which of them the agent's default sandbox is (session.SessionNameFromContext).
+	// RunAgent must return soon after ctx ended; a call that does not is abandoned after Options.StopGrace. input
+	// belongs to the callee. It is called concurrently.
+	RunAgent(ctx context.Context, name string, input map[string]any) (AgentOutput, error)
+}
+
+// AgentOutput is what an agent answered.
+type AgentOutput struct {
+	Text string
+	// Output is the parsed answer of an agent that has an output schema; nil otherwise.
+	Output any
+}
+
+// SandboxDescriber is implemented by AgentRunners that know which sandbox an agent asks for. A step of type exec that
+// runs before any agent then makes the sandbox that the workflow's first agent wants to share.
+type SandboxDescriber interface {
+	// AgentSandbox gives what the agent asks for; false when it asks for none or for one of its own.
+	AgentSandbox(name string) (session.Request, bool)
+}
+
+// Options configure an Engine. The zero value of a field means what its comment says.
+type Options struct {
+	// Journal records runs. Nil is a MemoryJournal.
+	Journal Journal
+	// OnEvent is told of the progress of runs. It should return soon: the run waits for it. Nil is nobody.
+	OnEvent func(Event)
+	// TracerProvider makes spans. Nil is the global one.
+	TracerProvider trace.TracerProvider
+	// Logger takes what operators should know: panics with their stack, sandboxes left behind. Nil discards.
+	Logger *slog.Logger
+	// Workspace is a directory of the host that is copied into every sandbox of a run when it is made, in place of the
+	// one that the workflow names. Empty leaves it to the workflow.
+	Workspace string
+	// Retention is how long the sandboxes of a run outlive it, in place of what the workflow says. Zero leaves it to the
+	// workflow.
+	Retention time.Duration
+	// OnPull is told of the progress of images that are fetched for a run. May be nil.
+	OnPull func(backend.PullProgress)
+	// StopGrace is how long a step may take to return after it was cancelled. Zero is DefaultStopGrace.
+	StopGrace time.Duration
+	// CloseTimeout bounds the closing of a run's sandboxes. Zero is DefaultCloseTimeout.
+	CloseTimeout time.Duration
+}
+
+// Engine runs workflows. It is safe for concurrent use.
+type Engine struct {
+	manager *session.Manager
+	agents  AgentRunner
+	opts    Options
+}
+
+// NewEngine makes an engine. manager gives out the sandboxes of runs; without one, steps of type exec fail with
+// backend.ErrUnsupported. agents may be nil when no workflow has agents.
+func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Engine {
+	e := &Engine{manager: manager, agents: agents}
+	if opts != nil {
+		e.opts = *opts
+	}
+	if e.opts.Journal == nil {
+		e.opts.Journal = &MemoryJournal{}
+	}
+	if e.opts.TracerProvider == nil {
+		e.opts.TracerProvider = otel.GetTracerProvider()
+	}
+	if e.opts.Logger == nil {
+		e.opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if e.opts.StopGrace == 0 {
+		e.opts.StopGrace = DefaultStopGrace
+	}
+	if e.opts.CloseTimeout == 0 {
+		e.opts.CloseTimeout = DefaultCloseTimeout
+	}
+	return e
+}
+
+// Run runs a workflow to its end. The run's sandboxes are closed before Run returns, however it ended, unless the
+// workflow retains them.
+//
+// The result is nil only when the run never began: its input is invalid (ErrInvalidInput), its workspace cannot be copied
+// (backend.ErrInvalid, backend.ErrTooLarge) or it is nested in a run of the same workflow (ErrRecursion). Else it tells how the run ended, also beside an error, which then is an [*Error].
+func (e *Engine) Run(ctx context.Context, wf *Workflow, input map[string]any) (*Result, error) {
+	r, err := e.begin(ctx, wf, input)
+	if err != nil {
+		return nil, err
+	}
+	ctx, end := r.span(ctx)
+	defer end()
+	// The flow's own span and those of its steps are what Genkit's tools show a run by. The input was checked.
+	if _, err := e.flow(wf, nil).Run(context.WithValue(ctx, pendingKey{}, r), r.input, nil); r.result.Outcome == "" {
+		r.settle(ctx, nil, asError(err, CodeInternal))
+	}
+	if r.result.Error != nil {
+		return &r.result, r.result.Error
+	}
+	return &r.result, nil
+}
+
+// Register makes a workflow a Genkit flow with the workflow's id and input schema: it shows in the developer UI, and
+// running it there, or with genkit.ListFlows, is a Run whose events are streamed.
+func (e *Engine) Register(g *genkit.Genkit, wf *Workflow) error {
+	if genkit.LookupAction(g, api.NewKey(api.ActionTypeFlow, "", wf.ID)) != nil {
+		return fmt.Errorf("a flow named %s is registered already", wf.ID)
+	}
+	genkit.RegisterAction(g, e.flow(wf, wf.InputSchema()))
+	return nil
+}
+
+type (
+	pendingKey struct{} // holds the *run that a flow is to execute
+	chainKey   struct{} // holds the ids of the workflows that are being run, outermost first
+)
+
+type flowAction = core.Action[map[string]any, any, Event]
+
+// flow makes the Genkit action of a workflow. Called inside Run it executes the run that Run began; called by anybody
+// else it begins one.
+func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
+	opts := &core.ActionOptions{
+		Description: wf.Description, InputSchema: schema, OutputSchema: map[string]any{},
+		Metadata: map[string]any{"workflow": map[string]any{"id": wf.ID, "name": wf.Name, "file": wf.Path, "hash": wf.Hash}},
+	}
+	return core.NewStreamingActionOf(api.ActionTypeFlow, wf.ID, opts,
+		func(ctx context.Context, input map[string]any, stream core.StreamCallback[Event]) (any, error) {
+			ctx = core.WithFlowContext(ctx, wf.ID)
+			if r, ok := ctx.Value(pendingKey{}).(*run); ok && r.claim() {
+				return r.execute(ctx)
+			}
+			r, err := e.begin(ctx, wf, input)
+			if err != nil {
+				return nil, err
+			}
+			r.stream = stream
+			ctx, end := r.span(ctx)
+			defer end()
+			r.claim()
+			return r.execute(ctx)
+		})
+}
+
+// begin checks the input and makes the run.
+func (e *Engine) begin(ctx context.Context, wf *Workflow, input map[string]any) (*run, error) {
+	chain, _ := ctx.Value(chainKey{}).([]string)
+	if slices.Contains(chain, wf.ID) || len(chain) >= maxRunDepth {
+		way := strings.Join(append(slices.Clone(chain), wf.ID), " -> ")
+		return nil, &Error{Code: CodeRecursion, Message: "workflows run each other: " + way, Err: ErrRecursion}
+	}
+	checked, err := wf.input.check(input)
+	if err != nil {
+		return nil, &Error{Code: CodeInput, Message: "invalid input: " + err.Error(), Err: ErrInvalidInput}
+	}
+	base, err := e.base(ctx, wf)
+	if err != nil {
+		return nil, err
+	}
+	return newRun(e, wf, base, checked, append(slices.Clone(chain), wf.ID)), nil
+}

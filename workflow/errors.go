@@ -1,0 +1,146 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Sentinels for what ends a run besides a failed step. Test with errors.Is; a cancelled run also is context.Canceled,
+// one that ran out of time context.DeadlineExceeded.
+var (
+	// ErrInvalidInput: the run's input does not fit the workflow's schema.
+	ErrInvalidInput = errors.New("invalid input")
+	// ErrLimit: a run passed one of its caps: max_steps, items of a for_each, bytes it may remember.
+	ErrLimit = errors.New("limit exceeded")
+	// ErrRecursion: a workflow was started from inside a run of itself, or runs are nested too deep.
+	ErrRecursion = errors.New("workflow recursion")
+	// ErrJournal: the journal could not take an entry; nothing may happen that is not recorded.
+	ErrJournal = errors.New("journal failed")
+)
+
+// Code says why a step or a run failed. Errors of sandboxes keep their own class ("sandbox_lost", "image",
+// "unavailable", …).
+type Code string
+
+// Codes.
+const (
+	CodeAgent      Code = "agent_failed"
+	CodeExit       Code = "exit_code"
+	CodeKilled     Code = "killed"
+	CodeOOM        Code = "oom_killed"
+	CodeTimeout    Code = "timeout"
+	CodeCancelled  Code = "canceled"
+	CodeExpression Code = "expression"
+	CodeInput      Code = "invalid_input"
+	CodeOutput     Code = "invalid_output"
+	CodeTooLarge   Code = "too_large"
+	CodeNoMatch    Code = "no_match" // no case of a switch
+	CodeFailed     Code = "failed"   // a step of type fail
+	CodeBranches   Code = "branches" // branches or items failed
+	CodeMaxSteps   Code = "max_steps"
+	CodeMaxVisits  Code = "max_visits"
+	CodeLimit      Code = "limit"
+	CodePanic      Code = "panic"
+	CodeRecursion  Code = "recursion"
+	CodeJournal    Code = "journal"
+	CodeInternal   Code = "internal"
+)
+
+// Error says how a step or a run failed.
+type Error struct {
+	Step    string    `json:"step,omitempty"`  // empty when no step is to blame
+	Where   string    `json:"where,omitempty"` // "file:line:column" of the expression that failed
+	Code    Code      `json:"code"`
+	Message string    `json:"message"`
+	Failed  []Failure `json:"failed,omitempty"` // of parallel and for_each: the branches or items, at most 100
+	Err     error     `json:"-"`                // what callers may test
+	// final: no retry and no on_error may follow.
+	final bool
+}
+
+// Failure is the failure of one branch or item.
+type Failure struct {
+	Branch  string `json:"branch,omitempty"` // of parallel
+	Index   int    `json:"index,omitempty"`  // of for_each, from 0
+	Step    string `json:"step,omitempty"`
+	Code    Code   `json:"code"`
+	Message string `json:"message"`
+}
+
+// Error gives one line.
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Where != "" {
+		b.WriteString(e.Where + ": ")
+	}
+	if e.Step != "" {
+		b.WriteString("step " + e.Step + ": ")
+	}
+	b.WriteString(e.Message)
+	return b.String()
+}
+
+// Unwrap gives what callers may test.
+func (e *Error) Unwrap() error { return e.Err }
+
+// data is what expressions read as steps.<id>.error.
+func (e *Error) data() map[string]any {
+	out := map[string]any{"code": string(e.Code), "message": e.Message}
+	if len(e.Failed) > 0 {
+		list := make([]any, len(e.Failed))
+		for i, f := range e.Failed {
+			list[i] = map[string]any{"branch": f.Branch, "index": int64(f.Index), "step": f.Step, "code": string(f.Code), "message": f.Message}
+		}
+		out["failed"] = list
+	}
+	return out
+}
+
+// asError makes an Error of anything a step may fail with.
+func asError(err error, fallback Code) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	code := Code(telemetry.Class(err))
+	switch {
+	case errors.Is(err, context.Canceled):
+		code = CodeCancelled
+	case errors.Is(err, context.DeadlineExceeded):
+		code = CodeTimeout
+	case code == "internal":
+		code = fallback
+	}
+	return &Error{Code: code, Message: err.Error(), Err: err}
+}
+
+// located is anything that knows where its expressions stand in the file.
+type located interface {
+	where(path string, offset int) string
+}
+
+// exprError makes an Error of a failed evaluation.
+func exprError(at located, err error) error {
+	var e *expr.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	if errors.Is(e.Err, context.Canceled) {
+		return context.Canceled
+	}
+	out := &Error{Code: CodeExpression, Message: e.Msg, Where: at.where(e.Path, e.Offset)}
+	if errors.Is(e, expr.ErrLimit) {
+		out.Err = ErrLimit
+	}
+	return out
+}
+
+// panicError is what a recovered panic becomes. The stack goes to the log, not to the user.
+func panicError(value any) *Error {
+	return &Error{Code: CodePanic, Message: "panic: " + clip(strings.Join(strings.Fields(fmt.Sprint(value)), " "))}
+}

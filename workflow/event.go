@@ -1,0 +1,51 @@
+package workflow
+
+import "time"
+
+// EventKind is the kind of an Event.
+type EventKind string
+
+// Kinds of events.
+const (
+	EventRunStarted   EventKind = "run_started"
+	EventStepStarted  EventKind = "step_started"  // before each attempt
+	EventStepFinished EventKind = "step_finished" // after each attempt
+	EventStepSkipped  EventKind = "step_skipped"
+	EventStepRetry    EventKind = "step_retry" // the step is tried again after Delay
+	EventCleanup      EventKind = "cleanup"    // the run's sandboxes were closed; Error says what was left behind
+	EventRunFinished  EventKind = "run_finished"
+)
+
+// Event tells of a run's progress, for a person to read. Events of one run never overlap; those of different runs may.
+type Event struct {
+	Kind     EventKind     `json:"kind"`
+	Time     time.Time     `json:"time"`
+	RunID    string        `json:"run_id"`
+	Workflow string        `json:"workflow"`
+	Path     string        `json:"path,omitempty"` // the step with what it is part of
+	Step     string        `json:"step,omitempty"`
+	Type     Type          `json:"type,omitempty"`
+	Agent    string        `json:"agent,omitempty"` // of steps of type agent
+	Visit    int           `json:"visit,omitempty"`
+	Attempt  int           `json:"attempt,omitempty"`
+	Status   Status        `json:"status,omitempty"`
+	Outcome  Outcome       `json:"outcome,omitempty"`
+	Duration time.Duration `json:"duration,omitempty"` // of the attempt or the run
+	Delay    time.Duration `json:"delay,omitempty"`    // step_retry
+	Next     string        `json:"next,omitempty"`     // step_finished: the step that follows, when it is not the one in order
+	Error    *Error        `json:"error,omitempty"`
+}
+
+// Result is what a run came to.
+type Result struct {
+	RunID    string        `json:"run_id"`
+	Workflow string        `json:"workflow"`
+	Outcome  Outcome       `json:"outcome"`
+	Output   any           `json:"output"` // plain data; nil unless the run succeeded
+	Error    *Error        `json:"error,omitempty"`
+	Started  time.Time     `json:"started"`
+	Duration time.Duration `json:"duration"`
+	Steps    int           `json:"steps"` // attempts of steps that were made, nested ones included
+	// Cleanup is why sandboxes of the run may be left behind; nil when all were closed or are retained on purpose.
+	Cleanup error `json:"-"`
+}

@@ -1,0 +1,224 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Bounds of what is kept of a command's output, per stream. JSON cannot be cut, so a step that wants it keeps more.
+const (
+	execHead = 64 << 10
+	execTail = 192 << 10
+	jsonHead = 1 << 20
+	// execGrace is how much longer than its timeout a command's step may take: the sandbox ends the command when its
+	// time is up and reports what it wrote until then.
+	execGrace = 5 * time.Second
+	// maxEnvValue is the longest value the kernel takes in one variable, with some room for its name.
+	maxEnvValue = 128<<10 - 1024
+)
+
+// run runs the command in the step's sandbox.
+func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
+	started := time.Now()
+	req, err := b.request(ctx, ex)
+	if err != nil {
+		return result{}, err
+	}
+	s, err := guard(ctx, ex.run, ex.path, ex.open)
+	if err != nil {
+		return result{}, err
+	}
+	if ex.timeout > 0 {
+		left := ex.timeout - time.Since(started)
+		if left < session.MinExecTimeout { // finer than the sandbox counts
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, left, errStepTimeout)
+			defer cancel()
+		}
+		req.Timeout = max(left, session.MinExecTimeout)
+	}
+	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (session.ExecResult, error) { return s.Exec(ctx, req) })
+	if err != nil {
+		if errors.Is(context.Cause(ctx), errStepTimeout) {
+			err = &Error{Code: CodeTimeout, Message: fmt.Sprintf("took longer than %s", ex.timeout), Err: errStepTimeout}
+		}
+		return result{}, err
+	}
+	return b.judge(out)
+}
+
+// request evaluates the step's expressions.
+func (b *execBody) request(ctx context.Context, ex *execution) (session.ExecRequest, error) {
+	vars := ex.scope.variables()
+	req := session.ExecRequest{HeadBytes: execHead, TailBytes: execTail, Env: map[string]string{}}
+	if b.wantJSON {
+		req.HeadBytes = jsonHead
+	}
+	text := func(v *value) (string, error) {
+		if v == nil {
+			return "", nil
+		}
+		s, err := v.EvalString(ctx, vars)
+		return s, exprErrorOrNil(v, err)
+	}
+	for _, v := range b.argv {
+		arg, err := text(v)
+		if err != nil {
+			return req, err
+		}
+		req.Argv = append(req.Argv, arg)
+	}
+	assign := b.env
+	if b.command != nil {
+		req.Command = b.command.text
+		assign = append(slices.Clone(assign), b.command.vars...)
+	}
+	for _, a := range assign {
+		s, err := text(a.value)
+		if err != nil {
+			return req, err
+		}
+		if len(s) > maxEnvValue {
+			return req, &Error{Code: CodeTooLarge, Where: a.value.where("", 0), Message: fmt.Sprintf("a value of %d bytes is too large for a command line, pass it as stdin", len(s))}
+		}
+		req.Env[a.name] = s
+	}
+	var err error
+	if req.Dir, err = text(b.cwd); err != nil {
+		return req, err
+	}
+	stdin, err := text(b.stdin)
+	if err != nil {
+		return req, err
+	}
+	if len(stdin) > session.MaxStdinBytes {
+		return req, &Error{Code: CodeTooLarge, Where: b.stdin.where("", 0), Message: fmt.Sprintf("stdin has %d bytes, at most %d are allowed", len(stdin), session.MaxStdinBytes)}
+	}
+	req.Stdin = []byte(stdin)
+	return req, nil
+}
+
+func exprErrorOrNil(at located, err error) error {
+	if err == nil {
+		return nil
+	}
+	return exprError(at, err)
+}
+
+// open gives the step's sandbox: the one that is open under its name, else a new one.
+func (ex *execution) open(ctx context.Context) (*session.Session, error) {
+	r := ex.run
+	if r.manager == nil {
+		return nil, fmt.Errorf("%w: there are no sandboxes here", backend.ErrUnsupported)
+	}
+	key := r.scope().Key(ex.session)
+	// An agent may have opened it with wishes of its own: a command takes it as it is.
+	if s, err := r.manager.Get(key); err == nil {
+		return s, nil
+	}
+	s, _, err := r.manager.Open(ctx, key, ex.sandboxRequest())
+	if errors.Is(err, backend.ErrExists) { // an agent was faster
+		return r.manager.Get(key)
+	}
+	return s, err
+}
+
+// sandboxRequest says what a sandbox is to be that a command needs first: what the workflow says; without an image
+// there, what the first agent wants that shares the sandbox; else plain Debian.
+func (ex *execution) sandboxRequest() session.Request {
+	r := ex.run
+	req := r.base
+	if describer, ok := r.agents.(SandboxDescriber); ok && req.Image == "" {
+		for _, s := range r.wf.all {
+			b, ok := s.body.(*agentBody)
+			if !ok || s.isolated || s.sandbox != ex.step.sandbox {
+				continue
+			}
+			if wish, ok := describer.AgentSandbox(b.agent); ok {
+				req = wish.Over(req)
+				break
+			}
+		}
+	}
+	if req.Image == "" {
+		req.Image = defaultImage()
+	}
+	return req
+}
+
+// judge makes the step's output of what the command did, and decides whether it failed.
+func (b *execBody) judge(out session.ExecResult) (result, error) {
+	okCodes := b.okCodes
+	if okCodes == nil {
+		okCodes = []int{0}
+	}
+	ok := out.Status == session.ExecCompleted && out.Signal == "" && slices.Contains(okCodes, out.ExitCode)
+	data := map[string]any{
+		"ok": ok, "status": string(out.Status), "signal": out.Signal, "exit_code": nil,
+		"stdout": outputText(out.Stdout), "stderr": outputText(out.Stderr),
+		"truncated": out.Stdout.Omitted > 0 || out.Stderr.Omitted > 0, "duration_ms": out.Duration.Milliseconds(),
+	}
+	if out.Signal == "" && out.Status == session.ExecCompleted {
+		data["exit_code"] = int64(out.ExitCode)
+	}
+	parsed, jsonErr := jsonOf(out.Stdout)
+	if jsonErr == nil {
+		data["json"] = parsed
+	}
+	res := result{output: data, has: true, last: true}
+	if err := commandError(out, ok || b.allowFailure); err != nil {
+		return res, err
+	}
+	if b.wantJSON && jsonErr != nil {
+		return res, &Error{Code: CodeOutput, Message: "the output is not JSON: " + jsonErr.Error()}
+	}
+	return res, nil
+}
+
+// commandError says why a command counts as failed. allow_failure forgives exit codes and the command's own crashes,
+// not that it was ended from outside.
+func commandError(out session.ExecResult, forgiven bool) error {
+	switch {
+	case out.Status == session.ExecTimedOut:
+		return &Error{Code: CodeTimeout, Message: fmt.Sprintf("the command took longer than %s", out.Timeout)}
+	case out.Status == session.ExecOOMKilled:
+		return &Error{Code: CodeOOM, Message: "the command was killed for lack of memory"}
+	case out.Status == session.ExecKilled:
+		return &Error{Code: CodeKilled, Message: "the command was killed"}
+	case forgiven:
+		return nil
+	case out.Signal != "":
+		return &Error{Code: CodeExit, Message: "the command was ended by " + out.Signal}
+	}
+	return &Error{Code: CodeExit, Message: fmt.Sprintf("the command exited with code %d", out.ExitCode)}
+}
+
+func outputText(o session.Output) string {
+	if o.Omitted == 0 {
+		return string(o.Bytes())
+	}
+	return fmt.Sprintf("%s\n[… %d bytes omitted …]\n%s", o.Head, o.Omitted, o.Tail)
+}
+
+// jsonOf parses a stream that is one JSON object or list.
+func jsonOf(o session.Output) (any, error) {
+	if o.Omitted > 0 {
+		return nil, fmt.Errorf("it has %d bytes, of which %d were left out", o.Total, o.Omitted)
+	}
+	v, err := expr.DecodeJSON(o.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	switch v.(type) {
+	case map[string]any, []any:
+		return v, nil
+	}
+	return nil, errors.New("it is neither an object nor a list")
+}

@@ -1,0 +1,357 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/firebase/genkit/go/core"
+	"go.opentelemetry.io/otel/codes"
+
+	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// sequence runs steps until one ends the sequence or the last has run.
+func (r *run) sequence(ctx context.Context, sc *scope, seq *sequence) error {
+	for at := seq.start; at < len(seq.steps); {
+		if stop := r.stopped(ctx); stop != nil {
+			return stop
+		}
+		next, err := r.step(ctx, sc, seq.steps[at])
+		if err != nil {
+			return err
+		}
+		at = next
+	}
+	return nil
+}
+
+// execution is one visit of one step.
+type execution struct {
+	*step
+	run     *run
+	scope   *scope
+	path    string
+	visit   int
+	session string // the sandbox that "default" means in this step
+}
+
+// result is what a step gave.
+type result struct {
+	output any
+	has    bool           // there is an output
+	last   bool           // the output may become that of the sequence
+	vars   map[string]any // variables to set
+	next   *target        // of a switch
+	end    bool           // the sequence ends here
+}
+
+// step runs one step with its retries and says which step of the sequence follows.
+func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
+	sc.visits[s.id]++
+	ex := &execution{step: s, run: r, scope: sc, path: sc.path + s.id, visit: sc.visits[s.id], session: sc.session}
+	switch {
+	case s.isolated:
+		ex.session = isolatedName(s.id, sc.path, ex.visit)
+	case s.sandbox != "":
+		ex.session = s.sandbox
+	}
+	skip, err := ex.skipped(ctx)
+	if err != nil {
+		return ex.finish(ctx, 0, time.Time{}, result{}, err)
+	}
+	if skip {
+		return ex.skip(ctx)
+	}
+	if s.isolated {
+		defer ex.closeIsolated(ctx, ex.session)
+	}
+	for attempt := 1; ; attempt++ {
+		started := time.Now()
+		res, err := ex.attempt(ctx, attempt)
+		if err == nil || !ex.retries(ctx, err, attempt) {
+			return ex.finish(ctx, attempt, started, res, err)
+		}
+		if err := ex.failedAttempt(ctx, attempt, started, res, err); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// skipped evaluates the step's `if`, and its max_visits.
+func (ex *execution) skipped(ctx context.Context) (bool, error) {
+	if ex.cond != nil {
+		ok, err := ex.cond.EvalBool(ctx, ex.scope.variables())
+		if err != nil || !ok {
+			return true, exprError(ex.cond, err)
+		}
+	}
+	if ex.maxVisits > 0 && ex.visit > ex.maxVisits {
+		return false, &Error{Code: CodeMaxVisits, Message: fmt.Sprintf("reached more than %d times (max_visits)", ex.maxVisits), Err: ErrLimit}
+	}
+	return false, nil
+}
+
+func (ex *execution) skip(ctx context.Context) (int, error) {
+	ex.visit--
+	ex.scope.visits[ex.id]-- // a visit is a time the step really ran
+	ex.scope.update(ex.id, map[string]any{"status": string(StatusSkipped)})
+	next := ex.index + 1
+	err := ex.run.record(ctx, ex.entry(Entry{Kind: EntryStepFinished, Status: StatusSkipped, Next: ex.nameOf(next)}))
+	ex.run.emit(ctx, ex.event(Event{Kind: EventStepSkipped, Status: StatusSkipped}))
+	return next, err
+}
+
+// attempt makes one attempt: it counts against max_steps, is recorded before it begins, and has a span of its own.
+func (ex *execution) attempt(ctx context.Context, attempt int) (res result, err error) {
+	r := ex.run
+	if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
+		r.steps.Add(-1)
+		return res, &Error{Code: CodeMaxSteps, Message: fmt.Sprintf("the run has made %d steps, its max_steps", r.wf.MaxSteps), Err: ErrLimit, final: true}
+	}
+	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
+	if err := r.record(ctx, ex.entry(Entry{Kind: EntryStepStarted, Attempt: attempt, Status: StatusRunning})); err != nil {
+		return res, err
+	}
+	r.emit(ctx, ex.event(Event{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning}))
+	spanCtx, span := telemetry.StartWith(ctx, r.opts.TracerProvider, telemetry.SpanWorkflowStep,
+		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID), telemetry.KeyStepID.String(ex.id),
+		telemetry.Text(telemetry.KeyStepPath, ex.path), telemetry.KeyStepType.String(string(ex.typ)),
+		telemetry.KeyVisit.Int(ex.visit), telemetry.KeyAttempt.Int(attempt))
+	defer func() {
+		outcome := string(StatusSucceeded)
+		if err != nil {
+			code := string(asError(err, CodeInternal).Code)
+			span.SetStatus(codes.Error, code)
+			span.SetAttributes(telemetry.KeyErrorClass.String(code))
+			outcome = string(StatusFailed)
+		}
+		span.SetAttributes(telemetry.KeyOutcome.String(outcome))
+		span.End()
+	}()
+	return ex.perform(spanCtx)
+}
+
+// perform runs the step's body under the step's timeout, inside a step of the Genkit flow.
+func (ex *execution) perform(ctx context.Context) (res result, err error) {
+	limited := ctx
+	if ex.timeout > 0 {
+		limit := ex.timeout
+		if ex.typ == TypeExec { // keeps to the timeout itself
+			limit += execGrace
+		}
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeoutCause(ctx, limit, errStepTimeout)
+		defer cancel()
+	}
+	// What Genkit records of a step is only how it ended: outputs of commands and agents may hold anything.
+	_, err = core.RunWithContext(limited, ex.id, func(ctx context.Context) (string, error) {
+		var err error
+		res, err = ex.runBody(ctx)
+		return string(StatusSucceeded), err
+	})
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		e := &Error{Code: CodeTimeout, Message: fmt.Sprintf("took longer than %s", ex.timeout), Err: errStepTimeout}
+		var inside *Error
+		if errors.As(err, &inside) {
+			e.Failed = inside.Failed
+		}
+		return res, e
+	}
+	return res, err
+}
+
+// runBody runs what is particular to the step's type. A panic is the step's failure.
+func (ex *execution) runBody(ctx context.Context) (res result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			ex.run.logPanic(ex.path, p)
+			res, err = result{}, panicError(p)
+		}
+	}()
+	if res, err = ex.body.run(ctx, ex); res.has {
+		plain, sizeErr := expr.Normalize(res.output, MaxOutputBytes)
+		if sizeErr != nil {
+			return result{}, &Error{Code: CodeTooLarge, Message: "the output cannot be kept: " + sizeErr.Error(), Err: ErrLimit}
+		}
+		res.output = plain
+	}
+	return res, err
+}
+
+func (r *run) logPanic(path string, p any) {
+	r.opts.Logger.Error("panic in a workflow step", "run", r.result.RunID, "step", path, "panic", p, "stack", string(debug.Stack()))
+}
+
+// retries tells whether a failed attempt is followed by another. What would fail again in the same way is not tried.
+func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
+	e := asError(err, fallbackCode(ex.typ))
+	if e.final || attempt >= ex.retry.attempts || ctx.Err() != nil {
+		return false
+	}
+	switch e.Code {
+	case CodeExpression, CodeNoMatch, CodeFailed, CodeTooLarge:
+		return false
+	}
+	return true
+}
+
+// failedAttempt records a failure that is followed by another attempt, and waits for its time.
+func (ex *execution) failedAttempt(ctx context.Context, attempt int, started time.Time, res result, err error) error {
+	e := ex.failure(err)
+	if err := ex.keep(StatusFailed, res, e); err != nil {
+		return err
+	}
+	entry := ex.entry(Entry{Kind: EntryStepFinished, Attempt: attempt, Status: StatusFailed, Error: e, Retry: true})
+	if res.has {
+		entry.Output = res.output
+	}
+	if err := ex.run.record(ctx, entry); err != nil {
+		return err
+	}
+	delay := ex.retry.wait(attempt)
+	ex.run.emit(ctx, ex.event(Event{Kind: EventStepFinished, Attempt: attempt, Status: StatusFailed, Duration: time.Since(started), Error: e}))
+	ex.run.emit(ctx, ex.event(Event{Kind: EventStepRetry, Attempt: attempt + 1, Delay: delay}))
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ex.run.stopped(ctx)
+	}
+}
+
+// finish records how the step ended and finds the step that follows.
+func (ex *execution) finish(ctx context.Context, attempt int, started time.Time, res result, err error) (int, error) {
+	status, next := StatusSucceeded, ex.following(res)
+	var failure *Error
+	if err != nil {
+		if stop := ex.run.stopped(ctx); stop != nil {
+			err = stop // whatever the step says, it was not its own doing
+		}
+		failure = ex.failure(err)
+		status = StatusFailed
+		handled := !failure.final && ctx.Err() == nil && ex.onError.kind != targetNone
+		switch {
+		case !handled:
+			next = len(ex.seq.steps)
+		case ex.onError.kind == targetStep:
+			next = ex.seq.index[ex.onError.id]
+		}
+		if handled {
+			err = nil
+		} else {
+			err = failure
+		}
+	}
+	if kept := ex.keep(status, res, failure); kept != nil {
+		return 0, kept
+	}
+	entry := ex.entry(Entry{Kind: EntryStepFinished, Attempt: attempt, Status: status, Error: failure, Vars: res.vars, Next: ex.nameOf(next)})
+	ev := ex.event(Event{Kind: EventStepFinished, Attempt: attempt, Status: status, Error: failure})
+	if res.has {
+		entry.Output = res.output
+	}
+	if !started.IsZero() {
+		ev.Duration = time.Since(started)
+	}
+	if next != ex.index+1 {
+		ev.Next = ex.nameOf(next)
+	}
+	if recorded := ex.run.record(ctx, entry); recorded != nil {
+		return 0, recorded
+	}
+	ex.run.emit(ctx, ev)
+	return next, err
+}
+
+// keep makes the step's outcome visible to expressions.
+func (ex *execution) keep(status Status, res result, failure *Error) error {
+	change := map[string]any{"status": string(status), "visits": int64(ex.visit)}
+	if failure != nil {
+		change["error"] = failure.data()
+		ex.scope.update(ex.id, change)
+	} else {
+		ex.scope.update(ex.id, change, "error")
+	}
+	if res.vars != nil {
+		if err := ex.scope.assign(res.vars); err != nil {
+			return err
+		}
+	}
+	if !res.has {
+		return nil
+	}
+	if res.last && failure == nil {
+		ex.scope.last = res.output
+	}
+	return ex.scope.setOutput(ex.id, res.output)
+}
+
+// failure makes an Error that names the step.
+func (ex *execution) failure(err error) *Error {
+	e := *asError(err, fallbackCode(ex.typ))
+	if e.Step == "" {
+		e.Step = ex.path
+	}
+	return &e
+}
+
+func fallbackCode(t Type) Code {
+	if t == TypeAgent {
+		return CodeAgent
+	}
+	return CodeInternal
+}
+
+// following gives the step that comes after a success.
+func (ex *execution) following(res result) int {
+	switch {
+	case res.end:
+		return len(ex.seq.steps)
+	case res.next != nil:
+		return ex.seq.index[res.next.id]
+	case ex.next.kind == targetStep:
+		return ex.seq.index[ex.next.id]
+	}
+	return ex.index + 1
+}
+
+// nameOf gives the id of a step of the sequence, "" for its end.
+func (ex *execution) nameOf(index int) string {
+	if index >= len(ex.seq.steps) {
+		return ""
+	}
+	return ex.seq.steps[index].id
+}
+
+func (ex *execution) entry(e Entry) Entry {
+	e.Path, e.Step, e.Type, e.Visit = ex.path, ex.id, ex.typ, ex.visit
+	return e
+}
+
+func (ex *execution) event(ev Event) Event {
+	ev.Path, ev.Step, ev.Type, ev.Visit = ex.path, ex.id, ex.typ, ex.visit
+	if b, ok := ex.body.(*agentBody); ok {
+		ev.Agent = b.agent
+	}
+	return ev
+}
+
+// closeIsolated closes a sandbox that nobody else can use any more.
+func (ex *execution) closeIsolated(ctx context.Context, name string) {
+	r := ex.run
+	if r.manager == nil || r.base.Retention > 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.opts.CloseTimeout)
+	defer cancel()
+	if err := r.manager.CloseSession(ctx, r.scope().Key(name), session.CloseOptions{}); err != nil {
+		r.opts.Logger.Warn("an isolated sandbox was not closed, the end of the run tries again", "run", r.result.RunID, "error", err)
+	}
+}

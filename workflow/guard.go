@@ -1,0 +1,47 @@
+package workflow
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// guard calls fn in a goroutine of its own, so that a call that ignores the end of its context cannot hold the run: it
+// is abandoned when grace has passed. What it does to the run's sandboxes after that ends with them. A panic in fn is
+// an error.
+func guard[T any](ctx context.Context, r *run, path string, fn func(context.Context) (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		a := answer{err: &Error{Code: CodeInternal, Message: "the step's goroutine ended without an answer"}} // runtime.Goexit
+		defer func() {
+			if p := recover(); p != nil {
+				r.logPanic(path, p)
+				a = answer{err: panicError(p)}
+			}
+			done <- a
+		}()
+		value, err := fn(ctx)
+		a = answer{value, err}
+	}()
+	select {
+	case a := <-done:
+		return a.value, a.err
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(r.opts.StopGrace)
+	defer timer.Stop()
+	select {
+	case a := <-done:
+		return a.value, a.err
+	case <-timer.C:
+		var none T
+		return none, &Error{
+			Code: CodeTimeout, Err: context.Cause(ctx),
+			Message: fmt.Sprintf("did not return within %s after it was cancelled, and was abandoned", r.opts.StopGrace),
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package workflow
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Outcome is how a run ended.
+type Outcome string
+
+// Outcomes.
+const (
+	Succeeded Outcome = "succeeded"
+	Failed    Outcome = "failed"
+	Cancelled Outcome = "cancelled"
+	TimedOut  Outcome = "timed_out"
+)
+
+// Status is where a step is. Expressions read it as steps.<id>.status.
+type Status string
+
+// Statuses.
+const (
+	StatusPending   Status = "pending" // has not run yet
+	StatusRunning   Status = "running"
+	StatusSucceeded Status = "succeeded"
+	StatusFailed    Status = "failed"
+	StatusSkipped   Status = "skipped" // its if was false
+)
+
+// EntryKind is the kind of a journal entry.
+type EntryKind string
+
+// Kinds of entries, in the order in which a run writes them.
+const (
+	EntryRunStarted   EntryKind = "run_started"
+	EntryStepStarted  EntryKind = "step_started"  // before each attempt
+	EntryStepFinished EntryKind = "step_finished" // after each attempt; also for a step that was skipped
+	EntryRunFinished  EntryKind = "run_finished"  // after the run's sandboxes were closed
+)
+
+// Entry is one line of a run's journal. Together the entries tell everything that is needed to go on with a run that
+// was interrupted: what each step gave, which way was taken, and which step was under way.
+type Entry struct {
+	RunID string    `json:"run_id"`
+	Seq   int64     `json:"seq"` // from 1, without gaps
+	Time  time.Time `json:"time"`
+	Kind  EntryKind `json:"kind"`
+
+	Workflow string         `json:"workflow,omitempty"` // run_started: id of the workflow
+	Hash     string         `json:"hash,omitempty"`     // run_started: Workflow.Hash
+	Input    map[string]any `json:"input,omitempty"`    // run_started: the checked input, defaults filled in
+
+	Path    string         `json:"path,omitempty"` // the step with what it is part of: "each[3]/test", "checks.lint/run"
+	Step    string         `json:"step,omitempty"`
+	Type    Type           `json:"type,omitempty"`
+	Visit   int            `json:"visit,omitempty"`   // how often the step was reached in its scope, from 1
+	Attempt int            `json:"attempt,omitempty"` // from 1; 0 for a skipped step
+	Status  Status         `json:"status,omitempty"`
+	Output  any            `json:"output,omitempty"` // plain data
+	Vars    map[string]any `json:"vars,omitempty"`   // what the step assigned
+	Error   *Error         `json:"error,omitempty"`
+	Retry   bool           `json:"retry,omitempty"` // another attempt follows
+	Next    string         `json:"next,omitempty"`  // the step that follows; empty with !Retry: its sequence ends
+
+	Outcome Outcome `json:"outcome,omitempty"` // run_finished
+}
+
+// Journal records runs. Entries of one run come one after the other in the order of Seq; different runs may append at
+// the same time. The implementation must have stored an entry when Append returns, because the run goes on then; an
+// error ends the run. It must not keep references into the entry's data longer than Append runs unless it only reads.
+type Journal interface {
+	Append(ctx context.Context, e Entry) error
+}
+
+// MemoryJournal keeps the entries of the latest runs in memory. The zero value is ready; it is safe for concurrent use.
+type MemoryJournal struct {
+	mu    sync.Mutex // guards what follows
+	runs  map[string][]Entry
+	order []string
+}
+
+// memoryRuns is how many runs a MemoryJournal keeps.
+const memoryRuns = 100
+
+// Append implements [Journal].
+func (j *MemoryJournal) Append(_ context.Context, e Entry) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.runs == nil {
+		j.runs = map[string][]Entry{}
+	}
+	if _, ok := j.runs[e.RunID]; !ok {
+		j.order = append(j.order, e.RunID)
+		if len(j.order) > memoryRuns {
+			delete(j.runs, j.order[0])
+			j.order = j.order[1:]
+		}
+	}
+	j.runs[e.RunID] = append(j.runs[e.RunID], e)
+	return nil
+}
+
+// Entries gives the entries of a run so far; nil for a run that is not known.
+func (j *MemoryJournal) Entries(runID string) []Entry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.runs[runID])
+}

@@ -1,0 +1,206 @@
+package workflow
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/expr"
+)
+
+// LoadOptions configure Load.
+type LoadOptions struct {
+	// Agents tells whether an agent exists: nil for one that does, else an error whose text becomes part of the
+	// message. Nil accepts every name.
+	Agents func(name string) error
+}
+
+// Load reads and checks a workflow file. What is wrong with the file comes back as [frontmatter.Errors], all problems
+// at once, each with line and column; other errors are those of package os.
+func Load(path string, opts *LoadOptions) (*Workflow, error) {
+	src, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, src, opts)
+}
+
+// Parse is Load for a file that was read already; name stands for it in messages.
+func Parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
+	txt, problem := text(name, src)
+	if problem != nil {
+		return nil, frontmatter.Errors{problem}
+	}
+	root, problem := parseYAML(name, txt)
+	if problem != nil {
+		return nil, frontmatter.Errors{problem}
+	}
+	l := &loader{
+		source: &source{file: name, lines: strings.Split(txt, "\n")},
+		known:  func(string) error { return nil },
+		byID:   map[string]*step{},
+		varsAt: map[string]string{},
+	}
+	if opts != nil && opts.Agents != nil {
+		l.known = opts.Agents
+	}
+	var wf *Workflow
+	if l.wellFormed(root) {
+		wf = l.workflow(root)
+	}
+	if len(l.errs) > 0 {
+		sort.SliceStable(l.errs, func(i, j int) bool {
+			a, b := l.errs[i], l.errs[j]
+			if (a.Line == 0) != (b.Line == 0) { // "more problems" stays last
+				return b.Line == 0
+			}
+			return a.Line < b.Line || a.Line == b.Line && a.Column < b.Column
+		})
+		return nil, l.errs
+	}
+	sum := sha256.Sum256(src)
+	wf.Path, wf.Hash = name, hex.EncodeToString(sum[:])
+	return wf, nil
+}
+
+// environment gives the variables that every expression sees.
+func environment() (*expr.Env, error) {
+	return expr.New(expr.Var{Name: "input", Map: true}, expr.Var{Name: "steps", Map: true},
+		expr.Var{Name: "run", Map: true}, expr.Var{Name: "vars", Map: true})
+}
+
+func (l *loader) workflow(root *yaml.Node) *Workflow {
+	o, ok := l.object(root, "the workflow", "id", "name", "description", "input", "vars", "max_steps", "timeout", "sandbox", "start", "steps")
+	if !ok {
+		return nil
+	}
+	env, err := environment()
+	if err != nil {
+		l.fail(root, "", "%v", err)
+		return nil
+	}
+	o.require("id", "give it a name, as in id: review-and-fix")
+	wf := &Workflow{
+		ID: o.word("id"), Name: o.text("name"), Description: o.text("description"),
+		MaxSteps: o.integer("max_steps", 1, MaxMaxSteps), Timeout: o.duration("timeout", time.Second, MaxTimeout),
+	}
+	if wf.MaxSteps == 0 {
+		wf.MaxSteps = DefaultMaxSteps
+	}
+	if wf.Timeout == 0 {
+		wf.Timeout = DefaultTimeout
+	}
+	if n := o.at["input"]; n != nil {
+		wf.input = l.schema(n)
+		l.inputOf = wf.input
+	}
+	if n := o.at["sandbox"]; n != nil {
+		l.sandbox(n, wf)
+	}
+	if n := o.at["vars"]; n != nil {
+		wf.vars = l.assignments(env, n, "vars")
+	}
+	if o.require("steps", "a workflow is a list of steps") {
+		wf.steps = l.sequence(env, o, "steps", "the workflow", 0)
+		wf.steps.start = l.start(o, wf.steps)
+	}
+	wf.all = l.steps
+	l.check(wf, o)
+	return wf
+}
+
+// start finds the step that `start` names; the first without one.
+func (l *loader) start(o *object, seq *sequence) int {
+	if !o.has("start") {
+		return 0
+	}
+	id := o.word("start")
+	i, ok := seq.index[id]
+	if !ok && id != "" {
+		l.fail(o.at["start"], nearHint(id, slices.Sorted(maps.Keys(seq.index))), "start: there is no step %q", id)
+	}
+	return i
+}
+
+// sandbox reads what the run's sandboxes are like. The fields are those of `sandbox:` in an agent's file, without mode
+// and session, and retention.
+func (l *loader) sandbox(n *yaml.Node, wf *Workflow) {
+	o, ok := l.object(n, "sandbox", "retention", "workspace", "runtime", "image", "user", "root", "env", "limits", "network")
+	if !ok {
+		return
+	}
+	var s frontmatter.Sandbox
+	s.Mode = frontmatter.ModeCode
+	s.Runtime = frontmatter.Runtime(o.text("runtime"))
+	s.Image = o.text("image")
+	s.Root = frontmatter.RootMode(o.text("root"))
+	if u := o.at["user"]; u != nil {
+		if s.User = u.Value; u.Kind != yaml.ScalarNode || u.ShortTag() != "!!str" && u.ShortTag() != "!!int" {
+			l.fail(u, `as in "1000:1000"`, "user of sandbox must be text, it is %s", kindOf(u))
+			s.User = ""
+		}
+	}
+	s.Env = l.literalEnv(o)
+	l.limits(o, &s)
+	if net := o.at["network"]; net != nil {
+		if no, ok := l.object(net, "network", "enabled"); ok {
+			s.Network.Enabled = no.boolean("enabled")
+		}
+	}
+	for _, p := range s.Problems() {
+		key, _, _ := strings.Cut(p.Field, ".")
+		l.fail(o.where(key), p.Hint, "%s", p.Message)
+	}
+	wf.hasImage = o.has("image") || o.has("runtime")
+	wf.base = baseRequest(s, wf.hasImage)
+	wf.base.Retention = o.duration("retention", 0, MaxTimeout)
+	wf.workspace = o.text("workspace")
+}
+
+func (l *loader) limits(o *object, s *frontmatter.Sandbox) {
+	n := o.at["limits"]
+	if n == nil {
+		return
+	}
+	lo, ok := l.object(n, "limits", "cpu_millicores", "memory_mb", "pids", "timeout_seconds", "exec_timeout_seconds", "workspace_mb")
+	if !ok {
+		return
+	}
+	s.Limits = frontmatter.Limits{
+		CPUMillicores:      int64(lo.integer("cpu_millicores", 10, 1_024_000)),
+		MemoryMB:           int64(lo.integer("memory_mb", 16, 4<<20)),
+		PIDs:               int64(lo.integer("pids", 1, 4<<20)),
+		TimeoutSeconds:     int64(lo.integer("timeout_seconds", 1, frontmatter.MaxIdleSeconds)),
+		ExecTimeoutSeconds: int64(lo.integer("exec_timeout_seconds", 1, frontmatter.MaxExecTimeoutSeconds)),
+		WorkspaceMB:        int64(lo.integer("workspace_mb", 1, 16<<20)),
+	}
+}
+
+// literalEnv reads names and texts; a number or a boolean stands for its own text.
+func (l *loader) literalEnv(o *object) map[string]string {
+	n := o.at["env"]
+	if n == nil {
+		return nil
+	}
+	if n.Kind != yaml.MappingNode {
+		l.fail(n, "", "env of %s must be a mapping of names to text, it is %s", o.what, kindOf(n))
+		return nil
+	}
+	env := map[string]string{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		value := follow(n.Content[i+1])
+		if value.Kind != yaml.ScalarNode || isNull(value) {
+			l.fail(value, `write "" for an empty value`, "%s in env must be text, it is %s", clip(n.Content[i].Value), kindOf(value))
+			continue
+		}
+		env[n.Content[i].Value] = value.Value
+	}
+	return env
+}

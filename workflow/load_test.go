@@ -1,0 +1,237 @@
+package workflow_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// knownAgents knows one agent.
+func knownAgents(name string) error {
+	switch name {
+	case "known", "code-analyzer", "code-fixer", "test-runner":
+		return nil
+	}
+	return errors.New("there is no file " + name + ".prompt")
+}
+
+// Every file below testdata/bad has beside it what is said about it.
+func TestLoadErrors(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/bad/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no files", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			t.Parallel()
+			_, err := workflow.Load(file, &workflow.LoadOptions{Agents: knownAgents})
+			var problems frontmatter.Errors
+			if !errors.As(err, &problems) {
+				t.Fatalf("Load = %v, want frontmatter.Errors", err)
+			}
+			got := strings.ReplaceAll(err.Error(), file, filepath.Base(file)) + "\n"
+			golden := strings.TrimSuffix(file, ".yaml") + ".err"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLoadGood(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/good/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no files", err)
+	}
+	for _, file := range files {
+		wf, err := workflow.Load(file, &workflow.LoadOptions{Agents: knownAgents})
+		if err != nil {
+			t.Errorf("Load(%s):\n%v", file, err)
+			continue
+		}
+		if wf.Path != file || len(wf.Hash) != 64 {
+			t.Errorf("%s: Path %q, Hash %q", file, wf.Path, wf.Hash)
+		}
+	}
+}
+
+func TestLoadedFields(t *testing.T) {
+	t.Parallel()
+	wf, err := workflow.Load("testdata/good/spec.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wf.ID != "code-review-and-fix" || wf.Name != "Code review and fix" || wf.MaxSteps != 50 || wf.Timeout != 30*time.Minute {
+		t.Errorf("loaded %q %q %d %s", wf.ID, wf.Name, wf.MaxSteps, wf.Timeout)
+	}
+	if diff := cmp.Diff([]string{"code-analyzer", "code-fixer", "test-runner"}, wf.Agents()); diff != "" {
+		t.Errorf("agents (-want +got)\n%s", diff)
+	}
+	want := []workflow.StepInfo{
+		{ID: "analyze", Type: workflow.TypeAgent, Agent: "code-analyzer", Line: 12},
+		{ID: "fix", Type: workflow.TypeAgent, Agent: "code-fixer", Line: 16},
+		{ID: "test", Type: workflow.TypeAgent, Agent: "test-runner", Line: 19},
+		{ID: "check-results", Type: workflow.TypeSwitch, Line: 22, LeadsTo: []string{"done", "fix"}},
+		{ID: "done", Type: workflow.TypeEnd, Line: 28},
+	}
+	if diff := cmp.Diff(want, wf.Describe()); diff != "" {
+		t.Errorf("steps (-want +got)\n%s", diff)
+	}
+	bare, err := workflow.Parse("bare.yaml", []byte("id: a\nsteps: [{id: b, type: end}]\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bare.MaxSteps != workflow.DefaultMaxSteps || bare.Timeout != workflow.DefaultTimeout {
+		t.Errorf("defaults %d %s", bare.MaxSteps, bare.Timeout)
+	}
+}
+
+// Files that cost much more to read than to write must be refused soon.
+func TestLoadBombs(t *testing.T) {
+	t.Parallel()
+	nested := strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000)
+	indented := &strings.Builder{}
+	for i := range 1200 {
+		fmt.Fprintf(indented, "%s- a:\n", strings.Repeat(" ", i))
+	}
+	var aliases strings.Builder
+	aliases.WriteString("id: x\na0: &a0 {x: y}\n")
+	for i := range 60 {
+		fmt.Fprintf(&aliases, "a%d: &a%d {x: *a%d, y: *a%d}\n", i+1, i+1, i, i)
+	}
+	var chain strings.Builder
+	chain.WriteString("id: x\na0: &a0 {x: y}\n")
+	for i := range 60 {
+		fmt.Fprintf(&chain, "a%d: &a%d {x: {x: *a%d}}\n", i+1, i+1, i)
+	}
+	manySteps := "id: a\nsteps:\n" + strings.Repeat("  - {id: a, type: end}\n", 600)
+	for name, src := range map[string]string{
+		"large":    "id: a\nname: " + strings.Repeat("x", 2<<20),
+		"nested":   "id: a\nsteps: " + nested,
+		"indented": indented.String(),
+		"aliases":  aliases.String(),
+		"chain":    chain.String(),
+		"self":     "id: &a [*a]\nsteps: *a",
+		"steps":    manySteps,
+		"items":    "id: a\nsteps: [{id: f, type: for_each, steps: [{id: b, type: end}], items: [" + strings.Repeat("1,", 10_001) + "1]}]",
+		"branches": "id: a\nsteps: [{id: f, type: parallel, branches: [" + strings.Repeat("{id: a, steps: [{id: a, type: end}]},", 65) + "]}]",
+		"keys":     "id: a\n" + strings.Repeat("k: v\n", 100_000),
+		"schema":   "id: a\ninput: {type: object, $defs: {" + multiply(40) + "}, properties: {x: {$ref: '#/$defs/d40'}}}\nsteps: [{id: a, type: end}]",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			started := time.Now()
+			_, err := workflow.Parse("bomb.yaml", []byte(src), nil)
+			var problems frontmatter.Errors
+			if !errors.As(err, &problems) {
+				t.Fatalf("Parse = %v", err)
+			}
+			if len(problems) > 51 {
+				t.Errorf("%d problems", len(problems))
+			}
+			if took := time.Since(started); took > 10*time.Second {
+				t.Errorf("took %s", took)
+			}
+		})
+	}
+}
+
+// multiply makes definitions of which each applies the one before twice.
+func multiply(n int) string {
+	var b strings.Builder
+	b.WriteString("d0: {type: string}")
+	for i := range n {
+		fmt.Fprintf(&b, ", d%d: {allOf: [{$ref: '#/$defs/d%d'}, {$ref: '#/$defs/d%d'}]}", i+1, i, i)
+	}
+	return b.String()
+}
+
+func TestLoadMissingFile(t *testing.T) {
+	t.Parallel()
+	if _, err := workflow.Load(filepath.Join(t.TempDir(), "nope.yaml"), nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Load = %v", err)
+	}
+}
+
+func TestParseInput(t *testing.T) {
+	t.Parallel()
+	wf, err := workflow.Parse("w.yaml", []byte(`
+id: a
+input: {type: object, properties: {s: {type: string}, n: {type: integer}, b: {type: boolean}, l: {type: array}}}
+steps: [{id: b, type: end}]
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := wf.ParseInput(map[string]string{"s": "12", "n": "12", "b": "true", "l": `["a", 1]`, "free": "text", "json": "3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"s": "12", "n": int64(12), "b": true, "l": []any{"a", int64(1)}, "free": "text", "json": int64(3)}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if _, err := wf.ParseInput(map[string]string{"n": "many"}); !errors.Is(err, workflow.ErrInvalidInput) {
+		t.Errorf("ParseInput = %v", err)
+	}
+}
+
+// Whatever the bytes, loading ends without a panic, and every problem has a place inside the file.
+func FuzzParse(f *testing.F) {
+	for _, pattern := range []string{"testdata/bad/*.yaml", "testdata/good/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range files {
+			src, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(src)
+		}
+	}
+	f.Fuzz(func(t *testing.T, src []byte) {
+		wf, err := workflow.Parse("fuzz.yaml", src, &workflow.LoadOptions{Agents: knownAgents})
+		if err == nil {
+			if again, err := workflow.Parse("fuzz.yaml", src, nil); err != nil || !cmp.Equal(wf.Describe(), again.Describe()) {
+				t.Fatalf("the second load differs: %v", err)
+			}
+			return
+		}
+		var problems frontmatter.Errors
+		if !errors.As(err, &problems) || len(problems) == 0 {
+			t.Fatalf("Parse = %#v", err)
+		}
+		lines := strings.Count(string(src), "\n") + strings.Count(string(src), "\r") + strings.Count(string(src), "\u0085") +
+			strings.Count(string(src), "\u2028") + strings.Count(string(src), "\u2029") + 2
+		for _, p := range problems {
+			if p.Line < 0 || p.Line > lines || p.Column < 0 || p.Message == "" {
+				t.Fatalf("problem %#v in %d lines", p, lines)
+			}
+		}
+	})
+}

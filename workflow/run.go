@@ -1,0 +1,222 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/firebase/genkit/go/core"
+	"go.opentelemetry.io/otel/codes"
+
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// errRunTimeout is the cause that ends the context of a run whose time is up.
+var errRunTimeout = fmt.Errorf("the run's timeout has passed: %w", context.DeadlineExceeded)
+
+// errStepTimeout is the cause that ends the context of a step whose time is up.
+var errStepTimeout = fmt.Errorf("the step's timeout has passed: %w", context.DeadlineExceeded)
+
+// errSibling is the cause that ends the context of branches when another branch failed.
+var errSibling = errors.New("another branch failed")
+
+// run is one run of a workflow.
+type run struct {
+	*Engine
+	wf      *Workflow
+	base    session.Request // what the run's sandboxes are like where nobody has a wish of his own
+	input   map[string]any  // plain data, never changed
+	info    map[string]any  // what expressions read as `run`
+	chain   []string
+	started time.Time
+	claimed atomic.Bool
+	steps   atomic.Int64 // attempts made
+	held    atomic.Int64 // bytes remembered
+	stream  core.StreamCallback[Event]
+
+	mu  sync.Mutex // guards seq; held while an entry is written or an event is told, so that they come in order
+	seq int64
+
+	result Result // written by execute and settle, read when they are done
+}
+
+func newRun(e *Engine, wf *Workflow, base session.Request, input map[string]any, chain []string) *run {
+	r := &run{Engine: e, wf: wf, base: base, input: input, chain: chain, started: time.Now()}
+	r.result = Result{RunID: session.NewRunID(), Workflow: wf.ID, Started: r.started}
+	r.info = map[string]any{"id": r.result.RunID, "workflow": wf.ID, "started_at": r.started.UTC().Format(time.RFC3339Nano)}
+	return r
+}
+
+// claim reports true once: a run is executed by whoever claims it first.
+func (r *run) claim() bool { return r.claimed.CompareAndSwap(false, true) }
+
+func (r *run) scope() session.Run {
+	return session.Run{Namespace: session.NamespaceWorkflow, ID: r.result.RunID}
+}
+
+// span starts the span of the run; the function ends it.
+func (r *run) span(ctx context.Context) (context.Context, func()) {
+	ctx, span := telemetry.StartWith(ctx, r.opts.TracerProvider, telemetry.SpanWorkflowRun,
+		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID))
+	return ctx, func() {
+		span.SetAttributes(telemetry.KeyOutcome.String(string(r.result.Outcome)), telemetry.KeySteps.Int(r.result.Steps))
+		if e := r.result.Error; e != nil {
+			span.SetStatus(codes.Error, string(e.Code))
+			span.SetAttributes(telemetry.KeyErrorClass.String(string(e.Code)))
+		}
+		span.End()
+	}
+}
+
+// execute performs the run, closes its sandboxes whatever happened, and settles the result.
+func (r *run) execute(ctx context.Context) (any, error) {
+	out, err := r.perform(ctx)
+	r.settle(ctx, out, err)
+	if r.result.Error != nil {
+		return nil, r.result.Error
+	}
+	return out, nil
+}
+
+// perform runs the steps. A panic of the engine itself becomes the run's error: the sandboxes must still be closed.
+func (r *run) perform(ctx context.Context) (out any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.opts.Logger.Error("panic in a workflow run", "run", r.result.RunID, "panic", p, "stack", string(debug.Stack()))
+			out, err = nil, panicError(p)
+		}
+	}()
+	ctx, cancel := context.WithTimeoutCause(r.bind(ctx), r.wf.Timeout, errRunTimeout)
+	defer cancel()
+	if err := r.record(ctx, Entry{Kind: EntryRunStarted, Workflow: r.wf.ID, Hash: r.wf.Hash, Input: r.input}); err != nil {
+		return nil, err
+	}
+	r.emit(ctx, Event{Kind: EventRunStarted})
+	root, err := r.root(ctx)
+	if err == nil {
+		err = r.sequence(ctx, root, r.wf.steps)
+	}
+	if err != nil {
+		return nil, r.ended(ctx, err)
+	}
+	return root.last, nil
+}
+
+// bind puts into ctx what agents and their tools find the run by.
+func (r *run) bind(ctx context.Context) context.Context {
+	ctx = session.WithRun(ctx, r.scope())
+	ctx = session.WithBase(ctx, r.base)
+	ctx = session.WithSessionName(ctx, session.DefaultName)
+	return context.WithValue(ctx, chainKey{}, r.chain)
+}
+
+// ended notes how the run ended when its context did, whatever the step that noticed says.
+func (r *run) ended(ctx context.Context, err error) error {
+	stop := r.stopped(ctx)
+	if stop == nil {
+		return err
+	}
+	if e := asError(err, CodeInternal); e.Step != "" {
+		stop.Step = e.Step
+	}
+	r.result.Outcome = Cancelled
+	if errors.Is(stop, context.DeadlineExceeded) {
+		r.result.Outcome = TimedOut
+	}
+	return stop
+}
+
+// stopped gives the error of a context that has ended, nil while it has not.
+func (r *run) stopped(ctx context.Context) *Error {
+	switch cause := context.Cause(ctx); {
+	case ctx.Err() == nil:
+		return nil
+	case errors.Is(cause, errRunTimeout):
+		return &Error{Code: CodeTimeout, Message: fmt.Sprintf("the run took longer than %s", r.wf.Timeout), Err: cause, final: true}
+	case errors.Is(cause, errStepTimeout):
+		return &Error{Code: CodeTimeout, Message: "the step around it took too long", Err: cause, final: true}
+	case errors.Is(cause, errSibling):
+		return &Error{Code: CodeCancelled, Message: "cancelled because another branch failed", Err: context.Canceled, final: true}
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return &Error{Code: CodeTimeout, Message: "the caller's deadline has passed", Err: ctx.Err(), final: true}
+	}
+	return &Error{Code: CodeCancelled, Message: "cancelled", Err: context.Canceled, final: true}
+}
+
+// settle closes the run's sandboxes and writes the result.
+func (r *run) settle(ctx context.Context, out any, err error) {
+	ctx = context.WithoutCancel(ctx)
+	if err != nil {
+		r.result.Error = asError(err, CodeInternal)
+		if r.result.Outcome == "" {
+			r.result.Outcome = Failed
+		}
+	} else {
+		r.result.Outcome, r.result.Output = Succeeded, out
+	}
+	r.result.Cleanup = r.cleanUp(ctx)
+	r.result.Steps = int(r.steps.Load())
+	r.result.Duration = time.Since(r.started)
+	if err := r.record(ctx, Entry{Kind: EntryRunFinished, Outcome: r.result.Outcome, Error: r.result.Error, Output: r.result.Output}); err != nil {
+		r.opts.Logger.Error("the end of a run was not recorded", "run", r.result.RunID, "error", err)
+		if r.result.Error == nil {
+			r.result.Outcome, r.result.Output, r.result.Error = Failed, nil, asError(err, CodeJournal)
+		}
+	}
+	r.emit(ctx, Event{Kind: EventRunFinished, Outcome: r.result.Outcome, Duration: r.result.Duration, Error: r.result.Error})
+}
+
+// cleanUp closes the sandboxes of the run. Those that are retained stay on the engine and accept no more calls.
+func (r *run) cleanUp(ctx context.Context) error {
+	if r.manager == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.opts.CloseTimeout)
+	defer cancel()
+	err := r.manager.CloseScope(ctx, r.scope().Scope())
+	ev := Event{Kind: EventCleanup}
+	if err != nil {
+		r.opts.Logger.Error("sandboxes of a run may be left behind", "run", r.result.RunID, "error", err)
+		ev.Error = asError(err, CodeInternal)
+	}
+	r.emit(ctx, ev)
+	return err
+}
+
+// record writes a journal entry. It is written even when the run was cancelled: what happened, happened.
+func (r *run) record(ctx context.Context, e Entry) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seq++
+	e.RunID, e.Seq, e.Time = r.result.RunID, r.seq, time.Now().UTC()
+	if err := r.opts.Journal.Append(context.WithoutCancel(ctx), e); err != nil {
+		return &Error{Code: CodeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Err: errors.Join(ErrJournal, err), final: true}
+	}
+	return nil
+}
+
+// emit tells an event to the observer and to whoever streams the flow.
+func (r *run) emit(ctx context.Context, ev Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ev.RunID, ev.Workflow, ev.Time = r.result.RunID, r.wf.ID, time.Now().UTC()
+	if r.opts.OnEvent != nil {
+		r.opts.OnEvent(ev)
+	}
+	if r.stream != nil && r.stream(ctx, ev) != nil {
+		r.stream = nil // whoever listened is gone; the run goes on
+	}
+}
+
+// remember adds to what the run holds in memory.
+func (r *run) remember(bytes int) error {
+	if r.held.Add(int64(bytes)) > MaxStateBytes {
+		return &Error{Code: CodeLimit, Message: fmt.Sprintf("the run remembers more than %d MiB", MaxStateBytes>>20), Err: ErrLimit, final: true}
+	}
+	return nil
+}

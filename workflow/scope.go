@@ -1,0 +1,119 @@
+package workflow
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// scope is what the steps of one sequence see. Only the goroutine that runs the sequence uses it; branches get a scope
+// of their own, which begins as a copy and leaves nothing behind but an output.
+type scope struct {
+	run     *run
+	path    string         // prefix of the paths of its steps: "", "each[3]/", "checks.lint/"
+	session string         // the sandbox its steps share
+	steps   map[string]any // what expressions read; entries are replaced, never changed
+	vars    map[string]any
+	extra   map[string]any // item and index
+	visits  map[string]int
+	held    map[string]int // bytes remembered for each step, "" for vars
+	last    any            // output of the step that ran last
+}
+
+// root makes the scope of the workflow's own steps.
+func (r *run) root(ctx context.Context) (*scope, error) {
+	sc := &scope{run: r, session: session.DefaultName, steps: map[string]any{}, vars: map[string]any{}}
+	sc.enter(r.wf.steps)
+	for _, a := range r.wf.vars {
+		v, err := a.value.Eval(ctx, map[string]any{"input": r.input, "run": r.info, "steps": sc.steps, "vars": map[string]any{}})
+		if err != nil {
+			return nil, exprError(a.value, err)
+		}
+		sc.vars[a.name] = v
+	}
+	return sc, sc.rememberVars()
+}
+
+// child makes the scope of a branch or an item.
+func (sc *scope) child(seq *sequence, path, session string, extra map[string]any) *scope {
+	c := &scope{run: sc.run, path: path, session: session, steps: maps.Clone(sc.steps), vars: maps.Clone(sc.vars), extra: maps.Clone(sc.extra)}
+	if c.extra == nil {
+		c.extra = map[string]any{}
+	}
+	maps.Copy(c.extra, extra)
+	c.enter(seq)
+	return c
+}
+
+// enter makes the steps of a sequence known, so that what has not run yet can be asked for.
+func (sc *scope) enter(seq *sequence) {
+	sc.visits, sc.held = map[string]int{}, map[string]int{}
+	for _, s := range seq.steps {
+		sc.steps[s.id] = map[string]any{"status": string(StatusPending), "visits": int64(0), "attempts": int64(0)}
+	}
+}
+
+// leave gives back the memory of a scope that is done.
+func (sc *scope) leave() {
+	total := 0
+	for _, n := range sc.held {
+		total += n
+	}
+	sc.run.held.Add(-int64(total))
+}
+
+// variables is what expressions see.
+func (sc *scope) variables() map[string]any {
+	out := map[string]any{"input": sc.run.input, "steps": sc.steps, "run": sc.run.info, "vars": sc.vars}
+	maps.Copy(out, sc.extra)
+	return out
+}
+
+// update replaces what is known of a step.
+func (sc *scope) update(id string, change map[string]any, remove ...string) {
+	entry := maps.Clone(sc.steps[id].(map[string]any))
+	for _, key := range remove {
+		delete(entry, key)
+	}
+	maps.Copy(entry, change)
+	sc.steps[id] = entry
+}
+
+// setOutput remembers a step's output.
+func (sc *scope) setOutput(id string, output any) error {
+	sc.update(id, map[string]any{"output": output})
+	return sc.account(id, expr.Size(output))
+}
+
+// assign sets variables.
+func (sc *scope) assign(values map[string]any) error {
+	vars := maps.Clone(sc.vars)
+	maps.Copy(vars, values)
+	sc.vars = vars
+	return sc.rememberVars()
+}
+
+func (sc *scope) rememberVars() error { return sc.account("", expr.Size(sc.vars)) }
+
+func (sc *scope) account(key string, size int) error {
+	grown := size - sc.held[key]
+	sc.held[key] = size
+	return sc.run.remember(grown)
+}
+
+// isolatedName names a sandbox that belongs to one place of the run alone. It depends on the place only, so that a run
+// that is taken up again finds it.
+func isolatedName(id, path string, visit int) string {
+	name := fmt.Sprintf("isolated.%s.%d", id, visit)
+	if path != "" {
+		sum := sha256.Sum256([]byte(path))
+		name += "." + hex.EncodeToString(sum[:6])
+	}
+	return strings.ToValidUTF8(name, "_")
+}

@@ -1,0 +1,61 @@
+package workflow
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/workcell-dev/workcell/internal/upload"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Workspace gives the directory of the host that is copied into the run's sandboxes when they are made: what
+// `sandbox: {workspace: …}` says, relative to the workflow's file. Empty is none.
+func (wf *Workflow) Workspace() string {
+	if wf.workspace == "" || filepath.IsAbs(wf.workspace) {
+		return wf.workspace
+	}
+	return filepath.Join(filepath.Dir(wf.Path), wf.workspace)
+}
+
+// CopyWorkspace makes every sandbox that is based on req begin with a copy of a directory of the host, within the
+// bounds of package upload: regular files and directories only, without version control's own. It fails when the
+// directory cannot be copied, as far as that can be known beforehand.
+func CopyWorkspace(ctx context.Context, req session.Request, dir string) (session.Request, error) {
+	if _, err := upload.Check(ctx, dir, nil); err != nil {
+		return req, err
+	}
+	before := req.Prepare
+	req.Prepare = func(ctx context.Context, s *session.Session) error {
+		if before != nil {
+			if err := before(ctx, s); err != nil {
+				return err
+			}
+		}
+		_, err := upload.Dir(ctx, s, dir, nil)
+		return err
+	}
+	return req, nil
+}
+
+// base gives what the sandboxes of a run of wf are based on.
+func (e *Engine) base(ctx context.Context, wf *Workflow) (session.Request, error) {
+	req, dir := wf.base, wf.Workspace()
+	if e.opts.Workspace != "" {
+		dir = e.opts.Workspace
+	}
+	if e.opts.OnPull != nil {
+		req.OnPull = e.opts.OnPull
+	}
+	if e.opts.Retention > 0 {
+		req.Retention = e.opts.Retention
+	}
+	if dir == "" {
+		return req, nil
+	}
+	req, err := CopyWorkspace(ctx, req, dir)
+	if err != nil {
+		return req, &Error{Code: CodeInput, Message: fmt.Sprint(err), Err: err}
+	}
+	return req, nil
+}
