@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"regexp"
 	"strings"
@@ -24,6 +25,16 @@ func ReadFile(path string) ([]byte, error) {
 	}
 	defer f.Close() // nothing was written
 	return read(f, path)
+}
+
+// ReadFS is ReadFile for a file of fsys; errors name the file as shown.
+func ReadFS(fsys fs.FS, name, shown string) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // nothing was written
+	return read(f, shown)
 }
 
 func read(r io.Reader, name string) ([]byte, error) {

@@ -39,8 +39,15 @@ const (
 	SpanDockerRemove  = "docker.Remove"
 )
 
+// Spans of package tools.
+const (
+	SpanAgent = "agent.Run"
+)
+
 // Attribute keys.
 const (
+	KeyAgent       = attribute.Key("workcell.agent.name")
+	KeyModel       = attribute.Key("workcell.model")
 	KeyRunID       = attribute.Key("workcell.run.id")
 	KeySandboxID   = attribute.Key("workcell.sandbox.id")
 	KeySandboxKey  = attribute.Key("workcell.sandbox.key")

@@ -1,0 +1,231 @@
+package tools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/core/tracing"
+	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// DefaultMaxTurns bounds the turns of an agent that says nothing about it. Genkit's own bound is 5, which ends most
+// work in a sandbox before it is done.
+const DefaultMaxTurns = 40
+
+// Agent is a prompt file that can be run. Agents may be run concurrently, also one by itself.
+type Agent struct {
+	g      *genkit.Genkit
+	name   string
+	doc    *frontmatter.Document
+	prompt ai.Prompt
+}
+
+// Name is the base name of the agent's file without ".prompt".
+func (a *Agent) Name() string { return a.name }
+
+// File is the agent's file, as it was given to the loader.
+func (a *Agent) File() string { return a.doc.File }
+
+// Description says what the agent is for, in the words of its file.
+func (a *Agent) Description() string { return a.doc.Meta.Description }
+
+// Model is the model that the agent's file names; it may be empty.
+func (a *Agent) Model() string { return a.doc.Meta.Model }
+
+// Sandbox is what the agent's file asks for; nil when it asks for none.
+func (a *Agent) Sandbox() *frontmatter.Sandbox { return a.doc.Sandbox }
+
+// RunOptions refine Run. The zero value of a field means what its comment says.
+type RunOptions struct {
+	// Model replaces the file's model. A model of another provider does not get the file's `config:`, which it would
+	// refuse. Empty: the file's.
+	Model string
+	// MaxTurns bounds the model's turns. Zero: the file's `maxTurns`, else DefaultMaxTurns.
+	MaxTurns int
+	// OnText is called with the text of the answer as it comes in. Nil: the answer is not streamed.
+	OnText func(text string)
+	// OnTool is called when a tool call begins and when it ends, possibly from several goroutines at once. Nil: nothing.
+	OnTool func(ToolEvent)
+}
+
+// ToolEvent tells of a tool call.
+type ToolEvent struct {
+	Tool     string
+	Ref      string // pairs the two events of a call
+	Done     bool
+	Duration time.Duration // when Done
+	Failure  Code          // when Done and the output carries an error
+}
+
+// AgentResult is what an agent answered.
+type AgentResult struct {
+	Text string // the answer
+	// Output is the parsed answer: by the output schema of the file, or the object when the answer is a JSON object,
+	// fenced or not. Nil otherwise.
+	Output       any
+	Model        string
+	FinishReason string
+	Turns        int // model calls
+	ToolCalls    int
+	InputTokens  int // over all turns, as far as the provider tells
+	OutputTokens int
+}
+
+// Run runs the agent once. Data in input is never taken for template syntax, nor for the markers that begin a message.
+// Missing input comes from `input.default` of the file, name by name.
+//
+// When ctx belongs to no run (session.WithRun), Run begins one and closes its sandboxes at the end. Everything happens
+// under one span, agent.Run, so that there is one trace. Errors name the agent and its file; ai.ErrMaxTurnsExceeded,
+// ai.ErrModelNotFound and errors of ctx can be tested for.
+func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions) (res AgentResult, err error) {
+	var o RunOptions
+	if opts != nil {
+		o = *opts
+	}
+	run, bound := session.RunFromContext(ctx)
+	if !bound {
+		run = session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
+		ctx = session.WithRun(ctx, run)
+	}
+	// Genkit's provider, so that its spans are children of this one also where the program set up none.
+	ctx, span := telemetry.StartWith(ctx, tracing.TracerProvider(), telemetry.SpanAgent,
+		telemetry.KeyRunID.String(run.ID), telemetry.Text(telemetry.KeyAgent, a.name))
+	defer func() { telemetry.End(span, err) }()
+	if p := pluginOf(a.g); !bound && p != nil {
+		defer (&binding{box: p.toolbox()}).endRun(ctx, run)
+	}
+	req, err := a.request(ctx, input, o)
+	if err != nil {
+		return AgentResult{}, a.explain(ctx, req, err)
+	}
+	span.SetAttributes(telemetry.Text(telemetry.KeyModel, req.Model))
+	w := &watcher{onTool: o.OnTool}
+	req.Use = append(req.Use, w.ref())
+	resp, err := genkit.GenerateWithRequest(ctx, a.g, req, nil, stream(o.OnText))
+	if err != nil {
+		return AgentResult{}, a.explain(ctx, req, err)
+	}
+	res = AgentResult{
+		Text: resp.Text(), Model: req.Model, FinishReason: string(resp.FinishReason), Turns: w.turns, ToolCalls: w.calls,
+		InputTokens: w.input, OutputTokens: w.output,
+	}
+	if err := finished(resp); err != nil {
+		return res, a.explain(ctx, req, err)
+	}
+	if res.Output, err = a.parse(resp); err != nil {
+		return res, a.explain(ctx, req, err)
+	}
+	return res, nil
+}
+
+// request renders the prompt and applies the options.
+func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions) (*ai.GenerateActionOptions, error) {
+	data := maps.Clone(a.doc.Meta.Input)
+	if data == nil {
+		data = map[string]any{}
+	}
+	maps.Copy(data, input)
+	req, err := a.prompt.Render(ctx, neutral(data))
+	if err != nil {
+		return nil, err
+	}
+	if o.Model != "" && o.Model != req.Model {
+		if provider(o.Model) != provider(req.Model) {
+			req.Config = nil
+		}
+		req.Model = o.Model
+	}
+	switch {
+	case o.MaxTurns > 0:
+		req.MaxTurns = o.MaxTurns
+	case req.MaxTurns == 0:
+		req.MaxTurns = DefaultMaxTurns
+	}
+	// Genkit reads toolChoice of a file and drops it.
+	req.ToolChoice = ai.ToolChoice(a.doc.Meta.ToolChoice)
+	req.StepName = "agent:" + a.name
+	if a.doc.Sandbox == nil {
+		ref, err := guardRef(pluginOf(a.g))
+		if err != nil {
+			return nil, err
+		}
+		req.Use = append([]*ai.MiddlewareRef{ref}, req.Use...)
+	}
+	return req, nil
+}
+
+func provider(model string) string {
+	name, _, _ := strings.Cut(model, "/")
+	return name
+}
+
+// guardRef gives agents without a sandbox the same patience with a model's mistakes.
+func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
+	box := newToolbox(nil, nil)
+	if p != nil {
+		box = p.toolbox()
+	}
+	b := newBinding(box, frontmatter.Sandbox{})
+	g := guard{log: box.log}
+	return local("workcell/guard", &ai.Hooks{
+		Tools:     []ai.Tool{newTool(b, unknownTool, "Answers calls of tools that do not exist.", b.unknown)},
+		WrapModel: g.wrapModel, WrapTool: g.wrapTool,
+	}), nil
+}
+
+// local makes a reference to hooks of this call.
+func local(name string, hooks *ai.Hooks) *ai.MiddlewareRef {
+	return &ai.MiddlewareRef{Name: name, Config: ai.MiddlewareFunc(func(context.Context) (*ai.Hooks, error) { return hooks, nil })}
+}
+
+func stream(onText func(string)) ai.ModelStreamCallback {
+	if onText == nil {
+		return nil
+	}
+	return func(_ context.Context, chunk *ai.ModelResponseChunk) error {
+		if chunk.Role == ai.RoleModel || chunk.Role == "" {
+			if text := chunk.Text(); text != "" {
+				onText(text)
+			}
+		}
+		return nil
+	}
+}
+
+// finished refuses answers that are none: a cut one must not be taken for a complete one.
+func finished(resp *ai.ModelResponse) error {
+	reason := resp.FinishMessage
+	switch resp.FinishReason {
+	case ai.FinishReasonLength:
+		return errors.New("the answer was cut off at the model's token limit; raise it in config, or ask for less")
+	case ai.FinishReasonBlocked, ai.FinishReasonAborted:
+		return fmt.Errorf("the model gave no answer (%s): %s", resp.FinishReason, reason)
+	case ai.FinishReasonInterrupted:
+		return errors.New("a tool call waits for approval, which a run of an agent cannot give")
+	}
+	return nil
+}
+
+// explain says which agent failed, and what to do where it is known.
+func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("agent %s: %w", a.name, context.Cause(ctx))
+	case errors.Is(err, ai.ErrMaxTurnsExceeded):
+		return fmt.Errorf("agent %s (%s): no answer within %d turns; raise maxTurns in the file or divide the task: %w", a.name, a.File(), req.MaxTurns, err)
+	case errors.Is(err, ai.ErrModelNotFound):
+		return fmt.Errorf("agent %s (%s): the model %q is unknown; check its name and that its provider is set up: %w", a.name, a.File(), req.Model, err)
+	case req != nil && req.Model == "":
+		return fmt.Errorf("agent %s (%s): no model is named; add `model: provider/name` to the frontmatter, or choose one for the run", a.name, a.File())
+	}
+	return fmt.Errorf("agent %s (%s): %w", a.name, a.File(), err)
+}

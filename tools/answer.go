@@ -1,0 +1,104 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/firebase/genkit/go/ai"
+)
+
+// parse gives the answer as a value: see AgentResult.Output.
+func (a *Agent) parse(resp *ai.ModelResponse) (any, error) {
+	if !a.doc.Meta.HasOutput {
+		if object := jsonObject(resp.Text()); object != nil {
+			return object, nil
+		}
+		return nil, nil
+	}
+	var v any
+	if err := resp.Output(&v); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+var fenced = regexp.MustCompile("(?s)```(?:json|JSON)?[ \t]*\r?\n(.*?)```")
+
+// jsonObject gives the object that a text is, or that its only fenced block is; nil when there is none.
+func jsonObject(text string) map[string]any {
+	if object := decodeObject(text); object != nil {
+		return object
+	}
+	blocks := fenced.FindAllStringSubmatch(text, -1)
+	if len(blocks) != 1 {
+		return nil
+	}
+	return decodeObject(blocks[0][1])
+}
+
+func decodeObject(text string) map[string]any {
+	text = strings.TrimSpace(text)
+	var object map[string]any
+	if !strings.HasPrefix(text, "{") || json.Unmarshal([]byte(text), &object) != nil {
+		return nil
+	}
+	return object
+}
+
+// watcher counts what happens in a run. As the innermost middleware it sees what the provider really said.
+type watcher struct {
+	onTool func(ToolEvent)
+
+	mu                          sync.Mutex // guards the counters: tools run side by side
+	turns, calls, input, output int
+}
+
+func (w *watcher) ref() *ai.MiddlewareRef {
+	return local("workcell/watch", &ai.Hooks{WrapModel: w.model, WrapTool: w.tool})
+}
+
+func (w *watcher) model(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
+	resp, err := next(ctx, p)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.turns++
+	if resp != nil && resp.Usage != nil {
+		w.input += resp.Usage.InputTokens
+		w.output += resp.Usage.OutputTokens
+	}
+	return resp, err
+}
+
+func (w *watcher) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) (*ai.MultipartToolResponse, error) {
+	w.mu.Lock()
+	w.calls++
+	w.mu.Unlock()
+	if w.onTool == nil {
+		return next(ctx, p)
+	}
+	event := ToolEvent{Tool: p.Tool.Name(), Ref: p.Request.Ref}
+	w.onTool(event)
+	began := time.Now()
+	resp, err := next(ctx, p)
+	event.Done, event.Duration = true, time.Since(began)
+	if resp != nil {
+		event.Failure = failureOf(resp.Output)
+	}
+	if err != nil {
+		event.Failure = CodeInternal
+	}
+	w.onTool(event)
+	return resp, err
+}
+
+// failureOf finds the code in an output that Genkit has made JSON of.
+func failureOf(out any) Code {
+	m, _ := out.(map[string]any)
+	e, _ := m["error"].(map[string]any)
+	code, _ := e["code"].(string)
+	return Code(code)
+}

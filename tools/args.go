@@ -1,0 +1,345 @@
+package tools
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/nearest"
+)
+
+// TextMap is an object of names to texts. Besides an object it accepts what models send for one: a list of "name=value"
+// or of objects with a name and a value, and an object written as text.
+type TextMap map[string]string
+
+// UnmarshalJSON reads any of the accepted forms.
+func (m *TextMap) UnmarshalJSON(b []byte) error {
+	var v any
+	if err := decodeNumber(b, &v); err != nil {
+		return err
+	}
+	if s, ok := v.(string); ok {
+		if decodeNumber([]byte(s), &v) != nil {
+			return fmt.Errorf("must be an object of names to texts")
+		}
+	}
+	out := TextMap{}
+	switch v := v.(type) {
+	case nil:
+	case map[string]any:
+		for name, value := range v {
+			text, ok := scalarText(value)
+			if !ok {
+				return fmt.Errorf("the value of %q must be text, it is %s", clip(name), jsonKind(value))
+			}
+			out[name] = text
+		}
+	case []any:
+		for i, item := range v {
+			name, value, ok := pair(item)
+			if !ok {
+				return fmt.Errorf("item %d must be \"name=value\" or an object with name and value", i)
+			}
+			out[name] = value
+		}
+	default:
+		return fmt.Errorf("must be an object of names to texts, it is %s", jsonKind(v))
+	}
+	*m = out
+	return nil
+}
+
+// pair reads an item of a list that stands for an object.
+func pair(item any) (name, value string, ok bool) {
+	switch item := item.(type) {
+	case string:
+		return strings.Cut(item, "=")
+	case map[string]any:
+		for _, keys := range [][2]string{{"name", "value"}, {"key", "value"}, {"path", "contents"}, {"path", "content"}, {"path", "text"}} {
+			n, okName := item[keys[0]].(string)
+			v, okValue := scalarText(item[keys[1]])
+			if okName && okValue {
+				return n, v, true
+			}
+		}
+	}
+	return "", "", false
+}
+
+// aliases are other names that models give to arguments. They are accepted but not advertised.
+func aliases() map[string]string {
+	return map[string]string{
+		"timeout": "timeout_seconds", "timeout_sec": "timeout_seconds", "timeout_secs": "timeout_seconds", "timeout_s": "timeout_seconds",
+		"argv": "cmd", "shell_command": "command", "workdir": "cwd", "working_directory": "cwd", "working_dir": "cwd",
+		"environment": "env", "content": "contents", "content_b64": "contents_b64", "base64": "contents_b64",
+		"file_path": "path", "filepath": "path", "filename": "path", "directory": "path", "dir": "path",
+		"source": "code", "language": "runtime", "lang": "runtime", "arguments": "args", "sandbox": "sandbox_id",
+		"background": "stream", "session": "session_key", "session_name": "session_key", "since": "since_seq",
+		"start_line": "line_offset", "max_lines": "line_limit", "max_entries": "limit",
+	}
+}
+
+// argument is a field of an input type.
+type argument struct {
+	name     string
+	required bool
+	typ      reflect.Type
+}
+
+// arguments lists the fields of an input type.
+func arguments(t reflect.Type) []argument {
+	var list []argument
+	for f := range t.Fields() {
+		name, opts, _ := strings.Cut(f.Tag.Get("json"), ",")
+		typ := f.Type
+		if typ.Kind() == reflect.Pointer {
+			typ = typ.Elem()
+		}
+		list = append(list, argument{name: name, required: !strings.Contains(opts, "omitempty"), typ: typ})
+	}
+	return list
+}
+
+// decodeArgs reads a model's arguments. It forgives what is harmless (aliases, numbers as text) and explains the rest.
+func decodeArgs[In any](raw json.RawMessage) (In, *ToolError) {
+	var in In
+	values, fail := object(raw)
+	if fail != nil {
+		return in, fail
+	}
+	args := arguments(reflect.TypeFor[In]())
+	var problems []string
+	values = renameAliases(values, args)
+	for name := range values {
+		if !slices.ContainsFunc(args, func(a argument) bool { return a.name == name }) {
+			problems = append(problems, unknownArgument(name, args))
+		}
+	}
+	slices.Sort(problems)
+	target := reflect.ValueOf(&in).Elem()
+	for i, a := range args {
+		value, ok := values[a.name]
+		if !ok || string(value) == "null" {
+			if a.required {
+				problems = append(problems, a.name+" is required")
+			}
+			continue
+		}
+		field := target.Field(i)
+		if field.Kind() == reflect.Pointer {
+			field.Set(reflect.New(a.typ))
+			field = field.Elem()
+		}
+		if err := setArgument(field, a.name, value); err != nil {
+			problems = append(problems, err.Error())
+		}
+	}
+	if len(problems) > 0 {
+		return in, failure(CodeInvalid, "%s", strings.Join(problems, "; "))
+	}
+	return in, nil
+}
+
+// object reads the arguments as a whole: an object, also one that came as text, or nothing.
+func object(raw json.RawMessage) (map[string]json.RawMessage, *ToolError) {
+	values := map[string]json.RawMessage{}
+	trimmed := bytes.TrimSpace(raw)
+	var text string
+	if len(trimmed) > 0 && trimmed[0] == '"' && json.Unmarshal(trimmed, &text) == nil {
+		trimmed = bytes.TrimSpace([]byte(text))
+	}
+	if len(trimmed) == 0 || string(trimmed) == "null" {
+		return values, nil
+	}
+	if err := json.Unmarshal(trimmed, &values); err != nil {
+		return nil, failure(CodeInvalid, "the arguments must be a JSON object")
+	}
+	return values, nil
+}
+
+func renameAliases(values map[string]json.RawMessage, args []argument) map[string]json.RawMessage {
+	out := make(map[string]json.RawMessage, len(values))
+	known := aliases()
+	for name, value := range values {
+		out[name] = value
+		target, ok := known[strings.ToLower(name)]
+		if !ok || slices.ContainsFunc(args, func(a argument) bool { return a.name == name }) {
+			continue
+		}
+		_, taken := values[target]
+		if !taken && slices.ContainsFunc(args, func(a argument) bool { return a.name == target }) {
+			delete(out, name)
+			out[target] = value
+		}
+	}
+	return out
+}
+
+func unknownArgument(name string, args []argument) string {
+	names := make([]string, len(args))
+	for i, a := range args {
+		names[i] = a.name
+	}
+	if near, ok := nearest.Of(name, names); ok {
+		return fmt.Sprintf("unknown argument %q, did you mean %q?", clip(name), near)
+	}
+	return fmt.Sprintf("unknown argument %q, known are %s", clip(name), strings.Join(names, ", "))
+}
+
+// setArgument sets one field. Its errors name the argument.
+func setArgument(field reflect.Value, name string, value json.RawMessage) error {
+	if u, ok := field.Addr().Interface().(json.Unmarshaler); ok {
+		if err := u.UnmarshalJSON(value); err != nil {
+			return fmt.Errorf("%s: %v", name, err)
+		}
+		return nil
+	}
+	var v any
+	if err := decodeNumber(value, &v); err != nil {
+		return fmt.Errorf("%s: not valid JSON", name)
+	}
+	switch field.Kind() {
+	case reflect.String:
+		text, ok := scalarText(v)
+		if !ok {
+			return wrongType(name, "text", v)
+		}
+		field.SetString(text)
+	case reflect.Int64:
+		n, ok := integer(v)
+		if !ok {
+			return wrongType(name, "a whole number", v)
+		}
+		field.SetInt(n)
+	case reflect.Bool:
+		b, ok := boolean(v)
+		if !ok {
+			return wrongType(name, "true or false", v)
+		}
+		field.SetBool(b)
+	case reflect.Slice:
+		list, ok := v.([]any)
+		if !ok {
+			return wrongType(name, "a list of texts", v)
+		}
+		texts := make([]string, len(list))
+		for i, item := range list {
+			if texts[i], ok = scalarText(item); !ok {
+				return wrongType(fmt.Sprintf("%s[%d]", name, i), "text", item)
+			}
+		}
+		field.Set(reflect.ValueOf(texts))
+	default:
+		panic("tools: input field of kind " + field.Kind().String()) // a bug in this package's types
+	}
+	return nil
+}
+
+func wrongType(name, want string, got any) error {
+	hint := ""
+	_, isText := got.(string)
+	_, isList := got.([]any)
+	switch {
+	case name == "cmd" && isText:
+		hint = `; pass one line for the shell as command, or a list as in ["ls", "-l"]`
+	case name == "command" && isList:
+		hint = "; pass a list of arguments as cmd"
+	case want == "text":
+		hint = "; write it as a JSON string"
+	}
+	return fmt.Errorf("%s must be %s, it is %s%s", name, want, jsonKind(got), hint)
+}
+
+func decodeNumber(b []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.UseNumber()
+	if err := dec.Decode(v); err != nil {
+		return err
+	}
+	if dec.More() {
+		return fmt.Errorf("more than one value")
+	}
+	return nil
+}
+
+func scalarText(v any) (string, bool) {
+	switch v := v.(type) {
+	case string:
+		return v, true
+	case json.Number:
+		return v.String(), true
+	case bool:
+		return strconv.FormatBool(v), true
+	}
+	return "", false
+}
+
+// integer accepts 30, 30.0 and "30".
+func integer(v any) (int64, bool) {
+	text := ""
+	switch v := v.(type) {
+	case json.Number:
+		text = v.String()
+	case string:
+		text = strings.TrimSpace(v)
+	default:
+		return 0, false
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n, true
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+func boolean(v any) (b, ok bool) {
+	switch v := v.(type) {
+	case bool:
+		return v, true
+	case string:
+		b, err := strconv.ParseBool(strings.ToLower(v))
+		return b, err == nil && len(v) > 1
+	}
+	return false, false
+}
+
+func jsonKind(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case string:
+		return "text"
+	case bool:
+		return strconv.FormatBool(v)
+	case json.Number:
+		return "the number " + clip(v.String())
+	case []any:
+		return "a list"
+	}
+	return "an object"
+}
+
+// clip bounds what an error repeats of a model's words.
+func clip(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// within checks a range; zero is the default and passes.
+func within(name string, value, low, high int64) *ToolError {
+	if value == 0 || (value >= low && value <= high) {
+		return nil
+	}
+	return failure(CodeInvalid, "%s is %d, it must be between %d and %d", name, value, low, high)
+}

@@ -1,0 +1,217 @@
+package tools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// cleanupTimeout bounds the removal of what a call or a Generate made.
+const cleanupTimeout = 60 * time.Second
+
+// binding ties the tools of one Generate to their sandboxes. Sandboxes are opened by the first tool that needs one.
+type binding struct {
+	box      *toolbox
+	cfg      frontmatter.Sandbox // as asked for, defaults not filled in
+	fallback session.Run         // of calls whose context belongs to no run
+	isolated string              // name of this binding's own sandbox; empty when it shares one
+
+	mu       sync.Mutex
+	mine     map[string]*session.Session // by name, what this binding opened
+	released map[string]bool             // ids that sandbox_close gave back
+	started  map[string][]string         // execs by sandbox id that may still run
+}
+
+func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
+	b := &binding{
+		box: box, cfg: cfg, fallback: session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()},
+		mine: map[string]*session.Session{}, released: map[string]bool{}, started: map[string][]string{},
+	}
+	if cfg.Session == frontmatter.SessionIsolated {
+		b.isolated = "isolated-" + session.NewID()
+	}
+	return b
+}
+
+func (b *binding) run(ctx context.Context) session.Run {
+	if run, ok := session.RunFromContext(ctx); ok {
+		return run
+	}
+	return b.fallback
+}
+
+// name gives the name of the agent's own sandbox.
+func (b *binding) name(ctx context.Context) string {
+	switch {
+	case b.isolated != "":
+		return b.isolated
+	case b.cfg.Session != "" && b.cfg.Session != frontmatter.SessionDefault:
+		return b.cfg.Session
+	}
+	return session.SessionNameFromContext(ctx)
+}
+
+// request says what the agent asks for, over what its run asks for. wishes are the fields that the agent itself set.
+func (b *binding) request(ctx context.Context) (req session.Request, wishes []string) {
+	cfg := b.cfg
+	req = session.Request{Image: cfg.Image, User: cfg.User, Env: cfg.Env, Limits: limits(cfg.Limits)}
+	if cfg.Root == frontmatter.RootWritable {
+		req.Root = backend.RootWritable
+	}
+	full := cfg.WithDefaults()
+	if full.Network.Enabled {
+		req.Network = backend.NetworkBridge
+	}
+	req.IdleTimeout = time.Duration(cfg.Limits.TimeoutSeconds) * time.Second
+	req.ExecTimeout = time.Duration(full.Limits.ExecTimeoutSeconds) * time.Second
+	for name, set := range map[string]bool{
+		"image": cfg.Image != "" || cfg.Runtime != "", "user": cfg.User != "", "root": cfg.Root != "", "env": len(cfg.Env) > 0,
+		"limits": req.Limits != backend.Limits{}, "network": full.Network.Enabled,
+	} {
+		if set {
+			wishes = append(wishes, name)
+		}
+	}
+	if base, ok := session.BaseFromContext(ctx); ok {
+		req = req.Over(base)
+	}
+	if req.Image == "" {
+		req.Image = full.Image
+	}
+	return req, wishes
+}
+
+func limits(l frontmatter.Limits) backend.Limits {
+	return backend.Limits{
+		CPUMillis: l.CPUMillicores, MemoryBytes: l.MemoryMB << 20, PIDs: l.PIDs, WorkspaceBytes: l.WorkspaceMB << 20,
+	}
+}
+
+// open gives the sandbox of that name and makes it the binding's own. An agent that has no wish of its own about what
+// differs shares a sandbox that was opened with another request.
+func (b *binding) open(ctx context.Context, name string) (*session.Session, bool, error) {
+	key := b.run(ctx).Key(name)
+	req, wishes := b.request(ctx)
+	s, created, err := b.box.manager.Open(ctx, key, req)
+	var conflict *session.ConflictError
+	if errors.As(err, &conflict) && !slices.ContainsFunc(conflict.Fields, func(f string) bool { return slices.Contains(wishes, f) }) {
+		s, err = b.box.manager.Get(key)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mine[name] = s
+	delete(b.released, s.ID())
+	return s, created, nil
+}
+
+// sandbox gives the sandbox that a call means: the one with id, or the only one in scope, which is opened when there is
+// none yet.
+func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, error) {
+	b.mu.Lock()
+	released := b.released[id]
+	mine := maps.Clone(b.mine)
+	b.mu.Unlock()
+	switch {
+	case released:
+		return nil, failure(CodeClosed, "the sandbox was closed by sandbox_close")
+	case id != "":
+		return b.byID(ctx, id)
+	case len(mine) == 0:
+		s, _, err := b.open(ctx, b.name(ctx))
+		return s, err
+	case len(mine) == 1:
+		for _, s := range mine {
+			return s, nil
+		}
+	}
+	names := make([]string, 0, len(mine))
+	for _, name := range slices.Sorted(maps.Keys(mine)) {
+		names = append(names, fmt.Sprintf("%s (%s)", mine[name].ID(), name))
+	}
+	return nil, failure(CodeInvalid, "sandbox_id is required, there are several sandboxes: %s", strings.Join(names, ", ")).
+		but("Pass the sandbox_id of the one you mean.")
+}
+
+// byID finds a sandbox of this run. An id of another run and one that never existed get the same answer.
+func (b *binding) byID(ctx context.Context, id string) (*session.Session, error) {
+	s, err := b.box.manager.Lookup(ctx, b.run(ctx).Scope(), id)
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, failure(CodeNotFound, "there is no such sandbox in this run").
+			but("Use the sandbox_id that sandbox_open gave, or leave sandbox_id out.")
+	}
+	return s, err
+}
+
+// release gives a sandbox back: what this binding started in it is ended, and its id is closed for this binding.
+func (b *binding) release(ctx context.Context, s *session.Session) error {
+	b.mu.Lock()
+	execs := b.started[s.ID()]
+	delete(b.started, s.ID())
+	b.forget(s)
+	b.released[s.ID()] = true
+	b.mu.Unlock()
+	var errs []error
+	for _, id := range execs {
+		if _, err := s.KillExec(ctx, id, ""); err != nil && !errors.Is(err, backend.ErrNotFound) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// forget takes s out of the binding's own; mu is held.
+func (b *binding) forget(s *session.Session) {
+	maps.DeleteFunc(b.mine, func(_ string, own *session.Session) bool { return own == s })
+}
+
+// remove ends the sandbox and deletes its files.
+func (b *binding) remove(ctx context.Context, s *session.Session) error {
+	b.mu.Lock()
+	b.forget(s)
+	delete(b.started, s.ID())
+	b.mu.Unlock()
+	return b.box.manager.CloseSession(ctx, s.Key(), session.CloseOptions{})
+}
+
+// running notes that an exec went on in the background.
+func (b *binding) running(s *session.Session, execID string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.started[s.ID()] = append(b.started[s.ID()], execID)
+}
+
+// end removes what no later step of the run can use: the sandbox that only this binding knows.
+func (b *binding) end(ctx context.Context) {
+	b.mu.Lock()
+	s := b.mine[b.isolated]
+	b.mu.Unlock()
+	if b.isolated == "" || s == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if err := b.remove(ctx, s); err != nil {
+		b.box.log.ErrorContext(ctx, "cannot remove an isolated sandbox yet", "sandbox", s.ID(), "error", err)
+	}
+}
+
+// endRun closes all sandboxes of a run.
+func (b *binding) endRun(ctx context.Context, run session.Run) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if err := b.box.manager.CloseScope(ctx, run.Scope()); err != nil {
+		b.box.log.ErrorContext(ctx, "cannot remove all sandboxes of a run yet", "run", run.ID, "error", err)
+	}
+}

@@ -1,0 +1,181 @@
+package tools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Code is the class of a failure, as models and clients see it. The set is closed: see Codes.
+type Code string
+
+// Codes of failures.
+const (
+	CodeNotFound    Code = "not_found"         // no such sandbox, exec, file or program; or the caller may not know of it
+	CodeExists      Code = "exists"            // the thing to make is there already
+	CodeInvalid     Code = "invalid_argument"  // the call can never succeed as it stands
+	CodePermission  Code = "permission_denied" // the sandbox's user may not, or a policy forbids it
+	CodeTooLarge    Code = "too_large"         // a documented size limit was passed
+	CodeTimeout     Code = "timeout"           // a time limit of the call ran out
+	CodeLost        Code = "sandbox_lost"      // the sandbox died; what it held is gone
+	CodeClosed      Code = "closed"            // the sandbox was closed
+	CodeCapacity    Code = "capacity"          // as many sandboxes or processes as allowed are there already
+	CodeUnavailable Code = "unavailable"       // the engine or the image cannot be had now
+	CodeUnsupported Code = "unsupported"       // this engine or version cannot do it
+	CodeQuota       Code = "quota_exceeded"    // the sandbox's disk is full
+	CodeInternal    Code = "internal"          // a fault of Workcell
+)
+
+// Codes lists every code.
+func Codes() []Code {
+	return []Code{
+		CodeNotFound, CodeExists, CodeInvalid, CodePermission, CodeTooLarge, CodeTimeout, CodeLost, CodeClosed,
+		CodeCapacity, CodeUnavailable, CodeUnsupported, CodeQuota, CodeInternal,
+	}
+}
+
+// Remediation tells a model what to do about a failure of class c when nothing more fitting is known.
+func (c Code) Remediation() string {
+	switch c {
+	case CodeNotFound:
+		return "Check the id or path; sandbox_fs_list shows the files, and ids of other runs are not visible."
+	case CodeExists:
+		return "Use another name, or ask for the existing one to be replaced."
+	case CodeInvalid:
+		return "Correct the arguments as the message says and call the tool again."
+	case CodePermission:
+		return "Work below /workspace or /tmp as the user you are; policy cannot be changed from inside a run."
+	case CodeTooLarge:
+		return "Split the work into smaller pieces; the message names the limit."
+	case CodeTimeout:
+		return "Do less per call, or pass a larger timeout_seconds (at most 3600)."
+	case CodeLost:
+		return "Call sandbox_open for a new sandbox and write the files again: the old ones are gone."
+	case CodeClosed:
+		return "Call sandbox_open to go on in an open sandbox."
+	case CodeCapacity:
+		return "Wait for running commands to end or end some, then try again."
+	case CodeUnavailable:
+		return "Try again in a moment; if it stays, report that the sandbox cannot be had."
+	case CodeUnsupported:
+		return "Do without it, and say so in the answer."
+	case CodeQuota:
+		return "Delete files that are not needed any more, then try again."
+	default:
+		return "Try once more; if it fails again, report the message."
+	}
+}
+
+// retryable tells whether the same call may succeed later.
+func (c Code) retryable() bool { return c == CodeCapacity || c == CodeUnavailable }
+
+// ToolError is the `error` of an output. It never holds paths of the host.
+type ToolError struct {
+	Code        Code   `json:"code" jsonschema:"enum=not_found,enum=exists,enum=invalid_argument,enum=permission_denied,enum=too_large,enum=timeout,enum=sandbox_lost,enum=closed,enum=capacity,enum=unavailable,enum=unsupported,enum=quota_exceeded,enum=internal" jsonschema_description:"class of the failure"`
+	Message     string `json:"message" jsonschema_description:"what went wrong"`
+	Remediation string `json:"remediation" jsonschema_description:"what to do about it"`
+	Retryable   bool   `json:"retryable" jsonschema_description:"the same call may succeed later"`
+}
+
+// Error gives "code: message".
+func (e *ToolError) Error() string { return string(e.Code) + ": " + e.Message }
+
+func failure(code Code, format string, args ...any) *ToolError {
+	return &ToolError{
+		Code: code, Message: fmt.Sprintf(format, args...), Remediation: code.Remediation(), Retryable: code.retryable(),
+	}
+}
+
+// but gives the error with a more fitting remediation.
+func (e *ToolError) but(remediation string) *ToolError {
+	e.Remediation = remediation
+	return e
+}
+
+// sentinels pairs what packages backend and session report with codes, most telling first.
+func sentinels() []struct {
+	err  error
+	code Code
+} {
+	return []struct {
+		err  error
+		code Code
+	}{
+		{backend.ErrClosed, CodeClosed},
+		{backend.ErrLost, CodeLost},
+		{backend.ErrImage, CodeUnavailable},
+		{backend.ErrNotFound, CodeNotFound},
+		{backend.ErrExists, CodeExists},
+		{backend.ErrInvalid, CodeInvalid},
+		{backend.ErrPermission, CodePermission},
+		{backend.ErrTooLarge, CodeTooLarge},
+		{backend.ErrUnsupported, CodeUnsupported},
+		{backend.ErrCapacity, CodeCapacity},
+		{backend.ErrQuota, CodeQuota},
+		{backend.ErrTimeout, CodeTimeout},
+		{backend.ErrUnavailable, CodeUnavailable},
+		{backend.ErrProtocol, CodeInternal},
+		{context.DeadlineExceeded, CodeTimeout},
+	}
+}
+
+// errorOf gives what a model is told of err. Text that no sentinel vouches for stays with the operator.
+func errorOf(err error) *ToolError {
+	var done *ToolError
+	if errors.As(err, &done) {
+		return done
+	}
+	code := CodeInternal
+	for _, s := range sentinels() {
+		if errors.Is(err, s.err) {
+			code = s.code
+			break
+		}
+	}
+	if code == CodeInternal {
+		return failure(code, "the operation failed inside Workcell")
+	}
+	e := failure(code, "%s", plainText(err))
+	var launch *session.LaunchError
+	var conflict *session.ConflictError
+	switch {
+	case errors.As(err, &launch):
+		return e.but(launchRemediation(launch.Reason))
+	case errors.As(err, &conflict):
+		e.Message = fmt.Sprintf("the sandbox %q of this run is open with another %s", conflict.Key.Name, strings.Join(conflict.Fields, ", "))
+		return e.but("Agents that share a sandbox must ask for the same one: report this, or use sandbox_open with another session_key.")
+	case errors.Is(err, backend.ErrImage):
+		e.Retryable = false
+		return e.but("Report that the image is missing: it has to be pulled, built or named differently by whoever set the agent up.")
+	}
+	return e
+}
+
+// plainText is the text of err without the operation and the driver, which mean nothing to a model.
+func plainText(err error) string {
+	var wrapped *backend.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err
+	}
+	return err.Error()
+}
+
+func launchRemediation(reason session.LaunchReason) string {
+	switch reason {
+	case session.LaunchNotFound:
+		return "The program is not in the image: use one that the note of sandbox_open lists, or pass shell builtins as command."
+	case session.LaunchNotExecutable:
+		return "Call it through its interpreter, or make it executable with chmod."
+	case session.LaunchBadDir:
+		return "Make the directory first, or leave cwd out to work in /workspace."
+	case session.LaunchTooLong:
+		return "Write the arguments to a file with sandbox_fs_write and let the program read it."
+	case session.LaunchNoResources:
+		return CodeCapacity.Remediation()
+	}
+	return CodeInvalid.Remediation()
+}

@@ -1,0 +1,228 @@
+package tools
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Defaults and bounds of the exec tools.
+const (
+	maxSeconds       = 3600
+	defaultYield     = 10 * time.Second
+	maxYieldMS       = 3_600_000
+	defaultChunks    = 100
+	maxChunks        = 1000
+	maxReadWaitMS    = 60_000
+	defaultWait      = 120 * time.Second
+	shellDescription = "Give cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not both."
+)
+
+func (b *binding) execCommand(ctx context.Context, in ExecInput) (ExecOutput, error) {
+	req, fail := execRequest(in)
+	if fail != nil {
+		return ExecOutput{}, fail
+	}
+	s, err := b.sandbox(ctx, in.SandboxID)
+	if err != nil {
+		return ExecOutput{}, err
+	}
+	res, err := s.Exec(ctx, req)
+	if err != nil {
+		return ExecOutput{}, err
+	}
+	if !res.Done() {
+		b.running(s, res.ExecID)
+	}
+	return execOutput(res, s.Info().Limits.MemoryBytes), nil
+}
+
+// execRequest checks the arguments of sandbox_exec.
+func execRequest(in ExecInput) (session.ExecRequest, *ToolError) {
+	var none session.ExecRequest
+	if fail := commandGiven(in); fail != nil {
+		return none, fail
+	}
+	if fail := within("timeout_seconds", in.TimeoutSeconds, 1, maxSeconds); fail != nil {
+		return none, fail
+	}
+	if in.YieldMS != nil && *in.YieldMS < 0 {
+		return none, failure(CodeInvalid, "yield_ms is %d, it must be between 0 and %d", *in.YieldMS, maxYieldMS)
+	}
+	yield := defaultYield
+	if in.YieldMS != nil {
+		if fail := within("yield_ms", *in.YieldMS, 0, maxYieldMS); fail != nil {
+			return none, fail
+		}
+		yield = time.Duration(*in.YieldMS) * time.Millisecond
+	}
+	bounds := excerptOf(maxStreamChars)
+	req := session.ExecRequest{
+		Argv: in.Cmd, Command: in.Command, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds) * time.Second,
+		Yield: yield, Background: in.Stream || yield == 0, StdinOpen: in.Stream, HeadBytes: bounds.head, TailBytes: bounds.tail,
+	}
+	if in.Stdin != nil {
+		req.Stdin = []byte(*in.Stdin)
+	}
+	return req, nil
+}
+
+func commandGiven(in ExecInput) *ToolError {
+	switch {
+	case len(in.Cmd) > 0 && in.Command != "":
+		return failure(CodeInvalid, "both cmd and command are given").but(shellDescription)
+	case len(in.Cmd) == 0 && in.Command == "":
+		return failure(CodeInvalid, "neither cmd nor command is given").but(shellDescription)
+	case len(in.Cmd) > 0 && in.Cmd[0] == "":
+		return failure(CodeInvalid, "cmd[0], the program, is empty").but(shellDescription)
+	}
+	var list []string
+	if strings.HasPrefix(strings.TrimSpace(in.Command), "[\"") && json.Unmarshal([]byte(in.Command), &list) == nil {
+		return failure(CodeInvalid, "command is a JSON list written as text").but("Pass the list itself as cmd.")
+	}
+	return nil
+}
+
+func execOutput(res session.ExecResult, memory int64) ExecOutput {
+	stdout, stderr := show(res.Stdout, "stdout", true), show(res.Stderr, "stderr", true)
+	return ExecOutput{
+		ExecID: res.ExecID, Status: string(res.Status), ExitCode: exitCode(res.Status, res.ExitCode, res.Signal), Signal: res.Signal,
+		Stdout: stdout.text, Stderr: withNotice(stderr.text, outcomeNotice(res, memory)),
+		Truncated: stdout.truncated || stderr.truncated, StdoutBytes: res.StdoutBytes, StderrBytes: res.StderrBytes,
+		OutputPath: cmp.Or(stdout.path, stderr.path), DurationMS: res.Duration.Milliseconds(),
+	}
+}
+
+func (b *binding) execRead(ctx context.Context, in ExecReadInput) (ExecReadOutput, error) {
+	for _, fail := range []*ToolError{
+		notNegative("since_seq", in.SinceSeq), within("max_chunks", in.MaxChunks, 1, maxChunks), within("wait_ms", in.WaitMS, 1, maxReadWaitMS),
+	} {
+		if fail != nil {
+			return ExecReadOutput{}, fail
+		}
+	}
+	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
+	if err != nil {
+		return ExecReadOutput{}, err
+	}
+	res, err := s.ReadExec(ctx, session.ReadExecRequest{
+		ExecID: in.ExecID, SinceSeq: in.SinceSeq, MaxChunks: int(cmp.Or(in.MaxChunks, defaultChunks)),
+		Wait: time.Duration(in.WaitMS) * time.Millisecond,
+	})
+	if err != nil {
+		return ExecReadOutput{}, unknownExec(err)
+	}
+	out := ExecReadOutput{Chunks: []ExecChunk{}, Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
+	size := 0
+	for _, c := range res.Chunks {
+		// One answer stays readable: the rest is for the next call.
+		if size += len(c.Data); size > maxStreamChars && len(out.Chunks) > 0 {
+			out.Done, out.NextSeq = false, out.Chunks[len(out.Chunks)-1].Seq
+			break
+		}
+		chunk := ExecChunk{Seq: c.Seq, Stream: c.Stream}
+		if utf8.Valid(c.Data) {
+			chunk.Text = string(c.Data)
+		} else {
+			chunk.DataB64 = base64.StdEncoding.EncodeToString(c.Data)
+		}
+		out.Chunks = append(out.Chunks, chunk)
+	}
+	return out, nil
+}
+
+func (b *binding) execWait(ctx context.Context, in ExecWaitInput) (ExecWaitOutput, error) {
+	if fail := within("timeout_seconds", in.TimeoutSeconds, 1, maxSeconds); fail != nil {
+		return ExecWaitOutput{}, fail
+	}
+	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
+	if err != nil {
+		return ExecWaitOutput{}, err
+	}
+	st, err := s.WaitExec(ctx, in.ExecID, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
+	if err != nil {
+		return ExecWaitOutput{}, unknownExec(err)
+	}
+	return ExecWaitOutput{Done: st.Done(), ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, nil
+}
+
+func (b *binding) execWrite(ctx context.Context, in ExecWriteInput) (ExecWriteOutput, error) {
+	var data []byte
+	switch {
+	case in.Text != nil && in.DataB64 != "":
+		return ExecWriteOutput{}, failure(CodeInvalid, "both text and data_b64 are given")
+	case in.Text != nil:
+		data = []byte(*in.Text)
+	case in.DataB64 != "":
+		var fail *ToolError
+		if data, fail = fromBase64("data_b64", in.DataB64); fail != nil {
+			return ExecWriteOutput{}, fail
+		}
+	case !in.EOF:
+		return ExecWriteOutput{}, failure(CodeInvalid, "nothing to write: give text, data_b64 or eof")
+	}
+	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
+	if err != nil {
+		return ExecWriteOutput{}, err
+	}
+	if err := s.WriteExec(ctx, in.ExecID, data, in.EOF); err != nil {
+		e := errorOf(unknownExec(err))
+		if e.Code == CodeInvalid || e.Code == CodeClosed {
+			e = e.but("Standard input is open only for a command that still runs and was started with stream: true.")
+		}
+		return ExecWriteOutput{}, e
+	}
+	return ExecWriteOutput{OK: true}, nil
+}
+
+func (b *binding) execKill(ctx context.Context, in ExecKillInput) (ExecKillOutput, error) {
+	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
+	if err != nil {
+		return ExecKillOutput{}, err
+	}
+	st, err := s.KillExec(ctx, in.ExecID, strings.ToUpper(strings.TrimSpace(in.Signal)))
+	if err != nil {
+		return ExecKillOutput{}, unknownExec(err)
+	}
+	return ExecKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, nil
+}
+
+// execSandbox gives the sandbox of a call about an exec.
+func (b *binding) execSandbox(ctx context.Context, sandboxID, execID string) (*session.Session, error) {
+	if execID == "" {
+		return nil, failure(CodeInvalid, "exec_id is empty").but("Pass the exec_id that sandbox_exec gave.")
+	}
+	return b.sandbox(ctx, sandboxID)
+}
+
+// unknownExec gives a better answer for an exec that the sandbox does not know.
+func unknownExec(err error) error {
+	if e := errorOf(err); e.Code == CodeNotFound {
+		return failure(CodeNotFound, "there is no such exec in this sandbox").
+			but("Pass the exec_id that sandbox_exec gave, with the same sandbox.")
+	}
+	return err
+}
+
+func notNegative(name string, value int64) *ToolError {
+	if value < 0 {
+		return failure(CodeInvalid, "%s is %d, it must not be negative", name, value)
+	}
+	return nil
+}
+
+// fromBase64 reads base64 with or without padding, of either alphabet.
+func fromBase64(name, text string) ([]byte, *ToolError) {
+	plain := strings.NewReplacer("-", "+", "_", "/", "\n", "", "\r", "", " ", "").Replace(strings.TrimRight(text, "=\r\n "))
+	data, err := base64.RawStdEncoding.DecodeString(plain)
+	if err != nil {
+		return nil, failure(CodeInvalid, "%s is not base64", name)
+	}
+	return data, nil
+}

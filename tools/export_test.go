@@ -1,0 +1,46 @@
+package tools
+
+import (
+	"encoding/json"
+
+	"github.com/firebase/genkit/go/ai"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// What tests of package tools_test need to see.
+
+func ToolsOf(mode frontmatter.Mode) []ai.Tool {
+	return newBinding(newToolbox(nil, nil), frontmatter.Sandbox{Mode: mode}).tools()
+}
+
+func Decode[In any](args string) (In, *ToolError) { return decodeArgs[In](json.RawMessage(args)) }
+
+func ErrorOf(err error) *ToolError { return errorOf(err) }
+
+func Show(o session.Output, stream string, keep bool) (text string, truncated bool, path string) {
+	s := show(o, stream, keep)
+	return s.text, s.truncated, s.path
+}
+
+func ExcerptBounds(chars int) (head, tail int) {
+	e := excerptOf(chars)
+	return e.head, e.tail
+}
+
+func Sentinels() map[error]Code {
+	out := map[error]Code{}
+	for _, s := range sentinels() {
+		out[s.err] = s.code
+	}
+	return out
+}
+
+func JSONObject(text string) map[string]any { return jsonObject(text) }
+
+func Neutral(v any) any { return neutral(v) }
+
+func ExitCode(status session.ExecState, code int, signal string) *int {
+	return exitCode(status, code, signal)
+}

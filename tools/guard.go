@@ -1,0 +1,130 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/core/status"
+
+	"github.com/workcell-dev/workcell/internal/nearest"
+)
+
+// unknownTool answers calls of tools that do not exist. It is never offered to a model.
+const unknownTool = "sandbox_unknown_tool"
+
+// unknownInput is what a call of an unknown tool is turned into.
+type unknownInput struct {
+	Tool      string   `json:"tool"`
+	Arguments string   `json:"arguments,omitempty"`
+	Known     []string `json:"known,omitempty"`
+}
+
+// unknown explains that there is no such tool.
+func (b *binding) unknown(_ context.Context, in unknownInput) (Result, error) {
+	e := failure(CodeNotFound, "there is no tool %q", clip(in.Tool))
+	if len(in.Known) == 0 {
+		return Result{}, e.but("There are no tools: answer without one.")
+	}
+	hint := "Call one of: " + strings.Join(in.Known, ", ") + "."
+	if near, ok := nearest.Of(in.Tool, in.Known); ok {
+		hint = fmt.Sprintf("Did you mean %s? %s", near, hint)
+	}
+	return Result{}, e.but(hint)
+}
+
+// guard keeps a model's mistakes from ending a run: unknown tools, bad arguments and panics become output. It also
+// gives models their tools in a fixed order, and holds them to the tools that were offered to them, where Genkit would
+// run any tool that is registered anywhere.
+type guard struct{ log *slog.Logger }
+
+// wrapModel sorts the offered tools and turns calls of any other into calls of unknownTool.
+func (g guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelNext) (*ai.ModelResponse, error) {
+	if p.Request == nil {
+		return next(ctx, p)
+	}
+	req := *p.Request
+	req.Tools = make([]*ai.ToolDefinition, 0, len(p.Request.Tools))
+	known := make([]string, 0, len(p.Request.Tools))
+	for _, t := range p.Request.Tools {
+		if t != nil && t.Name != unknownTool {
+			req.Tools = append(req.Tools, t)
+			known = append(known, t.Name)
+		}
+	}
+	slices.SortFunc(req.Tools, func(a, b *ai.ToolDefinition) int { return strings.Compare(a.Name, b.Name) })
+	slices.Sort(known)
+	resp, err := next(ctx, &ai.ModelParams{Request: &req, Callback: p.Callback})
+	if err != nil || resp == nil || resp.Message == nil {
+		return resp, err
+	}
+	if m := repaired(resp.Message, known); m != nil {
+		out := *resp
+		out.Message = m
+		return &out, nil
+	}
+	return resp, nil
+}
+
+// repaired gives the message with calls of unknown tools replaced; nil when there are none.
+func repaired(m *ai.Message, known []string) *ai.Message {
+	var out *ai.Message
+	for i, part := range m.Content {
+		if part == nil || !part.IsToolRequest() || slices.Contains(known, part.ToolRequest.Name) {
+			continue
+		}
+		if out == nil {
+			copied := *m
+			copied.Content = slices.Clone(m.Content)
+			out = &copied
+		}
+		in := unknownInput{Tool: part.ToolRequest.Name, Known: known}
+		if text, err := json.Marshal(part.ToolRequest.Input); err == nil && string(text) != "null" {
+			in.Arguments = string(text)
+		}
+		call := *part.ToolRequest
+		call.Name, call.Input = unknownTool, in
+		copied := *part
+		copied.ToolRequest = &call
+		out.Content[i] = &copied
+	}
+	return out
+}
+
+// wrapTool turns a panic or refused arguments of any tool into output. Everything else, the errors of other people's
+// tools and interrupts above all, stays what it is.
+func (g guard) wrapTool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) (resp *ai.MultipartToolResponse, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			g.log.ErrorContext(ctx, "a tool panicked", "tool", p.Tool.Name(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			resp, err = output(failure(CodeInternal, "%s failed unexpectedly", p.Tool.Name())), nil
+		}
+	}()
+	resp, err = next(ctx, p)
+	if err == nil || ctx.Err() != nil {
+		return resp, err
+	}
+	if interrupt, _ := ai.IsToolInterruptError(err); interrupt || !errors.Is(err, status.ErrInvalidInput) {
+		return resp, err
+	}
+	return output(failure(CodeInvalid, "the arguments of %s do not fit its schema: %s", p.Tool.Name(), oneLine(err.Error()))), nil
+}
+
+func output(e *ToolError) *ai.MultipartToolResponse {
+	return &ai.MultipartToolResponse{Output: Result{Error: e}}
+}
+
+// oneLine bounds an error of Genkit's schema validation.
+func oneLine(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 600 {
+		text = strings.ToValidUTF8(text[:600], "") + "…"
+	}
+	return text
+}

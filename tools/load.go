@@ -1,0 +1,145 @@
+package tools
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+)
+
+// LoadAgent loads a prompt file as an agent, with the partials of its directory that it includes. All problems of the
+// file come at once, as frontmatter.Errors.
+func LoadAgent(g *genkit.Genkit, file string) (*Agent, error) {
+	src, err := frontmatter.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := CheckPrompt(file, src)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Dir(file)
+	found := partials{}
+	if strings.Contains(doc.Body, "{{") {
+		if found, err = findPartials(os.DirFS(dir), filepath.ToSlash(dir)); err != nil {
+			return nil, err
+		}
+	}
+	return (&loader{g: g, found: found, defined: map[string]bool{}}).agent(doc)
+}
+
+// LoadAgents loads every prompt file below dir as an agent, by name. Files whose names begin with "_" are partials. All
+// problems of all files come at once.
+func LoadAgents(g *genkit.Genkit, dir string) (map[string]*Agent, error) {
+	return loadAgents(g, os.DirFS(dir), filepath.ToSlash(dir))
+}
+
+// LoadAgentsFS is LoadAgents for a file system, such as an embedded one.
+func LoadAgentsFS(g *genkit.Genkit, fsys fs.FS) (map[string]*Agent, error) {
+	return loadAgents(g, fsys, "")
+}
+
+func loadAgents(g *genkit.Genkit, fsys fs.FS, prefix string) (map[string]*Agent, error) {
+	found, err := findPartials(fsys, prefix)
+	if err != nil {
+		return nil, err
+	}
+	docs := map[string]*frontmatter.Document{}
+	var order []string
+	var errs []error
+	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !isPrompt(name) {
+			return err
+		}
+		file := path.Join(prefix, name)
+		src, err := frontmatter.ReadFS(fsys, name, file)
+		if err != nil {
+			errs = append(errs, err)
+			return nil
+		}
+		doc, err := CheckPrompt(file, src)
+		if err != nil {
+			errs = append(errs, err)
+			return nil
+		}
+		agent := promptName(name)
+		if other := docs[agent]; other != nil {
+			errs = append(errs, &frontmatter.Error{File: file, Message: fmt.Sprintf("the agent %q is defined in %s too", agent, other.File)})
+			return nil
+		}
+		docs[agent] = doc
+		order = append(order, agent)
+		return nil
+	})
+	if err = errors.Join(append(errs, err)...); err != nil {
+		return nil, err
+	}
+	agents := make(map[string]*Agent, len(docs))
+	l := &loader{g: g, found: found, defined: map[string]bool{}}
+	for _, name := range order {
+		if agents[name], err = l.agent(docs[name]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return agents, nil
+}
+
+// loader registers agents with the partials of their directory.
+type loader struct {
+	g       *genkit.Genkit
+	found   partials
+	defined map[string]bool // partials that this loader registered
+}
+
+// agent registers an agent's prompt with the partials that it needs.
+func (l *loader) agent(doc *frontmatter.Document) (*Agent, error) {
+	for _, name := range l.found.needed(doc.Body) {
+		if l.defined[name] {
+			continue
+		}
+		if err := l.found.cycleFrom(name); err != nil {
+			return nil, err
+		}
+		if err := l.define(name); err != nil {
+			return nil, err
+		}
+		l.defined[name] = true
+	}
+	prompt, err := register(l.g, doc)
+	if err != nil {
+		return nil, err
+	}
+	return &Agent{g: l.g, name: promptName(doc.File), doc: doc, prompt: prompt}, nil
+}
+
+// define registers a partial once. Partials are global in Genkit, so two with one name and different texts cannot be
+// told apart.
+func (l *loader) define(name string) (err error) {
+	p := l.found[name]
+	if plugin := pluginOf(l.g); plugin != nil {
+		known, fresh := plugin.toolbox().partial(name, p.source)
+		if !fresh && known != p.source {
+			return &frontmatter.Error{File: p.file, Message: fmt.Sprintf("another partial %q is loaded already", name)}
+		}
+		if !fresh {
+			return nil
+		}
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = &frontmatter.Error{File: p.file, Message: oneLine(fmt.Sprint(r))}
+		}
+	}()
+	genkit.DefinePartial(l.g, name, p.source)
+	return nil
+}

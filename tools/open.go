@@ -1,0 +1,98 @@
+package tools
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func (b *binding) openSandbox(ctx context.Context, in OpenInput) (OpenOutput, error) {
+	name := b.name(ctx)
+	if in.SessionKey != "" && in.SessionKey != session.DefaultName {
+		name = in.SessionKey
+		if err := b.run(ctx).Key(name).Validate(); err != nil {
+			return OpenOutput{}, failure(CodeInvalid, "session_key %q is not the name of a sandbox", clip(in.SessionKey)).
+				but("A name has up to 128 letters, digits, '.', '_' and '-'; leave session_key out for the agent's own sandbox.")
+		}
+	}
+	b.mu.Lock()
+	before := b.mine[name]
+	b.mu.Unlock()
+	s, created, err := b.open(ctx, name)
+	if err != nil {
+		return OpenOutput{}, err
+	}
+	info := s.Info()
+	out := OpenOutput{
+		SandboxID: s.ID(), Image: info.Image, Workdir: info.Workdir, Created: created, User: info.User,
+		Network: string(info.Network), Limits: openLimits(info), Note: note(info),
+	}
+	if before != nil && before.ID() != s.ID() {
+		out.Note = "The earlier sandbox is gone and was replaced: files from earlier calls are lost. " + out.Note
+	}
+	return out, nil
+}
+
+func openLimits(info session.Info) OpenLimits {
+	l := OpenLimits{
+		CPUMillicores: info.Limits.CPUMillis, MemoryMB: info.Limits.MemoryBytes >> 20, PIDs: info.Limits.PIDs,
+		WorkspaceMB: info.Limits.WorkspaceBytes >> 20, ExecTimeoutSeconds: int64(info.ExecTimeout.Seconds()),
+	}
+	if info.IdleTimeout > 0 {
+		l.TimeoutSeconds = int64(info.IdleTimeout.Seconds())
+	}
+	return l
+}
+
+// note tells a model what it can count on, which saves the turns in which it would find out by failing.
+func note(info session.Info) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Commands run in %s as user %s without privileges. ", info.Workdir, info.User)
+	if info.Root == backend.RootWritable {
+		b.WriteString("The whole file system can be written to. ")
+	} else {
+		fmt.Fprintf(&b, "Only %s and /tmp can be written to. ", info.Workdir)
+	}
+	if info.Network == backend.NetworkNone {
+		b.WriteString("There is no network, DNS included: pip, npm, apt and git cannot download anything. ")
+	} else {
+		b.WriteString("The network can be reached. ")
+	}
+	if len(info.Programs) > 0 {
+		fmt.Fprintf(&b, "Interpreters found: %s. ", strings.Join(info.Programs, ", "))
+	}
+	if info.Limits.MemoryBytes > 0 {
+		fmt.Fprintf(&b, "Memory is limited to %d MiB. ", info.Limits.MemoryBytes>>20)
+	}
+	if info.ExecTimeout > 0 {
+		fmt.Fprintf(&b, "A command is ended after %d s unless timeout_seconds says otherwise (at most %d).",
+			int64(info.ExecTimeout/time.Second), maxSeconds)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func (b *binding) closeSandbox(ctx context.Context, in CloseInput) (CloseOutput, error) {
+	b.mu.Lock()
+	none := in.SandboxID == "" && len(b.mine) == 0
+	b.mu.Unlock()
+	if none {
+		return CloseOutput{OK: true}, nil // nothing was opened, and opening one to close it would be silly
+	}
+	s, err := b.sandbox(ctx, in.SandboxID)
+	if err != nil {
+		return CloseOutput{}, err
+	}
+	if in.DeleteWorkspace {
+		err = b.remove(ctx, s)
+	} else {
+		err = b.release(ctx, s)
+	}
+	if err != nil {
+		return CloseOutput{}, err
+	}
+	return CloseOutput{OK: true}, nil
+}

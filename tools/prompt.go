@@ -1,0 +1,158 @@
+package tools
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+	"github.com/google/dotprompt/go/dotprompt"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+)
+
+// CheckPrompt reads a dotprompt file and checks all that can be known of it without a model: the frontmatter, as
+// strictly as package frontmatter does, and the syntax of the template. The error is a frontmatter.Errors.
+func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
+	doc, err := frontmatter.Parse(name, src)
+	if err != nil {
+		return nil, err
+	}
+	out, err := doc.Source()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkTemplate(doc, string(out)); err != nil {
+		return nil, frontmatter.Errors{err}
+	}
+	return doc, nil
+}
+
+var templateLine = regexp.MustCompile(`(?i)line (\d+)`)
+
+// checkTemplate compiles the template as Genkit will do at every call.
+func checkTemplate(doc *frontmatter.Document, source string) (problem *frontmatter.Error) {
+	fail := func(v any) *frontmatter.Error {
+		text := oneLine(fmt.Sprint(v))
+		line := doc.BodyLine
+		if m := templateLine.FindStringSubmatch(text); m != nil {
+			if n, err := strconv.Atoi(m[1]); err == nil {
+				// Genkit trims the template, so its first line is the first that is not blank.
+				blank := len(doc.Body) - len(strings.TrimLeft(doc.Body, " \t\r\n"))
+				line += n - 1 + strings.Count(doc.Body[:blank], "\n")
+			}
+		}
+		return &frontmatter.Error{File: doc.File, Line: line, Message: "the template cannot be read: " + text}
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			problem = fail(r)
+		}
+	}()
+	parsed, err := dotprompt.ParseDocument(source)
+	if err == nil {
+		_, err = dotprompt.NewDotprompt(nil).Compile(parsed.Template, nil)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// LoadPrompt registers a dotprompt file under the base name of name, without ".prompt", and gives the prompt; errors
+// name name. `sandbox:` in it becomes an entry of `use:`, so executing the prompt gives the model its tools. A file that
+// is malformed, or that asks for a sandbox while the plugin is missing, is an error and never a prompt without sandbox.
+//
+// Genkit ignores `toolChoice:` of a file: pass ai.WithToolChoice to Execute, or use an Agent, which honours it.
+func LoadPrompt(g *genkit.Genkit, name string, src []byte) (ai.Prompt, error) {
+	doc, err := CheckPrompt(name, src)
+	if err != nil {
+		return nil, err
+	}
+	return register(g, doc)
+}
+
+func register(g *genkit.Genkit, doc *frontmatter.Document) (p ai.Prompt, err error) {
+	if doc.Sandbox != nil && pluginOf(g) == nil {
+		return nil, &frontmatter.Error{
+			File: doc.File, Message: "it asks for a sandbox, and Genkit has no sandbox plugin",
+			Hint: "pass genkit.WithPlugins(&tools.Plugin{…}) to genkit.Init",
+		}
+	}
+	name := promptName(doc.File)
+	if genkit.LookupPrompt(g, name) != nil {
+		return nil, &frontmatter.Error{File: doc.File, Message: fmt.Sprintf("a prompt %q is loaded already", name)}
+	}
+	src, err := doc.Source()
+	if err != nil {
+		return nil, err
+	}
+	// Genkit panics on what it takes for mistakes of a program. A file is not a program.
+	defer func() {
+		if r := recover(); r != nil {
+			p, err = nil, &frontmatter.Error{File: doc.File, Message: oneLine(fmt.Sprint(r))}
+		}
+	}()
+	p, err = genkit.LoadPromptFromSource(g, string(src), name, "")
+	if err != nil {
+		return nil, &frontmatter.Error{File: doc.File, Message: oneLine(err.Error())}
+	}
+	return p, nil
+}
+
+// promptName gives "coder" for "agents/coder.prompt".
+func promptName(file string) string {
+	return strings.TrimSuffix(path.Base(strings.ReplaceAll(file, "\\", "/")), promptSuffix)
+}
+
+const promptSuffix = ".prompt"
+
+// isPartial tells whether a file holds a partial template.
+func isPartial(name string) bool { return strings.HasPrefix(path.Base(name), "_") }
+
+// isPrompt tells whether a file holds a prompt.
+func isPrompt(name string) bool { return strings.HasSuffix(name, promptSuffix) && !isPartial(name) }
+
+// neutral gives a value as data of a template: the markers that dotprompt puts into rendered text to begin a message or
+// a media part lose their meaning in it. Templates are rendered once, so template syntax in data is text anyway.
+func neutral(v any) any {
+	switch v := v.(type) {
+	case string:
+		return neutralText(v)
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, item := range v {
+			out[neutralText(k)] = neutral(item)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, item := range v {
+			out[i] = neutral(item)
+		}
+		return out
+	case []string:
+		out := make([]any, len(v))
+		for i, item := range v {
+			out[i] = neutralText(item)
+		}
+		return out
+	}
+	return v
+}
+
+const marker = "<<<dotprompt:"
+
+func neutralText(s string) string {
+	s = strings.ReplaceAll(s, marker, "<<< dotprompt:")
+	// A marker could also be put together from the end of one value and the beginning of the next.
+	for n := len(marker) - 1; n >= 3; n-- {
+		if strings.HasSuffix(s, marker[:n]) {
+			return s + " "
+		}
+	}
+	return s
+}

@@ -1,0 +1,165 @@
+package tools
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// defaultRunTimeout is the time limit of sandbox_run when nobody names one.
+const defaultRunTimeout = 120 * time.Second
+
+// interpreter says how a runtime's code is run.
+type interpreter struct {
+	programs []string // in order of preference
+	file     string
+	env      map[string]string
+}
+
+func interpreterOf(r frontmatter.Runtime) interpreter {
+	switch r {
+	case frontmatter.RuntimeNode:
+		return interpreter{programs: []string{"node", "nodejs"}, file: "main.js"}
+	case frontmatter.RuntimeBash:
+		return interpreter{programs: []string{"bash", "sh"}, file: "main.sh"}
+	default:
+		// Unbuffered, so that the output of a program that is cut short is not lost with it.
+		return interpreter{programs: []string{"python3", "python"}, file: "main.py", env: map[string]string{"PYTHONUNBUFFERED": "1"}}
+	}
+}
+
+// program picks an interpreter that the sandbox has.
+func (i interpreter) program(found []string) string {
+	for _, p := range i.programs {
+		if slices.Contains(found, p) {
+			return p
+		}
+	}
+	return i.programs[0]
+}
+
+// runCode is sandbox_run: a sandbox of its own is made, used and removed, whatever happens.
+func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err error) {
+	runtime := frontmatter.Runtime(cmp.Or(in.Runtime, string(b.cfg.Runtime), string(frontmatter.RuntimePython)))
+	how := interpreterOf(runtime)
+	if fail := b.checkRun(in, runtime, how); fail != nil {
+		return RunOutput{}, fail
+	}
+	req, _ := b.request(ctx)
+	if b.cfg.Image == "" && runtime != b.cfg.Runtime {
+		if base, ok := session.BaseFromContext(ctx); !ok || base.Image == "" {
+			req.Image = frontmatter.DefaultImage(runtime)
+		}
+	}
+	run := b.run(ctx)
+	s, _, err := b.box.manager.Open(ctx, run.Key("run-"+session.NewID()), req)
+	if err != nil {
+		return RunOutput{}, err
+	}
+	defer func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		if cerr := s.Close(clean); cerr != nil {
+			b.box.log.ErrorContext(ctx, "cannot remove the sandbox of a run yet", "sandbox", s.ID(), "error", cerr)
+		}
+	}()
+	if err := writeFiles(ctx, s, in, how.file); err != nil {
+		return RunOutput{}, err
+	}
+	res, err := s.Exec(ctx, b.runRequest(in, how, s.Info().Programs))
+	if err != nil {
+		return RunOutput{}, err
+	}
+	return runOutput(res, runtime, s.Info().Limits.MemoryBytes), nil
+}
+
+func (b *binding) checkRun(in RunInput, runtime frontmatter.Runtime, how interpreter) *ToolError {
+	if !slices.Contains(frontmatter.Runtimes(), runtime) {
+		return failure(CodeInvalid, "unknown runtime %q, it must be python, node or bash", clip(in.Runtime))
+	}
+	if in.Code == "" {
+		return failure(CodeInvalid, "code is empty")
+	}
+	if fail := within("timeout_seconds", in.TimeoutSeconds, 1, maxSeconds); fail != nil {
+		return fail
+	}
+	for name := range in.Files {
+		if path.Clean(name) == how.file {
+			return failure(CodeInvalid, "files may not hold %s, which is where code is written to", how.file)
+		}
+	}
+	if len(b.cfg.PipPackages) > 0 || len(b.cfg.NpmPackages) > 0 {
+		return failure(CodeUnsupported, "this agent asks for packages to be installed before the run, which is not supported").
+			but("Report it: whoever set the agent up should use an image that has the packages and remove pip_packages and npm_packages.")
+	}
+	return nil
+}
+
+// writeFiles writes the files of a run, the code last.
+func writeFiles(ctx context.Context, s *session.Session, in RunInput, file string) error {
+	put := func(name, text string) error {
+		_, err := s.WriteFile(ctx, name, bytes.NewReader([]byte(text)), session.WriteFileOptions{Size: int64(len(text)), Overwrite: true})
+		if err != nil {
+			e := errorOf(err)
+			e.Message = fmt.Sprintf("cannot write %s: %s", clip(name), e.Message)
+			if ctx.Err() != nil {
+				return err
+			}
+			return e
+		}
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
+		if err := put(name, in.Files[name]); err != nil {
+			return err
+		}
+	}
+	return put(file, in.Code)
+}
+
+func (b *binding) runRequest(in RunInput, how interpreter, found []string) session.ExecRequest {
+	env := maps.Clone(how.env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, b.cfg.Env)
+	maps.Copy(env, in.Env)
+	chars := int(cmp.Or(b.cfg.MaxStdoutBytes, maxStreamChars))
+	bounds := excerptOf(chars)
+	seconds := cmp.Or(in.TimeoutSeconds, b.cfg.TimeoutSeconds, b.cfg.Limits.ExecTimeoutSeconds)
+	return session.ExecRequest{
+		Argv: append([]string{how.program(found), how.file}, in.Args...), Env: env,
+		Timeout: cmp.Or(time.Duration(seconds)*time.Second, defaultRunTimeout), HeadBytes: bounds.head, TailBytes: bounds.tail,
+	}
+}
+
+func runOutput(res session.ExecResult, runtime frontmatter.Runtime, memory int64) RunOutput {
+	stdout, stderr := show(res.Stdout, "stdout", false), show(res.Stderr, "stderr", false)
+	code := exitCode(res.Status, res.ExitCode, res.Signal)
+	out := RunOutput{
+		OK: res.Status == session.ExecCompleted && code != nil && *code == 0, Runtime: string(runtime), ExitCode: code,
+		DurationMS: res.Duration.Milliseconds(), Stdout: stdout.text, Stderr: stderr.text,
+		Truncated: stdout.truncated || stderr.truncated,
+	}
+	switch res.Status {
+	case session.ExecTimedOut:
+		out.Error = failure(CodeTimeout, "the program was ended after %d seconds, its timeout", int64(res.Timeout/time.Second))
+	case session.ExecOOMKilled:
+		out.Error = failure(CodeQuota, "the program was killed: the memory limit of the sandbox was reached").
+			but("Work on less data at a time.")
+		if memory > 0 {
+			out.Error.Message = fmt.Sprintf("the program was killed: the memory limit of %d MiB was reached", memory>>20)
+		}
+	case session.ExecKilled:
+		out.Error = failure(CodeInternal, "the program was ended from outside")
+	}
+	return out
+}

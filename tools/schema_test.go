@@ -1,0 +1,118 @@
+package tools_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestSchemas pins what models see of each tool.
+func TestSchemas(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
+		for _, tool := range tools.ToolsOf(mode) {
+			names = append(names, tool.Name())
+			checkGolden(t, tool.Definition())
+		}
+	}
+	want := []string{
+		"sandbox_run", "sandbox_close", "sandbox_exec", "sandbox_exec_kill", "sandbox_exec_read", "sandbox_exec_wait",
+		"sandbox_exec_write", "sandbox_fs_delete", "sandbox_fs_list", "sandbox_fs_read", "sandbox_fs_write", "sandbox_open",
+	}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("tools (-want +got):\n%s", diff)
+	}
+}
+
+func checkGolden(t *testing.T, def *ai.ToolDefinition) {
+	t.Helper()
+	var got bytes.Buffer
+	enc := json.NewEncoder(&got)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(def); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join("testdata", "schema", def.Name+".json")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("%s (-want +got), run the test with -update when this is meant:\n%s", def.Name, diff)
+	}
+}
+
+// TestSchemasArePortable holds the schemas to what all providers take: a type everywhere (no `any`), no references, names
+// that every provider accepts, and text without anything that a provider would choke on.
+func TestSchemasArePortable(t *testing.T) {
+	t.Parallel()
+	name := regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$`)
+	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
+		for _, tool := range tools.ToolsOf(mode) {
+			def := tool.Definition()
+			if !name.MatchString(def.Name) {
+				t.Errorf("name %q", def.Name)
+			}
+			if def.Description == "" || len(def.Description) > 1024 {
+				t.Errorf("%s: description of %d bytes", def.Name, len(def.Description))
+			}
+			if strict, ok := def.Metadata["strict"].(bool); !ok || strict {
+				t.Errorf("%s: strict = %v, %v", def.Name, strict, ok)
+			}
+			checkPortable(t, def.Name, def.InputSchema)
+			props := def.InputSchema["properties"].(map[string]any)
+			if len(props) == 0 {
+				t.Errorf("%s: no properties", def.Name)
+			}
+			for field, prop := range props {
+				if prop.(map[string]any)["description"] == nil {
+					t.Errorf("%s.%s has no description", def.Name, field)
+				}
+			}
+		}
+	}
+}
+
+func checkPortable(t *testing.T, at string, schema map[string]any) {
+	t.Helper()
+	typ, ok := schema["type"].(string)
+	if !ok || !slices.Contains([]string{"object", "string", "integer", "boolean", "array"}, typ) {
+		t.Errorf("%s: type %v", at, schema["type"])
+	}
+	for key, value := range schema {
+		switch {
+		case strings.HasPrefix(key, "$"), key == "anyOf", key == "oneOf", key == "allOf":
+			t.Errorf("%s: %s", at, key)
+		case key == "properties":
+			for name, prop := range value.(map[string]any) {
+				checkPortable(t, at+"."+name, prop.(map[string]any))
+			}
+		case key == "items":
+			checkPortable(t, at+"[]", value.(map[string]any))
+		}
+	}
+}

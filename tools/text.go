@@ -1,0 +1,171 @@
+package tools
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Bounds of command output in one answer, per stream. A fifth is the beginning, the rest the end: what went wrong
+// mostly stands there.
+const (
+	maxStreamChars = 30_000
+	noticeChars    = 500 // room for notices
+	headShare      = 5
+)
+
+// excerpt bounds one stream.
+type excerpt struct{ head, tail int }
+
+// excerptOf gives the bounds for at most chars characters with notices.
+func excerptOf(chars int) excerpt {
+	room := max(chars-noticeChars, chars/2)
+	return excerpt{head: room / headShare, tail: room - room/headShare}
+}
+
+// streamText is one stream as a model sees it.
+type streamText struct {
+	text      string
+	truncated bool
+	path      string // of the whole output, when truncated
+}
+
+// show makes text of one stream: cut on line and character edges, invalid UTF-8 replaced, all of it visibly. keep says
+// that the sandbox, and with it the file with the whole output, outlives the answer.
+func show(o session.Output, stream string, keep bool) streamText {
+	if o.Omitted <= 0 {
+		text, bad := validText(o.Bytes())
+		return streamText{text: text + invalidNotice(bad, keep)}
+	}
+	head, tail := cutHead(o.Head), cutTail(o.Tail)
+	omitted := o.Total - int64(len(head)) - int64(len(tail))
+	headText, badHead := validText(head)
+	tailText, badTail := validText(tail)
+	out := streamText{truncated: true}
+	notice := fmt.Sprintf("[workcell: %d of %d bytes of %s are left out here", omitted, o.Total, stream)
+	switch {
+	case !keep:
+		notice += "; print less, or print it in parts"
+	case o.Path != "" && o.PathCut:
+		notice += "; as much as was kept is in " + o.Path
+		out.path = o.Path
+	case o.Path != "":
+		notice += "; all of it is in " + o.Path
+		out.path = o.Path
+	}
+	if headText != "" && !strings.HasSuffix(headText, "\n") {
+		headText += "\n"
+	}
+	out.text = headText + notice + "]\n" + tailText + invalidNotice(badHead+badTail, keep)
+	return out
+}
+
+// lineSlack is how far an edge is moved to meet the end of a line.
+const lineSlack = 4
+
+// cutHead cuts back to the end of a line, or of a character when lines are long.
+func cutHead(b []byte) []byte {
+	if i := bytes.LastIndexByte(b, '\n'); i >= 0 && len(b)-i-1 <= len(b)/lineSlack {
+		return b[:i+1]
+	}
+	for n := 1; n <= utf8.UTFMax && n <= len(b); n++ {
+		if c := b[len(b)-n]; utf8.RuneStart(c) {
+			if !utf8.FullRune(b[len(b)-n:]) {
+				return b[:len(b)-n]
+			}
+			break
+		}
+	}
+	return b
+}
+
+// cutTail cuts forward to the beginning of a line, or of a character.
+func cutTail(b []byte) []byte {
+	if i := bytes.IndexByte(b, '\n'); i >= 0 && i+1 < len(b) && i <= len(b)/lineSlack {
+		return b[i+1:]
+	}
+	for n := 0; n < utf8.UTFMax-1 && n < len(b); n++ {
+		if utf8.RuneStart(b[n]) {
+			return b[n:]
+		}
+	}
+	return b
+}
+
+// validText replaces each byte that is not UTF-8 and tells how many there were.
+func validText(b []byte) (string, int) {
+	if utf8.Valid(b) {
+		return string(b), 0
+	}
+	var out strings.Builder
+	bad := 0
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		if r == utf8.RuneError && n == 1 {
+			bad++
+		}
+		out.WriteRune(r)
+		b = b[n:]
+	}
+	return out.String(), bad
+}
+
+func invalidNotice(bad int, keep bool) string {
+	switch {
+	case bad == 0:
+		return ""
+	case keep:
+		return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD; sandbox_exec_read gives the exact bytes]\n", bad)
+	}
+	return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD]\n", bad)
+}
+
+// outcomeNotice tells in words how a command ended when it did not end by itself; empty otherwise.
+func outcomeNotice(res session.ExecResult, memory int64) string {
+	switch res.Status {
+	case session.ExecTimedOut:
+		return fmt.Sprintf("[workcell: ended with all its children after %d seconds, its timeout; files it wrote are still there]\n", int64(res.Timeout.Seconds()))
+	case session.ExecOOMKilled:
+		limit := ""
+		if memory > 0 {
+			limit = fmt.Sprintf(" of %d MiB", memory>>20)
+		}
+		return fmt.Sprintf("[workcell: killed by the kernel: the sandbox's memory limit%s was reached; work on less at a time]\n", limit)
+	}
+	return ""
+}
+
+// withNotice puts a notice on a line of its own after text.
+func withNotice(text, notice string) string {
+	if notice != "" && text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	return text + notice
+}
+
+// exitCode is absent while a command runs; a signal counts as shells count it.
+func exitCode(status session.ExecState, code int, signal string) *int {
+	if status == session.ExecRunning {
+		return nil
+	}
+	if signal != "" {
+		if code = 128 + signalNumber(signal); code == 128 {
+			return nil
+		}
+	}
+	return &code
+}
+
+// signalNumber gives the number of a signal on Linux, which every sandbox runs; 0 for an unknown one.
+func signalNumber(name string) int {
+	names := strings.Fields("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS")
+	for i, n := range names {
+		if "SIG"+n == name {
+			return i + 1
+		}
+	}
+	return 0
+}

@@ -1,0 +1,123 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime/debug"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/core"
+	"github.com/firebase/genkit/go/core/api"
+)
+
+// tool is one of our tools. Genkit would refuse arguments that do not fit the schema and end the run; so the action
+// that Genkit runs takes any JSON, and the schema that models see is another one, inferred from the input type.
+// Register writes nothing, so one tool may take part in several Generate calls at once.
+type tool struct {
+	inner  *ai.ToolAction[json.RawMessage, any]
+	schema map[string]any
+}
+
+var (
+	_ ai.Tool    = (*tool)(nil)
+	_ api.Action = (*tool)(nil)
+)
+
+// newTool makes a tool from a function that reports failures as errors. What the function returns as an error becomes
+// output; only the end of ctx is an error for Genkit.
+func newTool[In, Out any](b *binding, name, description string, fn func(context.Context, In) (Out, error)) ai.Tool {
+	schemas := b.box.schemas(name, func() (map[string]any, map[string]any) {
+		var in In
+		var out Out
+		output := core.InferSchemaMap(out)
+		delete(output, "required") // a failed call gives nothing but its error
+		return core.InferSchemaMap(in), output
+	})
+	handle := func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
+		return answer(b, tc, name, raw, fn)
+	}
+	return &tool{
+		inner:  ai.NewTool(name, description, handle, ai.WithOutputSchema(schemas.output()), ai.WithStrictSchema(false)),
+		schema: schemas.input(),
+	}
+}
+
+// answer runs fn on a model's arguments.
+func answer[In, Out any](b *binding, tc *ai.ToolContext, name string, raw json.RawMessage, fn func(context.Context, In) (Out, error)) (out any, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			b.box.log.ErrorContext(tc, "a tool panicked", "tool", name, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			out, err = Result{Error: failure(CodeInternal, "%s failed unexpectedly", name)}, nil
+		}
+	}()
+	in, fail := decodeArgs[In](raw)
+	if fail != nil {
+		return Result{Error: fail}, nil
+	}
+	result, err := fn(tc, in)
+	if err == nil {
+		return result, nil
+	}
+	if tc.Err() != nil {
+		return nil, context.Cause(tc)
+	}
+	if interrupt, _ := ai.IsToolInterruptError(err); interrupt {
+		return nil, err
+	}
+	told := errorOf(err)
+	if told.Code == CodeInternal {
+		var known *ToolError
+		if !errors.As(err, &known) {
+			b.box.log.ErrorContext(tc, "a tool failed", "tool", name, "error", err)
+		}
+	}
+	return Result{Error: told}, nil
+}
+
+func (t *tool) Name() string { return t.inner.Name() }
+
+// Definition is what models see.
+func (t *tool) Definition() *ai.ToolDefinition {
+	def := t.inner.Definition()
+	def.InputSchema = t.schema
+	return def
+}
+
+func (t *tool) Desc() api.ActionDesc {
+	desc := t.inner.Desc()
+	desc.InputSchema = t.schema
+	desc.Metadata = maps.Clone(desc.Metadata)
+	return desc
+}
+
+func (t *tool) RunRaw(ctx context.Context, input any) (any, error) { return t.inner.RunRaw(ctx, input) }
+
+func (t *tool) RunRawMultipart(ctx context.Context, input any) (*ai.MultipartToolResponse, error) {
+	return t.inner.RunRawMultipart(ctx, input)
+}
+
+func (t *tool) RunJSON(ctx context.Context, input json.RawMessage, cb func(context.Context, json.RawMessage) error) (json.RawMessage, error) {
+	return t.inner.RunJSON(ctx, input, cb)
+}
+
+func (t *tool) RunJSONWithTelemetry(ctx context.Context, input json.RawMessage, cb func(context.Context, json.RawMessage) error) (*api.ActionRunResult[json.RawMessage], error) {
+	return t.inner.RunJSONWithTelemetry(ctx, input, cb)
+}
+
+func (t *tool) Respond(toolReq *ai.Part, output any, opts *ai.RespondOptions) *ai.Part {
+	return t.inner.Respond(toolReq, output, opts) //nolint:staticcheck // ai.Tool demands it
+}
+
+func (t *tool) Restart(toolReq *ai.Part, opts *ai.RestartOptions) *ai.Part {
+	return t.inner.Restart(toolReq, opts) //nolint:staticcheck // ai.Tool demands it
+}
+
+// Register registers the tool under both keys that Genkit looks tools up by.
+func (t *tool) Register(r api.Registry) {
+	for _, kind := range []api.ActionType{api.ActionTypeToolV2, api.ActionTypeTool} {
+		r.RegisterAction(api.KeyFromName(kind, t.Name()), t)
+	}
+}

@@ -1,0 +1,111 @@
+package tools
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/workcell-dev/workcell/session"
+)
+
+// toolbox is what all tools of one plugin share.
+type toolbox struct {
+	manager *session.Manager
+	log     *slog.Logger
+
+	mu     sync.Mutex // guards the fields below; never held while a tool works
+	paths  map[string]*pathLock
+	cached map[string]schemaPair
+	texts  map[string]string // partials that were registered, by name
+}
+
+func newToolbox(m *session.Manager, log *slog.Logger) *toolbox {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &toolbox{manager: m, log: log, paths: map[string]*pathLock{}, cached: map[string]schemaPair{}, texts: map[string]string{}}
+}
+
+// schemaPair keeps the inferred schemas of a tool: inference costs more than everything else in making one. Model
+// plugins get copies, since they may write into what they get.
+type schemaPair struct{ in, out map[string]any }
+
+func (s schemaPair) input() map[string]any  { return copySchema(s.in) }
+func (s schemaPair) output() map[string]any { return copySchema(s.out) }
+
+func copySchema(m map[string]any) map[string]any {
+	out := make(map[string]any, len(m))
+	for k, v := range m {
+		out[k] = copyValue(v)
+	}
+	return out
+}
+
+func copyValue(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		return copySchema(v)
+	case []any:
+		out := make([]any, len(v))
+		for i, item := range v {
+			out[i] = copyValue(item)
+		}
+		return out
+	}
+	return v
+}
+
+func (t *toolbox) schemas(name string, infer func() (in, out map[string]any)) schemaPair {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pair, ok := t.cached[name]
+	if !ok {
+		pair.in, pair.out = infer()
+		t.cached[name] = pair
+	}
+	return pair
+}
+
+// partial notes a partial; fresh is false when there is one with that name, whose text is known.
+func (t *toolbox) partial(name, text string) (known string, fresh bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if known, ok := t.texts[name]; ok {
+		return known, false
+	}
+	t.texts[name] = text
+	return text, true
+}
+
+// pathLock serialises writers of one path of one sandbox.
+type pathLock struct {
+	held  chan struct{} // has room for the one holder
+	users int
+}
+
+// lockPath waits until no other tool writes to the path; unlock must be called when err is nil.
+func (t *toolbox) lockPath(ctx context.Context, sandbox, path string) (unlock func(), err error) {
+	key := sandbox + "\x00" + path
+	t.mu.Lock()
+	l := t.paths[key]
+	if l == nil {
+		l = &pathLock{held: make(chan struct{}, 1)}
+		t.paths[key] = l
+	}
+	l.users++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(t.paths, key)
+		}
+	}
+	select {
+	case l.held <- struct{}{}:
+		return func() { <-l.held; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, context.Cause(ctx)
+	}
+}
