@@ -12,6 +12,7 @@ patience=60 # seconds
 main() {
   use_docker_context
   if engine_answers; then
+    revive_containerd
     report
     return
   fi
@@ -29,6 +30,16 @@ main() {
   install_engine
   start_engine
   report
+}
+
+# revive_containerd: an engine that we started answers without its containerd,
+# but runs nothing. dockerd finds a new one by itself.
+revive_containerd() {
+  local pid
+  [ -e "$pids/containerd.pid" ] && [ -e "$pids/dockerd.pid" ] && [ "$(id -u)" = 0 ] || return 0
+  pid=$(cat "$pids/dockerd.pid")
+  [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = dockerd ] || return 0
+  start_containerd
 }
 
 # install_engine: an engine of other packages (docker-ce) is as good.
@@ -81,7 +92,7 @@ start_dockerd() {
 
 containerd_answers() {
   [ -S /run/containerd/containerd.sock ] &&
-    timeout 5 ctr --address /run/containerd/containerd.sock version >/dev/null 2>&1
+    bounded 5 ctr --address /run/containerd/containerd.sock version >/dev/null 2>&1
 }
 
 # remove_stale_pid FILE NAME: dockerd refuses to start while its pid file names

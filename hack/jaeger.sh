@@ -117,7 +117,7 @@ status() {
 # answers: the query API talks and OTLP over HTTP is open. No curl needed.
 answers() {
   local reply
-  reply=$(timeout 3 bash -c '
+  reply=$(bounded 3 bash -c '
     exec 3<>/dev/tcp/127.0.0.1/16686 4<>/dev/tcp/127.0.0.1/4318
     printf "GET /api/services HTTP/1.0\r\nHost: localhost\r\n\r\n" >&3
     cat <&3' 2>/dev/null) || true

@@ -39,16 +39,35 @@ need_packages() {
   [ ${#missing[@]} -gt 0 ] || return 0
   [ "$(id -u)" = 0 ] || die "$why needs the packages: ${missing[*]}" "as root: apt-get install ${missing[*]}"
   say "installing ${missing[*]} (for $why)"
-  if ! install_packages "${missing[@]}"; then
+  local log
+  log=$(mktemp)
+  if ! install_packages "${missing[@]}" >"$log" 2>&1; then
     # No package lists yet, or lists older than the archive.
-    DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 || say "warning: apt-get update reported errors"
-    install_packages "${missing[@]}" || die "apt-get could not install ${missing[*]}"
+    DEBIAN_FRONTEND=noninteractive apt-get update -qq >"$log" 2>&1 || say "warning: apt-get update reported errors"
+    if ! install_packages "${missing[@]}" >>"$log" 2>&1; then
+      tail -n 20 "$log" >&2
+      rm -f "$log"
+      die "apt-get could not install ${missing[*]}"
+    fi
   fi
+  rm -f "$log"
 }
 
 install_packages() {
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 "$@" </dev/null >&2
+    -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 "$@" </dev/null
+}
+
+# bounded SECONDS COMMAND...: some docker commands wait for a hung engine for
+# ever, and some of those do not end on TERM. (macOS has no timeout command.)
+bounded() {
+  local seconds=$1
+  shift
+  if command -v timeout >/dev/null 2>&1; then
+    timeout -k 1 "$seconds" "$@"
+  else
+    "$@"
+  fi
 }
 
 # use_docker_context: programs read DOCKER_HOST only; the docker command may
@@ -56,7 +75,7 @@ install_packages() {
 use_docker_context() {
   [ -z "${DOCKER_HOST:-}" ] && command -v docker >/dev/null 2>&1 || return 0
   local host
-  host=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null) || return 0
+  host=$(bounded 5 docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null) || return 0
   case $host in
     "" | unix:///var/run/docker.sock | npipe:*) ;;
     *) export DOCKER_HOST=$host ;;
@@ -68,11 +87,11 @@ use_docker_context() {
 working_docker() {
   local d
   while IFS= read -r d; do
-    if timeout 10 "$d" version --format '{{.Server.Version}}' >/dev/null 2>&1; then
+    if bounded 10 "$d" version --format '{{.Server.Version}}' >/dev/null 2>&1; then
       printf '%s\n' "$d"
       return
     fi
-  done < <(type -ap docker | awk '!seen[$0]++')
+  done < <(type -ap docker | xargs -r -n1 readlink -f | awk '!seen[$0]++')
   return 1
 }
 
