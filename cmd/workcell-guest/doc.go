@@ -1,0 +1,10 @@
+// Command workcell-guest is the main process of every Workcell sandbox: it runs commands and serves files for a host
+// that speaks the protocol of docs/guest-protocol.md over its standard input and output.
+//
+//	workcell-guest [--workdir DIR] [--lease DURATION] [--socket NAME] [--exit-on-eof]
+//	workcell-guest connect [--socket NAME]
+//	workcell-guest version
+//
+// connect, started by the engine's exec, bridges its own standard streams to the guest of the same sandbox. The command
+// exists for Linux only.
+package main

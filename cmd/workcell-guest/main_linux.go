@@ -1,0 +1,151 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/server"
+	"golang.org/x/sys/unix"
+)
+
+// version is the content version of the guest, set by hack/build-guest.sh.
+var version = "dev"
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	if len(args) > 0 {
+		switch args[0] {
+		case "version":
+			fmt.Println(version)
+			return 0
+		case "connect":
+			return connect(args[1:])
+		}
+	}
+	return serve(args)
+}
+
+// serve is the guest itself.
+func serve(args []string) int {
+	score := server.Protect()
+	log := newLog()
+	flags := flag.NewFlagSet("workcell-guest", flag.ContinueOnError)
+	flags.SetOutput(log)
+	workdir := flags.String("workdir", "/workspace", "root of file requests and default directory of commands")
+	lease := flags.Duration("lease", server.DefaultLease, "how long recorded commands outlive the last host")
+	socket := flags.String("socket", defaultSocket(), "name of the socket for connect; empty for none")
+	final := flags.Bool("exit-on-eof", false, "end when standard input ends")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	stream, err := takeStdio()
+	if err != nil {
+		return fail(log, err)
+	}
+	s, err := server.New(server.Config{Workdir: *workdir, Version: version, Lease: *lease, ReapAll: true, OOMScore: score,
+		Path: os.Getenv("PATH"), Log: log})
+	if err != nil {
+		return fail(log, err)
+	}
+	if *socket != "" {
+		go func() { fail(log, s.ServeSocket(*socket)) }()
+	}
+	err = s.ServeAttach(stream, *final)
+	if *final && errors.Is(err, io.EOF) {
+		if err := s.Close(); err != nil {
+			return fail(log, err)
+		}
+		return 0
+	}
+	// Without its stream the guest can still be reached through connect, and it is the sandbox's init.
+	fail(log, err)
+	select {}
+}
+
+// defaultSocket is for the init of a sandbox; elsewhere guests would share the name.
+func defaultSocket() string {
+	if os.Getpid() == 1 {
+		return socketName
+	}
+	return ""
+}
+
+const socketName = "workcell-guest"
+
+func connect(args []string) int {
+	server.HideProcess()
+	flags := flag.NewFlagSet("workcell-guest connect", flag.ContinueOnError)
+	socket := flags.String("socket", socketName, "name of the guest's socket")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if err := server.Connect(*socket, os.Stdin, os.Stdout); err != nil {
+		return fail(os.Stderr, err)
+	}
+	return 0
+}
+
+func fail(w io.Writer, err error) int {
+	_, _ = fmt.Fprintf(w, "workcell-guest: %v\n", err) // there is nobody else to tell
+	return 1
+}
+
+// stdio is the stream that the guest was started with.
+type stdio struct{ in, out *os.File }
+
+func (s *stdio) Read(p []byte) (int, error)         { return s.in.Read(p) }
+func (s *stdio) Write(p []byte) (int, error)        { return s.out.Write(p) }
+func (s *stdio) SetReadDeadline(t time.Time) error  { return s.in.SetReadDeadline(t) }
+func (s *stdio) SetWriteDeadline(t time.Time) error { return s.out.SetWriteDeadline(t) }
+func (s *stdio) Close() error                       { return errors.Join(s.in.Close(), s.out.Close()) }
+
+// pipeSize is what the pipes of the stream should hold: more than a chunk.
+const pipeSize = 256 << 10
+
+// takeStdio takes standard input and output away from the process, so that nothing else can write into the protocol.
+func takeStdio() (*stdio, error) {
+	in, err := takeFD(0, "input")
+	if err != nil {
+		return nil, err
+	}
+	out, err := takeFD(1, "output")
+	if err != nil {
+		return nil, err
+	}
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("open", err)
+	}
+	defer unix.Close(null)
+	return &stdio{in, out}, errors.Join(unix.Dup3(null, 0, 0), unix.Dup3(null, 1, 0))
+}
+
+func takeFD(fd int, name string) (*os.File, error) {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, os.NewSyscallError("dup", err)
+	}
+	_, _ = unix.FcntlInt(uintptr(own), unix.F_SETPIPE_SZ, pipeSize) // not a pipe, or the user has too many: slower
+	if err := unix.SetNonblock(own, true); err != nil {
+		return nil, os.NewSyscallError("nonblock", err)
+	}
+	return os.NewFile(uintptr(own), name), nil
+}
+
+// log writes to standard error without ever waiting for a reader.
+type log struct{}
+
+func newLog() log {
+	_ = unix.SetNonblock(2, true) // if that fails there is no standard error
+	return log{}
+}
+
+func (log) Write(p []byte) (int, error) {
+	_, _ = unix.Write(2, p) // what does not fit is dropped
+	return len(p), nil
+}

@@ -1,0 +1,7 @@
+//go:build unix
+
+package guesttest
+
+import "syscall"
+
+const errBusy = syscall.ETXTBSY

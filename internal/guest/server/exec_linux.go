@@ -1,0 +1,249 @@
+package server
+
+import (
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+const defaultDrain = 200 * time.Millisecond
+
+// execution is one exec: a command, its output and its end.
+type execution struct {
+	s       *Server
+	id      string
+	started time.Time
+	proc    *process
+	stdin   *inputPipe // nil when the command has none
+	out     *output
+	rec     *recorder // nil when output goes live to a host and is not recorded
+	grace   time.Duration
+	drain   time.Duration
+	oomAt   int64 // the sandbox's OOM counter at the start, negative when it cannot be seen
+
+	killing chan killing  // asks supervise to end the tree
+	ended   chan struct{} // closed when the process has ended and its output is read as far as it will be waited for
+
+	mu     sync.Mutex // guards the fields below
+	status wire.ExecStatus
+	named  bool // a signal was sent on request
+	wanted bool // somebody waits for head and tail of the output
+}
+
+// killing says how to end a tree and what to call it.
+type killing struct {
+	grace time.Duration
+	state wire.ExecState
+}
+
+// startExec starts a command. With sink nil its output is recorded, else it goes there.
+func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, error) {
+	if !wire.ValidExecID(req.ExecID) {
+		return nil, failf(wire.CodeInvalid, "the exec id is not 1 to %d of a-z, A-Z, 0-9, _ and -", wire.MaxExecID)
+	}
+	e := &execution{s: s, id: req.ExecID, started: time.Now(),
+		grace: millis(req.GraceMillis, defaultGrace), drain: millis(req.DrainMillis, defaultDrain),
+		killing: make(chan killing, 1), ended: make(chan struct{}), oomAt: s.oom.read()}
+	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning}
+	if err := s.execs.reserve(e.id); err != nil {
+		return nil, err
+	}
+	if sink == nil {
+		e.rec = newRecorder(e, req)
+		e.wanted = true
+		sink = e.rec
+	}
+	if err := e.launch(req, sink); err != nil {
+		s.execs.release(e.id)
+		return nil, err
+	}
+	s.execs.add(e)
+	go e.supervise(millis(req.TimeoutMillis, 0))
+	return e, nil
+}
+
+func millis(ms int64, otherwise time.Duration) time.Duration {
+	if ms <= 0 {
+		return otherwise
+	}
+	return time.Duration(min(ms, int64(time.Hour*24*365/time.Millisecond))) * time.Millisecond
+}
+
+// launch makes the pipes and starts the process.
+func (e *execution) launch(req *wire.RunRequest, sink outputSink) error {
+	var pipes pipeSet
+	defer pipes.closeChildEnds()
+	files := [3]int{e.s.spawner.null, -1, -1}
+	var err error
+	if len(req.Stdin) > 0 || req.StdinOpen || req.StdinStream {
+		var w *os.File
+		if files[0], w, err = pipes.input(); err != nil {
+			return pipeError(err)
+		}
+		e.stdin = newInputPipe(w)
+	}
+	var outs [2]*os.File
+	for i := range outs {
+		if files[i+1], outs[i], err = pipes.output(); err != nil {
+			pipes.closeOwnEnds()
+			return pipeError(err)
+		}
+	}
+	e.proc, err = e.s.spawner.start(&req.Spawn, e.id, files)
+	if err != nil {
+		pipes.closeOwnEnds()
+		return err
+	}
+	e.status.PID = e.proc.pid
+	e.out = newOutput(outs, sink, e.s.buffers)
+	return nil
+}
+
+func pipeError(err error) error { return launchError(os.NewSyscallError("pipe", err), "") }
+
+// supervise follows the command to its end.
+func (e *execution) supervise(timeout time.Duration) {
+	defer e.s.guard("an exec")
+	var deadline <-chan time.Time
+	if timeout > 0 {
+		t := time.NewTimer(timeout)
+		defer t.Stop()
+		deadline = t.C
+	}
+	state := wire.ExecCompleted
+	var end exit
+	select {
+	case end = <-e.proc.exited:
+	case <-deadline:
+		state = wire.ExecTimedOut
+		end = e.endTree(e.grace)
+	case k := <-e.killing:
+		state = k.state
+		end = e.endTree(k.grace)
+	}
+	leaked := e.out.drain(e.drain)
+	if e.stdin != nil {
+		e.stdin.close()
+	}
+	e.finish(end, state, leaked)
+	close(e.ended)
+	e.s.execs.ended(e)
+}
+
+// unwanted says that nobody waits for head and tail of the output any more.
+func (e *execution) unwanted() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.wanted = false
+	if e.rec != nil && e.status.State != wire.ExecRunning {
+		e.rec.ended()
+	}
+}
+
+// forget drops recorded output.
+func (e *execution) forget() {
+	if e.rec != nil {
+		e.rec.forget()
+	}
+}
+
+// endTree ends every process of the exec and gives the exit of its first.
+func (e *execution) endTree(grace time.Duration) exit {
+	k := e.tree()
+	if !k.terminate(grace) {
+		e.s.logf("exec %s: processes do not die", e.id)
+	}
+	select {
+	case end := <-e.proc.exited:
+		return end
+	case <-time.After(time.Second):
+		// Killed, but stuck in the kernel. It is reported as killed; the reaper takes it when it comes free.
+		return exit{status: syscall.WaitStatus(unix.SIGKILL)}
+	}
+}
+
+func (e *execution) tree() *tree {
+	k := &tree{t: e.s.tracker, tag: e.proc.tag, marker: []byte(markerName + "=" + e.id)}
+	select {
+	case <-e.ended:
+	default:
+		k.leader = e.proc.pid
+	}
+	return k
+}
+
+// kill asks for the end of the tree. It does not wait; a second call changes nothing.
+func (e *execution) kill(grace time.Duration, state wire.ExecState) {
+	select {
+	case e.killing <- killing{grace, state}:
+	default:
+	}
+}
+
+// signal sends a signal to every process of the tree.
+func (e *execution) signal(sig unix.Signal) {
+	e.mu.Lock()
+	e.named = true
+	e.mu.Unlock()
+	e.tree().signal(sig, true)
+}
+
+// finish records the end.
+func (e *execution) finish(end exit, state wire.ExecState, leaked bool) {
+	stdout, stderr := e.out.totals()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	st := &e.status
+	st.State, st.Leaked = state, leaked
+	st.StdoutBytes, st.StderrBytes = stdout, stderr
+	st.DurationMicros = time.Since(e.started).Microseconds()
+	st.PeakRSSBytes = end.peakRSS
+	if now := e.s.oom.read(); e.oomAt >= 0 && now > e.oomAt {
+		st.OOMKills = now - e.oomAt
+	}
+	sig := unix.Signal(0)
+	if end.status.Signaled() {
+		sig = end.status.Signal()
+		st.Signal = signalName(sig)
+		st.ExitCode = 128 + int(sig)&0x7f
+	} else {
+		st.ExitCode = end.status.ExitStatus()
+	}
+	switch {
+	case state != wire.ExecCompleted:
+	case st.OOMKills > 0 && (sig == unix.SIGKILL || st.ExitCode == 128+int(unix.SIGKILL)):
+		// 137 is what a shell makes of a child that was killed.
+		st.State = wire.ExecOOMKilled
+	case e.named && sig != 0:
+		st.State = wire.ExecKilled
+	}
+	if e.rec != nil && !e.wanted {
+		e.rec.ended()
+	}
+}
+
+// snapshot gives the status as it is now.
+func (e *execution) snapshot() wire.ExecStatus {
+	e.mu.Lock()
+	st := e.status
+	e.mu.Unlock()
+	if st.State == wire.ExecRunning {
+		st.DurationMicros = time.Since(e.started).Microseconds()
+	}
+	st.StdoutBytes, st.StderrBytes = e.out.totals()
+	return st
+}
+
+// final tells whether the exec has ended.
+func (e *execution) final() bool {
+	select {
+	case <-e.ended:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,110 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+func (s *Server) handleFileGet(r *request) error {
+	var req wire.FileGetRequest
+	if err := r.decode(&req); err != nil {
+		return err
+	}
+	rel, err := s.root.rel(req.Path)
+	if err != nil {
+		return err
+	}
+	if req.Offset < 0 {
+		return failf(wire.CodeInvalid, "the offset is negative")
+	}
+	var f *os.File
+	var info wire.FileInfo
+	err = s.fs.do(func() error {
+		var err error
+		f, info, err = s.root.openRegular(rel)
+		return err
+	})
+	if err != nil {
+		return pathError(err, req.Path)
+	}
+	defer f.Close()
+	left := req.Length
+	if left < 0 {
+		left = max(0, info.Size-req.Offset)
+	}
+	return pathError(s.sendFile(r, f, &info, req.Offset, left), req.Path)
+}
+
+// openRegular opens a regular file for reading and describes it. Anything else is refused before it is opened, and, if
+// it took the file's place meanwhile, before it is read; opening never waits for the other end of a FIFO.
+func (r *root) openRegular(rel string) (*os.File, wire.FileInfo, error) {
+	st, err := r.Stat(rel)
+	if err != nil {
+		return nil, wire.FileInfo{}, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, wire.FileInfo{}, notRegular(rel, st.IsDir())
+	}
+	f, err := r.OpenFile(rel, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, wire.FileInfo{}, err
+	}
+	var now unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &now); err != nil {
+		_ = f.Close() // only opened
+		return nil, wire.FileInfo{}, err
+	}
+	if now.Mode&unix.S_IFMT != unix.S_IFREG {
+		_ = f.Close() // only opened
+		return nil, wire.FileInfo{}, notRegular(rel, false)
+	}
+	return f, fileInfo(rel, &now), nil
+}
+
+func notRegular(p string, dir bool) error {
+	if dir {
+		return failf(wire.CodeInvalid, "%s: is a directory", show(p))
+	}
+	return failf(wire.CodeInvalid, "%s: not a regular file", show(p))
+}
+
+// sendFile sends the description and at most left bytes from offset on. What fits one frame goes out in one write.
+func (s *Server) sendFile(r *request, f *os.File, info *wire.FileInfo, offset, left int64) error {
+	out, err := wire.AppendAnswer(make([]byte, 0, 1024+min(left, wire.MaxData)), info)
+	if err != nil {
+		return err
+	}
+	var prefix [wire.FramePrefixSize]byte
+	for ended := left == 0; ; {
+		if !ended {
+			at := len(out) + wire.FramePrefixSize
+			out = append(out, prefix[:]...)
+			out = append(out, make([]byte, min(left, wire.MaxData))...)
+			n := 0
+			err := s.fs.do(func() (err error) {
+				n, err = f.ReadAt(out[at:], offset)
+				return err
+			})
+			if err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
+			out = out[:at+n]
+			wire.PutDataPrefix(out[at-wire.FramePrefixSize:], wire.ChanFile, n)
+			offset, left = offset+int64(n), left-int64(n)
+			ended = err != nil || left == 0
+		}
+		if ended {
+			if out, err = wire.AppendFrame(out, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanFile}); err != nil {
+				return err
+			}
+		}
+		if !r.write(out) || ended {
+			return nil
+		}
+		out = out[:0]
+	}
+}

@@ -1,0 +1,217 @@
+package server
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+func (s *Server) handleFilePut(r *request) error {
+	var req wire.FilePutRequest
+	if err := r.decode(&req); err != nil {
+		return err
+	}
+	rel, err := s.root.rel(req.Path)
+	if err != nil {
+		return err
+	}
+	if rel == "." {
+		return notRegular(req.Path, true)
+	}
+	if req.Mode > 0o777 {
+		return failf(wire.CodeInvalid, "the mode %#o is not one of permission bits", req.Mode)
+	}
+	var d *draft
+	err = s.fs.do(func() error {
+		var err error
+		d, err = s.root.draft(rel, &req)
+		return err
+	})
+	if err != nil {
+		return pathError(err, req.Path)
+	}
+	defer d.close()
+	if err := s.receive(r, d, req.Size); err != nil {
+		return pathError(err, req.Path)
+	}
+	var info wire.FileInfo
+	err = s.fs.do(func() error {
+		var err error
+		info, err = d.commit(rel)
+		return err
+	})
+	if err != nil {
+		return pathError(err, req.Path)
+	}
+	return r.answer(info)
+}
+
+// receive writes what the host sends to the draft, up to the end that the host declares.
+func (s *Server) receive(r *request, d *draft, size int64) error {
+	var buf []byte
+	var got int64
+	for {
+		f, err := wire.ReadFrame(r.st, buf)
+		if err != nil {
+			return failf(wire.CodeInvalid, "the contents ended early") // the host is hardly there to read it
+		}
+		if f.Kind == wire.KindEOF && f.Channel == wire.ChanFile {
+			break
+		}
+		if f.Kind != wire.KindData || f.Channel != wire.ChanFile {
+			return failf(wire.CodeInvalid, "frame kind %d in the contents of a file", f.Kind)
+		}
+		got += int64(len(f.Body))
+		if size >= 0 && got > size {
+			return failf(wire.CodeInvalid, "more than the %d bytes that were announced", size)
+		}
+		err = s.fs.do(func() error {
+			_, err := d.f.Write(f.Body)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if cap(f.Body) > cap(buf) {
+			buf = f.Body[:0]
+		}
+	}
+	if size >= 0 && got != size {
+		return failf(wire.CodeInvalid, "%d bytes instead of the %d that were announced", got, size)
+	}
+	return nil
+}
+
+// draft is a file that is being written. It takes its place under its name in one step, or leaves nothing behind.
+type draft struct {
+	dir       *os.File
+	base      string
+	f         *os.File
+	temp      string // name in dir; empty for a file that has none yet
+	overwrite bool
+	mode      uint32 // to set exactly; 0 leaves what the umask gave
+}
+
+// draft makes the parents and opens a new file beside the one to be written.
+func (r *root) draft(rel string, req *wire.FilePutRequest) (*draft, error) {
+	dir, base, err := r.parent(rel)
+	if errors.Is(err, unix.ENOENT) {
+		if err = r.MkdirAll(path.Dir(rel), 0o755); err == nil {
+			dir, base, err = r.parent(rel)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := &draft{dir: dir, base: base, overwrite: req.Overwrite, mode: req.Mode}
+	if err := d.open(); err != nil {
+		_ = dir.Close() // only opened
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *draft) open() error {
+	fd := int(d.dir.Fd())
+	var st unix.Stat_t
+	if err := unix.Fstatat(fd, d.base, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+		switch kind := st.Mode & unix.S_IFMT; {
+		case kind == unix.S_IFDIR:
+			return notRegular(d.base, true)
+		case kind != unix.S_IFREG && kind != unix.S_IFLNK:
+			return notRegular(d.base, false)
+		case !d.overwrite:
+			return unix.EEXIST
+		}
+	} else if len(d.base) > 255 {
+		return unix.ENAMETOOLONG
+	}
+	mode := d.mode
+	if mode == 0 {
+		mode = 0o644
+	}
+	// A file without a name leaves no litter when the guest is killed.
+	f, err := unix.Openat(fd, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, mode)
+	if err != nil {
+		d.temp = tempName()
+		f, err = unix.Openat(fd, d.temp, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, mode)
+	}
+	if err != nil {
+		d.temp = ""
+		return err
+	}
+	d.f = os.NewFile(uintptr(f), d.base)
+	return nil
+}
+
+func tempName() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails, by its documentation
+	return fmt.Sprintf(".workcell-%x.tmp", b)
+}
+
+// commit puts the file in its place and describes it. A link in that place is replaced, not followed.
+func (d *draft) commit(rel string) (wire.FileInfo, error) {
+	fd := int(d.f.Fd())
+	if d.mode != 0 {
+		if err := unix.Fchmod(fd, d.mode); err != nil {
+			return wire.FileInfo{}, err
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return wire.FileInfo{}, err
+	}
+	if err := d.name(fd); err != nil {
+		return wire.FileInfo{}, err
+	}
+	return fileInfo(rel, &st), nil
+}
+
+func (d *draft) name(fd int) error {
+	dir := int(d.dir.Fd())
+	if d.temp == "" {
+		self := "/proc/self/fd/" + strconv.Itoa(fd)
+		err := unix.Linkat(unix.AT_FDCWD, self, dir, d.base, unix.AT_SYMLINK_FOLLOW)
+		if err == nil || !errors.Is(err, unix.EEXIST) || !d.overwrite {
+			return err
+		}
+		d.temp = tempName()
+		if err := unix.Linkat(unix.AT_FDCWD, self, dir, d.temp, unix.AT_SYMLINK_FOLLOW); err != nil {
+			d.temp = ""
+			return err
+		}
+	}
+	flags := uint(unix.RENAME_NOREPLACE)
+	if d.overwrite {
+		flags = 0
+	}
+	err := rename(dir, d.temp, dir, d.base, flags)
+	if err == nil {
+		d.temp = ""
+	}
+	return err
+}
+
+// rename is renameat2, or renameat where no flag asks for more.
+func rename(fromDir int, from string, toDir int, to string, flags uint) error {
+	if flags == 0 {
+		return unix.Renameat(fromDir, from, toDir, to)
+	}
+	return unix.Renameat2(fromDir, from, toDir, to, flags)
+}
+
+// close removes what was not put in place.
+func (d *draft) close() {
+	if d.temp != "" {
+		_ = unix.Unlinkat(int(d.dir.Fd()), d.temp, 0) // a command may have removed it
+	}
+	_ = d.f.Close()   // every write was checked
+	_ = d.dir.Close() // only opened
+}

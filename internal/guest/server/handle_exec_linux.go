@@ -1,0 +1,269 @@
+package server
+
+import (
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// input gives the command what came with the request, and takes the rest from the stream. The result is nil when
+// nothing more comes over the stream.
+func (e *execution) input(r *request, req *wire.RunRequest) *streamInput {
+	if e.stdin == nil {
+		return nil
+	}
+	if req.StdinStream {
+		return newStreamInput(r, e.stdin, req.StdinOpen)
+	}
+	data := req.Stdin
+	rest := e.stdin.tryWrite(data)
+	switch {
+	case len(rest) > 0:
+		go func() {
+			e.stdin.write(rest, nil)
+			if !req.StdinOpen {
+				e.stdin.close()
+			}
+		}()
+	case !req.StdinOpen:
+		e.stdin.close()
+	}
+	return nil
+}
+
+// watchInput watches the stream of a request that may carry standard input.
+func (r *request) watchInput(in *streamInput) <-chan hangup {
+	if in == nil {
+		return r.watch(nil)
+	}
+	left := make(chan hangup, 1)
+	inner := r.watch(in.frame)
+	go func() {
+		h := <-inner
+		in.end()
+		left <- h
+	}()
+	return left
+}
+
+func (s *Server) handleRun(r *request) error {
+	var req wire.RunRequest
+	if err := r.decode(&req); err != nil {
+		return err
+	}
+	e, err := s.startExec(&req, nil)
+	if err != nil {
+		return err
+	}
+	defer e.unwanted()
+	in := e.input(r, &req)
+	left := r.watchInput(in)
+	defer r.release()
+	var yield <-chan time.Time
+	if req.YieldMillis >= 0 {
+		t := time.NewTimer(time.Duration(req.YieldMillis) * time.Millisecond)
+		defer t.Stop()
+		yield = t.C
+	}
+	select {
+	case <-e.ended:
+	case <-yield:
+	case h := <-left:
+		// A host that is gone may come back for its exec within the lease; one that cancelled will not.
+		if h == hostCancelled && req.KillOnCancel {
+			e.kill(e.grace, wire.ExecKilled)
+		}
+		return nil
+	}
+	res := wire.RunResult{}
+	res.Stdout, res.Stderr = e.rec.answer()
+	res.ExecStatus = e.snapshot()
+	res.StdoutBytes, res.StderrBytes = res.Stdout.Total, res.Stderr.Total
+	err = r.answer(&res)
+	if in != nil && err == nil && !e.final() {
+		select { // the stream still carries input
+		case <-in.idle:
+		case <-e.ended:
+		case <-left:
+		}
+	}
+	return err
+}
+
+func (s *Server) handleAttach(r *request) error {
+	var req wire.RunRequest
+	if err := r.decode(&req); err != nil {
+		return err
+	}
+	sink := newLiveSink(r)
+	e, err := s.startExec(&req, sink)
+	if err != nil {
+		return err
+	}
+	left := r.watchInput(e.input(r, &req))
+	defer r.release()
+	select {
+	case <-e.ended:
+	case <-left:
+		_ = r.st.Close() // frees a sink that waits for the host
+		e.kill(e.grace, wire.ExecKilled)
+		<-e.ended
+		return nil
+	}
+	st := e.snapshot()
+	return sink.finish(&wire.RunResult{ExecStatus: st,
+		Stdout: wire.Output{Total: st.StdoutBytes, Omitted: st.StdoutBytes},
+		Stderr: wire.Output{Total: st.StderrBytes, Omitted: st.StderrBytes}})
+}
+
+func (s *Server) handleRead(r *request) error {
+	var req wire.ReadRequest
+	if err := r.decode(&req); err != nil {
+		return err
+	}
+	e, err := s.execs.get(req.ExecID)
+	if err != nil {
+		return err
+	}
+	if req.SinceSeq < 0 {
+		return failf(wire.CodeInvalid, "chunks count from 1: there is none after %d", req.SinceSeq)
+	}
+	if e.rec == nil {
+		return failf(wire.CodeInvalid, "the output of this exec went to its host and was not recorded")
+	}
+	left := r.watch(nil)
+	defer r.release()
+	res := e.rec.read(&req, left)
+	return r.answer(&res)
+}
+
+func (s *Server) handleWait(r *request) error {
+	var req wire.WaitRequest
+	if err := r.decode(&req); err != nil {
+		return err
+	}
+	e, err := s.execs.get(req.ExecID)
+	if err != nil {
+		return err
+	}
+	var limit <-chan time.Time
+	if req.WaitMillis >= 0 {
+		t := time.NewTimer(time.Duration(req.WaitMillis) * time.Millisecond)
+		defer t.Stop()
+		limit = t.C
+	}
+	left := r.watch(nil)
+	defer r.release()
+	select {
+	case <-e.ended:
+	case <-limit:
+	case <-left:
+		return nil
+	}
+	return r.answer(e.snapshot())
+}
+
+func (s *Server) handleStdin(r *request) error {
+	var req wire.StdinRequest
+	if err := r.decode(&req); err != nil {
+		return err
+	}
+	e, err := s.execs.get(req.ExecID)
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(req.Data) > wire.MaxStdinWrite:
+		return failf(wire.CodeTooLarge, "more than %d bytes at once", wire.MaxStdinWrite)
+	case e.final():
+		return failf(wire.CodeInvalid, "the command has ended")
+	case e.stdin == nil:
+		return failf(wire.CodeInvalid, "the command was started without an open standard input")
+	}
+	left := r.watch(nil)
+	defer r.release()
+	if len(req.Data) > 0 {
+		e.stdin.write(req.Data, left)
+	}
+	if req.EOF {
+		e.stdin.close()
+	}
+	return r.answer(wire.Empty{})
+}
+
+// nudge is how long an answer waits for a signal to have its effect.
+const nudge = 100 * time.Millisecond
+
+func (s *Server) handleKill(r *request) error {
+	var req wire.KillRequest
+	if err := r.decode(&req); err != nil {
+		return err
+	}
+	e, err := s.execs.get(req.ExecID)
+	if err != nil {
+		return err
+	}
+	var sig unix.Signal
+	if req.Signal != "" {
+		if sig, err = parseSignal(req.Signal); err != nil {
+			return err
+		}
+	}
+	switch {
+	case e.final() && sig != 0: // nothing is left that the signal was meant for
+	case e.final():
+		e.tree().terminate(e.grace) // background children that outlived it
+	case sig == 0 || sig == unix.SIGKILL:
+		grace := e.grace
+		if sig != 0 {
+			grace = 0
+		}
+		e.kill(grace, wire.ExecKilled)
+		left := r.watch(nil)
+		defer r.release()
+		select {
+		case <-e.ended:
+		case <-left:
+			return nil
+		}
+	default:
+		e.signal(sig)
+		t := time.NewTimer(nudge)
+		defer t.Stop()
+		select {
+		case <-e.ended:
+		case <-t.C:
+		}
+	}
+	return r.answer(e.snapshot())
+}
+
+func (s *Server) handleExecs(r *request) error {
+	list := wire.ExecList{}
+	for _, e := range s.execs.all() {
+		list.Execs = append(list.Execs, e.snapshot())
+	}
+	return r.answer(list)
+}
+
+// parseSignal takes a standard signal's name, with or without SIG.
+func parseSignal(name string) (unix.Signal, error) {
+	full := strings.ToUpper(name)
+	if !strings.HasPrefix(full, "SIG") {
+		full = "SIG" + full
+	}
+	sig := unix.SignalNum(full)
+	if sig <= 0 || sig >= 32 {
+		return 0, failf(wire.CodeInvalid, "%.20q is not the name of a signal", name)
+	}
+	return sig, nil
+}
+
+func signalName(sig unix.Signal) string {
+	if name := unix.SignalName(sig); name != "" {
+		return name
+	}
+	return "SIGRT"
+}

@@ -1,0 +1,143 @@
+package server
+
+import (
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// recorder is the sink of a recorded exec: the ring for readers, head and tail for the answer, and the spill file.
+type recorder struct {
+	e       *execution
+	budget  *budget
+	mu      sync.Mutex // guards the fields below; not held while a file is written
+	ring    *ring
+	keep    [2]*keeper    // nil once nobody waits for the answer any more
+	news    chan struct{} // closed when a chunk comes; nil while nobody waits for one
+	spilled [2]*spill
+}
+
+func newRecorder(e *execution, req *wire.RunRequest) *recorder {
+	r := &recorder{e: e, budget: &e.s.execs.budget, ring: newRing()}
+	for i := range r.keep {
+		r.keep[i] = &keeper{headMax: min(max(0, req.HeadBytes), wire.MaxKeep), tailMax: min(max(0, req.TailBytes), wire.MaxKeep)}
+	}
+	if req.Spill {
+		r.spilled[0] = e.s.spills.plan(e.id, wire.Stdout)
+		r.spilled[1] = e.s.spills.plan(e.id, wire.Stderr)
+	}
+	return r
+}
+
+// index gives a channel's place in the arrays.
+func index(ch wire.Channel) int { return int(ch - wire.ChanStdout) }
+
+func (r *recorder) write(ch wire.Channel, p []byte) {
+	i := index(ch)
+	r.mu.Lock()
+	k, sp := r.keep[i], r.spilled[i]
+	// The file begins with what was kept so far, all of it, at the moment when it does not fit any more.
+	var before []byte
+	if sp != nil && !sp.begun && k != nil && !k.fits(len(p)) {
+		sp.begun = true
+		before = append(append([]byte(nil), k.head...), k.ordered()...)
+	}
+	if k != nil {
+		k.add(p)
+	}
+	r.budget.add(r.ring.add(ch, p, r.budget.limit(len(r.ring.buf))))
+	if r.news != nil {
+		close(r.news)
+		r.news = nil
+	}
+	begun := sp != nil && sp.begun
+	r.mu.Unlock()
+	if begun {
+		sp.write(before)
+		sp.write(p)
+	}
+}
+
+func (r *recorder) flush() {}
+
+// answer gives head and tail of the two streams.
+func (r *recorder) answer() (stdout, stderr wire.Output) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out [2]wire.Output
+	for i, k := range r.keep {
+		if k != nil {
+			out[i] = k.output()
+		}
+		if sp := r.spilled[i]; sp != nil && sp.begun {
+			out[i].Path, out[i].PathCut = sp.result()
+		}
+	}
+	return out[0], out[1]
+}
+
+// ended closes the files and gives back what only the answer needs. The answer must have been taken.
+func (r *recorder) ended() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.budget.add(-r.ring.trim())
+	r.keep = [2]*keeper{}
+	for _, sp := range r.spilled {
+		if sp != nil {
+			sp.close()
+		}
+	}
+}
+
+// forget drops the recorded output.
+func (r *recorder) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.budget.add(-r.ring.release())
+}
+
+// read gives chunks, waiting up to wait for a first one or the end of the exec. It returns early when left is closed
+// or has a value.
+func (r *recorder) read(req *wire.ReadRequest, left <-chan hangup) wire.ReadResult {
+	limit := time.NewTimer(millis(req.WaitMillis, 0))
+	defer limit.Stop()
+	maxChunks := req.MaxChunks
+	if maxChunks <= 0 || maxChunks > maxReadChunks {
+		maxChunks = maxReadChunks
+	}
+	for {
+		final := r.e.final()
+		r.mu.Lock()
+		chunks, dropped := r.ring.read(req.SinceSeq, maxChunks, wire.MaxReadBytes)
+		end := r.ring.nextSeq()
+		if r.news == nil {
+			r.news = make(chan struct{})
+		}
+		news := r.news
+		r.mu.Unlock()
+		if len(chunks) > 0 || dropped > 0 || final || req.WaitMillis <= 0 {
+			return r.result(req, chunks, dropped, end, final)
+		}
+		select {
+		case <-news:
+		case <-r.e.ended:
+		case <-limit.C:
+			req.WaitMillis = 0
+		case <-left:
+			req.WaitMillis = 0
+		}
+	}
+}
+
+func (r *recorder) result(req *wire.ReadRequest, chunks []wire.Chunk, dropped, end int64, final bool) wire.ReadResult {
+	res := wire.ReadResult{Chunks: chunks, Dropped: dropped, NextSeq: max(req.SinceSeq, 0) + dropped, Status: r.e.snapshot()}
+	if n := len(chunks); n > 0 {
+		res.NextSeq = chunks[n-1].Seq
+	}
+	res.Done = final && res.NextSeq >= end-1
+	return res
+}
+
+// maxReadChunks bounds the chunks of one ReadResult, whose heads take more room than small chunks themselves.
+const maxReadChunks = 4096

@@ -1,0 +1,113 @@
+package server
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// registry knows the execs: all that run, and the latest of those that ended.
+type registry struct {
+	budget budget
+
+	mu       sync.Mutex            // guards the fields below
+	byID     map[string]*execution // nil for one that is about to start
+	order    []*execution          // oldest first
+	running  int
+	finished int
+}
+
+func newRegistry() *registry { return &registry{byID: map[string]*execution{}} }
+
+// reserve takes an id for an exec that is about to start.
+func (r *registry) reserve(id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.byID[id]; ok {
+		return failf(wire.CodeExists, "there is an exec with this id")
+	}
+	if r.running >= maxRunning {
+		return failf(wire.CodeCapacity, "%d commands are running, which is the limit", maxRunning)
+	}
+	r.byID[id] = nil
+	r.running++
+	return nil
+}
+
+// release gives back the id of an exec that did not start.
+func (r *registry) release(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.byID, id)
+	r.running--
+}
+
+// add takes in a started exec under its reserved id.
+func (r *registry) add(e *execution) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.byID[e.id] = e
+	r.order = append(r.order, e)
+}
+
+// ended counts e as ended, and forgets the oldest of the ended ones and the output that the budget has no room for.
+func (r *registry) ended(e *execution) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running--
+	r.finished++
+	excess := r.budget.excess()
+	for i := 0; i < len(r.order) && (r.finished > maxFinished || excess > 0); {
+		old := r.order[i]
+		if !old.final() || old == e {
+			i++
+			continue
+		}
+		old.forget()
+		excess = r.budget.excess()
+		if r.finished > maxFinished {
+			r.finished--
+			delete(r.byID, old.id)
+			r.order = append(r.order[:i], r.order[i+1:]...)
+			continue
+		}
+		i++
+	}
+}
+
+func (r *registry) get(id string) (*execution, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.byID[id]; e != nil {
+		return e, nil
+	}
+	return nil, failf(wire.CodeNotFound, "there is no such exec")
+}
+
+// all lists the execs, oldest first.
+func (r *registry) all() []*execution {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]*execution(nil), r.order...)
+}
+
+func (r *registry) counts() (running, recorded int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.running, r.finished
+}
+
+// budget is the memory that recorded output takes.
+type budget struct{ used atomic.Int64 }
+
+func (b *budget) add(n int) { b.used.Add(int64(n)) }
+
+// limit tells how much a ring that holds now bytes may hold.
+func (b *budget) limit(now int) int {
+	free := ringBudget - int(b.used.Load())
+	return min(ringMax, max(now, ringFloor, now+free))
+}
+
+// excess tells by how much the output of ended execs should shrink so that a running one can record.
+func (b *budget) excess() int64 { return b.used.Load() - ringBudget/2 }

@@ -1,0 +1,152 @@
+package server
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// Bounds of a guest.
+const (
+	maxStreams  = 1024             // requests under way
+	maxRunning  = 512              // execs under way
+	maxFinished = 256              // ended execs that are remembered
+	ringMax     = 1 << 20          // recorded output of one exec
+	ringBudget  = 4 << 20          // recorded output of all execs
+	ringFloor   = 64 << 10         // what a running exec may record when the budget is spent
+	spillMax    = 64 << 20         // bytes of one spill file
+	spillFiles  = 32               // spill files that are kept
+	fsParallel  = 8                // file operations, which block a thread each
+	hostSilence = 30 * time.Second // a host that sends nothing for this long is gone; it sends heartbeats every 10 s
+
+	// DefaultLease is how long recorded execs outlive the last host.
+	DefaultLease = 10 * time.Minute
+)
+
+// Config says what a guest serves. The zero value of every field but Workdir is good.
+type Config struct {
+	// Workdir is the absolute root of the file requests and the default directory of commands. It must exist.
+	Workdir string
+	// Version is the guest's content version, for the hello.
+	Version string
+	// Lease is how long recorded execs go on when no host is connected; zero means DefaultLease.
+	Lease time.Duration
+	// ReapAll makes the guest reap every child of its process. A process of its own sets it; a guest inside another
+	// program must not, or it would steal that program's children.
+	ReapAll bool
+	// OOMScore is an open /proc/self/oom_score_adj; nil leaves the children's score alone.
+	OOMScore *os.File
+	// Path is the PATH on which programs for the hello are looked up.
+	Path string
+	// Log receives lines about what went wrong; nil drops them. Writes must not block.
+	Log io.Writer
+}
+
+// Server is a guest. Its methods may be called concurrently.
+type Server struct {
+	cfg     Config
+	started time.Time
+	bootID  string
+	root    *root
+	spawner *spawner
+	tracker *tracker
+	execs   *registry
+	spills  *spiller
+	oom     *oomCounter
+	lease   *lease
+	fs      gate
+
+	buffers  *sync.Pool     // for reading output
+	requests sync.WaitGroup // streams being served
+}
+
+// New makes a guest. Close must be called at its end.
+func New(cfg Config) (*Server, error) {
+	if cfg.Lease <= 0 {
+		cfg.Lease = DefaultLease
+	}
+	if cfg.Log == nil {
+		cfg.Log = io.Discard
+	}
+	r, err := openRoot(cfg.Workdir)
+	if err != nil {
+		return nil, err
+	}
+	var id [16]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), root: r,
+		fs: make(gate, fsParallel), buffers: readBuffers()}
+	s.tracker = newTracker()
+	s.spawner, err = newSpawner(cfg, s.tracker)
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	s.execs = newRegistry()
+	s.spills = newSpiller(r, s.fs)
+	s.oom = openOOMCounter()
+	s.lease = newLease(cfg.Lease, s.leaseOver)
+	return s, nil
+}
+
+// Close kills all commands and releases what the guest holds. The links must have ended.
+func (s *Server) Close() error {
+	s.lease.stop()
+	s.killAll()
+	s.requests.Wait()
+	s.spawner.close()
+	s.oom.close()
+	return s.root.close()
+}
+
+// leaseOver ends the commands that no host came back for.
+func (s *Server) leaseOver() {
+	s.logf("no host for %v: ending all commands", s.cfg.Lease)
+	s.killAll()
+}
+
+// killAll ends every command, and what commands left behind.
+func (s *Server) killAll() {
+	var wg sync.WaitGroup
+	for _, e := range s.execs.all() {
+		e.kill(0, wire.ExecKilled)
+		wg.Go(func() { <-e.ended })
+	}
+	wg.Wait()
+	s.tracker.killTagged()
+}
+
+// hello describes the guest.
+func (s *Server) hello() wire.Hello {
+	return wire.Hello{
+		Protocol: wire.ProtocolVersion,
+		Version:  s.cfg.Version,
+		Ops:      ops(),
+		PID:      os.Getpid(),
+		UID:      os.Getuid(),
+		GID:      os.Getgid(),
+		Arch:     arch,
+		Workdir:  s.cfg.Workdir,
+		BootID:   s.bootID,
+		Programs: programs(s.cfg.Path),
+	}
+}
+
+func (s *Server) logf(format string, args ...any) {
+	_, _ = fmt.Fprintf(s.cfg.Log, "workcell-guest: "+format+"\n", args...) // the log is best effort
+}
+
+// guard keeps a panic in one request from ending the sandbox.
+func (s *Server) guard(what string) {
+	if r := recover(); r != nil {
+		s.logf("panic in %s: %v", what, r)
+	}
+}

@@ -1,0 +1,195 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+const arch = runtime.GOARCH
+
+// handler serves one request.
+type handler func(*Server, *request) error
+
+func handlers() map[wire.Op]handler {
+	return map[wire.Op]handler{
+		wire.OpHealth:  (*Server).handleHealth,
+		wire.OpRun:     (*Server).handleRun,
+		wire.OpAttach:  (*Server).handleAttach,
+		wire.OpRead:    (*Server).handleRead,
+		wire.OpWait:    (*Server).handleWait,
+		wire.OpStdin:   (*Server).handleStdin,
+		wire.OpKill:    (*Server).handleKill,
+		wire.OpExecs:   (*Server).handleExecs,
+		wire.OpFileGet: (*Server).handleFileGet,
+		wire.OpFilePut: (*Server).handleFilePut,
+		wire.OpList:    (*Server).handleList,
+		wire.OpStat:    (*Server).handleStat,
+		wire.OpRemove:  (*Server).handleRemove,
+		wire.OpMkdir:   (*Server).handleMkdir,
+		wire.OpRename:  (*Server).handleRename,
+	}
+}
+
+// ops lists what the guest can do, in a fixed order.
+func ops() []wire.Op {
+	return []wire.Op{wire.OpHealth, wire.OpRun, wire.OpAttach, wire.OpRead, wire.OpWait, wire.OpStdin, wire.OpKill,
+		wire.OpExecs, wire.OpFileGet, wire.OpFilePut, wire.OpList, wire.OpStat, wire.OpRemove, wire.OpMkdir, wire.OpRename}
+}
+
+// serveSession serves a host's streams until its session ends. Requests may still be ending then.
+func (s *Server) serveSession(mux *yamux.Session) {
+	byOp := handlers()
+	for {
+		st, err := mux.AcceptStream()
+		if err != nil {
+			return
+		}
+		if mux.NumStreams() > maxStreams {
+			_ = st.Close() // the host may not have that many requests under way
+			continue
+		}
+		s.requests.Go(func() { s.serveStream(mux, st, byOp) })
+	}
+}
+
+// request is one request and its stream.
+type request struct {
+	mux  *yamux.Session
+	st   *yamux.Stream
+	op   wire.Op
+	arg  json.RawMessage
+	body []byte
+
+	mu   sync.Mutex // guards writes to st
+	done chan struct{}
+}
+
+func (s *Server) serveStream(mux *yamux.Session, st *yamux.Stream, byOp map[wire.Op]handler) {
+	defer st.Close()
+	defer s.guard("a request")
+	r := &request{mux: mux, st: st, done: make(chan struct{})}
+	defer close(r.done)
+	err := r.read()
+	if errors.Is(err, io.EOF) || mux.IsClosed() {
+		return
+	}
+	if err == nil {
+		if h := byOp[r.op]; h != nil {
+			err = h(s, r)
+		} else {
+			err = failf(wire.CodeUnsupported, "this guest does not know the request %.40q", r.op)
+		}
+	} else {
+		err = failf(wire.CodeInvalid, "%v", err)
+	}
+	if err != nil {
+		r.fail(err)
+	}
+}
+
+func (r *request) read() error {
+	f, err := wire.ReadFrame(r.st, nil)
+	if err != nil {
+		return err
+	}
+	if f.Kind != wire.KindRequest {
+		return fmt.Errorf("frame kind %d instead of a request", f.Kind)
+	}
+	var env wire.Envelope
+	if err := wire.Decode(f.Head, nil, &env); err != nil {
+		return err
+	}
+	r.op, r.arg, r.body = env.Op, env.Arg, f.Body
+	return nil
+}
+
+// decode reads the request's message.
+func (r *request) decode(msg any) error {
+	if err := wire.Decode(r.arg, r.body, msg); err != nil {
+		return failf(wire.CodeInvalid, "%v", err)
+	}
+	r.arg, r.body = nil, nil
+	return nil
+}
+
+// answer sends the answer.
+func (r *request) answer(msg any) error {
+	b, err := wire.AppendAnswer(make([]byte, 0, 512), msg)
+	if err != nil {
+		return failf(wire.CodeInternal, "%v", err)
+	}
+	r.write(b)
+	return nil
+}
+
+func (r *request) fail(err error) {
+	b, err := wire.AppendError(nil, asWireError(err))
+	if err != nil {
+		return // cannot happen: an Error is three strings
+	}
+	r.write(b)
+}
+
+// write sends frames. A failure means that the host is not interested any more, which r.hangup tells as well.
+func (r *request) write(b []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, err := r.st.Write(b)
+	return err == nil
+}
+
+// hangup says how a host left a request.
+type hangup int
+
+const (
+	hostCancelled hangup = iota // closed the stream
+	hostGone                    // its whole session ended
+)
+
+// watch reads the host's frames behind the request and gives them to frame, nil for none. Its channel gets one value
+// when the host leaves. It ends with the request.
+func (r *request) watch(frame func(wire.Frame)) <-chan hangup {
+	left := make(chan hangup, 1)
+	go func() {
+		var buf []byte
+		for {
+			f, err := wire.ReadFrame(r.st, buf)
+			if err != nil {
+				if r.mux.IsClosed() {
+					left <- hostGone
+				} else {
+					left <- hostCancelled
+				}
+				return
+			}
+			if frame != nil {
+				frame(f)
+			}
+		}
+	}()
+	return left
+}
+
+// release ends the goroutine of watch.
+func (r *request) release() { _ = r.st.SetReadDeadline(time.Unix(1, 0)) }
+
+// failf makes an error for the host.
+func failf(code wire.Code, format string, args ...any) *wire.Error {
+	return &wire.Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+func asWireError(err error) *wire.Error {
+	var e *wire.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return failf(wire.CodeInternal, "%v", err)
+}

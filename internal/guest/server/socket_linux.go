@@ -1,0 +1,123 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxConns bounds the hosts that are connected beside the owner.
+const maxConns = 32
+
+// ServeSocket serves hosts that come through Connect, each as a session of its own, until the listener fails. name is
+// in the abstract namespace of Unix sockets: there is no file that a command could remove or replace, and the sandbox's
+// network namespace keeps it inside.
+func (s *Server) ServeSocket(name string) error {
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@" + name, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	slots := make(chan struct{}, maxConns)
+	for {
+		conn, err := ln.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ECONNABORTED) {
+				continue
+			}
+			return err
+		}
+		if err := checkPeer(conn); err != nil {
+			s.logf("connection refused: %v", err)
+			_ = conn.Close() // nobody is there
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			_ = conn.Close() // full
+			continue
+		}
+		go func() {
+			defer func() { <-slots }()
+			defer s.guard("a connection")
+			_ = s.ServeConn(conn) // its end is no news
+		}()
+	}
+}
+
+// checkPeer accepts only what an engine's exec started: in the guest's pid namespace such a process has no parent,
+// which nothing that descends from a command can have, because orphans become the guest's children. A guest that is
+// not the init of its namespace accepts its own program instead.
+func checkPeer(conn *net.UnixConn) error {
+	cred, err := peerOf(conn)
+	if err != nil {
+		return err
+	}
+	if os.Getpid() != 1 {
+		own, err := os.Stat("/proc/self/exe")
+		if err != nil {
+			return err
+		}
+		theirs, err := os.Stat(fmt.Sprintf("/proc/%d/exe", cred.Pid))
+		if err != nil {
+			return err
+		}
+		if !os.SameFile(own, theirs) {
+			return fmt.Errorf("process %d is another program", cred.Pid)
+		}
+		return nil
+	}
+	p, ok := readProc(int(cred.Pid))
+	if !ok || p.ppid != 0 {
+		return fmt.Errorf("process %d was not started by the engine", cred.Pid)
+	}
+	return nil
+}
+
+func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	err = raw.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	return cred, errors.Join(err, cerr)
+}
+
+// Connect bridges in and out to the guest of this sandbox until one of them ends.
+func Connect(name string, in io.Reader, out io.Writer) error {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: "@" + name, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	cred, err := peerOf(conn)
+	if err != nil {
+		return err
+	}
+	// Without a parent this process was started by an engine's exec, and the guest is the sandbox's init.
+	if os.Getppid() == 0 && cred.Pid != 1 {
+		return errors.New("somebody else answers in the guest's place")
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(conn, in)
+		_ = conn.CloseWrite() // the guest then ends the connection
+		if err != nil {
+			ended <- err
+		}
+	}()
+	go func() {
+		_, err := io.Copy(out, conn)
+		ended <- err
+	}()
+	return <-ended
+}

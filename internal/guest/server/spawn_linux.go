@@ -1,0 +1,253 @@
+package server
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// Names of launch failures in wire.Error.Launch.
+const (
+	launchNotFound      = "not_found"
+	launchNotExecutable = "not_executable"
+	launchBadDir        = "bad_dir"
+	launchTooLong       = "too_long"
+	launchNoResources   = "no_resources"
+)
+
+const (
+	// markerName is the variable that tells which exec a process belongs to.
+	markerName  = "WORKCELL_EXEC"
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// childOOMScore makes the kernel prefer every command to the guest when memory runs out.
+	childOOMScore = "500"
+	guestOOMScore = "0"
+)
+
+// spawner starts processes.
+type spawner struct {
+	workdir string
+	reaper  *reaper
+	tracker *tracker
+	null    int // read end of the standard input of commands that get none
+
+	mu  sync.Mutex // held around a fork: tag and score are the guest's own while it is made
+	oom *os.File
+}
+
+func newSpawner(cfg Config, t *tracker) (*spawner, error) {
+	null, err := emptyInput()
+	if err != nil {
+		return nil, err
+	}
+	return &spawner{workdir: cfg.Workdir, reaper: newReaper(cfg.ReapAll), tracker: t, null: null, oom: cfg.OOMScore}, nil
+}
+
+// emptyInput opens something that is at its end. An image may lack /dev/null; a pipe that nobody writes to does as well.
+func emptyInput() (int, error) {
+	fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		return fd, nil
+	}
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return -1, err
+	}
+	return p[0], unix.Close(p[1])
+}
+
+func (s *spawner) close() {
+	s.reaper.stop()
+	_ = unix.Close(s.null) // nothing was written
+}
+
+// process is a started command.
+type process struct {
+	pid    int
+	tag    uint64
+	exited <-chan exit // gets one value
+}
+
+// start starts sp with the three descriptors. Failures are *wire.Error with a launch reason.
+func (s *spawner) start(sp *wire.Spawn, id string, files [3]int) (*process, error) {
+	env, err := environment(sp.Env, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSpawn(sp); err != nil {
+		return nil, err
+	}
+	dir := sp.Dir
+	if dir == "" {
+		dir = s.workdir
+	}
+	if err := checkDir(dir); err != nil {
+		return nil, err
+	}
+	path, err := lookPath(sp.Argv[0], dir, env)
+	if err != nil {
+		return nil, err
+	}
+	p := new(process)
+	attr := &syscall.ProcAttr{Dir: dir, Env: env, Sys: &syscall.SysProcAttr{Setsid: true},
+		Files: []uintptr{uintptr(files[0]), uintptr(files[1]), uintptr(files[2])}}
+	p.pid, p.exited, err = s.reaper.start(func() (int, error) { return s.fork(path, sp.Argv, attr, &p.tag) })
+	if err != nil {
+		return nil, launchError(err, path)
+	}
+	if err := limit(p.pid, sp); err != nil {
+		_ = unix.Kill(p.pid, unix.SIGKILL) // it is ours and not reaped yet, or has ended
+		return nil, failf(wire.CodeInternal, "setting limits: %v", err)
+	}
+	return p, nil
+}
+
+// fork makes the child. It retries when a file that was just written is still held open by another child that is
+// between fork and exec.
+func (s *spawner) fork(path string, argv []string, attr *syscall.ProcAttr, tag *uint64) (int, error) {
+	for pause := time.Millisecond; ; pause *= 2 {
+		pid, err := s.forkOnce(path, argv, attr, tag)
+		if !errors.Is(err, unix.ETXTBSY) || pause > 64*time.Millisecond {
+			return pid, err
+		}
+		time.Sleep(pause)
+	}
+}
+
+func (s *spawner) forkOnce(path string, argv []string, attr *syscall.ProcAttr, tag *uint64) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*tag = s.tracker.nextTag()
+	if s.oom != nil {
+		// A failure leaves the child as killable as the guest, which is no reason not to run it.
+		_, _ = s.oom.WriteAt([]byte(childOOMScore), 0)
+		defer func() { _, _ = s.oom.WriteAt([]byte(guestOOMScore), 0) }()
+	}
+	return syscall.ForkExec(path, argv, attr)
+}
+
+// checkSpawn refuses what the kernel would cut or misread.
+func checkSpawn(sp *wire.Spawn) error {
+	if len(sp.Argv) == 0 || sp.Argv[0] == "" {
+		return failf(wire.CodeInvalid, "the command is empty")
+	}
+	for _, a := range sp.Argv {
+		if strings.IndexByte(a, 0) >= 0 {
+			return failf(wire.CodeInvalid, "an argument holds a NUL byte")
+		}
+	}
+	if strings.IndexByte(sp.Dir, 0) >= 0 {
+		return failf(wire.CodeInvalid, "the directory holds a NUL byte")
+	}
+	if sp.OpenFiles < 0 || sp.FileBytes < 0 || sp.TimeoutMillis < 0 || sp.GraceMillis < 0 || sp.DrainMillis < 0 {
+		return failf(wire.CodeInvalid, "a negative limit")
+	}
+	return nil
+}
+
+// environment checks env and adds the marker, which nobody else may set.
+func environment(env []string, id string) ([]string, error) {
+	out := make([]string, 0, len(env)+1)
+	for _, kv := range env {
+		name, _, ok := strings.Cut(kv, "=")
+		if !ok || name == "" {
+			return nil, failf(wire.CodeInvalid, "%.40q is not NAME=value", name)
+		}
+		if strings.IndexByte(kv, 0) >= 0 {
+			return nil, failf(wire.CodeInvalid, "the variable %.40q holds a NUL byte", name)
+		}
+		if name != markerName {
+			out = append(out, kv)
+		}
+	}
+	return append(out, markerName+"="+id), nil
+}
+
+// lookPath finds a program as execvp does, in the PATH of the command's own environment.
+func lookPath(name, dir string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil // relative to dir, where the child is when it runs it
+	}
+	path := defaultPath
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = v
+		}
+	}
+	denied := false
+	for _, d := range filepath.SplitList(path) {
+		if !filepath.IsAbs(d) {
+			d = filepath.Join(dir, d)
+		}
+		candidate := filepath.Join(d, name)
+		var st unix.Stat_t
+		if unix.Stat(candidate, &st) != nil || st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			continue
+		}
+		if unix.Access(candidate, unix.X_OK) == nil {
+			return candidate, nil
+		}
+		denied = true
+	}
+	if denied {
+		return "", launchFail(launchNotExecutable, "%q is not executable", name)
+	}
+	return "", launchFail(launchNotFound, "%q was not found on PATH", name)
+}
+
+func launchFail(reason, format string, args ...any) *wire.Error {
+	e := failf(wire.CodeLaunch, format, args...)
+	e.Launch = reason
+	return e
+}
+
+func launchError(err error, path string) error {
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		if unix.Access(path, unix.F_OK) == nil {
+			return launchFail(launchNotFound, "%q needs an interpreter that is not there", path)
+		}
+		return launchFail(launchNotFound, "there is no program %q", path)
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG):
+		return launchFail(launchNotFound, "there is no program %q: %v", path, err)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOEXEC), errors.Is(err, unix.EISDIR),
+		errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.ELIBBAD), errors.Is(err, unix.EINVAL):
+		return launchFail(launchNotExecutable, "%q cannot be executed: %v", path, err)
+	case errors.Is(err, unix.E2BIG):
+		return launchFail(launchTooLong, "arguments and environment are larger than the kernel allows")
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return launchFail(launchNoResources, "the sandbox has no room for another process: %v", err)
+	}
+	return failf(wire.CodeInternal, "starting %q: %v", path, err)
+}
+
+// limit sets the resource limits that a request asks for. A process that has ended needs none. The child may have run
+// for some microseconds without them; what must hold from the first instruction is set on the sandbox itself.
+func limit(pid int, sp *wire.Spawn) error {
+	set := func(resource int, value int64) error {
+		if value <= 0 {
+			return nil
+		}
+		var old unix.Rlimit
+		if err := unix.Prlimit(pid, resource, nil, &old); err != nil {
+			return ignoreGone(err)
+		}
+		v := min(uint64(value), old.Max)
+		return ignoreGone(unix.Prlimit(pid, resource, &unix.Rlimit{Cur: v, Max: v}, nil))
+	}
+	return errors.Join(set(unix.RLIMIT_NOFILE, sp.OpenFiles), set(unix.RLIMIT_FSIZE, sp.FileBytes))
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,152 @@
+package server
+
+import (
+	"encoding/binary"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// inputPipe is the guest's end of a command's standard input.
+type inputPipe struct {
+	f    *os.File
+	turn chan struct{} // held by the writer
+	shut sync.Once
+}
+
+func newInputPipe(f *os.File) *inputPipe {
+	return &inputPipe{f: f, turn: make(chan struct{}, 1)}
+}
+
+// write gives p to the command, waiting until it takes it or stop has a value. A command that closed its input
+// swallows all.
+func (in *inputPipe) write(p []byte, stop <-chan hangup) {
+	select {
+	case in.turn <- struct{}{}:
+	case <-stop:
+		return
+	}
+	defer func() { <-in.turn }()
+	if p = in.tryWrite(p); len(p) == 0 {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = in.f.Write(p) // EPIPE: the command does not want it; a deadline: the host does not
+	}()
+	select {
+	case <-done:
+	case <-stop:
+		_ = in.f.SetWriteDeadline(time.Unix(1, 0)) // works on every pipe, and a closed one needs none
+		<-done
+		_ = in.f.SetWriteDeadline(time.Time{})
+	}
+}
+
+// tryWrite writes what the pipe takes at once, which is all of a small input, and gives the rest.
+func (in *inputPipe) tryWrite(p []byte) []byte {
+	raw, err := in.f.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	n := 0
+	err = raw.Write(func(fd uintptr) bool {
+		n, _ = unix.Write(int(fd), p) // the write after this one meets the same error
+		return true
+	})
+	if err != nil {
+		return nil
+	}
+	return p[max(n, 0):]
+}
+
+// close gives the command its end of file. Idempotent.
+func (in *inputPipe) close() {
+	in.shut.Do(func() { _ = in.f.Close() }) // unblocks a write; nothing is buffered
+}
+
+// creditBatch is how much input the command must have taken before the host gets new credit for it.
+const creditBatch = wire.StdinCredit / 4
+
+// streamInput takes standard input from a request's stream to the command.
+type streamInput struct {
+	r    *request
+	in   *inputPipe
+	keep bool          // leave the input open at the stream's end
+	idle chan struct{} // closed when all of the stream's input was taken
+
+	mu    sync.Mutex // guards the fields below
+	more  *sync.Cond
+	queue []byte
+	eof   bool
+}
+
+// newStreamInput starts the transport; the caller feeds it with frame and must call end.
+func newStreamInput(r *request, in *inputPipe, keep bool) *streamInput {
+	s := &streamInput{r: r, in: in, keep: keep, idle: make(chan struct{})}
+	s.more = sync.NewCond(&s.mu)
+	go s.run()
+	return s
+}
+
+// frame takes a frame of the host. It never blocks: a host that sends more than it has credit for gets its input cut.
+func (s *streamInput) frame(f wire.Frame) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.eof:
+	case f.Kind == wire.KindData && f.Channel == wire.ChanStdin && len(s.queue)+len(f.Body) <= wire.StdinCredit:
+		s.queue = append(s.queue, f.Body...)
+	default:
+		s.eof = true
+	}
+	s.more.Signal()
+}
+
+// end says that no more will come from the stream.
+func (s *streamInput) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.eof = true
+	s.more.Signal()
+}
+
+// run writes what is queued. It ends at the stream's end, or with the command, whose pipe then swallows all.
+func (s *streamInput) run() {
+	defer close(s.idle)
+	var spare []byte
+	taken := 0
+	for {
+		s.mu.Lock()
+		for len(s.queue) == 0 && !s.eof {
+			s.more.Wait()
+		}
+		data, eof := s.queue, s.eof
+		s.queue = spare[:0]
+		s.mu.Unlock()
+		s.in.write(data, nil)
+		spare = data
+		if eof {
+			break
+		}
+		if taken += len(data); taken >= creditBatch {
+			s.credit(taken)
+			taken = 0
+		}
+	}
+	if !s.keep {
+		s.in.close()
+	}
+}
+
+func (s *streamInput) credit(n int) {
+	b, err := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindCredit, Channel: wire.ChanStdin,
+		Body: binary.BigEndian.AppendUint32(nil, uint32(n))})
+	if err == nil {
+		s.r.write(b)
+	}
+}

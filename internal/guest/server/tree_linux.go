@@ -1,0 +1,243 @@
+package server
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Times of a tree's end.
+const (
+	defaultGrace = 2 * time.Second
+	// killBound is how long the guest goes on killing a tree that does not get empty, as one that waits for a broken
+	// device would not.
+	killBound = 10 * time.Second
+)
+
+// tree finds and signals all processes of one exec.
+type tree struct {
+	t      *tracker
+	tag    uint64
+	marker []byte // NAME=value of the environment marker
+	leader int    // session, group and pid of the main process; 0 once that pid may belong to somebody else
+	every  bool   // all that has a tag, not one exec
+}
+
+// proc is a process as /proc shows it.
+type proc struct {
+	pid, ppid, group, session int
+	state                     byte
+	start                     string // start time: with the pid, what names a process for good
+}
+
+// members lists the living processes of the tree, zombies left out. The quick way finds those with the tag. The
+// thorough way reads every process's environment and parent as well, for a process that gave itself another tag.
+func (k *tree) members(thorough bool) []proc {
+	pids := allPIDs()
+	if k.tag != noTag && !thorough {
+		var found []proc
+		for _, pid := range pids {
+			if tag, ok := k.t.tagOf(pid); ok && k.mine(tag) && pid != k.t.own {
+				if p, ok := readProc(pid); ok {
+					found = append(found, p)
+				}
+			}
+		}
+		return found
+	}
+	return k.search(pids)
+}
+
+// mine tells whether a process with this tag belongs to the tree. In a pid namespace of the guest's own a tag that was
+// never given is a process that tampered with its own, and every tree's end takes it along.
+func (k *tree) mine(tag uint64) bool {
+	return k.every || tag == k.tag || k.t.alone && tag < k.t.last.Load()
+}
+
+// killTagged kills whatever any exec left behind.
+func (t *tracker) killTagged() {
+	if t.works {
+		k := &tree{t: t, every: true}
+		k.terminate(0)
+	}
+}
+
+func (k *tree) search(pids []int) []proc {
+	in := map[int]bool{}
+	var others, found []proc
+	for _, pid := range pids {
+		if pid == k.t.own {
+			continue
+		}
+		p, ok := readProc(pid)
+		if !ok {
+			continue
+		}
+		tag, tagged := k.t.tagOf(pid)
+		if k.leader != 0 && (p.session == k.leader || p.group == k.leader || p.pid == k.leader) ||
+			tagged && k.mine(tag) || hasMarker(pid, k.marker) {
+			in[pid], found = true, append(found, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for i, p := range others {
+			if p.pid != 0 && in[p.ppid] {
+				in[p.pid], found, grown = true, append(found, p), true
+				others[i].pid = 0
+			}
+		}
+	}
+	return found
+}
+
+// signal sends sig to the tree's processes and tells how many there are.
+func (k *tree) signal(sig unix.Signal, thorough bool) int {
+	members := k.members(thorough)
+	for _, p := range members {
+		signalProc(p, sig)
+	}
+	return len(members)
+}
+
+// terminate asks the tree to end, gives it grace to do so, and kills what is left, over and over until two looks in
+// a row find nothing, the second a thorough one. It tells whether the tree is empty.
+func (k *tree) terminate(grace time.Duration) bool {
+	if grace > 0 && k.signal(unix.SIGTERM, true) > 0 {
+		k.signal(unix.SIGCONT, false) // a stopped process acts on TERM only when it goes on
+		k.await(grace)
+	}
+	deadline := time.Now().Add(killBound)
+	pause := time.Millisecond
+	for {
+		n := k.signal(unix.SIGKILL, false)
+		if n == 0 {
+			if n = k.signal(unix.SIGKILL, true); n == 0 {
+				return true
+			}
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, 20*time.Millisecond)
+	}
+}
+
+// await waits until the tree is empty, at most for d.
+func (k *tree) await(d time.Duration) {
+	deadline := time.Now().Add(d)
+	for pause := time.Millisecond; time.Now().Before(deadline); pause = min(2*pause, 50*time.Millisecond) {
+		if len(k.members(false)) == 0 {
+			return
+		}
+		time.Sleep(min(pause, time.Until(deadline)))
+	}
+}
+
+// signalProc signals a process unless its pid has passed to another one meanwhile.
+func signalProc(p proc, sig unix.Signal) {
+	fd, err := unix.PidfdOpen(p.pid, 0)
+	if err != nil {
+		if err == unix.ENOSYS || err == unix.EPERM {
+			_ = unix.Kill(p.pid, sig) // an old kernel: the moment since the look is all there is
+		}
+		return
+	}
+	defer unix.Close(fd)
+	if now, ok := readProc(p.pid); !ok || now.start != p.start {
+		return
+	}
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err == unix.ENOSYS || err == unix.EPERM {
+		_ = unix.Kill(p.pid, sig)
+	}
+}
+
+// allPIDs lists the processes that /proc shows.
+func allPIDs() []int {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	var pids []int
+	for {
+		names, err := d.Readdirnames(256)
+		for _, n := range names {
+			if pid, err := strconv.Atoi(n); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+		if err != nil {
+			return pids
+		}
+	}
+}
+
+// readProc reads /proc/PID/stat; false for what is gone or a zombie.
+func readProc(pid int) (proc, bool) {
+	p, ok := readStat(pid)
+	return p, ok && p.state != 'Z' && p.state != 'X'
+}
+
+func readStat(pid int) (proc, bool) {
+	var buf [512]byte
+	n, err := readProcFile(pid, "stat", buf[:])
+	if err != nil {
+		return proc{}, false
+	}
+	// The name, in parentheses, may hold anything.
+	at := bytes.LastIndexByte(buf[:n], ')')
+	if at < 0 {
+		return proc{}, false
+	}
+	f := bytes.Fields(buf[at+1 : n])
+	if len(f) < 20 || len(f[0]) != 1 {
+		return proc{}, false
+	}
+	p := proc{pid: pid, state: f[0][0], start: string(f[19])}
+	p.ppid, _ = strconv.Atoi(string(f[1])) // the kernel writes numbers here
+	p.group, _ = strconv.Atoi(string(f[2]))
+	p.session, _ = strconv.Atoi(string(f[3]))
+	return p, true
+}
+
+func readProcFile(pid int, name string, buf []byte) (int, error) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	return unix.Read(fd, buf)
+}
+
+// hasMarker looks for the marker in a process's environment, as it was when its program began.
+func hasMarker(pid int, marker []byte) bool {
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if len(marker) == 0 {
+		return false
+	}
+	want := append(append([]byte{0}, marker...), 0)
+	window := make([]byte, 1, 16<<10) // a NUL stands before the first variable
+	for {
+		n, err := f.Read(window[len(window):cap(window)])
+		window = window[:len(window)+n]
+		if bytes.Contains(window, want) {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+		keep := min(len(window), len(want)-1)
+		window = window[:copy(window, window[len(window)-keep:])]
+	}
+}
