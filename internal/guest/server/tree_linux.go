@@ -53,8 +53,13 @@ func (k *tree) members(thorough bool) []proc {
 
 // mine tells whether a process with this tag belongs to the tree. In a pid namespace of the guest's own a tag that was
 // never given is a process that tampered with its own, and every tree's end takes it along.
+//
+// Elsewhere only the tags that this guest gave are its own: lower ones are another guest's, or that guest itself.
 func (k *tree) mine(tag uint64) bool {
-	return k.every || tag == k.tag || k.t.alone && tag < k.t.last.Load()
+	if k.t.alone {
+		return k.every || tag == k.tag || tag < k.t.last.Load()
+	}
+	return tag == k.tag || k.every && tag >= k.t.last.Load()
 }
 
 // killTagged kills whatever any exec left behind.
