@@ -124,7 +124,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 		how = closeRemove
 	}
 	switch {
-	case !s.owned || how == closeDetach:
+	case !s.owned || s.isTaken() || how == closeDetach:
 		m.unregister(s, nil)
 	case how == closeRetain:
 		due := m.now().Add(s.req.Retention)
@@ -153,6 +153,13 @@ func (s *Session) disconnect() {
 		conn.Close() // its error has no meaning for a sandbox that goes
 	}
 	s.wg.Wait() // no redial sets a connection after s.ctx ended
+}
+
+// isTaken tells whether another process has the sandbox: then it is not ours to remove any more.
+func (s *Session) isTaken() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken
 }
 
 // removeEngine removes a sandbox from the engine, whatever the caller's context says.

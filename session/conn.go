@@ -90,6 +90,9 @@ func (s *Session) redial(attempt *redial) {
 func (s *Session) reach(ctx context.Context, old *client.Conn, beside bool) (*client.Conn, bool, error) {
 	if old != nil && errors.Is(old.Err(), client.ErrSuperseded) && !beside {
 		if !s.m.canConnect() {
+			s.mu.Lock()
+			s.taken = true
+			s.mu.Unlock()
 			s.lose("another process took it over")
 			return nil, false, backend.ErrLost
 		}

@@ -17,6 +17,7 @@ import (
 
 // WriteFile writes a whole file below the work directory, atomically: a reader sees the old file or the new one, and a
 // failure leaves the old one. Parent directories are made. More than Options.MaxFileBytes is backend.ErrTooLarge.
+// WriteFile may return while a Read of r is still under way, when ctx or the session ends during that.
 func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanWriteFile)
 	defer func() { s.end(span, "WriteFile", &err) }()
@@ -34,15 +35,19 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	if size <= 0 {
 		size = -1
 	}
-	body := &cappedReader{r: r, left: limit, limit: limit}
+	var body *cappedReader
 	var answer wire.FileInfo
 	err = s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
+		body = &cappedReader{ctx: ctx, r: r, left: limit, limit: limit}
 		var err error
-		answer, err = conn.PutFile(ctx, wire.FilePutRequest{
+		answer, err = putFile(ctx, conn, wire.FilePutRequest{
 			Path: name, Mode: uint32(opts.Mode), Overwrite: opts.Overwrite, Size: size,
 		}, body)
 		return err
 	})
+	if body == nil {
+		return FileInfo{}, err // it did not come to a request
+	}
 	if failure := body.failure(); failure != nil && err != nil {
 		return FileInfo{}, failure // the guest only knows that the body broke off
 	}
@@ -51,6 +56,25 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	}
 	span.SetAttributes(telemetry.KeyFileBytes.Int64(answer.Size))
 	return fileInfo(answer), nil
+}
+
+// putFile returns at the end of ctx even while the caller's reader holds the transfer up.
+func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, body io.Reader) (wire.FileInfo, error) {
+	type result struct {
+		info wire.FileInfo
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		info, err := conn.PutFile(ctx, req, body)
+		done <- result{info, err}
+	}()
+	select {
+	case r := <-done:
+		return r.info, r.err
+	case <-ctx.Done():
+		return wire.FileInfo{}, ctx.Err()
+	}
 }
 
 // ReadFile copies a regular file below the work directory to w and tells its true size. When it fails, w may have got

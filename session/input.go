@@ -1,15 +1,17 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync"
 )
 
-// cappedReader fails once more than left bytes came. The connection may still be reading when a call has returned, so
-// it is locked.
+// cappedReader fails once more than left bytes came, or ctx has ended. The connection may still be reading when a call
+// has returned, so it is locked.
 type cappedReader struct {
-	r     io.Reader // only used by the one who reads
+	ctx   context.Context // of the call that reads
+	r     io.Reader       // only used by the one who reads
 	limit int64
 
 	mu   sync.Mutex // guards left and err
@@ -22,6 +24,9 @@ func (c *cappedReader) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	left, err := c.left, c.err
 	c.mu.Unlock()
+	if err == nil {
+		err = c.ctx.Err()
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -249,14 +249,14 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 
 // build finds or makes the sandbox of a key and connects to it. On failure nothing is left, or what may be left is
 // noted for the reaper.
-func (m *Manager) build(ctx context.Context, key Key, req Request) (s *Session, adopted bool, err error) {
+func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, adopted bool, _ error) {
 	if key.Namespace == NamespaceUser {
 		s, err := m.adopt(ctx, key, req)
 		if s != nil || err != nil {
 			return s, true, err
 		}
 	}
-	s = m.newSession(key, req, sandboxPrefix+NewID())
+	s := m.newSession(key, req, sandboxPrefix+NewID())
 	if err := m.store.Insert(ctx, s.recordAs(RecordCreating, s.created.Add(rememberFor))); err != nil {
 		return nil, false, err
 	}
@@ -266,16 +266,15 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (s *Session, 
 		return nil, false, engineError(err)
 	}
 	s.engine = info
-	defer func() {
-		if err != nil {
-			m.discard(s, false)
-			s = nil
-		}
-	}()
-	if err := s.connect(ctx, false, true); err != nil {
-		return nil, false, err
+	err = s.connect(ctx, false, true)
+	if err == nil && req.Prepare != nil {
+		err = req.Prepare(ctx, s)
 	}
-	if err := m.store.Update(ctx, s.recordAs(RecordReady, s.expiry())); err != nil {
+	if err == nil {
+		err = m.store.Update(ctx, s.recordAs(RecordReady, s.expiry()))
+	}
+	if err != nil {
+		m.discard(s, false)
 		return nil, false, err
 	}
 	return s, false, nil
@@ -285,7 +284,7 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (s *Session, 
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
 	s := &Session{m: m, id: id, key: key, req: req, owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout}
-	s.req.OnPull = nil // its owner's, only for the creation
+	s.req.OnPull, s.req.Prepare = nil, nil // its owner's, only for the creation
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
 }

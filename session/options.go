@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -84,6 +85,9 @@ type Request struct {
 	Pull backend.PullPolicy
 	// OnPull is called while the image is fetched on behalf of this opener, never concurrently. May be nil.
 	OnPull func(backend.PullProgress)
+	// Prepare is called once with a sandbox that was just made, before anybody gets it: to put files in place. When it
+	// fails, so does Open, and the sandbox is removed. The first opener's is called; may be nil.
+	Prepare func(ctx context.Context, s *Session) error
 }
 
 // CloseOptions refine CloseSession.

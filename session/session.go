@@ -41,6 +41,7 @@ type Session struct {
 	lost      error // why, in StateLost
 	conn      *client.Conn
 	redialing *redial
+	taken     bool // another process has the sandbox now
 	beside    bool // reach the guest beside its owner, through backend.Connector
 	active    int  // calls under way
 	lastUsed  time.Time

@@ -52,6 +52,9 @@ func (r Request) Over(base Request) Request {
 	if r.OnPull == nil {
 		r.OnPull = base.OnPull
 	}
+	if r.Prepare == nil {
+		r.Prepare = base.Prepare
+	}
 	l, b := &r.Limits, base.Limits
 	l.CPUMillis = cmp.Or(l.CPUMillis, b.CPUMillis)
 	l.MemoryBytes = cmp.Or(l.MemoryBytes, b.MemoryBytes)

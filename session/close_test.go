@@ -1,0 +1,403 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// TestOpenCloseStorm opens and closes one key from many sides: a session that was handed out before its close began
+// works or says that it is closed, and no id ever comes back.
+func TestOpenCloseStorm(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	key := session.WorkflowKey("run_1", "default")
+	var mu sync.Mutex // guards closed
+	closed := map[string]bool{}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 6 {
+				mu.Lock()
+				before := len(closed)
+				known := make(map[string]bool, before)
+				for id := range closed {
+					known[id] = true
+				}
+				mu.Unlock()
+				s, _, err := m.Open(t.Context(), key, testImage())
+				if errors.Is(err, backend.ErrClosed) {
+					continue // a close came while its creation was under way
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if known[s.ID()] {
+					t.Errorf("%s was handed out after its close had returned", s.ID())
+				}
+				if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}}); err != nil && !errors.Is(err, backend.ErrClosed) {
+					t.Errorf("Exec: %v", err)
+				}
+				if i%2 == 0 {
+					if err := s.Close(t.Context()); err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					closed[s.ID()] = true
+					mu.Unlock()
+				} else if err := m.CloseSession(t.Context(), key, session.CloseOptions{}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := m.CloseSession(t.Context(), key, session.CloseOptions{}); err != nil {
+		t.Error(err)
+	}
+	if e.count() != 0 || m.Used() != 0 || e.creates.Load() == 0 {
+		t.Errorf("%d sandboxes and %d places left after %d creations", e.count(), m.Used(), e.creates.Load())
+	}
+}
+
+// slowReader gives data now and then, for ever.
+type slowReader struct{ ctx context.Context }
+
+func (r slowReader) Read(p []byte) (int, error) {
+	select {
+	case <-time.After(20 * time.Millisecond):
+		return copy(p, "x"), nil
+	case <-r.ctx.Done():
+		return 0, r.ctx.Err()
+	}
+}
+
+// TestCloseEndsCalls closes a session with calls of every kind under way.
+func TestCloseEndsCalls(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	background, err := s.Exec(t.Context(), session.ExecRequest{Command: "sleep 100", Background: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	readers, stop := context.WithCancel(t.Context())
+	defer stop()
+	calls := map[string]func(context.Context) error{
+		"Exec": func(ctx context.Context) error {
+			_, err := s.Exec(ctx, session.ExecRequest{Command: "sleep 100"})
+			return err
+		},
+		"Stream": func(ctx context.Context) error {
+			_, err := s.Stream(ctx, session.ExecRequest{Command: "cat"}, session.Streams{Stdin: slowReader{readers}, Stdout: io.Discard})
+			return err
+		},
+		"ReadExec": func(ctx context.Context) error {
+			_, err := s.ReadExec(ctx, session.ReadExecRequest{ExecID: background.ExecID, Wait: time.Minute})
+			return err
+		},
+		"WaitExec": func(ctx context.Context) error {
+			_, err := s.WaitExec(ctx, background.ExecID, -1)
+			return err
+		},
+		"WriteFile": func(ctx context.Context) error {
+			_, err := s.WriteFile(ctx, "endless", slowReader{readers}, session.WriteFileOptions{})
+			return err
+		},
+	}
+	results := make(chan error, len(calls))
+	var pending sync.Map
+	for name, call := range calls {
+		pending.Store(name, true)
+		go func() {
+			defer pending.Delete(name)
+			err := call(t.Context())
+			if !errors.Is(err, backend.ErrClosed) || errors.Is(err, context.Canceled) {
+				err = fmt.Errorf("%s = %w, want ErrClosed", name, err)
+			} else {
+				err = nil
+			}
+			results <- err
+		}()
+	}
+	eventually(t, "all calls are under way", func() bool { return s.Active() == len(calls) })
+	begun := time.Now()
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for range calls {
+		select {
+		case err := <-results:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(5 * time.Second):
+			pending.Range(func(name, _ any) bool {
+				t.Errorf("%s is still under way 5 s after the close", name)
+				return true
+			})
+			t.FailNow()
+		}
+	}
+	t.Logf("closed with %d calls under way in %v", len(calls), time.Since(begun))
+	if e.count() != 0 {
+		t.Error("the sandbox is still there")
+	}
+	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("Exec after Close = %v", err)
+	}
+	if _, err := s.StatFile(t.Context(), "."); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("StatFile after Close = %v", err)
+	}
+	if s.Info().State != session.StateClosed {
+		t.Errorf("state %s", s.Info().State)
+	}
+}
+
+func TestCloseIsIdempotent(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	key := session.WorkflowKey("run_1", "default")
+	if err := m.CloseSession(t.Context(), key, session.CloseOptions{}); err != nil {
+		t.Errorf("closing an unknown key: %v", err)
+	}
+	s := mustOpen(t, m, key)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if err := s.Close(cancelled); err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "a cancelled context does not keep the sandbox", func() bool { return e.count() == 0 })
+	for range 2 {
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := m.CloseSession(t.Context(), key, session.CloseOptions{}); err != nil {
+			t.Error(err)
+		}
+		if err := m.CloseScope(t.Context(), key.Scope()); err != nil {
+			t.Error(err)
+		}
+	}
+	if e.removes.Load() != 1 {
+		t.Errorf("the engine removed %d times", e.removes.Load())
+	}
+	if err := m.Remove(t.Context(), s.ID(), true); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("removing a closed id: %v", err)
+	}
+}
+
+// TestCloseScope closes a run with opens under way; other runs do not notice.
+func TestCloseScope(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	other := mustOpen(t, m, session.WorkflowKey("run_2", "default"))
+	lookalike := mustOpen(t, m, session.AgentKey("run_1", "default"))
+	scope := session.Run{Namespace: session.NamespaceWorkflow, ID: "run_1"}.Scope()
+	for _, name := range []string{"a", "b"} {
+		mustOpen(t, m, scope.Key(name))
+	}
+	block := make(chan struct{})
+	var blocked atomic.Int64
+	e.setHooks(func(ctx context.Context, spec backend.Spec) error {
+		if !strings.HasPrefix(spec.Key, "workflow:run_1:") {
+			return nil
+		}
+		blocked.Add(1)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-block:
+			return nil
+		}
+	}, nil, nil)
+	opening := make(chan error, 2)
+	for _, name := range []string{"c", "d"} {
+		go func() {
+			_, _, err := m.Open(t.Context(), scope.Key(name), testImage())
+			opening <- err
+		}()
+	}
+	eventually(t, "two creations are under way", func() bool { return blocked.Load() == 2 })
+	if got := len(m.InScope(scope)); got != 2 {
+		t.Errorf("%d sessions in the scope, want 2", got)
+	}
+	if err := m.CloseScope(t.Context(), scope); err != nil {
+		t.Error(err)
+	}
+	close(block)
+	for range 2 {
+		if err := <-opening; !errors.Is(err, backend.ErrClosed) {
+			t.Errorf("an open under way = %v, want ErrClosed", err)
+		}
+	}
+	if _, _, err := m.Open(t.Context(), scope.Key("a"), testImage()); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("an open after the end = %v, want ErrClosed", err)
+	}
+	if len(m.InScope(scope)) != 0 || e.count() != 2 || m.Used() != 2 {
+		t.Errorf("%d in scope, %d sandboxes, %d places", len(m.InScope(scope)), e.count(), m.Used())
+	}
+	for _, s := range []*session.Session{other, lookalike} {
+		if got := output(t, s, "echo alive"); got != "alive\n" {
+			t.Errorf("output %q", got)
+		}
+	}
+}
+
+// TestNamedSessionsReopen: closing the scope of a named session is not final.
+func TestNamedSessionsReopen(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, newEngine(t), nil)
+	key := session.UserKey("lab")
+	first := mustOpen(t, m, key)
+	if err := m.CloseScope(t.Context(), key.Scope()); err != nil {
+		t.Fatal(err)
+	}
+	if second := mustOpen(t, m, key); second.ID() == first.ID() {
+		t.Error("a closed id came back")
+	}
+}
+
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, &session.Options{ReapEvery: -1})
+	clock := newClock(m)
+	req := testImage()
+	req.Retention = time.Hour
+	key := session.WorkflowKey("run_1", "default")
+	s, _, err := m.Open(t.Context(), key, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.CloseScope(t.Context(), key.Scope()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("a retained sandbox took a call: %v", err)
+	}
+	clock.add(59 * time.Minute)
+	m.Reap(t.Context())
+	if e.count() != 1 {
+		t.Error("the sandbox went before its retention had passed")
+	}
+	if list := mustList(t, m); len(list) != 1 || list[0].ID != s.ID() {
+		t.Errorf("list %+v", list)
+	}
+	clock.add(2 * time.Minute)
+	m.Reap(t.Context())
+	if e.count() != 0 || m.Used() != 0 || m.Leftovers() != 0 {
+		t.Errorf("%d sandboxes, %d places, %d leftovers", e.count(), m.Used(), m.Leftovers())
+	}
+}
+
+// TestFailedRemovalIsRetried: the engine is away when a session closes.
+func TestFailedRemovalIsRetried(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	store := session.NewMemoryStore()
+	m := newManager(t, e, &session.Options{ReapEvery: -1, MaxSandboxes: 1, Store: store})
+	key := session.WorkflowKey("run_1", "default")
+	s := mustOpen(t, m, key)
+	e.setHooks(nil, func(string) error { return fmt.Errorf("%w: engine is away", backend.ErrUnavailable) }, nil)
+	if err := s.Close(t.Context()); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Close = %v", err)
+	}
+	if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, backend.ErrCapacity) {
+		t.Errorf("Open = %v: the sandbox still takes its place", err)
+	}
+	if rec, err := store.Get(t.Context(), s.ID()); err != nil || rec.State != session.RecordRemoving {
+		t.Errorf("record %+v, %v", rec, err)
+	}
+	m.Reap(t.Context())
+	if e.count() != 1 || m.Leftovers() != 1 {
+		t.Errorf("%d sandboxes, %d leftovers", e.count(), m.Leftovers())
+	}
+	e.setHooks(nil, nil, nil)
+	m.Reap(t.Context())
+	if e.count() != 0 || m.Leftovers() != 0 || m.Used() != 0 {
+		t.Errorf("%d sandboxes, %d leftovers, %d places", e.count(), m.Leftovers(), m.Used())
+	}
+	if rec, err := store.Get(t.Context(), s.ID()); err != nil || rec.State != session.RecordClosed {
+		t.Errorf("record %+v, %v", rec, err)
+	}
+	mustOpen(t, m, key)
+}
+
+func TestManagerClose(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m, err := session.NewManager(e, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	mustOpen(t, m, session.UserKey("lab"))
+	e.setHooks(func(ctx context.Context, _ backend.Spec) error { <-ctx.Done(); return ctx.Err() }, nil, nil)
+	opening := make(chan error, 1)
+	go func() {
+		_, _, err := m.Open(t.Context(), session.WorkflowKey("run_2", "default"), testImage())
+		opening <- err
+	}()
+	eventually(t, "a creation is under way", func() bool { return e.creates.Load() == 3 })
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if err := m.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := <-opening; !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("the open under way = %v", err)
+	}
+	if e.count() != 0 {
+		t.Errorf("%d sandboxes left", e.count())
+	}
+	if _, _, err := m.Open(t.Context(), session.UserKey("x"), testImage()); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("Open = %v", err)
+	}
+	if _, err := m.Connect(t.Context(), s.ID()); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("Connect = %v", err)
+	}
+	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("Exec = %v", err)
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	for _, opts := range []*session.Options{
+		{Instance: "a:b"}, {Instance: strings.Repeat("x", 200)}, {MaxSandboxes: -1}, {MaxFileBytes: -1},
+		{Labels: map[string]string{"dev.workcell.instance": "other"}},
+	} {
+		if _, err := session.NewManager(e, opts); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("NewManager(%+v) = %v, want ErrInvalid", opts, err)
+		}
+	}
+	if _, err := session.NewManager(nil, nil); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("NewManager(nil) = %v", err)
+	}
+}

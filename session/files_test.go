@@ -1,0 +1,334 @@
+package session_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// fileLimit is the MaxFileBytes of the sessions of fileCases.
+const fileLimit = 60 << 20
+
+// TestFiles runs the cases that hold on every backend; on Docker they run in TestDocker.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, newEngine(t), &session.Options{MaxFileBytes: fileLimit})
+	fileCases(t, mustOpen(t, m, session.WorkflowKey("run_1", "default")))
+}
+
+// fileCases checks files in a session with a MaxFileBytes of fileLimit.
+func fileCases(t *testing.T, s *session.Session) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *session.Session)
+	}{
+		{"RoundTrip", fileRoundTrip},
+		{"Sizes", fileSizes},
+		{"Ranges", fileRanges},
+		{"WriteIsAllOrNothing", fileAtomic},
+		{"Metadata", fileMetadata},
+		{"ListAndRemove", fileListRemove},
+		{"Errors", fileErrors},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, s)
+		})
+	}
+}
+
+func write(t *testing.T, s *session.Session, name string, data []byte, opts session.WriteFileOptions) session.FileInfo {
+	t.Helper()
+	info, err := s.WriteFile(t.Context(), name, bytes.NewReader(data), opts)
+	if err != nil {
+		t.Fatalf("WriteFile(%s): %v", name, err)
+	}
+	return info
+}
+
+func read(t *testing.T, s *session.Session, name string, opts session.ReadFileOptions) []byte {
+	t.Helper()
+	data, _, err := s.ReadFileBytes(t.Context(), name, opts)
+	if err != nil {
+		t.Fatalf("ReadFile(%s): %v", name, err)
+	}
+	return data
+}
+
+// noise gives n random bytes.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+	return b
+}
+
+// fileRoundTrip is a property: every byte string comes back as it went.
+func fileRoundTrip(t *testing.T, s *session.Session) {
+	for i := range 60 {
+		data := noise(rand.IntN(1 << (2 + i%17)))
+		opts := session.WriteFileOptions{Overwrite: true}
+		if i%2 == 0 {
+			opts.Size = int64(len(data))
+		}
+		info := write(t, s, "round/trip", data, opts)
+		if info.Size != int64(len(data)) {
+			t.Errorf("%d bytes were written, %d reported", len(data), info.Size)
+		}
+		if got := read(t, s, "round/trip", session.ReadFileOptions{}); !bytes.Equal(got, data) {
+			t.Fatalf("%d bytes came back as %d", len(data), len(got))
+		}
+	}
+	for _, name := range []string{"ü", "with space", "-rf", "a\tb", "a\nb", "*", "$(x)", "\x1b[31m", "q'\"", "\xff\xfe", strings.Repeat("n", 255)} {
+		write(t, s, "names/"+name, []byte(name), session.WriteFileOptions{})
+		if got := read(t, s, "names/"+name, session.ReadFileOptions{}); string(got) != name {
+			t.Errorf("%q came back as %q", name, got)
+		}
+	}
+	list, err := s.ListFiles(t.Context(), "names", session.ListFilesOptions{})
+	if err != nil || len(list.Entries) != 11 || list.Total != 11 || list.Truncated {
+		t.Errorf("list of odd names: %+v, %v", list, err)
+	}
+	raw := 0
+	for _, entry := range list.Entries {
+		if entry.RawPath != nil {
+			raw++
+			if string(entry.RawPath) != "names/\xff\xfe" {
+				t.Errorf("raw path %q", entry.RawPath)
+			}
+		}
+	}
+	if raw != 1 {
+		t.Errorf("%d raw paths, want 1", raw)
+	}
+}
+
+func fileSizes(t *testing.T, s *session.Session) {
+	big := noise(fileLimit)
+	for _, size := range []int{0, 1, 50 << 20, fileLimit} {
+		info := write(t, s, "sized", big[:size], session.WriteFileOptions{Overwrite: true, Size: int64(size)})
+		if info.Size != int64(size) {
+			t.Errorf("%d bytes were written, %d reported", size, info.Size)
+		}
+		if got := read(t, s, "sized", session.ReadFileOptions{}); !bytes.Equal(got, big[:size]) {
+			t.Errorf("%d bytes came back as %d", size, len(got))
+		}
+	}
+	more := append(big, 'x')
+	for _, size := range []int64{0, fileLimit + 1} {
+		_, err := s.WriteFile(t.Context(), "sized", bytes.NewReader(more), session.WriteFileOptions{Overwrite: true, Size: size})
+		if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(fileLimit)) {
+			t.Errorf("one byte too many, size %d: %v", size, err)
+		}
+	}
+	if got := read(t, s, "sized", session.ReadFileOptions{}); !bytes.Equal(got, big) {
+		t.Error("a refused write changed the file")
+	}
+	output(t, s, "printf x >> sized")
+	if _, _, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{}); !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(fileLimit)) {
+		t.Errorf("reading one byte too many: %v", err)
+	}
+	if _, _, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{Limit: fileLimit + 1}); !errors.Is(err, backend.ErrTooLarge) {
+		t.Errorf("a limit above the limit: %v", err)
+	}
+	got, info, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{Limit: fileLimit})
+	if err != nil || !bytes.Equal(got, big) || info.Size != fileLimit+1 {
+		t.Errorf("a read with a limit: %d bytes of %d, %v", len(got), info.Size, err)
+	}
+}
+
+func fileRanges(t *testing.T, s *session.Session) {
+	write(t, s, "range", []byte("0123456789"), session.WriteFileOptions{})
+	for _, test := range []struct {
+		opts session.ReadFileOptions
+		want string
+	}{
+		{session.ReadFileOptions{}, "0123456789"},
+		{session.ReadFileOptions{Limit: 3}, "012"},
+		{session.ReadFileOptions{Offset: 7}, "789"},
+		{session.ReadFileOptions{Offset: 2, Limit: 3}, "234"},
+		{session.ReadFileOptions{Offset: 8, Limit: 100}, "89"},
+		{session.ReadFileOptions{Offset: 10}, ""},
+		{session.ReadFileOptions{Offset: 1000}, ""},
+	} {
+		got, info, err := s.ReadFileBytes(t.Context(), "range", test.opts)
+		if err != nil || string(got) != test.want || info.Size != 10 {
+			t.Errorf("%+v: %q of %d, %v, want %q", test.opts, got, info.Size, err, test.want)
+		}
+	}
+	for _, opts := range []session.ReadFileOptions{{Offset: -1}, {Limit: -1}} {
+		if _, _, err := s.ReadFileBytes(t.Context(), "range", opts); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%+v: %v", opts, err)
+		}
+	}
+}
+
+// fileAtomic breaks writes off in every way; the old file stays, and nothing else appears.
+func fileAtomic(t *testing.T, s *session.Session) {
+	write(t, s, "atomic/file", []byte("old"), session.WriteFileOptions{})
+	broken := errors.New("the host's disk failed")
+	ctx, cancel := context.WithCancel(t.Context())
+	for name, test := range map[string]struct {
+		ctx  context.Context
+		body io.Reader
+		opts session.WriteFileOptions
+		want error
+	}{
+		"reader fails":  {t.Context(), &failing{bytes.NewReader(noise(3 << 20)), broken}, session.WriteFileOptions{Overwrite: true}, broken},
+		"fails at once": {t.Context(), &failing{strings.NewReader(""), broken}, session.WriteFileOptions{Overwrite: true}, broken},
+		"too short":     {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 4}, io.ErrUnexpectedEOF},
+		"cancelled":     {ctx, io.MultiReader(bytes.NewReader(noise(3<<20)), cancelling(cancel), bytes.NewReader(noise(3<<20))), session.WriteFileOptions{Overwrite: true}, context.Canceled},
+		"exists":        {t.Context(), strings.NewReader("new"), session.WriteFileOptions{}, backend.ErrExists},
+	} {
+		if _, err := s.WriteFile(test.ctx, "atomic/file", test.body, test.opts); !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+		if got := read(t, s, "atomic/file", session.ReadFileOptions{}); string(got) != "old" {
+			t.Errorf("%s: the file holds %d bytes now", name, len(got))
+		}
+	}
+	eventually(t, "no litter", func() bool {
+		list, err := s.ListFiles(t.Context(), "atomic", session.ListFilesOptions{})
+		return err == nil && len(list.Entries) == 1
+	})
+	write(t, s, "atomic/file", []byte("new"), session.WriteFileOptions{Overwrite: true})
+	if got := read(t, s, "atomic/file", session.ReadFileOptions{}); string(got) != "new" {
+		t.Errorf("after an overwrite: %q", got)
+	}
+}
+
+// cancelling is a reader that calls a function and gives nothing.
+type cancelling func()
+
+func (c cancelling) Read([]byte) (int, error) { c(); return 0, io.EOF }
+
+func fileMetadata(t *testing.T, s *session.Session) {
+	info := write(t, s, "meta/file", []byte("abc"), session.WriteFileOptions{Mode: 0o750})
+	if info.Path != "meta/file" || info.Type != session.TypeFile || info.Size != 3 || info.Mode != 0o750 || info.ModTime.IsZero() {
+		t.Errorf("%+v", info)
+	}
+	if info := write(t, s, "meta/plain", nil, session.WriteFileOptions{}); info.Mode != 0o644 {
+		t.Errorf("default mode %v", info.Mode)
+	}
+	if info, err := s.MakeDir(t.Context(), "meta/a/b", 0); err != nil || info.Type != session.TypeDir || info.Mode.Perm() != 0o755 {
+		t.Errorf("MakeDir: %+v, %v", info, err)
+	}
+	if _, err := s.MakeDir(t.Context(), "meta/a/b", 0o700); err != nil {
+		t.Errorf("MakeDir of what is there: %v", err)
+	}
+	output(t, s, "ln -s file meta/link; mkfifo meta/fifo; chmod 4755 meta/plain; chmod 1777 meta/a")
+	for name, want := range map[string]struct {
+		kind session.FileType
+		mode fs.FileMode
+	}{
+		"meta/link": {session.TypeSymlink, 0}, "meta/fifo": {session.TypeOther, 0},
+		"meta/plain": {session.TypeFile, fs.ModeSetuid | 0o755}, "meta/a": {session.TypeDir, fs.ModeSticky | 0o777},
+	} {
+		info, err := s.StatFile(t.Context(), name)
+		if err != nil || info.Type != want.kind || want.mode != 0 && info.Mode != want.mode {
+			t.Errorf("StatFile(%s) = %+v, %v", name, info, err)
+		}
+	}
+	if info, err := s.StatFile(t.Context(), "."); err != nil || info.Path != "." || info.Type != session.TypeDir {
+		t.Errorf("StatFile(.) = %+v, %v", info, err)
+	}
+	abs := s.Info().Workdir + "/meta/file"
+	if got := read(t, s, abs, session.ReadFileOptions{}); string(got) != "abc" {
+		t.Errorf("by its absolute path: %q", got)
+	}
+	if err := s.RenameFile(t.Context(), "meta/file", "meta/moved", false); err != nil {
+		t.Error(err)
+	}
+	write(t, s, "meta/other", nil, session.WriteFileOptions{})
+	if err := s.RenameFile(t.Context(), "meta/moved", "meta/other", false); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("RenameFile onto a file: %v", err)
+	}
+	if err := s.RenameFile(t.Context(), "meta/moved", "meta/other", true); err != nil {
+		t.Error(err)
+	}
+	if got := read(t, s, "meta/other", session.ReadFileOptions{}); string(got) != "abc" {
+		t.Errorf("after renaming: %q", got)
+	}
+}
+
+func fileListRemove(t *testing.T, s *session.Session) {
+	output(t, s, "mkdir -p tree/d; cd tree; for i in 1 2 3 4 5; do touch f$i d/g$i; done; ln -s / escape")
+	list, err := s.ListFiles(t.Context(), "tree", session.ListFilesOptions{Recursive: true})
+	if err != nil || len(list.Entries) != 12 || list.Total != 12 || list.Truncated {
+		t.Errorf("recursive: %d entries of %d, %v", len(list.Entries), list.Total, err)
+	}
+	list, err = s.ListFiles(t.Context(), "tree", session.ListFilesOptions{Limit: 3})
+	if err != nil || len(list.Entries) != 3 || list.Total != 7 || !list.Truncated {
+		t.Errorf("limited: %d entries of %d, truncated %v, %v", len(list.Entries), list.Total, list.Truncated, err)
+	}
+	for _, limit := range []int{-1, session.MaxListEntries + 1} {
+		if _, err := s.ListFiles(t.Context(), "tree", session.ListFilesOptions{Limit: limit}); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "0 to 10000") {
+			t.Errorf("limit %d: %v", limit, err)
+		}
+	}
+	if n, err := s.RemoveFile(t.Context(), "tree/f1", false); err != nil || n != 1 {
+		t.Errorf("RemoveFile of a file = %d, %v", n, err)
+	}
+	if _, err := s.RemoveFile(t.Context(), "tree", false); err == nil {
+		t.Error("a directory was removed without recursive")
+	}
+	if n, err := s.RemoveFile(t.Context(), "tree", true); err != nil || n != 12 {
+		t.Errorf("RemoveFile of a tree = %d, %v", n, err)
+	}
+	for _, name := range []string{".", "", "/", s.Info().Workdir, "tree/.."} {
+		if _, err := s.RemoveFile(t.Context(), name, true); err == nil {
+			t.Errorf("RemoveFile(%q) was allowed", name)
+		}
+	}
+}
+
+func fileErrors(t *testing.T, s *session.Session) {
+	output(t, s, "mkdir errors; cd errors; mkfifo fifo; ln -s /etc/passwd out; ln -s .. up; touch secret; chmod 0 secret; mkdir dir")
+	for name, want := range map[string][]error{
+		"errors/missing":          {backend.ErrNotFound},
+		"errors/fifo":             {backend.ErrInvalid},
+		"errors/dir":              {backend.ErrInvalid},
+		"errors/out":              {backend.ErrPermission},
+		"errors/up/../../x":       {backend.ErrPermission, backend.ErrNotFound},
+		"../etc/passwd":           {backend.ErrPermission, backend.ErrNotFound},
+		"/etc/passwd":             {backend.ErrPermission, backend.ErrNotFound},
+		"/proc/self/root/etc":     {backend.ErrPermission, backend.ErrNotFound},
+		"a\x00b":                  {backend.ErrInvalid},
+		"":                        {backend.ErrInvalid},
+		strings.Repeat("x", 5000): {backend.ErrInvalid},
+		strings.Repeat("x", 256):  {backend.ErrInvalid, backend.ErrTooLarge},
+	} {
+		_, _, err := s.ReadFileBytes(t.Context(), name, session.ReadFileOptions{})
+		matched := false
+		for _, w := range want {
+			matched = matched || errors.Is(err, w)
+		}
+		if !matched {
+			t.Errorf("ReadFile(%.40q) = %v, want one of %v", name, err, want)
+		}
+	}
+	if _, err := s.WriteFile(t.Context(), "x", strings.NewReader(""), session.WriteFileOptions{Mode: fs.ModeSetuid | 0o755}); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("a setuid file: %v", err)
+	}
+	if _, err := s.MakeDir(t.Context(), "x", fs.ModeDir|0o755); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("a mode with type bits: %v", err)
+	}
+	if err := s.RenameFile(t.Context(), "errors/dir", "", false); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("an empty target: %v", err)
+	}
+	var typed *backend.Error
+	_, err := s.StatFile(t.Context(), "errors/missing")
+	if !errors.As(err, &typed) || typed.Op != "StatFile" || typed.ID != s.ID() {
+		t.Errorf("%v does not tell its call", err)
+	}
+}

@@ -1,0 +1,407 @@
+package session_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// logBuffer collects a manager's log.
+type logBuffer struct {
+	mu  sync.Mutex // guards buf
+	buf bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *logBuffer) logger() *slog.Logger { return slog.New(slog.NewJSONHandler(l, nil)) }
+
+func TestLookupStaysInItsScope(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	var log logBuffer
+	m := newManager(t, e, &session.Options{Logger: log.logger()})
+	mine := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	foreign := mustOpen(t, m, session.WorkflowKey("run_2", "default"))
+	scope := mine.Key().Scope()
+	if s, err := m.Lookup(t.Context(), scope, mine.ID()); err != nil || s != mine {
+		t.Fatalf("Lookup of my own = %v, %v", s, err)
+	}
+	_, unknownErr := m.Lookup(t.Context(), scope, "sbx_"+session.NewID())
+	if !errors.Is(unknownErr, backend.ErrNotFound) {
+		t.Fatalf("Lookup of an unknown id = %v", unknownErr)
+	}
+	if log.String() != "" {
+		t.Errorf("log of an unknown id: %s", log.String())
+	}
+	engineID := mine.Info().EngineID
+	for _, id := range []string{
+		foreign.ID(), engineID, engineID[:12], "", "/", "..", mine.ID()[:12], mine.ID() + "\x00", strings.ToUpper(mine.ID()),
+		"sbx_" + strings.Repeat("a", 10<<10), mine.Key().String(), "workcell-" + mine.ID(),
+	} {
+		_, err := m.Lookup(t.Context(), scope, id)
+		if err == nil || err.Error() != unknownErr.Error() || !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("Lookup(%.40q) = %v, want exactly %v", id, err, unknownErr)
+		}
+	}
+	audit := log.String()
+	if strings.Count(audit, "\n") != 1 || !strings.Contains(audit, foreign.ID()) || !strings.Contains(audit, "workflow:run_1") || !strings.Contains(audit, "workflow:run_2") {
+		t.Errorf("audit log: %s", audit)
+	}
+	if _, err := m.Lookup(t.Context(), session.AgentKey("run_1", "x").Scope(), mine.ID()); err == nil || err.Error() != unknownErr.Error() {
+		t.Errorf("a run of another namespace found my sandbox: %v", err)
+	}
+	// After its close the id is gone for its own scope, and still unknown to others.
+	if err := foreign.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Lookup(t.Context(), scope, foreign.ID()); err == nil || err.Error() != unknownErr.Error() {
+		t.Errorf("Lookup of a foreign closed id = %v", err)
+	}
+	if _, err := m.Lookup(t.Context(), foreign.Key().Scope(), foreign.ID()); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("Lookup of my closed id = %v, want ErrClosed", err)
+	}
+	fresh := mustOpen(t, m, foreign.Key())
+	if fresh.ID() == foreign.ID() {
+		t.Error("a closed id came back")
+	}
+	if _, err := m.Lookup(t.Context(), foreign.Key().Scope(), foreign.ID()); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("Lookup of a closed id after the key was opened again = %v, want ErrClosed", err)
+	}
+	for _, id := range []string{engineID, engineID[:12], mine.ID()[:20], "no such", ""} {
+		if _, err := m.Connect(t.Context(), id); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("Connect(%q) = %v", id, err)
+		}
+		if err := m.Remove(t.Context(), id, true); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("Remove(%q) = %v", id, err)
+		}
+	}
+	if got := output(t, mine, "echo untouched"); got != "untouched\n" {
+		t.Errorf("output %q", got)
+	}
+}
+
+func TestGetAndInScope(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, newEngine(t), nil)
+	if _, err := m.Get(session.UserKey("lab")); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("Get of an unknown key = %v", err)
+	}
+	b, a := mustOpen(t, m, session.WorkflowKey("run_1", "b")), mustOpen(t, m, session.WorkflowKey("run_1", "a"))
+	mustOpen(t, m, session.WorkflowKey("run_2", "c"))
+	if s, err := m.Get(b.Key()); err != nil || s != b {
+		t.Errorf("Get = %v, %v", s, err)
+	}
+	if list := m.InScope(a.Key().Scope()); len(list) != 2 || list[0] != a || list[1] != b {
+		t.Errorf("InScope = %v", list)
+	}
+}
+
+// TestLost kills or removes sandboxes behind the manager's back.
+func TestLost(t *testing.T) {
+	t.Parallel()
+	for name, ruin := range map[string]func(e *engine, id string){
+		"killed": func(e *engine, id string) {
+			b, _ := e.box(id)
+			b.murder()
+		},
+		"removed": func(e *engine, id string) { e.remove(id) },
+		"restarted": func(e *engine, id string) {
+			b, _ := e.box(id)
+			b.murder()
+			if err := e.Start(context.Background(), id); err != nil {
+				panic(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			var log logBuffer
+			m := newManager(t, e, &session.Options{Logger: log.logger()})
+			key := session.WorkflowKey("run_1", "default")
+			s := mustOpen(t, m, key)
+			output(t, s, "echo old > file")
+			running := make(chan error, 1)
+			go func() {
+				_, err := s.Exec(t.Context(), session.ExecRequest{Command: "sleep 5"})
+				running <- err
+			}()
+			eventually(t, "a command runs", func() bool { return s.Active() == 1 })
+			ruin(e, s.Info().EngineID)
+			if err := <-running; !errors.Is(err, backend.ErrLost) {
+				t.Errorf("the command under way = %v, want ErrLost", err)
+			}
+			if _, err := s.StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrLost) {
+				t.Errorf("the next call = %v, want ErrLost", err)
+			}
+			if state := s.Info().State; state != session.StateLost {
+				t.Errorf("state %s, want lost", state)
+			}
+			if list := mustList(t, m); len(list) != 1 || list[0].State != session.StateLost {
+				t.Errorf("list %+v", list)
+			}
+			if !strings.Contains(log.String(), "sandbox lost") {
+				t.Errorf("log: %s", log.String())
+			}
+			fresh, created, err := m.Open(t.Context(), key, testImage())
+			if err != nil || !created || fresh.ID() == s.ID() {
+				t.Fatalf("Open after the loss = %v, %v, %v", fresh, created, err)
+			}
+			if _, err := fresh.StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrNotFound) {
+				t.Errorf("the fresh sandbox has the old file: %v", err)
+			}
+			if e.count() != 1 || m.Used() != 1 {
+				t.Errorf("%d sandboxes, %d places, want 1 each", e.count(), m.Used())
+			}
+		})
+	}
+}
+
+// TestLossIsNoticed: nobody needs to call for the state to turn.
+func TestLossIsNoticed(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	b, _ := e.box(s.Info().EngineID)
+	b.murder()
+	eventually(t, "the state is lost", func() bool { return s.Info().State == session.StateLost })
+	if _, err := m.Lookup(t.Context(), s.Key().Scope(), s.ID()); err != nil {
+		t.Errorf("Lookup = %v: the session itself tells what became of it", err)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if e.count() != 0 {
+		t.Error("what was left of the lost sandbox is still there")
+	}
+}
+
+// cut breaks the streams of all who are attached, as an engine that restarts does.
+func (b *box) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for a := range b.attached {
+		a.w.CloseWithError(io.EOF)
+		delete(b.attached, a)
+	}
+}
+
+// TestReconnect breaks the stream while the sandbox lives on.
+func TestReconnect(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	b, _ := e.box(s.Info().EngineID)
+	background, err := s.Exec(t.Context(), session.ExecRequest{Command: "sleep 2; echo done", Background: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	succeeded := 0
+	for i := range 10 {
+		b.cut()
+		res, err := s.Exec(t.Context(), session.ExecRequest{Command: fmt.Sprintf("echo %d | tee -a log", i)})
+		switch {
+		case err == nil && string(res.Stdout.Bytes()) == fmt.Sprintf("%d\n", i):
+			succeeded++
+		case !errors.Is(err, backend.ErrUnavailable): // the request went out just before the break was noticed
+			t.Fatalf("command %d: %+v, %v", i, res, err)
+		}
+	}
+	if again := output(t, s, "sort log | uniq -d"); again != "" || succeeded == 0 {
+		t.Errorf("%d commands succeeded, some ran twice: %q", succeeded, again)
+	}
+	running := make(chan error, 1)
+	go func() {
+		_, err := s.Exec(t.Context(), session.ExecRequest{Command: "echo ran >> once; sleep 5"})
+		running <- err
+	}()
+	eventually(t, "a command runs", func() bool { _, err := s.StatFile(t.Context(), "once"); return err == nil })
+	b.cut()
+	if err := <-running; !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
+		t.Errorf("the command under way = %v, want ErrUnavailable: its outcome is unknown", err)
+	}
+	if got := output(t, s, "cat once"); got != "ran\n" {
+		t.Errorf("the command ran again: %q", got)
+	}
+	if status, err := s.WaitExec(t.Context(), background.ExecID, -1); err != nil || status.Status != session.ExecCompleted || status.ExitCode != 0 {
+		t.Errorf("the background command = %+v, %v", status, err)
+	}
+	if s.Info().State != session.StateReady {
+		t.Errorf("state %s", s.Info().State)
+	}
+}
+
+// TestEngineAway: the engine answers nothing for a while.
+func TestEngineAway(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	b, _ := e.box(s.Info().EngineID)
+	e.setHooks(nil, nil, func(context.Context, string) error { return fmt.Errorf("%w: away", backend.ErrUnavailable) })
+	b.cut()
+	if _, err := s.StatFile(t.Context(), "."); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
+		t.Errorf("StatFile = %v, want ErrUnavailable", err)
+	}
+	e.setHooks(nil, nil, nil)
+	eventually(t, "the session recovers", func() bool { _, err := s.StatFile(t.Context(), "."); return err == nil })
+}
+
+// TestOtherProcess plays two processes of one instance.
+func TestOtherProcess(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := &session.Options{Instance: "shared"}
+	owner, visitor := newManager(t, e, opts), newManager(t, e, opts)
+	stranger := newManager(t, e, &session.Options{Instance: "stranger"})
+	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
+	output(t, s, "echo owner > file")
+	list := mustList(t, visitor)
+	if len(list) != 1 || list[0].ID != s.ID() || list[0].Key != s.Key() || list[0].Run != "run_1" || list[0].State != session.StateReady {
+		t.Fatalf("list %+v", list)
+	}
+	if list := mustList(t, stranger); len(list) != 0 {
+		t.Errorf("another instance sees %+v", list)
+	}
+	if _, err := stranger.Connect(t.Context(), s.ID()); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("another instance connects: %v", err)
+	}
+	if err := stranger.Remove(t.Context(), s.ID(), true); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("another instance removes: %v", err)
+	}
+	v, err := visitor.Connect(t.Context(), s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, v, "cat file; echo $FROM_IMAGE"); got != "owner\nyes\n" {
+		t.Errorf("output %q", got)
+	}
+	if got := output(t, s, "echo still"); got != "still\n" {
+		t.Errorf("the owner lost its stream: %q", got)
+	}
+	if _, err := visitor.Lookup(t.Context(), s.Key().Scope(), s.ID()); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("a visitor's sandbox is found by agents: %v", err)
+	}
+	if err := v.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, s, "echo still"); got != "still\n" {
+		t.Errorf("the visitor's close took the sandbox away: %q", got)
+	}
+	if err := visitor.Remove(t.Context(), s.ID(), true); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the owner learns of it", func() bool { return s.Info().State == session.StateLost })
+}
+
+// TestVisitorCountsAsUse: a command of another process keeps the owner from reaping.
+func TestVisitorCountsAsUse(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := &session.Options{Instance: "shared", ReapEvery: -1, IdleTimeout: time.Minute}
+	owner, visitor := newManager(t, e, opts), newManager(t, e, opts)
+	clock := newClock(owner)
+	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
+	v, err := visitor.Connect(t.Context(), s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Exec(t.Context(), session.ExecRequest{Command: "sleep 100", Background: true}); err != nil {
+		t.Fatal(err)
+	}
+	clock.add(time.Hour)
+	owner.Reap(t.Context())
+	if s.Info().State != session.StateReady {
+		t.Error("the owner reaped a sandbox in which another process runs a command")
+	}
+}
+
+// TestNamedSessionIsFoundAgain: a process leaves a named sandbox, the next one continues in it.
+func TestNamedSessionIsFoundAgain(t *testing.T) {
+	t.Parallel()
+	for name, b := range map[string]func(*engine) backend.SandboxBackend{
+		"taken over": func(e *engine) backend.SandboxBackend { return e },
+		"shared":     func(e *engine) backend.SandboxBackend { return sharing{e} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			opts := &session.Options{Instance: "shared"}
+			first, err := session.NewManager(b(e), opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := mustOpen(t, first, session.UserKey("lab"))
+			output(t, s, "echo kept > file")
+			if err := first.Detach(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrClosed) {
+				t.Errorf("a call after Detach = %v", err)
+			}
+			second := newManager(t, b(e), opts)
+			again, created, err := second.Open(t.Context(), session.UserKey("lab"), testImage())
+			if err != nil || created || again.ID() != s.ID() {
+				t.Fatalf("Open = %v, %v, %v", again, created, err)
+			}
+			if got := output(t, again, "cat file"); got != "kept\n" {
+				t.Errorf("output %q", got)
+			}
+			third := newManager(t, b(e), opts)
+			var conflict *session.ConflictError
+			if _, _, err := third.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test:2"}); !errors.As(err, &conflict) {
+				t.Errorf("Open with another image = %v", err)
+			}
+			stranger := newManager(t, b(e), &session.Options{Instance: "stranger"})
+			if other := mustOpen(t, stranger, session.UserKey("lab")); other.ID() == s.ID() {
+				t.Error("another instance got the sandbox")
+			}
+		})
+	}
+}
+
+// TestTakenOver: without streams beside the owner's the newest host has the sandbox, and the older one knows.
+func TestTakenOver(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := &session.Options{Instance: "shared"}
+	owner, visitor := newManager(t, e, opts), newManager(t, e, opts)
+	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
+	v, err := visitor.Connect(t.Context(), s.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, v, "echo mine"); got != "mine\n" {
+		t.Errorf("output %q", got)
+	}
+	eventually(t, "the older host knows", func() bool { return s.Info().State == session.StateLost })
+	if _, err := s.StatFile(t.Context(), "."); !errors.Is(err, backend.ErrLost) || !strings.Contains(err.Error(), "took it over") {
+		t.Errorf("the older host's call = %v", err)
+	}
+	if got := output(t, v, "echo still"); got != "still\n" {
+		t.Errorf("output %q", got)
+	}
+}

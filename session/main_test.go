@@ -1,0 +1,54 @@
+package session_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/workcell-dev/workcell/internal/guest/server"
+)
+
+// guestEnv turns the test binary into a guest: its value is the work directory, descriptor 3 the attached stream and
+// descriptor 4 the listening socket for streams beside it.
+const guestEnv = "WORKCELL_TEST_GUEST_WORKDIR"
+
+func TestMain(m *testing.M) {
+	if workdir := os.Getenv(guestEnv); workdir != "" {
+		if err := serveGuest(workdir); err != nil {
+			fmt.Fprintln(os.Stderr, "test guest:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// serveGuest is a guest until its attached stream ends.
+func serveGuest(workdir string) error {
+	attached, err := net.FileConn(os.NewFile(3, "attached"))
+	if err != nil {
+		return err
+	}
+	listener, err := net.FileListener(os.NewFile(4, "beside"))
+	if err != nil {
+		return err
+	}
+	guest, err := server.New(server.Config{Workdir: workdir, ReapAll: true, Path: os.Getenv("PATH"), Log: os.Stderr})
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go guest.ServeConn(conn.(server.Stream))
+		}
+	}()
+	guest.ServeAttach(attached.(server.Stream), true) // ends when the engine closes the stream
+	return guest.Close()
+}

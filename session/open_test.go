@@ -1,0 +1,393 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// testImage is what tests ask for where the image does not matter.
+func testImage() session.Request { return session.Request{Image: "test:1"} }
+
+// mustOpen opens a key.
+func mustOpen(t testing.TB, m *session.Manager, key session.Key) *session.Session {
+	t.Helper()
+	s, _, err := m.Open(t.Context(), key, testImage())
+	if err != nil {
+		t.Fatalf("Open(%s): %v", key, err)
+	}
+	return s
+}
+
+// output runs a shell command and gives its standard output.
+func output(t testing.TB, s *session.Session, command string) string {
+	t.Helper()
+	res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})
+	if err != nil {
+		t.Fatalf("Exec(%s): %v", command, err)
+	}
+	if res.ExitCode != 0 || res.Status != session.ExecCompleted {
+		t.Fatalf("Exec(%s): %+v, stderr %q", command, res.ExecStatus, res.Stderr.Bytes())
+	}
+	return string(res.Stdout.Bytes())
+}
+
+// eventually waits until what is true; tests of asynchronous clean-up use it.
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+func TestConcurrentOpensOfOneKey(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	key := session.WorkflowKey("run_1", "default")
+	const callers = 100
+	ids := make([]string, callers)
+	var created atomic.Int64
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			s, isNew, err := m.Open(t.Context(), key, testImage())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			ids[i] = s.ID()
+			if isNew {
+				created.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	for _, id := range ids {
+		if id != ids[0] || !session.ValidID(id) {
+			t.Fatalf("ids %v", ids)
+		}
+	}
+	if e.creates.Load() != 1 || e.count() != 1 || created.Load() != 1 {
+		t.Errorf("%d creations, %d sandboxes, %d callers were told that it is new; want 1 each", e.creates.Load(), e.count(), created.Load())
+	}
+	s, isNew, err := m.Open(t.Context(), key, testImage())
+	if err != nil || isNew || s.ID() != ids[0] {
+		t.Errorf("Open again = %v, %v, %v", s, isNew, err)
+	}
+	if got := output(t, s, "echo hello"); got != "hello\n" {
+		t.Errorf("output %q", got)
+	}
+}
+
+func TestKeysDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	release := make(chan struct{})
+	e.setHooks(func(ctx context.Context, spec backend.Spec) error {
+		if spec.Key == "workflow:run_1:slow" {
+			<-release
+		}
+		return nil
+	}, nil, nil)
+	slow := make(chan error, 1)
+	go func() {
+		_, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "slow"), testImage())
+		slow <- err
+	}()
+	eventually(t, "the slow creation has begun", func() bool { return e.creates.Load() == 1 })
+	for i := range 8 { // would wait for ever
+		mustOpen(t, m, session.WorkflowKey("run_1", fmt.Sprintf("quick%d", i)))
+	}
+	close(release)
+	if err := <-slow; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOneWaiterLeaves(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	release := make(chan struct{})
+	e.setHooks(func(ctx context.Context, _ backend.Spec) error {
+		select {
+		case <-release:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}, nil, nil)
+	key := session.WorkflowKey("run_1", "default")
+	first, leave := context.WithCancel(t.Context())
+	left, stayed := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, _, err := m.Open(first, key, testImage())
+		left <- err
+	}()
+	eventually(t, "one waits", func() bool { return m.Waiting(key) == 1 })
+	go func() {
+		_, created, err := m.Open(t.Context(), key, testImage())
+		if err == nil && !created {
+			err = errors.New("nobody was told that the sandbox is new")
+		}
+		stayed <- err
+	}()
+	eventually(t, "two wait", func() bool { return m.Waiting(key) == 2 })
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("the one who left got %v", err)
+	}
+	close(release)
+	if err := <-stayed; err != nil {
+		t.Errorf("the one who stayed got %v", err)
+	}
+	if e.creates.Load() != 1 {
+		t.Errorf("%d creations, want 1", e.creates.Load())
+	}
+}
+
+// TestLastWaiterLeaves cancels an open at every stage; nothing is left behind and the key can be opened again.
+func TestLastWaiterLeaves(t *testing.T) {
+	t.Parallel()
+	for _, stage := range []string{"before create", "after create", "dial"} {
+		t.Run(stage, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			store := session.NewMemoryStore()
+			m := newManager(t, e, &session.Options{MaxSandboxes: 1, Store: store})
+			ctx, cancel := context.WithCancel(t.Context())
+			block := func(ctx context.Context) error {
+				cancel()
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			switch stage {
+			case "before create":
+				e.setHooks(func(ctx context.Context, _ backend.Spec) error { return block(ctx) }, nil, nil)
+			case "after create":
+				e.setHooks(func(ctx context.Context, _ backend.Spec) error { _ = block(ctx); return nil }, nil, nil)
+			case "dial":
+				e.setHooks(nil, nil, func(ctx context.Context, _ string) error { return block(ctx) })
+			}
+			key := session.WorkflowKey("run_1", "default")
+			if _, _, err := m.Open(ctx, key, testImage()); !errors.Is(err, context.Canceled) {
+				t.Errorf("Open = %v, want Canceled", err)
+			}
+			eventually(t, "nothing is left", func() bool { return e.count() == 0 && m.Used() == 0 })
+			e.setHooks(nil, nil, nil)
+			s := mustOpen(t, m, key)
+			if got := output(t, s, "echo again"); got != "again\n" {
+				t.Errorf("output %q", got)
+			}
+			live, err := store.List(t.Context(), session.RecordCreating, session.RecordReady)
+			if err != nil || len(live) != 1 || live[0].ID != s.ID() {
+				t.Errorf("live records %v, %v", live, err)
+			}
+		})
+	}
+}
+
+func TestFailedOpens(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	key := session.WorkflowKey("run_1", "default")
+	for _, want := range []error{backend.ErrImage, backend.ErrUnavailable, backend.ErrUnsupported} {
+		e.setHooks(func(context.Context, backend.Spec) error { return fmt.Errorf("engine said: %w", want) }, nil, nil)
+		s, created, err := m.Open(t.Context(), key, testImage())
+		if !errors.Is(err, want) || s != nil || created {
+			t.Errorf("Open = %v, %v, %v, want %v", s, created, err, want)
+		}
+		var typed *backend.Error
+		if !errors.As(err, &typed) || typed.Op != "Open" || typed.Backend != "processes" {
+			t.Errorf("%v does not tell its call", err)
+		}
+	}
+	e.setHooks(nil, nil, func(context.Context, string) error { return backend.ErrUnavailable })
+	if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Open without a stream = %v", err)
+	}
+	e.setHooks(nil, nil, nil)
+	if e.count() != 0 || m.Used() != 0 {
+		t.Errorf("%d sandboxes and %d places are left", e.count(), m.Used())
+	}
+	mustOpen(t, m, key)
+}
+
+func TestOpenChecksItsRequest(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	allowed, err := backend.NewImagePolicy("python:3.*", "test:*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newManager(t, e, &session.Options{Images: allowed})
+	key := session.WorkflowKey("run_1", "default")
+	for _, test := range []struct {
+		name string
+		key  session.Key
+		req  session.Request
+		want error
+	}{
+		{"no image", key, session.Request{}, backend.ErrInvalid},
+		{"image with a space", key, session.Request{Image: "a b"}, backend.ErrInvalid},
+		{"image that is not allowed", key, session.Request{Image: "docker.io/library/node:20"}, backend.ErrPermission},
+		{"root", key, session.Request{Image: "test:1", User: "root"}, backend.ErrPermission},
+		{"root in numbers", key, session.Request{Image: "test:1", User: "00:1000"}, backend.ErrPermission},
+		{"root's group", key, session.Request{Image: "test:1", User: "1000:0"}, backend.ErrPermission},
+		{"user by name", key, session.Request{Image: "test:1", User: "nobody"}, backend.ErrInvalid},
+		{"env", key, session.Request{Image: "test:1", Env: map[string]string{"": "x"}}, backend.ErrInvalid},
+		{"negative limit", key, session.Request{Image: "test:1", Limits: backend.Limits{PIDs: -1}}, backend.ErrInvalid},
+		{"exec timeout", key, session.Request{Image: "test:1", ExecTimeout: time.Hour + time.Second}, backend.ErrInvalid},
+		{"retention", key, session.Request{Image: "test:1", Retention: -1}, backend.ErrInvalid},
+		{"root mode", key, session.Request{Image: "test:1", Root: 7}, backend.ErrInvalid},
+		{"key", session.WorkflowKey("a:b", "c"), testImage(), backend.ErrInvalid},
+	} {
+		if _, _, err := m.Open(t.Context(), test.key, test.req); !errors.Is(err, test.want) {
+			t.Errorf("%s: Open = %v, want %v", test.name, err, test.want)
+		}
+	}
+	if e.creates.Load() != 0 {
+		t.Errorf("the engine was asked %d times", e.creates.Load())
+	}
+	if _, _, err := m.Open(t.Context(), key, session.Request{Image: "docker.io/library/python:3.12"}); err != nil {
+		t.Errorf("an allowed image: %v", err)
+	}
+}
+
+func TestReopenWithAnotherRequest(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, &session.Options{AllowRoot: true})
+	key := session.WorkflowKey("run_1", "default")
+	first := session.Request{Image: "test:1", Env: map[string]string{"A": "1"}}
+	s, _, err := m.Open(t.Context(), key, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		change func(*session.Request)
+		want   []string
+	}{
+		{func(r *session.Request) { r.Image = "test:2" }, []string{"image"}},
+		{func(r *session.Request) { r.User = "0" }, []string{"user"}},
+		{func(r *session.Request) { r.Env = map[string]string{"A": "2"} }, []string{"env"}},
+		{func(r *session.Request) { r.Env = nil; r.Network = backend.NetworkBridge }, []string{"env", "network"}},
+		{func(r *session.Request) { r.Limits.PIDs = 7; r.Root = backend.RootWritable }, []string{"root", "limits"}},
+		{func(r *session.Request) { r.Runtime = "runsc" }, []string{"runtime"}},
+	} {
+		req := first
+		test.change(&req)
+		_, _, err := m.Open(t.Context(), key, req)
+		var conflict *session.ConflictError
+		if !errors.As(err, &conflict) || !errors.Is(err, backend.ErrExists) {
+			t.Errorf("Open = %v, want a ConflictError", err)
+			continue
+		}
+		if diff := cmp.Diff(test.want, conflict.Fields); diff != "" {
+			t.Errorf("fields (-want +got):\n%s", diff)
+		}
+	}
+	for _, same := range []session.Request{
+		{Image: "test:1", Env: map[string]string{"A": "1"}, User: "1000:1000", Network: backend.NetworkNone},
+		{Image: "test:1", Env: map[string]string{"A": "1"}, User: "1000", IdleTimeout: time.Hour, ExecTimeout: time.Minute},
+	} {
+		again, created, err := m.Open(t.Context(), key, same)
+		if err != nil || created || again != s {
+			t.Errorf("Open of the same request = %v, %v, %v", again, created, err)
+		}
+	}
+	if got := s.Info().IdleTimeout; got != time.Hour {
+		t.Errorf("idle timeout %v, want the longest that was asked for", got)
+	}
+}
+
+func TestRequestHash(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, newEngine(t), nil)
+	hash := func(req session.Request) string {
+		t.Helper()
+		h, err := m.Hash(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	base := session.Request{Image: "test:1", Env: map[string]string{"TOKEN": "a"}}
+	secret := session.Request{Image: "test:1", Env: map[string]string{"TOKEN": "b"}, User: "1000", IdleTimeout: time.Hour}
+	if hash(base) != hash(secret) {
+		t.Error("the hash, which everybody can read, depends on the value of a variable")
+	}
+	for _, other := range []session.Request{
+		{Image: "test:2", Env: base.Env}, {Image: "test:1"}, {Image: "test:1", Env: base.Env, Limits: backend.Limits{PIDs: 1}},
+	} {
+		if hash(base) == hash(other) {
+			t.Errorf("%+v has the hash of %+v", other, base)
+		}
+	}
+}
+
+func TestCapacity(t *testing.T) {
+	t.Parallel()
+	const places, callers = 5, 200
+	e := newEngine(t)
+	m := newManager(t, e, &session.Options{MaxSandboxes: places})
+	var opened, full atomic.Int64
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			_, _, err := m.Open(t.Context(), session.WorkflowKey(fmt.Sprintf("run_%d", i), "default"), testImage())
+			switch {
+			case err == nil:
+				opened.Add(1)
+			case errors.Is(err, backend.ErrCapacity) && strings.Contains(err.Error(), "5"):
+				full.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if opened.Load() != places || full.Load() != callers-places || e.creates.Load() != places || e.count() != places {
+		t.Errorf("%d opened, %d refused, %d creations, %d sandboxes", opened.Load(), full.Load(), e.creates.Load(), e.count())
+	}
+	// A place that a failed creation or a close gave back can be taken again.
+	for _, info := range mustList(t, m)[:1] {
+		if err := m.CloseSession(t.Context(), info.Key, session.CloseOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	e.setHooks(func(context.Context, backend.Spec) error { return backend.ErrImage }, nil, nil)
+	if _, _, err := m.Open(t.Context(), session.UserKey("a"), testImage()); !errors.Is(err, backend.ErrImage) {
+		t.Error(err)
+	}
+	e.setHooks(nil, nil, nil)
+	mustOpen(t, m, session.UserKey("b"))
+	if _, _, err := m.Open(t.Context(), session.UserKey("c"), testImage()); !errors.Is(err, backend.ErrCapacity) {
+		t.Errorf("one too many: %v", err)
+	}
+}
+
+// mustList lists the sandboxes of a manager.
+func mustList(t testing.TB, m *session.Manager) []session.Info {
+	t.Helper()
+	list, err := m.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}

@@ -1,0 +1,192 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// clock is a manager's time, moved by hand.
+type clock struct {
+	mu  sync.Mutex // guards now
+	now time.Time
+}
+
+func newClock(m *session.Manager) *clock {
+	c := &clock{now: time.Now()}
+	m.SetClock(func() time.Time {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.now
+	})
+	return c
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func TestIdleSessionsAreReaped(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	store := session.NewMemoryStore()
+	m := newManager(t, e, &session.Options{ReapEvery: -1, IdleTimeout: 10 * time.Minute, Store: store})
+	clock := newClock(m)
+	idle := mustOpen(t, m, session.WorkflowKey("run_1", "idle"))
+	used := mustOpen(t, m, session.WorkflowKey("run_1", "used"))
+	never, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "never"), session.Request{Image: "test:1", IdleTimeout: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock.add(9 * time.Minute)
+	m.Reap(t.Context())
+	if e.count() != 3 {
+		t.Fatalf("%d sandboxes after 9 minutes, want 3", e.count())
+	}
+	output(t, used, "true")
+	clock.add(2 * time.Minute)
+	m.Reap(t.Context())
+	if _, err := m.Lookup(t.Context(), idle.Key().Scope(), idle.ID()); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("Lookup of a reaped id = %v, want ErrClosed", err)
+	}
+	for _, s := range []*session.Session{used, never} {
+		if got := output(t, s, "echo alive"); got != "alive\n" {
+			t.Errorf("%s: output %q", s.Key(), got)
+		}
+	}
+	rec, err := store.Get(t.Context(), used.ID())
+	if err != nil || rec.State != session.RecordReady || rec.Expires.Sub(rec.LastUsed) != 10*time.Minute {
+		t.Errorf("record %+v, %v", rec, err)
+	}
+	fresh, created, err := m.Open(t.Context(), idle.Key(), testImage())
+	if err != nil || !created || fresh.ID() == idle.ID() {
+		t.Errorf("Open of a reaped key = %v, %v, %v", fresh, created, err)
+	}
+	clock.add(240 * time.Hour)
+	m.Reap(t.Context())
+	if e.count() != 1 || never.Info().State != session.StateReady {
+		t.Errorf("%d sandboxes, the one without idle timeout is %s", e.count(), never.Info().State)
+	}
+	// Closed ids are remembered for a while, then forgotten.
+	clock.add(2 * session.RememberFor)
+	m.Reap(t.Context())
+	if recs, err := store.List(t.Context(), session.RecordClosed); err != nil || len(recs) != 0 {
+		t.Errorf("%d closed records, %v", len(recs), err)
+	}
+}
+
+// TestBusySessionsAreNotReaped lets every kind of work go on while the clock runs far ahead.
+func TestBusySessionsAreNotReaped(t *testing.T) {
+	t.Parallel()
+	for name, work := range map[string]func(ctx context.Context, s *session.Session) error{
+		"exec": func(ctx context.Context, s *session.Session) error {
+			_, err := s.Exec(ctx, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done"})
+			return err
+		},
+		"stream": func(ctx context.Context, s *session.Session) error {
+			r, w := io.Pipe()
+			go func() {
+				for ctx.Err() == nil {
+					if _, err := s.StatFile(ctx, "stop"); err == nil {
+						break
+					}
+					time.Sleep(20 * time.Millisecond)
+				}
+				w.Close()
+			}()
+			_, err := s.Stream(ctx, session.ExecRequest{Command: "cat"}, session.Streams{Stdin: r})
+			return err
+		},
+		"background": func(ctx context.Context, s *session.Session) error {
+			_, err := s.Exec(ctx, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			m := newManager(t, e, &session.Options{ReapEvery: -1, IdleTimeout: time.Minute})
+			clock := newClock(m)
+			s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+			done := make(chan error, 1)
+			go func() { done <- work(t.Context(), s) }()
+			if name == "background" {
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+				done <- nil
+			} else {
+				eventually(t, "work is under way", func() bool { return s.Active() > 0 })
+			}
+			for range 5 {
+				clock.add(time.Hour)
+				m.Reap(t.Context())
+			}
+			if s.Info().State != session.StateReady || e.count() != 1 {
+				t.Fatalf("a busy session was reaped: %s", s.Info().State)
+			}
+			output(t, s, "touch stop")
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			eventually(t, "the session is reaped once it is idle", func() bool {
+				clock.add(time.Hour)
+				m.Reap(t.Context())
+				return e.count() == 0
+			})
+		})
+	}
+}
+
+// TestReaperAgainstStarts races the reaper with commands that start just then: a command either runs or says that the
+// session is closed, and the reaper never closes a session in which one runs.
+func TestReaperAgainstStarts(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, &session.Options{ReapEvery: -1, IdleTimeout: time.Nanosecond})
+	key := session.WorkflowKey("run_1", "default")
+	ctx, stop := context.WithCancel(t.Context())
+	var reaping, working sync.WaitGroup
+	reaping.Go(func() {
+		for ctx.Err() == nil {
+			m.Reap(ctx)
+		}
+	})
+	for range 4 {
+		working.Go(func() {
+			for range 25 {
+				s, _, err := m.Open(ctx, key, testImage())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				res, err := s.Exec(ctx, session.ExecRequest{Command: "sleep 0.01; echo done"})
+				switch {
+				case errors.Is(err, backend.ErrClosed): // reaped between the open and the command
+				case err != nil || string(res.Stdout.Bytes()) != "done\n":
+					t.Errorf("a command was cut short: %+v, %v", res, err)
+				}
+			}
+		})
+	}
+	working.Wait()
+	stop()
+	reaping.Wait()
+}
+
+// TestReapLoop: the manager's own goroutine reaps.
+func TestReapLoop(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, &session.Options{ReapEvery: 10 * time.Millisecond, IdleTimeout: time.Millisecond})
+	mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	eventually(t, "the idle session is gone", func() bool { return e.count() == 0 && m.Used() == 0 })
+}
