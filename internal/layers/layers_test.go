@@ -47,13 +47,15 @@ func layers() []layer {
 		{dir: "internal/telemetry", may: []string{"backend"}},
 		{dir: "internal/nearest", only: []string{}},
 		{dir: "internal/expr"},
+		// Copies a folder of the host into a sandbox.
+		{dir: "internal/upload", may: []string{"backend", "session"}},
 		{dir: "internal/layers"},
 		{dir: "internal/deps", genkit: true, sdk: true},
 
 		{dir: "session", may: above("backend", "internal/guest")},
 		{dir: "frontmatter", may: []string{"internal/nearest"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest"), genkit: true},
-		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr"), genkit: true},
+		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/upload"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
 		{dir: "internal/scripted", may: []string{"internal/expr", "internal/nearest"}, genkit: true},
