@@ -118,8 +118,8 @@ func (c *refCheck) all(at any) error {
 		if _, err := c.cost(at); err != nil {
 			return err
 		}
-		for _, v := range at {
-			if err := c.all(v); err != nil {
+		for _, key := range sortedIDs(at) { // so that the same file gives the same message
+			if err := c.all(at[key]); err != nil {
 				return err
 			}
 		}
@@ -214,8 +214,8 @@ func inPlace(m map[string]any) []any {
 	}
 	for _, key := range []string{"dependentSchemas", "dependencies"} {
 		if subs, ok := m[key].(map[string]any); ok {
-			for _, sub := range subs {
-				out = append(out, sub)
+			for _, name := range sortedIDs(subs) {
+				out = append(out, subs[name])
 			}
 		}
 	}

@@ -1,0 +1,463 @@
+package workflow_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// One row runs one workflow without sandboxes and says which way it took and what came of it.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	for _, tt := range []struct {
+		name    string
+		src     string
+		input   map[string]any
+		answers map[string][]any
+		trail   []string
+		output  any
+		err     string
+	}{
+		{
+			name: "in order",
+			src: `
+id: w
+steps:
+  - {id: a, type: agent, agent: one}
+  - {id: b, type: agent, agent: two, input: {from: "${ steps.a.output }"}}`,
+			answers: map[string][]any{"one": {"first"}, "two": {"second"}},
+			trail:   []string{"a:succeeded", "b:succeeded"}, output: "second",
+		},
+		{
+			name: "loop until the tests pass",
+			src: `
+id: w
+max_steps: 20
+steps:
+  - {id: fix, type: agent, agent: fixer}
+  - {id: test, type: agent, agent: tester}
+  - id: check
+    type: switch
+    expression: steps.test.output.all_passed
+    transitions: [{condition: "true", next: done}, {condition: "false", next: fix}]
+  - {id: done, type: end, output: {fixes: "${ steps.fix.visits }", last: "${ steps.fix.output }"}}`,
+			answers: map[string][]any{
+				"fixer": {"one", "two"}, "tester": {map[string]any{"all_passed": false}, "```json\n{\"all_passed\": true}\n```"}},
+			trail:  []string{"fix:succeeded", "test:succeeded", "check:succeeded", "fix:succeeded", "test:succeeded", "check:succeeded", "done:succeeded"},
+			output: map[string]any{"fixes": int64(2), "last": "two"},
+		},
+		{
+			name: "start, next and if",
+			src: `
+id: w
+start: b
+steps:
+  - {id: a, type: set, vars: {x: 1}, next: c}
+  - {id: b, type: set, if: "input.go == 'yes'", vars: {y: 2}, next: d}
+  - {id: c, type: set, if: "has(vars.x)", vars: {z: 3}}
+  - {id: d, type: switch, cases: [{when: "has(vars.x)", next: e}], default: a, max_visits: 2}
+  - {id: e, type: end, output: "${ vars }"}`,
+			input:  map[string]any{"go": "no"},
+			trail:  []string{"b:skipped", "c:skipped", "d:succeeded", "a:succeeded", "c:succeeded", "d:succeeded", "e:succeeded"},
+			output: map[string]any{"x": int64(1), "z": int64(3)},
+		},
+		{
+			name: "counting loop",
+			src: `
+id: w
+max_steps: 50
+vars: {n: 0, list: []}
+steps:
+  - {id: add, type: set, vars: {n: "${ vars.n + 1 }", list: "${ vars.list + [vars.n] }"}}
+  - {id: more, type: switch, cases: [{when: vars.n < input.max, next: add}], default: out}
+  - {id: out, type: end, output: "${ vars.list }"}`,
+			input:  map[string]any{"max": 3.0},
+			trail:  []string{"add:succeeded", "more:succeeded", "add:succeeded", "more:succeeded", "add:succeeded", "more:succeeded", "out:succeeded"},
+			output: []any{int64(0), int64(1), int64(2)},
+		},
+		{
+			name: "on_error leads elsewhere",
+			src: `
+id: w
+steps:
+  - {id: a, type: agent, agent: bad, on_error: mend}
+  - {id: b, type: agent, agent: good, next: z}
+  - {id: mend, type: set, vars: {why: "${ steps.a.error.code + ': ' + steps.a.error.message }"}}
+  - {id: z, type: end, output: "${ vars.why }"}`,
+			answers: map[string][]any{"bad": {boom}},
+			trail:   []string{"a:failed", "mend:succeeded", "z:succeeded"}, output: "agent_failed: agent bad: boom",
+		},
+		{
+			name: "on_error continue",
+			src: `
+id: w
+steps:
+  - {id: a, type: agent, agent: bad, on_error: continue}
+  - {id: b, type: end, output: "${ steps.a.status + '/' + string(has(steps.a.output)) }"}`,
+			answers: map[string][]any{"bad": {boom}},
+			trail:   []string{"a:failed", "b:succeeded"}, output: "failed/false",
+		},
+		{
+			name: "a failure ends the run",
+			src: `
+id: w
+steps:
+  - {id: a, type: agent, agent: bad}
+  - {id: b, type: end}`,
+			answers: map[string][]any{"bad": {boom}},
+			trail:   []string{"a:failed"}, err: "step a: agent bad: boom",
+		},
+		{
+			name: "fail",
+			src: `
+id: w
+steps:
+  - {id: a, type: fail, message: "no ${ input.x } today"}`,
+			input: map[string]any{"x": "bread"},
+			trail: []string{"a:failed"}, err: "step a: no bread today",
+		},
+		{
+			name: "an error in an expression has its place",
+			src: `
+id: w
+steps:
+  - id: a
+    type: set
+    vars:
+      x: "text ${ input.nope }"`,
+			trail: []string{"a:failed"}, err: "test.yaml:6:24: step a: no such key: nope",
+		},
+		{
+			name: "an if that fails",
+			src: `
+id: w
+steps:
+  - {id: a, type: end, if: "input.n > 'x'"}`,
+			input: map[string]any{"n": 1},
+			trail: []string{"a:failed"}, err: "test.yaml:3:37: step a: these types do not go together here; convert with int(), double() or string()",
+		},
+		{
+			name: "switch without a match",
+			src: `
+id: w
+steps:
+  - {id: s, type: switch, expression: input.x, transitions: [{condition: a, next: e}]}
+  - {id: e, type: end}`,
+			input: map[string]any{"x": "b"},
+			trail: []string{"s:failed"}, err: `step s: no transition for "b" and no default`,
+		},
+		{
+			name: "switch compares as text",
+			src: `
+id: w
+steps:
+  - {id: s, type: switch, expression: input.x, transitions: [{condition: 3, next: e}, {condition: "null", next: f}]}
+  - {id: e, type: end, output: three}
+  - {id: f, type: end, output: nothing}`,
+			input: map[string]any{"x": 3},
+			trail: []string{"s:succeeded", "e:succeeded"}, output: "three",
+		},
+		{
+			name: "max_visits",
+			src: `
+id: w
+steps:
+  - {id: a, type: set, vars: {x: 1}, max_visits: 2, on_error: out}
+  - {id: s, type: switch, cases: [{when: "true", next: a}], default: out}
+  - {id: out, type: end, output: "${ steps.a.error.code }"}`,
+			trail: []string{"a:succeeded", "s:succeeded", "a:succeeded", "s:succeeded", "a:failed", "out:succeeded"}, output: "max_visits",
+		},
+		{
+			name: "parallel",
+			src: `
+id: w
+steps:
+  - {id: before, type: set, vars: {x: 1}}
+  - id: p
+    type: parallel
+    max_concurrency: 1
+    branches:
+      - {id: one, steps: [{id: a, type: agent, agent: one}, {id: b, type: set, vars: {x: 2}}]}
+      - {id: two, output: "${ vars.x }", steps: [{id: c, type: agent, agent: two}]}
+      - {id: three, steps: [{id: d, type: end, output: early}]}
+  - {id: e, type: end, output: {p: "${ steps.p.output }", x: "${ vars.x }"}}`,
+			answers: map[string][]any{"one": {"1"}, "two": {"2"}},
+			trail:   []string{"before:succeeded", "p.one/a:succeeded", "p.one/b:succeeded", "p.two/c:succeeded", "p.three/d:succeeded", "p:succeeded", "e:succeeded"},
+			output:  map[string]any{"p": map[string]any{"one": "1", "two": int64(1), "three": "early"}, "x": int64(1)},
+		},
+		{
+			name: "parallel fails fast",
+			src: `
+id: w
+steps:
+  - id: p
+    type: parallel
+    max_concurrency: 1
+    branches:
+      - {id: one, steps: [{id: a, type: agent, agent: bad}]}
+      - {id: two, steps: [{id: b, type: agent, agent: good}]}`,
+			answers: map[string][]any{"bad": {boom}, "good": {"x"}},
+			trail:   []string{"p.one/a:failed", "p:failed"}, err: "step p: branch one failed: agent bad: boom",
+		},
+		{
+			name: "parallel that waits",
+			src: `
+id: w
+steps:
+  - id: p
+    type: parallel
+    max_concurrency: 1
+    fail_fast: false
+    on_error: continue
+    branches:
+      - {id: one, steps: [{id: a, type: agent, agent: bad}]}
+      - {id: two, steps: [{id: b, type: agent, agent: good}]}
+  - {id: e, type: end, output: ["${ steps.p.output }", "${ steps.p.error.failed[0].branch }", "${ steps.p.error.failed[0].step }"]}`,
+			answers: map[string][]any{"bad": {boom}, "good": {"x"}},
+			trail:   []string{"p.one/a:failed", "p.two/b:succeeded", "p:failed", "e:succeeded"},
+			output:  []any{map[string]any{"two": "x"}, "one", "p.one/a"},
+		},
+		{
+			name: "for_each",
+			src: `
+id: w
+steps:
+  - id: each
+    type: for_each
+    items: input.files
+    as: file
+    output: "${ string(index) + ':' + steps.look.output + ':' + vars.v }"
+    steps:
+      - {id: look, type: agent, agent: looker, input: {file: "${ file }"}}
+      - {id: keep, type: set, vars: {v: "${ file }"}}
+  - {id: e, type: end, output: "${ steps.each.output }"}`,
+			input:   map[string]any{"files": []any{"a", "b"}},
+			answers: map[string][]any{"looker": {"x", "y"}},
+			trail:   []string{"each[0]/look:succeeded", "each[0]/keep:succeeded", "each[1]/look:succeeded", "each[1]/keep:succeeded", "each:succeeded", "e:succeeded"},
+			output:  []any{"0:x:a", "1:y:b"},
+		},
+		{
+			name: "for_each of nothing, and of what is no list",
+			src: `
+id: w
+steps:
+  - {id: none, type: for_each, items: "[]", steps: [{id: a, type: set, vars: {x: 1}}]}
+  - {id: bad, type: for_each, items: input.s, steps: [{id: b, type: set, vars: {x: 1}}]}`,
+			input: map[string]any{"s": "text"},
+			trail: []string{"none:succeeded", "bad:failed"}, err: "test.yaml:4:38: step bad: items must be a list, it was a string",
+		},
+		{
+			name: "nested fan-out",
+			src: `
+id: w
+steps:
+  - id: outer
+    type: for_each
+    items: [[1, 2], [3]]
+    as: row
+    steps:
+      - {id: inner, type: for_each, items: row, as: cell, index_as: column, output: "${ cell * 10 }", steps: [{id: x, type: set, vars: {y: "${ cell }"}}]}
+  - {id: e, type: end, output: "${ steps.outer.output }"}`,
+			trail:  []string{"outer[0]/inner[0]/x:succeeded", "outer[0]/inner[1]/x:succeeded", "outer[0]/inner:succeeded", "outer[1]/inner[0]/x:succeeded", "outer[1]/inner:succeeded", "outer:succeeded", "e:succeeded"},
+			output: []any{[]any{int64(10), int64(20)}, []any{int64(30)}},
+		},
+		{
+			name: "data is never read as an expression",
+			src: `
+id: w
+steps:
+  - {id: a, type: set, vars: {x: "${ input.evil }", y: "<${ input.evil }>"}}
+  - {id: e, type: end, output: "${ vars.x + vars.y }"}`,
+			input: map[string]any{"evil": "${ run.id }"},
+			trail: []string{"a:succeeded", "e:succeeded"}, output: "${ run.id }<${ run.id }>",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			rec := &recorder{}
+			engine := workflow.NewEngine(nil, script(tt.answers), &workflow.Options{OnEvent: rec.add})
+			res, err := engine.Run(t.Context(), parse(t, tt.src), tt.input)
+			if diff := cmp.Diff(tt.trail, rec.trail()); diff != "" {
+				t.Errorf("trail (-want +got)\n%s", diff)
+			}
+			if tt.err != "" {
+				if err == nil || err.Error() != tt.err || res.Outcome != workflow.Failed || res.Output != nil {
+					t.Errorf("Run = %+v, %v; want %s", res, err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.output, res.Output); diff != "" || res.Outcome != workflow.Succeeded {
+				t.Errorf("%s, output (-want +got)\n%s", res.Outcome, diff)
+			}
+		})
+	}
+}
+
+func TestAgentSeesItsRun(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, `
+id: w
+sandbox: {image: "img:1", retention: 5m}
+steps:
+  - {id: a, type: agent, agent: one}
+  - {id: b, type: agent, agent: two, sandbox: mine, input: {x: "${ input.n }"}}
+  - {id: c, type: agent, agent: three, sandbox: isolated}`)
+	var got []string
+	var inputs []map[string]any
+	var run session.Run
+	res, err := workflow.NewEngine(nil, agents(func(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
+		run, _ = session.RunFromContext(ctx)
+		base, _ := session.BaseFromContext(ctx)
+		got = append(got, strings.Join([]string{name, session.SessionNameFromContext(ctx), base.Image, base.Retention.String()}, " "))
+		inputs = append(inputs, input)
+		input["n"] = "changed" // an agent's input is its own
+		return workflow.AgentOutput{}, nil
+	}), nil).Run(t.Context(), wf, map[string]any{"n": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"one default img:1 5m0s", "two mine img:1 5m0s", "three isolated.c.1 img:1 5m0s"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff([]map[string]any{{"n": "changed"}, {"x": int64(1), "n": "changed"}, {"n": "changed"}}, inputs); diff != "" {
+		t.Errorf("inputs (-want +got)\n%s", diff)
+	}
+	if run != (session.Run{Namespace: session.NamespaceWorkflow, ID: res.RunID}) || !strings.HasPrefix(res.RunID, "run_") {
+		t.Errorf("run %v, result %s", run, res.RunID)
+	}
+}
+
+func TestInputSchema(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, `
+id: w
+input:
+  type: object
+  required: [repo]
+  properties:
+    repo: {type: string, minLength: 1}
+    depth: {type: integer, default: 3}
+steps: [{id: a, type: end, output: "${ input }"}]`)
+	engine := workflow.NewEngine(nil, nil, nil)
+	res, err := engine.Run(t.Context(), wf, map[string]any{"repo": "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]any{"repo": "x", "depth": int64(3)}, res.Output); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	for name, input := range map[string]map[string]any{
+		"missing": nil, "wrong type": {"repo": 3}, "wrong other": {"repo": "x", "depth": "deep"}, "too large": {"repo": strings.Repeat("x", 5<<20)},
+	} {
+		if res, err := engine.Run(t.Context(), wf, input); !errors.Is(err, workflow.ErrInvalidInput) || res != nil {
+			t.Errorf("%s: Run = %v, %v", name, res, err)
+		}
+	}
+}
+
+func TestJournal(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, `
+id: w
+steps:
+  - {id: a, type: agent, agent: flaky, retry: {max_attempts: 2, backoff: 0s}}
+  - {id: b, type: set, vars: {x: "${ steps.a.output }"}, next: d}
+  - {id: c, type: end}
+  - {id: d, type: set, if: "false", vars: {y: 1}}
+  - {id: e, type: parallel, branches: [{id: one, steps: [{id: f, type: fail, message: no}]}], on_error: c}
+`)
+	var journal workflow.MemoryJournal
+	engine := workflow.NewEngine(nil, script(map[string][]any{"flaky": {errors.New("once"), "fine"}}), &workflow.Options{Journal: &journal})
+	res, err := engine.Run(t.Context(), wf, map[string]any{"in": true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type line struct {
+		Kind           workflow.EntryKind
+		Path           string
+		Visit, Attempt int
+		Status         workflow.Status
+		Output         any
+		Vars           map[string]any
+		Code           workflow.Code
+		Retry          bool
+		Next           string
+	}
+	var got []line
+	for i, e := range journal.Entries(res.RunID) {
+		if e.Seq != int64(i+1) || e.RunID != res.RunID || e.Time.IsZero() {
+			t.Errorf("entry %d: %+v", i, e)
+		}
+		l := line{Kind: e.Kind, Path: e.Path, Visit: e.Visit, Attempt: e.Attempt, Status: e.Status, Output: e.Output, Vars: e.Vars, Retry: e.Retry, Next: e.Next}
+		if e.Error != nil {
+			l.Code = e.Error.Code
+		}
+		got = append(got, l)
+	}
+	const started, finished = workflow.EntryStepStarted, workflow.EntryStepFinished
+	want := []line{
+		{Kind: workflow.EntryRunStarted},
+		{Kind: started, Path: "a", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
+		{Kind: finished, Path: "a", Visit: 1, Attempt: 1, Status: workflow.StatusFailed, Code: workflow.CodeAgent, Retry: true},
+		{Kind: started, Path: "a", Visit: 1, Attempt: 2, Status: workflow.StatusRunning},
+		{Kind: finished, Path: "a", Visit: 1, Attempt: 2, Status: workflow.StatusSucceeded, Output: "fine", Next: "b"},
+		{Kind: started, Path: "b", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
+		{Kind: finished, Path: "b", Visit: 1, Attempt: 1, Status: workflow.StatusSucceeded, Output: map[string]any{"x": "fine"}, Vars: map[string]any{"x": "fine"}, Next: "d"},
+		{Kind: finished, Path: "d", Status: workflow.StatusSkipped, Next: "e"},
+		{Kind: started, Path: "e", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
+		{Kind: started, Path: "e.one/f", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
+		{Kind: finished, Path: "e.one/f", Visit: 1, Attempt: 1, Status: workflow.StatusFailed, Code: workflow.CodeFailed},
+		{Kind: finished, Path: "e", Visit: 1, Attempt: 1, Status: workflow.StatusFailed, Output: map[string]any{}, Code: workflow.CodeBranches, Next: "c"},
+		{Kind: started, Path: "c", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
+		{Kind: finished, Path: "c", Visit: 1, Attempt: 1, Status: workflow.StatusSucceeded},
+		{Kind: workflow.EntryRunFinished, Output: "fine"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// A journal that fails ends the run: nothing may happen unrecorded.
+func TestJournalFails(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, `
+id: w
+steps:
+  - {id: a, type: agent, agent: one}
+  - {id: b, type: agent, agent: two, retry: {max_attempts: 5, backoff: 0s}, on_error: continue}`)
+	for fail := 1; fail <= 6; fail++ {
+		calls := 0
+		journal := &failingJournal{at: fail}
+		engine := workflow.NewEngine(nil, agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
+			calls++
+			return workflow.AgentOutput{}, nil
+		}), &workflow.Options{Journal: journal})
+		res, err := engine.Run(t.Context(), wf, nil)
+		if !errors.Is(err, workflow.ErrJournal) || res.Outcome != workflow.Failed {
+			t.Errorf("journal fails at %d: %+v, %v", fail, res, err)
+		}
+		if want := []int{0, 0, 0, 1, 1, 2, 2}[fail]; calls != want {
+			t.Errorf("journal fails at %d: %d agents ran, want %d", fail, calls, want)
+		}
+	}
+}
+
+type failingJournal struct{ at, n int }
+
+func (j *failingJournal) Append(context.Context, workflow.Entry) error {
+	if j.n++; j.n == j.at {
+		return errors.New("disk full")
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package workflow_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.uber.org/goleak"
+
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+func TestMain(m *testing.M) {
+	// Genkit sets a global provider of its own at the first span unless there is one.
+	otel.SetTracerProvider(sdktrace.NewTracerProvider())
+	goleak.VerifyTestMain(m)
+}
+
+// agents answers the calls of agents in a test.
+type agents func(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error)
+
+func (f agents) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
+	return f(ctx, name, input)
+}
+
+// echo answers with the name of the agent.
+func echo(_ context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+	return workflow.AgentOutput{Text: name}, nil
+}
+
+// script gives each agent its answers, in order; the last one stays.
+func script(answers map[string][]any) agents {
+	var mu sync.Mutex
+	calls := map[string]int{}
+	return func(_ context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		list := answers[name]
+		if len(list) == 0 {
+			return workflow.AgentOutput{}, fmt.Errorf("no answer for %s", name)
+		}
+		answer := list[min(calls[name], len(list)-1)]
+		calls[name]++
+		switch a := answer.(type) {
+		case error:
+			return workflow.AgentOutput{}, a
+		case string:
+			return workflow.AgentOutput{Text: a}, nil
+		default:
+			return workflow.AgentOutput{Output: a}, nil
+		}
+	}
+}
+
+func parse(t testing.TB, src string) *workflow.Workflow {
+	t.Helper()
+	wf, err := workflow.Parse("test.yaml", []byte(strings.TrimLeft(src, "\n")), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wf
+}
+
+// recorder keeps the events of an engine.
+type recorder struct {
+	mu     sync.Mutex
+	events []workflow.Event
+}
+
+func (r *recorder) add(ev workflow.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, ev)
+}
+
+// trail lists the finished and skipped steps as "path:status".
+func (r *recorder) trail() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for _, ev := range r.events {
+		switch ev.Kind {
+		case workflow.EventStepFinished, workflow.EventStepSkipped:
+			out = append(out, fmt.Sprintf("%s:%s", ev.Path, ev.Status))
+		}
+	}
+	return out
+}

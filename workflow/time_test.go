@@ -1,0 +1,245 @@
+package workflow_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// work takes its time, unless it is cancelled.
+func work(d time.Duration) agents {
+	return func(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+		select {
+		case <-time.After(d):
+			return workflow.AgentOutput{Text: name}, nil
+		case <-ctx.Done():
+			return workflow.AgentOutput{}, ctx.Err()
+		}
+	}
+}
+
+func TestRetryBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wf := parse(t, `
+id: w
+steps: [{id: a, type: agent, agent: x, retry: {max_attempts: 12, backoff: 2s}}]`)
+		var at []time.Duration
+		started := time.Now()
+		rec := &recorder{}
+		_, err := workflow.NewEngine(nil, agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
+			at = append(at, time.Since(started))
+			return workflow.AgentOutput{}, errors.New("no")
+		}), &workflow.Options{OnEvent: rec.add}).Run(t.Context(), wf, nil)
+		if err == nil {
+			t.Fatal("the run succeeded")
+		}
+		var want []time.Duration
+		var sum time.Duration
+		for i, wait := 0, 2*time.Second; i < 12; i++ {
+			want = append(want, sum)
+			sum += wait
+			wait = min(2*wait, workflow.MaxBackoff)
+		}
+		if diff := cmp.Diff(want, at); diff != "" {
+			t.Errorf("attempts at (-want +got)\n%s", diff)
+		}
+		if n := len(rec.trail()); n != 12 {
+			t.Errorf("%d attempts were told of", n)
+		}
+	})
+}
+
+func TestRetryIsNotForEverything(t *testing.T) {
+	t.Parallel()
+	for _, src := range []string{
+		`{id: a, type: fail, message: no, retry: {max_attempts: 3}}`,
+		`{id: a, type: set, vars: {x: "${ input.x }"}, retry: {max_attempts: 3}}`,
+		`{id: a, type: switch, expression: "'x'", transitions: [{condition: y, next: e}], retry: {max_attempts: 3}}, {id: e, type: end}`,
+	} {
+		res, err := workflow.NewEngine(nil, nil, nil).Run(t.Context(), parse(t, "id: w\nsteps: ["+src+"]"), nil)
+		if err == nil || res.Steps != 1 {
+			t.Errorf("%s: %d attempts, %v", src, res.Steps, err)
+		}
+	}
+}
+
+func TestStepTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wf := parse(t, `
+id: w
+steps:
+  - {id: a, type: agent, agent: slow, timeout: 3s, retry: {max_attempts: 2, backoff: 1s}, on_error: b}
+  - {id: b, type: end, output: "${ steps.a.error }"}`)
+		started := time.Now()
+		res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(t.Context(), wf, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(started); took != 7*time.Second {
+			t.Errorf("took %s", took)
+		}
+		if diff := cmp.Diff(map[string]any{"code": "timeout", "message": "took longer than 3s"}, res.Output); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+	})
+}
+
+// A timeout of a container ends what is inside it, and is the container's failure, not the run's.
+func TestContainerTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wf := parse(t, `
+id: w
+steps:
+  - id: p
+    type: parallel
+    timeout: 10s
+    on_error: e
+    branches:
+      - {id: one, steps: [{id: a, type: agent, agent: x, retry: {max_attempts: 5}, on_error: continue}]}
+      - {id: two, steps: [{id: b, type: agent, agent: x, timeout: 4s, on_error: continue}, {id: c, type: agent, agent: x}]}
+  - {id: e, type: end, output: "${ steps.p.error.code }"}`)
+		started := time.Now()
+		res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(t.Context(), wf, nil)
+		if err != nil || res.Output != "timeout" {
+			t.Errorf("Run = %+v, %v", res, err)
+		}
+		if took := time.Since(started); took != 10*time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestRunTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wf := parse(t, `
+id: w
+timeout: 5s
+steps:
+  - {id: a, type: agent, agent: slow, retry: {max_attempts: 9, backoff: 1s}, timeout: 2s, on_error: continue}
+  - {id: b, type: end}`)
+		started := time.Now()
+		res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(t.Context(), wf, nil)
+		if !errors.Is(err, context.DeadlineExceeded) || res.Outcome != workflow.TimedOut || err.Error() != "step a: the run took longer than 5s" {
+			t.Errorf("Run = %+v, %v", res, err)
+		}
+		if took := time.Since(started); took != 5*time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestCallersDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(ctx, parse(t, "id: w\nsteps: [{id: a, type: agent, agent: x}]"), nil)
+		if !errors.Is(err, context.DeadlineExceeded) || res.Outcome != workflow.TimedOut {
+			t.Errorf("Run = %+v, %v", res, err)
+		}
+	})
+}
+
+func TestCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, src := range map[string]string{
+			"in an agent":  `{id: a, type: agent, agent: x, on_error: continue}`,
+			"in a backoff": `{id: a, type: agent, agent: x, timeout: 1s, retry: {max_attempts: 9, backoff: 5m}, on_error: continue}`,
+			"in branches":  `{id: a, type: parallel, on_error: continue, branches: [{id: one, steps: [{id: x, type: agent, agent: x}]}, {id: two, steps: [{id: y, type: agent, agent: x}]}]}`,
+			"in items":     `{id: a, type: for_each, items: [1, 2, 3], fail_fast: false, on_error: continue, steps: [{id: x, type: agent, agent: x}]}`,
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(3*time.Second, cancel)
+			started := time.Now()
+			res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(ctx, parse(t, "id: w\nsteps: ["+src+", {id: z, type: end}]"), nil)
+			if !errors.Is(err, context.Canceled) || res.Outcome != workflow.Cancelled {
+				t.Errorf("%s: Run = %+v, %v", name, res, err)
+			}
+			if took := time.Since(started); took != 3*time.Second {
+				t.Errorf("%s: took %s", name, took)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(ctx, parse(t, "id: w\nvars: {x: \"${ 1 + 1 }\"}\nsteps: [{id: z, type: end}]"), nil)
+		if !errors.Is(err, context.Canceled) || res.Outcome != workflow.Cancelled || res.Steps != 0 {
+			t.Errorf("before the start: Run = %+v, %v", res, err)
+		}
+	})
+}
+
+// An agent that does not care about its context is left behind.
+func TestStubbornAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wf := parse(t, "id: w\nsteps: [{id: a, type: agent, agent: x, timeout: 1s}]")
+		started := time.Now()
+		_, err := workflow.NewEngine(nil, agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
+			time.Sleep(time.Hour)
+			return workflow.AgentOutput{}, nil
+		}), &workflow.Options{StopGrace: 4 * time.Second}).Run(t.Context(), wf, nil)
+		if err == nil || err.Error() != "step a: took longer than 1s" {
+			t.Errorf("Run = %v", err)
+		}
+		if took := time.Since(started); took != 5*time.Second {
+			t.Errorf("took %s", took)
+		}
+		time.Sleep(2 * time.Hour) // the agent's goroutine ends
+	})
+}
+
+// When one branch fails the others are cancelled at once, and their ends are no failures of their own.
+func TestFailFast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wf := parse(t, `
+id: w
+steps:
+  - id: p
+    type: parallel
+    branches:
+      - {id: one, steps: [{id: a, type: agent, agent: slow, on_error: continue}, {id: never, type: agent, agent: slow}]}
+      - {id: two, steps: [{id: b, type: agent, agent: bad}]}`)
+		rec := &recorder{}
+		started := time.Now()
+		_, err := workflow.NewEngine(nil, agents(func(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+			if name == "bad" {
+				time.Sleep(time.Second)
+				return workflow.AgentOutput{}, errors.New("broken")
+			}
+			<-ctx.Done()
+			return workflow.AgentOutput{}, ctx.Err()
+		}), &workflow.Options{OnEvent: rec.add}).Run(t.Context(), wf, nil)
+		if err == nil || err.Error() != "step p: branch two failed: agent bad: broken" {
+			t.Errorf("Run = %v", err)
+		}
+		if diff := cmp.Diff([]string{"p.two/b:failed", "p.one/a:failed", "p:failed"}, rec.trail()); diff != "" {
+			t.Errorf("trail (-want +got)\n%s", diff)
+		}
+		if took := time.Since(started); took != time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+func TestConcurrencyIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wf := parse(t, `
+id: w
+max_steps: 1000
+steps:
+  - {id: f, type: for_each, items: input.list, max_concurrency: 5, steps: [{id: a, type: agent, agent: x}]}`)
+		list := make([]any, 100)
+		started := time.Now()
+		res, err := workflow.NewEngine(nil, work(time.Second), nil).Run(t.Context(), wf, map[string]any{"list": list})
+		if err != nil || len(res.Output.([]any)) != 100 {
+			t.Fatalf("Run = %v", err)
+		}
+		if took := time.Since(started); took != 20*time.Second {
+			t.Errorf("100 items of a second, 5 at once, took %s", took)
+		}
+	})
+}

@@ -1,0 +1,101 @@
+package workflow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+	"testing"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// The spans of a run are one tree: ours around Genkit's, with ids on ours and nothing of what was said.
+func TestSpans(t *testing.T) {
+	provider, ok := otel.GetTracerProvider().(*sdktrace.TracerProvider)
+	if !ok {
+		t.Fatal("no provider of the SDK")
+	}
+	spans := &tracetest.SpanRecorder{}
+	provider.RegisterSpanProcessor(spans)
+	defer provider.UnregisterSpanProcessor(spans)
+
+	g := genkit.Init(t.Context(), genkit.WithPromptDir(t.TempDir()))
+	genkit.DefineModel(g, "fake/model", nil, func(context.Context, *ai.ModelRequest, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+		return &ai.ModelResponse{Message: ai.NewModelTextMessage("secret answer"), FinishReason: ai.FinishReasonStop}, nil
+	})
+	wf := parse(t, `
+id: traced
+steps:
+  - {id: ask, type: agent, agent: asker, input: {q: secret question}}
+  - {id: flaky, type: agent, agent: flaky, retry: {max_attempts: 2, backoff: 0s}}
+  - {id: p, type: parallel, branches: [{id: one, steps: [{id: inner, type: agent, agent: asker}]}]}
+  - {id: bad, type: fail, message: secret reason, if: input.fail}`)
+	tries := 0
+	engine := workflow.NewEngine(nil, agents(func(ctx context.Context, name string, _ map[string]any) (workflow.AgentOutput, error) {
+		if tries++; name == "flaky" && tries == 2 {
+			return workflow.AgentOutput{}, errors.New("secret trouble")
+		}
+		text, err := genkit.GenerateText(ctx, g, ai.WithModelName("fake/model"), ai.WithPrompt("hello"))
+		return workflow.AgentOutput{Text: text}, err
+	}), nil)
+	res, err := engine.Run(t.Context(), wf, map[string]any{"fail": true})
+	if err == nil {
+		t.Fatal("the run succeeded")
+	}
+
+	stubs := tracetest.SpanStubsFromReadOnlySpans(spans.Ended())
+	sort.SliceStable(stubs, func(i, j int) bool { return stubs[i].StartTime.Before(stubs[j].StartTime) })
+	names := map[string]string{} // by span id: the path of names
+	var tree []string
+	for _, s := range stubs {
+		if s.SpanContext.TraceID() != stubs[0].SpanContext.TraceID() {
+			t.Errorf("%s is part of another trace", s.Name)
+		}
+		path := s.Name
+		if parent := names[s.Parent.SpanID().String()]; parent != "" {
+			path = parent + "/" + path
+		} else if s.Parent.IsValid() {
+			t.Errorf("%s has a parent that is not there", s.Name)
+		}
+		names[s.SpanContext.SpanID().String()] = path
+		if !strings.HasPrefix(s.Name, "workflow.") {
+			tree = append(tree, path)
+			continue
+		}
+		attrs := map[string]string{}
+		for _, a := range s.Attributes {
+			attrs[string(a.Key)] = a.Value.Emit()
+		}
+		if attrs["workcell.run.id"] != res.RunID || attrs["workcell.workflow.id"] != "traced" {
+			t.Errorf("%s has %v", s.Name, attrs)
+		}
+		if all := fmt.Sprint(s.Attributes, s.Events, s.Status); strings.Contains(all, "secret") {
+			t.Errorf("%s tells a secret: %s", s.Name, all)
+		}
+		tree = append(tree, strings.TrimSpace(fmt.Sprintf("%s %s#%s.%s %s", path, attrs["workcell.step.path"], attrs["workcell.step.visit"], attrs["workcell.step.attempt"], attrs["workcell.outcome"])))
+	}
+	const step = "workflow.run/traced/workflow.step"
+	want := []string{
+		"workflow.run #. failed",
+		"workflow.run/traced",
+		step + " ask#1.1 succeeded", step + "/ask", step + "/ask/generate", step + "/ask/generate/fake/model",
+		step + " flaky#1.1 failed", step + "/flaky",
+		step + " flaky#1.2 succeeded", step + "/flaky", step + "/flaky/generate", step + "/flaky/generate/fake/model",
+		step + " p#1.1 succeeded", step + "/p",
+		step + "/p/workflow.step p.one/inner#1.1 succeeded", step + "/p/workflow.step/inner",
+		step + "/p/workflow.step/inner/generate", step + "/p/workflow.step/inner/generate/fake/model",
+		step + " bad#1.1 failed", step + "/bad",
+	}
+	if diff := cmp.Diff(want, tree); diff != "" {
+		t.Errorf("spans (-want +got)\n%s", diff)
+	}
+}
