@@ -1,0 +1,69 @@
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// root gives the top of the checkout.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// buildCLI builds the command and gives its path.
+func buildCLI(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "workcell")
+	cmd := exec.Command("go", "build", "-o", path, "./cmd/workcell")
+	cmd.Dir = root(t)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
+
+// outcome is what a process left behind.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// runCLI runs the command at the top of the checkout with the given extra environment.
+func runCLI(t *testing.T, bin string, env []string, args ...string) outcome {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), bin, args...)
+	cmd.Dir = root(t)
+	cmd.Env = append(os.Environ(), env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatalf("workcell %s: %v", strings.Join(args, " "), err)
+	}
+	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// eventually retries f until it succeeds.
+func eventually(t *testing.T, limit time.Duration, what string, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not after %s: %s: %v", limit, what, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
