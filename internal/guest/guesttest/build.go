@@ -1,0 +1,20 @@
+package guesttest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Build builds the guest from its sources into dir, for tests of the guest itself, and gives its path.
+func Build(dir string) (string, error) {
+	out := filepath.Join(dir, "workcell-guest")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=test", "-o", out,
+		"github.com/workcell-dev/workcell/cmd/workcell-guest")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the guest: %w\n%s", err, msg)
+	}
+	return out, nil
+}

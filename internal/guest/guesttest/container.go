@@ -1,0 +1,142 @@
+package guesttest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// ContainerOptions refine StartContainer. Zero fields mean the defaults of a sandbox.
+type ContainerOptions struct {
+	Binary string   // path of the guest; required
+	Image  string   // default workcell/debian:12
+	User   string   // default 1000:1000
+	Args   []string // of the guest
+	Docker []string // further arguments of docker run
+}
+
+// Container is a guest as the main process of a hardened container of the local engine. It is removed with the test.
+type Container struct {
+	Name    string
+	Workdir string // the workspace, on the host
+
+	t testing.TB
+}
+
+// StartContainer starts a container the way the Docker driver does, as far as it matters to the guest.
+func StartContainer(t testing.TB, o ContainerOptions) *Container {
+	t.Helper()
+	if o.Image == "" {
+		o.Image = "workcell/debian:12"
+	}
+	if o.User == "" {
+		o.User = "1000:1000"
+	}
+	c := &Container{Workdir: tempDir(t), t: t}
+	// The engine runs elsewhere in the file system's permissions: the binary's directory is private to the test.
+	if err := os.Chown(c.Workdir, 1000, 1000); err != nil {
+		t.Fatalf("guesttest: %v", err)
+	}
+	args := []string{"run", "-d", "-i", "--label", "dev.workcell.guesttest=1", "--log-driver", "none", "--network", "none",
+		"--read-only", "--user", o.User, "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--tmpfs", "/tmp",
+		"-v", c.Workdir + ":/workspace", "-v", o.Binary + ":/.workcell/workcell-guest:ro", "-w", "/workspace",
+		"--entrypoint", "/.workcell/workcell-guest"}
+	args = append(append(append(args, o.Docker...), o.Image), o.Args...)
+	out, err := exec.Command("docker", args...).Output()
+	if err != nil {
+		t.Fatalf("guesttest: docker run: %v\n%s", err, stderr(err))
+	}
+	c.Name = strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if out, err := exec.Command("docker", "rm", "-f", "-v", c.Name).CombinedOutput(); err != nil {
+			t.Errorf("guesttest: docker rm: %v\n%s", err, out)
+		}
+		// What commands made belongs to another user, in directories that may be closed to everybody.
+		_ = filepath.WalkDir(c.Workdir, func(p string, d os.DirEntry, err error) error {
+			if d != nil && d.IsDir() {
+				return os.Chmod(p, 0o700)
+			}
+			return nil
+		})
+	})
+	return c
+}
+
+// Dial attaches to the container's own stream.
+func (c *Container) Dial() io.ReadWriteCloser {
+	c.t.Helper()
+	return c.docker("attach", "--sig-proxy=false", c.Name)
+}
+
+// Connect opens a stream of its own through the engine's exec.
+func (c *Container) Connect() io.ReadWriteCloser {
+	c.t.Helper()
+	return c.docker("exec", "-i", c.Name, "/.workcell/workcell-guest", "connect")
+}
+
+// Running tells whether the container's main process lives.
+func (c *Container) Running() bool {
+	c.t.Helper()
+	out, err := exec.Command("docker", "inspect", "-f", "{{.State.Running}}", c.Name).Output()
+	return err == nil && strings.TrimSpace(string(out)) == "true"
+}
+
+// Docker runs a docker command that ends with the container's name.
+func (c *Container) Docker(args ...string) {
+	c.t.Helper()
+	if out, err := exec.Command("docker", append(args, c.Name)...).CombinedOutput(); err != nil {
+		c.t.Fatalf("guesttest: docker %v: %v\n%s", args, err, out)
+	}
+}
+
+func (c *Container) docker(args ...string) io.ReadWriteCloser {
+	c.t.Helper()
+	cmd := exec.Command("docker", args...)
+	s := &cliStream{cmd: cmd}
+	cmd.Stderr = &s.log
+	var err error
+	if s.in, err = cmd.StdinPipe(); err == nil {
+		if s.out, err = cmd.StdoutPipe(); err == nil {
+			err = cmd.Start()
+		}
+	}
+	if err != nil {
+		c.t.Fatalf("guesttest: docker %v: %v", args, err)
+	}
+	c.t.Cleanup(func() { _ = s.Close() }) // it may have been closed before
+	return s
+}
+
+// cliStream is the standard streams of a docker command.
+type cliStream struct {
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  io.ReadCloser
+	log  bytes.Buffer
+	once sync.Once
+}
+
+func (s *cliStream) Read(p []byte) (int, error)  { return s.out.Read(p) }
+func (s *cliStream) Write(p []byte) (int, error) { return s.in.Write(p) }
+
+// Close ends the command the hard way, as the death of a host does.
+func (s *cliStream) Close() error {
+	s.once.Do(func() {
+		_ = s.cmd.Process.Kill() // it may have ended
+		_ = s.cmd.Wait()         // it was killed
+	})
+	return nil
+}
+
+func stderr(err error) string {
+	if e, ok := err.(*exec.ExitError); ok {
+		return string(e.Stderr)
+	}
+	return fmt.Sprint(err)
+}
