@@ -59,6 +59,11 @@ type SandboxBackend interface {
 	Close() error
 }
 
+// Namer is implemented by drivers that have a name: "docker", "containerd". It shows in errors and spans.
+type Namer interface {
+	Name() string
+}
+
 // Connector is implemented by drivers that can open a stream to the guest beside the owner's: another host process,
 // such as a command line beside a running workflow, uses it and disturbs nobody.
 type Connector interface {

@@ -138,7 +138,7 @@ func (m *Manager) Instance() string { return m.opts.Instance }
 
 // driverName gives a driver's name for errors and spans.
 func driverName(b backend.SandboxBackend) string {
-	if n, ok := b.(interface{ Name() string }); ok {
+	if n, ok := b.(backend.Namer); ok {
 		return n.Name()
 	}
 	return "engine"
