@@ -16,7 +16,7 @@ import (
 const (
 	execHead = 64 << 10
 	execTail = 192 << 10
-	jsonHead = 1 << 20
+	jsonKeep = 512 << 10 // head and tail each
 	// execGrace is how much longer than its timeout a command's step may take: the sandbox ends the command when its
 	// time is up and reports what it wrote until then.
 	execGrace = 5 * time.Second
@@ -59,7 +59,7 @@ func (b *execBody) request(ctx context.Context, ex *execution) (session.ExecRequ
 	vars := ex.scope.variables()
 	req := session.ExecRequest{HeadBytes: execHead, TailBytes: execTail, Env: map[string]string{}}
 	if b.wantJSON {
-		req.HeadBytes = jsonHead
+		req.HeadBytes, req.TailBytes = jsonKeep, jsonKeep
 	}
 	text := func(v *value) (string, error) {
 		if v == nil {

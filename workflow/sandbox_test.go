@@ -1,0 +1,317 @@
+package workflow_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// image is built by `make images`.
+const image = "workcell/debian:12"
+
+// newManager gives sandboxes of the real engine, and removes what a test wanted to be retained.
+func newManager(t *testing.T) *session.Manager {
+	t.Helper()
+	engine, err := docker.New(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := session.NewManager(engine, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		errs := []error{m.Close(ctx)}
+		retained, err := engine.List(ctx, backend.Filter{Instance: m.Instance()})
+		for _, info := range retained {
+			err = errors.Join(err, engine.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true}))
+		}
+		if err := errors.Join(append(errs, err, engine.Close())...); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// left counts the sandboxes on the engine that belong to a run; "" counts those of all runs.
+func left(t *testing.T, m *session.Manager, run string) int {
+	t.Helper()
+	list, err := m.Backend().List(context.Background(), backend.Filter{Instance: m.Instance(), Run: run})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+func TestExec(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	wf := parse(t, `
+id: w
+sandbox: {image: "`+image+`", env: {FROM_SANDBOX: "1"}, retention: 0s}
+steps:
+  - id: write
+    type: exec
+    command: |
+      printf '%s' "$A" > a.txt
+      echo ${ input.evil }
+      echo "${HOME} ${FROM_SANDBOX}"
+      echo problems >&2
+    env: {A: "${ input.evil }"}
+  - {id: read, type: exec, cmd: [cat, a.txt, "-"], stdin: "in ${ input.n }"}
+  - {id: args, type: exec, cmd: [printf, "%s|", "${ input.evil }", "$HOME", "a b"], cwd: /tmp}
+  - {id: json, type: exec, command: "echo '{\"n\": 3, \"l\": [1.5]}'", json: true}
+  - {id: allowed, type: exec, command: "exit 3", ok_codes: [0, 3]}
+  - {id: forgiven, type: exec, command: "kill -9 $$", allow_failure: true}
+  - {id: failed, type: exec, command: "echo out; exit 2", on_error: continue}
+  - {id: nojson, type: exec, command: "echo 'not json'", json: true, on_error: continue}
+  - {id: missing, type: exec, cmd: [no-such-program], on_error: continue}
+  - {id: much, type: exec, command: "yes 1234567 | head -c 1000000"}
+  - id: out
+    type: end
+    output:
+      write: "${ [steps.write.output.stdout, steps.write.output.stderr] }"
+      read: "${ steps.read.output.stdout }"
+      args: "${ steps.args.output.stdout }"
+      json: "${ steps.json.output.json.l[0] + double(steps.json.output.json.n) }"
+      allowed: "${ [steps.allowed.output.ok, steps.allowed.output.exit_code == 3] }"
+      forgiven: "${ [steps.forgiven.output.signal, steps.forgiven.output.exit_code] }"
+      failed: "${ [steps.failed.status, steps.failed.error.code, steps.failed.error.message, steps.failed.output.stdout] }"
+      nojson: "${ steps.nojson.error.code }"
+      missing: "${ steps.missing.error.code }"
+      much: "${ [steps.much.output.truncated, size(steps.much.output.stdout) < 300000, steps.much.output.stdout.contains('bytes omitted')] }"
+`)
+	const evil = `"; touch /workspace/hacked; $(touch hacked) '`
+	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, map[string]any{"evil": evil, "n": 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		// Unquoted in the command, the value is split and expanded as any variable is; it is never run.
+		"write":    []any{`"; touch /workspace/hacked; $(touch hacked) '` + "\n/workspace 1\n", "problems\n"},
+		"read":     evil + "in 7",
+		"args":     evil + "|$HOME|a b|",
+		"json":     4.5,
+		"allowed":  []any{true, true},
+		"forgiven": []any{"SIGKILL", nil},
+		"failed":   []any{"failed", "exit_code", "the command exited with code 2", "out\n"},
+		"nojson":   "invalid_output",
+		"missing":  "not_found",
+		"much":     []any{true, true, true},
+	}
+	if diff := cmp.Diff(want, res.Output); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if n := left(t, m, res.RunID); n != 0 || res.Cleanup != nil {
+		t.Errorf("%d sandboxes are left, %v", n, res.Cleanup)
+	}
+}
+
+// Steps share the run's sandbox; a name or `isolated` gives another.
+func TestSandboxesOfSteps(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	wf := parse(t, `
+id: w
+sandbox: {image: "`+image+`"}
+steps:
+  - {id: a, type: exec, command: "echo shared > f"}
+  - {id: b, type: exec, command: "cat f"}
+  - {id: c, type: exec, command: "ls | wc -l", sandbox: isolated}
+  - {id: d, type: exec, command: "echo other > g", sandbox: other}
+  - id: p
+    type: parallel
+    branches:
+      - {id: same, steps: [{id: e, type: exec, command: "cat f"}]}
+      - {id: own, sandbox: isolated, steps: [{id: f, type: exec, command: "echo own > f"}, {id: g, type: exec, command: "cat f"}]}
+      - {id: named, sandbox: other, steps: [{id: h, type: exec, command: "cat g"}]}
+  - {id: each, type: for_each, items: [1, 2], sandbox: isolated, max_concurrency: 2, output: "${ steps.j.output.stdout }",
+     steps: [{id: i, type: exec, command: "echo $N >> f", env: {N: "${ item }"}}, {id: j, type: exec, command: "cat f"}]}
+  - {id: count, type: agent, agent: counter}
+  - id: out
+    type: end
+    output: ["${ steps.b.output.stdout }", "${ steps.c.output.stdout }", "${ steps.p.output.same.stdout }", "${ steps.p.output.own.stdout }", "${ steps.p.output.named.stdout }", "${ steps.each.output }", "${ steps.count.output }"]
+`)
+	res, err := workflow.NewEngine(m, agents(func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+		run, _ := session.RunFromContext(ctx)
+		return workflow.AgentOutput{Output: left(t, m, run.ID)}, nil
+	}), nil).Run(t.Context(), wf, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Isolated sandboxes are gone when their step is over: default and other are there.
+	want := []any{"shared\n", "0\n", "shared\n", "own\n", "other\n", []any{"1\n", "2\n"}, int64(2)}
+	if diff := cmp.Diff(want, res.Output); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if n := left(t, m, ""); n != 0 {
+		t.Errorf("%d sandboxes are left", n)
+	}
+}
+
+func TestExecTimeout(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	wf := parse(t, `
+id: w
+sandbox: {image: "`+image+`"}
+steps:
+  - {id: open, type: exec, command: "true"}
+  - {id: a, type: exec, command: "echo begun; sleep 100", timeout: 2s, on_error: continue}
+  - {id: b, type: exec, command: "sleep 100", timeout: 300ms, on_error: continue}
+  - {id: c, type: exec, command: "pgrep -c sleep || true"}
+  - {id: out, type: end, output: ["${ steps.a.error.code }", "${ steps.a.output.stdout }", "${ steps.b.error.code }", "${ steps.c.output.stdout }"]}`)
+	started := time.Now()
+	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]any{"timeout", "begun\n", "timeout", "0\n"}, res.Output); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if took := time.Since(started); took > 90*time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
+// However a run ends, its sandboxes are closed, and no others.
+func TestRunClosesItsSandboxes(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	other, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), "default"), session.Request{Image: image})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, last := range map[string]string{
+		"success":   `{id: z, type: end}`,
+		"failure":   `{id: z, type: fail, message: no}`,
+		"command":   `{id: z, type: exec, command: "exit 1"}`,
+		"panic":     `{id: z, type: agent, agent: panics}`,
+		"cancel":    `{id: z, type: agent, agent: cancels}`,
+		"in a call": `{id: y, type: agent, agent: later}, {id: z, type: exec, command: "sleep 100"}`,
+		"timeout":   `{id: z, type: exec, command: "sleep 100"}`,
+		"max_steps": `{id: z, type: set, vars: {x: 1}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			head := "id: w\n"
+			if name == "timeout" {
+				head += "timeout: 5s\n"
+			}
+			if name == "max_steps" {
+				head += "max_steps: 2\n"
+			}
+			wf := parse(t, head+`
+sandbox: {image: "`+image+`"}
+steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "(sleep 1000 &)", sandbox: second}, `+last+`]`)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			res, err := workflow.NewEngine(m, agents(func(_ context.Context, agent string, _ map[string]any) (workflow.AgentOutput, error) {
+				switch agent {
+				case "panics":
+					panic("oh no")
+				case "cancels":
+					cancel()
+				case "later":
+					time.AfterFunc(time.Second, cancel)
+				}
+				return workflow.AgentOutput{}, nil
+			}), nil).Run(ctx, wf, nil)
+			want := map[string]workflow.Outcome{"success": workflow.Succeeded, "cancel": workflow.Cancelled, "in a call": workflow.Cancelled, "timeout": workflow.TimedOut}[name]
+			if want == "" {
+				want = workflow.Failed
+			}
+			if name == "cancel" && err == nil {
+				want = workflow.Succeeded // the last step was over when the run was cancelled
+			}
+			if res.Outcome != want || res.Cleanup != nil {
+				t.Errorf("Run = %+v, %v", res, err)
+			}
+			if n := left(t, m, res.RunID); n != 0 {
+				t.Errorf("%d sandboxes are left", n)
+			}
+			if _, err := other.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}}); err != nil {
+				t.Errorf("the other run's sandbox: %v", err)
+			}
+		})
+	}
+}
+
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	wf := parse(t, `
+id: w
+sandbox: {image: "`+image+`", retention: 10m}
+steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "true", sandbox: isolated}]`)
+	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := left(t, m, res.RunID); n != 2 {
+		t.Errorf("%d sandboxes are retained, want 2", n)
+	}
+}
+
+// describer is an AgentRunner that knows what its agents ask for.
+type describer struct {
+	agents
+	req session.Request
+}
+
+func (d describer) AgentSandbox(string) (session.Request, bool) { return d.req, true }
+
+// A command that comes first makes the sandbox that the first agent will ask for.
+func TestCommandBeforeAgent(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	wf := parse(t, `
+id: w
+sandbox: {env: {FROM: workflow}}
+steps:
+  - {id: a, type: exec, command: "echo $FROM $AGENT"}
+  - {id: b, type: agent, agent: x}
+  - {id: c, type: end, output: "${ steps.a.output.stdout }"}`)
+	req := session.Request{Image: image, Env: map[string]string{"AGENT": "x"}}
+	res, err := workflow.NewEngine(m, describer{agents(func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+		run, _ := session.RunFromContext(ctx)
+		base, _ := session.BaseFromContext(ctx)
+		_, created, err := m.Open(ctx, run.Key(session.SessionNameFromContext(ctx)), req.Over(base))
+		if created {
+			err = errors.New("the agent got another sandbox")
+		}
+		return workflow.AgentOutput{}, err
+	}), req}, nil).Run(t.Context(), wf, nil)
+	if err != nil || res.Output != "workflow x\n" {
+		t.Errorf("Run = %+v, %v", res, err)
+	}
+}
+
+func TestNoSandboxes(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "id: w\nsteps: [{id: a, type: exec, command: \"true\"}]")
+	_, err := workflow.NewEngine(nil, nil, nil).Run(t.Context(), wf, nil)
+	if !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("without a manager: %v", err)
+	}
+	wf = parse(t, "id: w\nsandbox: {image: \"workcell/no-such-image:1\"}\nsteps: [{id: a, type: exec, command: \"true\"}]")
+	m := newManager(t)
+	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
+	if !errors.Is(err, backend.ErrImage) || !strings.HasPrefix(err.Error(), "step a: ") || res.Error.Code != "image" {
+		t.Errorf("with an unknown image: %v (%s)", err, res.Error.Code)
+	}
+	if n := left(t, m, ""); n != 0 {
+		t.Errorf("%d sandboxes are left", n)
+	}
+}
