@@ -1,0 +1,214 @@
+package docker
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"sync"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/client"
+	"github.com/docker/docker/pkg/stdcopy"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Dial attaches to the guest's standard streams.
+func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanDockerDial)
+	defer func() { telemetry.End(span, err) }()
+	if _, err := b.running(ctx, id); err != nil {
+		return nil, err
+	}
+	q := url.Values{"stream": {"1"}, "stdin": {"1"}, "stdout": {"1"}}
+	return b.hijack(ctx, "attach", "/containers/"+id+"/attach", q, nil)
+}
+
+// running makes sure that a sandbox can be spoken to: to attach to a stopped one would wait for its start.
+func (b *Backend) running(ctx context.Context, id string) (backend.Info, error) {
+	res, err := b.own(ctx, id)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	info := describeContainer(res)
+	if info.State != backend.StateRunning {
+		return info, fmt.Errorf("docker: the sandbox is %s: %w", info.State, backend.ErrLost)
+	}
+	return info, nil
+}
+
+// hijack asks the engine for a stream. The client's own way to do that heeds no context once it is connected and loses
+// the answer's status.
+func (b *Backend) hijack(ctx context.Context, what, route string, query url.Values, body any) (io.ReadWriteCloser, error) {
+	bctx, cancel := b.bound(ctx, min(attachTimeout, b.opts.CallTimeout))
+	defer cancel()
+	req, err := b.hijackRequest(bctx, route, query, body)
+	if err != nil {
+		return nil, fmt.Errorf("docker: %s: %w", what, err)
+	}
+	conn, err := b.dial(bctx)
+	if err != nil {
+		return nil, b.fail(ctx, what, err)
+	}
+	stop := context.AfterFunc(bctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // cannot fail on what dial gives
+	s, err := upgrade(conn, req)
+	if !stop() && err == nil { // the deadline is set already, and the stream useless
+		err = context.Cause(bctx)
+	}
+	if err != nil {
+		return nil, joinClose(b.fail(ctx, what, err), conn)
+	}
+	return s, nil
+}
+
+func (b *Backend) hijackRequest(ctx context.Context, route string, query url.Values, body any) (*http.Request, error) {
+	host, err := client.ParseHostURL(b.api.DaemonHost())
+	if err != nil {
+		return nil, err
+	}
+	var payload bytes.Buffer
+	if body != nil {
+		if err := json.NewEncoder(&payload).Encode(body); err != nil {
+			return nil, err
+		}
+	}
+	u := url.URL{Scheme: "http", Host: client.DummyHost, Path: path.Join("/", host.Path, "v"+b.api.ClientVersion(), route), RawQuery: query.Encode()}
+	if host.Scheme != "unix" && host.Scheme != "npipe" {
+		u.Host = host.Host
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), &payload)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "tcp")
+	req.Header.Set("User-Agent", "workcell")
+	return req, nil
+}
+
+// readBuffer holds the engine's chunks, which are at most 32 KiB.
+const readBuffer = 64 << 10
+
+func upgrade(conn net.Conn, req *http.Request) (*stream, error) {
+	if err := req.Write(conn); err != nil {
+		return nil, err
+	}
+	r := bufio.NewReaderSize(conn, readBuffer)
+	resp, err := http.ReadResponse(r, req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		defer resp.Body.Close() //nolint:errcheck // the connection is closed next
+		return nil, refusal(resp)
+	}
+	return &stream{conn: conn, r: r}, nil
+}
+
+// refusal gives the engine's answer as an error of its status's type.
+func refusal(resp *http.Response) error {
+	var m struct {
+		Message string `json:"message"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&m); err != nil || m.Message == "" {
+		m.Message = resp.Status
+	}
+	var kind error = cerrdefs.ErrUnknown
+	switch resp.StatusCode {
+	case http.StatusNotFound:
+		kind = cerrdefs.ErrNotFound
+	case http.StatusConflict:
+		kind = cerrdefs.ErrConflict
+	case http.StatusBadRequest:
+		kind = cerrdefs.ErrInvalidArgument
+	case http.StatusServiceUnavailable:
+		kind = cerrdefs.ErrUnavailable
+	}
+	return fmt.Errorf("%s: %w", m.Message, kind)
+}
+
+// stream is a duplex stream whose incoming side carries the container's outputs in frames. Reads and writes may run
+// concurrently, but not two reads.
+type stream struct {
+	conn net.Conn
+	r    *bufio.Reader
+	left int  // bytes of the frame that is being read
+	skip bool // the frame is not standard output
+
+	closing sync.Once
+	err     error // of closing
+}
+
+// Read gives the guest's standard output. Anything else in the stream is dropped.
+func (s *stream) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for s.left == 0 || s.skip {
+		if err := s.next(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := s.r.Read(p[:min(len(p), s.left)])
+	s.left -= n
+	if errors.Is(err, io.EOF) && s.left > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// next reads the head of the next frame, past what is left of one to skip.
+func (s *stream) next() error {
+	if _, err := s.r.Discard(s.left); err != nil {
+		return err
+	}
+	s.left = 0
+	var head [8]byte
+	if _, err := io.ReadFull(s.r, head[:]); err != nil {
+		return err
+	}
+	kind := stdcopy.StdType(head[0])
+	if kind > stdcopy.Systemerr || head[1] != 0 || head[2] != 0 || head[3] != 0 {
+		return fmt.Errorf("docker: malformed frame in the engine's stream: %w", backend.ErrProtocol)
+	}
+	size := binary.BigEndian.Uint32(head[4:])
+	if size > 1<<30 {
+		return fmt.Errorf("docker: frame of %d bytes in the engine's stream: %w", size, backend.ErrProtocol)
+	}
+	s.left, s.skip = int(size), kind != stdcopy.Stdout
+	return nil
+}
+
+// Write sends to the guest's standard input.
+func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
+
+// CloseWrite tells the guest that nothing more will come over this stream.
+func (s *stream) CloseWrite() error {
+	if c, ok := s.conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return fmt.Errorf("docker: half-closing this connection: %w", backend.ErrUnsupported)
+}
+
+// Close ends both directions and pending calls.
+func (s *stream) Close() error {
+	s.closing.Do(func() { s.err = s.conn.Close() })
+	return s.err
+}

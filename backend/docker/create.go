@@ -1,0 +1,215 @@
+package docker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/docker/docker/api/types/container"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// creation is a Create under way: what it made so far, and so what a failure has to take back.
+type creation struct {
+	b     *Backend
+	p     *plan
+	img   *image
+	nonce string
+
+	madeVolume bool
+	tried      bool   // a container was asked for
+	id         string // of the container, once known
+	prepared   func(context.Context) error
+}
+
+// Create makes a sandbox and starts it. See [backend.SandboxBackend].
+func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info, err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanDockerCreate, telemetry.Text(telemetry.KeyImage, spec.Image),
+		telemetry.Text(telemetry.KeyRunID, spec.Run))
+	defer func() { telemetry.End(span, err) }()
+	p, err := b.newPlan(spec)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	c := &creation{b: b, p: p, nonce: rand.Text()}
+	if c.img, err = b.ensureImage(ctx, p); err != nil {
+		return backend.Info{}, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.rollback(ctx))
+		}
+	}()
+	if err := c.make(ctx); err != nil {
+		return backend.Info{}, err
+	}
+	info, err := c.verify(ctx)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	b.rememberWorkspace(c.id, p.volume)
+	if remove := c.prepared; remove != nil {
+		b.background(ctx, func(ctx context.Context) {
+			if err := remove(ctx); err != nil {
+				b.log.Warn("docker: an init container is left behind", "session", p.spec.ID, "error", err)
+			}
+		})
+	}
+	return info, nil
+}
+
+// make makes the workspace, then at the same time its owner and the running container.
+func (c *creation) make(ctx context.Context) error {
+	var err error
+	network, err := c.b.ensureNetwork(ctx, c.p)
+	if err != nil {
+		return err
+	}
+	if c.madeVolume, err = c.b.makeWorkspace(ctx, c.p, c.nonce); err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	if c.p.spec.Limits.WorkspaceBytes == 0 { // a sized one is born with its owner
+		g.Go(func() error {
+			var err error
+			c.prepared, err = c.b.prepareWorkspace(gctx, c.p)
+			return err
+		})
+	}
+	g.Go(func() error {
+		if err := c.createContainer(gctx, network); err != nil {
+			return err
+		}
+		return c.start(gctx)
+	})
+	if err := g.Wait(); err != nil {
+		return c.b.outlive(ctx, err)
+	}
+	return c.b.guardNetwork(ctx, c.p.spec, c.id)
+}
+
+// outlive replaces the error of a call that ended because ctx did, or because another part of the work failed, by the
+// true one.
+func (b *Backend) outlive(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return b.fail(ctx, "create", ctx.Err())
+	}
+	return err
+}
+
+func (c *creation) createContainer(ctx context.Context, network string) error {
+	c.p.labels[labelNonce] = c.nonce
+	c.tried = true
+	platform := &ocispec.Platform{OS: "linux", Architecture: c.b.engine.arch}
+	res, err := finish(ctx, c.b, "create container", func(ctx context.Context) (container.CreateResponse, error) {
+		return c.b.api.ContainerCreate(ctx, c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, network), nil, platform, c.p.name)
+	})
+	c.id = res.ID
+	switch {
+	case err == nil:
+	case errors.Is(err, backend.ErrNotFound):
+		return fmt.Errorf("docker: image %s vanished: %w", c.p.imageName(), backend.ErrImage)
+	case errors.Is(err, backend.ErrExists):
+		return fmt.Errorf("docker: session %s has a container: %w", c.p.spec.ID, backend.ErrExists)
+	default:
+		return err
+	}
+	if err := c.b.ensureGuest(ctx, c.id); err != nil {
+		return err
+	}
+	return c.b.checkMountPoints(ctx, c.id, c.img)
+}
+
+// start starts the container. A guest volume that was emptied behind our back, as by a prune, is filled again.
+func (c *creation) start(ctx context.Context) (err error) {
+	ctx, span := c.b.span(ctx, telemetry.SpanDockerStart)
+	defer func() { telemetry.End(span, err) }()
+	return c.b.startContainer(ctx, c.id)
+}
+
+func (b *Backend) startContainer(ctx context.Context, id string) error {
+	start := func() error {
+		return b.do(ctx, "start container", func(ctx context.Context) error {
+			return b.api.ContainerStart(ctx, id, container.StartOptions{})
+		})
+	}
+	err := start()
+	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) {
+		return err
+	}
+	b.guest.ready.Store(false)
+	whole, werr := b.guestWhole(ctx, id)
+	if whole || werr != nil {
+		b.guest.ready.Store(whole)
+		return err
+	}
+	b.log.Warn("docker: the guest's volume was emptied, filling it again")
+	if err := b.ensureGuest(ctx, id); err != nil {
+		return err
+	}
+	return start()
+}
+
+// verify describes what now runs, and makes sure that it is what was checked.
+func (c *creation) verify(ctx context.Context) (backend.Info, error) {
+	res, err := c.b.inspect(ctx, c.id)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	if res.Image != c.img.id {
+		return backend.Info{}, fmt.Errorf("docker: image %s changed while it was used: %w", c.p.imageName(), backend.ErrImage)
+	}
+	if res.State == nil || !res.State.Running {
+		return backend.Info{}, fmt.Errorf("docker: the sandbox ended as soon as it was started: %w", backend.ErrLost)
+	}
+	info := describeContainer(res)
+	info.ImageEnv = c.img.env
+	return info, nil
+}
+
+// rollback removes what was made. It runs after the caller's context ended, too.
+func (c *creation) rollback(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	var errs []error
+	if c.prepared != nil {
+		errs = append(errs, c.prepared(ctx))
+	}
+	if c.id == "" && c.tried {
+		errs = append(errs, c.findContainer(ctx))
+	}
+	if c.id != "" {
+		errs = append(errs, c.b.removeContainer(ctx, c.id))
+	}
+	if c.madeVolume {
+		errs = append(errs, c.b.removeWorkspace(ctx, c.p.volume))
+	}
+	err := errors.Join(errs...)
+	if err != nil {
+		c.b.log.Warn("docker: a failed create left something behind", "session", c.p.spec.ID, "error", err)
+	}
+	return err
+}
+
+// findContainer looks for a container that was asked for and whose creation was not answered. One of the same name that
+// another Create made stays.
+func (c *creation) findContainer(ctx context.Context) error {
+	res, err := c.b.inspect(ctx, c.p.name)
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil
+	}
+	if err == nil && res.Config.Labels[labelNonce] == c.nonce {
+		c.id = res.ID
+	}
+	return err
+}

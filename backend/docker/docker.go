@@ -1,0 +1,252 @@
+// Package docker runs sandboxes on a Docker Engine, local or remote, from API 1.41 on.
+//
+// Everything goes through the Engine API: no command, no bind mount, no socket shared with a sandbox. A sandbox is one
+// container whose main process is the Workcell guest, delivered through a read-only volume that is filled once per
+// engine and guest version, and one workspace volume.
+//
+// What every container gets, whatever its image says: a numeric non-root user, no capabilities, no-new-privileges, the
+// engine's seccomp filter, a read-only root (unless the Spec asks for a writable one), private namespaces, limits on
+// memory (swap included), CPU, processes, files and core dumps, a sized /tmp and /dev/shm, no log, no health check, no
+// restart. See docs in the repository for the whole list.
+//
+// # Networks
+//
+// The default is no network at all. A bridged sandbox reaches public addresses only: what is private, link-local (cloud
+// metadata), on the sandbox network itself (gateway, other sandboxes) or an address of the engine's own machine is
+// rejected inside the sandbox's network namespace by rules that the sandbox has no privilege to change, except the
+// engine's resolvers on port 53 and what Options.AllowNets lists. Where such rules cannot be installed, Create fails with
+// ErrUnsupported.
+//
+// # Spans
+//
+// docker.Create, docker.Pull, docker.Start, docker.Stop, docker.Dial, docker.Connect, docker.Remove.
+package docker
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/docker/docker/client"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+// Options refine New. The zero value, and nil, mean the defaults named at each field.
+type Options struct {
+	// Host is the engine's address: "unix:///run/docker.sock", "tcp://host:2376", "npipe:////./pipe/docker_engine".
+	// Empty is the platform's default. The environment is not looked at: a command that honours DOCKER_HOST reads it
+	// and sets this.
+	Host string
+	// TLS protects a tcp Host; nil speaks plain HTTP.
+	TLS *tls.Config
+	// ConfigDir is the directory of Docker's config.json, which holds registry credentials or names their helpers.
+	// Empty asks registries anonymously.
+	ConfigDir string
+	// Images says which images may be used; nil allows all.
+	Images *backend.ImagePolicy
+	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp, 16384 open files) where not zero.
+	Limits backend.Limits
+	// AllowNets are addresses that bridged sandboxes may reach although they are private or the engine's own.
+	AllowNets []netip.Prefix
+	// CallTimeout bounds one call of the engine's API, pulls excluded; 0 means 2 minutes.
+	CallTimeout time.Duration
+	// Patience is how long the engine may answer nothing, not even a ping, before a call fails with ErrUnavailable;
+	// 0 means 5 s.
+	Patience time.Duration
+	// PullTimeout bounds one pull; 0 means 30 minutes.
+	PullTimeout time.Duration
+	// Guest replaces the guest that the library carries.
+	Guest *Guest
+	// TracerProvider makes the spans; nil means that of the span in the caller's context.
+	TracerProvider trace.TracerProvider
+	// Logger gets what operators may need and callers may not see, such as the engine's own error texts; nil drops it.
+	Logger *slog.Logger
+}
+
+// Guest is the program that runs as the main process of every sandbox.
+type Guest struct {
+	// Version names the program's content: two programs must never share a version.
+	Version string
+	// Binary gives the static Linux executable for "amd64" or "arm64".
+	Binary func(arch string) ([]byte, error)
+}
+
+// Backend is a [backend.SandboxBackend] on one Docker Engine. Its methods may be called concurrently.
+type Backend struct {
+	opts   Options
+	api    *client.Client
+	log    *slog.Logger
+	engine engine
+
+	life  context.Context // ends with Close, so that pending calls and background work end
+	end   context.CancelCauseFunc
+	calls sync.WaitGroup // calls and background work under way
+
+	pulls   pulls
+	guest   guestVolume
+	network sandboxNetwork
+
+	mu         sync.Mutex            // guards what follows
+	closed     bool                  //
+	images     map[string]struct{}   // ids of images whose mount points were checked
+	workspaces map[string]volumeName // by container id, so that a container that is gone does not hide its volume
+}
+
+// New connects to an engine, within the bounds of ctx and Options.Patience. An engine that does not answer is
+// ErrUnavailable, one that cannot run Linux containers ErrUnsupported.
+func New(ctx context.Context, opts *Options) (*Backend, error) {
+	b := &Backend{images: map[string]struct{}{}, workspaces: map[string]volumeName{}}
+	b.guest.turn = make(chan struct{}, 1)
+	if opts != nil {
+		b.opts = *opts
+		b.opts.AllowNets = slices.Clone(opts.AllowNets)
+	}
+	if err := b.applyDefaults(); err != nil {
+		return nil, err
+	}
+	api, err := newClient(b.opts)
+	if err != nil {
+		return nil, err
+	}
+	b.api = api
+	b.life, b.end = context.WithCancelCause(context.Background())
+	if b.engine, err = b.probe(ctx); err != nil {
+		b.end(err)
+		return nil, joinClose(err, api)
+	}
+	return b, nil
+}
+
+func (b *Backend) applyDefaults() error {
+	o := &b.opts
+	if err := checkLimits(o.Limits); err != nil {
+		return fmt.Errorf("docker: default limits: %w", err)
+	}
+	o.Limits = withDefaults(o.Limits, defaultLimits())
+	if o.CallTimeout <= 0 {
+		o.CallTimeout = 2 * time.Minute
+	}
+	if o.Patience <= 0 {
+		o.Patience = 5 * time.Second
+	}
+	if o.PullTimeout <= 0 {
+		o.PullTimeout = 30 * time.Minute
+	}
+	if o.Guest == nil {
+		o.Guest = &Guest{Version: embed.Version(), Binary: embed.Binary}
+	}
+	b.log = o.Logger
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// Name is "docker".
+func (b *Backend) Name() string { return "docker" }
+
+// Capabilities tells what this engine can enforce, as found by New.
+func (b *Backend) Capabilities() backend.Capabilities {
+	c := b.engine.caps
+	c.Networks, c.Runtimes = slices.Clone(c.Networks), slices.Clone(c.Runtimes)
+	return c
+}
+
+// Close ends pending calls and waits, for a bounded time, for them and for the clean-up that earlier calls left to the
+// background. Sandboxes go on, and so do streams that Dial and Connect gave.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	first := !b.closed
+	b.closed = true
+	b.mu.Unlock()
+	if first {
+		b.end(errClosed)
+	}
+	done := make(chan struct{})
+	go func() { // ends with the last call, each of which is bounded
+		b.calls.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(cleanupTimeout):
+		b.log.Warn("docker: calls still under way at close")
+	}
+	return b.api.Close()
+}
+
+// begin admits a call: it fails once the backend is closed, and gives a context that ends with the backend. The caller
+// must call done.
+func (b *Backend) begin(ctx context.Context) (_ context.Context, done func(), _ error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, nil, errClosed
+	}
+	b.calls.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.life, func() { cancel(errClosed) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		b.calls.Done()
+	}, nil
+}
+
+// background runs f beside the caller; Close waits for it. f gets a context that Close does not end, because it cleans
+// up, and that is bounded. Only a call that is under way itself may use it.
+func (b *Backend) background(ctx context.Context, f func(context.Context)) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	b.calls.Add(1)
+	go func() {
+		defer b.calls.Done()
+		defer cancel()
+		f(ctx)
+	}()
+}
+
+func (b *Backend) rememberWorkspace(container string, v volumeName) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.workspaces[container] = v
+}
+
+func (b *Backend) forgetWorkspace(container string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.workspaces, container)
+}
+
+func (b *Backend) workspaceOf(container string) (volumeName, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v, ok := b.workspaces[container]
+	return v, ok
+}
+
+// copyLabels keeps callers' maps out of what we hold.
+func copyLabels(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return maps.Clone(m)
+}
+
+var (
+	_ backend.SandboxBackend = (*Backend)(nil)
+	_ backend.Namer          = (*Backend)(nil)
+	_ backend.Connector      = (*Backend)(nil)
+	_ backend.Pinger         = (*Backend)(nil)
+	_ backend.OOMReporter    = (*Backend)(nil)
+	_ io.Closer              = (*Backend)(nil)
+)

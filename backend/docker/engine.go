@@ -1,0 +1,159 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/docker/docker/api/types/system"
+	"github.com/docker/docker/api/types/versions"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// minAPI is the oldest API that knows private cgroup namespaces and platforms.
+const minAPI = "1.41"
+
+// engine is what New found out; it never changes.
+type engine struct {
+	caps           backend.Capabilities
+	arch           string // as images name it
+	cpus           int
+	memory         bool // memory can be limited, swap perhaps not
+	seccomp        bool
+	defaultRuntime string
+}
+
+// probe asks the engine what it is.
+func (b *Backend) probe(ctx context.Context) (engine, error) {
+	ping, err := call(ctx, b, "connect", b.api.Ping)
+	if err != nil {
+		return engine{}, err
+	}
+	if ping.OSType != "linux" {
+		return engine{}, fmt.Errorf("docker: the engine runs %q containers, not linux: %w", ping.OSType, backend.ErrUnsupported)
+	}
+	if ping.APIVersion == "" || versions.LessThan(ping.APIVersion, minAPI) {
+		return engine{}, fmt.Errorf("docker: the engine speaks API %s, need %s: %w", ping.APIVersion, minAPI, backend.ErrUnsupported)
+	}
+	b.api.NegotiateAPIVersionPing(ping)
+	info, err := call(ctx, b, "connect", b.api.Info)
+	if err != nil {
+		return engine{}, err
+	}
+	return describe(info), nil
+}
+
+func describe(info system.Info) engine {
+	e := engine{
+		arch:           goArch(info.Architecture),
+		cpus:           info.NCPU,
+		memory:         info.MemoryLimit,
+		defaultRuntime: info.DefaultRuntime,
+		caps: backend.Capabilities{
+			Memory:       info.MemoryLimit && info.SwapLimit,
+			CPU:          info.CPUCfsQuota && info.CPUCfsPeriod,
+			PIDs:         info.PidsLimit,
+			Workspace:    true, // as a tmpfs, which the local volume driver of every Linux engine can make
+			Networks:     []backend.NetworkMode{backend.NetworkNone},
+			WritableRoot: true,
+			Persistent:   true,
+		},
+	}
+	for _, o := range info.SecurityOptions {
+		name, rest, _ := strings.Cut(strings.TrimPrefix(o, "name="), ",")
+		if name == "seccomp" && !strings.Contains(rest, "profile=unconfined") {
+			e.seccomp = true
+		}
+	}
+	for name := range info.Runtimes {
+		e.caps.Runtimes = append(e.caps.Runtimes, name)
+	}
+	slices.Sort(e.caps.Runtimes)
+	if kernelNetwork(e.defaultRuntime) {
+		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
+	}
+	return e
+}
+
+// goArch gives Go's and images' name for a machine.
+func goArch(machine string) string {
+	switch machine {
+	case "x86_64":
+		return "amd64"
+	case "aarch64":
+		return "arm64"
+	}
+	return machine
+}
+
+// kernelNetwork tells whether a runtime's containers use the kernel's network stack of their namespace, so that rules
+// in that namespace bind them. One with a stack of its own (gVisor, a virtual machine) passes them by.
+func kernelNetwork(runtime string) bool {
+	switch runtime {
+	case "", "runc", "crun", "youki", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux":
+		return true
+	}
+	return false
+}
+
+// supports refuses what this engine cannot do. The limits were looked at before.
+func (e *engine) supports(s backend.Spec) error {
+	switch {
+	case !e.seccomp:
+		return fmt.Errorf("docker: this engine runs containers without a seccomp filter: %w", backend.ErrUnsupported)
+	case s.Network != backend.NetworkNone && s.Network != backend.NetworkBridge:
+		return fmt.Errorf("docker: network mode %.40q: %w", s.Network, backend.ErrInvalid)
+	case s.Runtime != "" && !slices.Contains(e.caps.Runtimes, s.Runtime):
+		return fmt.Errorf("docker: this engine has no runtime %.40q: %w", s.Runtime, backend.ErrUnsupported)
+	case s.Platform != "" && s.Platform != "linux/"+e.arch:
+		return fmt.Errorf("docker: this engine runs linux/%s, not %.40q: %w", e.arch, s.Platform, backend.ErrUnsupported)
+	case s.Root != backend.RootReadonly && s.Root != backend.RootWritable:
+		return fmt.Errorf("docker: root mode %d: %w", s.Root, backend.ErrInvalid)
+	case s.Pull != "" && s.Pull != backend.PullMissing && s.Pull != backend.PullAlways && s.Pull != backend.PullNever:
+		return fmt.Errorf("docker: pull policy %.40q: %w", s.Pull, backend.ErrInvalid)
+	case s.Network == backend.NetworkBridge && !kernelNetwork(e.runtime(s)):
+		return fmt.Errorf("docker: the network of runtime %.40q cannot be guarded: %w", e.runtime(s), backend.ErrUnsupported)
+	}
+	return nil
+}
+
+func (e *engine) runtime(s backend.Spec) string {
+	if s.Runtime != "" {
+		return s.Runtime
+	}
+	return e.defaultRuntime
+}
+
+// Ping asks the engine whether it is there, and what it is.
+func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return backend.EngineInfo{}, err
+	}
+	defer done()
+	info, err := call(ctx, b, "ping", b.api.Info)
+	if err != nil {
+		return backend.EngineInfo{}, err
+	}
+	e := backend.EngineInfo{
+		Name:    "docker",
+		Version: info.ServerVersion,
+		API:     b.api.ClientVersion(),
+		Kernel:  info.KernelVersion,
+		OS:      info.OperatingSystem,
+		Arch:    goArch(info.Architecture),
+		Cgroup:  info.CgroupVersion,
+		Details: map[string]string{
+			"storage":         info.Driver,
+			"default_runtime": info.DefaultRuntime,
+			"security":        strings.Join(info.SecurityOptions, " "),
+		},
+	}
+	for name := range info.Runtimes {
+		e.Runtimes = append(e.Runtimes, name)
+	}
+	slices.Sort(e.Runtimes)
+	return e, nil
+}

@@ -1,0 +1,25 @@
+package docker
+
+import (
+	"io"
+	"net"
+
+	"bufio"
+)
+
+// Internals that tests look at.
+var (
+	ImageVolumes = imageVolumes
+	ParseUser    = func(s string) (string, error) { o, err := parseUser(s); return o.String(), err }
+	CheckLimits  = checkLimits
+	Scrub        = scrub
+	RegistryAuth = registryAuth
+)
+
+// NewStream gives the demultiplexer of an attached stream.
+func NewStream(conn net.Conn) io.ReadWriteCloser {
+	return &stream{conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
+}
+
+// GuestVolume names the volume that carries the guest.
+func (b *Backend) GuestVolume() string { return string(b.guestVolumeName()) }

@@ -1,0 +1,219 @@
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/docker"
+)
+
+// prompt is what a caller may have to wait for the news that the engine is gone; the bound promised is 5 s, and the
+// machine that runs the tests may be busy.
+const prompt = 10 * time.Second
+
+func TestEngineDown(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := closed.Addr().String()
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"unix://" + filepath.Join(dir, "secret-name.sock"), "tcp://" + addr} {
+		begin := time.Now()
+		b, err := docker.New(t.Context(), &docker.Options{Host: host})
+		if !errors.Is(err, backend.ErrUnavailable) || b != nil {
+			t.Errorf("New: %v, %v, want ErrUnavailable", b, err)
+			continue
+		}
+		if d := time.Since(begin); d > prompt {
+			t.Errorf("it took %v", d)
+		}
+		if strings.Contains(err.Error(), "secret-name") || strings.Contains(err.Error(), dir) {
+			t.Errorf("the error names the socket: %v", err)
+		}
+	}
+	for _, host := range []string{"nonsense", "unix://", "ftp//x"} {
+		if _, err := docker.New(t.Context(), &docker.Options{Host: host}); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("host %q: %v, want ErrInvalid", host, err)
+		}
+	}
+}
+
+// TestEngineSilent has an engine that takes connections and answers nothing, from the beginning.
+func TestEngineSilent(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t)
+	p.on(func(*http.Request) bool { return false })
+	begin := time.Now()
+	_, err := docker.New(t.Context(), &docker.Options{Host: p.host, Patience: time.Second})
+	if !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("New: %v, want ErrUnavailable", err)
+	}
+	if d := time.Since(begin); d > prompt {
+		t.Errorf("it took %v", d)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := docker.New(ctx, &docker.Options{Host: p.host}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("New with a deadline: %v, want context.DeadlineExceeded", err)
+	}
+}
+
+// TestEngineFallsSilent stops the engine's answers under every method, and has it come back.
+func TestEngineFallsSilent(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t)
+	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, time.Second })
+	info := create(t, b, newSpec())
+	var silent atomic.Bool
+	p.on(func(*http.Request) bool { return !silent.Load() })
+	silent.Store(true)
+	calls := map[string]func(context.Context) error{
+		"Create":  func(ctx context.Context) error { _, err := b.Create(ctx, newSpec()); return err },
+		"Get":     func(ctx context.Context) error { _, err := b.Get(ctx, info.ID); return err },
+		"List":    func(ctx context.Context) error { _, err := b.List(ctx, backend.Filter{}); return err },
+		"Start":   func(ctx context.Context) error { return b.Start(ctx, info.ID) },
+		"Stop":    func(ctx context.Context) error { return b.Stop(ctx, info.ID) },
+		"Remove":  func(ctx context.Context) error { return b.Remove(ctx, info.ID, backend.RemoveOptions{}) },
+		"Dial":    func(ctx context.Context) error { _, err := b.Dial(ctx, info.ID); return err },
+		"Connect": func(ctx context.Context) error { _, err := b.Connect(ctx, info.ID); return err },
+		"Ping":    func(ctx context.Context) error { _, err := b.Ping(ctx); return err },
+		"OOM":     func(ctx context.Context) error { _, err := b.OOMKills(ctx, info.ID); return err },
+	}
+	t.Run("calls", func(t *testing.T) {
+		for name, f := range calls {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				begin := time.Now()
+				if err := f(t.Context()); !errors.Is(err, backend.ErrUnavailable) {
+					t.Errorf("%v, want ErrUnavailable", err)
+				}
+				if d := time.Since(begin); d > prompt {
+					t.Errorf("it took %v", d)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+				defer cancel()
+				if err := f(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("with a deadline: %v, want context.DeadlineExceeded", err)
+				}
+			})
+		}
+	})
+	silent.Store(false)
+	if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateRunning {
+		t.Errorf("after it came back: %v, %v", got.State, err)
+	}
+}
+
+// TestEngineSlow has an engine that takes longer over a call than the patience with a silent one: it answers pings.
+func TestEngineSlow(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t)
+	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, 300*time.Millisecond })
+	p.on(func(r *http.Request) bool {
+		if strings.HasSuffix(r.URL.Path, "/start") {
+			time.Sleep(time.Second)
+		}
+		return true
+	})
+	create(t, b, newSpec())
+}
+
+func TestCallTimeout(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t)
+	b := newBackend(t, func(o *docker.Options) { o.Host, o.CallTimeout = p.host, 300*time.Millisecond })
+	p.on(func(r *http.Request) bool { return !strings.HasSuffix(r.URL.Path, "/containers/json") }) // pings go through
+	if _, err := b.List(t.Context(), backend.Filter{}); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("List: %v, want ErrUnavailable", err)
+	}
+}
+
+// TestClosed closes the backend under a call, and calls it afterwards.
+func TestClosed(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t)
+	b := newBackend(t, func(o *docker.Options) { o.Host = p.host })
+	hung := make(chan struct{})
+	var once atomic.Bool
+	p.on(func(r *http.Request) bool {
+		if strings.HasSuffix(r.URL.Path, "/containers/json") && once.CompareAndSwap(false, true) {
+			close(hung)
+			return false
+		}
+		return true
+	})
+	pending := make(chan error, 1)
+	go func() {
+		_, err := b.List(context.Background(), backend.Filter{})
+		pending <- err
+	}()
+	<-hung
+	for range 2 {
+		if err := b.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	if err := <-pending; !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("pending List: %v, want ErrClosed", err)
+	}
+	id := strings.Repeat("a", 64)
+	for name, err := range map[string]error{
+		"Create":  second(b.Create(t.Context(), newSpec())),
+		"Get":     second(b.Get(t.Context(), id)),
+		"List":    second(b.List(t.Context(), backend.Filter{})),
+		"Start":   b.Start(t.Context(), id),
+		"Stop":    b.Stop(t.Context(), id),
+		"Remove":  b.Remove(t.Context(), id, backend.RemoveOptions{}),
+		"Dial":    second(b.Dial(t.Context(), id)),
+		"Connect": second(b.Connect(t.Context(), id)),
+		"Ping":    second(b.Ping(t.Context())),
+		"OOM":     second(b.OOMKills(t.Context(), id)),
+	} {
+		if !errors.Is(err, backend.ErrClosed) {
+			t.Errorf("%s: %v, want ErrClosed", name, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestDialClose ends a stream's pending read.
+func TestDialClose(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	info := create(t, b, newSpec())
+	s, err := b.Dial(t.Context(), info.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, s)
+		done <- err
+	}()
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	if err := <-done; err == nil {
+		t.Error("the read ended without an error")
+	}
+	if _, err := s.Write([]byte("x")); err == nil {
+		t.Error("a write succeeded after Close")
+	}
+}

@@ -1,0 +1,156 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/netguard"
+)
+
+// factsAge is how long the addresses of the engine's machine are taken to stay as they are.
+const factsAge = time.Minute
+
+// sandboxNetwork is what this process knows of the engine's surroundings.
+type sandboxNetwork struct {
+	mu    sync.Mutex // guards what follows; not held across calls
+	facts netguard.Facts
+	asked time.Time // zero when facts were never found out
+}
+
+// guardNetwork closes, for a bridged sandbox that was just started, what it must not reach. No command of the user's
+// runs yet. The rules are set in the sandbox's network namespace by a container of ours that shares it, the only one to
+// have the privilege.
+func (b *Backend) guardNetwork(ctx context.Context, spec backend.Spec, id string) error {
+	if spec.Network != backend.NetworkBridge {
+		return nil
+	}
+	facts, err := b.hostFacts(ctx)
+	if err != nil {
+		return guardError(err)
+	}
+	rules := netguard.Rules{Allow: b.opts.AllowNets, Resolvers: facts.Resolvers}
+	for _, a := range facts.Addresses {
+		rules.Deny = append(rules.Deny, netip.PrefixFrom(a, a.BitLen()))
+	}
+	_, err = b.runGuard(ctx, namePre+spec.ID+"-guard", "container:"+id, []string{"NET_ADMIN"}, netguard.ModeApply, rules)
+	return guardError(err)
+}
+
+// guardError makes what is neither the caller's end nor the engine's absence into ErrUnsupported: an open network is
+// never given instead.
+func guardError(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed) {
+		return err
+	}
+	return fmt.Errorf("docker: bridged network cannot be guarded: %v: %w", err, backend.ErrUnsupported)
+}
+
+// hostFacts finds out the addresses and resolvers of the engine's machine, from a container of ours in its network that
+// only reads them.
+func (b *Backend) hostFacts(ctx context.Context) (netguard.Facts, error) {
+	n := &b.network
+	n.mu.Lock()
+	facts, fresh := n.facts, !n.asked.IsZero() && time.Since(n.asked) < factsAge
+	n.mu.Unlock()
+	if fresh {
+		return facts, nil
+	}
+	out, err := b.runGuard(ctx, "", "host", nil, netguard.ModeProbe, nil)
+	if err != nil {
+		return netguard.Facts{}, err
+	}
+	if err := json.Unmarshal(out, &facts); err != nil {
+		return netguard.Facts{}, fmt.Errorf("docker: addresses of the engine's machine: %w", err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.facts, n.asked = facts, time.Now()
+	return facts, nil
+}
+
+// runGuard runs the guest's network mode in a container of ours, which is removed afterwards, and gives its output.
+func (b *Backend) runGuard(ctx context.Context, name, network string, caps []string, mode string, arg any) (_ []byte, err error) {
+	cmd := []string{netguard.Command, mode}
+	if arg != nil {
+		js, err := json.Marshal(arg)
+		if err != nil {
+			return nil, fmt.Errorf("docker: %s: %w", mode, err)
+		}
+		cmd = append(cmd, string(js))
+	}
+	pids := int64(64)
+	host := &container.HostConfig{
+		NetworkMode: container.NetworkMode(network), IpcMode: container.IPCModePrivate,
+		CapDrop: []string{"ALL"}, CapAdd: caps, SecurityOpt: []string{"no-new-privileges"}, ReadonlyRootfs: true,
+		LogConfig: container.LogConfig{Type: "none"},
+		Resources: container.Resources{PidsLimit: &pids},
+		Mounts: []mount.Mount{{
+			Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: true,
+			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
+		}},
+	}
+	id, err := b.createFromInit(ctx, name, owner{}, b.guestLabels(backend.RoleInit), host, func(c *container.Config) {
+		c.Cmd, c.AttachStdout = cmd, true
+		c.Healthcheck = &container.HealthConfig{Test: []string{noneShell}}
+	})
+	if id != "" {
+		defer func() {
+			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+			defer cancel()
+			err = errors.Join(err, b.removeContainer(cctx, id))
+		}()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b.runOnce(ctx, id)
+}
+
+// runOnce starts a container, and gives its output when it ended well.
+func (b *Backend) runOnce(ctx context.Context, id string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
+	defer cancel()
+	s, err := b.hijack(ctx, "attach", "/containers/"+id+"/attach", url.Values{"stream": {"1"}, "stdout": {"1"}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // ends the read below
+	defer stop()
+	if err := b.startContainer(ctx, id); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	out, err := io.ReadAll(io.LimitReader(s, 1<<20))
+	if err := errors.Join(err, s.Close()); err != nil {
+		return nil, b.fail(ctx, "read output", err)
+	}
+	code, err := call(ctx, b, "wait", func(ctx context.Context) (int64, error) { return b.exitCode(ctx, id) })
+	if err == nil && code != 0 {
+		err = fmt.Errorf("docker: the network guard ended with %d: %.200s", code, out)
+	}
+	return out, err
+}
+
+func (b *Backend) exitCode(ctx context.Context, id string) (int64, error) {
+	res, errs := b.api.ContainerWait(ctx, id, container.WaitConditionNotRunning)
+	select {
+	case r := <-res:
+		if r.Error != nil {
+			return 0, errors.New(r.Error.Message)
+		}
+		return r.StatusCode, nil
+	case err := <-errs:
+		return 0, err
+	}
+}

@@ -1,0 +1,161 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	imagetypes "github.com/docker/docker/api/types/image"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+const (
+	maxImageVolumes = 32         // an image that declares more is up to something
+	maxImageEnv     = 128 * 1024 // bytes; the kernel refuses to start a process with much more
+	maxKnownImages  = 1024       // checks that are remembered
+)
+
+// image is what Create needs to know of an image.
+type image struct {
+	id      string
+	env     []string
+	volumes []string // paths to mount over, clean and sorted
+}
+
+// ensureImage finds the image on the engine or fetches it, as the plan says, and judges its configuration.
+func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
+	if p.spec.Pull == backend.PullAlways {
+		if err := b.pull(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	img, err := b.inspectImage(ctx, p)
+	if !errors.Is(err, backend.ErrNotFound) {
+		return img, err
+	}
+	if p.spec.Pull == backend.PullNever {
+		return nil, fmt.Errorf("docker: image %s is not on the engine and may not be fetched: %w", p.imageName(), backend.ErrImage)
+	}
+	if p.spec.Pull != backend.PullAlways {
+		if err := b.pull(ctx, p); err != nil {
+			return nil, err
+		}
+		img, err = b.inspectImage(ctx, p)
+	}
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, fmt.Errorf("docker: image %s vanished while it was fetched: %w", p.imageName(), backend.ErrImage)
+	}
+	return img, err
+}
+
+func (b *Backend) inspectImage(ctx context.Context, p *plan) (*image, error) {
+	res, err := call(ctx, b, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
+		return b.api.ImageInspect(ctx, p.ref)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if res.Os != "linux" || (res.Architecture != "" && res.Architecture != b.engine.arch) {
+		return nil, fmt.Errorf("docker: image %s is for %s/%s, this engine runs linux/%s: %w",
+			p.imageName(), res.Os, res.Architecture, b.engine.arch, backend.ErrUnsupported)
+	}
+	img := &image{id: res.ID}
+	if res.Config == nil {
+		return img, nil
+	}
+	size := 0
+	for _, e := range res.Config.Env {
+		size += len(e)
+	}
+	if size > maxImageEnv {
+		return nil, fmt.Errorf("docker: image %s declares an environment of %d bytes, at most %d: %w",
+			p.imageName(), size, maxImageEnv, backend.ErrInvalid)
+	}
+	img.env = slices.Clone(res.Config.Env)
+	img.volumes, err = imageVolumes(res.Config.Volumes)
+	if err != nil {
+		return nil, fmt.Errorf("docker: image %s: %w", p.imageName(), err)
+	}
+	return img, nil
+}
+
+// imageVolumes gives the declared volumes to mount over. What our own mounts cover anyway is left out; what would hide
+// the system's or our own files is refused.
+func imageVolumes(declared map[string]struct{}) ([]string, error) {
+	if len(declared) > maxImageVolumes {
+		return nil, fmt.Errorf("it declares %d volumes, at most %d: %w", len(declared), maxImageVolumes, backend.ErrInvalid)
+	}
+	var out []string
+	for v := range declared {
+		c := path.Clean(v)
+		switch {
+		case c == backend.Workdir, c == guestDir, c == "/tmp":
+			continue
+		case !path.IsAbs(c), strings.ContainsAny(c, ":,\x00\n"), len(c) > 1024, dangerous(c):
+			return nil, fmt.Errorf("it declares a volume at %.100q, which cannot be overridden safely: %w", v, backend.ErrInvalid)
+		}
+		out = append(out, c)
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// dangerous tells of places where nothing may be mounted: at or below what the runtime and we provide, and at what
+// every program needs.
+func dangerous(p string) bool {
+	for _, d := range []string{backend.Workdir, guestDir, "/dev", "/proc", "/sys"} {
+		if p == d || strings.HasPrefix(p, d+"/") {
+			return true
+		}
+	}
+	switch p {
+	case "/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/local", "/etc":
+		return true
+	}
+	return strings.HasPrefix(p, "/etc/")
+}
+
+// checkMountPoints refuses an image in which a place where something is mounted is a link: the mount would land where
+// the link points. It looks through the container, which must not run yet; an image that passed is not looked at again.
+func (b *Backend) checkMountPoints(ctx context.Context, container string, img *image) error {
+	b.mu.Lock()
+	_, known := b.images[img.id]
+	b.mu.Unlock()
+	if known {
+		return nil
+	}
+	seen := map[string]bool{}
+	for _, target := range append([]string{guestDir, backend.Workdir, "/tmp"}, img.volumes...) {
+		for at := target; at != "/" && !seen[at]; at = path.Dir(at) {
+			seen[at] = true
+			if err := b.checkMountPoint(ctx, container, at); err != nil {
+				return err
+			}
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.images) >= maxKnownImages {
+		clear(b.images)
+	}
+	b.images[img.id] = struct{}{}
+	return nil
+}
+
+func (b *Backend) checkMountPoint(ctx context.Context, id, at string) error {
+	st, err := b.statPath(ctx, id, at)
+	switch {
+	case errors.Is(err, backend.ErrNotFound):
+		return nil // the runtime makes a plain directory
+	case err != nil:
+		return err
+	case st.Mode&fs.ModeType != fs.ModeDir:
+		return fmt.Errorf("docker: in the image, %s is not a plain directory: %w", at, backend.ErrInvalid)
+	}
+	return nil
+}

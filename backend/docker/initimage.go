@@ -1,0 +1,75 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/docker/docker/api/types/container"
+	imagetypes "github.com/docker/docker/api/types/image"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// initImage names the image for containers of our own, which hold two empty directories and are one per owner of the
+// workspace.
+func initImage(o owner) string { return fmt.Sprintf("workcell/init:%d-%d", o.uid, o.gid) }
+
+// createFromInit creates a container of our own, making its image when the engine has none. The id is given beside an
+// error when there is a container nevertheless.
+func (b *Backend) createFromInit(ctx context.Context, name string, o owner, labels map[string]string,
+	host *container.HostConfig, adjust func(*container.Config),
+) (string, error) {
+	cfg := &container.Config{
+		Image: initImage(o), User: o.String(), Labels: labels, WorkingDir: "/",
+		Entrypoint: []string{guestPath()}, Cmd: []string{}, Env: guestEnv(),
+	}
+	if adjust != nil {
+		adjust(cfg)
+	}
+	create := func() (string, error) {
+		res, err := finish(ctx, b, "create "+name, func(ctx context.Context) (container.CreateResponse, error) {
+			return b.api.ContainerCreate(ctx, cfg, host, nil, nil, name)
+		})
+		return res.ID, err
+	}
+	id, err := create()
+	if !errors.Is(err, backend.ErrNotFound) {
+		return id, err
+	}
+	if err := b.importInit(ctx, o); err != nil {
+		return "", err
+	}
+	return create()
+}
+
+// importInit makes the image for createFromInit. Doing it twice does no harm.
+func (b *Backend) importInit(ctx context.Context, o owner) error {
+	var layer bytes.Buffer
+	tw := tar.NewWriter(&layer)
+	for _, d := range []tar.Header{
+		{Name: strings.TrimPrefix(guestDir, "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: strings.TrimPrefix(backend.Workdir, "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755, Uid: int(o.uid), Gid: int(o.gid)},
+	} {
+		if err := tw.WriteHeader(&d); err != nil {
+			return fmt.Errorf("docker: init image: %w", err)
+		}
+	}
+	if err := tw.Close(); err != nil {
+		return fmt.Errorf("docker: init image: %w", err)
+	}
+	return b.do(ctx, "import "+initImage(o), func(ctx context.Context) error {
+		r, err := b.api.ImageImport(ctx, imagetypes.ImportSource{Source: &layer, SourceName: "-"}, initImage(o),
+			imagetypes.ImportOptions{Message: "workcell", Changes: []string{"LABEL " + backend.LabelRole + "=" + backend.RoleInit}})
+		if err != nil {
+			return err
+		}
+		defer r.Close() //nolint:errcheck // only read from
+		_, err = io.Copy(io.Discard, r)
+		return err
+	})
+}

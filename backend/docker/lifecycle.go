@@ -1,0 +1,155 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/docker/docker/api/types/container"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// containerIDs matches an engine's full id. A prefix or a name, which the engine would take too, is never one of ours.
+var containerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+func (b *Backend) span(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+	attrs = append(attrs, telemetry.KeyBackend.String("docker"))
+	if b.opts.TracerProvider != nil {
+		return telemetry.StartWith(ctx, b.opts.TracerProvider, name, attrs...)
+	}
+	return telemetry.Start(ctx, name, attrs...)
+}
+
+func (b *Backend) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
+	return call(ctx, b, "inspect container", func(ctx context.Context) (container.InspectResponse, error) {
+		return b.api.ContainerInspect(ctx, id)
+	})
+}
+
+func (b *Backend) statPath(ctx context.Context, id, path string) (container.PathStat, error) {
+	return call(ctx, b, "inspect file", func(ctx context.Context) (container.PathStat, error) {
+		return b.api.ContainerStatPath(ctx, id, path)
+	})
+}
+
+// own inspects a sandbox; ErrNotFound for what is not one of ours, too.
+func (b *Backend) own(ctx context.Context, id string) (container.InspectResponse, error) {
+	if !containerIDs.MatchString(id) {
+		return container.InspectResponse{}, notFound(id)
+	}
+	res, err := b.inspect(ctx, id)
+	if errors.Is(err, backend.ErrNotFound) {
+		return res, notFound(id)
+	}
+	if err != nil {
+		return res, err
+	}
+	if res.ID != id || res.Config == nil || !isSandbox(res.Config.Labels, res.Name) {
+		return res, notFound(id)
+	}
+	return res, nil
+}
+
+func notFound(id string) error {
+	return fmt.Errorf("docker: sandbox %.64q: %w", id, backend.ErrNotFound)
+}
+
+// Start starts a stopped sandbox.
+func (b *Backend) Start(ctx context.Context, id string) (err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanDockerStart)
+	defer func() { telemetry.End(span, err) }()
+	res, err := b.own(ctx, id)
+	if err != nil || res.State.Running {
+		return err
+	}
+	if err := b.startContainer(ctx, id); err != nil {
+		return err
+	}
+	spec := backend.Spec{Network: describeContainer(res).Network, ID: res.Config.Labels[backend.LabelID]}
+	if err := b.guardNetwork(ctx, spec, id); err != nil {
+		// Never leave an open network running.
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		return errors.Join(err, b.stopContainer(cctx, id))
+	}
+	return nil
+}
+
+// Stop ends the processes of a sandbox at once: the guest has nothing to save.
+func (b *Backend) Stop(ctx context.Context, id string) (err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanDockerStop)
+	defer func() { telemetry.End(span, err) }()
+	res, err := b.own(ctx, id)
+	if err != nil || !res.State.Running {
+		return err
+	}
+	return b.stopContainer(ctx, id)
+}
+
+func (b *Backend) stopContainer(ctx context.Context, id string) error {
+	now := 0
+	return b.do(ctx, "stop container", func(ctx context.Context) error {
+		return b.api.ContainerStop(ctx, id, container.StopOptions{Timeout: &now})
+	})
+}
+
+// Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
+func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOptions) (err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanDockerRemove)
+	defer func() { telemetry.End(span, err) }()
+	volume, known := b.workspaceOf(id)
+	res, err := b.own(ctx, id)
+	switch {
+	case err == nil:
+		volume, known = volumeName(namePre+res.Config.Labels[backend.LabelID]+"-workspace"), true
+		if err := b.removeContainer(ctx, id); err != nil {
+			return err
+		}
+	case !errors.Is(err, backend.ErrNotFound):
+		return err
+	}
+	if known && opts.Volumes {
+		if err := b.removeWorkspace(ctx, volume); err != nil {
+			return err
+		}
+	}
+	b.forgetWorkspace(id)
+	return nil
+}
+
+// removeContainer removes a container, running or not, and returns when it is gone. Another removal of it under way is
+// waited for.
+func (b *Backend) removeContainer(ctx context.Context, id string) error {
+	return b.retry(ctx, func() (bool, error) {
+		err := b.do(ctx, "remove container", func(ctx context.Context) error {
+			return b.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+		})
+		switch {
+		case errors.Is(err, backend.ErrNotFound):
+			return true, nil
+		case errors.Is(err, backend.ErrExists): // in conflict with another removal, or with a start
+			return false, err
+		}
+		return true, err
+	})
+}

@@ -1,0 +1,135 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// isSandbox tells our containers from others. An image can declare any label, and the engine copies those to the
+// containers of whoever runs it; it cannot choose their names.
+func isSandbox(labels map[string]string, name string) bool {
+	id := labels[backend.LabelID]
+	return labels[backend.LabelRole] == backend.RoleSandbox && id != "" && strings.TrimPrefix(name, "/") == namePre+id
+}
+
+// Get describes a sandbox.
+func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	defer done()
+	res, err := b.own(ctx, id)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	return describeContainer(res), nil
+}
+
+// List describes the sandboxes that match filter, oldest first.
+func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	args := filters.NewArgs(filters.Arg("label", backend.LabelRole+"="+backend.RoleSandbox))
+	for label, want := range map[string]string{
+		backend.LabelInstance: filter.Instance, backend.LabelID: filter.SessionID,
+		backend.LabelKey: filter.Key, backend.LabelRun: filter.Run,
+	} {
+		if want != "" {
+			args.Add("label", label+"="+want)
+		}
+	}
+	list, err := call(ctx, b, "list containers", func(ctx context.Context) ([]container.Summary, error) {
+		return b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: args})
+	})
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]backend.Info, 0, len(list))
+	for _, c := range list {
+		if !slices.ContainsFunc(c.Names, func(n string) bool { return isSandbox(c.Labels, n) }) {
+			continue
+		}
+		info := describeLabels(c.Labels)
+		info.ID, info.ImageID, info.State = c.ID, c.ImageID, state(c.State)
+		if info.State == backend.StateStopped { // only an inspection tells why
+			res, err := b.own(ctx, c.ID)
+			if errors.Is(err, backend.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			info = describeContainer(res)
+		}
+		infos = append(infos, info)
+	}
+	slices.SortFunc(infos, func(a, b backend.Info) int {
+		if c := a.Created.Compare(b.Created); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return infos, nil
+}
+
+func describeContainer(res container.InspectResponse) backend.Info {
+	info := describeLabels(res.Config.Labels)
+	info.ID, info.ImageID = res.ID, res.Image
+	info.State = backend.StateGone
+	if res.State != nil {
+		info.State, info.OOMKilled = state(res.State.Status), res.State.OOMKilled
+	}
+	return info
+}
+
+// describeLabels reads back what Create wrote. What does not parse stays empty: labels of a container of ours were made
+// by a Workcell, perhaps by another version.
+func describeLabels(l map[string]string) backend.Info {
+	info := backend.Info{
+		SessionID: l[backend.LabelID],
+		Instance:  l[backend.LabelInstance],
+		Key:       l[backend.LabelKey],
+		Run:       l[backend.LabelRun],
+		Hash:      l[backend.LabelSpec],
+		Labels:    map[string]string{},
+	}
+	if t, err := time.Parse(time.RFC3339Nano, l[backend.LabelCreated]); err == nil {
+		info.Created = t
+	}
+	var c config
+	if err := json.Unmarshal([]byte(l[labelConfig]), &c); err != nil {
+		return info
+	}
+	info.Image, info.User, info.Root, info.Network, info.Limits = c.Image, c.User, c.Root, c.Network, c.Limits
+	for _, k := range c.Labels {
+		info.Labels[k] = l[k]
+	}
+	return info
+}
+
+func state(s container.ContainerState) backend.State {
+	switch s {
+	case container.StateCreated:
+		return backend.StateCreated
+	case container.StateRunning, container.StateRestarting:
+		return backend.StateRunning
+	case container.StatePaused:
+		return backend.StatePaused
+	case container.StateRemoving:
+		return backend.StateGone
+	}
+	return backend.StateStopped
+}

@@ -1,0 +1,79 @@
+package docker_test
+
+import (
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	dockerclient "github.com/docker/docker/client"
+)
+
+// engineProxy stands between a backend and the real engine, so that a test can act at a chosen moment of a call. What
+// reaches it is done on the engine even when the caller hangs up, as an engine would.
+type engineProxy struct {
+	host string                                   // for Options.Host
+	hook atomic.Pointer[func(*http.Request) bool] // called for every request; false drops the request
+	seen atomic.Int64                             // requests so far
+}
+
+// on sets what is called for every request, on the proxy's goroutines. When it gives false, the request is held until
+// the caller hangs up, as by an engine that hangs.
+func (p *engineProxy) on(f func(*http.Request) bool) { p.hook.Store(&f) }
+
+func newProxy(t testing.TB) *engineProxy {
+	t.Helper()
+	engine, err := dockerclient.ParseHostURL(engineAPI(t).DaemonHost())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newProxyTo(t, engine.Host)
+}
+
+// newProxyTo stands before the engine that listens on a Unix socket.
+func newProxyTo(t testing.TB, socket string) *engineProxy {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "e.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &engineProxy{host: "unix://" + path}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	forward := &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "engine"}) },
+		Transport:     transport,
+		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0),
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.seen.Add(1)
+		if f := p.hook.Load(); f != nil && !(*f)(r) {
+			<-r.Context().Done()
+			return
+		}
+		if r.Header.Get("Upgrade") == "" {
+			r = r.WithContext(context.WithoutCancel(r.Context()))
+		}
+		forward.ServeHTTP(w, r)
+	}), ErrorLog: log.New(io.Discard, "", 0)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.Serve(l) // ends with Close
+	}()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		<-done
+		transport.CloseIdleConnections()
+	})
+	return p
+}

@@ -1,0 +1,242 @@
+package docker
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/distribution/reference"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+const (
+	guestDir  = "/.workcell" // where the guest's volume is mounted
+	namePre   = "workcell-"  // begins the name of every container and volume
+	noneShell = "NONE"       // a health check of this name switches off the image's own
+
+	// labelConfig holds what Info needs and the engine's listing does not tell, as JSON.
+	labelConfig = backend.LabelPrefix + "config"
+	// labelNonce tells the volume that this very Create made from one that was there.
+	labelNonce = backend.LabelPrefix + "nonce"
+)
+
+type volumeName string
+
+var sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+
+// plan is a checked Spec with all defaults filled in.
+type plan struct {
+	spec   backend.Spec
+	asked  backend.Limits // limits before defaults
+	ref    string         // full form of the image reference
+	user   owner
+	name   string     // of the container
+	volume volumeName // of the workspace
+	labels map[string]string
+}
+
+// owner is a numeric user and group.
+type owner struct{ uid, gid uint32 }
+
+func (o owner) String() string { return fmt.Sprintf("%d:%d", o.uid, o.gid) }
+
+// config is the content of labelConfig.
+type config struct {
+	Image   string              `json:"image"`
+	User    string              `json:"user"`
+	Root    backend.RootMode    `json:"root"`
+	Network backend.NetworkMode `json:"network"`
+	Limits  backend.Limits      `json:"limits"`
+	Labels  []string            `json:"labels,omitempty"` // names of the user's own labels; others come with the image
+}
+
+// newPlan checks spec against what can be said without the engine and against what the engine can do.
+func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
+	if !sessionIDs.MatchString(spec.ID) {
+		return nil, fmt.Errorf("docker: session id %.140q: %w", spec.ID, backend.ErrInvalid)
+	}
+	if err := b.opts.Images.Check(spec.Image); err != nil {
+		return nil, err
+	}
+	ref, err := backend.NormalizeImage(spec.Image)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{spec: spec, asked: spec.Limits, ref: ref, name: namePre + spec.ID, volume: volumeName(namePre + spec.ID + "-workspace")}
+	if p.user, err = parseUser(spec.User); err != nil {
+		return nil, err
+	}
+	if err := checkLimits(spec.Limits); err != nil {
+		return nil, err
+	}
+	if err := b.engine.enforceable(spec.Limits); err != nil {
+		return nil, err
+	}
+	p.spec.Limits = withDefaults(spec.Limits, b.opts.Limits)
+	if p.spec.Network == "" {
+		p.spec.Network = backend.NetworkNone
+	}
+	if p.spec.Created.IsZero() {
+		p.spec.Created = time.Now()
+	}
+	if err := b.engine.supports(p.spec); err != nil {
+		return nil, err
+	}
+	p.labels, err = p.makeLabels(b.opts.Guest.Version)
+	return p, err
+}
+
+// parseUser takes "uid:gid" or "uid" in numbers: a name would be looked up in the image, which says what it likes.
+func parseUser(s string) (owner, error) {
+	if s == "" {
+		s = backend.DefaultUser
+	}
+	u, g, ok := strings.Cut(s, ":")
+	if !ok {
+		g = u
+	}
+	uid, err1 := strconv.ParseUint(u, 10, 31)
+	gid, err2 := strconv.ParseUint(g, 10, 31)
+	if err1 != nil || err2 != nil {
+		return owner{}, fmt.Errorf("docker: user %.40q is not uid:gid in numbers below 2147483648: %w", s, backend.ErrInvalid)
+	}
+	return owner{uid: uint32(uid), gid: uint32(gid)}, nil
+}
+
+// makeLabels joins the user's labels with ours. All of ours are always set, because the engine fills in what an image
+// declares where a container has no label of that name.
+func (p *plan) makeLabels(guest string) (map[string]string, error) {
+	l := copyLabels(p.spec.Labels)
+	c := config{Image: p.spec.Image, User: p.user.String(), Root: p.spec.Root, Network: p.spec.Network, Limits: p.spec.Limits}
+	size := 0
+	for k, v := range p.spec.Labels {
+		if k == "" || strings.HasPrefix(k, backend.LabelPrefix) {
+			return nil, fmt.Errorf("docker: label %.100q is reserved: %w", k, backend.ErrInvalid)
+		}
+		c.Labels = append(c.Labels, k)
+		size += len(k) + len(v)
+	}
+	if size > 64*1024 {
+		return nil, fmt.Errorf("docker: labels of %d bytes, at most 65536: %w", size, backend.ErrTooLarge)
+	}
+	slices.Sort(c.Labels)
+	js, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("docker: label %s: %w", labelConfig, err)
+	}
+	for k, v := range p.objectLabels(backend.RoleSandbox) {
+		l[k] = v
+	}
+	l[backend.LabelSpec] = p.spec.Hash
+	l[backend.LabelGuest] = guest
+	l[labelConfig] = string(js)
+	return l, nil
+}
+
+// objectLabels mark a thing that belongs to the sandbox, so that whoever sweeps finds it.
+func (p *plan) objectLabels(role string) map[string]string {
+	return map[string]string{
+		backend.LabelRole:     role,
+		backend.LabelInstance: p.spec.Instance,
+		backend.LabelID:       p.spec.ID,
+		backend.LabelKey:      p.spec.Key,
+		backend.LabelRun:      p.spec.Run,
+		backend.LabelCreated:  p.spec.Created.UTC().Format(time.RFC3339Nano),
+	}
+}
+
+// imageName is what the engine gets to see: the short form, as people read it in the engine's own listings, unless the
+// engine would take that for an id.
+func (p *plan) imageName() string {
+	named, err := reference.ParseNormalizedNamed(p.ref)
+	if err != nil {
+		return p.ref
+	}
+	if short := reference.FamiliarString(named); !strings.HasPrefix(short, "sha256:") && strings.ContainsAny(short, ":@") {
+		return short
+	}
+	return p.ref
+}
+
+func (b *Backend) containerConfig(p *plan) *container.Config {
+	second := 1
+	return &container.Config{
+		Image:        p.imageName(),
+		Hostname:     "workcell",
+		User:         p.user.String(),
+		WorkingDir:   "/",
+		Entrypoint:   []string{embed.Path},
+		Cmd:          []string{},
+		Env:          guestEnv(),
+		OpenStdin:    true,
+		AttachStdin:  true,
+		AttachStdout: true,
+		AttachStderr: true,
+		Labels:       p.labels,
+		Healthcheck:  &container.HealthConfig{Test: []string{noneShell}},
+		// The guest outlives every signal but this one, because its commands may send it any.
+		StopSignal:  "SIGKILL",
+		StopTimeout: &second,
+	}
+}
+
+// guestEnv is the environment of the guest itself, not of commands. The engine adds what the image declares, so what
+// would steer the guest's runtime is set here.
+func guestEnv() []string {
+	return []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="}
+}
+
+func (b *Backend) hostConfig(p *plan, img *image, network string) *container.HostConfig {
+	noInit := false
+	return &container.HostConfig{
+		NetworkMode:    container.NetworkMode(network),
+		IpcMode:        container.IPCModePrivate,
+		CgroupnsMode:   container.CgroupnsModePrivate,
+		CapDrop:        []string{"ALL"},
+		SecurityOpt:    []string{"no-new-privileges"},
+		ReadonlyRootfs: p.spec.Root != backend.RootWritable,
+		LogConfig:      container.LogConfig{Type: "none"},
+		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
+		ShmSize:        shmBytes,
+		Runtime:        p.spec.Runtime,
+		Init:           &noInit,
+		Resources:      b.engine.resources(p.spec.Limits),
+		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.spec.Limits.TmpBytes, p.user, "1777")},
+		Mounts:         b.mounts(p, img),
+	}
+}
+
+// tmpfsOptions allow execution: installers and compilers run what they put into /tmp.
+func tmpfsOptions(size int64, o owner, mode string) string {
+	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=%s,uid=%d,gid=%d", size, inodes(size), mode, o.uid, o.gid)
+}
+
+// mounts are the guest, the workspace, and something harmless over every volume that the image declares: the engine
+// would make an anonymous one without a size.
+func (b *Backend) mounts(p *plan, img *image) []mount.Mount {
+	ms := []mount.Mount{
+		{
+			Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: true,
+			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
+		},
+		{
+			Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir,
+			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: p.objectLabels(backend.RoleWorkspace)},
+		},
+	}
+	for _, v := range img.volumes {
+		ms = append(ms, mount.Mount{
+			Type: mount.TypeTmpfs, Target: v,
+			TmpfsOptions: &mount.TmpfsOptions{SizeBytes: imageVolumeBytes, Mode: 0o1777},
+		})
+	}
+	return ms
+}

@@ -1,0 +1,190 @@
+package docker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/docker"
+)
+
+func TestParseUser(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"": "1000:1000", "5": "5:5", "0:0": "0:0", "2147483647:1": "2147483647:1", "007:08": "7:8"} {
+		if got, err := docker.ParseUser(in); err != nil || got != want {
+			t.Errorf("user %q: %q, %v, want %q", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"root", "1000:", ":1000", "-1", "4294967296", "2147483648:0", "1:1:1", "1 ", "0x10", "1e3", "１"} {
+		if got, err := docker.ParseUser(in); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("user %q: %q, %v, want ErrInvalid", in, got, err)
+		}
+	}
+}
+
+func TestCheckLimits(t *testing.T) {
+	t.Parallel()
+	if err := docker.CheckLimits(backend.Limits{}); err != nil {
+		t.Errorf("no limits: %v", err)
+	}
+	for _, l := range []backend.Limits{
+		{CPUMillis: -1}, {CPUMillis: 1}, {MemoryBytes: 1}, {MemoryBytes: -5}, {PIDs: -1}, {PIDs: 1 << 40}, {TmpBytes: -1},
+		{WorkspaceBytes: 1}, {OpenFiles: 2}, {FileBytes: -1}, {MemoryBytes: 1 << 62},
+	} {
+		if err := docker.CheckLimits(l); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("limits %+v: %v, want ErrInvalid", l, err)
+		}
+	}
+}
+
+func TestImageVolumes(t *testing.T) {
+	t.Parallel()
+	set := func(vs ...string) map[string]struct{} {
+		m := map[string]struct{}{}
+		for _, v := range vs {
+			m[v] = struct{}{}
+		}
+		return m
+	}
+	got, err := docker.ImageVolumes(set("/data/", "/data", "/var/lib/x", "/workspace", "/tmp", "/.workcell", "/tmp/cache"))
+	if diff := cmp.Diff([]string{"/data", "/tmp/cache", "/var/lib/x"}, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+	many := map[string]struct{}{}
+	for i := range 100 {
+		many["/v"+string(rune('a'+i%26))+string(rune('a'+i/26))] = struct{}{}
+	}
+	for _, bad := range []map[string]struct{}{
+		set("/"), set("/etc"), set("/etc/passwd"), set("/proc/sys"), set("/dev"), set("/sys/fs"), set("/usr"), set("relative"), set(""),
+		set("/workspace/data"), set("/.workcell/x"), set("/a/../proc"), set("/a:b"), set("/a,b"), set("/a\x00"), set("/" + strings.Repeat("x", 2000)), many,
+	} {
+		if got, err := docker.ImageVolumes(bad); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("volumes %.80v: %v, %v, want ErrInvalid", bad, got, err)
+		}
+	}
+}
+
+func TestScrub(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"Error response from daemon: pull access denied for acme/app":   "pull access denied for acme/app",
+		"Get https://registry.example.com/v2/: x509: unknown":           "Get https://registry.example.com/v2/: x509: unknown",
+		"write /var/lib/docker/overlay2/abc/diff: no space left":        "write <path>: no space left",
+		"dial unix:///var/run/docker.sock: connect: refused":            "dial <engine>: connect: refused",
+		"open \"/root/.docker/config.json\": permission denied":         "open \"<path>\": permission denied",
+		"manifest for localhost:5000/a/b:latest not found\nsecond line": "manifest for localhost:5000/a/b:latest not found second line",
+	} {
+		if got := docker.Scrub(in); got != want {
+			t.Errorf("scrub(%q) = %q, want %q", in, got, want)
+		}
+	}
+	if got := docker.Scrub(strings.Repeat("é", 1000)); len(got) > 310 {
+		t.Errorf("%d bytes left", len(got))
+	}
+}
+
+func frame(kind byte, data string) []byte {
+	b := []byte{kind, 0, 0, 0}
+	b = binary.BigEndian.AppendUint32(b, uint32(len(data)))
+	return append(b, data...)
+}
+
+func TestStreamDemultiplexes(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("0123456789", 20_000)
+	in := bytes.Join([][]byte{frame(1, "one "), frame(2, "not this"), frame(1, ""), frame(3, "nor this"), frame(1, long), frame(2, ""), frame(1, " end")}, nil)
+	got, err := io.ReadAll(feed(t, in))
+	if want := "one " + long + " end"; err != nil || string(got) != want {
+		t.Errorf("%d bytes, %v, want %d", len(got), err, len(want))
+	}
+	for name, bad := range map[string][]byte{
+		"kind": {9, 0, 0, 0, 0, 0, 0, 1, 'x'}, "padding": {1, 1, 0, 0, 0, 0, 0, 1, 'x'}, "size": {1, 0, 0, 0, 0xff, 0, 0, 0, 'x'},
+	} {
+		if _, err := io.ReadAll(feed(t, bad)); !errors.Is(err, backend.ErrProtocol) {
+			t.Errorf("%s: %v, want ErrProtocol", name, err)
+		}
+	}
+	for name, bad := range map[string][]byte{"head": {1, 0, 0}, "body": frame(1, "12345")[:10]} {
+		if _, err := io.ReadAll(feed(t, bad)); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("cut %s: %v, want unexpected EOF", name, err)
+		}
+	}
+}
+
+// feed gives a stream over a connection that carries in and then ends.
+func feed(t *testing.T, in []byte) io.Reader {
+	t.Helper()
+	near, far := net.Pipe()
+	go func() {
+		_, _ = far.Write(in) // fails when the reader gives up early
+		_ = far.Close()
+	}()
+	t.Cleanup(func() { _ = near.Close() })
+	return docker.NewStream(near)
+}
+
+func FuzzStream(f *testing.F) {
+	f.Add(frame(1, "hello"))
+	f.Add(append(frame(2, "x"), frame(1, "y")...))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		got, _ := io.ReadAll(feed(t, in)) // any error is fine, a panic or a hang is not
+		if len(got) > len(in) {
+			t.Fatalf("%d bytes out of %d", len(got), len(in))
+		}
+	})
+}
+
+func TestRegistryAuth(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := `{"auths":{"registry.example.com:5000":{"auth":"` + base64.StdEncoding.EncodeToString([]byte("joe:s3cret")) + `"},
+		"https://index.docker.io/v1/":{"auth":"` + base64.StdEncoding.EncodeToString([]byte("hub:pw")) + `"}},
+		"credHelpers":{"helped.example.com":"workcelltest"}}`
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(cfg), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for ref, want := range map[string]string{
+		"registry.example.com:5000/a/b:1": "joe", "docker.io/library/python:latest": "hub", "ghcr.io/a/b:1": "",
+	} {
+		enc, err := docker.RegistryAuth(t.Context(), dir, ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct{ Username, Password string }
+		if enc != "" {
+			js, err := base64.URLEncoding.DecodeString(enc)
+			if err == nil {
+				err = json.Unmarshal(js, &got)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got.Username != want {
+			t.Errorf("%s: user %q, want %q", ref, got.Username, want)
+		}
+	}
+	if enc, err := docker.RegistryAuth(t.Context(), "", "ghcr.io/a/b:1"); enc != "" || err != nil {
+		t.Errorf("no directory: %q, %v", enc, err)
+	}
+	if _, err := docker.RegistryAuth(t.Context(), dir, "helped.example.com/a:1"); err == nil {
+		t.Error("a missing credential helper went unnoticed")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := docker.RegistryAuth(ctx, dir, "helped.example.com/a:1"); err == nil {
+		t.Error("a cancelled call went unnoticed")
+	}
+}

@@ -1,0 +1,128 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/mount"
+	"github.com/docker/docker/api/types/volume"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// makeWorkspace makes the workspace's volume, or takes over the one that an earlier sandbox of the same session left.
+// made says which, also beside an error.
+func (b *Backend) makeWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
+	opts := volume.CreateOptions{
+		Name: string(p.volume), Driver: "local", Labels: p.objectLabels(backend.RoleWorkspace), DriverOpts: workspaceOptions(p),
+	}
+	opts.Labels[labelNonce] = nonce
+	v, err := finish(ctx, b, "create workspace", func(ctx context.Context) (volume.Volume, error) {
+		return b.api.VolumeCreate(ctx, opts)
+	})
+	if v.Labels[labelNonce] == nonce {
+		return true, err
+	}
+	if err != nil {
+		return false, err
+	}
+	if !sameOwner(v.Labels, p.spec.Instance, p.spec.ID) || !maps.Equal(v.Options, opts.DriverOpts) {
+		return false, fmt.Errorf("docker: volume %s is there and not this session's: %w", p.volume, backend.ErrExists)
+	}
+	return false, nil
+}
+
+// workspaceOptions limit a workspace that has a limit, by the one means that every engine has: a tmpfs. Its pages count
+// against the memory limit, and it is empty again after Stop.
+func workspaceOptions(p *plan) map[string]string {
+	if p.spec.Limits.WorkspaceBytes == 0 {
+		return nil
+	}
+	size := p.spec.Limits.WorkspaceBytes
+	return map[string]string{
+		"type": "tmpfs", "device": "tmpfs",
+		"o": fmt.Sprintf("size=%d,nr_inodes=%d,uid=%d,gid=%d,mode=0755,nosuid,nodev", size, inodes(size), p.user.uid, p.user.gid),
+	}
+}
+
+func sameOwner(labels map[string]string, instance, id string) bool {
+	return labels[backend.LabelRole] == backend.RoleWorkspace &&
+		labels[backend.LabelInstance] == instance && labels[backend.LabelID] == id
+}
+
+// prepareWorkspace gives an empty workspace to the sandbox's user. The API cannot do that by itself, and its copying of
+// files takes a third of a container's start; but an engine that creates a container with an empty volume on it copies
+// the image's directory with its owner into the volume. So a container is created, from an image of ours with that
+// directory, and removed without being started. It gives what removes it.
+func (b *Backend) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
+	labels := p.objectLabels(backend.RoleInit)
+	id, err := b.createFromInit(ctx, p.name+"-init", p.user, labels, &container.HostConfig{
+		NetworkMode: "none",
+		LogConfig:   container.LogConfig{Type: "none"},
+		Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir}},
+	}, nil)
+	if id == "" {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return b.removeContainer(ctx, id) }, err
+}
+
+// removeWorkspace deletes a volume. One that is in use by a container that only prepared it is freed first.
+func (b *Backend) removeWorkspace(ctx context.Context, name volumeName) error {
+	return b.retry(ctx, func() (bool, error) {
+		err := b.do(ctx, "remove workspace", func(ctx context.Context) error {
+			return b.api.VolumeRemove(ctx, string(name), true)
+		})
+		switch {
+		case errors.Is(err, backend.ErrNotFound):
+			return true, nil
+		case errors.Is(err, backend.ErrExists): // in use
+			return false, errors.Join(err, b.removeInits(ctx, name))
+		}
+		return true, err
+	})
+}
+
+// removeInits removes the containers that prepared a volume.
+func (b *Backend) removeInits(ctx context.Context, name volumeName) error {
+	list, err := call(ctx, b, "list containers", func(ctx context.Context) ([]container.Summary, error) {
+		return b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(
+			filters.Arg("volume", string(name)), filters.Arg("label", backend.LabelRole+"="+backend.RoleInit))})
+	})
+	for _, c := range list {
+		if c.State != container.StateRunning {
+			err = errors.Join(err, b.removeContainer(ctx, c.ID))
+		}
+	}
+	return err
+}
+
+const (
+	retryFirst = 5 * time.Millisecond
+	retryMax   = 200 * time.Millisecond
+)
+
+// retry repeats f until it is done or ctx ends, and then gives the last error.
+func (b *Backend) retry(ctx context.Context, f func() (done bool, err error)) error {
+	wait := retryFirst
+	for {
+		done, err := f()
+		if done {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			if err == nil {
+				err = b.fail(ctx, "wait", ctx.Err())
+			}
+			return err
+		case <-time.After(wait):
+			wait = min(2*wait, retryMax)
+		}
+	}
+}
