@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/netguard"
 	"github.com/workcell-dev/workcell/internal/guest/server"
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +26,8 @@ func run(args []string) int {
 			return 0
 		case "connect":
 			return connect(args[1:])
+		case netguard.Command:
+			return netguard.Main(args[1:], os.Stdout)
 		}
 	}
 	return serve(args)
