@@ -103,8 +103,11 @@ func (b *binding) open(ctx context.Context, name string) (*session.Session, bool
 	req, wishes := b.request(ctx)
 	s, created, err := b.box.manager.Open(ctx, key, req)
 	var conflict *session.ConflictError
-	if errors.As(err, &conflict) && !slices.ContainsFunc(conflict.Fields, func(f string) bool { return slices.Contains(wishes, f) }) {
-		s, err = b.box.manager.Get(key)
+	if errors.As(err, &conflict) {
+		fields := slices.DeleteFunc(slices.Clone(conflict.Fields), func(f string) bool { return !slices.Contains(wishes, f) })
+		if err = (&session.ConflictError{Key: key, Fields: fields}); len(fields) == 0 {
+			s, err = b.box.manager.Get(key)
+		}
 	}
 	if err != nil {
 		return nil, false, err

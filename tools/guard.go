@@ -64,12 +64,14 @@ func (g guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelNe
 	if err != nil || resp == nil || resp.Message == nil {
 		return resp, err
 	}
-	if m := repaired(resp.Message, known); m != nil {
-		out := *resp
+	out := *resp
+	if m := repaired(out.Message, known); m != nil {
 		out.Message = m
-		return &out, nil
 	}
-	return resp, nil
+	if m := withoutNarration(&req, out.Message); m != nil {
+		out.Message = m
+	}
+	return &out, nil
 }
 
 // repaired gives the message with calls of unknown tools replaced; nil when there are none.

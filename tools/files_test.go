@@ -1,0 +1,221 @@
+package tools_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/workcell-dev/workcell/tools"
+)
+
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	set := newRig(t).tools(codeMode())
+	out := set.ok("sandbox_fs_write", obj{"path": "a/b/c.txt", "contents": "häl\nlo\n"})
+	if out["ok"] != true || out["size_bytes"] != 8.0 || !strings.HasSuffix(out["path"].(string), "/a/b/c.txt") || !strings.HasPrefix(out["path"].(string), "/") {
+		t.Errorf("write: %v", out)
+	}
+	out = set.fails(tools.CodeExists, "sandbox_fs_write", obj{"path": "a/b/c.txt", "contents": "x"})
+	if !strings.Contains(message(out), "overwrite: true") {
+		t.Errorf("existing file: %s", message(out))
+	}
+	set.ok("sandbox_fs_write", obj{"path": "a/b/c.txt", "contents": "new", "overwrite": true, "mode": "0755"})
+	out = set.ok("sandbox_fs_read", obj{"path": "a/b/c.txt"})
+	if out["contents"] != "new" || out["truncated"] != false || out["size_bytes"] != 3.0 || keys(out) != "contents size_bytes truncated" {
+		t.Errorf("read: %v", out)
+	}
+	out = set.ok("sandbox_fs_list", obj{"recursive": true})
+	entries := out["entries"].([]any)
+	if len(entries) != 3 || out["total"] != 3.0 || out["truncated"] != false {
+		t.Fatalf("list: %v", out)
+	}
+	last := entries[2].(map[string]any)
+	if last["path"] != "a/b/c.txt" || last["type"] != "file" || last["size"] != 3.0 || last["mode"] != "0755" || last["mtime_unix"].(float64) < 1e9 {
+		t.Errorf("entry: %v", last)
+	}
+	if out := set.ok("sandbox_fs_list", obj{"path": "a", "limit": 1}); len(out["entries"].([]any)) != 1 {
+		t.Errorf("list of a: %v", out)
+	}
+	set.fails(tools.CodeInvalid, "sandbox_fs_delete", obj{"path": "a"})
+	if out := set.ok("sandbox_fs_delete", obj{"path": "a", "recursive": true}); out["ok"] != true || out["deleted"] != 3.0 {
+		t.Errorf("delete: %v", out)
+	}
+	set.fails(tools.CodeNotFound, "sandbox_fs_read", obj{"path": "a/b/c.txt"})
+	set.fails(tools.CodeNotFound, "sandbox_fs_delete", obj{"path": "a"})
+}
+
+func TestFileArguments(t *testing.T) {
+	t.Parallel()
+	set := newRig(t).tools(codeMode())
+	for name, tt := range map[string]struct {
+		tool  string
+		input obj
+		code  tools.Code
+		want  string
+	}{
+		"no contents":         {"sandbox_fs_write", obj{"path": "a"}, tools.CodeInvalid, "neither contents nor contents_b64"},
+		"both contents":       {"sandbox_fs_write", obj{"path": "a", "contents": "", "contents_b64": ""}, tools.CodeInvalid, "both contents and contents_b64"},
+		"bad base64":          {"sandbox_fs_write", obj{"path": "a", "contents_b64": "%"}, tools.CodeInvalid, "contents_b64 is not base64"},
+		"bad mode":            {"sandbox_fs_write", obj{"path": "a", "contents": "", "mode": "rw"}, tools.CodeInvalid, "mode \"rw\" must be permissions in octal"},
+		"mode too large":      {"sandbox_fs_write", obj{"path": "a", "contents": "", "mode": "4755"}, tools.CodeInvalid, "must be permissions in octal"},
+		"no path":             {"sandbox_fs_write", obj{"contents": ""}, tools.CodeInvalid, "path is required"},
+		"empty path":          {"sandbox_fs_write", obj{"path": "", "contents": ""}, tools.CodeInvalid, "path is empty"},
+		"nul":                 {"sandbox_fs_read", obj{"path": "a\x00b"}, tools.CodeInvalid, "NUL"},
+		"max_bytes":           {"sandbox_fs_read", obj{"path": "a", "max_bytes": 1 << 27}, tools.CodeInvalid, "max_bytes is 134217728, it must be between 1 and 67108864"},
+		"offset":              {"sandbox_fs_read", obj{"path": "a", "offset": -1}, tools.CodeInvalid, "offset is -1"},
+		"line_offset":         {"sandbox_fs_read", obj{"path": "a", "line_offset": -1}, tools.CodeInvalid, "line_offset is -1"},
+		"bytes and lines":     {"sandbox_fs_read", obj{"path": "a", "offset": 1, "line_limit": 1}, tools.CodeInvalid, "offset counts bytes"},
+		"limit":               {"sandbox_fs_list", obj{"limit": 10001}, tools.CodeInvalid, "limit is 10001, it must be between 1 and 10000"},
+		"root":                {"sandbox_fs_delete", obj{"path": ".", "recursive": true}, tools.CodeInvalid, ""},
+		"directory as a file": {"sandbox_fs_read", obj{"path": "."}, tools.CodeInvalid, ""},
+	} {
+		if out := set.fails(tt.code, tt.tool, tt.input); !strings.Contains(message(out), tt.want) {
+			t.Errorf("%s: %s, want %q", name, message(out), tt.want)
+		}
+	}
+	for _, p := range []string{"../x", "a/../../x", "/etc/passwd", "/proc/self/root/etc/passwd"} {
+		for tool, input := range map[string]obj{
+			"sandbox_fs_read": {"path": p}, "sandbox_fs_write": {"path": p, "contents": "x"}, "sandbox_fs_list": {"path": p}, "sandbox_fs_delete": {"path": p},
+		} {
+			out := set.call(t.Context(), tool, input)
+			if c := code(out); c != "permission_denied" && c != "invalid_argument" {
+				t.Errorf("%s of %s: %v", tool, p, out)
+			}
+		}
+	}
+}
+
+func TestReadBytes(t *testing.T) {
+	t.Parallel()
+	set := newRig(t).tools(codeMode())
+	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "ab€cd"}) // € is 3 bytes
+	for _, tt := range []struct {
+		offset, max int
+		want        string
+		next        any
+	}{
+		{0, 7, "ab€cd", nil}, {0, 6, "ab€c", 6.0}, {0, 5, "ab€", 5.0}, {0, 4, "ab", 2.0}, {0, 3, "ab", 2.0}, {0, 1, "a", 1.0},
+		{2, 3, "€", 5.0}, {5, 100, "cd", nil}, {7, 5, "", nil}, {100, 5, "", nil},
+	} {
+		out := set.ok("sandbox_fs_read", obj{"path": "f", "offset": tt.offset, "max_bytes": tt.max})
+		if out["contents"] != tt.want || out["next_offset"] != tt.next || out["truncated"] != (tt.next != nil) || out["size_bytes"] != 7.0 {
+			t.Errorf("%d bytes from %d: %v", tt.max, tt.offset, out)
+		}
+		if tt.next != nil && !strings.Contains(out["note"].(string), fmt.Sprintf("call again with offset %v to read on", tt.next)) {
+			t.Errorf("note %v", out["note"])
+		}
+	}
+	if out := set.ok("sandbox_fs_read", obj{"path": "f", "offset": 3, "max_bytes": 2}); out["contents_b64"] != "gqw=" {
+		t.Errorf("the middle of a character: %v", out)
+	}
+}
+
+func TestReadLines(t *testing.T) {
+	t.Parallel()
+	set := newRig(t).tools(codeMode())
+	var b strings.Builder
+	for i := 1; i <= 1000; i++ {
+		fmt.Fprintf(&b, "line %d\n", i)
+	}
+	set.ok("sandbox_fs_write", obj{"path": "f", "contents": b.String() + "end"})
+	set.ok("sandbox_fs_write", obj{"path": "long", "contents": "1\n" + strings.Repeat("x", 100) + "\n3\n"})
+	for _, tt := range []struct {
+		input     obj
+		want      string
+		next      any
+		truncated bool
+		note      string
+	}{
+		{obj{"path": "f", "line_limit": 2}, "line 1\nline 2\n", 3.0, true, "call again with line_offset 3"},
+		{obj{"path": "f", "line_offset": 999, "line_limit": 2}, "line 999\nline 1000\n", 1001.0, true, ""},
+		{obj{"path": "f", "line_offset": 999, "line_limit": 3}, "line 999\nline 1000\nend", nil, false, ""},
+		{obj{"path": "f", "line_offset": 1001}, "end", nil, false, ""},
+		{obj{"path": "f", "line_offset": 1002}, "", nil, false, "the file has no line 1002"},
+		{obj{"path": "f", "line_offset": 1, "max_bytes": 20}, "line 1\nline 2\n", 3.0, true, ""},
+		{obj{"path": "long", "line_offset": 1, "max_bytes": 10}, "1\n", 2.0, true, ""},
+		{obj{"path": "long", "line_offset": 3}, "3\n", nil, false, ""},
+	} {
+		out := set.ok("sandbox_fs_read", tt.input)
+		if out["contents"] != tt.want || out["next_line_offset"] != tt.next || out["truncated"] != tt.truncated || !strings.Contains(fmt.Sprint(out["note"]), tt.note) {
+			t.Errorf("%v: %v", tt.input, out)
+		}
+	}
+	out := set.ok("sandbox_fs_read", obj{"path": "long", "line_offset": 2, "max_bytes": 10})
+	if out["contents"] != "xxxxxxxxxx" || out["next_offset"] != 12.0 || out["truncated"] != true || out["size_bytes"] != 105.0 {
+		t.Errorf("a long line: %v", out)
+	}
+}
+
+// TestFileRoundTrip writes and reads random bytes, of sizes around the limits too.
+func TestFileRoundTrip(t *testing.T) {
+	t.Parallel()
+	set := newRig(t).tools(codeMode())
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for i, size := range []int{0, 1, 100, 256 << 10, 256<<10 + 1, 3 << 20} {
+		data := make([]byte, size)
+		for j := range data {
+			data[j] = byte(rnd.UintN(256))
+		}
+		path := fmt.Sprintf("f%d", i)
+		set.ok("sandbox_fs_write", obj{"path": path, "contents_b64": base64.StdEncoding.EncodeToString(data)})
+		out := set.ok("sandbox_fs_read", obj{"path": path, "max_bytes": 8 << 20})
+		text, ok := out["contents"].(string)
+		got, err := []byte(text), error(nil)
+		if !ok {
+			got, err = base64.StdEncoding.DecodeString(out["contents_b64"].(string))
+		}
+		if err != nil || !bytes.Equal(got, data) {
+			t.Errorf("%d bytes came back as %d (%v)", size, len(got), err)
+		}
+		if out := set.ok("sandbox_fs_read", obj{"path": path}); out["truncated"] != (size > 256<<10) {
+			t.Errorf("%d bytes by default: truncated %v", size, out["truncated"])
+		}
+	}
+}
+
+func TestOddNames(t *testing.T) {
+	t.Parallel()
+	set := newRig(t).tools(codeMode())
+	for _, name := range []string{"a\nb", "tab\t", "-rf", "*", `q"'$(x)`, "\x1b[31m", "ünï"} {
+		set.ok("sandbox_fs_write", obj{"path": name, "contents": name})
+		if out := set.ok("sandbox_fs_read", obj{"path": name}); out["contents"] != name {
+			t.Errorf("%q: %v", name, out)
+		}
+	}
+	set.ok("sandbox_exec", obj{"command": `: > "$(printf 'x\377')"; mkfifo fifo`})
+	found := map[string]map[string]any{}
+	for _, e := range set.ok("sandbox_fs_list", obj{})["entries"].([]any) {
+		entry := e.(map[string]any)
+		found[entry["path"].(string)+fmt.Sprint(entry["path_b64"])] = entry
+	}
+	raw := base64.StdEncoding.EncodeToString([]byte("x\xff"))
+	ok := false
+	for _, e := range found {
+		ok = ok || e["path_b64"] == raw
+	}
+	if len(found) != 9 || !ok || found["fifo<nil>"]["type"] != "other" {
+		t.Errorf("%d entries: %v", len(found), found)
+	}
+	set.fails(tools.CodeInvalid, "sandbox_fs_read", obj{"path": "fifo"})
+}
+
+// TestParallelWrites writes one path from many calls: each is whole, and one of them is what stays.
+func TestParallelWrites(t *testing.T) {
+	t.Parallel()
+	set := newRig(t).tools(codeMode())
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			set.ok("sandbox_fs_write", obj{"path": "f", "contents": strings.Repeat(fmt.Sprintf("%02d", i), 50_000), "overwrite": true})
+		})
+	}
+	wg.Wait()
+	text := set.ok("sandbox_fs_read", obj{"path": "f"})["contents"].(string)
+	if len(text) != 100_000 || text != strings.Repeat(text[:2], 50_000) {
+		t.Errorf("%d bytes that begin with %s", len(text), text[:2])
+	}
+}

@@ -1,0 +1,51 @@
+package tools_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+// guestEnv names the file that holds the guest for all tests of this process.
+const guestEnv = "WORKCELL_TEST_GUEST_BINARY"
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "workcell-tools-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir) // nothing that matters is left when it fails
+	guest, err := embed.Binary(runtime.GOARCH)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "guest"), guest, 0o755)
+	}
+	if err == nil {
+		err = os.Setenv(guestEnv, filepath.Join(dir, "guest"))
+		if v := os.Getenv("TMPGUEST"); v != "" {
+			os.Setenv(guestEnv, v)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := m.Run()
+	if code == 0 {
+		// Genkit asks for signals and never stops asking.
+		err := goleak.Find(goleak.IgnoreTopFunction("os/signal.signal_recv"), goleak.IgnoreTopFunction("os/signal.loop"))
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return code
+}

@@ -1,0 +1,373 @@
+package tools_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/guesttest"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// processes is a backend whose sandboxes are processes of the real guest on this machine. It walls nothing off.
+type processes struct {
+	t testing.TB
+
+	mu     sync.Mutex // guards the fields below
+	boxes  map[string]*processBox
+	made   int
+	create func(context.Context, backend.Spec) error // called by Create; may be nil
+}
+
+type processBox struct {
+	info  backend.Info
+	guest *guesttest.Guest
+}
+
+func newProcesses(t testing.TB) *processes {
+	return &processes{t: t, boxes: map[string]*processBox{}}
+}
+
+func (p *processes) Name() string { return "processes" }
+
+func (p *processes) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
+	p.mu.Lock()
+	p.made++
+	hook := p.create
+	p.mu.Unlock()
+	if hook != nil {
+		if err := hook(ctx, spec); err != nil {
+			return backend.Info{}, err
+		}
+	}
+	box := &processBox{
+		guest: guesttest.Start(p.t, &guesttest.Options{Binary: os.Getenv(guestEnv)}),
+		info: backend.Info{
+			ID: "engine-" + session.NewID(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run,
+			Hash: spec.Hash, Image: spec.Image, ImageEnv: []string{"PATH=" + os.Getenv("PATH")}, User: spec.User,
+			Network: spec.Network, Root: spec.Root, Limits: spec.Limits, State: backend.StateRunning, Created: spec.Created,
+		},
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.boxes[box.info.ID] = box
+	return box.info, nil
+}
+
+func (p *processes) box(id string) (*processBox, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b := p.boxes[id]; b != nil {
+		return b, nil
+	}
+	return nil, backend.ErrNotFound
+}
+
+func (p *processes) Get(_ context.Context, id string) (backend.Info, error) {
+	b, err := p.box(id)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	return b.info, nil
+}
+
+func (p *processes) List(_ context.Context, f backend.Filter) ([]backend.Info, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list []backend.Info
+	for _, b := range p.boxes {
+		if f.Instance == "" || f.Instance == b.info.Instance {
+			list = append(list, b.info)
+		}
+	}
+	return list, nil
+}
+
+func (p *processes) Start(context.Context, string) error { return nil }
+func (p *processes) Stop(context.Context, string) error  { return nil }
+
+func (p *processes) Remove(_ context.Context, id string, _ backend.RemoveOptions) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.boxes, id)
+	return nil
+}
+
+func (p *processes) Dial(_ context.Context, id string) (io.ReadWriteCloser, error) {
+	b, err := p.box(id)
+	if err != nil {
+		return nil, err
+	}
+	return b.guest.Dial(), nil
+}
+
+func (p *processes) Capabilities() backend.Capabilities { return backend.Capabilities{} }
+func (p *processes) Close() error                       { return nil }
+
+// open counts the sandboxes there are, created those there ever were.
+func (p *processes) open() int    { p.mu.Lock(); defer p.mu.Unlock(); return len(p.boxes) }
+func (p *processes) created() int { p.mu.Lock(); defer p.mu.Unlock(); return p.made }
+
+func (p *processes) onCreate(hook func(context.Context, backend.Spec) error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.create = hook
+}
+
+// rig is a Genkit with the plugin on a manager.
+type rig struct {
+	t       *testing.T
+	engine  *processes
+	manager *session.Manager
+	plugin  *tools.Plugin
+	g       *genkit.Genkit
+	log     *lockedBuffer
+	models  atomic.Int64
+}
+
+func newRig(t *testing.T, opts ...genkit.GenkitOption) *rig {
+	t.Helper()
+	engine := newProcesses(t)
+	return rigOn(t, engine, engine, opts...)
+}
+
+func rigOn(t *testing.T, b backend.SandboxBackend, engine *processes, opts ...genkit.GenkitOption) *rig {
+	t.Helper()
+	r := &rig{t: t, engine: engine, log: &lockedBuffer{}}
+	logger := slog.New(slog.NewTextHandler(r.log, nil))
+	m, err := session.NewManager(b, &session.Options{Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(context.Background()); err != nil {
+			t.Errorf("closing the manager: %v", err)
+		}
+	})
+	r.manager = m
+	r.plugin = &tools.Plugin{Manager: m, Logger: logger}
+	r.g = initGenkit(t, append(opts, genkit.WithPlugins(r.plugin))...)
+	return r
+}
+
+// initGenkit starts a Genkit that loads no prompts by itself.
+func initGenkit(t *testing.T, opts ...genkit.GenkitOption) *genkit.Genkit {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	base := []genkit.GenkitOption{genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir(".")}
+	return genkit.Init(ctx, append(base, opts...)...)
+}
+
+// turn is one answer of a scripted model.
+type turn func(*ai.ModelRequest) ([]*ai.Part, error)
+
+// say ends a conversation.
+func say(text string) turn {
+	return func(*ai.ModelRequest) ([]*ai.Part, error) { return []*ai.Part{ai.NewTextPart(text)}, nil }
+}
+
+// call calls tools: name, input, name, input, …
+func call(pairs ...any) turn {
+	return func(*ai.ModelRequest) ([]*ai.Part, error) {
+		var parts []*ai.Part
+		for i := 0; i+1 < len(pairs); i += 2 {
+			parts = append(parts, ai.NewToolRequestPart(&ai.ToolRequest{Name: pairs[i].(string), Input: pairs[i+1]}))
+		}
+		return parts, nil
+	}
+}
+
+// model registers a model that plays turns, and gives its name and the requests that it got.
+func (r *rig) model(turns ...turn) (string, *requests) {
+	r.t.Helper()
+	name := fmt.Sprintf("test/script-%d", r.models.Add(1))
+	seen := &requests{}
+	genkit.DefineModel(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true}},
+		func(_ context.Context, req *ai.ModelRequest, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+			n := seen.add(req)
+			if n > len(turns) {
+				return nil, fmt.Errorf("turn %d was not expected", n)
+			}
+			parts, err := turns[n-1](req)
+			if err != nil {
+				return nil, err
+			}
+			return &ai.ModelResponse{
+				Request: req, Message: &ai.Message{Role: ai.RoleModel, Content: parts}, FinishReason: ai.FinishReasonStop,
+				Usage: &ai.GenerationUsage{InputTokens: 10, OutputTokens: 3},
+			}, nil
+		})
+	return name, seen
+}
+
+// generate plays turns with the sandbox middleware.
+func (r *rig) generate(ctx context.Context, s tools.Sandbox, turns ...turn) (*ai.ModelResponse, *requests, error) {
+	r.t.Helper()
+	name, seen := r.model(turns...)
+	resp, err := genkit.Generate(ctx, r.g, ai.WithModelName(name), ai.WithPrompt("go"), ai.WithMaxTurns(50), ai.WithUse(r.plugin.Use(s)))
+	return resp, seen, err
+}
+
+// requests are what a scripted model was asked.
+type requests struct {
+	mu   sync.Mutex
+	list []*ai.ModelRequest
+}
+
+func (r *requests) add(req *ai.ModelRequest) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	copied := *req
+	copied.Messages = slices.Clone(req.Messages)
+	r.list = append(r.list, &copied)
+	return len(r.list)
+}
+
+// outputs gives the outputs of the tool calls, in order, that the last request holds.
+func (r *requests) outputs() []map[string]any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.list) == 0 {
+		return nil
+	}
+	return outputsOf(r.list[len(r.list)-1])
+}
+
+func outputsOf(req *ai.ModelRequest) []map[string]any {
+	var out []map[string]any
+	for _, m := range req.Messages {
+		for _, p := range m.Content {
+			if p.IsToolResponse() {
+				out = append(out, plain(p.ToolResponse.Output))
+			}
+		}
+	}
+	return out
+}
+
+// plain gives v as JSON would.
+func plain(v any) map[string]any {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		panic(fmt.Sprintf("%s: %v", b, err))
+	}
+	return m
+}
+
+// code gives the code of an output's error; empty when there is none.
+func code(out map[string]any) string {
+	e, _ := out["error"].(map[string]any)
+	c, _ := e["code"].(string)
+	return c
+}
+
+// message gives the message and remediation of an output's error.
+func message(out map[string]any) string {
+	e, _ := out["error"].(map[string]any)
+	return fmt.Sprint(e["message"], "; ", e["remediation"])
+}
+
+// toolset are tools of one binding that tests call by name.
+type toolset struct {
+	t     *testing.T
+	tools map[string]ai.Tool
+}
+
+// tools gives tools within a run of their own.
+func (r *rig) tools(s tools.Sandbox) *toolset {
+	r.t.Helper()
+	list, err := r.plugin.Tools(context.Background(), s)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	set := &toolset{t: r.t, tools: map[string]ai.Tool{}}
+	for _, tool := range list {
+		set.tools[tool.Name()] = tool
+	}
+	return set
+}
+
+// call calls a tool and gives its output; a Go error fails the test.
+func (s *toolset) call(ctx context.Context, name string, input any) map[string]any {
+	s.t.Helper()
+	out, err := s.tools[name].RunRaw(ctx, input)
+	if err != nil {
+		s.t.Fatalf("%s: %v", name, err)
+	}
+	return plain(out)
+}
+
+// ok is call for calls that must succeed.
+func (s *toolset) ok(name string, input any) map[string]any {
+	s.t.Helper()
+	out := s.call(context.Background(), name, input)
+	if code(out) != "" {
+		s.t.Fatalf("%s: %v", name, out["error"])
+	}
+	return out
+}
+
+// fails is call for calls that must fail with a code.
+func (s *toolset) fails(want tools.Code, name string, input any) map[string]any {
+	s.t.Helper()
+	out := s.call(context.Background(), name, input)
+	e, _ := out["error"].(map[string]any)
+	if code(out) != string(want) || e["message"] == "" || e["remediation"] == "" || e["retryable"] == nil {
+		s.t.Errorf("%s: %v, want an error with code %s", name, out, want)
+	}
+	return out
+}
+
+type obj = map[string]any
+
+// code mode on an image name that the process engine accepts.
+func codeMode() tools.Sandbox { return tools.Sandbox{Mode: "code", Runtime: "bash"} }
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+func (l *lockedBuffer) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.b.String() }
+
+// eventually waits for what another goroutine is about to do.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 500 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("never happened: %s", what)
+}
+
+// keys gives the keys of an output, sorted.
+func keys(m map[string]any) string { return strings.Join(slices.Sorted(maps.Keys(m)), " ") }

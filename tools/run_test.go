@@ -1,0 +1,148 @@
+package tools_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+func bash() tools.Sandbox { return tools.Sandbox{Runtime: "bash"} }
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(bash())
+	if len(set.tools) != 1 {
+		t.Fatalf("compute mode has %d tools", len(set.tools))
+	}
+	out := set.ok("sandbox_run", obj{
+		"code": "echo \"$1|$2|$A\"; cat d/in.txt; echo e >&2; exit 3", "args": []string{"a b", "$(id)"},
+		"env": obj{"A": "x y"}, "files": obj{"d/in.txt": "hi\n"},
+	})
+	if out["ok"] != false || out["exit_code"] != 3.0 || out["stdout"] != "a b|$(id)|x y\nhi\n" || out["stderr"] != "e\n" || out["runtime"] != "bash" || out["truncated"] != false {
+		t.Errorf("%v", out)
+	}
+	if keys(out) != "duration_ms exit_code ok runtime stderr stdout truncated" {
+		t.Errorf("fields: %s", keys(out))
+	}
+	if out := set.ok("sandbox_run", obj{"code": "ls; pwd >/dev/null"}); out["ok"] != true || out["stdout"] != "main.sh\n" {
+		t.Errorf("a second run is not fresh: %v", out)
+	}
+	if r.engine.created() != 2 || r.engine.open() != 0 {
+		t.Errorf("%d sandboxes were made, %d are left", r.engine.created(), r.engine.open())
+	}
+}
+
+func TestRunArguments(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(bash())
+	for name, tt := range map[string]struct {
+		input any
+		want  string
+	}{
+		"no code":    {obj{}, "code is required"},
+		"empty code": {obj{"code": ""}, "code is empty"},
+		"runtime":    {obj{"code": "x", "runtime": "ruby"}, `unknown runtime "ruby", it must be python, node or bash`},
+		"timeout":    {obj{"code": "x", "timeout_seconds": 4000}, "timeout_seconds is 4000, it must be between 1 and 3600"},
+		"main":       {obj{"code": "x", "files": obj{"./main.sh": ""}}, "files may not hold main.sh"},
+		"sandbox_id": {obj{"code": "x", "sandbox_id": "y"}, "unknown argument \"sandbox_id\""},
+	} {
+		if out := set.fails(tools.CodeInvalid, "sandbox_run", tt.input); !strings.Contains(message(out), tt.want) {
+			t.Errorf("%s: %s, want %q", name, message(out), tt.want)
+		}
+	}
+	if r.engine.created() != 0 {
+		t.Errorf("%d sandboxes for calls that could not succeed", r.engine.created())
+	}
+	for _, path := range []string{"../x", "/etc/x", "a/../../x"} {
+		out := set.call(context.Background(), "sandbox_run", obj{"code": "true", "files": obj{path: "x"}})
+		if c := code(out); (c != "permission_denied" && c != "invalid_argument") || !strings.Contains(message(out), "cannot write "+path) {
+			t.Errorf("%s: %v", path, out)
+		}
+	}
+	if r.engine.open() != 0 {
+		t.Error("a sandbox is left")
+	}
+	packages := bash()
+	packages.PipPackages = []string{"numpy"}
+	out := r.tools(packages).fails(tools.CodeUnsupported, "sandbox_run", obj{"code": "x"})
+	if !strings.Contains(message(out), "use an image that has the packages") {
+		t.Errorf("%s", message(out))
+	}
+}
+
+func TestRunLimits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := bash()
+	s.TimeoutSeconds = 1
+	s.MaxStdoutBytes = 2000
+	set := r.tools(s)
+	out := set.call(context.Background(), "sandbox_run", obj{"code": "echo partial; sleep 60"})
+	if code(out) != "timeout" || out["stdout"] != "partial\n" || out["ok"] != false || !strings.Contains(message(out), "ended after 1 seconds") {
+		t.Errorf("timeout: %v", out)
+	}
+	out = set.ok("sandbox_run", obj{"code": "i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done", "timeout_seconds": 30})
+	text := out["stdout"].(string)
+	if out["truncated"] != true || len(text) > 2000 || !strings.Contains(text, "left out here; print less") || strings.Contains(text, ".workcell") || !strings.HasSuffix(text, "line 999\n") {
+		t.Errorf("cut: %d bytes, %v", len(text), out)
+	}
+	if r.engine.open() != 0 {
+		t.Error("a sandbox is left")
+	}
+}
+
+// TestRunIsAlwaysDestroyed ends calls in every way there is.
+func TestRunIsAlwaysDestroyed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(bash())
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		eventually(t, "the sandbox opens", func() bool { return r.engine.open() > 0 })
+		cancel()
+	}()
+	if _, err := set.tools["sandbox_run"].RunRaw(ctx, obj{"code": "sleep 60"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	eventually(t, "the sandbox goes after a cancel", func() bool { return r.engine.open() == 0 })
+	r.engine.onCreate(func(ctx context.Context, _ backend.Spec) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := set.tools["sandbox_run"].RunRaw(ctx, obj{"code": "true"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("cancelled while it opens: %v", err)
+	}
+	if r.engine.open() != 0 {
+		t.Error("a sandbox is left after a cancelled open")
+	}
+}
+
+func TestParallelRuns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(bash())
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			out := set.ok("sandbox_run", obj{"code": fmt.Sprintf("ls; echo %d > f; cat f", i)})
+			if out["stdout"] != fmt.Sprintf("main.sh\n%d\n", i) {
+				t.Errorf("%d: %v", i, out)
+			}
+		})
+	}
+	wg.Wait()
+	if r.engine.created() != 6 || r.engine.open() != 0 {
+		t.Errorf("%d made, %d left", r.engine.created(), r.engine.open())
+	}
+}

@@ -1,0 +1,260 @@
+package tools_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := codeMode()
+	s.Limits = frontmatter.Limits{MemoryMB: 512, PIDs: 64, CPUMillicores: 500, ExecTimeoutSeconds: 30, TimeoutSeconds: 600}
+	set := r.tools(s)
+	out := set.ok("sandbox_open", nil)
+	if keys(out) != "created image limits network note sandbox_id user workdir" {
+		t.Errorf("fields: %s", keys(out))
+	}
+	if out["created"] != true || out["image"] != "debian:bookworm-slim" || out["user"] != "1000:1000" || out["network"] != "none" {
+		t.Errorf("%v", out)
+	}
+	want := map[string]any{"memory_mb": 512.0, "pids": 64.0, "cpu_millicores": 500.0, "exec_timeout_seconds": 30.0, "timeout_seconds": 600.0}
+	if diff := cmp.Diff(want, out["limits"]); diff != "" {
+		t.Errorf("limits (-want +got):\n%s", diff)
+	}
+	for _, part := range []string{"no network", "pip, npm, apt", "Interpreters found: ", "sh", "512 MiB", "after 30 s", "at most 3600"} {
+		if !strings.Contains(out["note"].(string), part) {
+			t.Errorf("the note lacks %q: %s", part, out["note"])
+		}
+	}
+	again := set.ok("sandbox_open", obj{})
+	if again["created"] != false || again["sandbox_id"] != out["sandbox_id"] {
+		t.Errorf("opened again: %v", again)
+	}
+	if r.engine.created() != 1 {
+		t.Errorf("%d sandboxes", r.engine.created())
+	}
+}
+
+// TestForeignSandboxes holds that a run can name nothing but its own sandboxes, and learns nothing about others.
+func TestForeignSandboxes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	mine, other := r.tools(codeMode()), r.tools(codeMode())
+	mine.ok("sandbox_open", nil)
+	id := other.ok("sandbox_open", nil)["sandbox_id"].(string)
+	other.ok("sandbox_fs_write", obj{"path": "secret", "contents": "x"})
+	var engineID string
+	for k := range r.engine.boxes {
+		engineID = k
+	}
+	unknown := mine.fails(tools.CodeNotFound, "sandbox_exec", obj{"command": "x", "sandbox_id": "sbx_" + session.NewID()})
+	for name, foreign := range map[string]string{
+		"another run's": id, "its prefix": id[:12], "upper case": strings.ToUpper(id), "engine's id": engineID, "with a space": id + " ",
+		"the key": "agent:run_x:default", "path": "../" + id, "colon": "workflow:a:b", "control characters": "a\x00\x1b[31m\n", "long": strings.Repeat("a", 10_000),
+		"container name": "workcell-" + id,
+	} {
+		for tool, input := range map[string]obj{
+			"sandbox_exec": {"command": "true"}, "sandbox_fs_read": {"path": "secret"}, "sandbox_fs_write": {"path": "a", "contents": "b"},
+			"sandbox_fs_list": {}, "sandbox_fs_delete": {"path": "secret"}, "sandbox_close": {"delete_workspace": true}, "sandbox_exec_kill": {"exec_id": "exe_x"},
+		} {
+			input["sandbox_id"] = foreign
+			out := mine.call(context.Background(), tool, input)
+			if diff := cmp.Diff(unknown["error"], out["error"]); diff != "" {
+				t.Errorf("%s with %s (-unknown +got):\n%s", tool, name, diff)
+			}
+		}
+	}
+	if out := other.ok("sandbox_fs_read", obj{"path": "secret"}); out["contents"] != "x" {
+		t.Errorf("%v", out)
+	}
+	if !strings.Contains(r.log.String(), "refused the id of another scope's sandbox") {
+		t.Error("no audit line")
+	}
+}
+
+func TestSessionKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(codeMode())
+	first := set.ok("sandbox_open", nil)["sandbox_id"]
+	second := set.ok("sandbox_open", obj{"session_key": "second"})["sandbox_id"]
+	if first == second {
+		t.Fatal("one sandbox for two names")
+	}
+	out := set.fails(tools.CodeInvalid, "sandbox_exec", obj{"command": "true"})
+	for _, part := range []string{fmt.Sprintf("%v (default)", first), fmt.Sprintf("%v (second)", second)} {
+		if !strings.Contains(message(out), part) {
+			t.Errorf("%s lacks %s", message(out), part)
+		}
+	}
+	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "2", "sandbox_id": second})
+	set.fails(tools.CodeNotFound, "sandbox_fs_read", obj{"path": "f", "sandbox_id": first})
+	if out := set.ok("sandbox_open", obj{"session_key": "default"}); out["sandbox_id"] != first || out["created"] != false {
+		t.Errorf("default by name: %v", out)
+	}
+	for _, bad := range []string{"a:b", "../x", "..", ".hidden", "-x", "a/b", "a b", "a\x00b", "a\nb", "ü", strings.Repeat("a", 10_000)} {
+		out := set.fails(tools.CodeInvalid, "sandbox_open", obj{"session_key": bad})
+		if len(message(out)) > 500 || strings.ContainsAny(message(out), "\x00\n") {
+			t.Errorf("message %q", message(out))
+		}
+	}
+	if n := r.engine.created(); n != 2 {
+		t.Errorf("%d sandboxes", n)
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(codeMode())
+	if out := set.ok("sandbox_close", nil); out["ok"] != true || r.engine.created() != 0 {
+		t.Errorf("closing nothing: %v", out)
+	}
+	id := set.ok("sandbox_open", nil)["sandbox_id"]
+	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "kept"})
+	run := set.ok("sandbox_exec", obj{"command": "sleep 100; echo late > late", "stream": true})
+	set.ok("sandbox_close", obj{})
+	out := set.fails(tools.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
+	if !strings.Contains(message(out), "sandbox_open") {
+		t.Errorf("message %s", message(out))
+	}
+	again := set.ok("sandbox_open", nil)
+	if again["created"] != false || again["sandbox_id"] != id {
+		t.Errorf("opened again: %v", again)
+	}
+	if out := set.ok("sandbox_fs_read", obj{"path": "f"}); out["contents"] != "kept" {
+		t.Errorf("the file: %v", out)
+	}
+	if out := set.ok("sandbox_exec_wait", obj{"exec_id": run["exec_id"], "timeout_seconds": 10}); out["status"] != "killed" {
+		t.Errorf("a command that was left running: %v", out)
+	}
+	set.ok("sandbox_close", obj{"sandbox_id": id, "delete_workspace": true})
+	if r.engine.open() != 0 {
+		t.Error("the sandbox is still there")
+	}
+	set.fails(tools.CodeClosed, "sandbox_fs_read", obj{"path": "f", "sandbox_id": id})
+	fresh := set.ok("sandbox_open", nil)
+	if fresh["created"] != true || fresh["sandbox_id"] == id {
+		t.Errorf("a fresh one: %v", fresh)
+	}
+	set.fails(tools.CodeNotFound, "sandbox_fs_read", obj{"path": "f"})
+}
+
+// TestClosedBehindOurBack holds that a sandbox that went away is never replaced without a word.
+func TestClosedBehindOurBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := session.WithRun(context.Background(), session.Run{Namespace: "workflow", ID: "run_1"})
+	list, err := r.plugin.Tools(ctx, codeMode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := &toolset{t: t, tools: map[string]ai.Tool{}}
+	for _, tool := range list {
+		set.tools[tool.Name()] = tool
+	}
+	id := set.ok("sandbox_open", nil)["sandbox_id"]
+	if err := r.manager.CloseSession(ctx, session.WorkflowKey("run_1", "default"), session.CloseOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	set.fails(tools.CodeClosed, "sandbox_exec", obj{"command": "true"})
+	set.fails(tools.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
+	out := set.ok("sandbox_open", nil)
+	if out["created"] != true || !strings.Contains(out["note"].(string), "files from earlier calls are lost") {
+		t.Errorf("%v", out)
+	}
+	if err := r.manager.CloseScope(ctx, session.Scope{Namespace: "workflow", ID: "run_1"}); err != nil {
+		t.Fatal(err)
+	}
+	set.fails(tools.CodeClosed, "sandbox_open", nil)
+}
+
+func TestOpenFailures(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for name, tt := range map[string]struct {
+		err  error
+		code tools.Code
+		want string
+	}{
+		"image":       {fmt.Errorf("%w: no such image: x", backend.ErrImage), tools.CodeUnavailable, "Report that the image is missing"},
+		"unavailable": {fmt.Errorf("%w: engine at unix:///var/run/docker.sock", backend.ErrUnavailable), tools.CodeUnavailable, ""},
+		"capacity":    {backend.ErrCapacity, tools.CodeCapacity, ""},
+		"unsupported": {fmt.Errorf("%w: no disk quota", backend.ErrUnsupported), tools.CodeUnsupported, ""},
+		"internal":    {errors.New("mkdir /var/lib/docker/x: boom"), tools.CodeInternal, ""},
+	} {
+		r.engine.onCreate(func(context.Context, backend.Spec) error { return tt.err })
+		out := r.tools(codeMode()).fails(tt.code, "sandbox_exec", obj{"command": "true"})
+		if !strings.Contains(message(out), tt.want) || strings.Contains(message(out), "/var/") {
+			t.Errorf("%s: %s", name, message(out))
+		}
+	}
+	if r.engine.open() != 0 {
+		t.Error("sandboxes are left")
+	}
+}
+
+// TestSharing opens one sandbox from agents that ask for different things.
+func TestSharing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := session.WithRun(context.Background(), session.Run{Namespace: "workflow", ID: "run_1"})
+	defer func() {
+		if err := r.manager.CloseScope(ctx, session.Scope{Namespace: "workflow", ID: "run_1"}); err != nil {
+			t.Error(err)
+		}
+	}()
+	open := func(ctx context.Context, s tools.Sandbox) map[string]any {
+		list, err := r.plugin.Tools(ctx, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range list {
+			if tool.Name() == "sandbox_open" {
+				out, err := tool.RunRaw(ctx, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return plain(out)
+			}
+		}
+		return nil
+	}
+	special := codeMode()
+	special.Limits.MemoryMB = 512
+	special.Env = map[string]string{"A": "b"}
+	first := open(ctx, special)
+	if second := open(ctx, tools.Sandbox{Mode: "code"}); second["sandbox_id"] != first["sandbox_id"] || second["created"] != false {
+		t.Errorf("an agent without wishes: %v", second)
+	}
+	other := codeMode()
+	other.Limits.MemoryMB = 256
+	if out := open(ctx, other); code(out) != "exists" || !strings.Contains(message(out), `the sandbox "default" of this run is open with another limits`) {
+		t.Errorf("an agent with another wish: %v", out)
+	}
+	other.Session = "own"
+	if out := open(ctx, other); code(out) != "" || out["sandbox_id"] == first["sandbox_id"] {
+		t.Errorf("another session: %v", out)
+	}
+	// A step of a workflow can put another sandbox in the place of the default one.
+	if out := open(session.WithSessionName(ctx, "step"), codeMode()); code(out) != "" || out["sandbox_id"] == first["sandbox_id"] {
+		t.Errorf("the step's sandbox: %v", out)
+	}
+	// What the run wants of its sandboxes fills in what the agent leaves open.
+	base := session.WithBase(session.WithSessionName(ctx, "base"), session.Request{Image: "custom:1", Env: map[string]string{"X": "y"}})
+	if out := open(base, codeMode()); out["image"] != "custom:1" {
+		t.Errorf("with a base: %v", out)
+	}
+}
