@@ -1,0 +1,500 @@
+//go:build linux
+
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// mustRun runs a request that must reach an end.
+func mustRun(t testing.TB, c *client.Conn, req wire.RunRequest) wire.RunResult {
+	t.Helper()
+	res, err := c.Run(testContext(t), req)
+	if err != nil {
+		t.Fatalf("Run %q: %v", req.Argv, err)
+	}
+	return res
+}
+
+func TestRunResult(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	for _, tc := range []struct {
+		script, stdout, stderr string
+		code                   int
+		signal                 string
+	}{
+		{"echo out; echo err >&2; exit 3", "out\n", "err\n", 3, ""},
+		{"true", "", "", 0, ""},
+		{"exit 255", "", "", 255, ""},
+		{"printf 'no newline'", "no newline", "", 0, ""},
+		{"echo only >&2", "", "only\n", 0, ""},
+		{"kill -KILL $$", "", "", 0, "SIGKILL"},
+		{"kill -SEGV $$", "", "", 0, "SIGSEGV"},
+		{"kill -TERM $$", "", "", 0, "SIGTERM"},
+		{"exit 137", "", "", 137, ""},
+		{`printf '\377\376\000x'`, "\xff\xfe\x00x", "", 0, ""},
+	} {
+		res := mustRun(t, c, sh(tc.script))
+		if res.State != wire.ExecCompleted || string(res.Stdout.Head) != tc.stdout || string(res.Stderr.Head) != tc.stderr ||
+			res.Signal != tc.signal || tc.signal == "" && res.ExitCode != tc.code {
+			t.Errorf("%s: got %+v", tc.script, res)
+		}
+		if res.PID <= 0 || res.DurationMicros <= 0 || res.StdoutBytes != int64(len(tc.stdout)) || res.Leaked {
+			t.Errorf("%s: got %+v", tc.script, res.ExecStatus)
+		}
+	}
+}
+
+func TestArgumentsAreVerbatim(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	args := []string{"a;b", "$(id)", "`id`", "line\nbreak", "*", "-n", `"quoted'`, "", " ", "~", "\xff\xfe", "ünï", "%s\\n", "--", "<&>"}
+	req := sh("")
+	req.Argv = append([]string{"/bin/sh", "-c", `for a; do printf '%s|' "$a"; done`, "sh"}, args...)
+	want := strings.Join(args, "|") + "|"
+	if got := string(mustRun(t, c, req).Stdout.Head); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestEnvironmentIsExact(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := sh("")
+	req.Argv = []string{"/usr/bin/env", "-0"}
+	req.Env = []string{"A=1", "B=x=y", "C=two\nlines", "D='\"", "E=", "F=\xff", "LD_PRELOAD=", "WORKCELL_EXEC=forged"}
+	got := strings.Split(strings.TrimSuffix(string(mustRun(t, c, req).Stdout.Head), "\x00"), "\x00")
+	want := append(slices.Clone(req.Env[:7]), "WORKCELL_EXEC="+req.ExecID)
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	for name, change := range map[string]func(*wire.RunRequest){
+		"empty argv":           func(r *wire.RunRequest) { r.Argv = nil },
+		"empty command":        func(r *wire.RunRequest) { r.Argv = []string{""} },
+		"NUL in argument":      func(r *wire.RunRequest) { r.Argv = []string{"/bin/echo", "a\x00b"} },
+		"NUL in program":       func(r *wire.RunRequest) { r.Argv = []string{"/bin/true\x00x"} },
+		"NUL in environment":   func(r *wire.RunRequest) { r.Env = []string{"A=\x00"} },
+		"NUL in directory":     func(r *wire.RunRequest) { r.Dir = "/tmp\x00" },
+		"no name":              func(r *wire.RunRequest) { r.Env = []string{"=x"} },
+		"no value":             func(r *wire.RunRequest) { r.Env = []string{"A"} },
+		"bad id":               func(r *wire.RunRequest) { r.ExecID = "../x" },
+		"empty id":             func(r *wire.RunRequest) { r.ExecID = "" },
+		"long id":              func(r *wire.RunRequest) { r.ExecID = strings.Repeat("x", 65) },
+		"negative time limit":  func(r *wire.RunRequest) { r.TimeoutMillis = -1 },
+		"negative open files":  func(r *wire.RunRequest) { r.OpenFiles = -1 },
+		"negative drain":       func(r *wire.RunRequest) { r.DrainMillis = -5 },
+		"negative file bytes":  func(r *wire.RunRequest) { r.FileBytes = -1 },
+		"negative grace":       func(r *wire.RunRequest) { r.GraceMillis = -1 },
+		"NUL in variable name": func(r *wire.RunRequest) { r.Env = []string{"A\x00B=1"} },
+	} {
+		req := sh("true")
+		change(&req)
+		_, err := c.Run(testContext(t), req)
+		if code := codeOf(err); code != wire.CodeInvalid {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	req := sh("true")
+	mustRun(t, c, req)
+	if _, err := c.Run(testContext(t), req); codeOf(err) != wire.CodeExists {
+		t.Errorf("an id used twice: %v", err)
+	}
+}
+
+func codeOf(err error) wire.Code {
+	var e *wire.Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+func launchOf(err error) string {
+	var e *wire.Error
+	if errors.As(err, &e) && e.Code == wire.CodeLaunch {
+		return e.Launch
+	}
+	return fmt.Sprintf("no launch failure: %v", err)
+}
+
+func TestLaunchFailures(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	put := func(name, content string, mode os.FileMode) string {
+		p := filepath.Join(g.Workdir, name)
+		if err := os.WriteFile(p, []byte(content), mode); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	plain := put("plain", "x", 0o644)
+	script := put("script", "#!/no/such/interpreter\n", 0o755)
+	foreign := put("foreign", "\x7fELF\x02\x01\x01garbage", 0o755)
+	noMagic := put("nomagic", "echo hi\n", 0o755)
+	for _, tc := range []struct {
+		want string
+		argv []string
+	}{
+		{"not_found", []string{"/no/such/program"}},
+		{"not_found", []string{"no-such-program-anywhere"}},
+		{"not_found", []string{"./nothing"}},
+		{"not_found", []string{script}},
+		{"not_found", []string{plain + "/below"}},
+		{"not_executable", []string{plain}},
+		{"not_executable", []string{g.Workdir}},
+		{"not_executable", []string{foreign}},
+		{"not_executable", []string{noMagic}},
+		{"too_long", []string{"/bin/true", strings.Repeat("x", 128<<10)}},
+		{"too_long", append([]string{"/bin/true"}, slices.Repeat([]string{strings.Repeat("x", 100<<10)}, 25)...)},
+		{"too_long", append([]string{"/bin/true"}, slices.Repeat([]string{strings.Repeat("x", 100<<10)}, 50)...)},
+	} {
+		req := sh("")
+		req.Argv = tc.argv
+		_, err := c.Run(testContext(t), req)
+		if tc.want == "too_long" && codeOf(err) == wire.CodeTooLarge {
+			continue // too large for the protocol already
+		}
+		if got := launchOf(err); got != tc.want {
+			t.Errorf("%.60q: got %s, want %s", tc.argv, got, tc.want)
+		}
+	}
+	req := sh("")
+	req.Argv = append([]string{"/bin/sh", "-c", "echo ${#1}", "sh"}, slices.Repeat([]string{strings.Repeat("x", 100<<10)}, 10)...)
+	if res := mustRun(t, c, req); string(res.Stdout.Head) != "102400\n" {
+		t.Errorf("1 MiB of arguments: %+v", res)
+	}
+}
+
+func TestPathOfTheRequest(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	dir := filepath.Join(g.Workdir, "my bin")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "hello"), []byte("#!/bin/sh\necho found\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for path, ok := range map[string]bool{"/bin:" + dir: true, "my bin": true, "/bin": false, "": false} {
+		req := sh("")
+		req.Argv, req.Env = []string{"hello"}, []string{"PATH=" + path}
+		res, err := c.Run(testContext(t), req)
+		if ok && (err != nil || string(res.Stdout.Head) != "found\n") || !ok && launchOf(err) != "not_found" {
+			t.Errorf("PATH=%s: %+v, %v", path, res, err)
+		}
+	}
+}
+
+func TestDirectory(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	for _, d := range []string{"sub", "closed"} {
+		if err := os.Mkdir(filepath.Join(g.Workdir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(g.Workdir, "file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{"link": "sub", "magic": "/proc/self/root", "fd": "/proc/self/fd"} {
+		if err := os.Symlink(to, filepath.Join(g.Workdir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for dir, want := range map[string]string{"": g.Workdir, g.Workdir + "/sub": g.Workdir + "/sub", g.Workdir + "/link": g.Workdir + "/sub", "/": "/"} {
+		req := sh("/bin/pwd -P")
+		req.Dir = dir
+		if got := string(mustRun(t, c, req).Stdout.Head); got != want+"\n" {
+			t.Errorf("in %q: got %q", dir, got)
+		}
+	}
+	for _, dir := range []string{"relative", "sub", "/no/such", g.Workdir + "/file", "/proc/self/root", "/proc/1/root",
+		"/proc/self/root/etc", "/proc/self/fd", "/proc/self/cwd", "/proc", "/dev/fd", g.Workdir + "/magic", g.Workdir + "/magic/tmp",
+		g.Workdir + "/fd", "/proc/self/fd/0", "/" + strings.Repeat("x/", 3000)} {
+		req := sh("pwd")
+		req.Dir = dir
+		_, err := c.Run(testContext(t), req)
+		if got := launchOf(err); got != "bad_dir" {
+			t.Errorf("in %.40q: %v", dir, err)
+		}
+	}
+}
+
+func TestOnlyStandardDescriptors(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	// The shell itself opens nothing, so what it finds open it was given.
+	res := mustRun(t, c, sh("for i in 0 1 2 3 4 5 6 7 8 9 10 11 12; do [ -e /proc/$$/fd/$i ] && echo $i; done; true"))
+	if got := string(res.Stdout.Head); got != "0\n1\n2\n" {
+		t.Errorf("open descriptors:\n%s", got)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := sh("sleep 0.05; ulimit -c; ulimit -n; ulimit -Hn; ulimit -f")
+	req.OpenFiles, req.FileBytes = 77, 512*1000
+	if got := string(mustRun(t, c, req).Stdout.Head); got != "0\n77\n77\n1000\n" {
+		t.Errorf("got %q", got)
+	}
+	req = sh("sleep 0.05; head -c 100000 /dev/zero > big; ls -l big | wc -l")
+	req.FileBytes = 4096
+	res := mustRun(t, c, req)
+	if info, err := c.Stat(testContext(t), wire.PathRequest{Path: "big"}); err != nil || info.Size != 4096 {
+		t.Errorf("file of %+v, %v; %+v", info, err, res)
+	}
+}
+
+func TestHeadAndTail(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := sh("seq 1 100000; seq 1 10 >&2")
+	req.HeadBytes, req.TailBytes = 10, 20
+	res := mustRun(t, c, req)
+	want := wire.Output{Head: []byte("1\n2\n3\n4\n5\n"), Tail: []byte("98\n99999\n100000\n"), Total: 588895}
+	want.Tail = []byte("7\n99998\n99999\n100000\n")[1:]
+	want.Omitted = want.Total - int64(len(want.Head)+len(want.Tail))
+	if diff := cmp.Diff(want, res.Stdout); diff != "" {
+		t.Errorf("stdout (-want +got):\n%s", diff)
+	}
+	if got := string(res.Stderr.Head) + string(res.Stderr.Tail); got != "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n" || res.Stderr.Omitted != 0 {
+		t.Errorf("stderr: %+v", res.Stderr)
+	}
+}
+
+func TestBothStreamsFlooded(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := sh("head -c 20000000 /dev/zero & head -c 20000000 /dev/zero >&2 & wait")
+	res := mustRun(t, c, req)
+	if res.Stdout.Total != 20000000 || res.Stderr.Total != 20000000 {
+		t.Errorf("got %d and %d bytes", res.Stdout.Total, res.Stderr.Total)
+	}
+	var out, errs counter
+	ares, err := c.Attach(testContext(t), req0(req), nil, &out, &errs)
+	if err != nil || out != 20000000 || errs != 20000000 || ares.StdoutBytes != 20000000 {
+		t.Errorf("attached: %d and %d bytes, %+v, %v", out, errs, ares, err)
+	}
+}
+
+// req0 is the same request under another id.
+func req0(req wire.RunRequest) wire.RunRequest {
+	req.ExecID = newID()
+	return req
+}
+
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+func TestSpill(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	req := sh("seq 1 20000; echo small >&2")
+	req.Spill = true
+	req.HeadBytes, req.TailBytes = 100, 100
+	res := mustRun(t, c, req)
+	want := filepath.Join(g.Workdir, ".workcell/output", req.ExecID+".stdout")
+	if res.Stdout.Path != want || res.Stdout.PathCut || res.Stderr.Path != "" {
+		t.Fatalf("got %+v and %+v", res.Stdout, res.Stderr)
+	}
+	got, err := os.ReadFile(want)
+	if err != nil || int64(len(got)) != res.Stdout.Total || !bytes.HasPrefix(got, []byte("1\n2\n")) || !bytes.HasSuffix(got, []byte("\n19999\n20000\n")) {
+		t.Errorf("spill file of %d bytes, %v", len(got), err)
+	}
+	for i, n := 0, 1; n <= 20000; n++ {
+		line := fmt.Sprintf("%d\n", n)
+		if string(got[i:i+len(line)]) != line {
+			t.Fatalf("spill file differs at line %d", n)
+		}
+		i += len(line)
+	}
+}
+
+func TestSpillIsBounded(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := sh("head -c 80000000 /dev/zero")
+	req.Spill, req.TailBytes = true, 0
+	res := mustRun(t, c, req)
+	info, err := c.Stat(testContext(t), wire.PathRequest{Path: res.Stdout.Path})
+	if err != nil || info.Size != 64<<20 || !res.Stdout.PathCut {
+		t.Errorf("%+v, %v, %+v", info, err, res.Stdout)
+	}
+}
+
+// A command that knows where its output will go cannot have it written elsewhere.
+func TestSpillIntoTrap(t *testing.T) {
+	t.Parallel()
+	for name, trap := range map[string]string{
+		"directory is a link": "mkdir .workcell && ln -s $OUT .workcell/output",
+		"file is a link":      "mkdir -p .workcell/output && ln -s $OUT/canary .workcell/output/$WORKCELL_EXEC.stdout",
+		"file is there":       "mkdir -p .workcell/output && echo keep > .workcell/output/$WORKCELL_EXEC.stdout",
+		"file is a fifo":      "mkdir -p .workcell/output && mkfifo .workcell/output/$WORKCELL_EXEC.stdout",
+		"parent is a file":    "echo > .workcell",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, c := start(t)
+			outside := t.TempDir()
+			req := sh(trap + "; seq 1 20000")
+			req.Env = append(req.Env, "OUT="+outside)
+			req.Spill = true
+			res := mustRun(t, c, req)
+			left, err := os.ReadDir(outside)
+			if err != nil || len(left) != 0 {
+				t.Errorf("written outside: %v, %v", left, err)
+			}
+			if res.Stdout.Path != "" || res.Stdout.Total == 0 {
+				t.Errorf("got %+v", res.Stdout)
+			}
+		})
+	}
+}
+
+func TestYieldReadWait(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	ctx := testContext(t)
+	req := sh("echo one; echo two >&2; sleep 0.4; echo three; exit 5")
+	req.YieldMillis = 150
+	res, err := c.Run(ctx, req)
+	if err != nil || res.State != wire.ExecRunning || string(res.Stdout.Head) != "one\n" {
+		t.Fatalf("got %+v, %v", res, err)
+	}
+	var text strings.Builder
+	var since int64
+	for {
+		r, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID, SinceSeq: since, WaitMillis: 5000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ch := range r.Chunks {
+			fmt.Fprintf(&text, "%s:%s", ch.Stream, ch.Data)
+		}
+		since = r.NextSeq
+		if r.Done {
+			if r.Status.ExitCode != 5 || r.Status.State != wire.ExecCompleted {
+				t.Errorf("ended as %+v", r.Status)
+			}
+			break
+		}
+	}
+	if got := text.String(); !strings.Contains(got, "stdout:one\n") || !strings.Contains(got, "stderr:two\n") || !strings.HasSuffix(got, "stdout:three\n") {
+		t.Errorf("got %q", got)
+	}
+	again, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID, MaxChunks: 1})
+	if err != nil || len(again.Chunks) != 1 || again.Chunks[0].Seq != 1 || again.Done {
+		t.Errorf("read again: %+v, %v", again, err)
+	}
+	st, err := c.Wait(ctx, wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
+	if err != nil || st.ExitCode != 5 {
+		t.Errorf("Wait: %+v, %v", st, err)
+	}
+	if _, err := c.Read(ctx, wire.ReadRequest{ExecID: "unknown"}); codeOf(err) != wire.CodeNotFound {
+		t.Errorf("unknown exec: %v", err)
+	}
+	if _, err := c.Wait(ctx, wire.WaitRequest{ExecID: "unknown"}); codeOf(err) != wire.CodeNotFound {
+		t.Errorf("unknown exec: %v", err)
+	}
+}
+
+func TestRingDropsTheOldest(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	ctx := testContext(t)
+	req := sh("head -c 5000000 /dev/zero; echo; echo end")
+	mustRun(t, c, req)
+	var got, since, dropped int64
+	for {
+		r, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID, SinceSeq: since})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ch := range r.Chunks {
+			got += int64(len(ch.Data))
+		}
+		since, dropped = r.NextSeq, dropped+r.Dropped
+		if r.Done {
+			break
+		}
+	}
+	if got > 1<<20 || got < 256<<10 || dropped == 0 {
+		t.Errorf("%d bytes kept, %d chunks dropped", got, dropped)
+	}
+}
+
+func TestAttachIsLossless(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	var out, errs bytes.Buffer
+	stdin := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // 1 MiB
+	slow := writerFunc(func(p []byte) (int, error) {
+		time.Sleep(time.Millisecond)
+		return out.Write(p)
+	})
+	req := sh("tee /dev/stderr")
+	res, err := c.Attach(testContext(t), req, bytes.NewReader(stdin), slow, &errs)
+	if err != nil || res.State != wire.ExecCompleted {
+		t.Fatalf("got %+v, %v", res, err)
+	}
+	if !bytes.Equal(out.Bytes(), stdin) || !bytes.Equal(errs.Bytes(), stdin) {
+		t.Errorf("got %d and %d bytes back", out.Len(), errs.Len())
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+func TestWriterError(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	broken := errors.New("broken")
+	began := time.Now()
+	_, err := c.Attach(testContext(t), sh("yes"), nil, writerFunc(func([]byte) (int, error) { return 0, broken }), nil)
+	if !errors.Is(err, broken) || time.Since(began) > 5*time.Second {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestContextBeforeAndDuring(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := c.Run(ctx, sh("true")); !errors.Is(err, context.Canceled) {
+		t.Errorf("before: %v", err)
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := c.Run(ctx, sh("sleep 5")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("during: %v", err)
+	}
+	mustRun(t, c, sh("true"))
+}

@@ -1,0 +1,274 @@
+//go:build linux
+
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+func contextFor(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), d)
+}
+
+// sleepers counts the processes on this machine that sleep for exactly this many seconds, which names them.
+func sleepers(t testing.TB, name string) int {
+	t.Helper()
+	n := 0
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dirs {
+		b, err := os.ReadFile(d + "/cmdline")
+		if err == nil && bytes.Contains(b, []byte("sleep\x00"+name+"\x00")) {
+			n++
+		}
+	}
+	return n
+}
+
+// sleepName is a duration that no other test uses.
+func sleepName(t testing.TB) string {
+	n, err := strconv.ParseUint(newID()[:12], 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strconv.FormatUint(1000000+n%8999999, 10)
+}
+
+// trees are scripts that leave processes behind in every way we know. NAME stands for what they sleep.
+var trees = map[string]string{
+	"plain":             `sleep NAME`,
+	"background":        `sleep NAME & sleep NAME & wait`,
+	"grandchild":        `sh -c 'sh -c "sleep NAME; :"; :'; :`,
+	"setsid":            `setsid sleep NAME & sleep NAME`,
+	"double fork":       `(setsid sh -c 'sleep NAME & exit' &) ; sleep NAME`,
+	"nohup":             `nohup sleep NAME >/dev/null 2>&1 & sleep NAME`,
+	"no environment":    `env -i setsid sleep NAME & sleep NAME`,
+	"orphan without":    `(env -i setsid sh -c 'sleep NAME >/dev/null 2>&1 </dev/null & exit' &) ; sleep NAME`,
+	"ignores TERM":      `trap '' TERM INT HUP; sleep NAME & while :; do sleep NAME; done`,
+	"stopped":           `sh -c 'sleep NAME & kill -STOP $$; :' & sleep NAME`,
+	"spawns on TERM":    `trap 'setsid sleep NAME &' TERM; while :; do sleep NAME & wait; done`,
+	"closes its output": `exec >/dev/null 2>&1 </dev/null; sleep NAME`,
+}
+
+func TestTimeoutEndsTheTree(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	for name, script := range trees {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			id := sleepName(t)
+			req := sh("echo begun; " + strings.ReplaceAll(script, "NAME", id))
+			req.TimeoutMillis, req.GraceMillis = 500, 500
+			began := time.Now()
+			res := mustRun(t, c, req)
+			if res.State != wire.ExecTimedOut || !strings.HasPrefix(string(res.Stdout.Head), "begun\n") {
+				t.Errorf("got %+v", res)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("took %v", took)
+			}
+			if n := sleepers(t, id); n != 0 {
+				t.Errorf("%d processes are left", n)
+			}
+		})
+	}
+}
+
+func TestKillEndsTheTree(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	for name, script := range trees {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			id := sleepName(t)
+			req := sh(strings.ReplaceAll(script, "NAME", id))
+			req.YieldMillis, req.GraceMillis = 300, 300
+			mustRun(t, c, req)
+			if sleepers(t, id) == 0 {
+				t.Fatal("nothing to kill")
+			}
+			st, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID})
+			if err != nil || st.State != wire.ExecKilled {
+				t.Errorf("got %+v, %v", st, err)
+			}
+			if n := sleepers(t, id); n != 0 {
+				t.Errorf("%d processes are left", n)
+			}
+			if again, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID}); err != nil || again.State != wire.ExecKilled {
+				t.Errorf("again: %+v, %v", again, err)
+			}
+		})
+	}
+}
+
+// eventually waits for something that happens beside the test.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+func TestCancelEndsTheTree(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	run := map[string]func(context.Context, wire.RunRequest) error{
+		"run": func(ctx context.Context, req wire.RunRequest) error {
+			req.KillOnCancel = true
+			_, err := c.Run(ctx, req)
+			return err
+		},
+		"attach": func(ctx context.Context, req wire.RunRequest) error {
+			_, err := c.Attach(ctx, req, nil, nil, nil)
+			return err
+		},
+	}
+	for name, call := range run {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			id := sleepName(t)
+			late := filepath.Join(g.Workdir, "late-"+name)
+			req := sh("setsid sleep " + id + " & (sleep 1.5; touch " + late + ") & wait")
+			req.GraceMillis = 200
+			ctx, cancel := contextFor(t, 400*time.Millisecond)
+			defer cancel()
+			if err := call(ctx, req); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v", err)
+			}
+			eventually(t, "the tree ends", func() bool { return sleepers(t, id) == 0 })
+			time.Sleep(1500 * time.Millisecond)
+			if _, err := os.Stat(late); err == nil {
+				t.Error("the command went on")
+			}
+		})
+	}
+}
+
+func TestRecordedExecOutlivesItsCaller(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := sh("sleep 0.5; echo done")
+	ctx, cancel := contextFor(t, 100*time.Millisecond)
+	defer cancel()
+	if _, err := c.Run(ctx, req); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v", err)
+	}
+	st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
+	if err != nil || st.State != wire.ExecCompleted || st.StdoutBytes != 5 {
+		t.Errorf("got %+v, %v", st, err)
+	}
+}
+
+func TestSignals(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	ctx := testContext(t)
+	begin := func(script string) string {
+		req := sh(script)
+		req.YieldMillis = 200
+		mustRun(t, c, req)
+		return req.ExecID
+	}
+	for signal, want := range map[string]string{"INT": "SIGINT", "SIGTERM": "SIGTERM", "hup": "SIGHUP", "KILL": "SIGKILL"} {
+		id := begin("exec sleep 60")
+		st, err := c.Kill(ctx, wire.KillRequest{ExecID: id, Signal: signal})
+		if err == nil && st.State == wire.ExecRunning {
+			st, err = c.Wait(ctx, wire.WaitRequest{ExecID: id, WaitMillis: 5000})
+		}
+		if err != nil || st.Signal != want || st.State != wire.ExecKilled {
+			t.Errorf("%s: got %+v, %v", signal, st, err)
+		}
+	}
+	id := begin("trap 'echo caught; exit 9' USR1; while :; do sleep 0.05; done")
+	if _, err := c.Kill(ctx, wire.KillRequest{ExecID: id, Signal: "USR1"}); err != nil {
+		t.Fatal(err)
+	}
+	st, err := c.Wait(ctx, wire.WaitRequest{ExecID: id, WaitMillis: -1})
+	if err != nil || st.State != wire.ExecCompleted || st.ExitCode != 9 {
+		t.Errorf("USR1: got %+v, %v", st, err)
+	}
+	for _, bad := range []string{"", "9", "SIGRTMIN", "NOPE", "SIG", "0"} {
+		if _, err := c.Kill(ctx, wire.KillRequest{ExecID: id, Signal: bad}); bad != "" && codeOf(err) != wire.CodeInvalid {
+			t.Errorf("signal %q: %v", bad, err)
+		}
+	}
+	if st, err := c.Kill(ctx, wire.KillRequest{ExecID: id, Signal: "TERM"}); err != nil || st.ExitCode != 9 {
+		t.Errorf("an ended exec: %+v, %v", st, err)
+	}
+	if _, err := c.Kill(ctx, wire.KillRequest{ExecID: "unknown"}); codeOf(err) != wire.CodeNotFound {
+		t.Errorf("unknown exec: %v", err)
+	}
+}
+
+func TestBackgroundChildKeepsOutputOpen(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	id := sleepName(t)
+	began := time.Now()
+	req := sh("(sleep 0.6; echo late; exec sleep " + id + ") & echo early")
+	res := mustRun(t, c, req)
+	if res.State != wire.ExecCompleted || !res.Leaked || string(res.Stdout.Head) != "early\n" || time.Since(began) > 3*time.Second {
+		t.Errorf("got %+v after %v", res, time.Since(began))
+	}
+	// The child goes on, and what it writes does not end it.
+	ctx := testContext(t)
+	eventually(t, "late output is recorded", func() bool {
+		r, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID})
+		return err == nil && strings.HasSuffix(joined(r.Chunks), "late\n")
+	})
+	if sleepers(t, id) == 0 {
+		t.Error("the background child is gone")
+	}
+	st, err := c.Kill(ctx, wire.KillRequest{ExecID: req.ExecID})
+	if err != nil || st.State != wire.ExecCompleted || sleepers(t, id) != 0 {
+		t.Errorf("killing what is left: %+v, %v", st, err)
+	}
+}
+
+func joined(chunks []wire.Chunk) string {
+	var b strings.Builder
+	for _, ch := range chunks {
+		b.Write(ch.Data)
+	}
+	return b.String()
+}
+
+func TestOtherExecsSurviveAKill(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	var ids []string
+	for range 4 {
+		req := sh("setsid sleep 300 & wait")
+		req.YieldMillis = 100
+		mustRun(t, c, req)
+		ids = append(ids, req.ExecID)
+	}
+	ctx := testContext(t)
+	if _, err := c.Kill(ctx, wire.KillRequest{ExecID: ids[1]}); err != nil {
+		t.Fatal(err)
+	}
+	for i, id := range ids {
+		st, err := c.Wait(ctx, wire.WaitRequest{ExecID: id, WaitMillis: 0})
+		if want := wire.ExecRunning; err != nil || i != 1 && st.State != want {
+			t.Errorf("exec %d: %+v, %v", i, st, err)
+		}
+	}
+	list, err := c.Execs(ctx)
+	if err != nil || len(list) != 4 || list[0].ExecID != ids[0] || list[3].ExecID != ids[3] {
+		t.Errorf("Execs: %+v, %v", list, err)
+	}
+}

@@ -1,0 +1,162 @@
+//go:build linux
+
+package client_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// noise is n bytes that do not compress and are the same every time.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{1})
+	_, _ = r.Read(b) // never fails, by its documentation
+	return b
+}
+
+func TestStdin(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	for name, data := range map[string][]byte{
+		"none":       nil,
+		"text":       []byte("hello\n"),
+		"binary":     {0, 1, 0xff, 0xfe, 0},
+		"inline":     noise(wire.InlineData),
+		"pipe":       noise(64<<10 - 1),
+		"one beyond": noise(wire.InlineData + 1),
+		"1 MiB":      noise(1 << 20),
+		"50 MiB":     noise(50 << 20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			req := sh("sha256sum | cut -c1-64")
+			req.Stdin = data
+			res := mustRun(t, c, req)
+			if got, want := strings.TrimSpace(string(res.Stdout.Head)), fmt.Sprintf("%x", sha256.Sum256(data)); got != want {
+				t.Errorf("the command read something else: %+v", res)
+			}
+			if name == "50 MiB" {
+				return
+			}
+			var out bytes.Buffer
+			ares, err := c.Attach(testContext(t), req0(sh("cat")), bytes.NewReader(data), &out, nil)
+			if err != nil || !bytes.Equal(out.Bytes(), data) {
+				t.Errorf("attached: %d bytes of %d came back, %+v, %v", out.Len(), len(data), ares, err)
+			}
+		})
+	}
+}
+
+func TestStdinThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	big := noise(2 << 20)
+	for script, code := range map[string]int{"exit 3": 3, "exec <&-; sleep 0.1; exit 4": 4, "head -c 10 >/dev/null; exit 5": 5, "sleep 0.2; exit 6": 6} {
+		req := sh(script)
+		req.Stdin = big
+		if res := mustRun(t, c, req); res.ExitCode != code || res.State != wire.ExecCompleted {
+			t.Errorf("%s: got %+v", script, res)
+		}
+		res, err := c.Attach(testContext(t), req0(sh(script)), bytes.NewReader(big), nil, nil)
+		if err != nil || res.ExitCode != code {
+			t.Errorf("%s, attached: got %+v, %v", script, res, err)
+		}
+	}
+}
+
+// A reader that never returns must not keep Attach from returning.
+func TestStdinReaderThatBlocks(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	r, w := io.Pipe()
+	defer w.Close()
+	res, err := c.Attach(testContext(t), sh("exit 7"), r, nil, nil)
+	if err != nil || res.ExitCode != 7 {
+		t.Errorf("got %+v, %v", res, err)
+	}
+}
+
+func TestStdinOfAYieldedExec(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	data := noise(4 << 20)
+	req := sh("sleep 0.5; sha256sum | cut -c1-64")
+	req.Stdin, req.YieldMillis = data, 50
+	res := mustRun(t, c, req)
+	if res.State != wire.ExecRunning {
+		t.Fatalf("got %+v", res)
+	}
+	ctx := testContext(t)
+	if _, err := c.Wait(ctx, wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID})
+	if want := fmt.Sprintf("%x\n", sha256.Sum256(data)); err != nil || len(r.Chunks) != 1 || string(r.Chunks[0].Data) != want {
+		t.Errorf("got %+v, %v", r.Chunks, err)
+	}
+}
+
+func TestWriteStdin(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	ctx := testContext(t)
+	req := sh("cat")
+	req.StdinOpen, req.YieldMillis, req.Stdin = true, 0, []byte("first ")
+	mustRun(t, c, req)
+	for _, text := range []string{"second ", "third"} {
+		if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: []byte(text)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	big := noise(3 << 20)
+	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: big}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, EOF: true}); err != nil {
+		t.Fatal(err)
+	}
+	st, err := c.Wait(ctx, wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
+	if want := int64(len("first second third") + len(big)); err != nil || st.StdoutBytes != want {
+		t.Errorf("got %+v, %v; want %d bytes", st, err, want)
+	}
+	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: []byte("late")}); codeOf(err) != wire.CodeInvalid {
+		t.Errorf("after the end: %v", err)
+	}
+	req = sh("sleep 1")
+	req.YieldMillis = 0
+	mustRun(t, c, req)
+	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: []byte("x")}); codeOf(err) != wire.CodeInvalid {
+		t.Errorf("without an open input: %v", err)
+	}
+	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: "unknown", Data: []byte("x")}); codeOf(err) != wire.CodeNotFound {
+		t.Errorf("unknown exec: %v", err)
+	}
+}
+
+// A write that the command does not take ends with its context, and the exec stays usable.
+func TestWriteStdinBlocked(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := sh("sleep 30")
+	req.StdinOpen, req.YieldMillis = true, 0
+	mustRun(t, c, req)
+	began := time.Now()
+	ctx, cancel := contextFor(t, 300*time.Millisecond)
+	defer cancel()
+	if err := c.WriteStdin(ctx, wire.StdinRequest{ExecID: req.ExecID, Data: noise(1 << 20)}); err == nil || time.Since(began) > 5*time.Second {
+		t.Errorf("got %v after %v", err, time.Since(began))
+	}
+	st, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID})
+	if err != nil || st.State != wire.ExecKilled {
+		t.Errorf("Kill: %+v, %v", st, err)
+	}
+}
