@@ -2,7 +2,6 @@ package workflow
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -27,21 +26,16 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	}
 	ctx = session.WithSessionName(ctx, ex.session)
 	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (AgentOutput, error) {
-		return ex.run.agents.RunAgent(ctx, b.agent, input)
+		out, err := ex.run.agents.RunAgent(ctx, b.agent, input)
+		if err != nil { // also when it is an *Error, of a run that the agent made
+			err = &Error{Code: asError(err, CodeAgent).Code, Message: fmt.Sprintf("agent %s: %v", b.agent, err), Err: err}
+		}
+		return out, err
 	})
 	if err != nil {
-		return result{}, agentError(b.agent, err)
+		return result{}, err
 	}
 	return result{output: answer(out), has: true, last: true}, nil
-}
-
-func agentError(name string, err error) error {
-	var own *Error
-	if errors.As(err, &own) {
-		return own
-	}
-	e := asError(err, CodeAgent)
-	return &Error{Code: e.Code, Message: fmt.Sprintf("agent %s: %s", name, e.Message), Err: err}
 }
 
 // answer is what later steps read: the parsed object of an agent that has an output schema or answers with a JSON

@@ -27,6 +27,7 @@ type loader struct {
 	byID    map[string]*step  // the first step of each id
 	varsAt  map[string]string // names of variables that anything assigns
 	inputOf *schema
+	envs    map[string]*expr.Env // of for_each, by the names they add; making one takes milliseconds
 }
 
 func (l *loader) fail(n *yaml.Node, hint, format string, args ...any) {

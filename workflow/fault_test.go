@@ -48,14 +48,44 @@ steps:
 	}
 	// Observers and journals are the caller's code too.
 	wf := parse(t, "id: w\nsteps: [{id: a, type: end}]")
-	n := 0
-	res, err := workflow.NewEngine(nil, nil, &workflow.Options{OnEvent: func(workflow.Event) {
-		if n++; n == 2 {
-			panic("observer")
-		}
-	}}).Run(t.Context(), wf, nil)
-	if err == nil || res.Outcome != workflow.Failed || res.Error.Code != workflow.CodePanic {
+	res, err := workflow.NewEngine(nil, nil, &workflow.Options{OnEvent: func(workflow.Event) { panic("observer") }}).Run(t.Context(), wf, nil)
+	if err != nil || res.Outcome != workflow.Succeeded {
 		t.Errorf("panicking observer: %+v, %v", res, err)
+	}
+	for at := 1; at <= 4; at++ {
+		res, err = workflow.NewEngine(nil, nil, &workflow.Options{Journal: &panickingJournal{at: at}}).Run(t.Context(), wf, nil)
+		if !errors.Is(err, workflow.ErrJournal) || res.Outcome != workflow.Failed {
+			t.Errorf("journal panics at %d: %+v, %v", at, res, err)
+		}
+	}
+}
+
+type panickingJournal struct{ at, n int }
+
+func (j *panickingJournal) Append(context.Context, workflow.Entry) error {
+	if j.n++; j.n == j.at {
+		panic("journal")
+	}
+	return nil
+}
+
+// An agent may run another workflow; how that ends is the failure of the agent's step, which can be handled.
+func TestNestedRunFails(t *testing.T) {
+	t.Parallel()
+	inner := parse(t, "id: inner\nmax_steps: 1\nsteps: [{id: a, type: set, vars: {x: 1}}, {id: b, type: end}]")
+	outer := parse(t, "id: outer\nsteps: [{id: a, type: agent, agent: x, on_error: b}, {id: b, type: end, output: \"${ steps.a.error }\"}]")
+	var engine *workflow.Engine
+	engine = workflow.NewEngine(nil, agents(func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+		_, err := engine.Run(ctx, inner, nil)
+		return workflow.AgentOutput{}, err
+	}), nil)
+	res, err := engine.Run(t.Context(), outer, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"code": "max_steps", "message": "agent x: step b: the run has made 1 steps, its max_steps"}
+	if diff := cmp.Diff(want, res.Output); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 

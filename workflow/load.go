@@ -47,6 +47,7 @@ func Parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 		known:  func(string) error { return nil },
 		byID:   map[string]*step{},
 		varsAt: map[string]string{},
+		envs:   map[string]*expr.Env{},
 	}
 	if opts != nil && opts.Agents != nil {
 		l.known = opts.Agents

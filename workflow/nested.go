@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"fmt"
+	"strings"
 
 	"gopkg.in/yaml.v3"
 
@@ -145,11 +146,7 @@ func (l *loader) forEachStep(env *expr.Env, o *object, s *step, depth int) body 
 	if b.as == b.indexAs {
 		l.fail(o.where("as"), "", "%s: item and index have the same name", o.what)
 	}
-	inside, err := env.With(expr.Var{Name: b.as}, expr.Var{Name: b.indexAs})
-	if err != nil {
-		l.fail(o.node, "", "%v", err)
-		inside = env
-	}
+	inside := l.inside(env, o, b.as, b.indexAs)
 	b.steps = &sequence{index: map[string]int{}}
 	if o.require("steps", "what is done for each item") {
 		b.steps = l.sequence(inside, o, "steps", "step "+s.id, depth+1)
@@ -158,6 +155,21 @@ func (l *loader) forEachStep(env *expr.Env, o *object, s *step, depth int) body 
 		b.output = l.value(inside, out)
 	}
 	return b
+}
+
+// inside gives the environment of what is inside a for_each.
+func (l *loader) inside(env *expr.Env, o *object, as, indexAs string) *expr.Env {
+	key := strings.Join(append(env.Names(), as, indexAs), " ")
+	if known := l.envs[key]; known != nil {
+		return known
+	}
+	inside, err := env.With(expr.Var{Name: as}, expr.Var{Name: indexAs})
+	if err != nil {
+		l.fail(o.node, "", "%v", err)
+		return env
+	}
+	l.envs[key] = inside
+	return inside
 }
 
 // loopVar reads a name for expressions inside a for_each. The defaults may hide those of an outer loop; names that were

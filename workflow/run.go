@@ -194,16 +194,31 @@ func (r *run) record(ctx context.Context, e Entry) error {
 	defer r.mu.Unlock()
 	r.seq++
 	e.RunID, e.Seq, e.Time = r.result.RunID, r.seq, time.Now().UTC()
-	if err := r.opts.Journal.Append(context.WithoutCancel(ctx), e); err != nil {
+	if err := r.append(context.WithoutCancel(ctx), e); err != nil {
 		return &Error{Code: CodeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Err: errors.Join(ErrJournal, err), final: true}
 	}
 	return nil
 }
 
-// emit tells an event to the observer and to whoever streams the flow.
+func (r *run) append(ctx context.Context, e Entry) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.logPanic(e.Path, p)
+			err = panicError(p)
+		}
+	}()
+	return r.opts.Journal.Append(ctx, e)
+}
+
+// emit tells an event to the observer and to whoever streams the flow. Their panics are not the run's.
 func (r *run) emit(ctx context.Context, ev Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer func() {
+		if p := recover(); p != nil {
+			r.logPanic(ev.Path, p)
+		}
+	}()
 	ev.RunID, ev.Workflow, ev.Time = r.result.RunID, r.wf.ID, time.Now().UTC()
 	if r.opts.OnEvent != nil {
 		r.opts.OnEvent(ev)
