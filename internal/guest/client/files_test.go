@@ -1,0 +1,633 @@
+//go:build linux
+
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+func put(t testing.TB, c *client.Conn, path string, data []byte) (wire.FileInfo, error) {
+	t.Helper()
+	return c.PutFile(testContext(t), wire.FilePutRequest{Path: path, Size: int64(len(data)), Overwrite: true}, bytes.NewReader(data))
+}
+
+func get(t testing.TB, c *client.Conn, path string) ([]byte, error) {
+	t.Helper()
+	var b bytes.Buffer
+	_, err := c.GetFile(testContext(t), wire.FileGetRequest{Path: path, Length: -1}, &b)
+	return b.Bytes(), err
+}
+
+func TestFileRoundTrip(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	for _, size := range []int{0, 1, 1024, wire.MaxData - 1, wire.MaxData, wire.MaxData + 1, 2 * wire.MaxData, 1 << 20, 50 << 20} {
+		data := noise(size)
+		name := fmt.Sprintf("dir/sub/file %d", size)
+		info, err := put(t, c, name, data)
+		want := wire.FileInfo{Path: name, Type: wire.TypeFile, Size: int64(size), Mode: 0o644, ModTimeUnix: info.ModTimeUnix}
+		if diff := cmp.Diff(want, info); err != nil || diff != "" {
+			t.Fatalf("put of %d bytes: %v (-want +got):\n%s", size, err, diff)
+		}
+		onDisk, err := os.ReadFile(filepath.Join(g.Workdir, name))
+		if err != nil || !bytes.Equal(onDisk, data) {
+			t.Fatalf("%d bytes on disk, %v", len(onDisk), err)
+		}
+		back, err := get(t, c, filepath.Join(g.Workdir, name))
+		if err != nil || !bytes.Equal(back, data) {
+			t.Fatalf("%d of %d bytes back, %v", len(back), size, err)
+		}
+	}
+}
+
+func TestAnyBytesRoundTrip(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		data := make([]byte, r.IntN(3*wire.MaxData))
+		for i := range data {
+			data[i] = byte(r.Uint32())
+		}
+		if _, err := put(t, c, "f", data); err != nil {
+			t.Fatal(err)
+		}
+		back, err := get(t, c, "f")
+		if err != nil || sha256.Sum256(back) != sha256.Sum256(data) {
+			t.Fatalf("%d of %d bytes back, %v", len(back), len(data), err)
+		}
+	}
+}
+
+func TestPartOfAFile(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	data := noise(200_000)
+	if _, err := put(t, c, "f", data); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ offset, length, want int64 }{
+		{0, 0, 0}, {0, 10, 10}, {100, -1, 199_900}, {199_999, 10, 1}, {200_000, -1, 0}, {500_000, 10, 0}, {50_000, 100_000, 100_000},
+	} {
+		var b bytes.Buffer
+		info, err := c.GetFile(testContext(t), wire.FileGetRequest{Path: "f", Offset: tc.offset, Length: tc.length}, &b)
+		if err != nil || info.Size != 200_000 || int64(b.Len()) != tc.want || tc.want > 0 && !bytes.Equal(b.Bytes(), data[tc.offset:tc.offset+tc.want]) {
+			t.Errorf("%+v: %d bytes, %+v, %v", tc, b.Len(), info, err)
+		}
+	}
+	if _, err := c.GetFile(testContext(t), wire.FileGetRequest{Path: "f", Offset: -1, Length: 1}, io.Discard); codeOf(err) != wire.CodeInvalid {
+		t.Errorf("negative offset: %v", err)
+	}
+}
+
+func TestPutOptions(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	ctx := testContext(t)
+	write := func(req wire.FilePutRequest, data string) error {
+		req.Size = int64(len(data))
+		_, err := c.PutFile(ctx, req, strings.NewReader(data))
+		return err
+	}
+	if err := write(wire.FilePutRequest{Path: "f", Mode: 0o750}, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(wire.FilePutRequest{Path: "f"}, "two"); codeOf(err) != wire.CodeExists {
+		t.Errorf("without overwrite: %v", err)
+	}
+	st, err := os.Stat(filepath.Join(g.Workdir, "f"))
+	if b, _ := get(t, c, "f"); err != nil || string(b) != "one" || st.Mode() != 0o750 {
+		t.Errorf("got %q, %v, %v", b, st, err)
+	}
+	if err := write(wire.FilePutRequest{Path: "f", Mode: 0o600, Overwrite: true}, "three"); err != nil {
+		t.Error(err)
+	}
+	st, err = os.Stat(filepath.Join(g.Workdir, "f"))
+	if b, _ := get(t, c, "f"); err != nil || string(b) != "three" || st.Mode() != 0o600 {
+		t.Errorf("got %q, %v, %v", b, st, err)
+	}
+	if err := write(wire.FilePutRequest{Path: "s", Mode: 0o4755}, "x"); codeOf(err) != wire.CodeInvalid {
+		t.Errorf("setuid: %v", err)
+	}
+	// A size that nobody knows.
+	if _, err := c.PutFile(ctx, wire.FilePutRequest{Path: "u", Size: -1}, strings.NewReader(strings.Repeat("u", 100_000))); err != nil {
+		t.Error(err)
+	}
+	if b, err := get(t, c, "u"); err != nil || len(b) != 100_000 {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// Whatever goes wrong, the old file is there, and nothing else.
+func TestPutIsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	if _, err := put(t, c, "f", []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("broken")
+	for name, r := range map[string]io.Reader{
+		"reader fails":    io.MultiReader(bytes.NewReader(noise(5<<20)), errReader{broken}),
+		"reader is short": bytes.NewReader(noise(5 << 20)),
+		"short at once":   strings.NewReader("x"),
+	} {
+		_, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: "f", Size: 10 << 20, Overwrite: true}, r)
+		if !errors.Is(err, broken) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	ctx, cancel := contextFor(t, 100*time.Millisecond)
+	defer cancel()
+	if _, err := c.PutFile(ctx, wire.FilePutRequest{Path: "f", Size: -1, Overwrite: true}, endless{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("cancelled: %v", err)
+	}
+	eventually(t, "only the old file is left", func() bool {
+		l, err := c.List(testContext(t), wire.ListRequest{Path: "."})
+		b, gerr := get(t, c, "f")
+		return err == nil && gerr == nil && len(l.Entries) == 1 && string(b) == "old"
+	})
+	// Without overwrite the refusal comes before the contents are sent.
+	_, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: "f", Size: -1}, endless{})
+	if codeOf(err) != wire.CodeExists {
+		t.Errorf("existing: %v", err)
+	}
+}
+
+type errReader struct{ err error }
+
+func (e errReader) Read([]byte) (int, error) { return 0, e.err }
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestReadersSeeWholeVersions(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	versions := [][]byte{bytes.Repeat([]byte("a"), 150_000), bytes.Repeat([]byte("b"), 80_000)}
+	if _, err := put(t, c, "f", versions[0]); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, v := range versions {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := put(t, c, "f", v); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 300 {
+		b, err := get(t, c, "f")
+		if err != nil || !bytes.Equal(b, versions[0]) && !bytes.Equal(b, versions[1]) {
+			t.Errorf("%d bytes, %v", len(b), err)
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if l, err := c.List(testContext(t), wire.ListRequest{Path: "."}); err != nil || len(l.Entries) != 1 {
+		t.Errorf("left over: %+v, %v", l, err)
+	}
+}
+
+// ops are the requests with a path, each reduced to its error.
+func ops(t testing.TB, c *client.Conn) map[string]func(string) error {
+	ctx := testContext(t)
+	return map[string]func(string) error{
+		"get": func(p string) error {
+			_, err := c.GetFile(ctx, wire.FileGetRequest{Path: p, Length: -1}, io.Discard)
+			return err
+		},
+		"put": func(p string) error {
+			_, err := c.PutFile(ctx, wire.FilePutRequest{Path: p, Size: 1, Overwrite: true}, strings.NewReader("x"))
+			return err
+		},
+		"list":   func(p string) error { _, err := c.List(ctx, wire.ListRequest{Path: p}); return err },
+		"stat":   func(p string) error { _, err := c.Stat(ctx, wire.PathRequest{Path: p}); return err },
+		"mkdir":  func(p string) error { _, err := c.Mkdir(ctx, wire.PathRequest{Path: p}); return err },
+		"remove": func(p string) error { _, err := c.Remove(ctx, wire.PathRequest{Path: p, Recursive: true}); return err },
+		"from":   func(p string) error { return c.Rename(ctx, wire.RenameRequest{From: p, To: "moved", Overwrite: true}) },
+		"to":     func(p string) error { return c.Rename(ctx, wire.RenameRequest{From: "src", To: p, Overwrite: true}) },
+	}
+}
+
+func TestOutsideIsDenied(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	canary := canaryDir(t)
+	evil := g.Workdir + "-evil"
+	if err := os.Mkdir(evil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(evil) })
+	for name, to := range map[string]string{"abs": canary, "rel": "../../../../../../../.." + canary, "deep": "abs", "etc": "/etc", "self": "/proc/self/root"} {
+		if err := os.Symlink(to, filepath.Join(g.Workdir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(g.Workdir, "src"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, op := range ops(t, c) {
+		for _, p := range []string{"../../etc/passwd", "a/../../x", g.Workdir + "/../x", "/etc/passwd", "/", "..", evil, evil + "/x",
+			"/proc/self/root/etc/passwd", "/proc/1/root", "/proc/self/fd/0", "/dev/fd/0", "/dev/zero",
+			"abs/canary", "rel/canary", "deep/canary", "abs/new", "abs/new/below", "etc/passwd", "self/etc/passwd"} {
+			if err := op(p); codeOf(err) != wire.CodePermission {
+				t.Errorf("%s %s: %v", name, p, err)
+			}
+		}
+		for _, p := range []string{"", "a\x00b", "\x00"} {
+			if err := op(p); codeOf(err) != wire.CodeInvalid {
+				t.Errorf("%s %q: %v", name, p, err)
+			}
+		}
+	}
+	checkCanary(t, canary)
+}
+
+// canaryDir is a directory outside that must not change.
+func canaryDir(t testing.TB) string {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "canary"), []byte("alive"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func checkCanary(t testing.TB, dir string) {
+	t.Helper()
+	l, err := os.ReadDir(dir)
+	b, rerr := os.ReadFile(filepath.Join(dir, "canary"))
+	if err != nil || rerr != nil || len(l) != 1 || string(b) != "alive" {
+		t.Errorf("the outside changed: %v, %q, %v, %v", l, b, err, rerr)
+	}
+}
+
+// These look like ways out but are names or stay inside.
+func TestInsideIsAllowed(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	for _, p := range []string{"%2e%2e/x", `..\..\x`, "a/../b", "./c", "d//e", g.Workdir + "/f", g.Workdir + "/./g/../h", "...", "..x", "-rf", "*",
+		"new\nline", "tab\t", "esc\x1b[31m", `quote"'`, "$(x)", "\xff\xfe", "é", "e\u0301", "CASE", "case", strings.Repeat("n", 255)} {
+		data := []byte("data of " + p)
+		if _, err := put(t, c, p, data); err != nil {
+			t.Errorf("put %q: %v", p, err)
+			continue
+		}
+		b, err := get(t, c, p)
+		if err != nil || !bytes.Equal(b, data) {
+			t.Errorf("get %q: %q, %v", p, b, err)
+		}
+	}
+	l, err := c.List(testContext(t), wire.ListRequest{Path: ".", Recursive: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names, raw []string
+	for _, e := range l.Entries {
+		if e.PathRaw != nil {
+			raw = append(raw, string(e.PathRaw))
+		}
+		names = append(names, e.Path)
+	}
+	for _, want := range []string{"%2e%2e/x", `..\..\x`, "b", "c", "d/e", "f", "h", "new\nline", "esc\x1b[31m", "é", "e\u0301", "CASE", "case"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("%q is not listed in %q", want, names)
+		}
+	}
+	if diff := cmp.Diff([]string{"\xff\xfe"}, raw); diff != "" {
+		t.Errorf("raw names (-want +got):\n%s", diff)
+	}
+	for _, p := range []string{strings.Repeat("n", 256), strings.Repeat("n", 256) + "/x"} {
+		if _, err := put(t, c, p, nil); codeOf(err) != wire.CodeInvalid {
+			t.Errorf("a name of 256 bytes: %v", err)
+		}
+	}
+}
+
+func TestSymlinksInside(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	if _, err := put(t, c, "dir/file", []byte("inside")); err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{"link": "dir/file", "dirlink": "dir", "loop": "loop", "a": "b", "b": "a", "dangling": "nothing"} {
+		if err := os.Symlink(to, filepath.Join(g.Workdir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range []string{"link", "dirlink/file"} {
+		if b, err := get(t, c, p); err != nil || string(b) != "inside" {
+			t.Errorf("get %s: %q, %v", p, b, err)
+		}
+	}
+	for p, code := range map[string]wire.Code{"loop": wire.CodeInvalid, "a": wire.CodeInvalid, "a/x": wire.CodeInvalid, "dangling": wire.CodeNotFound} {
+		if _, err := get(t, c, p); codeOf(err) != code {
+			t.Errorf("get %s: %v", p, err)
+		}
+	}
+	// A write replaces the link and leaves what it led to.
+	if _, err := put(t, c, "link", []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := get(t, c, "dir/file"); err != nil || string(b) != "inside" {
+		t.Errorf("the target became %q, %v", b, err)
+	}
+	if info, err := c.Stat(testContext(t), wire.PathRequest{Path: "dirlink"}); err != nil || info.Type != wire.TypeSymlink {
+		t.Errorf("stat of a link: %+v, %v", info, err)
+	}
+	if res, err := c.Remove(testContext(t), wire.PathRequest{Path: "dirlink", Recursive: true}); err != nil || res.Deleted != 1 {
+		t.Errorf("remove of a link: %+v, %v", res, err)
+	}
+	if b, err := get(t, c, "dir/file"); err != nil || string(b) != "inside" {
+		t.Errorf("the target became %q, %v", b, err)
+	}
+}
+
+func TestSpecialFilesAreRefused(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	at := func(name string) string { return filepath.Join(g.Workdir, name) }
+	if err := syscall.Mkfifo(at("fifo"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("unix", at("socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	special := []string{"fifo", "socket"}
+	if err := syscall.Mknod(at("zero"), syscall.S_IFCHR|0o666, 1<<8|5); err == nil {
+		special = append(special, "zero")
+	}
+	if err := os.Mkdir(at("dir"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	all := ops(t, c)
+	for _, p := range append(special, "dir") {
+		for _, name := range []string{"get", "put"} {
+			began := time.Now()
+			if err := all[name](p); codeOf(err) != wire.CodeInvalid || time.Since(began) > 2*time.Second {
+				t.Errorf("%s %s: %v after %v", name, p, err, time.Since(began))
+			}
+		}
+	}
+	l, err := c.List(testContext(t), wire.ListRequest{Path: "."})
+	if err != nil || len(l.Entries) != len(special)+1 {
+		t.Fatalf("list: %+v, %v", l, err)
+	}
+	for _, e := range l.Entries {
+		if want := map[bool]wire.FileType{true: wire.TypeDir, false: wire.TypeOther}[e.Path == "dir"]; e.Type != want {
+			t.Errorf("%s is listed as %s", e.Path, e.Type)
+		}
+	}
+	for _, p := range special {
+		if res, err := c.Remove(testContext(t), wire.PathRequest{Path: p}); err != nil || res.Deleted != 1 {
+			t.Errorf("remove %s: %+v, %v", p, res, err)
+		}
+	}
+}
+
+func TestMissingAndClosed(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	for name, op := range ops(t, c) {
+		want := wire.CodeNotFound
+		if name == "put" || name == "mkdir" {
+			continue
+		}
+		if err := op("no/such/thing"); codeOf(err) != want {
+			t.Errorf("%s of something missing: %v", name, err)
+		}
+	}
+	for _, p := range []string{".", "/", "", "./", "x/.."} {
+		if _, err := c.Remove(testContext(t), wire.PathRequest{Path: p, Recursive: true}); err == nil {
+			t.Errorf("the root was removed as %q", p)
+		}
+	}
+}
+
+func TestMkdirRenameRemove(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	ctx := testContext(t)
+	info, err := c.Mkdir(ctx, wire.PathRequest{Path: "a/b/c", Mode: 0o700})
+	if err != nil || info.Type != wire.TypeDir || info.Path != "a/b/c" || info.Mode != 0o700 {
+		t.Fatalf("Mkdir: %+v, %v", info, err)
+	}
+	if _, err := c.Mkdir(ctx, wire.PathRequest{Path: "a/b/c"}); err != nil {
+		t.Errorf("Mkdir again: %v", err)
+	}
+	for _, p := range []string{"a/f", "a/b/g", "a/b/c/h"} {
+		if _, err := put(t, c, p, []byte(p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Mkdir(ctx, wire.PathRequest{Path: "a/f"}); err == nil {
+		t.Error("Mkdir over a file succeeded")
+	}
+	if err := c.Rename(ctx, wire.RenameRequest{From: "a/f", To: "a/b/g"}); codeOf(err) != wire.CodeExists {
+		t.Errorf("Rename onto a file: %v", err)
+	}
+	if err := c.Rename(ctx, wire.RenameRequest{From: "a/f", To: "a/b/g", Overwrite: true}); err != nil {
+		t.Errorf("Rename onto a file: %v", err)
+	}
+	if err := c.Rename(ctx, wire.RenameRequest{From: "a", To: "a/b/inside"}); codeOf(err) != wire.CodeInvalid {
+		t.Errorf("Rename into itself: %v", err)
+	}
+	if err := c.Rename(ctx, wire.RenameRequest{From: "a", To: "z"}); err != nil {
+		t.Errorf("Rename: %v", err)
+	}
+	if b, err := get(t, c, "z/b/g"); err != nil || string(b) != "a/f" {
+		t.Errorf("got %q, %v", b, err)
+	}
+	if _, err := c.Remove(ctx, wire.PathRequest{Path: "z"}); codeOf(err) != wire.CodeInvalid {
+		t.Errorf("Remove of a directory: %v", err)
+	}
+	if res, err := c.Remove(ctx, wire.PathRequest{Path: "z", Recursive: true}); err != nil || res.Deleted != 5 {
+		t.Errorf("Remove: %+v, %v", res, err)
+	}
+}
+
+func TestListIsSortedAndBounded(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	ctx := testContext(t)
+	for _, p := range []string{"b/2", "b/1", "a.txt", "a/x", "c", "a-b"} {
+		if _, err := put(t, c, p, []byte(p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := func(req wire.ListRequest) (out []string, res wire.ListResult) {
+		res, err := c.List(ctx, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range res.Entries {
+			out = append(out, e.Path)
+		}
+		return out, res
+	}
+	got, _ := names(wire.ListRequest{Path: ".", Recursive: true})
+	if diff := cmp.Diff([]string{"a", "a/x", "a-b", "a.txt", "b", "b/1", "b/2", "c"}, got); diff != "" {
+		t.Errorf("recursive (-want +got):\n%s", diff)
+	}
+	got, _ = names(wire.ListRequest{Path: "b"})
+	if diff := cmp.Diff([]string{"b/1", "b/2"}, got); diff != "" {
+		t.Errorf("of b (-want +got):\n%s", diff)
+	}
+	got, res := names(wire.ListRequest{Path: ".", Recursive: true, Limit: 3})
+	if diff := cmp.Diff([]string{"a", "a/x", "a-b"}, got); diff != "" || res.Total != 8 || !res.Truncated {
+		t.Errorf("first three: %+v (-want +got):\n%s", res, diff)
+	}
+	big := filepath.Join(g.Workdir, "big")
+	if err := os.Mkdir(big, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 30_000 {
+		if err := os.Symlink("x", filepath.Join(big, fmt.Sprintf("%06d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, res = names(wire.ListRequest{Path: "big"})
+	if len(got) != 1000 || got[0] != "big/000000" || got[999] != "big/000999" || res.Total != 30_000 || !res.Truncated {
+		t.Errorf("%d entries, total %d, truncated %v", len(got), res.Total, res.Truncated)
+	}
+	got, res = names(wire.ListRequest{Path: ".", Recursive: true, Limit: 1 << 30})
+	if len(got) != wire.MaxListEntries || !res.Truncated || res.Total != 30_009 {
+		t.Errorf("%d entries, total %d, truncated %v", len(got), res.Total, res.Truncated)
+	}
+	if _, err := c.List(ctx, wire.ListRequest{Path: "c"}); codeOf(err) != wire.CodeInvalid {
+		t.Errorf("list of a file: %v", err)
+	}
+	if res, err := c.Remove(ctx, wire.PathRequest{Path: "big", Recursive: true}); err != nil || res.Deleted != 30_001 {
+		t.Errorf("Remove: %+v, %v", res, err)
+	}
+}
+
+func TestDeepTree(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	const depth = 1000
+	if res := mustRun(t, c, sh("i=0; while [ $i -lt 1000 ]; do mkdir dddddd && cd -P dddddd; i=$((i+1)); done; echo x > file")); res.ExitCode != 0 {
+		t.Fatalf("%s", res.Stderr.Head)
+	}
+	res, err := c.List(testContext(t), wire.ListRequest{Path: ".", Recursive: true, Limit: 5000})
+	if err != nil || res.Total != depth+1 {
+		t.Errorf("list: total %d, truncated %v, %v", res.Total, res.Truncated, err)
+	}
+	del, err := c.Remove(testContext(t), wire.PathRequest{Path: "dddddd", Recursive: true})
+	if err != nil || del.Deleted != depth+1 {
+		t.Errorf("remove: %+v, %v", del, err)
+	}
+}
+
+func TestSparseAndGrowingFiles(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	if err := os.WriteFile(filepath.Join(g.Workdir, "sparse"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(g.Workdir, "sparse"), 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	var n counter
+	info, err := c.GetFile(testContext(t), wire.FileGetRequest{Path: "sparse", Length: 1 << 20}, &n)
+	if err != nil || n != 1<<20 || info.Size != 1<<40 {
+		t.Errorf("%d bytes, %+v, %v", n, info, err)
+	}
+	req := sh("while :; do head -c 1000000 /dev/zero; done > growing")
+	req.YieldMillis = 200
+	mustRun(t, c, req)
+	for range 5 {
+		n = 0
+		info, err = c.GetFile(testContext(t), wire.FileGetRequest{Path: "growing", Length: -1}, &n)
+		if err != nil || int64(n) != info.Size {
+			t.Errorf("%d bytes of %+v, %v", n, info, err)
+		}
+	}
+	if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A command swaps a directory and a link to the outside while files are read and written through it.
+func TestSymlinkSwapRace(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	canary := canaryDir(t)
+	if _, err := put(t, c, "real/canary", []byte("inside")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(canary, filepath.Join(g.Workdir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var swaps sync.WaitGroup
+	swaps.Go(func() {
+		at := func(n string) string { return filepath.Join(g.Workdir, n) }
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			_ = os.Rename(at("real"), at("spare"))
+			_ = os.Rename(at("link"), at("real"))
+			_ = os.Rename(at("real"), at("link"))
+			_ = os.Rename(at("spare"), at("real"))
+		}
+	})
+	var inside, refused int
+	for i := range 5000 {
+		b, err := get(t, c, "real/canary")
+		switch {
+		case err == nil && string(b) == "inside":
+			inside++
+		case err != nil:
+			refused++
+		default:
+			t.Fatalf("read %q", b)
+		}
+		if _, err := put(t, c, "real/new", []byte("x")); err == nil && i%10 == 0 {
+			_, _ = c.Remove(testContext(t), wire.PathRequest{Path: "real/new"})
+		}
+		if i%100 == 0 {
+			_, _ = c.Mkdir(testContext(t), wire.PathRequest{Path: "real/tree/below"})
+			_, _ = c.Remove(testContext(t), wire.PathRequest{Path: "real/tree", Recursive: true})
+		}
+	}
+	close(stop)
+	swaps.Wait()
+	if inside == 0 || refused == 0 {
+		t.Errorf("%d reads went through and %d were refused: there was no race", inside, refused)
+	}
+	checkCanary(t, canary)
+}
