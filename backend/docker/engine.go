@@ -20,8 +20,9 @@ type engine struct {
 	caps           backend.Capabilities
 	arch           string // as images name it
 	cpus           int
-	memory         bool // memory can be limited, swap perhaps not
-	seccomp        bool
+	memory         bool   // memory can be limited, swap perhaps not
+	seccomp        bool   // containers are filtered
+	profile        string // by this; empty for the engine's own
 	defaultRuntime string
 }
 
@@ -42,10 +43,10 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 	if err != nil {
 		return engine{}, err
 	}
-	return describe(info), nil
+	return describe(info)
 }
 
-func describe(info system.Info) engine {
+func describe(info system.Info) (engine, error) {
 	e := engine{
 		arch:           goArch(info.Architecture),
 		cpus:           info.NCPU,
@@ -61,11 +62,9 @@ func describe(info system.Info) engine {
 			Persistent:   true,
 		},
 	}
-	for _, o := range info.SecurityOptions {
-		name, rest, _ := strings.Cut(strings.TrimPrefix(o, "name="), ",")
-		if name == "seccomp" && !strings.Contains(rest, "profile=unconfined") {
-			e.seccomp = true
-		}
+	var err error
+	if e.profile, e.seccomp, err = seccompChoice(info.SecurityOptions); err != nil {
+		return e, err
 	}
 	for name := range info.Runtimes {
 		e.caps.Runtimes = append(e.caps.Runtimes, name)
@@ -74,7 +73,7 @@ func describe(info system.Info) engine {
 	if kernelNetwork(e.defaultRuntime) {
 		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
 	}
-	return e
+	return e, nil
 }
 
 // goArch gives Go's and images' name for a machine.
@@ -102,7 +101,7 @@ func kernelNetwork(runtime string) bool {
 func (e *engine) supports(s backend.Spec) error {
 	switch {
 	case !e.seccomp:
-		return fmt.Errorf("docker: this engine runs containers without a seccomp filter: %w", backend.ErrUnsupported)
+		return fmt.Errorf("docker: this engine has no seccomp: %w", backend.ErrUnsupported)
 	case s.Network != backend.NetworkNone && s.Network != backend.NetworkBridge:
 		return fmt.Errorf("docker: network mode %.40q: %w", s.Network, backend.ErrInvalid)
 	case s.Runtime != "" && !slices.Contains(e.caps.Runtimes, s.Runtime):

@@ -196,12 +196,16 @@ func guestEnv() []string {
 
 func (b *Backend) hostConfig(p *plan, img *image, network string) *container.HostConfig {
 	noInit := false
+	security := []string{"no-new-privileges"}
+	if b.engine.profile != "" {
+		security = append(security, "seccomp="+b.engine.profile)
+	}
 	return &container.HostConfig{
 		NetworkMode:    container.NetworkMode(network),
 		IpcMode:        container.IPCModePrivate,
 		CgroupnsMode:   container.CgroupnsModePrivate,
 		CapDrop:        []string{"ALL"},
-		SecurityOpt:    []string{"no-new-privileges"},
+		SecurityOpt:    security,
 		ReadonlyRootfs: p.spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
