@@ -52,6 +52,29 @@ type Stats struct {
 // Dir copies what is in dir to the root of dst. Files that are there are replaced, others stay. The error wraps
 // backend.ErrTooLarge when dir passes a bound, and backend.ErrInvalid when it is no directory; then nothing was copied.
 func Dir(ctx context.Context, dst Destination, dir string, opts *Options) (Stats, error) {
+	root, t, err := open(ctx, dir, opts)
+	if err != nil {
+		return Stats{}, err
+	}
+	defer root.Close() // only read from
+	if err := t.copy(ctx, dst, root); err != nil {
+		return Stats{}, err
+	}
+	return t.stats(), nil
+}
+
+// Check tells what Dir would copy, and fails as Dir would before it copies.
+func Check(ctx context.Context, dir string, opts *Options) (Stats, error) {
+	root, t, err := open(ctx, dir, opts)
+	if err != nil {
+		return Stats{}, err
+	}
+	defer root.Close() // only read from
+	return t.stats(), nil
+}
+
+// open surveys a directory; the caller must close the root.
+func open(ctx context.Context, dir string, opts *Options) (*os.Root, *tree, error) {
 	var o Options
 	if opts != nil {
 		o = *opts
@@ -64,14 +87,14 @@ func Dir(ctx context.Context, dst Destination, dir string, opts *Options) (Stats
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return Stats{}, fmt.Errorf("%w: workspace: %v", backend.ErrInvalid, err)
+		return nil, nil, fmt.Errorf("%w: workspace: %v", backend.ErrInvalid, err)
 	}
-	defer root.Close() // only read from
-	tree, err := survey(ctx, root.FS(), o)
+	t, err := survey(ctx, root.FS(), o)
 	if err != nil {
-		return Stats{}, err
+		root.Close() // only read from
+		return nil, nil, err
 	}
-	return tree.copy(ctx, dst, root)
+	return root, t, nil
 }
 
 // tree is what a directory holds.
@@ -146,10 +169,10 @@ func leftOut(name string) bool {
 }
 
 // copy writes directories, which are few, in order, and files side by side.
-func (t *tree) copy(ctx context.Context, dst Destination, root *os.Root) (Stats, error) {
+func (t *tree) copy(ctx context.Context, dst Destination, root *os.Root) error {
 	for _, d := range t.dirs {
 		if _, err := dst.MakeDir(ctx, d.path, d.mode); err != nil {
-			return Stats{}, fmt.Errorf("workspace: %s: %w", d.path, err)
+			return fmt.Errorf("workspace: %s: %w", d.path, err)
 		}
 	}
 	group, gctx := errgroup.WithContext(ctx)
@@ -162,10 +185,11 @@ func (t *tree) copy(ctx context.Context, dst Destination, root *os.Root) (Stats,
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return Stats{}, err
-	}
-	return Stats{Files: len(t.files), Bytes: t.bytes, Skipped: t.skipped}, nil
+	return group.Wait()
+}
+
+func (t *tree) stats() Stats {
+	return Stats{Files: len(t.files), Bytes: t.bytes, Skipped: t.skipped}
 }
 
 func copyFile(ctx context.Context, dst Destination, root *os.Root, f entry) error {
