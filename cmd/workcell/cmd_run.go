@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// keepFor is how long --keep keeps the sandboxes of a run. They are not reaped before somebody removes them, because
+// nobody lives as long; the time is what a later command may go by.
+const keepFor = 7 * 24 * time.Hour
+
+type runOptions struct {
+	engine    engineFlags
+	images    imageFlags
+	models    modelFlags
+	input     inputFlags
+	out       outputFlag
+	agents    string
+	workspace string
+	keep      bool
+}
+
+func newRunCmd(a *app) *cobra.Command {
+	o := &runOptions{}
+	cmd := &cobra.Command{
+		Use:   "run WORKFLOW.yaml [flags]",
+		Short: "Run a workflow",
+		Long: `Run a workflow. Its agents share the run's sandbox, which is removed when the run ends, however it ends.
+
+Agents are looked for in agents/ beside or above the workflow, or in --agents. Progress goes to standard error, the
+result to standard output.`,
+		Example: "  workcell run examples/workflows/debug-and-fix.yaml\n" +
+			"  workcell run examples/workflows/debug-and-fix.yaml --workspace ~/project --model anthropic/claude-sonnet-4-5\n" +
+			"  workcell run examples/workflows/debug-and-fix.yaml --model scripted/examples/workflows/scripts/debug-and-fix.yaml",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), a, args[0]) },
+	}
+	o.engine.addTo(cmd)
+	o.images.addTo(cmd)
+	o.models.addTo(cmd)
+	o.input.addTo(cmd)
+	o.out.addTo(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.agents, "agents", "", "directory of the agents (default agents/ beside or above the workflow)")
+	f.StringVar(&o.workspace, "workspace", "", "directory to copy into the run's sandboxes, in place of the workflow's workspace:")
+	f.BoolVar(&o.keep, "keep", false, "leave the run's sandboxes for `sessions exec` and `sessions rm`")
+	return cmd
+}
+
+func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
+	files := agentsFor(path, o.agents)
+	wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: files.known})
+	if err != nil {
+		return fail(exitInvalid, err, "")
+	}
+	input, err := o.input.read(a.stdin, wf.ParseInput)
+	if err != nil {
+		return err
+	}
+	return a.withHost(ctx, o.engine, o.images, o.models, agentPaths(files, wf), func(ctx context.Context, h *host, m *session.Manager, p *progress) error {
+		return o.execute(ctx, a, h, m, p, wf, input)
+	})
+}
+
+// agentPaths finds the files of a workflow's agents, which its loader found to be there.
+func agentPaths(files agentFiles, workflows ...*workflow.Workflow) map[string]string {
+	out := map[string]string{}
+	for _, wf := range workflows {
+		for _, name := range wf.Agents() {
+			if path, err := files.find(name); err == nil {
+				out[name] = path
+			}
+		}
+	}
+	return out
+}
+
+// withHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
+// traces are sent, whether or not ctx has ended.
+func (a *app) withHost(ctx context.Context, e engineFlags, images imageFlags, models modelFlags, files map[string]string,
+	fn func(context.Context, *host, *session.Manager, *progress) error) (err error) {
+	ctx, tel := a.startTelemetry(ctx, models.traceContent)
+	defer func() {
+		tel.Close(ctx)
+		if id := tel.TraceID(); id != "" {
+			fmt.Fprintf(a.stderr, "workcell: trace: %s\n", id)
+		}
+	}()
+	m, done, err := a.openManager(ctx, e, images)
+	if err != nil {
+		return err
+	}
+	defer done()
+	defer func() { err = errors.Join(err, m.Close(context.WithoutCancel(ctx))) }()
+	h, err := a.newHost(ctx, m, files, models)
+	if err != nil {
+		return err
+	}
+	p := newProgress(a.stderr)
+	defer p.Close()
+	return fn(ctx, h, m, p)
+}
+
+func (o *runOptions) execute(ctx context.Context, a *app, h *host, m *session.Manager, p *progress, wf *workflow.Workflow, input map[string]any) error {
+	events := &runProgress{p: p}
+	h.onTool = events.tool
+	opts := &workflow.Options{Workspace: o.workspace, OnEvent: events.event, OnPull: p.Pull, Logger: a.logger()}
+	if o.keep {
+		opts.Retention = keepFor
+	}
+	res, err := workflow.NewEngine(m, h, opts).Run(ctx, wf, input)
+	if res == nil {
+		return runError(err)
+	}
+	if o.keep {
+		tellKept(ctx, m, p, res.RunID)
+	}
+	if werr := o.out.write(a.stdout, res, func(w io.Writer) error { return resultTable(w, res) }); werr != nil {
+		return errors.Join(err, werr)
+	}
+	return errors.Join(runError(err), res.Cleanup)
+}
+
+// runError gives the failures that are not the run's own fault their exit codes.
+func runError(err error) error {
+	var we *workflow.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, workflow.ErrInvalidInput):
+		return fail(exitInvalid, err, "pass --input NAME=VALUE or --input-file FILE")
+	case errors.As(err, &we) && we.Code == workflow.CodeInput && we.Step == "": // the run never began
+		return fail(exitInvalid, err, "--workspace names the directory to copy")
+	case errors.Is(err, backend.ErrUnavailable):
+		return err
+	default:
+		_, hint := classOf(err)
+		if errors.Is(err, backend.ErrNotFound) {
+			hint = "" // whatever a run did not find was not a sandbox that somebody named
+		}
+		return fail(exitFailed, err, hint)
+	}
+}
+
+// tellKept names the sandboxes of a run that were left.
+func tellKept(ctx context.Context, m *session.Manager, p *progress, run string) {
+	list, err := m.List(context.WithoutCancel(ctx))
+	if err != nil {
+		p.Line("sandboxes were kept, but cannot be listed: %v", err)
+		return
+	}
+	for _, s := range list {
+		if s.Run == run {
+			p.Line("kept %s (%s)", s.ID, s.Key)
+		}
+	}
+	p.Line("remove with: workcell sessions rm %s", run)
+}
+
+// resultTable writes a result for people: the facts, then the output as YAML.
+func resultTable(w io.Writer, res *workflow.Result) error {
+	rows := [][]string{
+		{"outcome", string(res.Outcome)},
+		{"run", res.RunID},
+		{"workflow", res.Workflow},
+		{"steps", fmt.Sprint(res.Steps)},
+		{"duration", short(res.Duration)},
+	}
+	for _, r := range rows {
+		fmt.Fprintf(w, "%-10s%s\n", r[0], oneLine(r[1]))
+	}
+	if res.Output == nil {
+		return nil
+	}
+	fmt.Fprintln(w, "output:")
+	return writeLines(w, "  ", res.Output)
+}

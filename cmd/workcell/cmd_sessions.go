@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func newSessionsCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "sessions",
+		Aliases: []string{"session"},
+		Short:   "Open, list, use and remove sandboxes",
+		Long: `Open, list, use and remove sandboxes.
+
+Sandboxes are found by the labels on their containers, so these commands also see and use the sandboxes of runs that
+are under way in other processes of the same user.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsExecCmd(a), newSessionsRmCmd(a))
+	return cmd
+}
+
+// withManager runs fn with a manager that leaves every sandbox as it is when fn is done.
+func (a *app) withManager(ctx context.Context, e engineFlags, images imageFlags, fn func(context.Context, *session.Manager) error) (err error) {
+	ctx, tel := a.startTelemetry(ctx, false)
+	defer tel.Close(ctx)
+	m, done, err := a.openManager(ctx, e, images)
+	if err != nil {
+		return err
+	}
+	defer done()
+	defer func() { err = errors.Join(err, m.Detach(context.WithoutCancel(ctx))) }()
+	return fn(ctx, m)
+}
+
+// findSandbox resolves what a person calls a sandbox: its id, its key, or the name of a sandbox that `sessions open`
+// made, when only one has it.
+func findSandbox(list []session.Info, name string) (session.Info, error) {
+	var byName []session.Info
+	for _, s := range list {
+		switch {
+		case s.ID == name || s.Key.String() == name:
+			return s, nil
+		case s.Key.Namespace == session.NamespaceUser && s.Key.ID == name, s.Run != "" && s.Run == name:
+			byName = append(byName, s)
+		}
+	}
+	switch len(byName) {
+	case 0:
+		return session.Info{}, fmt.Errorf("no sandbox has the id, key or name %q: %w", name, backend.ErrNotFound)
+	case 1:
+		return byName[0], nil
+	default:
+		keys := make([]string, len(byName))
+		for i, s := range byName {
+			keys[i] = s.Key.String()
+		}
+		return session.Info{}, usageError(fmt.Errorf("%q could be %d sandboxes", name, len(byName)),
+			"say which: "+strings.Join(keys, ", "))
+	}
+}

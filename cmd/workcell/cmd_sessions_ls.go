@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func newSessionsLsCmd(a *app) *cobra.Command {
+	var (
+		engine engineFlags
+		out    outputFlag
+	)
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the sandboxes there are",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withManager(cmd.Context(), engine, imageFlags{}, func(ctx context.Context, m *session.Manager) error {
+				list, err := m.List(ctx)
+				if err != nil {
+					return err
+				}
+				rows := make([]sandboxOutput, len(list))
+				for i, info := range list {
+					rows[i] = sandboxRow(info)
+				}
+				return out.write(a.stdout, rows, func(w io.Writer) error { return sandboxTable(w, rows, time.Now()) })
+			})
+		},
+	}
+	engine.addTo(cmd)
+	out.addTo(cmd)
+	return cmd
+}
+
+// sandboxOutput is a sandbox in the output of commands.
+type sandboxOutput struct {
+	ID       string              `json:"id"`
+	Key      string              `json:"key"`
+	Run      string              `json:"run,omitempty"`
+	State    session.State       `json:"state"`
+	Image    string              `json:"image"`
+	User     string              `json:"user"`
+	Network  backend.NetworkMode `json:"network"`
+	Limits   backend.Limits      `json:"limits"`
+	Created  time.Time           `json:"created"`
+	Backend  string              `json:"backend"`
+	EngineID string              `json:"engine_id"`
+}
+
+func sandboxRow(i session.Info) sandboxOutput {
+	return sandboxOutput{
+		ID: i.ID, Key: i.Key.String(), Run: i.Run, State: i.State, Image: i.Image, User: i.User, Network: i.Network,
+		Limits: i.Limits, Created: i.Created, Backend: i.Backend, EngineID: i.EngineID,
+	}
+}
+
+func sandboxTable(w io.Writer, list []sandboxOutput, now time.Time) error {
+	rows := make([][]string, len(list))
+	for i, s := range list {
+		rows[i] = []string{s.ID, s.Key, string(s.State), s.Image, string(s.Network), age(now.Sub(s.Created))}
+	}
+	return writeTable(w, []string{"ID", "KEY", "STATE", "IMAGE", "NETWORK", "AGE"}, rows)
+}
+
+// age writes how long ago something was in its largest unit.
+func age(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Minute:
+		return d.Truncate(time.Second).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", d/(time.Minute))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/(time.Hour))
+	default:
+		return fmt.Sprintf("%dd", d/(24*time.Hour))
+	}
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+type sessionsOpenOptions struct {
+	engine engineFlags
+	images imageFlags
+	out    outputFlag
+
+	name        string
+	image       string
+	user        string
+	root        string
+	network     string
+	runtime     string
+	pull        string
+	env         []string
+	cpu         int64
+	memoryMB    int64
+	pids        int64
+	workspaceMB int64
+	tmpMB       int64
+	timeout     time.Duration
+	execTimeout time.Duration
+}
+
+func newSessionsOpenCmd(a *app) *cobra.Command {
+	o := &sessionsOpenOptions{}
+	cmd := &cobra.Command{
+		Use:   "open [flags]",
+		Short: "Open a sandbox and print its id",
+		Long: `Open a sandbox and print its id. It lives until ` + "`workcell sessions rm`" + ` removes it.
+
+With --name the sandbox can be called by that name, and opening the name again gives the same sandbox.`,
+		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n  workcell sessions exec $id -- python3 -c 'print(6*7)'",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
+	}
+	o.engine.addTo(cmd)
+	o.images.addTo(cmd)
+	o.out.addTo(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.name, "name", "", "name of the sandbox; default is a random one")
+	f.StringVar(&o.image, "image", "debian:bookworm-slim", "image")
+	f.StringVar(&o.user, "user", "", "uid:gid that commands run as (default "+backend.DefaultUser+")")
+	f.StringVar(&o.root, "root", "readonly", "the image's file system: readonly or writable")
+	f.StringVar(&o.network, "network", string(backend.NetworkNone), "none or bridge")
+	f.StringVar(&o.runtime, "runtime", "", "OCI runtime (default the engine's)")
+	f.StringVar(&o.pull, "pull", string(backend.PullMissing), "when the image is fetched: missing, always or never")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE for every command, or NAME to pass this process's value on; may be repeated")
+	f.Int64Var(&o.cpu, "cpu", 0, "thousandths of a core (default the engine driver's)")
+	f.Int64Var(&o.memoryMB, "memory-mb", 0, "memory and swap together, MiB (default the engine driver's)")
+	f.Int64Var(&o.pids, "pids", 0, "processes and threads (default the engine driver's)")
+	f.Int64Var(&o.workspaceMB, "workspace-mb", 0, "size of the workspace, MiB (default no limit)")
+	f.Int64Var(&o.tmpMB, "tmp-mb", 0, "size of /tmp, MiB (default the engine driver's)")
+	f.DurationVar(&o.timeout, "timeout", -1, "idle time after which the sandbox may be removed (default never)")
+	f.DurationVar(&o.execTimeout, "exec-timeout", 0, "timeout of commands that name none (default "+session.DefaultExecTimeout.String()+")")
+	return cmd
+}
+
+func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
+	req, err := o.request(a.env)
+	if err != nil {
+		return err
+	}
+	key := session.UserKey(o.name)
+	if o.name == "" {
+		key = session.UserKey(session.NewID())
+	}
+	if err := key.Validate(); err != nil {
+		return usageError(err, "a name has letters, digits, _, - and .")
+	}
+	return a.withManager(ctx, o.engine, o.images, func(ctx context.Context, m *session.Manager) error {
+		p := newProgress(a.stderr)
+		defer p.Close()
+		req.OnPull, req.Prepare = p.Pull, saveEnv(req.Env)
+		p.Status("opening sandbox")
+		s, created, err := m.Open(ctx, key, req)
+		if err != nil {
+			return err
+		}
+		p.Status("")
+		return o.out.write(a.stdout, openedSandbox{sandboxRow(s.Info()), created}, func(w io.Writer) error {
+			_, err := fmt.Fprintln(w, s.ID())
+			return err
+		})
+	})
+}
+
+// openedSandbox is what `sessions open -o json` prints.
+type openedSandbox struct {
+	sandboxOutput
+	Created bool `json:"created"` // false: the name was open already
+}
+
+func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
+	const mib = 1 << 20
+	req := session.Request{
+		Image: o.image, User: o.user, Runtime: o.runtime,
+		IdleTimeout: o.timeout, ExecTimeout: o.execTimeout,
+		Limits: backend.Limits{
+			CPUMillis: o.cpu, MemoryBytes: o.memoryMB * mib, PIDs: o.pids,
+			WorkspaceBytes: o.workspaceMB * mib, TmpBytes: o.tmpMB * mib,
+		},
+	}
+	for name, n := range map[string]int64{
+		"--cpu": o.cpu, "--memory-mb": o.memoryMB, "--pids": o.pids, "--workspace-mb": o.workspaceMB, "--tmp-mb": o.tmpMB,
+	} {
+		if n < 0 || n > 1<<32 {
+			return req, usageError(fmt.Errorf("%s %d is out of range", name, n), "")
+		}
+	}
+	switch o.root {
+	case "readonly":
+	case "writable":
+		req.Root = backend.RootWritable
+	default:
+		return req, usageError(fmt.Errorf("--root %q is not known", o.root), "use readonly or writable")
+	}
+	switch n := backend.NetworkMode(o.network); n {
+	case backend.NetworkNone, backend.NetworkBridge:
+		req.Network = n
+	default:
+		return req, usageError(fmt.Errorf("--network %q is not known", o.network), "use none or bridge")
+	}
+	switch p := backend.PullPolicy(o.pull); p {
+	case backend.PullMissing, backend.PullAlways, backend.PullNever:
+		req.Pull = p
+	default:
+		return req, usageError(fmt.Errorf("--pull %q is not known", o.pull), "use missing, always or never")
+	}
+	var err error
+	req.Env, err = parseEnv(e, o.env)
+	return req, err
+}
+
+// parseEnv reads -e flags: NAME=VALUE, or NAME alone to pass on the value that this process has, if it has one.
+func parseEnv(e env, pairs []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, p := range pairs {
+		name, value, ok := strings.Cut(p, "=")
+		if name == "" {
+			// The value may be a secret, so it is not repeated.
+			return nil, usageError(fmt.Errorf("an environment variable needs a name before the ="), "-e NAME=VALUE, or -e NAME")
+		}
+		if !ok {
+			if value, ok = e(name); !ok {
+				continue
+			}
+		}
+		out[name] = value
+	}
+	return out, nil
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func newSessionsRmCmd(a *app) *cobra.Command {
+	var (
+		engine       engineFlags
+		all, keep    bool
+		ignoreAbsent bool
+	)
+	cmd := &cobra.Command{
+		Use:     "rm SANDBOX… | --all",
+		Aliases: []string{"remove"},
+		Short:   "Remove sandboxes and what is in them",
+		Long: `Remove sandboxes and what is in them. A sandbox is named by its id, its key, its name or its run.
+
+Prints the id of each sandbox that was removed.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return errors.New("name the sandboxes to remove, or pass --all")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withManager(cmd.Context(), engine, imageFlags{}, func(ctx context.Context, m *session.Manager) error {
+				ids, err := sandboxesToRemove(ctx, m, args, all, ignoreAbsent)
+				for _, id := range ids {
+					if e := m.Remove(ctx, id, !keep); e != nil && !(ignoreAbsent && errors.Is(e, backend.ErrNotFound)) {
+						err = errors.Join(err, e)
+						continue
+					}
+					fmt.Fprintln(a.stdout, id)
+				}
+				return err
+			})
+		},
+	}
+	engine.addTo(cmd)
+	f := cmd.Flags()
+	f.BoolVar(&all, "all", false, "every sandbox of this user")
+	f.BoolVar(&keep, "keep-workspace", false, "leave the workspace volumes on the engine")
+	f.BoolVarP(&ignoreAbsent, "force", "f", false, "a sandbox that is not there is no error")
+	return cmd
+}
+
+// sandboxesToRemove resolves names; an unknown one does not keep the others from being removed. A run's id names all of
+// its sandboxes.
+func sandboxesToRemove(ctx context.Context, m *session.Manager, names []string, all, ignoreAbsent bool) ([]string, error) {
+	list, err := m.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	seen := map[string]bool{}
+	add := func(s session.Info) {
+		if !seen[s.ID] {
+			seen[s.ID] = true
+			ids = append(ids, s.ID)
+		}
+	}
+	var errs []error
+	for _, name := range names {
+		found := false
+		for _, s := range list {
+			if s.Run == name {
+				add(s)
+				found = true
+			}
+		}
+		if found {
+			continue
+		}
+		s, err := findSandbox(list, name)
+		switch {
+		case err == nil:
+			add(s)
+		case !ignoreAbsent || !errors.Is(err, backend.ErrNotFound):
+			errs = append(errs, err)
+		}
+	}
+	if all {
+		for _, s := range list {
+			add(s)
+		}
+	}
+	return ids, errors.Join(errs...)
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+// version is set by release builds with -ldflags "-X main.version=v1.2.3".
+var version string
+
+// buildVersion gives the released version, else what Go recorded of the module and its revision.
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
+			v = "devel-" + s.Value[:min(12, len(s.Value))]
+		}
+	}
+	if v == "" || v == "(devel)" {
+		return "devel"
+	}
+	return v
+}
+
+type versionInfo struct {
+	Version string `json:"version"`
+	Guest   string `json:"guest"` // version of the embedded guest
+	Go      string `json:"go"`
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+}
+
+func newVersionCmd(a *app) *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of workcell and of its guest",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := versionInfo{
+				Version: buildVersion(), Guest: embed.Version(),
+				Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+			}
+			return out.write(a.stdout, v, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "workcell %s (guest %s, %s, %s/%s)\n", v.Version, v.Guest, v.Go, v.OS, v.Arch)
+				return err
+			})
+		},
+	}
+	out.addTo(cmd)
+	return cmd
+}

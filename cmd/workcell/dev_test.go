@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// freePort gives a port that was free a moment ago.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+}
+
+// TestDevServesFlowsToTheDeveloperUI asks the reflection server what the Developer UI would, and runs a flow through it.
+func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
+	t.Parallel()
+	examples, err := filepath.Abs("../../examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	telemetry := newTelemetryServer(t)
+	port := freePort(t)
+	cmd := workcell(t, "dev", filepath.Join(examples, "agents"), filepath.Join(examples, "workflows/debug-and-fix.yaml"),
+		"--model", "scripted/"+filepath.Join(examples, "workflows/scripts/debug-and-fix.yaml"))
+	cmd.Env = append(testEnviron(t), "GENKIT_REFLECTION_PORT="+port, "GENKIT_TELEMETRY_SERVER="+telemetry.url)
+	cmd.Dir = t.TempDir() // Genkit notes its runtimes in .genkit below it
+	var stdout, stderr lockedBuffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() }) // ended long ago, unless the test failed
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(stderr.String(), "serving 1 workflow(s) and 6 agent(s)"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not serve:\n%s", stderr.String())
+		}
+	}
+
+	actions := call(t, "GET", "http://127.0.0.1:"+port+"/api/actions", "")
+	for _, want := range []string{`"/flow/debug-and-fix"`, `"/executable-prompt/python-developer"`, `scripted, no model is asked`} {
+		if !strings.Contains(actions, want) {
+			t.Errorf("the Developer UI does not see %s", want)
+		}
+	}
+	if strings.Contains(actions, "/sandbox_exec") {
+		t.Error("sandbox_exec is registered for everybody")
+	}
+	answer := call(t, "POST", "http://127.0.0.1:"+port+"/api/runAction", `{"key": "/flow/debug-and-fix", "input": {}}`)
+	var result struct {
+		Result struct {
+			AllPassed bool `json:"all_passed"`
+		} `json:"result"`
+	}
+	if err := json.Unmarshal([]byte(answer), &result); err != nil || !result.Result.AllPassed {
+		t.Errorf("the flow answered %s (%v)\n%s", answer, err, stderr.String())
+	}
+	if telemetry.traces.Load() == 0 {
+		t.Error("the Developer UI got no traces")
+	}
+	stopServing(t, cmd, &stdout, &stderr)
+}
+
+// telemetryServer is the Developer UI's end for traces.
+type telemetryServer struct {
+	url    string
+	traces atomic.Int64
+}
+
+func newTelemetryServer(t *testing.T) *telemetryServer {
+	s := &telemetryServer{}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.url = "http://" + l.Addr().String()
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/api/traces") {
+			s.traces.Add(1)
+		}
+		io.Copy(io.Discard, r.Body)
+	})}
+	go server.Serve(l) // ends with Close
+	t.Cleanup(func() { server.Close() })
+	return s
+}
+
+func call(t *testing.T, method, url, body string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewReader([]byte(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// stopServing interrupts the command, for which that is the way to end.
+func stopServing(t *testing.T, cmd *exec.Cmd, stdout, stderr *lockedBuffer) {
+	t.Helper()
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v\n%s", err, stderr.String())
+	}
+	if stdout.String() != "" {
+		t.Errorf("standard output = %q", stdout.String())
+	}
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// engineFlags choose the engine. Every command that touches sandboxes has them.
+type engineFlags struct {
+	backend string
+}
+
+func (f *engineFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.backend, "backend", "docker", "engine that runs the sandboxes: docker")
+}
+
+// imageFlags say which images may be used and where they come from.
+type imageFlags struct {
+	mapped  []string
+	allowed []string
+}
+
+func (f *imageFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&f.mapped, "map-image", nil,
+		"FROM=TO: use image TO where FROM is asked for, for machines behind a mirror; may be repeated")
+	cmd.Flags().StringArrayVar(&f.allowed, "allow-image", nil,
+		"allow only images that match this pattern (python:3.*, ghcr.io/acme/**); may be repeated")
+}
+
+// enginePatience is how long the engine may say nothing before a command gives up: with starting and reporting it stays
+// below 5 s.
+const enginePatience = 4 * time.Second
+
+// drivers are the engines this build knows. A driver is opened only when it is asked for.
+func (a *app) drivers() map[string]func(context.Context) (backend.SandboxBackend, error) {
+	return map[string]func(context.Context) (backend.SandboxBackend, error){
+		"docker": func(ctx context.Context) (backend.SandboxBackend, error) {
+			opts, err := dockerOptions(a.env)
+			if err != nil {
+				return nil, err
+			}
+			opts.Logger, opts.Patience = a.logger(), enginePatience
+			b, err := docker.New(ctx, opts)
+			if err != nil {
+				return nil, err
+			}
+			return b, nil
+		},
+	}
+}
+
+// openBackend connects to the engine.
+func (a *app) openBackend(ctx context.Context, f engineFlags) (backend.SandboxBackend, error) {
+	known := a.drivers()
+	open, ok := known[f.backend]
+	if !ok {
+		return nil, usageError(fmt.Errorf("there is no backend %q", f.backend),
+			"backends: "+strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+	}
+	return open(ctx)
+}
+
+// openManager connects to the engine and gives a manager with this installation's identity. The caller must call done
+// after it closed or detached the manager.
+func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags) (m *session.Manager, done func(), err error) {
+	opts := &session.Options{Logger: a.logger(), AllowRoot: a.env.get("WORKCELL_ALLOW_ROOT") == "1"}
+	if opts.Instance, err = a.instance(); err != nil {
+		return nil, nil, err
+	}
+	mapped := images.mapped
+	if list := a.env.get("WORKCELL_IMAGE_MAP"); list != "" {
+		mapped = append(strings.Split(list, ","), mapped...) // flags win
+	}
+	mapping, err := parseImageMap(mapped)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(images.allowed) > 0 {
+		policy, err := backend.NewImagePolicy(images.allowed...)
+		if err != nil {
+			return nil, nil, usageError(err, "see --allow-image in --help")
+		}
+		opts.Images = imagePolicy{policy}
+	}
+	driver, err := a.openBackend(ctx, f)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err = session.NewManager(mapImages(driver, mapping), opts)
+	if err != nil {
+		driver.Close()
+		return nil, nil, err
+	}
+	return m, func() { driver.Close() }, nil // its sandboxes go on; there is nothing left to lose
+}
+
+// imagePolicy fits backend's policy to session.
+type imagePolicy struct{ *backend.ImagePolicy }
+
+// Allow is Check.
+func (p imagePolicy) Allow(ref string) error { return p.Check(ref) }
+
+// logger writes what operators should know to standard error.
+func (a *app) logger() *slog.Logger {
+	level := slog.LevelWarn
+	if a.env.get("WORKCELL_DEBUG") != "" {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// Exit codes. The text below is their documentation; keep both together.
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInvalid     = 3
+	exitModel       = 4
+	exitUnavailable = 5
+	exitNotFound    = 6
+
+	exitExecTimeout = 124
+	exitExecProduct = 125
+	exitExecNoRun   = 126
+	exitExecMissing = 127
+	exitSignalBase  = 128
+)
+
+const exitCodeHelp = `Exit codes:
+  0        success
+  1        the run failed, or an error that has no code of its own
+  2        wrong flags or arguments
+  3        an agent, workflow, script or input file is invalid
+  4        the model cannot be used: missing key, unknown provider
+  5        the container engine is not available, or cannot run sandboxes (doctor)
+  6        no such sandbox
+  124-127  sessions exec: timed out; workcell's own error; program not executable; program not found
+  128+n    ended by signal n: 130 for Ctrl-C, 143 for TERM
+sessions exec otherwise exits as the command it ran.`
+
+// cliError carries an exit code and what the user can do about it.
+type cliError struct {
+	code int
+	err  error  // nil: the code says it all, print nothing
+	hint string // may be empty
+}
+
+func (e *cliError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *cliError) Unwrap() error { return e.err }
+
+// exitWith ends the command with a code and prints nothing: the output has said it.
+func exitWith(code int) error { return &cliError{code: code} }
+
+// fail is an error with an exit code and a hint.
+func fail(code int, err error, hint string) error { return &cliError{code: code, err: err, hint: hint} }
+
+func usageError(err error, hint string) error { return fail(exitUsage, err, hint) }
+
+// finish prints err as the user should see it and gives the exit code. A command that a signal ended exits as signals
+// do, whatever error came of it.
+func finish(ctx context.Context, stderr io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	code, hint := classify(err)
+	var sig signalError
+	if errors.As(context.Cause(ctx), &sig) {
+		code, hint = sig.exitCode(), ""
+		if errors.Is(err, context.Canceled) {
+			err = sig
+		}
+	}
+	var ce *cliError
+	if errors.As(err, &ce) && ce.err == nil {
+		return code
+	}
+	printError(stderr, err, hint)
+	return code
+}
+
+// printError writes the error and its hint. Text in it may come from a sandbox, so control characters are shown, not
+// sent to the terminal.
+func printError(w io.Writer, err error, hint string) {
+	fmt.Fprintf(w, "workcell: error: %s\n", indentLines(neutralise(err.Error())))
+	if hint != "" {
+		fmt.Fprintf(w, "workcell: hint: %s\n", indentLines(neutralise(hint)))
+	}
+}
+
+// indentLines sets off the further lines of a message.
+func indentLines(s string) string {
+	return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ")
+}
+
+// classify gives the exit code and the hint of an error: the command's own choice, else those of the error's class.
+func classify(err error) (code int, hint string) {
+	var ce *cliError
+	if errors.As(err, &ce) {
+		return ce.code, ce.hint
+	}
+	return classOf(err)
+}
+
+func classOf(err error) (code int, hint string) {
+	switch {
+	case errors.Is(err, backend.ErrUnavailable):
+		return exitUnavailable, "is the container engine running? `workcell doctor` says what is missing"
+	case errors.Is(err, backend.ErrImage):
+		return exitFailed, "check the image name, or use a mirror with --map-image FROM=TO"
+	case errors.Is(err, backend.ErrUnsupported):
+		return exitFailed, "`workcell doctor` says what this engine can enforce"
+	case errors.Is(err, backend.ErrCapacity):
+		return exitFailed, "close sandboxes: `workcell sessions ls`, then `workcell sessions rm ID`"
+	case errors.Is(err, backend.ErrNotFound):
+		return exitNotFound, "`workcell sessions ls` lists the sandboxes there are"
+	default:
+		return exitFailed, ""
+	}
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/firebase/genkit/go/core/api"
+	"github.com/firebase/genkit/go/genkit"
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/scripted"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// modelFlags choose the model in place of what the agents' files name.
+type modelFlags struct {
+	model        string
+	traceContent bool
+}
+
+func (f *modelFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.model, "model", "",
+		"provider/name of the model to use in place of what the agents name, or scripted/PATH.yaml for recorded answers")
+	cmd.Flags().BoolVar(&f.traceContent, "trace-content", false,
+		"export prompts, answers, tool calls and error texts with the traces; they may hold secrets")
+}
+
+// script gives the path in "scripted/PATH.yaml".
+func (f *modelFlags) script() (path string, ok bool) {
+	return strings.CutPrefix(f.model, scripted.Provider+"/")
+}
+
+// host is a Genkit instance with the agents that a command needs.
+type host struct {
+	g      *genkit.Genkit
+	agents map[string]*tools.Agent
+	docs   map[string]*frontmatter.Document
+	model  func(agent string) string             // in place of the agent's own; empty keeps that
+	onTool func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
+}
+
+var (
+	_ workflow.AgentRunner      = (*host)(nil)
+	_ workflow.SandboxDescriber = (*host)(nil)
+)
+
+// newHost loads the agents' files and starts Genkit with the model plugins that they need.
+func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]string, f modelFlags) (*host, error) {
+	h := &host{agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		doc, err := checkAgent(files[name])
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		h.docs[name] = doc
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fail(exitInvalid, err, "")
+	}
+	plugins, err := h.plugins(a, f)
+	if err != nil {
+		return nil, err
+	}
+	plugins = append(plugins, &tools.Plugin{Manager: m, Logger: a.logger()})
+	if h.g, err = a.initGenkit(ctx, plugins...); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		agent, err := tools.LoadAgent(h.g, files[name])
+		if err != nil {
+			return nil, fail(exitInvalid, err, "")
+		}
+		h.agents[name] = agent
+	}
+	return h, nil
+}
+
+// plugins builds what plays the models, and says on standard error when answers are recorded.
+func (h *host) plugins(a *app, f modelFlags) ([]api.Plugin, error) {
+	if path, ok := f.script(); ok {
+		script, err := scripted.Load(path)
+		if err != nil {
+			return nil, fail(exitInvalid, err, "")
+		}
+		h.model = scripted.ModelName
+		fmt.Fprintf(a.stderr, "workcell: scripted model: answers are recorded in %s, no model is asked\n", oneLine(path))
+		return []api.Plugin{scripted.NewPlugin(script)}, nil
+	}
+	h.model = func(string) string { return f.model }
+	if f.model != "" {
+		return modelPlugins(a.env, []modelUse{{model: f.model}})
+	}
+	var uses []modelUse
+	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
+		doc := h.docs[name]
+		if doc.Meta.Model == "" {
+			return nil, fail(exitModel, fmt.Errorf("agent %s names no model", name),
+				"add model: provider/name to "+doc.File+", or pass --model provider/name")
+		}
+		uses = append(uses, modelUse{model: doc.Meta.Model, agent: name})
+	}
+	return modelPlugins(a.env, uses)
+}
+
+// RunAgent is the agents' side of workflow.Engine.
+func (h *host) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
+	res, err := h.run(ctx, name, input)
+	if err != nil {
+		return workflow.AgentOutput{}, err
+	}
+	return workflow.AgentOutput{Text: res.Text, Output: res.Output}, nil
+}
+
+func (h *host) run(ctx context.Context, name string, input map[string]any) (tools.AgentResult, error) {
+	agent := h.agents[name]
+	if agent == nil {
+		return tools.AgentResult{}, fmt.Errorf("agent %q is not loaded", name)
+	}
+	opts := &tools.RunOptions{Model: h.model(name)}
+	if h.onTool != nil {
+		opts.OnTool = func(e tools.ToolEvent) { h.onTool(name, e) }
+	}
+	return agent.Run(scripted.WithInput(ctx, input), input, opts)
+}
+
+// AgentSandbox tells which sandbox an agent wants to share with its run.
+func (h *host) AgentSandbox(name string) (session.Request, bool) {
+	agent := h.agents[name]
+	if agent == nil {
+		return session.Request{}, false
+	}
+	return agent.SharedSandbox()
+}

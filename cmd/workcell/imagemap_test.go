@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+func TestImageMapFindsEverySpelling(t *testing.T) {
+	t.Parallel()
+	m, err := parseImageMap([]string{"python:3.11-slim=a.example/py:1", "node=b.example/node:20", "node=c.example/node:22"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver := &imageRecorder{}
+	b := mapImages(driver, m)
+	for in, want := range map[string]string{
+		"python:3.11-slim":                           "a.example/py:1",
+		"docker.io/library/python:3.11-slim":         "a.example/py:1",
+		"library/python:3.11-slim":                   "a.example/py:1",
+		"python:3.12-slim":                           "python:3.12-slim",
+		"node:latest":                                "c.example/node:22",
+		"example.com/library/python:3.11-slim":       "example.com/library/python:3.11-slim",
+		"not a reference":                            "not a reference",
+		"python:3.11-slim@sha256:" + sixtyFour("0a"): "python:3.11-slim@sha256:" + sixtyFour("0a"),
+	} {
+		if _, err := b.Create(t.Context(), backend.Spec{Image: in}); err != nil {
+			t.Fatal(err)
+		}
+		if driver.image != want {
+			t.Errorf("%s became %s, want %s", in, driver.image, want)
+		}
+	}
+}
+
+func TestImageMapThatIsNone(t *testing.T) {
+	t.Parallel()
+	for _, pair := range []string{"python", "=x", "x=", "UPPER=x", "x=UPPER"} {
+		_, err := parseImageMap([]string{pair})
+		if code, _ := classify(err); err == nil || code != exitUsage {
+			t.Errorf("%q: error = %v", pair, err)
+		}
+	}
+	driver := &imageRecorder{}
+	if b := mapImages(driver, imageMap{}); b != backend.SandboxBackend(driver) {
+		t.Error("an empty map wraps the driver")
+	}
+}
+
+func sixtyFour(s string) string {
+	for len(s) < 64 {
+		s += s
+	}
+	return s[:64]
+}
+
+// imageRecorder is a driver that notes which image it was asked for.
+type imageRecorder struct {
+	backend.SandboxBackend
+	image string
+}
+
+func (r *imageRecorder) Create(_ context.Context, spec backend.Spec) (backend.Info, error) {
+	r.image = spec.Image
+	return backend.Info{}, nil
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
+)
+
+// maxInputBytes bounds an input file and a value that is read from one.
+const maxInputBytes = 4 << 20
+
+// inputFlags give a workflow's input.
+type inputFlags struct {
+	pairs []string
+	file  string
+}
+
+func (f *inputFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&f.pairs, "input", nil, "NAME=VALUE, or NAME=@FILE to read the value from a file; may be repeated")
+	cmd.Flags().StringVar(&f.file, "input-file", "", "JSON or YAML file with the whole input, - for standard input; --input goes over it")
+}
+
+// read gives the input. parse turns the pairs into values of the right types.
+func (f *inputFlags) read(stdin io.Reader, parse func(map[string]string) (map[string]any, error)) (map[string]any, error) {
+	input := map[string]any{}
+	if f.file != "" {
+		var err error
+		if input, err = readInputFile(stdin, f.file); err != nil {
+			return nil, err
+		}
+	}
+	pairs, err := parsePairs(f.pairs)
+	if err != nil {
+		return nil, err
+	}
+	values, err := parse(pairs)
+	if err != nil {
+		return nil, usageError(err, "see the workflow's input:")
+	}
+	maps.Copy(input, values)
+	return input, nil
+}
+
+// parsePairs reads NAME=VALUE and NAME=@FILE.
+func parsePairs(pairs []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, p := range pairs {
+		name, value, ok := strings.Cut(p, "=")
+		if !ok || name == "" {
+			return nil, usageError(fmt.Errorf("input %q is not of the form NAME=VALUE", clip(p, 60)), "for example --input repo=acme/shop")
+		}
+		if _, twice := out[name]; twice {
+			return nil, usageError(fmt.Errorf("input %s is given twice", name), "")
+		}
+		path, special := strings.CutPrefix(value, "@")
+		switch {
+		case special && strings.HasPrefix(path, "@"):
+			value = path // @@ stands for a value that begins with @
+		case special:
+			raw, err := readLimited(nil, path)
+			if err != nil {
+				return nil, usageError(fmt.Errorf("input %s: %w", name, err), "@ reads a file; write @@ for a value that begins with @")
+			}
+			value = string(raw)
+		}
+		out[name] = value
+	}
+	return out, nil
+}
+
+// readInputFile reads a mapping.
+func readInputFile(stdin io.Reader, path string) (map[string]any, error) {
+	raw, err := readLimited(stdin, path)
+	if err != nil {
+		return nil, fail(exitInvalid, fmt.Errorf("input: %w", err), "")
+	}
+	input := map[string]any{}
+	if err := yaml.Unmarshal(raw, &input); err != nil { // JSON is YAML
+		return nil, fail(exitInvalid, fmt.Errorf("input %s: %w", path, err), "the file must hold one JSON or YAML mapping")
+	}
+	return input, nil
+}
+
+// readLimited reads a file, or stdin for "-" when there is one.
+func readLimited(stdin io.Reader, path string) ([]byte, error) {
+	src := stdin
+	if path != "-" || stdin == nil {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close() // only read from
+		src = f
+	}
+	raw, err := io.ReadAll(io.LimitReader(src, maxInputBytes+1))
+	if err == nil && len(raw) > maxInputBytes {
+		err = errors.New("larger than 4 MiB")
+	}
+	return raw, err
+}

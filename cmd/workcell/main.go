@@ -1,0 +1,132 @@
+// Command workcell runs agents and workflows in container sandboxes, and shows and uses the sandboxes themselves.
+//
+// Data goes to standard output, everything else to standard error. See `workcell --help` for the commands and the
+// table of exit codes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	stdout := os.Stdout
+	// Some libraries print to os.Stdout (dotprompt does, for YAML it cannot read). Data must stay pure, so whatever is
+	// not written through run's own writer lands on standard error.
+	os.Stdout = os.Stderr
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, stdout, os.Stderr))
+}
+
+// run is the whole command: it parses args, does the work and gives the exit code. Everything the command reads from
+// its surroundings besides the environment comes in through the parameters.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := newApp(stdin, stdout, stderr)
+	ctx, stop := watchSignals(ctx, stderr, os.Exit)
+	defer stop()
+
+	root := newRootCmd(a)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	return finish(ctx, stderr, err)
+}
+
+// newRootCmd builds the tree of commands.
+func newRootCmd(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "workcell",
+		Short: "Sandboxes for Genkit agents",
+		Long: `Workcell runs Genkit agents and multi-step workflows in container sandboxes that live as long as the run
+that owns them.
+
+` + exitCodeHelp + `
+
+Environment:
+  WORKCELL_STATE_DIR   as --state-dir
+  WORKCELL_IMAGE_MAP   as --map-image, comma separated
+  WORKCELL_ALLOW_ROOT  1 lets sandboxes run as root
+  DOCKER_HOST, DOCKER_* as the docker command uses them
+  OTEL_*               traces: see docs/telemetry.md
+  GENKIT_ENV=dev       attach to the Genkit Developer UI`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+	}
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError(err, "see `"+cmd.CommandPath()+" --help`")
+	})
+	root.PersistentFlags().StringVar(&a.stateDirFlag, "state-dir", "",
+		"directory for what must outlive the command (default $XDG_STATE_HOME/workcell)")
+	root.AddCommand(
+		newRunCmd(a),
+		newAgentCmd(a),
+		newValidateCmd(a),
+		newSessionsCmd(a),
+		newDevCmd(a),
+		newDoctorCmd(a),
+		newVersionCmd(a),
+	)
+	wrapArgErrors(root)
+	return root
+}
+
+// wrapArgErrors makes wrong arguments usage errors in every command, as wrong flags are.
+func wrapArgErrors(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(c *cobra.Command, args []string) error {
+			err := check(c, args)
+			if err == nil {
+				return nil
+			}
+			var known *cliError
+			if errors.As(err, &known) {
+				return err
+			}
+			return usageError(err, fmt.Sprintf("usage: %s", c.UseLine()))
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		wrapArgErrors(sub)
+	}
+}
+
+// app holds what all commands share: the streams and the flags that every command has.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	stateDirFlag   string
+	env            env
+}
+
+func newApp(stdin io.Reader, stdout, stderr io.Writer) *app {
+	return &app{stdin: stdin, stdout: stdout, stderr: stderr, env: os.LookupEnv}
+}
+
+// env looks a variable up. Only this command reads the environment; library packages get values.
+type env func(name string) (string, bool)
+
+// get gives the value of a variable, empty when it is not set.
+func (e env) get(name string) string {
+	v, _ := e(name)
+	return v
+}
+
+// first gives the first variable of names that has a value.
+func (e env) first(names ...string) (name, value string) {
+	for _, n := range names {
+		if v := e.get(n); v != "" {
+			return n, v
+		}
+	}
+	return "", ""
+}

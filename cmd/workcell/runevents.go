@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// runProgress tells of a run's steps.
+type runProgress struct {
+	p *progress
+
+	mu      sync.Mutex // guards running
+	running []string   // steps under way, oldest first
+}
+
+// event is workflow.Options.OnEvent.
+func (r *runProgress) event(ev workflow.Event) {
+	switch ev.Kind {
+	case workflow.EventRunStarted:
+		r.p.Line("run %s of %s", ev.RunID, ev.Workflow)
+	case workflow.EventStepStarted:
+		r.started(ev)
+	case workflow.EventStepFinished:
+		r.finished(ev)
+	case workflow.EventStepSkipped:
+		r.p.Line("  %-26s skipped", ev.Path)
+	case workflow.EventStepRetry:
+		r.p.Line("  %-26s again in %s", ev.Path, ev.Delay)
+	case workflow.EventCleanup:
+		if ev.Error != nil {
+			r.p.Line("sandboxes may be left behind: %s; `workcell sessions ls` shows them", ev.Error.Message)
+		}
+	case workflow.EventRunFinished:
+		r.p.Status("")
+		r.p.Line("%s after %s", ev.Outcome, short(ev.Duration))
+	}
+}
+
+// started announces steps that take a while; the others are over before it could be read.
+func (r *runProgress) started(ev workflow.Event) {
+	if !slow(ev.Type) {
+		return
+	}
+	what := string(ev.Type)
+	if ev.Agent != "" {
+		what += " " + ev.Agent
+	}
+	if !r.p.live {
+		r.p.Line("  %-26s %s", ev.Path, what)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = append(r.running, ev.Path)
+	r.show()
+}
+
+func (r *runProgress) finished(ev workflow.Event) {
+	word := "ok"
+	if ev.Status != workflow.StatusSucceeded {
+		word = string(ev.Status)
+	}
+	if slow(ev.Type) {
+		word += " after " + short(ev.Duration)
+	}
+	if ev.Next != "" {
+		word += ", on to " + ev.Next
+	}
+	if ev.Error != nil {
+		word += ": " + clip(oneLine(ev.Error.Message), 300)
+	}
+	r.p.Line("  %-26s %s", ev.Path, word)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, path := range r.running {
+		if path == ev.Path {
+			r.running = append(r.running[:i], r.running[i+1:]...)
+			break
+		}
+	}
+	r.show()
+}
+
+// tool tells of an agent's tool calls: what it does now on the live line, what it did in a line that stays.
+func (r *runProgress) tool(agent string, e tools.ToolEvent) {
+	if !e.Done {
+		return
+	}
+	word := "ok"
+	if e.Failure != "" {
+		word = string(e.Failure)
+	}
+	r.p.Line("    %s: %s %s after %s", agent, e.Tool, word, short(e.Duration))
+}
+
+// show puts the steps under way on the live line; mu is held.
+func (r *runProgress) show() {
+	r.p.Status(strings.Join(r.running, ", "))
+}
+
+// slow tells whether steps of a type do more than decide.
+func slow(t workflow.Type) bool {
+	switch t {
+	case workflow.TypeAgent, workflow.TypeExec, workflow.TypeParallel, workflow.TypeForEach:
+		return true
+	}
+	return false
+}
+
+// short rounds a duration for people.
+func short(d time.Duration) string {
+	if d < time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	return fmt.Sprint(d.Round(100 * time.Millisecond))
+}

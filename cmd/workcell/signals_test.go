@@ -1,0 +1,244 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// waiting is a workflow whose only step waits until somebody makes the file "go" in the sandbox.
+const waiting = `
+id: waiting
+sandbox: {image: debian:bookworm-slim}
+steps:
+  - id: wait
+    type: exec
+    command: |
+      echo waiting > state
+      while [ ! -e go ]; do sleep 0.05; done
+      cat go
+`
+
+// running is a `workcell run` under way.
+type running struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	environ []string
+	stdout  bytes.Buffer
+	stderr  lockedBuffer
+	done    chan error
+}
+
+// lockedBuffer can be read while a process writes to it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// startWaiting starts the workflow and returns when its step waits inside the sandbox.
+func startWaiting(t *testing.T, flags ...string) *running {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "waiting.yaml")
+	if err := os.WriteFile(path, []byte(waiting), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// A shell's background job, such as this test may be part of, ignores interrupts, and so would its children. Go resets
+	// what it catches itself before it starts one.
+	catch := make(chan os.Signal, 1)
+	signal.Notify(catch, os.Interrupt)
+	t.Cleanup(func() { signal.Stop(catch) })
+
+	r := &running{t: t, environ: testEnviron(t), done: make(chan error, 1)}
+	r.cmd = workcell(t, append([]string{"run", path, "-o", "json"}, flags...)...)
+	r.cmd.Env = r.environ
+	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { r.done <- r.cmd.Wait() }()
+	t.Cleanup(func() { r.cmd.Process.Kill() }) // ended long ago, unless the test failed
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		if run := r.runID(); run != "" {
+			if _, err := r.workcell("sessions", "exec", run, "--", "cat", "state"); err == nil {
+				return r
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the step does not wait:\n%s", r.stderr.String())
+		}
+	}
+}
+
+// runID reads the run's id off its progress.
+func (r *running) runID() string {
+	return regexp.MustCompile(`run_[a-z2-7]{26}`).FindString(r.stderr.String())
+}
+
+// workcell runs another command of the same user beside the run.
+func (r *running) workcell(args ...string) (string, error) {
+	cmd := workcell(r.t, args...)
+	cmd.Env = r.environ
+	out, err := cmd.Output()
+	return string(out), err
+}
+
+// ends waits for the run and checks its exit code.
+func (r *running) ends(code int) {
+	r.t.Helper()
+	select {
+	case err := <-r.done:
+		got := 0
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			got = exit.ExitCode()
+		}
+		if got != code {
+			r.t.Errorf("exit code %d, want %d; standard error:\n%s", got, code, r.stderr.String())
+		}
+	case <-time.After(time.Minute):
+		r.t.Fatalf("the run does not end:\n%s", r.stderr.String())
+	}
+}
+
+func (r *running) sandboxes() int {
+	r.t.Helper()
+	out, err := r.workcell("sessions", "ls", "-o", "json")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var list []sandboxOutput
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		r.t.Fatal(err)
+	}
+	return len(list)
+}
+
+// TestSignalEndsARunAndItsSandboxes uses a real process and a real sandbox, with Genkit, which catches these signals
+// for good, in between.
+func TestSignalEndsARunAndItsSandboxes(t *testing.T) {
+	t.Parallel()
+	for sig, code := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			r := startWaiting(t)
+			if n := r.sandboxes(); n != 1 {
+				t.Errorf("%d sandboxes while the run is under way", n)
+			}
+			if err := r.cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			r.ends(code)
+			if n := r.sandboxes(); n != 0 {
+				t.Errorf("%d sandboxes are left", n)
+			}
+			if !strings.Contains(r.stderr.String(), "closing down; once more to quit at once") {
+				t.Errorf("standard error does not say what goes on:\n%s", r.stderr.String())
+			}
+			var result struct{ Outcome string }
+			if err := json.Unmarshal(r.stdout.Bytes(), &result); err != nil || result.Outcome != "cancelled" {
+				t.Errorf("standard output = %q (%v)", r.stdout.String(), err)
+			}
+		})
+	}
+}
+
+// TestSecondSignalExitsAtOnce stands in for the process: exit is recorded and not done.
+func TestSecondSignalExitsAtOnce(t *testing.T) {
+	exited := make(chan int, 1)
+	ctx, stop := watchSignals(t.Context(), io.Discard, func(code int) { exited <- code })
+	defer stop()
+	raise := func() {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raise()
+	<-ctx.Done()
+	var sig signalError
+	if cause := context.Cause(ctx); !errors.As(cause, &sig) || sig.exitCode() != 143 {
+		t.Errorf("cause = %v", cause)
+	}
+	select {
+	case code := <-exited:
+		t.Errorf("the first signal exited with %d", code)
+	default:
+	}
+	raise()
+	if code := <-exited; code != 143 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestTwoProcessesShareASandbox lets a command of another process work in the sandbox of a run that is under way.
+func TestTwoProcessesShareASandbox(t *testing.T) {
+	t.Parallel()
+	r := startWaiting(t)
+	cmd := workcell(t, "sessions", "exec", "workflow:"+r.runID()+":default", "--", "sh", "-c", "cat > go.part && mv go.part go")
+	cmd.Env, cmd.Stdin = r.environ, strings.NewReader("from beside")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	r.ends(0)
+	var result struct {
+		Outcome string
+		Output  struct{ Stdout string }
+	}
+	if err := json.Unmarshal(r.stdout.Bytes(), &result); err != nil {
+		t.Fatal(err)
+	}
+	if result.Outcome != "succeeded" || result.Output.Stdout != "from beside" {
+		t.Errorf("result = %+v", result)
+	}
+	if n := r.sandboxes(); n != 0 {
+		t.Errorf("%d sandboxes are left", n)
+	}
+}
+
+// TestKeepLeavesTheSandbox keeps it also when the run was interrupted.
+func TestKeepLeavesTheSandbox(t *testing.T) {
+	t.Parallel()
+	r := startWaiting(t, "--keep")
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.ends(143)
+	out, err := r.workcell("sessions", "exec", r.runID(), "--", "cat", "state")
+	if err != nil || out != "waiting\n" {
+		t.Errorf("exec in the kept sandbox: %q, %v", out, err)
+	}
+	if !strings.Contains(r.stderr.String(), "remove with: workcell sessions rm "+r.runID()) {
+		t.Errorf("standard error:\n%s", r.stderr.String())
+	}
+	if out, err := r.workcell("sessions", "rm", r.runID()); err != nil || strings.Count(out, "sbx_") != 1 {
+		t.Errorf("rm: %q, %v", out, err)
+	}
+	if n := r.sandboxes(); n != 0 {
+		t.Errorf("%d sandboxes are left", n)
+	}
+}
