@@ -348,7 +348,7 @@ func TestConstIsCopied(t *testing.T) {
 
 func TestPaths(t *testing.T) {
 	t.Parallel()
-	p, err := newEnv(t).Compile(`steps["a-b"].output.ok && has(steps.c.error) && input.list.all(steps, steps.x == vars.y[0].z) && last["k"] == run.id`)
+	p, err := newEnv(t).Compile(`steps["a-b"].output.ok && has(steps.c.error) && input.list.all(steps, steps.x == vars.y[0].z) && last["k"] == run.id && steps.?d.?output.orValue(0) == 1 && steps[?"e"].hasValue()`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,6 +359,8 @@ func TestPaths(t *testing.T) {
 		{Root: "vars", Offset: 81, Keys: []string{"y"}, Offsets: []int{86}},
 		{Root: "last", Offset: 97, Keys: []string{"k"}, Offsets: []int{102}},
 		{Root: "run", Offset: 110, Keys: []string{"id"}, Offsets: []int{114}},
+		{Root: "steps", Offset: 120, Keys: []string{"d", "output"}, Offsets: []int{127, 130}},
+		{Root: "steps", Offset: 156, Keys: []string{"e"}, Offsets: []int{163}},
 	}
 	got := p.Paths()
 	for i := range got {

@@ -7,7 +7,7 @@ import (
 )
 
 // Path is a chain of constant keys that an expression reads from a variable: steps["a-b"].output.ok gives Keys
-// [a-b output ok] of Root steps. What follows a computed key or a call is not part of it.
+// [a-b output ok] of Root steps, and so does steps.?["a-b"].?output.?ok. What follows a computed key or a call is not part of it.
 type Path struct {
 	Root   string
 	Offset int // of the root, in bytes
@@ -80,7 +80,12 @@ func (p *Program) extend(path Path, e ast.NavigableExpr, key string) Path {
 
 func constantKey(e ast.NavigableExpr) (string, bool) {
 	call := e.AsCall()
-	if call.FunctionName() != operators.Index || len(call.Args()) != 2 {
+	switch call.FunctionName() {
+	case operators.Index, operators.OptIndex, operators.OptSelect:
+	default:
+		return "", false
+	}
+	if len(call.Args()) != 2 {
 		return "", false
 	}
 	arg := call.Args()[1]
