@@ -1,0 +1,303 @@
+//go:build linux
+
+package client_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+func dialAbstract(t testing.TB, name string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unix", "@"+name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+var goodHello = wire.Hello{Protocol: wire.ProtocolVersion, PID: 1, BootID: "boot", Workdir: "/workspace"}
+
+// fakeGuest answers a handshake with hello and then hands the rest to serve.
+func fakeGuest(t testing.TB, hello any, serve func(rw net.Conn, generation uint32)) io.ReadWriteCloser {
+	host, guest := net.Pipe()
+	go func() {
+		defer guest.Close()
+		in := wire.NewLinkReader(guest, wire.FromHost)
+		item, err := in.Next()
+		if err != nil || item.Marker == nil {
+			return
+		}
+		gen := item.Generation
+		b := wire.AppendMarker(nil, wire.FromGuest, *item.Marker)
+		answer, _ := wire.AppendAnswer(nil, hello)
+		b, _ = wire.AppendChunk(b, gen, answer)
+		if _, err := guest.Write(b); err != nil || serve == nil {
+			return
+		}
+		serve(guest, gen)
+	}()
+	return host
+}
+
+func TestHostileHello(t *testing.T) {
+	t.Parallel()
+	change := func(f func(*wire.Hello)) wire.Hello {
+		h := goodHello
+		f(&h)
+		return h
+	}
+	for name, hello := range map[string]any{
+		"wrong version": change(func(h *wire.Hello) { h.Protocol = 99 }),
+		"no pid":        change(func(h *wire.Hello) { h.PID = 0 }),
+		"no boot id":    change(func(h *wire.Hello) { h.BootID = "" }),
+		"no workdir":    change(func(h *wire.Hello) { h.Workdir = "" }),
+		"another type":  json.RawMessage(`[1,2,3]`),
+		"wrong types":   json.RawMessage(`{"protocol":"one"}`),
+	} {
+		if _, err := client.New(testContext(t), fakeGuest(t, hello, nil), nil); !errors.Is(err, client.ErrProtocol) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestHostileHandshake(t *testing.T) {
+	t.Parallel()
+	for name, say := range map[string]func(net.Conn){
+		"silence":     func(net.Conn) { time.Sleep(2 * time.Second) },
+		"end":         func(c net.Conn) { _ = c.Close() },
+		"noise":       func(c net.Conn) { _, _ = c.Write(noise(1 << 20)) },
+		"other nonce": func(c net.Conn) { _, _ = c.Write(wire.AppendMarker(nil, wire.FromGuest, wire.Marker{Version: 1})) },
+		"endless ack magic": func(c net.Conn) {
+			m := wire.AppendMarker(nil, wire.FromGuest, wire.Marker{Version: 1})
+			_, _ = c.Write(bytes.Repeat(m[:31], 10000))
+		},
+	} {
+		host, guest := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, guest) }()
+		go func() { say(guest); time.Sleep(time.Second); _ = guest.Close() }()
+		_, err := client.New(testContext(t), host, &client.Options{HandshakeTimeout: 500 * time.Millisecond})
+		if !errors.Is(err, client.ErrConnLost) {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = guest.Close()
+	}
+}
+
+// muxHeader is a frame header of the multiplexer.
+func muxHeader(version, kind byte, flags uint16, stream, length uint32) []byte {
+	return []byte{version, kind, byte(flags >> 8), byte(flags), byte(stream >> 24), byte(stream >> 16), byte(stream >> 8), byte(stream),
+		byte(length >> 24), byte(length >> 16), byte(length >> 8), byte(length)}
+}
+
+func TestHostileMultiplexer(t *testing.T) {
+	t.Parallel()
+	for name, frame := range map[string][]byte{
+		"opens a stream":    muxHeader(0, wire.MuxWindowUpdate, 1, 2, 0),
+		"data with SYN":     muxHeader(0, wire.MuxData, 1, 2, 0),
+		"pings":             muxHeader(0, wire.MuxPing, 1, 0, 7),
+		"unknown type":      muxHeader(0, 9, 0, 0, 0),
+		"wrong version":     muxHeader(3, 0, 0, 0, 0),
+		"enormous data":     muxHeader(0, wire.MuxData, 0, 1, 1<<30),
+		"data beyond limit": muxHeader(0, wire.MuxData, 0, 1, 1<<20+1),
+	} {
+		c, err := client.New(testContext(t), fakeGuest(t, goodHello, func(rw net.Conn, gen uint32) {
+			go func() { _, _ = io.Copy(io.Discard, rw) }()
+			b, _ := wire.AppendChunk(nil, gen, frame)
+			_, _ = rw.Write(b)
+			time.Sleep(time.Second)
+		}), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		select {
+		case <-c.Done():
+		case <-time.After(5 * time.Second):
+			t.Errorf("%s: the connection goes on", name)
+		}
+		if err := c.Err(); !errors.Is(err, client.ErrProtocol) {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = c.Close()
+	}
+}
+
+// chunkConn is a guest's end of a link, for a multiplexer.
+type chunkConn struct {
+	net.Conn
+	in   *wire.LinkReader
+	out  *wire.MuxWriter
+	rest []byte
+}
+
+func (c *chunkConn) Read(p []byte) (int, error) {
+	for len(c.rest) == 0 {
+		item, err := c.in.Next()
+		if err != nil {
+			return 0, err
+		}
+		c.rest = item.Body
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+func (c *chunkConn) Write(p []byte) (int, error) { return c.out.Write(p) }
+
+// liar connects to a guest that answers every request with the same frames.
+func liar(t testing.TB, frames ...wire.Frame) *client.Conn {
+	t.Helper()
+	host, guest := net.Pipe()
+	t.Cleanup(func() { _ = guest.Close() })
+	go func() {
+		in := wire.NewLinkReader(guest, wire.FromHost)
+		item, err := in.Next()
+		if err != nil {
+			return
+		}
+		b := wire.AppendMarker(nil, wire.FromGuest, *item.Marker)
+		answer, _ := wire.AppendAnswer(nil, goodHello)
+		b, _ = wire.AppendChunk(b, item.Generation, answer)
+		if _, err := guest.Write(b); err != nil {
+			return
+		}
+		cfg := yamux.DefaultConfig()
+		cfg.LogOutput, cfg.EnableKeepAlive = io.Discard, false
+		mux, err := yamux.Server(&chunkConn{Conn: guest, in: in, out: wire.NewMuxWriter(guest, item.Generation)}, cfg)
+		if err != nil {
+			return
+		}
+		for {
+			st, err := mux.Accept()
+			if err != nil {
+				_ = mux.Close()
+				return
+			}
+			go func() {
+				defer st.Close()
+				if _, err := wire.ReadFrame(st, nil); err != nil {
+					return
+				}
+				var out []byte
+				for _, f := range frames {
+					out, _ = wire.AppendFrame(out, f)
+				}
+				_, _ = st.Write(out)
+			}()
+		}
+	}()
+	c, err := client.New(testContext(t), host, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func answerFrame(t testing.TB, msg any) wire.Frame {
+	t.Helper()
+	b, err := wire.AppendAnswer(nil, msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := wire.ReadFrame(bytes.NewReader(b), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestHostileAnswers(t *testing.T) {
+	t.Parallel()
+	run := sh("true")
+	status := wire.ExecStatus{ExecID: run.ExecID, State: wire.ExecCompleted}
+	result := func(change func(*wire.RunResult)) *wire.RunResult {
+		r := wire.RunResult{ExecStatus: status}
+		change(&r)
+		return &r
+	}
+	readResult := func(change func(*wire.ReadResult)) *wire.ReadResult {
+		r := wire.ReadResult{Status: status, NextSeq: 5}
+		change(&r)
+		return &r
+	}
+	info := wire.FileInfo{Path: "f", Type: wire.TypeFile, Size: 3}
+	data := func(s string) wire.Frame {
+		return wire.Frame{Kind: wire.KindData, Channel: wire.ChanFile, Body: []byte(s)}
+	}
+	callRun := func(c *client.Conn) error { _, err := c.Run(testContext(t), run); return err }
+	callRead := func(c *client.Conn) error {
+		_, err := c.Read(testContext(t), wire.ReadRequest{ExecID: run.ExecID, SinceSeq: 2, MaxChunks: 2})
+		return err
+	}
+	callGet := func(c *client.Conn) error {
+		_, err := c.GetFile(testContext(t), wire.FileGetRequest{Path: "f", Length: 2}, io.Discard)
+		return err
+	}
+	callList := func(c *client.Conn) error {
+		_, err := c.List(testContext(t), wire.ListRequest{Path: ".", Limit: 1})
+		return err
+	}
+	for name, tc := range map[string]struct {
+		call   func(*client.Conn) error
+		frames []wire.Frame
+	}{
+		"nothing":          {callRun, nil},
+		"wrong kind":       {callRun, []wire.Frame{{Kind: wire.KindEOF, Channel: wire.ChanFile}}},
+		"not JSON":         {callRun, []wire.Frame{{Kind: wire.KindAnswer, Head: []byte("{")}}},
+		"bad error":        {callRun, []wire.Frame{{Kind: wire.KindError, Head: []byte("[]")}}},
+		"bulk too short":   {callRun, []wire.Frame{{Kind: wire.KindAnswer, Head: []byte("{}"), Body: []byte{0, 0}}}},
+		"another exec":     {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.ExecID = "other" }))}},
+		"unknown state":    {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.State = "happy" }))}},
+		"exit code":        {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.ExitCode = 4711 }))}},
+		"negative bytes":   {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.StdoutBytes = -1 }))}},
+		"too much head":    {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.Stdout = wire.Output{Head: make([]byte, 5000), Total: 5000} }))}},
+		"does not add up":  {callRun, []wire.Frame{answerFrame(t, result(func(r *wire.RunResult) { r.Stdout = wire.Output{Head: []byte("x"), Total: 9} }))}},
+		"read: old chunk":  {callRead, []wire.Frame{answerFrame(t, readResult(func(r *wire.ReadResult) { r.Chunks = []wire.Chunk{{Seq: 1, Stream: wire.Stdout}} }))}},
+		"read: bad stream": {callRead, []wire.Frame{answerFrame(t, readResult(func(r *wire.ReadResult) { r.Chunks = []wire.Chunk{{Seq: 3, Stream: "stdlog"}} }))}},
+		"read: not in order": {callRead, []wire.Frame{answerFrame(t, readResult(func(r *wire.ReadResult) {
+			r.Chunks = []wire.Chunk{{Seq: 4, Stream: wire.Stdout}, {Seq: 4, Stream: wire.Stdout}}
+		}))}},
+		"read: too many": {callRead, []wire.Frame{answerFrame(t, readResult(func(r *wire.ReadResult) {
+			r.Chunks = []wire.Chunk{{Seq: 3, Stream: wire.Stdout}, {Seq: 4, Stream: wire.Stdout}, {Seq: 5, Stream: wire.Stdout}}
+		}))}},
+		"read: goes back":    {callRead, []wire.Frame{answerFrame(t, readResult(func(r *wire.ReadResult) { r.NextSeq = 1 }))}},
+		"get: too much":      {callGet, []wire.Frame{answerFrame(t, info), data("12"), data("3")}},
+		"get: bad type":      {callGet, []wire.Frame{answerFrame(t, wire.FileInfo{Path: "f", Type: "door"})}},
+		"get: negative size": {callGet, []wire.Frame{answerFrame(t, wire.FileInfo{Path: "f", Type: wire.TypeFile, Size: -1})}},
+		"get: cut":           {callGet, []wire.Frame{answerFrame(t, info), data("1")}},
+		"list: too many":     {callList, []wire.Frame{answerFrame(t, wire.ListResult{Entries: []wire.FileInfo{info, info}, Total: 2})}},
+		"list: bad total":    {callList, []wire.Frame{answerFrame(t, wire.ListResult{Entries: []wire.FileInfo{info}, Total: 0})}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := tc.call(liar(t, tc.frames...)); !errors.Is(err, client.ErrProtocol) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// A guest that says it has the file before it could have it does not make PutFile succeed early or hang.
+func TestHostilePut(t *testing.T) {
+	t.Parallel()
+	c := liar(t, answerFrame(t, wire.FileInfo{Path: "f", Type: wire.TypeFile}))
+	ctx, cancel := contextFor(t, 500*time.Millisecond)
+	defer cancel()
+	r, w := io.Pipe()
+	defer w.Close()
+	go func() { _, _ = w.Write(noise(wire.MaxData)) }()
+	if _, err := c.PutFile(ctx, wire.FilePutRequest{Path: "f", Size: -1}, r); err == nil {
+		t.Error("a file that was not sent was accepted")
+	}
+}

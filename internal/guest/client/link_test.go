@@ -1,0 +1,367 @@
+//go:build linux
+
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/guesttest"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+func TestHello(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	h := c.Hello()
+	if h.Protocol != wire.ProtocolVersion || h.Version != "test" || h.PID != g.PID || h.Workdir != g.Workdir || len(h.Ops) != 15 {
+		t.Errorf("got %+v", h)
+	}
+	if !strings.Contains(strings.Join(h.Programs, " "), "sh") {
+		t.Errorf("programs: %v", h.Programs)
+	}
+	other := dial(t, g)
+	if other.Hello().BootID != h.BootID {
+		t.Error("the boot id changed without a restart")
+	}
+}
+
+// A second host takes the stream; the first learns of it, and its recorded execs are the second's.
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	g, first := start(t)
+	recorded := sh("sleep 1; echo kept")
+	recorded.YieldMillis, recorded.KillOnCancel = 0, true
+	mustRun(t, first, recorded)
+	id := sleepName(t)
+	attached := make(chan error, 1)
+	go func() {
+		_, err := first.Attach(context.Background(), sh("setsid sleep "+id+" & wait"), nil, nil, nil)
+		attached <- err
+	}()
+	waiting := make(chan error, 1)
+	go func() {
+		req := sh("sleep 1; echo also kept")
+		req.KillOnCancel = true
+		_, err := first.Run(context.Background(), req)
+		waiting <- err
+	}()
+	eventually(t, "the attached exec runs", func() bool { return sleepers(t, id) > 0 })
+
+	second := dial(t, g)
+	for _, ended := range []chan error{attached, waiting} {
+		if err := <-ended; !errors.Is(err, client.ErrSuperseded) || !errors.Is(err, client.ErrConnLost) {
+			t.Errorf("a pending call of the first host: %v", err)
+		}
+	}
+	<-first.Done()
+	if err := first.Err(); !errors.Is(err, client.ErrSuperseded) {
+		t.Errorf("Err: %v", err)
+	}
+	if _, err := first.Run(context.Background(), sh("true")); !errors.Is(err, client.ErrSuperseded) {
+		t.Errorf("a new call of the first host: %v", err)
+	}
+	st, err := second.Wait(testContext(t), wire.WaitRequest{ExecID: recorded.ExecID, WaitMillis: -1})
+	if err != nil || st.State != wire.ExecCompleted || st.StdoutBytes != 5 {
+		t.Errorf("the recorded exec: %+v, %v", st, err)
+	}
+	eventually(t, "the attached exec is gone", func() bool { return sleepers(t, id) == 0 })
+	if list, err := second.Execs(testContext(t)); err != nil || len(list) != 3 {
+		t.Errorf("Execs: %+v, %v", list, err)
+	}
+}
+
+// cut lets n more bytes of a host through and then loses the rest, in the middle of whatever is sent.
+type cut struct {
+	io.ReadWriteCloser
+	mu   sync.Mutex
+	left int
+}
+
+func (c *cut) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	n := min(len(p), c.left)
+	c.left -= n
+	c.mu.Unlock()
+	if n > 0 {
+		if m, err := c.ReadWriteCloser.Write(p[:n]); err != nil {
+			return m, err
+		}
+	}
+	if n < len(p) {
+		return n, io.ErrClosedPipe
+	}
+	return n, nil
+}
+
+// Hosts die in the middle of a chunk, again and again, with output under way; the next one always gets through.
+func TestResynchronisation(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	flood := sh("while :; do head -c 300000 /dev/urandom; sleep 0.01; done")
+	flood.YieldMillis = 0
+	mustRun(t, c, flood)
+	data := noise(4 << 20)
+	for i := range 25 {
+		ctx, cancel := contextFor(t, 10*time.Second)
+		conn := &cut{ReadWriteCloser: g.Dial(), left: wire.FlushSize + wire.MarkerSize + 1000 + i*i*997}
+		dying, err := client.New(ctx, conn, nil)
+		if err != nil {
+			t.Fatalf("host %d: %v", i, err)
+		}
+		// Output to the dying host that it will never read, and a file that it will never finish.
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = dying.Attach(ctx, sh("head -c 400000 /dev/zero; sleep 5"), nil, nil, nil) })
+		_, err = dying.PutFile(ctx, wire.FilePutRequest{Path: "f", Size: int64(len(data)), Overwrite: true}, bytes.NewReader(data))
+		if !errors.Is(err, client.ErrConnLost) {
+			t.Errorf("host %d was not cut: %v", i, err)
+		}
+		wg.Wait()
+		_ = dying.Close()
+
+		began := time.Now()
+		next, err := client.New(ctx, g.Dial(), nil)
+		if err != nil {
+			t.Fatalf("host after %d: %v", i, err)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("host after %d needed %v", i, took)
+		}
+		if res := mustRun(t, next, sh("echo here")); string(res.Stdout.Head) != "here\n" {
+			t.Errorf("host after %d: %+v", i, res)
+		}
+		if _, err := next.Stat(ctx, wire.PathRequest{Path: "f"}); codeOf(err) != wire.CodeNotFound {
+			t.Errorf("half a file is there: %v", err)
+		}
+		_ = next.Close()
+		cancel()
+	}
+}
+
+// What a command prints never looks like the protocol to anybody.
+func TestForgedMarkersInOutput(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	var forged []byte
+	for range 2000 {
+		forged = wire.AppendMarker(forged, wire.FromGuest, wire.Marker{Version: wire.ProtocolVersion})
+		forged = wire.AppendMarker(forged, wire.FromHost, wire.Marker{Version: wire.ProtocolVersion})
+		forged, _ = wire.AppendChunk(forged, 0, []byte("forged"))
+		forged, _ = wire.AppendChunk(forged, 0, nil)
+	}
+	if _, err := put(t, c, "forged", forged); err != nil {
+		t.Fatal(err)
+	}
+	back, err := get(t, c, "forged")
+	if err != nil || !bytes.Equal(back, forged) {
+		t.Errorf("%d bytes, %v", len(back), err)
+	}
+	// Also not while a host comes that must look for its place in the middle of it.
+	for range 10 {
+		ctx, cancel := contextFor(t, 30*time.Second)
+		dying, err := client.New(ctx, g.Dial(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = dying.Attach(ctx, sh("while :; do cat forged; done"), nil, nil, nil) }()
+		time.Sleep(30 * time.Millisecond)
+		_ = dying.Close()
+		next, err := client.New(ctx, g.Dial(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var n counter
+		if _, err := next.GetFile(ctx, wire.FileGetRequest{Path: "forged", Length: -1}, &n); err != nil || int(n) != len(forged) {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		_ = next.Close()
+		cancel()
+	}
+}
+
+func TestConnect(t *testing.T) {
+	t.Parallel()
+	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Socket: "workcell-test-" + newID()})
+	owner := dial(t, g)
+	req := sh("sleep 1; echo shared")
+	req.YieldMillis = 0
+	mustRun(t, owner, req)
+	var others []*client.Conn
+	for range 3 {
+		c, err := client.New(testContext(t), g.Connect(), &client.Options{Fresh: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		others = append(others, c)
+	}
+	for _, c := range append(others, owner) {
+		if st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1}); err != nil || st.StdoutBytes != 7 {
+			t.Errorf("got %+v, %v", st, err)
+		}
+	}
+	if err := owner.Err(); err != nil {
+		t.Errorf("the owner was disturbed: %v", err)
+	}
+	data := noise(10 << 20)
+	if _, err := put(t, others[0], "f", data); err != nil {
+		t.Fatal(err)
+	}
+	if back, err := get(t, others[1], "f"); err != nil || !bytes.Equal(back, data) {
+		t.Errorf("%d bytes, %v", len(back), err)
+	}
+	if h := others[0].Hello(); h.BootID != owner.Hello().BootID {
+		t.Error("another guest answered")
+	}
+}
+
+// Only the guest's own program may connect where there is no init; inside a container the engine's exec is the test.
+func TestSocketRefusesOthers(t *testing.T) {
+	t.Parallel()
+	name := "workcell-test-" + newID()
+	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Socket: name})
+	dial(t, g)
+	conn := dialAbstract(t, name)
+	defer conn.Close()
+	ctx, cancel := contextFor(t, 5*time.Second)
+	defer cancel()
+	if c, err := client.New(ctx, conn, &client.Options{Fresh: true}); err == nil {
+		_ = c.Close()
+		t.Error("a stranger was served")
+	}
+}
+
+// With no host for the length of the lease, every command ends; before that it goes on.
+func TestLease(t *testing.T) {
+	t.Parallel()
+	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Lease: 1500 * time.Millisecond})
+	c := dial(t, g)
+	id := sleepName(t)
+	req := sh("(env -i setsid sleep " + id + " >/dev/null 2>&1 &); setsid sleep " + id + " & sleep " + id)
+	req.YieldMillis = 100
+	mustRun(t, c, req)
+	_ = c.Close()
+	time.Sleep(800 * time.Millisecond)
+	if sleepers(t, id) == 0 {
+		t.Error("the command ended before the lease")
+	}
+	c = dial(t, g)
+	time.Sleep(2 * time.Second)
+	if sleepers(t, id) == 0 {
+		t.Error("the command ended though its host was back")
+	}
+	_ = c.Close()
+	eventually(t, "the lease ends the command", func() bool { return sleepers(t, id) == 0 })
+	c = dial(t, g)
+	st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID})
+	if err != nil || st.State != wire.ExecKilled {
+		t.Errorf("got %+v, %v", st, err)
+	}
+}
+
+// A guest that does not answer is lost within a bounded time, and found again when it goes on.
+func TestSuspendedGuest(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	if err := syscall.Kill(g.PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	resumed := false
+	resume := func() {
+		if !resumed {
+			_ = syscall.Kill(g.PID, syscall.SIGCONT)
+		}
+		resumed = true
+	}
+	defer resume()
+	if _, err := client.New(context.Background(), g.Dial(), &client.Options{HandshakeTimeout: 300 * time.Millisecond}); !errors.Is(err, client.ErrConnLost) {
+		t.Errorf("New: %v", err)
+	}
+	began := time.Now()
+	_, err := c.Run(context.Background(), sh("true"))
+	if took := time.Since(began); !errors.Is(err, client.ErrConnLost) || took > 35*time.Second {
+		t.Errorf("got %v after %v", err, took)
+	}
+	resume()
+	mustRun(t, dial(t, g), sh("true"))
+}
+
+func TestCloseEndsPendingCalls(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			var err error
+			if i%2 == 0 {
+				_, err = c.Run(context.Background(), sh("sleep 20"))
+			} else {
+				_, err = c.Attach(context.Background(), sh("yes"), nil, io.Discard, nil)
+			}
+			if !errors.Is(err, client.ErrConnLost) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	time.Sleep(200 * time.Millisecond)
+	began := time.Now()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if err := c.Close(); err != nil {
+		t.Errorf("second Close: %v", err)
+	}
+	dial(t, g)
+}
+
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			req := sh(fmt.Sprintf("cat f%d 2>/dev/null; echo %d", i, i))
+			want := fmt.Sprintf("%d\n%d\n", i, i)
+			if _, err := put(t, c, fmt.Sprintf("f%d", i), []byte(fmt.Sprintf("%d\n", i))); err != nil {
+				t.Error(err)
+			}
+			if res := mustRun(t, c, req); string(res.Stdout.Head) != want {
+				t.Errorf("exec %d: got %q", i, res.Stdout.Head)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestTee(t *testing.T) {
+	t.Parallel()
+	g := guesttest.Start(t, &guesttest.Options{Binary: binary})
+	var mu sync.Mutex
+	var seen bytes.Buffer
+	c, err := client.New(testContext(t), g.Dial(), &client.Options{Tee: writerFunc(func(p []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return seen.Write(p)
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustRun(t, c, sh("echo something; true # special"))
+	_ = c.Close()
+	if !bytes.Contains(seen.Bytes(), []byte("special")) || !bytes.Contains(seen.Bytes(), []byte("something\n")) {
+		t.Error("the copy lacks what passed")
+	}
+}
