@@ -123,12 +123,14 @@ func (s *Session) diagnose(ctx context.Context, err error) error {
 		s.lose("it was removed")
 	case getErr != nil:
 		return fmt.Errorf("%w: %v", backend.ErrUnavailable, engineError(err))
+	case info.State == backend.StatePaused:
+		return fmt.Errorf("%w: the sandbox is paused", backend.ErrUnavailable)
 	case info.OOMKilled:
 		s.lose("its main process was killed for lack of memory")
-	case info.State == backend.StateStopped || info.State == backend.StateGone:
-		s.lose("it was stopped")
+	case info.State != backend.StateRunning || errors.Is(err, backend.ErrLost):
+		s.lose("it was stopped") // and may have been started again since it was dialled
 	default:
-		return fmt.Errorf("%w: the sandbox is %s but does not answer: %v", backend.ErrUnavailable, info.State, engineError(err))
+		return fmt.Errorf("%w: the sandbox does not answer: %v", backend.ErrUnavailable, engineError(err))
 	}
 	return err
 }

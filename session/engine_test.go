@@ -1,3 +1,5 @@
+//go:build linux
+
 package session_test
 
 import (
@@ -37,7 +39,13 @@ type engine struct {
 
 // box is one sandbox.
 type box struct {
-	info   backend.Info
+	info backend.Info
+	mu   sync.Mutex // guards p
+	p    *process
+}
+
+// process is a guest that runs, or ran.
+type process struct {
 	cmd    *exec.Cmd
 	socket string
 	stream *net.UnixConn // our end of the guest's attached stream
@@ -46,7 +54,7 @@ type box struct {
 
 	mu       sync.Mutex // guards what follows
 	attached map[*attachment]struct{}
-	stopped  bool
+	over     bool // no more output comes
 }
 
 func newEngine(t testing.TB) *engine {
@@ -114,14 +122,14 @@ func (e *engine) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 		return backend.Info{}, err
 	}
 	if err := ctx.Err(); err != nil {
-		b.kill()
+		b.process().kill()
 		return backend.Info{}, err
 	}
 	e.boxes.Store(b.info.ID, b)
 	return b.info, nil
 }
 
-// start runs the guest of a box.
+// start runs a guest in a box.
 func (e *engine) start(b *box) error {
 	workdir := filepath.Join(e.dir, b.info.ID)
 	if err := os.MkdirAll(workdir, 0o755); err != nil {
@@ -138,9 +146,11 @@ func (e *engine) start(b *box) error {
 	if err != nil {
 		return err
 	}
-	b.socket = filepath.Join(e.dir, b.info.ID[:20]+".sock")
-	os.Remove(b.socket) // of an earlier start
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: b.socket, Net: "unix"})
+	p := &process{
+		socket: filepath.Join(e.dir, session.NewID()[:8]+".sock"), stream: conn.(*net.UnixConn),
+		exited: make(chan struct{}), attached: map[*attachment]struct{}{},
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.socket, Net: "unix"})
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
@@ -151,32 +161,42 @@ func (e *engine) start(b *box) error {
 		return errors.Join(err, conn.Close())
 	}
 	defer beside.Close()
-	b.stream, b.exited, b.attached = conn.(*net.UnixConn), make(chan struct{}), map[*attachment]struct{}{}
-	b.cmd = exec.Command("/proc/self/exe")
-	b.cmd.Env = []string{guestEnv + "=" + workdir, "PATH=" + os.Getenv("PATH")}
-	b.cmd.ExtraFiles = []*os.File{theirs, beside}
-	if err := b.cmd.Start(); err != nil {
+	p.cmd = exec.Command("/proc/self/exe")
+	p.cmd.Env = []string{guestEnv + "=" + workdir, "PATH=" + os.Getenv("PATH")}
+	p.cmd.ExtraFiles = []*os.File{theirs, beside}
+	if err := p.cmd.Start(); err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	go func(cmd *exec.Cmd, exited chan struct{}) {
-		cmd.Wait() // its status says nothing that tests want
-		close(exited)
-	}(b.cmd, b.exited)
-	b.out.Go(b.pump)
+	go func() {
+		p.cmd.Wait() // its status says nothing that tests want
+		close(p.exited)
+	}()
+	p.out.Go(p.pump)
+	b.mu.Lock()
+	b.p = p
+	b.mu.Unlock()
 	return nil
 }
 
+// process gives the box's present guest.
+func (b *box) process() *process {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.p
+}
+
 // pump hands the guest's output to all who are attached and drops it when nobody is, as engines do.
-func (b *box) pump() {
+func (p *process) pump() {
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := b.stream.Read(buf)
-		b.mu.Lock()
-		readers := make([]*attachment, 0, len(b.attached))
-		for a := range b.attached {
+		n, err := p.stream.Read(buf)
+		p.mu.Lock()
+		p.over = err != nil
+		readers := make([]*attachment, 0, len(p.attached))
+		for a := range p.attached {
 			readers = append(readers, a)
 		}
-		b.mu.Unlock()
+		p.mu.Unlock()
 		for _, a := range readers {
 			if err != nil {
 				a.w.CloseWithError(io.EOF)
@@ -190,37 +210,40 @@ func (b *box) pump() {
 	}
 }
 
-// attachment is one host's end of a box's stream.
+// attachment is one host's end of a guest's stream.
 type attachment struct {
-	b *box
+	p *process
 	r *io.PipeReader
 	w *io.PipeWriter
 }
 
-func (a *attachment) Read(p []byte) (int, error)  { return a.r.Read(p) }
-func (a *attachment) Write(p []byte) (int, error) { return a.b.stream.Write(p) }
+func (a *attachment) Read(b []byte) (int, error)  { return a.r.Read(b) }
+func (a *attachment) Write(b []byte) (int, error) { return a.p.stream.Write(b) }
 func (a *attachment) Close() error {
-	a.b.mu.Lock()
-	delete(a.b.attached, a)
-	a.b.mu.Unlock()
+	a.p.mu.Lock()
+	delete(a.p.attached, a)
+	a.p.mu.Unlock()
 	return a.r.Close()
 }
 
 func (e *engine) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	b, err := e.running(ctx, id)
+	p, err := e.running(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{b: b}
+	a := &attachment{p: p}
 	a.r, a.w = io.Pipe()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.attached[a] = struct{}{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		a.w.CloseWithError(io.EOF)
+	}
+	p.attached[a] = struct{}{}
 	return a, nil
 }
 
-// running gives a box that can be dialled.
-func (e *engine) running(ctx context.Context, id string) (*box, error) {
+// running gives a guest that can be dialled.
+func (e *engine) running(ctx context.Context, id string) (*process, error) {
 	if _, _, dial := e.hook(); dial != nil {
 		if err := dial(ctx, id); err != nil {
 			return nil, err
@@ -230,10 +253,11 @@ func (e *engine) running(ctx context.Context, id string) (*box, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: %s", backend.ErrNotFound, id)
 	}
-	if b.state() != backend.StateRunning {
+	p := b.process()
+	if p.state() != backend.StateRunning {
 		return nil, fmt.Errorf("%w: %s is not running", backend.ErrLost, id)
 	}
-	return b, nil
+	return p, nil
 }
 
 func (e *engine) box(id string) (*box, bool) {
@@ -245,32 +269,39 @@ func (e *engine) box(id string) (*box, bool) {
 }
 
 // state tells whether the guest runs.
-func (b *box) state() backend.State {
+func (p *process) state() backend.State {
 	select {
-	case <-b.exited:
+	case <-p.exited:
 		return backend.StateStopped
 	default:
 		return backend.StateRunning
 	}
 }
 
-// kill ends the guest: at first by the end of its stream, so that it ends its commands.
-func (b *box) kill() {
-	b.stream.CloseWrite()
-	b.mu.Lock()
-	for a := range b.attached {
-		a.r.Close() // frees the pump
+// kill ends the guest by the end of its stream, so that it ends its commands first.
+func (p *process) kill() {
+	p.stream.CloseWrite()
+	p.cut()
+	<-p.exited
+	p.stream.Close()
+	p.out.Wait()
+}
+
+// cut breaks the streams of all who are attached, as an engine that restarts does.
+func (p *process) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for a := range p.attached {
+		a.w.CloseWithError(io.EOF)
+		delete(p.attached, a)
 	}
-	b.mu.Unlock()
-	<-b.exited
-	b.stream.Close()
-	b.out.Wait()
 }
 
 // murder ends the guest without warning, as the kernel or an operator would.
 func (b *box) murder() {
-	b.cmd.Process.Kill()
-	<-b.exited
+	p := b.process()
+	p.cmd.Process.Kill()
+	<-p.exited
 }
 
 func (e *engine) Get(ctx context.Context, id string) (backend.Info, error) {
@@ -279,7 +310,7 @@ func (e *engine) Get(ctx context.Context, id string) (backend.Info, error) {
 		return backend.Info{}, fmt.Errorf("%w: %s", backend.ErrNotFound, id)
 	}
 	info := b.info
-	info.State = b.state()
+	info.State = b.process().state()
 	return info, ctx.Err()
 }
 
@@ -287,7 +318,7 @@ func (e *engine) List(ctx context.Context, f backend.Filter) ([]backend.Info, er
 	var list []backend.Info
 	e.boxes.Range(func(_, v any) bool {
 		info := v.(*box).info
-		info.State = v.(*box).state()
+		info.State = v.(*box).process().state()
 		if (f.Instance == "" || f.Instance == info.Instance) && (f.Key == "" || f.Key == info.Key) &&
 			(f.SessionID == "" || f.SessionID == info.SessionID) && (f.Run == "" || f.Run == info.Run) {
 			list = append(list, info)
@@ -303,11 +334,12 @@ func (e *engine) Start(_ context.Context, id string) error {
 	if !ok {
 		return backend.ErrNotFound
 	}
-	if b.state() == backend.StateRunning {
+	p := b.process()
+	if p.state() == backend.StateRunning {
 		return nil
 	}
-	b.stream.Close()
-	b.out.Wait()
+	p.stream.Close()
+	p.out.Wait()
 	return e.start(b)
 }
 
@@ -334,7 +366,7 @@ func (e *engine) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 
 func (e *engine) remove(id string) {
 	if v, ok := e.boxes.LoadAndDelete(id); ok {
-		v.(*box).kill()
+		v.(*box).process().kill()
 	}
 }
 
@@ -354,10 +386,10 @@ func (e *engine) count() int {
 type sharing struct{ *engine }
 
 func (e sharing) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	b, err := e.running(ctx, id)
+	p, err := e.running(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	var d net.Dialer
-	return d.DialContext(ctx, "unix", b.socket)
+	return d.DialContext(ctx, "unix", p.socket)
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package session_test
 
 import (
@@ -7,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -119,10 +120,7 @@ func environment(t *testing.T, s *session.Session) {
 }
 
 func stdin(t *testing.T, s *session.Session) {
-	big := make([]byte, 50<<20)
-	for i := range big {
-		big[i] = byte(rand.Uint32())
-	}
+	big := noise(50 << 20)
 	sum := fmt.Sprintf("%x  -\n", sha256.Sum256(big))
 	for _, test := range []struct {
 		name, command string
@@ -477,10 +475,7 @@ func oddBytes(t *testing.T, s *session.Session) {
 }
 
 func streaming(t *testing.T, s *session.Session) {
-	in := make([]byte, 50<<20)
-	for i := range in {
-		in[i] = byte(rand.Uint32())
-	}
+	in := noise(50 << 20)
 	var out, errOut bytes.Buffer
 	res, err := s.Stream(t.Context(), session.ExecRequest{Command: "tee /dev/stderr; exit 6"},
 		session.Streams{Stdin: bytes.NewReader(in), Stdout: &out, Stderr: &errOut})

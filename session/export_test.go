@@ -63,3 +63,10 @@ func (s *Session) Active() int {
 	defer s.mu.Unlock()
 	return s.active
 }
+
+// SetGuestCounts says whether the guest counts OOM kills itself.
+func (s *Session) SetGuestCounts(counts bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts = &counts
+}

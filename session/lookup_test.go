@@ -1,3 +1,5 @@
+//go:build linux
+
 package session_test
 
 import (
@@ -5,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -198,16 +199,6 @@ func TestLossIsNoticed(t *testing.T) {
 	}
 }
 
-// cut breaks the streams of all who are attached, as an engine that restarts does.
-func (b *box) cut() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for a := range b.attached {
-		a.w.CloseWithError(io.EOF)
-		delete(b.attached, a)
-	}
-}
-
 // TestReconnect breaks the stream while the sandbox lives on.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
@@ -221,7 +212,7 @@ func TestReconnect(t *testing.T) {
 	}
 	succeeded := 0
 	for i := range 10 {
-		b.cut()
+		b.process().cut()
 		res, err := s.Exec(t.Context(), session.ExecRequest{Command: fmt.Sprintf("echo %d | tee -a log", i)})
 		switch {
 		case err == nil && string(res.Stdout.Bytes()) == fmt.Sprintf("%d\n", i):
@@ -239,7 +230,7 @@ func TestReconnect(t *testing.T) {
 		running <- err
 	}()
 	eventually(t, "a command runs", func() bool { _, err := s.StatFile(t.Context(), "once"); return err == nil })
-	b.cut()
+	b.process().cut()
 	if err := <-running; !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
 		t.Errorf("the command under way = %v, want ErrUnavailable: its outcome is unknown", err)
 	}
@@ -262,7 +253,7 @@ func TestEngineAway(t *testing.T) {
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 	b, _ := e.box(s.Info().EngineID)
 	e.setHooks(nil, nil, func(context.Context, string) error { return fmt.Errorf("%w: away", backend.ErrUnavailable) })
-	b.cut()
+	b.process().cut()
 	if _, err := s.StatFile(t.Context(), "."); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
 		t.Errorf("StatFile = %v, want ErrUnavailable", err)
 	}

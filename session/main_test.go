@@ -1,6 +1,9 @@
+//go:build linux
+
 package session_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -28,12 +31,17 @@ func TestMain(m *testing.M) {
 
 // serveGuest is a guest until its attached stream ends.
 func serveGuest(workdir string) error {
-	attached, err := net.FileConn(os.NewFile(3, "attached"))
+	stream, socket := os.NewFile(3, "attached"), os.NewFile(4, "beside")
+	attached, err := net.FileConn(stream)
 	if err != nil {
 		return err
 	}
-	listener, err := net.FileListener(os.NewFile(4, "beside"))
+	listener, err := net.FileListener(socket)
 	if err != nil {
+		return err
+	}
+	// Commands must not inherit them.
+	if err := errors.Join(stream.Close(), socket.Close()); err != nil {
 		return err
 	}
 	guest, err := server.New(server.Config{Workdir: workdir, ReapAll: true, Path: os.Getenv("PATH"), Log: os.Stderr})

@@ -26,10 +26,36 @@ func (s *Session) execStatus(ctx context.Context, id string, w wire.ExecStatus, 
 		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
 	}
 	killed := st.Signal == "SIGKILL" || st.Signal == "" && st.ExitCode == killedExit
-	if st.Status == ExecCompleted && killed && (w.OOMKills > 0 || s.oomKilled(ctx, began)) {
+	if st.Status == ExecCompleted && killed && (w.OOMKills > 0 || !s.guestCounts(ctx) && s.oomKilled(ctx, began)) {
 		st.Status = ExecOOMKilled
 	}
 	return st
+}
+
+// guestCounts tells whether the guest sees its control group, and so the kernel's own count of OOM kills. Then its word
+// holds; engines learn late of a kill and forget early.
+func (s *Session) guestCounts(ctx context.Context) bool {
+	s.mu.Lock()
+	known := s.counts
+	s.mu.Unlock()
+	if known != nil {
+		return *known
+	}
+	ctx, cancel := context.WithTimeout(ctx, oomAskTimeout)
+	defer cancel()
+	conn, err := s.connection(ctx)
+	if err != nil {
+		return false
+	}
+	health, err := conn.Health(ctx)
+	if err != nil {
+		return false
+	}
+	counts := health.MemoryUsed > 0
+	s.mu.Lock()
+	s.counts = &counts
+	s.mu.Unlock()
+	return counts
 }
 
 // oomKilled tells whether the engine counted an OOM kill in the sandbox since the last look, or just before. A command

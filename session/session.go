@@ -50,6 +50,7 @@ type Session struct {
 	execOrder []string // keys of execs, oldest first
 	oomSeen   int64    // the engine's count of OOM kills when it was last read
 	oomRise   time.Time
+	counts    *bool // whether the guest counts OOM kills itself; nil is not known yet
 
 	closing  chan struct{} // nil until Close begins; closed when it ended
 	closeErr error         // result of Close, set before closing is closed
