@@ -150,6 +150,9 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 	case req.MaxTurns == 0:
 		req.MaxTurns = DefaultMaxTurns
 	}
+	if a.doc.Sandbox != nil {
+		describeOutput(req)
+	}
 	// Genkit reads toolChoice of a file and drops it.
 	req.ToolChoice = ai.ToolChoice(a.doc.Meta.ToolChoice)
 	req.StepName = "agent:" + a.name
