@@ -1,0 +1,201 @@
+// Package examples_test runs every example with the real command in real sandboxes.
+package examples_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// images stand in for the official images that the examples name, so that no registry is needed.
+const images = "python:3.11-slim=workcell/python:3.11,node:20-slim=workcell/node:22,debian:bookworm-slim=workcell/debian:12"
+
+// command is the path of the built command.
+var command string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "workcell-examples")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	command = filepath.Join(dir, "workcell")
+	if runtime.GOOS == "windows" {
+		command += ".exe"
+	}
+	build := exec.Command("go", "build", "-o", command, "../cmd/workcell")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// workcell runs the command in this directory, so that paths are those of the README, with more variables.
+func workcell(t *testing.T, vars []string, args ...string) (stdout, stderr string) {
+	t.Helper()
+	cmd := exec.Command(command, args...)
+	cmd.Dir = ".."
+	for _, name := range []string{"PATH", "HOME", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"} {
+		if v, ok := os.LookupEnv(name); ok {
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
+	cmd.Env = append(cmd.Env, "WORKCELL_STATE_DIR="+t.TempDir(), "WORKCELL_IMAGE_MAP="+images)
+	cmd.Env = append(cmd.Env, vars...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("workcell %s: %v\n%s%s", strings.Join(args, " "), err, errs.String(), out.String())
+	}
+	return out.String(), errs.String()
+}
+
+// decode reads the command's JSON.
+func decode(t *testing.T, text string) map[string]any {
+	t.Helper()
+	var v map[string]any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	return v
+}
+
+func TestEveryExampleIsValid(t *testing.T) {
+	t.Parallel()
+	workcell(t, nil, "validate", "examples")
+}
+
+// workflows gives each workflow's output: the recorded parts as they are in the script, the rest as it must come out of
+// what happened in the sandbox.
+func workflows() map[string]map[string]any {
+	return map[string]map[string]any{
+		"debug-and-fix": {
+			"all_passed": true, "tests": 7.0,
+			"diagnosis": "Of 7 tests some fail. Sums are worked out from right to left, because expression() calls itself for everything after the first operator.",
+			"fix":       "term() now raises a CalculatorError when the divisor is zero.",
+		},
+		"code-review-and-fix": {
+			"findings": 3.0, "tests": 5.0, "changed_files": []any{"bookshop.py", "test_bookshop.py"},
+			"fix": "Queries take parameters, add() makes its own list of tags, and sell() raises errors instead of answering 0. Each has a test.",
+		},
+		"polyglot-checks": {
+			"python_tests": 1.0, "changed_files": []any{"node/slug.js"},
+			"node": "slug() dropped letters with accents. It now takes the accents off first, as the Python version does; 5 tests pass.",
+		},
+	}
+}
+
+func TestWorkflows(t *testing.T) {
+	t.Parallel()
+	want := workflows()
+	if diff := cmp.Diff(named(t, "workflows/*.yaml"), slices.Sorted(maps.Keys(want))); diff != "" {
+		t.Errorf("every workflow needs its expectation here:\n%s", diff)
+	}
+	for name, output := range want {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr := workcell(t, nil, "run", "examples/workflows/"+name+".yaml", "-o", "json",
+				"--model", "scripted/examples/workflows/scripts/"+name+".yaml")
+			result := decode(t, stdout)
+			if result["outcome"] != "succeeded" {
+				t.Errorf("outcome = %v", result["outcome"])
+			}
+			if diff := cmp.Diff(output, result["output"]); diff != "" {
+				t.Errorf("output (-want +got):\n%s", diff)
+			}
+			if !strings.Contains(stderr, "no model is asked") {
+				t.Error("it does not say that the answers are recorded")
+			}
+		})
+	}
+}
+
+// TestTheFirstFixIsNotEnough checks that the loop of debug-and-fix is gone through twice, in one sandbox.
+func TestTheFirstFixIsNotEnough(t *testing.T) {
+	t.Parallel()
+	_, stderr := workcell(t, nil, "run", "examples/workflows/debug-and-fix.yaml",
+		"--model", "scripted/examples/workflows/scripts/debug-and-fix.yaml")
+	if n := strings.Count(stderr, "code-fixer: sandbox_fs_write ok"); n != 2 {
+		t.Errorf("the fixer wrote %d times:\n%s", n, stderr)
+	}
+	if n := strings.Count(stderr, "on to fix"); n != 1 {
+		t.Errorf("the run went back %d times:\n%s", n, stderr)
+	}
+}
+
+// agentCase is how an agent is run on its own, and what must be in its answer.
+type agentCase struct {
+	args []string
+	want []string
+}
+
+func agents() map[string]agentCase {
+	calculator := []string{"--workspace", "examples/projects/buggy-calculator"}
+	return map[string]agentCase{
+		"code-analyzer":    {calculator, []string{"FAILED (failures=1, errors=1) in 7 tests.", `"line":47`, `"line":56`}},
+		"code-fixer":       {append([]string{"dividing by zero must be a CalculatorError"}, calculator...), []string{"calculator.py"}},
+		"test-runner":      {calculator, []string{`"all_passed":false`, `"tests":7`, "ZeroDivisionError"}},
+		"python-developer": {[]string{"print the first primes"}, []string{"2 3 5 7 11 13 17 19 23 29 31 37 41 43 47 53 59 61 67 71", "Ran 3 tests", "OK"}},
+		"node-developer":   {[]string{"write a counter of words"}, []string{`"tests_passed":true`, "2 tests pass"}},
+		"data-analyst": {
+			[]string{"question=Which region sold most?", "csv=@examples/projects/sales/sales.csv"},
+			[]string{"South sold most, for 1682.30 of 4285.60 in all."},
+		},
+	}
+}
+
+func TestAgents(t *testing.T) {
+	t.Parallel()
+	cases := agents()
+	if diff := cmp.Diff(named(t, "agents/*.prompt"), slices.Sorted(maps.Keys(cases))); diff != "" {
+		t.Errorf("every agent needs its expectation here:\n%s", diff)
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"agent", "run", "examples/agents/" + name + ".prompt", "-o", "json",
+				"--model", "scripted/examples/agents/scripts/" + name + ".yaml"}, tc.args...)
+			stdout, _ := workcell(t, nil, args...)
+			result := decode(t, stdout)
+			text, _ := result["text"].(string)
+			for _, want := range tc.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("the answer lacks %q:\n%s", want, text)
+				}
+			}
+			if result["model"] != "scripted/"+name {
+				t.Errorf("model = %v", result["model"])
+			}
+		})
+	}
+}
+
+// named gives the base names of files, sorted.
+func named(t *testing.T, pattern string) []string {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range paths {
+		paths[i] = strings.TrimSuffix(filepath.Base(p), filepath.Ext(p))
+	}
+	slices.Sort(paths)
+	return paths
+}

@@ -1,0 +1,113 @@
+package examples_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// geminiRequest is what of a request to the Gemini API is looked at.
+type geminiRequest struct {
+	Contents []struct {
+		Parts []struct {
+			FunctionResponse *struct{ Response map[string]any }
+		}
+	}
+	GenerationConfig struct{ ResponseMimeType string }
+	Tools            []struct{ FunctionDeclarations []struct{ Name string } }
+}
+
+// gemini is a server that speaks the wire format of the Gemini API: it calls a tool once, then gives an answer.
+type gemini struct {
+	t            *testing.T
+	tool, answer string
+	args         map[string]any
+
+	mu     sync.Mutex     // guards result
+	result map[string]any // what the tool gave
+}
+
+func (g *gemini) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasSuffix(r.URL.Path, "/models/gemini-2.5-flash:generateContent") || r.Header.Get("X-Goog-Api-Key") != "key" {
+		g.t.Errorf("request to %s", r.URL.Path)
+	}
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		g.t.Error(err)
+	}
+	var req geminiRequest
+	if err := json.Unmarshal(raw, &req); err != nil {
+		g.t.Error(err)
+	}
+	if wanted := g.answer != "done"; wanted != bytes.Contains(raw, []byte("conform to the following schema")) {
+		g.t.Errorf("the prompt says what form the answer has: %v, want %v", !wanted, wanted)
+	}
+	if len(req.Tools) > 0 && req.GenerationConfig.ResponseMimeType != "" {
+		g.t.Error("tools beside a response type: the API refuses that")
+	}
+	offered := false
+	for _, t := range req.Tools {
+		for _, f := range t.FunctionDeclarations {
+			offered = offered || f.Name == g.tool
+		}
+	}
+	if !offered {
+		g.t.Errorf("%s is not offered", g.tool)
+	}
+	part := map[string]any{"functionCall": map[string]any{"name": g.tool, "args": g.args}}
+	if last := req.Contents[len(req.Contents)-1].Parts; last[len(last)-1].FunctionResponse != nil {
+		g.mu.Lock()
+		g.result = last[len(last)-1].FunctionResponse.Response
+		g.mu.Unlock()
+		part = map[string]any{"text": g.answer}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	err = json.NewEncoder(w).Encode(map[string]any{
+		"candidates": []any{map[string]any{
+			"content": map[string]any{"role": "model", "parts": []any{part}}, "finishReason": "STOP",
+		}},
+	})
+	if err != nil {
+		g.t.Error(err)
+	}
+}
+
+// TestAgentsWithTheirOwnModel runs the agents as they are, with a key: their own model, its real plugin, and a server in
+// the vendor's place.
+func TestAgentsWithTheirOwnModel(t *testing.T) {
+	t.Parallel()
+	echo := map[string]any{"cmd": []any{"echo", "from the sandbox"}}
+	for name, g := range map[string]*gemini{
+		"code-analyzer": {tool: "sandbox_exec", args: echo, answer: `{"summary": "fine", "findings": []}`},
+		"code-fixer":    {tool: "sandbox_exec", args: echo, answer: `{"summary": "done", "changed_files": []}`},
+		"test-runner": {
+			tool: "sandbox_exec", args: echo, answer: "```json\n{\"all_passed\": true, \"tests\": 1, \"report\": \"\"}\n```",
+		},
+		"python-developer": {tool: "sandbox_exec", args: echo, answer: "done"},
+		"node-developer":   {tool: "sandbox_exec", args: echo, answer: `{"summary": "ok", "tests_passed": true, "changed_files": []}`},
+		"data-analyst": {
+			tool: "sandbox_run", args: map[string]any{"code": "print('from', 'the sandbox')"}, answer: `{"answer": "42", "figures": []}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g.t = t
+			server := httptest.NewServer(g)
+			t.Cleanup(server.Close)
+			args := append([]string{"agent", "run", "examples/agents/" + name + ".prompt", "-o", "json"}, agents()[name].args...)
+			stdout, _ := workcell(t, []string{"GEMINI_API_KEY=key", "GOOGLE_GEMINI_BASE_URL=" + server.URL}, args...)
+			if got := decode(t, stdout)["model"]; got != "googleai/gemini-2.5-flash" {
+				t.Errorf("model = %v", got)
+			}
+			result, err := json.Marshal(g.result)
+			if err != nil || !strings.Contains(string(result), `from the sandbox\n`) {
+				t.Errorf("the tool gave %s (%v)", result, err)
+			}
+		})
+	}
+}
