@@ -67,8 +67,14 @@ func (p promptFS) Open(name string) (fs.File, error) {
 		return nil, pathError("open", name, err)
 	}
 	f, err := p.fsys.Open(name)
-	if err != nil || !ok {
-		return f, err
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		if dir, isDir := f.(fs.ReadDirFile); isDir {
+			return &dirFile{ReadDirFile: dir, fsys: p, name: name}, nil
+		}
+		return f, nil
 	}
 	info, err := f.Stat()
 	if cerr := f.Close(); err == nil {
@@ -108,10 +114,26 @@ func (p promptFS) Stat(name string) (fs.FileInfo, error) {
 // ReadDir lists a directory.
 func (p promptFS) ReadDir(name string) ([]fs.DirEntry, error) {
 	entries, err := fs.ReadDir(p.fsys, name)
-	for i, e := range entries {
-		entries[i] = dirEntry{DirEntry: e, fsys: p, path: path.Join(name, e.Name())}
+	return p.entries(name, entries), err
+}
+
+func (p promptFS) entries(dir string, list []fs.DirEntry) []fs.DirEntry {
+	for i, e := range list {
+		list[i] = dirEntry{DirEntry: e, fsys: p, path: path.Join(dir, e.Name())}
 	}
-	return entries, err
+	return list
+}
+
+// dirFile is an open directory, or an open file of a file system that does not tell the two apart.
+type dirFile struct {
+	fs.ReadDirFile
+	fsys promptFS
+	name string
+}
+
+func (d *dirFile) ReadDir(n int) ([]fs.DirEntry, error) {
+	list, err := d.ReadDirFile.ReadDir(n)
+	return d.fsys.entries(d.name, list), err
 }
 
 func pathError(op, name string, err error) error {

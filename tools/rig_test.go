@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -142,13 +144,13 @@ type rig struct {
 	models  atomic.Int64
 }
 
-func newRig(t *testing.T, opts ...genkit.GenkitOption) *rig {
+func newRig(t *testing.T, plugins ...api.Plugin) *rig {
 	t.Helper()
 	engine := newProcesses(t)
-	return rigOn(t, engine, engine, opts...)
+	return rigOn(t, engine, engine, fstest.MapFS{}, plugins...)
 }
 
-func rigOn(t *testing.T, b backend.SandboxBackend, engine *processes, opts ...genkit.GenkitOption) *rig {
+func rigOn(t *testing.T, b backend.SandboxBackend, engine *processes, prompts fs.FS, plugins ...api.Plugin) *rig {
 	t.Helper()
 	r := &rig{t: t, engine: engine, log: &lockedBuffer{}}
 	logger := slog.New(slog.NewTextHandler(r.log, nil))
@@ -163,17 +165,16 @@ func rigOn(t *testing.T, b backend.SandboxBackend, engine *processes, opts ...ge
 	})
 	r.manager = m
 	r.plugin = &tools.Plugin{Manager: m, Logger: logger}
-	r.g = initGenkit(t, append(opts, genkit.WithPlugins(r.plugin))...)
+	r.g = initGenkit(t, prompts, append(plugins, r.plugin)...)
 	return r
 }
 
-// initGenkit starts a Genkit that loads no prompts by itself.
-func initGenkit(t *testing.T, opts ...genkit.GenkitOption) *genkit.Genkit {
+// initGenkit starts a Genkit that loads the prompts of a file system, and no others.
+func initGenkit(t *testing.T, prompts fs.FS, plugins ...api.Plugin) *genkit.Genkit {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	base := []genkit.GenkitOption{genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir(".")}
-	return genkit.Init(ctx, append(base, opts...)...)
+	return genkit.Init(ctx, genkit.WithPromptFS(prompts), genkit.WithPromptDir("."), genkit.WithPlugins(plugins...))
 }
 
 // turn is one answer of a scripted model.
@@ -200,7 +201,7 @@ func (r *rig) model(turns ...turn) (string, *requests) {
 	r.t.Helper()
 	name := fmt.Sprintf("test/script-%d", r.models.Add(1))
 	seen := &requests{}
-	genkit.DefineModel(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true}},
+	genkit.DefineModel(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true, ToolChoice: true}},
 		func(_ context.Context, req *ai.ModelRequest, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 			n := seen.add(req)
 			if n > len(turns) {

@@ -26,8 +26,8 @@ type RunInput struct {
 	Code           string   `json:"code" jsonschema_description:"source text of the program"`
 	Runtime        string   `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the code; the agent's own when left out"`
 	Args           []string `json:"args,omitempty" jsonschema_description:"arguments of the program"`
-	Env            TextMap  `json:"env,omitempty" jsonschema_description:"environment: object of name to value"`
-	Files          TextMap  `json:"files,omitempty" jsonschema_description:"files to write before the run: object of path relative to the work directory to text"`
+	Env            TextMap  `json:"env,omitempty" jsonschema_description:"environment, an object of name to value as in {\"LANG\": \"C\"}"`
+	Files          TextMap  `json:"files,omitempty" jsonschema_description:"files to write before the run, an object of path to text as in {\"data/in.csv\": \"a,b\"}; paths are relative to the work directory"`
 	TimeoutSeconds int64    `json:"timeout_seconds,omitempty" jsonschema:"minimum=1,maximum=3600" jsonschema_description:"when the program is ended; the agent's own or 120 when left out"`
 }
 
@@ -77,7 +77,7 @@ type ExecInput struct {
 	Cmd            []string `json:"cmd,omitempty" jsonschema_description:"program and arguments, delivered verbatim without a shell; this or command"`
 	Command        string   `json:"command,omitempty" jsonschema_description:"one line for /bin/sh -c; this or cmd"`
 	Cwd            string   `json:"cwd,omitempty" jsonschema:"default=/workspace" jsonschema_description:"working directory"`
-	Env            TextMap  `json:"env,omitempty" jsonschema_description:"environment over the sandbox's own: object of name to value"`
+	Env            TextMap  `json:"env,omitempty" jsonschema_description:"environment over the sandbox's own, an object of name to value as in {\"LANG\": \"C\"}"`
 	Stdin          *string  `json:"stdin,omitempty" jsonschema_description:"text for standard input; end of file at once when left out"`
 	TimeoutSeconds int64    `json:"timeout_seconds,omitempty" jsonschema:"minimum=1,maximum=3600" jsonschema_description:"when the command and all its children are ended; the agent's own or 120 when left out"`
 	YieldMS        *int64   `json:"yield_ms,omitempty" jsonschema:"minimum=0,maximum=3600000,default=10000" jsonschema_description:"a command that still runs after this long is handed back as running"`

@@ -1,0 +1,318 @@
+package tools_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+	"github.com/firebase/genkit/go/plugins/middleware"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+func TestMiddleware(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	resp, seen, err := r.generate(context.Background(), codeMode(),
+		call("sandbox_open", obj{}),
+		call("sandbox_fs_write", obj{"path": "a.sh", "contents": "echo hello"}),
+		call("sandbox_exec", obj{"cmd": []string{"sh", "a.sh"}}, "sandbox_fs_read", obj{"path": "a.sh"}),
+		func(req *ai.ModelRequest) ([]*ai.Part, error) {
+			out := outputsOf(req)
+			return []*ai.Part{ai.NewTextPart(fmt.Sprint(out[2]["stdout"], out[3]["contents"]))}, nil
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Text() != "hello\necho hello" {
+		t.Errorf("answer %q", resp.Text())
+	}
+	if r.engine.created() != 1 || r.engine.open() != 0 {
+		t.Errorf("%d sandboxes were made, %d are left", r.engine.created(), r.engine.open())
+	}
+	for i, req := range seen.list {
+		var names []string
+		for _, tool := range req.Tools {
+			names = append(names, tool.Name)
+		}
+		if len(names) != 11 || !slices.IsSorted(names) || slices.Contains(names, "sandbox_unknown_tool") {
+			t.Errorf("tools of turn %d: %v", i, names)
+		}
+	}
+}
+
+// TestMiddlewareIsLazy opens nothing for a model that calls nothing.
+func TestMiddlewareIsLazy(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if _, _, err := r.generate(context.Background(), codeMode(), say("no need")); err != nil {
+		t.Fatal(err)
+	}
+	if r.engine.created() != 0 {
+		t.Errorf("%d sandboxes", r.engine.created())
+	}
+}
+
+func TestComputeModeOffersOneTool(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, seen, err := r.generate(context.Background(), bash(),
+		call("sandbox_run", obj{"code": "echo hi"}, "sandbox_exec", obj{"command": "x"}), say("done"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(seen.list[0].Tools); n != 1 {
+		t.Errorf("%d tools", n)
+	}
+	out := seen.outputs()
+	if out[0]["stdout"] != "hi\n" || code(out[1]) != "not_found" || !strings.Contains(message(out[1]), `there is no tool "sandbox_exec"`) {
+		t.Errorf("%v", out)
+	}
+}
+
+// TestModelMistakes plays what confused models do. None of it may end the run.
+func TestModelMistakes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	genkit.DefineTool(r.g, "dangerous", "is registered but never offered", func(*ai.ToolContext, struct{}) (string, error) {
+		t.Error("a tool that was not offered ran")
+		return "", nil
+	})
+	bomb := ai.NewTool("bomb", "panics", func(*ai.ToolContext, struct {
+		N int `json:"n"`
+	}) (string, error) {
+		panic("boom /var/lib/secret")
+	})
+	name, seen := r.model(
+		call("sandbox_execute", obj{"command": "ls"}, "dangerous", obj{}, "rm -rf /", nil, "", obj{"a": "b"}, "sandbox_unknown_tool", obj{"tool": "x"}),
+		call("sandbox_exec", obj{"cmdd": []string{"ls"}}, "sandbox_exec", nil, "sandbox_exec", "text", "sandbox_exec", []any{1}, "sandbox_fs_read", obj{"path": obj{}}),
+		call("bomb", obj{"n": 1}, "bomb", obj{"n": "one"}, "bomb", obj{"n": 1, "extra": 2}),
+		call("sandbox_exec", obj{"command": "echo still alive"}),
+		say("done"),
+	)
+	resp, err := genkit.Generate(context.Background(), r.g, ai.WithModelName(name), ai.WithPrompt("go"), ai.WithMaxTurns(10),
+		ai.WithTools(bomb), ai.WithUse(r.plugin.Use(codeMode())))
+	if err != nil || resp.Text() != "done" {
+		t.Fatalf("%v: %v", resp, err)
+	}
+	out := seen.outputs()
+	for i, want := range []struct{ code, text string }{
+		{"not_found", `there is no tool "sandbox_execute"; Did you mean sandbox_exec? Call one of: bomb, sandbox_close, sandbox_exec,`},
+		{"not_found", `there is no tool "dangerous"`},
+		{"not_found", `there is no tool "rm -rf /"`},
+		{"not_found", `there is no tool ""`},
+		{"not_found", `there is no tool "sandbox_unknown_tool"`},
+		{"invalid_argument", `unknown argument "cmdd", did you mean "cmd"?`},
+		{"invalid_argument", "neither cmd nor command is given"},
+		{"invalid_argument", "the arguments must be a JSON object"},
+		{"invalid_argument", "the arguments must be a JSON object"},
+		{"invalid_argument", "path must be text, it is an object"},
+		{"internal", "bomb failed unexpectedly"},
+		{"invalid_argument", "the arguments of bomb do not fit its schema"},
+		{"invalid_argument", "the arguments of bomb do not fit its schema"},
+	} {
+		if code(out[i]) != want.code || !strings.Contains(message(out[i]), want.text) || strings.Contains(message(out[i]), "/var/") {
+			t.Errorf("output %d: %v, want %v", i, out[i], want)
+		}
+	}
+	if out[13]["stdout"] != "still alive\n" {
+		t.Errorf("%v", out[13])
+	}
+	if !strings.Contains(r.log.String(), "boom") {
+		t.Error("operators are not told of the panic")
+	}
+}
+
+// TestOtherToolsKeepTheirErrors leaves the failure of somebody else's tool what it is.
+func TestOtherToolsKeepTheirErrors(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	bad := ai.NewTool("bad", "fails", func(*ai.ToolContext, struct{}) (string, error) { return "", errors.New("boom") })
+	name, _ := r.model(call("bad", obj{}), say("done"))
+	_, err := genkit.Generate(context.Background(), r.g, ai.WithModelName(name), ai.WithPrompt("go"), ai.WithTools(bad), ai.WithUse(r.plugin.Use(codeMode())))
+	if !errors.Is(err, ai.ErrToolFailed) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestInterrupts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	run := session.Run{Namespace: "agent", ID: session.NewRunID()}
+	ctx := session.WithRun(context.Background(), run)
+	name, _ := r.model(call("sandbox_exec", obj{"command": "echo approved"}), say("unused"))
+	use := ai.WithUse(&middleware.ToolApproval{}, r.plugin.Use(codeMode()))
+	resp, err := genkit.Generate(ctx, r.g, ai.WithModelName(name), ai.WithPrompt("go"), use)
+	if err != nil || resp.FinishReason != ai.FinishReasonInterrupted || len(resp.Interrupts()) != 1 {
+		t.Fatalf("%+v: %v", resp, err)
+	}
+	if r.engine.created() != 0 {
+		t.Error("it ran without approval")
+	}
+	part := ai.NewToolRequestPart(resp.Interrupts()[0].ToolRequest)
+	part.Metadata = map[string]any{"resumed": map[string]any{"toolApproved": true}}
+	name, seen := r.model(say("done"))
+	if _, err = genkit.Generate(ctx, r.g, ai.WithModelName(name), ai.WithMessages(resp.History()...), ai.WithToolRestarts(part), use); err != nil {
+		t.Fatal(err)
+	}
+	out := seen.outputs()
+	if len(out) != 1 || out[0]["stdout"] != "approved\n" {
+		t.Errorf("%v", out)
+	}
+	if err := r.manager.CloseScope(ctx, run.Scope()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCancelledGenerate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	_, _, err := r.generate(ctx, codeMode(),
+		call("sandbox_open", nil),
+		func(*ai.ModelRequest) ([]*ai.Part, error) {
+			time.AfterFunc(200*time.Millisecond, cancel)
+			return call("sandbox_exec", obj{"command": "sleep 60"})(nil)
+		},
+		say("never"))
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	eventually(t, "the sandbox goes", func() bool { return r.engine.open() == 0 })
+}
+
+// TestRunsKeepTheirSandboxes leaves a run's sandbox to whoever began the run, and gives it to the next step.
+func TestRunsKeepTheirSandboxes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	run := session.Run{Namespace: session.NamespaceWorkflow, ID: session.NewRunID()}
+	ctx := session.WithRun(context.Background(), run)
+	if _, _, err := r.generate(ctx, codeMode(), call("sandbox_fs_write", obj{"path": "f", "contents": "x"}), say("")); err != nil {
+		t.Fatal(err)
+	}
+	isolated := codeMode()
+	isolated.Session = frontmatter.SessionIsolated
+	_, seen, err := r.generate(ctx, isolated, call("sandbox_fs_read", obj{"path": "f"}), say(""))
+	if err != nil || code(seen.outputs()[0]) != "not_found" {
+		t.Errorf("the isolated step: %v, %v", seen.outputs(), err)
+	}
+	if r.engine.created() != 2 || r.engine.open() != 1 {
+		t.Errorf("%d made, %d open", r.engine.created(), r.engine.open())
+	}
+	_, seen, err = r.generate(ctx, codeMode(), call("sandbox_fs_read", obj{"path": "f"}, "sandbox_open", nil), say(""))
+	if err != nil || seen.outputs()[0]["contents"] != "x" || seen.outputs()[1]["created"] != false {
+		t.Errorf("the next step: %v, %v", seen.outputs(), err)
+	}
+	if err := r.manager.CloseScope(ctx, run.Scope()); err != nil || r.engine.open() != 0 {
+		t.Errorf("%d open: %v", r.engine.open(), err)
+	}
+}
+
+func TestMiddlewareByName(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	generate := func(config any) (*requests, error) {
+		name, seen := r.model(call("sandbox_exec", obj{"command": "echo $A"}), say("done"))
+		_, err := genkit.GenerateWithRequest(context.Background(), r.g, &ai.GenerateActionOptions{
+			Model: name, Messages: []*ai.Message{ai.NewUserTextMessage("go")},
+			Use: []*ai.MiddlewareRef{{Name: "workcell/sandbox", Config: config}},
+		}, nil, nil)
+		return seen, err
+	}
+	seen, err := generate(obj{"mode": "code", "runtime": "bash", "env": obj{"A": "b"}})
+	if err != nil || seen.outputs()[0]["stdout"] != "b\n" {
+		t.Errorf("%v: %v", seen.outputs(), err)
+	}
+	// Nothing of one call's configuration may reach the next.
+	seen, err = generate(obj{"mode": "code", "runtime": "bash"})
+	if err != nil || seen.outputs()[0]["stdout"] != "\n" {
+		t.Errorf("%v: %v", seen.outputs(), err)
+	}
+	for config, want := range map[string]string{"imgae": `unknown key "imgae" in sandbox; did you mean "image"?`, "limits": "sandbox.limits must be a mapping"} {
+		if _, err := generate(obj{"mode": "code", config: "x"}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", config, err, want)
+		}
+	}
+	desc := genkit.LookupMiddleware(r.g, "workcell/sandbox")
+	if desc == nil || desc.ConfigSchema["properties"].(map[string]any)["limits"] == nil {
+		t.Errorf("the Dev UI sees %+v", desc)
+	}
+}
+
+func TestInvalidSandboxInGo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := codeMode()
+	s.Limits.PIDs, s.Runtime = -1, "ruby"
+	_, _, err := r.generate(context.Background(), s, say("never"))
+	if err == nil || !strings.Contains(err.Error(), "limits.pids is -1") || !strings.Contains(err.Error(), `unknown runtime "ruby"`) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := r.plugin.Tools(context.Background(), s); err == nil {
+		t.Error("Tools took it")
+	}
+	if _, err := (tools.Sandbox{}).New(context.Background()); err == nil || !strings.Contains(err.Error(), "(*Plugin).Use") {
+		t.Errorf("without a plugin: %v", err)
+	}
+	defer func() {
+		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "Plugin.Manager is nil") {
+			t.Errorf("without a manager: %v", p)
+		}
+	}()
+	(&tools.Plugin{}).Init(context.Background())
+}
+
+// TestConcurrentGenerates runs many conversations with one middleware value and with shared tools.
+func TestConcurrentGenerates(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	mw := r.plugin.Use(codeMode())
+	shared, err := r.plugin.Tools(context.Background(), codeMode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refs []ai.ToolRef
+	for _, tool := range shared {
+		refs = append(refs, tool)
+	}
+	type result struct {
+		out []map[string]any
+		err error
+	}
+	results := make(chan result, 8)
+	for i := range 8 {
+		name, seen := r.model(call("sandbox_exec", obj{"command": fmt.Sprintf("echo %d", i)}), say("done"))
+		opts := []ai.GenerateOption{ai.WithModelName(name), ai.WithPrompt("go"), ai.WithUse(mw)}
+		if i%2 == 1 {
+			opts = []ai.GenerateOption{ai.WithModelName(name), ai.WithPrompt("go"), ai.WithTools(refs...)}
+		}
+		go func() {
+			_, err := genkit.Generate(context.Background(), r.g, opts...)
+			results <- result{seen.outputs(), err}
+		}()
+	}
+	var got []string
+	for range 8 {
+		res := <-results
+		if res.err != nil {
+			t.Fatal(res.err)
+		}
+		got = append(got, fmt.Sprint(res.out[0]["stdout"]))
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff([]string{"0\n", "1\n", "2\n", "3\n", "4\n", "5\n", "6\n", "7\n"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if genkit.LookupTool(r.g, "sandbox_exec") != nil {
+		t.Error("a sandbox tool is registered globally")
+	}
+}

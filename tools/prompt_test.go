@@ -1,0 +1,173 @@
+package tools_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+func TestLoadPrompt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	name, seen := r.model(call("sandbox_exec", obj{"command": "echo $WHO"}), say("done"))
+	src := "\ufeff# licence\r\n---\r\nmodel: " + name + "\r\nsandbox: # code\r\n  mode: code\r\n  runtime: bash\r\n  env: {WHO: you}\r\nmaxTurns: 3\r\n---\r\nGreet {{who}}.\r\n"
+	p, err := tools.LoadPrompt(r.g, "prompts/greeter.formal.prompt", []byte(src))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Name() != "greeter.formal" {
+		t.Errorf("name %q", p.Name())
+	}
+	if _, err := p.Execute(context.Background(), ai.WithInput(map[string]any{"who": "{{x}} & <y>"})); err != nil {
+		t.Fatal(err)
+	}
+	if out := seen.outputs(); out[0]["stdout"] != "you\n" {
+		t.Errorf("%v", out)
+	}
+	if text := seen.list[0].Messages[0].Text(); text != "Greet {{x}} & <y>." {
+		t.Errorf("prompt %q", text)
+	}
+	if _, err := tools.LoadPrompt(r.g, "other/greeter.formal.prompt", []byte(src)); err == nil || !strings.Contains(err.Error(), `other/greeter.formal.prompt: a prompt "greeter.formal" is loaded already`) {
+		t.Errorf("loaded twice: %v", err)
+	}
+}
+
+func TestLoadPromptErrors(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for name, tt := range map[string]struct{ src, want string }{
+		"frontmatter": {"---\nmodel: m\nsandbx: python\n---\nx", "bad.prompt:3:1: unknown key"},
+		"syntax":      {"---\nmodel: [\n---\nx", "bad.prompt:2: malformed YAML"},
+		"template":    {"---\nsandbox: python\n---\n\nok\n{{#each x}}\n", "bad.prompt:"},
+		"helper":      {"---\nsandbox: python\n---\n{{}}\n", "bad.prompt:4: the template cannot be read"},
+	} {
+		_, err := tools.LoadPrompt(r.g, "bad.prompt", []byte(tt.src))
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
+		}
+		var one *frontmatter.Error
+		if !errors.As(err, &one) {
+			t.Errorf("%s: %T", name, err)
+		}
+		if genkit.LookupPrompt(r.g, "bad") != nil {
+			t.Errorf("%s: it is registered", name)
+		}
+	}
+	bare := initGenkit(t, fstest.MapFS{})
+	if _, err := tools.LoadPrompt(bare, "a.prompt", []byte("---\nsandbox: python\n---\nx")); err == nil || !strings.Contains(err.Error(), "Genkit has no sandbox plugin; pass genkit.WithPlugins") {
+		t.Errorf("without the plugin: %v", err)
+	}
+	if _, err := tools.LoadPrompt(bare, "b.prompt", []byte("---\nmodel: m/x\n---\nx")); err != nil {
+		t.Errorf("a prompt without sandbox: %v", err)
+	}
+}
+
+func promptFiles() fstest.MapFS {
+	return fstest.MapFS{
+		"prompts/plain.prompt":       {Data: []byte("---\r\nmodel: test/m\r\n---\r\nPlain {{>who}}\r\n")},
+		"prompts/sub/coder.prompt":   {Data: []byte("---\nmodel: test/m # why\nsandbox: bash\n# more\n---\nCode {{>who}}\n")},
+		"prompts/coder.fast.prompt":  {Data: []byte("---\nmodel: test/m\nsandbox: {mode: code}\n---\nFast\n")},
+		"prompts/broken.prompt":      {Data: []byte("---\nmodel: test/m\nsandbox: {mode: cod}\n---\nx\n")},
+		"prompts/_who.prompt":        {Data: []byte("you {{name}}")},
+		"prompts/_loop.prompt":       {Data: []byte("a {{> pool }}")},
+		"prompts/sub/_pool.prompt":   {Data: []byte("b {{>loop}}")},
+		"prompts/notes.txt":          {Data: []byte("sandbox: x")},
+		"prompts/unclosed.prompt":    {Data: []byte("---\nsandbox: python\n")},
+		"prompts/directory.prompt/x": {Data: []byte("x")},
+	}
+}
+
+func TestPromptFS(t *testing.T) {
+	t.Parallel()
+	under := promptFiles()
+	fsys := tools.PromptFS(under)
+	for name, want := range map[string]string{
+		"prompts/plain.prompt":      string(under["prompts/plain.prompt"].Data),
+		"prompts/sub/coder.prompt":  "---\nmodel: test/m # why\nuse: [{\"config\":{\"runtime\":\"bash\"},\"name\":\"workcell/sandbox\"}]\n# more\n---\nCode {{>who}}\n",
+		"prompts/coder.fast.prompt": "---\nmodel: test/m\nuse: [{\"config\":{\"mode\":\"code\"},\"name\":\"workcell/sandbox\"}]\n---\nFast\n",
+		"prompts/_who.prompt":       "you {{name}}",
+		"prompts/notes.txt":         "sandbox: x",
+	} {
+		got, err := fs.ReadFile(fsys, name)
+		if diff := cmp.Diff(want, string(got)); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+	for name, want := range map[string]string{
+		"prompts/broken.prompt":   `prompts/broken.prompt:3:17: unknown mode "cod"; did you mean "code"?`,
+		"prompts/unclosed.prompt": "prompts/unclosed.prompt:1:1: the frontmatter is not closed",
+		"prompts/_loop.prompt":    "the partial includes itself: loop > pool > loop",
+	} {
+		_, err := fs.ReadFile(fsys, name)
+		var path *fs.PathError
+		if !errors.As(err, &path) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	if _, err := fsys.Open("prompts/none.prompt"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing file: %v", err)
+	}
+	for _, bad := range []string{"prompts/broken.prompt", "prompts/unclosed.prompt", "prompts/_loop.prompt", "prompts/sub/_pool.prompt"} {
+		delete(under, bad)
+	}
+	if err := fstest.TestFS(fsys, "prompts/sub/coder.prompt", "prompts/plain.prompt", "prompts/notes.txt"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPromptFSInGenkit lets Genkit load a directory by itself.
+func TestPromptFSInGenkit(t *testing.T) {
+	t.Parallel()
+	engine := newProcesses(t)
+	r := rigOn(t, engine, engine, tools.PromptFS(promptFiles()))
+	for name, want := range map[string]bool{"plain": true, "coder": true, "coder.fast": true, "broken": false, "unclosed": false} {
+		if got := genkit.LookupPrompt(r.g, name) != nil; got != want {
+			t.Errorf("prompt %s is there: %v, want %v", name, got, want)
+		}
+	}
+	model, seen := r.model(call("sandbox_run", obj{"code": "echo ran"}), say("done"))
+	_, err := genkit.LookupPrompt(r.g, "coder").Execute(context.Background(), ai.WithModelName(model), ai.WithInput(map[string]any{"name": "Ann"}))
+	if err != nil || seen.outputs()[0]["stdout"] != "ran\n" {
+		t.Errorf("%v: %v", seen.outputs(), err)
+	}
+	if text := seen.list[0].Messages[0].Text(); text != "Code you Ann" {
+		t.Errorf("prompt %q", text)
+	}
+}
+
+// TestStdoutStaysClean holds that malformed files print nothing: stdout is for data.
+func TestStdoutStaysClean(t *testing.T) {
+	old := os.Stdout
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Stdout = write
+	for _, src := range []string{"---\nmodel: [\n---\nx", "---\na: 1\na: 2\n---\nx", "---\nsandbox: python\n---\n# T\n---\na: [\n---\nx"} {
+		if doc, err := tools.CheckPrompt("x.prompt", []byte(src)); err == nil && doc.Sandbox == nil {
+			t.Errorf("%q is accepted", src)
+		}
+	}
+	os.Stdout = old
+	if err := write.Close(); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 1000)
+	if n, _ := read.Read(buf); n > 0 {
+		t.Errorf("stdout got %q", buf[:n])
+	}
+	if err := read.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,93 @@
+package tools_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// TestSpans runs an agent and looks at its trace. It sets the process's tracer provider, so it does not run beside
+// others; spans that others make afterwards are told apart by their run.
+func TestSpans(t *testing.T) {
+	exporter := tracetest.NewInMemoryExporter()
+	old := otel.GetTracerProvider()
+	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
+	defer otel.SetTracerProvider(old)
+	r := newRig(t)
+	model, _ := r.model(call("sandbox_exec", obj{"command": "echo $TRACEPARENT; echo canary-7f3a"}), say("done"))
+	a := r.agent("traced", "---\nmodel: "+model+"\nsandbox: {mode: code, env: {TOKEN: canary-9c1d}}\n---\nx")
+	if _, err := a.Run(context.Background(), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	spans := exporter.GetSpans()
+	byID := map[string]tracetest.SpanStub{}
+	var root tracetest.SpanStub
+	for _, s := range spans {
+		byID[s.SpanContext.SpanID().String()] = s
+		if s.Name == "agent.Run" {
+			root = s
+		}
+	}
+	if root.Name == "" || root.Parent.IsValid() {
+		t.Fatalf("no root among %d spans", len(spans))
+	}
+	attrs := map[string]string{}
+	for _, kv := range root.Attributes {
+		attrs[string(kv.Key)] = kv.Value.Emit()
+	}
+	if !strings.HasPrefix(attrs["workcell.run.id"], "run_") || attrs["workcell.agent.name"] != "traced" || attrs["workcell.model"] != model {
+		t.Errorf("attributes %v", attrs)
+	}
+	path := func(s tracetest.SpanStub) string {
+		var names []string
+		for {
+			names = append(names, s.Name)
+			parent, ok := byID[s.Parent.SpanID().String()]
+			if !ok {
+				break
+			}
+			s = parent
+		}
+		slices.Reverse(names)
+		return strings.Join(names, " > ")
+	}
+	var paths []string
+	for _, s := range spans {
+		if s.SpanContext.TraceID() != root.SpanContext.TraceID() {
+			t.Errorf("%s is in another trace", path(s))
+		}
+		paths = append(paths, path(s))
+		if strings.HasPrefix(s.Name, "session.") || s.Name == "agent.Run" {
+			for _, kv := range s.Attributes {
+				if strings.Contains(kv.Value.Emit(), "canary") || strings.Contains(kv.Value.Emit(), "echo") {
+					t.Errorf("%s has %s = %s", s.Name, kv.Key, kv.Value.Emit())
+				}
+			}
+		}
+	}
+	for _, want := range []string{
+		"agent.Run > agent:traced > sandbox_exec > session.Exec", "agent.Run > agent:traced > sandbox_exec > session.Open",
+		"agent.Run > agent:traced > " + model, "agent.Run > session.Close", "agent.Run > traced",
+	} {
+		if !slices.Contains(paths, want) {
+			t.Errorf("no span %s in\n%s", want, strings.Join(paths, "\n"))
+		}
+	}
+	exporter.Reset()
+	if _, err := a.Run(context.Background(), nil, &tools.RunOptions{Model: "nowhere/x"}); err == nil {
+		t.Fatal("no error")
+	}
+	for _, s := range exporter.GetSpans() {
+		if s.Name == "agent.Run" && s.Status.Code != codes.Error {
+			t.Errorf("status of a failed run: %+v", s.Status)
+		}
+	}
+}
