@@ -64,6 +64,12 @@ func (b *Backend) fail(ctx context.Context, what string, err error) error {
 	return e
 }
 
+// unexplained tells that the engine failed and gave no class of failure.
+func unexplained(err error) bool {
+	var e *engineError
+	return errors.As(err, &e) && e.kind == nil
+}
+
 // classify finds the sentinel for an error of the engine's client, by type alone.
 func classify(err error) error {
 	switch {
@@ -111,8 +117,8 @@ func scrub(s string) string {
 }
 
 var (
-	// sockets finds the address of an engine.
-	sockets = regexp.MustCompile(`\b(?:unix|npipe|fd)://[^\s"'):,]*`)
+	// sockets finds the address of an engine, also in the URL of a call.
+	sockets = regexp.MustCompile(`\b(?:unix|npipe|fd)://[^\s"'):,]*|\bhttps?://[^\s"',]*/(?:v1\.[0-9]+/|_ping)[^\s"',]*`)
 	// hostPaths finds absolute paths; the slash after a name, as in an image's, begins none, nor do those of an URL.
 	hostPaths = regexp.MustCompile(`(^|[\s"'(=\[,]|: ?)(?:/[A-Za-z0-9_.@+-]+)+/?`)
 )

@@ -152,6 +152,9 @@ func (b *Backend) checkMountPoint(ctx context.Context, id, at string) error {
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
 		return nil // the runtime makes a plain directory
+	case unexplained(err):
+		// To look at a path the engine mounts everything first, and fails where a mount does not fit what is there.
+		return fmt.Errorf("docker: the image's mount points cannot be mounted over: %v: %w", err, backend.ErrInvalid)
 	case err != nil:
 		return err
 	case st.Mode&fs.ModeType != fs.ModeDir:
