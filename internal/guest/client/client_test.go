@@ -76,3 +76,14 @@ func testContext(t testing.TB) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// brief describes an answer, a RunResult without all of its output.
+func brief(answer any) string {
+	r, ok := answer.(wire.RunResult)
+	if !ok {
+		return fmt.Sprintf("%+v", answer)
+	}
+	return fmt.Sprintf("%+v, stdout %d of %d bytes %.80q, stderr %d of %d bytes %.80q", r.ExecStatus,
+		len(r.Stdout.Head)+len(r.Stdout.Tail), r.Stdout.Total, r.Stdout.Head,
+		len(r.Stderr.Head)+len(r.Stderr.Tail), r.Stderr.Total, r.Stderr.Head)
+}

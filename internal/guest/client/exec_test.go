@@ -182,7 +182,7 @@ func TestLaunchFailures(t *testing.T) {
 	req := sh("")
 	req.Argv = append([]string{"/bin/sh", "-c", "echo ${#1}", "sh"}, slices.Repeat([]string{strings.Repeat("x", 100<<10)}, 10)...)
 	if res := mustRun(t, c, req); string(res.Stdout.Head) != "102400\n" {
-		t.Errorf("1 MiB of arguments: %+v", res)
+		t.Errorf("1 MiB of arguments: %v", brief(res))
 	}
 }
 
@@ -385,7 +385,7 @@ func TestYieldReadWait(t *testing.T) {
 	req.YieldMillis = 150
 	res, err := c.Run(ctx, req)
 	if err != nil || res.State != wire.ExecRunning || string(res.Stdout.Head) != "one\n" {
-		t.Fatalf("got %+v, %v", res, err)
+		t.Fatalf("got %v, %v", brief(res), err)
 	}
 	var text strings.Builder
 	var since int64
@@ -461,7 +461,7 @@ func TestAttachIsLossless(t *testing.T) {
 	req := sh("tee /dev/stderr")
 	res, err := c.Attach(testContext(t), req, bytes.NewReader(stdin), slow, &errs)
 	if err != nil || res.State != wire.ExecCompleted {
-		t.Fatalf("got %+v, %v", res, err)
+		t.Fatalf("got %v, %v", brief(res), err)
 	}
 	if !bytes.Equal(out.Bytes(), stdin) || !bytes.Equal(errs.Bytes(), stdin) {
 		t.Errorf("got %d and %d bytes back", out.Len(), errs.Len())

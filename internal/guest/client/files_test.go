@@ -364,7 +364,7 @@ func TestSymlinksInside(t *testing.T) {
 		t.Errorf("stat of a link: %+v, %v", info, err)
 	}
 	if res, err := c.Remove(testContext(t), wire.PathRequest{Path: "dirlink", Recursive: true}); err != nil || res.Deleted != 1 {
-		t.Errorf("remove of a link: %+v, %v", res, err)
+		t.Errorf("remove of a link: %v, %v", brief(res), err)
 	}
 	if b, err := get(t, c, "dir/file"); err != nil || string(b) != "inside" {
 		t.Errorf("the target became %q, %v", b, err)
@@ -472,7 +472,7 @@ func TestMkdirRenameRemove(t *testing.T) {
 		t.Errorf("Remove of a directory: %v", err)
 	}
 	if res, err := c.Remove(ctx, wire.PathRequest{Path: "z", Recursive: true}); err != nil || res.Deleted != 5 {
-		t.Errorf("Remove: %+v, %v", res, err)
+		t.Errorf("Remove: %v, %v", brief(res), err)
 	}
 }
 
@@ -528,7 +528,7 @@ func TestListIsSortedAndBounded(t *testing.T) {
 		t.Errorf("list of a file: %v", err)
 	}
 	if res, err := c.Remove(ctx, wire.PathRequest{Path: "big", Recursive: true}); err != nil || res.Deleted != 30_001 {
-		t.Errorf("Remove: %+v, %v", res, err)
+		t.Errorf("Remove: %v, %v", brief(res), err)
 	}
 }
 

@@ -74,7 +74,7 @@ func TestTimeoutEndsTheTree(t *testing.T) {
 			began := time.Now()
 			res := mustRun(t, c, req)
 			if res.State != wire.ExecTimedOut || !strings.HasPrefix(string(res.Stdout.Head), "begun\n") {
-				t.Errorf("got %+v", res)
+				t.Errorf("got %v", brief(res))
 			}
 			if took := time.Since(began); took > 5*time.Second {
 				t.Errorf("took %v", took)
@@ -222,7 +222,7 @@ func TestBackgroundChildKeepsOutputOpen(t *testing.T) {
 	req := sh("(sleep 0.6; echo late; exec sleep " + id + ") & echo early")
 	res := mustRun(t, c, req)
 	if res.State != wire.ExecCompleted || !res.Leaked || string(res.Stdout.Head) != "early\n" || time.Since(began) > 3*time.Second {
-		t.Errorf("got %+v after %v", res, time.Since(began))
+		t.Errorf("got %v after %v", brief(res), time.Since(began))
 	}
 	// The child goes on, and what it writes does not end it.
 	ctx := testContext(t)

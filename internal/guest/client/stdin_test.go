@@ -42,7 +42,7 @@ func TestStdin(t *testing.T) {
 			req.Stdin = data
 			res := mustRun(t, c, req)
 			if got, want := strings.TrimSpace(string(res.Stdout.Head)), fmt.Sprintf("%x", sha256.Sum256(data)); got != want {
-				t.Errorf("the command read something else: %+v", res)
+				t.Errorf("the command read something else: %v", brief(res))
 			}
 			if name == "50 MiB" {
 				return
@@ -81,7 +81,7 @@ func TestStdinReaderThatBlocks(t *testing.T) {
 	defer w.Close()
 	res, err := c.Attach(testContext(t), sh("exit 7"), r, nil, nil)
 	if err != nil || res.ExitCode != 7 {
-		t.Errorf("got %+v, %v", res, err)
+		t.Errorf("got %v, %v", brief(res), err)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestStdinOfAYieldedExec(t *testing.T) {
 	req.Stdin, req.YieldMillis = data, 50
 	res := mustRun(t, c, req)
 	if res.State != wire.ExecRunning {
-		t.Fatalf("got %+v", res)
+		t.Fatalf("got %v", brief(res))
 	}
 	ctx := testContext(t)
 	if _, err := c.Wait(ctx, wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1}); err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -39,8 +40,11 @@ func StartContainer(t testing.TB, o ContainerOptions) *Container {
 		o.User = "1000:1000"
 	}
 	c := &Container{Workdir: tempDir(t), t: t}
-	// The engine runs elsewhere in the file system's permissions: the binary's directory is private to the test.
-	if err := os.Chown(c.Workdir, 1000, 1000); err != nil {
+	uid, err := strconv.Atoi(strings.Split(o.User, ":")[0])
+	if err == nil {
+		err = os.Chown(c.Workdir, uid, uid)
+	}
+	if err != nil {
 		t.Fatalf("guesttest: %v", err)
 	}
 	args := []string{"run", "-d", "-i", "--label", "dev.workcell.guesttest=1", "--log-driver", "none", "--network", "none",

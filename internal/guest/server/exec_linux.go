@@ -45,6 +45,9 @@ func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, e
 	if !wire.ValidExecID(req.ExecID) {
 		return nil, failf(wire.CodeInvalid, "the exec id is not 1 to %d of a-z, A-Z, 0-9, _ and -", wire.MaxExecID)
 	}
+	if err := s.memory.room(); err != nil {
+		return nil, err
+	}
 	e := &execution{s: s, id: req.ExecID, started: time.Now(),
 		grace: millis(req.GraceMillis, defaultGrace), drain: millis(req.DrainMillis, defaultDrain),
 		killing: make(chan killing, 1), ended: make(chan struct{}), oomAt: s.oom.read()}

@@ -85,8 +85,9 @@ func (s *Server) handleRename(r *request) error {
 			flags = unix.RENAME_NOREPLACE
 		}
 		err = rename(int(fromDir.Fd()), fromBase, int(toDir.Fd()), toBase, flags)
-		if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EISDIR) {
-			at = req.To
+		var st unix.Stat_t
+		if unix.Fstatat(int(fromDir.Fd()), fromBase, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+			at = req.To // what is to be moved is there
 		}
 		return err
 	})

@@ -66,12 +66,7 @@ type oomCounter struct{ fd int }
 
 // openOOMCounter opens the counter of the sandbox's cgroup, version 2 or 1, as it shows inside a container.
 func openOOMCounter() *oomCounter {
-	for _, name := range []string{"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"} {
-		if fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-			return &oomCounter{fd}
-		}
-	}
-	return &oomCounter{-1}
+	return &oomCounter{openFirst("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")}
 }
 
 // read gives the counter, -1 when it cannot be seen.

@@ -17,7 +17,8 @@ type exit struct {
 // reaper takes the statuses of ended children. There must be only one in a process that reaps every child: a second
 // one would take statuses that somebody waits for.
 type reaper struct {
-	all bool
+	all    bool
+	killed func() // called when a child has died of SIGKILL
 
 	mu      sync.Mutex        // guards the fields below
 	waiting map[int]chan exit // by pid
@@ -27,8 +28,8 @@ type reaper struct {
 	stopped bool
 }
 
-func newReaper(all bool) *reaper {
-	r := &reaper{all: all, waiting: map[int]chan exit{}, early: map[int]exit{}, born: make(chan struct{}, 1)}
+func newReaper(all bool, killed func()) *reaper {
+	r := &reaper{all: all, killed: killed, waiting: map[int]chan exit{}, early: map[int]exit{}, born: make(chan struct{}, 1)}
 	if all {
 		go r.loop()
 	}
@@ -51,7 +52,7 @@ func (r *reaper) start(fork func() (int, error)) (int, <-chan exit, error) {
 		} else if r.all {
 			r.waiting[pid] = exited
 		} else {
-			go waitOne(pid, exited)
+			go r.waitOne(pid, exited)
 		}
 	}
 	if r.forks == 0 {
@@ -77,6 +78,9 @@ func (r *reaper) loop() {
 				return
 			}
 		default:
+			if ws.Signaled() && ws.Signal() == unix.SIGKILL {
+				r.killed()
+			}
 			r.deliver(pid, exit{status: ws, peakRSS: ru.Maxrss << 10})
 		}
 	}
@@ -116,7 +120,7 @@ func (r *reaper) stop() {
 	}
 }
 
-func waitOne(pid int, exited chan<- exit) {
+func (r *reaper) waitOne(pid int, exited chan<- exit) {
 	var ws syscall.WaitStatus
 	var ru syscall.Rusage
 	for {
@@ -124,6 +128,9 @@ func waitOne(pid int, exited chan<- exit) {
 		if err != syscall.EINTR {
 			break
 		}
+	}
+	if ws.Signaled() && ws.Signal() == unix.SIGKILL {
+		r.killed()
 	}
 	exited <- exit{status: ws, peakRSS: ru.Maxrss << 10}
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -59,6 +60,7 @@ type Server struct {
 	execs   *registry
 	spills  *spiller
 	oom     *oomCounter
+	memory  *memory
 	lease   *lease
 	fs      gate
 
@@ -84,15 +86,15 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), root: r,
 		fs: make(gate, fsParallel), buffers: readBuffers()}
+	s.oom = openOOMCounter()
+	s.memory = openMemory(s.oom)
 	s.tracker = newTracker()
-	s.spawner, err = newSpawner(cfg, s.tracker)
+	s.spawner, err = newSpawner(cfg, s.tracker, s.memory.relieve)
 	if err != nil {
-		r.close()
-		return nil, err
+		return nil, errors.Join(err, r.close())
 	}
 	s.execs = newRegistry()
 	s.spills = newSpiller(r, s.fs)
-	s.oom = openOOMCounter()
 	s.lease = newLease(cfg.Lease, s.leaseOver)
 	return s, nil
 }
@@ -104,6 +106,7 @@ func (s *Server) Close() error {
 	s.requests.Wait()
 	s.spawner.close()
 	s.oom.close()
+	s.memory.close()
 	return s.root.close()
 }
 

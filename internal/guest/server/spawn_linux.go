@@ -42,12 +42,13 @@ type spawner struct {
 	oom *os.File
 }
 
-func newSpawner(cfg Config, t *tracker) (*spawner, error) {
+// newSpawner makes a spawner; killed is called when any child has died of SIGKILL.
+func newSpawner(cfg Config, t *tracker, killed func()) (*spawner, error) {
 	null, err := emptyInput()
 	if err != nil {
 		return nil, err
 	}
-	return &spawner{workdir: cfg.Workdir, reaper: newReaper(cfg.ReapAll), tracker: t, null: null, oom: cfg.OOMScore}, nil
+	return &spawner{workdir: cfg.Workdir, reaper: newReaper(cfg.ReapAll, killed), tracker: t, null: null, oom: cfg.OOMScore}, nil
 }
 
 // emptyInput opens something that is at its end. An image may lack /dev/null; a pipe that nobody writes to does as well.

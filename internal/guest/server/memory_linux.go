@@ -1,0 +1,192 @@
+package server
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Memory that the guest keeps an eye on.
+const (
+	// headroom is what must be free before a command is started. A fork that finds no memory makes the kernel kill
+	// something, and when files in shared memory fill the limit, nothing but the guest is there to be killed.
+	headroom = 1536 << 10
+	// ballast is memory that the guest holds in reserve for when it is the last process and the limit is reached.
+	ballast = 2 << 20
+	// plenty is so much that it does not matter how much exactly.
+	plenty = 4 * (headroom + ballast)
+)
+
+// memory watches the sandbox's memory. Without a visible limit it does nothing.
+type memory struct {
+	stat, limit      string // files of the cgroup
+	usageFD, tasksFD int    // and open ones, -1 where there is none
+	oom              *oomCounter
+	kills            atomic.Int64 // for lack of memory, when the reserve was taken
+
+	mu   sync.Mutex // guards held
+	held []byte     // the ballast; nil while it is given back
+}
+
+func openMemory(oom *oomCounter) *memory {
+	m := &memory{oom: oom, usageFD: -1}
+	m.tasksFD = openFirst("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
+	for _, f := range [][3]string{
+		{"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory.max"},
+		{"/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat", "/sys/fs/cgroup/memory/memory.limit_in_bytes"},
+	} {
+		if m.usageFD = openFirst(f[0]); m.usageFD >= 0 {
+			m.stat, m.limit = f[1], f[2]
+			m.take()
+			return m
+		}
+	}
+	return m
+}
+
+// openFirst opens the first of the files that is there; -1 when none is.
+func openFirst(names ...string) int {
+	for _, name := range names {
+		if fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			return fd
+		}
+	}
+	return -1
+}
+
+// preadNumber reads a file that holds a number.
+func preadNumber(fd int) (int64, bool) {
+	if fd < 0 {
+		return 0, false
+	}
+	var buf [32]byte
+	n, err := unix.Pread(fd, buf[:], 0)
+	if err != nil {
+		return 0, false
+	}
+	v, err := strconv.ParseInt(string(bytes.TrimSpace(buf[:n])), 10, 64)
+	return v, err == nil
+}
+
+func (m *memory) close() {
+	m.give()
+	for _, fd := range []int{m.usageFD, m.tasksFD} {
+		if fd >= 0 {
+			_ = unix.Close(fd) // only read from
+		}
+	}
+}
+
+// room fails when there is no memory to start a command with. The guest's own reserve must be there as well, for when
+// the command takes all the rest.
+func (m *memory) room() error {
+	free, known := m.free()
+	if !known {
+		return nil
+	}
+	if !m.holds() && free >= headroom+ballast {
+		m.take()
+		free -= ballast
+	}
+	if free < headroom || !m.holds() {
+		return launchFail(launchNoResources, "the sandbox's memory is full; files in /dev/shm and /tmp count against it")
+	}
+	return nil
+}
+
+// relieve gives the reserve back for the guest's own use if the kernel has killed for lack of memory and nothing but
+// the guest is left: what the killed ones left in shared memory stays, and the guest would be the next in line. While
+// others live they are killed before it, and would take what it gives.
+func (m *memory) relieve() {
+	if m.holds() && m.oom.read() > m.kills.Load() && m.alone() {
+		m.give()
+	}
+}
+
+// alone tells whether the sandbox has no tasks but the guest's own threads.
+func (m *memory) alone() bool {
+	tasks, ok := preadNumber(m.tasksFD)
+	return ok && tasks <= ownThreads()
+}
+
+func ownThreads() int64 {
+	var buf [512]byte
+	n, err := readProcFile(os.Getpid(), "stat", buf[:])
+	if err != nil {
+		return 0
+	}
+	_, after, _ := bytes.Cut(buf[:n], []byte(") "))
+	f := bytes.Fields(after)
+	if len(f) < 18 {
+		return 0
+	}
+	threads, _ := strconv.ParseInt(string(f[17]), 10, 64) // the kernel writes a number
+	return threads
+}
+
+// free tells how much memory there is, as well as that matters: exactly when it is short.
+func (m *memory) free() (int64, bool) {
+	used, ok := preadNumber(m.usageFD)
+	if !ok {
+		return 0, false
+	}
+	limit := firstNumber(m.limit)
+	if limit <= 0 {
+		return 0, false
+	}
+	if free := limit - used; free > plenty {
+		return free, true
+	}
+	return limit - used + m.reclaimable(), true
+}
+
+// reclaimable is the part of the usage that the kernel gives up when it is needed: cached files. Files in shared
+// memory are not among them.
+func (m *memory) reclaimable() int64 {
+	b, err := os.ReadFile(m.stat)
+	if err != nil {
+		return 0
+	}
+	var sum int64
+	for line := range bytes.SplitSeq(b, []byte{'\n'}) {
+		for _, name := range []string{"active_file ", "inactive_file "} {
+			if v, ok := bytes.CutPrefix(line, []byte(name)); ok {
+				n, _ := strconv.ParseInt(string(v), 10, 64) // the kernel writes a number
+				sum += n
+			}
+		}
+	}
+	return sum
+}
+
+func (m *memory) holds() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.held != nil
+}
+
+func (m *memory) take() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.held != nil {
+		return
+	}
+	b, err := unix.Mmap(-1, 0, ballast, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err == nil {
+		m.held = b
+		m.kills.Store(m.oom.read())
+	}
+}
+
+func (m *memory) give() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.held != nil {
+		_ = unix.Munmap(m.held) // what was mapped can be unmapped
+		m.held = nil
+	}
+}
