@@ -56,5 +56,6 @@ OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 OTEL_EXPORTER_OTLP_PROTOCOL=ht
 
 say "== the run as Jaeger has it"
 go run ./hack/spantree -since "$since"
-say "(Jaeger keeps running; hack/jaeger.sh stop ends it)"
+say "(Jaeger keeps running; hack/jaeger.sh stop ends it. Built from its module it has the query API but not the"
+say "pages; a published Jaeger on the same ports shows both.)"
 exit $code

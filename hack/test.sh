@@ -6,6 +6,7 @@ set -euo pipefail
 exec </dev/null # which may not even be open
 began=$SECONDS
 jaeger_log=$(mktemp)
+scratch=$(mktemp -d) # temporary files of the tests
 jaeger_pid=
 
 main() {
@@ -40,7 +41,7 @@ elapsed() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
 finish() {
   local code=$?
   if [ -n "$jaeger_pid" ]; then kill -- "-$jaeger_pid" 2>/dev/null || true; fi
-  rm -f "$jaeger_log"
+  rm -rf "$jaeger_log" "$scratch"
   if [ -n "${failed:-}" ]; then
     printf '\n*** FAILED: %s, after %s\n' "$failed" "$(elapsed $((SECONDS - began)))" >&2
     [ $code -ne 0 ] || code=1
@@ -95,15 +96,22 @@ wait_for_jaeger() {
 # Two packages at a time: most tests wait for the engine, and too many
 # containers starting at once run into their own time limits.
 tests() {
-  go test -race -count=1 -timeout 15m -p 2 -parallel 4 ./... | grep -v '\[no test files\]'
+  TMPDIR=$scratch go test -race -count=1 -timeout 15m -p 2 -parallel 4 ./... | grep -v '\[no test files\]'
 }
 
-# leftovers lists what carries our label on the engine.
+# leftovers lists what a test may leave: things on the engine with our label,
+# temporary files, and processes of the programs that tests build or start.
 leftovers() {
-  local l=label=dev.workcell.instance
-  docker ps --all --no-trunc --filter $l --format 'container {{.ID}} {{.Names}} {{.Status}}'
+  local l=label=dev.workcell.instance p
+  docker ps --all --no-trunc --filter $l --format 'container {{.ID}} {{.Names}}'
   docker volume ls --filter $l --format 'volume {{.Name}}'
   docker network ls --no-trunc --filter $l --format 'network {{.ID}} {{.Name}}'
+  find "$scratch" -mindepth 1 -maxdepth 1 -printf 'file %p\n' 2>/dev/null || true
+  for p in /proc/[0-9]*; do
+    case $(readlink "$p/exe" 2>/dev/null) in
+      "$scratch"/* | "$cache"/jaeger/*) printf 'process %s %s\n' "${p#/proc/}" "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" ;;
+    esac
+  done
 }
 
 nothing_left() {
@@ -117,7 +125,7 @@ nothing_left() {
     fi
     sleep 0.5
   done
-  echo "no container, volume or network was left behind"
+  echo "no container, volume, network, temporary file or process was left behind"
 }
 
 trap finish EXIT

@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "error:", err)
 		return 1
 	}
-	fmt.Fprintf(stdout, "\n%s/trace/%s\n%s/api/traces/%s\n", *url, trace.ID, *url, trace.ID)
+	fmt.Fprintf(stdout, "\nin Jaeger's pages: %s/trace/%s\nas JSON:           %s/api/traces/%s\n", *url, trace.ID, *url, trace.ID)
 	return 0
 }
 
