@@ -5,10 +5,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,7 +26,11 @@ func freePort(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 // TestDevServesFlowsToTheDeveloperUI asks the reflection server what the Developer UI would, and runs a flow through it.
@@ -47,7 +51,7 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cmd.Process.Kill() }) // ended long ago, unless the test failed
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // ended long ago, unless the test failed
 	for deadline := time.Now().Add(time.Minute); !strings.Contains(stderr.String(), "serving 1 workflow(s) and 6 agent(s)"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it does not serve:\n%s", stderr.String())
@@ -86,19 +90,13 @@ type telemetryServer struct {
 
 func newTelemetryServer(t *testing.T) *telemetryServer {
 	s := &telemetryServer{}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.url = "http://" + l.Addr().String()
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/api/traces") {
 			s.traces.Add(1)
 		}
-		io.Copy(io.Discard, r.Body)
-	})}
-	go server.Serve(l) // ends with Close
-	t.Cleanup(func() { server.Close() })
+	}))
+	t.Cleanup(server.Close)
+	s.url = server.URL
 	return s
 }
 

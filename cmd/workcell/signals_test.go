@@ -82,7 +82,7 @@ func startWaiting(t *testing.T, flags ...string) *running {
 		t.Fatal(err)
 	}
 	go func() { r.done <- r.cmd.Wait() }()
-	t.Cleanup(func() { r.cmd.Process.Kill() }) // ended long ago, unless the test failed
+	t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // ended long ago, unless the test failed
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if run := r.runID(); run != "" {
 			if _, err := r.workcell("sessions", "exec", run, "--", "cat", "state"); err == nil {

@@ -157,11 +157,15 @@ func (p *Plugin) variables(ctx context.Context, req *ai.ModelRequest) (map[strin
 	if len(outputs) > 0 {
 		last = outputs[len(outputs)-1]
 	}
-	plain, err := expr.Normalize(map[string]any{"input": input, "prompt": prompt, "outputs": outputs, "last": last}, maxVarBytes)
-	if err != nil {
-		return nil, err
+	vars := map[string]any{"input": input, "prompt": prompt, "outputs": outputs, "last": last}
+	for name, v := range vars {
+		plain, err := expr.Normalize(v, maxVarBytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		vars[name] = plain
 	}
-	return plain.(map[string]any), nil // Normalize keeps maps maps
+	return vars, nil
 }
 
 // maxVarBytes bounds the tool outputs of one invocation.
