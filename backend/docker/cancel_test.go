@@ -21,9 +21,9 @@ func TestCreateCancelled(t *testing.T) {
 	t.Parallel()
 	steps := map[string]func(*http.Request) bool{
 		"image":   isRequest(http.MethodGet, "/images/", "/json"),
-		"volume":  isRequest(http.MethodPost, "/volumes", "/create"),
-		"create":  isCreate("-init", false),
-		"init":    isCreate("-init", true),
+		"volume":  isRequest(http.MethodGet, "/volumes/", "-workspace"),
+		"create":  isCreate(true),
+		"init":    isCreate(false),
 		"start":   isRequest(http.MethodPost, "/containers/", "/start"),
 		"inspect": isRequest(http.MethodGet, "/containers/", "/json"),
 	}
@@ -110,8 +110,9 @@ func isRequest(method, part, suffix string) func(*http.Request) bool {
 	}
 }
 
-func isCreate(suffix string, want bool) func(*http.Request) bool {
+// isCreate matches the creation of a sandbox's container, which has a name, or of one that prepares its workspace.
+func isCreate(named bool) func(*http.Request) bool {
 	return func(r *http.Request) bool {
-		return strings.HasSuffix(r.URL.Path, "/containers/create") && strings.HasSuffix(r.URL.Query().Get("name"), suffix) == want
+		return strings.HasSuffix(r.URL.Path, "/containers/create") && (r.URL.Query().Get("name") != "") == named
 	}
 }

@@ -21,10 +21,9 @@ type creation struct {
 	img   *image
 	nonce string
 
-	madeVolume bool
-	tried      bool   // a container was asked for
-	id         string // of the container, once known
-	prepared   func(context.Context) error
+	tried    bool                        // a container was asked for, and so perhaps a volume
+	id       string                      // of the container, once known
+	prepared func(context.Context) error // removes what prepared the workspace
 }
 
 // Create makes a sandbox and starts it. See [backend.SandboxBackend].
@@ -68,14 +67,16 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	return info, nil
 }
 
-// make makes the workspace, then at the same time its owner and the running container.
+// make makes the container, then starts it while its workspace gets an owner, and closes its network.
 func (c *creation) make(ctx context.Context) error {
-	var err error
 	network, err := c.b.ensureNetwork(ctx, c.p)
 	if err != nil {
 		return err
 	}
-	if c.madeVolume, err = c.b.makeWorkspace(ctx, c.p, c.nonce); err != nil {
+	if err := c.createContainer(ctx, network); err != nil {
+		return err
+	}
+	if _, err := c.b.claimWorkspace(ctx, c.p, c.nonce); err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
@@ -87,7 +88,10 @@ func (c *creation) make(ctx context.Context) error {
 		})
 	}
 	g.Go(func() error {
-		if err := c.createContainer(gctx, network); err != nil {
+		if err := c.b.ensureGuest(gctx, c.id); err != nil {
+			return err
+		}
+		if err := c.b.checkMountPoints(gctx, c.id, c.img); err != nil {
 			return err
 		}
 		return c.start(gctx)
@@ -95,7 +99,7 @@ func (c *creation) make(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return c.b.outlive(ctx, err)
 	}
-	return c.b.guardNetwork(ctx, c.p.spec, c.id)
+	return c.b.guardNetwork(ctx, c.p.spec.Network, c.id)
 }
 
 // outlive replaces the error of a call that ended because ctx did, or because another part of the work failed, by the
@@ -112,22 +116,16 @@ func (c *creation) createContainer(ctx context.Context, network string) error {
 	c.tried = true
 	platform := &ocispec.Platform{OS: "linux", Architecture: c.b.engine.arch}
 	res, err := finish(ctx, c.b, "create container", func(ctx context.Context) (container.CreateResponse, error) {
-		return c.b.api.ContainerCreate(ctx, c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, network), nil, platform, c.p.name)
+		return c.b.api.ContainerCreate(ctx, c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, network, c.nonce), nil, platform, c.p.name)
 	})
 	c.id = res.ID
 	switch {
-	case err == nil:
 	case errors.Is(err, backend.ErrNotFound):
 		return fmt.Errorf("docker: image %s vanished: %w", c.p.imageName(), backend.ErrImage)
 	case errors.Is(err, backend.ErrExists):
 		return fmt.Errorf("docker: session %s has a container: %w", c.p.spec.ID, backend.ErrExists)
-	default:
-		return err
 	}
-	if err := c.b.ensureGuest(ctx, c.id); err != nil {
-		return err
-	}
-	return c.b.checkMountPoints(ctx, c.id, c.img)
+	return err
 }
 
 // start starts the container. A guest volume that was emptied behind our back, as by a prune, is filled again.
@@ -191,8 +189,8 @@ func (c *creation) rollback(ctx context.Context) error {
 	if c.id != "" {
 		errs = append(errs, c.b.removeContainer(ctx, c.id))
 	}
-	if c.madeVolume {
-		errs = append(errs, c.b.removeWorkspace(ctx, c.p.volume))
+	if c.tried {
+		errs = append(errs, c.dropWorkspace(ctx))
 	}
 	err := errors.Join(errs...)
 	if err != nil {
@@ -210,6 +208,18 @@ func (c *creation) findContainer(ctx context.Context) error {
 	}
 	if err == nil && res.Config.Labels[labelNonce] == c.nonce {
 		c.id = res.ID
+	}
+	return err
+}
+
+// dropWorkspace removes the volume if the container's creation made it.
+func (c *creation) dropWorkspace(ctx context.Context) error {
+	made, err := c.b.claimWorkspace(ctx, c.p, c.nonce)
+	switch {
+	case made:
+		return c.b.removeWorkspace(ctx, c.p.volume)
+	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrExists):
+		return nil
 	}
 	return err
 }

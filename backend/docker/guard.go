@@ -31,8 +31,8 @@ type sandboxNetwork struct {
 // guardNetwork closes, for a bridged sandbox that was just started, what it must not reach. No command of the user's
 // runs yet. The rules are set in the sandbox's network namespace by a container of ours that shares it, the only one to
 // have the privilege.
-func (b *Backend) guardNetwork(ctx context.Context, spec backend.Spec, id string) error {
-	if spec.Network != backend.NetworkBridge {
+func (b *Backend) guardNetwork(ctx context.Context, mode backend.NetworkMode, id string) error {
+	if mode != backend.NetworkBridge {
 		return nil
 	}
 	facts, err := b.hostFacts(ctx)
@@ -43,7 +43,7 @@ func (b *Backend) guardNetwork(ctx context.Context, spec backend.Spec, id string
 	for _, a := range facts.Addresses {
 		rules.Deny = append(rules.Deny, netip.PrefixFrom(a, a.BitLen()))
 	}
-	_, err = b.runGuard(ctx, namePre+spec.ID+"-guard", "container:"+id, []string{"NET_ADMIN"}, netguard.ModeApply, rules)
+	_, err = b.runGuard(ctx, "container:"+id, []string{"NET_ADMIN"}, netguard.ModeApply, rules)
 	return guardError(err)
 }
 
@@ -67,7 +67,7 @@ func (b *Backend) hostFacts(ctx context.Context) (netguard.Facts, error) {
 	if fresh {
 		return facts, nil
 	}
-	out, err := b.runGuard(ctx, "", "host", nil, netguard.ModeProbe, nil)
+	out, err := b.runGuard(ctx, "host", nil, netguard.ModeProbe, nil)
 	if err != nil {
 		return netguard.Facts{}, err
 	}
@@ -81,7 +81,7 @@ func (b *Backend) hostFacts(ctx context.Context) (netguard.Facts, error) {
 }
 
 // runGuard runs the guest's network mode in a container of ours, which is removed afterwards, and gives its output.
-func (b *Backend) runGuard(ctx context.Context, name, network string, caps []string, mode string, arg any) (_ []byte, err error) {
+func (b *Backend) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (_ []byte, err error) {
 	cmd := []string{netguard.Command, mode}
 	if arg != nil {
 		js, err := json.Marshal(arg)
@@ -101,7 +101,7 @@ func (b *Backend) runGuard(ctx context.Context, name, network string, caps []str
 			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
 		}},
 	}
-	id, err := b.createFromInit(ctx, name, owner{}, b.guestLabels(backend.RoleInit), host, func(c *container.Config) {
+	id, err := b.createFromInit(ctx, "", owner{}, b.guestLabels(backend.RoleInit), host, func(c *container.Config) {
 		c.Cmd, c.AttachStdout = cmd, true
 		c.Healthcheck = &container.HealthConfig{Test: []string{noneShell}}
 	})

@@ -125,7 +125,7 @@ func (b *Backend) awaitGuest(ctx context.Context, name string, lock *guestLock) 
 	switch {
 	case whole:
 		return true, nil
-	case err != nil && !errors.Is(err, backend.ErrExists): // which is a conflict with its removal
+	case err != nil && !errors.Is(err, backend.ErrExists) && !unexplained(err): // as while it is being removed
 		return true, err
 	case time.Since(lock.since) > fillTimeout && holder.Config.Labels[backend.LabelRole] == backend.RoleInit:
 		b.log.Warn("docker: removing a stale guest lock", "container", name)

@@ -205,7 +205,7 @@ func TestTagSwapped(t *testing.T) {
 	b := newBackend(t, func(o *docker.Options) { o.Host = p.host })
 	ref := loadImage(t, buildImage(t, v1.Config{}, unique()))
 	other := loadImage(t, buildImage(t, v1.Config{}, unique(), entry{name: "workspace/"}))
-	swap := isCreate("-init", false)
+	swap := isCreate(true)
 	p.on(func(r *http.Request) bool {
 		if swap(r) {
 			if err := engineAPI(t).ImageTag(t.Context(), other, ref); err != nil {

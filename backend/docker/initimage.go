@@ -32,7 +32,7 @@ func (b *Backend) createFromInit(ctx context.Context, name string, o owner, labe
 		adjust(cfg)
 	}
 	create := func() (string, error) {
-		res, err := finish(ctx, b, "create "+name, func(ctx context.Context) (container.CreateResponse, error) {
+		res, err := finish(ctx, b, "create init container", func(ctx context.Context) (container.CreateResponse, error) {
 			return b.api.ContainerCreate(ctx, cfg, host, nil, nil, name)
 		})
 		return res.ID, err

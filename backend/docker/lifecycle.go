@@ -75,8 +75,7 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 	if err := b.startContainer(ctx, id); err != nil {
 		return err
 	}
-	spec := backend.Spec{Network: describeContainer(res).Network, ID: res.Config.Labels[backend.LabelID]}
-	if err := b.guardNetwork(ctx, spec, id); err != nil {
+	if err := b.guardNetwork(ctx, describeContainer(res).Network, id); err != nil {
 		// Never leave an open network running.
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()

@@ -194,7 +194,7 @@ func guestEnv() []string {
 	return []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="}
 }
 
-func (b *Backend) hostConfig(p *plan, img *image, network string) *container.HostConfig {
+func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *container.HostConfig {
 	noInit := false
 	security := []string{"no-new-privileges"}
 	if b.engine.profile != "" {
@@ -214,7 +214,7 @@ func (b *Backend) hostConfig(p *plan, img *image, network string) *container.Hos
 		Init:           &noInit,
 		Resources:      b.engine.resources(p.spec.Limits),
 		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.spec.Limits.TmpBytes, p.user, "1777")},
-		Mounts:         b.mounts(p, img),
+		Mounts:         b.mounts(p, img, nonce),
 	}
 }
 
@@ -225,16 +225,13 @@ func tmpfsOptions(size int64, o owner, mode string) string {
 
 // mounts are the guest, the workspace, and something harmless over every volume that the image declares: the engine
 // would make an anonymous one without a size.
-func (b *Backend) mounts(p *plan, img *image) []mount.Mount {
+func (b *Backend) mounts(p *plan, img *image, nonce string) []mount.Mount {
 	ms := []mount.Mount{
 		{
 			Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: true,
 			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
 		},
-		{
-			Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir,
-			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: p.objectLabels(backend.RoleWorkspace)},
-		},
+		p.workspaceMount(nonce),
 	}
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{

@@ -15,23 +15,33 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// makeWorkspace makes the workspace's volume, or takes over the one that an earlier sandbox of the same session left.
-// made says which, also beside an error.
-func (b *Backend) makeWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
-	opts := volume.CreateOptions{
-		Name: string(p.volume), Driver: "local", Labels: p.objectLabels(backend.RoleWorkspace), DriverOpts: workspaceOptions(p),
+// workspaceMount makes the workspace's volume together with the sandbox's container: the container's name is the lock
+// of the session, so that of several creations at a time only the one that wins has a volume. One that an earlier
+// sandbox of the session left is taken over.
+func (p *plan) workspaceMount(nonce string) mount.Mount {
+	labels := p.objectLabels(backend.RoleWorkspace)
+	labels[labelNonce] = nonce
+	return mount.Mount{
+		Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir,
+		VolumeOptions: &mount.VolumeOptions{
+			NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: workspaceOptions(p)},
+		},
 	}
-	opts.Labels[labelNonce] = nonce
-	v, err := finish(ctx, b, "create workspace", func(ctx context.Context) (volume.Volume, error) {
-		return b.api.VolumeCreate(ctx, opts)
+}
+
+// claimWorkspace tells whether the container's creation made the volume, and fails when it is one that was there and is
+// not the session's.
+func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
+	v, err := call(ctx, b, "inspect workspace", func(ctx context.Context) (volume.Volume, error) {
+		return b.api.VolumeInspect(ctx, string(p.volume))
 	})
-	if v.Labels[labelNonce] == nonce {
-		return true, err
-	}
 	if err != nil {
 		return false, err
 	}
-	if !sameOwner(v.Labels, p.spec.Instance, p.spec.ID) || !maps.Equal(v.Options, opts.DriverOpts) {
+	if v.Labels[labelNonce] == nonce {
+		return true, nil
+	}
+	if !sameOwner(v.Labels, p.spec.Instance, p.spec.ID) || !maps.Equal(v.Options, workspaceOptions(p)) {
 		return false, fmt.Errorf("docker: volume %s is there and not this session's: %w", p.volume, backend.ErrExists)
 	}
 	return false, nil
@@ -61,7 +71,7 @@ func sameOwner(labels map[string]string, instance, id string) bool {
 // directory, and removed without being started. It gives what removes it.
 func (b *Backend) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
 	labels := p.objectLabels(backend.RoleInit)
-	id, err := b.createFromInit(ctx, p.name+"-init", p.user, labels, &container.HostConfig{
+	id, err := b.createFromInit(ctx, "", p.user, labels, &container.HostConfig{
 		NetworkMode: "none",
 		LogConfig:   container.LogConfig{Type: "none"},
 		Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir}},
