@@ -11,10 +11,10 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Limits on YAML. Real frontmatter is far below them.
+// Limits on YAML. Real frontmatter is far below them. Genkit's parser takes time with the square of the number of keys.
 const (
 	maxDepth    = 64
-	maxNodes    = 50_000 // after aliases are followed
+	maxNodes    = 5_000 // after aliases are followed
 	maxProblems = 50
 )
 
@@ -105,7 +105,7 @@ func (r *reporter) wellFormed(root *yaml.Node) bool {
 	w := walk{reporter: r, sizes: map[*yaml.Node]int{}, inside: map[*yaml.Node]bool{}}
 	before := len(r.errs)
 	if size := w.node(root, 1); size > maxNodes && len(r.errs) == before {
-		r.fail(root, "write it out instead", "the frontmatter has more than %d values once aliases are followed", maxNodes)
+		r.fail(root, "make it smaller", "the frontmatter has more than %d values, aliases followed", maxNodes)
 	}
 	return len(r.errs) == before
 }

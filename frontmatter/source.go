@@ -13,8 +13,8 @@ import (
 
 // Size limits. A file beyond them is refused before it is parsed.
 const (
-	MaxFileBytes        = 4 << 20
-	MaxFrontmatterBytes = 256 << 10
+	MaxFileBytes        = 512 << 10
+	MaxFrontmatterBytes = 64 << 10
 )
 
 // ReadFile reads path, at most MaxFileBytes of it; a larger file is an *Error. Other errors are those of package os.
@@ -49,7 +49,7 @@ func read(r io.Reader, name string) ([]byte, error) {
 }
 
 func tooLarge(name string) *Error {
-	return &Error{File: name, Message: fmt.Sprintf("the file is larger than %d MiB", MaxFileBytes>>20)}
+	return &Error{File: name, Message: fmt.Sprintf("the file is larger than %d KiB", MaxFileBytes>>10)}
 }
 
 // parts is a file cut at its frontmatter markers. Offsets are into text.
