@@ -246,9 +246,8 @@ func (m *Manager) closeRecord(id string) {
 	rec, err := m.store.Get(ctx, id)
 	if err == nil {
 		rec.State, rec.Expires = RecordClosed, m.now().Add(rememberFor)
-		err = m.store.Update(ctx, rec)
-	}
-	if err != nil && !errors.Is(err, backend.ErrNotFound) {
+		m.save(rec)
+	} else if !errors.Is(err, backend.ErrNotFound) {
 		m.log.Error("cannot record the end of a sandbox", "sandbox", id, "error", err)
 	}
 }

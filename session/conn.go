@@ -16,6 +16,8 @@ const (
 	verifyTimeout  = 5 * time.Second        // to learn what became of a sandbox whose stream broke
 	redialFirst    = 100 * time.Millisecond // pause between tries to reach a sandbox again, at first
 	redialLongest  = 5 * time.Second        // and at most
+	settleTime     = 2 * time.Second        // how late an engine may be to see that a sandbox ended
+	settlePause    = 50 * time.Millisecond  // between tries in that time
 	connectionGone = "the connection to the sandbox broke, the outcome is unknown"
 )
 
@@ -98,14 +100,42 @@ func (s *Session) reach(ctx context.Context, old *client.Conn, beside bool) (*cl
 		}
 		beside = true
 	}
-	conn, err := s.m.attach(ctx, s.engine.ID, beside, false)
-	if err != nil {
-		return nil, beside, s.diagnose(ctx, err)
+	// An engine may take a moment to notice that a main process ended, longer than its stream takes to end: a sandbox
+	// whose stream ends at once although it is said to run is tried again for a while.
+	deadline := time.Now().Add(settleTime)
+	for {
+		conn, err := s.m.attach(ctx, s.engine.ID, beside, false)
+		if err == nil {
+			if conn.Hello().BootID != s.hello.BootID {
+				s.lose("it was restarted, what ran in it is gone")
+			}
+			return conn, beside, nil
+		}
+		again := errors.Is(err, client.ErrConnLost)
+		err = s.diagnose(ctx, err)
+		if !again || s.isLost() || time.Now().After(deadline) || !pause(ctx, settlePause) {
+			return nil, beside, err
+		}
 	}
-	if conn.Hello().BootID != s.hello.BootID {
-		s.lose("it was restarted, what ran in it is gone")
+}
+
+// pause waits for d, or until ctx ends and then tells false.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
-	return conn, beside, nil
+}
+
+// isLost tells whether the session is marked lost.
+func (s *Session) isLost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state == StateLost
 }
 
 // diagnose tells a sandbox that is gone from an engine that does not answer.
@@ -155,16 +185,9 @@ func (s *Session) watch(conn *client.Conn) {
 	case <-s.ctx.Done():
 		return
 	}
-	for pause := redialFirst; ; pause = min(2*pause, redialLongest) {
+	for interval := redialFirst; ; interval = min(2*interval, redialLongest) {
 		_, err := s.connection(s.ctx)
-		if err == nil || s.ctx.Err() != nil || errors.Is(err, backend.ErrLost) {
-			return
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-s.ctx.Done():
-			timer.Stop()
+		if err == nil || errors.Is(err, backend.ErrLost) || !pause(s.ctx, interval) {
 			return
 		}
 	}

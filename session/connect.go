@@ -48,7 +48,7 @@ func (m *Manager) visit(ctx context.Context, engine backend.Info, key Key) (*Ses
 		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network,
 		IdleTimeout: -1, ExecTimeout: DefaultExecTimeout,
 	}, engine.SessionID)
-	s.engine, s.created, s.owned = engine, engine.Created, false
+	s.engine, s.created, s.owned, s.oomSeen = engine, engine.Created, false, -1
 	if err := s.connect(ctx, m.canConnect(), false); err != nil {
 		s.disconnect()
 		return nil, err
@@ -139,7 +139,7 @@ func (m *Manager) takeOver(ctx context.Context, engine backend.Info, key Key, re
 		}
 	}
 	s := m.newSession(key, req, engine.SessionID)
-	s.engine, s.created = engine, engine.Created
+	s.engine, s.created, s.oomSeen = engine, engine.Created, -1
 	s.engine.State = backend.StateRunning
 	if err := s.connect(ctx, m.canConnect(), fresh); err != nil {
 		s.disconnect()

@@ -20,10 +20,10 @@ const traceParent = "TRACEPARENT"
 const maxEnvBytes = 1 << 20
 
 // defaultEnv is the lowest layer of every command's environment.
-func defaultEnv() map[string]string {
+func defaultEnv(workdir string) map[string]string {
 	return map[string]string{
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"HOME": backend.Workdir,
+		"HOME": workdir,
 		"LANG": "C.UTF-8",
 	}
 }
@@ -54,8 +54,8 @@ func validateEnv(env map[string]string) error {
 
 // baseEnv layers the environment of a session: request over image over defaults. The image's entries come as
 // "NAME=value"; those that are none are passed over, as an image is not ours to complain about.
-func baseEnv(image []string, request map[string]string) map[string]string {
-	env := defaultEnv()
+func baseEnv(workdir string, image []string, request map[string]string) map[string]string {
+	env := defaultEnv(workdir)
 	for _, entry := range image {
 		name, value, ok := strings.Cut(entry, "=")
 		// An image's HOME belongs to the image's user, not ours: it is rarely writable.

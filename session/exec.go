@@ -61,14 +61,15 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	}
 	res = ExecResult{
 		ExecStatus: s.execStatus(ctx, run.ExecID, answer.ExecStatus, began),
-		Stdout:     output(answer.Stdout), Stderr: output(answer.Stderr), Timeout: timeout,
+		Stdout:     s.output(answer.Stdout), Stderr: s.output(answer.Stderr), Timeout: timeout,
 	}
 	span.SetAttributes(statusAttributes(res.ExecStatus)...)
 	return res, nil
 }
 
 // Stream runs a command with live, lossless streams: a slow writer slows the command down. It waits for the end; when
-// ctx ends before, the command's whole tree is ended. HeadBytes, TailBytes, Stdin, StdinOpen, Yield and Background do
+// ctx ends before, the command's whole tree is ended, and so it is when Stdin or a writer fails, whose error is returned.
+// Stream may return while a Read of Stdin is still under way. HeadBytes, TailBytes, Stdin, StdinOpen, Yield and Background do
 // not apply and must be zero.
 func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) (res ExecResult, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStream)
@@ -220,7 +221,7 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	}
 	dir := req.Dir
 	if dir != "" && !path.IsAbs(dir) {
-		dir = path.Join(backend.Workdir, dir)
+		dir = path.Join(s.hello.Workdir, dir)
 	}
 	if err := validateEnv(req.Env); err != nil {
 		return none, 0, err
@@ -346,9 +347,4 @@ func statusAttributes(st ExecStatus) []attribute.KeyValue {
 		attrs = append(attrs, telemetry.KeyExitCode.Int(st.ExitCode))
 	}
 	return attrs
-}
-
-// output converts one stream's part of an answer.
-func output(o wire.Output) Output {
-	return Output{Head: o.Head, Tail: o.Tail, Omitted: o.Omitted, Total: o.Total, Path: o.Path, PathCut: o.PathCut}
 }

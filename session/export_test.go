@@ -16,6 +16,8 @@ var (
 	GuestError    = guestError
 	EngineError   = engineError
 	CleanText     = cleanText
+	CleanHello    = cleanHello
+	CleanSignal   = cleanSignal
 	ValidID       = validSandboxID
 	RememberFor   = rememberFor
 	AnswerOfGuest = func(e *wire.Error) error { return wrapError("Exec", "test", "sbx_x", e) }
@@ -69,4 +71,17 @@ func (s *Session) SetGuestCounts(counts bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts = &counts
+}
+
+// Listening gives the number of callers who hear of the pull for key's sandbox.
+func (m *Manager) Listening(key Key) int {
+	m.mu.Lock()
+	e := m.entries[key]
+	m.mu.Unlock()
+	if e == nil || e.flight == nil {
+		return 0
+	}
+	e.flight.pulls.mu.Lock()
+	defer e.flight.pulls.mu.Unlock()
+	return len(e.flight.pulls.heard)
 }

@@ -44,6 +44,19 @@ func UserKey(name string) Key {
 // String gives the text form, "workflow:<run>:<name>". ParseKey undoes it for every valid key.
 func (k Key) String() string { return k.Namespace + ":" + k.ID + ":" + k.Name }
 
+// MarshalText gives the text form, so that a key is a string in JSON.
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText reads the text form.
+func (k *Key) UnmarshalText(text []byte) error {
+	key, err := ParseKey(string(text))
+	if err != nil {
+		return err
+	}
+	*k = key
+	return nil
+}
+
 // Scope gives the scope that the key lies in.
 func (k Key) Scope() Scope { return Scope{Namespace: k.Namespace, ID: k.ID} }
 

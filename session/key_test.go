@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -29,6 +30,14 @@ func TestKeyText(t *testing.T) {
 		}
 		if got, err := session.ParseKey(test.text); err != nil || got != test.key {
 			t.Errorf("ParseKey(%q) = %v, %v", test.text, got, err)
+		}
+		text, err := json.Marshal(test.key)
+		if err != nil || string(text) != `"`+test.text+`"` {
+			t.Errorf("in JSON: %s, %v", text, err)
+		}
+		var back session.Key
+		if err := json.Unmarshal(text, &back); err != nil || back != test.key {
+			t.Errorf("from JSON: %v, %v", back, err)
 		}
 	}
 }

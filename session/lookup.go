@@ -105,7 +105,11 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 			m.log.WarnContext(ctx, "passed over a sandbox with unreadable labels", "engine_id", engine.ID)
 			continue
 		}
-		list = append(list, m.describe(engine, key))
+		info := m.describe(engine, key)
+		if m.isLeftover(info.ID) {
+			info.State = StateClosed // waits for its removal
+		}
+		list = append(list, info)
 	}
 	for _, s := range own {
 		list = append(list, s.Info())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,6 +47,7 @@ type Manager struct {
 	byID     map[string]*Session   // sandboxes of this manager
 	visitors map[*Session]struct{} // from Connect
 	leftover map[string]leftover   // sandboxes that are still to be removed, by session id
+	unsaved  map[string]Record     // what the store did not take, by session id
 	sealed   map[Scope]time.Time   // scopes that were closed, and when
 	used     int                   // sandboxes that count against MaxSandboxes
 	closed   bool
@@ -83,7 +85,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	m := &Manager{
 		b: b, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: driverName(b), now: time.Now,
 		entries: map[Key]*entry{}, byID: map[string]*Session{}, visitors: map[*Session]struct{}{},
-		leftover: map[string]leftover{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}),
+		leftover: map[string]leftover{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	if o.ReapEvery > 0 {
@@ -230,11 +232,34 @@ func (m *Manager) noteLost(s *Session, reason string) {
 }
 
 // record updates the record of a session. The store's failure must not keep a sandbox from being closed, so it is
-// only logged.
+// logged, and the reaper tries again.
 func (m *Manager) record(s *Session, state RecordState, expires time.Time) {
+	m.save(s.recordAs(state, expires))
+}
+
+// save updates a record, now or later. Only states that hold no key come here, so one that is late does no harm.
+func (m *Manager) save(rec Record) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	if err := m.store.Update(ctx, s.recordAs(state, expires)); err != nil {
-		m.log.Error("cannot record the state of a sandbox", "sandbox", s.id, "state", string(state), "error", err)
+	err := m.store.Update(ctx, rec)
+	m.mu.Lock()
+	if err == nil {
+		delete(m.unsaved, rec.ID)
+	} else {
+		m.unsaved[rec.ID] = rec
+	}
+	m.mu.Unlock()
+	if err != nil {
+		m.log.Error("cannot record the state of a sandbox yet", "sandbox", rec.ID, "state", string(rec.State), "error", err)
+	}
+}
+
+// saveAgain tries to save what the store did not take.
+func (m *Manager) saveAgain() {
+	m.mu.Lock()
+	unsaved := slices.Collect(maps.Values(m.unsaved))
+	m.mu.Unlock()
+	for _, rec := range unsaved {
+		m.save(rec)
 	}
 }

@@ -21,7 +21,7 @@ const (
 // execStatus converts a status. began is a time before the command's last known state, to tell OOM kills apart.
 func (s *Session) execStatus(ctx context.Context, id string, w wire.ExecStatus, began time.Time) ExecStatus {
 	st := ExecStatus{
-		ExecID: id, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: w.Signal,
+		ExecID: id, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
 		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
 		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
 	}
@@ -75,6 +75,10 @@ func (s *Session) oomKilled(ctx context.Context, began time.Time) bool {
 	now := s.m.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.oomSeen < 0 { // what was counted before we came says nothing
+		s.oomSeen = count
+		return false
+	}
 	if count > s.oomSeen {
 		s.oomSeen, s.oomRise = count, now
 		return true

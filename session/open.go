@@ -11,12 +11,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// flight is the creation of one key's sandbox, shared by all who wait for it. Its fields but done and cancel are
+// flight is the creation of one key's sandbox, shared by all who wait for it. The fields below pulls are
 // guarded by Manager.mu.
 type flight struct {
 	req    Request
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the outcome stands and nothing of a failed creation is left
+	pulls  pullRelay
 
 	waiters   int
 	abandoned error // set when nobody wants the sandbox any more
@@ -187,6 +188,7 @@ func (m *Manager) launch(ctx context.Context, key Key, req Request) *flight {
 	// The creation belongs to all who wait for it: it keeps the first one's trace but not its cancellation.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	f := &flight{req: req, cancel: cancel, done: make(chan struct{}), waiters: 1}
+	f.req.OnPull = f.pulls.report
 	m.entries[key] = &entry{flight: f}
 	m.used++
 	m.wg.Go(func() {
@@ -198,10 +200,12 @@ func (m *Manager) launch(ctx context.Context, key Key, req Request) *flight {
 
 // await waits for a creation, as one of its waiters.
 func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session, created, again bool, _ error) {
+	leave := f.pulls.join(req.OnPull)
 	select {
 	case <-f.done:
 	case <-ctx.Done():
 	}
+	leave()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f.waiters--
@@ -308,12 +312,9 @@ func (s *Session) connect(ctx context.Context, beside, fresh bool) error {
 	if err != nil {
 		return noAnswer(ctx, err)
 	}
-	s.hello = conn.Hello()
-	if s.hello.Workdir == "" {
-		s.hello.Workdir = backend.Workdir
-	}
+	s.hello = cleanHello(conn.Hello())
 	s.conn, s.beside = conn, beside
-	s.base = baseEnv(s.engine.ImageEnv, s.req.Env)
+	s.base = baseEnv(s.hello.Workdir, s.engine.ImageEnv, s.req.Env)
 	s.wg.Go(func() { s.watch(conn) })
 	return nil
 }
@@ -341,7 +342,7 @@ func (m *Manager) forget(s *Session, cause error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	if err := m.store.Delete(ctx, s.id); err != nil {
-		m.log.Error("cannot forget a sandbox that was not made", "sandbox", s.id, "error", err)
+	if m.store.Delete(ctx, s.id) != nil {
+		m.record(s, RecordClosed, m.now()) // at least it must not hold the key
 	}
 }

@@ -83,7 +83,7 @@ type Request struct {
 	Retention time.Duration
 	// Pull says when the image is fetched; the first opener's holds.
 	Pull backend.PullPolicy
-	// OnPull is called while the image is fetched on behalf of this opener, never concurrently. May be nil.
+	// OnPull is called while this Open waits for the image to be fetched, never concurrently. May be nil.
 	OnPull func(backend.PullProgress)
 	// Prepare is called once with a sandbox that was just made, before anybody gets it: to put files in place. When it
 	// fails, so does Open, and the sandbox is removed. The first opener's is called; may be nil.

@@ -44,6 +44,7 @@ func (m *Manager) reap(ctx context.Context) {
 	if err := m.removeLeftovers(ctx, false); err != nil {
 		m.log.WarnContext(ctx, "cannot remove closed sandboxes yet", "error", err)
 	}
+	m.saveAgain()
 	m.prune(ctx)
 }
 

@@ -48,7 +48,7 @@ type Session struct {
 	idle      time.Duration // negative is never
 	execs     map[string]trace.SpanContext
 	execOrder []string // keys of execs, oldest first
-	oomSeen   int64    // the engine's count of OOM kills when it was last read
+	oomSeen   int64    // the engine's count of OOM kills when it was last read; negative is not read yet
 	oomRise   time.Time
 	counts    *bool // whether the guest counts OOM kills itself; nil is not known yet
 

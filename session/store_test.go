@@ -1,0 +1,158 @@
+//go:build linux
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// brokenStore fails where it is told to.
+type brokenStore struct {
+	session.Store
+	insert, update, read atomic.Bool
+}
+
+var errDisk = errors.New("the store's disk is full")
+
+func (b *brokenStore) Insert(ctx context.Context, rec session.Record) error {
+	if b.insert.Load() {
+		return errDisk
+	}
+	return b.Store.Insert(ctx, rec)
+}
+
+func (b *brokenStore) Update(ctx context.Context, rec session.Record) error {
+	if b.update.Load() {
+		return errDisk
+	}
+	return b.Store.Update(ctx, rec)
+}
+
+func (b *brokenStore) Get(ctx context.Context, id string) (session.Record, error) {
+	if b.read.Load() {
+		return session.Record{}, errDisk
+	}
+	return b.Store.Get(ctx, id)
+}
+
+// TestStoreFails: a sandbox that cannot be recorded is not given out, one that is open can still be closed.
+func TestStoreFails(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	store := &brokenStore{Store: session.NewMemoryStore()}
+	m := newManager(t, e, &session.Options{Store: store, ReapEvery: -1})
+	key := session.WorkflowKey("run_1", "default")
+	store.insert.Store(true)
+	if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, errDisk) || e.creates.Load() != 0 {
+		t.Errorf("Open = %v after %d creations", err, e.creates.Load())
+	}
+	store.insert.Store(false)
+	store.update.Store(true)
+	if _, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, errDisk) || e.count() != 0 {
+		t.Errorf("Open = %v, %d sandboxes left", err, e.count())
+	}
+	store.update.Store(false)
+	m.Reap(t.Context()) // the record, which still holds the key, is mended
+	mustOpen(t, m, key)
+	s := mustOpen(t, m, session.WorkflowKey("run_2", "default"))
+	store.update.Store(true)
+	if err := s.Close(t.Context()); err != nil || e.count() != 1 {
+		t.Errorf("Close = %v, %d sandboxes left", err, e.count())
+	}
+	store.update.Store(false)
+	store.read.Store(true)
+	if _, err := m.Lookup(t.Context(), s.Key().Scope(), s.ID()); !errors.Is(err, errDisk) || errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("Lookup = %v: a broken store is not an unknown id", err)
+	}
+}
+
+// TestRecords follows a sandbox through its records.
+func TestRecords(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	store := session.NewMemoryStore()
+	m := newManager(t, e, &session.Options{Store: store, ReapEvery: -1, IdleTimeout: time.Hour})
+	e.setHooks(func(ctx context.Context, spec backend.Spec) error {
+		rec, err := store.Get(ctx, spec.ID)
+		if err != nil || rec.State != session.RecordCreating || rec.Key.String() != spec.Key || rec.Hash != spec.Hash || rec.EngineID != "" {
+			return fmt.Errorf("before the creation the record is %+v, %w", rec, err)
+		}
+		return nil
+	}, nil, nil)
+	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	rec, err := store.Get(t.Context(), s.ID())
+	if err != nil || rec.State != session.RecordReady || rec.EngineID != s.Info().EngineID || !rec.Expires.Equal(rec.LastUsed.Add(time.Hour)) {
+		t.Errorf("open: %+v, %v", rec, err)
+	}
+	b, _ := e.box(rec.EngineID)
+	b.murder()
+	eventually(t, "the record says lost", func() bool {
+		rec, err := store.Get(t.Context(), s.ID())
+		return err == nil && rec.State == session.RecordLost
+	})
+	must(t, s.Close(t.Context()))
+	if rec, err = store.Get(t.Context(), s.ID()); err != nil || rec.State != session.RecordClosed {
+		t.Errorf("closed: %+v, %v", rec, err)
+	}
+	e.setHooks(func(context.Context, backend.Spec) error { return backend.ErrImage }, nil, nil)
+	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "other"), testImage()); !errors.Is(err, backend.ErrImage) {
+		t.Errorf("Open = %v", err)
+	}
+	if recs, err := store.List(t.Context()); err != nil || len(recs) != 1 {
+		t.Errorf("a sandbox that was never made has a record: %+v, %v", recs, err)
+	}
+}
+
+// TestPullProgress: all who wait hear of it, those who left do not.
+func TestPullProgress(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	key := session.WorkflowKey("run_1", "default")
+	step := make(chan struct{})
+	e.setHooks(func(ctx context.Context, spec backend.Spec) error {
+		for range 2 {
+			<-step
+			spec.OnPull(backend.PullProgress{Status: "Downloading"})
+			step <- struct{}{}
+		}
+		return nil
+	}, nil, nil)
+	var heard [2]atomic.Int64
+	first, leave := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	left := make(chan struct{})
+	for i, ctx := range []context.Context{first, t.Context()} {
+		wg.Go(func() {
+			req := testImage()
+			req.OnPull = func(backend.PullProgress) { heard[i].Add(1) }
+			if _, _, err := m.Open(ctx, key, req); i == 1 && err != nil {
+				t.Error(err)
+			}
+			if i == 0 {
+				close(left)
+			}
+		})
+		eventually(t, "it waits", func() bool { return m.Waiting(key) == i+1 })
+	}
+	eventually(t, "both listen", func() bool { return m.Listening(key) == 2 })
+	step <- struct{}{}
+	<-step
+	leave()
+	<-left
+	step <- struct{}{}
+	<-step
+	wg.Wait()
+	if heard[0].Load() != 1 || heard[1].Load() != 2 {
+		t.Errorf("heard %d and %d times, want 1 and 2", heard[0].Load(), heard[1].Load())
+	}
+}
