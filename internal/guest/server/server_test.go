@@ -1,0 +1,268 @@
+//go:build linux
+
+package server_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/server"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newServer makes a guest inside the test's process, for one host at a time over net.Pipe.
+func newServer(t *testing.T) (*server.Server, string) {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.New(server.Config{Workdir: dir, Version: "in process"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, dir
+}
+
+// pipe serves one end of a pipe and gives the other.
+func pipe(t *testing.T, s *server.Server) net.Conn {
+	t.Helper()
+	host, guest := net.Pipe()
+	var done sync.WaitGroup
+	done.Go(func() { _ = s.ServeConn(guest) })
+	t.Cleanup(func() { _ = host.Close(); done.Wait() })
+	return host
+}
+
+func connect(t *testing.T, s *server.Server) *client.Conn {
+	t.Helper()
+	c, err := client.New(context.Background(), pipe(t, s), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func TestInProcess(t *testing.T) {
+	s, dir := newServer(t)
+	c := connect(t, s)
+	ctx := context.Background()
+	if h := c.Hello(); h.Version != "in process" || h.Workdir != dir || h.PID != os.Getpid() {
+		t.Errorf("got %+v", h)
+	}
+	req := wire.RunRequest{ExecID: "one", YieldMillis: -1, HeadBytes: 100, Spawn: wire.Spawn{Argv: []string{"/bin/sh", "-c", "echo hello; pwd"}}}
+	res, err := c.Run(ctx, req)
+	if err != nil || string(res.Stdout.Head) != "hello\n"+dir+"\n" {
+		t.Errorf("got %q, %v", res.Stdout.Head, err)
+	}
+	if _, err := c.PutFile(ctx, wire.FilePutRequest{Path: "f", Size: 2}, strings.NewReader("ab")); err != nil {
+		t.Error(err)
+	}
+	if h, err := c.Health(ctx); err != nil || h.Recorded != 1 || h.Running != 0 || h.RSSBytes == 0 || h.Goroutines == 0 {
+		t.Errorf("got %+v, %v", h, err)
+	}
+	// Another host beside the first.
+	other := connect(t, s)
+	if st, err := other.Wait(ctx, wire.WaitRequest{ExecID: "one"}); err != nil || st.State != wire.ExecCompleted {
+		t.Errorf("got %+v, %v", st, err)
+	}
+}
+
+// raw does the handshake by hand and gives a multiplexer.
+func raw(t *testing.T, rw net.Conn) *yamux.Session {
+	t.Helper()
+	n := wire.Nonce{1, 2, 3, 4}
+	go func() {
+		_, _ = rw.Write(wire.AppendMarker(nil, wire.FromHost, wire.Marker{Nonce: n, Version: wire.ProtocolVersion}))
+	}()
+	in := wire.NewLinkReader(rw, wire.FromGuest)
+	conn := &linkConn{Conn: rw, in: in, out: wire.NewMuxWriter(rw, n.Generation())}
+	if item, err := in.Next(); err != nil || item.Marker == nil {
+		t.Fatalf("%+v, %v", item, err)
+	}
+	if _, err := wire.ReadFrame(conn, nil); err != nil {
+		t.Fatal(err)
+	}
+	cfg := yamux.DefaultConfig()
+	cfg.LogOutput = io.Discard
+	mux, err := yamux.Client(conn, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = mux.Close() })
+	return mux
+}
+
+type linkConn struct {
+	net.Conn
+	in   *wire.LinkReader
+	out  *wire.MuxWriter
+	rest []byte
+}
+
+func (c *linkConn) Write(p []byte) (int, error) { return c.out.Write(p) }
+
+func (c *linkConn) Read(p []byte) (int, error) {
+	for len(c.rest) == 0 {
+		item, err := c.in.Next()
+		if err != nil {
+			return 0, err
+		}
+		c.rest = item.Body
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+// Whatever a host asks, it gets an answer in words, and the connection goes on.
+func TestUnknownAndMalformedRequests(t *testing.T) {
+	s, _ := newServer(t)
+	mux := raw(t, pipe(t, s))
+	frame := func(f wire.Frame) []byte {
+		b, err := wire.AppendFrame(nil, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	request := func(head string) []byte { return frame(wire.Frame{Kind: wire.KindRequest, Head: []byte(head)}) }
+	for name, tc := range map[string]struct {
+		send []byte
+		want wire.Code
+	}{
+		"unknown op":        {request(`{"op":"fly-v1","arg":{}}`), wire.CodeUnsupported},
+		"later version":     {request(`{"op":"run-v99","arg":{"exec_id":"x"}}`), wire.CodeUnsupported},
+		"no op":             {request(`{}`), wire.CodeUnsupported},
+		"not JSON":          {request(`{"op":`), wire.CodeInvalid},
+		"not an object":     {request(`[]`), wire.CodeInvalid},
+		"wrong types":       {request(`{"op":"run-v1","arg":{"exec_id":7}}`), wire.CodeInvalid},
+		"argument missing":  {request(`{"op":"run-v1"}`), wire.CodeInvalid},
+		"bulk missing":      {request(`{"op":"stdin-v1","arg":{"exec_id":"x"}}`), wire.CodeInvalid},
+		"not a request":     {frame(wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanFile}), wire.CodeInvalid},
+		"an answer":         {frame(wire.Frame{Kind: wire.KindAnswer, Head: []byte("{}")}), wire.CodeInvalid},
+		"malformed frame":   {make([]byte, wire.FramePrefixSize), wire.CodeInvalid},
+		"oversized frame":   {[]byte{1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0}, wire.CodeInvalid},
+		"negative sequence": {request(`{"op":"read-v1","arg":{"exec_id":"none","since_seq":-5}}`), wire.CodeNotFound},
+		"no path":           {request(`{"op":"file-stat-v1","arg":{}}`), wire.CodeInvalid},
+		"unknown fields":    {request(`{"op":"wait-v1","arg":{"exec_id":"none","future":1}}`), wire.CodeNotFound},
+	} {
+		st, err := mux.OpenStream()
+		if err != nil {
+			t.Fatalf("%s: the connection is gone: %v", name, err)
+		}
+		if _, err := st.Write(tc.send); err != nil {
+			t.Fatal(err)
+		}
+		_ = st.SetReadDeadline(time.Now().Add(10 * time.Second))
+		f, err := wire.ReadFrame(st, nil)
+		var e wire.Error
+		if err != nil || f.Kind != wire.KindError || wire.Decode(f.Head, nil, &e) != nil || e.Code != tc.want {
+			t.Errorf("%s: kind %d, %+v, %v", name, f.Kind, e, err)
+		}
+		_ = st.Close()
+	}
+	// A stream that says nothing, and one that stops in the middle, are no trouble either.
+	for _, part := range [][]byte{nil, {1, 0}, request(`{"op":"health-v1"}`)[:20]} {
+		st, err := mux.OpenStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = st.Write(part)
+		_ = st.Close()
+	}
+	if _, err := mux.OpenStream(); err != nil {
+		t.Errorf("the connection is gone: %v", err)
+	}
+}
+
+func TestOtherLinkVersion(t *testing.T) {
+	s, _ := newServer(t)
+	host := pipe(t, s)
+	n := wire.Nonce{9}
+	go func() {
+		_, _ = host.Write(wire.AppendMarker(nil, wire.FromHost, wire.Marker{Nonce: n, Version: 99}))
+	}()
+	in := wire.NewLinkReader(host, wire.FromGuest)
+	in.Await(n)
+	item, err := in.Next()
+	if err != nil || item.Marker.Version != wire.ProtocolVersion {
+		t.Errorf("%+v, %v", item, err)
+	}
+	// The guest stays available to a host that it understands.
+	c, err := client.New(context.Background(), host, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+}
+
+// A host whose session has ended and that does not know it is told.
+func TestChunkOfAnEndedGeneration(t *testing.T) {
+	s, _ := newServer(t)
+	host := pipe(t, s)
+	n := wire.Nonce{1, 1, 1, 1}
+	chunk, err := wire.AppendChunk(nil, 0x01010101, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		b := wire.AppendMarker(nil, wire.FromHost, wire.Marker{Nonce: n, Version: wire.ProtocolVersion})
+		_, _ = host.Write(append(append(b, chunk...), chunk...)) // a host that ends, and goes on
+	}()
+	in := wire.NewLinkReader(host, wire.FromGuest)
+	for {
+		item, err := in.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if item.Marker == nil && len(item.Body) == 0 && item.Generation == 0x01010101 {
+			return
+		}
+	}
+}
+
+func TestNew(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(file, nil, 0o644), os.Symlink(dir, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, workdir := range []string{"", "relative", dir + "/", dir + "/../x", dir + "/missing", file, link} {
+		if s, err := server.New(server.Config{Workdir: workdir}); err == nil {
+			t.Errorf("a guest in %q", workdir)
+			_ = s.Close()
+		}
+	}
+}
+
+func TestOpsAreKnown(t *testing.T) {
+	s, _ := newServer(t)
+	h := connect(t, s).Hello()
+	for _, op := range []wire.Op{wire.OpHealth, wire.OpRun, wire.OpAttach, wire.OpRead, wire.OpWait, wire.OpStdin, wire.OpKill, wire.OpExecs,
+		wire.OpFileGet, wire.OpFilePut, wire.OpList, wire.OpStat, wire.OpRemove, wire.OpMkdir, wire.OpRename} {
+		if !slices.Contains(h.Ops, op) {
+			t.Errorf("%s is missing", op)
+		}
+	}
+}

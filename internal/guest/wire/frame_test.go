@@ -1,0 +1,176 @@
+package wire_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+func TestFrameRules(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]wire.Frame{
+		"no kind":             {},
+		"unknown kind":        {Kind: 7},
+		"unknown channel":     {Kind: wire.KindData, Channel: 5},
+		"data without":        {Kind: wire.KindData},
+		"data with a head":    {Kind: wire.KindData, Channel: wire.ChanFile, Head: []byte("{}")},
+		"data too large":      {Kind: wire.KindData, Channel: wire.ChanFile, Body: make([]byte, wire.MaxData+1)},
+		"eof with a body":     {Kind: wire.KindEOF, Channel: wire.ChanFile, Body: []byte("x")},
+		"error with a body":   {Kind: wire.KindError, Body: []byte("x")},
+		"credit of 3 bytes":   {Kind: wire.KindCredit, Channel: wire.ChanStdin, Body: []byte("xyz")},
+		"credit for a file":   {Kind: wire.KindCredit, Channel: wire.ChanFile, Body: []byte("wxyz")},
+		"answer on a channel": {Kind: wire.KindAnswer, Channel: wire.ChanFile},
+		"head too large":      {Kind: wire.KindRequest, Head: make([]byte, wire.MaxHead+1)},
+		"body too large":      {Kind: wire.KindRequest, Body: make([]byte, wire.MaxBody+1)},
+	} {
+		if _, err := wire.AppendFrame(nil, f); !errors.Is(err, wire.ErrFrame) {
+			t.Errorf("%s: written: %v", name, err)
+		}
+		raw := []byte{byte(f.Kind), byte(f.Channel), 0, 0}
+		raw = binary.BigEndian.AppendUint32(raw, uint32(len(f.Head)))
+		raw = binary.BigEndian.AppendUint32(raw, uint32(len(f.Body)))
+		raw = append(append(raw, f.Head...), f.Body...)
+		if _, err := wire.ReadFrame(bytes.NewReader(raw), nil); !errors.Is(err, wire.ErrFrame) {
+			t.Errorf("%s: read: %v", name, err)
+		}
+	}
+}
+
+// A stated length alone makes the reader allocate little.
+func TestFrameThatNeverComes(t *testing.T) {
+	t.Parallel()
+	prefix := []byte{byte(wire.KindRequest), 0, 0, 0, 0, 0x40, 0, 0, 0, 0x40, 0, 0}
+	allocated := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := wire.ReadFrame(bytes.NewReader(prefix), nil); !errors.Is(err, io.ErrUnexpectedEOF) {
+				b.Fatalf("got %v", err)
+			}
+		}
+	}).AllocedBytesPerOp()
+	if allocated > 512<<10 {
+		t.Errorf("%d bytes were allocated for a frame of 12", allocated)
+	}
+}
+
+func roundTrip(t *testing.T, in, out any) {
+	t.Helper()
+	b, err := wire.AppendAnswer(nil, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := wire.ReadFrame(bytes.NewReader(b), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := wire.Decode(f.Head, f.Body, out); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(in, out); diff != "" {
+		t.Errorf("%T (-want +got):\n%s", in, diff)
+	}
+}
+
+func TestMessagesRoundTrip(t *testing.T) {
+	t.Parallel()
+	bad := "\xff\xfe/bad\x80"
+	roundTrip(t, &wire.RunRequest{ExecID: "x", Stdin: []byte{0, 0xff}, Spawn: wire.Spawn{Argv: []string{"a", "", bad}, Env: []string{"A=" + bad}, Dir: bad}}, new(wire.RunRequest))
+	roundTrip(t, &wire.RunRequest{ExecID: "x", Spawn: wire.Spawn{Argv: []string{"<>&\u2028"}}}, new(wire.RunRequest))
+	roundTrip(t, &wire.StdinRequest{ExecID: "x", Data: []byte(bad), EOF: true}, new(wire.StdinRequest))
+	roundTrip(t, &wire.RunResult{Stdout: wire.Output{Head: []byte(bad), Tail: []byte("t"), Total: 9}, Stderr: wire.Output{Tail: []byte{0}}}, new(wire.RunResult))
+	roundTrip(t, &wire.ReadResult{Chunks: []wire.Chunk{{Seq: 1, Stream: wire.Stdout, Data: []byte(bad)}, {Seq: 2, Stream: wire.Stderr}}, NextSeq: 2}, new(wire.ReadResult))
+	roundTrip(t, &wire.FileGetRequest{Path: bad, Length: 1}, new(wire.FileGetRequest))
+	roundTrip(t, &wire.FilePutRequest{Path: bad}, new(wire.FilePutRequest))
+	roundTrip(t, &wire.PathRequest{Path: bad}, new(wire.PathRequest))
+	roundTrip(t, &wire.ListRequest{Path: bad}, new(wire.ListRequest))
+	roundTrip(t, &wire.RenameRequest{From: bad, To: "good"}, new(wire.RenameRequest))
+}
+
+func TestEncodingLeavesTheMessageAlone(t *testing.T) {
+	t.Parallel()
+	req := wire.RunRequest{ExecID: "x", Stdin: []byte("in"), Spawn: wire.Spawn{Argv: []string{"\xff"}}}
+	want := req
+	if _, err := wire.AppendRequest(nil, wire.OpRun, &req); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, req); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestDecodeBulk(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string][]byte{
+		"nothing":  nil,
+		"short":    {0, 0, 0},
+		"too long": {0, 0, 0, 9, 'x'},
+		"rest":     {0, 0, 0, 1, 'x', 'y'},
+		"enormous": {0xff, 0xff, 0xff, 0xff},
+	} {
+		if err := wire.Decode([]byte("{}"), body, new(wire.StdinRequest)); !errors.Is(err, wire.ErrFrame) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestValidExecID(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]bool{"a": true, "A-z_09": true, strings.Repeat("x", 64): true, "": false, strings.Repeat("x", 65): false,
+		"a/b": false, "..": false, "a b": false, "é": false, "a\x00": false} {
+		if wire.ValidExecID(id) != want {
+			t.Errorf("%q: want %v", id, want)
+		}
+	}
+}
+
+// FuzzMessage: what can be read is written again as it was, and its contents either decode or are refused.
+func FuzzMessage(f *testing.F) {
+	for _, fr := range []wire.Frame{
+		{Kind: wire.KindRequest, Head: []byte(`{"op":"run-v1","arg":{"exec_id":"x","argv":["a"]}}`), Body: []byte{0, 0, 0, 1, 'x'}},
+		{Kind: wire.KindAnswer, Head: []byte(`{"chunks":[{"seq":1,"stream":"stdout"}]}`), Body: []byte{0, 0, 0, 1, 'x'}},
+		{Kind: wire.KindError, Head: []byte(`{"code":"not_found"}`)},
+		{Kind: wire.KindData, Channel: wire.ChanStdout, Body: []byte("data")},
+		{Kind: wire.KindEOF, Channel: wire.ChanFile},
+		{Kind: wire.KindCredit, Channel: wire.ChanStdin, Body: []byte{0, 0, 1, 0}},
+	} {
+		b, err := wire.AppendFrame(nil, fr)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		r := bytes.NewReader(in)
+		fr, err := wire.ReadFrame(r, nil)
+		if err != nil {
+			if !errors.Is(err, wire.ErrFrame) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Fatalf("unexpected error %v", err)
+			}
+			return
+		}
+		out, err := wire.AppendFrame(nil, fr)
+		if err != nil || !bytes.Equal(out, in[:len(in)-r.Len()]) {
+			t.Fatalf("written again as %x, %v", out, err)
+		}
+		head := fr.Head
+		var env wire.Envelope
+		if wire.Decode(head, nil, &env) == nil && len(env.Arg) > 0 {
+			head = env.Arg
+		}
+		for _, msg := range []any{new(wire.RunRequest), new(wire.RunResult), new(wire.ReadResult), new(wire.StdinRequest), new(wire.PathRequest),
+			new(wire.RenameRequest), new(wire.ListResult), new(wire.Hello), new(wire.Error)} {
+			if wire.Decode(head, fr.Body, msg) != nil {
+				continue
+			}
+			if _, err := wire.AppendAnswer(nil, msg); err != nil && !errors.Is(err, wire.ErrFrame) {
+				t.Fatalf("%T was read and cannot be written: %v", msg, err)
+			}
+		}
+	})
+}
