@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
 
 	"github.com/firebase/genkit/go/genkit"
 
@@ -27,8 +26,9 @@ func LoadAgent(g *genkit.Genkit, file string) (*Agent, error) {
 	}
 	dir := filepath.Dir(file)
 	found := partials{}
-	if strings.Contains(doc.Body, "{{") {
-		if found, err = findPartials(os.DirFS(dir), filepath.ToSlash(dir)); err != nil {
+	if includes.MatchString(doc.Body) {
+		// Not below it: a single file may lie in a home directory, which is not for us to walk.
+		if found, err = findPartials(os.DirFS(dir), filepath.ToSlash(dir), false); err != nil {
 			return nil, err
 		}
 	}
@@ -47,7 +47,7 @@ func LoadAgentsFS(g *genkit.Genkit, fsys fs.FS) (map[string]*Agent, error) {
 }
 
 func loadAgents(g *genkit.Genkit, fsys fs.FS, prefix string) (map[string]*Agent, error) {
-	found, err := findPartials(fsys, prefix)
+	found, err := findPartials(fsys, prefix, true)
 	if err != nil {
 		return nil, err
 	}

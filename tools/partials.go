@@ -28,10 +28,14 @@ func partialName(file string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(path.Base(file), "_"), promptSuffix)
 }
 
-// findPartials reads all partials below the root of fsys; prefix is put before their names in errors.
-func findPartials(fsys fs.FS, prefix string) (partials, error) {
+// findPartials reads the partials in the root of fsys, when deep also those below it; prefix is put before their names in
+// errors.
+func findPartials(fsys fs.FS, prefix string, deep bool) (partials, error) {
 	found := partials{}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if !deep && name != "." && d.IsDir() {
+			return fs.SkipDir
+		}
 		if err != nil || d.IsDir() || path.Ext(name) != promptSuffix || !isPartial(name) {
 			return err
 		}

@@ -53,7 +53,7 @@ func (p promptFS) rewritten(name string) (data []byte, ok bool, err error) {
 
 // checkPartials refuses a partial that includes itself, over others or not.
 func (p promptFS) checkPartials(name string) error {
-	found, err := findPartials(p.fsys, "")
+	found, err := findPartials(p.fsys, "", true)
 	if err != nil {
 		return err
 	}
