@@ -47,7 +47,7 @@ func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) 
 }
 
 // CloseScope closes all sessions of a scope, those under way included, and no others. For the scope of a run it is
-// final: later opens fail with backend.ErrClosed. Sandboxes with a Request.Retention accept no more calls, but are
+// final: later opens fail with backend.ErrClosed, for an hour at least; ids of runs do not come back. Sandboxes with a Request.Retention accept no more calls, but are
 // removed only when it has passed. ctx does not shorten the clean-up. Closing twice is no error.
 func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
 	m.mu.Lock()

@@ -65,7 +65,7 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 	case rec.State == RecordLost:
 		return nil, fmt.Errorf("%w: its files are gone, open a new one", backend.ErrLost)
 	case s == nil || rec.State != RecordReady:
-		return nil, fmt.Errorf("%w: the sandbox is gone, open a new one", backend.ErrClosed)
+		return nil, &textError{text: "the sandbox is closed and its files are gone, open a new one", err: backend.ErrClosed}
 	}
 	return s, nil
 }

@@ -202,7 +202,7 @@ func (m *Manager) end(ctx context.Context, how closeMode) error {
 }
 
 // errManagerClosed is the answer of a manager that was closed.
-var errManagerClosed = fmt.Errorf("%w: session manager", backend.ErrClosed)
+var errManagerClosed error = &textError{text: "the session manager is closed", err: backend.ErrClosed}
 
 // sessions gives the open sessions and visitors that want accepts.
 func (m *Manager) sessions(want func(*Session) bool) []*Session {

@@ -57,7 +57,7 @@ type Session struct {
 }
 
 // errSessionClosed ends the calls of a session that closes.
-var errSessionClosed = fmt.Errorf("%w: session", backend.ErrClosed)
+var errSessionClosed error = &textError{text: "the sandbox is closed", err: backend.ErrClosed}
 
 // ID gives the sandbox's id. It cannot be guessed, and a key that is opened again after a close has a new one.
 func (s *Session) ID() string { return s.id }
