@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/docker/docker/api/types/container"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -13,6 +14,9 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
+
+// tidyDelay is how long the container that prepared a workspace is left alone.
+const tidyDelay = 250 * time.Millisecond
 
 // creation is a Create under way: what it made so far, and so what a failure has to take back.
 type creation struct {
@@ -59,6 +63,10 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	b.rememberWorkspace(c.id, p.volume)
 	if remove := c.prepared; remove != nil {
 		b.background(ctx, func(ctx context.Context) {
+			select { // the caller's first command matters more than tidiness
+			case <-time.After(tidyDelay):
+			case <-b.life.Done():
+			}
 			if err := remove(ctx); err != nil {
 				b.log.Warn("docker: an init container is left behind", "session", p.spec.ID, "error", err)
 			}

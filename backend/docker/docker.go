@@ -106,7 +106,7 @@ type Backend struct {
 // ErrUnavailable, one that cannot run Linux containers ErrUnsupported.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := &Backend{images: map[string]struct{}{}, workspaces: map[string]volumeName{}}
-	b.guest.turn = make(chan struct{}, 1)
+	b.guest.turn, b.guest.patience = make(chan struct{}, 1), 15*time.Second
 	if opts != nil {
 		b.opts = *opts
 		b.opts.AllowNets = slices.Clone(opts.AllowNets)

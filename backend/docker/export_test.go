@@ -1,10 +1,10 @@
 package docker
 
 import (
+	"bufio"
 	"io"
 	"net"
-
-	"bufio"
+	"time"
 )
 
 // Internals that tests look at.
@@ -23,3 +23,6 @@ func NewStream(conn net.Conn) io.ReadWriteCloser {
 
 // GuestVolume names the volume that carries the guest.
 func (b *Backend) GuestVolume() string { return string(b.guestVolumeName()) }
+
+// SetFillPatience shortens the wait for another process that fills the guest's volume. Call it before anything else.
+func (b *Backend) SetFillPatience(d time.Duration) { b.guest.patience = d }

@@ -17,17 +17,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-const (
-	// readyFile is written after the guest: a volume that has it is whole.
-	readyFile = guestDir + "/ready"
-	// fillTimeout is how long another process is seen to fill the volume before its lock counts as left behind.
-	fillTimeout = 15 * time.Second
-)
+// readyFile is written after the guest: a volume that has it is whole.
+const readyFile = guestDir + "/ready"
 
 // guestVolume is what this process knows of the volume that carries the guest.
 type guestVolume struct {
 	turn  chan struct{} // holds one token, taken while the volume is looked at or filled
 	ready atomic.Bool
+	// patience is how long another process is seen to fill the volume before its lock counts as left behind.
+	patience time.Duration
 }
 
 func guestPath() string { return embed.Path }
@@ -127,7 +125,7 @@ func (b *Backend) awaitGuest(ctx context.Context, name string, lock *guestLock) 
 		return true, nil
 	case err != nil && !errors.Is(err, backend.ErrExists) && !unexplained(err): // as while it is being removed
 		return true, err
-	case time.Since(lock.since) > fillTimeout && holder.Config.Labels[backend.LabelRole] == backend.RoleInit:
+	case time.Since(lock.since) > b.guest.patience && holder.Config.Labels[backend.LabelRole] == backend.RoleInit:
 		b.log.Warn("docker: removing a stale guest lock", "container", name)
 		return false, b.removeContainer(ctx, holder.ID)
 	}

@@ -322,6 +322,7 @@ func TestGuestVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	fresh := newBackend(t, func(o *docker.Options) { o.Guest = guest })
+	fresh.SetFillPatience(time.Second)
 	info = create(t, fresh, newSpec())
 	if got := sh(t, dial(t, fresh, info.ID), "echo alive"); got != "alive\n" {
 		t.Errorf("after a dead process: %q", got)
