@@ -134,7 +134,11 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 		data = map[string]any{}
 	}
 	maps.Copy(data, input)
-	req, err := a.prompt.Render(ctx, neutral(data))
+	variables, err := templateData(data)
+	if err != nil {
+		return nil, err
+	}
+	req, err := a.prompt.Render(ctx, variables)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"encoding/json"
 	"fmt"
 	"path"
 	"regexp"
@@ -134,14 +135,21 @@ func neutral(v any) any {
 			out[i] = neutral(item)
 		}
 		return out
-	case []string:
-		out := make([]any, len(v))
-		for i, item := range v {
-			out[i] = neutralText(item)
-		}
-		return out
 	}
 	return v
+}
+
+// templateData gives input as Genkit would read it from JSON, and neutral.
+func templateData(input map[string]any) (any, error) {
+	b, err := json.Marshal(input)
+	if err != nil {
+		return nil, fmt.Errorf("the input cannot be written as JSON: %w", err)
+	}
+	var v map[string]any
+	if err := json.Unmarshal(b, &v); err != nil {
+		return nil, err
+	}
+	return neutral(v), nil
 }
 
 const marker = "<<<dotprompt:"
