@@ -9,6 +9,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -20,7 +21,10 @@ import (
 type engineProxy struct {
 	host string                                   // for Options.Host
 	hook atomic.Pointer[func(*http.Request) bool] // called for every request; false drops the request
-	seen atomic.Int64                             // requests so far
+
+	path    string
+	handler http.Handler
+	stop    func() // ends the listener and every connection
 }
 
 // on sets what is called for every request, on the proxy's goroutines. When it gives false, the request is held until
@@ -39,12 +43,8 @@ func newProxy(t testing.TB) *engineProxy {
 // newProxyTo stands before the engine that listens on a Unix socket.
 func newProxyTo(t testing.TB, socket string) *engineProxy {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "e.sock")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &engineProxy{host: "unix://" + path}
+	p := &engineProxy{path: filepath.Join(t.TempDir(), "e.sock")}
+	p.host = "unix://" + p.path
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}
@@ -54,8 +54,7 @@ func newProxyTo(t testing.TB, socket string) *engineProxy {
 		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0),
 	}
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.seen.Add(1)
+	p.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if f := p.hook.Load(); f != nil && !(*f)(r) {
 			<-r.Context().Done()
 			return
@@ -64,16 +63,46 @@ func newProxyTo(t testing.TB, socket string) *engineProxy {
 			r = r.WithContext(context.WithoutCancel(r.Context()))
 		}
 		forward.ServeHTTP(w, r)
-	}), ErrorLog: log.New(io.Discard, "", 0)}
+	})
+	p.start(t)
+	t.Cleanup(func() {
+		p.stop()
+		transport.CloseIdleConnections()
+	})
+	return p
+}
+
+// start listens, also again after stop.
+func (p *engineProxy) start(t testing.TB) {
+	t.Helper()
+	l, err := net.Listen("unix", p.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	conns := map[net.Conn]bool{} // the server forgets those that were upgraded
+	srv := &http.Server{
+		Handler: p.handler, ErrorLog: log.New(io.Discard, "", 0),
+		ConnState: func(c net.Conn, s http.ConnState) {
+			mu.Lock()
+			defer mu.Unlock()
+			if conns[c] = true; s == http.StateClosed {
+				delete(conns, c)
+			}
+		},
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_ = srv.Serve(l) // ends with Close
 	}()
-	t.Cleanup(func() {
+	p.stop = func() {
 		_ = srv.Close()
 		<-done
-		transport.CloseIdleConnections()
-	})
-	return p
+		mu.Lock()
+		defer mu.Unlock()
+		for c := range conns {
+			_ = c.Close()
+		}
+	}
 }
