@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -29,9 +30,9 @@ type engine struct {
 	creates  atomic.Int64
 	removes  atomic.Int64
 	oomKills atomic.Int64
-	boxes    sync.Map // id -> *box
 
-	mu       sync.Mutex // guards the hooks
+	mu       sync.Mutex      // guards what follows
+	boxes    map[string]*box // by id
 	onCreate func(context.Context, backend.Spec) error
 	onRemove func(id string) error
 	onDial   func(ctx context.Context, id string) error
@@ -62,12 +63,11 @@ func newEngine(t testing.TB) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{dir: dir}
+	e := &engine{dir: dir, boxes: map[string]*box{}}
 	t.Cleanup(func() {
-		e.boxes.Range(func(id, _ any) bool {
-			e.remove(id.(string))
-			return true
-		})
+		for _, b := range e.all() {
+			e.remove(b.info.ID)
+		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
@@ -125,7 +125,9 @@ func (e *engine) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 		b.process().kill()
 		return backend.Info{}, err
 	}
-	e.boxes.Store(b.info.ID, b)
+	e.mu.Lock()
+	e.boxes[b.info.ID] = b
+	e.mu.Unlock()
 	return b.info, nil
 }
 
@@ -142,12 +144,12 @@ func (e *engine) start(b *box) error {
 	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
 	defer ours.Close()
 	defer theirs.Close()
-	conn, err := net.FileConn(ours)
+	conn, err := streamOf(ours)
 	if err != nil {
 		return err
 	}
 	p := &process{
-		socket: filepath.Join(e.dir, session.NewID()[:8]+".sock"), stream: conn.(*net.UnixConn),
+		socket: filepath.Join(e.dir, session.NewID()[:8]+".sock"), stream: conn,
 		exited: make(chan struct{}), attached: map[*attachment]struct{}{},
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.socket, Net: "unix"})
@@ -168,7 +170,7 @@ func (e *engine) start(b *box) error {
 		return errors.Join(err, conn.Close())
 	}
 	go func() {
-		p.cmd.Wait() // its status says nothing that tests want
+		_ = p.cmd.Wait() // its status says nothing that tests want
 		close(p.exited)
 	}()
 	p.out.Go(p.pump)
@@ -201,7 +203,7 @@ func (p *process) pump() {
 			if err != nil {
 				a.w.CloseWithError(io.EOF)
 			} else {
-				a.w.Write(buf[:n]) // fails when a was closed
+				_, _ = a.w.Write(buf[:n]) // fails when a was closed
 			}
 		}
 		if err != nil {
@@ -261,11 +263,17 @@ func (e *engine) running(ctx context.Context, id string) (*process, error) {
 }
 
 func (e *engine) box(id string) (*box, bool) {
-	v, ok := e.boxes.Load(id)
-	if !ok {
-		return nil, false
-	}
-	return v.(*box), true
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	b, ok := e.boxes[id]
+	return b, ok
+}
+
+// all gives the boxes there are.
+func (e *engine) all() []*box {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Collect(maps.Values(e.boxes))
 }
 
 // state tells whether the guest runs.
@@ -300,7 +308,7 @@ func (p *process) cut() {
 // murder ends the guest without warning, as the kernel or an operator would.
 func (b *box) murder() {
 	p := b.process()
-	p.cmd.Process.Kill()
+	_ = p.cmd.Process.Kill() // fails when it has ended
 	<-p.exited
 }
 
@@ -316,15 +324,14 @@ func (e *engine) Get(ctx context.Context, id string) (backend.Info, error) {
 
 func (e *engine) List(ctx context.Context, f backend.Filter) ([]backend.Info, error) {
 	var list []backend.Info
-	e.boxes.Range(func(_, v any) bool {
-		info := v.(*box).info
-		info.State = v.(*box).process().state()
+	for _, b := range e.all() {
+		info := b.info
+		info.State = b.process().state()
 		if (f.Instance == "" || f.Instance == info.Instance) && (f.Key == "" || f.Key == info.Key) &&
 			(f.SessionID == "" || f.SessionID == info.SessionID) && (f.Run == "" || f.Run == info.Run) {
 			list = append(list, info)
 		}
-		return true
-	})
+	}
 	slices.SortFunc(list, func(a, b backend.Info) int { return a.Created.Compare(b.Created) })
 	return list, ctx.Err()
 }
@@ -365,8 +372,12 @@ func (e *engine) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 }
 
 func (e *engine) remove(id string) {
-	if v, ok := e.boxes.LoadAndDelete(id); ok {
-		v.(*box).process().kill()
+	e.mu.Lock()
+	b, ok := e.boxes[id]
+	delete(e.boxes, id)
+	e.mu.Unlock()
+	if ok {
+		b.process().kill()
 	}
 }
 
@@ -376,11 +387,7 @@ func (e *engine) Capabilities() backend.Capabilities { return backend.Capabiliti
 func (e *engine) Close() error                       { return nil }
 
 // count gives the number of sandboxes there are.
-func (e *engine) count() int {
-	n := 0
-	e.boxes.Range(func(any, any) bool { n++; return true })
-	return n
-}
+func (e *engine) count() int { return len(e.all()) }
 
 // sharing is an engine that also gives streams beside the owner's.
 type sharing struct{ *engine }

@@ -284,7 +284,7 @@ var errNoAnswer = fmt.Errorf("%w: the sandbox did not answer in time", backend.E
 
 // noAnswer replaces the error of a call that ran into its own deadline.
 func noAnswer(ctx context.Context, err error) error {
-	if err != nil && context.Cause(ctx) == errNoAnswer {
+	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
 		return errNoAnswer
 	}
 	return err

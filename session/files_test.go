@@ -73,7 +73,7 @@ func noise(n int) []byte {
 		seed[i] = byte(rand.Uint32())
 	}
 	b := make([]byte, n)
-	rand.NewChaCha8(seed).Read(b) // never fails
+	_, _ = rand.NewChaCha8(seed).Read(b) // never fails
 	return b
 }
 

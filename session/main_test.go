@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 // serveGuest is a guest until its attached stream ends.
 func serveGuest(workdir string) error {
 	stream, socket := os.NewFile(3, "attached"), os.NewFile(4, "beside")
-	attached, err := net.FileConn(stream)
+	attached, err := streamOf(stream)
 	if err != nil {
 		return err
 	}
@@ -54,9 +54,22 @@ func serveGuest(workdir string) error {
 			if err != nil {
 				return
 			}
-			go guest.ServeConn(conn.(server.Stream))
+			go func() { _ = guest.ServeConn(conn) }() // ends with its host, one way or another
 		}
 	}()
-	guest.ServeAttach(attached.(server.Stream), true) // ends when the engine closes the stream
+	_ = guest.ServeAttach(attached, true) // ends when the engine closes the stream
 	return guest.Close()
+}
+
+// streamOf gives a socket as a stream with deadlines.
+func streamOf(f *os.File) (*net.UnixConn, error) {
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	unix, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, errors.Join(errors.New("not a unix socket"), conn.Close())
+	}
+	return unix, nil
 }

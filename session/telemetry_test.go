@@ -144,7 +144,7 @@ func TestSpans(t *testing.T) {
 func attributes(span tracetest.SpanStub) map[attribute.Key]string {
 	attrs := map[attribute.Key]string{}
 	for _, kv := range span.Attributes {
-		attrs[kv.Key] = kv.Value.Emit()
+		attrs[kv.Key] = kv.Value.String()
 	}
 	return attrs
 }
