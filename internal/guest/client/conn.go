@@ -25,6 +25,7 @@ const (
 	closeTimeout      = time.Second
 	streamCloseTime   = 30 * time.Second
 	receiveWindow     = 1 << 20
+	streamOpenTime    = 30 * time.Second
 )
 
 // Options refine New. The zero value is good.
@@ -39,7 +40,7 @@ type Options struct {
 }
 
 // Conn is a connection to a guest. All methods may be called concurrently. A call whose context ends returns at once
-// with the context's error.
+// with the context's error, or, from a guest that has left 256 requests unanswered, within half a minute.
 type Conn struct {
 	link    *hostLink
 	session *yamux.Session
@@ -135,7 +136,9 @@ func muxConfig() *yamux.Config {
 	cfg.KeepAliveInterval = heartbeatInterval
 	cfg.ConnectionWriteTimeout = heartbeatTimeout
 	cfg.StreamCloseTimeout = streamCloseTime
-	cfg.StreamOpenTimeout = 0 // a heartbeat notices a guest that is gone; a goroutine per stream is not needed for it
+	// A guest that answers heartbeats but no request is lost as well: the multiplexer opens 256 streams without an
+	// answer and then waits, whatever the caller's context says.
+	cfg.StreamOpenTimeout = streamOpenTime
 	cfg.MaxStreamWindowSize = receiveWindow
 	return cfg
 }

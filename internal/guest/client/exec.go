@@ -34,7 +34,6 @@ func (c *Conn) Run(ctx context.Context, req wire.RunRequest) (wire.RunResult, er
 	k.stop() // the answer is here: the end of ctx no longer matters to the rest of the input
 	go func() {
 		defer k.end()
-		k.ctx = context.WithoutCancel(ctx)
 		k.credits(f)
 	}()
 	return res, nil

@@ -91,11 +91,12 @@ func (l *lister) below(fd int, name, prefix string) {
 }
 
 func (l *lister) add(rel string, st *unix.Stat_t) {
-	if len(l.entries) >= l.limit || l.bytes+len(rel) > wire.MaxListBytes {
+	size := wire.EncodedPathSize(rel)
+	if len(l.entries) >= l.limit || l.bytes+size > wire.MaxListBytes {
 		l.truncated = true
 		return
 	}
-	l.bytes += len(rel)
+	l.bytes += size
 	l.entries = append(l.entries, fileInfo(rel, st))
 }
 

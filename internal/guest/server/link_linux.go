@@ -113,7 +113,7 @@ func (l *link) session(m wire.Marker) error {
 	l.s.lease.arrive()
 	defer l.s.lease.leave()
 	go conn.watch(mux)
-	l.s.serveSession(mux)
+	l.s.serveSession(mux, conn)
 	_ = mux.Close()   // it has ended already, this waits for its goroutines
 	<-conn.released() // the reader is back, so the link may read again
 	err = conn.cause()
@@ -175,6 +175,7 @@ type sessionConn struct {
 	reading bool       // the multiplexer is inside Read
 	ended   bool
 
+	bye     atomic.Bool // the host said that it leaves, and gave up what it waits for
 	closing sync.Once
 	gone    chan struct{} // closed by Close
 	back    chan struct{} // closed when the last Read returned; made by Close
@@ -201,6 +202,7 @@ func (c *sessionConn) Read(p []byte) (int, error) {
 			return 0, c.fail(errNextHost)
 		case item.Generation != c.generation: // of a host that was superseded and does not know it yet
 		case len(item.Body) == 0:
+			c.bye.Store(true)
 			return 0, c.fail(io.EOF)
 		default:
 			c.rest = item.Body

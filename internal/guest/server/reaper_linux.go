@@ -1,6 +1,8 @@
 package server
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -22,14 +24,26 @@ type reaper struct {
 
 	mu      sync.Mutex        // guards the fields below
 	waiting map[int]chan exit // by pid
-	early   map[int]exit      // ended before start knew them; kept while a start is under way
-	forks   int               // starts under way
+	early   map[int]earlyExit // ended before start knew them, and orphans; kept while a start is under way
+	reaped  uint64            // how many processes were reaped
+	began   map[uint64]int    // starts under way, by the value of reaped at their beginning
 	born    chan struct{}     // has a value when there may be children again
 	stopped bool
 }
 
+// earlyExit is an exit that nobody has asked for yet. The kernel gives a pid to many processes in turn, so at tells
+// which one this was.
+type earlyExit struct {
+	exit
+	at uint64 // reaper.reaped at that moment
+}
+
+// manyEarly is how many exits are kept before those are forgotten that nobody can ask for any more.
+const manyEarly = 1024
+
 func newReaper(all bool, killed func()) *reaper {
-	r := &reaper{all: all, killed: killed, waiting: map[int]chan exit{}, early: map[int]exit{}, born: make(chan struct{}, 1)}
+	r := &reaper{all: all, killed: killed, waiting: map[int]chan exit{},
+		early: map[int]earlyExit{}, began: map[uint64]int{}, born: make(chan struct{}, 1)}
 	if all {
 		go r.loop()
 	}
@@ -39,23 +53,28 @@ func newReaper(all bool, killed func()) *reaper {
 // start runs fork, which makes a child, and gives a channel that gets the child's exit.
 func (r *reaper) start(fork func() (int, error)) (int, <-chan exit, error) {
 	r.mu.Lock()
-	r.forks++
+	before := r.reaped
+	r.began[before]++
 	r.mu.Unlock()
 	pid, err := fork()
 	exited := make(chan exit, 1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.forks--
+	if r.began[before]--; r.began[before] == 0 {
+		delete(r.began, before)
+	}
 	if err == nil {
-		if e, ok := r.early[pid]; ok {
-			exited <- e
+		e, ok := r.early[pid]
+		delete(r.early, pid)
+		if ok && e.at > before {
+			exited <- e.exit
 		} else if r.all {
 			r.waiting[pid] = exited
 		} else {
 			go r.waitOne(pid, exited)
 		}
 	}
-	if r.forks == 0 {
+	if len(r.began) == 0 {
 		clear(r.early)
 	}
 	select {
@@ -101,12 +120,23 @@ func (r *reaper) awaitBirth() bool {
 func (r *reaper) deliver(pid int, e exit) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.reaped++
 	if ch, ok := r.waiting[pid]; ok {
 		delete(r.waiting, pid)
 		ch <- e
-	} else if r.forks > 0 {
-		r.early[pid] = e
+	} else if len(r.began) > 0 {
+		r.early[pid] = earlyExit{e, r.reaped}
+		r.prune()
 	}
+}
+
+// prune forgets exits that no start under way can be the one of. The caller holds mu.
+func (r *reaper) prune() {
+	if len(r.early)%manyEarly != 0 {
+		return
+	}
+	oldest := slices.Min(slices.Collect(maps.Keys(r.began)))
+	maps.DeleteFunc(r.early, func(_ int, e earlyExit) bool { return e.at <= oldest })
 }
 
 // stop ends the loop once no children are left.

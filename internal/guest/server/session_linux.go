@@ -45,7 +45,7 @@ func ops() []wire.Op {
 }
 
 // serveSession serves a host's streams until its session ends. Requests may still be ending then.
-func (s *Server) serveSession(mux *yamux.Session) {
+func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) {
 	byOp := handlers()
 	for {
 		st, err := mux.AcceptStream()
@@ -53,16 +53,17 @@ func (s *Server) serveSession(mux *yamux.Session) {
 			return
 		}
 		if mux.NumStreams() > maxStreams {
-			_ = st.Close() // the host may not have that many requests under way
+			s.requests.Go(func() { refuse(st) })
 			continue
 		}
-		s.requests.Go(func() { s.serveStream(mux, st, byOp) })
+		s.requests.Go(func() { s.serveStream(&request{mux: mux, conn: conn, st: st, done: make(chan struct{})}, byOp) })
 	}
 }
 
 // request is one request and its stream.
 type request struct {
 	mux  *yamux.Session
+	conn *sessionConn
 	st   *yamux.Stream
 	op   wire.Op
 	arg  json.RawMessage
@@ -72,13 +73,19 @@ type request struct {
 	done chan struct{}
 }
 
-func (s *Server) serveStream(mux *yamux.Session, st *yamux.Stream, byOp map[wire.Op]handler) {
-	defer st.Close()
+// refuse answers a request that is one too many.
+func refuse(st *yamux.Stream) {
+	r := &request{st: st}
+	r.fail(failf(wire.CodeCapacity, "more than %d requests at once", maxStreams))
+	_ = st.Close() // the host reads on until the answer
+}
+
+func (s *Server) serveStream(r *request, byOp map[wire.Op]handler) {
+	defer r.st.Close()
 	defer s.guard("a request")
-	r := &request{mux: mux, st: st, done: make(chan struct{})}
 	defer close(r.done)
 	err := r.read()
-	if errors.Is(err, io.EOF) || mux.IsClosed() {
+	if errors.Is(err, io.EOF) || r.mux.IsClosed() {
 		return
 	}
 	if err == nil {
@@ -163,11 +170,7 @@ func (r *request) watch(frame func(wire.Frame)) <-chan hangup {
 		for {
 			f, err := wire.ReadFrame(r.st, buf)
 			if err != nil {
-				if r.mux.IsClosed() {
-					left <- hostGone
-				} else {
-					left <- hostCancelled
-				}
+				left <- r.whyLeft()
 				return
 			}
 			if frame != nil {
@@ -176,6 +179,15 @@ func (r *request) watch(frame func(wire.Frame)) <-chan hangup {
 		}
 	}()
 	return left
+}
+
+// whyLeft tells a host that gave the request up from one that was cut off. A farewell gives up everything: it may
+// overtake the end of a stream.
+func (r *request) whyLeft() hangup {
+	if r.mux.IsClosed() && !r.conn.bye.Load() {
+		return hostGone
+	}
+	return hostCancelled
 }
 
 // release ends the goroutine of watch.

@@ -6,12 +6,17 @@ import (
 	"io"
 	"net"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// maxConns bounds the hosts that are connected beside the owner.
-const maxConns = 32
+const (
+	// maxConns bounds the hosts that are connected beside the owner.
+	maxConns = 32
+	// acceptPause is how long accepting rests while there is no free descriptor.
+	acceptPause = 50 * time.Millisecond
+)
 
 // ServeSocket serves hosts that come through Connect, each as a session of its own, until the listener fails. name is
 // in the abstract namespace of Unix sockets: there is no file that a command could remove or replace, and the sandbox's
@@ -27,6 +32,7 @@ func (s *Server) ServeSocket(name string) error {
 		conn, err := ln.AcceptUnix()
 		if err != nil {
 			if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ECONNABORTED) {
+				time.Sleep(acceptPause)
 				continue
 			}
 			return err

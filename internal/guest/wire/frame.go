@@ -57,8 +57,8 @@ const (
 	MaxListEntries = 10_000
 	// DefaultListEntries is what ListRequest.Limit 0 means.
 	DefaultListEntries = 1000
-	// MaxListBytes bounds the path bytes of one ListResult.
-	MaxListBytes = 1 << 20
+	// MaxListBytes bounds the paths of one ListResult in their encoded form, see EncodedPathSize.
+	MaxListBytes = 2 << 20
 	// MaxListTotal is where ListResult.Total stops counting.
 	MaxListTotal = 200_000
 	// MaxExecID bounds an exec id; its characters are a-z, A-Z, 0-9, '_' and '-'.

@@ -135,7 +135,7 @@ type ReadRequest struct {
 
 // ReadResult answers ReadRequest. Dropped counts the chunks after SinceSeq that fell out of the ring.
 type ReadResult struct {
-	Chunks  []Chunk    `json:"chunks"`
+	Chunks  Chunks     `json:"chunks"`
 	NextSeq int64      `json:"next_seq"` // pass as SinceSeq to read on
 	Dropped int64      `json:"dropped,omitempty"`
 	Done    bool       `json:"done"` // ended, and everything was read
@@ -164,7 +164,7 @@ type KillRequest struct {
 
 // ExecList answers OpExecs.
 type ExecList struct {
-	Execs []ExecStatus `json:"execs"`
+	Execs ExecStatuses `json:"execs"`
 }
 
 // FileType is the type of a directory entry.
@@ -244,9 +244,9 @@ type ListRequest struct {
 
 // ListResult answers ListRequest. Total may stop counting at a documented bound.
 type ListResult struct {
-	Entries   []FileInfo `json:"entries"`
-	Total     int64      `json:"total"`
-	Truncated bool       `json:"truncated"`
+	Entries   FileInfos `json:"entries"`
+	Total     int64     `json:"total"`
+	Truncated bool      `json:"truncated"`
 }
 
 // Hello is what the guest says of itself when a connection begins.

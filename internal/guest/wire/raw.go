@@ -1,12 +1,30 @@
 package wire
 
-import "unicode/utf8"
+import (
+	"encoding/base64"
+	"unicode/utf8"
+)
 
 // rawText is implemented by messages with strings that may hold any bytes. JSON carries UTF-8 only, so a string that
 // is something else travels as bytes beside itself.
 type rawText interface {
 	packRaw()   // fill the raw fields that are needed
 	unpackRaw() // put filled raw fields back and empty them
+}
+
+// EncodedPathSize bounds what a path takes in a message: JSON writes control characters and some others in six bytes,
+// and a path that is not UTF-8 travels a second time in base64.
+func EncodedPathSize(s string) int {
+	size := len(s)
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' || c >= utf8.RuneSelf {
+			size += 5
+		}
+	}
+	if !utf8.ValidString(s) {
+		size += base64.StdEncoding.EncodedLen(len(s))
+	}
+	return size
 }
 
 func pack(s string, raw *[]byte) {
