@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
 )
 
 func put(t testing.TB, c *client.Conn, path string, data []byte) (wire.FileInfo, error) {
@@ -599,10 +601,11 @@ func TestSymlinkSwapRace(t *testing.T) {
 				return
 			default:
 			}
-			_ = os.Rename(at("real"), at("spare"))
-			_ = os.Rename(at("link"), at("real"))
-			_ = os.Rename(at("real"), at("link"))
-			_ = os.Rename(at("spare"), at("real"))
+			if err := unix.Renameat2(unix.AT_FDCWD, at("real"), unix.AT_FDCWD, at("link"), unix.RENAME_EXCHANGE); err != nil {
+				t.Error(err)
+				return
+			}
+			runtime.Gosched()
 		}
 	})
 	var inside, refused int

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -268,12 +270,34 @@ func TestLease(t *testing.T) {
 	}
 }
 
+// stopped tells whether every thread of a process is stopped.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(stats) == 0 {
+		t.Fatalf("threads of %d: %v", pid, err)
+	}
+	for _, stat := range stats {
+		text, err := os.ReadFile(stat)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(text, []byte(") T ")) {
+			return false
+		}
+	}
+	return true
+}
+
 // A guest that does not answer is lost within a bounded time, and found again when it goes on.
 func TestSuspendedGuest(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
 	if err := syscall.Kill(g.PID, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
+	}
+	for !stopped(t, g.PID) { // each of its threads stops by itself
+		time.Sleep(time.Millisecond)
 	}
 	resumed := false
 	resume := func() {
