@@ -1,6 +1,7 @@
 package frontmatter
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -82,7 +83,8 @@ func byLine(a, b *Error) int {
 }
 
 func single(err error) error {
-	if e, ok := err.(*Error); ok {
+	var e *Error
+	if errors.As(err, &e) {
 		return Errors{e}
 	}
 	return err

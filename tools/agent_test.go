@@ -103,8 +103,8 @@ func TestAgentOptions(t *testing.T) {
 	r := newRig(t)
 	own, ownSeen := r.model(say("a"), say("b"))
 	other, otherSeen := r.model(say("c"))
-	genkit.DefineModel(r.g, "elsewhere/m", &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, Tools: true, ToolChoice: true}},
-		func(_ context.Context, req *ai.ModelRequest, cb ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+	genkit.DefineModelAction(r.g, "elsewhere/m", &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, Tools: true, ToolChoice: true}},
+		func(_ context.Context, req *ai.ModelRequest, _ any, cb ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 			if req.Config != nil {
 				return nil, fmt.Errorf("config %v of another provider", req.Config)
 			}
@@ -192,7 +192,7 @@ func TestAgentErrors(t *testing.T) {
 	}
 	for _, reason := range []ai.FinishReason{ai.FinishReasonLength, ai.FinishReasonBlocked} {
 		name := "test/" + string(reason)
-		genkit.DefineModel(r.g, name, nil, func(_ context.Context, req *ai.ModelRequest, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+		genkit.DefineModelAction(r.g, name, nil, func(_ context.Context, req *ai.ModelRequest, _ any, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 			return &ai.ModelResponse{Request: req, Message: ai.NewModelTextMessage("half"), FinishReason: reason}, nil
 		})
 		if res, err := r.agent(string(reason), "---\nmodel: "+name+"\n---\nx").Run(context.Background(), nil, nil); err == nil || res.Text != "half" {

@@ -281,7 +281,7 @@ func scalarText(v any) (string, bool) {
 
 // integer accepts 30, 30.0 and "30".
 func integer(v any) (int64, bool) {
-	text := ""
+	var text string
 	switch v := v.(type) {
 	case json.Number:
 		text = v.String()

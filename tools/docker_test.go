@@ -79,11 +79,11 @@ func TestDockerCode(t *testing.T) {
 		Limits: frontmatter.Limits{MemoryMB: 256, PIDs: 64, CPUMillicores: 1000},
 	})
 	open := set.ok("sandbox_open", nil)
-	if open["workdir"] != "/workspace" || open["user"] != "1000:1000" || open["network"] != "none" || open["limits"].(obj)["memory_mb"] != 256.0 {
+	if open["workdir"] != "/workspace" || open["user"] != "1000:1000" || open["network"] != "none" || sub(open["limits"])["memory_mb"] != 256.0 {
 		t.Errorf("%v", open)
 	}
 	for _, part := range []string{"no network", "python3", "/workspace", "256 MiB"} {
-		if !strings.Contains(open["note"].(string), part) {
+		if !strings.Contains(str(open["note"]), part) {
 			t.Errorf("the note lacks %q: %s", part, open["note"])
 		}
 	}
@@ -95,15 +95,15 @@ func TestDockerCode(t *testing.T) {
 	if out["stdout"] != "1000 hi ['a b', '*'] /workspace/pkg\n" {
 		t.Errorf("%v", out)
 	}
-	if out := set.ok("sandbox_fs_read", obj{"path": "/workspace/pkg/m.py", "line_offset": 2}); !strings.HasPrefix(out["contents"].(string), "print(") {
+	if out := set.ok("sandbox_fs_read", obj{"path": "/workspace/pkg/m.py", "line_offset": 2}); !strings.HasPrefix(str(out["contents"]), "print(") {
 		t.Errorf("%v", out)
 	}
 	out = set.ok("sandbox_exec", obj{"command": "touch /usr/x /etc/y; id -u; cat /proc/net/route | wc -l; wc -c < /dev/zero & sleep 30", "timeout_seconds": 2})
-	if out["status"] != "timed_out" || !strings.Contains(out["stderr"].(string), "Read-only file system") || !strings.HasPrefix(out["stdout"].(string), "1000\n") {
+	if out["status"] != "timed_out" || !strings.Contains(str(out["stderr"]), "Read-only file system") || !strings.HasPrefix(str(out["stdout"]), "1000\n") {
 		t.Errorf("%v", out)
 	}
 	out = set.ok("sandbox_exec", obj{"cmd": []string{"python3", "-c", "b = bytearray(1 << 30); print(len(b))"}})
-	if out["status"] != "oom_killed" || !strings.Contains(out["stderr"].(string), "memory limit of 256 MiB was reached") {
+	if out["status"] != "oom_killed" || !strings.Contains(str(out["stderr"]), "memory limit of 256 MiB was reached") {
 		t.Errorf("out of memory: %v", out)
 	}
 	if out := set.ok("sandbox_exec", obj{"command": "echo alive; ls pkg"}); out["stdout"] != "alive\nm.py\n" {
@@ -187,7 +187,7 @@ func TestDockerAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	res, err := agent.Run(context.Background(), map[string]any{"what": "it"}, nil)
-	if err != nil || res.Output.(map[string]any)["exit_code"] != 0.0 {
+	if err != nil || sub(res.Output)["exit_code"] != 0.0 {
 		t.Errorf("%+v: %v", res, err)
 	}
 	if n := r.containers(); n != 0 {

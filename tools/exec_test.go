@@ -92,7 +92,7 @@ func TestExecTimeout(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
 	out := set.ok("sandbox_exec", obj{"command": "echo before; sleep 60 & wait", "timeout_seconds": 1})
-	if out["status"] != "timed_out" || out["stdout"] != "before\n" || !strings.Contains(out["stderr"].(string), "after 1 seconds, its timeout") {
+	if out["status"] != "timed_out" || out["stdout"] != "before\n" || !strings.Contains(str(out["stderr"]), "after 1 seconds, its timeout") {
 		t.Errorf("%v", out)
 	}
 }
@@ -101,7 +101,7 @@ func TestExecOutputIsCut(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
 	out := set.ok("sandbox_exec", obj{"command": `i=0; while [ $i -lt 20000 ]; do echo "line $i"; i=$((i+1)); done; echo short >&2`})
-	text := out["stdout"].(string)
+	text := str(out["stdout"])
 	if out["truncated"] != true || utf8.RuneCountInString(text) > 30_000 || out["stderr"] != "short\n" {
 		t.Fatalf("truncated %v, %d characters", out["truncated"], len(text))
 	}
@@ -114,12 +114,12 @@ func TestExecOutputIsCut(t *testing.T) {
 			t.Errorf("a line was cut: %q", line)
 		}
 	}
-	path := out["output_path"].(string)
+	path := str(out["output_path"])
 	if out["stdout_bytes"] != 208890.0 || !strings.Contains(text, "of 208890 bytes of stdout are left out here; all of it is in "+path) {
 		t.Errorf("bytes %v, path %s", out["stdout_bytes"], path)
 	}
 	whole := set.ok("sandbox_exec", obj{"cmd": []string{"wc", "-l", path}})
-	if !strings.HasPrefix(whole["stdout"].(string), "20000 ") {
+	if !strings.HasPrefix(str(whole["stdout"]), "20000 ") {
 		t.Errorf("the whole output: %v", whole["stdout"])
 	}
 }
@@ -128,13 +128,13 @@ func TestExecInvalidUTF8(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
 	out := set.ok("sandbox_exec", obj{"command": `printf 'a\377b\303'`})
-	if got := out["stdout"].(string); !strings.HasPrefix(got, "a\uFFFDb\uFFFD\n[workcell: 2 bytes that are not UTF-8") || out["stdout_bytes"] != 4.0 {
+	if got := str(out["stdout"]); !strings.HasPrefix(got, "a\uFFFDb\uFFFD\n[workcell: 2 bytes that are not UTF-8") || out["stdout_bytes"] != 4.0 {
 		t.Errorf("%q", got)
 	}
 	read := set.ok("sandbox_exec_read", obj{"exec_id": out["exec_id"]})
 	var raw []byte
-	for _, c := range read["chunks"].([]any) {
-		chunk := c.(map[string]any)
+	for _, c := range items(read["chunks"]) {
+		chunk := sub(c)
 		b, err := base64.StdEncoding.DecodeString(fmt.Sprint(chunk["data_b64"]))
 		if err != nil {
 			t.Fatalf("%v: %v", chunk, err)
@@ -156,7 +156,7 @@ func TestBackgroundExec(t *testing.T) {
 	}
 	set.ok("sandbox_exec_write", obj{"exec_id": id, "text": "one\n"})
 	first := set.ok("sandbox_exec_read", obj{"exec_id": id, "wait_ms": 10000})
-	chunk := first["chunks"].([]any)[0].(map[string]any)
+	chunk := sub(items(first["chunks"])[0])
 	if chunk["seq"] != 1.0 || chunk["stream"] != "stdout" || chunk["text"] != "got one\n" || first["done"] != false {
 		t.Errorf("%v", first)
 	}
@@ -170,8 +170,8 @@ func TestBackgroundExec(t *testing.T) {
 	}
 	rest := set.ok("sandbox_exec_read", obj{"exec_id": id, "since_seq": first["next_seq"]})
 	var text strings.Builder
-	for _, c := range rest["chunks"].([]any) {
-		text.WriteString(c.(map[string]any)["text"].(string))
+	for _, c := range items(rest["chunks"]) {
+		text.WriteString(str(sub(c)["text"]))
 	}
 	if text.String() != "got two\nend\n" || rest["done"] != true || rest["dropped"] != 0.0 {
 		t.Errorf("%v", rest)
@@ -230,20 +230,20 @@ func TestExecReadIsBounded(t *testing.T) {
 	for range 1000 {
 		read := set.ok("sandbox_exec_read", obj{"exec_id": out["exec_id"], "since_seq": since, "max_chunks": 1000})
 		size := 0
-		for _, c := range read["chunks"].([]any) {
-			text := c.(map[string]any)["text"].(string)
+		for _, c := range items(read["chunks"]) {
+			text := str(sub(c)["text"])
 			size += len(text)
 			all.WriteString(text)
 		}
 		if size > 100_000 {
 			t.Fatalf("%d bytes in one answer", size)
 		}
-		since = read["next_seq"].(float64)
+		since = num(read["next_seq"])
 		if read["done"] == true {
 			break
 		}
 	}
-	if int64(all.Len()) != int64(out["stdout_bytes"].(float64)) || !strings.HasSuffix(all.String(), " 2999\n") {
+	if int64(all.Len()) != int64(num(out["stdout_bytes"])) || !strings.HasSuffix(all.String(), " 2999\n") {
 		t.Errorf("%d of %v bytes", all.Len(), out["stdout_bytes"])
 	}
 }

@@ -16,7 +16,7 @@ func TestFiles(t *testing.T) {
 	t.Parallel()
 	set := newRig(t).tools(codeMode())
 	out := set.ok("sandbox_fs_write", obj{"path": "a/b/c.txt", "contents": "häl\nlo\n"})
-	if out["ok"] != true || out["size_bytes"] != 8.0 || !strings.HasSuffix(out["path"].(string), "/a/b/c.txt") || !strings.HasPrefix(out["path"].(string), "/") {
+	if out["ok"] != true || out["size_bytes"] != 8.0 || !strings.HasSuffix(str(out["path"]), "/a/b/c.txt") || !strings.HasPrefix(str(out["path"]), "/") {
 		t.Errorf("write: %v", out)
 	}
 	out = set.fails(tools.CodeExists, "sandbox_fs_write", obj{"path": "a/b/c.txt", "contents": "x"})
@@ -29,15 +29,15 @@ func TestFiles(t *testing.T) {
 		t.Errorf("read: %v", out)
 	}
 	out = set.ok("sandbox_fs_list", obj{"recursive": true})
-	entries := out["entries"].([]any)
+	entries := items(out["entries"])
 	if len(entries) != 3 || out["total"] != 3.0 || out["truncated"] != false {
 		t.Fatalf("list: %v", out)
 	}
-	last := entries[2].(map[string]any)
-	if last["path"] != "a/b/c.txt" || last["type"] != "file" || last["size"] != 3.0 || last["mode"] != "0755" || last["mtime_unix"].(float64) < 1e9 {
+	last := sub(entries[2])
+	if last["path"] != "a/b/c.txt" || last["type"] != "file" || last["size"] != 3.0 || last["mode"] != "0755" || num(last["mtime_unix"]) < 1e9 {
 		t.Errorf("entry: %v", last)
 	}
-	if out := set.ok("sandbox_fs_list", obj{"path": "a", "limit": 1}); len(out["entries"].([]any)) != 1 {
+	if out := set.ok("sandbox_fs_list", obj{"path": "a", "limit": 1}); len(items(out["entries"])) != 1 {
 		t.Errorf("list of a: %v", out)
 	}
 	set.fails(tools.CodeInvalid, "sandbox_fs_delete", obj{"path": "a"})
@@ -105,7 +105,7 @@ func TestReadBytes(t *testing.T) {
 		if out["contents"] != tt.want || out["next_offset"] != tt.next || out["truncated"] != (tt.next != nil) || out["size_bytes"] != 7.0 {
 			t.Errorf("%d bytes from %d: %v", tt.max, tt.offset, out)
 		}
-		if tt.next != nil && !strings.Contains(out["note"].(string), fmt.Sprintf("call again with offset %v to read on", tt.next)) {
+		if tt.next != nil && !strings.Contains(str(out["note"]), fmt.Sprintf("call again with offset %v to read on", tt.next)) {
 			t.Errorf("note %v", out["note"])
 		}
 	}
@@ -166,7 +166,7 @@ func TestFileRoundTrip(t *testing.T) {
 		text, ok := out["contents"].(string)
 		got, err := []byte(text), error(nil)
 		if !ok {
-			got, err = base64.StdEncoding.DecodeString(out["contents_b64"].(string))
+			got, err = base64.StdEncoding.DecodeString(str(out["contents_b64"]))
 		}
 		if err != nil || !bytes.Equal(got, data) {
 			t.Errorf("%d bytes came back as %d (%v)", size, len(got), err)
@@ -188,9 +188,9 @@ func TestOddNames(t *testing.T) {
 	}
 	set.ok("sandbox_exec", obj{"command": `: > "$(printf 'x\377')"; mkfifo fifo`})
 	found := map[string]map[string]any{}
-	for _, e := range set.ok("sandbox_fs_list", obj{})["entries"].([]any) {
-		entry := e.(map[string]any)
-		found[entry["path"].(string)+fmt.Sprint(entry["path_b64"])] = entry
+	for _, e := range items(set.ok("sandbox_fs_list", obj{})["entries"]) {
+		entry := sub(e)
+		found[str(entry["path"])+fmt.Sprint(entry["path_b64"])] = entry
 	}
 	raw := base64.StdEncoding.EncodeToString([]byte("x\xff"))
 	ok := false
@@ -214,7 +214,7 @@ func TestParallelWrites(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	text := set.ok("sandbox_fs_read", obj{"path": "f"})["contents"].(string)
+	text := str(set.ok("sandbox_fs_read", obj{"path": "f"})["contents"])
 	if len(text) != 100_000 || text != strings.Repeat(text[:2], 50_000) {
 		t.Errorf("%d bytes that begin with %s", len(text), text[:2])
 	}

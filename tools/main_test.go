@@ -2,7 +2,6 @@ package tools_test
 
 import (
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -36,10 +35,10 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	localOnly()
+	idle := localOnly()
 	code := m.Run()
 	if code == 0 {
-		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+		idle()
 		err := goleak.Find(
 			goleak.IgnoreTopFunction("os/signal.signal_recv"), goleak.IgnoreTopFunction("os/signal.loop"), // Genkit never stops asking for signals
 			goleak.IgnoreTopFunction("github.com/mbleigh/raymond/lexer.(*Lexer).produce"), // left behind by a template that cannot be read

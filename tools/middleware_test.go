@@ -243,7 +243,7 @@ func TestMiddlewareByName(t *testing.T) {
 		}
 	}
 	desc := genkit.LookupMiddleware(r.g, "workcell/sandbox")
-	if desc == nil || desc.ConfigSchema["properties"].(map[string]any)["limits"] == nil {
+	if desc == nil || sub(desc.ConfigSchema["properties"])["limits"] == nil {
 		t.Errorf("the Dev UI sees %+v", desc)
 	}
 }

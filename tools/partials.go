@@ -3,7 +3,6 @@ package tools
 import (
 	"fmt"
 	"io/fs"
-	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -57,17 +56,8 @@ func findPartials(fsys fs.FS, prefix string, deep bool) (partials, error) {
 	return found, err
 }
 
-// check refuses partials that include themselves: rendering one never ends, and overflows the stack of the program.
-func (ps partials) check() error {
-	for _, name := range slices.Sorted(maps.Keys(ps)) {
-		if err := ps.cycleFrom(name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// cycleFrom looks for a way from a partial back to one on the way.
+// cycleFrom refuses a partial that includes itself, over others or not: rendering one never ends, and overflows the stack
+// of the program.
 func (ps partials) cycleFrom(start string) error {
 	done := map[string]bool{}
 	var way []string

@@ -28,10 +28,10 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// localOnly keeps the HTTP clients of this process from talking to anything but this machine.
-func localOnly() {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.Proxy = nil
+// localOnly keeps the HTTP clients of this process from talking to anything but this machine. What it gives closes the
+// connections that are kept for later.
+func localOnly() (closeIdle func()) {
+	transport := &http.Transport{}
 	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if host, _, err := net.SplitHostPort(addr); err != nil || host != "127.0.0.1" {
 			return nil, fmt.Errorf("a test wanted to reach %s", addr)
@@ -39,6 +39,7 @@ func localOnly() {
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}
 	http.DefaultTransport = transport
+	return transport.CloseIdleConnections
 }
 
 // toolCall is a call that a fake provider's model makes.
@@ -65,19 +66,14 @@ func vendors() []vendor {
 }
 
 func list(v any) []obj {
-	items, _ := v.([]any)
-	out := make([]obj, 0, len(items))
-	for _, item := range items {
+	all := items(v)
+	out := make([]obj, 0, len(all))
+	for _, item := range all {
 		if m, ok := item.(map[string]any); ok {
 			out = append(out, m)
 		}
 	}
 	return out
-}
-
-func sub(v any) obj {
-	m, _ := v.(map[string]any)
-	return m
 }
 
 func text(v any) string {
@@ -110,7 +106,7 @@ func gemini() vendor {
 			out := map[string]obj{}
 			for _, tool := range list(req["tools"]) {
 				for _, f := range list(tool["functionDeclarations"]) {
-					out[f["name"].(string)] = f
+					out[str(f["name"])] = f
 				}
 			}
 			return out
@@ -147,7 +143,7 @@ func claude() vendor {
 		tools: func(req obj) map[string]obj {
 			out := map[string]obj{}
 			for _, tool := range list(req["tools"]) {
-				out[tool["name"].(string)] = tool
+				out[str(tool["name"])] = tool
 			}
 			return out
 		},
@@ -169,7 +165,7 @@ func functions(req obj) map[string]obj {
 	out := map[string]obj{}
 	for _, tool := range list(req["tools"]) {
 		f := sub(tool["function"])
-		out[f["name"].(string)] = f
+		out[str(f["name"])] = f
 	}
 	return out
 }

@@ -190,7 +190,7 @@ func call(pairs ...any) turn {
 	return func(*ai.ModelRequest) ([]*ai.Part, error) {
 		var parts []*ai.Part
 		for i := 0; i+1 < len(pairs); i += 2 {
-			parts = append(parts, ai.NewToolRequestPart(&ai.ToolRequest{Name: pairs[i].(string), Input: pairs[i+1]}))
+			parts = append(parts, ai.NewToolRequestPart(&ai.ToolRequest{Name: str(pairs[i]), Input: pairs[i+1]}))
 		}
 		return parts, nil
 	}
@@ -201,8 +201,8 @@ func (r *rig) model(turns ...turn) (string, *requests) {
 	r.t.Helper()
 	name := fmt.Sprintf("test/script-%d", r.models.Add(1))
 	seen := &requests{}
-	genkit.DefineModel(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true, ToolChoice: true}},
-		func(_ context.Context, req *ai.ModelRequest, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+	genkit.DefineModelAction(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true, ToolChoice: true}},
+		func(_ context.Context, req *ai.ModelRequest, _ map[string]any, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 			n := seen.add(req)
 			if n > len(turns) {
 				return nil, fmt.Errorf("turn %d was not expected", n)
@@ -342,6 +342,12 @@ func (s *toolset) fails(want tools.Code, name string, input any) map[string]any 
 }
 
 type obj = map[string]any
+
+// str, num, items and sub read a value of an output; one of another type is the zero value.
+func str(v any) string  { s, _ := v.(string); return s }
+func num(v any) float64 { n, _ := v.(float64); return n }
+func items(v any) []any { l, _ := v.([]any); return l }
+func sub(v any) obj     { m, _ := v.(map[string]any); return m }
 
 // code mode on an image name that the process engine accepts.
 func codeMode() tools.Sandbox { return tools.Sandbox{Mode: "code", Runtime: "bash"} }

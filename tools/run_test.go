@@ -91,7 +91,7 @@ func TestRunLimits(t *testing.T) {
 		t.Errorf("timeout: %v", out)
 	}
 	out = set.ok("sandbox_run", obj{"code": "i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done", "timeout_seconds": 30})
-	text := out["stdout"].(string)
+	text := str(out["stdout"])
 	if out["truncated"] != true || len(text) > 2000 || !strings.Contains(text, "left out here; print less") || strings.Contains(text, ".workcell") || !strings.HasSuffix(text, "line 999\n") {
 		t.Errorf("cut: %d bytes, %v", len(text), out)
 	}

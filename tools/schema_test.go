@@ -84,12 +84,12 @@ func TestSchemasArePortable(t *testing.T) {
 				t.Errorf("%s: strict = %v, %v", def.Name, strict, ok)
 			}
 			checkPortable(t, def.Name, def.InputSchema)
-			props := def.InputSchema["properties"].(map[string]any)
+			props := sub(def.InputSchema["properties"])
 			if len(props) == 0 {
 				t.Errorf("%s: no properties", def.Name)
 			}
 			for field, prop := range props {
-				if prop.(map[string]any)["description"] == nil {
+				if sub(prop)["description"] == nil {
 					t.Errorf("%s.%s has no description", def.Name, field)
 				}
 			}
@@ -108,11 +108,11 @@ func checkPortable(t *testing.T, at string, schema map[string]any) {
 		case strings.HasPrefix(key, "$"), key == "anyOf", key == "oneOf", key == "allOf":
 			t.Errorf("%s: %s", at, key)
 		case key == "properties":
-			for name, prop := range value.(map[string]any) {
-				checkPortable(t, at+"."+name, prop.(map[string]any))
+			for name, prop := range sub(value) {
+				checkPortable(t, at+"."+name, sub(prop))
 			}
 		case key == "items":
-			checkPortable(t, at+"[]", value.(map[string]any))
+			checkPortable(t, at+"[]", sub(value))
 		}
 	}
 }

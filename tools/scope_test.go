@@ -34,7 +34,7 @@ func TestOpen(t *testing.T) {
 		t.Errorf("limits (-want +got):\n%s", diff)
 	}
 	for _, part := range []string{"no network", "pip, npm, apt", "Interpreters found: ", "sh", "512 MiB", "after 30 s", "at most 3600"} {
-		if !strings.Contains(out["note"].(string), part) {
+		if !strings.Contains(str(out["note"]), part) {
 			t.Errorf("the note lacks %q: %s", part, out["note"])
 		}
 	}
@@ -53,7 +53,7 @@ func TestForeignSandboxes(t *testing.T) {
 	r := newRig(t)
 	mine, other := r.tools(codeMode()), r.tools(codeMode())
 	mine.ok("sandbox_open", nil)
-	id := other.ok("sandbox_open", nil)["sandbox_id"].(string)
+	id := str(other.ok("sandbox_open", nil)["sandbox_id"])
 	other.ok("sandbox_fs_write", obj{"path": "secret", "contents": "x"})
 	var engineID string
 	for k := range r.engine.boxes {
@@ -172,7 +172,7 @@ func TestClosedBehindOurBack(t *testing.T) {
 	set.fails(tools.CodeClosed, "sandbox_exec", obj{"command": "true"})
 	set.fails(tools.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
 	out := set.ok("sandbox_open", nil)
-	if out["created"] != true || !strings.Contains(out["note"].(string), "files from earlier calls are lost") {
+	if out["created"] != true || !strings.Contains(str(out["note"]), "files from earlier calls are lost") {
 		t.Errorf("%v", out)
 	}
 	if err := r.manager.CloseScope(ctx, session.Scope{Namespace: "workflow", ID: "run_1"}); err != nil {

@@ -6,17 +6,6 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 )
 
-// toolNames lists the tools of a mode in the order in which models see them.
-func toolNames(mode frontmatter.Mode) []string {
-	if mode == frontmatter.ModeCode {
-		return []string{
-			ToolClose, ToolExec, ToolExecKill, ToolExecRead, ToolExecWait, ToolExecWrite,
-			ToolFSDelete, ToolFSList, ToolFSRead, ToolFSWrite, ToolOpen,
-		}
-	}
-	return []string{ToolRun}
-}
-
 // tools makes the tools of a binding, sorted by name.
 func (b *binding) tools() []ai.Tool {
 	if b.cfg.Mode != frontmatter.ModeCode {

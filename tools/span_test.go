@@ -41,7 +41,7 @@ func TestSpans(t *testing.T) {
 	}
 	attrs := map[string]string{}
 	for _, kv := range root.Attributes {
-		attrs[string(kv.Key)] = kv.Value.Emit()
+		attrs[string(kv.Key)] = kv.Value.String()
 	}
 	if !strings.HasPrefix(attrs["workcell.run.id"], "run_") || attrs["workcell.agent.name"] != "traced" || attrs["workcell.model"] != model {
 		t.Errorf("attributes %v", attrs)
@@ -67,8 +67,8 @@ func TestSpans(t *testing.T) {
 		paths = append(paths, path(s))
 		if strings.HasPrefix(s.Name, "session.") || s.Name == "agent.Run" {
 			for _, kv := range s.Attributes {
-				if strings.Contains(kv.Value.Emit(), "canary") || strings.Contains(kv.Value.Emit(), "echo") {
-					t.Errorf("%s has %s = %s", s.Name, kv.Key, kv.Value.Emit())
+				if strings.Contains(kv.Value.String(), "canary") || strings.Contains(kv.Value.String(), "echo") {
+					t.Errorf("%s has %s = %s", s.Name, kv.Key, kv.Value.String())
 				}
 			}
 		}
