@@ -8,6 +8,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -314,5 +315,26 @@ func TestSandboxFieldsAreThoseOfFrontmatter(t *testing.T) {
 	}
 	if err := s.UnmarshalJSON([]byte(`{"imgae":"x"}`)); err == nil || !strings.Contains(err.Error(), `did you mean "image"?`) {
 		t.Errorf("unknown key: %v", err)
+	}
+}
+
+// TestDocumentation holds docs/agents.md to the tools and codes that there are.
+func TestDocumentation(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../docs/agents.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range tools.Codes() {
+		if !strings.Contains(string(doc), "| `"+string(c)+"` |") {
+			t.Errorf("code %s is not documented", c)
+		}
+	}
+	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
+		for _, tool := range tools.ToolsOf(mode) {
+			if !strings.Contains(string(doc), "| `"+tool.Name()+"` | "+string(mode)) {
+				t.Errorf("tool %s is not documented", tool.Name())
+			}
+		}
 	}
 }
