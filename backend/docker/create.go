@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
+	imagetypes "github.com/docker/docker/api/types/image"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -172,7 +173,9 @@ func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	if err != nil {
 		return backend.Info{}, err
 	}
-	if res.Image != c.img.id {
+	if same, err := c.sameImage(ctx, res.Image); err != nil {
+		return backend.Info{}, err
+	} else if !same {
 		return backend.Info{}, fmt.Errorf("docker: image %s changed while it was used: %w", c.p.imageName(), backend.ErrImage)
 	}
 	if res.State == nil || !res.State.Running {
@@ -181,6 +184,21 @@ func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	info := describeContainer(res)
 	info.ImageEnv = c.img.env
 	return info, nil
+}
+
+// sameImage tells whether a container's image is the one that was checked. Engines with another image store may call it
+// by another of its digests, and then know it by both.
+func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
+	if id == c.img.id {
+		return true, nil
+	}
+	res, err := call(ctx, c.b, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
+		return c.b.api.ImageInspect(ctx, id)
+	})
+	if errors.Is(err, backend.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && res.ID == c.img.id, err
 }
 
 // rollback removes what was made. It runs after the caller's context ended, too.

@@ -94,6 +94,7 @@ func TestInfo(t *testing.T) {
 	spec.Root, spec.User = backend.RootWritable, "1234"
 	spec.Labels = map[string]string{"team": "blue", "empty": ""}
 	spec.Created = time.Date(2026, 1, 2, 3, 4, 5, 678, time.FixedZone("x", 3600))
+	removeLater(t, "workcell/init:1234-1234")
 	made := create(t, b, spec)
 	want := backend.Info{
 		ID: made.ID, SessionID: spec.ID, Instance: instance, Key: spec.Key, Run: spec.Run, Hash: "hash", Image: debianImage,

@@ -397,6 +397,41 @@ func TestBulk(t *testing.T) {
 	}
 }
 
+// TestConnectEnds looks for what a closed stream leaves in the sandbox.
+func TestConnectEnds(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	info := create(t, b, newSpec())
+	conn := dial(t, b, info.ID)
+	for range 3 {
+		rw, err := b.Connect(t.Context(), info.ID)
+		if err := connect(t, rw, err).Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	var got string
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		got = sh(t, conn, "cat /proc/[0-9]*/comm | sort | uniq -c | tr -s ' '")
+		if !strings.Contains(got, " 2 workcell-guest") && !strings.Contains(got, " 3 workcell-guest") && !strings.Contains(got, " 4 workcell-guest") {
+			return
+		}
+	}
+	t.Errorf("bridges are left: %s", got)
+}
+
+func TestHasImage(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	for ref, want := range map[string]bool{debianImage: true, "docker.io/" + debianImage: true, "workcelltest/none": false} {
+		if got, err := b.HasImage(t.Context(), ref); err != nil || got != want {
+			t.Errorf("HasImage(%q) = %v, %v, want %v", ref, got, err, want)
+		}
+	}
+	if _, err := b.HasImage(t.Context(), "UPPER"); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("malformed: %v, want ErrInvalid", err)
+	}
+}
+
 func TestPing(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

@@ -186,11 +186,7 @@ func TestWorkspaceOwner(t *testing.T) {
 			})
 		}
 	}
-	t.Cleanup(func() {
-		for _, o := range []string{"4242-100", "2147483647-2147483647"} {
-			removeImages(t, "workcell/init:"+o)
-		}
-	})
+	removeLater(t, "workcell/init:4242-100", "workcell/init:2147483647-2147483647")
 }
 
 // TestRefusedSpecs are refused before anything is made.

@@ -112,6 +112,19 @@ func removeImages(t *testing.T, repo string) {
 	}
 }
 
+// removeLater deletes images of the engine at the end of the test.
+func removeLater(t *testing.T, refs ...string) {
+	t.Helper()
+	api := engineAPI(t)
+	t.Cleanup(func() {
+		for _, ref := range refs {
+			if _, err := api.ImageRemove(context.Background(), ref, imagetypes.RemoveOptions{Force: true}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // entry is a file, directory ("/" at the end of the name) or link of a test image.
 type entry struct {
 	name, link, data string
@@ -190,11 +203,11 @@ func loadImage(t *testing.T, img v1.Image) (ref string) {
 		t.Fatal(err)
 	}
 	ref = strings.TrimPrefix(tag.Name(), "index.docker.io/")
-	t.Cleanup(func() {
-		if _, err := api.ImageRemove(context.Background(), ref, imagetypes.RemoveOptions{Force: true}); err != nil {
-			t.Error(err)
-		}
-	})
+	info, err := api.ImageInspect(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	removeLater(t, info.ID) // with every name it has by then
 	return ref
 }
 
