@@ -44,7 +44,7 @@ type Limits struct {
 	TmpBytes       int64 `json:"tmp_bytes,omitempty"`       // size of /tmp, which counts against memory
 	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"` // size of the workspace; zero means no limit
 	OpenFiles      int64 `json:"open_files,omitempty"`      // RLIMIT_NOFILE of every command
-	FileBytes      int64 `json:"file_bytes,omitempty"`      // RLIMIT_FSIZE of every command; zero means no limit
+	FileBytes      int64 `json:"file_bytes,omitempty"`      // RLIMIT_FSIZE of every command; zero means a high ceiling
 }
 
 // Spec describes a sandbox to create. Drivers must not change it and must not keep references into it.
@@ -101,7 +101,7 @@ type Info struct {
 	Hash      string
 	Image     string
 	ImageID   string
-	ImageEnv  []string // "NAME=value" as the image declares it, never applied by the engine alone; nil when unknown
+	ImageEnv  []string // "NAME=value" as the image declares it, as Create and Get tell it; List leaves it nil
 	User      string
 	Network   NetworkMode
 	Root      RootMode

@@ -40,7 +40,7 @@ func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, er
 	return b.hijack(ctx, "attach", "/containers/"+id+"/attach", q, nil)
 }
 
-// running makes sure that a sandbox can be spoken to: to attach to a stopped one would wait for its start.
+// running makes sure that a sandbox can be spoken to, and may be: to attach to a stopped one would wait for its start.
 func (b *Backend) running(ctx context.Context, id string) (backend.Info, error) {
 	res, err := b.own(ctx, id)
 	if err != nil {
@@ -50,7 +50,7 @@ func (b *Backend) running(ctx context.Context, id string) (backend.Info, error) 
 	if info.State != backend.StateRunning {
 		return info, fmt.Errorf("docker: the sandbox is %s: %w", info.State, backend.ErrLost)
 	}
-	return info, nil
+	return info, b.guardNetwork(ctx, res)
 }
 
 // hijack asks the engine for a stream. The client's own way to do that heeds no context once it is connected and loses

@@ -76,7 +76,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	return info, nil
 }
 
-// make makes the container, then starts it while its workspace gets an owner, and closes its network.
+// make makes the container, then starts it while its workspace gets an owner.
 func (c *creation) make(ctx context.Context) error {
 	network, err := c.b.ensureNetwork(ctx, c.p)
 	if err != nil {
@@ -105,17 +105,17 @@ func (c *creation) make(ctx context.Context) error {
 		}
 		return c.start(gctx)
 	})
-	if err := g.Wait(); err != nil {
-		return c.b.outlive(ctx, err)
-	}
-	return c.b.guardNetwork(ctx, c.p.spec.Network, c.id)
+	return c.b.outlive(ctx, g.Wait())
 }
 
-// outlive replaces the error of a call that ended because ctx did, or because another part of the work failed, by the
-// true one.
+// outlive gives the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which the
+// sandbox needs, such as its network, must not read as if the sandbox were.
 func (b *Backend) outlive(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return b.fail(ctx, "create", ctx.Err())
+	case errors.Is(err, backend.ErrNotFound):
+		return fmt.Errorf("docker: what the sandbox needs vanished: %v: %w", err, backend.ErrUnavailable)
 	}
 	return err
 }
@@ -167,7 +167,7 @@ func (b *Backend) startContainer(ctx context.Context, id string) error {
 	return start()
 }
 
-// verify describes what now runs, and makes sure that it is what was checked.
+// verify describes what now runs, and makes sure that it is what was checked and that its network is closed.
 func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	res, err := c.b.inspect(ctx, c.id)
 	if err != nil {
@@ -180,6 +180,9 @@ func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	}
 	if res.State == nil || !res.State.Running {
 		return backend.Info{}, fmt.Errorf("docker: the sandbox ended as soon as it was started: %w", backend.ErrLost)
+	}
+	if err := c.b.guardNetwork(ctx, res); err != nil {
+		return backend.Info{}, err
 	}
 	info := describeContainer(res)
 	info.ImageEnv = c.img.env
@@ -214,6 +217,7 @@ func (c *creation) rollback(ctx context.Context) error {
 	}
 	if c.id != "" {
 		errs = append(errs, c.b.removeContainer(ctx, c.id))
+		c.b.network.forget(c.id)
 	}
 	if c.tried {
 		errs = append(errs, c.dropWorkspace(ctx))

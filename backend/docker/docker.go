@@ -7,7 +7,7 @@
 // What every container gets, whatever its image says: a numeric non-root user, no capabilities, no-new-privileges, the
 // engine's seccomp filter, a read-only root (unless the Spec asks for a writable one), private namespaces, limits on
 // memory (swap included), CPU, processes, files and core dumps, a sized /tmp and /dev/shm, no log, no health check, no
-// restart. See docs in the repository for the whole list.
+// restart. docs/docker.md has the whole list.
 //
 // # Networks
 //
@@ -106,6 +106,7 @@ type Backend struct {
 // ErrUnavailable, one that cannot run Linux containers ErrUnsupported.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := &Backend{images: map[string]struct{}{}, workspaces: map[string]volumeName{}}
+	b.network.guarded = map[string]string{}
 	b.guest.turn, b.guest.patience = make(chan struct{}, 1), 15*time.Second
 	if opts != nil {
 		b.opts = *opts

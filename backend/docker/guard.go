@@ -23,16 +23,26 @@ const factsAge = time.Minute
 
 // sandboxNetwork is what this process knows of the engine's surroundings.
 type sandboxNetwork struct {
-	mu    sync.Mutex // guards what follows; not held across calls
-	facts netguard.Facts
-	asked time.Time // zero when facts were never found out
+	mu      sync.Mutex // guards what follows; not held across calls
+	facts   netguard.Facts
+	asked   time.Time         // zero when facts were never found out
+	guarded map[string]string // by container id, when the start happened for which this process set the rules
 }
 
-// guardNetwork closes, for a bridged sandbox that was just started, what it must not reach. No command of the user's
-// runs yet. The rules are set in the sandbox's network namespace by a container of ours that shares it, the only one to
-// have the privilege.
-func (b *Backend) guardNetwork(ctx context.Context, mode backend.NetworkMode, id string) error {
-	if mode != backend.NetworkBridge {
+// guardNetwork closes, for a bridged sandbox that runs, what it must not reach, unless this process did so since the
+// sandbox was started. The rules are set in the sandbox's network namespace by a container of ours that shares it, the
+// only one to have the privilege; setting them again replaces them in one step. Because every way to a sandbox leads
+// through here, one that was started behind our back, or by a process that died right then, is closed as well before
+// any command of the user's runs through us.
+func (b *Backend) guardNetwork(ctx context.Context, res container.InspectResponse) error {
+	if describeContainer(res).Network != backend.NetworkBridge {
+		return nil
+	}
+	n := &b.network
+	n.mu.Lock()
+	done := n.guarded[res.ID] == res.State.StartedAt
+	n.mu.Unlock()
+	if done {
 		return nil
 	}
 	facts, err := b.hostFacts(ctx)
@@ -43,8 +53,20 @@ func (b *Backend) guardNetwork(ctx context.Context, mode backend.NetworkMode, id
 	for _, a := range facts.Addresses {
 		rules.Deny = append(rules.Deny, netip.PrefixFrom(a, a.BitLen()))
 	}
-	_, err = b.runGuard(ctx, "container:"+id, []string{"NET_ADMIN"}, netguard.ModeApply, rules)
-	return guardError(err)
+	if _, err := b.runGuard(ctx, "container:"+res.ID, []string{"NET_ADMIN"}, netguard.ModeApply, rules); err != nil {
+		return guardError(err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.guarded[res.ID] = res.State.StartedAt
+	return nil
+}
+
+// forget drops what is known of a container that is gone.
+func (n *sandboxNetwork) forget(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.guarded, id)
 }
 
 // guardError makes what is neither the caller's end nor the engine's absence into ErrUnsupported: an open network is
@@ -94,8 +116,9 @@ func (b *Backend) runGuard(ctx context.Context, network string, caps []string, m
 	host := &container.HostConfig{
 		NetworkMode: container.NetworkMode(network), IpcMode: container.IPCModePrivate,
 		CapDrop: []string{"ALL"}, CapAdd: caps, SecurityOpt: []string{"no-new-privileges"}, ReadonlyRootfs: true,
-		LogConfig: container.LogConfig{Type: "none"},
-		Resources: container.Resources{PidsLimit: &pids},
+		LogConfig:  container.LogConfig{Type: "none"},
+		UsernsMode: "host", // where the engine remaps users, a privilege over another container's network needs this
+		Resources:  container.Resources{PidsLimit: &pids},
 		Mounts: []mount.Mount{{
 			Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: true,
 			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},

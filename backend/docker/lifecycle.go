@@ -52,6 +52,7 @@ func (b *Backend) own(ctx context.Context, id string) (container.InspectResponse
 	if res.ID != id || res.Config == nil || !isSandbox(res.Config.Labels, res.Name) {
 		return res, notFound(id)
 	}
+	b.rememberWorkspace(id, workspaceName(res.Config.Labels[backend.LabelID]))
 	return res, nil
 }
 
@@ -69,19 +70,18 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 	ctx, span := b.span(ctx, telemetry.SpanDockerStart)
 	defer func() { telemetry.End(span, err) }()
 	res, err := b.own(ctx, id)
-	if err != nil || res.State.Running {
+	if err != nil {
 		return err
 	}
-	if err := b.startContainer(ctx, id); err != nil {
-		return err
+	if !res.State.Running {
+		if err := b.startContainer(ctx, id); err != nil {
+			return err
+		}
+		if res, err = b.own(ctx, id); err != nil {
+			return err
+		}
 	}
-	if err := b.guardNetwork(ctx, describeContainer(res).Network, id); err != nil {
-		// Never leave an open network running.
-		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-		defer cancel()
-		return errors.Join(err, b.stopContainer(cctx, id))
-	}
-	return nil
+	return b.guardNetwork(ctx, res)
 }
 
 // Stop ends the processes of a sandbox at once: the guest has nothing to save.
@@ -120,7 +120,7 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 	res, err := b.own(ctx, id)
 	switch {
 	case err == nil:
-		volume, known = volumeName(namePre+res.Config.Labels[backend.LabelID]+"-workspace"), true
+		volume, known = workspaceName(res.Config.Labels[backend.LabelID]), true
 		if err := b.removeContainer(ctx, id); err != nil {
 			return err
 		}
@@ -133,6 +133,7 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 		}
 	}
 	b.forgetWorkspace(id)
+	b.network.forget(id)
 	return nil
 }
 

@@ -74,16 +74,17 @@ func checkLimits(l backend.Limits) error {
 	return nil
 }
 
-// enforceable refuses limits that the user asked for and this engine would drop. Defaults that it cannot enforce are
-// left out by resources; Capabilities tells of it.
+// enforceable refuses limits that the user asked for and this engine would drop, and engines that cannot limit memory
+// and processes at all: no sandbox runs without. Other defaults that the engine cannot enforce are left out by
+// resources; Capabilities tells of it.
 func (e *engine) enforceable(asked backend.Limits) error {
 	switch {
+	case !e.memory || !e.caps.PIDs:
+		return fmt.Errorf("docker: this engine cannot limit memory and processes (rootless on cgroup version 1?): %w", backend.ErrUnsupported)
 	case asked.MemoryBytes > 0 && !e.caps.Memory:
 		return fmt.Errorf("docker: this engine cannot limit memory and swap: %w", backend.ErrUnsupported)
 	case asked.CPUMillis > 0 && !e.caps.CPU:
 		return fmt.Errorf("docker: this engine cannot limit CPU time: %w", backend.ErrUnsupported)
-	case asked.PIDs > 0 && !e.caps.PIDs:
-		return fmt.Errorf("docker: this engine cannot limit processes: %w", backend.ErrUnsupported)
 	case asked.WorkspaceBytes > 0 && !e.caps.Workspace:
 		return fmt.Errorf("docker: this engine cannot limit the workspace: %w", backend.ErrUnsupported)
 	}

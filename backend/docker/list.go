@@ -10,6 +10,7 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
+	imagetypes "github.com/docker/docker/api/types/image"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -32,7 +33,23 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 	if err != nil {
 		return backend.Info{}, err
 	}
-	return describeContainer(res), nil
+	info := describeContainer(res)
+	info.ImageEnv, err = b.imageEnv(ctx, res.Image)
+	return info, err
+}
+
+// imageEnv gives the environment that an image declares; nothing when the image was deleted meanwhile.
+func (b *Backend) imageEnv(ctx context.Context, id string) ([]string, error) {
+	res, err := call(ctx, b, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
+		return b.api.ImageInspect(ctx, id)
+	})
+	if errors.Is(err, backend.ErrNotFound) || err == nil && res.Config == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(res.Config.Env), nil
 }
 
 // List describes the sandboxes that match filter, oldest first.
@@ -62,6 +79,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		if !slices.ContainsFunc(c.Names, func(n string) bool { return isSandbox(c.Labels, n) }) {
 			continue
 		}
+		b.rememberWorkspace(c.ID, workspaceName(c.Labels[backend.LabelID]))
 		info := describeLabels(c.Labels)
 		info.ID, info.ImageID, info.State = c.ID, c.ImageID, state(c.State)
 		if info.State == backend.StateStopped { // only an inspection tells why
@@ -88,6 +106,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 func describeContainer(res container.InspectResponse) backend.Info {
 	info := describeLabels(res.Config.Labels)
 	info.ID, info.ImageID = res.ID, res.Image
+	info.ImageEnv = slices.DeleteFunc(slices.Clone(res.Config.Env), func(e string) bool { return slices.Contains(guestEnv(), e) })
 	info.State = backend.StateGone
 	if res.State != nil {
 		info.State, info.OOMKilled = state(res.State.Status), res.State.OOMKilled

@@ -72,7 +72,7 @@ func leftovers() error {
 
 func newBackend(t testing.TB, adjust func(*docker.Options)) *docker.Backend {
 	t.Helper()
-	o := &docker.Options{}
+	o := &docker.Options{Host: os.Getenv("DOCKER_HOST")}
 	if adjust != nil {
 		adjust(o)
 	}

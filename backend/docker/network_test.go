@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/docker/docker/api/types/container"
+
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -180,6 +182,14 @@ func TestNetworkBridge(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(t, dial(t, b, info.ID))
+	})
+	t.Run("after a restart behind our back", func(t *testing.T) {
+		now := 0
+		if err := engineAPI(t).ContainerRestart(t.Context(), info.ID, container.StopOptions{Timeout: &now}); err != nil {
+			t.Fatal(err)
+		}
+		rw, err := newBackend(t, nil).Connect(t.Context(), info.ID)
+		check(t, connect(t, rw, err))
 	})
 }
 

@@ -30,6 +30,9 @@ const (
 
 type volumeName string
 
+// workspaceName names the workspace of a session.
+func workspaceName(session string) volumeName { return volumeName(namePre + session + "-workspace") }
+
 var sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
 // plan is a checked Spec with all defaults filled in.
@@ -70,7 +73,7 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{spec: spec, asked: spec.Limits, ref: ref, name: namePre + spec.ID, volume: volumeName(namePre + spec.ID + "-workspace")}
+	p := &plan{spec: spec, asked: spec.Limits, ref: ref, name: namePre + spec.ID, volume: workspaceName(spec.ID)}
 	if p.user, err = parseUser(spec.User); err != nil {
 		return nil, err
 	}
