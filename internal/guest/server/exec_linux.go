@@ -10,7 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const defaultDrain = 200 * time.Millisecond
+const (
+	defaultDrain = 200 * time.Millisecond
+	// quickTime is how long a command may take to be over before goroutines are started to look after it.
+	quickTime = time.Millisecond
+)
 
 // execution is one exec: a command, its output and its end.
 type execution struct {
@@ -20,7 +24,8 @@ type execution struct {
 	proc    *process
 	stdin   *inputPipe // nil when the command has none
 	out     *output
-	rec     *recorder // nil when output goes live to a host and is not recorded
+	rec     *recorder     // nil when output goes live to a host and is not recorded
+	timeout time.Duration // 0 for none
 	grace   time.Duration
 	drain   time.Duration
 	oomAt   int64 // the sandbox's OOM counter at the start, negative when it cannot be seen
@@ -40,7 +45,8 @@ type killing struct {
 	state wire.ExecState
 }
 
-// startExec starts a command. With sink nil its output is recorded, else it goes there.
+// startExec starts a command. With sink nil its output is recorded, else it goes there. The caller must call quickly
+// or follow.
 func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, error) {
 	if !wire.ValidExecID(req.ExecID) {
 		return nil, failf(wire.CodeInvalid, "the exec id is not 1 to %d of a-z, A-Z, 0-9, _ and -", wire.MaxExecID)
@@ -49,7 +55,7 @@ func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, e
 		return nil, err
 	}
 	e := &execution{s: s, id: req.ExecID, started: time.Now(),
-		grace: millis(req.GraceMillis, defaultGrace), drain: millis(req.DrainMillis, defaultDrain),
+		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, defaultGrace), drain: millis(req.DrainMillis, defaultDrain),
 		killing: make(chan killing, 1), ended: make(chan struct{}), oomAt: s.oom.read()}
 	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning}
 	if err := s.execs.reserve(e.id); err != nil {
@@ -65,7 +71,6 @@ func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, e
 		return nil, err
 	}
 	s.execs.add(e)
-	go e.supervise(millis(req.TimeoutMillis, 0))
 	return e, nil
 }
 
@@ -81,39 +86,64 @@ func (e *execution) launch(req *wire.RunRequest, sink outputSink) error {
 	var pipes pipeSet
 	defer pipes.closeChildEnds()
 	files := [3]int{e.s.spawner.null, -1, -1}
+	var outs [2]int
+	var in int
 	var err error
-	if len(req.Stdin) > 0 || req.StdinOpen || req.StdinStream {
-		var w *os.File
-		if files[0], w, err = pipes.input(); err != nil {
-			return pipeError(err)
-		}
-		e.stdin = newInputPipe(w)
+	wantsInput := len(req.Stdin) > 0 || req.StdinOpen || req.StdinStream
+	if wantsInput {
+		files[0], in, err = pipes.input()
 	}
-	var outs [2]*os.File
-	for i := range outs {
-		if files[i+1], outs[i], err = pipes.output(); err != nil {
-			pipes.closeOwnEnds()
-			return pipeError(err)
-		}
+	for i := 0; i < len(outs) && err == nil; i++ {
+		files[i+1], outs[i], err = pipes.output()
 	}
-	e.proc, err = e.s.spawner.start(&req.Spawn, e.id, files)
+	if err != nil {
+		err = launchError(err, "pipe")
+	} else {
+		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, files)
+	}
 	if err != nil {
 		pipes.closeOwnEnds()
 		return err
+	}
+	if wantsInput {
+		e.stdin = newInputPipe(os.NewFile(uintptr(in), "pipe"))
 	}
 	e.status.PID = e.proc.pid
 	e.out = newOutput(outs, sink, e.s.buffers)
 	return nil
 }
 
-func pipeError(err error) error { return launchError(os.NewSyscallError("pipe", err), "") }
+// quickly waits a moment for the command's end and tells whether it and all of its output are there. If not, follow
+// must be called.
+func (e *execution) quickly() bool {
+	t := time.NewTimer(quickTime)
+	defer t.Stop()
+	select {
+	case end := <-e.proc.exited:
+		if e.out.sweep() {
+			e.over(end, wire.ExecCompleted, false)
+			return true
+		}
+		exited := make(chan exit, 1)
+		exited <- end
+		e.proc.exited = exited
+	case <-t.C:
+	}
+	return false
+}
+
+// follow sees to the command's output and end from now on.
+func (e *execution) follow() {
+	e.out.start()
+	go e.supervise()
+}
 
 // supervise follows the command to its end.
-func (e *execution) supervise(timeout time.Duration) {
+func (e *execution) supervise() {
 	defer e.s.guard("an exec")
 	var deadline <-chan time.Time
-	if timeout > 0 {
-		t := time.NewTimer(timeout)
+	if e.timeout > 0 {
+		t := time.NewTimer(e.timeout - time.Since(e.started))
 		defer t.Stop()
 		deadline = t.C
 	}
@@ -128,7 +158,11 @@ func (e *execution) supervise(timeout time.Duration) {
 		state = k.state
 		end = e.endTree(k.grace)
 	}
-	leaked := e.out.drain(e.drain)
+	e.over(end, state, e.out.drain(e.drain))
+}
+
+// over records the end and lets everybody know.
+func (e *execution) over(end exit, state wire.ExecState, leaked bool) {
 	if e.stdin != nil {
 		e.stdin.close()
 	}

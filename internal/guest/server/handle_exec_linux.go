@@ -59,6 +59,10 @@ func (s *Server) handleRun(r *request) error {
 	}
 	defer e.unwanted()
 	in := e.input(r, &req)
+	if in == nil && req.YieldMillis != 0 && e.quickly() {
+		return r.answer(e.result())
+	}
+	e.follow()
 	left := r.watchInput(in)
 	defer r.release()
 	var yield <-chan time.Time
@@ -77,12 +81,9 @@ func (s *Server) handleRun(r *request) error {
 		}
 		return nil
 	}
-	res := wire.RunResult{}
-	res.Stdout, res.Stderr = e.rec.answer()
-	res.ExecStatus = e.snapshot()
-	res.StdoutBytes, res.StderrBytes = res.Stdout.Total, res.Stderr.Total
-	err = r.answer(&res)
-	if in != nil && err == nil && !e.final() {
+	res := e.result()
+	err = r.answer(res)
+	if in != nil && err == nil && res.State == wire.ExecRunning {
 		select { // the stream still carries input
 		case <-in.idle:
 		case <-e.ended:
@@ -90,6 +91,14 @@ func (s *Server) handleRun(r *request) error {
 		}
 	}
 	return err
+}
+
+// result is the answer about a recorded exec as it is now.
+func (e *execution) result() *wire.RunResult {
+	res := &wire.RunResult{ExecStatus: e.snapshot()}
+	res.Stdout, res.Stderr = e.rec.answer()
+	res.StdoutBytes, res.StderrBytes = res.Stdout.Total, res.Stderr.Total
+	return res
 }
 
 func (s *Server) handleAttach(r *request) error {
@@ -102,15 +111,19 @@ func (s *Server) handleAttach(r *request) error {
 	if err != nil {
 		return err
 	}
-	left := r.watchInput(e.input(r, &req))
-	defer r.release()
-	select {
-	case <-e.ended:
-	case <-left:
-		_ = r.st.Close() // frees a sink that waits for the host
-		e.kill(e.grace, wire.ExecKilled)
-		<-e.ended
-		return nil
+	in := e.input(r, &req)
+	if in != nil || !e.quickly() {
+		e.follow()
+		left := r.watchInput(in)
+		defer r.release()
+		select {
+		case <-e.ended:
+		case <-left:
+			_ = r.st.Close() // frees a sink that waits for the host
+			e.kill(e.grace, wire.ExecKilled)
+			<-e.ended
+			return nil
+		}
 	}
 	st := e.snapshot()
 	return sink.finish(&wire.RunResult{ExecStatus: st,

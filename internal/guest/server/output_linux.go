@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"io"
 	"os"
 	"sync"
@@ -24,7 +23,8 @@ type outputSink interface {
 // pipeMax is the most that a pipe holds: what a command can have written before it ended and is not read yet.
 const pipeMax = 1 << 20
 
-// output reads a command's two output pipes into a sink.
+// output reads a command's two output pipes into a sink. At first nobody reads: most commands are soon over, and then
+// sweep takes what they left in the pipes. A command that goes on gets a goroutine for each pipe with start.
 type output struct {
 	sink outputSink
 	bufs *sync.Pool
@@ -36,11 +36,13 @@ type output struct {
 // outputPipe is one of the pipes.
 type outputPipe struct {
 	o     *output
-	f     *os.File
+	fd    int      // does not block; the pipe's own until start
+	f     *os.File // since start
 	ch    wire.Channel
 	total atomic.Int64
 	busy  atomic.Bool  // not waiting at an empty pipe
 	after atomic.Int64 // bytes read since the command's end; negative before it
+	ended bool         // at its end before start
 }
 
 // readBuffers are shared by all pipes: a buffer is held only while there is something to read.
@@ -48,13 +50,12 @@ func readBuffers() *sync.Pool {
 	return &sync.Pool{New: func() any { return new([chunkMax]byte) }}
 }
 
-func newOutput(files [2]*os.File, sink outputSink, bufs *sync.Pool) *output {
+func newOutput(fds [2]int, sink outputSink, bufs *sync.Pool) *output {
 	o := &output{sink: sink, bufs: bufs, done: make(chan struct{})}
 	o.left.Store(2)
 	for i, ch := range []wire.Channel{wire.ChanStdout, wire.ChanStderr} {
-		o.ways[i] = &outputPipe{o: o, f: files[i], ch: ch}
+		o.ways[i] = &outputPipe{o: o, fd: fds[i], ch: ch}
 		o.ways[i].after.Store(-1)
-		go o.ways[i].pump()
 	}
 	return o
 }
@@ -63,13 +64,68 @@ func (o *output) totals() (stdout, stderr int64) {
 	return o.ways[0].total.Load(), o.ways[1].total.Load()
 }
 
+// sweep takes what is in the pipes and tells whether both are at their end. Not after start.
+func (o *output) sweep() bool {
+	for _, w := range o.ways {
+		for !w.ended {
+			buf := o.bufs.Get().(*[chunkMax]byte)
+			n, err := readNow(w.fd, buf[:])
+			if n > 0 {
+				w.take(buf[:n])
+			}
+			o.bufs.Put(buf)
+			if err == unix.EAGAIN || w.total.Load() > pipeMax {
+				break // somebody else holds the pipe
+			}
+			if n <= 0 {
+				w.ended = true
+				_ = unix.Close(w.fd) // only read from
+				w.finish()
+			}
+		}
+	}
+	return o.left.Load() == 0
+}
+
+// start reads the pipes from now on, as long as they are open.
+func (o *output) start() {
+	for _, w := range o.ways {
+		if !w.ended {
+			w.f = os.NewFile(uintptr(w.fd), "pipe")
+			go w.pump()
+		}
+	}
+}
+
+func (w *outputPipe) take(p []byte) {
+	w.total.Add(int64(len(p)))
+	if w.after.Load() >= 0 {
+		w.after.Add(int64(len(p)))
+	}
+	w.o.sink.write(w.ch, p)
+}
+
+func (w *outputPipe) finish() {
+	if w.o.left.Add(-1) == 0 {
+		close(w.o.done)
+	}
+}
+
+// readNow is one read that does not wait.
+func readNow(fd int, p []byte) (int, error) {
+	for {
+		n, err := unix.Read(fd, p)
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
 // pump reads the pipe to its end.
 func (w *outputPipe) pump() {
 	defer func() {
 		_ = w.f.Close() // only read from
-		if w.o.left.Add(-1) == 0 {
-			close(w.o.done)
-		}
+		w.finish()
 	}()
 	raw, err := w.f.SyscallConn()
 	if err != nil {
@@ -78,11 +134,7 @@ func (w *outputPipe) pump() {
 	for {
 		buf, n, err := w.read(raw)
 		if n > 0 {
-			w.total.Add(int64(n))
-			if w.after.Load() >= 0 {
-				w.after.Add(int64(n))
-			}
-			w.o.sink.write(w.ch, buf[:n])
+			w.take(buf[:n])
 		}
 		if buf != nil {
 			w.o.bufs.Put(buf)
@@ -98,13 +150,7 @@ func (w *outputPipe) read(raw syscall.RawConn) (buf *[chunkMax]byte, n int, err 
 	werr := raw.Read(func(fd uintptr) bool {
 		w.busy.Store(true)
 		buf = w.o.bufs.Get().(*[chunkMax]byte)
-		for {
-			n, err = unix.Read(int(fd), buf[:])
-			if err != unix.EINTR {
-				break
-			}
-		}
-		if err == unix.EAGAIN {
+		if n, err = readNow(int(fd), buf[:]); err == unix.EAGAIN {
 			w.o.bufs.Put(buf)
 			buf, n, err = nil, 0, nil
 			w.busy.Store(false)
@@ -156,41 +202,33 @@ func (o *output) settled() bool {
 	return true
 }
 
-// pipeSet collects the ends of the pipes of a command that is being started.
+// pipeSet collects the ends of the pipes of a command that is being started. The guest's ends do not block.
 type pipeSet struct {
-	child []int
-	own   []*os.File
+	child, own []int
 }
 
 // input makes a pipe for the child to read from.
-func (p *pipeSet) input() (int, *os.File, error) { return p.pipe(0) }
+func (p *pipeSet) input() (child, own int, err error) { return p.pipe(0) }
 
 // output makes a pipe for the child to write to.
-func (p *pipeSet) output() (int, *os.File, error) { return p.pipe(1) }
+func (p *pipeSet) output() (child, own int, err error) { return p.pipe(1) }
 
-func (p *pipeSet) pipe(childEnd int) (int, *os.File, error) {
+func (p *pipeSet) pipe(childEnd int) (child, own int, err error) {
 	var fd [2]int
 	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
-		return -1, nil, err
+		return -1, -1, err
 	}
-	p.child = append(p.child, fd[childEnd])
-	mine := fd[1-childEnd]
-	if err := unix.SetNonblock(mine, true); err != nil {
-		return -1, nil, errors.Join(err, unix.Close(mine))
-	}
-	f := os.NewFile(uintptr(mine), "pipe")
-	p.own = append(p.own, f)
-	return fd[childEnd], f, nil
+	child, own = fd[childEnd], fd[1-childEnd]
+	p.child, p.own = append(p.child, child), append(p.own, own)
+	return child, own, unix.SetNonblock(own, true)
 }
 
-func (p *pipeSet) closeChildEnds() {
-	for _, fd := range p.child {
-		_ = unix.Close(fd) // the child has its own
-	}
-}
+func (p *pipeSet) closeChildEnds() { closeAll(p.child) } // the child has its own
 
-func (p *pipeSet) closeOwnEnds() {
-	for _, f := range p.own {
-		_ = f.Close() // nothing was written
+func (p *pipeSet) closeOwnEnds() { closeAll(p.own) } // nothing was written
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
 	}
 }
