@@ -22,6 +22,10 @@ func NormalizeImage(ref string) (string, error) {
 }
 
 func parseImage(ref string) (reference.Named, error) {
+	if strings.Contains(ref, "://") {
+		// Not quoted: an address may hold a password.
+		return nil, fmt.Errorf("an image reference is no address: leave out what ends in ://: %w", ErrInvalid)
+	}
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
 		return nil, fmt.Errorf("image reference %.200q: %v: %w", ref, err, ErrInvalid)

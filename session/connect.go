@@ -48,6 +48,10 @@ func (m *Manager) visit(ctx context.Context, engine backend.Info, key Key) (*Ses
 		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network,
 		IdleTimeout: -1, ExecTimeout: DefaultExecTimeout,
 	}, engine.SessionID)
+	engine, err := m.b.Get(ctx, engine.ID) // List does not tell the image's environment
+	if err != nil {
+		return nil, engineError(err)
+	}
 	s.engine, s.created, s.owned, s.oomSeen = engine, engine.Created, false, -1
 	if err := s.connect(ctx, m.canConnect(), false); err != nil {
 		s.disconnect()
@@ -138,6 +142,10 @@ func (m *Manager) takeOver(ctx context.Context, engine backend.Info, key Key, re
 			return nil, engineError(err)
 		}
 	}
+	engine, err := m.b.Get(ctx, engine.ID) // List does not tell the image's environment
+	if err != nil {
+		return nil, engineError(err)
+	}
 	s := m.newSession(key, req, engine.SessionID)
 	s.engine, s.created, s.oomSeen = engine, engine.Created, -1
 	s.engine.State = backend.StateRunning
@@ -146,7 +154,7 @@ func (m *Manager) takeOver(ctx context.Context, engine backend.Info, key Key, re
 		return nil, err
 	}
 	rec := s.recordAs(RecordReady, s.expiry())
-	err := m.store.Insert(ctx, rec)
+	err = m.store.Insert(ctx, rec)
 	if errors.Is(err, backend.ErrExists) {
 		err = m.store.Update(ctx, rec)
 	}

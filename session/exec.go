@@ -189,7 +189,9 @@ func (s *Session) WriteExec(ctx context.Context, execID string, data []byte, eof
 		return err
 	}
 	return s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
-		return conn.WriteStdin(ctx, wire.StdinRequest{ExecID: execID, Data: data, EOF: eof})
+		ctx, cancel := context.WithTimeoutCause(ctx, MaxExecTimeout+answerMargin, errNoAnswer)
+		defer cancel()
+		return noAnswer(ctx, conn.WriteStdin(ctx, wire.StdinRequest{ExecID: execID, Data: data, EOF: eof}))
 	})
 }
 

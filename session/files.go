@@ -38,12 +38,14 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	var body *cappedReader
 	var answer wire.FileInfo
 	err = s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, transferLimit, errNoAnswer)
+		defer cancel()
 		body = &cappedReader{ctx: ctx, r: r, left: limit, limit: limit}
 		var err error
 		answer, err = putFile(ctx, conn, wire.FilePutRequest{
 			Path: name, Mode: uint32(opts.Mode), Overwrite: opts.Overwrite, Size: size,
 		}, body)
-		return err
+		return noAnswer(ctx, err)
 	})
 	if body == nil {
 		return FileInfo{}, err // it did not come to a request
@@ -100,9 +102,11 @@ func (s *Session) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 	var answer wire.FileInfo
 	// Once w got something the read cannot be repeated.
 	err = s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, transferLimit, errNoAnswer)
+		defer cancel()
 		var err error
 		answer, err = conn.GetFile(ctx, wire.FileGetRequest{Path: name, Offset: opts.Offset, Length: length}, dst)
-		return err
+		return noAnswer(ctx, err)
 	})
 	span.SetAttributes(telemetry.KeyFileBytes.Int64(dst.written))
 	if dst.err != nil {
@@ -226,6 +230,9 @@ func (s *Session) fileCall(ctx context.Context, again bool, name string, fn func
 
 // fileAnswerLimit bounds calls that walk trees: a million entries take a while on a slow disk.
 const fileAnswerLimit = 5 * time.Minute
+
+// transferLimit bounds one transfer of a file: DefaultMaxFileBytes at 1 MB/s.
+const transferLimit = 18 * time.Minute
 
 // validPath checks what can be said of a path before the guest resolves it.
 func validPath(name string) error {

@@ -49,8 +49,7 @@ var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
 //
 // A named sandbox (UserKey) that another process of the same instance left running is found again; created is false.
 func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, created bool, err error) {
-	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanOpen, append(m.keyAttributes(key),
-		telemetry.Text(telemetry.KeyImage, req.Image))...)
+	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanOpen, m.keyAttributes(key)...)
 	defer func() {
 		if s != nil {
 			span.SetAttributes(telemetry.KeySandboxID.String(s.id), telemetry.KeyCreated.Bool(created))
@@ -67,6 +66,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	if req, err = m.prepare(req); err != nil {
 		return nil, false, err
 	}
+	span.SetAttributes(telemetry.Text(telemetry.KeyImage, req.Image)) // checked: it holds no password
 	for {
 		s, created, again, err := m.tryOpen(ctx, key, req)
 		if err != nil || !again {
@@ -272,7 +272,7 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 	s.engine = info
 	err = s.connect(ctx, false, true)
 	if err == nil && req.Prepare != nil {
-		err = req.Prepare(ctx, s)
+		err = guarded(func() error { return req.Prepare(ctx, s) })
 	}
 	if err == nil {
 		err = m.store.Update(ctx, s.recordAs(RecordReady, s.expiry()))
@@ -282,6 +282,17 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 		return nil, false, err
 	}
 	return s, false, nil
+}
+
+// guarded turns a panic of a caller's function into an error: it runs in a goroutine of the manager, where nobody else
+// could recover it, and the sandbox it is about must still be removed.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("a function of the request panicked: %v", r)
+		}
+	}()
+	return f()
 }
 
 // newSession makes a session without a sandbox.
@@ -319,6 +330,16 @@ func (s *Session) connect(ctx context.Context, beside, fresh bool) error {
 	return nil
 }
 
+// refused tells whether a creation failed before anything was made.
+func refused(err error) bool {
+	for _, kind := range []error{backend.ErrImage, backend.ErrInvalid, backend.ErrPermission, backend.ErrUnsupported} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
 // discard removes the sandbox of a session that nobody got.
 func (m *Manager) discard(s *Session, adopted bool) {
 	how := closeRemove
@@ -330,10 +351,10 @@ func (m *Manager) discard(s *Session, adopted bool) {
 	}
 }
 
-// forget clears up after a creation that failed in the driver. When the engine went away, or the creation was
-// cancelled, the driver may have been unable to clean up: the reaper looks for the sandbox by its id.
+// forget clears up after a creation that failed in the driver. Unless it failed before there was anything, the driver
+// may have been unable to clean up: the reaper looks for the sandbox by its id.
 func (m *Manager) forget(s *Session, cause error) {
-	if errors.Is(cause, backend.ErrUnavailable) || errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
+	if !refused(cause) {
 		m.mu.Lock()
 		m.leftover[s.id] = leftover{volumes: true, due: m.now()}
 		m.mu.Unlock()

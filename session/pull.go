@@ -8,9 +8,14 @@ import (
 
 // pullRelay hands the progress of one pull to all openers who wait for it. An opener who left is not called any more.
 type pullRelay struct {
-	mu    sync.Mutex // guards the fields below; held while listeners are called, so that leave waits for them
-	next  int
-	heard map[int]func(backend.PullProgress)
+	mu    sync.Mutex // guards heard
+	heard []*pullListener
+}
+
+// pullListener is one opener's function. Each has its own lock, so that one that blocks holds up nobody who leaves.
+type pullListener struct {
+	mu sync.Mutex // held while f is called, so that leave waits for it
+	f  func(backend.PullProgress)
 }
 
 // join adds a listener, which may be nil, and gives the function that takes it away.
@@ -18,26 +23,31 @@ func (p *pullRelay) join(listener func(backend.PullProgress)) (leave func()) {
 	if listener == nil {
 		return func() {}
 	}
+	l := &pullListener{f: listener}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.heard == nil {
-		p.heard = map[int]func(backend.PullProgress){}
-	}
-	id := p.next
-	p.next++
-	p.heard[id] = listener
+	p.heard = append(p.heard, l)
 	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.heard, id)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.f = nil
 	}
 }
 
-// report calls the listeners.
+// report calls the listeners. One that panics is not called again; the pull goes on for the others.
 func (p *pullRelay) report(progress backend.PullProgress) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, listener := range p.heard {
-		listener(progress)
+	heard := p.heard
+	p.mu.Unlock()
+	for _, l := range heard {
+		l.call(progress)
+	}
+}
+
+func (l *pullListener) call(progress backend.PullProgress) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.f != nil && guarded(func() error { l.f(progress); return nil }) != nil {
+		l.f = nil
 	}
 }
