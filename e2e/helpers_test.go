@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // root gives the top of the checkout.
@@ -50,20 +49,4 @@ func runCLI(t *testing.T, bin string, env []string, args ...string) outcome {
 		t.Fatalf("workcell %s: %v", strings.Join(args, " "), err)
 	}
 	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
-}
-
-// eventually retries f until it succeeds.
-func eventually(t *testing.T, limit time.Duration, what string, f func() error) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not after %s: %s: %v", limit, what, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
 }

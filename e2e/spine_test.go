@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/workcell-dev/workcell/e2e/jaegerapi"
+	"github.com/workcell-dev/workcell/e2e/jaegertest"
 )
 
 // mapping makes the examples, which name official images, run on the images that the tests build.
@@ -19,7 +22,7 @@ var mapping = []string{
 
 // TestWorkflowIsOneTrace runs every example workflow and reads its trace back from Jaeger.
 func TestWorkflowIsOneTrace(t *testing.T) {
-	bin, jaeger := buildCLI(t), startJaeger(t)
+	bin, jaeger := buildCLI(t), jaegertest.Start(t, root(t))
 	for _, test := range []struct {
 		workflow string
 		agents   []string
@@ -33,7 +36,7 @@ func TestWorkflowIsOneTrace(t *testing.T) {
 			t.Parallel()
 			// Secrets that must not show in the trace travel in the run's environment of the host.
 			out := runCLI(t, bin, []string{
-				"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + jaeger.otlp, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
+				"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + jaeger.OTLPGRPC, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
 				"XDG_STATE_HOME=" + t.TempDir(),
 			}, append([]string{
 				"run", "examples/workflows/" + test.workflow + ".yaml", "-o", "json",
@@ -56,17 +59,16 @@ func TestWorkflowIsOneTrace(t *testing.T) {
 			if match == nil {
 				t.Fatalf("no trace id on standard error:\n%s", out.stderr)
 			}
-			tree := jaeger.trace(t, match[1])
-			t.Logf("\n%s", tree)
+			tree := jaeger.WaitTrace(t.Context(), t, match[1], complete)
 			checkTree(t, tree, result.RunID)
 			checkSandboxes(t, tree, test.sandbox)
 			for _, agent := range test.agents {
-				models := tree.named("scripted/" + agent)
+				models := named(tree, "scripted/"+agent)
 				if len(models) == 0 {
 					t.Errorf("no model span of agent %s", agent)
 				}
 				for _, model := range models { // Genkit's generation stands between the agent and its model
-					if above := tree.above(model); !slices.Contains(above, "agent:"+agent) || !slices.Contains(above, "agent.Run") {
+					if above := above(model); !slices.Contains(above, "agent:"+agent) || !slices.Contains(above, "agent.Run") {
 						t.Errorf("the model of %s is below %v", agent, above)
 					}
 				}
@@ -77,11 +79,36 @@ func TestWorkflowIsOneTrace(t *testing.T) {
 	}
 }
 
+// complete tells whether the last span of a run, its root, has arrived and no span's parent is missing.
+func complete(tree *jaegerapi.Trace) bool {
+	return len(tree.Roots) == 1 && tree.Roots[0].Name == "workflow.run"
+}
+
+// named gives the spans of a name.
+func named(tree *jaegerapi.Trace, name string) []*jaegerapi.Span {
+	var found []*jaegerapi.Span
+	for _, s := range tree.Spans {
+		if s.Name == name {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// above gives the names of a span's ancestors, the nearest first.
+func above(s *jaegerapi.Span) []string {
+	var names []string
+	for p := s.Parent; p != nil; p = p.Parent {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
 // checkTree asserts who stands above whom, and the run's id on our own spans.
-func checkTree(t *testing.T, tree *traceTree, runID string) {
+func checkTree(t *testing.T, tree *jaegerapi.Trace, runID string) {
 	t.Helper()
-	if roots := tree.roots(); len(roots) != 1 || roots[0].Name != "workflow.run" {
-		t.Errorf("%d roots, want one workflow.run:\n%s", len(roots), tree)
+	if len(tree.Roots) != 1 || tree.Roots[0].Name != "workflow.run" {
+		t.Errorf("%d roots, want one workflow.run", len(tree.Roots))
 	}
 	for _, link := range []struct{ below, above string }{
 		{"workflow.step", "workflow.run"},
@@ -94,54 +121,53 @@ func checkTree(t *testing.T, tree *traceTree, runID string) {
 		{"session.Close", "workflow.run"},
 		{"docker.Remove", "session.Close"},
 	} {
-		found := tree.named(link.below)
+		found := named(tree, link.below)
 		if len(found) == 0 {
 			t.Errorf("no span %s", link.below)
 		}
 		for _, s := range found {
-			if above := tree.above(s); !slices.Contains(above, link.above) &&
+			if above := above(s); !slices.Contains(above, link.above) &&
 				!(link.below == "session.Exec" && slices.Contains(above, "workflow.step")) {
 				t.Errorf("%s is not below %s but below %v", link.below, link.above, above)
 			}
 		}
 	}
-	for _, s := range tree.spans {
+	for _, s := range tree.Spans {
 		if !strings.HasPrefix(s.Name, "workflow.") && !strings.HasPrefix(s.Name, "session.") {
 			continue
 		}
-		if got := s.tag("workcell.run.id"); got != runID {
+		if got := s.Tags["workcell.run.id"]; got != runID {
 			t.Errorf("%s has run id %q, want %q", s.Name, got, runID)
 		}
-		if strings.HasPrefix(s.Name, "session.") && s.tag("workcell.sandbox.id") == "" {
+		if strings.HasPrefix(s.Name, "session.") && s.Tags["workcell.sandbox.id"] == "" {
 			t.Errorf("%s has no sandbox id", s.Name)
 		}
 	}
 }
 
 // checkSandboxes asserts how many containers the run made, and that every command ran in one of them.
-func checkSandboxes(t *testing.T, tree *traceTree, want int) {
+func checkSandboxes(t *testing.T, tree *jaegerapi.Trace, want int) {
 	t.Helper()
 	ids := map[string]bool{}
-	for _, s := range tree.named("session.Exec") {
-		ids[s.tag("workcell.sandbox.id")] = true
+	for _, s := range named(tree, "session.Exec") {
+		ids[s.Tags["workcell.sandbox.id"]] = true
 	}
-	if made := len(tree.named("docker.Create")); made != want || len(ids) != want {
+	if made := len(named(tree, "docker.Create")); made != want || len(ids) != want {
 		t.Errorf("%d containers made, commands in %d, want %d", made, len(ids), want)
 	}
 }
 
 // checkNoContents asserts that our own attributes are on the list of what they may be, and hold no text of the run.
-func checkNoContents(t *testing.T, tree *traceTree) {
+func checkNoContents(t *testing.T, tree *jaegerapi.Trace) {
 	t.Helper()
-	for _, s := range tree.spans {
-		for _, tag := range s.Tags {
-			switch tag.Key {
+	for _, s := range tree.Spans {
+		for key, text := range s.Tags {
+			switch key {
 			case "genkit:input", "genkit:output", "genkit:init":
-				t.Errorf("%s carries %s", s.Name, tag.Key)
+				t.Errorf("%s carries %s", s.Name, key)
 			}
-			text, ok := tag.Value.(string)
-			if ok && strings.HasPrefix(tag.Key, "workcell.") && strings.ContainsAny(text, "\n ") {
-				t.Errorf("%s: %s = %q looks like contents", s.Name, tag.Key, text)
+			if strings.HasPrefix(key, "workcell.") && strings.ContainsAny(text, "\n ") {
+				t.Errorf("%s: %s = %q looks like contents", s.Name, key, text)
 			}
 		}
 	}
