@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -497,4 +498,32 @@ func TestContextBeforeAndDuring(t *testing.T) {
 		t.Errorf("during: %v", err)
 	}
 	mustRun(t, c, sh("true"))
+}
+
+// A flood of text that is not ASCII is cut between characters, and nothing of it is lost.
+func TestChunksAreText(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := sh(`i=0; while [ $i -lt 2000 ]; do printf 'aé€😀é€😀é€😀é€😀é€😀é€😀é€😀é€😀é€😀é€😀'; i=$((i+1)); done; printf '\360\237'`)
+	req.YieldMillis = -1
+	mustRun(t, c, req)
+	var text []byte
+	for since := int64(0); ; {
+		res, err := c.Read(testContext(t), wire.ReadRequest{ExecID: req.ExecID, SinceSeq: since})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, chunk := range res.Chunks {
+			if !utf8.Valid(bytes.TrimSuffix(chunk.Data, []byte("\360\237"))) {
+				t.Errorf("chunk %d of %d bytes is cut inside a character", chunk.Seq, len(chunk.Data))
+			}
+			text = append(text, chunk.Data...)
+		}
+		if since = res.NextSeq; res.Done {
+			break
+		}
+	}
+	if want := strings.Repeat("a"+strings.Repeat("é€😀", 10), 2000) + "\360\237"; string(text) != want {
+		t.Errorf("%d bytes, want %d", len(text), len(want))
+	}
 }

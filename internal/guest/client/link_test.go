@@ -389,3 +389,28 @@ func TestTee(t *testing.T) {
 		t.Error("the copy lacks what passed")
 	}
 }
+
+// Whoever gives a request up and leaves at once has given it up: the farewell may overtake the end of the stream.
+func TestCancelThenClose(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	_ = c.Close()
+	for range 20 {
+		host := dial(t, g)
+		req := sh("sleep 100")
+		req.YieldMillis, req.KillOnCancel = -1, true
+		ctx, cancel := context.WithTimeout(testContext(t), 30*time.Millisecond)
+		_, err := host.Run(ctx, req)
+		_ = host.Close()
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Run: %v", err)
+		}
+		other := dial(t, g)
+		st, err := other.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: 5000})
+		if err != nil || st.State != wire.ExecKilled {
+			t.Errorf("got %+v, %v", st, err)
+		}
+		_ = other.Close()
+	}
+}

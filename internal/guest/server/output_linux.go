@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
@@ -43,6 +44,7 @@ type outputPipe struct {
 	busy  atomic.Bool  // not waiting at an empty pipe
 	after atomic.Int64 // bytes read since the command's end; negative before it
 	ended bool         // at its end before start
+	held  []byte       // beginning of a character that the last read cut in two; of the one who reads
 }
 
 // readBuffers are shared by all pipes: a buffer is held only while there is something to read.
@@ -69,7 +71,7 @@ func (o *output) sweep() bool {
 	for _, w := range o.ways {
 		for !w.ended {
 			buf := o.bufs.Get().(*[chunkMax]byte)
-			n, err := readNow(w.fd, buf[:])
+			n, err := w.fill(w.fd, buf)
 			if n > 0 {
 				w.take(buf[:n])
 			}
@@ -111,6 +113,40 @@ func (w *outputPipe) finish() {
 	}
 }
 
+// fill reads once without waiting. A character that only the size of buf cuts in two is left for the next read, so that
+// text stays text in numbered chunks.
+func (w *outputPipe) fill(fd int, buf *[chunkMax]byte) (int, error) {
+	k := copy(buf[:], w.held)
+	w.held = w.held[:0]
+	n, err := readNow(fd, buf[k:])
+	if n <= 0 && k > 0 {
+		return k, nil // the rest of the character did not come
+	}
+	if n <= 0 {
+		return n, err
+	}
+	n += k
+	if n == len(buf) {
+		cut := partialRune(buf[:])
+		n -= cut
+		w.held = append(w.held, buf[n:n+cut]...)
+	}
+	return n, nil
+}
+
+// partialRune gives the length of the incomplete character at the end of p; 0 when there is none.
+func partialRune(p []byte) int {
+	for i := 1; i < utf8.UTFMax && i <= len(p); i++ {
+		if utf8.RuneStart(p[len(p)-i]) {
+			if utf8.FullRune(p[len(p)-i:]) {
+				return 0
+			}
+			return i
+		}
+	}
+	return 0
+}
+
 // readNow is one read that does not wait.
 func readNow(fd int, p []byte) (int, error) {
 	for {
@@ -150,7 +186,7 @@ func (w *outputPipe) read(raw syscall.RawConn) (buf *[chunkMax]byte, n int, err 
 	werr := raw.Read(func(fd uintptr) bool {
 		w.busy.Store(true)
 		buf = w.o.bufs.Get().(*[chunkMax]byte)
-		if n, err = readNow(int(fd), buf[:]); err == unix.EAGAIN {
+		if n, err = w.fill(int(fd), buf); err == unix.EAGAIN {
 			w.o.bufs.Put(buf)
 			buf, n, err = nil, 0, nil
 			w.busy.Store(false)
