@@ -28,9 +28,17 @@ func parseImage(ref string) (reference.Named, error) {
 	}
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
-		return nil, fmt.Errorf("image reference %.200q: %v: %w", ref, err, ErrInvalid)
+		return nil, fmt.Errorf("image reference %s: %v: %w", quoteImage(ref), err, ErrInvalid)
 	}
 	return named, nil
+}
+
+// quoteImage quotes a malformed reference for an error, unless what stands before an "@" may be a user and password.
+func quoteImage(ref string) string {
+	if name, _, ok := strings.Cut(ref, "@"); strings.Contains(ref, "://") || ok && strings.Contains(name, ":") {
+		return "(not shown)"
+	}
+	return fmt.Sprintf("%.200q", ref)
 }
 
 // ImagePolicy says which images may be used. References are compared in their full form (see [NormalizeImage]), so
@@ -81,7 +89,7 @@ func (p *ImagePolicy) Check(ref string) error {
 	}
 	named, err := parseImage(ref)
 	if err != nil {
-		return fmt.Errorf("image %.200q is not a valid reference and not allowed: %w", ref, ErrPermission)
+		return fmt.Errorf("image %s is not a valid reference and not allowed: %w", quoteImage(ref), ErrPermission)
 	}
 	for _, r := range p.rules {
 		if r.allows(named) {

@@ -101,6 +101,23 @@ func TestImagePolicyEdges(t *testing.T) {
 	}
 }
 
+// TestImageErrorsHoldNoPassword: people paste addresses.
+func TestImageErrorsHoldNoPassword(t *testing.T) {
+	t.Parallel()
+	p, err := backend.NewImagePolicy("python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{"https://joe:s3cret@registry.example.com/app", "joe:s3cret@registry.example.com/app", "joe:S3cret@x/y", "docker://u:s3cret@h/x"} {
+		_, err := backend.NormalizeImage(ref)
+		for _, err := range []error{err, p.Check(ref)} {
+			if err == nil || strings.Contains(strings.ToLower(err.Error()), "s3cret") {
+				t.Errorf("%q: %v", ref, err)
+			}
+		}
+	}
+}
+
 func FuzzImagePolicy(f *testing.F) {
 	for _, s := range []string{"python", "PYTHON", "python:*", "ghcr.io/acme/*", "a/**", "python@" + digestA, "*"} {
 		f.Add(s, "docker.io/library/python:latest")
