@@ -50,7 +50,10 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 		return backend.Info{}, err
 	}
 	defer func() {
-		if err != nil {
+		switch {
+		case errors.Is(err, backend.ErrUnavailable): // the caller need not wait for an engine that may come back
+			b.background(ctx, c.rollbackLater)
+		case err != nil:
 			err = errors.Join(err, c.rollback(ctx))
 		}
 	}()
@@ -227,6 +230,14 @@ func (c *creation) rollback(ctx context.Context) error {
 		c.b.log.Warn("docker: a failed create left something behind", "session", c.p.spec.ID, "error", err)
 	}
 	return err
+}
+
+// rollbackLater repeats rollback while the engine does not answer.
+func (c *creation) rollbackLater(ctx context.Context) {
+	_ = c.b.retry(ctx, func() (bool, error) { // rollback has logged its failure
+		err := c.rollback(ctx)
+		return !errors.Is(err, backend.ErrUnavailable), err
+	})
 }
 
 // findContainer looks for a container that was asked for and whose creation was not answered. One of the same name that

@@ -118,6 +118,33 @@ func TestEngineFallsSilent(t *testing.T) {
 	}
 }
 
+// TestEngineFallsSilentInCreate loses the engine at the start of a container, and gets it back soon after.
+func TestEngineFallsSilentInCreate(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t)
+	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, time.Second })
+	var silent atomic.Bool
+	p.on(func(r *http.Request) bool {
+		if strings.HasSuffix(r.URL.Path, "/start") {
+			silent.Store(true)
+		}
+		return !silent.Load()
+	})
+	spec := newSpec()
+	begin := time.Now()
+	if _, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Create: %v, want ErrUnavailable", err)
+	}
+	if d := time.Since(begin); d > prompt {
+		t.Errorf("it took %v", d)
+	}
+	p.on(func(*http.Request) bool { return true })
+	if err := b.Close(); err != nil { // waits for what is to be taken back
+		t.Error(err)
+	}
+	nothingLeft(t, spec.ID)
+}
+
 // TestEngineSlow has an engine that takes longer over a call than the patience with a silent one: it answers pings.
 func TestEngineSlow(t *testing.T) {
 	t.Parallel()
