@@ -54,7 +54,8 @@ type Options struct {
 	ConfigDir string
 	// Images says which images may be used; nil allows all.
 	Images *backend.ImagePolicy
-	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp, 16384 open files) where not zero.
+	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp but at most half of the
+	// memory, 16384 open files) where not zero.
 	Limits backend.Limits
 	// AllowNets are addresses that bridged sandboxes may reach although they are private or the engine's own.
 	AllowNets []netip.Prefix

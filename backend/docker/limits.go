@@ -24,7 +24,7 @@ const (
 	// maxFileBytes bounds the size of every file where the user asked for no bound.
 	maxFileBytes = 16 << 30
 
-	shmBytes = 64 * mib // of /dev/shm, which counts against memory
+	shmBytes = 64 * mib // of /dev/shm, which counts against memory; less under a small limit
 	// imageVolumeBytes is the size of what is mounted where an image declares a VOLUME.
 	imageVolumeBytes = 64 * mib
 	// tmpInodes bounds the files in a tmpfs: each costs kernel memory beyond its pages.
@@ -51,6 +51,20 @@ func withDefaults(l, d backend.Limits) backend.Limits {
 	fill(&l.FileBytes, d.FileBytes)
 	return l
 }
+
+// defaulted fills the zero fields of what a sandbox asks for. What lies in /tmp is memory that nothing can take back: where
+// it could take all of a small limit, even the command that is to delete it would be killed. So a size that nobody asked
+// for is at most half of the memory.
+func defaulted(asked, d backend.Limits) backend.Limits {
+	l := withDefaults(asked, d)
+	if asked.TmpBytes == 0 {
+		l.TmpBytes = min(l.TmpBytes, l.MemoryBytes/2)
+	}
+	return l
+}
+
+// shmSize bounds /dev/shm, which nobody can ask for, to a quarter of the memory for the same reason.
+func shmSize(l backend.Limits) int64 { return min(shmBytes, l.MemoryBytes/4) }
 
 // checkLimits refuses what no engine could enforce. Zero fields are fine.
 func checkLimits(l backend.Limits) error {

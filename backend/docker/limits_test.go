@@ -168,6 +168,26 @@ func TestDiskLimits(t *testing.T) {
 	}
 }
 
+// TestSmallMemory fills all that lies in memory by default: what is left lets commands go on, if only to delete it.
+func TestSmallMemory(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	spec := newSpec()
+	spec.Limits = backend.Limits{MemoryBytes: 32 << 20}
+	info := create(t, b, spec)
+	if info.Limits.TmpBytes != 16<<20 {
+		t.Errorf("/tmp has %d bytes", info.Limits.TmpBytes)
+	}
+	conn := dial(t, b, info.ID)
+	for _, dir := range []string{"/tmp", "/dev/shm"} {
+		res := run(t, conn, "dd", "if=/dev/zero", "of="+dir+"/a", "bs=1M")
+		if res.ExitCode == 0 || !strings.Contains(string(res.Stderr.Head), "No space left") {
+			t.Errorf("%s: exit %d, signal %s, %s", dir, res.ExitCode, res.Signal, res.Stderr.Head)
+		}
+	}
+	sh(t, conn, "rm /tmp/a /dev/shm/a")
+}
+
 // TestWorkspaceOwner tries users other than the default, with both kinds of workspace.
 func TestWorkspaceOwner(t *testing.T) {
 	t.Parallel()

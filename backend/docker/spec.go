@@ -83,7 +83,7 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 	if err := b.engine.enforceable(spec.Limits); err != nil {
 		return nil, err
 	}
-	p.spec.Limits = withDefaults(spec.Limits, b.opts.Limits)
+	p.spec.Limits = defaulted(spec.Limits, b.opts.Limits)
 	if p.spec.Network == "" {
 		p.spec.Network = backend.NetworkNone
 	}
@@ -212,7 +212,7 @@ func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *contai
 		ReadonlyRootfs: p.spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-		ShmSize:        shmBytes,
+		ShmSize:        shmSize(p.spec.Limits),
 		Runtime:        p.spec.Runtime,
 		Init:           &noInit,
 		Resources:      b.engine.resources(p.spec.Limits),
