@@ -50,10 +50,11 @@ func newRealEngine(t *testing.T) *realEngine {
 	}
 	r := &realEngine{b: b, api: api, instance: "session-test-" + session.NewID()}
 	t.Cleanup(func() {
-		if c, v := r.objects(t); len(c)+len(v) != 0 {
+		must(t, b.Close()) // waits for what it does in the background
+		if c, v := r.labelled(t); len(c)+len(v) != 0 {
 			t.Errorf("left on the engine: containers %v, volumes %v", c, v)
 		}
-		must(t, errors.Join(b.Close(), api.Close()))
+		must(t, api.Close())
 	})
 	return r
 }
@@ -65,16 +66,24 @@ func (r *realEngine) manager(t *testing.T, opts session.Options) *session.Manage
 	return newManager(t, r.b, &opts)
 }
 
-// objects lists the containers and volumes of the instance.
+// objects lists the sandboxes of the instance and their workspaces.
 func (r *realEngine) objects(t *testing.T) (containers, volumes []string) {
 	t.Helper()
-	ours := filters.NewArgs(filters.Arg("label", backend.LabelInstance+"="+r.instance))
-	list, err := r.api.ContainerList(context.Background(), container.ListOptions{All: true, Filters: ours})
+	containers, _ = r.labelled(t, filters.Arg("label", backend.LabelRole+"="+backend.RoleSandbox))
+	_, volumes = r.labelled(t, filters.Arg("label", backend.LabelRole+"="+backend.RoleWorkspace))
+	return containers, volumes
+}
+
+// labelled lists the containers and volumes of the instance that have more labels.
+func (r *realEngine) labelled(t *testing.T, more ...filters.KeyValuePair) (containers, volumes []string) {
+	t.Helper()
+	ours := append([]filters.KeyValuePair{filters.Arg("label", backend.LabelInstance+"="+r.instance)}, more...)
+	list, err := r.api.ContainerList(context.Background(), container.ListOptions{All: true, Filters: filters.NewArgs(ours...)})
 	must(t, err)
 	for _, c := range list {
 		containers = append(containers, c.ID)
 	}
-	vols, err := r.api.VolumeList(context.Background(), volume.ListOptions{Filters: ours})
+	vols, err := r.api.VolumeList(context.Background(), volume.ListOptions{Filters: filters.NewArgs(ours...)})
 	must(t, err)
 	for _, v := range vols.Volumes {
 		volumes = append(volumes, v.Name)
@@ -140,10 +149,9 @@ func TestDockerConcurrentOpens(t *testing.T) {
 	if list := mustList(t, m); len(list) != 1 || list[0].ID != ids[0] {
 		t.Errorf("the engine has %+v, want one sandbox", list)
 	}
-	eventually(t, "one container with its volume is there", func() bool {
-		c, v := r.objects(t) // the driver removes what prepared the volume in the background
-		return len(c) == 1 && len(v) == 1
-	})
+	if c, v := r.objects(t); len(c) != 1 || len(v) != 1 {
+		t.Errorf("containers %v, volumes %v, want one each", c, v)
+	}
 	must(t, m.CloseScope(t.Context(), key.Scope()))
 	if c, v := r.objects(t); len(c)+len(v) != 0 {
 		t.Errorf("after the close: containers %v, volumes %v", c, v)

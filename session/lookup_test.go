@@ -237,6 +237,15 @@ func TestReconnect(t *testing.T) {
 	if got := output(t, s, "cat once"); got != "ran\n" {
 		t.Errorf("the command ran again: %q", got)
 	}
+	go func() {
+		_, err := s.Stream(t.Context(), session.ExecRequest{Command: "echo ran >> streamed; sleep 5"}, session.Streams{})
+		running <- err
+	}()
+	eventually(t, "a streamed command runs", func() bool { _, err := s.StatFile(t.Context(), "streamed"); return err == nil })
+	b.process().cut()
+	if err := <-running; !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "outcome is unknown") {
+		t.Errorf("the streamed command under way = %v, want ErrUnavailable", err)
+	}
 	if status, err := s.WaitExec(t.Context(), background.ExecID, -1); err != nil || status.Status != session.ExecCompleted || status.ExitCode != 0 {
 		t.Errorf("the background command = %+v, %v", status, err)
 	}
@@ -357,6 +366,16 @@ func TestNamedSessionIsFoundAgain(t *testing.T) {
 			again, created, err := second.Open(t.Context(), session.UserKey("lab"), testImage())
 			if err != nil || created || again.ID() != s.ID() {
 				t.Fatalf("Open = %v, %v, %v", again, created, err)
+			}
+			if got := output(t, again, "cat file"); got != "kept\n" {
+				t.Errorf("output %q", got)
+			}
+			// A sandbox that was stopped meanwhile is started again; files survive that.
+			must(t, second.Detach(t.Context()))
+			must(t, e.Stop(t.Context(), s.Info().EngineID))
+			second = newManager(t, b(e), opts)
+			if again, created, err = second.Open(t.Context(), session.UserKey("lab"), testImage()); err != nil || created || again.ID() != s.ID() {
+				t.Fatalf("Open of a stopped sandbox = %v, %v, %v", again, created, err)
 			}
 			if got := output(t, again, "cat file"); got != "kept\n" {
 				t.Errorf("output %q", got)
