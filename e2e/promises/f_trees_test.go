@@ -1,0 +1,201 @@
+package promises
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// beats reads how far each child of family.py has counted.
+func beats(t *testing.T, b *box, dir string) string {
+	t.Helper()
+	return b.sh(t, "cd "+dir+" && for f in *; do echo $f $(cat $f); done")
+}
+
+// allDead waits until no child counts any more and none is to be found in /proc.
+func allDead(t *testing.T, b *box, dir, mark string, promised time.Duration) {
+	t.Helper()
+	began := time.Now()
+	before := beats(t, b, dir)
+	if n := strings.Count(before, "\n"); n < 9 {
+		t.Errorf("only %d children were ever there:\n%s", n, before)
+	}
+	for {
+		time.Sleep(200 * time.Millisecond)
+		after := beats(t, b, dir)
+		found := b.exec(t, session.ExecRequest{
+			Command: "read mark; for p in /proc/[0-9]*; do grep -qa -- \"$mark\" $p/cmdline && cat $p/cmdline | tr '\\0' ' ' && echo; done 2>/dev/null; true",
+			Stdin:   []byte(mark + "\n"),
+		})
+		if after == before && found == "" {
+			break
+		}
+		if time.Since(began) > 2*promised+5*time.Second {
+			t.Fatalf("alive %v after the end: (-before +after)\n%s\n%s", time.Since(began), cmp.Diff(before, after), found)
+		}
+		before = after
+	}
+	within(t, promised, began)
+}
+
+func TestF1Timeout(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, b *box) {
+		began := time.Now()
+		out := b.ok(t, tools.ToolExec, obj{"command": "echo partial; echo trouble >&2; exec sleep 600", "timeout_seconds": 1})
+		within(t, 3*time.Second, began)
+		if out["status"] != "timed_out" || out["stdout"] != "partial\n" || !strings.HasPrefix(out["stderr"].(string), "trouble\n") {
+			t.Errorf("%v", out)
+		}
+		began = time.Now()
+		res, err := b.s.Stream(t.Context(), session.ExecRequest{Command: "sleep 600", Timeout: time.Second}, session.Streams{Stdout: io.Discard})
+		if within(t, 3*time.Second, began); err != nil || res.Status != session.ExecTimedOut {
+			t.Errorf("streamed: %+v, %v", res, err)
+		}
+	})
+}
+
+// TestF2Tree ends a command with children of every kind at its timeout.
+func TestF2Tree(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, b *box) {
+		dir, mark := b.dir(t), "mark-"+session.NewID()
+		out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", program(t, "family.py"), dir, mark, "wait"}, "timeout_seconds": 4})
+		if out["status"] != "timed_out" || out["stdout"] != "all there\n" {
+			t.Fatalf("%v", out)
+		}
+		allDead(t, b, dir, mark, 5*time.Second)
+	})
+}
+
+// TestF2Shell does the same with what a shell has to offer.
+func TestF2Shell(t *testing.T) {
+	t.Parallel()
+	b := w.user
+	dir, mark := b.dir(t), "mark-"+session.NewID()
+	beat := "bash -c 'n=0; while :; do n=$((n+1)); echo $n > $1; sleep 0.05; done' " + mark
+	line := fmt.Sprintf(`cd %s; %[2]s a & nohup %[2]s b >/dev/null 2>&1 & (%[2]s c &) ; setsid %[2]s d & setsid -f %[2]s e; %[2]s f & disown -a
+		(trap '' TERM INT HUP; %[2]s g) & { { %[2]s h & } & } & env -i setsid -f %[2]s i; sleep 600`, dir, beat)
+	out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"bash", "-c", line}, "timeout_seconds": 2})
+	if out["status"] != "timed_out" {
+		t.Fatalf("%v", out)
+	}
+	allDead(t, b, dir, mark, 5*time.Second)
+}
+
+// TestF3Deaf: ignoring every signal that can be ignored buys a grace and no more.
+func TestF3Deaf(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, b *box) {
+		began := time.Now()
+		out := b.ok(t, tools.ToolExec, obj{
+			"cmd":             []string{"python3", "-uc", "import signal, time\nfor s in range(1, 65):\n  try: signal.signal(s, signal.SIG_IGN)\n  except (OSError, ValueError): pass\nprint('deaf')\ntime.sleep(600)"},
+			"timeout_seconds": 2,
+		})
+		within(t, 5*time.Second, began)
+		if out["status"] != "timed_out" || out["signal"] != "SIGKILL" || out["stdout"] != "deaf\n" {
+			t.Errorf("%v", out)
+		}
+	})
+}
+
+// TestF4HeldOutput: a command that left a child behind with its output open is over when it ends itself.
+func TestF4HeldOutput(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, b *box) {
+		began := time.Now()
+		out := b.ok(t, tools.ToolExec, obj{"command": "sleep 300 & echo started; exit 3", "timeout_seconds": 60})
+		within(t, 2*time.Second, began)
+		if out["status"] != "completed" || out["exit_code"] != 3.0 || out["stdout"] != "started\n" {
+			t.Errorf("%v", out)
+		}
+		var text bytes.Buffer
+		began = time.Now()
+		res, err := b.s.Stream(t.Context(), session.ExecRequest{Command: "sleep 300 & echo started", Timeout: time.Minute}, session.Streams{Stdout: &text})
+		within(t, 2*time.Second, began)
+		if err != nil || res.Status != session.ExecCompleted || !res.Leaked || text.String() != "started\n" {
+			t.Errorf("streamed: %+v, %v, %q", res, err, text.String())
+		}
+		// What was left behind can still be ended as a whole.
+		status, err := b.s.KillExec(t.Context(), out["exec_id"].(string), "")
+		if err != nil || status.Status != session.ExecCompleted {
+			t.Errorf("killing what ended: %+v, %v", status, err)
+		}
+	})
+}
+
+// TestF5Cancel: a caller that goes away takes the command with it, and what the command would have done later.
+func TestF5Cancel(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, b *box) {
+		for name, call := range map[string]func(context.Context, []string) error{
+			"tool": func(ctx context.Context, argv []string) error {
+				_, err := b.raw(ctx, tools.ToolExec, obj{"cmd": argv, "yield_ms": 600_000})
+				return err
+			},
+			"Exec": func(ctx context.Context, argv []string) error {
+				_, err := b.s.Exec(ctx, session.ExecRequest{Argv: argv})
+				return err
+			},
+			"Stream": func(ctx context.Context, argv []string) error {
+				_, err := b.s.Stream(ctx, session.ExecRequest{Argv: argv}, session.Streams{Stdout: io.Discard})
+				return err
+			},
+		} {
+			dir, mark := b.dir(t), "mark-"+session.NewID()
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- call(ctx, []string{"python3", "-c", program(t, "family.py"), dir, mark, "wait"}) }()
+			eventually(t, 30*time.Second, "the children are there", func() bool { return strings.Count(beats(t, b, dir), "\n") >= 9 })
+			cancel()
+			select {
+			case err := <-ended:
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("%s: %v, want context.Canceled", name, err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Errorf("%s goes on after it was cancelled", name)
+			}
+			allDead(t, b, dir, mark, 5*time.Second)
+		}
+	})
+}
+
+// TestF5CommandLine interrupts and kills the command line while its command runs.
+func TestF5CommandLine(t *testing.T) {
+	t.Parallel()
+	state := w.stateDir(t, w.instance)
+	b := w.user
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			dir, mark := b.dir(t), "mark-"+session.NewID()
+			cmd := command(t, state, nil, "sessions", "exec", b.s.ID(), "--", "python3", "-c", program(t, "family.py"), dir, mark, "wait")
+			must(t, cmd.Start())
+			eventually(t, time.Minute, "the children are there", func() bool { return strings.Count(beats(t, b, dir), "\n") >= 9 })
+			must(t, cmd.Process.Signal(sig))
+			err := cmd.Wait()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) {
+				t.Fatalf("it ended with %v", err)
+			}
+			if want := 128 + int(sig.(syscall.Signal)); sig != syscall.SIGKILL && exit.ExitCode() != want {
+				t.Errorf("exit code %d, want %d", exit.ExitCode(), want)
+			}
+			allDead(t, b, dir, mark, 5*time.Second)
+		})
+	}
+}

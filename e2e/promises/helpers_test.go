@@ -1,0 +1,377 @@
+package promises
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/firebase/genkit/go/ai"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+type obj = map[string]any
+
+// programs are what runs inside sandboxes.
+//
+//go:embed testdata/*.py
+var programs embed.FS
+
+func program(t testing.TB, name string) string {
+	t.Helper()
+	src, err := programs.ReadFile("testdata/" + name)
+	must(t, err)
+	return string(src)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pythonBox is the sandbox of an agent that says nothing but what it needs.
+func pythonBox() tools.Sandbox { return tools.Sandbox{Mode: frontmatter.ModeCode, Image: pythonImage} }
+
+// rootBox gives an attacker the most that can be asked for.
+func rootBox() tools.Sandbox {
+	return tools.Sandbox{Mode: frontmatter.ModeCode, Image: pythonImage, User: "0:0", Root: frontmatter.RootWritable}
+}
+
+// box is a sandbox and the tools of an agent that works in it.
+type box struct {
+	s     *session.Session
+	run   session.Run
+	tools map[string]ai.Tool
+}
+
+// openBox opens the sandbox of a run of its own through sandbox_open.
+func openBox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg tools.Sandbox) (*box, error) {
+	b, err := agentOf(ctx, p, session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}, cfg)
+	if err != nil {
+		return nil, err
+	}
+	out, err := b.raw(ctx, tools.ToolOpen, obj{})
+	if err != nil || out["error"] != nil {
+		return nil, errors.Join(err, fmt.Errorf("sandbox_open: %v", out["error"]))
+	}
+	b.s, err = m.Lookup(ctx, b.run.Scope(), out["sandbox_id"].(string))
+	return b, err
+}
+
+// agentOf gives the tools of an agent of a run; its sandbox is not opened yet.
+func agentOf(ctx context.Context, p *tools.Plugin, run session.Run, cfg tools.Sandbox) (*box, error) {
+	list, err := p.Tools(session.WithRun(ctx, run), cfg)
+	if err != nil {
+		return nil, err
+	}
+	b := &box{run: run, tools: map[string]ai.Tool{}}
+	for _, tool := range list {
+		b.tools[tool.Name()] = tool
+	}
+	return b, nil
+}
+
+// newBox opens a sandbox for one test.
+func newBox(t testing.TB, cfg tools.Sandbox) *box {
+	t.Helper()
+	b, err := openBox(t.Context(), w.manager, w.plugin, cfg)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := w.manager.CloseScope(context.Background(), b.run.Scope()); err != nil {
+			t.Errorf("closing the sandbox: %v", err)
+		}
+	})
+	return b
+}
+
+// raw calls a tool as Genkit does, JSON in and JSON out.
+func (b *box) raw(ctx context.Context, tool string, input any) (obj, error) {
+	out, err := b.tools[tool].RunRaw(session.WithRun(ctx, b.run), input)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(out)
+	if err != nil {
+		return nil, err
+	}
+	var m obj
+	return m, json.Unmarshal(text, &m)
+}
+
+// call calls a tool; a Go error, which would end an agent's run, fails the test.
+func (b *box) call(t testing.TB, tool string, input any) obj {
+	t.Helper()
+	out, err := b.raw(t.Context(), tool, input)
+	if err != nil {
+		t.Fatalf("%s: %v", tool, err)
+	}
+	return out
+}
+
+// ok is call for what must succeed.
+func (b *box) ok(t testing.TB, tool string, input any) obj {
+	t.Helper()
+	out := b.call(t, tool, input)
+	if code(out) != "" {
+		t.Fatalf("%s %.200v: %v", tool, input, out["error"])
+	}
+	return out
+}
+
+// code gives the code of an output's error, empty without one.
+func code(out obj) tools.Code {
+	e, _ := out["error"].(obj)
+	c, _ := e["code"].(string)
+	return tools.Code(c)
+}
+
+func message(out obj) string {
+	e, _ := out["error"].(obj)
+	m, _ := e["message"].(string)
+	return m
+}
+
+// fails checks that an output is an error of one of the classes.
+func fails(t testing.TB, what string, out obj, want ...tools.Code) {
+	t.Helper()
+	for _, c := range want {
+		if code(out) == c {
+			return
+		}
+	}
+	t.Errorf("%s: %.300v, want an error of class %v", what, out, want)
+}
+
+// sh runs a line of shell and gives its standard output; it must end well.
+func (b *box) sh(t testing.TB, line string) string {
+	t.Helper()
+	return b.exec(t, session.ExecRequest{Command: line})
+}
+
+// python runs a program of testdata and gives its standard output; it must end well.
+func (b *box) python(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	return b.exec(t, session.ExecRequest{Argv: append([]string{"python3", "-c", program(t, name)}, args...)})
+}
+
+func (b *box) exec(t testing.TB, req session.ExecRequest) string {
+	t.Helper()
+	req.HeadBytes, req.TailBytes = 64<<10, 64<<10
+	res, err := b.s.Exec(t.Context(), req)
+	if err != nil {
+		t.Fatalf("%.300s: %v", fmt.Sprint(req.Argv, req.Command), err)
+	}
+	if res.Status != session.ExecCompleted || res.ExitCode != 0 || res.Signal != "" {
+		t.Fatalf("%.300s: %+v\n%s%s", fmt.Sprint(req.Argv, req.Command), res.ExecStatus, res.Stdout.Bytes(), res.Stderr.Bytes())
+	}
+	return string(res.Stdout.Bytes())
+}
+
+// background starts a program of testdata that runs until the test ends.
+func (b *box) background(t testing.TB, name string, args ...string) {
+	t.Helper()
+	res, err := b.s.Exec(t.Context(), session.ExecRequest{
+		Argv: append([]string{"python3", "-c", program(t, name)}, args...), Background: true, Timeout: 10 * time.Minute,
+	})
+	must(t, err)
+	t.Cleanup(func() {
+		if _, err := b.s.KillExec(context.Background(), res.ExecID, ""); err != nil {
+			t.Errorf("ending %s: %v", name, err)
+		}
+	})
+}
+
+// alive checks that the sandbox still works.
+func (b *box) alive(t testing.TB) {
+	t.Helper()
+	if got := b.sh(t, "echo alive"); got != "alive\n" {
+		t.Errorf("the next command printed %q", got)
+	}
+}
+
+// dir makes a directory of the test's own below the work directory, and gives its name there.
+func (b *box) dir(t testing.TB) string {
+	t.Helper()
+	name := "test-" + session.NewID()
+	_, err := b.s.MakeDir(t.Context(), name, 0)
+	must(t, err)
+	return name
+}
+
+// each runs a test in the shared sandbox of an ordinary user and in that of root.
+func each(t *testing.T, f func(t *testing.T, b *box)) {
+	t.Helper()
+	for name, b := range map[string]*box{"user": w.user, "root": w.root} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, b)
+			b.alive(t)
+		})
+	}
+}
+
+// request is the plain sandbox of tests of the session API.
+func request() session.Request { return session.Request{Image: debianImage} }
+
+// newManager makes a manager with an instance of its own, and checks at its end that it left nothing.
+func newManager(t testing.TB, b backend.SandboxBackend, opts session.Options) *session.Manager {
+	t.Helper()
+	if opts.Instance == "" {
+		opts.Instance = w.instance + "-" + session.NewID()
+	}
+	m, err := session.NewManager(b, &opts)
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, m.Close(context.Background()))
+		nothingLeft(t, m.Instance())
+	})
+	return m
+}
+
+// nothingLeft waits until the engine has nothing of an instance any more.
+func nothingLeft(t testing.TB, instance string) {
+	t.Helper()
+	var left []string
+	for range 200 {
+		var err error
+		left, err = w.objects(context.Background(), instance)
+		must(t, err)
+		if len(left) == 0 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Errorf("left on the engine: %v", left)
+}
+
+// newDriver connects to an engine.
+func newDriver(t testing.TB, opts docker.Options) *docker.Backend {
+	t.Helper()
+	if opts.Host == "" {
+		opts.Host = os.Getenv("DOCKER_HOST")
+	}
+	b, err := docker.New(t.Context(), &opts)
+	must(t, err)
+	t.Cleanup(func() { must(t, b.Close()) })
+	return b
+}
+
+// eventually waits for what something else is about to do.
+func eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+// within checks that a promised deadline was kept. The machine of the tests may be busy with other things, so it gets
+// twice the time and 5 s more; what hangs still fails.
+func within(t testing.TB, promised time.Duration, began time.Time) {
+	t.Helper()
+	if d := time.Since(began); d > 2*promised+5*time.Second {
+		t.Errorf("it took %v, %v is promised", d, promised)
+	}
+}
+
+// buffer collects a log.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *buffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *buffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *buffer) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+func b64(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
+
+// contents gives what sandbox_fs_read read.
+func contents(t testing.TB, out obj) []byte {
+	t.Helper()
+	if text, ok := out["contents"].(string); ok {
+		return []byte(text)
+	}
+	text, ok := out["contents_b64"].(string)
+	if !ok {
+		t.Fatalf("sandbox_fs_read: %.300v", out)
+	}
+	data, err := base64.StdEncoding.DecodeString(text)
+	must(t, err)
+	return data
+}
+
+// buildCLI builds the command once.
+func (v *world) buildCLI() (string, error) {
+	bin := filepath.Join(v.dir, "workcell")
+	out, err := exec.Command("go", "build", "-o", bin, "github.com/workcell-dev/workcell/cmd/workcell").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("building the command: %w\n%s", err, out)
+	}
+	return bin, nil
+}
+
+// command prepares a run of the command line, with an environment of its own.
+func command(t testing.TB, state string, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	bin, err := w.cli()
+	must(t, err)
+	cmd := exec.CommandContext(t.Context(), bin, args...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + state, "WORKCELL_STATE_DIR=" + state, hostCanary + "=seen"}, env...)
+	if host := os.Getenv("DOCKER_HOST"); host != "" {
+		cmd.Env = append([]string{"DOCKER_HOST=" + host}, cmd.Env...)
+	}
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+// result is how a command ended.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// workcell runs the command line to its end.
+func workcell(t testing.TB, state string, env []string, args ...string) result {
+	t.Helper()
+	cmd := command(t, state, env, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("workcell %s: %v", strings.Join(args, " "), err)
+	}
+	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
