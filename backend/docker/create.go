@@ -38,13 +38,13 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 		return backend.Info{}, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerCreate, telemetry.Text(telemetry.KeyImage, spec.Image),
-		telemetry.Text(telemetry.KeyRunID, spec.Run))
+	ctx, span := b.span(ctx, telemetry.SpanDockerCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
 	defer func() { telemetry.End(span, err) }()
 	p, err := b.newPlan(spec)
 	if err != nil {
 		return backend.Info{}, err
 	}
+	span.SetAttributes(telemetry.Text(telemetry.KeyImage, p.imageName())) // what is no reference may be anything
 	c := &creation{b: b, p: p, nonce: rand.Text()}
 	if c.img, err = b.ensureImage(ctx, p); err != nil {
 		return backend.Info{}, err

@@ -84,6 +84,11 @@ func TestSpans(t *testing.T) {
 	if _, err := b.Create(ctx, missing); err == nil {
 		t.Error("an image that is not there was found")
 	}
+	address := newSpec()
+	address.Image = "https://joe:canary-password@registry.example.com/app"
+	if _, err := b.Create(ctx, address); err == nil || strings.Contains(err.Error(), "canary") {
+		t.Errorf("an address instead of an image: %v", err)
+	}
 	root.End()
 	if err := tp.Shutdown(context.Background()); err != nil {
 		t.Error(err)
