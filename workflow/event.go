@@ -1,6 +1,9 @@
 package workflow
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // EventKind is the kind of an Event.
 type EventKind string
@@ -30,9 +33,9 @@ type Event struct {
 	Attempt  int           `json:"attempt,omitempty"`
 	Status   Status        `json:"status,omitempty"`
 	Outcome  Outcome       `json:"outcome,omitempty"`
-	Duration time.Duration `json:"duration,omitempty"` // of the attempt or the run
-	Delay    time.Duration `json:"delay,omitempty"`    // step_retry
-	Next     string        `json:"next,omitempty"`     // step_finished: the step that follows, when it is not the one in order
+	Duration time.Duration `json:"-"`              // of the attempt or the run; duration_ms in JSON
+	Delay    time.Duration `json:"-"`              // step_retry; delay_ms in JSON
+	Next     string        `json:"next,omitempty"` // step_finished: the step that follows, when it is not the one in order
 	Error    *Error        `json:"error,omitempty"`
 }
 
@@ -44,8 +47,27 @@ type Result struct {
 	Output   any           `json:"output"` // plain data; nil unless the run succeeded
 	Error    *Error        `json:"error,omitempty"`
 	Started  time.Time     `json:"started"`
-	Duration time.Duration `json:"duration"`
+	Duration time.Duration `json:"-"`     // duration_ms in JSON
 	Steps    int           `json:"steps"` // attempts of steps that were made, nested ones included
 	// Cleanup is why sandboxes of the run may be left behind; nil when all were closed or are retained on purpose.
 	Cleanup error `json:"-"`
+}
+
+// MarshalJSON writes durations in milliseconds.
+func (e Event) MarshalJSON() ([]byte, error) {
+	type plain Event
+	return json.Marshal(struct {
+		plain
+		DurationMS int64 `json:"duration_ms,omitempty"`
+		DelayMS    int64 `json:"delay_ms,omitempty"`
+	}{plain(e), e.Duration.Milliseconds(), e.Delay.Milliseconds()})
+}
+
+// MarshalJSON writes durations in milliseconds.
+func (r Result) MarshalJSON() ([]byte, error) {
+	type plain Result
+	return json.Marshal(struct {
+		plain
+		DurationMS int64 `json:"duration_ms"`
+	}{plain(r), r.Duration.Milliseconds()})
 }

@@ -23,7 +23,7 @@ func (wf *Workflow) Workspace() string {
 // directory cannot be copied, as far as that can be known beforehand.
 func CopyWorkspace(ctx context.Context, req session.Request, dir string) (session.Request, error) {
 	if _, err := upload.Check(ctx, dir, nil); err != nil {
-		return req, err
+		return req, fmt.Errorf("workspace %s: %w", dir, err)
 	}
 	before := req.Prepare
 	req.Prepare = func(ctx context.Context, s *session.Session) error {

@@ -46,6 +46,8 @@ type report struct {
 	Engine       *backend.EngineInfo   `json:"engine,omitempty"`
 	Capabilities *backend.Capabilities `json:"capabilities,omitempty"`
 	Checks       []check               `json:"checks"`
+
+	tried bool // a sandbox was opened, or failed to
 }
 
 func (r *report) add(name string, v verdict, detail, fix string) {
@@ -215,6 +217,7 @@ func (r *report) trial(ctx context.Context, m *session.Manager, image string) {
 		r.add(name, verdictWarn, "not tried: no image is present", "pull one of the images above, or pass --image")
 		return
 	}
+	r.tried = true
 	ctx, cancel := context.WithTimeout(ctx, 6*doctorTimeout)
 	defer cancel()
 	began := time.Now()
@@ -250,8 +253,11 @@ func (r *report) table(w io.Writer) error {
 		return err
 	}
 	verdict := "sandboxes can run"
-	if !r.Usable {
+	switch {
+	case !r.Usable:
 		verdict = "no sandbox can run here"
+	case !r.tried:
+		verdict = "the engine is fit; no sandbox was tried"
 	}
 	_, err := fmt.Fprintf(w, "\n%s\n", verdict)
 	return err

@@ -7,6 +7,7 @@ package upload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -87,7 +88,7 @@ func open(ctx context.Context, dir string, opts *Options) (*os.Root, *tree, erro
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: workspace: %v", backend.ErrInvalid, err)
+		return nil, nil, unreadable(err)
 	}
 	t, err := survey(ctx, root.FS(), o)
 	if err != nil {
@@ -95,6 +96,15 @@ func open(ctx context.Context, dir string, opts *Options) (*os.Root, *tree, erro
 		return nil, nil, err
 	}
 	return root, t, nil
+}
+
+// unreadable tells why a directory cannot be copied, without its path: the error may reach a model.
+func unreadable(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	return fmt.Errorf("%w: the directory that is to be copied into the sandbox: %v", backend.ErrInvalid, err)
 }
 
 // tree is what a directory holds.
