@@ -232,7 +232,10 @@ func (d *decoder) sandboxFields(s *Sandbox) []field {
 			})
 		}},
 		{"network", func(n *yaml.Node, path string) {
-			d.object(n, path, []field{{"enabled", d.boolean(&s.Network.Enabled)}})
+			d.object(n, path, []field{{"enabled", func(n *yaml.Node, path string) {
+				d.boolean(&s.Network.Enabled)(n, path)
+				s.Network.Disabled = !s.Network.Enabled
+			}}})
 		}},
 		{"timeout_seconds", d.integer(&s.TimeoutSeconds)},
 		{"max_stdout_bytes", d.integer(&s.MaxStdoutBytes)},

@@ -43,8 +43,9 @@ func TestParse(t *testing.T) {
   network: {enabled: false}
 `, &frontmatter.Sandbox{
 			Mode: "code", Runtime: "python", Image: "python:3.11-slim", Session: "default", User: "1000:1000", Root: "readonly",
-			Env:    map[string]string{"LANG": "C.UTF-8", "PORT": "8080", "EMPTY": "", "ON": "yes", "RATE": "1.10", "HOME": "${HOME}"},
-			Limits: frontmatter.Limits{CPUMillicores: 1000, MemoryMB: 2048, PIDs: 256, TimeoutSeconds: 900, ExecTimeoutSeconds: 120, WorkspaceMB: 500},
+			Env:     map[string]string{"LANG": "C.UTF-8", "PORT": "8080", "EMPTY": "", "ON": "yes", "RATE": "1.10", "HOME": "${HOME}"},
+			Limits:  frontmatter.Limits{CPUMillicores: 1000, MemoryMB: 2048, PIDs: 256, TimeoutSeconds: 900, ExecTimeoutSeconds: 120, WorkspaceMB: 500},
+			Network: frontmatter.Network{Disabled: true},
 		}},
 		{"user unquoted", "sandbox: {user: 1000}\n", &frontmatter.Sandbox{User: "1000"}},
 		{"user with group unquoted", "sandbox: {user: 1000:1000}\n", &frontmatter.Sandbox{User: "1000:1000"}},
@@ -293,6 +294,16 @@ func TestDefaults(t *testing.T) {
 	s := frontmatter.Sandbox{AllowNetwork: yes(true), TimeoutSeconds: 5}.WithDefaults()
 	if !s.Network.Enabled || s.Limits.ExecTimeoutSeconds != 5 || s.Mode != frontmatter.ModeCompute || s.Session != "default" {
 		t.Errorf("WithDefaults = %+v", s)
+	}
+	if s := (frontmatter.Sandbox{AllowNetwork: yes(false)}).WithDefaults(); s.Network.Enabled || !s.Network.Disabled {
+		t.Errorf("allow_network: false gives %+v", s.Network)
+	}
+	for text, want := range map[string]frontmatter.Network{
+		`{}`: {}, `{"network":{}}`: {}, `{"network":{"enabled":true}}`: {Enabled: true}, `{"network":{"enabled":false}}`: {Disabled: true},
+	} {
+		if s, err := frontmatter.ParseConfig("x", []byte(text)); err != nil || s.Network != want {
+			t.Errorf("%s: %v, want network %+v", text, err, want)
+		}
 	}
 	if got := (frontmatter.Sandbox{Image: "x"}).WithDefaults().Image; got != "x" {
 		t.Errorf("image = %q", got)

@@ -103,6 +103,9 @@ type Limits struct {
 // Network says what the sandbox can reach. The zero value is: nothing.
 type Network struct {
 	Enabled bool `json:"enabled,omitempty"`
+	// Disabled says that a file asks for `enabled: false`. Unlike the zero value it holds against a workflow that has a
+	// network.
+	Disabled bool `json:"-"`
 }
 
 // WithDefaults fills mode, runtime, image and session in, and carries first-generation fields over to the fields that
@@ -123,8 +126,8 @@ func (s Sandbox) WithDefaults() Sandbox {
 	if s.Root == "" {
 		s.Root = RootReadonly
 	}
-	if s.AllowNetwork != nil && *s.AllowNetwork {
-		s.Network.Enabled = true
+	if s.AllowNetwork != nil {
+		s.Network = Network{Enabled: *s.AllowNetwork, Disabled: !*s.AllowNetwork}
 	}
 	if s.TimeoutSeconds > 0 && s.Limits.ExecTimeoutSeconds == 0 {
 		s.Limits.ExecTimeoutSeconds = s.TimeoutSeconds

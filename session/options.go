@@ -73,6 +73,12 @@ type Request struct {
 	Network backend.NetworkMode // empty is NetworkNone
 	Runtime string              // OCI runtime; empty is the engine's default
 
+	// RootSet says that Root is a wish, so that Over keeps it also when it is the zero value.
+	RootSet bool
+	// Language is the runtime of frontmatter that Image is for, empty when it is unknown. The sandbox does not depend on
+	// it, only whether somebody with code in another language takes the image from a base.
+	Language string
+
 	// IdleTimeout: zero is the manager's, negative never. Of several openers' the longest holds.
 	IdleTimeout time.Duration
 	// ExecTimeout is the timeout of commands that name none, MinExecTimeout to MaxExecTimeout. Zero is

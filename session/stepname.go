@@ -42,9 +42,13 @@ func BaseFromContext(ctx context.Context) (Request, bool) {
 func (r Request) Over(base Request) Request {
 	r.Image = cmp.Or(r.Image, base.Image)
 	r.User = cmp.Or(r.User, base.User)
-	r.Root = cmp.Or(r.Root, base.Root)
+	if !r.RootSet {
+		r.Root = cmp.Or(r.Root, base.Root)
+	}
+	r.RootSet = r.RootSet || base.RootSet
 	r.Network = cmp.Or(r.Network, base.Network)
 	r.Runtime = cmp.Or(r.Runtime, base.Runtime)
+	r.Language = cmp.Or(r.Language, base.Language)
 	r.Pull = cmp.Or(r.Pull, base.Pull)
 	r.IdleTimeout = cmp.Or(r.IdleTimeout, base.IdleTimeout)
 	r.ExecTimeout = cmp.Or(r.ExecTimeout, base.ExecTimeout)

@@ -36,6 +36,13 @@ func TestRequestOver(t *testing.T) {
 	if diff := cmp.Diff(want, mine.Over(base)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
+	writable := session.Request{Root: backend.RootWritable}
+	if got := mine.Over(writable).Root; got != backend.RootWritable {
+		t.Errorf("without a wish for the root: %v", got)
+	}
+	if got := (session.Request{RootSet: true}).Over(writable).Root; got != backend.RootReadonly {
+		t.Errorf("a read-only root was wished for: %v", got)
+	}
 	if got := base.Env["A"]; got != "base" {
 		t.Errorf("the base was changed: %q", got)
 	}

@@ -60,34 +60,55 @@ func (b *binding) name(ctx context.Context) string {
 	return session.SessionNameFromContext(ctx)
 }
 
-// request says what the agent asks for, over what its run asks for. wishes are the fields that the agent itself set.
-func (b *binding) request(ctx context.Context) (req session.Request, wishes []string) {
+// request says what the agent asks for, over what its run asks for. runtime is the agent's, or another one that this
+// call wants; empty is no wish. wishes are the fields that the agent itself set.
+func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req session.Request, wishes []string) {
 	cfg := b.cfg
-	req = session.Request{Image: cfg.Image, User: cfg.User, Env: cfg.Env, Limits: limits(cfg.Limits)}
+	req = session.Request{
+		Image: cfg.Image, User: cfg.User, Root: backend.RootReadonly, RootSet: cfg.Root != "", Env: cfg.Env, Limits: limits(cfg.Limits),
+	}
 	if cfg.Root == frontmatter.RootWritable {
 		req.Root = backend.RootWritable
 	}
 	full := cfg.WithDefaults()
-	if full.Network.Enabled {
+	switch {
+	case full.Network.Enabled:
 		req.Network = backend.NetworkBridge
+	case full.Network.Disabled:
+		req.Network = backend.NetworkNone
 	}
 	req.IdleTimeout = time.Duration(cfg.Limits.TimeoutSeconds) * time.Second
 	req.ExecTimeout = time.Duration(full.Limits.ExecTimeoutSeconds) * time.Second
 	for name, set := range map[string]bool{
 		"image": cfg.Image != "" || cfg.Runtime != "", "user": cfg.User != "", "root": cfg.Root != "", "env": len(cfg.Env) > 0,
-		"limits": req.Limits != backend.Limits{}, "network": full.Network.Enabled,
+		"limits": req.Limits != backend.Limits{}, "network": req.Network != "",
 	} {
 		if set {
 			wishes = append(wishes, name)
 		}
 	}
 	if base, ok := session.BaseFromContext(ctx); ok {
+		if req.Image == "" && b.ownImage(base, runtime) {
+			req.Image = frontmatter.DefaultImage(runtime)
+		}
 		req = req.Over(base)
 	}
 	if req.Image == "" {
-		req.Image = full.Image
+		req.Image = frontmatter.DefaultImage(runtime)
 	}
 	return req, wishes
+}
+
+// ownImage says whether code in runtime needs an image other than the base's. Nobody knows what an image is for that
+// came without a runtime: it is trusted for the sandbox that the run shares, where nobody else's would fit.
+func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bool {
+	switch {
+	case runtime == "":
+		return false
+	case base.Language != "":
+		return base.Language != string(runtime)
+	}
+	return b.cfg.Mode != frontmatter.ModeCode || b.cfg.Session != "" && b.cfg.Session != frontmatter.SessionDefault
 }
 
 func limits(l frontmatter.Limits) backend.Limits {
@@ -100,7 +121,7 @@ func limits(l frontmatter.Limits) backend.Limits {
 // differs shares a sandbox that was opened with another request.
 func (b *binding) open(ctx context.Context, name string) (*session.Session, bool, error) {
 	key := b.run(ctx).Key(name)
-	req, wishes := b.request(ctx)
+	req, wishes := b.request(ctx, b.cfg.Runtime)
 	s, created, err := b.box.manager.Open(ctx, key, req)
 	var conflict *session.ConflictError
 	if errors.As(err, &conflict) {
@@ -185,7 +206,13 @@ func (b *binding) remove(ctx context.Context, s *session.Session) error {
 	b.forget(s)
 	delete(b.started, s.ID())
 	b.mu.Unlock()
-	return b.box.manager.CloseSession(ctx, s.Key(), session.CloseOptions{})
+	if err := b.box.manager.CloseSession(ctx, s.Key(), session.CloseOptions{}); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.released[s.ID()] = true
+	return nil
 }
 
 // running notes that an exec went on in the background.

@@ -26,6 +26,6 @@ func (a *Agent) SharedSandbox() (session.Request, bool) {
 	if s == nil || s.Mode != frontmatter.ModeCode || s.Session != "" && s.Session != frontmatter.SessionDefault {
 		return session.Request{}, false
 	}
-	req, _ := (&binding{cfg: *s}).request(context.Background())
+	req, _ := (&binding{cfg: *s}).request(context.Background(), s.Runtime)
 	return req, true
 }

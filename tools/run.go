@@ -48,17 +48,18 @@ func (i interpreter) program(found []string) string {
 
 // runCode is sandbox_run: a sandbox of its own is made, used and removed, whatever happens.
 func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err error) {
-	runtime := frontmatter.Runtime(cmp.Or(in.Runtime, string(b.cfg.Runtime), string(frontmatter.RuntimePython)))
+	base, _ := session.BaseFromContext(ctx)
+	own := cmp.Or(b.cfg.Runtime, frontmatter.Runtime(base.Language), frontmatter.RuntimePython)
+	runtime := cmp.Or(frontmatter.Runtime(in.Runtime), own)
 	how := interpreterOf(runtime)
 	if fail := b.checkRun(in, runtime, how); fail != nil {
 		return RunOutput{}, fail
 	}
-	req, _ := b.request(ctx)
-	if b.cfg.Image == "" && runtime != b.cfg.Runtime {
-		if base, ok := session.BaseFromContext(ctx); !ok || base.Image == "" {
-			req.Image = frontmatter.DefaultImage(runtime)
-		}
+	wish := b.cfg.Runtime
+	if runtime != own {
+		wish = runtime // a model that names the agent's own runtime wishes for nothing new
 	}
+	req, _ := b.request(ctx, wish)
 	run := b.run(ctx)
 	s, _, err := b.box.manager.Open(ctx, run.Key("run-"+session.NewID()), req)
 	if err != nil {
@@ -74,7 +75,7 @@ func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err 
 	if err := writeFiles(ctx, s, in, how.file); err != nil {
 		return RunOutput{}, err
 	}
-	res, err := s.Exec(ctx, b.runRequest(in, how, s.Info().Programs))
+	res, err := s.Exec(ctx, b.runRequest(in, how, s.Info()))
 	if err != nil {
 		return RunOutput{}, err
 	}
@@ -91,7 +92,10 @@ func (b *binding) checkRun(in RunInput, runtime frontmatter.Runtime, how interpr
 	if fail := within("timeout_seconds", in.TimeoutSeconds, 1, maxSeconds); fail != nil {
 		return fail
 	}
-	for name := range in.Files {
+	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
+		if path.IsAbs(name) {
+			return failure(CodeInvalid, "cannot write %s: the paths of files are relative to the work directory", clip(name))
+		}
 		if path.Clean(name) == how.file {
 			return failure(CodeInvalid, "files may not hold %s, which is where code is written to", how.file)
 		}
@@ -125,7 +129,7 @@ func writeFiles(ctx context.Context, s *session.Session, in RunInput, file strin
 	return put(file, in.Code)
 }
 
-func (b *binding) runRequest(in RunInput, how interpreter, found []string) session.ExecRequest {
+func (b *binding) runRequest(in RunInput, how interpreter, info session.Info) session.ExecRequest {
 	env := maps.Clone(how.env)
 	if env == nil {
 		env = map[string]string{}
@@ -134,10 +138,10 @@ func (b *binding) runRequest(in RunInput, how interpreter, found []string) sessi
 	maps.Copy(env, in.Env)
 	chars := int(cmp.Or(b.cfg.MaxStdoutBytes, maxStreamChars))
 	bounds := excerptOf(chars)
-	seconds := cmp.Or(in.TimeoutSeconds, b.cfg.TimeoutSeconds, b.cfg.Limits.ExecTimeoutSeconds)
+	seconds := cmp.Or(in.TimeoutSeconds, b.cfg.TimeoutSeconds)
 	return session.ExecRequest{
-		Argv: append([]string{how.program(found), how.file}, in.Args...), Env: env,
-		Timeout: cmp.Or(time.Duration(seconds)*time.Second, defaultRunTimeout), HeadBytes: bounds.head, TailBytes: bounds.tail,
+		Argv: append([]string{how.program(info.Programs), how.file}, in.Args...), Env: env,
+		Timeout: cmp.Or(time.Duration(seconds)*time.Second, info.ExecTimeout, defaultRunTimeout), HeadBytes: bounds.head, TailBytes: bounds.tail,
 	}
 }
 

@@ -25,6 +25,7 @@ func baseRequest(s frontmatter.Sandbox, hasImage bool) session.Request {
 	}
 	if hasImage {
 		req.Image = s.WithDefaults().Image
+		req.Language = string(s.Runtime)
 	}
 	if s.Root == frontmatter.RootWritable {
 		req.Root = backend.RootWritable
