@@ -137,6 +137,9 @@ func decodeArgs[In any](raw json.RawMessage) (In, *ToolError) {
 		}
 		if err := setArgument(field, a.name, value); err != nil {
 			problems = append(problems, err.Error())
+		} else if a.name == "timeout_seconds" && field.IsZero() {
+			// Left out is the default; a given 0 could mean none or at once.
+			problems = append(problems, fmt.Sprintf("%s is 0, it must be between 1 and %d", a.name, maxSeconds))
 		}
 	}
 	if len(problems) > 0 {

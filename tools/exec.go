@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -186,11 +187,23 @@ func (b *binding) execKill(ctx context.Context, in ExecKillInput) (ExecKillOutpu
 	if err != nil {
 		return ExecKillOutput{}, err
 	}
-	st, err := s.KillExec(ctx, in.ExecID, strings.ToUpper(strings.TrimSpace(in.Signal)))
+	st, err := s.KillExec(ctx, in.ExecID, signalName(in.Signal))
 	if err != nil {
 		return ExecKillOutput{}, unknownExec(err)
 	}
 	return ExecKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, nil
+}
+
+// signalName gives the name of a signal as sandboxes know it. Models also write numbers, which mean those of Linux
+// wherever this program runs.
+func signalName(text string) string {
+	text = strings.ToUpper(strings.TrimSpace(text))
+	names := strings.Fields("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT " +
+		"CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS")
+	if n, err := strconv.Atoi(text); err == nil && n >= 1 && n <= len(names) {
+		return "SIG" + names[n-1]
+	}
+	return text
 }
 
 // execSandbox gives the sandbox of a call about an exec.

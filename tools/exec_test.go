@@ -280,3 +280,57 @@ func TestExecCancel(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond)
 	set.fails(tools.CodeNotFound, "sandbox_fs_read", obj{"path": "late"})
 }
+
+func TestZeroTimeoutIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const want = "timeout_seconds is 0, it must be between 1 and 3600"
+	for name, input := range map[string]obj{
+		"sandbox_run":       {"code": "true", "timeout_seconds": 0},
+		"sandbox_exec":      {"command": "true", "timeout": "0"},
+		"sandbox_exec_wait": {"exec_id": "x", "timeout_seconds": 0},
+	} {
+		s := bash()
+		if name != "sandbox_run" {
+			s = codeMode()
+		}
+		if out := r.tools(s).fails(tools.CodeInvalid, name, input); !strings.Contains(message(out), want) {
+			t.Errorf("%s: %s", name, message(out))
+		}
+	}
+}
+
+func TestClosingTwice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(codeMode())
+	id := set.ok("sandbox_open", nil)["sandbox_id"]
+	for _, input := range []obj{
+		{"sandbox_id": id}, {"sandbox_id": id}, {"sandbox_id": id, "delete_workspace": true},
+		{"sandbox_id": id, "delete_workspace": true}, {"sandbox_id": id},
+	} {
+		if out := set.ok("sandbox_close", input); out["ok"] != true {
+			t.Errorf("%v: %v", input, out)
+		}
+	}
+	if r.engine.open() != 0 {
+		t.Error("delete_workspace after a close left the sandbox")
+	}
+}
+
+func TestKillByNumber(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(codeMode())
+	for number, name := range map[string]string{"9": "SIGKILL", " 2 ": "SIGINT", "31": "SIGSYS"} {
+		id := set.ok("sandbox_exec", obj{"cmd": []string{"sleep", "60"}, "yield_ms": 0})["exec_id"]
+		set.ok("sandbox_exec_kill", obj{"exec_id": id, "signal": number})
+		if out := set.ok("sandbox_exec_wait", obj{"exec_id": id}); out["done"] != true {
+			t.Errorf("%s, %s: %v", number, name, out)
+		}
+	}
+	for _, number := range []string{"0", "32", "-9"} {
+		set.fails(tools.CodeInvalid, "sandbox_exec_kill", obj{"exec_id": set.ok("sandbox_exec", obj{"command": "true"})["exec_id"], "signal": number})
+	}
+	set.ok("sandbox_close", obj{"delete_workspace": true})
+}

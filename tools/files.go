@@ -135,6 +135,9 @@ func readBytes(ctx context.Context, s *session.Session, in FSReadInput) (FSReadO
 		data = wholeRunes(data)
 	}
 	out.set(data)
+	if len(data) == 0 && in.Offset > 0 {
+		out.Note = fmt.Sprintf("the file has no byte at offset %d, it ends after %d bytes", in.Offset, info.Size)
+	}
 	if more {
 		next := in.Offset + int64(len(data))
 		out.Truncated, out.NextOffset = true, &next

@@ -219,3 +219,18 @@ func TestParallelWrites(t *testing.T) {
 		t.Errorf("%d bytes that begin with %s", len(text), text[:2])
 	}
 }
+
+func TestReadPastTheEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(codeMode())
+	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "abc"})
+	out := set.ok("sandbox_fs_read", obj{"path": "f", "offset": 10})
+	if out["contents"] != "" || out["note"] != "the file has no byte at offset 10, it ends after 3 bytes" {
+		t.Errorf("%v", out)
+	}
+	if out := set.ok("sandbox_fs_read", obj{"path": "f", "offset": 2}); out["contents"] != "c" || out["note"] != nil {
+		t.Errorf("%v", out)
+	}
+	set.ok("sandbox_close", obj{"delete_workspace": true})
+}

@@ -78,12 +78,20 @@ func note(info session.Info) string {
 func (b *binding) closeSandbox(ctx context.Context, in CloseInput) (CloseOutput, error) {
 	b.mu.Lock()
 	none := in.SandboxID == "" && len(b.mine) == 0
+	again := b.released[in.SandboxID]
 	b.mu.Unlock()
-	if none {
-		return CloseOutput{OK: true}, nil // nothing was opened, and opening one to close it would be silly
+	if none || again && !in.DeleteWorkspace {
+		return CloseOutput{OK: true}, nil // nothing is open, and opening one to close it would be silly
 	}
-	s, err := b.sandbox(ctx, in.SandboxID)
+	find := b.sandbox
+	if again {
+		find = b.byID // its files may still be there
+	}
+	s, err := find(ctx, in.SandboxID)
 	if err != nil {
+		if code := errorOf(err).Code; again && (code == CodeNotFound || code == CodeClosed) {
+			return CloseOutput{OK: true}, nil
+		}
 		return CloseOutput{}, err
 	}
 	if in.DeleteWorkspace {
