@@ -60,7 +60,8 @@ func (wf *Workflow) InputSchema() map[string]any {
 	if wf.input == nil {
 		return map[string]any{"type": "object", "additionalProperties": true}
 	}
-	return expr.Clone(wf.input.raw).(map[string]any)
+	schema, _ := expr.Clone(wf.input.raw).(map[string]any) // a clone has its original's type
+	return schema
 }
 
 // ParseInput turns name=value pairs from a command line into an input: a value is text where the schema wants text or

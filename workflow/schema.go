@@ -74,7 +74,11 @@ func (s *schema) check(input map[string]any) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return plain.(map[string]any), nil
+	object, ok := plain.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("the input is %T, want an object", plain)
+	}
+	return object, nil
 }
 
 // property gives the schema of an input, nil when the schema says nothing about it.

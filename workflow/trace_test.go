@@ -29,7 +29,7 @@ func TestSpans(t *testing.T) {
 	defer provider.UnregisterSpanProcessor(spans)
 
 	g := genkit.Init(t.Context(), genkit.WithPromptDir(t.TempDir()))
-	genkit.DefineModel(g, "fake/model", nil, func(context.Context, *ai.ModelRequest, ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+	genkit.DefineModel(g, "fake/model", nil, func(context.Context, *ai.ModelRequest, ai.ModelStreamCallback) (*ai.ModelResponse, error) { //nolint:staticcheck // it takes no config
 		return &ai.ModelResponse{Message: ai.NewModelTextMessage("secret answer"), FinishReason: ai.FinishReasonStop}, nil
 	})
 	wf := parse(t, `
@@ -73,7 +73,7 @@ steps:
 		}
 		attrs := map[string]string{}
 		for _, a := range s.Attributes {
-			attrs[string(a.Key)] = a.Value.Emit()
+			attrs[string(a.Key)] = a.Value.String()
 		}
 		if attrs["workcell.run.id"] != res.RunID || attrs["workcell.workflow.id"] != "traced" {
 			t.Errorf("%s has %v", s.Name, attrs)

@@ -58,7 +58,7 @@ func (b *Backend) fail(ctx context.Context, what string, err error) error {
 	b.log.Debug("docker: call failed", "call", what, "error", err)
 	kind := classify(err)
 	e := &engineError{what: what, kind: kind}
-	if kind != backend.ErrUnavailable { // whose text names the socket and says nothing more
+	if !errors.Is(kind, backend.ErrUnavailable) { // whose text names the socket and says nothing more
 		e.detail = scrub(err.Error())
 	}
 	return e

@@ -164,7 +164,7 @@ func (b *Backend) pullError(ctx context.Context, what string, err error) error {
 	}
 	err = b.fail(ctx, what, err)
 	var e *engineError
-	if errors.As(err, &e) && e.kind != backend.ErrUnavailable {
+	if errors.As(err, &e) && !errors.Is(e.kind, backend.ErrUnavailable) {
 		return &engineError{what: what, kind: backend.ErrImage, detail: e.detail}
 	}
 	return err

@@ -336,7 +336,7 @@ func TestConstIsCopied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first.(map[string]any)["a"].([]any)[0] = "changed"
+	first.(map[string]any)["a"].([]any)[0] = "changed" //nolint:errcheck // a panic fails the test
 	second, err := v.Eval(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)

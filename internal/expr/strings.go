@@ -15,7 +15,7 @@ import (
 // looked at, so "s.replace('', s)" on 200 kB of data ends the whole process for lack of memory. The functions here know
 // the size of their result first.
 
-var tooLong = fmt.Errorf("%w: the text has more than %d bytes", ErrLimit, MaxBytes)
+var errTooLong = fmt.Errorf("%w: the text has more than %d bytes", ErrLimit, MaxBytes)
 
 func stringFunctions() []cel.EnvOption {
 	str, num, list := cel.StringType, cel.IntType, cel.ListType(cel.StringType)
@@ -110,7 +110,7 @@ func join(v, sep ref.Val) ref.Val {
 		}
 		size += len(part) + len(by)
 		if size > MaxBytes+len(by) {
-			return types.WrapErr(tooLong)
+			return types.WrapErr(errTooLong)
 		}
 		parts = append(parts, string(part))
 	}
@@ -126,7 +126,7 @@ func replace(args ...ref.Val) ref.Val {
 	}
 	n := strings.Count(string(s), string(from))
 	if grow := len(to) - len(from); grow > 0 && n > (MaxBytes-min(len(s), MaxBytes))/grow {
-		return types.WrapErr(tooLong)
+		return types.WrapErr(errTooLong)
 	}
 	return types.String(strings.ReplaceAll(string(s), string(from), string(to)))
 }

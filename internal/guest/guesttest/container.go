@@ -2,6 +2,7 @@ package guesttest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -139,7 +140,8 @@ func (s *cliStream) Close() error {
 }
 
 func stderr(err error) string {
-	if e, ok := err.(*exec.ExitError); ok {
+	var e *exec.ExitError
+	if errors.As(err, &e) {
 		return string(e.Stderr)
 	}
 	return fmt.Sprint(err)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"io"
 	"os"
 	"sync"
@@ -76,7 +77,7 @@ func (o *output) sweep() bool {
 				w.take(buf[:n])
 			}
 			o.bufs.Put(buf)
-			if err == unix.EAGAIN || w.total.Load() > pipeMax {
+			if errors.Is(err, unix.EAGAIN) || w.total.Load() > pipeMax {
 				break // somebody else holds the pipe
 			}
 			if n <= 0 {
@@ -186,7 +187,7 @@ func (w *outputPipe) read(raw syscall.RawConn) (buf *[chunkMax]byte, n int, err 
 	werr := raw.Read(func(fd uintptr) bool {
 		w.busy.Store(true)
 		buf = w.o.bufs.Get().(*[chunkMax]byte)
-		if n, err = w.fill(int(fd), buf); err == unix.EAGAIN {
+		if n, err = w.fill(int(fd), buf); errors.Is(err, unix.EAGAIN) {
 			w.o.bufs.Put(buf)
 			buf, n, err = nil, 0, nil
 			w.busy.Store(false)

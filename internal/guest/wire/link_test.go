@@ -82,7 +82,7 @@ func TestLinkReader(t *testing.T) {
 	} {
 		for how, r := range map[string]io.Reader{"whole": bytes.NewReader(tc.in), "bytes": iotest.OneByteReader(bytes.NewReader(tc.in))} {
 			got, err := found(wire.NewLinkReader(r, wire.FromHost))
-			if diff := cmp.Diff(tc.want, got); diff != "" || err != io.EOF {
+			if diff := cmp.Diff(tc.want, got); diff != "" || !errors.Is(err, io.EOF) {
 				t.Errorf("%s, %s: %v (-want +got):\n%s", name, how, err, diff)
 			}
 		}
@@ -117,7 +117,7 @@ func TestAwait(t *testing.T) {
 	r := wire.NewLinkReader(bytes.NewReader(in), wire.FromGuest)
 	r.Await(n)
 	got, err := found(r)
-	if diff := cmp.Diff([]string{"marker a", "chunk mine"}, got); diff != "" || err != io.EOF {
+	if diff := cmp.Diff([]string{"marker a", "chunk mine"}, got); diff != "" || !errors.Is(err, io.EOF) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }
@@ -149,7 +149,7 @@ func TestRetryAfterAnError(t *testing.T) {
 	for {
 		items, err := found(r)
 		got = append(got, items...)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if !errors.Is(err, errFlaky) {
