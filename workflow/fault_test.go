@@ -24,7 +24,7 @@ func TestPanics(t *testing.T) {
 		"panic": func(context.Context, string, map[string]any) (workflow.AgentOutput, error) { panic("oh no\nno") },
 		"nil map": func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
 			var m map[string]int
-			m["x"] = 1 //nolint:govet // the panic is what is tested
+			m["x"] = 1 //nolint:govet,staticcheck // the panic is what is tested
 			return workflow.AgentOutput{}, nil
 		},
 		"goexit": func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {

@@ -77,7 +77,8 @@ func (sc *scope) variables() map[string]any {
 
 // update replaces what is known of a step.
 func (sc *scope) update(id string, change map[string]any, remove ...string) {
-	entry := maps.Clone(sc.steps[id].(map[string]any))
+	step, _ := sc.steps[id].(map[string]any) // all entries are
+	entry := maps.Clone(step)
 	for _, key := range remove {
 		delete(entry, key)
 	}

@@ -53,6 +53,14 @@ func readBuffers() *sync.Pool {
 	return &sync.Pool{New: func() any { return new([chunkMax]byte) }}
 }
 
+func getBuffer(p *sync.Pool) *[chunkMax]byte {
+	buf, ok := p.Get().(*[chunkMax]byte)
+	if !ok { // cannot happen: nothing else is put there
+		buf = new([chunkMax]byte)
+	}
+	return buf
+}
+
 func newOutput(fds [2]int, sink outputSink, bufs *sync.Pool) *output {
 	o := &output{sink: sink, bufs: bufs, done: make(chan struct{})}
 	o.left.Store(2)
@@ -71,7 +79,7 @@ func (o *output) totals() (stdout, stderr int64) {
 func (o *output) sweep() bool {
 	for _, w := range o.ways {
 		for !w.ended {
-			buf := o.bufs.Get().(*[chunkMax]byte)
+			buf := getBuffer(o.bufs)
 			n, err := w.fill(w.fd, buf)
 			if n > 0 {
 				w.take(buf[:n])
@@ -186,7 +194,7 @@ func (w *outputPipe) pump() {
 func (w *outputPipe) read(raw syscall.RawConn) (buf *[chunkMax]byte, n int, err error) {
 	werr := raw.Read(func(fd uintptr) bool {
 		w.busy.Store(true)
-		buf = w.o.bufs.Get().(*[chunkMax]byte)
+		buf = getBuffer(w.o.bufs)
 		if n, err = w.fill(int(fd), buf); errors.Is(err, unix.EAGAIN) {
 			w.o.bufs.Put(buf)
 			buf, n, err = nil, 0, nil

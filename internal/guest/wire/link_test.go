@@ -98,7 +98,7 @@ func TestFlushPadding(t *testing.T) {
 	for cut := 0; cut <= len(whole); cut += 61 {
 		in := bytes.Join([][]byte{marker(wire.FromHost, n), whole[:cut], make([]byte, wire.FlushSize), marker(wire.FromHost, m)}, nil)
 		got, err := found(wire.NewLinkReader(bytes.NewReader(in), wire.FromHost))
-		if err != io.EOF || len(got) < 2 || got[0] != "marker a" || got[len(got)-1] != "marker b" {
+		if !errors.Is(err, io.EOF) || len(got) < 2 || got[0] != "marker a" || got[len(got)-1] != "marker b" {
 			t.Fatalf("cut after %d bytes: %d items, %v", cut, len(got), err)
 		}
 		for _, item := range got {
@@ -205,7 +205,7 @@ func FuzzChunkReader(f *testing.F) {
 					continue
 				}
 				if err != nil {
-					if err != io.EOF {
+					if !errors.Is(err, io.EOF) {
 						t.Fatalf("unexpected error %v", err)
 					}
 					break

@@ -39,7 +39,7 @@ func (w *writes) bodies(t *testing.T, n wire.Nonce) []byte {
 	var all []byte
 	for {
 		item, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return all
 		}
 		if err != nil || item.Generation != n.Generation() {
