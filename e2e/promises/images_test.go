@@ -45,10 +45,17 @@ func derivedImage(t testing.TB, changes ...string) string {
 	name := "other-" + w.instance + "-" + session.NewID()
 	res, err := w.api.ContainerCreate(t.Context(), &container.Config{Image: debianImage, Cmd: []string{"true"}}, nil, nil, nil, name)
 	must(t, err)
-	ref := "workcell-promises/" + strings.ToLower(session.NewID()) + ":1"
-	_, err = w.api.ContainerCommit(t.Context(), res.ID, container.CommitOptions{Reference: ref, Changes: changes})
-	must(t, err)
+	ref := commit(t, res.ID, changes...)
 	must(t, w.api.ContainerRemove(t.Context(), res.ID, container.RemoveOptions{Force: true}))
+	return ref
+}
+
+// commit makes an image of a container, for as long as the test runs.
+func commit(t testing.TB, id string, changes ...string) string {
+	t.Helper()
+	ref := "workcell-promises/" + strings.ToLower(session.NewID()) + ":1"
+	_, err := w.api.ContainerCommit(t.Context(), id, container.CommitOptions{Reference: ref, Changes: changes})
+	must(t, err)
 	t.Cleanup(func() {
 		_, err := w.api.ImageRemove(context.Background(), ref, imagetypes.RemoveOptions{Force: true, PruneChildren: true})
 		must(t, err)

@@ -1,0 +1,282 @@
+package promises
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// TestJ1OneSandbox has 100 agents of one run open its sandbox at once.
+func TestJ1OneSandbox(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, w.engine, session.Options{})
+	p := &tools.Plugin{Manager: m}
+	run := session.Run{Namespace: session.NamespaceWorkflow, ID: session.NewRunID()}
+	var mu sync.Mutex
+	ids, created := map[any]int{}, 0
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			b, err := agentOf(t.Context(), p, run, pythonBox())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			out, err := b.raw(t.Context(), tools.ToolOpen, obj{})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil || code(out) != "" {
+				t.Error(err, out)
+			}
+			if ids[out["sandbox_id"]]++; out["created"] == true {
+				created++
+			}
+		})
+	}
+	wg.Wait()
+	if len(ids) != 1 || created != 1 {
+		t.Errorf("ids %v, created %d times", ids, created)
+	}
+	eventually(t, 20*time.Second, "there are one container and one volume", func() bool {
+		list, err := w.objects(t.Context(), m.Instance())
+		return err == nil && len(list) == 2
+	})
+	must(t, m.CloseScope(t.Context(), run.Scope()))
+	nothingLeft(t, m.Instance())
+}
+
+// TestJ3CloseUnderLoad closes a sandbox under every kind of call.
+func TestJ3CloseUnderLoad(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, w.engine, session.Options{})
+	b, err := openBox(t.Context(), m, &tools.Plugin{Manager: m}, pythonBox())
+	must(t, err)
+	b.sh(t, "mkdir -p tree && cd tree && touch $(seq 1 3000) && head -c 30M /dev/zero > big")
+	endless, feed := io.Pipe()
+	defer feed.Close()
+	calls := map[string]func() (obj, error){
+		tools.ToolExec: func() (obj, error) {
+			return b.raw(t.Context(), tools.ToolExec, obj{"cmd": []string{"sleep", "600"}, "yield_ms": 600_000})
+		},
+		tools.ToolExecWait: func() (obj, error) {
+			return b.raw(t.Context(), tools.ToolExecWait, obj{"exec_id": b.ok(t, tools.ToolExec, obj{"cmd": []string{"sleep", "600"}, "stream": true})["exec_id"], "timeout_seconds": 600})
+		},
+		tools.ToolFSList: func() (obj, error) { return b.raw(t.Context(), tools.ToolFSList, obj{"recursive": true}) },
+		tools.ToolFSRead: func() (obj, error) {
+			return b.raw(t.Context(), tools.ToolFSRead, obj{"path": "tree/big", "max_bytes": 1 << 20})
+		},
+		tools.ToolFSWrite: func() (obj, error) {
+			return b.raw(t.Context(), tools.ToolFSWrite, obj{"path": "w", "contents": strings.Repeat("x", 1<<20), "overwrite": true})
+		},
+		"Stream": func() (obj, error) {
+			_, err := b.s.Stream(t.Context(), session.ExecRequest{Command: "cat; sleep 600"}, session.Streams{Stdin: endless})
+			return nil, err
+		},
+		"WriteFile": func() (obj, error) {
+			_, err := b.s.WriteFile(t.Context(), "endless", endless, session.WriteFileOptions{})
+			return nil, err
+		},
+	}
+	var wg, started sync.WaitGroup
+	var closed time.Time
+	for name, call := range calls {
+		started.Add(1)
+		wg.Go(func() {
+			time.AfterFunc(time.Second, started.Done)
+			for {
+				out, err := call()
+				if err == nil && code(out) == "" {
+					continue // a short call: again, until the close meets one
+				}
+				if !errors.Is(err, backend.ErrClosed) && code(out) != tools.CodeClosed {
+					t.Errorf("%s: %v, %v, want it closed", name, out, err)
+				}
+				return
+			}
+		})
+	}
+	started.Wait()
+	closed = time.Now()
+	must(t, m.CloseScope(t.Context(), b.run.Scope()))
+	wg.Wait()
+	within(t, 5*time.Second, closed)
+	nothingLeft(t, m.Instance())
+}
+
+func TestJ4CloseTwice(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, w.engine, session.Options{})
+	b, err := openBox(t.Context(), m, &tools.Plugin{Manager: m}, pythonBox())
+	must(t, err)
+	b.ok(t, tools.ToolClose, obj{"delete_workspace": true})
+	b.ok(t, tools.ToolClose, obj{"delete_workspace": true})
+	for range 2 {
+		must(t, b.s.Close(t.Context()))
+		must(t, m.CloseSession(t.Context(), b.s.Key(), session.CloseOptions{}))
+		must(t, m.CloseSession(t.Context(), session.UserKey("never-opened"), session.CloseOptions{}))
+		must(t, m.CloseScope(t.Context(), b.run.Scope()))
+		must(t, m.CloseScope(t.Context(), session.Scope{Namespace: "workflow", ID: "never"}))
+	}
+	must(t, m.Close(t.Context()))
+	must(t, m.Close(t.Context()))
+	must(t, b.s.Close(t.Context()))
+}
+
+// TestJ5CancelledOpen cancels an open at each step of it.
+func TestJ5CancelledOpen(t *testing.T) {
+	t.Parallel()
+	reg := newRegistry(t)
+	ref := reg.push(t, "acme/cancelled:1")
+	for name, step := range map[string]struct {
+		image string
+		at    func(*http.Request) bool
+	}{
+		"pull": {ref, isPull}, "create": {pythonImage, isCreate}, "prepare": {pythonImage, isPrepare}, "start": {pythonImage, isStart},
+		"attach": {pythonImage, isAttach},
+	} {
+		for _, late := range []time.Duration{0, 3 * time.Millisecond, 60 * time.Millisecond} {
+			t.Run(name+" "+late.String(), func(t *testing.T) {
+				t.Parallel()
+				p := newProxy(t)
+				m := newManager(t, newDriver(t, docker.Options{Host: p.host}), session.Options{MaxSandboxes: 1})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				met := make(chan struct{})
+				var once sync.Once
+				p.on(func(r *http.Request) {
+					if step.at(r) {
+						once.Do(func() {
+							close(met)
+							time.AfterFunc(late, cancel)
+						})
+					}
+				})
+				b, err := agentOf(t.Context(), &tools.Plugin{Manager: m}, session.Run{Namespace: "agent", ID: session.NewRunID()},
+					tools.Sandbox{Mode: "code", Image: step.image})
+				must(t, err)
+				out, err := b.raw(ctx, tools.ToolOpen, obj{})
+				select {
+				case <-met:
+				default:
+					t.Fatalf("the step was never reached: %v, %v", out, err)
+				}
+				switch {
+				case err == nil && code(out) == "": // it was done before the cancellation came through
+					must(t, m.CloseScope(t.Context(), b.run.Scope()))
+				case !errors.Is(err, context.Canceled):
+					t.Errorf("sandbox_open: %v, %v", out, err)
+				}
+				nothingLeft(t, m.Instance())
+				// Its place is free again.
+				eventually(t, 20*time.Second, "another sandbox can be opened", func() bool {
+					s, _, err := m.Open(t.Context(), session.UserKey("next"), request())
+					if err == nil {
+						must(t, s.Close(t.Context()))
+					}
+					return err == nil
+				})
+			})
+		}
+	}
+}
+
+type agents func(ctx context.Context) (workflow.AgentOutput, error)
+
+func (f agents) RunAgent(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+	return f(ctx)
+}
+
+// TestJ8RunEnds ends workflow runs in every way; each takes its own sandboxes along and no others.
+func TestJ8RunEnds(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, w.engine, session.Options{})
+	other, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), session.DefaultName), request())
+	must(t, err)
+	wf, err := workflow.Parse("w.yaml", []byte(`id: w
+sandbox: {image: "`+debianImage+`"}
+steps:
+  - {id: first, type: exec, command: "echo x > f"}
+  - {id: own, type: exec, command: "echo y > g", sandbox: other}
+  - {id: agent, type: agent, agent: any}
+  - {id: last, type: exec, command: "test $(cat f) = x"}
+`), nil)
+	must(t, err)
+	for name, c := range map[string]struct {
+		agent   func(ctx context.Context, cancel func()) error
+		outcome workflow.Outcome
+	}{
+		"success": {func(context.Context, func()) error { return nil }, workflow.Succeeded},
+		"failure": {func(context.Context, func()) error { return errors.New("no") }, workflow.Failed},
+		"panic":   {func(context.Context, func()) error { panic("no") }, workflow.Failed},
+		"cancel":  {func(ctx context.Context, cancel func()) error { cancel(); <-ctx.Done(); return ctx.Err() }, workflow.Cancelled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			during := 0
+			runner := agents(func(ctx context.Context) (workflow.AgentOutput, error) {
+				run, _ := session.RunFromContext(ctx)
+				during = len(m.InScope(run.Scope()))
+				return workflow.AgentOutput{Text: "done"}, c.agent(ctx, cancel)
+			})
+			res, err := workflow.NewEngine(m, runner, nil).Run(ctx, wf, nil)
+			if res == nil || res.Outcome != c.outcome || res.Cleanup != nil {
+				t.Fatalf("%+v, %v", res, err)
+			}
+			if during != 2 {
+				t.Errorf("the run had %d sandboxes", during)
+			}
+			list, err := w.engine.List(t.Context(), backend.Filter{Instance: m.Instance(), Run: res.RunID})
+			if err != nil || len(list) != 0 {
+				t.Errorf("left: %+v, %v", list, err)
+			}
+			if got, err := other.Exec(t.Context(), session.ExecRequest{Argv: []string{"echo", "alive"}}); err != nil || string(got.Stdout.Bytes()) != "alive\n" {
+				t.Errorf("another run's sandbox: %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestJ8CommandLine ends `workcell run` by Ctrl-C and by TERM.
+func TestJ8CommandLine(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "w.yaml")
+	must(t, os.WriteFile(file, []byte("id: w\nsandbox: {image: \""+debianImage+"\"}\nsteps:\n  - {id: wait, type: exec, command: \"echo started; sleep 600\"}\n"), 0o600))
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			instance := w.instance + session.NewID()
+			cmd := command(t, w.stateDir(t, instance), nil, "run", file)
+			must(t, cmd.Start())
+			eventually(t, time.Minute, "the run's sandbox runs its command", func() bool {
+				list, err := w.engine.List(t.Context(), backend.Filter{Instance: instance})
+				if err != nil || len(list) != 1 {
+					return false
+				}
+				top, err := w.api.ContainerTop(t.Context(), list[0].ID, nil)
+				return err == nil && len(top.Processes) > 1
+			})
+			must(t, cmd.Process.Signal(sig))
+			_ = cmd.Wait() // its exit code is looked at
+			if got := cmd.ProcessState.ExitCode(); got != 128+int(sig) {
+				t.Errorf("exit code %d", got)
+			}
+			nothingLeft(t, instance)
+		})
+	}
+}

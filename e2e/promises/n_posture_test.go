@@ -1,0 +1,318 @@
+package promises
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// posture is what posture.py prints.
+type posture struct {
+	Self, Init map[string]string
+	Mounts     []struct {
+		Root, At, Options, Type, Source string
+		Tags                            []string
+	}
+	FDs        map[string]string
+	Limits     string
+	Devices    []string
+	Namespaces map[string]string
+	Masked     map[string]int
+	Writable   []string
+	Made       []string
+	Sockets    []string
+	Setuid     []string
+}
+
+func postureOf(t *testing.T, b *box) posture {
+	t.Helper()
+	var p posture
+	must(t, json.Unmarshal([]byte(b.exec(t, session.ExecRequest{Argv: []string{"python3", "-c", program(t, "posture.py")}, HeadBytes: 512 << 10})), &p))
+	return p
+}
+
+// TestN1Privileges: no capability in any set, also for root; no new ones; system calls are filtered.
+func TestN1Privileges(t *testing.T) {
+	t.Parallel()
+	eachNetwork(t, func(t *testing.T, b *box) {
+		p := postureOf(t, b)
+		user := b.s.Info().User
+		for who, status := range map[string]map[string]string{"a command": p.Self, "the main process": p.Init} {
+			for field, want := range map[string]string{
+				"CapInh": "0000000000000000", "CapPrm": "0000000000000000", "CapEff": "0000000000000000", "CapBnd": "0000000000000000",
+				"CapAmb": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
+			} {
+				if status[field] != want {
+					t.Errorf("%s of %s is %s, want %s", field, who, status[field], want)
+				}
+			}
+			uid, gid, _ := strings.Cut(user, ":")
+			for field, id := range map[string]string{"Uid": uid, "Gid": gid} {
+				if want := strings.Join([]string{id, id, id, id}, "\t"); status[field] != want {
+					t.Errorf("%s of %s: %q", field, who, status[field])
+				}
+			}
+			if status["Seccomp_filters"] == "0" {
+				t.Errorf("%s runs without a filter", who)
+			}
+			if g := strings.Fields(status["Groups"]); len(g) > 1 || len(g) == 1 && g[0] != gid {
+				t.Errorf("%s is in the groups %v", who, g)
+			}
+		}
+	})
+}
+
+// TestN3Setuid: the default user is not root, and a program that belongs to root and says so gains nothing.
+func TestN3Setuid(t *testing.T) {
+	t.Parallel()
+	id, _ := foreign(t, &container.Config{User: "0", Cmd: []string{"sh", "-c", "cp /usr/bin/id /usr/bin/suid-id && chmod 6755 /usr/bin/suid-id"}}, true)
+	ended, errs := w.api.ContainerWait(t.Context(), id, container.WaitConditionNotRunning)
+	select {
+	case <-ended:
+	case err := <-errs:
+		t.Fatal(err)
+	}
+	image := commit(t, id)
+	for _, cfg := range []tools.Sandbox{{Mode: "code", Image: image}, {Mode: "code", Image: image, Root: "writable"}} {
+		b := newBox(t, cfg)
+		if got := b.sh(t, "ls -l /usr/bin/suid-id | cut -c1-10; suid-id -u; suid-id -ru; suid-id -g; id -u"); got != "-rwsr-sr-x\n1000\n1000\n1000\n1000\n" {
+			t.Errorf("with a setuid program: %q", got)
+		}
+		// Nor can one be made where files can be written.
+		b.sh(t, "for d in /workspace /tmp /dev/shm; do cp /usr/bin/id $d/id && chmod 6755 $d/id || exit 1; test $($d/id -u 2>/dev/null || echo 1000) = 1000 || exit 2; done")
+	}
+}
+
+// TestN4Namespaces: nothing is shared with the machine.
+func TestN4Namespaces(t *testing.T) {
+	t.Parallel()
+	eachNetwork(t, func(t *testing.T, b *box) {
+		p := postureOf(t, b)
+		for _, ns := range []string{"mnt", "pid", "net", "ipc", "uts", "cgroup"} {
+			host, err := os.Readlink("/proc/self/ns/" + ns)
+			must(t, err)
+			if p.Namespaces[ns] == "" || p.Namespaces[ns] == host {
+				t.Errorf("namespace %s is %q, the machine's is %q", ns, p.Namespaces[ns], host)
+			}
+		}
+		want := []string{"fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"}
+		if diff := cmp.Diff(want, slices.DeleteFunc(p.Devices, func(d string) bool { return d == "console" || d == "core" })); diff != "" {
+			t.Errorf("/dev (-want +got):\n%s", diff)
+		}
+		if len(p.Self["NSpid"]) == 0 || b.sh(t, "ls -d /proc/[0-9]* | wc -l") > "9\n" {
+			t.Errorf("processes of others are to be seen: %s", b.sh(t, "cat /proc/[0-9]*/comm"))
+		}
+	})
+}
+
+// TestN5NoSockets: nothing of the engine, its sockets or our own state is to be seen.
+func TestN5NoSockets(t *testing.T) {
+	t.Parallel()
+	eachNetwork(t, func(t *testing.T, b *box) {
+		if p := postureOf(t, b); len(p.Sockets) != 0 {
+			t.Errorf("sockets %v", p.Sockets)
+		}
+		for _, place := range []string{"/var/run/docker.sock", "/run/docker.sock", "/run/containerd", "/var/lib/docker", "/var/lib/containerd", w.dir, "/.docker", "/root/.docker", "/var/run/secrets"} {
+			if got := b.sh(t, "test -e "+place+" && echo there; true"); got != "" {
+				t.Errorf("%s is to be seen", place)
+			}
+		}
+		if got := b.sh(t, "find / -xdev -type s 2>/dev/null | grep -v ^/workspace; true"); got != "" {
+			t.Errorf("sockets:\n%s", got)
+		}
+	})
+}
+
+// TestN6Mounts: only the mounts that are documented, and none that leads to the machine or from which to gain anything.
+func TestN6Mounts(t *testing.T) {
+	t.Parallel()
+	eachNetwork(t, func(t *testing.T, b *box) {
+		known := regexp.MustCompile(`^(/|/proc(/.*)?|/sys(/.*)?|/dev(/(pts|mqueue|shm))?|/tmp|/workspace|/\.workcell|/etc/(resolv\.conf|hostname|hosts))$`)
+		ours := map[string]bool{"/tmp": false, "/workspace": false, "/.workcell": true, "/dev/shm": false} // whether read-only
+		for _, m := range postureOf(t, b).Mounts {
+			options := strings.Split(m.Options, ",")
+			if !known.MatchString(m.At) {
+				t.Errorf("mount %+v", m)
+			}
+			if slices.ContainsFunc(m.Tags, func(tag string) bool { return strings.HasPrefix(tag, "shared:") }) {
+				t.Errorf("what is mounted at %s shows on the machine: %v", m.At, m.Tags)
+			}
+			if readonly, ok := ours[m.At]; ok {
+				if delete(ours, m.At); !slices.Contains(options, "nosuid") && m.At != "/workspace" && m.At != "/.workcell" || readonly != slices.Contains(options, "ro") {
+					t.Errorf("%s is mounted %s", m.At, m.Options)
+				}
+			}
+			if m.At == "/" && slices.Contains(options, "ro") != (b != w.root && b.s.Info().Root == 0) {
+				t.Errorf("the root is mounted %s", m.Options)
+			}
+			if strings.HasPrefix(m.At, "/proc/sys") && !slices.Contains(options, "ro") {
+				t.Errorf("%s is mounted %s", m.At, m.Options)
+			}
+			if m.At == "/sys" && !slices.Contains(options, "ro") {
+				t.Errorf("/sys is mounted %s", m.Options)
+			}
+			if m.Root == "/" && m.Type != "overlay" && !slices.Contains([]string{"proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"}, m.Type) {
+				t.Errorf("a whole file system of the machine at %s: %+v", m.At, m)
+			}
+		}
+		if len(ours) != 0 {
+			t.Errorf("not mounted: %v", ours)
+		}
+	})
+}
+
+// TestN7Masked: what tells of the machine is empty.
+func TestN7Masked(t *testing.T) {
+	t.Parallel()
+	eachNetwork(t, func(t *testing.T, b *box) {
+		for place, size := range postureOf(t, b).Masked {
+			if size != 0 {
+				t.Errorf("%d of %s is to be seen", size, place)
+			}
+		}
+	})
+}
+
+// TestN8KernelFiles: no setting of the kernel can be changed, by root neither.
+func TestN8KernelFiles(t *testing.T) {
+	t.Parallel()
+	eachNetwork(t, func(t *testing.T, b *box) {
+		if p := postureOf(t, b); len(p.Writable) != 0 || len(p.Made) != 0 {
+			t.Errorf("can be written: %v; could be made: %v", p.Writable, p.Made)
+		}
+	})
+}
+
+// TestN9SystemCalls: what could change the container or attack the kernel is refused.
+func TestN9SystemCalls(t *testing.T) {
+	t.Parallel()
+	eachNetwork(t, func(t *testing.T, b *box) {
+		var got map[string]string
+		must(t, json.Unmarshal([]byte(b.python(t, "syscalls.py")), &got))
+		if len(got) < 45 {
+			t.Errorf("only %d calls: %v", len(got), got)
+		}
+		for _, name := range slices.Sorted(maps.Keys(got)) {
+			switch got[name] {
+			case "EPERM", "ENOSYS", "EACCES":
+			default:
+				t.Errorf("%s: %s", name, got[name])
+			}
+		}
+	})
+}
+
+// TestN9Guest attacks the main process of the sandbox, which serves us, from its commands.
+func TestN9Guest(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]tools.Sandbox{"user": pythonBox(), "root": rootBox()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, cfg)
+			b.sh(t, "echo kept > f")
+			b.sh(t, "for s in $(seq 1 64); do kill -$s 1; done 2>/dev/null; true")
+			b.alive(t)
+			for _, file := range []string{"environ", "mem", "maps", "fd/0", "fd/1", "fd/2", "auxv", "syscall", "stack"} {
+				if out := b.ok(t, tools.ToolExec, obj{"command": "head -c 1 /proc/1/" + file + " >/dev/null"}); out["exit_code"] == 0.0 {
+					t.Errorf("/proc/1/%s can be read", file)
+				}
+				if out := b.ok(t, tools.ToolExec, obj{"command": "echo forged >> /proc/1/" + file}); out["exit_code"] == 0.0 {
+					t.Errorf("/proc/1/%s can be written to", file)
+				}
+			}
+			out := b.ok(t, tools.ToolExec, obj{"command": "readlink /proc/1/fd/1 /proc/1/exe /proc/1/cwd; cd /; ls /proc/1/cwd/ /proc/1/root/ /proc/1/map_files 2>&1 | grep -v '^ls:\\|^/proc'"})
+			if out["stdout"] != "" {
+				t.Errorf("of the main process is to be seen: %v", out)
+			}
+			if out := b.ok(t, tools.ToolExec, obj{"command": "echo 1000 > /proc/1/oom_score_adj; cat /proc/1/oom_score_adj"}); name == "user" && out["stdout"] != "0\n" {
+				t.Errorf("the main process can be made the first to be killed: %v", out)
+			}
+			if out := b.ok(t, tools.ToolExec, obj{"command": "rm -f /.workcell/workcell-guest || echo x > /.workcell/workcell-guest || mv /.workcell /x"}); out["exit_code"] == 0.0 {
+				t.Error("the guest's program can be changed")
+			}
+			// Whatever is said to its sockets, or by another guest that a command starts, changes nothing.
+			b.python(t, "pester.py")
+			b.alive(t)
+			if got := b.sh(t, "cat f"); got != "kept\n" {
+				t.Errorf("the file holds %q", got)
+			}
+		})
+	}
+}
+
+// TestN10Limits reads the limits from inside.
+func TestN10Limits(t *testing.T) {
+	t.Parallel()
+	eachNetwork(t, func(t *testing.T, b *box) {
+		limits := postureOf(t, b).Limits
+		for name, unlimited := range map[string]bool{"Max core file size": false, "Max open files": false, "Max file size": false} {
+			line := regexp.MustCompile(`(?m)^` + name + `\s+(\S+)\s+(\S+)`).FindStringSubmatch(limits)
+			if line == nil || (line[1] == "unlimited" || line[2] == "unlimited") != unlimited {
+				t.Errorf("%s: %q", name, line)
+			}
+			if name == "Max core file size" && line != nil && (line[1] != "0" || line[2] != "0") {
+				t.Errorf("core dumps: %q", line)
+			}
+		}
+		if got := b.sh(t, "ulimit -c unlimited 2>/dev/null; ulimit -n 1000000 2>/dev/null; ulimit -c; ulimit -Hn"); !strings.HasPrefix(got, "0\n") || strings.Contains(got, "unlimited") {
+			t.Errorf("after raising them: %q", got)
+		}
+		for what, files := range map[string][]string{
+			"memory": {"memory/memory.limit_in_bytes", "memory.max"}, "processes": {"pids/pids.max", "pids.max"},
+		} {
+			got := b.sh(t, fmt.Sprintf("cat /sys/fs/cgroup/%s 2>/dev/null || cat /sys/fs/cgroup/%s", files[0], files[1]))
+			if n := strings.TrimSpace(got); n == "max" || len(n) > 12 {
+				t.Errorf("%s: limit %s", what, n)
+			}
+		}
+	})
+}
+
+// TestN11Descriptors: commands get their three streams and nothing else, also when many start at once.
+func TestN11Descriptors(t *testing.T) {
+	t.Parallel()
+	const list = "import os, sys\nfor f in sorted(os.listdir('/proc/self/fd'), key=int):\n  try: w = os.readlink('/proc/self/fd/' + f)\n  except OSError: continue\n  if not w.startswith('/proc/'): print(f)"
+	argv := []string{"python3", "-c", list}
+	each(t, func(t *testing.T, b *box) {
+		var wg sync.WaitGroup
+		for i := range 24 {
+			wg.Go(func() {
+				req := session.ExecRequest{Argv: argv}
+				var text string
+				var err error
+				switch i % 4 {
+				case 0:
+					var out strings.Builder
+					_, err = b.s.Stream(t.Context(), req, session.Streams{Stdin: strings.NewReader("x"), Stdout: &out, Stderr: io.Discard})
+					text = out.String()
+				default:
+					var res session.ExecResult
+					req.Stdin = [][]byte{nil, []byte("x"), make([]byte, 1<<20)}[i%4-1]
+					res, err = b.s.Exec(t.Context(), req)
+					text = string(res.Stdout.Bytes())
+				}
+				if err != nil || text != "0\n1\n2\n" {
+					t.Errorf("descriptors %q, %v", text, err)
+				}
+			})
+		}
+		wg.Wait()
+		if fds := postureOf(t, b).FDs; len(fds) != 3 || !strings.HasPrefix(fds["1"], "pipe:") || path.Dir(fds["0"]) != "/dev" {
+			t.Errorf("descriptors %v", fds)
+		}
+	})
+}
