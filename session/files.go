@@ -34,6 +34,8 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	size := opts.Size
 	if size <= 0 {
 		size = -1
+	} else {
+		r = newExactReader(r, size)
 	}
 	var body *cappedReader
 	var answer wire.FileInfo

@@ -191,6 +191,9 @@ func fileAtomic(t *testing.T, s *session.Session) {
 		"reader fails":  {t.Context(), &failing{bytes.NewReader(noise(3 << 20)), broken}, session.WriteFileOptions{Overwrite: true}, broken},
 		"fails at once": {t.Context(), &failing{strings.NewReader(""), broken}, session.WriteFileOptions{Overwrite: true}, broken},
 		"too short":     {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 4}, io.ErrUnexpectedEOF},
+		"too long":      {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 2}, backend.ErrInvalid},
+		"too long, big": {t.Context(), bytes.NewReader(noise(1<<20 + 1)), session.WriteFileOptions{Overwrite: true, Size: 1 << 20}, backend.ErrInvalid},
+		"ends badly":    {t.Context(), &failing{bytes.NewReader(noise(100)), broken}, session.WriteFileOptions{Overwrite: true, Size: 100}, broken},
 		"cancelled":     {ctx, io.MultiReader(bytes.NewReader(noise(3<<20)), cancelling(cancel), bytes.NewReader(noise(3<<20))), session.WriteFileOptions{Overwrite: true}, context.Canceled},
 		"exists":        {t.Context(), strings.NewReader("new"), session.WriteFileOptions{}, backend.ErrExists},
 	} {

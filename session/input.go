@@ -3,9 +3,45 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
+
+	"github.com/workcell-dev/workcell/backend"
 )
+
+// exactReader fails a body that is longer than was said, before its last bytes are passed on: what came until then must
+// not be taken for all of it. A body that is too short is for the one who reads to notice.
+type exactReader struct {
+	r    io.Reader
+	size int64
+	left int64
+}
+
+func newExactReader(r io.Reader, size int64) *exactReader {
+	return &exactReader{r: r, size: size, left: size}
+}
+
+// Read reads on, and at the end of what was said makes sure that nothing follows.
+func (e *exactReader) Read(p []byte) (int, error) {
+	if e.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := e.r.Read(p[:min(int64(len(p)), e.left)])
+	e.left -= int64(n)
+	if e.left > 0 || err != nil {
+		return n, err
+	}
+	var more [1]byte
+	_, err = io.ReadFull(e.r, more[:])
+	switch {
+	case err == nil:
+		return 0, fmt.Errorf("%w: the contents are longer than the %d bytes that were announced", backend.ErrInvalid, e.size)
+	case errors.Is(err, io.EOF):
+		return n, nil
+	}
+	return 0, err
+}
 
 // cappedReader fails once more than left bytes came, or ctx has ended. The connection may still be reading when a call
 // has returned, so it is locked.

@@ -66,7 +66,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	if req, err = m.prepare(req); err != nil {
 		return nil, false, err
 	}
-	span.SetAttributes(telemetry.Text(telemetry.KeyImage, req.Image)) // checked: it holds no password
+	span.SetAttributes(telemetry.Text(telemetry.KeyImage, req.Image)) // a reference, which has no room for a password
 	for {
 		s, created, again, err := m.tryOpen(ctx, key, req)
 		if err != nil || !again {

@@ -24,12 +24,16 @@ const maxUID = 1<<31 - 1
 // the caller.
 func (m *Manager) prepare(req Request) (Request, error) {
 	if req.Image == "" || len(req.Image) > maxImageRef || strings.ContainsAny(req.Image, "\x00 \t\r\n") {
-		return req, fmt.Errorf("%w: image reference %q", backend.ErrInvalid, cleanText(req.Image))
+		return req, fmt.Errorf("%w: image reference of %d bytes, it must have 1 to %d and no blanks", backend.ErrInvalid, len(req.Image), maxImageRef)
 	}
 	if m.opts.Images != nil {
 		if err := m.opts.Images.Check(req.Image); err != nil {
 			return req, err
 		}
+	}
+	// What is no reference may be an address with a password in it, and must not get into spans.
+	if _, err := backend.NormalizeImage(req.Image); err != nil {
+		return req, err
 	}
 	user, err := parseUser(req.User)
 	if err != nil {
