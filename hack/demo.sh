@@ -35,7 +35,7 @@ say "== images"
 hack/images.sh -official
 say "== workcell"
 hack/build.sh
-say "== Jaeger"
+say "== Jaeger (the first time it is built from its Go module, which takes about four minutes)"
 if ! wait "$jaeger_pid"; then
   jaeger_pid=
   cat "$jaeger_log" >&2
