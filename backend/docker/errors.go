@@ -55,7 +55,7 @@ func (b *Backend) fail(ctx context.Context, what string, err error) error {
 		}
 		return fmt.Errorf("docker: %s: %w", what, ctx.Err())
 	}
-	b.log.Debug("docker: call failed", "call", what, "error", err)
+	b.log.Debug("docker: call failed", "call", what, "error", users.ReplaceAllString(err.Error(), "://"))
 	kind := classify(err)
 	e := &engineError{what: what, kind: kind}
 	if !errors.Is(kind, backend.ErrUnavailable) { // whose text names the socket and says nothing more
@@ -103,6 +103,7 @@ const maxDetail = 300
 func scrub(s string) string {
 	s = strings.TrimPrefix(s, "Error response from daemon: ")
 	s = sockets.ReplaceAllString(s, "<engine>")
+	s = users.ReplaceAllString(s, "://")
 	s = hostPaths.ReplaceAllString(s, "$1<path>")
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -119,6 +120,8 @@ func scrub(s string) string {
 var (
 	// sockets finds the address of an engine, also in the URL of a call.
 	sockets = regexp.MustCompile(`\b(?:unix|npipe|fd)://[^\s"'):,]*|\bhttps?://[^\s"',]*/(?:v1\.[0-9]+/|_ping)[^\s"',]*`)
+	// users finds what stands before the host of an address, perhaps a password.
+	users = regexp.MustCompile(`://[^/@\s"']*@`)
 	// hostPaths finds absolute paths; the slash after a name, as in an image's, begins none, nor do those of an URL.
 	hostPaths = regexp.MustCompile(`(^|[\s"'(=\[,]|: ?)(?:/[A-Za-z0-9_.@+-]+)+/?`)
 )

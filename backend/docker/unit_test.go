@@ -85,6 +85,7 @@ func TestScrub(t *testing.T) {
 		"request returned 500 for API route and version http://%2Fvar%2Frun%2Fdocker.sock/v1.41/x?path=%2Fy, check": "request returned 500 for API route and version <engine>, check",
 		"dial unix:///var/run/docker.sock: connect: refused":                                                        "dial <engine>: connect: refused",
 		"open \"/root/.docker/config.json\": permission denied":                                                     "open \"<path>\": permission denied",
+		"Get \"https://user:p4ss@registry.example.com/v2/\": refused":                                               "Get \"https://registry.example.com/v2/\": refused",
 		"manifest for localhost:5000/a/b:latest not found\nsecond line":                                             "manifest for localhost:5000/a/b:latest not found second line",
 	} {
 		if got := docker.Scrub(in); got != want {
