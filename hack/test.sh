@@ -96,7 +96,7 @@ wait_for_jaeger() {
 # Two packages at a time: most tests wait for the engine, and too many
 # containers starting at once run into their own time limits.
 tests() {
-  TMPDIR=$scratch go test -race -count=1 -timeout 15m -p 2 -parallel 4 ./... | grep -v '\[no test files\]'
+  TMPDIR=$scratch go test -race -count=1 -timeout 15m -p 2 -parallel 4 ./... | grep --line-buffered -v '\[no test files\]'
 }
 
 # leftovers lists what a test may leave: things on the engine with our label,
