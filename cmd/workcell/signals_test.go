@@ -78,6 +78,8 @@ func startWaiting(t *testing.T, flags ...string) *running {
 	r.cmd = workcell(t, append([]string{"run", path, "-o", "json"}, flags...)...)
 	r.cmd.Env = r.environ
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	// Tests may have been started with nohup. A signal that is caught here is not ignored in a child.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

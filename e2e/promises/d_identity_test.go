@@ -210,6 +210,9 @@ func TestD5GoneIDs(t *testing.T) {
 func gone(t *testing.T, b *box, id string) {
 	t.Helper()
 	for tool, in := range callsWith(id, "exe_"+session.NewID()) {
+		if tool == tools.ToolClose { // gives nothing away and may be repeated, see TestJ4CloseTwice
+			continue
+		}
 		fails(t, tool, b.call(t, tool, in), tools.CodeClosed, tools.CodeNotFound)
 	}
 }

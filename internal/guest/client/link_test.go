@@ -264,7 +264,7 @@ func TestLease(t *testing.T) {
 	_ = c.Close()
 	eventually(t, "the lease ends the command", func() bool { return sleepers(t, id) == 0 })
 	c = dial(t, g)
-	st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID})
+	st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: 10_000})
 	if err != nil || st.State != wire.ExecKilled {
 		t.Errorf("got %+v, %v", st, err)
 	}
