@@ -100,10 +100,12 @@ func (c *creation) make(ctx context.Context) error {
 		})
 	}
 	g.Go(func() error {
-		if err := c.b.ensureGuest(gctx, c.id); err != nil {
+		// First, because to look at the guest's volume the engine mounts everything, and fails without a reason where
+		// that does not fit what is in the image.
+		if err := c.b.checkMountPoints(gctx, c.id, c.img); err != nil {
 			return err
 		}
-		if err := c.b.checkMountPoints(gctx, c.id, c.img); err != nil {
+		if err := c.b.ensureGuest(gctx, c.id); err != nil {
 			return err
 		}
 		return c.start(gctx)

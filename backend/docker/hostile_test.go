@@ -149,7 +149,6 @@ func TestScratchImage(t *testing.T) {
 // TestRefusedImages cannot be made safe; nothing of them runs.
 func TestRefusedImages(t *testing.T) {
 	t.Parallel()
-	b := newBackend(t, nil)
 	volumes := func(vs ...string) v1.Config {
 		m := map[string]struct{}{}
 		for _, v := range vs {
@@ -188,6 +187,7 @@ func TestRefusedImages(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
+			b := newBackend(t, nil) // one that has not seen the guest's volume yet
 			spec := newSpec()
 			spec.Image = loadImage(t, c.img)
 			if _, err := b.Create(t.Context(), spec); !errors.Is(err, c.want) {
