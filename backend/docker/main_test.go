@@ -3,7 +3,6 @@ package docker_test
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -34,8 +33,8 @@ var instance = "test-" + strings.ToLower(rand.Text())
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
-		if err := leftovers(); err != nil {
-			fmt.Fprintln(os.Stderr, "left behind:", err)
+		if left, err := leftovers(context.Background(), instance); len(left) != 0 || err != nil {
+			fmt.Fprintln(os.Stderr, "left behind:", left, err)
 			code = 1
 		}
 	}
@@ -48,26 +47,30 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leftovers looks for what the tests made and did not remove.
-func leftovers() error {
+// leftovers lists what an instance has on the engine.
+func leftovers(ctx context.Context, instance string) ([]string, error) {
 	api, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer api.Close() //nolint:errcheck // the process ends
+	defer api.Close() //nolint:errcheck // only asked
 	ours := filters.NewArgs(filters.Arg("label", backend.LabelInstance+"="+instance))
-	var errs []error
-	cs, err := api.ContainerList(context.Background(), container.ListOptions{All: true, Filters: ours})
-	errs = append(errs, err)
+	var left []string
+	cs, err := api.ContainerList(ctx, container.ListOptions{All: true, Filters: ours})
+	if err != nil {
+		return nil, err
+	}
 	for _, c := range cs {
-		errs = append(errs, fmt.Errorf("container %v (%s)", c.Names, c.State))
+		left = append(left, fmt.Sprintf("container %v (%s)", c.Names, c.State))
 	}
-	vs, err := api.VolumeList(context.Background(), volume.ListOptions{Filters: ours})
-	errs = append(errs, err)
+	vs, err := api.VolumeList(ctx, volume.ListOptions{Filters: ours})
+	if err != nil {
+		return nil, err
+	}
 	for _, v := range vs.Volumes {
-		errs = append(errs, fmt.Errorf("volume %s", v.Name))
+		left = append(left, "volume "+v.Name)
 	}
-	return errors.Join(errs...)
+	return left, nil
 }
 
 func newBackend(t testing.TB, adjust func(*docker.Options)) *docker.Backend {

@@ -1,0 +1,223 @@
+package backendtest
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+func lifecycleChecks() []check {
+	return []check{
+		{"life", (*suite).life},
+		{"workspace is kept", (*suite).workspaceKept},
+		{"info", (*suite).info},
+		{"name", (*suite).name},
+	}
+}
+
+// life takes a sandbox through all its states, each step twice.
+func (s *suite) life(t *testing.T) {
+	ctx := t.Context()
+	spec := s.lone(t)
+	info := s.create(t, spec)
+	conn := s.dial(t, info.ID)
+	boot := conn.Hello().BootID
+	sh(t, conn, "echo kept > /workspace/f; echo lost > /tmp/f")
+	if err := s.b.Start(ctx, info.ID); err != nil {
+		t.Errorf("Start of a running one: %v", err)
+	}
+	if got := sh(t, conn, "echo still here"); got != "still here\n" {
+		t.Errorf("after that: %q", got)
+	}
+	for range 2 {
+		if err := s.b.Stop(ctx, info.ID); err != nil {
+			t.Errorf("Stop: %v", err)
+		}
+		s.inState(t, info.ID, backend.StateStopped)
+	}
+	for name, err := range s.calls(t, info.ID, "Dial", "Connect") {
+		if !errors.Is(err, backend.ErrLost) {
+			t.Errorf("%s of a stopped one: %v, want ErrLost", name, err)
+		}
+	}
+	for range 2 {
+		if err := s.b.Start(ctx, info.ID); err != nil {
+			t.Errorf("Start: %v", err)
+		}
+		s.inState(t, info.ID, backend.StateRunning)
+	}
+	conn = s.dial(t, info.ID)
+	if conn.Hello().BootID == boot {
+		t.Error("the guest is the same one after a restart")
+	}
+	want := map[bool]string{true: "kept\n", false: ""}[s.caps.Persistent]
+	if got := sh(t, conn, "cat /workspace/f; ls /tmp"); got != want {
+		t.Errorf("files after a restart: %q, want %q", got, want)
+	}
+	for range 2 {
+		if err := s.b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true}); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+	}
+	s.gone(t, info.ID)
+	s.nothingLeft(t, spec.Instance)
+}
+
+// calls calls the methods that want a sandbox and give no second value worth having, or only the named ones.
+func (s *suite) calls(t *testing.T, id string, only ...string) map[string]error {
+	t.Helper()
+	ctx := t.Context()
+	all := map[string]func() error{
+		"Get":   func() error { return second(s.b.Get(ctx, id)) },
+		"Start": func() error { return s.b.Start(ctx, id) },
+		"Stop":  func() error { return s.b.Stop(ctx, id) },
+		"Dial":  func() error { return second(s.b.Dial(ctx, id)) },
+	}
+	if c, ok := s.b.(backend.Connector); ok {
+		all["Connect"] = func() error { return second(c.Connect(ctx, id)) }
+	}
+	if o, ok := s.b.(backend.OOMReporter); ok {
+		all["OOMKills"] = func() error { return second(o.OOMKills(ctx, id)) }
+	}
+	errs := map[string]error{}
+	for name, call := range all {
+		if len(only) == 0 || slices.Contains(only, name) {
+			errs[name] = call()
+		}
+	}
+	return errs
+}
+
+// gone makes sure that nobody knows a sandbox any more.
+func (s *suite) gone(t *testing.T, id string) {
+	t.Helper()
+	for name, err := range s.calls(t, id) {
+		if !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("%s of %.80q: %v, want ErrNotFound", name, id, err)
+		}
+	}
+}
+
+func (s *suite) inState(t *testing.T, id string, want backend.State) {
+	t.Helper()
+	if got, err := s.b.Get(t.Context(), id); err != nil || got.State != want {
+		t.Errorf("state %s, %v, want %s", got.State, err, want)
+	}
+}
+
+// workspaceKept removes a sandbox without its workspace, and makes another of the same session.
+func (s *suite) workspaceKept(t *testing.T) {
+	spec := s.lone(t)
+	info := s.create(t, spec)
+	sh(t, s.dial(t, info.ID), "echo kept > /workspace/f")
+	if err := s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	again := s.create(t, spec)
+	if got := sh(t, s.dial(t, again.ID), "cat /workspace/f; stat -c %u /workspace"); got != "kept\n1000\n" {
+		t.Errorf("%q", got)
+	}
+	if err := s.b.Remove(t.Context(), again.ID, backend.RemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stranger := spec
+	stranger.Instance += "-x"
+	if _, err := s.b.Create(t.Context(), stranger); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("the session of another instance: %v, want ErrExists", err)
+	}
+	failing := spec
+	failing.Image = "workcelltest/none:none"
+	if _, err := s.b.Create(t.Context(), failing); !errors.Is(err, s.noImage()) {
+		t.Errorf("a missing image: %v, want %v", err, s.noImage())
+	}
+	last := s.create(t, spec)
+	if got := sh(t, s.dial(t, last.ID), "cat /workspace/f"); got != "kept\n" {
+		t.Errorf("after failures: %q", got)
+	}
+}
+
+// noImage is the error for an image that does not exist.
+func (s *suite) noImage() error {
+	if s.h.NoImages {
+		return backend.ErrUnsupported
+	}
+	return backend.ErrImage
+}
+
+// info reads back what Create wrote, through Get and List, also by another process.
+func (s *suite) info(t *testing.T) {
+	spec := s.lone(t)
+	spec.User = "1234"
+	if s.caps.WritableRoot {
+		spec.Root = backend.RootWritable
+	}
+	spec.Labels = map[string]string{"team": "blue", "empty": "", "odd": "a=b,\"c\" d\n/ü"}
+	spec.Created = time.Date(2026, 1, 2, 3, 4, 5, 678, time.FixedZone("x", 3600))
+	made := s.create(t, spec)
+	want := backend.Info{
+		ID: made.ID, SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run, Hash: "hash", Image: spec.Image,
+		ImageID: made.ImageID, ImageEnv: made.ImageEnv, User: "1234:1234", Network: backend.NetworkNone, Root: spec.Root,
+		Limits: made.Limits, State: backend.StateRunning, Created: spec.Created, Labels: spec.Labels,
+	}
+	if s.h.NoImages {
+		want.Image = "host"
+	} else if len(made.ImageEnv) == 0 || made.ImageID == "" {
+		t.Errorf("Create tells nothing of the image: id %q, environment %q", made.ImageID, made.ImageEnv)
+	}
+	sameTime := cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) })
+	if diff := cmp.Diff(want, made, sameTime); diff != "" {
+		t.Errorf("Create (-want +got)\n%s", diff)
+	}
+	for _, b := range []backend.SandboxBackend{s.b, s.backend(t)} {
+		got, err := b.Get(t.Context(), made.ID)
+		if diff := cmp.Diff(made, got, sameTime); err != nil || diff != "" {
+			t.Errorf("Get: %v (-Create +Get)\n%s", err, diff)
+		}
+		listed := want
+		listed.ImageEnv = nil
+		for _, f := range []backend.Filter{{SessionID: spec.ID}, {Key: spec.Key, Instance: spec.Instance}, {Run: spec.Run}, {Instance: spec.Instance}} {
+			list, err := b.List(t.Context(), f)
+			if diff := cmp.Diff([]backend.Info{listed}, list, sameTime); err != nil || diff != "" {
+				t.Errorf("List(%+v): %v (-want +got)\n%s", f, err, diff)
+			}
+		}
+		for _, f := range []backend.Filter{{Run: spec.Run, Instance: "another"}, {SessionID: spec.ID + "x"}, {Key: spec.Key[1:]}, {Instance: spec.Instance[1:]}} {
+			if list, err := b.List(t.Context(), f); err != nil || len(list) != 0 {
+				t.Errorf("List(%+v): %v, %v, want nothing", f, list, err)
+			}
+		}
+	}
+	s.defaults(t, made.Limits)
+}
+
+// defaults checks that what every engine must bound is bounded, where the engine can.
+func (s *suite) defaults(t *testing.T, l backend.Limits) {
+	t.Helper()
+	if s.caps.Memory && l.MemoryBytes <= 0 || s.caps.PIDs && l.PIDs <= 0 || l.TmpBytes <= 0 || l.OpenFiles <= 0 {
+		t.Errorf("a default is without bound: %+v", l)
+	}
+}
+
+// name checks what the driver calls itself.
+func (s *suite) name(t *testing.T) {
+	n, ok := s.b.(backend.Namer)
+	if !ok || n.Name() != s.h.Name {
+		t.Errorf("the driver's name is not %q", s.h.Name)
+	}
+	p, ok := s.b.(backend.Pinger)
+	if !ok {
+		t.Fatal("the driver is no Pinger")
+	}
+	e, err := p.Ping(t.Context())
+	if err != nil || e.Name != s.h.Name || e.Version == "" || e.Kernel == "" || e.OS == "" || e.Arch == "" || e.Cgroup == "" {
+		t.Errorf("Ping: %+v, %v", e, err)
+	}
+	if !slices.Contains(s.caps.Networks, backend.NetworkNone) {
+		t.Errorf("capabilities without network none: %+v", s.caps)
+	}
+}

@@ -1,0 +1,209 @@
+package backendtest
+
+import (
+	"context"
+	"crypto/rand"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// backend makes a backend that the test's end closes.
+func (s *suite) backend(t testing.TB) backend.SandboxBackend {
+	t.Helper()
+	b := s.h.New(t)
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return b
+}
+
+// spec describes a sandbox of the suite's instance.
+func (s *suite) spec() backend.Spec {
+	id := "sbx_" + strings.ToLower(rand.Text())
+	return backend.Spec{
+		ID: id, Instance: s.instance, Key: "user:" + id, Run: "run_" + id, Hash: "hash", Image: s.h.Debian, Pull: backend.PullNever,
+	}
+}
+
+// lone describes a sandbox of an instance of its own, of which the test's end finds whatever is left.
+func (s *suite) lone(t testing.TB) backend.Spec {
+	t.Helper()
+	spec := s.spec()
+	spec.Instance = freshInstance()
+	t.Cleanup(func() { s.nothingLeft(t, spec.Instance) })
+	return spec
+}
+
+// create makes a sandbox that the test's end removes.
+func (s *suite) create(t testing.TB, spec backend.Spec) backend.Info {
+	t.Helper()
+	info, err := s.b.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	t.Cleanup(func() { s.remove(t, info.ID) })
+	return info
+}
+
+// remove removes a sandbox and its workspace, also at a test's end.
+func (s *suite) remove(t testing.TB, id string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	if err := s.b.Remove(ctx, id, backend.RemoveOptions{Volumes: true}); err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+}
+
+// nothingLeft fails when anything of an instance stays.
+func (s *suite) nothingLeft(t testing.TB, instance string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	var left []string
+	var err error
+	for end := time.Now().Add(patience / 2); ; time.Sleep(50 * time.Millisecond) {
+		left, err = s.h.Leftovers(ctx, instance)
+		if err == nil && len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			break
+		}
+	}
+	t.Errorf("left of instance %s: %q, %v", instance, left, err)
+}
+
+// sharedSandbox is made when it is first wanted, and removed after all tests. Tests that use it only look, or keep to
+// directories of their own.
+type sharedSandbox struct {
+	once sync.Once
+	info backend.Info
+	conn *client.Conn
+	err  error
+}
+
+// share gives a sandbox with the defaults that other tests use too, and a connection that they share.
+func (s *suite) share(t testing.TB, shared *sharedSandbox, image string) (backend.Info, *client.Conn) {
+	t.Helper()
+	shared.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+		defer cancel()
+		spec := s.spec()
+		spec.Image = image
+		if shared.info, shared.err = s.b.Create(ctx, spec); shared.err != nil {
+			return
+		}
+		s.root.Cleanup(func() { s.remove(s.root, shared.info.ID) })
+		var rw io.ReadWriteCloser
+		if rw, shared.err = s.b.Dial(ctx, shared.info.ID); shared.err != nil {
+			return
+		}
+		if shared.conn, shared.err = client.New(ctx, rw, nil); shared.err == nil {
+			s.root.Cleanup(func() { _ = shared.conn.Close() })
+		}
+	})
+	if shared.err != nil {
+		t.Fatalf("the shared sandbox: %v", shared.err)
+	}
+	return shared.info, shared.conn
+}
+
+// inPython gives the shared sandbox with an interpreter.
+func (s *suite) inPython(t testing.TB) (backend.Info, *client.Conn) {
+	t.Helper()
+	return s.share(t, &s.python, s.h.Python)
+}
+
+// inDebian gives the shared sandbox with a shell.
+func (s *suite) inDebian(t testing.TB) (backend.Info, *client.Conn) {
+	t.Helper()
+	return s.share(t, &s.debian, s.h.Debian)
+}
+
+// dial gives a connection to a sandbox's guest, which the test's end closes.
+func (s *suite) dial(t testing.TB, id string) *client.Conn {
+	t.Helper()
+	rw, err := s.b.Dial(t.Context(), id)
+	return connect(t, rw, err)
+}
+
+// connect speaks to the guest over a stream, until the test's end.
+func connect(t testing.TB, rw io.ReadWriteCloser, err error) *client.Conn {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := client.New(t.Context(), rw, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// environment is that of commands which need none of their own.
+func environment() []string {
+	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + backend.Workdir, "LANG=C.UTF-8"}
+}
+
+// command describes a command that has time, and whose output is given back whole when it is not long.
+func command(argv ...string) wire.RunRequest {
+	return wire.RunRequest{
+		Spawn:  wire.Spawn{Argv: argv, Env: environment(), TimeoutMillis: (2 * patience).Milliseconds()},
+		ExecID: rand.Text(), YieldMillis: -1, HeadBytes: 256 << 10, TailBytes: 64 << 10,
+	}
+}
+
+// run runs a command to its end.
+func run(t testing.TB, conn *client.Conn, argv ...string) wire.RunResult {
+	t.Helper()
+	return request(t, conn, command(argv...))
+}
+
+func request(t testing.TB, conn *client.Conn, req wire.RunRequest) wire.RunResult {
+	t.Helper()
+	res, err := conn.Run(t.Context(), req)
+	if err != nil {
+		t.Fatalf("%q: %v", req.Argv, err)
+	}
+	return res
+}
+
+// output runs a command that must succeed, and gives its output.
+func output(t testing.TB, conn *client.Conn, argv ...string) string {
+	t.Helper()
+	res := run(t, conn, argv...)
+	if res.ExitCode != 0 || res.Signal != "" || res.State != wire.ExecCompleted {
+		t.Fatalf("%q: %+v\n%s%s", argv, res.ExecStatus, res.Stdout.Head, res.Stderr.Head)
+	}
+	return string(res.Stdout.Head) + string(res.Stdout.Tail)
+}
+
+// sh runs a script that must succeed, and gives its output.
+func sh(t testing.TB, conn *client.Conn, script string) string {
+	t.Helper()
+	return output(t, conn, "/bin/sh", "-c", script)
+}
+
+// second gives the error of a call that gives something else too.
+func second[T any](_ T, err error) error { return err }
+
+// eventually waits for something that must come.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
