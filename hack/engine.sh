@@ -1,15 +1,37 @@
 #!/usr/bin/env bash
-# Makes sure that a container engine answers. One that runs is never touched.
-# Without one: on Debian, as root, Docker Engine comes from Debian's packages
-# and is started, by systemd where that runs and else by hand.
+# Makes sure that container engines answer. One that runs is never touched.
+# Without one: on Debian, as root, it comes from Debian's packages and is
+# started, by systemd where that runs and else by hand.
+#
+#   engine.sh [docker] [containerd]   default: Docker, and containerd where it
+#                                     can be had without asking for more
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 logs=/var/log/workcell
 pids=/run/workcell
 patience=60 # seconds
+system_socket=/run/containerd/containerd.sock
 
 main() {
+  local engine
+  for engine in "$@"; do
+    case $engine in
+      docker | containerd) ;;
+      *) die "usage: engine.sh [docker] [containerd]" ;;
+    esac
+  done
+  if [ $# -gt 0 ]; then
+    for engine in "$@"; do "ensure_$engine"; done
+    return
+  fi
+  ensure_docker
+  if containerd_answers || { [ "$(uname -s)" = Linux ] && is_debian && [ "$(id -u)" = 0 ]; }; then
+    ensure_containerd
+  fi
+}
+
+ensure_docker() {
   use_docker_context
   if engine_answers; then
     revive_containerd
@@ -30,6 +52,34 @@ main() {
   install_engine
   start_engine
   report
+}
+
+# ensure_containerd: the daemon, the plugins that make its networks, and a
+# second OCI runtime to choose from.
+ensure_containerd() {
+  [ "$(uname -s)" = Linux ] || die "containerd runs on Linux only"
+  if is_debian && [ "$(id -u)" = 0 ]; then
+    if ! command -v containerd >/dev/null 2>&1; then need_packages "containerd" containerd runc; fi
+    need_packages "containerd's networks and runtimes" containernetworking-plugins iptables crun
+  fi
+  if ! containerd_answers; then
+    if [ "$containerd_socket" != "$system_socket" ]; then
+      die "no containerd answers at CONTAINERD_ADDRESS=$containerd_socket" "start that one, or unset CONTAINERD_ADDRESS"
+    fi
+    if ! is_debian; then die "no containerd answers" "install and start your distribution's containerd"; fi
+    if [ "$(id -u)" != 0 ]; then
+      die "no containerd answers for user $(id -un)" "its socket is root's: run this as root"
+    fi
+    if [ -d /run/systemd/system ]; then
+      systemctl start containerd || die "systemd could not start containerd"
+      wait_for containerd "" "" containerd_answers
+    else
+      install -d -m 0755 "$logs" "$pids"
+      start_containerd
+    fi
+  fi
+  bounded 10 ctr --address "$containerd_socket" version |
+    awk '/^Server/ {server = 1} server && /Version:/ {print "containerd " $2 " answers"}'
 }
 
 # revive_containerd: an engine that we started answers without its containerd,
@@ -66,7 +116,7 @@ start_engine() {
 }
 
 start_containerd() {
-  if containerd_answers; then return; fi
+  if containerd_answers "$system_socket"; then return; fi
   remove_stale_pid "$pids/containerd.pid" containerd
   if [ ! -e "$pids/containerd.pid" ]; then
     # No file descriptor of ours may live on in the daemon: whoever waits for
@@ -74,8 +124,10 @@ start_containerd() {
     setsid nohup containerd >>"$logs/containerd.log" 2>&1 </dev/null 3>&- 4>&- 9>&- &
     echo $! >"$pids/containerd.pid"
   fi
-  wait_for containerd "$(cat "$pids/containerd.pid")" "$logs/containerd.log" containerd_answers
+  wait_for containerd "$(cat "$pids/containerd.pid")" "$logs/containerd.log" system_containerd_answers
 }
+
+system_containerd_answers() { containerd_answers "$system_socket"; }
 
 start_dockerd() {
   remove_stale_pid /var/run/docker.pid dockerd
@@ -84,15 +136,10 @@ start_dockerd() {
     wait_for dockerd "$(cat /var/run/docker.pid)" "" engine_answers
     return
   fi
-  setsid nohup dockerd --containerd /run/containerd/containerd.sock \
+  setsid nohup dockerd --containerd "$system_socket" \
     >>"$logs/dockerd.log" 2>&1 </dev/null 3>&- 4>&- 9>&- &
   echo $! >"$pids/dockerd.pid"
   wait_for dockerd $! "$logs/dockerd.log" engine_answers
-}
-
-containerd_answers() {
-  [ -S /run/containerd/containerd.sock ] &&
-    bounded 5 ctr --address /run/containerd/containerd.sock version >/dev/null 2>&1
 }
 
 # remove_stale_pid FILE NAME: dockerd refuses to start while its pid file names

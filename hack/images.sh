@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
-# Brings the sandbox images into the engine.
-# usage: images.sh [-official] [-force] [IMAGE...]   (see images/cmd/mkimages)
+# Brings the sandbox images into the engines: those that ENGINES names, else
+# those that answer.
+# usage: [ENGINES=docker,containerd] images.sh [-official] [-force] [IMAGE...]   (see images/cmd/mkimages)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 need_go
 use_docker_context
+engines=${ENGINES:-}
+if [ -z "$engines" ]; then
+  if engine_answers; then engines=docker; fi
+  if containerd_answers; then engines=${engines:+$engines,}containerd; fi
+  [ -n "$engines" ] || die "no container engine answers" "make engine"
+fi
 cd "$root"
-exec go run ./images/cmd/mkimages -cache "$cache/images" "$@"
+exec go run ./images/cmd/mkimages -cache "$cache/images" -engine "$engines" -address "$containerd_socket" "$@"

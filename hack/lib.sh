@@ -96,3 +96,12 @@ working_docker() {
 }
 
 engine_answers() { working_docker >/dev/null; }
+
+containerd_socket=${CONTAINERD_ADDRESS:-/run/containerd/containerd.sock}
+containerd_socket=${containerd_socket#unix://}
+
+# containerd_answers [SOCKET]
+containerd_answers() {
+  local socket=${1:-$containerd_socket}
+  [ -S "$socket" ] && bounded 5 ctr --address "$socket" version >/dev/null 2>&1
+}

@@ -1,18 +1,12 @@
 package images
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
-	cerrdefs "github.com/containerd/errdefs"
-	"github.com/docker/docker/api/types/image"
-	dockerclient "github.com/docker/docker/client"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
@@ -34,9 +28,21 @@ const (
 	Tagged  Outcome = "tagged"  // the official image under the project's tag
 )
 
-// Keeper brings images into a Docker engine.
+// Engine is a container engine that images can be brought into: see Docker and
+// Containerd.
+type Engine interface {
+	arch(ctx context.Context) (string, error)
+	// find returns the labels of an image and whether it is there, ready for
+	// use.
+	find(ctx context.Context, ref string) (labels map[string]string, present bool, err error)
+	load(ctx context.Context, archive io.Reader) error
+	tag(ctx context.Context, from, to string) error
+	pull(ctx context.Context, ref string, progress func()) error
+}
+
+// Keeper brings images into an engine.
 type Keeper struct {
-	docker  *dockerclient.Client
+	engine  Engine
 	builder *Builder
 	log     io.Writer
 	silence time.Duration
@@ -45,22 +51,22 @@ type Keeper struct {
 	offline error
 }
 
-// NewKeeper returns a keeper for the engine behind docker. Both arguments stay
-// the caller's to close. Log may be nil.
-func NewKeeper(docker *dockerclient.Client, builder *Builder, log io.Writer) *Keeper {
+// NewKeeper returns a keeper for an engine. The builder stays the caller's to
+// close. Log may be nil.
+func NewKeeper(engine Engine, builder *Builder, log io.Writer) *Keeper {
 	if log == nil {
 		log = io.Discard
 	}
-	return &Keeper{docker: docker, builder: builder, log: log, silence: defaultPullSilence}
+	return &Keeper{engine: engine, builder: builder, log: log, silence: defaultPullSilence}
 }
 
 // Arch is the architecture of the engine's own machine, in Go's naming.
 func (k *Keeper) Arch(ctx context.Context) (string, error) {
-	v, err := k.docker.ServerVersion(ctx)
+	arch, err := k.engine.arch(ctx)
 	if err != nil {
 		return "", fmt.Errorf("images: no engine answers: %w", err)
 	}
-	return v.Arch, nil
+	return arch, nil
 }
 
 // EnsureTest brings a test image into the engine: built from packages, or,
@@ -89,7 +95,7 @@ func (k *Keeper) EnsureTest(ctx context.Context, im Image, force bool) (Outcome,
 			return "", errors.Join(cannot, err)
 		}
 	}
-	if err := k.docker.ImageTag(ctx, im.Official, im.Ref); err != nil {
+	if err := k.engine.tag(ctx, im.Official, im.Ref); err != nil {
 		return "", fmt.Errorf("images: tag %s: %w", im.Ref, err)
 	}
 	return Tagged, nil
@@ -133,17 +139,11 @@ func (k *Keeper) cannotBuild(arch string) error {
 
 // find returns the labels of an image and whether it is there.
 func (k *Keeper) find(ctx context.Context, ref string) (map[string]string, bool, error) {
-	info, err := k.docker.ImageInspect(ctx, ref)
-	if cerrdefs.IsNotFound(err) {
-		return nil, false, nil
-	}
+	labels, present, err := k.engine.find(ctx, ref)
 	if err != nil {
 		return nil, false, fmt.Errorf("images: look for %s: %w", ref, err)
 	}
-	if info.Config == nil {
-		return nil, true, nil
-	}
-	return info.Config.Labels, true, nil
+	return labels, present, nil
 }
 
 func (k *Keeper) buildAndLoad(ctx context.Context, im Image) error {
@@ -162,11 +162,7 @@ func (k *Keeper) load(ctx context.Context, ref string, img v1.Image) error {
 		pw.CloseWithError(err)
 		written <- err
 	}()
-	resp, err := k.docker.ImageLoad(ctx, pr, dockerclient.ImageLoadWithQuiet(true))
-	if err == nil {
-		err = lastError(resp.Body)
-		err = errors.Join(err, resp.Body.Close())
-	}
+	err := k.engine.load(ctx, pr)
 	// Ends the writer when the engine stopped reading.
 	pr.CloseWithError(io.ErrClosedPipe)
 	werr := <-written
@@ -196,11 +192,7 @@ func (k *Keeper) pull(ctx context.Context, ref string) error {
 	silence := time.AfterFunc(k.silence, func() { cancel(errSilence) })
 	defer silence.Stop()
 	start := time.Now()
-	body, err := k.docker.ImagePull(ctx, ref, image.PullOptions{})
-	if err == nil {
-		err = lastError(&watched{r: body, progress: func() { silence.Reset(k.silence) }})
-		err = errors.Join(err, body.Close())
-	}
+	err := k.engine.pull(ctx, ref, func() { silence.Reset(k.silence) })
 	if errors.Is(context.Cause(ctx), errSilence) {
 		err = fmt.Errorf("%w for %v", errSilence, k.silence)
 	}
@@ -210,40 +202,4 @@ func (k *Keeper) pull(ctx context.Context, ref string) error {
 		return k.offline
 	}
 	return nil
-}
-
-// watched calls progress whenever something was read.
-type watched struct {
-	r        io.Reader
-	progress func()
-}
-
-func (w *watched) Read(p []byte) (int, error) {
-	n, err := w.r.Read(p)
-	if n > 0 {
-		w.progress()
-	}
-	return n, err
-}
-
-// lastError reads the engine's stream of JSON messages to its end and returns
-// the error it carries, if any.
-func lastError(r io.Reader) error {
-	dec := json.NewDecoder(bufio.NewReader(r))
-	var last error
-	for {
-		var m struct {
-			Error string `json:"error"`
-		}
-		err := dec.Decode(&m)
-		if errors.Is(err, io.EOF) {
-			return last
-		}
-		if err != nil {
-			return errors.Join(last, err)
-		}
-		if m.Error != "" {
-			last = errors.New(strings.TrimSpace(m.Error))
-		}
-	}
 }

@@ -86,7 +86,7 @@ func TestEnsureFindsWhatIsThere(t *testing.T) {
 	for _, im := range list {
 		// The empty cache shows that nothing is built: that would take long
 		// and fail without package lists.
-		how, err := images.NewKeeper(docker, builder, nil).EnsureTest(context.Background(), im, false)
+		how, err := images.NewKeeper(images.Docker(docker), builder, nil).EnsureTest(context.Background(), im, false)
 		if how != images.Present || err != nil {
 			t.Errorf("%s: %s, %v", im.Ref, how, err)
 		}
@@ -121,7 +121,7 @@ func TestStandInIsLabelled(t *testing.T) {
 		t.Error("the archive differs when written twice")
 	}
 
-	keeper := images.NewKeeper(docker, builder, nil)
+	keeper := images.NewKeeper(images.Docker(docker), builder, nil)
 	keeper.SetOffline(errors.New("no registry in this test"))
 	for _, want := range []images.Outcome{images.Built, images.Present} {
 		how, standIn, err := keeper.EnsureOfficial(ctx, im, false)
@@ -160,7 +160,7 @@ func TestOfficialImageIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	im := images.Image{Ref: ref, Official: ref, StandIn: true}
-	how, standIn, err := images.NewKeeper(docker, images.NewBuilder(t.TempDir(), nil), nil).EnsureOfficial(ctx, im, true)
+	how, standIn, err := images.NewKeeper(images.Docker(docker), images.NewBuilder(t.TempDir(), nil), nil).EnsureOfficial(ctx, im, true)
 	if how != images.Present || standIn || err != nil {
 		t.Errorf("%s, stand-in %v, %v", how, standIn, err)
 	}
@@ -186,7 +186,7 @@ func TestPullGivesUp(t *testing.T) {
 			accepted <- c
 		}
 	}()
-	keeper := images.NewKeeper(dockerClient(t), images.NewBuilder(t.TempDir(), nil), nil)
+	keeper := images.NewKeeper(images.Docker(dockerClient(t)), images.NewBuilder(t.TempDir(), nil), nil)
 	ref := ln.Addr().String() + "/silent:1"
 	err = keeper.Pull(context.Background(), ref, 300*time.Millisecond)
 	if err == nil || !strings.Contains(err.Error(), "no progress") {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
 // WriteTestLayer writes a layer from package archives that are given as tar
@@ -56,4 +58,9 @@ func (k *Keeper) SetOffline(err error) { k.offline = err }
 // LayerFile is where a cache keeps the top layer of a stack.
 func LayerFile(cache string, stack []Layer) string {
 	return layerFile(cache, stack)
+}
+
+// LoadTestImage brings an image into an engine as a Keeper does.
+func LoadTestImage(ctx context.Context, e Engine, ref string, img v1.Image) error {
+	return NewKeeper(e, nil, nil).load(ctx, ref, img)
 }

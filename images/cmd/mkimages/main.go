@@ -1,4 +1,4 @@
-// Mkimages brings the sandbox images into the Docker engine.
+// Mkimages brings the sandbox images into Docker, or into containerd.
 //
 // Without flags these are the images of the tests, under the project's own
 // tags. With -official they are the images that the examples name: an image
@@ -17,9 +17,12 @@ import (
 	"os/user"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
+	ctrd "github.com/containerd/containerd/v2/client"
+	"github.com/distribution/reference"
 	dockerclient "github.com/docker/docker/client"
 
 	"github.com/workcell-dev/workcell/images"
@@ -34,11 +37,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	fs := flag.NewFlagSet("mkimages", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	official := fs.Bool("official", false, "the images the examples name, stand-ins where they cannot be had")
-	force := fs.Bool("force", false, "load images again that are there; an official image is never replaced")
-	cache := fs.String("cache", "", "cache directory (default the user's)")
+	var o options
+	fs.BoolVar(&o.official, "official", false, "the images the examples name, stand-ins where they cannot be had")
+	fs.BoolVar(&o.force, "force", false, "load images again that are there; an official image is never replaced")
+	fs.StringVar(&o.cache, "cache", "", "cache directory (default the user's)")
+	fs.StringVar(&o.engines, "engine", "docker", "where to: docker, containerd, or both with a comma")
+	fs.StringVar(&o.address, "address", "/run/containerd/containerd.sock", "containerd's socket")
+	fs.StringVar(&o.namespace, "namespace", "workcell", "containerd's namespace")
 	fs.Usage = func() {
-		fmt.Fprintln(stderr, "usage: mkimages [-official] [-force] [-cache DIR] [IMAGE...]")
+		fmt.Fprintln(stderr, "usage: mkimages [-official] [-force] [-cache DIR] [-engine LIST] [IMAGE...]")
 		fs.PrintDefaults()
 	}
 	if err := fs.Parse(args); err != nil {
@@ -47,61 +54,110 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return 2
 	}
-	if err := ensure(ctx, *official, *force, *cache, fs.Args(), stdout, stderr); err != nil {
+	o.only = fs.Args()
+	if err := ensure(ctx, o, stdout, stderr); err != nil {
 		fmt.Fprintln(stderr, "error:", err)
 		return 1
 	}
 	return 0
 }
 
-func ensure(ctx context.Context, official, force bool, cache string, only []string, stdout, stderr io.Writer) (err error) {
-	if cache == "" {
-		if cache, err = defaultCache(); err != nil {
+type options struct {
+	official, force    bool
+	cache              string
+	engines            string
+	address, namespace string
+	only               []string
+}
+
+func ensure(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
+	if o.cache == "" {
+		if o.cache, err = defaultCache(); err != nil {
 			return err
 		}
 	}
-	docker, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
+	builder := images.NewBuilder(o.cache, &images.BuilderOptions{Registry: os.Getenv("npm_config_registry"), Log: stderr})
+	defer func() { err = errors.Join(err, builder.Close()) }()
+	for name := range strings.SplitSeq(o.engines, ",") {
+		if err := o.ensureOn(ctx, name, builder, stdout, stderr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ensureOn brings the images into one engine.
+func (o options) ensureOn(ctx context.Context, name string, builder *images.Builder, stdout, stderr io.Writer) (err error) {
+	engine, done, err := o.connect(name)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, docker.Close()) }()
-	builder := images.NewBuilder(cache, &images.BuilderOptions{Registry: os.Getenv("npm_config_registry"), Log: stderr})
-	defer func() { err = errors.Join(err, builder.Close()) }()
-	keeper := images.NewKeeper(docker, builder, stderr)
-
+	defer func() { err = errors.Join(err, done()) }()
+	keeper := images.NewKeeper(engine, builder, stderr)
 	arch, err := keeper.Arch(ctx)
 	if err != nil {
 		return err
 	}
 	list, err := images.TestImages(arch)
-	if official {
+	if o.official {
 		list, err = images.StandIns(arch)
 	}
 	if err != nil {
 		return err
 	}
-	if list, err = choose(list, only); err != nil {
+	if list, err = choose(list, o.only); err != nil {
 		return err
 	}
 	for _, im := range list {
 		start := time.Now()
 		var how images.Outcome
 		standIn := false
-		if official {
-			how, standIn, err = keeper.EnsureOfficial(ctx, im, force)
+		if o.official {
+			how, standIn, err = keeper.EnsureOfficial(ctx, im, o.force)
 		} else {
-			how, err = keeper.EnsureTest(ctx, im, force)
+			how, err = keeper.EnsureTest(ctx, im, o.force)
 		}
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(stdout, "%-22s %-8s %5.1f s\n", im.Ref, how, time.Since(start).Seconds())
+		fmt.Fprintf(stdout, "%-11s %-22s %-8s %5.1f s\n", name, im.Ref, how, time.Since(start).Seconds())
 		if standIn {
 			fmt.Fprintf(stdout, "  this is a stand-in made from Debian packages, not the published image\n"+
-				"  (label %s=true; `docker pull %s` replaces it)\n", images.LabelStandIn, im.Ref)
+				"  (label %s=true; %s replaces it)\n", images.LabelStandIn, o.pullCommand(name, im.Ref))
 		}
 	}
 	return nil
+}
+
+// connect gives an engine and what closes it.
+func (o options) connect(name string) (images.Engine, func() error, error) {
+	switch name {
+	case "docker":
+		c, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
+		if err != nil {
+			return nil, nil, err
+		}
+		return images.Docker(c), c.Close, nil
+	case "containerd":
+		c, err := ctrd.New(o.address, ctrd.WithDefaultNamespace(o.namespace), ctrd.WithTimeout(10*time.Second))
+		if err != nil {
+			return nil, nil, err
+		}
+		return images.Containerd(c), c.Close, nil
+	default:
+		return nil, nil, fmt.Errorf("no engine is called %q: docker, containerd", name)
+	}
+}
+
+func (o options) pullCommand(engine, ref string) string {
+	if engine == "docker" {
+		return "`docker pull " + ref + "`"
+	}
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return "pulling " + ref
+	}
+	return "`ctr -n " + o.namespace + " images pull " + named.String() + "`"
 }
 
 func choose(list []images.Image, only []string) ([]images.Image, error) {

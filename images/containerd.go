@@ -1,0 +1,146 @@
+package images
+
+import (
+	"context"
+	"io"
+	"runtime"
+	"time"
+
+	ctrd "github.com/containerd/containerd/v2/client"
+	ctrdimages "github.com/containerd/containerd/v2/core/images"
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+)
+
+// progressEvery is how often the progress of a pull is looked at.
+const progressEvery = 500 * time.Millisecond
+
+// containerdEngine is one namespace of a containerd as a Keeper sees it.
+type containerdEngine struct{ api *ctrd.Client }
+
+// Containerd is the containerd behind api, in the client's default namespace.
+// The client stays the caller's to close.
+func Containerd(api *ctrd.Client) Engine { return containerdEngine{api} }
+
+// arch is this machine's: containerd is reached over a Unix socket only.
+func (e containerdEngine) arch(ctx context.Context) (string, error) {
+	_, err := e.api.Version(ctx)
+	return runtime.GOARCH, err
+}
+
+// find takes an image that is not unpacked, or whose contents are gone, as
+// absent: it would fail, or be slow, when it is used.
+func (e containerdEngine) find(ctx context.Context, ref string) (map[string]string, bool, error) {
+	name, err := fullName(ref)
+	if err != nil {
+		return nil, false, err
+	}
+	img, err := e.api.GetImage(ctx, name)
+	if cerrdefs.IsNotFound(err) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	unpacked, err := img.IsUnpacked(ctx, "")
+	if cerrdefs.IsNotFound(err) || err == nil && !unpacked {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	spec, err := img.Spec(ctx)
+	if cerrdefs.IsNotFound(err) {
+		return nil, false, nil
+	}
+	return spec.Config.Labels, err == nil, err
+}
+
+func (e containerdEngine) load(ctx context.Context, archive io.Reader) error {
+	// Content without an image would be collected between the two steps.
+	ctx, done, err := e.api.WithLease(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = done(context.WithoutCancel(ctx)) }() // it expires by itself
+	loaded, err := e.api.Import(ctx, archive)
+	if err != nil {
+		return err
+	}
+	for _, img := range loaded {
+		if err := ctrd.NewImage(e.api, img).Unpack(ctx, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e containerdEngine) tag(ctx context.Context, from, to string) error {
+	source, err := fullName(from)
+	if err != nil {
+		return err
+	}
+	target, err := fullName(to)
+	if err != nil {
+		return err
+	}
+	store := e.api.ImageService()
+	img, err := store.Get(ctx, source)
+	if err != nil {
+		return err
+	}
+	_, err = store.Create(ctx, ctrdimages.Image{Name: target, Target: img.Target})
+	if cerrdefs.IsAlreadyExists(err) {
+		_, err = store.Update(ctx, ctrdimages.Image{Name: target, Target: img.Target}, "target")
+	}
+	return err
+}
+
+func (e containerdEngine) pull(ctx context.Context, ref string, progress func()) error {
+	name, err := fullName(ref)
+	if err != nil {
+		return err
+	}
+	watching, stop := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		e.watch(watching, progress)
+	}()
+	defer func() { stop(); <-watched }()
+	_, err = e.api.Pull(ctx, name, ctrd.WithPullUnpack)
+	return err
+}
+
+// watch calls progress when the number of bytes that were fetched changes.
+func (e containerdEngine) watch(ctx context.Context, progress func()) {
+	var last int64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(progressEvery):
+		}
+		under, err := e.api.ContentStore().ListStatuses(ctx)
+		if err != nil {
+			continue // the pull itself will say what is wrong
+		}
+		var sum int64
+		for _, s := range under {
+			sum += s.Offset
+		}
+		if sum != last {
+			progress()
+		}
+		last = sum
+	}
+}
+
+// fullName is how containerd names an image.
+func fullName(ref string) (string, error) {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return "", err
+	}
+	return named.String(), nil
+}
