@@ -8,11 +8,9 @@ import (
 	"time"
 
 	ctrd "github.com/containerd/containerd/v2/client"
+	ctrdimages "github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/google/go-cmp/cmp"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/workcell-dev/workcell/images"
 )
@@ -62,7 +60,8 @@ func TestContainerdStandIn(t *testing.T) {
 		Layers: []images.Layer{{Name: "links", Links: map[string]string{"etc/x": "y"}, Packages: []string{"base-files"}}},
 	}
 	im.Official = im.Ref
-	keeper := images.NewKeeper(engine, images.NewBuilder(cachedLayer(t, im), nil), nil)
+	builder := images.NewBuilder(cachedLayer(t, im), nil)
+	keeper := images.NewKeeper(engine, builder, nil)
 	keeper.SetOffline(errors.New("no registry in this test"))
 	for _, want := range []images.Outcome{images.Built, images.Present} {
 		how, standIn, err := keeper.EnsureOfficial(ctx, im, false)
@@ -83,7 +82,9 @@ func TestContainerdStandIn(t *testing.T) {
 		t.Errorf("labels (-want +got)\n%s", diff)
 	}
 
-	official, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH})
+	published := im
+	published.StandIn = false
+	official, err := builder.Build(ctx, published)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,11 +106,11 @@ func removeNamespace(t *testing.T, client *ctrd.Client, namespace string) {
 		t.Error(err)
 	}
 	for _, img := range list {
-		if err := client.ImageService().Delete(ctx, img.Name()); err != nil {
+		if err := client.ImageService().Delete(ctx, img.Name(), ctrdimages.SynchronousDelete()); err != nil {
 			t.Error(err)
 		}
 	}
-	// What the images held is collected in the background.
+	// What the images held may still be under collection.
 	for {
 		err := client.NamespaceService().Delete(ctx, namespace)
 		if err == nil {
