@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# A current containerd, built from its Go module, for the tests: what Debian
+# has is containerd 1.6. It is a daemon of its own, with its own root, state and
+# socket, and leaves the system's alone.
+#
+#   containerd2.sh path     build it once (2 minutes on 2 cores), print the folder of its programs
+#   containerd2.sh start    run it in the background, print its socket
+#   containerd2.sh stop     end what start started
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+module=$root/e2e/containerd
+base=$cache/containerd2
+state=/run/workcell/containerd2 # short: paths of sockets are limited
+socket=$state/containerd.sock
+pidfile=$base/containerd.pid
+log=$base/containerd.log
+
+main() {
+  [ "$(uname -s)" = Linux ] || die "containerd runs on Linux only"
+  case ${1:-} in
+    path) programs ;;
+    start) start ;;
+    stop) stop ;;
+    *) die "usage: containerd2.sh path|start|stop" ;;
+  esac
+}
+
+# programs prints the folder of the binaries, which it makes first where needed.
+programs() {
+  need_go
+  local version dir
+  version=$(sed -n 's,^\s*github.com/containerd/containerd/v2 \(v[^ ]*\).*,\1,p' "$module/go.mod")
+  [ -n "$version" ] || die "$module/go.mod names no version of containerd"
+  dir=$base/$version-$(go env GOARCH)
+  if [ ! -d "$dir" ]; then
+    mkdir -p "$base"
+    # Two runs at once: the second waits and finds the binaries there.
+    exec 9>"$base/build.lock"
+    flock 9
+    [ -d "$dir" ] || compile "$version" "$dir"
+  fi
+  printf '%s\n' "$dir"
+}
+
+# compile leaves out what no test needs: that halves the time.
+compile() {
+  local version=$1 dir=$2 new=$2.new.$$
+  say "building containerd $version from its Go module: takes two minutes, once"
+  mkdir -p "$new"
+  (
+    cd "$module"
+    CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off go build \
+      -tags "no_cri no_btrfs no_zfs no_devmapper no_tracing no_systemd" \
+      -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$version" \
+      -o "$new/" github.com/containerd/containerd/v2/cmd/containerd github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
+  ) >&2 || {
+    rm -rf "$new"
+    die "containerd could not be built"
+  }
+  mv "$new" "$dir"
+}
+
+start() {
+  [ "$(id -u)" = 0 ] || die "containerd needs root"
+  if containerd_answers "$socket"; then
+    printf '%s\n' "$socket"
+    return
+  fi
+  local dir pid deadline=$((SECONDS + 60))
+  dir=$(programs)
+  if running; then die "a containerd of ours runs and does not answer (pid $(cat "$pidfile"))" "its log is $log"; fi
+  install -d -m 0700 "$state" "$base/root"
+  config >"$base/config.toml"
+  # Its own shim must be found before the system's. No file descriptor of ours
+  # may live on in the daemon.
+  PATH=$dir:$PATH setsid nohup "$dir/containerd" --config "$base/config.toml" >"$log" 2>&1 </dev/null 3>&- 4>&- 9>&- &
+  pid=$!
+  echo $pid >"$pidfile"
+  until containerd_answers "$socket"; do
+    if ! kill -0 $pid 2>/dev/null || [ $SECONDS -ge $deadline ]; then
+      tail -n 10 "$log" >&2
+      kill "$pid" 2>/dev/null || true
+      die "containerd did not start" "its log is $log"
+    fi
+    sleep 0.1
+  done
+  printf '%s\n' "$socket"
+}
+
+# config: nothing of it lies in the system's own folders.
+config() {
+  cat <<EOF
+version = 3
+root = "$base/root"
+state = "$state"
+disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
+
+[grpc]
+address = "$socket"
+EOF
+}
+
+stop() {
+  local pid
+  if ! running; then
+    say "no containerd of ours runs"
+    rm -f "$pidfile"
+    return
+  fi
+  pid=$(cat "$pidfile")
+  kill "$pid"
+  for _ in $(seq 100); do
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  if kill -0 "$pid" 2>/dev/null; then kill -KILL "$pid"; fi
+  rm -f "$pidfile"
+  say "containerd ended"
+}
+
+# running: the process is our containerd, not one that got an old number.
+running() {
+  local pid
+  pid=$(cat "$pidfile" 2>/dev/null) && [ -n "$pid" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF "$base/config.toml"
+}
+
+main "$@"
