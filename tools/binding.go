@@ -21,9 +21,10 @@ const cleanupTimeout = 60 * time.Second
 // binding ties the tools of one Generate to their sandboxes. Sandboxes are opened by the first tool that needs one.
 type binding struct {
 	box      *toolbox
-	cfg      frontmatter.Sandbox // as asked for, defaults not filled in
-	fallback session.Run         // of calls whose context belongs to no run
-	isolated string              // name of this binding's own sandbox; empty when it shares one
+	cfg      frontmatter.Sandbox                                          // as asked for, defaults not filled in
+	fallback session.Run                                                  // of calls whose context belongs to no run
+	isolated string                                                       // name of this binding's own sandbox; empty when it shares one
+	check    func(ctx context.Context, tool string, input any) *ToolError // CallOptions.Check; may be nil
 
 	mu       sync.Mutex
 	mine     map[string]*session.Session // by name, what this binding opened

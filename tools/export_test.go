@@ -17,8 +17,6 @@ func ToolsOf(mode frontmatter.Mode) []ai.Tool {
 
 func Decode[In any](args string) (In, *ToolError) { return decodeArgs[In](json.RawMessage(args)) }
 
-func ErrorOf(err error) *ToolError { return errorOf(err) }
-
 func Show(o session.Output, stream string, keep bool) (text string, truncated bool, path string) {
 	s := show(o, stream, keep)
 	return s.text, s.truncated, s.path

@@ -19,6 +19,7 @@ import (
 type tool struct {
 	inner  *ai.ToolAction[json.RawMessage, any]
 	schema map[string]any
+	handle func(*ai.ToolContext, json.RawMessage) (any, error)
 }
 
 var (
@@ -42,6 +43,7 @@ func newTool[In, Out any](b *binding, name, description string, fn func(context.
 	return &tool{
 		inner:  ai.NewTool(name, description, handle, ai.WithOutputSchema(schemas.output()), ai.WithStrictSchema(false)),
 		schema: schemas.input(),
+		handle: handle,
 	}
 }
 
@@ -56,6 +58,11 @@ func answer[In, Out any](b *binding, tc *ai.ToolContext, name string, raw json.R
 	in, fail := decodeArgs[In](raw)
 	if fail != nil {
 		return Result{Error: fail}, nil
+	}
+	if b.check != nil {
+		if fail := b.check(tc, name, &in); fail != nil {
+			return Result{Error: fail}, nil
+		}
 	}
 	result, err := fn(tc, in)
 	if err == nil {

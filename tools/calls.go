@@ -1,0 +1,136 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/firebase/genkit/go/ai"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Calls runs the tools for hosts that speak something else than Genkit, such as an MCP server: the same definitions,
+// the same handlers, the same failures. All methods may be called concurrently.
+type Calls struct {
+	own    *binding // the sandboxes that outlive a call
+	tools  map[string]*tool
+	sorted []*tool
+}
+
+// CallOptions refine Plugin.Calls. The zero value of a field means what its comment says.
+type CallOptions struct {
+	// Check is asked before a tool runs, with the name of the tool and a pointer to its decoded input (*ExecInput,
+	// *RunInput, …), which it may change. What it returns is the answer of the call. Nil allows everything.
+	Check func(ctx context.Context, tool string, input any) *ToolError
+}
+
+// Definition is what a host shows of a tool.
+type Definition struct {
+	Name        string
+	Description string
+	Input       map[string]any // JSON Schema
+	Output      map[string]any // JSON Schema
+}
+
+// Calls gives the tools of both modes, compute and code, for the sandboxes of one run. s.Mode does not count. Whoever
+// began the run closes it with Manager.CloseScope. Nothing is opened yet.
+func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, error) {
+	s.box = p.toolbox()
+	c := &Calls{tools: map[string]*tool{}}
+	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
+		s.Mode = mode
+		b, err := s.binding()
+		if err != nil {
+			return nil, err
+		}
+		b.fallback = run
+		if opts != nil {
+			b.check = opts.Check
+		}
+		c.own = b
+		for _, t := range b.tools() {
+			known, ok := t.(*tool)
+			if !ok {
+				panic("tools: a tool of another kind: " + t.Name()) // a bug in this package
+			}
+			c.tools[known.Name()] = known
+			c.sorted = append(c.sorted, known)
+		}
+	}
+	slices.SortFunc(c.sorted, func(a, b *tool) int { return strings.Compare(a.Name(), b.Name()) })
+	return c, nil
+}
+
+// Definitions gives the tools, sorted by name.
+func (c *Calls) Definitions() []Definition {
+	list := make([]Definition, len(c.sorted))
+	for i, t := range c.sorted {
+		def := t.Definition()
+		list[i] = Definition{Name: def.Name, Description: def.Description, Input: def.InputSchema, Output: def.OutputSchema}
+	}
+	return list
+}
+
+// Call runs a tool. What the caller can do something about is in the output, whose ToolError FailureOf gives; err is the
+// end of ctx. An unknown name is an output too.
+func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (out any, err error) {
+	t, ok := c.tools[name]
+	if !ok {
+		known := slices.Sorted(maps.Keys(c.tools))
+		return Result{Error: failure(CodeNotFound, "there is no tool %q", clip(name)).but("Call one of: " + strings.Join(known, ", ") + ".")}, nil
+	}
+	return t.direct(ctx, args)
+}
+
+// Forget drops what is remembered of sandboxes that are closed, so that a caller with many of them in a row does not
+// hold them all. The run's shared sandbox stays known: who uses it next is to be told that its files are gone.
+func (c *Calls) Forget() {
+	b := c.own
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.DeleteFunc(b.mine, func(name string, s *session.Session) bool {
+		gone := name != session.DefaultName && s.Info().State != session.StateReady
+		if gone {
+			delete(b.started, s.ID())
+		}
+		return gone
+	})
+}
+
+// failed is implemented by every output, through Result.
+type failed interface{ failure() *ToolError }
+
+func (r Result) failure() *ToolError { return r.Error }
+
+// FailureOf gives the failure that an output of Call carries; nil when it carries none.
+func FailureOf(out any) *ToolError {
+	if f, ok := out.(failed); ok {
+		return f.failure()
+	}
+	return nil
+}
+
+// NewError makes a failure of a class with the remediation; empty is the class's own.
+func NewError(code Code, message, remediation string) *ToolError {
+	e := failure(code, "%s", message)
+	if remediation != "" {
+		e.Remediation = remediation
+	}
+	return e
+}
+
+// ErrorOf gives what a caller of a tool is told of err: its class, and text only where it is known to be harmless.
+func ErrorOf(err error) *ToolError { return errorOf(err) }
+
+// DecodeInput reads a caller's arguments into In, a struct with `json` tags, as the tools of this package do: aliases
+// and numbers as text are forgiven, and everything that is wrong is told at once.
+func DecodeInput[In any](args json.RawMessage) (In, *ToolError) { return decodeArgs[In](args) }
+
+// direct runs the tool without Genkit around it.
+func (t *tool) direct(ctx context.Context, args json.RawMessage) (any, error) {
+	return t.handle(&ai.ToolContext{Context: ctx}, args)
+}
