@@ -118,7 +118,10 @@ func Run(t *testing.T, h Harness) {
 func groups() []group {
 	return []group{
 		{"lifecycle", lifecycleChecks()},
+		{"exec", []check{{"session", (*suite).exec}}},
+		{"files", []check{{"session", (*suite).files}}},
 		{"posture", postureChecks()},
+		{"session", sessionChecks()},
 	}
 }
 

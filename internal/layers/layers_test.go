@@ -41,7 +41,7 @@ func layers() []layer {
 		{dir: "backend/containerd", may: above("backend", "internal/guest", "internal/seccomp")},
 		{dir: "backend/local", may: above("backend", "internal/guest", "internal/seccomp")},
 		{dir: "backend/memory", may: above("backend", "internal/guest")},
-		{dir: "backend/backendtest", may: above("backend", "internal/guest", "session")},
+		{dir: "backend/backendtest", may: above("backend", "internal/guest", "internal/seccomp", "session/..."), sdk: true},
 
 		{dir: "internal/guest"},
 		{dir: "internal/telemetry", may: []string{"backend"}},
@@ -55,6 +55,7 @@ func layers() []layer {
 		{dir: "internal/deps", genkit: true, sdk: true},
 
 		{dir: "session", may: above("backend", "internal/guest")},
+		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
 		{dir: "frontmatter", may: []string{"internal/nearest"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/upload"), genkit: true},

@@ -1,6 +1,4 @@
-//go:build linux
-
-package session_test
+package sessiontest
 
 import (
 	"bytes"
@@ -17,22 +15,13 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// fileLimit is the MaxFileBytes of the sessions of fileCases.
-const fileLimit = 50<<20 + 1
+// FileLimit is the MaxFileBytes of the manager whose sessions Files takes.
+const FileLimit = 50<<20 + 1
 
-// TestFiles runs the cases that hold on every backend; on Docker they run in TestDocker.
-func TestFiles(t *testing.T) {
-	t.Parallel()
-	m := newManager(t, newEngine(t), &session.Options{MaxFileBytes: fileLimit})
-	fileCases(t, mustOpen(t, m, session.WorkflowKey("run_1", "default")))
-}
-
-// fileCases checks files in a session with a MaxFileBytes of fileLimit.
-func fileCases(t *testing.T, s *session.Session) {
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, *session.Session)
-	}{
+// Files checks files in a session of a manager with a MaxFileBytes of FileLimit, in parallel.
+func Files(t *testing.T, s *session.Session) {
+	t.Helper()
+	runCases(t, s, []sessionCase{
 		{"RoundTrip", fileRoundTrip},
 		{"Sizes", fileSizes},
 		{"Ranges", fileRanges},
@@ -40,47 +29,13 @@ func fileCases(t *testing.T, s *session.Session) {
 		{"Metadata", fileMetadata},
 		{"ListAndRemove", fileListRemove},
 		{"Errors", fileErrors},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			test.run(t, s)
-		})
-	}
-}
-
-func write(t *testing.T, s *session.Session, name string, data []byte, opts session.WriteFileOptions) session.FileInfo {
-	t.Helper()
-	info, err := s.WriteFile(t.Context(), name, bytes.NewReader(data), opts)
-	if err != nil {
-		t.Fatalf("WriteFile(%s): %v", name, err)
-	}
-	return info
-}
-
-func read(t *testing.T, s *session.Session, name string, opts session.ReadFileOptions) []byte {
-	t.Helper()
-	data, _, err := s.ReadFileBytes(t.Context(), name, opts)
-	if err != nil {
-		t.Fatalf("ReadFile(%s): %v", name, err)
-	}
-	return data
-}
-
-// noise gives n random bytes.
-func noise(n int) []byte {
-	var seed [32]byte
-	for i := range seed {
-		seed[i] = byte(rand.Uint32())
-	}
-	b := make([]byte, n)
-	_, _ = rand.NewChaCha8(seed).Read(b) // never fails
-	return b
+	})
 }
 
 // fileRoundTrip is a property: every byte string comes back as it went.
 func fileRoundTrip(t *testing.T, s *session.Session) {
 	for i := range 60 {
-		data := noise(rand.IntN(1 << (2 + i%17)))
+		data := Noise(rand.IntN(1 << (2 + i%17)))
 		opts := session.WriteFileOptions{Overwrite: true}
 		if i%2 == 0 {
 			opts.Size = int64(len(data))
@@ -118,8 +73,8 @@ func fileRoundTrip(t *testing.T, s *session.Session) {
 }
 
 func fileSizes(t *testing.T, s *session.Session) {
-	big := noise(fileLimit)
-	for _, size := range []int{0, 1, fileLimit - 1, fileLimit} {
+	big := Noise(FileLimit)
+	for _, size := range []int{0, 1, FileLimit - 1, FileLimit} {
 		info := write(t, s, "sized", big[:size], session.WriteFileOptions{Overwrite: true, Size: int64(size)})
 		if info.Size != int64(size) {
 			t.Errorf("%d bytes were written, %d reported", size, info.Size)
@@ -129,9 +84,9 @@ func fileSizes(t *testing.T, s *session.Session) {
 		}
 	}
 	more := append(big, 'x')
-	for _, size := range []int64{0, fileLimit + 1} {
+	for _, size := range []int64{0, FileLimit + 1} {
 		_, err := s.WriteFile(t.Context(), "sized", bytes.NewReader(more), session.WriteFileOptions{Overwrite: true, Size: size})
-		if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(fileLimit)) {
+		if !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(FileLimit)) {
 			t.Errorf("one byte too many, size %d: %v", size, err)
 		}
 	}
@@ -139,14 +94,14 @@ func fileSizes(t *testing.T, s *session.Session) {
 		t.Error("a refused write changed the file")
 	}
 	output(t, s, "printf x >> sized")
-	if _, _, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{}); !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(fileLimit)) {
+	if _, _, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{}); !errors.Is(err, backend.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(FileLimit)) {
 		t.Errorf("reading one byte too many: %v", err)
 	}
-	if _, _, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{Limit: fileLimit + 1}); !errors.Is(err, backend.ErrTooLarge) {
+	if _, _, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{Limit: FileLimit + 1}); !errors.Is(err, backend.ErrTooLarge) {
 		t.Errorf("a limit above the limit: %v", err)
 	}
-	got, info, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{Limit: fileLimit})
-	if err != nil || !bytes.Equal(got, big) || info.Size != fileLimit+1 {
+	got, info, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{Limit: FileLimit})
+	if err != nil || !bytes.Equal(got, big) || info.Size != FileLimit+1 {
 		t.Errorf("a read with a limit: %d bytes of %d, %v", len(got), info.Size, err)
 	}
 }
@@ -188,13 +143,13 @@ func fileAtomic(t *testing.T, s *session.Session) {
 		opts session.WriteFileOptions
 		want error
 	}{
-		"reader fails":  {t.Context(), &failing{bytes.NewReader(noise(3 << 20)), broken}, session.WriteFileOptions{Overwrite: true}, broken},
+		"reader fails":  {t.Context(), &failing{bytes.NewReader(Noise(3 << 20)), broken}, session.WriteFileOptions{Overwrite: true}, broken},
 		"fails at once": {t.Context(), &failing{strings.NewReader(""), broken}, session.WriteFileOptions{Overwrite: true}, broken},
 		"too short":     {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 4}, io.ErrUnexpectedEOF},
 		"too long":      {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 2}, backend.ErrInvalid},
-		"too long, big": {t.Context(), bytes.NewReader(noise(1<<20 + 1)), session.WriteFileOptions{Overwrite: true, Size: 1 << 20}, backend.ErrInvalid},
-		"ends badly":    {t.Context(), &failing{bytes.NewReader(noise(100)), broken}, session.WriteFileOptions{Overwrite: true, Size: 100}, broken},
-		"cancelled":     {ctx, io.MultiReader(bytes.NewReader(noise(3<<20)), cancelling(cancel), bytes.NewReader(noise(3<<20))), session.WriteFileOptions{Overwrite: true}, context.Canceled},
+		"too long, big": {t.Context(), bytes.NewReader(Noise(1<<20 + 1)), session.WriteFileOptions{Overwrite: true, Size: 1 << 20}, backend.ErrInvalid},
+		"ends badly":    {t.Context(), &failing{bytes.NewReader(Noise(100)), broken}, session.WriteFileOptions{Overwrite: true, Size: 100}, broken},
+		"cancelled":     {ctx, io.MultiReader(bytes.NewReader(Noise(3<<20)), cancelling(cancel), bytes.NewReader(Noise(3<<20))), session.WriteFileOptions{Overwrite: true}, context.Canceled},
 		"exists":        {t.Context(), strings.NewReader("new"), session.WriteFileOptions{}, backend.ErrExists},
 	} {
 		if _, err := s.WriteFile(test.ctx, "atomic/file", test.body, test.opts); !errors.Is(err, test.want) {

@@ -1,0 +1,257 @@
+package sessiontest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func timeouts(t *testing.T, s *session.Session) {
+	begun := time.Now()
+	res := run(t, s, session.ExecRequest{Command: "echo partial; sleep 600", Timeout: timeout})
+	if res.Status != session.ExecTimedOut || string(res.Stdout.Bytes()) != "partial\n" || res.Timeout != timeout {
+		t.Errorf("%+v, stdout %q", res.ExecStatus, res.Stdout.Bytes())
+	}
+	if took := time.Since(begun); took > patience {
+		t.Errorf("the timeout of %v took %v", timeout, took)
+	}
+}
+
+// survivors gives what is still running of processes that carry a marker as an argument to sleep.
+func survivors(t *testing.T, s *session.Session, marker string) string {
+	t.Helper()
+	return output(t, s, `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline 2>/dev/null | grep -q '^sleep `+marker+`' && echo $p; done; true`)
+}
+
+// tree is a command that spreads processes in every way that escapes a simple kill; all of them sleep for marker seconds.
+func tree(marker string) string {
+	return fmt.Sprintf(`sleep %[1]s & (sleep %[1]s & sleep %[1]s) & setsid sleep %[1]s & nohup sleep %[1]s >/dev/null 2>&1 &
+		setsid sh -c 'setsid sleep %[1]s & exit' & sh -c '(setsid sleep %[1]s </dev/null >/dev/null 2>&1 &)'; echo spread; sleep %[1]s`, marker)
+}
+
+func timeoutTree(t *testing.T, s *session.Session) {
+	res := run(t, s, session.ExecRequest{Command: tree("4711"), Timeout: timeout})
+	if res.Status != session.ExecTimedOut || string(res.Stdout.Bytes()) != "spread\n" {
+		t.Errorf("%+v, stdout %q", res.ExecStatus, res.Stdout.Bytes())
+	}
+	if left := survivors(t, s, "4711"); left != "" {
+		t.Errorf("survivors: %s", left)
+	}
+}
+
+func ignoredTerm(t *testing.T, s *session.Session) {
+	res := run(t, s, session.ExecRequest{Command: "trap '' TERM INT HUP; while :; do sleep 4712; done", Timeout: timeout})
+	if res.Status != session.ExecTimedOut {
+		t.Errorf("%+v", res.ExecStatus)
+	}
+	if left := survivors(t, s, "4712"); left != "" {
+		t.Errorf("survivors: %s", left)
+	}
+}
+
+func heldOutput(t *testing.T, s *session.Session) {
+	begun := time.Now()
+	res := run(t, s, session.ExecRequest{Command: "sleep 100 & echo parent"})
+	if took := time.Since(begun); took > patience {
+		t.Errorf("a background child held the command for %v", took)
+	}
+	if res.Status != session.ExecCompleted || res.ExitCode != 0 || string(res.Stdout.Bytes()) != "parent\n" || !res.Leaked {
+		t.Errorf("%+v, stdout %q", res.ExecStatus, res.Stdout.Bytes())
+	}
+}
+
+func cancelTree(t *testing.T, s *session.Session) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Exec(ctx, session.ExecRequest{Command: "(while [ ! -e cancel-ended ]; do sleep 0.1; done; touch cancel-effect) & touch cancel-began; " + tree("4713")})
+		done <- err
+	}()
+	eventually(t, "the command runs", func() bool { _, err := s.StatFile(t.Context(), "cancel-began"); return err == nil })
+	cancel()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("a cancelled command = %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("a cancelled command still holds its caller")
+	}
+	eventually(t, "its processes are gone", func() bool { return survivors(t, s, "4713") == "" })
+	output(t, s, "touch cancel-ended; sleep 1") // now the effect would be due
+	if _, err := s.StatFile(t.Context(), "cancel-effect"); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("an effect that was scheduled for later appeared: %v", err)
+	}
+}
+
+func ownSignal(t *testing.T, s *session.Session) {
+	for _, signal := range []string{"TERM", "KILL", "SEGV"} {
+		res := run(t, s, session.ExecRequest{Command: "kill -" + signal + " $$; sleep 5"})
+		if res.Status != session.ExecCompleted || res.Signal != "SIG"+signal {
+			t.Errorf("SIG%s: %+v", signal, res.ExecStatus)
+		}
+	}
+}
+
+func yielding(t *testing.T, s *session.Session) {
+	res := run(t, s, session.ExecRequest{Command: "echo one; while [ ! -e yield-on ]; do sleep 0.05; done; echo two; exit 7", Yield: 500 * time.Millisecond})
+	if out := string(res.Stdout.Bytes()); res.Status != session.ExecRunning || out != "one\n" && out != "" {
+		t.Fatalf("%+v, stdout %q", res.ExecStatus, res.Stdout.Bytes())
+	}
+	first, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: patience})
+	if err != nil || len(first.Chunks) != 1 || first.Chunks[0].Seq != 1 || string(first.Chunks[0].Data) != "one\n" || first.Done {
+		t.Errorf("first read: %+v, %v", first, err)
+	}
+	status, err := s.WaitExec(t.Context(), res.ExecID, time.Millisecond)
+	if err != nil || status.Done() {
+		t.Errorf("short wait: %+v, %v", status, err)
+	}
+	output(t, s, "touch yield-on")
+	status, err = s.WaitExec(t.Context(), res.ExecID, -1)
+	if err != nil || status.Status != session.ExecCompleted || status.ExitCode != 7 {
+		t.Errorf("wait: %+v, %v", status, err)
+	}
+	for range 2 { // reads consume nothing
+		all, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID})
+		if err != nil || !all.Done || len(all.Chunks) != 2 || string(all.Chunks[1].Data) != "two\n" {
+			t.Errorf("read of all: %+v, %v", all, err)
+		}
+	}
+	rest, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, SinceSeq: first.NextSeq})
+	if err != nil || !rest.Done || len(rest.Chunks) != 1 || rest.Chunks[0].Stream != "stdout" {
+		t.Errorf("read of the rest: %+v, %v", rest, err)
+	}
+	background(t, s)
+	for _, req := range []session.ReadExecRequest{
+		{ExecID: res.ExecID, SinceSeq: -1}, {ExecID: res.ExecID, MaxChunks: -1}, {ExecID: res.ExecID, Wait: -1}, {ExecID: res.ExecID, Wait: time.Hour},
+	} {
+		if _, err := s.ReadExec(t.Context(), req); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%+v: %v, want ErrInvalid", req, err)
+		}
+	}
+}
+
+// background gives up a wait for a command that goes on.
+func background(t *testing.T, s *session.Session) {
+	t.Helper()
+	res := run(t, s, session.ExecRequest{Command: "while [ ! -e background-on ]; do sleep 0.05; done", Background: true})
+	if res.Status != session.ExecRunning {
+		t.Errorf("background: %+v", res.ExecStatus)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := s.WaitExec(ctx, res.ExecID, -1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a wait whose context ended: %v", err)
+	}
+	output(t, s, "touch background-on")
+	if status, err := s.WaitExec(t.Context(), res.ExecID, -1); err != nil || status.Status != session.ExecCompleted {
+		t.Errorf("giving up a wait ended the command: %+v, %v", status, err)
+	}
+}
+
+func writeStdin(t *testing.T, s *session.Session) {
+	res := run(t, s, session.ExecRequest{Argv: []string{"cat"}, Stdin: []byte("first "), StdinOpen: true, Background: true})
+	for _, text := range []string{"second ", "\x00\xff "} {
+		if err := s.WriteExec(t.Context(), res.ExecID, []byte(text), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.WriteExec(t.Context(), res.ExecID, []byte("last"), true); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := s.WaitExec(t.Context(), res.ExecID, patience); err != nil || status.ExitCode != 0 || !status.Done() {
+		t.Fatalf("%+v, %v", status, err)
+	}
+	read, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []byte
+	for _, c := range read.Chunks {
+		got = append(got, c.Data...)
+	}
+	if string(got) != "first second \x00\xff last" {
+		t.Errorf("the command read %q", got)
+	}
+}
+
+func killing(t *testing.T, s *session.Session) {
+	res := run(t, s, session.ExecRequest{Command: tree("4714"), Background: true})
+	if _, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: patience}); err != nil {
+		t.Fatal(err)
+	}
+	status, err := s.KillExec(t.Context(), res.ExecID, "")
+	if err != nil || status.Status != session.ExecKilled {
+		t.Errorf("kill: %+v, %v", status, err)
+	}
+	if left := survivors(t, s, "4714"); left != "" {
+		t.Errorf("survivors: %s", left)
+	}
+	if again, err := s.KillExec(t.Context(), res.ExecID, ""); err != nil || again.Status != session.ExecKilled {
+		t.Errorf("killing an ended command: %+v, %v", again, err)
+	}
+	res = run(t, s, session.ExecRequest{Command: "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done", Background: true})
+	if _, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: patience}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.KillExec(t.Context(), res.ExecID, "INT"); err != nil {
+		t.Error(err)
+	}
+	if status, err := s.WaitExec(t.Context(), res.ExecID, patience); err != nil || status.ExitCode != 9 {
+		t.Errorf("after SIGINT: %+v, %v", status, err)
+	}
+	for _, signal := range []string{"NOSUCH", "0", "-9", "1000", "KILL; rm"} {
+		if _, err := s.KillExec(t.Context(), res.ExecID, signal); err != nil && !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("signal %q: %v", signal, err)
+		}
+	}
+}
+
+func largeOutput(t *testing.T, s *session.Session) {
+	const size = 3 << 20
+	res := run(t, s, session.ExecRequest{Command: fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; echo end", size), HeadBytes: 100, TailBytes: 200})
+	out := res.Stdout
+	if len(out.Head) != 100 || len(out.Tail) != 200 || out.Total != size+4 || out.Omitted != out.Total-300 || !bytes.HasSuffix(out.Tail, []byte("xend\n")) {
+		t.Errorf("head %d, tail %d, total %d, omitted %d", len(out.Head), len(out.Tail), out.Total, out.Omitted)
+	}
+	if !strings.HasPrefix(out.Path, s.Info().Workdir+"/") || out.PathCut {
+		t.Fatalf("the whole output is at %q, cut %v", out.Path, out.PathCut)
+	}
+	if got := output(t, s, "wc -c < "+out.Path); strings.TrimSpace(got) != fmt.Sprint(size+4) {
+		t.Errorf("the file has %s bytes", got)
+	}
+}
+
+func flood(t *testing.T, s *session.Session) {
+	res := run(t, s, session.ExecRequest{Command: "yes aaaaaaa & yes bbbbbbb >&2", Timeout: 2 * time.Second})
+	if res.Status != session.ExecTimedOut || res.Stdout.Omitted == 0 || res.Stderr.Omitted == 0 {
+		t.Errorf("%+v, omitted %d and %d", res.ExecStatus, res.Stdout.Omitted, res.Stderr.Omitted)
+	}
+	for _, out := range []session.Output{res.Stdout, res.Stderr} {
+		if len(out.Head)+len(out.Tail) > 30<<10 || int64(len(out.Head)+len(out.Tail))+out.Omitted != out.Total {
+			t.Errorf("head %d, tail %d, omitted %d, total %d", len(out.Head), len(out.Tail), out.Omitted, out.Total)
+		}
+	}
+	if bytes.Contains(res.Stdout.Bytes(), []byte("b")) || bytes.Contains(res.Stderr.Bytes(), []byte("a")) {
+		t.Error("the streams are mixed")
+	}
+}
+
+func oddBytes(t *testing.T, s *session.Session) {
+	want := "\x00\xff\xfe\xe2\x82|\x1b[31m\r{\"jsonrpc\":\"2.0\"}\x07"
+	res := run(t, s, session.ExecRequest{Argv: []string{"cat"}, Stdin: []byte(want)})
+	if got := string(res.Stdout.Bytes()); got != want {
+		t.Errorf("output %q, want %q", got, want)
+	}
+	res = run(t, s, session.ExecRequest{Command: "exit 0"})
+	if res.Stdout.Total != 0 || len(res.Stdout.Bytes()) != 0 || res.Stderr.Total != 0 {
+		t.Errorf("an empty output became %+v", res.Stdout)
+	}
+}

@@ -1,0 +1,97 @@
+// Package sessiontest holds what is true of a session on every backend. The tests of package session run it on a backend
+// of plain processes, the conformance suite of drivers on every engine.
+package sessiontest
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/session"
+)
+
+const (
+	// patience is how long what must happen may take; machines that run tests may be very busy.
+	patience = 30 * time.Second
+	// timeout is that of commands which must reach it, and must have done something before.
+	timeout = 3 * time.Second
+)
+
+// sessionCase is one check of a session that it shares with others.
+type sessionCase struct {
+	name string
+	run  func(*testing.T, *session.Session)
+}
+
+func runCases(t *testing.T, s *session.Session, cases []sessionCase) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t, s)
+		})
+	}
+}
+
+// run executes and wants a result.
+func run(t *testing.T, s *session.Session, req session.ExecRequest) session.ExecResult {
+	t.Helper()
+	res, err := s.Exec(t.Context(), req)
+	if err != nil {
+		t.Fatalf("Exec(%.100v): %v", req.Argv, err)
+	}
+	return res
+}
+
+// output runs a shell command that must succeed, and gives its output.
+func output(t testing.TB, s *session.Session, command string) string {
+	t.Helper()
+	res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})
+	if err != nil {
+		t.Fatalf("Exec(%s): %v", command, err)
+	}
+	if res.ExitCode != 0 || res.Status != session.ExecCompleted {
+		t.Fatalf("Exec(%s): %+v, stderr %q", command, res.ExecStatus, res.Stderr.Bytes())
+	}
+	return string(res.Stdout.Bytes())
+}
+
+// eventually waits until what is true.
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+func write(t *testing.T, s *session.Session, name string, data []byte, opts session.WriteFileOptions) session.FileInfo {
+	t.Helper()
+	info, err := s.WriteFile(t.Context(), name, bytes.NewReader(data), opts)
+	if err != nil {
+		t.Fatalf("WriteFile(%s): %v", name, err)
+	}
+	return info
+}
+
+func read(t *testing.T, s *session.Session, name string, opts session.ReadFileOptions) []byte {
+	t.Helper()
+	data, _, err := s.ReadFileBytes(t.Context(), name, opts)
+	if err != nil {
+		t.Fatalf("ReadFile(%s): %v", name, err)
+	}
+	return data
+}
+
+// Noise gives n random bytes.
+func Noise(n int) []byte {
+	var seed [32]byte
+	for i := range seed {
+		seed[i] = byte(rand.Uint32())
+	}
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8(seed).Read(b) // never fails
+	return b
+}
