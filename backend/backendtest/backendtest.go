@@ -61,6 +61,8 @@ type Harness struct {
 	// LooseWorkspace says that the engine gives no way to mount a workspace without limit, and what is in Mounts, with
 	// nosuid and nodev. Without privileges to gain and with a device cgroup they mean nothing more.
 	LooseWorkspace bool
+	// SharedDial says that every Dial gives a stream of its own, so that a newer one takes over nothing.
+	SharedDial bool
 	// Leftovers lists, for people, everything of an installation that is on the engine, on disk or running: containers,
 	// volumes, snapshots, leases, FIFOs, cgroups, mounts, processes, directories.
 	Leftovers func(ctx context.Context, instance string) ([]string, error)
@@ -118,6 +120,8 @@ func Run(t *testing.T, h Harness) {
 func groups() []group {
 	return []group{
 		{"lifecycle", lifecycleChecks()},
+		{"many", manyChecks()},
+		{"dial", dialChecks()},
 		{"exec", []check{{"session", (*suite).exec}}},
 		{"files", []check{{"session", (*suite).files}}},
 		{"posture", postureChecks()},

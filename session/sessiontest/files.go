@@ -16,7 +16,7 @@ import (
 )
 
 // FileLimit is the MaxFileBytes of the manager whose sessions Files takes.
-const FileLimit = 50<<20 + 1
+const FileLimit = 16<<20 + 1
 
 // Files checks files in a session of a manager with a MaxFileBytes of FileLimit, in parallel.
 func Files(t *testing.T, s *session.Session) {

@@ -1,0 +1,201 @@
+package backendtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/session/sessiontest"
+)
+
+func dialChecks() []check {
+	return []check{
+		{"beside", (*suite).beside},
+		{"takeover", (*suite).takeover},
+		{"bulk", (*suite).bulk},
+		{"crossing", (*suite).crossing},
+		{"close", (*suite).closeStream},
+		{"cancelled", (*suite).cancelledDial},
+	}
+}
+
+// beside opens streams next to the owner's, and looks for what they leave in the sandbox.
+func (s *suite) beside(t *testing.T) {
+	info := s.create(t, s.spec())
+	owner := s.dial(t, info.ID)
+	count := func() string { return sh(t, owner, "set -- /proc/[0-9]*; echo $#") }
+	before := count()
+	other := s.connector(t, s.backend(t)) // as another process
+	var conns []*client.Conn
+	for range 2 {
+		rw, err := other.Connect(t.Context(), info.ID)
+		conns = append(conns, connect(t, rw, err))
+	}
+	for i, c := range append(conns, owner) {
+		if got := sh(t, c, "echo $0"); got != "/bin/sh\n" {
+			t.Errorf("stream %d: %q", i, got)
+		}
+		if c.Hello().BootID != owner.Hello().BootID {
+			t.Errorf("stream %d leads to another guest", i)
+		}
+	}
+	must(t, conns[0].Close())
+	for _, c := range []*client.Conn{conns[1], owner} {
+		if got := sh(t, c, "echo on"); got != "on\n" {
+			t.Errorf("after another one closed: %q", got)
+		}
+	}
+	must(t, conns[1].Close())
+	eventually(t, "the streams' processes to end", func() bool { return count() == before })
+}
+
+func (s *suite) connector(t testing.TB, b backend.SandboxBackend) backend.Connector {
+	t.Helper()
+	c, ok := b.(backend.Connector)
+	if !ok {
+		t.Fatal("the driver is no Connector")
+	}
+	return c
+}
+
+// takeover dials a sandbox that another process has dialled.
+func (s *suite) takeover(t *testing.T) {
+	info := s.create(t, s.spec())
+	owner := s.dial(t, info.ID)
+	started := command("/bin/sh", "-c", "while [ ! -e /workspace/on ]; do sleep 0.05; done; echo done")
+	started.YieldMillis = 0
+	request(t, owner, started)
+	rw, err := s.backend(t).Dial(t.Context(), info.ID)
+	next := connect(t, rw, err)
+	if got := sh(t, next, "touch /workspace/on; echo taken"); got != "taken\n" {
+		t.Errorf("after the takeover: %q", got)
+	}
+	status, err := next.Wait(t.Context(), wire.WaitRequest{ExecID: started.ExecID, WaitMillis: patience.Milliseconds()})
+	if err != nil || status.State != wire.ExecCompleted || status.StdoutBytes != 5 {
+		t.Errorf("the former owner's command: %+v, %v", status, err)
+	}
+	if s.h.SharedDial {
+		if got := sh(t, owner, "echo still"); got != "still\n" {
+			t.Errorf("the former owner: %q", got)
+		}
+		return
+	}
+	select {
+	case <-owner.Done():
+		if err := owner.Err(); !errors.Is(err, client.ErrSuperseded) {
+			t.Errorf("the former owner: %v, want ErrSuperseded", err)
+		}
+	case <-time.After(patience):
+		t.Error("the former owner was not told")
+	}
+}
+
+// bulk moves megabytes both ways through both kinds of stream.
+func (s *suite) bulk(t *testing.T) {
+	info, owner := s.inDebian(t)
+	rw, err := s.connector(t, s.b).Connect(t.Context(), info.ID)
+	data := sessiontest.Noise(8 << 20)
+	for i, conn := range []*client.Conn{owner, connect(t, rw, err)} {
+		put := wire.FilePutRequest{Path: fmt.Sprintf("bulk%d", i), Size: int64(len(data))}
+		if _, err := conn.PutFile(t.Context(), put, bytes.NewReader(data)); err != nil {
+			t.Fatal(err)
+		}
+		var back bytes.Buffer
+		if _, err := conn.GetFile(t.Context(), wire.FileGetRequest{Path: put.Path, Length: -1}, &back); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(back.Bytes(), data) {
+			t.Error("the bytes differ")
+		}
+	}
+}
+
+// crossing runs many commands at a time over several streams; outputs stay apart.
+func (s *suite) crossing(t *testing.T) {
+	info, owner := s.inDebian(t)
+	conns := []*client.Conn{owner}
+	for range 2 {
+		rw, err := s.connector(t, s.b).Connect(t.Context(), info.ID)
+		conns = append(conns, connect(t, rw, err))
+	}
+	var wg sync.WaitGroup
+	for i := range 48 {
+		wg.Go(func() {
+			word := fmt.Sprintf("<%d>", i)
+			req := command("/bin/sh", "-c", "i=0; while [ $i -lt 200 ]; do echo $0; echo $0 >&2; i=$((i+1)); done", word)
+			res, err := conns[i%len(conns)].Run(t.Context(), req)
+			want := strings.Repeat(word+"\n", 200)
+			if err != nil || string(res.Stdout.Head) != want || string(res.Stderr.Head) != want {
+				t.Errorf("%s: %d and %d bytes, %v", word, len(res.Stdout.Head), len(res.Stderr.Head), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// closeStream ends a stream's pending read.
+func (s *suite) closeStream(t *testing.T) {
+	info := s.create(t, s.spec())
+	for name, open := range map[string]func(context.Context, string) (io.ReadWriteCloser, error){
+		"Dial": s.b.Dial, "Connect": s.connector(t, s.b).Connect,
+	} {
+		rw, err := open(t.Context(), info.ID)
+		must(t, err)
+		done := make(chan error, 1)
+		go func() {
+			_, err := io.Copy(io.Discard, rw)
+			done <- err
+		}()
+		for range 2 {
+			if err := rw.Close(); err != nil {
+				t.Errorf("%s: Close: %v", name, err)
+			}
+		}
+		select {
+		case err := <-done:
+			if err == nil {
+				t.Errorf("%s: the read ended without an error", name)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s: Close does not end a read", name)
+		}
+		if _, err := rw.Write([]byte("x")); err == nil {
+			t.Errorf("%s: a write succeeded after Close", name)
+		}
+	}
+	if got := sh(t, s.dial(t, info.ID), "echo on"); got != "on\n" {
+		t.Errorf("afterwards: %q", got)
+	}
+}
+
+// cancelledDial has contexts that ended or end soon.
+func (s *suite) cancelledDial(t *testing.T) {
+	info := s.create(t, s.spec())
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, err := range map[string]error{
+		"Dial": second(s.b.Dial(over, info.ID)), "Connect": second(s.connector(t, s.b).Connect(over, info.ID)),
+		"Get": second(s.b.Get(over, info.ID)), "List": second(s.b.List(over, backend.Filter{})), "Create": second(s.b.Create(over, s.spec())),
+		"Start": s.b.Start(over, info.ID), "Stop": s.b.Stop(over, info.ID), "Remove": s.b.Remove(over, info.ID, backend.RemoveOptions{}),
+	} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, want context.Canceled", name, err)
+		}
+	}
+	// What was dialled outlives the context of Dial.
+	ctx, cancel := context.WithCancel(t.Context())
+	rw, err := s.b.Dial(ctx, info.ID)
+	cancel()
+	if got := sh(t, connect(t, rw, err), "echo on"); got != "on\n" {
+		t.Errorf("after the end of Dial's context: %q", got)
+	}
+}
