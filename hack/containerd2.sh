@@ -11,10 +11,11 @@ set -euo pipefail
 
 module=$root/e2e/containerd
 base=$cache/containerd2
+data=/var/lib/workcell/containerd2
 state=/run/workcell/containerd2 # short: paths of sockets are limited
 socket=$state/containerd.sock
-pidfile=$base/containerd.pid
-log=$base/containerd.log
+pidfile=$state/containerd.pid
+log=$data/containerd.log
 
 main() {
   [ "$(uname -s)" = Linux ] || die "containerd runs on Linux only"
@@ -70,11 +71,11 @@ start() {
   local dir pid deadline=$((SECONDS + 60))
   dir=$(programs)
   if running; then die "a containerd of ours runs and does not answer (pid $(cat "$pidfile"))" "its log is $log"; fi
-  install -d -m 0700 "$state" "$base/root"
-  config >"$base/config.toml"
+  install -d -m 0700 "$state" "$data"
+  config >"$data/config.toml"
   # Its own shim must be found before the system's. No file descriptor of ours
   # may live on in the daemon.
-  PATH=$dir:$PATH setsid nohup "$dir/containerd" --config "$base/config.toml" >"$log" 2>&1 </dev/null 3>&- 4>&- 9>&- &
+  PATH=$dir:$PATH setsid nohup "$dir/containerd" --config "$data/config.toml" >"$log" 2>&1 </dev/null 3>&- 4>&- 9>&- &
   pid=$!
   echo $pid >"$pidfile"
   until containerd_answers "$socket"; do
@@ -92,7 +93,7 @@ start() {
 config() {
   cat <<EOF
 version = 3
-root = "$base/root"
+root = "$data/root"
 state = "$state"
 disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
 
@@ -122,7 +123,7 @@ stop() {
 # running: the process is our containerd, not one that got an old number.
 running() {
   local pid
-  pid=$(cat "$pidfile" 2>/dev/null) && [ -n "$pid" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF "$base/config.toml"
+  pid=$(cat "$pidfile" 2>/dev/null) && [ -n "$pid" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF "$data/config.toml"
 }
 
 main "$@"
