@@ -407,10 +407,21 @@ func TestCancelThenClose(t *testing.T) {
 			t.Fatalf("Run: %v", err)
 		}
 		other := dial(t, g)
-		st, err := other.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: 5000})
-		if err != nil || st.State != wire.ExecKilled {
+		// A request that was given up before the guest saw it never became a command.
+		st, err := other.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: 20_000})
+		if codeOf(err) != wire.CodeNotFound && (err != nil || st.State != wire.ExecKilled) {
 			t.Errorf("got %+v, %v", st, err)
 		}
 		_ = other.Close()
+	}
+	last := dial(t, g)
+	execs, err := last.Execs(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range execs {
+		if st.State == wire.ExecRunning {
+			t.Errorf("still runs: %+v", st)
+		}
 	}
 }
