@@ -63,6 +63,9 @@ type Harness struct {
 	LooseWorkspace bool
 	// SharedDial says that every Dial gives a stream of its own, so that a newer one takes over nothing.
 	SharedDial bool
+	// Unprivileged says that the tests run without the rights to give files to other users: then any user of a sandbox
+	// but the default one is ErrUnsupported.
+	Unprivileged bool
 	// Leftovers lists, for people, everything of an installation that is on the engine, on disk or running: containers,
 	// volumes, snapshots, leases, FIFOs, cgroups, mounts, processes, directories.
 	Leftovers func(ctx context.Context, instance string) ([]string, error)
@@ -102,6 +105,9 @@ type check struct {
 // Run runs the suite. See the package's comment.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
+	if beChild(t, h) {
+		return
+	}
 	s := newSuite(t, h)
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) {
@@ -124,6 +130,10 @@ func groups() []group {
 		{"dial", dialChecks()},
 		{"exec", []check{{"session", (*suite).exec}}},
 		{"files", []check{{"session", (*suite).files}}},
+		{"limits", limitChecks()},
+		{"refused", refusalChecks()},
+		{"loss", lossChecks()},
+		{"crash", crashChecks()},
 		{"posture", postureChecks()},
 		{"session", sessionChecks()},
 	}

@@ -47,3 +47,58 @@ func mainProcess(t testing.TB, namespace string) int {
 	t.Fatalf("no main process with PID namespace %s on this machine", namespace)
 	return 0
 }
+
+// cgroupLimits are what the kernel holds a process to.
+type cgroupLimits struct {
+	memory, swap    int64 // bytes; swap beyond the memory's limit
+	pids, cpuMillis int64
+}
+
+// cgroupOf reads the limits of a process's control groups on this machine, of either version.
+func cgroupOf(t testing.TB, pid int) cgroupLimits {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		for name := range strings.SplitSeq(f[1], ",") {
+			dirs[name] = f[2]
+		}
+	}
+	// The first of these files that exists and has a number in the given field.
+	get := func(files ...string) []int64 {
+		for _, file := range files {
+			controller, name, _ := strings.Cut(file, ":")
+			text, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", controller, dirs[controller], name))
+			if err != nil {
+				continue
+			}
+			var out []int64
+			for _, f := range strings.Fields(string(text)) {
+				n, err := strconv.ParseInt(f, 10, 64)
+				if err != nil {
+					n = -1 // "max"
+				}
+				out = append(out, n)
+			}
+			return out
+		}
+		return []int64{-1}
+	}
+	l := cgroupLimits{memory: get(":memory.max", "memory:memory.limit_in_bytes")[0], pids: get(":pids.max", "pids:pids.max")[0]}
+	if l.swap = get(":memory.swap.max")[0]; l.swap < 0 {
+		l.swap = get("memory:memory.memsw.limit_in_bytes")[0] - l.memory
+	}
+	if max := get(":cpu.max"); len(max) == 2 {
+		l.cpuMillis = max[0] * 1000 / max[1]
+	} else {
+		l.cpuMillis = get("cpu:cpu.cfs_quota_us")[0] * 1000 / get("cpu:cpu.cfs_period_us")[0]
+	}
+	return l
+}

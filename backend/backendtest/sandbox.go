@@ -27,8 +27,9 @@ func (s *suite) backend(t testing.TB) backend.SandboxBackend {
 }
 
 // spec describes a sandbox of the suite's instance.
-func (s *suite) spec() backend.Spec {
-	id := "sbx_" + strings.ToLower(rand.Text())
+func (s *suite) spec() backend.Spec { return s.specOf("sbx_" + strings.ToLower(rand.Text())) }
+
+func (s *suite) specOf(id string) backend.Spec {
 	return backend.Spec{
 		ID: id, Instance: s.instance, Key: "user:" + id, Run: "run_" + id, Hash: "hash", Image: s.h.Debian, Pull: backend.PullNever,
 	}

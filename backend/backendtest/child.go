@@ -1,0 +1,145 @@
+package backendtest
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// childEnv carries the order of a test binary that was started again by the suite.
+const childEnv = "WORKCELL_CONFORMANCE_CHILD"
+
+// order says what such a process is to do.
+type order struct {
+	Role         string // see roles
+	Instance, ID string // of the sandbox to make
+}
+
+// word is what it tells through descriptor 3, in lines.
+type word struct {
+	ID     string // of the sandbox that it made
+	ExecID string // of the command that runs in it
+	Error  string
+}
+
+// roles gives what such a process can do: functions that call tell, and return or wait to be killed.
+func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell func(word)) {
+	return map[string]func(*suite, *testing.T, backend.Spec, func(word)){
+		"owner":   (*suite).childOwner,
+		"creator": (*suite).childCreator,
+		"tidy":    (*suite).childTidy,
+	}
+}
+
+// beChild does the part of another process when this is one, and tells whether it was.
+func beChild(t *testing.T, h Harness) bool {
+	t.Helper()
+	text, ok := os.LookupEnv(childEnv)
+	if !ok {
+		return false
+	}
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		t.Fatal(err)
+	}
+	pipe := os.NewFile(3, "parent")
+	enc := json.NewEncoder(pipe)
+	s := &suite{root: t, h: h, instance: o.Instance}
+	roles()[o.Role](s, t, s.specOf(o.ID), func(w word) { must(t, enc.Encode(w)) })
+	return true
+}
+
+// child is a process of the suite.
+type child struct {
+	cmd   *exec.Cmd
+	words *bufio.Scanner
+	done  chan struct{} // closed when it ended
+	out   strings.Builder
+	err   error // how it ended
+}
+
+// spawn starts the test binary again in a role. It is dead at the test's end.
+func (s *suite) spawn(t *testing.T, role string, spec backend.Spec) *child {
+	t.Helper()
+	text, err := json.Marshal(order{role, spec.Instance, spec.ID})
+	must(t, err)
+	exe, err := os.Executable()
+	must(t, err)
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer w.Close() //nolint:errcheck // the child has its own
+	c := &child{words: bufio.NewScanner(r), done: make(chan struct{})}
+	c.cmd = exec.Command(exe, "-test.run=^"+s.root.Name()+"$", "-test.count=1", "-test.timeout=5m")
+	c.cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
+	c.cmd.ExtraFiles = []*os.File{w}
+	must(t, c.cmd.Start())
+	go func() {
+		c.err = c.cmd.Wait()
+		close(c.done)
+	}()
+	t.Cleanup(func() {
+		c.kill()
+		_ = r.Close() // only read from
+	})
+	return c
+}
+
+// kill ends the process as a crash does.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill() // it may have ended
+	<-c.done
+}
+
+// hear gives the next word of the process.
+func (c *child) hear(t *testing.T) word {
+	t.Helper()
+	var w word
+	if !c.words.Scan() {
+		c.kill()
+		t.Fatalf("the other process says nothing: %v\n%s", c.words.Err(), c.out.String())
+	}
+	must(t, json.Unmarshal(c.words.Bytes(), &w))
+	if w.Error != "" {
+		t.Fatalf("the other process: %s", w.Error)
+	}
+	return w
+}
+
+// childOwner makes a sandbox, starts a command in it and waits for its death.
+func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
+	s.b = s.h.New(t)
+	info, err := s.b.Create(t.Context(), spec)
+	if err != nil {
+		tell(word{Error: err.Error()})
+		return
+	}
+	rw, err := s.b.Dial(context.Background(), info.ID)
+	conn := connect(t, rw, err)
+	sh(t, conn, "echo mine > owner")
+	long := command("/bin/sh", "-c", "i=0; while [ ! -e stop ]; do echo $i; i=$((i+1)); sleep 0.02; done; echo end")
+	long.YieldMillis = 0
+	long.TimeoutMillis = 0
+	long.ExecID = rand.Text()
+	request(t, conn, long)
+	eventually(t, "output", func() bool { return sh(t, conn, "echo on") == "on\n" })
+	tell(word{ID: info.ID, ExecID: long.ExecID})
+	select {}
+}
+
+// childCreator makes a sandbox and expects to die at any time.
+func (s *suite) childCreator(t *testing.T, spec backend.Spec, tell func(word)) {
+	s.b = s.h.New(t)
+	tell(word{})
+	info, err := s.b.Create(context.Background(), spec)
+	tell(word{ID: info.ID, Error: fmt.Sprint(err)})
+	select {}
+}

@@ -1,0 +1,343 @@
+package backendtest
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/session"
+)
+
+func limitChecks() []check {
+	return []check{
+		{"memory", (*suite).memory},
+		{"out of memory", (*suite).outOfMemory},
+		{"small memory", (*suite).smallMemory},
+		{"processes", (*suite).processes},
+		{"fork bomb", (*suite).forkBomb},
+		{"kernel", (*suite).kernelLimits},
+		{"tmp", (*suite).tmpLimit},
+		{"workspace", (*suite).workspaceLimit},
+		{"rlimits", (*suite).commandLimits},
+		{"owner", (*suite).owners},
+		{"unenforceable", (*suite).unenforceable},
+	}
+}
+
+// limited makes a sandbox with limits that the engine can enforce.
+func (s *suite) limited(t *testing.T, image string, l backend.Limits) (backend.Info, *client.Conn) {
+	t.Helper()
+	spec := s.spec()
+	spec.Image, spec.Limits = image, l
+	info := s.create(t, spec)
+	return info, s.dial(t, info.ID)
+}
+
+// unenforceable asks for what the engine cannot enforce, and must be refused rather than ignored.
+func (s *suite) unenforceable(t *testing.T) {
+	for name, c := range map[string]struct {
+		can    bool
+		limits backend.Limits
+	}{
+		"memory":    {s.caps.Memory, backend.Limits{MemoryBytes: 256 << 20}},
+		"cpu":       {s.caps.CPU, backend.Limits{CPUMillis: 500}},
+		"pids":      {s.caps.PIDs, backend.Limits{PIDs: 64}},
+		"workspace": {s.caps.Workspace, backend.Limits{WorkspaceBytes: 8 << 20}},
+	} {
+		spec := s.lone(t)
+		spec.Limits = c.limits
+		info, err := s.b.Create(t.Context(), spec)
+		if err == nil {
+			s.remove(t, info.ID)
+		}
+		if c.can != (err == nil) || err != nil && !errors.Is(err, backend.ErrUnsupported) {
+			t.Errorf("%s: %v, enforceable: %v", name, err, c.can)
+		}
+	}
+}
+
+// memory has commands killed at the limit, and the guest and another sandbox live on.
+func (s *suite) memory(t *testing.T) {
+	if !s.caps.Memory {
+		return // unenforceable has asked
+	}
+	info, conn := s.limited(t, s.h.Python, backend.Limits{MemoryBytes: 64 << 20})
+	reporter, ok := s.b.(backend.OOMReporter)
+	if !ok {
+		t.Fatal("the driver is no OOMReporter")
+	}
+	kills := func(id string) int64 {
+		n, err := reporter.OOMKills(t.Context(), id)
+		must(t, err)
+		return n
+	}
+	if n := kills(info.ID); n != 0 {
+		t.Errorf("before: %d kills", n)
+	}
+	for name, argv := range map[string][]string{
+		"heap":       {"python3", "-c", "x = bytearray(512 << 20)"},
+		"tmp":        {"python3", "-c", "open('/tmp/x', 'wb').write(b'x' * (200 << 20))"},
+		"shm":        {"python3", "-c", "f = open('/dev/shm/x', 'wb')\nwhile True: f.write(b'x' * (1 << 20)); f.flush()"},
+		"many small": {"sh", "-c", "for i in 1 2 3 4 5 6 7 8; do python3 -c 'x = bytearray(20 << 20); import time; time.sleep(1)' & done; wait"},
+	} {
+		res := run(t, conn, argv...)
+		if name != "many small" && res.ExitCode == 0 && res.Signal == "" {
+			t.Errorf("%s: it came through: %+v", name, res.ExecStatus)
+		}
+		if name == "heap" && (res.State != wire.ExecOOMKilled || res.Signal != "SIGKILL") {
+			t.Errorf("%s: state %s, signal %s", name, res.State, res.Signal)
+		}
+		run(t, conn, "sh", "-c", "rm -f /tmp/x /dev/shm/x")
+		if got := sh(t, conn, "echo alive"); got != "alive\n" {
+			t.Errorf("%s: afterwards %q", name, got)
+		}
+	}
+	eventually(t, "the kills to be counted", func() bool { return kills(info.ID) > 0 })
+	other, conn := s.inDebian(t)
+	if got := sh(t, conn, "echo alive"); got != "alive\n" {
+		t.Errorf("another sandbox: %q", got)
+	}
+	if n := kills(other.ID); n != 0 {
+		t.Errorf("another sandbox: %d kills", n)
+	}
+}
+
+// outOfMemory tells a command that takes too much from one that was killed, through a session.
+func (s *suite) outOfMemory(t *testing.T) {
+	if !s.caps.Memory {
+		return // unenforceable has asked
+	}
+	o := s.office(t, session.Options{})
+	x, _, err := o.Open(t.Context(), session.WorkflowKey("run_1", "default"), session.Request{
+		Image: s.h.Python, Pull: backend.PullNever, Limits: backend.Limits{MemoryBytes: 64 << 20, TmpBytes: 16 << 20},
+	})
+	must(t, err)
+	hog := "b = []\nwhile True: b.append(bytearray(1 << 20))"
+	for _, c := range []struct {
+		req  session.ExecRequest
+		want session.ExecState
+	}{
+		{session.ExecRequest{Command: "kill -9 $$"}, session.ExecCompleted},
+		{session.ExecRequest{Argv: []string{"python3", "-c", hog}}, session.ExecOOMKilled},
+		{session.ExecRequest{Command: "python3 -c '" + hog + "'; exit $?"}, session.ExecOOMKilled},
+		{session.ExecRequest{Command: "sleep 3; kill -9 $$"}, session.ExecCompleted},
+		{session.ExecRequest{Command: "exit 137"}, session.ExecCompleted},
+	} {
+		if res, err := x.Exec(t.Context(), c.req); err != nil || res.Status != c.want {
+			t.Errorf("%q: %+v, %v, want %s", c.req.Command, res.ExecStatus, err, c.want)
+		}
+	}
+	if x.Info().State != session.StateReady {
+		t.Errorf("state %s", x.Info().State)
+	}
+}
+
+// smallMemory fills all that lies in memory by default: what is left lets commands go on, if only to delete it.
+func (s *suite) smallMemory(t *testing.T) {
+	if !s.caps.Memory {
+		return // unenforceable has asked
+	}
+	info, conn := s.limited(t, s.h.Debian, backend.Limits{MemoryBytes: 32 << 20})
+	if info.Limits.TmpBytes != 16<<20 {
+		t.Errorf("/tmp has %d bytes", info.Limits.TmpBytes)
+	}
+	for _, dir := range []string{"/tmp", "/dev/shm"} {
+		res := run(t, conn, "dd", "if=/dev/zero", "of="+dir+"/a", "bs=1M")
+		if res.ExitCode == 0 || !strings.Contains(string(res.Stderr.Head), "No space left") {
+			t.Errorf("%s: exit %d, signal %s, %s", dir, res.ExitCode, res.Signal, res.Stderr.Head)
+		}
+	}
+	sh(t, conn, "rm /tmp/a /dev/shm/a")
+}
+
+// forks makes as many children as it may, and tells how many.
+const forks = `
+import os, time
+made = 0
+try:
+    while made < 5000:
+        if os.fork() == 0:
+            time.sleep(600)
+        made += 1
+except BlockingIOError:
+    pass
+print(made)
+`
+
+// processes fills the process limit, which must hold, and leave the guest what it needs.
+func (s *suite) processes(t *testing.T) {
+	if !s.caps.PIDs {
+		return // unenforceable has asked
+	}
+	_, conn := s.limited(t, s.h.Python, backend.Limits{PIDs: 48})
+	req := command("python3", "-c", forks)
+	res := request(t, conn, req)
+	made, err := strconv.Atoi(strings.TrimSpace(string(res.Stdout.Head)))
+	if err != nil || made < 10 || made > 68 {
+		t.Errorf("%d children under a limit of 48 processes, %v, %s", made, err, res.Stderr.Head)
+	}
+	if _, err := conn.Kill(t.Context(), wire.KillRequest{ExecID: req.ExecID}); err != nil {
+		t.Errorf("Kill: %v", err)
+	}
+	if got := sh(t, conn, "echo alive"); got != "alive\n" {
+		t.Errorf("afterwards: %q", got)
+	}
+}
+
+// forkBomb must not outlive its time, and the sandbox must stay usable and removable.
+func (s *suite) forkBomb(t *testing.T) {
+	if !s.caps.PIDs {
+		return // unenforceable has asked; without a limit this test would harm the machine
+	}
+	info, conn := s.limited(t, s.h.Debian, backend.Limits{PIDs: 48})
+	bomb := command("sh", "-c", "b() { b | b & }; b; sleep 60")
+	bomb.TimeoutMillis, bomb.GraceMillis = 1000, 100
+	if res := request(t, conn, bomb); res.State == wire.ExecRunning {
+		t.Errorf("the bomb: %+v", res.ExecStatus)
+	}
+	if got := sh(t, conn, "echo alive"); got != "alive\n" {
+		t.Errorf("afterwards: %q", got)
+	}
+	second := command("sh", "-c", "b() { b | b & }; b; sleep 60")
+	second.YieldMillis = 0
+	request(t, conn, second)
+	s.remove(t, info.ID)
+	s.gone(t, info.ID)
+}
+
+// kernelLimits reads limits where the kernel keeps them.
+func (s *suite) kernelLimits(t *testing.T) {
+	want := backend.Limits{}
+	if s.caps.CPU {
+		want.CPUMillis = 250
+	}
+	if s.caps.Memory {
+		want.MemoryBytes = 128 << 20
+	}
+	if s.caps.PIDs {
+		want.PIDs = 77
+	}
+	info, conn := s.limited(t, s.h.Debian, want)
+	got := cgroupOf(t, mainProcess(t, sh(t, conn, "readlink /proc/self/ns/pid")))
+	// The guest's own needs come on top.
+	if s.caps.Memory && (got.memory < want.MemoryBytes || got.memory > want.MemoryBytes+16<<20 || got.swap != 0) {
+		t.Errorf("memory %d and swap %d, want %d and none", got.memory, got.swap, want.MemoryBytes)
+	}
+	if s.caps.PIDs && (got.pids < want.PIDs || got.pids > want.PIDs+32) {
+		t.Errorf("pids %d, want %d", got.pids, want.PIDs)
+	}
+	if s.caps.CPU && got.cpuMillis != want.CPUMillis {
+		t.Errorf("cpu %d, want %d", got.cpuMillis, want.CPUMillis)
+	}
+	told := backend.Limits{CPUMillis: info.Limits.CPUMillis, MemoryBytes: info.Limits.MemoryBytes, PIDs: info.Limits.PIDs}
+	if s.caps.CPU && s.caps.Memory && s.caps.PIDs && told != want {
+		t.Errorf("Info tells of %+v", told)
+	}
+}
+
+// fill fills a directory that holds 4 MiB, by size and by number of files.
+func fill(t *testing.T, conn *client.Conn, dir string) {
+	t.Helper()
+	full := func(what string, res wire.RunResult) {
+		if res.ExitCode == 0 || !strings.Contains(string(res.Stderr.Head), "No space left") {
+			t.Errorf("%s, %s: exit %d, %s", dir, what, res.ExitCode, res.Stderr.Head)
+		}
+	}
+	sh(t, conn, "dd if=/dev/zero of="+dir+"/a bs=1M count=3 2>/dev/null && rm "+dir+"/a")
+	full("big file", run(t, conn, "sh", "-c", "dd if=/dev/zero of="+dir+"/a bs=1M count=5"))
+	sh(t, conn, "rm -f "+dir+"/a")
+	full("many files", run(t, conn, "sh", "-c", "i=0; while [ $i -lt 5000 ]; do : > "+dir+"/n$i || exit 3; i=$((i+1)); done"))
+	sh(t, conn, "find "+dir+" -maxdepth 1 -name 'n*' -delete")
+}
+
+func (s *suite) tmpLimit(t *testing.T) {
+	info, conn := s.limited(t, s.h.Debian, backend.Limits{TmpBytes: 4 << 20})
+	if info.Limits.TmpBytes != 4<<20 {
+		t.Errorf("Info tells of %d bytes", info.Limits.TmpBytes)
+	}
+	fill(t, conn, "/tmp")
+	if res := run(t, conn, "sh", "-c", "dd if=/dev/zero of=/dev/shm/a bs=1M count=65"); res.ExitCode == 0 {
+		t.Error("/dev/shm has no limit")
+	}
+}
+
+func (s *suite) workspaceLimit(t *testing.T) {
+	if !s.caps.Workspace {
+		return // unenforceable has asked
+	}
+	spec := s.lone(t)
+	spec.Limits.WorkspaceBytes = 4 << 20
+	info := s.create(t, spec)
+	conn := s.dial(t, info.ID)
+	fill(t, conn, backend.Workdir)
+	if got := sh(t, conn, "stat -c '%u:%g %a' /workspace; ls -A"); got != "1000:1000 755\n" {
+		t.Errorf("workspace: %q", got)
+	}
+	if got := sh(t, conn, "grep ' /workspace ' /proc/self/mounts"); !strings.Contains(got, "nosuid,nodev") {
+		t.Errorf("workspace: %q", got)
+	}
+	must(t, s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{}))
+	spec.Limits.WorkspaceBytes = 8 << 20
+	if _, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("the same workspace in another size: %v, want ErrExists", err)
+	}
+	spec.Limits.WorkspaceBytes = 4 << 20
+	s.create(t, spec)
+}
+
+// commandLimits checks what every command gets, through a session, and that it bites.
+func (s *suite) commandLimits(t *testing.T) {
+	o := s.office(t, session.Options{})
+	x, _, err := o.Open(t.Context(), session.WorkflowKey("run_1", "default"), session.Request{
+		Image: s.h.Debian, Pull: backend.PullNever, Limits: backend.Limits{OpenFiles: 100, FileBytes: 1 << 20},
+	})
+	must(t, err)
+	if l := x.Info().Limits; l.OpenFiles != 100 || l.FileBytes != 1<<20 {
+		t.Errorf("Info tells of %+v", l)
+	}
+	if got := inShell(t, x, "ulimit -n; ulimit -Hn; ulimit -f; ulimit -Hf; ulimit -c; ulimit -Hc"); got != "100\n100\n2048\n2048\n0\n0\n" {
+		t.Errorf("limits %q", got)
+	}
+	res, err := x.Exec(t.Context(), session.ExecRequest{Argv: []string{"dd", "if=/dev/zero", "of=/workspace/a", "bs=1M", "count=2"}})
+	if err != nil || res.Signal != "SIGXFSZ" && res.ExitCode == 0 {
+		t.Errorf("a long file: %+v, %v", res.ExecStatus, err)
+	}
+	if got := inShell(t, x, "stat -c %s /workspace/a"); got != "1048576\n" {
+		t.Errorf("the file has %s bytes", got)
+	}
+}
+
+// owners tries users other than the default, with both kinds of workspace.
+func (s *suite) owners(t *testing.T) {
+	sizes := []int64{0}
+	if s.caps.Workspace {
+		sizes = append(sizes, 1<<20)
+	}
+	for _, user := range []string{"0:0", "4242:100", "2147483647:2147483647"} {
+		for _, size := range sizes {
+			t.Run(user, func(t *testing.T) {
+				t.Parallel()
+				spec := s.spec()
+				spec.User, spec.Limits.WorkspaceBytes = user, size
+				info, err := s.b.Create(t.Context(), spec)
+				if s.h.Unprivileged {
+					if !errors.Is(err, backend.ErrUnsupported) {
+						t.Errorf("Create: %v, want ErrUnsupported", err)
+					}
+					return
+				}
+				must(t, err)
+				t.Cleanup(func() { s.remove(t, info.ID) })
+				conn := s.dial(t, info.ID)
+				script := "stat -c %u:%g /workspace; id -u; id -g; touch /workspace/x && stat -c %u:%g /workspace/x"
+				if got := sh(t, conn, script); got != user+"\n"+strings.Replace(user, ":", "\n", 1)+"\n"+user+"\n" {
+					t.Errorf("%q", got)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package backendtest
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+func refusalChecks() []check {
+	return []check{
+		{"specs", (*suite).specs},
+		{"images", (*suite).images},
+		{"networks and runtimes", (*suite).modes},
+	}
+}
+
+// specs are refused before anything is made, and the error is fit for an agent.
+func (s *suite) specs(t *testing.T) {
+	for name, c := range map[string]struct {
+		adjust func(*backend.Spec)
+		want   error
+	}{
+		"no id":            {func(s *backend.Spec) { s.ID = "" }, backend.ErrInvalid},
+		"id with a slash":  {func(s *backend.Spec) { s.ID = "../x" }, backend.ErrInvalid},
+		"id with newline":  {func(s *backend.Spec) { s.ID = "x\ny" }, backend.ErrInvalid},
+		"long id":          {func(s *backend.Spec) { s.ID = strings.Repeat("x", 10_000) }, backend.ErrInvalid},
+		"user by name":     {func(s *backend.Spec) { s.User = "root" }, backend.ErrInvalid},
+		"huge user":        {func(s *backend.Spec) { s.User = "4294967296:1" }, backend.ErrInvalid},
+		"negative user":    {func(s *backend.Spec) { s.User = "-1:1" }, backend.ErrInvalid},
+		"negative memory":  {func(s *backend.Spec) { s.Limits.MemoryBytes = -1 }, backend.ErrInvalid},
+		"tiny memory":      {func(s *backend.Spec) { s.Limits.MemoryBytes = 1 << 20 }, backend.ErrInvalid},
+		"negative pids":    {func(s *backend.Spec) { s.Limits.PIDs = -1 }, backend.ErrInvalid},
+		"negative tmp":     {func(s *backend.Spec) { s.Limits.TmpBytes = -1 }, backend.ErrInvalid},
+		"negative space":   {func(s *backend.Spec) { s.Limits.WorkspaceBytes = -1 }, backend.ErrInvalid},
+		"host's network":   {func(s *backend.Spec) { s.Network = "host" }, backend.ErrInvalid},
+		"container's net":  {func(s *backend.Spec) { s.Network = "container:x" }, backend.ErrInvalid},
+		"runtime":          {func(s *backend.Spec) { s.Runtime = "no-such-runtime" }, backend.ErrUnsupported},
+		"runtime's path":   {func(s *backend.Spec) { s.Runtime = "/x/y" }, backend.ErrUnsupported},
+		"platform":         {func(s *backend.Spec) { s.Platform = "linux/s390x" }, backend.ErrUnsupported},
+		"windows":          {func(s *backend.Spec) { s.Platform = "windows/amd64" }, backend.ErrUnsupported},
+		"reserved label":   {func(s *backend.Spec) { s.Labels = map[string]string{backend.LabelInstance: "x"} }, backend.ErrInvalid},
+		"unknown reserved": {func(s *backend.Spec) { s.Labels = map[string]string{"dev.workcell.new": "x"} }, backend.ErrInvalid},
+		"empty label":      {func(s *backend.Spec) { s.Labels = map[string]string{"": "x"} }, backend.ErrInvalid},
+		"huge label":       {func(s *backend.Spec) { s.Labels = map[string]string{"x": strings.Repeat("x", 1<<20)} }, backend.ErrTooLarge},
+		"root mode":        {func(s *backend.Spec) { s.Root = 7 }, backend.ErrInvalid},
+		"pull policy":      {func(s *backend.Spec) { s.Pull = "sometimes" }, backend.ErrInvalid},
+		"no image":         {func(s *backend.Spec) { s.Image = "" }, backend.ErrInvalid},
+		"malformed image":  {func(s *backend.Spec) { s.Image = "UPPER CASE" }, backend.ErrInvalid},
+		"address":          {func(s *backend.Spec) { s.Image = "https://joe:s3cret@registry/x" }, backend.ErrInvalid},
+		"option":           {func(s *backend.Spec) { s.Image = "--privileged" }, backend.ErrInvalid},
+	} {
+		spec := s.lone(t)
+		c.adjust(&spec)
+		info, err := s.b.Create(t.Context(), spec)
+		if err == nil {
+			s.remove(t, info.ID)
+		}
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+			continue
+		}
+		forAgents(t, err)
+	}
+}
+
+// hostPath finds absolute paths that are not a sandbox's.
+var hostPath = regexp.MustCompile(`(^|[\s"'(=\[,:])/(bin|dev|etc|home|lib|opt|proc|root|run|sys|tmp|usr|var)/`)
+
+// forAgents fails for an error that tells more than an agent may know.
+func forAgents(t testing.TB, err error) {
+	t.Helper()
+	text := err.Error()
+	if hostPath.MatchString(text) || strings.Contains(text, "s3cret") || strings.Contains(text, ".sock") || strings.Contains(text, "goroutine ") {
+		t.Errorf("an agent may see this: %s", text)
+	}
+	if len(text) > 2000 || strings.ContainsAny(text, "\x00\x1b") {
+		t.Errorf("an error of %d bytes: %.200q", len(text), text)
+	}
+}
+
+// images that are missing are an error before there is a sandbox; nothing is fetched that must not be.
+func (s *suite) images(t *testing.T) {
+	for ref, pull := range map[string]backend.PullPolicy{
+		"workcelltest/none:none":                                 backend.PullNever,
+		"workcelltest/none@sha256:" + strings.Repeat("ab", 32):   backend.PullNever,
+		"127.0.0.1:1/workcelltest/none:none":                     backend.PullMissing,
+		"127.0.0.1:1/workcelltest/none:always":                   backend.PullAlways,
+		"127.0.0.1:1/none@sha256:" + strings.Repeat("ab", 32):    backend.PullMissing,
+		"localhost:1/" + strings.Repeat("long/", 20) + "ref:tag": backend.PullNever,
+	} {
+		spec := s.lone(t)
+		spec.Image, spec.Pull = ref, pull
+		_, err := s.b.Create(t.Context(), spec)
+		if !errors.Is(err, s.noImage()) {
+			t.Errorf("%s: %v, want %v", ref, err, s.noImage())
+			continue
+		}
+		forAgents(t, err)
+	}
+	checker, ok := s.b.(backend.ImageChecker)
+	if !ok {
+		t.Fatal("the driver is no ImageChecker")
+	}
+	for ref, want := range map[string]bool{s.h.Debian: true, "docker.io/" + s.h.Python: true, "workcelltest/none": false} {
+		if got, err := checker.HasImage(t.Context(), ref); err != nil || got != want {
+			t.Errorf("HasImage(%q) = %v, %v, want %v", ref, got, err, want)
+		}
+	}
+	for _, ref := range []string{"UPPER", "", "a b", "https://x"} {
+		if _, err := checker.HasImage(t.Context(), ref); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("HasImage(%q): %v, want ErrInvalid", ref, err)
+		}
+	}
+}
+
+// modes asks for everything that can be chosen: what Capabilities name works, the rest is refused.
+func (s *suite) modes(t *testing.T) {
+	try := func(what string, can bool, adjust func(*backend.Spec)) {
+		t.Helper()
+		spec := s.lone(t)
+		adjust(&spec)
+		info, err := s.b.Create(t.Context(), spec)
+		if err == nil {
+			if got := sh(t, s.dial(t, info.ID), "echo alive"); got != "alive\n" {
+				t.Errorf("%s: %q", what, got)
+			}
+			s.remove(t, info.ID)
+		}
+		if can != (err == nil) || err != nil && !errors.Is(err, backend.ErrUnsupported) {
+			t.Errorf("%s: %v, supported: %v", what, err, can)
+		}
+	}
+	bridged := false
+	for _, n := range s.caps.Networks {
+		bridged = bridged || n == backend.NetworkBridge
+	}
+	try("bridge", bridged, func(spec *backend.Spec) { spec.Network = backend.NetworkBridge })
+	try("writable root", s.caps.WritableRoot, func(spec *backend.Spec) { spec.Root = backend.RootWritable })
+	for _, r := range s.runnable() {
+		try("runtime "+r, true, func(spec *backend.Spec) { spec.Runtime = r })
+	}
+}
+
+// runnable gives the runtimes that can run a sandbox on any machine that has them.
+func (s *suite) runnable() []string {
+	var names []string
+	for _, r := range s.caps.Runtimes {
+		if strings.HasSuffix(r, "runc") {
+			names = append(names, r)
+		}
+	}
+	return names
+}
