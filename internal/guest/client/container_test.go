@@ -3,9 +3,9 @@
 package client_test
 
 import (
-	"errors"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
