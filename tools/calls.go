@@ -75,6 +75,13 @@ func (c *Calls) Definitions() []Definition {
 	return list
 }
 
+// DefinitionOf describes a tool of a host's own in the way of this package's: In and Out are structs with `json`,
+// `jsonschema` and `jsonschema_description` tags, and Out embeds Result.
+func DefinitionOf[In, Out any](name, description string) Definition {
+	in, out := inferSchemas[In, Out]()
+	return Definition{Name: name, Description: description, Input: in, Output: out}
+}
+
 // Call runs a tool. What the caller can do something about is in the output, whose ToolError FailureOf gives; err is the
 // end of ctx. An unknown name is an output too.
 func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (out any, err error) {

@@ -30,13 +30,7 @@ var (
 // newTool makes a tool from a function that reports failures as errors. What the function returns as an error becomes
 // output; only the end of ctx is an error for Genkit.
 func newTool[In, Out any](b *binding, name, description string, fn func(context.Context, In) (Out, error)) ai.Tool {
-	schemas := b.box.schemas(name, func() (map[string]any, map[string]any) {
-		var in In
-		var out Out
-		output := core.InferSchemaMap(out)
-		delete(output, "required") // a failed call gives nothing but its error
-		return core.InferSchemaMap(in), output
-	})
+	schemas := b.box.schemas(name, inferSchemas[In, Out])
 	handle := func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
 		return answer(b, tc, name, raw, fn)
 	}
@@ -45,6 +39,14 @@ func newTool[In, Out any](b *binding, name, description string, fn func(context.
 		schema: schemas.input(),
 		handle: handle,
 	}
+}
+
+func inferSchemas[In, Out any]() (input, output map[string]any) {
+	var in In
+	var out Out
+	output = core.InferSchemaMap(out)
+	delete(output, "required") // a failed call gives nothing but its error
+	return core.InferSchemaMap(in), output
 }
 
 // answer runs fn on a model's arguments.

@@ -63,6 +63,10 @@ type Options struct {
 	// Retention is how long the sandboxes of a run outlive it, in place of what the workflow says. Zero leaves it to the
 	// workflow.
 	Retention time.Duration
+	// Within is a run of the caller's whose sandboxes the workflow uses in place of its own. They stay open at its end,
+	// for the caller to close, and what the context asks of sandboxes (session.WithBase) holds where the workflow says
+	// nothing. Nil gives every run its own.
+	Within *session.Run
 	// OnPull is told of the progress of images that are fetched for a run. May be nil.
 	OnPull func(backend.PullProgress)
 	// StopGrace is how long a step may take to return after it was cancelled. Zero is DefaultStopGrace.

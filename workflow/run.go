@@ -56,6 +56,9 @@ func newRun(e *Engine, wf *Workflow, base session.Request, input map[string]any,
 func (r *run) claim() bool { return r.claimed.CompareAndSwap(false, true) }
 
 func (r *run) scope() session.Run {
+	if r.opts.Within != nil {
+		return *r.opts.Within
+	}
 	return session.Run{Namespace: session.NamespaceWorkflow, ID: r.result.RunID}
 }
 
@@ -173,7 +176,7 @@ func (r *run) settle(ctx context.Context, out any, err error) {
 
 // cleanUp closes the sandboxes of the run. Those that are retained stay on the engine and accept no more calls.
 func (r *run) cleanUp(ctx context.Context) error {
-	if r.manager == nil {
+	if r.manager == nil || r.opts.Within != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.opts.CloseTimeout)

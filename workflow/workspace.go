@@ -41,6 +41,9 @@ func CopyWorkspace(ctx context.Context, req session.Request, dir string) (sessio
 // base gives what the sandboxes of a run of wf are based on.
 func (e *Engine) base(ctx context.Context, wf *Workflow) (session.Request, error) {
 	req, dir := wf.base, wf.Workspace()
+	if outer, ok := session.BaseFromContext(ctx); ok && e.opts.Within != nil {
+		req = req.Over(outer)
+	}
 	if e.opts.Workspace != "" {
 		dir = e.opts.Workspace
 	}

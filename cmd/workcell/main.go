@@ -72,6 +72,7 @@ Environment:
 		newAgentCmd(a),
 		newValidateCmd(a),
 		newSessionsCmd(a),
+		newMCPCmd(a),
 		newDevCmd(a),
 		newDoctorCmd(a),
 		newVersionCmd(a),

@@ -1,0 +1,313 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// Kinds of tasks.
+const (
+	taskAgent    = "agent"
+	taskWorkflow = "workflow"
+)
+
+// mcpTaskFlags say which agents and workflows execute_task can run.
+type mcpTaskFlags struct {
+	agents    string
+	workflows string
+}
+
+func (f *mcpTaskFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.agents, "agents", "", "directory of agents (*.prompt) that execute_task can run, and that workflows use")
+	cmd.Flags().StringVar(&f.workflows, "workflows", "", "directory of workflows (*.yaml) that execute_task can run")
+}
+
+// taskRunner runs agents and workflows for MCP clients as `agent run` and `run` do.
+type taskRunner struct {
+	app     *app
+	manager *session.Manager
+	models  modelFlags
+	tasks   map[string]mcpTask
+
+	mu    sync.Mutex // guards hosts; held while one is made, so that two calls do not make it twice
+	hosts map[string]*host
+}
+
+// mcpTask is a task with what it takes to run it.
+type mcpTask struct {
+	mcpserver.Task
+	agents map[string]string // files of the agents it needs, by name
+	wf     *workflow.Workflow
+}
+
+// runner loads the tasks; nil without a directory. Models are not looked for yet: a key that is missing is told to who
+// runs a task that needs it.
+func (f *mcpTaskFlags) runner(a *app, m *session.Manager, models modelFlags) (*taskRunner, error) {
+	if f.agents == "" && f.workflows == "" {
+		return nil, nil
+	}
+	r := &taskRunner{app: a, manager: m, models: models, tasks: map[string]mcpTask{}, hosts: map[string]*host{}}
+	var errs []error
+	if f.agents != "" {
+		errs = append(errs, r.addAgents(f.agents))
+	}
+	if f.workflows != "" {
+		errs = append(errs, r.addWorkflows(f.workflows, f.agents))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fail(exitInvalid, err, "`workcell validate` shows all problems of agents and workflows")
+	}
+	return r, nil
+}
+
+func (r *taskRunner) addAgents(dir string) error {
+	if _, err := os.ReadDir(dir); err != nil {
+		return err
+	}
+	files := agentFiles{dirs: []string{dir}}
+	var errs []error
+	for _, name := range files.list() {
+		path, err := files.find(name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		doc, err := checkAgent(path)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		r.tasks[name] = mcpTask{
+			Task:   mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description},
+			agents: map[string]string{name: path},
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *taskRunner) addWorkflows(dir, agents string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		ext := filepath.Ext(e.Name())
+		if e.IsDir() || ext != ".yaml" && ext != ".yml" {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		if isScript(path) {
+			continue
+		}
+		files := agentsFor(path, agents)
+		wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: files.known})
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if _, taken := r.tasks[wf.ID]; taken {
+			errs = append(errs, fmt.Errorf("%s: there is a task named %s already", path, wf.ID))
+			continue
+		}
+		r.tasks[wf.ID] = mcpTask{
+			Task: mcpserver.Task{
+				Name: wf.ID, Kind: taskWorkflow, Description: wf.Description, Fields: slices.Sorted(maps.Keys(inputFields(wf.InputSchema()))),
+			},
+			agents: agentPaths(files, wf), wf: wf,
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Tasks lists the tasks by name.
+func (r *taskRunner) Tasks(context.Context) ([]mcpserver.Task, error) {
+	list := make([]mcpserver.Task, 0, len(r.tasks))
+	for _, name := range slices.Sorted(maps.Keys(r.tasks)) {
+		list = append(list, r.tasks[name].Task)
+	}
+	return list, nil
+}
+
+// Run runs a task in the run of ctx.
+func (r *taskRunner) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+	t, ok := r.tasks[req.Name]
+	if !ok {
+		return mcpserver.TaskResult{}, tools.NewError(tools.CodeNotFound, "there is no such task", "")
+	}
+	shared, err := r.host(ctx, t)
+	if err != nil {
+		return mcpserver.TaskResult{}, err
+	}
+	own := *shared // each call tells of its own tool calls
+	calls := &toolCalls{report: req.Report}
+	own.onTool = calls.event
+	if t.wf != nil {
+		return r.runWorkflow(ctx, &own, t.wf, req)
+	}
+	input, err := taskInput(inputFields(own.agents[t.Name].InputSchema()), req)
+	if err != nil {
+		return mcpserver.TaskResult{}, err
+	}
+	res, err := own.run(ctx, t.Name, input)
+	if err != nil {
+		return mcpserver.TaskResult{ToolCalls: calls.count(), Model: res.Model}, taskError(err)
+	}
+	return mcpserver.TaskResult{
+		Outcome: string(workflow.Succeeded), Text: res.Text, OutputJSON: jsonText(res.Output), Model: res.Model, ToolCalls: res.ToolCalls,
+	}, nil
+}
+
+func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Workflow, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+	pairs := maps.Clone(req.Fields)
+	if req.Text != "" {
+		field, err := textField(inputFields(wf.InputSchema()))
+		if err != nil {
+			return mcpserver.TaskResult{}, inputError(err)
+		}
+		if pairs == nil {
+			pairs = map[string]string{}
+		}
+		pairs[field] = req.Text
+	}
+	input, err := wf.ParseInput(pairs)
+	if err != nil {
+		return mcpserver.TaskResult{}, inputError(err)
+	}
+	run, _ := session.RunFromContext(ctx)
+	engine := workflow.NewEngine(r.manager, h, &workflow.Options{
+		Within: &run, Logger: r.app.logger(), OnEvent: func(ev workflow.Event) {
+			if ev.Kind == workflow.EventStepStarted {
+				req.Report("step " + ev.Path)
+			}
+		},
+	})
+	res, err := engine.Run(ctx, wf, input)
+	if res == nil {
+		return mcpserver.TaskResult{}, taskError(err)
+	}
+	out := mcpserver.TaskResult{Outcome: string(res.Outcome), Steps: res.Steps, OutputJSON: jsonText(res.Output)}
+	if text, ok := res.Output.(string); ok {
+		out.Text, out.OutputJSON = text, ""
+	}
+	if err != nil {
+		return out, taskError(err)
+	}
+	return out, nil
+}
+
+// host gives the Genkit instance for a task, made when the task is run for the first time.
+func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if h := r.hosts[t.Name]; h != nil {
+		return h, nil
+	}
+	h, err := r.app.newHost(context.WithoutCancel(ctx), r.manager, t.agents, r.models) // it outlives this call
+	if err != nil {
+		var ce *cliError
+		if errors.As(err, &ce) && ce.code == exitModel {
+			return nil, tools.NewError(tools.CodeUnavailable, "the task has no model to run with: "+ce.Error(),
+				"Tell the user how to mend it where the server is started: "+ce.hint)
+		}
+		return nil, err
+	}
+	r.hosts[t.Name] = h
+	return h, nil
+}
+
+// taskInput gives an agent's input.
+func taskInput(fields map[string]string, req mcpserver.TaskRequest) (map[string]any, error) {
+	input := map[string]any{}
+	if req.Text != "" {
+		field, err := textField(fields)
+		if err != nil {
+			return nil, inputError(err)
+		}
+		input[field] = req.Text
+	}
+	for _, name := range slices.Sorted(maps.Keys(req.Fields)) {
+		if _, known := fields[name]; !known && len(fields) > 0 || !expr.IsIdent(name) {
+			return nil, inputError(fmt.Errorf("the task has no input %q; it has %s", clip(name, 60), strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
+		}
+		value, err := typedValue(fields[name], req.Fields[name])
+		if err != nil {
+			return nil, inputError(fmt.Errorf("input %s: %w", name, err))
+		}
+		input[name] = value
+	}
+	return input, nil
+}
+
+func inputError(err error) error {
+	var ce *cliError
+	hint := ""
+	if errors.As(err, &ce) {
+		hint = ce.hint
+	}
+	return tools.NewError(tools.CodeInvalid, err.Error(), hint)
+}
+
+// taskError tells the client why a task failed. What it says comes from the operator's own agents, workflows and model.
+func taskError(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	if errors.Is(err, workflow.ErrInvalidInput) {
+		return inputError(err)
+	}
+	code := tools.ErrorOf(err).Code
+	return tools.NewError(code, clip(err.Error(), 2000), "Correct the input, or report the failure to the user.")
+}
+
+// jsonText gives a value as JSON, empty for none.
+func jsonText(v any) string {
+	if v == nil {
+		return ""
+	}
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return "" // plain data can be encoded; anything else has no JSON form
+	}
+	return string(raw)
+}
+
+// toolCalls tells of an agent's tool calls.
+type toolCalls struct {
+	report func(string)
+
+	mu sync.Mutex // guards n
+	n  int
+}
+
+func (c *toolCalls) event(agent string, e tools.ToolEvent) {
+	if e.Done {
+		return
+	}
+	c.mu.Lock()
+	c.n++
+	c.mu.Unlock()
+	c.report(agent + ": " + e.Tool)
+}
+
+func (c *toolCalls) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}

@@ -1,0 +1,32 @@
+// Package mcpserver gives MCP clients the sandboxes that Genkit agents have, through the same tools.
+//
+// Most users want the command `workcell mcp`. In Go code a [Server] stands on a [session.Manager]:
+//
+//	srv, err := mcpserver.New(manager, nil)
+//	err = srv.ServeStdio(ctx, os.Stdin, os.Stdout)  // one client, until it hangs up
+//	err = srv.ServeHTTP(ctx, listener, nil)         // many clients, until ctx ends
+//
+// # Protocol
+//
+// Both eras in the field are spoken: the one with an initialize handshake and sessions, up to 2025-11-25, and the one
+// without either, 2026-07-28. JSON-RPC batches, which only the revision 2025-03-26 knew, are refused.
+//
+// # Who sees which sandbox
+//
+// A scope is a set of sandboxes that belong together; a tool call sees those of its own scope only, and an id of another
+// scope gets the answer of an id that never existed. On stdio the process is the scope. On HTTP it is the MCP session
+// where the client has one. Requests of the era without sessions belong to the owner that their token names, and must
+// name the sandbox they mean: sandbox_open gives a new one each time, and its sandbox_id, which cannot be guessed, is the
+// handle. Sandboxes that nobody used for 30 minutes are closed.
+//
+// # Failures
+//
+// What a client's model can do something about is a tool result with isError, whose structured content carries an error
+// with a code of the closed set of package tools. Protocol errors are what is wrong with the message itself, a tool name
+// that does not exist, and the end of the request.
+//
+// # The guard policy
+//
+// A [Policy] refuses calls before they reach a sandbox. It is a guard rail against accidents, not a wall: whoever can run
+// one program in a sandbox can have it do what a refused command does. The wall is the sandbox.
+package mcpserver

@@ -1,0 +1,164 @@
+package mcpserver
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// Bounds of one get_files. All of it is one message, and base64 adds a third.
+const (
+	maxGotFiles   = 1000
+	maxGotBytes   = 10 << 20
+	maxSkipped    = 100
+	formatFiles   = "files"
+	formatArchive = "zip"
+)
+
+func (s *Server) getFiles(ctx context.Context, c call, in GetFilesInput) (GetFilesOutput, error) {
+	if in.Format != "" && in.Format != formatFiles && in.Format != formatArchive {
+		return GetFilesOutput{}, tools.NewError(tools.CodeInvalid, fmt.Sprintf("format %q must be files or zip", clip(in.Format)), "")
+	}
+	if len(in.Paths) > maxGotFiles {
+		return GetFilesOutput{}, tools.NewError(tools.CodeTooLarge, fmt.Sprintf("%d paths, the limit is %d", len(in.Paths), maxGotFiles), "")
+	}
+	sandbox, err := s.one(ctx, c.scope, in.SessionID)
+	if err != nil {
+		return GetFilesOutput{}, err
+	}
+	g := &gathering{server: s, sandbox: sandbox, seen: map[string]bool{}}
+	if in.Format == formatArchive {
+		g.archive = zip.NewWriter(&g.buf)
+	}
+	paths := in.Paths
+	if len(paths) == 0 {
+		paths = []string{"."}
+	}
+	for _, p := range paths {
+		if err := g.path(ctx, p); err != nil {
+			return GetFilesOutput{}, err
+		}
+	}
+	if g.archive != nil {
+		if err := g.archive.Close(); err != nil {
+			return GetFilesOutput{}, err
+		}
+		g.out.ZipB64 = base64.StdEncoding.EncodeToString(g.buf.Bytes())
+	}
+	return g.out, nil
+}
+
+// gathering collects the files of one get_files.
+type gathering struct {
+	server  *Server
+	sandbox *session.Session
+	seen    map[string]bool
+	out     GetFilesOutput
+	buf     bytes.Buffer
+	archive *zip.Writer // nil: each file by itself
+}
+
+// path adds a file, or all files of a directory. Where a path leads is the sandbox's to check: it opens nothing outside
+// of the workspace, however the path is written.
+func (g *gathering) path(ctx context.Context, p string) error {
+	info, err := g.sandbox.StatFile(ctx, p)
+	if err != nil {
+		return named(p, err)
+	}
+	if info.Type != session.TypeDir {
+		return g.entry(ctx, info)
+	}
+	list, err := g.sandbox.ListFiles(ctx, p, session.ListFilesOptions{Recursive: true, Limit: session.MaxListEntries})
+	if err != nil {
+		return named(p, err)
+	}
+	g.out.Truncated = g.out.Truncated || list.Truncated
+	for _, e := range list.Entries {
+		if e.Type == session.TypeDir {
+			continue
+		}
+		if err := g.entry(ctx, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// named makes an error say which path it is about.
+func named(p string, err error) error {
+	var known *tools.ToolError
+	if errors.As(err, &known) {
+		return err
+	}
+	e := tools.ErrorOf(err)
+	e.Message = fmt.Sprintf("%q: %s", clip(p), e.Message)
+	return e
+}
+
+func (g *gathering) entry(ctx context.Context, e session.FileInfo) error {
+	if g.seen[e.Path] {
+		return nil
+	}
+	g.seen[e.Path] = true
+	limits := g.server.policy.Limits
+	switch {
+	case e.Type != session.TypeFile:
+		g.skip(e.Path, "it is no regular file")
+		return nil
+	case len(e.RawPath) > 0:
+		g.skip(e.Path, "its name is not UTF-8")
+		return nil
+	case limits.FileMB > 0 && e.Size > limits.FileMB<<20:
+		g.skip(e.Path, fmt.Sprintf("it has %d bytes, the guard rule limits.file_mb allows %d MB", e.Size, limits.FileMB))
+		return nil
+	case g.server.policy.fileRule(e.Path) != "":
+		g.skip(e.Path, fmt.Sprintf("the guard rule %q refuses it", g.server.policy.fileRule(e.Path)))
+		return nil
+	case g.out.TotalBytes+e.Size > maxGotBytes || g.out.Count >= maxGotFiles:
+		g.out.Truncated = true
+		g.skip(e.Path, fmt.Sprintf("one call gives up to %d files and %d MB", maxGotFiles, maxGotBytes>>20))
+		return nil
+	}
+	data, _, err := g.sandbox.ReadFileBytes(ctx, e.Path, session.ReadFileOptions{Limit: maxGotBytes - g.out.TotalBytes})
+	switch {
+	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrPermission), errors.Is(err, backend.ErrInvalid):
+		g.skip(e.Path, "it cannot be read") // it may have gone since the list was made
+		return nil
+	case err != nil:
+		return err
+	}
+	return g.add(e, data)
+}
+
+func (g *gathering) add(e session.FileInfo, data []byte) error {
+	g.out.Count++
+	g.out.TotalBytes += int64(len(data))
+	if g.archive == nil {
+		g.out.Files = append(g.out.Files, GotFile{Path: e.Path, SizeBytes: int64(len(data)), ContentsB64: base64.StdEncoding.EncodeToString(data)})
+		return nil
+	}
+	header := &zip.FileHeader{Name: strings.TrimPrefix(e.Path, "/"), Method: zip.Deflate, Modified: e.ModTime}
+	header.SetMode(e.Mode.Perm())
+	w, err := g.archive.CreateHeader(header)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(data)
+	return err
+}
+
+func (g *gathering) skip(path, reason string) {
+	if len(g.out.Skipped) < maxSkipped {
+		g.out.Skipped = append(g.out.Skipped, SkippedFile{Path: path, Reason: reason})
+		return
+	}
+	g.out.Truncated = true
+}

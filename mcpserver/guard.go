@@ -1,0 +1,238 @@
+package mcpserver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// refusal is the answer to a call that a rule of the policy refuses. It names the rule, so that a person can find it.
+func refusal(rule, format string, args ...any) *tools.ToolError {
+	return tools.NewError(tools.CodePermission, fmt.Sprintf("refused by the guard rule %q: ", rule)+fmt.Sprintf(format, args...),
+		"Do it another way, or report that the operator's guard policy does not allow it.")
+}
+
+// applyPolicy makes the policy's limits those of the sandboxes, where they are stricter than what was configured.
+func (s *Server) applyPolicy() {
+	limits, l := &s.opts.Sandbox.Limits, s.policy.Limits
+	stricter := func(field *int64, bound int64) {
+		if bound > 0 && (*field == 0 || *field > bound) {
+			*field = bound
+		}
+	}
+	stricter(&limits.MemoryMB, l.MemoryMB)
+	stricter(&limits.CPUMillicores, l.CPUMillicores)
+	if s.manager.Backend().Capabilities().Workspace {
+		stricter(&limits.WorkspaceMB, l.WorkspaceMB)
+	}
+	if def := int64(session.DefaultExecTimeout.Seconds()); l.ExecutionSeconds > 0 && (limits.ExecTimeoutSeconds > l.ExecutionSeconds || l.ExecutionSeconds < def) {
+		limits.ExecTimeoutSeconds = l.ExecutionSeconds
+	}
+}
+
+// checker gives what is asked before a tool of a scope runs.
+func (s *Server) checker(sc *scope) func(context.Context, string, any) *tools.ToolError {
+	return func(_ context.Context, _ string, input any) *tools.ToolError {
+		if fail := sc.checkHandle(input); fail != nil {
+			return fail
+		}
+		switch in := input.(type) {
+		case *tools.ExecInput:
+			return s.checkExec(in)
+		case *tools.RunInput:
+			return s.checkRun(in)
+		case *tools.FSWriteInput:
+			return s.checkWrite(in)
+		case *tools.FSReadInput:
+			return s.checkFile(in.Path)
+		}
+		return nil
+	}
+}
+
+// checkHandle makes calls name their sandbox where several conversations share a scope.
+func (sc *scope) checkHandle(input any) *tools.ToolError {
+	if open, ok := input.(*tools.OpenInput); ok {
+		return sc.nameSandbox(open)
+	}
+	id, has := sandboxIDOf(input)
+	if !sc.handles || !has || id != "" {
+		return nil
+	}
+	return tools.NewError(tools.CodeInvalid, "sandbox_id is required", "Call sandbox_open and pass the sandbox_id that it gives with every call.")
+}
+
+// nameSandbox gives every sandbox_open a sandbox of its own where several conversations share a scope.
+func (sc *scope) nameSandbox(open *tools.OpenInput) *tools.ToolError {
+	switch {
+	case !sc.handles:
+	case open.SessionKey == "":
+		open.SessionKey = "handle-" + session.NewID()
+	case !sc.named:
+		return tools.NewError(tools.CodeInvalid, "session_key needs a client with a token or a session, because anybody could use the name",
+			"Leave session_key out and keep the sandbox_id.")
+	}
+	return nil
+}
+
+// sandboxIDOf gives the sandbox_id of an input that has one.
+func sandboxIDOf(input any) (id string, has bool) {
+	switch in := input.(type) {
+	case *tools.ExecInput:
+		return in.SandboxID, true
+	case *tools.ExecReadInput:
+		return in.SandboxID, true
+	case *tools.ExecWaitInput:
+		return in.SandboxID, true
+	case *tools.ExecWriteInput:
+		return in.SandboxID, true
+	case *tools.ExecKillInput:
+		return in.SandboxID, true
+	case *tools.FSWriteInput:
+		return in.SandboxID, true
+	case *tools.FSReadInput:
+		return in.SandboxID, true
+	case *tools.FSListInput:
+		return in.SandboxID, true
+	case *tools.FSDeleteInput:
+		return in.SandboxID, true
+	case *tools.CloseInput:
+		return in.SandboxID, true
+	}
+	return "", false
+}
+
+func (s *Server) checkExec(in *tools.ExecInput) *tools.ToolError {
+	if fail := s.checkTime(in.TimeoutSeconds); fail != nil {
+		return fail
+	}
+	if in.Command != "" {
+		return s.checkCommands(func() commands { return commandsIn(in.Command) })
+	}
+	if in.Stream && in.Stdin == nil && len(in.Cmd) > 0 {
+		return s.checkCommands(func() commands {
+			c := commandsOf(in.Cmd, nil)
+			if inner := unwrap(staticWords(in.Cmd)); len(inner) > 0 && isShell(inner[0].text) {
+				if _, kind := shellScript(inner); kind == scriptStdin {
+					c.doubt("the shell gets its commands later, through sandbox_exec_write")
+				}
+			}
+			return c
+		})
+	}
+	return s.checkCommands(func() commands { return commandsOf(in.Cmd, in.Stdin) })
+}
+
+func (s *Server) checkRun(in *tools.RunInput) *tools.ToolError {
+	if fail := s.checkTime(in.TimeoutSeconds); fail != nil {
+		return fail
+	}
+	if bound := s.policy.Limits.ExecutionSeconds; in.TimeoutSeconds == 0 && bound > 0 {
+		in.TimeoutSeconds = min(bound, int64(session.DefaultExecTimeout.Seconds()))
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
+		if fail := s.checkFile(name); fail != nil {
+			return fail
+		}
+		if fail := s.checkSize(name, int64(len(in.Files[name]))); fail != nil {
+			return fail
+		}
+	}
+	if fail := s.checkSize("code", int64(len(in.Code))); fail != nil {
+		return fail
+	}
+	runtime := frontmatter.Runtime(in.Runtime)
+	if runtime == frontmatter.RuntimeBash || runtime == "" && s.opts.Sandbox.Runtime == frontmatter.RuntimeBash {
+		return s.checkCommands(func() commands { return commandsIn(in.Code) })
+	}
+	return nil
+}
+
+func (s *Server) checkWrite(in *tools.FSWriteInput) *tools.ToolError {
+	if fail := s.checkFile(in.Path); fail != nil {
+		return fail
+	}
+	var size int64
+	if in.Contents != nil {
+		size = int64(len(*in.Contents))
+	}
+	if in.ContentsB64 != nil {
+		size = int64(len(*in.ContentsB64)) / 4 * 3
+	}
+	return s.checkSize(in.Path, size)
+}
+
+func (s *Server) checkFile(name string) *tools.ToolError {
+	if rule := s.policy.fileRule(name); rule != "" {
+		return refusal(rule, "files of this type are not for the file tools")
+	}
+	return nil
+}
+
+func (s *Server) checkSize(name string, size int64) *tools.ToolError {
+	if bound := s.policy.Limits.FileMB << 20; bound > 0 && size > bound {
+		e := refusal("limits.file_mb", "%q has %d bytes, the limit is %d MB", clip(name), size, s.policy.Limits.FileMB)
+		e.Code = tools.CodeTooLarge
+		return e
+	}
+	return nil
+}
+
+func (s *Server) checkTime(seconds int64) *tools.ToolError {
+	if bound := s.policy.Limits.ExecutionSeconds; bound > 0 && seconds > bound {
+		e := refusal("limits.execution_seconds", "timeout_seconds is %d, the limit is %d", seconds, bound)
+		e.Remediation = fmt.Sprintf("Pass a timeout_seconds of at most %d, or divide the work.", bound)
+		return e
+	}
+	return nil
+}
+
+// checkCommands holds commands against the rules; without rules nothing is even parsed.
+func (s *Server) checkCommands(parse func() commands) *tools.ToolError {
+	rules := &s.policy.Commands
+	if len(rules.Refuse) == 0 && len(rules.Allow) == 0 {
+		return nil
+	}
+	found := parse()
+	for _, cmd := range found.list {
+		for i := range rules.Refuse {
+			if r := &rules.Refuse[i]; r.matches(cmd) {
+				if r.Reason != "" {
+					return refusal(r.Name, "%s", r.Reason)
+				}
+				return refusal(r.Name, "the command %q is not allowed", clip(cmd[0].text))
+			}
+		}
+	}
+	if found.unknown != "" && (len(rules.Allow) > 0 || !rules.AllowDynamic) {
+		return refusal("commands.allow_dynamic", "%s", found.unknown)
+	}
+	for _, cmd := range found.list {
+		if !rules.allows(cmd) {
+			return refusal("commands.allow", "the command %q is not among those that are allowed", clip(cmd[0].text))
+		}
+	}
+	return nil
+}
+
+// allows tells whether a list of allowed commands, when there is one, has the command.
+func (r *CommandRules) allows(cmd []word) bool {
+	if len(r.Allow) == 0 || len(cmd) == 0 || cmd[0].static && harmless(cmd[0].text) {
+		return true
+	}
+	return slices.ContainsFunc(r.Allow, func(rule CommandRule) bool { return rule.matches(cmd) })
+}
+
+// clip bounds what an answer repeats of a caller's words.
+func clip(s string) string {
+	const most = 80
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,139 @@
+package mcpserver
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	headerVersion = "Mcp-Protocol-Version"
+	headerSession = "Mcp-Session-Id"
+
+	// firstStateless is the first revision without sessions.
+	firstStateless = "2026-07-28"
+)
+
+// post reads a message within its bounds, answers what is wrong with it and hands it to the SDK.
+func (f *front) post(w http.ResponseWriter, r *http.Request) {
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		http.Error(w, "compressed requests are not supported", http.StatusUnsupportedMediaType)
+		return
+	}
+	if r.ContentLength > MaxMessageBytes {
+		w.Header().Set("Connection", "close") // nobody reads the rest
+		http.Error(w, fmt.Sprintf("the message is longer than %d bytes", MaxMessageBytes), http.StatusRequestEntityTooLarge)
+		return
+	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(f.opts.BodyTimeout)) // every connection of ours has deadlines
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxMessageBytes))
+	if err != nil {
+		w.Header().Set("Connection", "close")
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			http.Error(w, fmt.Sprintf("the message is longer than %d bytes", MaxMessageBytes), http.StatusRequestEntityTooLarge)
+			return
+		}
+		http.Error(w, "the body did not come in time, or not whole", http.StatusRequestTimeout)
+		return
+	}
+	_ = rc.SetReadDeadline(time.Time{}) // the answer may take long
+	if len(bytes.TrimSpace(body)) == 0 {
+		http.Error(w, "the body is empty", http.StatusBadRequest)
+		return
+	}
+	msg, fault := decodeMessage(body)
+	if fault != nil {
+		writeFault(w, http.StatusBadRequest, fault)
+		return
+	}
+	if !f.room(r, msg) {
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "too many sessions", http.StatusServiceUnavailable)
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.ContentLength = int64(len(body))
+	f.wire(r.Header.Get(headerVersion), namesVersion(msg)).ServeHTTP(w, r)
+}
+
+// wire chooses the era that a request speaks: by its header, or by what its message says of itself.
+func (f *front) wire(version string, inMessage bool) http.Handler {
+	if version >= firstStateless || inMessage {
+		return f.stateless
+	}
+	return f.legacy
+}
+
+// namesVersion tells whether a request names its protocol version, as those of the era without sessions do.
+func namesVersion(msg jsonrpc.Message) bool {
+	req, ok := msg.(*jsonrpc.Request)
+	if !ok {
+		return false
+	}
+	var params struct {
+		Meta map[string]json.RawMessage `json:"_meta"`
+	}
+	if json.Unmarshal(req.Params, &params) != nil {
+		return false
+	}
+	_, ok = params.Meta[mcp.MetaKeyProtocolVersion]
+	return ok
+}
+
+// room tells whether a request that would begin a session may.
+func (f *front) room(r *http.Request, msg jsonrpc.Message) bool {
+	req, ok := msg.(*jsonrpc.Request)
+	if !ok || req.Method != "initialize" || r.Header.Get(headerSession) != "" {
+		return true
+	}
+	n := 0
+	for range f.stateful.Sessions() {
+		n++
+	}
+	return n < f.opts.MaxSessions
+}
+
+func writeFault(w http.ResponseWriter, status int, fault *fault) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(fault.encode()) // a client that is gone needs no answer
+}
+
+// pacedWriter gives up on a client that does not take its answer: every write has its own deadline, so that a stream may
+// be open for hours and a stalled one ends.
+type pacedWriter struct {
+	http.ResponseWriter
+	timeout time.Duration
+}
+
+func (w *pacedWriter) extend() {
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.timeout)) // every connection of ours has deadlines
+}
+
+func (w *pacedWriter) Write(p []byte) (int, error) {
+	w.extend()
+	return w.ResponseWriter.Write(p)
+}
+
+// Flush sends what was written.
+func (w *pacedWriter) Flush() {
+	w.extend()
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // a client that is gone shows at the next write
+}
+
+// Unwrap is for http.ResponseController.
+func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// errorLog takes what net/http says of bad connections, which is about clients, not about us.
+func errorLog(l *slog.Logger) *log.Logger { return slog.NewLogLogger(l.Handler(), slog.LevelDebug) }

@@ -1,0 +1,221 @@
+package mcpserver
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Policy is a guard rail: it refuses calls by rule before they reach a sandbox. It keeps honest models from accidents
+// and from what an operator does not want; it keeps nobody from anything who can write a program. The wall is the sandbox.
+type Policy struct {
+	Commands CommandRules `yaml:"commands"`
+	Files    FileRules    `yaml:"files"`
+	Limits   PolicyLimits `yaml:"limits"`
+}
+
+// CommandRules say which commands may run. They see every simple command of a shell line, in pipelines, lists,
+// subshells and substitutions, and look through wrappers as `env`, `timeout` and `sh -c`.
+type CommandRules struct {
+	// Refuse are rules whose commands are refused.
+	Refuse []CommandRule `yaml:"refuse"`
+	// Allow, when not empty, are the only commands that may run, beside builtins that do nothing by themselves.
+	Allow []CommandRule `yaml:"allow"`
+	// AllowDynamic lets commands run whose program is computed, as in `$TOOL x` and `echo ls | sh`, which no rule can
+	// judge. It does not count when Allow is not empty.
+	AllowDynamic bool `yaml:"allow_dynamic"`
+}
+
+// CommandRule matches commands by their first words: "git push" is every command that begins with those two. A word may
+// hold `*`, `?` and `[a-z]`; the word `**` stands for any number of words. A program without a slash is meant wherever it
+// lies.
+type CommandRule struct {
+	Name    string `yaml:"name"` // shown in refusals; the pattern when empty
+	Pattern string `yaml:"pattern"`
+	// Reason tells the model why, and what to do instead. May be empty.
+	Reason string `yaml:"reason"`
+
+	words []string
+}
+
+// FileRules say which files the file tools may write and give out, by patterns of their base names, as "*.exe".
+type FileRules struct {
+	Refuse []string `yaml:"refuse"`
+	// Allow, when not empty, are the only ones.
+	Allow []string `yaml:"allow"`
+}
+
+// PolicyLimits bound sizes, times and what a sandbox may use. Zero is no bound; what DefaultPolicy sets holds unless a
+// file says otherwise.
+type PolicyLimits struct {
+	FileMB           int64 `yaml:"file_mb"`           // one file through the file tools, either way
+	WorkspaceMB      int64 `yaml:"workspace_mb"`      // all files of a sandbox
+	ExecutionSeconds int64 `yaml:"execution_seconds"` // a command, a program, a task
+	MemoryMB         int64 `yaml:"memory_mb"`
+	CPUMillicores    int64 `yaml:"cpu_millicores"`
+}
+
+// DefaultPolicy refuses no command and no file type, and bounds a file to 10 MB, a workspace to 1 GB and an execution to
+// 5 minutes.
+func DefaultPolicy() Policy {
+	return Policy{Limits: PolicyLimits{FileMB: 10, WorkspaceMB: 1024, ExecutionSeconds: 300}}
+}
+
+// maxPolicyBytes bounds a policy file.
+const maxPolicyBytes = 1 << 20
+
+// ParsePolicy reads a policy in YAML over DefaultPolicy. Unknown keys, negative limits and malformed patterns are errors.
+func ParsePolicy(r io.Reader) (Policy, error) {
+	p := DefaultPolicy()
+	raw, err := io.ReadAll(io.LimitReader(r, maxPolicyBytes+1))
+	if err != nil {
+		return Policy{}, err
+	}
+	if len(raw) > maxPolicyBytes {
+		return Policy{}, errors.New("the policy is larger than 1 MiB")
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(raw))
+	dec.KnownFields(true)
+	if err := dec.Decode(&p); err != nil && !errors.Is(err, io.EOF) { // an empty file changes nothing
+		return Policy{}, err
+	}
+	if err := dec.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return Policy{}, errors.New("the policy holds more than one document")
+	}
+	if err := p.compile(); err != nil {
+		return Policy{}, err
+	}
+	return p, nil
+}
+
+// compile checks the policy and splits its patterns.
+func (p *Policy) compile() error {
+	for _, rules := range []struct {
+		what string
+		list []CommandRule
+	}{{"commands.refuse", p.Commands.Refuse}, {"commands.allow", p.Commands.Allow}} {
+		for i := range rules.list {
+			if err := rules.list[i].compile(); err != nil {
+				return fmt.Errorf("%s[%d]: %w", rules.what, i, err)
+			}
+		}
+	}
+	for _, rules := range []struct {
+		what string
+		list []string
+	}{{"files.refuse", p.Files.Refuse}, {"files.allow", p.Files.Allow}} {
+		for i, pattern := range rules.list {
+			if _, err := path.Match(pattern, "x"); err != nil || pattern == "" || strings.Contains(pattern, "/") {
+				return fmt.Errorf("%s[%d]: %q is not a pattern of a base name, as in *.exe", rules.what, i, pattern)
+			}
+		}
+	}
+	l := p.Limits
+	for _, limit := range []struct {
+		name  string
+		value int64
+	}{
+		{"file_mb", l.FileMB}, {"workspace_mb", l.WorkspaceMB}, {"execution_seconds", l.ExecutionSeconds},
+		{"memory_mb", l.MemoryMB}, {"cpu_millicores", l.CPUMillicores},
+	} {
+		const most = 1 << 30
+		if limit.value < 0 || limit.value > most {
+			return fmt.Errorf("limits.%s: %d is not between 0 and %d", limit.name, limit.value, most)
+		}
+	}
+	return nil
+}
+
+func (r *CommandRule) compile() error {
+	r.words = strings.Fields(r.Pattern)
+	if len(r.words) == 0 {
+		return errors.New("no pattern")
+	}
+	if r.words[0] == "**" {
+		return fmt.Errorf("pattern %q begins with **, name the program", r.Pattern)
+	}
+	for _, w := range r.words {
+		if _, err := path.Match(w, "x"); err != nil {
+			return fmt.Errorf("pattern %q: %q is malformed", r.Pattern, w)
+		}
+	}
+	if r.Name == "" {
+		r.Name = r.Pattern
+	}
+	return nil
+}
+
+// matches tells whether the command begins as the rule says.
+func (r *CommandRule) matches(cmd []word) bool {
+	if len(cmd) == 0 || !cmd[0].static {
+		return false
+	}
+	program := cmd[0].text
+	if !strings.Contains(r.words[0], "/") {
+		program = path.Base(program)
+	}
+	return matchWord(r.words[0], word{text: program, static: true}) && matchWords(r.words[1:], cmd[1:])
+}
+
+// matchWords matches words from the first on. Its work is bounded by the product of the lengths.
+func matchWords(pattern []string, words []word) bool {
+	// reach[i]: the pattern up to here can have used up i words.
+	reach := make([]bool, len(words)+1)
+	reach[0] = true
+	for _, p := range pattern {
+		next := make([]bool, len(words)+1)
+		if p == "**" {
+			seen := false
+			for i := range reach {
+				seen = seen || reach[i]
+				next[i] = seen
+			}
+		} else {
+			for i, w := range words {
+				next[i+1] = reach[i] && matchWord(p, w)
+			}
+		}
+		reach = next
+	}
+	for _, ok := range reach {
+		if ok {
+			return true
+		}
+	}
+	return false
+}
+
+// matchWord matches one word. Of a computed word nothing is known, so that only `*` is sure to match it. Slashes are
+// characters like any other here.
+func matchWord(pattern string, w word) bool {
+	if !w.static {
+		return pattern == "*"
+	}
+	const slash = "\x00"
+	ok, err := path.Match(strings.ReplaceAll(pattern, "/", slash), strings.ReplaceAll(w.text, "/", slash))
+	return err == nil && ok
+}
+
+// fileRule gives the rule that refuses a file; empty when none does.
+func (p *Policy) fileRule(name string) string {
+	base := strings.ToLower(path.Base(name))
+	for _, pattern := range p.Files.Refuse {
+		if ok, err := path.Match(strings.ToLower(pattern), base); err == nil && ok {
+			return "files.refuse " + pattern
+		}
+	}
+	if len(p.Files.Allow) == 0 {
+		return ""
+	}
+	for _, pattern := range p.Files.Allow {
+		if ok, err := path.Match(strings.ToLower(pattern), base); err == nil && ok {
+			return ""
+		}
+	}
+	return "files.allow"
+}

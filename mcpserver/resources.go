@@ -1,0 +1,192 @@
+package mcpserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"mime"
+	"net/url"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// scheme is that of the URIs of workspace files: sandbox://<sandbox_id>/<path>.
+const scheme = "sandbox"
+
+// maxResources bounds a list of resources.
+const maxResources = 1000
+
+// addResources makes the files of open sandboxes resources. The SDK's own list is one for all clients of a server, so
+// the list is answered here.
+func (s *Server) addResources(srv *mcp.Server, find resolver) {
+	srv.AddResourceTemplate(&mcp.ResourceTemplate{
+		Name: "workspace-file", Title: "File of a sandbox", URITemplate: scheme + "://{sandbox_id}/{+path}",
+		Description: "A file below /workspace of an open sandbox. A directory gives the list of its entries, one per line.",
+	}, func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		sc, err := find(ctx, req.Session, req.Extra)
+		if err != nil {
+			return nil, err
+		}
+		return s.readResource(ctx, sc, req.Params.URI)
+	})
+	srv.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			list, ok := req.(*mcp.ListResourcesRequest)
+			if !ok {
+				return next(ctx, method, req)
+			}
+			sc, err := find(ctx, list.Session, list.Extra)
+			if err != nil {
+				return nil, err
+			}
+			return s.listResources(ctx, sc)
+		}
+	})
+}
+
+// listResources lists the files of the scope's open sandboxes. Whoever has nothing but a handle lists with
+// sandbox_fs_list: a list would show the handles of others.
+func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourcesResult, error) {
+	res := &mcp.ListResourcesResult{Resources: []*mcp.Resource{}}
+	if sc.handles && !sc.named {
+		return res, nil
+	}
+	for _, f := range s.all(sc) {
+		room := maxResources - len(res.Resources)
+		if room <= 0 {
+			break
+		}
+		list, err := f.session.ListFiles(ctx, ".", session.ListFilesOptions{Recursive: true, Limit: room})
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			continue // it closed or died meanwhile
+		}
+		for _, e := range list.Entries {
+			if e.Type == session.TypeFile && len(e.RawPath) == 0 {
+				res.Resources = append(res.Resources, &mcp.Resource{
+					URI: resourceURI(f.session.ID(), e.Path), Name: e.Path, Size: e.Size, MIMEType: mimeType(e.Path),
+				})
+			}
+		}
+	}
+	return res, nil
+}
+
+// resourceURI is percent-encoded so that every name has exactly one URI.
+func resourceURI(sandbox, name string) string {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = url.PathEscape(p)
+	}
+	return scheme + "://" + sandbox + "/" + strings.Join(parts, "/")
+}
+
+// parseURI undoes resourceURI.
+func parseURI(text string) (sandbox, name string, ok bool) {
+	rest, ok := strings.CutPrefix(text, scheme+"://")
+	if !ok {
+		return "", "", false
+	}
+	sandbox, escaped, _ := strings.Cut(rest, "/")
+	if strings.ContainsAny(escaped, "?#") {
+		return "", "", false
+	}
+	name, err := url.PathUnescape(escaped)
+	if err != nil || sandbox == "" {
+		return "", "", false
+	}
+	if name == "" {
+		name = "."
+	}
+	return sandbox, name, true
+}
+
+func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.ReadResourceResult, error) {
+	id, name, ok := parseURI(uri)
+	if !ok {
+		return nil, mcp.ResourceNotFoundError(uri)
+	}
+	list, err := s.lookup(ctx, sc, id)
+	if err != nil || len(list) != 1 {
+		return nil, mcp.ResourceNotFoundError(uri)
+	}
+	sandbox := list[0].session
+	if fail := s.checkFile(name); fail != nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fail.Message}
+	}
+	info, err := sandbox.StatFile(ctx, name)
+	if err == nil && info.Type == session.TypeDir {
+		return directory(ctx, sandbox, uri, name)
+	}
+	var data []byte
+	if err == nil {
+		limit := int64(maxGotBytes)
+		if info.Size > limit {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the file is too large for a resource; use sandbox_fs_read"}
+		}
+		data, _, err = sandbox.ReadFileBytes(ctx, name, session.ReadFileOptions{Limit: limit})
+	}
+	if err != nil {
+		return nil, resourceError(uri, err)
+	}
+	return contents(uri, name, data), nil
+}
+
+func contents(uri, name string, data []byte) *mcp.ReadResourceResult {
+	c := &mcp.ResourceContents{URI: uri, MIMEType: mimeType(name)}
+	if utf8.Valid(data) && !bytes.ContainsRune(data, 0) {
+		c.Text = string(data)
+	} else {
+		c.Blob = data
+	}
+	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}
+}
+
+// directory gives the entries of a directory, those that are directories with a slash at the end.
+func directory(ctx context.Context, sandbox *session.Session, uri, name string) (*mcp.ReadResourceResult, error) {
+	list, err := sandbox.ListFiles(ctx, name, session.ListFilesOptions{Limit: maxResources})
+	if err != nil {
+		return nil, resourceError(uri, err)
+	}
+	var b strings.Builder
+	for _, e := range list.Entries {
+		b.WriteString(e.Path)
+		if e.Type == session.TypeDir {
+			b.WriteByte('/')
+		}
+		b.WriteByte('\n')
+	}
+	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: uri, MIMEType: "text/plain", Text: b.String()}}}, nil
+}
+
+// resourceError tells as much as a tool would.
+func resourceError(uri string, err error) error {
+	switch {
+	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrClosed):
+		return mcp.ResourceNotFoundError(uri)
+	case errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrPermission), errors.Is(err, backend.ErrTooLarge):
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the file cannot be read: it must be a regular file below /workspace"}
+	}
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the file cannot be read now"}
+}
+
+// mimeType goes by the name alone; empty when the name tells nothing.
+func mimeType(name string) string {
+	switch ext := strings.ToLower(path.Ext(name)); ext {
+	case ".md":
+		return "text/markdown"
+	case ".py", ".sh", ".go", ".ts", ".c", ".rs", ".yaml", ".yml", ".toml", ".log":
+		return "text/plain"
+	default:
+		return mime.TypeByExtension(ext)
+	}
+}

@@ -1,0 +1,179 @@
+package mcpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// namespace is that of the keys of clients' sandboxes.
+const namespace = "mcp"
+
+// localOwner owns what clients do that need no token.
+const localOwner = "local"
+
+func newRun() session.Run { return session.Run{Namespace: namespace, ID: session.NewRunID()} }
+
+// scope is a set of sandboxes that belong together, and what its calls share.
+type scope struct {
+	run   session.Run
+	owner string
+	// handles: calls must name their sandbox, because requests of several conversations come in here.
+	handles bool
+	// named: names that clients choose are safe, because only one client can use them.
+	named bool
+	calls *tools.Calls
+	slots chan struct{} // one for each call under way
+
+	// ctx ends with the scope. It is kept because it is the life of the scope's calls.
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu    sync.Mutex // guards the fields below
+	tasks map[string]*taskSession
+}
+
+// newScope makes a scope; nothing is opened yet. s.mu must be held.
+func (s *Server) newScope(owner string, handles, named bool) (*scope, error) {
+	if s.closed {
+		return nil, errServerClosed
+	}
+	sc := &scope{
+		run: newRun(), owner: owner, handles: handles, named: named, slots: make(chan struct{}, s.opts.MaxCalls),
+		tasks: map[string]*taskSession{},
+	}
+	var err error
+	if sc.calls, err = s.plugin.Calls(sc.run, s.opts.Sandbox, &tools.CallOptions{Check: s.checker(sc)}); err != nil {
+		return nil, err
+	}
+	sc.ctx, sc.cancel = context.WithCancel(s.ctx)
+	s.scopes[sc] = struct{}{}
+	return sc, nil
+}
+
+var errServerClosed = fmt.Errorf("%w: the server is closing", backend.ErrClosed)
+
+// endScope ends the calls of a scope and, if remove says so, its sandboxes.
+func (s *Server) endScope(ctx context.Context, sc *scope, remove bool) error {
+	sc.cancel()
+	s.mu.Lock()
+	delete(s.scopes, sc)
+	s.mu.Unlock()
+	if !remove {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	errs := []error{s.manager.CloseScope(ctx, sc.run.Scope())}
+	for _, t := range sc.takeTasks(func(*taskSession) bool { return true }) {
+		errs = append(errs, s.manager.CloseScope(ctx, t.run.Scope()))
+	}
+	return errors.Join(errs...)
+}
+
+// always gives one scope for every request: that of a single client.
+func always(sc *scope) resolver {
+	return func(context.Context, *mcp.ServerSession, *mcp.RequestExtra) (*scope, error) { return sc, nil }
+}
+
+// bySession gives every HTTP session a scope of its own, which ends with the session.
+func (s *Server) bySession(_ context.Context, ss *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sc := s.bound[ss]; sc != nil {
+		return sc, nil
+	}
+	sc, err := s.newScope(ownerOf(extra), false, true)
+	if err != nil {
+		return nil, err
+	}
+	s.bound[ss] = sc
+	s.wg.Go(func() { s.endWith(ss, sc) })
+	return sc, nil
+}
+
+// endWith ends a scope when its session ends.
+func (s *Server) endWith(ss *mcp.ServerSession, sc *scope) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = ss.Wait() // how a connection ended changes nothing
+	}()
+	select {
+	case <-ended:
+	case <-s.ctx.Done():
+		return // Close sees to the scope, ServeHTTP to the session
+	}
+	s.mu.Lock()
+	delete(s.bound, ss)
+	s.mu.Unlock()
+	if err := s.endScope(s.ctx, sc, true); err != nil {
+		s.log.Error("cannot remove all sandboxes of a session yet", "run", sc.run.ID, "error", err)
+	}
+}
+
+// byOwner gives the scope of the owner of a request without session.
+func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error) {
+	owner := ownerOf(extra)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sc := s.owners[owner]; sc != nil {
+		return sc, nil
+	}
+	sc, err := s.newScope(owner, true, owner != localOwner)
+	if err != nil {
+		return nil, err
+	}
+	s.owners[owner] = sc
+	return sc, nil
+}
+
+// ownerOf gives the owner that a request's token names. Names of tokens are never localOwner.
+func ownerOf(extra *mcp.RequestExtra) string {
+	if extra == nil || extra.TokenInfo == nil || extra.TokenInfo.UserID == "" {
+		return localOwner
+	}
+	return extra.TokenInfo.UserID
+}
+
+// sweepLoop ends idle sessions of execute_task. Idle sandboxes are the manager's to close.
+func (s *Server) sweepLoop() {
+	ticker := time.NewTicker(s.opts.SweepEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case now := <-ticker.C:
+			s.sweep(now)
+		}
+	}
+}
+
+func (s *Server) sweep(now time.Time) {
+	s.mu.Lock()
+	scopes := make([]*scope, 0, len(s.scopes))
+	for sc := range s.scopes {
+		scopes = append(scopes, sc)
+	}
+	s.mu.Unlock()
+	for _, sc := range scopes {
+		sc.calls.Forget()
+		idle := sc.takeTasks(func(t *taskSession) bool { return t.busy == 0 && now.Sub(t.lastUsed) > s.opts.IdleTimeout })
+		for _, t := range idle {
+			ctx, cancel := context.WithTimeout(s.ctx, closeTimeout)
+			if err := s.manager.CloseScope(ctx, t.run.Scope()); err != nil {
+				s.log.Error("cannot remove all sandboxes of an idle session yet", "run", t.run.ID, "error", err)
+			}
+			cancel()
+		}
+	}
+}

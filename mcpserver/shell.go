@@ -1,0 +1,240 @@
+package mcpserver
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Bounds of what is parsed.
+const (
+	maxScriptBytes = 128 << 10
+	maxNesting     = 8 // of shells that are called by shells
+)
+
+// word is a word of a command as far as it can be known before the command runs.
+type word struct {
+	text   string
+	static bool // false: it is computed when the command runs
+}
+
+func staticWords(texts []string) []word {
+	out := make([]word, len(texts))
+	for i, t := range texts {
+		out[i] = word{text: t, static: true}
+	}
+	return out
+}
+
+// commands are the simple commands that a shell line or an argument list would run.
+type commands struct {
+	list [][]word
+	// unknown says why not everything that would run can be known; empty when it can.
+	unknown string
+}
+
+// commandsOf gives what an argument list runs. stdin is what its program would read; nil when nothing is given.
+func commandsOf(argv []string, stdin *string) commands {
+	var c commands
+	c.add(staticWords(argv), stdin, 0)
+	return c
+}
+
+// commandsIn gives what a shell line runs.
+func commandsIn(script string) commands {
+	var c commands
+	c.parse(script, 0)
+	return c
+}
+
+func (c *commands) doubt(why string) {
+	if c.unknown == "" {
+		c.unknown = why
+	}
+}
+
+// parse adds what a script runs. Which shell lies at /bin/sh is the image's business, so the script is read as POSIX
+// shells and as bash would, and what either would run counts.
+func (c *commands) parse(script string, depth int) {
+	if len(script) > maxScriptBytes {
+		c.doubt("the command is too long to be checked; write it to a file and run that")
+		return
+	}
+	if depth > maxNesting {
+		c.doubt("shells are nested too deep to be checked")
+		return
+	}
+	read := false
+	for _, lang := range []syntax.LangVariant{syntax.LangPOSIX, syntax.LangBash} {
+		file, err := syntax.NewParser(syntax.Variant(lang)).Parse(strings.NewReader(script), "")
+		if err != nil {
+			continue
+		}
+		read = true
+		c.walk(file, depth)
+	}
+	if !read {
+		c.doubt("the command is not valid shell syntax")
+	}
+}
+
+// walk adds the simple commands below a node.
+func (c *commands) walk(node syntax.Node, depth int) {
+	syntax.Walk(node, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.BinaryCmd:
+			if (n.Op == syntax.Pipe || n.Op == syntax.PipeAll) && readsScript(n.Y) {
+				c.doubt("a shell gets its commands through a pipe")
+			}
+		case *syntax.Stmt:
+			if call, ok := n.Cmd.(*syntax.CallExpr); ok && len(call.Args) > 0 {
+				c.add(wordsOf(call.Args), hereDocument(n), depth)
+			}
+		}
+		return true
+	})
+}
+
+// readsScript tells whether a statement is a shell that takes its commands from standard input.
+func readsScript(s *syntax.Stmt) bool {
+	call, ok := s.Cmd.(*syntax.CallExpr)
+	if !ok || len(call.Args) == 0 {
+		return false
+	}
+	words := unwrap(wordsOf(call.Args))
+	if len(words) == 0 || !words[0].static || !isShell(words[0].text) {
+		return false
+	}
+	_, kind := shellScript(words)
+	return kind == scriptStdin
+}
+
+// hereDocument gives the text that a statement's program reads, when it stands in the statement.
+func hereDocument(s *syntax.Stmt) *string {
+	for _, r := range slices.Backward(s.Redirs) {
+		switch r.Op {
+		case syntax.Hdoc, syntax.DashHdoc:
+			if w := wordOf(r.Hdoc); r.Hdoc != nil && w.static {
+				return &w.text
+			}
+			return nil
+		case syntax.WordHdoc:
+			if w := wordOf(r.Word); w.static {
+				return &w.text
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// add adds a command, what its wrappers run, and what shells that it calls run.
+func (c *commands) add(words []word, stdin *string, depth int) {
+	c.list = append(c.list, words)
+	inner := unwrap(words)
+	if len(inner) == 0 {
+		return
+	}
+	if len(inner) < len(words) {
+		c.list = append(c.list, inner)
+	}
+	if !inner[0].static {
+		c.doubt("the program is computed when the command runs")
+		return
+	}
+	program := path.Base(inner[0].text)
+	switch {
+	case isShell(program):
+		c.addShell(inner, stdin, depth)
+	case program == "eval" || program == "trap" && len(inner) > 1:
+		args := inner[1:]
+		if program == "trap" {
+			args = args[:1]
+		}
+		c.parseWords(args, depth)
+	case program == "find":
+		c.addFind(inner[1:], depth)
+	}
+}
+
+// addShell adds what a shell is told to run.
+func (c *commands) addShell(words []word, stdin *string, depth int) {
+	script, kind := shellScript(words)
+	switch {
+	case kind == scriptNone:
+	case kind == scriptText:
+		c.parseWords([]word{script}, depth)
+	case stdin != nil:
+		c.parse(*stdin, depth+1)
+	}
+}
+
+// addFind adds what find runs for the files it finds.
+func (c *commands) addFind(args []word, depth int) {
+	for i, w := range args {
+		if w.static && slices.Contains([]string{"-exec", "-execdir", "-ok", "-okdir"}, w.text) && i+1 < len(args) {
+			c.add(args[i+1:], nil, depth)
+		}
+	}
+}
+
+// parseWords parses the script that words make when they are joined.
+func (c *commands) parseWords(words []word, depth int) {
+	texts := make([]string, len(words))
+	for i, w := range words {
+		if !w.static {
+			c.doubt("a script is computed when the command runs")
+			return
+		}
+		texts[i] = w.text
+	}
+	c.parse(strings.Join(texts, " "), depth+1)
+}
+
+func isShell(program string) bool {
+	return slices.Contains([]string{"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "rbash"}, path.Base(program))
+}
+
+type scriptKind int
+
+const (
+	scriptNone  scriptKind = iota // a file, of which nothing is known
+	scriptText                    // after -c
+	scriptStdin                   // standard input
+)
+
+// shellScript tells where a shell takes its commands from.
+func shellScript(words []word) (script word, kind scriptKind) {
+	for i := 1; i < len(words); i++ {
+		w := words[i]
+		switch {
+		case !w.static:
+			return word{}, scriptText // may be -c
+		case w.text == "-" || w.text == "--":
+			if i+1 < len(words) {
+				return word{}, scriptNone
+			}
+			return word{}, scriptStdin
+		case strings.HasPrefix(w.text, "--"), strings.HasPrefix(w.text, "+"):
+		case strings.HasPrefix(w.text, "-"):
+			switch {
+			case strings.Contains(w.text, "c"):
+				for j := i + 1; j < len(words); j++ { // options may still follow
+					if !words[j].static || !strings.HasPrefix(words[j].text, "-") {
+						return words[j], scriptText
+					}
+				}
+				return word{text: "", static: true}, scriptText
+			case strings.Contains(w.text, "s"):
+				return word{}, scriptStdin
+			case strings.HasSuffix(w.text, "o"), strings.HasSuffix(w.text, "O"):
+				i++ // its value
+			}
+		default:
+			return word{}, scriptNone
+		}
+	}
+	return word{}, scriptStdin
+}

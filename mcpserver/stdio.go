@@ -1,0 +1,166 @@
+package mcpserver
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// MaxMessageBytes bounds one message of a client, on stdio and HTTP. It takes a file of the policy's 10 MB as base64.
+const MaxMessageBytes = 16 << 20
+
+// ServeStdio serves one client, whose messages are lines of in, until it hangs up or ctx ends. Nothing but answers is
+// written to out. It closes neither. What the client opened stays for Close or Detach. The end of in is no error.
+func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
+	s.mu.Lock()
+	sc, err := s.newScope(localOwner, false, true)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	srv := s.build(always(sc))
+	conn := newLineConn(in, out)
+	defer conn.Close()
+	// The SDK waits for calls under way when ctx ends; these end with their scope.
+	stop := context.AfterFunc(ctx, sc.cancel)
+	defer stop()
+	stopServer := context.AfterFunc(s.ctx, func() { conn.Close() })
+	defer stopServer()
+	err = srv.Run(ctx, lineTransport{conn})
+	switch {
+	case errors.Is(err, io.EOF), s.ctx.Err() != nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// lineTransport hands the one connection to the SDK.
+type lineTransport struct{ conn *lineConn }
+
+func (t lineTransport) Connect(context.Context) (mcp.Connection, error) { return t.conn, nil }
+
+// lineConn carries messages as lines. The SDK's own ends at the first line that is no message, which leaves a client
+// that made one mistake without its sandboxes; this one answers as JSON-RPC asks for and reads on.
+type lineConn struct {
+	messages chan jsonrpc.Message
+	failed   chan error // why reading ended; has room for one
+	closed   chan struct{}
+	once     sync.Once
+
+	mu  sync.Mutex // serialises writers
+	out io.Writer
+}
+
+// newLineConn starts a goroutine that reads in until it ends. A read that nobody can interrupt, as of a terminal, keeps
+// it after Close.
+func newLineConn(in io.Reader, out io.Writer) *lineConn {
+	c := &lineConn{messages: make(chan jsonrpc.Message), failed: make(chan error, 1), closed: make(chan struct{}), out: out}
+	go c.readLoop(in)
+	return c
+}
+
+func (c *lineConn) readLoop(in io.Reader) {
+	r := bufio.NewReaderSize(in, 64<<10)
+	for {
+		line, long, err := readLine(r, MaxMessageBytes)
+		if fault := c.take(line, long); fault != nil {
+			err = fault
+		}
+		if err != nil {
+			c.failed <- err
+			return
+		}
+	}
+}
+
+// take hands a line on as a message, or answers what is wrong with it. An error means that nobody listens any more.
+func (c *lineConn) take(line []byte, long bool) error {
+	var msg jsonrpc.Message
+	fault := errTooLong
+	if !long {
+		if len(bytes.TrimSpace(line)) == 0 {
+			return nil
+		}
+		msg, fault = decodeMessage(line)
+	}
+	switch {
+	case fault == nil:
+	case fault.mute:
+		return nil
+	default:
+		return c.send(fault.encode())
+	}
+	select {
+	case c.messages <- msg:
+		return nil
+	case <-c.closed:
+		return io.EOF
+	}
+}
+
+// readLine gives the next line without its end. One that is longer than limit is read to its end and not kept.
+func readLine(r *bufio.Reader, limit int) (line []byte, long bool, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if !long && len(line)+len(part) > limit+1 {
+			line, long = nil, true
+		}
+		if !long {
+			line = append(line, part...)
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		return bytes.TrimRight(line, "\r\n"), long, err
+	}
+}
+
+// Read gives the next message; io.EOF when the client hung up.
+func (c *lineConn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	select {
+	case msg := <-c.messages:
+		return msg, nil
+	case err := <-c.failed:
+		return nil, err
+	case <-c.closed:
+		return nil, io.EOF
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Write sends a message as one line.
+func (c *lineConn) Write(ctx context.Context, msg jsonrpc.Message) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	line, err := jsonrpc.EncodeMessage(msg)
+	if err != nil {
+		return err
+	}
+	return c.send(line)
+}
+
+func (c *lineConn) send(line []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err := c.out.Write(append(line, '\n'))
+	return err
+}
+
+// Close ends reading. It may be called more than once.
+func (c *lineConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return nil
+}
+
+// SessionID is empty: there is one client.
+func (c *lineConn) SessionID() string { return "" }

@@ -1,0 +1,411 @@
+package mcpserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// newSession asks execute_task for a session whose id nobody can guess.
+const newSession = "new"
+
+// maxTasksListed bounds how many tasks a description names.
+const maxTasksListed = 50
+
+// taskSession keeps the sandboxes of several tasks together.
+type taskSession struct {
+	run      session.Run
+	busy     int // tasks and other calls under way
+	lastUsed time.Time
+}
+
+// addTaskTools registers the tools for hosts whose users do not write programs.
+func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
+	closed, open := false, true
+	yes, no := true, false
+	s.addTool(srv, find, tools.DefinitionOf[ExecuteTaskInput, ExecuteTaskOutput](ToolExecuteTask, s.taskDescription()),
+		&mcp.ToolAnnotations{Title: "Run an agent or workflow", DestructiveHint: &no, OpenWorldHint: &open}, typed(s, s.executeTask))
+	s.addTool(srv, find, tools.DefinitionOf[GetFilesInput, GetFilesOutput](ToolGetFiles,
+		"Gives files out of a session or sandbox, each as base64 or all as one zip archive."),
+		&mcp.ToolAnnotations{Title: "Get files", ReadOnlyHint: true, DestructiveHint: &no, IdempotentHint: true, OpenWorldHint: &closed}, typed(s, s.getFiles))
+	s.addTool(srv, find, tools.DefinitionOf[CleanupSessionInput, CleanupSessionOutput](ToolCleanupSession,
+		"Ends a session or sandbox and deletes all its files now. Not needed: idle ones end by themselves."),
+		&mcp.ToolAnnotations{Title: "Delete a session", DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &closed}, typed(s, s.cleanupSession))
+	s.addTool(srv, find, tools.DefinitionOf[SessionStatusInput, SessionStatusOutput](ToolSessionStatus,
+		"Tells of a session or sandbox, or of all of yours: state, age, idle time, CPU, memory, disk."),
+		&mcp.ToolAnnotations{Title: "Show sessions", ReadOnlyHint: true, DestructiveHint: &no, IdempotentHint: true, OpenWorldHint: &closed}, typed(s, s.sessionStatus))
+}
+
+// taskDescription names the tasks, so that a model can choose one.
+func (s *Server) taskDescription() string {
+	d := "Runs an agent or a workflow of this installation in a sandbox and gives its answer. Pass session_id to keep the files for get_files and further tasks."
+	tasks, err := s.tasks(s.ctx)
+	if err != nil || len(tasks) == 0 {
+		return d + " No tasks are set up here."
+	}
+	var b strings.Builder
+	b.WriteString(d + " Tasks:")
+	for _, t := range tasks[:min(len(tasks), maxTasksListed)] {
+		fmt.Fprintf(&b, "\n- %s (%s", t.Name, t.Kind)
+		if len(t.Fields) > 0 {
+			fmt.Fprintf(&b, "; inputs: %s", strings.Join(t.Fields, ", "))
+		}
+		b.WriteString(")")
+		if t.Description != "" {
+			b.WriteString(": " + clip(strings.Join(strings.Fields(t.Description), " ")))
+		}
+	}
+	return b.String()
+}
+
+func (s *Server) tasks(ctx context.Context) ([]Task, error) {
+	if s.opts.Runner == nil {
+		return nil, nil
+	}
+	return s.opts.Runner.Tasks(ctx)
+}
+
+// typed makes a handler of a function with typed input and output, which reports failures as errors.
+func typed[In, Out any](s *Server, fn func(context.Context, call, In) (Out, error)) handler {
+	return func(ctx context.Context, c call) (out any, err error) {
+		defer func() {
+			if r := recover(); r != nil {
+				s.log.ErrorContext(ctx, "a tool panicked", "tool", c.tool, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+				out, err = tools.Result{Error: tools.NewError(tools.CodeInternal, c.tool+" failed unexpectedly", "")}, nil
+			}
+		}()
+		in, fail := tools.DecodeInput[In](c.args)
+		if fail != nil {
+			return tools.Result{Error: fail}, nil
+		}
+		got, err := fn(ctx, c, in)
+		if err == nil {
+			return got, nil
+		}
+		if ctx.Err() != nil && !errors.As(err, new(*tools.ToolError)) {
+			return nil, err
+		}
+		told := tools.ErrorOf(err)
+		if told.Code == tools.CodeInternal {
+			s.log.ErrorContext(ctx, "a tool failed", "tool", c.tool, "error", err)
+		}
+		return tools.Result{Error: told}, nil
+	}
+}
+
+func (s *Server) executeTask(ctx context.Context, c call, in ExecuteTaskInput) (ExecuteTaskOutput, error) {
+	task, err := s.findTask(ctx, in)
+	if err != nil {
+		return ExecuteTaskOutput{}, err
+	}
+	run, id, leave, err := s.taskRun(ctx, c.scope, in.SessionID)
+	if err != nil {
+		return ExecuteTaskOutput{}, err
+	}
+	defer leave()
+	seconds := s.policy.Limits.ExecutionSeconds
+	if seconds > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(seconds)*time.Second, errTaskTime)
+		defer cancel()
+	}
+	began := time.Now()
+	ctx = session.WithBase(session.WithRun(ctx, run), session.Request{IdleTimeout: s.opts.IdleTimeout})
+	res, err := s.opts.Runner.Run(ctx, TaskRequest{
+		Name: task, Text: in.Input, Fields: in.Inputs, Report: c.report,
+	})
+	out := ExecuteTaskOutput{
+		Task: task, Outcome: res.Outcome, Text: res.Text, OutputJSON: res.OutputJSON, Model: res.Model, Steps: res.Steps,
+		ToolCalls: res.ToolCalls, SessionID: id, DurationMS: time.Since(began).Milliseconds(),
+	}
+	switch {
+	case err == nil:
+		return out, nil
+	case errors.Is(context.Cause(ctx), errTaskTime):
+		out.Error = refusal("limits.execution_seconds", "the task was ended after %d seconds", seconds)
+		out.Error.Code = tools.CodeTimeout
+	case ctx.Err() != nil:
+		return out, err
+	default:
+		out.Error = tools.ErrorOf(err)
+		if out.Error.Code == tools.CodeInternal {
+			s.log.ErrorContext(ctx, "a task failed", "task", task, "error", err)
+		}
+	}
+	out.Outcome = cmp.Or(out.Outcome, "failed")
+	return out, nil
+}
+
+var errTaskTime = errors.New("the guard policy's time for a task has passed")
+
+// findTask gives the name of the task that a call means.
+func (s *Server) findTask(ctx context.Context, in ExecuteTaskInput) (string, error) {
+	tasks, err := s.tasks(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(tasks) == 0 {
+		return "", tools.NewError(tools.CodeUnsupported, "no tasks are set up here",
+			"Tell the user to start the server with --agents DIR or --workflows DIR; the sandbox_ tools work without.")
+	}
+	names := make([]string, len(tasks))
+	for i, t := range tasks {
+		names[i] = t.Name
+	}
+	if !slices.Contains(names, in.Task) {
+		return "", tools.NewError(tools.CodeNotFound, fmt.Sprintf("there is no task %q", clip(in.Task)), "Tasks: "+strings.Join(names, ", ")+".")
+	}
+	if size := int64(len(in.Input)); size > 0 {
+		if fail := s.checkSize("input", size); fail != nil {
+			return "", fail
+		}
+	}
+	return in.Task, nil
+}
+
+// taskRun gives the run of a task and the id of its session. leave must be called when the task ended.
+func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session.Run, session string, leave func(), err error) {
+	switch {
+	case id == "":
+		run = newRun()
+		return run, "", func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+			defer cancel()
+			if err := s.manager.CloseScope(ctx, run.Scope()); err != nil {
+				s.log.ErrorContext(ctx, "cannot remove all sandboxes of a task yet", "run", run.ID, "error", err)
+			}
+		}, nil
+	case id == newSession:
+		run = newRun()
+		id = run.ID
+	case !validSessionID(id):
+		return run, "", nil, tools.NewError(tools.CodeInvalid, "session_id has up to 64 letters, digits, '.', '_' and '-'", "Pass another session_id, or new.")
+	}
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	t := sc.tasks[id]
+	switch {
+	case t != nil:
+	case run.ID == "" && !sc.named:
+		return run, "", nil, tools.NewError(tools.CodeNotFound, "there is no such session", "Pass new as session_id for a fresh one.")
+	default:
+		if run.ID == "" {
+			run = newRun()
+		}
+		t = &taskSession{run: run}
+		sc.tasks[id] = t
+	}
+	return t.run, id, sc.use(t), nil
+}
+
+var sessionIDPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
+
+func validSessionID(id string) bool { return sessionIDPattern.MatchString(id) }
+
+// use counts a call in; sc.mu must be held. The function counts it out.
+func (sc *scope) use(t *taskSession) func() {
+	t.busy++
+	t.lastUsed = time.Now()
+	return func() {
+		sc.mu.Lock()
+		defer sc.mu.Unlock()
+		t.busy--
+		t.lastUsed = time.Now()
+	}
+}
+
+// takeTasks takes sessions out of the scope.
+func (sc *scope) takeTasks(want func(*taskSession) bool) []*taskSession {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	var taken []*taskSession
+	for id, t := range sc.tasks {
+		if want(t) {
+			taken = append(taken, t)
+			delete(sc.tasks, id)
+		}
+	}
+	return taken
+}
+
+// taskRuns gives the runs of the scope's sessions by session id.
+func (sc *scope) taskRuns() map[string]session.Run {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	runs := make(map[string]session.Run, len(sc.tasks))
+	for id, t := range sc.tasks {
+		runs[id] = t.run
+	}
+	return runs
+}
+
+// errNoSession is the answer for every session that the caller may not know of, whether it exists or not.
+func errNoSession() *tools.ToolError {
+	return tools.NewError(tools.CodeNotFound, "there is no such session or sandbox",
+		"Pass a session_id of execute_task or a sandbox_id of sandbox_open; session_status lists yours.")
+}
+
+// found is a sandbox and the session it belongs to, if any.
+type found struct {
+	session   *session.Session
+	sessionID string
+}
+
+// lookup gives the sandboxes that an id means: those of a session of execute_task, or one.
+func (s *Server) lookup(ctx context.Context, sc *scope, id string) ([]found, error) {
+	runs := sc.taskRuns()
+	if run, ok := runs[id]; ok {
+		var list []found
+		for _, one := range s.manager.InScope(run.Scope()) {
+			list = append(list, found{one, id})
+		}
+		return list, nil
+	}
+	one, err := s.manager.Lookup(ctx, sc.run.Scope(), id)
+	if err == nil {
+		return []found{{session: one}}, nil
+	}
+	for name, run := range runs {
+		if one, terr := s.manager.Lookup(ctx, run.Scope(), id); terr == nil {
+			return []found{{one, name}}, nil
+		}
+	}
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, errNoSession()
+	}
+	return nil, err
+}
+
+// all gives every sandbox of a scope.
+func (s *Server) all(sc *scope) []found {
+	var list []found
+	for _, one := range s.manager.InScope(sc.run.Scope()) {
+		list = append(list, found{session: one})
+	}
+	runs := sc.taskRuns()
+	for _, id := range sortedKeys(runs) {
+		for _, one := range s.manager.InScope(runs[id].Scope()) {
+			list = append(list, found{one, id})
+		}
+	}
+	return list
+}
+
+// one gives the sandbox that an id means: of a session, the one that its tasks share.
+func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Session, error) {
+	var list []found
+	switch {
+	case id == "" && sc.handles:
+		return nil, tools.NewError(tools.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
+	case id == "":
+		list = s.all(sc)
+	default:
+		var err error
+		if list, err = s.lookup(ctx, sc, id); err != nil {
+			return nil, err
+		}
+	}
+	switch len(list) {
+	case 0:
+		return nil, tools.NewError(tools.CodeNotFound, "there is no sandbox yet, so there are no files", "Run a task or open a sandbox first.")
+	case 1:
+		return list[0].session, nil
+	}
+	for _, f := range list {
+		if id != "" && f.session.Key().Name == session.DefaultName {
+			return f.session, nil
+		}
+	}
+	ids := make([]string, len(list))
+	for i, f := range list {
+		ids[i] = f.session.ID()
+	}
+	return nil, tools.NewError(tools.CodeInvalid, "there are several sandboxes: "+strings.Join(ids, ", "), "Pass one of them as session_id.")
+}
+
+func (s *Server) cleanupSession(ctx context.Context, c call, in CleanupSessionInput) (CleanupSessionOutput, error) {
+	if run, ok := c.scope.taskRuns()[in.SessionID]; ok {
+		removed := len(s.manager.InScope(run.Scope()))
+		if err := s.manager.CloseScope(ctx, run.Scope()); err != nil {
+			return CleanupSessionOutput{}, err
+		}
+		c.scope.takeTasks(func(t *taskSession) bool { return t.run == run })
+		return CleanupSessionOutput{OK: true, Removed: removed}, nil
+	}
+	list, err := s.lookup(ctx, c.scope, in.SessionID)
+	if err != nil {
+		return CleanupSessionOutput{}, err
+	}
+	for _, f := range list {
+		if err := s.manager.CloseSession(ctx, f.session.Key(), session.CloseOptions{}); err != nil {
+			return CleanupSessionOutput{}, err
+		}
+	}
+	return CleanupSessionOutput{OK: true, Removed: len(list)}, nil
+}
+
+func (s *Server) sessionStatus(ctx context.Context, c call, in SessionStatusInput) (SessionStatusOutput, error) {
+	list := s.all(c.scope)
+	switch {
+	case in.SessionID != "":
+		var err error
+		if list, err = s.lookup(ctx, c.scope, in.SessionID); err != nil {
+			return SessionStatusOutput{}, err
+		}
+	case c.scope.handles && !c.scope.named:
+		return SessionStatusOutput{}, tools.NewError(tools.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
+	}
+	out := SessionStatusOutput{Sessions: []SessionStatus{}}
+	for _, f := range list {
+		out.Sessions = append(out.Sessions, s.statusOf(ctx, f))
+	}
+	return out, nil
+}
+
+// statusTimeout bounds the question to one sandbox: one that does not answer is described without its numbers.
+const statusTimeout = 5 * time.Second
+
+func (s *Server) statusOf(ctx context.Context, f found) SessionStatus {
+	info, now := f.session.Info(), time.Now()
+	st := SessionStatus{
+		SessionID: f.sessionID, SandboxID: info.ID, State: string(info.State), Image: info.Image, Network: string(info.Network),
+		AgeSeconds: int64(now.Sub(info.Created).Seconds()), IdleSeconds: int64(max(0, now.Sub(info.LastUsed)).Seconds()),
+		CPUMillicores: info.Limits.CPUMillis, MemoryLimit: info.Limits.MemoryBytes, WorkspaceLimit: info.Limits.WorkspaceBytes,
+	}
+	if info.IdleTimeout > 0 {
+		st.IdleLimit = int64(info.IdleTimeout.Seconds())
+	}
+	if info.State != session.StateReady {
+		return st
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	stats, err := f.session.Stats(ctx)
+	if err != nil {
+		s.log.WarnContext(ctx, "a sandbox does not tell what it uses", "sandbox", info.ID, "error", err)
+		return st
+	}
+	st.Running, st.MemoryBytes, st.Processes = stats.Running, stats.MemoryBytes, stats.PIDs
+	return st
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
