@@ -39,6 +39,27 @@ const (
 	SpanDockerRemove  = "docker.Remove"
 )
 
+// Spans of package backend/containerd.
+const (
+	SpanContainerdCreate  = "containerd.Create"
+	SpanContainerdPull    = "containerd.Pull"
+	SpanContainerdStart   = "containerd.Start"
+	SpanContainerdStop    = "containerd.Stop"
+	SpanContainerdDial    = "containerd.Dial"
+	SpanContainerdConnect = "containerd.Connect"
+	SpanContainerdRemove  = "containerd.Remove"
+)
+
+// Spans of package backend/local.
+const (
+	SpanLocalCreate  = "local.Create"
+	SpanLocalStart   = "local.Start"
+	SpanLocalStop    = "local.Stop"
+	SpanLocalDial    = "local.Dial"
+	SpanLocalConnect = "local.Connect"
+	SpanLocalRemove  = "local.Remove"
+)
+
 // Spans of package tools.
 const (
 	SpanAgent = "agent.Run"

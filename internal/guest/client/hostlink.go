@@ -79,6 +79,8 @@ func (l *hostLink) next() ([]byte, error) {
 		return nil, fmt.Errorf("%w: %v", ErrConnLost, err)
 	case errors.Is(err, io.EOF):
 		return nil, fmt.Errorf("%w: the stream ended", ErrConnLost)
+	case errors.Is(err, ErrSuperseded): // a stream that can have one holder only tells so itself
+		return nil, ErrSuperseded
 	case err != nil:
 		return nil, fmt.Errorf("%w: %v", ErrConnLost, err)
 	case item.Marker != nil || item.Generation != l.nonce.Generation():
@@ -92,7 +94,9 @@ func (l *hostLink) next() ([]byte, error) {
 // Write is called by the multiplexer.
 func (l *hostLink) Write(p []byte) (int, error) {
 	n, err := l.out.Write(p)
-	if err != nil {
+	if errors.Is(err, ErrSuperseded) {
+		l.fail(ErrSuperseded)
+	} else if err != nil {
 		l.fail(fmt.Errorf("%w: %v", ErrConnLost, err))
 	}
 	return n, err

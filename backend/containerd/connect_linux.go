@@ -1,0 +1,166 @@
+package containerd
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// execPrefix begins the names of what Connect makes.
+const execPrefix = "connect-"
+
+// Connect opens a stream of its own to the guest: the engine starts the guest's bridge in the sandbox. It takes some
+// tens of milliseconds more than Dial and disturbs nobody.
+func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanContainerdConnect)
+	defer func() { telemetry.End(span, err) }()
+	r, err := b.running(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	s := &bridge{b: b, id: id, exec: execPrefix + rand.Text(), life: context.WithoutCancel(ctx)}
+	s.dir = r.state().file(id, s.exec)
+	if err := s.open(ctx, r); err != nil {
+		return nil, errors.Join(lost(b.settle(ctx, "connect", err)), s.Close())
+	}
+	return s, nil
+}
+
+// lost is what it means when a sandbox that just ran is gone or in another state.
+func lost(err error) error {
+	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, errState) {
+		return fmt.Errorf("containerd: the sandbox ended: %w", backend.ErrLost)
+	}
+	return err
+}
+
+// bridge is the stream to a process of ours in the sandbox, which bridges to the guest's socket there.
+type bridge struct {
+	b    *Backend
+	id   string // of the container
+	exec string // of the process
+	dir  string // of its FIFOs
+	life context.Context
+
+	in, out *os.File
+	made    bool // containerd may know the process
+
+	closing sync.Once
+	err     error // of closing
+}
+
+// open starts the process. Its FIFOs are opened before, so that nobody waits for the other end.
+func (s *bridge) open(ctx context.Context, r *record) error {
+	in, out := filepath.Join(s.dir, fifoIn), filepath.Join(s.dir, fifoOut)
+	if err := os.Mkdir(s.dir, 0o700); err != nil {
+		return lostFIFO(err)
+	}
+	for _, path := range []string{in, out} {
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			return stateError("make FIFOs", err)
+		}
+	}
+	var err error
+	// Both directions, because a FIFO that nobody reads cannot be opened to write.
+	if s.in, err = os.OpenFile(in, os.O_RDWR|unix.O_NONBLOCK, 0); err != nil {
+		return stateError("open FIFO", err)
+	}
+	if s.out, err = os.OpenFile(out, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+		return stateError("open FIFO", err)
+	}
+	user, err := r.owner()
+	if err != nil {
+		return err
+	}
+	spec, err := typeurl.MarshalAny(guestProcess(user, r.config.Limits, embed.Path, "connect"))
+	if err != nil {
+		return fmt.Errorf("containerd: connect: %w", err)
+	}
+	svc := s.b.api.TaskService()
+	s.made = true
+	_, err = finish(ctx, s.b, "connect", func(ctx context.Context) (*emptypb.Empty, error) {
+		return svc.Exec(ctx, &tasks.ExecProcessRequest{
+			ContainerID: s.id, ExecID: s.exec, Stdin: in, Stdout: out, Stderr: os.DevNull,
+			Spec: &anypb.Any{TypeUrl: spec.GetTypeUrl(), Value: spec.GetValue()},
+		})
+	})
+	if err != nil {
+		return err
+	}
+	_, err = finish(ctx, s.b, "connect", func(ctx context.Context) (*tasks.StartResponse, error) {
+		return svc.Start(ctx, &tasks.StartRequest{ContainerID: s.id, ExecID: s.exec})
+	})
+	return err
+}
+
+// Read gives what the bridge sends.
+func (s *bridge) Read(p []byte) (int, error) { return s.out.Read(p) }
+
+// Write sends to the bridge.
+func (s *bridge) Write(p []byte) (int, error) { return s.in.Write(p) }
+
+// Close ends the stream and the process.
+func (s *bridge) Close() error {
+	s.closing.Do(func() {
+		ctx, cancel := context.WithTimeout(s.life, cleanupTimeout)
+		defer cancel()
+		for _, f := range []*os.File{s.in, s.out} {
+			if f != nil {
+				s.err = errors.Join(s.err, f.Close())
+			}
+		}
+		if s.made {
+			if err := s.end(ctx); err != nil && !errors.Is(err, backend.ErrUnavailable) {
+				s.err = errors.Join(s.err, err)
+			}
+		}
+		s.err = errors.Join(s.err, stateError("remove FIFOs", os.RemoveAll(s.dir)))
+	})
+	return s.err
+}
+
+// end kills the process and has containerd forget it. With the sandbox, it ends anyway.
+func (s *bridge) end(ctx context.Context) error {
+	svc := s.b.api.TaskService()
+	stop := drain(filepath.Join(s.dir, fifoOut))
+	defer stop()
+	return s.b.retry(ctx, func() (bool, error) {
+		_, err := call(ctx, s.b, "end connection", func(ctx context.Context) (*emptypb.Empty, error) {
+			return svc.Kill(ctx, &tasks.KillRequest{ContainerID: s.id, ExecID: s.exec, Signal: uint32(unix.SIGKILL)})
+		})
+		if err != nil && !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, errState) {
+			return true, err
+		}
+		err = s.b.do(ctx, "end connection", func(ctx context.Context) error {
+			_, err := svc.DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: s.id, ExecID: s.exec})
+			return err
+		})
+		switch {
+		case err == nil, errors.Is(err, backend.ErrNotFound):
+			return true, nil
+		case errors.Is(err, errState):
+			return false, err
+		}
+		return true, err
+	})
+}

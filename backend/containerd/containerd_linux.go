@@ -1,0 +1,201 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	ctrd "github.com/containerd/containerd/v2/client"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+// Backend is a [backend.SandboxBackend] on one containerd. Its methods may be called concurrently.
+type Backend struct {
+	opts   Options
+	api    *ctrd.Client
+	log    *slog.Logger
+	engine engine
+	state  stateDir
+
+	life  context.Context // ends with Close, so that pending calls and background work end
+	end   context.CancelCauseFunc
+	calls sync.WaitGroup // calls and background work under way
+
+	pulls   pulls
+	images  imageCache
+	network sandboxNetwork
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	known  map[string]*record // sandboxes that are ours, by id; their records never change
+}
+
+// New connects to containerd, within the bounds of ctx and Options.Patience. A containerd that does not answer is
+// ErrUnavailable, a machine that cannot run sandboxes as they must be ErrUnsupported.
+func New(ctx context.Context, opts *Options) (*Backend, error) {
+	b := &Backend{known: map[string]*record{}}
+	if opts != nil {
+		b.opts = *opts
+		b.opts.AllowNets = slices.Clone(opts.AllowNets)
+		b.opts.CNI.BinDirs = slices.Clone(opts.CNI.BinDirs)
+		b.opts.Runtimes = maps.Clone(opts.Runtimes)
+	}
+	if err := b.applyDefaults(); err != nil {
+		return nil, err
+	}
+	api, err := newClient(b.opts)
+	if err != nil {
+		return nil, err
+	}
+	b.api = api
+	b.life, b.end = context.WithCancelCause(context.Background())
+	if err := b.prepare(ctx); err != nil {
+		b.end(err)
+		return nil, joinClose(err, api)
+	}
+	return b, nil
+}
+
+// prepare finds out what there is and lays out the state directory.
+func (b *Backend) prepare(ctx context.Context) error {
+	var err error
+	if b.engine, err = b.probe(ctx); err != nil {
+		return err
+	}
+	b.state, err = openState(b.opts.StateDir)
+	return err
+}
+
+func (b *Backend) applyDefaults() error {
+	o := &b.opts
+	if err := checkLimits(o.Limits); err != nil {
+		return fmt.Errorf("containerd: default limits: %w", err)
+	}
+	o.Limits = withDefaults(o.Limits, defaultLimits())
+	setDefault(&o.Address, DefaultAddress)
+	setDefault(&o.Namespace, DefaultNamespace)
+	setDefault(&o.Runtime, DefaultRuntime)
+	setDefault(&o.StateDir, DefaultStateDir)
+	setDefault(&o.CallTimeout, 2*time.Minute)
+	setDefault(&o.Patience, 5*time.Second)
+	setDefault(&o.PullTimeout, 30*time.Minute)
+	if !filepath.IsAbs(o.StateDir) {
+		return fmt.Errorf("containerd: Options.StateDir is not absolute: %w", backend.ErrInvalid)
+	}
+	if err := o.CNI.applyDefaults(); err != nil {
+		return err
+	}
+	if o.Guest == nil {
+		o.Guest = &Guest{Version: embed.Version(), Binary: embed.Binary}
+	}
+	b.log = o.Logger
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Name is "containerd".
+func (b *Backend) Name() string { return "containerd" }
+
+// Capabilities tells what can be enforced here, as found by New.
+func (b *Backend) Capabilities() backend.Capabilities {
+	c := b.engine.caps
+	c.Networks, c.Runtimes = slices.Clone(c.Networks), slices.Clone(c.Runtimes)
+	return c
+}
+
+// Close ends pending calls and waits, for a bounded time, for them and for the clean-up that earlier calls left to the
+// background. Sandboxes go on, and so do streams that Dial gave; streams of Connect end with their connection to
+// containerd.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	first := !b.closed
+	b.closed = true
+	b.mu.Unlock()
+	if first {
+		b.end(errClosed)
+	}
+	done := make(chan struct{})
+	go func() { // ends with the last call, each of which is bounded
+		b.calls.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(cleanupTimeout):
+		b.log.Warn("containerd: calls still under way at close")
+	}
+	if !first {
+		return nil
+	}
+	return b.api.Close()
+}
+
+// begin admits a call: it fails once the backend is closed, and gives a context that ends with the backend. The caller
+// must call done.
+func (b *Backend) begin(ctx context.Context) (_ context.Context, done func(), _ error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, nil, errClosed
+	}
+	b.calls.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.life, func() { cancel(errClosed) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		b.calls.Done()
+	}, nil
+}
+
+// background runs f beside the caller; Close waits for it. f gets a context that Close does not end, because it cleans
+// up, and that is bounded. Only a call that is under way itself may use it.
+func (b *Backend) background(ctx context.Context, f func(context.Context)) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	b.calls.Add(1)
+	go func() {
+		defer b.calls.Done()
+		defer cancel()
+		f(ctx)
+	}()
+}
+
+// remember keeps the record of a sandbox, so that a later call need not ask for it.
+func (b *Backend) remember(r *record) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.known[r.id] = r
+}
+
+func (b *Backend) forget(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.known, id)
+}
+
+var (
+	_ backend.SandboxBackend = (*Backend)(nil)
+	_ backend.Namer          = (*Backend)(nil)
+	_ backend.Connector      = (*Backend)(nil)
+	_ backend.Pinger         = (*Backend)(nil)
+	_ backend.OOMReporter    = (*Backend)(nil)
+	_ backend.ImageChecker   = (*Backend)(nil)
+	_ io.Closer              = (*Backend)(nil)
+)

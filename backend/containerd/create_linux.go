@@ -1,0 +1,226 @@
+package containerd
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// creation is a Create under way: what it made so far, and so what a failure has to take back.
+type creation struct {
+	b     *Backend
+	p     *plan
+	img   *image
+	rec   *record
+	nonce string
+
+	tried     bool // a container record was asked for
+	ours      bool // the record is this creation's
+	workspace bool // so is the workspace
+}
+
+// Create makes a sandbox and starts it. See [backend.SandboxBackend].
+func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info, err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanContainerdCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
+	defer func() { telemetry.End(span, err) }()
+	p, err := b.newPlan(spec)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	span.SetAttributes(telemetry.Text(telemetry.KeyImage, p.imageName())) // what is no reference may be anything
+	c := &creation{b: b, p: p, nonce: rand.Text()}
+	if c.img, err = b.ensureImage(ctx, p); err != nil {
+		return backend.Info{}, err
+	}
+	defer func() {
+		switch {
+		case errors.Is(err, backend.ErrUnavailable): // the caller need not wait for an engine that may come back
+			b.background(ctx, c.rollbackLater)
+		case err != nil:
+			err = errors.Join(err, c.rollback(ctx))
+		}
+	}()
+	if err := c.make(ctx); err != nil {
+		return backend.Info{}, b.outlive(ctx, err)
+	}
+	b.remember(c.rec)
+	return c.rec.info(backend.StateRunning), nil
+}
+
+// make makes the sandbox. The container's record comes first: containerd keeps what a record names, so nothing more is
+// needed against its garbage collector, and whatever else is made can be found from the record when this process dies.
+func (c *creation) make(ctx context.Context) error {
+	if err := c.b.installGuest(); err != nil {
+		return err
+	}
+	c.rec = c.b.newRecord(c.p, c.img, c.nonce)
+	if err := c.createRecord(ctx); err != nil {
+		return err
+	}
+	mounts, made, err := c.b.materialize(ctx, c.rec)
+	c.workspace = made
+	if err != nil {
+		return err
+	}
+	if err := c.b.checkMountPoints(ctx, mounts, c.img); err != nil {
+		return err
+	}
+	return c.b.startTask(ctx, c.rec, mounts)
+}
+
+// outlive gives the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which the
+// sandbox needs must not read as if the sandbox were.
+func (b *Backend) outlive(ctx context.Context, err error) error {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return b.fail(ctx, "create", ctx.Err())
+	case errors.Is(err, backend.ErrNotFound):
+		return fmt.Errorf("containerd: what the sandbox needs vanished: %v: %w", err, backend.ErrUnavailable)
+	}
+	return err
+}
+
+// createRecord makes the container's record, which is also the lock of the session.
+func (c *creation) createRecord(ctx context.Context) error {
+	spec, err := typeurl.MarshalAny(c.b.ociSpec(c.p, c.rec, c.img.volumes))
+	if err != nil {
+		return fmt.Errorf("containerd: container: %w", err)
+	}
+	runtime, err := typeurl.MarshalAny(&options.Options{BinaryName: c.p.runtime})
+	if err != nil {
+		return fmt.Errorf("containerd: container: %w", err)
+	}
+	ext, err := c.rec.extension()
+	if err != nil {
+		return err
+	}
+	c.tried = true
+	_, err = finish(ctx, c.b, "create container", func(ctx context.Context) (containers.Container, error) {
+		return c.b.api.ContainerService().Create(ctx, containers.Container{
+			ID: c.rec.id, Labels: c.rec.labels, Image: c.rec.image, Spec: spec,
+			Runtime:     containers.RuntimeInfo{Name: plugins.RuntimeRuncV2, Options: runtime},
+			Snapshotter: c.rec.snapshotter, SnapshotKey: c.rec.id,
+			Extensions: map[string]typeurl.Any{configKey: ext},
+		})
+	})
+	switch {
+	case err == nil:
+		c.ours = true
+	case errors.Is(err, backend.ErrExists):
+		return fmt.Errorf("containerd: session %s has a container: %w", c.p.spec.ID, backend.ErrExists)
+	}
+	return err
+}
+
+// materialize makes what a record speaks of and what is not there yet: snapshot, files, control groups, workspace.
+func (b *Backend) materialize(ctx context.Context, r *record) (mounts []mount.Mount, workspace bool, err error) {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		var err error
+		mounts, err = b.prepareSnapshot(gctx, r)
+		return err
+	})
+	g.Go(func() error {
+		if err := b.makeFiles(r); err != nil {
+			return err
+		}
+		if err := b.makeCgroup(r.id); err != nil {
+			return err
+		}
+		if r.config.Limits.WorkspaceBytes > 0 { // a tmpfs, which the runtime makes
+			return nil
+		}
+		var err error
+		workspace, err = b.makeWorkspace(r)
+		return err
+	})
+	err = g.Wait()
+	return mounts, workspace, err
+}
+
+// prepareSnapshot makes the sandbox's own layer over the image's.
+func (b *Backend) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount, error) {
+	s := b.api.SnapshotService(r.snapshotter)
+	mounts, err := finish(ctx, b, "prepare snapshot", func(ctx context.Context) ([]mount.Mount, error) {
+		return s.Prepare(ctx, r.id, r.config.Parent)
+	})
+	switch {
+	case errors.Is(err, backend.ErrExists):
+		return call(ctx, b, "find snapshot", func(ctx context.Context) ([]mount.Mount, error) { return s.Mounts(ctx, r.id) })
+	case errors.Is(err, backend.ErrNotFound):
+		return nil, fmt.Errorf("containerd: image %s vanished: %w", familiar(r.image), backend.ErrImage)
+	}
+	return mounts, err
+}
+
+// rollback removes what was made. It runs after the caller's context ended, too.
+func (c *creation) rollback(ctx context.Context) error {
+	if !c.tried {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	var err error
+	if !c.ours {
+		c.ours, err = c.findRecord(ctx)
+	}
+	if err == nil && c.ours {
+		err = c.b.destroy(ctx, c.rec, c.workspace)
+	}
+	if err != nil {
+		c.b.log.Warn("containerd: a failed create left something behind", "session", c.p.spec.ID, "error", err)
+	}
+	return err
+}
+
+// rollbackLater repeats rollback while containerd does not answer.
+func (c *creation) rollbackLater(ctx context.Context) {
+	_ = c.b.retry(ctx, func() (bool, error) { // rollback has logged its failure
+		err := c.rollback(ctx)
+		return !errors.Is(err, backend.ErrUnavailable), err
+	})
+}
+
+// findRecord looks for a record that was asked for and whose creation was not answered. One of the same id that another
+// Create made stays.
+func (c *creation) findRecord(ctx context.Context) (bool, error) {
+	found, err := call(ctx, c.b, "look for container", func(ctx context.Context) (containers.Container, error) {
+		return c.b.api.ContainerService().Get(ctx, c.rec.id)
+	})
+	if errors.Is(err, backend.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && found.Labels[labelNonce] == c.nonce, err
+}
+
+// collect asks containerd to delete the files of removed snapshots now, which it else does when it comes to it.
+func (b *Backend) collect(ctx context.Context) {
+	ctx, cancel := b.bound(ctx, b.opts.CallTimeout)
+	defer cancel()
+	m := b.api.LeasesService()
+	l, err := m.Create(ctx, leases.WithRandomID(), leases.WithExpiration(time.Minute))
+	if err == nil {
+		err = m.Delete(ctx, l, leases.SynchronousDelete)
+	}
+	if err != nil {
+		b.log.Debug("containerd: collecting garbage", "error", err)
+	}
+}

@@ -1,0 +1,28 @@
+package containerd
+
+import (
+	"context"
+	"io"
+
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Dial opens the FIFOs of the guest's standard streams, taking them from whoever holds them.
+func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanContainerdDial)
+	defer func() { telemetry.End(span, err) }()
+	r, err := b.running(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openStream(ctx, r.state(), id)
+	if err != nil {
+		return nil, b.settle(ctx, "dial", err)
+	}
+	return s, nil
+}

@@ -1,0 +1,158 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+
+	ctrd "github.com/containerd/containerd/v2/client"
+	cerrdefs "github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/seccomp"
+)
+
+// engine is what New found out; it never changes.
+type engine struct {
+	caps        backend.Capabilities
+	arch        string // as images name it
+	kernel      string
+	cpus        int
+	memory      bool // memory can be limited, swap perhaps not
+	cgroups     cgroups
+	runtimes    map[string]string // path of the program by name
+	snapshotter string
+	seccomp     *specs.LinuxSeccomp
+}
+
+// probe asks containerd and this machine what they are.
+func (b *Backend) probe(ctx context.Context) (engine, error) {
+	e := engine{arch: runtime.GOARCH, kernel: kernelRelease(), cpus: runtime.NumCPU()}
+	if _, err := call(ctx, b, "connect", b.api.Version); err != nil {
+		return e, err
+	}
+	var err error
+	if e.snapshotter, err = b.findSnapshotter(ctx); err != nil {
+		return e, err
+	}
+	if e.cgroups, err = probeCgroups(cgroupRoot); err != nil {
+		return e, fmt.Errorf("containerd: %v: %w", err, backend.ErrUnsupported)
+	}
+	if _, err := os.Stat("/proc/sys/kernel/seccomp"); err != nil {
+		return e, fmt.Errorf("containerd: this kernel has no seccomp: %w", backend.ErrUnsupported)
+	}
+	if e.seccomp, err = seccomp.OCI(seccomp.Target{Arch: e.arch, Kernel: e.kernel}); err != nil {
+		return e, fmt.Errorf("containerd: %v: %w", err, backend.ErrUnsupported)
+	}
+	if e.runtimes, err = findRuntimes(b.opts.Runtimes); err != nil {
+		return e, err
+	}
+	if e.runtimes[b.opts.Runtime] == "" {
+		return e, fmt.Errorf("containerd: this machine has no runtime %.40q: %w", b.opts.Runtime, backend.ErrUnsupported)
+	}
+	e.memory = e.cgroups.has("memory")
+	e.caps = backend.Capabilities{
+		Memory:       e.memory && e.cgroups.swap,
+		CPU:          e.cgroups.has("cpu"),
+		PIDs:         e.cgroups.has("pids"),
+		Workspace:    true, // as a tmpfs
+		Networks:     []backend.NetworkMode{backend.NetworkNone},
+		WritableRoot: true,
+		Persistent:   true,
+	}
+	for name := range e.runtimes {
+		e.caps.Runtimes = append(e.caps.Runtimes, name)
+	}
+	slices.Sort(e.caps.Runtimes)
+	if b.opts.CNI.available() && kernelNetwork(b.opts.Runtime) {
+		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
+	}
+	return e, nil
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil { // never
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// findSnapshotter looks which snapshotter containerd has.
+func (b *Backend) findSnapshotter(ctx context.Context) (string, error) {
+	names := []string{b.opts.Snapshotter}
+	if b.opts.Snapshotter == "" {
+		names = []string{"overlayfs", "native"}
+	}
+	for _, name := range names {
+		err := b.do(ctx, "look for snapshotter "+name, func(ctx context.Context) error {
+			_, err := b.api.SnapshotService(name).Stat(ctx, "workcell-none")
+			if cerrdefs.IsNotFound(err) {
+				return nil
+			}
+			return err
+		})
+		if err == nil || errors.Is(err, backend.ErrUnavailable) || ctx.Err() != nil {
+			return name, err
+		}
+	}
+	return "", fmt.Errorf("containerd: it has no snapshotter of %q: %w", names, backend.ErrUnsupported)
+}
+
+// findRuntimes gives the OCI runtimes that there are.
+func findRuntimes(configured map[string]string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, name := range []string{"runc", "crun", "runsc"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			path, err = exec.LookPath("/usr/sbin/" + name) // where a user's PATH does not lead
+		}
+		if err == nil && filepath.IsAbs(path) {
+			out[name] = path
+		}
+	}
+	for name, path := range configured {
+		if st, err := os.Stat(path); err != nil || !filepath.IsAbs(path) || st.IsDir() || st.Mode()&0o111 == 0 {
+			return nil, fmt.Errorf("containerd: Options.Runtimes: %.40q is not the absolute path of a program: %w", name, backend.ErrInvalid)
+		}
+		out[name] = path
+	}
+	return out, nil
+}
+
+// Ping asks containerd whether it is there, and what it is.
+func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return backend.EngineInfo{}, err
+	}
+	defer done()
+	v, err := call(ctx, b, "ping", func(ctx context.Context) (ctrd.Version, error) { return b.api.Version(ctx) })
+	if err != nil {
+		return backend.EngineInfo{}, err
+	}
+	return backend.EngineInfo{
+		Name:     b.Name(),
+		Version:  v.Version,
+		API:      "v1",
+		Kernel:   b.engine.kernel,
+		OS:       osName(),
+		Arch:     b.engine.arch,
+		Cgroup:   strconv.Itoa(b.engine.cgroups.version),
+		Runtimes: slices.Clone(b.engine.caps.Runtimes),
+		Details: map[string]string{
+			"namespace":       b.opts.Namespace,
+			"storage":         b.engine.snapshotter,
+			"default_runtime": b.opts.Runtime,
+			"revision":        v.Revision,
+		},
+	}, nil
+}

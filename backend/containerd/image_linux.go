@@ -1,0 +1,248 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	ctrd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+const (
+	maxImageVolumes = 32         // an image that declares more is up to something
+	maxImageEnv     = 128 * 1024 // bytes; the kernel refuses to start a process with much more
+	maxImageConfig  = 4 * mib    // bytes of JSON
+	maxKnownImages  = 1024       // images that are remembered
+)
+
+// image is what Create needs to know of an image. It never changes but for checked.
+type image struct {
+	id      string // digest of the configuration
+	target  string // digest of what the reference names
+	chain   string // of the unpacked layers; empty for an image without any
+	env     []string
+	volumes []string // paths to mount over, clean and sorted
+}
+
+// imageCache remembers what was found out of images, by the digest of what a reference names: content never changes.
+type imageCache struct {
+	mu      sync.Mutex // guards what follows; not held across calls
+	known   map[string]*image
+	checked map[string]struct{} // chain ids of images whose mount points are plain, with the places
+}
+
+func (c *imageCache) get(target string) *image {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.known[target]
+}
+
+func (c *imageCache) put(img *image) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known == nil || len(c.known) >= maxKnownImages {
+		c.known = map[string]*image{}
+	}
+	c.known[img.target] = img
+}
+
+func (c *imageCache) drop(target string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.known, target)
+}
+
+// ensureImage finds the image or fetches it, as the plan says, and judges its configuration.
+func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
+	if p.spec.Pull == backend.PullAlways {
+		if err := b.pull(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	img, err := b.findImage(ctx, p.ref)
+	if !errors.Is(err, backend.ErrNotFound) {
+		return img, err
+	}
+	if p.spec.Pull == backend.PullNever {
+		return nil, fmt.Errorf("containerd: image %s is not in namespace %s and may not be fetched: %w", p.imageName(), b.opts.Namespace, backend.ErrImage)
+	}
+	if p.spec.Pull != backend.PullAlways {
+		if err := b.pull(ctx, p); err != nil {
+			return nil, err
+		}
+		img, err = b.findImage(ctx, p.ref)
+	}
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, fmt.Errorf("containerd: image %s vanished while it was fetched: %w", p.imageName(), backend.ErrImage)
+	}
+	return img, err
+}
+
+// findImage describes an image that containerd has, unpacked for this machine. ErrNotFound: it has none, or not whole.
+func (b *Backend) findImage(ctx context.Context, ref string) (*image, error) {
+	found, err := call(ctx, b, "look for image", func(ctx context.Context) (images.Image, error) {
+		return b.api.ImageService().Get(ctx, ref)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if img := b.images.get(found.Target.Digest.String()); img != nil {
+		return img, nil
+	}
+	img, err := call(ctx, b, "read image", func(ctx context.Context) (*image, error) { return b.readImage(ctx, found) })
+	if err != nil {
+		return nil, err
+	}
+	if err := b.unpack(ctx, found, img); err != nil {
+		return nil, err
+	}
+	b.images.put(img)
+	return img, nil
+}
+
+// readImage reads and judges an image's configuration.
+func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, error) {
+	name := familiar(found.Name)
+	store := b.api.ContentStore()
+	handle := ctrd.NewImage(b.api, found)
+	desc, err := handle.Config(ctx)
+	if cerrdefs.IsNotFound(err) {
+		if other, ok := b.foreign(ctx, found); ok {
+			return nil, &engineError{what: "read image", kind: backend.ErrUnsupported, detail: other}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if desc.Size > maxImageConfig {
+		return nil, &engineError{what: "read image", kind: backend.ErrInvalid, detail: name + " has a configuration of more than 4 MiB"}
+	}
+	data, err := content.ReadBlob(ctx, store, desc)
+	if err != nil {
+		return nil, err
+	}
+	var c ocispec.Image
+	if err := json.Unmarshal(data, &c); err != nil {
+		return nil, &engineError{what: "read image", kind: backend.ErrInvalid, detail: name + " has a malformed configuration"}
+	}
+	if c.OS != "linux" || c.Architecture != "" && c.Architecture != b.engine.arch {
+		return nil, &engineError{what: "read image", kind: backend.ErrUnsupported,
+			detail: fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", name, c.OS, c.Architecture, b.engine.arch)}
+	}
+	img, err := judge(c.Config)
+	if err != nil {
+		return nil, &engineError{what: "image " + name, kind: backend.ErrInvalid, detail: err.Error()}
+	}
+	img.id, img.target = desc.Digest.String(), found.Target.Digest.String()
+	if len(c.RootFS.DiffIDs) > 0 {
+		img.chain = identity.ChainID(c.RootFS.DiffIDs).String()
+	}
+	return img, nil
+}
+
+// foreign tells for which platforms an image is that has nothing for this one.
+func (b *Backend) foreign(ctx context.Context, found images.Image) (string, bool) {
+	ps, err := images.Platforms(ctx, b.api.ContentStore(), found.Target)
+	if err != nil || len(ps) == 0 {
+		return "", false
+	}
+	return fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", familiar(found.Name), ps[0].OS, ps[0].Architecture, b.engine.arch), true
+}
+
+// judge takes what matters from an image's configuration. Its error has no sentinel.
+func judge(c ocispec.ImageConfig) (*image, error) {
+	size := 0
+	for _, e := range c.Env {
+		size += len(e)
+	}
+	if size > maxImageEnv {
+		return nil, fmt.Errorf("it declares an environment of %d bytes, at most %d", size, maxImageEnv)
+	}
+	volumes, err := imageVolumes(c.Volumes)
+	return &image{env: slices.Clone(c.Env), volumes: volumes}, err
+}
+
+// imageVolumes gives the declared volumes to mount over. What our own mounts cover anyway is left out; what would hide
+// the system's or our own files is refused.
+func imageVolumes(declared map[string]struct{}) ([]string, error) {
+	if len(declared) > maxImageVolumes {
+		return nil, fmt.Errorf("it declares %d volumes, at most %d", len(declared), maxImageVolumes)
+	}
+	var out []string
+	for v := range declared {
+		c := path.Clean(v)
+		switch {
+		case c == backend.Workdir, c == guestDir, c == "/tmp":
+			continue
+		case !path.IsAbs(c), strings.ContainsAny(c, ":,\x00\n"), len(c) > 1024, dangerous(c):
+			return nil, fmt.Errorf("it declares a volume at %.100q, which cannot be overridden safely", v)
+		}
+		out = append(out, c)
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// dangerous tells of places where nothing may be mounted: at or below what the runtime and we provide, and at what
+// every program needs.
+func dangerous(p string) bool {
+	for _, d := range []string{backend.Workdir, guestDir, "/dev", "/proc", "/sys"} {
+		if p == d || strings.HasPrefix(p, d+"/") {
+			return true
+		}
+	}
+	switch p {
+	case "/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/local", "/etc":
+		return true
+	}
+	return strings.HasPrefix(p, "/etc/")
+}
+
+// unpack makes sure that an image's layers are a snapshot.
+func (b *Backend) unpack(ctx context.Context, found images.Image, img *image) error {
+	if img.chain == "" {
+		return nil
+	}
+	err := b.do(ctx, "unpack image", func(ctx context.Context) error {
+		if _, err := b.api.SnapshotService(b.engine.snapshotter).Stat(ctx, img.chain); !cerrdefs.IsNotFound(err) {
+			return err
+		}
+		return ctrd.NewImage(b.api, found).Unpack(ctx, b.engine.snapshotter)
+	})
+	if errors.Is(err, backend.ErrNotFound) { // layers are missing: it counts as not there
+		return fmt.Errorf("containerd: image %s is not whole: %w", familiar(found.Name), backend.ErrNotFound)
+	}
+	return err
+}
+
+// HasImage tells whether containerd has an image in our namespace, without fetching it.
+func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
+	full, err := backend.NormalizeImage(ref)
+	if err != nil {
+		return false, err
+	}
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	_, err = call(ctx, b, "look for image", func(ctx context.Context) (images.Image, error) {
+		return b.api.ImageService().Get(ctx, full)
+	})
+	if errors.Is(err, backend.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,192 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/containerd/containerd/v2/core/containers"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// containerIDs matches the ids of our containers.
+var containerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+func notFound(id string) error {
+	return fmt.Errorf("containerd: sandbox %.64q: %w", id, backend.ErrNotFound)
+}
+
+// own gives a sandbox's record from containerd; ErrNotFound for what is not one of ours, too.
+func (b *Backend) own(ctx context.Context, id string) (*record, error) {
+	if !containerIDs.MatchString(id) {
+		return nil, notFound(id)
+	}
+	c, err := call(ctx, b, "look for sandbox", func(ctx context.Context) (containers.Container, error) {
+		return b.api.ContainerService().Get(ctx, id)
+	})
+	if errors.Is(err, backend.ErrNotFound) {
+		b.forget(id)
+		return nil, notFound(id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, ok := readRecord(c)
+	if !ok {
+		return nil, notFound(id)
+	}
+	b.remember(r)
+	return r, nil
+}
+
+// running makes sure that a sandbox can be spoken to. One that this process knows is only asked whether it runs.
+func (b *Backend) running(ctx context.Context, id string) (*record, error) {
+	b.mu.Lock()
+	r := b.known[id]
+	b.mu.Unlock()
+	var err error
+	if r == nil {
+		if r, err = b.own(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	p, err := b.task(ctx, id)
+	if errors.Is(err, backend.ErrNotFound) {
+		if _, err := b.own(ctx, id); err != nil {
+			return nil, err
+		}
+	} else if err != nil {
+		return nil, err
+	}
+	if s := taskState(p); s != backend.StateRunning {
+		return nil, fmt.Errorf("containerd: the sandbox is %s: %w", s, backend.ErrLost)
+	}
+	return r, nil
+}
+
+// Start starts a stopped sandbox.
+func (b *Backend) Start(ctx context.Context, id string) (err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	r, err := b.own(ctx, id)
+	if err != nil {
+		return err
+	}
+	p, err := b.task(ctx, id)
+	switch {
+	case errors.Is(err, backend.ErrNotFound):
+	case err != nil:
+		return err
+	case taskState(p) == backend.StateRunning:
+		return nil
+	case taskState(p) == backend.StatePaused:
+		return fmt.Errorf("containerd: the sandbox is paused: %w", backend.ErrUnavailable)
+	default: // it ended by itself, or its creation did not come to its end
+		if err := b.deleteTask(ctx, r); err != nil {
+			return err
+		}
+	}
+	if err := b.installGuest(); err != nil {
+		return err
+	}
+	mounts, _, err := b.materialize(ctx, r)
+	if err != nil {
+		return err
+	}
+	if err := b.startTask(ctx, r, mounts); err != nil {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		return errors.Join(b.outlive(ctx, err), b.deleteTask(cctx, r))
+	}
+	return nil
+}
+
+// Stop ends the processes of a sandbox at once: the guest has nothing to save.
+func (b *Backend) Stop(ctx context.Context, id string) (err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanContainerdStop)
+	defer func() { telemetry.End(span, err) }()
+	r, err := b.own(ctx, id)
+	if err != nil {
+		return err
+	}
+	return b.deleteTask(ctx, r)
+}
+
+// Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
+func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOptions) (err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanContainerdRemove)
+	defer func() { telemetry.End(span, err) }()
+	if !containerIDs.MatchString(id) {
+		return nil
+	}
+	r, err := b.own(ctx, id)
+	if errors.Is(err, backend.ErrNotFound) {
+		return b.removeRemains(ctx, id, opts.Volumes)
+	}
+	if err != nil {
+		return err
+	}
+	return b.destroy(ctx, r, opts.Volumes)
+}
+
+// removeRemains deletes what is left of a sandbox whose record was deleted behind our back.
+func (b *Backend) removeRemains(ctx context.Context, id string, workspace bool) error {
+	b.removeCgroup(id)
+	err := errors.Join(b.leaveNetwork(ctx, b.state, id), removeFiles(ctx, b.state, id, workspace))
+	return b.settle(ctx, "remove files", err)
+}
+
+// destroy deletes everything of a sandbox, and the record last: as long as something is left, it can be found by it.
+func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error {
+	if err := b.deleteTask(ctx, r); err != nil {
+		return err
+	}
+	if r.bridged() {
+		if err := b.leaveNetwork(ctx, r.state(), r.id); err != nil {
+			return err
+		}
+	}
+	b.removeCgroup(r.id)
+	if err := ignoreNotFound(b.do(ctx, "remove snapshot", func(ctx context.Context) error {
+		return b.api.SnapshotService(r.snapshotter).Remove(ctx, r.id)
+	})); err != nil {
+		return err
+	}
+	if err := removeFiles(ctx, r.state(), r.id, workspace); err != nil {
+		return b.settle(ctx, "remove files", err)
+	}
+	err := ignoreNotFound(b.do(ctx, "remove container", func(ctx context.Context) error {
+		return b.api.ContainerService().Delete(ctx, r.id)
+	}))
+	if err != nil {
+		return err
+	}
+	b.forget(r.id)
+	if r.config.Root == backend.RootWritable { // its layer may be large
+		b.background(ctx, b.collect)
+	}
+	return nil
+}
+
+func ignoreNotFound(err error) error {
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,103 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	apitask "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// Get describes a sandbox.
+func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	defer done()
+	r, err := b.own(ctx, id)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	p, err := b.task(ctx, id)
+	if err != nil && !errors.Is(err, backend.ErrNotFound) {
+		return backend.Info{}, err
+	}
+	return b.describe(ctx, r, p), nil
+}
+
+// describe tells of a sandbox and its main process, nil for none.
+func (b *Backend) describe(ctx context.Context, r *record, p *apitask.Process) backend.Info {
+	info := r.info(taskState(p))
+	info.OOMKilled = info.State == backend.StateStopped && p != nil && p.GetExitStatus() == 137 && b.oomKills(ctx, r.id) > 0
+	return info
+}
+
+// List describes the sandboxes that match filter, oldest first.
+func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	list, err := call(ctx, b, "list containers", func(ctx context.Context) ([]containers.Container, error) {
+		return b.api.ContainerService().List(ctx, labelFilter(filter))
+	})
+	if err != nil || len(list) == 0 {
+		return []backend.Info{}, err
+	}
+	procs, err := b.tasks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]backend.Info, 0, len(list))
+	for _, c := range list {
+		r, ok := readRecord(c)
+		if !ok {
+			continue
+		}
+		b.remember(r)
+		info := b.describe(ctx, r, procs[r.id])
+		info.ImageEnv = nil
+		infos = append(infos, info)
+	}
+	slices.SortFunc(infos, func(a, b backend.Info) int {
+		if c := a.Created.Compare(b.Created); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return infos, nil
+}
+
+// tasks gives the main processes of all containers in our namespace.
+func (b *Backend) tasks(ctx context.Context) (map[string]*apitask.Process, error) {
+	res, err := call(ctx, b, "list tasks", func(ctx context.Context) (*tasks.ListTasksResponse, error) {
+		return b.api.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	})
+	out := map[string]*apitask.Process{}
+	for _, p := range res.GetTasks() {
+		out[p.GetID()] = p
+	}
+	return out, err
+}
+
+// labelFilter selects by label in containerd's language.
+func labelFilter(f backend.Filter) string {
+	parts := []string{}
+	for _, l := range []struct{ label, want string }{
+		{backend.LabelRole, backend.RoleSandbox}, {backend.LabelInstance, f.Instance}, {backend.LabelID, f.SessionID},
+		{backend.LabelKey, f.Key}, {backend.LabelRun, f.Run},
+	} {
+		if l.want != "" {
+			parts = append(parts, "labels."+strconv.Quote(l.label)+"=="+strconv.Quote(l.want))
+		}
+	}
+	return strings.Join(parts, ",")
+}

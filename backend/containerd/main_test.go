@@ -1,0 +1,210 @@
+package containerd_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	ctrd "github.com/containerd/containerd/v2/client"
+	"go.uber.org/goleak"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+const (
+	pythonImage = "workcell/python:3.11"
+	debianImage = "workcell/debian:12"
+)
+
+// instance marks everything that this run of the tests makes.
+var instance = "test-" + strings.ToLower(rand.Text())
+
+// stateDir is where tests keep their state. It is the same for all processes of a run, because some tests start the
+// test binary again.
+func stateDir() string { return filepath.Join(os.TempDir(), "workcell-containerd-test") }
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		if left, err := leftovers(context.Background(), instance); err != nil || len(left) > 0 {
+			fmt.Fprintln(os.Stderr, "left behind:", left, err)
+			code = 1
+		}
+	}
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func newBackend(t testing.TB, adjust func(*containerd.Options)) *containerd.Backend {
+	t.Helper()
+	o := &containerd.Options{StateDir: stateDir(), Address: os.Getenv("CONTAINERD_ADDRESS")}
+	if adjust != nil {
+		adjust(o)
+	}
+	b, err := containerd.New(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return b
+}
+
+// engineAPI is a client of the engine beside the driver's.
+func engineAPI(t testing.TB) *ctrd.Client {
+	t.Helper()
+	api, err := newAPI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = api.Close() })
+	return api
+}
+
+func newAPI() (*ctrd.Client, error) {
+	address := os.Getenv("CONTAINERD_ADDRESS")
+	if address == "" {
+		address = containerd.DefaultAddress
+	}
+	return ctrd.New(address, ctrd.WithDefaultNamespace(containerd.DefaultNamespace))
+}
+
+func newSpec() backend.Spec {
+	id := "sbx_" + strings.ToLower(rand.Text())
+	return backend.Spec{
+		ID: id, Instance: instance, Key: "user:" + id, Run: "run_" + id, Hash: "hash", Image: debianImage, Pull: backend.PullNever,
+	}
+}
+
+// create makes a sandbox that the test's end removes.
+func create(t testing.TB, b *containerd.Backend, spec backend.Spec) backend.Info {
+	t.Helper()
+	info, err := b.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	t.Cleanup(func() { remove(t, b, info.ID) })
+	return info
+}
+
+func remove(t testing.TB, b *containerd.Backend, id string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := b.Remove(ctx, id, backend.RemoveOptions{Volumes: true}); err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+}
+
+func connect(t testing.TB, rw io.ReadWriteCloser, err error) *client.Conn {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := client.New(t.Context(), rw, &client.Options{HandshakeTimeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func dial(t testing.TB, b *containerd.Backend, id string) *client.Conn {
+	t.Helper()
+	rw, err := b.Dial(t.Context(), id)
+	return connect(t, rw, err)
+}
+
+// run runs a command to its end.
+func run(t testing.TB, conn *client.Conn, argv ...string) wire.RunResult {
+	t.Helper()
+	res, err := conn.Run(t.Context(), wire.RunRequest{
+		Spawn: wire.Spawn{
+			Argv: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/workspace", "LANG=C.UTF-8"}, TimeoutMillis: 60_000,
+		},
+		ExecID: rand.Text(), YieldMillis: -1, HeadBytes: 64 << 10, TailBytes: 64 << 10,
+	})
+	if err != nil {
+		t.Fatalf("%q: %v", argv, err)
+	}
+	return res
+}
+
+// output runs a command that must succeed, and gives its output.
+func output(t testing.TB, conn *client.Conn, argv ...string) string {
+	t.Helper()
+	res := run(t, conn, argv...)
+	if res.ExitCode != 0 || res.Signal != "" || res.State != wire.ExecCompleted {
+		t.Fatalf("%q: %+v\n%s%s", argv, res.ExecStatus, res.Stdout.Head, res.Stderr.Head)
+	}
+	return string(res.Stdout.Head) + string(res.Stdout.Tail)
+}
+
+func sh(t testing.TB, conn *client.Conn, script string) string {
+	t.Helper()
+	return output(t, conn, "/bin/sh", "-c", script)
+}
+
+// leftovers lists what an installation, or nobody, has on the engine and in the state directory.
+func leftovers(ctx context.Context, instance string) ([]string, error) {
+	api, err := newAPI()
+	if err != nil {
+		return nil, err
+	}
+	defer api.Close() //nolint:errcheck // only asked
+	var left []string
+	owned := map[string]bool{} // by containers of others, which are at work
+	cs, err := api.ContainerService().List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range cs {
+		if c.Labels[backend.LabelInstance] == instance {
+			left = append(left, "container "+c.ID)
+		} else {
+			owned[c.ID] = true
+		}
+	}
+	for what, pattern := range map[string]string{
+		"files": stateDir() + "/sandboxes/*", "control group": "/sys/fs/cgroup/*/workcell/*", "control groups": "/sys/fs/cgroup/workcell/*-*",
+		"task": "/run/containerd/io.containerd.runtime.v2.task/workcell/*",
+	} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range paths {
+			if st, err := os.Stat(p); err == nil && st.IsDir() && !owned[filepath.Base(p)] {
+				left = append(left, what+" "+p)
+			}
+		}
+	}
+	tags, err := filepath.Glob(stateDir() + "/workspaces/*/owner.json")
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range tags {
+		if data, err := os.ReadFile(p); err == nil && strings.Contains(string(data), instance) {
+			left = append(left, "workspace "+p)
+		}
+	}
+	return left, errors.Join(err)
+}

@@ -1,0 +1,117 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// checkMountPoints refuses an image in which a place where something is mounted is a link: the mount would land where
+// the link points. It looks at the sandbox's snapshot before a runtime does; an image that passed is not looked at again.
+func (b *Backend) checkMountPoints(ctx context.Context, mounts []mount.Mount, img *image) error {
+	b.images.mu.Lock()
+	_, known := b.images.checked[img.target]
+	b.images.mu.Unlock()
+	if known {
+		return nil
+	}
+	targets := append([]string{guestDir, backend.Workdir, "/tmp", "/etc", "/dev", "/proc", "/sys"}, img.volumes...)
+	err := inPrivateMount(b.state.empty(), readOnly(mounts), func(root *os.Root) error { return plainDirs(root, targets) })
+	if err != nil {
+		return b.fail(ctx, "look at the image's mount points", err)
+	}
+	b.images.mu.Lock()
+	defer b.images.mu.Unlock()
+	if b.images.checked == nil || len(b.images.checked) >= maxKnownImages {
+		b.images.checked = map[string]struct{}{}
+	}
+	b.images.checked[img.target] = struct{}{}
+	return nil
+}
+
+// plainDirs makes sure that every component of the targets that is there is a directory and no link.
+func plainDirs(root *os.Root, targets []string) error {
+	for _, target := range targets {
+		for i, c := range target {
+			if c != '/' || i == 0 {
+				continue
+			}
+			if err := plainDir(root, target[:i]); err != nil {
+				return err
+			}
+		}
+		if err := plainDir(root, target); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func plainDir(root *os.Root, at string) error {
+	st, err := root.Lstat(strings.TrimPrefix(path.Clean(at), "/"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the runtime makes a plain directory
+	}
+	if err != nil {
+		return err
+	}
+	if !st.IsDir() {
+		return &engineError{what: "image", kind: backend.ErrInvalid, detail: at + " in it is not a plain directory"}
+	}
+	return nil
+}
+
+// readOnly turns a snapshot's mounts into such as change nothing and lock nothing.
+func readOnly(ms []mount.Mount) []mount.Mount {
+	out := make([]mount.Mount, 0, len(ms))
+	for _, m := range ms {
+		var options, lower []string
+		upper := ""
+		for _, o := range m.Options {
+			switch {
+			case m.Type == "overlay" && strings.HasPrefix(o, "upperdir="):
+				upper = strings.TrimPrefix(o, "upperdir=")
+			case m.Type == "overlay" && strings.HasPrefix(o, "lowerdir="):
+				lower = append(lower, strings.TrimPrefix(o, "lowerdir="))
+			case o == "rw", m.Type == "overlay" && (strings.HasPrefix(o, "workdir=") || o == "volatile" || o == "index=off"):
+			default:
+				options = append(options, o)
+			}
+		}
+		if upper != "" {
+			lower = append([]string{upper}, lower...)
+		}
+		if len(lower) > 0 {
+			options = append(options, "lowerdir="+strings.Join(lower, ":"))
+		}
+		out = append(out, mount.Mount{Type: m.Type, Source: m.Source, Options: append(options, "ro")})
+	}
+	return out
+}
+
+// inPrivateMount calls f with the root of mounts made in a mount namespace that only this call sees and that ends with
+// it, whatever happens.
+func inPrivateMount(at string, mounts []mount.Mount, f func(*os.Root) error) error {
+	return inThread(unix.CLONE_NEWNS, func() error {
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("private mounts: %w", err)
+		}
+		if err := mount.All(mounts, at); err != nil {
+			return err
+		}
+		root, err := os.OpenRoot(at)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(root), root.Close(), unix.Unmount(at, unix.MNT_DETACH))
+	})
+}

@@ -1,0 +1,284 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	gocni "github.com/containerd/go-cni"
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/netguard"
+)
+
+const (
+	defaultBridge = "workcell0"
+	// interfaceName is what a sandbox sees.
+	interfaceName = "eth0"
+)
+
+// sandboxNetwork is what this process needs for bridged sandboxes.
+type sandboxNetwork struct {
+	once sync.Once
+	cni  gocni.CNI
+	err  error
+}
+
+func (o *CNIOptions) applyDefaults() error {
+	if len(o.BinDirs) == 0 {
+		o.BinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
+	}
+	setDefault(&o.Bridge, defaultBridge)
+	setDefault(&o.Subnet, netip.MustParsePrefix(DefaultSubnet))
+	if !o.Subnet.Addr().Is4() || o.Subnet.Bits() > 29 {
+		return fmt.Errorf("containerd: Options.CNI.Subnet is not an IPv4 network of at least 8 addresses: %w", backend.ErrInvalid)
+	}
+	if len(o.Bridge) > 15 || strings.ContainsAny(o.Bridge, "/ \x00") {
+		return fmt.Errorf("containerd: Options.CNI.Bridge is not an interface's name: %w", backend.ErrInvalid)
+	}
+	return nil
+}
+
+// available tells whether all programs are there that a bridged network needs.
+func (o *CNIOptions) available() bool {
+	for _, plugin := range []string{"bridge", "host-local", "firewall"} {
+		found := false
+		for _, dir := range o.BinDirs {
+			st, err := os.Stat(filepath.Join(dir, plugin))
+			found = found || err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
+		}
+		if !found {
+			return false
+		}
+	}
+	for _, path := range []string{"iptables", "/usr/sbin/iptables"} {
+		if _, err := exec.LookPath(path); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// networkConfig is the CNI configuration list of the one network of all bridged sandboxes. One is enough, because they
+// cannot reach each other. Addresses are kept where all installations on this machine look.
+func (o *CNIOptions) networkConfig() ([]byte, error) {
+	type object = map[string]any
+	return json.Marshal(object{
+		"cniVersion": "0.4.0",
+		"name":       o.Bridge,
+		"plugins": []object{
+			{
+				"type": "bridge", "bridge": o.Bridge, "isGateway": true, "ipMasq": true, "hairpinMode": false,
+				"ipam": object{
+					"type":   "host-local",
+					"ranges": [][]object{{{"subnet": o.Subnet.Masked().String()}}},
+					"routes": []object{{"dst": "0.0.0.0/0"}},
+				},
+			},
+			{"type": "firewall"},
+		},
+	})
+}
+
+// plugins gives the CNI library, set up when it is first needed.
+func (b *Backend) plugins() (gocni.CNI, error) {
+	n := &b.network
+	n.once.Do(func() {
+		var conf []byte
+		if conf, n.err = b.opts.CNI.networkConfig(); n.err != nil {
+			return
+		}
+		n.cni, n.err = gocni.New(gocni.WithPluginDir(b.opts.CNI.BinDirs), gocni.WithInterfacePrefix("eth"),
+			gocni.WithMinNetworkCount(1), gocni.WithConfListBytes(conf))
+	})
+	return n.cni, n.err
+}
+
+// makeNetns makes a network namespace that outlives this process and the sandbox's processes, by a mount on a file. One
+// that is there stays, with all that is set in it.
+func (b *Backend) makeNetns(r *record) error {
+	path := r.state().netns(r.id)
+	if isNamespace(path) {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return stateError("make network namespace", err)
+	}
+	err = inThread(unix.CLONE_NEWNET, func() error {
+		if err := loopbackUp(); err != nil {
+			return err
+		}
+		return unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), path, "", unix.MS_BIND, "")
+	})
+	return stateError("make network namespace", err)
+}
+
+func isNamespace(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
+}
+
+// loopbackUp starts the loopback interface of the calling thread's network; a runtime does so only in a namespace that
+// it made itself.
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing is buffered
+	req, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	req.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req)
+}
+
+// joinNetwork connects a sandbox's network namespace and closes what it must not reach, before anything runs in it.
+func (b *Backend) joinNetwork(ctx context.Context, r *record) error {
+	path := r.state().netns(r.id)
+	if !hasInterface(path, interfaceName) {
+		cni, err := b.plugins()
+		if err == nil {
+			cctx, cancel := context.WithTimeout(muted(ctx), b.opts.CallTimeout)
+			defer cancel()
+			_, err = cni.Setup(cctx, r.id, path)
+		}
+		if err != nil {
+			return b.networkError(ctx, "connect the network", err)
+		}
+	}
+	return b.guard(ctx, path)
+}
+
+// guard sets the rules in a network namespace. Setting them again replaces them in one step.
+func (b *Backend) guard(ctx context.Context, path string) error {
+	facts, err := netguard.Probe()
+	if err != nil {
+		return b.networkError(ctx, "find this machine's addresses", err)
+	}
+	rules := netguard.Rules{Allow: b.opts.AllowNets, Resolvers: resolvers()}
+	for _, a := range facts.Addresses {
+		rules.Deny = append(rules.Deny, netip.PrefixFrom(a, a.BitLen()))
+	}
+	if err := inNetns(path, func() error { return netguard.Apply(rules) }); err != nil {
+		return b.networkError(ctx, "guard the network", err)
+	}
+	return nil
+}
+
+// networkError is ErrUnsupported, or the caller's end: an open network is never given instead.
+func (b *Backend) networkError(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		return b.fail(ctx, what, ctx.Err())
+	}
+	b.log.Warn("containerd: network", "step", what, "error", err)
+	return &engineError{what: what, kind: backend.ErrUnsupported, detail: scrub(err.Error())}
+}
+
+// inNetns runs f on a thread of its own in a network namespace.
+func inNetns(path string, f func() error) error {
+	return onThread(func() error {
+		ns, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer ns.Close() //nolint:errcheck // only a handle
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+func hasInterface(path, name string) bool {
+	found := false
+	_ = inNetns(path, func() error { // what cannot be entered has none
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd) //nolint:errcheck // nothing is buffered
+		req, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		found = unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req) == nil
+		return nil
+	})
+	return found
+}
+
+// leaveNetwork gives a sandbox's address back and deletes its network namespace. It does nothing where there is none.
+func (b *Backend) leaveNetwork(ctx context.Context, dir stateDir, id string) error {
+	path := dir.netns(id)
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	cni, err := b.plugins()
+	if err == nil {
+		cctx, cancel := context.WithTimeout(muted(ctx), b.opts.CallTimeout)
+		defer cancel()
+		at := path
+		if !isNamespace(path) { // as after the machine was restarted
+			at = ""
+		}
+		err = cni.Remove(cctx, id, at)
+	}
+	if err != nil {
+		return b.networkError(ctx, "leave the network", err)
+	}
+	for isNamespace(path) {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			return stateError("delete network namespace", err)
+		}
+	}
+	return stateError("delete network namespace", os.Remove(path))
+}
+
+// publicResolvers are used where the machine has none that a sandbox could reach; Docker's choice.
+func publicResolvers() []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{8, 8, 8, 8}), netip.AddrFrom4([4]byte{8, 8, 4, 4})}
+}
+
+// resolvers gives the machine's name servers but those on its loopback, behind which systemd keeps the true ones.
+func resolvers() []netip.Addr {
+	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		var out []netip.Addr
+		for line := range strings.Lines(string(data)) {
+			if f := strings.Fields(line); len(f) >= 2 && f[0] == "nameserver" {
+				if a, err := netip.ParseAddr(f[1]); err == nil && a.Is4() && !a.IsLoopback() {
+					out = append(out, a)
+				}
+			}
+		}
+		if len(out) > 0 {
+			return out
+		}
+	}
+	return publicResolvers()
+}
+
+func resolvConf() []byte {
+	var out strings.Builder
+	for _, a := range resolvers() {
+		fmt.Fprintf(&out, "nameserver %v\n", a)
+	}
+	return []byte(out.String())
+}

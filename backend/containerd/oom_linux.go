@@ -1,0 +1,65 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+
+	cgroupsv1 "github.com/containerd/cgroups/v3/cgroup1/stats"
+	cgroupsv2 "github.com/containerd/cgroups/v3/cgroup2/stats"
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// OOMKills counts how often a process of the sandbox was killed for lack of memory since the sandbox was started.
+func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	if _, err := b.own(ctx, id); err != nil {
+		return 0, err
+	}
+	n, err := b.countOOM(ctx, id)
+	if errors.Is(err, backend.ErrNotFound) { // it does not run, and its control group is gone
+		return 0, nil
+	}
+	return n, err
+}
+
+// oomKills is countOOM for a description: what cannot be told is no kill.
+func (b *Backend) oomKills(ctx context.Context, id string) int64 {
+	n, err := b.countOOM(ctx, id)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// countOOM reads the kernel's counter.
+func (b *Backend) countOOM(ctx context.Context, id string) (int64, error) {
+	res, err := call(ctx, b, "read metrics", func(ctx context.Context) (*tasks.MetricsResponse, error) {
+		return b.api.TaskService().Metrics(ctx, &tasks.MetricsRequest{Filters: []string{"id==" + id}})
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range res.GetMetrics() {
+		if m.GetID() != id || m.GetData() == nil {
+			continue
+		}
+		data, err := typeurl.UnmarshalAny(m.GetData())
+		if err != nil {
+			return 0, b.fail(ctx, "read metrics", err)
+		}
+		switch s := data.(type) {
+		case *cgroupsv1.Metrics:
+			return int64(s.GetMemoryOomControl().GetOomKill()), nil
+		case *cgroupsv2.Metrics:
+			return int64(s.GetMemoryEvents().GetOomKill()), nil
+		}
+	}
+	return 0, notFound(id)
+}

@@ -1,0 +1,29 @@
+//go:build !linux
+
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// Backend is a [backend.SandboxBackend] on Linux; on other systems New never gives one.
+type Backend struct {
+	backend.SandboxBackend
+}
+
+// New fails with ErrUnsupported: sandboxes on containerd need to be on containerd's own machine, which runs Linux.
+func New(context.Context, *Options) (*Backend, error) {
+	return nil, fmt.Errorf("containerd: only on Linux: %w", backend.ErrUnsupported)
+}
+
+// Name is "containerd".
+func (b *Backend) Name() string { return "containerd" }
+
+// ImportImage fails with ErrUnsupported.
+func (b *Backend) ImportImage(context.Context, io.Reader) ([]string, error) {
+	return nil, fmt.Errorf("containerd: only on Linux: %w", backend.ErrUnsupported)
+}

@@ -1,0 +1,158 @@
+package containerd
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	apitask "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+const (
+	// configKey names the extension of a container record that holds config.
+	configKey = backend.LabelPrefix + "config"
+	// configType marks it, so that containerd keeps it as it is.
+	configType = "dev.workcell/config.v1+json"
+	// labelNonce tells the record that this very Create made from another's.
+	labelNonce = backend.LabelPrefix + "nonce"
+	// maxEngineLabel is the longest label, name and value together, that containerd takes.
+	maxEngineLabel = 4096
+)
+
+// config is what Workcell keeps in a container's record beside its labels.
+type config struct {
+	Image    string              `json:"image"`
+	ImageID  string              `json:"image_id"`
+	ImageEnv []string            `json:"image_env,omitempty"`
+	Parent   string              `json:"parent"` // chain id of the image's layers; empty for an image without any
+	User     string              `json:"user"`
+	Root     backend.RootMode    `json:"root"`
+	Network  backend.NetworkMode `json:"network"`
+	Limits   backend.Limits      `json:"limits"`
+	Labels   map[string]string   `json:"labels,omitempty"` // the user's own
+	State    string              `json:"state"`            // the state directory that holds the sandbox's files
+}
+
+// record is a sandbox's container record, as far as the driver uses it. It never changes.
+type record struct {
+	id          string
+	labels      map[string]string
+	config      config
+	snapshotter string
+	image       string // full reference
+}
+
+// jsonAny carries JSON through containerd.
+type jsonAny struct{ value []byte }
+
+func (jsonAny) GetTypeUrl() string { return configType }
+func (a jsonAny) GetValue() []byte { return a.value }
+
+// labels of the container's record. containerd does not copy an image's labels to a container.
+func (p *plan) labels(guest, nonce string) map[string]string {
+	l := map[string]string{}
+	for k, v := range p.spec.Labels { // for people who look with containerd's tools; config holds all of them
+		if len(k)+len(v) <= maxEngineLabel {
+			l[k] = v
+		}
+	}
+	maps.Copy(l, map[string]string{
+		backend.LabelRole:     backend.RoleSandbox,
+		backend.LabelInstance: p.spec.Instance,
+		backend.LabelID:       p.spec.ID,
+		backend.LabelKey:      p.spec.Key,
+		backend.LabelRun:      p.spec.Run,
+		backend.LabelSpec:     p.spec.Hash,
+		backend.LabelCreated:  p.spec.Created.UTC().Format(time.RFC3339Nano),
+		backend.LabelGuest:    guest,
+		labelNonce:            nonce,
+	})
+	return l
+}
+
+// newRecord describes the container of a plan.
+func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
+	return &record{
+		id: containerID(p.spec.ID), labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
+		config: config{
+			Image: p.spec.Image, ImageID: img.id, ImageEnv: img.env, Parent: img.chain, User: p.user.String(), Root: p.spec.Root,
+			Network: p.spec.Network, Limits: p.spec.Limits, Labels: maps.Clone(p.spec.Labels), State: b.state.root,
+		},
+	}
+}
+
+func (r *record) extension() (typeurl.Any, error) {
+	js, err := json.Marshal(r.config)
+	if err != nil {
+		return nil, fmt.Errorf("containerd: record: %w", err)
+	}
+	return jsonAny{js}, nil
+}
+
+// readRecord reads back what Create wrote; false for a container that is not a sandbox of ours.
+func readRecord(c containers.Container) (*record, bool) {
+	if c.Labels[backend.LabelRole] != backend.RoleSandbox || c.ID != containerID(c.Labels[backend.LabelID]) {
+		return nil, false
+	}
+	r := &record{id: c.ID, labels: c.Labels, snapshotter: c.Snapshotter, image: c.Image}
+	ext, ok := c.Extensions[configKey]
+	if !ok || ext.GetTypeUrl() != configType || json.Unmarshal(ext.GetValue(), &r.config) != nil {
+		return nil, false
+	}
+	return r, filepath.IsAbs(r.config.State)
+}
+
+// state gives the directory that holds the sandbox's files: that of the installation that made it.
+func (r *record) state() stateDir { return stateDir{root: r.config.State} }
+
+// owner is the user whom the workspace belongs to.
+func (r *record) owner() (owner, error) { return parseUser(r.config.User) }
+
+// bridged tells whether the sandbox has a network.
+func (r *record) bridged() bool { return r.config.Network == backend.NetworkBridge }
+
+// info describes the sandbox.
+func (r *record) info(s backend.State) backend.Info {
+	info := backend.Info{
+		ID:        r.id,
+		SessionID: r.labels[backend.LabelID],
+		Instance:  r.labels[backend.LabelInstance],
+		Key:       r.labels[backend.LabelKey],
+		Run:       r.labels[backend.LabelRun],
+		Hash:      r.labels[backend.LabelSpec],
+		Image:     r.config.Image,
+		ImageID:   r.config.ImageID,
+		ImageEnv:  slices.Clone(r.config.ImageEnv),
+		User:      r.config.User,
+		Network:   r.config.Network,
+		Root:      r.config.Root,
+		Limits:    r.config.Limits,
+		State:     s,
+		Labels:    map[string]string{},
+	}
+	maps.Copy(info.Labels, r.config.Labels)
+	if t, err := time.Parse(time.RFC3339Nano, r.labels[backend.LabelCreated]); err == nil {
+		info.Created = t
+	}
+	return info
+}
+
+// taskState translates the state of a task; a container without one is stopped.
+func taskState(p *apitask.Process) backend.State {
+	switch p.GetStatus() {
+	case apitask.Status_CREATED:
+		return backend.StateCreated
+	case apitask.Status_RUNNING:
+		return backend.StateRunning
+	case apitask.Status_PAUSED, apitask.Status_PAUSING:
+		return backend.StatePaused
+	}
+	return backend.StateStopped
+}

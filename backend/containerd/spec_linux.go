@@ -1,0 +1,144 @@
+package containerd
+
+import (
+	"fmt"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+const (
+	guestDir = "/.workcell" // where the guest's directory is mounted
+	hostname = "workcell"
+	// specVersion is the oldest that says all of this; an older runtime refuses a newer one.
+	specVersion = "1.0.2"
+)
+
+// guestEnv is the environment of the guest itself, not of commands. What the image declares is not in it.
+func guestEnv() []string {
+	return []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="}
+}
+
+// ociSpec describes the container to the OCI runtime. Nothing in it comes from the image's configuration but the places
+// of its volumes.
+func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
+	return &specs.Spec{
+		Version:  specVersion,
+		Hostname: hostname,
+		Root:     &specs.Root{Path: "rootfs", Readonly: p.spec.Root != backend.RootWritable},
+		Process:  guestProcess(p.user, p.spec.Limits, embed.Path),
+		Mounts:   b.mounts(p, r, volumes),
+		Linux: &specs.Linux{
+			Namespaces:    namespaces(r),
+			CgroupsPath:   b.cgroupPath(r.id),
+			Resources:     b.engine.resources(p.spec.Limits),
+			Seccomp:       b.engine.seccomp,
+			MaskedPaths:   maskedPaths(),
+			ReadonlyPaths: readonlyPaths(),
+			Sysctl: map[string]string{ // as Docker: what needs a privilege elsewhere is harmless in a namespace
+				"net.ipv4.ip_unprivileged_port_start": "0",
+				"net.ipv4.ping_group_range":           "0 2147483647",
+			},
+			RootfsPropagation: "private",
+		},
+	}
+}
+
+// guestProcess is a program of ours in the sandbox: the guest itself or its bridge.
+func guestProcess(o owner, l backend.Limits, args ...string) *specs.Process {
+	score := 0 // not what containerd itself has, which may be protected
+	return &specs.Process{
+		User:            specs.User{UID: o.uid, GID: o.gid},
+		Args:            args,
+		Env:             guestEnv(),
+		Cwd:             "/",
+		Capabilities:    &specs.LinuxCapabilities{},
+		NoNewPrivileges: true,
+		Rlimits:         rlimits(l),
+		OOMScoreAdj:     &score,
+	}
+}
+
+func namespaces(r *record) []specs.LinuxNamespace {
+	network := specs.LinuxNamespace{Type: specs.NetworkNamespace}
+	if r.bridged() {
+		network.Path = r.state().netns(r.id)
+	}
+	return []specs.LinuxNamespace{
+		{Type: specs.PIDNamespace},
+		{Type: specs.IPCNamespace},
+		{Type: specs.UTSNamespace},
+		{Type: specs.MountNamespace},
+		{Type: specs.CgroupNamespace},
+		network,
+	}
+}
+
+// mounts are the kernel's own file systems, three files of /etc, /tmp, the guest and the workspace, and something
+// harmless over every volume that the image declares. What lies in /etc comes first: there an image may have links, which
+// must not lead into what is mounted later.
+func (b *Backend) mounts(p *plan, r *record, volumes []string) []specs.Mount {
+	dir := r.state()
+	ms := kernelMounts(p.spec.Limits)
+	for _, f := range etcFiles() {
+		ms = append(ms, bind(dir.file(r.id, f), "/etc/"+f, "ro", "noexec"))
+	}
+	ms = append(ms,
+		tmpfs("/tmp", p.spec.Limits.TmpBytes, "1777", p.user),
+		bind(dir.guest(b.opts.Guest.Version), guestDir, "ro"),
+		workspaceMount(p, r))
+	for _, v := range volumes {
+		ms = append(ms, tmpfs(v, imageVolumeBytes, "1777", owner{}))
+	}
+	return ms
+}
+
+func kernelMounts(l backend.Limits) []specs.Mount {
+	mount := func(kind, at string, options ...string) specs.Mount {
+		return specs.Mount{Type: kind, Source: kind, Destination: at, Options: options}
+	}
+	return []specs.Mount{
+		mount("proc", "/proc", "nosuid", "noexec", "nodev"),
+		mount("tmpfs", "/dev", "nosuid", "strictatime", "mode=755", "size=65536k"),
+		mount("devpts", "/dev/pts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
+		mount("sysfs", "/sys", "nosuid", "noexec", "nodev", "ro"),
+		mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
+		mount("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),
+		mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", shmSize(l))),
+	}
+}
+
+// tmpfs allows execution: installers and compilers run what they put into /tmp.
+func tmpfs(at string, size int64, mode string, o owner) specs.Mount {
+	return specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: at, Options: []string{
+		"rw", "nosuid", "nodev", "exec", fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", inodes(size)),
+		"mode=" + mode, fmt.Sprintf("uid=%d", o.uid), fmt.Sprintf("gid=%d", o.gid),
+	}}
+}
+
+func bind(from, at string, more ...string) specs.Mount {
+	return specs.Mount{Type: "bind", Source: from, Destination: at, Options: append([]string{"bind", "nosuid", "nodev", "private"}, more...)}
+}
+
+// workspaceMount is the workspace's directory, or, where a size was asked for, a tmpfs: its pages count against the
+// memory limit, and it is empty again after Stop.
+func workspaceMount(p *plan, r *record) specs.Mount {
+	if size := p.spec.Limits.WorkspaceBytes; size > 0 {
+		return tmpfs(backend.Workdir, size, "0755", p.user)
+	}
+	return bind(r.state().workspace(r.id), backend.Workdir, "rw")
+}
+
+// maskedPaths and readonlyPaths are Docker's.
+func maskedPaths() []string {
+	return []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+	}
+}
+
+func readonlyPaths() []string {
+	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+}

@@ -1,0 +1,202 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+// stateDir is the driver's directory:
+//
+//	guest/<version>/workcell-guest   mounted into every sandbox
+//	sandboxes/<id>/                  FIFOs, files of /etc, network namespace
+//	workspaces/<id>/owner.json,data  outlives its sandbox unless it is removed with it
+//	empty/                           a place to mount on, in namespaces that nobody else sees
+type stateDir struct{ root string }
+
+func (s stateDir) guests() string              { return filepath.Join(s.root, "guest") }
+func (s stateDir) guest(version string) string { return filepath.Join(s.guests(), version) }
+func (s stateDir) sandbox(id string) string    { return filepath.Join(s.root, "sandboxes", id) }
+func (s stateDir) file(id, name string) string { return filepath.Join(s.sandbox(id), name) }
+func (s stateDir) netns(id string) string      { return s.file(id, "netns") }
+func (s stateDir) workspaces(id string) string { return filepath.Join(s.root, "workspaces", id) }
+func (s stateDir) workspace(id string) string  { return filepath.Join(s.workspaces(id), "data") }
+func (s stateDir) workspaceTag(id string) string {
+	return filepath.Join(s.workspaces(id), "owner.json")
+}
+func (s stateDir) empty() string { return filepath.Join(s.root, "empty") }
+
+// Names of a sandbox's FIFOs.
+const (
+	fifoIn   = "stdin"
+	fifoOut  = "stdout"
+	fifoTurn = "turn" // whose turn it is to read; see stream
+)
+
+// openState makes the directory where there is none. It must be for its owner alone: who can open a sandbox's FIFOs
+// speaks with the sandbox's guest.
+func openState(root string) (stateDir, error) {
+	s := stateDir{root: filepath.Clean(root)}
+	for _, d := range []string{s.root, s.guests(), filepath.Join(s.root, "sandboxes"), filepath.Join(s.root, "workspaces"), s.empty()} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return s, stateError("make the state directory", err)
+		}
+	}
+	st, err := os.Stat(s.root)
+	if err == nil && st.Mode().Perm()&0o077 != 0 {
+		err = os.Chmod(s.root, 0o700)
+	}
+	return s, stateError("close the state directory", err)
+}
+
+// stateError hides the path in an error of the file system.
+func stateError(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	kind := classify(err)
+	if kind == nil {
+		kind = backend.ErrUnavailable
+	}
+	return fmt.Errorf("containerd: %s: %v: %w", what, err, kind)
+}
+
+// installGuest puts the guest where sandboxes find it, unless it is there. Doing it twice at a time does no harm.
+func (b *Backend) installGuest() error {
+	dir := b.state.guest(b.opts.Guest.Version)
+	path := filepath.Join(dir, filepath.Base(embed.Path))
+	bin, err := b.opts.Guest.Binary(b.engine.arch)
+	if err != nil {
+		return fmt.Errorf("containerd: no guest for %s: %v: %w", b.engine.arch, err, backend.ErrUnsupported)
+	}
+	if st, err := os.Lstat(path); err == nil && st.Mode() == 0o755 && st.Size() == int64(len(bin)) {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return stateError("install the guest", err)
+	}
+	f, err := os.CreateTemp(b.state.guests(), "new-")
+	if err != nil {
+		return stateError("install the guest", err)
+	}
+	_, err = f.Write(bin)
+	err = errors.Join(err, f.Chmod(0o755), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(f.Name()))
+	}
+	return stateError("install the guest", err)
+}
+
+func etcFiles() []string { return []string{"hosts", "hostname", "resolv.conf"} }
+
+// makeFiles makes a sandbox's own directory. What is there already is left as it is, FIFOs above all: a guest may hold
+// them.
+func (b *Backend) makeFiles(r *record) error {
+	dir := r.state()
+	if err := os.MkdirAll(dir.sandbox(r.id), 0o700); err != nil {
+		return stateError("make files", err)
+	}
+	for _, name := range []string{fifoIn, fifoOut, fifoTurn} {
+		if err := unix.Mkfifo(dir.file(r.id, name), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
+			return stateError("make FIFOs", err)
+		}
+	}
+	for _, name := range etcFiles() {
+		if err := os.WriteFile(dir.file(r.id, name), etcFile(name, r), 0o644); err != nil { //nolint:gosec // the sandbox reads it
+			return stateError("make files", err)
+		}
+	}
+	return nil
+}
+
+func etcFile(name string, r *record) []byte {
+	switch name {
+	case "hosts":
+		return []byte("127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n")
+	case "hostname":
+		return []byte(hostname + "\n")
+	}
+	if r.bridged() {
+		return resolvConf()
+	}
+	return []byte("# This sandbox has no network.\n")
+}
+
+// workspaceTag tells whose a workspace is.
+type workspaceTag struct {
+	Instance string `json:"instance"`
+	Session  string `json:"session"`
+}
+
+// makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made tells
+// which.
+func (b *Backend) makeWorkspace(r *record) (made bool, err error) {
+	dir, user := r.state(), owner{}
+	if user, err = r.owner(); err != nil {
+		return false, err
+	}
+	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID]}
+	if data, err := os.ReadFile(dir.workspaceTag(r.id)); err == nil {
+		var found workspaceTag
+		if json.Unmarshal(data, &found) != nil || found != tag {
+			return false, fmt.Errorf("containerd: a workspace of that name is there and not this session's: %w", backend.ErrExists)
+		}
+	} else {
+		made = true
+	}
+	if err := os.MkdirAll(dir.workspace(r.id), 0o755); err != nil {
+		return made, stateError("make the workspace", err)
+	}
+	if made {
+		// The owner comes first: a tag says that the directory is as it must be.
+		if err := os.Chown(dir.workspace(r.id), int(user.uid), int(user.gid)); err != nil {
+			return made, stateError("make the workspace", err)
+		}
+		js, err := json.Marshal(tag)
+		if err != nil {
+			return made, fmt.Errorf("containerd: workspace: %w", err)
+		}
+		if err := os.WriteFile(dir.workspaceTag(r.id), js, 0o600); err != nil {
+			return made, stateError("make the workspace", err)
+		}
+	}
+	return made, nil
+}
+
+// removeFiles deletes a sandbox's own directory and, if asked, its workspace.
+func removeFiles(ctx context.Context, dir stateDir, id string, workspace bool) error {
+	var errs []error
+	if workspace {
+		errs = append(errs, removeTree(ctx, dir.workspaces(id)))
+	}
+	errs = append(errs, removeTree(ctx, dir.sandbox(id)))
+	return errors.Join(errs...)
+}
+
+// removeTree deletes a directory below the state directory, however large, within the bounds of ctx.
+func removeTree(ctx context.Context, path string) error {
+	done := make(chan error, 1)
+	go func() { done <- os.RemoveAll(path) }() // ends by itself; it follows no link
+	select {
+	case err := <-done:
+		return stateError("remove files", err)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

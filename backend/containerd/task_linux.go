@@ -1,0 +1,151 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types"
+	apitask "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/mount"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// killWait is how long a killed process may take to end before it is looked at again: it may be paused.
+const killWait = 3 * time.Second
+
+// startTask starts a sandbox's main process, in its network when it has one. A failure leaves a task for destroy.
+func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount) (err error) {
+	ctx, span := b.span(ctx, telemetry.SpanContainerdStart)
+	defer func() { telemetry.End(span, err) }()
+	if r.bridged() {
+		if err := b.makeNetns(r); err != nil {
+			return err
+		}
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	if r.bridged() {
+		g.Go(func() error { return b.joinNetwork(gctx, r) })
+	}
+	g.Go(func() error { return b.createTask(gctx, r, mounts) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	_, err = finish(ctx, b, "start sandbox", func(ctx context.Context) (*tasks.StartResponse, error) {
+		return b.api.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: r.id})
+	})
+	return err
+}
+
+// createTask has the runtime make the container around a process that does not run yet. The shim waits for a reader of
+// the output until it has its own, so there is one meanwhile.
+func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Mount) error {
+	dir := r.state()
+	out, err := os.OpenFile(dir.file(r.id, fifoOut), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return stateError("open FIFO", err)
+	}
+	defer out.Close() //nolint:errcheck // nothing was read
+	req := &tasks.CreateTaskRequest{ContainerID: r.id, Stdin: dir.file(r.id, fifoIn), Stdout: dir.file(r.id, fifoOut), Stderr: os.DevNull}
+	for _, m := range mounts {
+		req.Rootfs = append(req.Rootfs, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
+	}
+	_, err = finish(ctx, b, "make sandbox", func(ctx context.Context) (*tasks.CreateTaskResponse, error) {
+		return b.api.TaskService().Create(ctx, req)
+	})
+	if errors.Is(err, backend.ErrExists) { // somebody else started it just now
+		return fmt.Errorf("containerd: the sandbox is being started: %w", backend.ErrUnavailable)
+	}
+	return err
+}
+
+// task gives the main process of a sandbox; ErrNotFound when it has none.
+func (b *Backend) task(ctx context.Context, id string) (*apitask.Process, error) {
+	res, err := call(ctx, b, "look at sandbox", func(ctx context.Context) (*tasks.GetResponse, error) {
+		return b.api.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
+	})
+	return res.GetProcess(), err
+}
+
+// deleteTask ends a sandbox's processes and returns when they are gone. What nobody read of the output is thrown away,
+// because the shim would wait for a reader.
+func (b *Backend) deleteTask(ctx context.Context, r *record) error {
+	stop := drain(r.state().file(r.id, fifoOut))
+	defer stop()
+	return b.retry(ctx, func() (bool, error) {
+		if err := b.killTask(ctx, r.id); err != nil {
+			return true, err
+		}
+		err := b.do(ctx, "delete task", func(ctx context.Context) error {
+			_, err := b.api.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: r.id})
+			return err
+		})
+		switch {
+		case err == nil, errors.Is(err, backend.ErrNotFound):
+			return true, nil
+		case errors.Is(err, errState):
+			return false, err
+		}
+		return true, err
+	})
+}
+
+// killTask kills the main process, and with it every process of its namespace, and waits a while for the end.
+func (b *Backend) killTask(ctx context.Context, id string) error {
+	svc := b.api.TaskService()
+	kill := func(ctx context.Context) (*emptypb.Empty, error) {
+		return svc.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGKILL)})
+	}
+	_, err := call(ctx, b, "kill sandbox", kill)
+	if errors.Is(err, backend.ErrNotFound) { // there is none, or it has ended
+		return nil
+	}
+	if err != nil && !errors.Is(err, errState) {
+		return err
+	}
+	wctx, cancel := context.WithTimeout(ctx, killWait)
+	defer cancel()
+	_, err = call(wctx, b, "wait for the sandbox's end", func(ctx context.Context) (*tasks.WaitResponse, error) {
+		return svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
+	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		// What is frozen does not die.
+		return b.do(ctx, "resume sandbox", func(ctx context.Context) error {
+			_, err := svc.Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id})
+			if err != nil {
+				b.log.Warn("containerd: a killed sandbox does not end", "container", id, "error", err)
+			}
+			return nil
+		})
+	}
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// drain reads a FIFO and throws away what comes, until stop is called.
+func drain(path string) (stop func()) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return func() {}
+	}
+	done := make(chan struct{})
+	go func() { // ends with stop, or when the last writer goes
+		defer close(done)
+		_, _ = io.Copy(io.Discard, f)
+	}()
+	return func() {
+		_ = f.Close()
+		<-done
+	}
+}
