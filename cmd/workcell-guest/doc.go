@@ -2,8 +2,13 @@
 // that speaks the protocol of docs/guest-protocol.md over its standard input and output.
 //
 //	workcell-guest [--workdir DIR] [--lease DURATION] [--socket NAME] [--exit-on-eof]
+//	workcell-guest --listen-fd FD [--workdir DIR] [--lease DURATION]
+//	workcell-guest launch
 //	workcell-guest connect [--socket NAME]
 //	workcell-guest version
+//
+// launch builds a sandbox's walls around its own process and becomes the guest in it, with an inherited socket in place
+// of the standard streams (package internal/guest/launch).
 //
 // connect, started by the engine's exec, bridges its own standard streams to the guest of the same sandbox. The command
 // exists for Linux only.

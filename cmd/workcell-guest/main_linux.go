@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/launch"
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 	"github.com/workcell-dev/workcell/internal/guest/server"
 	"golang.org/x/sys/unix"
@@ -28,6 +30,8 @@ func run(args []string) int {
 			return connect(args[1:])
 		case netguard.Command:
 			return netguard.Main(args[1:], os.Stdout)
+		case launch.Command:
+			return launch.Main()
 		}
 	}
 	return serve(args)
@@ -43,17 +47,24 @@ func serve(args []string) int {
 	lease := flags.Duration("lease", server.DefaultLease, "how long recorded commands outlive the last host")
 	socket := flags.String("socket", defaultSocket(), "name of the socket for connect; empty for none")
 	final := flags.Bool("exit-on-eof", false, "end when standard input ends")
+	listen := flags.Int("listen-fd", -1, "serve hosts on this listening socket, not on the standard streams")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	stream, err := takeStdio()
-	if err != nil {
-		return fail(log, err)
+	var stream *stdio
+	if *listen < 0 {
+		var err error
+		if stream, err = takeStdio(); err != nil {
+			return fail(log, err)
+		}
 	}
 	s, err := server.New(server.Config{Workdir: *workdir, Version: version, Lease: *lease, ReapAll: true, OOMScore: score,
 		Path: os.Getenv("PATH"), Log: log})
 	if err != nil {
 		return fail(log, err)
+	}
+	if *listen >= 0 {
+		return fail(log, s.ServeListener(os.NewFile(uintptr(*listen), "listener")))
 	}
 	if *socket != "" {
 		go func() { fail(log, s.ServeSocket(*socket)) }()
@@ -140,15 +151,26 @@ func takeFD(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(own), name), nil
 }
 
+// maxLog bounds what is written to a standard error that is a file, which stays where a stream passes.
+const maxLog = 256 << 10
+
 // log writes to standard error without ever waiting for a reader.
-type log struct{}
+type log struct{ left *atomic.Int64 } // nil: without bound
 
 func newLog() log {
 	_ = unix.SetNonblock(2, true) // if that fails there is no standard error
-	return log{}
+	var st unix.Stat_t
+	if unix.Fstat(2, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return log{}
+	}
+	l := log{new(atomic.Int64)}
+	l.left.Store(maxLog)
+	return l
 }
 
-func (log) Write(p []byte) (int, error) {
-	_, _ = unix.Write(2, p) // what does not fit is dropped
+func (l log) Write(p []byte) (int, error) {
+	if l.left == nil || l.left.Add(-int64(len(p))) >= 0 {
+		_, _ = unix.Write(2, p) // what does not fit is dropped
+	}
 	return len(p), nil
 }

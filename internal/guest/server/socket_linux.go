@@ -26,6 +26,25 @@ func (s *Server) ServeSocket(name string) error {
 	if err != nil {
 		return err
 	}
+	return s.serveListener(ln, checkPeer)
+}
+
+// ServeListener serves the hosts that connect to an inherited listening socket, each as a session of its own, until it
+// fails. The socket's name lies outside of the sandbox; a process of the sandbox that gets there all the same is refused.
+func (s *Server) ServeListener(f *os.File) error {
+	ln, err := net.FileListener(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	unixLn, ok := ln.(*net.UnixListener)
+	if !ok {
+		return errors.Join(errors.New("the listener is no Unix socket"), ln.Close())
+	}
+	unixLn.SetUnlinkOnClose(false)
+	return s.serveListener(unixLn, checkOutsider)
+}
+
+func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) error) error {
 	defer ln.Close()
 	slots := make(chan struct{}, maxConns)
 	for {
@@ -37,7 +56,7 @@ func (s *Server) ServeSocket(name string) error {
 			}
 			return err
 		}
-		if err := checkPeer(conn); err != nil {
+		if err := check(conn); err != nil {
 			s.logf("connection refused: %v", err)
 			_ = conn.Close() // nobody is there
 			continue
@@ -81,6 +100,18 @@ func checkPeer(conn *net.UnixConn) error {
 	p, ok := readProc(int(cred.Pid))
 	if !ok || p.ppid != 0 {
 		return fmt.Errorf("process %d was not started by the engine", cred.Pid)
+	}
+	return nil
+}
+
+// checkOutsider accepts what runs outside of the guest's pid namespace: such a process has no pid in it.
+func checkOutsider(conn *net.UnixConn) error {
+	cred, err := peerOf(conn)
+	if err != nil {
+		return err
+	}
+	if cred.Pid != 0 && os.Getpid() == 1 {
+		return fmt.Errorf("process %d is one of the sandbox's own", cred.Pid)
 	}
 	return nil
 }

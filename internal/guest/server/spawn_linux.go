@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,9 +27,9 @@ const (
 	// markerName is the variable that tells which exec a process belongs to.
 	markerName  = "WORKCELL_EXEC"
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	// childOOMScore makes the kernel prefer every command to the guest when memory runs out.
-	childOOMScore = "500"
-	guestOOMScore = "0"
+	// childOOMScore is how much more the kernel prefers every command to the guest when memory runs out.
+	childOOMScore = 500
+	maxOOMScore   = 1000
 )
 
 // spawner starts processes.
@@ -38,8 +39,9 @@ type spawner struct {
 	tracker *tracker
 	null    int // read end of the standard input of commands that get none
 
-	mu  sync.Mutex // held around a fork: tag and score are the guest's own while it is made
-	oom *os.File
+	mu    sync.Mutex // held around a fork: tag and score are the guest's own while it is made
+	oom   *os.File
+	score [2]string // the guest's own, and that of its children
 }
 
 // newSpawner makes a spawner; killed is called when any child has died of SIGKILL.
@@ -48,7 +50,20 @@ func newSpawner(cfg Config, t *tracker, killed func()) (*spawner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &spawner{workdir: cfg.Workdir, reaper: newReaper(cfg.ReapAll, killed), tracker: t, null: null, oom: cfg.OOMScore}, nil
+	return &spawner{workdir: cfg.Workdir, reaper: newReaper(cfg.ReapAll, killed), tracker: t, null: null,
+		oom: cfg.OOMScore, score: oomScores(cfg.OOMScore)}, nil
+}
+
+// oomScores gives the score that the guest was born with, below which it could not get back, and its children's.
+func oomScores(f *os.File) [2]string {
+	own := 0
+	if f != nil {
+		var buf [16]byte
+		n, _ := f.ReadAt(buf[:], 0) // what cannot be read is taken for 0
+		own, _ = strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+		own = max(own, 0)
+	}
+	return [2]string{strconv.Itoa(own), strconv.Itoa(min(own+childOOMScore, maxOOMScore))}
 }
 
 // emptyInput opens something that is at its end. An image may lack /dev/null; a pipe that nobody writes to does as well.
@@ -128,8 +143,8 @@ func (s *spawner) forkOnce(path string, argv []string, attr *syscall.ProcAttr, t
 	*tag = s.tracker.nextTag()
 	if s.oom != nil {
 		// A failure leaves the child as killable as the guest, which is no reason not to run it.
-		_, _ = s.oom.WriteAt([]byte(childOOMScore), 0)
-		defer func() { _, _ = s.oom.WriteAt([]byte(guestOOMScore), 0) }()
+		_, _ = s.oom.WriteAt([]byte(s.score[1]), 0)
+		defer func() { _, _ = s.oom.WriteAt([]byte(s.score[0]), 0) }()
 	}
 	return syscall.ForkExec(path, argv, attr)
 }

@@ -1,0 +1,204 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Backend is a [backend.SandboxBackend] without an engine. Its methods may be called concurrently.
+type Backend struct {
+	opts    Options
+	log     *slog.Logger
+	dirs    dirs
+	machine machine
+	guest   string // directory of the guest's binary
+
+	life  context.Context // ends with Close, so that pending calls end
+	end   context.CancelCauseFunc
+	calls sync.WaitGroup // calls under way
+
+	mu      sync.Mutex        // guards what follows
+	closed  bool              //
+	removed map[string]string // session ids by the id of a sandbox that is gone, whose workspace may be there
+}
+
+var errClosed = fmt.Errorf("local backend: %w", backend.ErrClosed)
+
+// New looks at what this machine can do, and builds a sandbox on trial: a wall that cannot be built is ErrUnsupported,
+// with a text that says which one and how to mend it.
+func New(ctx context.Context, opts *Options) (*Backend, error) {
+	b := &Backend{removed: map[string]string{}}
+	if opts != nil {
+		b.opts = *opts
+	}
+	if err := b.applyDefaults(); err != nil {
+		return nil, err
+	}
+	dirs, err := openDirs(b.opts.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	b.dirs = dirs
+	if b.guest, err = b.dirs.installGuest(b.opts.Guest); err != nil {
+		return nil, err
+	}
+	if b.machine, err = inspectMachine(); err != nil {
+		return nil, err
+	}
+	if err := b.tryWalls(ctx); err != nil {
+		return nil, err
+	}
+	b.life, b.end = context.WithCancelCause(context.Background())
+	return b, nil
+}
+
+func (b *Backend) applyDefaults() error {
+	o := &b.opts
+	if err := checkLimits(o.Limits); err != nil {
+		return fmt.Errorf("local: default limits: %w", err)
+	}
+	o.Limits = withDefaults(o.Limits, defaultLimits())
+	if o.Guest == nil {
+		o.Guest = &Guest{Version: embed.Version(), Binary: embed.Binary}
+	}
+	if o.StateDir == "" {
+		dir, err := defaultStateDir()
+		if err != nil {
+			return err
+		}
+		o.StateDir = dir
+	}
+	dir, err := filepath.Abs(o.StateDir)
+	if err != nil {
+		return fmt.Errorf("local: state directory: %w", err)
+	}
+	o.StateDir = dir
+	b.log = o.Logger
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+func defaultStateDir() (string, error) {
+	if os.Geteuid() == 0 {
+		return "/var/lib/workcell/local", nil
+	}
+	u, err := user.Current()
+	if err != nil || u.HomeDir == "" {
+		return "", fmt.Errorf("local: there is no home directory to keep state in, name a state directory: %w", backend.ErrInvalid)
+	}
+	return filepath.Join(u.HomeDir, ".local/state/workcell/local"), nil
+}
+
+// Name is "local".
+func (b *Backend) Name() string { return name }
+
+// Capabilities tells what can be enforced here, as found by New.
+func (b *Backend) Capabilities() backend.Capabilities {
+	return backend.Capabilities{
+		Memory:       b.machine.cgroups.memory(),
+		CPU:          b.machine.cgroups.cpu(),
+		PIDs:         true, // by cgroup, else by RLIMIT_NPROC, which counts within the sandbox's own user namespace
+		Workspace:    true, // as a tmpfs
+		Networks:     []backend.NetworkMode{backend.NetworkNone},
+		WritableRoot: b.machine.layers,
+		Persistent:   true,
+	}
+}
+
+// Ping describes this machine. It never fails while the backend is open: there is no engine that could be away.
+func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
+	_, done, err := b.begin(ctx)
+	if err != nil {
+		return backend.EngineInfo{}, err
+	}
+	defer done()
+	m := b.machine
+	return backend.EngineInfo{
+		Name: name, Version: b.opts.Guest.Version, Kernel: m.kernel, OS: m.os, Arch: runtime.GOARCH, Cgroup: m.cgroups.version(),
+		Details: m.details(),
+	}, nil
+}
+
+// Close ends pending calls and waits for them. Sandboxes go on, and so do streams that Dial and Connect gave.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	first := !b.closed
+	b.closed = true
+	b.mu.Unlock()
+	if first {
+		b.end(errClosed)
+	}
+	b.calls.Wait()
+	return nil
+}
+
+// begin admits a call: it fails once the backend is closed, and gives a context that ends with the backend. The caller
+// must call done.
+func (b *Backend) begin(ctx context.Context) (_ context.Context, done func(), _ error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, nil, errClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, nil, fmt.Errorf("local: %w", err)
+	}
+	b.calls.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.life, func() { cancel(errClosed) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		b.calls.Done()
+	}, nil
+}
+
+// ended gives the reason why a call's context is over: the caller's, or the backend's end.
+func ended(ctx context.Context) error {
+	if err := context.Cause(ctx); errors.Is(err, backend.ErrClosed) {
+		return err
+	}
+	return fmt.Errorf("local: %w", ctx.Err())
+}
+
+func (b *Backend) span(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+	attrs = append(attrs, telemetry.KeyBackend.String("local"))
+	if b.opts.TracerProvider != nil {
+		return telemetry.StartWith(ctx, b.opts.TracerProvider, name, attrs...)
+	}
+	return telemetry.Start(ctx, name, attrs...)
+}
+
+// forget remembers that a sandbox is gone, so that its workspace can still be removed by its id.
+func (b *Backend) forget(id, session string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.removed[id] = session
+}
+
+var (
+	_ backend.SandboxBackend = (*Backend)(nil)
+	_ backend.Namer          = (*Backend)(nil)
+	_ backend.Connector      = (*Backend)(nil)
+	_ backend.Pinger         = (*Backend)(nil)
+	_ backend.OOMReporter    = (*Backend)(nil)
+	_ backend.ImageChecker   = (*Backend)(nil)
+	_                        = slices.Clone[[]int]
+)

@@ -1,0 +1,22 @@
+//go:build !linux
+
+package local
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// Backend is a [backend.SandboxBackend] without an engine. There is none on this operating system.
+type Backend struct{ backend.SandboxBackend }
+
+// New fails with backend.ErrUnsupported: namespaces are Linux's.
+func New(context.Context, *Options) (*Backend, error) {
+	return nil, fmt.Errorf("local: sandboxes without an engine need Linux, this is %s: use docker: %w", runtime.GOOS, backend.ErrUnsupported)
+}
+
+// Name is "local".
+func (b *Backend) Name() string { return name }

@@ -1,0 +1,220 @@
+package local
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/launch"
+)
+
+// Files of a sandbox's directory.
+const (
+	recordFile = "record.json" // what Create was asked for; never changes
+	runFile    = "run.json"    // the process, while there is one
+	madeFile   = "made"        // there when Create came to its end
+	lockFile   = "lock"        // locked by whoever changes the sandbox
+	socketFile = "guest.sock"
+	logFile    = "guest.log" // what the guest writes to its standard error
+)
+
+var (
+	sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+	// sandboxIDs matches our ids: the session's, and a nonce that tells several sandboxes of one session apart.
+	sandboxIDs = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,127})@([0-9a-f]{16})$`)
+)
+
+// record is what is kept of a Spec, with all defaults filled in.
+type record struct {
+	Nonce     string              `json:"nonce"`
+	SessionID string              `json:"session"`
+	Instance  string              `json:"instance"`
+	Key       string              `json:"key"`
+	Run       string              `json:"run"`
+	Hash      string              `json:"hash"`
+	User      launch.ID           `json:"user"`
+	IDs       ids                 `json:"ids"`
+	Root      backend.RootMode    `json:"root"`
+	Network   backend.NetworkMode `json:"network"`
+	Limits    backend.Limits      `json:"limits"`
+	Labels    map[string]string   `json:"labels"`
+	Created   time.Time           `json:"created"`
+}
+
+func (r *record) id() string { return r.SessionID + "@" + r.Nonce }
+
+func newNonce() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails, by its documentation
+	return hex.EncodeToString(b[:])
+}
+
+// splitID takes an id of ours apart.
+func splitID(id string) (session, nonce string, err error) {
+	m := sandboxIDs.FindStringSubmatch(id)
+	if m == nil {
+		return "", "", notFound(id)
+	}
+	return m[1], m[2], nil
+}
+
+func notFound(id string) error {
+	return fmt.Errorf("local: sandbox %.64q: %w", id, backend.ErrNotFound)
+}
+
+// box is a sandbox's directory.
+type box struct {
+	dir string
+	record
+	lock *os.File // nil while it is not locked
+}
+
+func (x *box) file(name string) string { return filepath.Join(x.dir, name) }
+
+// readBox reads a sandbox without locking it; ErrNotFound for one that is not there or has no readable record.
+func (b *Backend) readBox(session string) (*box, error) {
+	x := &box{dir: b.dirs.sandbox(session)}
+	err := readJSON(x.file(recordFile), &x.record)
+	if err == nil && x.SessionID != session {
+		err = errors.New("it names another session")
+	}
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			b.log.Warn("local: a sandbox's record cannot be read", "session", session, "error", err)
+		}
+		return nil, notFound(session)
+	}
+	return x, nil
+}
+
+// own reads a sandbox by its id.
+func (b *Backend) own(id string) (*box, error) {
+	session, nonce, err := splitID(id)
+	if err != nil {
+		return nil, err
+	}
+	x, err := b.readBox(session)
+	if err != nil || x.Nonce != nonce {
+		return nil, notFound(id)
+	}
+	return x, nil
+}
+
+// locked reads a sandbox by its id and keeps others, processes too, from changing it until unlock.
+func (b *Backend) locked(ctx context.Context, id string) (*box, error) {
+	x, err := b.own(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := x.acquire(ctx); err != nil {
+		return nil, err
+	}
+	// It may have been removed, and even made again, before the lock was ours.
+	again, err := b.own(id)
+	if err == nil && !x.current() {
+		err = notFound(id)
+	}
+	if err != nil {
+		x.unlock()
+		return nil, err
+	}
+	again.lock = x.lock
+	return again, nil
+}
+
+// Pauses between tries to get a lock.
+const (
+	lockPause   = 2 * time.Millisecond
+	lockLongest = 50 * time.Millisecond
+)
+
+func (x *box) acquire(ctx context.Context) error {
+	for pause := lockPause; ; pause = min(2*pause, lockLongest) {
+		ok, err := x.tryLock()
+		if ok || err != nil {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ended(ctx)
+		}
+	}
+}
+
+// tryLock takes the lock if nobody has it. The kernel frees it when its holder dies.
+func (x *box) tryLock() (bool, error) {
+	f, err := os.OpenFile(x.file(lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, notFound(x.id())
+	}
+	if err != nil {
+		return false, fmt.Errorf("local: locking a sandbox: %w", scrub(err))
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		x.lock = f
+		return true, nil
+	}
+	_ = f.Close() // nothing was written
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		return false, nil
+	}
+	return false, fmt.Errorf("local: locking a sandbox: %w", err)
+}
+
+// current tells whether the lock is that of the directory which has the sandbox's name now.
+func (x *box) current() bool {
+	var held, named unix.Stat_t
+	return unix.Fstat(int(x.lock.Fd()), &held) == nil && unix.Stat(x.file(lockFile), &named) == nil && held.Ino == named.Ino && held.Dev == named.Dev
+}
+
+func (x *box) unlock() {
+	if x.lock != nil {
+		_ = x.lock.Close() // which frees the lock
+		x.lock = nil
+	}
+}
+
+// running gives the sandbox's process; false when it has none or that one has ended.
+func (x *box) running(boot string) (process, bool) {
+	p, ok := x.started()
+	return p, ok && p.alive(boot)
+}
+
+// started gives the process of the last start that was not followed by a stop.
+func (x *box) started() (process, bool) {
+	var p process
+	if err := readJSON(x.file(runFile), &p); err != nil {
+		return p, false
+	}
+	return p, true
+}
+
+// made tells whether Create came to its end.
+func (x *box) made() bool { return exists(x.file(madeFile)) }
+
+// socketPath names the guest's socket: a path may be too long for a socket's address, a descriptor's is not.
+func (x *box) socketPath() (path string, done func(), err error) {
+	if p := x.file(socketFile); len(p) < 100 {
+		return p, func() {}, nil
+	}
+	fd, err := unix.Open(x.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, err
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, socketFile), func() { _ = unix.Close(fd) }, nil
+}
+
+// cgroupName names a sandbox's control group.
+func (x *box) cgroupName() string { return strings.ReplaceAll(x.id(), "@", "-") }

@@ -1,0 +1,281 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+const (
+	cgroupPrefix = "workcell-"
+	cpuPeriod    = 100_000 // microseconds
+	// rmdirPatience is how long the kernel may take to let go of a cgroup whose processes have ended.
+	rmdirPatience = 10 * time.Second
+)
+
+// cgroups is where this process may make control groups: a directory per controller. On version 2 they are all the same.
+type cgroups struct {
+	v2   bool
+	dirs map[string]string // by controller: memory, pids, cpu
+	swap bool              // memory and swap can be limited together
+}
+
+func (c cgroups) memory() bool { return c.dirs["memory"] != "" && c.swap }
+func (c cgroups) cpu() bool    { return c.dirs["cpu"] != "" }
+
+// version is "1", "2", or "none" where no control group can be made.
+func (c cgroups) version() string {
+	switch {
+	case len(c.dirs) == 0:
+		return "none"
+	case c.v2:
+		return "2"
+	}
+	return "1"
+}
+
+func controllers() []string { return []string{"memory", "pids", "cpu"} }
+
+// findCgroups looks for places where control groups can be made.
+func findCgroups() cgroups {
+	c := cgroups{dirs: map[string]string{}}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return c
+	}
+	own := ownCgroups()
+	for line := range bytes.Lines(mounts) {
+		before, after, ok := strings.Cut(string(line), " - ")
+		f, g := strings.Fields(before), strings.Fields(after)
+		if !ok || len(f) < 5 || len(g) < 3 {
+			continue
+		}
+		switch g[0] {
+		case "cgroup":
+			for _, name := range controllers() {
+				if slices.Contains(strings.Split(g[2], ","), name) && canMake(f[4]) {
+					c.dirs[name] = f[4]
+				}
+			}
+		case "cgroup2":
+			if dir, ok := delegated(f[4], own[""]); ok && len(c.dirs) == 0 {
+				for _, name := range controllers() {
+					c.dirs[name] = dir
+				}
+				c.v2 = true
+			}
+		}
+	}
+	c.swap = c.v2 || exists(filepath.Join(c.dirs["memory"], "memory.memsw.limit_in_bytes"))
+	return c
+}
+
+// ownCgroups gives this process's control groups by controller, that of version 2 under "".
+func ownCgroups() map[string]string {
+	own := map[string]string{}
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return own
+	}
+	for line := range bytes.Lines(b) {
+		f := strings.SplitN(strings.TrimSpace(string(line)), ":", 3)
+		if len(f) == 3 {
+			for name := range strings.SplitSeq(f[1], ",") {
+				own[name] = f[2]
+			}
+		}
+	}
+	return own
+}
+
+// delegated looks for a group of version 2 that hands all our controllers down to groups that we may make in it: the root
+// for root, else what lies above our own.
+func delegated(mount, own string) (string, bool) {
+	candidates := []string{mount, filepath.Dir(filepath.Join(mount, own))}
+	for _, dir := range candidates {
+		if !strings.HasPrefix(dir+"/", mount+"/") || !canMake(dir) || unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK) != nil {
+			continue
+		}
+		if handsDown(dir) {
+			return dir, true
+		}
+		// An empty group may be told to, and the root.
+		if err := writeFile(filepath.Join(dir, "cgroup.subtree_control"), "+memory +pids +cpu"); err == nil && handsDown(dir) {
+			return dir, true
+		}
+	}
+	return "", false
+}
+
+func handsDown(dir string) bool {
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
+	if err != nil {
+		return false
+	}
+	have := strings.Fields(string(b))
+	for _, name := range controllers() {
+		if !slices.Contains(have, name) {
+			return false
+		}
+	}
+	return true
+}
+
+func canMake(dir string) bool { return unix.Access(dir, unix.W_OK) == nil }
+
+func exists(file string) bool { return unix.Access(file, unix.F_OK) == nil }
+
+// writeFile writes a value into a file of the kernel's, in one call.
+func writeFile(file, value string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return scrub(err)
+	}
+	_, err = f.WriteString(value)
+	return scrub(errors.Join(err, f.Close()))
+}
+
+// group is a sandbox's control group.
+type group struct {
+	c    cgroups
+	name string
+}
+
+func (c cgroups) group(name string) group { return group{c, cgroupPrefix + name} }
+
+// dir is the group's directory for a controller; empty when there is none.
+func (g group) dir(controller string) string {
+	if parent := g.c.dirs[controller]; parent != "" {
+		return filepath.Join(parent, g.name)
+	}
+	return ""
+}
+
+// all are the group's directories, each once.
+func (g group) all() []string {
+	var dirs []string
+	for _, name := range controllers() {
+		if d := g.dir(name); d != "" && !slices.Contains(dirs, d) {
+			dirs = append(dirs, d)
+		}
+	}
+	return dirs
+}
+
+// make makes the group anew, with its limits.
+func (g group) make(ctx context.Context, l backend.Limits, cpus int) error {
+	for _, d := range g.all() {
+		err := os.Mkdir(d, 0o755)
+		if errors.Is(err, os.ErrExist) { // what it counted is of the last start
+			if err = g.remove(ctx); err == nil {
+				err = os.Mkdir(d, 0o755)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("local: making a control group: %w", scrub(err))
+		}
+	}
+	for _, s := range g.settings(l, cpus) {
+		if err := writeFile(s[0], s[1]); err != nil {
+			return fmt.Errorf("local: setting %s of a control group: %w", filepath.Base(s[0]), err)
+		}
+	}
+	return nil
+}
+
+// settings gives files and their values, in the order in which they must be written.
+func (g group) settings(l backend.Limits, cpus int) [][2]string {
+	var out [][2]string
+	set := func(controller, file string, value int64) {
+		if dir := g.dir(controller); dir != "" {
+			out = append(out, [2]string{filepath.Join(dir, file), strconv.FormatInt(value, 10)})
+		}
+	}
+	memory := l.MemoryBytes + guestMemory
+	set("pids", "pids.max", l.PIDs+guestPIDs)
+	// Having less than asked for is bound enough.
+	quota := min(l.CPUMillis, int64(cpus)*1000) * cpuPeriod / 1000
+	if g.c.v2 {
+		set("memory", "memory.max", memory)
+		if dir := g.dir("memory"); dir != "" && exists(filepath.Join(dir, "memory.swap.max")) {
+			set("memory", "memory.swap.max", 0)
+		}
+		if dir := g.dir("cpu"); dir != "" {
+			out = append(out, [2]string{filepath.Join(dir, "cpu.max"), fmt.Sprintf("%d %d", quota, cpuPeriod)})
+		}
+		return out
+	}
+	set("memory", "memory.limit_in_bytes", memory)
+	if g.c.swap {
+		set("memory", "memory.memsw.limit_in_bytes", memory)
+	}
+	set("cpu", "cpu.cfs_quota_us", quota)
+	return out
+}
+
+// join puts a process into the group.
+func (g group) join(pid int) error {
+	for _, d := range g.all() {
+		if err := writeFile(filepath.Join(d, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+			return fmt.Errorf("local: putting a process into its control group: %w", err)
+		}
+	}
+	return nil
+}
+
+// remove removes the group, whose processes have been killed. One that is not there is no error.
+func (g group) remove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, rmdirPatience)
+	defer cancel()
+	for _, d := range g.all() {
+		for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+			err := unix.Rmdir(d)
+			if err == nil || errors.Is(err, unix.ENOENT) {
+				break
+			}
+			if !errors.Is(err, unix.EBUSY) || ctx.Err() != nil {
+				return fmt.Errorf("local: removing a control group: %w", err)
+			}
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+		}
+	}
+	return nil
+}
+
+// oomKills reads how often the kernel ended a process of the group for lack of memory; -1 where nobody counts.
+func (g group) oomKills() int64 {
+	dir := g.dir("memory")
+	if dir == "" {
+		return -1
+	}
+	file := "memory.oom_control"
+	if g.c.v2 {
+		file = "memory.events"
+	}
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return -1
+	}
+	for line := range bytes.Lines(b) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(string(line)), "oom_kill "); ok {
+			if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+				return n
+			}
+		}
+	}
+	return -1
+}

@@ -1,0 +1,333 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/launch"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// cleanupTimeout bounds what is done after a caller's context ended.
+const cleanupTimeout = time.Minute
+
+// Create makes a sandbox and starts it. See [backend.SandboxBackend].
+func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info, err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanLocalCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
+	defer func() { telemetry.End(span, err) }()
+	r, err := b.plan(spec)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	span.SetAttributes(telemetry.KeyImage.String(hostImage))
+	b.sweepOne(ctx, spec.ID, spec.Instance)
+	x, err := b.makeBox(r)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	defer x.unlock()
+	madeSpace := false
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.takeBack(ctx, x, madeSpace))
+		}
+	}()
+	if madeSpace, err = b.claimWorkspace(x); err != nil {
+		return backend.Info{}, err
+	}
+	// The user ids are known only now.
+	if err := writeJSON(x.file(recordFile), x.record); err != nil {
+		return backend.Info{}, fmt.Errorf("local: recording the sandbox: %w", err)
+	}
+	if err := b.start(ctx, x); err != nil {
+		return backend.Info{}, err
+	}
+	if err := os.WriteFile(x.file(madeFile), nil, 0o600); err != nil {
+		return backend.Info{}, fmt.Errorf("local: recording the sandbox: %w", scrub(err))
+	}
+	return b.describe(x, backend.StateRunning, true), nil
+}
+
+// plan checks spec and fills in the defaults.
+func (b *Backend) plan(spec backend.Spec) (*record, error) {
+	if !sessionIDs.MatchString(spec.ID) {
+		return nil, fmt.Errorf("local: session id %.140q: %w", spec.ID, backend.ErrInvalid)
+	}
+	if err := b.opts.Images.Check(spec.Image); err != nil {
+		return nil, err
+	}
+	program, err := resolveImage(spec.Image)
+	if err == nil {
+		err = program.find()
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &record{
+		Nonce: newNonce(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run, Hash: spec.Hash,
+		Root: spec.Root, Network: spec.Network, Labels: map[string]string{}, Created: spec.Created,
+	}
+	if r.User, err = parseUser(spec.User); err != nil {
+		return nil, err
+	}
+	if err := checkLimits(spec.Limits); err != nil {
+		return nil, err
+	}
+	r.Limits = defaulted(spec.Limits, b.opts.Limits)
+	if r.Network == "" {
+		r.Network = backend.NetworkNone
+	}
+	if r.Created.IsZero() {
+		r.Created = time.Now()
+	}
+	maps.Copy(r.Labels, spec.Labels)
+	r.IDs.User = r.User
+	return r, errors.Join(b.supports(spec), checkLabels(spec.Labels))
+}
+
+// parseUser takes "uid:gid" or "uid" in numbers.
+func parseUser(s string) (launch.ID, error) {
+	if s == "" {
+		s = backend.DefaultUser
+	}
+	u, g, ok := strings.Cut(s, ":")
+	if !ok {
+		g = u
+	}
+	uid, err1 := strconv.ParseUint(u, 10, 31)
+	gid, err2 := strconv.ParseUint(g, 10, 31)
+	if err1 != nil || err2 != nil {
+		return launch.ID{}, fmt.Errorf("local: user %.40q is not uid:gid in numbers below 2147483648: %w", s, backend.ErrInvalid)
+	}
+	return launch.ID{UID: uint32(uid), GID: uint32(gid)}, nil
+}
+
+// supports refuses what cannot be done here.
+func (b *Backend) supports(s backend.Spec) error {
+	m := b.machine
+	switch {
+	case s.Network == backend.NetworkBridge:
+		return fmt.Errorf("local: a sandbox without an engine has no network but its own loopback, use docker or containerd: %w", backend.ErrUnsupported)
+	case s.Network != "" && s.Network != backend.NetworkNone:
+		return fmt.Errorf("local: network mode %.40q: %w", s.Network, backend.ErrInvalid)
+	case s.Runtime != "":
+		return fmt.Errorf("local: there is no OCI runtime %.40q without an engine: %w", s.Runtime, backend.ErrUnsupported)
+	case s.Platform != "" && s.Platform != "linux/"+runtime.GOARCH:
+		return fmt.Errorf("local: this machine runs linux/%s, not %.40q: %w", runtime.GOARCH, s.Platform, backend.ErrUnsupported)
+	case s.Root != backend.RootReadonly && s.Root != backend.RootWritable:
+		return fmt.Errorf("local: root mode %d: %w", s.Root, backend.ErrInvalid)
+	case s.Root == backend.RootWritable && !m.layers:
+		return fmt.Errorf("local: this kernel or file system cannot put a writable layer over the host's files: %w", backend.ErrUnsupported)
+	case s.Pull != "" && s.Pull != backend.PullMissing && s.Pull != backend.PullAlways && s.Pull != backend.PullNever:
+		return fmt.Errorf("local: pull policy %.40q: %w", s.Pull, backend.ErrInvalid)
+	case s.Limits.MemoryBytes > 0 && !m.cgroups.memory():
+		return fmt.Errorf("local: memory cannot be limited here, no memory cgroup can be made: run as root or in a delegated cgroup, or leave the limit out: %w", backend.ErrUnsupported)
+	case s.Limits.CPUMillis > 0 && !m.cgroups.cpu():
+		return fmt.Errorf("local: CPU time cannot be limited here, no CPU cgroup can be made: run as root or in a delegated cgroup, or leave the limit out: %w", backend.ErrUnsupported)
+	case s.Limits.OpenFiles > 0:
+		var own unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil && uint64(s.Limits.OpenFiles) > own.Max {
+			return fmt.Errorf("local: %d open files cannot be given, this process may have %d: %w", s.Limits.OpenFiles, own.Max, backend.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+func checkLabels(labels map[string]string) error {
+	size := 0
+	for k, v := range labels {
+		if k == "" || strings.HasPrefix(k, backend.LabelPrefix) {
+			return fmt.Errorf("local: label %.100q is reserved: %w", k, backend.ErrInvalid)
+		}
+		size += len(k) + len(v)
+	}
+	if size > 64*1024 {
+		return fmt.Errorf("local: labels of %d bytes, at most 65536: %w", size, backend.ErrTooLarge)
+	}
+	return nil
+}
+
+// makeBox makes the sandbox's directory, locked, in one step: whoever sees it sees that its maker lives.
+func (b *Backend) makeBox(r *record) (*box, error) {
+	x := &box{dir: b.dirs.fresh(), record: *r}
+	if err := os.Mkdir(x.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("local: making a sandbox: %w", scrub(err))
+	}
+	_, err := x.tryLock()
+	if err == nil {
+		err = writeJSON(x.file(recordFile), x.record)
+	}
+	if err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, x.dir, unix.AT_FDCWD, b.dirs.sandbox(r.SessionID), unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		x.unlock()
+		_ = os.RemoveAll(x.dir) // a stray directory does no harm
+		if errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("local: session %s has a sandbox: %w", r.SessionID, backend.ErrExists)
+		}
+		return nil, fmt.Errorf("local: making a sandbox: %w", scrub(err))
+	}
+	x.dir = b.dirs.sandbox(r.SessionID)
+	return x, nil
+}
+
+// takeBack removes what a failed Create made. It runs after the caller's context ended, too.
+func (b *Backend) takeBack(ctx context.Context, x *box, workspace bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	err := b.drop(ctx, x)
+	if workspace {
+		err = errors.Join(err, b.removeWorkspace(ctx, x.SessionID))
+	}
+	if err != nil {
+		b.log.Warn("local: a failed create left something behind", "session", x.SessionID, "error", err)
+	}
+	return err
+}
+
+// start starts the sandbox's process. The box is locked, and no process of it runs.
+func (b *Backend) start(ctx context.Context, x *box) (err error) {
+	g := b.machine.cgroups.group(x.cgroupName())
+	if err := g.make(ctx, x.Limits, b.machine.cpus); err != nil {
+		return errors.Join(err, g.remove(ctx))
+	}
+	defer func() {
+		if err != nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+			defer cancel()
+			err = errors.Join(err, b.end1(ctx, x))
+		}
+	}()
+	listener, err := x.listen()
+	if err != nil {
+		return fmt.Errorf("local: making the guest's socket: %w", scrub(err))
+	}
+	defer listener.Close()
+	log, err := os.OpenFile(x.file(logFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("local: making the guest's log: %w", scrub(err))
+	}
+	defer log.Close()
+	l, err := b.fork(x.IDs, listener, log)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	// The launcher builds while we do the rest. It becomes nothing that lasts before release, and ends when we do.
+	if err := l.configure(b.view(&x.record, g)); err != nil {
+		return err
+	}
+	p, err := identify(l.pid, b.machine.boot)
+	if err != nil {
+		return errors.Join(l.release(ctx), fmt.Errorf("local: looking at the sandbox's process: %w", scrub(err)))
+	}
+	if err := writeJSON(x.file(runFile), p); err != nil {
+		return fmt.Errorf("local: recording the sandbox's process: %w", err)
+	}
+	if err := g.join(l.pid); err != nil {
+		return err
+	}
+	return l.release(ctx)
+}
+
+// listen makes the guest's socket.
+func (x *box) listen() (*os.File, error) {
+	path, done, err := x.socketPath()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // of the last start
+		return nil, err
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "listener")
+	err = unix.Bind(fd, &unix.SockaddrUnix{Name: path})
+	if err == nil {
+		err = os.Chmod(path, 0o600)
+	}
+	if err == nil {
+		err = unix.Listen(fd, 64)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and settles
+// the user ids. made tells whether it made it.
+func (b *Backend) claimWorkspace(x *box) (made bool, err error) {
+	dir, files := b.dirs.workspace(x.SessionID), b.dirs.files(x.SessionID)
+	var old workspace
+	err = readJSON(filepath.Join(dir, ownerFile), &old)
+	switch {
+	case err == nil && old.Instance != x.Instance:
+		return false, fmt.Errorf("local: session %s has a workspace of another instance: %w", x.SessionID, backend.ErrExists)
+	case err == nil:
+		x.IDs.Base = old.Base
+		return false, b.adoptFiles(x, files)
+	case !errors.Is(err, os.ErrNotExist):
+		return false, fmt.Errorf("local: reading the workspace's owner: %w", scrub(err))
+	}
+	if b.machine.root {
+		if x.IDs.Base, err = b.dirs.claimBlock(x.SessionID); err != nil {
+			return false, err
+		}
+	}
+	tmp := b.dirs.fresh()
+	err = os.MkdirAll(filepath.Join(tmp, "files"), 0o700)
+	if err == nil {
+		err = writeJSON(filepath.Join(tmp, ownerFile), workspace{Instance: x.Instance, Base: x.IDs.Base})
+	}
+	if err == nil {
+		err = b.adoptFiles(x, filepath.Join(tmp, "files"))
+	}
+	if err == nil {
+		err = os.Rename(tmp, dir)
+	}
+	if err != nil {
+		_ = os.RemoveAll(tmp) // empty
+		return false, errors.Join(fmt.Errorf("local: making a workspace: %w", scrub(err)), b.dirs.releaseBlock(x.IDs.Base))
+	}
+	return true, nil
+}
+
+// ownerFile says whose a workspace is.
+const ownerFile = "owner.json"
+
+type workspace struct {
+	Instance string `json:"instance"`
+	Base     uint32 `json:"base"` // of the block of user ids
+}
+
+// adoptFiles gives the workspace's root to the sandbox's user.
+func (b *Backend) adoptFiles(x *box, files string) error {
+	if b.machine.root {
+		uid, gid := x.IDs.hostUser()
+		if err := os.Lchown(files, uid, gid); err != nil {
+			return fmt.Errorf("local: giving the workspace to its user: %w", scrub(err))
+		}
+	}
+	return scrub(os.Chmod(files, 0o755))
+}

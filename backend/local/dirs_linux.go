@@ -1,0 +1,145 @@
+package local
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// dirs is the state directory.
+//
+//	guest/<version>/workcell-guest   the guest, shown in every sandbox
+//	sandboxes/<session id>/          a sandbox, see box
+//	workspaces/<session id>/         its workspace, which may outlive it
+//	ids/<number>                     the block of user ids that a workspace's owner belongs to, a link to the session id
+//	tmp/                             what is being made or removed; names tell nothing
+type dirs struct{ root string }
+
+func (d dirs) sandboxes() string          { return filepath.Join(d.root, "sandboxes") }
+func (d dirs) sandbox(id string) string   { return filepath.Join(d.sandboxes(), id) }
+func (d dirs) workspaces() string         { return filepath.Join(d.root, "workspaces") }
+func (d dirs) workspace(id string) string { return filepath.Join(d.workspaces(), id) }
+func (d dirs) files(id string) string     { return filepath.Join(d.workspace(id), "files") }
+func (d dirs) ids() string                { return filepath.Join(d.root, "ids") }
+func (d dirs) tmp() string                { return filepath.Join(d.root, "tmp") }
+func (d dirs) fresh() string              { return filepath.Join(d.tmp(), strings.ToLower(rand.Text())) }
+
+// openDirs makes what is missing and checks that nobody else can reach it.
+func openDirs(root string) (dirs, error) {
+	d := dirs{root}
+	for _, dir := range []string{d.root, d.sandboxes(), d.workspaces(), d.ids(), d.tmp(), filepath.Join(root, "guest")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return d, fmt.Errorf("local: state directory: %w", scrub(err))
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(root, &st); err != nil {
+		return d, fmt.Errorf("local: state directory: %w", err)
+	}
+	if int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return d, fmt.Errorf("local: the state directory belongs to user %d with mode %04o, it must be the caller's own (%d) with mode 0700: %w",
+			st.Uid, st.Mode&0o7777, os.Geteuid(), backend.ErrPermission)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(root, &fs); err != nil {
+		return d, fmt.Errorf("local: state directory: %w", err)
+	}
+	if fs.Flags&unix.ST_NOEXEC != 0 {
+		return d, fmt.Errorf("local: the state directory lies on a file system that is mounted noexec, name one where programs may run: %w",
+			backend.ErrUnsupported)
+	}
+	return d, nil
+}
+
+// installGuest puts the guest's binary in place, once per version, and gives its directory.
+func (d dirs) installGuest(g *Guest) (string, error) {
+	dir := filepath.Join(d.root, "guest", g.Version)
+	if !filepath.IsLocal(g.Version) || strings.Contains(g.Version, "/") {
+		return "", fmt.Errorf("local: guest version %.40q: %w", g.Version, backend.ErrInvalid)
+	}
+	file := filepath.Join(dir, guestName)
+	if _, err := os.Stat(file); err == nil {
+		return dir, nil
+	}
+	b, err := g.Binary(runtime.GOARCH)
+	if err != nil {
+		return "", fmt.Errorf("local: %w: %w", err, backend.ErrUnsupported)
+	}
+	// In one step, because others may be about it too.
+	tmp := d.fresh()
+	if err := os.Mkdir(tmp, 0o755); err != nil {
+		return "", fmt.Errorf("local: installing the guest: %w", scrub(err))
+	}
+	err = os.WriteFile(filepath.Join(tmp, guestName), b, 0o555)
+	if err == nil {
+		// Whatever the umask: the sandbox's user must be able to read it.
+		err = errors.Join(os.Chmod(filepath.Join(tmp, guestName), 0o555), os.Chmod(tmp, 0o755))
+	}
+	if err == nil {
+		err = os.Rename(tmp, dir)
+	}
+	if err != nil {
+		_ = os.RemoveAll(tmp) // a stray file does no harm
+		if _, there := os.Stat(file); there == nil {
+			return dir, nil
+		}
+		return "", fmt.Errorf("local: installing the guest: %w", scrub(err))
+	}
+	return dir, nil
+}
+
+const guestName = "workcell-guest"
+
+// scrub takes the paths of this machine out of an error, whose kind stays testable.
+func scrub(err error) error {
+	var pe *os.PathError
+	var le *os.LinkError
+	switch {
+	case errors.As(err, &pe):
+		return fmt.Errorf("%s: %w", pe.Op, pe.Err)
+	case errors.As(err, &le):
+		return fmt.Errorf("%s: %w", le.Op, le.Err)
+	}
+	return err
+}
+
+// writeJSON writes a file in one step.
+func writeJSON(file string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	tmp := file + ".new"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return scrub(err)
+	}
+	return scrub(os.Rename(tmp, file))
+}
+
+// maxState is the largest state file that is read.
+const maxState = 1 << 20
+
+func readJSON(file string, v any) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if st.Size() > maxState {
+		return fmt.Errorf("a state file of %d bytes", st.Size())
+	}
+	return json.NewDecoder(f).Decode(v)
+}

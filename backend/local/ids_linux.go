@@ -1,0 +1,110 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/launch"
+)
+
+// Root gives every sandbox a block of user and group ids of its own, out of a range that nothing else uses: not
+// /etc/subuid of any distribution, which begins at 65536 or 100000, and not systemd, whose containers end at 1879048191
+// and whose own ids begin at 2147352576.
+const (
+	firstBlock = 0x7000_0000 // 1879048192
+	lastBlock  = 0x7ffc_0000
+	blockSize  = 1 << 16
+	blocks     = (lastBlock-firstBlock)/blockSize + 1
+	// blockIDs are mapped one to one; a larger id of the sandbox's user becomes the one behind them.
+	blockIDs = blockSize - 2
+)
+
+// staleClaim is how old a claim to a block must be before one without a sandbox or workspace is taken for forgotten.
+const staleClaim = time.Minute
+
+// ids is how the users of a sandbox are users of the host.
+type ids struct {
+	Base uint32    `json:"base"` // first id of the block; 0: the caller's own id stands for the sandbox's user
+	User launch.ID `json:"user"` // as the sandbox sees it
+}
+
+func (i ids) user() launch.ID { return i.User }
+
+// owner is who owns what the sandbox's own file systems hold.
+func (i ids) owner() launch.ID {
+	if i.Base == 0 {
+		return i.User // the only one there is
+	}
+	return launch.ID{}
+}
+
+// hostUser is the sandbox's user as the host sees it.
+func (i ids) hostUser() (uid, gid int) {
+	if i.Base == 0 {
+		return os.Geteuid(), os.Getegid()
+	}
+	return int(i.Base + min(i.User.UID, blockIDs)), int(i.Base + min(i.User.GID, blockIDs))
+}
+
+func (i ids) mappings() (uids, gids []syscall.SysProcIDMap) {
+	one := func(id uint32, own int) []syscall.SysProcIDMap {
+		if i.Base == 0 {
+			return []syscall.SysProcIDMap{{ContainerID: int(id), HostID: own, Size: 1}}
+		}
+		m := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(i.Base), Size: blockIDs}}
+		if id >= blockIDs {
+			m = append(m, syscall.SysProcIDMap{ContainerID: int(id), HostID: int(i.Base) + blockIDs, Size: 1})
+		}
+		return m
+	}
+	return one(i.User.UID, os.Geteuid()), one(i.User.GID, os.Getegid())
+}
+
+// claimBlock finds a block that no other sandbox here uses.
+func (d dirs) claimBlock(session string) (uint32, error) {
+	for range 64 {
+		n := rand.IntN(blocks) //nolint:gosec // any free one will do
+		link := d.block(uint32(firstBlock + n*blockSize))
+		err := os.Symlink(session, link)
+		if err == nil {
+			return uint32(firstBlock + n*blockSize), nil
+		}
+		if !errors.Is(err, os.ErrExist) {
+			return 0, fmt.Errorf("local: claiming user ids: %w", scrub(err))
+		}
+		d.dropStale(link)
+	}
+	return 0, fmt.Errorf("local: no block of user ids is free: %w", backend.ErrCapacity)
+}
+
+func (d dirs) block(base uint32) string {
+	return filepath.Join(d.ids(), strconv.FormatUint(uint64(base), 10))
+}
+
+// dropStale removes a claim that nobody has any more, for another try.
+func (d dirs) dropStale(link string) {
+	session, err := os.Readlink(link)
+	if err != nil || !sessionIDs.MatchString(session) || exists(d.sandbox(session)) || exists(d.workspace(session)) {
+		return
+	}
+	if st, err := os.Lstat(link); err == nil && time.Since(st.ModTime()) > staleClaim {
+		_ = os.Remove(link) // somebody else may have been faster
+	}
+}
+
+func (d dirs) releaseBlock(base uint32) error {
+	if base == 0 {
+		return nil
+	}
+	if err := os.Remove(d.block(base)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("local: releasing user ids: %w", scrub(err))
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package local
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/distribution/reference"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// hostImage is what Info.Image says: there is no image, it is the host.
+const hostImage = "host"
+
+// searchPath is where a sandbox's commands find programs.
+const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// program is what a reference stands for.
+type program struct {
+	file string // looked up on searchPath
+	hint string // how to get it
+}
+
+// programs gives what each repository stands for, by its full name.
+func programs() map[string]program {
+	shell := program{"sh", "a shell"}
+	python := program{"python3", "Python 3 (on Debian: apt-get install python3)"}
+	node := program{"node", "Node.js (on Debian: apt-get install nodejs)"}
+	return map[string]program{
+		"docker.io/library/host":   shell,
+		"docker.io/library/debian": shell, "docker.io/workcell/debian": shell,
+		"docker.io/library/python": python, "docker.io/workcell/python": python,
+		"docker.io/library/node": node, "docker.io/workcell/node": node,
+	}
+}
+
+// resolveImage finds out what a reference stands for, without looking whether it is there.
+func resolveImage(ref string) (program, error) {
+	full, err := backend.NormalizeImage(ref)
+	if err != nil {
+		return program{}, err
+	}
+	named, err := reference.ParseNormalizedNamed(full)
+	if err != nil {
+		return program{}, fmt.Errorf("local: image reference: %v: %w", err, backend.ErrInvalid)
+	}
+	_, pinned := named.(reference.Digested)
+	p, ok := programs()[named.Name()]
+	if !ok || pinned {
+		return program{}, fmt.Errorf("local: there are no images without an engine, only the host's own programs as %q, %q, %q or %q; use docker or containerd for %s: %w",
+			hostImage, "debian", "python", "node", reference.FamiliarString(named), backend.ErrUnsupported)
+	}
+	return p, nil
+}
+
+// find looks for a program in the part of the host that a sandbox sees.
+func (p program) find() error {
+	for dir := range strings.SplitSeq(searchPath, ":") {
+		real, err := filepath.EvalSymlinks(path.Join(dir, p.file))
+		if err != nil || !visible(real) {
+			continue
+		}
+		if st, err := os.Stat(real); err == nil && st.Mode().IsRegular() && st.Mode()&0o001 != 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("local: this machine has no %s below /usr or /bin: install %s, or use docker or containerd: %w", p.file, p.hint, backend.ErrImage)
+}
+
+// visible tells whether a sandbox sees a path of the host, which has no links in it.
+func visible(p string) bool {
+	for _, dir := range systemDirs() {
+		if strings.HasPrefix(p, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// systemDirs are the directories of the host that a sandbox sees, where there are such.
+func systemDirs() []string {
+	return []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+}

@@ -1,0 +1,141 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/launch"
+)
+
+// namespaces are all made at once. The cgroup namespace follows when the process is in its cgroups.
+const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+
+// launching is a launcher under way.
+type launching struct {
+	pid    int
+	config *os.File // to the launcher
+	status *os.File // from it
+}
+
+// ambient are the capabilities over its own namespaces that the launcher needs, and gives up.
+func ambient() []uintptr {
+	return []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SYS_RESOURCE, unix.CAP_DAC_OVERRIDE}
+}
+
+// fork starts a launcher with a listening socket and a log, both may be nil.
+func (b *Backend) fork(i ids, listener, log *os.File) (*launching, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("local: %w", scrub(err))
+	}
+	defer null.Close()
+	config, theirConfig, err := pipe(1)
+	if err != nil {
+		return nil, err
+	}
+	defer theirConfig.Close()
+	status, theirStatus, err := pipe(0)
+	if err != nil {
+		return nil, errors.Join(err, config.Close())
+	}
+	defer theirStatus.Close()
+	if listener == nil {
+		listener = null
+	}
+	if log == nil {
+		log = null
+	}
+	uids, gids := i.mappings()
+	pidfd := -1
+	files := []uintptr{null.Fd(), null.Fd(), log.Fd(), theirConfig.Fd(), theirStatus.Fd(), listener.Fd()}
+	file := filepath.Join(b.guest, guestName)
+	pid, err := syscall.ForkExec(file, []string{guestName, launch.Command}, &syscall.ProcAttr{
+		Dir: "/", Env: []string{"GOMAXPROCS=1", "GOGC=off"}, Files: files,
+		Sys: &syscall.SysProcAttr{
+			Cloneflags: namespaces, UidMappings: uids, GidMappings: gids, GidMappingsEnableSetgroups: i.Base != 0,
+			Setsid: true, AmbientCaps: ambient(), PidFD: &pidfd,
+		},
+	})
+	if err != nil {
+		return nil, errors.Join(b.explainFork(err), config.Close(), status.Close())
+	}
+	reap(pid, pidfd)
+	return &launching{pid: pid, config: config, status: status}, nil
+}
+
+// pipe makes a pipe whose end of that number is ours and can be waited for without a thread.
+func pipe(own int) (ours, theirs *os.File, err error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, fmt.Errorf("local: making a pipe: %w", err)
+	}
+	if err := unix.SetNonblock(p[own], true); err != nil {
+		return nil, nil, fmt.Errorf("local: making a pipe: %w", errors.Join(err, unix.Close(p[0]), unix.Close(p[1])))
+	}
+	return os.NewFile(uintptr(p[own]), "ours"), os.NewFile(uintptr(p[1-own]), "theirs"), nil
+}
+
+// configure hands the configuration over. The launcher builds, and waits for release before it becomes final.
+func (l *launching) configure(c *launch.Config) error {
+	b, err := json.Marshal(c)
+	if err == nil {
+		_, err = l.config.Write(b)
+	}
+	if err != nil && !errors.Is(err, unix.EPIPE) { // it has ended, and says why
+		return fmt.Errorf("local: configuring the sandbox: %w", scrub(err))
+	}
+	return nil
+}
+
+// release lets the launcher go on to the end, and waits for it. The end of ctx ends the launcher.
+func (l *launching) release(ctx context.Context) error {
+	if _, err := l.config.Write([]byte{'\n'}); err != nil && !errors.Is(err, unix.EPIPE) {
+		return fmt.Errorf("local: releasing the sandbox: %w", scrub(err))
+	}
+	stop := context.AfterFunc(ctx, func() { _ = l.status.Close() })
+	said, err := io.ReadAll(io.LimitReader(l.status, 64<<10))
+	if !stop() {
+		return ended(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("local: waiting for the sandbox: %w", scrub(err))
+	}
+	return explainReports(said)
+}
+
+// close lets go of a launcher. One that was not released ends.
+func (l *launching) close() { _ = errors.Join(l.config.Close(), l.status.Close()) } // pipes, whose other end is gone
+
+// explainReports reads what a launcher said.
+func explainReports(said []byte) error {
+	dec := json.NewDecoder(strings.NewReader(string(said)))
+	n := 0
+	for {
+		var r launch.Report
+		err := dec.Decode(&r)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("local: the launcher said nothing sensible: %w", backend.ErrProtocol)
+		}
+		if r.Wall != "" {
+			return wallError(r)
+		}
+		n++
+	}
+	if n == 0 {
+		return fmt.Errorf("local: the sandbox's process ended before it was built: %w", backend.ErrLost)
+	}
+	return nil
+}

@@ -1,0 +1,354 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Get describes a sandbox.
+func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
+	_, done, err := b.begin(ctx)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	defer done()
+	x, err := b.own(id)
+	if err != nil {
+		return backend.Info{}, err
+	}
+	state, ok := b.state(x)
+	if !ok {
+		return backend.Info{}, notFound(id)
+	}
+	return b.describe(x, state, true), nil
+}
+
+// state tells in what state a sandbox is; false for one whose creation died.
+func (b *Backend) state(x *box) (backend.State, bool) {
+	if !x.made() {
+		free, err := x.tryLock()
+		if free {
+			made := x.made() // by now, perhaps
+			x.unlock()
+			if !made {
+				return "", false
+			}
+		}
+		if !free || err != nil {
+			return backend.StateCreated, true
+		}
+	}
+	if _, ok := x.running(b.machine.boot); ok {
+		return backend.StateRunning, true
+	}
+	return backend.StateStopped, true
+}
+
+func (b *Backend) describe(x *box, state backend.State, whole bool) backend.Info {
+	info := backend.Info{
+		ID: x.id(), SessionID: x.SessionID, Instance: x.Instance, Key: x.Key, Run: x.Run, Hash: x.Hash, Image: hostImage,
+		ImageID: hostImage, User: fmt.Sprintf("%d:%d", x.User.UID, x.User.GID), Network: x.Network, Root: x.Root, Limits: x.Limits,
+		State: state, Created: x.Created, Labels: x.Labels,
+	}
+	if whole {
+		info.ImageEnv = []string{"PATH=" + searchPath}
+	}
+	if state == backend.StateStopped {
+		// It was not stopped by us, and the kernel killed for lack of memory: the guest is the last to be killed.
+		_, started := x.started()
+		info.OOMKilled = started && b.machine.cgroups.group(x.cgroupName()).oomKills() > 0
+	}
+	return info
+}
+
+// List describes the sandboxes that match filter, oldest first. It also removes what dead creations of the filter's
+// instance left behind.
+func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	entries, err := os.ReadDir(b.dirs.sandboxes())
+	if err != nil {
+		return nil, fmt.Errorf("local: listing sandboxes: %w", scrub(err))
+	}
+	infos := []backend.Info{}
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			return nil, ended(ctx)
+		}
+		if !sessionIDs.MatchString(e.Name()) || filter.SessionID != "" && e.Name() != filter.SessionID {
+			continue
+		}
+		x, err := b.readBox(e.Name())
+		if err != nil || !filterMatches(filter, &x.record) {
+			continue // gone meanwhile, or unreadable, which is logged
+		}
+		state, ok := b.state(x)
+		if !ok {
+			b.sweepOne(ctx, x.SessionID, filter.Instance)
+			continue
+		}
+		infos = append(infos, b.describe(x, state, false))
+	}
+	slices.SortFunc(infos, func(a, b backend.Info) int {
+		if c := a.Created.Compare(b.Created); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return infos, nil
+}
+
+func filterMatches(f backend.Filter, r *record) bool {
+	for _, m := range [][2]string{{f.Instance, r.Instance}, {f.SessionID, r.SessionID}, {f.Key, r.Key}, {f.Run, r.Run}} {
+		if m[0] != "" && m[0] != m[1] {
+			return false
+		}
+	}
+	return true
+}
+
+// sweepOne removes a sandbox of the instance whose creator died. Others stay.
+func (b *Backend) sweepOne(ctx context.Context, session, instance string) {
+	x, err := b.readBox(session)
+	if err != nil || x.Instance != instance || x.made() {
+		return
+	}
+	if ok, err := x.tryLock(); !ok || err != nil {
+		return // it is being made
+	}
+	defer x.unlock()
+	if !x.current() || x.made() {
+		return
+	}
+	if err := b.drop(ctx, x); err != nil {
+		b.log.Warn("local: what a dead creation left cannot be removed", "session", session, "error", err)
+	}
+}
+
+// Start starts a stopped sandbox.
+func (b *Backend) Start(ctx context.Context, id string) (err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanLocalStart)
+	defer func() { telemetry.End(span, err) }()
+	x, err := b.locked(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer x.unlock()
+	if _, ok := x.running(b.machine.boot); ok {
+		return nil
+	}
+	return b.start(ctx, x)
+}
+
+// Stop ends the processes of a sandbox at once: the guest has nothing to save.
+func (b *Backend) Stop(ctx context.Context, id string) (err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanLocalStop)
+	defer func() { telemetry.End(span, err) }()
+	x, err := b.locked(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer x.unlock()
+	return b.end1(ctx, x)
+}
+
+// end1 ends the process of a locked sandbox and removes what holds it.
+func (b *Backend) end1(ctx context.Context, x *box) error {
+	if p, ok := x.started(); ok {
+		if err := p.kill(ctx, b.machine.boot); err != nil {
+			return err
+		}
+	}
+	if err := b.machine.cgroups.group(x.cgroupName()).remove(ctx); err != nil {
+		return err
+	}
+	for _, f := range []string{runFile, socketFile} {
+		if err := os.Remove(x.file(f)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("local: stopping: %w", scrub(err))
+		}
+	}
+	return nil
+}
+
+// Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
+func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOptions) (err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, span := b.span(ctx, telemetry.SpanLocalRemove)
+	defer func() { telemetry.End(span, err) }()
+	x, err := b.locked(ctx, id)
+	switch {
+	case err == nil:
+		defer x.unlock()
+		if err := b.drop(ctx, x); err != nil {
+			return err
+		}
+		b.forget(id, x.SessionID)
+	case !errors.Is(err, backend.ErrNotFound):
+		return err
+	}
+	if !opts.Volumes {
+		return nil
+	}
+	return b.removeRest(ctx, id)
+}
+
+// removeRest removes the workspace of a sandbox that is gone, unless another sandbox of the session has it now.
+func (b *Backend) removeRest(ctx context.Context, id string) error {
+	b.mu.Lock()
+	session, ok := b.removed[id]
+	b.mu.Unlock()
+	if !ok || exists(b.dirs.sandbox(session)) {
+		return nil
+	}
+	if err := b.removeWorkspace(ctx, session); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.removed, id)
+	return nil
+}
+
+// drop removes a locked sandbox. Its name is free at once; what then fails leaves only what tells nothing.
+func (b *Backend) drop(ctx context.Context, x *box) error {
+	if err := b.end1(ctx, x); err != nil {
+		return err
+	}
+	tmp := b.dirs.fresh()
+	err := os.Rename(x.dir, tmp)
+	if err == nil {
+		err = removeTree(ctx, tmp)
+	}
+	if err != nil {
+		return fmt.Errorf("local: removing a sandbox: %w", scrub(err))
+	}
+	return nil
+}
+
+// removeWorkspace removes a session's workspace and gives its user ids back.
+func (b *Backend) removeWorkspace(ctx context.Context, session string) error {
+	dir := b.dirs.workspace(session)
+	var w workspace
+	if err := readJSON(dir+"/"+ownerFile, &w); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	tmp := b.dirs.fresh()
+	err := os.Rename(dir, tmp)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = errors.Join(removeTree(ctx, tmp), b.dirs.releaseBlock(w.Base))
+	}
+	if err != nil {
+		return fmt.Errorf("local: removing a workspace: %w", scrub(err))
+	}
+	return nil
+}
+
+// Dial opens a stream to the guest. Streams do not disturb each other: Connect is the same.
+func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
+	return b.connect(ctx, id, telemetry.SpanLocalDial)
+}
+
+// Connect opens a stream of its own to the guest.
+func (b *Backend) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	return b.connect(ctx, id, telemetry.SpanLocalConnect)
+}
+
+func (b *Backend) connect(ctx context.Context, id, spanName string) (_ io.ReadWriteCloser, err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx, span := b.span(ctx, spanName)
+	defer func() { telemetry.End(span, err) }()
+	x, err := b.own(id)
+	if err != nil {
+		return nil, err
+	}
+	path, release, err := x.socketPath()
+	if err != nil {
+		return nil, notFound(id)
+	}
+	defer release()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", path)
+	switch {
+	case err == nil:
+		return conn, nil
+	case ctx.Err() != nil:
+		return nil, ended(ctx)
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
+		if _, gone := b.own(id); gone != nil {
+			return nil, gone
+		}
+		return nil, fmt.Errorf("local: the sandbox does not run: %w", backend.ErrLost)
+	case errors.Is(err, syscall.EAGAIN):
+		return nil, fmt.Errorf("local: the guest takes no more connections: %w", backend.ErrCapacity)
+	}
+	return nil, fmt.Errorf("local: reaching the guest: %v: %w", errors.Unwrap(err), backend.ErrUnavailable)
+}
+
+// OOMKills counts how often the kernel ended a process of the sandbox for lack of memory since it was started.
+// backend.ErrUnsupported where no cgroup counts.
+func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
+	_, done, err := b.begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	x, err := b.own(id)
+	if err != nil {
+		return 0, err
+	}
+	if !b.machine.cgroups.memory() {
+		return 0, fmt.Errorf("local: nobody counts OOM kills without a memory cgroup: %w", backend.ErrUnsupported)
+	}
+	return max(0, b.machine.cgroups.group(x.cgroupName()).oomKills()), nil
+}
+
+// HasImage tells whether a reference stands for a program that is there.
+func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
+	_, done, err := b.begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	p, err := resolveImage(ref)
+	if errors.Is(err, backend.ErrUnsupported) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return p.find() == nil, nil
+}

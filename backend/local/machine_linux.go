@@ -1,0 +1,78 @@
+package local
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/launch"
+	"github.com/workcell-dev/workcell/internal/seccomp"
+)
+
+// machine is what New found out about this machine; it never changes.
+type machine struct {
+	kernel   string
+	os       string
+	boot     string
+	cpus     int
+	root     bool // we are root, and may give the sandbox ids of its own
+	landlock int  // version, 0 for none
+	layers   bool // a writable root can be made
+	cgroups  cgroups
+	filter   []byte
+}
+
+func inspectMachine() (machine, error) {
+	m := machine{cpus: runtime.NumCPU(), root: os.Geteuid() == 0, landlock: launch.LandlockVersion(), cgroups: findCgroups()}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return m, fmt.Errorf("local: %w", err)
+	}
+	m.kernel = unix.ByteSliceToString(u.Release[:])
+	m.os = osName()
+	var err error
+	if m.boot, err = bootID(); err != nil {
+		return m, fmt.Errorf("local: this machine shows no /proc: %w: %w", scrub(err), backend.ErrUnsupported)
+	}
+	m.filter, err = seccomp.Program(seccomp.Target{Arch: runtime.GOARCH, Kernel: m.kernel})
+	if err != nil {
+		return m, fmt.Errorf("local: %w: %w", err, backend.ErrUnsupported)
+	}
+	return m, nil
+}
+
+// osName is what the distribution calls itself.
+func osName() string {
+	b, err := os.ReadFile("/etc/os-release")
+	if err == nil {
+		for line := range strings.Lines(string(b)) {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
+				if s, err := strconv.Unquote(v); err == nil {
+					return s
+				}
+				return v
+			}
+		}
+	}
+	return "linux"
+}
+
+// details are for people who want to know what holds here.
+func (m machine) details() map[string]string {
+	d := map[string]string{"user namespace": "ids of its own", "landlock": "none", "limits": "cgroup"}
+	if !m.root {
+		d["user namespace"] = "the calling user's id"
+	}
+	if m.landlock >= launch.MinLandlock {
+		d["landlock"] = "version " + strconv.Itoa(m.landlock)
+	}
+	if !m.cgroups.memory() {
+		d["limits"] = "no cgroup for memory: each process is limited, not the sandbox"
+	}
+	return d
+}

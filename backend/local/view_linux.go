@@ -1,0 +1,209 @@
+package local
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/launch"
+)
+
+// hostname is every sandbox's.
+const hostname = "workcell"
+
+// hostFiles are what of the host's /etc a sandbox sees, where there is such: how the linker and TLS find things, and which
+// of several programs is meant. None of it is secret; whatever else lies beside it stays out.
+func hostFiles() []string {
+	return []string{
+		"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/mime.types",
+		"/etc/protocols", "/etc/services", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ca-certificates",
+		"/etc/pki/tls/certs", "/etc/pki/ca-trust", "/etc/crypto-policies",
+	}
+}
+
+func devices() []string { return []string{"full", "null", "random", "tty", "urandom", "zero"} }
+
+// maskedPaths and readonlyPaths are those of containers, as the OCI runtimes' callers set them.
+func maskedPaths() []string {
+	return []string{
+		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
+		"/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+	}
+}
+
+func readonlyPaths() []string {
+	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+}
+
+// view composes what a sandbox is to look like.
+func (b *Backend) view(r *record, g group) *launch.Config {
+	c := &launch.Config{
+		Hostname: hostname, Stage: "/usr", RootReadonly: r.Root != backend.RootWritable,
+		RootData: rootOptions(r),
+		Owner:    r.IDs.owner(), User: r.IDs.user(), DropGroups: r.IDs.Base != 0,
+		Masked: maskedPaths(), Readonly: readonlyPaths(),
+		// What a new namespace can do has been the way into the kernel more than once.
+		Settings: []launch.File{{Path: "/proc/sys/user/max_user_namespaces", Data: []byte("0")}},
+		Seccomp:  b.machine.filter,
+		Rlimits:  b.rlimits(r.Limits),
+		Argv:     []string{"/.workcell/" + guestName, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
+		Env:      []string{"PATH=" + searchPath},
+	}
+	if v := b.machine.landlock; v >= launch.MinLandlock {
+		c.Landlock = &launch.Landlock{Version: v, Write: []string{backend.Workdir, "/tmp", "/dev/shm"}, Devices: []string{"/dev", "/proc"}}
+		if r.Root == backend.RootWritable {
+			c.Landlock.Write = []string{"/"}
+		}
+	}
+	b.showHost(c)
+	showDevices(c, r)
+	b.showOwn(c, r, g)
+	makeEtc(c, r)
+	return c
+}
+
+// rootOptions are those of the root's tmpfs. A read-only one holds what makeEtc writes, a writable one as much as /tmp.
+func rootOptions(r *record) string {
+	size := int64(4 * mib)
+	if r.Root == backend.RootWritable {
+		size = max(size, r.Limits.TmpBytes)
+	}
+	return fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", size, max(4096, inodes(size)))
+}
+
+// writableDirs are the directories of a writable layer in which the sandbox's root may make files, as far as programs
+// are usually installed: one level deep, two more below local.
+func writableDirs(dir string) []string {
+	var out []string
+	var add func(rel string, depth int)
+	add = func(rel string, depth int) {
+		entries, err := os.ReadDir(filepath.Join(dir, rel))
+		if err != nil {
+			return // then nothing can be made there
+		}
+		for _, e := range entries {
+			if !e.IsDir() {
+				continue
+			}
+			name := filepath.Join(rel, e.Name())
+			out = append(out, name)
+			if name == "local" || depth > 0 {
+				add(name, map[bool]int{true: 2, false: depth - 1}[name == "local"])
+			}
+		}
+	}
+	add("", 0)
+	return out
+}
+
+// showHost adds what is the host's.
+func (b *Backend) showHost(c *launch.Config) {
+	for _, dir := range systemDirs() {
+		target, err := os.Readlink(dir)
+		switch {
+		case err == nil: // merged into /usr
+			c.Links = append(c.Links, launch.Link{Path: dir, Target: target})
+		case isDir(dir) && !c.RootReadonly:
+			c.Layers = append(c.Layers, launch.Layer{Source: dir, Target: dir, Data: c.RootData, Dirs: writableDirs(dir)})
+		case isDir(dir):
+			c.Trees = append(c.Trees, launch.Tree{Source: dir, Target: dir})
+		}
+	}
+	for _, file := range hostFiles() {
+		c.Trees = append(c.Trees, launch.Tree{Source: file, Target: file, Optional: true})
+	}
+}
+
+func isDir(p string) bool {
+	var st unix.Stat_t
+	return unix.Lstat(p, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
+}
+
+func showDevices(c *launch.Config, r *record) {
+	for _, d := range devices() {
+		c.Trees = append(c.Trees, launch.Tree{Source: "/dev/" + d, Target: "/dev/" + d, Device: true, Alone: true})
+	}
+	for p, target := range map[string]string{
+		"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx",
+	} {
+		c.Links = append(c.Links, launch.Link{Path: "/dev/" + p, Target: target})
+	}
+	c.Mounts = append(c.Mounts,
+		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: "newinstance,ptmxmode=0666,mode=0620"},
+		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: tmpfsOptions(shmSize(r.Limits), r.User)},
+		launch.Mount{Type: "proc", Target: "/proc"})
+}
+
+func tmpfsOptions(size int64, o launch.ID) string {
+	return fmt.Sprintf("size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, inodes(size), o.UID, o.GID)
+}
+
+// showOwn adds what is the sandbox's own.
+func (b *Backend) showOwn(c *launch.Config, r *record, g group) {
+	c.Trees = append(c.Trees, launch.Tree{Source: b.guest, Target: "/.workcell", Alone: true})
+	// Programs may run from /tmp: installers and compilers run what they put there.
+	c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: "/tmp", Exec: true, Data: tmpfsOptions(r.Limits.TmpBytes, r.User)})
+	if size := r.Limits.WorkspaceBytes; size > 0 {
+		data := fmt.Sprintf("size=%d,nr_inodes=%d,mode=0755,uid=%d,gid=%d", size, inodes(size), r.User.UID, r.User.GID)
+		c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: backend.Workdir, Exec: true, Data: data})
+	} else {
+		c.Trees = append(c.Trees, launch.Tree{Source: b.dirs.files(r.SessionID), Target: backend.Workdir, Writable: true, Alone: true})
+	}
+	// Where a guest looks for the limits that hold it.
+	if b.machine.cgroups.v2 {
+		c.Trees = append(c.Trees, launch.Tree{Source: g.dir("memory"), Target: "/sys/fs/cgroup", Alone: true})
+		return
+	}
+	for _, name := range []string{"memory", "pids"} {
+		if dir := g.dir(name); dir != "" {
+			c.Trees = append(c.Trees, launch.Tree{Source: dir, Target: "/sys/fs/cgroup/" + name, Alone: true})
+		}
+	}
+}
+
+// makeEtc adds an /etc that names the sandbox's users, and the directories that programs expect.
+func makeEtc(c *launch.Config, r *record) {
+	var passwd, group strings.Builder
+	passwd.WriteString("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n")
+	group.WriteString("root:x:0:\nnogroup:x:65534:\n")
+	if u := r.User.UID; u != 0 && u != 65534 {
+		fmt.Fprintf(&passwd, "user:x:%d:%d::%s:/bin/sh\n", u, r.User.GID, backend.Workdir)
+	}
+	if g := r.User.GID; g != 0 && g != 65534 {
+		fmt.Fprintf(&group, "user:x:%d:\n", g)
+	}
+	for file, text := range map[string]string{
+		"passwd": passwd.String(), "group": group.String(), "hostname": hostname + "\n", "resolv.conf": "",
+		"hosts":         "127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
+	} {
+		c.Files = append(c.Files, launch.File{Path: filepath.Join("/etc", file), Mode: 0o644, Data: []byte(text)})
+	}
+	for _, d := range []string{"/home", "/mnt", "/opt", "/run", "/srv", "/sys", "/var", "/var/tmp"} {
+		c.Dirs = append(c.Dirs, launch.Dir{Path: d, Mode: 0o755})
+	}
+	c.Dirs = append(c.Dirs, launch.Dir{Path: "/root", Mode: 0o700})
+}
+
+// rlimits gives what every process is born with.
+func (b *Backend) rlimits(l backend.Limits) []launch.Rlimit {
+	size := int64(maxFileBytes)
+	if l.FileBytes > 0 {
+		size = max(size, l.FileBytes) // the guest sets the user's own, which may be smaller than its own files
+	}
+	out := []launch.Rlimit{
+		{Resource: unix.RLIMIT_CORE},
+		{Resource: unix.RLIMIT_NOFILE, Value: uint64(max(l.OpenFiles, minFiles))},
+		{Resource: unix.RLIMIT_FSIZE, Value: uint64(size)},
+		// Counted within the sandbox's own user namespace.
+		{Resource: unix.RLIMIT_NPROC, Value: uint64(l.PIDs + guestPIDs)},
+	}
+	if !b.machine.cgroups.memory() { // better than nothing: each process by itself
+		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(l.MemoryBytes)})
+	}
+	return out
+}

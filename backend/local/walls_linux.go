@@ -1,0 +1,130 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/launch"
+)
+
+// missingWall is a wall that could not be built.
+type missingWall struct {
+	launch.Report
+	text string
+	kind error
+}
+
+func (e *missingWall) Error() string { return e.text + ": " + e.kind.Error() }
+
+func (e *missingWall) Unwrap() error { return e.kind }
+
+// wallError says which wall could not be built, and how to mend it.
+func wallError(r launch.Report) error {
+	errno := unix.Errno(r.Errno)
+	text := fmt.Sprintf("local: the wall %q cannot be built: %s", r.Wall, r.What)
+	if r.Errno != 0 {
+		text += ": " + errno.Error()
+	}
+	kind := backend.ErrUnsupported
+	switch errno {
+	case unix.ENOMEM, unix.ENOSPC, unix.EAGAIN, unix.EMFILE, unix.ENFILE:
+		kind = backend.ErrUnavailable
+	}
+	if h := hint(r.Wall, errno); h != "" {
+		text += " (" + h + ")"
+	}
+	return &missingWall{r, text, kind}
+}
+
+// hint says how to mend a wall.
+func hint(wall string, errno unix.Errno) string {
+	switch {
+	case errno == unix.ENOSYS && wall == launch.WallFiles:
+		return "recursively read-only mounts need Linux 5.12"
+	case wall == launch.WallMounts && (errno == unix.EPERM || errno == unix.EACCES):
+		return userNamespaceHint()
+	case wall == launch.WallProc && errno == unix.EPERM:
+		return "part of this process's /proc is hidden, as in a container: run it outside, or in a container with an unmasked /proc"
+	case wall == launch.WallPivot && errno == unix.EINVAL:
+		return "the root file system of this process is an initial ramdisk or a chroot, which cannot be left"
+	case wall == launch.WallSeccomp:
+		return "the kernel needs CONFIG_SECCOMP_FILTER"
+	}
+	return ""
+}
+
+// explainFork says why a process in fresh namespaces could not be made.
+func (b *Backend) explainFork(err error) error {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return fmt.Errorf("local: starting the sandbox's process: %w", scrub(err))
+	}
+	kind, text := backend.ErrUnsupported, ""
+	switch errno {
+	case unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS:
+		text = userNamespaceHint()
+	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE:
+		kind, text = backend.ErrUnavailable, "this machine or this user has no room for another process"
+	}
+	if text != "" {
+		text = " (" + text + ")"
+	}
+	return fmt.Errorf("local: the wall %q cannot be built: making namespaces: %v%s: %w", launch.WallUser, errno, text, kind)
+}
+
+// userNamespaceHint looks for what keeps this process from making namespaces.
+func userNamespaceHint() string {
+	for _, s := range []struct{ file, bad, hint string }{
+		{"/proc/sys/user/max_user_namespaces", "0", "user namespaces are switched off: sysctl user.max_user_namespaces=10000"},
+		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "ordinary users may not make user namespaces: sysctl kernel.unprivileged_userns_clone=1"},
+		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor keeps ordinary users from using user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for this program"},
+	} {
+		if b, err := os.ReadFile(s.file); err == nil && strings.TrimSpace(string(b)) == s.bad {
+			return s.hint
+		}
+	}
+	return "this process may not make user namespaces: a container's system call filter, too many of them, a chroot, or missing privileges keep it from it"
+}
+
+// tryWalls builds a sandbox's walls once, without a guest, and finds out whether its root can be made writable.
+func (b *Backend) tryWalls(ctx context.Context) error {
+	b.machine.layers = true
+	err := b.try(ctx, backend.RootWritable)
+	var missing *missingWall
+	if errors.As(err, &missing) && missing.Wall == launch.WallLayers {
+		b.log.Info("local: a writable root cannot be made here", "error", err)
+		b.machine.layers = false
+		err = b.try(ctx, backend.RootReadonly)
+	}
+	return err
+}
+
+func (b *Backend) try(ctx context.Context, root backend.RootMode) error {
+	r := &record{Root: root, User: launch.ID{UID: 1000, GID: 1000}, Limits: defaulted(backend.Limits{}, b.opts.Limits)}
+	r.IDs = ids{User: r.User}
+	if b.machine.root {
+		r.IDs.Base = lastBlock // which may be in use: nothing is left of this one
+	}
+	r.Limits.WorkspaceBytes = mib // so that no directory is needed
+	c := b.view(r, b.machine.cgroups.group("trial"))
+	c.Argv = nil
+	for i, t := range c.Trees { // no group is made
+		c.Trees[i].Optional = t.Optional || strings.HasPrefix(t.Target, "/sys/fs/cgroup")
+	}
+	l, err := b.fork(r.IDs, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	if err := l.configure(c); err != nil {
+		return err
+	}
+	return l.release(ctx)
+}

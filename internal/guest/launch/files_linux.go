@@ -1,0 +1,320 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+)
+
+// commandUmask is what commands begin with.
+const commandUmask = 0o022
+
+// detached is a part of the host's file system, cloned and restricted, that waits for its place in the sandbox.
+type detached struct {
+	fd     int
+	dir    bool
+	target string
+}
+
+// buildFiles makes the sandbox's file system and enters it.
+func buildFiles(cfg *Config) error {
+	// Nothing that is mounted here from now on shows on the host, nor the other way round.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return failed(WallMounts, "making mounts private", err)
+	}
+	// As the user who started us: the host's own directories may be closed to everybody else.
+	trees, err := cloneTrees(cfg.Trees)
+	if err != nil {
+		return err
+	}
+	lowers, err := cloneTrees(lowerTrees(cfg.Layers))
+	if err != nil {
+		return err
+	}
+	if err := setUser(cfg); err != nil {
+		return err
+	}
+	unix.Umask(0) // modes are meant as they are given
+	if err := mountRoot(cfg); err != nil {
+		return err
+	}
+	if err := placeLayers(cfg.Layers, lowers); err != nil {
+		return err
+	}
+	if err := populate(cfg, trees); err != nil {
+		return err
+	}
+	unix.Umask(commandUmask)
+	if err := pivot(); err != nil {
+		return err
+	}
+	return restrict(cfg)
+}
+
+// cloneTrees takes the host's files.
+func cloneTrees(from []Tree) ([]detached, error) {
+	var trees []detached
+	for _, t := range from {
+		d, err := cloneTree(t)
+		if t.Optional && errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return nil, failed(WallFiles, "showing "+t.Source, err)
+		}
+		trees = append(trees, d)
+	}
+	return trees, nil
+}
+
+func cloneTree(t Tree) (detached, error) {
+	flags, recursive := uint(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC), uint(0)
+	if !t.Alone {
+		recursive = unix.AT_RECURSIVE
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, t.Source, flags|recursive)
+	if err != nil {
+		return detached{}, err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID, Propagation: unix.MS_PRIVATE}
+	if !t.Writable {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if !t.Device {
+		attr.Attr_set |= unix.MOUNT_ATTR_NODEV
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|recursive, &attr); err != nil {
+		return detached{}, fmt.Errorf("restricting it: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return detached{}, err
+	}
+	return detached{fd: fd, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, target: t.Target}, nil
+}
+
+// setUser becomes the owner of what the sandbox's own file systems hold. The calls are those of this thread alone, as
+// all that the launcher does to itself.
+func setUser(cfg *Config) error {
+	if cfg.DropGroups {
+		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
+			return failed(WallUser, "giving up groups", e)
+		}
+	}
+	return become1(cfg.Owner)
+}
+
+func become1(id ID) error {
+	g, u := uintptr(id.GID), uintptr(id.UID)
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, g, g, g); e != 0 {
+		return failed(WallUser, "changing the group", e)
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, u, u, u); e != 0 {
+		return failed(WallUser, "changing the user", e)
+	}
+	return nil
+}
+
+// mountRoot covers the stage with the sandbox's root and makes it the working directory, below which all that follows
+// is named.
+func mountRoot(cfg *Config) error {
+	if err := unix.Mount("tmpfs", cfg.Stage, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, cfg.RootData); err != nil {
+		return failed(WallFiles, "mounting a tmpfs", err)
+	}
+	return failed(WallFiles, "entering the root", unix.Chdir(cfg.Stage))
+}
+
+// below names a path of the sandbox before it is the root.
+func below(p string) string { return "." + p }
+
+func populate(cfg *Config, trees []detached) error {
+	for _, t := range trees {
+		if err := attach(t); err != nil {
+			return failed(WallFiles, "placing "+t.target, err)
+		}
+	}
+	for _, d := range cfg.Dirs {
+		if err := makeDir(d.Path, d.Mode); err != nil {
+			return failed(WallFiles, "making "+d.Path, err)
+		}
+	}
+	for _, l := range cfg.Links {
+		if err := errors.Join(makeParent(l.Path), unix.Symlink(l.Target, below(l.Path))); err != nil {
+			return failed(WallFiles, "making "+l.Path, err)
+		}
+	}
+	for _, f := range cfg.Files {
+		if err := errors.Join(makeParent(f.Path), writeNew(f)); err != nil {
+			return failed(WallFiles, "making "+f.Path, err)
+		}
+	}
+	for _, m := range cfg.Mounts {
+		if err := mount(m); err != nil {
+			wall := WallFiles
+			if m.Type == "proc" {
+				wall = WallProc
+			}
+			return failed(wall, "mounting "+m.Type+" on "+m.Target, err)
+		}
+	}
+	return nil
+}
+
+func attach(t detached) error {
+	var err error
+	if t.dir {
+		err = makeDir(t.target, 0o755)
+	} else if err = makeParent(t.target); err == nil {
+		err = writeNew(File{Path: t.target, Mode: 0o444})
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.MoveMount(t.fd, "", unix.AT_FDCWD, below(t.target), unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return err
+	}
+	return unix.Close(t.fd)
+}
+
+// makeDir makes a directory and its parents. One that is there stays as it is.
+func makeDir(p string, mode uint32) error {
+	err := unix.Mkdir(below(p), mode)
+	if errors.Is(err, unix.ENOENT) {
+		if err := makeParent(p); err != nil {
+			return err
+		}
+		err = unix.Mkdir(below(p), mode)
+	}
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return err
+}
+
+func makeParent(p string) error {
+	dir := path.Dir(p)
+	if dir == "/" {
+		return nil
+	}
+	return makeDir(dir, 0o755)
+}
+
+func writeNew(f File) error {
+	fd, err := unix.Open(below(f.Path), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, f.Mode)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeAll(fd, f.Data), unix.Close(fd))
+}
+
+func writeAll(fd int, b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(fd, b)
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+func mount(m Mount) error {
+	if err := makeDir(m.Target, 0o755); err != nil {
+		return err
+	}
+	flags := uintptr(unix.MS_NOSUID)
+	if !m.Exec {
+		flags |= unix.MS_NOEXEC
+	}
+	if m.Type != "devpts" { // whose files are devices
+		flags |= unix.MS_NODEV
+	}
+	return unix.Mount(m.Type, below(m.Target), m.Type, flags, m.Data)
+}
+
+// pivot makes the working directory the root and lets go of the host's.
+func pivot() error {
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return failed(WallPivot, "changing the root", err)
+	}
+	// The old root lies over the new one now, and its name is the same.
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return failed(WallPivot, "leaving the host's root", err)
+	}
+	return failed(WallPivot, "entering the root", unix.Chdir("/"))
+}
+
+// restrict closes what the sandbox's own file systems show of the kernel.
+func restrict(cfg *Config) error {
+	for _, s := range cfg.Settings {
+		err := os.WriteFile(s.Path, s.Data, 0)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return failed(WallProc, "setting "+s.Path, err)
+		}
+	}
+	for _, p := range cfg.Readonly {
+		if err := bindReadonly(p, p); err != nil {
+			return failed(WallProc, "closing "+p, err)
+		}
+	}
+	for _, p := range cfg.Masked {
+		if err := mask(p); err != nil {
+			return failed(WallProc, "masking "+p, err)
+		}
+	}
+	if !cfg.RootReadonly {
+		return nil
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	return failed(WallFiles, "making the root read-only", unix.MountSetattr(unix.AT_FDCWD, "/", 0, &attr))
+}
+
+// bindReadonly mounts what is at from over to, read-only.
+func bindReadonly(from, to string) error {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+		return err
+	}
+	return unix.MoveMount(fd, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+// mask hides a file behind the empty device, a directory behind an empty one.
+func mask(p string) error {
+	var st unix.Stat_t
+	err := unix.Lstat(p, &st)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return unix.Mount("tmpfs", p, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,nr_inodes=2,mode=0555")
+	}
+	return unix.Mount("/dev/null", p, "", unix.MS_BIND, "")
+}
+
+// loopback switches on the one interface that a fresh network namespace has.
+func loopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	req, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	req.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req)
+}

@@ -1,0 +1,106 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// setLimits sets what every process of the sandbox is born with.
+func setLimits(limits []Rlimit) error {
+	for _, l := range limits {
+		var old unix.Rlimit
+		if err := unix.Prlimit(0, l.Resource, nil, &old); err != nil {
+			return failed(WallLimits, fmt.Sprintf("reading resource limit %d", l.Resource), err)
+		}
+		v := min(l.Value, old.Max)
+		if err := unix.Prlimit(0, l.Resource, &unix.Rlimit{Cur: v, Max: v}, nil); err != nil {
+			return failed(WallLimits, fmt.Sprintf("setting resource limit %d", l.Resource), err)
+		}
+	}
+	return failed(WallLimits, "setting the OOM score", settleScore())
+}
+
+// settleScore takes away what may protect the host's process from being killed for lack of memory.
+func settleScore() error {
+	const file = "/proc/self/oom_score_adj"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if score, err := strconv.Atoi(strings.TrimSpace(string(b))); err != nil || score >= 0 {
+		return err
+	}
+	return os.WriteFile(file, []byte("0"), 0)
+}
+
+// harden gives up every privilege, for good. Each step uses what a later one gives up.
+func harden(cfg *Config) error {
+	// A keyring that cannot be left because keyrings are out of reach cannot be used either.
+	if _, _, e := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); e != 0 && e != unix.ENOSYS && e != unix.EPERM {
+		return failed(WallPrivileges, "leaving the host's keyring", e)
+	}
+	if err := dropCapabilities(cfg.User); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return failed(WallPrivileges, "setting it", err)
+	}
+	if cfg.Landlock != nil {
+		if err := landlock(cfg.Landlock); err != nil {
+			return failed(WallLandlock, "restricting", err)
+		}
+	}
+	return failed(WallSeccomp, "installing it", filter(cfg.Seccomp))
+}
+
+// Bits of PR_SET_SECUREBITS: a user id of 0 means nothing, changing it neither, no capability becomes ambient; each with
+// its lock.
+const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5 | 1<<6 | 1<<7
+
+func dropCapabilities(user ID) error {
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return failed(WallCapabilities, "clearing the ambient set", err)
+	}
+	for c := uintptr(0); c <= 63; c++ {
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) { // beyond the kernel's last one
+			break
+		}
+		if err != nil {
+			return failed(WallCapabilities, "emptying the bounding set", err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0); err != nil {
+		return failed(WallCapabilities, "locking the secure bits", err)
+	}
+	if err := become1(user); err != nil {
+		return err
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	return failed(WallCapabilities, "giving them up", unix.Capset(&header, &none[0]))
+}
+
+// filter installs the system call filter.
+func filter(program []byte) error {
+	const size = int(unsafe.Sizeof(unix.SockFilter{}))
+	if len(program) == 0 || len(program)%size != 0 {
+		return fmt.Errorf("a program of %d bytes", len(program))
+	}
+	insns := make([]unix.SockFilter, len(program)/size)
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&insns[0])), len(program)), program)
+	prog := unix.SockFprog{Len: uint16(len(insns)), Filter: &insns[0]}
+	_, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(insns)
+	if e != 0 {
+		return e
+	}
+	return nil
+}

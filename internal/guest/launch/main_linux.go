@@ -1,0 +1,134 @@
+package launch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// wallError is a failure to build a wall.
+type wallError struct {
+	wall, what string
+	err        error
+}
+
+func (e *wallError) Error() string { return fmt.Sprintf("%s: %s: %v", e.wall, e.what, e.err) }
+
+func (e *wallError) report() Report {
+	r := Report{Wall: e.wall, What: e.what}
+	var errno unix.Errno
+	if errors.As(e.err, &errno) {
+		r.Errno = int(errno)
+	} else {
+		r.What += ": " + e.err.Error()
+	}
+	return r
+}
+
+func failed(wall, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &wallError{wall, what, err}
+}
+
+// Main is the launcher. It returns only when it failed, or when there is no guest to become, with the exit code.
+func Main() int {
+	// Namespaces, privileges and filters are a thread's own; executing the guest from this one makes them the process's.
+	runtime.LockOSThread()
+	// Whatever else the host's program left open must not get anywhere.
+	if err := unix.CloseRange(ListenerFD+1, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return tell(failed(WallConfig, "closing descriptors", err))
+	}
+	unix.CloseOnExec(ConfigFD)
+	unix.CloseOnExec(StatusFD)
+	cfg, input, err := readConfig()
+	if err != nil {
+		return tell(failed(WallConfig, "reading it", err))
+	}
+	if err := build(cfg, input); err != nil {
+		return tell(err)
+	}
+	if len(cfg.Argv) == 0 {
+		return tell(nil)
+	}
+	return tell(become(cfg))
+}
+
+// readConfig reads up to the configuration's end, which may not be that of the stream.
+func readConfig() (*Config, io.Reader, error) {
+	in := os.NewFile(ConfigFD, "config")
+	dec := json.NewDecoder(in)
+	cfg := new(Config)
+	if err := dec.Decode(cfg); err != nil {
+		return nil, nil, err
+	}
+	return cfg, io.MultiReader(dec.Buffered(), in), nil
+}
+
+// tell reports a failure, or success for nil.
+func tell(err error) int {
+	var r Report
+	code := 0
+	if err != nil {
+		code = 1
+		var w *wallError
+		if errors.As(err, &w) {
+			r = w.report()
+		} else {
+			r = Report{Wall: WallConfig, What: err.Error()}
+		}
+	}
+	b, err := json.Marshal(r)
+	if err == nil {
+		_, err = unix.Write(StatusFD, b)
+	}
+	if err != nil { // nobody is there to hear
+		return 1
+	}
+	return code
+}
+
+// build builds every wall, in the order in which the next one still can be built.
+func build(cfg *Config, input io.Reader) error {
+	if err := buildFiles(cfg); err != nil {
+		return err
+	}
+	if err := loopback(); err != nil {
+		return failed(WallNetwork, "switching on the loopback interface", err)
+	}
+	if err := unix.Sethostname([]byte(cfg.Hostname)); err != nil {
+		return failed(WallMounts, "naming the host", err)
+	}
+	if _, err := io.ReadFull(input, make([]byte, 1)); err != nil {
+		return failed(WallConfig, "waiting for the host", err)
+	}
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return failed(WallCgroup, "making it", err)
+	}
+	if err := setLimits(cfg.Rlimits); err != nil {
+		return err
+	}
+	return harden(cfg)
+}
+
+// become executes the guest.
+func become(cfg *Config) error {
+	// The standard input and output are devices of the host's; what the guest gets are the sandbox's own.
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = errors.Join(unix.Dup3(null, 0, 0), unix.Dup3(null, 1, 0), unix.Dup3(ListenerFD, ListenFD, 0))
+	}
+	if err != nil {
+		return failed(WallGuest, "arranging descriptors", err)
+	}
+	if tell(nil) != 0 {
+		return errors.New("the host is gone")
+	}
+	return failed(WallGuest, "executing it", unix.Exec(cfg.Argv[0], cfg.Argv, cfg.Env))
+}
