@@ -31,6 +31,7 @@ package backendtest
 import (
 	"context"
 	"crypto/rand"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,9 @@ type Harness struct {
 	// New makes a backend of its own on the one engine and state that all of the suite's backends share, as another
 	// process of the same user would. The suite closes it.
 	New func(testing.TB) backend.SandboxBackend
+	// NewAllowing makes a backend whose bridged sandboxes may reach these addresses too. Required of drivers that can
+	// bridge; the suite closes it.
+	NewAllowing func(testing.TB, []netip.Prefix) backend.SandboxBackend
 	// Debian names an image with a shell and the usual small programs, Python one with python3 too. They must be there
 	// without being pulled.
 	Debian, Python string
@@ -134,6 +138,7 @@ func groups() []group {
 		{"refused", refusalChecks()},
 		{"loss", lossChecks()},
 		{"crash", crashChecks()},
+		{"network", networkChecks()},
 		{"posture", postureChecks()},
 		{"session", sessionChecks()},
 	}

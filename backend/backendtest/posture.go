@@ -118,9 +118,6 @@ func namespaces(t *testing.T, p posture) {
 			t.Errorf("%s namespace %s is the host's (%v)", name, ns, err)
 		}
 	}
-	if p.PIDs > 4 { // the guest and the script, and commands of tests that share the sandbox
-		t.Logf("%d processes are visible", p.PIDs)
-	}
 }
 
 func devices(t *testing.T, p posture) {
@@ -176,6 +173,20 @@ func calls(t *testing.T, p posture) {
 	for name, v := range p.Calls {
 		if (v == "ok") != (name == "kill all") { // the guest shrugs signals off
 			t.Errorf("%s: %s", name, v)
+		}
+	}
+	filtered(t, p)
+}
+
+// filtered makes sure that it is the filter that refuses what the kernel would refuse for another reason anyway, or not
+// at all.
+func filtered(t *testing.T, p posture) {
+	for _, name := range []string{
+		"unshare user", "keyctl", "add_key", "request_key", "bpf", "perf", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register",
+		"mount", "fsopen", "open_tree", "move_mount", "kexec", "module",
+	} {
+		if v := p.Calls[name]; v != "EPERM" && v != "ENOSYS" {
+			t.Errorf("%s: %s, want it filtered", name, v)
 		}
 	}
 }

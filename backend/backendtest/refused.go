@@ -133,11 +133,7 @@ func (s *suite) modes(t *testing.T) {
 			t.Errorf("%s: %v, supported: %v", what, err, can)
 		}
 	}
-	bridged := false
-	for _, n := range s.caps.Networks {
-		bridged = bridged || n == backend.NetworkBridge
-	}
-	try("bridge", bridged, func(spec *backend.Spec) { spec.Network = backend.NetworkBridge })
+	try("bridge", s.bridges(), func(spec *backend.Spec) { spec.Network = backend.NetworkBridge })
 	try("writable root", s.caps.WritableRoot, func(spec *backend.Spec) { spec.Root = backend.RootWritable })
 	for _, r := range s.runnable() {
 		try("runtime "+r, true, func(spec *backend.Spec) { spec.Runtime = r })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -11,18 +12,26 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
+	"github.com/workcell-dev/workcell/backend/docker"
 )
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
+	dropInits(t, "1234-1234", "4242-100", "2147483647-2147483647") // users of the suite
+	backendtest.Run(t, harness(t))
+}
+
+func harness(t testing.TB) backendtest.Harness {
 	api := engineAPI(t)
-	backendtest.Run(t, backendtest.Harness{
-		Name:   "docker",
-		New:    func(t testing.TB) backend.SandboxBackend { return newBackend(t, nil) },
+	return backendtest.Harness{
+		Name: "docker",
+		New:  func(t testing.TB) backend.SandboxBackend { return newBackend(t, nil) },
+		NewAllowing: func(t testing.TB, nets []netip.Prefix) backend.SandboxBackend {
+			return newBackend(t, func(o *docker.Options) { o.AllowNets = nets })
+		},
 		Debian: debianImage, Python: pythonImage,
-		Mounts:         []string{"/etc/resolv.conf", "/etc/hostname", "/etc/hosts"},
-		LooseWorkspace: true,
-		Leftovers:      leftovers,
+		Mounts: []string{"/etc/resolv.conf", "/etc/hostname", "/etc/hosts"}, LooseWorkspace: true,
+		Leftovers: leftovers,
 		Vanish: func(ctx context.Context, id string) error {
 			return api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true})
 		},
@@ -36,17 +45,13 @@ func TestConformance(t *testing.T) {
 		},
 		Foreign: func(t testing.TB, labels map[string]string) []string {
 			name := "workcelltest-" + strings.ToLower(rand.Text())
-			res, err := api.ContainerCreate(t.Context(), &container.Config{Image: debianImage, Cmd: []string{"sleep", "100"}, Labels: labels},
-				&container.HostConfig{NetworkMode: "none"}, nil, nil, name)
+			c := &container.Config{Image: debianImage, Cmd: []string{"sleep", "100"}, Labels: labels}
+			res, err := api.ContainerCreate(t.Context(), c, &container.HostConfig{NetworkMode: "none"}, nil, nil, name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() {
-				if err := api.ContainerRemove(context.Background(), res.ID, container.RemoveOptions{Force: true}); err != nil {
-					t.Error(err)
-				}
-			})
+			t.Cleanup(func() { removeContainer(t, api, res.ID) })
 			return []string{res.ID, res.ID[:12], name, "/" + name}
 		},
-	})
+	}
 }

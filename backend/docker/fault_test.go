@@ -3,7 +3,6 @@ package docker_test
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -217,30 +216,3 @@ func TestClosed(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
-
-// TestDialClose ends a stream's pending read.
-func TestDialClose(t *testing.T) {
-	t.Parallel()
-	b := newBackend(t, nil)
-	info := create(t, b, newSpec())
-	s, err := b.Dial(t.Context(), info.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(io.Discard, s)
-		done <- err
-	}()
-	for range 2 {
-		if err := s.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	}
-	if err := <-done; err == nil {
-		t.Error("the read ended without an error")
-	}
-	if _, err := s.Write([]byte("x")); err == nil {
-		t.Error("a write succeeded after Close")
-	}
-}

@@ -4,12 +4,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -84,46 +82,4 @@ func ulimits(us []*container.Ulimit) map[string][2]int64 {
 		m[u.Name] = [2]int64{u.Soft, u.Hard}
 	}
 	return m
-}
-
-// TestInfo reads back what Create wrote, through Get and List.
-func TestInfo(t *testing.T) {
-	t.Parallel()
-	b := newBackend(t, nil)
-	spec := newSpec()
-	spec.Root, spec.User = backend.RootWritable, "1234"
-	spec.Labels = map[string]string{"team": "blue", "empty": ""}
-	spec.Created = time.Date(2026, 1, 2, 3, 4, 5, 678, time.FixedZone("x", 3600))
-	removeLater(t, "workcell/init:1234-1234")
-	made := create(t, b, spec)
-	want := backend.Info{
-		ID: made.ID, SessionID: spec.ID, Instance: instance, Key: spec.Key, Run: spec.Run, Hash: "hash", Image: debianImage,
-		ImageID: made.ImageID, User: "1234:1234", Network: backend.NetworkNone, Root: backend.RootWritable,
-		Limits: backend.Limits{CPUMillis: 1000, MemoryBytes: 2 << 30, PIDs: 256, TmpBytes: 256 << 20, OpenFiles: 16384},
-		State:  backend.StateRunning, Created: spec.Created, Labels: spec.Labels,
-	}
-	noEnv := cmpopts.IgnoreFields(backend.Info{}, "ImageEnv")
-	sameTime := cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) })
-	if diff := cmp.Diff(want, made, noEnv, sameTime); diff != "" {
-		t.Errorf("Create (-want +got)\n%s", diff)
-	}
-	if len(made.ImageEnv) == 0 {
-		t.Error("Create tells nothing of the image's environment")
-	}
-	got, err := b.Get(t.Context(), made.ID)
-	if diff := cmp.Diff(made.ImageEnv, got.ImageEnv); diff != "" {
-		t.Errorf("environment of the image by Get (-Create +Get)\n%s", diff)
-	}
-	if diff := cmp.Diff(made, got, sameTime); err != nil || diff != "" {
-		t.Errorf("Get: %v (-want +got)\n%s", err, diff)
-	}
-	for _, f := range []backend.Filter{{SessionID: spec.ID}, {Key: spec.Key, Instance: instance}, {Run: spec.Run}} {
-		list, err := b.List(t.Context(), f)
-		if diff := cmp.Diff([]backend.Info{want}, list, noEnv, sameTime); err != nil || diff != "" {
-			t.Errorf("List(%+v): %v (-want +got)\n%s", f, err, diff)
-		}
-	}
-	if list, err := b.List(t.Context(), backend.Filter{Run: spec.Run, Instance: "another"}); err != nil || len(list) != 0 {
-		t.Errorf("List of another instance: %v, %v", list, err)
-	}
 }

@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/volume"
 	dockerclient "github.com/docker/docker/client"
 	"go.uber.org/goleak"
@@ -117,6 +119,28 @@ func create(t testing.TB, b *docker.Backend, spec backend.Spec) backend.Info {
 	}
 	t.Cleanup(func() { remove(t, b, info.ID) })
 	return info
+}
+
+// dropInits deletes, at the test's end, the images that sandboxes of unusual users needed, if there were any.
+func dropInits(t testing.TB, users ...string) {
+	t.Helper()
+	api := engineAPI(t)
+	t.Cleanup(func() {
+		for _, u := range users {
+			_, err := api.ImageRemove(context.Background(), "workcell/init:"+u, image.RemoveOptions{Force: true})
+			if err != nil && !cerrdefs.IsNotFound(err) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// removeContainer removes what is no sandbox.
+func removeContainer(t testing.TB, api *dockerclient.Client, id string) {
+	t.Helper()
+	if err := api.ContainerRemove(context.Background(), id, container.RemoveOptions{Force: true}); err != nil {
+		t.Error(err)
+	}
 }
 
 func remove(t testing.TB, b *docker.Backend, id string) {

@@ -21,6 +21,23 @@ NR = {
     "setns": 308 if X86 else 268,
     "pivot_root": 155 if X86 else 41,
     "clone3": 435,
+    "io_uring_setup": 425,
+    "io_uring_enter": 426,
+    "io_uring_register": 427,
+    "process_vm_readv": 310 if X86 else 270,
+    "fsopen": 430,
+    "open_tree": 428,
+    "move_mount": 429,
+    "mount_setattr": 442,
+    "quotactl": 179 if X86 else 60,
+    "acct": 163 if X86 else 89,
+    "syslog": 103 if X86 else 116,
+    "lookup_dcookie": 212 if X86 else 18,
+    "fanotify_init": 300 if X86 else 262,
+    "request_key": 249 if X86 else 218,
+    "finit_module": 313 if X86 else 273,
+    "delete_module": 176 if X86 else 106,
+    "kexec_file_load": 320 if X86 else 294,
 }
 
 
@@ -93,6 +110,8 @@ for line in open("/proc/self/mountinfo"):
     mounts.append({"root": f[3], "at": f[4], "opts": f[5].split(","), "shared": any(x.startswith("shared") for x in f[6:]),
                    "type": r[0], "source": r[1]})
 
+buf = ctypes.create_string_buffer(8)
+iov = (ctypes.c_ulong * 2)(ctypes.addressof(buf), 8)
 CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWNET = 0x10000000, 0x20000, 0x40000000
 limit = lambda r: list(resource.getrlimit(r))
 setuid = [os.path.join(d, n) for top in ("/usr", "/bin", "/sbin") for d, _, ns in os.walk(top) for n in ns
@@ -132,6 +151,14 @@ out = {
         "keyctl": call("keyctl", 0, -3, 0, 0, 0), "add_key": call("add_key", b"user", b"x", b"y", 1, -3),
         "bpf": call("bpf", 0, None, 0), "perf": call("perf_event_open", None, 0, -1, -1, 0), "kexec": call("kexec_load", 0, 0, None, 0),
         "module": call("init_module", None, 0, b""), "userfaultfd": call("userfaultfd", 0), "by handle": call("open_by_handle_at", -100, None, 0),
+        "io_uring_setup": call("io_uring_setup", 1, ctypes.create_string_buffer(120)), "io_uring_enter": call("io_uring_enter", 0, 0, 0, 0, None, 0),
+        "io_uring_register": call("io_uring_register", 0, 0, None, 0),
+        "read guest's memory": call("process_vm_readv", 1, iov, 1, iov, 1, 0), "ptrace attach": lib("ptrace", 0x4206, 1, None, None),
+        "fsopen": call("fsopen", b"tmpfs", 0), "open_tree": call("open_tree", -100, b"/", 1), "move_mount": call("move_mount", -100, b"/", -100, b"/tmp", 0),
+        "mount_setattr": call("mount_setattr", -100, b"/", 0, None, 0), "quotactl": call("quotactl", 0x80000100, None, 0, None),
+        "acct": call("acct", None), "syslog": call("syslog", 3, ctypes.create_string_buffer(16), 16), "dcookie": call("lookup_dcookie", 0, None, 0),
+        "fanotify": call("fanotify_init", 0, 0), "request_key": call("request_key", b"user", b"x", None, 0),
+        "finit_module": call("finit_module", -1, b"", 0), "delete_module": call("delete_module", b"x", 0), "kexec_file": call("kexec_file_load", -1, -1, 0, None, 0),
         "setns": call("setns", 0, 0), "pivot_root": call("pivot_root", b"/", b"/"), "clone3": call("clone3", None, 0),
         "ptrace guest": lib("ptrace", 16, 1, None, None), "nice": lib("setpriority", 0, 0, -5), "sethostname": lib("sethostname", b"x", 1),
         "reboot": lib("reboot", 0), "swapon": lib("swapon", b"/tmp/x", 0), "settime": lib("settimeofday", ctypes.c_char_p(b"\0" * 16), None),

@@ -1,0 +1,236 @@
+package backendtest
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+)
+
+func networkChecks() []check {
+	return []check{
+		{"none", (*suite).networkNone},
+		{"abstract sockets", (*suite).abstractSockets},
+		{"bridge", (*suite).networkBridge},
+		{"allowed", (*suite).networkAllowed},
+	}
+}
+
+//go:embed testdata/network.py
+var networkScript string
+
+type reached struct {
+	Result  string
+	Seconds float64
+}
+
+// reach tries destinations ("tcp:192.0.2.1:80", "dns:example.com:0") from inside.
+func reach(t *testing.T, conn *client.Conn, destinations ...string) map[string]reached {
+	t.Helper()
+	var out map[string]reached
+	text := output(t, conn, append([]string{"python3", "-c", networkScript}, destinations...)...)
+	must(t, json.Unmarshal([]byte(text), &out))
+	return out
+}
+
+// forbidden are destinations that no sandbox may reach, whatever its network.
+func forbidden() []string {
+	return []string{
+		"tcp:169.254.169.254:80", "udp:169.254.169.254:53", "tcp:169.254.170.2:80", "tcp:100.100.100.200:80", "tcp:168.63.129.16:80",
+		"tcp:fd00:ec2::254:80", "udp:fd00:ec2::254:53", "tcp:fe80::1:80", "tcp:10.0.0.1:22", "tcp:172.17.0.1:22", "udp:172.17.0.1:53",
+		"tcp:192.168.0.1:80", "udp:224.0.0.1:5353",
+	}
+}
+
+// hostService listens on every address of this machine, where the engine runs too, and gives where it can be reached.
+func hostService(t *testing.T) (port string, addresses []string) {
+	t.Helper()
+	l, err := net.Listen("tcp", ":0")
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() { // ends with the listener
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	_, port, err = net.SplitHostPort(l.Addr().String())
+	must(t, err)
+	ifs, err := net.InterfaceAddrs()
+	must(t, err)
+	for _, a := range ifs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
+			addresses = append(addresses, n.IP.String())
+		}
+	}
+	return port, addresses
+}
+
+// hostDestinations are those of a host service.
+func hostDestinations(t *testing.T) []string {
+	t.Helper()
+	port, addrs := hostService(t)
+	dests := []string{"tcp:127.0.0.1:" + port}
+	for _, a := range addrs {
+		dests = append(dests, "tcp:"+a+":"+port, "udp:"+a+":"+port)
+	}
+	return dests
+}
+
+func (s *suite) networkNone(t *testing.T) {
+	_, conn := s.inPython(t)
+	dests := append(forbidden(), "dns:example.com:0", "tcp:1.1.1.1:443", "udp:8.8.8.8:53")
+	for dest, r := range reach(t, conn, append(dests, hostDestinations(t)...)...) {
+		if r.Result == "ok" || r.Result == "timeout" {
+			t.Errorf("%s: %s after %.1f s", dest, r.Result, r.Seconds)
+		}
+	}
+}
+
+// bridges tells whether there are bridged sandboxes; modes has asked for one where there are none.
+func (s *suite) bridges() bool {
+	for _, n := range s.caps.Networks {
+		if n == backend.NetworkBridge {
+			return true
+		}
+	}
+	return false
+}
+
+// abstractSockets has the host listen on an abstract Unix socket, which network namespaces hide.
+func (s *suite) abstractSockets(t *testing.T) {
+	name := "workcelltest-" + freshInstance()
+	l, err := net.Listen("unix", "@"+name)
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	_, conn := s.inPython(t)
+	conns := []*client.Conn{conn}
+	if s.bridges() {
+		spec := s.spec()
+		spec.Image, spec.Network = s.h.Python, backend.NetworkBridge
+		conns = append(conns, s.dial(t, s.create(t, spec).ID))
+	}
+	for _, conn := range conns {
+		if got := sh(t, conn, "cat /proc/net/unix"); strings.Contains(got, name) {
+			t.Error("the socket is visible")
+		}
+		script := fmt.Sprintf("import socket; socket.socket(socket.AF_UNIX).connect('\\0%s')", name)
+		if res := run(t, conn, "python3", "-c", script); res.ExitCode == 0 {
+			t.Error("the socket answers")
+		}
+	}
+}
+
+// networkBridge checks what a sandbox with a network cannot reach all the same.
+func (s *suite) networkBridge(t *testing.T) {
+	if !s.bridges() {
+		return
+	}
+	bridged := func(image string) (backend.Info, *client.Conn) {
+		spec := s.spec()
+		spec.Image, spec.Network = image, backend.NetworkBridge
+		info := s.create(t, spec)
+		return info, s.dial(t, info.ID)
+	}
+	info, conn := bridged(s.h.Python)
+	_, peer := bridged(s.h.Debian)
+	dests := append(forbidden(), hostDestinations(t)...)
+	for _, a := range addressesIn(t, peer) {
+		dests = append(dests, "tcp:"+a+":80", "udp:"+a+":80")
+	}
+	closed := func(t *testing.T, conn *client.Conn) {
+		t.Helper()
+		for dest, r := range reach(t, conn, dests...) {
+			if r.Result == "ok" || r.Result == "timeout" {
+				t.Errorf("%s: %s after %.1f s", dest, r.Result, r.Seconds)
+			}
+		}
+	}
+	closed(t, conn)
+	for dest, r := range reach(t, conn, "udp:192.0.2.1:9", "udp:1.1.1.1:53") {
+		if r.Result != "ok" {
+			t.Errorf("public %s: %s", dest, r.Result)
+		}
+	}
+	const name = "deb.debian.org"
+	_, err := net.DefaultResolver.LookupHost(t.Context(), name)
+	if got := reach(t, conn, "dns:"+name+":0")["dns:"+name+":0"]; (got.Result == "ok") != (err == nil) {
+		t.Errorf("a name: %s in the sandbox, on the host: %v", got.Result, err)
+	}
+	p := lookAround(t, conn)
+	privileges(t, p)
+	if p.Net.Raw == "ok" || p.Net.Packet == "ok" || p.Net.VSock == "ok" {
+		t.Errorf("sockets %+v", p.Net)
+	}
+	calls(t, p)
+	must(t, s.b.Stop(t.Context(), info.ID))
+	must(t, s.b.Start(t.Context(), info.ID))
+	closed(t, s.dial(t, info.ID))
+}
+
+// addressesIn gives the addresses of a sandbox, as it sees them itself.
+func addressesIn(t *testing.T, conn *client.Conn) []string {
+	t.Helper()
+	var out []string
+	text := sh(t, conn, `sed -n 's/.*|-- \(.*\)/\1/p' /proc/net/fib_trie | sort -u`)
+	for line := range strings.Lines(text) {
+		a, err := netip.ParseAddr(strings.TrimSpace(line))
+		if err == nil && !a.IsLoopback() && !a.IsUnspecified() && !strings.HasSuffix(line, ".255\n") && !strings.HasSuffix(line, ".0\n") {
+			out = append(out, a.String())
+		}
+	}
+	if len(out) == 0 {
+		t.Fatal("the sandbox has no address")
+	}
+	return out
+}
+
+// networkAllowed opens this machine's addresses and nothing else.
+func (s *suite) networkAllowed(t *testing.T) {
+	if !s.bridges() {
+		return
+	}
+	if s.h.NewAllowing == nil {
+		t.Fatal("the harness of a driver with bridges lacks NewAllowing")
+	}
+	port, addrs := hostService(t)
+	if len(addrs) == 0 {
+		t.Fatal("this machine has no address")
+	}
+	var nets []netip.Prefix
+	dests := []string{"tcp:169.254.169.254:80"}
+	for _, a := range addrs {
+		nets = append(nets, netip.MustParsePrefix(a+"/32"))
+		dests = append(dests, "tcp:"+a+":"+port)
+	}
+	b := s.h.NewAllowing(t, nets)
+	defer func() { must(t, b.Close()) }()
+	spec := s.spec()
+	spec.Image, spec.Network = s.h.Python, backend.NetworkBridge
+	info, err := b.Create(t.Context(), spec)
+	must(t, err)
+	defer s.remove(t, info.ID)
+	rw, err := b.Dial(t.Context(), info.ID)
+	ok := 0
+	for dest, r := range reach(t, connect(t, rw, err), dests...) {
+		switch {
+		case r.Result != "ok":
+		case strings.Contains(dest, "169.254.169.254"):
+			t.Errorf("%s was not allowed", dest)
+		default:
+			ok++
+		}
+	}
+	if ok == 0 {
+		t.Error("nothing that was allowed can be reached")
+	}
+}
