@@ -9,6 +9,7 @@ import (
 	"time"
 
 	ctrd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/log"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
@@ -43,9 +44,11 @@ func (b *Backend) span(ctx context.Context, name string, attrs ...attribute.KeyV
 	return telemetry.Start(ctx, name, attrs...)
 }
 
-// muted gives a context in which containerd's client and the CNI library, which use the process's global tracer, record
-// no spans of their own: those would carry raw ids, host paths and addresses of registries.
+// muted gives a context in which containerd's client and the CNI library, which use the process's global tracer and
+// write to its standard error, record no spans and no log of their own: those would carry raw ids, host paths and
+// addresses of registries.
 func muted(ctx context.Context) context.Context {
+	ctx = log.WithLogger(ctx, silent(log.L.Logger))
 	var (
 		t trace.TraceID
 		s trace.SpanID
@@ -53,6 +56,14 @@ func muted(ctx context.Context) context.Context {
 	_, _ = rand.Read(t[:]) // never fails
 	_, _ = rand.Read(s[:])
 	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: t, SpanID: s}))
+}
+
+// silent gives a logger that logs nothing, of the type that package log uses: its zero value lets only panics through.
+func silent[T any, L interface {
+	*T
+	WithContext(context.Context) *log.Entry
+}](L) *log.Entry {
+	return L(new(T)).WithContext(context.Background())
 }
 
 // bound limits one call of containerd: to the given time, and to containerd being alive. One under load may take long

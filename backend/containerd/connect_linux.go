@@ -13,8 +13,6 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
@@ -92,16 +90,15 @@ func (s *bridge) open(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
-	spec, err := typeurl.MarshalAny(guestProcess(user, r.config.Limits, embed.Path, "connect"))
+	spec, err := typeurl.MarshalAnyToProto(guestProcess(user, r.config.Limits, embed.Path, "connect"))
 	if err != nil {
 		return fmt.Errorf("containerd: connect: %w", err)
 	}
 	svc := s.b.api.TaskService()
 	s.made = true
-	_, err = finish(ctx, s.b, "connect", func(ctx context.Context) (*emptypb.Empty, error) {
+	_, err = finish(ctx, s.b, "connect", func(ctx context.Context) (any, error) {
 		return svc.Exec(ctx, &tasks.ExecProcessRequest{
-			ContainerID: s.id, ExecID: s.exec, Stdin: in, Stdout: out, Stderr: os.DevNull,
-			Spec: &anypb.Any{TypeUrl: spec.GetTypeUrl(), Value: spec.GetValue()},
+			ContainerID: s.id, ExecID: s.exec, Stdin: in, Stdout: out, Stderr: os.DevNull, Spec: spec,
 		})
 	})
 	if err != nil {
@@ -144,23 +141,24 @@ func (s *bridge) end(ctx context.Context) error {
 	svc := s.b.api.TaskService()
 	stop := drain(filepath.Join(s.dir, fifoOut))
 	defer stop()
-	return s.b.retry(ctx, func() (bool, error) {
-		_, err := call(ctx, s.b, "end connection", func(ctx context.Context) (*emptypb.Empty, error) {
-			return svc.Kill(ctx, &tasks.KillRequest{ContainerID: s.id, ExecID: s.exec, Signal: uint32(unix.SIGKILL)})
+	return s.b.untilGone(ctx, func() error {
+		err := s.b.do(ctx, "end connection", func(ctx context.Context) error {
+			_, err := svc.Kill(ctx, &tasks.KillRequest{ContainerID: s.id, ExecID: s.exec, Signal: uint32(unix.SIGKILL)})
+			return err
 		})
-		if err != nil && !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, errState) {
-			return true, err
+		if err == nil {
+			wctx, cancel := context.WithTimeout(ctx, killWait)
+			defer cancel()
+			_, err = call(wctx, s.b, "end connection", func(ctx context.Context) (*tasks.WaitResponse, error) {
+				return svc.Wait(ctx, &tasks.WaitRequest{ContainerID: s.id, ExecID: s.exec})
+			})
 		}
-		err = s.b.do(ctx, "end connection", func(ctx context.Context) error {
+		if err != nil && !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, errState) && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		return s.b.do(ctx, "end connection", func(ctx context.Context) error {
 			_, err := svc.DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: s.id, ExecID: s.exec})
 			return err
 		})
-		switch {
-		case err == nil, errors.Is(err, backend.ErrNotFound):
-			return true, nil
-		case errors.Is(err, errState):
-			return false, err
-		}
-		return true, err
 	})
 }

@@ -145,9 +145,6 @@ func (b *Backend) materialize(ctx context.Context, r *record) (mounts []mount.Mo
 		if err := b.makeCgroup(r.id); err != nil {
 			return err
 		}
-		if r.config.Limits.WorkspaceBytes > 0 { // a tmpfs, which the runtime makes
-			return nil
-		}
 		var err error
 		workspace, err = b.makeWorkspace(r)
 		return err

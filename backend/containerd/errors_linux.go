@@ -60,6 +60,7 @@ func (b *Backend) fail(ctx context.Context, what string, err error) error {
 		}
 		return fmt.Errorf("containerd: %s: %w", what, ctx.Err())
 	}
+	err = native(err)
 	b.log.Debug("containerd: call failed", "call", what, "error", users.ReplaceAllString(err.Error(), "://"))
 	kind := classify(err)
 	e := &engineError{what: what, kind: kind}
@@ -77,9 +78,22 @@ func (b *Backend) settle(ctx context.Context, what string, err error) error {
 	return err
 }
 
+// unexplained tells that containerd failed and gave no class of failure.
+func unexplained(err error) bool {
+	var e *engineError
+	return errors.As(err, &e) && e.kind == nil
+}
+
+// native turns what a raw call of containerd's API gives into an error with a type, and leaves others as they are.
+func native(err error) error {
+	if n := errgrpc.ToNative(err); !cerrdefs.IsUnknown(n) {
+		return n
+	}
+	return err
+}
+
 // classify finds the sentinel for an error, by type alone.
 func classify(err error) error {
-	err = errgrpc.ToNative(err)
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return backend.ErrQuota

@@ -142,6 +142,7 @@ func etcFile(name string, r *record) []byte {
 type workspaceTag struct {
 	Instance string `json:"instance"`
 	Session  string `json:"session"`
+	Bytes    int64  `json:"bytes,omitempty"` // its size where it has a limit
 }
 
 // makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made tells
@@ -151,7 +152,7 @@ func (b *Backend) makeWorkspace(r *record) (made bool, err error) {
 	if user, err = r.owner(); err != nil {
 		return false, err
 	}
-	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID]}
+	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.config.Limits.WorkspaceBytes}
 	if data, err := os.ReadFile(dir.workspaceTag(r.id)); err == nil {
 		var found workspaceTag
 		if json.Unmarshal(data, &found) != nil || found != tag {

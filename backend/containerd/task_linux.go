@@ -14,7 +14,6 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
@@ -81,31 +80,44 @@ func (b *Backend) task(ctx context.Context, id string) (*apitask.Process, error)
 func (b *Backend) deleteTask(ctx context.Context, r *record) error {
 	stop := drain(r.state().file(r.id, fifoOut))
 	defer stop()
-	return b.retry(ctx, func() (bool, error) {
+	return b.untilGone(ctx, func() error {
 		if err := b.killTask(ctx, r.id); err != nil {
-			return true, err
+			return err
 		}
-		err := b.do(ctx, "delete task", func(ctx context.Context) error {
+		return b.do(ctx, "delete task", func(ctx context.Context) error {
 			_, err := b.api.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: r.id})
 			return err
 		})
+	})
+}
+
+// endTries is how often an end is tried that fails for no reason that is known by its type. Shims give such errors while
+// another call ends the same process.
+const endTries = 10
+
+// untilGone repeats f, which is to end a process and have it forgotten, until there is none.
+func (b *Backend) untilGone(ctx context.Context, f func() error) error {
+	tries := 0
+	return b.retry(ctx, func() (bool, error) {
+		err := f()
+		tries++
 		switch {
 		case err == nil, errors.Is(err, backend.ErrNotFound):
 			return true, nil
 		case errors.Is(err, errState):
 			return false, err
 		}
-		return true, err
+		return !unexplained(err) || tries >= endTries, err
 	})
 }
 
 // killTask kills the main process, and with it every process of its namespace, and waits a while for the end.
 func (b *Backend) killTask(ctx context.Context, id string) error {
 	svc := b.api.TaskService()
-	kill := func(ctx context.Context) (*emptypb.Empty, error) {
-		return svc.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGKILL)})
-	}
-	_, err := call(ctx, b, "kill sandbox", kill)
+	err := b.do(ctx, "kill sandbox", func(ctx context.Context) error {
+		_, err := svc.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGKILL)})
+		return err
+	})
 	if errors.Is(err, backend.ErrNotFound) { // there is none, or it has ended
 		return nil
 	}
