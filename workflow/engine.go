@@ -117,10 +117,15 @@ func (e *Engine) Run(ctx context.Context, wf *Workflow, input map[string]any) (*
 	if err != nil {
 		return nil, err
 	}
+	return e.drive(ctx, r)
+}
+
+// drive executes a run inside its Genkit flow.
+func (e *Engine) drive(ctx context.Context, r *run) (*Result, error) {
 	ctx, end := r.span(ctx)
 	defer end()
 	// The flow's own span and those of its steps are what Genkit's tools show a run by. The input was checked.
-	if _, err := e.flow(wf, nil).Run(context.WithValue(ctx, pendingKey{}, r), r.input, nil); r.result.Outcome == "" {
+	if _, err := e.flow(r.wf, nil).Run(context.WithValue(ctx, pendingKey{}, r), r.input, nil); r.result.Outcome == "" {
 		r.settle(ctx, nil, asError(err, CodeInternal))
 	}
 	if r.result.Error != nil {

@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -61,6 +62,28 @@ type Error struct {
 	Err     error     `json:"-"`                // what callers may test
 	// final: no retry and no on_error may follow.
 	final bool
+}
+
+// plainError is an Error as JSON has it; a journal must tell whether it was final.
+type plainError Error
+
+type jsonError struct {
+	plainError
+	Final bool `json:"final,omitempty"`
+}
+
+// MarshalJSON writes all but Err.
+func (e Error) MarshalJSON() ([]byte, error) { return json.Marshal(jsonError{plainError(e), e.final}) }
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (e *Error) UnmarshalJSON(data []byte) error {
+	var j jsonError
+	if err := json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	*e = Error(j.plainError)
+	e.final = j.Final
+	return nil
 }
 
 // Failure is the failure of one branch or item.

@@ -14,8 +14,10 @@ const (
 	EventStepStarted  EventKind = "step_started"  // before each attempt
 	EventStepFinished EventKind = "step_finished" // after each attempt
 	EventStepSkipped  EventKind = "step_skipped"
-	EventStepRetry    EventKind = "step_retry" // the step is tried again after Delay
-	EventCleanup      EventKind = "cleanup"    // the run's sandboxes were closed; Error says what was left behind
+	EventRunResumed   EventKind = "run_resumed"   // in place of run_started, in a run that was interrupted
+	EventStepReplayed EventKind = "step_replayed" // ended before the run was interrupted and is not run again
+	EventStepRetry    EventKind = "step_retry"    // the step is tried again after Delay
+	EventCleanup      EventKind = "cleanup"       // the run's sandboxes were closed; Error says what was left behind
 	EventRunFinished  EventKind = "run_finished"
 )
 
@@ -31,6 +33,7 @@ type Event struct {
 	Agent    string        `json:"agent,omitempty"` // of steps of type agent
 	Visit    int           `json:"visit,omitempty"`
 	Attempt  int           `json:"attempt,omitempty"`
+	Repeats  bool          `json:"repeats,omitempty"` // step_started: it was under way when the run was interrupted
 	Status   Status        `json:"status,omitempty"`
 	Outcome  Outcome       `json:"outcome,omitempty"`
 	Duration time.Duration `json:"-"`              // of the attempt or the run; duration_ms in JSON

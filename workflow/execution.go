@@ -60,6 +60,10 @@ func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
 	case s.sandbox != "":
 		ex.session = s.sandbox
 	}
+	if e, ok := r.past.take(ex.path); ok {
+		return ex.replay(ctx, e)
+	}
+	before := r.past.continued(ex.path)
 	skip, err := ex.skipped(ctx)
 	if err != nil {
 		return ex.finish(ctx, 0, time.Time{}, result{}, err)
@@ -70,9 +74,9 @@ func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
 	if s.isolated {
 		defer ex.closeIsolated(ctx, ex.session)
 	}
-	for attempt := 1; ; attempt++ {
+	for attempt := before.failed + 1; ; attempt++ {
 		started := time.Now()
-		res, err := ex.attempt(ctx, attempt)
+		res, err := ex.attempt(ctx, attempt, before.underWay && attempt == before.failed+1)
 		if err == nil || !ex.retries(ctx, err, attempt) {
 			return ex.finish(ctx, attempt, started, res, err)
 		}
@@ -96,10 +100,15 @@ func (ex *execution) skipped(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-func (ex *execution) skip(ctx context.Context) (int, error) {
+// leaveOut takes back that the step was reached: a visit is a time it really ran.
+func (ex *execution) leaveOut() {
 	ex.visit--
-	ex.scope.visits[ex.id]-- // a visit is a time the step really ran
+	ex.scope.visits[ex.id]--
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusSkipped)})
+}
+
+func (ex *execution) skip(ctx context.Context) (int, error) {
+	ex.leaveOut()
 	next := ex.index + 1
 	err := ex.run.record(ctx, ex.entry(Entry{Kind: EntryStepFinished, Status: StatusSkipped, Next: ex.nameOf(next)}))
 	ex.run.emit(ctx, ex.event(Event{Kind: EventStepSkipped, Status: StatusSkipped}))
@@ -107,17 +116,18 @@ func (ex *execution) skip(ctx context.Context) (int, error) {
 }
 
 // attempt makes one attempt: it counts against max_steps, is recorded before it begins, and has a span of its own.
-func (ex *execution) attempt(ctx context.Context, attempt int) (res result, err error) {
+// It repeats one that was under way when the run was interrupted.
+func (ex *execution) attempt(ctx context.Context, attempt int, repeats bool) (res result, err error) {
 	r := ex.run
 	if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
 		return res, &Error{Code: CodeMaxSteps, Message: fmt.Sprintf("the run has made %d steps, its max_steps", r.wf.MaxSteps), Err: ErrLimit, final: true}
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
-	if err := r.record(ctx, ex.entry(Entry{Kind: EntryStepStarted, Attempt: attempt, Status: StatusRunning})); err != nil {
+	if err := r.record(ctx, ex.entry(Entry{Kind: EntryStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: repeats})); err != nil {
 		return res, err
 	}
-	r.emit(ctx, ex.event(Event{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning}))
+	r.emit(ctx, ex.event(Event{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: repeats}))
 	spanCtx, span := telemetry.StartWith(ctx, r.opts.TracerProvider, telemetry.SpanWorkflowStep,
 		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID), telemetry.KeyStepID.String(ex.id),
 		telemetry.Text(telemetry.KeyStepPath, ex.path), telemetry.KeyStepType.String(string(ex.typ)),
@@ -208,7 +218,7 @@ func (ex *execution) failedAttempt(ctx context.Context, attempt int, started tim
 	}
 	entry := ex.entry(Entry{Kind: EntryStepFinished, Attempt: attempt, Status: StatusFailed, Error: e, Retry: true})
 	if res.has {
-		entry.Output = res.output
+		entry.Output, entry.Has = res.output, true
 	}
 	if err := ex.run.record(ctx, entry); err != nil {
 		return err
@@ -255,7 +265,7 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	entry := ex.entry(Entry{Kind: EntryStepFinished, Attempt: attempt, Status: status, Error: failure, Vars: res.vars, Next: ex.nameOf(next)})
 	ev := ex.event(Event{Kind: EventStepFinished, Attempt: attempt, Status: status, Error: failure})
 	if res.has {
-		entry.Output = res.output
+		entry.Output, entry.Has = res.output, true
 	}
 	if !started.IsZero() {
 		ev.Duration = time.Since(started)

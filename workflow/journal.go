@@ -1,10 +1,14 @@
 package workflow
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/workcell-dev/workcell/internal/expr"
 )
 
 // Outcome is how a run ended.
@@ -36,6 +40,7 @@ type EntryKind string
 // Kinds of entries, in the order in which a run writes them.
 const (
 	EntryRunStarted   EntryKind = "run_started"
+	EntryRunResumed   EntryKind = "run_resumed"   // another process goes on with the run
 	EntryStepStarted  EntryKind = "step_started"  // before each attempt
 	EntryStepFinished EntryKind = "step_finished" // after each attempt; also for a step that was skipped
 	EntryRunFinished  EntryKind = "run_finished"  // after the run's sandboxes were closed
@@ -59,13 +64,38 @@ type Entry struct {
 	Visit   int            `json:"visit,omitempty"`   // how often the step was reached in its scope, from 1
 	Attempt int            `json:"attempt,omitempty"` // from 1; 0 for a skipped step
 	Status  Status         `json:"status,omitempty"`
-	Output  any            `json:"output,omitempty"` // plain data
-	Vars    map[string]any `json:"vars,omitempty"`   // what the step assigned
+	Repeats bool           `json:"repeats,omitempty"`    // step_started: this attempt was under way when the run was interrupted
+	Output  any            `json:"output,omitempty"`     // plain data
+	Has     bool           `json:"has_output,omitempty"` // there is an output, which may be null
+	Vars    map[string]any `json:"vars,omitempty"`       // what the step assigned
 	Error   *Error         `json:"error,omitempty"`
 	Retry   bool           `json:"retry,omitempty"` // another attempt follows
 	Next    string         `json:"next,omitempty"`  // the step that follows; empty with !Retry: its sequence ends
 
 	Outcome Outcome `json:"outcome,omitempty"` // run_finished
+}
+
+// UnmarshalJSON reads numbers as expressions have them, so that a run that is taken up sees what it would have seen.
+func (e *Entry) UnmarshalJSON(data []byte) error {
+	type plain Entry
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	if err := dec.Decode((*plain)(e)); err != nil {
+		return err
+	}
+	for _, m := range []*map[string]any{&e.Input, &e.Vars} {
+		if *m == nil {
+			continue
+		}
+		v, err := expr.Normalize(*m, MaxStateBytes)
+		if err != nil {
+			return err
+		}
+		*m, _ = v.(map[string]any) // as it was
+	}
+	var err error
+	e.Output, err = expr.Normalize(e.Output, MaxStateBytes)
+	return err
 }
 
 // Journal records runs. Entries of one run come one after the other in the order of Seq; different runs may append at

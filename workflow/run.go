@@ -38,6 +38,7 @@ type run struct {
 	steps   atomic.Int64 // attempts made
 	held    atomic.Int64 // bytes remembered
 	stream  core.StreamCallback[Event]
+	past    *past // of a run that was interrupted; nil for a new one
 
 	mu  sync.Mutex // guards seq; held while an entry is written or an event is told, so that they come in order
 	seq int64
@@ -47,9 +48,15 @@ type run struct {
 
 func newRun(e *Engine, wf *Workflow, base session.Request, input map[string]any, chain []string) *run {
 	r := &run{Engine: e, wf: wf, base: base, input: input, chain: chain, started: time.Now()}
-	r.result = Result{RunID: session.NewRunID(), Workflow: wf.ID, Started: r.started}
-	r.info = map[string]any{"id": r.result.RunID, "workflow": wf.ID, "started_at": r.started.UTC().Format(time.RFC3339Nano)}
+	r.result = Result{Workflow: wf.ID}
+	r.identify(session.NewRunID(), r.started)
 	return r
+}
+
+// identify says which run this is.
+func (r *run) identify(id string, started time.Time) {
+	r.result.RunID, r.result.Started = id, started
+	r.info = map[string]any{"id": id, "workflow": r.wf.ID, "started_at": started.UTC().Format(time.RFC3339Nano)}
 }
 
 // claim reports true once: a run is executed by whoever claims it first.
@@ -96,10 +103,9 @@ func (r *run) perform(ctx context.Context) (out any, err error) {
 	}()
 	ctx, cancel := context.WithTimeoutCause(r.bind(ctx), r.wf.Timeout, errRunTimeout)
 	defer cancel()
-	if err := r.record(ctx, Entry{Kind: EntryRunStarted, Workflow: r.wf.ID, Hash: r.wf.Hash, Input: r.input}); err != nil {
+	if err := r.announce(ctx); err != nil {
 		return nil, err
 	}
-	r.emit(ctx, Event{Kind: EventRunStarted})
 	root, err := r.root(ctx)
 	if err == nil {
 		err = r.sequence(ctx, root, r.wf.steps)
@@ -108,6 +114,19 @@ func (r *run) perform(ctx context.Context) (out any, err error) {
 		return nil, r.ended(ctx, err)
 	}
 	return root.last, nil
+}
+
+// announce records and tells that the run begins, or goes on.
+func (r *run) announce(ctx context.Context) error {
+	entry, kind := Entry{Kind: EntryRunStarted, Workflow: r.wf.ID, Hash: r.wf.Hash, Input: r.input}, EventRunStarted
+	if r.past != nil {
+		entry, kind = Entry{Kind: EntryRunResumed}, EventRunResumed
+	}
+	if err := r.record(ctx, entry); err != nil {
+		return err
+	}
+	r.emit(ctx, Event{Kind: kind})
+	return nil
 }
 
 // bind puts into ctx what agents and their tools find the run by.

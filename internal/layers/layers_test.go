@@ -54,6 +54,10 @@ func layers() []layer {
 		{dir: "internal/layers"},
 		{dir: "internal/deps", genkit: true, sdk: true},
 
+		// Durable state: one file for all that keep some.
+		{dir: "internal/sqlitefile", may: []string{}},
+		{dir: "session/sqlitestore", may: above("backend", "session", "internal/sqlitefile")},
+		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
 		{dir: "session", may: above("backend", "internal/guest")},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
 		{dir: "frontmatter", may: []string{"internal/nearest"}},

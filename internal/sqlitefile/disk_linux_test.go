@@ -1,0 +1,79 @@
+package sqlitefile_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/workcell-dev/workcell/internal/sqlitefile"
+)
+
+// smallDisk mounts a file system of 1 MiB.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatalf("these tests mount a small file system, which root may: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// TestFullDisk: a write that finds no room says so and loses nothing that was written before.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(smallDisk(t), "state.db")
+	f, err := sqlitefile.Open(t.Context(), path, notes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := 0
+	for err == nil {
+		if err = add(t.Context(), f, strings.Repeat("x", 20_000)); err == nil {
+			kept++
+		}
+	}
+	if !errors.Is(err, sqlitefile.ErrFull) || kept == 0 {
+		t.Errorf("after %d notes: %v, want ErrFull", kept, err)
+	}
+	if n := count(t, f); n != kept {
+		t.Errorf("%d notes, want the %d that were acknowledged", n, kept)
+	}
+	if err := f.Close(); err != nil && !errors.Is(err, sqlitefile.ErrFull) {
+		t.Error(err)
+	}
+	if n := count(t, open(t, path, notes())); n != kept {
+		t.Errorf("%d notes after opening it again, want %d", n, kept)
+	}
+}
+
+func TestReadOnlyDisk(t *testing.T) {
+	t.Parallel()
+	dir := smallDisk(t)
+	path := filepath.Join(dir, "state.db")
+	f, err := sqlitefile.Open(t.Context(), path, notes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{path, filepath.Join(dir, "new", "state.db")} {
+		if _, err := sqlitefile.Open(t.Context(), p, notes()); !errors.Is(err, sqlitefile.ErrReadOnly) {
+			t.Errorf("Open of %s: %v, want ErrReadOnly", filepath.Base(p), err)
+		}
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,49 @@
+package sqlitefile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// Error gives an error of SQLite its class. Others, context errors too, come back as they are.
+func (f *File) Error(err error) error {
+	var e *sqlite.Error
+	if err == nil || !errors.As(err, &e) {
+		return err
+	}
+	if kind := classify(e.Code()); kind != nil {
+		return fmt.Errorf("%s: %w: %w", f.path, kind, err)
+	}
+	return fmt.Errorf("%s: %w", f.path, err)
+}
+
+// classify reads a result code, the lowest byte of which is its class (https://sqlite.org/rescode.html).
+func classify(code int) error {
+	switch code & 0xff {
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return ErrCorrupt
+	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN:
+		return ErrReadOnly
+	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR:
+		return ErrFull
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		return ErrBusy
+	case sqlite3.SQLITE_INTERRUPT:
+		return context.Canceled
+	}
+	return nil
+}
+
+// IsConflict tells whether err says that a row is there already.
+func IsConflict(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_CONSTRAINT
+}
+
+func isReadOnly(err error) bool { return errors.Is(err, syscall.EROFS) }
+func isFull(err error) bool     { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -1,0 +1,203 @@
+// Package sqlitefile keeps state in one SQLite file that several processes use at once and that survives the end of any
+// of them, and of the machine, at any moment.
+//
+// A file holds components: groups of tables that belong to one package, each with a schema version of its own. Opening a
+// component brings its tables up to date; what a newer program wrote is refused, never guessed at.
+package sqlitefile
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+// applicationID marks the files of this program ("WCel"), so that another program's database is not taken for one.
+const applicationID = 0x5743656c
+
+// busyTimeout is how long a statement waits for another process's transaction. Transactions here take milliseconds.
+const busyTimeout = 10 * time.Second
+
+// Errors. What they wrap tells more, for people.
+var (
+	// ErrCorrupt: the file is damaged or no database.
+	ErrCorrupt = errors.New("the state file is damaged")
+	// ErrForeign: the file is the database of another program.
+	ErrForeign = errors.New("the state file belongs to another program")
+	// ErrNewer: a newer version of the program wrote the file.
+	ErrNewer = errors.New("the state file was written by a newer version")
+	// ErrReadOnly: the file or its directory cannot be written.
+	ErrReadOnly = errors.New("the state file cannot be written")
+	// ErrFull: the disk is full or failing.
+	ErrFull = errors.New("the disk of the state file takes no more")
+	// ErrBusy: another process did not let go of the file.
+	ErrBusy = errors.New("the state file is held by another process")
+)
+
+// Component is a group of tables.
+type Component struct {
+	Name string
+	// Migrations bring the tables from each version to the next; the first makes them. An entry that was released is
+	// never changed.
+	Migrations []string
+}
+
+// File is an open component. It is safe for concurrent use.
+type File struct {
+	db   *sql.DB
+	path string
+}
+
+// Open opens the file at path, which is made with its directory when there is none, and brings c up to date. The file
+// and its directory are the user's alone (0600, 0700).
+func Open(ctx context.Context, path string, c Component) (*File, error) {
+	if err := prepare(path); err != nil {
+		return nil, err
+	}
+	db, err := sql.Open("sqlite", dsn(path))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	f := &File{db: db, path: path}
+	if err := f.migrate(ctx, c); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return f, nil
+}
+
+// dsn asks for a write-ahead log that is on the disk before a commit returns. Transactions take the write lock when
+// they begin: one that began as a reader could fail in its middle.
+func dsn(path string) string {
+	q := url.Values{"_txlock": {"immediate"}, "_pragma": {
+		"busy_timeout(" + strconv.FormatInt(busyTimeout.Milliseconds(), 10) + ")",
+		"journal_mode(wal)", "synchronous(full)", "foreign_keys(on)", "trusted_schema(off)",
+	}}
+	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: q.Encode()}).String()
+}
+
+// prepare makes the file with the right mode before SQLite would make it with the umask's.
+func prepare(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fileError(path, err)
+	}
+	info, err := os.Lstat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: %w: not a regular file", path, ErrForeign)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fileError(path, err)
+	}
+	return fileError(path, f.Close())
+}
+
+func fileError(path string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrPermission), isReadOnly(err):
+		return fmt.Errorf("%w: %w", ErrReadOnly, err) // err names the path
+	case isFull(err):
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// migrate brings the component's tables up to date. Two processes that start at once take turns.
+func (f *File) migrate(ctx context.Context, c Component) error {
+	if err := f.check(ctx); err != nil {
+		return err
+	}
+	return f.Tx(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS component (name TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT`); err != nil {
+			return err
+		}
+		var have int
+		err := tx.QueryRowContext(ctx, `SELECT version FROM component WHERE name = ?`, c.Name).Scan(&have)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		if have > len(c.Migrations) {
+			return fmt.Errorf("%w: version %d of its %s, this program knows %d", ErrNewer, have, c.Name, len(c.Migrations))
+		}
+		if have == len(c.Migrations) {
+			return nil
+		}
+		for _, step := range c.Migrations[have:] {
+			if _, err := tx.ExecContext(ctx, step); err != nil {
+				return fmt.Errorf("bringing %s up to date: %w", c.Name, err)
+			}
+		}
+		_, err = tx.ExecContext(ctx, `INSERT INTO component VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET version = excluded.version`,
+			c.Name, len(c.Migrations))
+		return err
+	})
+}
+
+// check makes sure that the file is ours and sound, and marks a new one.
+func (f *File) check(ctx context.Context) error {
+	var id, pages int
+	if err := f.db.QueryRowContext(ctx, `PRAGMA application_id`).Scan(&id); err != nil {
+		return f.Error(err)
+	}
+	if err := f.db.QueryRowContext(ctx, `PRAGMA page_count`).Scan(&pages); err != nil {
+		return f.Error(err)
+	}
+	switch {
+	case id == applicationID:
+		return f.sound(ctx)
+	case id == 0 && f.isEmpty(ctx):
+		_, err := f.db.ExecContext(ctx, `PRAGMA application_id = `+strconv.Itoa(applicationID))
+		return f.Error(err)
+	}
+	return fmt.Errorf("%s: %w", f.path, ErrForeign)
+}
+
+func (f *File) isEmpty(ctx context.Context) bool {
+	var tables int
+	err := f.db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema`).Scan(&tables)
+	return err == nil && tables == 0
+}
+
+// sound looks for damage that SQLite would otherwise find only when it comes upon it. The file is small.
+func (f *File) sound(ctx context.Context) error {
+	var first string
+	if err := f.db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&first); err != nil {
+		return f.Error(err)
+	}
+	if first != "ok" {
+		return fmt.Errorf("%s: %w: %s", f.path, ErrCorrupt, first)
+	}
+	return nil
+}
+
+// DB gives the connection pool for reading; for writing use Tx.
+func (f *File) DB() *sql.DB { return f.db }
+
+// Path gives the file's place.
+func (f *File) Path() string { return f.path }
+
+// Tx runs fn in a transaction that is on the disk when Tx returns nil. Errors of SQLite come back as those of this
+// package; fn's own errors as they are.
+func (f *File) Tx(ctx context.Context, fn func(*sql.Tx) error) error {
+	tx, err := f.db.BeginTx(ctx, nil)
+	if err != nil {
+		return f.Error(err)
+	}
+	if err := fn(tx); err != nil {
+		_ = tx.Rollback() // fn's error says more
+		return f.Error(err)
+	}
+	return f.Error(tx.Commit())
+}
+
+// Close lets go of the file.
+func (f *File) Close() error { return f.Error(f.db.Close()) }

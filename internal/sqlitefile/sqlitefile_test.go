@@ -1,0 +1,259 @@
+package sqlitefile_test
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/sqlitefile"
+)
+
+func notes() sqlitefile.Component {
+	return sqlitefile.Component{Name: "notes", Migrations: []string{`CREATE TABLE note (id INTEGER PRIMARY KEY, text TEXT NOT NULL) STRICT`}}
+}
+
+func open(t *testing.T, path string, c sqlitefile.Component) *sqlitefile.File {
+	t.Helper()
+	f, err := sqlitefile.Open(t.Context(), path, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+func add(ctx context.Context, f *sqlitefile.File, text string) error {
+	return f.Tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO note (text) VALUES (?)`, text)
+		return err
+	})
+}
+
+func count(t *testing.T, f *sqlitefile.File) (n int) {
+	t.Helper()
+	if err := f.DB().QueryRowContext(t.Context(), `SELECT count(*) FROM note`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// crashWriter makes the test binary a process that writes notes to the file that it names, and says when each is kept.
+const crashWriter = "SQLITEFILE_TEST_WRITER"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(crashWriter); path != "" {
+		if err := writeForever(path); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func writeForever(path string) error {
+	f, err := sqlitefile.Open(context.Background(), path, notes())
+	if err != nil {
+		return err
+	}
+	for i := 1; ; i++ {
+		if err := add(context.Background(), f, strings.Repeat(strconv.Itoa(i)+" ", 200)); err != nil {
+			return err
+		}
+		fmt.Println(i)
+	}
+}
+
+// TestKilledWriters ends writers at any point of their transactions: what they said was kept is there.
+func TestKilledWriters(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state.db")
+	kept := 0
+	for round := range 5 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), crashWriter+"="+path)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for range 3 + round*7 {
+			if !lines.Scan() {
+				t.Fatal("the writer ended by itself")
+			}
+			kept++
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		for lines.Scan() { // what it said before it died
+			kept++
+		}
+		_ = cmd.Wait() // killed
+	}
+	f := open(t, path, notes())
+	if n := count(t, f); n < kept || n > kept+5 {
+		t.Errorf("%d notes, %d were acknowledged by 5 writers", n, kept)
+	}
+}
+
+func TestModes(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "made", "state.db")
+	f := open(t, path, notes())
+	if err := add(t.Context(), f, "x"); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]os.FileMode{path: 0o600, path + "-wal": 0o600, filepath.Dir(path): 0o700 | os.ModeDir} {
+		info, err := os.Stat(name)
+		if err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v, want %v", name, info, err, want)
+		}
+	}
+}
+
+func TestMigrations(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state.db")
+	old := open(t, path, notes())
+	if err := add(t.Context(), old, "kept"); err != nil {
+		t.Fatal(err)
+	}
+	next := notes()
+	next.Migrations = append(next.Migrations, `ALTER TABLE note ADD COLUMN extra TEXT NOT NULL DEFAULT 'none'`)
+	now := open(t, path, next)
+	var extra string
+	if err := now.DB().QueryRowContext(t.Context(), `SELECT extra FROM note WHERE text = 'kept'`).Scan(&extra); err != nil || extra != "none" {
+		t.Errorf("after the migration: %q, %v", extra, err)
+	}
+	if _, err := sqlitefile.Open(t.Context(), path, notes()); !errors.Is(err, sqlitefile.ErrNewer) {
+		t.Errorf("an old program opens a new file: %v, want ErrNewer", err)
+	}
+	broken := next
+	broken.Migrations = append(broken.Migrations[:2:2], `CREATE TABLE half (id INTEGER); THIS IS NO SQL`)
+	if _, err := sqlitefile.Open(t.Context(), path, broken); err == nil {
+		t.Error("a migration that fails was taken")
+	}
+	if n := count(t, open(t, path, next)); n != 1 { // nothing of the failed one is there
+		t.Errorf("%d notes after a failed migration", n)
+	}
+	other := open(t, path, sqlitefile.Component{Name: "other", Migrations: []string{`CREATE TABLE thing (id INTEGER) STRICT`}})
+	if _, err := other.DB().ExecContext(t.Context(), `SELECT id FROM thing`); err != nil {
+		t.Errorf("a second component: %v", err)
+	}
+}
+
+func TestDamage(t *testing.T) {
+	t.Parallel()
+	fresh := func(t *testing.T) string {
+		path := filepath.Join(t.TempDir(), "state.db")
+		f, err := sqlitefile.Open(t.Context(), path, notes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 200 {
+			if err := add(t.Context(), f, strings.Repeat(strconv.Itoa(i), 300)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for name, test := range map[string]struct {
+		damage func(t *testing.T, b []byte) []byte
+		want   error
+	}{
+		"truncated":        {func(_ *testing.T, b []byte) []byte { return b[:len(b)/2] }, sqlitefile.ErrCorrupt},
+		"cut in the head":  {func(_ *testing.T, b []byte) []byte { return b[:50] }, sqlitefile.ErrCorrupt},
+		"overwritten page": {func(_ *testing.T, b []byte) []byte { copy(b[8192:], make([]byte, 4096)); return b }, sqlitefile.ErrCorrupt},
+		"text":             {func(*testing.T, []byte) []byte { return []byte(strings.Repeat("this is no database\n", 100)) }, sqlitefile.ErrCorrupt},
+		"other program's":  {func(_ *testing.T, b []byte) []byte { copy(b[68:], []byte{1, 2, 3, 4}); return b }, sqlitefile.ErrForeign},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := fresh(t)
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b = test.damage(t, b)
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if f, err := sqlitefile.Open(t.Context(), path, notes()); !errors.Is(err, test.want) {
+				t.Errorf("Open: %v, %v, want %v", f, err, test.want)
+			}
+			after, err := os.ReadFile(path)
+			if err != nil || string(after) != string(b) {
+				t.Errorf("the refused file was changed: %d bytes before, %d after, %v", len(b), len(after), err)
+			}
+		})
+	}
+	t.Run("empty", func(t *testing.T) { // as a crash before the first write leaves it
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "state.db")
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n := count(t, open(t, path, notes())); n != 0 {
+			t.Errorf("%d notes", n)
+		}
+	})
+	t.Run("a link", func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "state.db")
+		if err := os.Symlink(fresh(t), path); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sqlitefile.Open(t.Context(), path, notes()); !errors.Is(err, sqlitefile.ErrForeign) {
+			t.Errorf("Open: %v, want ErrForeign", err)
+		}
+	})
+}
+
+// TestWaitsForOthers: a writer waits for another process's transaction, and for its own context.
+func TestWaitsForOthers(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state.db")
+	a, b := open(t, path, notes()), open(t, path, notes())
+	tx, err := a.DB().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := add(ctx, b, "too early"); err == nil {
+		t.Error("a second writer did not wait")
+	}
+	done := make(chan error, 1)
+	go func() { done <- add(context.Background(), b, "waited") }()
+	if _, err := tx.ExecContext(t.Context(), `INSERT INTO note (text) VALUES ('first')`); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n := count(t, a); n != 2 {
+		t.Errorf("%d notes, want 2", n)
+	}
+}

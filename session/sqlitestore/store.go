@@ -1,0 +1,180 @@
+// Package sqlitestore keeps session records in a SQLite file, so that they outlive the process and several processes
+// share them.
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sqlitefile"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// component is what this package has in the file. Times are microseconds since 1970, durations microseconds; 0 is none.
+// The index makes the file itself refuse a second live record of a key, whichever process asks.
+func component() sqlitefile.Component {
+	return sqlitefile.Component{Name: "sessions", Migrations: []string{`
+CREATE TABLE session (
+	id        TEXT PRIMARY KEY,
+	namespace TEXT NOT NULL,
+	run       TEXT NOT NULL,
+	name      TEXT NOT NULL,
+	engine_id TEXT NOT NULL,
+	hash      TEXT NOT NULL,
+	state     TEXT NOT NULL,
+	created   INTEGER NOT NULL,
+	last_used INTEGER NOT NULL,
+	expires   INTEGER NOT NULL,
+	retention INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX session_live ON session (namespace, run, name) WHERE state IN ('creating', 'ready');
+CREATE INDEX session_state ON session (state, created, id);
+`}}
+}
+
+// Store is a [session.Store] in a file. It is safe for concurrent use, also by several processes.
+type Store struct{ f *sqlitefile.File }
+
+// Open opens the file at path, which is made when there is none. Its errors, and those of all calls, wrap the errors
+// that package documentation names: a damaged file, one of a newer version, one that cannot be written, a full disk.
+func Open(ctx context.Context, path string) (*Store, error) {
+	f, err := sqlitefile.Open(ctx, path, component())
+	if err != nil {
+		return nil, err
+	}
+	return &Store{f}, nil
+}
+
+// Close lets go of the file.
+func (s *Store) Close() error { return s.f.Close() }
+
+const columns = `id, namespace, run, name, engine_id, hash, state, created, last_used, expires, retention`
+
+func values(r session.Record) []any {
+	return []any{
+		r.ID, r.Key.Namespace, r.Key.ID, r.Key.Name, r.EngineID, r.Hash, string(r.State),
+		micros(r.Created), micros(r.LastUsed), micros(r.Expires), r.Retention.Microseconds(),
+	}
+}
+
+func scan(row interface{ Scan(...any) error }) (session.Record, error) {
+	var r session.Record
+	var state string
+	var created, lastUsed, expires, retention int64
+	err := row.Scan(&r.ID, &r.Key.Namespace, &r.Key.ID, &r.Key.Name, &r.EngineID, &r.Hash, &state, &created, &lastUsed, &expires, &retention)
+	r.State, r.Retention = session.RecordState(state), time.Duration(retention)*time.Microsecond
+	r.Created, r.LastUsed, r.Expires = instant(created), instant(lastUsed), instant(expires)
+	return r, err
+}
+
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func instant(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}
+
+// Insert adds a record.
+func (s *Store) Insert(ctx context.Context, rec session.Record) error {
+	return s.write(ctx, rec, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO session (`+columns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?)`, values(rec)...)
+		return err
+	})
+}
+
+// Update replaces a record.
+func (s *Store) Update(ctx context.Context, rec session.Record) error {
+	return s.write(ctx, rec, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE session SET (`+columns+`) = (?,?,?,?,?,?,?,?,?,?,?) WHERE id = ?`, append(values(rec), rec.ID)...)
+		return changed(res, err, rec.ID)
+	})
+}
+
+func (s *Store) write(ctx context.Context, rec session.Record, fn func(*sql.Tx) error) error {
+	err := s.f.Tx(ctx, fn)
+	if sqlitefile.IsConflict(err) {
+		return fmt.Errorf("%w: record of sandbox %s or live sandbox of session %s", backend.ErrExists, rec.ID, rec.Key)
+	}
+	return err
+}
+
+// changed is backend.ErrNotFound when a statement found no record.
+func changed(res sql.Result, err error, id string) error {
+	if err != nil {
+		return err
+	}
+	if n, err := res.RowsAffected(); err != nil || n > 0 {
+		return err
+	}
+	return noRecord(id)
+}
+
+func noRecord(id string) error {
+	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
+}
+
+// Touch notes the use of a live record.
+func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
+	return s.f.Tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE session SET last_used = ?, expires = ? WHERE id = ? AND state IN ('creating', 'ready')`,
+			micros(lastUsed), micros(expires), id)
+		return changed(res, err, id)
+	})
+}
+
+// Get gives a record.
+func (s *Store) Get(ctx context.Context, id string) (session.Record, error) {
+	rec, err := scan(s.f.DB().QueryRowContext(ctx, `SELECT `+columns+` FROM session WHERE id = ?`, id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return session.Record{}, noRecord(id)
+	}
+	if err != nil {
+		return session.Record{}, s.f.Error(err)
+	}
+	return rec, nil
+}
+
+// List gives the records in the given states.
+func (s *Store) List(ctx context.Context, states ...session.RecordState) (_ []session.Record, err error) {
+	query, args := `SELECT `+columns+` FROM session`, []any(nil)
+	if len(states) > 0 {
+		query += ` WHERE state IN (` + strings.TrimSuffix(strings.Repeat("?,", len(states)), ",") + `)`
+		for _, state := range states {
+			args = append(args, string(state))
+		}
+	}
+	rows, err := s.f.DB().QueryContext(ctx, query+` ORDER BY created, id`, args...)
+	if err != nil {
+		return nil, s.f.Error(err)
+	}
+	defer func() { err = errors.Join(err, s.f.Error(rows.Close())) }()
+	var recs []session.Record
+	for rows.Next() {
+		rec, err := scan(rows)
+		if err != nil {
+			return nil, s.f.Error(err)
+		}
+		recs = append(recs, rec)
+	}
+	return recs, s.f.Error(rows.Err())
+}
+
+// Delete forgets a record.
+func (s *Store) Delete(ctx context.Context, id string) error {
+	return s.f.Tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM session WHERE id = ?`, id)
+		return err
+	})
+}

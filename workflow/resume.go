@@ -1,0 +1,183 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// Errors of Resume.
+var (
+	// ErrFinished: the run has ended, there is nothing to go on with.
+	ErrFinished = errors.New("the run has finished")
+	// ErrChanged: the workflow is not the one that the run began with.
+	ErrChanged = errors.New("the workflow has changed since the run began")
+	// ErrBadJournal: the entries are not those of one run.
+	ErrBadJournal = errors.New("the journal is not usable")
+)
+
+// Resume goes on with a run that was interrupted: entries are its journal, in order. Steps that finished are not run
+// again, what they gave is taken from the journal; a step that was under way is run again from its beginning, and its
+// event says so. The run keeps its id, so that it finds its sandboxes as far as the manager still has them; its timeout
+// begins anew.
+//
+// The result is nil only when the run cannot be gone on with: ErrFinished, ErrChanged, ErrBadJournal. Two processes must
+// not resume one run at once: a journal that checks Entry.Seq refuses the second one's entries.
+func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Result, error) {
+	first, err := resumable(wf, entries)
+	if err != nil {
+		return nil, err
+	}
+	base, err := e.base(ctx, wf)
+	if err != nil {
+		return nil, err
+	}
+	chain, _ := ctx.Value(chainKey{}).([]string)
+	input := first.Input
+	if input == nil { // an empty one is left out of the entry
+		input = map[string]any{}
+	}
+	r := newRun(e, wf, base, input, append(chain[:len(chain):len(chain)], wf.ID))
+	r.identify(first.RunID, first.Time)
+	r.past, r.seq = readPast(entries), int64(len(entries))
+	r.steps.Store(int64(r.past.attempts))
+	return e.drive(ctx, r)
+}
+
+// resumable checks that entries are a journal that wf can go on with, and gives its first entry.
+func resumable(wf *Workflow, entries []Entry) (Entry, error) {
+	if len(entries) == 0 || entries[0].Kind != EntryRunStarted {
+		return Entry{}, fmt.Errorf("%w: it does not begin with the start of a run", ErrBadJournal)
+	}
+	first := entries[0]
+	for i, e := range entries {
+		if e.RunID != first.RunID || e.Seq != int64(i+1) {
+			return first, fmt.Errorf("%w: entry %d is number %d of run %s", ErrBadJournal, i+1, e.Seq, e.RunID)
+		}
+	}
+	switch last := entries[len(entries)-1]; {
+	case last.Kind == EntryRunFinished:
+		return first, fmt.Errorf("%w: %s", ErrFinished, last.Outcome)
+	case first.Workflow != wf.ID || first.Hash != wf.Hash:
+		return first, fmt.Errorf("%w: run %s began with another version of %s", ErrChanged, first.RunID, first.Workflow)
+	}
+	return first, nil
+}
+
+// past is what an interrupted run did. Steps take their own part of it, by their path, in the order in which it happened;
+// where there is none left the run begins to be new.
+type past struct {
+	attempts int // of all steps
+
+	mu    sync.Mutex         // guards what follows: branches run side by side
+	ended map[string][]Entry // the last entry of each visit that ended, by path
+	open  map[string]*visit  // the visit that was under way, by path
+}
+
+// visit is a visit of a step that has not ended.
+type visit struct {
+	failed   int  // attempts that failed and were to be followed by another
+	underWay bool // an attempt had begun
+}
+
+func readPast(entries []Entry) *past {
+	p := &past{ended: map[string][]Entry{}, open: map[string]*visit{}}
+	for _, e := range entries {
+		switch e.Kind {
+		case EntryStepStarted:
+			p.attempts++
+			if p.open[e.Path] == nil {
+				p.open[e.Path] = &visit{}
+			}
+			p.open[e.Path].underWay = true
+		case EntryStepFinished:
+			p.forgetInside(e.Path) // what an attempt did inside itself went with it
+			if e.Retry {
+				p.open[e.Path].failed++
+				p.open[e.Path].underWay = false
+				continue
+			}
+			delete(p.open, e.Path)
+			p.ended[e.Path] = append(p.ended[e.Path], e)
+		}
+	}
+	return p
+}
+
+// forgetInside drops what is known of the steps inside a parallel or for_each.
+func (p *past) forgetInside(path string) {
+	inside := func(other string) bool {
+		return strings.HasPrefix(other, path+".") || strings.HasPrefix(other, path+"[")
+	}
+	for other := range p.ended {
+		if inside(other) {
+			delete(p.ended, other)
+		}
+	}
+	for other := range p.open {
+		if inside(other) {
+			delete(p.open, other)
+		}
+	}
+}
+
+// take gives the end of the next visit of a step, if it ended. A run that was not interrupted has no past.
+func (p *past) take(path string) (Entry, bool) {
+	if p == nil {
+		return Entry{}, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := p.ended[path]
+	if len(list) == 0 {
+		return Entry{}, false
+	}
+	p.ended[path] = list[1:]
+	return list[0], true
+}
+
+// continued gives the visit of a step that was under way, once.
+func (p *past) continued(path string) visit {
+	if p == nil {
+		return visit{}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v := p.open[path]
+	if v == nil {
+		return visit{}
+	}
+	delete(p.open, path)
+	return *v
+}
+
+// replay takes what a visit gave from the journal.
+func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
+	next := len(ex.seq.steps)
+	if e.Next != "" {
+		var ok bool
+		if next, ok = ex.seq.index[e.Next]; !ok {
+			return 0, &Error{Step: ex.path, Code: CodeJournal, Message: fmt.Sprintf("the journal goes on with %s, which is no step here", clip(e.Next)), Err: ErrBadJournal, final: true}
+		}
+	}
+	ev := ex.event(Event{Kind: EventStepReplayed, Attempt: e.Attempt, Status: e.Status, Error: e.Error})
+	if next != ex.index+1 {
+		ev.Next = e.Next
+	}
+	ex.run.emit(ctx, ev)
+	if e.Status == StatusSkipped {
+		ex.leaveOut()
+		return next, nil
+	}
+	ex.scope.update(ex.id, map[string]any{"attempts": int64(e.Attempt)})
+	res := result{output: e.Output, has: e.Has, last: ex.typ != TypeSwitch, vars: e.Vars}
+	if err := ex.keep(e.Status, res, e.Error); err != nil {
+		return 0, err
+	}
+	if e.Error != nil && (e.Error.final || ex.onError.kind == targetNone) {
+		return 0, e.Error
+	}
+	return next, nil
+}

@@ -1,0 +1,290 @@
+package workflow_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// everything has all that a run can be interrupted in: loops, retries, branches, items, skipped and failing steps.
+const everything = `
+id: everything
+max_steps: 1000
+input: {type: object, properties: {ratio: {type: number}}}
+vars: {round: 0}
+steps:
+  - {id: begin, type: agent, agent: begin, input: {r: "${ input.ratio }"}}
+  - {id: flaky, type: agent, agent: flaky, retry: {max_attempts: 3, backoff: 0s}}
+  - {id: never, type: agent, agent: never, if: "steps.begin.output.n > 5"}
+  - {id: again, type: set, vars: {round: "${ vars.round + 1 }"}}
+  - id: each
+    type: for_each
+    items: "${ [10, 20, 30] }"
+    as: it
+    max_concurrency: 2
+    steps:
+      - {id: work, type: agent, agent: work, input: {it: "${ it }", round: "${ vars.round }"}}
+      - {id: twice, type: set, vars: {double: "${ steps.work.output.n * 2 }"}}
+    output: "${ vars.double }"
+  - id: both
+    type: parallel
+    fail_fast: false
+    branches:
+      - id: left
+        steps: [{id: l, type: agent, agent: left}]
+        output: "${ steps.l.output }"
+      - id: right
+        steps: [{id: r, type: agent, agent: right}, {id: bad, type: fail, message: "right is wrong"}]
+    on_error: mend
+  - {id: mend, type: agent, agent: mend, input: {why: "${ steps.both.error.code }"}}
+  - id: more
+    type: switch
+    max_visits: 5
+    cases: [{when: "vars.round < 3", next: again}]
+    default: done
+  - id: done
+    type: end
+    output:
+      round: "${ vars.round }"
+      visits: "${ steps.each.visits }"
+      each: "${ steps.each.output }"
+      flaky: "${ steps.flaky.output }"
+      never: "${ steps.never.status }"
+      half: "${ input.ratio / 2.0 }"
+      both: "${ steps.both.status }"
+`
+
+// resumeAgents plays agents and notes which were run, in which place.
+type resumeAgents struct {
+	mu    sync.Mutex
+	calls map[string]int
+	flaky int // attempts of flaky that fail, in all processes together
+}
+
+func (a *resumeAgents) RunAgent(_ context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	call := name
+	if it, ok := input["it"]; ok {
+		call = fmt.Sprint(name, it, " ", input["round"])
+	}
+	a.calls[call]++
+	if name == "flaky" && a.flaky > 0 {
+		a.flaky--
+		return workflow.AgentOutput{}, errors.New("not yet")
+	}
+	n := int64(1)
+	if it, ok := input["it"].(int64); ok {
+		n = it
+	}
+	return workflow.AgentOutput{Output: map[string]any{"n": n}}, nil
+}
+
+// cutJournal keeps entries as a file would, and takes no more of them than allowed: as if the process died there.
+type cutJournal struct {
+	mu    sync.Mutex
+	lines [][]byte
+	room  int
+}
+
+var errCut = errors.New("the process died")
+
+func (j *cutJournal) Append(_ context.Context, e workflow.Entry) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.room == 0 {
+		return errCut
+	}
+	j.room--
+	line, err := json.Marshal(e)
+	j.lines = append(j.lines, line)
+	return err
+}
+
+func (j *cutJournal) entries(t *testing.T) []workflow.Entry {
+	t.Helper()
+	list := make([]workflow.Entry, len(j.lines))
+	for i, line := range j.lines {
+		if err := json.Unmarshal(line, &list[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return list
+}
+
+// TestResumeAnywhere interrupts a run behind each of its journal entries and goes on with it: it comes to the same end,
+// and nothing that had finished is done again.
+func TestResumeAnywhere(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, everything)
+	input := map[string]any{"ratio": 1.5}
+	run := func(agents *resumeAgents, journal workflow.Journal, events *[]workflow.Event) *workflow.Engine {
+		return workflow.NewEngine(nil, agents, &workflow.Options{Journal: journal, OnEvent: func(ev workflow.Event) {
+			if events != nil {
+				*events = append(*events, ev)
+			}
+		}})
+	}
+	whole, full := &resumeAgents{calls: map[string]int{}, flaky: 2}, &cutJournal{room: -1}
+	want, err := run(whole, full, nil).Run(t.Context(), wf, input)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := want.Output.(map[string]any); got["round"] != int64(3) || whole.calls["flaky"] != 3 || got["half"] != 0.75 || got["both"] != "failed" {
+		t.Fatalf("the run itself: %v", got)
+	}
+	if whole.calls["work20 2"] != 1 || whole.calls["never"] != 0 || whole.calls["mend"] != 3 {
+		t.Fatalf("the run itself: %v", whole.calls)
+	}
+	for cut := 1; cut < len(full.lines); cut++ {
+		agents, journal := &resumeAgents{calls: map[string]int{}, flaky: 2}, &cutJournal{room: cut}
+		if _, err := run(agents, journal, nil).Run(t.Context(), wf, input); !errors.Is(err, workflow.ErrJournal) {
+			t.Fatalf("cut %d: the first process: %v", cut, err)
+		}
+		before := journal.entries(t)
+		repeatable := underWay(before)
+		first := maps.Clone(agents.calls)
+		journal.room = -1
+		var events []workflow.Event
+		got, err := run(agents, journal, &events).Resume(t.Context(), wf, before)
+		if err != nil {
+			t.Fatalf("cut %d, after %s: %v", cut, journal.lines[cut-1], err)
+		}
+		if diff := cmp.Diff(want.Output, got.Output); diff != "" {
+			t.Errorf("cut %d: output (-want +got)\n%s", cut, diff)
+		}
+		if got.RunID != before[0].RunID || !got.Started.Equal(before[0].Time) || got.Steps < want.Steps {
+			t.Errorf("cut %d: run %s of %v with %d steps, want %s of %v with %d at least", cut, got.RunID, got.Started, got.Steps, before[0].RunID, before[0].Time, want.Steps)
+		}
+		over := 0
+		for call, n := range agents.calls {
+			over += n - whole.calls[call]
+			if n != whole.calls[call] && first[call] == 0 {
+				t.Errorf("cut %d: %s was run %d times by the second process, want %d", cut, call, n, whole.calls[call])
+			}
+		}
+		if over > repeatable {
+			t.Errorf("cut %d: %d agents were run again, %d attempts were under way: %v", cut, over, repeatable, agents.calls)
+		}
+		repeated := 0
+		for _, ev := range events {
+			if ev.Repeats {
+				repeated++
+			}
+		}
+		if events[0].Kind != workflow.EventRunResumed || repeated != repeatable {
+			t.Errorf("cut %d: first event %s, %d steps said to be repeated, %d were under way", cut, events[0].Kind, repeated, repeatable)
+		}
+		checkJournal(t, cut, journal.entries(t))
+	}
+}
+
+// underWay counts the attempts that had begun and not ended.
+func underWay(entries []workflow.Entry) int {
+	open := map[string]bool{}
+	for _, e := range entries {
+		switch e.Kind {
+		case workflow.EntryStepStarted:
+			open[e.Path] = true
+		case workflow.EntryStepFinished:
+			delete(open, e.Path)
+		}
+	}
+	return len(open)
+}
+
+// checkJournal: the journal of a run that was taken up is one journal, with the same ends of steps as without a break.
+func checkJournal(t *testing.T, cut int, entries []workflow.Entry) {
+	t.Helper()
+	resumed := 0
+	for i, e := range entries {
+		if e.Seq != int64(i+1) || e.RunID != entries[0].RunID {
+			t.Fatalf("cut %d: entry %d is number %d of %s", cut, i+1, e.Seq, e.RunID)
+		}
+		if e.Kind == workflow.EntryRunResumed {
+			resumed++
+		}
+	}
+	if last := entries[len(entries)-1]; resumed != 1 || last.Kind != workflow.EntryRunFinished || last.Outcome != workflow.Succeeded {
+		t.Errorf("cut %d: resumed %d times, ends with %s %s", cut, resumed, last.Kind, last.Outcome)
+	}
+}
+
+// TestResumeTwice interrupts the second process too.
+func TestResumeTwice(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, everything)
+	agents, journal := &resumeAgents{calls: map[string]int{}, flaky: 2}, &cutJournal{room: 4}
+	engine := workflow.NewEngine(nil, agents, &workflow.Options{Journal: journal})
+	_, err := engine.Run(t.Context(), wf, map[string]any{"ratio": 1.5})
+	resumes := 0
+	for ; errors.Is(err, workflow.ErrJournal); resumes++ {
+		journal.room = 5
+		_, err = engine.Resume(t.Context(), wf, journal.entries(t))
+	}
+	if err != nil || resumes < 5 {
+		t.Errorf("after %d resumes: %v", resumes, err)
+	}
+	for _, once := range []string{"begin", "left"} {
+		if n := agents.calls[once]; n == 0 {
+			t.Errorf("%s never ran", once)
+		}
+	}
+}
+
+func TestResumeRefuses(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "id: w\nsteps: [{id: a, type: agent, agent: x}, {id: b, type: end}]")
+	journal := &cutJournal{room: -1}
+	engine := workflow.NewEngine(nil, &resumeAgents{calls: map[string]int{}}, &workflow.Options{Journal: journal})
+	if _, err := engine.Run(t.Context(), wf, nil); err != nil {
+		t.Fatal(err)
+	}
+	all := journal.entries(t)
+	changed := parse(t, "id: w\nsteps: [{id: a, type: agent, agent: y}, {id: b, type: end}]")
+	strange := slices.Clone(all[:3])
+	strange[2].Next = "nowhere"
+	gap := append(slices.Clone(all[:2]), all[3])
+	for name, test := range map[string]struct {
+		wf      *workflow.Workflow
+		entries []workflow.Entry
+		want    error
+	}{
+		"nothing":           {wf, nil, workflow.ErrBadJournal},
+		"no beginning":      {wf, all[1:], workflow.ErrBadJournal},
+		"a gap":             {wf, gap, workflow.ErrBadJournal},
+		"finished":          {wf, all, workflow.ErrFinished},
+		"changed file":      {changed, all[:3], workflow.ErrChanged},
+		"a way that is not": {wf, strange, workflow.ErrBadJournal},
+	} {
+		if _, err := engine.Resume(t.Context(), test.wf, test.entries); !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+	}
+}
+
+// TestResumeAfterFailure: a run that died between its last step's failure and its end fails again, in the same way.
+func TestResumeAfterFailure(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "id: w\nsteps: [{id: a, type: fail, message: \"it is broken\"}]")
+	journal := &cutJournal{room: 3}
+	engine := workflow.NewEngine(nil, nil, &workflow.Options{Journal: journal})
+	if _, err := engine.Run(t.Context(), wf, nil); err == nil {
+		t.Fatal("it did not fail")
+	}
+	journal.room = -1
+	res, err := engine.Resume(t.Context(), wf, journal.entries(t))
+	if err == nil || !strings.Contains(err.Error(), "it is broken") || res.Outcome != workflow.Failed || res.Error.Step != "a" {
+		t.Errorf("got %+v, %v", res, err)
+	}
+}

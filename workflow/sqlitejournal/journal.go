@@ -1,0 +1,182 @@
+// Package sqlitejournal keeps the journals of workflow runs in a SQLite file, so that a run that was interrupted can be
+// looked at and gone on with by another process.
+package sqlitejournal
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sqlitefile"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// component is what this package has in the file. Times are microseconds since 1970; 0 is none.
+func component() sqlitefile.Component {
+	return sqlitefile.Component{Name: "journal", Migrations: []string{`
+CREATE TABLE run (
+	id       TEXT PRIMARY KEY,
+	workflow TEXT NOT NULL,
+	hash     TEXT NOT NULL,
+	started  INTEGER NOT NULL,
+	finished INTEGER NOT NULL,
+	outcome  TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX run_started ON run (started, id);
+CREATE TABLE entry (
+	run  TEXT NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+	seq  INTEGER NOT NULL,
+	data TEXT NOT NULL,
+	PRIMARY KEY (run, seq)
+) STRICT, WITHOUT ROWID;
+`}}
+}
+
+// Run is a run that the journal knows.
+type Run struct {
+	ID       string           `json:"id"`
+	Workflow string           `json:"workflow"`
+	Hash     string           `json:"hash"` // of the workflow, workflow.Workflow.Hash
+	Started  time.Time        `json:"started"`
+	Finished time.Time        `json:"finished,omitzero"` // zero while it runs, and for ever when it was interrupted
+	Outcome  workflow.Outcome `json:"outcome,omitempty"` // empty as long as Finished is zero
+}
+
+// Journal is a [workflow.Journal] in a file. It is safe for concurrent use, also by several processes.
+type Journal struct{ f *sqlitefile.File }
+
+// Open opens the file at path, which is made when there is none. It may be the file of other components.
+func Open(ctx context.Context, path string) (*Journal, error) {
+	f, err := sqlitefile.Open(ctx, path, component())
+	if err != nil {
+		return nil, err
+	}
+	return &Journal{f}, nil
+}
+
+// Close lets go of the file.
+func (j *Journal) Close() error { return j.f.Close() }
+
+// errGap: an entry does not follow the run's last one, so another process goes on with the same run.
+var errGap = errors.New("the entry does not follow the last one of its run")
+
+// Append implements [workflow.Journal]. The entry is on the disk when Append returns nil. One whose number is taken or
+// leaves a gap is backend.ErrExists: a run has one writer.
+func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("entry %d of run %s: %w", e.Seq, e.RunID, err)
+	}
+	err = j.f.Tx(ctx, func(tx *sql.Tx) error {
+		if e.Kind == workflow.EntryRunStarted && e.Seq == 1 {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO run VALUES (?, ?, ?, ?, 0, '')`,
+				e.RunID, e.Workflow, e.Hash, e.Time.UnixMicro()); err != nil {
+				return err
+			}
+		}
+		var last int64
+		if err := tx.QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) FROM entry WHERE run = ?`, e.RunID).Scan(&last); err != nil {
+			return err
+		}
+		if e.Seq != last+1 {
+			return errGap
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO entry VALUES (?, ?, ?)`, e.RunID, e.Seq, string(data)); err != nil {
+			return err
+		}
+		if e.Kind != workflow.EntryRunFinished {
+			return nil
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE run SET finished = ?, outcome = ? WHERE id = ?`, e.Time.UnixMicro(), string(e.Outcome), e.RunID)
+		return err
+	})
+	if errors.Is(err, errGap) || sqlitefile.IsConflict(err) {
+		return fmt.Errorf("%w: entry %d of run %s: %w", backend.ErrExists, e.Seq, e.RunID, err)
+	}
+	return err
+}
+
+// Entries gives the entries of a run so far; backend.ErrNotFound for a run that is not known.
+func (j *Journal) Entries(ctx context.Context, runID string) (_ []workflow.Entry, err error) {
+	rows, err := j.f.DB().QueryContext(ctx, `SELECT data FROM entry WHERE run = ? ORDER BY seq`, runID)
+	if err != nil {
+		return nil, j.f.Error(err)
+	}
+	defer func() { err = errors.Join(err, j.f.Error(rows.Close())) }()
+	var list []workflow.Entry
+	for rows.Next() {
+		var data string
+		if err := rows.Scan(&data); err != nil {
+			return nil, j.f.Error(err)
+		}
+		var e workflow.Entry
+		if err := json.Unmarshal([]byte(data), &e); err != nil {
+			return nil, fmt.Errorf("%s: %w: entry %d of run %s: %w", j.f.Path(), sqlitefile.ErrCorrupt, len(list)+1, runID, err)
+		}
+		list = append(list, e)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, j.f.Error(err)
+	}
+	if list == nil {
+		return nil, fmt.Errorf("%w: run %s", backend.ErrNotFound, runID)
+	}
+	return list, nil
+}
+
+const columns = `id, workflow, hash, started, finished, outcome`
+
+// Runs gives the latest runs, at most limit, the newest first.
+func (j *Journal) Runs(ctx context.Context, limit int) (_ []Run, err error) {
+	rows, err := j.f.DB().QueryContext(ctx, `SELECT `+columns+` FROM run ORDER BY started DESC, id LIMIT ?`, limit)
+	if err != nil {
+		return nil, j.f.Error(err)
+	}
+	defer func() { err = errors.Join(err, j.f.Error(rows.Close())) }()
+	var list []Run
+	for rows.Next() {
+		r, err := scan(rows)
+		if err != nil {
+			return nil, j.f.Error(err)
+		}
+		list = append(list, r)
+	}
+	return list, j.f.Error(rows.Err())
+}
+
+// Run gives a run; backend.ErrNotFound for one that is not known.
+func (j *Journal) Run(ctx context.Context, id string) (Run, error) {
+	r, err := scan(j.f.DB().QueryRowContext(ctx, `SELECT `+columns+` FROM run WHERE id = ?`, id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Run{}, fmt.Errorf("%w: run %s", backend.ErrNotFound, id)
+	}
+	return r, j.f.Error(err)
+}
+
+func scan(row interface{ Scan(...any) error }) (Run, error) {
+	var r Run
+	var started, finished int64
+	err := row.Scan(&r.ID, &r.Workflow, &r.Hash, &started, &finished, &r.Outcome)
+	r.Started = time.UnixMicro(started).UTC()
+	if finished != 0 {
+		r.Finished = time.UnixMicro(finished).UTC()
+	}
+	return r, err
+}
+
+// Prune forgets the finished runs that ended before a time, with their entries, and says how many there were.
+func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
+	err = j.f.Tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())
+		if err != nil {
+			return err
+		}
+		n, err = res.RowsAffected()
+		return err
+	})
+	return n, err
+}

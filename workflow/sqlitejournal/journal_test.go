@@ -1,0 +1,216 @@
+package sqlitejournal_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
+)
+
+func open(t *testing.T, path string) *sqlitejournal.Journal {
+	t.Helper()
+	j, err := sqlitejournal.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return j
+}
+
+func file(t *testing.T) string { return filepath.Join(t.TempDir(), "state.db") }
+
+func entries(run string) []workflow.Entry {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 891_011_000, time.UTC)
+	return []workflow.Entry{
+		{RunID: run, Seq: 1, Time: at, Kind: workflow.EntryRunStarted, Workflow: "w", Hash: "h", Input: map[string]any{"a": 1.5, "b": []any{"x", nil}}},
+		{RunID: run, Seq: 2, Time: at.Add(1), Kind: workflow.EntryStepStarted, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusRunning},
+		{RunID: run, Seq: 3, Time: at.Add(2), Kind: workflow.EntryStepFinished, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusFailed,
+			Output: map[string]any{"exit_code": int64(1)}, Error: &workflow.Error{Code: workflow.CodeInternal, Message: "it \x00 broke"}, Retry: true},
+		{RunID: run, Seq: 4, Time: at.Add(time.Second), Kind: workflow.EntryRunFinished, Outcome: workflow.Failed},
+	}
+}
+
+func mustAppend(t *testing.T, j *sqlitejournal.Journal, list ...workflow.Entry) {
+	t.Helper()
+	for _, e := range list {
+		if err := j.Append(t.Context(), e); err != nil {
+			t.Fatalf("Append %s/%d: %v", e.RunID, e.Seq, err)
+		}
+	}
+}
+
+// TestAnotherProcess reads with a second journal what the first one wrote.
+func TestAnotherProcess(t *testing.T) {
+	t.Parallel()
+	path := file(t)
+	j := open(t, path)
+	want := entries("run_1")
+	mustAppend(t, j, want[:3]...)
+	other := open(t, path)
+	got, err := other.Entries(t.Context(), "run_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want[:3], got, cmpopts.IgnoreUnexported(workflow.Error{})); diff != "" {
+		t.Errorf("entries (-want +got):\n%s", diff)
+	}
+	run := sqlitejournal.Run{ID: "run_1", Workflow: "w", Hash: "h", Started: want[0].Time}
+	if got, err := other.Run(t.Context(), "run_1"); err != nil || got != run {
+		t.Errorf("Run: %+v, %v, want %+v", got, err, run)
+	}
+	mustAppend(t, other, want[3])
+	run.Finished, run.Outcome = want[3].Time, workflow.Failed
+	if got, err := j.Run(t.Context(), "run_1"); err != nil || got != run {
+		t.Errorf("Run after its end: %+v, %v, want %+v", got, err, run)
+	}
+	if _, err := j.Run(t.Context(), "run_2"); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("unknown run: %v", err)
+	}
+	if _, err := j.Entries(t.Context(), "run_2"); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("entries of an unknown run: %v", err)
+	}
+}
+
+// TestOneWriter: of two that go on with a run, the second is told so.
+func TestOneWriter(t *testing.T) {
+	t.Parallel()
+	path := file(t)
+	a, b := open(t, path), open(t, path)
+	list := entries("run_1")
+	mustAppend(t, a, list[0], list[1])
+	for what, e := range map[string]workflow.Entry{"the first again": list[0], "a number that is taken": list[1], "a gap": list[3]} {
+		if err := b.Append(t.Context(), e); !errors.Is(err, backend.ErrExists) {
+			t.Errorf("%s: %v, want ErrExists", what, err)
+		}
+	}
+	stranger := list[1]
+	stranger.RunID, stranger.Seq = "run_9", 1
+	if err := b.Append(t.Context(), stranger); err == nil {
+		t.Error("an entry of a run that never began was taken")
+	}
+	mustAppend(t, b, list[2])
+}
+
+func TestRunsAndPrune(t *testing.T) {
+	t.Parallel()
+	j := open(t, file(t))
+	var want []string
+	for i := range 5 {
+		list := entries(fmt.Sprintf("run_%d", i))
+		for k := range list {
+			list[k].Time = list[k].Time.Add(time.Duration(i) * time.Hour)
+		}
+		if i == 1 {
+			list = list[:2] // still runs, or was interrupted
+		}
+		mustAppend(t, j, list...)
+		want = append([]string{list[0].RunID}, want...)
+	}
+	ids := func(limit int) (ids []string) {
+		runs, err := j.Runs(t.Context(), limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range runs {
+			ids = append(ids, r.ID)
+		}
+		return ids
+	}
+	if diff := cmp.Diff(want, ids(10)); diff != "" {
+		t.Errorf("runs (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want[:2], ids(2)); diff != "" {
+		t.Errorf("two runs (-want +got):\n%s", diff)
+	}
+	n, err := j.Prune(t.Context(), entries("")[0].Time.Add(2*time.Hour))
+	if err != nil || n != 1 {
+		t.Errorf("Prune: %d, %v, want run_0 alone: run_1 has not finished", n, err)
+	}
+	if diff := cmp.Diff(want[:4], ids(10)); diff != "" {
+		t.Errorf("after Prune (-want +got):\n%s", diff)
+	}
+	if _, err := j.Entries(t.Context(), "run_0"); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("entries of a forgotten run: %v", err)
+	}
+}
+
+// TestSharedFile: journals of many runs and session records are written side by side to one file.
+func TestSharedFile(t *testing.T) {
+	t.Parallel()
+	path := file(t)
+	j := open(t, path)
+	store, err := sqlitestore.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			for _, e := range entries(fmt.Sprintf("run_%d", i)) {
+				if err := j.Append(t.Context(), e); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		wg.Go(func() {
+			rec := session.Record{ID: fmt.Sprintf("sbx_%d", i), Key: session.WorkflowKey(fmt.Sprintf("run_%d", i), "default"), State: session.RecordReady}
+			if err := store.Insert(t.Context(), rec); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	runs, err := j.Runs(t.Context(), 100)
+	recs, lerr := store.List(t.Context())
+	if err != nil || lerr != nil || len(runs) != 6 || len(recs) != 6 {
+		t.Errorf("%d runs, %d records, %v, %v", len(runs), len(recs), err, lerr)
+	}
+}
+
+// TestEngine runs a workflow whose journal is a file.
+func TestEngine(t *testing.T) {
+	t.Parallel()
+	wf, err := workflow.Parse("two.yaml", []byte(strings.Join([]string{
+		"id: two", "steps:", "  - {id: a, type: set, vars: {x: '${ 1 + 1 }'}}", "  - {id: b, type: end, output: '${ vars.x }'}",
+	}, "\n")), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := open(t, file(t))
+	res, err := workflow.NewEngine(nil, nil, &workflow.Options{Journal: j}).Run(t.Context(), wf, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := j.Entries(t.Context(), res.RunID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, e := range list {
+		kinds = append(kinds, string(e.Kind)+" "+e.Step)
+	}
+	want := []string{"run_started ", "step_started a", "step_finished a", "step_started b", "step_finished b", "run_finished "}
+	if diff := cmp.Diff(want, kinds); diff != "" {
+		t.Errorf("entries (-want +got):\n%s", diff)
+	}
+	if list[2].Vars["x"] != int64(2) || list[0].Hash != wf.Hash {
+		t.Errorf("what the entries hold: %+v", list)
+	}
+}
