@@ -45,7 +45,7 @@ func TestC1Sizes(t *testing.T) {
 	const limit = 64 << 20
 	b := w.user
 	dir := b.dir(t)
-	for _, n := range []int{0, 1, 256 << 10, 2 << 20} {
+	for _, n := range []int{0, 1, 256 << 10, 1 << 20} {
 		data := noise(uint64(n%251), n)
 		path := fmt.Sprintf("%s/f%d", dir, n)
 		out := b.ok(t, tools.ToolFSWrite, obj{"path": path, "contents_b64": b64(data)})

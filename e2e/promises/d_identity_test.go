@@ -189,8 +189,8 @@ func TestD5GoneIDs(t *testing.T) {
 		p := &tools.Plugin{Manager: m}
 		b, err := openBox(t.Context(), m, p, pythonBox())
 		must(t, err)
-		eventually(t, 20*time.Second, "the idle sandbox is removed", func() bool { return len(m.InScope(b.run.Scope())) == 0 })
-		eventually(t, 20*time.Second, "its container is gone", func() bool { return !running(t, b.s.Info().EngineID) })
+		eventually(t, "the idle sandbox is removed", func() bool { return len(m.InScope(b.run.Scope())) == 0 })
+		eventually(t, "its container is gone", func() bool { return !running(t, b.s.Info().EngineID) })
 		gone(t, b, b.s.ID())
 	})
 	t.Run("restarted", func(t *testing.T) {

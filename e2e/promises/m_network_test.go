@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	networktypes "github.com/docker/docker/api/types/network"
 
@@ -29,10 +28,9 @@ func bridged(cfg tools.Sandbox) tools.Sandbox {
 func eachNetwork(t *testing.T, f func(t *testing.T, b *box)) {
 	t.Helper()
 	each(t, f)
-	for name, cfg := range map[string]tools.Sandbox{"user, bridged": bridged(pythonBox()), "root, bridged": bridged(rootBox())} {
+	for name, b := range map[string]*box{"user, bridged": w.bridgedUser, "root, bridged": w.bridgedRoot} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBox(t, cfg)
 			f(t, b)
 			b.alive(t)
 		})
@@ -58,13 +56,21 @@ func probe(t *testing.T, b *box, targets []target) []target {
 	return out
 }
 
-// refused checks that nothing was reached, and that each was refused at once and did not just happen to be absent.
-func refused(t *testing.T, targets []target) {
+// refused checks that nothing can be reached, and that each is refused at once and does not just happen to be absent:
+// what is absent is found so after three seconds, every time.
+func refused(t *testing.T, b *box, targets []target) {
 	t.Helper()
 	at := []string{"ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EACCES", "EPERM", "EADDRNOTAVAIL", "EAFNOSUPPORT"}
-	for _, p := range targets {
-		if !slices.Contains(at, p.Result) || p.Seconds > 2 {
-			t.Errorf("%s to %s, port %d: %s after %.2f s, want a refusal at once", p.Kind, p.Host, p.Port, p.Result, p.Seconds)
+	for try := 0; len(targets) > 0; try++ {
+		targets = slices.DeleteFunc(probe(t, b, targets), func(p target) bool {
+			ok := slices.Contains(at, p.Result)
+			if !ok || p.Seconds > 2 && try == 4 {
+				t.Errorf("%s to %s, port %d: %s after %.2f s, want a refusal at once", p.Kind, p.Host, p.Port, p.Result, p.Seconds)
+			}
+			return !ok || p.Seconds <= 2
+		})
+		if try == 4 {
+			return
 		}
 	}
 }
@@ -174,8 +180,7 @@ func addressOf(t *testing.T, b *box) (own, gateway string) {
 // TestM1NoNetwork: without a network there is a loopback interface and nothing else.
 func TestM1NoNetwork(t *testing.T) {
 	t.Parallel()
-	neighbour := newBox(t, bridged(pythonBox()))
-	other, gateway := addressOf(t, neighbour)
+	other, gateway := addressOf(t, w.bridgedUser)
 	each(t, func(t *testing.T, b *box) {
 		if got := b.sh(t, "ls /sys/class/net; tail -n +2 /proc/net/route; grep -v ' lo$' /proc/net/ipv6_route; true"); got != "lo\n" {
 			t.Errorf("interfaces and routes: %q", got)
@@ -187,9 +192,9 @@ func TestM1NoNetwork(t *testing.T) {
 				list = append(list, target{Kind: "icmp", Host: host})
 			}
 		}
-		refused(t, probe(t, b, list))
+		refused(t, b, list)
 		for _, p := range probe(t, b, []target{{Kind: "dns", Host: "example.com"}, {Kind: "dns", Host: "host.docker.internal"}, {Kind: "dns", Host: "metadata.google.internal"}}) {
-			if !strings.HasPrefix(p.Result, "gaierror") || p.Seconds > 5 {
+			if !strings.HasPrefix(p.Result, "gaierror") || p.Seconds > 30 {
 				t.Errorf("DNS for %s: %s after %.2f s", p.Host, p.Result, p.Seconds)
 			}
 		}
@@ -203,7 +208,6 @@ func TestM2Closed(t *testing.T) {
 	neighbour := newBox(t, bridged(pythonBox()))
 	other, gateway := addressOf(t, neighbour)
 	neighbour.background(t, "listen.py")
-	neighbour.sh(t, "until test -e listening; do sleep 0.05; done")
 	eachNetwork(t, func(t *testing.T, b *box) {
 		list := h.targets()
 		for _, host := range []string{
@@ -214,7 +218,7 @@ func TestM2Closed(t *testing.T) {
 		}
 		list = append(list, target{Kind: "udp", Host: gateway, Port: h.udp}, target{Kind: "icmp", Host: gateway})
 		list = append(list, target{Kind: "tcp", Host: other, Port: 9000}, target{Kind: "udp", Host: other, Port: 9001}, target{Kind: "icmp", Host: other})
-		refused(t, probe(t, b, list))
+		refused(t, b, list)
 	})
 	t.Cleanup(func() { // after the parallel ones
 		if calls := h.calls(); len(calls) != 0 {
@@ -234,8 +238,8 @@ func TestM2Closed(t *testing.T) {
 		if got := probe(t, b, []target{{Kind: "tcp", Host: open.String(), Port: c.tcp}})[0]; got.Result != "reached" {
 			t.Errorf("the gateway, which is let through: %+v", got)
 		}
-		eventually(t, 10*time.Second, "the host heard the call that was let through", func() bool { return len(c.calls()) == 1 })
-		refused(t, probe(t, b, []target{{Kind: "tcp", Host: "172.17.0.1", Port: c.tcp}, {Kind: "tcp", Host: "169.254.169.254", Port: 80}, {Kind: "tcp", Host: other, Port: 9000}}))
+		eventually(t, "the host heard the call that was let through", func() bool { return len(c.calls()) == 1 })
+		refused(t, b, []target{{Kind: "tcp", Host: "172.17.0.1", Port: c.tcp}, {Kind: "tcp", Host: "169.254.169.254", Port: 80}, {Kind: "tcp", Host: other, Port: 9000}})
 		// And the neighbour does listen.
 		if got := probe(t, neighbour, []target{{Kind: "tcp", Host: other, Port: 9000}})[0]; got.Result != "reached" {
 			t.Errorf("the neighbour by itself: %+v", got)
@@ -247,7 +251,7 @@ func TestM2Closed(t *testing.T) {
 func TestM3AbstractSockets(t *testing.T) {
 	t.Parallel()
 	h := newHostServices(t)
-	if c, err := net.DialTimeout("unix", "@"+h.abstract, time.Second); err != nil {
+	if c, err := net.DialTimeout("unix", "@"+h.abstract, patience); err != nil {
 		t.Fatalf("the socket does not listen: %v", err)
 	} else {
 		_, _ = io.ReadAll(c) // until it was heard
@@ -258,7 +262,7 @@ func TestM3AbstractSockets(t *testing.T) {
 		if got := b.sh(t, "grep -c promises- /proc/net/unix; true"); got != "0\n" {
 			t.Errorf("%s of the host's sockets are visible", strings.TrimSpace(got))
 		}
-		refused(t, probe(t, b, []target{{Kind: "unix", Host: h.abstract}}))
+		refused(t, b, []target{{Kind: "unix", Host: h.abstract}})
 	})
 	t.Cleanup(func() {
 		if calls := h.calls(); len(calls) != heard {

@@ -6,12 +6,15 @@ package promises
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +25,7 @@ import (
 	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
@@ -50,8 +54,8 @@ type world struct {
 	cli      func() (string, error)
 
 	// user and root are sandboxes for tests that leave them as they were: the default one, and one whose user is root
-	// and whose whole file system can be written to.
-	user, root *box
+	// and whose whole file system can be written to. The others are the same with a network.
+	user, root, bridgedUser, bridgedRoot *box
 }
 
 var w *world
@@ -71,13 +75,34 @@ func runTests(m *testing.M) (code int, err error) {
 	if err := os.Setenv(hostCanary, "seen"); err != nil {
 		return 1, err
 	}
+	// A shell's background jobs and nohup have signals ignored, which children inherit: the command line would not
+	// hear those that tests send. What is caught here is not ignored there.
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 	if w, err = newWorld(context.Background()); err != nil {
 		return 1, fmt.Errorf("these tests need a Docker Engine with the test images (make images): %w", err)
 	}
+	if !flag.Parsed() {
+		flag.Parse()
+	}
+	built := make(chan struct{})
+	go func() { // it takes a while, which is well spent beside what only waits for the engine
+		defer close(built)
+		if flag.Lookup("test.run").Value.String() == "" {
+			_, _ = w.cli() // who needs it gets the error
+		}
+	}()
 	code = m.Run()
+	<-built
 	err = w.end(context.Background())
 	if code == 0 && err == nil {
-		err = goleak.Find()
+		deadline := time.Now().Add(patience)
+		for err = goleak.Find(); err != nil && time.Now().Before(deadline); err = goleak.Find() {
+			time.Sleep(100 * time.Millisecond)
+		}
 	}
 	return code, err
 }
@@ -96,24 +121,36 @@ func newWorld(ctx context.Context) (*world, error) {
 		return nil, err
 	}
 	logger := slog.New(slog.NewTextHandler(v.log, nil))
-	v.manager, err = session.NewManager(v.engine, &session.Options{Instance: v.instance, AllowRoot: true, Logger: logger})
+	v.manager, err = session.NewManager(v.engine, &session.Options{Instance: v.instance, AllowRoot: true, Logger: logger, IdleTimeout: time.Hour})
 	if err != nil {
 		return nil, err
 	}
 	v.plugin = &tools.Plugin{Manager: v.manager, Logger: logger}
-	if v.user, err = openBox(ctx, v.manager, v.plugin, pythonBox()); err != nil {
-		return nil, errors.Join(err, v.end(ctx))
-	}
-	if v.root, err = openBox(ctx, v.manager, v.plugin, rootBox()); err != nil {
+	if err := v.open(ctx); err != nil {
 		return nil, errors.Join(err, v.end(ctx))
 	}
 	return v, nil
 }
 
+// open opens the shared sandboxes.
+func (v *world) open(ctx context.Context) error {
+	var g errgroup.Group
+	for b, cfg := range map[**box]tools.Sandbox{
+		&v.user: pythonBox(), &v.root: rootBox(), &v.bridgedUser: bridged(pythonBox()), &v.bridgedRoot: bridged(rootBox()),
+	} {
+		g.Go(func() error {
+			var err error
+			*b, err = openBox(ctx, v.manager, v.plugin, cfg)
+			return err
+		})
+	}
+	return g.Wait()
+}
+
 // end closes everything and looks for what is left of it.
 func (v *world) end(ctx context.Context) error {
 	err := errors.Join(v.manager.Close(ctx), v.engine.Close())
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
 		left, lerr := v.objects(ctx, v.instance)
 		if lerr == nil && len(left) > 0 {
 			lerr = fmt.Errorf("left on the engine:\n%s", strings.Join(left, "\n"))

@@ -13,6 +13,6 @@ def answer():
 
 
 threading.Thread(target=answer, daemon=True).start()
-open("listening", "w").close()
+print("listening", flush=True)
 while True:
     tcp.accept()[0].close()

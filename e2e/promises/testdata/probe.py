@@ -2,7 +2,7 @@
 # the name of the error and how long it took.
 import errno, json, socket, struct, sys, threading, time
 
-TIMEOUT = 3
+TIMEOUT = 10
 
 
 def connect(kind, host, port):
