@@ -1,23 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/session"
 )
 
-// doctorTimeout bounds each question to the engine, so that doctor answers also when the engine hangs.
+// doctorTimeout bounds each question to an engine, so that doctor answers also when the engine hangs.
 const doctorTimeout = 5 * time.Second
 
 // verdict says how a check ended.
@@ -26,7 +25,7 @@ type verdict string
 const (
 	verdictOK   verdict = "ok"
 	verdictWarn verdict = "warn" // works, less than it could
-	verdictFail verdict = "fail" // no sandbox can run
+	verdictFail verdict = "fail" // no sandbox can run on this backend
 )
 
 // check is one finding.
@@ -39,18 +38,27 @@ type check struct {
 
 // report is the output of doctor.
 type report struct {
+	Usable   bool            `json:"usable"`           // a sandbox can run on the backend that commands would take
+	Backend  string          `json:"backend"`          // what was asked for
+	Chosen   string          `json:"chosen,omitempty"` // what commands would take; empty when auto finds nothing
+	Version  string          `json:"version"`
+	Guest    string          `json:"guest"`
+	Backends []*engineReport `json:"backends"`
+}
+
+// engineReport is what was found out about one backend.
+type engineReport struct {
+	Name         string                `json:"name"`
 	Usable       bool                  `json:"usable"`
-	Backend      string                `json:"backend"`
-	Version      string                `json:"version"`
-	Guest        string                `json:"guest"`
 	Engine       *backend.EngineInfo   `json:"engine,omitempty"`
 	Capabilities *backend.Capabilities `json:"capabilities,omitempty"`
 	Checks       []check               `json:"checks"`
 
+	there bool // the engine answered
 	tried bool // a sandbox was opened, or failed to
 }
 
-func (r *report) add(name string, v verdict, detail, fix string) {
+func (r *engineReport) add(name string, v verdict, detail, fix string) {
 	r.Checks = append(r.Checks, check{name, v, detail, fix})
 }
 
@@ -63,12 +71,16 @@ func newDoctorCmd(a *app) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check the engine and what it can enforce",
-		Long: `Check that the engine answers, what it can enforce and that a sandbox really opens, and say how to mend what is
-missing. Exits with 5 when no sandbox can run. It pulls nothing.`,
+		Short: "Check the engines and what they can enforce",
+		Long: `Check which engines answer, what they can enforce and that a sandbox really opens, and say how to mend what is
+missing: for each backend, or for the one that --backend names. Exits with 5 when no sandbox can run on the backend that
+commands would take. It pulls nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r := a.diagnose(cmd.Context(), engine, images, image)
+			r, err := a.diagnose(cmd.Context(), engine, images, image)
+			if err != nil {
+				return err
+			}
 			if err := out.write(a.stdout, r, r.table); err != nil {
 				return err
 			}
@@ -85,180 +97,90 @@ missing. Exits with 5 when no sandbox can run. It pulls nothing.`,
 	return cmd
 }
 
-// diagnose runs the checks in order; each needs the one before it.
-func (a *app) diagnose(ctx context.Context, engine engineFlags, images imageFlags, image string) *report {
-	r := &report{Backend: engine.backend, Version: buildVersion(), Guest: embed.Version(), Checks: []check{}}
-	m, done, err := a.openManager(ctx, engine, images)
-	if err != nil {
-		_, hint := classify(err)
-		if errors.Is(err, backend.ErrUnavailable) {
-			hint = engineFix(engine.backend)
+// diagnose looks at one backend, or at all of them at the same time: one that hangs does not hold the others up.
+func (a *app) diagnose(ctx context.Context, engine engineFlags, images imageFlags, image string) (*report, error) {
+	r := &report{Backend: a.backendName(engine), Version: buildVersion(), Guest: embed.Version()}
+	drivers := a.drivers()
+	if r.Backend != backendAuto {
+		d, err := a.driver(r.Backend)
+		if err != nil {
+			return nil, err
 		}
-		r.add("engine", verdictFail, oneLine(err.Error()), hint)
-		return r
+		drivers = []driver{d}
 	}
-	defer done()
-	defer m.Close(context.WithoutCancel(ctx)) // removes the trial sandbox should it still be there; nothing else is open
-	r.engine(ctx, m.Backend())
-	r.enforcement(m.Backend().Capabilities())
-	found := r.images(ctx, m.Backend(), image)
-	r.trial(ctx, m, found)
-	r.Usable = !slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
-	return r
+	r.Backends = make([]*engineReport, len(drivers))
+	var looking sync.WaitGroup
+	for i, d := range drivers {
+		r.Backends[i] = &engineReport{Name: d.name, Checks: []check{}}
+		looking.Go(func() { a.examine(ctx, r.Backends[i], d, images, image) })
+	}
+	looking.Wait()
+	r.choose()
+	return r, nil
 }
 
-func engineFix(name string) string {
-	if name == "docker" {
-		return "start Docker (Docker Desktop, `systemctl start docker`, or `dockerd`), let this user use it, " +
-			"or point DOCKER_HOST at an engine"
-	}
-	return "start the engine"
-}
-
-// engine asks the engine who it is.
-func (r *report) engine(ctx context.Context, b backend.SandboxBackend) {
-	p, ok := b.(backend.Pinger)
-	if !ok {
-		r.add("engine", verdictOK, "answers", "")
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
-	defer cancel()
-	info, err := p.Ping(ctx)
-	if err != nil {
-		r.add("engine", verdictFail, oneLine(err.Error()), engineFix(r.Backend))
-		return
-	}
-	r.Engine = &info
-	r.add("engine", verdictOK, strings.TrimSpace(info.Name+" "+info.Version), "")
-	r.add("api", verdictOK, info.API, "")
-	r.add("machine", verdictOK, fmt.Sprintf("%s/%s, kernel %s", info.OS, info.Arch, info.Kernel), "")
-	r.add("cgroup", verdictOK, "version "+info.Cgroup, "")
-	r.add("runtimes", verdictOK, strings.Join(info.Runtimes, ", "), "")
-	if security := info.Details["security"]; security != "" {
-		r.add("security", verdictOK, security, "")
-	}
-}
-
-// enforcement says what limits hold on this engine.
-func (r *report) enforcement(c backend.Capabilities) {
-	r.Capabilities = &c
-	cgroups := "give the engine this cgroup controller; as root on a rootless engine: systemd delegation (see the engine's documentation)"
-	for _, l := range []struct {
-		name, what string
-		ok         bool
-		fix        string
-	}{
-		{"memory limit", "memory and swap together", c.Memory, cgroups},
-		{"cpu limit", "thousandths of a core", c.CPU, cgroups},
-		{"process limit", "processes and threads", c.PIDs, cgroups},
-		{"workspace size", "size of /workspace", c.Workspace, "agents that ask for limits.workspace_mb are refused; leave it out, " +
-			"or use an engine with quotas (XFS with pquota)"},
-		{"writable root", "root: writable", c.WritableRoot, ""},
-		{"stop and start", "files survive a stop", c.Persistent, ""},
-	} {
-		if l.ok {
-			r.add(l.name, verdictOK, "enforced: "+l.what, "")
-		} else {
-			r.add(l.name, verdictWarn, "cannot be enforced; asking for it is an error", l.fix)
+// choose says which backend commands would take, by the rule of openAuto.
+func (r *report) choose() {
+	for _, e := range r.Backends {
+		if r.Backend == e.Name || e.there && e.Name != backendLocal {
+			r.Chosen, r.Usable = e.Name, e.Usable
+			return
 		}
 	}
-	modes := make([]string, len(c.Networks))
-	for i, n := range c.Networks {
-		modes[i] = string(n)
-	}
-	v, fix := verdictOK, ""
-	if !slices.Contains(c.Networks, backend.NetworkBridge) {
-		v, fix = verdictWarn, "agents with network: {enabled: true} are refused on this engine"
-	}
-	r.add("networks", v, strings.Join(modes, ", "), fix)
-}
-
-// images looks which of the default images are there and gives the first.
-func (r *report) images(ctx context.Context, b backend.SandboxBackend, chosen string) string {
-	checker, ok := b.(backend.ImageChecker)
-	if !ok {
-		return chosen
-	}
-	var refs []string
-	for _, rt := range frontmatter.Runtimes() {
-		refs = append(refs, frontmatter.DefaultImage(rt))
-	}
-	if chosen != "" {
-		refs = append([]string{chosen}, refs...)
-	}
-	first := ""
-	for _, ref := range refs {
-		ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
-		has, err := checker.HasImage(ctx, ref)
-		cancel()
-		switch {
-		case err != nil:
-			r.add("image "+ref, verdictWarn, oneLine(err.Error()), "")
-		case has:
-			r.add("image "+ref, verdictOK, "present", "")
-			if first == "" {
-				first = ref
-			}
-		default:
-			r.add("image "+ref, verdictWarn, "not present; pulled when first used", "docker pull "+ref)
-		}
-	}
-	if chosen != "" {
-		return chosen
-	}
-	return first
-}
-
-// trial opens a sandbox and closes it.
-func (r *report) trial(ctx context.Context, m *session.Manager, image string) {
-	const name = "sandbox"
-	if image == "" {
-		r.add(name, verdictWarn, "not tried: no image is present", "pull one of the images above, or pass --image")
-		return
-	}
-	r.tried = true
-	ctx, cancel := context.WithTimeout(ctx, 6*doctorTimeout)
-	defer cancel()
-	began := time.Now()
-	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: backend.PullNever})
-	if err != nil {
-		_, hint := classify(err)
-		r.add(name, verdictFail, "does not open: "+oneLine(err.Error()), hint)
-		return
-	}
-	took := time.Since(began).Round(time.Millisecond)
-	info := s.Info()
-	if err := s.Close(ctx); err != nil {
-		r.add(name, verdictFail, "does not close: "+oneLine(err.Error()), "")
-		return
-	}
-	r.add(name, verdictOK, fmt.Sprintf("opened from %s in %s, as %s, with %s",
-		image, took, info.User, strings.Join(info.Programs, ", ")), "")
 }
 
 // table draws the report for people.
 func (r *report) table(w io.Writer) error {
-	rows := [][]string{
-		{string(verdictOK), "workcell", r.Version},
-		{string(verdictOK), "guest", r.Guest},
+	fmt.Fprintf(w, "workcell %s, guest %s\n", r.Version, r.Guest)
+	for _, e := range r.Backends {
+		title := e.Name
+		if r.Backend == backendAuto && e.Name == r.Chosen {
+			title += " (what --backend auto takes)"
+		}
+		fmt.Fprintf(w, "\n%s\n", title)
+		if err := e.table(w); err != nil {
+			return err
+		}
 	}
+	_, err := fmt.Fprintf(w, "\n%s\n", r.summary())
+	return err
+}
+
+func (r *engineReport) table(w io.Writer) error {
+	var rows [][]string
 	for _, c := range r.Checks {
 		rows = append(rows, []string{string(c.Verdict), c.Name, c.Detail})
 		if c.Fix != "" {
 			rows = append(rows, []string{" ", " ", "→ " + c.Fix})
 		}
 	}
-	if err := writeTable(w, []string{"STATE", "CHECK", "FINDING"}, rows); err != nil {
-		return err
+	return writeTable(w, []string{"STATE", "CHECK", "FINDING"}, rows)
+}
+
+// summary is the report in one line.
+func (r *report) summary() string {
+	var usable []string
+	tried := false
+	for _, e := range r.Backends {
+		if e.Usable {
+			usable = append(usable, e.Name)
+			tried = tried || e.tried && e.Name == r.Chosen
+		}
 	}
-	verdict := "sandboxes can run"
 	switch {
-	case !r.Usable:
-		verdict = "no sandbox can run here"
-	case !r.tried:
-		verdict = "the engine is fit; no sandbox was tried"
+	case r.Usable && !tried:
+		return "the engine is fit; no sandbox was tried"
+	case r.Usable:
+		return "sandboxes can run: " + strings.Join(usable, ", ")
+	case len(usable) > 0:
+		return fmt.Sprintf("no sandbox can run with --backend %s; these would do: %s", cmp.Or(r.Chosen, r.Backend),
+			"--backend "+strings.Join(usable, ", --backend "))
+	default:
+		return "no sandbox can run here"
 	}
-	_, err := fmt.Fprintf(w, "\n%s\n", verdict)
-	return err
+}
+
+// failed tells whether a check says that no sandbox can run.
+func (r *engineReport) failed() bool {
+	return slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
 }

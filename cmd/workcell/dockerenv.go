@@ -18,12 +18,7 @@ import (
 // dockerOptions finds the engine where the docker command would: DOCKER_HOST with DOCKER_TLS_VERIFY and
 // DOCKER_CERT_PATH, else the context that DOCKER_CONTEXT or `docker context use` names, else the platform's default.
 func dockerOptions(e env) (*docker.Options, error) {
-	dir := e.get("DOCKER_CONFIG")
-	if dir == "" {
-		if home, err := os.UserHomeDir(); err == nil {
-			dir = filepath.Join(home, ".docker")
-		}
-	}
+	dir := dockerConfigDir(e)
 	opts := &docker.Options{ConfigDir: dir}
 	if host := e.get("DOCKER_HOST"); host != "" {
 		opts.Host = host
@@ -49,6 +44,18 @@ func dockerOptions(e env) (*docker.Options, error) {
 		return opts, nil
 	}
 	return opts, useContext(opts, dir, name)
+}
+
+// dockerConfigDir is the directory of config.json, which also holds the registries' credentials; empty when there is none.
+func dockerConfigDir(e env) string {
+	if dir := e.get("DOCKER_CONFIG"); dir != "" {
+		return dir
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".docker")
 }
 
 // currentContext reads which context `docker context use` chose, empty for none.

@@ -1,18 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -22,7 +19,9 @@ type engineFlags struct {
 }
 
 func (f *engineFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.backend, "backend", "docker", "engine that runs the sandboxes: docker")
+	cmd.Flags().StringVar(&f.backend, "backend", "",
+		"what runs the sandboxes: docker, containerd, local (no engine, a weaker wall than a container), or auto: docker, "+
+			"else containerd (default $WORKCELL_BACKEND, else auto)")
 }
 
 // imageFlags say which images may be used and where they come from.
@@ -42,33 +41,22 @@ func (f *imageFlags) addTo(cmd *cobra.Command) {
 // below 5 s.
 const enginePatience = 4 * time.Second
 
-// drivers are the engines this build knows. A driver is opened only when it is asked for.
-func (a *app) drivers() map[string]func(context.Context) (backend.SandboxBackend, error) {
-	return map[string]func(context.Context) (backend.SandboxBackend, error){
-		"docker": func(ctx context.Context) (backend.SandboxBackend, error) {
-			opts, err := dockerOptions(a.env)
-			if err != nil {
-				return nil, err
-			}
-			opts.Logger, opts.Patience = a.logger(), enginePatience
-			b, err := docker.New(ctx, opts)
-			if err != nil {
-				return nil, err
-			}
-			return b, nil
-		},
+// openBackend connects to the engine that the flag, or the environment, names.
+func (a *app) openBackend(ctx context.Context, f engineFlags) (backend.SandboxBackend, error) {
+	name := a.backendName(f)
+	if name == backendAuto {
+		return a.openAuto(ctx)
 	}
+	d, err := a.driver(name)
+	if err != nil {
+		return nil, err
+	}
+	return d.open(ctx)
 }
 
-// openBackend connects to the engine.
-func (a *app) openBackend(ctx context.Context, f engineFlags) (backend.SandboxBackend, error) {
-	known := a.drivers()
-	open, ok := known[f.backend]
-	if !ok {
-		return nil, usageError(fmt.Errorf("there is no backend %q", f.backend),
-			"backends: "+strings.Join(slices.Sorted(maps.Keys(known)), ", "))
-	}
-	return open(ctx)
+// backendName gives what the flag says, else WORKCELL_BACKEND, else auto.
+func (a *app) backendName(f engineFlags) string {
+	return cmp.Or(f.backend, a.env.get("WORKCELL_BACKEND"), backendAuto)
 }
 
 // openManager connects to the engine and gives a manager with this installation's identity. The caller must call done

@@ -1,4 +1,4 @@
-// Command workcell runs agents and workflows in container sandboxes, and shows and uses the sandboxes themselves.
+// Command workcell runs agents and workflows in sandboxes, and shows and uses the sandboxes themselves.
 //
 // Data goes to standard output, everything else to standard error. See `workcell --help` for the commands and the
 // table of exit codes.
@@ -46,10 +46,13 @@ that owns them.
 ` + exitCodeHelp + `
 
 Environment:
+  WORKCELL_BACKEND     as --backend
   WORKCELL_STATE_DIR   as --state-dir
   WORKCELL_IMAGE_MAP   as --map-image, comma separated
   WORKCELL_ALLOW_ROOT  1 lets sandboxes run as root
   DOCKER_HOST, DOCKER_* as the docker command uses them
+  CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
+                       containerd's socket, namespace (default workcell) and snapshotter
   OTEL_*               traces: see docs/telemetry.md
   GENKIT_ENV=dev       attach to the Genkit Developer UI`,
 		SilenceUsage:  true,

@@ -19,30 +19,47 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"workcell": main})
 }
 
-// TestScripts runs testdata/*.txtar: the real command against the real engine. Each script has its own state directory
+// TestScripts runs testdata/*.txtar: the real command against real engines. Each script has its own state directory
 // and so its own instance; what it leaves open is removed at its end.
 func TestScripts(t *testing.T) {
 	t.Parallel()
+	runScripts(t, "testdata", "")
+}
+
+// TestScriptsOnEveryBackend runs testdata/everywhere/*.txtar on each backend: nothing that a user sees may differ.
+func TestScriptsOnEveryBackend(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"docker", "containerd", "local"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runScripts(t, filepath.Join("testdata", "everywhere"), name)
+		})
+	}
+}
+
+// runScripts runs the scripts of a directory with a backend as the default; empty is the command's own default.
+func runScripts(t *testing.T, dir, backend string) {
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
 		t.Fatal(err)
 	}
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata",
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		UpdateScripts:       os.Getenv("UPDATE_GOLDEN") != "",
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("WORKCELL_STATE_DIR", filepath.Join(e.WorkDir, ".state"))
 			e.Setenv("WORKCELL_IMAGE_MAP", testImages)
+			e.Setenv("WORKCELL_BACKEND", backend)
 			e.Setenv("EXAMPLES", examples)
-			for _, name := range []string{"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "GOCOVERDIR"} {
+			for _, name := range []string{"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "CONTAINERD_ADDRESS", "GOCOVERDIR"} {
 				if v, ok := os.LookupEnv(name); ok {
 					e.Setenv(name, v)
 				}
 			}
 			environ := append([]string(nil), e.Vars...)
-			e.Defer(func() { removeSandboxes(t, environ) })
+			e.Defer(func() { removeSandboxes(t, environ, "docker", "containerd", "local") })
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": cmdCode},
@@ -86,21 +103,23 @@ func workcell(t *testing.T, args ...string) *exec.Cmd {
 func testEnviron(t *testing.T) []string {
 	t.Helper()
 	var out []string
-	for _, name := range []string{"PATH", "HOME", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "GOCOVERDIR", "SYSTEMROOT"} {
+	for _, name := range []string{"PATH", "HOME", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "CONTAINERD_ADDRESS", "GOCOVERDIR", "SYSTEMROOT"} {
 		if v, ok := os.LookupEnv(name); ok {
 			out = append(out, name+"="+v)
 		}
 	}
 	out = append(out, "WORKCELL_STATE_DIR="+t.TempDir(), "WORKCELL_IMAGE_MAP="+testImages)
-	t.Cleanup(func() { removeSandboxes(t, out) })
+	t.Cleanup(func() { removeSandboxes(t, out, "docker") })
 	return out
 }
 
-// removeSandboxes removes what a test left open.
-func removeSandboxes(t *testing.T, environ []string) {
-	cmd := workcell(t, "sessions", "rm", "--all")
-	cmd.Env = environ
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Logf("clean-up: %v\n%s", err, out) // a script with a dead engine has nothing to clean up
+// removeSandboxes removes what a test left open on some backends.
+func removeSandboxes(t *testing.T, environ []string, backends ...string) {
+	for _, name := range backends {
+		cmd := workcell(t, "sessions", "rm", "--all", "--backend", name)
+		cmd.Env = environ
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("clean-up on %s: %v\n%s", name, err, out)
+		}
 	}
 }

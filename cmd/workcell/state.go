@@ -22,13 +22,9 @@ func (a *app) stateDir() (string, error) {
 		dir = a.env.get("WORKCELL_STATE_DIR")
 	}
 	if dir == "" {
-		base := a.env.get("XDG_STATE_HOME")
-		if !filepath.IsAbs(base) { // the XDG specification says to ignore a relative one
-			home, err := os.UserHomeDir()
-			if err != nil {
-				return "", usageError(fmt.Errorf("no state directory: %w", err), "set HOME, or pass --state-dir DIR")
-			}
-			base = filepath.Join(home, ".local", "state")
+		base, err := a.xdgState()
+		if err != nil {
+			return "", err
 		}
 		dir = filepath.Join(base, "workcell")
 	}
@@ -36,6 +32,18 @@ func (a *app) stateDir() (string, error) {
 		return "", usageError(fmt.Errorf("cannot make the state directory: %w", err), "pass --state-dir DIR")
 	}
 	return dir, nil
+}
+
+// xdgState is where a user's programs keep state.
+func (a *app) xdgState() (string, error) {
+	if base := a.env.get("XDG_STATE_HOME"); filepath.IsAbs(base) { // the XDG specification says to ignore a relative one
+		return base, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", usageError(fmt.Errorf("no state directory: %w", err), "set HOME, or pass --state-dir DIR")
+	}
+	return filepath.Join(home, ".local", "state"), nil
 }
 
 // instance gives this installation's id. The first command makes it.

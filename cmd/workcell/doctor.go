@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// examine runs the checks of one backend in order; each needs the one before it.
+func (a *app) examine(ctx context.Context, r *engineReport, d driver, images imageFlags, image string) {
+	m, done, err := a.openManager(ctx, engineFlags{backend: d.name}, images)
+	if err != nil {
+		r.absent(ctx, d, err)
+		return
+	}
+	defer done()
+	defer m.Close(context.WithoutCancel(ctx)) // removes the trial sandbox should it still be there; nothing else is open
+	if !r.engine(ctx, m.Backend(), d) {
+		return
+	}
+	if d.name == backendLocal {
+		r.add("wall", verdictWarn, "thinner than a container's: what this machine has in its system folders can be read and run inside, "+
+			"and there is no daemon to watch over it", "docs/local.md compares the two; docker and containerd are the stronger choice")
+	}
+	r.enforcement(m.Backend().Capabilities())
+	found := r.images(ctx, m.Backend(), image)
+	r.trial(ctx, m, found)
+	r.Usable = !r.failed()
+}
+
+// absent says that a backend cannot be used, why, and what to do.
+func (r *engineReport) absent(ctx context.Context, d driver, err error) {
+	_, hint := classify(err)
+	if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrUnsupported) {
+		hint = d.fix(err)
+	}
+	text := oneLine(err.Error())
+	if errors.Is(err, backend.ErrUnavailable) {
+		if words := d.absent(ctx); words != "" {
+			text = words
+		}
+	}
+	r.add("engine", verdictFail, text, hint)
+}
+
+// engine asks the engine who it is.
+func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d driver) bool {
+	r.there = true
+	p, ok := b.(backend.Pinger)
+	if !ok {
+		r.add("engine", verdictOK, "answers", "")
+		return true
+	}
+	bounded, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	info, err := p.Ping(bounded)
+	if err != nil {
+		r.absent(ctx, d, err)
+		return false
+	}
+	r.Engine = &info
+	r.add("engine", verdictOK, strings.TrimSpace(info.Name+" "+info.Version), "")
+	for _, row := range []struct{ name, detail string }{
+		{"api", info.API},
+		{"machine", strings.Trim(info.OS+"/"+info.Arch, "/") + ", kernel " + info.Kernel},
+		{"cgroup", "version " + info.Cgroup},
+		{"runtimes", strings.Join(info.Runtimes, ", ")},
+	} {
+		if row.detail != "" && row.detail != "version " {
+			r.add(row.name, verdictOK, row.detail, "")
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(info.Details)) {
+		if v := info.Details[key]; v != "" {
+			r.add(strings.ReplaceAll(key, "_", " "), verdictOK, v, "")
+		}
+	}
+	return true
+}
+
+// enforcement says what limits hold on this engine.
+func (r *engineReport) enforcement(c backend.Capabilities) {
+	r.Capabilities = &c
+	cgroups := "give the engine this cgroup controller; as root on a rootless engine: systemd delegation (see the engine's documentation)"
+	if r.Name == backendLocal {
+		cgroups = "run as root, or have systemd delegate this cgroup controller to the user: see docs/local.md"
+	}
+	for _, l := range []struct {
+		name, what string
+		ok         bool
+		fix        string
+	}{
+		{"memory limit", "memory and swap together", c.Memory, cgroups},
+		{"cpu limit", "thousandths of a core", c.CPU, cgroups},
+		{"process limit", "processes and threads", c.PIDs, cgroups},
+		{"workspace size", "size of /workspace", c.Workspace, "agents that ask for limits.workspace_mb are refused; leave it out, " +
+			"or use an engine with quotas (XFS with pquota)"},
+		{"writable root", "root: writable", c.WritableRoot, ""},
+		{"stop and start", "files survive a stop", c.Persistent, ""},
+	} {
+		if l.ok {
+			r.add(l.name, verdictOK, "enforced: "+l.what, "")
+		} else {
+			r.add(l.name, verdictWarn, "cannot be enforced; asking for it is an error", l.fix)
+		}
+	}
+	modes := make([]string, len(c.Networks))
+	for i, n := range c.Networks {
+		modes[i] = string(n)
+	}
+	v, fix := verdictOK, ""
+	if !slices.Contains(c.Networks, backend.NetworkBridge) {
+		v, fix = verdictWarn, "agents with network: {enabled: true} are refused on this engine"
+	}
+	r.add("networks", v, strings.Join(modes, ", "), fix)
+}
+
+// images looks which of the default images are there and gives the first.
+func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, chosen string) string {
+	checker, ok := b.(backend.ImageChecker)
+	if !ok {
+		return chosen
+	}
+	var refs []string
+	for _, rt := range frontmatter.Runtimes() {
+		refs = append(refs, frontmatter.DefaultImage(rt))
+	}
+	if chosen != "" {
+		refs = append([]string{chosen}, refs...)
+	}
+	first := ""
+	for _, ref := range refs {
+		ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+		has, err := checker.HasImage(ctx, ref)
+		cancel()
+		switch {
+		case err != nil:
+			r.add("image "+ref, verdictWarn, oneLine(err.Error()), "")
+		case has:
+			r.add("image "+ref, verdictOK, r.present(), "")
+			if first == "" {
+				first = ref
+			}
+		default:
+			r.missing(ref)
+		}
+	}
+	if chosen != "" {
+		return chosen
+	}
+	return first
+}
+
+// present says what an image being there means on this backend.
+func (r *engineReport) present() string {
+	if r.Name == backendLocal {
+		return "means this machine's own programs"
+	}
+	return "present"
+}
+
+// missing says how to get an image.
+func (r *engineReport) missing(ref string) {
+	switch r.Name {
+	case backendLocal:
+		r.add("image "+ref, verdictWarn, "this machine has no such program", "install it, as with apt-get install python3 or nodejs")
+	case backendContainerd:
+		full, err := backend.NormalizeImage(ref)
+		if err != nil {
+			full = ref
+		}
+		r.add("image "+ref, verdictWarn, "not present; pulled when first used", "ctr --namespace workcell images pull "+full)
+	default:
+		r.add("image "+ref, verdictWarn, "not present; pulled when first used", "docker pull "+ref)
+	}
+}
+
+// trial opens a sandbox and closes it.
+func (r *engineReport) trial(ctx context.Context, m *session.Manager, image string) {
+	const name = "sandbox"
+	if image == "" {
+		r.add(name, verdictWarn, "not tried: no image is present", "pull one of the images above, or pass --image")
+		return
+	}
+	r.tried = true
+	ctx, cancel := context.WithTimeout(ctx, 6*doctorTimeout)
+	defer cancel()
+	began := time.Now()
+	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: backend.PullNever})
+	if err != nil {
+		_, hint := classify(err)
+		r.add(name, verdictFail, "does not open: "+oneLine(err.Error()), hint)
+		return
+	}
+	took := time.Since(began).Round(time.Millisecond)
+	info := s.Info()
+	if err := s.Close(ctx); err != nil {
+		r.add(name, verdictFail, "does not close: "+oneLine(err.Error()), "")
+		return
+	}
+	r.add(name, verdictOK, fmt.Sprintf("opened from %s in %s, as %s, with %s",
+		image, took, info.User, strings.Join(info.Programs, ", ")), "")
+}
