@@ -5,11 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/plugins"
 	"github.com/containerd/typeurl/v2"
@@ -206,18 +204,4 @@ func (c *creation) findRecord(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	return err == nil && found.Labels[labelNonce] == c.nonce, err
-}
-
-// collect asks containerd to delete the files of removed snapshots now, which it else does when it comes to it.
-func (b *Backend) collect(ctx context.Context) {
-	ctx, cancel := b.bound(ctx, b.opts.CallTimeout)
-	defer cancel()
-	m := b.api.LeasesService()
-	l, err := m.Create(ctx, leases.WithRandomID(), leases.WithExpiration(time.Minute))
-	if err == nil {
-		err = m.Delete(ctx, l, leases.SynchronousDelete)
-	}
-	if err != nil {
-		b.log.Debug("containerd: collecting garbage", "error", err)
-	}
 }

@@ -3,6 +3,10 @@ package containerd_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	ctrd "github.com/containerd/containerd/v2/client"
@@ -11,6 +15,8 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
 // vanish removes a sandbox as an operator would, with containerd's own means alone.
@@ -48,4 +54,55 @@ func foreign(t testing.TB, api *ctrd.Client, id string, labels map[string]string
 			t.Errorf("remove a foreign container: %v", err)
 		}
 	})
+}
+
+// nothingLeft makes sure that of a session's sandbox there is nothing anywhere.
+func nothingLeft(t *testing.T, session string) {
+	t.Helper()
+	api := engineAPI(t)
+	id := containerd.ContainerID(session)
+	if _, err := api.ContainerService().Get(context.Background(), id); !cerrdefs.IsNotFound(err) {
+		t.Errorf("container %s: %v", id, err)
+	}
+	if _, err := api.SnapshotService("overlayfs").Stat(context.Background(), id); !cerrdefs.IsNotFound(err) {
+		t.Errorf("snapshot %s: %v", id, err)
+	}
+	for _, pattern := range []string{
+		stateDir() + "/*/" + id, "/sys/fs/cgroup/*/workcell/" + id, "/sys/fs/cgroup/workcell/" + id,
+		"/run/containerd/io.containerd.runtime.v2.task/workcell/" + id, "/var/lib/cni/results/*" + id + "*",
+	} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) > 0 {
+			t.Errorf("left behind: %q, %v", found, err)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || strings.Contains(string(mounts), id) {
+		t.Errorf("mounts are left behind, %v", err)
+	}
+	for _, cmdline := range processes(t) {
+		if strings.Contains(cmdline, id) {
+			t.Errorf("a process is left behind: %s", cmdline)
+		}
+	}
+}
+
+// processes gives the command lines of this machine's processes.
+func processes(t testing.TB) map[int]string {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[int]string{}
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(dir + "/cmdline"); err == nil {
+			out[pid] = strings.ReplaceAll(string(data), "\x00", " ")
+		}
+	}
+	return out
 }

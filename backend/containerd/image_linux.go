@@ -219,7 +219,9 @@ func (b *Backend) unpack(ctx context.Context, found images.Image, img *image) er
 		if _, err := b.api.SnapshotService(b.engine.snapshotter).Stat(ctx, img.chain); !cerrdefs.IsNotFound(err) {
 			return err
 		}
-		return ctrd.NewImage(b.api, found).Unpack(ctx, b.engine.snapshotter)
+		return b.leased(ctx, b.opts.CallTimeout, func(ctx context.Context) error {
+			return ctrd.NewImage(b.api, found).Unpack(ctx, b.engine.snapshotter)
+		})
 	})
 	if errors.Is(err, backend.ErrNotFound) { // layers are missing: it counts as not there
 		return fmt.Errorf("containerd: image %s is not whole: %w", familiar(found.Name), backend.ErrNotFound)

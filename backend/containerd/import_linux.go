@@ -2,10 +2,14 @@ package containerd
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
+
+	"github.com/workcell-dev/workcell/backend"
 )
 
 // ImportImage takes the images of an archive, as "docker save" writes it or of an OCI layout, into the driver's
@@ -18,18 +22,32 @@ func (b *Backend) ImportImage(ctx context.Context, r io.Reader) ([]string, error
 	defer done()
 	cctx, cancel := b.bound(ctx, b.opts.PullTimeout)
 	defer cancel()
-	found, err := b.api.Import(cctx, r)
-	if err != nil {
-		return nil, b.fail(ctx, "import image", err)
-	}
 	var refs []string
-	for _, img := range found {
-		if err := b.unpackImported(cctx, img); err != nil {
-			return nil, b.fail(ctx, "unpack image", err)
+	err = b.leased(cctx, b.opts.PullTimeout, func(ctx context.Context) error {
+		found, err := b.api.Import(ctx, r)
+		for _, img := range found {
+			err = errors.Join(err, b.unpackImported(ctx, img))
+			refs = append(refs, familiar(img.Name))
 		}
-		refs = append(refs, familiar(img.Name))
+		return err
+	})
+	if err != nil {
+		return nil, b.importError(ctx, err)
 	}
 	return refs, nil
+}
+
+// importError keeps what says that containerd or the caller is gone; everything else is about the archive.
+func (b *Backend) importError(ctx context.Context, err error) error {
+	if errors.Is(err, images.ErrEmptyWalk) {
+		return fmt.Errorf("containerd: the archive has no image for linux/%s: %w", b.engine.arch, backend.ErrUnsupported)
+	}
+	err = b.fail(ctx, "import image", err)
+	var e *engineError
+	if errors.As(err, &e) && e.kind == nil { // the archive's own fault has no type
+		err = &engineError{what: e.what, kind: backend.ErrInvalid, detail: e.detail}
+	}
+	return err
 }
 
 // unpackImported unpacks now what the first sandbox would have to wait for.

@@ -50,6 +50,9 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkDomain(ref); err != nil {
+		return nil, err
+	}
 	p := &plan{spec: spec, ref: ref}
 	if p.user, err = parseUser(spec.User); err != nil {
 		return nil, err
@@ -74,6 +77,16 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 	}
 	p.runtime = b.engine.runtimes[p.spec.Runtime]
 	return p, nil
+}
+
+// checkDomain refuses a registry with upper-case letters: it is a misspelt repository, as every engine says, or a second
+// spelling of one registry.
+func checkDomain(ref string) error {
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil || reference.Domain(named) != strings.ToLower(reference.Domain(named)) {
+		return fmt.Errorf("containerd: image %.200q: the name of its registry is not in lower case: %w", ref, backend.ErrInvalid)
+	}
+	return nil
 }
 
 // parseUser takes "uid:gid" or "uid" in numbers: a name would be looked up in the image, which says what it likes.

@@ -127,8 +127,11 @@ func (b *Backend) fetchImage(ctx context.Context, ref string, report func(backen
 	defer t.watch(cctx, b.api.ContentStore())()
 	resolver, closeIdle := b.resolver(cctx)
 	defer closeIdle()
-	_, err := b.api.Pull(cctx, ref, ctrd.WithPullUnpack, ctrd.WithPullSnapshotter(b.engine.snapshotter),
-		ctrd.WithResolver(resolver), ctrd.WithPlatform("linux/"+b.engine.arch), ctrd.WithImageHandlerWrapper(t.wrap))
+	err := b.leased(cctx, b.opts.PullTimeout, func(ctx context.Context) error {
+		_, err := b.api.Pull(ctx, ref, ctrd.WithPullUnpack, ctrd.WithPullSnapshotter(b.engine.snapshotter),
+			ctrd.WithResolver(resolver), ctrd.WithPlatform("linux/"+b.engine.arch), ctrd.WithImageHandlerWrapper(t.wrap))
+		return err
+	})
 	if err != nil {
 		if errors.Is(context.Cause(cctx), errSilent) {
 			err = errSilent

@@ -1,0 +1,40 @@
+package containerd
+
+import (
+	"context"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/leases"
+)
+
+// leased runs f, which brings content or snapshots that nothing refers to yet, under a lease that keeps them from the
+// garbage collector. The lease goes with f, also when ctx ended; should this process die, it ends by itself.
+func (b *Backend) leased(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	m := b.api.LeasesService()
+	l, err := m.Create(ctx, leases.WithRandomID(), leases.WithExpiration(limit+time.Minute))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(cleanupTimeout, b.opts.Patience))
+		defer cancel()
+		if err := m.Delete(ctx, l); err != nil {
+			b.log.Debug("containerd: a lease is left to expire", "error", err)
+		}
+	}()
+	return f(leases.WithLease(ctx, l.ID))
+}
+
+// collect asks containerd to delete the files of removed snapshots now, which it else does when it comes to it.
+func (b *Backend) collect(ctx context.Context) {
+	ctx, cancel := b.bound(ctx, b.opts.CallTimeout)
+	defer cancel()
+	m := b.api.LeasesService()
+	l, err := m.Create(ctx, leases.WithRandomID(), leases.WithExpiration(time.Minute))
+	if err == nil {
+		err = m.Delete(ctx, l, leases.SynchronousDelete)
+	}
+	if err != nil {
+		b.log.Debug("containerd: collecting garbage", "error", err)
+	}
+}
