@@ -1,19 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"regexp"
-	"runtime"
-	"strconv"
-
-	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/session"
 )
 
 const (
@@ -22,270 +12,172 @@ const (
 	callers = 16
 )
 
-// contest holds what the measurements share.
+// contest measures contestants that take turns.
 type contest struct {
 	opts    options
-	engine  *engine
-	manager *session.Manager
+	all     []contestant
+	boxes   map[string]*box // by contestant, open throughout
 	figures figures
-
-	sandbox *session.Session // ours
-	rawID   string           // the engine's
 }
 
 func (c *contest) run(ctx context.Context) (err error) {
-	id, remove, err := c.engine.open(ctx)
-	if err != nil {
-		return err
+	c.boxes = map[string]*box{}
+	for _, who := range c.all {
+		b, err := who.open(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", who.name(), err)
+		}
+		c.boxes[who.name()] = b
+		defer func() { err = errors.Join(err, b.remove()) }() //nolint:gocritic // few
 	}
-	c.rawID = id
-	defer func() { err = errors.Join(err, remove()) }()
-	if c.sandbox, err = c.open(ctx); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, c.sandbox.Close(context.WithoutCancel(ctx))) }()
 	for _, measure := range []func(context.Context) error{
-		c.measureExec, c.measureThroughput, c.measureGuest, c.measureOpen, c.measureSmallFiles, c.measureLargeFiles,
+		c.measureExec, c.measureThroughput, c.measureGuests, c.measureOpen, c.measureSmallFiles, c.measureLargeFiles,
 	} {
 		if err := measure(ctx); err != nil {
 			return err
 		}
 	}
-	c.ratios()
 	return nil
 }
 
-func (c *contest) open(ctx context.Context) (*session.Session, error) {
-	key := session.AgentKey(session.NewRunID(), session.DefaultName)
-	s, _, err := c.manager.Open(ctx, key, session.Request{
-		Image: c.opts.image, Limits: backend.Limits{CPUMillis: int64(runtime.NumCPU()) * 1000},
+// calls gives how often to call a contestant: an engine's own exec takes 10 to 50 times as long as ours.
+func (c *contest) calls(who contestant) int {
+	n := 600
+	if _, ok := who.(*workcell); !ok && who.name() != "host" {
+		n = 60
+	}
+	return max(n*c.opts.scale/100, callers)
+}
+
+// each calls f for every contestant whose box offers something, in rounds, and keeps the medians over the rounds.
+func (c *contest) each(rounds int, offers func(*box) bool, f func(contestant, *box) (map[string]float64, error)) error {
+	values := map[string][]float64{}
+	for range rounds {
+		for _, who := range c.all {
+			b := c.boxes[who.name()]
+			if !offers(b) {
+				continue
+			}
+			got, err := f(who, b)
+			if err != nil {
+				return fmt.Errorf("%s: %w", who.name(), err)
+			}
+			for what, v := range got {
+				key := what + "." + who.name()
+				values[key] = append(values[key], v)
+			}
+		}
+	}
+	for key, v := range values {
+		c.figures[key] = median(v)
+	}
+	return nil
+}
+
+func always(*box) bool { return true }
+
+func (c *contest) measureExec(context.Context) error {
+	return c.each(c.opts.rounds, always, func(who contestant, b *box) (map[string]float64, error) {
+		n := c.calls(who)
+		if _, err := series(min(n, 20), b.exec); err != nil { // warm up
+			return nil, err
+		}
+		s, err := series(n, b.exec)
+		return map[string]float64{"exec_p50_ms": millis(s.quantile(.5)), "exec_p99_ms": millis(s.quantile(.99))}, err
 	})
-	return s, err
 }
 
-func (c *contest) calls(n int) int { return max(n*c.opts.scale/100, callers) }
-
-// contestant is one way to run /bin/true.
-type contestant struct {
-	name  string
-	calls int
-	exec  func() error
+func (c *contest) measureThroughput(context.Context) error {
+	return c.each(c.opts.rounds, always, func(who contestant, b *box) (map[string]float64, error) {
+		perSecond, err := throughput(c.calls(who)*2, callers, b.exec)
+		return map[string]float64{"exec_per_s_16": perSecond}, err
+	})
 }
 
-func (c *contest) contestants(ctx context.Context) []contestant {
-	return []contestant{
-		{"host", c.calls(600), func() error { return exec.CommandContext(ctx, "/bin/true").Run() }},
-		{"docker_api", c.calls(60), func() error { return c.engine.exec(ctx, c.rawID, "/bin/true") }},
-		{"workcell_docker", c.calls(600), func() error { return c.exec(ctx, c.sandbox) }},
-	}
-}
-
-func (c *contest) exec(ctx context.Context, s *session.Session) error {
-	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"/bin/true"}})
-	if err == nil && res.ExitCode != 0 {
-		err = fmt.Errorf("/bin/true exited with %d", res.ExitCode)
-	}
-	return err
-}
-
-func (c *contest) measureExec(ctx context.Context) error {
-	p50, p99 := map[string][]float64{}, map[string][]float64{}
-	for range c.opts.rounds {
-		for _, who := range c.contestants(ctx) {
-			if _, err := series(min(who.calls, 20), who.exec); err != nil { // warm up
-				return err
-			}
-			s, err := series(who.calls, who.exec)
-			if err != nil {
-				return fmt.Errorf("%s: %w", who.name, err)
-			}
-			p50[who.name] = append(p50[who.name], millis(s.quantile(.5)))
-			p99[who.name] = append(p99[who.name], millis(s.quantile(.99)))
+// measureGuests reads the guests' resident memory after at least 2,000 commands.
+func (c *contest) measureGuests(context.Context) error {
+	return c.each(1, hasGuest, func(_ contestant, b *box) (map[string]float64, error) {
+		if _, err := series(2000*c.opts.scale/100, b.exec); err != nil {
+			return nil, err
 		}
-	}
-	for name := range p50 {
-		c.figures["exec_p50_ms."+name] = median(p50[name])
-		c.figures["exec_p99_ms."+name] = median(p99[name])
-	}
-	return nil
+		rss, err := b.rss()
+		return map[string]float64{"guest_rss_mib": rss}, err
+	})
 }
 
-func (c *contest) measureThroughput(ctx context.Context) error {
-	rate := map[string][]float64{}
-	for range c.opts.rounds {
-		for _, who := range c.contestants(ctx) {
-			perSecond, err := throughput(who.calls*2, callers, who.exec)
-			if err != nil {
-				return fmt.Errorf("%s: %w", who.name, err)
-			}
-			rate[who.name] = append(rate[who.name], perSecond)
-		}
-	}
-	for name, rates := range rate {
-		c.figures["exec_per_s_16."+name] = median(rates)
-	}
-	return nil
-}
+func hasGuest(b *box) bool { return b.rss != nil }
 
 // measureOpen times from nothing to the answer of a first command, the sandbox's removal excluded.
 func (c *contest) measureOpen(ctx context.Context) error {
-	var raw, ours sample
+	samples := map[string]sample{}
 	for range c.opts.rounds * max(5*c.opts.scale/100, 1) {
-		var remove func() error
-		one, err := series(1, func() (err error) {
-			var id string
-			if id, remove, err = c.engine.open(ctx); err != nil {
-				return err
+		for _, who := range c.all {
+			if who.name() == "host" {
+				continue
 			}
-			return c.engine.exec(ctx, id, "/bin/true")
-		})
-		if remove != nil {
-			err = errors.Join(err, remove())
-		}
-		if err != nil {
-			return err
-		}
-		raw = append(raw, one...)
-
-		var s *session.Session
-		one, err = series(1, func() (err error) {
-			if s, err = c.open(ctx); err != nil {
-				return err
+			var b *box
+			one, err := series(1, func() (err error) {
+				if b, err = who.open(ctx); err != nil {
+					return err
+				}
+				return b.exec()
+			})
+			if b != nil {
+				err = errors.Join(err, b.remove())
 			}
-			return c.exec(ctx, s)
-		})
-		if s != nil {
-			err = errors.Join(err, s.Close(ctx))
-		}
-		if err != nil {
-			return err
-		}
-		ours = append(ours, one...)
-	}
-	c.figures["open_p50_ms.docker_api"] = millis(raw.quantile(.5))
-	c.figures["open_p50_ms.workcell_docker"] = millis(ours.quantile(.5))
-	return nil
-}
-
-func (c *contest) measureSmallFiles(ctx context.Context) error {
-	body := bytes.Repeat([]byte("x"), small)
-	pairs := []struct {
-		name        string
-		calls       int
-		write, read func() error
-	}{
-		{"docker_api", c.calls(30),
-			func() error { return c.engine.write(ctx, c.rawID, "/workspace", "small", small) },
-			func() error { return sized(small)(c.engine.read(ctx, c.rawID, "/workspace/small")) }},
-		{"workcell_docker", c.calls(500),
-			func() error { return c.write(ctx, "small", bytes.NewReader(body), small) },
-			func() error { return sized(small)(c.read(ctx, "small")) }},
-	}
-	figures := map[string][]float64{}
-	for range c.opts.rounds {
-		for _, who := range pairs {
-			w, err := series(who.calls, who.write)
 			if err != nil {
-				return fmt.Errorf("%s: %w", who.name, err)
+				return fmt.Errorf("%s: %w", who.name(), err)
 			}
-			r, err := series(who.calls, who.read)
-			if err != nil {
-				return fmt.Errorf("%s: %w", who.name, err)
-			}
-			write, read := millis(w.quantile(.5)), millis(r.quantile(.5))
-			figures["file_1k_write_ms."+who.name] = append(figures["file_1k_write_ms."+who.name], write)
-			figures["file_1k_read_ms."+who.name] = append(figures["file_1k_read_ms."+who.name], read)
-			figures["file_1k_ms."+who.name] = append(figures["file_1k_ms."+who.name], write+read)
+			samples[who.name()] = append(samples[who.name()], one...)
 		}
 	}
-	for key, values := range figures {
-		c.figures[key] = median(values)
+	for name, s := range samples {
+		c.figures["open_p50_ms."+name] = millis(s.quantile(.5))
 	}
 	return nil
 }
 
-func (c *contest) measureLargeFiles(ctx context.Context) error {
-	transfers := []struct {
-		key  string
-		call func() error
-	}{
-		{"file_100m_write_mb_s.docker_api", func() error { return c.engine.write(ctx, c.rawID, "/workspace", "large", large) }},
-		{"file_100m_write_mb_s.workcell_docker", func() error { return c.write(ctx, "large", io.LimitReader(zeros{}, large), large) }},
-		{"file_100m_read_mb_s.docker_api", func() error { return sized(large)(c.engine.read(ctx, c.rawID, "/workspace/large")) }},
-		{"file_100m_read_mb_s.workcell_docker", func() error { return sized(large)(c.read(ctx, "large")) }},
-	}
-	guest, err := c.guestRSS(ctx)
-	if err != nil {
-		return err
-	}
-	host, err := rssMiB("self")
-	if err != nil {
-		return err
-	}
-	speeds := map[string][]float64{}
-	for range max(c.opts.rounds, 3) {
-		for _, t := range transfers {
-			s, err := series(1, t.call)
-			if err != nil {
-				return fmt.Errorf("%s: %w", t.key, err)
-			}
-			speeds[t.key] = append(speeds[t.key], large/1e6/s[0].Seconds())
+func hasFiles(b *box) bool { return b.write != nil }
+
+func (c *contest) measureSmallFiles(context.Context) error {
+	return c.each(c.opts.rounds, hasFiles, func(who contestant, b *box) (map[string]float64, error) {
+		n := max(c.calls(who)/2, callers)
+		w, err := series(n, func() error { return b.write(small) })
+		if err != nil {
+			return nil, err
 		}
-	}
-	for key, values := range speeds {
-		c.figures[key] = median(values)
-	}
-	for _, name := range []string{"docker_api", "workcell_docker"} {
-		c.figures["file_100m_mb_s."+name] = min(c.figures["file_100m_write_mb_s."+name], c.figures["file_100m_read_mb_s."+name])
-	}
-	guestAfter, err := c.guestRSS(ctx)
-	if err != nil {
-		return err
-	}
-	hostAfter, err := rssMiB("self")
-	c.figures["file_100m_guest_growth_mib"] = guestAfter - guest
-	c.figures["file_100m_host_growth_mib"] = hostAfter - host
-	return err
+		r, err := series(n, func() error { return sized(small)(b.read()) })
+		write, read := millis(w.quantile(.5)), millis(r.quantile(.5))
+		return map[string]float64{"file_1k_write_ms": write, "file_1k_read_ms": read, "file_1k_ms": write + read}, err
+	})
 }
 
-// measureGuest reads the guest's resident memory after at least 2,000 commands.
-func (c *contest) measureGuest(ctx context.Context) error {
-	if _, err := series(2000, func() error { return c.exec(ctx, c.sandbox) }); err != nil {
-		return err
-	}
-	rss, err := c.guestRSS(ctx)
-	c.figures["guest_rss_mib"] = rss
-	return err
-}
-
-func (c *contest) guestRSS(ctx context.Context) (float64, error) {
-	state, err := c.engine.api.ContainerInspect(ctx, c.sandbox.Info().EngineID)
-	if err != nil {
-		return 0, err
-	}
-	return rssMiB(strconv.Itoa(state.State.Pid))
-}
-
-func (c *contest) write(ctx context.Context, name string, r io.Reader, size int64) error {
-	_, err := c.sandbox.WriteFile(ctx, name, r, session.WriteFileOptions{Overwrite: true, Size: size})
-	return err
-}
-
-func (c *contest) read(ctx context.Context, name string) (int64, error) {
-	var n counter
-	_, err := c.sandbox.ReadFile(ctx, name, &n, session.ReadFileOptions{})
-	return int64(n), err
-}
-
-// ratios adds what the figures are compared by.
-func (c *contest) ratios() {
-	f := c.figures
-	f["ratio.exec_vs_host"] = f["exec_p50_ms.workcell_docker"] / f["exec_p50_ms.host"]
-	f["ratio.docker_api_exec_vs_ours"] = f["exec_p50_ms.docker_api"] / f["exec_p50_ms.workcell_docker"]
-	f["ratio.throughput_vs_docker_api"] = f["exec_per_s_16.workcell_docker"] / f["exec_per_s_16.docker_api"]
-	f["ratio.open_vs_docker_api"] = f["open_p50_ms.workcell_docker"] / f["open_p50_ms.docker_api"]
-	f["ratio.copy_api_file_100m_write_vs_ours"] = f["file_100m_write_mb_s.docker_api"] / f["file_100m_write_mb_s.workcell_docker"]
-	f["ratio.copy_api_file_100m_read_vs_ours"] = f["file_100m_read_mb_s.docker_api"] / f["file_100m_read_mb_s.workcell_docker"]
+func (c *contest) measureLargeFiles(context.Context) error {
+	return c.each(max(c.opts.rounds, 3), hasFiles, func(_ contestant, b *box) (map[string]float64, error) {
+		host, err := rssMiB("self")
+		if err != nil {
+			return nil, err
+		}
+		w, err := series(1, func() error { return b.write(large) })
+		if err != nil {
+			return nil, err
+		}
+		r, err := series(1, func() error { return sized(large)(b.read()) })
+		if err != nil {
+			return nil, err
+		}
+		write, read := large/1e6/w[0].Seconds(), large/1e6/r[0].Seconds()
+		got := map[string]float64{"file_100m_write_mb_s": write, "file_100m_read_mb_s": read, "file_100m_mb_s": min(write, read)}
+		if !hasGuest(b) {
+			return got, nil
+		}
+		if got["file_100m_guest_rss_mib"], err = b.rss(); err != nil {
+			return nil, err
+		}
+		after, err := rssMiB("self")
+		got["file_100m_host_growth_mib"] = after - host
+		return got, err
+	})
 }
 
 // sized turns a transfer's size and error into an error when the size is not want.
@@ -296,26 +188,4 @@ func sized(want int64) func(int64, error) error {
 		}
 		return err
 	}
-}
-
-// counter counts the bytes written to it.
-type counter int64
-
-func (c *counter) Write(p []byte) (int, error) {
-	*c += counter(len(p))
-	return len(p), nil
-}
-
-// rssMiB reads a process's resident memory from /proc of this machine, where a local engine's containers are too.
-func rssMiB(pid string) (float64, error) {
-	text, err := os.ReadFile("/proc/" + pid + "/status")
-	if err != nil {
-		return 0, fmt.Errorf("resident memory (the engine must run on this machine): %w", err)
-	}
-	match := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(text)
-	if match == nil {
-		return 0, errors.New("no VmRSS in /proc/" + pid + "/status")
-	}
-	kib, err := strconv.Atoi(string(match[1]))
-	return float64(kib) / 1024, err
 }

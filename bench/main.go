@@ -1,8 +1,9 @@
-// Command bench compares Workcell's Docker sandboxes with the Docker Engine API and with plain processes of the host,
-// side by side in one run, prints a table and writes bench/out/latest.json.
+// Command bench compares Workcell's sandboxes on every engine with the engines' own interfaces and with plain processes
+// of the host, side by side in one run, prints tables and writes bench/out/latest.json.
 //
 // Times on a shared machine drift; only the ratios within one run count. Every figure is the median over rounds in
-// which the contestants take turns.
+// which the contestants take turns. An engine that is asked for and absent is an error: a table with a column missing
+// proves nothing of it.
 package main
 
 import (
@@ -12,17 +13,16 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
-	dockerclient "github.com/docker/docker/client"
-
+	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/docker"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/backend/local"
 )
 
 func main() {
@@ -37,53 +37,124 @@ func main() {
 
 // options are the flags of the program.
 type options struct {
-	image  string
-	out    string
-	rounds int
-	scale  int
+	image   string
+	out     string
+	engines string
+	rounds  int
+	scale   int
 }
 
-func run(ctx context.Context, args []string, stdout io.Writer) error {
+func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.image, "image", "workcell/python:3.11", "image of every sandbox")
 	flags.StringVar(&o.out, "out", "bench/out/latest.json", "file for the figures")
+	flags.StringVar(&o.engines, "engines", "docker,containerd,local", "engines to measure; all of them must be there")
 	flags.IntVar(&o.rounds, "rounds", 3, "rounds in which the contestants take turns")
 	flags.IntVar(&o.scale, "scale", 100, "percentage of the usual number of calls")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	api, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
-	if err != nil {
+	bench := &contest{opts: o, all: []contestant{host{}}, figures: figures{}}
+	defer func() {
+		for _, who := range bench.all {
+			err = errors.Join(err, who.close())
+		}
+	}()
+	for engine := range strings.SplitSeq(o.engines, ",") {
+		some, err := enter(ctx, engine, o)
+		bench.all = append(bench.all, some...)
+		if err != nil {
+			return fmt.Errorf("engine %s cannot be measured: %w", engine, err)
+		}
+	}
+	if err := bench.run(ctx); err != nil {
 		return err
 	}
-	defer api.Close()
-	b, err := docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST")})
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	m, err := session.NewManager(b, &session.Options{IdleTimeout: -1})
-	if err != nil {
-		return err
-	}
-	bench := &contest{opts: o, engine: &engine{api: api, image: o.image}, manager: m, figures: figures{}}
-	err = errors.Join(bench.run(ctx), m.Close(context.WithoutCancel(ctx)))
-	if err != nil {
-		return err
-	}
-	bench.figures.print(stdout)
+	bench.figures.print(stdout, bench.all)
+	fmt.Fprintln(stdout)
+	bench.figures.judge(stdout)
 	return bench.figures.write(o.out)
+}
+
+// enter gives the contestants of an engine: its own interface, where it has one, and ours. Those it gives beside an error
+// are to be closed too.
+func enter(ctx context.Context, engine string, o options) ([]contestant, error) {
+	switch engine {
+	case "docker":
+		raw, err := newDockerAPI(o.image)
+		if err != nil {
+			return nil, err
+		}
+		driver, err := docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST")})
+		if err != nil {
+			return []contestant{raw}, err
+		}
+		w, err := newWorkcell(engine, driver, o.image)
+		if err != nil {
+			return []contestant{raw}, err
+		}
+		return []contestant{raw, w}, nil
+	case "containerd":
+		address := os.Getenv("CONTAINERD_ADDRESS")
+		if address == "" {
+			address = containerd.DefaultAddress
+		}
+		raw, err := newContainerdAPI(ctx, address, o.image)
+		if err != nil {
+			return nil, err
+		}
+		driver, err := containerd.New(ctx, &containerd.Options{Address: address})
+		if err != nil {
+			return []contestant{raw}, err
+		}
+		w, err := newWorkcell(engine, driver, o.image)
+		if err != nil {
+			return []contestant{raw}, err
+		}
+		return []contestant{raw, w}, nil
+	case "local":
+		driver, err := local.New(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		w, err := newWorkcell(engine, driver, o.image)
+		if err != nil {
+			return nil, err
+		}
+		return []contestant{w}, nil
+	}
+	return nil, errors.New("there is no such engine")
 }
 
 // figures maps a flat key, "<what>.<contestant>", to its value.
 type figures map[string]float64
 
-func (f figures) print(w io.Writer) {
+// print makes a table with a column for each contestant.
+func (f figures) print(w io.Writer, all []contestant) {
+	var rows []string
+	for key := range f {
+		if what, _, ok := strings.Cut(key, "."); ok && !slices.Contains(rows, what) {
+			rows = append(rows, what)
+		}
+	}
+	slices.Sort(rows)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "figure\tvalue\t")
-	for _, key := range slices.Sorted(maps.Keys(f)) {
-		fmt.Fprintf(table, "%s\t%.3f\t\n", key, f[key])
+	fmt.Fprint(table, "figure\t")
+	for _, who := range all {
+		fmt.Fprintf(table, "%s\t", who.name())
+	}
+	fmt.Fprintln(table)
+	for _, what := range rows {
+		fmt.Fprintf(table, "%s\t", what)
+		for _, who := range all {
+			cell := "-"
+			if v, ok := f[what+"."+who.name()]; ok {
+				cell = fmt.Sprintf("%.3f", v)
+			}
+			fmt.Fprintf(table, "%s\t", cell)
+		}
+		fmt.Fprintln(table)
 	}
 	table.Flush()
 }

@@ -14,19 +14,29 @@ import (
 	"github.com/docker/docker/api/types/volume"
 	dockerclient "github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
+
+	"github.com/workcell-dev/workcell/backend"
 )
 
-// engine is the baseline: the same work done with the Docker Engine API alone, in a container with the same limits.
-type engine struct {
+// dockerAPI is a baseline: the same work done with the Docker Engine API alone, in a container with the same limits.
+type dockerAPI struct {
 	api   *dockerclient.Client
 	image string
 }
 
-// open creates and starts a container like ours whose main process sleeps; remove ends it.
-func (e *engine) open(ctx context.Context) (id string, remove func() error, err error) {
+func newDockerAPI(image string) (*dockerAPI, error) {
+	api, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
+	return &dockerAPI{api: api, image: image}, err
+}
+
+func (e *dockerAPI) name() string { return "docker_api" }
+func (e *dockerAPI) close() error { return e.api.Close() }
+
+// open creates and starts a container like ours whose main process sleeps.
+func (e *dockerAPI) open(ctx context.Context) (*box, error) {
 	vol, err := e.api.VolumeCreate(ctx, volume.CreateOptions{})
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	pids := int64(276)
 	made, err := e.api.ContainerCreate(ctx, &container.Config{
@@ -38,21 +48,26 @@ func (e *engine) open(ctx context.Context) (id string, remove func() error, err 
 		Resources: container.Resources{Memory: 2 << 30, MemorySwap: 2 << 30, PidsLimit: &pids, NanoCPUs: int64(runtime.NumCPU()) * 1e9},
 	}, nil, nil, "")
 	if err != nil {
-		return "", nil, errors.Join(err, e.api.VolumeRemove(ctx, vol.Name, true))
+		return nil, errors.Join(err, e.api.VolumeRemove(ctx, vol.Name, true))
 	}
-	remove = func() error {
+	remove := func() error {
 		return errors.Join(
 			e.api.ContainerRemove(ctx, made.ID, container.RemoveOptions{Force: true}),
 			e.api.VolumeRemove(ctx, vol.Name, true))
 	}
 	if err := e.api.ContainerStart(ctx, made.ID, container.StartOptions{}); err != nil {
-		return "", nil, errors.Join(err, remove())
+		return nil, errors.Join(err, remove())
 	}
-	return made.ID, remove, nil
+	return &box{
+		exec:   func() error { return e.exec(ctx, made.ID, "/bin/true") },
+		write:  func(size int64) error { return e.write(ctx, made.ID, backend.Workdir, "file", size) },
+		read:   func() (int64, error) { return e.read(ctx, made.ID, backend.Workdir+"/file") },
+		remove: remove,
+	}, nil
 }
 
 // exec runs argv and waits for its exit code, as `docker exec` does.
-func (e *engine) exec(ctx context.Context, id string, argv ...string) error {
+func (e *dockerAPI) exec(ctx context.Context, id string, argv ...string) error {
 	made, err := e.api.ContainerExecCreate(ctx, id, container.ExecOptions{Cmd: argv, AttachStdout: true, AttachStderr: true})
 	if err != nil {
 		return err
@@ -76,7 +91,7 @@ func (e *engine) exec(ctx context.Context, id string, argv ...string) error {
 }
 
 // write puts size zero bytes into a file through the copy API. The container must not have a read-only root.
-func (e *engine) write(ctx context.Context, id, dir, name string, size int64) error {
+func (e *dockerAPI) write(ctx context.Context, id, dir, name string, size int64) error {
 	var head bytes.Buffer
 	w := tar.NewWriter(&head)
 	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, Uid: 1000, Gid: 1000}); err != nil {
@@ -88,7 +103,7 @@ func (e *engine) write(ctx context.Context, id, dir, name string, size int64) er
 }
 
 // read fetches a file through the copy API and gives its size.
-func (e *engine) read(ctx context.Context, id, path string) (int64, error) {
+func (e *dockerAPI) read(ctx context.Context, id, path string) (int64, error) {
 	body, _, err := e.api.CopyFromContainer(ctx, id, path)
 	if err != nil {
 		return 0, err
@@ -99,12 +114,4 @@ func (e *engine) read(ctx context.Context, id, path string) (int64, error) {
 		return 0, err
 	}
 	return io.Copy(io.Discard, r)
-}
-
-// zeros reads as endless zero bytes.
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
 }

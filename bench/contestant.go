@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// contestant is one way to have sandboxes.
+type contestant interface {
+	name() string
+	open(ctx context.Context) (*box, error)
+	close() error
+}
+
+// box is an open sandbox, as far as its contestant goes: nil functions are what it does not offer.
+type box struct {
+	exec   func() error                   // runs /bin/true
+	write  func(size int64) error         // writes a file of that size
+	read   func() (size int64, err error) // reads it
+	rss    func() (float64, error)        // of the guest, in MiB
+	remove func() error
+}
+
+// host runs plain processes of this machine: the floor.
+type host struct{}
+
+func (host) name() string { return "host" }
+func (host) close() error { return nil }
+func (host) open(ctx context.Context) (*box, error) {
+	return &box{
+		exec:   func() error { return exec.CommandContext(ctx, "/bin/true").Run() },
+		remove: func() error { return nil },
+	}, nil
+}
+
+// workcell is one of our drivers, as users of package session meet it.
+type workcell struct {
+	engine  string
+	driver  backend.SandboxBackend
+	manager *session.Manager
+	request session.Request
+}
+
+func newWorkcell(engine string, driver backend.SandboxBackend, image string) (*workcell, error) {
+	m, err := session.NewManager(driver, &session.Options{IdleTimeout: -1})
+	if err != nil {
+		return nil, errors.Join(err, driver.Close())
+	}
+	w := &workcell{engine: engine, driver: driver, manager: m, request: session.Request{Image: image, Pull: backend.PullNever}}
+	if driver.Capabilities().CPU { // as the baselines
+		w.request.Limits.CPUMillis = int64(runtime.NumCPU()) * 1000
+	}
+	return w, nil
+}
+
+func (w *workcell) name() string { return "workcell_" + w.engine }
+func (w *workcell) close() error {
+	return errors.Join(w.manager.Close(context.Background()), w.driver.Close())
+}
+
+func (w *workcell) open(ctx context.Context) (*box, error) {
+	s, _, err := w.manager.Open(ctx, session.AgentKey(session.NewRunID(), session.DefaultName), w.request)
+	if err != nil {
+		return nil, err
+	}
+	return &box{
+		exec: func() error {
+			_, err := output(ctx, s, "/bin/true")
+			return err
+		},
+		write: func(size int64) error {
+			_, err := s.WriteFile(ctx, "file", io.LimitReader(zeros{}, size), session.WriteFileOptions{Overwrite: true, Size: size})
+			return err
+		},
+		read: func() (int64, error) {
+			var n counter
+			_, err := s.ReadFile(ctx, "file", &n, session.ReadFileOptions{})
+			return int64(n), err
+		},
+		rss: func() (float64, error) {
+			ns, err := output(ctx, s, "readlink", "/proc/self/ns/pid")
+			if err != nil {
+				return 0, err
+			}
+			pid, err := mainProcess(strings.TrimSpace(ns))
+			if err != nil {
+				return 0, err
+			}
+			return rssMiB(pid)
+		},
+		remove: func() error { return s.Close(context.WithoutCancel(ctx)) },
+	}, nil
+}
+
+func output(ctx context.Context, s *session.Session, argv ...string) (string, error) {
+	res, err := s.Exec(ctx, session.ExecRequest{Argv: argv})
+	if err == nil && (res.ExitCode != 0 || res.Status != session.ExecCompleted) {
+		err = fmt.Errorf("%v: %s, exit code %d", argv, res.Status, res.ExitCode)
+	}
+	return string(res.Stdout.Bytes()), err
+}
+
+// mainProcess finds the process that is PID 1 of a PID namespace, on this machine.
+func mainProcess(namespace string) (pid string, err error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range dirs {
+		if ns, err := os.Readlink(dir + "/ns/pid"); err != nil || ns != namespace {
+			continue // another's, or it ended
+		}
+		status, err := os.ReadFile(dir + "/status")
+		if err == nil && regexp.MustCompile(`(?m)^NSpid:.*\t1$`).Match(status) {
+			return filepath.Base(dir), nil
+		}
+	}
+	return "", errors.New("the sandbox's main process is not on this machine, where its memory is read")
+}
+
+// rssMiB reads a process's resident memory.
+func rssMiB(pid string) (float64, error) {
+	text, err := os.ReadFile("/proc/" + pid + "/status")
+	if err != nil {
+		return 0, err
+	}
+	match := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(text)
+	if match == nil {
+		return 0, errors.New("no VmRSS in /proc/" + pid + "/status")
+	}
+	kib, err := strconv.Atoi(string(match[1]))
+	return float64(kib) / 1024, err
+}
+
+// counter counts the bytes written to it.
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+// zeros reads as endless zero bytes.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
