@@ -5,8 +5,11 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 )
+
+func BenchmarkBackend(b *testing.B) { backendtest.RunBenchmarks(b, harness(b)) }
 
 // BenchmarkOpen is the time to the answer of a new sandbox's first command.
 func BenchmarkOpen(b *testing.B) {
