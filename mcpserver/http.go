@@ -131,7 +131,7 @@ func (s *Server) newFront(o HTTPOptions, keys *keyring) *front {
 	f := &front{server: s, opts: o, keys: keys, rates: newRates(o.Rate), slots: newSlots(o.MaxRequests), stateful: s.build(s.bySession)}
 	handlerOf := func(srv *mcp.Server, stateless bool) http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{
-			Stateless: stateless, Logger: s.log, SessionTimeout: s.opts.IdleTimeout, MaxRequestBodyBytes: MaxMessageBytes,
+			Stateless: stateless, Logger: quiet(s.log), SessionTimeout: s.opts.IdleTimeout, MaxRequestBodyBytes: MaxMessageBytes,
 			PropagateRequestCancellation: true, DisableLocalhostProtection: true, // checkHost is stricter
 		})
 	}

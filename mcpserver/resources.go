@@ -54,7 +54,7 @@ func (s *Server) addResources(srv *mcp.Server, find resolver) {
 // listResources lists the files of the scope's open sandboxes. Whoever has nothing but a handle lists with
 // sandbox_fs_list: a list would show the handles of others.
 func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourcesResult, error) {
-	res := &mcp.ListResourcesResult{Resources: []*mcp.Resource{}}
+	res := &mcp.ListResourcesResult{Cacheable: mcp.Cacheable{CacheScope: "private"}, Resources: []*mcp.Resource{}}
 	if sc.handles && !sc.named {
 		return res, nil
 	}

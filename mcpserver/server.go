@@ -162,9 +162,12 @@ func (s *Server) build(find resolver) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{
 		Name: "workcell", Title: "Workcell sandboxes", Version: s.opts.Version,
 	}, &mcp.ServerOptions{
-		Instructions: s.instructions(), Logger: s.log, Capabilities: &mcp.ServerCapabilities{
-			Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{},
+		Instructions: s.instructions(), Logger: quiet(s.log), Capabilities: &mcp.ServerCapabilities{
+			// The SDK answers prompts/list whether or not there are prompts; there are none.
+			Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{}, Prompts: &mcp.PromptCapabilities{},
 		},
+		// What one client sees is nothing for another, nor for a cache between them.
+		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	})
 	for _, def := range s.defs {
 		s.addTool(srv, find, def, annotationsOf(def.Name), s.callSandboxTool)

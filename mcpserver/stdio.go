@@ -55,14 +55,15 @@ type lineConn struct {
 	closed   chan struct{}
 	once     sync.Once
 
-	mu  sync.Mutex // serialises writers
-	out io.Writer
+	mu       sync.Mutex // serialises writers and guards underWay
+	out      io.Writer
+	underWay map[jsonrpc.ID]bool // requests that are not answered yet
 }
 
 // newLineConn starts a goroutine that reads in until it ends. A read that nobody can interrupt, as of a terminal, keeps
 // it after Close.
 func newLineConn(in io.Reader, out io.Writer) *lineConn {
-	c := &lineConn{messages: make(chan jsonrpc.Message), failed: make(chan error, 1), closed: make(chan struct{}), out: out}
+	c := &lineConn{messages: make(chan jsonrpc.Message), failed: make(chan error, 1), closed: make(chan struct{}), out: out, underWay: map[jsonrpc.ID]bool{}}
 	go c.readLoop(in)
 	return c
 }
@@ -90,6 +91,9 @@ func (c *lineConn) take(line []byte, long bool) error {
 			return nil
 		}
 		msg, fault = decodeMessage(line)
+	}
+	if fault == nil && !c.begin(msg) {
+		fault = invalid("the id is in use by a request that is not answered yet") // to nobody: the id has one answer to come
 	}
 	switch {
 	case fault == nil:
@@ -137,10 +141,30 @@ func (c *lineConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
+// begin notes a request; false when its id is in use. The SDK would drop such a request without a word.
+func (c *lineConn) begin(msg jsonrpc.Message) bool {
+	req, ok := msg.(*jsonrpc.Request)
+	if !ok || !req.IsCall() {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.underWay[req.ID] {
+		return false
+	}
+	c.underWay[req.ID] = true
+	return true
+}
+
 // Write sends a message as one line.
 func (c *lineConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if resp, ok := msg.(*jsonrpc.Response); ok {
+		c.mu.Lock()
+		delete(c.underWay, resp.ID)
+		c.mu.Unlock()
 	}
 	line, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {

@@ -1,0 +1,40 @@
+// Package mcp_test runs MCP clients against the real command: raw ones that misbehave, the official conformance suite,
+// the Inspector and a coding agent. Tests whose names begin with R and a number show a guarantee of docs/mcp.md.
+package mcp_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// binaryEnv names the command that the tests of this process run.
+const binaryEnv = "WORKCELL_TEST_MCP_BINARY"
+
+// pythonMap uses the image that the tests have in place of the one that is asked for.
+const pythonMap = "--map-image=python:3.11-slim=workcell/python:3.11"
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "workcell-mcp-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir) // nothing that matters is left when it fails
+	path := filepath.Join(dir, "workcell")
+	cmd := exec.Command("go", "build", "-o", path, "./cmd/workcell")
+	cmd.Dir = filepath.Join("..", "..")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		return 1
+	}
+	if err := os.Setenv(binaryEnv, path); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}

@@ -1,0 +1,335 @@
+package mcp_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// patience is how long anything may take on a loaded machine.
+const patience = 90 * time.Second
+
+// peer is a raw client on the standard streams of the real command.
+type peer struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	lines  chan string
+	exited chan error
+	stderr lockedBuffer
+	state  string
+
+	nextID int
+	notes  []message // notifications that came before an answer
+}
+
+// message is a JSON-RPC message as it came.
+type message struct {
+	JSONRPC string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Method  string          `json:"method"`
+	Params  json.RawMessage `json:"params"`
+	Result  json.RawMessage `json:"result"`
+	Error   *struct {
+		Code    int             `json:"code"`
+		Message string          `json:"message"`
+		Data    json.RawMessage `json:"data"`
+	} `json:"error"`
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// command makes the real command with a state directory of its own, so that its sandboxes can be told from others'.
+func command(t *testing.T, args ...string) (cmd *exec.Cmd, state string) {
+	t.Helper()
+	state = t.TempDir()
+	cmd = exec.Command(os.Getenv(binaryEnv), append([]string{"mcp", "--state-dir", state, pythonMap}, args...)...)
+	cmd.Env = append(os.Environ(), "OTEL_SDK_DISABLED=true")
+	return cmd, state
+}
+
+// startPeer starts the command on stdio. At the end of the test it must be gone with its sandboxes.
+func startPeer(t *testing.T, args ...string) *peer {
+	t.Helper()
+	return startPeerEnv(t, nil, args...)
+}
+
+// startPeerEnv is startPeer with more environment.
+func startPeerEnv(t *testing.T, env []string, args ...string) *peer {
+	t.Helper()
+	cmd, state := command(t, args...)
+	cmd.Env = append(cmd.Env, env...)
+	p := &peer{t: t, cmd: cmd, state: state, lines: make(chan string, 1000), exited: make(chan error, 1)}
+	var err error
+	if p.in, err = cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = &p.stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		r := bufio.NewReader(out)
+		for {
+			line, err := r.ReadString('\n')
+			if line != "" {
+				p.lines <- line
+			}
+			if err != nil {
+				break
+			}
+		}
+		close(p.lines)
+		p.exited <- cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		p.in.Close() // it may be closed already
+		p.wait()
+		if left := containers(t, state); left != "" {
+			t.Errorf("sandboxes are left: %s", left)
+		}
+		if t.Failed() {
+			t.Logf("standard error:\n%s", p.stderr.String())
+		}
+	})
+	return p
+}
+
+// wait gives the exit code; it may be called again.
+func (p *peer) wait() int {
+	p.t.Helper()
+	select {
+	case err := <-p.exited:
+		p.exited <- err
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		_ = p.cmd.Process.Kill() // it may have ended just now
+		p.t.Fatalf("the server does not end; standard error:\n%s", p.stderr.String())
+		return -1
+	}
+}
+
+func (p *peer) sendRaw(line string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
+		p.t.Fatalf("sending: %v; standard error:\n%s", err, p.stderr.String())
+	}
+}
+
+// next gives the next message. Whatever comes must be one.
+func (p *peer) next() message {
+	p.t.Helper()
+	select {
+	case line, ok := <-p.lines:
+		if !ok {
+			p.t.Fatalf("the server hung up; standard error:\n%s", p.stderr.String())
+		}
+		return p.decode(line)
+	case <-time.After(patience):
+		p.t.Fatalf("no answer; standard error:\n%s", p.stderr.String())
+	}
+	return message{}
+}
+
+func (p *peer) decode(line string) message {
+	p.t.Helper()
+	var m message
+	dec := json.NewDecoder(strings.NewReader(line))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&m); err != nil || m.JSONRPC != "2.0" {
+		p.t.Fatalf("not a JSON-RPC message on standard output: %.300q (%v)", line, err)
+	}
+	return m
+}
+
+// request sends a request and gives its id.
+func (p *peer) request(method string, params any) string {
+	p.t.Helper()
+	p.nextID++
+	id := fmt.Sprint(1000 + p.nextID)
+	raw, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": json.RawMessage(id), "method": method, "params": params})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.sendRaw(string(raw))
+	return id
+}
+
+func (p *peer) notify(method string, params any) {
+	p.t.Helper()
+	raw, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "method": method, "params": params})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.sendRaw(string(raw))
+}
+
+// answer waits for the answer of a request and keeps the notifications that come before.
+func (p *peer) answer(id string) message {
+	p.t.Helper()
+	for {
+		m := p.next()
+		if m.Method != "" {
+			p.notes = append(p.notes, m)
+			continue
+		}
+		if string(m.ID) != id {
+			p.t.Fatalf("answer to %s, want %s: %s %v", m.ID, id, m.Result, m.Error)
+		}
+		return m
+	}
+}
+
+func (p *peer) call(method string, params any) message {
+	p.t.Helper()
+	return p.answer(p.request(method, params))
+}
+
+// initialize shakes hands as clients up to 2025-11-25 do.
+func (p *peer) initialize() {
+	p.t.Helper()
+	m := p.call("initialize", map[string]any{
+		"protocolVersion": "2025-11-25", "capabilities": map[string]any{}, "clientInfo": map[string]any{"name": "peer", "version": "1"},
+	})
+	if m.Error != nil {
+		p.t.Fatalf("initialize: %v", m.Error)
+	}
+	p.notify("notifications/initialized", map[string]any{})
+}
+
+// toolResult is what a tool call gives.
+type toolResult struct {
+	IsError    bool                       `json:"isError"`
+	Structured map[string]json.RawMessage `json:"structuredContent"`
+	Content    []struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	} `json:"content"`
+}
+
+func (r toolResult) text(t *testing.T, field string) string {
+	t.Helper()
+	var s string
+	if raw, ok := r.Structured[field]; ok {
+		if err := json.Unmarshal(raw, &s); err != nil {
+			t.Fatalf("%s = %s: %v", field, raw, err)
+		}
+	}
+	return s
+}
+
+func (r toolResult) errorCode() string {
+	var e struct{ Code string }
+	if raw, ok := r.Structured["error"]; ok && json.Unmarshal(raw, &e) != nil {
+		return "unreadable"
+	}
+	return e.Code
+}
+
+func decodeResult(t *testing.T, m message) toolResult {
+	t.Helper()
+	if m.Error != nil {
+		t.Fatalf("the call failed: %d %s", m.Error.Code, m.Error.Message)
+	}
+	var r toolResult
+	if err := json.Unmarshal(m.Result, &r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// tool calls a tool that must give a result, be it an error.
+func (p *peer) tool(name string, args map[string]any) toolResult {
+	p.t.Helper()
+	return decodeResult(p.t, p.call("tools/call", map[string]any{"name": name, "arguments": args}))
+}
+
+// must calls a tool that must not fail.
+func (p *peer) must(name string, args map[string]any) toolResult {
+	p.t.Helper()
+	r := p.tool(name, args)
+	if r.IsError {
+		p.t.Fatalf("%s: %s", name, r.Structured["error"])
+	}
+	return r
+}
+
+// alive shows that the connection still serves.
+func (p *peer) alive() {
+	p.t.Helper()
+	if m := p.call("ping", map[string]any{}); m.Error != nil {
+		p.t.Fatalf("ping: %v", m.Error)
+	}
+}
+
+// instance gives the id that marks the sandboxes of a state directory.
+func instance(t *testing.T, state string) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(state, "instance"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(raw))
+}
+
+// containers lists the containers of a state directory's sandboxes; none may be left 30 s after their server ended.
+func containers(t *testing.T, state string) string {
+	t.Helper()
+	id := instance(t, state)
+	if id == "" {
+		return ""
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		out := listContainers(t, id)
+		if out == "" || time.Now().After(deadline) {
+			return out
+		}
+	}
+}
+
+func listContainers(t *testing.T, instance string) string {
+	t.Helper()
+	out, err := exec.Command("docker", "ps", "--all", "--quiet", "--filter", "label=dev.workcell.instance="+instance).Output()
+	if err != nil {
+		t.Fatalf("docker ps: %v", err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// cli runs another command on the same state.
+func cli(t *testing.T, state string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(os.Getenv(binaryEnv), append(args, "--state-dir", state)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("workcell %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}

@@ -1,0 +1,369 @@
+package mcp_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// R1: what is no message, or a wrong one, gets its JSON-RPC code, and the connection goes on.
+func TestR1MalformedMessages(t *testing.T) {
+	t.Parallel()
+	p := startPeer(t)
+	p.initialize()
+	for _, tc := range []struct {
+		line string
+		code int
+		id   string
+	}{
+		{`{`, -32700, "null"},
+		{`{"jsonrpc":"2.0","id":1,"method":"ping"`, -32700, "null"},
+		{`nonsense`, -32700, "null"},
+		{"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"p\xff\"}", -32700, "null"},
+		{`"text"`, -32600, "null"},
+		{`17`, -32600, "null"},
+		{`[]`, -32600, "null"},
+		{`[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, -32600, "null"},
+		{`{}`, -32600, "null"},
+		{`{"jsonrpc":"1.0","id":1,"method":"ping"}`, -32600, "1"},
+		{`{"id":1,"method":"ping"}`, -32600, "1"},
+		{`{"jsonrpc":2.0,"id":1,"method":"ping"}`, -32600, "1"},
+		{`{"jsonrpc":"2.0","id":null,"method":"ping"}`, -32600, "null"},
+		{`{"jsonrpc":"2.0","id":1.5,"method":"ping"}`, -32600, "null"},
+		{`{"jsonrpc":"2.0","id":1e3,"method":"ping"}`, -32600, "null"},
+		{`{"jsonrpc":"2.0","id":99999999999999999999,"method":"ping"}`, -32600, "null"},
+		{`{"jsonrpc":"2.0","id":true,"method":"ping"}`, -32600, "null"},
+		{`{"jsonrpc":"2.0","id":{},"method":"ping"}`, -32600, "null"},
+		{`{"jsonrpc":"2.0","id":[1],"method":"ping"}`, -32600, "null"},
+		{`{"jsonrpc":"2.0","id":"` + strings.Repeat("x", 300) + `","method":"ping"}`, -32600, "null"},
+		{`{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}`, -32600, "null"},
+		{`{"jsonrpc":"2.0","id":1,"method":1}`, -32600, "1"},
+		{`{"jsonrpc":"2.0","id":1,"method":null}`, -32600, "1"},
+		{`{"jsonrpc":"2.0","id":1}`, -32600, "1"},
+		{`{"jsonrpc":"2.0","id":1,"method":"no/such"}`, -32601, "1"},
+		{`{"jsonrpc":"2.0","id":"a","method":"no/such"}`, -32601, `"a"`},
+		{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":null}`, -32602, "1"},
+		{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[]}`, -32602, "1"},
+		{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":"x"}`, -32602, "1"},
+		{`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`, -32600, "1"},
+		{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":7}}`, -32602, "1"},
+	} {
+		p.sendRaw(tc.line)
+		m := p.next()
+		if m.Error == nil || m.Error.Code != tc.code || string(m.ID) != tc.id {
+			t.Errorf("%.80q: answer %+v to %s, want code %d to %s", tc.line, m.Error, m.ID, tc.code, tc.id)
+		}
+		p.alive()
+	}
+	// What asks for no answer gets none.
+	for _, line := range []string{
+		"", "   ", `{"jsonrpc":"2.0","method":"no/such"}`, `{"jsonrpc":"2.0","id":5,"result":{}}`,
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}`, `{"jsonrpc":"2.0","id":5,"result":{},"error":{}}`,
+	} {
+		p.sendRaw(line)
+		p.alive()
+	}
+}
+
+// R1: an id that is in use is refused and the call that has it goes on.
+func TestR1DuplicateID(t *testing.T) {
+	t.Parallel()
+	p := startPeer(t)
+	p.initialize()
+	p.must("sandbox_open", nil)
+	const call = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"sandbox_exec","arguments":{"yield_ms":300000,"command":"until [ -e go ]; do sleep 0.05; done; echo first"}}}`
+	p.sendRaw(call)
+	p.sendRaw(call)
+	m := p.next()
+	if m.Error == nil || m.Error.Code != -32600 || string(m.ID) != "null" {
+		t.Fatalf("second use of the id: %+v to %s", m.Error, m.ID)
+	}
+	p.must("sandbox_fs_write", map[string]any{"path": "go", "contents": ""})
+	if got := decodeResult(t, p.answer("7")).text(t, "stdout"); got != "first\n" {
+		t.Errorf("stdout = %q", got)
+	}
+}
+
+// R2: size, depth and number of parts are bounded, and so is the memory of the server.
+func TestR2Oversized(t *testing.T) {
+	t.Parallel()
+	p := startPeer(t)
+	p.initialize()
+	const mib = 1 << 20
+	long := strings.Repeat("a", 17*mib)
+	for name, line := range map[string]string{
+		"frame":   `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + long + `"}}`,
+		"endless": strings.Repeat("x", 64*mib),
+		"nesting": `{"jsonrpc":"2.0","id":1,"method":"ping","params":` + strings.Repeat(`{"a":`, 1_000_000),
+		"arrays":  `{"jsonrpc":"2.0","id":1,"method":"ping","params":` + strings.Repeat(`[`, 1_000_000) + strings.Repeat(`]`, 1_000_000) + `}`,
+		"keys":    `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"sandbox_exec","arguments":{` + manyKeys(1_000_000) + `}}}`,
+		"utf8":    "\xc3\x28" + strings.Repeat("\xff", mib),
+	} {
+		p.sendRaw(line)
+		m := p.next()
+		if m.Error == nil || m.Error.Code != -32600 && m.Error.Code != -32700 {
+			t.Errorf("%s: %+v", name, m)
+		}
+		p.alive()
+	}
+	if peak := peakMemory(t, p.cmd.Process.Pid); peak > 400*mib {
+		t.Errorf("the server had %d MiB of memory", peak/mib)
+	}
+}
+
+func manyKeys(n int) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `"k%d":1`, i)
+	}
+	return b.String()
+}
+
+// peakMemory gives the most resident memory that a process had.
+func peakMemory(t *testing.T, pid int) int64 {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kb << 10
+		}
+	}
+	t.Fatal("no VmHWM")
+	return 0
+}
+
+// R7: whatever stands in the arguments, the model is told what is wrong with it.
+func TestR7WrongArguments(t *testing.T) {
+	t.Parallel()
+	p := startPeer(t)
+	p.initialize()
+	for _, tc := range []struct{ name, args, want string }{
+		{"sandbox_exec", `{"cmd":7}`, "cmd must be a list"},
+		{"sandbox_exec", `{"cmd":"ls -l"}`, "cmd must be a list"},
+		{"sandbox_exec", `{"command":["ls"]}`, "command must be text"},
+		{"sandbox_exec", `{"command":"x","timeout_seconds":"soon"}`, "timeout_seconds"},
+		{"sandbox_exec", `{"command":"x","timeout_seconds":-1}`, "timeout_seconds"},
+		{"sandbox_exec", `{"comand":"x"}`, `did you mean \"command\"`},
+		{"sandbox_exec", `{"__proto__":{"x":1},"constructor":1,"command":"x"}`, "unknown argument"},
+		{"sandbox_exec", `{"command":"x","cmd":["y"]}`, "both cmd and command"},
+		{"sandbox_exec", `{}`, "neither cmd nor command"},
+		{"sandbox_exec", `null`, "neither cmd nor command"},
+		{"sandbox_exec", `[]`, "must be a JSON object"},
+		{"sandbox_exec", `"x"`, "must be a JSON object"},
+		{"sandbox_fs_write", `{"path":"x"}`, "neither contents"},
+		{"sandbox_fs_write", `{"path":"x","contents_b64":"%%%"}`, "not base64"},
+		{"sandbox_run", `{"code":"x","runtime":"cobol"}`, "unknown runtime"},
+		{"get_files", `{"format":"tar"}`, "files or zip"},
+		{"session_status", `{"session_id":"../../etc"}`, "no such session"},
+		{"cleanup_session", `{}`, "session_id is required"},
+		{"execute_task", `{"task":"` + strings.Repeat("x", 1<<20) + `"}`, "no tasks are set up"},
+	} {
+		id := p.request("tools/call", map[string]any{"name": tc.name, "arguments": json.RawMessage(tc.args)})
+		m := p.answer(id)
+		if m.Error != nil && m.Error.Code == -32602 && tc.args[0] != '{' {
+			continue // arguments that are no object may be refused before a tool sees them
+		}
+		r := decodeResult(t, m)
+		if !r.IsError || !strings.Contains(string(r.Structured["error"]), tc.want) || r.errorCode() == "internal" {
+			t.Errorf("%s %.60s: %s, want %q", tc.name, tc.args, r.Structured["error"], tc.want)
+		}
+	}
+	if m := p.call("tools/call", map[string]any{"name": "no_such_tool", "arguments": map[string]any{}}); m.Error == nil || m.Error.Code != -32602 {
+		t.Errorf("unknown tool: %+v", m)
+	}
+	p.alive()
+}
+
+// R8: a call that is cancelled ends with everything it started; one that is unknown or over cannot be.
+func TestR8Cancel(t *testing.T) {
+	t.Parallel()
+	p := startPeer(t)
+	p.initialize()
+	p.must("sandbox_open", nil)
+	p.notify("notifications/cancelled", map[string]any{"requestId": 424242})
+	p.alive()
+	id := p.request("tools/call", map[string]any{
+		"name": "sandbox_exec", "_meta": map[string]any{"progressToken": "tok"},
+		"arguments": map[string]any{"command": "(while :; do date +%s%N > tick; sleep 0.05; done) & wait", "yield_ms": 3_000_000},
+	})
+	m := p.next()
+	var note struct {
+		ProgressToken string
+		Progress      float64
+		Message       string
+	}
+	if m.Method != "notifications/progress" || json.Unmarshal(m.Params, &note) != nil || note.ProgressToken != "tok" || note.Progress <= 0 {
+		t.Fatalf("no progress: %+v", m)
+	}
+	waitForFile(t, p, "tick")
+	n, err := strconv.Atoi(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.notify("notifications/cancelled", map[string]any{"requestId": n, "reason": "enough"})
+	answers := 0
+	for deadline := time.Now().Add(patience); ; time.Sleep(300 * time.Millisecond) {
+		before := readTick(t, p, id, &answers)
+		time.Sleep(500 * time.Millisecond)
+		if before != "" && before == readTick(t, p, id, &answers) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the cancelled command goes on")
+		}
+	}
+	p.notify("notifications/cancelled", map[string]any{"requestId": n})
+	p.alive()
+	if answers > 1 {
+		t.Errorf("%d answers to one request", answers)
+	}
+}
+
+func waitForFile(t *testing.T, p *peer, name string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		id := p.request("tools/call", map[string]any{"name": "sandbox_fs_read", "arguments": map[string]any{"path": name}})
+		if r := decodeResult(t, p.answer(id)); !r.IsError {
+			return
+		}
+	}
+	t.Fatalf("%s does not appear", name)
+}
+
+// readTick reads the file and counts answers to the cancelled request that come meanwhile.
+func readTick(t *testing.T, p *peer, cancelled string, answers *int) string {
+	t.Helper()
+	id := p.request("tools/call", map[string]any{"name": "sandbox_fs_read", "arguments": map[string]any{"path": "tick"}})
+	for {
+		m := p.next()
+		switch {
+		case m.Method != "":
+		case string(m.ID) == cancelled:
+			*answers++
+		case string(m.ID) == id:
+			return decodeResult(t, m).text(t, "contents")
+		default:
+			t.Fatalf("an answer to %s", m.ID)
+		}
+	}
+}
+
+// R9: nothing but messages is on standard output, with all logs on and commands that print whatever they like. Every
+// line that the peer reads is checked.
+func TestR9NothingButMessages(t *testing.T) {
+	t.Parallel()
+	t.Run("debug", func(t *testing.T) {
+		t.Parallel()
+		p := startPeerEnv(t, []string{"WORKCELL_DEBUG=1", "GODEBUG=gctrace=1"})
+		p.initialize()
+		r := p.must("sandbox_exec", map[string]any{"command": `printf 'not json\n{"jsonrpc":"2.0"}\n\033[2J'; printf 'x\n' >&2; exit 3`})
+		if !bytes.Contains(r.Structured["exit_code"], []byte("3")) {
+			t.Errorf("exit code %s", r.Structured["exit_code"])
+		}
+		p.sendRaw("garbage")
+		if m := p.next(); m.Error == nil {
+			t.Error("garbage was taken")
+		}
+		p.alive()
+		if !strings.Contains(p.stderr.String(), "gc 1 @") {
+			t.Error("the runtime's own output is not on standard error, so this test shows nothing")
+		}
+	})
+}
+
+// R10: the end of the client is the end of the server and, as the policy says, of its sandboxes.
+func TestR10ClientDies(t *testing.T) {
+	t.Parallel()
+	t.Run("hangs up", func(t *testing.T) {
+		t.Parallel()
+		p := startPeer(t)
+		p.initialize()
+		p.must("sandbox_open", nil)
+		p.request("tools/call", map[string]any{"name": "sandbox_exec", "arguments": map[string]any{"command": "sleep 1000", "yield_ms": 1_000_000}})
+		if listContainers(t, instance(t, p.state)) == "" {
+			t.Fatal("no sandbox was made")
+		}
+		p.in.Close()
+		if code := p.wait(); code != 0 {
+			t.Errorf("exit code %d: %s", code, p.stderr.String())
+		}
+	})
+	t.Run("terminal goes", func(t *testing.T) {
+		t.Parallel()
+		p := startPeer(t)
+		p.initialize()
+		p.must("sandbox_exec", map[string]any{"command": "sleep 1000", "yield_ms": 0})
+		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.wait(); code != 129 {
+			t.Errorf("exit code %d: %s", code, p.stderr.String())
+		}
+	})
+	t.Run("sandboxes are kept", func(t *testing.T) {
+		t.Parallel()
+		p := startPeer(t, "--on-exit", "keep")
+		p.initialize()
+		id := p.must("sandbox_open", nil).text(t, "sandbox_id")
+		p.in.Close()
+		if code := p.wait(); code != 0 {
+			t.Errorf("exit code %d: %s", code, p.stderr.String())
+		}
+		if listContainers(t, instance(t, p.state)) == "" {
+			t.Error("the sandbox is gone")
+		}
+		cli(t, p.state, "sessions", "rm", id)
+	})
+}
+
+// R11: versions that are not known are answered with one that is, on the wire with handshake; the wire without one names
+// those that are known.
+func TestR11VersionsOnStdio(t *testing.T) {
+	t.Parallel()
+	for asked, want := range map[string]string{
+		"2025-11-25": "2025-11-25", "2025-06-18": "2025-06-18", "2024-11-05": "2024-11-05", "1999-01-01": "2025-11-25", "2099-01-01": "2025-11-25",
+	} {
+		t.Run(asked, func(t *testing.T) {
+			t.Parallel()
+			p := startPeer(t)
+			m := p.call("initialize", map[string]any{"protocolVersion": asked, "capabilities": map[string]any{}, "clientInfo": map[string]any{"name": "x", "version": "1"}})
+			var r struct{ ProtocolVersion string }
+			if m.Error != nil || json.Unmarshal(m.Result, &r) != nil || r.ProtocolVersion != want {
+				t.Errorf("answer %s %+v, want %s", m.Result, m.Error, want)
+			}
+		})
+	}
+	t.Run("without handshake", func(t *testing.T) {
+		t.Parallel()
+		p := startPeer(t)
+		meta := func(version string) map[string]any {
+			return map[string]any{"io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": map[string]any{}}
+		}
+		if m := p.call("server/discover", map[string]any{"_meta": meta("2026-07-28")}); m.Error != nil || !bytes.Contains(m.Result, []byte("2026-07-28")) {
+			t.Errorf("discover: %s %+v", m.Result, m.Error)
+		}
+		if m := p.call("tools/list", map[string]any{"_meta": meta("2099-01-01")}); m.Error == nil || !bytes.Contains(m.Error.Data, []byte("2026-07-28")) {
+			t.Errorf("unknown version: %+v", m.Error)
+		}
+		m := p.call("tools/call", map[string]any{"_meta": meta("2026-07-28"), "name": "sandbox_run", "arguments": map[string]any{"code": "print(6*7)"}})
+		if got := decodeResult(t, m).text(t, "stdout"); got != "42\n" {
+			t.Errorf("stdout = %q", got)
+		}
+	})
+}
