@@ -9,7 +9,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -32,9 +31,8 @@ type Backend struct {
 	end   context.CancelCauseFunc
 	calls sync.WaitGroup // calls under way
 
-	mu      sync.Mutex        // guards what follows
-	closed  bool              //
-	removed map[string]string // session ids by the id of a sandbox that is gone, whose workspace may be there
+	mu     sync.Mutex // guards closed
+	closed bool
 }
 
 var errClosed = fmt.Errorf("local backend: %w", backend.ErrClosed)
@@ -42,7 +40,7 @@ var errClosed = fmt.Errorf("local backend: %w", backend.ErrClosed)
 // New looks at what this machine can do, and builds a sandbox on trial: a wall that cannot be built is ErrUnsupported,
 // with a text that says which one and how to mend it.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
-	b := &Backend{removed: map[string]string{}}
+	b := new(Backend)
 	if opts != nil {
 		b.opts = *opts
 	}
@@ -63,8 +61,17 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if err := b.tryWalls(ctx); err != nil {
 		return nil, err
 	}
+	b.tidy(ctx)
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b, nil
+}
+
+// tidy removes what processes that died left in the state directory and among the control groups.
+func (b *Backend) tidy(ctx context.Context) {
+	err := errors.Join(b.dirs.sweep(ctx), b.sweepGroups())
+	if err != nil {
+		b.log.Warn("local: the remains of dead processes cannot be removed", "error", err)
+	}
 }
 
 func (b *Backend) applyDefaults() error {
@@ -186,13 +193,6 @@ func (b *Backend) span(ctx context.Context, name string, attrs ...attribute.KeyV
 	return telemetry.Start(ctx, name, attrs...)
 }
 
-// forget remembers that a sandbox is gone, so that its workspace can still be removed by its id.
-func (b *Backend) forget(id, session string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.removed[id] = session
-}
-
 var (
 	_ backend.SandboxBackend = (*Backend)(nil)
 	_ backend.Namer          = (*Backend)(nil)
@@ -200,5 +200,4 @@ var (
 	_ backend.Pinger         = (*Backend)(nil)
 	_ backend.OOMReporter    = (*Backend)(nil)
 	_ backend.ImageChecker   = (*Backend)(nil)
-	_                        = slices.Clone[[]int]
 )

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -215,6 +214,3 @@ func (x *box) socketPath() (path string, done func(), err error) {
 	}
 	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, socketFile), func() { _ = unix.Close(fd) }, nil
 }
-
-// cgroupName names a sandbox's control group.
-func (x *box) cgroupName() string { return strings.ReplaceAll(x.id(), "@", "-") }

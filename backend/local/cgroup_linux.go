@@ -3,6 +3,8 @@ package local
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -18,8 +20,7 @@ import (
 )
 
 const (
-	cgroupPrefix = "workcell-"
-	cpuPeriod    = 100_000 // microseconds
+	cpuPeriod = 100_000 // microseconds
 	// rmdirPatience is how long the kernel may take to let go of a cgroup whose processes have ended.
 	rmdirPatience = 10 * time.Second
 )
@@ -152,7 +153,48 @@ type group struct {
 	name string
 }
 
-func (c cgroups) group(name string) group { return group{c, cgroupPrefix + name} }
+// group gives a sandbox's control group.
+func (b *Backend) group(x *box) group { return group{b.machine.cgroups, b.groupPrefix() + x.Nonce} }
+
+// groupPrefix begins the names of all control groups of this state directory's sandboxes; a nonce follows.
+func (b *Backend) groupPrefix() string {
+	sum := sha256.Sum256([]byte(b.dirs.root))
+	return "workcell-" + hex.EncodeToString(sum[:4]) + "-"
+}
+
+// sweepGroups removes control groups whose sandbox is gone. One in which something runs cannot be removed.
+func (b *Backend) sweepGroups() error {
+	known := map[string]bool{}
+	g := group{c: b.machine.cgroups}
+	var names []string
+	for _, d := range b.machine.cgroups.dirs {
+		found, err := filepath.Glob(filepath.Join(d, b.groupPrefix()+"*"))
+		if err != nil {
+			return err
+		}
+		names = append(names, found...)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	entries, err := os.ReadDir(b.dirs.sandboxes()) // after the groups, so that none is known too late
+	if err != nil {
+		return scrub(err)
+	}
+	for _, e := range entries {
+		if x, err := b.readBox(e.Name()); err == nil {
+			known[b.group(x).name] = true
+		}
+	}
+	for _, dir := range names {
+		if g.name = filepath.Base(dir); known[g.name] {
+			continue
+		}
+		// The sandbox's record is there before the group, and the group is gone before it.
+		_ = unix.Rmdir(dir) // somebody else may have been faster, or it is in use after all
+	}
+	return nil
+}
 
 // dir is the group's directory for a controller; empty when there is none.
 func (g group) dir(controller string) string {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -42,13 +41,12 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 		return backend.Info{}, err
 	}
 	defer x.unlock()
-	madeSpace := false
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, b.takeBack(ctx, x, madeSpace))
+			err = errors.Join(err, b.takeBack(ctx, x))
 		}
 	}()
-	if madeSpace, err = b.claimWorkspace(x); err != nil {
+	if err := b.claimWorkspace(x); err != nil {
 		return backend.Info{}, err
 	}
 	// The user ids are known only now.
@@ -58,7 +56,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	if err := b.start(ctx, x); err != nil {
 		return backend.Info{}, err
 	}
-	if err := os.WriteFile(x.file(madeFile), nil, 0o600); err != nil {
+	if err := b.settle(x); err != nil {
 		return backend.Info{}, fmt.Errorf("local: recording the sandbox: %w", scrub(err))
 	}
 	return b.describe(x, backend.StateRunning, true), nil
@@ -189,22 +187,26 @@ func (b *Backend) makeBox(r *record) (*box, error) {
 }
 
 // takeBack removes what a failed Create made. It runs after the caller's context ended, too.
-func (b *Backend) takeBack(ctx context.Context, x *box, workspace bool) error {
+func (b *Backend) takeBack(ctx context.Context, x *box) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	err := b.drop(ctx, x)
-	if workspace {
-		err = errors.Join(err, b.removeWorkspace(ctx, x.SessionID))
-	}
+	err := b.abandon(ctx, x)
 	if err != nil {
 		b.log.Warn("local: a failed create left something behind", "session", x.SessionID, "error", err)
 	}
 	return err
 }
 
+// abandon removes a sandbox whose creation did not come to its end, and the workspace if that creation made it.
+func (b *Backend) abandon(ctx context.Context, x *box) error {
+	made := func(w workspace) bool { return w.Maker == x.Nonce }
+	// While the name is taken nobody else can make the workspace theirs.
+	return errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, x.SessionID, made), b.drop(ctx, x))
+}
+
 // start starts the sandbox's process. The box is locked, and no process of it runs.
 func (b *Backend) start(ctx context.Context, x *box) (err error) {
-	g := b.machine.cgroups.group(x.cgroupName())
+	g := b.group(x)
 	if err := g.make(ctx, x.Limits, b.machine.cpus); err != nil {
 		return errors.Join(err, g.remove(ctx))
 	}
@@ -212,7 +214,7 @@ func (b *Backend) start(ctx context.Context, x *box) (err error) {
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 			defer cancel()
-			err = errors.Join(err, b.end1(ctx, x))
+			err = errors.Join(err, b.halt(ctx, x))
 		}
 	}()
 	listener, err := x.listen()
@@ -273,61 +275,4 @@ func (x *box) listen() (*os.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
-}
-
-// claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and settles
-// the user ids. made tells whether it made it.
-func (b *Backend) claimWorkspace(x *box) (made bool, err error) {
-	dir, files := b.dirs.workspace(x.SessionID), b.dirs.files(x.SessionID)
-	var old workspace
-	err = readJSON(filepath.Join(dir, ownerFile), &old)
-	switch {
-	case err == nil && old.Instance != x.Instance:
-		return false, fmt.Errorf("local: session %s has a workspace of another instance: %w", x.SessionID, backend.ErrExists)
-	case err == nil:
-		x.IDs.Base = old.Base
-		return false, b.adoptFiles(x, files)
-	case !errors.Is(err, os.ErrNotExist):
-		return false, fmt.Errorf("local: reading the workspace's owner: %w", scrub(err))
-	}
-	if b.machine.root {
-		if x.IDs.Base, err = b.dirs.claimBlock(x.SessionID); err != nil {
-			return false, err
-		}
-	}
-	tmp := b.dirs.fresh()
-	err = os.MkdirAll(filepath.Join(tmp, "files"), 0o700)
-	if err == nil {
-		err = writeJSON(filepath.Join(tmp, ownerFile), workspace{Instance: x.Instance, Base: x.IDs.Base})
-	}
-	if err == nil {
-		err = b.adoptFiles(x, filepath.Join(tmp, "files"))
-	}
-	if err == nil {
-		err = os.Rename(tmp, dir)
-	}
-	if err != nil {
-		_ = os.RemoveAll(tmp) // empty
-		return false, errors.Join(fmt.Errorf("local: making a workspace: %w", scrub(err)), b.dirs.releaseBlock(x.IDs.Base))
-	}
-	return true, nil
-}
-
-// ownerFile says whose a workspace is.
-const ownerFile = "owner.json"
-
-type workspace struct {
-	Instance string `json:"instance"`
-	Base     uint32 `json:"base"` // of the block of user ids
-}
-
-// adoptFiles gives the workspace's root to the sandbox's user.
-func (b *Backend) adoptFiles(x *box, files string) error {
-	if b.machine.root {
-		uid, gid := x.IDs.hostUser()
-		if err := os.Lchown(files, uid, gid); err != nil {
-			return fmt.Errorf("local: giving the workspace to its user: %w", scrub(err))
-		}
-	}
-	return scrub(os.Chmod(files, 0o755))
 }

@@ -21,8 +21,12 @@ import (
 //	sandboxes/<session id>/          a sandbox, see box
 //	workspaces/<session id>/         its workspace, which may outlive it
 //	ids/<number>                     the block of user ids that a workspace's owner belongs to, a link to the session id
-//	tmp/                             what is being made or removed; names tell nothing
-type dirs struct{ root string }
+//	tmp/<process>-<text>             what that process is making
+//	trash/<process>-<text>           what that process is removing, or "any" process is to remove
+type dirs struct {
+	root string
+	self string // names this process among all that ever ran here
+}
 
 func (d dirs) sandboxes() string          { return filepath.Join(d.root, "sandboxes") }
 func (d dirs) sandbox(id string) string   { return filepath.Join(d.sandboxes(), id) }
@@ -31,12 +35,23 @@ func (d dirs) workspace(id string) string { return filepath.Join(d.workspaces(),
 func (d dirs) files(id string) string     { return filepath.Join(d.workspace(id), "files") }
 func (d dirs) ids() string                { return filepath.Join(d.root, "ids") }
 func (d dirs) tmp() string                { return filepath.Join(d.root, "tmp") }
-func (d dirs) fresh() string              { return filepath.Join(d.tmp(), strings.ToLower(rand.Text())) }
+func (d dirs) trash() string              { return filepath.Join(d.root, "trash") }
+func (d dirs) guest() string              { return filepath.Join(d.root, "guest") }
+
+// fresh names something to make, discarded something to remove.
+func (d dirs) fresh() string { return filepath.Join(d.tmp(), d.self+"-"+strings.ToLower(rand.Text())) }
+func (d dirs) discarded() string {
+	return filepath.Join(d.trash(), d.self+"-"+strings.ToLower(rand.Text()))
+}
 
 // openDirs makes what is missing and checks that nobody else can reach it.
 func openDirs(root string) (dirs, error) {
-	d := dirs{root}
-	for _, dir := range []string{d.root, d.sandboxes(), d.workspaces(), d.ids(), d.tmp(), filepath.Join(root, "guest")} {
+	self, err := nameSelf()
+	if err != nil {
+		return dirs{}, err
+	}
+	d := dirs{root, self}
+	for _, dir := range []string{d.root, d.sandboxes(), d.workspaces(), d.ids(), d.tmp(), d.trash(), d.guest()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return d, fmt.Errorf("local: state directory: %w", scrub(err))
 		}
@@ -62,7 +77,7 @@ func openDirs(root string) (dirs, error) {
 
 // installGuest puts the guest's binary in place, once per version, and gives its directory.
 func (d dirs) installGuest(g *Guest) (string, error) {
-	dir := filepath.Join(d.root, "guest", g.Version)
+	dir := filepath.Join(d.guest(), g.Version)
 	if !filepath.IsLocal(g.Version) || strings.Contains(g.Version, "/") {
 		return "", fmt.Errorf("local: guest version %.40q: %w", g.Version, backend.ErrInvalid)
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
@@ -25,9 +24,6 @@ const (
 	// blockIDs are mapped one to one; a larger id of the sandbox's user becomes the one behind them.
 	blockIDs = blockSize - 2
 )
-
-// staleClaim is how old a claim to a block must be before one without a sandbox or workspace is taken for forgotten.
-const staleClaim = time.Minute
 
 // ids is how the users of a sandbox are users of the host.
 type ids struct {
@@ -88,15 +84,14 @@ func (d dirs) block(base uint32) string {
 	return filepath.Join(d.ids(), strconv.FormatUint(uint64(base), 10))
 }
 
-// dropStale removes a claim that nobody has any more, for another try.
+// dropStale removes a claim that nobody has any more: the sandbox is there before the claim, and the claim is given up
+// before the sandbox is gone.
 func (d dirs) dropStale(link string) {
 	session, err := os.Readlink(link)
 	if err != nil || !sessionIDs.MatchString(session) || exists(d.sandbox(session)) || exists(d.workspace(session)) {
 		return
 	}
-	if st, err := os.Lstat(link); err == nil && time.Since(st.ModTime()) > staleClaim {
-		_ = os.Remove(link) // somebody else may have been faster
-	}
+	_ = os.Remove(link) // somebody else may have been faster
 }
 
 func (d dirs) releaseBlock(base uint32) error {

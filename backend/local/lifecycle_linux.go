@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -66,7 +67,7 @@ func (b *Backend) describe(x *box, state backend.State, whole bool) backend.Info
 	if state == backend.StateStopped {
 		// It was not stopped by us, and the kernel killed for lack of memory: the guest is the last to be killed.
 		_, started := x.started()
-		info.OOMKilled = started && b.machine.cgroups.group(x.cgroupName()).oomKills() > 0
+		info.OOMKilled = started && b.group(x).oomKills() > 0
 	}
 	return info
 }
@@ -133,7 +134,7 @@ func (b *Backend) sweepOne(ctx context.Context, session, instance string) {
 	if !x.current() || x.made() {
 		return
 	}
-	if err := b.drop(ctx, x); err != nil {
+	if err := b.abandon(ctx, x); err != nil {
 		b.log.Warn("local: what a dead creation left cannot be removed", "session", session, "error", err)
 	}
 }
@@ -172,17 +173,17 @@ func (b *Backend) Stop(ctx context.Context, id string) (err error) {
 		return err
 	}
 	defer x.unlock()
-	return b.end1(ctx, x)
+	return b.halt(ctx, x)
 }
 
-// end1 ends the process of a locked sandbox and removes what holds it.
-func (b *Backend) end1(ctx context.Context, x *box) error {
+// halt ends the process of a locked sandbox and removes what holds it.
+func (b *Backend) halt(ctx context.Context, x *box) error {
 	if p, ok := x.started(); ok {
 		if err := p.kill(ctx, b.machine.boot); err != nil {
 			return err
 		}
 	}
-	if err := b.machine.cgroups.group(x.cgroupName()).remove(ctx); err != nil {
+	if err := b.group(x).remove(ctx); err != nil {
 		return err
 	}
 	for _, f := range []string{runFile, socketFile} {
@@ -202,73 +203,39 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 	defer done()
 	ctx, span := b.span(ctx, telemetry.SpanLocalRemove)
 	defer func() { telemetry.End(span, err) }()
+	session, nonce, err := splitID(id)
+	if err != nil {
+		return nil // it is none of ours
+	}
+	last := func(w workspace) bool { return opts.Volumes && w.Last == nonce }
 	x, err := b.locked(ctx, id)
-	switch {
-	case err == nil:
-		defer x.unlock()
-		if err := b.drop(ctx, x); err != nil {
-			return err
-		}
-		b.forget(id, x.SessionID)
-	case !errors.Is(err, backend.ErrNotFound):
+	if errors.Is(err, backend.ErrNotFound) {
+		return b.removeWorkspace(ctx, session, last)
+	}
+	if err != nil {
 		return err
 	}
-	if !opts.Volumes {
-		return nil
-	}
-	return b.removeRest(ctx, id)
-}
-
-// removeRest removes the workspace of a sandbox that is gone, unless another sandbox of the session has it now.
-func (b *Backend) removeRest(ctx context.Context, id string) error {
-	b.mu.Lock()
-	session, ok := b.removed[id]
-	b.mu.Unlock()
-	if !ok || exists(b.dirs.sandbox(session)) {
-		return nil
-	}
-	if err := b.removeWorkspace(ctx, session); err != nil {
+	defer x.unlock()
+	// While the name is taken no other sandbox can have the workspace.
+	if err := errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, session, last)); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.removed, id)
+	if err := b.drop(ctx, x); err != nil {
+		return err
+	}
+	if err := b.dirs.sweep(ctx); err != nil {
+		b.log.Warn("local: the remains of dead processes cannot be removed", "error", err)
+	}
 	return nil
 }
 
 // drop removes a locked sandbox. Its name is free at once; what then fails leaves only what tells nothing.
 func (b *Backend) drop(ctx context.Context, x *box) error {
-	if err := b.end1(ctx, x); err != nil {
+	if err := b.halt(ctx, x); err != nil {
 		return err
 	}
-	tmp := b.dirs.fresh()
-	err := os.Rename(x.dir, tmp)
-	if err == nil {
-		err = removeTree(ctx, tmp)
-	}
-	if err != nil {
-		return fmt.Errorf("local: removing a sandbox: %w", scrub(err))
-	}
-	return nil
-}
-
-// removeWorkspace removes a session's workspace and gives its user ids back.
-func (b *Backend) removeWorkspace(ctx context.Context, session string) error {
-	dir := b.dirs.workspace(session)
-	var w workspace
-	if err := readJSON(dir+"/"+ownerFile, &w); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	tmp := b.dirs.fresh()
-	err := os.Rename(dir, tmp)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		err = errors.Join(removeTree(ctx, tmp), b.dirs.releaseBlock(w.Base))
-	}
-	if err != nil {
-		return fmt.Errorf("local: removing a workspace: %w", scrub(err))
+	if err := b.dirs.discard(ctx, x.dir); err != nil {
+		return fmt.Errorf("local: removing a sandbox: %w", err)
 	}
 	return nil
 }
@@ -304,7 +271,7 @@ func (b *Backend) connect(ctx context.Context, id, spanName string) (_ io.ReadWr
 	conn, err := d.DialContext(ctx, "unix", path)
 	switch {
 	case err == nil:
-		return conn, nil
+		return &stream{Conn: conn}, nil
 	case ctx.Err() != nil:
 		return nil, ended(ctx)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
@@ -316,6 +283,17 @@ func (b *Backend) connect(ctx context.Context, id, spanName string) (_ io.ReadWr
 		return nil, fmt.Errorf("local: the guest takes no more connections: %w", backend.ErrCapacity)
 	}
 	return nil, fmt.Errorf("local: reaching the guest: %v: %w", errors.Unwrap(err), backend.ErrUnavailable)
+}
+
+// stream is a connection to a guest. Closing it again is no error.
+type stream struct {
+	net.Conn
+	closing sync.Once
+}
+
+func (s *stream) Close() (err error) {
+	s.closing.Do(func() { err = s.Conn.Close() })
+	return err
 }
 
 // OOMKills counts how often the kernel ended a process of the sandbox for lack of memory since it was started.
@@ -333,7 +311,7 @@ func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
 	if !b.machine.cgroups.memory() {
 		return 0, fmt.Errorf("local: nobody counts OOM kills without a memory cgroup: %w", backend.ErrUnsupported)
 	}
-	return max(0, b.machine.cgroups.group(x.cgroupName()).oomKills()), nil
+	return max(0, b.group(x).oomKills()), nil
 }
 
 // HasImage tells whether a reference stands for a program that is there.

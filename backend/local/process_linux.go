@@ -46,6 +46,34 @@ func procStat(pid int) (start uint64, alive bool, err error) {
 	return start, f[0][0] != 'Z' && f[0][0] != 'X', err
 }
 
+// nameSelf names this process among all that ever used the same state directory: by its pid namespace, pid and start.
+func nameSelf() (string, error) {
+	var st unix.Stat_t
+	err := unix.Stat("/proc/self/ns/pid", &st)
+	start, _, err2 := procStat(os.Getpid())
+	if err := errors.Join(err, err2); err != nil {
+		return "", fmt.Errorf("local: this process does not see itself in /proc: %w: %w", scrub(err), backend.ErrUnsupported)
+	}
+	return fmt.Sprintf("%d-%d-%d", st.Ino, os.Getpid(), start), nil
+}
+
+// isDead tells whether a process that nameSelf named has ended. Those of other pid namespaces cannot be seen.
+func isDead(name, self string) bool {
+	f, own := strings.Split(name, "-"), strings.Split(self, "-")
+	if len(f) != 3 || len(own) != 3 || f[0] != own[0] {
+		return false
+	}
+	pid, err := strconv.Atoi(f[1])
+	if err != nil {
+		return false
+	}
+	start, alive, err := procStat(pid)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
+	}
+	return !alive || strconv.FormatUint(start, 10) != f[2]
+}
+
 // bootID names this start of the machine.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")

@@ -36,7 +36,7 @@ func maskedPaths() []string {
 }
 
 func readonlyPaths() []string {
-	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys"}
 }
 
 // view composes what a sandbox is to look like.

@@ -1,0 +1,121 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// ownerFile says whose a workspace is.
+const ownerFile = "owner.json"
+
+// workspace describes a session's workspace, which may outlive its sandbox.
+type workspace struct {
+	Instance string `json:"instance"`
+	Base     uint32 `json:"base"` // of the block of user ids
+	Size     int64  `json:"size"` // 0 for a directory without limit, else that of the tmpfs in its place
+	// Maker and Last are the nonces of the sandbox that made it and of the last one that had it to the end of its creation.
+	Maker string `json:"maker"`
+	Last  string `json:"last"`
+}
+
+func (d dirs) ownerOf(session string) (workspace, error) {
+	var w workspace
+	err := readJSON(filepath.Join(d.workspace(session), ownerFile), &w)
+	return w, err
+}
+
+// claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and settles
+// the user ids.
+func (b *Backend) claimWorkspace(x *box) error {
+	old, err := b.dirs.ownerOf(x.SessionID)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return b.makeWorkspace(x)
+	case err != nil:
+		return fmt.Errorf("local: the owner of the session's workspace cannot be read: %w: %w", scrub(err), backend.ErrExists)
+	case old.Instance != x.Instance:
+		return fmt.Errorf("local: session %s has a workspace of another instance: %w", x.SessionID, backend.ErrExists)
+	case old.Size != x.Limits.WorkspaceBytes:
+		return fmt.Errorf("local: session %s has a workspace with a limit of %d bytes: %w", x.SessionID, old.Size, backend.ErrExists)
+	}
+	x.IDs.Base = old.Base
+	return b.adoptFiles(x, b.dirs.files(x.SessionID))
+}
+
+func (b *Backend) makeWorkspace(x *box) error {
+	var err error
+	if b.machine.root {
+		if x.IDs.Base, err = b.dirs.claimBlock(x.SessionID); err != nil {
+			return err
+		}
+	}
+	tmp := b.dirs.fresh()
+	files := filepath.Join(tmp, "files")
+	err = os.MkdirAll(files, 0o700)
+	if err == nil {
+		w := workspace{Instance: x.Instance, Base: x.IDs.Base, Size: x.Limits.WorkspaceBytes, Maker: x.Nonce}
+		err = writeJSON(filepath.Join(tmp, ownerFile), w)
+	}
+	if err == nil {
+		err = b.adoptFiles(x, files)
+	}
+	if err == nil {
+		err = os.Rename(tmp, b.dirs.workspace(x.SessionID))
+	}
+	if err != nil {
+		_ = os.RemoveAll(tmp) // it is empty, and a stray directory does no harm
+		return errors.Join(fmt.Errorf("local: making a workspace: %w", scrub(err)), b.dirs.releaseBlock(x.IDs.Base))
+	}
+	return nil
+}
+
+// adoptFiles gives the workspace's root to the sandbox's user.
+func (b *Backend) adoptFiles(x *box, files string) error {
+	if b.machine.root {
+		uid, gid := x.IDs.hostUser()
+		if err := os.Lchown(files, uid, gid); err != nil {
+			return fmt.Errorf("local: giving the workspace to its user: %w", scrub(err))
+		}
+	}
+	return scrub(os.Chmod(files, 0o755))
+}
+
+// settle ends a creation: from now on the sandbox is there, and the workspace is its.
+func (b *Backend) settle(x *box) error {
+	w, err := b.dirs.ownerOf(x.SessionID)
+	if err != nil {
+		return err
+	}
+	w.Last = x.Nonce
+	if err := writeJSON(filepath.Join(b.dirs.workspace(x.SessionID), ownerFile), w); err != nil {
+		return err
+	}
+	return os.WriteFile(x.file(madeFile), nil, 0o600)
+}
+
+// removeWorkspace removes a session's workspace, if it is the one that is meant, and gives its user ids back.
+func (b *Backend) removeWorkspace(ctx context.Context, session string, meant func(workspace) bool) error {
+	w, err := b.dirs.ownerOf(session)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("local: the owner of a workspace cannot be read: %w", scrub(err))
+	}
+	if !meant(w) {
+		return nil
+	}
+	// The ids are free only when nothing belongs to them any more.
+	if err = b.dirs.discard(ctx, b.dirs.workspace(session)); err == nil {
+		err = b.dirs.releaseBlock(w.Base)
+	}
+	if err != nil {
+		return fmt.Errorf("local: removing a workspace: %w", scrub(err))
+	}
+	return nil
+}
