@@ -3,7 +3,6 @@ package mcpserver
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -19,6 +18,9 @@ const (
 	headerVersion = "Mcp-Protocol-Version"
 	headerSession = "Mcp-Session-Id"
 
+	// passOver is how much of a body that is too long is read to answer its sender.
+	passOver = 3 * MaxMessageBytes
+
 	// firstStateless is the first revision without sessions.
 	firstStateless = "2026-07-28"
 )
@@ -29,21 +31,18 @@ func (f *front) post(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "compressed requests are not supported", http.StatusUnsupportedMediaType)
 		return
 	}
-	if r.ContentLength > MaxMessageBytes {
-		w.Header().Set("Connection", "close") // nobody reads the rest
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(f.opts.BodyTimeout)) // every connection of ours has deadlines
+	body, err := io.ReadAll(io.LimitReader(r.Body, MaxMessageBytes+1))
+	if len(body) > MaxMessageBytes {
+		// A client that is still sending would not see the answer.
+		_, _ = io.CopyN(io.Discard, r.Body, passOver) // whatever comes of it, the connection ends
+		w.Header().Set("Connection", "close")
 		http.Error(w, fmt.Sprintf("the message is longer than %d bytes", MaxMessageBytes), http.StatusRequestEntityTooLarge)
 		return
 	}
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(f.opts.BodyTimeout)) // every connection of ours has deadlines
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxMessageBytes))
 	if err != nil {
 		w.Header().Set("Connection", "close")
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			http.Error(w, fmt.Sprintf("the message is longer than %d bytes", MaxMessageBytes), http.StatusRequestEntityTooLarge)
-			return
-		}
 		http.Error(w, "the body did not come in time, or not whole", http.StatusRequestTimeout)
 		return
 	}

@@ -1,0 +1,207 @@
+package mcp_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// httpServer is the real command on HTTP.
+type httpServer struct {
+	t      *testing.T
+	addr   string
+	state  string
+	pid    int
+	stderr *lockedBuffer
+}
+
+// startHTTP starts the command on a free port of the loopback address. At the end of the test it is ended as an operator
+// would, and must be gone with its sandboxes.
+func startHTTP(t *testing.T, args ...string) *httpServer {
+	t.Helper()
+	cmd, state := command(t, append([]string{"--transport", "http", "--listen", "127.0.0.1:0"}, args...)...)
+	s := &httpServer{t: t, state: state, stderr: &lockedBuffer{}}
+	cmd.Stderr = s.stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.pid = cmd.Process.Pid
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt) // it may have ended: that shows below
+		select {
+		case <-exited:
+			if code := cmd.ProcessState.ExitCode(); code != 130 {
+				t.Errorf("exit code %d", code)
+			}
+		case <-time.After(patience):
+			_ = cmd.Process.Kill() // it may have ended just now
+			t.Error("the server does not end")
+		}
+		if left := containers(t, state); left != "" {
+			t.Errorf("sandboxes are left: %s", left)
+		}
+		if t.Failed() {
+			t.Logf("standard error:\n%s", s.stderr.String())
+		}
+	})
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		if _, rest, ok := strings.Cut(s.stderr.String(), "serving MCP on http://"); ok && strings.Contains(rest, "/mcp\n") {
+			s.addr, _, _ = strings.Cut(rest, "/")
+			return s
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the server does not begin:\n%s", s.stderr.String())
+		}
+	}
+}
+
+func (s *httpServer) url() string { return "http://" + s.addr + "/mcp" }
+
+// do sends a request with the headers that clients send, over which header goes.
+func (s *httpServer) do(method, body string, header map[string]string) (status int, answer string, got http.Header) {
+	s.t.Helper()
+	return doTo(s.t, method, s.url(), body, header)
+}
+
+func doTo(t *testing.T, method, url, body string, header map[string]string) (status int, answer string, got http.Header) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	for k, v := range header {
+		switch {
+		case k == "Host":
+			req.Host = v
+		case v == "":
+			req.Header.Del(k)
+		default:
+			req.Header.Set(k, v)
+		}
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatalf("%s: %v", method, err)
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(raw), res.Header
+}
+
+const initializeBody = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
+
+// begin begins a session and gives its id.
+func (s *httpServer) begin(header map[string]string) string {
+	s.t.Helper()
+	status, body, got := s.do(http.MethodPost, initializeBody, header)
+	id := got.Get("Mcp-Session-Id")
+	if status != http.StatusOK || id == "" {
+		s.t.Fatalf("initialize: %d %s", status, body)
+	}
+	h := with(header, "Mcp-Session-Id", id)
+	if status, body, _ := s.do(http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, h); status != http.StatusAccepted {
+		s.t.Fatalf("initialized: %d %s", status, body)
+	}
+	return id
+}
+
+func with(header map[string]string, more ...string) map[string]string {
+	out := map[string]string{}
+	for k, v := range header {
+		out[k] = v
+	}
+	for i := 0; i < len(more); i += 2 {
+		out[more[i]] = more[i+1]
+	}
+	return out
+}
+
+func bearer(token string) map[string]string {
+	return map[string]string{"Authorization": "Bearer " + token}
+}
+
+// connect connects the SDK's client.
+func (s *httpServer) connect(token string) *mcp.ClientSession {
+	s.t.Helper()
+	httpClient := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		r = r.Clone(r.Context())
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		return http.DefaultTransport.RoundTrip(r)
+	})}
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	cs, err := client.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.url(), HTTPClient: httpClient}, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = cs.Close() }) // the server ends too
+	return cs
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// raw sends bytes as they are and gives the first line of the answer; empty when the server hangs up without one.
+func (s *httpServer) raw(request string) string {
+	s.t.Helper()
+	conn, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, request); err != nil {
+		return ""
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(line)
+}
+
+func tokenFile(t *testing.T, lines ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// usage runs the command with arguments that it must refuse.
+func usage(t *testing.T, env []string, args ...string) (code int, stderr string) {
+	t.Helper()
+	cmd, _ := command(t, args...)
+	cmd.Env = append(cmd.Env, env...)
+	var out bytes.Buffer
+	cmd.Stderr = &out
+	if err := cmd.Run(); err == nil {
+		t.Fatalf("%q was accepted", args)
+	}
+	return cmd.ProcessState.ExitCode(), out.String()
+}
