@@ -5,6 +5,9 @@
 // capabilities on amd64 and arm64, and without socketcall, which would let a 32-bit program past the rules for socket.
 // Over the profile that older engines carry, it closes AF_VSOCK, a way to the machine's hypervisor that no network
 // namespace contains, and AF_ALG, and it makes all engines behave alike.
+//
+// The families of socket are named one by one up to the last, not "above AF_VSOCK": a filter compares all 64 bits of an
+// argument of which the kernel takes 32, so that 1<<32 + AF_VSOCK would be above it.
 package seccomp
 
 import (
