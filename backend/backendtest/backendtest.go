@@ -138,6 +138,7 @@ func groups() []group {
 		{"refused", refusalChecks()},
 		{"loss", lossChecks()},
 		{"crash", crashChecks()},
+		{"stubborn", stubbornChecks()},
 		{"network", networkChecks()},
 		{"posture", postureChecks()},
 		{"session", sessionChecks()},

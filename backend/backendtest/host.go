@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // killMain ends the main process of the sandbox with that PID namespace, as the kernel or an operator would.
@@ -21,31 +22,51 @@ func killMain(t testing.TB, namespace string) error {
 // mainProcess finds the main process of a sandbox on this machine, by the link of its PID namespace.
 func mainProcess(t testing.TB, namespace string) int {
 	t.Helper()
-	namespace = strings.TrimSpace(namespace)
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range dirs {
-		if ns, err := os.Readlink(dir + "/ns/pid"); err != nil || ns != namespace {
-			continue
-		}
-		status, err := os.ReadFile(dir + "/status")
+	for _, pid := range members(t, namespace) {
+		status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 		if err != nil {
 			continue // it ended
 		}
 		for line := range strings.Lines(string(status)) {
 			if f := strings.Fields(line); len(f) > 1 && f[0] == "NSpid:" && f[len(f)-1] == "1" {
-				pid, err := strconv.Atoi(filepath.Base(dir))
-				if err != nil {
-					t.Fatal(err)
-				}
 				return pid
 			}
 		}
 	}
 	t.Fatalf("no main process with PID namespace %s on this machine", namespace)
 	return 0
+}
+
+// members gives the processes of a PID namespace that live.
+func members(t testing.TB, namespace string) []int {
+	t.Helper()
+	namespace = strings.TrimSpace(namespace)
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, dir := range dirs {
+		if ns, err := os.Readlink(dir + "/ns/pid"); err != nil || ns != namespace {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// processesIn counts them. Those that are about to be gone get a moment.
+func processesIn(t testing.TB, namespace string) int {
+	t.Helper()
+	n := len(members(t, namespace))
+	for end := time.Now().Add(5 * time.Second); n != 0 && n < 3 && time.Now().Before(end); n = len(members(t, namespace)) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	return n
 }
 
 // cgroupLimits are what the kernel holds a process to.

@@ -1,0 +1,14 @@
+//go:build unix
+
+package backendtest
+
+import (
+	"syscall"
+	"testing"
+)
+
+// freeze stops the main process of the sandbox with that PID namespace.
+func freeze(t testing.TB, namespace string) error {
+	t.Helper()
+	return syscall.Kill(mainProcess(t, namespace), syscall.SIGSTOP)
+}
