@@ -6,6 +6,7 @@
 #   containerd2.sh path     build it once (2 minutes on 2 cores), print the folder of its programs
 #   containerd2.sh start    run it in the background, print its socket
 #   containerd2.sh stop     end what start started
+#   containerd2.sh status   say whether it answers
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -23,7 +24,8 @@ main() {
     path) programs ;;
     start) start ;;
     stop) stop ;;
-    *) die "usage: containerd2.sh path|start|stop" ;;
+    status) status ;;
+    *) die "usage: containerd2.sh path|start|stop|status" ;;
   esac
 }
 
@@ -118,6 +120,11 @@ stop() {
   if kill -0 "$pid" 2>/dev/null; then kill -KILL "$pid"; fi
   rm -f "$pidfile"
   say "containerd ended"
+}
+
+status() {
+  containerd_answers "$socket" || die "no containerd of ours answers" "hack/containerd2.sh start"
+  say "containerd answers on $socket"
 }
 
 # running: the process is our containerd, not one that got an old number.

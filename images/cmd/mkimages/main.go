@@ -22,6 +22,7 @@ import (
 	"time"
 
 	ctrd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/log"
 	"github.com/distribution/reference"
 	dockerclient "github.com/docker/docker/client"
 
@@ -139,6 +140,7 @@ func (o options) connect(name string) (images.Engine, func() error, error) {
 		}
 		return images.Docker(c), c.Close, nil
 	case "containerd":
+		_ = log.SetLevel("error") // the client would report the attempts of a pull; "error" is a level
 		c, err := ctrd.New(o.address, ctrd.WithDefaultNamespace(o.namespace), ctrd.WithTimeout(10*time.Second))
 		if err != nil {
 			return nil, nil, err
