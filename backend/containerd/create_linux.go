@@ -81,7 +81,10 @@ func (c *creation) make(ctx context.Context) error {
 	if err := c.b.checkMountPoints(ctx, mounts, c.img); err != nil {
 		return err
 	}
-	return c.b.startTask(ctx, c.rec, mounts)
+	if err := c.b.startTask(ctx, c.rec, mounts); !errors.Is(err, errStarted) {
+		return err
+	}
+	return nil
 }
 
 // outlive gives the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/containers"
 
@@ -61,7 +62,7 @@ func (b *Backend) running(ctx context.Context, id string) (*record, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	if s := taskState(p); s != backend.StateRunning {
+	if s := r.stateOf(p); s != backend.StateRunning {
 		return nil, fmt.Errorf("containerd: the sandbox is %s: %w", s, backend.ErrLost)
 	}
 	return r, nil
@@ -78,33 +79,50 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 	if err != nil {
 		return err
 	}
-	p, err := b.task(ctx, id)
+	state, err := b.settled(ctx, r)
 	switch {
-	case errors.Is(err, backend.ErrNotFound):
 	case err != nil:
 		return err
-	case taskState(p) == backend.StateRunning:
+	case state == backend.StateRunning:
 		return nil
-	case taskState(p) == backend.StatePaused:
+	case state == backend.StatePaused:
 		return fmt.Errorf("containerd: the sandbox is paused: %w", backend.ErrUnavailable)
-	default: // it ended by itself, or its creation did not come to its end
-		if err := b.deleteTask(ctx, r); err != nil {
-			return err
+	}
+	return b.restart(ctx, r)
+}
+
+// settled gives a sandbox's state. One that another process may be creating right now is given time to come to its end.
+func (b *Backend) settled(ctx context.Context, r *record) (state backend.State, err error) {
+	deadline := time.Now().Add(staleWait)
+	err = b.retry(ctx, func() (bool, error) {
+		p, err := b.task(ctx, r.id)
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			return true, err
 		}
+		state = r.stateOf(p)
+		return state != backend.StateCreated || time.Now().After(deadline), nil
+	})
+	return state, err
+}
+
+// restart makes what is missing of a sandbox that does not run, and starts it.
+func (b *Backend) restart(ctx context.Context, r *record) error {
+	if err := b.deleteTask(ctx, r); err != nil { // of a process that ended by itself
+		return err
 	}
 	if err := b.installGuest(); err != nil {
 		return err
 	}
 	mounts, _, err := b.materialize(ctx, r)
-	if err != nil {
-		return err
+	if err == nil {
+		err = b.startTask(ctx, r, mounts)
 	}
-	if err := b.startTask(ctx, r, mounts); err != nil {
-		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-		defer cancel()
-		return errors.Join(b.outlive(ctx, err), b.deleteTask(cctx, r))
+	if err == nil || errors.Is(err, errStarted) {
+		return nil
 	}
-	return nil
+	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	return errors.Join(b.outlive(ctx, err), b.deleteTask(cctx, r))
 }
 
 // Stop ends the processes of a sandbox at once: the guest has nothing to save.

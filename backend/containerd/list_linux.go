@@ -34,7 +34,7 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 
 // describe tells of a sandbox and its main process, nil for none.
 func (b *Backend) describe(ctx context.Context, r *record, p *apitask.Process) backend.Info {
-	info := r.info(taskState(p))
+	info := r.info(r.stateOf(p))
 	info.OOMKilled = info.State == backend.StateStopped && p != nil && p.GetExitStatus() == 137 && b.oomKills(ctx, r.id) > 0
 	return info
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -144,8 +145,8 @@ func (r *record) info(s backend.State) backend.Info {
 	return info
 }
 
-// taskState translates the state of a task; a container without one is stopped.
-func taskState(p *apitask.Process) backend.State {
+// stateOf tells the state of a sandbox from its main process, nil for none.
+func (r *record) stateOf(p *apitask.Process) backend.State {
 	switch p.GetStatus() {
 	case apitask.Status_CREATED:
 		return backend.StateCreated
@@ -154,5 +155,20 @@ func taskState(p *apitask.Process) backend.State {
 	case apitask.Status_PAUSED, apitask.Status_PAUSING:
 		return backend.StatePaused
 	}
+	if !r.started() {
+		return backend.StateCreated
+	}
 	return backend.StateStopped
+}
+
+// startedFile marks a sandbox that was started once: before that, its creation may be under way in another process.
+const startedFile = "started"
+
+func (r *record) markStarted() error {
+	return stateError("note the start", os.WriteFile(r.state().file(r.id, startedFile), nil, 0o600))
+}
+
+func (r *record) started() bool {
+	_, err := os.Lstat(r.state().file(r.id, startedFile))
+	return err == nil
 }

@@ -22,6 +22,9 @@ import (
 // killWait is how long a killed process may take to end before it is looked at again: it may be paused.
 const killWait = 3 * time.Second
 
+// staleWait is how long containerd may take to forget a task whose shim died.
+const staleWait = 10 * time.Second
+
 // startTask starts a sandbox's main process, in its network when it has one. A failure leaves a task for destroy.
 func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount) (err error) {
 	ctx, span := b.span(ctx, telemetry.SpanContainerdStart)
@@ -42,8 +45,14 @@ func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount
 	_, err = finish(ctx, b, "start sandbox", func(ctx context.Context) (*tasks.StartResponse, error) {
 		return b.api.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: r.id})
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return r.markStarted()
 }
+
+// errStarted tells that another call, perhaps of another process, started the sandbox meanwhile.
+var errStarted = errors.New("somebody else started the sandbox")
 
 // createTask has the runtime make the container around a process that does not run yet. The shim waits for a reader of
 // the output until it has its own, so there is one meanwhile.
@@ -58,13 +67,20 @@ func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Moun
 	for _, m := range mounts {
 		req.Rootfs = append(req.Rootfs, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
 	}
-	_, err = finish(ctx, b, "make sandbox", func(ctx context.Context) (*tasks.CreateTaskResponse, error) {
-		return b.api.TaskService().Create(ctx, req)
+	deadline := time.Now().Add(staleWait)
+	return b.retry(ctx, func() (bool, error) {
+		_, err := finish(ctx, b, "make sandbox", func(ctx context.Context) (*tasks.CreateTaskResponse, error) {
+			return b.api.TaskService().Create(ctx, req)
+		})
+		if !errors.Is(err, backend.ErrExists) {
+			return true, err
+		}
+		if p, err := b.task(ctx, r.id); err == nil && r.stateOf(p) == backend.StateRunning {
+			return true, errStarted
+		}
+		// Somebody else is starting it, or containerd has not yet cleaned up after a shim that died.
+		return time.Now().After(deadline), fmt.Errorf("containerd: the sandbox is being started or ended: %w", backend.ErrUnavailable)
 	})
-	if errors.Is(err, backend.ErrExists) { // somebody else started it just now
-		return fmt.Errorf("containerd: the sandbox is being started: %w", backend.ErrUnavailable)
-	}
-	return err
 }
 
 // task gives the main process of a sandbox; ErrNotFound when it has none.
