@@ -1,0 +1,244 @@
+package mcp_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// clientTime is how long one run of a client from npm may take.
+const clientTime = 5 * time.Minute
+
+// npmTools gives a Node.js and the folder of the clients from npm, installed where that was not done.
+func npmTools(t *testing.T) (node, dir string) {
+	t.Helper()
+	script := filepath.Join("..", "..", "hack", "mcp-tools.sh")
+	for what, into := range map[string]*string{"path": &dir, "node": &node} {
+		cmd := exec.Command(script, what)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s %s: %v: %s", script, what, err, stderr.Bytes())
+		}
+		*into = strings.TrimSpace(string(out))
+	}
+	return node, filepath.Join(dir, "node_modules")
+}
+
+// runClient runs a program in a home of its own.
+func runClient(t *testing.T, dir string, env []string, name string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clientTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	home := t.TempDir()
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home, "XDG_STATE_HOME="+home, "XDG_CACHE_HOME="+home,
+		"NO_COLOR=1", "CI=1", "OTEL_SDK_DISABLED=true")
+	cmd.Env = append(cmd.Env, env...)
+	cmd.WaitDelay = 5 * time.Second
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+// TestConformance runs the official suite for both eras. What it may find is listed, with the reason, in testdata; an
+// entry that is not needed any more fails too.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	node, modules := npmTools(t)
+	s := startHTTP(t, "--max-rate", "10000")
+	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
+		t.Run(revision, func(t *testing.T) {
+			expected, err := filepath.Abs(filepath.Join("testdata", "expected-"+revision+".yaml"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, stderr, err := runClient(t, t.TempDir(), nil, node, filepath.Join(modules, "@modelcontextprotocol", "conformance", "dist", "index.js"),
+				"server", "--url", s.url(), "--requirements", revision, "--expected-failures", expected, "--timeout", "120000", "-o", t.TempDir())
+			if err != nil {
+				_, summary, _ := strings.Cut(out, "=== SUMMARY ===")
+				t.Errorf("%v\n%s\n%s", err, summary, stderr)
+			}
+		})
+	}
+}
+
+// TestInspector lists and calls tools with the Inspector's command line, on both transports. --strict holds the schemas to
+// what all hosts take.
+func TestInspector(t *testing.T) {
+	t.Parallel()
+	node, modules := npmTools(t)
+	inspector := filepath.Join(modules, "@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js")
+	state := t.TempDir()
+	t.Cleanup(func() {
+		if left := containers(t, state); left != "" {
+			t.Errorf("sandboxes are left: %s", left)
+		}
+	})
+	s := startHTTP(t, "--token-file", tokenFile(t, "alice "+aliceToken))
+	targets := map[string][]string{
+		"stdio": {os.Getenv(binaryEnv), "mcp", "--state-dir", state, pythonMap},
+		"http":  {s.url(), "--transport", "http", "--header", "Authorization: Bearer " + aliceToken},
+	}
+	for name, target := range targets {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inspect := func(args ...string) string {
+				out, stderr, err := runClient(t, t.TempDir(), nil, node, append(append([]string{inspector, "--cli"}, target...), args...)...)
+				if err != nil {
+					t.Fatalf("inspector %s: %v\n%s\n%s", strings.Join(args, " "), err, out, stderr)
+				}
+				return out
+			}
+			var list struct {
+				Tools []struct {
+					Name         string
+					OutputSchema json.RawMessage
+					Annotations  *struct{ ReadOnlyHint, DestructiveHint *bool }
+				}
+			}
+			if err := json.Unmarshal([]byte(inspect("--method", "tools/list", "--strict")), &list); err != nil {
+				t.Fatal(err)
+			}
+			if len(list.Tools) != 16 {
+				t.Errorf("%d tools", len(list.Tools))
+			}
+			for _, tool := range list.Tools {
+				if tool.OutputSchema == nil || tool.Annotations == nil || tool.Annotations.ReadOnlyHint == nil || tool.Annotations.DestructiveHint == nil {
+					t.Errorf("%s lacks an output schema or annotations", tool.Name)
+				}
+			}
+			out := inspect("--method", "tools/call", "--tool-name", "sandbox_run", "--tool-arg", "code=print(6*7)")
+			if !strings.Contains(out, `"stdout": "42\n"`) {
+				t.Errorf("sandbox_run: %s", out)
+			}
+			inspect("--method", "resources/list")
+			if out := inspect("--method", "resources/templates/list"); !strings.Contains(out, "sandbox://{sandbox_id}/{+path}") {
+				t.Errorf("templates: %s", out)
+			}
+		})
+	}
+}
+
+// fakeModel speaks OpenAI's wire format. It calls a tool whose name ends as told with the given arguments, then repeats
+// what came of it.
+type fakeModel struct {
+	tool, args string
+
+	mu      sync.Mutex // guards the fields below
+	offered []string
+	results []string
+}
+
+func (f *fakeModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var req struct {
+		Messages []struct {
+			Role    string
+			Content json.RawMessage
+		}
+		Tools []struct{ Function struct{ Name string } }
+	}
+	if err := json.NewDecoder(r.Body).Decode(&req); err != nil || len(req.Messages) == 0 {
+		http.Error(w, "not a completion", http.StatusBadRequest)
+		return
+	}
+	name := ""
+	f.mu.Lock()
+	for _, tool := range req.Tools {
+		f.offered = append(f.offered, tool.Function.Name)
+		if strings.HasSuffix(tool.Function.Name, f.tool) {
+			name = tool.Function.Name
+		}
+	}
+	last := req.Messages[len(req.Messages)-1]
+	if last.Role == "tool" {
+		f.results = append(f.results, string(last.Content))
+	}
+	f.mu.Unlock()
+	w.Header().Set("Content-Type", "text/event-stream")
+	send := func(delta map[string]any, finish any) {
+		raw, err := json.Marshal(map[string]any{
+			"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m",
+			"choices": []any{map[string]any{"index": 0, "delta": delta, "finish_reason": finish}},
+			"usage":   map[string]any{"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+		})
+		if err == nil {
+			fmt.Fprintf(w, "data: %s\n\n", raw)
+		}
+	}
+	if name != "" && last.Role != "tool" {
+		call := map[string]any{"index": 0, "id": "call_1", "type": "function", "function": map[string]any{"name": name, "arguments": f.args}}
+		send(map[string]any{"role": "assistant", "tool_calls": []any{call}}, nil)
+		send(map[string]any{}, "tool_calls")
+	} else {
+		send(map[string]any{"role": "assistant", "content": "that is all"}, nil)
+		send(map[string]any{}, "stop")
+	}
+	fmt.Fprint(w, "data: [DONE]\n\n")
+}
+
+// TestCodingAgent lets a real coding agent find the server in its configuration, offer the tools to a model and call one.
+func TestCodingAgent(t *testing.T) {
+	t.Parallel()
+	_, modules := npmTools(t)
+	agent := filepath.Join(modules, "opencode-linux-x64-baseline", "bin", "opencode")
+	if _, err := os.Stat(agent); errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("no coding agent for this machine: %v", err)
+	}
+	model := &fakeModel{tool: "sandbox_exec", args: `{"command":"echo the answer is $((6*7)); id -u"}`}
+	server := httptest.NewServer(model)
+	t.Cleanup(server.Close)
+	state, project := t.TempDir(), t.TempDir()
+	config, err := json.Marshal(map[string]any{
+		"model": "fake/m", "small_model": "fake/m", "share": "disabled", "autoupdate": false,
+		"provider": map[string]any{"fake": map[string]any{
+			"npm": "@ai-sdk/openai-compatible", "name": "Fake", "options": map[string]any{"baseURL": server.URL + "/v1", "apiKey": "none"},
+			"models": map[string]any{"m": map[string]any{"name": "m"}},
+		}},
+		"mcp": map[string]any{"workcell": map[string]any{
+			"type": "local", "enabled": true, "command": []string{os.Getenv(binaryEnv), "mcp", "--state-dir", state, pythonMap},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(project, "opencode.json"), config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_LSP_DOWNLOAD=1"}
+	out, stderr, err := runClient(t, project, env, agent, "mcp", "list")
+	if err != nil || !strings.Contains(out+stderr, "workcell") || !strings.Contains(out+stderr, "connected") {
+		t.Fatalf("mcp list: %v\n%s\n%s", err, out, stderr)
+	}
+	out, stderr, err = runClient(t, project, env, agent, "run", "compute six times seven")
+	if err != nil {
+		t.Fatalf("run: %v\n%s\n%s", err, out, stderr)
+	}
+	model.mu.Lock()
+	defer model.mu.Unlock()
+	for _, tool := range []string{"sandbox_run", "sandbox_open", "sandbox_fs_write", "execute_task", "session_status"} {
+		if !strings.Contains(strings.Join(model.offered, " ")+" ", "workcell_"+tool+" ") {
+			t.Errorf("%s was not offered: %q", tool, model.offered)
+		}
+	}
+	if len(model.results) == 0 || !strings.Contains(model.results[0], `the answer is 42\\n1000`) {
+		t.Errorf("results of the tool: %q\n%s\n%s", model.results, out, stderr)
+	}
+	if left := containers(t, state); left != "" {
+		t.Errorf("sandboxes are left: %s", left)
+	}
+}
