@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // killMain ends the main process of the sandbox with that PID namespace, as the kernel or an operator would.
@@ -59,14 +58,43 @@ func members(t testing.TB, namespace string) []int {
 	return pids
 }
 
-// processesIn counts them. Those that are about to be gone get a moment.
-func processesIn(t testing.TB, namespace string) int {
+// alive is the processes of a sandbox as they were at some time, with their start times: namespaces and process ids
+// are used again.
+type alive map[int]string
+
+// processesOf notes the processes of a PID namespace.
+func processesOf(t testing.TB, namespace string) alive {
 	t.Helper()
-	n := len(members(t, namespace))
-	for end := time.Now().Add(5 * time.Second); n != 0 && n < 3 && time.Now().Before(end); n = len(members(t, namespace)) {
-		time.Sleep(20 * time.Millisecond)
+	a := alive{}
+	for _, pid := range members(t, namespace) {
+		if start := startOf(pid); start != "" {
+			a[pid] = start
+		}
 	}
-	return n
+	return a
+}
+
+// startOf gives when a process was started, and nothing when it has ended.
+func startOf(pid int) string {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return ""
+	}
+	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // from the state on
+	if len(f) < 20 || f[0] == "Z" || f[0] == "X" {
+		return ""
+	}
+	return f[19]
+}
+
+// gone fails when one of the processes still runs.
+func (a alive) gone(t testing.TB, after string) {
+	t.Helper()
+	for pid, start := range a {
+		if startOf(pid) == start {
+			t.Errorf("process %d outlives %s", pid, after)
+		}
+	}
 }
 
 // cgroupLimits are what the kernel holds a process to.

@@ -44,16 +44,13 @@ func (s *suite) stubbornRemains(t *testing.T) {
 		ln -s `+canary+` link; ln -s `+canary+`/dir locked/inside/link; ln -s / root; ln -s . self
 		chmod 000 locked/inside locked`)
 	eventually(t, "the processes to run", func() bool { return len(members(t, namespace)) >= 10 })
+	before := processesOf(t, namespace)
 	must(t, s.b.Stop(t.Context(), info.ID))
-	if n := processesIn(t, namespace); n != 0 {
-		t.Errorf("%d processes outlive Stop", n)
-	}
+	before.gone(t, "Stop")
 	must(t, s.b.Start(t.Context(), info.ID))
-	namespace = sh(t, s.dial(t, info.ID), "readlink /proc/self/ns/pid")
+	before = processesOf(t, sh(t, s.dial(t, info.ID), "readlink /proc/self/ns/pid"))
 	s.remove(t, info.ID)
-	if n := processesIn(t, namespace); n != 0 {
-		t.Errorf("%d processes outlive Remove", n)
-	}
+	before.gone(t, "Remove")
 	if text, err := os.ReadFile(filepath.Join(canary, "dir", "file")); err != nil || string(text) != "alive" {
 		t.Errorf("a file of the host: %q, %v", text, err)
 	}
