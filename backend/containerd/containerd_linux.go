@@ -29,9 +29,8 @@ type Backend struct {
 	end   context.CancelCauseFunc
 	calls sync.WaitGroup // calls and background work under way
 
-	pulls   pulls
-	images  imageCache
-	network sandboxNetwork
+	pulls  pulls
+	images imageCache
 
 	mu     sync.Mutex // guards what follows
 	closed bool

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	gocni "github.com/containerd/go-cni"
 	"golang.org/x/sys/unix"
@@ -24,13 +23,6 @@ const (
 	// interfaceName is what a sandbox sees.
 	interfaceName = "eth0"
 )
-
-// sandboxNetwork is what this process needs for bridged sandboxes.
-type sandboxNetwork struct {
-	once sync.Once
-	cni  gocni.CNI
-	err  error
-}
 
 func (o *CNIOptions) applyDefaults() error {
 	if len(o.BinDirs) == 0 {
@@ -88,18 +80,16 @@ func (o *CNIOptions) networkConfig() ([]byte, error) {
 	})
 }
 
-// plugins gives the CNI library, set up when it is first needed.
+// plugins gives the CNI library, with no network loaded but ours. Every call gets one of its own: in binaries that are
+// built to find races its lock looks for deadlocks too, takes all goroutines for one, and ends the process when two calls
+// overlap.
 func (b *Backend) plugins() (gocni.CNI, error) {
-	n := &b.network
-	n.once.Do(func() {
-		var conf []byte
-		if conf, n.err = b.opts.CNI.networkConfig(); n.err != nil {
-			return
-		}
-		n.cni, n.err = gocni.New(gocni.WithPluginDir(b.opts.CNI.BinDirs), gocni.WithInterfacePrefix("eth"),
-			gocni.WithMinNetworkCount(1), gocni.WithConfListBytes(conf))
-	})
-	return n.cni, n.err
+	conf, err := b.opts.CNI.networkConfig()
+	if err != nil {
+		return nil, err
+	}
+	return gocni.New(gocni.WithPluginDir(b.opts.CNI.BinDirs), gocni.WithInterfacePrefix("eth"),
+		gocni.WithMinNetworkCount(1), gocni.WithConfListBytes(conf))
 }
 
 // makeNetns makes a network namespace that outlives this process and the sandbox's processes, by a mount on a file. One
