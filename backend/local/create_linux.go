@@ -87,7 +87,7 @@ func (b *Backend) plan(spec backend.Spec) (*record, error) {
 	if err := checkLimits(spec.Limits); err != nil {
 		return nil, err
 	}
-	r.Limits = defaulted(spec.Limits, b.opts.Limits)
+	r.Limits = b.enforceable(defaulted(spec.Limits, b.opts.Limits))
 	if r.Network == "" {
 		r.Network = backend.NetworkNone
 	}
@@ -145,6 +145,17 @@ func (b *Backend) supports(s backend.Spec) error {
 		}
 	}
 	return nil
+}
+
+// enforceable leaves out the defaults that nothing enforces here. Those that were asked for were refused before.
+func (b *Backend) enforceable(l backend.Limits) backend.Limits {
+	if !b.machine.cgroups.memory() {
+		l.MemoryBytes = 0
+	}
+	if !b.machine.cgroups.cpu() {
+		l.CPUMillis = 0
+	}
+	return l
 }
 
 func checkLabels(labels map[string]string) error {

@@ -55,7 +55,12 @@ func defaulted(asked, d backend.Limits) backend.Limits {
 }
 
 // shmSize bounds /dev/shm, which nobody can ask for, to a quarter of the memory for the same reason.
-func shmSize(l backend.Limits) int64 { return min(shmBytes, l.MemoryBytes/4) }
+func shmSize(l backend.Limits) int64 {
+	if l.MemoryBytes == 0 { // nothing enforces a limit
+		return shmBytes
+	}
+	return min(shmBytes, l.MemoryBytes/4)
+}
 
 func inodes(bytes int64) int64 { return max(bytes/bytesPerInode, 16) }
 

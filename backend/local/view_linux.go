@@ -203,7 +203,7 @@ func (b *Backend) rlimits(l backend.Limits) []launch.Rlimit {
 		{Resource: unix.RLIMIT_NPROC, Value: uint64(l.PIDs + guestPIDs)},
 	}
 	if !b.machine.cgroups.memory() { // better than nothing: each process by itself
-		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(l.MemoryBytes)})
+		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(b.opts.Limits.MemoryBytes)})
 	}
 	return out
 }

@@ -1,0 +1,79 @@
+//go:build linux
+
+package local_test
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// ordinaryUser is a user without privileges, and without an entry anywhere.
+const ordinaryUser = 61234
+
+// asOrdinaryUser runs tests of this binary as an ordinary user, with a state directory of that user's.
+func asOrdinaryUser(t *testing.T, tests string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("only root can become somebody else")
+	}
+	// The test's own directories are root's alone.
+	dir, err := os.MkdirTemp("", "workcell-ordinary-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // the machine's own temporary directory
+	binary, state, tmp := filepath.Join(dir, "local.test"), filepath.Join(dir, "state"), filepath.Join(dir, "tmp")
+	for _, step := range []func() error{
+		func() error { return os.Chmod(dir, 0o755) },
+		func() error { return copyProgram(binary) },
+		func() error { return os.Mkdir(state, 0o700) },
+		func() error { return os.Chown(state, ordinaryUser, ordinaryUser) },
+		func() error { return os.Mkdir(tmp, 0o700) },
+		func() error { return os.Chown(tmp, ordinaryUser, ordinaryUser) },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(binary, "-test.run="+tests, "-test.count=1", "-test.timeout=9m")
+	cmd.Dir = "/"
+	cmd.Env = []string{sharedEnv + "=" + state, "PATH=/usr/bin:/bin", "TMPDIR=" + tmp, "HOME=" + state}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinaryUser, Gid: ordinaryUser}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("as user %d: %v\n%s", ordinaryUser, err, out)
+	}
+}
+
+func copyProgram(to string) error {
+	from, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(f, from); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// An ordinary user owes the same, but for what only a control group can do and what only root can look at.
+func TestOrdinaryUser(t *testing.T) {
+	t.Parallel()
+	for _, tests := range []string{
+		"/^(lifecycle|many|dial|exec|files|refused|loss|crash|stubborn|network|posture|session)$",
+		"/^limits$/^(processes|fork_bomb|tmp|workspace|owner|unenforceable)$",
+	} {
+		t.Run(tests, func(t *testing.T) {
+			t.Parallel()
+			asOrdinaryUser(t, "^TestConformance$"+tests)
+		})
+	}
+}
