@@ -223,8 +223,10 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	if err != nil {
 		var ce *cliError
 		if errors.As(err, &ce) && ce.code == exitModel {
-			return nil, tools.NewError(tools.CodeUnavailable, "the task has no model to run with: "+ce.Error(),
+			e := tools.NewError(tools.CodeUnavailable, "the task has no model to run with: "+ce.Error(),
 				"Tell the user how to mend it where the server is started: "+ce.hint)
+			e.Retryable = false
+			return nil, e
 		}
 		return nil, err
 	}

@@ -1,0 +1,168 @@
+package mcpserver_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/session"
+)
+
+const pythonImage = "workcell/python:3.11"
+
+// patience is how long anything may take on a loaded machine.
+const patience = 60 * time.Second
+
+// newManager gives a manager on the machine's Docker Engine. At the end nothing of it may be left there.
+func newManager(t testing.TB) *session.Manager {
+	t.Helper()
+	b, err := docker.New(t.Context(), &docker.Options{Host: os.Getenv("DOCKER_HOST")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := session.NewManager(b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if n := sandboxes(t, m); n != 0 {
+			t.Errorf("%d sandboxes are left", n)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// sandboxes counts the manager's sandboxes on the engine.
+func sandboxes(t testing.TB, m *session.Manager) int {
+	t.Helper()
+	list, err := m.Backend().List(context.Background(), backend.Filter{Instance: m.Instance()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// newServer gives a server on m whose sandboxes have the test image.
+func newServer(t testing.TB, m *session.Manager, opts *mcpserver.Options) *mcpserver.Server {
+	t.Helper()
+	var o mcpserver.Options
+	if opts != nil {
+		o = *opts
+	}
+	o.Sandbox.Image = pythonImage
+	s, err := mcpserver.New(m, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// connect connects the SDK's client to the server's stdio front, over pipes.
+func connect(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
+	toServer, fromClient := io.Pipe()
+	toClient, fromServer := io.Pipe()
+	served := make(chan error, 1)
+	go func() {
+		served <- s.ServeStdio(context.Background(), toServer, fromServer)
+		fromServer.Close() // the client sees the end
+	}()
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts)
+	cs, err := client.Connect(t.Context(), &mcp.IOTransport{Reader: toClient, Writer: fromClient}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cs.Close() // hangs up, which is all that is wanted
+		fromClient.Close()
+		if err := <-served; err != nil {
+			t.Errorf("serving: %v", err)
+		}
+	})
+	return cs
+}
+
+// result is a tool's result with its JSON.
+type result struct {
+	*mcp.CallToolResult
+	fields map[string]any
+}
+
+// do calls a tool.
+func do(t testing.TB, cs *mcp.ClientSession, name string, args map[string]any) result {
+	t.Helper()
+	if args == nil {
+		args = map[string]any{}
+	}
+	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: args})
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	fields, ok := res.StructuredContent.(map[string]any)
+	if !ok {
+		t.Fatalf("%s: structured content is %T", name, res.StructuredContent)
+	}
+	return result{res, fields}
+}
+
+// must calls a tool that must not fail.
+func must(t testing.TB, cs *mcp.ClientSession, name string, args map[string]any) result {
+	t.Helper()
+	r := do(t, cs, name, args)
+	if r.IsError {
+		t.Fatalf("%s: %v", name, r.fields["error"])
+	}
+	return r
+}
+
+func (r result) text(name string) string { return fmt.Sprint(r.fields[name]) }
+
+// failure gives code and message of a failed call.
+func (r result) failure() (code, message string) {
+	e, _ := r.fields["error"].(map[string]any)
+	code, _ = e["code"].(string)
+	message, _ = e["message"].(string)
+	return code, message
+}
+
+// into decodes the structured content.
+func (r result) into(t testing.TB, v any) {
+	t.Helper()
+	raw, err := json.Marshal(r.StructuredContent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits until ok.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not come to pass: %s", what)
+		}
+	}
+}

@@ -1,0 +1,291 @@
+package mcpserver_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// TestDefinitions: what MCP clients see of a sandbox tool is what Genkit's models see, word for word.
+func TestDefinitions(t *testing.T) {
+	t.Parallel()
+	cs := connect(t, newServer(t, newManager(t), nil), nil)
+	list, err := cs.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden, err := filepath.Glob(filepath.Join("..", "tools", "testdata", "schema", "*.json"))
+	if err != nil || len(golden) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, file := range golden {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want struct {
+			Name, Description         string
+			InputSchema, OutputSchema map[string]any
+		}
+		if err := json.Unmarshal(raw, &want); err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(list.Tools, func(tool *mcp.Tool) bool { return tool.Name == want.Name })
+		if i < 0 {
+			t.Errorf("%s is missing", want.Name)
+			continue
+		}
+		got := list.Tools[i]
+		if diff := cmp.Diff(want.Description, got.Description); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", want.Name, diff)
+		}
+		if diff := cmp.Diff(any(want.InputSchema), got.InputSchema); diff != "" {
+			t.Errorf("%s input (-want +got):\n%s", want.Name, diff)
+		}
+		if diff := cmp.Diff(any(want.OutputSchema), got.OutputSchema); diff != "" {
+			t.Errorf("%s output (-want +got):\n%s", want.Name, diff)
+		}
+	}
+	for _, tool := range list.Tools {
+		if tool.Annotations == nil || tool.Annotations.Title == "" || tool.Annotations.DestructiveHint == nil || tool.Annotations.OpenWorldHint == nil {
+			t.Errorf("%s: annotations %+v", tool.Name, tool.Annotations)
+		}
+		readOnly := slices.Contains([]string{"sandbox_fs_read", "sandbox_fs_list", "sandbox_exec_read", "sandbox_exec_wait", "get_files", "session_status"}, tool.Name)
+		if tool.Annotations.ReadOnlyHint != readOnly {
+			t.Errorf("%s: readOnlyHint is %v", tool.Name, tool.Annotations.ReadOnlyHint)
+		}
+	}
+	if want := len(golden) + 4; len(list.Tools) != want {
+		t.Errorf("%d tools, want %d", len(list.Tools), want)
+	}
+}
+
+// TestTools uses every tool on a real sandbox and holds what comes back against the tool's own output schema.
+func TestTools(t *testing.T) {
+	t.Parallel()
+	cs := connect(t, newServer(t, newManager(t), nil), nil)
+	schemas := outputSchemas(t, cs)
+	check := func(name string, args map[string]any) result {
+		t.Helper()
+		r := must(t, cs, name, args)
+		if err := schemas[name].Validate(r.StructuredContent); err != nil {
+			t.Errorf("%s: %v: %v", name, err, r.StructuredContent)
+		}
+		text, ok := r.Content[0].(*mcp.TextContent)
+		var fromText any
+		if !ok || len(r.Content) != 1 || json.Unmarshal([]byte(text.Text), &fromText) != nil {
+			t.Fatalf("%s: content %v", name, r.Content)
+		}
+		if diff := cmp.Diff(r.StructuredContent, fromText); diff != "" {
+			t.Errorf("%s: text and structure differ:\n%s", name, diff)
+		}
+		return r
+	}
+	if r := check("sandbox_run", map[string]any{"code": "import sys; print(sys.argv[1])", "args": []string{"<&>"}}); r.text("stdout") != "<&>\n" {
+		t.Errorf("stdout = %q", r.text("stdout"))
+	}
+	opened := check("sandbox_open", nil)
+	if again := check("sandbox_open", nil); again.text("sandbox_id") != opened.text("sandbox_id") || again.fields["created"] != false {
+		t.Errorf("opened again: %v", again.fields)
+	}
+	check("sandbox_fs_write", map[string]any{"path": "d/a b.txt", "contents": "one\ntwo\n"})
+	if r := check("sandbox_fs_read", map[string]any{"path": "d/a b.txt", "line_offset": 2}); r.text("contents") != "two\n" {
+		t.Errorf("contents = %q", r.text("contents"))
+	}
+	check("sandbox_fs_list", map[string]any{"recursive": true})
+	if r := check("sandbox_exec", map[string]any{"cmd": []string{"sh", "-c", "exit 3"}}); r.fields["exit_code"] != 3.0 || r.IsError {
+		t.Errorf("a non-zero exit: %v", r.fields)
+	}
+	running := check("sandbox_exec", map[string]any{"cmd": []string{"cat"}, "stream": true}).text("exec_id")
+	check("sandbox_exec_write", map[string]any{"exec_id": running, "text": "hello\n", "eof": true})
+	check("sandbox_exec_wait", map[string]any{"exec_id": running})
+	if r := check("sandbox_exec_read", map[string]any{"exec_id": running}); r.fields["done"] != true {
+		t.Errorf("read: %v", r.fields)
+	}
+	check("sandbox_exec_kill", map[string]any{"exec_id": running})
+	check("session_status", nil)
+	check("get_files", nil)
+	check("get_files", map[string]any{"format": "zip"})
+	check("sandbox_fs_delete", map[string]any{"path": "d", "recursive": true})
+	check("sandbox_close", map[string]any{"delete_workspace": true})
+}
+
+func outputSchemas(t *testing.T, cs *mcp.ClientSession) map[string]*jsonschema.Resolved {
+	t.Helper()
+	list, err := cs.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]*jsonschema.Resolved{}
+	for _, tool := range list.Tools {
+		raw, err := json.Marshal(tool.OutputSchema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var schema jsonschema.Schema
+		if err := json.Unmarshal(raw, &schema); err != nil {
+			t.Fatal(err)
+		}
+		if out[tool.Name], err = schema.Resolve(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// TestFailures: what a model can mend is a result with isError and a code of the closed set, also in the schema.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	cs := connect(t, newServer(t, newManager(t), nil), nil)
+	schemas := outputSchemas(t, cs)
+	for _, tc := range []struct {
+		tool string
+		args map[string]any
+		code tools.Code
+	}{
+		{"sandbox_fs_read", map[string]any{"path": "none"}, tools.CodeNotFound},
+		{"sandbox_fs_read", map[string]any{"path": "../../etc/passwd"}, ""},
+		{"sandbox_exec", map[string]any{"sandbox_id": "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa", "command": "true"}, tools.CodeNotFound},
+		{"sandbox_exec", map[string]any{"cmd": []string{"no-such-program"}}, tools.CodeNotFound},
+		{"sandbox_exec", map[string]any{"command": "x", "timeout_seconds": 301}, tools.CodePermission},
+		{"sandbox_fs_write", map[string]any{"path": "big", "contents": strings.Repeat("x", 10<<20+1)}, tools.CodeTooLarge},
+		{"execute_task", map[string]any{"task": "x"}, tools.CodeUnsupported},
+		{"get_files", map[string]any{"session_id": "none"}, tools.CodeNotFound},
+		{"get_files", map[string]any{"paths": []string{"../../etc/passwd"}}, ""},
+		{"cleanup_session", map[string]any{"session_id": "none"}, tools.CodeNotFound},
+	} {
+		r := do(t, cs, tc.tool, tc.args)
+		code, message := r.failure()
+		if !r.IsError || !slices.Contains(tools.Codes(), tools.Code(code)) || tc.code != "" && code != string(tc.code) {
+			t.Errorf("%s %.60v: %s %s, want %s", tc.tool, tc.args, code, message, tc.code)
+		}
+		if err := schemas[tc.tool].Validate(r.StructuredContent); err != nil {
+			t.Errorf("%s: %v", tc.tool, err)
+		}
+	}
+}
+
+// TestProgress: a client that asks for it hears that its command goes on, in numbers that rise.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	heard := make(chan *mcp.ProgressNotificationParams, 100)
+	cs := connect(t, newServer(t, newManager(t), nil), &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) { heard <- req.Params },
+	})
+	must(t, cs, "sandbox_open", nil)
+	params := &mcp.CallToolParams{Name: "sandbox_exec", Arguments: map[string]any{
+		"command": "until [ -e go ]; do sleep 0.05; done", "yield_ms": 250_000,
+	}}
+	params.SetProgressToken("token")
+	done := make(chan error, 1)
+	go func() {
+		_, err := cs.CallTool(t.Context(), params)
+		done <- err
+	}()
+	last := 0.0
+	for range 3 {
+		p := <-heard
+		if p.ProgressToken != "token" || p.Progress <= last || !strings.Contains(p.Message, "sandbox_exec has been running") {
+			t.Errorf("progress %+v after %v", p, last)
+		}
+		last = p.Progress
+	}
+	must(t, cs, "sandbox_fs_write", map[string]any{"path": "go", "contents": ""})
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestResources lists and reads the files of a sandbox.
+func TestResources(t *testing.T) {
+	t.Parallel()
+	cs := connect(t, newServer(t, newManager(t), nil), nil)
+	if list, err := cs.ListResources(t.Context(), nil); err != nil || len(list.Resources) != 0 {
+		t.Fatalf("before anything is open: %v %v", list, err)
+	}
+	box := must(t, cs, "sandbox_open", nil).text("sandbox_id")
+	must(t, cs, "sandbox_fs_write", map[string]any{"path": "d/ä %2f?#.txt", "contents": "text"})
+	must(t, cs, "sandbox_fs_write", map[string]any{"path": "bytes.bin", "contents_b64": "AAH/"})
+	must(t, cs, "sandbox_exec", map[string]any{"command": "ln -s /etc/passwd link; mkfifo pipe"})
+	list, err := cs.ListResources(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, r := range list.Resources {
+		res, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: r.URI})
+		if err != nil {
+			t.Fatalf("%s: %v", r.URI, err)
+		}
+		got[r.Name] = res.Contents[0].Text + string(res.Contents[0].Blob)
+	}
+	if diff := cmp.Diff(map[string]string{"d/ä %2f?#.txt": "text", "bytes.bin": "\x00\x01\xff"}, got); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	dir, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + box + "/d"})
+	if err != nil || dir.Contents[0].Text != "d/ä %2f?#.txt\n" {
+		t.Errorf("directory: %v %v", dir, err)
+	}
+	for _, uri := range []string{
+		"sandbox://" + box + "/none", "sandbox://" + box + "/../../etc/passwd", "sandbox://" + box + "/%2e%2e/%2e%2e/etc/passwd",
+		"sandbox://" + box + "//etc/passwd", "sandbox://" + box + "/link", "sandbox://" + box + "/pipe", "sandbox:///etc/passwd",
+		"sandbox://sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa/bytes.bin", "file:///etc/passwd", "sandbox://" + box + "/bytes.bin?x", "sandbox://" + box + "/%zz",
+	} {
+		if res, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri}); err == nil {
+			t.Errorf("%s was read: %+v", uri, res.Contents[0])
+		}
+	}
+}
+
+// TestClientsApart: two clients of one server do not see each other.
+func TestClientsApart(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, newManager(t), nil)
+	one, two := connect(t, s, nil), connect(t, s, nil)
+	a, b := must(t, one, "sandbox_open", nil).text("sandbox_id"), must(t, two, "sandbox_open", nil).text("sandbox_id")
+	if a == b {
+		t.Fatal("one sandbox for two clients")
+	}
+	if code, _ := do(t, one, "sandbox_exec", map[string]any{"sandbox_id": b, "command": "true"}).failure(); code != "not_found" {
+		t.Errorf("the other's sandbox: %s", code)
+	}
+	if list, err := one.ListResources(t.Context(), nil); err != nil || len(list.Resources) != 0 {
+		t.Errorf("resources: %v %v", list, err)
+	}
+}
+
+// TestCloseEndsCalls: the end of the server does not wait for commands.
+func TestCloseEndsCalls(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	s := newServer(t, m, nil)
+	cs := connect(t, s, nil)
+	must(t, cs, "sandbox_open", nil)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "sandbox_exec", Arguments: map[string]any{"command": "touch on; sleep 250", "yield_ms": 250_000}})
+	}()
+	eventually(t, "the command runs", func() bool { return !do(t, cs, "sandbox_fs_read", map[string]any{"path": "on"}).IsError })
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	<-done
+	if n := sandboxes(t, m); n != 0 {
+		t.Errorf("%d sandboxes are left", n)
+	}
+	if _, err := mcpserver.New(nil, nil); err == nil {
+		t.Error("a server without manager")
+	}
+}

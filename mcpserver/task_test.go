@@ -1,0 +1,237 @@
+package mcpserver_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// shellTasks is a runner whose tasks run their input as a shell line in the sandbox of their run.
+type shellTasks struct{ m *session.Manager }
+
+func (r shellTasks) Tasks(context.Context) ([]mcpserver.Task, error) {
+	return []mcpserver.Task{
+		{Name: "fail", Kind: "agent"}, {Name: "panic", Kind: "agent"},
+		{Name: "shell", Kind: "agent", Description: "Runs a line.", Fields: []string{"line"}}, {Name: "wait", Kind: "workflow"},
+	}, nil
+}
+
+func (r shellTasks) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+	switch req.Name {
+	case "panic":
+		panic("on purpose")
+	case "fail":
+		return mcpserver.TaskResult{Outcome: "failed"}, errors.New("secret: what only operators should know")
+	case "wait":
+		<-ctx.Done()
+		return mcpserver.TaskResult{}, ctx.Err()
+	}
+	run, ok := session.RunFromContext(ctx)
+	if !ok {
+		return mcpserver.TaskResult{}, errors.New("no run")
+	}
+	base, _ := session.BaseFromContext(ctx)
+	s, _, err := r.m.Open(ctx, run.Key(session.DefaultName), session.Request{Image: pythonImage, IdleTimeout: base.IdleTimeout})
+	if err != nil {
+		return mcpserver.TaskResult{}, err
+	}
+	req.Report("running")
+	res, err := s.Exec(ctx, session.ExecRequest{Command: req.Text + req.Fields["line"]})
+	return mcpserver.TaskResult{Outcome: "succeeded", Text: string(res.Stdout.Bytes())}, err
+}
+
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	policy := mcpserver.DefaultPolicy()
+	policy.Files.Refuse = []string{"*.exe"}
+	policy.Limits.FileMB = 1
+	cs := connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}, Policy: &policy}), nil)
+	list, err := cs.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range list.Tools {
+		if tool.Name == mcpserver.ToolExecuteTask && !strings.Contains(tool.Description, "- shell (agent; inputs: line): Runs a line.") {
+			t.Errorf("the description does not name the tasks: %s", tool.Description)
+		}
+	}
+	// Without a session nothing is kept.
+	if r := must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "echo hi > f; cat f"}); r.text("text") != "hi\n" || r.fields["session_id"] != nil {
+		t.Errorf("stateless: %v", r.fields)
+	}
+	if n := sandboxes(t, m); n != 0 {
+		t.Errorf("%d sandboxes after a stateless task", n)
+	}
+	// With one the files stay, and are given out.
+	for _, line := range []string{"echo one > a.txt", "mkdir d; echo two > d/b.txt; echo x > bad.exe; head -c 2000000 /dev/zero > big; ln -s /etc/passwd link"} {
+		must(t, cs, "execute_task", map[string]any{"task": "shell", "inputs": map[string]any{"line": line}, "session_id": "work"})
+	}
+	r := must(t, cs, "get_files", map[string]any{"session_id": "work"})
+	var got mcpserver.GetFilesOutput
+	r.into(t, &got)
+	files, skipped := map[string]string{}, map[string]bool{}
+	for _, f := range got.Files {
+		data, err := base64.StdEncoding.DecodeString(f.ContentsB64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[f.Path] = string(data)
+	}
+	for _, f := range got.Skipped {
+		skipped[f.Path] = true
+	}
+	if diff := cmp.Diff(map[string]string{"a.txt": "one\n", "d/b.txt": "two\n"}, files); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]bool{"bad.exe": true, "big": true, "link": true}, skipped); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+	r = must(t, cs, "get_files", map[string]any{"session_id": "work", "format": "zip", "paths": []string{"d", "a.txt", "./a.txt"}})
+	r.into(t, &got)
+	if diff := cmp.Diff(map[string]string{"a.txt": "one\n", "d/b.txt": "two\n"}, unzip(t, got.ZipB64)); diff != "" {
+		t.Errorf("archive (-want +got):\n%s", diff)
+	}
+	checkStatus(t, must(t, cs, "session_status", map[string]any{"session_id": "work"}))
+	if r := must(t, cs, "cleanup_session", map[string]any{"session_id": "work"}); r.fields["removed"] != 1.0 {
+		t.Errorf("cleanup: %v", r.fields)
+	}
+	if code, _ := do(t, cs, "get_files", map[string]any{"session_id": "work"}).failure(); code != "not_found" {
+		t.Errorf("files after cleanup: %s", code)
+	}
+	if n := sandboxes(t, m); n != 0 {
+		t.Errorf("%d sandboxes after cleanup", n)
+	}
+	// The name may be used again, and "new" gives one that nobody can guess.
+	again := must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "ls", "session_id": "work"})
+	if again.text("text") != "" {
+		t.Errorf("a session of that name has old files: %q", again.text("text"))
+	}
+	fresh := must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "ls", "session_id": "new"}).text("session_id")
+	if len(fresh) < 20 {
+		t.Errorf("session_id %q", fresh)
+	}
+	must(t, cs, "get_files", map[string]any{"session_id": fresh})
+}
+
+func unzip(t *testing.T, b64 string) map[string]string {
+	t.Helper()
+	raw, err := base64.StdEncoding.DecodeString(b64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := zip.NewReader(bytes.NewReader(raw), int64(len(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, f := range z.File {
+		r, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[f.Name] = string(data)
+	}
+	return out
+}
+
+func checkStatus(t *testing.T, r result) {
+	t.Helper()
+	var out mcpserver.SessionStatusOutput
+	r.into(t, &out)
+	if len(out.Sessions) != 1 {
+		t.Fatalf("%d sessions", len(out.Sessions))
+	}
+	st := out.Sessions[0]
+	if st.SessionID != "work" || st.State != "ready" || st.Image != pythonImage || st.Network != "none" || st.IdleLimit != 1800 ||
+		st.MemoryLimit == 0 || st.CPUMillicores == 0 || st.MemoryBytes <= 0 {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestTaskFailures(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	policy := mcpserver.DefaultPolicy()
+	policy.Limits.ExecutionSeconds = 1
+	cs := connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}, Policy: &policy}), nil)
+	for _, tc := range []struct {
+		args map[string]any
+		code string
+		text string
+	}{
+		{map[string]any{"task": "none"}, "not_found", "there is no task"},
+		{map[string]any{"task": "fail"}, "internal", "failed inside"},
+		{map[string]any{"task": "panic"}, "internal", "unexpectedly"},
+		{map[string]any{"task": "wait"}, "timeout", "limits.execution_seconds"},
+		{map[string]any{"task": "shell", "session_id": "../x"}, "invalid_argument", "session_id"},
+	} {
+		code, message := do(t, cs, "execute_task", tc.args).failure()
+		if code != tc.code || !strings.Contains(message, tc.text) || strings.Contains(message, "secret") {
+			t.Errorf("%v: %s %s, want %s %s", tc.args, code, message, tc.code, tc.text)
+		}
+	}
+}
+
+// TestIdleSessionsEnd: a session that nobody uses is closed with its sandbox, and its id is gone.
+func TestIdleSessionsEnd(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	cs := connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}, IdleTimeout: 2 * time.Second, SweepEvery: 50 * time.Millisecond}), nil)
+	must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "true", "session_id": "work"})
+	eventually(t, "the idle session ends", func() bool { return sandboxes(t, m) == 0 })
+	if code, _ := do(t, cs, "session_status", map[string]any{"session_id": "work"}).failure(); code != "not_found" {
+		t.Errorf("status of the session: %s", code)
+	}
+}
+
+// TestGuard refuses by rule, with a result that names it, whichever way the command is written.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	policy := parsePolicy(t, policyYAML)
+	cs := connect(t, newServer(t, newManager(t), &mcpserver.Options{Policy: &policy}), nil)
+	for _, tc := range []struct {
+		tool string
+		args map[string]any
+		rule string // empty: allowed
+	}{
+		{"sandbox_exec", map[string]any{"command": "git push"}, "no-push"},
+		{"sandbox_exec", map[string]any{"shell_command": "git push"}, "no-push"}, // an alias that models use
+		{"sandbox_exec", map[string]any{"cmd": []string{"git", "push"}}, "no-push"},
+		{"sandbox_exec", map[string]any{"argv": []string{"sh", "-c", "git push"}}, "no-push"},
+		{"sandbox_exec", map[string]any{"cmd": []string{"sh"}, "stdin": "curl x"}, "curl"},
+		{"sandbox_exec", map[string]any{"cmd": []string{"sh"}, "stream": true}, "commands.allow_dynamic"},
+		{"sandbox_exec", map[string]any{"command": "ls"}, ""},
+		{"sandbox_exec", map[string]any{"command": "ls", "timeout_seconds": 61}, "limits.execution_seconds"},
+		{"sandbox_run", map[string]any{"code": "curl x", "runtime": "bash"}, "curl"},
+		{"sandbox_run", map[string]any{"code": "x", "files": map[string]any{"a.exe": ""}}, "files.refuse *.exe"},
+		{"sandbox_fs_write", map[string]any{"path": "x.EXE", "contents": ""}, "files.refuse *.exe"},
+		{"sandbox_fs_write", map[string]any{"path": "x", "contents": strings.Repeat("x", 1<<20+1)}, "limits.file_mb"},
+		{"sandbox_fs_read", map[string]any{"path": ".env"}, "files.refuse .env"},
+		{"sandbox_fs_write", map[string]any{"path": "x.txt", "contents": "y"}, ""},
+	} {
+		_, message := do(t, cs, tc.tool, tc.args).failure()
+		if tc.rule == "" && message != "" || tc.rule != "" && !strings.Contains(message, fmt.Sprintf("guard rule %q", tc.rule)) {
+			t.Errorf("%s %.80v: %q, want rule %q", tc.tool, tc.args, message, tc.rule)
+		}
+	}
+	if _, message := do(t, cs, "sandbox_exec", map[string]any{"command": "git push"}).failure(); !strings.Contains(message, "pushing is for people") {
+		t.Errorf("the reason is missing: %s", message)
+	}
+}
