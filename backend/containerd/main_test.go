@@ -36,7 +36,12 @@ func stateDir() string { return filepath.Join(os.TempDir(), "workcell-containerd
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
-		if left, err := leftovers(context.Background(), instance); err != nil || len(left) > 0 {
+		left, err := leftovers(context.Background(), instance)
+		for deadline := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(deadline); {
+			time.Sleep(100 * time.Millisecond) // others may be making or removing something of theirs
+			left, err = leftovers(context.Background(), instance)
+		}
+		if err != nil || len(left) > 0 {
 			fmt.Fprintln(os.Stderr, "left behind:", left, err)
 			code = 1
 		}
@@ -192,9 +197,13 @@ func leftovers(ctx context.Context, instance string) ([]string, error) {
 			return nil, err
 		}
 		for _, p := range paths {
-			if st, err := os.Stat(p); err == nil && st.IsDir() && !owned[filepath.Base(p)] {
-				left = append(left, what+" "+p)
+			if st, err := os.Stat(p); err != nil || !st.IsDir() || owned[filepath.Base(p)] {
+				continue
 			}
+			if procs, err := os.ReadFile(filepath.Join(p, "cgroup.procs")); err == nil && len(procs) > 0 {
+				continue // of another containerd's sandbox
+			}
+			left = append(left, what+" "+p)
 		}
 	}
 	tags, err := filepath.Glob(stateDir() + "/workspaces/*/owner.json")

@@ -1,0 +1,45 @@
+package containerd_test
+
+import (
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// TestOOM has the kernel kill a command, and then the main process: root of the sandbox can have it picked.
+func TestOOM(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	spec := newSpec()
+	spec.Image, spec.User, spec.Limits.MemoryBytes = pythonImage, "0:0", 64<<20
+	info := create(t, b, spec)
+	conn := dial(t, b, info.ID)
+	hog := []string{"python3", "-c", "x = []\nwhile True: x.append(b'x' * 1000000)"}
+	if n, err := b.OOMKills(t.Context(), info.ID); n != 0 || err != nil {
+		t.Errorf("before: %d kills, %v", n, err)
+	}
+	if res := run(t, conn, hog...); res.Signal == "" && res.ExitCode == 0 {
+		t.Errorf("the hog lived: %+v", res.ExecStatus)
+	}
+	if n, err := b.OOMKills(t.Context(), info.ID); n == 0 || err != nil {
+		t.Errorf("after: %d kills, %v", n, err)
+	}
+	go func() { // ends with the sandbox
+		_, _ = conn.Run(t.Context(), wire.RunRequest{
+			Spawn:  wire.Spawn{Argv: []string{"/bin/sh", "-c", "echo 1000 > /proc/1/oom_score_adj; echo 0 > /proc/self/oom_score_adj; tail /dev/zero"}, Env: []string{"PATH=/usr/bin:/bin"}},
+			ExecID: "hog", YieldMillis: -1,
+		})
+	}()
+	<-conn.Done()
+	waitFor(t, "the sandbox's end", func() bool {
+		s, err := b.Get(t.Context(), info.ID)
+		return err == nil && s.State == backend.StateStopped
+	})
+	if s, err := b.Get(t.Context(), info.ID); err != nil || !s.OOMKilled {
+		t.Errorf("Get: %+v, %v, want OOMKilled", s, err)
+	}
+	if list, err := b.List(t.Context(), backend.Filter{SessionID: spec.ID}); err != nil || len(list) != 1 || !list[0].OOMKilled {
+		t.Errorf("List: %+v, %v, want OOMKilled", list, err)
+	}
+}
