@@ -82,7 +82,7 @@ func TestC1Sizes(t *testing.T) {
 func TestC1SessionLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 50 << 20
-	m := newManager(t, w.engine, session.Options{MaxFileBytes: limit})
+	m := newManager(t, w.driver, session.Options{MaxFileBytes: limit})
 	s, _, err := m.Open(t.Context(), session.UserKey("files"), request())
 	must(t, err)
 	data := noise(7, limit)

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/docker/docker/api/types/container"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -72,17 +72,17 @@ func TestD2EngineIDs(t *testing.T) {
 	b := newBox(t, pythonBox())
 	state := w.stateDir(t, w.instance)
 	engineID := b.s.Info().EngineID
-	other, otherName := foreign(t, &container.Config{}, true)
+	other := w.engine.stranger(t, nil)
 	fake := "sbx_" + session.NewID()
 	// Carries all labels of a sandbox of ours, but not the name, which an image's labels cannot choose.
-	alike, alikeName := foreign(t, &container.Config{Labels: map[string]string{
+	alike := w.engine.stranger(t, map[string]string{
 		backend.LabelRole: backend.RoleSandbox, backend.LabelInstance: w.instance, backend.LabelID: fake,
 		backend.LabelKey: "user:" + fake[4:] + ":default", backend.LabelRun: b.run.ID,
-	}}, true)
-	ids := []string{
+	})
+	ids := append([]string{
 		engineID, engineID[:12], "workcell-" + b.s.ID(), "/workcell-" + b.s.ID(), b.s.ID()[:12], b.s.ID() + "x", strings.ToUpper(b.s.ID()),
-		" " + b.s.ID(), b.s.ID() + "\n", b.s.ID() + "/../" + b.s.ID(), other, other[:12], otherName, alike, alikeName, fake, "*", "sbx_", ".",
-	}
+		" " + b.s.ID(), b.s.ID() + "\n", b.s.ID() + "/../" + b.s.ID(), fake, "*", "sbx_", ".",
+	}, slices.Concat(other.names, alike.names)...)
 	for _, id := range ids {
 		for tool, in := range callsWith(id, "exe_"+session.NewID()) {
 			fails(t, fmt.Sprintf("%s with %q", tool, id), b.call(t, tool, in), tools.CodeNotFound)
@@ -94,7 +94,7 @@ func TestD2EngineIDs(t *testing.T) {
 			t.Errorf("Remove(%q): %v", id, err)
 		}
 	}
-	for _, id := range []string{engineID[:12], otherName, fake, alike} {
+	for _, id := range append([]string{engineID[:12], fake, other.names[0]}, alike.names...) {
 		if res := workcell(t, state, nil, "sessions", "exec", id, "--", "true"); res.code == 0 {
 			t.Errorf("sessions exec %s: %+v", id, res)
 		}
@@ -103,14 +103,15 @@ func TestD2EngineIDs(t *testing.T) {
 		}
 	}
 	// The driver, too, only knows what Workcell made.
-	for _, id := range []string{other, alike} {
-		if _, err := w.engine.Get(t.Context(), id); !errors.Is(err, backend.ErrNotFound) {
+	for _, s := range []stranger{other, alike} {
+		id := s.names[0]
+		if _, err := w.driver.Get(t.Context(), id); !errors.Is(err, backend.ErrNotFound) {
 			t.Errorf("Get of a foreign container: %v", err)
 		}
-		_ = w.engine.Remove(t.Context(), id, backend.RemoveOptions{Volumes: true}) // unknown is no error; it must do nothing
-		_ = w.engine.Stop(t.Context(), id)                                         // likewise
-		if !running(t, id) {
-			t.Errorf("the foreign container %s was ended", id)
+		_ = w.driver.Remove(t.Context(), id, backend.RemoveOptions{Volumes: true}) // unknown is no error; it must do nothing
+		_ = w.driver.Stop(t.Context(), id)                                         // likewise
+		if !s.runs() {
+			t.Errorf("what is not ours, %v, was ended", s.names)
 		}
 	}
 	b.alive(t)
@@ -185,21 +186,21 @@ func TestD5GoneIDs(t *testing.T) {
 	})
 	t.Run("expired", func(t *testing.T) {
 		t.Parallel()
-		m := newManager(t, w.engine, session.Options{IdleTimeout: 300 * time.Millisecond, ReapEvery: 100 * time.Millisecond})
+		m := newManager(t, w.driver, session.Options{IdleTimeout: 300 * time.Millisecond, ReapEvery: 100 * time.Millisecond})
 		p := &tools.Plugin{Manager: m}
 		b, err := openBox(t.Context(), m, p, pythonBox())
 		must(t, err)
 		eventually(t, "the idle sandbox is removed", func() bool { return len(m.InScope(b.run.Scope())) == 0 })
-		eventually(t, "its container is gone", func() bool { return !running(t, b.s.Info().EngineID) })
+		eventually(t, "its container is gone", func() bool { return !w.engine.running(t.Context(), b.s.Info().EngineID) })
 		gone(t, b, b.s.ID())
 	})
 	t.Run("restarted", func(t *testing.T) {
 		t.Parallel()
-		first := newManager(t, w.engine, session.Options{})
+		first := newManager(t, w.driver, session.Options{})
 		b, err := openBox(t.Context(), first, &tools.Plugin{Manager: first}, pythonBox())
 		must(t, err)
 		must(t, first.Close(context.Background()))
-		second := newManager(t, w.engine, session.Options{Instance: first.Instance()})
+		second := newManager(t, w.driver, session.Options{Instance: first.Instance()})
 		again, err := agentOf(t.Context(), &tools.Plugin{Manager: second}, b.run, pythonBox())
 		must(t, err)
 		gone(t, again, b.s.ID())
@@ -221,37 +222,50 @@ func gone(t *testing.T, b *box, id string) {
 func TestD6ReservedNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{backend.LabelInstance, backend.LabelRun, backend.LabelPrefix + "anything"} {
-		if m, err := session.NewManager(w.engine, &session.Options{Labels: map[string]string{name: "x"}}); !errors.Is(err, backend.ErrInvalid) {
+		if m, err := session.NewManager(w.driver, &session.Options{Labels: map[string]string{name: "x"}}); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("label %s was accepted: %v, %v", name, m, err)
 		}
 	}
 	stranger := "stranger" + session.NewID()
-	image := derivedImage(t, "LABEL "+backend.LabelInstance+"="+stranger, "LABEL "+backend.LabelRun+"=run_stranger", "LABEL "+backend.LabelID+"=sbx_x",
-		"LABEL "+backend.LabelRole+"="+backend.RoleSandbox, "LABEL "+backend.LabelKey+"=user:stranger:default", "LABEL dev.workcell.config={}", "ENV WORKCELL_EXEC=exe_forged")
-	m := newManager(t, w.engine, session.Options{})
+	image := debianImage
+	engine, images := w.engine.(imaged)
+	if images {
+		image = engine.derive(t, change{
+			env: map[string]string{"WORKCELL_EXEC": "exe_forged"},
+			labels: map[string]string{
+				backend.LabelInstance: stranger, backend.LabelRun: "run_stranger", backend.LabelID: "sbx_x", backend.LabelRole: backend.RoleSandbox,
+				backend.LabelKey: "user:stranger:default", "dev.workcell.config": "{}",
+			},
+		})
+	}
+	m := newManager(t, w.driver, session.Options{})
 	s, _, err := m.Open(t.Context(), session.UserKey("d6"), session.Request{Image: image})
 	must(t, err)
 	// The sandbox is ours and only ours, whatever its image says.
-	if list, err := w.engine.List(t.Context(), backend.Filter{Instance: stranger}); err != nil || len(list) != 0 {
+	if list, err := w.driver.List(t.Context(), backend.Filter{Instance: stranger}); err != nil || len(list) != 0 {
 		t.Errorf("the stranger's sandboxes: %+v, %v", list, err)
 	}
 	if list, err := m.List(t.Context()); err != nil || len(list) != 1 || list[0].ID != s.ID() || list[0].Run != "" {
 		t.Errorf("our sandboxes: %+v, %v", list, err)
 	}
-	// A container that somebody else runs from the image is nobody's sandbox.
-	id, _ := foreign(t, &container.Config{Image: image}, true)
-	if list, err := w.engine.List(t.Context(), backend.Filter{Instance: stranger}); err != nil || len(list) != 0 {
+	// What somebody else runs, from this image and with its labels, is nobody's sandbox.
+	other := w.engine.stranger(t, map[string]string{backend.LabelInstance: stranger, backend.LabelRole: backend.RoleSandbox, backend.LabelID: "sbx_x"})
+	same := other
+	if images {
+		same = engine.strangerFrom(t, image, nil)
+	}
+	if list, err := w.driver.List(t.Context(), backend.Filter{Instance: stranger}); err != nil || len(list) != 0 {
 		t.Errorf("adopted: %+v, %v", list, err)
 	}
-	reaper, err := session.NewManager(w.engine, &session.Options{Instance: stranger, ReapEvery: 10 * time.Millisecond})
+	reaper, err := session.NewManager(w.driver, &session.Options{Instance: stranger, ReapEvery: 10 * time.Millisecond})
 	must(t, err)
 	if list, err := reaper.List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("adopted by its instance: %+v, %v", list, err)
 	}
 	time.Sleep(200 * time.Millisecond) // twenty rounds
 	must(t, reaper.Close(context.Background()))
-	if !running(t, id) {
-		t.Error("the foreign container was ended")
+	if !other.runs() || !same.runs() {
+		t.Error("what is not ours was ended")
 	}
 	// The variable by which commands are found cannot be set, and the image's does not survive.
 	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": "x"}}); !errors.Is(err, backend.ErrInvalid) {

@@ -20,7 +20,6 @@ import (
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -60,6 +59,12 @@ type box struct {
 	s     *session.Session
 	run   session.Run
 	tools map[string]ai.Tool
+
+	posture struct { // see postureOf
+		mu sync.Mutex
+		posture
+		known bool
+	}
 }
 
 // openBox opens the sandbox of a run of its own through sandbox_open.
@@ -257,7 +262,7 @@ func newManager(t testing.TB, b backend.SandboxBackend, opts session.Options) *s
 func nothingLeft(t testing.TB, instance string) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		left, err := w.objects(context.Background(), instance)
+		left, err := w.engine.left(context.Background(), instance)
 		if err == nil && len(left) == 0 {
 			return
 		}
@@ -268,16 +273,24 @@ func nothingLeft(t testing.TB, instance string) {
 	}
 }
 
-// newDriver connects to an engine.
-func newDriver(t testing.TB, opts docker.Options) *docker.Backend {
+// newDriver connects to the engine.
+func newDriver(t testing.TB, c connection) backend.SandboxBackend {
 	t.Helper()
-	if opts.Host == "" {
-		opts.Host = os.Getenv("DOCKER_HOST")
-	}
-	b, err := docker.New(t.Context(), &opts)
+	b, err := w.engine.connect(t.Context(), c)
 	must(t, err)
 	t.Cleanup(func() { must(t, b.Close()) })
 	return b
+}
+
+// refuses checks that a sandbox is not to be had on an engine that is made without what it asks for.
+func refuses(t *testing.T, what string, cfg tools.Sandbox) {
+	t.Helper()
+	b, err := agentOf(t.Context(), w.plugin, session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}, cfg)
+	must(t, err)
+	fails(t, what, b.call(t, tools.ToolOpen, obj{}), tools.CodeUnsupported)
+	if left := w.manager.InScope(b.run.Scope()); len(left) != 0 {
+		t.Errorf("%s: %v", what, left)
+	}
 }
 
 // patience is how long a test waits for what must happen. The machine of the tests may be very busy; what hangs still
@@ -307,7 +320,7 @@ func within(t testing.TB, promised time.Duration, began time.Time) {
 func (b *box) timedOut(t testing.TB, in obj, seconds int, ready func(out obj) bool) obj {
 	t.Helper()
 	for {
-		in["timeout_seconds"] = seconds
+		in["timeout_seconds"], in["yield_ms"] = seconds, 600_000
 		out := b.ok(t, tools.ToolExec, in)
 		if out["status"] != "timed_out" {
 			t.Fatalf("after %d s: %v", seconds, out)
@@ -375,9 +388,7 @@ func command(t testing.TB, state string, env []string, args ...string) *exec.Cmd
 	must(t, err)
 	cmd := exec.CommandContext(t.Context(), bin, args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + state, "WORKCELL_STATE_DIR=" + state, hostCanary + "=seen"}, env...)
-	if host := os.Getenv("DOCKER_HOST"); host != "" {
-		cmd.Env = append([]string{"DOCKER_HOST=" + host}, cmd.Env...)
-	}
+	cmd.Env = append(append(w.engine.environ(), "WORKCELL_BACKEND="+w.name), cmd.Env...)
 	cmd.WaitDelay = 10 * time.Second
 	return cmd
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -23,7 +22,7 @@ import (
 // TestJ1OneSandbox has 100 agents of one run open its sandbox at once.
 func TestJ1OneSandbox(t *testing.T) {
 	t.Parallel()
-	m := newManager(t, w.engine, session.Options{})
+	m := newManager(t, w.driver, session.Options{})
 	p := &tools.Plugin{Manager: m}
 	run := session.Run{Namespace: session.NamespaceWorkflow, ID: session.NewRunID()}
 	var mu sync.Mutex
@@ -51,9 +50,14 @@ func TestJ1OneSandbox(t *testing.T) {
 	if len(ids) != 1 || created != 1 {
 		t.Errorf("ids %v, created %d times", ids, created)
 	}
-	eventually(t, "there are one container and one volume", func() bool {
-		list, err := w.objects(t.Context(), m.Instance())
-		return err == nil && len(list) == 2
+	// What else is there is what one sandbox needs: a second one shows as more of it.
+	one := newManager(t, w.driver, session.Options{})
+	_, _, err := one.Open(t.Context(), session.UserKey("x"), session.Request{Image: pythonImage})
+	must(t, err)
+	eventually(t, "there is as much as of one sandbox", func() bool {
+		list, err1 := w.engine.left(t.Context(), m.Instance())
+		want, err2 := w.engine.left(t.Context(), one.Instance())
+		return err1 == nil && err2 == nil && len(list) == len(want) && len(list) > 0
 	})
 	must(t, m.CloseScope(t.Context(), run.Scope()))
 	nothingLeft(t, m.Instance())
@@ -62,18 +66,19 @@ func TestJ1OneSandbox(t *testing.T) {
 // TestJ3CloseUnderLoad closes a sandbox under every kind of call.
 func TestJ3CloseUnderLoad(t *testing.T) {
 	t.Parallel()
-	m := newManager(t, w.engine, session.Options{})
+	m := newManager(t, w.driver, session.Options{})
 	b, err := openBox(t.Context(), m, &tools.Plugin{Manager: m}, pythonBox())
 	must(t, err)
 	b.sh(t, "mkdir -p tree && cd tree && touch $(seq 1 900) && head -c 30M /dev/zero > big")
 	endless, feed := io.Pipe()
 	defer feed.Close()
+	waited := b.ok(t, tools.ToolExec, obj{"cmd": []string{"sleep", "600"}, "stream": true, "timeout_seconds": 1200})["exec_id"]
 	calls := map[string]func() (obj, error){
 		tools.ToolExec: func() (obj, error) {
 			return b.raw(t.Context(), tools.ToolExec, obj{"cmd": []string{"sleep", "600"}, "yield_ms": 600_000})
 		},
 		tools.ToolExecWait: func() (obj, error) {
-			return b.raw(t.Context(), tools.ToolExecWait, obj{"exec_id": b.ok(t, tools.ToolExec, obj{"cmd": []string{"sleep", "600"}, "stream": true})["exec_id"], "timeout_seconds": 600})
+			return b.raw(t.Context(), tools.ToolExecWait, obj{"exec_id": waited, "timeout_seconds": 600})
 		},
 		tools.ToolFSList: func() (obj, error) { return b.raw(t.Context(), tools.ToolFSList, obj{"recursive": true}) },
 		tools.ToolFSRead: func() (obj, error) {
@@ -119,7 +124,7 @@ func TestJ3CloseUnderLoad(t *testing.T) {
 
 func TestJ4CloseTwice(t *testing.T) {
 	t.Parallel()
-	m := newManager(t, w.engine, session.Options{})
+	m := newManager(t, w.driver, session.Options{})
 	b, err := openBox(t.Context(), m, &tools.Plugin{Manager: m}, pythonBox())
 	must(t, err)
 	b.ok(t, tools.ToolClose, obj{"delete_workspace": true})
@@ -139,56 +144,76 @@ func TestJ4CloseTwice(t *testing.T) {
 // TestJ5CancelledOpen cancels an open at each step of it.
 func TestJ5CancelledOpen(t *testing.T) {
 	t.Parallel()
+	e, ok := w.engine.(served)
+	if !ok { // no steps to see from outside: at many moments
+		for i := range 40 {
+			cancelledOpen(t, w.driver, pythonImage, func(cancel func()) <-chan struct{} {
+				time.AfterFunc(time.Duration(i)*400*time.Microsecond, cancel)
+				return nil
+			})
+		}
+		return
+	}
 	reg := newRegistry(t)
 	ref := reg.push(t, "acme/cancelled:1")
-	for name, step := range map[string]struct {
-		image string
-		at    func(*http.Request) bool
-	}{
-		"pull": {ref, isPull}, "create": {pythonImage, isCreate}, "prepare": {pythonImage, isPrepare}, "start": {pythonImage, isStart},
-		"attach": {pythonImage, isAttach},
-	} {
+	for name, at := range e.steps() {
 		for _, late := range []time.Duration{0, 20 * time.Millisecond} {
 			t.Run(name+" "+late.String(), func(t *testing.T) {
 				t.Parallel()
-				p := newProxy(t)
-				m := newManager(t, newDriver(t, docker.Options{Host: p.host}), session.Options{MaxSandboxes: 1})
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				met := make(chan struct{})
-				var once sync.Once
-				p.on(func(r *http.Request) {
-					if step.at(r) {
-						once.Do(func() {
-							close(met)
-							time.AfterFunc(late, cancel)
-						})
-					}
-				})
-				b, err := agentOf(t.Context(), &tools.Plugin{Manager: m}, session.Run{Namespace: "agent", ID: session.NewRunID()},
-					tools.Sandbox{Mode: "code", Image: step.image})
-				must(t, err)
-				out, err := b.raw(ctx, tools.ToolOpen, obj{})
-				select {
-				case <-met:
-				default:
-					t.Fatalf("the step was never reached: %v, %v", out, err)
+				p := e.front(t)
+				image := pythonImage
+				if name == "pull" {
+					image = ref
 				}
-				switch {
-				case err == nil && code(out) == "": // it was done before the cancellation came through
-					must(t, m.CloseScope(t.Context(), b.run.Scope()))
-				case !errors.Is(err, context.Canceled):
-					t.Errorf("sandbox_open: %v, %v", out, err)
-				}
-				nothingLeft(t, m.Instance())
-				// Its place is free again: what is wrong with the next one is that its image is missing.
-				eventually(t, "its place is free", func() bool {
-					_, _, err := m.Open(t.Context(), session.UserKey("next"), session.Request{Image: "workcell-promises/none:1", Pull: backend.PullNever})
-					return errors.Is(err, backend.ErrImage)
+				cancelledOpen(t, newDriver(t, connection{address: p.address}), image, func(cancel func()) <-chan struct{} {
+					met := make(chan struct{})
+					var once sync.Once
+					p.on(func(r *http.Request) {
+						if at(r) {
+							once.Do(func() {
+								close(met)
+								time.AfterFunc(late, cancel)
+							})
+						}
+					})
+					return met
 				})
 			})
 		}
 	}
+}
+
+// cancelledOpen opens a sandbox through a tool. arm is given what cancels that, and gives what is closed when the moment
+// to do so has come, or nil.
+func cancelledOpen(t *testing.T, driver backend.SandboxBackend, image string, arm func(cancel func()) <-chan struct{}) {
+	t.Helper()
+	m := newManager(t, driver, session.Options{MaxSandboxes: 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b, err := agentOf(t.Context(), &tools.Plugin{Manager: m}, session.Run{Namespace: "agent", ID: session.NewRunID()},
+		tools.Sandbox{Mode: "code", Image: image})
+	must(t, err)
+	met := arm(cancel)
+	out, err := b.raw(ctx, tools.ToolOpen, obj{})
+	if met != nil {
+		select {
+		case <-met:
+		default:
+			t.Fatalf("the step was never reached: %v, %v", out, err)
+		}
+	}
+	switch {
+	case err == nil && code(out) == "": // it was done before the cancellation came through
+		must(t, m.CloseScope(t.Context(), b.run.Scope()))
+	case !errors.Is(err, context.Canceled):
+		t.Errorf("sandbox_open: %v, %v", out, err)
+	}
+	nothingLeft(t, m.Instance())
+	// Its place is free again: what is wrong with the next one is its image.
+	eventually(t, "its place is free", func() bool {
+		_, _, err := m.Open(t.Context(), session.UserKey("next"), session.Request{Image: "workcell-promises/none:1", Pull: backend.PullNever})
+		return errors.Is(err, backend.ErrImage) || errors.Is(err, backend.ErrUnsupported)
+	})
 }
 
 type agents func(ctx context.Context) (workflow.AgentOutput, error)
@@ -200,7 +225,7 @@ func (f agents) RunAgent(ctx context.Context, _ string, _ map[string]any) (workf
 // TestJ8RunEnds ends workflow runs in every way; each takes its own sandboxes along and no others.
 func TestJ8RunEnds(t *testing.T) {
 	t.Parallel()
-	m := newManager(t, w.engine, session.Options{})
+	m := newManager(t, w.driver, session.Options{})
 	other, _, err := m.Open(t.Context(), session.WorkflowKey(session.NewRunID(), session.DefaultName), request())
 	must(t, err)
 	wf, err := workflow.Parse("w.yaml", []byte(`id: w
@@ -238,7 +263,7 @@ steps:
 			if during != 2 {
 				t.Errorf("the run had %d sandboxes", during)
 			}
-			list, err := w.engine.List(t.Context(), backend.Filter{Instance: m.Instance(), Run: res.RunID})
+			list, err := w.driver.List(t.Context(), backend.Filter{Instance: m.Instance(), Run: res.RunID})
 			if err != nil || len(list) != 0 {
 				t.Errorf("left: %+v, %v", list, err)
 			}
@@ -261,12 +286,12 @@ func TestJ8CommandLine(t *testing.T) {
 			cmd := command(t, w.stateDir(t, instance), nil, "run", file)
 			must(t, cmd.Start())
 			eventually(t, "the run's sandbox runs its command", func() bool {
-				list, err := w.engine.List(t.Context(), backend.Filter{Instance: instance})
+				list, err := w.driver.List(t.Context(), backend.Filter{Instance: instance})
 				if err != nil || len(list) != 1 {
 					return false
 				}
-				top, err := w.api.ContainerTop(t.Context(), list[0].ID, nil)
-				return err == nil && len(top.Processes) > 1
+				n, err := w.engine.processes(t.Context(), list[0].ID)
+				return err == nil && n > 1
 			})
 			must(t, cmd.Process.Signal(sig))
 			_ = cmd.Wait() // its exit code is looked at

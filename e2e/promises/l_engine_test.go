@@ -8,16 +8,13 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	imagetypes "github.com/docker/docker/api/types/image"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -26,7 +23,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -82,8 +78,10 @@ func (r *registryServer) push(t testing.TB, repo string) string {
 	must(t, err)
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", "amd64"
-	if version, err := w.api.ServerVersion(t.Context()); err == nil {
-		config.Architecture = version.Arch
+	if p, ok := w.driver.(backend.Pinger); ok {
+		info, err := p.Ping(t.Context())
+		must(t, err)
+		config.Architecture = info.Arch
 	}
 	img, err = mutate.ConfigFile(img, config)
 	must(t, err)
@@ -91,29 +89,23 @@ func (r *registryServer) push(t testing.TB, repo string) string {
 	tag, err := name.NewTag(ref, name.Insecure)
 	must(t, err)
 	must(t, remote.Write(tag, img))
-	t.Cleanup(func() {
-		_, _ = w.api.ImageRemove(context.Background(), ref, imagetypes.RemoveOptions{Force: true}) // it may never have been fetched
-	})
+	if e, ok := w.engine.(imaged); ok {
+		t.Cleanup(func() { _ = e.forget(context.Background(), ref) }) // it may never have been fetched
+	}
 	return ref
 }
 
 // TestL1DownAtStart runs the command line against an engine that is not there, and one that does not answer.
 func TestL1DownAtStart(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	silent, err := net.Listen("unix", filepath.Join(dir, "silent.sock"))
-	must(t, err)
-	defer silent.Close() // nobody accepts: connections are made and nothing comes back
-	for name, host := range map[string]string{
-		"no socket": "unix://" + filepath.Join(dir, "secret-place.sock"), "silent": "unix://" + filepath.Join(dir, "silent.sock"), "no listener": "tcp://127.0.0.1:1",
-	} {
+	for name, environ := range w.engine.unreachable(t) {
 		for _, args := range [][]string{{"sessions", "ls"}, {"sessions", "open"}, {"doctor"}} {
 			t.Run(name+" "+strings.Join(args, " "), func(t *testing.T) {
 				t.Parallel()
 				state := w.stateDir(t, w.instance)
 				command(t, state, nil) // built before the clock starts
 				began := time.Now()
-				res := workcell(t, state, []string{"DOCKER_HOST=" + host}, args...)
+				res := workcell(t, state, []string{environ}, args...)
 				within(t, 5*time.Second, began)
 				if res.code != 5 || strings.Contains(res.stderr, "goroutine ") || !strings.Contains(res.stderr+res.stdout, "engine") {
 					t.Errorf("%+v", res)
@@ -126,8 +118,13 @@ func TestL1DownAtStart(t *testing.T) {
 // TestL1DownMeanwhile cuts the engine off under a sandbox, and has it come back.
 func TestL1DownMeanwhile(t *testing.T) {
 	t.Parallel()
-	p := newProxy(t)
-	m := newManager(t, newDriver(t, docker.Options{Host: p.host, Patience: 3 * time.Second}), session.Options{})
+	e, ok := w.engine.(served)
+	if !ok { // nothing that could be away: see TestL3Restart for what else can happen
+		unusableState(t)
+		return
+	}
+	p := e.front(t)
+	m := newManager(t, newDriver(t, connection{address: p.address, patience: 3 * time.Second}), session.Options{})
 	b, err := openBox(t.Context(), m, &tools.Plugin{Manager: m}, pythonBox())
 	must(t, err)
 	b.sh(t, "echo kept > f")
@@ -137,23 +134,31 @@ func TestL1DownMeanwhile(t *testing.T) {
 	}
 	ended := make(chan answer, 1)
 	go func() {
-		out, err := b.raw(t.Context(), tools.ToolExec, obj{"command": "touch began; sleep 600", "yield_ms": 600_000})
+		out, err := b.raw(t.Context(), tools.ToolExec, obj{"command": "touch began; until test -e end; do sleep 0.1; done", "yield_ms": 600_000, "timeout_seconds": 1200})
 		ended <- answer{out, err}
 	}()
 	eventually(t, "the command runs", func() bool { _, err := b.s.StatFile(t.Context(), "began"); return err == nil })
 	began := time.Now()
 	p.setCut(true)
-	a := <-ended
-	within(t, 5*time.Second, began)
-	must(t, a.err)
-	fails(t, "the command under way", a.out, tools.CodeUnavailable)
+	if e.streams() {
+		a := <-ended
+		within(t, 5*time.Second, began)
+		must(t, a.err)
+		fails(t, "the command under way", a.out, tools.CodeUnavailable)
+	}
 	for tool, in := range map[string]obj{
 		tools.ToolExec: {"cmd": []string{"true"}}, tools.ToolFSRead: {"path": "f"}, tools.ToolFSList: {}, tools.ToolOpen: {"session_key": "another"},
 	} {
 		began := time.Now()
 		out := b.call(t, tool, in)
-		fails(t, tool, out, tools.CodeUnavailable)
 		within(t, 5*time.Second, began)
+		if !e.streams() && tool != tools.ToolOpen { // the sandbox goes on without the engine, and so does its session
+			if code(out) != "" {
+				t.Errorf("%s: %v", tool, out)
+			}
+			continue
+		}
+		fails(t, tool, out, tools.CodeUnavailable)
 		if e, _ := out["error"].(obj); e["retryable"] != true || strings.Contains(message(out), "/") {
 			t.Errorf("%s: %v", tool, e)
 		}
@@ -162,6 +167,15 @@ func TestL1DownMeanwhile(t *testing.T) {
 	eventually(t, "the sandbox can be used again", func() bool {
 		return string(code(b.call(t, tools.ToolExec, obj{"cmd": []string{"true"}}))) == ""
 	})
+	eventually(t, "another one can be opened", func() bool {
+		return string(code(b.call(t, tools.ToolOpen, obj{"session_key": "another"}))) == ""
+	})
+	if !e.streams() {
+		b.sh(t, "touch end")
+		if a := <-ended; a.err != nil || a.out["status"] != "completed" {
+			t.Errorf("the command under way: %v, %v", a.out, a.err)
+		}
+	}
 	if got := b.sh(t, "cat f"); got != "kept\n" {
 		t.Errorf("the file holds %q", got)
 	}
@@ -173,10 +187,15 @@ func TestL1DownMeanwhile(t *testing.T) {
 // TestL5Images asks for images that cannot be had or must not be used. No container comes of it.
 func TestL5Images(t *testing.T) {
 	t.Parallel()
+	e, ok := w.engine.(imaged)
+	if !ok {
+		noImages(t)
+		return
+	}
 	reg := newRegistry(t)
 	ref := reg.push(t, "acme/app:1")
 	wrong := strings.Repeat("0123456789abcdef", 4)
-	debian, err := w.api.ImageInspect(t.Context(), debianImage)
+	debian, err := e.imageID(t.Context(), debianImage)
 	must(t, err)
 	policy, err := backend.NewImagePolicy("workcell/debian:12", "python")
 	must(t, err)
@@ -192,15 +211,15 @@ func TestL5Images(t *testing.T) {
 		"may not be fetched":   {image: ref, pull: backend.PullNever, want: backend.ErrImage},
 		"wrong digest":         {image: reg.host + "/acme/app@sha256:" + wrong, want: backend.ErrImage},
 		"malformed":            {image: "UPPER/case:1", want: backend.ErrInvalid},
-		"an id":                {image: strings.TrimPrefix(debian.ID, "sha256:"), want: backend.ErrInvalid},
-		"short id":             {image: strings.TrimPrefix(debian.ID, "sha256:")[:12], pull: backend.PullNever, want: backend.ErrImage},
+		"an id":                {image: debian, want: backend.ErrInvalid},
+		"short id":             {image: debian[:12], pull: backend.PullNever, want: backend.ErrImage},
 		"another tag":          {image: "workcell/debian", rules: policy, want: backend.ErrPermission},
 		"another registry":     {image: "127.0.0.1:1/workcell/debian:12", rules: policy, want: backend.ErrPermission},
 		"another repository":   {image: "workcell/python:3.11", rules: policy, want: backend.ErrPermission},
 		"upper case":           {image: "PYTHON", rules: policy, want: backend.ErrPermission},
 		"a digest":             {image: "workcell/debian@sha256:" + wrong, rules: policy, want: backend.ErrPermission},
 		"tag and digest":       {image: "workcell/debian:12@sha256:" + wrong, rules: policy, want: backend.ErrPermission},
-		"an id, by rule":       {image: debian.ID, rules: policy, want: backend.ErrPermission},
+		"an id, by rule":       {image: "sha256:" + debian, rules: policy, want: backend.ErrPermission},
 		"deeper":               {image: "evil/workcell/debian:12", rules: policy, want: backend.ErrPermission},
 		"with a space":         {image: "workcell/debian:12 ", rules: policy, want: backend.ErrInvalid},
 		"with a line end":      {image: "workcell/debian:12\n", rules: policy, want: backend.ErrInvalid},
@@ -208,17 +227,17 @@ func TestL5Images(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newManager(t, w.engine, session.Options{Images: c.rules})
+			m := newManager(t, w.driver, session.Options{Images: c.rules})
 			s, _, err := m.Open(t.Context(), session.UserKey("x"), session.Request{Image: c.image, Pull: c.pull})
 			if !errors.Is(err, c.want) {
 				t.Errorf("%s: %v, %v, want %v", c.image, s, err, c.want)
 			}
-			if list, err := w.objects(t.Context(), m.Instance()); err != nil || len(list) != 0 {
+			if list, err := w.engine.left(t.Context(), m.Instance()); err != nil || len(list) != 0 {
 				t.Errorf("%v, %v", list, err)
 			}
 		})
 	}
-	m := newManager(t, w.engine, session.Options{Images: policy})
+	m := newManager(t, w.driver, session.Options{Images: policy})
 	for i, same := range []string{"workcell/debian:12", "docker.io/workcell/debian:12", "index.docker.io/workcell/debian:12"} {
 		if _, _, err := m.Open(t.Context(), session.UserKey(fmt.Sprint("same", i)), session.Request{Image: same}); err != nil {
 			t.Errorf("%s: %v", same, err)
@@ -229,10 +248,14 @@ func TestL5Images(t *testing.T) {
 // TestL5PullTimeout has a registry that goes silent in the middle.
 func TestL5PullTimeout(t *testing.T) {
 	t.Parallel()
+	if _, ok := w.engine.(imaged); !ok {
+		noImages(t)
+		return
+	}
 	reg := newRegistry(t)
 	ref := reg.push(t, "acme/slow:1")
 	reg.stall.Store(true)
-	m := newManager(t, newDriver(t, docker.Options{PullTimeout: time.Second}), session.Options{})
+	m := newManager(t, newDriver(t, connection{pullTimeout: time.Second}), session.Options{})
 	began := time.Now()
 	_, _, err := m.Open(t.Context(), session.UserKey("x"), session.Request{Image: ref})
 	within(t, 2*time.Second, began)
@@ -250,22 +273,72 @@ func TestL5PullTimeout(t *testing.T) {
 // TestL5TagSwapped moves a tag between the moment when the image is checked and the moment when it is used.
 func TestL5TagSwapped(t *testing.T) {
 	t.Parallel()
-	p := newProxy(t)
-	ref := "workcell-promises/" + strings.ToLower(session.NewID()) + ":1"
-	must(t, w.api.ImageTag(t.Context(), debianImage, ref))
-	t.Cleanup(func() {
-		_, err := w.api.ImageRemove(context.Background(), ref, imagetypes.RemoveOptions{})
-		must(t, err)
-	})
+	images, ok := w.engine.(imaged)
+	if !ok {
+		noImages(t)
+		return
+	}
+	e := w.engine.(served)
+	p := e.front(t)
+	ref := newReference()
+	must(t, images.tag(t.Context(), debianImage, ref))
+	t.Cleanup(func() { must(t, images.forget(context.Background(), ref)) })
+	create := e.steps()["create"]
+	var swapped atomic.Bool
 	p.on(func(r *http.Request) {
-		if isCreate(r) {
-			_ = w.api.ImageTag(r.Context(), pythonImage, ref) // a failure shows as a sandbox of the right image
+		if create(r) && images.tag(context.Background(), pythonImage, ref) == nil {
+			swapped.Store(true)
 		}
 	})
-	m := newManager(t, newDriver(t, docker.Options{Host: p.host}), session.Options{})
+	m := newManager(t, newDriver(t, connection{address: p.address}), session.Options{})
 	s, _, err := m.Open(t.Context(), session.UserKey("x"), session.Request{Image: ref, Pull: backend.PullNever})
-	if !errors.Is(err, backend.ErrImage) {
+	if !swapped.Load() {
+		t.Error("the tag was never moved")
+	}
+	if err == nil { // an engine that makes the sandbox of what was checked may go on
+		if res, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"python3", "--version"}}); !isLaunchError(err) {
+			t.Errorf("the sandbox holds the other image: %+v, %v", res, err)
+		}
+	} else if !errors.Is(err, backend.ErrImage) {
 		t.Errorf("Open: %v, %v", s, err)
 	}
+	must(t, m.Close(context.Background()))
 	nothingLeft(t, m.Instance())
+}
+
+func isLaunchError(err error) bool {
+	var launch *session.LaunchError
+	return errors.As(err, &launch)
+}
+
+// noImages is what an engine without images says of them.
+func noImages(t *testing.T) {
+	t.Helper()
+	policy, err := backend.NewImagePolicy("workcell/debian:12")
+	must(t, err)
+	for image, c := range map[string]struct {
+		rules session.ImagePolicy
+		want  error
+	}{
+		"127.0.0.1:1/acme/app:1":         {nil, backend.ErrUnsupported},
+		"ghcr.io/acme/app":               {nil, backend.ErrUnsupported},
+		"ubuntu:24.04":                   {nil, backend.ErrUnsupported},
+		"evil/python:3.11":               {nil, backend.ErrUnsupported},
+		"127.0.0.1:1/workcell/debian:12": {nil, backend.ErrUnsupported},
+		"workcell/debian@sha256:" + strings.Repeat("0", 64): {nil, backend.ErrUnsupported},
+		"UPPER/case:1":              {nil, backend.ErrInvalid},
+		"workcell/debian:12 ":       {nil, backend.ErrInvalid},
+		"workcell/python:3.11":      {policy, backend.ErrPermission},
+		"evil/workcell/debian:12":   {policy, backend.ErrPermission},
+		"127.0.0.1:1/workcell/d:12": {policy, backend.ErrPermission},
+	} {
+		m := newManager(t, w.driver, session.Options{Images: c.rules})
+		if s, _, err := m.Open(t.Context(), session.UserKey("x"), session.Request{Image: image}); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, %v, want %v", image, s, err, c.want)
+		}
+	}
+	m := newManager(t, w.driver, session.Options{Images: policy})
+	if _, _, err := m.Open(t.Context(), session.UserKey("x"), session.Request{Image: "docker.io/workcell/debian:12"}); err != nil {
+		t.Error(err)
+	}
 }

@@ -1,6 +1,9 @@
-// Package promises attacks the product the way an agent, a user or the code that they run could, on a real Docker
-// Engine: through the tools, the session API and the command line. Each test is named after the row of
-// docs/guarantees.md that it holds the product to.
+// Package promises attacks the product the way an agent, a user or the code that they run could, on a real engine:
+// through the tools, the session API and the command line. Each test is named after the row of docs/guarantees.md that
+// it holds the product to.
+//
+// WORKCELL_TEST_BACKEND says which engine: docker (the default), containerd or local. Where one is made without what a
+// test is about, such as images, the test asserts that asking for it is refused.
 package promises
 
 import (
@@ -18,17 +21,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/filters"
-	"github.com/docker/docker/api/types/volume"
-	dockerclient "github.com/docker/docker/client"
 	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -44,9 +42,10 @@ const hostCanary = "PROMISES_HOST_CANARY"
 
 // world is what all tests share. It is made before the first test and never changed.
 type world struct {
-	instance string // begins the instance label of everything that the tests make
-	engine   *docker.Backend
-	api      *dockerclient.Client
+	instance string // begins the instance of everything that the tests make
+	name     string // of the engine
+	engine   engine
+	driver   backend.SandboxBackend
 	manager  *session.Manager
 	plugin   *tools.Plugin
 	log      *buffer // of manager and plugin
@@ -54,7 +53,7 @@ type world struct {
 	cli      func() (string, error)
 
 	// user and root are sandboxes for tests that leave them as they were: the default one, and one whose user is root
-	// and whose whole file system can be written to. The others are the same with a network.
+	// and whose whole file system can be written to. The others are the same with a network, where the engine has one.
 	user, root, bridgedUser, bridgedRoot *box
 }
 
@@ -83,7 +82,7 @@ func runTests(m *testing.M) (code int, err error) {
 		}
 	}
 	if w, err = newWorld(context.Background()); err != nil {
-		return 1, fmt.Errorf("these tests need a Docker Engine with the test images (make images): %w", err)
+		return 1, fmt.Errorf("these tests need an engine with the test images (make engine images): %w", err)
 	}
 	if !flag.Parsed() {
 		flag.Parse()
@@ -114,14 +113,14 @@ func newWorld(ctx context.Context) (*world, error) {
 	if v.dir, err = os.MkdirTemp("", "promises-"); err != nil {
 		return nil, err
 	}
-	if v.engine, err = docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST")}); err != nil {
+	if v.name, v.engine, err = openEngine(ctx, v.dir); err != nil {
 		return nil, err
 	}
-	if v.api, err = dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation()); err != nil {
+	if v.driver, err = v.engine.connect(ctx, connection{}); err != nil {
 		return nil, err
 	}
 	logger := slog.New(slog.NewTextHandler(v.log, nil))
-	v.manager, err = session.NewManager(v.engine, &session.Options{Instance: v.instance, AllowRoot: true, Logger: logger, IdleTimeout: time.Hour})
+	v.manager, err = session.NewManager(v.driver, &session.Options{Instance: v.instance, AllowRoot: true, Logger: logger, IdleTimeout: time.Hour})
 	if err != nil {
 		return nil, err
 	}
@@ -135,9 +134,11 @@ func newWorld(ctx context.Context) (*world, error) {
 // open opens the shared sandboxes.
 func (v *world) open(ctx context.Context) error {
 	var g errgroup.Group
-	for b, cfg := range map[**box]tools.Sandbox{
-		&v.user: pythonBox(), &v.root: rootBox(), &v.bridgedUser: bridged(pythonBox()), &v.bridgedRoot: bridged(rootBox()),
-	} {
+	boxes := map[**box]tools.Sandbox{&v.user: pythonBox(), &v.root: rootBox()}
+	if _, ok := v.engine.(networked); ok {
+		boxes[&v.bridgedUser], boxes[&v.bridgedRoot] = bridged(pythonBox()), bridged(rootBox())
+	}
+	for b, cfg := range boxes {
 		g.Go(func() error {
 			var err error
 			*b, err = openBox(ctx, v.manager, v.plugin, cfg)
@@ -149,9 +150,9 @@ func (v *world) open(ctx context.Context) error {
 
 // end closes everything and looks for what is left of it.
 func (v *world) end(ctx context.Context) error {
-	err := errors.Join(v.manager.Close(ctx), v.engine.Close())
+	err := errors.Join(v.manager.Close(ctx), v.driver.Close())
 	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		left, lerr := v.objects(ctx, v.instance)
+		left, lerr := v.engine.left(ctx, v.instance)
 		if lerr == nil && len(left) > 0 {
 			lerr = fmt.Errorf("left on the engine:\n%s", strings.Join(left, "\n"))
 		}
@@ -160,31 +161,7 @@ func (v *world) end(ctx context.Context) error {
 			break
 		}
 	}
-	return errors.Join(err, v.api.Close(), os.RemoveAll(v.dir))
-}
-
-// objects lists the containers and volumes whose instance begins with prefix, and those that are named so.
-func (v *world) objects(ctx context.Context, prefix string) ([]string, error) {
-	var list []string
-	cs, err := v.api.ContainerList(ctx, container.ListOptions{All: true})
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range cs {
-		if strings.HasPrefix(c.Labels[backend.LabelInstance], prefix) || strings.Contains(strings.Join(c.Names, " "), prefix) {
-			list = append(list, fmt.Sprintf("container %v, %s", c.Names, c.State))
-		}
-	}
-	vs, err := v.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", backend.LabelInstance))})
-	if err != nil {
-		return nil, err
-	}
-	for _, vol := range vs.Volumes {
-		if strings.HasPrefix(vol.Labels[backend.LabelInstance], prefix) {
-			list = append(list, "volume "+vol.Name)
-		}
-	}
-	return list, nil
+	return errors.Join(err, v.engine.close(), os.RemoveAll(v.dir))
 }
 
 // stateDir makes a state directory for the command line, whose sandboxes then carry the given instance.

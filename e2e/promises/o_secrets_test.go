@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +21,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -84,20 +82,13 @@ func inspectAll(t *testing.T, instance string) (stop func() string) {
 	go func() {
 		var all strings.Builder
 		for ctx.Err() == nil {
-			list, err := w.engine.List(ctx, backend.Filter{Instance: instance})
+			list, err := w.driver.List(ctx, backend.Filter{Instance: instance})
 			if err != nil {
 				continue
 			}
 			for _, info := range list {
-				if c, err := w.api.ContainerInspect(ctx, info.ID); err == nil {
-					text, err := json.Marshal(c)
-					all.Write(text)
-					if err != nil {
-						all.WriteString(err.Error())
-					}
-				}
-				if v, err := w.api.VolumeInspect(ctx, "workcell-"+info.SessionID+"-workspace"); err == nil {
-					fmt.Fprintf(&all, "%+v", v)
+				if text, err := w.engine.describe(ctx, info.ID); err == nil {
+					all.WriteString(text)
 				}
 			}
 			time.Sleep(20 * time.Millisecond)
@@ -172,17 +163,17 @@ func TestO1Run(t *testing.T) {
 		if res.code != 0 || !strings.Contains(res.stdout, "done") {
 			t.Fatalf("%+v", res)
 		}
-		if strings.Contains(described, backend.LabelInstance) {
+		if strings.Contains(described, instance) {
 			break
 		}
 	}
 	spans := c.String()
-	for _, name := range []string{"workflow.run", "session.Open", "session.Exec", "session.WriteFile", "docker.Create", "sandbox_exec", "workcell.sandbox.id"} {
+	for _, name := range []string{"workflow.run", "session.Open", "session.Exec", "session.WriteFile", w.name + ".Create", "sandbox_exec", "workcell.sandbox.id"} {
 		if !strings.Contains(spans, name) {
 			t.Errorf("the traces have no %s", name)
 		}
 	}
-	if !strings.Contains(described, backend.LabelInstance) {
+	if !strings.Contains(described, instance) {
 		t.Error("the engine was never asked in time")
 	}
 	leak(t, "the exported traces", spans)
@@ -241,7 +232,7 @@ func TestO1Library(t *testing.T) {
 	t.Parallel()
 	log, spans := &buffer{}, tracetest.NewInMemoryExporter()
 	tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
-	driver := newDriver(t, docker.Options{Logger: log.logger(), TracerProvider: tp})
+	driver := newDriver(t, connection{logger: log.logger(), tracer: tp})
 	m := newManager(t, driver, session.Options{Logger: log.logger(), TracerProvider: tp})
 	b, err := openBox(t.Context(), m, &tools.Plugin{Manager: m, Logger: log.logger()}, tools.Sandbox{
 		Mode: "code", Image: debianImage, Env: map[string]string{"TOKEN": canary},

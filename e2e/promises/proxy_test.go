@@ -9,19 +9,16 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	dockerclient "github.com/docker/docker/client"
 )
 
 // proxy stands before the real engine, so that a test can act at a chosen moment of a call, or cut the engine off. What
 // reached it is done on the engine even when the caller hangs up, as by an engine.
 type proxy struct {
-	host string                              // for docker.Options.Host and DOCKER_HOST
-	hook atomic.Pointer[func(*http.Request)] // called with every request before it goes on
+	address string                              // of its socket
+	hook    atomic.Pointer[func(*http.Request)] // called with every request before it goes on
 
 	mu    sync.Mutex // guards what follows
 	cut   bool
@@ -42,16 +39,18 @@ func (p *proxy) setCut(cut bool) {
 	}
 }
 
-func newProxy(t testing.TB) *proxy {
+// newProxy puts a proxy before an engine that speaks plain HTTP/1, or HTTP/2 as gRPC does.
+func newProxy(t testing.TB, network, address string, http2 bool) *proxy {
 	t.Helper()
-	engine, err := dockerclient.ParseHostURL(w.api.DaemonHost())
-	must(t, err)
 	path := filepath.Join(t.TempDir(), "e.sock")
 	l, err := net.Listen("unix", path)
 	must(t, err)
-	p := &proxy{host: "unix://" + path, conns: map[net.Conn]struct{}{}}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, engine.Scheme, engine.Host)
+	p := &proxy{address: path, conns: map[net.Conn]struct{}{}}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!http2)
+	protocols.SetUnencryptedHTTP2(http2)
+	transport := &http.Transport{Protocols: protocols, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
 	}}
 	forward := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "engine"}) },
@@ -59,11 +58,11 @@ func newProxy(t testing.TB) *proxy {
 		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0),
 	}
-	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	srv := &http.Server{Protocols: protocols, Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if f := p.hook.Load(); f != nil {
 			(*f)(r)
 		}
-		if r.Header.Get("Upgrade") == "" {
+		if !http2 && r.Header.Get("Upgrade") == "" {
 			r = r.WithContext(context.WithoutCancel(r.Context()))
 		}
 		forward.ServeHTTP(rw, r)
@@ -118,24 +117,3 @@ func (c *noted) Close() error {
 	c.p.mu.Unlock()
 	return c.Conn.Close()
 }
-
-// Requests by which a sandbox comes about.
-func isPull(r *http.Request) bool {
-	return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/images/create")
-}
-
-// isCreate is the creation of the sandbox's own container, isPrepare that of one which helps to make it.
-func isCreate(r *http.Request) bool {
-	name := r.URL.Query().Get("name")
-	return strings.HasSuffix(r.URL.Path, "/containers/create") && strings.HasPrefix(name, "workcell-sbx_") && strings.Count(name, "-") == 1
-}
-
-func isPrepare(r *http.Request) bool {
-	return strings.HasSuffix(r.URL.Path, "/containers/create") && !isCreate(r)
-}
-
-func isStart(r *http.Request) bool {
-	return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/start")
-}
-
-func isAttach(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/attach") }

@@ -65,4 +65,8 @@ attempt("ioctl: link down", lambda: ioctl(0x8914, b"lo", 0))
 attempt("ioctl: address", lambda: ioctl(0x8916, b"lo", 2))
 attempt("mark", lambda: socket.socket().setsockopt(socket.SOL_SOCKET, 36, 1))
 attempt("transparent", lambda: socket.socket().setsockopt(0, 19, 1))
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+    flags = struct.unpack("H", fcntl.ioctl(s, 0x8913, struct.pack("16s24x", b"lo"))[16:18])[0]
+if flags & 9 != 9:  # up, loopback
+    out["the loopback interface"] = "down: %x" % flags
 json.dump(out, sys.stdout)

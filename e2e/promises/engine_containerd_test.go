@@ -1,0 +1,319 @@
+package promises
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	ctrd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	cerrdefs "github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// containerdEngine is a containerd on this machine.
+type containerdEngine struct {
+	api    *ctrd.Client
+	socket string
+	state  string // the driver's directory
+}
+
+func openContainerd(context.Context, string) (engine, error) {
+	e := &containerdEngine{socket: os.Getenv("CONTAINERD_ADDRESS"), state: containerd.DefaultStateDir}
+	if e.socket == "" {
+		e.socket = containerd.DefaultAddress
+	}
+	var err error
+	e.api, err = ctrd.New(e.socket, ctrd.WithDefaultNamespace(containerd.DefaultNamespace))
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// in gives the namespace of the sandboxes to a call.
+func (e *containerdEngine) in(ctx context.Context) context.Context {
+	return namespaces.WithNamespace(ctx, containerd.DefaultNamespace)
+}
+
+func (e *containerdEngine) connect(ctx context.Context, c connection) (backend.SandboxBackend, error) {
+	address := c.address
+	if address == "" {
+		address = e.socket
+	}
+	return containerd.New(ctx, &containerd.Options{
+		Address: address, StateDir: e.state, AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout,
+		Logger: c.logger, TracerProvider: c.tracer,
+	})
+}
+
+func (e *containerdEngine) environ() []string { return []string{"CONTAINERD_ADDRESS=" + e.socket} }
+
+func (e *containerdEngine) left(ctx context.Context, prefix string) ([]string, error) {
+	ctx = e.in(ctx)
+	var list []string
+	cs, err := e.api.ContainerService().List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	there := map[string]bool{}
+	for _, c := range cs {
+		there[c.ID] = true
+		if strings.HasPrefix(c.Labels[backend.LabelInstance], prefix) || strings.Contains(c.ID, prefix) {
+			list = append(list, "container "+c.ID)
+		}
+	}
+	tags, err := filepath.Glob(filepath.Join(e.state, "workspaces/*/owner.json"))
+	if err != nil {
+		return nil, err
+	}
+	for _, tag := range tags {
+		if text, err := os.ReadFile(tag); err == nil && strings.Contains(string(text), prefix) {
+			list = append(list, "workspace "+tag)
+		}
+	}
+	if prefix != w.instance { // what follows tells no instance, and others may be at work
+		return list, nil
+	}
+	more, err := e.ownerless(ctx, there)
+	return append(list, more...), err
+}
+
+// ownerless lists what belongs to no container.
+func (e *containerdEngine) ownerless(ctx context.Context, there map[string]bool) ([]string, error) {
+	var list []string
+	for what, pattern := range map[string]string{
+		"files": e.state + "/sandboxes/*", "control group": "/sys/fs/cgroup/*/workcell/*",
+		"task": "/run/containerd/io.containerd.runtime.v2.task/" + containerd.DefaultNamespace + "/*",
+	} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range paths {
+			if st, err := os.Stat(p); err == nil && st.IsDir() && !there[filepath.Base(p)] {
+				list = append(list, what+" "+p)
+			}
+		}
+	}
+	err := e.api.SnapshotService("overlayfs").Walk(ctx, func(_ context.Context, s snapshots.Info) error {
+		if s.Kind == snapshots.KindActive && !there[s.Name] {
+			list = append(list, "snapshot "+s.Name)
+		}
+		return nil
+	})
+	return list, err
+}
+
+func (e *containerdEngine) running(ctx context.Context, id string) bool {
+	pid, err := e.pid(ctx, id)
+	return err == nil && pid > 0
+}
+
+// pid gives the main process of a sandbox.
+func (e *containerdEngine) pid(ctx context.Context, id string) (int, error) {
+	ctx = e.in(ctx)
+	c, err := e.api.LoadContainer(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	task, err := c.Task(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	status, err := task.Status(ctx)
+	if err != nil || status.Status != ctrd.Running {
+		return 0, errors.Join(err, fmt.Errorf("it is %s", status.Status))
+	}
+	return int(task.Pid()), nil
+}
+
+func (e *containerdEngine) processes(ctx context.Context, id string) (int, error) {
+	pid, err := e.pid(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	list, err := procs(pid)
+	return len(list), err
+}
+
+func (e *containerdEngine) describe(ctx context.Context, id string) (string, error) {
+	c, err := e.api.ContainerService().Get(e.in(ctx), id)
+	if err != nil {
+		return "", err
+	}
+	var all strings.Builder
+	fmt.Fprintf(&all, "%+v\n%s\n", c, c.Spec.GetValue())
+	for name, extension := range c.Extensions {
+		fmt.Fprintf(&all, "%s: %s\n", name, extension.GetValue())
+	}
+	return all.String(), nil
+}
+
+func (e *containerdEngine) address(ctx context.Context, id string) (own, gateway string, err error) {
+	pid, err := e.pid(ctx, id)
+	if err != nil {
+		return "", "", err
+	}
+	return networkOf(pid)
+}
+
+func (e *containerdEngine) stranger(t testing.TB, labels map[string]string) stranger {
+	t.Helper()
+	return e.strangerFrom(t, debianImage, labels)
+}
+
+func (e *containerdEngine) strangerFrom(t testing.TB, image string, labels map[string]string) stranger {
+	t.Helper()
+	ctx := e.in(context.Background())
+	img, err := e.api.GetImage(ctx, "docker.io/"+image)
+	must(t, err)
+	must(t, img.Unpack(ctx, "overlayfs"))
+	// With a name of ours in it, so that it counts as left if it stays.
+	id := "other-" + w.instance + "-" + session.NewID()
+	c, err := e.api.NewContainer(ctx, id, ctrd.WithImage(img), ctrd.WithSnapshotter("overlayfs"), ctrd.WithNewSnapshot(id, img),
+		ctrd.WithNewSpec(oci.WithImageConfig(img), oci.WithProcessArgs("sleep", "6000"), oci.WithCgroup("/workcell-promises/"+id)),
+		ctrd.WithAdditionalContainerLabels(labels))
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Delete(ctx, ctrd.WithSnapshotCleanup)) })
+	task, err := c.NewTask(ctx, cio.NullIO)
+	must(t, err)
+	t.Cleanup(func() {
+		_, err := task.Delete(ctx, ctrd.WithProcessKill)
+		must(t, err)
+		parents, _ := filepath.Glob("/sys/fs/cgroup/*/workcell-promises") // the pattern is well-formed
+		for _, dir := range parents {
+			_ = os.Remove(dir) // others may still use it
+		}
+	})
+	must(t, task.Start(ctx))
+	return stranger{[]string{id}, func() bool { return e.running(context.Background(), id) }}
+}
+
+func (e *containerdEngine) derive(t testing.TB, c change) string {
+	t.Helper()
+	ctx, done, err := e.api.WithLease(e.in(context.Background()))
+	must(t, err)
+	defer func() { must(t, done(ctx)) }()
+	cs := e.api.ContentStore()
+	img, err := e.api.GetImage(ctx, "docker.io/"+debianImage)
+	must(t, err)
+	manifest, err := images.Manifest(ctx, cs, img.Target(), img.Platform())
+	must(t, err)
+	raw, err := content.ReadBlob(ctx, cs, manifest.Config)
+	must(t, err)
+	var config ocispec.Image
+	must(t, json.Unmarshal(raw, &config))
+	for name, value := range c.env {
+		config.Config.Env = append(config.Config.Env, name+"="+value)
+	}
+	config.Config.Labels = c.labels
+	if len(c.files) > 0 {
+		layer := archive(t, c.files)
+		manifest.Layers = append(manifest.Layers, e.store(ctx, t, ocispec.MediaTypeImageLayer, layer, nil))
+		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, manifest.Layers[len(manifest.Layers)-1].Digest) // it is not compressed
+	}
+	raw, err = json.Marshal(config)
+	must(t, err)
+	manifest.Config = e.store(ctx, t, ocispec.MediaTypeImageConfig, raw, nil)
+	manifest.Versioned, manifest.MediaType = imagespec.Versioned{SchemaVersion: 2}, ocispec.MediaTypeImageManifest
+	keep := map[string]string{"containerd.io/gc.ref.content.config": manifest.Config.Digest.String()}
+	for i, l := range manifest.Layers {
+		keep[fmt.Sprintf("containerd.io/gc.ref.content.l.%d", i)] = l.Digest.String()
+	}
+	raw, err = json.Marshal(manifest)
+	must(t, err)
+	ref := newReference()
+	_, err = e.api.ImageService().Create(ctx, images.Image{Name: "docker.io/" + ref, Target: e.store(ctx, t, manifest.MediaType, raw, keep)})
+	must(t, err)
+	t.Cleanup(func() { must(t, e.forget(context.Background(), ref)) })
+	return ref
+}
+
+// store keeps bytes in containerd for as long as something refers to them.
+func (e *containerdEngine) store(ctx context.Context, t testing.TB, kind string, data []byte, labels map[string]string) ocispec.Descriptor {
+	t.Helper()
+	d := ocispec.Descriptor{MediaType: kind, Digest: ocispec.DescriptorEmptyJSON.Digest.Algorithm().FromBytes(data), Size: int64(len(data))}
+	err := content.WriteBlob(ctx, e.api.ContentStore(), "promises-"+session.NewID(), bytes.NewReader(data), d, content.WithLabels(labels))
+	if !cerrdefs.IsAlreadyExists(err) {
+		must(t, err)
+	}
+	return d
+}
+
+func (e *containerdEngine) imageID(ctx context.Context, ref string) (string, error) {
+	img, err := e.api.ImageService().Get(e.in(ctx), "docker.io/"+ref)
+	return img.Target.Digest.Encoded(), err
+}
+
+func (e *containerdEngine) tag(ctx context.Context, image, ref string) error {
+	ctx = e.in(ctx)
+	img, err := e.api.ImageService().Get(ctx, "docker.io/"+image)
+	if err != nil {
+		return err
+	}
+	img.Name = "docker.io/" + ref
+	_, err = e.api.ImageService().Create(ctx, img)
+	if cerrdefs.IsAlreadyExists(err) {
+		_, err = e.api.ImageService().Update(ctx, img)
+	}
+	return err
+}
+
+func (e *containerdEngine) forget(ctx context.Context, ref string) error {
+	full, err := backend.NormalizeImage(ref)
+	if err != nil {
+		return err
+	}
+	return e.api.ImageService().Delete(e.in(ctx), full, images.SynchronousDelete())
+}
+
+func (e *containerdEngine) front(t testing.TB) *proxy {
+	t.Helper()
+	return newProxy(t, "unix", e.socket, true)
+}
+
+func (e *containerdEngine) steps() map[string]func(*http.Request) bool {
+	calls := func(method string) func(*http.Request) bool {
+		return func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, method) }
+	}
+	return map[string]func(*http.Request) bool{
+		"pull":     calls(".Content/Write"),
+		"lease":    calls(".Leases/Create"),
+		"snapshot": calls(".Snapshots/Prepare"),
+		"create":   calls(".Containers/Create"),
+		"task":     calls(".Tasks/Create"),
+		"start":    calls(".Tasks/Start"),
+	}
+}
+
+func (e *containerdEngine) streams() bool { return false }
+
+func (e *containerdEngine) unreachable(t testing.TB) map[string]string {
+	dir := t.TempDir()
+	return map[string]string{
+		"no socket": "CONTAINERD_ADDRESS=" + filepath.Join(dir, "secret-place.sock"), "silent": "CONTAINERD_ADDRESS=" + silentSocket(t, dir),
+	}
+}
+
+func (e *containerdEngine) mounts() *regexp.Regexp { return containerMounts() }
+
+func (e *containerdEngine) close() error { return e.api.Close() }
