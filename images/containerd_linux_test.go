@@ -2,8 +2,10 @@ package images_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,7 +52,7 @@ func TestContainerdHasTheTestImages(t *testing.T) {
 // official image in its place is left alone.
 func TestContainerdStandIn(t *testing.T) {
 	t.Parallel()
-	const namespace = "workcell-test-images"
+	namespace := "workcell-test-" + strings.ToLower(rand.Text())
 	client := containerdClient(t, namespace)
 	ctx := namespaces.WithNamespace(context.Background(), namespace)
 	t.Cleanup(func() { removeNamespace(t, client, namespace) })
