@@ -26,6 +26,7 @@ type Backend struct {
 	dirs    dirs
 	machine machine
 	guest   string // directory of the guest's binary
+	nursery *nursery
 
 	life  context.Context // ends with Close, so that pending calls end
 	end   context.CancelCauseFunc
@@ -62,6 +63,8 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	b.tidy(ctx)
+	b.nursery = &nursery{cgroups: b.machine.cgroups, prefix: b.groupPrefix()}
+	b.nursery.prepare()
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b, nil
 }
@@ -153,6 +156,7 @@ func (b *Backend) Close() error {
 		b.end(errClosed)
 	}
 	b.calls.Wait()
+	b.nursery.close()
 	return nil
 }
 

@@ -228,6 +228,11 @@ func (g group) make(ctx context.Context, l backend.Limits, cpus int) error {
 			return fmt.Errorf("local: making a control group: %w", scrub(err))
 		}
 	}
+	return g.limit(l, cpus)
+}
+
+// limit sets the group's limits.
+func (g group) limit(l backend.Limits, cpus int) error {
 	for _, s := range g.settings(l, cpus) {
 		if err := writeFile(s[0], s[1]); err != nil {
 			return fmt.Errorf("local: setting %s of a control group: %w", filepath.Base(s[0]), err)

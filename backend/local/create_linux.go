@@ -218,8 +218,12 @@ func (b *Backend) abandon(ctx context.Context, x *box) error {
 // start starts the sandbox's process. The box is locked, and no process of it runs.
 func (b *Backend) start(ctx context.Context, x *box) (err error) {
 	g := b.group(x)
-	if err := g.make(ctx, x.Limits, b.machine.cpus); err != nil {
+	c, err := b.cradle(ctx, g, x.Limits)
+	if err != nil {
 		return errors.Join(err, g.remove(ctx))
+	}
+	if c != nil {
+		defer c.release()
 	}
 	defer func() {
 		if err != nil {
@@ -238,7 +242,7 @@ func (b *Backend) start(ctx context.Context, x *box) (err error) {
 		return fmt.Errorf("local: making the guest's log: %w", scrub(err))
 	}
 	defer log.Close()
-	l, err := b.fork(x.IDs, listener, log)
+	l, err := b.forkIn(c, x.IDs, listener, log)
 	if err != nil {
 		return err
 	}
@@ -254,10 +258,38 @@ func (b *Backend) start(ctx context.Context, x *box) (err error) {
 	if err := writeJSON(x.file(runFile), p); err != nil {
 		return fmt.Errorf("local: recording the sandbox's process: %w", err)
 	}
-	if err := g.join(l.pid); err != nil {
-		return err
+	if c == nil {
+		if err := g.join(l.pid); err != nil {
+			return err
+		}
 	}
+	b.nursery.prepare()
 	return l.release(ctx)
+}
+
+// cradle makes a control group: out of the one that is prepared, or, giving nil, from nothing.
+func (b *Backend) cradle(ctx context.Context, g group, l backend.Limits) (*cradle, error) {
+	if c := b.nursery.take(); c != nil {
+		err := g.remove(ctx) // what is left of an earlier start
+		if err == nil {
+			err = c.turnInto(g, l, b.machine.cpus)
+		}
+		if err == nil {
+			return c, nil
+		}
+		b.log.Warn("local: a prepared control group cannot be used", "error", err)
+		c.abandon()
+	}
+	return nil, g.make(ctx, l, b.machine.cpus)
+}
+
+// forkIn starts a launcher in a prepared group, if there is one.
+func (b *Backend) forkIn(c *cradle, i ids, listener, log *os.File) (l *launching, err error) {
+	if c == nil {
+		return b.fork(i, listener, log)
+	}
+	c.run(func() { l, err = b.fork(i, listener, log) })
+	return l, err
 }
 
 // listen makes the guest's socket.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -61,6 +62,31 @@ func (i ids) mappings() (uids, gids []syscall.SysProcIDMap) {
 		return m
 	}
 	return one(i.User.UID, os.Geteuid()), one(i.User.GID, os.Getegid())
+}
+
+// mayMapBlocks tells whether this process may map any block: it is root, and of a user namespace that has all those ids,
+// which the root of a container without privileges is not.
+func mayMapBlocks() bool {
+	return os.Geteuid() == 0 && hasBlocks("/proc/self/uid_map") && hasBlocks("/proc/self/gid_map")
+}
+
+func hasBlocks(file string) bool {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) != 3 {
+			continue
+		}
+		first, err1 := strconv.ParseUint(f[0], 10, 32)
+		size, err2 := strconv.ParseUint(f[2], 10, 33)
+		if err1 == nil && err2 == nil && first <= firstBlock && first+size >= lastBlock+blockSize {
+			return true
+		}
+	}
+	return false
 }
 
 // claimBlock finds a block that no other sandbox here uses.

@@ -20,7 +20,7 @@ type machine struct {
 	os       string
 	boot     string
 	cpus     int
-	root     bool // we are root, and may give the sandbox ids of its own
+	blocks   bool // we may give a sandbox user ids of its own
 	landlock int  // version, 0 for none
 	layers   bool // a writable root can be made
 	cgroups  cgroups
@@ -28,7 +28,7 @@ type machine struct {
 }
 
 func inspectMachine() (machine, error) {
-	m := machine{cpus: runtime.NumCPU(), root: os.Geteuid() == 0, landlock: launch.LandlockVersion(), cgroups: findCgroups()}
+	m := machine{cpus: runtime.NumCPU(), blocks: mayMapBlocks(), landlock: launch.LandlockVersion(), cgroups: findCgroups()}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return m, fmt.Errorf("local: %w", err)
@@ -65,7 +65,7 @@ func osName() string {
 // details are for people who want to know what holds here.
 func (m machine) details() map[string]string {
 	d := map[string]string{"user namespace": "ids of its own", "landlock": "none", "limits": "cgroup"}
-	if !m.root {
+	if !m.blocks {
 		d["user namespace"] = "the calling user's id"
 	}
 	if m.landlock >= launch.MinLandlock {

@@ -30,6 +30,9 @@ func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 // runTests makes the state directory that tests share, unless this is a process that one of them started.
 func runTests(m *testing.M) (code int) {
+	if obstacle := os.Getenv(obstacleEnv); obstacle != "" {
+		return meetObstacle(obstacle)
+	}
 	if os.Getenv(sharedEnv) != "" {
 		return m.Run()
 	}

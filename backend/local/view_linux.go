@@ -76,11 +76,11 @@ func rootOptions(r *record) string {
 }
 
 // writableDirs are the directories of a writable layer in which the sandbox's root may make files, as far as programs
-// are usually installed: one level deep, two more below local.
+// are usually installed.
 func writableDirs(dir string) []string {
 	var out []string
-	var add func(rel string, depth int)
-	add = func(rel string, depth int) {
+	var add func(rel string)
+	add = func(rel string) {
 		entries, err := os.ReadDir(filepath.Join(dir, rel))
 		if err != nil {
 			return // then nothing can be made there
@@ -91,12 +91,12 @@ func writableDirs(dir string) []string {
 			}
 			name := filepath.Join(rel, e.Name())
 			out = append(out, name)
-			if name == "local" || depth > 0 {
-				add(name, map[bool]int{true: 2, false: depth - 1}[name == "local"])
+			if name == "local" || name == "local/lib" {
+				add(name)
 			}
 		}
 	}
-	add("", 0)
+	add("")
 	return out
 }
 

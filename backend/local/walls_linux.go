@@ -109,7 +109,7 @@ func (b *Backend) tryWalls(ctx context.Context) error {
 func (b *Backend) try(ctx context.Context, root backend.RootMode) error {
 	r := &record{Root: root, User: launch.ID{UID: 1000, GID: 1000}, Limits: b.enforceable(defaulted(backend.Limits{}, b.opts.Limits))}
 	r.IDs = ids{User: r.User}
-	if b.machine.root {
+	if b.machine.blocks {
 		r.IDs.Base = lastBlock // which may be in use: nothing is left of this one
 	}
 	r.Limits.WorkspaceBytes = mib // so that no directory is needed

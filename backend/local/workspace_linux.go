@@ -49,7 +49,7 @@ func (b *Backend) claimWorkspace(x *box) error {
 
 func (b *Backend) makeWorkspace(x *box) error {
 	var err error
-	if b.machine.root {
+	if b.machine.blocks {
 		if x.IDs.Base, err = b.dirs.claimBlock(x.SessionID); err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func (b *Backend) makeWorkspace(x *box) error {
 
 // adoptFiles gives the workspace's root to the sandbox's user.
 func (b *Backend) adoptFiles(x *box, files string) error {
-	if b.machine.root {
+	if b.machine.blocks {
 		uid, gid := x.IDs.hostUser()
 		if err := os.Lchown(files, uid, gid); err != nil {
 			return fmt.Errorf("local: giving the workspace to its user: %w", scrub(err))
