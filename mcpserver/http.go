@@ -179,6 +179,10 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w = paced
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
+	if r.ContentLength != 0 {
+		// Before a refusal net/http would read the body, for as long as its sender likes. post takes this back.
+		h.Set("Connection", "close")
+	}
 	switch {
 	case !r.ProtoAtLeast(1, 1):
 		http.Error(w, "HTTP/1.1 is needed", http.StatusBadRequest)

@@ -37,16 +37,15 @@ func (f *front) post(w http.ResponseWriter, r *http.Request) {
 	if len(body) > MaxMessageBytes {
 		// A client that is still sending would not see the answer.
 		_, _ = io.CopyN(io.Discard, r.Body, passOver) // whatever comes of it, the connection ends
-		w.Header().Set("Connection", "close")
 		http.Error(w, fmt.Sprintf("the message is longer than %d bytes", MaxMessageBytes), http.StatusRequestEntityTooLarge)
 		return
 	}
 	if err != nil {
-		w.Header().Set("Connection", "close")
 		http.Error(w, "the body did not come in time, or not whole", http.StatusRequestTimeout)
 		return
 	}
 	_ = rc.SetReadDeadline(time.Time{}) // the answer may take long
+	w.Header().Del("Connection")
 	if len(bytes.TrimSpace(body)) == 0 {
 		http.Error(w, "the body is empty", http.StatusBadRequest)
 		return

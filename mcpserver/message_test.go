@@ -1,0 +1,62 @@
+package mcpserver_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/workcell-dev/workcell/mcpserver"
+)
+
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		message string
+		code    int64
+	}{
+		{`{"jsonrpc":"2.0","id":1,"method":"ping"}`, 0},
+		{` {"jsonrpc":"2.0","id":"a","method":"ping","params":{}} `, 0},
+		{`{"jsonrpc":"2.0","method":"x"}`, 0},
+		{`{"jsonrpc":"2.0","id":1,"result":{}}`, 0},
+		{`{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"x"}}`, 0},
+		{`{"jsonrpc":"2.0","id":9007199254740992,"method":"ping"}`, 0},
+		{`{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`, jsonrpc.CodeInvalidRequest},
+		{`{"jsonrpc":"2.0","id":1,"method":"x","params":` + strings.Repeat(`{"a":`, 62) + `1` + strings.Repeat(`}`, 62) + `}`, 0},
+		{`{"jsonrpc":"2.0","id":1,"method":"x","params":` + strings.Repeat(`{"a":`, 70) + `1` + strings.Repeat(`}`, 70) + `}`, jsonrpc.CodeInvalidRequest},
+		{`{"jsonrpc":"2.0","id":1,"method":"x","params":{"brackets":"` + strings.Repeat("[{", 1000) + `\"[["}}`, 0},
+		{`{"jsonrpc":"2.0","id":1,"method":"ping"} {}`, jsonrpc.CodeParseError},
+		{"\x00", jsonrpc.CodeParseError},
+		{`nul`, jsonrpc.CodeParseError},
+		{`null`, jsonrpc.CodeInvalidRequest},
+	} {
+		if code, text := mcpserver.Fault([]byte(tc.message)); code != tc.code {
+			t.Errorf("%.80s: %d %s, want %d", tc.message, code, text, tc.code)
+		}
+	}
+}
+
+// FuzzMessage: whatever comes, the answer is one of the three codes, and what is taken is a JSON object.
+func FuzzMessage(f *testing.F) {
+	for _, seed := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `[]`, `{"id":1,"id":2}`, `{"jsonrpc":"2.0","id":null,"error":{}}`, `{"a":"\"`, `{}`, `"`, `{"jsonrpc":"2.0","id":1.0,"method":"x","params":null}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		switch code, text := mcpserver.Fault(data); code {
+		case 0:
+			var object map[string]any
+			if err := json.Unmarshal(data, &object); err != nil {
+				t.Errorf("%q is taken: %v", data, err)
+			}
+		case jsonrpc.CodeParseError, jsonrpc.CodeInvalidRequest, jsonrpc.CodeInvalidParams:
+			if text == "" {
+				t.Errorf("%q: code %d without a text", data, code)
+			}
+		default:
+			t.Errorf("%q: code %d", data, code)
+		}
+	})
+}
