@@ -281,6 +281,28 @@ func (g group) join(pid int) error {
 	return nil
 }
 
+// kill ends every process of the group.
+func (g group) kill(ctx context.Context, boot string) error {
+	for _, d := range g.all() {
+		b, err := os.ReadFile(filepath.Join(d, "cgroup.procs"))
+		if err != nil {
+			continue // there is no group, or remove will say what is wrong
+		}
+		for _, f := range strings.Fields(string(b)) {
+			pid, err := strconv.Atoi(f)
+			if err != nil || pid == os.Getpid() { // a thread of ours in a group that is being prepared
+				continue
+			}
+			if p, err := identify(pid, boot); err == nil {
+				if err := p.kill(ctx, boot); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // remove removes the group, whose processes have been killed. One that is not there is no error.
 func (g group) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rmdirPatience)

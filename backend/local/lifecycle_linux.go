@@ -182,6 +182,8 @@ func (b *Backend) halt(ctx context.Context, x *box) error {
 		if err := p.kill(ctx, b.machine.boot); err != nil {
 			return err
 		}
+	} else if err := b.group(x).kill(ctx, b.machine.boot); err != nil { // what the sandbox's files do not tell of
+		return err
 	}
 	if err := b.group(x).remove(ctx); err != nil {
 		return err

@@ -1,0 +1,337 @@
+//go:build linux
+
+package local_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// The ids that a sandbox's user may have on the host, when root makes it.
+const (
+	lowestID  = 0x7000_0000
+	highestID = 0x7fff_ffff
+)
+
+// A sandbox's user is nobody on the host, and another nobody in every sandbox.
+func TestUserIsNobody(t *testing.T) {
+	t.Parallel()
+	dir := stateDir(t)
+	b := newBackend(t, dir)
+	seen := map[uint32]bool{}
+	for range 3 {
+		info := create(t, b, newSpec())
+		conn := dial(t, b, info.ID)
+		if got := sh(t, conn, "touch f; stat -c %u:%g f"); got != "1000:1000\n" {
+			t.Errorf("inside: %q", got)
+		}
+		var file, process unix.Stat_t
+		pid, err := mainPID(dir, info.ID)
+		err = errors.Join(err, unix.Stat(filepath.Join(dir, "workspaces", info.SessionID, "files", "f"), &file),
+			unix.Stat(fmt.Sprintf("/proc/%d/task", pid), &process))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file.Uid < lowestID || file.Uid > highestID || file.Gid != file.Uid || seen[file.Uid] {
+			t.Errorf("the file belongs to %d:%d, seen before %v", file.Uid, file.Gid, seen)
+		}
+		seen[file.Uid] = true
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil || !strings.Contains(string(status), fmt.Sprintf("Uid:\t%d\t%d\t%d\t%d\n", file.Uid, file.Uid, file.Uid, file.Uid)) {
+			t.Errorf("the guest does not run as %d: %v\n%s", file.Uid, err, status)
+		}
+	}
+}
+
+// The host's files, other than those it shows, are not there, and what it shows holds no secrets.
+func TestHostFiles(t *testing.T) {
+	t.Parallel()
+	dir := stateDir(t)
+	b := newBackend(t, dir)
+	other := create(t, b, newSpec())
+	sh(t, dial(t, b, other.ID), "echo secret > f")
+	conn := dial(t, b, create(t, b, newSpec()).ID)
+	for _, p := range []string{
+		"/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/machine-id", "/etc/ssl/private", "/etc/pki/tls/private", "/etc/sudoers",
+		"/etc/krb5.keytab", "/root/.ssh", "/boot", "/var/lib", "/var/run", "/run/docker.sock", "/run/containerd", "/sys/firmware",
+		"/sys/kernel", "/proc/1/root/etc", "/dev/kmsg", "/dev/mem", "/dev/fuse", "/dev/kvm", "/dev/net", "/dev/vda", "/dev/sda",
+		dir, filepath.Join(dir, "workspaces"), os.TempDir() + "/go-build", "/proc/1/cwd/home/..data", "/old_root", "/.dockerenv",
+	} {
+		if res := run(t, conn, "ls", "-d", p); res.ExitCode == 0 {
+			t.Errorf("%s is there", p)
+		}
+	}
+	if got := sh(t, conn, "ls -A /root /home /srv /mnt /opt /run 2>/dev/null | grep -v : | tr -d '\\n'"); got != "" {
+		t.Errorf("in the empty directories: %q", got)
+	}
+	if got := sh(t, conn, "cat /etc/passwd | wc -l; hostname"); got != "3\nworkcell\n" {
+		t.Errorf("passwd and host name: %q", got)
+	}
+}
+
+// attack tries what a hostile command would, and tells what worked.
+const attack = `
+import ctypes, json, os, signal, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+worked = []
+def attempt(name, f):
+    try:
+        if f() not in (False, None, -1):
+            worked.append(name)
+    except (OSError, ValueError):
+        pass
+def abstract():
+    s = socket.socket(socket.AF_UNIX)
+    s.connect("\0" + sys.argv[1])
+    return True
+def path():
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(sys.argv[2])
+    return True
+attempt("abstract socket of the host", abstract)
+attempt("the guest's own socket", path)
+for f in ("mem", "environ", "maps", "fd", "root", "cwd", "exe", "ns/user"):
+    attempt("/proc/1/" + f, lambda: (os.listdir if f == "fd" else os.readlink if f in ("root", "cwd", "exe", "ns/user") else lambda p: open(p, "rb").read(1))("/proc/1/" + f) and True)
+attempt("ptrace", lambda: libc.ptrace(16, 1, 0, 0) == 0)
+attempt("process_vm_readv", lambda: libc.process_vm_readv(1, None, 0, None, 0, 0) > 0)
+attempt("mount", lambda: libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, None) == 0)
+attempt("umount", lambda: libc.umount2(b"/proc/sys", 2) == 0)
+attempt("unshare", lambda: libc.unshare(0x10000000) == 0)
+attempt("keyctl", lambda: libc.syscall(250, 0, -3, 1) > 0)
+attempt("bpf", lambda: libc.syscall(321, 0, 0, 0) >= 0)
+attempt("vsock", lambda: libc.syscall(41, ctypes.c_ulong((1 << 32) | 40), ctypes.c_ulong(1), ctypes.c_ulong(0)) >= 0)
+attempt("mknod", lambda: os.mknod("/workspace/dev", 0o60600, os.makedev(8, 0)) is None)
+attempt("chroot", lambda: os.chroot("/tmp") is None)
+attempt("setuid", lambda: os.setuid(0) is None)
+attempt("sethostname", lambda: socket.sethostname("x") is None)
+attempt("a lower score", lambda: open("/proc/self/oom_score_adj", "w").write("-500") and False)
+attempt("userns by /proc", lambda: open("/proc/sys/user/max_user_namespaces", "w").write("9"))
+attempt("nice", lambda: os.nice(-5) is not None)
+attempt("more files", lambda: __import__("resource").setrlimit(7, (1 << 20, 1 << 20)) is None)
+attempt("writing to the guest", lambda: open("/.workcell/workcell-guest", "r+b") and True)
+attempt("cgroup", lambda: open("/sys/fs/cgroup/pids/pids.max", "w").write("max"))
+attempt("packet", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW) and True)
+for s in range(1, 65):
+    try: os.kill(1, s)
+    except OSError: pass
+print(json.dumps(worked))
+`
+
+func TestAttacks(t *testing.T) {
+	t.Parallel()
+	dir := stateDir(t)
+	b := newBackend(t, dir)
+	hostSocket := "workcell-attack-" + newSpec().ID
+	ln, err := net.Listen("unix", "@"+hostSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	spec := newSpec()
+	spec.Image = "python"
+	info := create(t, b, spec)
+	conn := dial(t, b, info.ID)
+	res := run(t, conn, "python3", "-c", attack, hostSocket, filepath.Join(boxDir(dir, info.ID), "guest.sock"))
+	var worked []string
+	if err := json.Unmarshal(res.Stdout.Head, &worked); err != nil {
+		t.Fatalf("%v: %s%s", err, res.Stdout.Head, res.Stderr.Head)
+	}
+	if len(worked) != 0 {
+		t.Errorf("worked: %q", worked)
+	}
+	if got := sh(t, conn, "echo alive"); got != "alive\n" {
+		t.Errorf("afterwards: %q", got)
+	}
+	p := run(t, dial(t, b, info.ID), "readlink", "/proc/self/ns/user")
+	if host, err := os.Readlink("/proc/self/ns/user"); err != nil || strings.TrimSpace(string(p.Stdout.Head)) == host {
+		t.Errorf("the user namespace is the host's (%v)", err)
+	}
+}
+
+// The filter that runs is the assembled one, and it reaches every process.
+func TestWallsFromOutside(t *testing.T) {
+	t.Parallel()
+	dir := stateDir(t)
+	b := newBackend(t, dir)
+	info := create(t, b, newSpec())
+	pid, err := mainPID(dir, info.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "CapPrm:\t0000000000000000"} {
+		if !strings.Contains(string(status), want) {
+			t.Errorf("no %q in\n%s", want, status)
+		}
+	}
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name()))
+		if err == nil && strings.HasPrefix(to, "/") && !strings.HasPrefix(to, "/dev/null") && !strings.HasPrefix(to, "/proc") &&
+			!strings.HasPrefix(to, "/sys/fs/cgroup") && !strings.HasPrefix(to, backend.Workdir) && !strings.HasSuffix(to, "/guest.log") && to != "/" {
+			t.Errorf("the guest holds %s", to)
+		}
+	}
+}
+
+// A process that has a dead guest's pid is never signalled.
+func TestReusedPID(t *testing.T) {
+	t.Parallel()
+	dir := stateDir(t)
+	b := newBackend(t, dir)
+	info := create(t, b, newSpec())
+	if err := b.Stop(t.Context(), info.ID); err != nil {
+		t.Fatal(err)
+	}
+	victim := exec.Command("sleep", "300")
+	if err := victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := victim.Process.Signal(syscall.Signal(0)); err != nil {
+			t.Errorf("an innocent process was killed: %v", err)
+		}
+		_ = victim.Process.Kill()
+		_ = victim.Wait() // it was killed
+	}()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`{"pid":%d,"start":12345,"boot":%q}`, victim.Process.Pid, strings.TrimSpace(string(boot)))
+	if err := os.WriteFile(filepath.Join(boxDir(dir, info.ID), "run.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateStopped {
+		t.Errorf("state %s, %v", got.State, err)
+	}
+	if err := b.Stop(t.Context(), info.ID); err != nil {
+		t.Error(err)
+	}
+	if err := b.Start(t.Context(), info.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+// State files that are damaged are nobody's licence to guess.
+func TestDamagedState(t *testing.T) {
+	t.Parallel()
+	dir := stateDir(t)
+	b := newBackend(t, dir)
+	for _, text := range []string{"", "{", "null", `{"session":"other"}`, strings.Repeat("x", 2<<20)} {
+		spec := newSpec()
+		info := create(t, b, spec)
+		sh(t, dial(t, b, info.ID), "echo kept > f")
+		file := filepath.Join(boxDir(dir, info.ID), "record.json")
+		whole, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Get(t.Context(), info.ID); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("Get: %v", err)
+		}
+		if _, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
+			t.Errorf("Create: %v", err)
+		}
+		if err := os.WriteFile(file, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := sh(t, dial(t, b, info.ID), "cat f"); got != "kept\n" {
+			t.Errorf("afterwards: %q", got)
+		}
+	}
+}
+
+// A process whose record is damaged is found by its control group.
+func TestDamagedProcess(t *testing.T) {
+	t.Parallel()
+	dir := stateDir(t)
+	b := newBackend(t, dir)
+	info := create(t, b, newSpec())
+	conn := dial(t, b, info.ID)
+	if err := os.WriteFile(filepath.Join(boxDir(dir, info.ID), "run.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Stop(t.Context(), info.ID); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-conn.Done():
+	case <-time.After(30 * time.Second):
+		t.Error("the sandbox runs on")
+	}
+	if err := b.Start(t.Context(), info.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+// A workspace that nobody wants to walk through is removed all the same.
+func TestRemoveOddTree(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, stateDir(t))
+	spec := newSpec()
+	spec.Image = "python"
+	info, err := b.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const deep = `
+import os
+for i in range(4000):
+    os.mkdir("d" * 200); os.chdir("d" * 200)
+open("bottom", "w"); os.chmod(".", 0)
+os.chdir("/workspace"); os.mkdir("closed"); open("closed/f", "w"); os.chmod("closed", 0)
+for i in range(3000): open(f"file\n{i}", "w")
+os.mkfifo("fifo"); os.symlink("/", "root"); os.mkdir(b"\xff\xfe"); os.mkdir(".lifted-1")
+print("done")
+`
+	if res := run(t, dial(t, b, info.ID), "python3", "-c", deep); string(res.Stdout.Head) != "done\n" {
+		t.Fatalf("%s%s", res.Stdout.Head, res.Stderr.Head)
+	}
+	remove(t, b, info.ID)
+}
+
+// What Info tells is the truth: there is no image.
+func TestImages(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, stateDir(t))
+	for ref, want := range map[string]error{
+		"host": nil, "debian:12-slim": nil, "workcell/debian:12": nil, "python:3.11": nil, "docker.io/library/python": nil, "node:22": nil,
+		"alpine": backend.ErrUnsupported, "ghcr.io/acme/python": backend.ErrUnsupported, "workcell/guest": backend.ErrUnsupported,
+		"python@sha256:" + strings.Repeat("ab", 32): backend.ErrUnsupported, "UPPER": backend.ErrInvalid,
+	} {
+		spec := newSpec()
+		spec.Image = ref
+		info, err := b.Create(t.Context(), spec)
+		if err == nil {
+			remove(t, b, info.ID)
+		}
+		if !errors.Is(err, want) || want == nil && (info.Image != "host" || len(info.ImageEnv) == 0) {
+			t.Errorf("%s: %v, want %v; %s", ref, err, want, cmp.Diff("host", info.Image))
+		}
+	}
+}
