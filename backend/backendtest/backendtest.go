@@ -55,6 +55,8 @@ type Harness struct {
 	// Debian names an image with a shell and the usual small programs, Python one with python3 too. They must be there
 	// without being pulled.
 	Debian, Python string
+	// Images is what the suite needs to make images and registries of its own. Required unless NoImages.
+	Images *Images
 	// NoImages says that references only stand for programs of the host: there is nothing to pull, to miss or to
 	// declare an environment, Info.Image is "host", and any reference but the known ones is ErrUnsupported.
 	NoImages bool
@@ -113,7 +115,11 @@ func Run(t *testing.T, h Harness) {
 		return
 	}
 	s := newSuite(t, h)
-	for _, g := range groups() {
+	all := groups()
+	if !h.NoImages {
+		all = append(all, group{"pull", pullChecks()}, group{"hostile image", hostileChecks()})
+	}
+	for _, g := range all {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
 			for _, c := range g.tests {
@@ -148,7 +154,7 @@ func groups() []group {
 func newSuite(t *testing.T, h Harness) *suite {
 	t.Helper()
 	if h.Name == "" || h.New == nil || h.Debian == "" || h.Python == "" || h.Leftovers == nil || h.Vanish == nil ||
-		h.Describe == nil || h.Foreign == nil {
+		h.Describe == nil || h.Foreign == nil || (h.Images == nil) != h.NoImages {
 		t.Fatalf("the harness lacks a required field: %+v", h)
 	}
 	s := &suite{root: t, h: h, instance: freshInstance()}

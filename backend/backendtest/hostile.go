@@ -1,0 +1,148 @@
+package backendtest
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+func hostileChecks() []check {
+	return []check{
+		{"configuration", (*suite).hostileConfig},
+		{"nothing inside", (*suite).scratchImages},
+		{"unsafe", (*suite).unsafeImages},
+	}
+}
+
+// hostileConfig has an image whose configuration wants everything at once; the sandbox is as ever.
+func (s *suite) hostileConfig(t *testing.T) {
+	base := s.h.Images.exported(t, s.h.Debian)
+	file, err := base.ConfigFile()
+	must(t, err)
+	file = file.DeepCopy()
+	file.Config = v1.Config{
+		User:       "root",
+		Entrypoint: []string{"/bin/sh", "-c", "echo owned > /workspace/owned"},
+		Cmd:        []string{"sleep", "1"},
+		WorkingDir: "/proc/self/fd/8",
+		Env: []string{
+			"PATH=/evil", "GODEBUG=inittrace=1", "GOGC=off", "GOMAXPROCS=1", "GOTRACEBACK=crash", "LD_PRELOAD=/evil.so",
+			"HUGE=" + strings.Repeat("x", 60_000),
+		},
+		Volumes:      map[string]struct{}{"/data": {}, "/var/lib/x/y": {}, "/workspace": {}, "/tmp": {}, "/.workcell": {}},
+		ExposedPorts: map[string]struct{}{"22/tcp": {}},
+		Healthcheck:  &v1.HealthConfig{Test: []string{"CMD-SHELL", "echo owned > /workspace/health"}, Interval: 1, Timeout: 1e9},
+		StopSignal:   "SIGCONT",
+		OnBuild:      []string{"RUN false"},
+		Shell:        []string{"/evil"},
+		Labels: map[string]string{
+			backend.LabelInstance: "another", backend.LabelID: "sbx_another", backend.LabelRun: "run_another", "dev.workcell.config": "{}",
+			"dev.workcell.unknown": "x", "vendor": "acme",
+		},
+	}
+	img, err := mutate.ConfigFile(base, file)
+	must(t, err)
+	spec := s.lone(t)
+	spec.Image = s.h.Images.Put(t, img)
+	info := s.create(t, spec)
+	if len(info.ImageEnv) != 7 || len(info.Labels) != 0 || info.SessionID != spec.ID || info.Instance != spec.Instance || info.Run != spec.Run {
+		t.Errorf("info: %d variables, labels %v, session %s of %s, run %s", len(info.ImageEnv), info.Labels, info.SessionID, info.Instance, info.Run)
+	}
+	conn := s.dial(t, info.ID)
+	got := sh(t, conn, `id -u; pwd; ls /workspace; env | grep -c -e HUGE -e LD_PRELOAD -e GO; true`)
+	if want := "1000\n/workspace\n0\n"; got != want {
+		t.Errorf("inside: %q, want %q", got, want)
+	}
+	for _, dir := range []string{"/data", "/var/lib/x/y"} {
+		sh(t, conn, "echo x > "+dir+"/f")
+		if res := run(t, conn, "sh", "-c", "dd if=/dev/zero of="+dir+"/big bs=1M count=70"); !strings.Contains(string(res.Stderr.Head), "No space left") {
+			t.Errorf("%s: exit %d, %s", dir, res.ExitCode, res.Stderr.Head)
+		}
+		sh(t, conn, "rm "+dir+"/big")
+	}
+	must(t, s.b.Stop(t.Context(), info.ID)) // whatever its stop signal
+	s.inState(t, info.ID, backend.StateStopped)
+}
+
+// scratchImages have nothing inside: the guest needs nothing.
+func (s *suite) scratchImages(t *testing.T) {
+	for i, img := range []v1.Image{
+		BuildImage(t, v1.Config{}, Unique()),
+		BuildImage(t, v1.Config{}, Unique(), Entry{Name: "tmp/", Mode: 0o555}, Entry{Name: "workspace/", Mode: 0o700}, Entry{Name: "workspace/from-image", Data: "x"}),
+		BuildImage(t, v1.Config{}, Unique(), Entry{Name: "bin/"}, Entry{Name: "bin/sh", Data: "not a program"}, Entry{Name: ".workcell/"},
+			Entry{Name: ".workcell/workcell-guest", Data: "evil"}),
+	} {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			t.Parallel()
+			spec := s.spec()
+			spec.Image = s.h.Images.Put(t, img)
+			conn := s.dial(t, s.create(t, spec).ID)
+			if h := conn.Hello(); h.UID != 1000 || h.PID != 1 || h.Workdir != backend.Workdir {
+				t.Errorf("hello %+v", h)
+			}
+			if _, err := conn.PutFile(t.Context(), wire.FilePutRequest{Path: "dir/file", Size: 5}, strings.NewReader("hello")); err != nil {
+				t.Errorf("PutFile: %v", err)
+			}
+			list, err := conn.List(t.Context(), wire.ListRequest{Path: "."})
+			if err != nil || len(list.Entries) != 1 {
+				t.Errorf("the workspace: %+v, %v", list, err)
+			}
+			var we *wire.Error
+			_, err = conn.Run(t.Context(), command("/bin/sh", "-c", "true"))
+			if !errors.As(err, &we) || we.Code != wire.CodeLaunch {
+				t.Errorf("running a missing program: %v", err)
+			}
+		})
+	}
+}
+
+// unsafeImages cannot be made safe; nothing of them runs.
+func (s *suite) unsafeImages(t *testing.T) {
+	volumes := func(v string) v1.Config { return v1.Config{Volumes: map[string]struct{}{v: {}}} }
+	img := func(cfg v1.Config, entries ...Entry) v1.Image {
+		return BuildImage(t, cfg, append(entries, Unique())...)
+	}
+	foreign := img(v1.Config{})
+	file, err := foreign.ConfigFile()
+	must(t, err)
+	file = file.DeepCopy()
+	file.Architecture = "s390x"
+	foreign, err = mutate.ConfigFile(foreign, file)
+	must(t, err)
+	for what, c := range map[string]struct {
+		img  v1.Image
+		want error
+	}{
+		"workspace is a link":          {img(v1.Config{}, Entry{Name: "workspace", Link: "/etc"}), backend.ErrInvalid},
+		"workspace is a relative link": {img(v1.Config{}, Entry{Name: "workspace", Link: "../../proc"}), backend.ErrInvalid},
+		"workspace is a dangling link": {img(v1.Config{}, Entry{Name: "workspace", Link: "/nowhere"}), backend.ErrInvalid},
+		"workspace is a file":          {img(v1.Config{}, Entry{Name: "workspace", Data: "x"}), backend.ErrInvalid},
+		"tmp is a link":                {img(v1.Config{}, Entry{Name: "tmp", Link: "/workspace"}), backend.ErrInvalid},
+		"guest's directory is a link":  {img(v1.Config{}, Entry{Name: ".workcell", Link: "/etc"}), backend.ErrInvalid},
+		"volume is a link":             {img(volumes("/data"), Entry{Name: "data", Link: "/workspace"}), backend.ErrInvalid},
+		"volume below a link":          {img(volumes("/a/data"), Entry{Name: "a", Link: "/proc"}), backend.ErrInvalid},
+		"volume at the root":           {img(volumes("/")), backend.ErrInvalid},
+		"volume over proc":             {img(volumes("/proc/sys")), backend.ErrInvalid},
+		"volume over etc":              {img(volumes("/etc")), backend.ErrInvalid},
+		"volume in the guest's":        {img(volumes("/.workcell/x")), backend.ErrInvalid},
+		"huge environment":             {img(v1.Config{Env: []string{"X=" + strings.Repeat("x", 200_000)}}), backend.ErrInvalid},
+		"foreign platform":             {foreign, backend.ErrUnsupported},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := s.backend(t) // one that has seen nothing of the engine yet
+			spec := s.lone(t)
+			spec.Image = s.h.Images.Put(t, c.img)
+			if _, err := b.Create(t.Context(), spec); !errors.Is(err, c.want) {
+				t.Errorf("Create: %v, want %v", err, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,224 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+func pullChecks() []check {
+	return []check{
+		{"missing", (*suite).pullMissing},
+		{"refused", (*suite).pullRefused},
+		{"lying digest", (*suite).pullLyingDigest},
+		{"password", (*suite).pullPassword},
+		{"hanging registry", (*suite).pullHanging},
+		{"shared", (*suite).pullShared},
+	}
+}
+
+// fetch describes a sandbox of an image that may have to be fetched.
+func (s *suite) fetch(ref string) backend.Spec {
+	spec := s.spec()
+	spec.Image, spec.Pull = ref, backend.PullMissing
+	return spec
+}
+
+func (s *suite) pullMissing(t *testing.T) {
+	r := newRegistry(t, "")
+	ref, digest := r.push(t, s.h.Images, "acme/app:1", BuildImage(t, v1.Config{Env: []string{"FROM_IMAGE=yes"}}, Unique()))
+	var seen []backend.PullProgress
+	spec := s.fetch(ref)
+	spec.OnPull = func(p backend.PullProgress) { seen = append(seen, p) }
+	info := s.create(t, spec)
+	if len(seen) == 0 || seen[0].Image != ref {
+		t.Errorf("progress: %+v", seen)
+	}
+	if info.Image != ref || len(info.ImageEnv) != 1 || info.ImageEnv[0] != "FROM_IMAGE=yes" {
+		t.Errorf("info: image %q, env %q", info.Image, info.ImageEnv)
+	}
+	hits := r.hits.Load()
+	s.create(t, s.fetch(ref))
+	if n := r.hits.Load(); n != hits {
+		t.Errorf("an image that is there was fetched again")
+	}
+	always := s.fetch(ref)
+	always.Pull = backend.PullAlways
+	s.create(t, always)
+	if n := r.hits.Load(); n == hits {
+		t.Errorf("PullAlways asked no registry")
+	}
+	for _, ref := range []string{r.host + "/acme/app@" + digest.String(), r.host + "/acme/app:other@" + digest.String()} {
+		if got := s.create(t, s.fetch(ref)); got.ImageID != info.ImageID {
+			t.Errorf("by digest: image %s, want %s", got.ImageID, info.ImageID)
+		}
+	}
+}
+
+// with makes a backend with image options that the test's end closes.
+func (s *suite) with(t *testing.T, o ImageOptions) backend.SandboxBackend {
+	t.Helper()
+	b := s.h.Images.New(t, o)
+	t.Cleanup(func() { must(t, b.Close()) })
+	return b
+}
+
+func (s *suite) pullRefused(t *testing.T) {
+	r := newRegistry(t, "")
+	ref, digest := r.push(t, s.h.Images, "acme/refused:1", BuildImage(t, v1.Config{}, Unique()))
+	other := digest.Hex[32:] + digest.Hex[:32]
+	policy, err := backend.NewImagePolicy(r.host+"/acme/*", "python")
+	must(t, err)
+	guarded := s.with(t, ImageOptions{Policy: policy})
+	for _, c := range []struct {
+		name, ref string
+		b         backend.SandboxBackend
+		pull      backend.PullPolicy
+		want      error
+	}{
+		{"missing tag", r.host + "/acme/refused:2", s.b, "", backend.ErrImage},
+		{"missing repository", r.host + "/acme/nothing:1", s.b, "", backend.ErrImage},
+		{"unknown digest", r.host + "/acme/refused@sha256:" + other, s.b, "", backend.ErrImage},
+		{"no registry", "127.0.0.1:1/acme/app:1", s.b, "", backend.ErrImage},
+		{"never", ref, s.b, backend.PullNever, backend.ErrImage},
+		{"malformed", "UPPER/case", s.b, "", backend.ErrInvalid},
+		{"an id", strings.Repeat("ab", 32), s.b, "", backend.ErrInvalid},
+		{"not allowed", s.h.Debian, guarded, "", backend.ErrPermission},
+		{"not allowed, upper case", "PYTHON", guarded, "", backend.ErrPermission},
+		{"not allowed, by digest", "python@" + digest.String(), guarded, "", backend.ErrPermission},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec := s.lone(t)
+			spec.Image, spec.Pull = c.ref, c.pull
+			_, err := c.b.Create(t.Context(), spec)
+			if !errors.Is(err, c.want) {
+				t.Errorf("Create: %v, want %v", err, c.want)
+				return
+			}
+			forAgents(t, err)
+		})
+	}
+}
+
+// pullLyingDigest has a registry that answers another content than the digest names.
+func (s *suite) pullLyingDigest(t *testing.T) {
+	r := newRegistry(t, "")
+	_, good := r.push(t, s.h.Images, "acme/lie:1", BuildImage(t, v1.Config{}, Unique()))
+	_, evil := r.push(t, s.h.Images, "acme/lie:2", BuildImage(t, v1.Config{}, Unique()))
+	r.on(func(_ http.ResponseWriter, q *http.Request) bool {
+		q.URL.Path = strings.Replace(q.URL.Path, "/manifests/"+good.String(), "/manifests/"+evil.String(), 1)
+		return true
+	})
+	spec := s.lone(t)
+	spec.Image, spec.Pull = r.host+"/acme/lie@"+good.String(), backend.PullMissing
+	if _, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrImage) {
+		t.Errorf("Create: %v, want ErrImage", err)
+	}
+}
+
+func (s *suite) pullPassword(t *testing.T) {
+	r := newRegistry(t, "joe")
+	ref, _ := r.push(t, s.h.Images, "acme/private:1", BuildImage(t, v1.Config{}, Unique()))
+	for name, dir := range map[string]string{"anonymous": "", "wrong password": r.dockerConfig(t, "wrong-"+registryPassword)} {
+		_, err := s.with(t, ImageOptions{ConfigDir: dir}).Create(t.Context(), s.fetch(ref))
+		if !errors.Is(err, backend.ErrImage) {
+			t.Errorf("%s: %v, want ErrImage", name, err)
+			continue
+		}
+		forAgents(t, err)
+		if strings.Contains(err.Error(), registryPassword) || (dir != "" && strings.Contains(err.Error(), dir)) {
+			t.Errorf("%s: the error tells too much: %v", name, err)
+		}
+	}
+	info, err := s.with(t, ImageOptions{ConfigDir: r.dockerConfig(t, registryPassword)}).Create(t.Context(), s.fetch(ref))
+	must(t, err)
+	s.remove(t, info.ID)
+}
+
+// pullHanging has a registry that never answers: a pull ends with its caller or with its own timeout.
+func (s *suite) pullHanging(t *testing.T) {
+	r := newRegistry(t, "")
+	ref, _ := r.push(t, s.h.Images, "acme/slow:1", BuildImage(t, v1.Config{}, Unique()))
+	asked, over := make(chan struct{}, 100), make(chan struct{})
+	r.on(func(_ http.ResponseWriter, q *http.Request) bool {
+		if !strings.Contains(q.URL.Path, "/manifests/") {
+			return true
+		}
+		asked <- struct{}{}
+		select {
+		case <-q.Context().Done():
+		case <-over: // older engines do not hang up on a registry when their own client does
+		}
+		return false
+	})
+	defer close(over)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-asked
+		cancel()
+	}()
+	spec := s.lone(t)
+	spec.Image, spec.Pull = ref, backend.PullMissing
+	if _, err := s.b.Create(ctx, spec); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v, want context.Canceled", err)
+	}
+	s.nothingLeft(t, spec.Instance)
+	impatient := s.with(t, ImageOptions{PullTimeout: 200 * time.Millisecond})
+	if _, err := impatient.Create(t.Context(), s.fetch(ref)); !errors.Is(err, backend.ErrImage) {
+		t.Errorf("timed out: %v, want ErrImage", err)
+	}
+}
+
+// pullShared lets many want one image at a time, and some give up. It is fetched once.
+func (s *suite) pullShared(t *testing.T) {
+	r := newRegistry(t, "")
+	ref, _ := r.push(t, s.h.Images, "acme/shared:1", BuildImage(t, v1.Config{}, Unique()))
+	release := make(chan struct{})
+	var fetched atomic.Int64
+	r.on(func(_ http.ResponseWriter, q *http.Request) bool {
+		if strings.Contains(q.URL.Path, "/manifests/") {
+			<-release
+		}
+		if strings.Contains(q.URL.Path, "/blobs/") && q.Method == http.MethodGet {
+			fetched.Add(1)
+		}
+		return true
+	})
+	b := s.backend(t)
+	const stay, leave = 4, 3
+	var left, wg sync.WaitGroup
+	for range leave {
+		left.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if _, err := b.Create(ctx, s.fetch(ref)); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("left: %v, want context.DeadlineExceeded", err)
+			}
+		})
+	}
+	for range stay {
+		wg.Go(func() {
+			info, err := b.Create(t.Context(), s.fetch(ref))
+			if err != nil {
+				t.Errorf("stayed: %v", err)
+				return
+			}
+			s.remove(t, info.ID)
+		})
+	}
+	left.Wait()
+	close(release)
+	wg.Wait()
+	if n := fetched.Load(); n != 2 { // the configuration and the one layer
+		t.Errorf("%d blobs were fetched, want 2", n)
+	}
+}
