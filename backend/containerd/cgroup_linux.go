@@ -60,10 +60,8 @@ func probeCgroups(root string) (cgroups, error) {
 
 func (c cgroups) has(controller string) bool { return slices.Contains(c.controllers, controller) }
 
-// cgroupParent is the control group that holds those of all sandboxes of a namespace.
-func (b *Backend) cgroupParent() string { return "/" + b.opts.Namespace }
-
-func (b *Backend) cgroupPath(id string) string { return b.cgroupParent() + "/" + id }
+// cgroupPath names a sandbox's control group.
+func (b *Backend) cgroupPath(id string) string { return b.opts.CgroupParent + "/" + id }
 
 // makeCgroup makes a sandbox's control groups before the runtime does. The runtime could find their parent removed by
 // somebody who removed the last sandbox between its own steps; here such a step is repeated, and a parent that has a
@@ -89,6 +87,6 @@ func (b *Backend) makeCgroup(id string) error {
 func (b *Backend) removeCgroup(id string) {
 	for _, root := range b.engine.cgroups.roots {
 		_ = unix.Rmdir(filepath.Join(root, b.cgroupPath(id)))
-		_ = unix.Rmdir(filepath.Join(root, b.cgroupParent()))
+		_ = unix.Rmdir(filepath.Join(root, b.opts.CgroupParent))
 	}
 }

@@ -25,7 +25,7 @@ func harness(t testing.TB) backendtest.Harness {
 		NewAllowing: func(t testing.TB, nets []netip.Prefix) backend.SandboxBackend {
 			return newBackend(t, func(o *containerd.Options) { o.AllowNets = nets })
 		},
-		Debian: debianImage, Python: pythonImage,
+		Debian: debianImage, Python: pythonImage, Images: imageStore(t),
 		Mounts:    []string{"/etc/resolv.conf", "/etc/hostname", "/etc/hosts"},
 		Leftovers: leftovers,
 		Vanish:    func(ctx context.Context, id string) error { return vanish(ctx, api, id) },

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"path"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -83,11 +84,15 @@ func (b *Backend) applyDefaults() error {
 	setDefault(&o.Namespace, DefaultNamespace)
 	setDefault(&o.Runtime, DefaultRuntime)
 	setDefault(&o.StateDir, DefaultStateDir)
+	setDefault(&o.CgroupParent, "/"+o.Namespace)
 	setDefault(&o.CallTimeout, 2*time.Minute)
 	setDefault(&o.Patience, 5*time.Second)
 	setDefault(&o.PullTimeout, 30*time.Minute)
 	if !filepath.IsAbs(o.StateDir) {
 		return fmt.Errorf("containerd: Options.StateDir is not absolute: %w", backend.ErrInvalid)
+	}
+	if o.CgroupParent == "/" || path.Clean(o.CgroupParent) != o.CgroupParent || !path.IsAbs(o.CgroupParent) {
+		return fmt.Errorf("containerd: Options.CgroupParent is not the absolute name of a control group: %w", backend.ErrInvalid)
 	}
 	if err := o.CNI.applyDefaults(); err != nil {
 		return err

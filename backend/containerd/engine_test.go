@@ -68,7 +68,7 @@ func nothingLeft(t *testing.T, session string) {
 		t.Errorf("snapshot %s: %v", id, err)
 	}
 	for _, pattern := range []string{
-		stateDir() + "/*/" + id, "/sys/fs/cgroup/*/workcell/" + id, "/sys/fs/cgroup/workcell/" + id,
+		stateDir() + "/*/" + id, "/sys/fs/cgroup/*" + cgroupParent() + "/" + id, "/sys/fs/cgroup" + cgroupParent() + "/" + id,
 		"/run/containerd/io.containerd.runtime.v2.task/workcell/" + id, "/var/lib/cni/results/*" + id + "*",
 	} {
 		found, err := filepath.Glob(pattern)

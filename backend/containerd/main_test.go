@@ -3,8 +3,8 @@ package containerd_test
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/api/services/tasks/v1"
 	ctrd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"go.uber.org/goleak"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -32,6 +34,11 @@ var instance = "test-" + strings.ToLower(rand.Text())
 // stateDir is where tests keep their state. It is the same for all processes of a run, because some tests start the
 // test binary again.
 func stateDir() string { return filepath.Join(os.TempDir(), "workcell-containerd-test") }
+
+// cgroupParent is of its own for each such directory, so that runs on several engines at a time do not meet.
+func cgroupParent() string {
+	return fmt.Sprintf("/workcell-test-%08x", crc32.ChecksumIEEE([]byte(stateDir())))
+}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -57,7 +64,7 @@ func TestMain(m *testing.M) {
 
 func newBackend(t testing.TB, adjust func(*containerd.Options)) *containerd.Backend {
 	t.Helper()
-	o := &containerd.Options{StateDir: stateDir(), Address: os.Getenv("CONTAINERD_ADDRESS")}
+	o := &containerd.Options{StateDir: stateDir(), CgroupParent: cgroupParent(), Address: os.Getenv("CONTAINERD_ADDRESS")}
 	if adjust != nil {
 		adjust(o)
 	}
@@ -174,46 +181,63 @@ func leftovers(ctx context.Context, instance string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer api.Close() //nolint:errcheck // only asked
-	var left []string
-	owned := map[string]bool{} // by containers of others, which are at work
-	cs, err := api.ContainerService().List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range cs {
-		if c.Labels[backend.LabelInstance] == instance {
-			left = append(left, "container "+c.ID)
-		} else {
-			owned[c.ID] = true
-		}
-	}
-	for what, pattern := range map[string]string{
-		"files": stateDir() + "/sandboxes/*", "control group": "/sys/fs/cgroup/*/workcell/*", "control groups": "/sys/fs/cgroup/workcell/*-*",
-		"task": "/run/containerd/io.containerd.runtime.v2.task/workcell/*",
-	} {
+	defer api.Close()            //nolint:errcheck // only asked
+	found := map[string]string{} // what there is, to the id of the sandbox that it is of
+	for _, pattern := range []string{stateDir() + "/sandboxes/*", "/sys/fs/cgroup/*" + cgroupParent() + "/*", "/sys/fs/cgroup" + cgroupParent() + "/*-*"} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {
 			return nil, err
 		}
 		for _, p := range paths {
-			if st, err := os.Stat(p); err != nil || !st.IsDir() || owned[filepath.Base(p)] {
-				continue
+			if id := filepath.Base(p); len(id) == 64 {
+				found[p] = id
 			}
-			if procs, err := os.ReadFile(filepath.Join(p, "cgroup.procs")); err == nil && len(procs) > 0 {
-				continue // of another containerd's sandbox
-			}
-			left = append(left, what+" "+p)
 		}
 	}
-	tags, err := filepath.Glob(stateDir() + "/workspaces/*/owner.json")
+	running, err := api.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	if err != nil {
 		return nil, err
 	}
+	for _, p := range running.GetTasks() {
+		found["task "+p.GetID()] = p.GetID()
+	}
+	if err := api.SnapshotService("overlayfs").Walk(ctx, func(_ context.Context, s snapshots.Info) error {
+		if s.Kind == snapshots.KindActive && len(s.Name) == 64 {
+			found["snapshot "+s.Name] = s.Name
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	// Last, because a container's record is the first thing that is made of a sandbox, and the last that goes.
+	cs, err := api.ContainerService().List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	owned := map[string]bool{}
+	var left []string
+	for _, c := range cs {
+		owned[c.ID] = true
+		if c.Labels[backend.LabelInstance] == instance {
+			left = append(left, "container "+c.ID)
+		}
+	}
+	for what, id := range found {
+		if !owned[id] {
+			left = append(left, what)
+		}
+	}
+	return append(left, workspaces(instance)...), nil
+}
+
+// workspaces lists those of an installation.
+func workspaces(instance string) []string {
+	var left []string
+	tags, _ := filepath.Glob(stateDir() + "/workspaces/*/owner.json") // the pattern is well-formed
 	for _, p := range tags {
 		if data, err := os.ReadFile(p); err == nil && strings.Contains(string(data), instance) {
 			left = append(left, "workspace "+p)
 		}
 	}
-	return left, errors.Join(err)
+	return left
 }

@@ -60,6 +60,9 @@ type Options struct {
 	Runtimes map[string]string
 	// StateDir holds the FIFOs, workspaces and other files of sandboxes, for root alone; empty means DefaultStateDir.
 	StateDir string
+	// CgroupParent is the control group that holds those of all sandboxes, "/name"; empty means "/" and the namespace. It
+	// is made with the first sandbox and removed with the last.
+	CgroupParent string
 	// CNI refines bridged networks.
 	CNI CNIOptions
 	// ConfigDir is the directory of Docker's config.json, which holds registry credentials or names their helpers.

@@ -116,7 +116,7 @@ func named(t *testing.T, s specs.Spec, id string) specs.Spec {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer(id, "ID", stateDir(), "STATE", embed.Version(), "VERSION").Replace(string(js))
+	text := strings.NewReplacer(cgroupParent()+"/"+id, "CGROUP", id, "ID", stateDir(), "STATE", embed.Version(), "VERSION").Replace(string(js))
 	var out specs.Spec
 	if err := json.Unmarshal([]byte(text), &out); err != nil {
 		t.Fatal(err)
