@@ -53,13 +53,20 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	if err := writeJSON(x.file(recordFile), x.record); err != nil {
 		return backend.Info{}, fmt.Errorf("local: recording the sandbox: %w", err)
 	}
-	if err := b.start(ctx, x); err != nil {
+	if err := b.firstStart(ctx, x); err != nil {
 		return backend.Info{}, err
 	}
 	if err := b.settle(x); err != nil {
 		return backend.Info{}, fmt.Errorf("local: recording the sandbox: %w", scrub(err))
 	}
 	return b.describe(x, backend.StateRunning, true), nil
+}
+
+// firstStart is start with a span of its own, as the first start of every engine has it.
+func (b *Backend) firstStart(ctx context.Context, x *box) (err error) {
+	ctx, span := b.span(ctx, telemetry.SpanLocalStart)
+	defer func() { telemetry.End(span, err) }()
+	return b.start(ctx, x)
 }
 
 // plan checks spec and fills in the defaults.
