@@ -398,6 +398,8 @@ func (s *Server) statusOf(ctx context.Context, f found) SessionStatus {
 		return st
 	}
 	st.Running, st.MemoryBytes, st.Processes = stats.Running, stats.MemoryBytes, stats.PIDs
+	st.WorkspaceBytes, st.WorkspaceMore = stats.WorkspaceBytes, stats.WorkspaceMore
+	st.CPUTimeMS = stats.CPU.Milliseconds()
 	return st
 }
 

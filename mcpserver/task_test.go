@@ -160,7 +160,7 @@ func checkStatus(t *testing.T, r result) {
 	}
 	st := out.Sessions[0]
 	if st.SessionID != "work" || st.State != "ready" || st.Image != pythonImage || st.Network != "none" || st.IdleLimit != 1800 ||
-		st.MemoryLimit == 0 || st.CPUMillicores == 0 || st.MemoryBytes <= 0 {
+		st.MemoryLimit == 0 || st.CPUMillicores == 0 || st.MemoryBytes <= 0 || st.CPUTimeMS <= 0 || st.WorkspaceBytes < 2_000_000 {
 		t.Errorf("status %+v", st)
 	}
 }

@@ -140,10 +140,11 @@ type SessionStatus struct {
 	IdleLimit      int64  `json:"idle_limit_seconds,omitempty" jsonschema_description:"idle time after which it is closed"`
 	Running        int    `json:"running_commands"`
 	CPUMillicores  int64  `json:"cpu_limit_millicores,omitempty"`
-	CPUSeconds     string `json:"cpu_seconds,omitempty" jsonschema_description:"CPU time used since the sandbox was made"`
+	CPUTimeMS      int64  `json:"cpu_time_ms,omitempty" jsonschema_description:"CPU time used since the sandbox was made"`
 	MemoryBytes    int64  `json:"memory_bytes,omitempty"`
 	MemoryLimit    int64  `json:"memory_limit_bytes,omitempty"`
 	Processes      int64  `json:"processes,omitempty"`
-	WorkspaceBytes int64  `json:"workspace_bytes,omitempty" jsonschema_description:"size of the files below /workspace"`
+	WorkspaceBytes int64  `json:"workspace_bytes" jsonschema_description:"size of the files below /workspace"`
+	WorkspaceMore  bool   `json:"workspace_more,omitempty" jsonschema_description:"there are more files than were counted"`
 	WorkspaceLimit int64  `json:"workspace_limit_bytes,omitempty"`
 }

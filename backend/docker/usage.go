@@ -1,0 +1,49 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// maxStats is more than the engine ever says of one container.
+const maxStats = 1 << 20
+
+// Usage asks the engine for one sample, without waiting for a second one to compare it to.
+func (b *Backend) Usage(ctx context.Context, id string) (backend.Usage, error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return backend.Usage{}, err
+	}
+	defer done()
+	res, err := b.own(ctx, id)
+	if err != nil {
+		return backend.Usage{}, err
+	}
+	if !res.State.Running {
+		return backend.Usage{}, fmt.Errorf("%w: the container does not run", backend.ErrLost)
+	}
+	return call(ctx, b, "stats", func(ctx context.Context) (backend.Usage, error) {
+		answer, err := b.api.ContainerStatsOneShot(ctx, id)
+		if err != nil {
+			return backend.Usage{}, err
+		}
+		defer answer.Body.Close() // only read from
+		var stats container.StatsResponse
+		if err := json.NewDecoder(io.LimitReader(answer.Body, maxStats)).Decode(&stats); err != nil {
+			return backend.Usage{}, err
+		}
+		return backend.Usage{
+			CPU:         time.Duration(min(stats.CPUStats.CPUUsage.TotalUsage, 1<<62)),
+			MemoryBytes: int64(min(stats.MemoryStats.Usage, 1<<62)),
+		}, nil
+	})
+}
+
+var _ backend.UsageReporter = (*Backend)(nil)
