@@ -1,4 +1,4 @@
-// Package e2e runs the built command against a real engine and a real Jaeger, as a user would.
+// Package e2e runs the built command against real engines and a real Jaeger, as a user would.
 package e2e
 
 import (
@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/e2e/jaegerapi"
 	"github.com/workcell-dev/workcell/e2e/jaegertest"
@@ -20,63 +22,126 @@ var mapping = []string{
 	"--map-image", "debian:bookworm-slim=workcell/debian:12",
 }
 
-// TestWorkflowIsOneTrace runs every example workflow and reads its trace back from Jaeger.
+// engines are the backends that every workflow runs on.
+var engines = []string{"docker", "containerd", "local"}
+
+// spine is an example workflow and what its runs must be like on every engine.
+type spine struct {
+	workflow string
+	agents   []string
+	sandbox  int // sandboxes that the run makes
+}
+
+// TestWorkflowIsOneTrace runs every example workflow on every engine and reads its trace back from Jaeger. Outputs and
+// traces must be the same on all, but for the driver's name.
 func TestWorkflowIsOneTrace(t *testing.T) {
 	bin, jaeger := buildCLI(t), jaegertest.Start(t, root(t))
-	for _, test := range []struct {
-		workflow string
-		agents   []string
-		sandbox  int // containers that the run makes
-	}{
+	for _, test := range []spine{
 		{"debug-and-fix", []string{"code-analyzer", "code-fixer", "test-runner"}, 1},
 		{"code-review-and-fix", []string{"code-analyzer", "code-fixer", "test-runner"}, 1},
 		{"polyglot-checks", []string{"node-developer"}, 2},
 	} {
 		t.Run(test.workflow, func(t *testing.T) {
 			t.Parallel()
-			// Secrets that must not show in the trace travel in the run's environment of the host.
-			out := runCLI(t, bin, []string{
-				"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + jaeger.OTLPGRPC, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
-				"XDG_STATE_HOME=" + t.TempDir(),
-			}, append([]string{
-				"run", "examples/workflows/" + test.workflow + ".yaml", "-o", "json",
-				"--model", "scripted/examples/workflows/scripts/" + test.workflow + ".yaml",
-			}, mapping...)...)
-			if out.code != 0 {
-				t.Fatalf("exit code %d\n%s\n%s", out.code, out.stderr, out.stdout)
-			}
-			var result struct {
-				RunID   string `json:"run_id"`
-				Outcome string `json:"outcome"`
-			}
-			if err := json.Unmarshal([]byte(out.stdout), &result); err != nil {
-				t.Fatalf("standard output is not one JSON value: %v\n%s", err, out.stdout)
-			}
-			if result.Outcome != "succeeded" {
-				t.Errorf("outcome %q", result.Outcome)
-			}
-			match := regexp.MustCompile(`trace: ([0-9a-f]{32})`).FindStringSubmatch(out.stderr)
-			if match == nil {
-				t.Fatalf("no trace id on standard error:\n%s", out.stderr)
-			}
-			tree := jaeger.WaitTrace(t.Context(), t, match[1], complete)
-			checkTree(t, tree, result.RunID)
-			checkSandboxes(t, tree, test.sandbox)
-			for _, agent := range test.agents {
-				models := named(tree, "scripted/"+agent)
-				if len(models) == 0 {
-					t.Errorf("no model span of agent %s", agent)
+			results := make([]result, len(engines))
+			shapes := make([][]string, len(engines))
+			t.Run("on", func(t *testing.T) { // ends when all of them have
+				for i, engine := range engines {
+					t.Run(engine, func(t *testing.T) {
+						t.Parallel()
+						var tree *jaegerapi.Trace
+						results[i], tree = test.run(t, bin, engine, jaeger)
+						shapes[i] = shape(tree, engine)
+					})
 				}
-				for _, model := range models { // Genkit's generation stands between the agent and its model
-					if above := above(model); !slices.Contains(above, "agent:"+agent) || !slices.Contains(above, "agent.Run") {
-						t.Errorf("the model of %s is below %v", agent, above)
-					}
+			})
+			for i, engine := range engines[1:] {
+				if diff := cmp.Diff(results[0], results[i+1]); diff != "" {
+					t.Errorf("%s gave another result than %s (-want +got)\n%s", engine, engines[0], diff)
+				}
+				if diff := cmp.Diff(shapes[0], shapes[i+1]); diff != "" {
+					t.Errorf("%s gave another trace than %s (-want +got)\n%s", engine, engines[0], diff)
 				}
 			}
-			checkNoContents(t, tree)
-			checkNothingLeft(t, result.RunID)
 		})
 	}
+}
+
+// result is what a run prints, without what is of that run alone.
+type result struct {
+	Outcome string `json:"outcome"`
+	Output  any    `json:"output"`
+	Steps   int    `json:"steps"`
+}
+
+// run runs the workflow on an engine and gives its result and its trace, which it checks.
+func (s spine) run(t *testing.T, bin, engine string, jaeger *jaegertest.Jaeger) (result, *jaegerapi.Trace) {
+	out := runCLI(t, bin, []string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + jaeger.OTLPGRPC, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
+		"XDG_STATE_HOME=" + t.TempDir(),
+	}, append([]string{
+		"run", "examples/workflows/" + s.workflow + ".yaml", "-o", "json", "--backend", engine,
+		"--model", "scripted/examples/workflows/scripts/" + s.workflow + ".yaml",
+	}, mapping...)...)
+	if out.code != 0 {
+		t.Fatalf("exit code %d\n%s\n%s", out.code, out.stderr, out.stdout)
+	}
+	var printed struct {
+		RunID string `json:"run_id"`
+		result
+	}
+	if err := json.Unmarshal([]byte(out.stdout), &printed); err != nil {
+		t.Fatalf("standard output is not one JSON value: %v\n%s", err, out.stdout)
+	}
+	if printed.Outcome != "succeeded" {
+		t.Errorf("outcome %q", printed.Outcome)
+	}
+	match := regexp.MustCompile(`trace: ([0-9a-f]{32})`).FindStringSubmatch(out.stderr)
+	if match == nil {
+		t.Fatalf("no trace id on standard error:\n%s", out.stderr)
+	}
+	tree := jaeger.WaitTrace(t.Context(), t, match[1], complete)
+	checkTree(t, tree, printed.RunID, engine)
+	checkSandboxes(t, tree, s.sandbox, engine)
+	for _, agent := range s.agents {
+		models := named(tree, "scripted/"+agent)
+		if len(models) == 0 {
+			t.Errorf("no model span of agent %s", agent)
+		}
+		for _, model := range models { // Genkit's generation stands between the agent and its model
+			if above := above(model); !slices.Contains(above, "agent:"+agent) || !slices.Contains(above, "agent.Run") {
+				t.Errorf("the model of %s is below %v", agent, above)
+			}
+		}
+	}
+	checkNoContents(t, tree)
+	checkNothingLeft(t, printed.RunID)
+	return printed.result, tree
+}
+
+// shape gives the place of every span in the tree, sorted, without the driver's name. Which of several tools that are
+// called at once opens the sandbox, and how many ask for it before it is open, is left to chance, so it is not told.
+func shape(tree *jaegerapi.Trace, engine string) []string {
+	var places []string
+	for _, s := range tree.Spans {
+		path := append([]string{s.Name}, above(s)...)
+		for i, name := range path {
+			if rest, ok := strings.CutPrefix(name, engine+"."); ok {
+				path[i] = "driver." + rest
+			}
+			if name == "session.Open" && strings.HasPrefix(path[i+1], "sandbox_") {
+				path[i+1] = "a tool"
+			}
+		}
+		slices.Reverse(path)
+		place := strings.Join(path, " > ")
+		if s.Name == "session.Open" && slices.Contains(places, place) {
+			continue
+		}
+		places = append(places, place)
+	}
+	slices.Sort(places)
+	return places
 }
 
 // complete tells whether the last span of a run, its root, has arrived and no span's parent is missing.
@@ -105,7 +170,7 @@ func above(s *jaegerapi.Span) []string {
 }
 
 // checkTree asserts who stands above whom, and the run's id on our own spans.
-func checkTree(t *testing.T, tree *jaegerapi.Trace, runID string) {
+func checkTree(t *testing.T, tree *jaegerapi.Trace, runID, engine string) {
 	t.Helper()
 	if len(tree.Roots) != 1 || tree.Roots[0].Name != "workflow.run" {
 		t.Errorf("%d roots, want one workflow.run", len(tree.Roots))
@@ -116,10 +181,10 @@ func checkTree(t *testing.T, tree *jaegerapi.Trace, runID string) {
 		{"sandbox_exec", "agent.Run"},
 		{"session.Exec", "sandbox_exec"},
 		{"session.Open", "workflow.step"},
-		{"docker.Create", "session.Open"},
-		{"docker.Dial", "session.Open"},
+		{engine + ".Create", "session.Open"},
+		{engine + ".Dial", "session.Open"},
 		{"session.Close", "workflow.run"},
-		{"docker.Remove", "session.Close"},
+		{engine + ".Remove", "session.Close"},
 	} {
 		found := named(tree, link.below)
 		if len(found) == 0 {
@@ -145,15 +210,15 @@ func checkTree(t *testing.T, tree *jaegerapi.Trace, runID string) {
 	}
 }
 
-// checkSandboxes asserts how many containers the run made, and that every command ran in one of them.
-func checkSandboxes(t *testing.T, tree *jaegerapi.Trace, want int) {
+// checkSandboxes asserts how many sandboxes the run made, and that every command ran in one of them.
+func checkSandboxes(t *testing.T, tree *jaegerapi.Trace, want int, engine string) {
 	t.Helper()
 	ids := map[string]bool{}
 	for _, s := range named(tree, "session.Exec") {
 		ids[s.Tags["workcell.sandbox.id"]] = true
 	}
-	if made := len(named(tree, "docker.Create")); made != want || len(ids) != want {
-		t.Errorf("%d containers made, commands in %d, want %d", made, len(ids), want)
+	if made := len(named(tree, engine+".Create")); made != want || len(ids) != want {
+		t.Errorf("%d sandboxes made, commands in %d, want %d", made, len(ids), want)
 	}
 }
 
@@ -173,16 +238,23 @@ func checkNoContents(t *testing.T, tree *jaegerapi.Trace) {
 	}
 }
 
-// checkNothingLeft asserts that neither a container nor a volume of the run is on the engine.
+// checkNothingLeft asserts that nothing of the run is on any engine, nor on disk or running for the local backend.
 func checkNothingLeft(t *testing.T, runID string) {
 	t.Helper()
-	for _, list := range [][]string{{"ps", "-aq"}, {"volume", "ls", "-q"}} {
-		out, err := exec.Command("docker", append(list, "--filter", "label=dev.workcell.run="+runID)...).Output()
-		if err != nil {
+	label := "dev.workcell.run=" + runID
+	for _, list := range [][]string{
+		{"docker", "ps", "-aq", "--filter", "label=" + label},
+		{"docker", "volume", "ls", "-q", "--filter", "label=" + label},
+		{"ctr", "--namespace", "workcell", "containers", "ls", "-q", `labels."dev.workcell.run"==` + runID},
+		{"grep", "--recursive", "--files-with-matches", "--no-messages", "--exclude-dir=workspace", runID,
+			"/var/lib/workcell/containerd", "/var/lib/workcell/local"},
+	} {
+		out, err := exec.Command(list[0], list[1:]...).Output()
+		if err != nil && list[0] != "grep" { // which fails when it finds nothing
 			t.Fatal(err)
 		}
 		if len(out) > 0 {
-			t.Errorf("docker %s: left over: %s", strings.Join(list, " "), out)
+			t.Errorf("%s: left over: %s", strings.Join(list, " "), out)
 		}
 	}
 }
