@@ -45,7 +45,7 @@ func runClient(t *testing.T, dir string, env []string, name string, args ...stri
 	cmd := exec.CommandContext(ctx, name, args...)
 	home := t.TempDir()
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PWD="+dir, "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home, "XDG_STATE_HOME="+home, "XDG_CACHE_HOME="+home,
+	cmd.Env = append(os.Environ(), "PWD="+dir, "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home, "XDG_STATE_HOME="+home, "XDG_CACHE_HOME="+home, "TMPDIR="+t.TempDir(),
 		"NO_COLOR=1", "CI=1", "OTEL_SDK_DISABLED=true")
 	cmd.Env = append(cmd.Env, env...)
 	cmd.WaitDelay = 5 * time.Second

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/mcpserver"
+)
+
+// TestTakeStdout: after it, what is written to the old file, by this process or a child that inherits it, goes elsewhere,
+// and the client's stream carries only what is written to the new one.
+func TestTakeStdout(t *testing.T) {
+	t.Parallel()
+	client, stdout := osPipe(t)
+	elsewhere, stderr := osPipe(t)
+	own, err := takeStdout(stdout, stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(stdout, "stray print\n"); err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command("sh", "-c", "echo stray child; ls -l /proc/self/fd | wc -l >/dev/null")
+	child.Stdout = stdout
+	if err := child.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(own, "message\n"); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []*os.File{own, stdout, stderr} {
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := io.ReadAll(client); err != nil || string(got) != "message\n" {
+		t.Errorf("the client got %q, %v", got, err)
+	}
+	if got, err := io.ReadAll(elsewhere); err != nil || string(got) != "stray print\nstray child\n" {
+		t.Errorf("standard error got %q, %v", got, err)
+	}
+}
+
+func osPipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, c := range []io.Closer{r, w} {
+			_ = c.Close() // the test closes some
+		}
+	})
+	return r, w
+}
+
+func TestMCPTokens(t *testing.T) {
+	t.Parallel()
+	write := func(text string, mode os.FileMode) string {
+		path := filepath.Join(t.TempDir(), "tokens")
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	none := env(func(string) (string, bool) { return "", false })
+	f := &mcpHTTPFlags{tokenFile: write("# mine\n\nalice s3cret-s3cret-s3cret\nbob other-other-other 2030-01-02T03:04:05Z\n", 0o600)}
+	got, err := f.tokens(none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []mcpserver.Token{
+		{Name: "alice", Secret: "s3cret-s3cret-s3cret"},
+		{Name: "bob", Secret: "other-other-other", Expires: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("tokens (-want +got):\n%s", diff)
+	}
+	for name, path := range map[string]string{
+		"readable by all": write("a bbbbbbbbbbbbbbbbbbbb\n", 0o644), "empty": write("#\n", 0o600), "no token": write("alice\n", 0o600),
+		"bad expiry": write("alice bbbbbbbbbbbbbbbbbbbb tomorrow\n", 0o600), "missing": filepath.Join(t.TempDir(), "none"),
+	} {
+		if _, err := (&mcpHTTPFlags{tokenFile: path}).tokens(none); err == nil || strings.Contains(err.Error(), "bbbb") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	fromEnv := env(func(name string) (string, bool) { return "from-the-environment", name == mcpTokenEnv })
+	if got, err := (&mcpHTTPFlags{}).tokens(fromEnv); err != nil || len(got) != 1 || got[0].Secret != "from-the-environment" {
+		t.Errorf("from the environment: %v %v", got, err)
+	}
+}
+
+func TestMCPPolicyFlags(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "guard.yaml")
+	if err := os.WriteFile(path, []byte("limits: {file_mb: 3, execution_seconds: 7}\ncommands: {refuse: [{pattern: curl}]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := &mcpPolicyFlags{file: path, refuse: []string{"git push"}, fileMB: -1, workspaceMB: 5, execution: -1, memoryMB: -1, cpu: 500}
+	p, err := f.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := mcpserver.PolicyLimits{FileMB: 3, WorkspaceMB: 5, ExecutionSeconds: 7, CPUMillicores: 500}
+	if diff := cmp.Diff(want, p.Limits); diff != "" {
+		t.Errorf("limits (-want +got):\n%s", diff)
+	}
+	if len(p.Commands.Refuse) != 2 {
+		t.Errorf("rules %+v", p.Commands.Refuse)
+	}
+	if err := os.WriteFile(path, []byte("limit: {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.read(); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a policy that is none: %v", err)
+	}
+}
+
+// TestMCPUsage: what cannot work is refused before an engine is asked for anything.
+func TestMCPUsage(t *testing.T) {
+	t.Parallel()
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close() // nobody connects
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--transport", "carrier-pigeon"}, exitUsage, "transport"},
+		{[]string{"--on-exit", "explode"}, exitUsage, "--on-exit"},
+		{[]string{"--network", "host"}, exitUsage, "--network"},
+		{[]string{"--runtime", "cobol"}, exitUsage, "--runtime"},
+		{[]string{"--listen", "127.0.0.1:1"}, exitUsage, "--transport http"},
+		{[]string{"--transport", "http", "--listen", "nonsense"}, exitUsage, "--listen"},
+		{[]string{"--transport", "http", "--listen", "0.0.0.0:0"}, exitUsage, "tokens"},
+		{[]string{"--transport", "http", "--listen", busy.Addr().String()}, exitFailed, "address already in use"},
+		{[]string{"--transport", "http", "--tls-cert", "x"}, exitUsage, "--tls-key"},
+		{[]string{"--policy", "no-such-file"}, exitInvalid, "no-such-file"},
+		{[]string{"--idle-timeout", "1ms"}, exitUsage, "--idle-timeout"},
+		{[]string{"extra"}, exitUsage, "unknown command"},
+	} {
+		var stdout, stderr strings.Builder
+		code := run(t.Context(), append([]string{"mcp", "--state-dir", t.TempDir()}, tc.args...), strings.NewReader(""), &stdout, &stderr)
+		if code != tc.code || !strings.Contains(stderr.String(), tc.want) || stdout.Len() != 0 {
+			t.Errorf("%q: exit code %d, standard error %q, standard output %q; want %d, %q", tc.args, code, stderr.String(), stdout.String(), tc.code, tc.want)
+		}
+	}
+}
