@@ -54,7 +54,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 		case errors.Is(err, backend.ErrUnavailable): // the caller need not wait for an engine that may come back
 			b.background(ctx, c.rollbackLater)
 		case err != nil:
-			err = errors.Join(err, c.rollback(ctx))
+			err = errors.Join(classed(err), c.rollback(ctx))
 		}
 	}()
 	if err := c.make(ctx); err != nil {

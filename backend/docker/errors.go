@@ -70,6 +70,15 @@ func unexplained(err error) bool {
 	return errors.As(err, &e) && e.kind == nil
 }
 
+// classed gives a failure of the engine that it did not explain, such as a full disk or a runtime that is gone, the class
+// of those that may pass without a change of the request.
+func classed(err error) error {
+	if !unexplained(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
+}
+
 // classify finds the sentinel for an error of the engine's client, by type alone.
 func classify(err error) error {
 	switch {
