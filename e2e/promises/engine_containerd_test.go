@@ -34,6 +34,8 @@ type containerdEngine struct {
 	api    *ctrd.Client
 	socket string
 	state  string // the driver's directory
+
+	runtimes map[string]string // more of them, by path
 }
 
 func openContainerd(context.Context, string) (engine, error) {
@@ -60,7 +62,7 @@ func (e *containerdEngine) connect(ctx context.Context, c connection) (backend.S
 		address = e.socket
 	}
 	return containerd.New(ctx, &containerd.Options{
-		Address: address, StateDir: e.state, AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout,
+		Address: address, StateDir: e.state, Runtimes: e.runtimes, AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout,
 		Logger: c.logger, TracerProvider: c.tracer,
 	})
 }
@@ -227,7 +229,7 @@ func (e *containerdEngine) derive(t testing.TB, c change) string {
 	}
 	config.Config.Labels = c.labels
 	if len(c.files) > 0 {
-		layer := archive(t, c.files)
+		layer := packed(t, c.files)
 		manifest.Layers = append(manifest.Layers, e.store(ctx, t, ocispec.MediaTypeImageLayer, layer, nil))
 		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, manifest.Layers[len(manifest.Layers)-1].Digest) // it is not compressed
 	}
@@ -288,7 +290,7 @@ func (e *containerdEngine) forget(ctx context.Context, ref string) error {
 
 func (e *containerdEngine) front(t testing.TB) *proxy {
 	t.Helper()
-	return newProxy(t, "unix", e.socket, true)
+	return newGRPCProxy(t, e.socket)
 }
 
 func (e *containerdEngine) steps() map[string]func(*http.Request) bool {
@@ -297,7 +299,6 @@ func (e *containerdEngine) steps() map[string]func(*http.Request) bool {
 	}
 	return map[string]func(*http.Request) bool{
 		"pull":     calls(".Content/Write"),
-		"lease":    calls(".Leases/Create"),
 		"snapshot": calls(".Snapshots/Prepare"),
 		"create":   calls(".Containers/Create"),
 		"task":     calls(".Tasks/Create"),

@@ -28,7 +28,8 @@ import (
 
 // dockerEngine is a Docker Engine.
 type dockerEngine struct {
-	api *dockerclient.Client
+	api  *dockerclient.Client
+	host string // as DOCKER_HOST; empty is the platform's default
 }
 
 func openDocker(context.Context, string) (engine, error) {
@@ -36,13 +37,13 @@ func openDocker(context.Context, string) (engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &dockerEngine{api}, nil
+	return &dockerEngine{api, os.Getenv("DOCKER_HOST")}, nil
 }
 
 func (e *dockerEngine) connect(ctx context.Context, c connection) (backend.SandboxBackend, error) {
 	host := c.address
 	if host == "" {
-		host = os.Getenv("DOCKER_HOST")
+		host = e.host
 	}
 	return docker.New(ctx, &docker.Options{
 		Host: host, AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout, Logger: c.logger, TracerProvider: c.tracer,
@@ -50,8 +51,8 @@ func (e *dockerEngine) connect(ctx context.Context, c connection) (backend.Sandb
 }
 
 func (e *dockerEngine) environ() []string {
-	if host := os.Getenv("DOCKER_HOST"); host != "" {
-		return []string{"DOCKER_HOST=" + host}
+	if e.host != "" {
+		return []string{"DOCKER_HOST=" + e.host}
 	}
 	return nil
 }
@@ -139,7 +140,7 @@ func (e *dockerEngine) derive(t testing.TB, c change) string {
 	must(t, err)
 	defer func() { must(t, e.api.ContainerRemove(ctx, res.ID, container.RemoveOptions{Force: true})) }()
 	if len(c.files) > 0 {
-		must(t, e.api.CopyToContainer(ctx, res.ID, "/", bytes.NewReader(archive(t, c.files)), container.CopyToContainerOptions{}))
+		must(t, e.api.CopyToContainer(ctx, res.ID, "/", bytes.NewReader(packed(t, c.files)), container.CopyToContainerOptions{}))
 	}
 	var changes []string
 	for name, value := range c.env {
@@ -158,8 +159,8 @@ func (e *dockerEngine) derive(t testing.TB, c change) string {
 // newReference gives a reference that no engine knows.
 func newReference() string { return "workcell-promises/" + strings.ToLower(session.NewID()) + ":1" }
 
-// archive packs files.
-func archive(t testing.TB, files []file) []byte {
+// packed gives files as a tar archive.
+func packed(t testing.TB, files []file) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
@@ -190,7 +191,7 @@ func (e *dockerEngine) front(t testing.TB) *proxy {
 	t.Helper()
 	at, err := dockerclient.ParseHostURL(e.api.DaemonHost())
 	must(t, err)
-	p := newProxy(t, at.Scheme, at.Host, false)
+	p := newHTTPProxy(t, at.Scheme, at.Host)
 	p.address = "unix://" + p.address
 	return p
 }

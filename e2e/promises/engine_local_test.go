@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ func (e *localEngine) environ() []string { return []string{"XDG_STATE_HOME=" + e
 
 func (e *localEngine) left(_ context.Context, prefix string) ([]string, error) {
 	var list []string
-	there := map[string]bool{}
+	there, nonces := map[string]bool{}, map[string]bool{}
 	for _, place := range []string{"sandboxes", "workspaces"} {
 		dirs, err := filepath.Glob(filepath.Join(e.state, place, "*"))
 		if err != nil {
@@ -53,9 +54,16 @@ func (e *localEngine) left(_ context.Context, prefix string) ([]string, error) {
 				return nil, err
 			}
 			for _, record := range records {
-				if text, err := os.ReadFile(record); err == nil && strings.Contains(string(text), prefix) {
+				text, err := os.ReadFile(record)
+				if err != nil {
+					continue // it is being removed
+				}
+				if strings.Contains(string(text), prefix) && !slices.Contains(list, dir) {
 					list = append(list, dir)
-					break
+				}
+				var r struct{ Nonce string }
+				if json.Unmarshal(text, &r) == nil {
+					nonces[r.Nonce] = true
 				}
 			}
 		}
@@ -72,17 +80,23 @@ func (e *localEngine) left(_ context.Context, prefix string) ([]string, error) {
 			list = append(list, "block of user ids "+id+" of "+owner)
 		}
 	}
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/workcell-sbx_*")
-	if err != nil {
-		return nil, err
-	}
-	for _, group := range groups {
-		name, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(group), "workcell-"), "-")
-		if !there[name] {
-			list = append(list, "control group "+group)
+	for _, pattern := range []string{"/sys/fs/cgroup/*/", "/sys/fs/cgroup/"} {
+		groups, err := filepath.Glob(pattern + e.groups() + "*")
+		if err != nil {
+			return nil, err
+		}
+		for _, group := range groups {
+			if !nonces[strings.TrimPrefix(filepath.Base(group), e.groups())] {
+				list = append(list, "control group "+group)
+			}
 		}
 	}
 	return list, nil
+}
+
+// groups begins the names of the control groups of this state directory's sandboxes.
+func (e *localEngine) groups() string {
+	return "workcell-" + hash([]byte(e.state))[:8] + "-"
 }
 
 // pid gives the main process of a sandbox.
@@ -152,7 +166,7 @@ func (e *localEngine) unreachable(testing.TB) map[string]string { return nil }
 
 // mounts: the parts of the machine that a sandbox sees are mounted one by one.
 func (e *localEngine) mounts() *regexp.Regexp {
-	return regexp.MustCompile(`^(/|/proc(/.*)?|/dev|/dev/(pts|shm|full|null|random|tty|urandom|zero)|/tmp|/workspace|/\.workcell` +
+	return regexp.MustCompile(`^(/|/proc(/.*)?|/sys(/fs/cgroup(/.*)?)?|/dev|/dev/(pts|shm|full|null|random|tty|urandom|zero)|/tmp|/workspace|/\.workcell` +
 		`|/usr|/bin|/sbin|/lib|/lib32|/lib64|/libx32` +
 		`|/etc/(ld\.so\.cache|ld\.so\.conf|ld\.so\.conf\.d|alternatives|localtime|mime\.types|protocols|services|ssl/certs|ssl/openssl\.cnf` +
 		`|ca-certificates|pki/tls/certs|pki/ca-trust|crypto-policies))$`)

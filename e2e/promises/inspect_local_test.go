@@ -124,7 +124,7 @@ func (e *localEngine) benchmark(t *testing.T, b *box) {
 		if !c.enforced {
 			continue // which Capabilities and doctor say; see TestN10Limits for what holds in their place
 		}
-		n, err := strconv.ParseInt(strings.Fields(groupFile(t, b.s.ID(), c.files))[0], 10, 64)
+		n, err := strconv.ParseInt(strings.Fields(e.groupFile(t, b, c.files))[0], 10, 64)
 		if err != nil || n <= 0 || n > c.most {
 			t.Errorf("%s: limit %d, %v", what, n, err)
 		}
@@ -157,17 +157,14 @@ func fileOf(t *testing.T, pid int, name string) string {
 }
 
 // groupFile reads a file of a sandbox's control group, of either version.
-func groupFile(t *testing.T, id string, patterns []string) string {
+func (e *localEngine) groupFile(t *testing.T, b *box, patterns []string) string {
 	t.Helper()
+	_, nonce, _ := strings.Cut(b.s.Info().EngineID, "@")
 	for _, p := range patterns {
-		files, err := filepath.Glob("/sys/fs/cgroup/" + fmt.Sprintf(p, "workcell-"+id+"-*"))
-		must(t, err)
-		if len(files) > 0 {
-			text, err := os.ReadFile(files[0])
-			must(t, err)
+		if text, err := os.ReadFile("/sys/fs/cgroup/" + fmt.Sprintf(p, e.groups()+nonce)); err == nil {
 			return string(text)
 		}
 	}
-	t.Fatalf("no control group of %s", id)
+	t.Fatalf("no control group of %s", b.s.Info().EngineID)
 	return ""
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// TestJ1OneSandbox has 100 agents of one run open its sandbox at once.
+// TestJ1OneSandbox has ten agents of one run open its sandbox a hundred times at once.
 func TestJ1OneSandbox(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, w.driver, session.Options{})
@@ -28,13 +28,15 @@ func TestJ1OneSandbox(t *testing.T) {
 	var mu sync.Mutex
 	ids, created := map[any]int{}, 0
 	var wg sync.WaitGroup
-	for range 100 {
+	var agents []*box
+	for range 10 {
+		b, err := agentOf(t.Context(), p, run, pythonBox())
+		must(t, err)
+		agents = append(agents, b)
+	}
+	for i := range 100 {
+		b := agents[i%10]
 		wg.Go(func() {
-			b, err := agentOf(t.Context(), p, run, pythonBox())
-			if err != nil {
-				t.Error(err)
-				return
-			}
 			out, err := b.raw(t.Context(), tools.ToolOpen, obj{})
 			mu.Lock()
 			defer mu.Unlock()
@@ -146,9 +148,9 @@ func TestJ5CancelledOpen(t *testing.T) {
 	t.Parallel()
 	e, ok := w.engine.(served)
 	if !ok { // no steps to see from outside: at many moments
-		for i := range 40 {
+		for i := range 16 {
 			cancelledOpen(t, w.driver, pythonImage, func(cancel func()) <-chan struct{} {
-				time.AfterFunc(time.Duration(i)*400*time.Microsecond, cancel)
+				time.AfterFunc(time.Duration(i)*time.Millisecond, cancel)
 				return nil
 			})
 		}

@@ -326,7 +326,7 @@ func noImages(t *testing.T) {
 		"evil/python:3.11":               {nil, backend.ErrUnsupported},
 		"127.0.0.1:1/workcell/debian:12": {nil, backend.ErrUnsupported},
 		"workcell/debian@sha256:" + strings.Repeat("0", 64): {nil, backend.ErrUnsupported},
-		"UPPER/case:1":              {nil, backend.ErrInvalid},
+		"workcell/PYTHON:1":         {nil, backend.ErrInvalid},
 		"workcell/debian:12 ":       {nil, backend.ErrInvalid},
 		"workcell/python:3.11":      {policy, backend.ErrPermission},
 		"evil/workcell/debian:12":   {policy, backend.ErrPermission},

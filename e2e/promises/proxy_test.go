@@ -39,17 +39,14 @@ func (p *proxy) setCut(cut bool) {
 	}
 }
 
-// newProxy puts a proxy before an engine that speaks plain HTTP/1, or HTTP/2 as gRPC does.
-func newProxy(t testing.TB, network, address string, http2 bool) *proxy {
+// newHTTPProxy puts a proxy before an engine that speaks plain HTTP.
+func newHTTPProxy(t testing.TB, network, address string) *proxy {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "e.sock")
 	l, err := net.Listen("unix", path)
 	must(t, err)
 	p := &proxy{address: path, conns: map[net.Conn]struct{}{}}
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(!http2)
-	protocols.SetUnencryptedHTTP2(http2)
-	transport := &http.Transport{Protocols: protocols, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}}
 	forward := &httputil.ReverseProxy{
@@ -58,11 +55,11 @@ func newProxy(t testing.TB, network, address string, http2 bool) *proxy {
 		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0),
 	}
-	srv := &http.Server{Protocols: protocols, Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if f := p.hook.Load(); f != nil {
 			(*f)(r)
 		}
-		if !http2 && r.Header.Get("Upgrade") == "" {
+		if r.Header.Get("Upgrade") == "" {
 			r = r.WithContext(context.WithoutCancel(r.Context()))
 		}
 		forward.ServeHTTP(rw, r)

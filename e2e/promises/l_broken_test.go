@@ -1,0 +1,255 @@
+package promises
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// typed tells whether an error is of one of the classes that callers can tell apart.
+func typed(err error) bool {
+	for _, class := range []error{
+		backend.ErrQuota, backend.ErrUnavailable, backend.ErrLost, backend.ErrUnsupported, backend.ErrCapacity, backend.ErrImage, backend.ErrClosed,
+	} {
+		if errors.Is(err, class) {
+			return true
+		}
+	}
+	return false
+}
+
+// check runs a command in a session that must be well.
+func check(t *testing.T, s *session.Session, line, want string) {
+	t.Helper()
+	res, err := s.Exec(t.Context(), session.ExecRequest{Command: line})
+	if err != nil || string(res.Stdout.Bytes()) != want {
+		t.Errorf("%s: %q, %+v, %v", line, res.Stdout.Bytes(), res.ExecStatus, err)
+	}
+}
+
+// TestL3Restart ends the engine under a session and starts it again; its sandboxes live on meanwhile. The session goes
+// on with them, and with what runs in them.
+func TestL3Restart(t *testing.T) {
+	t.Parallel()
+	if _, ok := w.engine.(served); !ok {
+		nextProcess(t)
+		return
+	}
+	x := newBroken(t, "600M")
+	m := x.open(t)
+	s, _, err := m.Open(t.Context(), session.UserKey("kept"), request())
+	must(t, err)
+	check(t, s, "echo kept > f", "")
+	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", Background: true, Timeout: time.Hour})
+	must(t, err)
+	for name, restart := range x.restart {
+		restart()
+		eventually(t, "the session goes on, "+name, func() bool {
+			_, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
+			if err != nil && !errors.Is(err, backend.ErrUnavailable) {
+				t.Fatalf("%s: %v", name, err)
+			}
+			return err == nil
+		})
+		check(t, s, "cat f", "kept\n")
+		status, err := s.WaitExec(t.Context(), res.ExecID, time.Millisecond)
+		if err != nil || status.Status != session.ExecRunning {
+			t.Errorf("%s: what runs in the sandbox: %+v, %v", name, status, err)
+		}
+		at := count(t, s)
+		eventually(t, "it goes on counting, "+name, func() bool { return count(t, s) > at })
+		var other *session.Session
+		eventually(t, "another sandbox can be had, "+name, func() bool {
+			var err error
+			other, _, err = m.Open(t.Context(), session.UserKey(strings.ReplaceAll(name, " ", "-")), request())
+			if err != nil && !typed(err) {
+				t.Fatalf("%s: %v", name, err)
+			}
+			return err == nil
+		})
+		must(t, other.Close(t.Context()))
+	}
+	if _, err := s.KillExec(t.Context(), res.ExecID, ""); err != nil {
+		t.Error(err)
+	}
+}
+
+func count(t *testing.T, s *session.Session) int {
+	t.Helper()
+	var text bytes.Buffer
+	n := -1
+	eventually(t, "the file holds a number", func() bool { // it may be empty for a moment
+		text.Reset()
+		_, err := s.ReadFile(t.Context(), "count", &text, session.ReadFileOptions{})
+		must(t, err)
+		n, err = strconv.Atoi(strings.TrimSpace(text.String()))
+		return err == nil
+	})
+	return n
+}
+
+// nextProcess: where there is no engine that could end, the process that made a sandbox can, and the next one finds it.
+func nextProcess(t *testing.T) {
+	t.Helper()
+	first := newDriver(t, connection{})
+	instance := w.instance + "-" + session.NewID()
+	m, err := session.NewManager(first, &session.Options{Instance: instance})
+	must(t, err)
+	s, _, err := m.Open(t.Context(), session.UserKey("kept"), request())
+	must(t, err)
+	check(t, s, "echo kept > f", "")
+	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", Background: true, Timeout: time.Hour})
+	must(t, err)
+	must(t, errors.Join(m.Detach(t.Context()), first.Close()))
+	next := newManager(t, newDriver(t, connection{}), session.Options{Instance: instance})
+	again, err := next.Connect(t.Context(), s.ID())
+	must(t, err)
+	check(t, again, "cat f", "kept\n")
+	status, err := again.WaitExec(t.Context(), res.ExecID, time.Millisecond)
+	if err != nil || status.Status != session.ExecRunning {
+		t.Errorf("what runs in the sandbox: %+v, %v", status, err)
+	}
+	at := count(t, again)
+	eventually(t, "it goes on counting", func() bool { return count(t, again) > at })
+	must(t, next.Remove(t.Context(), s.ID(), true))
+}
+
+// TestL4DiskFull leaves the engine no room.
+func TestL4DiskFull(t *testing.T) {
+	t.Parallel()
+	x := newBroken(t, "400M")
+	m := x.open(t)
+	s, _, err := m.Open(t.Context(), session.UserKey("kept"), request())
+	must(t, err)
+	check(t, s, "echo kept > f", "")
+	x.fill(t)
+	// Writing.
+	data := noise(4, 8<<20)
+	if _, err := s.WriteFile(t.Context(), "big", bytes.NewReader(data), session.WriteFileOptions{}); !errors.Is(err, backend.ErrQuota) {
+		t.Errorf("writing: %v, want %v", err, backend.ErrQuota)
+	}
+	if _, err := s.WriteFile(t.Context(), "f", bytes.NewReader(data), session.WriteFileOptions{Overwrite: true}); !errors.Is(err, backend.ErrQuota) {
+		t.Errorf("writing over: %v, want %v", err, backend.ErrQuota)
+	}
+	check(t, s, "cat f; ls -A", "kept\nf\n")
+	// In a command.
+	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "head -c 8M /dev/zero > big"})
+	if err != nil || res.ExitCode == 0 || !strings.Contains(string(res.Stderr.Bytes()), "No space left") {
+		t.Errorf("a command that writes: %+v %s, %v", res.ExecStatus, res.Stderr.Bytes(), err)
+	}
+	check(t, s, "rm -f big; cat f", "kept\n")
+	// At creation: either there was room enough after all, or all of it is taken back.
+	x.fill(t)
+	for i := range 3 {
+		other := x.open(t)
+		_, _, err := other.Open(t.Context(), session.UserKey("new"), request())
+		if err != nil && (!typed(err) || strings.Contains(err.Error(), x.dir)) {
+			t.Errorf("a new sandbox, %d: %v", i, err)
+		}
+		if err != nil {
+			x.nothingLeft(t, other.Instance())
+		}
+	}
+	check(t, s, "cat f", "kept\n")
+	x.free(t)
+	other := x.open(t)
+	next, _, err := other.Open(t.Context(), session.UserKey("after"), request())
+	must(t, err)
+	check(t, next, "echo works", "works\n")
+	_, err = s.WriteFile(t.Context(), "big", bytes.NewReader(data), session.WriteFileOptions{})
+	must(t, err)
+}
+
+// TestL7Runtime kills what stands between the engine and a sandbox, and takes the runtime away.
+func TestL7Runtime(t *testing.T) {
+	t.Parallel()
+	x := newBroken(t, "600M")
+	m := x.open(t)
+	req := request()
+	if x.runtime != "" {
+		req.Runtime = "own"
+	}
+	s, _, err := m.Open(t.Context(), session.UserKey("first"), req)
+	must(t, err)
+	check(t, s, "echo kept > f", "")
+	pipes := x.pipes(t)
+	other := x.open(t)
+	x.takeRuntime(t)
+	_, _, err = other.Open(t.Context(), session.UserKey("second"), req)
+	// What can be put back may be. An engine may take a runtime that it does not find for a mistake of the request.
+	if err != nil && (!typed(err) && !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), x.dir)) {
+		t.Errorf("without a runtime: %v", err)
+	}
+	if err == nil && x.runtime != "" {
+		t.Error("a sandbox without a runtime")
+	}
+	must(t, other.Close(t.Context()))
+	x.nothingLeft(t, other.Instance())
+	eventually(t, "no FIFO of what never ran is left", func() bool { return len(x.pipes(t)) <= len(pipes) })
+	// What runs needs neither.
+	check(t, s, "cat f", "kept\n")
+	x.returnRuntime(t)
+	x.killShim(t, s.Info().EngineID)
+	eventually(t, "the sandbox is said to be lost", func() bool {
+		_, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
+		if err != nil && !typed(err) {
+			t.Fatalf("after the kill: %v", err)
+		}
+		return errors.Is(err, backend.ErrLost)
+	})
+	next, _, err := m.Open(t.Context(), session.UserKey("next"), req)
+	must(t, err)
+	check(t, next, "echo works", "works\n")
+	must(t, m.Close(t.Context()))
+	x.nothingLeft(t, m.Instance())
+	eventually(t, "no FIFO is left", func() bool { return len(x.pipes(t)) == 0 })
+}
+
+// pipes lists the FIFOs of the engine and of the driver.
+func (x *broken) pipes(t *testing.T) []string {
+	t.Helper()
+	out := x.run(t, "find "+x.dir+" -type p 2>/dev/null; true")
+	return strings.Fields(out)
+}
+
+// takeRuntime removes the program that makes sandboxes.
+func (x *broken) takeRuntime(t *testing.T) {
+	t.Helper()
+	if x.runtime != "" {
+		x.run(t, "mv "+x.runtime+" "+x.runtime+".away")
+		return
+	}
+	x.run(t, "for f in "+x.disk+"/state/guest/*/workcell-guest; do mv $f "+x.dir+"/guest.away; done")
+}
+
+func (x *broken) returnRuntime(t *testing.T) {
+	t.Helper()
+	if x.runtime != "" {
+		x.run(t, "mv "+x.runtime+".away "+x.runtime)
+		return
+	}
+	x.run(t, "for d in "+x.disk+"/state/guest/*; do test -e $d/workcell-guest || cp "+x.dir+"/guest.away $d/workcell-guest; done")
+}
+
+// killShim kills what stands between the engine and a sandbox, or its main process where nothing does.
+func (x *broken) killShim(t *testing.T, id string) {
+	t.Helper()
+	if e, ok := x.engine.(*localEngine); ok {
+		pid, err := e.pid(id)
+		must(t, err)
+		p, err := os.FindProcess(pid)
+		must(t, errors.Join(err, p.Kill()))
+		return
+	}
+	x.run(t, `found=; for p in /proc/[0-9]*; do
+		if tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q "shim.* -id `+filepath.Base(id)+`"; then kill -9 ${p#/proc/}; found=1; fi
+	done; test -n "$found"`)
+}
