@@ -166,11 +166,11 @@ func (p *progress) loop(ctx context.Context, ss *mcp.ServerSession, tool string,
 
 // annotationsOf describes a sandbox tool to clients that ask their users before they run one. Nothing that these tools
 // do reaches the user's own machine, and without a network nothing else either.
-func annotationsOf(tool string) *mcp.ToolAnnotations {
+func annotationsOf(tool string, network bool) *mcp.ToolAnnotations {
+	open := network && (tool == tools.ToolRun || tool == tools.ToolExec || tool == tools.ToolExecWrite)
 	hints := func(title string, readOnly, destructive, idempotent bool) *mcp.ToolAnnotations {
-		closed := false
 		return &mcp.ToolAnnotations{
-			Title: title, ReadOnlyHint: readOnly, DestructiveHint: &destructive, IdempotentHint: idempotent, OpenWorldHint: &closed,
+			Title: title, ReadOnlyHint: readOnly, DestructiveHint: &destructive, IdempotentHint: idempotent, OpenWorldHint: &open,
 		}
 	}
 	switch tool {

@@ -7,11 +7,13 @@ import (
 // What tests of package mcpserver_test need to see.
 
 // Commands gives the simple commands of a shell line as text, computed words as "?".
-func Commands(script string) (list []string, unknown string) { return texts(commandsIn(script)) }
+func Commands(script string) (list []string, unknown string) {
+	return texts(commandsIn(script, nil, false))
+}
 
 // CommandsOfList does so for an argument list.
 func CommandsOfList(argv []string, stdin *string) (list []string, unknown string) {
-	return texts(commandsOf(argv, stdin))
+	return texts(commandsOf(argv, stdin, false))
 }
 
 func texts(c commands) ([]string, string) {
@@ -32,7 +34,7 @@ func texts(c commands) ([]string, string) {
 // Judge gives the rule that refuses a shell line; empty when none does.
 func (p *Policy) Judge(script string) string {
 	s := &Server{policy: *p}
-	fail := s.checkCommands(func() commands { return commandsIn(script) })
+	fail := s.checkCommands(func() commands { return commandsIn(script, nil, false) })
 	if fail == nil {
 		return ""
 	}

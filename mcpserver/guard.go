@@ -111,21 +111,12 @@ func (s *Server) checkExec(in *tools.ExecInput) *tools.ToolError {
 	if fail := s.checkTime(in.TimeoutSeconds); fail != nil {
 		return fail
 	}
-	if in.Command != "" {
-		return s.checkCommands(func() commands { return commandsIn(in.Command) })
-	}
-	if in.Stream && in.Stdin == nil && len(in.Cmd) > 0 {
-		return s.checkCommands(func() commands {
-			c := commandsOf(in.Cmd, nil)
-			if inner := unwrap(staticWords(in.Cmd)); len(inner) > 0 && isShell(inner[0].text) {
-				if _, kind := shellScript(inner); kind == scriptStdin {
-					c.doubt("the shell gets its commands later, through sandbox_exec_write")
-				}
-			}
-			return c
-		})
-	}
-	return s.checkCommands(func() commands { return commandsOf(in.Cmd, in.Stdin) })
+	return s.checkCommands(func() commands {
+		if in.Command != "" {
+			return commandsIn(in.Command, in.Stdin, in.Stream)
+		}
+		return commandsOf(in.Cmd, in.Stdin, in.Stream)
+	})
 }
 
 func (s *Server) checkRun(in *tools.RunInput) *tools.ToolError {
@@ -148,7 +139,7 @@ func (s *Server) checkRun(in *tools.RunInput) *tools.ToolError {
 	}
 	runtime := frontmatter.Runtime(in.Runtime)
 	if runtime == frontmatter.RuntimeBash || runtime == "" && s.opts.Sandbox.Runtime == frontmatter.RuntimeBash {
-		return s.checkCommands(func() commands { return commandsIn(in.Code) })
+		return s.checkCommands(func() commands { return commandsIn(in.Code, nil, false) })
 	}
 	return nil
 }

@@ -3,11 +3,13 @@ package mcpserver_test
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/jsonschema-go/jsonschema"
@@ -287,5 +289,24 @@ func TestCloseEndsCalls(t *testing.T) {
 	}
 	if _, err := mcpserver.New(nil, nil); err == nil {
 		t.Error("a server without manager")
+	}
+}
+
+// TestClientTakesNoAnswers: a client that hangs up without reading keeps nobody.
+func TestClientTakesNoAnswers(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, newManager(t), nil)
+	never, out := io.Pipe()
+	t.Cleanup(func() { never.Close() })
+	list := `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}` + "\n"
+	served := make(chan error, 1)
+	go func() { served <- s.ServeStdio(context.Background(), strings.NewReader(list), out) }()
+	select {
+	case err := <-served:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("the server waits for a client that hung up")
 	}
 }

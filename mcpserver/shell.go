@@ -33,19 +33,25 @@ type commands struct {
 	list [][]word
 	// unknown says why not everything that would run can be known; empty when it can.
 	unknown string
+	// reads: a shell takes its commands from the standard input of the whole.
+	reads bool
+	piped bool // there is a pipe, so that nobody knows whose input is whose
 }
 
-// commandsOf gives what an argument list runs. stdin is what its program would read; nil when nothing is given.
-func commandsOf(argv []string, stdin *string) commands {
+// commandsOf gives what an argument list runs. stdin is what it would read, nil when that is nothing; later says that it
+// can be written to afterwards.
+func commandsOf(argv []string, stdin *string, later bool) commands {
 	var c commands
-	c.add(staticWords(argv), stdin, 0)
+	c.add(staticWords(argv), nil, 0)
+	c.given(stdin, later)
 	return c
 }
 
-// commandsIn gives what a shell line runs.
-func commandsIn(script string) commands {
+// commandsIn gives what a shell line runs; see commandsOf.
+func commandsIn(script string, stdin *string, later bool) commands {
 	var c commands
 	c.parse(script, 0)
+	c.given(stdin, later)
 	return c
 }
 
@@ -85,9 +91,7 @@ func (c *commands) walk(node syntax.Node, depth int) {
 	syntax.Walk(node, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.BinaryCmd:
-			if (n.Op == syntax.Pipe || n.Op == syntax.PipeAll) && readsScript(n.Y) {
-				c.doubt("a shell gets its commands through a pipe")
-			}
+			c.piped = c.piped || n.Op == syntax.Pipe || n.Op == syntax.PipeAll
 		case *syntax.Stmt:
 			if call, ok := n.Cmd.(*syntax.CallExpr); ok && len(call.Args) > 0 {
 				c.add(wordsOf(call.Args), hereDocument(n), depth)
@@ -95,20 +99,6 @@ func (c *commands) walk(node syntax.Node, depth int) {
 		}
 		return true
 	})
-}
-
-// readsScript tells whether a statement is a shell that takes its commands from standard input.
-func readsScript(s *syntax.Stmt) bool {
-	call, ok := s.Cmd.(*syntax.CallExpr)
-	if !ok || len(call.Args) == 0 {
-		return false
-	}
-	words := unwrap(wordsOf(call.Args))
-	if len(words) == 0 || !words[0].static || !isShell(words[0].text) {
-		return false
-	}
-	_, kind := shellScript(words)
-	return kind == scriptStdin
 }
 
 // hereDocument gives the text that a statement's program reads, when it stands in the statement.
@@ -168,6 +158,21 @@ func (c *commands) addShell(words []word, stdin *string, depth int) {
 		c.parseWords([]word{script}, depth)
 	case stdin != nil:
 		c.parse(*stdin, depth+1)
+	default:
+		c.reads = true
+	}
+}
+
+// given adds what shells read that take their commands from standard input: text that is known, or what comes later.
+func (c *commands) given(stdin *string, later bool) {
+	switch {
+	case !c.reads:
+	case c.piped:
+		c.doubt("a shell gets its commands through a pipe")
+	case later:
+		c.doubt("a shell gets its commands later, through sandbox_exec_write")
+	case stdin != nil:
+		c.parse(*stdin, 1)
 	}
 }
 

@@ -74,6 +74,8 @@ func TestCommandsInAScript(t *testing.T) {
 		{script: "eval $X", unknown: true},
 		{script: "echo rm a | sh", unknown: true},
 		{script: "echo rm a | env bash -s", unknown: true},
+		{script: "echo rm a | (sh)", unknown: true},
+		{script: "echo rm a | { cd x; sh; }", unknown: true},
 		{script: "if then", unknown: true},
 		{script: strings.Repeat("a;", 100_000), unknown: true},
 		// What looks like it is known all the same.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -32,7 +33,9 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 	defer stop()
 	stopServer := context.AfterFunc(s.ctx, func() { conn.Close() })
 	defer stopServer()
-	err = srv.Run(ctx, lineTransport{conn})
+	ran := make(chan error, 1)
+	go func() { ran <- srv.Run(ctx, lineTransport{conn}) }()
+	err = conn.await(ctx, ran, sc.cancel)
 	switch {
 	case errors.Is(err, io.EOF), s.ctx.Err() != nil:
 		return nil
@@ -40,6 +43,28 @@ func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) er
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// hangUpGrace is how long answers may take to be written after the client hung up or the server is told to end.
+const hangUpGrace = 5 * time.Second
+
+// await waits for the end of serving. A client that takes no answers any more, but has not closed its end, must not keep
+// the server: its sandboxes are still to be closed.
+func (c *lineConn) await(ctx context.Context, ran <-chan error, cancel func()) error {
+	select {
+	case err := <-ran:
+		return err
+	case <-c.ended:
+	case <-c.closed:
+	case <-ctx.Done():
+	}
+	cancel()
+	select {
+	case err := <-ran:
+		return err
+	case <-time.After(hangUpGrace):
+		return io.EOF
+	}
 }
 
 // lineTransport hands the one connection to the SDK.
@@ -51,7 +76,8 @@ func (t lineTransport) Connect(context.Context) (mcp.Connection, error) { return
 // that made one mistake without its sandboxes; this one answers as JSON-RPC asks for and reads on.
 type lineConn struct {
 	messages chan jsonrpc.Message
-	failed   chan error // why reading ended; has room for one
+	failed   chan error    // why reading ended; has room for one
+	ended    chan struct{} // closed when reading ended
 	closed   chan struct{}
 	once     sync.Once
 
@@ -63,7 +89,7 @@ type lineConn struct {
 // newLineConn starts a goroutine that reads in until it ends. A read that nobody can interrupt, as of a terminal, keeps
 // it after Close.
 func newLineConn(in io.Reader, out io.Writer) *lineConn {
-	c := &lineConn{messages: make(chan jsonrpc.Message), failed: make(chan error, 1), closed: make(chan struct{}), out: out, underWay: map[jsonrpc.ID]bool{}}
+	c := &lineConn{messages: make(chan jsonrpc.Message), failed: make(chan error, 1), ended: make(chan struct{}), closed: make(chan struct{}), out: out, underWay: map[jsonrpc.ID]bool{}}
 	go c.readLoop(in)
 	return c
 }
@@ -77,6 +103,7 @@ func (c *lineConn) readLoop(in io.Reader) {
 		}
 		if err != nil {
 			c.failed <- err
+			close(c.ended)
 			return
 		}
 	}
