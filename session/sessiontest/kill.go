@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,10 @@ func timeouts(t *testing.T, s *session.Session) {
 	}
 }
 
+// newMarker gives a number of seconds to sleep that nobody else sleeps: on a backend without walls, and on the machine of
+// the engine, other tests' processes are in sight.
+func newMarker() string { return fmt.Sprint(1_000_000 + rand.IntN(1_000_000_000)) }
+
 // survivors gives what is still running of processes that carry a marker as an argument to sleep.
 func survivors(t *testing.T, s *session.Session, marker string) string {
 	t.Helper()
@@ -37,21 +42,23 @@ func tree(marker string) string {
 }
 
 func timeoutTree(t *testing.T, s *session.Session) {
-	res := run(t, s, session.ExecRequest{Command: tree("4711"), Timeout: timeout})
+	marker := newMarker()
+	res := run(t, s, session.ExecRequest{Command: tree(marker), Timeout: timeout})
 	if res.Status != session.ExecTimedOut || string(res.Stdout.Bytes()) != "spread\n" {
 		t.Errorf("%+v, stdout %q", res.ExecStatus, res.Stdout.Bytes())
 	}
-	if left := survivors(t, s, "4711"); left != "" {
+	if left := survivors(t, s, marker); left != "" {
 		t.Errorf("survivors: %s", left)
 	}
 }
 
 func ignoredTerm(t *testing.T, s *session.Session) {
-	res := run(t, s, session.ExecRequest{Command: "trap '' TERM INT HUP; while :; do sleep 4712; done", Timeout: timeout})
+	marker := newMarker()
+	res := run(t, s, session.ExecRequest{Command: "trap '' TERM INT HUP; while :; do sleep " + marker + "; done", Timeout: timeout})
 	if res.Status != session.ExecTimedOut {
 		t.Errorf("%+v", res.ExecStatus)
 	}
-	if left := survivors(t, s, "4712"); left != "" {
+	if left := survivors(t, s, marker); left != "" {
 		t.Errorf("survivors: %s", left)
 	}
 }
@@ -68,10 +75,11 @@ func heldOutput(t *testing.T, s *session.Session) {
 }
 
 func cancelTree(t *testing.T, s *session.Session) {
+	marker := newMarker()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Exec(ctx, session.ExecRequest{Command: "(while [ ! -e cancel-ended ]; do sleep 0.1; done; touch cancel-effect) & touch cancel-began; " + tree("4713")})
+		_, err := s.Exec(ctx, session.ExecRequest{Command: "(while [ ! -e cancel-ended ]; do sleep 0.1; done; touch cancel-effect) & touch cancel-began; " + tree(marker)})
 		done <- err
 	}()
 	eventually(t, "the command runs", func() bool { _, err := s.StatFile(t.Context(), "cancel-began"); return err == nil })
@@ -84,7 +92,7 @@ func cancelTree(t *testing.T, s *session.Session) {
 	case <-time.After(patience):
 		t.Fatal("a cancelled command still holds its caller")
 	}
-	eventually(t, "its processes are gone", func() bool { return survivors(t, s, "4713") == "" })
+	eventually(t, "its processes are gone", func() bool { return survivors(t, s, marker) == "" })
 	output(t, s, "touch cancel-ended; sleep 1") // now the effect would be due
 	if _, err := s.StatFile(t.Context(), "cancel-effect"); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("an effect that was scheduled for later appeared: %v", err)
@@ -183,7 +191,8 @@ func writeStdin(t *testing.T, s *session.Session) {
 }
 
 func killing(t *testing.T, s *session.Session) {
-	res := run(t, s, session.ExecRequest{Command: tree("4714"), Background: true})
+	marker := newMarker()
+	res := run(t, s, session.ExecRequest{Command: tree(marker), Background: true})
 	if _, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: patience}); err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +200,7 @@ func killing(t *testing.T, s *session.Session) {
 	if err != nil || status.Status != session.ExecKilled {
 		t.Errorf("kill: %+v, %v", status, err)
 	}
-	if left := survivors(t, s, "4714"); left != "" {
+	if left := survivors(t, s, marker); left != "" {
 		t.Errorf("survivors: %s", left)
 	}
 	if again, err := s.KillExec(t.Context(), res.ExecID, ""); err != nil || again.Status != session.ExecKilled {
