@@ -94,7 +94,7 @@ func (r *taskRunner) addAgents(dir string) error {
 			continue
 		}
 		r.tasks[name] = mcpTask{
-			Task:   mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description},
+			Task:   mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields()},
 			agents: map[string]string{name: path},
 		}
 	}

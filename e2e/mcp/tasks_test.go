@@ -1,0 +1,80 @@
+package mcp_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// taskFolders are the flags for the project's own examples, with the images that the tests have.
+func taskFolders(t *testing.T) []string {
+	t.Helper()
+	examples, err := filepath.Abs(filepath.Join("..", "..", "examples"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{
+		"--agents", filepath.Join(examples, "agents"), "--workflows", filepath.Join(examples, "workflows"),
+		"--map-image", "node:20-slim=workcell/node:22", "--map-image", "debian:bookworm-slim=workcell/debian:12",
+	}
+}
+
+// TestTaskWorkflow runs an example's workflow with recorded answers of its model, follows its steps, and takes the files.
+func TestTaskWorkflow(t *testing.T) {
+	t.Parallel()
+	script, err := filepath.Abs(filepath.Join("..", "..", "examples", "workflows", "scripts", "debug-and-fix.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startPeer(t, append(taskFolders(t), "--model", "scripted/"+script)...)
+	p.initialize()
+	id := p.request("tools/call", map[string]any{
+		"name": "execute_task", "arguments": map[string]any{"task": "debug-and-fix", "session_id": "work"}, "_meta": map[string]any{"progressToken": 1},
+	})
+	r := decodeResult(t, p.answer(id))
+	if r.IsError || r.text(t, "outcome") != "succeeded" || !strings.Contains(r.text(t, "output_json"), `"all_passed":true`) {
+		t.Fatalf("result %v", r.Content)
+	}
+	var told strings.Builder
+	for _, m := range p.notes {
+		told.Write(m.Params)
+	}
+	if len(p.notes) == 0 || !strings.Contains(told.String(), "progressToken") {
+		t.Errorf("no progress: %s", told.String())
+	}
+	got := p.must("get_files", map[string]any{"session_id": "work", "paths": []string{"calculator.py"}})
+	var files []struct {
+		Path        string
+		ContentsB64 string `json:"contents_b64"`
+	}
+	if err := json.Unmarshal(got.Structured["files"], &files); err != nil || len(files) != 1 {
+		t.Fatalf("files %s: %v", got.Structured["files"], err)
+	}
+	source, err := base64.StdEncoding.DecodeString(files[0].ContentsB64)
+	if err != nil || !strings.Contains(string(source), "CalculatorError") {
+		t.Errorf("calculator.py: %v\n%s", err, source)
+	}
+	if r := p.must("cleanup_session", map[string]any{"session_id": "work"}); string(r.Structured["removed"]) != "1" {
+		t.Errorf("removed %s", r.Structured["removed"])
+	}
+}
+
+// TestTaskWithoutModel: without a key the answer says what to set, and the sandbox tools work all the same.
+func TestTaskWithoutModel(t *testing.T) {
+	t.Parallel()
+	p := startPeerEnv(t, []string{"GEMINI_API_KEY=", "GOOGLE_API_KEY="}, taskFolders(t)...)
+	p.initialize()
+	r := p.tool("execute_task", map[string]any{"task": "python-developer", "input": "print the primes"})
+	if r.errorCode() != "unavailable" || !strings.Contains(string(r.Structured["error"]), "GEMINI_API_KEY") || !strings.Contains(string(r.Structured["error"]), "--model") {
+		t.Errorf("error %s", r.Structured["error"])
+	}
+	r = p.tool("execute_task", map[string]any{"task": "no-such"})
+	if r.errorCode() != "not_found" || !strings.Contains(string(r.Structured["error"]), "debug-and-fix") {
+		t.Errorf("error %s", r.Structured["error"])
+	}
+	if r := p.must("sandbox_run", map[string]any{"code": "print(6*7)"}); r.text(t, "stdout") != "42\n" {
+		t.Errorf("stdout %q", r.text(t, "stdout"))
+	}
+}
