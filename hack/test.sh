@@ -5,9 +5,12 @@ set -euo pipefail
 
 exec </dev/null # which may not even be open
 began=$SECONDS
-jaeger_log=$(mktemp)
+tools_log=$(mktemp)
 scratch=$(mktemp -d) # temporary files of the tests
-jaeger_pid=
+tools_pid=
+containerd2=      # socket of the second containerd
+containerd2_ours= # 1: this run started it
+times=
 
 main() {
   cd "$root"
@@ -16,12 +19,14 @@ main() {
   section "embedded guest" guest
   section "vet" go vet ./...
   section "other systems" hack/cross.sh
-  section "Jaeger" wait_for_jaeger
+  section "Jaeger and containerd 2" tools
   local before
   before=$(leftovers)
   section "tests" tests
+  section "containerd 2" on_containerd2
+  section "promises on containerd and local" promises
   section "leftovers" nothing_left "$before"
-  printf '\nall passed in %s\n' "$(elapsed $((SECONDS - began)))"
+  printf '\n%s\nall passed in %s\n' "$times" "$(elapsed $((SECONDS - began)))"
 }
 
 # section NAME COMMAND...: a failure ends everything, with the section's name.
@@ -34,14 +39,16 @@ section() {
   "$@"
   failed=
   printf -- '--- %s: %s\n' "$name" "$(elapsed $((SECONDS - start)))"
+  times+=$(printf '\n%12s  %s' "$(elapsed $((SECONDS - start)))" "$name")
 }
 
 elapsed() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
 
 finish() {
   local code=$?
-  if [ -n "$jaeger_pid" ]; then kill -- "-$jaeger_pid" 2>/dev/null || true; fi
-  rm -rf "$jaeger_log" "$scratch"
+  if [ -n "$tools_pid" ]; then kill -- "-$tools_pid" 2>/dev/null || true; fi
+  if [ -n "$containerd2_ours" ]; then hack/containerd2.sh stop; fi
+  rm -rf "$tools_log" "$scratch"
   if [ -n "${failed:-}" ]; then
     printf '\n*** FAILED: %s, after %s\n' "$failed" "$(elapsed $((SECONDS - began)))" >&2
     [ $code -ne 0 ] || code=1
@@ -51,20 +58,28 @@ finish() {
 
 setup() {
   need_go
+  if [ "$(uname -s)" != Linux ]; then
+    die "the tests run every backend, and two of them are for Linux only" "go test ./PACKAGE runs what Docker is enough for"
+  fi
   # The race detector links with the C compiler.
   if is_debian && ! command -v "$(go env CC)" >/dev/null 2>&1; then
     need_packages "go test -race" gcc libc6-dev
   fi
-  # Takes longest and needs nothing: beside everything else until it is
+  # Take longest and need nothing: beside everything else until they are
   # needed, in a process group of its own so that all of it can be ended.
   set -m
-  nice hack/jaeger.sh path >"$jaeger_log" 2>&1 </dev/null &
-  jaeger_pid=$!
+  nice bash -c 'hack/jaeger.sh path && hack/containerd2.sh path' >"$tools_log" 2>&1 </dev/null &
+  tools_pid=$!
   set +m
-  hack/engine.sh
+  hack/engine.sh docker containerd
   use_docker_context
   PATH=$(dirname "$(working_docker)"):$PATH # for the tests too
-  hack/images.sh
+  ENGINES=docker,containerd hack/images.sh
+  # What the local backend's sandboxes run is the system's own.
+  local program
+  for program in python3:python3 node:nodejs; do
+    if [ ! -x "/usr/bin/${program%:*}" ] && is_debian; then need_packages "the local backend's tests" "${program#*:}"; fi
+  done
 }
 
 sources() {
@@ -83,14 +98,17 @@ sources() {
 
 guest() { hack/build-guest.sh --check; }
 
-wait_for_jaeger() {
-  if ! wait "$jaeger_pid"; then
-    jaeger_pid=
-    cat "$jaeger_log"
+tools() {
+  if ! wait "$tools_pid"; then
+    tools_pid=
+    cat "$tools_log"
     return 1
   fi
-  jaeger_pid=
-  tail -n 1 "$jaeger_log"
+  tools_pid=
+  tail -n 2 "$tools_log"
+  if ! hack/containerd2.sh status 2>/dev/null; then containerd2_ours=1; fi
+  containerd2=$(hack/containerd2.sh start)
+  ENGINES=containerd CONTAINERD_ADDRESS=$containerd2 hack/images.sh
 }
 
 # Two packages at a time: most tests wait for the engine, and too many
@@ -99,23 +117,63 @@ tests() {
   TMPDIR=$scratch go test -race -count=1 -timeout 15m -p 2 -parallel 4 ./... | grep --line-buffered -v '\[no test files\]'
 }
 
-# leftovers lists what a test may leave: things on the engine with our label,
-# temporary files, and processes of the programs that tests build or start.
+# What a driver owes, once more on a containerd that is current.
+on_containerd2() {
+  TMPDIR=$scratch CONTAINERD_ADDRESS=$containerd2 \
+    go test -race -count=1 -timeout 15m -parallel 4 -run '^TestConformance' ./backend/containerd
+}
+
+# The tests above had Docker for these.
+promises() {
+  local backend start
+  go test -race -c -o "$scratch/promises.test" ./e2e/promises
+  for backend in containerd local; do
+    start=$SECONDS
+    # Where `go test` would run it: its files are beside it.
+    (cd e2e/promises && TMPDIR=$scratch WORKCELL_TEST_BACKEND=$backend \
+      "$scratch/promises.test" -test.timeout 15m -test.parallel 4)
+    echo "promises on $backend: $(elapsed $((SECONDS - start)))"
+  done
+  rm "$scratch/promises.test"
+}
+
+# leftovers lists what a test may leave: things on the engines, what the local
+# backend keeps, temporary files, and processes of the programs that tests
+# build or start.
 leftovers() {
   local l=label=dev.workcell.instance p
   docker ps --all --no-trunc --filter $l --format 'container {{.ID}} {{.Names}}'
   docker volume ls --filter $l --format 'volume {{.Name}}'
   docker network ls --no-trunc --filter $l --format 'network {{.ID}} {{.Name}}'
-  find "$scratch" -mindepth 1 -maxdepth 1 -printf 'file %p\n' 2>/dev/null || true
+  containerd_leftovers "$containerd_socket"
+  if [ -n "$containerd2" ]; then containerd_leftovers "$containerd2"; fi
+  find "$scratch" -mindepth 1 -maxdepth 1 ! -name workcell-containerd-test -printf 'file %p\n' 2>/dev/null || true
+  find /var/lib/workcell/containerd /var/lib/workcell/local "$scratch/workcell-containerd-test" -mindepth 2 -maxdepth 2 \
+    \( -path '*/sandboxes/*' -o -path '*/workspaces/*' \) -printf 'state %p\n' 2>/dev/null || true
+  find /sys/fs/cgroup -type d \( -path '*/workcell/*' -o -name 'workcell-*' \) -printf 'cgroup %p\n' 2>/dev/null || true
+  find /sys/class/net/workcell0/brif -mindepth 1 -printf 'interface %f\n' 2>/dev/null || true
+  awk '/sbx_|\/workcell\// {print "mount " $5}' /proc/self/mountinfo
   for p in /proc/[0-9]*; do
     case $(readlink "$p/exe" 2>/dev/null) in
-      "$scratch"/* | "$cache"/jaeger/*) printf 'process %s %s\n' "${p#/proc/}" "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" ;;
+      "$scratch"/* | "$cache"/jaeger/* | *workcell-guest*) printf 'process %s %s\n' "${p#/proc/}" "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" ;;
     esac
   done
 }
 
+# containerd_leftovers SOCKET: in the namespaces of the project and its tests.
+containerd_leftovers() {
+  local ns kind
+  for ns in $(ctr --address "$1" namespaces ls -q | grep '^workcell'); do
+    for kind in containers leases images; do
+      ctr --address "$1" -n "$ns" $kind ls -q | sed "s|^|containerd $ns $kind |"
+    done
+    ctr --address "$1" -n "$ns" tasks ls -q | sed "s|^|containerd $ns task |"
+    ctr --address "$1" -n "$ns" snapshots ls | awk -v ns="$ns" 'NR > 1 {print "containerd " ns " snapshot " $1}'
+  done
+}
+
 nothing_left() {
-  local new deadline=$((SECONDS + 15))
+  local new deadline=$((SECONDS + 30))
   while :; do
     new=$(comm -13 <(sort <<<"$1") <(leftovers | sort))
     [ -n "$new" ] || break
@@ -125,7 +183,7 @@ nothing_left() {
     fi
     sleep 0.5
   done
-  echo "no container, volume, network, temporary file or process was left behind"
+  echo "nothing was left behind: no container, volume, network, snapshot, lease, mount, cgroup, file or process"
 }
 
 trap finish EXIT
