@@ -26,6 +26,9 @@ func (a *app) examine(ctx context.Context, r *engineReport, d driver, images ima
 	if !r.engine(ctx, m.Backend(), d) {
 		return
 	}
+	if d.name != backendDocker { // which says itself what filter it has
+		r.add("seccomp", verdictOK, "Workcell's own filter on every sandbox", "")
+	}
 	if d.name == backendLocal {
 		r.add("wall", verdictWarn, "thinner than a container's: what this machine has in its system folders can be read and run inside, "+
 			"and there is no daemon to watch over it", "docs/local.md compares the two; docker and containerd are the stronger choice")

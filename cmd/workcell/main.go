@@ -40,8 +40,8 @@ func newRootCmd(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "workcell",
 		Short: "Sandboxes for Genkit agents",
-		Long: `Workcell runs Genkit agents and multi-step workflows in container sandboxes that live as long as the run
-that owns them.
+		Long: `Workcell runs Genkit agents and multi-step workflows in sandboxes that live as long as the run that owns
+them: containers of Docker or containerd, or the local backend, which needs no engine.
 
 ` + exitCodeHelp + `
 
