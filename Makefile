@@ -7,16 +7,16 @@ SHELL := /bin/bash
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## three agents fix a bug in one sandbox, traced in Jaeger; sets everything up
+demo: ## three agents fix a bug in one sandbox, traced in Jaeger; BACKEND=docker|containerd installs that engine
 	@hack/demo.sh
 
 test: ## every check and every test; sets everything up
 	@hack/test.sh
 
-engine: ## make sure that a container engine answers
+engine: ## make sure that Docker, and containerd where it can be had, answer
 	@hack/engine.sh
 
-images: engine ## build the test images and load them into the engine
+images: engine ## build the test images and load them into the engines
 	@hack/images.sh
 
 jaeger: ## build Jaeger from its Go module, once
