@@ -7,10 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/scripted"
@@ -158,7 +158,8 @@ func checkAgent(path string) (*frontmatter.Document, error) {
 // maxScriptBytes is more than any script is allowed to have; a larger file is for the workflow loader to refuse.
 const maxScriptBytes = 8 << 20
 
-// isScript tells a script from a workflow: only scripts have agents at the top and no steps.
+// isScript tells a script from a workflow: only scripts have agents at the top and no steps. It looks at the text, since
+// a hostile file may be made to be expensive to parse, and the loaders alone have the limits for that.
 func isScript(path string) bool {
 	file, err := os.Open(path)
 	if err != nil {
@@ -166,15 +167,14 @@ func isScript(path string) bool {
 	}
 	defer file.Close() // only read from
 	src, err := io.ReadAll(io.LimitReader(file, maxScriptBytes))
-	if err != nil || len(src) == maxScriptBytes {
-		return false
-	}
-	var top struct {
-		Agents yaml.Node `yaml:"agents"`
-		Steps  yaml.Node `yaml:"steps"`
-	}
-	return yaml.Unmarshal(src, &top) == nil && !top.Agents.IsZero() && top.Steps.IsZero()
+	return err == nil && len(src) < maxScriptBytes && scriptKey.Match(src) && !workflowKey.Match(src)
 }
+
+// Keys at the top of a file.
+var (
+	scriptKey   = regexp.MustCompile(`(?m)^["']?agents["']?[ \t]*:`)
+	workflowKey = regexp.MustCompile(`(?m)^["']?steps["']?[ \t]*:`)
+)
 
 // problemsOf takes the error of a parser apart.
 func problemsOf(path string, err error) []problem {
