@@ -182,6 +182,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		// Before a refusal net/http would read the body, for as long as its sender likes. post takes this back.
 		h.Set("Connection", "close")
+		paced.unread = r.Body
 	}
 	switch {
 	case !r.ProtoAtLeast(1, 1):

@@ -31,6 +31,9 @@ func (f *front) post(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "compressed requests are not supported", http.StatusUnsupportedMediaType)
 		return
 	}
+	if p, ok := w.(*pacedWriter); ok {
+		p.unread = nil
+	}
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(f.opts.BodyTimeout)) // every connection of ours has deadlines
 	body, err := io.ReadAll(io.LimitReader(r.Body, MaxMessageBytes+1))
@@ -113,6 +116,27 @@ func writeFault(w http.ResponseWriter, status int, fault *fault) {
 type pacedWriter struct {
 	http.ResponseWriter
 	timeout time.Duration
+	// unread is the body of a request until somebody reads it; nil for none.
+	unread io.Reader
+}
+
+// Bounds of what is read of the body of a request that is refused.
+const (
+	refusedBytes = 1 << 20
+	refusedTime  = 2 * time.Second
+)
+
+// WriteHeader reads what a client is still sending before it is refused, within bounds: a client whose connection breaks
+// while it writes does not see the answer.
+func (w *pacedWriter) WriteHeader(status int) {
+	if w.unread != nil && status >= http.StatusBadRequest {
+		rc := http.NewResponseController(w.ResponseWriter)
+		_ = rc.SetReadDeadline(time.Now().Add(refusedTime)) // every connection of ours has deadlines
+		_, _ = io.CopyN(io.Discard, w.unread, refusedBytes) // whatever comes of it, the connection ends
+	}
+	w.unread = nil
+	w.extend()
+	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w *pacedWriter) extend() {
