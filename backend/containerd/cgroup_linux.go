@@ -66,9 +66,9 @@ func (b *Backend) cgroupPath(id string) string { return b.opts.CgroupParent + "/
 // makeCgroup makes a sandbox's control groups before the runtime does. The runtime could find their parent removed by
 // somebody who removed the last sandbox between its own steps; here such a step is repeated, and a parent that has a
 // child stays.
-func (b *Backend) makeCgroup(id string) error {
+func (b *Backend) makeCgroup(cgroup string) error {
 	for _, root := range b.engine.cgroups.roots {
-		path := filepath.Join(root, b.cgroupPath(id))
+		path := filepath.Join(root, cgroup)
 		var err error
 		for range 100 {
 			if err = os.MkdirAll(path, 0o755); !errors.Is(err, fs.ErrNotExist) {
@@ -84,9 +84,9 @@ func (b *Backend) makeCgroup(id string) error {
 
 // removeCgroup removes what the runtime left of a sandbox's control groups, and their parent with the last sandbox.
 // What is busy or gone stays or is gone.
-func (b *Backend) removeCgroup(id string) {
+func (b *Backend) removeCgroup(cgroup string) {
 	for _, root := range b.engine.cgroups.roots {
-		_ = unix.Rmdir(filepath.Join(root, b.cgroupPath(id)))
-		_ = unix.Rmdir(filepath.Join(root, b.opts.CgroupParent))
+		_ = unix.Rmdir(filepath.Join(root, cgroup))
+		_ = unix.Rmdir(filepath.Join(root, filepath.Dir(cgroup)))
 	}
 }

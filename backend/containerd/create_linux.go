@@ -81,7 +81,7 @@ func (c *creation) make(ctx context.Context) error {
 	if err := c.b.checkMountPoints(ctx, mounts, c.img); err != nil {
 		return err
 	}
-	if err := c.b.startTask(ctx, c.rec, mounts); !errors.Is(err, errStarted) {
+	if err := c.b.startTask(ctx, c.rec, mounts, !made); !errors.Is(err, errStarted) {
 		return err
 	}
 	return nil
@@ -143,7 +143,7 @@ func (b *Backend) materialize(ctx context.Context, r *record) (mounts []mount.Mo
 		if err := b.makeFiles(r); err != nil {
 			return err
 		}
-		if err := b.makeCgroup(r.id); err != nil {
+		if err := b.makeCgroup(r.config.Cgroup); err != nil {
 			return err
 		}
 		var err error

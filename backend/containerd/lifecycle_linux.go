@@ -115,7 +115,7 @@ func (b *Backend) restart(ctx context.Context, r *record) error {
 	}
 	mounts, _, err := b.materialize(ctx, r)
 	if err == nil {
-		err = b.startTask(ctx, r, mounts)
+		err = b.startTask(ctx, r, mounts, true)
 	}
 	if err == nil || errors.Is(err, errStarted) {
 		return nil
@@ -165,7 +165,7 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 
 // removeRemains deletes what is left of a sandbox whose record was deleted behind our back.
 func (b *Backend) removeRemains(ctx context.Context, id string, workspace bool) error {
-	b.removeCgroup(id)
+	b.removeCgroup(b.cgroupPath(id))
 	err := errors.Join(b.leaveNetwork(ctx, b.state, id), removeFiles(ctx, b.state, id, workspace))
 	return b.settle(ctx, "remove files", err)
 }
@@ -180,7 +180,7 @@ func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error 
 			return err
 		}
 	}
-	b.removeCgroup(r.id)
+	b.removeCgroup(r.config.Cgroup)
 	if err := ignoreNotFound(b.do(ctx, "remove snapshot", func(ctx context.Context) error {
 		return b.api.SnapshotService(r.snapshotter).Remove(ctx, r.id)
 	})); err != nil {

@@ -39,6 +39,7 @@ type config struct {
 	Limits   backend.Limits      `json:"limits"`
 	Labels   map[string]string   `json:"labels,omitempty"` // the user's own
 	State    string              `json:"state"`            // the state directory that holds the sandbox's files
+	Cgroup   string              `json:"cgroup"`           // its control group
 }
 
 // record is a sandbox's container record, as far as the driver uses it. It never changes.
@@ -80,11 +81,12 @@ func (p *plan) labels(guest, nonce string) map[string]string {
 
 // newRecord describes the container of a plan.
 func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
+	id := containerID(p.spec.ID)
 	return &record{
-		id: containerID(p.spec.ID), labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
+		id: id, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
 		config: config{
 			Image: p.spec.Image, ImageID: img.id, ImageEnv: img.env, Parent: img.chain, User: p.user.String(), Root: p.spec.Root,
-			Network: p.spec.Network, Limits: p.spec.Limits, Labels: maps.Clone(p.spec.Labels), State: b.state.root,
+			Network: p.spec.Network, Limits: p.spec.Limits, Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}
 }
@@ -107,7 +109,7 @@ func readRecord(c containers.Container) (*record, bool) {
 	if !ok || ext.GetTypeUrl() != configType || json.Unmarshal(ext.GetValue(), &r.config) != nil {
 		return nil, false
 	}
-	return r, filepath.IsAbs(r.config.State)
+	return r, filepath.IsAbs(r.config.State) && filepath.Base(r.config.Cgroup) == r.id
 }
 
 // state gives the directory that holds the sandbox's files: that of the installation that made it.

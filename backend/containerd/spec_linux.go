@@ -32,7 +32,7 @@ func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 		Mounts:   b.mounts(p, r, volumes),
 		Linux: &specs.Linux{
 			Namespaces:    namespaces(r),
-			CgroupsPath:   b.cgroupPath(r.id),
+			CgroupsPath:   r.config.Cgroup,
 			Resources:     b.engine.resources(p.spec.Limits),
 			Seccomp:       b.engine.seccomp,
 			MaskedPaths:   maskedPaths(),

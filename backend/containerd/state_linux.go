@@ -74,16 +74,17 @@ func stateError(what string, err error) error {
 	return fmt.Errorf("containerd: %s: %v: %w", what, err, kind)
 }
 
-// installGuest puts the guest where sandboxes find it, unless it is there. Doing it twice at a time does no harm.
+// installGuest puts the guest where sandboxes find it, unless it is there: a file of that name is whole, because it gets
+// its name last. Doing it twice at a time does no harm.
 func (b *Backend) installGuest() error {
 	dir := b.state.guest(b.opts.Guest.Version)
 	path := filepath.Join(dir, filepath.Base(embed.Path))
+	if st, err := os.Lstat(path); err == nil && st.Mode() == 0o755 && st.Size() > 0 {
+		return nil
+	}
 	bin, err := b.opts.Guest.Binary(b.engine.arch)
 	if err != nil {
 		return fmt.Errorf("containerd: no guest for %s: %v: %w", b.engine.arch, err, backend.ErrUnsupported)
-	}
-	if st, err := os.Lstat(path); err == nil && st.Mode() == 0o755 && st.Size() == int64(len(bin)) {
-		return nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return stateError("install the guest", err)
@@ -93,7 +94,7 @@ func (b *Backend) installGuest() error {
 		return stateError("install the guest", err)
 	}
 	_, err = f.Write(bin)
-	err = errors.Join(err, f.Chmod(0o755), f.Close())
+	err = errors.Join(err, f.Chmod(0o755), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}

@@ -22,11 +22,16 @@ import (
 // killWait is how long a killed process may take to end before it is looked at again: it may be paused.
 const killWait = 3 * time.Second
 
-// staleWait is how long containerd may take to forget a task whose shim died.
-const staleWait = 10 * time.Second
+// staleWait is how long containerd may take to forget a task whose shim died or was never whole, and freshWait where none
+// is known to have been.
+const (
+	staleWait = 10 * time.Second
+	freshWait = time.Second
+)
 
-// startTask starts a sandbox's main process, in its network when it has one. A failure leaves a task for destroy.
-func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount) (err error) {
+// startTask starts a sandbox's main process, in its network when it has one. again: there may have been one before. A
+// failure leaves a task for destroy.
+func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) (err error) {
 	ctx, span := b.span(ctx, telemetry.SpanContainerdStart)
 	defer func() { telemetry.End(span, err) }()
 	if r.bridged() {
@@ -34,11 +39,15 @@ func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount
 			return err
 		}
 	}
+	patience := freshWait
+	if again {
+		patience = staleWait
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	if r.bridged() {
 		g.Go(func() error { return b.joinNetwork(gctx, r) })
 	}
-	g.Go(func() error { return b.createTask(gctx, r, mounts) })
+	g.Go(func() error { return b.createTask(gctx, r, mounts, patience) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -56,7 +65,7 @@ var errStarted = errors.New("somebody else started the sandbox")
 
 // createTask has the runtime make the container around a process that does not run yet. The shim waits for a reader of
 // the output until it has its own, so there is one meanwhile.
-func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Mount) error {
+func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Mount, patience time.Duration) error {
 	dir := r.state()
 	out, err := os.OpenFile(dir.file(r.id, fifoOut), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -67,19 +76,24 @@ func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Moun
 	for _, m := range mounts {
 		req.Rootfs = append(req.Rootfs, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
 	}
-	deadline := time.Now().Add(staleWait)
+	began := time.Now()
 	return b.retry(ctx, func() (bool, error) {
 		_, err := finish(ctx, b, "make sandbox", func(ctx context.Context) (*tasks.CreateTaskResponse, error) {
 			return b.api.TaskService().Create(ctx, req)
 		})
-		if !errors.Is(err, backend.ErrExists) {
+		switch {
+		case unexplained(err):
+			// containerd may still be cleaning up after an earlier task of this name that came to nothing, as when the
+			// process that asked for it died, and has no type for that.
+			return ctx.Err() != nil || time.Since(began) > patience, err
+		case !errors.Is(err, backend.ErrExists):
 			return true, err
 		}
 		if p, err := b.task(ctx, r.id); err == nil && r.stateOf(p) == backend.StateRunning {
 			return true, errStarted
 		}
 		// Somebody else is starting it, or containerd has not yet cleaned up after a shim that died.
-		return time.Now().After(deadline), fmt.Errorf("containerd: the sandbox is being started or ended: %w", backend.ErrUnavailable)
+		return time.Since(began) > staleWait, fmt.Errorf("containerd: the sandbox is being started or ended: %w", backend.ErrUnavailable)
 	})
 }
 
