@@ -132,7 +132,7 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 		}
 		// The engine may still be at what the dead process asked for.
 		info, err = b.Create(t.Context(), spec)
-		if err != nil && !errors.Is(err, backend.ErrExists) {
+		if err != nil && !errors.Is(err, backend.ErrExists) && !errors.Is(err, backend.ErrUnavailable) {
 			t.Fatalf("Create: %v", err)
 		}
 		return err == nil

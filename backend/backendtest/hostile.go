@@ -56,7 +56,7 @@ func (s *suite) hostileConfig(t *testing.T) {
 		t.Errorf("info: %d variables, labels %v, session %s of %s, run %s", len(info.ImageEnv), info.Labels, info.SessionID, info.Instance, info.Run)
 	}
 	conn := s.dial(t, info.ID)
-	got := sh(t, conn, `id -u; pwd; ls /workspace; env | grep -c -e HUGE -e LD_PRELOAD -e GO; true`)
+	got := sh(t, conn, `id -u; pwd; ls /workspace; env | grep -c -e ^HUGE -e ^LD_PRELOAD -e ^GO; true`)
 	if want := "1000\n/workspace\n0\n"; got != want {
 		t.Errorf("inside: %q, want %q", got, want)
 	}
