@@ -20,7 +20,7 @@ import (
 const pythonImage = "workcell/python:3.11"
 
 // patience is how long anything may take on a loaded machine.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // newManager gives a manager on the machine's Docker Engine. At the end nothing of it may be left there.
 func newManager(t testing.TB) *session.Manager {

@@ -18,7 +18,7 @@ import (
 )
 
 // clientTime is how long one run of a client from npm may take.
-const clientTime = 5 * time.Minute
+const clientTime = 10 * time.Minute
 
 // npmTools gives a Node.js and the folder of the clients from npm, installed where that was not done.
 func npmTools(t *testing.T) (node, dir string) {
@@ -46,7 +46,7 @@ func runClient(t *testing.T, dir string, env []string, name string, args ...stri
 	home := t.TempDir()
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PWD="+dir, "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home, "XDG_STATE_HOME="+home, "XDG_CACHE_HOME="+home, "TMPDIR="+t.TempDir(),
-		"NO_COLOR=1", "CI=1", "OTEL_SDK_DISABLED=true")
+		"NO_COLOR=1", "CI=1", "WORKCELL_BACKEND=docker", "OTEL_SDK_DISABLED=true")
 	cmd.Env = append(cmd.Env, env...)
 	cmd.WaitDelay = 5 * time.Second
 	var out, errs bytes.Buffer

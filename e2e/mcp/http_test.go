@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -39,10 +40,10 @@ func startHTTP(t *testing.T, args ...string) *httpServer {
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt) // it may have ended: that shows below
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended: that shows below
 		select {
 		case <-exited:
-			if code := cmd.ProcessState.ExitCode(); code != 130 {
+			if code := cmd.ProcessState.ExitCode(); code != 143 {
 				t.Errorf("exit code %d", code)
 			}
 		case <-time.After(patience):

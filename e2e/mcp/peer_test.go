@@ -16,7 +16,7 @@ import (
 )
 
 // patience is how long anything may take on a loaded machine.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // peer is a raw client on the standard streams of the real command.
 type peer struct {
@@ -68,7 +68,7 @@ func command(t *testing.T, args ...string) (cmd *exec.Cmd, state string) {
 	t.Helper()
 	state = t.TempDir()
 	cmd = exec.Command(os.Getenv(binaryEnv), append([]string{"mcp", "--state-dir", state, pythonMap}, args...)...)
-	cmd.Env = append(os.Environ(), "OTEL_SDK_DISABLED=true")
+	cmd.Env = append(os.Environ(), "OTEL_SDK_DISABLED=true", "WORKCELL_BACKEND=docker")
 	return cmd, state
 }
 
