@@ -8,4 +8,5 @@ var (
 	CheckLimits  = checkLimits
 	Scrub        = scrub
 	RegistryAuth = registryAuth
+	RemoveAll    = removeAll
 )

@@ -194,7 +194,7 @@ func removeFiles(ctx context.Context, dir stateDir, id string, workspace bool) e
 // removeTree deletes a directory below the state directory, however large, within the bounds of ctx.
 func removeTree(ctx context.Context, path string) error {
 	done := make(chan error, 1)
-	go func() { done <- os.RemoveAll(path) }() // ends by itself; it follows no link
+	go func() { done <- removeAll(path) }() // ends by itself
 	select {
 	case err := <-done:
 		return stateError("remove files", err)
