@@ -2,7 +2,8 @@
 // that each kind of engine takes.
 //
 // The profile is Moby's default (github.com/moby/profiles, v0.2.3), cut down to what applies to a container without
-// capabilities on amd64 and arm64, and without socketcall, which would let a 32-bit program past the rules for socket.
+// capabilities on amd64 and arm64. It refuses socketcall, which would let a 32-bit program past the rules for socket: to
+// leave it out is not enough, because libseccomp then lets it make every kind of socket that any rule for socket names.
 // Over the profile that older engines carry, it closes AF_VSOCK, a way to the machine's hypervisor that no network
 // namespace contains, and AF_ALG, and it makes all engines behave alike.
 //

@@ -1,5 +1,5 @@
 # Makes sockets that could widen a sandbox's network, and tries to change the network. Prints the outcome of each.
-import errno, fcntl, json, socket, struct, sys
+import ctypes, errno, fcntl, json, os, platform, socket, struct, sys
 
 out = {}
 
@@ -42,6 +42,25 @@ def ioctl(number, name, value):
         fcntl.ioctl(s, number, struct.pack("16sh14x", name, value))
 
 
+def socketcall(family, kind):
+    """Makes a socket as a 32-bit program may: through the one call that all socket calls once were."""
+    if platform.machine() != "x86_64":
+        raise OSError(errno.ENOSYS, "no 32-bit calls")
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    at = libc.mmap(None, ctypes.c_size_t(4096), 7, 0x62, -1, ctypes.c_long(0))  # rwx, private, anonymous, below 4 GiB
+    code = b"\x53\xb8" + struct.pack("=L", 102) + b"\xbb" + struct.pack("=L", 1) + b"\xb9" + struct.pack("=L", at + 1024) + b"\xcd\x80\x5b\xc3"
+    ctypes.memmove(at, code, len(code))
+    ctypes.memmove(at + 1024, struct.pack("=LLL", family, kind, 0), 12)
+    child = os.fork()  # a kernel without 32-bit calls ends whoever tries
+    if child == 0:
+        answer = ctypes.CFUNCTYPE(ctypes.c_int)(at)()
+        os._exit(min(-answer, 255) if answer < 0 else 0)
+    status = os.waitpid(child, 0)[1]
+    if status != 0:
+        raise OSError(os.WEXITSTATUS(status) if os.WIFEXITED(status) else errno.ENOSYS, "socketcall")
+
+
 def attribute(kind, data):
     return struct.pack("=HH", 4 + len(data), kind) + data + b"\0" * (-len(data) % 4)
 
@@ -54,6 +73,8 @@ attempt("raw ip", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.
 attempt("raw icmp6", lambda: socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6))
 for kind, name in ((socket.SOCK_STREAM, "vsock"), (socket.SOCK_DGRAM, "vsock dgram"), (socket.SOCK_SEQPACKET, "vsock seqpacket")):
     attempt(name, lambda: socket.socket(40, kind))
+for family, name in ((40, "vsock"), (38, "kernel crypto"), (17, "packet"), (44, "xdp")):
+    attempt("socketcall " + name, lambda: socketcall(family, socket.SOCK_STREAM))
 attempt("xdp", lambda: socket.socket(44, socket.SOCK_RAW))
 attempt("kernel crypto", lambda: socket.socket(38, socket.SOCK_SEQPACKET))
 attempt("netlink: link down", lambda: netlink(0, 16, 0, struct.pack("=BxHlLL", 0, 0, 1, 0, 1)))
@@ -65,6 +86,34 @@ attempt("ioctl: link down", lambda: ioctl(0x8914, b"lo", 0))
 attempt("ioctl: address", lambda: ioctl(0x8916, b"lo", 2))
 attempt("mark", lambda: socket.socket().setsockopt(socket.SOL_SOCKET, 36, 1))
 attempt("transparent", lambda: socket.socket().setsockopt(0, 19, 1))
+
+
+def interrupt():
+    """Gives a function that makes a system call as 32-bit programs do, and memory that such calls can reach."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    page = libc.mmap(None, 4096, 7, 0x62, -1, 0)  # private, anonymous, in the first 2 GB
+    # push rbx; mov eax, edi; mov ebx, esi; mov ecx, edx; int 0x80; pop rbx; ret
+    ctypes.memmove(page, bytes.fromhex("5389f889f389d1cd805bc3"), 11)
+    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)(page), page + 2048
+
+
+def old_socket(family, kind):
+    """The call by which old 32-bit programs do everything with sockets: its own filter rules are easily forgotten."""
+    call, memory = interrupt()
+    ctypes.memmove(memory, struct.pack("=LLL", family, kind, 0), 12)
+    got = call(102, 1, memory)
+    if got < 0:
+        raise OSError(-got, "socketcall")
+
+
+if platform.machine() == "x86_64":
+    # A kernel without the family says so itself, which is to have let the call through.
+    for family, name in ((40, "vsock"), (38, "kernel crypto"), (17, "packet"), (44, "xdp")):
+        attempt("socketcall: " + name, lambda: old_socket(family, socket.SOCK_SEQPACKET if family == 38 else socket.SOCK_STREAM))
+        if out["socketcall: " + name] == "EAFNOSUPPORT" and family in (38, 40):
+            out["socketcall: " + name] = "EAFNOSUPPORT from the kernel"
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
     flags = struct.unpack("H", fcntl.ioctl(s, 0x8913, struct.pack("16s24x", b"lo"))[16:18])[0]
 if flags & 9 != 9:  # up, loopback
