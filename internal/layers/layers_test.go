@@ -52,7 +52,6 @@ func layers() []layer {
 		// Copies a folder of the host into a sandbox.
 		{dir: "internal/upload", may: []string{"backend", "session"}},
 		{dir: "internal/layers"},
-		{dir: "internal/deps", genkit: true, sdk: true},
 
 		// Durable state: one file for all that keep some.
 		{dir: "internal/sqlitefile", may: []string{}},
