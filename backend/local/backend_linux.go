@@ -63,8 +63,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	b.tidy(ctx)
-	b.nursery = &nursery{cgroups: b.machine.cgroups, prefix: b.groupPrefix()}
-	b.nursery.prepare()
+	b.nursery = &nursery{b: b}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b, nil
 }

@@ -43,6 +43,7 @@ type record struct {
 	Hash      string              `json:"hash"`
 	User      launch.ID           `json:"user"`
 	IDs       ids                 `json:"ids"`
+	Group     string              `json:"group"` // name of its control group
 	Root      backend.RootMode    `json:"root"`
 	Network   backend.NetworkMode `json:"network"`
 	Limits    backend.Limits      `json:"limits"`

@@ -48,6 +48,9 @@ func (c cgroups) version() string {
 
 func controllers() []string { return []string{"memory", "pids", "cpu"} }
 
+// accounting is the controller that counts CPU time on version 1.
+const accounting = "cpuacct"
+
 // findCgroups looks for places where control groups can be made.
 func findCgroups() cgroups {
 	c := cgroups{dirs: map[string]string{}}
@@ -64,7 +67,7 @@ func findCgroups() cgroups {
 		}
 		switch g[0] {
 		case "cgroup":
-			for _, name := range controllers() {
+			for _, name := range append(controllers(), accounting) {
 				if slices.Contains(strings.Split(g[2], ","), name) && canMake(f[4]) {
 					c.dirs[name] = f[4]
 				}
@@ -154,7 +157,7 @@ type group struct {
 }
 
 // group gives a sandbox's control group.
-func (b *Backend) group(x *box) group { return group{b.machine.cgroups, b.groupPrefix() + x.Nonce} }
+func (b *Backend) group(x *box) group { return group{b.machine.cgroups, x.Group} }
 
 // groupPrefix begins the names of all control groups of this state directory's sandboxes; a nonce follows.
 func (b *Backend) groupPrefix() string {
@@ -207,7 +210,7 @@ func (g group) dir(controller string) string {
 // all are the group's directories, each once.
 func (g group) all() []string {
 	var dirs []string
-	for _, name := range controllers() {
+	for _, name := range append(controllers(), accounting) {
 		if d := g.dir(name); d != "" && !slices.Contains(dirs, d) {
 			dirs = append(dirs, d)
 		}
@@ -215,8 +218,8 @@ func (g group) all() []string {
 	return dirs
 }
 
-// make makes the group anew, with its limits.
-func (g group) make(ctx context.Context, l backend.Limits, cpus int) error {
+// create makes the group anew.
+func (g group) create(ctx context.Context) error {
 	for _, d := range g.all() {
 		err := os.Mkdir(d, 0o755)
 		if errors.Is(err, os.ErrExist) { // what it counted is of the last start
@@ -228,7 +231,7 @@ func (g group) make(ctx context.Context, l backend.Limits, cpus int) error {
 			return fmt.Errorf("local: making a control group: %w", scrub(err))
 		}
 	}
-	return g.limit(l, cpus)
+	return nil
 }
 
 // limit sets the group's limits.

@@ -41,19 +41,17 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 		return backend.Info{}, err
 	}
 	defer x.unlock()
+	defer b.nursery.prepare()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.takeBack(ctx, x))
 		}
 	}()
-	if err := b.claimWorkspace(x); err != nil {
+	c, err := b.occupy(ctx, x)
+	if err != nil {
 		return backend.Info{}, err
 	}
-	// The user ids are known only now.
-	if err := writeJSON(x.file(recordFile), x.record); err != nil {
-		return backend.Info{}, fmt.Errorf("local: recording the sandbox: %w", err)
-	}
-	if err := b.firstStart(ctx, x); err != nil {
+	if err := b.firstStart(ctx, x, c); err != nil {
 		return backend.Info{}, err
 	}
 	if err := b.settle(x); err != nil {
@@ -63,10 +61,34 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 }
 
 // firstStart is start with a span of its own, as the first start of every engine has it.
-func (b *Backend) firstStart(ctx context.Context, x *box) (err error) {
+func (b *Backend) firstStart(ctx context.Context, x *box, c *cradle) (err error) {
 	ctx, span := b.span(ctx, telemetry.SpanLocalStart)
 	defer func() { telemetry.End(span, err) }()
-	return b.start(ctx, x)
+	return b.start(ctx, x, c)
+}
+
+// occupy gives the sandbox its workspace, its user ids and its group, those of the prepared cradle if that fits; it gives
+// nil if it does not.
+func (b *Backend) occupy(ctx context.Context, x *box) (*cradle, error) {
+	c := b.nursery.take(ctx, x.IDs)
+	err := b.claimWorkspace(x, c)
+	if err == nil && c != nil && c.ids.Base != x.IDs.Base { // the workspace was there
+		b.nursery.giveBack(c)
+		c = nil
+	}
+	x.Group = b.groupPrefix() + x.Nonce
+	if c != nil {
+		x.Group = c.group.name
+	}
+	if err == nil {
+		if err = writeJSON(x.file(recordFile), x.record); err != nil {
+			err = fmt.Errorf("local: recording the sandbox: %w", err)
+		}
+	}
+	if err != nil && c != nil {
+		b.abandonCradle(c)
+	}
+	return c, err
 }
 
 // plan checks spec and fills in the defaults.
@@ -222,16 +244,8 @@ func (b *Backend) abandon(ctx context.Context, x *box) error {
 	return errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, x.SessionID, made), b.drop(ctx, x))
 }
 
-// start starts the sandbox's process. The box is locked, and no process of it runs.
-func (b *Backend) start(ctx context.Context, x *box) (err error) {
-	g := b.group(x)
-	c, err := b.cradle(ctx, g, x.Limits)
-	if err != nil {
-		return errors.Join(err, g.remove(ctx))
-	}
-	if c != nil {
-		defer c.release()
-	}
+// start starts the sandbox's process, in a cradle or from nothing. The box is locked, and no process of it runs.
+func (b *Backend) start(ctx context.Context, x *box, c *cradle) (err error) {
 	defer func() {
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -239,64 +253,68 @@ func (b *Backend) start(ctx context.Context, x *box) (err error) {
 			err = errors.Join(err, b.halt(ctx, x))
 		}
 	}()
-	listener, err := x.listen()
-	if err != nil {
-		return fmt.Errorf("local: making the guest's socket: %w", scrub(err))
-	}
-	defer listener.Close()
-	log, err := os.OpenFile(x.file(logFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("local: making the guest's log: %w", scrub(err))
-	}
-	defer log.Close()
-	l, err := b.forkIn(c, x.IDs, listener, log)
-	if err != nil {
-		return err
-	}
-	defer l.close()
-	// The launcher builds while we do the rest. It becomes nothing that lasts before release, and ends when we do.
-	if err := l.configure(b.view(&x.record, g)); err != nil {
-		return err
-	}
-	p, err := identify(l.pid, b.machine.boot)
-	if err != nil {
-		return errors.Join(l.release(ctx), fmt.Errorf("local: looking at the sandbox's process: %w", scrub(err)))
-	}
-	if err := writeJSON(x.file(runFile), p); err != nil {
-		return fmt.Errorf("local: recording the sandbox's process: %w", err)
-	}
-	if c == nil {
-		if err := g.join(l.pid); err != nil {
+	cold := c == nil
+	if cold {
+		if c, err = b.improvise(ctx, x); err != nil {
 			return err
 		}
 	}
-	b.nursery.prepare()
-	return l.release(ctx)
+	defer c.l.close()
+	// The launcher becomes nothing that lasts before release, and ends when we do. So it is on record before that.
+	if err := writeJSON(x.file(runFile), c.p); err != nil {
+		return errors.Join(fmt.Errorf("local: recording the sandbox's process: %w", err), c.p.kill(ctx, b.machine.boot))
+	}
+	if !cold {
+		if err := x.moveIn(c, x.Limits, b.machine.cpus); err != nil {
+			return err
+		}
+	}
+	if err := c.l.configure(b.view(&x.record, c.group)); err != nil {
+		return err
+	}
+	if cold { // while the launcher builds
+		if err := c.group.join(c.p.PID); err != nil {
+			return err
+		}
+	}
+	return c.l.release(ctx)
 }
 
-// cradle makes a control group: out of the one that is prepared, or, giving nil, from nothing.
-func (b *Backend) cradle(ctx context.Context, g group, l backend.Limits) (*cradle, error) {
-	if c := b.nursery.take(); c != nil {
-		err := g.remove(ctx) // what is left of an earlier start
-		if err == nil {
-			err = c.turnInto(g, l, b.machine.cpus)
-		}
-		if err == nil {
-			return c, nil
-		}
-		b.log.Warn("local: a prepared control group cannot be used", "error", err)
-		c.abandon()
+// improvise makes a launcher in the sandbox's own directory. It has not joined its group yet.
+func (b *Backend) improvise(ctx context.Context, x *box) (*cradle, error) {
+	c := &cradle{group: b.group(x), ids: x.IDs}
+	if err := c.group.create(ctx); err != nil {
+		return nil, err
 	}
-	return nil, g.make(ctx, l, b.machine.cpus)
+	if err := c.group.limit(x.Limits, b.machine.cpus); err != nil {
+		return nil, err
+	}
+	listener, log, err := x.endpoints()
+	if err != nil {
+		return nil, err
+	}
+	defer listener.Close()
+	defer log.Close()
+	if c.l, err = b.fork(c.ids, listener, log); err != nil {
+		return nil, err
+	}
+	if c.p, err = identify(c.l.pid, b.machine.boot); err != nil {
+		c.l.close() // which ends it
+		return nil, fmt.Errorf("local: looking at the sandbox's process: %w", scrub(err))
+	}
+	return c, nil
 }
 
-// forkIn starts a launcher in a prepared group, if there is one.
-func (b *Backend) forkIn(c *cradle, i ids, listener, log *os.File) (l *launching, err error) {
-	if c == nil {
-		return b.fork(i, listener, log)
+// endpoints makes what the guest inherits: its socket and its log.
+func (x *box) endpoints() (listener, log *os.File, err error) {
+	if listener, err = x.listen(); err != nil {
+		return nil, nil, fmt.Errorf("local: making the guest's socket: %w", scrub(err))
 	}
-	c.run(func() { l, err = b.fork(i, listener, log) })
-	return l, err
+	log, err = os.OpenFile(x.file(logFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("local: making the guest's log: %w", scrub(err)), listener.Close())
+	}
+	return listener, log, nil
 }
 
 // listen makes the guest's socket.

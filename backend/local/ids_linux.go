@@ -90,11 +90,11 @@ func hasBlocks(file string) bool {
 }
 
 // claimBlock finds a block that no other sandbox here uses.
-func (d dirs) claimBlock(session string) (uint32, error) {
+func (d dirs) claimBlock(claimant string) (uint32, error) {
 	for range 64 {
 		n := rand.IntN(blocks) //nolint:gosec // any free one will do
 		link := d.block(uint32(firstBlock + n*blockSize))
-		err := os.Symlink(session, link)
+		err := os.Symlink(claimant, link)
 		if err == nil {
 			return uint32(firstBlock + n*blockSize), nil
 		}
@@ -106,6 +106,22 @@ func (d dirs) claimBlock(session string) (uint32, error) {
 	return 0, fmt.Errorf("local: no block of user ids is free: %w", backend.ErrCapacity)
 }
 
+// preparing begins a claim for a sandbox to come; the name of the process that prepares it follows.
+const preparing = "@"
+
+// passBlock turns a claim for a sandbox to come into one of a session.
+func (d dirs) passBlock(base uint32, session string) error {
+	tmp := d.fresh()
+	err := os.Symlink(session, tmp)
+	if err == nil {
+		err = os.Rename(tmp, d.block(base))
+	}
+	if err != nil {
+		return fmt.Errorf("local: claiming user ids: %w", scrub(err))
+	}
+	return nil
+}
+
 func (d dirs) block(base uint32) string {
 	return filepath.Join(d.ids(), strconv.FormatUint(uint64(base), 10))
 }
@@ -113,8 +129,15 @@ func (d dirs) block(base uint32) string {
 // dropStale removes a claim that nobody has any more: the sandbox is there before the claim, and the claim is given up
 // before the sandbox is gone.
 func (d dirs) dropStale(link string) {
-	session, err := os.Readlink(link)
-	if err != nil || !sessionIDs.MatchString(session) || exists(d.sandbox(session)) || exists(d.workspace(session)) {
+	claimant, err := os.Readlink(link)
+	if err != nil {
+		return
+	}
+	if owner, ok := strings.CutPrefix(claimant, preparing); ok {
+		if !isDead(owner, d.self) {
+			return
+		}
+	} else if !sessionIDs.MatchString(claimant) || exists(d.sandbox(claimant)) || exists(d.workspace(claimant)) {
 		return
 	}
 	_ = os.Remove(link) // somebody else may have been faster

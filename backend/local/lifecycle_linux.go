@@ -156,7 +156,7 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 	if _, ok := x.running(b.machine.boot); ok {
 		return nil
 	}
-	return b.start(ctx, x)
+	return b.start(ctx, x, nil)
 }
 
 // Stop ends the processes of a sandbox at once: the guest has nothing to save.

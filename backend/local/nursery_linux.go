@@ -2,49 +2,176 @@ package local
 
 import (
 	"context"
-	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// nursery keeps a control group ready in which a process can be born. On cgroup version 1 a process has to be moved into
-// its group, for which the kernel takes some 8 ms; the child of a thread that is in the group is there from the start. So
-// one thread of this process waits in a group for its only fork, after which it ends.
+// nursery keeps a launcher ready that waits, in its control group and namespaces, for what it is to build. Making those
+// takes longer than all the rest, most of it waiting: on cgroup version 1 the kernel needs some 8 ms to move a process
+// into a group.
 type nursery struct {
-	cgroups cgroups
-	prefix  string // of names
+	b *Backend
 
 	mu     sync.Mutex // guards what follows
-	next   *cradle    // nil while none is ready
+	next   *cradle    // nil when none is wanted yet
 	closed bool
-	work   sync.WaitGroup // goroutines under way
+	work   sync.WaitGroup // preparations under way
 }
 
-// cradle is a group with a thread of ours in it.
+// cradle is a launcher that waits.
 type cradle struct {
-	group
-	jobs chan func()   // takes one function to run on that thread
-	done chan struct{} // closed when the thread is about to end
-	once sync.Once     // closes jobs
+	group group
+	ids   ids    // of the default user
+	dir   string // with the socket and the log that it inherited
+	l     *launching
+	p     process
+
+	done chan struct{} // closed when the fields above are set, or err
+	err  error
 }
 
-// prepare makes the next group in the background. On version 2 there is none: a move is quicker there, and a group cannot
-// be renamed.
+// prepare makes the next cradle in the background.
 func (n *nursery) prepare() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.closed && !n.cgroups.v2 && len(n.cgroups.dirs) > 0 {
-		n.work.Go(func() { onThread(n.wait) })
+	if n.closed || n.next != nil || n.b.opts.Cold {
+		return
 	}
+	c := &cradle{done: make(chan struct{})}
+	n.next = c
+	n.work.Go(func() {
+		defer close(c.done)
+		if c.err = n.b.fill(c); c.err != nil {
+			n.b.log.Warn("local: the next sandbox cannot be prepared", "error", c.err)
+			n.b.abandonCradle(c)
+		}
+	})
+}
+
+// take gives the cradle that is prepared, and waits for one that soon will be; nil when there is none, or it is not fit
+// for a sandbox's user.
+func (n *nursery) take(ctx context.Context, i ids) *cradle {
+	n.mu.Lock()
+	c := n.next
+	if c == nil || i.User.UID >= blockIDs || i.User.GID >= blockIDs || !n.b.machine.blocks && i.User != defaultUser() {
+		n.mu.Unlock()
+		return nil
+	}
+	n.next = nil
+	n.mu.Unlock()
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		n.work.Go(func() { n.drop(c) })
+		return nil
+	}
+	if c.err != nil {
+		return nil
+	}
+	if !c.p.alive(n.b.machine.boot) { // somebody killed it
+		n.b.abandonCradle(c)
+		return nil
+	}
+	return c
+}
+
+// giveBack returns a cradle that was not used; nil is none.
+func (n *nursery) giveBack(c *cradle) {
+	if c == nil {
+		return
+	}
+	n.mu.Lock()
+	keep := !n.closed && n.next == nil
+	if keep {
+		n.next = c
+	}
+	n.mu.Unlock()
+	if !keep {
+		n.b.abandonCradle(c)
+	}
+}
+
+func (n *nursery) drop(c *cradle) {
+	<-c.done
+	if c.err == nil {
+		n.b.abandonCradle(c)
+	}
+}
+
+// close removes what is prepared and waits for what is under way.
+func (n *nursery) close() {
+	n.mu.Lock()
+	n.closed = true
+	c := n.next
+	n.next = nil
+	n.mu.Unlock()
+	if c != nil {
+		n.drop(c)
+	}
+	n.work.Wait()
+}
+
+func defaultUser() launch.ID { return launch.ID{UID: 1000, GID: 1000} }
+
+// fill makes a cradle's group, files and process.
+func (b *Backend) fill(c *cradle) error {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	c.group = group{b.machine.cgroups, b.groupPrefix() + newNonce()}
+	c.ids = ids{User: defaultUser()}
+	c.dir = b.dirs.fresh()
+	if err := os.Mkdir(c.dir, 0o700); err != nil {
+		return scrub(err)
+	}
+	if b.machine.blocks {
+		var err error
+		if c.ids.Base, err = b.dirs.claimBlock(preparing + b.dirs.self); err != nil {
+			return err
+		}
+	}
+	if err := c.group.create(ctx); err != nil {
+		return err
+	}
+	listener, log, err := (&box{dir: c.dir}).endpoints()
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	defer log.Close()
+	if err := b.bear(c, listener, log); err != nil {
+		return err
+	}
+	c.p, err = identify(c.l.pid, b.machine.boot)
+	return err
+}
+
+// bear starts the launcher in the group. On cgroup version 1 it is born there, by a thread that joined before it.
+func (b *Backend) bear(c *cradle, listener, log *os.File) (err error) {
+	if b.machine.cgroups.v2 {
+		if c.l, err = b.fork(c.ids, listener, log); err != nil {
+			return err
+		}
+		return c.group.join(c.l.pid)
+	}
+	done := make(chan struct{})
+	go onThread(func() {
+		defer close(done)
+		if err = c.group.enter(); err == nil {
+			c.l, err = b.fork(c.ids, listener, log)
+		}
+	})
+	<-done
+	return err
 }
 
 // onThread runs f on a thread that ends with it, which the main thread never does.
@@ -64,101 +191,40 @@ func onThread(f func()) {
 	<-done
 }
 
-// wait enters a new group and waits there for something to do.
-func (n *nursery) wait() {
-	c := &cradle{
-		group: group{n.cgroups, n.prefix + "next-" + strings.ToLower(rand.Text())},
-		jobs:  make(chan func(), 1), done: make(chan struct{}),
-	}
-	defer close(c.done)
-	if c.enter() != nil || !n.offer(c) {
-		n.work.Go(c.abandon)
-		return
-	}
-	if job := <-c.jobs; job != nil {
-		job()
-	}
-}
-
-// enter makes the group and puts this thread there.
-func (c *cradle) enter() error {
-	for _, d := range c.all() {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			return err
-		}
+// enter puts this thread into the group, whose next child is then born there.
+func (g group) enter() error {
+	for _, d := range g.all() {
 		if err := writeFile(filepath.Join(d, "tasks"), strconv.Itoa(unix.Gettid())); err != nil {
-			return err
+			return fmt.Errorf("local: entering a control group: %w", err)
 		}
 	}
 	return nil
 }
 
-// offer makes a cradle the next one, unless there is one or none is wanted any more.
-func (n *nursery) offer(c *cradle) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed || n.next != nil {
-		return false
-	}
-	n.next = c
-	return true
-}
-
-// take gives the prepared group; nil when none is ready. The caller must release it, and prepare another one when it is
-// done with control groups: the kernel makes all others who change any wait for the same 8 ms.
-func (n *nursery) take() *cradle {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	c := n.next
-	n.next = nil
-	return c
-}
-
-// close removes what is prepared and waits for what is under way.
-func (n *nursery) close() {
-	n.mu.Lock()
-	n.closed = true
-	c := n.next
-	n.next = nil
-	n.mu.Unlock()
-	if c != nil {
-		c.abandon()
-	}
-	n.work.Wait()
-}
-
-// turnInto gives the group its limits and its final name.
-func (c *cradle) turnInto(g group, l backend.Limits, cpus int) error {
-	if err := c.limit(l, cpus); err != nil {
-		return err
-	}
-	for _, d := range c.all() {
-		if err := os.Rename(d, filepath.Join(filepath.Dir(d), g.name)); err != nil {
-			return fmt.Errorf("local: naming a control group: %w", scrub(err))
-		}
-	}
-	c.group = g
-	return nil
-}
-
-// run runs f in the group, at most once.
-func (c *cradle) run(f func()) {
-	ran := make(chan struct{})
-	c.jobs <- func() {
-		defer close(ran)
-		f()
-	}
-	<-ran
-}
-
-// release lets the thread end, which leaves the group.
-func (c *cradle) release() { c.once.Do(func() { close(c.jobs) }) }
-
-// abandon removes a cradle that nobody used.
-func (c *cradle) abandon() {
-	c.release()
-	<-c.done
-	ctx, cancel := context.WithTimeout(context.Background(), rmdirPatience)
+// abandonCradle removes a cradle that nobody used.
+func (b *Backend) abandonCradle(c *cradle) {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
-	_ = c.remove(ctx) // else the next New of this state directory does it
+	var errs []error
+	if c.l != nil {
+		c.l.close()
+		errs = append(errs, c.p.kill(ctx, b.machine.boot))
+	}
+	errs = append(errs, c.group.remove(ctx), b.dirs.discard(ctx, c.dir), b.dirs.releaseBlock(c.ids.Base))
+	if err := errors.Join(errs...); err != nil { // then the next New of this state directory does it
+		b.log.Warn("local: what was prepared cannot be removed", "error", err)
+	}
+}
+
+// moveIn makes a cradle the sandbox's: its group, socket and log.
+func (x *box) moveIn(c *cradle, l backend.Limits, cpus int) error {
+	for _, f := range []string{socketFile, logFile} {
+		if err := os.Rename(filepath.Join(c.dir, f), x.file(f)); err != nil {
+			return fmt.Errorf("local: moving into a prepared sandbox: %w", scrub(err))
+		}
+	}
+	if err := os.Remove(c.dir); err != nil {
+		return fmt.Errorf("local: moving into a prepared sandbox: %w", scrub(err))
+	}
+	return c.group.limit(l, cpus)
 }

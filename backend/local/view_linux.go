@@ -158,7 +158,7 @@ func (b *Backend) showOwn(c *launch.Config, r *record, g group) {
 		c.Trees = append(c.Trees, launch.Tree{Source: g.dir("memory"), Target: "/sys/fs/cgroup", Alone: true})
 		return
 	}
-	for _, name := range []string{"memory", "pids"} {
+	for _, name := range []string{"memory", "pids", accounting} {
 		if dir := g.dir(name); dir != "" {
 			c.Trees = append(c.Trees, launch.Tree{Source: dir, Target: "/sys/fs/cgroup/" + name, Alone: true})
 		}

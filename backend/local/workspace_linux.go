@@ -30,12 +30,12 @@ func (d dirs) ownerOf(session string) (workspace, error) {
 }
 
 // claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and settles
-// the user ids.
-func (b *Backend) claimWorkspace(x *box) error {
+// the user ids. A new one takes those of the cradle, if there is one.
+func (b *Backend) claimWorkspace(x *box, c *cradle) error {
 	old, err := b.dirs.ownerOf(x.SessionID)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return b.makeWorkspace(x)
+		return b.makeWorkspace(x, c)
 	case err != nil:
 		return fmt.Errorf("local: the owner of the session's workspace cannot be read: %w: %w", scrub(err), backend.ErrExists)
 	case old.Instance != x.Instance:
@@ -47,12 +47,17 @@ func (b *Backend) claimWorkspace(x *box) error {
 	return b.adoptFiles(x, b.dirs.files(x.SessionID))
 }
 
-func (b *Backend) makeWorkspace(x *box) error {
+func (b *Backend) makeWorkspace(x *box, c *cradle) error {
 	var err error
-	if b.machine.blocks {
-		if x.IDs.Base, err = b.dirs.claimBlock(x.SessionID); err != nil {
-			return err
-		}
+	switch {
+	case c != nil && c.ids.Base != 0:
+		x.IDs.Base = c.ids.Base
+		err = b.dirs.passBlock(x.IDs.Base, x.SessionID)
+	case b.machine.blocks:
+		x.IDs.Base, err = b.dirs.claimBlock(x.SessionID)
+	}
+	if err != nil {
+		return err
 	}
 	tmp := b.dirs.fresh()
 	files := filepath.Join(tmp, "files")

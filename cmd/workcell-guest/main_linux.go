@@ -113,10 +113,31 @@ func fail(w io.Writer, err error) int {
 type stdio struct{ in, out *os.File }
 
 func (s *stdio) Read(p []byte) (int, error)         { return s.in.Read(p) }
-func (s *stdio) Write(p []byte) (int, error)        { return s.out.Write(p) }
 func (s *stdio) SetReadDeadline(t time.Time) error  { return s.in.SetReadDeadline(t) }
 func (s *stdio) SetWriteDeadline(t time.Time) error { return s.out.SetWriteDeadline(t) }
 func (s *stdio) Close() error                       { return errors.Join(s.in.Close(), s.out.Close()) }
+
+// drainPause lets a reader that empties the pipe in small steps make room for more than one of them.
+const drainPause = 200 * time.Microsecond
+
+// Write writes what the pipe takes at once, and the rest after a pause: containerd's shim reads 4 KiB at a time, and
+// without the pause each of those would wake this process.
+func (s *stdio) Write(p []byte) (int, error) {
+	conn, err := s.out.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	if err := conn.Write(func(fd uintptr) bool { n, _ = unix.Write(int(fd), p); return true }); err != nil {
+		return 0, err
+	}
+	if n = max(n, 0); n == len(p) { // an error shows again below
+		return n, nil
+	}
+	time.Sleep(drainPause)
+	m, err := s.out.Write(p[n:])
+	return n + m, err
+}
 
 // pipeSize is what the pipes of the stream should hold: more than a chunk.
 const pipeSize = 256 << 10

@@ -16,13 +16,18 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
+// dialAbstract connects to a guest's socket, which may open a moment later than its stream.
 func dialAbstract(t testing.TB, name string) net.Conn {
 	t.Helper()
-	c, err := net.Dial("unix", "@"+name)
-	if err != nil {
-		t.Fatal(err)
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		c, err := net.Dial("unix", "@"+name)
+		if err == nil {
+			return c
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
 	}
-	return c
 }
 
 var goodHello = wire.Hello{Protocol: wire.ProtocolVersion, PID: 1, BootID: "boot", Workdir: "/workspace"}

@@ -139,6 +139,10 @@ func (l *link) greet(m wire.Marker) error {
 	return err
 }
 
+// sendWindow is how much of an upload a host may have under way. With yamux's own 256 KiB a host at the other end of an
+// engine's attach mostly waits for permission to go on.
+const sendWindow = 1 << 20
+
 func muxConfig() *yamux.Config {
 	cfg := yamux.DefaultConfig()
 	cfg.LogOutput = io.Discard
@@ -146,6 +150,7 @@ func muxConfig() *yamux.Config {
 	cfg.ConnectionWriteTimeout = writePatience
 	cfg.StreamCloseTimeout = streamClosing
 	cfg.StreamOpenTimeout = 0
+	cfg.MaxStreamWindowSize = sendWindow
 	return cfg
 }
 

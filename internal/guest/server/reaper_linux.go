@@ -96,6 +96,7 @@ func (r *reaper) loop() {
 			if !r.awaitBirth() {
 				return
 			}
+		case ws.Stopped(): // a traced child that begins, see forkLimited
 		default:
 			if ws.Signaled() && ws.Signal() == unix.SIGKILL {
 				r.killed()
@@ -155,7 +156,7 @@ func (r *reaper) waitOne(pid int, exited chan<- exit) {
 	var ru syscall.Rusage
 	for {
 		_, err := syscall.Wait4(pid, &ws, 0, &ru)
-		if err != syscall.EINTR {
+		if err != syscall.EINTR && !ws.Stopped() {
 			break
 		}
 	}

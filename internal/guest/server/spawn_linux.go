@@ -114,23 +114,24 @@ func (s *spawner) start(sp *wire.Spawn, id string, files [3]int) (*process, erro
 	p := new(process)
 	attr := &syscall.ProcAttr{Dir: dir, Env: env, Sys: &syscall.SysProcAttr{Setsid: true},
 		Files: []uintptr{uintptr(files[0]), uintptr(files[1]), uintptr(files[2])}}
-	p.pid, p.exited, err = s.reaper.start(func() (int, error) { return s.fork(path, sp.Argv, attr, &p.tag) })
+	limits, err := limitsOf(sp)
+	if err != nil {
+		return nil, failf(wire.CodeInternal, "reading limits: %v", err)
+	}
+	p.pid, p.exited, err = s.reaper.start(func() (int, error) { return s.forkLimited(path, sp.Argv, attr, &p.tag, limits) })
 	if err != nil {
 		return nil, launchError(err, path)
-	}
-	if err := limit(p.pid, sp); err != nil {
-		_ = unix.Kill(p.pid, unix.SIGKILL) // it is ours and not reaped yet, or has ended
-		return nil, failf(wire.CodeInternal, "setting limits: %v", err)
 	}
 	return p, nil
 }
 
 // fork makes the child. It retries when a file that was just written is still held open by another child that is
-// between fork and exec.
+// between fork and exec, and when there is no room for a process: those that were just killed take theirs until they are
+// reaped.
 func (s *spawner) fork(path string, argv []string, attr *syscall.ProcAttr, tag *uint64) (int, error) {
 	for pause := time.Millisecond; ; pause *= 2 {
 		pid, err := s.forkOnce(path, argv, attr, tag)
-		if !errors.Is(err, unix.ETXTBSY) || pause > 64*time.Millisecond {
+		if !errors.Is(err, unix.ETXTBSY) && !errors.Is(err, unix.EAGAIN) || pause > 256*time.Millisecond {
 			return pid, err
 		}
 		time.Sleep(pause)
@@ -242,28 +243,4 @@ func launchError(err error, path string) error {
 		return launchFail(launchNoResources, "the sandbox has no room for another process: %v", err)
 	}
 	return failf(wire.CodeInternal, "starting %q: %v", path, err)
-}
-
-// limit sets the resource limits that a request asks for. A process that has ended needs none. The child may have run
-// for some microseconds without them; what must hold from the first instruction is set on the sandbox itself.
-func limit(pid int, sp *wire.Spawn) error {
-	set := func(resource int, value int64) error {
-		if value <= 0 {
-			return nil
-		}
-		var old unix.Rlimit
-		if err := unix.Prlimit(pid, resource, nil, &old); err != nil {
-			return ignoreGone(err)
-		}
-		v := min(uint64(value), old.Max)
-		return ignoreGone(unix.Prlimit(pid, resource, &unix.Rlimit{Cur: v, Max: v}, nil))
-	}
-	return errors.Join(set(unix.RLIMIT_NOFILE, sp.OpenFiles), set(unix.RLIMIT_FSIZE, sp.FileBytes))
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	return err
 }

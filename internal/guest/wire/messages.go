@@ -275,6 +275,9 @@ type Health struct {
 	MemoryLimit  int64 `json:"memory_limit,omitempty"`
 	OOMKills     int64 `json:"oom_kills,omitempty"`
 	PIDsUsed     int64 `json:"pids_used,omitempty"`
+	CPUMillis    int64 `json:"cpu_ms,omitempty"` // used by the sandbox's cgroup since it was started, when visible
+	// WorkspaceUsed is how much of a workspace with a limit is used, in bytes.
+	WorkspaceUsed int64 `json:"workspace_used,omitempty"`
 }
 
 // Empty is a request or answer without fields.
