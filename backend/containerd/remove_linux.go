@@ -17,27 +17,37 @@ const (
 	sweepNames = 1024
 )
 
-// removeAll deletes a file or a tree of whatever depth. It follows no link.
+// removeAll deletes a file or a tree of whatever depth. It follows no link, and does not mind others who delete the same.
 func removeAll(path string) error {
 	err := unix.Unlink(path)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	top, err := openDir(unix.AT_FDCWD, path)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer top.Close() //nolint:errcheck // only read from
 	s := sweep{top: top}
-	for again := true; again; {
-		if again, err = s.empty(top, 0); err != nil {
-			return &os.PathError{Op: "remove", Path: path, Err: err}
+	for {
+		again, err := s.empty(top, 0)
+		if err == nil && !again {
+			err = unix.Rmdir(path)
+			again = errors.Is(err, unix.ENOTEMPTY) // somebody else moved something up
+		}
+		if !again {
+			if err = unlessGone(err); err != nil {
+				err = &os.PathError{Op: "remove", Path: path, Err: err}
+			}
+			return err
 		}
 		if _, err := top.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
 	}
-	return unix.Rmdir(path)
 }
 
 func openDir(at int, name string) (*os.File, error) {
@@ -65,7 +75,7 @@ func (s *sweep) empty(dir *os.File, depth int) (again bool, err error) {
 			}
 			again = again || more
 		}
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // the latter: it is deleted already
 			return again, nil
 		}
 		if err != nil {
@@ -87,7 +97,7 @@ func (s *sweep) remove(dir *os.File, name string, depth int) (again bool, err er
 	}
 	sub, err := openDir(at, name)
 	if err != nil {
-		return false, err
+		return false, unlessGone(err)
 	}
 	again, err = s.empty(sub, depth+1)
 	if err := errors.Join(err, sub.Close()); err != nil {
@@ -97,7 +107,7 @@ func (s *sweep) remove(dir *os.File, name string, depth int) (again bool, err er
 	if errors.Is(err, unix.ENOTEMPTY) { // some file systems lose their place when names go while they are read
 		return true, nil
 	}
-	return again, err
+	return again, unlessGone(err)
 }
 
 // lift moves a directory to the top, under a name that nothing has.
@@ -106,7 +116,14 @@ func (s *sweep) lift(at int, name string) error {
 		s.moved++
 		err := unix.Renameat2(at, name, int(s.top.Fd()), fmt.Sprintf("swept-%d", s.moved), unix.RENAME_NOREPLACE)
 		if !errors.Is(err, unix.EEXIST) {
-			return err
+			return unlessGone(err)
 		}
 	}
+}
+
+func unlessGone(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -58,9 +59,15 @@ func TestRemoveAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{tree, filepath.Join(dir, "none")} {
-		if err := containerd.RemoveAll(path); err != nil {
-			t.Errorf("%s: %v", path, err)
+		var wg sync.WaitGroup
+		for range 3 { // at a time
+			wg.Go(func() {
+				if err := containerd.RemoveAll(path); err != nil {
+					t.Errorf("%s: %v", path, err)
+				}
+			})
 		}
+		wg.Wait()
 		if _, err := os.Lstat(path); !os.IsNotExist(err) {
 			t.Errorf("%s is there: %v", path, err)
 		}
