@@ -36,9 +36,10 @@ type containerdEngine struct {
 	state  string // the driver's directory
 
 	runtimes map[string]string // more of them, by path
+	before   []string          // what belonged to nobody when the tests began
 }
 
-func openContainerd(context.Context, string) (engine, error) {
+func openContainerd(ctx context.Context, _ string) (engine, error) {
 	e := &containerdEngine{socket: os.Getenv("CONTAINERD_ADDRESS"), state: containerd.DefaultStateDir}
 	if e.socket == "" {
 		e.socket = containerd.DefaultAddress
@@ -48,7 +49,17 @@ func openContainerd(context.Context, string) (engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e, nil
+	ctx = e.in(ctx)
+	cs, err := e.api.ContainerService().List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	there := map[string]bool{}
+	for _, c := range cs {
+		there[c.ID] = true
+	}
+	e.before, err = e.ownerless(ctx, there)
+	return e, err
 }
 
 // in gives the namespace of the sandboxes to a call.
@@ -96,7 +107,7 @@ func (e *containerdEngine) left(ctx context.Context, prefix string) ([]string, e
 		return list, nil
 	}
 	more, err := e.ownerless(ctx, there)
-	return append(list, more...), err
+	return append(list, newOnly(more, e.before)...), err
 }
 
 // ownerless lists what belongs to no container.

@@ -23,6 +23,8 @@ import (
 type localEngine struct {
 	state string // the driver's directory
 	home  string // what names it to the command line of an ordinary user
+
+	before []string // what belonged to nobody when the tests began
 }
 
 func openLocal(_ context.Context, dir string) (engine, error) {
@@ -30,7 +32,12 @@ func openLocal(_ context.Context, dir string) (engine, error) {
 	if os.Geteuid() == 0 {
 		e.state = "/var/lib/workcell/local"
 	}
-	return e, nil
+	_, there, nonces, err := e.records("")
+	if err != nil {
+		return nil, err
+	}
+	e.before, err = e.ownerless(there, nonces)
+	return e, err
 }
 
 func (e *localEngine) connect(ctx context.Context, c connection) (backend.SandboxBackend, error) {
@@ -40,18 +47,27 @@ func (e *localEngine) connect(ctx context.Context, c connection) (backend.Sandbo
 func (e *localEngine) environ() []string { return []string{"XDG_STATE_HOME=" + e.home} }
 
 func (e *localEngine) left(_ context.Context, prefix string) ([]string, error) {
-	var list []string
-	there, nonces := map[string]bool{}, map[string]bool{}
+	list, there, nonces, err := e.records(prefix)
+	if err != nil || prefix != w.instance { // the rest tells no instance, and others may be at work
+		return list, err
+	}
+	more, err := e.ownerless(there, nonces)
+	return append(list, newOnly(more, e.before)...), err
+}
+
+// records lists the directories of sandboxes and workspaces of an instance; there and nonces name all that there are.
+func (e *localEngine) records(prefix string) (list []string, there, nonces map[string]bool, err error) {
+	there, nonces = map[string]bool{}, map[string]bool{}
 	for _, place := range []string{"sandboxes", "workspaces"} {
 		dirs, err := filepath.Glob(filepath.Join(e.state, place, "*"))
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
 		for _, dir := range dirs {
 			there[filepath.Base(dir)] = true
 			records, err := filepath.Glob(filepath.Join(dir, "*.json"))
 			if err != nil {
-				return nil, err
+				return nil, nil, nil, err
 			}
 			for _, record := range records {
 				text, err := os.ReadFile(record)
@@ -68,9 +84,12 @@ func (e *localEngine) left(_ context.Context, prefix string) ([]string, error) {
 			}
 		}
 	}
-	if prefix != w.instance { // what follows tells no instance, and others may be at work
-		return list, nil
-	}
+	return list, there, nonces, nil
+}
+
+// ownerless lists what belongs to no sandbox.
+func (e *localEngine) ownerless(there, nonces map[string]bool) ([]string, error) {
+	var list []string
 	ids, err := filepath.Glob(filepath.Join(e.state, "ids/*"))
 	if err != nil {
 		return nil, err

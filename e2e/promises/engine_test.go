@@ -228,3 +228,8 @@ func smallFiles(dir string) (string, error) {
 func containerMounts() *regexp.Regexp {
 	return regexp.MustCompile(`^(/|/proc(/.*)?|/sys(/.*)?|/dev(/(pts|mqueue|shm))?|/tmp|/workspace|/\.workcell|/etc/(resolv\.conf|hostname|hosts))$`)
 }
+
+// newOnly leaves out what was there before.
+func newOnly(list, before []string) []string {
+	return slices.DeleteFunc(list, func(s string) bool { return slices.Contains(before, s) })
+}

@@ -112,7 +112,7 @@ func newHostServices(t *testing.T) *hostServices {
 		}
 		return 0
 	}
-	h.tcp, h.loopback = accept("tcp", "0.0.0.0:0"), accept("tcp", "127.0.0.1:0")
+	h.tcp, h.loopback = accept("tcp", ":0"), accept("tcp", "127.0.0.1:0")
 	accept("unix", "@"+h.abstract)
 	u, err := net.ListenUDP("udp", &net.UDPAddr{})
 	must(t, err)

@@ -86,34 +86,6 @@ attempt("ioctl: link down", lambda: ioctl(0x8914, b"lo", 0))
 attempt("ioctl: address", lambda: ioctl(0x8916, b"lo", 2))
 attempt("mark", lambda: socket.socket().setsockopt(socket.SOL_SOCKET, 36, 1))
 attempt("transparent", lambda: socket.socket().setsockopt(0, 19, 1))
-
-
-def interrupt():
-    """Gives a function that makes a system call as 32-bit programs do, and memory that such calls can reach."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    page = libc.mmap(None, 4096, 7, 0x62, -1, 0)  # private, anonymous, in the first 2 GB
-    # push rbx; mov eax, edi; mov ebx, esi; mov ecx, edx; int 0x80; pop rbx; ret
-    ctypes.memmove(page, bytes.fromhex("5389f889f389d1cd805bc3"), 11)
-    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)(page), page + 2048
-
-
-def old_socket(family, kind):
-    """The call by which old 32-bit programs do everything with sockets: its own filter rules are easily forgotten."""
-    call, memory = interrupt()
-    ctypes.memmove(memory, struct.pack("=LLL", family, kind, 0), 12)
-    got = call(102, 1, memory)
-    if got < 0:
-        raise OSError(-got, "socketcall")
-
-
-if platform.machine() == "x86_64":
-    # A kernel without the family says so itself, which is to have let the call through.
-    for family, name in ((40, "vsock"), (38, "kernel crypto"), (17, "packet"), (44, "xdp")):
-        attempt("socketcall: " + name, lambda: old_socket(family, socket.SOCK_SEQPACKET if family == 38 else socket.SOCK_STREAM))
-        if out["socketcall: " + name] == "EAFNOSUPPORT" and family in (38, 40):
-            out["socketcall: " + name] = "EAFNOSUPPORT from the kernel"
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
     flags = struct.unpack("H", fcntl.ioctl(s, 0x8913, struct.pack("16s24x", b"lo"))[16:18])[0]
 if flags & 9 != 9:  # up, loopback
