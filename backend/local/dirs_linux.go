@@ -64,6 +64,9 @@ func openDirs(root string) (dirs, error) {
 		return d, fmt.Errorf("local: the state directory belongs to user %d with mode %04o, it must be the caller's own (%d) with mode 0700: %w",
 			st.Uid, st.Mode&0o7777, os.Geteuid(), backend.ErrPermission)
 	}
+	if err := outsideView(root); err != nil {
+		return d, err
+	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(root, &fs); err != nil {
 		return d, fmt.Errorf("local: state directory: %w", err)
@@ -73,6 +76,20 @@ func openDirs(root string) (dirs, error) {
 			backend.ErrUnsupported)
 	}
 	return d, nil
+}
+
+// outsideView refuses a state directory that sandboxes would see: it holds the workspaces and sockets of others.
+func outsideView(root string) error {
+	real, err := filepath.EvalSymlinks(root)
+	if err != nil {
+		return fmt.Errorf("local: state directory: %w", scrub(err))
+	}
+	for _, dir := range append(systemDirs(), hostFiles()...) {
+		if shown, err := filepath.EvalSymlinks(dir); err == nil && (real == shown || strings.HasPrefix(real, shown+"/")) {
+			return fmt.Errorf("local: the state directory lies below %s, which every sandbox can read; name one elsewhere: %w", dir, backend.ErrInvalid)
+		}
+	}
+	return nil
 }
 
 // installGuest puts the guest's binary in place, once per version, and gives its directory.
@@ -120,9 +137,12 @@ func scrub(err error) error {
 	var le *os.LinkError
 	switch {
 	case errors.As(err, &pe):
-		return fmt.Errorf("%s: %w", pe.Op, pe.Err)
+		err = fmt.Errorf("%s: %w", pe.Op, pe.Err)
 	case errors.As(err, &le):
-		return fmt.Errorf("%s: %w", le.Op, le.Err)
+		err = fmt.Errorf("%s: %w", le.Op, le.Err)
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w: %w", err, backend.ErrQuota)
 	}
 	return err
 }

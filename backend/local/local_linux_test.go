@@ -1,9 +1,14 @@
 package local_test
 
 import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/local"
 )
 
 func TestWritableRoot(t *testing.T) {
@@ -20,5 +25,51 @@ func TestWritableRoot(t *testing.T) {
 	}
 	if got := sh(t, dial(t, b, create(t, b, newSpec()).ID), "test -x /usr/bin/env && echo whole"); got != "whole\n" {
 		t.Errorf("another sandbox: %q", got)
+	}
+}
+
+// TestStateInView: a state directory that sandboxes could read would show them each other's workspaces and sockets.
+func TestStateInView(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("/usr/local", "workcell-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range []string{filepath.Join(dir, "state"), filepath.Join(link, "state")} {
+		if b, err := local.New(t.Context(), &local.Options{StateDir: state}); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("New: %v, %v, want ErrInvalid", b, err)
+		}
+	}
+}
+
+// TestHostSocketsBelowUsr: a read-only view of the host's files is no way to the services that listen there.
+func TestHostSocketsBelowUsr(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("/usr/local", "workcell-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "service.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := os.Chmod(socket, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	b := newBackend(t, stateDir(t))
+	conn := dial(t, b, create(t, b, newSpec()).ID)
+	if got := sh(t, conn, "test -S "+socket+" && echo socket; test -e "+socket+" && echo there; true"); got != "there\n" {
+		t.Errorf("the sandbox sees: %q", got)
 	}
 }

@@ -45,7 +45,7 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 		Hostname: hostname, Stage: "/usr", RootReadonly: r.Root != backend.RootWritable,
 		RootData: rootOptions(r),
 		Owner:    r.IDs.owner(), User: r.IDs.user(), DropGroups: r.IDs.Base != 0,
-		Masked: maskedPaths(), Readonly: readonlyPaths(),
+		Masked: append(maskedPaths(), shownSockets()...), Readonly: readonlyPaths(),
 		// What a new namespace can do has been the way into the kernel more than once.
 		Settings: []launch.File{{Path: "/proc/sys/user/max_user_namespaces", Data: []byte("0")}},
 		Seccomp:  b.machine.filter,
@@ -116,6 +116,30 @@ func (b *Backend) showHost(c *launch.Config) {
 	for _, file := range hostFiles() {
 		c.Trees = append(c.Trees, launch.Tree{Source: file, Target: file, Optional: true})
 	}
+}
+
+// shownSockets lists the host's Unix sockets below what sandboxes see. A read-only mount keeps nobody from connecting, and
+// neither does a network namespace: the names of these are files.
+func shownSockets() []string {
+	table, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return nil // a kernel without Unix sockets
+	}
+	var out []string
+	for _, line := range strings.Split(string(table), "\n") {
+		at := strings.Index(line, " /")
+		if at < 0 {
+			continue // without a name, or an abstract one
+		}
+		p := line[at+1:]
+		for _, dir := range append(systemDirs(), hostFiles()...) {
+			if shown, err := filepath.EvalSymlinks(dir); err == nil && (strings.HasPrefix(p, dir+"/") || strings.HasPrefix(p, shown+"/")) {
+				out = append(out, p)
+				break
+			}
+		}
+	}
+	return out
 }
 
 func isDir(p string) bool {
