@@ -19,7 +19,7 @@ main() {
   section "embedded guest" guest
   section "vet" go vet ./...
   section "other systems" hack/cross.sh
-  section "Jaeger and containerd 2" tools
+  section "Jaeger, containerd 2, MCP clients" tools
   local before
   before=$(leftovers)
   section "tests" tests
@@ -68,7 +68,7 @@ setup() {
   # Take longest and need nothing: beside everything else until they are
   # needed, in a process group of its own so that all of it can be ended.
   set -m
-  nice bash -c 'hack/jaeger.sh path && hack/containerd2.sh path' >"$tools_log" 2>&1 </dev/null &
+  nice bash -c 'hack/jaeger.sh path && hack/containerd2.sh path && hack/mcp-tools.sh path' >"$tools_log" 2>&1 </dev/null &
   tools_pid=$!
   set +m
   hack/engine.sh docker containerd
@@ -105,7 +105,7 @@ tools() {
     return 1
   fi
   tools_pid=
-  tail -n 2 "$tools_log"
+  tail -n 3 "$tools_log"
   if ! hack/containerd2.sh status 2>/dev/null; then containerd2_ours=1; fi
   containerd2=$(hack/containerd2.sh start)
   ENGINES=containerd CONTAINERD_ADDRESS=$containerd2 hack/images.sh
