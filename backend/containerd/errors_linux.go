@@ -83,6 +83,15 @@ func unexplained(err error) bool {
 	return errors.As(err, &e) && e.kind == nil
 }
 
+// classed gives a failure of the engine that it did not explain, such as a full disk or a runtime that is gone, the class
+// of those that may pass without a change of the request.
+func classed(err error) error {
+	if !unexplained(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
+}
+
 // native turns what a raw call of containerd's API gives into an error with a type, and leaves others as they are.
 func native(err error) error {
 	if n := errgrpc.ToNative(err); !cerrdefs.IsUnknown(n) {
@@ -125,6 +134,7 @@ const maxDetail = 300
 
 // scrub takes paths and socket addresses of the machine out of an error's words, and bounds them.
 func scrub(s string) string {
+	s = strings.TrimPrefix(s, "rpc error: code = Unknown desc = ")
 	s = sockets.ReplaceAllString(s, "<engine>")
 	s = users.ReplaceAllString(s, "://")
 	s = hostPaths.ReplaceAllString(s, "$1<path>")

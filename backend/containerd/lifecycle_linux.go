@@ -75,6 +75,7 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 		return err
 	}
 	defer done()
+	defer func() { err = classed(err) }()
 	r, err := b.own(ctx, id)
 	if err != nil {
 		return err

@@ -107,7 +107,7 @@ func (b *Backend) makeNetns(r *record) error {
 		return stateError("make network namespace", err)
 	}
 	err = inThread(unix.CLONE_NEWNET, func() error {
-		if err := loopbackUp(); err != nil {
+		if err := errors.Join(loopbackUp(), noIPv6()); err != nil {
 			return err
 		}
 		return unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), path, "", unix.MS_BIND, "")
@@ -118,6 +118,18 @@ func (b *Backend) makeNetns(r *record) error {
 func isNamespace(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
+}
+
+// noIPv6 switches IPv6 off in the calling thread's network, which has no address of it but those that every interface
+// makes for itself: what is tried over it then fails at once.
+func noIPv6() error {
+	for _, which := range []string{"all", "default"} {
+		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+which+"/disable_ipv6", []byte("1"), 0)
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without IPv6
+			return err
+		}
+	}
+	return nil
 }
 
 // loopbackUp starts the loopback interface of the calling thread's network; a runtime does so only in a namespace that
@@ -140,17 +152,34 @@ func loopbackUp() error {
 func (b *Backend) joinNetwork(ctx context.Context, r *record) error {
 	path := r.state().netns(r.id)
 	if !hasInterface(path, interfaceName) {
-		cni, err := b.plugins()
-		if err == nil {
-			cctx, cancel := context.WithTimeout(muted(ctx), b.opts.CallTimeout)
-			defer cancel()
-			_, err = cni.Setup(cctx, r.id, path)
-		}
-		if err != nil {
+		if err := b.setupNetwork(ctx, r.id, path); err != nil {
 			return b.networkError(ctx, "connect the network", err)
 		}
 	}
 	return b.guard(ctx, path)
+}
+
+// setupNetwork has the plugins connect a network namespace. They keep what they did for an id, and refuse it a second
+// time: after the machine was restarted, or after a failure half-way, that is undone first.
+func (b *Backend) setupNetwork(ctx context.Context, id, path string) error {
+	cni, err := b.plugins()
+	if err != nil {
+		return err
+	}
+	for try := 0; ; try++ {
+		cctx, cancel := context.WithTimeout(muted(ctx), b.opts.CallTimeout)
+		_, err = cni.Setup(cctx, id, path)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		cctx, cancel = context.WithTimeout(muted(context.WithoutCancel(ctx)), b.opts.CallTimeout)
+		undone := cni.Remove(cctx, id, path)
+		cancel()
+		if undone != nil || try > 0 || ctx.Err() != nil {
+			return errors.Join(err, undone)
+		}
+	}
 }
 
 // guard sets the rules in a network namespace. Setting them again replaces them in one step.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	apitask "github.com/containerd/containerd/api/types/task"
@@ -61,7 +62,7 @@ func (a jsonAny) GetValue() []byte { return a.value }
 func (p *plan) labels(guest, nonce string) map[string]string {
 	l := map[string]string{}
 	for k, v := range p.spec.Labels { // for people who look with containerd's tools; config holds all of them
-		if len(k)+len(v) <= maxEngineLabel {
+		if len(k)+len(v) <= maxEngineLabel && !obeyed(k) {
 			l[k] = v
 		}
 	}
@@ -89,6 +90,17 @@ func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
 			Network: p.spec.Network, Limits: p.spec.Limits, Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}
+}
+
+// obeyed tells whether containerd itself, or a plugin of it, acts on a label: "containerd.io/restart.loguri" makes it run
+// any program.
+func obeyed(label string) bool {
+	for _, prefix := range []string{"containerd.io/", "io.containerd.", "io.cri-containerd", "nerdctl/"} {
+		if strings.HasPrefix(label, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *record) extension() (typeurl.Any, error) {

@@ -18,13 +18,6 @@ import (
 )
 
 const (
-	// turnWait is how long the holder of a stream may take to let go of it. One that does not is stopped, or stuck,
-	// and reads nothing meanwhile.
-	turnWait  = 3 * time.Second
-	turnRetry = 2 * time.Millisecond
-	// askAgain is after how many retries the holder is asked once more.
-	askAgain = 25
-
 	fifoBytes = mib // what a FIFO holds; the kernel's own default is 64 KiB
 )
 
@@ -43,7 +36,8 @@ type stream struct {
 
 // openStream takes the turn and opens the FIFOs. ErrLost: nobody is at the other end.
 func openStream(ctx context.Context, dir stateDir, id string) (*stream, error) {
-	turn, err := takeTurn(ctx, dir.file(id, fifoTurn))
+	c := newClaim(dir, id)
+	turn, held, err := c.takeTurn(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +51,7 @@ func openStream(ctx context.Context, dir stateDir, id string) (*stream, error) {
 	for _, f := range []*os.File{s.in, s.out} {
 		enlarge(f)
 	}
-	go s.watch() // ends with Close
+	go s.watch(c, held) // ends with Close
 	return s, nil
 }
 
@@ -97,50 +91,11 @@ func enlarge(f *os.File) {
 	}
 }
 
-// takeTurn gets the lock, if need be from its holder.
-func takeTurn(ctx context.Context, path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, lostFIFO(err)
-	}
-	deadline := time.Now().Add(turnWait)
-	for i := 0; ; i++ {
-		err := flock(f)
-		if err == nil || time.Now().After(deadline) {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, joinClose(stateError("take over the stream", err), f)
-		}
-		if i%askAgain == 0 {
-			if _, err := f.Write([]byte{1}); err != nil {
-				return nil, joinClose(stateError("take over the stream", err), f)
-			}
-		}
-		if !pause(ctx, turnRetry) {
-			return nil, joinClose(ctx.Err(), f)
-		}
-	}
-}
-
-func flock(f *os.File) error {
-	c, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var locked error
-	err = c.Control(func(fd uintptr) {
-		locked = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB)
-		if locked == nil { // what was asked of earlier holders is not asked of this one
-			var buf [4096]byte
-			_, _ = unix.Read(int(fd), buf[:])
-		}
-	})
-	return errors.Join(err, locked)
-}
-
 // watch lets go when somebody else asks for the stream.
-func (s *stream) watch() {
+func (s *stream) watch(c *claim, held bool) {
+	if !held && !c.await(s) {
+		return
+	}
 	var b [1]byte
 	if n, _ := s.turn.Read(b[:]); n > 0 {
 		s.taken.Store(true)
