@@ -50,6 +50,7 @@ Environment:
   WORKCELL_STATE_DIR   as --state-dir
   WORKCELL_IMAGE_MAP   as --map-image, comma separated
   WORKCELL_ALLOW_ROOT  1 lets sandboxes run as root
+  WORKCELL_MCP_TOKEN   bearer token of the MCP server's HTTP clients
   DOCKER_HOST, DOCKER_* as the docker command uses them
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
                        containerd's socket, namespace (default workcell) and snapshotter
