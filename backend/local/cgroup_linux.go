@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -199,9 +200,13 @@ func (b *Backend) sweepGroups() error {
 	return nil
 }
 
+// groupNames are those that groupPrefix and a nonce make. Any other, an empty one above all, could lead to a group that
+// holds the processes of others.
+var groupNames = regexp.MustCompile(`^workcell-[0-9a-f]{8}-[0-9a-f]{16}$`)
+
 // dir is the group's directory for a controller; empty when there is none.
 func (g group) dir(controller string) string {
-	if parent := g.c.dirs[controller]; parent != "" {
+	if parent := g.c.dirs[controller]; parent != "" && groupNames.MatchString(g.name) {
 		return filepath.Join(parent, g.name)
 	}
 	return ""

@@ -76,7 +76,6 @@ func (b *Backend) occupy(ctx context.Context, x *box) (*cradle, error) {
 		b.nursery.giveBack(c)
 		c = nil
 	}
-	x.Group = b.groupPrefix() + x.Nonce
 	if c != nil {
 		x.Group = c.group.name
 	}
@@ -204,6 +203,7 @@ func checkLabels(labels map[string]string) error {
 // makeBox makes the sandbox's directory, locked, in one step: whoever sees it sees that its maker lives.
 func (b *Backend) makeBox(r *record) (*box, error) {
 	x := &box{dir: b.dirs.fresh(), record: *r}
+	x.Group = b.groupPrefix() + x.Nonce
 	if err := os.Mkdir(x.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("local: making a sandbox: %w", scrub(err))
 	}

@@ -2,6 +2,7 @@ package local_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -71,5 +72,27 @@ func TestHostSocketsBelowUsr(t *testing.T) {
 	conn := dial(t, b, create(t, b, newSpec()).ID)
 	if got := sh(t, conn, "test -S "+socket+" && echo socket; test -e "+socket+" && echo there; true"); got != "there\n" {
 		t.Errorf("the sandbox sees: %q", got)
+	}
+}
+
+// TestRecordWithoutGroup: what a creation left that died at its very beginning is cleared away, and nothing beside it. Its
+// record may name no control group; the directory of that name would be the root of all.
+func TestRecordWithoutGroup(t *testing.T) {
+	t.Parallel()
+	dir := stateDir(t)
+	b := newBackend(t, dir)
+	for _, group := range []string{"", ".", "..", "../..", "workcell-x"} {
+		spec := newSpec()
+		box := filepath.Join(dir, "sandboxes", spec.ID)
+		if err := os.Mkdir(box, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		record := fmt.Sprintf(`{"nonce":"0123456789abcdef","session":%q,"instance":%q,"group":%q}`, spec.ID, spec.Instance, group)
+		if err := os.WriteFile(filepath.Join(box, "record.json"), []byte(record), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := sh(t, dial(t, b, create(t, b, spec).ID), "echo made anew"); got != "made anew\n" {
+			t.Errorf("group %q: %q", group, got)
+		}
 	}
 }

@@ -113,7 +113,7 @@ func (b *Backend) try(ctx context.Context, root backend.RootMode) error {
 		r.IDs.Base = lastBlock // which may be in use: nothing is left of this one
 	}
 	r.Limits.WorkspaceBytes = mib // so that no directory is needed
-	c := b.view(r, group{c: b.machine.cgroups, name: "workcell-trial"})
+	c := b.view(r, group{c: b.machine.cgroups, name: b.groupPrefix() + newNonce()})
 	c.Argv = nil
 	for i, t := range c.Trees { // no group is made
 		c.Trees[i].Optional = t.Optional || strings.HasPrefix(t.Target, "/sys/fs/cgroup")
