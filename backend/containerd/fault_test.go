@@ -260,7 +260,7 @@ func TestRuntimeFails(t *testing.T) {
 	spec := newSpec()
 	spec.Runtime = "broken"
 	info, err := b.Create(t.Context(), spec)
-	if err == nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrNotFound) || strings.Contains(err.Error(), "/run/") {
+	if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrNotFound) || strings.Contains(err.Error(), "/run/") {
 		t.Errorf("Create: %+v, %v", info, err)
 	}
 	nothingLeft(t, spec.ID)

@@ -328,20 +328,20 @@ func TestN11Descriptors(t *testing.T) {
 			wg.Go(func() {
 				req := session.ExecRequest{Argv: argv}
 				var text string
+				var res session.ExecResult
 				var err error
 				switch i % 4 {
 				case 0:
 					var out strings.Builder
-					_, err = b.s.Stream(t.Context(), req, session.Streams{Stdin: strings.NewReader("x"), Stdout: &out, Stderr: io.Discard})
+					res, err = b.s.Stream(t.Context(), req, session.Streams{Stdin: strings.NewReader("x"), Stdout: &out, Stderr: io.Discard})
 					text = out.String()
 				default:
-					var res session.ExecResult
 					req.Stdin = [][]byte{nil, []byte("x"), make([]byte, 1<<20)}[i%4-1]
 					res, err = b.s.Exec(t.Context(), req)
 					text = string(res.Stdout.Bytes())
 				}
 				if err != nil || text != "0\n1\n2\n" {
-					t.Errorf("descriptors %q, %v", text, err)
+					t.Errorf("descriptors %q, %v, %+v, %s", text, err, res.ExecStatus, res.Stderr.Bytes())
 				}
 			})
 		}

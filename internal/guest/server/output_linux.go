@@ -237,14 +237,28 @@ func (o *output) drain(d time.Duration) (leaked bool) {
 	}
 }
 
-// settled tells whether all was handed on that the command itself wrote.
+// settled tells whether all was handed on that the command itself wrote. On a busy machine whoever reads a pipe may not
+// have been woken yet, so it is the pipe that is asked.
 func (o *output) settled() bool {
 	for _, w := range o.ways {
-		if w.busy.Load() && w.after.Load() < pipeMax {
+		if (w.busy.Load() || w.waiting() > 0) && w.after.Load() < pipeMax {
 			return false
 		}
 	}
 	return true
+}
+
+// waiting gives how many bytes lie in the pipe; 0 at its end.
+func (w *outputPipe) waiting() (n int) {
+	if w.f == nil {
+		return 0 // swept to its end
+	}
+	raw, err := w.f.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // closed: nothing waits
+	return n
 }
 
 // pipeSet collects the ends of the pipes of a command that is being started. The guest's ends do not block.

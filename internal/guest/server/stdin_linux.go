@@ -83,6 +83,7 @@ type streamInput struct {
 	more  *sync.Cond
 	queue []byte
 	eof   bool
+	cut   bool // the stream ended and the host did not say that the input had
 }
 
 // newStreamInput starts the transport; the caller feeds it with frame and must call end.
@@ -107,10 +108,12 @@ func (s *streamInput) frame(f wire.Frame) {
 	s.more.Signal()
 }
 
-// end says that no more will come from the stream.
+// end says that no more will come from the stream. An input that broke off is not closed: the command would take what
+// came for all of it. It is ended, or its lease is.
 func (s *streamInput) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.cut = s.cut || !s.eof
 	s.eof = true
 	s.more.Signal()
 }
@@ -125,11 +128,14 @@ func (s *streamInput) run() {
 		for len(s.queue) == 0 && !s.eof {
 			s.more.Wait()
 		}
-		data, eof := s.queue, s.eof
+		data, eof, cut := s.queue, s.eof, s.cut
 		s.queue = spare[:0]
 		s.mu.Unlock()
 		s.in.write(data, nil)
 		spare = data
+		if eof && cut {
+			return
+		}
 		if eof {
 			break
 		}
