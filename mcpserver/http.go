@@ -144,6 +144,9 @@ func (s *Server) newFront(o HTTPOptions, keys *keyring) *front {
 func (f *front) stop(ctx context.Context, srv *http.Server) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.opts.StopTimeout)
 	defer cancel()
+	f.server.mu.Lock()
+	f.server.ending = true
+	f.server.mu.Unlock()
 	f.server.cancelScopes()
 	done := make(chan struct{})
 	go func() {

@@ -203,7 +203,7 @@ func matchWord(pattern string, w word) bool {
 
 // fileRule gives the rule that refuses a file; empty when none does.
 func (p *Policy) fileRule(name string) string {
-	base := strings.ToLower(path.Base(name))
+	base := strings.ToLower(path.Base(path.Clean("/" + name)))
 	for _, pattern := range p.Files.Refuse {
 		if ok, err := path.Match(strings.ToLower(pattern), base); err == nil && ok {
 			return "files.refuse " + pattern

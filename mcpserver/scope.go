@@ -114,7 +114,11 @@ func (s *Server) endWith(ss *mcp.ServerSession, sc *scope) {
 	}
 	s.mu.Lock()
 	delete(s.bound, ss)
+	ending := s.ending
 	s.mu.Unlock()
+	if ending {
+		return
+	}
 	if err := s.endScope(s.ctx, sc, true); err != nil {
 		s.log.Error("cannot remove all sandboxes of a session yet", "run", sc.run.ID, "error", err)
 	}

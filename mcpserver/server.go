@@ -70,6 +70,7 @@ type Server struct {
 	owners map[string]*scope             // of requests without session, by owner
 	bound  map[*mcp.ServerSession]*scope // of HTTP sessions
 	closed bool
+	ending bool // HTTP sessions end because the server does, so Close or Detach says what becomes of their sandboxes
 }
 
 // New makes a server on m, which stays the caller's to close, after the server. opts may be nil.

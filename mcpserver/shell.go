@@ -10,8 +10,10 @@ import (
 
 // Bounds of what is parsed.
 const (
-	maxScriptBytes = 128 << 10
-	maxNesting     = 8 // of shells that are called by shells
+	maxScriptBytes = 64 << 10
+	maxNesting     = 8      // of shells that are called by shells
+	maxBrackets    = 500    // open at once: the parser recurses
+	maxCommands    = 10_000 // that one call runs
 )
 
 // word is a word of a command as far as it can be known before the command runs.
@@ -35,7 +37,9 @@ type commands struct {
 	unknown string
 	// reads: a shell takes its commands from the standard input of the whole.
 	reads bool
-	piped bool // there is a pipe, so that nobody knows whose input is whose
+	// computed: what the program that is being looked at reads is known only when it runs.
+	computed bool
+	piped    bool // there is a pipe, so that nobody knows whose input is whose
 }
 
 // commandsOf gives what an argument list runs. stdin is what it would read, nil when that is nothing; later says that it
@@ -72,6 +76,10 @@ func (c *commands) parse(script string, depth int) {
 		c.doubt("shells are nested too deep to be checked")
 		return
 	}
+	if open := deepest(script); open > maxBrackets {
+		c.doubt("the command has too many brackets to be checked")
+		return
+	}
 	read := false
 	for _, lang := range []syntax.LangVariant{syntax.LangPOSIX, syntax.LangBash} {
 		file, err := syntax.NewParser(syntax.Variant(lang)).Parse(strings.NewReader(script), "")
@@ -86,6 +94,21 @@ func (c *commands) parse(script string, depth int) {
 	}
 }
 
+// deepest gives how many brackets are open at once, quoted ones included.
+func deepest(script string) (most int) {
+	open := 0
+	for _, r := range script {
+		switch r {
+		case '(', '{':
+			open++
+			most = max(most, open)
+		case ')', '}':
+			open = max(0, open-1)
+		}
+	}
+	return most
+}
+
 // walk adds the simple commands below a node.
 func (c *commands) walk(node syntax.Node, depth int) {
 	syntax.Walk(node, func(n syntax.Node) bool {
@@ -94,34 +117,64 @@ func (c *commands) walk(node syntax.Node, depth int) {
 			c.piped = c.piped || n.Op == syntax.Pipe || n.Op == syntax.PipeAll
 		case *syntax.Stmt:
 			if call, ok := n.Cmd.(*syntax.CallExpr); ok && len(call.Args) > 0 {
-				c.add(wordsOf(call.Args), hereDocument(n), depth)
+				doc, known := hereDocument(n)
+				if !known {
+					c.computed = true
+				}
+				c.add(wordsOf(call.Args), doc, depth)
+				c.computed = false
 			}
 		}
 		return true
 	})
 }
 
-// hereDocument gives the text that a statement's program reads, when it stands in the statement.
-func hereDocument(s *syntax.Stmt) *string {
+// hereDocument gives the text that a statement's program reads, when it stands in the statement; nil for none. known is
+// false for a text that is computed when the command runs.
+func hereDocument(s *syntax.Stmt) (text *string, known bool) {
 	for _, r := range slices.Backward(s.Redirs) {
 		switch r.Op {
 		case syntax.Hdoc, syntax.DashHdoc:
-			if w := wordOf(r.Hdoc); r.Hdoc != nil && w.static {
-				return &w.text
-			}
-			return nil
+			return literal(r)
 		case syntax.WordHdoc:
 			if w := wordOf(r.Word); w.static {
-				return &w.text
+				return &w.text, true
 			}
-			return nil
+			return nil, false
 		}
 	}
-	return nil
+	return nil, true
+}
+
+// literal gives a here-document as it stands. Without quotes around its delimiter a backslash means something, which is
+// left to the shell.
+func literal(r *syntax.Redirect) (*string, bool) {
+	if r.Hdoc == nil {
+		return new(string), true
+	}
+	quoted := false
+	for _, part := range r.Word.Parts {
+		lit, ok := part.(*syntax.Lit)
+		quoted = quoted || !ok || strings.Contains(lit.Value, "\\")
+	}
+	var b strings.Builder
+	for _, part := range r.Hdoc.Parts {
+		lit, ok := part.(*syntax.Lit)
+		if !ok || !quoted && strings.Contains(lit.Value, "\\") {
+			return nil, false
+		}
+		b.WriteString(lit.Value)
+	}
+	text := b.String()
+	return &text, true
 }
 
 // add adds a command, what its wrappers run, and what shells that it calls run.
 func (c *commands) add(words []word, stdin *string, depth int) {
+	if len(c.list) >= maxCommands || depth > maxNesting {
+		c.doubt("too much would run for it to be checked")
+		return
+	}
 	c.list = append(c.list, words)
 	inner := unwrap(words)
 	if len(inner) == 0 {
@@ -156,6 +209,8 @@ func (c *commands) addShell(words []word, stdin *string, depth int) {
 	case kind == scriptNone:
 	case kind == scriptText:
 		c.parseWords([]word{script}, depth)
+	case c.computed:
+		c.doubt("a shell's commands are computed when the command runs")
 	case stdin != nil:
 		c.parse(*stdin, depth+1)
 	default:
@@ -178,10 +233,19 @@ func (c *commands) given(stdin *string, later bool) {
 
 // addFind adds what find runs for the files it finds.
 func (c *commands) addFind(args []word, depth int) {
-	for i, w := range args {
-		if w.static && slices.Contains([]string{"-exec", "-execdir", "-ok", "-okdir"}, w.text) && i+1 < len(args) {
-			c.add(args[i+1:], nil, depth)
+	is := func(w word, texts ...string) bool { return w.static && slices.Contains(texts, w.text) }
+	for i := 0; i < len(args); i++ {
+		if !is(args[i], "-exec", "-execdir", "-ok", "-okdir") {
+			continue
 		}
+		end := i + 1
+		for end < len(args) && !is(args[end], ";") && !(is(args[end], "+") && is(args[end-1], "{}")) {
+			end++
+		}
+		if end > i+1 {
+			c.add(args[i+1:end], nil, depth+1)
+		}
+		i = end
 	}
 }
 

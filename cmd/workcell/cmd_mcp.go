@@ -64,6 +64,7 @@ loopback addresses each of them needs a bearer token.`,
 	f.StringVar(&o.image, "image", "", "image of the sandboxes (default that of --runtime)")
 	f.StringVar(&o.runtime, "runtime", "", "python, node or bash: the language of the sandboxes (default python)")
 	f.StringVar(&o.network, "network", "none", "none or bridge: what the sandboxes can reach")
+	f.IntVar(&o.engine.maxSandboxes, "max-sandboxes", 64, "sandboxes that may be open at once, of all clients together; more are refused with capacity")
 	f.StringVar(&o.onExit, "on-exit", onExitClose, "close or keep: what becomes of the sandboxes when the server ends")
 	f.DurationVar(&o.idle, "idle-timeout", mcpserver.DefaultIdleTimeout, "idle time after which a sandbox is closed")
 	return cmd
@@ -132,6 +133,8 @@ func (o *mcpOptions) check() error {
 		return usageError(fmt.Errorf("--on-exit %q", o.onExit), "close or keep")
 	case o.network != "none" && o.network != "bridge":
 		return usageError(fmt.Errorf("--network %q", o.network), "none or bridge")
+	case o.engine.maxSandboxes < 1:
+		return usageError(fmt.Errorf("--max-sandboxes %d", o.engine.maxSandboxes), "at least 1")
 	case o.idle < time.Second:
 		return usageError(fmt.Errorf("--idle-timeout %v is shorter than a second", o.idle), "")
 	case o.runtime != "" && !strings.Contains(" python node bash ", " "+o.runtime+" "):

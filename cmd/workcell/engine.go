@@ -16,6 +16,8 @@ import (
 // engineFlags choose the engine. Every command that touches sandboxes has them.
 type engineFlags struct {
 	backend string
+	// maxSandboxes bounds what one process may have open; 0 is no bound. Only servers have a flag for it.
+	maxSandboxes int
 }
 
 func (f *engineFlags) addTo(cmd *cobra.Command) {
@@ -62,7 +64,7 @@ func (a *app) backendName(f engineFlags) string {
 // openManager connects to the engine and gives a manager with this installation's identity. The caller must call done
 // after it closed or detached the manager.
 func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags) (m *session.Manager, done func(), err error) {
-	opts := &session.Options{Logger: a.logger(), AllowRoot: a.env.get("WORKCELL_ALLOW_ROOT") == "1"}
+	opts := &session.Options{Logger: a.logger(), AllowRoot: a.env.get("WORKCELL_ALLOW_ROOT") == "1", MaxSandboxes: f.maxSandboxes}
 	if opts.Instance, err = a.instance(); err != nil {
 		return nil, nil, err
 	}

@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -363,4 +366,28 @@ func sseResult(t *testing.T, answer string) toolResult {
 	}
 	t.Fatalf("no result in %s", answer)
 	return toolResult{}
+}
+
+// What clients with sessions opened outlives the server when its operator says so, and only then.
+func TestKeptOverHTTP(t *testing.T) {
+	t.Parallel()
+	s := startHTTP(t, "--on-exit", "keep")
+	h := map[string]string{"Mcp-Session-Id": s.begin(nil)}
+	status, answer, _ := s.do(http.MethodPost, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"sandbox_open","arguments":{}}}`, h)
+	id := regexp.MustCompile(`sbx_[a-z0-9]+`).FindString(answer)
+	if status != http.StatusOK || id == "" {
+		t.Fatalf("sandbox_open: %d %s", status, answer)
+	}
+	if err := syscall.Kill(s.pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); syscall.Kill(s.pid, 0) == nil; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the server does not end")
+		}
+	}
+	if listContainers(t, instance(t, s.state)) == "" {
+		t.Error("the sandbox is gone")
+	}
+	cli(t, s.state, "sessions", "rm", id)
 }
