@@ -29,7 +29,8 @@ type peer struct {
 	state  string
 
 	nextID int
-	notes  []message // notifications that came before an answer
+	notes  []message          // notifications that came before an answer
+	early  map[string]message // answers that came before they were waited for
 }
 
 // message is a JSON-RPC message as it came.
@@ -83,7 +84,7 @@ func startPeerEnv(t *testing.T, env []string, args ...string) *peer {
 	t.Helper()
 	cmd, state := command(t, args...)
 	cmd.Env = append(cmd.Env, env...)
-	p := &peer{t: t, cmd: cmd, state: state, lines: make(chan string, 1000), exited: make(chan error, 1)}
+	p := &peer{t: t, early: map[string]message{}, cmd: cmd, state: state, lines: make(chan string, 1000), exited: make(chan error, 1)}
 	var err error
 	if p.in, err = cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -115,6 +116,9 @@ func startPeerEnv(t *testing.T, env []string, args ...string) *peer {
 		p.wait()
 		if left := containers(t, state); left != "" {
 			t.Errorf("sandboxes are left: %s", left)
+		}
+		for id, m := range p.early {
+			t.Errorf("an answer that nobody waited for, to %s: %.300s %v", id, m.Result, m.Error)
 		}
 		if t.Failed() {
 			t.Logf("standard error:\n%s", p.stderr.String())
@@ -192,19 +196,27 @@ func (p *peer) notify(method string, params any) {
 	p.sendRaw(string(raw))
 }
 
-// answer waits for the answer of a request and keeps the notifications that come before.
+// answer waits for the answer of a request. It keeps what comes before: notifications, and answers to other requests,
+// which must be waited for by the end of the test.
 func (p *peer) answer(id string) message {
 	p.t.Helper()
+	if m, ok := p.early[id]; ok {
+		delete(p.early, id)
+		return m
+	}
 	for {
 		m := p.next()
 		if m.Method != "" {
 			p.notes = append(p.notes, m)
 			continue
 		}
-		if string(m.ID) != id {
+		if string(m.ID) == id {
+			return m
+		}
+		if _, twice := p.early[string(m.ID)]; twice || string(m.ID) == "null" {
 			p.t.Fatalf("answer to %s, want %s: %s %v", m.ID, id, m.Result, m.Error)
 		}
-		return m
+		p.early[string(m.ID)] = m
 	}
 }
 
