@@ -245,7 +245,7 @@ func TestSocketRefusesOthers(t *testing.T) {
 // With no host for the length of the lease, every command ends; before that it goes on.
 func TestLease(t *testing.T) {
 	t.Parallel()
-	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Lease: 1500 * time.Millisecond})
+	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Lease: 6 * time.Second})
 	c := dial(t, g)
 	id := sleepName(t)
 	req := sh("(env -i setsid sleep " + id + " >/dev/null 2>&1 &); setsid sleep " + id + " & sleep " + id)
@@ -257,7 +257,7 @@ func TestLease(t *testing.T) {
 		t.Error("the command ended before the lease")
 	}
 	c = dial(t, g)
-	time.Sleep(2 * time.Second)
+	time.Sleep(7 * time.Second)
 	if sleepers(t, id) == 0 {
 		t.Error("the command ended though its host was back")
 	}
@@ -399,7 +399,7 @@ func TestCancelThenClose(t *testing.T) {
 		host := dial(t, g)
 		req := sh("sleep 100")
 		req.YieldMillis, req.KillOnCancel = -1, true
-		ctx, cancel := context.WithTimeout(testContext(t), 30*time.Millisecond)
+		ctx, cancel := context.WithTimeout(testContext(t), 200*time.Millisecond)
 		_, err := host.Run(ctx, req)
 		_ = host.Close()
 		cancel()
