@@ -23,7 +23,6 @@ main() {
   local before
   before=$(leftovers)
   section "tests" tests
-  section "containerd 2" on_containerd2
   section "promises on containerd and local" promises
   section "leftovers" nothing_left "$before"
   printf '\n%s\nall passed in %s\n' "$times" "$(elapsed $((SECONDS - began)))"
