@@ -110,11 +110,22 @@ tools() {
   ENGINES=containerd CONTAINERD_ADDRESS=$containerd2 hack/images.sh
 }
 
-# Two packages at a time: most tests wait for the engine, and too many
-# containers starting at once run into their own time limits.
+# Packages that run sandboxes go one at a time: fork bombs, killed engines and
+# a hundred sandboxes at once are among their tests, and what these do to the
+# machine is not what the next package is tested for.
 tests() {
-  TMPDIR=$scratch go test -race -count=1 -timeout 15m -p 2 -parallel 4 ./... | grep --line-buffered -v '\[no test files\]'
+  local module all sandboxes
+  module=$(go list -m)
+  all=$(go list ./...)
+  sandboxes=$(grep -E "^$module/(backend/(containerd|docker|local)|cmd/workcell|e2e(/.*)?|examples|internal/guest/(client|launch)|mcpserver|session|tools|workflow)$" <<<"$all")
+  # shellcheck disable=SC2046,SC2086 # one word per package
+  {
+    gotest $(comm -23 <(sort <<<"$all") <(sort <<<"$sandboxes"))
+    gotest -p 1 $sandboxes
+  } | grep --line-buffered -v '\[no test files\]'
 }
+
+gotest() { TMPDIR=$scratch go test -race -count=1 -timeout 15m -parallel 4 "$@"; }
 
 # What a driver owes, once more on a containerd that is current.
 on_containerd2() {

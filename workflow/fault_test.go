@@ -162,7 +162,8 @@ id: w
 steps:
   - {id: a, type: set, vars: {l: "${ input.list.map(x, input.list.map(y, input.list)) }"}}`,
 			input: map[string]any{"list": big[:1000]},
-			err:   "test.yaml:3:37: step a: the expression takes more than 1000000 steps", steps: 1,
+			// More than a million steps, or, on a busy machine, longer than two seconds.
+			err: "test.yaml:3:37: step a: the expression takes ", steps: 1,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -178,7 +179,7 @@ steps:
 				}
 				return workflow.AgentOutput{}, errors.New("no")
 			}), nil).Run(t.Context(), parse(t, tt.src), tt.input)
-			if err == nil || !strings.HasSuffix(err.Error(), tt.err) {
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("Run = %v, want %s", err, tt.err)
 			}
 			if tt.steps > 0 && res.Steps != tt.steps {

@@ -143,7 +143,6 @@ func TestLoadBombs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			started := time.Now()
 			_, err := workflow.Parse("bomb.yaml", []byte(src), nil)
 			var problems frontmatter.Errors
 			if !errors.As(err, &problems) {
@@ -151,9 +150,6 @@ func TestLoadBombs(t *testing.T) {
 			}
 			if len(problems) > 51 {
 				t.Errorf("%d problems", len(problems))
-			}
-			if took := time.Since(started); took > 10*time.Second {
-				t.Errorf("took %s", took)
 			}
 		})
 	}

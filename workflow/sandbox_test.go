@@ -168,20 +168,16 @@ id: w
 sandbox: {image: "`+image+`"}
 steps:
   - {id: open, type: exec, command: "true"}
-  - {id: a, type: exec, command: "echo begun; sleep 100", timeout: 2s, on_error: continue}
-  - {id: b, type: exec, command: "sleep 100", timeout: 300ms, on_error: continue}
+  - {id: a, type: exec, command: "echo begun; sleep 1000", timeout: 2s, on_error: continue}
+  - {id: b, type: exec, command: "sleep 1000", timeout: 300ms, on_error: continue}
   - {id: c, type: exec, command: "pgrep -c sleep || true"}
   - {id: out, type: end, output: ["${ steps.a.error.code }", "${ steps.a.output.stdout }", "${ steps.b.error.code }", "${ steps.c.output.stdout }"]}`)
-	started := time.Now()
 	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]any{"timeout", "begun\n", "timeout", "0\n"}, res.Output); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
-	}
-	if took := time.Since(started); took > 90*time.Second {
-		t.Errorf("took %s", took)
 	}
 }
 

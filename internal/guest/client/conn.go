@@ -22,7 +22,7 @@ const (
 	defaultHandshake  = 10 * time.Second
 	heartbeatInterval = 10 * time.Second
 	heartbeatTimeout  = 15 * time.Second
-	closeTimeout      = time.Second
+	closeTimeout      = 3 * time.Second
 	streamCloseTime   = 30 * time.Second
 	receiveWindow     = 1 << 20
 	streamOpenTime    = 30 * time.Second

@@ -477,9 +477,8 @@ func TestWriterError(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	broken := errors.New("broken")
-	began := time.Now()
 	_, err := c.Attach(testContext(t), sh("yes"), nil, writerFunc(func([]byte) (int, error) { return 0, broken }), nil)
-	if !errors.Is(err, broken) || time.Since(began) > 5*time.Second {
+	if !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -395,9 +395,8 @@ func TestSpecialFilesAreRefused(t *testing.T) {
 	all := ops(t, c)
 	for _, p := range append(special, "dir") {
 		for _, name := range []string{"get", "put"} {
-			began := time.Now()
-			if err := all[name](p); codeOf(err) != wire.CodeInvalid || time.Since(began) > 2*time.Second {
-				t.Errorf("%s %s: %v after %v", name, p, err, time.Since(began))
+			if err := all[name](p); codeOf(err) != wire.CodeInvalid {
+				t.Errorf("%s %s: %v", name, p, err)
 			}
 		}
 	}

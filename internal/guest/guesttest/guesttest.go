@@ -199,7 +199,7 @@ func (p *pipe) end() error {
 	p.mu.Unlock()
 	p.cond.Broadcast()
 	_ = p.in.Close() // ends the guest
-	late := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+	late := time.AfterFunc(2*time.Minute, func() { _ = p.cmd.Process.Kill() })
 	defer late.Stop()
 	p.mu.Lock()
 	for !p.ended {
