@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -39,8 +38,7 @@ type spawner struct {
 	tracker *tracker
 	null    int // read end of the standard input of commands that get none
 
-	mu    sync.Mutex // held around a fork: tag and score are the guest's own while it is made
-	oom   *os.File
+	oom   *os.File  // written with the tracker's forking held: the score is the guest's own while a child is made
 	score [2]string // the guest's own, and that of its children
 }
 
@@ -139,8 +137,8 @@ func (s *spawner) fork(path string, argv []string, attr *syscall.ProcAttr, tag *
 }
 
 func (s *spawner) forkOnce(path string, argv []string, attr *syscall.ProcAttr, tag *uint64) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.tracker.forking.Lock()
+	defer s.tracker.forking.Unlock()
 	*tag = s.tracker.nextTag()
 	if s.oom != nil {
 		// A failure leaves the child as killable as the guest, which is no reason not to run it.

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +18,9 @@ import (
 type tracker struct {
 	works bool          // the kernel takes the tags
 	base  uint64        // above the first tag
-	last  atomic.Uint64 // last tag given; written with the spawner's mutex held
+	last  atomic.Uint64 // last tag given; written with forking held
+
+	forking sync.Mutex // held around a fork: the tag is the guest's own while the child is made
 
 	own   int  // the guest's pid
 	alone bool // the guest is the init of its pid namespace: whatever is tagged here, it tagged
@@ -44,7 +47,7 @@ func newTracker() *tracker {
 	return t
 }
 
-// nextTag tags the next child. The caller holds the spawner's mutex until the child is made.
+// nextTag tags the next child. The caller holds forking until the child is made.
 func (t *tracker) nextTag() uint64 {
 	if !t.works {
 		return noTag

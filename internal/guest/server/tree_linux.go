@@ -17,6 +17,9 @@ const (
 	killBound = 10 * time.Second
 )
 
+// crowd is how many processes make the guest stop them all while it looks for those of a tree.
+const crowd = 64
+
 // tree finds and signals all processes of one exec.
 type tree struct {
 	t      *tracker
@@ -103,6 +106,7 @@ func (k *tree) search(pids []int) []proc {
 
 // signal sends sig to the tree's processes and tells how many there are.
 func (k *tree) signal(sig unix.Signal, thorough bool) int {
+	defer k.t.hold()()
 	members := k.members(thorough)
 	for _, p := range members {
 		signalProc(p, sig)
@@ -131,6 +135,21 @@ func (k *tree) terminate(grace time.Duration) bool {
 		}
 		time.Sleep(pause)
 		pause = min(2*pause, 20*time.Millisecond)
+	}
+}
+
+// hold stops every process of a crowded sandbox and gives what lets them go on. Against some hundred that fork whenever
+// one of them dies, the guest gets too little time to ever catch up one by one; this one call reaches all of them, also
+// children that are just being made. What another command of the sandbox had stopped itself goes on with the rest.
+func (t *tracker) hold() (release func()) {
+	if !t.alone || len(allPIDs()) < crowd {
+		return func() {}
+	}
+	t.forking.Lock() // the guest itself would wait for a child that is stopped before it runs its program
+	_ = unix.Kill(-1, unix.SIGSTOP)
+	return func() {
+		_ = unix.Kill(-1, unix.SIGCONT)
+		t.forking.Unlock()
 	}
 }
 
