@@ -153,7 +153,7 @@ func (c *contest) measureSmallFiles(context.Context) error {
 }
 
 func (c *contest) measureLargeFiles(context.Context) error {
-	return c.each(max(c.opts.rounds, 3), hasFiles, func(_ contestant, b *box) (map[string]float64, error) {
+	return c.each(max(c.opts.rounds, 5), hasFiles, func(_ contestant, b *box) (map[string]float64, error) {
 		host, err := rssMiB("self")
 		if err != nil {
 			return nil, err
