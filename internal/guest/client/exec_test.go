@@ -3,7 +3,6 @@
 package client_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -268,114 +266,10 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestHeadAndTail(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	req := sh("seq 1 100000; seq 1 10 >&2")
-	req.HeadBytes, req.TailBytes = 10, 20
-	res := mustRun(t, c, req)
-	want := wire.Output{Head: []byte("1\n2\n3\n4\n5\n"), Tail: []byte("98\n99999\n100000\n"), Total: 588895}
-	want.Tail = []byte("7\n99998\n99999\n100000\n")[1:]
-	want.Omitted = want.Total - int64(len(want.Head)+len(want.Tail))
-	if diff := cmp.Diff(want, res.Stdout); diff != "" {
-		t.Errorf("stdout (-want +got):\n%s", diff)
-	}
-	if got := string(res.Stderr.Head) + string(res.Stderr.Tail); got != "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n" || res.Stderr.Omitted != 0 {
-		t.Errorf("stderr: %+v", res.Stderr)
-	}
-}
-
-func TestBothStreamsFlooded(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	req := sh("head -c 20000000 /dev/zero & head -c 20000000 /dev/zero >&2 & wait")
-	res := mustRun(t, c, req)
-	if res.Stdout.Total != 20000000 || res.Stderr.Total != 20000000 {
-		t.Errorf("got %d and %d bytes", res.Stdout.Total, res.Stderr.Total)
-	}
-	var out, errs counter
-	ares, err := c.Attach(testContext(t), req0(req), nil, &out, &errs)
-	if err != nil || out != 20000000 || errs != 20000000 || ares.StdoutBytes != 20000000 {
-		t.Errorf("attached: %d and %d bytes, %+v, %v", out, errs, ares, err)
-	}
-}
-
 // req0 is the same request under another id.
 func req0(req wire.RunRequest) wire.RunRequest {
 	req.ExecID = newID()
 	return req
-}
-
-type counter int64
-
-func (c *counter) Write(p []byte) (int, error) {
-	*c += counter(len(p))
-	return len(p), nil
-}
-
-func TestSpill(t *testing.T) {
-	t.Parallel()
-	g, c := start(t)
-	req := sh("seq 1 20000; echo small >&2")
-	req.Spill = true
-	req.HeadBytes, req.TailBytes = 100, 100
-	res := mustRun(t, c, req)
-	want := filepath.Join(g.Workdir, ".workcell/output", req.ExecID+".stdout")
-	if res.Stdout.Path != want || res.Stdout.PathCut || res.Stderr.Path != "" {
-		t.Fatalf("got %+v and %+v", res.Stdout, res.Stderr)
-	}
-	got, err := os.ReadFile(want)
-	if err != nil || int64(len(got)) != res.Stdout.Total || !bytes.HasPrefix(got, []byte("1\n2\n")) || !bytes.HasSuffix(got, []byte("\n19999\n20000\n")) {
-		t.Errorf("spill file of %d bytes, %v", len(got), err)
-	}
-	for i, n := 0, 1; n <= 20000; n++ {
-		line := fmt.Sprintf("%d\n", n)
-		if string(got[i:i+len(line)]) != line {
-			t.Fatalf("spill file differs at line %d", n)
-		}
-		i += len(line)
-	}
-}
-
-func TestSpillIsBounded(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	req := sh("head -c 80000000 /dev/zero")
-	req.Spill, req.TailBytes = true, 0
-	res := mustRun(t, c, req)
-	info, err := c.Stat(testContext(t), wire.PathRequest{Path: res.Stdout.Path})
-	if err != nil || info.Size != 64<<20 || !res.Stdout.PathCut {
-		t.Errorf("%+v, %v, %+v", info, err, res.Stdout)
-	}
-}
-
-// A command that knows where its output will go cannot have it written elsewhere.
-func TestSpillIntoTrap(t *testing.T) {
-	t.Parallel()
-	for name, trap := range map[string]string{
-		"directory is a link": "mkdir .workcell && ln -s $OUT .workcell/output",
-		"file is a link":      "mkdir -p .workcell/output && ln -s $OUT/canary .workcell/output/$WORKCELL_EXEC.stdout",
-		"file is there":       "mkdir -p .workcell/output && echo keep > .workcell/output/$WORKCELL_EXEC.stdout",
-		"file is a fifo":      "mkdir -p .workcell/output && mkfifo .workcell/output/$WORKCELL_EXEC.stdout",
-		"parent is a file":    "echo > .workcell",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, c := start(t)
-			outside := t.TempDir()
-			req := sh(trap + "; seq 1 20000")
-			req.Env = append(req.Env, "OUT="+outside)
-			req.Spill = true
-			res := mustRun(t, c, req)
-			left, err := os.ReadDir(outside)
-			if err != nil || len(left) != 0 {
-				t.Errorf("written outside: %v, %v", left, err)
-			}
-			if res.Stdout.Path != "" || res.Stdout.Total == 0 {
-				t.Errorf("got %+v", res.Stdout)
-			}
-		})
-	}
 }
 
 func TestYieldReadWait(t *testing.T) {
@@ -425,64 +319,6 @@ func TestYieldReadWait(t *testing.T) {
 	}
 }
 
-func TestRingDropsTheOldest(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	ctx := testContext(t)
-	req := sh("head -c 5000000 /dev/zero; echo; echo end")
-	mustRun(t, c, req)
-	var got, since, dropped int64
-	for {
-		r, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID, SinceSeq: since})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, ch := range r.Chunks {
-			got += int64(len(ch.Data))
-		}
-		since, dropped = r.NextSeq, dropped+r.Dropped
-		if r.Done {
-			break
-		}
-	}
-	if got > 1<<20 || got < 256<<10 || dropped == 0 {
-		t.Errorf("%d bytes kept, %d chunks dropped", got, dropped)
-	}
-}
-
-func TestAttachIsLossless(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	var out, errs bytes.Buffer
-	stdin := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // 1 MiB
-	slow := writerFunc(func(p []byte) (int, error) {
-		time.Sleep(time.Millisecond)
-		return out.Write(p)
-	})
-	req := sh("tee /dev/stderr")
-	res, err := c.Attach(testContext(t), req, bytes.NewReader(stdin), slow, &errs)
-	if err != nil || res.State != wire.ExecCompleted {
-		t.Fatalf("got %v, %v", brief(res), err)
-	}
-	if !bytes.Equal(out.Bytes(), stdin) || !bytes.Equal(errs.Bytes(), stdin) {
-		t.Errorf("got %d and %d bytes back", out.Len(), errs.Len())
-	}
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
-
-func TestWriterError(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	broken := errors.New("broken")
-	_, err := c.Attach(testContext(t), sh("yes"), nil, writerFunc(func([]byte) (int, error) { return 0, broken }), nil)
-	if !errors.Is(err, broken) {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestContextBeforeAndDuring(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -497,32 +333,4 @@ func TestContextBeforeAndDuring(t *testing.T) {
 		t.Errorf("during: %v", err)
 	}
 	mustRun(t, c, sh("true"))
-}
-
-// A flood of text that is not ASCII is cut between characters, and nothing of it is lost.
-func TestChunksAreText(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	req := sh(`i=0; while [ $i -lt 2000 ]; do printf 'aé€😀é€😀é€😀é€😀é€😀é€😀é€😀é€😀é€😀é€😀'; i=$((i+1)); done; printf '\360\237'`)
-	req.YieldMillis = -1
-	mustRun(t, c, req)
-	var text []byte
-	for since := int64(0); ; {
-		res, err := c.Read(testContext(t), wire.ReadRequest{ExecID: req.ExecID, SinceSeq: since})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, chunk := range res.Chunks {
-			if !utf8.Valid(bytes.TrimSuffix(chunk.Data, []byte("\360\237"))) {
-				t.Errorf("chunk %d of %d bytes is cut inside a character", chunk.Seq, len(chunk.Data))
-			}
-			text = append(text, chunk.Data...)
-		}
-		if since = res.NextSeq; res.Done {
-			break
-		}
-	}
-	if want := strings.Repeat("a"+strings.Repeat("é€😀", 10), 2000) + "\360\237"; string(text) != want {
-		t.Errorf("%d bytes, want %d", len(text), len(want))
-	}
 }

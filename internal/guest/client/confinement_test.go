@@ -1,0 +1,274 @@
+//go:build linux
+
+package client_test
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// ops are the requests with a path, each reduced to its error.
+func ops(t testing.TB, c *client.Conn) map[string]func(string) error {
+	ctx := testContext(t)
+	return map[string]func(string) error{
+		"get": func(p string) error {
+			_, err := c.GetFile(ctx, wire.FileGetRequest{Path: p, Length: -1}, io.Discard)
+			return err
+		},
+		"put": func(p string) error {
+			_, err := c.PutFile(ctx, wire.FilePutRequest{Path: p, Size: 1, Overwrite: true}, strings.NewReader("x"))
+			return err
+		},
+		"list":   func(p string) error { _, err := c.List(ctx, wire.ListRequest{Path: p}); return err },
+		"stat":   func(p string) error { _, err := c.Stat(ctx, wire.PathRequest{Path: p}); return err },
+		"mkdir":  func(p string) error { _, err := c.Mkdir(ctx, wire.PathRequest{Path: p}); return err },
+		"remove": func(p string) error { _, err := c.Remove(ctx, wire.PathRequest{Path: p, Recursive: true}); return err },
+		"from":   func(p string) error { return c.Rename(ctx, wire.RenameRequest{From: p, To: "moved", Overwrite: true}) },
+		"to":     func(p string) error { return c.Rename(ctx, wire.RenameRequest{From: "src", To: p, Overwrite: true}) },
+	}
+}
+
+func TestOutsideIsDenied(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	canary := canaryDir(t)
+	evil := g.Workdir + "-evil"
+	if err := os.Mkdir(evil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(evil) })
+	for name, to := range map[string]string{"abs": canary, "rel": "../../../../../../../.." + canary, "deep": "abs", "etc": "/etc", "self": "/proc/self/root"} {
+		if err := os.Symlink(to, filepath.Join(g.Workdir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(g.Workdir, "src"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, op := range ops(t, c) {
+		for _, p := range []string{"../../etc/passwd", "a/../../x", g.Workdir + "/../x", "/etc/passwd", "/", "..", evil, evil + "/x",
+			"/proc/self/root/etc/passwd", "/proc/1/root", "/proc/self/fd/0", "/dev/fd/0", "/dev/zero",
+			"abs/canary", "rel/canary", "deep/canary", "abs/new", "abs/new/below", "etc/passwd", "self/etc/passwd"} {
+			if err := op(p); codeOf(err) != wire.CodePermission {
+				t.Errorf("%s %s: %v", name, p, err)
+			}
+		}
+		for _, p := range []string{"", "a\x00b", "\x00"} {
+			if err := op(p); codeOf(err) != wire.CodeInvalid {
+				t.Errorf("%s %q: %v", name, p, err)
+			}
+		}
+	}
+	checkCanary(t, canary)
+}
+
+// canaryDir is a directory outside that must not change.
+func canaryDir(t testing.TB) string {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "canary"), []byte("alive"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func checkCanary(t testing.TB, dir string) {
+	t.Helper()
+	l, err := os.ReadDir(dir)
+	b, rerr := os.ReadFile(filepath.Join(dir, "canary"))
+	if err != nil || rerr != nil || len(l) != 1 || string(b) != "alive" {
+		t.Errorf("the outside changed: %v, %q, %v, %v", l, b, err, rerr)
+	}
+}
+
+// These look like ways out but are names or stay inside.
+func TestInsideIsAllowed(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	for _, p := range []string{"%2e%2e/x", `..\..\x`, "a/../b", "./c", "d//e", g.Workdir + "/f", g.Workdir + "/./g/../h", "...", "..x", "-rf", "*",
+		"new\nline", "tab\t", "esc\x1b[31m", `quote"'`, "$(x)", "\xff\xfe", "é", "e\u0301", "CASE", "case", strings.Repeat("n", 255)} {
+		data := []byte("data of " + p)
+		if _, err := put(t, c, p, data); err != nil {
+			t.Errorf("put %q: %v", p, err)
+			continue
+		}
+		b, err := get(t, c, p)
+		if err != nil || !bytes.Equal(b, data) {
+			t.Errorf("get %q: %q, %v", p, b, err)
+		}
+	}
+	l, err := c.List(testContext(t), wire.ListRequest{Path: ".", Recursive: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names, raw []string
+	for _, e := range l.Entries {
+		if e.PathRaw != nil {
+			raw = append(raw, string(e.PathRaw))
+		}
+		names = append(names, e.Path)
+	}
+	for _, want := range []string{"%2e%2e/x", `..\..\x`, "b", "c", "d/e", "f", "h", "new\nline", "esc\x1b[31m", "é", "e\u0301", "CASE", "case"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("%q is not listed in %q", want, names)
+		}
+	}
+	if diff := cmp.Diff([]string{"\xff\xfe"}, raw); diff != "" {
+		t.Errorf("raw names (-want +got):\n%s", diff)
+	}
+	for _, p := range []string{strings.Repeat("n", 256), strings.Repeat("n", 256) + "/x"} {
+		if _, err := put(t, c, p, nil); codeOf(err) != wire.CodeInvalid {
+			t.Errorf("a name of 256 bytes: %v", err)
+		}
+	}
+}
+
+func TestSymlinksInside(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	if _, err := put(t, c, "dir/file", []byte("inside")); err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{"link": "dir/file", "dirlink": "dir", "loop": "loop", "a": "b", "b": "a", "dangling": "nothing"} {
+		if err := os.Symlink(to, filepath.Join(g.Workdir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range []string{"link", "dirlink/file"} {
+		if b, err := get(t, c, p); err != nil || string(b) != "inside" {
+			t.Errorf("get %s: %q, %v", p, b, err)
+		}
+	}
+	for p, code := range map[string]wire.Code{"loop": wire.CodeInvalid, "a": wire.CodeInvalid, "a/x": wire.CodeInvalid, "dangling": wire.CodeNotFound} {
+		if _, err := get(t, c, p); codeOf(err) != code {
+			t.Errorf("get %s: %v", p, err)
+		}
+	}
+	// A write replaces the link and leaves what it led to.
+	if _, err := put(t, c, "link", []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := get(t, c, "dir/file"); err != nil || string(b) != "inside" {
+		t.Errorf("the target became %q, %v", b, err)
+	}
+	if info, err := c.Stat(testContext(t), wire.PathRequest{Path: "dirlink"}); err != nil || info.Type != wire.TypeSymlink {
+		t.Errorf("stat of a link: %+v, %v", info, err)
+	}
+	if res, err := c.Remove(testContext(t), wire.PathRequest{Path: "dirlink", Recursive: true}); err != nil || res.Deleted != 1 {
+		t.Errorf("remove of a link: %v, %v", brief(res), err)
+	}
+	if b, err := get(t, c, "dir/file"); err != nil || string(b) != "inside" {
+		t.Errorf("the target became %q, %v", b, err)
+	}
+}
+
+func TestSpecialFilesAreRefused(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	at := func(name string) string { return filepath.Join(g.Workdir, name) }
+	if err := syscall.Mkfifo(at("fifo"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("unix", at("socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	special := []string{"fifo", "socket"}
+	if err := syscall.Mknod(at("zero"), syscall.S_IFCHR|0o666, 1<<8|5); err == nil {
+		special = append(special, "zero")
+	}
+	if err := os.Mkdir(at("dir"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	all := ops(t, c)
+	for _, p := range append(special, "dir") {
+		for _, name := range []string{"get", "put"} {
+			if err := all[name](p); codeOf(err) != wire.CodeInvalid {
+				t.Errorf("%s %s: %v", name, p, err)
+			}
+		}
+	}
+	l, err := c.List(testContext(t), wire.ListRequest{Path: "."})
+	if err != nil || len(l.Entries) != len(special)+1 {
+		t.Fatalf("list: %+v, %v", l, err)
+	}
+	for _, e := range l.Entries {
+		if want := map[bool]wire.FileType{true: wire.TypeDir, false: wire.TypeOther}[e.Path == "dir"]; e.Type != want {
+			t.Errorf("%s is listed as %s", e.Path, e.Type)
+		}
+	}
+	for _, p := range special {
+		if res, err := c.Remove(testContext(t), wire.PathRequest{Path: p}); err != nil || res.Deleted != 1 {
+			t.Errorf("remove %s: %+v, %v", p, res, err)
+		}
+	}
+}
+
+// A command swaps a directory and a link to the outside while files are read and written through it.
+func TestSymlinkSwapRace(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	canary := canaryDir(t)
+	if _, err := put(t, c, "real/canary", []byte("inside")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(canary, filepath.Join(g.Workdir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var swaps sync.WaitGroup
+	swaps.Go(func() {
+		at := func(n string) string { return filepath.Join(g.Workdir, n) }
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := unix.Renameat2(unix.AT_FDCWD, at("real"), unix.AT_FDCWD, at("link"), unix.RENAME_EXCHANGE); err != nil {
+				t.Error(err)
+				return
+			}
+			runtime.Gosched()
+		}
+	})
+	var inside, refused int
+	for i := range 5000 {
+		b, err := get(t, c, "real/canary")
+		switch {
+		case err == nil && string(b) == "inside":
+			inside++
+		case err != nil:
+			refused++
+		default:
+			t.Fatalf("read %q", b)
+		}
+		if _, err := put(t, c, "real/new", []byte("x")); err == nil && i%10 == 0 {
+			_, _ = c.Remove(testContext(t), wire.PathRequest{Path: "real/new"})
+		}
+		if i%100 == 0 {
+			_, _ = c.Mkdir(testContext(t), wire.PathRequest{Path: "real/tree/below"})
+			_, _ = c.Remove(testContext(t), wire.PathRequest{Path: "real/tree", Recursive: true})
+		}
+	}
+	close(stop)
+	swaps.Wait()
+	if inside == 0 || refused == 0 {
+		t.Errorf("%d reads went through and %d were refused: there was no race", inside, refused)
+	}
+	checkCanary(t, canary)
+}

@@ -1,0 +1,119 @@
+//go:build linux
+
+package client_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/guesttest"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+func TestContainerOutOfMemory(t *testing.T) {
+	t.Parallel()
+	box, c := startBox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "48m"}})
+	hog := sh("")
+	hog.Argv = []string{"/usr/bin/tail", "/dev/zero"}
+	if res := mustRun(t, c, hog); res.State != wire.ExecOOMKilled || res.Signal != "SIGKILL" || res.OOMKills == 0 {
+		t.Errorf("got %+v", res.ExecStatus)
+	}
+	// A shell reports its child's end as 137.
+	if res := mustRun(t, c, sh("tail /dev/zero; exit $?")); res.State != wire.ExecOOMKilled || res.ExitCode != 137 {
+		t.Errorf("got %+v", res.ExecStatus)
+	}
+	alive(t, box, c)
+	for range 3 {
+		mustRun(t, c, sh("head -c 100000000 /dev/zero > /dev/shm/x"))
+		alive(t, box, c)
+	}
+}
+
+// Shared memory that fills the whole limit stays when its writer is killed, and nothing can run any more. Drivers keep
+// /dev/shm and /tmp well below the limit; where somebody lifted that, the guest lives on its reserve. If the kernel
+// finds the guest in need first, the host must be told that the sandbox is gone, and not wait.
+func TestContainerSharedMemoryFillsTheLimit(t *testing.T) {
+	t.Parallel()
+	box, c := startBox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "1g"}})
+	for i := range 20 {
+		req := sh("head -c 100000000 /dev/zero >> /dev/shm/x")
+		req.TimeoutMillis = 20_000
+		_, err := c.Run(testContext(t), req)
+		if err == nil || codeOf(err) != "" {
+			_, err = c.Health(testContext(t))
+		}
+		if errors.Is(err, client.ErrConnLost) {
+			eventually(t, "the lost sandbox has ended", func() bool { return !box.Running() })
+			t.Logf("round %d: the kernel ended the guest", i)
+			return
+		}
+		if err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+	}
+	if !box.Running() {
+		t.Fatal("the sandbox is dead")
+	}
+}
+
+func TestContainerOwnKillIsNotOOM(t *testing.T) {
+	t.Parallel()
+	_, c := startBox(t, guesttest.ContainerOptions{})
+	for _, script := range []string{"kill -KILL $$", "exit 137"} {
+		if res := mustRun(t, c, sh(script)); res.State != wire.ExecCompleted || res.OOMKills != 0 {
+			t.Errorf("%s: got %+v", script, res.ExecStatus)
+		}
+	}
+}
+
+func TestContainerMemoryIsFlat(t *testing.T) {
+	t.Parallel()
+	box, c := startBox(t, guesttest.ContainerOptions{})
+	rss := func() int64 {
+		t.Helper()
+		h, err := c.Health(testContext(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.RSSBytes >> 10
+	}
+	t.Logf("at rest %d KiB", rss())
+	for range 2000 {
+		mustRun(t, c, wire.RunRequest{ExecID: newID(), YieldMillis: -1, HeadBytes: 4096, Spawn: wire.Spawn{Argv: []string{"/bin/echo", "hello"}}})
+	}
+	after := rss()
+	t.Logf("after 2,000 commands %d KiB", after)
+	if after > 12<<10 {
+		t.Errorf("%d KiB after 2,000 commands", after)
+	}
+	data := noise(100 << 20)
+	if _, err := put(t, c, "f", data); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("after a file of 100 MiB came %d KiB", rss())
+	if _, err := get(t, c, "f"); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("after it went back %d KiB", rss())
+	yes := sh("exec yes")
+	yes.TimeoutMillis, yes.Spill = 3000, true
+	res := mustRun(t, c, yes)
+	t.Logf("after %d MB of yes %d KiB", res.Stdout.Total/1e6, rss())
+	mustRun(t, c, sh("head -c 100000000 /dev/zero; i=0; while [ $i -lt 20000 ]; do echo; i=$((i+1)); done"))
+	if after = rss(); after > 16<<10 {
+		t.Errorf("%d KiB at the end", after)
+	}
+	alive(t, box, c)
+}
+
+func TestContainerTenGigabytes(t *testing.T) {
+	t.Parallel()
+	_, c := startBox(t, guesttest.ContainerOptions{})
+	req := sh("head -c 3000000000 /dev/zero; echo end")
+	req.HeadBytes, req.TailBytes = 10, 4
+	res := mustRun(t, c, req)
+	if res.Stdout.Total != 3000000004 || string(res.Stdout.Tail) != "end\n" || res.Stdout.Omitted != 3000000004-14 {
+		t.Errorf("got %+v", res.Stdout)
+	}
+}
