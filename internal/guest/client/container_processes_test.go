@@ -3,7 +3,6 @@
 package client_test
 
 import (
-	"os"
 	"strings"
 	"sync"
 	"testing"
