@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -20,7 +21,8 @@ type Policy struct {
 }
 
 // CommandRules say which commands may run. They see every simple command of a shell line, in pipelines, lists,
-// subshells and substitutions, and look through wrappers as `env`, `timeout` and `sh -c`.
+// subshells and substitutions, and look through wrappers as `env`, `timeout` and `sh -c`. docs/mcp.md lists what they do
+// not see.
 type CommandRules struct {
 	// Refuse are rules whose commands are refused.
 	Refuse []CommandRule `yaml:"refuse"`
@@ -32,8 +34,9 @@ type CommandRules struct {
 }
 
 // CommandRule matches commands by their first words: "git push" is every command that begins with those two. A word may
-// hold `*`, `?` and `[a-z]`; the word `**` stands for any number of words. A program without a slash is meant wherever it
-// lies.
+// hold `*`, `?` and `[a-z]`; one that begins with a single dash is for short options alone, so that `-*f*` is not
+// `--force`. The word `**` stands for any number of words, `-**` for any number of options, each with a value or without:
+// "git -** push" is `git -C x push`, and not `git stash push`. A program without a slash is meant wherever it lies.
 type CommandRule struct {
 	Name    string `yaml:"name"` // shown in refusals; the pattern when empty
 	Pattern string `yaml:"pattern"`
@@ -136,8 +139,8 @@ func (r *CommandRule) compile() error {
 	if len(r.words) == 0 {
 		return errors.New("no pattern")
 	}
-	if r.words[0] == "**" {
-		return fmt.Errorf("pattern %q begins with **, name the program", r.Pattern)
+	if first := r.words[0]; first == "**" || first == "-**" {
+		return fmt.Errorf("pattern %q begins with %s, name the program", r.Pattern, first)
 	}
 	for _, w := range r.words {
 		if _, err := path.Match(w, "x"); err != nil {
@@ -168,33 +171,50 @@ func matchWords(pattern []string, words []word) bool {
 	reach := make([]bool, len(words)+1)
 	reach[0] = true
 	for _, p := range pattern {
-		next := make([]bool, len(words)+1)
-		if p == "**" {
-			seen := false
-			for i := range reach {
-				seen = seen || reach[i]
-				next[i] = seen
-			}
-		} else {
-			for i, w := range words {
-				next[i+1] = reach[i] && matchWord(p, w)
-			}
-		}
-		reach = next
+		reach = advance(p, words, reach)
 	}
-	for _, ok := range reach {
-		if ok {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(reach, true)
 }
+
+// advance gives what a pattern can have used up with one word more of it.
+func advance(p string, words []word, reach []bool) []bool {
+	next := make([]bool, len(reach))
+	switch p {
+	case "**":
+		seen := false
+		for i := range reach {
+			seen = seen || reach[i]
+			next[i] = seen
+		}
+	case "-**":
+		copy(next, reach)
+		for i, w := range words {
+			if next[i] && isOption(w) {
+				next[i+1] = true
+				if i+1 < len(words) && !isOption(words[i+1]) {
+					next[i+2] = true
+				}
+			}
+		}
+	default:
+		for i, w := range words {
+			next[i+1] = reach[i] && matchWord(p, w)
+		}
+	}
+	return next
+}
+
+// isOption tells whether a word is an option, as far as that is known: a computed word is none unless it begins as one.
+func isOption(w word) bool { return strings.HasPrefix(w.text, "-") }
 
 // matchWord matches one word. Of a computed word nothing is known, so that only `*` is sure to match it. Slashes are
 // characters like any other here.
 func matchWord(pattern string, w word) bool {
 	if !w.static {
 		return pattern == "*"
+	}
+	if strings.HasPrefix(w.text, "--") && strings.HasPrefix(pattern, "-") && !strings.HasPrefix(pattern, "--") {
+		return false
 	}
 	const slash = "\x00"
 	ok, err := path.Match(strings.ReplaceAll(pattern, "/", slash), strings.ReplaceAll(w.text, "/", slash))

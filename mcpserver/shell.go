@@ -11,51 +11,39 @@ import (
 // Bounds of what is parsed.
 const (
 	maxScriptBytes = 64 << 10
-	maxNesting     = 8      // of shells that are called by shells
-	maxBrackets    = 500    // open at once: the parser recurses
-	maxCommands    = 10_000 // that one call runs
+	maxParsed      = 16 * maxScriptBytes // of all scripts in a script
+	maxNesting     = 8                   // of shells and wrappers that are called by shells and wrappers
+	maxBrackets    = 500                 // open at once: the parser recurses
+	maxCommands    = 10_000              // that one call runs
 )
-
-// word is a word of a command as far as it can be known before the command runs.
-type word struct {
-	text   string
-	static bool // false: it is computed when the command runs
-}
-
-func staticWords(texts []string) []word {
-	out := make([]word, len(texts))
-	for i, t := range texts {
-		out[i] = word{text: t, static: true}
-	}
-	return out
-}
 
 // commands are the simple commands that a shell line or an argument list would run.
 type commands struct {
 	list [][]word
 	// unknown says why not everything that would run can be known; empty when it can.
 	unknown string
-	// reads: a shell takes its commands from the standard input of the whole.
-	reads bool
-	// computed: what the program that is being looked at reads is known only when it runs.
-	computed bool
-	piped    bool // there is a pipe, so that nobody knows whose input is whose
+	// parsed is the size of the scripts that were parsed.
+	parsed int
+	// arithmetic: to bash ((…)) is an expression in what is being walked, and not a subshell in a subshell.
+	arithmetic bool
 }
 
 // commandsOf gives what an argument list runs. stdin is what it would read, nil when that is nothing; later says that it
 // can be written to afterwards.
 func commandsOf(argv []string, stdin *string, later bool) commands {
 	var c commands
-	c.add(staticWords(argv), nil, 0)
-	c.given(stdin, later)
+	in := given(stdin, later)
+	c.add(staticWords(argv), in, 0)
+	c.settle(in, 0)
 	return c
 }
 
 // commandsIn gives what a shell line runs; see commandsOf.
 func commandsIn(script string, stdin *string, later bool) commands {
 	var c commands
-	c.parse(script, 0)
-	c.given(stdin, later)
+	in := given(stdin, later)
+	c.parse(script, in, 0)
+	c.settle(in, 0)
 	return c
 }
 
@@ -67,12 +55,12 @@ func (c *commands) doubt(why string) {
 
 // parse adds what a script runs. Which shell lies at /bin/sh is the image's business, so the script is read as POSIX
 // shells and as bash would, and what either would run counts.
-func (c *commands) parse(script string, depth int) {
+func (c *commands) parse(script string, in *input, depth int) {
 	if len(script) > maxScriptBytes {
 		c.doubt("the command is too long to be checked; write it to a file and run that")
 		return
 	}
-	if depth > maxNesting {
+	if c.parsed += len(script); depth > maxNesting || c.parsed > maxParsed {
 		c.doubt("shells are nested too deep to be checked")
 		return
 	}
@@ -80,17 +68,18 @@ func (c *commands) parse(script string, depth int) {
 		c.doubt("the command has too many brackets to be checked")
 		return
 	}
-	read := false
-	for _, lang := range []syntax.LangVariant{syntax.LangPOSIX, syntax.LangBash} {
-		file, err := syntax.NewParser(syntax.Variant(lang)).Parse(strings.NewReader(script), "")
-		if err != nil {
-			continue
-		}
-		read = true
-		c.walk(file, depth)
-	}
-	if !read {
+	posix, posixErr := syntax.NewParser(syntax.Variant(syntax.LangPOSIX)).Parse(strings.NewReader(script), "")
+	bash, bashErr := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(script), "")
+	if posixErr != nil && bashErr != nil {
 		c.doubt("the command is not valid shell syntax")
+		return
+	}
+	before := c.arithmetic
+	if c.arithmetic = bashErr == nil; posixErr == nil {
+		c.walk(posix, in, depth)
+	}
+	if c.arithmetic = before; bashErr == nil {
+		c.walk(bash, in, depth)
 	}
 }
 
@@ -109,148 +98,248 @@ func deepest(script string) (most int) {
 	return most
 }
 
-// walk adds the simple commands below a node.
-func (c *commands) walk(node syntax.Node, depth int) {
+// walk adds the simple commands below a node, which read in where nothing else is said.
+func (c *commands) walk(node syntax.Node, in *input, depth int) {
 	syntax.Walk(node, func(n syntax.Node) bool {
 		switch n := n.(type) {
-		case *syntax.BinaryCmd:
-			c.piped = c.piped || n.Op == syntax.Pipe || n.Op == syntax.PipeAll
 		case *syntax.Stmt:
-			if call, ok := n.Cmd.(*syntax.CallExpr); ok && len(call.Args) > 0 {
-				doc, known := hereDocument(n)
-				if !known {
-					c.computed = true
+			c.statement(n, in, depth)
+			return false
+		case *syntax.FuncDecl: // whoever calls it says what it reads
+			c.statement(n.Body, &input{why: whyFunction}, depth)
+			return false
+		case *syntax.Subshell:
+			if c.arithmetic && doubled(n) { // its words are held against the rules, but (( $a > 1 )) is no cause for doubt
+				before := c.unknown
+				c.statement(n.Stmts[0], in, depth)
+				c.unknown = before
+				return false
+			}
+		case *syntax.CoprocClause:
+			c.statement(n.Stmt, &input{why: whyPipe}, depth)
+			return false
+		case *syntax.ProcSubst:
+			if n.Op == syntax.CmdOut {
+				in := &input{why: whyPipe}
+				for _, s := range n.Stmts {
+					c.statement(s, in, depth)
 				}
-				c.add(wordsOf(call.Args), doc, depth)
-				c.computed = false
+				return false
 			}
 		}
 		return true
 	})
 }
 
-// hereDocument gives the text that a statement's program reads, when it stands in the statement; nil for none. known is
-// false for a text that is computed when the command runs.
-func hereDocument(s *syntax.Stmt) (text *string, known bool) {
-	for _, r := range slices.Backward(s.Redirs) {
-		switch r.Op {
-		case syntax.Hdoc, syntax.DashHdoc:
-			return literal(r)
-		case syntax.WordHdoc:
-			if w := wordOf(r.Word); w.static {
-				return &w.text, true
-			}
-			return nil, false
-		}
+// doubled tells whether a subshell stands in the brackets of another, as in ((…)).
+func doubled(s *syntax.Subshell) bool {
+	if len(s.Stmts) != 1 {
+		return false
 	}
-	return nil, true
+	inner, ok := s.Stmts[0].Cmd.(*syntax.Subshell)
+	return ok && inner.Lparen.Offset() == s.Lparen.Offset()+1
 }
 
-// literal gives a here-document as it stands. Without quotes around its delimiter a backslash means something, which is
-// left to the shell.
-func literal(r *syntax.Redirect) (*string, bool) {
-	if r.Hdoc == nil {
-		return new(string), true
+// statement adds the simple commands of a statement, each with what it reads.
+func (c *commands) statement(s *syntax.Stmt, outer *input, depth int) {
+	in := redirected(s.Redirs, outer)
+	for _, r := range s.Redirs {
+		c.walk(r, outer, depth)
 	}
-	quoted := false
-	for _, part := range r.Word.Parts {
-		lit, ok := part.(*syntax.Lit)
-		quoted = quoted || !ok || strings.Contains(lit.Value, "\\")
-	}
-	var b strings.Builder
-	for _, part := range r.Hdoc.Parts {
-		lit, ok := part.(*syntax.Lit)
-		if !ok || !quoted && strings.Contains(lit.Value, "\\") {
-			return nil, false
+	switch cmd := s.Cmd.(type) {
+	case nil: // redirections alone
+	case *syntax.CallExpr:
+		c.walk(cmd, in, depth) // what stands in its words
+		words := wordsOf(cmd)
+		if len(words) == 0 {
+			break
 		}
-		b.WriteString(lit.Value)
+		c.add(words, in, depth)
+		if len(words) == 1 && words[0].text == "exec" && in != outer {
+			c.reads(in) // the shell itself reads on there
+		}
+	case *syntax.BinaryCmd:
+		c.statement(cmd.X, in, depth)
+		right := in
+		if cmd.Op == syntax.Pipe || cmd.Op == syntax.PipeAll {
+			right = &input{why: whyPipe}
+		}
+		c.statement(cmd.Y, right, depth)
+	default:
+		c.walk(cmd, in, depth)
 	}
-	text := b.String()
-	return &text, true
+	if in != outer {
+		c.settle(in, depth)
+	}
 }
 
-// add adds a command, what its wrappers run, and what shells that it calls run.
-func (c *commands) add(words []word, stdin *string, depth int) {
+// add adds a command, what it runs if it is a wrapper, and what a shell runs that it calls.
+func (c *commands) add(words []word, in *input, depth int) {
 	if len(c.list) >= maxCommands || depth > maxNesting {
 		c.doubt("too much would run for it to be checked")
 		return
 	}
-	c.list = append(c.list, words)
-	inner := unwrap(words)
-	if len(inner) == 0 {
+	if len(words) == 0 {
 		return
 	}
-	if len(inner) < len(words) {
-		c.list = append(c.list, inner)
-	}
-	if !inner[0].static {
+	c.list = append(c.list, words)
+	program := path.Base(words[0].text)
+	if !words[0].static || program == placeholder {
 		c.doubt("the program is computed when the command runs")
 		return
 	}
-	program := path.Base(inner[0].text)
-	switch {
-	case isShell(program):
-		c.addShell(inner, stdin, depth)
-	case program == "eval" || program == "trap" && len(inner) > 1:
-		args := inner[1:]
-		if program == "trap" {
-			args = args[:1]
+	args := words[1:]
+	if w, ok := wrapperOf(program); ok {
+		c.addWrapped(w, words[0], args, in, depth)
+		return
+	}
+	switch program {
+	case "sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "rbash":
+		c.addShell(args, in, depth)
+	case "eval":
+		c.parseWords(operands(args), in, depth)
+	case "trap":
+		if args = operands(args); len(args) > 1 && !strings.HasPrefix(args[0].text, "-") {
+			c.parseWords(args[:1], in, depth)
 		}
-		c.parseWords(args, depth)
-	case program == "find":
-		c.addFind(inner[1:], depth)
-	}
-}
-
-// addShell adds what a shell is told to run.
-func (c *commands) addShell(words []word, stdin *string, depth int) {
-	script, kind := shellScript(words)
-	switch {
-	case kind == scriptNone:
-	case kind == scriptText:
-		c.parseWords([]word{script}, depth)
-	case c.computed:
-		c.doubt("a shell's commands are computed when the command runs")
-	case stdin != nil:
-		c.parse(*stdin, depth+1)
+	case ".", "source":
+		if args = operands(args); len(args) > 0 {
+			c.addFile(args[0], in)
+		}
+	case "alias":
+		c.addAliases(args, in, depth)
+	case "find":
+		c.addFind(args, in, depth)
 	default:
-		c.reads = true
+		in.other = in.other || program == "read" || !harmless(program)
 	}
 }
 
-// given adds what shells read that take their commands from standard input: text that is known, or what comes later.
-func (c *commands) given(stdin *string, later bool) {
+// addAliases adds what aliases stand for. Which later words they change is left to the shell.
+func (c *commands) addAliases(args []word, in *input, depth int) {
+	for _, w := range args {
+		if _, value, ok := strings.Cut(w.text, "="); ok || !w.static {
+			c.parseWords([]word{{text: value, static: w.static}}, in, depth)
+			c.doubt("an alias changes what later words mean")
+		}
+	}
+}
+
+// operands gives the arguments of a builtin that takes no options, but a -- before them.
+func operands(args []word) []word {
+	if len(args) > 0 && args[0].static && args[0].text == "--" {
+		return args[1:]
+	}
+	return args
+}
+
+// addWrapped adds what a wrapper runs.
+func (c *commands) addWrapped(w wrapper, name word, args []word, in *input, depth int) {
+	options, rest := w.split(args)
+	in.other = in.other || w.appends // it reads the words
+	ran := false
+	for _, o := range options {
+		switch {
+		case o.is(w.idle):
+			return
+		case o.is(w.script):
+			c.parseWords([]word{o.value}, in, depth)
+			ran = true
+		case o.is(w.splits):
+			c.add(slices.Concat([]word{name}, splitWords(o.value), rest), in, depth+1)
+			return
+		case o.is(w.replaces):
+			rest = replaced(rest, o.value)
+			w.appends = false
+		}
+	}
 	switch {
-	case !c.reads:
-	case c.piped:
-		c.doubt("a shell gets its commands through a pipe")
-	case later:
-		c.doubt("a shell gets its commands later, through sandbox_exec_write")
-	case stdin != nil:
-		c.parse(*stdin, 1)
+	case len(rest) == 0:
+		if w.shell && !ran {
+			c.reads(in)
+		}
+	case w.joins:
+		c.parseWords(rest, in, depth)
+	case w.login:
+		c.addShell(rest, in, depth)
+	case w.appends:
+		c.add(append(slices.Clip(rest), word{}), in, depth+1)
+	default:
+		c.add(rest, in, depth+1)
 	}
 }
 
-// addFind adds what find runs for the files it finds.
-func (c *commands) addFind(args []word, depth int) {
+// addShell adds what a shell with these arguments is told to run.
+func (c *commands) addShell(args []word, in *input, depth int) {
+	switch script, kind := shellScript(args); kind {
+	case scriptText:
+		c.parseWords([]word{script}, in, depth)
+	case scriptFile:
+		c.addFile(script, in)
+	case scriptStdin:
+		c.reads(in)
+	case scriptUnknown:
+		c.doubt("a script is computed when the command runs")
+	}
+}
+
+// addFile sees to a file that a shell takes its commands from. What lies in files is not looked into, but not every name
+// is that of a file.
+func (c *commands) addFile(name word, in *input) {
+	switch placeOf(name) {
+	case placeFile:
+		in.other = true
+	case placeStdin:
+		c.reads(in)
+	case placeElse:
+		c.doubt(whyComputed)
+	}
+}
+
+// reads says that a shell takes its commands from in.
+func (c *commands) reads(in *input) {
+	if in.why != "" {
+		c.doubt(in.why)
+	}
+	in.shell = true
+}
+
+// settle adds the commands that a shell takes from in, once everything is known that reads there. What such a shell calls
+// reads on in its script.
+func (c *commands) settle(in *input, depth int) {
+	switch {
+	case !in.shell || in.text == nil:
+	case in.other:
+		c.doubt(whyShared)
+	default:
+		c.parse(*in.text, &input{why: whyShared}, depth+1)
+	}
+}
+
+// addFind adds what find runs for the files it finds, whose names it puts in the place of {}.
+func (c *commands) addFind(args []word, in *input, depth int) {
 	is := func(w word, texts ...string) bool { return w.static && slices.Contains(texts, w.text) }
 	for i := 0; i < len(args); i++ {
 		if !is(args[i], "-exec", "-execdir", "-ok", "-okdir") {
 			continue
 		}
 		end := i + 1
-		for end < len(args) && !is(args[end], ";") && !(is(args[end], "+") && is(args[end-1], "{}")) {
+		for end < len(args) && !is(args[end], ";") && !(is(args[end], "+") && is(args[end-1], placeholder)) {
 			end++
 		}
-		if end > i+1 {
-			c.add(args[i+1:end], nil, depth+1)
+		run := slices.Clone(args[i+1 : end])
+		for j, w := range run { // a name alone is no option and no script, as it begins with a directory's
+			if w.text != placeholder && strings.Contains(w.text, placeholder) {
+				run[j].static = false
+			}
 		}
+		c.add(run, in, depth+1)
 		i = end
 	}
 }
 
 // parseWords parses the script that words make when they are joined.
-func (c *commands) parseWords(words []word, depth int) {
+func (c *commands) parseWords(words []word, in *input, depth int) {
 	texts := make([]string, len(words))
 	for i, w := range words {
 		if !w.static {
@@ -259,51 +348,5 @@ func (c *commands) parseWords(words []word, depth int) {
 		}
 		texts[i] = w.text
 	}
-	c.parse(strings.Join(texts, " "), depth+1)
-}
-
-func isShell(program string) bool {
-	return slices.Contains([]string{"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "rbash"}, path.Base(program))
-}
-
-type scriptKind int
-
-const (
-	scriptNone  scriptKind = iota // a file, of which nothing is known
-	scriptText                    // after -c
-	scriptStdin                   // standard input
-)
-
-// shellScript tells where a shell takes its commands from.
-func shellScript(words []word) (script word, kind scriptKind) {
-	for i := 1; i < len(words); i++ {
-		w := words[i]
-		switch {
-		case !w.static:
-			return word{}, scriptText // may be -c
-		case w.text == "-" || w.text == "--":
-			if i+1 < len(words) {
-				return word{}, scriptNone
-			}
-			return word{}, scriptStdin
-		case strings.HasPrefix(w.text, "--"), strings.HasPrefix(w.text, "+"):
-		case strings.HasPrefix(w.text, "-"):
-			switch {
-			case strings.Contains(w.text, "c"):
-				for j := i + 1; j < len(words); j++ { // options may still follow
-					if !words[j].static || !strings.HasPrefix(words[j].text, "-") {
-						return words[j], scriptText
-					}
-				}
-				return word{text: "", static: true}, scriptText
-			case strings.Contains(w.text, "s"):
-				return word{}, scriptStdin
-			case strings.HasSuffix(w.text, "o"), strings.HasSuffix(w.text, "O"):
-				i++ // its value
-			}
-		default:
-			return word{}, scriptNone
-		}
-	}
-	return word{}, scriptStdin
+	c.parse(strings.Join(texts, " "), in, depth+1)
 }

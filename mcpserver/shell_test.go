@@ -47,7 +47,7 @@ func TestCommandsInAScript(t *testing.T) {
 		{script: "env A=b -u X -i rm a", want: []string{"rm a"}},
 		{script: "sudo -u root rm a", want: []string{"rm a"}},
 		{script: "timeout -k 1 5 nice -n 3 nohup rm a", want: []string{"rm a"}},
-		{script: "ls | xargs -n 1 rm -f", want: []string{"rm -f"}},
+		{script: "ls | xargs -n 1 rm -f", want: []string{"rm -f ?"}},
 		{script: "exec rm a", want: []string{"rm a"}},
 		{script: "command -p rm a", want: []string{"rm a"}},
 		{script: "busybox rm a", want: []string{"rm a"}},
@@ -141,7 +141,7 @@ func TestCommandsOfAnArgumentList(t *testing.T) {
 const policyYAML = `
 commands:
   refuse:
-    - {name: no-push, pattern: "git ** push", reason: "pushing is for people"}
+    - {name: no-push, pattern: "git -** push", reason: "pushing is for people"}
     - {pattern: "rm ** -*r*"}
     - {pattern: "curl"}
     - {pattern: "/usr/bin/special"}
@@ -231,6 +231,7 @@ func TestParsePolicy(t *testing.T) {
 		{"limits: {file_mb: x}", "line 1"},
 		{"commands: {refuse: [{name: x}]}", "commands.refuse[0]: no pattern"},
 		{"commands: {refuse: [{pattern: '** x'}]}", "name the program"},
+		{"commands: {refuse: [{pattern: '-** x'}]}", "name the program"},
 		{"commands: {allow: [{pattern: '['}]}", "malformed"},
 		{"files: {refuse: ['a/b']}", "files.refuse[0]"},
 		{"files: {}\n---\nfiles: {}", "more than one"},
