@@ -66,7 +66,11 @@ func wordOf(w *syntax.Word) word {
 			return word{text: b.String(), stream: stream, single: single(w)}
 		}
 	}
-	return word{text: b.String(), static: !expands(bare(w))}
+	text := b.String()
+	if !expands(bare(w)) {
+		return word{text: text, static: true}
+	}
+	return word{text: text[:strings.IndexAny(text, "*?[{")]}
 }
 
 // unescaped takes the backslashes out of unquoted text.
@@ -178,8 +182,7 @@ func splitWords(w word) []word {
 	}
 	var out []word
 	err := syntax.NewParser(syntax.Variant(syntax.LangPOSIX)).Words(strings.NewReader(w.text), func(part *syntax.Word) bool {
-		known := wordOf(part)
-		out = append(out, known)
+		out = append(out, wordOf(part))
 		return true
 	})
 	if err != nil {
