@@ -31,7 +31,7 @@ func (c *contest) run(ctx context.Context) (err error) {
 		defer func() { err = errors.Join(err, b.remove()) }() //nolint:gocritic // few
 	}
 	for _, measure := range []func(context.Context) error{
-		c.measureExec, c.measureThroughput, c.measureGuests, c.measureOpen, c.measureSmallFiles, c.measureLargeFiles,
+		c.measureExec, c.measureThroughput, c.measureGuests, c.measureOpen, c.measureSmallFiles, c.measureLargeFiles, c.measureMCP,
 	} {
 		if err := measure(ctx); err != nil {
 			return err

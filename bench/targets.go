@@ -30,6 +30,7 @@ func targets() []target {
 		{"ratio.containerd_open_vs_docker", "containerd: open, of docker's", "open_p50_ms.workcell_containerd", "open_p50_ms.workcell_docker", 0, .45},
 		{"open_p50_ms.workcell_local", "local: open in ms", "open_p50_ms.workcell_local", "", 0, 10},
 		{"ratio.local_exec_vs_containerd", "local: exec, of containerd's", "exec_p50_ms.workcell_local", "exec_p50_ms.workcell_containerd", 0, 1},
+		{"mcp_overhead_p50_ms.workcell_docker", "MCP on stdio: exec, ms on top of docker's", "mcp_overhead_p50_ms.workcell_docker", "", 0, 1},
 	}
 }
 

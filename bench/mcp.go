@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// measureMCP takes turns between a command in a sandbox of our own and one through `workcell mcp` on stdio, the command
+// as it is installed with the official client, to see what the front adds.
+func (c *contest) measureMCP(ctx context.Context) (err error) {
+	dir, err := os.MkdirTemp("", "workcell-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	program := filepath.Join(dir, "workcell")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/workcell").CombinedOutput(); err != nil {
+		return fmt.Errorf("building the command: %w\n%s", err, out)
+	}
+	return c.each(c.opts.rounds, hasGuest, func(who contestant, b *box) (map[string]float64, error) {
+		w := who.(*workcell)
+		server := exec.CommandContext(ctx, program, "mcp", "--state-dir", dir, "--backend", w.engine,
+			"--map-image=python:3.11-slim="+c.opts.image)
+		client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
+		front, err := client.Connect(ctx, &mcp.CommandTransport{Command: server}, nil)
+		if err != nil {
+			return nil, err
+		}
+		fronted := func() error { return call(ctx, front) }
+		direct, through, err := alternate(c.calls(who), b.exec, fronted)
+		if err := errors.Join(err, front.Close()); err != nil {
+			return nil, err
+		}
+		over := millis(through.quantile(.5))
+		return map[string]float64{"mcp_exec_p50_ms": over, "mcp_overhead_p50_ms": over - millis(direct.quantile(.5))}, nil
+	})
+}
+
+// call runs /bin/true through the server.
+func call(ctx context.Context, front *mcp.ClientSession) error {
+	res, err := front.CallTool(ctx, &mcp.CallToolParams{Name: tools.ToolExec, Arguments: map[string]any{"cmd": []string{"/bin/true"}}})
+	if err == nil && res.IsError {
+		err = fmt.Errorf("%s: %v", tools.ToolExec, res.StructuredContent)
+	}
+	return err
+}
+
+// alternate times a and b n times, in turn, so that both see the same machine.
+func alternate(n int, a, b func() error) (sa, sb sample, err error) {
+	for range 20 { // warm up
+		if err := errors.Join(a(), b()); err != nil {
+			return nil, nil, err
+		}
+	}
+	for range n {
+		begin := time.Now()
+		if err := a(); err != nil {
+			return nil, nil, err
+		}
+		between := time.Now()
+		if err := b(); err != nil {
+			return nil, nil, err
+		}
+		sa, sb = append(sa, between.Sub(begin)), append(sb, time.Since(between))
+	}
+	return sa, sb, nil
+}
