@@ -23,6 +23,7 @@ main() {
   local before
   before=$(leftovers)
   section "tests" tests
+  section "conformance on containerd 2" on_containerd2
   section "promises on containerd and local" promises
   section "leftovers" nothing_left "$before"
   printf '\n%s\nall passed in %s\n' "$times" "$(elapsed $((SECONDS - began)))"
@@ -157,8 +158,8 @@ leftovers() {
   docker network ls --no-trunc --filter $l --format 'network {{.ID}} {{.Name}}'
   containerd_leftovers "$containerd_socket"
   if [ -n "$containerd2" ]; then containerd_leftovers "$containerd2"; fi
-  find "$scratch" -mindepth 1 -maxdepth 1 ! -name workcell-containerd-test -printf 'file %p\n' 2>/dev/null || true
-  find /var/lib/workcell/containerd /var/lib/workcell/local "$scratch/workcell-containerd-test" -mindepth 2 -maxdepth 2 \
+  find "$scratch" -mindepth 1 -maxdepth 1 -printf 'file %p\n' 2>/dev/null || true
+  find /var/lib/workcell/containerd /var/lib/workcell/local -mindepth 2 -maxdepth 2 \
     \( -path '*/sandboxes/*' -o -path '*/workspaces/*' \) -printf 'state %p\n' 2>/dev/null || true
   find /sys/fs/cgroup -type d \( -path '*/workcell/*' -o -name 'workcell-*' \) -printf 'cgroup %p\n' 2>/dev/null || true
   find /sys/class/net/workcell0/brif -mindepth 1 -printf 'interface %f\n' 2>/dev/null || true

@@ -31,35 +31,50 @@ const (
 // instance marks everything that this run of the tests makes.
 var instance = "test-" + strings.ToLower(rand.Text())
 
-// stateDir is where tests keep their state. It is the same for all processes of a run, because some tests start the
-// test binary again.
-func stateDir() string { return filepath.Join(os.TempDir(), "workcell-containerd-test") }
+// stateEnv names the state directory to the processes that tests start.
+const stateEnv = "WORKCELL_CONTAINERD_TEST_STATE"
 
-// cgroupParent is of its own for each such directory, so that runs on several engines at a time do not meet.
+// stateDir is where the tests keep their state. Every run has one of its own: what is in it and has no record on the
+// engine is left behind, and so would be what another run made on another engine, or left when it was killed.
+func stateDir() string { return os.Getenv(stateEnv) }
+
+// cgroupParent is of its own for each run too.
 func cgroupParent() string {
 	return fmt.Sprintf("/workcell-test-%08x", crc32.ChecksumIEEE([]byte(stateDir())))
 }
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if code == 0 {
-		left, err := leftovers(context.Background(), instance)
-		for deadline := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(deadline); {
-			time.Sleep(100 * time.Millisecond) // others may be making or removing something of theirs
-			left, err = leftovers(context.Background(), instance)
-		}
-		if err != nil || len(left) > 0 {
-			fmt.Fprintln(os.Stderr, "left behind:", left, err)
-			code = 1
-		}
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	if stateDir() != "" { // a process that a test started
+		return m.Run()
 	}
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
+	dir, err := os.MkdirTemp("", "workcell-containerd-")
+	if err == nil {
+		err = os.Setenv(stateEnv, dir)
 	}
-	os.Exit(code)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // the machine's own temporary directory
+	if code := m.Run(); code != 0 {
+		return code
+	}
+	left, err := leftovers(context.Background(), instance)
+	for deadline := time.Now().Add(30 * time.Second); len(left) > 0 && time.Now().Before(deadline); {
+		time.Sleep(100 * time.Millisecond) // others may be making or removing something of theirs
+		left, err = leftovers(context.Background(), instance)
+	}
+	if err != nil || len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "left behind:", left, err)
+		return 1
+	}
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }
 
 func newBackend(t testing.TB, adjust func(*containerd.Options)) *containerd.Backend {
