@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -53,13 +54,13 @@ func (b *Backend) fail(ctx context.Context, what string, err error) error {
 	if errors.As(err, &done) {
 		return err
 	}
-	if ctx.Err() != nil {
-		if errors.Is(context.Cause(ctx), backend.ErrClosed) {
-			return fmt.Errorf("containerd: %s: %w", what, backend.ErrClosed)
-		}
-		return fmt.Errorf("containerd: %s: %w", what, ctx.Err())
+	if errors.Is(context.Cause(ctx), backend.ErrClosed) {
+		return fmt.Errorf("containerd: %s: %w", what, backend.ErrClosed)
 	}
 	err = native(err)
+	if end := ended(ctx, err); end != nil {
+		return fmt.Errorf("containerd: %s: %w", what, end)
+	}
 	b.log.Debug("containerd: call failed", "call", what, "error", users.ReplaceAllString(err.Error(), "://"))
 	kind := classify(err)
 	e := &engineError{what: what, kind: kind}
@@ -67,6 +68,15 @@ func (b *Backend) fail(ctx context.Context, what string, err error) error {
 		e.detail = scrub(err.Error())
 	}
 	return e
+}
+
+// ended gives the reason for which ctx ended, nil when it goes on. containerd is told of a deadline and may see it pass
+// before this process does.
+func ended(ctx context.Context, err error) error {
+	if deadline, ok := ctx.Deadline(); ok && errors.Is(err, context.DeadlineExceeded) && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // settle gives the error of something that is not a call of containerd's: the end of ctx where that is the reason.

@@ -105,6 +105,20 @@ func TestCreateFallsSilent(t *testing.T) {
 	}
 }
 
+// overdue is a context whose deadline has passed and whose end this process has not seen yet.
+type overdue struct{ context.Context }
+
+func (overdue) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+
+// TestOverdue: containerd, which is told of the deadline, may see it pass first.
+func TestOverdue(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	if _, err := b.HasImage(overdue{t.Context()}, debianImage); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("HasImage: %v, want context.DeadlineExceeded", err)
+	}
+}
+
 func TestEngineDown(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "none.sock")
