@@ -91,6 +91,8 @@ func TestScriptsInArguments(t *testing.T) {
 		{script: "bash -c -- 'curl x'", want: "curl x"},
 		{script: "bash +c 'curl x'", want: "curl x"},
 		{script: "bash -O extglob x.sh", want: "bash -O extglob x.sh"},
+		{script: "time ! curl x", want: "curl x"},
+		{script: "time -p -- curl x", want: "curl x"},
 		{script: "eval -- curl x", want: "curl x"},
 		{script: "builtin eval 'curl x'", want: "curl x"},
 		{script: "trap -- 'curl x' EXIT", want: "curl x"},

@@ -279,7 +279,7 @@ func (c *commands) addShell(args []word, in *input, depth int) {
 	case scriptStdin:
 		c.reads(in)
 	case scriptUnknown:
-		c.doubt("a script is computed when the command runs")
+		c.doubt(whyScript)
 	}
 }
 
@@ -343,7 +343,7 @@ func (c *commands) parseWords(words []word, in *input, depth int) {
 	texts := make([]string, len(words))
 	for i, w := range words {
 		if !w.static {
-			c.doubt("a script is computed when the command runs")
+			c.doubt(whyScript)
 			return
 		}
 		texts[i] = w.text

@@ -270,11 +270,13 @@ func parsePolicy(t testing.TB, text string) mcpserver.Policy {
 
 // FuzzCommands: whatever a model writes, the parser neither panics nor loses a command that stands there in plain words.
 func FuzzCommands(f *testing.F) {
-	for _, seed := range []string{"ls", "a | b && (c; d)", "echo $(x `y`)", "sh -c 'a; b'", "f() { g; }", "cat <<EOF\nx\nEOF", "{a,b}", "((((", "$'\\x41'", "find . -exec x \\;"} {
+	for _, seed := range []string{"ls", "a | b && (c; d)", "echo $(x `y`)", "sh -c 'a; b'", "f() { g; }", "cat <<EOF\nx\nEOF", "{a,b}", "((((", "$'\\x41'", "find . -exec x \\;",
+		"env --chdir /x -S 'a b' c", "xargs -0n1 -I% sh -c %", "su - x -c y", "bash -eo pipefail -c x", "{ sh; } <<< x", "m[a]=1", "((a*2))"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, script string) {
 		mcpserver.Commands(script)
+		mcpserver.CommandsOfList(strings.Fields(script), &script)
 		list, unknown := mcpserver.Commands("forbidden x\n" + script)
 		if unknown == "" && !contains(list, "forbidden x") {
 			t.Errorf("%q: the first command is not seen: %q", script, list)

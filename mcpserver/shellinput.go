@@ -13,6 +13,7 @@ const (
 	whyComputed = "a shell's commands are computed when the command runs"
 	whyLater    = "a shell gets its commands later, through sandbox_exec_write"
 	whyShared   = "a shell takes its commands from what other commands read, too"
+	whyScript   = "a script is computed when the command runs; put it in single quotes, and values into its arguments"
 	whyFunction = "a shell gets its commands from what a function is given"
 )
 

@@ -260,6 +260,6 @@ func mayBeOption(w word) bool {
 
 // harmless are builtins that an allow list need not name: they change nothing but the shell itself.
 func harmless(program string) bool {
-	return slices.Contains([]string{":", "[", "[[", "break", "cd", "continue", "declare", "echo", "exit", "export", "false", "local",
+	return slices.Contains([]string{"!", ":", "[", "[[", "break", "cd", "continue", "declare", "echo", "exit", "export", "false", "local",
 		"printf", "pwd", "read", "readonly", "return", "set", "shift", "test", "true", "typeset", "umask", "unset", "wait"}, program)
 }
