@@ -19,7 +19,7 @@ func TestWrappers(t *testing.T) {
 		"strace --output f", "strace -fo f", "strace -o f -e trace=open", "strace --summary", "strace -o f --trace open",
 		"stdbuf -oL", "stdbuf --output L", "\\time -f %e", "\\time --format %e --output f", "exec -a n", "exec -cla n", "command -p", "builtin command",
 		"flock l", "flock -w 3 l", "flock --timeout 3 l", "sudo -u x -- A=b", "sudo --user x", "sudo -nu x", "doas -u x", "script -q /dev/null",
-		"chroot --userspec a /x", "unshare -rn", "unshare --setuid 0", "nsenter -t 1 -m", "nsenter --net", "taskset -c 0", "chrt -f 10", "busybox",
+		"chroot --userspec a /x", "unshare -rn", "unshare --setuid 0", "nsenter -t 1 -m", "nsenter --net", "taskset -c 0", "chrt -f 10", "busybox", "jobs -x",
 	} {
 		list, unknown := mcpserver.Commands(before + " curl x")
 		if !contains(list, "curl x") || unknown != "" {
@@ -91,6 +91,11 @@ func TestScriptsInArguments(t *testing.T) {
 		{script: "bash -c -- 'curl x'", want: "curl x"},
 		{script: "bash +c 'curl x'", want: "curl x"},
 		{script: "bash -O extglob x.sh", want: "bash -O extglob x.sh"},
+		{script: "echo `echo \\`curl x\\``", want: "curl x"},
+		{script: "((curl x); ls)", want: "curl x"},
+		{script: "ls | xargs env", unknown: true},
+		{script: "ls | xargs timeout 5", unknown: true},
+		{script: "ls | xargs -I{} timeout {} ls", want: "ls"},
 		{script: "time ! curl x", want: "curl x"},
 		{script: "time -p -- curl x", want: "curl x"},
 		{script: "eval -- curl x", want: "curl x"},
@@ -151,6 +156,8 @@ func TestWhatFeedsAShell(t *testing.T) {
 		{script: "echo curl x > >(sh)", unknown: true},
 		{script: "echo curl x | tee >(cd y; bash)", unknown: true},
 		{script: "coproc sh", unknown: true},
+		{script: "exec {fd}< <(echo curl x); sh <&$fd", unknown: true},
+		{script: "exec {fd}< <(echo curl x); . /dev/fd/$fd", unknown: true},
 		{script: "echo curl x | . /dev/stdin", unknown: true},
 		{script: "echo curl x | sh -c 'cd y; sh'", unknown: true},
 		{script: "echo curl x | { ls; sudo -s; }", unknown: true},
@@ -246,6 +253,49 @@ commands:
 	} {
 		if got := p.Judge(script); got != rule {
 			t.Errorf("%q: refused by %q, want %q", script, got, rule)
+		}
+	}
+}
+
+// TestPolicyRefusesNoEverydayCommand: what agents run all day gives no cause for doubt.
+func TestPolicyRefusesNoEverydayCommand(t *testing.T) {
+	t.Parallel()
+	p := parsePolicy(t, policyYAML)
+	for _, script := range []string{
+		"cd /workspace && pip install -r requirements.txt 2>&1 | tail -5",
+		"cat > a.sh <<'EOF'\n#!/bin/bash\n\"$@\" | sh\nEOF\nchmod +x a.sh && ./a.sh",
+		"python3 - <<EOF\nprint('it\\'s $X')\nEOF\n",
+		"python3 -c 'import os; os.system(\"curl x\")'",
+		"ssh host <<'EOF'\ncurl x\nEOF\n",
+		"bash <<'EOF'\nset -e\ncd x\nmake\nEOF\n",
+		`for f in $(ls *.{c,h}); do echo "$f" "${f%.*}"; done; mkdir -p src/{a,b}`,
+		"export PATH=$PATH:/x && go test ./... | tee log",
+		"if ! command -v node >/dev/null 2>&1; then apt-get install -y curl; fi",
+		"find . -name '*.py' -print0 | xargs -0 -I{} cp {} /tmp",
+		"find . -type f -exec sed -i 's/a/b/' {} +",
+		"ls | xargs -I{} sh -c 'wc -l \"$1\"' _ {}",
+		`bash -lc "cd /x && make -j4"`,
+		"timeout 10 bash -c 'until nc -z localhost 80; do sleep 1; done'",
+		"nohup python3 -m http.server > log 2>&1 & (sleep 1; kill $!)",
+		"declare -A m; m[a]=1; m[$k]+=2; echo ${m[a]} ${#m[@]}; a=(1 2); a+=(3)",
+		"diff <(sort a) <(sort b) 2> >(tee err >&2)",
+		"exec > log 2>&1; exec 3< f; read -u 3 l; exec 3<&- </dev/null",
+		"((count++)); while (( i < $n )); do ((i+=1)); done; echo $((i * 2))",
+		"[[ $x =~ ^[a-z]+$ ]] && case $1 in -h|--help) ls;; *) ls [ab]*;; esac",
+		`foo() { local x=$1; echo "$x"; }; function bar { foo "$@"; }; bar y`,
+		`FOO=$BAR env BAZ="$Q" nice -n 10 make`,
+		"su - postgres -c 'psql -l'; docker run --rm x curl y",
+		"which curl; type -a curl; hash curl; echo curl | grep curl; ./curl.sh",
+		"trap cleanup INT TERM; trap '' PIPE; trap - EXIT; trap 'echo bye' EXIT",
+		`[ -s "$NVM_DIR/nvm.sh" ] && \. "$NVM_DIR/nvm.sh" && nvm use 20`,
+		`bash scripts/$NAME.sh x; bash ./run.sh --all; bash -n "$f"`,
+		"git stash push -m x; git --no-pager diff; git config push.default simple; git help push",
+		"rm -f x; rm --force y; rm -i z",
+		"echo x | sudo tee /etc/y; echo pw | sudo -S ls",
+		"/usr/bin/env python3 x.py; env | sort; ~/bin/tool x; \"./my prog\" x",
+	} {
+		if rule := p.Judge(script); rule != "" {
+			t.Errorf("%q: refused by %q", script, rule)
 		}
 	}
 }

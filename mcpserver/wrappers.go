@@ -31,7 +31,7 @@ const placeholder = "{}"
 // wrapperOf gives what is known of a program that runs the command in its arguments.
 func wrapperOf(program string) (wrapper, bool) {
 	switch program {
-	case "builtin", "busybox", "catchsegv", "nohup", "setsid", "toybox", "!": // bash takes "time ! x"
+	case "builtin", "busybox", "catchsegv", "jobs", "nohup", "setsid", "toybox", "!": // bash takes "time ! x"
 		return wrapper{}, true
 	case "chroot":
 		return wrapper{long: "groups userspec", operands: 1, shell: true}, true
