@@ -1,0 +1,112 @@
+package sqlitefile
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// An owner is a process, or a part of one, that others must know to be alive before they touch what it has in the file.
+// It holds a lock on a file of its own beside the state file. The kernel gives the lock up with the process, however
+// that ends, and never before: unlike a time that has to be renewed, a lock survives a stopped process, a machine that
+// slept and a clock that jumps, and a death is known at once.
+
+// errLocked: somebody else has the lock.
+var errLocked = errors.New("locked by another process")
+
+// Join makes a new owner, who lives until leave is called or this process ends. leave may be called twice.
+func (f *File) Join() (id string, leave func() error, err error) {
+	dir := f.ownerDir()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", nil, fileError(dir, err)
+	}
+	f.forgetDead()
+	for {
+		id := strings.ToLower(rand.Text())
+		path := filepath.Join(dir, id)
+		file, err := lockNew(path)
+		if errors.Is(err, errLocked) {
+			continue // somebody took it for a dead owner's before it was locked
+		}
+		if err != nil {
+			return "", nil, fileError(path, err)
+		}
+		return id, sync.OnceValue(func() error {
+			return errors.Join(file.Close(), removeDead(path))
+		}), nil
+	}
+}
+
+// lockNew makes and locks the file of an owner.
+func lockNew(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err = tryLock(file, true); err == nil {
+		var made, there fs.FileInfo
+		made, err = file.Stat()
+		if there, _ = os.Stat(path); err == nil && (there == nil || !os.SameFile(made, there)) {
+			err = errLocked
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// removeDead removes the file of a dead owner, which somebody else may have done. Ids do not come back.
+func removeDead(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Lives tells whether an owner lives. An error means that this is not known.
+func (f *File) Lives(id string) (bool, error) {
+	if id == "" {
+		return false, nil
+	}
+	if strings.ContainsFunc(id, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
+		return false, fmt.Errorf("%s: %w: it names an owner %q", f.path, ErrCorrupt, id)
+	}
+	return f.locked(id)
+}
+
+// locked tells whether a file of the owners is locked; one that is not belongs to a dead owner and is removed.
+func (f *File) locked(name string) (bool, error) {
+	path := filepath.Join(f.ownerDir(), name)
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fileError(path, err)
+	}
+	defer file.Close()
+	switch err := tryLock(file, false); {
+	case errors.Is(err, errLocked):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	_ = removeDead(path) // litter, which the next one finds too
+	return false, nil
+}
+
+// forgetDead removes the files of owners that died.
+func (f *File) forgetDead() {
+	entries, _ := os.ReadDir(f.ownerDir()) // what cannot be read now stays for the next time
+	for _, e := range entries {
+		_, _ = f.locked(e.Name())
+	}
+}
+
+func (f *File) ownerDir() string { return f.path + "-owners" }

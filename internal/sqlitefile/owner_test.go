@@ -1,0 +1,145 @@
+package sqlitefile_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/workcell-dev/workcell/internal/sqlitefile"
+)
+
+// ownerProcess makes the test binary a process that joins the file that it names, says its id and waits.
+const ownerProcess = "SQLITEFILE_TEST_OWNER"
+
+func ownForever(path string) error {
+	f, err := sqlitefile.Open(context.Background(), path, notes())
+	if err != nil {
+		return err
+	}
+	id, _, err := f.Join()
+	if err != nil {
+		return err
+	}
+	fmt.Println(id)
+	_, err = io.Copy(io.Discard, os.Stdin) // until it is killed
+	return err
+}
+
+func lives(t *testing.T, f *sqlitefile.File, id string) bool {
+	t.Helper()
+	ok, err := f.Lives(id)
+	if err != nil {
+		t.Fatalf("Lives(%q): %v", id, err)
+	}
+	return ok
+}
+
+// owners gives the files of owners.
+func owners(t *testing.T, path string) []os.DirEntry {
+	t.Helper()
+	entries, err := os.ReadDir(path + "-owners")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+func TestOwners(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state.db")
+	a, b := open(t, path, notes()), open(t, path, notes())
+	id, leave, err := a.Join()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !lives(t, a, id) || !lives(t, b, id) {
+		t.Error("an owner that joined does not live")
+	}
+	if lives(t, a, "") || lives(t, a, "abcdefghijklmnop") {
+		t.Error("nobody lives")
+	}
+	for range 2 {
+		if err := leave(); err != nil {
+			t.Error(err)
+		}
+	}
+	if lives(t, a, id) || lives(t, b, id) || len(owners(t, path)) != 0 {
+		t.Errorf("an owner that left lives, or left %v", owners(t, path))
+	}
+	if _, err := a.Lives("../state.db"); !errors.Is(err, sqlitefile.ErrCorrupt) {
+		t.Errorf("Lives of what is no id: %v, want ErrCorrupt", err)
+	}
+}
+
+// TestKilledOwner: an owner lives exactly as long as its process.
+func TestKilledOwner(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state.db")
+	f := open(t, path, notes())
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), ownerProcess+"="+path)
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := bufio.NewScanner(out)
+	if !line.Scan() {
+		t.Fatal("it did not join")
+	}
+	id := line.Text()
+	if !lives(t, f, id) {
+		t.Error("an owner in another process does not live")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	if lives(t, f, id) || len(owners(t, path)) != 0 {
+		t.Errorf("a killed owner lives, or its file is there: %v", owners(t, path))
+	}
+}
+
+// TestOwnersTogether: many come and go and look for each other.
+func TestOwnersTogether(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state.db")
+	var wg sync.WaitGroup
+	for range 8 {
+		f := open(t, path, notes())
+		wg.Go(func() {
+			for range 20 {
+				id, leave, err := f.Join()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if ok, err := f.Lives(id); !ok || err != nil {
+					t.Errorf("Lives = %v, %v", ok, err)
+				}
+				if err := leave(); err != nil {
+					t.Error(err)
+				}
+				if ok, err := f.Lives(id); ok || err != nil {
+					t.Errorf("Lives after leave = %v, %v", ok, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if left := owners(t, path); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
