@@ -87,6 +87,9 @@ func (m *Manager) closeAll(ctx context.Context, sessions []*Session, how closeMo
 
 // closeSession closes s once; later callers wait for the first and get its result.
 func (m *Manager) closeSession(ctx context.Context, s *Session, how closeMode) error {
+	if s.visits {
+		m.touch(ctx, s)
+	}
 	if s.beginClose(func() bool { return true }) {
 		return m.finishClose(ctx, s, how)
 	}
@@ -124,14 +127,19 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 		how = closeRemove
 	}
 	switch {
-	case !s.owned || s.isTaken() || how == closeDetach:
+	case !s.owned || s.isTaken():
+		m.unregister(s, nil)
+	case how == closeDetach:
+		m.letGo(s)
 		m.unregister(s, nil)
 	case how == closeRetain:
 		due := m.now().Add(s.req.Retention)
 		m.record(s, RecordRemoving, due)
 		m.unregister(s, &leftover{engineID: s.engine.ID, volumes: true, due: due, kept: true})
 	default:
-		m.record(s, RecordRemoving, m.now())
+		rec := s.recordAs(RecordRemoving, m.now())
+		rec.KeepWorkspace = how == closeKeep
+		m.save(rec)
 		if err := m.removeEngine(ctx, s.engine.ID, how != closeKeep); err != nil {
 			m.unregister(s, &leftover{engineID: s.engine.ID, volumes: how != closeKeep, due: m.now()})
 			return err
@@ -140,6 +148,16 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 		m.unregister(s, nil)
 	}
 	return nil
+}
+
+// letGo records that a sandbox which stays belongs to nobody.
+func (m *Manager) letGo(s *Session) {
+	if s.wasLost() {
+		return // its record says so, and whoever comes next removes the rest
+	}
+	rec := s.recordAs(RecordReady, s.expiry())
+	rec.Owner = ""
+	m.save(rec)
 }
 
 // disconnect ends the session's calls, connection and goroutines.
@@ -267,8 +285,8 @@ func (s *Session) recordAs(state RecordState, expires time.Time) Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Record{
-		ID: s.id, Key: s.key, EngineID: s.engine.ID, Hash: s.req.hash(), State: state,
-		Created: s.created, LastUsed: s.lastUsed, Expires: expires, Retention: s.req.Retention,
+		ID: s.id, Key: s.key, Engine: s.m.opts.Engine, EngineID: s.engine.ID, Owner: s.m.owner, Hash: s.hash, State: state,
+		Created: s.created, LastUsed: s.lastUsed, Expires: expires, Idle: s.idle, Retention: s.req.Retention,
 	}
 }
 

@@ -165,6 +165,13 @@ func (s *Session) diagnose(ctx context.Context, err error) error {
 	return err
 }
 
+// wasLost tells whether the session was lost before it was closed, or is.
+func (s *Session) wasLost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost != nil
+}
+
 // lose marks the session lost; the first reason stays.
 func (s *Session) lose(reason string) {
 	s.mu.Lock()

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -44,10 +43,10 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 
 // visit connects to a sandbox that stays its owner's.
 func (m *Manager) visit(ctx context.Context, engine backend.Info, key Key) (*Session, error) {
-	s := m.newSession(key, Request{
-		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network,
-		IdleTimeout: -1, ExecTimeout: DefaultExecTimeout,
-	}, engine.SessionID)
+	s := m.newSession(key, foundRequest(engine), engine.SessionID)
+	if rec, err := m.store.Get(ctx, engine.SessionID); err == nil {
+		s.idle, s.visits = rec.Idle, true
+	}
 	engine, err := m.b.Get(ctx, engine.ID) // List does not tell the image's environment
 	if err != nil {
 		return nil, engineError(err)
@@ -111,64 +110,8 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	if err == nil {
 		err = m.removeEngine(ctx, engine.ID, volumes)
 	}
+	if err == nil {
+		m.closeRecord(id)
+	}
 	return wrapError("Remove", m.driver, "", err)
-}
-
-// adopt finds a named sandbox that an earlier or another process of this instance left, and connects to it. Nil and no
-// error: there is none.
-func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, error) {
-	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, Key: key.String()})
-	if err != nil {
-		return nil, engineError(err)
-	}
-	for i := len(found) - 1; i >= 0; i-- { // the newest first
-		engine := found[i]
-		if engine.Key != key.String() || engine.Instance != m.opts.Instance || !validSandboxID(engine.SessionID) || m.isLeftover(engine.SessionID) {
-			continue
-		}
-		if engine.Hash != req.hash() {
-			return nil, &ConflictError{Key: key, Fields: []string{"request"}}
-		}
-		return m.takeOver(ctx, engine, key, req)
-	}
-	return nil, nil
-}
-
-// takeOver makes a session of a found sandbox, and starts it when it was stopped.
-func (m *Manager) takeOver(ctx context.Context, engine backend.Info, key Key, req Request) (*Session, error) {
-	fresh := engine.State != backend.StateRunning
-	if fresh {
-		if err := m.b.Start(ctx, engine.ID); err != nil {
-			return nil, engineError(err)
-		}
-	}
-	engine, err := m.b.Get(ctx, engine.ID) // List does not tell the image's environment
-	if err != nil {
-		return nil, engineError(err)
-	}
-	s := m.newSession(key, req, engine.SessionID)
-	s.engine, s.created, s.oomSeen = engine, engine.Created, -1
-	s.engine.State = backend.StateRunning
-	if err := s.connect(ctx, m.canConnect(), fresh); err != nil {
-		s.disconnect()
-		return nil, err
-	}
-	rec := s.recordAs(RecordReady, s.expiry())
-	err = m.store.Insert(ctx, rec)
-	if errors.Is(err, backend.ErrExists) {
-		err = m.store.Update(ctx, rec)
-	}
-	if err != nil {
-		s.disconnect()
-		return nil, err
-	}
-	return s, nil
-}
-
-// isLeftover tells whether a sandbox is waiting to be removed.
-func (m *Manager) isLeftover(id string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, ok := m.leftover[id]
-	return ok
 }

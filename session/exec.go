@@ -241,12 +241,46 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	limits := s.req.Limits
 	return wire.RunRequest{
 		Spawn: wire.Spawn{
-			Argv: argv, Dir: dir, Env: execEnv(s.base, req.Env, telemetry.TraceParent(ctx)),
+			Argv: argv, Dir: dir, Env: execEnv(s.environment(), req.Env, telemetry.TraceParent(ctx)),
 			TimeoutMillis: timeout.Milliseconds(), OpenFiles: limits.OpenFiles, FileBytes: limits.FileBytes,
 		},
 		ExecID: execPrefix + NewID(), Stdin: req.Stdin, StdinOpen: req.StdinOpen,
 		YieldMillis: yield(req), KillOnCancel: true, HeadBytes: head, TailBytes: tail, Spill: true,
 	}, timeout, nil
+}
+
+// environment gives the environment of every command.
+func (s *Session) environment() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.base
+}
+
+// EndCommands ends the commands that run in the sandbox and began at since or later, with their whole trees, and tells
+// how many there were: what a process left running that is gone, when its work is begun anew.
+func (s *Session) EndCommands(ctx context.Context, since time.Time) (ended int, err error) {
+	var running []wire.ExecStatus
+	err = s.call(ctx, true, func(ctx context.Context, conn *client.Conn) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, answerMargin, errNoAnswer)
+		defer cancel()
+		list, err := conn.Execs(ctx)
+		running = list
+		return noAnswer(ctx, err)
+	})
+	if err != nil {
+		return 0, wrapError("EndCommands", s.m.driver, s.id, err)
+	}
+	now := time.Now().Round(0) // since comes from another process: the clock's time counts
+	for _, st := range running {
+		if st.State != wire.ExecRunning || now.Add(-time.Duration(st.DurationMicros)*time.Microsecond).Before(since) {
+			continue
+		}
+		if _, err := s.KillExec(ctx, st.ExecID, ""); err != nil {
+			return ended, err
+		}
+		ended++
+	}
+	return ended, nil
 }
 
 // arguments gives the argv of a request.

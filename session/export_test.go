@@ -85,3 +85,17 @@ func (m *Manager) Listening(key Key) int {
 	defer e.flight.pulls.mu.Unlock()
 	return len(e.flight.pulls.heard)
 }
+
+// Die ends the manager as the death of its process would: nothing is closed, removed or recorded.
+func (m *Manager) Die() {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.cancel()
+	m.wg.Wait()
+	for _, s := range m.sessions(func(*Session) bool { return true }) {
+		s.disconnect()
+	}
+	_ = m.leave() // of a memory store: no error
+	close(m.finished)
+}

@@ -35,6 +35,9 @@ type Manager struct {
 	log     *slog.Logger
 	tracers trace.TracerProvider
 	driver  string
+	owner   string           // whose records are this manager's
+	leave   func() error     // ends the owner
+	shared  bool             // other processes of the instance have the same store
 	now     func() time.Time // carries a monotonic reading, so that clock jumps reap nobody
 
 	// ctx ends with the manager. It is kept because it is the life of the manager's goroutines.
@@ -79,11 +82,21 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	if opts != nil {
 		o = *opts
 	}
+	shared := o.Instance != "" && o.Store != nil
+	if o.Engine == "" {
+		o.Engine = driverName(b)
+	}
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	owner, leave, err := o.Store.Join(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("session store: %w", err)
+	}
 	m := &Manager{
-		b: b, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: driverName(b), now: time.Now,
+		b: b, owner: owner, leave: leave, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: driverName(b), now: time.Now,
 		entries: map[Key]*entry{}, byID: map[string]*Session{}, visitors: map[*Session]struct{}{},
 		leftover: map[string]leftover{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}),
 	}
@@ -134,6 +147,9 @@ func (o *Options) complete() error {
 
 // Backend gives the driver that the manager stands on.
 func (m *Manager) Backend() backend.SandboxBackend { return m.b }
+
+// Owner names this manager among those that share its store: records of its sandboxes carry it.
+func (m *Manager) Owner() string { return m.owner }
 
 // Instance gives the name of this installation on the engine.
 func (m *Manager) Instance() string { return m.opts.Instance }
@@ -196,9 +212,9 @@ func (m *Manager) end(ctx context.Context, how closeMode) error {
 	if how == closeRemove {
 		err = errors.Join(err, m.removeLeftovers(ctx, true))
 	}
-	m.closeErr = err
+	m.closeErr = errors.Join(err, m.leave())
 	close(m.finished)
-	return err
+	return m.closeErr
 }
 
 // errManagerClosed is the answer of a manager that was closed.
@@ -242,6 +258,9 @@ func (m *Manager) save(rec Record) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	err := m.store.Update(ctx, rec)
+	if errors.Is(err, backend.ErrNotFound) {
+		err = nil // forgotten by whoever has the store: there is nothing to update
+	}
 	m.mu.Lock()
 	if err == nil {
 		delete(m.unsaved, rec.ID)

@@ -14,11 +14,51 @@ import (
 type MemoryStore struct {
 	mu      sync.Mutex // guards the maps
 	records map[string]Record
-	live    map[Key]string // id of the live record of a key
+	live    map[place]string // id of the live record of a key
+	owners  map[string]struct{}
 }
+
+// place is where there is room for one live record.
+type place struct {
+	engine string
+	key    Key
+}
+
+func placeOf(rec Record) place { return place{rec.Engine, rec.Key} }
 
 // NewMemoryStore makes an empty store.
 func NewMemoryStore() *MemoryStore { return &MemoryStore{} }
+
+// Join makes an owner.
+func (s *MemoryStore) Join(ctx context.Context) (string, func() error, error) {
+	if err := ctx.Err(); err != nil {
+		return "", nil, err
+	}
+	owner := NewID()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owners == nil {
+		s.owners = map[string]struct{}{}
+	}
+	s.owners[owner] = struct{}{}
+	return owner, func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.owners, owner)
+		return nil
+	}, nil
+}
+
+// Lives tells whether an owner lives.
+func (s *MemoryStore) Lives(ctx context.Context, owner string) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.owners[owner]
+	return ok, nil
+}
 
 // Insert adds rec.
 func (s *MemoryStore) Insert(ctx context.Context, rec Record) error {
@@ -48,21 +88,40 @@ func (s *MemoryStore) Update(ctx context.Context, rec Record) error {
 
 // put stores rec and keeps the index of live keys right; mu is held.
 func (s *MemoryStore) put(rec Record) error {
-	holder, held := s.live[rec.Key]
+	holder, held := s.live[placeOf(rec)]
 	if rec.State.Live() && held && holder != rec.ID {
 		return fmt.Errorf("%w: live sandbox of session %s", backend.ErrExists, rec.Key)
 	}
 	if s.records == nil {
-		s.records, s.live = map[string]Record{}, map[Key]string{}
+		s.records, s.live = map[string]Record{}, map[place]string{}
 	}
 	s.records[rec.ID] = rec
 	switch {
 	case rec.State.Live():
-		s.live[rec.Key] = rec.ID
+		s.live[placeOf(rec)] = rec.ID
 	case holder == rec.ID:
-		delete(s.live, rec.Key)
+		delete(s.live, placeOf(rec))
 	}
 	return nil
+}
+
+// Take gives a record to another owner.
+func (s *MemoryStore) Take(ctx context.Context, id, from, to string) (Record, error) {
+	if err := ctx.Err(); err != nil {
+		return Record{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rec, ok := s.records[id]
+	if !ok {
+		return Record{}, noRecord(id)
+	}
+	if rec.Owner != from {
+		return Record{}, fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, id)
+	}
+	rec.Owner = to
+	s.records[id] = rec
+	return rec, nil
 }
 
 // Touch notes the use of a live record.
@@ -127,8 +186,8 @@ func (s *MemoryStore) Delete(ctx context.Context, id string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if rec, ok := s.records[id]; ok && s.live[rec.Key] == id {
-		delete(s.live, rec.Key)
+	if rec, ok := s.records[id]; ok && s.live[placeOf(rec)] == id {
+		delete(s.live, placeOf(rec))
 	}
 	delete(s.records, id)
 	return nil

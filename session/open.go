@@ -47,7 +47,9 @@ var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
 // true: files of the old one are gone. A key that is open with another request is a ConflictError, a manager at
 // Options.MaxSandboxes is backend.ErrCapacity, a run that has ended is backend.ErrClosed.
 //
-// A named sandbox (UserKey) that another process of the same instance left running is found again; created is false.
+// A sandbox that another process left, because it died or as Detach does, is taken over with what is in it; created is
+// false. One that a living process has is backend.ErrExists, for named sandboxes (UserKey) after a short wait. Which
+// processes live is what Options.Store knows; without a common store only named sandboxes are found.
 func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, created bool, err error) {
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanOpen, m.keyAttributes(key)...)
 	defer func() {
@@ -99,7 +101,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 			m.mu.Unlock()
 			return nil, false, true, wait(ctx, f.done)
 		}
-		if fields := f.req.differences(req); fields != nil {
+		if fields := f.req.differences(req); fields != nil && !req.AsIs {
 			m.mu.Unlock()
 			return nil, false, false, &ConflictError{Key: key, Fields: fields}
 		}
@@ -144,12 +146,29 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		return nil, false, true, wait(ctx, s.closing)
 	}
 	defer s.mu.Unlock()
-	if fields := s.req.differences(req); fields != nil {
-		return nil, false, false, &ConflictError{Key: s.key, Fields: fields}
+	if err := s.suits(req); err != nil {
+		return nil, false, false, err
 	}
 	s.lastUsed = m.now()
 	s.idle = longerIdle(s.idle, req.IdleTimeout)
 	return s, false, false, nil
+}
+
+// suits tells whether the sandbox is what req asks for; s.mu is held.
+func (s *Session) suits(req Request) error {
+	switch {
+	case req.AsIs:
+		return nil
+	case s.asIs && s.hash != req.hash():
+		return &ConflictError{Key: s.key, Fields: []string{"request"}}
+	case s.asIs: // the hash does not cover the values of variables, which are nowhere but in a request
+		s.base = baseEnv(s.hello.Workdir, s.engine.ImageEnv, req.Env)
+		return nil
+	}
+	if fields := s.req.differences(req); fields != nil {
+		return &ConflictError{Key: s.key, Fields: fields}
+	}
+	return nil
 }
 
 // patience lets the most patient opener's idle timeout hold.
@@ -254,15 +273,9 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 // build finds or makes the sandbox of a key and connects to it. On failure nothing is left, or what may be left is
 // noted for the reaper.
 func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, adopted bool, _ error) {
-	if key.Namespace == NamespaceUser {
-		s, err := m.adopt(ctx, key, req)
-		if s != nil || err != nil {
-			return s, true, err
-		}
-	}
 	s := m.newSession(key, req, sandboxPrefix+NewID())
-	if err := m.store.Insert(ctx, s.recordAs(RecordCreating, s.created.Add(rememberFor))); err != nil {
-		return nil, false, err
+	if heir, err := m.claim(ctx, s, req); heir != nil || err != nil {
+		return heir, true, engineError(err) // a store's error names a file of the host
 	}
 	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))
 	if err != nil {
@@ -275,7 +288,7 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 		err = guarded(func() error { return req.Prepare(ctx, s) })
 	}
 	if err == nil {
-		err = m.store.Update(ctx, s.recordAs(RecordReady, s.expiry()))
+		err = engineError(m.store.Update(ctx, s.recordAs(RecordReady, s.expiry())))
 	}
 	if err != nil {
 		m.discard(s, false)
@@ -298,8 +311,8 @@ func guarded(f func() error) (err error) {
 // newSession makes a session without a sandbox.
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
-	s := &Session{m: m, id: id, key: key, req: req, owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout}
-	s.req.OnPull, s.req.Prepare = nil, nil // its owner's, only for the creation
+	s := &Session{m: m, id: id, key: key, req: req, hash: req.hash(), owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout}
+	s.req.OnPull, s.req.Prepare, s.req.Inherit = nil, nil, nil // its owner's, only for the beginning
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
 }
@@ -308,7 +321,7 @@ func (m *Manager) newSession(key Key, req Request, id string) *Session {
 // anybody with the engine could read it.
 func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Spec {
 	return backend.Spec{
-		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.req.hash(),
+		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.hash,
 		Image: s.req.Image, Pull: s.req.Pull, User: s.req.User, Root: s.req.Root, Limits: s.req.Limits,
 		Network: s.req.Network, Runtime: s.req.Runtime, Labels: maps.Clone(m.opts.Labels),
 		OnPull: onPull, Created: s.created,

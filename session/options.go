@@ -38,7 +38,13 @@ type Options struct {
 	// random: then nothing of an earlier process is ever found again.
 	Instance string
 	// Store keeps what labels cannot hold. Nil is a memory store. The caller closes its own store, after the manager.
+	//
+	// With a store and an Instance the manager also looks after what other processes of the instance left when they
+	// died: at its start and with every round of the reaper it removes what nobody has any more and what has expired.
+	// So all managers of an instance must have one store in common, or none.
 	Store Store
+	// Engine tells the engines apart whose sandboxes are in one Store. Empty is the driver's name.
+	Engine string
 	// Images decides which images may be used. Nil allows every image.
 	Images ImagePolicy
 	// AllowRoot permits Request.User to be root.
@@ -48,7 +54,8 @@ type Options struct {
 	// IdleTimeout is how long a session may be idle before it is closed, unless its Request says otherwise. Zero is
 	// DefaultIdleTimeout, negative never.
 	IdleTimeout time.Duration
-	// ReapEvery is how often idle sessions are looked for. Zero is DefaultReapEvery, negative never.
+	// ReapEvery is how often idle sessions, and what other processes left, are looked for. Zero is DefaultReapEvery,
+	// negative never.
 	ReapEvery time.Duration
 	// MaxFileBytes bounds one WriteFile, and one ReadFile without a limit of its own. Zero is DefaultMaxFileBytes.
 	MaxFileBytes int64
@@ -94,6 +101,11 @@ type Request struct {
 	// Prepare is called once with a sandbox that was just made, before anybody gets it: to put files in place. When it
 	// fails, so does Open, and the sandbox is removed. The first opener's is called; may be nil.
 	Prepare func(ctx context.Context, s *Session) error
+	// Inherit is called once with a sandbox that was taken over from a process that is gone, before anybody gets it.
+	// When it fails, so does Open, and the sandbox stays. The first opener's is called; may be nil.
+	Inherit func(ctx context.Context, s *Session) error
+	// AsIs takes the key's sandbox as it is when there is one: a difference is no ConflictError.
+	AsIs bool
 }
 
 // CloseOptions refine CloseSession.

@@ -19,6 +19,7 @@ const (
 func (m *Manager) reapLoop() {
 	ticker := time.NewTicker(m.opts.ReapEvery)
 	defer ticker.Stop()
+	m.sweep(m.ctx)
 	for {
 		select {
 		case <-ticker.C:
@@ -44,7 +45,11 @@ func (m *Manager) reap(ctx context.Context) {
 	if err := m.removeLeftovers(ctx, false); err != nil {
 		m.log.WarnContext(ctx, "cannot remove closed sandboxes yet", "error", err)
 	}
+	for _, s := range m.sessions(func(s *Session) bool { return s.visits }) {
+		m.touch(ctx, s)
+	}
 	m.saveAgain()
+	m.sweep(ctx)
 	m.prune(ctx)
 }
 

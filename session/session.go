@@ -27,8 +27,10 @@ type Session struct {
 	req     Request // prepared; only its shape for sandboxes of other processes
 	engine  backend.Info
 	hello   wire.Hello // of the first connection
-	base    map[string]string
-	owned   bool // this manager removes the sandbox; false for Connect
+	hash    string     // of what the sandbox was made for, Spec.Hash
+	asIs    bool       // taken over by an opener that takes what there is, so that req says only what could be found out
+	owned   bool       // this manager removes the sandbox; false for Connect
+	visits  bool       // of another process's sandbox whose record is kept fresh
 	created time.Time
 
 	// ctx ends when the session closes. It is kept because it is the life of the session, not of a call.
@@ -36,7 +38,8 @@ type Session struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // goroutines of the connection
 
-	mu        sync.Mutex // guards the fields below; never held across a call to the engine or the guest
+	mu        sync.Mutex        // guards the fields below; never held across a call to the engine or the guest
+	base      map[string]string // environment of every command, never changed, only replaced
 	state     State
 	lost      error // why, in StateLost
 	conn      *client.Conn

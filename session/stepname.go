@@ -59,6 +59,9 @@ func (r Request) Over(base Request) Request {
 	if r.Prepare == nil {
 		r.Prepare = base.Prepare
 	}
+	if r.Inherit == nil {
+		r.Inherit = base.Inherit
+	}
 	l, b := &r.Limits, base.Limits
 	l.CPUMillis = cmp.Or(l.CPUMillis, b.CPUMillis)
 	l.MemoryBytes = cmp.Or(l.MemoryBytes, b.MemoryBytes)

@@ -22,26 +22,42 @@ func (s RecordState) Live() bool { return s == RecordCreating || s == RecordRead
 
 // Record is what is kept of one sandbox beside the labels on the engine. It holds no environment and no secret.
 type Record struct {
-	ID        string // session id
-	Key       Key
-	EngineID  string // empty while creating
-	Hash      string // backend.Spec.Hash
-	State     RecordState
-	Created   time.Time
-	LastUsed  time.Time
-	Expires   time.Time     // when it may be reaped, or removed in RecordRemoving; zero is never
-	Retention time.Duration // Request.Retention
+	ID       string // session id
+	Key      Key
+	Engine   string // Options.Engine of the manager that made it
+	EngineID string // empty while creating
+	Owner    string // who has it; nobody has what belongs to no owner or to one that died
+	Hash     string // backend.Spec.Hash
+	State    RecordState
+	Created  time.Time
+	LastUsed time.Time
+	Expires  time.Time // when it may be reaped, or removed in RecordRemoving; zero is never
+	// Idle is how long it may be idle; negative is for ever.
+	Idle          time.Duration
+	Retention     time.Duration // Request.Retention
+	KeepWorkspace bool          // CloseOptions.KeepWorkspace, in RecordRemoving
 }
 
 // Store keeps records. All methods may be called concurrently. Times may lose their monotonic part and precision
 // below a microsecond. Package session/storetest holds the suite that every implementation must pass.
 type Store interface {
-	// Insert must add rec. It must fail with backend.ErrExists when the id is known or a live record holds the key, so
-	// that two processes cannot both make the sandbox of one key.
+	// Join must make a new owner. It lives until leave is called, which may be done twice, or the process ends, however
+	// that happens.
+	Join(ctx context.Context) (owner string, leave func() error, err error)
+	// Lives must tell whether an owner lives. It must be sure: what a living one has is never touched by others, and what
+	// it had is free for all when it is dead. The empty owner never lives.
+	Lives(ctx context.Context, owner string) (bool, error)
+
+	// Insert must add rec. It must fail with backend.ErrExists when the id is known or a live record holds the key on the
+	// same engine, so that two processes cannot both make the sandbox of one key.
 	Insert(ctx context.Context, rec Record) error
 	// Update must replace the record with rec.ID; backend.ErrNotFound when there is none, backend.ErrExists when rec is
-	// live and another live record holds the key.
+	// live and another live record holds the key on the same engine.
 	Update(ctx context.Context, rec Record) error
+	// Take must give the record that belongs to owner from to owner to and return it as it is then; backend.ErrNotFound
+	// when there is none, backend.ErrExists when it does not belong to from. Of several that take a record at once, one
+	// gets it.
+	Take(ctx context.Context, id, from, to string) (Record, error)
 	// Touch must set LastUsed and Expires of a live record; backend.ErrNotFound when there is none.
 	Touch(ctx context.Context, id string, lastUsed, expires time.Time) error
 	// Get must return the record, or backend.ErrNotFound.

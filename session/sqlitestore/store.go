@@ -24,15 +24,19 @@ CREATE TABLE session (
 	namespace TEXT NOT NULL,
 	run       TEXT NOT NULL,
 	name      TEXT NOT NULL,
+	engine    TEXT NOT NULL,
 	engine_id TEXT NOT NULL,
+	owner     TEXT NOT NULL,
 	hash      TEXT NOT NULL,
 	state     TEXT NOT NULL,
 	created   INTEGER NOT NULL,
 	last_used INTEGER NOT NULL,
 	expires   INTEGER NOT NULL,
-	retention INTEGER NOT NULL
+	idle      INTEGER NOT NULL,
+	retention INTEGER NOT NULL,
+	keep      INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX session_live ON session (namespace, run, name) WHERE state IN ('creating', 'ready');
+CREATE UNIQUE INDEX session_live ON session (engine, namespace, run, name) WHERE state IN ('creating', 'ready');
 CREATE INDEX session_state ON session (state, created, id);
 `}}
 }
@@ -53,21 +57,25 @@ func Open(ctx context.Context, path string) (*Store, error) {
 // Close lets go of the file.
 func (s *Store) Close() error { return s.f.Close() }
 
-const columns = `id, namespace, run, name, engine_id, hash, state, created, last_used, expires, retention`
+const columns = `id, namespace, run, name, engine, engine_id, owner, hash, state, created, last_used, expires, idle, retention, keep`
+
+// places has a place for each of the columns.
+const places = `?,?,?,?,?,?,?,?,?,?,?,?,?,?,?`
 
 func values(r session.Record) []any {
 	return []any{
-		r.ID, r.Key.Namespace, r.Key.ID, r.Key.Name, r.EngineID, r.Hash, string(r.State),
-		micros(r.Created), micros(r.LastUsed), micros(r.Expires), r.Retention.Microseconds(),
+		r.ID, r.Key.Namespace, r.Key.ID, r.Key.Name, r.Engine, r.EngineID, r.Owner, r.Hash, string(r.State),
+		micros(r.Created), micros(r.LastUsed), micros(r.Expires), duration(r.Idle), duration(r.Retention), r.KeepWorkspace,
 	}
 }
 
 func scan(row interface{ Scan(...any) error }) (session.Record, error) {
 	var r session.Record
 	var state string
-	var created, lastUsed, expires, retention int64
-	err := row.Scan(&r.ID, &r.Key.Namespace, &r.Key.ID, &r.Key.Name, &r.EngineID, &r.Hash, &state, &created, &lastUsed, &expires, &retention)
-	r.State, r.Retention = session.RecordState(state), time.Duration(retention)*time.Microsecond
+	var created, lastUsed, expires, idle, retention int64
+	err := row.Scan(&r.ID, &r.Key.Namespace, &r.Key.ID, &r.Key.Name, &r.Engine, &r.EngineID, &r.Owner, &r.Hash, &state,
+		&created, &lastUsed, &expires, &idle, &retention, &r.KeepWorkspace)
+	r.State, r.Idle, r.Retention = session.RecordState(state), time.Duration(idle)*time.Microsecond, time.Duration(retention)*time.Microsecond
 	r.Created, r.LastUsed, r.Expires = instant(created), instant(lastUsed), instant(expires)
 	return r, err
 }
@@ -79,6 +87,14 @@ func micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
+// duration keeps a duration's sign: negative ones mean something.
+func duration(d time.Duration) int64 {
+	if d < 0 {
+		return min(-1, d.Microseconds())
+	}
+	return d.Microseconds()
+}
+
 func instant(us int64) time.Time {
 	if us == 0 {
 		return time.Time{}
@@ -86,10 +102,26 @@ func instant(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
+// Join makes an owner: a file beside the store that is locked for as long as the owner lives.
+func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err error) {
+	if err := ctx.Err(); err != nil {
+		return "", nil, err
+	}
+	return s.f.Join()
+}
+
+// Lives tells whether an owner lives, in whichever process of this machine.
+func (s *Store) Lives(ctx context.Context, owner string) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	return s.f.Lives(owner)
+}
+
 // Insert adds a record.
 func (s *Store) Insert(ctx context.Context, rec session.Record) error {
 	return s.write(ctx, rec, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO session (`+columns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?)`, values(rec)...)
+		_, err := tx.ExecContext(ctx, `INSERT INTO session (`+columns+`) VALUES (`+places+`)`, values(rec)...)
 		return err
 	})
 }
@@ -97,7 +129,7 @@ func (s *Store) Insert(ctx context.Context, rec session.Record) error {
 // Update replaces a record.
 func (s *Store) Update(ctx context.Context, rec session.Record) error {
 	return s.write(ctx, rec, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `UPDATE session SET (`+columns+`) = (?,?,?,?,?,?,?,?,?,?,?) WHERE id = ?`, append(values(rec), rec.ID)...)
+		res, err := tx.ExecContext(ctx, `UPDATE session SET (`+columns+`) = (`+places+`) WHERE id = ?`, append(values(rec), rec.ID)...)
 		return changed(res, err, rec.ID)
 	})
 }
@@ -123,6 +155,28 @@ func changed(res sql.Result, err error, id string) error {
 
 func noRecord(id string) error {
 	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
+}
+
+// Take gives a record to another owner.
+func (s *Store) Take(ctx context.Context, id, from, to string) (rec session.Record, err error) {
+	err = s.f.Tx(ctx, func(tx *sql.Tx) error {
+		rec, err = scan(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM session WHERE id = ?`, id))
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return noRecord(id)
+		case err != nil:
+			return err
+		case rec.Owner != from:
+			return fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, id)
+		}
+		rec.Owner = to
+		_, err = tx.ExecContext(ctx, `UPDATE session SET owner = ? WHERE id = ?`, to, id)
+		return err
+	})
+	if err != nil {
+		return session.Record{}, err
+	}
+	return rec, nil
 }
 
 // Touch notes the use of a live record.

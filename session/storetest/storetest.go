@@ -25,12 +25,16 @@ func Run(t *testing.T, open func(t *testing.T) session.Store) {
 		{"InsertTwice", insertTwice},
 		{"OneLiveRecordPerKey", oneLivePerKey},
 		{"UpdateUnknown", updateUnknown},
+		{"EnginesApart", enginesApart},
 		{"Touch", touch},
+		{"Owners", owners},
+		{"Take", take},
 		{"List", list},
 		{"Delete", deleteRecord},
 		{"OddText", oddText},
 		{"Cancelled", cancelled},
 		{"ConcurrentInserts", concurrentInserts},
+		{"ConcurrentTakes", concurrentTakes},
 		{"ConcurrentUse", concurrentUse},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -47,9 +51,10 @@ func base() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 891_011_000, time.
 func record(n int) session.Record {
 	return session.Record{
 		ID: fmt.Sprintf("sbx_%026d", n), Key: session.WorkflowKey(fmt.Sprintf("run_%d", n), "default"),
-		EngineID: fmt.Sprintf("engine-%d", n), Hash: fmt.Sprintf("hash-%d", n), State: session.RecordReady,
+		Engine: "engine", EngineID: fmt.Sprintf("engine-%d", n), Owner: fmt.Sprintf("owner%d", n), Hash: fmt.Sprintf("hash-%d", n), State: session.RecordReady,
 		Created: base().Add(time.Duration(n) * time.Second), LastUsed: base().Add(time.Duration(n) * time.Minute),
-		Expires: base().Add(time.Duration(n) * time.Hour), Retention: time.Duration(n) * time.Second,
+		Expires: base().Add(time.Duration(n) * time.Hour), Idle: time.Duration(n) * time.Minute,
+		Retention: time.Duration(n) * time.Second, KeepWorkspace: n%2 == 1,
 	}
 }
 
@@ -95,7 +100,7 @@ func roundTrip(t *testing.T, s session.Store) {
 	mustInsert(t, s, full, empty)
 	wantRecord(t, s, full)
 	wantRecord(t, s, empty)
-	full.State, full.EngineID, full.Expires, full.Retention = session.RecordLost, "other", time.Time{}, 0
+	full.State, full.EngineID, full.Owner, full.Expires, full.Retention, full.Idle = session.RecordLost, "other", "", time.Time{}, 0, -time.Second
 	if err := s.Update(t.Context(), full); err != nil {
 		t.Fatalf("Update: %v", err)
 	}
@@ -142,6 +147,94 @@ func oneLivePerKey(t *testing.T, s session.Store) {
 	dead := record(3)
 	dead.Key, dead.State = first.Key, session.RecordClosed
 	mustInsert(t, s, dead) // any number of dead records may share a key
+}
+
+// enginesApart: a key is one sandbox on each engine.
+func enginesApart(t *testing.T, s session.Store) {
+	here, there := record(1), record(2)
+	there.Key, there.Engine = here.Key, "another"
+	mustInsert(t, s, here, there)
+	wantRecord(t, s, here)
+	wantRecord(t, s, there)
+	there.Engine = here.Engine
+	wantError(t, "Update to a second live record", s.Update(t.Context(), there), backend.ErrExists)
+}
+
+func owners(t *testing.T, s session.Store) {
+	lives := func(owner string) bool {
+		t.Helper()
+		ok, err := s.Lives(t.Context(), owner)
+		if err != nil {
+			t.Fatalf("Lives: %v", err)
+		}
+		return ok
+	}
+	a, leave, err := s.Join(t.Context())
+	if err != nil {
+		t.Fatalf("Join: %v", err)
+	}
+	b, leaveToo, err := s.Join(t.Context())
+	if err != nil || a == b {
+		t.Fatalf("Join: %q after %q, %v", b, a, err)
+	}
+	if !lives(a) || !lives(b) || lives("") || lives("nobodythere") {
+		t.Error("not those who joined live")
+	}
+	for range 2 {
+		if err := leave(); err != nil {
+			t.Errorf("leave: %v", err)
+		}
+	}
+	if lives(a) || !lives(b) {
+		t.Error("not the one who left is dead")
+	}
+	if err := leaveToo(); err != nil {
+		t.Errorf("leave: %v", err)
+	}
+}
+
+func take(t *testing.T, s session.Store) {
+	rec := record(1)
+	mustInsert(t, s, rec)
+	_, err := s.Take(t.Context(), rec.ID, "somebody", "me")
+	wantError(t, "Take from the wrong owner", err, backend.ErrExists)
+	wantRecord(t, s, rec)
+	_, err = s.Take(t.Context(), record(2).ID, rec.Owner, "me")
+	wantError(t, "Take of an unknown record", err, backend.ErrNotFound)
+	got, err := s.Take(t.Context(), rec.ID, rec.Owner, "me")
+	if err != nil {
+		t.Fatalf("Take: %v", err)
+	}
+	rec.Owner = "me"
+	if diff := cmp.Diff(rec, got, sameInstant()); diff != "" {
+		t.Errorf("what was taken (-want +got):\n%s", diff)
+	}
+	wantRecord(t, s, rec)
+}
+
+// concurrentTakes: of many that take one record, one gets it.
+func concurrentTakes(t *testing.T, s session.Store) {
+	const rivals = 16
+	rec := record(1)
+	rec.Owner = ""
+	mustInsert(t, s, rec)
+	errs := make([]error, rivals)
+	var wg sync.WaitGroup
+	for i := range rivals {
+		wg.Go(func() { _, errs[i] = s.Take(t.Context(), rec.ID, "", fmt.Sprintf("owner%d", i)) })
+	}
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else if !errors.Is(err, backend.ErrExists) {
+			t.Errorf("Take: %v, want %v", err, backend.ErrExists)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d took the record, want 1", won)
+	}
 }
 
 func updateUnknown(t *testing.T, s session.Store) {
@@ -219,6 +312,12 @@ func cancelled(t *testing.T, s session.Store) {
 	wantError(t, "Update", s.Update(ctx, record(1)), context.Canceled)
 	wantError(t, "Touch", s.Touch(ctx, record(1).ID, base(), base()), context.Canceled)
 	wantError(t, "Delete", s.Delete(ctx, record(1).ID), context.Canceled)
+	_, err = s.Take(ctx, record(1).ID, "", "me")
+	wantError(t, "Take", err, context.Canceled)
+	_, _, err = s.Join(ctx)
+	wantError(t, "Join", err, context.Canceled)
+	_, err = s.Lives(ctx, "nobodythere")
+	wantError(t, "Lives", err, context.Canceled)
 }
 
 // concurrentInserts: of many that claim one key, one wins.

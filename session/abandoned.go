@@ -1,0 +1,104 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// RemoveScope removes the sandboxes of a scope that processes which are gone left behind, with their workspaces, and gives
+// their ids. One that a living process has is backend.ErrExists, and stays. Unlike CloseScope it needs no session.
+func (m *Manager) RemoveScope(ctx context.Context, scope Scope) (removed []string, err error) {
+	removed, err = m.removeScope(ctx, scope)
+	return removed, wrapError("Remove", m.driver, "", err)
+}
+
+func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []string, err error) {
+	if err := m.recordScope(ctx, scope); err != nil {
+		return nil, err
+	}
+	recs, err := m.store.List(ctx, RecordCreating, RecordReady, RecordRemoving, RecordLost)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, rec := range recs {
+		if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine {
+			continue
+		}
+		lives, err := m.store.Lives(ctx, rec.Owner)
+		if err == nil && lives {
+			err = errHeld
+		}
+		if err == nil {
+			rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
+		}
+		if err == nil {
+			err = m.purge(ctx, rec)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, rec.ID)
+	}
+	return removed, errors.Join(errs...)
+}
+
+// recordScope makes records of the sandboxes of a scope that have none.
+func (m *Manager) recordScope(ctx context.Context, scope Scope) error {
+	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
+	if err != nil {
+		return engineError(err)
+	}
+	for _, engine := range found {
+		if key, err := ParseKey(engine.Key); err == nil && key.Scope() == scope && engine.Instance == m.opts.Instance {
+			if err := m.recordFound(ctx, key); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Gone gives the keys of a scope whose sandbox was there, is no more, and has no other in its place: whoever opens one of
+// them begins with an empty sandbox. Keys of sandboxes that were closed long ago are forgotten. To
+// ask counts as a use of those that are there, so that they do not expire before they are opened.
+func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
+	recs, err := m.store.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	last := map[Key]Record{} // the latest of each key: they come in the order of their creation
+	for _, rec := range recs {
+		if rec.Key.Scope() == scope && rec.Engine == m.opts.Engine {
+			last[rec.Key] = rec
+		}
+	}
+	var gone []Key
+	for key, rec := range last {
+		there := rec.State == RecordReady
+		if there && !rec.Expires.IsZero() {
+			now := m.now()
+			err := m.store.Touch(ctx, rec.ID, now, now.Add(max(rec.Idle, DefaultReapEvery)))
+			if there = !errors.Is(err, backend.ErrNotFound); there && err != nil {
+				return nil, err
+			}
+		}
+		if there {
+			if _, _, err := m.find(ctx, rec.ID); errors.Is(err, backend.ErrNotFound) {
+				there = false
+			} else if err != nil {
+				return nil, wrapError("Gone", m.driver, "", err)
+			}
+		}
+		if !there && rec.State != RecordCreating { // nobody had that one yet
+			gone = append(gone, key)
+		}
+	}
+	slices.SortFunc(gone, func(a, b Key) int { return strings.Compare(a.Name, b.Name) })
+	return gone, nil
+}

@@ -1,0 +1,190 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// Bounds of the wait for what another process has.
+const (
+	handover      = 5 * time.Second       // for a process that lives to let go of a named sandbox
+	handoverPause = 50 * time.Millisecond // between two looks
+)
+
+// claim records that this manager makes the sandbox of s, or takes over the one that a process that is gone left under
+// its key; then that one's session is given.
+func (m *Manager) claim(ctx context.Context, s *Session, req Request) (*Session, error) {
+	if s.key.Namespace == NamespaceUser {
+		if err := m.recordFound(ctx, s.key); err != nil {
+			return nil, err
+		}
+	}
+	patience := time.Now().Add(handover)
+	for {
+		err := m.store.Insert(ctx, s.recordAs(RecordCreating, s.created.Add(rememberFor)))
+		if !errors.Is(err, backend.ErrExists) {
+			return nil, err
+		}
+		heir, err := m.inherit(ctx, s.key, req)
+		switch {
+		case heir != nil || err != nil && !errors.Is(err, errHeld):
+			return heir, err
+		case err != nil && (s.key.Namespace != NamespaceUser || time.Now().After(patience)):
+			return nil, err
+		case !pause(ctx, handoverPause):
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// errHeld: the key's sandbox belongs to a process that lives.
+var errHeld error = &textError{text: "the session is open in another process", err: backend.ErrExists}
+
+// inherit takes over the sandbox of a key whose owner is dead. Neither a session nor an error: look again.
+func (m *Manager) inherit(ctx context.Context, key Key, req Request) (*Session, error) {
+	rec, err := m.holder(ctx, key)
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if rec.Owner == m.owner {
+		if m.isUnsaved(rec.ID) {
+			return nil, fmt.Errorf("%w: the end of sandbox %s is not recorded yet", backend.ErrExists, rec.ID)
+		}
+		return nil, nil // about to go
+	}
+	lives, err := m.store.Lives(ctx, rec.Owner)
+	if err != nil {
+		return nil, err
+	}
+	if lives {
+		return nil, errHeld
+	}
+	rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
+	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
+		return nil, nil // somebody was faster
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, err := m.takeOver(ctx, rec, key, req)
+	if s == nil && err == nil {
+		return nil, m.purge(ctx, rec)
+	}
+	if err != nil {
+		rec.Owner = ""
+		m.save(rec)
+	}
+	return s, err
+}
+
+// holder gives the live record of a key on this manager's engine, or backend.ErrNotFound.
+func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
+	live, err := m.store.List(ctx, RecordCreating, RecordReady)
+	if err != nil {
+		return Record{}, err
+	}
+	for _, rec := range live {
+		if rec.Key == key && rec.Engine == m.opts.Engine {
+			return rec, nil
+		}
+	}
+	return Record{}, errNoSandbox
+}
+
+// takeOver makes a session of a recorded sandbox, and starts it when it was stopped. Neither a session nor an error:
+// there is no such sandbox, or it was never finished.
+func (m *Manager) takeOver(ctx context.Context, rec Record, key Key, req Request) (*Session, error) {
+	if rec.State != RecordReady {
+		return nil, nil
+	}
+	engine, _, err := m.find(ctx, rec.ID)
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if engine.Hash != req.hash() && !req.AsIs {
+		return nil, &ConflictError{Key: key, Fields: []string{"request"}}
+	}
+	fresh := engine.State != backend.StateRunning
+	if fresh {
+		if err := m.b.Start(ctx, engine.ID); err != nil {
+			return nil, engineError(err)
+		}
+	}
+	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not tell the image's environment
+		return nil, engineError(err)
+	}
+	shape := req
+	if req.AsIs {
+		shape = foundRequest(engine)
+		shape.Env, shape.IdleTimeout, shape.ExecTimeout = req.Env, req.IdleTimeout, req.ExecTimeout
+	}
+	shape.Retention = max(req.Retention, rec.Retention)
+	s := m.newSession(key, shape, engine.SessionID)
+	s.engine, s.created, s.hash, s.asIs, s.oomSeen = engine, engine.Created, engine.Hash, req.AsIs, -1
+	s.engine.State = backend.StateRunning
+	s.idle = longerIdle(rec.Idle, req.IdleTimeout)
+	err = s.connect(ctx, m.canConnect(), fresh)
+	if err == nil && req.Inherit != nil {
+		err = guarded(func() error { return req.Inherit(ctx, s) })
+	}
+	if err == nil {
+		err = m.store.Update(ctx, s.recordAs(RecordReady, s.expiry()))
+	}
+	if err != nil {
+		s.disconnect()
+		return nil, err
+	}
+	return s, nil
+}
+
+// foundRequest gives the request that a sandbox was made for, as far as the engine tells.
+func foundRequest(engine backend.Info) Request {
+	return Request{
+		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network,
+		IdleTimeout: -1, ExecTimeout: DefaultExecTimeout,
+	}
+}
+
+// recordFound makes records of the sandboxes of a key that have none: their process had another store, or none.
+func (m *Manager) recordFound(ctx context.Context, key Key) error {
+	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, Key: key.String()})
+	if err != nil {
+		return engineError(err)
+	}
+	for i := len(found) - 1; i >= 0; i-- { // the newest first: the others find the key taken
+		if found[i].Key != key.String() || found[i].Instance != m.opts.Instance || !validSandboxID(found[i].SessionID) {
+			continue
+		}
+		err := m.store.Insert(ctx, m.rebuilt(found[i], key))
+		if err != nil && !errors.Is(err, backend.ErrExists) {
+			return err
+		}
+	}
+	return nil
+}
+
+// isUnsaved tells whether the store did not take the latest state of a record.
+func (m *Manager) isUnsaved(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.unsaved[id]
+	return ok
+}
+
+// isLeftover tells whether a sandbox is waiting to be removed.
+func (m *Manager) isLeftover(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.leftover[id]
+	return ok
+}

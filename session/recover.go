@@ -1,0 +1,246 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+const (
+	// creationGrace keeps sandboxes without a record that were made just now from being looked at.
+	creationGrace = 2 * time.Minute
+	// rebuiltFor is how long a run's sandbox without a record is kept for somebody to look after it. Only a store that
+	// was lost explains such a sandbox, so nobody knows what it is worth.
+	rebuiltFor = 24 * time.Hour
+	// missedFor is how long it is remembered that an interrupted run had a sandbox which expired: who goes on with the run
+	// must be told.
+	missedFor = 30 * 24 * time.Hour
+)
+
+// sweep removes what processes that are gone left behind when its time has come, and makes records of sandboxes that have
+// none. What a living process has, it leaves alone, and so it does what is not of this instance.
+func (m *Manager) sweep(ctx context.Context) {
+	if !m.shared {
+		return // nobody knows whose the instance's other sandboxes are
+	}
+	ctx = untraced(ctx)
+	plan, err := m.survey(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			m.log.WarnContext(ctx, "cannot look for what other processes left", "error", err)
+		}
+		return
+	}
+	for _, rec := range plan.unrecorded {
+		err := m.store.Insert(ctx, rec)
+		if errors.Is(err, backend.ErrExists) { // its key has another sandbox, or it has a record by now
+			rec.State, rec.Expires = RecordRemoving, m.now().Add(rebuiltFor)
+			err = m.store.Insert(ctx, rec)
+		}
+		if err != nil && !errors.Is(err, backend.ErrExists) {
+			m.log.WarnContext(ctx, "cannot record a sandbox that has no record", "sandbox", rec.ID, "error", err)
+		}
+	}
+	for _, rec := range plan.due {
+		if ctx.Err() != nil {
+			return
+		}
+		if err := m.clear(ctx, rec); err != nil {
+			m.log.WarnContext(ctx, "cannot remove what another process left", "sandbox", rec.ID, "error", err)
+		}
+	}
+}
+
+// untraced keeps drivers from making traces of their own of what nobody asked for.
+func untraced(ctx context.Context) context.Context {
+	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, // not sampled, and so nothing below it
+	}))
+}
+
+// survey is what a look at engine and store found to be done.
+type survey struct {
+	unrecorded []Record // of sandboxes that the store does not know
+	due        []Record // whose sandboxes nobody has any more and are to go
+}
+
+// survey looks for what is to be done.
+func (m *Manager) survey(ctx context.Context) (survey, error) {
+	var plan survey
+	// The engine first: a sandbox that is made meanwhile has its record before the store is read.
+	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
+	if err != nil {
+		return plan, engineError(err)
+	}
+	recs, err := m.store.List(ctx)
+	if err != nil {
+		return plan, err
+	}
+	known := map[string]bool{}
+	for _, rec := range recs {
+		known[rec.ID] = true
+	}
+	there := map[string]backend.Info{}
+	now := m.now()
+	for _, engine := range found {
+		key, err := ParseKey(engine.Key)
+		if err != nil || !validSandboxID(engine.SessionID) || engine.Instance != m.opts.Instance {
+			continue // looks like ours and is not
+		}
+		there[engine.SessionID] = engine
+		if !known[engine.SessionID] && now.Sub(engine.Created) > creationGrace {
+			plan.unrecorded = append(plan.unrecorded, m.rebuilt(engine, key))
+		}
+	}
+	for _, rec := range recs {
+		engine, onEngine := there[rec.ID]
+		if rec.Owner == m.owner || rec.Engine != m.opts.Engine && !onEngine {
+			continue // our own, or another engine's
+		}
+		if !rec.due(now, engine.State) {
+			continue
+		}
+		lives, err := m.store.Lives(ctx, rec.Owner)
+		if err != nil {
+			return plan, err
+		}
+		if !lives {
+			plan.due = append(plan.due, rec)
+		}
+	}
+	return plan, nil
+}
+
+// due tells whether a record that belongs to nobody is to be cleared; state is what the engine says of its sandbox, empty
+// when it has none.
+func (r Record) due(now time.Time, state backend.State) bool {
+	switch r.State {
+	case RecordCreating:
+		return true
+	case RecordReady:
+		return state == "" || r.expired(now)
+	case RecordRemoving:
+		return r.expired(now)
+	case RecordLost: // one that runs may be another's by now
+		return state != "" && (state != backend.StateRunning || r.expired(now))
+	}
+	return state != "" // closed, and made nevertheless: the engine finished what a dead process had begun
+}
+
+// expired tells whether a record's time is over.
+func (r Record) expired(now time.Time) bool { return !r.Expires.IsZero() && !r.Expires.After(now) }
+
+// rebuilt makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.
+func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
+	now := m.now()
+	rec := Record{
+		ID: engine.SessionID, Key: key, Engine: m.opts.Engine, EngineID: engine.ID, Hash: engine.Hash, State: RecordReady,
+		Created: engine.Created, LastUsed: now, Idle: -1,
+	}
+	if key.Namespace != NamespaceUser {
+		rec.Idle = rebuiltFor
+		rec.Expires = now.Add(rec.Idle)
+	}
+	return rec
+}
+
+// clear takes a record that nobody has and removes its sandbox, unless it turns out to be used.
+func (m *Manager) clear(ctx context.Context, rec Record) error {
+	taken, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
+	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
+		return nil // somebody was faster
+	}
+	if err != nil {
+		return err
+	}
+	used := taken.State == RecordReady && m.inUse(ctx, taken)
+	if now, err := m.store.Get(ctx, rec.ID); err == nil && !now.Expires.Equal(taken.Expires) { // used just now
+		taken, used = now, true
+	}
+	if used {
+		taken.Owner = ""
+		if taken.expired(m.now()) {
+			taken.LastUsed = m.now()
+			taken.Expires = taken.LastUsed.Add(max(taken.Idle, DefaultReapEvery))
+		}
+		m.save(taken)
+		return nil
+	}
+	m.log.InfoContext(ctx, "removing what another process left", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
+	return m.purge(ctx, taken)
+}
+
+// inUse tells whether a sandbox that is due was used since, or commands run in it. In doubt it is, but for one that runs
+// and does not answer.
+func (m *Manager) inUse(ctx context.Context, rec Record) bool {
+	engine, key, err := m.find(ctx, rec.ID)
+	if err != nil {
+		return !errors.Is(err, backend.ErrNotFound)
+	}
+	if !rec.expired(m.now()) {
+		return true
+	}
+	if engine.State != backend.StateRunning {
+		return false
+	}
+	s, err := m.visit(ctx, engine, key)
+	if err != nil {
+		return ctx.Err() != nil || errors.Is(err, backend.ErrClosed)
+	}
+	defer m.leaveVisit(s)
+	busy, err := s.guestBusy(ctx)
+	return busy || err != nil && ctx.Err() != nil
+}
+
+// leaveVisit ends a visit that was nobody's use of the sandbox.
+func (m *Manager) leaveVisit(s *Session) {
+	if s.beginClose(func() bool { return true }) {
+		s.disconnect()
+		m.unregister(s, nil)
+		close(s.closing)
+	}
+}
+
+// purge removes all that the engine has of a record that is this manager's, and closes the record. What cannot be removed
+// now belongs to nobody again, for the next round or another process.
+func (m *Manager) purge(ctx context.Context, rec Record) error {
+	missed := rec.State == RecordReady && rec.Key.Namespace == NamespaceWorkflow
+	if rec.State.Live() {
+		rec.Expires = m.now()
+	}
+	if rec.State != RecordClosed && rec.State != RecordLost {
+		rec.State = RecordRemoving
+		m.save(rec) // the key is free
+	}
+	err := m.removeAll(ctx, rec)
+	rec.Owner = ""
+	switch {
+	case err == nil && missed:
+		rec.State, rec.Expires = RecordLost, m.now().Add(missedFor)
+	case err == nil:
+		rec.State, rec.Expires = RecordClosed, m.now().Add(rememberFor)
+	}
+	m.save(rec)
+	return err
+}
+
+// removeAll removes whatever the engine has under a record's id.
+func (m *Manager) removeAll(ctx context.Context, rec Record) error {
+	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: rec.ID})
+	if err != nil {
+		return engineError(err)
+	}
+	for _, engine := range found {
+		if engine.SessionID != rec.ID || engine.Instance != m.opts.Instance {
+			continue
+		}
+		if err := m.removeEngine(ctx, engine.ID, !rec.KeepWorkspace); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,428 @@
+//go:build linux
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// shared are the options of processes of one instance with one store.
+func shared() *session.Options {
+	return &session.Options{Instance: "shared", Store: session.NewMemoryStore(), ReapEvery: -1, IdleTimeout: 10 * time.Minute}
+}
+
+// dying makes a manager that the test ends with Die.
+func dying(t *testing.T, b backend.SandboxBackend, opts *session.Options) *session.Manager {
+	t.Helper()
+	m, err := session.NewManager(b, opts)
+	must(t, err)
+	return m
+}
+
+// TestHeir: a run's sandbox whose process died is taken over with its files; one whose process lives is not.
+func TestHeir(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	key := session.WorkflowKey("run_1", "default")
+	first := dying(t, e, opts)
+	s := mustOpen(t, first, key)
+	output(t, s, "echo kept > file")
+	second := newManager(t, e, opts)
+	if _, _, err := second.Open(t.Context(), key, testImage()); !errors.Is(err, backend.ErrExists) || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("Open of a living process's session = %v, want ErrExists", err)
+	}
+	second.Reap(t.Context())
+	output(t, s, "cat file")
+	first.Die()
+	heir, created, err := second.Open(t.Context(), key, testImage())
+	if err != nil || created || heir.ID() != s.ID() {
+		t.Fatalf("Open of a dead process's session = %v, %v, %v", heir, created, err)
+	}
+	if got := output(t, heir, "cat file"); got != "kept\n" {
+		t.Errorf("output %q", got)
+	}
+	rec, err := opts.Store.Get(t.Context(), s.ID())
+	if err != nil || rec.Owner != second.Owner() || rec.State != session.RecordReady {
+		t.Errorf("record %+v, %v", rec, err)
+	}
+	must(t, second.CloseScope(t.Context(), key.Scope()))
+	if e.count() != 0 {
+		t.Errorf("%d sandboxes are left", e.count())
+	}
+}
+
+// TestOneHeir: of many processes that want a dead one's sandbox, one gets it.
+func TestOneHeir(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	key := session.WorkflowKey("run_1", "default")
+	first := dying(t, e, opts)
+	s := mustOpen(t, first, key)
+	first.Die()
+	const rivals = 8
+	errs := make([]error, rivals)
+	var wg sync.WaitGroup
+	for i := range rivals {
+		m := newManager(t, e, opts)
+		wg.Go(func() {
+			heir, created, err := m.Open(t.Context(), key, testImage())
+			if errs[i] = err; err == nil && (created || heir.ID() != s.ID()) {
+				t.Errorf("Open = %s, %v, want the old sandbox", heir.ID(), created)
+			}
+		})
+	}
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else if !errors.Is(err, backend.ErrExists) {
+			t.Errorf("Open = %v", err)
+		}
+	}
+	if won != 1 || e.creates.Load() != 1 {
+		t.Errorf("%d got the sandbox, %d were made, want 1 of each", won, e.creates.Load())
+	}
+}
+
+// TestHandover: a named sandbox that another process has only for a moment is waited for.
+func TestHandover(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	const processes = 6
+	ids := make([]string, processes)
+	var wg sync.WaitGroup
+	for i := range processes {
+		wg.Go(func() {
+			m, err := session.NewManager(e, opts)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			s, _, err := m.Open(t.Context(), session.UserKey("lab"), testImage())
+			if err != nil {
+				t.Error(err)
+			} else {
+				ids[i] = s.ID()
+			}
+			if err := m.Detach(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, id := range ids {
+		if id != ids[0] {
+			t.Errorf("one name, several sandboxes: %v", ids)
+		}
+	}
+	must(t, newManager(t, e, opts).Remove(t.Context(), ids[0], true))
+	if rec, err := opts.Store.Get(t.Context(), ids[0]); err != nil || rec.State != session.RecordClosed {
+		t.Errorf("record of a removed sandbox: %+v, %v", rec, err)
+	}
+}
+
+// TestHeirTakesWhatThereIs: a command takes a sandbox as an agent of a dead process made it; the agent gets it, too.
+func TestHeirTakesWhatThereIs(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	key := session.WorkflowKey("run_1", "default")
+	wish := session.Request{Image: "test:2", Env: map[string]string{"TOKEN": "secret"}}
+	first := dying(t, e, opts)
+	s, _, err := first.Open(t.Context(), key, wish)
+	must(t, err)
+	first.Die()
+	second := newManager(t, e, opts)
+	var conflict *session.ConflictError
+	if _, _, err := second.Open(t.Context(), key, testImage()); !errors.As(err, &conflict) {
+		t.Errorf("Open with another image = %v, want a ConflictError", err)
+	}
+	told := 0
+	heir, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", AsIs: true,
+		Inherit: func(ctx context.Context, s *session.Session) error { told++; return nil }})
+	if err != nil || created || heir.ID() != s.ID() || told != 1 || heir.Info().Image != "test:2" {
+		t.Fatalf("Open as is = %v, %v, %v, told %d times", heir, created, err, told)
+	}
+	if got := output(t, heir, "echo $TOKEN-"); got != "-\n" {
+		t.Errorf("output %q: values of variables are recorded nowhere", got)
+	}
+	if _, _, err := second.Open(t.Context(), key, testImage()); !errors.As(err, &conflict) {
+		t.Errorf("Open with another image = %v, want a ConflictError", err)
+	}
+	again, created, err := second.Open(t.Context(), key, wish)
+	if err != nil || created || again != heir {
+		t.Fatalf("the agent's own request = %v, %v, %v", again, created, err)
+	}
+	if got := output(t, heir, "echo $TOKEN"); got != "secret\n" {
+		t.Errorf("output %q", got)
+	}
+}
+
+// TestEndCommands: what a dead process began is ended from a moment on.
+func TestEndCommands(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	key := session.WorkflowKey("run_1", "default")
+	first := dying(t, e, opts)
+	s := mustOpen(t, first, key)
+	background := func(command string) string {
+		t.Helper()
+		return run(t, s, session.ExecRequest{Command: command, Background: true}).ExecID
+	}
+	early := background("sleep 1000")
+	output(t, s, "sleep 0.2")
+	since := time.Now()
+	output(t, s, "sleep 0.2")
+	late := background("sleep 1000")
+	first.Die()
+	second := newManager(t, e, opts)
+	heir, _, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Inherit: func(ctx context.Context, s *session.Session) error {
+		n, err := s.EndCommands(ctx, since)
+		if n != 1 {
+			t.Errorf("%d commands ended, want 1", n)
+		}
+		return err
+	}})
+	must(t, err)
+	if st, err := heir.WaitExec(t.Context(), late, -1); err != nil || st.Status != session.ExecKilled {
+		t.Errorf("the late command: %+v, %v", st, err)
+	}
+	if st, err := heir.WaitExec(t.Context(), early, 0); err != nil || st.Status != session.ExecRunning {
+		t.Errorf("the early command: %+v, %v", st, err)
+	}
+}
+
+// plant makes a sandbox on the engine, as another process would, and a record with it.
+func plant(t *testing.T, e *engine, store session.Store, rec session.Record) session.Record {
+	t.Helper()
+	if rec.ID == "" {
+		rec.ID = "sbx_" + session.NewID()
+	}
+	if rec.Created.IsZero() {
+		rec.Created = time.Now().Add(-time.Hour)
+	}
+	rec.Engine = e.Name()
+	info, err := e.Create(t.Context(), backend.Spec{ID: rec.ID, Instance: "shared", Key: rec.Key.String(), Run: rec.Key.Run(), Created: rec.Created})
+	must(t, err)
+	rec.EngineID = info.ID
+	if rec.State != "" {
+		must(t, store.Insert(t.Context(), rec))
+	}
+	return rec
+}
+
+// TestSweep: what becomes of every kind of sandbox that another process left.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	alive := newManager(t, e, opts)
+	m := newManager(t, e, opts)
+	now := time.Now()
+	past, future := now.Add(-time.Minute), now.Add(time.Minute)
+	type want struct {
+		there bool
+		state session.RecordState // empty: no record
+	}
+	wants, got := map[string]want{}, map[string]want{}
+	names := map[string]string{}
+	for name, c := range map[string]struct {
+		rec  session.Record
+		want want
+	}{
+		"half made":                   {session.Record{State: session.RecordCreating, Owner: "dead", Expires: future}, want{false, session.RecordClosed}},
+		"half made by a living one":   {session.Record{State: session.RecordCreating, Owner: alive.Owner(), Expires: past}, want{true, session.RecordCreating}},
+		"of a dead run":               {session.Record{State: session.RecordReady, Owner: "dead", Expires: future}, want{true, session.RecordReady}},
+		"of a dead run, expired":      {session.Record{State: session.RecordReady, Owner: "dead", Expires: past}, want{false, session.RecordLost}},
+		"left behind, expired":        {session.Record{State: session.RecordReady, Expires: past}, want{false, session.RecordLost}},
+		"left behind for ever":        {session.Record{State: session.RecordReady, Idle: -1}, want{true, session.RecordReady}},
+		"of a living run, expired":    {session.Record{State: session.RecordReady, Owner: alive.Owner(), Expires: past}, want{true, session.RecordReady}},
+		"half removed":                {session.Record{State: session.RecordRemoving, Owner: "dead", Expires: past}, want{false, session.RecordClosed}},
+		"half removed by a living":    {session.Record{State: session.RecordRemoving, Owner: alive.Owner(), Expires: past}, want{true, session.RecordRemoving}},
+		"retained":                    {session.Record{State: session.RecordRemoving, Owner: "dead", Expires: future}, want{true, session.RecordRemoving}},
+		"made after all":              {session.Record{State: session.RecordClosed, Owner: "dead", Expires: future}, want{false, session.RecordClosed}},
+		"without a record":            {session.Record{}, want{true, session.RecordReady}},
+		"without a record, just made": {session.Record{Created: now}, want{true, ""}},
+	} {
+		c.rec.Key = session.WorkflowKey("run_"+strings.NewReplacer(" ", "_", ",", "").Replace(name), "default")
+		names[plant(t, e, opts.Store, c.rec).ID] = name
+		wants[name] = c.want
+	}
+	gone := session.Record{ID: "sbx_" + session.NewID(), Key: session.WorkflowKey("run_gone", "default"), Engine: "processes",
+		State: session.RecordReady, Owner: "dead", Expires: future}
+	elsewhere := gone
+	elsewhere.ID, elsewhere.Engine = "sbx_"+session.NewID(), "another engine"
+	must(t, opts.Store.Insert(t.Context(), gone))
+	must(t, opts.Store.Insert(t.Context(), elsewhere))
+	names[gone.ID], wants["not on the engine"] = "not on the engine", want{false, session.RecordLost}
+	names[elsewhere.ID], wants["on another engine"] = "on another engine", want{false, session.RecordReady}
+	strangers := e.count()
+	for _, spec := range []backend.Spec{
+		{ID: "sbx_" + session.NewID(), Instance: "stranger", Key: "workflow:run_1:default"},
+		{ID: "sbx_" + session.NewID(), Instance: "shared", Key: "no key"},
+		{ID: "somebody's", Instance: "shared", Key: "workflow:run_1:default"},
+	} {
+		_, err := e.Create(t.Context(), spec)
+		must(t, err)
+	}
+	strangers = e.count() - strangers
+	for range 2 { // the second round finds nothing to do
+		m.Reap(t.Context())
+	}
+	boxes := map[string]bool{}
+	for _, b := range e.all() {
+		if boxes[b.info.SessionID] = true; names[b.info.SessionID] == "" {
+			strangers--
+		}
+	}
+	if strangers != 0 {
+		t.Errorf("%d sandboxes that are not ours are gone", strangers)
+	}
+	for id, name := range names {
+		rec, err := opts.Store.Get(t.Context(), id)
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			t.Fatal(err)
+		}
+		got[name] = want{boxes[id], rec.State}
+		if live, _ := opts.Store.Lives(t.Context(), rec.Owner); rec.Owner == m.Owner() || live && rec.Owner != alive.Owner() {
+			t.Errorf("%s belongs to %q", name, rec.Owner)
+		}
+	}
+	if diff := cmp.Diff(wants, got, cmp.AllowUnexported(want{})); diff != "" {
+		t.Errorf("after the sweep (-want +got):\n%s", diff)
+	}
+}
+
+// TestSweepKeepsWhatWorks: a sandbox that expired while a command runs in it stays until the command is over.
+func TestSweepKeepsWhatWorks(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	first := dying(t, e, opts)
+	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))
+	command := run(t, s, session.ExecRequest{Command: "sleep 1000", Background: true}).ExecID
+	first.Die()
+	second := newManager(t, e, opts)
+	clock := newClock(second)
+	clock.add(time.Hour)
+	second.Reap(t.Context())
+	visitor, err := second.Connect(t.Context(), s.ID())
+	if err != nil {
+		t.Fatalf("a sandbox with a command was removed: %v", err)
+	}
+	_, err = visitor.KillExec(t.Context(), command, "")
+	must(t, err)
+	clock.add(9 * time.Minute)
+	second.Reap(t.Context())
+	if e.count() != 1 {
+		t.Error("a sandbox was removed while somebody used it")
+	}
+	must(t, visitor.Close(t.Context()))
+	clock.add(time.Hour)
+	second.Reap(t.Context())
+	if e.count() != 0 {
+		t.Error("an expired sandbox that nobody uses is there")
+	}
+}
+
+// TestSweepNeedsACommonStore: a manager that does not know whose sandboxes are whose touches none.
+func TestSweepNeedsACommonStore(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	opts.Store = nil
+	first := newManager(t, e, opts)
+	mustOpen(t, first, session.WorkflowKey("run_1", "default"))
+	second := newManager(t, e, opts)
+	newClock(second).add(1000 * time.Hour)
+	second.Reap(t.Context())
+	if e.count() != 1 {
+		t.Error("a living process's sandbox was removed")
+	}
+}
+
+// TestSweepFails: what cannot be removed now is removed later, by whoever comes first.
+func TestSweepFails(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	rec := plant(t, e, opts.Store, session.Record{Key: session.WorkflowKey("run_1", "default"), State: session.RecordCreating, Owner: "dead"})
+	e.setHooks(nil, func(string) error { return backend.ErrUnavailable }, nil)
+	m := newManager(t, e, opts)
+	m.Reap(t.Context())
+	if got, err := opts.Store.Get(t.Context(), rec.ID); err != nil || got.State != session.RecordRemoving || got.Owner != "" || e.count() != 1 {
+		t.Errorf("record %+v, %v", got, err)
+	}
+	e.setHooks(nil, nil, nil)
+	newManager(t, e, opts).Reap(t.Context())
+	if got, err := opts.Store.Get(t.Context(), rec.ID); err != nil || got.State != session.RecordClosed || e.count() != 0 {
+		t.Errorf("record %+v, %v", got, err)
+	}
+}
+
+// TestDeathWhileOpening: a process dies at every step of an open; the next one opens the key, and nothing else is there.
+func TestDeathWhileOpening(t *testing.T) {
+	t.Parallel()
+	for _, state := range []session.RecordState{session.RecordCreating, session.RecordReady, session.RecordRemoving} {
+		t.Run(string(state), func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			opts := shared()
+			key := session.WorkflowKey("run_1", "default")
+			rec := plant(t, e, opts.Store, session.Record{Key: key, State: state, Owner: "dead", Expires: time.Now()})
+			m := newManager(t, e, opts)
+			s, created, err := m.Open(t.Context(), key, session.Request{Image: "test:1", AsIs: true})
+			if err != nil || created != (state != session.RecordReady) || created == (s.ID() == rec.ID) {
+				t.Fatalf("Open = %v, %v, %v", s, created, err)
+			}
+			m.Reap(t.Context())
+			if e.count() != 1 {
+				t.Errorf("%d sandboxes, want 1", e.count())
+			}
+		})
+	}
+}
+
+// TestRemoveScope removes what a dead process left of a run, and says what of another one's is gone.
+func TestRemoveScope(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	dead, alive := dying(t, e, opts), newManager(t, e, opts)
+	a, b := mustOpen(t, dead, session.WorkflowKey("run_1", "default")), mustOpen(t, dead, session.WorkflowKey("run_1", "other"))
+	mine := mustOpen(t, alive, session.WorkflowKey("run_2", "default"))
+	m := newManager(t, e, opts)
+	if removed, err := m.RemoveScope(t.Context(), mine.Key().Scope()); !errors.Is(err, backend.ErrExists) || len(removed) != 0 {
+		t.Errorf("RemoveScope of a living run = %v, %v", removed, err)
+	}
+	dead.Die()
+	e.remove(b.Info().EngineID)
+	gone, err := m.Gone(t.Context(), a.Key().Scope())
+	if diff := cmp.Diff([]session.Key{b.Key()}, gone); diff != "" || err != nil {
+		t.Errorf("Gone (-want +got):\n%s%v", diff, err)
+	}
+	unrecorded := plant(t, e, opts.Store, session.Record{Key: session.WorkflowKey("run_1", "third")})
+	removed, err := m.RemoveScope(t.Context(), a.Key().Scope())
+	if err != nil || len(removed) != 3 || e.count() != 1 {
+		t.Errorf("RemoveScope = %v, %v, want those of %s, %s and %s; %d are there", removed, err, a.ID(), b.ID(), unrecorded.ID, e.count())
+	}
+	output(t, mine, "true")
+	if gone, err := m.Gone(t.Context(), a.Key().Scope()); len(gone) != 3 || err != nil {
+		t.Errorf("Gone = %v, %v", gone, err)
+	}
+}
