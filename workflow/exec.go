@@ -119,14 +119,13 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 		return nil, fmt.Errorf("%w: there are no sandboxes here", backend.ErrUnsupported)
 	}
 	key := r.scope().Key(ex.session)
-	// An agent may have opened it with wishes of its own: a command takes it as it is.
 	if s, err := r.manager.Get(key); err == nil {
 		return s, nil
 	}
-	s, _, err := r.manager.Open(ctx, key, ex.sandboxRequest())
-	if errors.Is(err, backend.ErrExists) { // an agent was faster
-		return r.manager.Get(key)
-	}
+	// An agent may have opened it with wishes of its own, or be faster now: a command takes it as it is.
+	req := ex.sandboxRequest()
+	req.AsIs = true
+	s, _, err := r.manager.Open(ctx, key, req)
 	return s, err
 }
 

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/session"
 )
 
 // Errors of Resume.
@@ -20,8 +23,8 @@ var (
 
 // Resume goes on with a run that was interrupted: entries are its journal, in order. Steps that finished are not run
 // again, what they gave is taken from the journal; a step that was under way is run again from its beginning, and its
-// event says so. The run keeps its id, so that it finds its sandboxes as far as the manager still has them; its timeout
-// begins anew.
+// event says so, and what it left running in the run's sandboxes is ended. The run keeps its id, so that it finds its
+// sandboxes as far as the manager still has them, or can take them over; its timeout begins anew.
 //
 // The result is nil only when the run cannot be gone on with: ErrFinished, ErrChanged, ErrBadJournal. Two processes must
 // not resume one run at once: a journal that checks Entry.Seq refuses the second one's entries.
@@ -42,6 +45,13 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	r := newRun(e, wf, base, input, append(chain[:len(chain):len(chain)], wf.ID))
 	r.identify(first.RunID, first.Time)
 	r.past, r.seq = readPast(entries), int64(len(entries))
+	if since := r.past.since; !since.IsZero() {
+		// The sandbox may still be at what the interrupted process had begun, which is about to be begun anew.
+		r.base.Inherit = func(ctx context.Context, s *session.Session) error {
+			_, err := s.EndCommands(ctx, since)
+			return err
+		}
+	}
 	r.steps.Store(int64(r.past.attempts))
 	return e.drive(ctx, r)
 }
@@ -69,7 +79,8 @@ func resumable(wf *Workflow, entries []Entry) (Entry, error) {
 // past is what an interrupted run did. Steps take their own part of it, by their path, in the order in which it happened;
 // where there is none left the run begins to be new.
 type past struct {
-	attempts int // of all steps
+	attempts int       // of all steps
+	since    time.Time // when the first of the attempts began that were under way; zero when none was
 
 	mu    sync.Mutex         // guards what follows: branches run side by side
 	ended map[string][]Entry // the last entry of each visit that ended, by path
@@ -78,8 +89,9 @@ type past struct {
 
 // visit is a visit of a step that has not ended.
 type visit struct {
-	failed   int  // attempts that failed and were to be followed by another
-	underWay bool // an attempt had begun
+	failed   int       // attempts that failed and were to be followed by another
+	underWay bool      // an attempt had begun
+	began    time.Time // it did; zero for a step that only holds others
 }
 
 func readPast(entries []Entry) *past {
@@ -92,6 +104,9 @@ func readPast(entries []Entry) *past {
 				p.open[e.Path] = &visit{}
 			}
 			p.open[e.Path].underWay = true
+			if e.Type != TypeParallel && e.Type != TypeForEach { // which begin nothing themselves
+				p.open[e.Path].began = e.Time
+			}
 		case EntryStepFinished:
 			p.forgetInside(e.Path) // what an attempt did inside itself went with it
 			if e.Retry {
@@ -101,6 +116,11 @@ func readPast(entries []Entry) *past {
 			}
 			delete(p.open, e.Path)
 			p.ended[e.Path] = append(p.ended[e.Path], e)
+		}
+	}
+	for _, v := range p.open {
+		if v.underWay && !v.began.IsZero() && (p.since.IsZero() || v.began.Before(p.since)) {
+			p.since = v.began
 		}
 	}
 	return p

@@ -108,10 +108,13 @@ func (sc *scope) account(key string, size int) error {
 	return sc.run.remember(grown)
 }
 
+// IsolatedPrefix begins the names of sandboxes that belong to one step, branch or item and are closed with it.
+const IsolatedPrefix = "isolated."
+
 // isolatedName names a sandbox that belongs to one place of the run alone. It depends on the place only, so that a run
 // that is taken up again finds it.
 func isolatedName(id, path string, visit int) string {
-	name := fmt.Sprintf("isolated.%s.%d", id, visit)
+	name := fmt.Sprintf("%s%s.%d", IsolatedPrefix, id, visit)
 	if path != "" {
 		sum := sha256.Sum256([]byte(path))
 		name += "." + hex.EncodeToString(sum[:6])

@@ -24,7 +24,10 @@ CREATE TABLE run (
 	hash     TEXT NOT NULL,
 	started  INTEGER NOT NULL,
 	finished INTEGER NOT NULL,
-	outcome  TEXT NOT NULL
+	outcome  TEXT NOT NULL,
+	owner    TEXT NOT NULL,
+	note     TEXT NOT NULL,
+	cancel   INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX run_started ON run (started, id);
 CREATE TABLE entry (
@@ -44,6 +47,9 @@ type Run struct {
 	Started  time.Time        `json:"started"`
 	Finished time.Time        `json:"finished,omitzero"` // zero while it runs, and for ever when it was interrupted
 	Outcome  workflow.Outcome `json:"outcome,omitempty"` // empty as long as Finished is zero
+	Owner    string           `json:"-"`                 // who runs it, or did: see Lives
+	Note     string           `json:"-"`                 // what For was given
+	Cancel   bool             `json:"-"`                 // its owner was asked to cancel it
 }
 
 // Journal is a [workflow.Journal] in a file. It is safe for concurrent use, also by several processes.
@@ -64,17 +70,34 @@ func (j *Journal) Close() error { return j.f.Close() }
 // errGap: an entry does not follow the run's last one, so another process goes on with the same run.
 var errGap = errors.New("the entry does not follow the last one of its run")
 
-// Append implements [workflow.Journal]. The entry is on the disk when Append returns nil. One whose number is taken or
+// For gives a journal for the runs of one owner, as Join of the file's session store makes them, with a note for
+// whoever goes on with them.
+func (j *Journal) For(owner, note string) workflow.Journal { return ownJournal{j, owner, note} }
+
+type ownJournal struct {
+	j           *Journal
+	owner, note string
+}
+
+func (o ownJournal) Append(ctx context.Context, e workflow.Entry) error {
+	return o.j.append(ctx, e, o.owner, o.note)
+}
+
+// Append implements [workflow.Journal], for runs without an owner. The entry is on the disk when Append returns nil. One whose number is taken or
 // leaves a gap is backend.ErrExists: a run has one writer.
 func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
+	return j.append(ctx, e, "", "")
+}
+
+func (j *Journal) append(ctx context.Context, e workflow.Entry, owner, note string) error {
 	data, err := json.Marshal(e)
 	if err != nil {
 		return fmt.Errorf("entry %d of run %s: %w", e.Seq, e.RunID, err)
 	}
 	err = j.f.Tx(ctx, func(tx *sql.Tx) error {
 		if e.Kind == workflow.EntryRunStarted && e.Seq == 1 {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO run VALUES (?, ?, ?, ?, 0, '')`,
-				e.RunID, e.Workflow, e.Hash, e.Time.UnixMicro()); err != nil {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO run VALUES (?, ?, ?, ?, 0, '', ?, ?, 0)`,
+				e.RunID, e.Workflow, e.Hash, e.Time.UnixMicro(), owner, note); err != nil {
 				return err
 			}
 		}
@@ -128,7 +151,37 @@ func (j *Journal) Entries(ctx context.Context, runID string) (_ []workflow.Entry
 	return list, nil
 }
 
-const columns = `id, workflow, hash, started, finished, outcome`
+// Lives tells whether an owner lives, in whichever process of this machine. The empty owner does not.
+func (j *Journal) Lives(owner string) (bool, error) { return j.f.Lives(owner) }
+
+// Take gives a run that has not finished from one owner to another and forgets that somebody asked to cancel it.
+// backend.ErrExists: it has another owner; backend.ErrNotFound: there is no such run, or it has finished.
+func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
+	return j.f.Tx(ctx, func(tx *sql.Tx) error {
+		var owner string
+		err := tx.QueryRowContext(ctx, `SELECT owner FROM run WHERE id = ? AND finished = 0`, runID).Scan(&owner)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return fmt.Errorf("%w: run %s under way", backend.ErrNotFound, runID)
+		case err != nil:
+			return err
+		case owner != from:
+			return fmt.Errorf("%w: run %s has another owner", backend.ErrExists, runID)
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE run SET owner = ?, cancel = 0 WHERE id = ?`, to, runID)
+		return err
+	})
+}
+
+// AskCancel asks the owner of a run to cancel it, who sees it in the run.
+func (j *Journal) AskCancel(ctx context.Context, runID string) error {
+	return j.f.Tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE run SET cancel = 1 WHERE id = ?`, runID)
+		return err
+	})
+}
+
+const columns = `id, workflow, hash, started, finished, outcome, owner, note, cancel`
 
 // Runs gives the latest runs, at most limit, the newest first.
 func (j *Journal) Runs(ctx context.Context, limit int) (_ []Run, err error) {
@@ -160,7 +213,7 @@ func (j *Journal) Run(ctx context.Context, id string) (Run, error) {
 func scan(row interface{ Scan(...any) error }) (Run, error) {
 	var r Run
 	var started, finished int64
-	err := row.Scan(&r.ID, &r.Workflow, &r.Hash, &started, &finished, &r.Outcome)
+	err := row.Scan(&r.ID, &r.Workflow, &r.Hash, &started, &finished, &r.Outcome, &r.Owner, &r.Note, &r.Cancel)
 	r.Started = time.UnixMicro(started).UTC()
 	if finished != 0 {
 		r.Finished = time.UnixMicro(finished).UTC()

@@ -214,3 +214,65 @@ func TestEngine(t *testing.T) {
 		t.Errorf("what the entries hold: %+v", list)
 	}
 }
+
+// TestTake: a run goes from a dead owner to one of those who want it, and stays with a finished one.
+func TestTake(t *testing.T) {
+	t.Parallel()
+	path := file(t)
+	j := open(t, path)
+	store, err := sqlitestore.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	owner, leave, err := store.Join(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := j.For(owner, "a note")
+	list := entries("run_1")
+	for _, e := range list[:2] {
+		if err := own.Append(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lives, err := j.Lives(owner); !lives || err != nil {
+		t.Errorf("Lives = %v, %v", lives, err)
+	}
+	if err := j.AskCancel(t.Context(), "run_1"); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := j.Run(t.Context(), "run_1"); err != nil || r.Owner != owner || r.Note != "a note" || !r.Cancel {
+		t.Errorf("Run: %+v, %v", r, err)
+	}
+	if err := leave(); err != nil {
+		t.Fatal(err)
+	}
+	if lives, err := j.Lives(owner); lives || err != nil {
+		t.Errorf("Lives after the end = %v, %v", lives, err)
+	}
+	errs := make([]error, 8)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { errs[i] = j.Take(t.Context(), "run_1", owner, fmt.Sprintf("heir%d", i)) })
+	}
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else if !errors.Is(err, backend.ErrExists) {
+			t.Errorf("Take: %v, want ErrExists", err)
+		}
+	}
+	r, err := j.Run(t.Context(), "run_1")
+	if won != 1 || err != nil || r.Cancel || !strings.HasPrefix(r.Owner, "heir") {
+		t.Errorf("%d took the run: %+v, %v", won, r, err)
+	}
+	mustAppend(t, j, list[2], list[3])
+	for what, id := range map[string]string{"a finished run": "run_1", "an unknown run": "run_2"} {
+		if err := j.Take(t.Context(), id, r.Owner, "me"); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("Take of %s: %v, want ErrNotFound", what, err)
+		}
+	}
+}
