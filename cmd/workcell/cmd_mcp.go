@@ -86,7 +86,7 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	}
 	ctx, tel := a.startTelemetry(ctx, o.models.traceContent)
 	defer tel.Close(ctx)
-	m, done, err := a.openManager(ctx, o.engine, o.images)
+	m, done, err := a.openManager(ctx, o.engine, o.images, stateNeeded)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
 // keepFor is how long --keep keeps the sandboxes of a run. They are not reaped before somebody removes them, because
@@ -35,6 +36,9 @@ func newRunCmd(a *app) *cobra.Command {
 		Use:   "run WORKFLOW.yaml [flags]",
 		Short: "Run a workflow",
 		Long: `Run a workflow. Its agents share the run's sandbox, which is removed when the run ends, however it ends.
+
+Every step is written to the run's journal before the next one begins. A run whose process died can be gone on with, in
+the same sandbox, by ` + "`workcell runs resume`" + ` as long as the sandbox was not idle for too long.
 
 Agents are looked for in agents/ beside or above the workflow, or in --agents. Progress goes to standard error, the
 result to standard output.`,
@@ -66,8 +70,22 @@ func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
 	if err != nil {
 		return err
 	}
+	j, err := a.openJournal(ctx)
+	if err != nil {
+		return err
+	}
+	defer j.Close() // every entry was on the disk before the run went on
+	if _, err := j.Prune(ctx, time.Now().Add(-keepRuns)); err != nil {
+		a.logger().Warn("old runs cannot be forgotten", "error", err)
+	}
 	return a.withHost(ctx, o.engine, o.images, o.models, agentPaths(files, wf), func(ctx context.Context, h *host, m *session.Manager, p *progress) error {
-		return o.execute(ctx, a, h, m, p, wf, input)
+		note, err := o.note(a, m, path)
+		if err != nil {
+			return err
+		}
+		return o.execute(ctx, a, h, m, p, j, note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
+			return e.Run(ctx, wf, input)
+		})
 	})
 }
 
@@ -95,7 +113,7 @@ func (a *app) withHost(ctx context.Context, e engineFlags, images imageFlags, mo
 			fmt.Fprintf(a.stderr, "workcell: trace: %s\n", id)
 		}
 	}()
-	m, done, err := a.openManager(ctx, e, images)
+	m, done, err := a.openManager(ctx, e, images, stateNeeded)
 	if err != nil {
 		return err
 	}
@@ -110,14 +128,26 @@ func (a *app) withHost(ctx context.Context, e engineFlags, images imageFlags, mo
 	return fn(ctx, h, m, p)
 }
 
-func (o *runOptions) execute(ctx context.Context, a *app, h *host, m *session.Manager, p *progress, wf *workflow.Workflow, input map[string]any) error {
+// execute drives a run that do begins or goes on with, until it ends or somebody asks for its end.
+func (o *runOptions) execute(ctx context.Context, a *app, h *host, m *session.Manager, p *progress, j *sqlitejournal.Journal, note string,
+	do func(context.Context, *workflow.Engine) (*workflow.Result, error)) error {
 	events := &runProgress{p: p}
 	h.onTool = events.tool
-	opts := &workflow.Options{Workspace: o.workspace, OnEvent: events.event, OnPull: p.Pull, Logger: a.logger()}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	opts := &workflow.Options{
+		Workspace: o.workspace, OnPull: p.Pull, Logger: a.logger(), Journal: j.For(m.Owner(), note),
+		OnEvent: func(ev workflow.Event) {
+			events.event(ev)
+			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
+				go heedCancel(ctx, j, ev.RunID, cancel) // ends with ctx
+			}
+		},
+	}
 	if o.keep {
 		opts.Retention = keepFor
 	}
-	res, err := workflow.NewEngine(m, h, opts).Run(ctx, wf, input)
+	res, err := do(ctx, workflow.NewEngine(m, h, opts))
 	if res == nil {
 		return runError(err)
 	}

@@ -29,10 +29,10 @@ are under way in other processes of the same user.`,
 }
 
 // withManager runs fn with a manager that leaves every sandbox as it is when fn is done.
-func (a *app) withManager(ctx context.Context, e engineFlags, images imageFlags, fn func(context.Context, *session.Manager) error) (err error) {
+func (a *app) withManager(ctx context.Context, e engineFlags, images imageFlags, use stateUse, fn func(context.Context, *session.Manager) error) (err error) {
 	ctx, tel := a.startTelemetry(ctx, false)
 	defer tel.Close(ctx)
-	m, done, err := a.openManager(ctx, e, images)
+	m, done, err := a.openManager(ctx, e, images, use)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func (o *sessionsExecOptions) run(ctx context.Context, a *app, name string, argv
 		return usageError(fmt.Errorf("--timeout %s is out of range", o.timeout),
 			fmt.Sprintf("from %s to %s", session.MinExecTimeout, session.MaxExecTimeout))
 	}
-	return a.withManager(ctx, o.engine, imageFlags{}, func(ctx context.Context, m *session.Manager) error {
+	return a.withManager(ctx, o.engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
 		s, err := connect(ctx, m, name)
 		if err != nil {
 			return err

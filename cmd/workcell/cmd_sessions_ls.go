@@ -23,7 +23,7 @@ func newSessionsLsCmd(a *app) *cobra.Command {
 		Short:   "List the sandboxes there are",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withManager(cmd.Context(), engine, imageFlags{}, func(ctx context.Context, m *session.Manager) error {
+			return a.withManager(cmd.Context(), engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
 				list, err := m.List(ctx)
 				if err != nil {
 					return err

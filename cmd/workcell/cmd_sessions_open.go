@@ -81,7 +81,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	if err := key.Validate(); err != nil {
 		return usageError(err, "a name has letters, digits, _, - and .")
 	}
-	return a.withManager(ctx, o.engine, o.images, func(ctx context.Context, m *session.Manager) error {
+	return a.withManager(ctx, o.engine, o.images, stateNeeded, func(ctx context.Context, m *session.Manager) error {
 		p := newProgress(a.stderr)
 		defer p.Close()
 		req.OnPull, req.Prepare = p.Pull, saveEnv(req.Env)

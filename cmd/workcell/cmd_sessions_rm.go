@@ -31,7 +31,7 @@ Prints the id of each sandbox that was removed.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withManager(cmd.Context(), engine, imageFlags{}, func(ctx context.Context, m *session.Manager) error {
+			return a.withManager(cmd.Context(), engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
 				ids, err := sandboxesToRemove(ctx, m, args, all, ignoreAbsent)
 				for _, id := range ids {
 					if e := m.Remove(ctx, id, !keep); e != nil && !(ignoreAbsent && errors.Is(e, backend.ErrNotFound)) {

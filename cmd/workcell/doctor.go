@@ -16,7 +16,7 @@ import (
 
 // examine runs the checks of one backend in order; each needs the one before it.
 func (a *app) examine(ctx context.Context, r *engineReport, d driver, images imageFlags, image string) {
-	m, done, err := a.openManager(ctx, engineFlags{backend: d.name}, images)
+	m, done, err := a.openManager(ctx, engineFlags{backend: d.name}, images, stateUnused)
 	if err != nil {
 		r.absent(ctx, d, err)
 		return

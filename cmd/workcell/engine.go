@@ -61,9 +61,9 @@ func (a *app) backendName(f engineFlags) string {
 	return cmp.Or(f.backend, a.env.get("WORKCELL_BACKEND"), backendAuto)
 }
 
-// openManager connects to the engine and gives a manager with this installation's identity. The caller must call done
-// after it closed or detached the manager.
-func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags) (m *session.Manager, done func(), err error) {
+// openManager connects to the engine and gives a manager with this installation's identity and the records of its
+// sandboxes. The caller must call done after it closed or detached the manager.
+func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags, use stateUse) (m *session.Manager, done func(), err error) {
 	opts := &session.Options{Logger: a.logger(), AllowRoot: a.env.get("WORKCELL_ALLOW_ROOT") == "1", MaxSandboxes: f.maxSandboxes}
 	if opts.Instance, err = a.instance(); err != nil {
 		return nil, nil, err
@@ -83,16 +83,30 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags)
 		}
 		opts.Images = imagePolicy{policy}
 	}
-	driver, err := a.openBackend(ctx, f)
+	store, err := a.openStore(ctx, use)
 	if err != nil {
 		return nil, nil, err
 	}
+	closeStore := func() {}
+	if store != nil {
+		opts.Store, closeStore = store, func() { store.Close() } // every change was on the disk before it was acknowledged
+	}
+	driver, err := a.openBackend(ctx, f)
+	if err != nil {
+		closeStore()
+		return nil, nil, err
+	}
+	opts.Engine = a.engineName(driver)
 	m, err = session.NewManager(mapImages(driver, mapping), opts)
 	if err != nil {
 		driver.Close()
+		closeStore()
 		return nil, nil, err
 	}
-	return m, func() { driver.Close() }, nil // its sandboxes go on; there is nothing left to lose
+	return m, func() { // its sandboxes go on; there is nothing left to lose
+		driver.Close()
+		closeStore()
+	}, nil
 }
 
 // imagePolicy fits backend's policy to session.

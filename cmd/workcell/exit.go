@@ -109,6 +109,8 @@ func classify(err error) (code int, hint string) {
 
 func classOf(err error) (code int, hint string) {
 	switch {
+	case stateHint(err) != "":
+		return exitFailed, stateHint(err)
 	case errors.Is(err, backend.ErrUnavailable):
 		return exitUnavailable, "is the container engine running? `workcell doctor` says what is missing"
 	case errors.Is(err, backend.ErrImage):

@@ -73,6 +73,7 @@ Environment:
 		"directory for what must outlive the command (default $XDG_STATE_HOME/workcell)")
 	root.AddCommand(
 		newRunCmd(a),
+		newRunsCmd(a),
 		newAgentCmd(a),
 		newValidateCmd(a),
 		newSessionsCmd(a),

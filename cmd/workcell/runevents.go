@@ -23,7 +23,14 @@ func (r *runProgress) event(ev workflow.Event) {
 	switch ev.Kind {
 	case workflow.EventRunStarted:
 		r.p.Line("run %s of %s", ev.RunID, ev.Workflow)
+	case workflow.EventRunResumed:
+		r.p.Line("run %s of %s goes on", ev.RunID, ev.Workflow)
+	case workflow.EventStepReplayed:
+		r.p.Line("  %-26s done before", ev.Path)
 	case workflow.EventStepStarted:
+		if ev.Repeats {
+			r.p.Line("  %-26s again: it was under way when the run was interrupted", ev.Path)
+		}
 		r.started(ev)
 	case workflow.EventStepFinished:
 		r.finished(ev)

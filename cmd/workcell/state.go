@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,11 +11,98 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
 // instanceFile holds the random id that marks every sandbox of this user's commands as theirs.
 const instanceFile = "instance"
+
+// stateFile holds the records of sandboxes and the journals of runs.
+const stateFile = "state.db"
+
+// stateUse says what a command wants with the records of sandboxes.
+type stateUse int
+
+const (
+	stateNeeded stateUse = iota // nothing may be made that is not recorded
+	stateWanted                 // without them the labels on the sandboxes must do
+	stateUnused
+)
+
+// statePath gives the place of the state file.
+func (a *app) statePath() (string, error) {
+	dir, err := a.stateDir()
+	return filepath.Join(dir, stateFile), err
+}
+
+// openStore opens the records of sandboxes; nil when the command does without.
+func (a *app) openStore(ctx context.Context, use stateUse) (*sqlitestore.Store, error) {
+	if use == stateUnused {
+		return nil, nil
+	}
+	path, err := a.statePath()
+	if err != nil {
+		return nil, err
+	}
+	store, err := sqlitestore.Open(ctx, path)
+	if err != nil && use == stateWanted && ctx.Err() == nil {
+		// Whoever has a full disk or a damaged file must still be able to see and remove sandboxes.
+		fmt.Fprintf(a.stderr, "workcell: going by the sandboxes' labels alone: %s\n", oneLine(err.Error()))
+		return nil, nil
+	}
+	return store, err
+}
+
+// openJournal opens the journals of runs.
+func (a *app) openJournal(ctx context.Context) (*sqlitejournal.Journal, error) {
+	path, err := a.statePath()
+	if err != nil {
+		return nil, err
+	}
+	return sqlitejournal.Open(ctx, path)
+}
+
+// engineName tells an engine from the others whose sandboxes are in the same state file. It shows no address, which may
+// hold a password.
+func (a *app) engineName(b backend.SandboxBackend) string {
+	name, address := "engine", ""
+	if n, ok := b.(backend.Namer); ok {
+		name = n.Name()
+	}
+	switch name {
+	case backendDocker:
+		if opts, err := dockerOptions(a.env); err == nil {
+			address = opts.Host
+		}
+	case backendContainerd:
+		address = a.containerdAddress() + " " + a.env.get("CONTAINERD_NAMESPACE")
+	case backendLocal:
+		address, _ = a.engineDir(name) // the driver found it
+	}
+	sum := sha256.Sum256([]byte(address))
+	return name + "-" + hex.EncodeToString(sum[:6])
+}
+
+// stateHint says what to do about a state file that cannot be used; empty for other errors.
+func stateHint(err error) string {
+	switch {
+	case errors.Is(err, sqlitefile.ErrCorrupt), errors.Is(err, sqlitefile.ErrForeign):
+		return "move the file away: a new one is made, with records of the sandboxes that are there; the journals of runs are lost with the old one"
+	case errors.Is(err, sqlitefile.ErrNewer):
+		return "use the newer workcell that wrote it, or another --state-dir"
+	case errors.Is(err, sqlitefile.ErrReadOnly):
+		return "let this user write to it, or pass --state-dir DIR"
+	case errors.Is(err, sqlitefile.ErrFull):
+		return "free some space: `workcell sessions ls` and `workcell sessions rm` work without the file"
+	case errors.Is(err, sqlitefile.ErrBusy):
+		return "try again; if it stays, a process that uses the file is stopped"
+	}
+	return ""
+}
 
 // stateDir gives the directory for what must outlive a command, made if need be: --state-dir, WORKCELL_STATE_DIR, or
 // workcell below the XDG state directory.

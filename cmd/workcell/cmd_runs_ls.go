@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/workflow"
+	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
+)
+
+// maxRuns bounds what `runs ls` reads.
+const maxRuns = 10_000
+
+// runOutput is a run in the output of commands.
+type runOutput struct {
+	ID       string    `json:"id"`
+	Workflow string    `json:"workflow"`
+	State    string    `json:"state"` // running, interrupted, or the outcome
+	Started  time.Time `json:"started"`
+	Finished time.Time `json:"finished,omitzero"`
+}
+
+func runRow(j *sqlitejournal.Journal, r sqlitejournal.Run) (runOutput, error) {
+	state, err := runState(j, r)
+	return runOutput{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished}, err
+}
+
+// took says how long a run took, or is taking.
+func (r runOutput) took(now time.Time) string {
+	switch {
+	case !r.Finished.IsZero():
+		return short(r.Finished.Sub(r.Started))
+	case r.State == runRunning:
+		return age(now.Sub(r.Started))
+	}
+	return ""
+}
+
+// withJournal runs fn with the journals of runs. Nothing else is needed to look at them.
+func (a *app) withJournal(ctx context.Context, fn func(context.Context, *sqlitejournal.Journal) error) error {
+	j, err := a.openJournal(ctx)
+	if err != nil {
+		return err
+	}
+	defer j.Close() // nothing that was acknowledged can be lost
+	return fn(ctx, j)
+}
+
+func newRunsLsCmd(a *app) *cobra.Command {
+	var (
+		out   outputFlag
+		limit int
+	)
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the latest runs, the newest first",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 || limit > maxRuns {
+				return usageError(fmt.Errorf("--limit %d is out of range", limit), fmt.Sprintf("from 1 to %d", maxRuns))
+			}
+			return a.withJournal(cmd.Context(), func(ctx context.Context, j *sqlitejournal.Journal) error {
+				runs, err := j.Runs(ctx, limit)
+				if err != nil {
+					return err
+				}
+				rows := make([]runOutput, len(runs))
+				for i, r := range runs {
+					if rows[i], err = runRow(j, r); err != nil {
+						return err
+					}
+				}
+				return out.write(a.stdout, rows, func(w io.Writer) error { return runTable(w, rows, time.Now()) })
+			})
+		},
+	}
+	out.addTo(cmd)
+	cmd.Flags().IntVarP(&limit, "limit", "n", 50, "how many runs to list")
+	return cmd
+}
+
+func runTable(w io.Writer, list []runOutput, now time.Time) error {
+	rows := make([][]string, len(list))
+	for i, r := range list {
+		rows[i] = []string{r.ID, r.Workflow, r.State, age(now.Sub(r.Started)), r.took(now)}
+	}
+	return writeTable(w, []string{"ID", "WORKFLOW", "STATE", "AGE", "TOOK"}, rows)
+}
+
+// shownRun is what `runs show` prints.
+type shownRun struct {
+	runOutput
+	File    string           `json:"file,omitempty"` // of the workflow
+	Backend string           `json:"backend,omitempty"`
+	Entries []workflow.Entry `json:"entries"` // the journal
+}
+
+func newRunsShowCmd(a *app) *cobra.Command {
+	var out outputFlag
+	cmd := &cobra.Command{
+		Use:   "show RUN",
+		Short: "Show what a run did",
+		Long: `Show what a run did, step by step, from its journal. As JSON or YAML that is the journal itself, with the input and
+what each step gave.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withJournal(cmd.Context(), func(ctx context.Context, j *sqlitejournal.Journal) error {
+				return showRun(ctx, a, j, args[0], &out)
+			})
+		},
+	}
+	out.addTo(cmd)
+	return cmd
+}
+
+func showRun(ctx context.Context, a *app, j *sqlitejournal.Journal, id string, out *outputFlag) error {
+	r, err := findRun(ctx, j, id)
+	if err != nil {
+		return err
+	}
+	shown := shownRun{}
+	if shown.runOutput, err = runRow(j, r); err != nil {
+		return err
+	}
+	if shown.Entries, err = j.Entries(ctx, r.ID); err != nil {
+		return err
+	}
+	if n, err := readNote(r); err == nil {
+		shown.File, shown.Backend = n.Workflow, n.Backend
+	}
+	return out.write(a.stdout, shown, func(w io.Writer) error { return shown.table(w, time.Now()) })
+}
+
+// table shows the run's attempts in the order in which they ended, then those that did not.
+func (s shownRun) table(w io.Writer, now time.Time) error {
+	facts := [][2]string{
+		{"run", s.ID}, {"workflow", s.Workflow}, {"file", s.File}, {"backend", s.Backend}, {"state", s.State},
+		{"started", s.Started.Local().Format(time.DateTime)}, {"took", s.took(now)},
+	}
+	for _, f := range facts {
+		if f[1] != "" {
+			fmt.Fprintf(w, "%-10s%s\n", f[0], oneLine(f[1]))
+		}
+	}
+	fmt.Fprintln(w)
+	if err := writeTable(w, []string{"STEP", "TYPE", "VISIT", "ATTEMPT", "STATUS", "TOOK", "ERROR"}, s.steps()); err != nil {
+		return err
+	}
+	if s.State == runInterrupted {
+		_, err := fmt.Fprintf(w, "\ngo on with: workcell runs resume %s\n", s.ID)
+		return err
+	}
+	return nil
+}
+
+func (s shownRun) steps() [][]string {
+	began := map[string]workflow.Entry{}
+	var order []string // of those under way
+	var rows [][]string
+	for _, e := range s.Entries {
+		switch e.Kind {
+		case workflow.EntryStepStarted:
+			if _, again := began[e.Path]; !again {
+				order = append(order, e.Path)
+			}
+			began[e.Path] = e
+		case workflow.EntryStepFinished:
+			took := ""
+			if start, ok := began[e.Path]; ok {
+				took = short(e.Time.Sub(start.Time))
+			}
+			delete(began, e.Path)
+			text := ""
+			if e.Error != nil {
+				text = clip(oneLine(e.Error.Message), 100)
+			}
+			rows = append(rows, []string{e.Path, string(e.Type), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), string(e.Status), took, text})
+		}
+	}
+	for _, path := range order {
+		e, ok := began[path]
+		if !ok {
+			continue
+		}
+		delete(began, path)
+		status := strings.TrimSuffix(s.State, "ed") // what the run is, the step is
+		if s.State == runInterrupted {
+			status = runInterrupted
+		}
+		rows = append(rows, []string{e.Path, string(e.Type), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), status, "", ""})
+	}
+	return rows
+}
