@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -20,32 +21,52 @@ func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []strin
 	if err := m.recordScope(ctx, scope); err != nil {
 		return nil, err
 	}
-	recs, err := m.store.List(ctx, RecordCreating, RecordReady, RecordRemoving, RecordLost)
-	if err != nil {
-		return nil, err
-	}
-	var errs []error
-	for _, rec := range recs {
-		if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine {
-			continue
-		}
-		lives, err := m.store.Lives(ctx, rec.Owner)
-		if err == nil && lives {
-			err = errHeld
-		}
-		if err == nil {
-			rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-		}
-		if err == nil {
-			err = m.purge(ctx, rec)
-		}
+	for began := time.Now(); ; {
+		recs, err := m.store.List(ctx, RecordCreating, RecordReady, RecordRemoving, RecordLost)
 		if err != nil {
-			errs = append(errs, err)
-			continue
+			return removed, err
 		}
-		removed = append(removed, rec.ID)
+		var errs []error
+		for _, rec := range recs {
+			if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine || rec.State == RecordLost && rec.Owner == "" {
+				continue
+			}
+			if err := m.removeAbandoned(ctx, rec); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			removed = append(removed, rec.ID)
+		}
+		err = errors.Join(errs...)
+		if !errors.Is(err, errPassing) || time.Since(began) > passing {
+			return removed, err
+		}
+		if !pause(ctx, handoverPause) {
+			return removed, ctx.Err()
+		}
 	}
-	return removed, errors.Join(errs...)
+}
+
+// removeAbandoned removes the sandbox of a record that no living process has.
+func (m *Manager) removeAbandoned(ctx context.Context, rec Record) error {
+	lives, err := m.store.Lives(ctx, rec.Owner)
+	if err != nil {
+		return err
+	}
+	switch {
+	case lives && rec.State == RecordReady && !rec.expired(m.now()):
+		return errHeld
+	case lives:
+		return errPassing // another process's sweep, or our own
+	}
+	rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
+	if errors.Is(err, backend.ErrExists) {
+		return errPassing
+	}
+	if err != nil {
+		return err
+	}
+	return m.purge(ctx, rec)
 }
 
 // recordScope makes records of the sandboxes of a scope that have none.

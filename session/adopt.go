@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -12,6 +13,7 @@ import (
 // Bounds of the wait for what another process has.
 const (
 	handover      = 5 * time.Second       // for a process that lives to let go of a named sandbox
+	passing       = removeTimeout         // for one that is just about to remove what a dead process left
 	handoverPause = 50 * time.Millisecond // between two looks
 )
 
@@ -23,7 +25,7 @@ func (m *Manager) claim(ctx context.Context, s *Session, req Request) (*Session,
 			return nil, err
 		}
 	}
-	patience := time.Now().Add(handover)
+	began := time.Now()
 	for {
 		err := m.store.Insert(ctx, s.recordAs(RecordCreating, s.created.Add(rememberFor)))
 		if !errors.Is(err, backend.ErrExists) {
@@ -31,10 +33,8 @@ func (m *Manager) claim(ctx context.Context, s *Session, req Request) (*Session,
 		}
 		heir, err := m.inherit(ctx, s.key, req)
 		switch {
-		case heir != nil || err != nil && !errors.Is(err, errHeld):
+		case heir != nil || err != nil && time.Since(began) >= waitFor(s.key, err):
 			return heir, err
-		case err != nil && (s.key.Namespace != NamespaceUser || time.Now().After(patience)):
-			return nil, err
 		case !pause(ctx, handoverPause):
 			return nil, ctx.Err()
 		}
@@ -43,6 +43,23 @@ func (m *Manager) claim(ctx context.Context, s *Session, req Request) (*Session,
 
 // errHeld: the key's sandbox belongs to a process that lives.
 var errHeld error = &textError{text: "the session is open in another process", err: backend.ErrExists}
+
+// errPassing: a process that lives has the key's sandbox for now, to make or to remove it.
+var errPassing error = &textError{text: "the session is being opened or removed by another process", err: backend.ErrExists}
+
+// waitFor says how long to wait while an attempt to take over a key's sandbox gives err. A named sandbox is everybody's.
+func waitFor(key Key, err error) time.Duration {
+	named := key.Namespace == NamespaceUser
+	switch {
+	case errors.Is(err, errPassing) && named:
+		return math.MaxInt64 // as long as the caller does
+	case errors.Is(err, errPassing):
+		return passing
+	case errors.Is(err, errHeld) && named:
+		return handover
+	}
+	return 0
+}
 
 // inherit takes over the sandbox of a key whose owner is dead. Neither a session nor an error: look again.
 func (m *Manager) inherit(ctx context.Context, key Key, req Request) (*Session, error) {
@@ -63,7 +80,10 @@ func (m *Manager) inherit(ctx context.Context, key Key, req Request) (*Session, 
 	if err != nil {
 		return nil, err
 	}
-	if lives {
+	switch {
+	case lives && (rec.State == RecordCreating || rec.expired(m.now())):
+		return nil, errPassing
+	case lives:
 		return nil, errHeld
 	}
 	rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)

@@ -49,7 +49,7 @@ func (m *Manager) sweep(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err := m.clear(ctx, rec); err != nil {
+		if err := m.clear(ctx, rec); err != nil && ctx.Err() == nil {
 			m.log.WarnContext(ctx, "cannot remove what another process left", "sandbox", rec.ID, "error", err)
 		}
 	}

@@ -1,0 +1,222 @@
+package faults
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// steps is a workflow whose steps write their names to a file of the sandbox. The second one waits for ever, unless it
+// did so before. The last one shows the file and whether the one that waited is gone.
+const steps = `id: steps
+sandbox: {runtime: bash}
+steps:
+  - {id: one, type: exec, command: "echo one >> log"}
+  - {id: two, type: exec, command: "echo two >> log; if mkdir waited; then echo $$ > pid; sleep 10000; fi; ! kill -0 $(cat pid)"}
+  - {id: three, type: exec, command: "echo three >> log"}
+  - {id: four, type: exec, command: "cat log"}
+`
+
+// stepsRun is a run of steps as `runs show` tells it.
+type stepsRun struct {
+	ID      string `json:"id"`
+	State   string `json:"state"`
+	Entries []struct {
+		Kind   string `json:"kind"`
+		Path   string `json:"path"`
+		Output struct {
+			Stdout string `json:"stdout"`
+		} `json:"output"`
+	} `json:"entries"`
+}
+
+// finished gives the steps that the journal has the end of.
+func (r stepsRun) finished() []string {
+	var done []string
+	for _, e := range r.Entries {
+		if e.Kind == "step_finished" {
+			done = append(done, e.Path)
+		}
+	}
+	return done
+}
+
+// workflow writes a workflow and gives its path.
+func workflow(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "workflow.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// latest gives the latest run.
+func (h *host) latest(t *testing.T) stepsRun {
+	t.Helper()
+	var runs []stepsRun
+	h.read(t, &runs, "runs", "ls")
+	if len(runs) == 0 {
+		return stepsRun{}
+	}
+	return h.show(t, runs[0].ID)
+}
+
+func (h *host) show(t *testing.T, id string) stepsRun {
+	t.Helper()
+	var r stepsRun
+	h.read(t, &r, "runs", "show", id)
+	return r
+}
+
+// TestKilledRunIsResumed kills a run at every step of it; another process goes on with it in the same sandbox.
+func TestKilledRunIsResumed(t *testing.T) {
+	for name, moment := range map[string][]string{
+		"before the sandbox is made":      {"run"},
+		"while the sandbox is made":       {"one", "exec"},
+		"between two steps":               {"one", "ok"},
+		"while a command runs":            {"two", "exec"},
+		"while a command has run a while": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
+				p := h.start(t, "run", workflow(t, steps))
+				if moment == nil {
+					p.await(t, "two", "exec")
+					h.inSandbox(t, "test -e pid")
+				} else {
+					p.await(t, moment...)
+				}
+				p.kill()
+				h.resumes(t)
+			})
+		})
+	}
+}
+
+// inSandbox waits until a command succeeds in the only sandbox there is.
+func (h *host) inSandbox(t *testing.T, command string) {
+	t.Helper()
+	eventually(t, command, func() bool {
+		var list []struct{ ID string }
+		h.read(t, &list, "sessions", "ls")
+		return len(list) == 1 && h.run(t, "sessions", "exec", "-n", list[0].ID, "--", "sh", "-c", command).code == 0
+	})
+}
+
+// resumes resumes the latest run, which was killed, until it has ended: the second step waits once. Nothing that had
+// finished is done again, and nothing is left.
+func (h *host) resumes(t *testing.T) {
+	t.Helper()
+	before := h.latest(t)
+	if before.State != "interrupted" {
+		t.Fatalf("the killed run is %s", before.State)
+	}
+	p := h.start(t, "runs", "resume", before.ID)
+	done := before.finished()
+	if !slices.Contains(done, "two") && !h.waited(t, p, before.ID) {
+		p.kill()
+		before = h.latest(t)
+		done = before.finished()
+		p = h.start(t, "runs", "resume", before.ID)
+	}
+	if code := p.wait(); code != 0 {
+		t.Fatalf("resume: exit code %d\n%s", code, p.text())
+	}
+	after := h.show(t, before.ID)
+	if after.State != "succeeded" {
+		t.Errorf("the resumed run is %s", after.State)
+	}
+	var log string
+	for _, e := range after.Entries {
+		if e.Kind == "step_finished" && e.Path == "four" {
+			log = e.Output.Stdout
+		}
+	}
+	counts := map[string]int{}
+	for line := range strings.Lines(log) {
+		counts[strings.TrimSpace(line)]++
+	}
+	for _, step := range []string{"one", "two", "three"} {
+		if n := counts[step]; n == 0 || n > 1 && slices.Contains(done, step) {
+			t.Errorf("step %s was run %d times, and had finished: %v", step, n, done)
+		}
+	}
+	if finished := after.finished(); !slices.Equal(finished, []string{"one", "two", "three", "four"}) {
+		t.Errorf("steps finished: %v", finished)
+	}
+	h.nothingLeft(t)
+}
+
+// waited tells whether a run that goes on has been through the second step's wait, once it is known.
+func (h *host) waited(t *testing.T, p *process, id string) (over bool) {
+	t.Helper()
+	eventually(t, "the second step waits, or is over", func() bool {
+		if over = slices.Contains(h.show(t, id).finished(), "two"); over {
+			return true
+		}
+		var list []struct{ ID string }
+		h.read(t, &list, "sessions", "ls")
+		// pid is there when it waits now, and also when an earlier process was killed while it did: then it ends by itself.
+		return len(list) == 1 && h.run(t, "sessions", "exec", "-n", list[0].ID, "--", "sh", "-c",
+			"kill -0 $(cat pid) && sleep 1 && kill -0 $(cat pid)").code == 0 && strings.Contains(p.text(), "two")
+	})
+	return over
+}
+
+// TestKilledAtRandom kills runs at moments that nobody chose. Whatever the moment, the run can be given up, and then
+// nothing is left.
+func TestKilledAtRandom(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("FAULTS_SEED"); text != "" {
+		seed, _ = strconv.ParseUint(text, 10, 64)
+	}
+	rounds := 6
+	if text := os.Getenv("FAULTS_ROUNDS"); text != "" {
+		rounds, _ = strconv.Atoi(text)
+	}
+	t.Logf("FAULTS_SEED=%d", seed)
+	on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
+		random := rand.New(rand.NewPCG(seed, uint64(len(h.engine))))
+		for round := range rounds {
+			p := h.start(t, "run", workflow(t, steps))
+			time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // the moment is what is tested
+			p.kill()
+			r := h.latest(t)
+			if r.State == "interrupted" {
+				h.ok(t, "runs", "cancel", r.ID)
+				if r = h.show(t, r.ID); r.State != "cancelled" {
+					t.Errorf("round %d: the run that was given up is %s", round, r.State)
+				}
+			}
+			if t.Failed() {
+				return
+			}
+		}
+		h.nothingLeft(t)
+		if left := fmt.Sprint(h.owners(t)); left != "[]" {
+			t.Errorf("files of dead processes are left: %s", left)
+		}
+	})
+}
+
+// owners gives the files by which processes are known to live; the next process removes those of dead ones.
+func (h *host) owners(t *testing.T) []string {
+	t.Helper()
+	h.ok(t, "sessions", "ls")
+	entries, err := os.ReadDir(filepath.Join(h.state, "state.db-owners"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
