@@ -29,7 +29,14 @@ type handler func(ctx context.Context, c call) (out any, err error)
 
 // callSandboxTool runs one of the tools that Genkit agents have.
 func (s *Server) callSandboxTool(ctx context.Context, c call) (any, error) {
-	return c.scope.calls.Call(ctx, c.tool, c.args)
+	out, err := c.scope.calls.Call(ctx, c.tool, c.args)
+	if err != nil {
+		return nil, err
+	}
+	if fail := s.checkRead(c.args, out); fail != nil {
+		return tools.Result{Error: fail}, nil
+	}
+	return out, nil
 }
 
 // addTool registers a tool.

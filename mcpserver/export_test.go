@@ -1,7 +1,9 @@
 package mcpserver
 
 import (
+	"net"
 	"strings"
+	"time"
 )
 
 // What tests of package mcpserver_test need to see.
@@ -45,6 +47,17 @@ func (p *Policy) Judge(script string) string {
 
 // FileRule gives the rule that refuses a file; empty when none does.
 func (p *Policy) FileRule(name string) string { return p.fileRule(name) }
+
+// Sweep ends sessions of execute_task that are idle at a time.
+func (s *Server) Sweep(now time.Time) { s.sweep(now) }
+
+// CapListener bounds the connections of a listener.
+func CapListener(l net.Listener, most, each int) net.Listener {
+	return newCappedListener(l, most, each, true)
+}
+
+// ClientOf gives what counts as one client of an address.
+func ClientOf(hostport string) string { return clientOf(hostport) }
 
 // Fault gives the code and the text that a message is refused with; zero when it is taken.
 func Fault(data []byte) (code int64, text string) {

@@ -116,6 +116,9 @@ func (g *gathering) entry(ctx context.Context, e session.FileInfo) error {
 	case len(e.RawPath) > 0:
 		g.skip(e.Path, "its name is not UTF-8")
 		return nil
+	case g.archive != nil && strings.ContainsAny(e.Path, `\:`):
+		g.skip(e.Path, `a name with \ or : leads elsewhere where archives are unpacked on Windows; the format files gives it`)
+		return nil
 	case limits.FileMB > 0 && e.Size > limits.FileMB<<20:
 		g.skip(e.Path, fmt.Sprintf("it has %d bytes, the guard rule limits.file_mb allows %d MB", e.Size, limits.FileMB))
 		return nil

@@ -2,10 +2,12 @@ package mcpserver
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -33,6 +35,16 @@ func (s *Server) applyPolicy() {
 	if def := int64(session.DefaultExecTimeout.Seconds()); l.ExecutionSeconds > 0 && (limits.ExecTimeoutSeconds > l.ExecutionSeconds || l.ExecutionSeconds < def) {
 		limits.ExecTimeoutSeconds = l.ExecutionSeconds
 	}
+}
+
+// ceiling is what the policy lets the sandboxes of tasks have, which their agents and workflows describe.
+func (s *Server) ceiling() backend.Limits {
+	l := s.policy.Limits
+	c := backend.Limits{CPUMillis: l.CPUMillicores, MemoryBytes: l.MemoryMB << 20}
+	if s.manager.Backend().Capabilities().Workspace {
+		c.WorkspaceBytes = l.WorkspaceMB << 20
+	}
+	return c
 }
 
 // checker gives what is asked before a tool of a scope runs.
@@ -163,6 +175,19 @@ func (s *Server) checkFile(name string) *tools.ToolError {
 		return refusal(rule, "files of this type are not for the file tools")
 	}
 	return nil
+}
+
+// checkRead holds what sandbox_fs_read gives out against the policy: how large the file is shows when it is read.
+func (s *Server) checkRead(args json.RawMessage, out any) *tools.ToolError {
+	read, ok := out.(tools.FSReadOutput)
+	if !ok {
+		return nil
+	}
+	in, fail := tools.DecodeInput[tools.FSReadInput](args)
+	if fail != nil {
+		return fail
+	}
+	return s.checkSize(in.Path, read.SizeBytes)
 }
 
 func (s *Server) checkSize(name string, size int64) *tools.ToolError {

@@ -1,7 +1,9 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -22,37 +24,53 @@ const (
 
 // Defaults and bounds of HTTPOptions.
 const (
-	DefaultMaxConns     = 256
-	DefaultMaxSessions  = 512
-	DefaultMaxRequests  = 64
-	DefaultRate         = 200
-	DefaultWriteTimeout = 30 * time.Second
-	DefaultBodyTimeout  = 30 * time.Second
-	DefaultStopTimeout  = 10 * time.Second
+	DefaultMaxConns         = 256
+	DefaultMaxAddressConns  = 64
+	DefaultMaxSessions      = 512
+	DefaultMaxOwnerSessions = 128
+	DefaultMaxRequests      = 64
+	DefaultMaxStreams       = 64
+	DefaultMaxBodyBytes     = 256 << 20
+	DefaultRate             = 200
+	DefaultUnusedTimeout    = time.Minute
+	DefaultWriteTimeout     = 30 * time.Second
+	DefaultBodyTimeout      = 30 * time.Second
+	DefaultStopTimeout      = 10 * time.Second
 
 	headerTimeout  = 10 * time.Second
 	keepAlive      = 2 * time.Minute
 	maxHeaderBytes = 16 << 10
 )
 
-// HTTPOptions refine ServeHTTP. The zero value of a field means what its comment says.
+// HTTPOptions refine ServeHTTP. The zero value of a field means what its comment says; a negative one is an error. A
+// client is the owner that a token names; without tokens it is an address, and before its token is known too. All
+// loopback addresses are one client, and so are the addresses of an IPv6 network of 64 bits.
 type HTTPOptions struct {
 	// Tokens are the bearer tokens of clients. Empty: none is needed, which only a listener on a loopback address allows.
 	Tokens []Token
+	// TLS makes the connections of the listener those of HTTPS. Nil: they are plain.
+	TLS *tls.Config
 	// Hosts are names that clients may reach the server by, beside localhost and addresses, which no foreign web page can
 	// make its own.
 	Hosts []string
 	// Origins are those of web pages that may use the server, beside pages that it would serve itself. Empty: none.
 	Origins []string
-	// MaxConns bounds the open connections. Zero is DefaultMaxConns.
-	MaxConns int
-	// MaxSessions bounds the open MCP sessions. Zero is DefaultMaxSessions.
-	MaxSessions int
-	// MaxRequests bounds the requests of one owner, or of one address without tokens, that are under way at once, streams
-	// included. Zero is DefaultMaxRequests.
-	MaxRequests int
-	// Rate bounds the requests per second of one owner or address; twice as many may come at once. Zero is DefaultRate.
+	// MaxConns bounds the open connections, MaxAddressConns those of one address. Zero is DefaultMaxConns and
+	// DefaultMaxAddressConns; of a listener on a loopback address, where all have one address, MaxConns for both.
+	MaxConns, MaxAddressConns int
+	// MaxSessions bounds the open MCP sessions, MaxOwnerSessions those of one client. Zero is DefaultMaxSessions and
+	// DefaultMaxOwnerSessions.
+	MaxSessions, MaxOwnerSessions int
+	// MaxRequests bounds the requests of one client that are under way at once, MaxStreams its streams of events that
+	// belong to no call, which do not count as requests. Zero is DefaultMaxRequests and DefaultMaxStreams.
+	MaxRequests, MaxStreams int
+	// MaxBodyBytes bounds what is in memory of the bodies of requests under way; one client may have a quarter of it, but
+	// always one message. Zero is DefaultMaxBodyBytes.
+	MaxBodyBytes int64
+	// Rate bounds the requests per second of one client; twice as many may come at once. Zero is DefaultRate.
 	Rate int
+	// UnusedTimeout is how long a session may wait for its first use. Zero is DefaultUnusedTimeout.
+	UnusedTimeout time.Duration
 	// BodyTimeout is how long a client may take to send a request's body, WriteTimeout to take a piece of an answer.
 	// Zero is DefaultBodyTimeout and DefaultWriteTimeout.
 	BodyTimeout, WriteTimeout time.Duration
@@ -60,43 +78,50 @@ type HTTPOptions struct {
 	StopTimeout time.Duration
 }
 
-func (o *HTTPOptions) complete() {
-	fill := func(field *int, value int) {
-		if *field <= 0 {
-			*field = value
-		}
+// complete fills in what was left out.
+func (o *HTTPOptions) complete(loopback bool) error {
+	if loopback && o.MaxAddressConns == 0 {
+		o.MaxAddressConns = cmp.Or(o.MaxConns, DefaultMaxConns)
 	}
-	fill(&o.MaxConns, DefaultMaxConns)
-	fill(&o.MaxSessions, DefaultMaxSessions)
-	fill(&o.MaxRequests, DefaultMaxRequests)
-	fill(&o.Rate, DefaultRate)
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{{&o.BodyTimeout, DefaultBodyTimeout}, {&o.WriteTimeout, DefaultWriteTimeout}, {&o.StopTimeout, DefaultStopTimeout}} {
-		if *d.field <= 0 {
-			*d.field = d.value
-		}
+	return errors.Join(
+		fill("MaxConns", &o.MaxConns, DefaultMaxConns), fill("MaxAddressConns", &o.MaxAddressConns, DefaultMaxAddressConns),
+		fill("MaxSessions", &o.MaxSessions, DefaultMaxSessions), fill("MaxOwnerSessions", &o.MaxOwnerSessions, DefaultMaxOwnerSessions),
+		fill("MaxRequests", &o.MaxRequests, DefaultMaxRequests), fill("MaxStreams", &o.MaxStreams, DefaultMaxStreams),
+		fill("MaxBodyBytes", &o.MaxBodyBytes, DefaultMaxBodyBytes), fill("Rate", &o.Rate, DefaultRate),
+		fill("UnusedTimeout", &o.UnusedTimeout, DefaultUnusedTimeout), fill("BodyTimeout", &o.BodyTimeout, DefaultBodyTimeout),
+		fill("WriteTimeout", &o.WriteTimeout, DefaultWriteTimeout), fill("StopTimeout", &o.StopTimeout, DefaultStopTimeout),
+	)
+}
+
+// fill gives a field that is zero its default, and refuses a negative one.
+func fill[T int | int64 | time.Duration](name string, field *T, value T) error {
+	if *field < 0 {
+		return fmt.Errorf("mcpserver: %s is %v, it must not be negative", name, *field)
 	}
+	*field = cmp.Or(*field, value)
+	return nil
 }
 
 // ErrNoToken is the refusal to serve other machines without tokens.
 var ErrNoToken = errors.New("a listener off the loopback addresses needs bearer tokens")
 
-// ServeHTTP serves clients on l until ctx ends, then ends the requests under way and returns. It closes l. For TLS pass a
-// listener that speaks it. opts may be nil. One server serves HTTP once.
+// ServeHTTP serves clients on l until ctx ends, then ends the requests under way and returns. It closes l, a
+// listener of plain connections. opts may be nil. One server serves HTTP once.
 func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOptions) error {
 	defer l.Close() // closed already when all went well
 	var o HTTPOptions
 	if opts != nil {
 		o = *opts
 	}
-	o.complete()
+	loopback := isLoopback(l.Addr())
+	if err := o.complete(loopback); err != nil {
+		return err
+	}
 	keys, err := newKeyring(o.Tokens)
 	if err != nil {
 		return err
 	}
-	if len(o.Tokens) == 0 && !isLoopback(l.Addr()) {
+	if len(o.Tokens) == 0 && !loopback {
 		return ErrNoToken
 	}
 	f := s.newFront(o, keys)
@@ -105,7 +130,11 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 		ErrorLog: errorLog(s.log), BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(newCappedListener(l, o.MaxConns)) }()
+	var capped net.Listener = newCappedListener(l, o.MaxConns, o.MaxAddressConns, o.TLS == nil)
+	if o.TLS != nil {
+		capped = tls.NewListener(capped, o.TLS) // outermost, so that net/http sees what the connections are
+	}
+	go func() { failed <- srv.Serve(capped) }()
 	select {
 	case err := <-failed:
 		return err
@@ -121,14 +150,22 @@ type front struct {
 	opts      HTTPOptions
 	keys      *keyring
 	rates     *rates
-	slots     *slots
+	requests  *slots
+	streams   *slots // of events; that a session has one at most is the SDK's to see
+	bodies    *budget
+	seats     *seats
 	stateful  *mcp.Server
 	legacy    http.Handler // up to 2025-11-25, with sessions
 	stateless http.Handler // from 2026-07-28 on
 }
 
 func (s *Server) newFront(o HTTPOptions, keys *keyring) *front {
-	f := &front{server: s, opts: o, keys: keys, rates: newRates(o.Rate), slots: newSlots(o.MaxRequests), stateful: s.build(s.bySession)}
+	f := &front{
+		server: s, opts: o, keys: keys, rates: newRates(o.Rate), requests: newSlots(o.MaxRequests), streams: newSlots(o.MaxStreams),
+		bodies: newBudget(o.MaxBodyBytes, max(o.MaxBodyBytes/4, MaxMessageBytes+1)),
+		seats:  newSeats(o.MaxSessions, o.MaxOwnerSessions, o.UnusedTimeout), stateful: s.build(s.bySession),
+	}
+	f.stateful.AddReceivingMiddleware(seatSessions)
 	handlerOf := func(srv *mcp.Server, stateless bool) http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{
 			Stateless: stateless, Logger: quiet(s.log), SessionTimeout: s.opts.IdleTimeout, MaxRequestBodyBytes: MaxMessageBytes,
@@ -211,7 +248,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // admit holds a client to its rate and asks for its token.
 func (f *front) admit(w http.ResponseWriter, r *http.Request) {
-	address := remoteIP(r)
+	address := clientOf(r.RemoteAddr)
 	if !f.rates.take("address " + address) {
 		tooMany(w, "too many requests")
 		return
@@ -237,21 +274,36 @@ func tooMany(w http.ResponseWriter, why string) {
 	http.Error(w, why, http.StatusTooManyRequests)
 }
 
-// bounded holds a client to its number of requests at once.
+// bounded holds a client to its number of requests at once. Streams that belong to no call are bounded by themselves:
+// they may be open for hours, and must not keep their client from asking for anything else.
 func (f *front) bounded(w http.ResponseWriter, r *http.Request, client string) {
-	leave, ok := f.slots.enter(client)
+	if r.Method == http.MethodGet {
+		f.stream(w, r, client)
+		return
+	}
+	leave, ok := f.requests.enter(client)
 	if !ok {
 		tooMany(w, "too many requests at once")
 		return
 	}
 	defer leave()
 	if r.Method == http.MethodPost {
-		f.post(w, r)
+		f.post(w, r, client)
 		return
 	}
-	if r.Method == http.MethodDelete {
-		f.endSession(r)
+	f.endSession(r)
+	f.wire(r.Header.Get(headerVersion), false).ServeHTTP(w, r)
+}
+
+// stream answers a request for a session's stream of events.
+func (f *front) stream(w http.ResponseWriter, r *http.Request, client string) {
+	leave, ok := f.streams.enter(client)
+	if !ok {
+		tooMany(w, fmt.Sprintf("you have %d streams of events open, which is the limit; calls do not need one", f.opts.MaxStreams))
+		return
 	}
+	defer leave()
+	f.seats.use(r.Header.Get(headerSession))
 	f.wire(r.Header.Get(headerVersion), false).ServeHTTP(w, r)
 }
 
@@ -337,12 +389,4 @@ func (f *front) preflight(w http.ResponseWriter, r *http.Request) {
 func isLoopback(a net.Addr) bool {
 	tcp, ok := a.(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()
-}
-
-func remoteIP(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
 }

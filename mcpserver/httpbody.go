@@ -3,6 +3,7 @@ package mcpserver
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -26,31 +27,15 @@ const (
 )
 
 // post reads a message within its bounds, answers what is wrong with it and hands it to the SDK.
-func (f *front) post(w http.ResponseWriter, r *http.Request) {
+func (f *front) post(w http.ResponseWriter, r *http.Request, client string) {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		http.Error(w, "compressed requests are not supported", http.StatusUnsupportedMediaType)
 		return
 	}
-	if p, ok := w.(*pacedWriter); ok {
-		p.unread = nil
-	}
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(f.opts.BodyTimeout)) // every connection of ours has deadlines
-	body, err := io.ReadAll(io.LimitReader(r.Body, MaxMessageBytes+1))
-	if len(body) > MaxMessageBytes {
-		// A client that is still sending would not see the answer.
-		_, _ = io.CopyN(io.Discard, r.Body, passOver) // whatever comes of it, the connection ends
-		http.Error(w, fmt.Sprintf("the message is longer than %d bytes", MaxMessageBytes), http.StatusRequestEntityTooLarge)
-		return
-	}
-	if err != nil {
-		http.Error(w, "the body did not come in time, or not whole", http.StatusRequestTimeout)
-		return
-	}
-	_ = rc.SetReadDeadline(time.Time{}) // the answer may take long
-	w.Header().Del("Connection")
-	if len(bytes.TrimSpace(body)) == 0 {
-		http.Error(w, "the body is empty", http.StatusBadRequest)
+	in := &charged{body: r.Body, budget: f.bodies, client: client}
+	defer in.free()
+	body, ok := f.read(w, r, in)
+	if !ok {
 		return
 	}
 	msg, fault := decodeMessage(body)
@@ -58,14 +43,50 @@ func (f *front) post(w http.ResponseWriter, r *http.Request) {
 		writeFault(w, http.StatusBadRequest, fault)
 		return
 	}
-	if !f.room(r, msg) {
-		w.Header().Set("Retry-After", "10")
-		http.Error(w, "too many sessions", http.StatusServiceUnavailable)
+	r, done, ok := f.admitSession(w, r, client, msg)
+	if !ok {
 		return
 	}
+	defer done()
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
 	f.wire(r.Header.Get(headerVersion), namesVersion(msg)).ServeHTTP(w, r)
+}
+
+// read gives the whole body; false when it was refused.
+func (f *front) read(w http.ResponseWriter, r *http.Request, in *charged) ([]byte, bool) {
+	if p, ok := w.(*pacedWriter); ok {
+		p.unread = nil
+	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(f.opts.BodyTimeout)) // every connection of ours has deadlines
+	body, err := io.ReadAll(io.LimitReader(in, MaxMessageBytes+1))
+	long := len(body) > MaxMessageBytes
+	if long || errors.Is(err, errNoRoom) {
+		body = nil
+		in.free()
+		// A client that is still sending would not see the answer.
+		_, _ = io.CopyN(io.Discard, r.Body, passOver) // whatever comes of it, the connection ends
+	}
+	switch {
+	case long:
+		http.Error(w, fmt.Sprintf("the message is longer than %d bytes", MaxMessageBytes), http.StatusRequestEntityTooLarge)
+		return nil, false
+	case errors.Is(err, errNoRoom):
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return nil, false
+	case err != nil:
+		http.Error(w, "the body did not come in time, or not whole", http.StatusRequestTimeout)
+		return nil, false
+	}
+	_ = rc.SetReadDeadline(time.Time{}) // the answer may take long
+	w.Header().Del("Connection")
+	if len(bytes.TrimSpace(body)) == 0 {
+		http.Error(w, "the body is empty", http.StatusBadRequest)
+		return nil, false
+	}
+	return body, true
 }
 
 // wire chooses the era that a request speaks: by its header, or by what its message says of itself.
@@ -90,19 +111,6 @@ func namesVersion(msg jsonrpc.Message) bool {
 	}
 	_, ok = params.Meta[mcp.MetaKeyProtocolVersion]
 	return ok
-}
-
-// room tells whether a request that would begin a session may.
-func (f *front) room(r *http.Request, msg jsonrpc.Message) bool {
-	req, ok := msg.(*jsonrpc.Request)
-	if !ok || req.Method != "initialize" || r.Header.Get(headerSession) != "" {
-		return true
-	}
-	n := 0
-	for range f.stateful.Sessions() {
-		n++
-	}
-	return n < f.opts.MaxSessions
 }
 
 func writeFault(w http.ResponseWriter, status int, fault *fault) {

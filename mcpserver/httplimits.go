@@ -1,16 +1,15 @@
 package mcpserver
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"net/http"
 	"sync"
 	"time"
-
-	"context"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 )
@@ -42,14 +41,20 @@ func newKeyring(tokens []Token) (*keyring, error) {
 		return nil, nil
 	}
 	k := &keyring{}
+	first := map[[sha256.Size]byte]int{}
 	for i, t := range tokens {
+		digest := sha256.Sum256([]byte(t.Secret))
+		earlier, twice := first[digest]
 		switch {
 		case !validSessionID(t.Name) || t.Name == localOwner:
 			return nil, fmt.Errorf("token %d: %q cannot be the name of an owner", i+1, clip(t.Name))
 		case len(t.Secret) < minSecretBytes:
 			return nil, fmt.Errorf("token %d (%s): a token needs at least %d characters", i+1, t.Name, minSecretBytes)
+		case twice:
+			return nil, fmt.Errorf("token %d (%s): it is the same as token %d (%s), so nobody could tell their owners apart", i+1, t.Name, earlier+1, tokens[earlier].Name)
 		}
-		k.tokens = append(k.tokens, heldToken{t.Name, sha256.Sum256([]byte(t.Secret)), t.Expires})
+		first[digest] = i
+		k.tokens = append(k.tokens, heldToken{t.Name, digest, t.Expires})
 	}
 	return k, nil
 }
@@ -154,55 +159,62 @@ func (s *slots) enter(client string) (leave func(), ok bool) {
 	}, true
 }
 
-// cappedListener bounds the open connections. One more is told so and closed: left in the kernel's queue it would wait,
-// and so would the health check.
-type cappedListener struct {
-	net.Listener
-	places chan struct{}
+// budget bounds the bytes of requests that are in memory at once, of all clients together and of each.
+type budget struct {
+	most, each int64
+
+	mu    sync.Mutex // guards the fields below
+	total int64
+	taken map[string]int64
 }
 
-func newCappedListener(l net.Listener, most int) *cappedListener {
-	return &cappedListener{Listener: l, places: make(chan struct{}, most)}
+func newBudget(most, each int64) *budget {
+	return &budget{most: most, each: each, taken: map[string]int64{}}
 }
 
-// refusalTimeout bounds the sending of a refusal.
-const refusalTimeout = time.Second
+func (b *budget) take(client string, n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.total+n > b.most || b.taken[client]+n > b.each {
+		return false
+	}
+	b.total += n
+	b.taken[client] += n
+	return true
+}
 
-func (l *cappedListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		select {
-		case l.places <- struct{}{}:
-			return &cappedConn{Conn: conn, leave: sync.OnceFunc(func() { <-l.places })}, nil
-		default:
-			refuse(conn)
-		}
+func (b *budget) give(client string, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.total -= n
+	if b.taken[client] -= n; b.taken[client] == 0 {
+		delete(b.taken, client)
 	}
 }
 
-// refuse answers a connection that is one too many. Its fresh socket buffer takes the few bytes without waiting.
-func refuse(conn net.Conn) {
-	if _, plain := conn.(*net.TCPConn); plain {
-		_ = conn.SetDeadline(time.Now().Add(refusalTimeout)) // best effort, like the rest of it
-		_, _ = conn.Write([]byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
-	}
-	conn.Close() // nothing to lose
+// errNoRoom is the end of a body for which there is no room in memory now.
+var errNoRoom = errors.New("too many bytes of requests are under way")
+
+// charged is a body whose bytes count as they come, not as they are announced: a client that announces much and sends
+// nothing takes nothing from others.
+type charged struct {
+	body   io.Reader
+	budget *budget
+	client string
+	taken  int64
 }
 
-type cappedConn struct {
-	net.Conn
-	leave func()
+func (c *charged) Read(p []byte) (int, error) {
+	n, err := c.body.Read(p)
+	if !c.budget.take(c.client, int64(n)) {
+		return 0, errNoRoom
+	}
+	c.taken += int64(n)
+	return n, err
 }
 
-// Close gives the place back.
-func (c *cappedConn) Close() error {
-	err := c.Conn.Close()
-	c.leave()
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
+// free gives everything back, once nobody needs the body any more. It may be called again.
+func (c *charged) free() {
+	c.budget.give(c.client, c.taken)
+	c.taken = 0
 }

@@ -71,7 +71,8 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 			continue // it closed or died meanwhile
 		}
 		for _, e := range list.Entries {
-			if e.Type == session.TypeFile && len(e.RawPath) == 0 {
+			// What could not be read is no resource.
+			if e.Type == session.TypeFile && len(e.RawPath) == 0 && s.checkFile(e.Path) == nil && s.checkSize(e.Path, e.Size) == nil {
 				res.Resources = append(res.Resources, &mcp.Resource{
 					URI: resourceURI(f.session.ID(), e.Path), Name: e.Path, Size: e.Size, MIMEType: mimeType(e.Path),
 				})
@@ -115,26 +116,31 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	if !ok {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
+	ctx, done := context.WithCancel(ctx)
+	defer done()
 	list, err := s.lookup(ctx, sc, id)
 	if err != nil || len(list) != 1 {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
 	sandbox := list[0].session
-	if fail := s.checkFile(name); fail != nil {
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fail.Message}
-	}
 	info, err := sandbox.StatFile(ctx, name)
-	if err == nil && info.Type == session.TypeDir {
+	switch {
+	case err != nil:
+		return nil, resourceError(uri, err)
+	case info.Type == session.TypeDir:
 		return directory(ctx, sandbox, uri, name)
 	}
-	var data []byte
-	if err == nil {
-		limit := int64(maxGotBytes)
-		if info.Size > limit {
-			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the file is too large for a resource; use sandbox_fs_read"}
-		}
-		data, _, err = sandbox.ReadFileBytes(ctx, name, session.ReadFileOptions{Limit: limit})
+	fail := s.checkFile(name)
+	if fail == nil {
+		fail = s.checkSize(name, info.Size)
 	}
+	switch {
+	case fail != nil:
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fail.Message}
+	case info.Size > maxGotBytes:
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the file is too large for a resource; use sandbox_fs_read"}
+	}
+	data, _, err := sandbox.ReadFileBytes(ctx, name, session.ReadFileOptions{Limit: maxGotBytes})
 	if err != nil {
 		return nil, resourceError(uri, err)
 	}

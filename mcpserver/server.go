@@ -28,7 +28,7 @@ const (
 // closeTimeout bounds the removal of a scope's sandboxes.
 const closeTimeout = 60 * time.Second
 
-// Options refine New. The zero value of a field means what its comment says.
+// Options refine New. The zero value of a field means what its comment says; a negative number is an error.
 type Options struct {
 	// Sandbox says what the sandboxes are like; its Mode and Session do not count. The zero value is a Python sandbox
 	// without network.
@@ -82,7 +82,9 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	if opts != nil {
 		o = *opts
 	}
-	o.complete()
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
 	s := &Server{
 		manager: m, opts: o, policy: *o.Policy, log: o.Logger, plugin: &tools.Plugin{Manager: m, Logger: o.Logger},
 		scopes: map[*scope]struct{}{}, owners: map[string]*scope{}, bound: map[*mcp.ServerSession]*scope{},
@@ -102,19 +104,17 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	return s, nil
 }
 
-func (o *Options) complete() {
+// complete fills in what was left out.
+func (o *Options) complete() error {
 	if o.Policy == nil {
 		p := DefaultPolicy()
 		o.Policy = &p
 	}
-	if o.IdleTimeout <= 0 {
-		o.IdleTimeout = DefaultIdleTimeout
-	}
-	if o.SweepEvery <= 0 {
-		o.SweepEvery = DefaultSweepEvery
-	}
-	if o.MaxCalls <= 0 {
-		o.MaxCalls = DefaultMaxCalls
+	if err := errors.Join(
+		fill("IdleTimeout", &o.IdleTimeout, DefaultIdleTimeout), fill("SweepEvery", &o.SweepEvery, DefaultSweepEvery),
+		fill("MaxCalls", &o.MaxCalls, DefaultMaxCalls),
+	); err != nil {
+		return err
 	}
 	if o.Version == "" {
 		o.Version = "dev"
@@ -129,6 +129,7 @@ func (o *Options) complete() {
 	if o.Sandbox.Limits.TimeoutSeconds == 0 {
 		o.Sandbox.Limits.TimeoutSeconds = max(1, int64(o.IdleTimeout/time.Second))
 	}
+	return nil
 }
 
 // Close ends the calls under way and closes all sandboxes that clients opened. Closing twice is no error; ctx does not

@@ -21,6 +21,9 @@ import (
 // newSession asks execute_task for a session whose id nobody can guess.
 const newSession = "new"
 
+// maxTaskSessions bounds the sessions of a scope.
+const maxTaskSessions = 64
+
 // maxTasksListed bounds how many tasks a description names.
 const maxTasksListed = 50
 
@@ -122,7 +125,7 @@ func (s *Server) executeTask(ctx context.Context, c call, in ExecuteTaskInput) (
 		defer cancel()
 	}
 	began := time.Now()
-	ctx = session.WithBase(session.WithRun(ctx, run), session.Request{IdleTimeout: s.opts.IdleTimeout})
+	ctx = session.WithBase(session.WithRun(ctx, run), session.Request{IdleTimeout: s.opts.IdleTimeout, Ceiling: s.ceiling()})
 	res, err := s.opts.Runner.Run(ctx, TaskRequest{
 		Name: task, Text: in.Input, Fields: in.Inputs, Report: c.report,
 	})
@@ -200,6 +203,9 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 	case t != nil:
 	case run.ID == "" && !sc.named:
 		return run, "", nil, tools.NewError(tools.CodeNotFound, "there is no such session", "Pass new as session_id for a fresh one.")
+	case len(sc.tasks) >= maxTaskSessions:
+		return run, "", nil, tools.NewError(tools.CodeCapacity, fmt.Sprintf("there are %d sessions, which is the limit", maxTaskSessions),
+			"End one with cleanup_session, or work on in one of them.")
 	default:
 		if run.ID == "" {
 			run = newRun()
@@ -223,6 +229,15 @@ func (sc *scope) use(t *taskSession) func() {
 		defer sc.mu.Unlock()
 		t.busy--
 		t.lastUsed = time.Now()
+	}
+}
+
+// hold counts a call in as use of a session, until the call's ctx ends.
+func (sc *scope) hold(ctx context.Context, id string) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	if t := sc.tasks[id]; t != nil {
+		context.AfterFunc(ctx, sc.use(t))
 	}
 }
 
@@ -263,10 +278,12 @@ type found struct {
 	sessionID string
 }
 
-// lookup gives the sandboxes that an id means: those of a session of execute_task, or one.
+// lookup gives the sandboxes that an id means: those of a session of execute_task, or one. Until ctx ends, which must be
+// soon after the call, it is use of the session.
 func (s *Server) lookup(ctx context.Context, sc *scope, id string) ([]found, error) {
 	runs := sc.taskRuns()
 	if run, ok := runs[id]; ok {
+		sc.hold(ctx, id)
 		var list []found
 		for _, one := range s.manager.InScope(run.Scope()) {
 			list = append(list, found{one, id})
@@ -279,6 +296,7 @@ func (s *Server) lookup(ctx context.Context, sc *scope, id string) ([]found, err
 	}
 	for name, run := range runs {
 		if one, terr := s.manager.Lookup(ctx, run.Scope(), id); terr == nil {
+			sc.hold(ctx, name)
 			return []found{{one, name}}, nil
 		}
 	}
@@ -370,6 +388,9 @@ func (s *Server) sessionStatus(ctx context.Context, c call, in SessionStatusInpu
 	out := SessionStatusOutput{Sessions: []SessionStatus{}}
 	for _, f := range list {
 		out.Sessions = append(out.Sessions, s.statusOf(ctx, f))
+		if in.SessionID != "" {
+			f.session.Touch() // who asks for it wants it
+		}
 	}
 	return out, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -23,7 +24,7 @@ type shellTasks struct{ m *session.Manager }
 
 func (r shellTasks) Tasks(context.Context) ([]mcpserver.Task, error) {
 	return []mcpserver.Task{
-		{Name: "fail", Kind: "agent"}, {Name: "panic", Kind: "agent"},
+		{Name: "fail", Kind: "agent"}, {Name: "greedy", Kind: "agent"}, {Name: "panic", Kind: "agent"},
 		{Name: "shell", Kind: "agent", Description: "Runs a line.", Fields: []string{"line"}}, {Name: "wait", Kind: "workflow"},
 	}, nil
 }
@@ -43,7 +44,11 @@ func (r shellTasks) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpserv
 		return mcpserver.TaskResult{}, errors.New("no run")
 	}
 	base, _ := session.BaseFromContext(ctx)
-	s, _, err := r.m.Open(ctx, run.Key(session.DefaultName), session.Request{Image: pythonImage, IdleTimeout: base.IdleTimeout})
+	wish := session.Request{Image: pythonImage}
+	if req.Name == "greedy" {
+		wish.Limits = backend.Limits{MemoryBytes: 512 << 20}
+	}
+	s, _, err := r.m.Open(ctx, run.Key(session.DefaultName), wish.Over(base))
 	if err != nil {
 		return mcpserver.TaskResult{}, err
 	}

@@ -318,6 +318,33 @@ func TestReopenWithAnotherRequest(t *testing.T) {
 	}
 }
 
+// TestCeiling: limits above a ceiling, or left open, are those of the ceiling, for everybody who comes with it.
+func TestCeiling(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, newEngine(t), nil)
+	key := session.WorkflowKey("run_1", "default")
+	ceiling := backend.Limits{MemoryBytes: 64 << 20, PIDs: 32}
+	for _, asked := range []backend.Limits{
+		{MemoryBytes: 128 << 20, CPUMillis: 500}, {PIDs: 64, CPUMillis: 500}, {MemoryBytes: 64 << 20, PIDs: 32, CPUMillis: 500},
+	} {
+		s, _, err := m.Open(t.Context(), key, session.Request{Image: "test:1", Limits: asked, Ceiling: ceiling})
+		if err != nil {
+			t.Fatalf("%+v: %v", asked, err)
+		}
+		if diff := cmp.Diff(backend.Limits{MemoryBytes: 64 << 20, PIDs: 32, CPUMillis: 500}, s.Info().Limits); diff != "" {
+			t.Errorf("%+v (-want +got)\n%s", asked, diff)
+		}
+	}
+	low := session.Request{Image: "test:1", Limits: backend.Limits{PIDs: 8, MemoryBytes: 32 << 20}, Ceiling: ceiling}
+	if s, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "low"), low); err != nil || s.Info().Limits != low.Limits {
+		t.Errorf("below the ceiling: %v", err)
+	}
+	low.Limits.PIDs = -1
+	if _, _, err := m.Open(t.Context(), key, low); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("a negative limit: %v", err)
+	}
+}
+
 func TestRequestHash(t *testing.T) {
 	t.Parallel()
 	m := newManager(t, newEngine(t), nil)

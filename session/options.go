@@ -77,6 +77,7 @@ type Request struct {
 	Root    backend.RootMode    // zero is read-only
 	Env     map[string]string   // environment of every command, over the image's
 	Limits  backend.Limits      // zero fields are the driver's defaults
+	Ceiling backend.Limits      // Limits that are above these, or left out, become these; zero fields are no ceiling
 	Network backend.NetworkMode // empty is NetworkNone
 	Runtime string              // OCI runtime; empty is the engine's default
 

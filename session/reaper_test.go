@@ -44,18 +44,27 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	clock := newClock(m)
 	idle := mustOpen(t, m, session.WorkflowKey("run_1", "idle"))
 	used := mustOpen(t, m, session.WorkflowKey("run_1", "used"))
+	touched := mustOpen(t, m, session.WorkflowKey("run_1", "touched"))
 	never, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "never"), session.Request{Image: "test:1", IdleTimeout: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	clock.add(9 * time.Minute)
 	m.Reap(t.Context())
-	if e.count() != 3 {
-		t.Fatalf("%d sandboxes after 9 minutes, want 3", e.count())
+	if e.count() != 4 {
+		t.Fatalf("%d sandboxes after 9 minutes, want 4", e.count())
 	}
 	output(t, used, "true")
+	touched.Touch()
 	clock.add(2 * time.Minute)
 	m.Reap(t.Context())
+	if _, err := m.Lookup(t.Context(), touched.Key().Scope(), touched.ID()); err != nil {
+		t.Errorf("Lookup of a touched one = %v", err)
+	}
+	if err := touched.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	touched.Touch() // does nothing
 	if _, err := m.Lookup(t.Context(), idle.Key().Scope(), idle.ID()); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("Lookup of a reaped id = %v, want ErrClosed", err)
 	}

@@ -81,6 +81,13 @@ func (s *Session) Info() Info {
 	return info
 }
 
+// Touch counts as use: the session's idle time begins anew. It does nothing to a session that is closing.
+func (s *Session) Touch() {
+	if s.enter() == nil {
+		s.leave()
+	}
+}
+
 // Close closes the sandbox: calls under way end with backend.ErrClosed and the sandbox is removed with its workspace.
 // For a session from Connect it only ends the connection. Closing twice is no error; ctx does not shorten the removal.
 func (s *Session) Close(ctx context.Context) error {

@@ -70,6 +70,7 @@ func (r Request) Over(base Request) Request {
 	l.WorkspaceBytes = cmp.Or(l.WorkspaceBytes, b.WorkspaceBytes)
 	l.OpenFiles = cmp.Or(l.OpenFiles, b.OpenFiles)
 	l.FileBytes = cmp.Or(l.FileBytes, b.FileBytes)
+	r.Ceiling = under(r.Ceiling, base.Ceiling)
 	if len(base.Env) > 0 {
 		env := maps.Clone(base.Env)
 		maps.Copy(env, r.Env)

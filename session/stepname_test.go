@@ -43,6 +43,13 @@ func TestRequestOver(t *testing.T) {
 	if got := (session.Request{RootSet: true}).Over(writable).Root; got != backend.RootReadonly {
 		t.Errorf("a read-only root was wished for: %v", got)
 	}
+	low := session.Request{Ceiling: backend.Limits{MemoryBytes: 64 << 20, PIDs: 32}}
+	high := session.Request{Ceiling: backend.Limits{MemoryBytes: 128 << 20, CPUMillis: 500}}
+	for _, r := range []session.Request{low.Over(high), high.Over(low)} {
+		if diff := cmp.Diff(backend.Limits{MemoryBytes: 64 << 20, PIDs: 32, CPUMillis: 500}, r.Ceiling); diff != "" {
+			t.Errorf("ceiling (-want +got)\n%s", diff)
+		}
+	}
 	if got := base.Env["A"]; got != "base" {
 		t.Errorf("the base was changed: %q", got)
 	}

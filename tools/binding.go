@@ -25,6 +25,8 @@ type binding struct {
 	fallback session.Run                                                  // of calls whose context belongs to no run
 	isolated string                                                       // name of this binding's own sandbox; empty when it shares one
 	check    func(ctx context.Context, tool string, input any) *ToolError // CallOptions.Check; may be nil
+	// maxSeconds is the longest timeout_seconds that a note tells of.
+	maxSeconds int64
 
 	mu       sync.Mutex
 	mine     map[string]*session.Session // by name, what this binding opened
@@ -35,7 +37,7 @@ type binding struct {
 func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 	b := &binding{
 		box: box, cfg: cfg, fallback: session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()},
-		mine: map[string]*session.Session{}, released: map[string]bool{}, started: map[string][]string{},
+		maxSeconds: maxSeconds, mine: map[string]*session.Session{}, released: map[string]bool{}, started: map[string][]string{},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
 		b.isolated = "isolated-" + session.NewID()

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -26,6 +27,9 @@ type CallOptions struct {
 	// Check is asked before a tool runs, with the name of the tool and a pointer to its decoded input (*ExecInput,
 	// *RunInput, …), which it may change. What it returns is the answer of the call. Nil allows everything.
 	Check func(ctx context.Context, tool string, input any) *ToolError
+	// MaxSeconds is the longest timeout_seconds that Check lets through, so that a model is told of no longer one. Zero
+	// is 3600.
+	MaxSeconds int64
 }
 
 // Definition is what a host shows of a tool.
@@ -49,7 +53,7 @@ func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, e
 		}
 		b.fallback = run
 		if opts != nil {
-			b.check = opts.Check
+			b.check, b.maxSeconds = opts.Check, min(cmp.Or(opts.MaxSeconds, maxSeconds), maxSeconds)
 		}
 		c.own = b
 		for _, t := range b.tools() {

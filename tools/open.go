@@ -29,7 +29,7 @@ func (b *binding) openSandbox(ctx context.Context, in OpenInput) (OpenOutput, er
 	info := s.Info()
 	out := OpenOutput{
 		SandboxID: s.ID(), Image: info.Image, Workdir: info.Workdir, Created: created, User: info.User,
-		Network: string(info.Network), Limits: openLimits(info), Note: note(info),
+		Network: string(info.Network), Limits: openLimits(info), Note: b.note(info),
 	}
 	if before != nil && before.ID() != s.ID() {
 		out.Note = "The earlier sandbox is gone and was replaced: files from earlier calls are lost. " + out.Note
@@ -49,30 +49,30 @@ func openLimits(info session.Info) OpenLimits {
 }
 
 // note tells a model what it can count on, which saves the turns in which it would find out by failing.
-func note(info session.Info) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "Commands run in %s as user %s without privileges. ", info.Workdir, info.User)
+func (b *binding) note(info session.Info) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "Commands run in %s as user %s without privileges. ", info.Workdir, info.User)
 	if info.Root == backend.RootWritable {
-		b.WriteString("The whole file system can be written to. ")
+		text.WriteString("The whole file system can be written to. ")
 	} else {
-		fmt.Fprintf(&b, "Only %s and /tmp can be written to. ", info.Workdir)
+		fmt.Fprintf(&text, "Only %s and /tmp can be written to. ", info.Workdir)
 	}
 	if info.Network == backend.NetworkNone {
-		b.WriteString("There is no network, DNS included: pip, npm, apt and git cannot download anything. ")
+		text.WriteString("There is no network, DNS included: pip, npm, apt and git cannot download anything. ")
 	} else {
-		b.WriteString("The network can be reached. ")
+		text.WriteString("The network can be reached. ")
 	}
 	if len(info.Programs) > 0 {
-		fmt.Fprintf(&b, "Interpreters found: %s. ", strings.Join(info.Programs, ", "))
+		fmt.Fprintf(&text, "Interpreters found: %s. ", strings.Join(info.Programs, ", "))
 	}
 	if info.Limits.MemoryBytes > 0 {
-		fmt.Fprintf(&b, "Memory is limited to %d MiB. ", info.Limits.MemoryBytes>>20)
+		fmt.Fprintf(&text, "Memory is limited to %d MiB. ", info.Limits.MemoryBytes>>20)
 	}
 	if info.ExecTimeout > 0 {
-		fmt.Fprintf(&b, "A command is ended after %d s unless timeout_seconds says otherwise (at most %d).",
-			int64(info.ExecTimeout/time.Second), maxSeconds)
+		fmt.Fprintf(&text, "A command is ended after %d s unless timeout_seconds says otherwise (at most %d).",
+			int64(info.ExecTimeout/time.Second), b.maxSeconds)
 	}
-	return strings.TrimSpace(b.String())
+	return strings.TrimSpace(text.String())
 }
 
 func (b *binding) closeSandbox(ctx context.Context, in CloseInput) (CloseOutput, error) {

@@ -40,7 +40,7 @@ func (s *suite) life(t *testing.T) {
 		}
 		s.inState(t, info.ID, backend.StateStopped)
 	}
-	for name, err := range s.calls(t, info.ID, "Dial", "Connect") {
+	for name, err := range s.calls(t, info.ID, "Dial", "Connect", "Usage") {
 		if !errors.Is(err, backend.ErrLost) {
 			t.Errorf("%s of a stopped one: %v, want ErrLost", name, err)
 		}
@@ -83,6 +83,9 @@ func (s *suite) calls(t *testing.T, id string, only ...string) map[string]error 
 	}
 	if o, ok := s.b.(backend.OOMReporter); ok {
 		all["OOMKills"] = func() error { return second(o.OOMKills(ctx, id)) }
+	}
+	if u, ok := s.b.(backend.UsageReporter); ok {
+		all["Usage"] = func() error { return second(u.Usage(ctx, id)) }
 	}
 	errs := map[string]error{}
 	for name, call := range all {

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -20,6 +21,7 @@ func limitChecks() []check {
 		{"processes", (*suite).processes},
 		{"fork bomb", (*suite).forkBomb},
 		{"kernel", (*suite).kernelLimits},
+		{"usage", (*suite).usage},
 		{"tmp", (*suite).tmpLimit},
 		{"workspace", (*suite).workspaceLimit},
 		{"rlimits", (*suite).commandLimits},
@@ -236,6 +238,29 @@ func (s *suite) kernelLimits(t *testing.T) {
 	told := backend.Limits{CPUMillis: info.Limits.CPUMillis, MemoryBytes: info.Limits.MemoryBytes, PIDs: info.Limits.PIDs}
 	if s.caps.CPU && s.caps.Memory && s.caps.PIDs && told != want {
 		t.Errorf("Info tells of %+v", told)
+	}
+}
+
+// usage has a command use a known amount of CPU time and of memory, which the engine must tell of.
+func (s *suite) usage(t *testing.T) {
+	reporter, ok := s.b.(backend.UsageReporter)
+	if !ok {
+		t.Fatal("the driver is no UsageReporter")
+	}
+	info, conn := s.limited(t, s.h.Python, backend.Limits{})
+	use := func() backend.Usage {
+		u, err := reporter.Usage(t.Context(), info.ID)
+		must(t, err)
+		return u
+	}
+	before := use()
+	sh(t, conn, "python3 -c 'import time\nwhile time.process_time() < 0.5: pass'; head -c 33554432 /dev/zero > /tmp/x")
+	after := use()
+	if used := after.CPU - before.CPU; s.caps.CPU && used < 450*time.Millisecond {
+		t.Errorf("half a second of CPU time counts as %v", used)
+	}
+	if s.caps.Memory && (before.MemoryBytes <= 0 || after.MemoryBytes < 32<<20) {
+		t.Errorf("memory: %d bytes, then %d with 32 MiB of files", before.MemoryBytes, after.MemoryBytes)
 	}
 }
 

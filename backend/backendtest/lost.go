@@ -33,7 +33,7 @@ func (s *suite) killed(t *testing.T) {
 		got, err := s.b.Get(t.Context(), info.ID)
 		return err == nil && got.State == backend.StateStopped
 	})
-	for name, err := range s.calls(t, info.ID, "Dial", "Connect") {
+	for name, err := range s.calls(t, info.ID, "Dial", "Connect", "Usage") {
 		if !errors.Is(err, backend.ErrLost) {
 			t.Errorf("%s: %v, want ErrLost", name, err)
 			continue

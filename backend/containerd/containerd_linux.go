@@ -200,6 +200,7 @@ var (
 	_ backend.Connector      = (*Backend)(nil)
 	_ backend.Pinger         = (*Backend)(nil)
 	_ backend.OOMReporter    = (*Backend)(nil)
+	_ backend.UsageReporter  = (*Backend)(nil)
 	_ backend.ImageChecker   = (*Backend)(nil)
 	_ io.Closer              = (*Backend)(nil)
 )

@@ -9,4 +9,5 @@ var (
 	Scrub        = scrub
 	RegistryAuth = registryAuth
 	RemoveAll    = removeAll
+	UsageOf      = usageOf
 )

@@ -6,8 +6,6 @@ import (
 
 	cgroupsv1 "github.com/containerd/cgroups/v3/cgroup1/stats"
 	cgroupsv2 "github.com/containerd/cgroups/v3/cgroup2/stats"
-	"github.com/containerd/containerd/api/services/tasks/v1"
-	"github.com/containerd/typeurl/v2"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -40,26 +38,15 @@ func (b *Backend) oomKills(ctx context.Context, id string) int64 {
 
 // countOOM reads the kernel's counter.
 func (b *Backend) countOOM(ctx context.Context, id string) (int64, error) {
-	res, err := call(ctx, b, "read metrics", func(ctx context.Context) (*tasks.MetricsResponse, error) {
-		return b.api.TaskService().Metrics(ctx, &tasks.MetricsRequest{Filters: []string{"id==" + id}})
-	})
+	m, err := b.metrics(ctx, id)
 	if err != nil {
 		return 0, err
 	}
-	for _, m := range res.GetMetrics() {
-		if m.GetID() != id || m.GetData() == nil {
-			continue
-		}
-		data, err := typeurl.UnmarshalAny(m.GetData())
-		if err != nil {
-			return 0, b.fail(ctx, "read metrics", err)
-		}
-		switch s := data.(type) {
-		case *cgroupsv1.Metrics:
-			return int64(s.GetMemoryOomControl().GetOomKill()), nil
-		case *cgroupsv2.Metrics:
-			return int64(s.GetMemoryEvents().GetOomKill()), nil
-		}
+	switch s := m.(type) {
+	case *cgroupsv1.Metrics:
+		return int64(s.GetMemoryOomControl().GetOomKill()), nil
+	case *cgroupsv2.Metrics:
+		return int64(s.GetMemoryEvents().GetOomKill()), nil
 	}
 	return 0, notFound(id)
 }

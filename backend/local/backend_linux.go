@@ -202,5 +202,6 @@ var (
 	_ backend.Connector      = (*Backend)(nil)
 	_ backend.Pinger         = (*Backend)(nil)
 	_ backend.OOMReporter    = (*Backend)(nil)
+	_ backend.UsageReporter  = (*Backend)(nil)
 	_ backend.ImageChecker   = (*Backend)(nil)
 )

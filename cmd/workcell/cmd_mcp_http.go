@@ -29,31 +29,37 @@ type mcpHTTPFlags struct {
 	hosts     []string
 	origins   []string
 	cert, key string
-	maxConns  int
-	rate      int
+	maxConns  bound
+	addrConns bound
+	rate      bound
 }
 
 func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
 	fs := cmd.Flags()
+	f.maxConns.least, f.addrConns.least, f.rate.least = 1, 1, 1
 	fs.StringVar(&f.listen, "listen", "", "address of --transport http (default "+defaultMCPAddress+")")
 	fs.StringVar(&f.tokenFile, "token-file", "", "file with bearer tokens, a line each: NAME TOKEN [EXPIRY as 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "name that clients may reach the server by, beside localhost and addresses; may be repeated")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "origin of a web page that may use the server, as https://app.example; may be repeated")
 	fs.StringVar(&f.cert, "tls-cert", "", "file with the certificate chain, for HTTPS")
 	fs.StringVar(&f.key, "tls-key", "", "file with the private key, for HTTPS")
-	fs.IntVar(&f.maxConns, "max-connections", 0, fmt.Sprintf("open connections (default %d)", mcpserver.DefaultMaxConns))
-	fs.IntVar(&f.rate, "max-rate", 0, fmt.Sprintf("requests per second of one client (default %d)", mcpserver.DefaultRate))
+	fs.Var(&f.maxConns, "max-connections", fmt.Sprintf("open connections (default %d)", mcpserver.DefaultMaxConns))
+	fs.Var(&f.addrConns, "max-address-connections", fmt.Sprintf("open connections of one address, for a server off the loopback addresses (default %d)", mcpserver.DefaultMaxAddressConns))
+	fs.Var(&f.rate, "max-rate", fmt.Sprintf("requests per second of one client (default %d)", mcpserver.DefaultRate))
 }
 
 // given tells whether any of the flags was used.
 func (f *mcpHTTPFlags) given() bool {
-	return f.listen != "" || f.tokenFile != "" || f.cert != "" || f.key != "" || len(f.hosts)+len(f.origins)+f.maxConns+f.rate > 0
+	return f.listen+f.tokenFile+f.cert+f.key != "" || len(f.hosts)+len(f.origins) > 0 ||
+		f.maxConns.n != nil || f.addrConns.n != nil || f.rate.n != nil
 }
 
 // prepare reads tokens and certificate and begins to listen, so that what is wrong with them shows before an engine is
 // asked for anything.
 func (f *mcpHTTPFlags) prepare(a *app) (func(context.Context, *app, *mcpserver.Server) error, error) {
-	opts := &mcpserver.HTTPOptions{Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns, Rate: f.rate}
+	opts := &mcpserver.HTTPOptions{
+		Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns.or(0), MaxAddressConns: f.addrConns.or(0), Rate: f.rate.or(0),
+	}
 	var err error
 	if opts.Tokens, err = f.tokens(a.env); err != nil {
 		return nil, err
@@ -70,8 +76,7 @@ func (f *mcpHTTPFlags) prepare(a *app) (func(context.Context, *app, *mcpserver.S
 		return nil, usageError(fmt.Errorf("--listen %s: %w", address, mcpserver.ErrNoToken),
 			"pass --token-file, or set "+mcpTokenEnv+", or listen on 127.0.0.1")
 	}
-	config, err := f.tls()
-	if err != nil {
+	if opts.TLS, err = f.tls(); err != nil {
 		return nil, err
 	}
 	l, err := net.Listen("tcp", address)
@@ -79,8 +84,8 @@ func (f *mcpHTTPFlags) prepare(a *app) (func(context.Context, *app, *mcpserver.S
 		return nil, fail(exitFailed, err, "choose another address with --listen")
 	}
 	scheme := "http"
-	if config != nil {
-		l, scheme = tls.NewListener(l, config), "https"
+	if opts.TLS != nil {
+		scheme = "https"
 	}
 	return func(ctx context.Context, a *app, srv *mcpserver.Server) error {
 		fmt.Fprintf(a.stderr, "workcell: serving MCP on %s://%s%s\n", scheme, l.Addr(), mcpserver.PathMCP)

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,12 +19,67 @@ type mcpPolicyFlags struct {
 	allow       []string
 	refuseFiles []string
 	allowFiles  []string
-	fileMB      int64
-	workspaceMB int64
-	execution   time.Duration
-	memoryMB    int64
-	cpu         int64
+	fileMB      bound
+	workspaceMB bound
+	execution   timeBound
+	memoryMB    bound
+	cpu         bound
 }
+
+// bound is the value of a flag with a number of at least so much.
+type bound struct {
+	n     *int64 // nil: the flag was not given
+	least int64
+}
+
+func (b *bound) Set(text string) error {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return errors.New("not a whole number")
+	}
+	if n < b.least {
+		return fmt.Errorf("it must be at least %d", b.least)
+	}
+	b.n = &n
+	return nil
+}
+
+func (b *bound) String() string {
+	if b == nil || b.n == nil {
+		return ""
+	}
+	return strconv.FormatInt(*b.n, 10)
+}
+
+func (b *bound) Type() string { return "int" }
+
+// or gives the flag's value, or another one for a flag that was not given.
+func (b *bound) or(other int) int {
+	if b.n == nil {
+		return other
+	}
+	return int(*b.n)
+}
+
+// timeBound is the value of a flag with a time in whole seconds.
+type timeBound struct{ bound }
+
+func (b *timeBound) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	switch {
+	case err != nil:
+		return errors.New("not a time such as 90s or 5m")
+	case d < 0:
+		return errors.New("it must be at least 0s")
+	case d%time.Second != 0:
+		return errors.New("it must be in whole seconds")
+	}
+	n := int64(d / time.Second)
+	b.n = &n
+	return nil
+}
+
+func (b *timeBound) Type() string { return "duration" }
 
 func (f *mcpPolicyFlags) addTo(cmd *cobra.Command) {
 	fs := cmd.Flags()
@@ -31,11 +88,11 @@ func (f *mcpPolicyFlags) addTo(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.allow, "allow-command", nil, "allow only commands that begin with these words; may be repeated")
 	fs.StringArrayVar(&f.refuseFiles, "refuse-file", nil, "refuse files whose name matches, as in '*.exe'; may be repeated")
 	fs.StringArrayVar(&f.allowFiles, "allow-file", nil, "allow only files whose name matches; may be repeated")
-	fs.Int64Var(&f.fileMB, "max-file-mb", -1, "largest file through the file tools, 0 is no bound (default 10)")
-	fs.Int64Var(&f.workspaceMB, "max-workspace-mb", -1, "size of a sandbox's files, 0 is no bound (default 1024)")
-	fs.DurationVar(&f.execution, "max-execution", -1, "longest command, program or task, 0 is no bound (default 5m0s)")
-	fs.Int64Var(&f.memoryMB, "max-memory-mb", -1, "memory of a sandbox (default the engine driver's)")
-	fs.Int64Var(&f.cpu, "max-cpu", -1, "CPU of a sandbox in thousandths of a core (default the engine driver's)")
+	fs.Var(&f.fileMB, "max-file-mb", "largest file through the file tools, 0 is no bound (default 10)")
+	fs.Var(&f.workspaceMB, "max-workspace-mb", "size of a sandbox's files, 0 is no bound (default 1024)")
+	fs.Var(&f.execution, "max-execution", "longest command, program or task, 0 is no bound (default 5m0s)")
+	fs.Var(&f.memoryMB, "max-memory-mb", "memory of a sandbox (default the engine driver's)")
+	fs.Var(&f.cpu, "max-cpu", "CPU of a sandbox in thousandths of a core (default the engine driver's)")
 }
 
 func (f *mcpPolicyFlags) read() (mcpserver.Policy, error) {
@@ -59,20 +116,15 @@ func (f *mcpPolicyFlags) read() (mcpserver.Policy, error) {
 	p.Files.Refuse = append(p.Files.Refuse, f.refuseFiles...)
 	p.Files.Allow = append(p.Files.Allow, f.allowFiles...)
 	for _, limit := range []struct {
-		given int64
+		given bound
 		field *int64
 	}{
-		{f.fileMB, &p.Limits.FileMB}, {f.workspaceMB, &p.Limits.WorkspaceMB}, {f.memoryMB, &p.Limits.MemoryMB}, {f.cpu, &p.Limits.CPUMillicores},
+		{f.fileMB, &p.Limits.FileMB}, {f.workspaceMB, &p.Limits.WorkspaceMB}, {f.execution.bound, &p.Limits.ExecutionSeconds},
+		{f.memoryMB, &p.Limits.MemoryMB}, {f.cpu, &p.Limits.CPUMillicores},
 	} {
-		if limit.given >= 0 {
-			*limit.field = limit.given
+		if limit.given.n != nil {
+			*limit.field = *limit.given.n
 		}
-	}
-	switch {
-	case f.execution == 0:
-		p.Limits.ExecutionSeconds = 0
-	case f.execution > 0:
-		p.Limits.ExecutionSeconds = max(1, int64(f.execution/time.Second))
 	}
 	return p, nil
 }

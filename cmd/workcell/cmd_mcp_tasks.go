@@ -44,6 +44,7 @@ type taskRunner struct {
 	manager *session.Manager
 	models  modelFlags
 	tasks   map[string]mcpTask
+	paths   hostPaths
 
 	mu    sync.Mutex // guards hosts; held while one is made, so that two calls do not make it twice
 	hosts map[string]*host
@@ -62,7 +63,7 @@ func (f *mcpTaskFlags) runner(a *app, m *session.Manager, models modelFlags) (*t
 	if f.agents == "" && f.workflows == "" {
 		return nil, nil
 	}
-	r := &taskRunner{app: a, manager: m, models: models, tasks: map[string]mcpTask{}, hosts: map[string]*host{}}
+	r := &taskRunner{app: a, manager: m, models: models, tasks: map[string]mcpTask{}, paths: newHostPaths(f.agents, f.workflows), hosts: map[string]*host{}}
 	var errs []error
 	if f.agents != "" {
 		errs = append(errs, r.addAgents(f.agents))
@@ -147,6 +148,15 @@ func (r *taskRunner) Tasks(context.Context) ([]mcpserver.Task, error) {
 
 // Run runs a task in the run of ctx.
 func (r *taskRunner) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+	res, err := r.run(ctx, req)
+	if err == nil {
+		return res, nil
+	}
+	r.app.logger().WarnContext(ctx, "a task failed", "task", req.Name, "error", err)
+	return res, r.paths.error(err)
+}
+
+func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 	t, ok := r.tasks[req.Name]
 	if !ok {
 		return mcpserver.TaskResult{}, tools.NewError(tools.CodeNotFound, "there is no such task", "")
@@ -266,7 +276,7 @@ func inputError(err error) error {
 	return tools.NewError(tools.CodeInvalid, err.Error(), hint)
 }
 
-// taskError tells the client why a task failed. What it says comes from the operator's own agents, workflows and model.
+// taskError makes a failure of why a task failed, in the words of the operator's own agents, workflows and model.
 func taskError(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/mcpserver"
 )
@@ -105,7 +106,11 @@ func TestMCPPolicyFlags(t *testing.T) {
 	if err := os.WriteFile(path, []byte("limits: {file_mb: 3, execution_seconds: 7}\ncommands: {refuse: [{pattern: curl}]}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := &mcpPolicyFlags{file: path, refuse: []string{"git push"}, fileMB: -1, workspaceMB: 5, execution: -1, memoryMB: -1, cpu: 500}
+	f, cmd := &mcpPolicyFlags{}, &cobra.Command{}
+	f.addTo(cmd)
+	if err := cmd.ParseFlags([]string{"--policy", path, "--refuse-command", "git push", "--max-workspace-mb", "5", "--max-cpu", "500"}); err != nil {
+		t.Fatal(err)
+	}
 	p, err := f.read()
 	if err != nil {
 		t.Fatal(err)
@@ -148,6 +153,13 @@ func TestMCPUsage(t *testing.T) {
 		{[]string{"--transport", "http", "--listen", busy.Addr().String()}, exitFailed, "address already in use"},
 		{[]string{"--transport", "http", "--tls-cert", "x"}, exitUsage, "--tls-key"},
 		{[]string{"--policy", "no-such-file"}, exitInvalid, "no-such-file"},
+		{[]string{"--max-file-mb", "-1"}, exitUsage, "--max-file-mb"},
+		{[]string{"--max-cpu", "-500"}, exitUsage, "--max-cpu"},
+		{[]string{"--max-execution", "-1s"}, exitUsage, "--max-execution"},
+		{[]string{"--max-execution", "500ms"}, exitUsage, "whole seconds"},
+		{[]string{"--transport", "http", "--max-connections", "-1"}, exitUsage, "--max-connections"},
+		{[]string{"--transport", "http", "--max-address-connections", "0"}, exitUsage, "at least 1"},
+		{[]string{"--transport", "http", "--max-rate", "-1"}, exitUsage, "--max-rate"},
 		{[]string{"--idle-timeout", "1ms"}, exitUsage, "--idle-timeout"},
 		{[]string{"extra"}, exitUsage, "unknown command"},
 	} {

@@ -58,7 +58,8 @@ func startHTTP(t *testing.T, args ...string) *httpServer {
 		}
 	})
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		if _, rest, ok := strings.Cut(s.stderr.String(), "serving MCP on http://"); ok && strings.Contains(rest, "/mcp\n") {
+		if _, rest, ok := strings.Cut(s.stderr.String(), "serving MCP on http"); ok && strings.Contains(rest, "/mcp\n") {
+			_, rest, _ = strings.Cut(rest, "://") // http or https
 			s.addr, _, _ = strings.Cut(rest, "/")
 			return s
 		}

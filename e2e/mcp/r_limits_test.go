@@ -1,0 +1,269 @@
+package mcp_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/mcpserver"
+)
+
+// twoOwners are the tokens of two owners.
+func twoOwners() []mcpserver.Token {
+	return []mcpserver.Token{{Name: "alice", Secret: aliceToken}, {Name: "bob", Secret: bobToken}}
+}
+
+// handshake begins a session of which nothing more is heard.
+func handshake(t *testing.T, addr string, header map[string]string) (status int, body, id string) {
+	t.Helper()
+	status, body, got := doTo(t, http.MethodPost, "http://"+addr+"/mcp", initializeBody, header)
+	return status, body, got.Get("Mcp-Session-Id")
+}
+
+func ping(t *testing.T, addr, session string, header map[string]string) int {
+	t.Helper()
+	status, _, _ := doTo(t, http.MethodPost, "http://"+addr+"/mcp", `{"jsonrpc":"2.0","id":9,"method":"ping"}`, with(header, "Mcp-Session-Id", session))
+	return status
+}
+
+// R6: an owner has so many sessions and no more, however many it begins at once, and leaves the others theirs.
+func TestR6SessionsOfOneOwner(t *testing.T) {
+	t.Parallel()
+	addr := inProcess(t, &mcpserver.HTTPOptions{Tokens: twoOwners(), MaxSessions: 5, MaxOwnerSessions: 3, UnusedTimeout: time.Hour})
+	alice, bob := bearer(aliceToken), bearer(bobToken)
+	var wg sync.WaitGroup
+	var begun atomic.Int64
+	ids := make(chan string, 20)
+	for range 20 {
+		wg.Go(func() {
+			status, body, id := handshake(t, addr, alice)
+			switch {
+			case status == http.StatusOK:
+				begun.Add(1)
+				ids <- id
+			case status != http.StatusTooManyRequests || !strings.Contains(body, "you have 3 sessions"):
+				t.Errorf("one too many: %d %s", status, body)
+			}
+		})
+	}
+	wg.Wait()
+	if n := begun.Load(); n != 3 {
+		t.Fatalf("%d sessions where 3 are allowed", n)
+	}
+	for range 2 {
+		if status, body, _ := handshake(t, addr, bob); status != http.StatusOK {
+			t.Errorf("another owner: %d %s", status, body)
+		}
+	}
+	if status, body, _ := handshake(t, addr, bob); status != http.StatusServiceUnavailable || !strings.Contains(body, "5 sessions") {
+		t.Errorf("a full server: %d %s", status, body)
+	}
+	if status, _, _ := doTo(t, http.MethodDelete, "http://"+addr+"/mcp", "", with(alice, "Mcp-Session-Id", <-ids)); status != http.StatusNoContent {
+		t.Errorf("delete: %d", status)
+	}
+	until(t, "the place of an ended session is free", func() bool {
+		status, _, _ := handshake(t, addr, alice)
+		return status == http.StatusOK
+	})
+}
+
+// until waits for what must come to pass.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not come to pass: %s", what)
+		}
+	}
+}
+
+// R6: a session that its client never uses ends soon, one that is used does not.
+func TestR6UnusedSessions(t *testing.T) {
+	t.Parallel()
+	addr := inProcess(t, &mcpserver.HTTPOptions{MaxOwnerSessions: 2, UnusedTimeout: 500 * time.Millisecond})
+	var used string
+	until(t, "a session is used in time", func() bool {
+		status, _, id := handshake(t, addr, nil)
+		used = id
+		return status == http.StatusOK && ping(t, addr, id, nil) == http.StatusOK
+	})
+	// There is one more place. Whenever it can be taken once more, the session that had it has ended, and that one is
+	// younger than the one that is used.
+	for range 3 {
+		until(t, "an unused session ends", func() bool {
+			status, _, _ := handshake(t, addr, nil)
+			return status == http.StatusOK
+		})
+	}
+	if status := ping(t, addr, used, nil); status != http.StatusOK {
+		t.Errorf("the session that was used: %d", status)
+	}
+}
+
+// R6: streams of events are bounded apart from requests, so that whoever has many of them can still call.
+func TestR6Streams(t *testing.T) {
+	t.Parallel()
+	addr := inProcess(t, &mcpserver.HTTPOptions{Tokens: twoOwners(), MaxStreams: 2, MaxRequests: 1})
+	alice := bearer(aliceToken)
+	var ids []string
+	for range 3 {
+		status, body, id := handshake(t, addr, alice)
+		if status != http.StatusOK {
+			t.Fatalf("initialize: %d %s", status, body)
+		}
+		ids = append(ids, id)
+	}
+	get := func(id string) (int, string, func()) { return openStream(t, addr, with(alice, "Mcp-Session-Id", id)) }
+	status, body, end := get(ids[0])
+	if status != http.StatusOK {
+		t.Fatalf("a stream: %d %s", status, body)
+	}
+	if status, body, _ := get(ids[0]); status != http.StatusConflict {
+		t.Errorf("a second stream of the session: %d %s", status, body)
+	}
+	if status, body, _ := get(ids[1]); status != http.StatusOK {
+		t.Fatalf("a stream of another session: %d %s", status, body)
+	}
+	if status, body, _ := get(ids[2]); status != http.StatusTooManyRequests || !strings.Contains(body, "you have 2 streams of events") {
+		t.Errorf("a third stream: %d %s", status, body)
+	}
+	if status := ping(t, addr, ids[2], alice); status != http.StatusOK {
+		t.Errorf("a call beside the streams: %d", status)
+	}
+	end()
+	until(t, "the place of a stream that ended is free", func() bool {
+		status, _, end := get(ids[2])
+		end()
+		return status == http.StatusOK
+	})
+}
+
+// openStream asks for a session's stream of events and gives the beginning of the answer. The stream stays open until
+// end, or the test's end.
+func openStream(t *testing.T, addr string, header map[string]string) (status int, start string, end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/mcp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	for k, v := range header {
+		req.Header.Set(k, v)
+	}
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { res.Body.Close() })
+	line, err := bufio.NewReader(res.Body).ReadString('\n')
+	if err != nil && err != io.EOF {
+		t.Fatal(err)
+	}
+	return res.StatusCode, line, cancel
+}
+
+// padded is a ping of so many bytes.
+func padded(size int) string {
+	const message = `{"jsonrpc":"2.0","id":9,"method":"ping"}`
+	return message + strings.Repeat(" ", size-len(message))
+}
+
+// stall sends the beginning of a message; finish sends the rest and gives the status line of the answer.
+func stall(t *testing.T, addr, session, token, message string, send int) (finish func() string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nMcp-Session-Id: %s\r\nContent-Type: application/json\r\n"+
+		"Accept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n%s", addr, token, session, len(message), message[:send])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() string {
+		t.Helper()
+		if _, err := io.WriteString(conn, message[send:]); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(conn).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(line)
+	}
+}
+
+// R2: the bodies of requests share a budget of memory, and one owner's part of it is no other's loss.
+func TestR2BodiesTogether(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	addr := inProcess(t, &mcpserver.HTTPOptions{Tokens: twoOwners(), MaxBodyBytes: 68 * mib, BodyTimeout: time.Hour})
+	alice, bob := bearer(aliceToken), bearer(bobToken)
+	_, _, aliceID := handshake(t, addr, alice)
+	_, _, bobID := handshake(t, addr, bob)
+	finish := stall(t, addr, aliceID, aliceToken, padded(10*mib), 9*mib)
+	large := padded(9 * mib)
+	post := func(id string, header map[string]string) (int, string) {
+		status, body, got := doTo(t, http.MethodPost, "http://"+addr+"/mcp", large, with(header, "Mcp-Session-Id", id))
+		if status == http.StatusServiceUnavailable && got.Get("Retry-After") == "" {
+			t.Error("nothing says when to try again")
+		}
+		return status, body
+	}
+	until(t, "there is no room for more of the owner", func() bool {
+		status, body := post(aliceID, alice)
+		return status == http.StatusServiceUnavailable && strings.Contains(body, "too many bytes")
+	})
+	if status := ping(t, addr, aliceID, alice); status != http.StatusOK {
+		t.Errorf("a small message of the same owner: %d", status)
+	}
+	if status, body := post(bobID, bob); status != http.StatusOK {
+		t.Errorf("another owner: %d %s", status, body)
+	}
+	if line := finish(); line != "HTTP/1.1 200 OK" {
+		t.Errorf("the message that was under way: %q", line)
+	}
+	until(t, "there is room again", func() bool {
+		status, _ := post(aliceID, alice)
+		return status == http.StatusOK
+	})
+}
+
+// R6: all loopback addresses are one client.
+func TestR6LoopbackIsOneClient(t *testing.T) {
+	t.Parallel()
+	addr := inProcess(t, &mcpserver.HTTPOptions{MaxOwnerSessions: 1, UnusedTimeout: time.Hour})
+	if status, body, _ := handshake(t, addr, nil); status != http.StatusOK {
+		t.Fatalf("the first session: %d %s", status, body)
+	}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialer.DialContext}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/mcp", strings.NewReader(initializeBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close() // only the status matters
+	if res.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("from another loopback address: %d", res.StatusCode)
+	}
+}

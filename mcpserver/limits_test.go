@@ -1,0 +1,281 @@
+package mcpserver_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/mcpserver"
+)
+
+func TestClients(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"127.0.0.1:1": "loopback", "127.9.9.9:2": "loopback", "[::1]:3": "loopback", "[::ffff:127.0.0.1]:4": "loopback",
+		"192.0.2.1:5": "192.0.2.1", "[::ffff:192.0.2.1]:6": "192.0.2.1", "192.0.2.2:5": "192.0.2.2",
+		"[2001:db8::1]:7": "2001:db8::/64", "[2001:db8::ffff:1]:8": "2001:db8::/64", "[2001:db8:0:1::1]:9": "2001:db8:0:1::/64",
+		"[fe80::1%eth0]:1": "fe80::/64", "odd": "odd",
+	} {
+		if got := mcpserver.ClientOf(address); got != want {
+			t.Errorf("%s is client %s, want %s", address, got, want)
+		}
+	}
+}
+
+// arrivals is a listener to which connections come from the addresses of a list.
+type arrivals struct {
+	from []string
+	all  []*arrival
+}
+
+func (l *arrivals) Accept() (net.Conn, error) {
+	if len(l.from) == 0 {
+		return nil, io.EOF
+	}
+	addr, err := net.ResolveTCPAddr("tcp", l.from[0])
+	if err != nil {
+		return nil, err
+	}
+	l.from = l.from[1:]
+	l.all = append(l.all, &arrival{addr: addr})
+	return l.all[len(l.all)-1], nil
+}
+
+func (l *arrivals) Close() error   { return nil }
+func (l *arrivals) Addr() net.Addr { return &net.TCPAddr{} }
+
+// arrival is a connection that keeps what is written to it.
+type arrival struct {
+	net.Conn
+	addr    net.Addr
+	written strings.Builder
+}
+
+func (c *arrival) RemoteAddr() net.Addr        { return c.addr }
+func (c *arrival) Write(p []byte) (int, error) { return c.written.Write(p) }
+func (c *arrival) SetDeadline(time.Time) error { return nil }
+func (c *arrival) Close() error                { return nil }
+
+// TestConnectionsOfOneAddress: one address has so many connections and no more, and leaves the others theirs.
+func TestConnectionsOfOneAddress(t *testing.T) {
+	t.Parallel()
+	const a, b, c = "192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"
+	inner := &arrivals{from: []string{a, a, a, b, b, c, c}}
+	l := mcpserver.CapListener(inner, 5, 2)
+	var open []net.Conn
+	accept := func() (from []string) {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return from
+			}
+			from, open = append(from, conn.RemoteAddr().String()), append(open, conn)
+		}
+	}
+	if diff := cmp.Diff([]string{a, a, b, b, c}, accept()); diff != "" {
+		t.Errorf("connections (-want +got):\n%s", diff)
+	}
+	refused := 0
+	for _, conn := range inner.all {
+		if strings.HasPrefix(conn.written.String(), "HTTP/1.1 503 ") {
+			refused++
+		}
+	}
+	if refused != 2 {
+		t.Errorf("%d were told that they are too many", refused)
+	}
+	for range 2 { // closing again changes nothing
+		if err := open[0].Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	inner.from = []string{b, a, a}
+	if diff := cmp.Diff([]string{a}, accept()); diff != "" {
+		t.Errorf("after one was closed (-want +got):\n%s", diff)
+	}
+}
+
+// TestRefusedOptions: what makes no sense is an error, not a default.
+func TestRefusedOptions(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	for _, o := range []mcpserver.Options{
+		{IdleTimeout: -time.Second}, {SweepEvery: -1}, {MaxCalls: -1}, {Policy: &mcpserver.Policy{Limits: mcpserver.PolicyLimits{FileMB: -1}}},
+	} {
+		if _, err := mcpserver.New(m, &o); err == nil {
+			t.Errorf("%+v was taken", o)
+		}
+	}
+	s := newServer(t, m, nil)
+	over, cancel := context.WithCancel(t.Context())
+	cancel() // what is taken is not served for long
+	const secret = "0123456789abcdef"
+	for _, o := range []mcpserver.HTTPOptions{
+		{MaxConns: -1}, {MaxAddressConns: -1}, {MaxSessions: -1}, {MaxOwnerSessions: -1}, {MaxRequests: -1}, {MaxStreams: -1}, {MaxBodyBytes: -1},
+		{Rate: -1}, {UnusedTimeout: -1}, {BodyTimeout: -1}, {WriteTimeout: -1}, {StopTimeout: -1},
+		{Tokens: []mcpserver.Token{{Name: "a", Secret: secret}, {Name: "b", Secret: secret}}},
+		{Tokens: []mcpserver.Token{{Name: "a", Secret: "short"}}}, {Tokens: []mcpserver.Token{{Name: "local", Secret: secret}}},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.ServeHTTP(over, l, &o); err == nil || strings.Contains(err.Error(), secret) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// TestFilePolicy: rules for files hold whichever way a file would be given out.
+func TestFilePolicy(t *testing.T) {
+	t.Parallel()
+	policy := mcpserver.DefaultPolicy()
+	policy.Files.Refuse, policy.Files.Allow = []string{".env"}, []string{".env", "*.txt"}
+	policy.Limits.FileMB = 1
+	cs := connect(t, newServer(t, newManager(t), &mcpserver.Options{Policy: &policy}), nil)
+	box := must(t, cs, "sandbox_open", nil).text("sandbox_id")
+	must(t, cs, "sandbox_exec", map[string]any{"command": "mkdir d; echo x > d/ok.txt; echo x > .env; echo x > a.py; head -c 1048577 /dev/zero > big.txt"})
+	for path, rule := range map[string]string{"d/ok.txt": "", ".env": "files.refuse .env", "a.py": "files.allow", "big.txt": "limits.file_mb"} {
+		for _, args := range []map[string]any{{"path": path}, {"path": path, "max_bytes": 1}, {"path": path, "line_limit": 1}} {
+			_, message := do(t, cs, "sandbox_fs_read", args).failure()
+			if rule == "" && message != "" || rule != "" && !strings.Contains(message, fmt.Sprintf("guard rule %q", rule)) {
+				t.Errorf("sandbox_fs_read %v: %q, want rule %q", args, message, rule)
+			}
+		}
+		_, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + box + "/" + path})
+		if rule == "" && err != nil || rule != "" && (err == nil || !strings.Contains(err.Error(), fmt.Sprintf("guard rule %q", rule))) {
+			t.Errorf("resource %s: %v, want rule %q", path, err, rule)
+		}
+	}
+	if _, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + box + "/d"}); err != nil {
+		t.Errorf("a directory: %v", err)
+	}
+	list, err := cs.ListResources(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, r := range list.Resources {
+		names = append(names, r.Name)
+	}
+	if diff := cmp.Diff([]string{"d/ok.txt"}, names); diff != "" {
+		t.Errorf("resources (-want +got):\n%s", diff)
+	}
+}
+
+// TestZipNames: an archive holds no name that leads elsewhere where it is unpacked.
+func TestZipNames(t *testing.T) {
+	t.Parallel()
+	cs := connect(t, newServer(t, newManager(t), nil), nil)
+	must(t, cs, "sandbox_exec", map[string]any{"command": `echo x > '..\..\evil'; echo x > 'C:evil'; echo x > plain`})
+	var got mcpserver.GetFilesOutput
+	must(t, cs, "get_files", map[string]any{"format": "zip"}).into(t, &got)
+	if diff := cmp.Diff(map[string]string{"plain": "x\n"}, unzip(t, got.ZipB64)); diff != "" {
+		t.Errorf("archive (-want +got):\n%s", diff)
+	}
+	var skipped []string
+	for _, f := range got.Skipped {
+		skipped = append(skipped, f.Path)
+	}
+	slices.Sort(skipped)
+	if diff := cmp.Diff([]string{`..\..\evil`, "C:evil"}, skipped); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+	must(t, cs, "get_files", nil).into(t, &got)
+	if len(got.Files) != 3 {
+		t.Errorf("one by one: %+v", got.Files)
+	}
+}
+
+// TestSessionsAreRenewed: whoever takes the files of a session or asks for its state uses it.
+func TestSessionsAreRenewed(t *testing.T) {
+	t.Parallel()
+	const idle = time.Hour
+	m := newManager(t)
+	s := newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}, IdleTimeout: idle, SweepEvery: idle})
+	cs := connect(t, s, nil)
+	must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "echo x > f", "session_id": "work"})
+	list, err := m.List(t.Context())
+	if err != nil || len(list) != 1 {
+		t.Fatalf("sandboxes %v, %v", list, err)
+	}
+	for _, use := range []func(){
+		func() { must(t, cs, "get_files", map[string]any{"session_id": "work"}) },
+		func() { must(t, cs, "session_status", map[string]any{"session_id": "work"}) },
+		func() { must(t, cs, "get_files", map[string]any{"session_id": list[0].ID}) },
+		func() {
+			if _, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + list[0].ID + "/f"}); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		before := time.Now()
+		use()
+		s.Sweep(before.Add(idle)) // what was not used since before is idle for longer
+		if n := sandboxes(t, m); n != 1 {
+			t.Fatal("the session is gone")
+		}
+		if info, err := m.List(t.Context()); err != nil || info[0].LastUsed.Before(before) {
+			t.Errorf("the sandbox was not used: %v %v", info, err)
+		}
+	}
+	must(t, cs, "session_status", nil) // a list of all is no use of any
+	eventually(t, "the idle session ends", func() bool {
+		s.Sweep(time.Now().Add(idle + time.Second))
+		return sandboxes(t, m) == 0
+	})
+}
+
+// TestManySessions: a client that begins one session after the other is stopped.
+func TestManySessions(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	cs := connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}}), nil)
+	for i := range 100 {
+		code, message := do(t, cs, "execute_task", map[string]any{"task": "fail", "session_id": "new"}).failure()
+		if code == "capacity" {
+			if i != 64 || !strings.Contains(message, "64 sessions") {
+				t.Errorf("after %d sessions: %s", i, message)
+			}
+			return
+		}
+	}
+	t.Error("100 sessions were begun")
+}
+
+// TestNoteTellsOfTheGuard: what sandbox_open says can be done is not refused afterwards.
+func TestNoteTellsOfTheGuard(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	for seconds, want := range map[int64]string{0: "(at most 3600)", 20: "(at most 20)", 300: "(at most 300)", 7200: "(at most 3600)"} {
+		policy := mcpserver.DefaultPolicy()
+		policy.Limits.ExecutionSeconds = seconds
+		cs := connect(t, newServer(t, m, &mcpserver.Options{Policy: &policy}), nil)
+		if note := must(t, cs, "sandbox_open", nil).text("note"); !strings.Contains(note, want) {
+			t.Errorf("with %d seconds: %s", seconds, note)
+		}
+	}
+}
+
+// TestTaskCeiling: the policy's limits hold for what agents ask for, and for what they leave open.
+func TestTaskCeiling(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	policy := mcpserver.DefaultPolicy()
+	policy.Limits.MemoryMB, policy.Limits.CPUMillicores, policy.Limits.WorkspaceMB = 256, 500, 32
+	cs := connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}, Policy: &policy}), nil)
+	must(t, cs, "execute_task", map[string]any{"task": "greedy", "input": "true", "session_id": "work"})
+	var out mcpserver.SessionStatusOutput
+	must(t, cs, "session_status", map[string]any{"session_id": "work"}).into(t, &out)
+	if len(out.Sessions) != 1 || out.Sessions[0].MemoryLimit != 256<<20 || out.Sessions[0].CPUMillicores != 500 || out.Sessions[0].WorkspaceLimit != 32<<20 {
+		t.Errorf("sandboxes %+v", out.Sessions)
+	}
+}
