@@ -178,24 +178,60 @@ func padded(size int) string {
 	return message + strings.Repeat(" ", size-len(message))
 }
 
-// stall sends the beginning of a message; finish sends the rest and gives the status line of the answer.
-func stall(t *testing.T, addr, session, token, message string, send int) (finish func() string) {
+// watched is a listener that tells how much of what came on a connection the server has dealt with: all that it had read
+// when it began to read on.
+type watched struct {
+	net.Listener
+	dealt sync.Map // by the client's address: *atomic.Int64, bytes
+}
+
+func (l *watched) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	dealt := &atomic.Int64{}
+	l.dealt.Store(conn.RemoteAddr().String(), dealt)
+	return &watchedConn{Conn: conn, dealt: dealt}, nil
+}
+
+type watchedConn struct {
+	net.Conn
+	read  atomic.Int64
+	dealt *atomic.Int64
+}
+
+func (c *watchedConn) Read(p []byte) (int, error) {
+	c.dealt.Store(c.read.Load())
+	n, err := c.Conn.Read(p)
+	c.read.Add(int64(n))
+	return n, err
+}
+
+// stall sends the beginning of a message and waits until the server has it; finish sends the rest and gives the status
+// line of the answer.
+func (l *watched) stall(t *testing.T, session, token, message string, send int) (finish func() string) {
 	t.Helper()
-	conn, err := net.Dial("tcp", addr)
+	conn, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
-	_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nMcp-Session-Id: %s\r\nContent-Type: application/json\r\n"+
-		"Accept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n%s", addr, token, session, len(message), message[:send])
+	sent, err := fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nMcp-Session-Id: %s\r\nContent-Type: application/json\r\n"+
+		"Accept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n%s", l.Addr(), token, session, len(message), message[:send])
 	if err != nil {
 		t.Fatal(err)
 	}
+	until(t, "the server has what was sent", func() bool {
+		dealt, ok := l.dealt.Load(conn.LocalAddr().String())
+		n, isCount := dealt.(*atomic.Int64)
+		return ok && isCount && n.Load() >= int64(sent)
+	})
 	return func() string {
 		t.Helper()
+		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := io.WriteString(conn, message[send:]); err != nil {
 			t.Fatal(err)
 		}
@@ -207,38 +243,49 @@ func stall(t *testing.T, addr, session, token, message string, send int) (finish
 	}
 }
 
-// R2: the bodies of requests share a budget of memory, and one owner's part of it is no other's loss.
+// R2: the bodies of requests share a budget of memory, of which an owner has a part.
 func TestR2BodiesTogether(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
-	addr := inProcess(t, &mcpserver.HTTPOptions{Tokens: twoOwners(), MaxBodyBytes: 68 * mib, BodyTimeout: time.Hour})
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, addr := &watched{Listener: inner}, inner.Addr().String()
+	inProcessOn(t, l, &mcpserver.HTTPOptions{Tokens: twoOwners(), MaxBodyBytes: 20 * mib, BodyTimeout: time.Hour})
 	alice, bob := bearer(aliceToken), bearer(bobToken)
 	_, _, aliceID := handshake(t, addr, alice)
 	_, _, bobID := handshake(t, addr, bob)
-	finish := stall(t, addr, aliceID, aliceToken, padded(10*mib), 9*mib)
-	large := padded(9 * mib)
-	post := func(id string, header map[string]string) (int, string) {
-		status, body, got := doTo(t, http.MethodPost, "http://"+addr+"/mcp", large, with(header, "Mcp-Session-Id", id))
+	post := func(id string, header map[string]string, size int) (int, string) {
+		status, body, got := doTo(t, http.MethodPost, "http://"+addr+"/mcp", padded(size), with(header, "Mcp-Session-Id", id))
 		if status == http.StatusServiceUnavailable && got.Get("Retry-After") == "" {
 			t.Error("nothing says when to try again")
 		}
 		return status, body
 	}
-	until(t, "there is no room for more of the owner", func() bool {
-		status, body := post(aliceID, alice)
-		return status == http.StatusServiceUnavailable && strings.Contains(body, "too many bytes")
-	})
-	if status := ping(t, addr, aliceID, alice); status != http.StatusOK {
-		t.Errorf("a small message of the same owner: %d", status)
-	}
-	if status, body := post(bobID, bob); status != http.StatusOK {
-		t.Errorf("another owner: %d %s", status, body)
+	finish := l.stall(t, aliceID, aliceToken, padded(15*mib), 14*mib)
+	for _, c := range []struct {
+		who    string
+		id     string
+		header map[string]string
+		size   int
+		want   int
+	}{
+		{"the owner, beyond its part of 16 MiB", aliceID, alice, 3 * mib, http.StatusServiceUnavailable},
+		{"another owner, within the budget", bobID, bob, 3 * mib, http.StatusOK},
+		{"another owner, beyond the budget", bobID, bob, 7 * mib, http.StatusServiceUnavailable},
+		{"the owner, with little", aliceID, alice, 100, http.StatusOK},
+	} {
+		status, body := post(c.id, c.header, c.size)
+		if status != c.want || status == http.StatusServiceUnavailable && !strings.Contains(body, "too many bytes") {
+			t.Errorf("%s: %d %s", c.who, status, body)
+		}
 	}
 	if line := finish(); line != "HTTP/1.1 200 OK" {
 		t.Errorf("the message that was under way: %q", line)
 	}
 	until(t, "there is room again", func() bool {
-		status, _ := post(aliceID, alice)
+		status, _ := post(aliceID, alice, 3*mib)
 		return status == http.StatusOK
 	})
 }

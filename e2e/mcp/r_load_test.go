@@ -23,6 +23,17 @@ import (
 // inProcess starts a server of this process, whose limits a test can choose, and gives its address.
 func inProcess(t *testing.T, opts *mcpserver.HTTPOptions) string {
 	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inProcessOn(t, l, opts)
+	return l.Addr().String()
+}
+
+// inProcessOn is inProcess on a listener of the test's own.
+func inProcessOn(t *testing.T, l net.Listener, opts *mcpserver.HTTPOptions) {
+	t.Helper()
 	b, err := docker.New(t.Context(), &docker.Options{Host: os.Getenv("DOCKER_HOST")})
 	if err != nil {
 		t.Fatal(err)
@@ -32,10 +43,6 @@ func inProcess(t *testing.T, opts *mcpserver.HTTPOptions) string {
 		t.Fatal(err)
 	}
 	s, err := mcpserver.New(m, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +60,6 @@ func inProcess(t *testing.T, opts *mcpserver.HTTPOptions) string {
 			}
 		}
 	})
-	return l.Addr().String()
 }
 
 // R5: who sends slowly, or does not read, is cut off, and others are served meanwhile.

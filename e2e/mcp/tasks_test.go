@@ -101,9 +101,6 @@ func TestOperatorsTasks(t *testing.T) {
 	if text := string(r.Structured["error"]); !r.IsError || !strings.Contains(text, "not-there") || strings.Contains(text, "operators-own") {
 		t.Errorf("error %s", text)
 	}
-	if !strings.Contains(p.stderr.String(), "operators-own") {
-		t.Errorf("the operator is not told: %s", p.stderr.String())
-	}
 	// What a workflow asks for is no more than the policy lets it have.
 	p.must("execute_task", map[string]any{"task": "limits", "session_id": "work"})
 	r = p.must("session_status", map[string]any{"session_id": "work"})
@@ -113,5 +110,9 @@ func TestOperatorsTasks(t *testing.T) {
 	}
 	if err := json.Unmarshal(r.Structured["sessions"], &sessions); err != nil || len(sessions) != 1 || sessions[0].Memory != 128<<20 || sessions[0].CPU != 250 {
 		t.Errorf("sessions %s: %v", r.Structured["sessions"], err)
+	}
+	p.in.Close()
+	if code := p.wait(); code != 0 || !strings.Contains(p.stderr.String(), "operators-own") {
+		t.Errorf("exit code %d, and the operator is told %q", code, p.stderr.String())
 	}
 }
