@@ -19,6 +19,8 @@ const (
 	// missedFor is how long it is remembered that an interrupted run had a sandbox which expired: who goes on with the run
 	// must be told.
 	missedFor = 30 * 24 * time.Hour
+	// sweepGrace is how much longer than its manager a sweep may go on: commands that are over at once sweep, too.
+	sweepGrace = 10 * time.Second
 )
 
 // sweep removes what processes that are gone left behind when its time has come, and makes records of sandboxes that have
@@ -27,7 +29,8 @@ func (m *Manager) sweep(ctx context.Context) {
 	if !m.shared {
 		return // nobody knows whose the instance's other sandboxes are
 	}
-	ctx = untraced(ctx)
+	ctx, cancel := m.sweepContext(ctx)
+	defer cancel()
 	plan, err := m.survey(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -55,11 +58,18 @@ func (m *Manager) sweep(ctx context.Context) {
 	}
 }
 
-// untraced keeps drivers from making traces of their own of what nobody asked for.
-func untraced(ctx context.Context) context.Context {
-	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
-		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, // not sampled, and so nothing below it
-	}))
+// sweepContext gives the context of a sweep. It keeps drivers from making traces of what nobody asked for.
+func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	untraced := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}}) // not sampled
+	late, cancel := context.WithCancel(trace.ContextWithSpanContext(context.WithoutCancel(ctx), untraced))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(sweepGrace, cancel)
+		context.AfterFunc(late, func() { timer.Stop() })
+	})
+	return late, func() {
+		stop()
+		cancel()
+	}
 }
 
 // survey is what a look at engine and store found to be done.
@@ -157,15 +167,15 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	used := taken.State == RecordReady && m.inUse(ctx, taken)
+	used := taken.State == RecordReady && m.inUse(ctx, taken) || ctx.Err() != nil
 	if now, err := m.store.Get(ctx, rec.ID); err == nil && !now.Expires.Equal(taken.Expires) { // used just now
 		taken, used = now, true
 	}
 	if used {
 		taken.Owner = ""
-		if taken.expired(m.now()) {
+		if taken.expired(m.now()) && ctx.Err() == nil {
 			taken.LastUsed = m.now()
-			taken.Expires = taken.LastUsed.Add(max(taken.Idle, DefaultReapEvery))
+			taken.Expires = taken.LastUsed.Add(taken.Idle)
 		}
 		m.save(taken)
 		return nil
@@ -177,7 +187,7 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 // inUse tells whether a sandbox that is due was used since, or commands run in it. In doubt it is, but for one that runs
 // and does not answer.
 func (m *Manager) inUse(ctx context.Context, rec Record) bool {
-	engine, key, err := m.find(ctx, rec.ID)
+	engine, _, err := m.find(ctx, rec.ID)
 	if err != nil {
 		return !errors.Is(err, backend.ErrNotFound)
 	}
@@ -187,22 +197,15 @@ func (m *Manager) inUse(ctx context.Context, rec Record) bool {
 	if engine.State != backend.StateRunning {
 		return false
 	}
-	s, err := m.visit(ctx, engine, key)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout+healthTimeout)
+	defer cancel()
+	conn, err := m.attach(ctx, engine.ID, m.canConnect(), false)
 	if err != nil {
-		return ctx.Err() != nil || errors.Is(err, backend.ErrClosed)
+		return false
 	}
-	defer m.leaveVisit(s)
-	busy, err := s.guestBusy(ctx)
-	return busy || err != nil && ctx.Err() != nil
-}
-
-// leaveVisit ends a visit that was nobody's use of the sandbox.
-func (m *Manager) leaveVisit(s *Session) {
-	if s.beginClose(func() bool { return true }) {
-		s.disconnect()
-		m.unregister(s, nil)
-		close(s.closing)
-	}
+	defer conn.Close() // nothing was asked of it but a question
+	health, err := conn.Health(ctx)
+	return err == nil && health.Running > 0
 }
 
 // purge removes all that the engine has of a record that is this manager's, and closes the record. What cannot be removed

@@ -341,16 +341,21 @@ func (ex *execution) nameOf(index int) string {
 }
 
 func (ex *execution) entry(e Entry) Entry {
-	e.Path, e.Step, e.Type, e.Visit = ex.path, ex.id, ex.typ, ex.visit
+	e.Path, e.Step, e.Type, e.Agent, e.Visit = ex.path, ex.id, ex.typ, ex.agent(), ex.visit
 	return e
 }
 
 func (ex *execution) event(ev Event) Event {
-	ev.Path, ev.Step, ev.Type, ev.Visit = ex.path, ex.id, ex.typ, ex.visit
-	if b, ok := ex.body.(*agentBody); ok {
-		ev.Agent = b.agent
-	}
+	ev.Path, ev.Step, ev.Type, ev.Agent, ev.Visit = ex.path, ex.id, ex.typ, ex.agent(), ex.visit
 	return ev
+}
+
+// agent names the agent of a step of type agent.
+func (ex *execution) agent() string {
+	if b, ok := ex.body.(*agentBody); ok {
+		return b.agent
+	}
+	return ""
 }
 
 // closeIsolated closes a sandbox that nobody else can use any more.

@@ -61,6 +61,7 @@ type Entry struct {
 	Path    string         `json:"path,omitempty"` // the step with what it is part of: "each[3]/test", "checks.lint/run"
 	Step    string         `json:"step,omitempty"`
 	Type    Type           `json:"type,omitempty"`
+	Agent   string         `json:"agent,omitempty"`   // of steps of type agent
 	Visit   int            `json:"visit,omitempty"`   // how often the step was reached in its scope, from 1
 	Attempt int            `json:"attempt,omitempty"` // from 1; 0 for a skipped step
 	Status  Status         `json:"status,omitempty"`

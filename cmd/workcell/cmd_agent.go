@@ -113,10 +113,10 @@ func (o *agentRunOptions) execute(ctx context.Context, a *app, h *host, m *sessi
 	p.Status("agent " + name)
 	res, err := h.run(ctx, name, input)
 	p.Status("")
+	// The end of the manager leaves what the run's own end keeps, and nothing else.
+	err = errors.Join(err, m.CloseScope(context.WithoutCancel(ctx), run.Scope()))
 	if o.keep {
 		tellKept(ctx, m, p, run.ID)
-	} else if cerr := m.CloseScope(context.WithoutCancel(ctx), run.Scope()); cerr != nil {
-		err = errors.Join(err, cerr)
 	}
 	if err != nil {
 		return runError(err)

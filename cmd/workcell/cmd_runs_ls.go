@@ -180,7 +180,7 @@ func (s shownRun) steps() [][]string {
 			if e.Error != nil {
 				text = clip(oneLine(e.Error.Message), 100)
 			}
-			rows = append(rows, []string{e.Path, string(e.Type), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), string(e.Status), took, text})
+			rows = append(rows, []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), string(e.Status), took, text})
 		}
 	}
 	for _, path := range order {
@@ -189,11 +189,10 @@ func (s shownRun) steps() [][]string {
 			continue
 		}
 		delete(began, path)
-		status := strings.TrimSuffix(s.State, "ed") // what the run is, the step is
-		if s.State == runInterrupted {
-			status = runInterrupted
-		}
-		rows = append(rows, []string{e.Path, string(e.Type), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), status, "", ""})
+		rows = append(rows, []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), s.State, "", ""})
 	}
 	return rows
 }
+
+// doing says what a step is: its type, and the agent of one that runs one.
+func doing(e workflow.Entry) string { return strings.TrimSpace(string(e.Type) + " " + e.Agent) }

@@ -44,6 +44,7 @@ type host struct {
 	docs   map[string]*frontmatter.Document
 	model  func(agent string) string             // in place of the agent's own; empty keeps that
 	onTool func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
+	script *scripted.Plugin                      // plays recorded answers; nil when models are asked
 }
 
 var (
@@ -93,7 +94,8 @@ func (h *host) plugins(a *app, f modelFlags) ([]api.Plugin, error) {
 		}
 		h.model = scripted.ModelName
 		fmt.Fprintf(a.stderr, "workcell: scripted model: answers are recorded in %s, no model is asked\n", oneLine(path))
-		return []api.Plugin{scripted.NewPlugin(script)}, nil
+		h.script = scripted.NewPlugin(script)
+		return []api.Plugin{h.script}, nil
 	}
 	h.model = func(string) string { return f.model }
 	if f.model != "" {
@@ -130,6 +132,19 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 		opts.OnTool = func(e tools.ToolEvent) { h.onTool(name, e) }
 	}
 	return agent.Run(scripted.WithInput(ctx, input), input, opts)
+}
+
+// goOn makes recorded answers go on where those of an interrupted run ended. The attempts that are run again take theirs
+// once more.
+func (h *host) goOn(entries []workflow.Entry) {
+	if h.script == nil {
+		return
+	}
+	for _, e := range entries {
+		if e.Kind == workflow.EntryStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped {
+			h.script.Skip(e.Agent, 1)
+		}
+	}
 }
 
 // AgentSandbox tells which sandbox an agent wants to share with its run.

@@ -29,6 +29,19 @@ func NewPlugin(s *Script) *Plugin {
 	return &Plugin{script: s, taken: map[*invocation]bool{}}
 }
 
+// Skip takes the first invocations of an agent as played, as many as it ran in an earlier process. Those with a
+// condition are left: it chooses them again.
+func (p *Plugin) Skip(agent string, runs int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, inv := range p.script.agents[agent] {
+		if runs > 0 && inv.when == nil && !p.taken[inv] {
+			p.taken[inv] = true
+			runs--
+		}
+	}
+}
+
 // Name is the provider's name.
 func (*Plugin) Name() string { return Provider }
 

@@ -1,0 +1,218 @@
+package faults
+
+import (
+	"bytes"
+	"database/sql"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	_ "modernc.org/sqlite" // to write what a newer version would
+)
+
+// TestCancelledFromOutside: a run of a living process is asked to stop, and takes its sandbox along.
+func TestCancelledFromOutside(t *testing.T) {
+	on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
+		p := h.start(t, "run", workflow(t, steps))
+		p.await(t, "two", "exec")
+		h.inSandbox(t, "test -e pid")
+		r := h.latest(t)
+		if res := h.run(t, "runs", "resume", r.ID); res.code != 1 || !strings.Contains(res.stderr, "under way in another process") {
+			t.Errorf("resume of a living run: exit code %d\n%s", res.code, res.stderr)
+		}
+		h.ok(t, "runs", "cancel", r.ID[:12])
+		if code := p.wait(); code != 1 {
+			t.Errorf("the cancelled run's exit code is %d\n%s", code, p.text())
+		}
+		if r = h.show(t, r.ID); r.State != "cancelled" {
+			t.Errorf("the cancelled run is %s", r.State)
+		}
+		if left := h.left(t); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+		for _, what := range []string{"cancel", "resume"} {
+			if res := h.run(t, "runs", what, r.ID); res.code != 1 || !strings.Contains(res.stderr, "has finished: cancelled") {
+				t.Errorf("%s of a run that has finished: exit code %d\n%s", what, res.code, res.stderr)
+			}
+		}
+		if res := h.run(t, "runs", "show", "run_nobody"); res.code != 6 {
+			t.Errorf("an unknown run: exit code %d\n%s", res.code, res.stderr)
+		}
+	})
+}
+
+// TestOneResumes: of several that go on with a run, one does.
+func TestOneResumes(t *testing.T) {
+	on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
+		p := h.start(t, "run", workflow(t, steps))
+		p.await(t, "two", "exec")
+		h.inSandbox(t, "test -e pid")
+		p.kill()
+		id := h.latest(t).ID
+		codes := make([]int, 4)
+		var wg sync.WaitGroup
+		for i := range codes {
+			wg.Go(func() {
+				cmd := h.command("runs", "resume", id)
+				_ = cmd.Run() // its exit code is looked at
+				codes[i] = cmd.ProcessState.ExitCode()
+			})
+		}
+		wg.Wait()
+		slices.Sort(codes)
+		if !slices.Equal(codes, []int{0, 1, 1, 1}) {
+			t.Errorf("exit codes %v", codes)
+		}
+		if r := h.show(t, id); r.State != "succeeded" || !slices.Equal(r.finished(), []string{"one", "two", "three", "four"}) {
+			t.Errorf("the run is %s, with %v", r.State, r.finished())
+		}
+		h.nothingLeft(t)
+	})
+}
+
+// TestExpiredRun: the sandbox of a killed run goes when its idle time is over; who goes on with the run is told.
+func TestExpiredRun(t *testing.T) {
+	impatient := strings.Replace(steps, "{runtime: bash}", "{runtime: bash, limits: {timeout_seconds: 1}}", 1)
+	on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
+		p := h.start(t, "run", workflow(t, impatient))
+		p.await(t, "two", "exec")
+		h.inSandbox(t, "test -e pid")
+		p.kill()
+		h.inSandbox(t, "kill $(cat pid)") // a sandbox in which a command runs is not idle
+		id := h.latest(t).ID
+		h.nothingLeft(t)
+		res := h.run(t, "runs", "resume", id)
+		if res.code != 1 || !strings.Contains(res.stderr, "are gone") || !strings.Contains(res.stderr, "--fresh-sandbox") {
+			t.Errorf("resume without the sandbox: exit code %d\n%s", res.code, res.stderr)
+		}
+		p = h.start(t, "runs", "resume", id, "--fresh-sandbox")
+		p.await(t, "one", "done", "before")
+		h.inSandbox(t, "test -e pid && ! grep one log")
+		p.kill()
+		h.ok(t, "runs", "cancel", id)
+		if left := h.left(t); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
+
+// TestChangedWorkflow: a run is not gone on with by another workflow.
+func TestChangedWorkflow(t *testing.T) {
+	on(t, []string{"local"}, func(t *testing.T, h *host) {
+		file := workflow(t, steps)
+		p := h.start(t, "run", file)
+		p.await(t, "two", "exec")
+		p.kill()
+		id := h.latest(t).ID
+		if err := os.WriteFile(file, []byte(strings.Replace(steps, "cat log", "cat log log", 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if res := h.run(t, "runs", "resume", id); res.code != 3 || !strings.Contains(res.stderr, "has changed") {
+			t.Errorf("resume with a changed file: exit code %d\n%s", res.code, res.stderr)
+		}
+		if err := os.WriteFile(file, []byte(steps), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h.resumes(t)
+	})
+}
+
+// TestAgentsGoOn kills the example with a recorded model in its second round.
+func TestAgentsGoOn(t *testing.T) {
+	on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
+		root, err := filepath.Abs("../..")
+		if err != nil {
+			t.Fatal(err)
+		}
+		examples := filepath.Join(root, "examples", "workflows")
+		p := h.start(t, "run", filepath.Join(examples, "debug-and-fix.yaml"),
+			"--model", "scripted/"+filepath.Join(examples, "scripts", "debug-and-fix.yaml"))
+		p.await(t, "fix", "ok")
+		p.await(t, "fix", "ok")
+		p.kill()
+		id := h.latest(t).ID
+		var out struct {
+			Outcome string `json:"outcome"`
+			RunID   string `json:"run_id"`
+		}
+		h.read(t, &out, "runs", "resume", id)
+		if out.Outcome != "succeeded" || out.RunID != id {
+			t.Errorf("resumed: %+v", out)
+		}
+		h.nothingLeft(t)
+	})
+}
+
+// TestSpoiledState: a state file that cannot be used is an error that says what to do. The file stays as it is, nothing is
+// made on the engine, and sandboxes can still be seen and used.
+func TestSpoiledState(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, path string){
+		"cut": func(t *testing.T, path string) {
+			if err := os.Truncate(path, 5000); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"no database": func(t *testing.T, path string) {
+			if err := os.WriteFile(path, bytes.Repeat([]byte("something else\n"), 500), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"newer": func(t *testing.T, path string) {
+			db, err := sql.Open("sqlite", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			if _, err := db.ExecContext(t.Context(), `UPDATE component SET version = 99`); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
+				id := h.ok(t, "sessions", "open", "--name", "box")
+				h.ok(t, "sessions", "exec", "box", "--", "sh", "-c", "echo kept > file")
+				h.ok(t, "runs", "ls")
+				path := filepath.Join(h.state, "state.db")
+				spoil(t, path)
+				before := read(t, path)
+				there := len(h.left(t))
+				for _, args := range [][]string{
+					{"run", workflow(t, steps)}, {"runs", "ls"}, {"sessions", "open", "--name", "another"},
+				} {
+					res := h.run(t, args...)
+					if res.code != 1 || !strings.Contains(res.stderr, "state file") || !strings.Contains(res.stderr, "workcell: hint: ") {
+						t.Errorf("workcell %s: exit code %d\n%s", args[0], res.code, res.stderr)
+					}
+				}
+				if out := h.ok(t, "sessions", "ls"); !strings.Contains(out, strings.TrimSpace(id)) {
+					t.Errorf("the sandbox is not listed:\n%s", out)
+				}
+				if out := h.ok(t, "sessions", "exec", "box", "--", "cat", "file"); out != "kept\n" {
+					t.Errorf("the sandbox's file: %q", out)
+				}
+				if after := read(t, path); !bytes.Equal(before, after) || len(h.left(t)) != there {
+					t.Error("the spoiled file was changed, or the engine's sandboxes")
+				}
+				if err := os.Rename(path, path+".spoiled"); err != nil {
+					t.Fatal(err)
+				}
+				if again := h.ok(t, "sessions", "open", "--name", "box"); again != id {
+					t.Errorf("with a new file the name is %s, it was %s", again, id)
+				}
+			})
+		})
+	}
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
