@@ -234,38 +234,6 @@ func TestReusedPID(t *testing.T) {
 	}
 }
 
-// State files that are damaged are nobody's licence to guess.
-func TestDamagedState(t *testing.T) {
-	t.Parallel()
-	dir := stateDir(t)
-	b := newBackend(t, dir)
-	for _, text := range []string{"", "{", "null", `{"session":"other"}`, strings.Repeat("x", 2<<20)} {
-		spec := newSpec()
-		info := create(t, b, spec)
-		sh(t, dial(t, b, info.ID), "echo kept > f")
-		file := filepath.Join(boxDir(dir, info.ID), "record.json")
-		whole, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.Get(t.Context(), info.ID); !errors.Is(err, backend.ErrNotFound) {
-			t.Errorf("Get: %v", err)
-		}
-		if _, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
-			t.Errorf("Create: %v", err)
-		}
-		if err := os.WriteFile(file, whole, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got := sh(t, dial(t, b, info.ID), "cat f"); got != "kept\n" {
-			t.Errorf("afterwards: %q", got)
-		}
-	}
-}
-
 // A process whose record is damaged is found by its control group.
 func TestDamagedProcess(t *testing.T) {
 	t.Parallel()

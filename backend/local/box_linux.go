@@ -6,9 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,8 +25,10 @@ const (
 	runFile    = "run.json"    // the process, while there is one
 	madeFile   = "made"        // there when Create came to its end
 	lockFile   = "lock"        // locked by whoever changes the sandbox
-	socketFile = "guest.sock"
-	logFile    = "guest.log" // what the guest writes to its standard error
+	// identityLink leads to nonce@instance, which is nowhere: unlike a file, a link is never there without its content.
+	identityLink = "identity"
+	socketFile   = "guest.sock"
+	logFile      = "guest.log" // what the guest writes to its standard error
 )
 
 var (
@@ -76,25 +80,35 @@ func notFound(id string) error {
 type box struct {
 	dir string
 	record
-	lock *os.File // nil while it is not locked
+	damaged bool     // the record is lost, or not yet written
+	lock    *os.File // nil while it is not locked
 }
 
 func (x *box) file(name string) string { return filepath.Join(x.dir, name) }
 
-// readBox reads a sandbox without locking it; ErrNotFound for one that is not there or has no readable record.
+// readBox reads a sandbox without locking it; ErrNotFound for one that is not there. What is damaged comes from the copy
+// that is kept beside the workspace; if there is none, no more is known than what the directory's link tells.
 func (b *Backend) readBox(session string) (*box, error) {
 	x := &box{dir: b.dirs.sandbox(session)}
-	err := readJSON(x.file(recordFile), &x.record)
-	if err == nil && x.SessionID != session {
-		err = errors.New("it names another session")
+	if err := readJSON(x.file(recordFile), &x.record); err == nil && x.names(session) {
+		return x, nil
 	}
-	if err != nil {
-		if !errors.Is(err, os.ErrNotExist) {
-			b.log.Warn("local: a sandbox's record cannot be read", "session", session, "error", err)
-		}
-		return nil, notFound(session)
+	target, err := os.Readlink(x.file(identityLink))
+	nonce, instance, ok := strings.Cut(target, "@")
+	if err != nil || !ok {
+		return nil, notFound(session) // what lies there, if anything, is none of ours
+	}
+	w, err := b.dirs.readOwner(session)
+	if x.record = w.Box; err != nil || !x.names(session) || x.Nonce != nonce {
+		x.record = record{SessionID: session, Nonce: nonce, Instance: instance}
+		x.damaged = true
 	}
 	return x, nil
+}
+
+// names tells whether a record is whole and that of a session.
+func (r *record) names(session string) bool {
+	return r.SessionID == session && sandboxIDs.MatchString(r.id())
 }
 
 // own reads a sandbox by its id.
@@ -156,7 +170,7 @@ func (x *box) acquire(ctx context.Context) error {
 func (x *box) tryLock() (bool, error) {
 	f, err := os.OpenFile(x.file(lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, os.ErrNotExist) {
-		return false, notFound(x.id())
+		return false, notFound(x.SessionID)
 	}
 	if err != nil {
 		return false, fmt.Errorf("local: locking a sandbox: %w", scrub(err))
@@ -181,7 +195,8 @@ func (x *box) current() bool {
 
 func (x *box) unlock() {
 	if x.lock != nil {
-		_ = x.lock.Close() // which frees the lock
+		// Closing it alone frees the lock only when no process that is just being made has the descriptor too.
+		_ = errors.Join(unix.Flock(int(x.lock.Fd()), unix.LOCK_UN), x.lock.Close())
 		x.lock = nil
 	}
 }
@@ -199,6 +214,23 @@ func (x *box) started() (process, bool) {
 		return p, false
 	}
 	return p, true
+}
+
+// lives tells whether anything of the sandbox may still run. Its socket tells when its files do not.
+func (x *box) lives(boot string) bool {
+	if _, ok := x.running(boot); ok {
+		return true
+	}
+	path, done, err := x.socketPath()
+	if err != nil {
+		return false
+	}
+	defer done()
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		_ = conn.Close() // nothing was said
+	}
+	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist)
 }
 
 // made tells whether Create came to its end.

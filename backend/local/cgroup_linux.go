@@ -59,7 +59,7 @@ func findCgroups() cgroups {
 	if err != nil {
 		return c
 	}
-	own := ownCgroups()
+	own := cgroupsOf("self")
 	for line := range bytes.Lines(mounts) {
 		before, after, ok := strings.Cut(string(line), " - ")
 		f, g := strings.Fields(before), strings.Fields(after)
@@ -86,10 +86,10 @@ func findCgroups() cgroups {
 	return c
 }
 
-// ownCgroups gives this process's control groups by controller, that of version 2 under "".
-func ownCgroups() map[string]string {
+// cgroupsOf gives a process's control groups by controller, that of version 2 under "".
+func cgroupsOf(pid string) map[string]string {
 	own := map[string]string{}
-	b, err := os.ReadFile("/proc/self/cgroup")
+	b, err := os.ReadFile("/proc/" + pid + "/cgroup")
 	if err != nil {
 		return own
 	}
@@ -203,6 +203,16 @@ func (b *Backend) sweepGroups() error {
 // groupNames are those that groupPrefix and a nonce make. Any other, an empty one above all, could lead to a group that
 // holds the processes of others.
 var groupNames = regexp.MustCompile(`^workcell-[0-9a-f]{8}-[0-9a-f]{16}$`)
+
+// foundGroup gives the group that a process of a sandbox is in, from the process itself.
+func (b *Backend) foundGroup(p process) string {
+	for _, path := range cgroupsOf(strconv.Itoa(p.PID)) {
+		if name := filepath.Base(path); groupNames.MatchString(name) && strings.HasPrefix(name, b.groupPrefix()) {
+			return name
+		}
+	}
+	return ""
+}
 
 // dir is the group's directory for a controller; empty when there is none.
 func (g group) dir(controller string) string {

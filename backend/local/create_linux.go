@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -36,7 +37,8 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	}
 	span.SetAttributes(telemetry.KeyImage.String(hostImage))
 	b.sweepOne(ctx, spec.ID, spec.Instance)
-	x, err := b.makeBox(r)
+	b.reclaim(ctx, spec.ID, spec.Instance)
+	x, err := b.takeName(r)
 	if err != nil {
 		return backend.Info{}, err
 	}
@@ -60,11 +62,29 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	return b.describe(x, backend.StateRunning, true), nil
 }
 
+// noRecord is for a start of what is on record.
+func noRecord() error { return nil }
+
+// write writes the record and waits until it is on the disk, and what has been written about its workspace.
+func (x *box) write(owner string) error {
+	var group errgroup.Group
+	group.Go(func() error { return flush(owner) })
+	group.Go(func() error { return keepJSON(x.file(recordFile), x.record) })
+	return group.Wait()
+}
+
 // firstStart is start with a span of its own, as the first start of every engine has it.
 func (b *Backend) firstStart(ctx context.Context, x *box, c *cradle) (err error) {
 	ctx, span := b.span(ctx, telemetry.SpanLocalStart)
 	defer func() { telemetry.End(span, err) }()
-	return b.start(ctx, x, c)
+	record := func() error { return x.write(b.dirs.ownerFile(x.SessionID)) }
+	if c == nil { // its control group is to be made, which has an owner from the beginning
+		if err := record(); err != nil {
+			return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
+		}
+		record = noRecord
+	}
+	return b.start(ctx, x, c, record)
 }
 
 // occupy gives the sandbox its workspace, its user ids and its group, those of the prepared cradle if that fits; it gives
@@ -75,14 +95,6 @@ func (b *Backend) occupy(ctx context.Context, x *box) (*cradle, error) {
 	if err == nil && c != nil && c.ids.Base != x.IDs.Base { // the workspace was there
 		b.nursery.giveBack(c)
 		c = nil
-	}
-	if c != nil {
-		x.Group = c.group.name
-	}
-	if err == nil {
-		if err = writeJSON(x.file(recordFile), x.record); err != nil {
-			err = fmt.Errorf("local: recording the sandbox: %w", err)
-		}
 	}
 	if err != nil && c != nil {
 		b.abandonCradle(c)
@@ -200,8 +212,9 @@ func checkLabels(labels map[string]string) error {
 	return nil
 }
 
-// makeBox makes the sandbox's directory, locked, in one step: whoever sees it sees that its maker lives.
-func (b *Backend) makeBox(r *record) (*box, error) {
+// takeName makes a sandbox's directory, locked, in one step: whoever sees it sees that its maker lives. It has no record
+// yet. ErrExists when the session's name is taken.
+func (b *Backend) takeName(r *record) (*box, error) {
 	x := &box{dir: b.dirs.fresh(), record: *r}
 	x.Group = b.groupPrefix() + x.Nonce
 	if err := os.Mkdir(x.dir, 0o700); err != nil {
@@ -209,7 +222,7 @@ func (b *Backend) makeBox(r *record) (*box, error) {
 	}
 	_, err := x.tryLock()
 	if err == nil {
-		err = writeJSON(x.file(recordFile), x.record)
+		err = os.Symlink(x.Nonce+"@"+x.Instance, x.file(identityLink))
 	}
 	if err == nil {
 		err = unix.Renameat2(unix.AT_FDCWD, x.dir, unix.AT_FDCWD, b.dirs.sandbox(r.SessionID), unix.RENAME_NOREPLACE)
@@ -218,12 +231,24 @@ func (b *Backend) makeBox(r *record) (*box, error) {
 		x.unlock()
 		_ = os.RemoveAll(x.dir) // a stray directory does no harm
 		if errors.Is(err, unix.EEXIST) {
-			return nil, fmt.Errorf("local: session %s has a sandbox: %w", r.SessionID, backend.ErrExists)
+			return nil, b.taken(r.SessionID)
 		}
 		return nil, fmt.Errorf("local: making a sandbox: %w", scrub(err))
 	}
 	x.dir = b.dirs.sandbox(r.SessionID)
 	return x, nil
+}
+
+// taken says who has a session's name.
+func (b *Backend) taken(session string) error {
+	x, err := b.readBox(session)
+	switch {
+	case err != nil && exists(b.dirs.sandbox(session)):
+		return fmt.Errorf("local: what has the name of session %s is no sandbox: %w", session, backend.ErrExists)
+	case err == nil && x.damaged && x.made():
+		return fmt.Errorf("local: session %s has a sandbox that runs and whose record is damaged, remove it first: %w", session, backend.ErrExists)
+	}
+	return fmt.Errorf("local: session %s has a sandbox: %w", session, backend.ErrExists)
 }
 
 // takeBack removes what a failed Create made. It runs after the caller's context ended, too.
@@ -244,13 +269,20 @@ func (b *Backend) abandon(ctx context.Context, x *box) error {
 	return errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, x.SessionID, made), b.drop(ctx, x))
 }
 
-// start starts the sandbox's process, in a cradle or from nothing. The box is locked, and no process of it runs.
-func (b *Backend) start(ctx context.Context, x *box, c *cradle) (err error) {
+// start starts the sandbox's process, in a cradle or from nothing. The box is locked, and no process of it runs. While the
+// launcher builds, record writes what must be there before anything of the sandbox is final.
+func (b *Backend) start(ctx context.Context, x *box, c *cradle, record func() error) (err error) {
 	defer func() {
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 			defer cancel()
+			if c != nil {
+				err = errors.Join(err, c.p.kill(ctx, b.machine.boot))
+			}
 			err = errors.Join(err, b.halt(ctx, x))
+			if c != nil && c.dir != "" {
+				err = errors.Join(err, b.dirs.discard(ctx, c.dir))
+			}
 		}
 	}()
 	cold := c == nil
@@ -260,22 +292,21 @@ func (b *Backend) start(ctx context.Context, x *box, c *cradle) (err error) {
 		}
 	}
 	defer c.l.close()
-	// The launcher becomes nothing that lasts before release, and ends when we do. So it is on record before that.
-	if err := writeJSON(x.file(runFile), c.p); err != nil {
-		return errors.Join(fmt.Errorf("local: recording the sandbox's process: %w", err), c.p.kill(ctx, b.machine.boot))
-	}
-	if !cold {
-		if err := x.moveIn(c, x.Limits, b.machine.cpus); err != nil {
-			return err
-		}
-	}
-	if err := c.l.configure(b.view(&x.record, c.group)); err != nil {
+	config := b.view(&x.record, c.group)
+	if err := c.l.configure(config); err != nil {
 		return err
 	}
-	if cold { // while the launcher builds
-		if err := c.group.join(c.p.PID); err != nil {
-			return err
-		}
+	// The launcher becomes nothing that lasts before release, and ends when we do. So it is on record before that.
+	if err := errors.Join(record(), writeJSON(x.file(runFile), c.p)); err != nil {
+		return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
+	}
+	if cold {
+		err = c.group.join(c.p.PID)
+	} else {
+		err = x.moveIn(c, x.Limits, b.machine.cpus)
+	}
+	if err != nil && !errors.Is(err, unix.ESRCH) { // a launcher that has ended says why
+		return err
 	}
 	return c.l.release(ctx)
 }

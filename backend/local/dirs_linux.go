@@ -147,17 +147,36 @@ func scrub(err error) error {
 	return err
 }
 
-// writeJSON writes a file in one step.
+// writeJSON writes a file in one step. It may be empty after a crash of the machine, unless flush follows.
 func writeJSON(file string, v any) error {
+	return replaceJSON(file, v, func(string) error { return nil })
+}
+
+// keepJSON is writeJSON for a file that replaces one which must not be lost.
+func keepJSON(file string, v any) error { return replaceJSON(file, v, flush) }
+
+func replaceJSON(file string, v any, before func(file string) error) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	tmp := file + ".new"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+	if err = os.WriteFile(tmp, b, 0o600); err == nil {
+		err = before(tmp)
+	}
+	if err == nil {
+		err = os.Rename(tmp, file)
+	}
+	return scrub(err)
+}
+
+// flush waits until a file's content is on the disk.
+func flush(file string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
 		return scrub(err)
 	}
-	return scrub(os.Rename(tmp, file))
+	return scrub(errors.Join(f.Sync(), f.Close()))
 }
 
 // maxState is the largest state file that is read.

@@ -25,6 +25,8 @@ type launching struct {
 	pid    int
 	config *os.File // to the launcher
 	status *os.File // from it
+	own    string   // the state directory
+	trees  []launch.Tree
 }
 
 // ambient are the capabilities over its own namespaces that the launcher needs, and gives up.
@@ -70,7 +72,10 @@ func (b *Backend) fork(i ids, listener, log *os.File) (*launching, error) {
 		return nil, errors.Join(b.explainFork(err), config.Close(), status.Close())
 	}
 	reap(pid, pidfd)
-	return &launching{pid: pid, config: config, status: status}, nil
+	if err := settleScore(pid); err != nil {
+		return nil, errors.Join(fmt.Errorf("local: setting the OOM score: %w", scrub(err)), config.Close(), status.Close())
+	}
+	return &launching{pid: pid, config: config, status: status, own: b.dirs.root}, nil
 }
 
 // pipe makes a pipe whose end of that number is ours and can be waited for without a thread.
@@ -87,6 +92,7 @@ func pipe(own int) (ours, theirs *os.File, err error) {
 
 // configure hands the configuration over. The launcher builds, and waits for release before it becomes final.
 func (l *launching) configure(c *launch.Config) error {
+	l.trees = c.Trees
 	b, err := json.Marshal(c)
 	if err == nil {
 		_, err = l.config.Write(b)
@@ -110,14 +116,14 @@ func (l *launching) release(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("local: waiting for the sandbox: %w", scrub(err))
 	}
-	return explainReports(said)
+	return l.explain(said)
 }
 
 // close lets go of a launcher. One that was not released ends.
 func (l *launching) close() { _ = errors.Join(l.config.Close(), l.status.Close()) } // pipes, whose other end is gone
 
-// explainReports reads what a launcher said.
-func explainReports(said []byte) error {
+// explain reads what a launcher said.
+func (l *launching) explain(said []byte) error {
 	dec := json.NewDecoder(strings.NewReader(string(said)))
 	n := 0
 	for {
@@ -130,7 +136,7 @@ func explainReports(said []byte) error {
 			return fmt.Errorf("local: the launcher said nothing sensible: %w", backend.ErrProtocol)
 		}
 		if r.Wall != "" {
-			return wallError(r)
+			return l.wallError(r)
 		}
 		n++
 	}

@@ -123,20 +123,39 @@ func filterMatches(f backend.Filter, r *record) bool {
 
 // sweepOne removes a sandbox of the instance whose creator died. Others stay.
 func (b *Backend) sweepOne(ctx context.Context, session, instance string) {
-	x, err := b.readBox(session)
-	if err != nil || x.Instance != instance || x.made() {
-		return
-	}
-	if ok, err := x.tryLock(); !ok || err != nil {
-		return // it is being made
-	}
-	defer x.unlock()
-	if !x.current() || x.made() {
-		return
-	}
-	if err := b.abandon(ctx, x); err != nil {
+	dead := func(x *box) bool { return !x.made() }
+	err := b.clear(ctx, session, instance, dead, b.abandon)
+	if err != nil {
 		b.log.Warn("local: what a dead creation left cannot be removed", "session", session, "error", err)
 	}
+}
+
+// reclaim removes a sandbox of the instance whose record is lost and of which nothing lives, for a new one of the session.
+// The workspace stays.
+func (b *Backend) reclaim(ctx context.Context, session, instance string) {
+	dead := func(x *box) bool { return x.damaged && x.made() && !x.lives(b.machine.boot) }
+	err := b.clear(ctx, session, instance, dead, b.drop)
+	if err != nil {
+		b.log.Warn("local: a damaged sandbox cannot be removed", "session", session, "error", err)
+	}
+}
+
+// clear removes a sandbox of the instance, if it is dead. One that somebody is about stays.
+func (b *Backend) clear(ctx context.Context, session, instance string, dead func(*box) bool, remove func(context.Context, *box) error) error {
+	x, err := b.readBox(session)
+	if err != nil || x.Instance != instance || !dead(x) {
+		return nil
+	}
+	if ok, err := x.tryLock(); !ok || err != nil {
+		return nil // it is being made
+	}
+	defer x.unlock()
+	// What was read may have been unfinished, or of another one.
+	again, err := b.readBox(session)
+	if err != nil || !x.current() || !dead(again) {
+		return nil
+	}
+	return remove(ctx, again)
 }
 
 // Start starts a stopped sandbox.
@@ -156,7 +175,15 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 	if _, ok := x.running(b.machine.boot); ok {
 		return nil
 	}
-	return b.start(ctx, x, nil)
+	if x.damaged {
+		return fmt.Errorf("local: the sandbox's record is damaged, and how to start it is lost: %w", backend.ErrLost)
+	}
+	if _, ok := x.started(); !ok { // then nothing may run, whatever the files tell
+		if err := b.halt(ctx, x); err != nil {
+			return err
+		}
+	}
+	return b.start(ctx, x, nil, noRecord)
 }
 
 // Stop ends the processes of a sandbox at once: the guest has nothing to save.
@@ -179,11 +206,16 @@ func (b *Backend) Stop(ctx context.Context, id string) (err error) {
 // halt ends the process of a locked sandbox and removes what holds it.
 func (b *Backend) halt(ctx context.Context, x *box) error {
 	if p, ok := x.started(); ok {
+		if x.damaged && p.alive(b.machine.boot) {
+			x.Group = b.foundGroup(p)
+		}
 		if err := p.kill(ctx, b.machine.boot); err != nil {
 			return err
 		}
 	} else if err := b.group(x).kill(ctx, b.machine.boot); err != nil { // what the sandbox's files do not tell of
 		return err
+	} else if x.lives(b.machine.boot) {
+		return fmt.Errorf("local: the sandbox runs, and the record of its process is damaged: end it by hand: %w", backend.ErrUnavailable)
 	}
 	if err := b.group(x).remove(ctx); err != nil {
 		return err
@@ -209,17 +241,16 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 	if err != nil {
 		return nil // it is none of ours
 	}
-	last := func(w workspace) bool { return opts.Volumes && w.Last == nonce }
-	x, err := b.locked(ctx, id)
-	if errors.Is(err, backend.ErrNotFound) {
-		return b.removeWorkspace(ctx, session, last)
-	}
-	if err != nil {
+	meant := func(w workspace) bool { return opts.Volumes && (w.Last == nonce || w.Maker == "") }
+	x, err := b.hold(ctx, session, nonce, meant)
+	if x == nil || err != nil {
 		return err
 	}
 	defer x.unlock()
-	// While the name is taken no other sandbox can have the workspace.
-	if err := errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, session, last)); err != nil {
+	if x.Nonce != nonce { // that one's creation died, and the workspace may still be of the one that is meant
+		return b.removeWorkspace(ctx, session, meant)
+	}
+	if err := errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, session, meant)); err != nil {
 		return err
 	}
 	if err := b.drop(ctx, x); err != nil {
@@ -229,6 +260,41 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 		b.log.Warn("local: the remains of dead processes cannot be removed", "error", err)
 	}
 	return nil
+}
+
+// hold locks the sandbox with that id, or whatever else keeps others from making its workspace theirs: the rest of another
+// creation, or the session's name, taken like for a new sandbox. Nil and no error: there is nothing to remove.
+func (b *Backend) hold(ctx context.Context, session, nonce string, meant func(workspace) bool) (*box, error) {
+	for {
+		x, err := b.readBox(session)
+		if err != nil {
+			w, err := b.dirs.ownerOf(session)
+			if err != nil && !errors.Is(err, errDamaged) || !meant(w) || exists(b.dirs.sandbox(session)) {
+				return nil, nil
+			}
+			x, err = b.takeName(&record{SessionID: session, Nonce: nonce, Instance: w.Instance})
+			if errors.Is(err, backend.ErrExists) { // by now
+				continue
+			}
+			return x, err
+		}
+		if x.Nonce != nonce && x.made() {
+			return nil, nil // the workspace is that one's
+		}
+		err = x.acquire(ctx)
+		if errors.Is(err, backend.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		again, err := b.readBox(session)
+		if err == nil && x.current() && again.Nonce == x.Nonce && (x.Nonce == nonce || !again.made()) {
+			again.lock = x.lock
+			return again, nil
+		}
+		x.unlock()
+	}
 }
 
 // drop removes a locked sandbox. Its name is free at once; what then fails leaves only what tells nothing.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -153,6 +154,9 @@ func describe(dir, id string) (string, error) {
 	var all strings.Builder
 	for _, file := range files {
 		b, err := os.ReadFile(file)
+		if target, isLink := os.Readlink(file); isLink == nil {
+			b, err = []byte(target), nil
+		}
 		if err != nil && !strings.HasSuffix(file, ".sock") {
 			return "", err
 		}
@@ -181,7 +185,12 @@ func foreign(t testing.TB, dir string, labels map[string]string) []string {
 
 func newBackend(t testing.TB, dir string) *local.Backend {
 	t.Helper()
-	b, err := local.New(t.Context(), &local.Options{StateDir: dir})
+	return newBackendWith(t, local.Options{StateDir: dir})
+}
+
+func newBackendWith(t testing.TB, opts local.Options) *local.Backend {
+	t.Helper()
+	b, err := local.New(t.Context(), &opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,4 +262,21 @@ func sh(t testing.TB, conn *client.Conn, script string) string {
 		t.Fatalf("%q: %+v\n%s%s", script, res.ExecStatus, res.Stdout.Head, res.Stderr.Head)
 	}
 	return string(res.Stdout.Head) + string(res.Stdout.Tail)
+}
+
+// lock takes a lock as a process at work does.
+func lock(t testing.TB, file string) (unlock func()) {
+	t.Helper()
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close()); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -3,7 +3,6 @@
 package local_test
 
 import (
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +13,9 @@ import (
 // ordinaryUser is a user without privileges, and without an entry anywhere.
 const ordinaryUser = 61234
 
-// asOrdinaryUser runs tests of this binary as an ordinary user, with a state directory of that user's.
-func asOrdinaryUser(t *testing.T, tests string) {
+// asOrdinaryUser runs tests of this binary as an ordinary user, with a state directory of that user's. The command line
+// begins with prefix.
+func asOrdinaryUser(t *testing.T, tests string, prefix ...string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("only root can become somebody else")
@@ -39,7 +39,8 @@ func asOrdinaryUser(t *testing.T, tests string) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command(binary, "-test.run="+tests, "-test.count=1", "-test.timeout=9m")
+	argv := append(prefix, binary, "-test.run="+tests, "-test.count=1", "-test.timeout=9m")
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = "/"
 	cmd.Env = []string{sharedEnv + "=" + state, "PATH=/usr/bin:/bin", "TMPDIR=" + tmp, "HOME=" + state}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinaryUser, Gid: ordinaryUser}}
@@ -48,20 +49,14 @@ func asOrdinaryUser(t *testing.T, tests string) {
 	}
 }
 
+// copyProgram copies this binary. Another program does it: a file that is open for writing here is so in every process
+// that is just being made, too, and cannot be executed meanwhile.
 func copyProgram(to string) error {
-	from, err := os.Open("/proc/self/exe")
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	defer from.Close()
-	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(f, from); err != nil {
-		return err
-	}
-	return f.Close()
+	return exec.Command("cp", self, to).Run()
 }
 
 // An ordinary user owes the same, but for what only a control group can do and what only root can look at.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -151,4 +152,27 @@ func reap(pid, pidfd int) {
 			return got == pid || err != nil && !errors.Is(err, unix.EINTR)
 		})
 	}()
+}
+
+// settleScore sets by how much the kernel prefers a launcher, and so the guest, to other processes when memory runs out: as
+// little as we may, but never with the protection that this process may have. Commands get a higher score from the guest.
+// They can lower it to a bound that only a privileged process moves, with what it sets; so the guest lies on the bound, and
+// no command gets below it.
+func settleScore(pid int) error {
+	text, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return err
+	}
+	own, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return err
+	}
+	set := func(score int) error {
+		return writeFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", strconv.Itoa(score))
+	}
+	err = set(sort.Search(max(own, 0), func(score int) bool { return set(score) == nil }))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil // it has ended, and says why
+	}
+	return err
 }

@@ -10,13 +10,15 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
 )
 
 // removeTree removes a directory and all that is in it, whatever a sandbox made of it: a hundred thousand levels, modes
 // that forbid everything, names that are no text. It takes one level at a time, moving what lies deeper up to the top, so
 // that neither paths nor open files grow. What is gone already, because somebody else removes the tree too, is no error.
 func removeTree(ctx context.Context, dir string) error {
-	top, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	top, err := openDir(unix.AT_FDCWD, dir, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -45,13 +47,25 @@ type remover struct {
 	moved int // names the next directory that is moved to the top
 }
 
+// openDir opens a directory that is no link.
+func openDir(dirfd int, name string, resolve uint64) (int, error) {
+	fd, err := unix.Openat2(dirfd, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: resolve})
+	if errors.Is(err, unix.EXDEV) {
+		return -1, errMounted
+	}
+	return fd, err
+}
+
+// errMounted: the removal of a tree stopped before what somebody mounted in it.
+var errMounted = fmt.Errorf("something is mounted in it that is not the sandbox's, unmount it first: %w", backend.ErrUnavailable)
+
 // batch is how many entries are looked at between two looks at the context.
 const batch = 512
 
 // empty takes everything out of a directory. Directories of the top are emptied and removed; those of another one move
 // to the top. It tells whether there was anything, as there may be more by now.
 func (r *remover) empty(dirfd int) (left bool, err error) {
-	fd, err := unix.Openat(dirfd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := openDir(dirfd, ".", unix.RESOLVE_NO_XDEV)
 	if err != nil {
 		return false, err
 	}
@@ -82,12 +96,18 @@ func (r *remover) remove(dirfd int, name string) error {
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
+	if errors.Is(err, unix.EBUSY) {
+		return errMounted
+	}
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
 	err = unix.Unlinkat(dirfd, name, unix.AT_REMOVEDIR)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
+	}
+	if errors.Is(err, unix.EBUSY) { // what is mounted there is somebody else's
+		return errMounted
 	}
 	// An ordinary user needs the right to change a directory, also to move it.
 	if err := unix.Fchmodat(dirfd, name, 0o700, 0); err != nil {
@@ -96,7 +116,7 @@ func (r *remover) remove(dirfd int, name string) error {
 	if dirfd != r.top {
 		return r.lift(dirfd, name)
 	}
-	fd, err := unix.Openat(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := openDir(dirfd, name, unix.RESOLVE_NO_XDEV)
 	if err != nil {
 		return ignoreMissing(err)
 	}
@@ -133,8 +153,11 @@ func ignoreMissing(err error) error {
 const anybody = "any"
 
 // discard removes a directory. Its name is free at once. What cannot be removed now, or before ctx ends, is left to the
-// next sweep. One that is gone is no error.
+// next sweep. One that is gone is no error; one in which something is mounted stays as it is.
 func (d dirs) discard(ctx context.Context, dir string) error {
+	if holdsMount(dir) {
+		return errMounted
+	}
 	tmp := d.discarded()
 	if err := os.Rename(dir, tmp); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -148,6 +171,25 @@ func (d dirs) discard(ctx context.Context, dir string) error {
 		_ = os.Rename(tmp, filepath.Join(d.trash(), anybody+"-"+text)) // else it is left until this process ends
 	}
 	return err
+}
+
+// holdsMount tells whether something is mounted on a directory or below it.
+func holdsMount(dir string) bool {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false // then the removal stops when it comes there
+	}
+	octal := strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`)
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4]+"/", octal.Replace(real)+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 func cutLast(name string) (owner, text string, ok bool) {

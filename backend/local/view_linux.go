@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -125,21 +126,31 @@ func shownSockets() []string {
 	if err != nil {
 		return nil // a kernel without Unix sockets
 	}
+	shown := shownDirs()
 	var out []string
-	for _, line := range strings.Split(string(table), "\n") {
+	for line := range strings.Lines(string(table)) {
 		at := strings.Index(line, " /")
 		if at < 0 {
 			continue // without a name, or an abstract one
 		}
-		p := line[at+1:]
-		for _, dir := range append(systemDirs(), hostFiles()...) {
-			if shown, err := filepath.EvalSymlinks(dir); err == nil && (strings.HasPrefix(p, dir+"/") || strings.HasPrefix(p, shown+"/")) {
-				out = append(out, p)
-				break
-			}
+		p := strings.TrimSuffix(line[at+1:], "\n")
+		if slices.ContainsFunc(shown, func(dir string) bool { return strings.HasPrefix(p, dir) }) {
+			out = append(out, p)
 		}
 	}
 	return out
+}
+
+// shownDirs are the beginnings of the names of all that sandboxes see of the host, by each directory's own name and by the
+// one that its links lead to.
+func shownDirs() []string {
+	var dirs []string
+	for _, dir := range append(systemDirs(), hostFiles()...) {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			dirs = append(dirs, dir+"/", real+"/")
+		}
+	}
+	return dirs
 }
 
 func isDir(p string) bool {

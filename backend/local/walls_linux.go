@@ -25,9 +25,19 @@ func (e *missingWall) Error() string { return e.text + ": " + e.kind.Error() }
 
 func (e *missingWall) Unwrap() error { return e.kind }
 
-// wallError says which wall could not be built, and how to mend it.
-func wallError(r launch.Report) error {
+// wallError says which wall could not be built, and how to mend it. It names what the sandbox would see, not where on the
+// host that lies.
+func (l *launching) wallError(r launch.Report) error {
 	errno := unix.Errno(r.Errno)
+	for _, t := range l.trees {
+		if r.What != "showing "+t.Source || t.Source == t.Target {
+			continue
+		}
+		r.What = "showing " + t.Target
+		if errno == unix.ENOENT && strings.HasPrefix(t.Source, l.own+"/") {
+			return fmt.Errorf("local: what the sandbox sees as %s was removed from the state directory: %w", t.Target, backend.ErrLost)
+		}
+	}
 	text := fmt.Sprintf("local: the wall %q cannot be built: %s", r.Wall, r.What)
 	if r.Errno != 0 {
 		text += ": " + errno.Error()
@@ -70,6 +80,8 @@ func (b *Backend) explainFork(err error) error {
 	switch errno {
 	case unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS:
 		text = userNamespaceHint()
+	case unix.ENOENT:
+		return fmt.Errorf("local: the guest's program was removed from the state directory, begin anew: %w", backend.ErrUnavailable)
 	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE:
 		kind, text = backend.ErrUnavailable, "this machine or this user has no room for another process"
 	}

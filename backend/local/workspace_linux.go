@@ -21,12 +21,42 @@ type workspace struct {
 	// Maker and Last are the nonces of the sandbox that made it and of the last one that had it to the end of its creation.
 	Maker string `json:"maker"`
 	Last  string `json:"last"`
+	// Box is a copy of the record of the sandbox that has the workspace, or had it last: each of the two files makes up
+	// for the loss of the other.
+	Box record `json:"box"`
 }
 
-func (d dirs) ownerOf(session string) (workspace, error) {
+// errDamaged: there is a workspace, and nothing tells whose it is.
+var errDamaged = errors.New("the record of whose workspace it is is damaged")
+
+func (d dirs) ownerFile(session string) string { return filepath.Join(d.workspace(session), ownerFile) }
+
+func (d dirs) readOwner(session string) (workspace, error) {
 	var w workspace
-	err := readJSON(filepath.Join(d.workspace(session), ownerFile), &w)
+	err := readJSON(d.ownerFile(session), &w)
+	if err == nil && w.Maker == "" {
+		err = errDamaged
+	}
 	return w, err
+}
+
+// ownerOf reads whose a workspace is, if that is damaged from the sandbox's record: os.ErrNotExist when there is none,
+// errDamaged when nothing tells.
+func (d dirs) ownerOf(session string) (workspace, error) {
+	w, err := d.readOwner(session)
+	if err == nil || errors.Is(err, os.ErrNotExist) && !exists(d.workspace(session)) {
+		return w, err
+	}
+	var r record
+	if readJSON(filepath.Join(d.sandbox(session), recordFile), &r) != nil || !r.names(session) {
+		return workspace{}, errDamaged
+	}
+	w = workspace{Instance: r.Instance, Base: r.IDs.Base, Size: r.Limits.WorkspaceBytes, Box: r}
+	// One that was not made to the end may have found the workspace, with files that are worth keeping.
+	if exists(filepath.Join(d.sandbox(session), madeFile)) {
+		w.Maker, w.Last = r.Nonce, r.Nonce
+	}
+	return w, nil
 }
 
 // claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and settles
@@ -37,14 +67,21 @@ func (b *Backend) claimWorkspace(x *box, c *cradle) error {
 	case errors.Is(err, os.ErrNotExist):
 		return b.makeWorkspace(x, c)
 	case err != nil:
-		return fmt.Errorf("local: the owner of the session's workspace cannot be read: %w: %w", scrub(err), backend.ErrExists)
+		return fmt.Errorf("local: session %s has a workspace, but %w: remove it first: %w", x.SessionID, scrub(err), backend.ErrExists)
 	case old.Instance != x.Instance:
 		return fmt.Errorf("local: session %s has a workspace of another instance: %w", x.SessionID, backend.ErrExists)
 	case old.Size != x.Limits.WorkspaceBytes:
 		return fmt.Errorf("local: session %s has a workspace with a limit of %d bytes: %w", x.SessionID, old.Size, backend.ErrExists)
 	}
 	x.IDs.Base = old.Base
-	return b.adoptFiles(x, b.dirs.files(x.SessionID))
+	if c != nil && c.ids.Base == x.IDs.Base {
+		x.Group = c.group.name
+	}
+	if err := b.adoptFiles(x, b.dirs.files(x.SessionID)); err != nil {
+		return err
+	}
+	old.Box = x.record
+	return keepJSON(b.dirs.ownerFile(x.SessionID), old)
 }
 
 func (b *Backend) makeWorkspace(x *box, c *cradle) error {
@@ -59,11 +96,16 @@ func (b *Backend) makeWorkspace(x *box, c *cradle) error {
 	if err != nil {
 		return err
 	}
+	if c != nil {
+		x.Group = c.group.name
+	}
 	tmp := b.dirs.fresh()
 	files := filepath.Join(tmp, "files")
 	err = os.MkdirAll(files, 0o700)
 	if err == nil {
-		w := workspace{Instance: x.Instance, Base: x.IDs.Base, Size: x.Limits.WorkspaceBytes, Maker: x.Nonce}
+		w := workspace{
+			Instance: x.Instance, Base: x.IDs.Base, Size: x.Limits.WorkspaceBytes, Maker: x.Nonce, Last: x.Nonce, Box: x.record,
+		}
 		err = writeJSON(filepath.Join(tmp, ownerFile), w)
 	}
 	if err == nil {
@@ -96,20 +138,23 @@ func (b *Backend) settle(x *box) error {
 	if err != nil {
 		return err
 	}
-	w.Last = x.Nonce
-	if err := writeJSON(filepath.Join(b.dirs.workspace(x.SessionID), ownerFile), w); err != nil {
-		return err
+	if w.Last != x.Nonce {
+		w.Last = x.Nonce
+		if err := keepJSON(b.dirs.ownerFile(x.SessionID), w); err != nil {
+			return err
+		}
 	}
 	return os.WriteFile(x.file(madeFile), nil, 0o600)
 }
 
-// removeWorkspace removes a session's workspace, if it is the one that is meant, and gives its user ids back.
+// removeWorkspace removes a session's workspace, if it is the one that is meant, and gives its user ids back. The caller
+// has the session's name, so that nobody else can make the workspace theirs. One of which nothing is known has no maker.
 func (b *Backend) removeWorkspace(ctx context.Context, session string, meant func(workspace) bool) error {
 	w, err := b.dirs.ownerOf(session)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errDamaged) {
 		return fmt.Errorf("local: the owner of a workspace cannot be read: %w", scrub(err))
 	}
 	if !meant(w) {

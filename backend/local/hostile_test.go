@@ -1,0 +1,154 @@
+//go:build linux
+
+package local_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/local"
+)
+
+// What somebody took out of the state directory is lost, not impossible, and no error tells where that directory is.
+func TestMissingState(t *testing.T) {
+	t.Parallel()
+	loop := func(path string) error { return errors.Join(os.RemoveAll(path), os.Symlink("files", path)) }
+	for what, test := range map[string]struct {
+		path  func(dir string, info backend.Info) string
+		harm  func(path string) error
+		begin error // of a start
+		fresh error // of another sandbox
+	}{
+		"workspace": {filesOf, os.RemoveAll, backend.ErrLost, nil},
+		"loop":      {filesOf, loop, backend.ErrUnsupported, nil},
+		"guest": {func(dir string, _ backend.Info) string { return filepath.Join(dir, "guest") }, os.RemoveAll,
+			backend.ErrUnavailable, backend.ErrUnavailable},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			dir := stateDir(t)
+			b := newBackendWith(t, local.Options{StateDir: dir, Cold: true})
+			info := create(t, b, newSpec())
+			if err := errors.Join(b.Stop(t.Context(), info.ID), test.harm(test.path(dir, info))); err != nil {
+				t.Fatal(err)
+			}
+			err := b.Start(t.Context(), info.ID)
+			if !errors.Is(err, test.begin) || errors.Is(err, backend.ErrUnsupported) != (test.begin == backend.ErrUnsupported) ||
+				strings.Contains(err.Error(), dir) {
+				t.Errorf("Start: %v, want %v", err, test.begin)
+			}
+			other, err := b.Create(t.Context(), newSpec())
+			if err == nil {
+				remove(t, b, other.ID)
+			}
+			if !errors.Is(err, test.fresh) || err != nil && strings.Contains(err.Error(), dir) {
+				t.Errorf("Create: %v, want %v", err, test.fresh)
+			}
+		})
+	}
+}
+
+func filesOf(dir string, info backend.Info) string {
+	return filepath.Join(dir, "workspaces", info.SessionID, "files")
+}
+
+// TestOOMScores: the kernel prefers commands to the guest, whatever they do about it, and whatever protects the host.
+func TestOOMScores(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, stateDir(t))
+	conn := dial(t, b, create(t, b, newSpec()).ID)
+	const script = `
+own=$(cat /proc/self/oom_score_adj)
+while guest=$(cat /proc/1/oom_score_adj) && test "$guest" -eq "$own"; do sleep 0.01; done # while the guest makes a process
+test "$guest" -ge 0 || echo "the guest has $guest"
+test "$own" -gt "$guest" || echo "a command has $own, the guest $guest"
+if (echo $((guest - 1)) > /proc/self/oom_score_adj) 2>/dev/null; then echo "a command can have less than the guest's $guest"; fi
+`
+	if got := sh(t, conn, script); got != "" {
+		t.Error(got)
+	}
+}
+
+// withScore begins the command line of a process that has a score of its own.
+func withScore(score string) []string {
+	return []string{"/bin/sh", "-c", `echo "$0" > /proc/self/oom_score_adj; exec "$@"`, score}
+}
+
+// The same when the host's process is protected, or has made itself less worth keeping than it must be.
+func TestOOMScoresOfHost(t *testing.T) {
+	t.Parallel()
+	t.Run("protected", func(t *testing.T) {
+		t.Parallel()
+		exe, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		argv := append(withScore("-500"), exe, "-test.run=^TestOOMScores$", "-test.count=1", "-test.timeout=9m")
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	t.Run("ordinary", func(t *testing.T) {
+		t.Parallel()
+		asOrdinaryUser(t, "^TestOOMScores$", withScore("300")...)
+	})
+}
+
+// mountedEnv tells a process of TestMountedWorkspace that it has mounts of its own.
+const mountedEnv = "WORKCELL_LOCAL_TEST_MOUNTED"
+
+// TestMountedWorkspace: what somebody mounted in a workspace is not the sandbox's to remove.
+func TestMountedWorkspace(t *testing.T) {
+	if os.Getenv(mountedEnv) == "" {
+		t.Parallel()
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestMountedWorkspace$", "-test.count=1", "-test.timeout=9m")
+		cmd.Env = append(os.Environ(), mountedEnv+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	dir, precious := stateDir(t), t.TempDir()
+	b := newBackend(t, dir)
+	info := create(t, b, newSpec())
+	conn := dial(t, b, info.ID)
+	sh(t, conn, "mkdir -p a/b/c d && touch f")
+	for _, point := range []string{"a/b/c", "d", "f", "."} {
+		target := filepath.Join(filesOf(dir, info), point)
+		source := filepath.Join(precious, "file")
+		if err := os.WriteFile(source, []byte("precious"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if point != "f" {
+			source = precious
+		}
+		if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+		err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true})
+		if !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "unmount") || strings.Contains(err.Error(), dir) {
+			t.Errorf("%s: Remove: %v", point, err)
+		}
+		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(precious, "file")); err != nil || string(got) != "precious" {
+			t.Errorf("%s: what was mounted: %q, %v", point, got, err)
+		}
+		if _, err := os.Stat(target); err != nil {
+			t.Errorf("%s: the workspace: %v", point, err)
+		}
+	}
+}
