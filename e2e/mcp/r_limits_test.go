@@ -3,6 +3,7 @@ package mcp_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -166,7 +167,7 @@ func openStream(t *testing.T, addr string, header map[string]string) (status int
 	}
 	t.Cleanup(func() { res.Body.Close() })
 	line, err := bufio.NewReader(res.Body).ReadString('\n')
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
 	return res.StatusCode, line, cancel
