@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -314,4 +315,42 @@ func TestR6LoopbackIsOneClient(t *testing.T) {
 	if res.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("from another loopback address: %d", res.StatusCode)
 	}
+}
+
+// R6: what many connections and streams of events took is given back, also after resets.
+func TestR6FilesReturn(t *testing.T) {
+	t.Parallel()
+	s := startHTTP(t, "--max-rate", "10000")
+	handshake(t, s.addr, nil)
+	files := func() int {
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	const streams, conns = 40, 300
+	before := files()
+	var held []net.Conn
+	for i := range streams + conns {
+		request := "POST /mcp HTTP/1.1\r\nHost: " + s.addr + "\r\nContent-Length: 100\r\n\r\n{"
+		if i < streams {
+			_, _, id := handshake(t, s.addr, nil)
+			request = "GET /mcp HTTP/1.1\r\nHost: " + s.addr + "\r\nAccept: text/event-stream\r\nMcp-Session-Id: " + id + "\r\n\r\n"
+		}
+		conn, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+		_, _ = io.WriteString(conn, request) // it may be one too many
+	}
+	until(t, "the server has them", func() bool { return files() >= before+streams })
+	for i, conn := range held {
+		if tcp, ok := conn.(*net.TCPConn); ok && i%2 == 0 {
+			_ = tcp.SetLinger(0) // ends with a reset
+		}
+		conn.Close()
+	}
+	until(t, "the server has let them go", func() bool { return files() <= before+8 }) // it may talk to the engine meanwhile
 }
