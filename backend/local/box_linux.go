@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -80,8 +81,9 @@ func notFound(id string) error {
 type box struct {
 	dir string
 	record
-	damaged bool     // the record is lost, or not yet written
-	lock    *os.File // nil while it is not locked
+	damaged bool           // the record is lost, or not yet written
+	lock    *os.File       // nil while it is not locked
+	disk    errgroup.Group // writes that must reach the disk before the sandbox is made
 }
 
 func (x *box) file(name string) string { return filepath.Join(x.dir, name) }

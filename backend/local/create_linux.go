@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -65,12 +64,16 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 // noRecord is for a start of what is on record.
 func noRecord() error { return nil }
 
-// write writes the record and waits until it is on the disk, and what has been written about its workspace.
+// write writes the record. It is on its way to the disk then, as is what has been written about the workspace: settle waits
+// for both, while the sandbox begins to run.
 func (x *box) write(owner string) error {
-	var group errgroup.Group
-	group.Go(func() error { return flush(owner) })
-	group.Go(func() error { return keepJSON(x.file(recordFile), x.record) })
-	return group.Wait()
+	if err := writeJSON(x.file(recordFile), x.record); err != nil {
+		return err
+	}
+	for _, file := range []string{owner, x.file(recordFile)} {
+		x.disk.Go(func() error { return flush(file) })
+	}
+	return nil
 }
 
 // firstStart is start with a span of its own, as the first start of every engine has it.
@@ -255,6 +258,7 @@ func (b *Backend) taken(session string) error {
 func (b *Backend) takeBack(ctx context.Context, x *box) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
+	_ = x.disk.Wait() // what is removed need not be on the disk
 	err := b.abandon(ctx, x)
 	if err != nil {
 		b.log.Warn("local: a failed create left something behind", "session", x.SessionID, "error", err)

@@ -134,6 +134,9 @@ func (b *Backend) adoptFiles(x *box, files string) error {
 
 // settle ends a creation: from now on the sandbox is there, and the workspace is its.
 func (b *Backend) settle(x *box) error {
+	if err := x.disk.Wait(); err != nil {
+		return err
+	}
 	w, err := b.dirs.ownerOf(x.SessionID)
 	if err != nil {
 		return err
