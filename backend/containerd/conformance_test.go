@@ -30,6 +30,9 @@ func harness(t testing.TB) backendtest.Harness {
 		Leftovers: leftovers,
 		Vanish:    func(ctx context.Context, id string) error { return vanish(ctx, api, id) },
 		Describe: func(ctx context.Context, id string) (string, error) {
+			if container := containerd.ContainerOf(id); container != "" { // a sandbox's
+				id = container
+			}
 			c, err := api.ContainerService().Get(ctx, id)
 			if err != nil {
 				return "", err

@@ -36,8 +36,8 @@ func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser,
 	if err != nil {
 		return nil, err
 	}
-	s := &bridge{b: b, id: id, exec: execPrefix + rand.Text(), life: context.WithoutCancel(ctx)}
-	s.dir = r.state().file(id, s.exec)
+	s := &bridge{b: b, id: r.id, exec: execPrefix + rand.Text(), life: context.WithoutCancel(ctx)}
+	s.dir = r.state().file(r.id, s.exec)
 	if err := s.open(ctx, r); err != nil {
 		return nil, errors.Join(lost(b.settle(ctx, "connect", err)), s.Close())
 	}

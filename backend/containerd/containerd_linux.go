@@ -36,6 +36,7 @@ type Backend struct {
 	mu     sync.Mutex // guards what follows
 	closed bool
 	known  map[string]*record // sandboxes that are ours, by id; their records never change
+	swept  time.Time          // when List last looked for stray shims
 }
 
 // New connects to containerd, within the bounds of ctx and Options.Patience. A containerd that does not answer is
@@ -185,7 +186,7 @@ func (b *Backend) background(ctx context.Context, f func(context.Context)) {
 func (b *Backend) remember(r *record) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.known[r.id] = r
+	b.known[r.name()] = r
 }
 
 func (b *Backend) forget(id string) {

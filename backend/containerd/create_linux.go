@@ -26,8 +26,7 @@ type creation struct {
 	nonce string
 
 	tried     bool // a container record was asked for
-	ours      bool // the record is this creation's
-	workspace bool // so is the workspace
+	workspace bool // the workspace is this creation's
 }
 
 // Create makes a sandbox and starts it. See [backend.SandboxBackend].
@@ -78,7 +77,7 @@ func (c *creation) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.b.checkMountPoints(ctx, mounts, c.img); err != nil {
+	if err := c.b.checkImage(ctx, mounts, c.img); err != nil {
 		return err
 	}
 	if err := c.b.startTask(ctx, c.rec, mounts, !made); !errors.Is(err, errStarted) {
@@ -113,6 +112,11 @@ func (c *creation) createRecord(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	unlock, err := c.b.lock(ctx, c.rec.id) // so that nobody who removes an earlier one takes this for its remains
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	c.tried = true
 	_, err = finish(ctx, c.b, "create container", func(ctx context.Context) (containers.Container, error) {
 		return c.b.api.ContainerService().Create(ctx, containers.Container{
@@ -122,10 +126,7 @@ func (c *creation) createRecord(ctx context.Context) error {
 			Extensions: map[string]typeurl.Any{configKey: ext},
 		})
 	})
-	switch {
-	case err == nil:
-		c.ours = true
-	case errors.Is(err, backend.ErrExists):
+	if errors.Is(err, backend.ErrExists) {
 		return fmt.Errorf("containerd: session %s has a container: %w", c.p.spec.ID, backend.ErrExists)
 	}
 	return err
@@ -176,13 +177,8 @@ func (c *creation) rollback(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	var err error
-	if !c.ours {
-		c.ours, err = c.findRecord(ctx)
-	}
-	if err == nil && c.ours {
-		err = c.b.destroy(ctx, c.rec, c.workspace)
-	}
+	// A record whose creation was not answered may be there; one of the same id that another Create made stays.
+	err := ignoreNotFound(c.b.alone(ctx, c.rec.name(), func(r *record) error { return c.b.destroy(ctx, r, c.workspace) }))
 	if err != nil {
 		c.b.log.Warn("containerd: a failed create left something behind", "session", c.p.spec.ID, "error", err)
 	}
@@ -195,16 +191,4 @@ func (c *creation) rollbackLater(ctx context.Context) {
 		err := c.rollback(ctx)
 		return !errors.Is(err, backend.ErrUnavailable), err
 	})
-}
-
-// findRecord looks for a record that was asked for and whose creation was not answered. One of the same id that another
-// Create made stays.
-func (c *creation) findRecord(ctx context.Context) (bool, error) {
-	found, err := call(ctx, c.b, "look for container", func(ctx context.Context) (containers.Container, error) {
-		return c.b.api.ContainerService().Get(ctx, c.rec.id)
-	})
-	if errors.Is(err, backend.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil && found.Labels[labelNonce] == c.nonce, err
 }

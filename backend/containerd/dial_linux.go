@@ -20,7 +20,7 @@ func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, er
 	if err != nil {
 		return nil, err
 	}
-	s, err := openStream(ctx, r.state(), id)
+	s, err := openStream(ctx, r.state(), r.id)
 	if err != nil {
 		return nil, b.settle(ctx, "dial", err)
 	}

@@ -21,7 +21,7 @@ import (
 
 // vanish removes a sandbox as an operator would, with containerd's own means alone.
 func vanish(ctx context.Context, api *ctrd.Client, id string) error {
-	c, err := api.LoadContainer(ctx, id)
+	c, err := api.LoadContainer(ctx, containerd.ContainerOf(id))
 	if err != nil {
 		return err
 	}

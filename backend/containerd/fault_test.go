@@ -229,21 +229,18 @@ func TestShimKilled(t *testing.T) {
 	info := create(t, b, spec)
 	conn := dial(t, b, info.ID)
 	sh(t, conn, "echo kept > file")
-	killed := false
-	for pid, cmdline := range processes(t) {
-		if strings.Contains(cmdline, "containerd-shim") && strings.Contains(cmdline, info.ID) {
-			shim, err := os.FindProcess(pid)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := shim.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			killed = true
-		}
-	}
-	if !killed {
+	pids := shims(t, containerd.ContainerOf(info.ID))
+	if len(pids) == 0 {
 		t.Fatal("no shim")
+	}
+	for _, pid := range pids {
+		shim, err := os.FindProcess(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := shim.Kill(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	<-conn.Done()
 	waitFor(t, "the sandbox to be told stopped", func() bool {

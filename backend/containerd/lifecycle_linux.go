@@ -13,8 +13,21 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// containerIDs matches the ids of our containers.
-var containerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var (
+	// sandboxIDs matches our ids of sandboxes: see record.name.
+	sandboxIDs = regexp.MustCompile(`^([0-9a-f]{64})\.[A-Z2-7]{26}$`)
+	// containerIDs matches the ids of their containers.
+	containerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
+
+// containerOf gives the id of a sandbox's container.
+func containerOf(id string) (container string, ok bool) {
+	m := sandboxIDs.FindStringSubmatch(id)
+	if m == nil {
+		return "", false
+	}
+	return m[1], true
+}
 
 func notFound(id string) error {
 	return fmt.Errorf("containerd: sandbox %.64q: %w", id, backend.ErrNotFound)
@@ -22,24 +35,34 @@ func notFound(id string) error {
 
 // own gives a sandbox's record from containerd; ErrNotFound for what is not one of ours, too.
 func (b *Backend) own(ctx context.Context, id string) (*record, error) {
-	if !containerIDs.MatchString(id) {
+	container, ok := containerOf(id)
+	if !ok {
 		return nil, notFound(id)
 	}
-	c, err := call(ctx, b, "look for sandbox", func(ctx context.Context) (containers.Container, error) {
-		return b.api.ContainerService().Get(ctx, id)
-	})
-	if errors.Is(err, backend.ErrNotFound) {
+	r, err := b.record(ctx, container)
+	if errors.Is(err, backend.ErrNotFound) || err == nil && !r.is(id) {
 		b.forget(id)
 		return nil, notFound(id)
 	}
 	if err != nil {
 		return nil, err
 	}
+	b.remember(r)
+	return r, nil
+}
+
+// record reads the record of a container: nil for one that is no sandbox, ErrNotFound where there is none.
+func (b *Backend) record(ctx context.Context, container string) (*record, error) {
+	c, err := call(ctx, b, "look for sandbox", func(ctx context.Context) (containers.Container, error) {
+		return b.api.ContainerService().Get(ctx, container)
+	})
+	if err != nil {
+		return nil, err
+	}
 	r, ok := readRecord(c)
 	if !ok {
-		return nil, notFound(id)
+		return nil, nil
 	}
-	b.remember(r)
 	return r, nil
 }
 
@@ -49,12 +72,12 @@ func (b *Backend) running(ctx context.Context, id string) (*record, error) {
 	r := b.known[id]
 	b.mu.Unlock()
 	var err error
-	if r == nil {
+	if r == nil || !r.started() { // there may be another of the session by now
 		if r, err = b.own(ctx, id); err != nil {
 			return nil, err
 		}
 	}
-	p, err := b.task(ctx, id)
+	p, err := b.task(ctx, r.id)
 	if errors.Is(err, backend.ErrNotFound) {
 		if _, err := b.own(ctx, id); err != nil {
 			return nil, err
@@ -80,30 +103,34 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 	if err != nil {
 		return err
 	}
-	state, err := b.settled(ctx, r)
-	switch {
-	case err != nil:
+	if err := b.settled(ctx, r); err != nil {
 		return err
-	case state == backend.StateRunning:
-		return nil
-	case state == backend.StatePaused:
-		return fmt.Errorf("containerd: the sandbox is paused: %w", backend.ErrUnavailable)
 	}
-	return b.restart(ctx, r)
+	return b.alone(ctx, id, func(r *record) error {
+		p, err := b.task(ctx, r.id)
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			return err
+		}
+		switch r.stateOf(p) {
+		case backend.StateRunning:
+			return nil
+		case backend.StatePaused:
+			return fmt.Errorf("containerd: the sandbox is paused: %w", backend.ErrUnavailable)
+		}
+		return b.restart(ctx, r)
+	})
 }
 
-// settled gives a sandbox's state. One that another process may be creating right now is given time to come to its end.
-func (b *Backend) settled(ctx context.Context, r *record) (state backend.State, err error) {
+// settled gives a sandbox that another process may be creating right now time to come to its end.
+func (b *Backend) settled(ctx context.Context, r *record) error {
 	deadline := time.Now().Add(staleWait)
-	err = b.retry(ctx, func() (bool, error) {
+	return b.retry(ctx, func() (bool, error) {
 		p, err := b.task(ctx, r.id)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
 			return true, err
 		}
-		state = r.stateOf(p)
-		return state != backend.StateCreated || time.Now().After(deadline), nil
+		return r.stateOf(p) != backend.StateCreated || time.Now().After(deadline), nil
 	})
-	return state, err
 }
 
 // restart makes what is missing of a sandbox that does not run, and starts it.
@@ -115,6 +142,9 @@ func (b *Backend) restart(ctx context.Context, r *record) error {
 		return err
 	}
 	mounts, _, err := b.materialize(ctx, r)
+	if err == nil {
+		err = b.checkMountPoints(ctx, mounts, r.config.Volumes)
+	}
 	if err == nil {
 		err = b.startTask(ctx, r, mounts, true)
 	}
@@ -135,11 +165,7 @@ func (b *Backend) Stop(ctx context.Context, id string) (err error) {
 	defer done()
 	ctx, span := b.span(ctx, telemetry.SpanContainerdStop)
 	defer func() { telemetry.End(span, err) }()
-	r, err := b.own(ctx, id)
-	if err != nil {
-		return err
-	}
-	return b.deleteTask(ctx, r)
+	return b.alone(ctx, id, func(r *record) error { return b.deleteTask(ctx, r) })
 }
 
 // Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
@@ -151,23 +177,30 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 	defer done()
 	ctx, span := b.span(ctx, telemetry.SpanContainerdRemove)
 	defer func() { telemetry.End(span, err) }()
-	if !containerIDs.MatchString(id) {
+	container, ok := containerOf(id)
+	if !ok {
 		return nil
 	}
-	r, err := b.own(ctx, id)
+	err = b.alone(ctx, id, func(r *record) error { return b.destroy(ctx, r, opts.Volumes) })
 	if errors.Is(err, backend.ErrNotFound) {
-		return b.removeRemains(ctx, id, opts.Volumes)
+		return b.removeRemains(ctx, container, opts.Volumes)
 	}
+	return err
+}
+
+// removeRemains deletes what is left of a sandbox whose record was deleted behind our back. Where there is a record, it is
+// a later sandbox's.
+func (b *Backend) removeRemains(ctx context.Context, id string, workspace bool) error {
+	unlock, err := b.lock(ctx, id)
 	if err != nil {
 		return err
 	}
-	return b.destroy(ctx, r, opts.Volumes)
-}
-
-// removeRemains deletes what is left of a sandbox whose record was deleted behind our back.
-func (b *Backend) removeRemains(ctx context.Context, id string, workspace bool) error {
+	defer unlock()
+	if _, err := b.record(ctx, id); !errors.Is(err, backend.ErrNotFound) {
+		return err
+	}
 	b.removeCgroup(b.cgroupPath(id))
-	err := errors.Join(b.leaveNetwork(ctx, b.state, id), removeFiles(ctx, b.state, id, workspace))
+	err = errors.Join(b.leaveNetwork(ctx, b.state, id), removeFiles(ctx, b.state, id, workspace))
 	return b.settle(ctx, "remove files", err)
 }
 
@@ -175,6 +208,9 @@ func (b *Backend) removeRemains(ctx context.Context, id string, workspace bool) 
 func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error {
 	if err := b.deleteTask(ctx, r); err != nil {
 		return err
+	}
+	if !r.started() { // whoever made it may have died
+		b.sweepShims(ctx)
 	}
 	if r.bridged() {
 		if err := b.leaveNetwork(ctx, r.state(), r.id); err != nil {
@@ -196,7 +232,7 @@ func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error 
 	if err != nil {
 		return err
 	}
-	b.forget(r.id)
+	b.forget(r.name())
 	if r.config.Root == backend.RootWritable { // its layer may be large
 		b.background(ctx, b.collect)
 	}

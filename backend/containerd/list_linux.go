@@ -25,7 +25,7 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 	if err != nil {
 		return backend.Info{}, err
 	}
-	p, err := b.task(ctx, id)
+	p, err := b.task(ctx, r.id)
 	if err != nil && !errors.Is(err, backend.ErrNotFound) {
 		return backend.Info{}, err
 	}
@@ -46,6 +46,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		return nil, err
 	}
 	defer done()
+	b.sweepLater(ctx)
 	list, err := call(ctx, b, "list containers", func(ctx context.Context) ([]containers.Container, error) {
 		return b.api.ContainerService().List(ctx, labelFilter(filter))
 	})

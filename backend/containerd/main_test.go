@@ -106,12 +106,16 @@ func engineAPI(t testing.TB) *ctrd.Client {
 	return api
 }
 
-func newAPI() (*ctrd.Client, error) {
-	address := os.Getenv("CONTAINERD_ADDRESS")
-	if address == "" {
-		address = containerd.DefaultAddress
+// engineAddress is the socket of the containerd that is tested.
+func engineAddress() string {
+	if address := os.Getenv("CONTAINERD_ADDRESS"); address != "" {
+		return address
 	}
-	return ctrd.New(address, ctrd.WithDefaultNamespace(containerd.DefaultNamespace))
+	return containerd.DefaultAddress
+}
+
+func newAPI() (*ctrd.Client, error) {
+	return ctrd.New(engineAddress(), ctrd.WithDefaultNamespace(containerd.DefaultNamespace))
 }
 
 func newSpec() backend.Spec {

@@ -15,19 +15,16 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// checkMountPoints refuses an image in which a place where something is mounted is a link: the mount would land where
-// the link points. It looks at the sandbox's snapshot before a runtime does; an image that passed is not looked at again.
-func (b *Backend) checkMountPoints(ctx context.Context, mounts []mount.Mount, img *image) error {
+// checkImage is checkMountPoints for a snapshot that nobody has written to: an image that passed is not looked at again.
+func (b *Backend) checkImage(ctx context.Context, mounts []mount.Mount, img *image) error {
 	b.images.mu.Lock()
 	_, known := b.images.checked[img.target]
 	b.images.mu.Unlock()
 	if known {
 		return nil
 	}
-	targets := append([]string{guestDir, backend.Workdir, "/tmp", "/etc", "/dev", "/proc", "/sys"}, img.volumes...)
-	err := inPrivateMount(b.state.empty(), readOnly(mounts), func(root *os.Root) error { return plainDirs(root, targets) })
-	if err != nil {
-		return b.fail(ctx, "look at the image's mount points", err)
+	if err := b.checkMountPoints(ctx, mounts, img.volumes); err != nil {
+		return err
 	}
 	b.images.mu.Lock()
 	defer b.images.mu.Unlock()
@@ -36,6 +33,14 @@ func (b *Backend) checkMountPoints(ctx context.Context, mounts []mount.Mount, im
 	}
 	b.images.checked[img.target] = struct{}{}
 	return nil
+}
+
+// checkMountPoints refuses a root file system in which a place where something is mounted is a link, as an image may have
+// it or a sandbox may have made it: the mount would land where the link points. It looks before a runtime does.
+func (b *Backend) checkMountPoints(ctx context.Context, mounts []mount.Mount, volumes []string) error {
+	targets := append([]string{guestDir, backend.Workdir, "/tmp", "/etc", "/dev", "/proc", "/sys"}, volumes...)
+	err := inPrivateMount(b.state.empty(), readOnly(mounts), func(root *os.Root) error { return plainDirs(root, targets) })
+	return b.fail(ctx, "look at the mount points", err)
 }
 
 // plainDirs makes sure that every component of the targets that is there is a directory and no link.
@@ -65,7 +70,7 @@ func plainDir(root *os.Root, at string) error {
 		return err
 	}
 	if !st.IsDir() {
-		return &engineError{what: "image", kind: backend.ErrInvalid, detail: at + " in it is not a plain directory"}
+		return &engineError{what: "root file system", kind: backend.ErrInvalid, detail: at + " in it is not a plain directory"}
 	}
 	return nil
 }

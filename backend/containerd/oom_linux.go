@@ -17,10 +17,11 @@ func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
 		return 0, err
 	}
 	defer done()
-	if _, err := b.own(ctx, id); err != nil {
+	r, err := b.own(ctx, id)
+	if err != nil {
 		return 0, err
 	}
-	n, err := b.countOOM(ctx, id)
+	n, err := b.countOOM(ctx, r.id)
 	if errors.Is(err, backend.ErrNotFound) { // it does not run, and its control group is gone
 		return 0, nil
 	}

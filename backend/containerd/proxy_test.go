@@ -17,8 +17,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-
-	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
 // engineProxy stands between a driver and containerd, and knows the calls by name.
@@ -46,16 +44,12 @@ func (raw) Unmarshal(data []byte, v any) error {
 
 func newProxy(t testing.TB) *engineProxy {
 	t.Helper()
-	address := os.Getenv("CONTAINERD_ADDRESS")
-	if address == "" {
-		address = containerd.DefaultAddress
-	}
 	dir, err := os.MkdirTemp("", "ctrd") // a test's own directory may be too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	to, err := grpc.NewClient("unix://"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	to, err := grpc.NewClient("unix://"+engineAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,8 @@ type config struct {
 	Image    string              `json:"image"`
 	ImageID  string              `json:"image_id"`
 	ImageEnv []string            `json:"image_env,omitempty"`
-	Parent   string              `json:"parent"` // chain id of the image's layers; empty for an image without any
+	Parent   string              `json:"parent"`            // chain id of the image's layers; empty for an image without any
+	Volumes  []string            `json:"volumes,omitempty"` // places of the image's volumes
 	User     string              `json:"user"`
 	Root     backend.RootMode    `json:"root"`
 	Network  backend.NetworkMode `json:"network"`
@@ -86,7 +87,7 @@ func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
 	return &record{
 		id: id, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
 		config: config{
-			Image: p.spec.Image, ImageID: img.id, ImageEnv: img.env, Parent: img.chain, User: p.user.String(), Root: p.spec.Root,
+			Image: p.spec.Image, ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes, User: p.user.String(), Root: p.spec.Root,
 			Network: p.spec.Network, Limits: p.spec.Limits, Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}
@@ -124,6 +125,13 @@ func readRecord(c containers.Container) (*record, bool) {
 	return r, filepath.IsAbs(r.config.State) && filepath.Base(r.config.Cgroup) == r.id
 }
 
+// name is the sandbox's id for callers: the container's, which a later sandbox of the session has too, and what tells this
+// one from those.
+func (r *record) name() string { return r.id + "." + r.labels[labelNonce] }
+
+// is tells whether this is the record of the sandbox of that id.
+func (r *record) is(id string) bool { return r != nil && r.name() == id }
+
 // state gives the directory that holds the sandbox's files: that of the installation that made it.
 func (r *record) state() stateDir { return stateDir{root: r.config.State} }
 
@@ -136,7 +144,7 @@ func (r *record) bridged() bool { return r.config.Network == backend.NetworkBrid
 // info describes the sandbox.
 func (r *record) info(s backend.State) backend.Info {
 	info := backend.Info{
-		ID:        r.id,
+		ID:        r.name(),
 		SessionID: r.labels[backend.LabelID],
 		Instance:  r.labels[backend.LabelInstance],
 		Key:       r.labels[backend.LabelKey],
@@ -175,14 +183,14 @@ func (r *record) stateOf(p *apitask.Process) backend.State {
 	return backend.StateStopped
 }
 
-// startedFile marks a sandbox that was started once: before that, its creation may be under way in another process.
+// startedFile names the sandbox that was started: before that, its creation may be under way in another process.
 const startedFile = "started"
 
 func (r *record) markStarted() error {
-	return stateError("note the start", os.WriteFile(r.state().file(r.id, startedFile), nil, 0o600))
+	return stateError("note the start", os.WriteFile(r.state().file(r.id, startedFile), []byte(r.name()), 0o600))
 }
 
 func (r *record) started() bool {
-	_, err := os.Lstat(r.state().file(r.id, startedFile))
-	return err == nil
+	name, err := os.ReadFile(r.state().file(r.id, startedFile))
+	return err == nil && string(name) == r.name()
 }

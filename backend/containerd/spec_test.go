@@ -10,6 +10,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/seccomp"
 )
@@ -20,7 +21,7 @@ func TestSpec(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	info := create(t, b, newSpec())
-	got := runtimeSpec(t, info.ID)
+	got := runtimeSpec(t, containerd.ContainerOf(info.ID))
 
 	if diff := cmp.Diff(wantSeccomp(t), got.Linux.Seccomp); diff != "" {
 		t.Errorf("seccomp (-want +got)\n%s", diff)
@@ -34,7 +35,7 @@ func TestSpec(t *testing.T) {
 	if err := json.Unmarshal(golden, &want); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, named(t, got, info.ID)); diff != "" {
+	if diff := cmp.Diff(want, named(t, got, containerd.ContainerOf(info.ID))); diff != "" {
 		t.Errorf("spec (-want +got)\n%s", diff)
 	}
 }
@@ -49,7 +50,7 @@ func TestSpecFollowsRequest(t *testing.T) {
 		CPUMillis: 250, MemoryBytes: 64 << 20, PIDs: 30, TmpBytes: 1 << 20, WorkspaceBytes: 2 << 20, OpenFiles: 2000, FileBytes: 32 << 30,
 	}
 	info := create(t, b, spec)
-	got := runtimeSpec(t, info.ID)
+	got := runtimeSpec(t, containerd.ContainerOf(info.ID))
 	r := got.Linux.Resources
 	if *r.CPU.Quota != 25_000 || *r.CPU.Period != 100_000 || *r.Memory.Limit != 74<<20 || *r.Memory.Swap != 74<<20 || *r.Pids.Limit != 50 {
 		t.Errorf("resources: %+v", r)
@@ -71,7 +72,7 @@ func TestSpecFollowsRequest(t *testing.T) {
 		}
 	}
 	for _, n := range got.Linux.Namespaces {
-		if own := strings.HasSuffix(n.Path, info.ID+"/netns"); own != (n.Type == specs.NetworkNamespace) || !own && n.Path != "" {
+		if own := strings.HasSuffix(n.Path, containerd.ContainerOf(info.ID)+"/netns"); own != (n.Type == specs.NetworkNamespace) || !own && n.Path != "" {
 			t.Errorf("namespace %+v", n)
 		}
 	}

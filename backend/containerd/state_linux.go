@@ -20,6 +20,7 @@ import (
 //	guest/<version>/workcell-guest   mounted into every sandbox
 //	sandboxes/<id>/                  FIFOs, files of /etc, network namespace
 //	workspaces/<id>/owner.json,data  outlives its sandbox unless it is removed with it
+//	locks/<id>                       while something is ended, deleted or about to be made; see Backend.lock
 //	empty/                           a place to mount on, in namespaces that nobody else sees
 type stateDir struct{ root string }
 
@@ -33,6 +34,7 @@ func (s stateDir) workspace(id string) string  { return filepath.Join(s.workspac
 func (s stateDir) workspaceTag(id string) string {
 	return filepath.Join(s.workspaces(id), "owner.json")
 }
+func (s stateDir) locks() string { return filepath.Join(s.root, "locks") }
 func (s stateDir) empty() string { return filepath.Join(s.root, "empty") }
 
 // Names of a sandbox's FIFOs.
@@ -46,7 +48,7 @@ const (
 // speaks with the sandbox's guest.
 func openState(root string) (stateDir, error) {
 	s := stateDir{root: filepath.Clean(root)}
-	for _, d := range []string{s.root, s.guests(), filepath.Join(s.root, "sandboxes"), filepath.Join(s.root, "workspaces"), s.empty()} {
+	for _, d := range []string{s.root, s.guests(), filepath.Join(s.root, "sandboxes"), filepath.Join(s.root, "workspaces"), s.locks(), s.empty()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return s, stateError("make the state directory", err)
 		}
@@ -154,7 +156,8 @@ func (b *Backend) makeWorkspace(r *record) (made bool, err error) {
 		return false, err
 	}
 	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.config.Limits.WorkspaceBytes}
-	if data, err := os.ReadFile(dir.workspaceTag(r.id)); err == nil {
+	// One that is empty was never written: whoever was about to has died.
+	if data, err := os.ReadFile(dir.workspaceTag(r.id)); err == nil && len(data) > 0 {
 		var found workspaceTag
 		if json.Unmarshal(data, &found) != nil || found != tag {
 			return false, fmt.Errorf("containerd: a workspace of that name is there and not this session's: %w", backend.ErrExists)

@@ -137,17 +137,15 @@ func ask(turn *os.File) error {
 }
 
 func flock(f *os.File) error {
+	if err := tryLock(f); err != nil {
+		return err
+	}
 	c, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var locked error
-	err = c.Control(func(fd uintptr) {
-		locked = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB)
-		if locked == nil { // what was asked of earlier holders is not asked of this one
-			var buf [4096]byte
-			_, _ = unix.Read(int(fd), buf[:])
-		}
+	return c.Control(func(fd uintptr) { // what was asked of earlier holders is not asked of this one
+		var buf [4096]byte
+		_, _ = unix.Read(int(fd), buf[:])
 	})
-	return errors.Join(err, locked)
 }

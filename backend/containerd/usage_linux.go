@@ -25,10 +25,11 @@ func (b *Backend) Usage(ctx context.Context, id string) (backend.Usage, error) {
 	if _, err := b.own(ctx, id); err != nil {
 		return backend.Usage{}, err
 	}
-	if _, err := b.running(ctx, id); err != nil {
+	r, err := b.running(ctx, id)
+	if err != nil {
 		return backend.Usage{}, err
 	}
-	m, err := b.metrics(ctx, id)
+	m, err := b.metrics(ctx, r.id)
 	if errors.Is(err, backend.ErrNotFound) {
 		return backend.Usage{}, fmt.Errorf("containerd: the sandbox does not run: %w", backend.ErrLost)
 	}

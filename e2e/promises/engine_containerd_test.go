@@ -136,6 +136,12 @@ func (e *containerdEngine) ownerless(ctx context.Context, there map[string]bool)
 	return list, err
 }
 
+// containerOf gives the id of a sandbox's container: its own has more, which a later one of the same session has not.
+func containerOf(id string) string {
+	container, _, _ := strings.Cut(id, ".")
+	return container
+}
+
 func (e *containerdEngine) running(ctx context.Context, id string) bool {
 	pid, err := e.pid(ctx, id)
 	return err == nil && pid > 0
@@ -144,7 +150,7 @@ func (e *containerdEngine) running(ctx context.Context, id string) bool {
 // pid gives the main process of a sandbox.
 func (e *containerdEngine) pid(ctx context.Context, id string) (int, error) {
 	ctx = e.in(ctx)
-	c, err := e.api.LoadContainer(ctx, id)
+	c, err := e.api.LoadContainer(ctx, containerOf(id))
 	if err != nil {
 		return 0, err
 	}
@@ -169,7 +175,7 @@ func (e *containerdEngine) processes(ctx context.Context, id string) (int, error
 }
 
 func (e *containerdEngine) describe(ctx context.Context, id string) (string, error) {
-	c, err := e.api.ContainerService().Get(e.in(ctx), id)
+	c, err := e.api.ContainerService().Get(e.in(ctx), containerOf(id))
 	if err != nil {
 		return "", err
 	}

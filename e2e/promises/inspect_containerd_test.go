@@ -19,7 +19,7 @@ const mib = 1 << 20
 func (e *containerdEngine) spec(t *testing.T, b *box) *specs.Spec {
 	t.Helper()
 	ctx := e.in(t.Context())
-	c, err := e.api.LoadContainer(ctx, b.s.Info().EngineID)
+	c, err := e.api.LoadContainer(ctx, containerOf(b.s.Info().EngineID))
 	must(t, err)
 	s, err := c.Spec(ctx)
 	must(t, err)
@@ -30,7 +30,7 @@ func (e *containerdEngine) spec(t *testing.T, b *box) *specs.Spec {
 func (e *containerdEngine) inspect(t *testing.T, b *box) {
 	t.Helper()
 	ctx := e.in(t.Context())
-	record, err := e.api.ContainerService().Get(ctx, b.s.Info().EngineID)
+	record, err := e.api.ContainerService().Get(ctx, containerOf(b.s.Info().EngineID))
 	must(t, err)
 	for label, want := range map[string]string{
 		backend.LabelInstance: w.instance, backend.LabelRole: backend.RoleSandbox, backend.LabelID: b.s.ID(), backend.LabelRun: b.run.ID,
@@ -65,7 +65,7 @@ func (e *containerdEngine) inspect(t *testing.T, b *box) {
 // inspectMounts finds directories of ours, and nothing of the machine.
 func (e *containerdEngine) inspectMounts(t *testing.T, b *box) {
 	t.Helper()
-	own := e.state + "/sandboxes/" + b.s.Info().EngineID + "/"
+	own := e.state + "/sandboxes/" + containerOf(b.s.Info().EngineID) + "/"
 	binds := map[string]string{
 		"/etc/hosts": own, "/etc/hostname": own, "/etc/resolv.conf": own, "/.workcell": e.state + "/guest/", "/workspace": e.state + "/workspaces/",
 	}
@@ -194,7 +194,7 @@ func goldenSpec(b *box) *specs.Spec {
 		},
 		Linux: &specs.Linux{
 			RootfsPropagation: "private",
-			CgroupsPath:       "/workcell/" + info.EngineID,
+			CgroupsPath:       "/workcell/" + containerOf(info.EngineID),
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
 				{Type: specs.CgroupNamespace}, {Type: specs.NetworkNamespace},

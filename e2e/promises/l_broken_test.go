@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -250,6 +249,6 @@ func (x *broken) killShim(t *testing.T, id string) {
 		return
 	}
 	x.run(t, `found=; for p in /proc/[0-9]*; do
-		if tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q "shim.* -id `+filepath.Base(id)+`"; then kill -9 ${p#/proc/}; found=1; fi
+		if tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q "shim.* -id `+containerOf(id)+`"; then kill -9 ${p#/proc/}; found=1; fi
 	done; test -n "$found"`)
 }

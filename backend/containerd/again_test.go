@@ -1,0 +1,149 @@
+package containerd_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
+)
+
+// TestLaterSandbox: no call about a sandbox that is gone reaches a later one of the same session.
+func TestLaterSandbox(t *testing.T) {
+	t.Parallel()
+	b, other := newBackend(t, nil), newBackend(t, nil)
+	spec := newSpec()
+	gone := create(t, b, spec)
+	run(t, dial(t, other, gone.ID), "/bin/true") // so that the other knows it
+	remove(t, b, gone.ID)
+	info := create(t, b, spec)
+	conn := dial(t, b, info.ID)
+	sh(t, conn, "echo kept > file")
+	for name, f := range map[string]func() error{
+		"Stop":  func() error { return other.Stop(t.Context(), gone.ID) },
+		"Start": func() error { return other.Start(t.Context(), gone.ID) },
+		"Get":   func() error { _, err := other.Get(t.Context(), gone.ID); return err },
+		"Dial": func() error {
+			rw, err := other.Dial(t.Context(), gone.ID)
+			return closed(rw, err)
+		},
+		"Connect": func() error {
+			rw, err := other.Connect(t.Context(), gone.ID)
+			return closed(rw, err)
+		},
+	} {
+		if err := f(); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("%s: %v, want ErrNotFound", name, err)
+		}
+	}
+	remove(t, other, gone.ID)
+	remove(t, b, gone.ID)
+	if got := sh(t, conn, "cat file"); got != "kept\n" {
+		t.Errorf("afterwards: %q", got)
+	}
+}
+
+func closed(rw io.ReadWriteCloser, err error) error {
+	if err == nil {
+		err = rw.Close()
+	}
+	return err
+}
+
+// TestLateRemove has a second Remove go on when the first is done and the session has a sandbox again.
+func TestLateRemove(t *testing.T) {
+	t.Parallel()
+	for name, answered := range map[string]bool{"before it looks": false, "after it looked": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newProxy(t)
+			b, late := newBackend(t, nil), newBackend(t, func(o *containerd.Options) { o.Address = p.address })
+			spec := newSpec()
+			gone := create(t, b, spec)
+			reached, goOn := make(chan struct{}), make(chan struct{})
+			var once sync.Once
+			p.on(func(_ context.Context, method string, done bool) error {
+				if strings.HasSuffix(method, "Containers/Get") && done == answered {
+					once.Do(func() {
+						close(reached)
+						<-goOn
+					})
+				}
+				return nil
+			})
+			removed := make(chan error, 1)
+			go func() { removed <- late.Remove(context.Background(), gone.ID, backend.RemoveOptions{Volumes: true}) }()
+			<-reached
+			remove(t, b, gone.ID)
+			info := create(t, b, spec)
+			conn := dial(t, b, info.ID)
+			sh(t, conn, "echo kept > file")
+			close(goOn)
+			if err := <-removed; err != nil {
+				t.Errorf("the late Remove: %v", err)
+			}
+			if got := sh(t, conn, "cat file"); got != "kept\n" {
+				t.Errorf("afterwards: %q", got)
+			}
+			if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateRunning {
+				t.Errorf("Get: %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestHalfMadeWorkspace: a process that died while it made a session's workspace does not keep the session from another.
+func TestHalfMadeWorkspace(t *testing.T) {
+	t.Parallel()
+	spec := newSpec()
+	dir := filepath.Join(stateDir(), "workspaces", containerd.ContainerID(spec.ID))
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "owner.json"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	b := newBackend(t, nil)
+	if got := sh(t, dial(t, b, create(t, b, spec).ID), "echo mine > f; stat -c %u . f"); got != "1000\n1000\n" {
+		t.Errorf("owners: %q", got)
+	}
+}
+
+// TestStartAfterLinks: a link that came into the sandbox's own layer where something is mounted does not move the mount
+// when it starts again.
+func TestStartAfterLinks(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	spec := newSpec()
+	spec.Root = backend.RootWritable
+	info := create(t, b, spec)
+	if err := b.Stop(t.Context(), info.ID); err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := engineAPI(t).SnapshotService("overlayfs").Mounts(t.Context(), containerd.ContainerOf(info.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer := ""
+	for _, option := range mounts[0].Options {
+		if dir, ok := strings.CutPrefix(option, "upperdir="); ok {
+			layer = dir
+		}
+	}
+	place := filepath.Join(layer, backend.Workdir) // made by the runtime, because the image has none
+	if err := errors.Join(os.Remove(place), os.Symlink("/etc", place)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Start(t.Context(), info.ID); !errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("Start: %v, want ErrInvalid", err)
+	}
+	if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateStopped {
+		t.Errorf("Get: %+v, %v", got, err)
+	}
+	if err := errors.Join(os.Remove(place), os.Mkdir(place, 0o755), b.Start(t.Context(), info.ID)); err != nil {
+		t.Errorf("Start without the link: %v", err)
+	}
+}
