@@ -259,14 +259,7 @@ func (s *Session) environment() map[string]string {
 // EndCommands ends the commands that run in the sandbox and began at since or later, with their whole trees, and tells
 // how many there were: what a process left running that is gone, when its work is begun anew.
 func (s *Session) EndCommands(ctx context.Context, since time.Time) (ended int, err error) {
-	var running []wire.ExecStatus
-	err = s.call(ctx, true, func(ctx context.Context, conn *client.Conn) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, answerMargin, errNoAnswer)
-		defer cancel()
-		list, err := conn.Execs(ctx)
-		running = list
-		return noAnswer(ctx, err)
-	})
+	running, err := s.knownExecs(ctx)
 	if err != nil {
 		return 0, wrapError("EndCommands", s.m.driver, s.id, err)
 	}

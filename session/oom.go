@@ -20,16 +20,30 @@ const (
 
 // execStatus converts a status. began is a time before the command's last known state, to tell OOM kills apart.
 func (s *Session) execStatus(ctx context.Context, id string, w wire.ExecStatus, began time.Time) ExecStatus {
-	st := ExecStatus{
-		ExecID: id, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
-		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
-		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
-	}
-	killed := st.Signal == "SIGKILL" || st.Signal == "" && st.ExitCode == killedExit
-	if st.Status == ExecCompleted && killed && (w.OOMKills > 0 || !s.guestCounts(ctx) && s.oomKilled(ctx, began)) {
+	st := guestStatus(w)
+	st.ExecID = id
+	if st.Status == ExecCompleted && wasKilled(st) && !s.guestCounts(ctx) && s.oomKilled(ctx, began) {
 		st.Status = ExecOOMKilled
 	}
 	return st
+}
+
+// guestStatus converts what the guest alone can say of a command.
+func guestStatus(w wire.ExecStatus) ExecStatus {
+	st := ExecStatus{
+		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
+		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
+		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
+	}
+	if st.Status == ExecCompleted && wasKilled(st) && w.OOMKills > 0 {
+		st.Status = ExecOOMKilled
+	}
+	return st
+}
+
+// wasKilled tells whether a command ended as the kernel ends one that has no memory, or with a shell's word for that.
+func wasKilled(st ExecStatus) bool {
+	return st.Signal == "SIGKILL" || st.Signal == "" && st.ExitCode == killedExit
 }
 
 // guestCounts tells whether the guest sees its control group, and so the kernel's own count of OOM kills. Then its word
