@@ -25,6 +25,7 @@ are under way in other processes of the same user.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsExecCmd(a), newSessionsRmCmd(a))
+	cmd.AddCommand(newSessionsCpCmd(a), newSessionsLogsCmd(a))
 	return cmd
 }
 

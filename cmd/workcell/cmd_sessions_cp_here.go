@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/workcell-dev/workcell/session"
+)
+
+// openSource gives a file or directory of this machine, or standard input, as a source.
+func openSource(stdin io.Reader, arg string) (copySource, error) {
+	if arg == "-" {
+		return &inputSource{stdin}, nil
+	}
+	st, err := os.Stat(arg)
+	if err != nil {
+		return nil, copyError(arg, err)
+	}
+	src := &hostSource{arg: arg, info: st}
+	if st.IsDir() {
+		if src.root, err = os.OpenRoot(arg); err != nil {
+			return nil, copyError(arg, err)
+		}
+	}
+	return src, nil
+}
+
+// inputSource is standard input.
+type inputSource struct{ r io.Reader }
+
+func (*inputSource) name() string   { return "standard input" }
+func (*inputSource) base() string   { return "" }
+func (*inputSource) contents() bool { return false }
+func (*inputSource) close() error   { return nil }
+
+func (*inputSource) stat(context.Context) (copyEntry, error) {
+	return copyEntry{kind: session.TypeFile, mode: 0o644, size: -1}, nil
+}
+func (*inputSource) list(context.Context) ([]copyEntry, error) { return nil, nil }
+func (s *inputSource) open(context.Context, copyEntry) (io.ReadCloser, error) {
+	return io.NopCloser(s.r), nil
+}
+
+// hostSource is a file or directory of this machine.
+type hostSource struct {
+	arg  string
+	info fs.FileInfo
+	root *os.Root // of a directory, else nil
+}
+
+func (s *hostSource) name() string { return s.arg }
+
+func (s *hostSource) base() string {
+	abs, err := filepath.Abs(s.arg)
+	if err != nil {
+		abs = filepath.Clean(s.arg)
+	}
+	if base := filepath.Base(abs); filepath.IsLocal(base) {
+		return base
+	}
+	return "" // the root of a file system has no name
+}
+
+func (s *hostSource) contents() bool {
+	_, contents := pathEnd(s.arg)
+	return contents
+}
+
+func (s *hostSource) stat(context.Context) (copyEntry, error) {
+	return hostEntry("", s.info), nil
+}
+
+func (s *hostSource) list(ctx context.Context) ([]copyEntry, error) {
+	var list []copyEntry
+	err := fs.WalkDir(s.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if name == "." {
+			return err
+		}
+		if err != nil { // a directory that cannot be read, which is in the list already
+			list[len(list)-1].unreadable = err
+			return nil
+		}
+		if len(list) == maxCopyEntries {
+			return tooMany(maxCopyEntries + 1)
+		}
+		info, err := d.Info()
+		if err != nil {
+			list = append(list, copyEntry{path: name, unreadable: err})
+			return nil
+		}
+		list = append(list, hostEntry(name, info))
+		return nil
+	})
+	return list, err
+}
+
+// tooMany is the error for a directory that has too much below it.
+func tooMany(n int64) error {
+	return fail(exitFailed, fmt.Errorf("it holds %d or more files and directories, at most %d are copied at once", n, maxCopyEntries),
+		"copy the directories in it one by one")
+}
+
+func (s *hostSource) open(_ context.Context, e copyEntry) (io.ReadCloser, error) {
+	var f *os.File
+	var err error
+	if e.path == "" {
+		f, err = os.Open(s.arg)
+	} else {
+		f, err = s.root.Open(filepath.FromSlash(e.path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (s *hostSource) close() error {
+	if s.root == nil {
+		return nil
+	}
+	return s.root.Close()
+}
+
+func hostEntry(name string, info fs.FileInfo) copyEntry {
+	e := copyEntry{path: name, kind: session.TypeOther, mode: info.Mode().Perm(), size: info.Size()}
+	switch {
+	case info.Mode().IsRegular():
+		e.kind = session.TypeFile
+	case info.IsDir():
+		e.kind, e.size = session.TypeDir, 0
+	case info.Mode()&fs.ModeSymlink != 0:
+		e.kind, e.size = session.TypeSymlink, 0
+	}
+	return e
+}
+
+// openTarget gives a path of this machine, or standard output, as a destination.
+func openTarget(stdout io.Writer, arg string) (copyTarget, error) {
+	if arg == "-" {
+		return &outputTarget{stdout}, nil
+	}
+	t := &hostTarget{arg: arg}
+	dir := arg
+	st, err := os.Stat(arg)
+	switch {
+	case err == nil && st.IsDir():
+		t.dir = true
+	case err == nil && !st.Mode().IsRegular():
+		return nil, fail(exitFailed, fmt.Errorf("%s is neither a file nor a directory", arg), "- is standard output")
+	case err == nil:
+		t.file = true
+		resolved, err := filepath.EvalSymlinks(arg) // the file is replaced, not a link to it
+		if err != nil {
+			return nil, copyError(arg, err)
+		}
+		dir, t.base = filepath.Split(resolved)
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Lstat(arg); err == nil {
+			return nil, fail(exitFailed, fmt.Errorf("%s is a link that leads nowhere", arg), "")
+		}
+		dir, t.base = filepath.Split(filepath.Clean(arg))
+	default:
+		return nil, copyError(arg, err)
+	}
+	if dir == "" {
+		dir = "."
+	}
+	if t.root, err = os.OpenRoot(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, fail(exitFailed, fmt.Errorf("%s: there is no directory %s", arg, dir), "make it first")
+	}
+	if err != nil {
+		return nil, copyError(arg, err)
+	}
+	return t, nil
+}
+
+// outputTarget is standard output.
+type outputTarget struct{ w io.Writer }
+
+func (*outputTarget) name() string    { return "standard output" }
+func (*outputTarget) isDir() bool     { return false }
+func (*outputTarget) isFile() bool    { return true }
+func (*outputTarget) mustBeDir() bool { return false }
+func (*outputTarget) close() error    { return nil }
+
+func (*outputTarget) enter(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }
+func (*outputTarget) mkdir(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }
+func (t *outputTarget) write(_ context.Context, _ string, _ copyEntry, r io.Reader) error {
+	_, err := io.Copy(t.w, r)
+	return err
+}
+
+// hostTarget is a file or directory of this machine. All names are looked up below root, which lets no link lead out of
+// it: what comes from a sandbox can choose them.
+type hostTarget struct {
+	arg  string
+	base string // name of the destination in root when that is the directory above it
+	dir  bool
+	file bool
+	root *os.Root
+	made []madeDir
+}
+
+// madeDir is a directory that gets its mode at the end, when all is in it.
+type madeDir struct {
+	name string
+	mode fs.FileMode
+}
+
+func (t *hostTarget) name() string { return t.arg }
+func (t *hostTarget) isDir() bool  { return t.dir }
+func (t *hostTarget) isFile() bool { return t.file }
+
+func (t *hostTarget) mustBeDir() bool {
+	dir, _ := pathEnd(t.arg)
+	return dir
+}
+
+func (t *hostTarget) enter(ctx context.Context, name string, mode fs.FileMode) error {
+	name = filepath.Join(t.base, filepath.FromSlash(name))
+	if name == "" {
+		return nil
+	}
+	if err := t.mkdir(ctx, name, mode); err != nil {
+		return err
+	}
+	below, err := t.root.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	if len(t.made) > 0 {
+		t.made[0].name = "."
+	}
+	above := t.root
+	t.root, t.base = below, ""
+	return above.Close()
+}
+
+func (t *hostTarget) mkdir(_ context.Context, name string, mode fs.FileMode) error {
+	name = filepath.FromSlash(name)
+	err := t.root.Mkdir(name, mode|0o700)
+	if err == nil {
+		t.made = append(t.made, madeDir{name, mode})
+		return nil
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	st, there := t.root.Stat(name)
+	if there != nil {
+		return there // a link that leads out, or nowhere
+	}
+	if !st.IsDir() {
+		return err
+	}
+	return nil
+}
+
+// write makes the file beside its place and moves it there when it is whole.
+func (t *hostTarget) write(ctx context.Context, name string, e copyEntry, r io.Reader) (err error) {
+	name = filepath.Join(t.base, filepath.FromSlash(name))
+	if st, err := t.root.Lstat(name); err == nil && !st.Mode().IsRegular() && st.Mode()&fs.ModeSymlink == 0 {
+		return errors.New("in its place is something else than a file")
+	}
+	temp := filepath.Join(filepath.Dir(name), ".workcell-"+rand.Text()+".tmp")
+	f, err := t.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = t.root.Remove(temp) // the error that matters is the first
+		}
+	}()
+	_, err = io.Copy(f, r)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err = errors.Join(err, f.Chmod(e.mode), f.Close()); err != nil {
+		return err
+	}
+	return t.root.Rename(temp, name)
+}
+
+// close gives the directories that were made their modes, the inner ones first, since a mode may forbid more.
+func (t *hostTarget) close() error {
+	var errs []error
+	for i := len(t.made) - 1; i >= 0; i-- {
+		errs = append(errs, t.root.Chmod(t.made[i].name, t.made[i].mode))
+	}
+	return errors.Join(append(errs, t.root.Close())...)
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/session"
+)
+
+// liar is a source as a sandbox might pretend to be one.
+type liar struct {
+	inputSource
+	entries []copyEntry
+	read    func(path string) io.Reader
+}
+
+func (*liar) stat(context.Context) (copyEntry, error) {
+	return copyEntry{kind: session.TypeDir, mode: 0o755}, nil
+}
+func (l *liar) list(context.Context) ([]copyEntry, error) { return l.entries, nil }
+func (l *liar) open(_ context.Context, e copyEntry) (io.ReadCloser, error) {
+	return io.NopCloser(l.read(e.path)), nil
+}
+
+func say(path string) io.Reader { return strings.NewReader("from " + path) }
+
+// below lists what a directory holds, links not followed.
+func below(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || p == dir {
+			return err
+		}
+		rel, err := filepath.Rel(dir, p)
+		if err != nil {
+			return err
+		}
+		if found[filepath.ToSlash(rel)] = d.Type().String(); d.Type().IsRegular() {
+			raw, err := os.ReadFile(p)
+			found[filepath.ToSlash(rel)] = string(raw)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func copyFrom(t *testing.T, from copySource, dst string) (stderr string, err error) {
+	t.Helper()
+	to, err := openTarget(io.Discard, dst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	c := &copying{from: from, to: to, progress: newProgress(&out)}
+	err = c.run(t.Context())
+	return out.String(), errors.Join(err, c.close())
+}
+
+// TestCopyOfHostileNames gives names that a sandbox could make up: none is written outside of the destination, and the
+// good ones arrive.
+func TestCopyOfHostileNames(t *testing.T) {
+	t.Parallel()
+	top := t.TempDir()
+	dst := filepath.Join(top, "a", "dst")
+	if err := os.MkdirAll(filepath.Join(dst, "d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"up": "..", "abs": top, "d/up": "../..", "file": "../file"} {
+		if err := os.Symlink(target, filepath.Join(dst, filepath.FromSlash(name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := below(t, dst)
+	file := func(p string) copyEntry { return copyEntry{path: p, kind: session.TypeFile, mode: 0o644} }
+	dir := func(p string) copyEntry { return copyEntry{path: p, kind: session.TypeDir, mode: 0o755} }
+	l := &liar{read: say, entries: []copyEntry{
+		file("../x"), file("/x"), file(filepath.Join(top, "x")), file("d/../../x"), file(".."), file("."), file(""), file("a\x00b"),
+		file("up/x"), file("abs/x"), file("d/up/x"), file("d"), file("nowhere/x"),
+		dir("../y"), dir("/y"), dir("up/y"), dir("abs/y"), dir(""), dir("up"), dir("file"),
+		file("file"), dir("e"), file("e/good"), file("d/good"), dir("d"), dir("."),
+	}}
+	out, err := copyFrom(t, l, dst)
+	var ce *cliError
+	if !errors.As(err, &ce) || ce.code != exitFailed || !strings.Contains(err.Error(), "20 of 26 files") {
+		t.Errorf("error %v\n%s", err, out)
+	}
+	want := map[string]string{"file": "from file", "e": "d---------", "e/good": "from e/good", "d/good": "from d/good"}
+	for name, is := range before {
+		if _, ok := want[name]; !ok {
+			want[name] = is
+		}
+	}
+	if diff := cmp.Diff(want, below(t, dst)); diff != "" {
+		t.Errorf("in the destination (-want +got):\n%s\n%s", diff, out)
+	}
+	names, err := filepath.Glob(filepath.Join(top, "*"))
+	if more, _ := filepath.Glob(filepath.Join(top, "a", "*")); err != nil || len(names)+len(more) != 2 {
+		t.Errorf("outside of it: %v %v, %v", names, more, err)
+	}
+}
+
+// TestBrokenCopyLeavesTheOldFile breaks the contents off.
+func TestBrokenCopyLeavesTheOldFile(t *testing.T) {
+	t.Parallel()
+	dst := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dst, "old"), []byte("as it was"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := &liar{
+		entries: []copyEntry{{path: "new", kind: session.TypeFile}, {path: "old", kind: session.TypeFile}, {path: "whole", kind: session.TypeFile, mode: 0o640}},
+		read: func(path string) io.Reader {
+			if path == "whole" {
+				return say(path)
+			}
+			return io.MultiReader(strings.NewReader("half"), iotest.ErrReader(errors.New("broken off")))
+		},
+	}
+	out, err := copyFrom(t, l, dst)
+	if err == nil || out != "workcell: new: broken off\nworkcell: old: broken off\n" {
+		t.Errorf("error %v\n%s", err, out)
+	}
+	if diff := cmp.Diff(map[string]string{"old": "as it was", "whole": "from whole"}, below(t, dst)); diff != "" {
+		t.Errorf("left behind (-want +got):\n%s", diff)
+	}
+}
+
+func TestSplitSandboxPath(t *testing.T) {
+	t.Parallel()
+	list := []session.Info{
+		{ID: "sbx_1", Key: session.UserKey("box")},
+		{ID: "sbx_2", Key: session.UserKey("user")},
+		{ID: "sbx_3", Key: session.WorkflowKey("run_1", "default"), Run: "run_1"},
+	}
+	for arg, want := range map[string]string{
+		"box:a":              "sbx_1 a",
+		"box:":               "sbx_1 ",
+		"box:a:b":            "sbx_1 a:b",
+		"user:box:default:a": "sbx_1 a",
+		"user:box:a":         "sbx_2 box:a",
+		"sbx_2:/workspace/x": "sbx_2 /workspace/x",
+		"run_1:x":            "sbx_3 x",
+	} {
+		info, path, err := splitSandboxPath(list, arg)
+		if got := info.ID + " " + path; err != nil || got != want {
+			t.Errorf("%s: %q, %v; want %q", arg, got, err, want)
+		}
+	}
+	for arg, want := range map[string]bool{
+		"box:a": true, "box:": true, "./a:b": false, "../a:b": false, "-": false, "a": false, ".": false,
+	} {
+		if inSandbox(arg) != want {
+			t.Errorf("inSandbox(%q) = %t", arg, !want)
+		}
+	}
+}
