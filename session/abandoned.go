@@ -123,3 +123,41 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 	slices.SortFunc(gone, func(a, b Key) int { return strings.Compare(a.Name, b.Name) })
 	return gone, nil
 }
+
+// Abandoned gives the records of the sandboxes on this engine that no living process has: what interrupted runs and
+// processes that are gone left, what is retained, and what was left for everybody. The sweep removes each of them when
+// its time is over.
+func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
+	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
+	if err != nil {
+		return nil, wrapError("Abandoned", m.driver, "", engineError(err))
+	}
+	there := map[string]bool{}
+	for _, engine := range found {
+		there[engine.SessionID] = true
+	}
+	recs, err := m.store.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var abandoned []Record
+	for _, rec := range recs {
+		if !there[rec.ID] {
+			continue
+		}
+		lives, err := m.store.Lives(ctx, rec.Owner)
+		if err != nil {
+			return nil, err
+		}
+		if !lives {
+			abandoned = append(abandoned, rec)
+		}
+	}
+	return abandoned, nil
+}
+
+// RemoveAbandoned removes a sandbox that Abandoned gave, with its workspace. One that somebody took since is
+// backend.ErrExists, and stays.
+func (m *Manager) RemoveAbandoned(ctx context.Context, rec Record) error {
+	return wrapError("Remove", m.driver, rec.ID, m.removeAbandoned(ctx, rec))
+}

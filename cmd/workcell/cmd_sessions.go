@@ -25,7 +25,7 @@ are under way in other processes of the same user.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsExecCmd(a), newSessionsRmCmd(a))
-	cmd.AddCommand(newSessionsCpCmd(a), newSessionsLogsCmd(a))
+	cmd.AddCommand(newSessionsCpCmd(a), newSessionsLogsCmd(a), newSessionsGCCmd(a))
 	return cmd
 }
 

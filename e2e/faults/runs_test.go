@@ -3,11 +3,13 @@ package faults
 import (
 	"bytes"
 	"database/sql"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	_ "modernc.org/sqlite" // to write what a newer version would
@@ -215,4 +217,60 @@ func read(t *testing.T, path string) []byte {
 		t.Fatal(err)
 	}
 	return raw
+}
+
+// TestGarbage: gc shows what no process has, and removes it only when it is told to.
+func TestGarbage(t *testing.T) {
+	on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
+		named := strings.TrimSpace(h.ok(t, "sessions", "open", "--name", "box"))
+		alive, dead := h.start(t, "run", workflow(t, steps)), h.start(t, "run", workflow(t, steps))
+		alive.await(t, "two", "exec")
+		dead.await(t, "two", "exec")
+		dead.kill()
+		kept := h.start(t, "run", workflow(t, "id: kept\nsandbox: {runtime: bash}\nsteps: [{id: a, type: exec, command: 'true'}]\n"), "--keep")
+		if code := kept.wait(); code != 0 {
+			t.Fatalf("exit code %d\n%s", code, kept.text())
+		}
+		type garbage struct {
+			ID, Why string
+			Removed bool
+		}
+		gc := func(args ...string) map[string]string {
+			t.Helper()
+			var list []garbage
+			h.read(t, &list, append([]string{"sessions", "gc"}, args...)...)
+			why := map[string]string{}
+			for _, g := range list {
+				if g.Removed != slices.Contains(args, "--yes") {
+					t.Errorf("gc %v: %+v", args, g)
+				}
+				why[g.Why] = g.ID
+			}
+			return why
+		}
+		seen := gc()
+		if len(seen) != 2 || seen["interrupted"] == "" || seen["kept"] == "" {
+			t.Errorf("gc shows %v", seen)
+		}
+		if all := gc("--named"); len(all) != 3 || all["named"] != named {
+			t.Errorf("gc --named shows %v", all)
+		}
+		if old := gc("--older-than", "1h"); len(old) != 0 {
+			t.Errorf("gc --older-than shows %v", old)
+		}
+		if removed := gc("--yes"); !maps.Equal(removed, seen) {
+			t.Errorf("gc removed %v, it had shown %v", removed, seen)
+		}
+		var list []struct{ ID string }
+		h.read(t, &list, "sessions", "ls")
+		if len(list) != 2 { // the named one and the living run's
+			t.Errorf("sandboxes after gc: %v", list)
+		}
+		if err := alive.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		if code := alive.wait(); code != 143 {
+			t.Errorf("the living run's exit code is %d\n%s", code, alive.text())
+		}
+	})
 }
