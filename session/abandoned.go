@@ -95,7 +95,8 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 	}
 	last := map[Key]Record{} // the latest of each key: they come in the order of their creation
 	for _, rec := range recs {
-		if rec.Key.Scope() == scope && rec.Engine == m.opts.Engine {
+		// One without an id of the engine was never finished, and so nobody had it.
+		if rec.Key.Scope() == scope && rec.Engine == m.opts.Engine && rec.EngineID != "" {
 			last[rec.Key] = rec
 		}
 	}
@@ -116,7 +117,7 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 				return nil, wrapError("Gone", m.driver, "", err)
 			}
 		}
-		if !there && rec.State != RecordCreating { // nobody had that one yet
+		if !there {
 			gone = append(gone, key)
 		}
 	}

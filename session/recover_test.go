@@ -412,6 +412,8 @@ func TestRemoveScope(t *testing.T) {
 	}
 	dead.Die()
 	e.remove(b.Info().EngineID)
+	must(t, opts.Store.Insert(t.Context(), session.Record{ID: "sbx_" + session.NewID(), Key: session.WorkflowKey("run_1", "never"),
+		Engine: e.Name(), State: session.RecordClosed})) // its process died before it was there
 	gone, err := m.Gone(t.Context(), a.Key().Scope())
 	if diff := cmp.Diff([]session.Key{b.Key()}, gone); diff != "" || err != nil {
 		t.Errorf("Gone (-want +got):\n%s%v", diff, err)

@@ -157,6 +157,11 @@ func (h *host) resumes(t *testing.T) {
 func (h *host) waited(t *testing.T, p *process, id string) (over bool) {
 	t.Helper()
 	eventually(t, "the second step waits, or is over", func() bool {
+		select {
+		case <-p.ended:
+			t.Fatalf("it ended:\n%s", p.text())
+		default:
+		}
 		if over = slices.Contains(h.show(t, id).finished(), "two"); over {
 			return true
 		}

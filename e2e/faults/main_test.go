@@ -128,7 +128,8 @@ func (h *host) read(t *testing.T, v any, args ...string) {
 // process is a command under way.
 type process struct {
 	cmd   *exec.Cmd
-	lines chan string // of its standard error
+	lines chan string   // of its standard error
+	ended chan struct{} // closed when it has closed its standard error
 
 	mu  sync.Mutex // guards log
 	log []string
@@ -137,7 +138,7 @@ type process struct {
 // start starts the command. It is killed at the end of the test if it still runs.
 func (h *host) start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: h.command(args...), lines: make(chan string, 1000)}
+	p := &process{cmd: h.command(args...), lines: make(chan string, 1000), ended: make(chan struct{})}
 	stderr, err := p.cmd.StderrPipe()
 	if err == nil {
 		err = p.cmd.Start()
@@ -154,6 +155,7 @@ func (h *host) start(t *testing.T, args ...string) *process {
 			p.lines <- s.Text()
 		}
 		_, _ = io.Copy(io.Discard, stderr) // what is no line
+		close(p.ended)
 	}()
 	t.Cleanup(p.kill)
 	return p
