@@ -157,13 +157,12 @@ func (h *host) resumes(t *testing.T) {
 func (h *host) waited(t *testing.T, p *process, id string) (over bool) {
 	t.Helper()
 	eventually(t, "the second step waits, or is over", func() bool {
-		select {
-		case <-p.ended:
-			t.Fatalf("it ended:\n%s", p.text())
-		default:
-		}
+		ended := p.over() // asked first: what it did until then is in the journal
 		if over = slices.Contains(h.show(t, id).finished(), "two"); over {
 			return true
+		}
+		if ended {
+			t.Fatalf("it ended:\n%s", p.text())
 		}
 		var list []struct{ ID string }
 		h.read(t, &list, "sessions", "ls")

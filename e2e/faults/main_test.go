@@ -190,6 +190,16 @@ func hasAll(line string, words []string) bool {
 	return false
 }
 
+// over tells whether the process has ended, or is about to.
+func (p *process) over() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 func (p *process) text() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
