@@ -327,6 +327,8 @@ func TestSweepKeepsWhatWorks(t *testing.T) {
 	}
 	_, err = visitor.KillExec(t.Context(), command, "")
 	must(t, err)
+	_, err = visitor.WaitExec(t.Context(), command, -1) // until its output is read, too, it counts as running
+	must(t, err)
 	clock.add(9 * time.Minute)
 	second.Reap(t.Context())
 	if e.count() != 1 {
