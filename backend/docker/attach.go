@@ -21,6 +21,7 @@ import (
 	"github.com/docker/docker/pkg/stdcopy"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/gather"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -110,7 +111,7 @@ func upgrade(conn net.Conn, req *http.Request) (*stream, error) {
 	if err := req.Write(conn); err != nil {
 		return nil, err
 	}
-	r := bufio.NewReaderSize(conn, readBuffer)
+	r := bufio.NewReaderSize(gather.NewReader(conn), readBuffer)
 	resp, err := http.ReadResponse(r, req)
 	if err != nil {
 		return nil, err

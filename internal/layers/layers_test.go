@@ -37,13 +37,15 @@ func layers() []layer {
 		// The contract, light enough for anyone to implement.
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
 		// Drivers know the contract and how to reach the guest.
-		{dir: "backend/docker", may: above("backend", "internal/guest", "internal/seccomp")},
-		{dir: "backend/containerd", may: above("backend", "internal/guest", "internal/seccomp")},
+		{dir: "backend/docker", may: above("backend", "internal/guest", "internal/seccomp", "internal/gather")},
+		{dir: "backend/containerd", may: above("backend", "internal/guest", "internal/seccomp", "internal/gather")},
 		{dir: "backend/local", may: above("backend", "internal/guest", "internal/seccomp")},
 		{dir: "backend/memory", may: above("backend", "internal/guest")},
 		{dir: "backend/backendtest", may: above("backend", "internal/guest", "internal/seccomp", "session/..."), sdk: true},
 
 		{dir: "internal/guest"},
+		// Reads streams that come in small steps.
+		{dir: "internal/gather", only: []string{}},
 		{dir: "internal/telemetry", may: []string{"backend"}},
 		// The system call filter of every engine.
 		{dir: "internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
