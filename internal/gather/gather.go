@@ -12,9 +12,10 @@ const (
 	// bulk is the rate, in bytes a second, from which on a read waits for company. Commands that answer as fast as they
 	// can stay far below it.
 	bulk = 16 << 20
-	// wait is how long a read waits then: long enough for some dozens of the 4 KiB steps in which engines pass output on,
-	// short enough that the buffers on the way do not fill up.
-	wait = 200 * time.Microsecond
+	// wait is how long a read waits then. Measured with 100 MiB from a Docker container on 2 cores, in steps of 4 KiB: half
+	// the CPU of the reader and a quarter less of the engine's than without. With 1.5 ms the 270 KiB that fit into the
+	// buffers on the way are full before the wait is over.
+	wait = time.Millisecond
 )
 
 // Reader reads from a stream to which another process writes in small steps. Each of them costs a read, and a wake-up of
