@@ -54,7 +54,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 		case errors.Is(err, backend.ErrUnavailable): // the caller need not wait for an engine that may come back
 			b.background(ctx, c.rollbackLater)
 		case err != nil:
-			err = errors.Join(classed(err), c.rollback(ctx))
+			err = errors.Join(classed(err), c.rollback(ctx, cleanupTimeout))
 		}
 	}()
 	if err := c.make(ctx); err != nil {
@@ -209,9 +209,9 @@ func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
 	return err == nil && res.ID == c.img.id, err
 }
 
-// rollback removes what was made. It runs after the caller's context ended, too.
-func (c *creation) rollback(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+// rollback removes what was made, as far as limit allows. It runs after the caller's context ended, too.
+func (c *creation) rollback(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	var errs []error
 	if c.prepared != nil {
@@ -234,11 +234,11 @@ func (c *creation) rollback(ctx context.Context) error {
 	return err
 }
 
-// rollbackLater repeats rollback while the engine does not answer.
+// rollbackLater repeats rollback while the engine does not answer. An engine that lost one request may answer the next.
 func (c *creation) rollbackLater(ctx context.Context) {
 	_ = c.b.retry(ctx, func() (bool, error) { // rollback has logged its failure
-		err := c.rollback(ctx)
-		return !errors.Is(err, backend.ErrUnavailable), err
+		err := c.rollback(ctx, cleanupTimeout/4)
+		return !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded), err
 	})
 }
 
