@@ -270,12 +270,16 @@ func (m *Manager) closeRecord(id string) {
 	}
 }
 
-// expiry gives the time at which an idle session may be reaped; zero is never. s.mu must not be held.
+// expiry gives the time at which an idle session may be reaped; zero is never. Calls under way are a use. s.mu must not be
+// held.
 func (s *Session) expiry() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.idle < 0 {
 		return time.Time{}
+	}
+	if s.active > 0 {
+		return s.m.now().Add(s.idle)
 	}
 	return s.lastUsed.Add(s.idle)
 }

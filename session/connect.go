@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -38,7 +39,10 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 		return nil, fmt.Errorf("%w: it is %s", backend.ErrLost, engine.State)
 	}
 	span.SetAttributes(m.keyAttributes(key)...)
-	return m.visit(ctx, engine, key)
+	if s, err = m.visit(ctx, engine, key); err == nil && s.visits {
+		m.touch(ctx, s) // what is used is not swept, however long the use is
+	}
+	return s, err
 }
 
 // visit connects to a sandbox that stays its owner's.
@@ -75,7 +79,11 @@ func (m *Manager) canConnect() bool {
 	return ok
 }
 
-// find gives the one sandbox of this instance with id. Ids of the engine, and beginnings of ids, find nothing.
+// errUnreadable: the engine has a sandbox of that id and does not know any more what it was made for.
+var errUnreadable error = &textError{text: "what the engine keeps of the sandbox is damaged", err: backend.ErrLost}
+
+// find gives the one sandbox of this instance with id. Ids of the engine, and beginnings of ids, find nothing. One whose
+// key cannot be read comes with errUnreadable: it is there, and nobody may take it for gone.
 func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error) {
 	if !validSandboxID(id) {
 		return backend.Info{}, Key{}, errNoSandbox
@@ -85,10 +93,14 @@ func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error
 		return backend.Info{}, Key{}, engineError(err)
 	}
 	for _, engine := range found {
-		key, err := ParseKey(engine.Key)
-		if err == nil && engine.SessionID == id && engine.Instance == m.opts.Instance {
-			return engine, key, nil
+		if engine.SessionID != id || engine.Instance != m.opts.Instance {
+			continue
 		}
+		key, err := ParseKey(engine.Key)
+		if err != nil {
+			err = errUnreadable
+		}
+		return engine, key, err
 	}
 	return backend.Info{}, Key{}, errNoSandbox
 }
@@ -107,7 +119,7 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 		return m.closeSession(ctx, own, how)
 	}
 	engine, _, err := m.find(ctx, id)
-	if err == nil {
+	if err == nil || errors.Is(err, errUnreadable) {
 		err = m.removeEngine(ctx, engine.ID, volumes)
 	}
 	if err == nil {

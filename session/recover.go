@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -90,16 +91,21 @@ func (m *Manager) survey(ctx context.Context) (survey, error) {
 	if err != nil {
 		return plan, err
 	}
+	slices.Reverse(found) // the newest of a key is the one that was used last
 	known := map[string]bool{}
 	for _, rec := range recs {
 		known[rec.ID] = true
 	}
-	there := map[string]backend.Info{}
+	there, unreadable := map[string]backend.Info{}, map[string]bool{}
 	now := m.now()
 	for _, engine := range found {
-		key, err := ParseKey(engine.Key)
-		if err != nil || !validSandboxID(engine.SessionID) || engine.Instance != m.opts.Instance {
+		if !validSandboxID(engine.SessionID) || engine.Instance != m.opts.Instance {
 			continue // looks like ours and is not
+		}
+		key, err := ParseKey(engine.Key)
+		if err != nil {
+			unreadable[engine.SessionID] = true
+			continue
 		}
 		there[engine.SessionID] = engine
 		if !known[engine.SessionID] && now.Sub(engine.Created) > creationGrace {
@@ -108,8 +114,8 @@ func (m *Manager) survey(ctx context.Context) (survey, error) {
 	}
 	for _, rec := range recs {
 		engine, onEngine := there[rec.ID]
-		if rec.Owner == m.owner || rec.Engine != m.opts.Engine && !onEngine {
-			continue // our own, or another engine's
+		if rec.Owner == m.owner || rec.Engine != m.opts.Engine && !onEngine || unreadable[rec.ID] {
+			continue // our own, another engine's, or for somebody to look at
 		}
 		if !rec.due(now, engine.State) {
 			continue
@@ -131,8 +137,8 @@ func (r Record) due(now time.Time, state backend.State) bool {
 	switch r.State {
 	case RecordCreating:
 		return true
-	case RecordReady:
-		return state == "" || r.expired(now)
+	case RecordReady: // one that the engine does not have may come back, as with a disk that was not mounted
+		return r.expired(now)
 	case RecordRemoving:
 		return r.expired(now)
 	case RecordLost: // one that runs may be another's by now
@@ -151,9 +157,12 @@ func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
 		ID: engine.SessionID, Key: key, Engine: m.opts.Engine, EngineID: engine.ID, Hash: engine.Hash, State: RecordReady,
 		Created: engine.Created, LastUsed: now, Idle: -1,
 	}
-	if key.Namespace != NamespaceUser {
+	switch {
+	case key.Namespace != NamespaceUser:
 		rec.Idle = rebuiltFor
 		rec.Expires = now.Add(rec.Idle)
+	case !m.shared: // this manager is all who will know of it
+		rec.Idle = 0
 	}
 	return rec
 }
@@ -211,7 +220,8 @@ func (m *Manager) inUse(ctx context.Context, rec Record) bool {
 // purge removes all that the engine has of a record that is this manager's, and closes the record. What cannot be removed
 // now belongs to nobody again, for the next round or another process.
 func (m *Manager) purge(ctx context.Context, rec Record) error {
-	missed := rec.State == RecordReady && rec.Key.Namespace == NamespaceWorkflow
+	ready := rec.State == RecordReady
+	missed := ready && rec.Key.Namespace == NamespaceWorkflow
 	if rec.State.Live() {
 		rec.Expires = m.now()
 	}
@@ -219,9 +229,11 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 		rec.State = RecordRemoving
 		m.save(rec) // the key is free
 	}
-	err := m.removeAll(ctx, rec)
+	there, err := m.removeAll(ctx, rec)
 	rec.Owner = ""
 	switch {
+	case err == nil && ready && !there && !missed: // if it comes back, it is found as one that has no record
+		return m.store.Delete(ctx, rec.ID)
 	case err == nil && missed:
 		rec.State, rec.Expires = RecordLost, m.now().Add(missedFor)
 	case err == nil:
@@ -231,19 +243,20 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 	return err
 }
 
-// removeAll removes whatever the engine has under a record's id.
-func (m *Manager) removeAll(ctx context.Context, rec Record) error {
+// removeAll removes whatever the engine has under a record's id, and tells whether there was anything.
+func (m *Manager) removeAll(ctx context.Context, rec Record) (there bool, err error) {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: rec.ID})
 	if err != nil {
-		return engineError(err)
+		return false, engineError(err)
 	}
 	for _, engine := range found {
 		if engine.SessionID != rec.ID || engine.Instance != m.opts.Instance {
 			continue
 		}
+		there = true
 		if err := m.removeEngine(ctx, engine.ID, !rec.KeepWorkspace); err != nil {
-			return err
+			return there, err
 		}
 	}
-	return nil
+	return there, nil
 }

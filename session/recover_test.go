@@ -269,7 +269,7 @@ func TestSweep(t *testing.T) {
 	elsewhere.ID, elsewhere.Engine = "sbx_"+session.NewID(), "another engine"
 	must(t, opts.Store.Insert(t.Context(), gone))
 	must(t, opts.Store.Insert(t.Context(), elsewhere))
-	names[gone.ID], wants["not on the engine"] = "not on the engine", want{false, session.RecordLost}
+	names[gone.ID], wants["not on the engine"] = "not on the engine", want{false, session.RecordReady}
 	names[elsewhere.ID], wants["on another engine"] = "on another engine", want{false, session.RecordReady}
 	strangers := e.count()
 	for _, spec := range []backend.Spec{

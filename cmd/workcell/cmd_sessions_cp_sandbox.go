@@ -73,7 +73,7 @@ func (s *sandboxSource) close() error { return nil }
 
 func (s *sandboxSource) base() string {
 	if s.at == "." {
-		return path.Base(s.s.Info().Workdir)
+		return path.Base(backend.Workdir) // not what the sandbox calls it
 	}
 	return path.Base(s.at)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,7 +12,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/docker/docker/client"
+
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
@@ -76,10 +80,10 @@ func (a *app) engineName(b backend.SandboxBackend) string {
 	switch name {
 	case backendDocker:
 		if opts, err := dockerOptions(a.env); err == nil {
-			address = opts.Host
+			address = cmp.Or(opts.Host, client.DefaultDockerHost)
 		}
 	case backendContainerd:
-		address = a.containerdAddress() + " " + a.env.get("CONTAINERD_NAMESPACE")
+		address = a.containerdAddress() + " " + cmp.Or(a.env.get("CONTAINERD_NAMESPACE"), containerd.DefaultNamespace)
 	case backendLocal:
 		address, _ = a.engineDir(name) // the driver found it
 	}

@@ -59,6 +59,10 @@ type File struct {
 // Open opens the file at path, which is made with its directory when there is none, and brings c up to date. The file
 // and its directory are the user's alone (0600, 0700).
 func Open(ctx context.Context, path string, c Component) (*File, error) {
+	path, err := filepath.Abs(path) // owners are looked for beside it, wherever the process goes
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	if err := prepare(path); err != nil {
 		return nil, err
 	}

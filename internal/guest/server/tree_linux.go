@@ -20,6 +20,9 @@ const (
 // crowd is how many processes make the guest stop them all while it looks for those of a tree.
 const crowd = 64
 
+// holdTries is how often, a millisecond apart, the guest looks whether it is between fork and exec.
+const holdTries = 100
+
 // tree finds and signals all processes of one exec.
 type tree struct {
 	t      *tracker
@@ -145,7 +148,15 @@ func (t *tracker) hold() (release func()) {
 	if !t.alone || len(allPIDs()) < crowd {
 		return func() {}
 	}
-	t.forking.Lock() // the guest itself would wait for a child that is stopped before it runs its program
+	// The guest itself would wait for a child that is stopped before it runs its program. If one stays so, because somebody
+	// else stops it, the rest has to do without.
+	for tries := 0; !t.forking.TryLock(); tries++ {
+		if tries == holdTries {
+			return func() {}
+		}
+		_ = unix.Kill(-1, unix.SIGCONT)
+		time.Sleep(time.Millisecond)
+	}
 	_ = unix.Kill(-1, unix.SIGSTOP)
 	return func() {
 		_ = unix.Kill(-1, unix.SIGCONT)
