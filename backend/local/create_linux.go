@@ -260,6 +260,11 @@ func (b *Backend) takeBack(ctx context.Context, x *box) error {
 	defer cancel()
 	_ = x.disk.Wait() // what is removed need not be on the disk
 	err := b.abandon(ctx, x)
+	// What is in the way may be about to end: a launcher that was killed writes and mounts until it is gone.
+	for pause := 50 * time.Millisecond; err != nil && pause < 3*time.Second && ctx.Err() == nil; pause *= 2 {
+		time.Sleep(pause)
+		err = b.abandon(ctx, x)
+	}
 	if err != nil {
 		b.log.Warn("local: a failed create left something behind", "session", x.SessionID, "error", err)
 	}
