@@ -60,8 +60,8 @@ func removeImages(ctx context.Context, api *ctrd.Client, repo string) error {
 // archived writes an image as "docker save" does, under a name of its own, which goes with the test.
 func archived(t *testing.T, img v1.Image) (ref string, data *bytes.Buffer) {
 	t.Helper()
-	ref = "workcelltest/" + strings.TrimPrefix(newSpec().ID, "sbx_")
-	tag, err := name.NewTag(ref + ":1")
+	repo := "workcelltest/" + strings.TrimPrefix(newSpec().ID, "sbx_")
+	tag, err := name.NewTag(repo + ":1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,11 +71,11 @@ func archived(t *testing.T, img v1.Image) (ref string, data *bytes.Buffer) {
 	}
 	api := engineAPI(t)
 	t.Cleanup(func() {
-		if err := removeImages(context.Background(), api, "docker.io/"+ref); err != nil {
+		if err := removeImages(context.Background(), api, "docker.io/"+repo); err != nil {
 			t.Error(err)
 		}
 	})
-	return ref + ":1", data
+	return repo + ":1", data
 }
 
 func TestImport(t *testing.T) {
