@@ -14,7 +14,7 @@ import (
 const (
 	DefaultIdleTimeout = 15 * time.Minute
 	DefaultExecTimeout = 120 * time.Second
-	MinExecTimeout     = time.Second
+	MinExecTimeout     = time.Millisecond
 	MaxExecTimeout     = 3600 * time.Second
 	DefaultReapEvery   = time.Minute
 	// DefaultMaxFileBytes bounds one file transfer.

@@ -37,18 +37,13 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 	}
 	if ex.timeout > 0 {
 		left := ex.timeout - time.Since(started)
-		if left < session.MinExecTimeout { // finer than the sandbox counts
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeoutCause(ctx, left, errStepTimeout)
-			defer cancel()
+		if left <= 0 {
+			return result{}, &Error{Code: CodeTimeout, Message: fmt.Sprintf("took longer than %s", ex.timeout), Err: errStepTimeout}
 		}
 		req.Timeout = max(left, session.MinExecTimeout)
 	}
 	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (session.ExecResult, error) { return s.Exec(ctx, req) })
 	if err != nil {
-		if errors.Is(context.Cause(ctx), errStepTimeout) {
-			err = &Error{Code: CodeTimeout, Message: fmt.Sprintf("took longer than %s", ex.timeout), Err: errStepTimeout}
-		}
 		return result{}, err
 	}
 	return b.judge(out)

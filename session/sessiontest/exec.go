@@ -177,7 +177,7 @@ func invalidRequests(t *testing.T, s *session.Session) {
 		"NUL in env":    {Argv: []string{"true"}, Env: map[string]string{"A": "\x00"}},
 		"bad env":       {Argv: []string{"true"}, Env: map[string]string{"A=B": "x"}},
 		"reserved env":  {Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": "x"}},
-		"short timeout": {Argv: []string{"true"}, Timeout: time.Millisecond},
+		"short timeout": {Argv: []string{"true"}, Timeout: time.Microsecond},
 		"long timeout":  {Argv: []string{"true"}, Timeout: 3601 * time.Second},
 		"negative":      {Argv: []string{"true"}, Timeout: -time.Second},
 		"huge text":     {Argv: []string{"true"}, HeadBytes: 1 << 30},
@@ -186,7 +186,7 @@ func invalidRequests(t *testing.T, s *session.Session) {
 		if !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
-		if req.Timeout != 0 && (err == nil || !strings.Contains(err.Error(), "1 to 3600 seconds")) {
+		if req.Timeout != 0 && (err == nil || !strings.Contains(err.Error(), "0.001 to 3600 seconds")) {
 			t.Errorf("%s: %v does not name the range", name, err)
 		}
 	}

@@ -33,6 +33,25 @@ while True:
         time.sleep(0.001)
 `
 
+// What was killed is gone when the command is reported as over, zombies too.
+func TestContainerKilledIsReaped(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, user string) {
+		_, c := startBox(t, guesttest.ContainerOptions{User: user})
+		for range 20 {
+			req := sh("for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 1000 & done; wait")
+			req.TimeoutMillis = 100
+			if res, err := c.Run(testContext(t), req); err != nil || res.State != wire.ExecTimedOut {
+				t.Fatalf("got %v, %v", brief(res), err)
+			}
+			// Names of zombies are there, their command lines are not.
+			if got := string(mustRun(t, c, sh("cat /proc/[0-9]*/comm | grep -c sleep; true")).Stdout.Head); got != "0\n" {
+				t.Fatalf("%q of the killed are left", got)
+			}
+		}
+	})
+}
+
 // Not beside other tests, as the one below it: what they measure is not how they fare beside a fork bomb.
 func TestContainerForkBomb(t *testing.T) {
 	box, c := startBox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11", Docker: []string{"--pids-limit", "512", "--cpus", "1"}})

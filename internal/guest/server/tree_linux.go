@@ -15,6 +15,8 @@ const (
 	// killBound is how long the guest goes on killing a tree that does not get empty, as one that waits for a broken
 	// device would not.
 	killBound = 10 * time.Second
+	// reapBound is how long the guest waits for its reaper to take what was killed.
+	reapBound = time.Second
 )
 
 // crowd is how many processes make the guest stop them all while it looks for those of a tree.
@@ -130,6 +132,7 @@ func (k *tree) terminate(grace time.Duration) bool {
 		n := k.signal(unix.SIGKILL, false)
 		if n == 0 {
 			if n = k.signal(unix.SIGKILL, true); n == 0 {
+				k.awaitReaped()
 				return true
 			}
 		}
@@ -173,6 +176,28 @@ func (k *tree) await(d time.Duration) {
 		}
 		time.Sleep(min(pause, time.Until(deadline)))
 	}
+}
+
+// awaitReaped waits until nothing of a killed tree shows in /proc any more: what is over has no processes, whoever counts
+// them. Zombies are left where a living parent that is not of the tree does not wait for them, or where there are no tags.
+func (k *tree) awaitReaped() {
+	if !k.t.alone || k.tag == noTag && !k.every {
+		return
+	}
+	deadline := time.Now().Add(reapBound)
+	for pause := time.Millisecond; k.shows() && time.Now().Before(deadline); pause = min(2*pause, 20*time.Millisecond) {
+		time.Sleep(pause)
+	}
+}
+
+// shows tells whether /proc has a process of the tree, be it a zombie.
+func (k *tree) shows() bool {
+	for _, pid := range allPIDs() {
+		if tag, ok := k.t.tagOf(pid); ok && k.mine(tag) && pid != k.t.own {
+			return true
+		}
+	}
+	return false
 }
 
 // signalProc signals a process unless its pid has passed to another one meanwhile.
