@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test engine images jaeger build guest bench lint fuzz cross clean
+.PHONY: help demo test engine images jaeger build guest bench soak lint fuzz cross clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ guest: ## rebuild the embedded guest binaries
 
 bench: engine images ## measure, print a table, write bench/out/latest.json
 	@hack/bench.sh
+
+soak: ## the long form of the fault tests, for SOAK (default 10m): injected, lost and left of each fault
+	@hack/soak.sh
 
 lint: ## golangci-lint
 	@hack/lint.sh

@@ -2,12 +2,9 @@ package faults
 
 import (
 	"encoding/json"
-	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +90,7 @@ func TestKilledRunIsResumed(t *testing.T) {
 					p.await(t, moment...)
 				}
 				p.kill()
+				faultOf("SIGKILL of a run, "+name, h.engine).inject(1)
 				h.resumes(t)
 			})
 		})
@@ -176,26 +174,19 @@ func (h *host) waited(t *testing.T, p *process, id string) (over bool) {
 // TestKilledAtRandom kills runs at moments that nobody chose. Whatever the moment, the run can be given up, and then
 // nothing is left.
 func TestKilledAtRandom(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("FAULTS_SEED"); text != "" {
-		seed, _ = strconv.ParseUint(text, 10, 64)
-	}
-	rounds := 6
-	if text := os.Getenv("FAULTS_ROUNDS"); text != "" {
-		rounds, _ = strconv.Atoi(text)
-	}
-	t.Logf("FAULTS_SEED=%d", seed)
 	on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
-		random := rand.New(rand.NewPCG(seed, uint64(len(h.engine))))
-		for round := range rounds {
+		f := faultOf("SIGKILL of a run, at random", h.engine)
+		random := chance(t)
+		for round := range laps(6) {
 			p := h.start(t, "run", workflow(t, steps))
 			time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // the moment is what is tested
 			p.kill()
+			f.inject(1)
 			r := h.latest(t)
 			if r.State == "interrupted" {
 				h.ok(t, "runs", "cancel", r.ID)
 				if r = h.show(t, r.ID); r.State != "cancelled" {
-					t.Errorf("round %d: the run that was given up is %s", round, r.State)
+					f.lose(t, "round %d: the run that was given up is %s", round, r.State)
 				}
 			}
 			if t.Failed() {
@@ -203,9 +194,7 @@ func TestKilledAtRandom(t *testing.T) {
 			}
 		}
 		h.nothingLeft(t)
-		if left := fmt.Sprint(h.owners(t)); left != "[]" {
-			t.Errorf("files of dead processes are left: %s", left)
-		}
+		f.leave(t, h.owners(t)) // the files of dead processes
 	})
 }
 

@@ -27,6 +27,13 @@ const patience = 3 * time.Minute
 var binary string
 
 func TestMain(m *testing.M) {
+	if args := os.Getenv(cyclesVariable); args != "" {
+		if err := runCycles(args); err != nil {
+			fmt.Fprintln(os.Stderr, "cycles:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	code, err := runTests(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "faults:", err)
@@ -45,7 +52,11 @@ func runTests(m *testing.M) (int, error) {
 	if err != nil {
 		return 1, errors.Join(fmt.Errorf("building the command: %w\n%s", err, out), os.RemoveAll(dir))
 	}
-	return m.Run(), os.RemoveAll(dir)
+	if err := openLedger(); err != nil {
+		return 1, errors.Join(err, os.RemoveAll(dir))
+	}
+	code := m.Run()
+	return code, errors.Join(book.print(os.Stdout), os.RemoveAll(dir))
 }
 
 // host is a user's machine: an engine and a state directory.

@@ -1,0 +1,287 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// act is what a client of a key does.
+type act string
+
+const (
+	actOpen  act = "open"  // make or find the key's sandbox
+	actGet   act = "get"   // find it
+	actExec  act = "exec"  // run a command in a sandbox that was given out
+	actClose act = "close" // close the key
+	actKill  act = "kill"  // kill the main process of a sandbox that was given out, behind the product's back
+)
+
+// asked is an act on a key; id is of the sandbox that exec and kill are about.
+type asked struct {
+	act act
+	key session.Key
+	id  string
+}
+
+// answered is what came of it.
+type answered struct {
+	id      string // that open and get gave
+	created bool
+	err     error // its class
+	killed  bool
+}
+
+// health of a sandbox.
+type health string
+
+const (
+	alive  health = "alive"
+	killed health = "killed" // and perhaps nobody noticed yet
+	lost   health = "lost"   // somebody was told
+)
+
+// keyState is what a key has: no sandbox, or one.
+type keyState struct {
+	id string
+	health
+}
+
+// keyModel says what a key's clients may see if every act happened at one moment between its call and its return.
+func keyModel() porcupine.Model {
+	return porcupine.Model{
+		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+			byKey := map[session.Key][]porcupine.Operation{}
+			for _, op := range history {
+				key := op.Input.(asked).key
+				byKey[key] = append(byKey[key], op)
+			}
+			var parts [][]porcupine.Operation
+			for _, part := range byKey {
+				parts = append(parts, part)
+			}
+			return parts
+		},
+		Init: func() any { return keyState{} },
+		Step: func(state, input, output any) (bool, any) {
+			return step(state.(keyState), input.(asked), output.(answered))
+		},
+		DescribeOperation: func(input, output any) string {
+			in, out := input.(asked), output.(answered)
+			return fmt.Sprintf("%s %s: %s created=%v killed=%v %v", in.act, in.id, out.id, out.created, out.killed, out.err)
+		},
+		DescribeState: func(state any) string { return fmt.Sprintf("%+v", state) },
+	}
+}
+
+// step tells whether an act could have had its outcome in a state, and the state after it.
+func step(s keyState, in asked, out answered) (bool, keyState) {
+	none, sick := keyState{}, s.id != "" && s.health != alive
+	switch in.act {
+	case actOpen:
+		switch {
+		case errors.Is(out.err, backend.ErrClosed): // a close ended the creation
+			return true, s
+		case out.err != nil:
+			return false, s
+		case out.created:
+			return s.id == "" || sick, keyState{out.id, alive}
+		}
+		return s.id == out.id && s.health != lost, s
+	case actGet:
+		if out.err != nil { // what is lost may be taken away by any open
+			return errors.Is(out.err, backend.ErrNotFound) && (s.id == "" || sick), none
+		}
+		return s.id == out.id, s
+	case actClose:
+		return out.err == nil, none
+	case actKill:
+		if s.id != in.id {
+			return true, s
+		}
+		if out.killed {
+			return true, keyState{s.id, killed}
+		}
+		return sick, s
+	}
+	return stepExec(s, in, out.err)
+}
+
+// stepExec is step for commands.
+func stepExec(s keyState, in asked, err error) (bool, keyState) {
+	mine, sick := s.id == in.id, s.id == in.id && s.health != alive
+	switch {
+	case err == nil:
+		return mine && !sick, s
+	case errors.Is(err, backend.ErrClosed):
+		if sick {
+			return true, keyState{}
+		}
+		return !mine, s
+	case errors.Is(err, backend.ErrLost):
+		return sick, keyState{s.id, lost}
+	case errors.Is(err, backend.ErrUnavailable): // it just ended, and nobody knows why yet
+		return sick, s
+	}
+	return false, s
+}
+
+// history is recorded by all clients.
+type history struct {
+	began time.Time
+
+	mu  sync.Mutex // guards ops
+	ops []porcupine.Operation
+}
+
+// record runs an act and notes when it was called, when it returned, and its outcome.
+func (h *history) record(client int, in asked, do func() answered) answered {
+	call := time.Since(h.began)
+	out := do()
+	end := time.Since(h.began)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: in, Call: int64(call), Output: out, Return: int64(end)})
+	return out
+}
+
+// TestHistories has clients open, use, close and kill the sandboxes of two keys at once, and checks that what they saw
+// could have been seen one after the other: a key has one sandbox, and neither a closed nor a lost one is handed out.
+func TestHistories(t *testing.T) {
+	on(t, engines(), func(t *testing.T, h *host) {
+		f := faultOf("killed in histories of sessions", h.engine)
+		driver, err := connect(t.Context(), h.engine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := h.library(t, driver)
+		random := chance(t)
+		for range laps(1) {
+			record := &history{began: time.Now()}
+			keys := []session.Key{session.WorkflowKey(session.NewRunID(), "a"), session.WorkflowKey(session.NewRunID(), "b")}
+			var wg sync.WaitGroup
+			for i := range 5 {
+				c := &client{l: l, engine: h.engine, number: i, random: rand.New(rand.NewPCG(random.Uint64(), 0)), record: record, fault: f}
+				wg.Go(func() { c.work(t, keys, 25) })
+			}
+			wg.Wait()
+			record.check(t, f)
+			for _, key := range keys {
+				if err := l.CloseScope(t.Context(), key.Scope()); err != nil {
+					f.lose(t, "closing: %v", err)
+				}
+			}
+			f.leave(t, h.left(t))
+			if t.Failed() {
+				return
+			}
+		}
+	})
+}
+
+// client does what it likes.
+type client struct {
+	l      *library
+	engine string
+	number int
+	random *rand.Rand
+	record *history
+	fault  *fault
+}
+
+// work acts n times.
+func (c *client) work(t *testing.T, keys []session.Key, n int) {
+	given := map[session.Key]*session.Session{} // the latest of each key
+	for range n {
+		key := keys[c.random.IntN(len(keys))]
+		s := given[key]
+		in := asked{act: actOpen, key: key}
+		if s != nil {
+			in.act = []act{actOpen, actOpen, actOpen, actGet, actExec, actExec, actExec, actClose, actKill}[c.random.IntN(9)]
+			in.id = s.ID()
+		}
+		c.record.record(c.number, in, func() answered {
+			switch in.act {
+			case actOpen, actGet:
+				s, out := c.find(t.Context(), in)
+				if s != nil {
+					given[key] = s
+				}
+				return out
+			case actExec:
+				_, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
+				if err != nil {
+					delete(given, key) // there is more to see with the next one
+				}
+				return answered{err: err}
+			case actClose:
+				return answered{err: c.l.CloseSession(t.Context(), key, session.CloseOptions{})}
+			}
+			out := answered{killed: murder(t, c.engine, s)}
+			if out.killed {
+				c.fault.inject(1)
+			}
+			return out
+		})
+	}
+}
+
+// find opens or gets the session of a key.
+func (c *client) find(ctx context.Context, in asked) (s *session.Session, out answered) {
+	if in.act == actGet {
+		s, out.err = c.l.Get(in.key)
+	} else {
+		s, out.created, out.err = c.l.Open(ctx, in.key, session.Request{Image: image, IdleTimeout: -1})
+	}
+	if s != nil {
+		out.id = s.ID()
+	}
+	return s, out
+}
+
+// check judges the history.
+func (h *history) check(t *testing.T, f *fault) {
+	t.Helper()
+	made := map[string]bool{}
+	for _, op := range h.ops {
+		in, out := op.Input.(asked), op.Output.(answered)
+		if out.created {
+			if made[out.id] {
+				f.lose(t, "%s was made twice", out.id)
+			}
+			made[out.id] = true
+		}
+		if in.act == actOpen && errors.Is(out.err, backend.ErrClosed) && !h.closesDuring(op) {
+			f.lose(t, "an open was told that the key was closed, and nobody closed it: %v", out.err)
+		}
+	}
+	t.Logf("%d acts, %d sandboxes", len(h.ops), len(made))
+	result, info := porcupine.CheckOperationsVerbose(keyModel(), h.ops, 0)
+	if result == porcupine.Ok {
+		return
+	}
+	path := filepath.Join(os.TempDir(), "workcell-history-"+session.NewID()+".html")
+	f.lose(t, "the history is not linearizable: %v; see %s, %v", result, path, porcupine.VisualizePath(keyModel(), info, path))
+}
+
+// closesDuring tells whether somebody closed the key during an act.
+func (h *history) closesDuring(act porcupine.Operation) bool {
+	for _, op := range h.ops {
+		in := op.Input.(asked)
+		if in.act == actClose && in.key == act.Input.(asked).key && op.Call <= act.Return && op.Return >= act.Call {
+			return true
+		}
+	}
+	return false
+}

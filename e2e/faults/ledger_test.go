@@ -1,0 +1,138 @@
+package faults
+
+import (
+	"fmt"
+	"hash/fnv"
+	"io"
+	"iter"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+)
+
+// ledger counts what faults did, for the table that the long form ends with.
+type ledger struct {
+	end time.Time // of the long form; zero in the short one
+
+	mu   sync.Mutex // guards rows
+	rows map[string]*fault
+}
+
+// fault is one kind of fault on one engine.
+type fault struct {
+	mu                   sync.Mutex // guards what follows
+	injected, lost, left int
+}
+
+// book is filled by all tests, and printed after the last one.
+var book ledger
+
+// openLedger reads how long the long form is to last.
+func openLedger() error {
+	book.rows = map[string]*fault{}
+	text := os.Getenv("FAULTS_SOAK")
+	if text == "" {
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return fmt.Errorf("FAULTS_SOAK: %w", err)
+	}
+	book.end = time.Now().Add(d)
+	return nil
+}
+
+// soaking tells whether this is the long form.
+func soaking() bool { return !book.end.IsZero() }
+
+// faultOf gives the row of a kind of fault on an engine.
+func faultOf(kind, engine string) *fault {
+	book.mu.Lock()
+	defer book.mu.Unlock()
+	name := kind + "\t" + engine
+	if book.rows[name] == nil {
+		book.rows[name] = &fault{}
+	}
+	return book.rows[name]
+}
+
+// inject counts faults.
+func (f *fault) inject(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.injected += n
+}
+
+// lose reports what a fault took, which it must not.
+func (f *fault) lose(t *testing.T, format string, args ...any) {
+	t.Helper()
+	f.mu.Lock()
+	f.lost++
+	f.mu.Unlock()
+	t.Errorf("lost: "+format, args...)
+}
+
+// leave reports what was left behind; nothing is fine.
+func (f *fault) leave(t *testing.T, list []string) {
+	t.Helper()
+	f.mu.Lock()
+	f.left += len(list)
+	f.mu.Unlock()
+	if len(list) > 0 {
+		t.Errorf("left: %v", list)
+	}
+}
+
+// print writes the table.
+func (l *ledger) print(w io.Writer) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.rows) == 0 {
+		return nil
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "FAULT\tENGINE\tINJECTED\tLOST\tLEFT")
+	for _, name := range slices.Sorted(maps.Keys(l.rows)) {
+		f := l.rows[name]
+		f.mu.Lock()
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\n", name, f.injected, f.lost, f.left)
+		f.mu.Unlock()
+	}
+	return table.Flush()
+}
+
+// laps gives the rounds of a test: a few, or FAULTS_ROUNDS; in the long form as many as there is time for, but no fewer.
+func laps(few int) iter.Seq[int] {
+	if n, err := strconv.Atoi(os.Getenv("FAULTS_ROUNDS")); err == nil {
+		few = n
+	}
+	return func(yield func(int) bool) {
+		for i := 0; i < few || time.Now().Before(book.end); i++ {
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// chance gives random numbers, and prints what gives them again: FAULTS_SEED in the environment.
+func chance(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("FAULTS_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("FAULTS_SEED=%d", seed)
+	name := fnv.New64()
+	_, _ = name.Write([]byte(t.Name())) // never fails
+	return rand.New(rand.NewPCG(seed, name.Sum64()))
+}

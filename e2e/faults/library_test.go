@@ -1,0 +1,175 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
+)
+
+// image is what sandboxes of the library's tests are made of.
+const image = "workcell/debian:12"
+
+// engines are those on which a fault of ours, not of the engine, is tested.
+func engines() []string { return []string{"docker", "containerd", "local"} }
+
+// connect opens the driver of an engine as a program with the library does.
+func connect(ctx context.Context, engine string) (backend.SandboxBackend, error) {
+	switch engine {
+	case "docker":
+		return docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST")})
+	case "containerd":
+		return containerd.New(ctx, &containerd.Options{Address: containerdAddress(), StateDir: containerd.DefaultStateDir})
+	}
+	return local.New(ctx, &local.Options{StateDir: localState})
+}
+
+// localState is where the local driver keeps sandboxes when root runs it.
+const localState = "/var/lib/workcell/local"
+
+func containerdAddress() string {
+	if address := os.Getenv("CONTAINERD_ADDRESS"); address != "" {
+		return address
+	}
+	return containerd.DefaultAddress
+}
+
+// library is a program of ours with records on disk.
+type library struct {
+	*session.Manager
+	driver backend.SandboxBackend
+	store  *sqlitestore.Store
+}
+
+// openLibrary gives a manager whose records are in a directory, on a driver that it closes in the end.
+func openLibrary(ctx context.Context, driver backend.SandboxBackend, dir string) (*library, error) {
+	l := &library{driver: driver}
+	instance, err := os.ReadFile(filepath.Join(dir, "instance"))
+	if err != nil {
+		return nil, errors.Join(err, driver.Close())
+	}
+	if l.store, err = sqlitestore.Open(ctx, filepath.Join(dir, "library.db")); err != nil {
+		return nil, errors.Join(err, driver.Close())
+	}
+	l.Manager, err = session.NewManager(driver, &session.Options{Instance: strings.TrimSpace(string(instance)), Store: l.store})
+	if err != nil {
+		return nil, errors.Join(err, l.store.Close(), driver.Close())
+	}
+	return l, nil
+}
+
+func (l *library) close(ctx context.Context) error {
+	return errors.Join(l.Manager.Close(ctx), l.store.Close(), l.driver.Close())
+}
+
+// library opens one that belongs to the host, until the end of the test.
+func (h *host) library(t *testing.T, driver backend.SandboxBackend) *library {
+	t.Helper()
+	h.named(t)
+	l, err := openLibrary(t.Context(), driver, h.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.close(context.Background()); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+	})
+	return l
+}
+
+// named gives the host the instance that its first command would make.
+func (h *host) named(t *testing.T) {
+	t.Helper()
+	err := os.MkdirAll(h.state, 0o700)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(h.state, "instance"), []byte(session.NewID()+"\n"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mainProcess gives the process that a sandbox lives as long as.
+func mainProcess(engine string, s *session.Session) (int, error) {
+	switch engine {
+	case "docker":
+		out, err := exec.Command("docker", "inspect", "--format", "{{.State.Pid}}", s.Info().EngineID).Output()
+		if err != nil {
+			return 0, err
+		}
+		return strconv.Atoi(strings.TrimSpace(string(out)))
+	case "containerd":
+		return taskProcess(s.ID())
+	}
+	text, err := os.ReadFile(filepath.Join(localState, "sandboxes", s.ID(), "run.json"))
+	if err != nil {
+		return 0, err
+	}
+	var run struct{ PID int }
+	return run.PID, json.Unmarshal(text, &run)
+}
+
+// taskProcess asks containerd for the main process of a sandbox.
+func taskProcess(id string) (int, error) {
+	ctr := func(args ...string) ([]string, error) {
+		out, err := exec.Command("ctr", append([]string{"--address", containerdAddress(), "--namespace", containerd.DefaultNamespace}, args...)...).Output()
+		return strings.Split(string(out), "\n"), err
+	}
+	containers, err := ctr("containers", "ls", "-q", `labels."`+backend.LabelID+`"==`+id)
+	if err != nil {
+		return 0, err
+	}
+	tasks, err := ctr("tasks", "ls")
+	if err != nil {
+		return 0, err
+	}
+	for _, line := range tasks {
+		if f := strings.Fields(line); len(f) == 3 && f[2] == "RUNNING" && slices.Contains(containers, f[0]) {
+			return strconv.Atoi(f[1])
+		}
+	}
+	return 0, os.ErrProcessDone
+}
+
+// murder kills the main process of a sandbox and waits for its end. It tells false when there was none.
+func murder(t *testing.T, engine string, s *session.Session) bool {
+	t.Helper()
+	pid, err := mainProcess(engine, s)
+	if err != nil || pid <= 0 {
+		return false
+	}
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return false
+	}
+	defer p.Release() //nolint:errcheck // it only frees
+	// The number may have been another's since: the handle is of whom the engine still names.
+	if again, err := mainProcess(engine, s); err != nil || again != pid || p.Kill() != nil {
+		return false
+	}
+	eventually(t, fmt.Sprintf("process %d has ended", pid), func() bool { return ended(pid) || p.Signal(syscall.Signal(0)) != nil })
+	return true
+}
+
+// ended tells whether a process runs no more; its parent may not have noticed.
+func ended(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(text), ") ")
+	return err != nil || strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
+}
