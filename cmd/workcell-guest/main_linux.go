@@ -39,7 +39,7 @@ func run(args []string) int {
 
 // serve is the guest itself.
 func serve(args []string) int {
-	score := server.Protect()
+	protection := server.Protect()
 	log := newLog()
 	flags := flag.NewFlagSet("workcell-guest", flag.ContinueOnError)
 	flags.SetOutput(log)
@@ -58,7 +58,7 @@ func serve(args []string) int {
 			return fail(log, err)
 		}
 	}
-	s, err := server.New(server.Config{Workdir: *workdir, Version: version, Lease: *lease, ReapAll: true, OOMScore: score,
+	s, err := server.New(server.Config{Workdir: *workdir, Version: version, Lease: *lease, ReapAll: true, Protection: protection,
 		Path: os.Getenv("PATH"), Log: log})
 	if err != nil {
 		return fail(log, err)

@@ -51,6 +51,7 @@ func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, e
 	if !wire.ValidExecID(req.ExecID) {
 		return nil, failf(wire.CodeInvalid, "the exec id is not 1 to %d of a-z, A-Z, 0-9, _ and -", wire.MaxExecID)
 	}
+	s.cfg.Protection.await()
 	if err := s.memory.room(); err != nil {
 		return nil, err
 	}

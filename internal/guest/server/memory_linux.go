@@ -30,6 +30,8 @@ type memory struct {
 
 	mu   sync.Mutex // guards held
 	held []byte     // the ballast; nil while it is given back
+
+	first sync.WaitGroup // the first take, which nobody but a first command waits for
 }
 
 func openMemory(oom *oomCounter) *memory {
@@ -41,7 +43,7 @@ func openMemory(oom *oomCounter) *memory {
 	} {
 		if m.usageFD = openFirst(f[0]); m.usageFD >= 0 {
 			m.stat, m.limit = f[1], f[2]
-			m.take()
+			m.first.Go(m.take)
 			return m
 		}
 	}
@@ -73,6 +75,7 @@ func preadNumber(fd int) (int64, bool) {
 }
 
 func (m *memory) close() {
+	m.first.Wait()
 	m.give()
 	for _, fd := range []int{m.usageFD, m.tasksFD} {
 		if fd >= 0 {
@@ -84,6 +87,7 @@ func (m *memory) close() {
 // room fails when there is no memory to start a command with. The guest's own reserve must be there as well, for when
 // the command takes all the rest.
 func (m *memory) room() error {
+	m.first.Wait()
 	free, known := m.free()
 	if !known {
 		return nil

@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,9 +20,16 @@ const (
 	memoryGoal = 20 << 20
 )
 
+// Protection is what a process has done to be fit to be a guest.
+type Protection struct {
+	score *os.File      // /proc/self/oom_score_adj; nil when the score cannot be changed
+	done  chan struct{} // closed when all is done
+}
+
 // Protect makes the calling process fit to be a guest among hostile processes of the same user. It must be the first
-// thing that the process does. The file that it returns is for Config.OOMScore; nil when the score cannot be changed.
-func Protect() *os.File {
+// thing that the process does. Part of it goes on in the background; a server with this Protection starts no command
+// before that is done.
+func Protect() *Protection {
 	// Descriptors that a runtime leaked into the guest must not reach commands (CVE-2024-21626).
 	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // an old kernel: Go opens all of its own that way
 	// Opened before the process stops being dumpable, which takes away its access to its own /proc.
@@ -37,9 +43,28 @@ func Protect() *os.File {
 	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0))) // each may need a thread
 	debug.SetGCPercent(gcPercent)                            //
 	debug.SetMemoryLimit(memoryGoal)                         // what commands leave of the sandbox's memory is not ours
-	catchSignals()
-	makeThreads(spareThreads)
-	return score
+	p := &Protection{score: score, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		catchSignals()
+		makeThreads(spareThreads)
+	}()
+	return p
+}
+
+// await waits until the process is fit. A nil Protection is that of a process which needs none.
+func (p *Protection) await() {
+	if p != nil {
+		<-p.done
+	}
+}
+
+// scoreFile gives the file with the process's own OOM score; nil when it cannot be changed.
+func (p *Protection) scoreFile() *os.File {
+	if p == nil {
+		return nil
+	}
+	return p.score
 }
 
 // HideProcess keeps processes of the same user from reading this one's memory, environment and descriptors.
@@ -49,18 +74,21 @@ func HideProcess() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) } // canno
 // would inherit that they are ignored.
 func catchSignals() {
 	c := make(chan os.Signal, 16)
-	for sig := syscall.Signal(1); sig < 65; sig++ {
-		switch sig {
-		case unix.SIGKILL, unix.SIGSTOP: // cannot be caught; the kernel keeps them from an init
-		case unix.SIGCHLD, unix.SIGURG, unix.SIGPROF: // harmless, and the Go runtime uses them
-		default:
-			signal.Notify(c, sig)
-		}
-	}
+	signal.Notify(c, fatalSignals()...)
 	go func() {
 		for range c { // drained only so that the channel stays small
 		}
 	}()
+}
+
+// fatalSignals are those that end a Go program, or stop it, unless it catches them. The runtime takes all others itself and
+// passes them over. To catch those too would do no harm, but every one costs the start of a sandbox two changes of thread.
+func fatalSignals() []os.Signal {
+	return []os.Signal{
+		unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGPIPE, // end it
+		unix.SIGQUIT, unix.SIGABRT, unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSYS, // crash it
+		unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, // stop it, where it is not an init
+	}
 }
 
 // makeThreads makes the runtime start threads now, which it keeps. Later, when a command has used up the sandbox's

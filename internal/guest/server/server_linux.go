@@ -41,8 +41,8 @@ type Config struct {
 	// ReapAll makes the guest reap every child of its process. A process of its own sets it; a guest inside another
 	// program must not, or it would steal that program's children.
 	ReapAll bool
-	// OOMScore is an open /proc/self/oom_score_adj; nil leaves the children's score alone.
-	OOMScore *os.File
+	// Protection is the process's own; nil leaves the children's OOM score alone.
+	Protection *Protection
 	// Path is the PATH on which programs for the hello are looked up.
 	Path string
 	// Log receives lines about what went wrong; nil drops them. Writes must not block.

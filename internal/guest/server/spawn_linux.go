@@ -49,7 +49,7 @@ func newSpawner(cfg Config, t *tracker, killed func()) (*spawner, error) {
 		return nil, err
 	}
 	return &spawner{workdir: cfg.Workdir, reaper: newReaper(cfg.ReapAll, killed), tracker: t, null: null,
-		oom: cfg.OOMScore, score: oomScores(cfg.OOMScore)}, nil
+		oom: cfg.Protection.scoreFile(), score: oomScores(cfg.Protection.scoreFile())}, nil
 }
 
 // oomScores gives the score that the guest was born with, below which it could not get back, and its children's.

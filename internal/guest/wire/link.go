@@ -32,7 +32,9 @@ var (
 	ackMagic      = [8]byte{0xF5, 'W', 'C', 'a', 'c', 'k', '\r', '\n'}
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// checksum is CRC-32C. Its tables are made at the first call, which takes a good part of a millisecond that a process which
+// never speaks the protocol, such as the launcher of a sandbox, does not have to spend.
+func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
 
 // Errors of the link.
 var (
@@ -79,12 +81,12 @@ func AppendMarker(dst []byte, d Direction, m Marker) []byte {
 	dst = append(dst, m.Nonce[:]...)
 	dst = binary.BigEndian.AppendUint16(dst, m.Version)
 	dst = append(dst, 0, 0)
-	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
+	return binary.BigEndian.AppendUint32(dst, checksum(dst[start:]))
 }
 
 func parseMarker(b []byte, magic [8]byte) (Marker, bool) {
 	if len(b) < MarkerSize || !bytes.Equal(b[:8], magic[:]) || b[26] != 0 || b[27] != 0 ||
-		crc32.Checksum(b[:28], castagnoli) != binary.BigEndian.Uint32(b[28:]) {
+		checksum(b[:28]) != binary.BigEndian.Uint32(b[28:]) {
 		return Marker{}, false
 	}
 	return Marker{Nonce: Nonce(b[8:24]), Version: binary.BigEndian.Uint16(b[24:])}, true
@@ -99,8 +101,8 @@ func PutChunkHeader(dst []byte, generation uint32, body []byte) error {
 	copy(dst, chunkMagic[:])
 	binary.BigEndian.PutUint32(dst[4:], generation)
 	binary.BigEndian.PutUint32(dst[8:], uint32(len(body)))
-	binary.BigEndian.PutUint32(dst[12:], crc32.Checksum(body, castagnoli))
-	binary.BigEndian.PutUint32(dst[16:], crc32.Checksum(dst[:16], castagnoli))
+	binary.BigEndian.PutUint32(dst[12:], checksum(body))
+	binary.BigEndian.PutUint32(dst[16:], checksum(dst[:16]))
 	return nil
 }
 
@@ -171,7 +173,7 @@ func (l *LinkReader) follow() (Item, error) {
 		return Item{}, err
 	}
 	length := binary.BigEndian.Uint32(head[8:])
-	if crc32.Checksum(head[:16], castagnoli) != binary.BigEndian.Uint32(head[16:]) || length > MaxChunk {
+	if checksum(head[:16]) != binary.BigEndian.Uint32(head[16:]) || length > MaxChunk {
 		l.synced = false
 		return Item{}, ErrLostSync
 	}
@@ -182,7 +184,7 @@ func (l *LinkReader) follow() (Item, error) {
 		return Item{}, err
 	}
 	body := whole[ChunkHeaderSize:]
-	if crc32.Checksum(body, castagnoli) != sum {
+	if checksum(body) != sum {
 		// The rest of this chunk never came and another host's bytes filled it. They are dropped unseen: a body is
 		// never searched for a marker.
 		l.discard(size)
