@@ -124,7 +124,6 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 	t.Helper()
 	b := s.backend(t)
 	var info backend.Info
-	var conn *client.Conn
 	eventually(t, "the session to be made anew", func() bool {
 		list, err := b.List(t.Context(), backend.Filter{Instance: spec.Instance})
 		must(t, err)
@@ -136,29 +135,14 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 		if err != nil && !errors.Is(err, backend.ErrExists) && !errors.Is(err, backend.ErrUnavailable) {
 			t.Fatalf("Create: %v", err)
 		}
-		if err != nil {
-			return false
-		}
-		conn, err = tryConnect(t, b, info.ID)
-		if err != nil { // what the engine was still at took the new one along: containerd goes by the session's id alone
-			t.Logf("made anew, and lost: %v", err)
-		}
 		return err == nil
 	})
-	defer conn.Close()
+	rw, err := b.Dial(t.Context(), info.ID)
+	conn := connect(t, rw, err)
 	if got := sh(t, conn, "echo x > f; cat f; stat -c %u f"); got != "x\n1000\n" {
 		t.Errorf("afterwards: %q", got)
 	}
 	must(t, b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true}))
-}
-
-// tryConnect connects to a sandbox that may be lost.
-func tryConnect(t *testing.T, b backend.SandboxBackend, id string) (*client.Conn, error) {
-	rw, err := b.Dial(t.Context(), id)
-	if err != nil {
-		return nil, err
-	}
-	return client.New(t.Context(), rw, nil)
 }
 
 // nothingLeaks uses a backend in a process of its own, and counts what stays in that process after Close.

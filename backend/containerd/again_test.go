@@ -102,7 +102,7 @@ func TestLateRemove(t *testing.T) {
 func TestHalfMadeWorkspace(t *testing.T) {
 	t.Parallel()
 	spec := newSpec()
-	dir := filepath.Join(stateDir(), "workspaces", containerd.ContainerID(spec.ID))
+	dir := filepath.Join(stateDir(), "workspaces", containerd.SessionName(spec.ID))
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "owner.json"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func (c *creation) make(ctx context.Context) error {
 	if err := c.b.checkImage(ctx, mounts, c.img); err != nil {
 		return err
 	}
-	if err := c.b.startTask(ctx, c.rec, mounts, !made); !errors.Is(err, errStarted) {
+	if err := c.b.startTask(ctx, c.rec, mounts, false); !errors.Is(err, errStarted) {
 		return err
 	}
 	return nil
@@ -98,7 +98,7 @@ func (b *Backend) outlive(ctx context.Context, err error) error {
 	return err
 }
 
-// createRecord makes the container's record, which is also the lock of the session.
+// createRecord makes the container's record, unless the session has one.
 func (c *creation) createRecord(ctx context.Context) error {
 	spec, err := typeurl.MarshalAny(c.b.ociSpec(c.p, c.rec, c.img.volumes))
 	if err != nil {
@@ -112,11 +112,14 @@ func (c *creation) createRecord(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := c.b.lock(ctx, c.rec.id) // so that nobody who removes an earlier one takes this for its remains
+	unlock, err := c.b.lock(ctx, c.rec.session)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if err := c.b.only(ctx, c.rec); err != nil {
+		return err
+	}
 	c.tried = true
 	_, err = finish(ctx, c.b, "create container", func(ctx context.Context) (containers.Container, error) {
 		return c.b.api.ContainerService().Create(ctx, containers.Container{
@@ -126,8 +129,17 @@ func (c *creation) createRecord(ctx context.Context) error {
 			Extensions: map[string]typeurl.Any{configKey: ext},
 		})
 	})
-	if errors.Is(err, backend.ErrExists) {
-		return fmt.Errorf("containerd: session %s has a container: %w", c.p.spec.ID, backend.ErrExists)
+	if err != nil {
+		return err
+	}
+	return c.b.only(ctx, c.rec) // another installation has other locks, and what a process asked for may come after its death
+}
+
+// only makes sure that no other sandbox of a sandbox's session has a record.
+func (b *Backend) only(ctx context.Context, r *record) error {
+	others, err := b.others(ctx, r.session, r)
+	if err == nil && len(others) > 0 {
+		err = fmt.Errorf("containerd: session %s has a container: %w", r.labels[backend.LabelID], backend.ErrExists)
 	}
 	return err
 }
@@ -177,7 +189,7 @@ func (c *creation) rollback(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	// A record whose creation was not answered may be there; one of the same id that another Create made stays.
+	// A record whose creation was not answered may be there.
 	err := ignoreNotFound(c.b.alone(ctx, c.rec.name(), func(r *record) error { return c.b.destroy(ctx, r, c.workspace) }))
 	if err != nil {
 		c.b.log.Warn("containerd: a failed create left something behind", "session", c.p.spec.ID, "error", err)

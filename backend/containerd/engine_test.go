@@ -11,6 +11,7 @@ import (
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/plugins"
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
@@ -60,16 +61,19 @@ func foreign(t testing.TB, api *ctrd.Client, id string, labels map[string]string
 func nothingLeft(t *testing.T, session string) {
 	t.Helper()
 	api := engineAPI(t)
-	id := containerd.ContainerID(session)
-	if _, err := api.ContainerService().Get(context.Background(), id); !cerrdefs.IsNotFound(err) {
-		t.Errorf("container %s: %v", id, err)
+	id := containerd.SessionName(session)[:32] // begins all names
+	if cs, err := api.ContainerService().List(context.Background(), "id~=^"+id); err != nil || len(cs) > 0 {
+		t.Errorf("containers %v: %v", cs, err)
 	}
-	if _, err := api.SnapshotService("overlayfs").Stat(context.Background(), id); !cerrdefs.IsNotFound(err) {
-		t.Errorf("snapshot %s: %v", id, err)
+	if err := api.SnapshotService("overlayfs").Walk(context.Background(), func(_ context.Context, s snapshots.Info) error {
+		t.Errorf("snapshot %s", s.Name)
+		return nil
+	}, "name~=^"+id); err != nil {
+		t.Error(err)
 	}
 	for _, pattern := range []string{
-		stateDir() + "/*/" + id, "/sys/fs/cgroup/*" + cgroupParent() + "/" + id, "/sys/fs/cgroup" + cgroupParent() + "/" + id,
-		"/run/containerd/io.containerd.runtime.v2.task/workcell/" + id, "/var/lib/cni/results/*" + id + "*",
+		stateDir() + "/*/" + id + "*", "/sys/fs/cgroup/*" + cgroupParent() + "/" + id + "*", "/sys/fs/cgroup" + cgroupParent() + "/" + id + "*",
+		"/run/containerd/io.containerd.runtime.v2.task/workcell/" + id + "*", "/var/lib/cni/results/*" + id + "*",
 	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) > 0 {

@@ -2,8 +2,9 @@ package containerd
 
 // Internals that tests look at.
 var (
-	ContainerID  = containerID
-	ContainerOf  = func(id string) string { c, _ := containerOf(id); return c }
+	SessionName  = sessionName
+	IsContainer  = isContainer
+	SweepShims   = (*Backend).sweepShims
 	ImageVolumes = imageVolumes
 	ParseUser    = func(s string) (string, error) { o, err := parseUser(s); return o.String(), err }
 	CheckLimits  = checkLimits
@@ -12,3 +13,9 @@ var (
 	RemoveAll    = removeAll
 	UsageOf      = usageOf
 )
+
+// ContainerOf gives the id of a sandbox's container; "" for what is no sandbox's id.
+func ContainerOf(id string) string {
+	_, containers := namesOf(id)
+	return append(containers, "")[0]
+}

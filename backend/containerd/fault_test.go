@@ -277,44 +277,6 @@ func TestRuntimeFails(t *testing.T) {
 	nothingLeft(t, spec.ID)
 }
 
-// TestCycles makes and removes many sandboxes: nothing is left of them, here or there.
-func TestCycles(t *testing.T) {
-	t.Parallel()
-	const cycles, beside = 200, 4
-	b := newBackend(t, nil)
-	var ids sync.Map
-	var left atomic.Int64
-	left.Store(cycles)
-	var wg sync.WaitGroup
-	for range beside {
-		wg.Go(func() {
-			for left.Add(-1) >= 0 && !t.Failed() {
-				spec := newSpec()
-				info, err := b.Create(t.Context(), spec)
-				if err != nil {
-					t.Errorf("Create: %v", err)
-					return
-				}
-				ids.Store(spec.ID, true)
-				remove(t, b, info.ID)
-			}
-		})
-	}
-	wg.Wait()
-	found := 0
-	ids.Range(func(k, _ any) bool {
-		found++
-		if found%20 == 0 { // each look costs; TestMain takes one at all
-			nothingLeft(t, k.(string))
-		}
-		return true
-	})
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil || len(fds) > 1000 {
-		t.Errorf("%d descriptors are open, %v", len(fds), err)
-	}
-}
-
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

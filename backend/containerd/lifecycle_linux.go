@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
+	"slices"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -13,42 +13,25 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-var (
-	// sandboxIDs matches our ids of sandboxes: see record.name.
-	sandboxIDs = regexp.MustCompile(`^([0-9a-f]{64})\.[A-Z2-7]{26}$`)
-	// containerIDs matches the ids of their containers.
-	containerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
-)
-
-// containerOf gives the id of a sandbox's container.
-func containerOf(id string) (container string, ok bool) {
-	m := sandboxIDs.FindStringSubmatch(id)
-	if m == nil {
-		return "", false
-	}
-	return m[1], true
-}
-
 func notFound(id string) error {
 	return fmt.Errorf("containerd: sandbox %.64q: %w", id, backend.ErrNotFound)
 }
 
 // own gives a sandbox's record from containerd; ErrNotFound for what is not one of ours, too.
 func (b *Backend) own(ctx context.Context, id string) (*record, error) {
-	container, ok := containerOf(id)
-	if !ok {
-		return nil, notFound(id)
+	_, containers := namesOf(id)
+	for _, container := range containers {
+		r, err := b.record(ctx, container)
+		if err == nil && r.is(id) {
+			b.remember(r)
+			return r, nil
+		}
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			return nil, err
+		}
 	}
-	r, err := b.record(ctx, container)
-	if errors.Is(err, backend.ErrNotFound) || err == nil && !r.is(id) {
-		b.forget(id)
-		return nil, notFound(id)
-	}
-	if err != nil {
-		return nil, err
-	}
-	b.remember(r)
-	return r, nil
+	b.forget(id)
+	return nil, notFound(id)
 }
 
 // record reads the record of a container: nil for one that is no sandbox, ErrNotFound where there is none.
@@ -72,7 +55,7 @@ func (b *Backend) running(ctx context.Context, id string) (*record, error) {
 	r := b.known[id]
 	b.mu.Unlock()
 	var err error
-	if r == nil || !r.started() { // there may be another of the session by now
+	if r == nil {
 		if r, err = b.own(ctx, id); err != nil {
 			return nil, err
 		}
@@ -177,31 +160,41 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 	defer done()
 	ctx, span := b.span(ctx, telemetry.SpanContainerdRemove)
 	defer func() { telemetry.End(span, err) }()
-	container, ok := containerOf(id)
-	if !ok {
+	session, containers := namesOf(id)
+	if session == "" {
 		return nil
 	}
 	err = b.alone(ctx, id, func(r *record) error { return b.destroy(ctx, r, opts.Volumes) })
 	if errors.Is(err, backend.ErrNotFound) {
-		return b.removeRemains(ctx, container, opts.Volumes)
+		return b.removeRemains(ctx, session, containers, opts.Volumes)
 	}
 	return err
 }
 
-// removeRemains deletes what is left of a sandbox whose record was deleted behind our back. Where there is a record, it is
-// a later sandbox's.
-func (b *Backend) removeRemains(ctx context.Context, id string, workspace bool) error {
-	unlock, err := b.lock(ctx, id)
+// removeRemains deletes what is left of a sandbox whose record was deleted behind our back. What another sandbox of the
+// session has stays.
+func (b *Backend) removeRemains(ctx context.Context, session string, containers []string, workspace bool) error {
+	unlock, err := b.lock(ctx, session)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if _, err := b.record(ctx, id); !errors.Is(err, backend.ErrNotFound) {
+	others, err := b.others(ctx, session, nil)
+	if err != nil {
 		return err
 	}
-	b.removeCgroup(b.cgroupPath(id))
-	err = errors.Join(b.leaveNetwork(ctx, b.state, id), removeFiles(ctx, b.state, id, workspace))
-	return b.settle(ctx, "remove files", err)
+	var errs []error
+	for _, container := range containers {
+		if slices.ContainsFunc(others, func(r *record) bool { return r.id == container }) {
+			continue
+		}
+		b.removeCgroup(b.cgroupPath(container))
+		errs = append(errs, b.leaveNetwork(ctx, b.state, container), removeTree(ctx, b.state.sandbox(container)))
+	}
+	if workspace && len(others) == 0 {
+		errs = append(errs, removeTree(ctx, b.state.workspaces(session)))
+	}
+	return b.settle(ctx, "remove files", errors.Join(errs...))
 }
 
 // destroy deletes everything of a sandbox, and the record last: as long as something is left, it can be found by it.
@@ -209,7 +202,8 @@ func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error 
 	if err := b.deleteTask(ctx, r); err != nil {
 		return err
 	}
-	if !r.started() { // whoever made it may have died
+	started := r.started()
+	if !started { // whoever made it may have died
 		b.sweepShims(ctx)
 	}
 	if r.bridged() {
@@ -223,7 +217,7 @@ func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error 
 	})); err != nil {
 		return err
 	}
-	if err := removeFiles(ctx, r.state(), r.id, workspace); err != nil {
+	if err := b.removeFiles(ctx, r, workspace); err != nil {
 		return b.settle(ctx, "remove files", err)
 	}
 	err := ignoreNotFound(b.do(ctx, "remove container", func(ctx context.Context) error {
@@ -233,10 +227,27 @@ func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error 
 		return err
 	}
 	b.forget(r.name())
-	if r.config.Root == backend.RootWritable { // its layer may be large
+	if r.config.Root == backend.RootWritable || !started { // its layer may be large, or may be made only now
 		b.background(ctx, b.collect)
 	}
 	return nil
+}
+
+// removeFiles deletes a sandbox's own directory and, if asked, the session's workspace, unless that has another sandbox.
+func (b *Backend) removeFiles(ctx context.Context, r *record, workspace bool) error {
+	if workspace {
+		others, err := b.others(ctx, r.session, r)
+		if err != nil {
+			return err
+		}
+		if len(others) == 0 {
+			err = removeTree(ctx, r.state().workspaces(r.session))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return removeTree(ctx, r.state().sandbox(r.id))
 }
 
 func ignoreNotFound(err error) error {

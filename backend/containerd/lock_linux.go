@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alone runs f on a sandbox while no other call, in this process or another, ends, deletes or makes what has the name of
-// its container: a later sandbox of the same session has the same.
+// alone runs f on a sandbox while no other call, in this process or another, ends or deletes a sandbox of its session, or
+// begins to make one: they share a workspace.
 func (b *Backend) alone(ctx context.Context, id string, f func(*record) error) error {
 	r, err := b.own(ctx, id) // before waiting for calls that may wait for an engine that is away
 	if err != nil {
 		return err
 	}
-	unlock, err := b.lock(ctx, r.id)
+	unlock, err := b.lock(ctx, r.session)
 	if err != nil {
 		return err
 	}
@@ -27,9 +27,9 @@ func (b *Backend) alone(ctx context.Context, id string, f func(*record) error) e
 	return f(r)
 }
 
-// lock waits until no other process that shares the state directory has the lock on a container's name.
-func (b *Backend) lock(ctx context.Context, container string) (unlock func(), err error) {
-	path := filepath.Join(b.state.locks(), container)
+// lock waits until no other process that shares the state directory has the lock on a session.
+func (b *Backend) lock(ctx context.Context, session string) (unlock func(), err error) {
+	path := filepath.Join(b.state.locks(), session)
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {

@@ -208,7 +208,7 @@ func leftovers(ctx context.Context, instance string) ([]string, error) {
 			return nil, err
 		}
 		for _, p := range paths {
-			if id := filepath.Base(p); len(id) == 64 {
+			if id := filepath.Base(p); containerd.IsContainer(id) {
 				found[p] = id
 			}
 		}
@@ -221,7 +221,7 @@ func leftovers(ctx context.Context, instance string) ([]string, error) {
 		found["task "+p.GetID()] = p.GetID()
 	}
 	if err := api.SnapshotService("overlayfs").Walk(ctx, func(_ context.Context, s snapshots.Info) error {
-		if s.Kind == snapshots.KindActive && len(s.Name) == 64 {
+		if s.Kind == snapshots.KindActive && containerd.IsContainer(s.Name) {
 			found["snapshot "+s.Name] = s.Name
 		}
 		return nil

@@ -1,8 +1,6 @@
 package containerd
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"regexp"
 	"slices"
@@ -29,14 +27,6 @@ type plan struct {
 type owner struct{ uid, gid uint32 }
 
 func (o owner) String() string { return fmt.Sprintf("%d:%d", o.uid, o.gid) }
-
-// containerID names a session's container. It follows from the session's id, so that containerd's own rule of one
-// container per id makes it one container per session, and so that everything of a sandbox can be found by its name
-// alone, whatever happened to its record.
-func containerID(session string) string {
-	sum := sha256.Sum256([]byte("workcell\x00" + session))
-	return hex.EncodeToString(sum[:])
-}
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
 func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {

@@ -22,7 +22,7 @@ const (
 	configKey = backend.LabelPrefix + "config"
 	// configType marks it, so that containerd keeps it as it is.
 	configType = "dev.workcell/config.v1+json"
-	// labelNonce tells the record that this very Create made from another's.
+	// labelNonce is the part of a sandbox's name that no other sandbox of its session has.
 	labelNonce = backend.LabelPrefix + "nonce"
 	// maxEngineLabel is the longest label, name and value together, that containerd takes.
 	maxEngineLabel = 4096
@@ -46,7 +46,8 @@ type config struct {
 
 // record is a sandbox's container record, as far as the driver uses it. It never changes.
 type record struct {
-	id          string
+	id          string // of the container, see containerID
+	session     string // see sessionName
 	labels      map[string]string
 	config      config
 	snapshotter string
@@ -83,9 +84,10 @@ func (p *plan) labels(guest, nonce string) map[string]string {
 
 // newRecord describes the container of a plan.
 func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
-	id := containerID(p.spec.ID)
+	session := sessionName(p.spec.ID)
+	id := containerID(session, nonce)
 	return &record{
-		id: id, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
+		id: id, session: session, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
 		config: config{
 			Image: p.spec.Image, ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes, User: p.user.String(), Root: p.spec.Root,
 			Network: p.spec.Network, Limits: p.spec.Limits, Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
@@ -114,10 +116,11 @@ func (r *record) extension() (typeurl.Any, error) {
 
 // readRecord reads back what Create wrote; false for a container that is not a sandbox of ours.
 func readRecord(c containers.Container) (*record, bool) {
-	if c.Labels[backend.LabelRole] != backend.RoleSandbox || c.ID != containerID(c.Labels[backend.LabelID]) {
+	session := sessionName(c.Labels[backend.LabelID])
+	if c.Labels[backend.LabelRole] != backend.RoleSandbox || c.ID != containerID(session, c.Labels[labelNonce]) && c.ID != formerContainerID(session) {
 		return nil, false
 	}
-	r := &record{id: c.ID, labels: c.Labels, snapshotter: c.Snapshotter, image: c.Image}
+	r := &record{id: c.ID, session: session, labels: c.Labels, snapshotter: c.Snapshotter, image: c.Image}
 	ext, ok := c.Extensions[configKey]
 	if !ok || ext.GetTypeUrl() != configType || json.Unmarshal(ext.GetValue(), &r.config) != nil {
 		return nil, false
@@ -125,9 +128,8 @@ func readRecord(c containers.Container) (*record, bool) {
 	return r, filepath.IsAbs(r.config.State) && filepath.Base(r.config.Cgroup) == r.id
 }
 
-// name is the sandbox's id for callers: the container's, which a later sandbox of the session has too, and what tells this
-// one from those.
-func (r *record) name() string { return r.id + "." + r.labels[labelNonce] }
+// name is the sandbox's id for callers.
+func (r *record) name() string { return r.session + "." + r.labels[labelNonce] }
 
 // is tells whether this is the record of the sandbox of that id.
 func (r *record) is(id string) bool { return r != nil && r.name() == id }

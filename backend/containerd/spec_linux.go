@@ -128,7 +128,7 @@ func workspaceMount(p *plan, r *record) specs.Mount {
 	if size := p.spec.Limits.WorkspaceBytes; size > 0 {
 		return tmpfs(backend.Workdir, size, "0755", p.user)
 	}
-	return bind(r.state().workspace(r.id), backend.Workdir, "rw")
+	return bind(r.state().workspace(r.session), backend.Workdir, "rw")
 }
 
 // maskedPaths and readonlyPaths are Docker's.

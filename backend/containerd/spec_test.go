@@ -35,7 +35,7 @@ func TestSpec(t *testing.T) {
 	if err := json.Unmarshal(golden, &want); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, named(t, got, containerd.ContainerOf(info.ID))); diff != "" {
+	if diff := cmp.Diff(want, named(t, got, info.ID)); diff != "" {
 		t.Errorf("spec (-want +got)\n%s", diff)
 	}
 }
@@ -117,7 +117,8 @@ func named(t *testing.T, s specs.Spec, id string) specs.Spec {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer(cgroupParent()+"/"+id, "CGROUP", id, "ID", stateDir(), "STATE", embed.Version(), "VERSION").Replace(string(js))
+	container, session := containerd.ContainerOf(id), id[:64]
+	text := strings.NewReplacer(cgroupParent()+"/"+container, "CGROUP", container, "ID", session, "SESSION", stateDir(), "STATE", embed.Version(), "VERSION").Replace(string(js))
 	var out specs.Spec
 	if err := json.Unmarshal([]byte(text), &out); err != nil {
 		t.Fatal(err)

@@ -17,11 +17,11 @@ import (
 
 // stateDir is the driver's directory:
 //
-//	guest/<version>/workcell-guest   mounted into every sandbox
-//	sandboxes/<id>/                  FIFOs, files of /etc, network namespace
-//	workspaces/<id>/owner.json,data  outlives its sandbox unless it is removed with it
-//	locks/<id>                       while something is ended, deleted or about to be made; see Backend.lock
-//	empty/                           a place to mount on, in namespaces that nobody else sees
+//	guest/<version>/workcell-guest        mounted into every sandbox
+//	sandboxes/<container>/                FIFOs, files of /etc, network namespace
+//	workspaces/<session>/owner.json,data  outlives its sandbox unless it is removed with it
+//	locks/<session>                       while something is ended, deleted or about to be made; see Backend.lock
+//	empty/                                a place to mount on, in namespaces that nobody else sees
 type stateDir struct{ root string }
 
 func (s stateDir) guests() string              { return filepath.Join(s.root, "guest") }
@@ -29,10 +29,14 @@ func (s stateDir) guest(version string) string { return filepath.Join(s.guests()
 func (s stateDir) sandbox(id string) string    { return filepath.Join(s.root, "sandboxes", id) }
 func (s stateDir) file(id, name string) string { return filepath.Join(s.sandbox(id), name) }
 func (s stateDir) netns(id string) string      { return s.file(id, "netns") }
-func (s stateDir) workspaces(id string) string { return filepath.Join(s.root, "workspaces", id) }
-func (s stateDir) workspace(id string) string  { return filepath.Join(s.workspaces(id), "data") }
-func (s stateDir) workspaceTag(id string) string {
-	return filepath.Join(s.workspaces(id), "owner.json")
+func (s stateDir) workspaces(session string) string {
+	return filepath.Join(s.root, "workspaces", session)
+}
+func (s stateDir) workspace(session string) string {
+	return filepath.Join(s.workspaces(session), "data")
+}
+func (s stateDir) workspaceTag(session string) string {
+	return filepath.Join(s.workspaces(session), "owner.json")
 }
 func (s stateDir) locks() string { return filepath.Join(s.root, "locks") }
 func (s stateDir) empty() string { return filepath.Join(s.root, "empty") }
@@ -157,7 +161,7 @@ func (b *Backend) makeWorkspace(r *record) (made bool, err error) {
 	}
 	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.config.Limits.WorkspaceBytes}
 	// One that is empty was never written: whoever was about to has died.
-	if data, err := os.ReadFile(dir.workspaceTag(r.id)); err == nil && len(data) > 0 {
+	if data, err := os.ReadFile(dir.workspaceTag(r.session)); err == nil && len(data) > 0 {
 		var found workspaceTag
 		if json.Unmarshal(data, &found) != nil || found != tag {
 			return false, fmt.Errorf("containerd: a workspace of that name is there and not this session's: %w", backend.ErrExists)
@@ -165,33 +169,23 @@ func (b *Backend) makeWorkspace(r *record) (made bool, err error) {
 	} else {
 		made = true
 	}
-	if err := os.MkdirAll(dir.workspace(r.id), 0o755); err != nil {
+	if err := os.MkdirAll(dir.workspace(r.session), 0o755); err != nil {
 		return made, stateError("make the workspace", err)
 	}
 	if made {
 		// The owner comes first: a tag says that the directory is as it must be.
-		if err := os.Chown(dir.workspace(r.id), int(user.uid), int(user.gid)); err != nil {
+		if err := os.Chown(dir.workspace(r.session), int(user.uid), int(user.gid)); err != nil {
 			return made, stateError("make the workspace", err)
 		}
 		js, err := json.Marshal(tag)
 		if err != nil {
 			return made, fmt.Errorf("containerd: workspace: %w", err)
 		}
-		if err := os.WriteFile(dir.workspaceTag(r.id), js, 0o600); err != nil {
+		if err := os.WriteFile(dir.workspaceTag(r.session), js, 0o600); err != nil {
 			return made, stateError("make the workspace", err)
 		}
 	}
 	return made, nil
-}
-
-// removeFiles deletes a sandbox's own directory and, if asked, its workspace.
-func removeFiles(ctx context.Context, dir stateDir, id string, workspace bool) error {
-	var errs []error
-	if workspace {
-		errs = append(errs, removeTree(ctx, dir.workspaces(id)))
-	}
-	errs = append(errs, removeTree(ctx, dir.sandbox(id)))
-	return errors.Join(errs...)
 }
 
 // removeTree deletes a directory below the state directory, however large, within the bounds of ctx.

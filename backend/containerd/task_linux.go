@@ -22,12 +22,8 @@ import (
 // killWait is how long a killed process may take to end before it is looked at again: it may be paused.
 const killWait = 3 * time.Second
 
-// staleWait is how long containerd may take to forget a task whose shim died or was never whole, and freshWait where none
-// is known to have been.
-const (
-	staleWait = 10 * time.Second
-	freshWait = time.Second
-)
+// staleWait is how long containerd may take to forget a task whose shim died or was never whole.
+const staleWait = 10 * time.Second
 
 // startTask starts a sandbox's main process, in its network when it has one. again: there may have been one before. A
 // failure leaves a task for destroy.
@@ -39,15 +35,11 @@ func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount
 			return err
 		}
 	}
-	patience := freshWait
-	if again {
-		patience = staleWait
-	}
 	g, gctx := errgroup.WithContext(ctx)
 	if r.bridged() {
 		g.Go(func() error { return b.joinNetwork(gctx, r) })
 	}
-	g.Go(func() error { return b.createTask(gctx, r, mounts, patience) })
+	g.Go(func() error { return b.createTask(gctx, r, mounts, again) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -65,7 +57,7 @@ var errStarted = errors.New("somebody else started the sandbox")
 
 // createTask has the runtime make the container around a process that does not run yet. The shim waits for a reader of
 // the output until it has its own, so there is one meanwhile.
-func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Mount, patience time.Duration) error {
+func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) error {
 	dir := r.state()
 	out, err := os.OpenFile(dir.file(r.id, fifoOut), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -85,7 +77,7 @@ func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Moun
 		case unexplained(err):
 			// containerd may still be cleaning up after an earlier task of this name that came to nothing, as when the
 			// process that asked for it died, and has no type for that.
-			return ctx.Err() != nil || time.Since(began) > patience, err
+			return !again || ctx.Err() != nil || time.Since(began) > staleWait, err
 		case !errors.Is(err, backend.ErrExists):
 			return true, err
 		}

@@ -25,7 +25,7 @@ func TestStuckHolder(t *testing.T) {
 	b := newBackend(t, nil)
 	info := create(t, b, newSpec())
 	// As a stopped process has it: locked, and nobody reads.
-	holder, err := os.OpenFile(filepath.Join(stateDir(), "sandboxes", containerd.ContainerID(info.SessionID), "turn"), os.O_RDWR|unix.O_NONBLOCK, 0)
+	holder, err := os.OpenFile(filepath.Join(stateDir(), "sandboxes", containerd.ContainerOf(info.ID), "turn"), os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,11 +66,11 @@ func TestNetworkAfterRestart(t *testing.T) {
 	if err := b.Stop(t.Context(), info.ID); err != nil {
 		t.Fatal(err)
 	}
-	netns := filepath.Join(stateDir(), "sandboxes", containerd.ContainerID(info.SessionID), "netns")
+	netns := filepath.Join(stateDir(), "sandboxes", containerd.ContainerOf(info.ID), "netns")
 	for unix.Unmount(netns, unix.MNT_DETACH) == nil {
 	}
 	forget := `iptables -w -t nat -S POSTROUTING | grep -- "$0" | sed s/^-A/-D/ | while read -r rule; do eval "iptables -w -t nat $rule"; done`
-	if out, err := exec.Command("sh", "-c", forget, containerd.ContainerID(info.SessionID)).CombinedOutput(); err != nil {
+	if out, err := exec.Command("sh", "-c", forget, containerd.ContainerOf(info.ID)).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if err := b.Start(t.Context(), info.ID); err != nil {
@@ -93,7 +93,7 @@ func TestLabelsThatContainerdObeys(t *testing.T) {
 		t.Errorf("Info tells of the labels %v", info.Labels)
 	}
 	ctx := namespaces.WithNamespace(t.Context(), containerd.DefaultNamespace)
-	c, err := engineAPI(t).LoadContainer(ctx, containerd.ContainerID(spec.ID))
+	c, err := engineAPI(t).LoadContainer(ctx, containerd.ContainerOf(info.ID))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -136,10 +136,10 @@ func (e *containerdEngine) ownerless(ctx context.Context, there map[string]bool)
 	return list, err
 }
 
-// containerOf gives the id of a sandbox's container: its own has more, which a later one of the same session has not.
+// containerOf gives the id of a sandbox's container: it has less of what tells the session.
 func containerOf(id string) string {
-	container, _, _ := strings.Cut(id, ".")
-	return container
+	session, own, _ := strings.Cut(id, ".")
+	return session[:min(32, len(session))] + "." + own
 }
 
 func (e *containerdEngine) running(ctx context.Context, id string) bool {
