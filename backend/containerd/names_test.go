@@ -1,0 +1,142 @@
+package containerd_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
+)
+
+// rewritten is a part of a container's record with other names in it.
+type rewritten struct {
+	kind  string
+	value []byte
+}
+
+func (r rewritten) GetTypeUrl() string { return r.kind }
+func (r rewritten) GetValue() []byte   { return r.value }
+
+// copyRecord makes a container's record that is like a sandbox's, by another id and own word.
+func copyRecord(t *testing.T, id, container, own string) {
+	t.Helper()
+	api := engineAPI(t).ContainerService()
+	c, err := api.Get(t.Context(), containerd.ContainerOf(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	renamed := func(a typeurl.Any) typeurl.Any {
+		return rewritten{a.GetTypeUrl(), bytes.ReplaceAll(a.GetValue(), []byte(c.ID), []byte(container))}
+	}
+	extensions := map[string]typeurl.Any{}
+	for name, e := range c.Extensions {
+		extensions[name] = renamed(e)
+	}
+	c.Labels[backend.LabelPrefix+"nonce"] = own
+	_, err = api.Create(t.Context(), containers.Container{
+		ID: container, Labels: c.Labels, Image: c.Image, Spec: renamed(c.Spec), Runtime: c.Runtime,
+		Snapshotter: c.Snapshotter, SnapshotKey: container, Extensions: extensions,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFormerContainer: a sandbox whose container has the name that earlier versions gave is found, used and removed.
+func TestFormerContainer(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	spec := newSpec()
+	info := create(t, b, spec)
+	sh(t, dial(t, b, info.ID), "echo kept > file")
+	session, container := containerd.SessionName(spec.ID), containerd.ContainerOf(info.ID)
+	copyRecord(t, info.ID, session, info.ID[len(session)+1:])
+	api := engineAPI(t)
+	err := errors.Join(b.Stop(t.Context(), info.ID), api.ContainerService().Delete(t.Context(), container),
+		api.SnapshotService("overlayfs").Remove(t.Context(), container),
+		os.Rename(filepath.Join(stateDir(), "sandboxes", container), filepath.Join(stateDir(), "sandboxes", session)))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	other := newBackend(t, nil)
+	list, err := other.List(t.Context(), backend.Filter{SessionID: spec.ID})
+	if err != nil || len(list) != 1 || list[0].ID != info.ID || list[0].State != backend.StateStopped {
+		t.Fatalf("List: %+v, %v", list, err)
+	}
+	if err := other.Start(t.Context(), info.ID); err != nil {
+		t.Fatalf("Start: %v", err)
+	}
+	if got := sh(t, dial(t, other, info.ID), "cat file"); got != "kept\n" {
+		t.Errorf("its file: %q", got)
+	}
+	if again, err := other.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("Create: %+v, %v, want ErrExists", again, err)
+	}
+	remove(t, other, info.ID)
+	nothingLeft(t, spec.ID)
+}
+
+// TestLateRecord: what a process asked for that died may come when the session has a sandbox again. It can be removed, and
+// keeps its hands off the sandbox.
+func TestLateRecord(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	spec := newSpec()
+	info := create(t, b, spec)
+	conn := dial(t, b, info.ID)
+	sh(t, conn, "echo kept > file")
+	late := containerd.SessionName(spec.ID) + "." + rand.Text()
+	copyRecord(t, info.ID, containerd.ContainerOf(late), late[len(late)-26:])
+	if list, err := b.List(t.Context(), backend.Filter{SessionID: spec.ID}); err != nil || len(list) != 2 {
+		t.Errorf("List: %+v, %v, want 2", list, err)
+	}
+	if again, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("Create: %+v, %v, want ErrExists", again, err)
+	}
+	remove(t, b, late)
+	if got := sh(t, conn, "cat file"); got != "kept\n" {
+		t.Errorf("afterwards: %q", got)
+	}
+	remove(t, b, info.ID)
+	nothingLeft(t, spec.ID)
+}
+
+// TestTwoInstallations has two installations make a sandbox of one session at the same time: no more than one does.
+func TestTwoInstallations(t *testing.T) {
+	t.Parallel()
+	makers := []*containerd.Backend{newBackend(t, nil), newBackend(t, func(o *containerd.Options) { o.StateDir = t.TempDir() })}
+	for range 5 {
+		spec := newSpec()
+		infos := make([]backend.Info, len(makers))
+		var wg sync.WaitGroup
+		for i, b := range makers {
+			wg.Go(func() {
+				var err error
+				if infos[i], err = b.Create(context.Background(), spec); err != nil && !errors.Is(err, backend.ErrExists) {
+					t.Errorf("Create: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if infos[0].ID != "" && infos[1].ID != "" {
+			t.Errorf("both did: %s, %s", infos[0].ID, infos[1].ID)
+		}
+		for i, b := range makers {
+			if id := infos[i].ID; id != "" {
+				run(t, dial(t, b, id), "/bin/true")
+				remove(t, b, id)
+			}
+		}
+		nothingLeft(t, spec.ID)
+	}
+}
