@@ -42,10 +42,27 @@ type Limits struct {
 	MemoryBytes    int64 `json:"memory_bytes,omitempty"`    // memory and swap together
 	PIDs           int64 `json:"pids,omitempty"`            // processes and threads, the guest's own come on top
 	TmpBytes       int64 `json:"tmp_bytes,omitempty"`       // size of /tmp, which counts against memory
-	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"` // size of the workspace; zero means no limit
+	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"` // size of the workspace, see WorkspaceMeans; zero means no limit
 	OpenFiles      int64 `json:"open_files,omitempty"`      // RLIMIT_NOFILE of every command
 	FileBytes      int64 `json:"file_bytes,omitempty"`      // RLIMIT_FSIZE of every command; zero means a high ceiling
 }
+
+// WorkspaceMeans says what holds a workspace to Limits.WorkspaceBytes. Drivers choose the strongest that the machine has,
+// when the sandbox is created. Empty is no limit.
+type WorkspaceMeans string
+
+// Means, the strongest first.
+const (
+	// WorkspaceSized: a file system of its own, of that size and with a number of files that fits it.
+	WorkspaceSized WorkspaceMeans = "filesystem"
+	// WorkspaceProject: a project quota of the file system that the workspace lies on.
+	WorkspaceProject WorkspaceMeans = "project_quota"
+	// WorkspaceMemory: a tmpfs, whose files count against the memory limit and are lost when the sandbox stops.
+	WorkspaceMemory WorkspaceMeans = "memory"
+	// WorkspaceWatched: the guest adds up what there is and ends the commands when it is too much. No file gets larger
+	// than the limit, but together they can pass it by what is written between two looks.
+	WorkspaceWatched WorkspaceMeans = "watched"
+)
 
 // Spec describes a sandbox to create. Drivers must not change it and must not keep references into it.
 type Spec struct {
@@ -106,6 +123,7 @@ type Info struct {
 	Network   NetworkMode
 	Root      RootMode
 	Limits    Limits
+	Workspace WorkspaceMeans // what holds Limits.WorkspaceBytes
 	State     State
 	OOMKilled bool // the main process was killed for lack of memory
 	Created   time.Time

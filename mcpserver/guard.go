@@ -29,7 +29,7 @@ func (s *Server) applyPolicy() {
 	}
 	stricter(&limits.MemoryMB, l.MemoryMB)
 	stricter(&limits.CPUMillicores, l.CPUMillicores)
-	if s.manager.Backend().Capabilities().Workspace {
+	if s.manager.Backend().Capabilities().Workspace != "" {
 		stricter(&limits.WorkspaceMB, l.WorkspaceMB)
 	}
 	if def := int64(session.DefaultExecTimeout.Seconds()); l.ExecutionSeconds > 0 && (limits.ExecTimeoutSeconds > l.ExecutionSeconds || l.ExecutionSeconds < def) {
@@ -41,7 +41,7 @@ func (s *Server) applyPolicy() {
 func (s *Server) ceiling() backend.Limits {
 	l := s.policy.Limits
 	c := backend.Limits{CPUMillis: l.CPUMillicores, MemoryBytes: l.MemoryMB << 20}
-	if s.manager.Backend().Capabilities().Workspace {
+	if s.manager.Backend().Capabilities().Workspace != "" {
 		c.WorkspaceBytes = l.WorkspaceMB << 20
 	}
 	return c

@@ -34,6 +34,7 @@ func guestStatus(w wire.ExecStatus) ExecStatus {
 		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
 		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
 		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
+		QuotaExceeded: w.QuotaExceeded,
 	}
 	if st.Status == ExecCompleted && wasKilled(st) && w.OOMKills > 0 {
 		st.Status = ExecOOMKilled

@@ -128,21 +128,23 @@ const (
 
 // Info describes a sandbox.
 type Info struct {
-	ID       string              `json:"id"`
-	Key      Key                 `json:"key"`
-	Run      string              `json:"run,omitempty"` // owning run, empty for named sandboxes
-	State    State               `json:"state"`
-	Image    string              `json:"image"`
-	User     string              `json:"user"`
-	Network  backend.NetworkMode `json:"network"`
-	Root     backend.RootMode    `json:"root"`
-	Limits   backend.Limits      `json:"limits"`
-	Created  time.Time           `json:"created"`
-	Workdir  string              `json:"workdir"`
-	Programs []string            `json:"programs,omitempty"` // interpreters found; only of an open session
-	Backend  string              `json:"backend"`
-	EngineID string              `json:"engine_id"` // for operators; never show it to an agent
-	Labels   map[string]string   `json:"labels,omitempty"`
+	ID      string              `json:"id"`
+	Key     Key                 `json:"key"`
+	Run     string              `json:"run,omitempty"` // owning run, empty for named sandboxes
+	State   State               `json:"state"`
+	Image   string              `json:"image"`
+	User    string              `json:"user"`
+	Network backend.NetworkMode `json:"network"`
+	Root    backend.RootMode    `json:"root"`
+	Limits  backend.Limits      `json:"limits"`
+	// Workspace is what holds Limits.WorkspaceBytes.
+	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
+	Created   time.Time              `json:"created"`
+	Workdir   string                 `json:"workdir"`
+	Programs  []string               `json:"programs,omitempty"` // interpreters found; only of an open session
+	Backend   string                 `json:"backend"`
+	EngineID  string                 `json:"engine_id"` // for operators; never show it to an agent
+	Labels    map[string]string      `json:"labels,omitempty"`
 	// LastUsed is when the session's last call began or ended; zero when another process knows.
 	LastUsed time.Time `json:"last_used,omitzero"`
 	// IdleTimeout and ExecTimeout hold for an open session of this process; zero otherwise. Negative is never.

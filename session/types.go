@@ -16,6 +16,8 @@ const (
 	ExecTimedOut  ExecState = "timed_out"  // its whole tree was ended at its timeout
 	ExecKilled    ExecState = "killed"     // its whole tree was ended on request
 	ExecOOMKilled ExecState = "oom_killed" // ended by the kernel for lack of memory
+	// ExecQuotaKilled: ended, with all other commands of the sandbox, because its workspace passed its limit.
+	ExecQuotaKilled ExecState = "quota_killed"
 )
 
 // ExecRequest says what to run. The zero Yield waits for the end.
@@ -67,6 +69,9 @@ type ExecStatus struct {
 	PeakRSSBytes             int64
 	// Leaked: processes of the command's tree outlived it, as background children do.
 	Leaked bool
+	// QuotaExceeded: the workspace was full at some time while the command ran. A command that was not ended for it may
+	// have told so itself, or not have noticed.
+	QuotaExceeded bool
 }
 
 // Done tells whether the command ended.

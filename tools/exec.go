@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -41,7 +42,7 @@ func (b *binding) execCommand(ctx context.Context, in ExecInput) (ExecOutput, er
 	if !res.Done() {
 		b.running(s, res.ExecID)
 	}
-	return execOutput(res, s.Info().Limits.MemoryBytes), nil
+	return execOutput(res, s.Info().Limits), nil
 }
 
 // execRequest checks the arguments of sandbox_exec.
@@ -90,13 +91,14 @@ func commandGiven(in ExecInput) *ToolError {
 	return nil
 }
 
-func execOutput(res session.ExecResult, memory int64) ExecOutput {
+func execOutput(res session.ExecResult, limits backend.Limits) ExecOutput {
 	stdout, stderr := show(res.Stdout, "stdout", true), show(res.Stderr, "stderr", true)
 	return ExecOutput{
 		ExecID: res.ExecID, Status: string(res.Status), ExitCode: exitCode(res.Status, res.ExitCode, res.Signal), Signal: res.Signal,
-		Stdout: stdout.text, Stderr: withNotice(stderr.text, outcomeNotice(res, memory)),
+		Stdout: stdout.text, Stderr: withNotice(stderr.text, outcomeNotice(res, limits)),
 		Truncated: stdout.truncated || stderr.truncated, StdoutBytes: res.StdoutBytes, StderrBytes: res.StderrBytes,
 		OutputPath: cmp.Or(stdout.path, stderr.path), DurationMS: res.Duration.Milliseconds(),
+		QuotaExceeded: res.QuotaExceeded,
 	}
 }
 

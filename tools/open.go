@@ -40,7 +40,7 @@ func (b *binding) openSandbox(ctx context.Context, in OpenInput) (OpenOutput, er
 func openLimits(info session.Info) OpenLimits {
 	l := OpenLimits{
 		CPUMillicores: info.Limits.CPUMillis, MemoryMB: info.Limits.MemoryBytes >> 20, PIDs: info.Limits.PIDs,
-		WorkspaceMB: info.Limits.WorkspaceBytes >> 20, ExecTimeoutSeconds: int64(info.ExecTimeout.Seconds()),
+		WorkspaceMB: info.Limits.WorkspaceBytes >> 20, WorkspaceMeans: string(info.Workspace), ExecTimeoutSeconds: int64(info.ExecTimeout.Seconds()),
 	}
 	if info.IdleTimeout > 0 {
 		l.TimeoutSeconds = int64(info.IdleTimeout.Seconds())

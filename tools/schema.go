@@ -63,12 +63,13 @@ type OpenOutput struct {
 
 // OpenLimits are the limits of a sandbox; one that is not enforced is missing.
 type OpenLimits struct {
-	CPUMillicores      int64 `json:"cpu_millicores,omitempty"`
-	MemoryMB           int64 `json:"memory_mb,omitempty"`
-	PIDs               int64 `json:"pids,omitempty"`
-	WorkspaceMB        int64 `json:"workspace_mb,omitempty"`
-	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`
-	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty" jsonschema_description:"default timeout of a command"`
+	CPUMillicores      int64  `json:"cpu_millicores,omitempty"`
+	MemoryMB           int64  `json:"memory_mb,omitempty"`
+	PIDs               int64  `json:"pids,omitempty"`
+	WorkspaceMB        int64  `json:"workspace_mb,omitempty"`
+	WorkspaceMeans     string `json:"workspace_means,omitempty" jsonschema:"enum=filesystem,enum=project_quota,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large"`
+	TimeoutSeconds     int64  `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`
+	ExecTimeoutSeconds int64  `json:"exec_timeout_seconds,omitempty" jsonschema_description:"default timeout of a command"`
 }
 
 // ExecInput is the input of sandbox_exec.
@@ -87,17 +88,19 @@ type ExecInput struct {
 // ExecOutput is the output of sandbox_exec. A non-zero exit code is a result, not an error.
 type ExecOutput struct {
 	Result
-	ExecID      string `json:"exec_id"`
-	Status      string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed"`
-	ExitCode    *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal when a signal ended it"`
-	Signal      string `json:"signal,omitempty" jsonschema_description:"the signal that ended the command"`
-	Stdout      string `json:"stdout"`
-	Stderr      string `json:"stderr"`
-	Truncated   bool   `json:"truncated" jsonschema_description:"part of stdout or stderr is missing here"`
-	StdoutBytes int64  `json:"stdout_bytes" jsonschema_description:"bytes written in all"`
-	StderrBytes int64  `json:"stderr_bytes" jsonschema_description:"bytes written in all"`
-	OutputPath  string `json:"output_path,omitempty" jsonschema_description:"file in the sandbox with the whole of what was truncated"`
-	DurationMS  int64  `json:"duration_ms"`
+	ExecID   string `json:"exec_id"`
+	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
+	ExitCode *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal when a signal ended it"`
+	Signal   string `json:"signal,omitempty" jsonschema_description:"the signal that ended the command"`
+	// QuotaExceeded is for what a command's own words do not always tell.
+	QuotaExceeded bool   `json:"quota_exceeded,omitempty" jsonschema_description:"the workspace was full while the command ran; delete files"`
+	Stdout        string `json:"stdout"`
+	Stderr        string `json:"stderr"`
+	Truncated     bool   `json:"truncated" jsonschema_description:"part of stdout or stderr is missing here"`
+	StdoutBytes   int64  `json:"stdout_bytes" jsonschema_description:"bytes written in all"`
+	StderrBytes   int64  `json:"stderr_bytes" jsonschema_description:"bytes written in all"`
+	OutputPath    string `json:"output_path,omitempty" jsonschema_description:"file in the sandbox with the whole of what was truncated"`
+	DurationMS    int64  `json:"duration_ms"`
 }
 
 // ExecReadInput is the input of sandbox_exec_read.
@@ -138,7 +141,7 @@ type ExecWaitOutput struct {
 	Result
 	Done     bool   `json:"done"`
 	ExitCode *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal when a signal ended it"`
-	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed"`
+	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
 }
 
 // ExecWriteInput is the input of sandbox_exec_write.
@@ -168,7 +171,7 @@ type ExecKillOutput struct {
 	Result
 	OK       bool   `json:"ok"`
 	ExitCode *int   `json:"exit_code,omitempty"`
-	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed"`
+	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
 }
 
 // FSWriteInput is the input of sandbox_fs_write.

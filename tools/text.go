@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -124,14 +125,16 @@ func invalidNotice(bad int, keep bool) string {
 }
 
 // outcomeNotice tells in words how a command ended when it did not end by itself; empty otherwise.
-func outcomeNotice(res session.ExecResult, memory int64) string {
+func outcomeNotice(res session.ExecResult, limits backend.Limits) string {
 	switch res.Status {
 	case session.ExecTimedOut:
 		return fmt.Sprintf("[workcell: ended with all its children after %d seconds, its timeout; files it wrote are still there]\n", int64(res.Timeout.Seconds()))
+	case session.ExecQuotaKilled:
+		return fmt.Sprintf("[workcell: ended with all other commands: the workspace is over its limit of %d MiB; delete files]\n", limits.WorkspaceBytes>>20)
 	case session.ExecOOMKilled:
 		limit := ""
-		if memory > 0 {
-			limit = fmt.Sprintf(" of %d MiB", memory>>20)
+		if limits.MemoryBytes > 0 {
+			limit = fmt.Sprintf(" of %d MiB", limits.MemoryBytes>>20)
 		}
 		return fmt.Sprintf("[workcell: killed by the kernel: the sandbox's memory limit%s was reached; work on less at a time]\n", limit)
 	}

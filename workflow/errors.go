@@ -34,6 +34,7 @@ const (
 	CodeExit       Code = "exit_code"
 	CodeKilled     Code = "killed"
 	CodeOOM        Code = "oom_killed"
+	CodeQuota      Code = "quota_killed"
 	CodeTimeout    Code = "timeout"
 	CodeCancelled  Code = "canceled"
 	CodeExpression Code = "expression"

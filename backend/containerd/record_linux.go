@@ -39,9 +39,11 @@ type config struct {
 	Root     backend.RootMode    `json:"root"`
 	Network  backend.NetworkMode `json:"network"`
 	Limits   backend.Limits      `json:"limits"`
-	Labels   map[string]string   `json:"labels,omitempty"` // the user's own
-	State    string              `json:"state"`            // the state directory that holds the sandbox's files
-	Cgroup   string              `json:"cgroup"`           // its control group
+	// Workspace is what holds the workspace's limit.
+	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
+	Labels    map[string]string      `json:"labels,omitempty"` // the user's own
+	State     string                 `json:"state"`            // the state directory that holds the sandbox's files
+	Cgroup    string                 `json:"cgroup"`           // its control group
 }
 
 // record is a sandbox's container record, as far as the driver uses it. It never changes.
@@ -90,7 +92,7 @@ func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
 		id: id, session: session, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
 		config: config{
 			Image: p.spec.Image, ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes, User: p.user.String(), Root: p.spec.Root,
-			Network: p.spec.Network, Limits: p.spec.Limits, Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
+			Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means, Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}
 }
@@ -159,6 +161,7 @@ func (r *record) info(s backend.State) backend.Info {
 		Network:   r.config.Network,
 		Root:      r.config.Root,
 		Limits:    r.config.Limits,
+		Workspace: r.config.Workspace,
 		State:     s,
 		Labels:    map[string]string{},
 	}

@@ -28,7 +28,7 @@ func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 		Version:  specVersion,
 		Hostname: hostname,
 		Root:     &specs.Root{Path: "rootfs", Readonly: p.spec.Root != backend.RootWritable},
-		Process:  guestProcess(p.user, p.spec.Limits, embed.Path),
+		Process:  guestProcess(p.user, p.spec.Limits, append([]string{embed.Path}, guestArgs(r)...)...),
 		Mounts:   b.mounts(p, r, volumes),
 		Linux: &specs.Linux{
 			Namespaces:    namespaces(r),
@@ -58,6 +58,18 @@ func guestProcess(o owner, l backend.Limits, args ...string) *specs.Process {
 		NoNewPrivileges: true,
 		Rlimits:         rlimits(l),
 		OOMScoreAdj:     &score,
+	}
+}
+
+// guestArgs tell the guest of the workspace's limit.
+func guestArgs(r *record) []string {
+	size := r.config.Limits.WorkspaceBytes
+	if size == 0 {
+		return nil
+	}
+	return []string{
+		fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", inodes(size)),
+		fmt.Sprintf("--workspace-watched=%t", r.config.Workspace == backend.WorkspaceWatched),
 	}
 }
 

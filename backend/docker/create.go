@@ -92,13 +92,11 @@ func (c *creation) make(ctx context.Context) error {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	if c.p.spec.Limits.WorkspaceBytes == 0 { // a sized one is born with its owner
-		g.Go(func() error {
-			var err error
-			c.prepared, err = c.b.prepareWorkspace(gctx, c.p)
-			return err
-		})
-	}
+	g.Go(func() error {
+		var err error
+		c.prepared, err = c.b.prepareWorkspace(gctx, c.p)
+		return err
+	})
 	g.Go(func() error {
 		// First, because to look at the guest's volume the engine mounts everything, and fails without a reason where
 		// that does not fit what is in the image.

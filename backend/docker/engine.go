@@ -56,7 +56,7 @@ func describe(info system.Info) (engine, error) {
 			Memory:       info.MemoryLimit && info.SwapLimit,
 			CPU:          info.CPUCfsQuota && info.CPUCfsPeriod,
 			PIDs:         info.PidsLimit,
-			Workspace:    true, // as a tmpfs, which the local volume driver of every Linux engine can make
+			Workspace:    backend.WorkspaceWatched, // by the guest, which every engine runs
 			Networks:     []backend.NetworkMode{backend.NetworkNone},
 			WritableRoot: true,
 			Persistent:   true,

@@ -99,14 +99,12 @@ func (e *engine) enforceable(asked backend.Limits) error {
 		return fmt.Errorf("docker: this engine cannot limit memory and swap: %w", backend.ErrUnsupported)
 	case asked.CPUMillis > 0 && !e.caps.CPU:
 		return fmt.Errorf("docker: this engine cannot limit CPU time: %w", backend.ErrUnsupported)
-	case asked.WorkspaceBytes > 0 && !e.caps.Workspace:
-		return fmt.Errorf("docker: this engine cannot limit the workspace: %w", backend.ErrUnsupported)
 	}
 	return nil
 }
 
 // resources translates limits. What the engine cannot do was refused before when it was asked for.
-func (e *engine) resources(l backend.Limits) container.Resources {
+func (e *engine) resources(l backend.Limits, means backend.WorkspaceMeans) container.Resources {
 	var r container.Resources
 	if e.memory {
 		r.Memory = l.MemoryBytes + guestMemory
@@ -126,6 +124,9 @@ func (e *engine) resources(l backend.Limits) container.Resources {
 	size := int64(maxFileBytes)
 	if l.FileBytes > 0 {
 		size = max(size, l.FileBytes) // the guest sets the user's own, which may be smaller than its own files
+	}
+	if means == backend.WorkspaceWatched {
+		size = min(size, l.WorkspaceBytes) // which no single file can pass then
 	}
 	r.Ulimits = []*container.Ulimit{
 		{Name: "core"},

@@ -132,7 +132,8 @@ func describeLabels(l map[string]string) backend.Info {
 	if err := json.Unmarshal([]byte(l[labelConfig]), &c); err != nil {
 		return info
 	}
-	info.Image, info.User, info.Root, info.Network, info.Limits = c.Image, c.User, c.Root, c.Network, c.Limits
+	info.Image, info.User, info.Root, info.Network = c.Image, c.User, c.Root, c.Network
+	info.Limits, info.Workspace = c.Limits, c.Workspace
 	for _, k := range c.Labels {
 		info.Labels[k] = l[k]
 	}

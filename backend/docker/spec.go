@@ -41,8 +41,9 @@ type plan struct {
 	asked  backend.Limits // limits before defaults
 	ref    string         // full form of the image reference
 	user   owner
-	name   string     // of the container
-	volume volumeName // of the workspace
+	name   string                 // of the container
+	volume volumeName             // of the workspace
+	means  backend.WorkspaceMeans // what holds its limit
 	labels map[string]string
 }
 
@@ -58,7 +59,9 @@ type config struct {
 	Root    backend.RootMode    `json:"root"`
 	Network backend.NetworkMode `json:"network"`
 	Limits  backend.Limits      `json:"limits"`
-	Labels  []string            `json:"labels,omitempty"` // names of the user's own labels; others come with the image
+	// Workspace is what holds the workspace's limit.
+	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
+	Labels    []string               `json:"labels,omitempty"` // names of the user's own labels; others come with the image
 }
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
@@ -93,6 +96,9 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 	if err := b.engine.supports(p.spec); err != nil {
 		return nil, err
 	}
+	if p.spec.Limits.WorkspaceBytes > 0 {
+		p.means = b.engine.caps.Workspace
+	}
 	p.labels, err = p.makeLabels(b.opts.Guest.Version)
 	return p, err
 }
@@ -118,7 +124,7 @@ func parseUser(s string) (owner, error) {
 // declares where a container has no label of that name.
 func (p *plan) makeLabels(guest string) (map[string]string, error) {
 	l := copyLabels(p.spec.Labels)
-	c := config{Image: p.spec.Image, User: p.user.String(), Root: p.spec.Root, Network: p.spec.Network, Limits: p.spec.Limits}
+	c := config{Image: p.spec.Image, User: p.user.String(), Root: p.spec.Root, Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means}
 	size := 0
 	for k, v := range p.spec.Labels {
 		if k == "" || strings.HasPrefix(k, backend.LabelPrefix) {
@@ -177,7 +183,7 @@ func (b *Backend) containerConfig(p *plan) *container.Config {
 		User:         p.user.String(),
 		WorkingDir:   "/",
 		Entrypoint:   []string{embed.Path},
-		Cmd:          []string{},
+		Cmd:          p.guestArgs(),
 		Env:          guestEnv(),
 		OpenStdin:    true,
 		AttachStdin:  true,
@@ -188,6 +194,18 @@ func (b *Backend) containerConfig(p *plan) *container.Config {
 		// The guest outlives every signal but this one, because its commands may send it any.
 		StopSignal:  "SIGKILL",
 		StopTimeout: &second,
+	}
+}
+
+// guestArgs tell the guest of the workspace's limit.
+func (p *plan) guestArgs() []string {
+	size := p.spec.Limits.WorkspaceBytes
+	if size == 0 {
+		return []string{}
+	}
+	return []string{
+		fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", inodes(size)),
+		fmt.Sprintf("--workspace-watched=%t", p.means == backend.WorkspaceWatched),
 	}
 }
 
@@ -215,7 +233,7 @@ func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *contai
 		ShmSize:        shmSize(p.spec.Limits),
 		Runtime:        p.spec.Runtime,
 		Init:           &noInit,
-		Resources:      b.engine.resources(p.spec.Limits),
+		Resources:      b.engine.resources(p.spec.Limits, p.means),
 		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.spec.Limits.TmpBytes, p.user, "1777")},
 		Mounts:         b.mounts(p, img, nonce),
 	}

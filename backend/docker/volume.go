@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -24,7 +23,7 @@ func (p *plan) workspaceMount(nonce string) mount.Mount {
 	return mount.Mount{
 		Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir,
 		VolumeOptions: &mount.VolumeOptions{
-			NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: workspaceOptions(p)},
+			NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local"},
 		},
 	}
 }
@@ -41,23 +40,10 @@ func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (ma
 	if v.Labels[labelNonce] == nonce {
 		return true, nil
 	}
-	if !sameOwner(v.Labels, p.spec.Instance, p.spec.ID) || !maps.Equal(v.Options, workspaceOptions(p)) {
+	if !sameOwner(v.Labels, p.spec.Instance, p.spec.ID) || len(v.Options) > 0 {
 		return false, fmt.Errorf("docker: volume %s is there and not this session's: %w", p.volume, backend.ErrExists)
 	}
 	return false, nil
-}
-
-// workspaceOptions limit a workspace that has a limit, by the one means that every engine has: a tmpfs. Its pages count
-// against the memory limit, and it is empty again after Stop.
-func workspaceOptions(p *plan) map[string]string {
-	if p.spec.Limits.WorkspaceBytes == 0 {
-		return nil
-	}
-	size := p.spec.Limits.WorkspaceBytes
-	return map[string]string{
-		"type": "tmpfs", "device": "tmpfs",
-		"o": fmt.Sprintf("size=%d,nr_inodes=%d,uid=%d,gid=%d,mode=0755,nosuid,nodev", size, inodes(size), p.user.uid, p.user.gid),
-	}
 }
 
 func sameOwner(labels map[string]string, instance, id string) bool {

@@ -124,7 +124,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 		Memory:       b.machine.cgroups.memory(),
 		CPU:          b.machine.cgroups.cpu(),
 		PIDs:         true, // by cgroup, else by RLIMIT_NPROC, which counts within the sandbox's own user namespace
-		Workspace:    true, // as a tmpfs
+		Workspace:    b.workspaceMeans(),
 		Networks:     []backend.NetworkMode{backend.NetworkNone},
 		WritableRoot: b.machine.layers,
 		Persistent:   true,

@@ -52,8 +52,10 @@ type record struct {
 	Root      backend.RootMode    `json:"root"`
 	Network   backend.NetworkMode `json:"network"`
 	Limits    backend.Limits      `json:"limits"`
-	Labels    map[string]string   `json:"labels"`
-	Created   time.Time           `json:"created"`
+	// Workspace is what holds the workspace's limit.
+	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
+	Labels    map[string]string      `json:"labels"`
+	Created   time.Time              `json:"created"`
 }
 
 func (r *record) id() string { return r.SessionID + "@" + r.Nonce }

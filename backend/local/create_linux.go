@@ -131,6 +131,9 @@ func (b *Backend) plan(spec backend.Spec) (*record, error) {
 		return nil, err
 	}
 	r.Limits = b.enforceable(defaulted(spec.Limits, b.opts.Limits))
+	if r.Limits.WorkspaceBytes > 0 {
+		r.Workspace = b.workspaceMeans()
+	}
 	if r.Network == "" {
 		r.Network = backend.NetworkNone
 	}

@@ -50,9 +50,13 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 		// What a new namespace can do has been the way into the kernel more than once.
 		Settings: []launch.File{{Path: "/proc/sys/user/max_user_namespaces", Data: []byte("0")}},
 		Seccomp:  b.machine.filter,
-		Rlimits:  b.rlimits(r.Limits),
+		Rlimits:  b.rlimits(r),
 		Argv:     []string{"/.workcell/" + guestName, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
 		Env:      []string{"PATH=" + searchPath},
+	}
+	if size := r.Limits.WorkspaceBytes; size > 0 {
+		c.Argv = append(c.Argv, fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", inodes(size)),
+			fmt.Sprintf("--workspace-watched=%t", r.Workspace == backend.WorkspaceWatched))
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {
 		c.Landlock = &launch.Landlock{Version: v, Write: []string{backend.Workdir, "/tmp", "/dev/shm"}, Devices: []string{"/dev", "/proc"}}
@@ -182,7 +186,7 @@ func (b *Backend) showOwn(c *launch.Config, r *record, g group) {
 	c.Trees = append(c.Trees, launch.Tree{Source: b.guest, Target: "/.workcell", Alone: true})
 	// Programs may run from /tmp: installers and compilers run what they put there.
 	c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: "/tmp", Exec: true, Data: tmpfsOptions(r.Limits.TmpBytes, r.User)})
-	if size := r.Limits.WorkspaceBytes; size > 0 {
+	if size := r.Limits.WorkspaceBytes; r.Workspace == backend.WorkspaceMemory {
 		data := fmt.Sprintf("size=%d,nr_inodes=%d,mode=0755,uid=%d,gid=%d", size, inodes(size), r.User.UID, r.User.GID)
 		c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: backend.Workdir, Exec: true, Data: data})
 	} else {
@@ -225,10 +229,14 @@ func makeEtc(c *launch.Config, r *record) {
 }
 
 // rlimits gives what every process is born with.
-func (b *Backend) rlimits(l backend.Limits) []launch.Rlimit {
+func (b *Backend) rlimits(r *record) []launch.Rlimit {
+	l := r.Limits
 	size := int64(maxFileBytes)
 	if l.FileBytes > 0 {
 		size = max(size, l.FileBytes) // the guest sets the user's own, which may be smaller than its own files
+	}
+	if r.Workspace == backend.WorkspaceWatched {
+		size = min(size, l.WorkspaceBytes) // which no single file can pass then
 	}
 	out := []launch.Rlimit{
 		{Resource: unix.RLIMIT_CORE},

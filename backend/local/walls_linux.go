@@ -124,11 +124,14 @@ func (b *Backend) try(ctx context.Context, root backend.RootMode) error {
 	if b.machine.blocks {
 		r.IDs.Base = lastBlock // which may be in use: nothing is left of this one
 	}
-	r.Limits.WorkspaceBytes = mib // so that no directory is needed
+	r.Limits.WorkspaceBytes = 0 // any directory will do
 	c := b.view(r, group{c: b.machine.cgroups, name: b.groupPrefix() + newNonce()})
 	c.Argv = nil
-	for i, t := range c.Trees { // no group is made
+	for i, t := range c.Trees { // no group and no workspace is made
 		c.Trees[i].Optional = t.Optional || strings.HasPrefix(t.Target, "/sys/fs/cgroup")
+		if t.Target == backend.Workdir {
+			c.Trees[i].Source = b.guest
+		}
 	}
 	l, err := b.fork(r.IDs, nil, nil)
 	if err != nil {

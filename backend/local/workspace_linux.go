@@ -26,6 +26,9 @@ type workspace struct {
 	Box record `json:"box"`
 }
 
+// workspaceMeans is what holds the limit of a workspace here.
+func (b *Backend) workspaceMeans() backend.WorkspaceMeans { return backend.WorkspaceMemory }
+
 // errDamaged: there is a workspace, and nothing tells whose it is.
 var errDamaged = errors.New("the record of whose workspace it is is damaged")
 

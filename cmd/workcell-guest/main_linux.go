@@ -47,6 +47,10 @@ func serve(args []string) int {
 	lease := flags.Duration("lease", server.DefaultLease, "how long recorded commands outlive the last host")
 	socket := flags.String("socket", defaultSocket(), "name of the socket for connect; empty for none")
 	final := flags.Bool("exit-on-eof", false, "end when standard input ends")
+	var limit server.WorkspaceLimit
+	flags.Int64Var(&limit.Bytes, "workspace-bytes", 0, "limit of what lies in the work directory; 0 for none")
+	flags.Int64Var(&limit.Files, "workspace-files", 0, "limit of how many files and directories lie there; 0 for none")
+	flags.BoolVar(&limit.Watched, "workspace-watched", false, "the limit is this program's to enforce, nobody else does")
 	listen := flags.Int("listen-fd", -1, "serve hosts on this listening socket, not on the standard streams")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -59,7 +63,7 @@ func serve(args []string) int {
 		}
 	}
 	s, err := server.New(server.Config{Workdir: *workdir, Version: version, Lease: *lease, ReapAll: true, Protection: protection,
-		Path: os.Getenv("PATH"), Log: log})
+		Path: os.Getenv("PATH"), Log: log, Workspace: limit})
 	if err != nil {
 		return fail(log, err)
 	}

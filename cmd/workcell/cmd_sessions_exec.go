@@ -107,6 +107,8 @@ func execStatus(stderr io.Writer, res session.ExecResult) error {
 		return exitWith(exitExecTimeout)
 	case session.ExecOOMKilled:
 		fmt.Fprintln(stderr, "workcell: the command was ended for lack of memory")
+	case session.ExecQuotaKilled:
+		fmt.Fprintln(stderr, "workcell: the command was ended because the workspace passed its limit; delete files, for example with sessions exec and rm")
 	case session.ExecKilled:
 		fmt.Fprintln(stderr, "workcell: the command was ended on request of another process")
 	}

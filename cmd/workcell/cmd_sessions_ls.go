@@ -43,23 +43,25 @@ func newSessionsLsCmd(a *app) *cobra.Command {
 
 // sandboxOutput is a sandbox in the output of commands.
 type sandboxOutput struct {
-	ID       string              `json:"id"`
-	Key      string              `json:"key"`
-	Run      string              `json:"run,omitempty"`
-	State    session.State       `json:"state"`
-	Image    string              `json:"image"`
-	User     string              `json:"user"`
-	Network  backend.NetworkMode `json:"network"`
-	Limits   backend.Limits      `json:"limits"`
-	Created  time.Time           `json:"created"`
-	Backend  string              `json:"backend"`
-	EngineID string              `json:"engine_id"`
+	ID      string              `json:"id"`
+	Key     string              `json:"key"`
+	Run     string              `json:"run,omitempty"`
+	State   session.State       `json:"state"`
+	Image   string              `json:"image"`
+	User    string              `json:"user"`
+	Network backend.NetworkMode `json:"network"`
+	Limits  backend.Limits      `json:"limits"`
+	// Workspace is what holds the workspace to its limit.
+	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
+	Created   time.Time              `json:"created"`
+	Backend   string                 `json:"backend"`
+	EngineID  string                 `json:"engine_id"`
 }
 
 func sandboxRow(i session.Info) sandboxOutput {
 	return sandboxOutput{
 		ID: i.ID, Key: i.Key.String(), Run: i.Run, State: i.State, Image: i.Image, User: i.User, Network: i.Network,
-		Limits: i.Limits, Created: i.Created, Backend: i.Backend, EngineID: i.EngineID,
+		Limits: i.Limits, Workspace: i.Workspace, Created: i.Created, Backend: i.Backend, EngineID: i.EngineID,
 	}
 }
 

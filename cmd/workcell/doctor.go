@@ -89,6 +89,19 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d d
 	return true
 }
 
+// workspaceWords says what holds a workspace to its size.
+func workspaceWords(m backend.WorkspaceMeans) string {
+	switch m {
+	case backend.WorkspaceSized:
+		return "size of /workspace, by a file system of its own"
+	case backend.WorkspaceProject:
+		return "size of /workspace, by a project quota"
+	case backend.WorkspaceMemory:
+		return "size of /workspace, which lies in memory"
+	}
+	return "size of /workspace, watched: commands end when it is passed, and it is passed by what they write within a second or so"
+}
+
 // enforcement says what limits hold on this engine.
 func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.Capabilities = &c
@@ -104,8 +117,7 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 		{"memory limit", "memory and swap together", c.Memory, cgroups},
 		{"cpu limit", "thousandths of a core", c.CPU, cgroups},
 		{"process limit", "processes and threads", c.PIDs, cgroups},
-		{"workspace size", "size of /workspace", c.Workspace, "agents that ask for limits.workspace_mb are refused; leave it out, " +
-			"or use an engine with quotas (XFS with pquota)"},
+		{"workspace size", workspaceWords(c.Workspace), c.Workspace != "", "agents that ask for limits.workspace_mb are refused; leave it out"},
 		{"writable root", "root: writable", c.WritableRoot, ""},
 		{"stop and start", "files survive a stop", c.Persistent, ""},
 	} {

@@ -19,7 +19,7 @@ func checkStatus(id string, st *wire.ExecStatus) error {
 		return protocolErrorf("answer about another exec")
 	}
 	switch st.State {
-	case wire.ExecRunning, wire.ExecCompleted, wire.ExecTimedOut, wire.ExecKilled, wire.ExecOOMKilled:
+	case wire.ExecRunning, wire.ExecCompleted, wire.ExecTimedOut, wire.ExecKilled, wire.ExecOOMKilled, wire.ExecQuotaKilled:
 	default:
 		return protocolErrorf("unknown exec state")
 	}

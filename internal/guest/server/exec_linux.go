@@ -29,6 +29,8 @@ type execution struct {
 	grace   time.Duration
 	drain   time.Duration
 	oomAt   int64 // the sandbox's OOM counter at the start, negative when it cannot be seen
+	quotaAt quotaMark
+	frozen  bool // the workspace was over its limit at the start: the command must not write
 
 	killing chan killing  // asks supervise to end the tree
 	ended   chan struct{} // closed when the process has ended and its output is read as far as it will be waited for
@@ -55,7 +57,11 @@ func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, e
 	if err := s.memory.room(); err != nil {
 		return nil, err
 	}
-	e := &execution{s: s, id: req.ExecID, started: time.Now(),
+	mark, frozen, err := s.quota.admit()
+	if err != nil {
+		return nil, err
+	}
+	e := &execution{s: s, quotaAt: mark, frozen: frozen, id: req.ExecID, started: time.Now(),
 		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, defaultGrace), drain: millis(req.DrainMillis, defaultDrain),
 		killing: make(chan killing, 1), ended: make(chan struct{}), oomAt: s.oom.read()}
 	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning}
@@ -100,7 +106,7 @@ func (e *execution) launch(req *wire.RunRequest, sink outputSink) error {
 	if err != nil {
 		err = launchError(err, "pipe")
 	} else {
-		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, files)
+		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, files, e.frozen)
 	}
 	if err != nil {
 		pipes.closeOwnEnds()
@@ -167,7 +173,8 @@ func (e *execution) over(end exit, state wire.ExecState, leaked bool) {
 	if e.stdin != nil {
 		e.stdin.close()
 	}
-	e.finish(end, state, leaked)
+	full, stopped := e.s.quota.ended(e.quotaAt)
+	e.finish(end, state, leaked, full, stopped)
 	close(e.ended)
 	e.s.execs.ended(e)
 }
@@ -230,13 +237,13 @@ func (e *execution) signal(sig unix.Signal) {
 	e.tree().signal(sig, true)
 }
 
-// finish records the end.
-func (e *execution) finish(end exit, state wire.ExecState, leaked bool) {
+// finish records the end. full: there was no room in the workspace at some time; stopped: commands were ended for that.
+func (e *execution) finish(end exit, state wire.ExecState, leaked, full, stopped bool) {
 	stdout, stderr := e.out.totals()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	st := &e.status
-	st.State, st.Leaked = state, leaked
+	st.State, st.Leaked, st.QuotaExceeded = state, leaked, full || stopped
 	st.StdoutBytes, st.StderrBytes = stdout, stderr
 	st.DurationMicros = time.Since(e.started).Microseconds()
 	st.PeakRSSBytes = end.peakRSS
@@ -256,6 +263,8 @@ func (e *execution) finish(end exit, state wire.ExecState, leaked bool) {
 	case st.OOMKills > 0 && (sig == unix.SIGKILL || st.ExitCode == 128+int(unix.SIGKILL)):
 		// 137 is what a shell makes of a child that was killed.
 		st.State = wire.ExecOOMKilled
+	case stopped && st.ExitCode == 128+int(unix.SIGKILL):
+		st.State = wire.ExecQuotaKilled
 	case e.named && sig != 0:
 		st.State = wire.ExecKilled
 	}

@@ -36,6 +36,11 @@ func (s *Server) handleStat(r *request) error {
 }
 
 func (s *Server) handleMkdir(r *request) error {
+	release, err := s.quota.claim(quotaBlock, 1)
+	if err != nil {
+		return err
+	}
+	defer release()
 	return s.onPath(r, func(rel string, req *wire.PathRequest) (any, error) {
 		mode := req.Mode
 		if mode == 0 {

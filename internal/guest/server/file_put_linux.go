@@ -27,6 +27,11 @@ func (s *Server) handleFilePut(r *request) error {
 	if req.Mode > 0o777 {
 		return failf(wire.CodeInvalid, "the mode %#o is not one of permission bits", req.Mode)
 	}
+	release, err := s.quota.claim(max(req.Size, 0), 1)
+	if err != nil {
+		return err
+	}
+	defer release()
 	var d *draft
 	err = s.fs.do(func() error {
 		var err error
@@ -56,6 +61,12 @@ func (s *Server) handleFilePut(r *request) error {
 func (s *Server) receive(r *request, d *draft, size int64) error {
 	var buf []byte
 	var got int64
+	var held []func() // what was claimed piece by piece
+	defer func() {
+		for _, release := range held {
+			release()
+		}
+	}()
 	for {
 		f, err := wire.ReadFrame(r.st, buf)
 		if err != nil {
@@ -70,6 +81,13 @@ func (s *Server) receive(r *request, d *draft, size int64) error {
 		got += int64(len(f.Body))
 		if size >= 0 && got > size {
 			return failf(wire.CodeInvalid, "more than the %d bytes that were announced", size)
+		}
+		if size < 0 {
+			release, err := s.quota.claim(int64(len(f.Body)), 0)
+			if err != nil {
+				return err
+			}
+			held = append(held, release)
 		}
 		err = s.fs.do(func() error {
 			_, err := d.f.Write(f.Body)

@@ -28,7 +28,7 @@ func (s *Server) handleHealth(r *request) error {
 	h.MemoryLimit = firstNumber("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 	h.PIDsUsed = firstNumber("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
 	h.CPUMillis = cpuMillis()
-	h.WorkspaceUsed = workspaceUsed(s.cfg.Workdir)
+	h.WorkspaceUsed = s.quota.now()
 	return r.answer(h)
 }
 
@@ -43,19 +43,6 @@ func cpuMillis() int64 {
 		}
 	}
 	return firstNumber("/sys/fs/cgroup/cpuacct/cpuacct.usage", "/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage") / 1e6
-}
-
-// workspaceUsed is how much of a workspace with a limit is used, which is a tmpfs; 0 for one without.
-func workspaceUsed(dir string) int64 {
-	var fs unix.Statfs_t
-	if unix.Statfs(dir, &fs) != nil || fs.Type != unix.TMPFS_MAGIC {
-		return 0
-	}
-	var own, root unix.Stat_t
-	if unix.Stat(dir, &own) != nil || unix.Stat("/", &root) != nil || own.Dev == root.Dev {
-		return 0
-	}
-	return int64(fs.Blocks-fs.Bfree) * fs.Bsize
 }
 
 func ownRSS() int64 {

@@ -17,13 +17,18 @@ type rlimit struct {
 	value    uint64
 }
 
-// limitsOf gives the limits of a command that are lower than the guest's own, which it has anyway.
-func limitsOf(sp *wire.Spawn) ([]rlimit, error) {
+// limitsOf gives the limits of a command that are lower than the guest's own, which it has anyway. A frozen one gets none
+// of its files longer.
+func limitsOf(sp *wire.Spawn, frozen bool) ([]rlimit, error) {
 	var out []rlimit
+	fileBytes := sp.FileBytes
+	if frozen {
+		out, fileBytes = append(out, rlimit{unix.RLIMIT_FSIZE, 0}), 0
+	}
 	for _, l := range []struct {
 		resource int
 		value    int64
-	}{{unix.RLIMIT_NOFILE, sp.OpenFiles}, {unix.RLIMIT_FSIZE, sp.FileBytes}} {
+	}{{unix.RLIMIT_NOFILE, sp.OpenFiles}, {unix.RLIMIT_FSIZE, fileBytes}} {
 		if l.value <= 0 {
 			continue
 		}

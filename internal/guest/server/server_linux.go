@@ -45,6 +45,8 @@ type Config struct {
 	Protection *Protection
 	// Path is the PATH on which programs for the hello are looked up.
 	Path string
+	// Workspace is the limit of what lies below Workdir.
+	Workspace WorkspaceLimit
 	// Log receives lines about what went wrong; nil drops them. Writes must not block.
 	Log io.Writer
 }
@@ -62,6 +64,7 @@ type Server struct {
 	oom     *oomCounter
 	memory  *memory
 	lease   *lease
+	quota   *quota
 	fs      gate
 
 	buffers  *sync.Pool     // for reading output
@@ -94,7 +97,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.Join(err, r.close())
 	}
 	s.execs = newRegistry()
-	s.spills = newSpiller(r, s.fs)
+	s.quota = newQuota(cfg.Workdir, cfg.Workspace, s.endCommands, s.inUse)
+	s.spills = newSpiller(r, s.fs, s.quota)
 	s.lease = newLease(cfg.Lease, s.leaseOver)
 	return s, nil
 }
@@ -102,6 +106,7 @@ func New(cfg Config) (*Server, error) {
 // Close kills all commands and releases what the guest holds. The links must have ended.
 func (s *Server) Close() error {
 	s.lease.stop()
+	s.quota.close()
 	s.killAll()
 	s.requests.Wait()
 	s.spawner.close()
@@ -125,6 +130,25 @@ func (s *Server) killAll() {
 	}
 	wg.Wait()
 	s.tracker.killTagged()
+}
+
+// endCommands ends every command because the workspace's limit was passed. It does not wait for their results.
+func (s *Server) endCommands() {
+	s.logf("the workspace is over its limit: ending all commands")
+	for _, e := range s.execs.all() {
+		if !e.final() {
+			e.kill(0, wire.ExecQuotaKilled)
+		}
+	}
+	s.tracker.killTagged()
+}
+
+// inUse tells whether a command runs, or what one left behind.
+func (s *Server) inUse() bool {
+	if running, _ := s.execs.counts(); running > 0 || !s.tracker.works {
+		return true
+	}
+	return len((&tree{t: s.tracker, every: true}).members(false)) > 0
 }
 
 // hello describes the guest.

@@ -89,8 +89,9 @@ type process struct {
 	exited <-chan exit // gets one value
 }
 
-// start starts sp with the three descriptors. Failures are *wire.Error with a launch reason.
-func (s *spawner) start(sp *wire.Spawn, id string, files [3]int) (*process, error) {
+// start starts sp with the three descriptors; a frozen one must not write to files. Failures are *wire.Error with a launch
+// reason.
+func (s *spawner) start(sp *wire.Spawn, id string, files [3]int, frozen bool) (*process, error) {
 	env, err := environment(sp.Env, id)
 	if err != nil {
 		return nil, err
@@ -112,7 +113,7 @@ func (s *spawner) start(sp *wire.Spawn, id string, files [3]int) (*process, erro
 	p := new(process)
 	attr := &syscall.ProcAttr{Dir: dir, Env: env, Sys: &syscall.SysProcAttr{Setsid: true},
 		Files: []uintptr{uintptr(files[0]), uintptr(files[1]), uintptr(files[2])}}
-	limits, err := limitsOf(sp)
+	limits, err := limitsOf(sp, frozen)
 	if err != nil {
 		return nil, failf(wire.CodeInternal, "reading limits: %v", err)
 	}

@@ -13,14 +13,15 @@ const spillDir = ".workcell/output"
 
 // spiller makes spill files and keeps their number bounded.
 type spiller struct {
-	root *root
-	fs   gate
+	root  *root
+	fs    gate
+	quota *quota
 
 	mu    sync.Mutex // guards names
 	names []string   // oldest first
 }
 
-func newSpiller(r *root, g gate) *spiller { return &spiller{root: r, fs: g} }
+func newSpiller(r *root, g gate, q *quota) *spiller { return &spiller{root: r, fs: g, quota: q} }
 
 // spill is the file of one stream. It is opened when it is first written to.
 type spill struct {
@@ -65,7 +66,11 @@ func (sp *spill) write(p []byte) {
 	if len(p) == 0 || sp.cut || sp.shut {
 		return
 	}
-	err := sp.s.fs.do(func() error { return sp.append(p) })
+	release, err := sp.s.quota.claim(int64(len(p)), 0)
+	if err == nil {
+		err = sp.s.fs.do(func() error { return sp.append(p) })
+		release()
+	}
 	if err != nil {
 		sp.cut = true
 	}

@@ -32,6 +32,8 @@ const (
 	ExecTimedOut  ExecState = "timed_out"  // its tree was ended at its deadline
 	ExecKilled    ExecState = "killed"     // its tree was ended on request, or because the host went away
 	ExecOOMKilled ExecState = "oom_killed" // the kernel ended it for lack of memory
+	// ExecQuotaKilled: the guest ended it, with all other commands, because the workspace's limit was passed.
+	ExecQuotaKilled ExecState = "quota_killed"
 )
 
 // Spawn says what to start. Argv is delivered verbatim.
@@ -100,6 +102,8 @@ type ExecStatus struct {
 	// OOMKills counts the processes of the sandbox that the kernel ended for lack of memory while this one ran; it is
 	// absent where the guest cannot see the counter.
 	OOMKills int64 `json:"oom_kills,omitempty"`
+	// QuotaExceeded: the workspace was full at some time while the command ran.
+	QuotaExceeded bool `json:"quota_exceeded,omitempty"`
 }
 
 // RunResult answers OpRun and OpAttach.

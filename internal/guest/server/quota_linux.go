@@ -1,0 +1,309 @@
+package server
+
+import (
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// WorkspaceLimit bounds what lies below the work directory. The zero value is no limit.
+type WorkspaceLimit struct {
+	Bytes int64 // on the disk; 0 is no limit
+	Files int64 // entries of any kind; 0 is no limit
+	// Watched: nothing but the guest holds the limit. Otherwise the file system does, and the guest only tells of it.
+	Watched bool
+}
+
+// Times and sizes of the watch.
+const (
+	quotaTick  = 100 * time.Millisecond // between two glances at the file system while commands run
+	quotaSoon  = 250 * time.Millisecond // between two looks at a small tree
+	quotaLate  = 5 * time.Second        // between two looks at a large one
+	quotaShare = 20                     // a look may take this part of the time between two
+	quotaQuick = 20 * time.Millisecond  // a look that is taken at the end of every command
+	quotaGrain = 64 << 10               // what is too little to look for
+	quotaBlock = 4096                   // how a file's size counts
+
+	// Commands are refused altogether when twice the limit and this much are used.
+	quotaSlackBytes = 64 << 20
+	quotaSlackFiles = 4096
+)
+
+// usage is what lies in the workspace.
+type usage struct{ bytes, files int64 }
+
+func (u usage) plus(v usage) usage { return usage{u.bytes + v.bytes, u.files + v.files} }
+
+// over tells whether u is more than the limit.
+func (l WorkspaceLimit) over(u usage) bool {
+	return u.bytes > l.Bytes || l.Files > 0 && u.files > l.Files
+}
+
+// most is how much there may be before commands are refused.
+func (l WorkspaceLimit) most() WorkspaceLimit {
+	m := WorkspaceLimit{Bytes: 2*l.Bytes + quotaSlackBytes}
+	if l.Files > 0 {
+		m.Files = 2*l.Files + quotaSlackFiles
+	}
+	return m
+}
+
+// quota is the workspace's limit. A nil one is no limit.
+//
+// A file system that has the limit keeps it by itself. Where none does, the guest looks what there is: while commands run
+// several times a second, the seldomer the longer a look takes but at once when the disk's free space shrinks, and at the
+// end of every command. What a command writes between two looks is how much the limit can be passed. When it is, every
+// command ends, because nobody can tell which of them wrote; later ones may delete but write nothing until there is room
+// again. The guest's own files are counted before they are written.
+type quota struct {
+	limit WorkspaceLimit
+	dir   string
+	stop  func()      // ends every command
+	busy  func() bool // tells whether a command, or what one left behind, runs
+	kick  chan struct{}
+	quit  chan struct{}
+	done  chan struct{}
+
+	looking sync.Mutex // held while a look is taken and its consequence
+
+	mu     sync.Mutex // guards the fields below
+	found  usage      // at the last look
+	wrote  usage      // by the guest since
+	open   usage      // claimed by what the guest is writing
+	floor  usage      // what commands may keep though it is over the limit: they must not add to it
+	looked time.Time  // when the last look began
+	cost   time.Duration
+	free   usage // what the file system had free then
+	full   int64 // looks that found no room
+	stops  int64 // how often commands were ended
+}
+
+// newQuota watches dir; stop and busy are called without any lock held but looking.
+func newQuota(dir string, l WorkspaceLimit, stop func(), busy func() bool) *quota {
+	if l.Bytes <= 0 {
+		return nil
+	}
+	q := &quota{limit: l, dir: dir, stop: stop, busy: busy, kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	q.floor = usage{l.Bytes, l.Files}
+	if !l.Watched {
+		close(q.done)
+		return q
+	}
+	q.look()
+	go q.watch()
+	return q
+}
+
+func (q *quota) close() {
+	if q != nil {
+		close(q.quit)
+		<-q.done
+	}
+}
+
+// watch looks as often as commands make it necessary, and sleeps while nothing but the guest runs.
+func (q *quota) watch() {
+	defer close(q.done)
+	for {
+		var tick <-chan time.Time
+		if q.busy() {
+			tick = time.After(quotaTick)
+		}
+		select {
+		case <-q.quit:
+			return
+		case <-q.kick:
+		case <-tick:
+			if q.due() {
+				q.look()
+			}
+		}
+	}
+}
+
+// due tells whether it is time for the next look.
+func (q *quota) due() bool {
+	q.mu.Lock()
+	since, cost, before := time.Since(q.looked), q.cost, q.free
+	room := usage{q.limit.Bytes - q.found.bytes, q.limit.Files - q.found.files}
+	q.mu.Unlock()
+	switch {
+	case since >= min(max(quotaShare*cost, quotaSoon), quotaLate):
+		return true
+	case since < 2*cost:
+		return false
+	}
+	// Others use the same disk, so this is a hint.
+	now := freeSpace(q.dir)
+	return before.bytes-now.bytes >= max(room.bytes/2, quotaGrain) ||
+		q.limit.Files > 0 && before.files-now.files >= max(room.files/2, quotaGrain/quotaBlock)
+}
+
+// freeSpace is what the file system has free, 0 when it does not tell.
+func freeSpace(dir string) usage {
+	var fs unix.Statfs_t
+	if unix.Statfs(dir, &fs) != nil {
+		return usage{}
+	}
+	return usage{int64(fs.Bfree) * fs.Bsize, int64(fs.Ffree)}
+}
+
+// look finds out what there is, and ends the commands that have passed the limit.
+func (q *quota) look() {
+	q.looking.Lock()
+	defer q.looking.Unlock()
+	if !q.limit.Watched {
+		found, full := q.ask()
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.found = found
+		if full {
+			q.full++
+		}
+		return
+	}
+	begun, free := time.Now(), freeSpace(q.dir)
+	q.mu.Lock()
+	own := q.wrote
+	q.mu.Unlock()
+	found := measure(q.dir, q.limit)
+	if q.take(found, own, begun, free) {
+		q.stop()
+	}
+}
+
+// take records a look and tells whether commands must end: there is too much, and more than there was.
+func (q *quota) take(found, own usage, begun time.Time, free usage) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.found, q.looked, q.cost, q.free = found, begun, time.Since(begun), free
+	q.wrote = q.wrote.plus(usage{-own.bytes, -own.files})
+	if found.bytes >= q.limit.Bytes || q.limit.Files > 0 && found.files >= q.limit.Files {
+		q.full++
+	}
+	grew := found.bytes > q.floor.bytes || q.limit.Files > 0 && found.files > q.floor.files
+	q.floor = usage{max(found.bytes, q.limit.Bytes), max(found.files, q.limit.Files)}
+	if grew {
+		q.stops++
+	}
+	return grew
+}
+
+// ask asks a file system that has the limit itself.
+func (q *quota) ask() (found usage, full bool) {
+	var fs unix.Statfs_t
+	if unix.Statfs(q.dir, &fs) != nil {
+		return usage{}, false
+	}
+	size := fs.Bsize
+	found = usage{int64(fs.Blocks-fs.Bfree) * size, int64(fs.Files - fs.Ffree)}
+	return found, int64(fs.Bavail)*size < min(quotaGrain, q.limit.Bytes/64) || fs.Files > 0 && fs.Ffree == 0
+}
+
+// mark remembers where the counters stood when a command began.
+type quotaMark struct{ full, stops int64 }
+
+// admit is called before a command is started. frozen: there is no room, and the command must not write.
+func (q *quota) admit() (m quotaMark, frozen bool, err error) {
+	if q == nil {
+		return m, false, nil
+	}
+	if q.passed(q.limit) { // perhaps not any more
+		q.look()
+	}
+	if q.passed(q.limit.most()) {
+		return m, true, q.refusal()
+	}
+	frozen = q.passed(q.limit)
+	select {
+	case q.kick <- struct{}{}:
+	default:
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return quotaMark{q.full, q.stops}, frozen, nil
+}
+
+func (q *quota) passed(l WorkspaceLimit) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.limit.Watched && l.over(q.found)
+}
+
+// ended is called at a command's end. It tells whether there was no room at some time since it began, and whether
+// commands were ended for that.
+func (q *quota) ended(since quotaMark) (full, stopped bool) {
+	if q == nil {
+		return false, false
+	}
+	if q.quick() || q.due() {
+		q.look()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.full > since.full, q.stops > since.stops
+}
+
+// quick tells whether a look takes so little time that a command's end can wait for it.
+func (q *quota) quick() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.cost <= quotaQuick
+}
+
+// claim makes sure of room for what the guest itself is about to write; release must be called when it is written, or
+// was not.
+func (q *quota) claim(size, files int64) (release func(), err error) {
+	if q == nil || !q.limit.Watched {
+		return func() {}, nil
+	}
+	want := usage{(size + quotaBlock - 1) / quotaBlock * quotaBlock, files}
+	if !q.reserve(want) {
+		q.look() // something may have been deleted
+		if !q.reserve(want) {
+			return nil, q.refusal()
+		}
+	}
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.open = q.open.plus(usage{-want.bytes, -want.files})
+		q.wrote = q.wrote.plus(want)
+	}, nil
+}
+
+func (q *quota) reserve(want usage) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.limit.over(q.found.plus(q.wrote).plus(q.open).plus(want)) {
+		return false
+	}
+	q.open = q.open.plus(want)
+	return true
+}
+
+func (q *quota) refusal() error {
+	u := q.used()
+	return failf(wire.CodeQuota, "the workspace is full: %d KiB of %d KiB in %d of at most %d files are used; delete some",
+		u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)
+}
+
+// used is what is known to lie in the workspace.
+func (q *quota) used() usage {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.found.plus(q.wrote).plus(q.open)
+}
+
+// now is what lies in the workspace, looked up unless that takes long; 0 without a limit.
+func (q *quota) now() int64 {
+	if q == nil {
+		return 0
+	}
+	if q.quick() {
+		q.look()
+	}
+	return q.used().bytes
+}
