@@ -58,12 +58,6 @@ func (c *imageCache) put(img *image) {
 	c.known[img.target] = img
 }
 
-func (c *imageCache) drop(target string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.known, target)
-}
-
 // ensureImage finds the image or fetches it, as the plan says, and judges its configuration.
 func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
 	if p.spec.Pull == backend.PullAlways {

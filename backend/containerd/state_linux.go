@@ -155,8 +155,9 @@ type workspaceTag struct {
 // makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made tells
 // which.
 func (b *Backend) makeWorkspace(r *record) (made bool, err error) {
-	dir, user := r.state(), owner{}
-	if user, err = r.owner(); err != nil {
+	dir := r.state()
+	user, err := r.owner()
+	if err != nil {
 		return false, err
 	}
 	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.config.Limits.WorkspaceBytes}

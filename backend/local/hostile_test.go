@@ -41,7 +41,7 @@ func TestMissingState(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := b.Start(t.Context(), info.ID)
-			if !errors.Is(err, test.begin) || errors.Is(err, backend.ErrUnsupported) != (test.begin == backend.ErrUnsupported) ||
+			if !errors.Is(err, test.begin) || errors.Is(err, backend.ErrUnsupported) != errors.Is(test.begin, backend.ErrUnsupported) ||
 				strings.Contains(err.Error(), dir) {
 				t.Errorf("Start: %v, want %v", err, test.begin)
 			}

@@ -62,7 +62,9 @@ func meetObstacle(name string) int {
 		v = verdict{Err: err.Error(), Unsupported: errors.Is(err, backend.ErrUnsupported)}
 	} else {
 		v.Caps = b.Capabilities()
-		err = b.Close()
+		if err := b.Close(); err != nil {
+			v.Err = err.Error()
+		}
 	}
 	if json.NewEncoder(os.Stdout).Encode(v) != nil {
 		return 1
