@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	dockerclient "github.com/docker/docker/client"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
@@ -37,6 +41,30 @@ func connect(ctx context.Context, engine string) (backend.SandboxBackend, error)
 		return containerd.New(ctx, &containerd.Options{Address: containerdAddress(), StateDir: containerd.DefaultStateDir})
 	}
 	return local.New(ctx, &local.Options{StateDir: localState})
+}
+
+// behind puts a front before an engine and gives a driver behind it, which takes silence for an error soon.
+func behind(t *testing.T, engine string) (*front, backend.SandboxBackend) {
+	t.Helper()
+	const soon = 2 * time.Second
+	var p *front
+	var driver backend.SandboxBackend
+	var err error
+	if engine == "docker" {
+		host, herr := dockerclient.ParseHostURL(cmp.Or(os.Getenv("DOCKER_HOST"), dockerclient.DefaultDockerHost))
+		if herr != nil {
+			t.Fatal(herr)
+		}
+		p = newFront(t, host.Scheme, cmp.Or(host.Path, host.Host))
+		driver, err = docker.New(t.Context(), &docker.Options{Host: "unix://" + p.path, Patience: soon})
+	} else {
+		p = newFront(t, "unix", containerdAddress())
+		driver, err = containerd.New(t.Context(), &containerd.Options{Address: p.path, StateDir: containerd.DefaultStateDir, Patience: soon})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, driver
 }
 
 // localState is where the local driver keeps sandboxes when root runs it.
@@ -66,7 +94,9 @@ func openLibrary(ctx context.Context, driver backend.SandboxBackend, dir string)
 	if l.store, err = sqlitestore.Open(ctx, filepath.Join(dir, "library.db")); err != nil {
 		return nil, errors.Join(err, driver.Close())
 	}
-	l.Manager, err = session.NewManager(driver, &session.Options{Instance: strings.TrimSpace(string(instance)), Store: l.store})
+	l.Manager, err = session.NewManager(driver, &session.Options{
+		Instance: strings.TrimSpace(string(instance)), Store: l.store, ReapEvery: time.Second, // what could not be removed is tried again soon
+	})
 	if err != nil {
 		return nil, errors.Join(err, l.store.Close(), driver.Close())
 	}

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 // images makes the official images be those that `make images` builds.
@@ -56,7 +58,14 @@ func runTests(m *testing.M) (int, error) {
 		return 1, errors.Join(err, os.RemoveAll(dir))
 	}
 	code := m.Run()
-	return code, errors.Join(book.print(os.Stdout), os.RemoveAll(dir))
+	err = errors.Join(book.print(os.Stdout), os.RemoveAll(dir))
+	if code == 0 && err == nil {
+		deadline := time.Now().Add(patience)
+		for err = goleak.Find(); err != nil && time.Now().Before(deadline); err = goleak.Find() {
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	return code, err
 }
 
 // host is a user's machine: an engine and a state directory.

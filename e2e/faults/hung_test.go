@@ -1,0 +1,147 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// typed tells whether an error is one that a caller can act on. Nothing else may come of an engine's faults.
+func typed(err error) bool {
+	for _, class := range []error{
+		backend.ErrUnavailable, backend.ErrLost, backend.ErrCapacity, backend.ErrQuota, backend.ErrImage, backend.ErrClosed,
+		context.DeadlineExceeded, context.Canceled,
+	} {
+		if errors.Is(err, class) {
+			return true
+		}
+	}
+	return false
+}
+
+// written is what commands added to a file of a sandbox, by the lines they added.
+type written struct {
+	s    *session.Session
+	last int
+	done map[string]bool // whether the command was said to have succeeded
+}
+
+// write adds a line. What an engine's silence swallowed may have happened or not.
+func (w *written) write(ctx context.Context) error {
+	w.last++
+	line := fmt.Sprint("line-", w.last)
+	w.done[line] = false
+	res, err := w.s.Exec(ctx, session.ExecRequest{Command: "echo " + line + " >> log"})
+	if err == nil && res.Status == session.ExecCompleted && res.ExitCode == 0 {
+		w.done[line] = true
+	}
+	return err
+}
+
+// check waits until the sandbox answers and compares: what was done is there, and nothing was done twice.
+func (w *written) check(t *testing.T, f *fault) {
+	t.Helper()
+	var log bytes.Buffer
+	eventually(t, "the sandbox answers again", func() bool {
+		log.Reset()
+		_, err := w.s.ReadFile(t.Context(), "log", &log, session.ReadFileOptions{})
+		if err != nil && !errors.Is(err, backend.ErrUnavailable) {
+			f.lose(t, "a sandbox that was there: %v", err)
+		}
+		return !errors.Is(err, backend.ErrUnavailable)
+	})
+	counts := map[string]int{}
+	for line := range strings.Lines(log.String()) {
+		counts[strings.TrimSpace(line)]++
+	}
+	for line, done := range w.done {
+		if n := counts[line]; n > 1 || n == 0 && done {
+			f.lose(t, "%s is there %d times, done is %v", line, n, done)
+		}
+	}
+}
+
+// TestHungEngine has sandboxes made, used and removed while what lies between us and the engine delays, breaks or swallows
+// what passes. Calls end with errors that say so, what was said to be done is done, and afterwards all is as before.
+func TestHungEngine(t *testing.T) {
+	on(t, []string{"docker", "containerd"}, func(t *testing.T, h *host) {
+		random := chance(t)
+		p, driver := behind(t, h.engine)
+		l := h.library(t, driver)
+		s, _, err := l.Open(t.Context(), session.WorkflowKey(session.NewRunID(), "kept"), session.Request{Image: image, IdleTimeout: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := &written{s: s, done: map[string]bool{}}
+		for range laps(1) {
+			for _, w := range []weather{slow, reset, cut, hole, late} {
+				f := faultOf("engine's socket "+string(w), h.engine)
+				storm(t, p, l, w, random, f, kept)
+				if t.Failed() {
+					return
+				}
+			}
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+		faultOf("engine's socket "+string(cut), h.engine).leave(t, h.left(t))
+	})
+}
+
+// storm lets the weather change while clients work.
+func storm(t *testing.T, p *front, l *library, w weather, random *rand.Rand, f *fault, kept *written) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if err := visit(t.Context(), l); err != nil && !typed(err) {
+					f.lose(t, "a sandbox under way: %v", err)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			if err := kept.write(t.Context()); err != nil && !errors.Is(err, backend.ErrUnavailable) {
+				f.lose(t, "a command: %v", err)
+			}
+		}
+	})
+	time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the moment is what is tested
+	p.turn(w)
+	f.inject(1)
+	time.Sleep(time.Duration(500+random.IntN(3500)) * time.Millisecond) // so is how long it lasts: shorter or longer than our patience
+	p.turn(fair)
+	stop()
+	wg.Wait()
+	kept.check(t, f)
+	eventually(t, "sandboxes can be had again", func() bool { return visit(t.Context(), l) == nil })
+	// What could not be removed at the time is removed now, by who notes it.
+	eventually(t, "nothing but what is kept is there", func() bool {
+		list, err := l.List(t.Context())
+		return err == nil && len(list) == 1
+	})
+}
+
+// visit opens a sandbox, uses it and closes it.
+func visit(ctx context.Context, l *library) error {
+	key := session.WorkflowKey(session.NewRunID(), session.DefaultName)
+	s, _, err := l.Open(ctx, key, session.Request{Image: image})
+	if err == nil {
+		_, err = s.Exec(ctx, session.ExecRequest{Argv: []string{"true"}})
+	}
+	return errors.Join(err, l.CloseScope(ctx, key.Scope()))
+}
