@@ -129,7 +129,7 @@ func TestL4DiskFull(t *testing.T) {
 	s, _, err := m.Open(t.Context(), session.UserKey("kept"), request())
 	must(t, err)
 	check(t, s, "echo kept > f", "")
-	x.fill(t)
+	x.Fill(t)
 	// Writing.
 	data := noise(4, 8<<20)
 	if _, err := s.WriteFile(t.Context(), "big", bytes.NewReader(data), session.WriteFileOptions{}); !errors.Is(err, backend.ErrQuota) {
@@ -146,11 +146,11 @@ func TestL4DiskFull(t *testing.T) {
 	}
 	check(t, s, "rm -f big; cat f", "kept\n")
 	// At creation: either there was room enough after all, or all of it is taken back.
-	x.fill(t)
+	x.Fill(t)
 	for i := range 3 {
 		other := x.open(t)
 		_, _, err := other.Open(t.Context(), session.UserKey("new"), request())
-		if err != nil && (!typed(err) || strings.Contains(err.Error(), x.dir)) {
+		if err != nil && (!typed(err) || strings.Contains(err.Error(), x.Dir)) {
 			t.Errorf("a new sandbox, %d: %v", i, err)
 		}
 		if err != nil {
@@ -158,7 +158,7 @@ func TestL4DiskFull(t *testing.T) {
 		}
 	}
 	check(t, s, "cat f", "kept\n")
-	x.free(t)
+	x.Free(t)
 	other := x.open(t)
 	next, _, err := other.Open(t.Context(), session.UserKey("after"), request())
 	must(t, err)
@@ -184,7 +184,7 @@ func TestL7Runtime(t *testing.T) {
 	x.takeRuntime(t)
 	_, _, err = other.Open(t.Context(), session.UserKey("second"), req)
 	// What can be put back may be. An engine may take a runtime that it does not find for a mistake of the request.
-	if err != nil && (!typed(err) && !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), x.dir)) {
+	if err != nil && (!typed(err) && !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), x.Dir)) {
 		t.Errorf("without a runtime: %v", err)
 	}
 	if err == nil && x.runtime != "" {
@@ -215,7 +215,7 @@ func TestL7Runtime(t *testing.T) {
 // pipes lists the FIFOs of the engine and of the driver.
 func (x *broken) pipes(t *testing.T) []string {
 	t.Helper()
-	out := x.run(t, "find "+x.dir+" -type p 2>/dev/null; true")
+	out := x.Run(t, "find "+x.Dir+" -type p 2>/dev/null; true")
 	return strings.Fields(out)
 }
 
@@ -223,19 +223,19 @@ func (x *broken) pipes(t *testing.T) []string {
 func (x *broken) takeRuntime(t *testing.T) {
 	t.Helper()
 	if x.runtime != "" {
-		x.run(t, "mv "+x.runtime+" "+x.runtime+".away")
+		x.Run(t, "mv "+x.runtime+" "+x.runtime+".away")
 		return
 	}
-	x.run(t, "for f in "+x.disk+"/state/guest/*/workcell-guest; do mv $f "+x.dir+"/guest.away; done")
+	x.Run(t, "for f in "+x.Disk+"/state/guest/*/workcell-guest; do mv $f "+x.Dir+"/guest.away; done")
 }
 
 func (x *broken) returnRuntime(t *testing.T) {
 	t.Helper()
 	if x.runtime != "" {
-		x.run(t, "mv "+x.runtime+".away "+x.runtime)
+		x.Run(t, "mv "+x.runtime+".away "+x.runtime)
 		return
 	}
-	x.run(t, "for d in "+x.disk+"/state/guest/*; do test -e $d/workcell-guest || cp "+x.dir+"/guest.away $d/workcell-guest; done")
+	x.Run(t, "for d in "+x.Disk+"/state/guest/*; do test -e $d/workcell-guest || cp "+x.Dir+"/guest.away $d/workcell-guest; done")
 }
 
 // killShim kills what stands between the engine and a sandbox, or its main process where nothing does.
@@ -248,7 +248,7 @@ func (x *broken) killShim(t *testing.T, id string) {
 		must(t, errors.Join(err, p.Kill()))
 		return
 	}
-	x.run(t, `found=; for p in /proc/[0-9]*; do
+	x.Run(t, `found=; for p in /proc/[0-9]*; do
 		if tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q "shim.* -id `+containerOf(id)+`"; then kill -9 ${p#/proc/}; found=1; fi
 	done; test -n "$found"`)
 }

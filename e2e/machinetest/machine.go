@@ -1,0 +1,214 @@
+// Package machinetest gives a test engines of its own, which it may break.
+package machinetest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ctrd "github.com/containerd/containerd/v2/client"
+	dockerclient "github.com/docker/docker/client"
+
+	"github.com/workcell-dev/workcell/session"
+)
+
+// patience is how long an engine may take to answer: the machine of the tests may be very busy.
+const patience = 3 * time.Minute
+
+// Machine is a small disk and a shell in namespaces of its own, in which a test runs engines that it may break. Nothing
+// of it is seen by, or does anything to, the engines of the system. When the test ends, or dies, so does all that runs
+// in it: the shell is the first process of its process namespace and reads its commands from the test.
+type Machine struct {
+	Dir  string // of sockets, settings and logs
+	Disk string // where a small file system is mounted
+
+	mu  sync.Mutex // one command at a time
+	in  io.Writer
+	out *bufio.Reader
+}
+
+// outer makes the disk, runs the shell of the test, and takes everything away when that ends.
+const outer = `set -e
+truncate -s "$2" "$1/disk.img"
+mkfs.ext4 -q -F -m 0 -O ^has_journal -E lazy_itable_init=1,nodiscard "$1/disk.img"
+mount -o loop "$1/disk.img" "$1/disk"
+unshare -m -n -p -f --mount-proc --propagation slave sh -c 'umount /sys/fs/cgroup/unified 2>/dev/null; ip link set lo up 2>/dev/null; exec sh -s' || true
+n=0
+until umount "$1/disk" || [ $n -ge 50 ]; do n=$((n+1)); sleep 0.1; done 2>/dev/null
+umount -l "$1/disk" 2>/dev/null || true
+rm -rf "$1"
+`
+
+// New makes a machine whose disk holds size, as truncate reads it.
+func New(t testing.TB, size string) *Machine {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("to break an engine without harm, these tests run one of their own, which needs root")
+	}
+	dir, err := os.MkdirTemp("", "machine-") // short: sockets lie in it
+	must(t, err)
+	m := &Machine{Dir: dir, Disk: filepath.Join(dir, "disk")}
+	must(t, os.Mkdir(m.Disk, 0o700))
+	cmd := exec.Command("sh", "-c", outer, "sh", dir, size)
+	stdin, err := cmd.StdinPipe()
+	must(t, err)
+	stdout, err := cmd.StdoutPipe()
+	must(t, err)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	must(t, cmd.Start())
+	m.in, m.out = stdin, bufio.NewReader(stdout)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(m.logs())
+		}
+		_ = stdin.Close() // that ends it
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the machine of the test: %v, %s", err, errs.String())
+		}
+	})
+	m.Run(t, "true")
+	return m
+}
+
+// logs gives the ends of what the engines wrote.
+func (m *Machine) logs() string {
+	var all strings.Builder
+	files, _ := filepath.Glob(m.Dir + "/*.log") // the pattern is well-formed
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		fmt.Fprintf(&all, "--- %s %v\n%s\n", filepath.Base(f), err, text[max(0, len(text)-3000):])
+	}
+	return all.String()
+}
+
+// ContainerdSocket is where the machine's containerd listens once StartContainerd has run.
+func (m *Machine) ContainerdSocket() string { return filepath.Join(m.Dir, "c.sock") }
+
+// DockerHost is where the machine's Docker Engine listens once StartDockerd has run, as DOCKER_HOST has it.
+func (m *Machine) DockerHost() string { return "unix://" + filepath.Join(m.Dir, "d.sock") }
+
+// Run runs a line of shell in the machine, one at a time, and gives what it printed. It must succeed.
+func (m *Machine) Run(t testing.TB, line string) string {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	end := "end-" + session.NewID()
+	_, err := fmt.Fprintf(m.in, "{ %s\n} 2>&1\necho %s $?\n", line, end)
+	must(t, err)
+	var text strings.Builder
+	for {
+		got, err := m.out.ReadString('\n')
+		if before, code, found := strings.Cut(got, end+" "); found {
+			text.WriteString(before)
+			if strings.TrimSpace(code) != "0" {
+				t.Fatalf("%s: %s, exit code %s", line, text.String(), code)
+			}
+			return text.String()
+		}
+		text.WriteString(got)
+		must(t, err)
+	}
+}
+
+// Start starts a program in the background; its log is in the machine's directory. What it was before is forgotten.
+func (m *Machine) Start(t testing.TB, name, line string) {
+	t.Helper()
+	m.Run(t, fmt.Sprintf("cd /; PATH=%[1]s/bin:$PATH %[3]s >>%[1]s/%[2]s.log 2>&1 </dev/null & echo $! >%[1]s/%[2]s.shellpid", m.Dir, name, line))
+}
+
+// Kill ends a program that Start started, and waits for its end.
+func (m *Machine) Kill(t testing.TB, name, signal string) {
+	t.Helper()
+	m.Run(t, fmt.Sprintf("pid=$(cat %s/%s.shellpid); kill -%s $pid; n=0; while kill -0 $pid 2>/dev/null && [ $n -lt 900 ]; do n=$((n+1)); sleep 0.1; done; ! kill -0 $pid 2>/dev/null",
+		m.Dir, name, signal))
+}
+
+// Fill leaves no room on the disk.
+func (m *Machine) Fill(t testing.TB) {
+	t.Helper()
+	m.Run(t, "head -c 10G /dev/zero >"+m.Disk+"/fill 2>/dev/null; sync; i=0; while touch "+m.Disk+"/fill-$i 2>/dev/null && echo x >"+m.Disk+
+		"/fill-$i 2>/dev/null && [ $i -lt 100 ]; do i=$((i+1)); done; true")
+}
+
+// Free undoes Fill.
+func (m *Machine) Free(t testing.TB) { m.Run(t, "rm -f "+m.Disk+"/fill "+m.Disk+"/fill-*") }
+
+// StartContainerd starts containerd with its root on the machine's disk, and waits until it answers. Starting it again
+// finds everything again.
+func (m *Machine) StartContainerd(t testing.TB) {
+	t.Helper()
+	socket := m.ContainerdSocket()
+	config := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n[ttrpc]\naddress = %q\n",
+		m.Disk+"/containerd", m.Dir+"/run", socket, socket+".ttrpc")
+	must(t, os.WriteFile(filepath.Join(m.Dir, "containerd.toml"), []byte(config), 0o600))
+	m.Start(t, "containerd", "containerd -c "+m.Dir+"/containerd.toml")
+	answers(t, "containerd", func(ctx context.Context) error {
+		api, err := ctrd.New(socket, ctrd.WithTimeout(5*time.Second))
+		if err != nil {
+			return err
+		}
+		_, err = api.Version(ctx)
+		return errors.Join(err, api.Close())
+	})
+}
+
+// StartDockerd starts a Docker Engine, and waits until it answers. It needs the machine's containerd. With liveRestore it
+// leaves containers running when it ends. "own" is the runtime of OwnRuntime.
+func (m *Machine) StartDockerd(t testing.TB, liveRestore bool) {
+	t.Helper()
+	config := fmt.Sprintf(`{"data-root": %q, "exec-root": %q, "pidfile": %q, "hosts": [%q], "containerd": %q, "live-restore": %v,
+		"bridge": "none", "iptables": false, "ip6tables": false, "runtimes": {"own": {"path": %q}}}`,
+		m.Disk+"/docker", m.Dir+"/exec", m.Dir+"/docker.pid", m.DockerHost(), m.ContainerdSocket(), liveRestore, m.Dir+"/bin/own-runc")
+	must(t, os.WriteFile(filepath.Join(m.Dir, "daemon.json"), []byte(config), 0o600))
+	m.Start(t, "dockerd", "dockerd --config-file "+m.Dir+"/daemon.json")
+	api, err := dockerclient.NewClientWithOpts(dockerclient.WithHost(m.DockerHost()), dockerclient.WithAPIVersionNegotiation())
+	must(t, err)
+	defer api.Close() //nolint:errcheck // only asked
+	answers(t, "dockerd", func(ctx context.Context) error {
+		_, err := api.ServerVersion(ctx)
+		return err
+	})
+}
+
+// answers waits for an engine's first answer.
+func answers(t testing.TB, name string, ask func(ctx context.Context) error) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		err := ask(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not answer within %v: %v", name, patience, err)
+		}
+	}
+}
+
+// OwnRuntime puts a runtime where a test can take it away.
+func (m *Machine) OwnRuntime(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(m.Dir, "bin", "own-runc")
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	m.Run(t, "cp $(command -v runc) "+path)
+	return path
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
