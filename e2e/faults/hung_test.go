@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -33,6 +32,8 @@ type written struct {
 	s    *session.Session
 	last int
 	done map[string]bool // whether the command was said to have succeeded
+
+	mayGo bool // the sandbox may be lost
 }
 
 // write adds a line. What an engine's silence swallowed may have happened or not.
@@ -101,32 +102,13 @@ func TestHungEngine(t *testing.T) {
 // storm lets the weather change while clients work.
 func storm(t *testing.T, p *front, l *library, w weather, random *rand.Rand, f *fault, kept *written) {
 	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				if err := visit(t.Context(), l); err != nil && !typed(err) {
-					f.lose(t, "a sandbox under way: %v", err)
-				}
-			}
-		})
-	}
-	wg.Go(func() {
-		for ctx.Err() == nil {
-			if err := kept.write(t.Context()); err != nil && !errors.Is(err, backend.ErrUnavailable) {
-				f.lose(t, "a command: %v", err)
-			}
-		}
+	during(t, l, f, kept, func() {
+		time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the moment is what is tested
+		p.turn(w)
+		f.inject(1)
+		time.Sleep(time.Duration(500+random.IntN(3500)) * time.Millisecond) // so is how long it lasts: shorter or longer than our patience
+		p.turn(fair)
 	})
-	time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the moment is what is tested
-	p.turn(w)
-	f.inject(1)
-	time.Sleep(time.Duration(500+random.IntN(3500)) * time.Millisecond) // so is how long it lasts: shorter or longer than our patience
-	p.turn(fair)
-	stop()
-	wg.Wait()
 	kept.check(t, f)
 	eventually(t, "sandboxes can be had again", func() bool { return visit(t.Context(), l) == nil })
 	// What could not be removed at the time is removed now, by who notes it.

@@ -126,11 +126,14 @@ func (h *host) library(t *testing.T, driver backend.SandboxBackend) *library {
 // named gives the host the instance that its first command would make.
 func (h *host) named(t *testing.T) {
 	t.Helper()
-	err := os.MkdirAll(h.state, 0o700)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(h.state, "instance"), []byte(session.NewID()+"\n"), 0o600)
+	path := filepath.Join(h.state, "instance")
+	if _, err := os.Stat(path); err == nil {
+		return
 	}
-	if err != nil {
+	if err := os.MkdirAll(h.state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -202,4 +205,16 @@ func ended(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text), ") ")
 	return err != nil || strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
+}
+
+// output runs a program, with more in its environment, and gives what it printed.
+func output(t *testing.T, environ []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), environ...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
 }

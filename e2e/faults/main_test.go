@@ -71,6 +71,7 @@ func runTests(m *testing.M) (int, error) {
 // host is a user's machine: an engine and a state directory.
 type host struct {
 	engine, state string
+	environ       []string // where the engine is, when it is not the system's
 }
 
 // newHost makes a state directory, and checks at the end of the test that the engine has nothing of it any more.
