@@ -1,9 +1,13 @@
 package mcpserver
 
 import (
+	"context"
 	"net"
+	"net/http"
 	"strings"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // What tests of package mcpserver_test need to see.
@@ -65,4 +69,43 @@ func Fault(data []byte) (code int64, text string) {
 		return f.code, f.text
 	}
 	return 0, ""
+}
+
+// ServeOn serves one client on a transport of the SDK's until it hangs up, as ServeStdio does on streams.
+func (s *Server) ServeOn(ctx context.Context, t mcp.Transport) error {
+	s.mu.Lock()
+	sc, err := s.newScope(localOwner, false, true)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	ss, err := s.build(always(sc)).Connect(ctx, t, nil)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(s.ctx, func() { _ = ss.Close() }) // its end is all that is wanted
+	defer stop()
+	return ss.Wait()
+}
+
+// Seats bound sessions.
+type Seats struct{ s *seats }
+
+// NewSeats gives seats for so many sessions of one client.
+func NewSeats(most int) Seats { return Seats{newSeats(most, most, time.Hour)} }
+
+// Take gives what ties a session to a seat and what takes back a seat without one; ok is false when there is none.
+func (s Seats) Take() (seated func(*mcp.ServerSession), release func(), ok bool) {
+	p, status, _ := s.s.take("client")
+	if status == http.StatusTooManyRequests {
+		return nil, nil, false
+	}
+	return p.seated, p.release, true
+}
+
+// Taken gives how many seats are taken, of all clients and of the one there is.
+func (s Seats) Taken() (total, client int) {
+	s.s.mu.Lock()
+	defer s.s.mu.Unlock()
+	return s.s.total, s.s.taken["client"]
 }

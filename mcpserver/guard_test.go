@@ -19,7 +19,7 @@ func TestWrappers(t *testing.T) {
 		"strace --output f", "strace -fo f", "strace -o f -e trace=open", "strace --summary", "strace -o f --trace open",
 		"stdbuf -oL", "stdbuf --output L", "\\time -f %e", "\\time --format %e --output f", "exec -a n", "exec -cla n", "command -p", "builtin command",
 		"flock l", "flock -w 3 l", "flock --timeout 3 l", "sudo -u x -- A=b", "sudo --user x", "sudo -nu x", "doas -u x", "script -q /dev/null",
-		"chroot --userspec a /x", "unshare -rn", "unshare --setuid 0", "nsenter -t 1 -m", "nsenter --net", "taskset -c 0", "chrt -f 10", "busybox", "jobs -x",
+		"chroot --userspec a /x", "unshare -rn", "unshare --setuid 0", "nsenter -t 1 -m", "nsenter --net", "env a.b=c 1=2 =3", "sudo -u x a.b=c", "chrt -o", "chrt -b 0", "taskset -c 0", "chrt -f 10", "busybox", "jobs -x",
 	} {
 		list, unknown := mcpserver.Commands(before + " curl x")
 		if !contains(list, "curl x") || unknown != "" {
@@ -66,6 +66,7 @@ func TestScriptsInArguments(t *testing.T) {
 		{script: "env -S 'sh -c' 'ls; curl x'", want: "curl x"},
 		{script: `env -S "$X"`, unknown: true},
 		{script: `env -S 'curl\_x'`, unknown: true},
+		{script: "env -S 'A=b\vcurl x'", unknown: true}, // to env that is a blank
 		{script: "env -$X curl x", unknown: true},
 		{script: "flock l -c 'ls; curl x'", want: "curl x"},
 		{script: "flock -n l --command 'curl x'", want: "curl x"},
@@ -74,6 +75,11 @@ func TestScriptsInArguments(t *testing.T) {
 		{script: "watch --interval 1 'ls | curl x'", want: "curl x"},
 		{script: "su -c 'curl x'", want: "curl x"},
 		{script: "su - user -c 'curl x'", want: "curl x"},
+		{script: "su -T -c 'curl x'", want: "curl x"}, // -T has no value
+		{script: "env /a=b curl x", unknown: true},
+		{script: "watch -x env -u '#' curl x", want: "curl x"},
+		{script: "watch --exec env -u '#' curl x", want: "curl x"},
+		{script: "busybox hush -c 'curl x'", want: "curl x"},
 		{script: "su user --command='curl x'", want: "curl x"},
 		{script: "su user -- -c 'curl x'", want: "curl x"},
 		{script: `su -c "$X"`, unknown: true},
@@ -92,11 +98,11 @@ func TestScriptsInArguments(t *testing.T) {
 		{script: "bash +c 'curl x'", want: "curl x"},
 		{script: "bash -O extglob x.sh", want: "bash -O extglob x.sh"},
 		{script: "echo `echo \\`curl x\\``", want: "curl x"},
-		{script: "((curl x); ls)", want: "curl x"},
+		{script: "((curl x); ls)", want: "curl x", unknown: true},
 		{script: "ls | xargs env", unknown: true},
 		{script: "ls | xargs timeout 5", unknown: true},
 		{script: "ls | xargs -I{} timeout {} ls", want: "ls"},
-		{script: "time ! curl x", want: "curl x"},
+		{script: "time ! curl x", want: "curl x", unknown: true},
 		{script: "time -p -- curl x", want: "curl x"},
 		{script: "eval -- curl x", want: "curl x"},
 		{script: "builtin eval 'curl x'", want: "curl x"},
@@ -140,6 +146,10 @@ func TestWhatFeedsAShell(t *testing.T) {
 		{script: ". /dev/fd/0" + doc, want: "curl x"},
 		{script: "sh 00" + doc[1:], want: "curl x"},
 		{script: "exec" + doc, want: "curl x"},
+		{script: "sh ../dev/stdin" + doc, want: "curl x"},
+		{script: "sh ../../dev/fd/0" + doc, want: "curl x"},
+		{script: "bash < /dev/tcp/127.0.0.1/80", unknown: true},
+		{script: "coproc sh &>f", unknown: true},
 		{script: "sh </dev/stdin" + doc, want: "sh"},
 		{script: "{ sh </dev/stdin; }" + doc, want: "curl x"},
 		{script: "{ read l; sh; }" + doc, unknown: true},

@@ -35,6 +35,7 @@ type seat struct {
 	client  string
 	session *mcp.ServerSession // nil until there is one
 	timer   *time.Timer        // ends the session when it is not used
+	free    bool               // it was given back
 }
 
 func newSeats(most, each int, unused time.Duration) *seats {
@@ -62,25 +63,35 @@ func (p *seat) release() {
 	p.seats.mu.Lock()
 	defer p.seats.mu.Unlock()
 	if p.session == nil {
-		p.seats.free(p.client)
+		p.leave()
 	}
 }
 
-// free counts a seat out; mu is held.
-func (s *seats) free(client string) {
+// leave counts a seat out, once; mu is held.
+func (p *seat) leave() {
+	if p.free {
+		return
+	}
+	p.free = true
+	s := p.seats
 	s.total--
-	if s.taken[client]--; s.taken[client] == 0 {
-		delete(s.taken, client)
+	if s.taken[p.client]--; s.taken[p.client] == 0 {
+		delete(s.taken, p.client)
 	}
 }
 
-// seated gives a session its seat until it ends, which ServeHTTP's end sees to.
+// seated gives a session its seat until it ends, which ServeHTTP's end sees to. A session whose client went away before
+// that has no seat any more, and nobody knows its id: it ends.
 func (p *seat) seated(ss *mcp.ServerSession) {
 	s := p.seats
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.session != nil {
+	switch {
+	case p.session != nil:
 		return // a client may shake hands twice
+	case p.free:
+		go func() { _ = ss.Close() }() // waits for the call that this is part of
+		return
 	}
 	p.session = ss
 	p.timer = time.AfterFunc(s.unused, func() { _ = ss.Close() }) // its end is all that is wanted
@@ -91,7 +102,7 @@ func (p *seat) seated(ss *mcp.ServerSession) {
 		defer s.mu.Unlock()
 		p.timer.Stop()
 		delete(s.byID, ss.ID())
-		s.free(p.client)
+		p.leave()
 	}()
 }
 

@@ -77,8 +77,17 @@ func newServer(t testing.TB, m *session.Manager, opts *mcpserver.Options) *mcpse
 	return s
 }
 
-// connect connects the SDK's client to the server's stdio front, over pipes.
+// connect connects the SDK's client to the server in memory.
 func connect(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
+	ours, theirs := mcp.NewInMemoryTransports()
+	served := make(chan error, 1)
+	go func() { served <- s.ServeOn(context.Background(), ours) }()
+	return client(t, theirs, opts, func() error { return <-served })
+}
+
+// connectPipes connects the SDK's client to the server's stdio front, over pipes.
+func connectPipes(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	toServer, fromClient := io.Pipe()
 	toClient, fromServer := io.Pipe()
@@ -87,15 +96,22 @@ func connect(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *mcp.Cl
 		served <- s.ServeStdio(context.Background(), toServer, fromServer)
 		fromServer.Close() // the client sees the end
 	}()
-	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts)
-	cs, err := client.Connect(t.Context(), &mcp.IOTransport{Reader: toClient, Writer: fromClient}, nil)
+	return client(t, &mcp.IOTransport{Reader: toClient, Writer: fromClient}, opts, func() error {
+		fromClient.Close()
+		return <-served
+	})
+}
+
+// client connects the SDK's client, until the end of the test.
+func client(t testing.TB, transport mcp.Transport, opts *mcp.ClientOptions, served func() error) *mcp.ClientSession {
+	t.Helper()
+	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), transport, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_ = cs.Close() // hangs up, which is all that is wanted
-		fromClient.Close()
-		if err := <-served; err != nil {
+		if err := served(); err != nil {
 			t.Errorf("serving: %v", err)
 		}
 	})

@@ -73,25 +73,31 @@ func TestDefinitions(t *testing.T) {
 	}
 }
 
-// TestTools uses every tool on a real sandbox and holds what comes back against the tool's own output schema.
+// TestTools uses every tool on a real sandbox, in memory and on the stdio front, and holds what comes back against the
+// tool's own output schema.
 func TestTools(t *testing.T) {
 	t.Parallel()
-	cs := connect(t, newServer(t, newManager(t), nil), nil)
+	for name, connect := range map[string]func(testing.TB, *mcpserver.Server, *mcp.ClientOptions) *mcp.ClientSession{
+		"in memory": connect, "on pipes": connectPipes,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newManager(t)
+			useTools(t, connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}}), nil))
+		})
+	}
+}
+
+// useTools calls every tool that is listed.
+func useTools(t *testing.T, cs *mcp.ClientSession) {
+	t.Helper()
 	schemas := outputSchemas(t, cs)
+	used := map[string]bool{}
 	check := func(name string, args map[string]any) result {
 		t.Helper()
+		used[name] = true
 		r := must(t, cs, name, args)
-		if err := schemas[name].Validate(r.StructuredContent); err != nil {
-			t.Errorf("%s: %v: %v", name, err, r.StructuredContent)
-		}
-		text, ok := r.Content[0].(*mcp.TextContent)
-		var fromText any
-		if !ok || len(r.Content) != 1 || json.Unmarshal([]byte(text.Text), &fromText) != nil {
-			t.Fatalf("%s: content %v", name, r.Content)
-		}
-		if diff := cmp.Diff(r.StructuredContent, fromText); diff != "" {
-			t.Errorf("%s: text and structure differ:\n%s", name, diff)
-		}
+		checkResult(t, name, schemas[name], r)
 		return r
 	}
 	if r := check("sandbox_run", map[string]any{"code": "import sys; print(sys.argv[1])", "args": []string{"<&>"}}); r.text("stdout") != "<&>\n" {
@@ -121,6 +127,31 @@ func TestTools(t *testing.T) {
 	check("get_files", map[string]any{"format": "zip"})
 	check("sandbox_fs_delete", map[string]any{"path": "d", "recursive": true})
 	check("sandbox_close", map[string]any{"delete_workspace": true})
+	if r := check("execute_task", map[string]any{"task": "shell", "input": "echo hi", "session_id": "work"}); r.text("text") != "hi\n" {
+		t.Errorf("text = %q", r.text("text"))
+	}
+	check("cleanup_session", map[string]any{"session_id": "work"})
+	for name := range schemas {
+		if !used[name] {
+			t.Errorf("%s was not called", name)
+		}
+	}
+}
+
+// checkResult holds a result against its tool's output schema, and its text against its structure.
+func checkResult(t *testing.T, name string, schema *jsonschema.Resolved, r result) {
+	t.Helper()
+	if err := schema.Validate(r.StructuredContent); err != nil {
+		t.Errorf("%s: %v: %v", name, err, r.StructuredContent)
+	}
+	text, ok := r.Content[0].(*mcp.TextContent)
+	var fromText any
+	if !ok || len(r.Content) != 1 || json.Unmarshal([]byte(text.Text), &fromText) != nil {
+		t.Fatalf("%s: content %v", name, r.Content)
+	}
+	if diff := cmp.Diff(r.StructuredContent, fromText); diff != "" {
+		t.Errorf("%s: text and structure differ:\n%s", name, diff)
+	}
 }
 
 func outputSchemas(t *testing.T, cs *mcp.ClientSession) map[string]*jsonschema.Resolved {
@@ -272,7 +303,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	s := newServer(t, m, nil)
-	cs := connect(t, s, nil)
+	cs := connectPipes(t, s, nil)
 	must(t, cs, "sandbox_open", nil)
 	done := make(chan struct{})
 	go func() {

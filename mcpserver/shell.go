@@ -68,19 +68,44 @@ func (c *commands) parse(script string, in *input, depth int) {
 		c.doubt("the command has too many brackets to be checked")
 		return
 	}
-	posix, posixErr := syntax.NewParser(syntax.Variant(syntax.LangPOSIX)).Parse(strings.NewReader(script), "")
-	bash, bashErr := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(script), "")
-	if posixErr != nil && bashErr != nil {
+	script = strings.NewReplacer("\r", plainChar, "\x00", "").Replace(script)
+	posix, _ := c.statements(script, syntax.LangPOSIX)
+	bash, bashErr := c.statements(script, syntax.LangBash)
+	if bashErr != nil { // it takes what other shells do, but for oddities
 		c.doubt("the command is not valid shell syntax")
-		return
 	}
 	before := c.arithmetic
-	if c.arithmetic = bashErr == nil; posixErr == nil {
-		c.walk(posix, in, depth)
+	c.arithmetic = bashErr == nil
+	for _, s := range posix {
+		c.statement(s, in, depth)
 	}
-	if c.arithmetic = before; bashErr == nil {
-		c.walk(bash, in, depth)
+	c.arithmetic = before
+	for _, s := range bash {
+		c.statement(s, in, depth)
 	}
+}
+
+// plainChar stands for a carriage return, which is a character like any other to shells, and a blank or nothing to the
+// parser.
+const plainChar = "\x01"
+
+// statements gives the statements of a script, up to the first that the parser does not take: a shell that reads line by
+// line has run them when it finds that one.
+func (c *commands) statements(script string, lang syntax.LangVariant) (list []*syntax.Stmt, err error) {
+	parser := syntax.NewParser(syntax.Variant(lang), syntax.KeepComments(true))
+	file, err := parser.Parse(strings.NewReader(script), "")
+	if err == nil {
+		if misread(file, script) {
+			c.doubt(whyMisread)
+		}
+		return file.Stmts, nil
+	}
+	for s, serr := range parser.StmtsSeq(strings.NewReader(script)) { // to its end: the parser does not bear a break here
+		if serr == nil {
+			list = append(list, s)
+		}
+	}
+	return list, err
 }
 
 // deepest gives how many brackets are open at once, quoted ones included.
@@ -116,6 +141,9 @@ func (c *commands) walk(node syntax.Node, in *input, depth int) {
 				return false
 			}
 		case *syntax.CoprocClause:
+			if n.Name != nil && n.Stmt.Cmd == nil { // the parser takes the command for a name
+				c.add([]word{wordOf(n.Name)}, &input{why: whyPipe}, depth)
+			}
 			c.statement(n.Stmt, &input{why: whyPipe}, depth)
 			return false
 		case *syntax.ProcSubst:
@@ -155,6 +183,7 @@ func (c *commands) statement(s *syntax.Stmt, outer *input, depth int) {
 			break
 		}
 		c.add(words, in, depth)
+		c.add(afterAmpersand(s.Redirs, cmd.Args), in, depth)
 		if len(words) == 1 && words[0].text == "exec" && in != outer {
 			c.reads(in) // the shell itself reads on there
 		}
@@ -171,6 +200,20 @@ func (c *commands) statement(s *syntax.Stmt, outer *input, depth int) {
 	if in != outer {
 		c.settle(in, depth)
 	}
+}
+
+// afterAmpersand gives the words of a command that follow &>file: to a shell that does not know that redirection, they are
+// a command of their own.
+func afterAmpersand(redirs []*syntax.Redirect, args []*syntax.Word) []word {
+	for _, r := range redirs {
+		if r.Op != syntax.RdrAll && r.Op != syntax.AppAll {
+			continue
+		}
+		if i := slices.IndexFunc(args, func(w *syntax.Word) bool { return w.Pos().After(r.Pos()) }); i >= 0 {
+			return wordsOf(&syntax.CallExpr{Args: args[i:]})
+		}
+	}
+	return nil
 }
 
 // add adds a command, what it runs if it is a wrapper, and what a shell runs that it calls.
@@ -194,7 +237,7 @@ func (c *commands) add(words []word, in *input, depth int) {
 		return
 	}
 	switch program {
-	case "sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "rbash":
+	case "sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "rbash", "hush", "ksh93", "lksh", "oksh", "posh", "yash":
 		c.addShell(args, in, depth)
 	case "eval":
 		c.parseWords(operands(args), in, depth)
@@ -237,7 +280,7 @@ func operands(args []word) []word {
 func (c *commands) addWrapped(w wrapper, name word, args []word, in *input, depth int) {
 	options, rest := w.split(args)
 	in.other = in.other || w.appends // it reads the words
-	ran := false
+	ran, joins := false, w.joins
 	for _, o := range options {
 		switch {
 		case o.is(w.idle):
@@ -251,6 +294,8 @@ func (c *commands) addWrapped(w wrapper, name word, args []word, in *input, dept
 		case o.is(w.replaces):
 			rest = replaced(rest, o.value)
 			w.appends = false
+		case o.is(w.verbatim):
+			joins = false
 		}
 	}
 	switch {
@@ -258,7 +303,7 @@ func (c *commands) addWrapped(w wrapper, name word, args []word, in *input, dept
 		if w.shell && !ran {
 			c.reads(in)
 		}
-	case w.joins:
+	case joins:
 		c.parseWords(rest, in, depth)
 	case w.login:
 		c.addShell(rest, in, depth)

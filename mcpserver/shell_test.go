@@ -271,7 +271,8 @@ func parsePolicy(t testing.TB, text string) mcpserver.Policy {
 // FuzzCommands: whatever a model writes, the parser neither panics nor loses a command that stands there in plain words.
 func FuzzCommands(f *testing.F) {
 	for _, seed := range []string{"ls", "a | b && (c; d)", "echo $(x `y`)", "sh -c 'a; b'", "f() { g; }", "cat <<EOF\nx\nEOF", "{a,b}", "((((", "$'\\x41'", "find . -exec x \\;",
-		"env --chdir /x -S 'a b' c", "xargs -0n1 -I% sh -c %", "su - x -c y", "bash -eo pipefail -c x", "{ sh; } <<< x", "m[a]=1", "((a*2))"} {
+		"env --chdir /x -S 'a b' c", "xargs -0n1 -I% sh -c %", "su - x -c y", "bash -eo pipefail -c x", "{ sh; } <<< x", "m[a]=1", "((a*2))",
+		"echo \"${x:-'$(y)'}\" $z#a", "cat <<EOF\nE\\\nOF\nEOF\n", "coproc a &>b c", "x # y\\\nz", "a=(1)\n((", "watch -x a"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, script string) {

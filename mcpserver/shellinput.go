@@ -102,13 +102,17 @@ const (
 
 func placeOf(name word) place {
 	file := path.Clean(name.text)
+	if strings.HasPrefix(file, "../") { // enough of them lead to the root
+		file = "/" + strings.ReplaceAll(file, "../", "")
+	}
 	device := strings.HasPrefix(file+"/", "/dev/") || strings.HasPrefix(file+"/", "/proc/")
 	switch {
 	case name.stream || !name.static && device:
 		return placeElse
 	case file == "/dev/stdin" || file == "/dev/fd/0" || file == "/proc/self/fd/0":
 		return placeStdin
-	case strings.HasPrefix(file, "/dev/fd/"), strings.HasPrefix(file, "/proc/"):
+	case strings.HasPrefix(file, "/dev/fd/"), strings.HasPrefix(file, "/dev/tcp/"), strings.HasPrefix(file, "/dev/udp/"),
+		strings.HasPrefix(file, "/proc/"):
 		return placeElse
 	}
 	return placeFile

@@ -174,19 +174,18 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// splitWords gives the words that env -S makes of a text. It knows other escapes and variables than a shell, which are
-// left to it.
+// splitWords gives the words that env -S makes of a text. It knows other escapes, blanks and variables than a shell, which
+// are left to it.
 func splitWords(w word) []word {
-	if !w.static || strings.ContainsAny(w.text, "\\$`#") {
+	if !w.static || strings.ContainsAny(w.text, "\\$`#\v\f\r") {
 		return []word{{}}
 	}
 	var out []word
-	err := syntax.NewParser(syntax.Variant(syntax.LangPOSIX)).Words(strings.NewReader(w.text), func(part *syntax.Word) bool {
+	for part, err := range syntax.NewParser(syntax.Variant(syntax.LangPOSIX)).WordsSeq(strings.NewReader(w.text)) {
+		if err != nil {
+			return []word{{}}
+		}
 		out = append(out, wordOf(part))
-		return true
-	})
-	if err != nil {
-		return []word{{}}
 	}
 	return out
 }

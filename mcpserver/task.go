@@ -290,15 +290,17 @@ func (s *Server) lookup(ctx context.Context, sc *scope, id string) ([]found, err
 		}
 		return list, nil
 	}
+	for name, run := range runs { // before the manager is asked, whose log tells of ids of other scopes
+		for _, one := range s.manager.InScope(run.Scope()) {
+			if one.ID() == id {
+				sc.hold(ctx, name)
+				return []found{{one, name}}, nil
+			}
+		}
+	}
 	one, err := s.manager.Lookup(ctx, sc.run.Scope(), id)
 	if err == nil {
 		return []found{{session: one}}, nil
-	}
-	for name, run := range runs {
-		if one, terr := s.manager.Lookup(ctx, run.Scope(), id); terr == nil {
-			sc.hold(ctx, name)
-			return []found{{one, name}}, nil
-		}
 	}
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil, errNoSession()

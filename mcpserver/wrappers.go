@@ -2,6 +2,7 @@ package mcpserver
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -13,6 +14,7 @@ type wrapper struct {
 	long     string // long options with a value, after = or in the next word
 	flags    string // long options without one that are the beginning of one of those
 	operands int    // arguments before the command
+	number   bool   // those are numbers, and may be left out
 	assigns  bool   // NAME=VALUE may stand before the command
 
 	idle     string // options with which it runs nothing
@@ -21,6 +23,7 @@ type wrapper struct {
 	replaces string // options whose value stands for words that it reads
 	appends  bool   // words that it reads come after the command
 	joins    bool   // its command is a shell's script, in one word or many
+	verbatim string // options with which it is not
 	login    bool   // what would be its command are a shell's arguments
 	shell    bool   // it runs a shell when no command is given
 }
@@ -36,7 +39,7 @@ func wrapperOf(program string) (wrapper, bool) {
 	case "chroot":
 		return wrapper{long: "groups userspec", operands: 1, shell: true}, true
 	case "chrt":
-		return wrapper{short: "DPT", long: "sched-deadline sched-period sched-runtime", operands: 1, idle: "m max p pid"}, true
+		return wrapper{short: "DPT", long: "sched-deadline sched-period sched-runtime", operands: 1, number: true, idle: "m max p pid"}, true
 	case "command":
 		return wrapper{idle: "V v"}, true
 	case "doas":
@@ -63,7 +66,7 @@ func wrapperOf(program string) (wrapper, bool) {
 			"interruptible kvm output raw read signal status string-limit summary-columns summary-sort-by " +
 			"summary-syscall-overhead syscall-limit trace trace-fds trace-path user verbose write"}, true
 	case "su":
-		return wrapper{short: "GTcgsw", operands: 1, script: "c command session-command", login: true, shell: true,
+		return wrapper{short: "Gcgsw", operands: 1, script: "c command session-command", login: true, shell: true,
 			long: "command group session-command shell supp-group whitelist-environment"}, true
 	case "sudo":
 		return wrapper{short: "CDRTUaghprtu", assigns: true, idle: "l list V version v validate", shell: true,
@@ -78,7 +81,7 @@ func wrapperOf(program string) (wrapper, bool) {
 		return wrapper{short: "GRSlw", shell: true, long: "boottime load-interp map-group map-groups map-user map-users monotonic " +
 			"owner propagation root setgid setgroups setuid wd"}, true
 	case "watch":
-		return wrapper{short: "nqs", long: "equexit interval shotsdir", joins: true}, true
+		return wrapper{short: "nqs", long: "equexit interval shotsdir", joins: true, verbatim: "x exec"}, true
 	case "xargs":
 		return wrapper{short: "EIJLPRSadns", attached: "eil", appends: true, replaces: "I J i replace",
 			long: "arg-file delimiter max-args max-chars max-procs process-slot-var"}, true
@@ -119,8 +122,12 @@ func (w wrapper) split(args []word) (options []option, rest []word) {
 			}
 			options = append(options, found...)
 			args = next
-		case w.assigns && assigns(text):
+		case w.assigns && strings.HasPrefix(text, "/") && strings.Contains(text, "="): // a setting to env, a program to sudo
+			return options, append([]word{{text: text}}, args[1:]...)
+		case w.assigns && strings.Contains(text, "="):
 			args = args[1:]
+		case operands > 0 && w.number && args[0].static && !isNumber(text):
+			return options, args
 		case operands > 0:
 			operands--
 			args = args[1:]
@@ -129,6 +136,11 @@ func (w wrapper) split(args []word) (options []option, rest []word) {
 		}
 	}
 	return options, nil
+}
+
+func isNumber(text string) bool {
+	_, err := strconv.Atoi(text)
+	return err == nil
 }
 
 // options gives the options that stand in a word, with their values, and the arguments after those; ok is false for a

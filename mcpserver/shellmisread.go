@@ -1,0 +1,156 @@
+package mcpserver
+
+import (
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// whyMisread is why what the parser makes of a script is not relied on. All of it is rare in what people write.
+const whyMisread = "shells read the command in different ways; write its quotes, comments and here-documents in a plainer way"
+
+// misread tells whether shells may read something below a node otherwise than the parser did. Offsets of the node are
+// those of script.
+func misread(node syntax.Node, script string) bool {
+	found := false
+	syntax.Walk(node, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.Comment:
+			found = found || !isComment(n, script)
+		case *syntax.Redirect:
+			if n.Op == syntax.Hdoc || n.Op == syntax.DashHdoc {
+				found = found || endsElsewhere(n, script) || n.Hdoc != nil && quotesInQuotes(n.Hdoc.Parts)
+			}
+		case *syntax.SglQuoted: // there is no \' in '…'
+			found = found || n.Dollar && strings.Contains(n.Value, `\'`)
+		case *syntax.DblQuoted:
+			found = found || quotesInQuotes(n.Parts)
+		case *syntax.ArithmExp:
+			found = found || quotesInNumber(n.X)
+		case *syntax.ArithmCmd:
+			found = found || quotesInNumber(n.X)
+		case *syntax.Assign:
+			found = found || quotesInNumber(n.Index)
+		case *syntax.ParamExp:
+			found = found || quotesInNumber(n.Index) || n.Slice != nil && (quotesInNumber(n.Slice.Offset) || quotesInNumber(n.Slice.Length))
+		}
+		return !found
+	})
+	return found
+}
+
+// isComment tells whether a comment is one to shells, too, for sure: its # begins a word, and no backslash joins the next
+// line to what stands before it.
+func isComment(c *syntax.Comment, script string) bool {
+	before := script[:min(int(c.Hash.Offset()), len(script))]
+	for strings.HasSuffix(before, "\\\n") {
+		before = before[:len(before)-2]
+	}
+	blank := strings.TrimRight(before, " \t")
+	if blank == "" || strings.HasSuffix(blank, "\n") {
+		return true
+	}
+	return strings.ContainsRune(" \t;&|(<>", rune(before[len(before)-1])) && !strings.HasSuffix(strings.TrimRight(c.Text, "\n"), "\\")
+}
+
+// endsElsewhere tells whether a shell may find the end of a here-document where the parser did not: bash takes a line that
+// only begins with the delimiter when a bracket follows, and a delimiter that is divided by a backslash and a newline.
+func endsElsewhere(r *syntax.Redirect, script string) bool {
+	delimiter, plain := delimiterOf(r.Word)
+	if !plain {
+		return true
+	}
+	if r.Hdoc == nil {
+		return false
+	}
+	from, to := int(r.Hdoc.Pos().Offset()), int(r.Hdoc.End().Offset())
+	if from > to || to > len(script) {
+		return true
+	}
+	for strings.HasSuffix(script[:from], "\\\n") {
+		from -= 2
+	}
+	line, joined := "", false
+	for part := range strings.Lines(script[from:to]) {
+		part = strings.TrimSuffix(part, "\n")
+		line += strings.TrimLeft(part, "\t")
+		rest, begins := strings.CutPrefix(line, delimiter)
+		if begins && (strings.Contains(rest, ")") || rest == "" && joined) {
+			return true
+		}
+		if joined = strings.HasSuffix(line, "\\"); joined {
+			line = strings.TrimRight(line, "\\")
+		} else {
+			line = ""
+		}
+	}
+	return false
+}
+
+// delimiterOf gives the delimiter of a here-document; plain is false where shells differ in what it is.
+func delimiterOf(w *syntax.Word) (text string, plain bool) {
+	for _, part := range w.Parts {
+		switch part := part.(type) {
+		case *syntax.Lit:
+			text += unescaped(part.Value)
+		case *syntax.SglQuoted:
+			if part.Dollar {
+				return "", false
+			}
+			text += part.Value
+		case *syntax.DblQuoted:
+			var b strings.Builder
+			if !doubleQuoted(&b, part) || strings.Contains(b.String(), "\\") {
+				return "", false
+			}
+			text += b.String()
+		default:
+			return "", false
+		}
+	}
+	return text, !strings.Contains(text, "$")
+}
+
+// quotesInQuotes tells whether single quotes that are none, as they stand in an expansion between double quotes, hide
+// anything: "${x:-'$(y)'}" runs y.
+func quotesInQuotes(parts []syntax.WordPart) bool {
+	for _, part := range parts {
+		p, ok := part.(*syntax.ParamExp)
+		if !ok || p.Exp == nil || p.Exp.Word == nil {
+			continue
+		}
+		switch p.Exp.Op {
+		case syntax.AlternateUnset, syntax.AlternateUnsetOrNull, syntax.DefaultUnset, syntax.DefaultUnsetOrNull,
+			syntax.ErrorUnset, syntax.ErrorUnsetOrNull, syntax.AssignUnset, syntax.AssignUnsetOrNull:
+			if hides(p.Exp.Word.Parts) || quotesInQuotes(p.Exp.Word.Parts) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// quotesInNumber tells so of single quotes in an arithmetic expression.
+func quotesInNumber(x syntax.ArithmExpr) bool {
+	if x == nil {
+		return false
+	}
+	found := false
+	syntax.Walk(x, func(n syntax.Node) bool {
+		w, ok := n.(*syntax.Word)
+		found = found || ok && hides(w.Parts)
+		_, inner := n.(*syntax.CmdSubst)
+		return !found && !inner
+	})
+	return found
+}
+
+// hides tells whether single quotes stand around what is not just text without them.
+func hides(parts []syntax.WordPart) bool {
+	for _, part := range parts {
+		if q, ok := part.(*syntax.SglQuoted); ok && strings.ContainsAny(q.Value, "$`}\"\\") {
+			return true
+		}
+	}
+	return false
+}
