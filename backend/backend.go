@@ -76,6 +76,14 @@ type Pinger interface {
 	Ping(ctx context.Context) (EngineInfo, error)
 }
 
+// WorkspaceRemover is implemented by drivers whose workspace is a thing apart, which the engine may still have when the
+// sandbox is gone: a process that died between the two, or RemoveOptions without Volumes. RemoveWorkspace must delete the
+// workspace of a session that has no sandbox; one that is unknown, of another instance or in use stays, the first of
+// which is no error.
+type WorkspaceRemover interface {
+	RemoveWorkspace(ctx context.Context, instance, sessionID string) error
+}
+
 // OOMReporter is implemented by drivers whose engine tells whether a process of the sandbox was killed for lack of
 // memory since the sandbox was started.
 type OOMReporter interface {

@@ -66,7 +66,7 @@ func (m *Manager) removeAbandoned(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	return m.purge(ctx, rec)
+	return m.purge(context.WithoutCancel(ctx), rec)
 }
 
 // recordScope makes records of the sandboxes of a scope that have none.

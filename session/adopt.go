@@ -93,9 +93,9 @@ func (m *Manager) inherit(ctx context.Context, key Key, req Request) (*Session, 
 	if err != nil {
 		return nil, err
 	}
-	s, err := m.takeOver(ctx, rec, key, req)
+	s, err := m.takeOver(ctx, &rec, key, req)
 	if s == nil && err == nil {
-		return nil, m.purge(ctx, rec)
+		return nil, m.purge(context.WithoutCancel(ctx), rec)
 	}
 	if err != nil {
 		rec.Owner = ""
@@ -118,18 +118,27 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 	return Record{}, errNoSandbox
 }
 
-// takeOver makes a session of a recorded sandbox, and starts it when it was stopped. Neither a session nor an error:
+// takeOver makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of the record and the
+// store has holds also when it fails. Neither a session nor an error:
 // there is no such sandbox, or it was never finished.
-func (m *Manager) takeOver(ctx context.Context, rec Record, key Key, req Request) (*Session, error) {
+func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Request) (*Session, error) {
 	if rec.State != RecordReady {
 		return nil, nil
 	}
 	engine, _, err := m.find(ctx, rec.ID)
+	if errors.Is(err, backend.ErrNotFound) && rec.KeepWorkspace {
+		return m.remake(ctx, *rec, req)
+	}
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
+	}
+	if req.Rebuild {
+		if s, err := m.rebuild(ctx, rec, engine, req); s != nil || err != nil {
+			return s, err
+		}
 	}
 	if engine.Hash != req.hash() && !req.AsIs {
 		return nil, &ConflictError{Key: key, Fields: []string{"request"}}
@@ -148,11 +157,14 @@ func (m *Manager) takeOver(ctx context.Context, rec Record, key Key, req Request
 		shape = foundRequest(engine)
 		shape.Env, shape.IdleTimeout, shape.ExecTimeout = req.Env, req.IdleTimeout, req.ExecTimeout
 	}
+	if err := m.canStop(req.IdlePolicy, engine.Limits, engine.Workspace); err != nil {
+		return nil, err
+	}
 	shape.Retention = max(req.Retention, rec.Retention)
 	s := m.newSession(key, shape, engine.SessionID)
 	s.engine, s.created, s.hash, s.asIs, s.oomSeen = engine, engine.Created, engine.Hash, req.AsIs, -1
 	s.engine.State = backend.StateRunning
-	s.idle = longerIdle(rec.Idle, req.IdleTimeout)
+	s.follow(*rec, req)
 	err = s.connect(ctx, m.canConnect(), fresh)
 	if err == nil && req.Inherit != nil {
 		err = guarded(func() error { return req.Inherit(ctx, s) })

@@ -19,6 +19,7 @@ const (
 	closeKeep                    // removed, the workspace volume stays
 	closeRetain                  // removed once Request.Retention has passed
 	closeDetach                  // left running
+	closeStop                    // stopped, its files stay
 )
 
 // closeTogether bounds how many sandboxes are removed at once: engines serialise much of it anyway.
@@ -132,6 +133,9 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 	case how == closeDetach:
 		m.letGo(s)
 		m.unregister(s, nil)
+	case how == closeStop:
+		defer m.unregister(s, nil)
+		return m.layDown(ctx, s)
 	case how == closeRetain:
 		due := m.now().Add(s.req.Retention)
 		m.record(s, RecordRemoving, due)
@@ -290,7 +294,7 @@ func (s *Session) recordAs(state RecordState, expires time.Time) Record {
 	defer s.mu.Unlock()
 	return Record{
 		ID: s.id, Key: s.key, Engine: s.m.opts.Engine, EngineID: s.engine.ID, Owner: s.m.owner, Hash: s.hash, State: state,
-		Created: s.created, LastUsed: s.lastUsed, Expires: expires, Idle: s.idle, Retention: s.req.Retention,
+		Created: s.created, LastUsed: s.lastUsed, Expires: expires, Idle: s.idle, IdlePolicy: s.policy, Retention: s.req.Retention,
 	}
 }
 

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
@@ -13,8 +12,8 @@ import (
 // driver can (backend.Connector), else it takes the stream over. Closing the session only ends the connection. The
 // environment that the owner asked for stays with the owner: commands get the image's and their own.
 //
-// A sandbox of this manager is given as it is. An unknown id is backend.ErrNotFound, a sandbox that does not run
-// backend.ErrLost.
+// A sandbox of this manager is given as it is. A named one that was stopped, and that no process has, is started again. An
+// unknown id is backend.ErrNotFound, any other sandbox that does not run backend.ErrLost.
 func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error) {
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanConnect,
 		telemetry.KeyBackend.String(m.driver), telemetry.Text(telemetry.KeySandboxID, id))
@@ -35,10 +34,10 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 	if err != nil {
 		return nil, err
 	}
-	if engine.State != backend.StateRunning {
-		return nil, fmt.Errorf("%w: it is %s", backend.ErrLost, engine.State)
-	}
 	span.SetAttributes(m.keyAttributes(key)...)
+	if engine, err = m.awake(ctx, engine, key); err != nil {
+		return nil, err
+	}
 	if s, err = m.visit(ctx, engine, key); err == nil && s.visits {
 		m.touch(ctx, s) // what is used is not swept, however long the use is
 	}
@@ -49,7 +48,7 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 func (m *Manager) visit(ctx context.Context, engine backend.Info, key Key) (*Session, error) {
 	s := m.newSession(key, foundRequest(engine), engine.SessionID)
 	if rec, err := m.store.Get(ctx, engine.SessionID); err == nil {
-		s.idle, s.visits = rec.Idle, true
+		s.idle, s.policy, s.visits = visitFor(rec), rec.IdlePolicy, true
 	}
 	engine, err := m.b.Get(ctx, engine.ID) // List does not tell the image's environment
 	if err != nil {

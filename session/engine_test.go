@@ -133,7 +133,7 @@ func (e *engine) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 
 // start runs a guest in a box.
 func (e *engine) start(b *box) error {
-	workdir := filepath.Join(e.dir, b.info.ID)
+	workdir := e.workspace(b.info.SessionID)
 	if err := os.MkdirAll(workdir, 0o755); err != nil {
 		return err
 	}
@@ -179,6 +179,9 @@ func (e *engine) start(b *box) error {
 	b.mu.Unlock()
 	return nil
 }
+
+// workspace gives the place of a session's files, which may outlive its sandbox.
+func (e *engine) workspace(sessionID string) string { return filepath.Join(e.dir, "files-"+sessionID) }
 
 // process gives the box's present guest.
 func (b *box) process() *process {
@@ -367,8 +370,17 @@ func (e *engine) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 		return fmt.Errorf("the engine was asked for %q", id)
 	}
 	e.removes.Add(1)
+	b, ok := e.box(id)
 	e.remove(id)
+	if ok && opts.Volumes {
+		return os.RemoveAll(e.workspace(b.info.SessionID))
+	}
 	return nil
+}
+
+// RemoveWorkspace is that of [backend.WorkspaceRemover].
+func (e *engine) RemoveWorkspace(_ context.Context, _, sessionID string) error {
+	return os.RemoveAll(e.workspace(sessionID))
 }
 
 func (e *engine) remove(id string) {
@@ -383,8 +395,11 @@ func (e *engine) remove(id string) {
 
 func (e *engine) OOMKills(context.Context, string) (int64, error) { return e.oomKills.Load(), nil }
 
-func (e *engine) Capabilities() backend.Capabilities { return backend.Capabilities{} }
-func (e *engine) Close() error                       { return nil }
+func (e *engine) Capabilities() backend.Capabilities {
+	return backend.Capabilities{Persistent: true, Workspace: backend.WorkspaceMemory}
+}
+
+func (e *engine) Close() error { return nil }
 
 // count gives the number of sandboxes there are.
 func (e *engine) count() int { return len(e.all()) }

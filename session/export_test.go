@@ -35,6 +35,9 @@ func (m *Manager) Reap(ctx context.Context) { m.reap(ctx) }
 // SetClock replaces the manager's clock; before any session is opened.
 func (m *Manager) SetClock(now func() time.Time) { m.now = now }
 
+// Now gives the time of the manager's clock.
+func (m *Manager) Now() time.Time { return m.now() }
+
 // Used gives the number of places taken.
 func (m *Manager) Used() int {
 	m.mu.Lock()

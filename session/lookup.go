@@ -64,6 +64,8 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 		return nil, errNoSandbox
 	case rec.State == RecordLost:
 		return nil, fmt.Errorf("%w: its files are gone, open a new one", backend.ErrLost)
+	case s == nil && rec.State == RecordReady && rec.IdlePolicy == IdleStop:
+		return nil, &textError{text: "the sandbox is stopped, open it again", err: backend.ErrClosed}
 	case s == nil || rec.State != RecordReady:
 		return nil, &textError{text: "the sandbox is closed and its files are gone, open a new one", err: backend.ErrClosed}
 	}
@@ -95,6 +97,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	for _, s := range m.sessions(func(s *Session) bool { return s.owned && !s.isClosing() }) {
 		own[s.id] = s
 	}
+	recs := m.records(ctx)
 	var list []Info
 	for _, engine := range found {
 		if s := own[engine.SessionID]; s != nil {
@@ -106,8 +109,13 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 			continue
 		}
 		info := m.describe(engine, key)
-		if m.isLeftover(info.ID) {
+		rec := recs[info.ID]
+		info.IdlePolicy = rec.IdlePolicy
+		switch {
+		case m.isLeftover(info.ID) || rec.State == RecordRemoving:
 			info.State = StateClosed // waits for its removal
+		case rec.State == RecordCreating:
+			info.State = StateCreated
 		}
 		list = append(list, info)
 	}
@@ -123,11 +131,27 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	return list, nil
 }
 
+// records gives what the store has, by id. To look must be possible without it.
+func (m *Manager) records(ctx context.Context) map[string]Record {
+	recs, err := m.store.List(ctx)
+	if err != nil {
+		m.log.WarnContext(ctx, "cannot read the records of sandboxes", "error", err)
+	}
+	byID := map[string]Record{}
+	for _, rec := range recs {
+		byID[rec.ID] = rec
+	}
+	return byID
+}
+
 // describe gives the description of a sandbox that the engine reported.
 func (m *Manager) describe(engine backend.Info, key Key) Info {
 	state := StateStopped
-	if engine.State == backend.StateRunning || engine.State == backend.StatePaused {
+	switch engine.State {
+	case backend.StateRunning, backend.StatePaused:
 		state = StateReady
+	case backend.StateCreated:
+		state = StateCreated
 	}
 	return Info{
 		ID: engine.SessionID, Key: key, Run: engine.Run, State: state, Image: engine.Image, User: engine.User,

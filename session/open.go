@@ -1,11 +1,11 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
@@ -68,6 +68,9 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	if req, err = m.prepare(req); err != nil {
 		return nil, false, err
 	}
+	if err := m.checkDurable(key, req); err != nil {
+		return nil, false, err
+	}
 	span.SetAttributes(telemetry.Text(telemetry.KeyImage, req.Image)) // a reference, which has no room for a password
 	for {
 		s, created, again, err := m.tryOpen(ctx, key, req)
@@ -101,9 +104,9 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 			m.mu.Unlock()
 			return nil, false, true, wait(ctx, f.done)
 		}
-		if fields := f.req.differences(req); fields != nil && !req.AsIs {
+		if fields := f.req.differences(req); fields != nil && !req.AsIs || req.IdlePolicy.differs(f.req.IdlePolicy) {
 			m.mu.Unlock()
-			return nil, false, false, &ConflictError{Key: key, Fields: fields}
+			return nil, false, false, &ConflictError{Key: key, Fields: append(fields, req.IdlePolicy.field(f.req.IdlePolicy)...)}
 		}
 		f.waiters++
 		m.mu.Unlock()
@@ -145,18 +148,26 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		}
 		return nil, false, true, wait(ctx, s.closing)
 	}
-	defer s.mu.Unlock()
-	if err := s.suits(req); err != nil {
-		return nil, false, false, err
+	err := s.suits(req)
+	if err == nil {
+		s.lastUsed = m.now()
+		s.patient(req)
 	}
-	s.lastUsed = m.now()
-	s.idle = longerIdle(s.idle, req.IdleTimeout)
-	return s, false, false, nil
+	s.mu.Unlock()
+	switch {
+	case err == nil:
+		return s, false, false, nil
+	case req.Rebuild:
+		return nil, false, true, m.giveUp(ctx, s)
+	}
+	return nil, false, false, err
 }
 
 // suits tells whether the sandbox is what req asks for; s.mu is held.
 func (s *Session) suits(req Request) error {
 	switch {
+	case req.IdlePolicy.differs(s.policy):
+		return &ConflictError{Key: s.key, Fields: req.IdlePolicy.field(s.policy)}
 	case req.AsIs:
 		return nil
 	case s.asIs && s.hash != req.hash():
@@ -171,12 +182,12 @@ func (s *Session) suits(req Request) error {
 	return nil
 }
 
-// patience lets the most patient opener's idle timeout hold.
-func (s *Session) patience(idle time.Duration) {
+// reopened counts another opener in.
+func (s *Session) reopened(req Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lastUsed = s.m.now()
-	s.idle = longerIdle(s.idle, idle)
+	s.patient(req)
 }
 
 // spawn runs fn in a goroutine that the end of the manager waits for, or at once when that has begun.
@@ -239,7 +250,7 @@ func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session
 	}
 	created = !f.claimed && !f.adopted
 	f.claimed = true
-	f.session.patience(req.IdleTimeout)
+	f.session.reopened(req)
 	return f.session, created, false, nil
 }
 
@@ -283,18 +294,26 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 		return nil, false, engineError(err)
 	}
 	s.engine = info
-	err = s.connect(ctx, false, true)
+	if err := m.begin(ctx, s, req); err != nil {
+		m.discard(s, false)
+		return nil, false, err
+	}
+	return s, false, nil
+}
+
+// begin makes a session of a sandbox that was just made.
+func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
+	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may have left other means than the usual
+	if err == nil {
+		err = s.connect(ctx, false, true)
+	}
 	if err == nil && req.Prepare != nil {
 		err = guarded(func() error { return req.Prepare(ctx, s) })
 	}
 	if err == nil {
 		err = engineError(m.store.Update(ctx, s.recordAs(RecordReady, s.expiry())))
 	}
-	if err != nil {
-		m.discard(s, false)
-		return nil, false, err
-	}
-	return s, false, nil
+	return err
 }
 
 // guarded turns a panic of a caller's function into an error: it runs in a goroutine of the manager, where nobody else
@@ -311,7 +330,7 @@ func guarded(f func() error) (err error) {
 // newSession makes a session without a sandbox.
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
-	s := &Session{m: m, id: id, key: key, req: req, hash: req.hash(), owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout}
+	s := &Session{m: m, id: id, key: key, req: req, hash: req.hash(), owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove)}
 	s.req.OnPull, s.req.Prepare, s.req.Inherit = nil, nil, nil // its owner's, only for the beginning
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s

@@ -67,6 +67,15 @@ type Options struct {
 	Labels map[string]string
 }
 
+// IdlePolicy says what becomes of a sandbox that was idle for its idle timeout.
+type IdlePolicy string
+
+// Idle policies.
+const (
+	IdleRemove IdlePolicy = "remove" // it is removed with its workspace
+	IdleStop   IdlePolicy = "stop"   // its processes end and its files stay; Open and Connect start it again
+)
+
 // Request says what a sandbox should be. Only Image is required.
 //
 // A session is shared by all who open its key, so the fields that shape the sandbox (all but those that say otherwise)
@@ -89,6 +98,11 @@ type Request struct {
 
 	// IdleTimeout: zero is the manager's, negative never. Of several openers' the longest holds.
 	IdleTimeout time.Duration
+	// IdlePolicy is for named sandboxes (UserKey) of managers with an Instance and a Store. Empty is what the key's sandbox
+	// has, and IdleRemove for a new one. IdleStop needs files that survive a stop: with a driver that cannot keep them, or
+	// not those of a workspace with a size, it is backend.ErrUnsupported. A session that idleness stopped is closed for
+	// those who have it; its sandbox belongs to nobody until it is opened again, and the end of the manager leaves it.
+	IdlePolicy IdlePolicy
 	// ExecTimeout is the timeout of commands that name none, MinExecTimeout to MaxExecTimeout. Zero is
 	// DefaultExecTimeout. The first opener's holds.
 	ExecTimeout time.Duration
@@ -107,6 +121,13 @@ type Request struct {
 	Inherit func(ctx context.Context, s *Session) error
 	// AsIs takes the key's sandbox as it is when there is one: a difference is no ConflictError.
 	AsIs bool
+	// Rebuild makes the key's sandbox anew when there is one that was made for another request, or from what its image was
+	// before: with the same id and the files of its workspace, and without the rest of its files. It is for named sandboxes
+	// of managers with an Instance and a Store. The old one goes when another one of its kind was seen to work; one in which
+	// commands run stays, which is backend.ErrExists. Who owns the workspace's files, and its size, cannot change:
+	// backend.ErrUnsupported. Whatever fails, the workspace is kept, and opening the key goes on with it. A session that is
+	// open here with the same request is given as it is.
+	Rebuild bool
 }
 
 // CloseOptions refine CloseSession.
@@ -120,6 +141,7 @@ type State string
 
 // States of a session.
 const (
+	StateCreated State = "created" // being made; only seen in List
 	StateReady   State = "ready"   // accepts calls
 	StateStopped State = "stopped" // its processes ended, its files may be there; only seen in List
 	StateLost    State = "lost"    // the sandbox died or was removed behind our back
@@ -147,7 +169,8 @@ type Info struct {
 	Labels    map[string]string      `json:"labels,omitempty"`
 	// LastUsed is when the session's last call began or ended; zero when another process knows.
 	LastUsed time.Time `json:"last_used,omitzero"`
-	// IdleTimeout and ExecTimeout hold for an open session of this process; zero otherwise. Negative is never.
+	// IdleTimeout, IdlePolicy and ExecTimeout hold for an open session of this process; zero otherwise. Negative is never.
 	IdleTimeout time.Duration `json:"idle_timeout,omitempty"`
+	IdlePolicy  IdlePolicy    `json:"idle_policy,omitempty"` // empty when another process knows
 	ExecTimeout time.Duration `json:"exec_timeout,omitempty"`
 }

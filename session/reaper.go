@@ -57,11 +57,18 @@ func (m *Manager) reap(ctx context.Context) {
 // is not; one that does not answer is left for the next round.
 func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	used, idle := s.idleFor(m.now())
+	if idle && m.visited(ctx, s, used) {
+		return
+	}
 	if !idle {
 		m.touch(ctx, s)
 		return
 	}
 	busy, err := s.guestBusy(ctx)
+	how := closeRemove
+	if s.policy == IdleStop && !s.isLost() {
+		how = closeStop
+	}
 	switch {
 	case errors.Is(err, backend.ErrLost): // nobody came for it since: remove what is left
 	case err != nil:
@@ -79,8 +86,8 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		return
 	}
 	m.log.InfoContext(ctx, "closing an idle session", "sandbox", s.id, "key", s.key.String())
-	if err := m.finishClose(ctx, s, closeRemove); err != nil {
-		m.log.WarnContext(ctx, "cannot remove an idle session's sandbox yet", "sandbox", s.id, "error", err)
+	if err := m.finishClose(ctx, s, how); err != nil {
+		m.log.WarnContext(ctx, "cannot end an idle session's sandbox yet", "sandbox", s.id, "error", err)
 	}
 }
 

@@ -20,8 +20,12 @@ const (
 	// missedFor is how long it is remembered that an interrupted run had a sandbox which expired: who goes on with the run
 	// must be told.
 	missedFor = 30 * 24 * time.Hour
-	// sweepGrace is how much longer than its manager a sweep may go on: commands that are over at once sweep, too.
-	sweepGrace = 10 * time.Second
+	// silentFor is how long, after its time, a sandbox is kept that is there and does not say whether it is used: it may be
+	// at work while its engine or its guest hangs.
+	silentFor = 24 * time.Hour
+	// sweepGrace is how much longer than its manager a sweep may go on, a removal under way included: commands that are
+	// over at once sweep, too, and nobody should have to wait for them.
+	sweepGrace = 3 * time.Second
 )
 
 // sweep removes what processes that are gone left behind when its time has come, and makes records of sandboxes that have
@@ -176,51 +180,92 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	used := taken.State == RecordReady && m.inUse(ctx, taken) || ctx.Err() != nil
-	if now, err := m.store.Get(ctx, rec.ID); err == nil && !now.Expires.Equal(taken.Expires) { // used just now
-		taken, used = now, true
+	use := unused
+	if taken.State == RecordReady {
+		use = m.useOf(ctx, taken)
 	}
-	if used {
-		taken.Owner = ""
-		if taken.expired(m.now()) && ctx.Err() == nil {
-			taken.LastUsed = m.now()
-			taken.Expires = taken.LastUsed.Add(taken.Idle)
-		}
-		m.save(taken)
+	if now, err := m.store.Get(ctx, rec.ID); err == nil && !now.Expires.Equal(taken.Expires) { // used just now
+		taken, use = now, used
+	}
+	if use == silent && m.now().After(taken.LastUsed.Add(taken.Idle+silentFor)) {
+		use = unused
+	}
+	if use != unused || ctx.Err() != nil {
+		m.keep(ctx, taken, use)
 		return nil
+	}
+	if taken.State == RecordReady && taken.IdlePolicy == IdleStop {
+		if done, err := m.stopLeft(ctx, taken); done || err != nil {
+			return err
+		}
 	}
 	m.log.InfoContext(ctx, "removing what another process left", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
 	return m.purge(ctx, taken)
 }
 
-// inUse tells whether a sandbox that is due was used since, or commands run in it. In doubt it is, but for one that runs
-// and does not answer.
-func (m *Manager) inUse(ctx context.Context, rec Record) bool {
+// keep gives back a record that was taken to be cleared.
+func (m *Manager) keep(ctx context.Context, rec Record, use use) {
+	rec.Owner = ""
+	if now := m.now(); rec.expired(now) && ctx.Err() == nil {
+		rec.Expires = now.Add(rec.Idle)
+		if use == used {
+			rec.LastUsed = now
+		}
+	}
+	m.save(rec)
+}
+
+// use is what is known of the use of a sandbox.
+type use int
+
+const (
+	unused use = iota
+	used
+	silent // it is there and does not say, or the engine does not
+)
+
+// useOf tells whether a sandbox that is due was used since, or commands run in it.
+func (m *Manager) useOf(ctx context.Context, rec Record) use {
 	engine, _, err := m.find(ctx, rec.ID)
-	if err != nil {
-		return !errors.Is(err, backend.ErrNotFound)
-	}
-	if !rec.expired(m.now()) {
-		return true
-	}
-	if engine.State != backend.StateRunning {
-		return false
+	switch {
+	case errors.Is(err, backend.ErrNotFound):
+		return unused
+	case err != nil:
+		return silent
+	case !rec.expired(m.now()):
+		return used
+	case engine.State == backend.StatePaused:
+		return silent
+	case engine.State != backend.StateRunning:
+		return unused
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout+healthTimeout)
 	defer cancel()
 	conn, err := m.attach(ctx, engine.ID, m.canConnect(), false)
+	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) {
+		return unused // it ended just now
+	}
 	if err != nil {
-		return false
+		return silent
 	}
 	defer conn.Close() // nothing was asked of it but a question
 	health, err := conn.Health(ctx)
-	return err == nil && health.Running > 0
+	switch {
+	case err != nil:
+		return silent
+	case health.Running > 0:
+		return used
+	}
+	return unused
 }
 
 // purge removes all that the engine has of a record that is this manager's, and closes the record. What cannot be removed
-// now belongs to nobody again, for the next round or another process.
+// before ctx ends belongs to nobody again, for the next round or another process.
 func (m *Manager) purge(ctx context.Context, rec Record) error {
 	ready := rec.State == RecordReady
+	if ready {
+		rec.KeepWorkspace = false // it was for the next sandbox of the key, which there will not be
+	}
 	missed := ready && rec.Key.Namespace == NamespaceWorkflow
 	if rec.State.Live() {
 		rec.Expires = m.now()
@@ -245,6 +290,8 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 
 // removeAll removes whatever the engine has under a record's id, and tells whether there was anything.
 func (m *Manager) removeAll(ctx context.Context, rec Record) (there bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: rec.ID})
 	if err != nil {
 		return false, engineError(err)
@@ -254,9 +301,26 @@ func (m *Manager) removeAll(ctx context.Context, rec Record) (there bool, err er
 			continue
 		}
 		there = true
-		if err := m.removeEngine(ctx, engine.ID, !rec.KeepWorkspace); err != nil {
-			return there, err
+		if err := m.b.Remove(ctx, engine.ID, backend.RemoveOptions{Volumes: !rec.KeepWorkspace}); err != nil {
+			return there, engineError(err)
 		}
 	}
-	return there, nil
+	if !there && !rec.KeepWorkspace {
+		err = m.removeWorkspace(ctx, rec.ID)
+	}
+	return there, err
+}
+
+// removeWorkspace removes the workspace of a session that has no sandbox: whoever removed that died before the rest was
+// gone, or the workspace was kept for another sandbox that was never made.
+func (m *Manager) removeWorkspace(ctx context.Context, id string) error {
+	w, ok := m.b.(backend.WorkspaceRemover)
+	if !ok {
+		return nil
+	}
+	err := w.RemoveWorkspace(ctx, m.opts.Instance, id)
+	if errors.Is(err, backend.ErrUnsupported) {
+		return nil
+	}
+	return engineError(err)
 }

@@ -31,6 +31,7 @@ type Session struct {
 	asIs    bool       // taken over by an opener that takes what there is, so that req says only what could be found out
 	owned   bool       // this manager removes the sandbox; false for Connect
 	visits  bool       // of another process's sandbox whose record is kept fresh
+	policy  IdlePolicy // what becomes of it when it is idle; never empty for an owned one
 	created time.Time
 
 	// ctx ends when the session closes. It is kept because it is the life of the session, not of a call.
@@ -74,7 +75,7 @@ func (s *Session) Info() Info {
 	info.Workdir = s.hello.Workdir
 	info.Programs = slices.Clone(s.hello.Programs)
 	info.Labels = maps.Clone(info.Labels)
-	info.ExecTimeout = s.req.ExecTimeout
+	info.ExecTimeout, info.IdlePolicy = s.req.ExecTimeout, s.policy
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info.State, info.LastUsed, info.IdleTimeout = s.state, s.lastUsed, s.idle

@@ -33,9 +33,12 @@ type Record struct {
 	LastUsed time.Time
 	Expires  time.Time // when it may be reaped, or removed in RecordRemoving; zero is never
 	// Idle is how long it may be idle; negative is for ever.
-	Idle          time.Duration
-	Retention     time.Duration // Request.Retention
-	KeepWorkspace bool          // CloseOptions.KeepWorkspace, in RecordRemoving
+	Idle       time.Duration
+	IdlePolicy IdlePolicy    // empty is IdleRemove
+	Retention  time.Duration // Request.Retention
+	// KeepWorkspace in RecordRemoving is CloseOptions.KeepWorkspace. In RecordReady the sandbox is being made anew
+	// (Request.Rebuild): when the engine has none, its workspace is there.
+	KeepWorkspace bool
 }
 
 // Store keeps records. All methods may be called concurrently. Times may lose their monotonic part and precision

@@ -142,6 +142,16 @@ func (s *suite) workspaceKept(t *testing.T) {
 	if got := sh(t, s.dial(t, last.ID), "cat /workspace/f"); got != "kept\n" {
 		t.Errorf("after failures: %q", got)
 	}
+	if w, ok := s.b.(backend.WorkspaceRemover); ok {
+		must(t, s.b.Remove(t.Context(), last.ID, backend.RemoveOptions{}))
+		if err := w.RemoveWorkspace(t.Context(), stranger.Instance, spec.ID); !errors.Is(err, backend.ErrExists) {
+			t.Errorf("the workspace of another instance: %v, want ErrExists", err)
+		}
+		for range 2 { // the second time there is none
+			must(t, w.RemoveWorkspace(t.Context(), spec.Instance, spec.ID))
+		}
+		s.nothingLeft(t, spec.Instance)
+	}
 }
 
 // noImage is the error for an image that does not exist.

@@ -25,6 +25,7 @@ func sessionChecks() []check {
 		{"cancelled open", (*suite).cancelledOpen},
 		{"lost", (*suite).lostSessions},
 		{"another process", (*suite).visitor},
+		{"life of named sandboxes", (*suite).lifecycle},
 		{"secrets", (*suite).secrets},
 		{"spans", (*suite).spans},
 	}
@@ -302,6 +303,13 @@ func (s *suite) visitor(t *testing.T) {
 	}
 	must(t, v.Remove(t.Context(), x.ID(), true))
 	eventually(t, "the owner to learn of it", func() bool { return x.Info().State == session.StateLost })
+}
+
+// lifecycle checks idle policies and rebuilds.
+func (s *suite) lifecycle(t *testing.T) {
+	instance := freshInstance()
+	t.Cleanup(func() { s.nothingLeft(t, instance) })
+	sessiontest.Lifecycle(t, s.b, instance, session.Request{Image: s.h.Debian, Pull: backend.PullNever}, s.h.Python)
 }
 
 func (s *suite) secrets(t *testing.T) {

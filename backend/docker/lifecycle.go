@@ -7,6 +7,7 @@ import (
 	"regexp"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/volume"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
@@ -116,11 +117,11 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 	defer done()
 	ctx, span := b.span(ctx, telemetry.SpanDockerRemove)
 	defer func() { telemetry.End(span, err) }()
-	volume, known := b.workspaceOf(id)
+	workspace, known := b.workspaceOf(id)
 	res, err := b.own(ctx, id)
 	switch {
 	case err == nil:
-		volume, known = workspaceName(res.Config.Labels[backend.LabelID]), true
+		workspace, known = workspaceName(res.Config.Labels[backend.LabelID]), true
 		if err := b.removeContainer(ctx, id); err != nil {
 			return err
 		}
@@ -128,13 +129,36 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 		return err
 	}
 	if known && opts.Volumes {
-		if err := b.removeWorkspace(ctx, volume); err != nil {
+		if err := b.removeWorkspace(ctx, workspace); err != nil {
 			return err
 		}
 	}
 	b.forgetWorkspace(id)
 	b.network.forget(id)
 	return nil
+}
+
+// RemoveWorkspace deletes the workspace of a session that has no container.
+func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) (err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	name := workspaceName(sessionID)
+	v, err := call(ctx, b, "inspect workspace", func(ctx context.Context) (volume.Volume, error) {
+		return b.api.VolumeInspect(ctx, string(name))
+	})
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !sameOwner(v.Labels, instance, sessionID) {
+		return fmt.Errorf("docker: volume %s is not this session's: %w", name, backend.ErrExists)
+	}
+	return b.removeWorkspace(ctx, name)
 }
 
 // removeContainer removes a container, running or not, and returns when it is gone. Another removal of it under way is

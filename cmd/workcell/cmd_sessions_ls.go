@@ -46,7 +46,7 @@ type sandboxOutput struct {
 	ID      string              `json:"id"`
 	Key     string              `json:"key"`
 	Run     string              `json:"run,omitempty"`
-	State   session.State       `json:"state"`
+	State   string              `json:"state"` // created, running, stopped, removing or lost
 	Image   string              `json:"image"`
 	User    string              `json:"user"`
 	Network backend.NetworkMode `json:"network"`
@@ -56,19 +56,33 @@ type sandboxOutput struct {
 	Created   time.Time              `json:"created"`
 	Backend   string                 `json:"backend"`
 	EngineID  string                 `json:"engine_id"`
+
+	IdlePolicy session.IdlePolicy `json:"idle_policy,omitempty"`
 }
 
 func sandboxRow(i session.Info) sandboxOutput {
 	return sandboxOutput{
-		ID: i.ID, Key: i.Key.String(), Run: i.Run, State: i.State, Image: i.Image, User: i.User, Network: i.Network,
+		ID: i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Image: i.Image, User: i.User, Network: i.Network,
 		Limits: i.Limits, Workspace: i.Workspace, Created: i.Created, Backend: i.Backend, EngineID: i.EngineID,
+		IdlePolicy: i.IdlePolicy,
 	}
+}
+
+// stateWord says what a sandbox is, whether somebody has it or not.
+func stateWord(s session.State) string {
+	switch s {
+	case session.StateReady:
+		return "running"
+	case session.StateClosed:
+		return "removing" // now, or when it was kept for long enough
+	}
+	return string(s)
 }
 
 func sandboxTable(w io.Writer, list []sandboxOutput, now time.Time) error {
 	rows := make([][]string, len(list))
 	for i, s := range list {
-		rows[i] = []string{s.ID, s.Key, string(s.State), s.Image, string(s.Network), age(now.Sub(s.Created))}
+		rows[i] = []string{s.ID, s.Key, s.State, s.Image, string(s.Network), age(now.Sub(s.Created))}
 	}
 	return writeTable(w, []string{"ID", "KEY", "STATE", "IMAGE", "NETWORK", "AGE"}, rows)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -32,7 +33,9 @@ type sessionsOpenOptions struct {
 	workspaceMB int64
 	tmpMB       int64
 	timeout     time.Duration
+	idlePolicy  string
 	execTimeout time.Duration
+	rebuild     bool
 }
 
 func newSessionsOpenCmd(a *app) *cobra.Command {
@@ -42,10 +45,19 @@ func newSessionsOpenCmd(a *app) *cobra.Command {
 		Short: "Open a sandbox and print its id",
 		Long: `Open a sandbox and print its id. It lives until ` + "`workcell sessions rm`" + ` removes it.
 
-With --name the sandbox can be called by that name, and opening the name again gives the same sandbox.`,
+With --name the sandbox can be called by that name, and opening the name again gives the same sandbox. One that was made
+with another image or other limits is an error, or with --rebuild made anew with the files of its workspace.
+
+With --idle-policy stop the sandbox is stopped, not removed, when it was idle for --timeout: its processes end, its files
+stay. sessions open and sessions exec start it again. Sandboxes that are idle are found by any later command.`,
 		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n  workcell sessions exec $id -- python3 -c 'print(6*7)'",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.idlePolicy == string(session.IdleStop) && !cmd.Flags().Changed("timeout") {
+				o.timeout = session.DefaultIdleTimeout
+			}
+			return o.run(cmd.Context(), a)
+		},
 	}
 	o.engine.addTo(cmd)
 	o.images.addTo(cmd)
@@ -64,7 +76,10 @@ With --name the sandbox can be called by that name, and opening the name again g
 	f.Int64Var(&o.pids, "pids", 0, "processes and threads (default the engine driver's)")
 	f.Int64Var(&o.workspaceMB, "workspace-mb", 0, "size of the workspace, MiB (default no limit)")
 	f.Int64Var(&o.tmpMB, "tmp-mb", 0, "size of /tmp, MiB (default the engine driver's)")
-	f.DurationVar(&o.timeout, "timeout", -1, "idle time after which the sandbox may be removed (default never)")
+	f.DurationVar(&o.timeout, "timeout", -1, "idle time after which the sandbox may be removed, or stopped (default never, "+
+		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
+	f.StringVar(&o.idlePolicy, "idle-policy", "", "what becomes of it then: remove or stop (default as it was, remove for a new one)")
+	f.BoolVar(&o.rebuild, "rebuild", false, "make a sandbox of that name with another image or other limits anew, with its files")
 	f.DurationVar(&o.execTimeout, "exec-timeout", 0, "timeout of commands that name none (default "+session.DefaultExecTimeout.String()+")")
 	return cmd
 }
@@ -87,6 +102,10 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 		req.OnPull, req.Prepare = p.Pull, saveEnv(req.Env)
 		p.Status("opening sandbox")
 		s, created, err := m.Open(ctx, key, req)
+		var conflict *session.ConflictError
+		if errors.As(err, &conflict) && !o.rebuild {
+			return fail(exitFailed, err, "--rebuild makes it anew with the files of its workspace")
+		}
 		if err != nil {
 			return err
 		}
@@ -108,7 +127,7 @@ func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
 	const mib = 1 << 20
 	req := session.Request{
 		Image: o.image, User: o.user, Runtime: o.runtime,
-		IdleTimeout: o.timeout, ExecTimeout: o.execTimeout,
+		IdleTimeout: o.timeout, IdlePolicy: session.IdlePolicy(o.idlePolicy), ExecTimeout: o.execTimeout, Rebuild: o.rebuild,
 		Limits: backend.Limits{
 			CPUMillis: o.cpu, MemoryBytes: o.memoryMB * mib, PIDs: o.pids,
 			WorkspaceBytes: o.workspaceMB * mib, TmpBytes: o.tmpMB * mib,
@@ -127,6 +146,11 @@ func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
 		req.Root = backend.RootWritable
 	default:
 		return req, usageError(fmt.Errorf("--root %q is not known", o.root), "use readonly or writable")
+	}
+	switch req.IdlePolicy {
+	case "", session.IdleRemove, session.IdleStop:
+	default:
+		return req, usageError(fmt.Errorf("--idle-policy %q is not known", o.idlePolicy), "use remove or stop")
 	}
 	switch n := backend.NetworkMode(o.network); n {
 	case backend.NetworkNone, backend.NetworkBridge:

@@ -98,6 +98,11 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 	}
 	opts.Engine = a.engineName(driver)
 	m, err = session.NewManager(mapImages(driver, mapping), opts)
+	if err != nil && store != nil && use == stateWanted { // no file of an owner can be made
+		a.withoutRecords(err)
+		opts.Store = nil
+		m, err = session.NewManager(mapImages(driver, mapping), opts)
+	}
 	if err != nil {
 		driver.Close()
 		closeStore()

@@ -96,6 +96,14 @@ func (b *mappedBackend) OOMKills(ctx context.Context, id string) (int64, error) 
 	return 0, backend.ErrUnsupported
 }
 
+// RemoveWorkspace is the driver's, ErrUnsupported when it has none.
+func (b *mappedBackend) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
+	if w, ok := b.SandboxBackend.(backend.WorkspaceRemover); ok {
+		return w.RemoveWorkspace(ctx, instance, sessionID)
+	}
+	return backend.ErrUnsupported
+}
+
 // HasImage asks for the mapped image; ErrUnsupported when the driver cannot tell.
 func (b *mappedBackend) HasImage(ctx context.Context, ref string) (bool, error) {
 	c, ok := b.SandboxBackend.(backend.ImageChecker)

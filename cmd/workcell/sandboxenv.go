@@ -30,7 +30,7 @@ func saveEnv(env map[string]string) func(context.Context, *session.Session) erro
 		if err != nil {
 			return err
 		}
-		_, err = s.WriteFile(ctx, envFile, bytes.NewReader(raw), session.WriteFileOptions{Mode: 0o600, Size: int64(len(raw))})
+		_, err = s.WriteFile(ctx, envFile, bytes.NewReader(raw), session.WriteFileOptions{Mode: 0o600, Overwrite: true, Size: int64(len(raw))})
 		return err
 	}
 }

@@ -54,11 +54,16 @@ func (a *app) openStore(ctx context.Context, use stateUse) (*sqlitestore.Store, 
 	}
 	store, err := sqlitestore.Open(ctx, path)
 	if err != nil && use == stateWanted && ctx.Err() == nil {
-		// Whoever has a full disk or a damaged file must still be able to see and remove sandboxes.
-		fmt.Fprintf(a.stderr, "workcell: going by the sandboxes' labels alone: %s\n", oneLine(err.Error()))
+		a.withoutRecords(err)
 		return nil, nil
 	}
 	return store, err
+}
+
+// withoutRecords says that a command goes on without the records: whoever has a full disk, a directory that cannot be
+// written or a damaged file must still be able to see and remove sandboxes.
+func (a *app) withoutRecords(err error) {
+	fmt.Fprintf(a.stderr, "workcell: going by the sandboxes' labels alone: %s\n", oneLine(err.Error()))
 }
 
 // openJournal opens the journals of runs.
@@ -95,7 +100,7 @@ func (a *app) engineName(b backend.SandboxBackend) string {
 func stateHint(err error) string {
 	switch {
 	case errors.Is(err, sqlitefile.ErrCorrupt), errors.Is(err, sqlitefile.ErrForeign):
-		return "move the file away: a new one is made, with records of the sandboxes that are there; the journals of runs are lost with the old one"
+		return "when no other workcell is running, move the file away: a new one is made, with records of the sandboxes that are there; the journals of runs are lost with the old one"
 	case errors.Is(err, sqlitefile.ErrNewer):
 		return "use the newer workcell that wrote it, or another --state-dir"
 	case errors.Is(err, sqlitefile.ErrReadOnly):

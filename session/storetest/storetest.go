@@ -54,7 +54,7 @@ func record(n int) session.Record {
 		Engine: "engine", EngineID: fmt.Sprintf("engine-%d", n), Owner: fmt.Sprintf("owner%d", n), Hash: fmt.Sprintf("hash-%d", n), State: session.RecordReady,
 		Created: base().Add(time.Duration(n) * time.Second), LastUsed: base().Add(time.Duration(n) * time.Minute),
 		Expires: base().Add(time.Duration(n) * time.Hour), Idle: time.Duration(n) * time.Minute,
-		Retention: time.Duration(n) * time.Second, KeepWorkspace: n%2 == 1,
+		IdlePolicy: session.IdleStop, Retention: time.Duration(n) * time.Second, KeepWorkspace: n%2 == 1,
 	}
 }
 

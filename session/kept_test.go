@@ -1,0 +1,248 @@
+//go:build linux
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// record gives a record that is there.
+func record(t *testing.T, store session.Store, id string) session.Record {
+	t.Helper()
+	rec, err := store.Get(t.Context(), id)
+	must(t, err)
+	return rec
+}
+
+// TestUnreadable: a sandbox that the engine has, but not what it was made for, is there: nobody takes it for gone, makes
+// another one in its place or sweeps it, and it can be removed.
+func TestUnreadable(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	key := session.UserKey("lab")
+	first := dying(t, e, opts)
+	s := mustOpen(t, first, key)
+	first.Die()
+	b, _ := e.box(s.Info().EngineID)
+	b.info.Key = "what a crash left of it"
+	m := newManager(t, e, opts)
+	if _, err := m.Connect(t.Context(), s.ID()); !errors.Is(err, backend.ErrLost) || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("Connect = %v, want ErrLost and why", err)
+	}
+	if got, _, err := m.Open(t.Context(), key, testImage()); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("Open = %v, %v, want ErrLost", got, err)
+	}
+	rec := record(t, opts.Store, s.ID())
+	if rec.State != session.RecordReady || rec.Owner != "" || e.creates.Load() != 1 {
+		t.Errorf("after Open: record %+v, %d sandboxes were made", rec, e.creates.Load())
+	}
+	rec.LastUsed, rec.Expires = time.Now().Add(-72*time.Hour), time.Now().Add(-48*time.Hour)
+	must(t, opts.Store.Update(t.Context(), rec))
+	m.Reap(t.Context())
+	if got := record(t, opts.Store, s.ID()); got.State != session.RecordReady || e.count() != 1 {
+		t.Errorf("after the sweep: record %+v, %d sandboxes", got, e.count())
+	}
+	must(t, m.Remove(t.Context(), s.ID(), true))
+	if got := record(t, opts.Store, s.ID()); got.State != session.RecordClosed || e.count() != 0 {
+		t.Errorf("after Remove: record %+v, %d sandboxes", got, e.count())
+	}
+}
+
+// TestLostForAWhile: the record of a named sandbox that the engine does not have stays until it expires, and is then
+// forgotten, not closed: when the sandbox comes back, as with a disk that was not mounted, it is found.
+func TestLostForAWhile(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	m := newManager(t, e, opts)
+	key := session.UserKey("lab")
+	rec := session.Record{ID: "sbx_" + session.NewID(), Key: key, Engine: e.Name(), EngineID: "engine-away", State: session.RecordReady,
+		Owner: "dead", Created: time.Now().Add(-time.Hour), Expires: time.Now().Add(time.Minute)}
+	must(t, opts.Store.Insert(t.Context(), rec))
+	m.Reap(t.Context())
+	if got := record(t, opts.Store, rec.ID); got.State != session.RecordReady {
+		t.Errorf("before it expires: %+v", got)
+	}
+	rec.Expires = time.Now().Add(-time.Minute)
+	must(t, opts.Store.Update(t.Context(), rec))
+	m.Reap(t.Context())
+	if got, err := opts.Store.Get(t.Context(), rec.ID); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("after it expired: %+v, %v, want ErrNotFound", got, err)
+	}
+	plant(t, e, opts.Store, session.Record{ID: rec.ID, Key: key})
+	s, created, err := m.Open(t.Context(), key, session.Request{Image: "test:1", AsIs: true})
+	if err != nil || created || s.ID() != rec.ID {
+		t.Errorf("Open when it came back = %v, %v, %v", s, created, err)
+	}
+	there := plant(t, e, opts.Store, session.Record{Key: session.UserKey("other"), State: session.RecordReady, Expires: rec.Expires})
+	m.Reap(t.Context())
+	if got := record(t, opts.Store, there.ID); got.State != session.RecordClosed {
+		t.Errorf("one that was there: %+v", got)
+	}
+}
+
+// TestCallsUnderWayAreAUse: the record of a session expires after its last call, not while one goes on.
+func TestCallsUnderWayAreAUse(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	m := newManager(t, e, opts)
+	clock := newClock(m)
+	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Exec(t.Context(), session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done"})
+		done <- err
+	}()
+	eventually(t, "the command is under way", func() bool { return s.Active() > 0 })
+	clock.add(time.Hour)
+	m.Reap(t.Context())
+	if rec, want := record(t, opts.Store, s.ID()), m.Now().Add(10*time.Minute); !rec.Expires.Equal(want) {
+		t.Errorf("it expires %v, want %v", rec.Expires, want)
+	}
+	output(t, s, "touch stop")
+	must(t, <-done)
+}
+
+// TestVisitIsAUse: a sandbox that somebody just connected to is not swept, by whichever process.
+func TestVisitIsAUse(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	first := dying(t, e, opts)
+	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))
+	first.Die()
+	visitor, sweeper := newManager(t, e, opts), newManager(t, e, opts)
+	newClock(visitor).add(time.Hour)
+	newClock(sweeper).add(time.Hour)
+	v, err := visitor.Connect(t.Context(), s.ID())
+	must(t, err)
+	sweeper.Reap(t.Context())
+	if got := output(t, v, "echo there"); got != "there\n" {
+		t.Errorf("output %q", got)
+	}
+}
+
+// TestFoundWithoutRecord: how long a named sandbox that has no record may be idle. With a common store others may know why
+// it is there; a manager without one is all who will ever look after it.
+func TestFoundWithoutRecord(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		store session.Store
+		want  time.Duration
+	}{
+		"common store": {session.NewMemoryStore(), -1},
+		"no store":     {nil, 10 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			opts := shared()
+			opts.Store = test.store
+			m := newManager(t, e, opts)
+			plant(t, e, nil, session.Record{Key: session.UserKey("lab")})
+			s, created, err := m.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test:1", AsIs: true})
+			if err != nil || created || s.Info().IdleTimeout != test.want {
+				t.Errorf("Open = %v, %v, idle timeout %v, want %v", created, err, s.Info().IdleTimeout, test.want)
+			}
+		})
+	}
+}
+
+// TestNewestWithoutRecord: of several sandboxes of a key that have no record, the newest was used last and gets the key.
+func TestNewestWithoutRecord(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	m := newManager(t, e, opts)
+	key := session.WorkflowKey("run_1", "default")
+	older := plant(t, e, opts.Store, session.Record{Key: key, Created: time.Now().Add(-2 * time.Hour)})
+	newer := plant(t, e, opts.Store, session.Record{Key: key, Created: time.Now().Add(-time.Hour)})
+	m.Reap(t.Context())
+	if o, n := record(t, opts.Store, older.ID).State, record(t, opts.Store, newer.ID).State; o != session.RecordRemoving || n != session.RecordReady {
+		t.Errorf("the older one is %s, the newer one %s", o, n)
+	}
+}
+
+// TestSilentSandboxIsKept: an expired sandbox whose engine or guest does not answer may be at work. It is kept for a day.
+func TestSilentSandboxIsKept(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	first := dying(t, e, opts)
+	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))
+	run(t, s, session.ExecRequest{Command: "sleep 1000", Background: true})
+	first.Die()
+	before := record(t, opts.Store, s.ID())
+	m := newManager(t, e, opts)
+	clock := newClock(m)
+	e.setHooks(nil, nil, func(context.Context, string) error { return backend.ErrUnavailable })
+	for range 3 {
+		clock.add(8 * time.Hour)
+		m.Reap(t.Context())
+	}
+	after := record(t, opts.Store, s.ID())
+	if e.count() != 1 || after.State != session.RecordReady || after.Owner != "" || !after.LastUsed.Equal(before.LastUsed) {
+		t.Fatalf("%d sandboxes, record %+v, it was last used %v", e.count(), after, before.LastUsed)
+	}
+	e.setHooks(nil, nil, nil)
+	clock.add(time.Hour)
+	m.Reap(t.Context())
+	if after = record(t, opts.Store, s.ID()); e.count() != 1 || !after.LastUsed.Equal(m.Now()) {
+		t.Fatalf("%d sandboxes when it answers again, record %+v", e.count(), after)
+	}
+	e.setHooks(nil, nil, func(context.Context, string) error { return backend.ErrUnavailable })
+	for range 3 {
+		clock.add(9 * time.Hour)
+		m.Reap(t.Context())
+	}
+	if e.count() != 0 {
+		t.Error("it is there, a day after it last said something")
+	}
+}
+
+// stuck is an engine whose removals do not end.
+type stuck struct {
+	*engine
+	began chan context.Context
+}
+
+func (e stuck) Remove(ctx context.Context, _ string, _ backend.RemoveOptions) error {
+	e.began <- ctx
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestExitWaitsForNoRemoval: the end of a manager gives up a removal of what another process left, and the next one
+// removes it.
+func TestExitWaitsForNoRemoval(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	rec := plant(t, e, opts.Store, session.Record{Key: session.WorkflowKey("run_1", "default"), State: session.RecordReady, Owner: "dead",
+		Expires: time.Now().Add(-time.Minute)})
+	sweeping := *opts
+	sweeping.ReapEvery = time.Hour // it sweeps when it begins
+	began := make(chan context.Context, 1)
+	m := dying(t, stuck{e, began}, &sweeping)
+	removal := <-began
+	must(t, m.Detach(t.Context()))
+	if !errors.Is(removal.Err(), context.Canceled) {
+		t.Errorf("the removal ended by itself: %v", removal.Err())
+	}
+	if got := record(t, opts.Store, rec.ID); got.State != session.RecordRemoving || got.Owner != "" {
+		t.Errorf("record %+v", got)
+	}
+	newManager(t, e, opts).Reap(t.Context())
+	if got := record(t, opts.Store, rec.ID); got.State != session.RecordClosed && got.State != session.RecordLost || e.count() != 0 {
+		t.Errorf("record %+v, %d sandboxes", got, e.count())
+	}
+}

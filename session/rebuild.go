@@ -1,0 +1,129 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// A rebuild removes a sandbox and makes another one of the same id, which finds the workspace that was kept. Its record
+// says so between the two (Record.KeepWorkspace), so that whoever opens the key after a crash goes on with it.
+
+// rebuildTime bounds what must not be left half done: the removal and the making that follows it.
+const rebuildTime = 2 * removeTimeout
+
+// errBusy: commands run in a sandbox that was to be made anew.
+var errBusy error = &textError{text: "commands are running in the sandbox", err: backend.ErrExists}
+
+// giveUp lets go of an idle session of this manager, so that its sandbox can be taken over and made anew.
+func (m *Manager) giveUp(ctx context.Context, s *Session) error {
+	switch busy, err := s.guestBusy(ctx); {
+	case err != nil:
+		return err
+	case busy:
+		return errBusy
+	}
+	if s.beginClose(func() bool { return s.active == 0 }) {
+		return m.finishClose(ctx, s, closeDetach)
+	}
+	if s.isClosing() {
+		return wait(ctx, s.closing)
+	}
+	return errBusy
+}
+
+// rebuild makes a sandbox whose record is this manager's anew, as req says. Neither a session nor an error: it is what req
+// asks for already.
+func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info, req Request) (*Session, error) {
+	engine, err := m.b.Get(ctx, engine.ID)
+	if err != nil {
+		return nil, engineError(err)
+	}
+	trial, err := m.try(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case trial.Hash == engine.Hash && trial.ImageID == engine.ImageID:
+		return nil, nil
+	case trial.User != engine.User:
+		return nil, fmt.Errorf("%w: the files of the workspace belong to user %s, a rebuild cannot make that %s", backend.ErrUnsupported, engine.User, trial.User)
+	case trial.Limits.WorkspaceBytes != engine.Limits.WorkspaceBytes:
+		return nil, fmt.Errorf("%w: the workspace has %d bytes, a rebuild cannot make that %d", backend.ErrUnsupported, engine.Limits.WorkspaceBytes, trial.Limits.WorkspaceBytes)
+	case !m.keepsFiles(engine.Limits, engine.Workspace):
+		return nil, fmt.Errorf("%w: a rebuild of a sandbox whose files end with its processes", backend.ErrUnsupported)
+	}
+	if engine.State == backend.StateRunning {
+		if err := m.idleGuest(ctx, engine.ID); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildTime)
+	defer cancel()
+	rec.KeepWorkspace, rec.Expires = true, time.Time{}
+	if err := m.store.Update(ctx, *rec); err != nil {
+		return nil, err
+	}
+	if err := m.b.Remove(ctx, engine.ID, backend.RemoveOptions{}); err != nil {
+		return nil, engineError(err)
+	}
+	return m.remake(ctx, *rec, req)
+}
+
+// idleGuest fails when commands run in a sandbox, or nobody can tell.
+func (m *Manager) idleGuest(ctx context.Context, engineID string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
+	defer cancel()
+	conn, err := m.attach(ctx, engineID, m.canConnect(), false)
+	if err != nil {
+		return noAnswer(ctx, err)
+	}
+	defer conn.Close() // nothing was asked of it but a question
+	health, err := conn.Health(ctx)
+	if err == nil && health.Running > 0 {
+		return errBusy
+	}
+	return noAnswer(ctx, err)
+}
+
+// try makes a sandbox as req says, sees that its guest answers, and removes it: image, limits and engine are as they must
+// be. Should this process die meanwhile, its record has it removed.
+func (m *Manager) try(ctx context.Context, req Request) (backend.Info, error) {
+	s := m.newSession(UserKey("rebuild-"+NewID()), req, sandboxPrefix+NewID())
+	rec := s.recordAs(RecordRemoving, s.created)
+	if err := m.store.Insert(ctx, rec); err != nil {
+		return backend.Info{}, err
+	}
+	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))
+	if err != nil {
+		err = engineError(err)
+	} else {
+		s.engine = info
+		err = s.connect(ctx, false, true)
+	}
+	s.disconnect()
+	if gone := m.purge(context.WithoutCancel(ctx), rec); err == nil {
+		err = gone
+	}
+	return info, err
+}
+
+// remake makes the sandbox of a record that this manager has, upon the workspace that is there. On failure the record
+// says as before that it is.
+func (m *Manager) remake(ctx context.Context, rec Record, req Request) (*Session, error) {
+	s := m.newSession(rec.Key, req, rec.ID)
+	s.follow(rec, req)
+	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))
+	if err != nil {
+		return nil, engineError(err)
+	}
+	s.engine = info
+	if err := m.begin(ctx, s, req); err != nil {
+		s.disconnect()
+		return nil, errors.Join(err, m.removeEngine(ctx, info.ID, false))
+	}
+	return s, nil
+}

@@ -1,0 +1,197 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// A named sandbox with IdleStop rests when it was idle: its processes are ended, its files stay, and its record, which
+// belongs to nobody then, does not expire.
+
+// differs tells whether a request wants another policy than the one there is. Empty wants none.
+func (p IdlePolicy) differs(have IdlePolicy) bool { return p != "" && p != have }
+
+// field names the difference for a ConflictError.
+func (p IdlePolicy) field(have IdlePolicy) []string {
+	if p.differs(have) {
+		return []string{"idle policy"}
+	}
+	return nil
+}
+
+// checkDurable checks what a request says of the life of a sandbox beyond this manager's.
+func (m *Manager) checkDurable(key Key, req Request) error {
+	switch req.IdlePolicy {
+	case "", IdleRemove:
+		if !req.Rebuild {
+			return nil
+		}
+	case IdleStop:
+	default:
+		return fmt.Errorf("%w: idle policy %q, it must be %q or %q", backend.ErrInvalid, cleanText(string(req.IdlePolicy)), IdleRemove, IdleStop)
+	}
+	what := "idle policy stop"
+	if req.Rebuild {
+		what = "a rebuild"
+	}
+	switch {
+	case key.Namespace != NamespaceUser:
+		return fmt.Errorf("%w: %s of session %s: it is for named sandboxes", backend.ErrInvalid, what, key)
+	case !m.shared:
+		return fmt.Errorf("%w: %s needs a manager with an Instance and a Store", backend.ErrInvalid, what)
+	}
+	return m.canStop(req.IdlePolicy, req.Limits, m.b.Capabilities().Workspace)
+}
+
+// canStop tells whether a sandbox with these limits can follow a policy; means is what holds its workspace to its limit.
+func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, means backend.WorkspaceMeans) error {
+	if policy != IdleStop || m.keepsFiles(limits, means) {
+		return nil
+	}
+	return fmt.Errorf("%w: idle policy stop: files of such a sandbox end with its processes", backend.ErrUnsupported)
+}
+
+// keepsFiles tells whether the files of such a sandbox survive its processes.
+func (m *Manager) keepsFiles(limits backend.Limits, means backend.WorkspaceMeans) bool {
+	return m.b.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || means != backend.WorkspaceMemory)
+}
+
+// patient lets the most patient opener's idle timeout hold; who names no policy changes nothing for a sandbox that only
+// rests when it is idle. s.mu is held, or nobody else has s yet.
+func (s *Session) patient(req Request) {
+	if s.policy != IdleStop || req.IdlePolicy != "" {
+		s.idle = longerIdle(s.idle, req.IdleTimeout)
+	}
+}
+
+// follow gives a session that nobody has yet the policy and the patience of the one before it, as far as req allows.
+func (s *Session) follow(rec Record, req Request) {
+	s.policy, s.idle = cmp.Or(req.IdlePolicy, rec.IdlePolicy, IdleRemove), rec.Idle
+	s.patient(req)
+}
+
+// stop ends the processes of a sandbox, whatever the caller's context says.
+func (m *Manager) stop(ctx context.Context, engineID string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	return engineError(m.b.Stop(ctx, engineID))
+}
+
+// layDown stops the sandbox of a session that closes. One that cannot be stopped now is found by the next sweep.
+func (m *Manager) layDown(ctx context.Context, s *Session) error {
+	rec := s.recordAs(RecordReady, time.Time{})
+	rec.Owner = ""
+	err := m.stop(ctx, s.engine.ID)
+	if err != nil {
+		rec.Expires = m.now()
+	}
+	m.save(rec)
+	return err
+}
+
+// stopLeft stops a sandbox that another process left and whose record is this manager's; false when there is none.
+func (m *Manager) stopLeft(ctx context.Context, rec Record) (there bool, err error) {
+	engine, _, err := m.find(ctx, rec.ID)
+	if errors.Is(err, backend.ErrNotFound) {
+		return false, nil
+	}
+	if err == nil && engine.State != backend.StateStopped {
+		m.log.InfoContext(ctx, "stopping an idle sandbox", "sandbox", rec.ID, "key", rec.Key.String())
+		err = engineError(m.b.Stop(ctx, engine.ID))
+	}
+	rec.Owner = ""
+	if err == nil {
+		rec.Expires = time.Time{}
+	}
+	m.save(rec)
+	return true, err
+}
+
+// visited tells whether another process used the sandbox of an idle session since, and counts that as a use.
+func (m *Manager) visited(ctx context.Context, s *Session, used time.Time) bool {
+	rec, err := m.store.Get(ctx, s.id)
+	if err != nil || !rec.LastUsed.After(used) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rec.LastUsed.After(s.lastUsed) {
+		s.lastUsed = rec.LastUsed
+	}
+	return s.idle < 0 || m.now().Sub(s.lastUsed) < s.idle
+}
+
+// awake sees to it that a sandbox which somebody connects to runs, and is not swept at this moment: a named one that was
+// stopped, and that no process has, is started. While a living process has it in hand it is waited for a while.
+func (m *Manager) awake(ctx context.Context, engine backend.Info, key Key) (backend.Info, error) {
+	for began := time.Now(); ; {
+		rec, err := m.store.Get(ctx, engine.SessionID)
+		running := engine.State == backend.StateRunning
+		if err != nil || rec.State != RecordReady || key.Namespace != NamespaceUser || running && !rec.expired(m.now()) {
+			return engine, runs(engine)
+		}
+		lives, err := m.store.Lives(ctx, rec.Owner)
+		if err != nil {
+			return engine, err
+		}
+		if !lives {
+			engine, err = m.start(ctx, rec, engine)
+			if !errors.Is(err, backend.ErrExists) {
+				return engine, err
+			}
+		}
+		if time.Since(began) > handover {
+			return engine, runs(engine)
+		}
+		if !pause(ctx, handoverPause) {
+			return engine, ctx.Err()
+		}
+		if engine, _, err = m.find(ctx, rec.ID); err != nil {
+			return engine, err
+		}
+	}
+}
+
+// visitFor is how long a sandbox may be idle in whose records visitors note their use, which they do once in a while.
+func visitFor(rec Record) time.Duration {
+	if rec.Idle < 0 {
+		return rec.Idle
+	}
+	return max(rec.Idle, 2*DefaultReapEvery)
+}
+
+// runs is backend.ErrLost for a sandbox that does not run.
+func runs(engine backend.Info) error {
+	if engine.State != backend.StateRunning {
+		return fmt.Errorf("%w: it is %s", backend.ErrLost, engine.State)
+	}
+	return nil
+}
+
+// start starts a sandbox that nobody has and begins its idle time anew. Meanwhile its record is this manager's, so that
+// nobody sweeps it or takes it over; backend.ErrExists when somebody was faster.
+func (m *Manager) start(ctx context.Context, rec Record, engine backend.Info) (backend.Info, error) {
+	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
+	if err != nil {
+		return engine, err
+	}
+	engine, _, err = m.find(ctx, rec.ID) // it may have been stopped just before
+	if err == nil && engine.State != backend.StateRunning {
+		err = engineError(m.b.Start(ctx, engine.ID))
+	}
+	rec.Owner = ""
+	if err == nil {
+		engine.State = backend.StateRunning
+		rec.LastUsed, rec.Expires = m.now(), time.Time{}
+		if idle := visitFor(rec); idle >= 0 {
+			rec.Expires = rec.LastUsed.Add(idle)
+		}
+	}
+	m.save(rec)
+	return engine, err
+}

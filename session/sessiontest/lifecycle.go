@@ -1,0 +1,286 @@
+package sessiontest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// life is a number of processes, one after the other, of one instance on an engine.
+type life struct {
+	b        backend.SandboxBackend
+	instance string
+	store    session.Store
+	req      session.Request // for a sandbox that has a shell
+	other    string          // another image that has one
+}
+
+// Lifecycle checks what becomes of named sandboxes: they rest when they are idle, are started again by whoever needs them,
+// are made anew with their files, and are as many as they may be. It leaves nothing of the instance on the engine. other is
+// an image beside that of req; both have a shell.
+func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req session.Request, other string) {
+	for name, run := range map[string]func(*testing.T, *life){
+		"rest": resting, "reap": reapedToRest, "rebuild": rebuilding, "refused rebuild": refusedRebuilds, "capacity": capacity,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, &life{b, instance, session.NewMemoryStore(), req, other})
+		})
+	}
+}
+
+// process gives a manager as another process has it. It looks after nothing by itself unless every says how often.
+func (l *life) process(t *testing.T, every time.Duration) *session.Manager {
+	t.Helper()
+	m, err := session.NewManager(l.b, &session.Options{Instance: l.instance, Store: l.store, ReapEvery: every})
+	must(t, err)
+	t.Cleanup(func() { must(t, m.Close(context.Background())) })
+	return m
+}
+
+// ended ends a process that leaves its sandboxes.
+func ended(t *testing.T, m *session.Manager) {
+	t.Helper()
+	must(t, m.Detach(context.Background()))
+}
+
+// open opens a key that must be there already, or not.
+func (l *life) open(t *testing.T, m *session.Manager, key session.Key, req session.Request, wantNew bool) *session.Session {
+	t.Helper()
+	s, created, err := m.Open(t.Context(), key, req)
+	if err != nil || created != wantNew {
+		t.Fatalf("Open(%s): new %v, %v, want new %v", key, created, err, wantNew)
+	}
+	return s
+}
+
+// state gives the state of a sandbox as `sessions ls` shows it; empty when there is none.
+func (l *life) state(t *testing.T, m *session.Manager, id string) session.State {
+	t.Helper()
+	list, err := m.List(t.Context())
+	must(t, err)
+	for _, info := range list {
+		if info.ID == id {
+			return info.State
+		}
+	}
+	return ""
+}
+
+// remove removes a sandbox at the end of a test.
+func (l *life) remove(t *testing.T, id string) {
+	t.Helper()
+	m := l.process(t, -1)
+	must(t, m.Remove(t.Context(), id, true))
+	if got := l.state(t, m, id); got != "" {
+		t.Errorf("a removed sandbox is %s", got)
+	}
+	ended(t, m)
+}
+
+// idle gives a request for a sandbox that is idle at once, and then stopped.
+func (l *life) idle() session.Request {
+	req := l.req
+	req.IdleTimeout, req.IdlePolicy = time.Nanosecond, session.IdleStop
+	return req
+}
+
+// resting: a sandbox that nobody has and that is idle is stopped by the next process, and started by one that opens it or
+// connects to it. A process that comes after the death of the one that made it knows what to do.
+func resting(t *testing.T, l *life) {
+	key := session.UserKey("resting")
+	first := l.process(t, -1)
+	plain, req := l.req, l.idle()
+	switch l.b.Capabilities().Workspace {
+	case "":
+	case backend.WorkspaceMemory:
+		sized := l.idle()
+		sized.Limits.WorkspaceBytes = 16 << 20
+		if _, _, err := first.Open(t.Context(), key, sized); !errors.Is(err, backend.ErrUnsupported) {
+			t.Errorf("a sandbox in memory that is to be stopped: %v, want ErrUnsupported", err)
+		}
+	default: // a workspace with a size is kept, too
+		plain.Limits.WorkspaceBytes, req.Limits.WorkspaceBytes = 16<<20, 16<<20
+	}
+	s := l.open(t, first, key, req, true)
+	write(t, s, "kept.txt", []byte("kept"), session.WriteFileOptions{})
+	if got := l.state(t, first, s.ID()); got != session.StateReady {
+		t.Errorf("a new sandbox is %s", got)
+	}
+	ended(t, first)
+	l.sweep(t, s.ID())
+	second := l.process(t, -1)
+	again := l.open(t, second, key, plain, false) // who says nothing of the policy leaves it as it is
+	if again.ID() != s.ID() || again.Info().IdlePolicy != session.IdleStop || l.state(t, second, s.ID()) != session.StateReady {
+		t.Errorf("opened again: %+v", again.Info())
+	}
+	if got := read(t, again, "kept.txt", session.ReadFileOptions{}); string(got) != "kept" {
+		t.Errorf("kept.txt holds %q", got)
+	}
+	ended(t, second)
+	l.sweep(t, s.ID())
+	third := l.process(t, -1)
+	visitor, err := third.Connect(t.Context(), s.ID())
+	must(t, err)
+	if got := output(t, visitor, "cat kept.txt"); got != "kept" {
+		t.Errorf("kept.txt holds %q", got)
+	}
+	must(t, visitor.Close(t.Context()))
+	ended(t, third)
+	l.remove(t, s.ID())
+}
+
+// sweep has a process stop a sandbox that is idle.
+func (l *life) sweep(t *testing.T, id string) {
+	t.Helper()
+	m := l.process(t, time.Hour) // and once when it begins
+	eventually(t, "the idle sandbox is stopped", func() bool { return l.state(t, m, id) == session.StateStopped })
+	ended(t, m)
+}
+
+// reapedToRest: the process that has an idle sandbox stops it itself. Those who have the session open the key again.
+func reapedToRest(t *testing.T, l *life) {
+	key := session.UserKey("reaped")
+	m := l.process(t, 20*time.Millisecond)
+	req := l.idle()
+	req.Prepare = func(ctx context.Context, s *session.Session) error {
+		_, err := s.WriteFile(ctx, "kept.txt", strings.NewReader("kept"), session.WriteFileOptions{})
+		return err
+	}
+	s := l.open(t, m, key, req, true)
+	eventually(t, "the idle sandbox is stopped", func() bool { return l.state(t, m, s.ID()) == session.StateStopped })
+	eventually(t, "its session is closed", func() bool {
+		_, err := s.StatFile(t.Context(), "kept.txt")
+		return errors.Is(err, backend.ErrClosed)
+	})
+	eventually(t, "who asks for it is told what to do", func() bool {
+		_, err := m.Lookup(t.Context(), key.Scope(), s.ID())
+		return errors.Is(err, backend.ErrClosed) && strings.Contains(err.Error(), "open it again")
+	})
+	ended(t, m)
+	next := l.process(t, -1)
+	again := l.open(t, next, key, l.req, false)
+	if got := read(t, again, "kept.txt", session.ReadFileOptions{}); again.ID() != s.ID() || string(got) != "kept" {
+		t.Errorf("%s holds %q, want that of %s", again.ID(), got, s.ID())
+	}
+	must(t, next.Close(t.Context()))
+	l.gone(t, s.ID())
+}
+
+// gone checks that a sandbox is removed.
+func (l *life) gone(t *testing.T, id string) {
+	t.Helper()
+	if got := l.state(t, l.process(t, -1), id); got != "" {
+		t.Errorf("a sandbox that was closed is %s", got)
+	}
+}
+
+// rebuilding: an image or a limit changes, the files of the workspace stay.
+func rebuilding(t *testing.T, l *life) {
+	key := session.UserKey("rebuilt")
+	first := l.process(t, -1)
+	s := l.open(t, first, key, l.req, true)
+	output(t, s, "mkdir -p dir && echo old > dir/file && ln -s dir/file link && chmod 700 dir")
+	before := output(t, s, "stat -c '%a %u:%g %F' dir dir/file link")
+	ended(t, first)
+
+	second := l.process(t, -1)
+	changed := l.req
+	changed.Image, changed.Limits.PIDs = l.other, 77
+	var conflict *session.ConflictError
+	if _, _, err := second.Open(t.Context(), key, changed); !errors.As(err, &conflict) {
+		t.Fatalf("Open with another image: %v, want a ConflictError", err)
+	}
+	changed.Rebuild = true
+	again := l.open(t, second, key, changed, false)
+	if info := again.Info(); again.ID() != s.ID() || info.Limits.PIDs != 77 || info.EngineID == s.Info().EngineID {
+		t.Errorf("made anew: %+v, before %+v", info, s.Info())
+	}
+	if got := output(t, again, "cat link; echo new > dir/file"); got != "old\n" {
+		t.Errorf("the new sandbox holds %q", got)
+	}
+	if after := output(t, again, "stat -c '%a %u:%g %F' dir dir/file link"); after != before {
+		t.Errorf("files:\n%s, before:\n%s", after, before)
+	}
+	// What commands run in is not made anew, what nobody uses is.
+	back := l.req
+	back.Rebuild = true
+	command := run(t, again, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
+	if _, _, err := second.Open(t.Context(), key, back); !errors.Is(err, backend.ErrExists) || errors.As(err, &conflict) {
+		t.Errorf("Open while a command runs: %v, want ErrExists", err)
+	}
+	output(t, again, "touch stop")
+	if status, err := again.WaitExec(t.Context(), command.ExecID, -1); err != nil || status.Status != session.ExecCompleted {
+		t.Errorf("the command: %+v, %v", status, err)
+	}
+	third := l.open(t, second, key, back, false)
+	if got := output(t, third, "cat dir/file"); got != "new\n" || third.ID() != s.ID() || third.Info().Limits.PIDs == 77 {
+		t.Errorf("%+v holds %q", third.Info(), got)
+	}
+	if again := l.open(t, second, key, back, false); again != third {
+		t.Error("a rebuild without a change made another session")
+	}
+	must(t, second.Close(t.Context()))
+	l.gone(t, s.ID())
+}
+
+// refusedRebuilds: whatever cannot be made leaves the sandbox as it was.
+func refusedRebuilds(t *testing.T, l *life) {
+	key := session.UserKey("refused")
+	m := l.process(t, -1)
+	s := l.open(t, m, key, l.req, true)
+	output(t, s, "echo here > file")
+	engineID := s.Info().EngineID
+	ended(t, m)
+	for name, change := range map[string]func(*session.Request){
+		"image":     func(r *session.Request) { r.Image = "workcell/no-such-image:1" },
+		"user":      func(r *session.Request) { r.User = "4321:4321" },
+		"workspace": func(r *session.Request) { r.Limits.WorkspaceBytes = 32 << 20 },
+	} {
+		req := l.req
+		req.Rebuild = true
+		change(&req)
+		m := l.process(t, -1)
+		if got, _, err := m.Open(t.Context(), key, req); err == nil {
+			t.Errorf("a rebuild with another %s: %+v", name, got.Info())
+		}
+		ended(t, m)
+	}
+	m = l.process(t, -1)
+	again := l.open(t, m, key, l.req, false)
+	if got := output(t, again, "cat file"); got != "here\n" || again.Info().EngineID != engineID {
+		t.Errorf("%+v holds %q", again.Info(), got)
+	}
+	must(t, m.Close(t.Context()))
+	l.gone(t, s.ID())
+}
+
+// capacity: a manager that is full says so, and has room again when a sandbox goes.
+func capacity(t *testing.T, l *life) {
+	m, err := session.NewManager(l.b, &session.Options{Instance: l.instance, Store: l.store, ReapEvery: -1, MaxSandboxes: 1})
+	must(t, err)
+	first := l.open(t, m, session.UserKey("first"), l.req, true)
+	if _, _, err := m.Open(t.Context(), session.UserKey("second"), l.req); !errors.Is(err, backend.ErrCapacity) {
+		t.Errorf("Open of a full manager: %v, want ErrCapacity", err)
+	}
+	must(t, first.Close(t.Context()))
+	l.open(t, m, session.UserKey("second"), l.req, true)
+	must(t, m.Close(context.Background()))
+	for _, rec := range l.records(t) {
+		if rec.State != session.RecordClosed {
+			t.Errorf("the record of %s is %s", rec.Key, rec.State)
+		}
+	}
+}
+
+func (l *life) records(t *testing.T) []session.Record {
+	t.Helper()
+	recs, err := l.store.List(t.Context())
+	must(t, err)
+	return recs
+}
