@@ -15,6 +15,7 @@ import (
 	ctrd "github.com/containerd/containerd/v2/client"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -77,10 +78,10 @@ func (b *Backend) prepare(ctx context.Context) error {
 
 func (b *Backend) applyDefaults() error {
 	o := &b.opts
-	if err := checkLimits(o.Limits); err != nil {
+	if err := driver.CheckLimits(o.Limits); err != nil {
 		return fmt.Errorf("containerd: default limits: %w", err)
 	}
-	o.Limits = withDefaults(o.Limits, defaultLimits())
+	o.Limits = driver.FillLimits(o.Limits, driver.DefaultLimits())
 	setDefault(&o.Address, DefaultAddress)
 	setDefault(&o.Namespace, DefaultNamespace)
 	setDefault(&o.Runtime, DefaultRuntime)

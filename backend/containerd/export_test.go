@@ -5,9 +5,6 @@ var (
 	SessionName  = sessionName
 	IsContainer  = isContainer
 	SweepShims   = (*Backend).sweepShims
-	ImageVolumes = imageVolumes
-	ParseUser    = func(s string) (string, error) { o, err := parseUser(s); return o.String(), err }
-	CheckLimits  = checkLimits
 	Scrub        = scrub
 	RegistryAuth = registryAuth
 	RemoveAll    = removeAll

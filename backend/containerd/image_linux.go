@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
-	"strings"
 	"sync"
 
 	ctrd "github.com/containerd/containerd/v2/client"
@@ -18,13 +16,12 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 const (
-	maxImageVolumes = 32         // an image that declares more is up to something
-	maxImageEnv     = 128 * 1024 // bytes; the kernel refuses to start a process with much more
-	maxImageConfig  = 4 * mib    // bytes of JSON
-	maxKnownImages  = 1024       // images that are remembered
+	maxImageConfig = 4 * driver.MiB // bytes of JSON
+	maxKnownImages = 1024           // images that are remembered
 )
 
 // image is what Create needs to know of an image. It never changes but for checked.
@@ -135,11 +132,11 @@ func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, er
 		return nil, &engineError{what: "read image", kind: backend.ErrUnsupported,
 			detail: fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", name, c.OS, c.Architecture, b.engine.arch)}
 	}
-	img, err := judge(c.Config)
+	volumes, err := driver.JudgeImage(c.Config.Env, c.Config.Volumes)
 	if err != nil {
 		return nil, &engineError{what: "image " + name, kind: backend.ErrInvalid, detail: err.Error()}
 	}
-	img.id, img.target = desc.Digest.String(), found.Target.Digest.String()
+	img := &image{id: desc.Digest.String(), target: found.Target.Digest.String(), env: slices.Clone(c.Config.Env), volumes: volumes}
 	if len(c.RootFS.DiffIDs) > 0 {
 		img.chain = identity.ChainID(c.RootFS.DiffIDs).String()
 	}
@@ -153,55 +150,6 @@ func (b *Backend) foreign(ctx context.Context, found images.Image) (string, bool
 		return "", false
 	}
 	return fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", familiar(found.Name), ps[0].OS, ps[0].Architecture, b.engine.arch), true
-}
-
-// judge takes what matters from an image's configuration. Its error has no sentinel.
-func judge(c ocispec.ImageConfig) (*image, error) {
-	size := 0
-	for _, e := range c.Env {
-		size += len(e)
-	}
-	if size > maxImageEnv {
-		return nil, fmt.Errorf("it declares an environment of %d bytes, at most %d", size, maxImageEnv)
-	}
-	volumes, err := imageVolumes(c.Volumes)
-	return &image{env: slices.Clone(c.Env), volumes: volumes}, err
-}
-
-// imageVolumes gives the declared volumes to mount over. What our own mounts cover anyway is left out; what would hide
-// the system's or our own files is refused.
-func imageVolumes(declared map[string]struct{}) ([]string, error) {
-	if len(declared) > maxImageVolumes {
-		return nil, fmt.Errorf("it declares %d volumes, at most %d", len(declared), maxImageVolumes)
-	}
-	var out []string
-	for v := range declared {
-		c := path.Clean(v)
-		switch {
-		case c == backend.Workdir, c == guestDir, c == "/tmp":
-			continue
-		case !path.IsAbs(c), strings.ContainsAny(c, ":,\x00\n"), len(c) > 1024, dangerous(c):
-			return nil, fmt.Errorf("it declares a volume at %.100q, which cannot be overridden safely", v)
-		}
-		out = append(out, c)
-	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
-}
-
-// dangerous tells of places where nothing may be mounted: at or below what the runtime and we provide, and at what
-// every program needs.
-func dangerous(p string) bool {
-	for _, d := range []string{backend.Workdir, guestDir, "/dev", "/proc", "/sys"} {
-		if p == d || strings.HasPrefix(p, d+"/") {
-			return true
-		}
-	}
-	switch p {
-	case "/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/local", "/etc":
-		return true
-	}
-	return strings.HasPrefix(p, "/etc/")
 }
 
 // unpack makes sure that an image's layers are a snapshot.

@@ -2,37 +2,29 @@ package containerd
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/distribution/reference"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 )
-
-var sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
 // plan is a checked Spec with all defaults filled in.
 type plan struct {
 	spec    backend.Spec
 	ref     string // full form of the image reference
-	user    owner
+	user    driver.User
 	runtime string                 // path of the OCI runtime's program
 	means   backend.WorkspaceMeans // what holds the workspace's limit
 }
 
-// owner is a numeric user and group.
-type owner struct{ uid, gid uint32 }
-
-func (o owner) String() string { return fmt.Sprintf("%d:%d", o.uid, o.gid) }
-
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
 func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
-	if !sessionIDs.MatchString(spec.ID) {
-		return nil, fmt.Errorf("containerd: session id %.140q: %w", spec.ID, backend.ErrInvalid)
+	if err := driver.CheckSpec(spec); err != nil {
+		return nil, fmt.Errorf("containerd: %w", err)
 	}
 	if err := b.opts.Images.Check(spec.Image); err != nil {
 		return nil, err
@@ -45,19 +37,13 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 		return nil, err
 	}
 	p := &plan{spec: spec, ref: ref}
-	if p.user, err = parseUser(spec.User); err != nil {
-		return nil, err
-	}
-	if err := checkLimits(spec.Limits); err != nil {
-		return nil, err
+	if p.user, err = driver.ParseUser(spec.User); err != nil {
+		return nil, fmt.Errorf("containerd: %w", err)
 	}
 	if err := b.engine.enforceable(spec.Limits); err != nil {
 		return nil, err
 	}
-	if err := checkLabels(spec.Labels); err != nil {
-		return nil, err
-	}
-	p.spec.Limits = defaulted(spec.Limits, b.opts.Limits)
+	p.spec.Limits = driver.SandboxLimits(spec.Limits, b.opts.Limits)
 	setDefault(&p.spec.Network, backend.NetworkNone)
 	if p.spec.Created.IsZero() {
 		p.spec.Created = time.Now()
@@ -83,23 +69,6 @@ func checkDomain(ref string) error {
 	return nil
 }
 
-// parseUser takes "uid:gid" or "uid" in numbers: a name would be looked up in the image, which says what it likes.
-func parseUser(s string) (owner, error) {
-	if s == "" {
-		s = backend.DefaultUser
-	}
-	u, g, ok := strings.Cut(s, ":")
-	if !ok {
-		g = u
-	}
-	uid, err1 := strconv.ParseUint(u, 10, 31)
-	gid, err2 := strconv.ParseUint(g, 10, 31)
-	if err1 != nil || err2 != nil {
-		return owner{}, fmt.Errorf("containerd: user %.40q is not uid:gid in numbers below 2147483648: %w", s, backend.ErrInvalid)
-	}
-	return owner{uid: uint32(uid), gid: uint32(gid)}, nil
-}
-
 // supports refuses what this machine cannot do. The limits were looked at before.
 func (e *engine) supports(s backend.Spec) error {
 	switch {
@@ -109,10 +78,6 @@ func (e *engine) supports(s backend.Spec) error {
 		return fmt.Errorf("containerd: this machine has no runtime %.40q: %w", s.Runtime, backend.ErrUnsupported)
 	case s.Platform != "" && s.Platform != "linux/"+e.arch:
 		return fmt.Errorf("containerd: this machine runs linux/%s, not %.40q: %w", e.arch, s.Platform, backend.ErrUnsupported)
-	case s.Root != backend.RootReadonly && s.Root != backend.RootWritable:
-		return fmt.Errorf("containerd: root mode %d: %w", s.Root, backend.ErrInvalid)
-	case s.Pull != "" && s.Pull != backend.PullMissing && s.Pull != backend.PullAlways && s.Pull != backend.PullNever:
-		return fmt.Errorf("containerd: pull policy %.40q: %w", s.Pull, backend.ErrInvalid)
 	case s.Network == backend.NetworkBridge && !slices.Contains(e.caps.Networks, backend.NetworkBridge):
 		return fmt.Errorf("containerd: bridged networks need the CNI plugins bridge, host-local and firewall, and iptables: %w", backend.ErrUnsupported)
 	case s.Network == backend.NetworkBridge && !kernelNetwork(s.Runtime):
@@ -125,23 +90,6 @@ func (e *engine) supports(s backend.Spec) error {
 // in that namespace bind them. One with a stack of its own (gVisor, a virtual machine) passes them by.
 func kernelNetwork(runtime string) bool {
 	return runtime == "runc" || runtime == "crun" || runtime == "youki"
-}
-
-// maxLabels bounds the user's labels, in bytes; the same as backend/docker.
-const maxLabels = 64 * 1024
-
-func checkLabels(labels map[string]string) error {
-	size := 0
-	for k, v := range labels {
-		if k == "" || strings.HasPrefix(k, backend.LabelPrefix) {
-			return fmt.Errorf("containerd: label %.100q is reserved: %w", k, backend.ErrInvalid)
-		}
-		size += len(k) + len(v)
-	}
-	if size > maxLabels {
-		return fmt.Errorf("containerd: labels of %d bytes, at most %d: %w", size, maxLabels, backend.ErrTooLarge)
-	}
-	return nil
 }
 
 // imageName is the short form of a reference, for people.

@@ -6,11 +6,12 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 const (
-	guestDir = "/.workcell" // where the guest's directory is mounted
+	guestDir = driver.GuestDir // where the guest's directory is mounted
 	hostname = "workcell"
 	// specVersion is the oldest that says all of this; an older runtime refuses a newer one.
 	specVersion = "1.0.2"
@@ -47,10 +48,10 @@ func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 }
 
 // guestProcess is a program of ours in the sandbox: the guest itself or its bridge.
-func guestProcess(o owner, l backend.Limits, args ...string) *specs.Process {
+func guestProcess(o driver.User, l backend.Limits, args ...string) *specs.Process {
 	score := 0 // not what containerd itself has, which may be protected
 	return &specs.Process{
-		User:            specs.User{UID: o.uid, GID: o.gid},
+		User:            specs.User{UID: o.UID, GID: o.GID},
 		Args:            args,
 		Env:             guestEnv(),
 		Cwd:             "/",
@@ -68,7 +69,7 @@ func guestArgs(r *record) []string {
 		return nil
 	}
 	return []string{
-		fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", inodes(size)),
+		fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", driver.Inodes(size)),
 		fmt.Sprintf("--workspace-watched=%t", r.config.Workspace == backend.WorkspaceWatched),
 	}
 }
@@ -102,7 +103,7 @@ func (b *Backend) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 		bind(dir.guest(b.opts.Guest.Version), guestDir, "ro"),
 		workspaceMount(p, r))
 	for _, v := range volumes {
-		ms = append(ms, tmpfs(v, imageVolumeBytes, "1777", owner{}))
+		ms = append(ms, tmpfs(v, driver.ImageVolumeBytes, "1777", driver.User{}))
 	}
 	return ms
 }
@@ -118,15 +119,15 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 		mount("sysfs", "/sys", "nosuid", "noexec", "nodev", "ro"),
 		mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
 		mount("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),
-		mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", shmSize(l))),
+		mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", driver.ShmSize(l))),
 	}
 }
 
 // tmpfs allows execution: installers and compilers run what they put into /tmp.
-func tmpfs(at string, size int64, mode string, o owner) specs.Mount {
+func tmpfs(at string, size int64, mode string, o driver.User) specs.Mount {
 	return specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: at, Options: []string{
-		"rw", "nosuid", "nodev", "exec", fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", inodes(size)),
-		"mode=" + mode, fmt.Sprintf("uid=%d", o.uid), fmt.Sprintf("gid=%d", o.gid),
+		"rw", "nosuid", "nodev", "exec", fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", driver.Inodes(size)),
+		"mode=" + mode, fmt.Sprintf("uid=%d", o.UID), fmt.Sprintf("gid=%d", o.GID),
 	}}
 }
 

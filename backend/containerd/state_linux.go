@@ -175,7 +175,7 @@ func (b *Backend) makeWorkspace(r *record) (made bool, err error) {
 	}
 	if made {
 		// The owner comes first: a tag says that the directory is as it must be.
-		if err := os.Chown(dir.workspace(r.session), int(user.uid), int(user.gid)); err != nil {
+		if err := os.Chown(dir.workspace(r.session), int(user.UID), int(user.GID)); err != nil {
 			return made, stateError("make the workspace", err)
 		}
 		js, err := json.Marshal(tag)

@@ -38,6 +38,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -131,10 +132,10 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 
 func (b *Backend) applyDefaults() error {
 	o := &b.opts
-	if err := checkLimits(o.Limits); err != nil {
+	if err := driver.CheckLimits(o.Limits); err != nil {
 		return fmt.Errorf("docker: default limits: %w", err)
 	}
-	o.Limits = withDefaults(o.Limits, defaultLimits())
+	o.Limits = driver.FillLimits(o.Limits, driver.DefaultLimits())
 	if o.CallTimeout <= 0 {
 		o.CallTimeout = 2 * time.Minute
 	}

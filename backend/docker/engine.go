@@ -108,10 +108,6 @@ func (e *engine) supports(s backend.Spec) error {
 		return fmt.Errorf("docker: this engine has no runtime %.40q: %w", s.Runtime, backend.ErrUnsupported)
 	case s.Platform != "" && s.Platform != "linux/"+e.arch:
 		return fmt.Errorf("docker: this engine runs linux/%s, not %.40q: %w", e.arch, s.Platform, backend.ErrUnsupported)
-	case s.Root != backend.RootReadonly && s.Root != backend.RootWritable:
-		return fmt.Errorf("docker: root mode %d: %w", s.Root, backend.ErrInvalid)
-	case s.Pull != "" && s.Pull != backend.PullMissing && s.Pull != backend.PullAlways && s.Pull != backend.PullNever:
-		return fmt.Errorf("docker: pull policy %.40q: %w", s.Pull, backend.ErrInvalid)
 	case s.Network == backend.NetworkBridge && !kernelNetwork(e.runtime(s)):
 		return fmt.Errorf("docker: the network of runtime %.40q cannot be guarded: %w", e.runtime(s), backend.ErrUnsupported)
 	}

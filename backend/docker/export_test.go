@@ -9,9 +9,6 @@ import (
 
 // Internals that tests look at.
 var (
-	ImageVolumes = imageVolumes
-	ParseUser    = func(s string) (string, error) { o, err := parseUser(s); return o.String(), err }
-	CheckLimits  = checkLimits
 	Scrub        = scrub
 	RegistryAuth = registryAuth
 )

@@ -14,6 +14,7 @@ import (
 	"github.com/docker/docker/api/types/mount"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -77,7 +78,7 @@ func (b *Backend) fillGuest(ctx context.Context) error {
 	name := string(b.guestVolumeName())
 	var lock guestLock
 	return b.retry(ctx, func() (bool, error) {
-		id, err := b.createFromInit(ctx, name, owner{}, b.guestLabels(backend.RoleInit), &container.HostConfig{
+		id, err := b.createFromInit(ctx, name, driver.User{}, b.guestLabels(backend.RoleInit), &container.HostConfig{
 			NetworkMode: "none",
 			LogConfig:   container.LogConfig{Type: "none"},
 			Mounts: []mount.Mount{{

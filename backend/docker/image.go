@@ -7,18 +7,14 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strings"
 
 	imagetypes "github.com/docker/docker/api/types/image"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 )
 
-const (
-	maxImageVolumes = 32         // an image that declares more is up to something
-	maxImageEnv     = 128 * 1024 // bytes; the kernel refuses to start a process with much more
-	maxKnownImages  = 1024       // checks that are remembered
-)
+const maxKnownImages = 1024 // checks that are remembered
 
 // image is what Create needs to know of an image.
 type image struct {
@@ -68,56 +64,12 @@ func (b *Backend) inspectImage(ctx context.Context, p *plan) (*image, error) {
 	if res.Config == nil {
 		return img, nil
 	}
-	size := 0
-	for _, e := range res.Config.Env {
-		size += len(e)
-	}
-	if size > maxImageEnv {
-		return nil, fmt.Errorf("docker: image %s declares an environment of %d bytes, at most %d: %w",
-			p.imageName(), size, maxImageEnv, backend.ErrInvalid)
-	}
 	img.env = slices.Clone(res.Config.Env)
-	img.volumes, err = imageVolumes(res.Config.Volumes)
+	img.volumes, err = driver.JudgeImage(res.Config.Env, res.Config.Volumes)
 	if err != nil {
-		return nil, fmt.Errorf("docker: image %s: %w", p.imageName(), err)
+		return nil, fmt.Errorf("docker: image %s: %v: %w", p.imageName(), err, backend.ErrInvalid)
 	}
 	return img, nil
-}
-
-// imageVolumes gives the declared volumes to mount over. What our own mounts cover anyway is left out; what would hide
-// the system's or our own files is refused.
-func imageVolumes(declared map[string]struct{}) ([]string, error) {
-	if len(declared) > maxImageVolumes {
-		return nil, fmt.Errorf("it declares %d volumes, at most %d: %w", len(declared), maxImageVolumes, backend.ErrInvalid)
-	}
-	var out []string
-	for v := range declared {
-		c := path.Clean(v)
-		switch {
-		case c == backend.Workdir, c == guestDir, c == "/tmp":
-			continue
-		case !path.IsAbs(c), strings.ContainsAny(c, ":,\x00\n"), len(c) > 1024, dangerous(c):
-			return nil, fmt.Errorf("it declares a volume at %.100q, which cannot be overridden safely: %w", v, backend.ErrInvalid)
-		}
-		out = append(out, c)
-	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
-}
-
-// dangerous tells of places where nothing may be mounted: at or below what the runtime and we provide, and at what
-// every program needs.
-func dangerous(p string) bool {
-	for _, d := range []string{backend.Workdir, guestDir, "/dev", "/proc", "/sys"} {
-		if p == d || strings.HasPrefix(p, d+"/") {
-			return true
-		}
-	}
-	switch p {
-	case "/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64", "/usr/local", "/etc":
-		return true
-	}
-	return strings.HasPrefix(p, "/etc/")
 }
 
 // checkMountPoints refuses an image in which a place where something is mounted is a link: the mount would land where

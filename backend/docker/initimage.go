@@ -13,15 +13,16 @@ import (
 	imagetypes "github.com/docker/docker/api/types/image"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 // initImage names the image for containers of our own, which hold two empty directories and are one per owner of the
 // workspace.
-func initImage(o owner) string { return fmt.Sprintf("workcell/init:%d-%d", o.uid, o.gid) }
+func initImage(o driver.User) string { return fmt.Sprintf("workcell/init:%d-%d", o.UID, o.GID) }
 
 // createFromInit creates a container of our own, making its image when the engine has none. The id is given beside an
 // error when there is a container nevertheless.
-func (b *Backend) createFromInit(ctx context.Context, name string, o owner, labels map[string]string,
+func (b *Backend) createFromInit(ctx context.Context, name string, o driver.User, labels map[string]string,
 	host *container.HostConfig, adjust func(*container.Config),
 ) (string, error) {
 	cfg := &container.Config{
@@ -48,12 +49,12 @@ func (b *Backend) createFromInit(ctx context.Context, name string, o owner, labe
 }
 
 // importInit makes the image for createFromInit. Doing it twice does no harm.
-func (b *Backend) importInit(ctx context.Context, o owner) error {
+func (b *Backend) importInit(ctx context.Context, o driver.User) error {
 	var layer bytes.Buffer
 	tw := tar.NewWriter(&layer)
 	for _, d := range []tar.Header{
 		{Name: strings.TrimPrefix(guestDir, "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755},
-		{Name: strings.TrimPrefix(backend.Workdir, "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755, Uid: int(o.uid), Gid: int(o.gid)},
+		{Name: strings.TrimPrefix(backend.Workdir, "/") + "/", Typeflag: tar.TypeDir, Mode: 0o755, Uid: int(o.UID), Gid: int(o.GID)},
 	} {
 		if err := tw.WriteHeader(&d); err != nil {
 			return fmt.Errorf("docker: init image: %w", err)

@@ -3,9 +3,8 @@ package docker
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,13 +13,14 @@ import (
 	"github.com/docker/docker/api/types/mount"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 const (
-	guestDir  = "/.workcell" // where the guest's volume is mounted
-	namePre   = "workcell-"  // begins the name of every container and volume
-	noneShell = "NONE"       // a health check of this name switches off the image's own
+	guestDir  = driver.GuestDir // where the guest's volume is mounted
+	namePre   = "workcell-"     // begins the name of every container and volume
+	noneShell = "NONE"          // a health check of this name switches off the image's own
 
 	// labelConfig holds what Info needs and the engine's listing does not tell, as JSON.
 	labelConfig = backend.LabelPrefix + "config"
@@ -33,24 +33,17 @@ type volumeName string
 // workspaceName names the workspace of a session.
 func workspaceName(session string) volumeName { return volumeName(namePre + session + "-workspace") }
 
-var sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
-
 // plan is a checked Spec with all defaults filled in.
 type plan struct {
 	spec   backend.Spec
 	asked  backend.Limits // limits before defaults
 	ref    string         // full form of the image reference
-	user   owner
+	user   driver.User
 	name   string                 // of the container
 	volume volumeName             // of the workspace
 	means  backend.WorkspaceMeans // what holds its limit
 	labels map[string]string
 }
-
-// owner is a numeric user and group.
-type owner struct{ uid, gid uint32 }
-
-func (o owner) String() string { return fmt.Sprintf("%d:%d", o.uid, o.gid) }
 
 // config is the content of labelConfig.
 type config struct {
@@ -66,8 +59,8 @@ type config struct {
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
 func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
-	if !sessionIDs.MatchString(spec.ID) {
-		return nil, fmt.Errorf("docker: session id %.140q: %w", spec.ID, backend.ErrInvalid)
+	if err := driver.CheckSpec(spec); err != nil {
+		return nil, fmt.Errorf("docker: %w", err)
 	}
 	if err := b.opts.Images.Check(spec.Image); err != nil {
 		return nil, err
@@ -77,16 +70,13 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 		return nil, err
 	}
 	p := &plan{spec: spec, asked: spec.Limits, ref: ref, name: namePre + spec.ID, volume: workspaceName(spec.ID)}
-	if p.user, err = parseUser(spec.User); err != nil {
-		return nil, err
-	}
-	if err := checkLimits(spec.Limits); err != nil {
-		return nil, err
+	if p.user, err = driver.ParseUser(spec.User); err != nil {
+		return nil, fmt.Errorf("docker: %w", err)
 	}
 	if err := b.engine.enforceable(spec.Limits); err != nil {
 		return nil, err
 	}
-	p.spec.Limits = defaulted(spec.Limits, b.opts.Limits)
+	p.spec.Limits = driver.SandboxLimits(spec.Limits, b.opts.Limits)
 	if p.spec.Network == "" {
 		p.spec.Network = backend.NetworkNone
 	}
@@ -103,40 +93,12 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 	return p, err
 }
 
-// parseUser takes "uid:gid" or "uid" in numbers: a name would be looked up in the image, which says what it likes.
-func parseUser(s string) (owner, error) {
-	if s == "" {
-		s = backend.DefaultUser
-	}
-	u, g, ok := strings.Cut(s, ":")
-	if !ok {
-		g = u
-	}
-	uid, err1 := strconv.ParseUint(u, 10, 31)
-	gid, err2 := strconv.ParseUint(g, 10, 31)
-	if err1 != nil || err2 != nil {
-		return owner{}, fmt.Errorf("docker: user %.40q is not uid:gid in numbers below 2147483648: %w", s, backend.ErrInvalid)
-	}
-	return owner{uid: uint32(uid), gid: uint32(gid)}, nil
-}
-
 // makeLabels joins the user's labels with ours. All of ours are always set, because the engine fills in what an image
 // declares where a container has no label of that name.
 func (p *plan) makeLabels(guest string) (map[string]string, error) {
 	l := copyLabels(p.spec.Labels)
 	c := config{Image: p.spec.Image, User: p.user.String(), Root: p.spec.Root, Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means}
-	size := 0
-	for k, v := range p.spec.Labels {
-		if k == "" || strings.HasPrefix(k, backend.LabelPrefix) {
-			return nil, fmt.Errorf("docker: label %.100q is reserved: %w", k, backend.ErrInvalid)
-		}
-		c.Labels = append(c.Labels, k)
-		size += len(k) + len(v)
-	}
-	if size > 64*1024 {
-		return nil, fmt.Errorf("docker: labels of %d bytes, at most 65536: %w", size, backend.ErrTooLarge)
-	}
-	slices.Sort(c.Labels)
+	c.Labels = slices.Sorted(maps.Keys(p.spec.Labels))
 	js, err := json.Marshal(c)
 	if err != nil {
 		return nil, fmt.Errorf("docker: label %s: %w", labelConfig, err)
@@ -204,7 +166,7 @@ func (p *plan) guestArgs() []string {
 		return []string{}
 	}
 	return []string{
-		fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", inodes(size)),
+		fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", driver.Inodes(size)),
 		fmt.Sprintf("--workspace-watched=%t", p.means == backend.WorkspaceWatched),
 	}
 }
@@ -230,7 +192,7 @@ func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *contai
 		ReadonlyRootfs: p.spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-		ShmSize:        shmSize(p.spec.Limits),
+		ShmSize:        driver.ShmSize(p.spec.Limits),
 		Runtime:        p.spec.Runtime,
 		Init:           &noInit,
 		Resources:      b.engine.resources(p.spec.Limits, p.means),
@@ -240,8 +202,8 @@ func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *contai
 }
 
 // tmpfsOptions allow execution: installers and compilers run what they put into /tmp.
-func tmpfsOptions(size int64, o owner, mode string) string {
-	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=%s,uid=%d,gid=%d", size, inodes(size), mode, o.uid, o.gid)
+func tmpfsOptions(size int64, o driver.User, mode string) string {
+	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=%s,uid=%d,gid=%d", size, driver.Inodes(size), mode, o.UID, o.GID)
 }
 
 // mounts are the guest, the workspace, and something harmless over every volume that the image declares: the engine
@@ -257,7 +219,7 @@ func (b *Backend) mounts(p *plan, img *image, nonce string) []mount.Mount {
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeTmpfs, Target: v,
-			TmpfsOptions: &mount.TmpfsOptions{SizeBytes: imageVolumeBytes, Mode: 0o1777},
+			TmpfsOptions: &mount.TmpfsOptions{SizeBytes: driver.ImageVolumeBytes, Mode: 0o1777},
 		})
 	}
 	return ms

@@ -14,67 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
 )
-
-func TestParseUser(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{"": "1000:1000", "5": "5:5", "0:0": "0:0", "2147483647:1": "2147483647:1", "007:08": "7:8"} {
-		if got, err := docker.ParseUser(in); err != nil || got != want {
-			t.Errorf("user %q: %q, %v, want %q", in, got, err, want)
-		}
-	}
-	for _, in := range []string{"root", "1000:", ":1000", "-1", "4294967296", "2147483648:0", "1:1:1", "1 ", "0x10", "1e3", "１"} {
-		if got, err := docker.ParseUser(in); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("user %q: %q, %v, want ErrInvalid", in, got, err)
-		}
-	}
-}
-
-func TestCheckLimits(t *testing.T) {
-	t.Parallel()
-	if err := docker.CheckLimits(backend.Limits{}); err != nil {
-		t.Errorf("no limits: %v", err)
-	}
-	for _, l := range []backend.Limits{
-		{CPUMillis: -1}, {CPUMillis: 1}, {MemoryBytes: 1}, {MemoryBytes: -5}, {PIDs: -1}, {PIDs: 1 << 40}, {TmpBytes: -1},
-		{WorkspaceBytes: 1}, {OpenFiles: 2}, {FileBytes: -1}, {MemoryBytes: 1 << 62},
-	} {
-		if err := docker.CheckLimits(l); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("limits %+v: %v, want ErrInvalid", l, err)
-		}
-	}
-}
-
-func TestImageVolumes(t *testing.T) {
-	t.Parallel()
-	set := func(vs ...string) map[string]struct{} {
-		m := map[string]struct{}{}
-		for _, v := range vs {
-			m[v] = struct{}{}
-		}
-		return m
-	}
-	got, err := docker.ImageVolumes(set("/data/", "/data", "/var/lib/x", "/workspace", "/tmp", "/.workcell", "/tmp/cache"))
-	if diff := cmp.Diff([]string{"/data", "/tmp/cache", "/var/lib/x"}, got); err != nil || diff != "" {
-		t.Errorf("%v (-want +got)\n%s", err, diff)
-	}
-	many := map[string]struct{}{}
-	for i := range 100 {
-		many["/v"+string(rune('a'+i%26))+string(rune('a'+i/26))] = struct{}{}
-	}
-	for _, bad := range []map[string]struct{}{
-		set("/"), set("/etc"), set("/etc/passwd"), set("/proc/sys"), set("/dev"), set("/sys/fs"), set("/usr"), set("relative"), set(""),
-		set("/workspace/data"), set("/.workcell/x"), set("/a/../proc"), set("/a:b"), set("/a,b"), set("/a\x00"), set("/" + strings.Repeat("x", 2000)), many,
-	} {
-		if got, err := docker.ImageVolumes(bad); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("volumes %.80v: %v, %v, want ErrInvalid", bad, got, err)
-		}
-	}
-}
 
 func TestScrub(t *testing.T) {
 	t.Parallel()

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
@@ -78,10 +79,10 @@ func (b *Backend) tidy(ctx context.Context) {
 
 func (b *Backend) applyDefaults() error {
 	o := &b.opts
-	if err := checkLimits(o.Limits); err != nil {
+	if err := driver.CheckLimits(o.Limits); err != nil {
 		return fmt.Errorf("local: default limits: %w", err)
 	}
-	o.Limits = withDefaults(o.Limits, defaultLimits())
+	o.Limits = driver.FillLimits(o.Limits, driver.DefaultLimits())
 	if o.Guest == nil {
 		o.Guest = &Guest{Version: embed.Version(), Binary: embed.Binary}
 	}

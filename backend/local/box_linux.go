@@ -32,11 +32,8 @@ const (
 	logFile      = "guest.log" // what the guest writes to its standard error
 )
 
-var (
-	sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
-	// sandboxIDs matches our ids: the session's, and a nonce that tells several sandboxes of one session apart.
-	sandboxIDs = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,127})@([0-9a-f]{16})$`)
-)
+// sandboxIDs matches our ids: the session's, and a nonce that tells several sandboxes of one session apart.
+var sandboxIDs = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,127})@([0-9a-f]{16})$`)
 
 // record is what is kept of a Spec, with all defaults filled in.
 type record struct {

@@ -7,13 +7,12 @@ import (
 	"maps"
 	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
@@ -107,8 +106,8 @@ func (b *Backend) occupy(ctx context.Context, x *box) (*cradle, error) {
 
 // plan checks spec and fills in the defaults.
 func (b *Backend) plan(spec backend.Spec) (*record, error) {
-	if !sessionIDs.MatchString(spec.ID) {
-		return nil, fmt.Errorf("local: session id %.140q: %w", spec.ID, backend.ErrInvalid)
+	if err := driver.CheckSpec(spec); err != nil {
+		return nil, fmt.Errorf("local: %w", err)
 	}
 	if err := b.opts.Images.Check(spec.Image); err != nil {
 		return nil, err
@@ -124,13 +123,12 @@ func (b *Backend) plan(spec backend.Spec) (*record, error) {
 		Nonce: newNonce(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run, Hash: spec.Hash,
 		Root: spec.Root, Network: spec.Network, Labels: map[string]string{}, Created: spec.Created,
 	}
-	if r.User, err = parseUser(spec.User); err != nil {
-		return nil, err
+	user, err := driver.ParseUser(spec.User)
+	if err != nil {
+		return nil, fmt.Errorf("local: %w", err)
 	}
-	if err := checkLimits(spec.Limits); err != nil {
-		return nil, err
-	}
-	r.Limits = b.enforceable(defaulted(spec.Limits, b.opts.Limits))
+	r.User = launch.ID(user)
+	r.Limits = b.enforceable(driver.SandboxLimits(spec.Limits, b.opts.Limits))
 	if r.Limits.WorkspaceBytes > 0 {
 		r.Workspace = b.workspaceMeans()
 	}
@@ -142,24 +140,7 @@ func (b *Backend) plan(spec backend.Spec) (*record, error) {
 	}
 	maps.Copy(r.Labels, spec.Labels)
 	r.IDs.User = r.User
-	return r, errors.Join(b.supports(spec), checkLabels(spec.Labels))
-}
-
-// parseUser takes "uid:gid" or "uid" in numbers.
-func parseUser(s string) (launch.ID, error) {
-	if s == "" {
-		s = backend.DefaultUser
-	}
-	u, g, ok := strings.Cut(s, ":")
-	if !ok {
-		g = u
-	}
-	uid, err1 := strconv.ParseUint(u, 10, 31)
-	gid, err2 := strconv.ParseUint(g, 10, 31)
-	if err1 != nil || err2 != nil {
-		return launch.ID{}, fmt.Errorf("local: user %.40q is not uid:gid in numbers below 2147483648: %w", s, backend.ErrInvalid)
-	}
-	return launch.ID{UID: uint32(uid), GID: uint32(gid)}, nil
+	return r, b.supports(spec)
 }
 
 // supports refuses what cannot be done here.
@@ -174,12 +155,8 @@ func (b *Backend) supports(s backend.Spec) error {
 		return fmt.Errorf("local: there is no OCI runtime %.40q without an engine: %w", s.Runtime, backend.ErrUnsupported)
 	case s.Platform != "" && s.Platform != "linux/"+runtime.GOARCH:
 		return fmt.Errorf("local: this machine runs linux/%s, not %.40q: %w", runtime.GOARCH, s.Platform, backend.ErrUnsupported)
-	case s.Root != backend.RootReadonly && s.Root != backend.RootWritable:
-		return fmt.Errorf("local: root mode %d: %w", s.Root, backend.ErrInvalid)
 	case s.Root == backend.RootWritable && !m.layers:
 		return fmt.Errorf("local: this kernel or file system cannot put a writable layer over the host's files: %w", backend.ErrUnsupported)
-	case s.Pull != "" && s.Pull != backend.PullMissing && s.Pull != backend.PullAlways && s.Pull != backend.PullNever:
-		return fmt.Errorf("local: pull policy %.40q: %w", s.Pull, backend.ErrInvalid)
 	case s.Limits.MemoryBytes > 0 && !m.cgroups.memory():
 		return fmt.Errorf("local: memory cannot be limited here, no memory cgroup can be made: run as root or in a delegated cgroup, or leave the limit out: %w", backend.ErrUnsupported)
 	case s.Limits.CPUMillis > 0 && !m.cgroups.cpu():
@@ -202,20 +179,6 @@ func (b *Backend) enforceable(l backend.Limits) backend.Limits {
 		l.CPUMillis = 0
 	}
 	return l
-}
-
-func checkLabels(labels map[string]string) error {
-	size := 0
-	for k, v := range labels {
-		if k == "" || strings.HasPrefix(k, backend.LabelPrefix) {
-			return fmt.Errorf("local: label %.100q is reserved: %w", k, backend.ErrInvalid)
-		}
-		size += len(k) + len(v)
-	}
-	if size > 64*1024 {
-		return fmt.Errorf("local: labels of %d bytes, at most 65536: %w", size, backend.ErrTooLarge)
-	}
-	return nil
 }
 
 // takeName makes a sandbox's directory, locked, in one step: whoever sees it sees that its maker lives. It has no record

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
@@ -137,7 +138,7 @@ func (d dirs) dropStale(link string) {
 		if !isDead(owner, d.self) {
 			return
 		}
-	} else if !sessionIDs.MatchString(claimant) || exists(d.sandbox(claimant)) || exists(d.workspace(claimant)) {
+	} else if !driver.IsSessionID(claimant) || exists(d.sandbox(claimant)) || exists(d.workspace(claimant)) {
 		return
 	}
 	_ = os.Remove(link) // somebody else may have been faster

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -89,7 +90,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		if ctx.Err() != nil {
 			return nil, ended(ctx)
 		}
-		if !sessionIDs.MatchString(e.Name()) || filter.SessionID != "" && e.Name() != filter.SessionID {
+		if !driver.IsSessionID(e.Name()) || filter.SessionID != "" && e.Name() != filter.SessionID {
 			continue
 		}
 		x, err := b.readBox(e.Name())

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
@@ -55,7 +56,7 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 		Env:      []string{"PATH=" + searchPath},
 	}
 	if size := r.Limits.WorkspaceBytes; size > 0 {
-		c.Argv = append(c.Argv, fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", inodes(size)),
+		c.Argv = append(c.Argv, fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", driver.Inodes(size)),
 			fmt.Sprintf("--workspace-watched=%t", r.Workspace == backend.WorkspaceWatched))
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {
@@ -73,11 +74,11 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 
 // rootOptions are those of the root's tmpfs. A read-only one holds what makeEtc writes, a writable one as much as /tmp.
 func rootOptions(r *record) string {
-	size := int64(4 * mib)
+	size := int64(4 * driver.MiB)
 	if r.Root == backend.RootWritable {
 		size = max(size, r.Limits.TmpBytes)
 	}
-	return fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", size, max(4096, inodes(size)))
+	return fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", size, max(4096, driver.Inodes(size)))
 }
 
 // writableDirs are the directories of a writable layer in which the sandbox's root may make files, as far as programs
@@ -173,12 +174,12 @@ func showDevices(c *launch.Config, r *record) {
 	}
 	c.Mounts = append(c.Mounts,
 		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: "newinstance,ptmxmode=0666,mode=0620"},
-		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: tmpfsOptions(shmSize(r.Limits), r.User)},
+		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: tmpfsOptions(driver.ShmSize(r.Limits), r.User)},
 		launch.Mount{Type: "proc", Target: "/proc"})
 }
 
 func tmpfsOptions(size int64, o launch.ID) string {
-	return fmt.Sprintf("size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, inodes(size), o.UID, o.GID)
+	return fmt.Sprintf("size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, driver.Inodes(size), o.UID, o.GID)
 }
 
 // showOwn adds what is the sandbox's own.
@@ -187,7 +188,7 @@ func (b *Backend) showOwn(c *launch.Config, r *record, g group) {
 	// Programs may run from /tmp: installers and compilers run what they put there.
 	c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: "/tmp", Exec: true, Data: tmpfsOptions(r.Limits.TmpBytes, r.User)})
 	if size := r.Limits.WorkspaceBytes; r.Workspace == backend.WorkspaceMemory {
-		data := fmt.Sprintf("size=%d,nr_inodes=%d,mode=0755,uid=%d,gid=%d", size, inodes(size), r.User.UID, r.User.GID)
+		data := fmt.Sprintf("size=%d,nr_inodes=%d,mode=0755,uid=%d,gid=%d", size, driver.Inodes(size), r.User.UID, r.User.GID)
 		c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: backend.Workdir, Exec: true, Data: data})
 	} else {
 		c.Trees = append(c.Trees, launch.Tree{Source: b.dirs.files(r.SessionID), Target: backend.Workdir, Writable: true, Alone: true})
@@ -231,19 +232,16 @@ func makeEtc(c *launch.Config, r *record) {
 // rlimits gives what every process is born with.
 func (b *Backend) rlimits(r *record) []launch.Rlimit {
 	l := r.Limits
-	size := int64(maxFileBytes)
-	if l.FileBytes > 0 {
-		size = max(size, l.FileBytes) // the guest sets the user's own, which may be smaller than its own files
-	}
+	size := driver.FileBytes(l)
 	if r.Workspace == backend.WorkspaceWatched {
 		size = min(size, l.WorkspaceBytes) // which no single file can pass then
 	}
 	out := []launch.Rlimit{
 		{Resource: unix.RLIMIT_CORE},
-		{Resource: unix.RLIMIT_NOFILE, Value: uint64(max(l.OpenFiles, minFiles))},
+		{Resource: unix.RLIMIT_NOFILE, Value: uint64(driver.OpenFiles(l))},
 		{Resource: unix.RLIMIT_FSIZE, Value: uint64(size)},
 		// Counted within the sandbox's own user namespace.
-		{Resource: unix.RLIMIT_NPROC, Value: uint64(l.PIDs + guestPIDs)},
+		{Resource: unix.RLIMIT_NPROC, Value: uint64(l.PIDs + driver.GuestPIDs)},
 	}
 	if !b.machine.cgroups.memory() { // better than nothing: each process by itself
 		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(b.opts.Limits.MemoryBytes)})

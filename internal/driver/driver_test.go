@@ -1,0 +1,96 @@
+package driver_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
+)
+
+func TestParseUser(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"": "1000:1000", "5": "5:5", "0:0": "0:0", "2147483647:1": "2147483647:1", "007:08": "7:8"} {
+		if got, err := driver.ParseUser(in); err != nil || got.String() != want {
+			t.Errorf("user %q: %q, %v, want %q", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"root", "1000:", ":1000", "-1", "4294967296", "2147483648:0", "1:1:1", "1 ", "0x10", "1e3", "１"} {
+		if got, err := driver.ParseUser(in); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("user %q: %q, %v, want ErrInvalid", in, got, err)
+		}
+	}
+}
+
+func TestCheckLimits(t *testing.T) {
+	t.Parallel()
+	if err := driver.CheckLimits(backend.Limits{}); err != nil {
+		t.Errorf("no limits: %v", err)
+	}
+	for _, l := range []backend.Limits{
+		{CPUMillis: -1}, {CPUMillis: 1}, {MemoryBytes: 1}, {MemoryBytes: -5}, {PIDs: -1}, {PIDs: 1 << 40}, {TmpBytes: -1},
+		{WorkspaceBytes: 1}, {OpenFiles: 2}, {FileBytes: -1}, {MemoryBytes: 1 << 62},
+	} {
+		if err := driver.CheckLimits(l); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("limits %+v: %v, want ErrInvalid", l, err)
+		}
+	}
+}
+
+func TestJudgeImage(t *testing.T) {
+	t.Parallel()
+	set := func(vs ...string) map[string]struct{} {
+		m := map[string]struct{}{}
+		for _, v := range vs {
+			m[v] = struct{}{}
+		}
+		return m
+	}
+	got, err := driver.JudgeImage(nil, set("/data/", "/data", "/var/lib/x", "/workspace", "/tmp", "/.workcell", "/tmp/cache"))
+	if diff := cmp.Diff([]string{"/data", "/tmp/cache", "/var/lib/x"}, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+	many := map[string]struct{}{}
+	for i := range 100 {
+		many["/v"+string(rune('a'+i%26))+string(rune('a'+i/26))] = struct{}{}
+	}
+	for _, bad := range []map[string]struct{}{
+		set("/"), set("/etc"), set("/etc/passwd"), set("/proc/sys"), set("/dev"), set("/sys/fs"), set("/usr"), set("relative"), set(""),
+		set("/workspace/data"), set("/.workcell/x"), set("/a/../proc"), set("/a:b"), set("/a,b"), set("/a\x00"), set("/" + strings.Repeat("x", 2000)), many,
+	} {
+		if got, err := driver.JudgeImage(nil, bad); err == nil {
+			t.Errorf("volumes %.80v: %v, want an error", bad, got)
+		}
+	}
+}
+
+func TestCheckSpec(t *testing.T) {
+	t.Parallel()
+	good := backend.Spec{ID: "sbx_1", Labels: map[string]string{"team": "blue"}, Pull: backend.PullNever}
+	if err := driver.CheckSpec(good); err != nil {
+		t.Errorf("%+v: %v", good, err)
+	}
+	for what, spoil := range map[string]func(*backend.Spec){
+		"no id":       func(s *backend.Spec) { s.ID = "" },
+		"path as id":  func(s *backend.Spec) { s.ID = "../x" },
+		"long id":     func(s *backend.Spec) { s.ID = strings.Repeat("x", 129) },
+		"root":        func(s *backend.Spec) { s.Root = 7 },
+		"pull":        func(s *backend.Spec) { s.Pull = "sometimes" },
+		"limit":       func(s *backend.Spec) { s.Limits.PIDs = -1 },
+		"our label":   func(s *backend.Spec) { s.Labels = map[string]string{backend.LabelRole: "x"} },
+		"empty label": func(s *backend.Spec) { s.Labels = map[string]string{"": "x"} },
+	} {
+		s := good
+		spoil(&s)
+		if err := driver.CheckSpec(s); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", what, err)
+		}
+	}
+	good.Labels = map[string]string{"team": strings.Repeat("x", 64*1024)}
+	if err := driver.CheckSpec(good); !errors.Is(err, backend.ErrTooLarge) {
+		t.Errorf("large labels: %v, want ErrTooLarge", err)
+	}
+}

@@ -1,0 +1,101 @@
+package driver
+
+import (
+	"fmt"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+const (
+	// MiB is 1048576 bytes.
+	MiB = 1 << 20
+	// GuestMemory in bytes and GuestPIDs come on top of the user's limits, so that the guest's own needs take nothing of
+	// them.
+	GuestMemory = 10 * MiB
+	GuestPIDs   = 20
+	// ImageVolumeBytes is the size of what is mounted where an image declares a volume.
+	ImageVolumeBytes = 64 * MiB
+
+	minMemory    = 16 * MiB // what a sandbox needs to start at all, beside the guest
+	minCPU       = 10       // the smallest quota that a kernel takes
+	minFiles     = 1024     // keeps the guest alive under a small limit; commands get the user's own through the guest
+	maxFileBytes = 16 << 30 // of every file where the user asked for no bound
+	shmBytes     = 64 * MiB // of /dev/shm, which counts against memory; less under a small limit
+	// bytesPerInode bounds the files in a tmpfs: each costs kernel memory beyond its pages.
+	bytesPerInode = 4096
+)
+
+// DefaultLimits are those of a sandbox for which neither the caller nor the driver's options say anything.
+func DefaultLimits() backend.Limits {
+	return backend.Limits{CPUMillis: 1000, MemoryBytes: 2048 * MiB, PIDs: 256, TmpBytes: 256 * MiB, OpenFiles: 16384}
+}
+
+// FillLimits fills the zero fields of l from d.
+func FillLimits(l, d backend.Limits) backend.Limits {
+	fill := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	fill(&l.CPUMillis, d.CPUMillis)
+	fill(&l.MemoryBytes, d.MemoryBytes)
+	fill(&l.PIDs, d.PIDs)
+	fill(&l.TmpBytes, d.TmpBytes)
+	fill(&l.WorkspaceBytes, d.WorkspaceBytes)
+	fill(&l.OpenFiles, d.OpenFiles)
+	fill(&l.FileBytes, d.FileBytes)
+	return l
+}
+
+// SandboxLimits fills the zero fields of what a sandbox asks for. What lies in /tmp is memory that nothing can take back:
+// where it could take all of a small limit, even the command that is to delete it would be killed. So a size that nobody
+// asked for is at most half of the memory.
+func SandboxLimits(asked, d backend.Limits) backend.Limits {
+	l := FillLimits(asked, d)
+	if asked.TmpBytes == 0 {
+		l.TmpBytes = min(l.TmpBytes, l.MemoryBytes/2)
+	}
+	return l
+}
+
+// ShmSize gives the bytes of /dev/shm, which nobody can ask for: at most a quarter of the memory, for the same reason,
+// where that has a limit.
+func ShmSize(l backend.Limits) int64 {
+	if l.MemoryBytes == 0 {
+		return shmBytes
+	}
+	return min(shmBytes, l.MemoryBytes/4)
+}
+
+// Inodes gives how many files a tmpfs of so many bytes may hold.
+func Inodes(bytes int64) int64 { return max(bytes/bytesPerInode, 16) }
+
+// OpenFiles gives how many files every process of a sandbox may have open; the guest sets the user's own limit for
+// commands, which may be smaller than the guest's needs.
+func OpenFiles(l backend.Limits) int64 { return max(l.OpenFiles, minFiles) }
+
+// FileBytes gives the largest size of a file that every process of a sandbox may make; the guest sets the user's own
+// limit for commands, which may be smaller than its own files.
+func FileBytes(l backend.Limits) int64 { return max(maxFileBytes, l.FileBytes) }
+
+// CheckLimits refuses, with backend.ErrInvalid, what no engine could enforce. Zero fields are fine.
+func CheckLimits(l backend.Limits) error {
+	for _, c := range []struct {
+		name     string
+		v        int64
+		min, max int64
+	}{
+		{"cpu_millicores", l.CPUMillis, minCPU, 1 << 20},
+		{"memory_bytes", l.MemoryBytes, minMemory, 1 << 50},
+		{"pids", l.PIDs, 1, 1 << 22},
+		{"tmp_bytes", l.TmpBytes, bytesPerInode, 1 << 50},
+		{"workspace_bytes", l.WorkspaceBytes, 64 * 1024, 1 << 50},
+		{"open_files", l.OpenFiles, 16, 1 << 20},
+		{"file_bytes", l.FileBytes, 1, 1 << 60},
+	} {
+		if c.v != 0 && (c.v < c.min || c.v > c.max) {
+			return fmt.Errorf("limit %s is %d, want %d to %d: %w", c.name, c.v, c.min, c.max, backend.ErrInvalid)
+		}
+	}
+	return nil
+}
