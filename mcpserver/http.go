@@ -184,10 +184,15 @@ func (f *front) stop(ctx context.Context, srv *http.Server) error {
 	f.server.mu.Lock()
 	f.server.ending = true
 	f.server.mu.Unlock()
+	over := f.requests.end()
 	f.server.cancelScopes()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		select {
+		case <-over: // every call has its answer, which needs its session
+		case <-ctx.Done():
+		}
 		for ss := range f.stateful.Sessions() {
 			_ = ss.Close() // its end is all that is wanted
 		}
@@ -282,7 +287,12 @@ func (f *front) bounded(w http.ResponseWriter, r *http.Request, client string) {
 		return
 	}
 	leave, ok := f.requests.enter(client)
-	if !ok {
+	switch {
+	case ok:
+	case f.requests.isEnded():
+		http.Error(w, "the server ends", http.StatusServiceUnavailable)
+		return
+	default:
 		tooMany(w, "too many requests at once")
 		return
 	}

@@ -136,17 +136,21 @@ func (r *rates) drop(now time.Time) {
 type slots struct {
 	most int
 
-	mu    sync.Mutex // guards taken
+	mu    sync.Mutex // guards the fields below
 	taken map[string]int
+	ended bool
+	empty chan struct{} // closed when no more are to come and none is under way
 }
 
-func newSlots(most int) *slots { return &slots{most: most, taken: map[string]int{}} }
+func newSlots(most int) *slots {
+	return &slots{most: most, taken: map[string]int{}, empty: make(chan struct{})}
+}
 
 // enter counts a request in; leave must be called when ok.
 func (s *slots) enter(client string) (leave func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.taken[client] >= s.most {
+	if s.ended || s.taken[client] >= s.most {
 		return nil, false
 	}
 	s.taken[client]++
@@ -156,7 +160,27 @@ func (s *slots) enter(client string) (leave func(), ok bool) {
 		if s.taken[client]--; s.taken[client] == 0 {
 			delete(s.taken, client)
 		}
+		if s.ended && len(s.taken) == 0 {
+			close(s.empty)
+		}
 	}, true
+}
+
+// end lets no more requests in; the channel is closed when none is under way. It must be called once.
+func (s *slots) end() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	if len(s.taken) == 0 {
+		close(s.empty)
+	}
+	return s.empty
+}
+
+func (s *slots) isEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
 }
 
 // budget bounds the bytes of requests that are in memory at once, of all clients together and of each.

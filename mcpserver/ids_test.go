@@ -1,8 +1,14 @@
 package mcpserver_test
 
 import (
+	"bytes"
+	"log/slog"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // TestIDs: only an id that the caller's own sandbox has, whole and as it was given out, leads to a sandbox, and none leads
@@ -46,4 +52,56 @@ func TestIDs(t *testing.T) {
 	if n := sandboxes(t, m); n != 0 {
 		t.Errorf("%d sandboxes", n)
 	}
+}
+
+// TestRefusedIDsAreLogged: who asks for the sandbox of another is in the log, and nobody who asks for what is his own.
+func TestRefusedIDsAreLogged(t *testing.T) {
+	t.Parallel()
+	var log lines
+	m := newManagerWith(t, &session.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	s := newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}})
+	mine, others := connect(t, s, nil), connect(t, s, nil)
+	must(t, mine, "execute_task", map[string]any{"task": "shell", "input": "true", "session_id": "work"})
+	list, err := m.List(t.Context())
+	if err != nil || len(list) != 1 {
+		t.Fatalf("sandboxes %v, %v", list, err)
+	}
+	box := list[0].ID
+	must(t, mine, "session_status", map[string]any{"session_id": box})
+	must(t, mine, "get_files", map[string]any{"session_id": box})
+	if got := log.with("refused the id"); got != 0 {
+		t.Errorf("%d lines on what is the caller's own", got)
+	}
+	for i, tool := range []string{"session_status", "get_files", "cleanup_session"} {
+		if code, _ := do(t, others, tool, map[string]any{"session_id": box}).failure(); code != "not_found" {
+			t.Errorf("%s: %s", tool, code)
+		}
+		if got := log.with(box); got != i+1 {
+			t.Errorf("%s: %d lines in the log, want %d", tool, got, i+1)
+		}
+	}
+}
+
+// lines is a log.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+// with counts the refusals with a text.
+func (l *lines) with(text string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.buf.String()) {
+		if strings.Contains(line, "refused the id of another scope's sandbox") && strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
 }

@@ -25,11 +25,16 @@ const patience = 3 * time.Minute
 // newManager gives a manager on the machine's Docker Engine. At the end nothing of it may be left there.
 func newManager(t testing.TB) *session.Manager {
 	t.Helper()
+	return newManagerWith(t, nil)
+}
+
+func newManagerWith(t testing.TB, opts *session.Options) *session.Manager {
+	t.Helper()
 	b, err := docker.New(t.Context(), &docker.Options{Host: os.Getenv("DOCKER_HOST")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := session.NewManager(b, nil)
+	m, err := session.NewManager(b, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,134 @@
+package mcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pending is a call over HTTP that is not answered yet.
+type pending struct {
+	hangUp context.CancelFunc
+	done   chan struct{} // closed when it is over
+	body   string        // what came, once it is over
+	err    error
+}
+
+// start sends a call and does not wait for its answer.
+func (s *httpServer) start(body string, header map[string]string) *pending {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	s.t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url(), strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	for k, v := range header {
+		req.Header.Set(k, v)
+	}
+	p := &pending{hangUp: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+		if err != nil {
+			p.err = err
+			return
+		}
+		defer res.Body.Close() // what was read is what matters
+		raw, err := io.ReadAll(res.Body)
+		p.body, p.err = string(raw), err
+	}()
+	return p
+}
+
+func (p *pending) wait(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		t.Fatal("the call does not end")
+	}
+}
+
+// waitsForGo is a command that says that it runs, and ends well when it is told to.
+const waitsForGo = "touch on; until [ -e go ]; do sleep 0.05; done; touch well"
+
+func toolCall(id int, meta, name string, args map[string]any) string {
+	raw, err := json.Marshal(args)
+	if err != nil {
+		panic(err) // plain data
+	}
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%s"name":%q,"arguments":%s}}`, id, meta, name, raw)
+}
+
+// R8 over HTTP, without sessions: who hangs up has cancelled the call.
+func TestR8HangUp(t *testing.T) {
+	t.Parallel()
+	s := startHTTP(t)
+	client := s.connect("")
+	box := field(t, callTool(t, client, "sandbox_open", nil), "sandbox_id")
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}},`
+	call := s.start(toolCall(1, meta, "sandbox_exec", map[string]any{"sandbox_id": box, "command": waitsForGo, "yield_ms": 3_000_000}),
+		map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "sandbox_exec"})
+	has := func(name string) bool {
+		return !callTool(t, client, "sandbox_fs_read", map[string]any{"sandbox_id": box, "path": name}).IsError
+	}
+	until(t, "the command runs", func() bool { return has("on") })
+	call.hangUp()
+	call.wait(t)
+	until(t, "the command ends", func() bool {
+		return strings.Contains(text(t, callTool(t, client, "session_status", map[string]any{"session_id": box})), `"running_commands":0`)
+	})
+	if has("well") {
+		t.Error("the command ended by itself")
+	}
+}
+
+// R8 over HTTP, in a session: a call goes on when its connection breaks, as the protocol has it, and ends when it is
+// cancelled.
+func TestR8CancelInASession(t *testing.T) {
+	t.Parallel()
+	s := startHTTP(t)
+	session := map[string]string{"Mcp-Session-Id": s.begin(nil)}
+	id := 10
+	tool := func(name string, args map[string]any) toolResult {
+		t.Helper()
+		id++
+		status, answer, _ := s.do(http.MethodPost, toolCall(id, "", name, args), session)
+		if status != http.StatusOK {
+			t.Fatalf("%s: %d %s", name, status, answer)
+		}
+		return sseResult(t, answer)
+	}
+	has := func(name string) bool { return !tool("sandbox_fs_read", map[string]any{"path": name}).IsError }
+	tool("sandbox_open", nil)
+	call := s.start(toolCall(1, "", "sandbox_exec", map[string]any{"command": waitsForGo, "yield_ms": 3_000_000}), session)
+	until(t, "the command runs", func() bool { return has("on") })
+	call.hangUp()
+	call.wait(t)
+	tool("sandbox_fs_write", map[string]any{"path": "go", "contents": ""})
+	until(t, "the command ends well", func() bool { return has("well") })
+
+	tool("sandbox_exec", map[string]any{"command": "rm on go well"})
+	call = s.start(toolCall(2, "", "sandbox_exec", map[string]any{"command": waitsForGo, "yield_ms": 3_000_000}), session)
+	until(t, "the command runs again", func() bool { return has("on") })
+	status, answer, _ := s.do(http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`, session)
+	if status != http.StatusAccepted {
+		t.Errorf("cancelling: %d %s", status, answer)
+	}
+	until(t, "the cancelled command ends", func() bool {
+		return strings.Contains(string(tool("session_status", nil).Structured["sessions"]), `"running_commands":0`)
+	})
+	call.hangUp()
+	call.wait(t)
+	if has("well") {
+		t.Error("the command ended by itself")
+	}
+}

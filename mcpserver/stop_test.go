@@ -1,0 +1,121 @@
+package mcpserver_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/mcpserver"
+)
+
+// poster sends messages to a server on HTTP.
+type poster struct {
+	t       *testing.T
+	url     string
+	session string // of the era that has them
+}
+
+// send gives the answer, and the session that it began.
+func (p poster) send(message string) (answer, session string, err error) {
+	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, p.url, strings.NewReader(message))
+	if err != nil {
+		return "", "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if p.session != "" {
+		req.Header.Set("Mcp-Session-Id", p.session)
+	}
+	if p.session == "" && strings.Contains(message, "tools/call") {
+		req.Header.Set("Mcp-Protocol-Version", "2026-07-28")
+		req.Header.Set("Mcp-Method", "tools/call")
+		req.Header.Set("Mcp-Name", regexp.MustCompile(`"name":"(\w+)"`).FindStringSubmatch(message)[1])
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Do(req)
+	if err != nil {
+		return "", "", err
+	}
+	defer res.Body.Close() // what was read is what matters
+	raw, err := io.ReadAll(res.Body)
+	return string(raw), res.Header.Get("Mcp-Session-Id"), err
+}
+
+// call calls a tool.
+func (p poster) call(id int, tool, args string) (string, error) {
+	meta := ""
+	if p.session == "" {
+		meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}},`
+	}
+	answer, _, err := p.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%s"name":%q,"arguments":%s}}`, id, meta, tool, args))
+	return answer, err
+}
+
+// sandbox opens one and gives its id.
+func (p poster) sandbox() string {
+	p.t.Helper()
+	answer, err := p.call(1, "sandbox_open", "{}")
+	id := regexp.MustCompile("sbx_[a-z0-9]+").FindString(answer)
+	if err != nil || id == "" {
+		p.t.Fatalf("sandbox_open: %s %v", answer, err)
+	}
+	return id
+}
+
+// TestStopAnswersCalls: a server that is to end does not wait for commands, and tells so to whoever waits for one, with a
+// session or without.
+func TestStopAnswersCalls(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, newManager(t), nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- s.ServeHTTP(ctx, l, &mcpserver.HTTPOptions{StopTimeout: patience}) }()
+	clients := map[string]poster{"without a session": {t: t, url: "http://" + l.Addr().String() + "/mcp"}}
+	clients["in a session"] = clients["without a session"].begin()
+	answers := map[string]chan string{}
+	for name, c := range clients {
+		box, answer := c.sandbox(), make(chan string, 1)
+		answers[name] = answer
+		go func() {
+			got, err := c.call(2, "sandbox_exec", fmt.Sprintf(`{"sandbox_id":%q,"command":"touch on; sleep 1000","yield_ms":1000000}`, box))
+			answer <- fmt.Sprint(got, err)
+		}()
+		eventually(t, "the command runs", func() bool {
+			got, err := c.call(3, "sandbox_fs_read", fmt.Sprintf(`{"sandbox_id":%q,"path":"on"}`, box))
+			return err == nil && !strings.Contains(got, `"isError":true`)
+		})
+	}
+	stop()
+	for name, answer := range answers {
+		if got := <-answer; !strings.Contains(got, "the call was cancelled") {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if err := <-served; err != nil {
+		t.Errorf("serving: %v", err)
+	}
+}
+
+// begin begins a session.
+func (p poster) begin() poster {
+	p.t.Helper()
+	answer, id, err := p.send(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`)
+	if err != nil || id == "" {
+		p.t.Fatalf("initialize: %s %v", answer, err)
+	}
+	p.session = id
+	if answer, _, err := p.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil || answer != "" {
+		p.t.Fatalf("initialized: %s %v", answer, err)
+	}
+	return p
+}
