@@ -31,7 +31,7 @@ type Backend struct {
 	end   context.CancelCauseFunc
 	calls sync.WaitGroup // calls and background work under way
 
-	pulls  pulls
+	pulls  driver.Pulls
 	images imageCache
 
 	mu     sync.Mutex // guards what follows

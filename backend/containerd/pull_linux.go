@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/remotes"
@@ -15,107 +14,24 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// pulls shares the fetch of one image among all who want it at a time. A fetch ends early when nobody waits any more.
-type pulls struct {
-	mu      sync.Mutex // guards running and the fetches' waiters; never held across a call
-	running map[string]*fetch
-}
-
-// fetch is a pull under way.
-type fetch struct {
-	done    chan struct{} // closed at the end, after err is set
-	err     error
-	cancel  context.CancelFunc
-	waiters map[chan backend.PullProgress]struct{}
-}
-
-// pull fetches the plan's image, or waits for another caller's fetch of the same. OnPull is called on the caller's own
-// goroutine; a slow one loses reports and delays nobody.
+// pull fetches the plan's image, or waits for another caller's fetch of the same.
 func (b *Backend) pull(ctx context.Context, p *plan) (err error) {
 	ctx, span := b.span(ctx, telemetry.SpanContainerdPull, telemetry.Text(telemetry.KeyImage, p.imageName()))
 	defer func() { telemetry.End(span, err) }()
-	f, progress := b.joinFetch(ctx, p)
-	defer b.leaveFetch(f, progress)
-	for {
-		select {
-		case pr := <-progress:
-			p.report(pr)
-		case <-f.done:
-			for len(progress) > 0 {
-				p.report(<-progress)
-			}
-			return f.err
-		case <-ctx.Done():
-			return b.fail(ctx, "pull "+p.imageName(), ctx.Err())
-		}
+	fetched, err := b.pulls.Wait(ctx, driver.Pull{
+		Ref: p.ref, Limit: b.opts.PullTimeout, Progress: p.spec.OnPull, Calls: &b.calls,
+		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
+			return b.fetchImage(ctx, p.ref, report)
+		},
+	})
+	if !fetched {
+		return b.fail(ctx, "pull "+p.imageName(), ctx.Err())
 	}
-}
-
-func (p *plan) report(pr backend.PullProgress) {
-	if p.spec.OnPull != nil {
-		p.spec.OnPull(pr)
-	}
-}
-
-func (b *Backend) joinFetch(ctx context.Context, p *plan) (*fetch, chan backend.PullProgress) {
-	progress := make(chan backend.PullProgress, 64)
-	b.pulls.mu.Lock()
-	defer b.pulls.mu.Unlock()
-	if f, ok := b.pulls.running[p.ref]; ok {
-		f.waiters[progress] = struct{}{}
-		return f, progress
-	}
-	fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.opts.PullTimeout)
-	f := &fetch{done: make(chan struct{}), cancel: cancel, waiters: map[chan backend.PullProgress]struct{}{progress: {}}}
-	if b.pulls.running == nil {
-		b.pulls.running = map[string]*fetch{}
-	}
-	b.pulls.running[p.ref] = f
-	ref := p.ref
-	b.calls.Add(1)
-	go func() { // ended by cancel, when the last waiter leaves, or by its timeout
-		defer b.calls.Done()
-		err := b.fetchImage(fctx, ref, func(pr backend.PullProgress) { b.pulls.publish(f, pr) })
-		cancel()
-		b.pulls.mu.Lock()
-		if b.pulls.running[ref] == f {
-			delete(b.pulls.running, ref)
-		}
-		b.pulls.mu.Unlock()
-		f.err = err
-		close(f.done)
-	}()
-	return f, progress
-}
-
-// leaveFetch must be called once per joinFetch. Nobody joins a fetch that its last waiter gave up.
-func (b *Backend) leaveFetch(f *fetch, progress chan backend.PullProgress) {
-	b.pulls.mu.Lock()
-	defer b.pulls.mu.Unlock()
-	delete(f.waiters, progress)
-	if len(f.waiters) > 0 {
-		return
-	}
-	f.cancel()
-	for ref, r := range b.pulls.running {
-		if r == f {
-			delete(b.pulls.running, ref)
-		}
-	}
-}
-
-func (ps *pulls) publish(f *fetch, pr backend.PullProgress) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	for w := range f.waiters {
-		select {
-		case w <- pr:
-		default: // the waiter is behind; the next report says as much
-		}
-	}
+	return err
 }
 
 // fetchImage does one pull. This process speaks with the registry itself and hands the layers to containerd.

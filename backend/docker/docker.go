@@ -94,7 +94,7 @@ type Backend struct {
 	end   context.CancelCauseFunc
 	calls sync.WaitGroup // calls and background work under way
 
-	pulls   pulls
+	pulls   driver.Pulls
 	guest   guestVolume
 	network sandboxNetwork
 

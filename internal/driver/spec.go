@@ -1,5 +1,5 @@
 // Package driver has what the drivers of sandboxes share: the rules of a Spec that no engine changes, limits and their
-// defaults, and what of an image's configuration is taken.
+// defaults, what of an image's configuration is taken, and how several callers share one pull.
 package driver
 
 import (
