@@ -14,6 +14,8 @@ const (
 	// oomShared is how long after a rise of the engine's count another killed command may belong to it: one shortage
 	// of memory often ends several commands.
 	oomShared = 2 * time.Second
+	// maxAge bounds what a guest may say of how long ago something was.
+	maxAge = 100 * 365 * 24 * time.Hour
 	// killedExit is what shells exit with when their child was ended by SIGKILL.
 	killedExit = 128 + 9
 )
@@ -34,7 +36,10 @@ func guestStatus(w wire.ExecStatus) ExecStatus {
 		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
 		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
 		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
-		QuotaExceeded: w.QuotaExceeded,
+		QuotaExceeded: w.QuotaExceeded, Terminal: w.Terminal,
+	}
+	if w.EndedMillis > 0 || st.Status == ExecRunning {
+		st.Age = st.Duration + time.Duration(min(w.EndedMillis, maxAge.Milliseconds()))*time.Millisecond
 	}
 	if st.Status == ExecCompleted && wasKilled(st) && w.OOMKills > 0 {
 		st.Status = ExecOOMKilled

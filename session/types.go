@@ -72,6 +72,10 @@ type ExecStatus struct {
 	// QuotaExceeded: the workspace was full at some time while the command ran. A command that was not ended for it may
 	// have told so itself, or not have noticed.
 	QuotaExceeded bool
+	// Terminal: it runs on a terminal, see Session.JoinTerminal.
+	Terminal bool
+	// Age is how long ago the command was started; zero when the sandbox cannot tell.
+	Age time.Duration
 }
 
 // Done tells whether the command ended.

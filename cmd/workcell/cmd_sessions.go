@@ -24,7 +24,7 @@ are under way in other processes of the same user.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsExecCmd(a), newSessionsRmCmd(a))
+	cmd.AddCommand(newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a))
 	cmd.AddCommand(newSessionsCpCmd(a), newSessionsLogsCmd(a), newSessionsGCCmd(a))
 	return cmd
 }

@@ -144,7 +144,7 @@ func execError(err error) error {
 		}
 	}
 	_, hint := classify(err)
-	if launch != nil {
+	if launch != nil && ce == nil {
 		hint = ""
 	}
 	return fail(code, err, hint)

@@ -32,7 +32,7 @@ func newSessionsLogsCmd(a *app) *cobra.Command {
 ended. With EXEC_ID, print what that command wrote to its standard output and error, to standard output and error, byte
 for byte. The sandbox may belong to a run that is under way, which goes on undisturbed.
 
-Recorded is what agents, workflows and MCP clients ran. What ` + "`workcell sessions exec`" + ` ran had its output where it was
+Recorded is what agents, workflows, MCP clients and ` + "`sessions attach`" + ` ran. What ` + "`workcell sessions exec`" + ` ran had its output where it was
 called, and nothing is kept of it. Of long output the latest part is kept; a line on standard error says so when the
 beginning is missing.`,
 		Example: "  workcell sessions logs mybox\n  workcell sessions logs mybox exec_… --follow",
@@ -68,7 +68,9 @@ type execOutput struct {
 	Status      session.ExecState `json:"status"`
 	ExitCode    *int              `json:"exit_code,omitempty"` // absent while it runs, and when a signal ended it
 	Signal      string            `json:"signal,omitempty"`
-	DurationMS  int64             `json:"duration_ms"` // so far, while it runs
+	DurationMS  int64             `json:"duration_ms"`        // so far, while it runs
+	AgeMS       int64             `json:"age_ms,omitempty"`   // how long ago it was started; absent when the sandbox cannot tell
+	Terminal    bool              `json:"terminal,omitempty"` // `sessions attach` joins it
 	StdoutBytes int64             `json:"stdout_bytes"`
 	StderrBytes int64             `json:"stderr_bytes"`
 }
@@ -82,6 +84,7 @@ func (o *sessionsLogsOptions) list(ctx context.Context, a *app, s *session.Sessi
 	for i, st := range known {
 		list[i] = execOutput{
 			ExecID: st.ExecID, Status: st.Status, Signal: st.Signal, DurationMS: st.Duration.Milliseconds(),
+			AgeMS: st.Age.Milliseconds(), Terminal: st.Terminal,
 			StdoutBytes: st.StdoutBytes, StderrBytes: st.StderrBytes,
 		}
 		if st.Done() && st.Signal == "" {
@@ -99,9 +102,13 @@ func execTable(w io.Writer, list []execOutput) error {
 			end = strconv.Itoa(*e.ExitCode)
 		}
 		took := (time.Duration(e.DurationMS) * time.Millisecond).Round(10 * time.Millisecond)
-		rows[i] = []string{e.ExecID, string(e.Status), end, took.String(), byteSize(e.StdoutBytes), byteSize(e.StderrBytes)}
+		begun := ""
+		if e.AgeMS > 0 {
+			begun = age(time.Duration(e.AgeMS) * time.Millisecond)
+		}
+		rows[i] = []string{e.ExecID, string(e.Status), end, took.String(), begun, byteSize(e.StdoutBytes), byteSize(e.StderrBytes)}
 	}
-	return writeTable(w, []string{"EXEC ID", "STATUS", "EXIT", "DURATION", "STDOUT", "STDERR"}, rows)
+	return writeTable(w, []string{"EXEC ID", "STATUS", "EXIT", "DURATION", "AGE", "STDOUT", "STDERR"}, rows)
 }
 
 // print copies a command's recorded output, up to what there is now or, with follow, up to its end.

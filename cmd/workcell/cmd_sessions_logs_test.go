@@ -162,7 +162,10 @@ func testLogsOfRunning(t *testing.T, b beside, s *session.Session) {
 	want := []execOutput{{ExecID: res.ExecID, Status: session.ExecCompleted, ExitCode: &three, StdoutBytes: 10, StderrBytes: 9}}
 	list = b.list()
 	for i := range list {
-		list[i].DurationMS = 0
+		if list[i].AgeMS < list[i].DurationMS {
+			t.Errorf("a command that ran %d ms was started %d ms ago", list[i].DurationMS, list[i].AgeMS)
+		}
+		list[i].DurationMS, list[i].AgeMS = 0, 0
 	}
 	if diff := cmp.Diff(want, list); diff != "" {
 		t.Errorf("when it has ended (-want +got):\n%s", diff)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -16,6 +17,7 @@ func newSessionsRmCmd(a *app) *cobra.Command {
 		engine       engineFlags
 		all, keep    bool
 		ignoreAbsent bool
+		out          outputFlag
 	)
 	cmd := &cobra.Command{
 		Use:     "rm SANDBOX… | --all",
@@ -33,23 +35,32 @@ Prints the id of each sandbox that was removed.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withManager(cmd.Context(), engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
 				ids, err := sandboxesToRemove(ctx, m, args, all, ignoreAbsent)
+				removed := []removedSandbox{}
 				for _, id := range ids {
 					if e := m.Remove(ctx, id, !keep); e != nil && !(ignoreAbsent && errors.Is(e, backend.ErrNotFound)) {
 						err = errors.Join(err, e)
 						continue
 					}
-					fmt.Fprintln(a.stdout, id)
+					if removed = append(removed, removedSandbox{id}); out == "" || out == outputTable {
+						fmt.Fprintln(a.stdout, id) // as soon as it is true
+					}
 				}
-				return err
+				return errors.Join(err, out.write(a.stdout, removed, func(io.Writer) error { return nil }))
 			})
 		},
 	}
 	engine.addTo(cmd)
+	out.addTo(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&all, "all", false, "every sandbox of this user")
 	f.BoolVar(&keep, "keep-workspace", false, "leave the workspace volumes on the engine")
 	f.BoolVarP(&ignoreAbsent, "force", "f", false, "a sandbox that is not there is no error")
 	return cmd
+}
+
+// removedSandbox is a sandbox in the output of `sessions rm`.
+type removedSandbox struct {
+	ID string `json:"id"`
 }
 
 // sandboxesToRemove resolves names; an unknown one does not keep the others from being removed. A run's id names all of

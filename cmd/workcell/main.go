@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 )
@@ -26,7 +27,10 @@ func main() {
 // its surroundings besides the environment comes in through the parameters.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := newApp(stdin, stdout, stderr)
-	ctx, stop := watchSignals(ctx, stderr, os.Exit)
+	ctx, stop := watchSignals(ctx, stderr, func(code int) {
+		a.restoreTerminal()
+		os.Exit(code)
+	})
 	defer stop()
 
 	root := newRootCmd(a)
@@ -112,6 +116,7 @@ type app struct {
 	stdout, stderr io.Writer
 	stateDirFlag   string
 	env            env
+	terminal       atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
 }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer) *app {

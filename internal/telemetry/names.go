@@ -26,6 +26,9 @@ const (
 	SpanRemoveFile = "session.RemoveFile"
 	SpanMakeDir    = "session.MakeDir"
 	SpanRenameFile = "session.RenameFile"
+
+	SpanTerminal     = "session.Terminal"
+	SpanJoinTerminal = "session.JoinTerminal"
 )
 
 // Spans of package backend/docker.

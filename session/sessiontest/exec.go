@@ -44,6 +44,7 @@ func Exec(t *testing.T, s *session.Session) {
 		{"Stream", streaming},
 		{"StreamFailures", streamFailures},
 		{"Concurrent", concurrentExecs},
+		{"Terminal", terminals},
 	})
 }
 

@@ -25,6 +25,7 @@ type execution struct {
 	stdin   *inputPipe // nil when the command has none
 	out     *output
 	rec     *recorder     // nil when output goes live to a host and is not recorded
+	term    *terminal     // nil when the command does not run on one
 	timeout time.Duration // 0 for none
 	grace   time.Duration
 	drain   time.Duration
@@ -37,8 +38,9 @@ type execution struct {
 
 	mu     sync.Mutex // guards the fields below
 	status wire.ExecStatus
-	named  bool // a signal was sent on request
-	wanted bool // somebody waits for head and tail of the output
+	endAt  time.Time // when it ended
+	named  bool      // a signal was sent on request
+	wanted bool      // somebody waits for head and tail of the output
 }
 
 // killing says how to end a tree and what to call it.
@@ -73,6 +75,10 @@ func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, e
 		e.wanted = true
 		sink = e.rec
 	}
+	if req.Terminal != nil {
+		e.term = newTerminal(e.rec, e.timeout, func() { e.kill(e.grace, wire.ExecTimedOut) })
+		sink, e.timeout = e.term, 0
+	}
 	if err := e.launch(req, sink); err != nil {
 		s.execs.release(e.id)
 		return nil, err
@@ -90,6 +96,9 @@ func millis(ms int64, otherwise time.Duration) time.Duration {
 
 // launch makes the pipes and starts the process.
 func (e *execution) launch(req *wire.RunRequest, sink outputSink) error {
+	if req.Terminal != nil {
+		return e.launchOnTerminal(req, sink)
+	}
 	var pipes pipeSet
 	defer pipes.closeChildEnds()
 	files := [3]int{e.s.spawner.null, -1, -1}
@@ -106,7 +115,7 @@ func (e *execution) launch(req *wire.RunRequest, sink outputSink) error {
 	if err != nil {
 		err = launchError(err, "pipe")
 	} else {
-		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, files, e.frozen)
+		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, childEnds{files: files}, e.frozen)
 	}
 	if err != nil {
 		pipes.closeOwnEnds()
@@ -117,6 +126,24 @@ func (e *execution) launch(req *wire.RunRequest, sink outputSink) error {
 	}
 	e.status.PID = e.proc.pid
 	e.out = newOutput(outs, sink, e.s.buffers)
+	return nil
+}
+
+// launchOnTerminal makes a terminal and starts the process on it.
+func (e *execution) launchOnTerminal(req *wire.RunRequest, sink outputSink) error {
+	var ends pipeSet
+	defer ends.closeChildEnds()
+	child, out, in, err := ends.terminal(*req.Terminal)
+	if err == nil {
+		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, childEnds{[3]int{child, child, child}, true}, e.frozen)
+	}
+	if err != nil {
+		ends.closeOwnEnds()
+		return err
+	}
+	e.stdin = newInputPipe(os.NewFile(uintptr(in), "terminal"))
+	e.status.PID, e.status.Terminal = e.proc.pid, true
+	e.out = newOutput([2]int{out, -1}, sink, e.s.buffers)
 	return nil
 }
 
@@ -173,6 +200,9 @@ func (e *execution) over(end exit, state wire.ExecState, leaked bool) {
 	if e.stdin != nil {
 		e.stdin.close()
 	}
+	if e.term != nil {
+		e.term.end()
+	}
 	full, stopped := e.s.quota.ended(e.quotaAt)
 	e.finish(end, state, leaked, full, stopped)
 	close(e.ended)
@@ -199,6 +229,9 @@ func (e *execution) forget() {
 // endTree ends every process of the exec and gives the exit of its first.
 func (e *execution) endTree(grace time.Duration) exit {
 	k := e.tree()
+	if e.term != nil && grace > 0 {
+		k.signal(unix.SIGHUP, true) // an interactive shell does not act on TERM
+	}
 	if !k.terminate(grace) {
 		e.s.logf("exec %s: processes do not die", e.id)
 	}
@@ -245,7 +278,8 @@ func (e *execution) finish(end exit, state wire.ExecState, leaked, full, stopped
 	st := &e.status
 	st.State, st.Leaked, st.QuotaExceeded = state, leaked, full || stopped
 	st.StdoutBytes, st.StderrBytes = stdout, stderr
-	st.DurationMicros = time.Since(e.started).Microseconds()
+	e.endAt = time.Now()
+	st.DurationMicros = e.endAt.Sub(e.started).Microseconds()
 	st.PeakRSSBytes = end.peakRSS
 	if now := e.s.oom.read(); e.oomAt >= 0 && now > e.oomAt {
 		st.OOMKills = now - e.oomAt
@@ -276,10 +310,12 @@ func (e *execution) finish(end exit, state wire.ExecState, leaked, full, stopped
 // snapshot gives the status as it is now.
 func (e *execution) snapshot() wire.ExecStatus {
 	e.mu.Lock()
-	st := e.status
+	st, endAt := e.status, e.endAt
 	e.mu.Unlock()
 	if st.State == wire.ExecRunning {
 		st.DurationMicros = time.Since(e.started).Microseconds()
+	} else {
+		st.EndedMillis = max(1, time.Since(endAt).Milliseconds())
 	}
 	st.StdoutBytes, st.StderrBytes = e.out.totals()
 	return st

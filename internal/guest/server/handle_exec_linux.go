@@ -53,6 +53,9 @@ func (s *Server) handleRun(r *request) error {
 	if err := r.decode(&req); err != nil {
 		return err
 	}
+	if req.Terminal != nil {
+		return errTerminal()
+	}
 	e, err := s.startExec(&req, nil)
 	if err != nil {
 		return err
@@ -105,6 +108,9 @@ func (s *Server) handleAttach(r *request) error {
 	var req wire.RunRequest
 	if err := r.decode(&req); err != nil {
 		return err
+	}
+	if req.Terminal != nil {
+		return errTerminal()
 	}
 	sink := newLiveSink(r)
 	e, err := s.startExec(&req, sink)
@@ -200,11 +206,17 @@ func (s *Server) handleStdin(r *request) error {
 	if len(req.Data) > 0 {
 		e.stdin.write(req.Data, left)
 	}
-	if req.EOF {
+	switch {
+	case req.EOF && e.term != nil:
+		e.stdin.write([]byte{endOfFile}, left)
+	case req.EOF:
 		e.stdin.close()
 	}
 	return r.answer(wire.Empty{})
 }
+
+// errTerminal: only terminal-v1 makes terminals.
+func errTerminal() error { return failf(wire.CodeInvalid, "%s is for terminals", wire.OpTerminal) }
 
 // nudge is how long an answer waits for a signal to have its effect.
 const nudge = 100 * time.Millisecond

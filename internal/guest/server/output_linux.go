@@ -61,12 +61,17 @@ func getBuffer(p *sync.Pool) *[chunkMax]byte {
 	return buf
 }
 
+// newOutput reads from two descriptors; a negative one stands for a pipe at its end.
 func newOutput(fds [2]int, sink outputSink, bufs *sync.Pool) *output {
 	o := &output{sink: sink, bufs: bufs, done: make(chan struct{})}
 	o.left.Store(2)
 	for i, ch := range []wire.Channel{wire.ChanStdout, wire.ChanStderr} {
 		o.ways[i] = &outputPipe{o: o, fd: fds[i], ch: ch}
 		o.ways[i].after.Store(-1)
+		if fds[i] < 0 {
+			o.ways[i].ended = true
+			o.ways[i].finish()
+		}
 	}
 	return o
 }
@@ -241,24 +246,29 @@ func (o *output) drain(d time.Duration) (leaked bool) {
 // have been woken yet, so it is the pipe that is asked.
 func (o *output) settled() bool {
 	for _, w := range o.ways {
-		if (w.busy.Load() || w.waiting() > 0) && w.after.Load() < pipeMax {
+		if (w.busy.Load() || w.waiting()) && w.after.Load() < pipeMax {
 			return false
 		}
 	}
 	return true
 }
 
-// waiting gives how many bytes lie in the pipe; 0 at its end.
-func (w *outputPipe) waiting() (n int) {
+// waiting tells whether something lies in the pipe. The kernel hands a terminal's output on with a delay, unless it is
+// asked in this way.
+func (w *outputPipe) waiting() (is bool) {
 	if w.f == nil {
-		return 0 // swept to its end
+		return false // swept to its end
 	}
 	raw, err := w.f.SyscallConn()
 	if err != nil {
-		return 0
+		return false
 	}
-	_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // closed: nothing waits
-	return n
+	_ = raw.Control(func(fd uintptr) { // closed: nothing waits
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		is = err == nil && n == 1 && p[0].Revents&unix.POLLIN != 0
+	})
+	return is
 }
 
 // pipeSet collects the ends of the pipes of a command that is being started. The guest's ends do not block.

@@ -77,6 +77,15 @@ func (r *recorder) answer() (stdout, stderr wire.Output) {
 	return out[0], out[1]
 }
 
+// latest gives the last of the recorded output, at most n bytes, and whether it began earlier.
+func (r *recorder) latest(n int) (p []byte, cut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p = make([]byte, min(n, r.ring.used))
+	r.ring.copyOut(p, r.ring.used-len(p))
+	return p, len(p) < r.ring.used || r.ring.first > 1
+}
+
 // ended closes the files and gives back what only the answer needs. The answer must have been taken.
 func (r *recorder) ended() {
 	r.mu.Lock()

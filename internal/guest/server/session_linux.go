@@ -35,13 +35,18 @@ func handlers() map[wire.Op]handler {
 		wire.OpRemove:  (*Server).handleRemove,
 		wire.OpMkdir:   (*Server).handleMkdir,
 		wire.OpRename:  (*Server).handleRename,
+
+		wire.OpTerminal: (*Server).handleTerminal,
+		wire.OpJoin:     (*Server).handleJoin,
+		wire.OpResize:   (*Server).handleResize,
 	}
 }
 
 // ops lists what the guest can do, in a fixed order.
 func ops() []wire.Op {
 	return []wire.Op{wire.OpHealth, wire.OpRun, wire.OpAttach, wire.OpRead, wire.OpWait, wire.OpStdin, wire.OpKill,
-		wire.OpExecs, wire.OpFileGet, wire.OpFilePut, wire.OpList, wire.OpStat, wire.OpRemove, wire.OpMkdir, wire.OpRename}
+		wire.OpExecs, wire.OpFileGet, wire.OpFilePut, wire.OpList, wire.OpStat, wire.OpRemove, wire.OpMkdir, wire.OpRename,
+		wire.OpTerminal, wire.OpJoin, wire.OpResize}
 }
 
 // serveSession serves a host's streams until its session ends. Requests may still be ending then.

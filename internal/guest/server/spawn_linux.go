@@ -89,9 +89,14 @@ type process struct {
 	exited <-chan exit // gets one value
 }
 
-// start starts sp with the three descriptors; a frozen one must not write to files. Failures are *wire.Error with a launch
-// reason.
-func (s *spawner) start(sp *wire.Spawn, id string, files [3]int, frozen bool) (*process, error) {
+// childEnds are the descriptors that a child is started with.
+type childEnds struct {
+	files    [3]int
+	terminal bool // the first is its controlling terminal
+}
+
+// start starts sp; a frozen one must not write to files. Failures are *wire.Error with a launch reason.
+func (s *spawner) start(sp *wire.Spawn, id string, ends childEnds, frozen bool) (*process, error) {
 	env, err := environment(sp.Env, id)
 	if err != nil {
 		return nil, err
@@ -111,8 +116,8 @@ func (s *spawner) start(sp *wire.Spawn, id string, files [3]int, frozen bool) (*
 		return nil, err
 	}
 	p := new(process)
-	attr := &syscall.ProcAttr{Dir: dir, Env: env, Sys: &syscall.SysProcAttr{Setsid: true},
-		Files: []uintptr{uintptr(files[0]), uintptr(files[1]), uintptr(files[2])}}
+	attr := &syscall.ProcAttr{Dir: dir, Env: env, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: ends.terminal},
+		Files: []uintptr{uintptr(ends.files[0]), uintptr(ends.files[1]), uintptr(ends.files[2])}}
 	limits, err := limitsOf(sp, frozen)
 	if err != nil {
 		return nil, failf(wire.CodeInternal, "reading limits: %v", err)

@@ -82,6 +82,8 @@ func TestMessagesRoundTrip(t *testing.T) {
 	bad := "\xff\xfe/bad\x80"
 	roundTrip(t, &wire.RunRequest{ExecID: "x", Stdin: []byte{0, 0xff}, Spawn: wire.Spawn{Argv: []string{"a", "", bad}, Env: []string{"A=" + bad}, Dir: bad}}, new(wire.RunRequest))
 	roundTrip(t, &wire.RunRequest{ExecID: "x", Spawn: wire.Spawn{Argv: []string{"<>&\u2028"}}}, new(wire.RunRequest))
+	roundTrip(t, &wire.RunRequest{ExecID: "x", Terminal: &wire.TerminalSize{Rows: 65535}}, new(wire.RunRequest))
+	roundTrip(t, &wire.TerminalRequest{ExecID: "x", Size: wire.TerminalSize{Rows: 24, Cols: 80}}, new(wire.TerminalRequest))
 	roundTrip(t, &wire.StdinRequest{ExecID: "x", Data: []byte(bad), EOF: true}, new(wire.StdinRequest))
 	roundTrip(t, &wire.RunResult{Stdout: wire.Output{Head: []byte(bad), Tail: []byte("t"), Total: 9}, Stderr: wire.Output{Tail: []byte{0}}}, new(wire.RunResult))
 	roundTrip(t, &wire.ReadResult{Chunks: []wire.Chunk{{Seq: 1, Stream: wire.Stdout, Data: []byte(bad)}, {Seq: 2, Stream: wire.Stderr}}, NextSeq: 2}, new(wire.ReadResult))
@@ -135,6 +137,8 @@ func FuzzMessage(f *testing.F) {
 		{Kind: wire.KindRequest, Head: []byte(`{"op":"run-v1","arg":{"exec_id":"x","argv":["a"]}}`), Body: []byte{0, 0, 0, 1, 'x'}},
 		{Kind: wire.KindAnswer, Head: []byte(`{"chunks":[{"seq":1,"stream":"stdout"}]}`), Body: []byte{0, 0, 0, 1, 'x'}},
 		{Kind: wire.KindError, Head: []byte(`{"code":"not_found"}`)},
+		{Kind: wire.KindRequest, Head: []byte(`{"op":"terminal-v1","arg":{"exec_id":"x","argv":["a"],"terminal":{"rows":24,"cols":80}}}`), Body: []byte{0, 0, 0, 0}},
+		{Kind: wire.KindRequest, Head: []byte(`{"op":"terminal-join-v1","arg":{"exec_id":"x","size":{"rows":65535,"cols":1}}}`)},
 		{Kind: wire.KindData, Channel: wire.ChanStdout, Body: []byte("data")},
 		{Kind: wire.KindEOF, Channel: wire.ChanFile},
 		{Kind: wire.KindCredit, Channel: wire.ChanStdin, Body: []byte{0, 0, 1, 0}},
@@ -164,7 +168,7 @@ func FuzzMessage(f *testing.F) {
 			head = env.Arg
 		}
 		for _, msg := range []any{new(wire.RunRequest), new(wire.RunResult), new(wire.ReadResult), new(wire.StdinRequest), new(wire.PathRequest),
-			new(wire.RenameRequest), new(wire.ListResult), new(wire.Hello), new(wire.Error)} {
+			new(wire.RenameRequest), new(wire.TerminalRequest), new(wire.ListResult), new(wire.Hello), new(wire.Error)} {
 			if wire.Decode(head, fr.Body, msg) != nil {
 				continue
 			}

@@ -20,6 +20,10 @@ const (
 	OpRemove  Op = "file-remove-v1"
 	OpMkdir   Op = "file-mkdir-v1"
 	OpRename  Op = "file-rename-v1"
+
+	OpTerminal Op = "terminal-v1"        // RunRequest with a terminal, for which output is live; RunResult at the end
+	OpJoin     Op = "terminal-join-v1"   // TerminalRequest; as OpTerminal from then on
+	OpResize   Op = "terminal-resize-v1" // TerminalRequest; Empty
 )
 
 // ExecState is where an exec is in its life.
@@ -74,6 +78,21 @@ type RunRequest struct {
 	TailBytes int `json:"tail_bytes,omitempty"`
 	// Spill keeps the whole output in a file below the work directory once it does not fit the answer.
 	Spill bool `json:"spill,omitempty"`
+	// Terminal is for OpTerminal alone. Without Argv a shell is run, and TimeoutMillis is how long the command goes on
+	// while no host is at its terminal.
+	Terminal *TerminalSize `json:"terminal,omitempty"`
+}
+
+// TerminalSize is the size of a terminal in characters. Zeros are a size that is not known.
+type TerminalSize struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+}
+
+// TerminalRequest is for OpJoin and OpResize: the terminal of an exec gets the size.
+type TerminalRequest struct {
+	ExecID string       `json:"exec_id"`
+	Size   TerminalSize `json:"size"`
 }
 
 // Output is one stream's part of an answer: Head, then Omitted bytes that are not here, then Tail.
@@ -99,6 +118,10 @@ type ExecStatus struct {
 	PeakRSSBytes   int64     `json:"peak_rss_bytes,omitempty"`
 	// Leaked: processes of the exec's tree outlived it and hold its output open, as background children do.
 	Leaked bool `json:"leaked,omitempty"`
+	// Terminal: it runs on a terminal, which OpJoin joins.
+	Terminal bool `json:"terminal,omitempty"`
+	// EndedMillis is how long ago it ended; absent while it runs, and from older guests.
+	EndedMillis int64 `json:"ended_ms,omitempty"`
 	// OOMKills counts the processes of the sandbox that the kernel ended for lack of memory while this one ran; it is
 	// absent where the guest cannot see the counter.
 	OOMKills int64 `json:"oom_kills,omitempty"`

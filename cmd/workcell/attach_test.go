@@ -1,0 +1,298 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// commandIsOver is shown when a window's command has ended.
+const commandIsOver = "\x00over\x00"
+
+// window is a terminal as a person has it, with a command that runs there.
+type window struct {
+	t      *testing.T
+	master *os.File // the person's end
+	tty    int      // the command's
+	found  unix.Termios
+	cmd    *exec.Cmd
+	over   chan struct{} // closed when the command has ended
+
+	mu   sync.Mutex // guards the fields below
+	more *sync.Cond
+	text strings.Builder
+	late bool // waiting is over
+}
+
+// openWindow starts the command at a terminal of 30 rows and 100 columns.
+func openWindow(t *testing.T, environ []string, args ...string) *window {
+	t.Helper()
+	w := &window{t: t, over: make(chan struct{})}
+	w.more = sync.NewCond(&w.mu)
+	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	w.check(err)
+	w.master = os.NewFile(uintptr(master), "terminal")
+	w.check(unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
+	w.check(err)
+	w.tty, err = unix.Open(fmt.Sprintf("/dev/pts/%d", n), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	w.check(err)
+	tty := os.NewFile(uintptr(w.tty), "tty") // stays open here, so that its mode can be seen behind the command's end
+	w.resize(30, 100)
+	w.found = w.mode()
+
+	w.cmd = workcell(t, args...)
+	w.cmd.Env = append(environ, "TERM=xterm-test")
+	w.cmd.Stdin, w.cmd.Stdout, w.cmd.Stderr = tty, tty, tty
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	w.check(w.cmd.Start())
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		w.read()
+	}()
+	go func() {
+		_ = w.cmd.Wait()                      // its state is looked at
+		_, _ = tty.WriteString(commandIsOver) // behind all that it wrote
+		close(w.over)
+	}()
+	timer := time.AfterFunc(5*time.Minute, func() { w.give() })
+	t.Cleanup(func() {
+		timer.Stop()
+		_ = w.cmd.Process.Kill() // ended long ago, unless the test failed
+		<-w.over
+		_, _ = tty.Close(), w.master.Close()
+		<-read
+	})
+	return w
+}
+
+func (w *window) check(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *window) give() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.late = true
+	w.more.Broadcast()
+}
+
+func (w *window) read() {
+	buf := make([]byte, 4096)
+	for {
+		n, err := w.master.Read(buf)
+		w.mu.Lock()
+		w.text.Write(buf[:n])
+		w.late = w.late || strings.Contains(w.text.String(), commandIsOver)
+		w.more.Broadcast()
+		w.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (w *window) resize(rows, cols uint16) {
+	w.t.Helper()
+	w.check(unix.IoctlSetWinsize(w.tty, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}))
+}
+
+func (w *window) mode() unix.Termios {
+	w.t.Helper()
+	mode, err := unix.IoctlGetTermios(w.tty, unix.TCGETS)
+	w.check(err)
+	return *mode
+}
+
+// enter types keys and waits until the terminal shows something.
+func (w *window) enter(keys, shows string) {
+	w.t.Helper()
+	_, err := w.master.WriteString(keys)
+	w.check(err)
+	w.await(shows)
+}
+
+// await takes what the terminal shows up to text.
+func (w *window) await(text string) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		_, rest, found := strings.Cut(w.text.String(), text)
+		if found {
+			w.text.Reset()
+			w.text.WriteString(rest)
+			return
+		}
+		if w.late {
+			w.t.Fatalf("%q is not shown:\n%s", text, w.text.String())
+		}
+		w.more.Wait()
+	}
+}
+
+// ends waits for the end of the command, which must leave the terminal as it was found.
+func (w *window) ends(code int) {
+	w.t.Helper()
+	<-w.over
+	if got := w.cmd.ProcessState.ExitCode(); got != code {
+		w.t.Errorf("exit code %d, want %d:\n%s", got, code, w.text.String())
+	}
+	if diff := cmp.Diff(w.found, w.mode()); diff != "" {
+		w.t.Errorf("the terminal was left as it was not found (-want +got):\n%s", diff)
+	}
+}
+
+// TestAttach works in a sandbox at a real terminal, on each backend.
+func TestAttach(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"docker", "containerd", "local"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			environ := append(testEnviron(t), "WORKCELL_BACKEND="+name)
+			t.Cleanup(func() { removeSandboxes(t, environ, name) })
+			open := workcell(t, "sessions", "open", "--name", "box", "--image", "debian:bookworm-slim")
+			open.Env = environ
+			if out, err := open.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			atShell(t, environ)
+			atPrograms(t, environ)
+			cutOff(t, environ)
+		})
+	}
+}
+
+// atShell finds a shell, leaves it, and comes back.
+func atShell(t *testing.T, environ []string) {
+	w := openWindow(t, environ, "sessions", "attach", "box", "--detach-keys", "ctrl-x,d")
+	w.enter("tty; stty size; echo $TERM $((40+2))\n", "/dev/pts/0\r\n30 100\r\nxterm-test 42\r\n")
+	w.resize(41, 101)
+	w.enter("until stty size | grep 41; do sleep 0.02; done; echo resized $((40+3))\n", "41 101\r\nresized 43\r\n")
+	// The keys of a terminal act inside: an interrupt, a stop, and the shell has its jobs.
+	w.enter("sh -c 'echo asleep $((40+4)); exec sleep 1000'\n", "asleep 44\r\n")
+	w.enter("\x03echo status $?\n", "status 130\r\n")
+	w.enter("sh -c 'echo asleep $((40+5)); exec sleep 1000'\n", "asleep 45\r\n")
+	w.enter("\x1a", "Stopped")
+	w.enter("case $- in *m*) echo jobs $((40+6));; esac; kill -KILL %1\n", "jobs 46\r\n")
+	w.enter("kept=$((40+6)); echo kept $kept\n", "kept 46\r\n")
+	w.enter("\x18d", "workcell: detached; to come back: workcell sessions attach box\r\n")
+	w.ends(0)
+
+	w = openWindow(t, environ, "sessions", "attach", "box")
+	w.await("kept 46\r\n") // shown again
+	w.enter("echo still $kept; stty size\n", "still 46\r\n30 100\r\n")
+	w.check(w.cmd.Process.Signal(syscall.SIGTERM))
+	w.ends(143)
+
+	w = openWindow(t, environ, "sessions", "attach", "box")
+	w.enter("echo once more $kept\n", "once more 46\r\n")
+	w.enter("exit 9\nexit 9\n", "exit")
+	w.ends(9)
+}
+
+// atPrograms runs programs that are named.
+func atPrograms(t *testing.T, environ []string) {
+	w := openWindow(t, environ, "sessions", "attach", "box", "-w", "/tmp", "-e", "GREETING=hello", "--", "sh", "-c", "pwd; echo $GREETING; stty size; kill -KILL $$")
+	w.await("/tmp\r\nhello\r\n30 100\r\n")
+	w.ends(137)
+	w = openWindow(t, environ, "sessions", "attach", "box", "--", "no-such-program")
+	w.await("hint: name a program that the sandbox has")
+	w.ends(127)
+}
+
+// cutOff removes the sandbox that somebody works in.
+func cutOff(t *testing.T, environ []string) {
+	w := openWindow(t, environ, "sessions", "attach", "box", "--", "sh", "-c", "echo ready; exec sleep 1000")
+	w.await("ready\r\n")
+	rm := workcell(t, "sessions", "rm", "box")
+	rm.Env = environ
+	if out, err := rm.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	w.ends(125)
+}
+
+func TestDetachKeys(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"": "\x10\x11", "ctrl-p,ctrl-q": "\x10\x11", "a": "a", "ctrl-@,ctrl-[,ctrl-\\,ctrl-],ctrl-^,ctrl-_,DEL": "\x00\x1b\x1c\x1d\x1e\x1f\x7f",
+		"ctrl-a,ctrl-z,Q": "\x01\x1aQ",
+	} {
+		if got, err := parseDetachKeys(text); err != nil || string(got) != want {
+			t.Errorf("%q: got %q, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"ctrl-", "ctrl-pp", "ctrl-P", "ctrl-1", "del", ",", "a,", "ab", "ü"} {
+		if got, err := parseDetachKeys(text); err == nil {
+			t.Errorf("%q: got %q", text, got)
+		} else if !strings.Contains(err.Error(), "invalid detach keys ("+text+")") {
+			t.Errorf("%q: got %v", text, err)
+		}
+	}
+}
+
+// TestDetachReader types in pieces of every size.
+func TestDetachReader(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for _, tc := range []struct {
+		keys, typed, want string
+		detached          bool
+	}{
+		{"pq", "echo\n", "echo\n", false},
+		{"pq", "echopqmore", "echo", true},
+		{"pq", "ppq", "p", true},
+		{"ppq", "pppq", "p", true},
+		{"ppq", "ppxpq", "ppxpq", false},
+		{"pq", "appetite", "appetite", false},
+		{"pq", "up", "up", false}, // held back until nothing more comes
+		{"x", "x", "", true},
+		{"aab", "aaaab", "aa", true},
+	} {
+		for size := 1; size <= len(tc.typed); size++ {
+			d := newDetachReader(&pieces{tc.typed, size, broken}, []byte(tc.keys))
+			var got []byte
+			var err error
+			for buf := make([]byte, 2); err == nil; {
+				var n int
+				n, err = d.Read(buf)
+				got = append(got, buf[:n]...)
+			}
+			if string(got) != tc.want || errors.Is(err, broken) == tc.detached {
+				t.Errorf("%+v in pieces of %d: got %q, %v", tc, size, got, err)
+			}
+		}
+	}
+}
+
+// pieces gives text a few bytes at a time, and then fails.
+type pieces struct {
+	text string
+	size int
+	err  error
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if p.text == "" {
+		return 0, p.err
+	}
+	n := copy(b, p.text[:min(p.size, len(p.text))])
+	p.text = p.text[n:]
+	return n, nil
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/windows"
+)
+
+// onChange calls fn now and then until ctx ends: a console does not tell of its size by a signal.
+func (t *hostTerminal) onChange(ctx context.Context, fn func()) {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		fn()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// showSequences makes a console act on control sequences, and gives what takes that back.
+func showSequences(out io.Writer) func() {
+	f, ok := out.(*os.File)
+	if !ok {
+		return nil
+	}
+	h := windows.Handle(f.Fd())
+	var mode uint32
+	if windows.GetConsoleMode(h, &mode) != nil {
+		return nil // not a console
+	}
+	if windows.SetConsoleMode(h, mode|windows.ENABLE_VIRTUAL_TERMINAL_PROCESSING|windows.DISABLE_NEWLINE_AUTO_RETURN) != nil {
+		return nil // an old one, which shows them
+	}
+	return func() { _ = windows.SetConsoleMode(h, mode) } // it may be gone
+}

@@ -1,0 +1,40 @@
+package client
+
+import (
+	"context"
+	"io"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// Terminal starts an exec on a terminal, which req.Terminal describes, and stays there until it ends. Its input comes
+// from stdin (nil means none); its output goes live to stdout, all of it, at the pace of that writer. When ctx ends first, or stdin does,
+// the exec goes on; the guest ends it when nobody was at its terminal for req.TimeoutMillis. Terminal may return while a
+// Read of stdin is still under way.
+func (c *Conn) Terminal(ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
+	return c.terminal(ctx, wire.OpTerminal, &req, req.ExecID, stdin, stdout)
+}
+
+// Join goes to the terminal of an exec as Terminal does, with a part of what was written there before.
+func (c *Conn) Join(ctx context.Context, req wire.TerminalRequest, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
+	return c.terminal(ctx, wire.OpJoin, &req, req.ExecID, stdin, stdout)
+}
+
+func (c *Conn) terminal(ctx context.Context, op wire.Op, req any, id string, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
+	k, err := c.open(ctx, op, req)
+	if err != nil {
+		return wire.RunResult{}, err
+	}
+	defer k.end()
+	f := newFeeder(k)
+	defer f.stop()
+	if stdin != nil {
+		go f.feed(stdin)
+	}
+	return k.result(&wire.RunRequest{ExecID: id}, f, stdout, nil)
+}
+
+// Resize gives the terminal of an exec a size.
+func (c *Conn) Resize(ctx context.Context, req wire.TerminalRequest) error {
+	return c.roundTrip(ctx, wire.OpResize, &req, new(wire.Empty))
+}

@@ -1,0 +1,326 @@
+//go:build linux
+
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// seat is a place at a terminal.
+type seat struct {
+	t     *testing.T
+	leave context.CancelFunc
+	keys  *io.PipeWriter
+	typed *io.PipeReader
+	over  chan struct{} // closed when it has ended
+	res   wire.RunResult
+	err   error
+
+	mu   sync.Mutex // guards the fields below
+	more *sync.Cond
+	text strings.Builder
+	done bool
+}
+
+// sit runs call, which is Terminal or Join, with what type types and what await sees.
+func sit(t *testing.T, call func(context.Context, io.Reader, io.Writer) (wire.RunResult, error)) *seat {
+	t.Helper()
+	ctx, cancel := context.WithCancel(testContext(t))
+	s := &seat{t: t, leave: cancel, over: make(chan struct{})}
+	s.more = sync.NewCond(&s.mu)
+	s.typed, s.keys = io.Pipe()
+	go func() {
+		s.res, s.err = call(ctx, s.typed, s)
+		_ = s.typed.Close() // ends whoever types
+		s.mu.Lock()
+		s.done = true
+		s.mu.Unlock()
+		s.more.Broadcast()
+		close(s.over)
+	}()
+	t.Cleanup(func() { cancel(); <-s.over })
+	return s
+}
+
+func (s *seat) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.more.Broadcast()
+	return s.text.Write(p)
+}
+
+// await waits until something is shown.
+func (s *seat) await(text string) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !strings.Contains(s.text.String(), text) {
+		if s.done {
+			s.t.Fatalf("it ended with %v, %v without %q:\n%q", brief(s.res), s.err, text, s.text.String())
+		}
+		s.more.Wait()
+	}
+}
+
+func (s *seat) enter(keys string) {
+	s.t.Helper()
+	if _, err := io.WriteString(s.keys, keys); err != nil {
+		s.t.Fatalf("typing %q: %v", keys, err)
+	}
+}
+
+// ends waits for the end and gives all that was shown.
+func (s *seat) ends() (string, wire.RunResult) {
+	s.t.Helper()
+	<-s.over
+	if s.err != nil {
+		s.t.Fatalf("it ended with %v:\n%q", s.err, s.text.String())
+	}
+	return s.text.String(), s.res
+}
+
+// goes leaves the terminal.
+func (s *seat) goes() {
+	s.t.Helper()
+	s.leave()
+	if <-s.over; !errors.Is(s.err, context.Canceled) {
+		s.t.Fatalf("leaving: %v, %v", brief(s.res), s.err)
+	}
+}
+
+// terminal is a request for a script on a terminal.
+func terminal(script string) wire.RunRequest {
+	return wire.RunRequest{ExecID: newID(), Terminal: &wire.TerminalSize{Rows: 24, Cols: 80},
+		Spawn: wire.Spawn{Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "TERM=xterm"}}}
+}
+
+func sitAt(t *testing.T, c *client.Conn, req wire.RunRequest) *seat {
+	return sit(t, func(ctx context.Context, in io.Reader, out io.Writer) (wire.RunResult, error) {
+		return c.Terminal(ctx, req, in, out)
+	})
+}
+
+func join(t *testing.T, c *client.Conn, id string) *seat {
+	return sit(t, func(ctx context.Context, in io.Reader, out io.Writer) (wire.RunResult, error) {
+		return c.Join(ctx, wire.TerminalRequest{ExecID: id, Size: wire.TerminalSize{Rows: 24, Cols: 80}}, in, out)
+	})
+}
+
+func TestTerminal(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := terminal("tty; stty size; for i in 0 1 2 3 4 5 6 7 8 9; do [ -e /proc/$$/fd/$i ] && printf %s $i; done; echo; " +
+		"ps -o tpgid= -p $$ | grep -q -v -- -1 && echo controlling; echo $TERM >&2; exit 7")
+	got, res := sitAt(t, c, req).ends()
+	tty, rest, _ := strings.Cut(got, "\r\n")
+	if !strings.HasPrefix(tty, "/dev/pts/") || rest != "24 80\r\n012\r\ncontrolling\r\nxterm\r\n" || res.ExitCode != 7 || !res.Terminal {
+		t.Errorf("got %q, %v", got, brief(res))
+	}
+	rec, err := c.Read(testContext(t), wire.ReadRequest{ExecID: req.ExecID})
+	if err != nil || !rec.Done || rec.Status.EndedMillis <= 0 {
+		t.Fatalf("got %+v, %v", rec, err)
+	}
+	var all strings.Builder
+	for _, chunk := range rec.Chunks {
+		all.Write(chunk.Data)
+	}
+	if all.String() != got {
+		t.Errorf("recorded was %q, shown %q", all.String(), got)
+	}
+}
+
+func TestTerminalSizeAndKeys(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := terminal(`trap 'stty size' WINCH; trap 'echo interrupted; exit 3' INT; stty -echo; echo ready; while :; do sleep 0.02; done`)
+	s := sitAt(t, c, req)
+	s.await("ready\r\n")
+	if err := c.Resize(testContext(t), wire.TerminalRequest{ExecID: req.ExecID, Size: wire.TerminalSize{Rows: 40, Cols: 101}}); err != nil {
+		t.Error(err)
+	}
+	s.await("40 101\r\n")
+	s.enter("\x03")
+	if got, res := s.ends(); !strings.HasSuffix(got, "interrupted\r\n") || res.ExitCode != 3 {
+		t.Errorf("got %q, %v", got, brief(res))
+	}
+	// A command that has ended has no size any more, which is nobody's fault.
+	if err := c.Resize(testContext(t), wire.TerminalRequest{ExecID: req.ExecID, Size: wire.TerminalSize{Rows: 1, Cols: 1}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTerminalJobControl(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := terminal("")
+	req.Argv = nil // a shell
+	req.Env = append(req.Env, "PS1=at$((40+2))> ", "SHELL=/bin/sh", "HOME=/")
+	s := sitAt(t, c, req)
+	s.await("at42> ")
+	s.enter("sh -c 'echo in$((1+1))front; exec sleep 1000'\n")
+	s.await("in2front\r\n")
+	s.enter("\x1a")
+	s.await("Stopped")
+	s.enter("kill -KILL %1; wait %1; echo back$((2+2))\n")
+	s.await("back4\r\n")
+	s.enter("exit 9\nexit 9\n") // the first only warns when the shell has not noticed yet that its job is over
+	got, res := s.ends()
+	if res.ExitCode != 9 || strings.Contains(got, "job control") {
+		t.Errorf("got %q, %v", got, brief(res))
+	}
+}
+
+func TestTerminalIsLeftAndJoined(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := terminal(`stty -echo; echo first; printf '\033[6n\033]0;title\007\033[31mred\n'; read x; echo "got $x"; read y; exit 5`)
+	s := sitAt(t, c, req)
+	s.await("red\r\n")
+	s.goes()
+	s = join(t, c, req.ExecID)
+	s.await("red\r\n") // shown again, without what asks the terminal something
+	other := join(t, c, req.ExecID)
+	other.await("red\r\n")
+	s.enter("typed\n")
+	s.await("got typed\r\n")
+	other.await("got typed\r\n")
+	// The end of a host's input is not the end of the command's; another host's request can be that.
+	_ = s.keys.Close()
+	if err := c.WriteStdin(testContext(t), wire.StdinRequest{ExecID: req.ExecID, EOF: true}); err != nil {
+		t.Error(err)
+	}
+	want := "first\r\n\x1b[31mred\r\ngot typed\r\n"
+	for _, seat := range []*seat{s, other} {
+		if got, res := seat.ends(); got != want || res.ExitCode != 5 {
+			t.Errorf("got %q, %v", got, brief(res))
+		}
+	}
+	if got, res := join(t, c, req.ExecID).ends(); got != want || res.ExitCode != 5 {
+		t.Errorf("after its end: got %q, %v", got, brief(res))
+	}
+}
+
+func TestTerminalHoldsBackItsCommand(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	const lines = 400_000 // more than is recorded, and than is on the way
+	s := sitAt(t, c, terminal(fmt.Sprintf("stty -opost; seq %d", lines)))
+	got, res := s.ends()
+	var want strings.Builder
+	for i := 1; i <= lines; i++ {
+		fmt.Fprintln(&want, i)
+	}
+	if got != want.String() || res.StdoutBytes != int64(len(got)) {
+		t.Errorf("%d bytes instead of %d, %v", len(got), want.Len(), brief(res))
+	}
+}
+
+func TestTerminalOfABackgroundChild(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	got, res := sitAt(t, c, terminal("trap '' HUP; sleep 1000 & echo left")).ends()
+	if got != "left\r\n" || !res.Leaked || res.ExitCode != 0 {
+		t.Errorf("got %q, %v", got, brief(res))
+	}
+	if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: res.ExecID}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A terminal that nobody is at ends after a while; one with somebody there does not.
+func TestTerminalLeftAlone(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	kept := terminal("sleep 1.5; exit 4")
+	left := terminal("trap '' TERM; echo ready; while :; do sleep 0.02; done")
+	kept.TimeoutMillis, left.TimeoutMillis = 500, 500
+	k, l := sitAt(t, c, kept), sitAt(t, c, left)
+	l.await("ready")
+	l.goes()
+	if st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: left.ExecID, WaitMillis: -1}); err != nil || st.State != wire.ExecTimedOut || st.Signal != "SIGHUP" {
+		t.Errorf("got %+v, %v", st, err)
+	}
+	if _, res := k.ends(); res.State != wire.ExecCompleted || res.ExitCode != 4 {
+		t.Errorf("got %v", brief(res))
+	}
+}
+
+func TestTerminalOfTheNextHost(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	req := terminal("stty -echo; echo ready; read x; echo got $x; exit 6")
+	s := sitAt(t, c, req)
+	s.await("ready")
+	_ = c.Close()
+	if <-s.over; !errors.Is(s.err, client.ErrConnLost) {
+		t.Errorf("got %v", s.err)
+	}
+	c = dial(t, g)
+	execs, err := c.Execs(testContext(t))
+	if err != nil || len(execs) != 1 || !execs[0].Terminal || execs[0].State != wire.ExecRunning {
+		t.Fatalf("got %+v, %v", execs, err)
+	}
+	s = join(t, c, req.ExecID)
+	s.enter("it\n")
+	if got, res := s.ends(); got != "ready\r\ngot it\r\n" || res.ExitCode != 6 {
+		t.Errorf("got %q, %v", got, brief(res))
+	}
+}
+
+func TestTerminalRefused(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	ctx := testContext(t)
+	plain := sh("true")
+	mustRun(t, c, plain)
+	noShell := terminal("")
+	noShell.Argv, noShell.Env = nil, []string{"PATH=/nowhere", "SHELL=/usr/sbin/nologin"}
+	noSize, onRun := terminal("true"), sh("true")
+	noSize.Terminal, onRun.Terminal = nil, &wire.TerminalSize{}
+	missing := terminal("")
+	missing.Argv = []string{"/no/such/program"}
+	start := func(req wire.RunRequest) error {
+		_, err := c.Terminal(ctx, req, nil, nil)
+		return err
+	}
+	joined := func(id string) error {
+		_, err := c.Join(ctx, wire.TerminalRequest{ExecID: id}, nil, nil)
+		return err
+	}
+	_, ran := c.Run(ctx, onRun)
+	_, attached := c.Attach(ctx, onRun, nil, nil, nil)
+	for name, tc := range map[string]struct {
+		err    error
+		code   wire.Code
+		launch string
+	}{
+		"no shell":           {start(noShell), wire.CodeLaunch, "not_found"},
+		"no program":         {start(missing), wire.CodeLaunch, "not_found"},
+		"no size":            {start(noSize), wire.CodeInvalid, ""},
+		"run":                {ran, wire.CodeInvalid, ""},
+		"attach":             {attached, wire.CodeInvalid, ""},
+		"join without one":   {joined(plain.ExecID), wire.CodeInvalid, ""},
+		"join of nothing":    {joined("nobody"), wire.CodeNotFound, ""},
+		"size of nothing":    {c.Resize(ctx, wire.TerminalRequest{ExecID: "nobody"}), wire.CodeNotFound, ""},
+		"size without a tty": {c.Resize(ctx, wire.TerminalRequest{ExecID: plain.ExecID}), wire.CodeInvalid, ""},
+	} {
+		var e *wire.Error
+		if !errors.As(tc.err, &e) || e.Code != tc.code || e.Launch != tc.launch {
+			t.Errorf("%s: got %v", name, tc.err)
+		}
+	}
+	// What could not be started holds nothing.
+	eventually(t, "nothing runs", func() bool {
+		h, err := c.Health(ctx)
+		return err == nil && h.Running == 0
+	})
+}

@@ -1,0 +1,210 @@
+package server
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+const (
+	// replayMax is how much of what was written before a host gets that joins a terminal.
+	replayMax = 32 << 10
+	// endOfFile is the character that ends the input of what reads from a terminal line by line.
+	endOfFile = 4
+)
+
+// terminal is the sink of a command on a terminal: everything is recorded, and goes live to each host that is there.
+type terminal struct {
+	rec  *recorder
+	wait time.Duration // how long the command goes on with nobody there; 0 for without end
+
+	mu      sync.Mutex // guards the fields below; held while output is handed out, so that one who joins misses none of it
+	viewers []*liveSink
+	alone   *time.Timer // runs while there are none
+	ended   bool
+}
+
+// newTerminal calls over when nobody was there for as long as wait.
+func newTerminal(rec *recorder, wait time.Duration, over func()) *terminal {
+	t := &terminal{rec: rec, wait: wait, alone: time.AfterFunc(time.Hour, over)}
+	t.alone.Stop()
+	return t
+}
+
+func (t *terminal) write(ch wire.Channel, p []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rec.write(ch, p)
+	for _, v := range t.viewers {
+		v.write(ch, p)
+	}
+}
+
+func (t *terminal) flush() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, v := range t.viewers {
+		v.flush()
+	}
+}
+
+// join shows a viewer what was written lately, and what comes.
+func (t *terminal) join(v *liveSink) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.alone.Stop()
+	if p := replay(t.rec.latest(replayMax)); len(p) > 0 {
+		v.write(wire.ChanStdout, p)
+	}
+	t.viewers = append(t.viewers, v)
+}
+
+// leave forgets a viewer, whose stream must be at its end: one that waits for its host holds the terminal.
+func (t *terminal) leave(v *liveSink) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.viewers = slices.DeleteFunc(t.viewers, func(o *liveSink) bool { return o == v })
+	if len(t.viewers) == 0 && t.wait > 0 && !t.ended {
+		t.alone.Reset(t.wait)
+	}
+}
+
+func (t *terminal) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = true
+	t.alone.Stop()
+}
+
+func (s *Server) handleTerminal(r *request) error {
+	var req wire.RunRequest
+	if err := r.decode(&req); err != nil {
+		return err
+	}
+	if req.Terminal == nil {
+		return failf(wire.CodeInvalid, "a terminal without a size")
+	}
+	if len(req.Argv) == 0 {
+		shell, err := findShell(&req.Spawn, s.cfg.Workdir)
+		if err != nil {
+			return err
+		}
+		req.Argv = []string{shell}
+	}
+	e, err := s.startExec(&req, nil)
+	if err != nil {
+		return err
+	}
+	e.unwanted()
+	v := newLiveSink(r)
+	e.term.join(v)
+	e.follow()
+	return e.show(r, v)
+}
+
+func (s *Server) handleJoin(r *request) error {
+	e, req, err := s.atTerminal(r)
+	if err != nil {
+		return err
+	}
+	v := newLiveSink(r)
+	e.term.join(v)
+	_ = e.stdin.resize(req.Size, true) // it has ended meanwhile, which the answer tells
+	return e.show(r, v)
+}
+
+func (s *Server) handleResize(r *request) error {
+	e, req, err := s.atTerminal(r)
+	if err != nil {
+		return err
+	}
+	if !e.final() {
+		_ = e.stdin.resize(req.Size, false) // it has ended meanwhile, and has no size any more
+	}
+	return r.answer(wire.Empty{})
+}
+
+// atTerminal finds the exec that a request about a terminal means.
+func (s *Server) atTerminal(r *request) (*execution, wire.TerminalRequest, error) {
+	var req wire.TerminalRequest
+	if err := r.decode(&req); err != nil {
+		return nil, req, err
+	}
+	e, err := s.execs.get(req.ExecID)
+	if err == nil && e.term == nil {
+		err = failf(wire.CodeInvalid, "the command does not run on a terminal")
+	}
+	return e, req, err
+}
+
+// show keeps a host at a terminal until the command ends or the host leaves. The command goes on without it.
+func (e *execution) show(r *request, v *liveSink) error {
+	in := newStreamInput(r, e.stdin, true)
+	left := r.watchInput(in)
+	defer r.release()
+	select {
+	case <-e.ended:
+		e.term.leave(v)
+	case <-left:
+		_ = r.st.Close() // frees a viewer that waits for the host
+		e.term.leave(v)
+		return nil
+	}
+	st := e.snapshot()
+	return v.finish(&wire.RunResult{ExecStatus: st, Stdout: wire.Output{Total: st.StdoutBytes, Omitted: st.StdoutBytes}})
+}
+
+// replay makes of recorded output what can be shown once more: from the beginning of a line, if its beginning is missing,
+// and without what asks the host's terminal something. Its answer would be typed into a program that did not ask.
+func replay(p []byte, cut bool) []byte {
+	if i := bytes.IndexByte(p, '\n'); cut && i >= 0 {
+		p = p[i+1:]
+	}
+	out := make([]byte, 0, len(p))
+	for len(p) > 0 {
+		n, keep := sequence(p)
+		if keep {
+			out = append(out, p[:n]...)
+		}
+		p = p[n:]
+	}
+	return out
+}
+
+// sequence gives the length of the character or control sequence at the beginning of p, and whether it only shows
+// something.
+func sequence(p []byte) (n int, keep bool) {
+	const enquiry, escape = 0x05, 0x1b
+	switch {
+	case p[0] != escape:
+		return 1, p[0] != enquiry
+	case len(p) == 1:
+		return 1, true
+	}
+	switch p[1] {
+	case '[':
+		for n = 2; n < len(p); n++ {
+			if c := p[n]; c >= 0x40 && c <= 0x7e {
+				private := p[2] >= '<' && p[2] <= '?'
+				return n + 1, bytes.IndexByte([]byte("cnpqtx"), c) < 0 && (c != 'u' || !private)
+			}
+		}
+		return n, false
+	case ']', 'P', '_', '^', 'X': // a text for the terminal: a title, a colour, the clipboard
+		for n = 2; n < len(p); n++ {
+			if p[n] == '\a' {
+				return n + 1, false
+			}
+			if p[n] == escape {
+				return min(n+2, len(p)), false
+			}
+		}
+		return n, false
+	case 'Z': // "what are you?"
+		return 2, false
+	}
+	return 2, true
+}

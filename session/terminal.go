@@ -1,0 +1,157 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// ErrDetached: one left a terminal, whose command goes on.
+var ErrDetached = errors.New("detached from the terminal, its command goes on")
+
+// resizePause is how long a size waits for a terminal that is still being made.
+const resizePause = 20 * time.Millisecond
+
+// TerminalSize is the size of a terminal in characters. Zeros are a size that is not known.
+type TerminalSize struct{ Rows, Cols uint16 }
+
+// TerminalRequest says what to run on a terminal.
+type TerminalRequest struct {
+	// Argv is delivered verbatim. Without it a shell is run: the sandbox's $SHELL, else the first there is of bash, zsh,
+	// ash and sh.
+	Argv []string
+	Dir  string            // empty is the work directory; a relative one lies below it
+	Env  map[string]string // over the session's and the image's environment; TERM is the caller's to give
+	Size TerminalSize
+	// Unattended is how long the command goes on while nobody is at its terminal; MinExecTimeout to MaxExecTimeout. Zero
+	// is MaxExecTimeout.
+	Unattended time.Duration
+}
+
+// TerminalStreams are one's end of a terminal. The bytes are passed on as they are, in both directions.
+type TerminalStreams struct {
+	Stdin  io.Reader           // what is typed; its end detaches, nil types nothing
+	Stdout io.Writer           // what is shown; nil discards it. A slow one slows the command down.
+	Resize <-chan TerminalSize // sizes to come; may be nil
+}
+
+// Terminal runs a command on a terminal of its own and stays there until it ends. Leaving earlier does not end it: when
+// ctx ends, when Stdin ends, which is ErrDetached, or when Stdin or Stdout fails, whose error is returned, the command
+// goes on, can be joined with JoinTerminal, and its output is recorded. It ends when it was left alone for as long as
+// req.Unattended, or when no process has had a connection to the sandbox for ten minutes, as every command does.
+//
+// The result names the command also when there is an error, unless it could not be started. Terminal may return while a
+// Read of Stdin is still under way. A guest that has no terminals is backend.ErrUnsupported.
+func (s *Session) Terminal(ctx context.Context, req TerminalRequest, at TerminalStreams) (res ExecResult, err error) {
+	ctx, span := s.start(ctx, telemetry.SpanTerminal)
+	defer func() { s.end(span, "Terminal", &err) }()
+	argv := req.Argv
+	if len(argv) == 0 {
+		argv = []string{"shell"} // stands for the one that the guest finds
+	}
+	run, timeout, err := s.runRequest(ctx, ExecRequest{Argv: argv, Dir: req.Dir, Env: req.Env})
+	if err != nil {
+		return ExecResult{}, err
+	}
+	if timeout, err = execTimeout(req.Unattended, MaxExecTimeout); err != nil {
+		return ExecResult{}, err
+	}
+	run = wire.RunRequest{Spawn: run.Spawn, ExecID: run.ExecID, Terminal: (*wire.TerminalSize)(&req.Size)}
+	run.Argv, run.TimeoutMillis = req.Argv, timeout.Milliseconds()
+	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
+	s.remember(run.ExecID, span.SpanContext())
+	return s.atTerminal(ctx, run.ExecID, at, func(ctx context.Context, conn *client.Conn, in io.Reader) (wire.RunResult, error) {
+		return conn.Terminal(ctx, run, in, at.Stdout)
+	})
+}
+
+// JoinTerminal goes to the terminal of a command that Terminal started, in this process or another one, and stays there
+// as Terminal does. The terminal gets the size, and what it showed last is shown again. Several may be at one terminal.
+func (s *Session) JoinTerminal(ctx context.Context, execID string, size TerminalSize, at TerminalStreams) (res ExecResult, err error) {
+	ctx, span := s.startExec(ctx, telemetry.SpanJoinTerminal, execID)
+	defer func() { s.end(span, "JoinTerminal", &err) }()
+	if err := validExecID(execID); err != nil {
+		return ExecResult{}, err
+	}
+	req := wire.TerminalRequest{ExecID: execID, Size: wire.TerminalSize(size)}
+	return s.atTerminal(ctx, execID, at, func(ctx context.Context, conn *client.Conn, in io.Reader) (wire.RunResult, error) {
+		return conn.Join(ctx, req, in, at.Stdout)
+	})
+}
+
+// atTerminal keeps one at a terminal for the length of call.
+func (s *Session) atTerminal(ctx context.Context, execID string, at TerminalStreams,
+	call func(context.Context, *client.Conn, io.Reader) (wire.RunResult, error)) (ExecResult, error) {
+	began := s.m.now()
+	var answer wire.RunResult
+	err := s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
+		ctx, cancel := context.WithCancel(ctx)
+		var sizes sync.WaitGroup
+		defer sizes.Wait()
+		defer cancel()
+		sizes.Go(func() { resizes(ctx, conn, execID, at.Resize) })
+		var typed io.Reader
+		if at.Stdin != nil {
+			typed = endDetaches{at.Stdin}
+		}
+		in := guardInput(typed, cancel)
+		defer in.release()
+		var err error
+		answer, err = call(ctx, conn, in.reader())
+		if failure := in.failure(); failure != nil {
+			return failure
+		}
+		return err
+	})
+	var refused *wire.Error
+	switch {
+	case errors.As(err, &refused) && refused.Code == wire.CodeUnsupported:
+		return ExecResult{}, fmt.Errorf("%w: no terminal can be had in this sandbox: %s", backend.ErrUnsupported, cleanText(refused.Message))
+	case errors.As(err, &refused):
+		return ExecResult{}, err
+	case err != nil:
+		return ExecResult{ExecStatus: ExecStatus{ExecID: execID}}, err
+	}
+	return ExecResult{ExecStatus: s.execStatus(ctx, execID, answer.ExecStatus, began)}, nil
+}
+
+// resizes passes sizes on until ctx ends. A size may be known before the guest knows the terminal.
+func resizes(ctx context.Context, conn *client.Conn, execID string, sizes <-chan TerminalSize) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case size, ok := <-sizes:
+			if !ok {
+				return
+			}
+			req := wire.TerminalRequest{ExecID: execID, Size: wire.TerminalSize(size)}
+			for isUnknown(conn.Resize(ctx, req)) && pause(ctx, resizePause) {
+			}
+		}
+	}
+}
+
+func isUnknown(err error) bool {
+	var refused *wire.Error
+	return errors.As(err, &refused) && refused.Code == wire.CodeNotFound
+}
+
+// endDetaches reads what is typed. There is no end of it: a program at a terminal is told one by a character.
+type endDetaches struct{ r io.Reader }
+
+func (e endDetaches) Read(p []byte) (int, error) {
+	n, err := e.r.Read(p)
+	if errors.Is(err, io.EOF) {
+		err = ErrDetached
+	}
+	return n, err
+}
