@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,9 +40,10 @@ type written struct {
 // write adds a line. What an engine's silence swallowed may have happened or not.
 func (w *written) write(ctx context.Context) error {
 	w.last++
-	line := fmt.Sprint("line-", w.last)
+	line := fmt.Sprintf("line-%06d.", w.last)
 	w.done[line] = false
-	res, err := w.s.Exec(ctx, session.ExecRequest{Command: "echo " + line + " >> log"})
+	// On a full disk the beginning of a line may be all that fits: the next one must not go on from there.
+	res, err := w.s.Exec(ctx, session.ExecRequest{Command: `printf '\n` + line + `\n' >> log`})
 	if err == nil && res.Status == session.ExecCompleted && res.ExitCode == 0 {
 		w.done[line] = true
 	}
@@ -126,4 +128,34 @@ func visit(ctx context.Context, l *library) error {
 		_, err = s.Exec(ctx, session.ExecRequest{Argv: []string{"true"}})
 	}
 	return errors.Join(err, l.CloseScope(ctx, key.Scope()))
+}
+
+// during lets clients make, use and remove sandboxes while a fault is there.
+func during(t *testing.T, l *library, f *fault, kept *written, fault func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var wg sync.WaitGroup
+	work := func(once func() error, may func(error) bool) {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				err := once()
+				if err != nil && !may(err) {
+					f.lose(t, "under way: %v", err)
+				}
+				if err != nil {
+					time.Sleep(10 * time.Millisecond) // what is refused at once is not asked for all the time
+				}
+			}
+		})
+	}
+	for range 2 {
+		work(func() error { return visit(t.Context(), l) }, typed)
+	}
+	work(func() error { return kept.write(t.Context()) }, func(err error) bool {
+		return errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrQuota) || kept.mayGo && errors.Is(err, backend.ErrLost)
+	})
+	fault()
+	stop()
+	wg.Wait()
 }

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -217,4 +218,25 @@ func output(t *testing.T, environ []string, name string, args ...string) string 
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+// pipeline gives what one program prints to another, which has more in its environment.
+func pipeline(t *testing.T, environ []string, from, to string) {
+	t.Helper()
+	var errs, more bytes.Buffer
+	f, g := strings.Fields(from), strings.Fields(to)
+	source, sink := exec.Command(f[0], f[1:]...), exec.Command(g[0], g[1:]...)
+	sink.Env = append(os.Environ(), environ...)
+	source.Stderr, sink.Stderr = &errs, &more
+	pipe, err := source.StdoutPipe()
+	sink.Stdin = pipe
+	if err == nil {
+		err = source.Start()
+	}
+	if err == nil {
+		err = errors.Join(sink.Run(), source.Wait())
+	}
+	if err != nil {
+		t.Fatalf("%s | %s: %v\n%s%s", from, to, err, errs.String(), more.String())
+	}
 }

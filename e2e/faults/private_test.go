@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/e2e/machinetest"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // private is an engine that belongs to a test, which may break it, and a host on it.
@@ -25,23 +26,41 @@ func newPrivate(t *testing.T, engine, disk string, liveRestore bool) *private {
 	m := machinetest.New(t, disk)
 	x := &private{Machine: m, liveRestore: liveRestore, host: &host{engine: engine, state: filepath.Join(t.TempDir(), "state")}}
 	x.named(t)
-	tar := filepath.Join(m.Dir, "image.tar")
 	switch engine {
 	case "docker":
 		m.OwnRuntime(t)
 		m.StartContainerd(t)
 		m.StartDockerd(t, liveRestore)
 		x.environ = []string{"DOCKER_HOST=" + m.DockerHost()}
-		output(t, nil, "docker", "save", "--output", tar, image)
-		output(t, x.environ, "docker", "load", "--input", tar)
 	case "containerd":
 		m.StartContainerd(t)
 		x.environ = []string{"CONTAINERD_ADDRESS=" + m.ContainerdSocket()}
-		output(t, nil, "ctr", "--namespace", containerd.DefaultNamespace, "images", "export", tar, "docker.io/"+image)
-		output(t, x.environ, "ctr", "--namespace", containerd.DefaultNamespace, "images", "import", tar)
 	}
-	m.Run(t, "rm -f "+tar)
+	x.loadImage(t)
 	return x
+}
+
+// loadImage gives the engine the image that the system's has.
+func (x *private) loadImage(t *testing.T) {
+	t.Helper()
+	switch x.engine {
+	case "docker":
+		pipeline(t, x.environ, "docker save "+image, "docker load")
+	case "containerd":
+		ctr := "ctr --namespace " + containerd.DefaultNamespace + " images "
+		pipeline(t, x.environ, ctr+"export - docker.io/"+image, ctr+"import -")
+	}
+}
+
+// forgetImage takes it away, also from under sandboxes.
+func (x *private) forgetImage(t *testing.T) {
+	t.Helper()
+	switch x.engine {
+	case "docker":
+		output(t, x.environ, "docker", "rmi", "--force", image)
+	case "containerd":
+		output(t, x.environ, "ctr", "--namespace", containerd.DefaultNamespace, "images", "rm", "--sync", "docker.io/"+image)
+	}
 }
 
 // driver connects to the engine.
@@ -73,16 +92,21 @@ func (x *private) restart(t *testing.T, daemon, signal string) {
 	}
 }
 
-// pipes lists the FIFOs of the engine and of the driver.
+// pipes lists the FIFOs of the driver. Engines that were killed leave their own.
 func (x *private) pipes(t *testing.T) []string {
 	t.Helper()
-	return strings.Fields(x.Run(t, "find "+x.Dir+" -type p 2>/dev/null; true"))
+	return strings.Fields(x.Run(t, "find "+x.Disk+"/state -type p 2>/dev/null; true"))
 }
 
 // killShim kills what stands between the engine and a sandbox.
-func (x *private) killShim(t *testing.T, container string) {
+func (x *private) killShim(t *testing.T, s *session.Session) {
 	t.Helper()
-	x.Run(t, `for p in /proc/[0-9]*; do
-		if tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q "containerd-shim.* -id `+container+`"; then kill -9 ${p#/proc/}; fi
-	done; true`)
+	container := s.Info().EngineID
+	if x.engine == "containerd" {
+		container = strings.TrimSpace(output(t, x.environ, "ctr", "--namespace", containerd.DefaultNamespace,
+			"containers", "ls", "-q", `labels."`+backend.LabelID+`"==`+s.ID()))
+	}
+	x.Run(t, `found=; for p in /proc/[0-9]*; do
+		if tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q "containerd-shim.* -id `+container+`"; then kill -9 ${p#/proc/}; found=1; fi
+	done; test -n "$found"`)
 }

@@ -1,0 +1,195 @@
+package faults
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// injury is something that is done to an engine while sandboxes are made, used and removed on it.
+type injury struct {
+	name   string
+	gone   bool // the sandbox that is there is lost, and its session must say so
+	inject func(t *testing.T, x *private, kept *session.Session, random *rand.Rand)
+}
+
+// moment is what is tested.
+func moment(random *rand.Rand) { time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) }
+
+// ending ends a daemon and starts it again.
+func ending(daemon, signal string) func(*testing.T, *private, *session.Session, *rand.Rand) {
+	return func(t *testing.T, x *private, _ *session.Session, random *rand.Rand) {
+		moment(random)
+		x.restart(t, daemon, signal)
+	}
+}
+
+// fillDisk leaves no room for a while.
+func fillDisk(t *testing.T, x *private, _ *session.Session, random *rand.Rand) {
+	moment(random)
+	x.Fill(t)
+	time.Sleep(time.Duration(500+random.IntN(1500)) * time.Millisecond) // so is how long it lasts
+	x.Free(t)
+}
+
+// removeImage removes the image of the sandboxes for a while.
+func removeImage(t *testing.T, x *private, _ *session.Session, random *rand.Rand) {
+	moment(random)
+	x.forgetImage(t)
+	time.Sleep(time.Duration(500+random.IntN(1500)) * time.Millisecond) // so is how long it lasts
+	x.loadImage(t)
+}
+
+// killShim kills what stands between the engine and the sandbox.
+func killShim(t *testing.T, x *private, kept *session.Session, random *rand.Rand) {
+	moment(random)
+	x.killShim(t, kept)
+}
+
+// TestInjuredEngine ends engines while sandboxes are made, used and removed, starts them again, and takes from them what
+// they need. Where the engine lets its containers run on, nothing is lost. Where it does not, open sessions are said to
+// be lost, and what a process had left for the next one is found with its files.
+func TestInjuredEngine(t *testing.T) {
+	t.Parallel()
+	full, untagged, shim := injury{"disk full", false, fillDisk}, injury{"image removed", false, removeImage}, injury{"shim killed", true, killShim}
+	for name, c := range map[string]struct {
+		engine      string
+		liveRestore bool
+		injuries    []injury
+	}{
+		"docker with live-restore": {"docker", true, []injury{
+			{"ended, live-restore", false, ending("dockerd", "TERM")}, {"killed, live-restore", false, ending("dockerd", "KILL")},
+			{"containerd killed, live-restore", false, ending("containerd", "KILL")}, full, untagged, shim,
+		}},
+		"docker": {"docker", false, []injury{
+			{"ended", true, ending("dockerd", "TERM")}, {"killed", true, ending("dockerd", "KILL")},
+		}},
+		"containerd": {"containerd", false, []injury{
+			{"ended", false, ending("containerd", "TERM")}, {"killed", false, ending("containerd", "KILL")}, full, untagged, shim,
+		}},
+		"local": {"local", false, []injury{full}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			random := chance(t)
+			x := newPrivate(t, c.engine, "500M", c.liveRestore)
+			left := x.leaveSandbox(t)
+			l := x.library(t, x.driver(t))
+			for range laps(1) {
+				for _, i := range random.Perm(len(c.injuries)) {
+					x.injure(t, l, c.injuries[i], random, left)
+					if t.Failed() {
+						return
+					}
+				}
+			}
+			x.takeSandbox(t, faultOf("engine "+c.injuries[0].name, c.engine), left)
+		})
+	}
+}
+
+// injure injects a fault. left is a sandbox that stays.
+func (x *private) injure(t *testing.T, l *library, c injury, random *rand.Rand, left string) {
+	t.Helper()
+	t.Log(c.name)
+	f := faultOf("engine "+c.name, x.engine)
+	pipes := x.pipes(t)
+	s, _, err := l.Open(t.Context(), session.WorkflowKey(session.NewRunID(), "kept"), session.Request{Image: image, IdleTimeout: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := &written{s: s, done: map[string]bool{}, mayGo: c.gone}
+	during(t, l, f, kept, func() {
+		c.inject(t, x, s, random)
+		f.inject(1)
+	})
+	if c.gone {
+		saidToBeLost(t, l, s, f)
+	} else {
+		kept.check(t, f)
+	}
+	eventually(t, "sandboxes can be had again", func() bool { return visit(t.Context(), l) == nil })
+	if err := l.CloseScope(t.Context(), s.Key().Scope()); err != nil {
+		t.Error(err)
+	}
+	x.onlyLeft(t, l, f, left)
+	var more []string
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		if more = slices.DeleteFunc(x.pipes(t), func(p string) bool { return slices.Contains(pipes, p) }); len(more) == 0 || time.Now().After(deadline) {
+			break
+		}
+	}
+	f.leave(t, more)
+}
+
+// saidToBeLost: the sandbox is gone or stopped, and its session does not pretend.
+func saidToBeLost(t *testing.T, l *library, s *session.Session, f *fault) {
+	t.Helper()
+	eventually(t, "the session says that it is lost", func() bool {
+		_, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
+		return errors.Is(err, backend.ErrLost)
+	})
+	again, created, err := l.Open(t.Context(), s.Key(), session.Request{Image: image, IdleTimeout: -1})
+	if err != nil || !created || again.ID() == s.ID() {
+		f.lose(t, "opening a lost session again: %v, %v, %v", again, created, err)
+	}
+}
+
+// leaveSandbox makes a named sandbox with a file in it, as a process does that ends, and gives its id.
+func (x *private) leaveSandbox(t *testing.T) string {
+	t.Helper()
+	l := x.library(t, x.driver(t))
+	s, _, err := l.Open(t.Context(), session.UserKey("left"), session.Request{Image: image, IdleTimeout: -1})
+	if err == nil {
+		_, err = s.Exec(t.Context(), session.ExecRequest{Command: "echo left > file"})
+	}
+	if err = errors.Join(err, l.Detach(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	return s.ID()
+}
+
+// takeSandbox finds it again and removes it.
+func (x *private) takeSandbox(t *testing.T, f *fault, id string) {
+	t.Helper()
+	l := x.library(t, x.driver(t))
+	s, created, err := l.Open(t.Context(), session.UserKey("left"), session.Request{Image: image, IdleTimeout: -1})
+	if err != nil || created || s.ID() != id {
+		f.lose(t, "what was left for the next process: %v, %v, %v", s, created, err)
+		return
+	}
+	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "cat file"})
+	if err != nil || string(res.Stdout.Bytes()) != "left\n" {
+		f.lose(t, "its file: %+v, %v", res, err)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	x.onlyLeft(t, l, f, "")
+}
+
+// onlyLeft waits until the engine has no sandbox but one.
+func (x *private) onlyLeft(t *testing.T, l *library, f *fault, id string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		var rest []string
+		list, err := l.Backend().List(t.Context(), backend.Filter{Instance: l.Instance()})
+		for _, info := range list {
+			if info.SessionID != id {
+				rest = append(rest, info.SessionID+" of "+info.Key)
+			}
+		}
+		if err == nil && len(rest) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			f.leave(t, append(rest, "after waiting"))
+			return
+		}
+	}
+}
