@@ -21,8 +21,8 @@ type injury struct {
 // moment is what is tested.
 func moment(random *rand.Rand) { time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) }
 
-// ending ends a daemon and starts it again.
-func ending(daemon, signal string) func(*testing.T, *private, *session.Session, *rand.Rand) {
+// stopping ends a daemon and starts it again.
+func stopping(daemon, signal string) func(*testing.T, *private, *session.Session, *rand.Rand) {
 	return func(t *testing.T, x *private, _ *session.Session, random *rand.Rand) {
 		moment(random)
 		x.restart(t, daemon, signal)
@@ -63,14 +63,14 @@ func TestInjuredEngine(t *testing.T) {
 		injuries    []injury
 	}{
 		"docker with live-restore": {"docker", true, []injury{
-			{"ended, live-restore", false, ending("dockerd", "TERM")}, {"killed, live-restore", false, ending("dockerd", "KILL")},
-			{"containerd killed, live-restore", false, ending("containerd", "KILL")}, full, untagged, shim,
+			{"ended, live-restore", false, stopping("dockerd", "TERM")}, {"killed, live-restore", false, stopping("dockerd", "KILL")},
+			{"containerd killed, live-restore", false, stopping("containerd", "KILL")}, full, untagged, shim,
 		}},
 		"docker": {"docker", false, []injury{
-			{"ended", true, ending("dockerd", "TERM")}, {"killed", true, ending("dockerd", "KILL")},
+			{"ended", true, stopping("dockerd", "TERM")}, {"killed", true, stopping("dockerd", "KILL")},
 		}},
 		"containerd": {"containerd", false, []injury{
-			{"ended", false, ending("containerd", "TERM")}, {"killed", false, ending("containerd", "KILL")}, full, untagged, shim,
+			{"ended", false, stopping("containerd", "TERM")}, {"killed", false, stopping("containerd", "KILL")}, full, untagged, shim,
 		}},
 		"local": {"local", false, []injury{full}},
 	} {

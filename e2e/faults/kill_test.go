@@ -212,3 +212,35 @@ func (h *host) owners(t *testing.T) []string {
 	}
 	return names
 }
+
+// ending is a workflow that is soon over.
+const ending = `id: ending
+sandbox: {runtime: bash}
+steps:
+  - {id: first, type: exec, command: "echo first > file"}
+  - {id: last, type: exec, command: "cat file"}
+`
+
+// TestKilledAtItsEnd kills runs about when they end and remove their sandboxes. A run that is said to have ended has none
+// any more; one that was interrupted has none once it was given up. Nothing waits for an idle time.
+func TestKilledAtItsEnd(t *testing.T) {
+	on(t, engines(), func(t *testing.T, h *host) {
+		f := faultOf("SIGKILL of a run, about its end", h.engine)
+		random := chance(t)
+		for range laps(4) {
+			p := h.start(t, "run", workflow(t, ending))
+			p.await(t, "last", "exec")
+			time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the moment is what is tested
+			p.kill()
+			f.inject(1)
+			if r := h.latest(t); r.State == "interrupted" {
+				h.ok(t, "runs", "cancel", r.ID)
+			} else if r.State != "succeeded" {
+				f.lose(t, "the run is %s", r.State)
+			}
+			if f.leave(t, h.left(t)); t.Failed() {
+				return
+			}
+		}
+	})
+}
