@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
@@ -83,7 +84,8 @@ func (s *Server) sendFile(r *request, f *os.File, info *wire.FileInfo, offset, l
 		if !ended {
 			at := len(out) + wire.FramePrefixSize
 			out = append(out, prefix[:]...)
-			out = append(out, make([]byte, min(left, wire.MaxData))...)
+			size := int(min(left, wire.MaxData))
+			out = slices.Grow(out, size)[:at+size] // whatever is there is overwritten or cut off
 			n := 0
 			err := s.fs.do(func() (err error) {
 				n, err = f.ReadAt(out[at:], offset)

@@ -23,10 +23,10 @@ const (
 
 // memory watches the sandbox's memory. Without a visible limit it does nothing.
 type memory struct {
-	stat, limit      string // files of the cgroup
-	usageFD, tasksFD int    // and open ones, -1 where there is none
-	oom              *oomCounter
-	kills            atomic.Int64 // for lack of memory, when the reserve was taken
+	stat                      string // a file of the cgroup
+	usageFD, limitFD, tasksFD int    // and open ones, -1 where there is none
+	oom                       *oomCounter
+	kills                     atomic.Int64 // for lack of memory, when the reserve was taken
 
 	mu   sync.Mutex // guards held
 	held []byte     // the ballast; nil while it is given back
@@ -35,14 +35,14 @@ type memory struct {
 }
 
 func openMemory(oom *oomCounter) *memory {
-	m := &memory{oom: oom, usageFD: -1}
+	m := &memory{oom: oom, usageFD: -1, limitFD: -1}
 	m.tasksFD = openFirst("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
 	for _, f := range [][3]string{
 		{"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory.max"},
 		{"/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat", "/sys/fs/cgroup/memory/memory.limit_in_bytes"},
 	} {
 		if m.usageFD = openFirst(f[0]); m.usageFD >= 0 {
-			m.stat, m.limit = f[1], f[2]
+			m.stat, m.limitFD = f[1], openFirst(f[2])
 			m.first.Go(m.take)
 			return m
 		}
@@ -77,7 +77,7 @@ func preadNumber(fd int) (int64, bool) {
 func (m *memory) close() {
 	m.first.Wait()
 	m.give()
-	for _, fd := range []int{m.usageFD, m.tasksFD} {
+	for _, fd := range []int{m.usageFD, m.limitFD, m.tasksFD} {
 		if fd >= 0 {
 			_ = unix.Close(fd) // only read from
 		}
@@ -138,8 +138,8 @@ func (m *memory) free() (int64, bool) {
 	if !ok {
 		return 0, false
 	}
-	limit := firstNumber(m.limit)
-	if limit <= 0 {
+	limit, ok := preadNumber(m.limitFD) // before every command: it may be changed, and "max" is none
+	if !ok || limit <= 0 {
 		return 0, false
 	}
 	if free := limit - used; free > plenty {
