@@ -36,6 +36,7 @@ func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell fun
 		"owner":   (*suite).childOwner,
 		"creator": (*suite).childCreator,
 		"tidy":    (*suite).childTidy,
+		"keeper":  (*suite).childKeeper,
 	}
 }
 

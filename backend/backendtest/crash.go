@@ -21,6 +21,7 @@ import (
 func crashChecks() []check {
 	return []check{
 		{"owner killed", (*suite).ownerKilled},
+		{"command found again", (*suite).commandFound},
 		{"killed while creating", (*suite).creatorKilled},
 		{"nothing leaks", (*suite).nothingLeaks},
 	}

@@ -167,3 +167,11 @@ func TestSplitSandboxPath(t *testing.T) {
 		}
 	}
 }
+
+// TestWorkspaceName: the workspace itself is copied under a name that the sandbox has no say in.
+func TestWorkspaceName(t *testing.T) {
+	t.Parallel()
+	if got := (&sandboxSource{at: "."}).base(); got != "workspace" {
+		t.Errorf("the workspace is copied as %q", got)
+	}
+}

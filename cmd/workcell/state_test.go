@@ -2,11 +2,19 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
+
+	"github.com/docker/docker/client"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/internal/sqlitefile"
 )
 
 func TestInstanceIsMadeOnce(t *testing.T) {
@@ -92,5 +100,49 @@ func TestStateDirThatCannotBeMade(t *testing.T) {
 	var pe *os.PathError
 	if !errors.As(err, &pe) {
 		t.Errorf("error = %#v", err)
+	}
+}
+
+// namedDriver has a name and nothing else that these tests ask for.
+type namedDriver struct {
+	backend.SandboxBackend
+	name string
+}
+
+func (d namedDriver) Name() string { return d.name }
+
+// TestEngineNames: an engine has one name, whether its address is spelled out or taken for granted.
+func TestEngineNames(t *testing.T) {
+	t.Parallel()
+	name := func(driver string, vars map[string]string) string {
+		vars["DOCKER_CONFIG"] = t.TempDir() // whatever context this machine's user has chosen
+		a := &app{env: withEnv(vars)}
+		return a.engineName(namedDriver{name: driver})
+	}
+	for _, tc := range []struct {
+		driver string
+		usual  map[string]string
+		other  map[string]string
+	}{
+		{backendDocker, map[string]string{"DOCKER_HOST": client.DefaultDockerHost}, map[string]string{"DOCKER_HOST": "unix:///run/other.sock"}},
+		{backendContainerd, map[string]string{"CONTAINERD_NAMESPACE": containerd.DefaultNamespace}, map[string]string{"CONTAINERD_NAMESPACE": "other"}},
+	} {
+		plain := name(tc.driver, map[string]string{})
+		if got := name(tc.driver, tc.usual); got != plain {
+			t.Errorf("%s: %s by its default address, %s without", tc.driver, got, plain)
+		}
+		if got := name(tc.driver, tc.other); got == plain {
+			t.Errorf("%s: %s for another engine, too", tc.driver, got)
+		}
+	}
+}
+
+// TestStateHints: whoever is told to move the file away is told when that does no harm.
+func TestStateHints(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{sqlitefile.ErrCorrupt, sqlitefile.ErrForeign} {
+		if hint := stateHint(fmt.Errorf("opening: %w", err)); !strings.Contains(hint, "no other workcell is running") {
+			t.Errorf("%v: hint %q", err, hint)
+		}
 	}
 }

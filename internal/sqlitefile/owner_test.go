@@ -112,6 +112,27 @@ func TestKilledOwner(t *testing.T) {
 	}
 }
 
+// TestOwnersElsewhere: the owners of a file that was opened by a relative path are found wherever the process goes.
+func TestOwnersElsewhere(t *testing.T) { // not parallel: the directory is the whole process's
+	t.Chdir(t.TempDir())
+	f := open(t, "state.db", notes())
+	id, leave, err := f.Join()
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := t.TempDir()
+	t.Chdir(elsewhere)
+	if !lives(t, f, id) {
+		t.Error("an owner that joined does not live")
+	}
+	if err := leave(); err != nil {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(elsewhere); err != nil || len(entries) != 0 {
+		t.Errorf("in the other directory: %v, %v", entries, err)
+	}
+}
+
 // TestOwnersTogether: many come and go and look for each other.
 func TestOwnersTogether(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,127 @@
+//go:build linux
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// TestInterruptedRebuild: a rebuild that ends between the old sandbox and the new one leaves the workspace, and the record
+// says so: no sweep forgets it, and whoever opens the key goes on with it.
+func TestInterruptedRebuild(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	key := session.UserKey("lab")
+	first := dying(t, e, opts)
+	s := mustOpen(t, first, key)
+	output(t, s, "echo kept > file")
+	must(t, first.Detach(t.Context()))
+
+	second := newManager(t, e, opts)
+	e.setHooks(func(_ context.Context, spec backend.Spec) error {
+		if spec.ID == s.ID() {
+			return backend.ErrUnavailable // the trial before it went well
+		}
+		return nil
+	}, nil, nil)
+	if _, _, err := second.Open(t.Context(), key, session.Request{Image: "test:2", Rebuild: true}); !errors.Is(err, backend.ErrUnavailable) {
+		t.Fatalf("Open = %v, want ErrUnavailable", err)
+	}
+	newClock(second).add(1000 * time.Hour)
+	second.Reap(t.Context())
+	if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || !rec.KeepWorkspace || rec.Owner != "" || e.count() != 0 {
+		t.Fatalf("record %+v, %d sandboxes", rec, e.count())
+	}
+	e.setHooks(nil, nil, nil)
+	third := newManager(t, e, opts)
+	again, created, err := third.Open(t.Context(), key, testImage())
+	if err != nil || created || again.ID() != s.ID() {
+		t.Fatalf("Open = %v, %v, %v", again, created, err)
+	}
+	if got := output(t, again, "cat file"); got != "kept\n" {
+		t.Errorf("output %q", got)
+	}
+	if rec := record(t, opts.Store, s.ID()); rec.KeepWorkspace || rec.Owner != third.Owner() {
+		t.Errorf("record %+v", rec)
+	}
+}
+
+// TestDurableRequests: what only named sandboxes of managers with a common store can have is refused elsewhere, and a
+// policy does not change under those who have the sandbox.
+func TestDurableRequests(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	m, alone := newManager(t, e, shared()), newManager(t, e, nil)
+	stop, rebuild := session.Request{Image: "test:1", IdlePolicy: session.IdleStop}, session.Request{Image: "test:1", Rebuild: true}
+	unknown := session.Request{Image: "test:1", IdlePolicy: "sleep"}
+	for name, try := range map[string]struct {
+		m   *session.Manager
+		key session.Key
+		req session.Request
+	}{
+		"policy of a run":      {m, session.WorkflowKey("run_1", "default"), stop},
+		"rebuild of a run":     {m, session.WorkflowKey("run_1", "default"), rebuild},
+		"policy, no store":     {alone, session.UserKey("lab"), stop},
+		"rebuild, no store":    {alone, session.UserKey("lab"), rebuild},
+		"policy that is none":  {m, session.UserKey("lab"), unknown},
+		"none, and of nothing": {alone, session.WorkflowKey("run_1", "default"), unknown},
+	} {
+		if _, _, err := try.m.Open(t.Context(), try.key, try.req); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+	mustOpen(t, m, session.UserKey("lab"))
+	var conflict *session.ConflictError
+	if _, _, err := m.Open(t.Context(), session.UserKey("lab"), stop); !errors.As(err, &conflict) || conflict.Fields[0] != "idle policy" {
+		t.Errorf("another policy: %v, want a ConflictError", err)
+	}
+}
+
+// TestBusySandboxIsNotStopped: neither the process that has it nor a sweep stops a sandbox in which a command runs.
+func TestBusySandboxIsNotStopped(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	first := dying(t, e, opts)
+	clock := newClock(first)
+	req := testImage()
+	req.IdlePolicy = session.IdleStop
+	s, _, err := first.Open(t.Context(), session.UserKey("lab"), req)
+	must(t, err)
+	run(t, s, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
+	clock.add(1000 * time.Hour)
+	first.Reap(t.Context())
+	b, _ := e.box(s.Info().EngineID)
+	if s.Info().State != session.StateReady || b.process().state() != backend.StateRunning {
+		t.Fatalf("a busy sandbox was stopped: %s", s.Info().State)
+	}
+	must(t, first.Detach(t.Context()))
+	second := newManager(t, e, opts)
+	newClock(second).add(2000 * time.Hour)
+	second.Reap(t.Context())
+	if b.process().state() != backend.StateRunning {
+		t.Fatal("a sweep stopped a busy sandbox")
+	}
+	third := newManager(t, e, opts) // comes after all that, and finds nothing running
+	late := newClock(third)
+	late.add(4000 * time.Hour)
+	v, err := third.Connect(t.Context(), s.ID())
+	must(t, err)
+	output(t, v, "touch stop")
+	must(t, v.Close(t.Context()))
+	eventually(t, "the idle sandbox is stopped", func() bool {
+		late.add(time.Hour)
+		third.Reap(t.Context())
+		return b.process().state() == backend.StateStopped
+	})
+	if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || !rec.Expires.IsZero() || rec.IdlePolicy != session.IdleStop {
+		t.Errorf("record %+v", rec)
+	}
+}
