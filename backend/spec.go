@@ -57,7 +57,8 @@ const (
 	WorkspaceSized WorkspaceMeans = "filesystem"
 	// WorkspaceProject: a project quota of the file system that the workspace lies on.
 	WorkspaceProject WorkspaceMeans = "project_quota"
-	// WorkspaceMemory: a tmpfs, whose files count against the memory limit and are lost when the sandbox stops.
+	// WorkspaceMemory: a tmpfs, whose files count against the memory limit and are lost when the sandbox stops. No driver of
+	// this module takes it.
 	WorkspaceMemory WorkspaceMeans = "memory"
 	// WorkspaceWatched: the guest adds up what there is and ends the commands when it is too much. No file gets larger
 	// than the limit, but together they can pass it by what is written between two looks.

@@ -139,6 +139,7 @@ func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
 // childCreator makes a sandbox and expects to die at any time.
 func (s *suite) childCreator(t *testing.T, spec backend.Spec, tell func(word)) {
 	s.b = s.h.New(t)
+	spec.Limits.WorkspaceBytes = workspaceLimit
 	tell(word{})
 	info, err := s.b.Create(context.Background(), spec)
 	tell(word{ID: info.ID, Error: fmt.Sprint(err)})

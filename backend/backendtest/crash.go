@@ -110,6 +110,7 @@ func (s *suite) creatorKilled(t *testing.T) {
 	for i := range steps {
 		t.Run(fmt.Sprintf("%d of %d", i+1, steps), func(t *testing.T) {
 			spec := s.lone(t)
+			spec.Limits.WorkspaceBytes = workspaceLimit
 			creator := s.spawn(t, "creator", spec)
 			creator.hear(t) // it begins
 			time.Sleep(took * time.Duration(i) / (steps - 1))
@@ -159,6 +160,7 @@ func (s *suite) nothingLeaks(t *testing.T) {
 
 // childTidy takes a sandbox through its life, several times, and then looks for goroutines and descriptors.
 func (s *suite) childTidy(t *testing.T, spec backend.Spec, tell func(word)) {
+	spec.Limits.WorkspaceBytes = workspaceLimit
 	rest := goleak.IgnoreCurrent()
 	before := -1
 	for range 3 {

@@ -90,7 +90,7 @@ func (s *bridge) open(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
-	spec, err := typeurl.MarshalAnyToProto(guestProcess(user, r.config.Limits, embed.Path, "connect"))
+	spec, err := typeurl.MarshalAnyToProto(guestProcess(user, r, embed.Path, "connect"))
 	if err != nil {
 		return fmt.Errorf("containerd: connect: %w", err)
 	}

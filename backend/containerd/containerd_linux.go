@@ -26,6 +26,7 @@ type Backend struct {
 	log    *slog.Logger
 	engine engine
 	state  stateDir
+	sized  func() bool // whether a workspace can have a file system of its own; looked up once, when it matters
 
 	life  context.Context // ends with Close, so that pending calls and background work end
 	end   context.CancelCauseFunc
@@ -72,6 +73,7 @@ func (b *Backend) prepare(ctx context.Context) error {
 	if b.engine, err = b.probe(ctx); err != nil {
 		return err
 	}
+	b.sized = sync.OnceValue(b.probeSized)
 	b.state, err = openState(b.opts.StateDir)
 	return err
 }
@@ -122,6 +124,7 @@ func (b *Backend) Name() string { return "containerd" }
 // Capabilities tells what can be enforced here, as found by New.
 func (b *Backend) Capabilities() backend.Capabilities {
 	c := b.engine.caps
+	c.Workspace = b.workspaceMeans(b.opts.Runtime)
 	c.Networks, c.Runtimes = slices.Clone(c.Networks), slices.Clone(c.Runtimes)
 	return c
 }

@@ -160,7 +160,7 @@ func (b *Backend) materialize(ctx context.Context, r *record) (mounts []mount.Mo
 			return err
 		}
 		var err error
-		workspace, err = b.makeWorkspace(r)
+		workspace, err = b.makeWorkspace(gctx, r)
 		return err
 	})
 	err = g.Wait()

@@ -63,7 +63,6 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 		Memory:       e.memory && e.cgroups.swap,
 		CPU:          e.cgroups.has("cpu"),
 		PIDs:         e.cgroups.has("pids"),
-		Workspace:    backend.WorkspaceMemory,
 		Networks:     []backend.NetworkMode{backend.NetworkNone},
 		WritableRoot: true,
 		Persistent:   true,

@@ -51,8 +51,12 @@ func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 }
 
 // rlimits bound every process from its first instruction.
-func rlimits(l backend.Limits) []specs.POSIXRlimit {
+func rlimits(r *record) []specs.POSIXRlimit {
+	l := r.config.Limits
 	files, size := uint64(driver.OpenFiles(l)), uint64(driver.FileBytes(l))
+	if r.config.Workspace == backend.WorkspaceWatched {
+		size = min(size, uint64(l.WorkspaceBytes)) // which no single file can pass then
+	}
 	return []specs.POSIXRlimit{
 		{Type: "RLIMIT_CORE"},
 		{Type: "RLIMIT_NOFILE", Soft: files, Hard: files},

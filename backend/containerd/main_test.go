@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -66,6 +67,7 @@ func runTests(m *testing.M) int {
 		time.Sleep(100 * time.Millisecond) // others may be making or removing something of theirs
 		left, err = leftovers(context.Background(), instance)
 	}
+	left = append(left, backendtest.LoopDevices(dir)...)
 	if err != nil || len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "left behind:", left, err)
 		return 1

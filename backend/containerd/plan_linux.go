@@ -53,7 +53,7 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 		return nil, err
 	}
 	if p.spec.Limits.WorkspaceBytes > 0 {
-		p.means = b.engine.caps.Workspace
+		p.means = b.workspaceMeans(p.spec.Runtime)
 	}
 	p.runtime = b.engine.runtimes[p.spec.Runtime]
 	return p, nil

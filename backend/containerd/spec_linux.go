@@ -2,12 +2,14 @@ package containerd
 
 import (
 	"fmt"
+	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 const (
@@ -29,7 +31,7 @@ func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 		Version:  specVersion,
 		Hostname: hostname,
 		Root:     &specs.Root{Path: "rootfs", Readonly: p.spec.Root != backend.RootWritable},
-		Process:  guestProcess(p.user, p.spec.Limits, append([]string{embed.Path}, guestArgs(r)...)...),
+		Process:  guestProcess(p.user, r, append([]string{embed.Path}, guestArgs(r)...)...),
 		Mounts:   b.mounts(p, r, volumes),
 		Linux: &specs.Linux{
 			Namespaces:    namespaces(r),
@@ -48,7 +50,7 @@ func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 }
 
 // guestProcess is a program of ours in the sandbox: the guest itself or its bridge.
-func guestProcess(o driver.User, l backend.Limits, args ...string) *specs.Process {
+func guestProcess(o driver.User, r *record, args ...string) *specs.Process {
 	score := 0 // not what containerd itself has, which may be protected
 	return &specs.Process{
 		User:            specs.User{UID: o.UID, GID: o.GID},
@@ -57,7 +59,7 @@ func guestProcess(o driver.User, l backend.Limits, args ...string) *specs.Proces
 		Cwd:             "/",
 		Capabilities:    &specs.LinuxCapabilities{},
 		NoNewPrivileges: true,
-		Rlimits:         rlimits(l),
+		Rlimits:         rlimits(r),
 		OOMScoreAdj:     &score,
 	}
 }
@@ -101,7 +103,7 @@ func (b *Backend) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 	ms = append(ms,
 		tmpfs("/tmp", p.spec.Limits.TmpBytes, "1777", p.user),
 		bind(dir.guest(b.opts.Guest.Version), guestDir, "ro"),
-		workspaceMount(p, r))
+		workspaceMount(r))
 	for _, v := range volumes {
 		ms = append(ms, tmpfs(v, driver.ImageVolumeBytes, "1777", driver.User{}))
 	}
@@ -135,11 +137,11 @@ func bind(from, at string, more ...string) specs.Mount {
 	return specs.Mount{Type: "bind", Source: from, Destination: at, Options: append([]string{"bind", "nosuid", "nodev", "private"}, more...)}
 }
 
-// workspaceMount is the workspace's directory, or, where a size was asked for, a tmpfs: its pages count against the
-// memory limit, and it is empty again after Stop.
-func workspaceMount(p *plan, r *record) specs.Mount {
-	if size := p.spec.Limits.WorkspaceBytes; size > 0 {
-		return tmpfs(backend.Workdir, size, "0755", p.user)
+// workspaceMount is the workspace's directory or its own file system.
+func workspaceMount(r *record) specs.Mount {
+	if r.sized() > 0 {
+		options := append([]string{"rw", "nosuid", "nodev"}, strings.Split(sizedfs.Options, ",")...)
+		return specs.Mount{Type: "ext4", Source: r.state().file(r.id, deviceLink), Destination: backend.Workdir, Options: options}
 	}
 	return bind(r.state().workspace(r.session), backend.Workdir, "rw")
 }

@@ -149,18 +149,18 @@ func etcFile(name string, r *record) []byte {
 type workspaceTag struct {
 	Instance string `json:"instance"`
 	Session  string `json:"session"`
-	Bytes    int64  `json:"bytes,omitempty"` // its size where it has a limit
+	Bytes    int64  `json:"bytes,omitempty"` // size of its own file system; 0 for a directory
 }
 
 // makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made tells
 // which.
-func (b *Backend) makeWorkspace(r *record) (made bool, err error) {
+func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err error) {
 	dir := r.state()
 	user, err := r.owner()
 	if err != nil {
 		return false, err
 	}
-	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.config.Limits.WorkspaceBytes}
+	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.sized()}
 	// One that is empty was never written: whoever was about to has died.
 	if data, err := os.ReadFile(dir.workspaceTag(r.session)); err == nil && len(data) > 0 {
 		var found workspaceTag
@@ -177,6 +177,9 @@ func (b *Backend) makeWorkspace(r *record) (made bool, err error) {
 		// The owner comes first: a tag says that the directory is as it must be.
 		if err := os.Chown(dir.workspace(r.session), int(user.UID), int(user.GID)); err != nil {
 			return made, stateError("make the workspace", err)
+		}
+		if err := b.formatWorkspace(ctx, r, user); err != nil {
+			return made, err
 		}
 		js, err := json.Marshal(tag)
 		if err != nil {

@@ -35,6 +35,11 @@ func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount
 			return err
 		}
 	}
+	device, err := r.attachWorkspace()
+	if err != nil {
+		return err
+	}
+	defer device.Close() //nolint:errcheck // what the runtime mounted keeps it
 	g, gctx := errgroup.WithContext(ctx)
 	if r.bridged() {
 		g.Go(func() error { return b.joinNetwork(gctx, r) })

@@ -26,7 +26,8 @@ type Backend struct {
 	log     *slog.Logger
 	dirs    dirs
 	machine machine
-	guest   string // directory of the guest's binary
+	guest   string      // directory of the guest's binary
+	sized   func() bool // whether a workspace can have a file system of its own; looked up once, when it matters
 	nursery *nursery
 
 	life  context.Context // ends with Close, so that pending calls end
@@ -64,6 +65,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	b.tidy(ctx)
+	b.sized = sync.OnceValue(b.probeSized)
 	b.nursery = &nursery{b: b}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b, nil

@@ -93,7 +93,7 @@ func (b *Backend) firstStart(ctx context.Context, x *box, c *cradle) (err error)
 // nil if it does not.
 func (b *Backend) occupy(ctx context.Context, x *box) (*cradle, error) {
 	c := b.nursery.take(ctx, x.IDs)
-	err := b.claimWorkspace(x, c)
+	err := b.claimWorkspace(ctx, x, c)
 	if err == nil && c != nil && c.ids.Base != x.IDs.Base { // the workspace was there
 		b.nursery.giveBack(c)
 		c = nil
@@ -267,6 +267,11 @@ func (b *Backend) start(ctx context.Context, x *box, c *cradle, record func() er
 		}
 	}
 	defer c.l.close()
+	if x.Workspace == backend.WorkspaceSized {
+		if err := b.mountSized(x, c.l.pid); err != nil {
+			return err
+		}
+	}
 	config := b.view(&x.record, c.group)
 	if err := c.l.configure(config); err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -51,6 +52,7 @@ func runTests(m *testing.M) (code int) {
 			_ = b.Close() // it made nothing
 		}
 		left, err := rest(dir)
+		left = append(left, backendtest.LoopDevices(dir)...)
 		if err != nil || len(left) > 0 {
 			fmt.Fprintf(os.Stderr, "left in the shared state directory: %q, %v\n", left, err)
 			code = 1

@@ -57,7 +57,7 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 	}
 	if size := r.Limits.WorkspaceBytes; size > 0 {
 		c.Argv = append(c.Argv, fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", driver.Inodes(size)),
-			fmt.Sprintf("--workspace-watched=%t", r.Workspace == backend.WorkspaceWatched))
+			fmt.Sprintf("--workspace-watched=%t", r.Workspace != backend.WorkspaceSized))
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {
 		c.Landlock = &launch.Landlock{Version: v, Write: []string{backend.Workdir, "/tmp", "/dev/shm"}, Devices: []string{"/dev", "/proc"}}
@@ -187,12 +187,7 @@ func (b *Backend) showOwn(c *launch.Config, r *record, g group) {
 	c.Trees = append(c.Trees, launch.Tree{Source: b.guest, Target: "/.workcell", Alone: true})
 	// Programs may run from /tmp: installers and compilers run what they put there.
 	c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: "/tmp", Exec: true, Data: tmpfsOptions(r.Limits.TmpBytes, r.User)})
-	if size := r.Limits.WorkspaceBytes; r.Workspace == backend.WorkspaceMemory {
-		data := fmt.Sprintf("size=%d,nr_inodes=%d,mode=0755,uid=%d,gid=%d", size, driver.Inodes(size), r.User.UID, r.User.GID)
-		c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: backend.Workdir, Exec: true, Data: data})
-	} else {
-		c.Trees = append(c.Trees, launch.Tree{Source: b.dirs.files(r.SessionID), Target: backend.Workdir, Writable: true, Alone: true})
-	}
+	c.Trees = append(c.Trees, launch.Tree{Source: b.dirs.files(r.SessionID), Target: backend.Workdir, Writable: true, Alone: true})
 	// Where a guest looks for the limits that hold it.
 	if b.machine.cgroups.v2 {
 		c.Trees = append(c.Trees, launch.Tree{Source: g.dir("memory"), Target: "/sys/fs/cgroup", Alone: true})
@@ -233,7 +228,7 @@ func makeEtc(c *launch.Config, r *record) {
 func (b *Backend) rlimits(r *record) []launch.Rlimit {
 	l := r.Limits
 	size := driver.FileBytes(l)
-	if r.Workspace == backend.WorkspaceWatched {
+	if l.WorkspaceBytes > 0 && r.Workspace != backend.WorkspaceSized {
 		size = min(size, l.WorkspaceBytes) // which no single file can pass then
 	}
 	out := []launch.Rlimit{

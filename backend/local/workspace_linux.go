@@ -17,7 +17,7 @@ const ownerFile = "owner.json"
 type workspace struct {
 	Instance string `json:"instance"`
 	Base     uint32 `json:"base"` // of the block of user ids
-	Size     int64  `json:"size"` // 0 for a directory without limit, else that of the tmpfs in its place
+	Size     int64  `json:"size"` // 0 for a directory without limit of its own, else that of its file system
 	// Maker and Last are the nonces of the sandbox that made it and of the last one that had it to the end of its creation.
 	Maker string `json:"maker"`
 	Last  string `json:"last"`
@@ -27,7 +27,12 @@ type workspace struct {
 }
 
 // workspaceMeans is what holds the limit of a workspace here.
-func (b *Backend) workspaceMeans() backend.WorkspaceMeans { return backend.WorkspaceMemory }
+func (b *Backend) workspaceMeans() backend.WorkspaceMeans {
+	if b.sized() {
+		return backend.WorkspaceSized
+	}
+	return backend.WorkspaceWatched
+}
 
 // errDamaged: there is a workspace, and nothing tells whose it is.
 var errDamaged = errors.New("the record of whose workspace it is is damaged")
@@ -54,7 +59,7 @@ func (d dirs) ownerOf(session string) (workspace, error) {
 	if readJSON(filepath.Join(d.sandbox(session), recordFile), &r) != nil || !r.names(session) {
 		return workspace{}, errDamaged
 	}
-	w = workspace{Instance: r.Instance, Base: r.IDs.Base, Size: r.Limits.WorkspaceBytes, Box: r}
+	w = workspace{Instance: r.Instance, Base: r.IDs.Base, Size: r.sized(), Box: r}
 	// One that was not made to the end may have found the workspace, with files that are worth keeping.
 	if exists(filepath.Join(d.sandbox(session), madeFile)) {
 		w.Maker, w.Last = r.Nonce, r.Nonce
@@ -64,16 +69,16 @@ func (d dirs) ownerOf(session string) (workspace, error) {
 
 // claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and settles
 // the user ids. A new one takes those of the cradle, if there is one.
-func (b *Backend) claimWorkspace(x *box, c *cradle) error {
+func (b *Backend) claimWorkspace(ctx context.Context, x *box, c *cradle) error {
 	old, err := b.dirs.ownerOf(x.SessionID)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return b.makeWorkspace(x, c)
+		return b.makeWorkspace(ctx, x, c)
 	case err != nil:
 		return fmt.Errorf("local: session %s has a workspace, but %w: remove it first: %w", x.SessionID, scrub(err), backend.ErrExists)
 	case old.Instance != x.Instance:
 		return fmt.Errorf("local: session %s has a workspace of another instance: %w", x.SessionID, backend.ErrExists)
-	case old.Size != x.Limits.WorkspaceBytes:
+	case old.Size != x.sized():
 		return fmt.Errorf("local: session %s has a workspace with a limit of %d bytes: %w", x.SessionID, old.Size, backend.ErrExists)
 	}
 	x.IDs.Base = old.Base
@@ -87,7 +92,7 @@ func (b *Backend) claimWorkspace(x *box, c *cradle) error {
 	return keepJSON(b.dirs.ownerFile(x.SessionID), old)
 }
 
-func (b *Backend) makeWorkspace(x *box, c *cradle) error {
+func (b *Backend) makeWorkspace(ctx context.Context, x *box, c *cradle) error {
 	var err error
 	switch {
 	case c != nil && c.ids.Base != 0:
@@ -107,12 +112,15 @@ func (b *Backend) makeWorkspace(x *box, c *cradle) error {
 	err = os.MkdirAll(files, 0o700)
 	if err == nil {
 		w := workspace{
-			Instance: x.Instance, Base: x.IDs.Base, Size: x.Limits.WorkspaceBytes, Maker: x.Nonce, Last: x.Nonce, Box: x.record,
+			Instance: x.Instance, Base: x.IDs.Base, Size: x.sized(), Maker: x.Nonce, Last: x.Nonce, Box: x.record,
 		}
 		err = writeJSON(filepath.Join(tmp, ownerFile), w)
 	}
 	if err == nil {
 		err = b.adoptFiles(x, files)
+	}
+	if err == nil && x.Workspace == backend.WorkspaceSized {
+		err = b.formatWorkspace(ctx, x, filepath.Join(tmp, imageFile))
 	}
 	if err == nil {
 		err = os.Rename(tmp, b.dirs.workspace(x.SessionID))

@@ -38,8 +38,8 @@ func layers() []layer {
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
 		// Drivers know the contract and how to reach the guest.
 		{dir: "backend/docker", may: above("backend", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver")},
-		{dir: "backend/containerd", may: above("backend", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver")},
-		{dir: "backend/local", may: above("backend", "internal/guest", "internal/seccomp", "internal/driver")},
+		{dir: "backend/containerd", may: above("backend", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver", "internal/sizedfs")},
+		{dir: "backend/local", may: above("backend", "internal/guest", "internal/seccomp", "internal/driver", "internal/sizedfs")},
 		{dir: "backend/memory", may: above("backend", "internal/guest")},
 		{dir: "backend/backendtest", may: above("backend", "internal/guest", "internal/seccomp", "session/..."), sdk: true},
 
@@ -49,6 +49,8 @@ func layers() []layer {
 		// Reads streams that come in small steps.
 		{dir: "internal/gather", only: []string{}},
 		{dir: "internal/telemetry", may: []string{"backend"}},
+		// File systems of a given size, for workspaces.
+		{dir: "internal/sizedfs", only: []string{"golang.org/x/sys"}},
 		// The system call filter of every engine.
 		{dir: "internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/nearest", only: []string{}},

@@ -1,0 +1,93 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/internal/sizedfs"
+)
+
+// deviceLink leads from a sandbox's directory to the loop device that holds its workspace. The runtime mounts that in the
+// container's mount namespace only, so that it is released with the sandbox's last process, whatever becomes of this one.
+const deviceLink = "workspace.dev"
+
+// probeBound is how long the question whether a workspace can have a file system of its own may take.
+const probeBound = 30 * time.Second
+
+// probeSized makes a small one.
+func (b *Backend) probeSized() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), probeBound)
+	defer cancel()
+	err := sizedfs.Probe(ctx, b.state.root)
+	if err != nil {
+		b.log.Info("containerd: a workspace cannot have a file system of its own here, its size is watched", "error", err)
+	}
+	return err == nil
+}
+
+// workspaceMeans is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel may
+// pass over what it does not know.
+func (b *Backend) workspaceMeans(runtime string) backend.WorkspaceMeans {
+	if kernelNetwork(runtime) && b.sized() {
+		return backend.WorkspaceSized
+	}
+	return backend.WorkspaceWatched
+}
+
+func (s stateDir) image(session string) string {
+	return filepath.Join(s.workspaces(session), "disk.img")
+}
+
+// sized is the size of the workspace's own file system, 0 if it has none.
+func (r *record) sized() int64 {
+	if r.config.Workspace != backend.WorkspaceSized {
+		return 0
+	}
+	return r.config.Limits.WorkspaceBytes
+}
+
+// formatWorkspace makes a workspace's file system if it is to have one. What is there of it is half made.
+func (b *Backend) formatWorkspace(ctx context.Context, r *record, user driver.User) error {
+	if r.sized() == 0 {
+		return nil
+	}
+	file := r.state().image(r.session)
+	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return stateError("make the workspace", err)
+	}
+	s := sizedfs.Spec{Bytes: r.sized(), Files: driver.Inodes(r.sized()), UID: int(user.UID), GID: int(user.GID)}
+	return stateError("make the workspace", sizedfs.Format(ctx, file, s))
+}
+
+// attachWorkspace gives a workspace's file system a loop device for the runtime to mount, which must be closed then.
+func (r *record) attachWorkspace() (io.Closer, error) {
+	if r.sized() == 0 {
+		return io.NopCloser(nil), nil
+	}
+	d, err := sizedfs.Attach(r.state().image(r.session))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("containerd: the workspace's file system was removed from the state directory: %w", backend.ErrLost)
+	}
+	if err != nil {
+		return nil, stateError("mount the workspace", err)
+	}
+	link := r.state().file(r.id, deviceLink)
+	err = os.Symlink(d.Path, link+".new")
+	if errors.Is(err, os.ErrExist) {
+		err = errors.Join(os.Remove(link+".new"), os.Symlink(d.Path, link+".new"))
+	}
+	if err == nil {
+		err = os.Rename(link+".new", link)
+	}
+	if err != nil {
+		return nil, errors.Join(stateError("mount the workspace", err), d.Close())
+	}
+	return d, nil
+}

@@ -1,0 +1,91 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/internal/sizedfs"
+)
+
+// imageFile holds the file system of a workspace that has one of its own. It is mounted in the sandbox's mount namespace
+// only, so that it is released with the sandbox's last process, whatever becomes of this one.
+const imageFile = "disk.img"
+
+// probeBound is how long the question whether there can be such may take.
+const probeBound = 30 * time.Second
+
+// probeSized makes a small one.
+func (b *Backend) probeSized() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), probeBound)
+	defer cancel()
+	err := sizedfs.Probe(ctx, b.dirs.tmp())
+	if err != nil {
+		b.log.Info("local: a workspace cannot have a file system of its own here, its size is watched", "error", err)
+	}
+	return err == nil
+}
+
+func (d dirs) image(session string) string { return filepath.Join(d.workspace(session), imageFile) }
+
+// sized is the size of the workspace's own file system, 0 if it has none.
+func (r *record) sized() int64 {
+	if r.Workspace != backend.WorkspaceSized {
+		return 0
+	}
+	return r.Limits.WorkspaceBytes
+}
+
+func (b *Backend) formatWorkspace(ctx context.Context, x *box, file string) error {
+	s := sizedfs.Spec{Bytes: x.sized(), Files: driver.Inodes(x.sized()), UID: os.Geteuid(), GID: os.Getegid()}
+	if b.machine.blocks {
+		s.UID, s.GID = x.IDs.hostUser()
+	}
+	return sizedfs.Format(ctx, file, s)
+}
+
+// mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher, which
+// takes it from there. Nothing of that shows on the host: mounts do not pass from a namespace of another user.
+func (b *Backend) mountSized(x *box, launcher int) error {
+	d, err := sizedfs.Attach(b.dirs.image(x.SessionID))
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("local: the workspace's file system was removed from the state directory: %w", backend.ErrLost)
+	}
+	if err != nil {
+		return fmt.Errorf("local: mounting the workspace: %w: %w", scrub(err), backend.ErrUnavailable)
+	}
+	defer d.Close() //nolint:errcheck // the mount keeps it
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", launcher))
+	if err != nil {
+		return fmt.Errorf("local: the sandbox's process ended before it was built: %w: %w", scrub(err), backend.ErrLost)
+	}
+	defer ns.Close()
+	done := make(chan error)
+	go onThread(func() { done <- b.mountIn(int(ns.Fd()), d.Path, x) })
+	if err := <-done; err != nil {
+		return fmt.Errorf("local: mounting the workspace: %w: %w", scrub(err), backend.ErrUnavailable)
+	}
+	return nil
+}
+
+// mountIn enters a mount namespace with this thread, for good.
+func (b *Backend) mountIn(ns int, device string, x *box) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread that shares its root cannot leave
+		return err
+	}
+	if err := unix.Setns(ns, unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	files := b.dirs.files(x.SessionID)
+	if err := unix.Mount(device, files, "ext4", unix.MS_NODEV|unix.MS_NOSUID, sizedfs.Options); err != nil {
+		return err
+	}
+	return b.adoptFiles(x, files)
+}

@@ -1,0 +1,144 @@
+package sizedfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Spec describes a file system.
+type Spec struct {
+	Bytes int64 // room for contents; less than 1 MiB becomes that
+	Files int64 // files and directories
+	UID   int   // owner of the root directory
+	GID   int
+}
+
+// Options are those to mount it with, beside nosuid and nodev: what is deleted is given back to the file, and tables that
+// are holes are not written.
+const Options = "discard,noinit_itable"
+
+const (
+	largeSize  = 64 << 20 // from here on blocks are of 4 KiB, below of 1 KiB
+	inodeBytes = 256
+)
+
+// geometry gives the size of a block, and that of the file that has room for s: contents, inodes, journal, the groups' own
+// blocks, and the part of 2 % and at most 4096 blocks that ext4 keeps for itself.
+func (s Spec) geometry() (block, total int64) {
+	block = 1024
+	if s.Bytes >= largeSize {
+		block = 4096
+	}
+	total = s.Bytes + s.inodes()*inodeBytes + journal*block
+	total += (s.Bytes/(8*block*block) + 1) * 4 * block
+	total += min(total/49, 4096*block) + 64<<10
+	total = max(total, 2100*block) // a smaller one gets no journal
+	return block, (total + block - 1) / block * block
+}
+
+// inodes is a little more than what is asked for: some are taken, and they are divided among the groups.
+func (s Spec) inodes() int64 { return s.Files + s.Files/100 + 32 }
+
+// journal is the smallest that there is, in blocks. After a crash of the machine it makes the file system whole.
+const journal = 1024
+
+// Format makes a file that holds an empty file system. It must not be there, and is not when Format fails.
+func Format(ctx context.Context, file string, s Spec) error {
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(format(ctx, f, file, s), f.Close())
+	if err != nil {
+		err = errors.Join(err, os.Remove(file))
+	}
+	return err
+}
+
+// format makes a file system in a file that can be opened by a path.
+func format(ctx context.Context, f *os.File, path string, s Spec) error {
+	program, err := formatter()
+	if err != nil {
+		return err
+	}
+	block, total := s.geometry()
+	if err := f.Truncate(total); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-b", strconv.FormatInt(block, 10), "-m", "0",
+		"-N", strconv.FormatInt(s.inodes(), 10), "-I", strconv.Itoa(inodeBytes), "-J", fmt.Sprintf("size=%d", journal*block>>20),
+		"-O", "metadata_csum,^resize_inode", "-E", fmt.Sprintf("lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=%d:%d", s.UID, s.GID), path)
+	cmd.Env = []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL=C"}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("%s: %w: %s", filepath.Base(program), err, firstLine(strings.ReplaceAll(string(out), path, "the file")))
+	}
+	return clear(path)
+}
+
+// formatter finds the program that makes file systems, which a user's PATH does not always lead to.
+func formatter() (string, error) {
+	for _, name := range []string{"mkfs.ext4", "/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4"} {
+		if p, err := exec.LookPath(name); err == nil && filepath.IsAbs(p) {
+			return p, nil
+		}
+	}
+	return "", errors.New("there is no mkfs.ext4")
+}
+
+func firstLine(out string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
+	if len(line) > 200 {
+		line = line[:200]
+	}
+	return line
+}
+
+// clear removes what a new file system holds already, by a mount that nobody else sees.
+func clear(file string) error {
+	d, err := Attach(file)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	fs, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("mounting: %w", err)
+	}
+	defer unix.Close(fs)
+	if err := errors.Join(unix.FsconfigSetString(fs, "source", d.Path), unix.FsconfigCreate(fs)); err != nil {
+		return fmt.Errorf("mounting: %w", err)
+	}
+	root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return fmt.Errorf("mounting: %w", err)
+	}
+	err = unix.Unlinkat(root, "lost+found", unix.AT_REMOVEDIR)
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	return errors.Join(err, unix.Close(root)) // which unmounts it
+}
+
+// Probe tells whether file systems can be made in files below dir, and mounted. It makes one in a file without a name.
+func Probe(ctx context.Context, dir string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root may mount file systems")
+	}
+	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return format(ctx, f, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), Spec{Bytes: 1 << 20, Files: 16})
+}

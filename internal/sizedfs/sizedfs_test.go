@@ -1,0 +1,109 @@
+//go:build linux
+
+package sizedfs_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/internal/sizedfs"
+)
+
+// TestSize: a file system has room for what was asked for, and hardly more, and gives space back to its file.
+func TestSize(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int64{4 << 20, 63 << 20, 64 << 20, 500 << 20, 10 << 30} {
+		file := filepath.Join(t.TempDir(), "image")
+		files := size / 4096
+		if err := sizedfs.Format(t.Context(), file, sizedfs.Spec{Bytes: size, Files: files, UID: 1000, GID: 100}); err != nil {
+			t.Fatal(err)
+		}
+		d, err := sizedfs.Attach(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := sizedfs.Attach(file)
+		if err != nil || second.Path != d.Path {
+			t.Errorf("attached again: %+v, %v, first %s", second, err, d.Path)
+		}
+		at := t.TempDir()
+		if err := unix.Mount(d.Path, at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, sizedfs.Options); err != nil {
+			t.Fatal(err)
+		}
+		check(t, at, size, files)
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Error(err)
+		}
+		if err := second.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(file, &st); err != nil || st.Blocks*512 > size/100+8<<20 {
+			t.Errorf("%d bytes: the empty file takes %d, %v", size, st.Blocks*512, err)
+		}
+		for end := time.Now().Add(time.Minute); attached(t, file); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the loop device stays")
+			}
+		}
+	}
+}
+
+func check(t *testing.T, at string, size, files int64) {
+	t.Helper()
+	var fs unix.Statfs_t
+	var st unix.Stat_t
+	if err := unix.Statfs(at, &fs); err != nil {
+		t.Fatal(err)
+	}
+	if room := int64(fs.Bavail) * fs.Bsize; room < size || room > size+size/50 {
+		t.Errorf("%d bytes of room, want %d", room, size)
+	}
+	if n := int64(fs.Ffree); n < files || n > files+files/50+64 {
+		t.Errorf("room for %d files, want %d", n, files)
+	}
+	if names, err := os.ReadDir(at); err != nil || len(names) != 0 {
+		t.Errorf("it holds %v, %v", names, err)
+	}
+	if err := unix.Stat(at, &st); err != nil || st.Uid != 1000 || st.Gid != 100 {
+		t.Errorf("it belongs to %d:%d, %v", st.Uid, st.Gid, err)
+	}
+}
+
+// attached tells whether a loop device holds a file.
+func attached(t *testing.T, file string) bool {
+	t.Helper()
+	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if b, err := os.ReadFile(name); err == nil && strings.HasPrefix(string(b), file) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestNothingHalf: what cannot be made leaves no file, and Probe leaves nothing.
+func TestNothingHalf(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := sizedfs.Format(t.Context(), filepath.Join(dir, "image"), sizedfs.Spec{Bytes: 1 << 62, Files: 16}); err == nil {
+		t.Error("4 EiB were made")
+	}
+	if err := sizedfs.Probe(t.Context(), dir); err != nil {
+		t.Error(err)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
+		t.Errorf("left: %v, %v", names, err)
+	}
+}
