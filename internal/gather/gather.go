@@ -12,11 +12,10 @@ const (
 	// bulk is the rate, in bytes a second, from which on a read waits for company. Commands that answer as fast as they
 	// can stay far below it.
 	bulk = 16 << 20
-	// wait is how long a read waits then. What lies between a Docker container and its reader holds some 270 KiB, and when it
-	// is full all before it stands still. 100 MiB are 400 times that: with a wait of a millisecond they took the time of 400
-	// waits on an idle machine of 2 cores, which had work for little more than one. With much less than half of that there is
-	// little to gather, and each step of 4 KiB wakes every process again.
-	wait = 500 * time.Microsecond
+	// wait is how long a read waits then. Measured with 100 MiB from a Docker container on 2 cores, in steps of 4 KiB: half
+	// the CPU of the reader and a quarter less of the engine's than without. With 1.5 ms the 270 KiB that fit into the
+	// buffers on the way are full before the wait is over.
+	wait = time.Millisecond
 )
 
 // Reader reads from a stream to which another process writes in small steps. Each of them costs a read, and a wake-up of
@@ -28,16 +27,15 @@ type Reader struct {
 	bytes int  // since then
 	much  bool // in the last window
 	short bool // the last read left room for more
-	pause func(time.Duration)
 }
 
 // NewReader reads r. The reads should have room for several small steps, as those of a bufio.Reader of 64 KiB.
-func NewReader(r io.Reader) *Reader { return &Reader{r: r, since: time.Now(), pause: pause} }
+func NewReader(r io.Reader) *Reader { return &Reader{r: r, since: time.Now()} }
 
 // Read reads at most len(p) bytes, as the stream's own Read does.
 func (g *Reader) Read(p []byte) (int, error) {
 	if g.much && g.short {
-		g.pause(wait)
+		time.Sleep(wait)
 	}
 	n, err := g.r.Read(p)
 	g.bytes += n

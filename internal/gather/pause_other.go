@@ -1,7 +1,0 @@
-//go:build !linux
-
-package gather
-
-import "time"
-
-func pause(d time.Duration) { time.Sleep(d) }
