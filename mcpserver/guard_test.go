@@ -325,6 +325,9 @@ func TestGuardIsBounded(t *testing.T) {
 			t.Errorf("%.40q… is judged", script)
 		}
 	}
+	if _, unknown := mcpserver.Commands("((" + strings.Repeat("a[", 5_000) + "'$(x)'" + strings.Repeat("]", 5_000) + "))"); unknown == "" {
+		t.Error("quotes in a deep expression are passed over")
+	}
 	list, unknown := mcpserver.Commands("rm " + strings.Repeat("-x ", 20_000))
 	if unknown != "" || !slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, "rm -x") }) {
 		t.Errorf("a long command: unknown %q", unknown)

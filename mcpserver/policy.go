@@ -1,15 +1,11 @@
 package mcpserver
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"slices"
 	"strings"
-
-	"gopkg.in/yaml.v3"
 )
 
 // Policy is a guard rail: it refuses calls by rule before they reach a sandbox. It keeps honest models from accidents
@@ -67,33 +63,6 @@ type PolicyLimits struct {
 // 5 minutes.
 func DefaultPolicy() Policy {
 	return Policy{Limits: PolicyLimits{FileMB: 10, WorkspaceMB: 1024, ExecutionSeconds: 300}}
-}
-
-// maxPolicyBytes bounds a policy file.
-const maxPolicyBytes = 1 << 20
-
-// ParsePolicy reads a policy in YAML over DefaultPolicy. Unknown keys, negative limits and malformed patterns are errors.
-func ParsePolicy(r io.Reader) (Policy, error) {
-	p := DefaultPolicy()
-	raw, err := io.ReadAll(io.LimitReader(r, maxPolicyBytes+1))
-	if err != nil {
-		return Policy{}, err
-	}
-	if len(raw) > maxPolicyBytes {
-		return Policy{}, errors.New("the policy is larger than 1 MiB")
-	}
-	dec := yaml.NewDecoder(bytes.NewReader(raw))
-	dec.KnownFields(true)
-	if err := dec.Decode(&p); err != nil && !errors.Is(err, io.EOF) { // an empty file changes nothing
-		return Policy{}, err
-	}
-	if err := dec.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return Policy{}, errors.New("the policy holds more than one document")
-	}
-	if err := p.compile(); err != nil {
-		return Policy{}, err
-	}
-	return p, nil
 }
 
 // compile checks the policy and splits its patterns.

@@ -226,14 +226,19 @@ func TestParsePolicy(t *testing.T) {
 	}
 	parsePolicy(t, "")
 	for _, tc := range []struct{ yaml, want string }{
-		{"limit: {}", "limit"},
-		{"limits: {file_mb: -1}", "limits.file_mb"},
-		{"limits: {file_mb: x}", "line 1"},
-		{"commands: {refuse: [{name: x}]}", "commands.refuse[0]: no pattern"},
+		{"limit: {}", `line 1: unknown key "limit", it must be commands, files or limits`},
+		{"commands:\n  refuse:\n    - {patern: x}", `line 3: unknown key "patern", it must be name, pattern or reason`},
+		{"limits:\n  file_mb: -1", "line 2: limits.file_mb: -1 is not between"},
+		{"limits:\n  cpu_millicores: 1\n  memory_mb: 0.5", "line 3: limits.memory_mb: 0.5 is not a whole number"}, // 0 would be no bound
+		{"limits:\n  file_mb: 10MB\n  workspace: 1", "line 2: `10MB` is not a whole number; line 3: unknown key"},
+		{"files: {refuse: x}", "line 1: `x` is not a list of patterns"},
+		{"- a", "line 1: is not a mapping"},
+		{"commands: [", "line 1: did not find"},
+		{"commands: {refuse: [{name: x}]}", "line 1: commands.refuse[0]: no pattern"},
 		{"commands: {refuse: [{pattern: '** x'}]}", "name the program"},
 		{"commands: {refuse: [{pattern: '-** x'}]}", "name the program"},
-		{"commands: {allow: [{pattern: '['}]}", "malformed"},
-		{"files: {refuse: ['a/b']}", "files.refuse[0]"},
+		{"commands:\n  allow:\n    - pattern: ls\n    - pattern: '['", "line 4: commands.allow[1]: pattern"},
+		{"files:\n  refuse:\n    - a/b", "line 3: files.refuse[0]"},
 		{"files: {}\n---\nfiles: {}", "more than one"},
 		{"files: {}\nfiles: {}", "already defined"},
 	} {

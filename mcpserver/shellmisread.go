@@ -13,30 +13,53 @@ const whyMisread = "shells read the command in different ways; write its quotes,
 // those of script.
 func misread(node syntax.Node, script string) bool {
 	found := false
+	numbers := map[syntax.Node]bool{} // arithmetic expressions that are no node of their own
+	within := []bool{false}           // for each node above: it is part of an arithmetic expression
 	syntax.Walk(node, func(n syntax.Node) bool {
+		if n == nil {
+			within = within[:len(within)-1]
+			return true
+		}
+		number := within[len(within)-1] || numbers[n]
 		switch n := n.(type) {
-		case *syntax.Comment:
-			found = found || !isComment(n, script)
-		case *syntax.Redirect:
-			if n.Op == syntax.Hdoc || n.Op == syntax.DashHdoc {
-				found = found || endsElsewhere(n, script) || n.Hdoc != nil && quotesInQuotes(n.Hdoc.Parts)
-			}
-		case *syntax.SglQuoted: // there is no \' in '…'
-			found = found || n.Dollar && strings.Contains(n.Value, `\'`)
-		case *syntax.DblQuoted:
-			found = found || quotesInQuotes(n.Parts)
-		case *syntax.ArithmExp:
-			found = found || quotesInNumber(n.X)
-		case *syntax.ArithmCmd:
-			found = found || quotesInNumber(n.X)
+		case *syntax.ArithmExp, *syntax.ArithmCmd:
+			number = true
+		case *syntax.CmdSubst, *syntax.ProcSubst:
+			number = false
+		case *syntax.Word:
+			found = found || number && hides(n.Parts)
 		case *syntax.Assign:
-			found = found || quotesInNumber(n.Index)
+			numbers[n.Index] = true
 		case *syntax.ParamExp:
-			found = found || quotesInNumber(n.Index) || n.Slice != nil && (quotesInNumber(n.Slice.Offset) || quotesInNumber(n.Slice.Length))
+			numbers[n.Index] = true
+			if n.Slice != nil {
+				numbers[n.Slice.Offset], numbers[n.Slice.Length] = true, true
+			}
+		default:
+			found = found || oddText(n, script)
+		}
+		if !found {
+			within = append(within, number)
 		}
 		return !found
 	})
 	return found
+}
+
+// oddText tells whether shells may find the end of a comment, of a here-document or of quotes elsewhere than the parser
+// did.
+func oddText(n syntax.Node, script string) bool {
+	switch n := n.(type) {
+	case *syntax.Comment:
+		return !isComment(n, script)
+	case *syntax.Redirect:
+		return (n.Op == syntax.Hdoc || n.Op == syntax.DashHdoc) && (endsElsewhere(n, script) || n.Hdoc != nil && quotesInQuotes(n.Hdoc.Parts))
+	case *syntax.SglQuoted: // there is no \' in '…'
+		return n.Dollar && strings.Contains(n.Value, `\'`)
+	case *syntax.DblQuoted:
+		return quotesInQuotes(n.Parts)
+	}
+	return false
 }
 
 // isComment tells whether a comment is one to shells, too, for sure: its # begins a word, and no backslash joins the next
@@ -78,10 +101,10 @@ func endsElsewhere(r *syntax.Redirect, script string) bool {
 		if begins && (strings.Contains(rest, ")") || rest == "" && joined) {
 			return true
 		}
-		if joined = strings.HasSuffix(line, "\\"); joined {
-			line = strings.TrimRight(line, "\\")
-		} else {
+		if joined = strings.HasSuffix(part, "\\"); !joined {
 			line = ""
+		} else if line = strings.TrimRight(line, "\\"); len(line) > len(delimiter) {
+			line = line[:len(delimiter)+1] // what is to come changes nothing any more
 		}
 	}
 	return false
@@ -128,21 +151,6 @@ func quotesInQuotes(parts []syntax.WordPart) bool {
 		}
 	}
 	return false
-}
-
-// quotesInNumber tells so of single quotes in an arithmetic expression.
-func quotesInNumber(x syntax.ArithmExpr) bool {
-	if x == nil {
-		return false
-	}
-	found := false
-	syntax.Walk(x, func(n syntax.Node) bool {
-		w, ok := n.(*syntax.Word)
-		found = found || ok && hides(w.Parts)
-		_, inner := n.(*syntax.CmdSubst)
-		return !found && !inner
-	})
-	return found
 }
 
 // hides tells whether single quotes stand around what is not just text without them.
