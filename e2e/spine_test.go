@@ -119,8 +119,8 @@ func (s spine) run(t *testing.T, bin, engine string, jaeger *jaegertest.Jaeger) 
 	return printed.result, tree
 }
 
-// shape gives the place of every span in the tree, sorted, without the driver's name. Which of several tools that are
-// called at once opens the sandbox, and how many ask for it before it is open, is left to chance, so it is not told.
+// shape gives the place of every span in the tree, sorted, without the driver's name. Which of several tools or branches
+// that run at once opens the sandbox, and how many ask for it before it is open, is left to chance, so it is not told.
 func shape(tree *jaegerapi.Trace, engine string) []string {
 	var places []string
 	for _, s := range tree.Spans {
@@ -132,6 +132,9 @@ func shape(tree *jaegerapi.Trace, engine string) []string {
 			if name == "session.Open" && strings.HasPrefix(path[i+1], "sandbox_") {
 				path[i+1] = "a tool"
 			}
+		}
+		if opener := slices.Index(path, "session.Open"); opener > 0 {
+			path = path[:opener+1]
 		}
 		slices.Reverse(path)
 		place := strings.Join(path, " > ")

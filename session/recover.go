@@ -17,6 +17,8 @@ const (
 	// rebuiltFor is how long a run's sandbox without a record is kept for somebody to look after it. Only a store that
 	// was lost explains such a sandbox, so nobody knows what it is worth.
 	rebuiltFor = 24 * time.Hour
+	// orphanedFor is how long an agent's sandbox stays unused when the agent's process is gone: nobody goes on with that.
+	orphanedFor = 2 * time.Minute
 	// missedFor is how long it is remembered that an interrupted run had a sandbox which expired: who goes on with the run
 	// must be told.
 	missedFor = 30 * 24 * time.Hour
@@ -142,7 +144,7 @@ func (r Record) due(now time.Time, state backend.State) bool {
 	case RecordCreating:
 		return true
 	case RecordReady: // one that the engine does not have may come back, as with a disk that was not mounted
-		return r.expired(now)
+		return r.expired(now) || r.orphaned(now)
 	case RecordRemoving:
 		return r.expired(now)
 	case RecordLost: // one that runs may be another's by now
@@ -153,6 +155,19 @@ func (r Record) due(now time.Time, state backend.State) bool {
 
 // expired tells whether a record's time is over.
 func (r Record) expired(now time.Time) bool { return !r.Expires.IsZero() && !r.Expires.After(now) }
+
+// orphaned tells whether a record's owner, should it be gone, has left a sandbox that nobody has used for a while and
+// nobody can go on with. Who keeps an agent's sandbox on purpose gives it up, and a workflow's run can be resumed.
+func (r Record) orphaned(now time.Time) bool {
+	if r.State != RecordReady || r.Owner == "" || r.Key.Namespace != NamespaceAgent {
+		return false
+	}
+	used := r.LastUsed
+	if r.Idle > 0 && !r.Expires.IsZero() {
+		used = r.Expires.Add(-r.Idle) // also counts calls under way
+	}
+	return now.Sub(used) >= orphanedFor
+}
 
 // rebuilt makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.
 func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
@@ -180,8 +195,8 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	use := unused
-	if taken.State == RecordReady {
+	use, orphan := unused, rec.orphaned(m.now())
+	if taken.State == RecordReady && !orphan {
 		use = m.useOf(ctx, taken)
 	}
 	if now, err := m.store.Get(ctx, rec.ID); err == nil && !now.Expires.Equal(taken.Expires) { // used just now
@@ -194,7 +209,7 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 		m.keep(ctx, taken, use)
 		return nil
 	}
-	if taken.State == RecordReady && taken.IdlePolicy == IdleStop {
+	if taken.State == RecordReady && taken.IdlePolicy == IdleStop && !orphan {
 		if done, err := m.stopLeft(ctx, taken); done || err != nil {
 			return err
 		}

@@ -342,6 +342,41 @@ func TestSweepKeepsWhatWorks(t *testing.T) {
 	}
 }
 
+// TestOrphans: the sandbox of an agent whose process died does not wait for its idle time, whatever runs in it, but for who
+// uses it.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	first := dying(t, e, opts)
+	s := mustOpen(t, first, session.AgentKey("run_1", "default"))
+	run(t, s, session.ExecRequest{Command: "sleep 1000", Background: true})
+	second := newManager(t, e, opts)
+	clock := newClock(second)
+	clock.add(9 * time.Minute)
+	second.Reap(t.Context())
+	if e.count() != 1 {
+		t.Fatal("the sandbox of an agent that lives is gone")
+	}
+	first.Die()
+	visitor, err := second.Connect(t.Context(), s.ID())
+	must(t, err)
+	clock.add(time.Minute)
+	second.Reap(t.Context())
+	if e.count() != 1 {
+		t.Fatal("a sandbox was removed while somebody used it")
+	}
+	must(t, visitor.Close(t.Context()))
+	clock.add(3 * time.Minute)
+	second.Reap(t.Context())
+	if e.count() != 0 {
+		t.Error("the sandbox of a dead agent is there")
+	}
+	if rec, err := opts.Store.Get(t.Context(), s.ID()); err != nil || rec.State != session.RecordClosed {
+		t.Errorf("record %+v, %v", rec, err)
+	}
+}
+
 // TestSweepNeedsACommonStore: a manager that does not know whose sandboxes are whose touches none.
 func TestSweepNeedsACommonStore(t *testing.T) {
 	t.Parallel()

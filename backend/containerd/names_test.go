@@ -61,8 +61,9 @@ func TestFormerContainer(t *testing.T) {
 	session, container := containerd.SessionName(spec.ID), containerd.ContainerOf(info.ID)
 	copyRecord(t, info.ID, session, info.ID[len(session)+1:])
 	api := engineAPI(t)
-	err := errors.Join(b.Stop(t.Context(), info.ID), api.ContainerService().Delete(t.Context(), container),
-		api.SnapshotService("overlayfs").Remove(t.Context(), container),
+	err := errors.Join(b.Stop(t.Context(), info.ID),
+		api.SnapshotService("overlayfs").Remove(t.Context(), container), // before what keeps it from being collected
+		api.ContainerService().Delete(t.Context(), container),
 		os.Rename(filepath.Join(stateDir(), "sandboxes", container), filepath.Join(stateDir(), "sandboxes", session)))
 	if err != nil {
 		t.Fatal(err)

@@ -148,6 +148,9 @@ func cycle(ctx context.Context, l *library, i int) (ids []string, err error) {
 		return nil, err
 	}
 	ids = []string{s.ID(), s.Info().EngineID}
+	if _, creation, ok := strings.Cut(s.Info().EngineID, "."); ok { // what containerd's own names have of it
+		ids = append(ids, creation)
+	}
 	res, err := s.Exec(ctx, session.ExecRequest{Command: "echo $WORD > file; cat file", Env: map[string]string{"WORD": strconv.Itoa(i)}})
 	if err == nil && (string(res.Stdout.Bytes()) != fmt.Sprintln(i) || !created) {
 		err = fmt.Errorf("the file holds %q, created is %v", res.Stdout.Bytes(), created)

@@ -134,8 +134,9 @@ func visit(ctx context.Context, l *library) error {
 func during(t *testing.T, l *library, f *fault, kept *written, fault func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
 	work := func(once func() error, may func(error) bool) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
@@ -156,6 +157,4 @@ func during(t *testing.T, l *library, f *fault, kept *written, fault func()) {
 		return errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrQuota) || kept.mayGo && errors.Is(err, backend.ErrLost)
 	})
 	fault()
-	stop()
-	wg.Wait()
 }

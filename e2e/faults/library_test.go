@@ -33,13 +33,13 @@ const image = "workcell/debian:12"
 // engines are those on which a fault of ours, not of the engine, is tested.
 func engines() []string { return []string{"docker", "containerd", "local"} }
 
-// connect opens the driver of an engine as a program with the library does.
+// connect opens the driver of an engine as a program with the library does, one that waits for a busy engine.
 func connect(ctx context.Context, engine string) (backend.SandboxBackend, error) {
 	switch engine {
 	case "docker":
-		return docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST")})
+		return docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST"), Patience: patience})
 	case "containerd":
-		return containerd.New(ctx, &containerd.Options{Address: containerdAddress(), StateDir: containerd.DefaultStateDir})
+		return containerd.New(ctx, &containerd.Options{Address: containerdAddress(), StateDir: containerd.DefaultStateDir, Patience: patience})
 	}
 	return local.New(ctx, &local.Options{StateDir: localState})
 }
@@ -197,7 +197,12 @@ func murder(t *testing.T, engine string, s *session.Session) bool {
 	if again, err := mainProcess(engine, s); err != nil || again != pid || p.Kill() != nil {
 		return false
 	}
-	eventually(t, fmt.Sprintf("process %d has ended", pid), func() bool { return ended(pid) || p.Signal(syscall.Signal(0)) != nil })
+	for deadline := time.Now().Add(patience); !ended(pid) && p.Signal(syscall.Signal(0)) == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) { // not fatal: this is not the test's own goroutine
+			t.Errorf("process %d was killed and has not ended", pid)
+			return true
+		}
+	}
 	return true
 }
 

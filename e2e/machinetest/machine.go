@@ -130,14 +130,14 @@ func (m *Machine) Start(t testing.TB, name, line string) {
 // Kill ends a program that Start started, and waits for its end.
 func (m *Machine) Kill(t testing.TB, name, signal string) {
 	t.Helper()
-	m.Run(t, fmt.Sprintf("pid=$(cat %s/%s.shellpid); kill -%s $pid; n=0; while kill -0 $pid 2>/dev/null && [ $n -lt 900 ]; do n=$((n+1)); sleep 0.1; done; ! kill -0 $pid 2>/dev/null",
+	m.Run(t, fmt.Sprintf("pid=$(cat %s/%s.shellpid); kill -%s $pid; n=0; while kill -0 $pid 2>/dev/null && [ $n -lt 1800 ]; do n=$((n+1)); sleep 0.1; done; ! kill -0 $pid 2>/dev/null",
 		m.Dir, name, signal))
 }
 
 // Fill leaves no room on the disk.
 func (m *Machine) Fill(t testing.TB) {
 	t.Helper()
-	m.Run(t, "head -c 10G /dev/zero >"+m.Disk+"/fill 2>/dev/null; sync; i=0; while touch "+m.Disk+"/fill-$i 2>/dev/null && echo x >"+m.Disk+
+	m.Run(t, "head -c 10G /dev/zero >"+m.Disk+"/fill 2>/dev/null; sync -f "+m.Disk+"; i=0; while touch "+m.Disk+"/fill-$i 2>/dev/null && echo x >"+m.Disk+
 		"/fill-$i 2>/dev/null && [ $i -lt 100 ]; do i=$((i+1)); done; true")
 }
 
