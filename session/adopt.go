@@ -120,13 +120,15 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 
 // takeOver makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of the record and the
 // store has holds also when it fails. Neither a session nor an error:
-// there is no such sandbox, or it was never finished.
+// there is no such sandbox, or it was never finished. A named one that the engine does not have, though nobody asked for
+// its removal, is made anew: its workspace may be there.
 func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Request) (*Session, error) {
 	if rec.State != RecordReady {
 		return nil, nil
 	}
 	engine, _, err := m.find(ctx, rec.ID)
-	if errors.Is(err, backend.ErrNotFound) && rec.KeepWorkspace {
+	if errors.Is(err, backend.ErrNotFound) && key.Namespace == NamespaceUser {
+		m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", key.String())
 		return m.remake(ctx, *rec, req)
 	}
 	if errors.Is(err, backend.ErrNotFound) {
@@ -145,8 +147,8 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 	}
 	fresh := engine.State != backend.StateRunning
 	if fresh {
-		if err := m.b.Start(ctx, engine.ID); err != nil {
-			return nil, engineError(err)
+		if err := m.wake(ctx, rec, engine.ID); err != nil {
+			return nil, err
 		}
 	}
 	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not tell the image's environment

@@ -105,7 +105,7 @@ func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error
 }
 
 // Remove ends and deletes a sandbox of this instance, also one of another process; volumes deletes its workspace too.
-// An unknown id is backend.ErrNotFound.
+// An unknown id is backend.ErrNotFound. Of a named sandbox that the engine has lost, the workspace is removed.
 func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	m.mu.Lock()
 	own := m.byID[id]
@@ -117,12 +117,69 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 		}
 		return m.closeSession(ctx, own, how)
 	}
+	return wrapError("Remove", m.driver, "", m.remove(ctx, id, volumes))
+}
+
+// remove ends and deletes a sandbox that is not this manager's. The record says so before: should this process die, what
+// is left goes, and what was to be kept stays.
+func (m *Manager) remove(ctx context.Context, id string, volumes bool) error {
 	engine, _, err := m.find(ctx, id)
-	if err == nil || errors.Is(err, errUnreadable) {
-		err = m.removeEngine(ctx, engine.ID, volumes)
+	switch {
+	case errors.Is(err, backend.ErrNotFound) && validSandboxID(id):
+		return m.removeRest(ctx, id, volumes)
+	case err != nil && !errors.Is(err, errUnreadable):
+		return err
 	}
-	if err == nil {
-		m.closeRecord(id)
+	before, err := m.store.Get(ctx, id)
+	marked := err == nil && before.State == RecordReady
+	if marked {
+		rec := before
+		rec.State, rec.Expires, rec.KeepWorkspace = RecordRemoving, m.now(), !volumes
+		marked = m.store.Update(ctx, rec) == nil // a store that fails keeps nobody from removing a sandbox
 	}
-	return wrapError("Remove", m.driver, "", err)
+	if err := m.removeEngine(ctx, engine.ID, volumes); err != nil {
+		if marked {
+			m.restore(before)
+		}
+		return err
+	}
+	m.closeRecord(id)
+	return nil
+}
+
+// restore makes a record again what it was, unless its key has another sandbox by now.
+func (m *Manager) restore(rec Record) {
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	if err := m.store.Update(ctx, rec); err != nil {
+		m.log.WarnContext(ctx, "cannot record that a sandbox was not removed", "sandbox", rec.ID, "error", err)
+	}
+}
+
+// removeRest removes what is left of a named sandbox that the engine does not have.
+func (m *Manager) removeRest(ctx context.Context, id string, volumes bool) error {
+	rec, err := m.store.Get(ctx, id)
+	if errors.Is(err, backend.ErrNotFound) || err == nil && !m.mayRest(rec) {
+		return errNoSandbox
+	}
+	if err != nil {
+		return err
+	}
+	lives, err := m.store.Lives(ctx, rec.Owner)
+	if err != nil {
+		return err
+	}
+	if lives {
+		return errHeld
+	}
+	if rec, err = m.store.Take(ctx, id, rec.Owner, m.owner); err != nil {
+		return err
+	}
+	rec.State, rec.Expires, rec.KeepWorkspace = RecordRemoving, m.now(), !volumes
+	return m.purge(context.WithoutCancel(ctx), rec)
+}
+
+// mayRest tells whether who opens the key of a record gets its workspace also when the engine has no sandbox.
+func (m *Manager) mayRest(rec Record) bool {
+	return rec.State == RecordReady && rec.Key.Namespace == NamespaceUser && rec.Engine == m.opts.Engine
 }

@@ -98,7 +98,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		own[s.id] = s
 	}
 	recs := m.records(ctx)
-	var list []Info
+	list := m.unfound(ctx, found, recs)
 	for _, engine := range found {
 		if s := own[engine.SessionID]; s != nil {
 			continue
@@ -129,6 +129,32 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		return strings.Compare(a.ID, b.ID)
 	})
 	return list, nil
+}
+
+// unfound describes the named sandboxes that nobody has and that the engine does not have either: who opens one gets it
+// again, with the workspace that is left.
+func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[string]Record) []Info {
+	there := map[string]bool{}
+	for _, engine := range found {
+		there[engine.SessionID] = true
+	}
+	var list []Info
+	for _, rec := range recs {
+		if there[rec.ID] || !m.mayRest(rec) {
+			continue
+		}
+		if lives, err := m.store.Lives(ctx, rec.Owner); err != nil || lives {
+			continue
+		}
+		if _, _, err := m.find(ctx, rec.ID); !errors.Is(err, backend.ErrNotFound) {
+			continue // made just now
+		}
+		list = append(list, Info{
+			ID: rec.ID, Key: rec.Key, State: StateStopped, Workdir: backend.Workdir, Backend: m.driver,
+			Created: rec.Created, IdlePolicy: rec.IdlePolicy,
+		})
+	}
+	return list
 }
 
 // records gives what the store has, by id. To look must be possible without it.

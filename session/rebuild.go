@@ -68,6 +68,8 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 		return nil, err
 	}
 	if err := m.b.Remove(ctx, engine.ID, backend.RemoveOptions{}); err != nil {
+		rec.KeepWorkspace = false // the old one is there, most likely, and may be idle
+		rec.visit(m.now())
 		return nil, engineError(err)
 	}
 	return m.remake(ctx, *rec, req)

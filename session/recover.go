@@ -210,9 +210,7 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 		return nil
 	}
 	if taken.State == RecordReady && taken.IdlePolicy == IdleStop && !orphan {
-		if done, err := m.stopLeft(ctx, taken); done || err != nil {
-			return err
-		}
+		return m.stopLeft(ctx, taken)
 	}
 	m.log.InfoContext(ctx, "removing what another process left", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
 	return m.purge(ctx, taken)

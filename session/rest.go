@@ -94,13 +94,14 @@ func (m *Manager) layDown(ctx context.Context, s *Session) error {
 	return err
 }
 
-// stopLeft stops a sandbox that another process left and whose record is this manager's; false when there is none.
-func (m *Manager) stopLeft(ctx context.Context, rec Record) (there bool, err error) {
+// stopLeft stops a sandbox that another process left and whose record is this manager's. One that the engine does not have
+// rests, too: its workspace may be there.
+func (m *Manager) stopLeft(ctx context.Context, rec Record) error {
 	engine, _, err := m.find(ctx, rec.ID)
-	if errors.Is(err, backend.ErrNotFound) {
-		return false, nil
-	}
-	if err == nil && engine.State != backend.StateStopped {
+	switch {
+	case errors.Is(err, backend.ErrNotFound):
+		err = nil
+	case err == nil && engine.State != backend.StateStopped:
 		m.log.InfoContext(ctx, "stopping an idle sandbox", "sandbox", rec.ID, "key", rec.Key.String())
 		err = engineError(m.b.Stop(ctx, engine.ID))
 	}
@@ -109,7 +110,7 @@ func (m *Manager) stopLeft(ctx context.Context, rec Record) (there bool, err err
 		rec.Expires = time.Time{}
 	}
 	m.save(rec)
-	return true, err
+	return err
 }
 
 // visited tells whether another process used the sandbox of an idle session since, and counts that as a use.
@@ -165,6 +166,14 @@ func visitFor(rec Record) time.Duration {
 	return max(rec.Idle, 2*DefaultReapEvery)
 }
 
+// visit counts as a use of a sandbox that belongs to no session.
+func (r *Record) visit(now time.Time) {
+	r.LastUsed, r.Expires = now, time.Time{}
+	if idle := visitFor(*r); idle >= 0 {
+		r.Expires = now.Add(idle)
+	}
+}
+
 // runs is backend.ErrLost for a sandbox that does not run.
 func runs(engine backend.Info) error {
 	if engine.State != backend.StateRunning {
@@ -182,16 +191,23 @@ func (m *Manager) start(ctx context.Context, rec Record, engine backend.Info) (b
 	}
 	engine, _, err = m.find(ctx, rec.ID) // it may have been stopped just before
 	if err == nil && engine.State != backend.StateRunning {
-		err = engineError(m.b.Start(ctx, engine.ID))
+		err = m.wake(ctx, &rec, engine.ID)
 	}
 	rec.Owner = ""
 	if err == nil {
 		engine.State = backend.StateRunning
-		rec.LastUsed, rec.Expires = m.now(), time.Time{}
-		if idle := visitFor(rec); idle >= 0 {
-			rec.Expires = rec.LastUsed.Add(idle)
-		}
+		rec.visit(m.now())
 	}
 	m.save(rec)
 	return engine, err
+}
+
+// wake starts a sandbox whose record is this manager's. That says before that it may run from now on, so that whatever
+// follows, the end of this process too, it is laid down again.
+func (m *Manager) wake(ctx context.Context, rec *Record, engineID string) error {
+	rec.visit(m.now())
+	if err := m.store.Update(ctx, *rec); err != nil {
+		return err
+	}
+	return engineError(m.b.Start(ctx, engineID))
 }

@@ -1,0 +1,264 @@
+//go:build linux
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// left opens a named sandbox, puts a file into it and leaves it to other processes.
+func left(t *testing.T, e sharing, opts *session.Options, key session.Key, policy session.IdlePolicy) *session.Session {
+	t.Helper()
+	m := dying(t, e, opts)
+	req := testImage()
+	req.IdlePolicy = policy
+	s, _, err := m.Open(t.Context(), key, req)
+	must(t, err)
+	output(t, s, "echo kept > file")
+	must(t, m.Detach(t.Context()))
+	return s
+}
+
+// listed gives the state of a sandbox in a manager's list; empty when it is not there.
+func listed(t *testing.T, m *session.Manager, id string) session.State {
+	t.Helper()
+	list, err := m.List(t.Context())
+	must(t, err)
+	for _, info := range list {
+		if info.ID == id {
+			return info.State
+		}
+	}
+	return ""
+}
+
+// hasFiles tells whether a session's workspace is there.
+func (e *engine) hasFiles(t *testing.T, id string) bool {
+	t.Helper()
+	_, err := os.Stat(e.workspace(id))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// TestVanished: a named sandbox whose container was removed behind our back, as `docker container prune` does, is made
+// anew with the workspace that is still there.
+func TestVanished(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []session.IdlePolicy{session.IdleRemove, session.IdleStop} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			key := session.UserKey("lab")
+			s := left(t, e, opts, key, policy)
+			e.remove(s.Info().EngineID)
+			m := newManager(t, e, opts)
+			if got := listed(t, m, s.ID()); got != session.StateStopped {
+				t.Errorf("it is listed as %q", got)
+			}
+			again, created, err := m.Open(t.Context(), key, testImage())
+			if err != nil || created || again.ID() != s.ID() || again.Info().IdlePolicy != policy {
+				t.Fatalf("Open = %v, %v, %v, want the old sandbox", again, created, err)
+			}
+			if got := output(t, again, "cat file"); got != "kept\n" {
+				t.Errorf("output %q", got)
+			}
+		})
+	}
+}
+
+// TestVanishedWhileIdle: the files of one that is only stopped when it is idle stay for as long as nobody removes it.
+func TestVanishedWhileIdle(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	stopped := left(t, e, opts, session.UserKey("stopped"), session.IdleStop)
+	removed := left(t, e, opts, session.UserKey("removed"), session.IdleRemove)
+	e.remove(stopped.Info().EngineID)
+	e.remove(removed.Info().EngineID)
+	m := newManager(t, e, opts)
+	newClock(m).add(1000 * time.Hour)
+	m.Reap(t.Context())
+	if !e.hasFiles(t, stopped.ID()) || e.hasFiles(t, removed.ID()) {
+		t.Errorf("files are there: %v of the one that is to be stopped, %v of the other one", e.hasFiles(t, stopped.ID()), e.hasFiles(t, removed.ID()))
+	}
+	if rec := record(t, opts.Store, stopped.ID()); rec.State != session.RecordReady || !rec.Expires.IsZero() || rec.Owner != "" {
+		t.Errorf("record %+v", rec)
+	}
+}
+
+// TestRemoveVanished: what is left of a sandbox that the engine has lost can be removed, with its workspace or without.
+func TestRemoveVanished(t *testing.T) {
+	t.Parallel()
+	for name, volumes := range map[string]bool{"all": true, "workspace kept": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			key := session.UserKey("lab")
+			s := left(t, e, opts, key, session.IdleStop)
+			e.remove(s.Info().EngineID)
+			m := newManager(t, e, opts)
+			must(t, m.Remove(t.Context(), s.ID(), volumes))
+			if got := listed(t, m, s.ID()); got != "" || e.hasFiles(t, s.ID()) == volumes {
+				t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, s.ID()))
+			}
+			if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || rec.KeepWorkspace == volumes {
+				t.Errorf("record %+v", rec)
+			}
+			if err := m.Remove(t.Context(), s.ID(), volumes); !errors.Is(err, backend.ErrNotFound) {
+				t.Errorf("Remove again = %v, want ErrNotFound", err)
+			}
+			if again, created, err := m.Open(t.Context(), key, testImage()); err != nil || !created || again.ID() == s.ID() {
+				t.Errorf("Open = %v, %v, %v, want a new sandbox", again, created, err)
+			}
+		})
+	}
+}
+
+// TestRemoveSaysSoBefore: a removal is recorded before the engine is asked for it, so that the death of the process leaves
+// neither a sandbox nor takes a workspace that was to be kept; one that fails changes nothing.
+func TestRemoveSaysSoBefore(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
+	before := record(t, opts.Store, s.ID())
+	var during session.Record
+	e.setHooks(nil, func(string) (err error) {
+		during, err = opts.Store.Get(t.Context(), s.ID())
+		return errors.Join(err, backend.ErrUnavailable)
+	}, nil)
+	m := newManager(t, e, opts)
+	if err := m.Remove(t.Context(), s.ID(), false); !errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Remove = %v, want ErrUnavailable", err)
+	}
+	e.setHooks(nil, nil, nil)
+	if during.State != session.RecordRemoving || !during.KeepWorkspace || during.Expires.IsZero() {
+		t.Errorf("record while it is removed: %+v", during)
+	}
+	if after := record(t, opts.Store, s.ID()); after != before {
+		t.Errorf("record %+v, before %+v", after, before)
+	}
+	// The process died after the engine had removed it.
+	e.remove(s.Info().EngineID)
+	must(t, opts.Store.Update(t.Context(), during))
+	m.Reap(t.Context())
+	if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || !e.hasFiles(t, s.ID()) {
+		t.Errorf("record %+v, the workspace is there: %v", rec, e.hasFiles(t, s.ID()))
+	}
+}
+
+// TestRemoveInterruptedRebuild: a sandbox that was to be made anew, and that there is none of for now, is listed and can be
+// removed.
+func TestRemoveInterruptedRebuild(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	key := session.UserKey("lab")
+	s := left(t, e, opts, key, "")
+	m := newManager(t, e, opts)
+	e.setHooks(func(_ context.Context, spec backend.Spec) error {
+		if spec.ID == s.ID() {
+			return backend.ErrUnavailable // the trial before it went well
+		}
+		return nil
+	}, nil, nil)
+	if _, _, err := m.Open(t.Context(), key, session.Request{Image: "test:2", Rebuild: true}); !errors.Is(err, backend.ErrUnavailable) {
+		t.Fatalf("Open = %v, want ErrUnavailable", err)
+	}
+	if got := listed(t, m, s.ID()); got != session.StateStopped || !e.hasFiles(t, s.ID()) {
+		t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, s.ID()))
+	}
+	must(t, m.Remove(t.Context(), s.ID(), true))
+	if got := listed(t, m, s.ID()); got != "" || e.hasFiles(t, s.ID()) {
+		t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, s.ID()))
+	}
+}
+
+// TestRebuildThatCannotRemove: a rebuild that fails before the old sandbox is removed leaves it as it was; it still expires.
+func TestRebuildThatCannotRemove(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	key := session.UserKey("lab")
+	s := left(t, e, opts, key, "")
+	m := newManager(t, e, opts)
+	e.setHooks(nil, func(id string) error {
+		if id == s.Info().EngineID {
+			return backend.ErrUnavailable
+		}
+		return nil
+	}, nil)
+	if _, _, err := m.Open(t.Context(), key, session.Request{Image: "test:2", Rebuild: true}); !errors.Is(err, backend.ErrUnavailable) {
+		t.Fatalf("Open = %v, want ErrUnavailable", err)
+	}
+	e.setHooks(nil, nil, nil)
+	if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || rec.KeepWorkspace || rec.Owner != "" || rec.Expires.IsZero() {
+		t.Errorf("record %+v", rec)
+	}
+}
+
+// unsure is an engine that starts sandboxes and says that it failed.
+type unsure struct{ sharing }
+
+func (e unsure) Start(ctx context.Context, id string) error {
+	return errors.Join(e.sharing.Start(ctx, id), backend.ErrUnavailable)
+}
+
+// TestFailedStartRestsAgain: a sandbox that was started for an open or a visit which then failed is laid down again.
+func TestFailedStartRestsAgain(t *testing.T) {
+	t.Parallel()
+	for name, try := range map[string]func(e sharing, opts *session.Options, id string) error{
+		"open": func(e sharing, opts *session.Options, _ string) error {
+			req := testImage()
+			req.Inherit = func(context.Context, *session.Session) error { return backend.ErrUnavailable }
+			_, _, err := newManager(t, e, opts).Open(t.Context(), session.UserKey("lab"), req)
+			return err
+		},
+		"unsure open": func(e sharing, opts *session.Options, _ string) error {
+			_, _, err := newManager(t, unsure{e}, opts).Open(t.Context(), session.UserKey("lab"), testImage())
+			return err
+		},
+		"unsure visit": func(e sharing, opts *session.Options, id string) error {
+			_, err := newManager(t, unsure{e}, opts).Connect(t.Context(), id)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
+			m := newManager(t, e, opts)
+			clock := newClock(m)
+			box, _ := e.box(s.Info().EngineID)
+			clock.add(time.Hour)
+			m.Reap(t.Context())
+			if rec := record(t, opts.Store, s.ID()); box.process().state() != backend.StateStopped || !rec.Expires.IsZero() {
+				t.Fatalf("it does not rest: %+v", rec)
+			}
+			if err := try(e, opts, s.ID()); !errors.Is(err, backend.ErrUnavailable) {
+				t.Fatalf("error %v, want ErrUnavailable", err)
+			}
+			if box.process().state() != backend.StateRunning {
+				t.Fatal("it was not started")
+			}
+			eventually(t, "it rests again", func() bool { // a guest that has just begun may not answer at once
+				clock.add(time.Hour)
+				m.Reap(t.Context())
+				return box.process().state() == backend.StateStopped
+			})
+		})
+	}
+}
