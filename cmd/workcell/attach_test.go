@@ -67,7 +67,10 @@ func openWindow(t *testing.T, environ []string, args ...string) *window {
 		_, _ = tty.WriteString(commandIsOver) // behind all that it wrote
 		close(w.over)
 	}()
-	timer := time.AfterFunc(5*time.Minute, func() { w.give() })
+	timer := time.AfterFunc(5*time.Minute, func() {
+		w.give()
+		_ = w.cmd.Process.Kill() // whoever waits for its end sees that it was killed
+	})
 	t.Cleanup(func() {
 		timer.Stop()
 		_ = w.cmd.Process.Kill() // ended long ago, unless the test failed
@@ -146,12 +149,18 @@ func (w *window) await(text string) {
 	}
 }
 
+func (w *window) shown() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
+}
+
 // ends waits for the end of the command, which must leave the terminal as it was found.
 func (w *window) ends(code int) {
 	w.t.Helper()
 	<-w.over
 	if got := w.cmd.ProcessState.ExitCode(); got != code {
-		w.t.Errorf("exit code %d, want %d:\n%s", got, code, w.text.String())
+		w.t.Errorf("exit code %d, want %d:\n%s", got, code, w.shown())
 	}
 	if diff := cmp.Diff(w.found, w.mode()); diff != "" {
 		w.t.Errorf("the terminal was left as it was not found (-want +got):\n%s", diff)
