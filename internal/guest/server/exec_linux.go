@@ -256,6 +256,9 @@ func (e *execution) tree() *tree {
 
 // kill asks for the end of the tree. It does not wait; a second call changes nothing.
 func (e *execution) kill(grace time.Duration, state wire.ExecState) {
+	if e.term != nil {
+		e.term.hurry()
+	}
 	select {
 	case e.killing <- killing{grace, state}:
 	default:

@@ -15,7 +15,8 @@ const (
 
 // liveSink is the sink of an attached exec: it sends output over the request's stream, at the host's pace.
 type liveSink struct {
-	r *request
+	r    *request
+	pace func() // sets the time that the host has to take what is sent next; nil when it may take any
 
 	mu      sync.Mutex // guards the fields below
 	pending []byte     // frames that wait
@@ -58,10 +59,18 @@ func (l *liveSink) send() {
 	if len(l.pending) == 0 || l.shut {
 		return
 	}
-	if !l.r.write(l.pending) {
+	if !l.transmit(l.pending) {
 		l.shut = true
+		l.r.release() // the request is over, whether or not its host knows: a frame may be there in part
 	}
 	l.pending = l.pending[:0]
+}
+
+func (l *liveSink) transmit(b []byte) bool {
+	if l.pace != nil {
+		l.pace()
+	}
+	return l.r.write(b)
 }
 
 // finish sends what waits and the answer, together. Later output is dropped.
@@ -74,7 +83,7 @@ func (l *liveSink) finish(res *wire.RunResult) error {
 		return failf(wire.CodeInternal, "%v", err)
 	}
 	if !l.shut {
-		l.r.write(b)
+		l.transmit(b)
 	}
 	l.shut, l.pending = true, nil
 	return nil

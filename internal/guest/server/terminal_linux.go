@@ -14,6 +14,9 @@ const (
 	replayMax = 32 << 10
 	// endOfFile is the character that ends the input of what reads from a terminal line by line.
 	endOfFile = 4
+	// stallMax is how long a viewer that takes nothing may hold up other viewers, or the end of a command that is being
+	// ended. Then it is sent away, and may join again.
+	stallMax = 10 * time.Second
 )
 
 // terminal is the sink of a command on a terminal: everything is recorded, and goes live to each host that is there.
@@ -21,9 +24,13 @@ type terminal struct {
 	rec  *recorder
 	wait time.Duration // how long the command goes on with nobody there; 0 for without end
 
-	mu      sync.Mutex // guards the fields below; held while output is handed out, so that one who joins misses none of it
-	viewers []*liveSink
+	out sync.Mutex // held while output is handed out, so that one who joins misses none of it; before mu
+
+	mu      sync.Mutex  // guards the fields below; never held while a host is waited for
+	viewers []*liveSink // not changed in place
+	present int         // viewers, and those that are about to be
 	alone   *time.Timer // runs while there are none
+	hurried bool        // the command is being ended
 	ended   bool
 }
 
@@ -35,41 +42,92 @@ func newTerminal(rec *recorder, wait time.Duration, over func()) *terminal {
 }
 
 func (t *terminal) write(ch wire.Channel, p []byte) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.out.Lock()
+	defer t.out.Unlock()
 	t.rec.write(ch, p)
-	for _, v := range t.viewers {
+	for _, v := range t.there() {
 		v.write(ch, p)
 	}
 }
 
 func (t *terminal) flush() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, v := range t.viewers {
+	t.out.Lock()
+	defer t.out.Unlock()
+	for _, v := range t.there() {
 		v.flush()
 	}
 }
 
-// join shows a viewer what was written lately, and what comes.
-func (t *terminal) join(v *liveSink) {
+func (t *terminal) there() []*liveSink {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.viewers
+}
+
+// join shows a viewer what was written lately, and what comes.
+func (t *terminal) join(v *liveSink) {
+	v.pace = func() { t.pace(v) }
+	t.mu.Lock()
 	t.alone.Stop()
+	t.present++
+	if t.present == 2 {
+		t.repace()
+	}
+	t.mu.Unlock()
+	t.out.Lock()
+	defer t.out.Unlock()
 	if p := replay(t.rec.latest(replayMax)); len(p) > 0 {
 		v.write(wire.ChanStdout, p)
 	}
-	t.viewers = append(t.viewers, v)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.viewers = append(slices.Clone(t.viewers), v)
 }
 
-// leave forgets a viewer, whose stream must be at its end: one that waits for its host holds the terminal.
+// leave forgets a viewer.
 func (t *terminal) leave(v *liveSink) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.viewers = slices.DeleteFunc(t.viewers, func(o *liveSink) bool { return o == v })
-	if len(t.viewers) == 0 && t.wait > 0 && !t.ended {
+	t.viewers = slices.DeleteFunc(slices.Clone(t.viewers), func(o *liveSink) bool { return o == v })
+	t.present--
+	switch {
+	case t.present == 1:
+		t.repace()
+	case t.present == 0 && t.wait > 0 && !t.ended:
 		t.alone.Reset(t.wait)
 	}
+}
+
+// hurry is for a command that is being ended: from now on no viewer can hold it back for long.
+func (t *terminal) hurry() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.hurried {
+		t.hurried = true
+		t.repace()
+	}
+}
+
+// pace says until when a viewer must take what it is about to be sent: at any time, unless others wait with it.
+func (t *terminal) pace(v *liveSink) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_ = v.r.st.SetWriteDeadline(t.limit()) // cannot fail
+}
+
+// repace does that for what is being sent. The caller holds mu.
+func (t *terminal) repace() {
+	for _, v := range t.viewers {
+		_ = v.r.st.SetWriteDeadline(t.limit()) // cannot fail
+	}
+}
+
+// limit is zero for none. The caller holds mu.
+func (t *terminal) limit() time.Time {
+	if t.hurried || t.present > 1 {
+		return time.Now().Add(stallMax)
+	}
+	return time.Time{}
 }
 
 func (t *terminal) end() {
@@ -145,12 +203,11 @@ func (e *execution) show(r *request, v *liveSink) error {
 	in := newStreamInput(r, e.stdin, true)
 	left := r.watchInput(in)
 	defer r.release()
+	defer e.term.leave(v) // behind the answer, which may have to wait for the host as well
 	select {
 	case <-e.ended:
-		e.term.leave(v)
 	case <-left:
 		_ = r.st.Close() // frees a viewer that waits for the host
-		e.term.leave(v)
 		return nil
 	}
 	st := e.snapshot()
