@@ -128,7 +128,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 		how = closeRemove
 	}
 	switch {
-	case !s.owned || s.isTaken():
+	case !s.owned || s.isTaken() || m.released(ctx, s, how):
 		m.unregister(s, nil)
 	case how == closeDetach:
 		m.letGo(s)

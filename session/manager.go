@@ -244,6 +244,10 @@ func (m *Manager) noteLost(s *Session, reason string) {
 	if !s.owned {
 		return
 	}
+	if s.policy == IdleStop {
+		m.release(s)
+		return
+	}
 	m.record(s, RecordLost, m.now().Add(rememberFor))
 }
 

@@ -44,7 +44,7 @@ var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
 // the last one left the creation is cancelled and leaves nothing behind.
 //
 // When the key's sandbox was lost, Open removes what is left of it and makes a fresh one, with a new id and created
-// true: files of the old one are gone. A key that is open with another request is a ConflictError, a manager at
+// true: files of the old one are gone. With IdleStop it is started again, with its files. A key that is open with another request is a ConflictError, a manager at
 // Options.MaxSandboxes is backend.ErrCapacity, a run that has ended is backend.ErrClosed.
 //
 // A sandbox that another process left, because it died or as Detach does, is taken over with what is in it; created is
@@ -138,10 +138,14 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		return nil, false, true, wait(ctx, gone)
 	case s.state == StateLost:
 		s.mu.Unlock()
-		// What is left of it, a stopped container or its volume, must go before the key is used again.
+		// What is left of it, a stopped container or its volume, must go before the key is used again, or is used on.
+		how := closeRemove
+		if s.policy == IdleStop {
+			how = closeStop
+		}
 		if s.beginClose(func() bool { return true }) {
 			m.spawn(func() {
-				if err := m.finishClose(ctx, s, closeRemove); err != nil {
+				if err := m.finishClose(ctx, s, how); err != nil {
 					m.log.WarnContext(ctx, "cannot remove the rest of a lost sandbox yet", "sandbox", s.id, "error", err)
 				}
 			})

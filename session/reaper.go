@@ -66,7 +66,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	}
 	busy, err := s.guestBusy(ctx)
 	how := closeRemove
-	if s.policy == IdleStop && !s.isLost() {
+	if s.policy == IdleStop {
 		how = closeStop
 	}
 	switch {

@@ -94,6 +94,36 @@ func (m *Manager) layDown(ctx context.Context, s *Session) error {
 	return err
 }
 
+// release gives up the sandbox of a session that was lost and that is only stopped when it is idle: its files are there,
+// for whoever opens its key next.
+func (m *Manager) release(s *Session) {
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	_, err := m.store.Take(ctx, s.id, m.owner, "")
+	if err == nil || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
+		return // or it is another's, or was removed
+	}
+	rec := s.recordAs(RecordReady, s.expiry())
+	rec.Owner = ""
+	m.save(rec)
+}
+
+// released tells whether the sandbox of a session that closes was given up, and is not to be removed or is another's by now.
+// One that nobody has is this manager's again.
+func (m *Manager) released(ctx context.Context, s *Session, how closeMode) bool {
+	if s.policy != IdleStop || !s.wasLost() {
+		return false
+	}
+	if how == closeDetach || how == closeStop {
+		return true
+	}
+	_, err := m.store.Take(ctx, s.id, "", m.owner)
+	if errors.Is(err, backend.ErrExists) {
+		_, err = m.store.Take(ctx, s.id, m.owner, m.owner) // it could not be given up
+	}
+	return errors.Is(err, backend.ErrExists)
+}
+
 // stopLeft stops a sandbox that another process left and whose record is this manager's. One that the engine does not have
 // rests, too: its workspace may be there.
 func (m *Manager) stopLeft(ctx context.Context, rec Record) error {

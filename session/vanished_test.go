@@ -262,3 +262,81 @@ func TestFailedStartRestsAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestLostAndStarted: a sandbox that is only stopped when it is idle, and that was lost while a process had it, is there
+// for whoever opens its key next, with its files; the process that lost it has no more say in it, unless nobody took it.
+func TestLostAndStarted(t *testing.T) {
+	t.Parallel()
+	reap := func(t *testing.T, m *session.Manager, _ *session.Session) { m.Reap(t.Context()) }
+	for name, test := range map[string]struct {
+		after func(*testing.T, *session.Manager, *session.Session) // of the process that lost it
+		other bool                                                 // another process opens the key
+	}{
+		"opened again":                     {nil, false},
+		"opened by another":                {nil, true},
+		"idle, then opened again":          {reap, false},
+		"idle, then opened by another":     {reap, true},
+		"given up, then opened by another": {func(t *testing.T, m *session.Manager, _ *session.Session) { must(t, m.Detach(t.Context())) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			key := session.UserKey("lab")
+			m := newManager(t, e, opts)
+			clock := newClock(m)
+			s := lost(t, e, m, opts, key)
+			clock.add(1000 * time.Hour)
+			if test.after != nil {
+				test.after(t, m, s)
+			}
+			opener := m
+			if test.other {
+				opener = newManager(t, e, opts)
+			}
+			again, created, err := opener.Open(t.Context(), key, testImage())
+			if err != nil || created || again.ID() != s.ID() {
+				t.Fatalf("Open = %v, %v, %v, want the old sandbox", again, created, err)
+			}
+			if test.other {
+				must(t, m.Close(t.Context()))
+			}
+			if got := output(t, again, "cat file"); got != "kept\n" {
+				t.Errorf("output %q", got)
+			}
+			must(t, again.Close(t.Context()))
+			if e.count() != 0 || e.hasFiles(t, s.ID()) {
+				t.Errorf("%d sandboxes when it is closed", e.count())
+			}
+		})
+	}
+}
+
+// TestLostAndRemoved: whoever lost such a sandbox can remove it.
+func TestLostAndRemoved(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	m := newManager(t, e, opts)
+	s := lost(t, e, m, opts, session.UserKey("lab"))
+	must(t, s.Close(t.Context()))
+	if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || e.count() != 0 || e.hasFiles(t, s.ID()) {
+		t.Errorf("record %+v, %d sandboxes", rec, e.count())
+	}
+}
+
+// lost opens a named sandbox with a file, which then ends behind its manager's back.
+func lost(t *testing.T, e sharing, m *session.Manager, opts *session.Options, key session.Key) *session.Session {
+	t.Helper()
+	req := testImage()
+	req.IdlePolicy = session.IdleStop
+	s, _, err := m.Open(t.Context(), key, req)
+	must(t, err)
+	output(t, s, "echo kept > file")
+	b, _ := e.box(s.Info().EngineID)
+	b.murder()
+	eventually(t, "it is lost and given up", func() bool {
+		return s.Info().State == session.StateLost && record(t, opts.Store, s.ID()).Owner == ""
+	})
+	return s
+}
