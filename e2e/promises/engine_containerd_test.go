@@ -136,9 +136,12 @@ func (e *containerdEngine) ownerless(ctx context.Context, there map[string]bool)
 	return list, err
 }
 
-// containerOf gives the id of a sandbox's container: it has less of what tells the session.
+// containerOf gives the id of a sandbox's container: it has less of what tells the session. What is not ours has its own.
 func containerOf(id string) string {
-	session, own, _ := strings.Cut(id, ".")
+	session, own, ours := strings.Cut(id, ".")
+	if !ours {
+		return id
+	}
 	return session[:min(32, len(session))] + "." + own
 }
 
