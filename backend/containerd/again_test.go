@@ -112,6 +112,42 @@ func TestHalfMadeWorkspace(t *testing.T) {
 	}
 }
 
+// TestHalfMadeFileSystem: a workspace's own file system is made anew only while nobody can have used it: not when it has
+// lost the word whose it is.
+func TestHalfMadeFileSystem(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	if b.Capabilities().Workspace != backend.WorkspaceSized {
+		return // a directory, which is kept whatever its tag says
+	}
+	spec := newSpec()
+	spec.Limits.WorkspaceBytes = 4 << 20
+	dir := filepath.Join(stateDir(), "workspaces", containerd.SessionName(spec.ID))
+	tag, image := filepath.Join(dir, "owner.json"), filepath.Join(dir, "disk.img")
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(tag, nil, 0o600), os.WriteFile(image+".new", []byte("half"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	info := create(t, b, spec) // whoever made that died
+	sh(t, dial(t, b, info.ID), "echo mine > f")
+	if err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	whose, err := os.ReadFile(tag)
+	if err := errors.Join(err, os.WriteFile(tag, nil, 0o600)); err != nil { // as by a crash of the machine
+		t.Fatal(err)
+	}
+	if _, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("Create without a tag: %v, want ErrExists", err)
+	}
+	// One that has its tag and not its name was whole before.
+	if err := errors.Join(os.WriteFile(tag, whose, 0o600), os.Rename(image, image+".new")); err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, dial(t, b, create(t, b, spec).ID), "cat f"); got != "mine\n" {
+		t.Errorf("f holds %q", got)
+	}
+}
+
 // TestStartAfterLinks: a link that came into the sandbox's own layer where something is mounted does not move the mount
 // when it starts again.
 func TestStartAfterLinks(t *testing.T) {

@@ -53,17 +53,41 @@ func (r *record) sized() int64 {
 	return r.config.Limits.WorkspaceBytes
 }
 
-// formatWorkspace makes a workspace's file system if it is to have one. What is there of it is half made.
+// newImage is what a workspace's file system is called until the workspace has its tag: one that has its own name is never
+// taken for half made.
+func (s stateDir) newImage(session string) string { return s.image(session) + ".new" }
+
+// finishImage gives a workspace's file system its name, if it is still to have it.
+func (r *record) finishImage() error {
+	if r.sized() == 0 {
+		return nil
+	}
+	image := r.state().image(r.session)
+	if _, err := os.Lstat(image); err == nil {
+		return nil
+	}
+	err := os.Rename(r.state().newImage(r.session), image)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return stateError("make the workspace", err)
+}
+
+// formatWorkspace makes a workspace's file system if it is to have one, under its first name. What is there of it is half
+// made.
 func (b *Backend) formatWorkspace(ctx context.Context, r *record, user driver.User) error {
 	if r.sized() == 0 {
 		return nil
 	}
-	file := r.state().image(r.session)
+	file := r.state().newImage(r.session)
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return stateError("make the workspace", err)
 	}
 	s := sizedfs.Spec{Bytes: r.sized(), Files: driver.Inodes(r.sized()), UID: int(user.UID), GID: int(user.GID)}
-	return stateError("make the workspace", sizedfs.Format(ctx, file, s))
+	if err := sizedfs.Format(ctx, file, s); err != nil {
+		return stateError("make the workspace", err)
+	}
+	return stateError("make the workspace", syncPath(file))
 }
 
 // attachWorkspace gives a workspace's file system a loop device for the runtime to mount, which must be closed then.

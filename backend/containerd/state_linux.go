@@ -161,13 +161,19 @@ func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err 
 		return false, err
 	}
 	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.sized()}
-	// One that is empty was never written: whoever was about to has died.
-	if data, err := os.ReadFile(dir.workspaceTag(r.session)); err == nil && len(data) > 0 {
+	data, err := os.ReadFile(dir.workspaceTag(r.session))
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return false, stateError("read whose the workspace is", err)
+	case len(data) > 0:
 		var found workspaceTag
 		if json.Unmarshal(data, &found) != nil || found != tag {
 			return false, fmt.Errorf("containerd: a workspace of that name is there and not this session's: %w", backend.ErrExists)
 		}
-	} else {
+	default: // there is none, or it is empty: whoever was about to write it has died
+		if _, err := os.Lstat(dir.image(r.session)); !errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("containerd: a workspace of that name is there and does not say whose it is: %w", backend.ErrExists)
+		}
 		made = true
 	}
 	if err := os.MkdirAll(dir.workspace(r.session), 0o755); err != nil {
@@ -185,11 +191,39 @@ func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err 
 		if err != nil {
 			return made, fmt.Errorf("containerd: workspace: %w", err)
 		}
-		if err := os.WriteFile(dir.workspaceTag(r.session), js, 0o600); err != nil {
+		if err := writeTag(dir.workspaceTag(r.session), js, r.sized() > 0); err != nil {
 			return made, stateError("make the workspace", err)
 		}
 	}
-	return made, nil
+	return made, r.finishImage()
+}
+
+// writeTag writes a tag that is whole whenever it is there; durable: whatever becomes of the machine.
+func writeTag(path string, js []byte, durable bool) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(js)
+	if durable {
+		err = errors.Join(err, f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err == nil && durable {
+		err = syncPath(filepath.Dir(path))
+	}
+	return err
+}
+
+// syncPath brings a file or a directory to the disk.
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // removeTree deletes a directory below the state directory, however large, within the bounds of ctx.
