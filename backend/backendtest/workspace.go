@@ -118,7 +118,7 @@ func (s *suite) workspaceWriter(t *testing.T) {
 	inShell(t, x, "head -c 3145728 /dev/zero > a && rm a")
 }
 
-// workspaceHidden writes what a listing does not show: files without a name, and a directory that is closed.
+// workspaceHidden writes what a listing does not show: files without a name, and directories that are closed.
 func (s *suite) workspaceHidden(t *testing.T) {
 	if s.unlimited() {
 		return
@@ -132,6 +132,9 @@ func (s *suite) workspaceHidden(t *testing.T) {
 	refused(t, x, "mkdir d; for i in 3 4 5; do head -c 2097152 /dev/zero > d/$i || { chmod 0 d; exit 3; }; done; chmod 0 d; sleep 600")
 	refused(t, x, "echo x > more; head -c 2097152 /dev/zero > more")
 	inShell(t, x, "chmod 700 d; rm -r d; rm -f more; ls -A")
+	refused(t, x, "chmod 311 /workspace; for i in 3 4 5; do head -c 2097152 /dev/zero > $i || exit 3; done; sleep 600")
+	refused(t, x, "head -c 2097152 /dev/zero > more")
+	inShell(t, x, "chmod 755 /workspace; rm -f 3 4 5 more; ls -A")
 }
 
 // workspaceTyped writes through the file calls: all or nothing, and an error that says what it is.

@@ -84,6 +84,7 @@ func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, e
 		return nil, err
 	}
 	s.execs.add(e)
+	s.quota.started()
 	return e, nil
 }
 
@@ -203,7 +204,9 @@ func (e *execution) over(end exit, state wire.ExecState, leaked bool) {
 	if e.term != nil {
 		e.term.end()
 	}
-	full, stopped := e.s.quota.ended(e.quotaAt)
+	cut := end.status.Signaled() && end.status.Signal() == unix.SIGXFSZ || end.status.ExitStatus() == 128+int(unix.SIGXFSZ)
+	full, stopped := e.s.quota.ended(e.quotaAt, cut)
+	full = full || (e.frozen || stopped) && end.status != 0
 	e.finish(end, state, leaked, full, stopped)
 	close(e.ended)
 	e.s.execs.ended(e)
@@ -279,7 +282,7 @@ func (e *execution) finish(end exit, state wire.ExecState, leaked, full, stopped
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	st := &e.status
-	st.State, st.Leaked, st.QuotaExceeded = state, leaked, full || stopped
+	st.State, st.Leaked = state, leaked
 	st.StdoutBytes, st.StderrBytes = stdout, stderr
 	e.endAt = time.Now()
 	st.DurationMicros = e.endAt.Sub(e.started).Microseconds()
@@ -305,6 +308,7 @@ func (e *execution) finish(end exit, state wire.ExecState, leaked, full, stopped
 	case e.named && sig != 0:
 		st.State = wire.ExecKilled
 	}
+	st.QuotaExceeded = full || st.State == wire.ExecQuotaKilled
 	if e.rec != nil && !e.wanted {
 		e.rec.ended()
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"os"
 	"sync"
 	"time"
 
@@ -60,10 +61,12 @@ func (l WorkspaceLimit) most() WorkspaceLimit {
 type quota struct {
 	limit WorkspaceLimit
 	dir   string
+	root  *os.File    // dir, opened while that was sure to be allowed
 	stop  func()      // ends every command
 	busy  func() bool // tells whether a command, or what one left behind, runs
 	kick  chan struct{}
 	quit  chan struct{}
+	first chan struct{} // closed after the first look
 	done  chan struct{}
 
 	looking sync.Mutex // held while a look is taken and its consequence
@@ -73,39 +76,60 @@ type quota struct {
 	wrote  usage      // by the guest since
 	open   usage      // claimed by what the guest is writing
 	floor  usage      // what commands may keep though it is over the limit: they must not add to it
-	looked time.Time  // when the last look began
+	begun  time.Time  // when the last look began
+	looked time.Time  // when it ended
 	cost   time.Duration
-	free   usage // what the file system had free then
-	full   int64 // looks that found no room
-	stops  int64 // how often commands were ended
+	free   usage     // what the file system had free then
+	full   time.Time // when the last look that found no room began
+	stops  int64     // how often commands were ended
 }
 
 // newQuota watches dir; stop and busy are called without any lock held but looking.
-func newQuota(dir string, l WorkspaceLimit, stop func(), busy func() bool) *quota {
+func newQuota(dir string, l WorkspaceLimit, stop func(), busy func() bool) (*quota, error) {
 	if l.Bytes <= 0 {
-		return nil
+		return nil, nil //nolint:nilnil // a nil quota is no limit
 	}
-	q := &quota{limit: l, dir: dir, stop: stop, busy: busy, kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	q := &quota{limit: l, dir: dir, stop: stop, busy: busy, kick: make(chan struct{}, 1), quit: make(chan struct{}), first: make(chan struct{}), done: make(chan struct{})}
 	q.floor = usage{l.Bytes, l.Files}
 	if !l.Watched {
+		close(q.first)
 		close(q.done)
-		return q
+		return q, nil
 	}
-	q.look()
+	var err error
+	if q.root, err = os.Open(dir); err != nil {
+		return nil, err
+	}
 	go q.watch()
-	return q
+	return q, nil
 }
 
 func (q *quota) close() {
 	if q != nil {
 		close(q.quit)
 		<-q.done
+		if q.root != nil {
+			q.looking.Lock()
+			defer q.looking.Unlock()
+			_ = q.root.Close() // only read
+		}
+	}
+}
+
+func (q *quota) closed() bool {
+	select {
+	case <-q.quit:
+		return true
+	default:
+		return false
 	}
 }
 
 // watch looks as often as commands make it necessary, and sleeps while nothing but the guest runs.
 func (q *quota) watch() {
 	defer close(q.done)
+	q.look() // of many files it takes longer than a host waits for its guest
+	close(q.first)
 	for {
 		var tick <-chan time.Time
 		if q.busy() {
@@ -130,7 +154,7 @@ func (q *quota) due() bool {
 	room := usage{q.limit.Bytes - q.found.bytes, q.limit.Files - q.found.files}
 	q.mu.Unlock()
 	switch {
-	case since >= min(max(quotaShare*cost, quotaSoon), quotaLate):
+	case since >= max(quotaSoon, min(quotaShare*cost, quotaLate), 4*cost):
 		return true
 	case since < 2*cost:
 		return false
@@ -155,12 +179,13 @@ func (q *quota) look() {
 	q.looking.Lock()
 	defer q.looking.Unlock()
 	if !q.limit.Watched {
+		begun := time.Now()
 		found, full := q.ask()
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.found = found
 		if full {
-			q.full++
+			q.full = begun
 		}
 		return
 	}
@@ -168,22 +193,27 @@ func (q *quota) look() {
 	q.mu.Lock()
 	own := q.wrote
 	q.mu.Unlock()
-	found := measure(q.dir, q.limit)
-	if q.take(found, own, begun, free) {
+	if q.closed() {
+		return
+	}
+	found, blind := measure(q.root, q.limit, q.quit)
+	if !q.closed() && q.take(found, own, begun, free, blind) {
 		q.stop()
 	}
 }
 
-// take records a look and tells whether commands must end: there is too much, and more than there was.
-func (q *quota) take(found, own usage, begun time.Time, free usage) bool {
+// take records a look and tells whether commands must end: there is too much, and more than there was. A
+// blind look cannot tell, and what it was kept from must end.
+func (q *quota) take(found, own usage, begun time.Time, free usage, blind bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.found, q.looked, q.cost, q.free = found, begun, time.Since(begun), free
+	q.looked = time.Now()
+	q.found, q.begun, q.cost, q.free = found, begun, q.looked.Sub(begun), free
 	q.wrote = q.wrote.plus(usage{-own.bytes, -own.files})
 	if found.bytes >= q.limit.Bytes || q.limit.Files > 0 && found.files >= q.limit.Files {
-		q.full++
+		q.full = begun
 	}
-	grew := found.bytes > q.floor.bytes || q.limit.Files > 0 && found.files > q.floor.files
+	grew := blind || found.bytes > q.floor.bytes || q.limit.Files > 0 && found.files > q.floor.files
 	q.floor = usage{max(found.bytes, q.limit.Bytes), max(found.files, q.limit.Files)}
 	if grew {
 		q.stops++
@@ -202,14 +232,18 @@ func (q *quota) ask() (found usage, full bool) {
 	return found, int64(fs.Bavail)*size < min(quotaGrain, q.limit.Bytes/64) || fs.Files > 0 && fs.Ffree == 0
 }
 
-// mark remembers where the counters stood when a command began.
-type quotaMark struct{ full, stops int64 }
+// quotaMark remembers when a command began, and how often commands had been ended then.
+type quotaMark struct {
+	at    time.Time
+	stops int64
+}
 
 // admit is called before a command is started. frozen: there is no room, and the command must not write.
 func (q *quota) admit() (m quotaMark, frozen bool, err error) {
 	if q == nil {
 		return m, false, nil
 	}
+	<-q.first
 	if q.passed(q.limit) { // perhaps not any more
 		q.look()
 	}
@@ -217,13 +251,20 @@ func (q *quota) admit() (m quotaMark, frozen bool, err error) {
 		return m, true, q.refusal()
 	}
 	frozen = q.passed(q.limit)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return quotaMark{time.Now(), q.stops}, frozen, nil
+}
+
+// started wakes the watch. It is called when busy tells of the command: a watch that woke before would sleep again.
+func (q *quota) started() {
+	if q == nil {
+		return
+	}
 	select {
 	case q.kick <- struct{}{}:
 	default:
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return quotaMark{q.full, q.stops}, frozen, nil
 }
 
 func (q *quota) passed(l WorkspaceLimit) bool {
@@ -232,25 +273,33 @@ func (q *quota) passed(l WorkspaceLimit) bool {
 	return q.limit.Watched && l.over(q.found)
 }
 
-// ended is called at a command's end. It tells whether there was no room at some time since it began, and whether
-// commands were ended for that.
-func (q *quota) ended(since quotaMark) (full, stopped bool) {
+// ended is called at a command's end. It tells whether a look since it began found no room, and whether commands were
+// ended since for that. cut: a file of the command became as large as it may.
+func (q *quota) ended(since quotaMark, cut bool) (full, stopped bool) {
 	if q == nil {
 		return false, false
 	}
-	if q.quick() || q.due() {
+	q.mu.Lock()
+	seen := q.begun.After(since.at)
+	q.mu.Unlock()
+	if q.quick() || !seen && (cut || q.due()) {
 		q.look()
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.full > since.full, q.stops > since.stops
+	return q.full.After(since.at), q.stops > since.stops
 }
 
 // quick tells whether a look takes so little time that a command's end can wait for it.
 func (q *quota) quick() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.cost <= quotaQuick
+	select {
+	case <-q.first:
+		return q.cost <= quotaQuick
+	default:
+		return false
+	}
 }
 
 // claim makes sure of room for what the guest itself is about to write; release must be called when it is written, or
@@ -259,6 +308,7 @@ func (q *quota) claim(size, files int64) (release func(), err error) {
 	if q == nil || !q.limit.Watched {
 		return func() {}, nil
 	}
+	<-q.first
 	want := usage{(size + quotaBlock - 1) / quotaBlock * quotaBlock, files}
 	if !q.reserve(want) {
 		q.look() // something may have been deleted

@@ -97,9 +97,12 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.Join(err, r.close())
 	}
 	s.execs = newRegistry()
-	s.quota = newQuota(cfg.Workdir, cfg.Workspace, s.endCommands, s.inUse)
-	s.spills = newSpiller(r, s.fs, s.quota)
 	s.lease = newLease(cfg.Lease, s.leaseOver)
+	s.quota, err = newQuota(cfg.Workdir, cfg.Workspace, s.endCommands, s.inUse)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.spills = newSpiller(r, s.fs, s.quota)
 	return s, nil
 }
 
