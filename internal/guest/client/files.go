@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
@@ -53,7 +54,7 @@ func (c *Conn) GetFile(ctx context.Context, req wire.FileGetRequest, w io.Writer
 // exactly that many bytes are read; fewer are io.ErrUnexpectedEOF. PutFile may return while a Read of r is under way.
 func (c *Conn) PutFile(ctx context.Context, req wire.FilePutRequest, r io.Reader) (wire.FileInfo, error) {
 	p := &putter{r: r, left: req.Size, sized: req.Size >= 0}
-	k, err := c.openWith(ctx, wire.OpFilePut, &req, p.inline)
+	k, err := c.openWith(ctx, wire.OpFilePut, &req, p.next)
 	if err != nil {
 		return wire.FileInfo{}, err
 	}
@@ -78,23 +79,16 @@ type putter struct {
 	ended bool // the EOF frame was made
 }
 
-// inline appends the first data frame, and the end when that is all.
-func (p *putter) inline(dst []byte) ([]byte, error) {
+// next appends the next data frame, and the end behind the last one. It reads to where the frame goes out from.
+func (p *putter) next(dst []byte) ([]byte, error) {
 	size := int64(wire.MaxData)
 	if p.sized {
 		size = min(p.left, size)
 	}
-	buf := make([]byte, wire.FramePrefixSize+size)
-	return p.next(dst, buf)
-}
-
-// next reads into buf, which has room for a prefix, and appends what came to dst.
-func (p *putter) next(dst, buf []byte) ([]byte, error) {
-	room := buf[wire.FramePrefixSize:]
-	if p.sized && int64(len(room)) > p.left {
-		room = room[:p.left]
-	}
-	n, err := io.ReadFull(p.r, room)
+	start := len(dst)
+	body := start + wire.FramePrefixSize
+	dst = slices.Grow(dst, wire.FramePrefixSize+int(size))
+	n, err := io.ReadFull(p.r, dst[body:body+int(size)])
 	p.left -= int64(n)
 	short := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 	if err != nil && (!short || p.sized) {
@@ -104,8 +98,8 @@ func (p *putter) next(dst, buf []byte) ([]byte, error) {
 		return dst, err
 	}
 	if n > 0 {
-		wire.PutDataPrefix(buf, wire.ChanFile, n)
-		dst = append(dst, buf[:wire.FramePrefixSize+n]...)
+		dst = dst[:body+n]
+		wire.PutDataPrefix(dst[start:], wire.ChanFile, n)
 	}
 	if short || p.sized && p.left == 0 {
 		p.ended = true
@@ -145,13 +139,18 @@ func (p *putter) stream(k *call, info *wire.FileInfo) error {
 	}
 }
 
+// batch is how many frames go out in one write: each wakes the multiplexer's goroutine here and the file's in the guest.
+const batch = 4
+
 func (p *putter) rest(k *call) error {
-	buf := make([]byte, wire.FramePrefixSize+wire.MaxData)
-	out := make([]byte, 0, 2*wire.FramePrefixSize+wire.MaxData)
+	out := make([]byte, 0, batch*(wire.FramePrefixSize+wire.MaxData)+wire.FramePrefixSize)
 	for !p.ended {
-		var err error
-		if out, err = p.next(out[:0], buf); err != nil {
-			return err
+		out = out[:0]
+		for n := 0; n < batch && !p.ended; n++ {
+			var err error
+			if out, err = p.next(out); err != nil {
+				return err
+			}
 		}
 		if err := k.write(out); err != nil {
 			return err

@@ -37,6 +37,7 @@ func (s *Server) handleFileGet(r *request) error {
 	if left < 0 {
 		left = max(0, info.Size-req.Offset)
 	}
+	defer s.cfg.Protection.transfer(left)()
 	return pathError(s.sendFile(r, f, &info, req.Offset, left), req.Path)
 }
 

@@ -42,6 +42,7 @@ func (s *Server) handleFilePut(r *request) error {
 		return pathError(err, req.Path)
 	}
 	defer d.close()
+	defer s.cfg.Protection.transfer(req.Size)()
 	if err := s.receive(r, d, req.Size); err != nil {
 		return pathError(err, req.Path)
 	}
@@ -59,7 +60,7 @@ func (s *Server) handleFilePut(r *request) error {
 
 // receive writes what the host sends to the draft, up to the end that the host declares.
 func (s *Server) receive(r *request, d *draft, size int64) error {
-	var buf []byte
+	in := s.newIntake(d.f, size)
 	var got int64
 	var held []func() // what was claimed piece by piece
 	defer func() {
@@ -68,7 +69,7 @@ func (s *Server) receive(r *request, d *draft, size int64) error {
 		}
 	}()
 	for {
-		f, err := wire.ReadFrame(r.st, buf)
+		f, err := wire.ReadFrame(r.st, in.room())
 		if err != nil {
 			return failf(wire.CodeInvalid, "the contents ended early") // the host is hardly there to read it
 		}
@@ -89,21 +90,57 @@ func (s *Server) receive(r *request, d *draft, size int64) error {
 			}
 			held = append(held, release)
 		}
-		err = s.fs.do(func() error {
-			_, err := d.f.Write(f.Body)
+		if err := in.took(len(f.Body)); err != nil {
 			return err
-		})
-		if err != nil {
-			return err
-		}
-		if cap(f.Body) > cap(buf) {
-			buf = f.Body[:0]
 		}
 	}
 	if size >= 0 && got != size {
 		return failf(wire.CodeInvalid, "%d bytes instead of the %d that were announced", got, size)
 	}
-	return nil
+	return in.flush()
+}
+
+// intakeFrames is how many frames of a file are written in one step. A write that takes longer costs the process a change
+// of thread, whatever its size.
+const intakeFrames = 4
+
+// intake gathers what comes of a file.
+type intake struct {
+	fs  gate
+	f   *os.File
+	buf []byte
+}
+
+func (s *Server) newIntake(f *os.File, size int64) *intake {
+	most := int64(intakeFrames * wire.MaxData)
+	if size >= 0 {
+		most = min(most, size)
+	}
+	return &intake{fs: s.fs, f: f, buf: make([]byte, 0, most)}
+}
+
+// room is where the next frame belongs. A frame that does not fit there is longer than the file may be.
+func (in *intake) room() []byte { return in.buf[len(in.buf):] }
+
+// took notes that a frame of n bytes was put there.
+func (in *intake) took(n int) error {
+	in.buf = in.buf[:len(in.buf)+n]
+	if cap(in.buf)-len(in.buf) >= wire.MaxData {
+		return nil
+	}
+	return in.flush()
+}
+
+func (in *intake) flush() error {
+	if len(in.buf) == 0 {
+		return nil
+	}
+	err := in.fs.do(func() error {
+		_, err := in.f.Write(in.buf)
+		return err
+	})
+	in.buf = in.buf[:0]
+	return err
 }
 
 // draft is a file that is being written. It takes its place under its name in one step, or leaves nothing behind.

@@ -24,6 +24,15 @@ const (
 type Protection struct {
 	score *os.File      // /proc/self/oom_score_adj; nil when the score cannot be changed
 	done  chan struct{} // closed when all is done
+	bulk  bulk
+}
+
+// transfer notes that a file of so many bytes comes or goes, until the caller calls end.
+func (p *Protection) transfer(size int64) (end func()) {
+	if p == nil { // the process is not the guest's alone
+		return func() {}
+	}
+	return p.bulk.begin(size)
 }
 
 // Protect makes the calling process fit to be a guest among hostile processes of the same user. It must be the first

@@ -133,9 +133,12 @@ type LinkReader struct {
 	pass   int // bytes of the last item, still in r
 }
 
+// readAhead is how many chunks one read of the stream may take.
+const readAhead = 4
+
 // NewLinkReader reads what the other side, from, sends.
 func NewLinkReader(r io.Reader, from Direction) *LinkReader {
-	return &LinkReader{r: bufio.NewReaderSize(r, ChunkHeaderSize+MaxChunk), magic: from.magic()}
+	return &LinkReader{r: bufio.NewReaderSize(r, readAhead*(ChunkHeaderSize+MaxChunk)), magic: from.magic()}
 }
 
 // Await makes the reader begin with the marker of this nonce and no other. A host needs it: what it drops may hold
