@@ -13,7 +13,8 @@ import (
 // environment that the owner asked for stays with the owner: commands get the image's and their own.
 //
 // A sandbox of this manager is given as it is. A named one that was stopped, and that no process has, is started again. An
-// unknown id is backend.ErrNotFound, any other sandbox that does not run backend.ErrLost.
+// unknown id is backend.ErrNotFound, any other sandbox that does not run backend.ErrLost: a named one that the engine does
+// not have any more is a VanishedError.
 func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error) {
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanConnect,
 		telemetry.KeyBackend.String(m.driver), telemetry.Text(telemetry.KeySandboxID, id))
@@ -31,6 +32,9 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 		return own, nil
 	}
 	engine, key, err := m.find(ctx, id)
+	if errors.Is(err, backend.ErrNotFound) {
+		err = m.vanished(ctx, id)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -177,6 +181,19 @@ func (m *Manager) removeRest(ctx context.Context, id string, volumes bool) error
 	}
 	rec.State, rec.Expires, rec.KeepWorkspace = RecordRemoving, m.now(), !volumes
 	return m.purge(context.WithoutCancel(ctx), rec)
+}
+
+// vanished says of a sandbox that the engine does not have what became of it: it was never there, or it was and can be
+// made anew. One that a living process has may be made at this moment.
+func (m *Manager) vanished(ctx context.Context, id string) error {
+	rec, err := m.store.Get(ctx, id)
+	if err != nil || !m.mayRest(rec) {
+		return errNoSandbox // what the store cannot tell does not make it less true
+	}
+	if lives, err := m.store.Lives(ctx, rec.Owner); err != nil || lives {
+		return errors.Join(errNoSandbox, err)
+	}
+	return &VanishedError{Key: rec.Key}
 }
 
 // mayRest tells whether who opens the key of a record gets its workspace also when the engine has no sandbox.

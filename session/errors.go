@@ -68,6 +68,20 @@ func (e *ConflictError) Error() string {
 // Unwrap gives backend.ErrExists.
 func (e *ConflictError) Unwrap() error { return backend.ErrExists }
 
+// VanishedError reports a named sandbox whose container, or what a driver has in its place, something else removed. The
+// files of its workspace are kept for whoever opens Key next, which makes it anew. It wraps backend.ErrLost.
+type VanishedError struct {
+	Key Key
+}
+
+// Error gives one line.
+func (e *VanishedError) Error() string {
+	return fmt.Sprintf("%v: what session %s ran in was removed, its files are kept for when it is opened again", backend.ErrLost, e.Key)
+}
+
+// Unwrap gives backend.ErrLost.
+func (e *VanishedError) Unwrap() error { return backend.ErrLost }
+
 // wrapError is the one place where a backend.Error is built. It keeps errors that are one already.
 func wrapError(op, driver, id string, err error) error {
 	if err == nil {

@@ -66,6 +66,10 @@ func TestVanished(t *testing.T) {
 			if got := listed(t, m, s.ID()); got != session.StateStopped {
 				t.Errorf("it is listed as %q", got)
 			}
+			var vanished *session.VanishedError
+			if _, err := m.Connect(t.Context(), s.ID()); !errors.As(err, &vanished) || vanished.Key != key || !errors.Is(err, backend.ErrLost) {
+				t.Errorf("Connect = %v, want a VanishedError", err)
+			}
 			again, created, err := m.Open(t.Context(), key, testImage())
 			if err != nil || created || again.ID() != s.ID() || again.Info().IdlePolicy != policy {
 				t.Fatalf("Open = %v, %v, %v, want the old sandbox", again, created, err)

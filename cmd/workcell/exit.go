@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // Exit codes. The text below is their documentation; keep both together.
@@ -33,7 +34,7 @@ const exitCodeHelp = `Exit codes:
   3        an agent, workflow, script or input file is invalid
   4        the model cannot be used: missing key, unknown provider
   5        the container engine is not available, or cannot run sandboxes (doctor)
-  6        no such sandbox
+  6        no such sandbox, or its container is gone (sessions open makes a named one anew)
   124-127  sessions exec: timed out; workcell's own error; program not executable; program not found
   128+n    ended by signal n: 130 for Ctrl-C, 143 for TERM
 sessions exec otherwise exits as the command it ran.`
@@ -108,7 +109,10 @@ func classify(err error) (code int, hint string) {
 }
 
 func classOf(err error) (code int, hint string) {
+	var vanished *session.VanishedError
 	switch {
+	case errors.As(err, &vanished):
+		return exitNotFound, fmt.Sprintf("`workcell sessions open --name %s`, with the --image and limits it had, makes it anew with its files; `workcell sessions rm %[1]s` removes them", vanished.Key.ID)
 	case stateHint(err) != "":
 		return exitFailed, stateHint(err)
 	case errors.Is(err, backend.ErrUnavailable):
