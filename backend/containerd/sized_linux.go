@@ -53,6 +53,13 @@ func (r *record) sized() int64 {
 	return r.config.Limits.WorkspaceBytes
 }
 
+// tagBytes is the size that the tag of a record's workspace may tell: that of its own file system or, as earlier versions
+// did whose sandboxes had a tmpfs instead, the limit.
+func (r *record) tagBytes(found int64) bool {
+	former := r.config.Workspace == "" || r.config.Workspace == backend.WorkspaceMemory
+	return found == r.sized() || former && found == r.config.Limits.WorkspaceBytes
+}
+
 // newImage is what a workspace's file system is called until the workspace has its tag: one that has its own name is never
 // taken for half made.
 func (s stateDir) newImage(session string) string { return s.image(session) + ".new" }

@@ -152,6 +152,27 @@ type workspaceTag struct {
 	Bytes    int64  `json:"bytes,omitempty"` // size of its own file system; 0 for a directory
 }
 
+// errStrange: a workspace cannot be a session's.
+var errStrange = fmt.Errorf("containerd: a workspace of that name is there and not this session's: %w", backend.ErrExists)
+
+func (t workspaceTag) is(instance, session string) bool {
+	return t.Instance == instance && t.Session == session
+}
+
+// readTag tells whose a session's workspace is, with a zero tag for nobody's: there is none, or whoever was about to say so
+// has died.
+func (s stateDir) readTag(session string) (workspaceTag, error) {
+	var tag workspaceTag
+	data, err := os.ReadFile(s.workspaceTag(session))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return tag, stateError("read whose the workspace is", err)
+	}
+	if len(data) > 0 && (json.Unmarshal(data, &tag) != nil || tag == workspaceTag{}) {
+		return tag, errStrange
+	}
+	return tag, nil
+}
+
 // makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made tells
 // which.
 func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err error) {
@@ -161,20 +182,17 @@ func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err 
 		return false, err
 	}
 	tag := workspaceTag{Instance: r.labels[backend.LabelInstance], Session: r.labels[backend.LabelID], Bytes: r.sized()}
-	data, err := os.ReadFile(dir.workspaceTag(r.session))
+	found, err := dir.readTag(r.session)
 	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return false, stateError("read whose the workspace is", err)
-	case len(data) > 0:
-		var found workspaceTag
-		if json.Unmarshal(data, &found) != nil || found != tag {
-			return false, fmt.Errorf("containerd: a workspace of that name is there and not this session's: %w", backend.ErrExists)
-		}
-	default: // there is none, or it is empty: whoever was about to write it has died
+	case err != nil:
+		return false, err
+	case found == workspaceTag{}:
 		if _, err := os.Lstat(dir.image(r.session)); !errors.Is(err, fs.ErrNotExist) {
 			return false, fmt.Errorf("containerd: a workspace of that name is there and does not say whose it is: %w", backend.ErrExists)
 		}
 		made = true
+	case !found.is(tag.Instance, tag.Session) || !r.tagBytes(found.Bytes):
+		return false, errStrange
 	}
 	if err := os.MkdirAll(dir.workspace(r.session), 0o755); err != nil {
 		return made, stateError("make the workspace", err)
