@@ -79,7 +79,7 @@ type Pinger interface {
 // WorkspaceRemover is implemented by drivers whose workspace is a thing apart, which the engine may still have when the
 // sandbox is gone: a process that died between the two, or RemoveOptions without Volumes. RemoveWorkspace must delete the
 // workspace of a session that has no sandbox; one that is unknown, of another instance or in use stays, the first of
-// which is no error.
+// which is no error, the others are ErrExists.
 type WorkspaceRemover interface {
 	RemoveWorkspace(ctx context.Context, instance, sessionID string) error
 }

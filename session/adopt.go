@@ -129,6 +129,9 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 	engine, _, err := m.find(ctx, rec.ID)
 	if errors.Is(err, backend.ErrNotFound) && key.Namespace == NamespaceUser {
 		m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", key.String())
+		if err := m.removeRemains(ctx, *rec, false); err != nil {
+			return nil, err
+		}
 		return m.remake(ctx, *rec, req)
 	}
 	if errors.Is(err, backend.ErrNotFound) {

@@ -318,10 +318,21 @@ func (m *Manager) removeAll(ctx context.Context, rec Record) (there bool, err er
 			return there, engineError(err)
 		}
 	}
-	if !there && !rec.KeepWorkspace {
+	if !there {
+		err = m.removeRemains(ctx, rec, !rec.KeepWorkspace)
+	}
+	if !there && err == nil && !rec.KeepWorkspace {
 		err = m.removeWorkspace(ctx, rec.ID)
 	}
 	return there, err
+}
+
+// removeRemains removes what the engine may have of a sandbox that it does not list, because something else removed it.
+func (m *Manager) removeRemains(ctx context.Context, rec Record, volumes bool) error {
+	if rec.EngineID == "" {
+		return nil
+	}
+	return engineError(m.b.Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
 // removeWorkspace removes the workspace of a session that has no sandbox: whoever removed that died before the rest was

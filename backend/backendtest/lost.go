@@ -9,12 +9,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/session"
 )
 
 func lossChecks() []check {
 	return []check{
 		{"main process killed", (*suite).killed},
 		{"removed", (*suite).vanished},
+		{"named and removed", (*suite).vanishedNamed},
 		{"cancelled create", (*suite).cancelledCreate},
 		{"closed", (*suite).closedBackend},
 		{"closed during create", (*suite).closedDuringCreate},
@@ -76,6 +78,45 @@ func (s *suite) vanished(t *testing.T) {
 	}
 	s.remove(t, info.ID)
 	s.nothingLeft(t, spec.Instance)
+}
+
+// vanishedNamed removes a named sandbox behind the manager's back. Its workspace waits for who opens its name, with its
+// limit, or removes it.
+func (s *suite) vanishedNamed(t *testing.T) {
+	instance, store, key := freshInstance(), session.NewMemoryStore(), session.UserKey("lab")
+	t.Cleanup(func() { s.nothingLeft(t, instance) })
+	process := func() *session.Manager {
+		return s.manager(t, s.b, session.Options{Instance: instance, Store: store, ReapEvery: -1})
+	}
+	req := session.Request{Image: s.h.Debian, Pull: backend.PullNever}
+	if s.caps.Workspace != "" && s.caps.Workspace != backend.WorkspaceMemory {
+		req.Limits.WorkspaceBytes = workspaceLimit
+	}
+	id := ""
+	for _, want := range []string{"", "kept\n"} {
+		m := process()
+		x, created, err := m.Open(t.Context(), key, req)
+		if err != nil || created != (want == "") || !created && x.ID() != id {
+			t.Fatalf("Open: %v, new %v, %v", x, created, err)
+		}
+		id = x.ID()
+		if got := inShell(t, x, "cat f 2>/dev/null; echo kept > f"); got != want {
+			t.Errorf("f holds %q, want %q", got, want)
+		}
+		must(t, m.Detach(t.Context()))
+		must(t, s.h.Vanish(t.Context(), x.Info().EngineID))
+	}
+	m := process()
+	list, err := m.List(t.Context())
+	if err != nil || len(list) != 1 || list[0].ID != id || list[0].State != session.StateStopped {
+		t.Errorf("List: %+v, %v, want it stopped", list, err)
+	}
+	var gone *session.VanishedError
+	if _, err := m.Connect(t.Context(), id); !errors.As(err, &gone) {
+		t.Errorf("Connect: %v, want a VanishedError", err)
+	}
+	must(t, m.Remove(t.Context(), id, true))
+	s.nothingLeft(t, instance)
 }
 
 // cancelledCreate cancels at different times; nothing may be left.

@@ -197,6 +197,37 @@ func (b *Backend) removeRemains(ctx context.Context, session string, containers 
 	return b.settle(ctx, "remove files", errors.Join(errs...))
 }
 
+// RemoveWorkspace deletes the workspace of a session that has no container. See [backend.WorkspaceRemover].
+func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) (err error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	defer func() { err = classed(err) }()
+	session := sessionName(sessionID)
+	unlock, err := b.lock(ctx, session)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	others, err := b.others(ctx, session, nil)
+	if err != nil {
+		return err
+	}
+	if len(others) > 0 {
+		return fmt.Errorf("containerd: session %s has a container: %w", sessionID, backend.ErrExists)
+	}
+	tag, err := b.state.readTag(session)
+	if err == nil && tag != (workspaceTag{}) && !tag.is(instance, sessionID) {
+		err = errStrange
+	}
+	if err != nil {
+		return err
+	}
+	return b.settle(ctx, "remove files", removeTree(ctx, b.state.workspaces(session)))
+}
+
 // destroy deletes everything of a sandbox, and the record last: as long as something is left, it can be found by it.
 func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error {
 	if err := b.deleteTask(ctx, r); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/internal/guest/client"
 )
 
 // damages are what may be in a state file after a crash, or after somebody's hand.
@@ -77,6 +78,37 @@ func TestDamagedRecord(t *testing.T) {
 			remove(t, b, info.ID)
 		}
 	}
+}
+
+// Of a sandbox whose directory somebody removed while it ran, the next one of the session has the workspace for itself;
+// with the workspace goes what still runs.
+func TestDirectoryRemoved(t *testing.T) {
+	t.Parallel()
+	dir := stateDir(t)
+	b := newBackend(t, dir)
+	if !b.Capabilities().Memory {
+		return // without control groups nothing tells what still runs
+	}
+	spec := newSpec()
+	disowned := func() *client.Conn {
+		info := create(t, b, spec)
+		conn := dial(t, b, info.ID)
+		if err := os.RemoveAll(boxDir(dir, info.ID)); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	first := disowned()
+	sh(t, first, "echo kept > f")
+	next := disowned()
+	<-first.Done()
+	if got := sh(t, next, "cat f"); got != "kept\n" {
+		t.Errorf("f holds %q", got)
+	}
+	if err := b.RemoveWorkspace(t.Context(), spec.Instance, spec.ID); err != nil {
+		t.Error(err)
+	}
+	<-next.Done()
 }
 
 func must[T any](v T, err error) func(*testing.T) T {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 // ownerFile says whose a workspace is.
@@ -81,6 +82,9 @@ func (b *Backend) claimWorkspace(ctx context.Context, x *box, c *cradle) error {
 	case old.Size != x.sized():
 		return fmt.Errorf("local: session %s has a workspace with a limit of %d bytes: %w", x.SessionID, old.Size, backend.ErrExists)
 	}
+	if err := b.endFormer(ctx, old); err != nil {
+		return err
+	}
 	x.IDs.Base = old.Base
 	if c != nil && c.ids.Base == x.IDs.Base {
 		x.Group = c.group.name
@@ -90,6 +94,40 @@ func (b *Backend) claimWorkspace(ctx context.Context, x *box, c *cradle) error {
 	}
 	old.Box = x.record
 	return keepJSON(b.dirs.ownerFile(x.SessionID), old)
+}
+
+// endFormer ends what may still run of the sandbox that had a workspace last, whose directory somebody removed. The caller
+// has the session's name. Without control groups nobody finds it.
+func (b *Backend) endFormer(ctx context.Context, w workspace) error {
+	g := group{b.machine.cgroups, w.Box.Group}
+	if err := g.kill(ctx, b.machine.boot); err != nil {
+		return err
+	}
+	return g.remove(ctx)
+}
+
+// RemoveWorkspace deletes the workspace of a session that has no sandbox. See [backend.WorkspaceRemover].
+func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if !driver.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
+		return nil
+	}
+	x, err := b.takeName(&record{SessionID: sessionID, Nonce: newNonce(), Instance: instance})
+	if err != nil {
+		return err
+	}
+	defer x.unlock()
+	w, err := b.dirs.ownerOf(sessionID)
+	if err == nil && w.Instance != instance { // of one that does not say, the session's id, which nobody guesses, says enough
+		err = fmt.Errorf("local: session %s has a workspace of another instance: %w", sessionID, backend.ErrExists)
+	} else {
+		err = b.removeWorkspace(ctx, sessionID, func(workspace) bool { return true })
+	}
+	return errors.Join(err, b.drop(ctx, x))
 }
 
 func (b *Backend) makeWorkspace(ctx context.Context, x *box, c *cradle) error {
@@ -173,6 +211,9 @@ func (b *Backend) removeWorkspace(ctx context.Context, session string, meant fun
 	}
 	if !meant(w) {
 		return nil
+	}
+	if err := b.endFormer(ctx, w); err != nil {
+		return err
 	}
 	// The ids are free only when nothing belongs to them any more.
 	if err = b.dirs.discard(ctx, b.dirs.workspace(session)); err == nil {
