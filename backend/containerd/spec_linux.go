@@ -39,7 +39,7 @@ func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 			Resources:     b.engine.resources(p.spec.Limits),
 			Seccomp:       b.engine.seccomp,
 			MaskedPaths:   maskedPaths(),
-			ReadonlyPaths: readonlyPaths(),
+			ReadonlyPaths: driver.ReadonlyPaths(),
 			Sysctl: map[string]string{ // as Docker: what needs a privilege elsewhere is harmless in a namespace
 				"net.ipv4.ip_unprivileged_port_start": "0",
 				"net.ipv4.ping_group_range":           "0 2147483647",
@@ -146,14 +146,10 @@ func workspaceMount(r *record) specs.Mount {
 	return bind(r.state().workspace(r.session), backend.Workdir, "rw")
 }
 
-// maskedPaths and readonlyPaths are Docker's.
+// maskedPaths are Docker's.
 func maskedPaths() []string {
 	return []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
 		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
 	}
-}
-
-func readonlyPaths() []string {
-	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 }

@@ -189,6 +189,7 @@ func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *contai
 		CgroupnsMode:   container.CgroupnsModePrivate,
 		CapDrop:        []string{"ALL"},
 		SecurityOpt:    security,
+		ReadonlyPaths:  driver.ReadonlyPaths(),
 		ReadonlyRootfs: p.spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},

@@ -70,6 +70,12 @@ func ShmSize(l backend.Limits) int64 {
 // Inodes gives how many files a tmpfs of so many bytes may hold.
 func Inodes(bytes int64) int64 { return max(bytes/bytesPerInode, 16) }
 
+// ReadonlyPaths are the parts of the kernel's file systems that a container must not write to: Docker's, and what the
+// control groups of version 1 are mounted below, a tmpfs without a size that would be the sandbox's root's.
+func ReadonlyPaths() []string {
+	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys/fs/cgroup"}
+}
+
 // OpenFiles gives how many files every process of a sandbox may have open; the guest sets the user's own limit for
 // commands, which may be smaller than the guest's needs.
 func OpenFiles(l backend.Limits) int64 { return max(l.OpenFiles, minFiles) }
