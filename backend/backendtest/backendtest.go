@@ -122,12 +122,22 @@ func Run(t *testing.T, h Harness) {
 	for _, g := range all {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
-			for _, c := range g.tests {
-				t.Run(c.name, func(t *testing.T) {
-					t.Parallel()
-					c.run(s, t)
-				})
-			}
+			g.run(s, t)
+		})
+	}
+}
+
+// RunWorkspace runs the part of the suite that is about the limit of a workspace, for a driver that has several means.
+func RunWorkspace(t *testing.T, h Harness) {
+	t.Helper()
+	group{"workspace", workspaceChecks()}.run(newSuite(t, h), t)
+}
+
+func (g group) run(s *suite, t *testing.T) {
+	for _, c := range g.tests {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(s, t)
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // Backend is a [backend.SandboxBackend] on one containerd. Its methods may be called concurrently.
@@ -73,7 +74,7 @@ func (b *Backend) prepare(ctx context.Context) error {
 	if b.engine, err = b.probe(ctx); err != nil {
 		return err
 	}
-	b.sized = sync.OnceValue(b.probeSized)
+	b.sized = sync.OnceValue(func() bool { return sizedfs.Usable(b.log, "containerd", b.state.root) })
 	b.state, err = openState(b.opts.StateDir)
 	return err
 }

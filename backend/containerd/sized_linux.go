@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/driver"
@@ -17,20 +16,6 @@ import (
 // deviceLink leads from a sandbox's directory to the loop device that holds its workspace. The runtime mounts that in the
 // container's mount namespace only, so that it is released with the sandbox's last process, whatever becomes of this one.
 const deviceLink = "workspace.dev"
-
-// probeBound is how long the question whether a workspace can have a file system of its own may take.
-const probeBound = 30 * time.Second
-
-// probeSized makes a small one.
-func (b *Backend) probeSized() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), probeBound)
-	defer cancel()
-	err := sizedfs.Probe(ctx, b.state.root)
-	if err != nil {
-		b.log.Info("containerd: a workspace cannot have a file system of its own here, its size is watched", "error", err)
-	}
-	return err == nil
-}
 
 // workspaceMeans is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel may
 // pass over what it does not know.

@@ -40,7 +40,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	defer done()
 	ctx, span := b.span(ctx, telemetry.SpanDockerCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
 	defer func() { telemetry.End(span, err) }()
-	p, err := b.newPlan(spec)
+	p, err := b.newPlan(ctx, spec)
 	if err != nil {
 		return backend.Info{}, err
 	}
@@ -79,7 +79,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	return info, nil
 }
 
-// make makes the container, then starts it while its workspace gets an owner.
+// make makes the container, then starts it. A workspace that is no file system of its own gets its owner meanwhile.
 func (c *creation) make(ctx context.Context) error {
 	network, err := c.b.ensureNetwork(ctx, c.p)
 	if err != nil {
@@ -91,24 +91,34 @@ func (c *creation) make(ctx context.Context) error {
 	if _, err := c.b.claimWorkspace(ctx, c.p, c.nonce); err != nil {
 		return err
 	}
+	if c.p.means == backend.WorkspaceSized {
+		err := c.b.formatWorkspace(ctx, c.p, c.nonce)
+		if err == nil {
+			err = c.b.linked(ctx, c.p.volume, func() error { return c.launch(ctx) })
+		}
+		return c.b.outlive(ctx, err)
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		var err error
 		c.prepared, err = c.b.prepareWorkspace(gctx, c.p)
 		return err
 	})
-	g.Go(func() error {
-		// First, because to look at the guest's volume the engine mounts everything, and fails without a reason where
-		// that does not fit what is in the image.
-		if err := c.b.checkMountPoints(gctx, c.id, c.img); err != nil {
-			return err
-		}
-		if err := c.b.ensureGuest(gctx, c.id); err != nil {
-			return err
-		}
-		return c.start(gctx)
-	})
+	g.Go(func() error { return c.launch(gctx) })
 	return c.b.outlive(ctx, g.Wait())
+}
+
+// launch starts the container with the guest in it.
+func (c *creation) launch(ctx context.Context) error {
+	// First, because to look at the guest's volume the engine mounts everything, and fails without a reason where
+	// that does not fit what is in the image.
+	if err := c.b.checkMountPoints(ctx, c.id, c.img); err != nil {
+		return err
+	}
+	if err := c.b.ensureGuest(ctx, c.id); err != nil {
+		return err
+	}
+	return c.start(ctx)
 }
 
 // outlive gives the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which the

@@ -97,6 +97,7 @@ type Backend struct {
 	pulls   driver.Pulls
 	guest   guestVolume
 	network sandboxNetwork
+	probed  sizedProbe
 
 	mu         sync.Mutex            // guards what follows
 	closed     bool                  //
@@ -158,9 +159,17 @@ func (b *Backend) applyDefaults() error {
 // Name is "docker".
 func (b *Backend) Name() string { return "docker" }
 
-// Capabilities tells what this engine can enforce, as found by New.
+// Capabilities tells what this engine can enforce, as found by New. What holds a workspace to its limit is found out when it
+// is first asked for, which takes calls of the engine.
 func (b *Backend) Capabilities() backend.Capabilities {
 	c := b.engine.caps
+	c.Workspace = backend.WorkspaceWatched // by the guest, which every engine runs
+	if ctx, done, err := b.begin(context.Background()); err == nil {
+		if means, err := b.workspaceMeans(ctx, b.engine.defaultRuntime); err == nil {
+			c.Workspace = means
+		}
+		done()
+	}
 	c.Networks, c.Runtimes = slices.Clone(c.Networks), slices.Clone(c.Runtimes)
 	return c
 }

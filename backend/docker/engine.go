@@ -24,6 +24,8 @@ type engine struct {
 	seccomp        bool   // containers are filtered
 	profile        string // by this; empty for the engine's own
 	defaultRuntime string
+	root           string // where the engine keeps its data, on its own machine
+	watch          string // why its workspaces cannot be file systems of ours; empty when they may
 }
 
 // probe asks the engine what it is.
@@ -52,11 +54,12 @@ func describe(info system.Info) (engine, error) {
 		cpus:           info.NCPU,
 		memory:         info.MemoryLimit,
 		defaultRuntime: info.DefaultRuntime,
+		root:           info.DockerRootDir,
+		watch:          watchReason(info),
 		caps: backend.Capabilities{
 			Memory:       info.MemoryLimit && info.SwapLimit,
 			CPU:          info.CPUCfsQuota && info.CPUCfsPeriod,
 			PIDs:         info.PidsLimit,
-			Workspace:    backend.WorkspaceWatched, // by the guest, which every engine runs
 			Networks:     []backend.NetworkMode{backend.NetworkNone},
 			WritableRoot: true,
 			Persistent:   true,
@@ -74,6 +77,21 @@ func describe(info system.Info) (engine, error) {
 		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
 	}
 	return e, nil
+}
+
+// watchReason says what an engine has that a file system which is made outside does not fit.
+func watchReason(info system.Info) string {
+	for _, option := range info.SecurityOptions {
+		switch name, _, _ := strings.Cut(strings.TrimPrefix(option, "name="), ","); name {
+		case "userns", "rootless", "selinux":
+			return name + " gives files in containers other owners or labels"
+		}
+	}
+	if info.LiveRestoreEnabled {
+		// Engines before 23.0 count wrong what containers that outlived them have mounted, and then never remove it.
+		return "live-restore loses count of mounts"
+	}
+	return ""
 }
 
 // goArch gives Go's and images' name for a machine.

@@ -21,5 +21,8 @@ func NewStream(conn net.Conn) io.ReadWriteCloser {
 // GuestVolume names the volume that carries the guest.
 func (b *Backend) GuestVolume() string { return string(b.guestVolumeName()) }
 
+// SetRoot has the engine keep its data elsewhere, as far as this backend knows. Call it before anything else.
+func (b *Backend) SetRoot(dir string) { b.engine.root = dir }
+
 // SetFillPatience shortens the wait for another process that fills the guest's volume. Call it before anything else.
 func (b *Backend) SetFillPatience(d time.Duration) { b.guest.patience = d }

@@ -7,7 +7,6 @@ import (
 	"regexp"
 
 	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/volume"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
@@ -75,7 +74,9 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 		return err
 	}
 	if !res.State.Running {
-		if err := b.startContainer(ctx, id); err != nil {
+		info := describeContainer(res)
+		start := func() error { return b.startContainer(ctx, id) }
+		if err := b.mounted(ctx, info.Workspace, workspaceName(info.SessionID), start); err != nil {
 			return err
 		}
 		if res, err = b.own(ctx, id); err != nil {
@@ -146,9 +147,7 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 	}
 	defer done()
 	name := workspaceName(sessionID)
-	v, err := call(ctx, b, "inspect workspace", func(ctx context.Context) (volume.Volume, error) {
-		return b.api.VolumeInspect(ctx, string(name))
-	})
+	v, err := b.inspectVolume(ctx, name)
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil
 	}

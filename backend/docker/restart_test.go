@@ -43,6 +43,7 @@ func testRestart(t *testing.T, e *restartable) {
 	b := newBackend(t, func(o *docker.Options) { o.Host = e.host })
 	ctx := t.Context()
 	spec := newSpec()
+	spec.Limits.WorkspaceBytes = 8 << 20 // so that the engine has something mounted, where it can
 	info, err := b.Create(ctx, spec)
 	if err != nil {
 		t.Fatal(err)

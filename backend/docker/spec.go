@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -58,7 +59,7 @@ type config struct {
 }
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
-func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
+func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error) {
 	if err := driver.CheckSpec(spec); err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
 	}
@@ -86,8 +87,8 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 	if err := b.engine.supports(p.spec); err != nil {
 		return nil, err
 	}
-	if p.spec.Limits.WorkspaceBytes > 0 {
-		p.means = b.engine.caps.Workspace
+	if err := b.chooseMeans(ctx, p); err != nil {
+		return nil, err
 	}
 	p.labels, err = p.makeLabels(b.opts.Guest.Version)
 	return p, err
@@ -215,7 +216,7 @@ func (b *Backend) mounts(p *plan, img *image, nonce string) []mount.Mount {
 			Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: true,
 			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
 		},
-		p.workspaceMount(nonce),
+		b.workspaceMount(p, nonce),
 	}
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{

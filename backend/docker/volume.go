@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -17,13 +18,16 @@ import (
 // workspaceMount makes the workspace's volume together with the sandbox's container: the container's name is the lock
 // of the session, so that of several creations at a time only the one that wins has a volume. One that an earlier
 // sandbox of the session left is taken over.
-func (p *plan) workspaceMount(nonce string) mount.Mount {
+func (b *Backend) workspaceMount(p *plan, nonce string) mount.Mount {
 	labels := p.objectLabels(backend.RoleWorkspace)
 	labels[labelNonce] = nonce
+	if size := p.volumeSize(); size != "" {
+		labels[labelBytes] = size
+	}
 	return mount.Mount{
 		Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir,
 		VolumeOptions: &mount.VolumeOptions{
-			NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local"},
+			NoCopy: true, Labels: labels, DriverConfig: &mount.Driver{Name: "local", Options: b.volumeOptions(p)},
 		},
 	}
 }
@@ -31,19 +35,26 @@ func (p *plan) workspaceMount(nonce string) mount.Mount {
 // claimWorkspace tells whether the container's creation made the volume, and fails when it is one that was there and is
 // not the session's.
 func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
-	v, err := call(ctx, b, "inspect workspace", func(ctx context.Context) (volume.Volume, error) {
-		return b.api.VolumeInspect(ctx, string(p.volume))
-	})
+	v, err := b.inspectVolume(ctx, p.volume)
 	if err != nil {
 		return false, err
 	}
 	if v.Labels[labelNonce] == nonce {
 		return true, nil
 	}
-	if !sameOwner(v.Labels, p.spec.Instance, p.spec.ID) || len(v.Options) > 0 {
+	if !sameOwner(v.Labels, p.spec.Instance, p.spec.ID) {
 		return false, fmt.Errorf("docker: volume %s is there and not this session's: %w", p.volume, backend.ErrExists)
 	}
+	if !maps.Equal(v.Options, b.volumeOptions(p)) || v.Labels[labelBytes] != p.volumeSize() {
+		return false, fmt.Errorf("docker: the session has a workspace of another size or kind: %w", backend.ErrExists)
+	}
 	return false, nil
+}
+
+func (b *Backend) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {
+	return call(ctx, b, "inspect workspace", func(ctx context.Context) (volume.Volume, error) {
+		return b.api.VolumeInspect(ctx, string(name))
+	})
 }
 
 func sameOwner(labels map[string]string, instance, id string) bool {

@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -65,7 +66,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	b.tidy(ctx)
-	b.sized = sync.OnceValue(b.probeSized)
+	b.sized = sync.OnceValue(func() bool { return sizedfs.Usable(b.log, "local", b.dirs.tmp()) })
 	b.nursery = &nursery{b: b}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b, nil

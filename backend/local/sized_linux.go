@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,20 +17,6 @@ import (
 // imageFile holds the file system of a workspace that has one of its own. It is mounted in the sandbox's mount namespace
 // only, so that it is released with the sandbox's last process, whatever becomes of this one.
 const imageFile = "disk.img"
-
-// probeBound is how long the question whether there can be such may take.
-const probeBound = 30 * time.Second
-
-// probeSized makes a small one.
-func (b *Backend) probeSized() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), probeBound)
-	defer cancel()
-	err := sizedfs.Probe(ctx, b.dirs.tmp())
-	if err != nil {
-		b.log.Info("local: a workspace cannot have a file system of its own here, its size is watched", "error", err)
-	}
-	return err == nil
-}
 
 func (d dirs) image(session string) string { return filepath.Join(d.workspace(session), imageFile) }
 

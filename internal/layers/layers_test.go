@@ -37,7 +37,7 @@ func layers() []layer {
 		// The contract, light enough for anyone to implement.
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
 		// Drivers know the contract and how to reach the guest.
-		{dir: "backend/docker", may: above("backend", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver")},
+		{dir: "backend/docker", may: above("backend", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver", "internal/sizedfs")},
 		{dir: "backend/containerd", may: above("backend", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver", "internal/sizedfs")},
 		{dir: "backend/local", may: above("backend", "internal/guest", "internal/seccomp", "internal/driver", "internal/sizedfs")},
 		{dir: "backend/memory", may: above("backend", "internal/guest")},

@@ -4,26 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// Spec describes a file system.
-type Spec struct {
-	Bytes int64 // room for contents; less than 1 MiB becomes that
-	Files int64 // files and directories
-	UID   int   // owner of the root directory
-	GID   int
-}
-
-// Options are those to mount it with, beside nosuid and nodev: what is deleted is given back to the file, and tables that
-// are holes are not written.
-const Options = "discard,noinit_itable"
 
 const (
 	largeSize  = 64 << 20 // from here on blocks are of 4 KiB, below of 1 KiB
@@ -83,7 +73,7 @@ func format(ctx context.Context, f *os.File, path string, s Spec) error {
 		}
 		return fmt.Errorf("%s: %w: %s", filepath.Base(program), err, firstLine(strings.ReplaceAll(string(out), path, "the file")))
 	}
-	return clear(path)
+	return populate(path, s.Mark)
 }
 
 // formatter finds the program that makes file systems, which a user's PATH does not always lead to.
@@ -104,8 +94,8 @@ func firstLine(out string) string {
 	return line
 }
 
-// clear removes what a new file system holds already, by a mount that nobody else sees.
-func clear(file string) error {
+// populate removes what a new file system holds already, and puts the mark in, by a mount that nobody else sees.
+func populate(file, mark string) error {
 	d, err := Attach(file)
 	if err != nil {
 		return err
@@ -127,13 +117,24 @@ func clear(file string) error {
 	if errors.Is(err, unix.ENOENT) {
 		err = nil
 	}
+	if err == nil && mark != "" {
+		err = unix.Mknodat(root, mark, unix.S_IFREG|0o444, 0)
+	}
 	return errors.Join(err, unix.Close(root)) // which unmounts it
+}
+
+// Allowed tells whether this process may make file systems at all. It is quick and leaves the rest to [Probe].
+func Allowed() error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root may mount file systems")
+	}
+	return nil
 }
 
 // Probe tells whether file systems can be made in files below dir, and mounted. It makes one in a file without a name.
 func Probe(ctx context.Context, dir string) error {
-	if os.Geteuid() != 0 {
-		return errors.New("only root may mount file systems")
+	if err := Allowed(); err != nil {
+		return err
 	}
 	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
@@ -141,4 +142,18 @@ func Probe(ctx context.Context, dir string) error {
 	}
 	defer f.Close()
 	return format(ctx, f, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), Spec{Bytes: 1 << 20, Files: 16})
+}
+
+// probeBound is how long the question whether there can be such file systems may take.
+const probeBound = 30 * time.Second
+
+// Usable is Probe for a driver, which says in its log why it has to do without.
+func Usable(log *slog.Logger, driver, dir string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), probeBound)
+	defer cancel()
+	err := Probe(ctx, dir)
+	if err != nil {
+		log.Info(driver+": a workspace cannot have a file system of its own here, its size is watched", "error", err)
+	}
+	return err == nil
 }

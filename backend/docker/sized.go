@@ -1,0 +1,269 @@
+package docker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/mount"
+	"github.com/docker/docker/api/types/volume"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/internal/sizedfs"
+)
+
+// A workspace with a limit is a file system of its own where the engine lets this process make one. It lies in a sparse
+// file in the directory that the engine has for the volume, beside the one that it mounts over, and so is removed with the
+// volume, whoever does that. The volume's options have the engine mount what deviceLink leads to: a loop device, which is
+// there for the moment of the start only. From then on the mount holds it, and the kernel releases it with that: no death
+// of this process, of the engine or of the sandbox leaves anything.
+const (
+	imageFile  = "workspace.img"
+	deviceLink = "workspace.dev"
+	// labelBytes tells the size of such a workspace.
+	labelBytes = backend.LabelPrefix + "workspace-bytes"
+	// labelProbe marks the volume by which it is found out whether there can be such, with the time when it was made.
+	labelProbe = backend.LabelPrefix + "probe"
+)
+
+const (
+	probeBound = 30 * time.Second // how long finding out may take
+	probeAge   = 2 * time.Minute // from here on a probe's volume is one that a dead process left
+	probeMark  = "workcell-mark"
+)
+
+// sizedProbe is what this process knows of the engine's way with file systems of ours.
+type sizedProbe struct {
+	mu    sync.Mutex // held while it is found out
+	known bool
+	works bool
+}
+
+// volumeDir is where the engine keeps a volume, if it is on this machine.
+func (b *Backend) volumeDir(v volumeName) string {
+	return filepath.Join(b.engine.root, "volumes", string(v))
+}
+
+// sizedOptions have the engine mount the file system of a workspace.
+func (b *Backend) sizedOptions(v volumeName) map[string]string {
+	return map[string]string{
+		"type": "ext4", "device": filepath.Join(b.volumeDir(v), deviceLink), "o": "nosuid,nodev," + sizedfs.Options,
+	}
+}
+
+// sized tells whether workspaces can be file systems of their own, which is found out when it first matters. An error
+// is one of those that may pass.
+func (b *Backend) sized(ctx context.Context) (bool, error) {
+	p := &b.probed
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.known {
+		return p.works, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeBound)
+	defer cancel()
+	err := b.probeSized(ctx)
+	if err != nil && (ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed)) {
+		return false, b.fail(ctx, "probe workspace", err)
+	}
+	if err != nil {
+		b.log.Info("docker: a workspace cannot have a file system of its own here, its size is watched", "error", err)
+	}
+	p.known, p.works = true, err == nil
+	return p.works, nil
+}
+
+// probeSized makes a small workspace and has the engine look into it. Only one that runs on this machine, sees the same
+// files and has the same devices finds the mark there.
+func (b *Backend) probeSized(ctx context.Context) (err error) {
+	if err := sizedfs.Allowed(); err != nil {
+		return err
+	}
+	if b.engine.watch != "" {
+		return errors.New(b.engine.watch)
+	}
+	b.sweepProbes(ctx)
+	name := volumeName(namePre + "probe-" + strings.ToLower(rand.Text()))
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		err = errors.Join(err, b.removeWorkspace(ctx, name))
+	}()
+	if _, err := finish(ctx, b, "probe workspace", func(ctx context.Context) (volume.Volume, error) {
+		return b.api.VolumeCreate(ctx, volume.CreateOptions{
+			Name: string(name), Driver: "local", DriverOpts: b.sizedOptions(name),
+			Labels: map[string]string{labelProbe: time.Now().UTC().Format(time.RFC3339)},
+		})
+	}); err != nil {
+		return err
+	}
+	image := filepath.Join(b.volumeDir(name), imageFile)
+	if err := sizedfs.Format(ctx, image, sizedfs.Spec{Files: 16, Mark: probeMark}); err != nil {
+		return err
+	}
+	return b.linked(ctx, name, func() error {
+		id, err := b.createFromInit(ctx, "", driver.User{}, map[string]string{backend.LabelRole: backend.RoleInit}, &container.HostConfig{
+			NetworkMode: "none",
+			LogConfig:   container.LogConfig{Type: "none"},
+			Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: string(name), Target: backend.Workdir}},
+		}, nil)
+		if err != nil {
+			return err
+		}
+		_, err = b.statPath(ctx, id, backend.Workdir+"/"+probeMark)
+		return err
+	})
+}
+
+// sweepProbes removes what processes that died while they found out have left.
+func (b *Backend) sweepProbes(ctx context.Context) {
+	list, err := call(ctx, b, "list probes", func(ctx context.Context) (volume.ListResponse, error) {
+		return b.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelProbe))})
+	})
+	for _, v := range list.Volumes {
+		made, perr := time.Parse(time.RFC3339, v.Labels[labelProbe])
+		if perr == nil && time.Since(made) > probeAge && strings.HasPrefix(v.Name, namePre+"probe-") {
+			err = errors.Join(err, b.removeWorkspace(ctx, volumeName(v.Name)))
+		}
+	}
+	if err != nil {
+		b.log.Warn("docker: sweeping", "error", err)
+	}
+}
+
+// workspaceMeans is what can hold the limit of a workspace under a runtime. Only those that leave mounts to the kernel are
+// known to show the sandbox the file system as it is.
+func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.WorkspaceMeans, error) {
+	if kernelNetwork(runtime) {
+		if ok, err := b.sized(ctx); ok || err != nil {
+			return backend.WorkspaceSized, err
+		}
+	}
+	return backend.WorkspaceWatched, nil
+}
+
+// chooseMeans says what is to hold the workspace's limit. A workspace that was kept stays what it is: one that had no
+// file system of its own gets none.
+func (b *Backend) chooseMeans(ctx context.Context, p *plan) error {
+	if p.spec.Limits.WorkspaceBytes == 0 {
+		return nil
+	}
+	means, err := b.workspaceMeans(ctx, b.engine.runtime(p.spec))
+	if err != nil {
+		return err
+	}
+	if p.means = means; means == backend.WorkspaceWatched {
+		return nil
+	}
+	v, err := b.inspectVolume(ctx, p.volume)
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil
+	}
+	if err == nil && len(v.Options) == 0 {
+		p.means = backend.WorkspaceWatched
+	}
+	return err
+}
+
+// volumeOptions are those of the workspace's volume; nil for one that is a directory of the engine's.
+func (b *Backend) volumeOptions(p *plan) map[string]string {
+	if p.means != backend.WorkspaceSized {
+		return nil
+	}
+	return b.sizedOptions(p.volume)
+}
+
+// volumeSize is the size of a workspace that is a file system of its own, as its volume's label tells it; empty for others.
+func (p *plan) volumeSize() string {
+	if p.means != backend.WorkspaceSized {
+		return ""
+	}
+	return strconv.FormatInt(p.spec.Limits.WorkspaceBytes, 10)
+}
+
+// formatWorkspace makes the file system of a workspace that has none, which belongs to the sandbox's user. It has its name,
+// and may be mounted, when it is whole and on the disk. Until then its name is this call's own: what made an earlier one
+// may still be at it, though its caller is dead.
+func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) error {
+	size := p.spec.Limits.WorkspaceBytes
+	s := sizedfs.Spec{Bytes: size, Files: driver.Inodes(size), UID: int(p.user.UID), GID: int(p.user.GID)}
+	image := filepath.Join(b.volumeDir(p.volume), imageFile)
+	_, err := os.Lstat(image)
+	if err == nil {
+		return nil
+	}
+	half, _ := filepath.Glob(image + ".*") // the pattern is well-formed
+	for _, name := range half {
+		_ = os.Remove(name) // it takes room, nothing else
+	}
+	own := image + "." + nonce
+	if err = sizedfs.Format(ctx, own, s); err == nil {
+		err = syncFile(own)
+	}
+	if err == nil {
+		err = os.Rename(own, image)
+	}
+	if err != nil {
+		return b.workspaceError(ctx, "making", err)
+	}
+	return nil
+}
+
+func syncFile(name string) error {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// mounted runs f, in which the engine mounts a sandbox's workspace.
+func (b *Backend) mounted(ctx context.Context, means backend.WorkspaceMeans, v volumeName, f func() error) error {
+	if means != backend.WorkspaceSized {
+		return f()
+	}
+	return b.linked(ctx, v, f)
+}
+
+func (b *Backend) linked(ctx context.Context, v volumeName, f func() error) error {
+	dir := b.volumeDir(v)
+	link, err := sizedfs.Link(ctx, filepath.Join(dir, imageFile), filepath.Join(dir, deviceLink))
+	if err != nil {
+		return b.workspaceError(ctx, "mounting", err)
+	}
+	defer func() {
+		if err := link.Close(); err != nil {
+			b.log.Warn("docker: letting go of a workspace's device", "volume", v, "error", err)
+		}
+	}()
+	return f()
+}
+
+// workspaceError classifies an error of this machine's own.
+func (b *Backend) workspaceError(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		return b.fail(ctx, what+" the workspace", ctx.Err())
+	}
+	b.log.Warn("docker: "+what+" a workspace", "error", err)
+	kind := backend.ErrUnavailable
+	switch allowed := sizedfs.Allowed(); {
+	case allowed != nil:
+		err, kind = allowed, backend.ErrPermission
+	case errors.Is(err, fs.ErrPermission):
+		kind = backend.ErrPermission
+	case errors.Is(err, os.ErrNotExist):
+		kind = backend.ErrLost
+	}
+	return fmt.Errorf("docker: %s the workspace's file system: %s: %w", what, scrub(err.Error()), kind)
+}
