@@ -127,9 +127,11 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 	if how == closeRetain && s.req.Retention <= 0 {
 		how = closeRemove
 	}
+	mine, err := m.holds(ctx, s, how)
 	switch {
-	case !s.owned || s.isTaken() || m.released(ctx, s, how):
+	case !mine:
 		m.unregister(s, nil)
+		return err
 	case how == closeDetach:
 		m.letGo(s)
 		m.unregister(s, nil)

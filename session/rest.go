@@ -99,29 +99,47 @@ func (m *Manager) layDown(ctx context.Context, s *Session) error {
 func (m *Manager) release(s *Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	_, err := m.store.Take(ctx, s.id, m.owner, "")
+	rec, err := m.store.Take(ctx, s.id, m.owner, "")
+	if err == nil {
+		s.given = rec
+	}
 	if err == nil || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
 		return // or it is another's, or was removed
 	}
-	rec := s.recordAs(RecordReady, s.expiry())
+	rec = s.recordAs(RecordReady, s.expiry())
 	rec.Owner = ""
 	m.save(rec)
 }
 
-// released tells whether the sandbox of a session that closes was given up, and is not to be removed or is another's by now.
-// One that nobody has is this manager's again.
-func (m *Manager) released(ctx context.Context, s *Session, how closeMode) bool {
-	if s.policy != IdleStop || !s.wasLost() {
-		return false
+// holds tells whether the sandbox of a session that closes is this manager's to end. One that was lost and given up is
+// only when nobody used it since: then it becomes this manager's again. When nobody can tell, it is not.
+func (m *Manager) holds(ctx context.Context, s *Session, how closeMode) (bool, error) {
+	switch {
+	case !s.owned || s.isTaken():
+		return false, nil
+	case s.policy != IdleStop || !s.wasLost():
+		return true, nil
+	case how == closeDetach || how == closeStop:
+		return false, nil
 	}
-	if how == closeDetach || how == closeStop {
-		return true
+	<-s.noted // so that s.given may be read
+	from := ""
+	if s.given.ID == "" {
+		from = m.owner // it could not be given up
 	}
-	_, err := m.store.Take(ctx, s.id, "", m.owner)
-	if errors.Is(err, backend.ErrExists) {
-		_, err = m.store.Take(ctx, s.id, m.owner, m.owner) // it could not be given up
+	rec, err := m.store.Take(ctx, s.id, from, m.owner)
+	switch {
+	case err == nil && from != "":
+		return true, nil
+	case errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound):
+		return false, nil // another's, or removed
+	case err != nil:
+		return false, fmt.Errorf("the sandbox was lost and is kept, another process may have it: %w", err)
+	case rec.State == s.given.State && rec.EngineID == s.given.EngineID && rec.LastUsed.Equal(s.given.LastUsed):
+		return true, nil
 	}
-	return errors.Is(err, backend.ErrExists)
+	_, err = m.store.Take(ctx, s.id, m.owner, "")
+	return false, err
 }
 
 // stopLeft stops a sandbox that another process left and whose record is this manager's. One that the engine does not have

@@ -42,7 +42,9 @@ type Session struct {
 	mu        sync.Mutex        // guards the fields below; never held across a call to the engine or the guest
 	base      map[string]string // environment of every command, never changed, only replaced
 	state     State
-	lost      error // why, in StateLost
+	lost      error         // why, in StateLost
+	noted     chan struct{} // from the loss on; closed when the store was told of it
+	given     Record        // as it was given up after a loss (release); not guarded, but to be read when noted is closed
 	conn      *client.Conn
 	redialing *redial
 	taken     bool // another process has the sandbox now
