@@ -23,13 +23,12 @@ func lossChecks() []check {
 	}
 }
 
-// killed ends the main process from outside.
+// killed ends the main process from outside, when a command has closed the workspace to its own user.
 func (s *suite) killed(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)
 	conn := s.dial(t, info.ID)
-	sh(t, conn, "echo kept > f")
-	must(t, killMain(t, sh(t, conn, "readlink /proc/self/ns/pid")))
+	must(t, killMain(t, sh(t, conn, "readlink /proc/self/ns/pid; echo kept > f; chmod 0 .")))
 	ends(t, conn)
 	eventually(t, "the engine to notice", func() bool {
 		got, err := s.b.Get(t.Context(), info.ID)

@@ -179,6 +179,7 @@ func (s *suite) workspaceOutlives(t *testing.T) {
 	info := s.create(t, spec)
 	sh(t, s.dial(t, info.ID), "echo kept > f; chmod 600 f")
 	for range 2 {
+		sh(t, s.dial(t, info.ID), "chmod 311 .")
 		must(t, s.b.Stop(t.Context(), info.ID))
 		must(t, s.b.Start(t.Context(), info.ID))
 		if got := sh(t, s.dial(t, info.ID), "cat f"); got != "kept\n" {

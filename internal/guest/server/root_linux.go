@@ -31,11 +31,33 @@ func openRoot(workdir string) (*root, error) {
 	if !st.IsDir() {
 		return nil, failf(wire.CodeInvalid, "the work directory %q is not a directory", workdir)
 	}
+	if st.Mode().Perm()&0o500 != 0o500 {
+		if err := reopen(workdir); err != nil {
+			return nil, failf(wire.CodePermission, "the work directory %q is closed to the sandbox's user: %v", workdir, err)
+		}
+	}
 	r, err := os.OpenRoot(workdir)
 	if err != nil {
 		return nil, err
 	}
 	return &root{Root: r, workdir: workdir}, nil
+}
+
+// reopen opens to the guest's user a directory that a command of an earlier guest closed. It follows no link.
+func reopen(dir string) error {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Uid != uint32(os.Getuid()) {
+		return nil // of another user, who may let others in: opening it tells
+	}
+	return unix.Chmod((&level{fd: fd}).self(), st.Mode&0o7777|0o700)
 }
 
 func (r *root) close() error { return r.Root.Close() }

@@ -88,6 +88,29 @@ func TestInProcess(t *testing.T) {
 	}
 }
 
+// TestClosedWorkdir: a work directory that its own user closed is opened to that user again.
+func TestClosedWorkdir(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for closed, want := range map[os.FileMode]os.FileMode{0o311: 0o711, 0: 0o700, 0o600: 0o700, 0o577: 0o577} {
+		if err := os.Chmod(dir, closed); err != nil {
+			t.Fatal(err)
+		}
+		s, err := server.New(server.Config{Workdir: dir})
+		if err != nil {
+			t.Fatalf("mode %o: %v", closed, err)
+		}
+		if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != want {
+			t.Errorf("mode %o became %v, %v, want %o", closed, st.Mode(), err, want)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // raw does the handshake by hand and gives a multiplexer.
 func raw(t *testing.T, rw net.Conn) *yamux.Session {
 	t.Helper()
