@@ -48,6 +48,9 @@ func testRestart(t *testing.T, e *restartable) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !e.survives && info.Workspace != backend.WorkspaceSized { // that is an engine on this machine, without live restore
+		t.Errorf("the workspace is held by %q", info.Workspace)
+	}
 	conn := dial(t, b, info.ID)
 	sh(t, conn, "echo kept > /workspace/f")
 	running := make(chan error, 1)

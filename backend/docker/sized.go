@@ -38,8 +38,8 @@ const (
 )
 
 const (
-	probeBound = 30 * time.Second // how long finding out may take
-	probeAge   = 2 * time.Minute // from here on a probe's volume is one that a dead process left
+	probeBound = 2 * time.Minute // how long finding out may take
+	probeAge   = 5 * time.Minute // from here on a probe's volume is one that a dead process left
 	probeMark  = "workcell-mark"
 )
 
@@ -71,10 +71,10 @@ func (b *Backend) sized(ctx context.Context) (bool, error) {
 	if p.known {
 		return p.works, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, probeBound)
+	pctx, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
-	err := b.probeSized(ctx)
-	if err != nil && (ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed)) {
+	err := b.probeSized(pctx)
+	if err != nil && (pctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed)) {
 		return false, b.fail(ctx, "probe workspace", err)
 	}
 	if err != nil {
@@ -86,7 +86,7 @@ func (b *Backend) sized(ctx context.Context) (bool, error) {
 
 // probeSized makes a small workspace and has the engine look into it. Only one that runs on this machine, sees the same
 // files and has the same devices finds the mark there.
-func (b *Backend) probeSized(ctx context.Context) (err error) {
+func (b *Backend) probeSized(ctx context.Context) error {
 	if err := sizedfs.Allowed(); err != nil {
 		return err
 	}
@@ -98,7 +98,9 @@ func (b *Backend) probeSized(ctx context.Context) (err error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		err = errors.Join(err, b.removeWorkspace(ctx, name))
+		if err := b.removeWorkspace(ctx, name); err != nil {
+			b.log.Warn("docker: a probe is left behind", "volume", name, "error", err)
+		}
 	}()
 	if _, err := finish(ctx, b, "probe workspace", func(ctx context.Context) (volume.Volume, error) {
 		return b.api.VolumeCreate(ctx, volume.CreateOptions{
