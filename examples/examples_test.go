@@ -56,7 +56,7 @@ func workcell(t *testing.T, vars []string, args ...string) (stdout, stderr strin
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
-	cmd.Env = append(cmd.Env, "WORKCELL_STATE_DIR="+t.TempDir(), "WORKCELL_IMAGE_MAP="+images)
+	cmd.Env = append(cmd.Env, "WORKCELL_STATE_DIR="+t.TempDir(), "WORKCELL_REAPER=off", "WORKCELL_IMAGE_MAP="+images)
 	cmd.Env = append(cmd.Env, vars...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -73,7 +73,8 @@ type leftover struct {
 	kept     bool // kept on purpose (Request.Retention): the end of the manager leaves it
 }
 
-// NewManager makes a manager on b, which stays the caller's to close. opts may be nil.
+// NewManager makes a manager on b, which stays the caller's to close. opts may be nil. What the manager has when its process
+// dies goes only when another process sweeps: see Sweep.
 func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	if b == nil {
 		return nil, fmt.Errorf("%w: no backend", backend.ErrInvalid)

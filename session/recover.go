@@ -30,20 +30,40 @@ const (
 	sweepGrace = 3 * time.Second
 )
 
-// sweep removes what processes that are gone left behind when its time has come, and makes records of sandboxes that have
-// none. What a living process has, it leaves alone, and so it does what is not of this instance.
+// Sweep does at once what the manager's goroutine does at its start and every Options.ReapEvery: it removes what processes
+// that are gone left behind and whose time has come. What a living process has, it leaves alone, and so it does what is not
+// of this instance. Without an Instance and a Store that processes share it does nothing.
+//
+// What a process left that died goes only when another one sweeps. A program whose sandboxes must go soon also when no
+// other process of it runs has somebody else open a manager with the same Instance, Store and Engine now and then: its own
+// next start, or a timer. The workcell command has a process of its own for it; with the command's own state directory
+// `workcell sessions gc --yes` does it, too, and more. Record.Goes tells when there will be something to do.
+//
+// The error is that of the look at engine and store. What cannot be removed now is logged, and is the next sweep's.
+func (m *Manager) Sweep(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return wrapError("Sweep", m.driver, "", m.trySweep(ctx))
+}
+
+// sweep is Sweep for the manager's goroutine.
 func (m *Manager) sweep(ctx context.Context) {
+	if err := m.trySweep(ctx); err != nil && ctx.Err() == nil {
+		m.log.WarnContext(ctx, "cannot look for what other processes left", "error", err)
+	}
+}
+
+// trySweep sweeps, and makes records of sandboxes that have none.
+func (m *Manager) trySweep(ctx context.Context) error {
 	if !m.shared {
-		return // nobody knows whose the instance's other sandboxes are
+		return nil // nobody knows whose the instance's other sandboxes are
 	}
 	ctx, cancel := m.sweepContext(ctx)
 	defer cancel()
 	plan, err := m.survey(ctx)
 	if err != nil {
-		if ctx.Err() == nil {
-			m.log.WarnContext(ctx, "cannot look for what other processes left", "error", err)
-		}
-		return
+		return err
 	}
 	for _, rec := range plan.unrecorded {
 		err := m.store.Insert(ctx, rec)
@@ -57,12 +77,13 @@ func (m *Manager) sweep(ctx context.Context) {
 	}
 	for _, rec := range plan.due {
 		if ctx.Err() != nil {
-			return
+			return ctx.Err()
 		}
 		if err := m.clear(ctx, rec); err != nil && ctx.Err() == nil {
 			m.log.WarnContext(ctx, "cannot remove what another process left", "sandbox", rec.ID, "error", err)
 		}
 	}
+	return nil
 }
 
 // sweepContext gives the context of a sweep. It keeps drivers from making traces of what nobody asked for.
@@ -159,14 +180,41 @@ func (r Record) expired(now time.Time) bool { return !r.Expires.IsZero() && !r.E
 // orphaned tells whether a record's owner, should it be gone, has left a sandbox that nobody has used for a while and
 // nobody can go on with. Who keeps an agent's sandbox on purpose gives it up, and a workflow's run can be resumed.
 func (r Record) orphaned(now time.Time) bool {
-	if r.State != RecordReady || r.Owner == "" || r.Key.Namespace != NamespaceAgent {
-		return false
-	}
-	used := r.LastUsed
+	return r.orphanable() && now.Sub(r.used()) >= orphanedFor
+}
+
+// orphanable tells whether nobody can go on with a record's sandbox when its owner is gone.
+func (r Record) orphanable() bool {
+	return r.State == RecordReady && r.Owner != "" && r.Key.Namespace == NamespaceAgent
+}
+
+// used is when a record's sandbox was last used, calls under way included.
+func (r Record) used() time.Time {
 	if r.Idle > 0 && !r.Expires.IsZero() {
-		used = r.Expires.Add(-r.Idle) // also counts calls under way
+		return r.Expires.Add(-r.Idle)
 	}
-	return now.Sub(used) >= orphanedFor
+	return r.LastUsed
+}
+
+// Goes tells when the next sweep will have something to do for a record, if no living process has it then: to remove its
+// sandbox, or to stop it, unless somebody uses that until then. ok is false when time alone changes nothing, as for what
+// never expires, or when sweeps have failed at it for a day.
+func (r Record) Goes(now time.Time) (at time.Time, ok bool) {
+	at = r.Expires
+	switch r.State {
+	case RecordCreating:
+		at = r.Created
+	case RecordReady:
+		if orphaned := r.used().Add(orphanedFor); r.orphanable() && (at.IsZero() || orphaned.Before(at)) {
+			at = orphaned
+		}
+	case RecordClosed: // when its process died the engine may have been about to make it, and be late
+		at = r.Created.Add(creationGrace)
+		return at, r.EngineID == "" && at.After(now)
+	case RecordLost:
+		return at, false
+	}
+	return at, !at.IsZero() && now.Sub(at) < silentFor
 }
 
 // rebuilt makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.

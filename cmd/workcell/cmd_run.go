@@ -15,8 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
-// keepFor is how long --keep keeps the sandboxes of a run. They are not reaped before somebody removes them, because
-// nobody lives as long; the time is what a later command may go by.
+// keepFor is how long --keep keeps the sandboxes of a run, unless somebody removes them before.
 const keepFor = 7 * 24 * time.Hour
 
 type runOptions struct {

@@ -49,7 +49,7 @@ With --name the sandbox can be called by that name, and opening the name again g
 with another image or other limits is an error, or with --rebuild made anew with the files of its workspace.
 
 With --idle-policy stop the sandbox is stopped, not removed, when it was idle for --timeout: its processes end, its files
-stay. sessions open and sessions exec start it again. Sandboxes that are idle are found by any later command.`,
+stay. sessions open and sessions exec start it again.`,
 		Example: "  id=$(workcell sessions open --image python:3.11-slim)\n  workcell sessions exec $id -- python3 -c 'print(6*7)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

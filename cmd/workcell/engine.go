@@ -89,7 +89,7 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 	}
 	closeStore := func() {}
 	if store != nil {
-		opts.Store, closeStore = store, func() { store.Close() } // every change was on the disk before it was acknowledged
+		closeStore = func() { store.Close() } // every change was on the disk before it was acknowledged
 	}
 	driver, err := a.openBackend(ctx, f)
 	if err != nil {
@@ -97,6 +97,9 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 		return nil, nil, err
 	}
 	opts.Engine = a.engineName(driver)
+	if store != nil {
+		opts.Store = a.guarded(store, driverName(driver), opts.Engine)
+	}
 	m, err = session.NewManager(mapImages(driver, mapping), opts)
 	if err != nil && store != nil && use == stateWanted { // no file of an owner can be made
 		a.withoutRecords(err)

@@ -55,6 +55,7 @@ Environment:
   WORKCELL_IMAGE_MAP   as --map-image, comma separated
   WORKCELL_ALLOW_ROOT  1 lets sandboxes run as root
   WORKCELL_MCP_TOKEN   bearer token of the MCP server's HTTP clients
+  WORKCELL_REAPER      off: no process that outlives this one removes what it left when it was killed
   DOCKER_HOST, DOCKER_* as the docker command uses them
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
                        containerd's socket, namespace (default workcell) and snapshotter
@@ -86,6 +87,9 @@ Environment:
 		newDoctorCmd(a),
 		newVersionCmd(a),
 	)
+	if canReap {
+		root.AddCommand(newReaperCmd(a))
+	}
 	wrapArgErrors(root)
 	return root
 }

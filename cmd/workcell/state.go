@@ -78,10 +78,20 @@ func (a *app) openJournal(ctx context.Context) (*sqlitejournal.Journal, error) {
 // engineName tells an engine from the others whose sandboxes are in the same state file. It shows no address, which may
 // hold a password.
 func (a *app) engineName(b backend.SandboxBackend) string {
-	name, address := "engine", ""
+	return a.engineNameOf(driverName(b))
+}
+
+// driverName gives the name of a driver.
+func driverName(b backend.SandboxBackend) string {
 	if n, ok := b.(backend.Namer); ok {
-		name = n.Name()
+		return n.Name()
 	}
+	return "engine"
+}
+
+// engineNameOf is engineName for the driver of a name.
+func (a *app) engineNameOf(name string) string {
+	address := ""
 	switch name {
 	case backendDocker:
 		if opts, err := dockerOptions(a.env); err == nil {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -72,6 +73,8 @@ func runTests(m *testing.M) (int, error) {
 type host struct {
 	engine, state string
 	environ       []string // where the engine is, when it is not the system's
+	// reaps lets its processes have reapers, which a test must see the end of. Each is in a process group of its own then.
+	reaps bool
 }
 
 // newHost makes a state directory, and checks at the end of the test that the engine has nothing of it any more.
@@ -106,6 +109,11 @@ func (h *host) command(args ...string) *exec.Cmd {
 		if v, ok := os.LookupEnv(name); ok {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
+	}
+	if h.reaps {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	} else {
+		cmd.Env = append(cmd.Env, "WORKCELL_REAPER=off")
 	}
 	return cmd
 }

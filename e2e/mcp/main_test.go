@@ -3,6 +3,7 @@
 package mcp_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -32,7 +33,8 @@ func run(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
-	if err := os.Setenv(binaryEnv, path); err != nil {
+	// What outlives a test's server would be in the way of its directory.
+	if err := errors.Join(os.Setenv(binaryEnv, path), os.Setenv("WORKCELL_REAPER", "off")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -387,7 +387,7 @@ func command(t testing.TB, state string, env []string, args ...string) *exec.Cmd
 	bin, err := w.cli()
 	must(t, err)
 	cmd := exec.CommandContext(t.Context(), bin, args...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + state, "WORKCELL_STATE_DIR=" + state, hostCanary + "=seen"}, env...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + state, "WORKCELL_STATE_DIR=" + state, "WORKCELL_REAPER=off", hostCanary + "=seen"}, env...)
 	cmd.Env = append(append(w.engine.environ(), "WORKCELL_BACKEND="+w.name), cmd.Env...)
 	cmd.WaitDelay = 10 * time.Second
 	return cmd

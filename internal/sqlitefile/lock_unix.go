@@ -24,3 +24,12 @@ func tryLock(f *os.File, alone bool) error {
 		}
 	}
 }
+
+// waitLock waits until nobody has locked a file alone, and locks it with others.
+func waitLock(f *os.File) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

@@ -19,3 +19,8 @@ func tryLock(f *os.File, alone bool) error {
 	}
 	return err
 }
+
+// waitLock waits until nobody has locked a file alone, and locks it with others.
+func waitLock(f *os.File) error {
+	return windows.LockFileEx(windows.Handle(f.Fd()), 0, 0, 1, 0, new(windows.Overlapped))
+}

@@ -1,6 +1,7 @@
 package sqlitefile
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -109,4 +110,49 @@ func (f *File) forgetDead() {
 	}
 }
 
-func (f *File) ownerDir() string { return f.path + "-owners" }
+// AwaitEnd waits until an owner of the file at path has ended. The file need not be open, nor be there any more. It waits
+// in the kernel; when ctx ends first, a goroutine goes on waiting for as long as the owner lives.
+func AwaitEnd(ctx context.Context, path, id string) error {
+	file, err := os.OpenFile(filepath.Join(ownerDir(path), id), os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fileError(path, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(waitLock(file), file.Close()) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Claim makes an owner with a name, of small letters and digits, for what one process is enough for. held: somebody else is
+// that owner. Should several come upon what a dead one left at the same moment, two may have it. The file at path need not
+// be open, but its directory must be there.
+func Claim(path, name string) (leave func() error, held bool, err error) {
+	f := &File{path: path}
+	if err := os.Mkdir(f.ownerDir(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, false, fileError(path, err)
+	}
+	for {
+		if held, err = f.Lives(name); held || err != nil {
+			return nil, held, err
+		}
+		own := filepath.Join(f.ownerDir(), name)
+		file, err := lockNew(own)
+		switch {
+		case err == nil:
+			return sync.OnceValue(func() error { return errors.Join(removeDead(own), file.Close()) }), false, nil
+		case !errors.Is(err, errLocked) && !errors.Is(err, fs.ErrExist): // else somebody came between the two steps
+			return nil, false, fileError(path, err)
+		}
+	}
+}
+
+func (f *File) ownerDir() string { return ownerDir(f.path) }
+
+func ownerDir(path string) string { return path + "-owners" }

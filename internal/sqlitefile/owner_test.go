@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -162,5 +163,70 @@ func TestOwnersTogether(t *testing.T) {
 	wg.Wait()
 	if left := owners(t, path); len(left) != 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestAwaitEnd: who waits for an owner learns of its end, however it comes, and of one that is over at once.
+func TestAwaitEnd(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state.db")
+	f := open(t, path, notes())
+	id, leave, err := f.Join()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 2)
+	for range cap(ended) {
+		go func() { ended <- sqlitefile.AwaitEnd(t.Context(), path, id) }()
+	}
+	short, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := sqlitefile.AwaitEnd(short, path, id); !errors.Is(err, context.Canceled) {
+		t.Errorf("the end of who lives: %v", err)
+	}
+	if !lives(t, f, id) {
+		t.Error("who is waited for does not live")
+	}
+	if err := leave(); err != nil {
+		t.Error(err)
+	}
+	for range cap(ended) {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := errors.Join(sqlitefile.AwaitEnd(t.Context(), path, id), sqlitefile.AwaitEnd(t.Context(), filepath.Join(t.TempDir(), "nothing"), id)); err != nil {
+		t.Errorf("the end of who is dead: %v", err)
+	}
+}
+
+// TestClaim: one has a name at a time, and who died has it no more.
+func TestClaim(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state.db")
+	if _, _, err := sqlitefile.Claim(filepath.Join(t.TempDir(), "none", "state.db"), "me"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a claim where there is no directory: %v", err)
+	}
+	for range 2 {
+		leave, held, err := sqlitefile.Claim(path, "me")
+		if err != nil || held {
+			t.Fatalf("held %v, %v", held, err)
+		}
+		if _, held, err := sqlitefile.Claim(path, "me"); !held || err != nil {
+			t.Errorf("a second claim: held %v, %v", held, err)
+		}
+		if err := errors.Join(leave(), leave()); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(path+"-owners", "me"), nil, 0o600); err != nil { // a dead one's
+		t.Fatal(err)
+	}
+	leave, held, err := sqlitefile.Claim(path, "me")
+	if err != nil || held {
+		t.Fatalf("held %v, %v", held, err)
+	}
+	if err := leave(); err != nil || len(owners(t, path)) != 0 {
+		t.Errorf("left: %v, %v", owners(t, path), err)
 	}
 }

@@ -1,0 +1,126 @@
+//go:build !windows
+
+package main
+
+import (
+	"bufio"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
+)
+
+// deadOwner is the id of a process that has ended.
+const deadOwner = "aaaaaaaaaaaaaaaa"
+
+// TestReaperGivesUp: a reaper whose engine does not come back goes when what it waits for is overdue for a day, and stays
+// until then.
+func TestReaperGivesUp(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		overdue time.Duration
+		stays   bool
+	}{
+		"an hour":  {time.Hour, true},
+		"two days": {48 * time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			a := &app{stateDirFlag: dir, env: withEnv(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})}
+			if _, err := a.instance(); err != nil {
+				t.Fatal(err)
+			}
+			store, err := sqlitestore.Open(t.Context(), filepath.Join(dir, stateFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec := session.Record{
+				ID: "sbx_x", Key: session.UserKey("box"), Engine: a.engineNameOf(backendDocker), EngineID: "x", Owner: deadOwner,
+				State: session.RecordRemoving, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(-test.overdue),
+			}
+			if err := errors.Join(store.Insert(t.Context(), rec), store.Close()); err != nil {
+				t.Fatal(err)
+			}
+			cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", backendDocker, "--state-dir", dir)
+			cmd.Env = []string{"DOCKER_HOST=unix:///nonexistent", "WORKCELL_DEBUG=1"}
+			out, err := cmd.StderrPipe() // where it says that the engine does not answer
+			if err = errors.Join(err, cmd.Start()); err != nil {
+				t.Fatal(err)
+			}
+			sweeps := 0
+			for lines := bufio.NewScanner(out); sweeps < 2 && lines.Scan(); {
+				t.Log(lines.Text())
+				sweeps += strings.Count(lines.Text(), "cannot sweep now")
+			}
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			if stayed := sweeps > 1; stayed != test.stays || sweeps == 0 {
+				t.Errorf("it stayed: %v, after %d sweeps", stayed, sweeps)
+			}
+		})
+	}
+}
+
+// TestReaperMakesNothing: a state directory that was removed is not made anew.
+func TestReaperMakesNothing(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", backendLocal, "--state-dir", dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory: %v", err)
+	}
+}
+
+// TestReaperEnviron: a reaper finds its engine wherever it is, and knows no secret.
+func TestReaperEnviron(t *testing.T) {
+	t.Parallel()
+	config := t.TempDir()
+	if err := os.WriteFile(filepath.Join(config, "config.json"), []byte(`{"currentContext": "far"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	here, err := filepath.Abs("certs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		vars      map[string]string
+		have, not []string
+	}{
+		"context": {
+			map[string]string{"DOCKER_CONFIG": config, "GEMINI_API_KEY": "secret", "WORKCELL_MCP_TOKEN": "secret"},
+			[]string{"DOCKER_CONFIG=" + config, "DOCKER_CONTEXT=far", reaperVariable + "=off"},
+			[]string{"GEMINI_API_KEY=secret", "WORKCELL_MCP_TOKEN=secret"},
+		},
+		"no context": {map[string]string{"DOCKER_CONFIG": t.TempDir()}, []string{"DOCKER_CONTEXT=default"}, nil},
+		"address": {
+			map[string]string{"DOCKER_HOST": "tcp://far:2376", "DOCKER_CERT_PATH": "certs", "DOCKER_CONTEXT": "near"},
+			[]string{"DOCKER_HOST=tcp://far:2376", "DOCKER_CERT_PATH=" + here}, []string{"DOCKER_CONTEXT=near"},
+		},
+	} {
+		environ, err := (&app{env: withEnv(test.vars)}).reaperEnviron()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range test.have {
+			if !slices.Contains(environ, v) {
+				t.Errorf("%s: %s is not in %v", name, v, environ)
+			}
+		}
+		for _, v := range test.not {
+			if slices.Contains(environ, v) {
+				t.Errorf("%s: %s is in it", name, v)
+			}
+		}
+	}
+}

@@ -1,0 +1,29 @@
+//go:build !windows
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+)
+
+// canReap: a process can outlive this one here.
+const canReap = true
+
+// detach makes a command be a session of its own, without terminal, which gets none of this process's descriptors. Those
+// that this process was started with would be passed on otherwise.
+func detach(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	entries, err := os.ReadDir("/dev/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package faults
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// lingering is a workflow that can be killed while a command runs, which ends soon after; then the sandbox is idle.
+const lingering = `id: lingering
+sandbox: {runtime: bash, limits: {timeout_seconds: 1}}
+steps:
+  - {id: first, type: exec, command: "echo first > file"}
+  - {id: second, type: exec, command: "sleep 3"}
+`
+
+// reapers gives the processes that look after what this host's processes leave.
+func (h *host) reapers(t *testing.T) []int {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, file := range lines {
+		text, _ := os.ReadFile(file) // it may have ended
+		if args := strings.Split(string(text), "\x00"); slices.Contains(args, "reaper") && slices.Contains(args, h.state) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// watched waits for the one reaper there is to be.
+func (h *host) watched(t *testing.T) (pid int) {
+	t.Helper()
+	eventually(t, "there is one reaper", func() bool {
+		pids := h.reapers(t)
+		if len(pids) == 1 {
+			pid = pids[0]
+		}
+		return len(pids) == 1
+	})
+	return pid
+}
+
+// TestReaper kills a run together with everything that its terminal or its caller could end. Nobody runs the command again,
+// and yet its sandbox goes, and then who removed it.
+func TestReaper(t *testing.T) {
+	on(t, engines(), func(t *testing.T, h *host) {
+		h.reaps = true
+		f := faultOf("SIGKILL of a run, and no other process", h.engine)
+		random := chance(t)
+		for lap := range laps(1) {
+			p := h.start(t, "run", workflow(t, lingering))
+			if lap == 0 {
+				p.await(t, "second", "exec")
+				h.isDetached(t, h.watched(t))
+			} else {
+				time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // the moment is what is tested
+			}
+			if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			p.kill()
+			f.inject(1)
+			if _, err := os.Stat(filepath.Join(h.state, "instance")); err != nil {
+				continue // it had not begun
+			}
+			eventually(t, "the sandbox goes by itself", func() bool { return len(h.left(t)) == 0 })
+			eventually(t, "the reaper goes, too", func() bool { return len(h.reapers(t)) == 0 })
+		}
+	})
+}
+
+// isDetached checks that what ends its parent's session, terminal or process group does not reach a process.
+func (h *host) isDetached(t *testing.T, pid int) {
+	t.Helper()
+	text := string(read(t, filepath.Join("/proc", strconv.Itoa(pid), "stat")))
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	id := strconv.Itoa(pid)
+	if group, session, terminal := fields[2], fields[3], fields[4]; group != id || session != id || terminal != "0" {
+		t.Errorf("reaper %d is in group %s, session %s, at terminal %s", pid, group, session, terminal)
+	}
+	if dir, err := os.Readlink(filepath.Join("/proc", id, "cwd")); err != nil || dir != "/" {
+		t.Errorf("its directory is %s, %v", dir, err)
+	}
+}
+
+// TestReaperIsNotNoticed: a command that leaves nothing takes its reaper along. One that leaves what time will take away is
+// over for its caller nevertheless, who may wait for whatever it was given to be closed.
+func TestReaperIsNotNoticed(t *testing.T) {
+	on(t, []string{"local"}, func(t *testing.T, h *host) {
+		h.reaps = true
+		h.ok(t, "run", workflow(t, ending))
+		h.ok(t, "sessions", "open", "--name", "forever")
+		if pids := h.reapers(t); len(pids) != 0 {
+			t.Errorf("left: %v", pids)
+		}
+		ours, theirs, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ours.Close()
+		cmd := h.command("sessions", "open", "--name", "box", "--timeout", "1h")
+		cmd.ExtraFiles = []*os.File{theirs}
+		out, err := cmd.Output() // waits for its end, and that nobody has its streams any more
+		theirs.Close()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		first := h.watched(t)
+		if err := ours.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		if rest, err := io.ReadAll(ours); err != nil {
+			t.Errorf("the pipe that it was given: %q, %v", rest, err)
+		}
+		h.ok(t, "sessions", "open", "--name", "another", "--timeout", "1h")
+		if one := h.watched(t); one != first {
+			t.Errorf("reaper %d took the place of %d", one, first)
+		}
+		h.ok(t, "sessions", "rm", "--all")
+		if err := syscall.Kill(first, syscall.SIGTERM); err != nil { // it would look in a minute
+			t.Error(err)
+		}
+		eventually(t, "the reaper goes", func() bool { return len(h.reapers(t)) == 0 })
+	})
+}
