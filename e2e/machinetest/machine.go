@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +26,9 @@ import (
 // patience is how long an engine may take to answer: the machine of the tests may be very busy.
 const patience = 3 * time.Minute
 
+// runTime is how long a line of shell may take. One that hangs ends the machine, and the test.
+const runTime = 10 * time.Minute
+
 // Machine is a small disk and a shell in namespaces of its own, in which a test runs engines that it may break. Nothing
 // of it is seen by, or does anything to, the engines of the system. When the test ends, or dies, so does all that runs
 // in it: the shell is the first process of its process namespace and reads its commands from the test.
@@ -32,17 +36,20 @@ type Machine struct {
 	Dir  string // of sockets, settings and logs
 	Disk string // where a small file system is mounted
 
-	mu  sync.Mutex // one command at a time
-	in  io.Writer
-	out *bufio.Reader
+	mu   sync.Mutex // one command at a time
+	in   io.Writer
+	out  *bufio.Reader
+	stop func() // ends all that runs in it
+	due  func(time.Time) error
 }
 
-// outer makes the disk, runs the shell of the test, and takes everything away when that ends.
+// outer makes the disk, runs the shell of the test, and takes everything away when that ends. A hang-up ends the shell.
 const outer = `set -e
+trap : HUP
 truncate -s "$2" "$1/disk.img"
 mkfs.ext4 -q -F -m 0 -O ^has_journal -E lazy_itable_init=1,nodiscard "$1/disk.img"
 mount -o loop "$1/disk.img" "$1/disk"
-unshare -m -n -p -f --mount-proc --propagation slave sh -c 'umount /sys/fs/cgroup/unified 2>/dev/null; ip link set lo up 2>/dev/null; exec sh -s' || true
+unshare -m -n -p -f --kill-child --mount-proc --propagation slave sh -c 'umount /sys/fs/cgroup/unified 2>/dev/null; ip link set lo up 2>/dev/null; exec sh -s' || true
 n=0
 until umount "$1/disk" || [ $n -ge 50 ]; do n=$((n+1)); sleep 0.1; done 2>/dev/null
 umount -l "$1/disk" 2>/dev/null || true
@@ -66,13 +73,22 @@ func New(t testing.TB, size string) *Machine {
 	must(t, err)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	must(t, cmd.Start())
 	m.in, m.out = stdin, bufio.NewReader(stdout)
+	m.stop = func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGHUP) } // all of it may have ended
+	if pipe, ok := stdout.(*os.File); ok {
+		m.due = pipe.SetReadDeadline
+	} else {
+		t.Fatalf("a pipe without deadlines: %T", stdout)
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(m.logs())
 		}
 		_ = stdin.Close() // that ends it
+		hung := time.AfterFunc(runTime, m.stop)
+		defer hung.Stop()
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("the machine of the test: %v, %s", err, errs.String())
 		}
@@ -104,6 +120,7 @@ func (m *Machine) Run(t testing.TB, line string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	end := "end-" + session.NewID()
+	must(t, m.due(time.Now().Add(runTime)))
 	_, err := fmt.Fprintf(m.in, "{ %s\n} 2>&1\necho %s $?\n", line, end)
 	must(t, err)
 	var text strings.Builder
@@ -117,6 +134,10 @@ func (m *Machine) Run(t testing.TB, line string) string {
 			return text.String()
 		}
 		text.WriteString(got)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			m.stop()
+			t.Fatalf("%s: no end within %v: %s", line, runTime, text.String())
+		}
 		must(t, err)
 	}
 }
