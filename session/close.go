@@ -226,20 +226,23 @@ func (m *Manager) removeLeftovers(ctx context.Context, all bool) error {
 	m.mu.Unlock()
 	var errs []error
 	for id, l := range due {
-		if err := m.removeLeftover(ctx, id, l); err != nil {
+		if err := m.removeLeftover(ctx, id, l, !all && now.Before(l.late)); err != nil {
 			errs = append(errs, wrapError("Close", m.driver, id, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// removeLeftover removes one sandbox and then forgets it.
-func (m *Manager) removeLeftover(ctx context.Context, id string, l leftover) error {
+// removeLeftover removes one sandbox and then forgets it, unless there was none and another look is wanted.
+func (m *Manager) removeLeftover(ctx context.Context, id string, l leftover, again bool) error {
 	engineIDs := []string{l.engineID}
 	if l.engineID == "" {
 		found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: id})
 		if err != nil {
 			return engineError(err)
+		}
+		if len(found) == 0 && again {
+			return nil
 		}
 		engineIDs = nil
 		for _, info := range found {

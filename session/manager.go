@@ -69,6 +69,7 @@ type leftover struct {
 	engineID string // empty: find it by its session id
 	volumes  bool
 	due      time.Time
+	late     time.Time // until then the engine may still make it, so that it is looked for again
 	counted  bool // it holds a place of MaxSandboxes
 	kept     bool // kept on purpose (Request.Retention): the end of the manager leaves it
 }

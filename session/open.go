@@ -388,11 +388,12 @@ func (m *Manager) discard(s *Session, adopted bool) {
 }
 
 // forget clears up after a creation that failed in the driver. Unless it failed before there was anything, the driver
-// may have been unable to clean up: the reaper looks for the sandbox by its id.
+// may have been unable to clean up: the reaper looks for the sandbox by its id. An engine that was slow to answer may still
+// be making it then.
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {
 		m.mu.Lock()
-		m.leftover[s.id] = leftover{volumes: true, due: m.now()}
+		m.leftover[s.id] = leftover{volumes: true, due: m.now(), late: m.now().Add(creationGrace)}
 		m.mu.Unlock()
 		m.record(s, RecordRemoving, m.now())
 		return

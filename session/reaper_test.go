@@ -201,3 +201,27 @@ func TestReapLoop(t *testing.T) {
 	mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 	eventually(t, "the idle session is gone", func() bool { return e.count() == 0 && m.Used() == 0 })
 }
+
+// TestLateCreation: an engine that is slow makes what nobody waits for any more. It goes.
+func TestLateCreation(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, &session.Options{ReapEvery: -1})
+	var asked backend.Spec
+	e.setHooks(func(_ context.Context, spec backend.Spec) error {
+		asked = spec
+		return backend.ErrUnavailable
+	}, nil, nil)
+	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "default"), testImage()); !errors.Is(err, backend.ErrUnavailable) {
+		t.Fatalf("Open = %v, want ErrUnavailable", err)
+	}
+	m.Reap(t.Context())
+	e.setHooks(nil, nil, nil)
+	if _, err := e.Create(t.Context(), asked); err != nil {
+		t.Fatal(err)
+	}
+	m.Reap(t.Context())
+	if n := e.count(); n != 0 {
+		t.Errorf("%d sandboxes are left of a creation that was given up", n)
+	}
+}
