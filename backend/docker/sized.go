@@ -40,14 +40,15 @@ const (
 const (
 	probeBound = 2 * time.Minute // how long finding out may take
 	probeAge   = 5 * time.Minute // from here on a probe's volume is one that a dead process left
+	probeAgain = time.Minute     // from one that failed to the next
 	probeMark  = "workcell-mark"
 )
 
 // sizedProbe is what this process knows of the engine's way with file systems of ours.
 type sizedProbe struct {
 	mu    sync.Mutex // held while it is found out
-	known bool
 	works bool
+	until time.Time // if it does not: when to look again, for what is missing may come, such as room on the disk
 }
 
 // volumeDir is where the engine keeps a volume, if it is on this machine.
@@ -63,12 +64,12 @@ func (b *Backend) sizedOptions(v volumeName) map[string]string {
 }
 
 // sized tells whether workspaces can be file systems of their own, which is found out when it first matters. An error
-// is one of those that may pass.
+// is the end of ctx, or the engine does not answer.
 func (b *Backend) sized(ctx context.Context) (bool, error) {
 	p := &b.probed
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.known {
+	if p.works || time.Now().Before(p.until) {
 		return p.works, nil
 	}
 	pctx, cancel := context.WithTimeout(ctx, probeBound)
@@ -80,7 +81,7 @@ func (b *Backend) sized(ctx context.Context) (bool, error) {
 	if err != nil {
 		b.log.Info("docker: a workspace cannot have a file system of its own here, its size is watched", "error", err)
 	}
-	p.known, p.works = true, err == nil
+	p.works, p.until = err == nil, time.Now().Add(probeAgain)
 	return p.works, nil
 }
 
