@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
@@ -17,6 +19,14 @@ import (
 
 // cleanupTimeout bounds the removal of what a call or a Generate made.
 const cleanupTimeout = 60 * time.Second
+
+const (
+	// maxTracked is how many commands of a sandbox are remembered whose processes seem to be gone. The sandbox itself
+	// remembers no more of them.
+	maxTracked = 256
+	// killsAtOnce bounds the calls to a sandbox that end what was started in it.
+	killsAtOnce = 16
+)
 
 // binding ties the tools of one Generate to their sandboxes. Sandboxes are opened by the first tool that needs one.
 type binding struct {
@@ -31,13 +41,13 @@ type binding struct {
 	mu       sync.Mutex
 	mine     map[string]*session.Session // by name, what this binding opened
 	released map[string]bool             // ids that sandbox_close gave back
-	started  map[string][]string         // execs by sandbox id that may still run
+	started  map[string][]startedExec    // execs by sandbox id, of which something may still run
 }
 
 func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 	b := &binding{
 		box: box, cfg: cfg, fallback: session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()},
-		maxSeconds: maxSeconds, mine: map[string]*session.Session{}, released: map[string]bool{}, started: map[string][]string{},
+		maxSeconds: maxSeconds, mine: map[string]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
 		b.isolated = "isolated-" + session.NewID()
@@ -189,12 +199,20 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 	b.forget(s)
 	b.released[s.ID()] = true
 	b.mu.Unlock()
-	var errs []error
-	for _, id := range execs {
-		if _, err := s.KillExec(ctx, id, ""); err != nil && !errors.Is(err, backend.ErrNotFound) {
-			errs = append(errs, err)
-		}
+	errs := make([]error, len(execs))
+	var group errgroup.Group
+	group.SetLimit(killsAtOnce)
+	for i, e := range execs {
+		group.Go(func() error {
+			// Where the exec is not known any more, or the sandbox is gone, there is nothing to end.
+			_, err := s.KillExec(ctx, e.id, "")
+			if !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrClosed) {
+				errs[i] = err
+			}
+			return nil
+		})
 	}
+	_ = group.Wait() // all of them are tried, whatever became of the others
 	return errors.Join(errs...)
 }
 
@@ -218,11 +236,23 @@ func (b *binding) remove(ctx context.Context, s *session.Session) error {
 	return nil
 }
 
-// running notes that an exec went on in the background.
-func (b *binding) running(s *session.Session, execID string) {
+// startedExec is a command that this binding started.
+type startedExec struct {
+	id    string
+	ended bool // it left no process that shows, but may have left some that have nothing to do with its output
+}
+
+// track remembers a command, so that what it may leave running can be ended.
+func (b *binding) track(s *session.Session, res session.ExecResult) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.started[s.ID()] = append(b.started[s.ID()], execID)
+	list := append(b.started[s.ID()], startedExec{id: res.ExecID, ended: res.Done() && !res.Leaked})
+	if len(list) > maxTracked {
+		if i := slices.IndexFunc(list, func(e startedExec) bool { return e.ended }); i >= 0 {
+			list = slices.Delete(list, i, i+1)
+		}
+	}
+	b.started[s.ID()] = list
 }
 
 // end removes what no later step of the run can use: the sandbox that only this binding knows.

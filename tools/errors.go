@@ -58,13 +58,13 @@ func (c Code) Remediation() string {
 	case CodeClosed:
 		return "Call sandbox_open to go on in an open sandbox."
 	case CodeCapacity:
-		return "Wait for running commands to end or end some, then try again."
+		return "Wait for running commands to end or end some, then try again: sandbox_exec_kill also ends what a finished command left running."
 	case CodeUnavailable:
 		return "Try again in a moment; if it stays, report that the sandbox cannot be had."
 	case CodeUnsupported:
 		return "Do without it, and say so in the answer."
 	case CodeQuota:
-		return "Delete files that are not needed any more, then try again."
+		return "Delete files that are not needed any more with sandbox_fs_delete, which works in a full workspace, then try again."
 	default:
 		return "Try once more; if it fails again, report the message."
 	}

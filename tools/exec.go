@@ -39,9 +39,7 @@ func (b *binding) execCommand(ctx context.Context, in ExecInput) (ExecOutput, er
 	if err != nil {
 		return ExecOutput{}, err
 	}
-	if !res.Done() {
-		b.running(s, res.ExecID)
-	}
+	b.track(s, res)
 	return execOutput(res, s.Info().Limits), nil
 }
 
