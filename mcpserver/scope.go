@@ -14,13 +14,12 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// namespace is that of the keys of clients' sandboxes.
-const namespace = "mcp"
-
 // localOwner owns what clients do that need no token.
 const localOwner = "local"
 
-func newRun() session.Run { return session.Run{Namespace: namespace, ID: session.NewRunID()} }
+func newRun() session.Run {
+	return session.Run{Namespace: session.NamespaceMCP, ID: session.NewRunID()}
+}
 
 // scope is a set of sandboxes that belong together, and what its calls share.
 type scope struct {

@@ -11,6 +11,7 @@ import (
 const (
 	NamespaceWorkflow = "workflow" // the sandboxes of a workflow run
 	NamespaceAgent    = "agent"    // the sandboxes of an agent that runs on its own
+	NamespaceMCP      = "mcp"      // the sandboxes of a client of an MCP server
 	NamespaceUser     = "user"     // named sandboxes that outlive runs and processes
 )
 
@@ -23,7 +24,7 @@ const maxKeyPart = 128
 // Key names a sandbox. Parts are 1 to 128 characters of A-Z, a-z, 0-9, '_', '-' and '.', and begin with a letter, a
 // digit or '_'. So the text form, the parts joined by colons, is injective.
 type Key struct {
-	Namespace string // "workflow", "agent" or "user"
+	Namespace string // NamespaceWorkflow, NamespaceAgent, …
 	ID        string // run id, or the user's name for the sandbox
 	Name      string // which of the run's sandboxes
 }

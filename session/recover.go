@@ -185,7 +185,7 @@ func (r Record) orphaned(now time.Time) bool {
 
 // orphanable tells whether nobody can go on with a record's sandbox when its owner is gone.
 func (r Record) orphanable() bool {
-	return r.State == RecordReady && r.Owner != "" && r.Key.Namespace == NamespaceAgent
+	return r.State == RecordReady && r.Owner != "" && r.Key.Scope().endsWithProcess()
 }
 
 // used is when a record's sandbox was last used, calls under way included.

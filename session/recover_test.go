@@ -342,14 +342,23 @@ func TestSweepKeepsWhatWorks(t *testing.T) {
 	}
 }
 
-// TestOrphans: the sandbox of an agent whose process died does not wait for its idle time, whatever runs in it, but for who
-// uses it.
+// TestOrphans: the sandbox of an agent or of an MCP client whose process died does not wait for its idle time, whatever runs
+// in it, but for who uses it.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
+	for _, namespace := range []string{session.NamespaceAgent, session.NamespaceMCP} {
+		t.Run(namespace, func(t *testing.T) {
+			t.Parallel()
+			orphaned(t, session.Key{Namespace: namespace, ID: "run_1", Name: session.DefaultName})
+		})
+	}
+}
+
+func orphaned(t *testing.T, key session.Key) {
 	e := sharing{newEngine(t)}
 	opts := shared()
 	first := dying(t, e, opts)
-	s := mustOpen(t, first, session.AgentKey("run_1", "default"))
+	s := mustOpen(t, first, key)
 	run(t, s, session.ExecRequest{Command: "sleep 1000", Background: true})
 	second := newManager(t, e, opts)
 	clock := newClock(second)
