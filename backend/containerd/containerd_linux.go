@@ -28,6 +28,7 @@ type Backend struct {
 	engine engine
 	state  stateDir
 	sized  func() bool // whether a workspace can have a file system of its own; looked up once, when it matters
+	disks  sizedfs.Maker
 
 	life  context.Context // ends with Close, so that pending calls and background work end
 	end   context.CancelCauseFunc

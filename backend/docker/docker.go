@@ -40,6 +40,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // Options refine New. The zero value, and nil, mean the defaults named at each field.
@@ -98,6 +99,7 @@ type Backend struct {
 	guest   guestVolume
 	network sandboxNetwork
 	probed  sizedProbe
+	disks   sizedfs.Maker
 
 	mu         sync.Mutex            // guards what follows
 	closed     bool                  //

@@ -112,7 +112,7 @@ func (b *Backend) probeSized(ctx context.Context) error {
 		return err
 	}
 	image := filepath.Join(b.volumeDir(name), imageFile)
-	if err := sizedfs.Format(ctx, image, sizedfs.Spec{Files: 16, Mark: probeMark}); err != nil {
+	if err := b.disks.Format(ctx, image, sizedfs.Spec{Files: 16, Mark: probeMark}); err != nil {
 		return err
 	}
 	return b.linked(ctx, name, func() error {
@@ -211,7 +211,7 @@ func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) er
 		_ = os.Remove(name) // it takes room, nothing else
 	}
 	own := image + "." + nonce
-	if err = sizedfs.Format(ctx, own, s); err == nil {
+	if err = b.disks.Format(ctx, own, s); err == nil {
 		err = syncFile(own)
 	}
 	if err == nil {

@@ -29,6 +29,7 @@ type Backend struct {
 	machine machine
 	guest   string      // directory of the guest's binary
 	sized   func() bool // whether a workspace can have a file system of its own; looked up once, when it matters
+	disks   sizedfs.Maker
 	nursery *nursery
 
 	life  context.Context // ends with Close, so that pending calls end

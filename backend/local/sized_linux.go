@@ -29,11 +29,8 @@ func (r *record) sized() int64 {
 }
 
 func (b *Backend) formatWorkspace(ctx context.Context, x *box, file string) error {
-	s := sizedfs.Spec{Bytes: x.sized(), Files: driver.Inodes(x.sized()), UID: os.Geteuid(), GID: os.Getegid()}
-	if b.machine.blocks {
-		s.UID, s.GID = x.IDs.hostUser()
-	}
-	return sizedfs.Format(ctx, file, s)
+	// Its root gets its owner when it is mounted.
+	return b.disks.Format(ctx, file, sizedfs.Spec{Bytes: x.sized(), Files: driver.Inodes(x.sized())})
 }
 
 // mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher, which

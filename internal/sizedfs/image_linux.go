@@ -40,20 +40,7 @@ func (s Spec) inodes() int64 { return s.Files + s.Files/100 + 32 }
 // journal is the smallest that there is, in blocks. After a crash of the machine it makes the file system whole.
 const journal = 1024
 
-// Format makes a file that holds an empty file system. It must not be there, and is not when Format fails.
-func Format(ctx context.Context, file string, s Spec) error {
-	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	err = errors.Join(format(ctx, f, file, s), f.Close())
-	if err != nil {
-		err = errors.Join(err, os.Remove(file))
-	}
-	return err
-}
-
-// format makes a file system in a file that can be opened by a path.
+// format makes a file system in a file that can be opened by a path. The sums in it do not depend on its UUID.
 func format(ctx context.Context, f *os.File, path string, s Spec) error {
 	program, err := formatter()
 	if err != nil {
@@ -65,7 +52,7 @@ func format(ctx context.Context, f *os.File, path string, s Spec) error {
 	}
 	cmd := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-b", strconv.FormatInt(block, 10), "-m", "0",
 		"-N", strconv.FormatInt(s.inodes(), 10), "-I", strconv.Itoa(inodeBytes), "-J", fmt.Sprintf("size=%d", journal*block>>20),
-		"-O", "metadata_csum,^resize_inode", "-E", fmt.Sprintf("lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=%d:%d", s.UID, s.GID), path)
+		"-O", "metadata_csum,metadata_csum_seed,^resize_inode", "-E", fmt.Sprintf("lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=%d:%d", s.UID, s.GID), path)
 	cmd.Env = []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL=C"}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,45 +17,77 @@ import (
 	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
-// TestSize: a file system has room for what was asked for, and hardly more, and gives space back to its file.
+// TestSize: a file system has room for what was asked for, and hardly more, and gives space back to its file. That of the
+// same kind after it is as good, and another one.
 func TestSize(t *testing.T) {
 	t.Parallel()
+	var m sizedfs.Maker
+	remembered := 0
 	for _, size := range []int64{4 << 20, 63 << 20, 64 << 20, 500 << 20, 10 << 30} {
-		file := filepath.Join(t.TempDir(), "image")
-		files := size / 4096
-		if err := sizedfs.Format(t.Context(), file, sizedfs.Spec{Bytes: size, Files: files, UID: 1000, GID: 100}); err != nil {
-			t.Fatal(err)
-		}
-		d, err := sizedfs.Attach(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := sizedfs.Attach(file)
-		if err != nil || second.Path != d.Path {
-			t.Errorf("attached again: %+v, %v, first %s", second, err, d.Path)
-		}
-		at := t.TempDir()
-		if err := unix.Mount(d.Path, at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, sizedfs.Options); err != nil {
-			t.Fatal(err)
-		}
-		check(t, at, size, files)
-		if err := unix.Unmount(at, 0); err != nil {
-			t.Error(err)
-		}
-		if err := second.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-		var st unix.Stat_t
-		if err := unix.Stat(file, &st); err != nil || st.Blocks*512 > size/100+8<<20 {
-			t.Errorf("%d bytes: the empty file takes %d, %v", size, st.Blocks*512, err)
-		}
-		for end := time.Now().Add(time.Minute); attached(t, file); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("the loop device stays")
+		ids, seeds := map[string]bool{}, map[string]bool{}
+		for range 3 {
+			file := filepath.Join(t.TempDir(), "image")
+			if err := m.Format(t.Context(), file, sizedfs.Spec{Bytes: size, Files: size / 4096, UID: 1000, GID: 100}); err != nil {
+				t.Fatal(err)
 			}
+			if out, err := exec.Command("/sbin/e2fsck", "-fn", file).CombinedOutput(); err != nil {
+				t.Errorf("%d bytes: %v\n%s", size, err, out)
+			}
+			ids[super(t, file, 0x68)], seeds[super(t, file, 0xec)] = true, true
+			use(t, file, size)
+		}
+		if len(ids) != 3 {
+			t.Errorf("identities %v", ids)
+		}
+		remembered += 3 - len(seeds) // what mkfs draws anew, and nothing else changes
+	}
+	if remembered == 0 {
+		t.Error("every file system was made anew")
+	}
+}
+
+// super reads 16 bytes of a superblock.
+func super(t *testing.T, file string, at int64) string {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, 16)
+	if _, err := f.ReadAt(b, 1024+at); err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// use mounts a file system, looks at it, and leaves a file in it.
+func use(t *testing.T, file string, size int64) {
+	t.Helper()
+	d, err := sizedfs.Attach(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := sizedfs.Attach(file)
+	if err != nil || second.Path != d.Path {
+		t.Errorf("attached again: %+v, %v, first %s", second, err, d.Path)
+	}
+	at := t.TempDir()
+	if err := unix.Mount(d.Path, at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, sizedfs.Options); err != nil {
+		t.Fatal(err)
+	}
+	check(t, at, size, size/4096)
+	err = os.WriteFile(filepath.Join(at, "f"), []byte("x"), 0o600)
+	if err := errors.Join(err, unix.Unmount(at, 0), second.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(file, &st); err != nil || st.Blocks*512 > size/100+8<<20 {
+		t.Errorf("%d bytes: the empty file takes %d, %v", size, st.Blocks*512, err)
+	}
+	for end := time.Now().Add(time.Minute); attached(t, file); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the loop device stays")
 		}
 	}
 }
@@ -99,7 +132,7 @@ func attached(t *testing.T, file string) bool {
 func TestNothingHalf(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := sizedfs.Format(t.Context(), filepath.Join(dir, "image"), sizedfs.Spec{Bytes: 1 << 62, Files: 16}); err == nil {
+	if err := new(sizedfs.Maker).Format(t.Context(), filepath.Join(dir, "image"), sizedfs.Spec{Bytes: 1 << 62, Files: 16}); err == nil {
 		t.Error("4 EiB were made")
 	}
 	if err := sizedfs.Probe(t.Context(), dir); err != nil {
@@ -116,7 +149,7 @@ func TestLink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, link := filepath.Join(dir, "image"), filepath.Join(dir, "device")
-	if err := sizedfs.Format(t.Context(), file, sizedfs.Spec{Files: 16, Mark: "mark"}); err != nil {
+	if err := new(sizedfs.Maker).Format(t.Context(), file, sizedfs.Spec{Files: 16, Mark: "mark"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink("/dev/null", link); err != nil { // as a process that died leaves one
