@@ -33,12 +33,14 @@ func (s *Server) handleFileGet(r *request) error {
 		return pathError(err, req.Path)
 	}
 	defer f.Close()
+	there := max(0, info.Size-req.Offset)
 	left := req.Length
 	if left < 0 {
-		left = max(0, info.Size-req.Offset)
+		left = there
 	}
-	defer s.cfg.Protection.transfer(left)()
-	return pathError(s.sendFile(r, f, &info, req.Offset, left), req.Path)
+	moved, end := s.cfg.Protection.transfer(min(left, there))
+	defer end()
+	return pathError(s.sendFile(r, f, &info, req.Offset, left, moved), req.Path)
 }
 
 // openRegular opens a regular file for reading and describes it. Anything else is refused before it is opened, and, if
@@ -74,8 +76,9 @@ func notRegular(p string, dir bool) error {
 	return failf(wire.CodeInvalid, "%s: not a regular file", show(p))
 }
 
-// sendFile sends the description and at most left bytes from offset on. What fits one frame goes out in one write.
-func (s *Server) sendFile(r *request, f *os.File, info *wire.FileInfo, offset, left int64) error {
+// sendFile sends the description and at most left bytes from offset on, and calls moved now and then. What fits one frame
+// goes out in one write.
+func (s *Server) sendFile(r *request, f *os.File, info *wire.FileInfo, offset, left int64, moved func()) error {
 	out, err := wire.AppendAnswer(make([]byte, 0, 1024+min(left, wire.MaxData)), info)
 	if err != nil {
 		return err
@@ -108,6 +111,7 @@ func (s *Server) sendFile(r *request, f *os.File, info *wire.FileInfo, offset, l
 		if !r.write(out) || ended {
 			return nil
 		}
+		moved()
 		out = out[:0]
 	}
 }

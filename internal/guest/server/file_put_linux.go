@@ -42,8 +42,9 @@ func (s *Server) handleFilePut(r *request) error {
 		return pathError(err, req.Path)
 	}
 	defer d.close()
-	defer s.cfg.Protection.transfer(req.Size)()
-	if err := s.receive(r, d, req.Size); err != nil {
+	moved, end := s.cfg.Protection.transfer(req.Size)
+	defer end()
+	if err := s.receive(r, d, req.Size, moved); err != nil {
 		return pathError(err, req.Path)
 	}
 	var info wire.FileInfo
@@ -58,8 +59,8 @@ func (s *Server) handleFilePut(r *request) error {
 	return r.answer(info)
 }
 
-// receive writes what the host sends to the draft, up to the end that the host declares.
-func (s *Server) receive(r *request, d *draft, size int64) error {
+// receive writes what the host sends to the draft, up to the end that the host declares, and calls moved for every piece.
+func (s *Server) receive(r *request, d *draft, size int64, moved func()) error {
 	in := s.newIntake(d.f, size)
 	var got int64
 	var held []func() // what was claimed piece by piece
@@ -79,6 +80,7 @@ func (s *Server) receive(r *request, d *draft, size int64) error {
 		if f.Kind != wire.KindData || f.Channel != wire.ChanFile {
 			return failf(wire.CodeInvalid, "frame kind %d in the contents of a file", f.Kind)
 		}
+		moved()
 		got += int64(len(f.Body))
 		if size >= 0 && got > size {
 			return failf(wire.CodeInvalid, "more than the %d bytes that were announced", size)

@@ -27,10 +27,10 @@ type Protection struct {
 	bulk  bulk
 }
 
-// transfer notes that a file of so many bytes comes or goes, until the caller calls end.
-func (p *Protection) transfer(size int64) (end func()) {
+// transfer notes that so many bytes of a file come or go, until the caller calls end. It calls moved whenever some have.
+func (p *Protection) transfer(size int64) (moved, end func()) {
 	if p == nil { // the process is not the guest's alone
-		return func() {}
+		return func() {}, func() {}
 	}
 	return p.bulk.begin(size)
 }
