@@ -51,7 +51,7 @@ type killing struct {
 
 // startExec starts a command. With sink nil its output is recorded, else it goes there. The caller must call quickly
 // or follow.
-func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, error) {
+func (s *Server) startExec(r *request, req *wire.RunRequest, sink outputSink) (*execution, error) {
 	if !wire.ValidExecID(req.ExecID) {
 		return nil, failf(wire.CodeInvalid, "the exec id is not 1 to %d of a-z, A-Z, 0-9, _ and -", wire.MaxExecID)
 	}
@@ -59,7 +59,10 @@ func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, e
 	if err := s.memory.room(); err != nil {
 		return nil, err
 	}
-	mark, frozen, err := s.quota.admit()
+	mark, frozen, err := s.quota.admit() // which may take longer than the host waits
+	if err == nil && r.givenUp(req, sink != nil) {
+		err = failf(wire.CodeInvalid, "the host gave the command up before it was started") // nobody reads it
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -86,6 +89,15 @@ func (s *Server) startExec(req *wire.RunRequest, sink outputSink) (*execution, e
 	s.execs.add(e)
 	s.quota.started()
 	return e, nil
+}
+
+// givenUp tells whether the host has left and wants the command ended for that. What is recorded it may come back for
+// after its session broke.
+func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
+	if r.present() {
+		return false
+	}
+	return attached || r.whyLeft() == hostCancelled && (req.KillOnCancel || req.Terminal != nil)
 }
 
 func millis(ms int64, otherwise time.Duration) time.Duration {

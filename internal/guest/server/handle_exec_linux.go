@@ -56,7 +56,7 @@ func (s *Server) handleRun(r *request) error {
 	if req.Terminal != nil {
 		return errTerminal()
 	}
-	e, err := s.startExec(&req, nil)
+	e, err := s.startExec(r, &req, nil)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (s *Server) handleAttach(r *request) error {
 		return errTerminal()
 	}
 	sink := newLiveSink(r)
-	e, err := s.startExec(&req, sink)
+	e, err := s.startExec(r, &req, sink)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,6 +74,7 @@ type request struct {
 	op   wire.Op
 	arg  json.RawMessage
 	body []byte
+	more []byte // of the stream, which present has read
 
 	mu   sync.Mutex // guards writes to st
 	done chan struct{}
@@ -171,9 +173,10 @@ const (
 func (r *request) watch(frame func(wire.Frame)) <-chan hangup {
 	left := make(chan hangup, 1)
 	go func() {
+		in := io.MultiReader(bytes.NewReader(r.more), r.st)
 		var buf []byte
 		for {
-			f, err := wire.ReadFrame(r.st, buf)
+			f, err := wire.ReadFrame(in, buf)
 			if err != nil {
 				left <- r.whyLeft()
 				return
@@ -184,6 +187,15 @@ func (r *request) watch(frame func(wire.Frame)) <-chan hangup {
 		}
 	}()
 	return left
+}
+
+// present tells whether the host still waits for the answer, without waiting itself. It must be called before watch.
+func (r *request) present() bool {
+	_ = r.st.SetReadDeadline(time.Unix(1, 0)) // cannot fail, as below
+	b, err := io.ReadAll(io.LimitReader(r.st, wire.StdinCredit))
+	_ = r.st.SetReadDeadline(time.Time{})
+	r.more = append(r.more, b...)
+	return errors.Is(err, yamux.ErrTimeout) || len(b) == wire.StdinCredit
 }
 
 // whyLeft tells a host that gave the request up from one that was cut off. A farewell gives up everything: it may

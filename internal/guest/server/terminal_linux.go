@@ -152,7 +152,7 @@ func (s *Server) handleTerminal(r *request) error {
 		}
 		req.Argv = []string{shell}
 	}
-	e, err := s.startExec(&req, nil)
+	e, err := s.startExec(r, &req, nil)
 	if err != nil {
 		return err
 	}

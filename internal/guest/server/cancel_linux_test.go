@@ -1,0 +1,106 @@
+package server_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/server"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// signalled reads "input", and is closed when more than that is asked for.
+type signalled struct {
+	sent chan struct{}
+	gone bool
+}
+
+func (s *signalled) Read(p []byte) (int, error) {
+	if s.gone {
+		close(s.sent)
+		return 0, io.EOF
+	}
+	s.gone = true
+	return copy(p, "input"), nil
+}
+
+// TestGivenUpBefore: of the commands that wait for a look at the workspace, those are not started that their host gave up
+// meanwhile, unless they are to go on without it. What came behind a request is the command's input all the same.
+func TestGivenUpBefore(t *testing.T) {
+	t.Parallel()
+	s, err := server.New(server.Config{Workdir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := s.Hold()
+	t.Run("host", func(t *testing.T) { // whose links end with it
+		mux := raw(t, pipe(t, s))
+		giveUp(t, mux, wire.OpRun, wire.RunRequest{ExecID: "run", KillOnCancel: true}, false)
+		giveUp(t, mux, wire.OpRun, wire.RunRequest{ExecID: "detached"}, false)
+		giveUp(t, mux, wire.OpAttach, wire.RunRequest{ExecID: "attached"}, false)
+		giveUp(t, mux, wire.OpAttach, wire.RunRequest{ExecID: "fed", StdinStream: true}, true)
+		giveUp(t, mux, wire.OpTerminal, wire.RunRequest{ExecID: "terminal", Terminal: &wire.TerminalSize{Rows: 24, Cols: 80}}, false)
+		if _, err := mux.Ping(); err != nil { // all of it has arrived
+			t.Fatal(err)
+		}
+		c := connect(t, s)
+		var out bytes.Buffer
+		in := &signalled{sent: make(chan struct{})}
+		var cat sync.WaitGroup
+		cat.Go(func() {
+			req := wire.RunRequest{ExecID: "cat", Spawn: wire.Spawn{Argv: []string{"/bin/cat"}}}
+			if _, err := c.Attach(t.Context(), req, in, &out, nil); err != nil || out.String() != "input" {
+				t.Errorf("cat gave %q, %v", &out, err)
+			}
+		})
+		<-in.sent
+		if _, err := c.Health(t.Context()); err != nil { // so has this
+			t.Error(err)
+		}
+		release()
+		cat.Wait()
+		detached := wire.WaitRequest{ExecID: "detached", WaitMillis: -1}
+		var missing *wire.Error
+		_, err := c.Wait(t.Context(), detached)
+		for ; errors.As(err, &missing) && missing.Code == wire.CodeNotFound; _, err = c.Wait(t.Context(), detached) {
+			time.Sleep(time.Millisecond)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := s.ExecIDs(); len(got) != 2 || !slices.Contains(got, "cat") || !slices.Contains(got, "detached") {
+		t.Errorf("started were %v", got)
+	}
+}
+
+// giveUp sends the request for a command, and input behind it, and gives it up.
+func giveUp(t *testing.T, mux *yamux.Session, op wire.Op, req wire.RunRequest, input bool) {
+	t.Helper()
+	req.Argv, req.YieldMillis = []string{"/bin/true"}, -1
+	b, err := wire.AppendRequest(nil, op, &req)
+	if err == nil && input {
+		b, err = wire.AppendFrame(b, wire.Frame{Kind: wire.KindData, Channel: wire.ChanStdin, Body: []byte("input")})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := mux.OpenStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
