@@ -126,10 +126,11 @@ func readPast(entries []Entry) *past {
 	return p
 }
 
-// forgetInside drops what is known of the steps inside a parallel or for_each.
+// forgetInside drops what is known of the steps inside a parallel or for_each, in whichever of its visits.
 func (p *past) forgetInside(path string) {
 	inside := func(other string) bool {
-		return strings.HasPrefix(other, path+".") || strings.HasPrefix(other, path+"[")
+		rest, ok := strings.CutPrefix(other, path)
+		return ok && rest != "" && strings.Contains(".[#", rest[:1])
 	}
 	for other := range p.ended {
 		if inside(other) {

@@ -288,3 +288,69 @@ func TestResumeAfterFailure(t *testing.T) {
 		t.Errorf("got %+v, %v", res, err)
 	}
 }
+
+// later is a loop that is tried again in its second visit: the agent within fails there, at its last item.
+const later = `
+id: later
+vars: {round: 0}
+steps:
+  - {id: again, type: set, vars: {round: "${ vars.round + 1 }"}}
+  - id: each
+    type: for_each
+    items: "${ [1, 2] }"
+    as: it
+    retry: {max_attempts: 2, backoff: 0s}
+    steps:
+      - {id: work, type: agent, agent: work, input: {it: "${ it }", round: "${ vars.round }"}}
+  - id: more
+    type: switch
+    max_visits: 5
+    cases: [{when: "vars.round < 2", next: again}]
+    default: done
+  - {id: done, type: end, output: {each: "${ steps.each.output }"}}
+`
+
+// failsOnce is an agent whose given call fails the first time.
+type failsOnce struct{ left map[string]int }
+
+func (f *failsOnce) RunAgent(_ context.Context, _ string, input map[string]any) (workflow.AgentOutput, error) {
+	call := fmt.Sprint(input["it"], " ", input["round"])
+	if f.left[call] > 0 {
+		f.left[call]--
+		return workflow.AgentOutput{}, errors.New("not yet")
+	}
+	return workflow.AgentOutput{Output: map[string]any{"call": call}}, nil
+}
+
+// TestResumeRetriedLoop: what failed within an earlier attempt of a loop's later visit is not taken for what the next
+// attempt gave.
+func TestResumeRetriedLoop(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, later)
+	engine := func(j workflow.Journal) *workflow.Engine {
+		return workflow.NewEngine(nil, &failsOnce{map[string]int{"2 2": 1}}, &workflow.Options{Journal: j})
+	}
+	full := &cutJournal{room: -1}
+	want, err := engine(full).Run(t.Context(), wf, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cut := 1; cut < len(full.lines); cut++ {
+		journal := &cutJournal{room: cut}
+		e := engine(journal)
+		if _, err := e.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
+			t.Fatalf("cut %d: the first process: %v", cut, err)
+		}
+		before := journal.entries(t)
+		journal.room = -1
+		got, err := e.Resume(t.Context(), wf, before)
+		if err != nil {
+			t.Errorf("cut %d, after %s: %v", cut, journal.lines[cut-1], err)
+			continue
+		}
+		if diff := cmp.Diff(want.Output, got.Output); diff != "" {
+			t.Errorf("cut %d: output (-want +got)\n%s", cut, diff)
+		}
+		checkJournal(t, cut, journal.entries(t))
+	}
+}
