@@ -70,8 +70,8 @@ type leftover struct {
 	volumes  bool
 	due      time.Time
 	late     time.Time // until then the engine may still make it, so that it is looked for again
-	counted  bool // it holds a place of MaxSandboxes
-	kept     bool // kept on purpose (Request.Retention): the end of the manager leaves it
+	counted  bool      // it holds a place of MaxSandboxes
+	kept     bool      // kept on purpose (Request.Retention): the end of the manager leaves it
 }
 
 // NewManager makes a manager on b, which stays the caller's to close. opts may be nil. What the manager has when its process

@@ -60,7 +60,7 @@ agent that takes one: its only field, or the one named input or task.`,
 	f := cmd.Flags()
 	f.StringVar(&o.inputFile, "input-file", "", "JSON or YAML file with the whole input, - for standard input; INPUT goes over it")
 	f.StringVar(&o.workspace, "workspace", "", "directory to copy into the agent's sandboxes")
-	f.BoolVar(&o.keep, "keep", false, "leave the run's sandboxes for `sessions exec` and `sessions rm`")
+	f.BoolVar(&o.keep, "keep", false, "leave the run's sandboxes for workcell sessions exec and rm")
 	return cmd
 }
 

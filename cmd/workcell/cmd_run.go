@@ -55,7 +55,7 @@ result to standard output.`,
 	f := cmd.Flags()
 	f.StringVar(&o.agents, "agents", "", "directory of the agents (default agents/ beside or above the workflow)")
 	f.StringVar(&o.workspace, "workspace", "", "directory to copy into the run's sandboxes, in place of the workflow's workspace:")
-	f.BoolVar(&o.keep, "keep", false, "leave the run's sandboxes for `sessions exec` and `sessions rm`")
+	f.BoolVar(&o.keep, "keep", false, "leave the run's sandboxes for workcell sessions exec and rm")
 	return cmd
 }
 

@@ -27,7 +27,7 @@ func workspacePath(workdir, p string) (string, error) {
 	}
 	if !ok || below == ".." || strings.HasPrefix(below, "../") {
 		return "", usageError(fmt.Errorf("%s is not below %s", p, workdir),
-			"elsewhere let a command do it: workcell sessions exec SANDBOX -- cat "+p+" > FILE")
+			"elsewhere let a command do it, out: workcell sessions exec SANDBOX -- cat "+p+" > FILE, in: workcell sessions exec SANDBOX -- tee "+p+" < FILE")
 	}
 	return below, nil
 }

@@ -108,7 +108,7 @@ func execStatus(stderr io.Writer, res session.ExecResult) error {
 	case session.ExecOOMKilled:
 		fmt.Fprintln(stderr, "workcell: the command was ended for lack of memory")
 	case session.ExecQuotaKilled:
-		fmt.Fprintln(stderr, "workcell: the command was ended because the workspace passed its limit; delete files, for example with sessions exec and rm")
+		fmt.Fprintln(stderr, "workcell: the command was ended because the workspace passed its limit; delete files, as with workcell sessions rm --file PATH SANDBOX")
 	case session.ExecKilled:
 		fmt.Fprintln(stderr, "workcell: the command was ended on request of another process")
 	}

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,6 +38,7 @@ type sessionsOpenOptions struct {
 	idlePolicy  string
 	execTimeout time.Duration
 	rebuild     bool
+	asIs        bool // a name, and no wish about what it stands for
 }
 
 func newSessionsOpenCmd(a *app) *cobra.Command {
@@ -45,8 +48,9 @@ func newSessionsOpenCmd(a *app) *cobra.Command {
 		Short: "Open a sandbox and print its id",
 		Long: `Open a sandbox and print its id. It lives until ` + "`workcell sessions rm`" + ` removes it.
 
-With --name the sandbox can be called by that name, and opening the name again gives the same sandbox. One that was made
-with another image or other limits is an error, or with --rebuild made anew with the files of its workspace.
+With --name the sandbox can be called by that name, and opening the name again gives the same sandbox: as it is when no
+flag says otherwise. One that was made with another image or other limits than flags ask for is an error, or with --rebuild
+made anew with the files of its workspace.
 
 With --idle-policy stop the sandbox is stopped, not removed, when it was idle for --timeout: its processes end, its files
 stay. sessions open and sessions exec start it again.`,
@@ -55,6 +59,10 @@ stay. sessions open and sessions exec start it again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.idlePolicy == string(session.IdleStop) && !cmd.Flags().Changed("timeout") {
 				o.timeout = session.DefaultIdleTimeout
+			}
+			o.asIs = o.name != "" && !anyChanged(cmd, "image", "user", "root", "network", "runtime", "env", "cpu", "memory-mb", "pids", "workspace-mb", "tmp-mb")
+			if o.rebuild && !cmd.Flags().Changed("image") {
+				return usageError(errors.New("--rebuild needs --image"), "the sandbox is made anew from it, be it the same as before")
 			}
 			return o.run(cmd.Context(), a)
 		},
@@ -76,7 +84,7 @@ stay. sessions open and sessions exec start it again.`,
 	f.Int64Var(&o.pids, "pids", 0, "processes and threads (default the engine driver's)")
 	f.Int64Var(&o.workspaceMB, "workspace-mb", 0, "size of the workspace, MiB (default no limit)")
 	f.Int64Var(&o.tmpMB, "tmp-mb", 0, "size of /tmp, MiB (default the engine driver's)")
-	f.DurationVar(&o.timeout, "timeout", -1, "idle time after which the sandbox may be removed, or stopped (default never, "+
+	f.DurationVar(&o.timeout, "timeout", 0, "idle time after which the sandbox may be removed, or stopped; 0 is never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
 	f.StringVar(&o.idlePolicy, "idle-policy", "", "what becomes of it then: remove or stop (default as it was, remove for a new one)")
 	f.BoolVar(&o.rebuild, "rebuild", false, "make a sandbox of that name with another image or other limits anew, with its files")
@@ -99,12 +107,12 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	return a.withManager(ctx, o.engine, o.images, stateNeeded, func(ctx context.Context, m *session.Manager) error {
 		p := newProgress(a.stderr)
 		defer p.Close()
-		req.OnPull, req.Prepare = p.Pull, saveEnv(req.Env)
+		req.AsIs, req.OnPull, req.Prepare = o.asIs, p.Pull, saveEnv(req.Env)
 		p.Status("opening sandbox")
 		s, created, err := m.Open(ctx, key, req)
 		var conflict *session.ConflictError
 		if errors.As(err, &conflict) && !o.rebuild {
-			return fail(exitFailed, err, "--rebuild makes it anew with the files of its workspace")
+			return fail(exitFailed, err, conflictHint(ctx, m, key))
 		}
 		if err != nil {
 			return err
@@ -117,6 +125,25 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	})
 }
 
+// conflictHint says what a named sandbox is that was asked for as something else, as far as its engine tells.
+func conflictHint(ctx context.Context, m *session.Manager, key session.Key) string {
+	has := ""
+	if list, err := m.List(ctx); err == nil {
+		for _, s := range list {
+			if s.Key == key && s.Image != "" {
+				has = fmt.Sprintf("it has the image %s, user %s, network %s, %d MiB of memory and %d processes; ",
+					s.Image, s.User, s.Network, s.Limits.MemoryBytes>>20, s.Limits.PIDs)
+			}
+		}
+	}
+	return has + "without flags it is opened as it is, and --rebuild makes it anew with the files of its workspace"
+}
+
+// anyChanged tells whether one of some flags was given.
+func anyChanged(cmd *cobra.Command, names ...string) bool {
+	return slices.ContainsFunc(names, cmd.Flags().Changed)
+}
+
 // openedSandbox is what `sessions open -o json` prints.
 type openedSandbox struct {
 	sandboxOutput
@@ -125,9 +152,15 @@ type openedSandbox struct {
 
 func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
 	const mib = 1 << 20
+	if o.timeout < 0 {
+		return session.Request{}, usageError(fmt.Errorf("--timeout %s is negative", o.timeout), "0 is never")
+	}
+	if _, err := backend.NormalizeImage(o.image); err != nil {
+		return session.Request{}, usageError(err, "")
+	}
 	req := session.Request{
 		Image: o.image, User: o.user, Runtime: o.runtime,
-		IdleTimeout: o.timeout, IdlePolicy: session.IdlePolicy(o.idlePolicy), ExecTimeout: o.execTimeout, Rebuild: o.rebuild,
+		IdleTimeout: cmp.Or(o.timeout, -1), IdlePolicy: session.IdlePolicy(o.idlePolicy), ExecTimeout: o.execTimeout, Rebuild: o.rebuild,
 		Limits: backend.Limits{
 			CPUMillis: o.cpu, MemoryBytes: o.memoryMB * mib, PIDs: o.pids,
 			WorkspaceBytes: o.workspaceMB * mib, TmpBytes: o.tmpMB * mib,

@@ -17,23 +17,33 @@ func newSessionsRmCmd(a *app) *cobra.Command {
 		engine       engineFlags
 		all, keep    bool
 		ignoreAbsent bool
+		files        []string
 		out          outputFlag
 	)
 	cmd := &cobra.Command{
-		Use:     "rm SANDBOX… | --all",
+		Use:     "rm SANDBOX… | --all | --file PATH SANDBOX",
 		Aliases: []string{"remove"},
 		Short:   "Remove sandboxes and what is in them",
 		Long: `Remove sandboxes and what is in them. A sandbox is named by its id, its key, its name or its run.
 
-Prints the id of each sandbox that was removed.`,
+Prints the id of each sandbox that was removed.
+
+With --file the sandbox stays, and a file or directory of its workspace is deleted, also when no command can run because
+the workspace is full.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
 				return errors.New("name the sandboxes to remove, or pass --all")
+			}
+			if len(files) > 0 && (len(args) != 1 || keep) {
+				return errors.New("--file takes one sandbox, which stays")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withManager(cmd.Context(), engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
+				if len(files) > 0 {
+					return removeFiles(ctx, m, args[0], files, ignoreAbsent)
+				}
 				ids, err := sandboxesToRemove(ctx, m, args, all, ignoreAbsent)
 				removed := []removedSandbox{}
 				for _, id := range ids {
@@ -54,8 +64,24 @@ Prints the id of each sandbox that was removed.`,
 	f := cmd.Flags()
 	f.BoolVar(&all, "all", false, "every sandbox of this user")
 	f.BoolVar(&keep, "keep-workspace", false, "leave the workspace volumes on the engine")
-	f.BoolVarP(&ignoreAbsent, "force", "f", false, "a sandbox that is not there is no error")
+	f.StringArrayVar(&files, "file", nil, "delete this file or directory of the sandbox's workspace, not the sandbox; may be repeated")
+	f.BoolVarP(&ignoreAbsent, "force", "f", false, "a sandbox or file that is not there is no error")
 	return cmd
+}
+
+// removeFiles deletes files and directories of a sandbox. One that cannot be deleted does not keep the others.
+func removeFiles(ctx context.Context, m *session.Manager, name string, files []string, ignoreAbsent bool) error {
+	s, err := connect(ctx, m, name)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, file := range files {
+		if _, err := s.RemoveFile(ctx, file, true); err != nil && !(ignoreAbsent && errors.Is(err, backend.ErrNotFound)) {
+			errs = append(errs, fmt.Errorf("%s: %w", file, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // removedSandbox is a sandbox in the output of `sessions rm`.

@@ -123,6 +123,8 @@ func classOf(err error) (code int, hint string) {
 		return exitFailed, "`workcell doctor` says what this engine can enforce"
 	case errors.Is(err, backend.ErrCapacity):
 		return exitFailed, "close sandboxes: `workcell sessions ls`, then `workcell sessions rm ID`"
+	case errors.Is(err, backend.ErrQuota):
+		return exitFailed, "`workcell sessions rm --file PATH SANDBOX` deletes in a full workspace, too"
 	case errors.Is(err, backend.ErrNotFound):
 		return exitNotFound, "`workcell sessions ls` lists the sandboxes there are"
 	default:

@@ -42,8 +42,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 // newRootCmd builds the tree of commands.
 func newRootCmd(a *app) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "workcell",
-		Short: "Sandboxes for Genkit agents",
+		Use:     "workcell",
+		Version: buildVersion(),
+		Short:   "Sandboxes for Genkit agents",
 		Long: `Workcell runs Genkit agents and multi-step workflows in sandboxes that live as long as the run that owns
 them: containers of Docker or containerd, or the local backend, which needs no engine.
 
@@ -68,6 +69,7 @@ Environment:
 			return cmd.Help()
 		},
 	}
+	root.SetVersionTemplate("workcell {{.Version}}\n")
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
