@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -23,33 +25,20 @@ func (s stuck) Write(p []byte) (int, error) {
 	return s.Writer.Write(p)
 }
 
-// stalled is a seat at a new terminal whose host takes none of its output until go on is called. Then the seat must not
-// have come to the command's end: it was sent away.
-func stalled(t *testing.T, c *client.Conn, req wire.RunRequest) (goOn func()) {
+// stalled is a seat at a new terminal whose host takes none of its output until go on is called.
+func stalled(t *testing.T, c *client.Conn, req wire.RunRequest) (s *seat, goOn func()) {
 	t.Helper()
 	free := make(chan struct{})
-	s := sit(t, func(ctx context.Context, in io.Reader, out io.Writer) (wire.RunResult, error) {
+	s = sit(t, func(ctx context.Context, in io.Reader, out io.Writer) (wire.RunResult, error) {
 		return c.Terminal(ctx, req, in, stuck{out, free})
 	})
-	let := func() {
-		select {
-		case <-free:
-		default:
-			close(free)
-		}
-	}
-	t.Cleanup(let)
+	goOn = sync.OnceFunc(func() { close(free) })
+	t.Cleanup(goOn)
 	eventually(t, "much is written", func() bool { // as much as that shows that it runs; it stalls a little later
 		execs, err := c.Execs(testContext(t))
 		return err == nil && len(execs) == 1 && execs[0].StdoutBytes > 500_000
 	})
-	return func() {
-		t.Helper()
-		let()
-		if <-s.over; s.err == nil {
-			t.Errorf("it came to the end: %v", brief(s.res))
-		}
-	}
+	return s, goOn
 }
 
 // printing writes more than a host that takes nothing has room for.
@@ -60,12 +49,15 @@ func TestTerminalBesideAStalledViewer(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	req := terminal("stty -echo; " + printing(400) + "; echo; echo written; read x; echo got $x; read y; exit 5")
-	goOn := stalled(t, c, req)
+	first, goOn := stalled(t, c, req)
 	other := join(t, c, req.ExecID)
 	other.await("written\r\n")
 	other.enter("it\n")
 	other.await("got it\r\n")
 	goOn()
+	if <-first.over; first.err == nil {
+		t.Errorf("the one that was sent away came to the end: %v", brief(first.res))
+	}
 	back := join(t, c, req.ExecID)
 	back.await("got it\r\n")
 	back.enter("end\n")
@@ -76,20 +68,50 @@ func TestTerminalBesideAStalledViewer(t *testing.T) {
 	}
 }
 
-// A command can be ended while the only host at its terminal takes nothing.
+// A command can be ended while the only host at its terminal takes nothing. That one hears of it later, and how much it
+// missed.
 func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	// It goes on to print for the grace period.
+	// It goes on to print for the grace period, longer than the host is waited for.
 	req := terminal("trap '' TERM HUP; " + printing(1_000_000))
-	req.GraceMillis = 1000
-	goOn := stalled(t, c, req)
+	req.GraceMillis = 4000
+	s, goOn := stalled(t, c, req)
 	if st, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID}); err != nil || st.State != wire.ExecKilled {
 		t.Errorf("got %+v, %v", st, err)
 	}
-	goOn()
 	eventually(t, "nothing runs", func() bool {
 		h, err := c.Health(testContext(t))
 		return err == nil && h.Running == 0
 	})
+	goOn()
+	got, res := s.ends()
+	shown, word, _ := strings.Cut(got, "\r\n[")
+	var missing int64
+	if word != "" {
+		if _, err := fmt.Sscanf(word, "%d bytes are left out here", &missing); err != nil {
+			t.Errorf("%q: %v", word, err)
+		}
+	}
+	if res.State != wire.ExecKilled || int64(len(shown))+missing != res.StdoutBytes {
+		t.Errorf("%d bytes are shown and %d missing, %v", len(shown), missing, brief(res))
+	}
+}
+
+// A command that ends does so for everybody else while a host at its terminal takes nothing.
+func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	req := terminal(printing(1_000_000) + " & until [ -e go ]; do sleep 0.02; done; exit 3")
+	s, goOn := stalled(t, c, req)
+	if _, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: "go"}, strings.NewReader("")); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1}); err != nil || st.State != wire.ExecCompleted || st.ExitCode != 3 {
+		t.Errorf("got %+v, %v", st, err)
+	}
+	goOn()
+	if _, res := s.ends(); res.State != wire.ExecCompleted || res.ExitCode != 3 {
+		t.Errorf("got %v", brief(res))
+	}
 }

@@ -205,6 +205,9 @@ func (e *execution) supervise() {
 		state = k.state
 		end = e.endTree(k.grace)
 	}
+	if e.term != nil {
+		e.term.hurry()
+	}
 	e.over(end, state, e.out.drain(e.drain))
 }
 

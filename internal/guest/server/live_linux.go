@@ -1,9 +1,12 @@
 package server
 
 import (
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/hashicorp/yamux"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -16,12 +19,14 @@ const (
 // liveSink is the sink of an attached exec: it sends output over the request's stream, at the host's pace.
 type liveSink struct {
 	r    *request
-	pace func() // sets the time that the host has to take what is sent next; nil when it may take any
+	pace func() (ending bool) // sets the time that the host has to take what is sent next; nil when it may take any
 
 	mu      sync.Mutex // guards the fields below
 	pending []byte     // frames that wait
 	timer   *time.Timer
-	shut    bool // nobody reads any more
+	shut    bool  // nobody reads any more
+	behind  bool  // what waits, and a word of what is missing, goes with the answer: the command's end waits for nobody
+	missing int64 // bytes of output left out since
 }
 
 func newLiveSink(r *request) *liveSink {
@@ -35,6 +40,10 @@ func (l *liveSink) write(ch wire.Channel, p []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.shut {
+		return
+	}
+	if l.behind {
+		l.missing += int64(len(p))
 		return
 	}
 	first := len(l.pending) == 0
@@ -56,34 +65,56 @@ func (l *liveSink) flush() {
 
 // send sends what waits. The caller holds mu.
 func (l *liveSink) send() {
-	if len(l.pending) == 0 || l.shut {
+	if len(l.pending) == 0 || l.shut || l.behind {
 		return
 	}
-	if !l.transmit(l.pending) {
+	n, ending, err := l.transmit(l.pending)
+	switch {
+	case errors.Is(err, yamux.ErrTimeout) && ending:
+		l.behind = true
+	case err != nil:
 		l.shut = true
 		l.r.release() // the request is over, whether or not its host knows: a frame may be there in part
 	}
-	l.pending = l.pending[:0]
+	l.pending = append(l.pending[:0], l.pending[n:]...)
 }
 
-func (l *liveSink) transmit(b []byte) bool {
-	if l.pace != nil {
-		l.pace()
+// transmit tells how much of b is on its way, and on an error whether the command is about to end. A host has some tries,
+// so that one which could not run for a while, like the guest itself then, is not taken for one that takes nothing.
+func (l *liveSink) transmit(b []byte) (n int, ending bool, err error) {
+	for tries := 0; tries < stallTries; tries++ {
+		if l.pace != nil {
+			ending = l.pace()
+		}
+		var m int
+		if m, err = l.r.send(b[n:]); !errors.Is(err, yamux.ErrTimeout) {
+			return n + m, ending, err
+		}
+		if n += m; m > 0 {
+			tries = 0
+		}
 	}
-	return l.r.write(b)
+	return n, ending, err
 }
 
-// finish sends what waits and the answer, together. Later output is dropped.
+// finish sends what waits and the answer, together, when the host takes it. Later output is dropped.
 func (l *liveSink) finish(res *wire.RunResult) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.timer.Stop()
+	if l.missing > 0 {
+		word := fmt.Sprintf("\r\n[%d bytes are left out here: they were not taken when the command ended]\r\n", l.missing)
+		var prefix [wire.FramePrefixSize]byte
+		wire.PutDataPrefix(prefix[:], wire.ChanStdout, len(word))
+		l.pending = append(append(l.pending, prefix[:]...), word...)
+	}
 	b, err := wire.AppendAnswer(l.pending, res)
 	if err != nil {
 		return failf(wire.CodeInternal, "%v", err)
 	}
 	if !l.shut {
-		l.transmit(b)
+		_ = l.r.st.SetWriteDeadline(time.Time{}) // cannot fail
+		l.r.write(b)
 	}
 	l.shut, l.pending = true, nil
 	return nil

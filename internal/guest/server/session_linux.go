@@ -154,10 +154,15 @@ func (r *request) fail(err error) {
 
 // write sends frames. A failure means that the host is not interested any more, which r.hangup tells as well.
 func (r *request) write(b []byte) bool {
+	_, err := r.send(b)
+	return err == nil
+}
+
+// send tells how much of the frames is on its way.
+func (r *request) send(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, err := r.st.Write(b)
-	return err == nil
+	return r.st.Write(b)
 }
 
 // hangup says how a host left a request.

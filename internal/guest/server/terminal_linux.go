@@ -14,9 +14,13 @@ const (
 	replayMax = 32 << 10
 	// endOfFile is the character that ends the input of what reads from a terminal line by line.
 	endOfFile = 4
-	// stallMax is how long a viewer that takes nothing may hold up other viewers, or the end of a command that is being
-	// ended. Then it is sent away, and may join again.
+	// stallMax is how long a viewer that takes nothing may hold up other viewers. Then it is sent away, and may join again.
 	stallMax = 10 * time.Second
+	// stallEnd is how long it may hold up the end of the command. Then that is told to everybody else, and the viewer hears
+	// of it, and of what it missed, when it takes something again.
+	stallEnd = 2 * time.Second
+	// stallTries is in how many parts it gets that time.
+	stallTries = 4
 )
 
 // terminal is the sink of a command on a terminal: everything is recorded, and goes live to each host that is there.
@@ -30,7 +34,7 @@ type terminal struct {
 	viewers []*liveSink // not changed in place
 	present int         // viewers, and those that are about to be
 	alone   *time.Timer // runs while there are none
-	hurried bool        // the command is being ended
+	hurried bool        // the command is being ended, or has ended
 	ended   bool
 }
 
@@ -66,7 +70,7 @@ func (t *terminal) there() []*liveSink {
 
 // join shows a viewer what was written lately, and what comes.
 func (t *terminal) join(v *liveSink) {
-	v.pace = func() { t.pace(v) }
+	v.pace = func() bool { return t.pace(v) }
 	t.mu.Lock()
 	t.alone.Stop()
 	t.present++
@@ -98,7 +102,7 @@ func (t *terminal) leave(v *liveSink) {
 	}
 }
 
-// hurry is for a command that is being ended: from now on no viewer can hold it back for long.
+// hurry is for a command that is being ended, or has ended: from now on no viewer can hold it back for long.
 func (t *terminal) hurry() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,11 +112,13 @@ func (t *terminal) hurry() {
 	}
 }
 
-// pace says until when a viewer must take what it is about to be sent: at any time, unless others wait with it.
-func (t *terminal) pace(v *liveSink) {
+// pace says until when a viewer must take what it is about to be sent: at any time, unless others wait with it. It tells
+// whether the command is about to end.
+func (t *terminal) pace(v *liveSink) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_ = v.r.st.SetWriteDeadline(t.limit()) // cannot fail
+	return t.hurried
 }
 
 // repace does that for what is being sent. The caller holds mu.
@@ -124,8 +130,11 @@ func (t *terminal) repace() {
 
 // limit is zero for none. The caller holds mu.
 func (t *terminal) limit() time.Time {
-	if t.hurried || t.present > 1 {
-		return time.Now().Add(stallMax)
+	switch {
+	case t.hurried:
+		return time.Now().Add(stallEnd / stallTries)
+	case t.present > 1:
+		return time.Now().Add(stallMax / stallTries)
 	}
 	return time.Time{}
 }
@@ -210,6 +219,15 @@ func (e *execution) show(r *request, v *liveSink) error {
 		_ = r.st.Close() // frees a viewer that waits for the host
 		return nil
 	}
+	told := make(chan struct{})
+	defer close(told)
+	go func() {
+		select {
+		case <-told:
+		case <-left:
+			_ = r.st.Close()
+		}
+	}()
 	st := e.snapshot()
 	return v.finish(&wire.RunResult{ExecStatus: st, Stdout: wire.Output{Total: st.StdoutBytes, Omitted: st.StdoutBytes}})
 }
