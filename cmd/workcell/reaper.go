@@ -164,6 +164,7 @@ func (a *app) launchReaper(owner, backendName string) (*exec.Cmd, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
+	makeNice(cmd.Process.Pid)
 	return cmd, nil
 }
 

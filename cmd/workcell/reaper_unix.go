@@ -12,6 +12,13 @@ import (
 // canReap: a process can outlive this one here.
 const canReap = true
 
+// niceness of a reaper: its start is beside the making of a sandbox, which somebody waits for.
+const niceness = 10
+
+func makeNice(pid int) {
+	_ = syscall.Setpriority(syscall.PRIO_PROCESS, pid, niceness) // it does its work all the same
+}
+
 // detach makes a command be a session of its own, without terminal, which gets none of this process's descriptors. Those
 // that this process was started with would be passed on otherwise.
 func detach(cmd *exec.Cmd) error {
