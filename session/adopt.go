@@ -128,11 +128,7 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 	}
 	engine, _, err := m.find(ctx, rec.ID)
 	if errors.Is(err, backend.ErrNotFound) && key.Namespace == NamespaceUser {
-		m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", key.String())
-		if err := m.removeRemains(ctx, *rec, false); err != nil {
-			return nil, err
-		}
-		return m.remake(ctx, *rec, req)
+		return m.renew(ctx, *rec, req)
 	}
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil, nil

@@ -297,10 +297,12 @@ func (s *Session) expiry() time.Time {
 func (s *Session) recordAs(state RecordState, expires time.Time) Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Record{
+	rec := Record{
 		ID: s.id, Key: s.key, Engine: s.m.opts.Engine, EngineID: s.engine.ID, Owner: s.m.owner, Hash: s.hash, State: state,
 		Created: s.created, LastUsed: s.lastUsed, Expires: expires, Idle: s.idle, IdlePolicy: s.policy, Retention: s.req.Retention,
 	}
+	rec.setWorkspace(s.engine)
+	return rec
 }
 
 // longerIdle gives the more patient of two idle timeouts; negative is never.

@@ -46,15 +46,11 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case trial.Hash == engine.Hash && trial.ImageID == engine.ImageID:
+	if trial.Hash == engine.Hash && trial.ImageID == engine.ImageID {
 		return nil, nil
-	case trial.User != engine.User:
-		return nil, fmt.Errorf("%w: the files of the workspace belong to user %s, a rebuild cannot make that %s", backend.ErrUnsupported, engine.User, trial.User)
-	case trial.Limits.WorkspaceBytes != engine.Limits.WorkspaceBytes:
-		return nil, fmt.Errorf("%w: the workspace has %d bytes, a rebuild cannot make that %d", backend.ErrUnsupported, engine.Limits.WorkspaceBytes, trial.Limits.WorkspaceBytes)
-	case !m.keepsFiles(engine.Limits, engine.Workspace):
-		return nil, fmt.Errorf("%w: a rebuild of a sandbox whose files end with its processes", backend.ErrUnsupported)
+	}
+	if err := m.fits(trial, engine); err != nil {
+		return nil, err
 	}
 	if engine.State == backend.StateRunning {
 		if err := m.idleGuest(ctx, engine.ID); err != nil {
@@ -73,6 +69,23 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 		return nil, engineError(err)
 	}
 	return m.remake(ctx, *rec, req)
+}
+
+// fits tells whether a sandbox like trial can have the workspace that another one had.
+func (m *Manager) fits(trial, had backend.Info) error {
+	limit, wanted := had.Limits.WorkspaceBytes, trial.Limits.WorkspaceBytes
+	switch {
+	case trial.User != had.User:
+		return fmt.Errorf("%w: the files of the workspace belong to user %s, a rebuild cannot make that %s", backend.ErrUnsupported, had.User, trial.User)
+	case wanted != limit:
+		return fmt.Errorf("%w: the workspace has %d bytes, a rebuild cannot make that %d", backend.ErrUnsupported, limit, wanted)
+	case limit > 0 && trial.Workspace != had.Workspace && had.Workspace != "":
+		return fmt.Errorf("%w: the workspace is held to its limit by means of %q, in the new sandbox that would be %q, a rebuild cannot change it",
+			backend.ErrUnsupported, had.Workspace, trial.Workspace)
+	case !m.keepsFiles(had.Limits, had.Workspace):
+		return fmt.Errorf("%w: a rebuild of a sandbox whose files end with its processes", backend.ErrUnsupported)
+	}
+	return nil
 }
 
 // idleGuest fails when commands run in a sandbox, or nobody can tell.
@@ -111,6 +124,30 @@ func (m *Manager) try(ctx context.Context, req Request) (backend.Info, error) {
 		err = gone
 	}
 	return info, err
+}
+
+// renew makes a sandbox anew that the engine does not have, upon the workspace that may be there. Unless it was to be another
+// one, it must be what it was.
+func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session, error) {
+	same := rec.Hash == req.hash()
+	if !same && !rec.KeepWorkspace && !req.Rebuild && !req.AsIs {
+		return nil, &ConflictError{Key: rec.Key, Fields: []string{"request"}}
+	}
+	m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
+	had := rec.workspace()
+	if had.User != "" && (!same || had.Limits.WorkspaceBytes > 0) {
+		trial, err := m.try(ctx, req)
+		if err == nil {
+			err = m.fits(trial, had)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := m.removeRemains(ctx, rec, false); err != nil {
+		return nil, err
+	}
+	return m.remake(ctx, rec, req)
 }
 
 // remake makes the sandbox of a record that this manager has, upon the workspace that is there. On failure the record

@@ -53,6 +53,73 @@ func TestInterruptedRebuild(t *testing.T) {
 	}
 }
 
+// limiting is an engine that keeps the limits of workspaces by what the runtime allows.
+type limiting struct{ sharing }
+
+func (e limiting) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
+	info, err := e.sharing.Create(ctx, spec)
+	if err != nil {
+		return info, err
+	}
+	b, _ := e.box(info.ID)
+	b.info.Workspace = backend.WorkspaceSized
+	if spec.Runtime != "" {
+		b.info.Workspace = backend.WorkspaceWatched
+	}
+	return b.info, nil
+}
+
+// TestOnlyWhatFits: a sandbox that the workspace is not fit for is neither made in the place of one that is there nor of one
+// that the engine has lost, and nothing is touched; without a rebuild every difference is a conflict.
+func TestOnlyWhatFits(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	sized := func(image string, n int64, user, runtime string) session.Request {
+		return session.Request{Image: image, User: user, Runtime: runtime, Limits: backend.Limits{WorkspaceBytes: n * mib}}
+	}
+	for _, there := range []bool{true, false} {
+		e := limiting{sharing{newEngine(t)}}
+		opts := shared()
+		key := session.UserKey("lab")
+		first := newManager(t, e, opts)
+		s, _, err := first.Open(t.Context(), key, sized("test:1", 64, "", ""))
+		must(t, err)
+		output(t, s, "echo kept > file")
+		must(t, first.Detach(t.Context()))
+		if !there {
+			e.remove(s.Info().EngineID)
+		}
+		m := newManager(t, e, opts)
+		for name, req := range map[string]session.Request{
+			"image": sized("test:2", 64, "", ""), "user": sized("test:1", 64, "1234", ""), "size": sized("test:1", 32, "", ""),
+			"means": sized("test:1", 64, "", "other"),
+		} {
+			var conflict *session.ConflictError
+			if _, _, err := m.Open(t.Context(), key, req); !errors.As(err, &conflict) {
+				t.Errorf("another %s, its container is there: %v: Open = %v, want a ConflictError", name, there, err)
+			}
+			if req.Rebuild = true; name == "image" {
+				continue
+			}
+			if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, backend.ErrUnsupported) {
+				t.Errorf("another %s, its container is there: %v: rebuild = %v, want ErrUnsupported", name, there, err)
+			}
+			if _, still := e.box(s.Info().EngineID); still != there || !e.hasFiles(t, s.ID()) {
+				t.Errorf("another %s: the container is there: %v, the files: %v", name, still, e.hasFiles(t, s.ID()))
+			}
+		}
+		again := sized("test:2", 64, "", "")
+		again.Rebuild = true
+		made, created, err := m.Open(t.Context(), key, again)
+		if err != nil || created || made.ID() != s.ID() || e.count() != 1 {
+			t.Fatalf("rebuild = %v, %v, %v; %d sandboxes", made, created, err, e.count())
+		}
+		if got := output(t, made, "cat file"); got != "kept\n" {
+			t.Errorf("output %q", got)
+		}
+	}
+}
+
 // TestDurableRequests: what only named sandboxes of managers with a common store can have is refused elsewhere, and a
 // policy does not change under those who have the sandbox.
 func TestDurableRequests(t *testing.T) {

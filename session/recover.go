@@ -224,6 +224,7 @@ func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
 		ID: engine.SessionID, Key: key, Engine: m.opts.Engine, EngineID: engine.ID, Hash: engine.Hash, State: RecordReady,
 		Created: engine.Created, LastUsed: now, Idle: -1,
 	}
+	rec.setWorkspace(engine)
 	switch {
 	case key.Namespace != NamespaceUser:
 		rec.Idle = rebuiltFor

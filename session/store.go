@@ -3,6 +3,8 @@ package session
 import (
 	"context"
 	"time"
+
+	"github.com/workcell-dev/workcell/backend"
 )
 
 // RecordState is the state of a recorded sandbox.
@@ -39,6 +41,21 @@ type Record struct {
 	// KeepWorkspace in RecordRemoving is CloseOptions.KeepWorkspace. In RecordReady the sandbox is being made anew
 	// (Request.Rebuild): when the engine has none, its workspace is there.
 	KeepWorkspace bool
+	// User, WorkspaceBytes and Workspace are the sandbox's (backend.Info), which no other sandbox with its workspace may have
+	// otherwise. All are empty while it is made, and where an earlier version made the record.
+	User           string
+	WorkspaceBytes int64
+	Workspace      backend.WorkspaceMeans
+}
+
+// setWorkspace notes what a sandbox with the same workspace must have, too.
+func (r *Record) setWorkspace(engine backend.Info) {
+	r.User, r.WorkspaceBytes, r.Workspace = engine.User, engine.Limits.WorkspaceBytes, engine.Workspace
+}
+
+// workspace gives that back.
+func (r Record) workspace() backend.Info {
+	return backend.Info{User: r.User, Limits: backend.Limits{WorkspaceBytes: r.WorkspaceBytes}, Workspace: r.Workspace}
 }
 
 // Store keeps records. All methods may be called concurrently. Times may lose their monotonic part and precision

@@ -40,6 +40,10 @@ CREATE UNIQUE INDEX session_live ON session (engine, namespace, run, name) WHERE
 CREATE INDEX session_state ON session (state, created, id);
 `, `
 ALTER TABLE session ADD COLUMN idle_policy TEXT NOT NULL DEFAULT '';
+`, `
+ALTER TABLE session ADD COLUMN user TEXT NOT NULL DEFAULT '';
+ALTER TABLE session ADD COLUMN workspace_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE session ADD COLUMN workspace TEXT NOT NULL DEFAULT '';
 `}}
 }
 
@@ -59,25 +63,26 @@ func Open(ctx context.Context, path string) (*Store, error) {
 // Close lets go of the file.
 func (s *Store) Close() error { return s.f.Close() }
 
-const columns = `id, namespace, run, name, engine, engine_id, owner, hash, state, created, last_used, expires, idle, retention, keep, idle_policy`
+const columns = `id, namespace, run, name, engine, engine_id, owner, hash, state, created, last_used, expires, idle, retention, keep, idle_policy, user, workspace_bytes, workspace`
 
 // places has a place for each of the columns.
-const places = `?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?`
+const places = `?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?`
 
 func values(r session.Record) []any {
 	return []any{
 		r.ID, r.Key.Namespace, r.Key.ID, r.Key.Name, r.Engine, r.EngineID, r.Owner, r.Hash, string(r.State),
 		micros(r.Created), micros(r.LastUsed), micros(r.Expires), duration(r.Idle), duration(r.Retention), r.KeepWorkspace, string(r.IdlePolicy),
+		r.User, r.WorkspaceBytes, string(r.Workspace),
 	}
 }
 
 func scan(row interface{ Scan(...any) error }) (session.Record, error) {
 	var r session.Record
-	var state, policy string
+	var state, policy, means string
 	var created, lastUsed, expires, idle, retention int64
 	err := row.Scan(&r.ID, &r.Key.Namespace, &r.Key.ID, &r.Key.Name, &r.Engine, &r.EngineID, &r.Owner, &r.Hash, &state,
-		&created, &lastUsed, &expires, &idle, &retention, &r.KeepWorkspace, &policy)
-	r.State, r.IdlePolicy = session.RecordState(state), session.IdlePolicy(policy)
+		&created, &lastUsed, &expires, &idle, &retention, &r.KeepWorkspace, &policy, &r.User, &r.WorkspaceBytes, &means)
+	r.State, r.IdlePolicy, r.Workspace = session.RecordState(state), session.IdlePolicy(policy), backend.WorkspaceMeans(means)
 	r.Idle, r.Retention = time.Duration(idle)*time.Microsecond, time.Duration(retention)*time.Microsecond
 	r.Created, r.LastUsed, r.Expires = instant(created), instant(lastUsed), instant(expires)
 	return r, err

@@ -55,6 +55,7 @@ func record(n int) session.Record {
 		Created: base().Add(time.Duration(n) * time.Second), LastUsed: base().Add(time.Duration(n) * time.Minute),
 		Expires: base().Add(time.Duration(n) * time.Hour), Idle: time.Duration(n) * time.Minute,
 		IdlePolicy: session.IdleStop, Retention: time.Duration(n) * time.Second, KeepWorkspace: n%2 == 1,
+		User: fmt.Sprintf("%d:%d", n, n), WorkspaceBytes: int64(n) << 20, Workspace: backend.WorkspaceSized,
 	}
 }
 
