@@ -138,9 +138,16 @@ func (s *suite) workspaceKept(t *testing.T) {
 	if _, err := s.b.Create(t.Context(), failing); !errors.Is(err, s.noImage()) {
 		t.Errorf("a missing image: %v, want %v", err, s.noImage())
 	}
-	last := s.create(t, spec)
+	limited := spec
+	if !s.unlimited() {
+		limited.Limits.WorkspaceBytes = workspaceLimit
+	}
+	last := s.create(t, limited)
 	if got := sh(t, s.dial(t, last.ID), "cat /workspace/f"); got != "kept\n" {
 		t.Errorf("after failures: %q", got)
+	}
+	if !s.unlimited() && last.Workspace != backend.WorkspaceWatched {
+		t.Errorf("what was a directory without a limit has one by means of %q", last.Workspace)
 	}
 	if w, ok := s.b.(backend.WorkspaceRemover); ok {
 		must(t, s.b.Remove(t.Context(), last.ID, backend.RemoveOptions{}))

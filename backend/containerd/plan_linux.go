@@ -54,6 +54,9 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 	}
 	if p.spec.Limits.WorkspaceBytes > 0 {
 		p.means = b.workspaceMeans(p.spec.Runtime)
+		if tag, err := b.state.readTag(sessionName(spec.ID)); err == nil && tag != (workspaceTag{}) && tag.Bytes == 0 {
+			p.means = backend.WorkspaceWatched // the session's is a directory and stays one
+		}
 	}
 	p.runtime = b.engine.runtimes[p.spec.Runtime]
 	return p, nil

@@ -79,6 +79,8 @@ func (b *Backend) claimWorkspace(ctx context.Context, x *box, c *cradle) error {
 		return fmt.Errorf("local: session %s has a workspace, but %w: remove it first: %w", x.SessionID, scrub(err), backend.ErrExists)
 	case old.Instance != x.Instance:
 		return fmt.Errorf("local: session %s has a workspace of another instance: %w", x.SessionID, backend.ErrExists)
+	case old.Size == 0 && x.sized() > 0: // it is a directory and stays one
+		x.Workspace = backend.WorkspaceWatched
 	case old.Size != x.sized():
 		return fmt.Errorf("local: session %s has a workspace with a limit of %d bytes: %w", x.SessionID, old.Size, backend.ErrExists)
 	}
