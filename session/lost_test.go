@@ -7,7 +7,9 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -93,5 +95,90 @@ func TestLostOnAFullDisk(t *testing.T) {
 	other := newManager(t, e, opts)
 	if again, created, err := other.Open(t.Context(), session.UserKey("lab"), testImage()); err != nil || created || again.ID() != s.ID() {
 		t.Errorf("Open by another = %v, %v, %v, want the old sandbox", again, created, err)
+	}
+}
+
+// vanish opens a sandbox with a file, whose container is then removed under its process.
+func vanish(t *testing.T, e sharing, m *session.Manager, store session.Store, key session.Key) *session.Session {
+	t.Helper()
+	s := mustOpen(t, m, key)
+	output(t, s, "echo kept > file")
+	e.remove(s.Info().EngineID)
+	eventually(t, "it is lost", func() bool { return record(t, store, s.ID()).State == session.RecordLost })
+	return s
+}
+
+// TestLostLeavesNothing: of a sandbox that its process lost, nothing is left when that process is gone, though the engine
+// does not have it any more.
+func TestLostLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for name, key := range map[string]session.Key{"agent": session.AgentKey("run_1", "default"), "user": session.UserKey("lab")} {
+		for end, how := range map[string]func(*testing.T, *session.Manager){
+			"dies":     func(_ *testing.T, m *session.Manager) { m.Die() },
+			"detaches": func(t *testing.T, m *session.Manager) { must(t, m.Detach(t.Context())) },
+		} {
+			t.Run(name+" "+end, func(t *testing.T) {
+				t.Parallel()
+				e := sharing{newEngine(t)}
+				opts := shared()
+				first, m := dying(t, e, opts), newManager(t, e, opts)
+				clock := newClock(m)
+				s := vanish(t, e, first, opts.Store, key)
+				clock.add(2 * time.Hour)
+				m.Reap(t.Context())
+				if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordLost || !e.hasFiles(t, s.ID()) {
+					t.Errorf("while its process lives: %+v", rec)
+				}
+				how(t, first)
+				m.Reap(t.Context())
+				if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || e.hasFiles(t, s.ID()) {
+					t.Errorf("record %+v, the files are there: %v", rec, e.hasFiles(t, s.ID()))
+				}
+			})
+		}
+	}
+}
+
+// TestLostIsMissed: who goes on with a run is told for a month that a sandbox of it was lost, whatever was left of that,
+// and whether or not it could be removed at once.
+func TestLostIsMissed(t *testing.T) {
+	t.Parallel()
+	for name, how := range map[string]func(e sharing, engineID string){
+		"stopped": func(e sharing, engineID string) {
+			b, _ := e.box(engineID)
+			b.murder()
+		},
+		"vanished": func(e sharing, engineID string) { e.remove(engineID) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			key := session.WorkflowKey("run_1", "default")
+			first, m := dying(t, e, opts), newManager(t, e, opts)
+			clock := newClock(m)
+			s := mustOpen(t, first, key)
+			how(e, s.Info().EngineID)
+			eventually(t, "it is lost", func() bool { return record(t, opts.Store, s.ID()).State == session.RecordLost })
+			first.Die()
+			e.setHooks(nil, func(string) error { return backend.ErrUnavailable }, nil)
+			for _, later := range []time.Duration{0, time.Hour, 10 * 24 * time.Hour, 15 * 24 * time.Hour} {
+				clock.add(later)
+				m.Reap(t.Context())
+				gone, err := m.Gone(t.Context(), key.Scope())
+				if err != nil || len(gone) != 1 {
+					t.Errorf("%v later: gone are %v, %v", later, gone, err)
+				}
+				if there := later == 0; e.hasFiles(t, s.ID()) != there {
+					t.Errorf("%v later the files are there: %v", later, !there)
+				}
+				e.setHooks(nil, nil, nil)
+			}
+			clock.add(6 * 24 * time.Hour)
+			m.Reap(t.Context())
+			if gone, err := m.Gone(t.Context(), key.Scope()); err != nil || len(gone) != 0 {
+				t.Errorf("after a month gone are %v, %v", gone, err)
+			}
+		})
 	}
 }

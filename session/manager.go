@@ -250,7 +250,12 @@ func (m *Manager) noteLost(s *Session, reason string) {
 		m.release(s)
 		return
 	}
-	m.record(s, RecordLost, m.now().Add(rememberFor))
+	now := m.now()
+	rec := s.recordAs(RecordLost, now.Add(rememberFor))
+	if rec.LastUsed = now; s.key.Namespace == NamespaceWorkflow {
+		rec.Expires = now.Add(missedFor)
+	}
+	m.save(rec)
 }
 
 // record updates the record of a session. The store's failure must not keep a sandbox from being closed, so it is

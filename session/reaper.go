@@ -140,7 +140,8 @@ func (m *Manager) prune(ctx context.Context) {
 		return
 	}
 	for _, rec := range recs {
-		if rec.Expires.After(now) || m.owns(rec.ID) {
+		left := rec.State == RecordLost && rec.Owner != "" // a sweep has not removed the rest yet
+		if rec.Expires.After(now) || m.owns(rec.ID) || left && now.Sub(rec.Expires) < missedFor {
 			continue
 		}
 		if err := m.store.Delete(ctx, rec.ID); err != nil {

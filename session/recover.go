@@ -19,8 +19,8 @@ const (
 	rebuiltFor = 24 * time.Hour
 	// orphanedFor is how long an agent's sandbox stays unused when the agent's process is gone: nobody goes on with that.
 	orphanedFor = 2 * time.Minute
-	// missedFor is how long it is remembered that an interrupted run had a sandbox which expired: who goes on with the run
-	// must be told.
+	// missedFor is how long it is remembered that a run had a sandbox which was lost, or expired when the run was
+	// interrupted: who goes on with the run must be told.
 	missedFor = 30 * 24 * time.Hour
 	// silentFor is how long, after its time, a sandbox is kept that is there and does not say whether it is used: it may be
 	// at work while its engine or its guest hangs.
@@ -141,21 +141,29 @@ func (m *Manager) survey(ctx context.Context) (survey, error) {
 	}
 	for _, rec := range recs {
 		engine, onEngine := there[rec.ID]
-		if rec.Owner == m.owner || rec.Engine != m.opts.Engine && !onEngine || unreadable[rec.ID] {
-			continue // our own, another engine's, or for somebody to look at
+		if rec.Engine != m.opts.Engine && !onEngine || unreadable[rec.ID] {
+			continue // another engine's, or for somebody to look at
 		}
 		if !rec.due(now, engine.State) {
 			continue
 		}
-		lives, err := m.store.Lives(ctx, rec.Owner)
+		held, err := m.held(ctx, rec)
 		if err != nil {
 			return plan, err
 		}
-		if !lives {
+		if !held {
 			plan.due = append(plan.due, rec)
 		}
 	}
 	return plan, nil
+}
+
+// held tells whether a living process has what a record is about. This one has not what it lost and closed.
+func (m *Manager) held(ctx context.Context, rec Record) (bool, error) {
+	if rec.Owner == m.owner {
+		return rec.State != RecordLost || m.owns(rec.ID), nil
+	}
+	return m.store.Lives(ctx, rec.Owner)
 }
 
 // due tells whether a record that belongs to nobody is to be cleared; state is what the engine says of its sandbox, empty
@@ -168,8 +176,14 @@ func (r Record) due(now time.Time, state backend.State) bool {
 		return r.expired(now) || r.orphaned(now)
 	case RecordRemoving:
 		return r.expired(now)
-	case RecordLost: // one that runs may be another's by now
-		return state != "" && (state != backend.StateRunning || r.expired(now))
+	case RecordLost:
+		switch state {
+		case "": // its workspace may be there for as long as somebody's name stands for it
+			return r.Owner != ""
+		case backend.StateRunning: // it may be another's by now
+			return now.Sub(r.LastUsed) >= rememberFor
+		}
+		return true
 	}
 	return state != "" // closed, and made nevertheless: the engine finished what a dead process had begun
 }
@@ -328,7 +342,8 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 	if ready {
 		rec.KeepWorkspace = false // it was for the next sandbox of the key, which there will not be
 	}
-	missed := ready && rec.Key.Namespace == NamespaceWorkflow
+	lost := rec.State == RecordLost
+	missed := (ready || lost) && rec.Key.Namespace == NamespaceWorkflow
 	if rec.State.Live() {
 		rec.Expires = m.now()
 	}
@@ -337,8 +352,12 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 		m.save(rec) // the key is free
 	}
 	there, err := m.removeAll(ctx, rec)
+	if err != nil && lost {
+		return err // the record has an owner for as long as there is something to remove
+	}
 	rec.Owner = ""
 	switch {
+	case err == nil && missed && lost: // remembered since it was lost
 	case err == nil && ready && !there && !missed: // if it comes back, it is found as one that has no record
 		return m.store.Delete(ctx, rec.ID)
 	case err == nil && missed:
