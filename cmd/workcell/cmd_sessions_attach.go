@@ -29,9 +29,9 @@ func newSessionsAttachCmd(a *app) *cobra.Command {
 		Long: `Work in a sandbox at a terminal of its own, as at any other: job control, Ctrl-C, full screen programs, the size of the
 window. The sandbox is named as for exec, and may belong to a run that is under way.
 
-Runs COMMAND or, without one, a shell: the sandbox's $SHELL, else the first there is of bash, zsh, ash and sh. When a
-terminal is there already that somebody left, it is joined, and what it showed last is shown again; --new, -w, -e and
-COMMAND make another one. Several can be at one terminal.
+Runs COMMAND or, without one, a shell: the sandbox's $SHELL, else the first there is of bash, zsh, ash and sh. When
+terminals are there already, the latest is joined, whether or not somebody is at it, and what it showed last is shown
+again; --new, -w, -e and COMMAND make another one. Several can be at one terminal.
 
 The detach keys leave the terminal, and so does everything else that ends this command early: what runs there goes on
 and can be joined again. It ends when nobody was at its terminal for an hour, or when no workcell process has used the
