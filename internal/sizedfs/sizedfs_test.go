@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -76,9 +77,11 @@ func use(t *testing.T, file string, size int64) {
 	if err := unix.Mount(d.Path, at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, sizedfs.Options); err != nil {
 		t.Fatal(err)
 	}
+	unmount := sync.OnceValue(func() error { return unix.Unmount(at, 0) })
+	t.Cleanup(func() { _ = unmount() }) // when the test breaks off
 	check(t, at, size, size/4096)
 	err = os.WriteFile(filepath.Join(at, "f"), []byte("x"), 0o600)
-	if err := errors.Join(err, unix.Unmount(at, 0), second.Close(), d.Close()); err != nil {
+	if err := errors.Join(err, unmount(), second.Close(), d.Close()); err != nil {
 		t.Error(err)
 	}
 	var st unix.Stat_t
