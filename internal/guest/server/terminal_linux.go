@@ -254,17 +254,23 @@ func replay(p []byte, cut bool) []byte {
 func sequence(p []byte) (n int, keep bool) {
 	const enquiry, escape = 0x05, 0x1b
 	switch {
+	case p[0] == 0xc2 && len(p) > 1 && p[1] < 0xa0: // the same as an escape and a letter, to some
+		return 2, false
 	case p[0] != escape:
 		return 1, p[0] != enquiry
 	case len(p) == 1:
 		return 1, true
+	case p[1] < ' ' || p[1] > '~': // it goes on behind a control character, and begins again with an escape
+		return 1, false
 	}
 	switch p[1] {
 	case '[':
 		for n = 2; n < len(p); n++ {
-			if c := p[n]; c >= 0x40 && c <= 0x7e {
-				private := p[2] >= '<' && p[2] <= '?'
-				return n + 1, bytes.IndexByte([]byte("cnpqtx"), c) < 0 && (c != 'u' || !private)
+			switch c := p[n]; {
+			case c == escape:
+				return n, false
+			case c >= 0x40 && c <= 0x7e:
+				return n + 1, !asks(p[2], c) && bytes.IndexByte(p[2:n], enquiry) < 0
 			}
 		}
 		return n, false
@@ -282,4 +288,10 @@ func sequence(p []byte) (n int, keep bool) {
 		return 2, false
 	}
 	return 2, true
+}
+
+// asks tells whether a control sequence whose parameters begin with first and that ends with final asks something.
+func asks(first, final byte) bool {
+	private := first >= '<' && first <= '?'
+	return bytes.IndexByte([]byte("cnpqtxy|"), final) >= 0 || private && (final == 'u' || final == 'S')
 }

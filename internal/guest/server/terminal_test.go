@@ -4,6 +4,7 @@ package server
 
 import (
 	"bytes"
+	"regexp"
 	"testing"
 )
 
@@ -18,6 +19,8 @@ func TestReplay(t *testing.T) {
 		"a\x1b[?ub\x1b[sc\x1b[ud":                                  "ab\x1b[sc\x1b[ud",
 		"a\x1b]0;title\ab\x1b]52;c;?\x1b\\c\x1bP$qm\x1b\\d":        "abcd",
 		"a\x1b_x\x1b\\b\x1b^y\x1b\\c\x1bXz\x1b\\d":                 "abcd",
+		"a\x1b\x1b[6nb\x1b[1\x1b[6nc\x1b\x05[6nd\x1b\x7f[ce":       "abc[6nd\x7f[ce",
+		"a\x1b(\x1b[cb\u009b6nc\x1b[1;1;1;1;1;1*yd\x1b[?1;1Se":     "a\x1b(b6ncde",
 		"a\x1b7\x1b8\x1b(B\x1bcb":                                  "a\x1b7\x1b8\x1b(B\x1bcb",
 		"cut\x1b]0;ti":                                             "cut",
 		"cut\x1b[3":                                                "cut",
@@ -35,8 +38,19 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// FuzzReplay: nothing that a command wrote takes the guest along, and nothing is added to it.
+// query is what asks a terminal something, in a text without what it passes over within a sequence.
+const query = `\x05|\x1bZ|\x1b\[[^\x1b@-~]*[cnpqtxy|]|\x1b\[[<-?][^\x1b@-~]*[uS]`
+
+// FuzzReplay: nothing that a command wrote takes the guest along, nothing is added to it, and nothing asks.
 func FuzzReplay(f *testing.F) {
+	asks := regexp.MustCompile(query)
+	passedOver := func(r rune) rune {
+		if r != 0x05 && r != 0x1b && (r < ' ' || r > '~') {
+			return -1
+		}
+		return r
+	}
+	f.Add([]byte("\x1b\x1b[6n\x1b[1\x1b[6n\x1b(\x1b[c\x1b\n[6n\x1b\u00fc[6n"), false)
 	f.Add([]byte("a\x1b[6n\x1b]0;t\a\x1bP+q\x1b\\\x1b[1"), true)
 	f.Fuzz(func(t *testing.T, in []byte, cut bool) {
 		out := replay(in, cut)
@@ -47,6 +61,9 @@ func FuzzReplay(f *testing.F) {
 				t.Fatalf("%q became %q", in, out)
 			}
 			rest = rest[i+1:]
+		}
+		if q := asks.Find(bytes.Map(passedOver, out)); q != nil {
+			t.Fatalf("%q became %q, which asks %q", in, out, q)
 		}
 	})
 }
