@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,6 +38,7 @@ func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell fun
 		"creator": (*suite).childCreator,
 		"tidy":    (*suite).childTidy,
 		"keeper":  (*suite).childKeeper,
+		"visitor": (*suite).childVisitor,
 	}
 }
 
@@ -133,6 +135,23 @@ func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
 	request(t, conn, long)
 	eventually(t, "output", func() bool { return sh(t, conn, "echo on") == "on\n" })
 	tell(word{ID: info.ID, ExecID: long.ExecID})
+	select {}
+}
+
+// childVisitor opens streams of its own to a sandbox of the suite and waits for its death.
+func (s *suite) childVisitor(t *testing.T, spec backend.Spec, tell func(word)) {
+	s.b = s.h.New(t)
+	list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance})
+	if err != nil {
+		tell(word{Error: err.Error()})
+		return
+	}
+	i := slices.IndexFunc(list, func(in backend.Info) bool { return in.SessionID == spec.ID })
+	for range visits {
+		rw, err := s.connector(t, s.b).Connect(context.Background(), list[i].ID)
+		sh(t, connect(t, rw, err), "echo here")
+	}
+	tell(word{ID: list[i].ID})
 	select {}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ func crashChecks() []check {
 	return []check{
 		{"owner killed", (*suite).ownerKilled},
 		{"command found again", (*suite).commandFound},
+		{"visitors killed", (*suite).visitorsKilled},
 		{"killed while creating", (*suite).creatorKilled},
 		{"nothing leaks", (*suite).nothingLeaks},
 	}
@@ -67,6 +69,32 @@ func (s *suite) ownerKilled(t *testing.T) {
 	must(t, heir.Remove(t.Context(), w.ID, backend.RemoveOptions{Volumes: true}))
 	s.gone(t, w.ID)
 	s.nothingLeft(t, spec.Instance)
+}
+
+// visits is how many streams each visitor opens.
+const visits = 5
+
+// visitorsKilled has processes die that were connected beside the owner. Nothing of them may stay in the sandbox, where it
+// would use up the process limit.
+func (s *suite) visitorsKilled(t *testing.T) {
+	spec := s.spec()
+	if s.caps.PIDs {
+		spec.Limits.PIDs = 64 // less than the bridges of all visitors have threads, and twice those of one
+	}
+	info := s.create(t, spec)
+	for range 3 {
+		v := s.spawn(t, "visitor", spec)
+		v.hear(t)
+		v.kill()
+	}
+	rw, err := s.connector(t, s.b).Connect(t.Context(), info.ID)
+	conn := connect(t, rw, err)
+	// What an engine started has no parent in the sandbox: only the guest and this connection's bridge may be left.
+	const count = `n=0; for f in /proc/[0-9]*/status; do while read -r k v; do case "$k $v" in "PPid: 0") n=$((n+1));; esac; done <$f; done; echo $n`
+	eventually(t, "the end of what the visitors left", func() bool {
+		n, err := strconv.Atoi(strings.TrimSpace(sh(t, conn, count)))
+		return err == nil && n <= 2
+	})
 }
 
 func runs(execs []wire.ExecStatus, id string) bool {

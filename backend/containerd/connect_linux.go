@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -36,12 +37,34 @@ func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser,
 	if err != nil {
 		return nil, err
 	}
-	s := &bridge{b: b, id: r.id, exec: execPrefix + rand.Text(), life: context.WithoutCancel(ctx)}
-	s.dir = r.state().file(r.id, s.exec)
+	b.endOrphans(ctx, r)
+	s := b.newBridge(ctx, r, execPrefix+rand.Text())
 	if err := s.open(ctx, r); err != nil {
 		return nil, errors.Join(lost(b.settle(ctx, "connect", err)), s.Close())
 	}
 	return s, nil
+}
+
+// endOrphans ends the bridges of hosts that died. They do not notice: the shim holds their input open too. What they
+// are and what they run counts against the sandbox's limit of processes, and could leave no room for a new one.
+func (b *Backend) endOrphans(ctx context.Context, r *record) {
+	entries, _ := os.ReadDir(r.state().sandbox(r.id)) // open tells what is wrong with the directory
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), execPrefix) || ctx.Err() != nil {
+			continue
+		}
+		s := b.newBridge(ctx, r, e.Name())
+		in, err := os.OpenFile(filepath.Join(s.dir, fifoIn), os.O_RDWR|unix.O_NONBLOCK, 0)
+		if err != nil {
+			continue // one that is being made, or was ended
+		}
+		if tryLock(in) != nil {
+			_ = in.Close() // its host lives
+			continue
+		}
+		s.in, s.made = in, true
+		_ = s.Close() // what is left of it is tried again
+	}
 }
 
 // lost is what it means when a sandbox that just ran is gone or in another state.
@@ -52,7 +75,8 @@ func lost(err error) error {
 	return err
 }
 
-// bridge is the stream to a process of ours in the sandbox, which bridges to the guest's socket there.
+// bridge is the stream to a process of ours in the sandbox, which bridges to the guest's socket there. A lock on the
+// input's FIFO, which the kernel frees when this process dies, tells others that it is in use.
 type bridge struct {
 	b    *Backend
 	id   string // of the container
@@ -67,24 +91,15 @@ type bridge struct {
 	err     error // of closing
 }
 
+func (b *Backend) newBridge(ctx context.Context, r *record, exec string) *bridge {
+	return &bridge{b: b, id: r.id, exec: exec, dir: r.state().file(r.id, exec), life: context.WithoutCancel(ctx)}
+}
+
 // open starts the process. Its FIFOs are opened before, so that nobody waits for the other end.
 func (s *bridge) open(ctx context.Context, r *record) error {
 	in, out := filepath.Join(s.dir, fifoIn), filepath.Join(s.dir, fifoOut)
-	if err := os.Mkdir(s.dir, 0o700); err != nil {
-		return lostFIFO(err)
-	}
-	for _, path := range []string{in, out} {
-		if err := unix.Mkfifo(path, 0o600); err != nil {
-			return stateError("make FIFOs", err)
-		}
-	}
-	var err error
-	// Both directions, because a FIFO that nobody reads cannot be opened to write.
-	if s.in, err = os.OpenFile(in, os.O_RDWR|unix.O_NONBLOCK, 0); err != nil {
-		return stateError("open FIFO", err)
-	}
-	if s.out, err = os.OpenFile(out, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
-		return stateError("open FIFO", err)
+	if err := s.makeFIFOs(in, out); err != nil {
+		return err
 	}
 	user, err := r.owner()
 	if err != nil {
@@ -108,6 +123,32 @@ func (s *bridge) open(ctx context.Context, r *record) error {
 		return svc.Start(ctx, &tasks.StartRequest{ContainerID: s.id, ExecID: s.exec})
 	})
 	return err
+}
+
+// makeFIFOs makes and opens the FIFOs. The input gets its name when it is locked: until then nobody takes it for that
+// of a host that died.
+func (s *bridge) makeFIFOs(in, out string) error {
+	if err := os.Mkdir(s.dir, 0o700); err != nil {
+		return lostFIFO(err)
+	}
+	unnamed := in + ".new"
+	for _, path := range []string{unnamed, out} {
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			return stateError("make FIFOs", err)
+		}
+	}
+	var err error
+	// Both directions, because a FIFO that nobody reads cannot be opened to write.
+	if s.in, err = os.OpenFile(unnamed, os.O_RDWR|unix.O_NONBLOCK, 0); err == nil {
+		err = errors.Join(tryLock(s.in), os.Rename(unnamed, in))
+	}
+	if err != nil {
+		return stateError("open FIFO", err)
+	}
+	if s.out, err = os.OpenFile(out, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+		return stateError("open FIFO", err)
+	}
+	return nil
 }
 
 // Read gives what the bridge sends.

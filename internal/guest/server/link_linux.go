@@ -32,10 +32,16 @@ type link struct {
 	rw   Stream
 	in   *wire.LinkReader
 	once bool         // the stream's end is final
+	own  bool         // the stream is its hosts' alone and ends when they say nothing
 	next *wire.Marker // preamble of the host that is to be served next
+
+	silence time.Duration // of a host that is gone
 }
 
-var errNextHost = errors.New("another host has come")
+var (
+	errNextHost = errors.New("another host has come")
+	errSilent   = errors.New("the host has gone silent")
+)
 
 // ServeAttach serves hosts, one after the other, on the stream that the sandbox was started with. With final the end
 // of the stream is the end of ServeAttach; otherwise it may be opened anew, as a FIFO is, and ServeAttach never returns.
@@ -43,14 +49,17 @@ func (s *Server) ServeAttach(rw Stream, final bool) error {
 	return s.newLink(rw, final).serve()
 }
 
-// ServeConn serves one connection of its own and closes it at its end.
+// ServeConn serves one connection of its own and closes it at its end, or when no host says anything on it: an engine
+// can hold a bridge's input open after the host has died, and the bridge waits for this end.
 func (s *Server) ServeConn(rw Stream) error {
 	defer rw.Close()
-	return s.newLink(rw, true).serve()
+	l := s.newLink(rw, true)
+	l.own = true
+	return l.serve()
 }
 
 func (s *Server) newLink(rw Stream, final bool) *link {
-	return &link{s: s, rw: rw, in: wire.NewLinkReader(rw, wire.FromHost), once: final}
+	return &link{s: s, rw: rw, in: wire.NewLinkReader(rw, wire.FromHost), once: final, silence: hostSilence}
 }
 
 func (l *link) serve() error {
@@ -63,8 +72,12 @@ func (l *link) serve() error {
 		if err != nil {
 			return err
 		}
-		if err := l.session(m); err != nil {
+		err = l.session(m)
+		if err != nil {
 			l.s.logf("session ended: %v", err)
+		}
+		if l.own && errors.Is(err, errSilent) {
+			return err
 		}
 	}
 }
@@ -75,7 +88,11 @@ func (l *link) preamble() (wire.Marker, error) {
 		l.next = nil
 		return *m, nil
 	}
-	if err := l.rw.SetReadDeadline(time.Time{}); err != nil {
+	var deadline time.Time
+	if l.own {
+		deadline = time.Now().Add(l.silence)
+	}
+	if err := l.rw.SetReadDeadline(deadline); err != nil {
 		return wire.Marker{}, err
 	}
 	var told uint32
@@ -86,7 +103,7 @@ func (l *link) preamble() (wire.Marker, error) {
 		case err != nil:
 			return wire.Marker{}, err
 		case item.Marker != nil:
-			return *item.Marker, nil
+			return *item.Marker, l.rw.SetReadDeadline(time.Time{})
 		case item.Generation != told:
 			told = item.Generation
 			wire.NewMuxWriter(&deadlineWriter{l.rw, byePatience}, told).Bye()
@@ -119,6 +136,9 @@ func (l *link) session(m wire.Marker) error {
 	err = conn.cause()
 	if err == nil { // the guest itself ended it
 		wire.NewMuxWriter(&deadlineWriter{l.rw, byePatience}, conn.generation).Bye()
+		if conn.silent.Load() {
+			err = errSilent
+		}
 	}
 	return err
 }
@@ -180,6 +200,7 @@ type sessionConn struct {
 	reading bool       // the multiplexer is inside Read
 	ended   bool
 
+	silent  atomic.Bool // the host said nothing for too long
 	bye     atomic.Bool // the host said that it leaves, and gave up what it waits for
 	closing sync.Once
 	gone    chan struct{} // closed by Close
@@ -295,7 +316,7 @@ func (c *sessionConn) released() <-chan struct{} {
 
 // watch ends the session when its host has gone silent.
 func (c *sessionConn) watch(mux *yamux.Session) {
-	tick := time.NewTicker(hostSilence / 6)
+	tick := time.NewTicker(c.link.silence / 6)
 	defer tick.Stop()
 	for {
 		select {
@@ -303,7 +324,8 @@ func (c *sessionConn) watch(mux *yamux.Session) {
 			return
 		case <-tick.C:
 			silent := time.Since(c.link.s.started).Milliseconds() - c.heard.Load()
-			if silent > hostSilence.Milliseconds() {
+			if silent > c.link.silence.Milliseconds() {
+				c.silent.Store(true)
 				_ = mux.Close() // serveSession reports the end
 				return
 			}
