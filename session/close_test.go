@@ -331,7 +331,7 @@ func TestRetention(t *testing.T) {
 	if e.count() != 1 {
 		t.Error("the sandbox went before its retention had passed")
 	}
-	if list := mustList(t, m); len(list) != 1 || list[0].ID != s.ID() || list[0].State != session.StateClosed {
+	if list := mustList(t, m); len(list) != 1 || list[0].ID != s.ID() || list[0].State != session.StateKept {
 		t.Errorf("list %+v", list)
 	}
 	clock.add(2 * time.Minute)

@@ -112,6 +112,8 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		rec := recs[info.ID]
 		info.IdlePolicy = rec.IdlePolicy
 		switch {
+		case rec.State == RecordRemoving && rec.Expires.After(m.now()):
+			info.State = StateKept
 		case m.isLeftover(info.ID) || rec.State == RecordRemoving:
 			info.State = StateClosed // waits for its removal
 		case rec.State == RecordCreating:

@@ -145,6 +145,7 @@ const (
 	StateReady   State = "ready"   // accepts calls
 	StateStopped State = "stopped" // its processes ended, its files may be there; only seen in List
 	StateLost    State = "lost"    // the sandbox died or was removed behind our back
+	StateKept    State = "kept"    // its run is over, and it stays for a while to be looked at; only seen in List
 	StateClosed  State = "closed"  // closed by its owner, its run or the reaper
 )
 

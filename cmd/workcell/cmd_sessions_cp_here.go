@@ -272,7 +272,11 @@ func (t *hostTarget) write(ctx context.Context, name string, e copyEntry, r io.R
 		return errors.New("in its place is something else than a file")
 	}
 	temp := filepath.Join(filepath.Dir(name), ".workcell-"+rand.Text()+".tmp")
-	f, err := t.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := openUnnamed(t.root, filepath.Dir(name))
+	unnamed := err == nil
+	if !unnamed {
+		f, err = t.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	}
 	if err != nil {
 		return err
 	}
@@ -285,7 +289,11 @@ func (t *hostTarget) write(ctx context.Context, name string, e copyEntry, r io.R
 	if err == nil {
 		err = ctx.Err()
 	}
-	if err = errors.Join(err, f.Chmod(e.mode), f.Close()); err != nil {
+	err = errors.Join(err, f.Chmod(e.mode))
+	if err == nil && unnamed {
+		err = linkUnnamed(t.root, f, temp)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return t.root.Rename(temp, name)

@@ -46,7 +46,7 @@ type sandboxOutput struct {
 	ID      string              `json:"id"`
 	Key     string              `json:"key"`
 	Run     string              `json:"run,omitempty"`
-	State   string              `json:"state"` // created, running, stopped, removing or lost
+	State   string              `json:"state"` // created, running, stopped, kept, removing or lost
 	Image   string              `json:"image"`
 	User    string              `json:"user"`
 	Network backend.NetworkMode `json:"network"`
@@ -74,7 +74,7 @@ func stateWord(s session.State) string {
 	case session.StateReady:
 		return "running"
 	case session.StateClosed:
-		return "removing" // now, or when it was kept for long enough
+		return "removing"
 	}
 	return string(s)
 }

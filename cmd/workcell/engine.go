@@ -125,9 +125,8 @@ func (p imagePolicy) Allow(ref string) error { return p.Check(ref) }
 
 // logger writes what operators should know to standard error.
 func (a *app) logger() *slog.Logger {
-	level := slog.LevelWarn
 	if a.env.get("WORKCELL_DEBUG") != "" {
-		level = slog.LevelDebug
+		return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+	return slog.New(newLineLog(a.stderr))
 }

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// openUnnamed makes a file in a directory below root that has no name, and so is gone with this process unless linkUnnamed
+// gives it one. Not every file system has such files.
+func openUnnamed(root *os.Root, dir string) (*os.File, error) {
+	f, err := root.OpenFile(dir, os.O_WRONLY|unix.O_TMPFILE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(handle(f)); err != nil { // no /proc
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// linkUnnamed gives the file a name below root, which nothing may have.
+func linkUnnamed(root *os.Root, f *os.File, name string) error {
+	dir, err := root.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // nothing was written to it
+	err = unix.Linkat(unix.AT_FDCWD, handle(f), int(dir.Fd()), filepath.Base(name), unix.AT_SYMLINK_FOLLOW)
+	return os.NewSyscallError("linkat", err)
+}
+
+// handle is where a file of this process can be found without its name.
+func handle(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
