@@ -27,7 +27,10 @@ func (c *contest) measureMCP(ctx context.Context) (err error) {
 		return fmt.Errorf("building the command: %w\n%s", err, out)
 	}
 	return c.each(c.opts.rounds, hasGuest, func(who contestant, b *box) (map[string]float64, error) {
-		w := who.(*workcell)
+		w, ok := who.(*workcell)
+		if !ok {
+			return nil, fmt.Errorf("%s has no command", who.name())
+		}
 		server := exec.CommandContext(ctx, program, "mcp", "--state-dir", dir, "--backend", w.engine,
 			"--map-image=python:3.11-slim="+c.opts.image)
 		client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)

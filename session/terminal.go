@@ -57,11 +57,12 @@ func (s *Session) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 	if len(argv) == 0 {
 		argv = []string{"shell"} // stands for the one that the guest finds
 	}
-	run, timeout, err := s.runRequest(ctx, ExecRequest{Argv: argv, Dir: req.Dir, Env: req.Env})
+	run, _, err := s.runRequest(ctx, ExecRequest{Argv: argv, Dir: req.Dir, Env: req.Env})
 	if err != nil {
 		return ExecResult{}, err
 	}
-	if timeout, err = execTimeout(req.Unattended, MaxExecTimeout); err != nil {
+	timeout, err := execTimeout(req.Unattended, MaxExecTimeout)
+	if err != nil {
 		return ExecResult{}, err
 	}
 	run = wire.RunRequest{Spawn: run.Spawn, ExecID: run.ExecID, Terminal: (*wire.TerminalSize)(&req.Size)}

@@ -84,10 +84,11 @@ func bomb(t *testing.T, b *box, argv []string, seconds int, met string, limit in
 	t.Helper()
 	began := time.Now()
 	id := b.ok(t, tools.ToolExec, obj{"cmd": argv, "timeout_seconds": seconds, "stream": true})["exec_id"]
-	for most := 0; time.Since(began) < time.Duration(seconds)*time.Second*3/4; time.Sleep(100 * time.Millisecond) {
-		if most = processes(t, b); most > limit {
+	for time.Since(began) < time.Duration(seconds)*time.Second*3/4 {
+		if most := processes(t, b); most > limit {
 			t.Errorf("%.80v: the engine's machine had %d processes of the sandbox", argv, most)
 		}
+		time.Sleep(100 * time.Millisecond)
 	}
 	// A caller that wants a process meanwhile gets one or is told why not.
 	out := b.call(t, tools.ToolExec, obj{"cmd": []string{"true"}, "timeout_seconds": 1})

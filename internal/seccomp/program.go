@@ -35,9 +35,6 @@ const (
 	enosys = 38
 )
 
-// x32Bit marks the calls of the x32 ABI, which has the architecture of amd64 and numbers of its own.
-const x32Bit = 0x40000000
-
 // abi is one way to call the kernel of a machine.
 type abi struct {
 	arch  specs.Arch
