@@ -40,7 +40,7 @@ const (
 type Limits struct {
 	CPUMillis      int64 `json:"cpu_millicores,omitempty"`  // 1000 is one core
 	MemoryBytes    int64 `json:"memory_bytes,omitempty"`    // memory and swap together
-	PIDs           int64 `json:"pids,omitempty"`            // processes and threads, the guest's own come on top
+	PIDs           int64 `json:"pids,omitempty"`            // processes and threads, at least 16; the guest's own come on top
 	TmpBytes       int64 `json:"tmp_bytes,omitempty"`       // size of /tmp, which counts against memory
 	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"` // size of the workspace, see WorkspaceMeans; zero means no limit
 	OpenFiles      int64 `json:"open_files,omitempty"`      // RLIMIT_NOFILE of every command

@@ -232,7 +232,7 @@ maxTurns: none
 	want := `bad.prompt:2:8: model must be text, it is the number 5
 bad.prompt:4:9: unknown mode "cod"; did you mean "code"?
 bad.prompt:5:3: unknown key "imagee" in sandbox; did you mean "image"?
-bad.prompt:7:11: limits.pids is -4, it must be between 1 and 4194304
+bad.prompt:7:11: limits.pids is -4, it must be between 16 and 4194304
 bad.prompt:8:16: sandbox.limits.memory_mb must be a whole number, it is text
 bad.prompt:9:9: "1A" is not the name of an environment variable
 bad.prompt:10:11: maxTurns must be a whole number, it is text`
@@ -272,8 +272,8 @@ func TestParseAcceptsOddFiles(t *testing.T) {
 
 func TestParseConfig(t *testing.T) {
 	t.Parallel()
-	got, err := frontmatter.ParseConfig("config", []byte(`{"mode":"code","env":{"A":"b"},"limits":{"pids":9}}`))
-	want := &frontmatter.Sandbox{Mode: "code", Env: map[string]string{"A": "b"}, Limits: frontmatter.Limits{PIDs: 9}}
+	got, err := frontmatter.ParseConfig("config", []byte(`{"mode":"code","env":{"A":"b"},"limits":{"pids":19}}`))
+	want := &frontmatter.Sandbox{Mode: "code", Env: map[string]string{"A": "b"}, Limits: frontmatter.Limits{PIDs: 19}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("ParseConfig: %v (-want +got):\n%s", err, diff)
 	}

@@ -224,7 +224,7 @@ func (c *checker) env(env map[string]string) {
 func (c *checker) limits(l Limits) {
 	c.within("limits.cpu_millicores", l.CPUMillicores, 10, 1_024_000)
 	c.within("limits.memory_mb", l.MemoryMB, 16, 4<<20)
-	c.within("limits.pids", l.PIDs, 1, 4<<20)
+	c.within("limits.pids", l.PIDs, 16, 4<<20) // with fewer a sandbox has no room for who connects to it
 	c.within("limits.timeout_seconds", l.TimeoutSeconds, 1, MaxIdleSeconds)
 	c.within("limits.exec_timeout_seconds", l.ExecTimeoutSeconds, 1, MaxExecTimeoutSeconds)
 	c.within("limits.workspace_mb", l.WorkspaceMB, 1, 16<<20)

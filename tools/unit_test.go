@@ -301,12 +301,12 @@ func TestNeutral(t *testing.T) {
 func TestSandboxFieldsAreThoseOfFrontmatter(t *testing.T) {
 	t.Parallel()
 	var s tools.Sandbox
-	err := s.UnmarshalJSON([]byte(`{"mode":"code","runtime":"node","image":"x","session":"s","user":"5","root":"writable","env":{"A":"b"},"limits":{"pids":9},"network":{"enabled":true}}`))
+	err := s.UnmarshalJSON([]byte(`{"mode":"code","runtime":"node","image":"x","session":"s","user":"5","root":"writable","env":{"A":"b"},"limits":{"pids":19},"network":{"enabled":true}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Mode != frontmatter.ModeCode || s.Runtime != "node" || s.Image != "x" || s.Session != "s" || s.User != "5" ||
-		s.Root != "writable" || s.Env["A"] != "b" || s.Limits.PIDs != 9 || !s.Network.Enabled {
+		s.Root != "writable" || s.Env["A"] != "b" || s.Limits.PIDs != 19 || !s.Network.Enabled {
 		t.Errorf("%+v", s)
 	}
 	err = s.UnmarshalJSON([]byte(`{"timeout_seconds":5,"max_stdout_bytes":9,"allow_network":true,"pip_packages":["a"],"npm_packages":["b"]}`))

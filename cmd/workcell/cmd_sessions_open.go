@@ -81,7 +81,7 @@ stay. sessions open and sessions exec start it again.`,
 	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE for every command, or NAME to pass this process's value on; may be repeated")
 	f.Int64Var(&o.cpu, "cpu", 0, "thousandths of a core (default the engine driver's)")
 	f.Int64Var(&o.memoryMB, "memory-mb", 0, "memory and swap together, MiB (default the engine driver's)")
-	f.Int64Var(&o.pids, "pids", 0, "processes and threads (default the engine driver's)")
+	f.Int64Var(&o.pids, "pids", 0, "processes and threads, at least 16 (default the engine driver's)")
 	f.Int64Var(&o.workspaceMB, "workspace-mb", 0, "size of the workspace, MiB (default no limit)")
 	f.Int64Var(&o.tmpMB, "tmp-mb", 0, "size of /tmp, MiB (default the engine driver's)")
 	f.DurationVar(&o.timeout, "timeout", 0, "idle time after which the sandbox may be removed, or stopped; 0 is never (default never, "+

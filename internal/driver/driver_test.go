@@ -31,7 +31,7 @@ func TestCheckLimits(t *testing.T) {
 		t.Errorf("no limits: %v", err)
 	}
 	for _, l := range []backend.Limits{
-		{CPUMillis: -1}, {CPUMillis: 1}, {MemoryBytes: 1}, {MemoryBytes: -5}, {PIDs: -1}, {PIDs: 1 << 40}, {TmpBytes: -1},
+		{CPUMillis: -1}, {CPUMillis: 1}, {MemoryBytes: 1}, {MemoryBytes: -5}, {PIDs: -1}, {PIDs: 15}, {PIDs: 1 << 40}, {TmpBytes: -1},
 		{WorkspaceBytes: 1}, {OpenFiles: 2}, {FileBytes: -1}, {MemoryBytes: 1 << 62},
 	} {
 		if err := driver.CheckLimits(l); !errors.Is(err, backend.ErrInvalid) {

@@ -13,6 +13,8 @@ const (
 	// them.
 	GuestMemory = 10 * MiB
 	GuestPIDs   = 20
+	// minPIDs, with GuestPIDs, lets the guest, a host beside the owner, and a command in at the same time.
+	minPIDs = 16
 	// ImageVolumeBytes is the size of what is mounted where an image declares a volume.
 	ImageVolumeBytes = 64 * MiB
 
@@ -93,7 +95,7 @@ func CheckLimits(l backend.Limits) error {
 	}{
 		{"cpu_millicores", l.CPUMillis, minCPU, 1 << 20},
 		{"memory_bytes", l.MemoryBytes, minMemory, 1 << 50},
-		{"pids", l.PIDs, 1, 1 << 22},
+		{"pids", l.PIDs, minPIDs, 1 << 22},
 		{"tmp_bytes", l.TmpBytes, bytesPerInode, 1 << 50},
 		{"workspace_bytes", l.WorkspaceBytes, 64 * 1024, 1 << 50},
 		{"open_files", l.OpenFiles, 16, 1 << 20},
