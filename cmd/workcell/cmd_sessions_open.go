@@ -107,7 +107,10 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	return a.withManager(ctx, o.engine, o.images, stateNeeded, func(ctx context.Context, m *session.Manager) error {
 		p := newProgress(a.stderr)
 		defer p.Close()
-		req.AsIs, req.OnPull, req.Prepare = o.asIs, p.Pull, saveEnv(req.Env)
+		req.OnPull, req.Prepare = p.Pull, saveEnv(req.Env)
+		if o.asIs { // one that has to be made anew is nothing yet
+			_, req.AsIs = openedAs(ctx, m, key)
+		}
 		p.Status("opening sandbox")
 		s, created, err := m.Open(ctx, key, req)
 		var conflict *session.ConflictError
@@ -127,16 +130,23 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 
 // conflictHint says what a named sandbox is that was asked for as something else, as far as its engine tells.
 func conflictHint(ctx context.Context, m *session.Manager, key session.Key) string {
-	has := ""
-	if list, err := m.List(ctx); err == nil {
-		for _, s := range list {
-			if s.Key == key && s.Image != "" {
-				has = fmt.Sprintf("it has the image %s, user %s, network %s, %d MiB of memory and %d processes; ",
-					s.Image, s.User, s.Network, s.Limits.MemoryBytes>>20, s.Limits.PIDs)
-			}
-		}
+	const rebuild = "--rebuild makes it anew with the files of its workspace"
+	s, ok := openedAs(ctx, m, key)
+	if !ok {
+		return rebuild
 	}
-	return has + "without flags it is opened as it is, and --rebuild makes it anew with the files of its workspace"
+	return fmt.Sprintf("it has the image %s, user %s, network %s, %d MiB of memory and %d processes; without flags it is opened as it is, and %s",
+		s.Image, s.User, s.Network, s.Limits.MemoryBytes>>20, s.Limits.PIDs, rebuild)
+}
+
+// openedAs describes the sandbox of a key; false when the engine has none, or does not say.
+func openedAs(ctx context.Context, m *session.Manager, key session.Key) (session.Info, bool) {
+	list, err := m.List(ctx)
+	i := slices.IndexFunc(list, func(s session.Info) bool { return s.Key == key && s.Image != "" })
+	if err != nil || i < 0 {
+		return session.Info{}, false
+	}
+	return list[i], true
 }
 
 // anyChanged tells whether one of some flags was given.
