@@ -3,8 +3,10 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -61,7 +63,7 @@ func (m *Manager) visit(ctx context.Context, engine backend.Info, key Key) (*Ses
 	s.engine, s.created, s.owned, s.oomSeen = engine, engine.Created, false, -1
 	if err := s.connect(ctx, m.canConnect(), false); err != nil {
 		s.disconnect()
-		return nil, err
+		return nil, m.crowded(ctx, engine.ID, err)
 	}
 	m.mu.Lock()
 	closed := m.closed
@@ -74,6 +76,21 @@ func (m *Manager) visit(ctx context.Context, engine backend.Info, key Key) (*Ses
 		return nil, errManagerClosed
 	}
 	return s, nil
+}
+
+// crowded explains why a visitor's stream ended at once in a sandbox that runs: the visitor's end in there is a process, too.
+func (m *Manager) crowded(ctx context.Context, engineID string, err error) error {
+	if !errors.Is(err, client.ErrConnLost) || !m.canConnect() {
+		return err
+	}
+	engine, getErr := m.b.Get(ctx, engineID)
+	if getErr != nil || engine.State != backend.StateRunning || engine.Limits.PIDs <= 0 {
+		return err
+	}
+	return &textError{
+		text: fmt.Sprintf("nobody can get in: most likely its commands have used up its %d processes (%s)", engine.Limits.PIDs, cleanText(err.Error())),
+		err:  backend.ErrCapacity,
+	}
 }
 
 // canConnect tells whether the driver gives streams beside the owner's.

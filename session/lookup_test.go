@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -413,5 +415,27 @@ func TestTakenOver(t *testing.T) {
 	}
 	if got := output(t, v, "echo still"); got != "still\n" {
 		t.Errorf("output %q", got)
+	}
+}
+
+// crowd is an engine in whose sandboxes no process can be started any more.
+type crowd struct{ sharing }
+
+func (crowd) Connect(context.Context, string) (io.ReadWriteCloser, error) {
+	ours, theirs := net.Pipe()
+	return ours, theirs.Close()
+}
+
+// TestCrowdedSandbox: who cannot get into a sandbox that runs is not told to look for the engine.
+func TestCrowdedSandbox(t *testing.T) {
+	t.Parallel()
+	e := crowd{sharing{newEngine(t)}}
+	req := testImage()
+	req.Limits.PIDs = 64
+	opts := shared()
+	s, _, err := newManager(t, e, opts).Open(t.Context(), session.UserKey("busy"), req)
+	must(t, err)
+	if _, err := newManager(t, e, opts).Connect(t.Context(), s.ID()); !errors.Is(err, backend.ErrCapacity) || errors.Is(err, backend.ErrUnavailable) {
+		t.Errorf("Connect = %v, want ErrCapacity", err)
 	}
 }

@@ -122,7 +122,7 @@ func classOf(err error) (code int, hint string) {
 	case errors.Is(err, backend.ErrUnsupported):
 		return exitFailed, "`workcell doctor` says what this engine can enforce"
 	case errors.Is(err, backend.ErrCapacity):
-		return exitFailed, "close sandboxes: `workcell sessions ls`, then `workcell sessions rm ID`"
+		return exitFailed, "end what runs, or remove sandboxes: `workcell sessions ls`, then `workcell sessions rm SANDBOX`"
 	case errors.Is(err, backend.ErrQuota):
 		return exitFailed, "`workcell sessions rm --file PATH SANDBOX` deletes in a full workspace, too"
 	case errors.Is(err, backend.ErrNotFound):
