@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -267,6 +268,8 @@ func (b *Backend) workspaceError(ctx context.Context, what string, err error) er
 		kind = backend.ErrPermission
 	case errors.Is(err, os.ErrNotExist):
 		kind = backend.ErrLost
+	case errors.Is(err, syscall.ENOSPC):
+		kind = backend.ErrQuota
 	}
 	return fmt.Errorf("docker: %s the workspace's file system: %s: %w", what, scrub(err.Error()), kind)
 }

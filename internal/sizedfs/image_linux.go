@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,6 +33,20 @@ func (s Spec) geometry() (block, total int64) {
 	total += min(total/49, 4096*block) + 64<<10
 	total = max(total, 2100*block) // a smaller one gets no journal
 	return block, (total + block - 1) / block * block
+}
+
+// room tells whether the disk of f has as much free as s may take. Nothing of it is set aside: who fills the disk later
+// takes it away.
+func room(f *os.File, s Spec) error {
+	var disk unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
+		return os.NewSyscallError("fstatfs", err)
+	}
+	free := int64(min(disk.Bavail, math.MaxInt64/uint64(disk.Bsize))) * disk.Bsize
+	if _, total := s.geometry(); total > free {
+		return fmt.Errorf("the workspace may take %d MiB, its disk has %d MiB free: %w", total>>20, free>>20, unix.ENOSPC)
+	}
+	return nil
 }
 
 // inodes is a little more than what is asked for: some are taken, and they are divided among the groups.

@@ -27,13 +27,16 @@ const (
 	maxPatternBytes = 4 << 20
 )
 
-// Format makes a file that holds an empty file system. It must not be there, and is not when Format fails.
+// Format makes a file that holds an empty file system. It must not be there, and is not when Format fails. A disk that has
+// not as much free as the file system may take is ENOSPC, although the file takes little of it at first.
 func (m *Maker) Format(ctx context.Context, file string, s Spec) error {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	if p := m.pattern(s); p != nil {
+	if err = room(f, s); err != nil {
+		// nothing was written
+	} else if p := m.pattern(s); p != nil {
 		err = p.stamp(f)
 	} else if err = format(ctx, f, file, s); err == nil {
 		m.learn(s, f)

@@ -24,7 +24,7 @@ func TestSize(t *testing.T) {
 	t.Parallel()
 	var m sizedfs.Maker
 	remembered := 0
-	for _, size := range []int64{4 << 20, 63 << 20, 64 << 20, 500 << 20, 10 << 30} {
+	for _, size := range []int64{4 << 20, 63 << 20, 64 << 20, 500 << 20, 3 << 30} {
 		ids, seeds := map[string]bool{}, map[string]bool{}
 		for range 3 {
 			file := filepath.Join(t.TempDir(), "image")
@@ -129,6 +129,24 @@ func attached(t *testing.T, file string) bool {
 		}
 	}
 	return false
+}
+
+// TestNoRoom: a disk that is too small is said to be, before anything is made.
+func TestNoRoom(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
+		t.Fatal(err)
+	}
+	all := int64(disk.Blocks) * disk.Bsize
+	var m sizedfs.Maker
+	if err := m.Format(t.Context(), filepath.Join(dir, "image"), sizedfs.Spec{Bytes: all, Files: 16}); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Format of all that the disk has = %v, want ENOSPC", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("%d files are left, %v", len(left), err)
+	}
 }
 
 // TestNothingHalf: what cannot be made leaves no file, and Probe leaves nothing.
