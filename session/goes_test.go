@@ -31,7 +31,8 @@ func TestGoes(t *testing.T) {
 		"closed":                         {session.Record{State: session.RecordClosed, EngineID: "x", Created: now, Expires: in(time.Hour)}, time.Time{}},
 		"closed before it was made":      {session.Record{State: session.RecordClosed, Created: in(-time.Minute)}, in(time.Minute)},
 		"closed long after it was begun": {session.Record{State: session.RecordClosed, Created: in(-3 * time.Minute)}, time.Time{}},
-		"lost":                           {session.Record{State: session.RecordLost, Owner: "x", Expires: in(time.Hour)}, time.Time{}},
+		"lost":                           {session.Record{State: session.RecordLost, Owner: "x", LastUsed: in(-time.Minute), Expires: in(time.Hour)}, in(-time.Minute)},
+		"lost and given up":              {session.Record{State: session.RecordLost, LastUsed: now, Expires: in(time.Hour)}, time.Time{}},
 	} {
 		at, ok := test.rec.Goes(now)
 		if ok == test.want.IsZero() || ok && !at.Equal(test.want) {

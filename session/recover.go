@@ -225,8 +225,11 @@ func (r Record) Goes(now time.Time) (at time.Time, ok bool) {
 	case RecordClosed: // when its process died the engine may have been about to make it, and be late
 		at = r.Created.Add(creationGrace)
 		return at, r.EngineID == "" && at.After(now)
-	case RecordLost:
-		return at, false
+	case RecordLost: // with an owner it is to be removed
+		if r.Owner == "" {
+			return at, false
+		}
+		at = r.LastUsed
 	}
 	return at, !at.IsZero() && now.Sub(at) < silentFor
 }
@@ -279,8 +282,12 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 	return m.purge(ctx, taken)
 }
 
-// keep gives back a record that was taken to be cleared.
+// keep gives back a record that was taken to be cleared. A lost one stays with this manager, and is due when that has ended:
+// of those that nobody has, there may be nothing left.
 func (m *Manager) keep(ctx context.Context, rec Record, use use) {
+	if rec.State == RecordLost {
+		return
+	}
 	rec.Owner = ""
 	if now := m.now(); rec.expired(now) && ctx.Err() == nil {
 		rec.Expires = now.Add(rec.Idle)

@@ -45,7 +45,11 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 	case !m.shared:
 		return fmt.Errorf("%w: %s needs a manager with an Instance and a Store", backend.ErrInvalid, what)
 	}
-	return m.canStop(req.IdlePolicy, req.Limits, m.b.Capabilities().Workspace)
+	var means backend.WorkspaceMeans
+	if req.Limits.WorkspaceBytes > 0 { // it may take a driver a while to find out
+		means = m.b.Capabilities().Workspace
+	}
+	return m.canStop(req.IdlePolicy, req.Limits, means)
 }
 
 // canStop tells whether a sandbox with these limits can follow a policy; means is what holds its workspace to its limit.

@@ -194,7 +194,7 @@ func (b *binding) byID(ctx context.Context, id string) (*session.Session, error)
 // release gives a sandbox back: what this binding started in it is ended, and its id is closed for this binding.
 func (b *binding) release(ctx context.Context, s *session.Session) error {
 	b.mu.Lock()
-	execs := b.started[s.ID()]
+	execs, mine := b.started[s.ID()], maps.Clone(b.mine)
 	delete(b.started, s.ID())
 	b.forget(s)
 	b.released[s.ID()] = true
@@ -213,7 +213,24 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 		})
 	}
 	_ = group.Wait() // all of them are tried, whatever became of the others
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err == nil {
+		return nil
+	}
+	b.mu.Lock() // the next close is to try again
+	defer b.mu.Unlock()
+	delete(b.released, s.ID())
+	for i, e := range execs {
+		if errs[i] != nil {
+			b.started[s.ID()] = append(b.started[s.ID()], e)
+		}
+	}
+	for name, own := range mine {
+		if own == s {
+			b.mine[name] = s
+		}
+	}
+	return err
 }
 
 // forget takes s out of the binding's own; mu is held.

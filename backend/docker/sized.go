@@ -95,7 +95,9 @@ func (b *Backend) probeSized(ctx context.Context) error {
 	if b.engine.watch != "" {
 		return errors.New(b.engine.watch)
 	}
-	b.sweepProbes(ctx)
+	if err := b.sweepProbes(ctx); errors.Is(err, backend.ErrUnavailable) {
+		return err
+	}
 	name := volumeName(namePre + "probe-" + strings.ToLower(rand.Text()))
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -131,7 +133,7 @@ func (b *Backend) probeSized(ctx context.Context) error {
 }
 
 // sweepProbes removes what processes that died while they found out have left.
-func (b *Backend) sweepProbes(ctx context.Context) {
+func (b *Backend) sweepProbes(ctx context.Context) error {
 	list, err := call(ctx, b, "list probes", func(ctx context.Context) (volume.ListResponse, error) {
 		return b.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelProbe))})
 	})
@@ -144,6 +146,7 @@ func (b *Backend) sweepProbes(ctx context.Context) {
 	if err != nil {
 		b.log.Warn("docker: sweeping", "error", err)
 	}
+	return err
 }
 
 // workspaceMeans is what can hold the limit of a workspace under a runtime. Only those that leave mounts to the kernel are

@@ -98,7 +98,7 @@ func (r *reaper) sweepOn(ctx context.Context) error {
 			nap = reaperNap
 			wait = max(wait, nap)
 		} else { // it is used, or the engine does not do it
-			wait, nap = nap, 2*nap
+			wait, nap = nap, min(2*nap, reaperSleep)
 		}
 		debug.FreeOSMemory()
 		select {

@@ -67,7 +67,7 @@ func (g *guardedStore) Join(ctx context.Context) (string, func() error, error) {
 // Insert is the store's; the record of a sandbox that is about to be made comes this way.
 func (g *guardedStore) Insert(ctx context.Context, rec session.Record) error {
 	err := g.Store.Insert(ctx, rec)
-	if err == nil && rec.State.Live() && rec.Owner == g.owner {
+	if err == nil && rec.Owner == g.owner {
 		g.start()
 	}
 	return err

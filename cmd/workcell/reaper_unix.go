@@ -23,14 +23,16 @@ func makeNice(pid int) {
 // that this process was started with would be passed on otherwise.
 func detach(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	entries, err := os.ReadDir("/dev/fd")
+	dir, err := os.Open("/dev/fd")
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+	defer dir.Close()                  // nothing was written to it
+	names, err := dir.Readdirnames(-1) // macOS cannot describe each of them
+	for _, name := range names {
+		if fd, err := strconv.Atoi(name); err == nil && fd > 2 {
 			syscall.CloseOnExec(fd)
 		}
 	}
-	return nil
+	return err
 }

@@ -24,7 +24,7 @@ func openUnnamed(root *os.Root, dir string) (*os.File, error) {
 
 // linkUnnamed gives the file a name below root, which nothing may have.
 func linkUnnamed(root *os.Root, f *os.File, name string) error {
-	dir, err := root.Open(filepath.Dir(name))
+	dir, err := root.OpenFile(filepath.Dir(name), unix.O_PATH|unix.O_DIRECTORY, 0) // it need not be readable
 	if err != nil {
 		return err
 	}

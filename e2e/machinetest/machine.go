@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package machinetest gives a test engines of its own, which it may break.
 package machinetest
 

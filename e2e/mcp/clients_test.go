@@ -91,7 +91,8 @@ func TestInspector(t *testing.T) {
 	})
 	s := startHTTP(t, "--token-file", tokenFile(t, "alice "+aliceToken))
 	targets := map[string][]string{
-		"stdio": {os.Getenv(binaryEnv), "mcp", "--state-dir", state, pythonMap},
+		// The Inspector passes hardly any of the environment on.
+		"stdio": {"env", "WORKCELL_REAPER=off", os.Getenv(binaryEnv), "mcp", "--state-dir", state, pythonMap},
 		"http":  {s.url(), "--transport", "http", "--header", "Authorization: Bearer " + aliceToken},
 	}
 	for name, target := range targets {

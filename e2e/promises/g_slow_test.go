@@ -40,7 +40,7 @@ for i in range(64):
     while block: block = block[os.write(1, block):]
     with open("n.new", "w") as f: f.write(str(i + 1))
     os.rename("n.new", "n")
-`}}, session.Streams{Stdout: out})
+`}, Timeout: 10 * time.Minute}, session.Streams{Stdout: out})
 		ended <- err
 	}()
 	written := func() int {

@@ -166,7 +166,7 @@ func TestH4ManyFiles(t *testing.T) {
 	t.Parallel()
 	const many = "import os, time\nos.mkdir('d')\nfor i in range(20000):\n  with open(f'd/{i}', 'w') as f: f.write('x')\ntime.sleep(600)"
 	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *box) {
-		out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", many}, "yield_ms": 600_000})
+		out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", many}, "yield_ms": 600_000, "timeout_seconds": 600})
 		if out["exit_code"] == 0.0 || out["quota_exceeded"] != true {
 			t.Errorf("20,000 files: %v", out)
 		}

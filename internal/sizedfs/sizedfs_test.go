@@ -77,7 +77,13 @@ func use(t *testing.T, file string, size int64) {
 	if err := unix.Mount(d.Path, at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, sizedfs.Options); err != nil {
 		t.Fatal(err)
 	}
-	unmount := sync.OnceValue(func() error { return unix.Unmount(at, 0) })
+	unmount := sync.OnceValue(func() error {
+		err := unix.Unmount(at, 0)
+		for end := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = unix.Unmount(at, 0) {
+			time.Sleep(10 * time.Millisecond) // a program that is just started beside this holds a file for a moment
+		}
+		return err
+	})
 	t.Cleanup(func() { _ = unmount() }) // when the test breaks off
 	check(t, at, size, size/4096)
 	err = os.WriteFile(filepath.Join(at, "f"), []byte("x"), 0o600)

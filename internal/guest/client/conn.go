@@ -64,7 +64,7 @@ func New(ctx context.Context, rw io.ReadWriteCloser, opts *Options) (*Conn, erro
 		rw = &tee{rw, o.Tee}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.HandshakeTimeout,
-		fmt.Errorf("%w: no answer within %v", ErrConnLost, o.HandshakeTimeout))
+		fmt.Errorf("%w within %v", ErrNoAnswer, o.HandshakeTimeout))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = rw.Close() }) // unblocks the handshake, which reports the cause
 	c, err := handshake(rw, o)

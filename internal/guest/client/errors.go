@@ -10,6 +10,8 @@ var (
 	// ErrConnLost: the stream to the guest ended or nothing came over it for too long. What a pending call did inside
 	// the sandbox is unknown.
 	ErrConnLost = errors.New("connection to the guest lost")
+	// ErrNoAnswer: the guest did not say hello in time.
+	ErrNoAnswer = fmt.Errorf("%w: no answer", ErrConnLost)
 	// ErrSuperseded: another host process took over this stream.
 	ErrSuperseded = fmt.Errorf("%w: another host took it over", ErrConnLost)
 	// ErrProtocol: the guest sent something that it must not send.
