@@ -34,10 +34,7 @@ func stalled(t *testing.T, c *client.Conn, req wire.RunRequest) (s *seat, goOn f
 	})
 	goOn = sync.OnceFunc(func() { close(free) })
 	t.Cleanup(goOn)
-	eventually(t, "much is written", func() bool { // as much as that shows that it runs; it stalls a little later
-		execs, err := c.Execs(testContext(t))
-		return err == nil && len(execs) == 1 && execs[0].StdoutBytes > 500_000
-	})
+	printsMore(t, c, 500_000) // as much as that shows that it runs; it stalls a little later
 	return s, goOn
 }
 
@@ -98,11 +95,14 @@ func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 	}
 }
 
-// A command that ends does so for everybody else while a host at its terminal takes nothing.
+// A command that ends does so for everybody else while a host at its terminal takes nothing. What it left behind goes on,
+// and who comes and goes does not cut off that host.
 func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	req := terminal(printing(1_000_000) + " & until [ -e go ]; do sleep 0.02; done; exit 3")
+	const blocks = 400
+	req := terminal("trap '' HUP; { " + printing(blocks) + "; while :; do echo; sleep 0.1; done; } & " +
+		"until [ -e go ]; do sleep 0.02; done; exit 3")
 	s, goOn := stalled(t, c, req)
 	if _, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: "go"}, strings.NewReader("")); err != nil {
 		t.Fatal(err)
@@ -110,8 +110,29 @@ func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	if st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1}); err != nil || st.State != wire.ExecCompleted || st.ExitCode != 3 {
 		t.Errorf("got %+v, %v", st, err)
 	}
+	printed := printsMore(t, c, blocks*4096)
+	if _, res := join(t, c, req.ExecID).ends(); res.State != wire.ExecCompleted || res.ExitCode != 3 {
+		t.Errorf("another one got %v", brief(res))
+	}
+	printsMore(t, c, printed+20) // long enough for the host to be cut off, if it were
 	goOn()
-	if _, res := s.ends(); res.State != wire.ExecCompleted || res.ExitCode != 3 {
+	if _, res := s.ends(); res.State != wire.ExecCompleted || res.ExitCode != 3 || !res.Leaked {
 		t.Errorf("got %v", brief(res))
 	}
+	if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID}); err != nil {
+		t.Error(err)
+	}
+}
+
+// printsMore waits until the only command has printed more than some bytes, and gives how many.
+func printsMore(t *testing.T, c *client.Conn, than int64) (n int64) {
+	t.Helper()
+	eventually(t, "more is printed", func() bool {
+		execs, err := c.Execs(testContext(t))
+		if err == nil && len(execs) == 1 {
+			n = execs[0].StdoutBytes
+		}
+		return n > than
+	})
+	return n
 }

@@ -65,7 +65,7 @@ func (s *seat) await(text string) {
 	defer s.mu.Unlock()
 	for !strings.Contains(s.text.String(), text) {
 		if s.done {
-			s.t.Fatalf("it ended with %v, %v without %q:\n%q", brief(s.res), s.err, text, s.text.String())
+			s.t.Fatalf("it ended with %v, %v without %q:\n%.4000q", brief(s.res), s.err, text, s.text.String())
 		}
 		s.more.Wait()
 	}
@@ -83,7 +83,7 @@ func (s *seat) ends() (string, wire.RunResult) {
 	s.t.Helper()
 	<-s.over
 	if s.err != nil {
-		s.t.Fatalf("it ended with %v:\n%q", s.err, s.text.String())
+		s.t.Fatalf("it ended with %v:\n%.4000q", s.err, s.text.String())
 	}
 	return s.text.String(), s.res
 }
@@ -213,12 +213,15 @@ func TestTerminalHoldsBackItsCommand(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	const lines = 400_000 // more than is recorded, and than is on the way
-	s := sitAt(t, c, terminal(fmt.Sprintf("stty -opost; seq %d", lines)))
+	s := sitAt(t, c, terminal(fmt.Sprintf("stty -opost -echo; seq %d; echo written; read x", lines)))
+	s.await("written\n")
+	s.enter("\n") // the end does not wait for long for what is under way
 	got, res := s.ends()
 	var want strings.Builder
 	for i := 1; i <= lines; i++ {
 		fmt.Fprintln(&want, i)
 	}
+	want.WriteString("written\n")
 	if got != want.String() || res.StdoutBytes != int64(len(got)) {
 		t.Errorf("%d bytes instead of %d, %v", len(got), want.Len(), brief(res))
 	}

@@ -2,12 +2,10 @@ package server_test
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/yamux"
 	"github.com/workcell-dev/workcell/internal/guest/server"
@@ -40,11 +38,13 @@ func TestGivenUpBefore(t *testing.T) {
 	release := s.Hold()
 	t.Run("host", func(t *testing.T) { // whose links end with it
 		mux := raw(t, pipe(t, s))
-		giveUp(t, mux, wire.OpRun, wire.RunRequest{ExecID: "run", KillOnCancel: true}, false)
-		giveUp(t, mux, wire.OpRun, wire.RunRequest{ExecID: "detached"}, false)
-		giveUp(t, mux, wire.OpAttach, wire.RunRequest{ExecID: "attached"}, false)
-		giveUp(t, mux, wire.OpAttach, wire.RunRequest{ExecID: "fed", StdinStream: true}, true)
-		giveUp(t, mux, wire.OpTerminal, wire.RunRequest{ExecID: "terminal", Terminal: &wire.TerminalSize{Rows: 24, Cols: 80}}, false)
+		given := []*yamux.Stream{
+			giveUp(t, mux, wire.OpRun, wire.RunRequest{ExecID: "run", KillOnCancel: true}, false),
+			giveUp(t, mux, wire.OpRun, wire.RunRequest{ExecID: "detached"}, false),
+			giveUp(t, mux, wire.OpAttach, wire.RunRequest{ExecID: "attached"}, false),
+			giveUp(t, mux, wire.OpAttach, wire.RunRequest{ExecID: "fed", StdinStream: true}, true),
+			giveUp(t, mux, wire.OpTerminal, wire.RunRequest{ExecID: "terminal", Terminal: &wire.TerminalSize{Rows: 24, Cols: 80}}, false),
+		}
 		if _, err := mux.Ping(); err != nil { // all of it has arrived
 			t.Fatal(err)
 		}
@@ -64,13 +64,12 @@ func TestGivenUpBefore(t *testing.T) {
 		}
 		release()
 		cat.Wait()
-		detached := wire.WaitRequest{ExecID: "detached", WaitMillis: -1}
-		var missing *wire.Error
-		_, err := c.Wait(t.Context(), detached)
-		for ; errors.As(err, &missing) && missing.Code == wire.CodeNotFound; _, err = c.Wait(t.Context(), detached) {
-			time.Sleep(time.Millisecond)
+		for _, st := range given { // until the guest is done with it: the end of the session is something else
+			if _, err := io.Copy(io.Discard, st); err != nil {
+				t.Error(err)
+			}
 		}
-		if err != nil {
+		if _, err := c.Wait(t.Context(), wire.WaitRequest{ExecID: "detached", WaitMillis: -1}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -82,8 +81,8 @@ func TestGivenUpBefore(t *testing.T) {
 	}
 }
 
-// giveUp sends the request for a command, and input behind it, and gives it up.
-func giveUp(t *testing.T, mux *yamux.Session, op wire.Op, req wire.RunRequest, input bool) {
+// giveUp sends the request for a command, and input behind it, and gives it up. Its stream ends when the guest is done with it.
+func giveUp(t *testing.T, mux *yamux.Session, op wire.Op, req wire.RunRequest, input bool) *yamux.Stream {
 	t.Helper()
 	req.Argv, req.YieldMillis = []string{"/bin/true"}, -1
 	b, err := wire.AppendRequest(nil, op, &req)
@@ -103,4 +102,5 @@ func giveUp(t *testing.T, mux *yamux.Session, op wire.Op, req wire.RunRequest, i
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
+	return st
 }

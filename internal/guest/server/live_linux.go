@@ -97,8 +97,21 @@ func (l *liveSink) transmit(b []byte) (n int, ending bool, err error) {
 	return n, ending, err
 }
 
-// finish sends what waits and the answer, together, when the host takes it. Later output is dropped.
+// finish sends what waits and the answer, together, when the host takes it. Later output is dropped, and waits for nobody.
 func (l *liveSink) finish(res *wire.RunResult) error {
+	b, gone, err := l.rest(res)
+	if err != nil {
+		return failf(wire.CodeInternal, "%v", err)
+	}
+	if !gone {
+		_ = l.r.st.SetWriteDeadline(time.Time{}) // cannot fail
+		l.r.write(b)
+	}
+	return nil
+}
+
+// rest shuts the sink and gives what is left to send. It tells whether nobody reads it.
+func (l *liveSink) rest(res *wire.RunResult) (b []byte, gone bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.timer.Stop()
@@ -108,14 +121,8 @@ func (l *liveSink) finish(res *wire.RunResult) error {
 		wire.PutDataPrefix(prefix[:], wire.ChanStdout, len(word))
 		l.pending = append(append(l.pending, prefix[:]...), word...)
 	}
-	b, err := wire.AppendAnswer(l.pending, res)
-	if err != nil {
-		return failf(wire.CodeInternal, "%v", err)
-	}
-	if !l.shut {
-		_ = l.r.st.SetWriteDeadline(time.Time{}) // cannot fail
-		l.r.write(b)
-	}
+	b, err = wire.AppendAnswer(l.pending, res)
+	gone = l.shut
 	l.shut, l.pending = true, nil
-	return nil
+	return b, gone, err
 }

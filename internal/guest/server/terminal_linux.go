@@ -212,11 +212,12 @@ func (e *execution) show(r *request, v *liveSink) error {
 	in := newStreamInput(r, e.stdin, true)
 	left := r.watchInput(in)
 	defer r.release()
-	defer e.term.leave(v) // behind the answer, which may have to wait for the host as well
 	select {
 	case <-e.ended:
+		e.term.leave(v) // others that come and go set no time for the answer
 	case <-left:
 		_ = r.st.Close() // frees a viewer that waits for the host
+		e.term.leave(v)
 		return nil
 	}
 	told := make(chan struct{})
