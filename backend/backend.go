@@ -76,11 +76,14 @@ type Pinger interface {
 	Ping(ctx context.Context) (EngineInfo, error)
 }
 
-// WorkspaceRemover is implemented by drivers whose workspace is a thing apart, which the engine may still have when the
-// sandbox is gone: a process that died between the two, or RemoveOptions without Volumes. RemoveWorkspace must delete the
-// workspace of a session that has no sandbox; one that is unknown, of another instance or in use stays, the first of
-// which is no error, the others are ErrExists.
-type WorkspaceRemover interface {
+// WorkspaceKeeper is implemented by drivers whose workspace is a thing apart, which the engine may still have when the
+// sandbox is gone: a process that died between the two, or RemoveOptions without Volumes.
+//
+// HasWorkspace must tell whether there is a workspace that a new sandbox of the session would get. RemoveWorkspace must
+// delete the workspace of a session that has no sandbox; one that is unknown, of another instance or in use stays, the
+// first of which is no error, the others are ErrExists.
+type WorkspaceKeeper interface {
+	HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error)
 	RemoveWorkspace(ctx context.Context, instance, sessionID string) error
 }
 

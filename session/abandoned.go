@@ -111,9 +111,11 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 			}
 		}
 		if there {
-			if _, _, err := m.find(ctx, rec.ID); errors.Is(err, backend.ErrNotFound) {
-				there = false
-			} else if err != nil {
+			_, _, err := m.find(ctx, rec.ID)
+			if errors.Is(err, backend.ErrNotFound) {
+				there, err = m.hasWorkspace(ctx, rec)
+			}
+			if err != nil {
 				return nil, wrapError("Gone", m.driver, "", err)
 			}
 		}
@@ -143,7 +145,7 @@ func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
 	}
 	var abandoned []Record
 	for _, rec := range recs {
-		if !there[rec.ID] {
+		if !there[rec.ID] && !(rec.aside() && rec.Engine == m.opts.Engine) {
 			continue
 		}
 		lives, err := m.store.Lives(ctx, rec.Owner)

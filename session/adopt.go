@@ -131,7 +131,7 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 		return m.renew(ctx, *rec, req)
 	}
 	if errors.Is(err, backend.ErrNotFound) {
-		return nil, nil
+		return m.resume(ctx, *rec, req)
 	}
 	if err != nil {
 		return nil, err

@@ -216,5 +216,5 @@ func (m *Manager) vanished(ctx context.Context, id string) error {
 
 // mayRest tells whether who opens the key of a record gets its workspace also when the engine has no sandbox.
 func (m *Manager) mayRest(rec Record) bool {
-	return rec.State == RecordReady && rec.Key.Namespace == NamespaceUser && rec.Engine == m.opts.Engine
+	return rec.State == RecordReady && (rec.Key.Namespace == NamespaceUser || rec.aside()) && rec.Engine == m.opts.Engine
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -378,7 +379,16 @@ func (e *engine) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 	return nil
 }
 
-// RemoveWorkspace is that of [backend.WorkspaceRemover].
+// HasWorkspace is that of [backend.WorkspaceKeeper].
+func (e *engine) HasWorkspace(_ context.Context, _, sessionID string) (bool, error) {
+	_, err := os.Stat(e.workspace(sessionID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// RemoveWorkspace is that of [backend.WorkspaceKeeper].
 func (e *engine) RemoveWorkspace(_ context.Context, _, sessionID string) error {
 	return os.RemoveAll(e.workspace(sessionID))
 }

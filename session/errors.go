@@ -68,8 +68,9 @@ func (e *ConflictError) Error() string {
 // Unwrap gives backend.ErrExists.
 func (e *ConflictError) Unwrap() error { return backend.ErrExists }
 
-// VanishedError reports a named sandbox whose container, or what a driver has in its place, something else removed. The
-// files of its workspace are kept for whoever opens Key next, which makes it anew. It wraps backend.ErrLost.
+// VanishedError reports a sandbox that has no container, or what a driver has in its place, any more, while its workspace
+// is kept for whoever opens Key next, which makes it anew: a named one, of which something else removed the container, or
+// that of a run which was interrupted some minutes ago. It wraps backend.ErrLost.
 type VanishedError struct {
 	Key Key
 }

@@ -133,8 +133,8 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	return list, nil
 }
 
-// unfound describes the named sandboxes that nobody has and that the engine does not have either: who opens one gets it
-// again, with the workspace that is left.
+// unfound describes the sandboxes that nobody has and that the engine does not have either, but of which the workspace is
+// left: named ones, and those of interrupted runs. Who opens one gets it again.
 func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[string]Record) []Info {
 	there := map[string]bool{}
 	for _, engine := range found {
@@ -152,7 +152,7 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 			continue // made just now
 		}
 		list = append(list, Info{
-			ID: rec.ID, Key: rec.Key, State: StateStopped, Workdir: backend.Workdir, Backend: m.driver,
+			ID: rec.ID, Key: rec.Key, Run: rec.Key.Run(), State: StateStopped, Workdir: backend.Workdir, Backend: m.driver,
 			Created: rec.Created, IdlePolicy: rec.IdlePolicy,
 		})
 	}

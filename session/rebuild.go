@@ -134,7 +134,9 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 	if !same && !rec.KeepWorkspace && !req.Rebuild && !req.AsIs {
 		return nil, &ConflictError{Key: rec.Key, Fields: []string{"request"}}
 	}
-	m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
+	if !rec.aside() {
+		m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
+	}
 	had := rec.workspace()
 	if had.User != "" && (!same || had.Limits.WorkspaceBytes > 0) {
 		trial, err := m.try(ctx, req)

@@ -173,7 +173,8 @@ func (r Record) due(now time.Time, state backend.State) bool {
 	case RecordCreating:
 		return true
 	case RecordReady: // one that the engine does not have may come back, as with a disk that was not mounted
-		return r.expired(now) || r.orphaned(now)
+		at, interrupted := r.interrupted()
+		return r.expired(now) || r.orphaned(now) || interrupted && !now.Before(at)
 	case RecordRemoving:
 		return r.expired(now)
 	case RecordLost:
@@ -219,8 +220,12 @@ func (r Record) Goes(now time.Time) (at time.Time, ok bool) {
 	case RecordCreating:
 		at = r.Created
 	case RecordReady:
-		if orphaned := r.used().Add(orphanedFor); r.orphanable() && (at.IsZero() || orphaned.Before(at)) {
-			at = orphaned
+		soon, ok := r.interrupted()
+		if r.orphanable() {
+			soon, ok = r.used().Add(orphanedFor), true
+		}
+		if ok && (at.IsZero() || soon.Before(at)) {
+			at = soon
 		}
 	case RecordClosed: // when its process died the engine may have been about to make it, and be late
 		at = r.Created.Add(creationGrace)
@@ -260,6 +265,9 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 	}
 	if err != nil {
 		return err
+	}
+	if _, ok := rec.interrupted(); ok && !rec.expired(m.now()) {
+		return m.setAside(ctx, rec, taken)
 	}
 	use, orphan := unused, rec.orphaned(m.now())
 	if taken.State == RecordReady && !orphan {
@@ -413,7 +421,7 @@ func (m *Manager) removeRemains(ctx context.Context, rec Record, volumes bool) e
 // removeWorkspace removes the workspace of a session that has no sandbox: whoever removed that died before the rest was
 // gone, or the workspace was kept for another sandbox that was never made.
 func (m *Manager) removeWorkspace(ctx context.Context, id string) error {
-	w, ok := m.b.(backend.WorkspaceRemover)
+	w, ok := m.b.(backend.WorkspaceKeeper)
 	if !ok {
 		return nil
 	}

@@ -149,15 +149,26 @@ func (s *suite) workspaceKept(t *testing.T) {
 	if !s.unlimited() && last.Workspace != backend.WorkspaceWatched {
 		t.Errorf("what was a directory without a limit has one by means of %q", last.Workspace)
 	}
-	if w, ok := s.b.(backend.WorkspaceRemover); ok {
+	if w, ok := s.b.(backend.WorkspaceKeeper); ok {
 		must(t, s.b.Remove(t.Context(), last.ID, backend.RemoveOptions{}))
+		hasWorkspace(t, w, spec.Instance, spec.ID, true)
+		hasWorkspace(t, w, stranger.Instance, spec.ID, false)
 		if err := w.RemoveWorkspace(t.Context(), stranger.Instance, spec.ID); !errors.Is(err, backend.ErrExists) {
 			t.Errorf("the workspace of another instance: %v, want ErrExists", err)
 		}
 		for range 2 { // the second time there is none
 			must(t, w.RemoveWorkspace(t.Context(), spec.Instance, spec.ID))
+			hasWorkspace(t, w, spec.Instance, spec.ID, false)
 		}
 		s.nothingLeft(t, spec.Instance)
+	}
+}
+
+// hasWorkspace checks what a driver says of a workspace that has no sandbox.
+func hasWorkspace(t *testing.T, w backend.WorkspaceKeeper, instance, session string, want bool) {
+	t.Helper()
+	if got, err := w.HasWorkspace(t.Context(), instance, session); err != nil || got != want {
+		t.Errorf("HasWorkspace = %v, %v, want %v", got, err, want)
 	}
 }
 

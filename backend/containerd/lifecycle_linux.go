@@ -197,7 +197,18 @@ func (b *Backend) removeRemains(ctx context.Context, session string, containers 
 	return b.settle(ctx, "remove files", errors.Join(errs...))
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no container. See [backend.WorkspaceRemover].
+// HasWorkspace tells whether a session has a workspace. See [backend.WorkspaceKeeper].
+func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
+	_, done, err := b.begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	tag, err := b.state.readTag(sessionName(sessionID))
+	return err == nil && tag.is(instance, sessionID), classed(err)
+}
+
+// RemoveWorkspace deletes the workspace of a session that has no container. See [backend.WorkspaceKeeper].
 func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) (err error) {
 	ctx, done, err := b.begin(ctx)
 	if err != nil {

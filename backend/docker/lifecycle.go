@@ -139,7 +139,21 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 	return nil
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no container.
+// HasWorkspace tells whether a session has a workspace. See [backend.WorkspaceKeeper].
+func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
+	ctx, done, err := b.begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	v, err := b.inspectVolume(ctx, workspaceName(sessionID))
+	if errors.Is(err, backend.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && sameOwner(v.Labels, instance, sessionID), err
+}
+
+// RemoveWorkspace deletes the workspace of a session that has no container. See [backend.WorkspaceKeeper].
 func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) (err error) {
 	ctx, done, err := b.begin(ctx)
 	if err != nil {

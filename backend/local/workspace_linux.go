@@ -108,7 +108,21 @@ func (b *Backend) endFormer(ctx context.Context, w workspace) error {
 	return g.remove(ctx)
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no sandbox. See [backend.WorkspaceRemover].
+// HasWorkspace tells whether a session has a workspace. See [backend.WorkspaceKeeper].
+func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
+	_, done, err := b.begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	if !driver.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
+		return false, nil
+	}
+	w, err := b.dirs.ownerOf(sessionID)
+	return err == nil && w.Instance == instance, err
+}
+
+// RemoveWorkspace deletes the workspace of a session that has no sandbox. See [backend.WorkspaceKeeper].
 func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	ctx, done, err := b.begin(ctx)
 	if err != nil {

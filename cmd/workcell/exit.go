@@ -111,6 +111,8 @@ func classify(err error) (code int, hint string) {
 func classOf(err error) (code int, hint string) {
 	var vanished *session.VanishedError
 	switch {
+	case errors.As(err, &vanished) && vanished.Key.Run() != "":
+		return exitNotFound, fmt.Sprintf("`workcell runs resume %s` goes on with the run, and with its files; `workcell runs cancel %[1]s` removes them", vanished.Key.Run())
 	case errors.As(err, &vanished):
 		return exitNotFound, fmt.Sprintf("`workcell sessions open --name %s`, with the --image and limits it had, makes it anew with its files; `workcell sessions rm %[1]s` removes them", vanished.Key.ID)
 	case stateHint(err) != "":

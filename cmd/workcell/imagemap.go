@@ -96,9 +96,17 @@ func (b *mappedBackend) OOMKills(ctx context.Context, id string) (int64, error) 
 	return 0, backend.ErrUnsupported
 }
 
+// HasWorkspace is the driver's, ErrUnsupported when it has none.
+func (b *mappedBackend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
+	if w, ok := b.SandboxBackend.(backend.WorkspaceKeeper); ok {
+		return w.HasWorkspace(ctx, instance, sessionID)
+	}
+	return false, backend.ErrUnsupported
+}
+
 // RemoveWorkspace is the driver's, ErrUnsupported when it has none.
 func (b *mappedBackend) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
-	if w, ok := b.SandboxBackend.(backend.WorkspaceRemover); ok {
+	if w, ok := b.SandboxBackend.(backend.WorkspaceKeeper); ok {
 		return w.RemoveWorkspace(ctx, instance, sessionID)
 	}
 	return backend.ErrUnsupported

@@ -1,0 +1,97 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// A run whose process died may be gone on with, but nobody knows when, and until then its sandbox is of no use: what the
+// step under way was doing is done again. So it ends soon, and its workspace waits for as long as the sandbox would have.
+
+// interruptedFor is how long the sandbox of an interrupted run stays as it is for somebody to go on with the run. With the
+// sweep that comes once a minute, and the record of its last use that is as old at most, it is gone within five minutes.
+const interruptedFor = 3 * time.Minute
+
+// interrupted tells when a record's sandbox is to end and only its workspace to stay, if its owner is gone by then; ok is
+// false when it is not a run's, or not any more.
+func (r Record) interrupted() (at time.Time, ok bool) {
+	if r.State != RecordReady || r.Owner == "" || r.Key.Namespace != NamespaceWorkflow {
+		return at, false
+	}
+	return r.used().Add(max(interruptedFor, r.Retention)), true
+}
+
+// aside tells whether a record is that of an interrupted run's sandbox of which the workspace was kept.
+func (r Record) aside() bool {
+	return r.State == RecordReady && r.KeepWorkspace && r.Key.Namespace == NamespaceWorkflow
+}
+
+// setAside ends the sandbox of an interrupted run and keeps its workspace, unless it was used since it was found. Where the
+// workspace is not all of its files, or ends with it, it stays for its idle time. taken is the record found, which is this
+// manager's now.
+func (m *Manager) setAside(ctx context.Context, found, taken Record) error {
+	rest := taken // what the record says afterwards
+	rest.Owner = ""
+	engine, _, err := m.find(ctx, taken.ID)
+	switch {
+	case !taken.used().Equal(found.used()):
+		rest.Owner, err = found.Owner, nil // a later sweep's
+	case errors.Is(err, backend.ErrNotFound):
+		err = nil // whoever set it aside died after that, or something else removed it
+	case err == nil && m.canSetAside(engine):
+		rest.KeepWorkspace = true
+		err = m.endInterrupted(ctx, taken, engine)
+	}
+	if err != nil {
+		rest.Owner = found.Owner // the next sweep tries again
+	}
+	m.save(rest)
+	return err
+}
+
+// endInterrupted removes a sandbox but for its workspace. The record says so before.
+func (m *Manager) endInterrupted(ctx context.Context, rec Record, engine backend.Info) error {
+	rec.KeepWorkspace = true
+	if err := m.store.Update(ctx, rec); err != nil {
+		return err
+	}
+	m.log.InfoContext(ctx, "ending the sandbox of an interrupted run, its workspace stays", "sandbox", rec.ID, "key", rec.Key.String())
+	return m.removeEngine(ctx, engine.ID, false)
+}
+
+// canSetAside tells whether the workspace of a sandbox is all that is to be kept of it, and can be.
+func (m *Manager) canSetAside(engine backend.Info) bool {
+	_, knows := m.b.(backend.WorkspaceKeeper)
+	return knows && engine.Root != backend.RootWritable && m.keepsFiles(engine.Limits, engine.Workspace)
+}
+
+// hasWorkspace tells whether the workspace of an interrupted run that was set aside is there.
+func (m *Manager) hasWorkspace(ctx context.Context, rec Record) (bool, error) {
+	k, ok := m.b.(backend.WorkspaceKeeper)
+	if !ok || !rec.aside() {
+		return false, nil
+	}
+	there, err := k.HasWorkspace(ctx, m.opts.Instance, rec.ID)
+	if errors.Is(err, backend.ErrUnsupported) {
+		return false, nil
+	}
+	return there, engineError(err)
+}
+
+// resume makes the sandbox of an interrupted run anew upon its workspace. Neither a session nor an error: that is gone.
+func (m *Manager) resume(ctx context.Context, rec Record, req Request) (*Session, error) {
+	there, err := m.hasWorkspace(ctx, rec)
+	if !there || err != nil {
+		return nil, err
+	}
+	if rec.Hash != req.hash() {
+		return nil, &ConflictError{Key: rec.Key, Fields: []string{"request"}}
+	}
+	m.log.WarnContext(ctx, "the run's sandbox had ended meanwhile and is made anew: its workspace is as it was, processes and other files are gone",
+		"sandbox", rec.ID, "key", rec.Key.String())
+	req.Prepare = nil // its files are there
+	return m.renew(ctx, rec, req)
+}

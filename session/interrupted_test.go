@@ -1,0 +1,198 @@
+//go:build linux
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// interrupted opens a run's sandbox, whose process then dies, and gives it with another process's manager and its clock.
+func interrupted(t *testing.T, e sharing, opts *session.Options, req session.Request) (*session.Session, *session.Manager, *clock) {
+	t.Helper()
+	first := dying(t, e, opts)
+	s, _, err := first.Open(t.Context(), runKey, req)
+	must(t, err)
+	output(t, s, "echo kept > file")
+	first.Die()
+	m := newManager(t, e, opts)
+	return s, m, newClock(m)
+}
+
+var runKey = session.WorkflowKey("run_1", "default")
+
+// TestSetAside: the sandbox of a run whose process died ends after three minutes. Who goes on with the run gets it anew
+// with its files; nobody else does, and what nobody asks for goes when its idle time is over.
+func TestSetAside(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	s, m, clock := interrupted(t, e, opts, testImage())
+	clock.add(2 * time.Minute)
+	m.Reap(t.Context())
+	if e.count() != 1 {
+		t.Fatal("it ended too soon")
+	}
+	clock.add(time.Minute + time.Second)
+	for range 2 {
+		m.Reap(t.Context())
+	}
+	if e.count() != 0 || !e.hasFiles(t, s.ID()) {
+		t.Fatalf("%d sandboxes, its files are there: %v", e.count(), e.hasFiles(t, s.ID()))
+	}
+	if got := listed(t, m, s.ID()); got != session.StateStopped {
+		t.Errorf("it is listed as %q", got)
+	}
+	var vanished *session.VanishedError
+	if _, err := m.Connect(t.Context(), s.ID()); !errors.As(err, &vanished) || vanished.Key != runKey {
+		t.Errorf("Connect = %v, want a VanishedError", err)
+	}
+	if list, err := m.Abandoned(t.Context()); err != nil || len(list) != 1 || list[0].ID != s.ID() {
+		t.Errorf("Abandoned = %v, %v", list, err)
+	}
+	if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || len(gone) > 0 {
+		t.Errorf("Gone = %v, %v", gone, err)
+	}
+	var conflict *session.ConflictError
+	if _, _, err := m.Open(t.Context(), runKey, session.Request{Image: "test:2"}); !errors.As(err, &conflict) {
+		t.Errorf("Open with another image = %v, want a ConflictError", err)
+	}
+	req := testImage()
+	req.Prepare = func(context.Context, *session.Session) error { return errors.New("it has its files") }
+	again, created, err := m.Open(t.Context(), runKey, req)
+	if err != nil || created || again.ID() != s.ID() {
+		t.Fatalf("Open = %v, %v, %v, want the old sandbox", again, created, err)
+	}
+	if got := output(t, again, "cat file"); got != "kept\n" {
+		t.Errorf("output %q", got)
+	}
+	if rec := record(t, opts.Store, s.ID()); rec.KeepWorkspace || rec.Owner != m.Owner() {
+		t.Errorf("record %+v", rec)
+	}
+	must(t, m.CloseScope(t.Context(), runKey.Scope()))
+	if e.count() != 0 || e.hasFiles(t, s.ID()) {
+		t.Error("something is left of the run")
+	}
+}
+
+// TestSetAsideExpires: the workspace of an interrupted run goes with its idle time, and the run's next process is told.
+func TestSetAsideExpires(t *testing.T) {
+	t.Parallel()
+	for name, remove := range map[string]func(*testing.T, *session.Manager, *clock, sharing, string){
+		"in time": func(t *testing.T, m *session.Manager, c *clock, _ sharing, _ string) {
+			c.add(time.Hour)
+			m.Reap(t.Context())
+		},
+		"by hand": func(t *testing.T, m *session.Manager, _ *clock, _ sharing, id string) {
+			must(t, m.Remove(t.Context(), id, true))
+		},
+		"behind our back": func(t *testing.T, _ *session.Manager, _ *clock, e sharing, id string) {
+			must(t, os.RemoveAll(e.workspace(id)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			s, m, clock := interrupted(t, e, opts, testImage())
+			clock.add(4 * time.Minute)
+			m.Reap(t.Context())
+			remove(t, m, clock, e, s.ID())
+			if e.count() != 0 || e.hasFiles(t, s.ID()) {
+				t.Errorf("%d sandboxes, its files are there: %v", e.count(), e.hasFiles(t, s.ID()))
+			}
+			if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || !slices.Equal(gone, []session.Key{runKey}) {
+				t.Errorf("Gone = %v, %v", gone, err)
+			}
+			if again, created, err := m.Open(t.Context(), runKey, testImage()); err != nil || !created || again.ID() == s.ID() {
+				t.Errorf("Open = %v, %v, %v, want a new sandbox", again, created, err)
+			}
+		})
+	}
+}
+
+// TestNotSetAside: what is used, is retained, or has files elsewhere than in its workspace stays as it is.
+func TestNotSetAside(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*session.Request)
+		use    bool
+		later  time.Duration // when it ends nevertheless, with its files or without
+	}{
+		"writable root": {func(r *session.Request) { r.Root = backend.RootWritable }, false, 10 * time.Minute},
+		"retained":      {func(r *session.Request) { r.Retention = 8 * time.Minute }, false, 5 * time.Minute},
+		"visited":       {func(*session.Request) {}, true, 4 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			req := testImage()
+			test.change(&req)
+			_, m, clock := interrupted(t, e, opts, req)
+			clock.add(4 * time.Minute)
+			if test.use {
+				visit, err := m.Connect(t.Context(), record(t, opts.Store, id(t, m)).ID)
+				must(t, err)
+				output(t, visit, "true")
+				must(t, visit.Close(t.Context()))
+			}
+			m.Reap(t.Context())
+			if e.count() != 1 {
+				t.Fatal("it is gone")
+			}
+			clock.add(test.later)
+			m.Reap(t.Context())
+			if e.count() != 0 {
+				t.Error("it is still there")
+			}
+		})
+	}
+}
+
+// id gives the id of the only sandbox.
+func id(t *testing.T, m *session.Manager) string {
+	t.Helper()
+	list, err := m.List(t.Context())
+	if err != nil || len(list) != 1 {
+		t.Fatalf("List = %v, %v", list, err)
+	}
+	return list[0].ID
+}
+
+// TestSetAsideAgain: a sandbox that cannot be removed is tried again; a process that died about then leaves no doubt.
+func TestSetAsideAgain(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	s, m, clock := interrupted(t, e, opts, testImage())
+	var during session.Record
+	e.setHooks(nil, func(string) (err error) {
+		during, err = opts.Store.Get(t.Context(), s.ID())
+		return errors.Join(err, backend.ErrUnavailable)
+	}, nil)
+	clock.add(4 * time.Minute)
+	m.Reap(t.Context())
+	if e.count() != 1 || !during.KeepWorkspace || during.State != session.RecordReady {
+		t.Fatalf("%d sandboxes, record while it is removed: %+v", e.count(), during)
+	}
+	e.setHooks(nil, nil, nil)
+	m.Reap(t.Context())
+	if e.count() != 0 || !e.hasFiles(t, s.ID()) {
+		t.Fatalf("%d sandboxes, its files are there: %v", e.count(), e.hasFiles(t, s.ID()))
+	}
+	during.Owner = "dead" // its process died after the engine had removed it
+	must(t, opts.Store.Update(t.Context(), during))
+	m.Reap(t.Context())
+	again, created, err := m.Open(t.Context(), runKey, testImage())
+	if err != nil || created || output(t, again, "cat file") != "kept\n" {
+		t.Errorf("Open = %v, %v, %v", again, created, err)
+	}
+}
