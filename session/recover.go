@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -414,6 +415,9 @@ func (m *Manager) removeAll(ctx context.Context, rec Record) (there bool, err er
 func (m *Manager) removeRemains(ctx context.Context, rec Record, volumes bool) error {
 	if rec.EngineID == "" {
 		return nil
+	}
+	if info, err := m.b.Get(ctx, rec.EngineID); err == nil && (info.Instance != m.opts.Instance || info.SessionID != rec.ID) {
+		return fmt.Errorf("%w: what the record of sandbox %s names on the engine is not that of this instance", backend.ErrExists, rec.ID)
 	}
 	return engineError(m.b.Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: volumes}))
 }

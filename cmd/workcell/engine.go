@@ -65,9 +65,6 @@ func (a *app) backendName(f engineFlags) string {
 // sandboxes. The caller must call done after it closed or detached the manager.
 func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags, use stateUse) (m *session.Manager, done func(), err error) {
 	opts := &session.Options{Logger: a.logger(), AllowRoot: a.env.get("WORKCELL_ALLOW_ROOT") == "1", MaxSandboxes: f.maxSandboxes}
-	if opts.Instance, err = a.instance(); err != nil {
-		return nil, nil, err
-	}
 	mapped := images.mapped
 	if list := a.env.get("WORKCELL_IMAGE_MAP"); list != "" {
 		mapped = append(strings.Split(list, ","), mapped...) // flags win
@@ -90,6 +87,10 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 	closeStore := func() {}
 	if store != nil {
 		closeStore = func() { store.Close() } // every change was on the disk before it was acknowledged
+	}
+	if opts.Instance, err = a.instanceOf(ctx, store); err != nil {
+		closeStore()
+		return nil, nil, err
 	}
 	driver, err := a.openBackend(ctx, f)
 	if err != nil {

@@ -35,7 +35,7 @@ func TestReaperGivesUp(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			a := &app{stateDirFlag: dir, env: withEnv(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})}
-			if _, err := a.instance(); err != nil {
+			if _, err := a.instance(session.NewID()); err != nil {
 				t.Fatal(err)
 			}
 			store, err := sqlitestore.Open(t.Context(), filepath.Join(dir, stateFile))

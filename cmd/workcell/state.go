@@ -155,8 +155,37 @@ func (a *app) xdgState() (string, error) {
 	return filepath.Join(home, ".local", "state"), nil
 }
 
-// instance gives this installation's id. The first command makes it.
-func (a *app) instance() (string, error) {
+// instanceOf gives this installation's id. The first command makes it, and the state file, where a command has that, knows
+// it too: when one of the two is lost, the sandboxes are not.
+func (a *app) instanceOf(ctx context.Context, store *sqlitestore.Store) (string, error) {
+	if store == nil {
+		return a.instance(session.NewID())
+	}
+	known, err := store.Instance(ctx)
+	if err != nil {
+		return "", err
+	}
+	id, err := a.instance(cmp.Or(known, session.NewID()))
+	if err != nil {
+		return "", err
+	}
+	if known == "" {
+		if err := store.SetInstance(ctx, id); err != nil {
+			return "", err
+		}
+		if known, err = store.Instance(ctx); err != nil {
+			return "", err
+		}
+	}
+	if id != known {
+		return "", fail(exitFailed, fmt.Errorf("the state file is about the sandboxes of instance %s, and %s says %s", known, instanceFile, id),
+			"remove the file "+instanceFile+" to go on with those, or move "+stateFile+" away; both are in the state directory")
+	}
+	return id, nil
+}
+
+// instance gives the id that the instance file holds. Where there is none, it is made with fresh.
+func (a *app) instance(fresh string) (string, error) {
 	dir, err := a.stateDir()
 	if err != nil {
 		return "", err
@@ -166,7 +195,7 @@ func (a *app) instance() (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return id, err
 	}
-	if err := createInstance(dir, path); err != nil {
+	if err := createInstance(dir, path, fresh); err != nil {
 		return "", err
 	}
 	return readInstance(path)
@@ -181,20 +210,20 @@ func readInstance(path string) (string, error) {
 	if !isInstanceID(id) {
 		// Guessing a new id would orphan the sandboxes that carry the old one, so a person has to decide.
 		return "", fail(exitFailed, fmt.Errorf("%s does not hold an instance id", path),
-			"remove the file to begin with a new id; sandboxes that are running now will no longer be listed")
+			"remove the file: it is made again with what the state file knows, or with a new id, and then sandboxes that are running now are no longer listed")
 	}
 	return id, nil
 }
 
-// createInstance writes a new id. Commands that start at the same moment agree on one: the file appears whole and is
+// createInstance writes an id. Commands that start at the same moment agree on one: the file appears whole and is
 // never replaced.
-func createInstance(dir, path string) error {
+func createInstance(dir, path, id string) error {
 	tmp, err := os.CreateTemp(dir, instanceFile+"-*")
 	if err != nil {
 		return fmt.Errorf("cannot write to the state directory: %w", err)
 	}
 	defer os.Remove(tmp.Name()) // the link keeps the file
-	_, err = tmp.WriteString(session.NewID() + "\n")
+	_, err = tmp.WriteString(id + "\n")
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
+	"github.com/workcell-dev/workcell/session"
 )
 
 func TestInstanceIsMadeOnce(t *testing.T) {
@@ -26,7 +27,7 @@ func TestInstanceIsMadeOnce(t *testing.T) {
 	for i := range ids {
 		wg.Go(func() {
 			a := &app{env: withEnv(map[string]string{"WORKCELL_STATE_DIR": dir})}
-			id, err := a.instance()
+			id, err := a.instance(session.NewID())
 			if err != nil {
 				t.Error(err)
 			}
@@ -61,11 +62,40 @@ func TestDamagedInstanceIsNotReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &app{stateDirFlag: dir, env: withEnv(nil)}
-	_, err := a.instance()
+	_, err := a.instance(session.NewID())
 	wantFailure(t, err, exitFailed, "does not hold an instance id")
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != "../../x\n" {
 		t.Errorf("file = %q, %v", raw, err)
 	}
+}
+
+// TestInstanceIsKept: the state file knows whose sandboxes it is about. A lost instance file is made again, and another one
+// is an error.
+func TestInstanceIsKept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, instanceFile)
+	a := &app{stateDirFlag: dir, env: withEnv(nil)}
+	store, err := a.openStore(t.Context(), stateNeeded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	id, err := a.instanceOf(t.Context(), store)
+	if err != nil || !isInstanceID(id) {
+		t.Fatalf("id = %q, %v", id, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := a.instanceOf(t.Context(), store); err != nil || again != id {
+		t.Errorf("without the file: %q, %v, want %q", again, err, id)
+	}
+	if err := os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.instanceOf(t.Context(), store)
+	wantFailure(t, err, exitFailed, "of instance "+id)
 }
 
 func TestStateDirChoice(t *testing.T) {

@@ -44,6 +44,8 @@ ALTER TABLE session ADD COLUMN idle_policy TEXT NOT NULL DEFAULT '';
 ALTER TABLE session ADD COLUMN user TEXT NOT NULL DEFAULT '';
 ALTER TABLE session ADD COLUMN workspace_bytes INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE session ADD COLUMN workspace TEXT NOT NULL DEFAULT '';
+`, `
+CREATE TABLE instance (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL) STRICT;
 `}}
 }
 
@@ -58,6 +60,23 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		return nil, err
 	}
 	return &Store{f}, nil
+}
+
+// Instance gives the instance whose sandboxes the records are about, empty when nobody has said so.
+func (s *Store) Instance(ctx context.Context) (id string, err error) {
+	err = s.f.DB().QueryRowContext(ctx, `SELECT id FROM instance`).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	return id, s.f.Error(err)
+}
+
+// SetInstance says which instance's sandboxes the records are about, unless somebody has said so.
+func (s *Store) SetInstance(ctx context.Context, id string) error {
+	return s.f.Tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO instance (one, id) VALUES (1, ?) ON CONFLICT DO NOTHING`, id)
+		return err
+	})
 }
 
 // Close lets go of the file.
