@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
@@ -22,6 +25,7 @@ const (
 	maxCopyEntries = session.MaxListEntries
 	maxCopyFile    = session.DefaultMaxFileBytes
 	maxCopyBytes   = 16 << 30
+	copyTogether   = 16 // files that are under way at a time
 )
 
 func newSessionsCpCmd(a *app) *cobra.Command {
@@ -224,20 +228,70 @@ func (c *copying) tree(ctx context.Context, self copyEntry) error {
 	if err := c.to.enter(ctx, name, self.mode); err != nil {
 		return copyError(c.to.name(), err)
 	}
-	for i, e := range entries {
-		c.progress.Status(fmt.Sprintf("copying %d of %d, %s: %s", i+1, len(entries), byteSize(c.copied.Load()), e.path))
-		if err := c.entry(ctx, e); err != nil {
-			if ctx.Err() != nil || isFatal(err) {
-				return err
-			}
-			c.failed++
-			c.progress.Line("workcell: %s: %s", e.path, copyText(err))
-		}
+	if err := c.below(ctx, entries); err != nil {
+		return err
 	}
 	if c.failed > 0 {
 		return fail(exitFailed, fmt.Errorf("%d of %d files and directories were not copied", c.failed, len(entries)), "")
 	}
 	return nil
+}
+
+// below copies what is below a directory, many files at a time: most are so small that the way to the sandbox takes longer
+// than they do. A directory is there before anything goes into it. Reasons why something was not copied come at the end,
+// in the order of the entries.
+func (c *copying) below(ctx context.Context, entries []copyEntry) error {
+	reasons := make([]error, len(entries))
+	var begun atomic.Int64
+	var err error
+	for _, wave := range waves(entries) {
+		g, gctx := errgroup.WithContext(ctx)
+		g.SetLimit(copyTogether)
+		for _, i := range wave {
+			g.Go(func() error {
+				if gctx.Err() != nil {
+					return gctx.Err()
+				}
+				e := entries[i]
+				c.progress.Status(fmt.Sprintf("copying %d of %d, %s: %s", begun.Add(1), len(entries), byteSize(c.copied.Load()), e.path))
+				err := c.entry(gctx, e)
+				if err != nil && (gctx.Err() != nil || isFatal(err)) {
+					return err
+				}
+				reasons[i] = err
+				return nil
+			})
+		}
+		if err = g.Wait(); err != nil {
+			break
+		}
+	}
+	for i, reason := range reasons {
+		if reason != nil {
+			c.failed++
+			c.progress.Line("workcell: %s: %s", entries[i].path, copyText(reason))
+		}
+	}
+	return err
+}
+
+// waves gives the indices of entries that can be copied together: the directories of each depth, then all else.
+func waves(entries []copyEntry) [][]int {
+	depths := map[int][]int{}
+	var rest []int
+	for i, e := range entries {
+		if e.kind == session.TypeDir {
+			depth := strings.Count(e.path, "/")
+			depths[depth] = append(depths[depth], i)
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	var all [][]int
+	for _, depth := range slices.Sorted(maps.Keys(depths)) {
+		all = append(all, depths[depth])
+	}
+	return append(all, rest)
 }
 
 // entry copies what is below a directory.
@@ -268,8 +322,13 @@ func (c *copying) one(ctx context.Context, e copyEntry, name string) error {
 	if err != nil {
 		return err
 	}
-	defer r.Close() // only read from
-	return c.to.write(ctx, name, e, &copyMeter{c: c, r: r, name: name, size: e.size})
+	err = c.to.write(ctx, name, e, &copyMeter{c: c, r: r, name: name, size: e.size})
+	_ = r.Close() // only read from
+	if errors.Is(err, errGrown) {
+		e.size = -1
+		return c.one(ctx, e, name)
+	}
+	return err
 }
 
 // copyMeter counts what is copied and bounds it: a sandbox may have more to give than it said.

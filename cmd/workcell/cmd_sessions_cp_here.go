@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/workcell-dev/workcell/session"
 )
@@ -207,6 +208,8 @@ type hostTarget struct {
 	dir  bool
 	file bool
 	root *os.Root
+
+	mu   sync.Mutex // guards made
 	made []madeDir
 }
 
@@ -249,6 +252,8 @@ func (t *hostTarget) mkdir(_ context.Context, name string, mode fs.FileMode) err
 	name = filepath.FromSlash(name)
 	err := t.root.Mkdir(name, mode|0o700)
 	if err == nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
 		t.made = append(t.made, madeDir{name, mode})
 		return nil
 	}
@@ -265,10 +270,11 @@ func (t *hostTarget) mkdir(_ context.Context, name string, mode fs.FileMode) err
 	return nil
 }
 
-// write makes the file beside its place and moves it there when it is whole.
+// write makes the file without a name, or beside its place, and puts it there when it is whole.
 func (t *hostTarget) write(ctx context.Context, name string, e copyEntry, r io.Reader) (err error) {
 	name = filepath.Join(t.base, filepath.FromSlash(name))
-	if st, err := t.root.Lstat(name); err == nil && !st.Mode().IsRegular() && st.Mode()&fs.ModeSymlink == 0 {
+	st, there := t.root.Lstat(name)
+	if there == nil && !st.Mode().IsRegular() && st.Mode()&fs.ModeSymlink == 0 {
 		return errors.New("in its place is something else than a file")
 	}
 	temp := filepath.Join(filepath.Dir(name), ".workcell-"+rand.Text()+".tmp")
@@ -280,9 +286,10 @@ func (t *hostTarget) write(ctx context.Context, name string, e copyEntry, r io.R
 	if err != nil {
 		return err
 	}
+	given := temp // its name so far, if it has one
 	defer func() {
 		if err != nil {
-			_ = t.root.Remove(temp) // the error that matters is the first
+			_ = t.root.Remove(given) // the error that matters is the first
 		}
 	}()
 	_, err = io.Copy(f, r)
@@ -291,12 +298,20 @@ func (t *hostTarget) write(ctx context.Context, name string, e copyEntry, r io.R
 	}
 	err = errors.Join(err, f.Chmod(e.mode))
 	if err == nil && unnamed {
-		err = linkUnnamed(t.root, f, temp)
+		given, err = t.link(f, name, temp, errors.Is(there, fs.ErrNotExist))
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err = errors.Join(err, f.Close()); err != nil || given == name {
 		return err
 	}
 	return t.root.Rename(temp, name)
+}
+
+// link gives a file its first name: its own one where nothing has that, else temp.
+func (t *hostTarget) link(f *os.File, name, temp string, free bool) (given string, err error) {
+	if free && linkUnnamed(t.root, f, name) == nil {
+		return name, nil
+	}
+	return temp, linkUnnamed(t.root, f, temp)
 }
 
 // close gives the directories that were made their modes, the inner ones first, since a mode may forbid more.

@@ -52,6 +52,16 @@ func statWorkspace(ctx context.Context, s *session.Session, at string) (session.
 	return s.ReadFile(ctx, at, io.Discard, session.ReadFileOptions{Limit: 1}) // tells about the file that it opened
 }
 
+// Of a file smaller than smallFile only so much more than its size is asked for. A guest makes room for what it is asked
+// for, and of many small files that is most of its work.
+const (
+	smallFile   = 48 << 10
+	smallGrowth = 1 << 10
+)
+
+// errGrown: the file is no longer as small as it was.
+var errGrown = errors.New("the file has grown meanwhile")
+
 // sandboxSource is a file or directory of a workspace.
 type sandboxSource struct {
 	s   *session.Session
@@ -126,9 +136,16 @@ func sandboxEntry(name string, info session.FileInfo) copyEntry {
 }
 
 func (s *sandboxSource) open(ctx context.Context, e copyEntry) (io.ReadCloser, error) {
+	var opts session.ReadFileOptions
+	if e.path != "" && e.size >= 0 && e.size < smallFile { // below a directory, and tried again when that is too little
+		opts.Limit = e.size + smallGrowth
+	}
 	r, w := io.Pipe()
 	go func() { // ends with the file, or when the reader is closed
-		_, err := s.s.ReadFile(ctx, path.Join(s.at, e.path), w, session.ReadFileOptions{})
+		info, err := s.s.ReadFile(ctx, path.Join(s.at, e.path), w, opts)
+		if err == nil && opts.Limit > 0 && info.Size > opts.Limit {
+			err = errGrown
+		}
 		w.CloseWithError(err)
 	}()
 	return r, nil

@@ -3,16 +3,21 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -135,6 +140,82 @@ func TestBrokenCopyLeavesTheOldFile(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]string{"old": "as it was", "whole": "from whole"}, below(t, dst)); diff != "" {
 		t.Errorf("left behind (-want +got):\n%s", diff)
+	}
+}
+
+// TestCopyTogether copies files that can only be read at the same time, into directories of which the inner one is told
+// first.
+func TestCopyTogether(t *testing.T) {
+	t.Parallel()
+	dst := t.TempDir()
+	var both sync.WaitGroup
+	both.Add(2)
+	l := &liar{
+		entries: []copyEntry{
+			{path: "d/e/2", kind: session.TypeFile, mode: 0o644}, {path: "d/e", kind: session.TypeDir, mode: 0o700},
+			{path: "d", kind: session.TypeDir, mode: 0o750}, {path: "d/1", kind: session.TypeFile, mode: 0o644},
+		},
+		read: func(path string) io.Reader {
+			both.Done()
+			both.Wait()
+			return say(path)
+		},
+	}
+	if out, err := copyFrom(t, l, dst); err != nil || out != "" {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	want := map[string]string{"d": "d---------", "d/1": "from d/1", "d/e": "d---------", "d/e/2": "from d/e/2"}
+	if diff := cmp.Diff(want, below(t, dst)); diff != "" {
+		t.Errorf("copied (-want +got):\n%s", diff)
+	}
+	for name, mode := range map[string]fs.FileMode{"d": 0o750, "d/e": 0o700} {
+		if st, err := os.Stat(filepath.Join(dst, name)); err != nil || st.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", name, st, err)
+		}
+	}
+}
+
+// TestCopyEndsAtOnce: when nothing more can be copied, what is under way ends and nothing else begins.
+func TestCopyEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	dst := t.TempDir()
+	var begun atomic.Int64
+	lost := fmt.Errorf("%w: gone", backend.ErrLost)
+	l := &liar{read: func(string) io.Reader {
+		begun.Add(1)
+		return iotest.ErrReader(lost)
+	}}
+	for i := range 1000 {
+		l.entries = append(l.entries, copyEntry{path: strconv.Itoa(i), kind: session.TypeFile})
+	}
+	if out, err := copyFrom(t, l, dst); !errors.Is(err, backend.ErrLost) || out != "" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if n := begun.Load(); n > 2*copyTogether {
+		t.Errorf("%d files were begun", n)
+	}
+}
+
+// TestCopyOfGrownFile: what a file of a sandbox has more than it had when it was listed is copied, too.
+func TestCopyOfGrownFile(t *testing.T) {
+	t.Parallel()
+	_, s := ownedSandbox(t, append(testEnviron(t), "WORKCELL_BACKEND=local"))
+	long := strings.Repeat("more than it was\n", 1000)
+	if _, err := s.WriteFile(t.Context(), "dir/log", strings.NewReader(long), session.WriteFileOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	dst := t.TempDir()
+	to, err := openTarget(io.Discard, dst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &copying{from: &sandboxSource{s: s, at: "dir"}, to: to, progress: newProgress(io.Discard)}
+	err = c.below(t.Context(), []copyEntry{{path: "log", kind: session.TypeFile, mode: 0o644, size: 4}})
+	if err = errors.Join(err, c.close()); err != nil || c.failed > 0 {
+		t.Fatalf("%d failed, %v", c.failed, err)
+	}
+	if got := below(t, dst); got["log"] != long || len(got) != 1 {
+		t.Errorf("copied %d files, %d of %d bytes", len(got), len(got["log"]), len(long))
 	}
 }
 
