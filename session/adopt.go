@@ -144,6 +144,9 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 	if engine.Hash != req.hash() && !req.AsIs {
 		return nil, &ConflictError{Key: key, Fields: []string{"request"}}
 	}
+	if engine.State == backend.StatePaused {
+		return nil, errPaused
+	}
 	fresh := engine.State != backend.StateRunning
 	if fresh {
 		if err := m.wake(ctx, rec, engine.ID); err != nil {

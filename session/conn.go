@@ -138,6 +138,9 @@ func (s *Session) isLost() bool {
 	return s.state == StateLost
 }
 
+// errPaused: somebody paused the sandbox behind our back.
+var errPaused error = &textError{text: "the sandbox is paused: its engine must let it go on first", err: backend.ErrUnavailable}
+
 // diagnose tells a sandbox that is gone from an engine that does not answer.
 func (s *Session) diagnose(ctx context.Context, err error) error {
 	if errors.Is(err, backend.ErrNotFound) {
@@ -154,7 +157,7 @@ func (s *Session) diagnose(ctx context.Context, err error) error {
 	case getErr != nil:
 		return fmt.Errorf("%w: %v", backend.ErrUnavailable, engineError(err))
 	case info.State == backend.StatePaused:
-		return fmt.Errorf("%w: the sandbox is paused", backend.ErrUnavailable)
+		return errPaused
 	case info.OOMKilled:
 		s.lose("its main process was killed for lack of memory")
 	case info.State != backend.StateRunning || errors.Is(err, backend.ErrLost):

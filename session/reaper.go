@@ -136,7 +136,9 @@ func (m *Manager) prune(ctx context.Context) {
 	m.mu.Unlock()
 	recs, err := m.store.List(ctx, RecordClosed, RecordLost)
 	if err != nil {
-		m.log.WarnContext(ctx, "cannot list closed sandboxes", "error", err)
+		if ctx.Err() == nil {
+			m.log.WarnContext(ctx, "cannot list closed sandboxes", "error", err)
+		}
 		return
 	}
 	for _, rec := range recs {
@@ -144,7 +146,7 @@ func (m *Manager) prune(ctx context.Context) {
 		if rec.Expires.After(now) || m.owns(rec.ID) || left && now.Sub(rec.Expires) < missedFor {
 			continue
 		}
-		if err := m.store.Delete(ctx, rec.ID); err != nil {
+		if err := m.store.Delete(ctx, rec.ID); err != nil && ctx.Err() == nil {
 			m.log.WarnContext(ctx, "cannot forget a closed sandbox", "sandbox", rec.ID, "error", err)
 		}
 	}

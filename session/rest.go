@@ -183,6 +183,9 @@ func (m *Manager) visited(ctx context.Context, s *Session, used time.Time) bool 
 // stopped, and that no process has, is started. While a living process has it in hand it is waited for a while.
 func (m *Manager) awake(ctx context.Context, engine backend.Info, key Key) (backend.Info, error) {
 	for began := time.Now(); ; {
+		if engine.State == backend.StatePaused {
+			return engine, errPaused
+		}
 		rec, err := m.store.Get(ctx, engine.SessionID)
 		running := engine.State == backend.StateRunning
 		if err != nil || rec.State != RecordReady || key.Namespace != NamespaceUser || running && !rec.expired(m.now()) {

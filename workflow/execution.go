@@ -224,7 +224,7 @@ func (ex *execution) failedAttempt(ctx context.Context, attempt int, started tim
 		return err
 	}
 	delay := ex.retry.wait(attempt)
-	ex.run.emit(ctx, ex.event(Event{Kind: EventStepFinished, Attempt: attempt, Status: StatusFailed, Duration: time.Since(started), Error: e}))
+	ex.run.emit(ctx, ex.event(Event{Kind: EventStepFinished, Attempt: attempt, Status: StatusFailed, Duration: time.Since(started), Error: e, Output: res.output}))
 	ex.run.emit(ctx, ex.event(Event{Kind: EventStepRetry, Attempt: attempt + 1, Delay: delay}))
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
@@ -266,6 +266,7 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	ev := ex.event(Event{Kind: EventStepFinished, Attempt: attempt, Status: status, Error: failure})
 	if res.has {
 		entry.Output, entry.Has = res.output, true
+		ev.Output = res.output
 	}
 	if !started.IsZero() {
 		ev.Duration = time.Since(started)

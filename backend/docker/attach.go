@@ -48,7 +48,11 @@ func (b *Backend) running(ctx context.Context, id string) (backend.Info, error) 
 		return backend.Info{}, err
 	}
 	info := describeContainer(res)
-	if info.State != backend.StateRunning {
+	switch info.State {
+	case backend.StateRunning:
+	case backend.StatePaused: // its processes go on when somebody says so
+		return info, fmt.Errorf("docker: the sandbox is paused: %w", backend.ErrUnavailable)
+	default:
 		return info, fmt.Errorf("docker: the sandbox is %s: %w", info.State, backend.ErrLost)
 	}
 	return info, b.guardNetwork(ctx, res)

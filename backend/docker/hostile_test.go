@@ -62,3 +62,23 @@ func TestTagSwapped(t *testing.T) {
 	}
 	nothingLeft(t, spec.ID)
 }
+
+// TestPaused: a sandbox that somebody paused is not lost.
+func TestPaused(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	id := create(t, b, newSpec()).ID
+	api := engineAPI(t)
+	if err := api.ContainerPause(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if stream, err := b.Connect(t.Context(), id); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
+		t.Errorf("Connect = %v, %v, want ErrUnavailable", stream, err)
+	}
+	if err := api.ContainerUnpause(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, dial(t, b, id), "echo", "goes on"); got != "goes on\n" {
+		t.Errorf("output %q", got)
+	}
+}

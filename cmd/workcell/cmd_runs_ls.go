@@ -152,9 +152,32 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 	if err := writeTable(w, []string{"STEP", "TYPE", "VISIT", "ATTEMPT", "STATUS", "TOOK", "ERROR"}, s.steps()); err != nil {
 		return err
 	}
+	if err := s.failures(w); err != nil {
+		return err
+	}
 	if s.State == runInterrupted {
 		_, err := fmt.Fprintf(w, "\ngo on with: workcell runs resume %s\n", s.ID)
 		return err
+	}
+	return nil
+}
+
+// failures shows what the commands wrote last that failed.
+func (s shownRun) failures(w io.Writer) error {
+	for _, e := range s.Entries {
+		if e.Kind != workflow.EntryStepFinished || e.Status != workflow.StatusFailed || e.Type != workflow.TypeExec {
+			continue
+		}
+		for i, line := range lastWords(e.Output) {
+			if i == 0 {
+				line = fmt.Sprintf("\n%s, attempt %d:\n  | %s", oneLine(e.Path), e.Attempt, oneLine(line))
+			} else {
+				line = "  | " + oneLine(line)
+			}
+			if _, err := fmt.Fprintln(w, line); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -81,6 +81,11 @@ func (r *runProgress) finished(ev workflow.Event) {
 		word += ": " + clip(oneLine(ev.Error.Message), 300)
 	}
 	r.p.Line("  %-26s %s", ev.Path, word)
+	if ev.Status == workflow.StatusFailed && ev.Type == workflow.TypeExec {
+		for _, line := range lastWords(ev.Output) {
+			r.p.Line("    | %s", line)
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, path := range r.running {
