@@ -108,6 +108,7 @@ func heedCancel(ctx context.Context, j *sqlitejournal.Journal, runID string, can
 const (
 	runRunning     = "running"
 	runInterrupted = "interrupted"
+	runUnknown     = "unknown" // the file of its process cannot be looked at
 )
 
 // runState says where a run is.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -53,7 +54,12 @@ func (o *runsCancelOptions) run(ctx context.Context, a *app, j *sqlitejournal.Jo
 			return err
 		}
 	}
-	return showRun(ctx, a, j, r.ID, &o.out)
+	err = showRun(ctx, a, j, r.ID, &o.out)
+	if errors.Is(err, sqlitejournal.ErrDamaged) {
+		fmt.Fprintf(a.stderr, "workcell: run %s is cancelled; what it did cannot be shown: %s\n", r.ID, oneLine(err.Error()))
+		return nil
+	}
+	return err
 }
 
 // ask asks the process that runs a run to stop, and waits until it did. A process that dies meanwhile leaves the run
@@ -62,15 +68,16 @@ func (o *runsCancelOptions) ask(ctx context.Context, j *sqlitejournal.Journal, i
 	if err := j.AskCancel(ctx, id); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.wait)
+	late, cancel := context.WithTimeout(ctx, o.wait)
 	defer cancel()
 	ticker := time.NewTicker(cancelEvery / 4)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-		case <-ctx.Done():
-			return fail(exitFailed, fmt.Errorf("run %s was asked to stop and is still under way: %w", id, ctx.Err()), "")
+		case <-late.Done():
+			return fail(exitFailed, fmt.Errorf("run %s was asked to stop and is still under way: %w", id, late.Err()),
+				"a process that is stopped cannot end its run: once it has gone on, or is killed, `workcell runs cancel "+id+"` again")
 		}
 		r, err := j.Run(ctx, id)
 		if err != nil {
@@ -104,13 +111,6 @@ func cancelDead(ctx context.Context, a *app, j *sqlitejournal.Journal, r sqlitej
 		if _, err := m.RemoveScope(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: r.ID}); err != nil {
 			return err
 		}
-		entries, err := j.Entries(ctx, r.ID)
-		if err != nil {
-			return err
-		}
-		return j.Append(ctx, workflow.Entry{
-			RunID: r.ID, Seq: int64(len(entries)) + 1, Time: time.Now().UTC(), Kind: workflow.EntryRunFinished, Outcome: workflow.Cancelled,
-			Error: &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process had died"},
-		})
+		return j.Finish(ctx, r.ID, workflow.Cancelled, &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process had died"})
 	})
 }

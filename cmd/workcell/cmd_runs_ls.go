@@ -73,7 +73,8 @@ func newRunsLsCmd(a *app) *cobra.Command {
 				rows := make([]runOutput, len(runs))
 				for i, r := range runs {
 					if rows[i], err = runRow(j, r); err != nil {
-						return err
+						rows[i].State = runUnknown
+						fmt.Fprintf(a.stderr, "workcell: cannot tell whether run %s is under way: %s\n", r.ID, oneLine(err.Error()))
 					}
 				}
 				return out.write(a.stdout, rows, func(w io.Writer) error { return runTable(w, rows, time.Now()) })

@@ -168,5 +168,5 @@ func (v *terminalVisit) stay(ctx context.Context, name string, call func(context
 	case err != nil:
 		return err
 	}
-	return execStatus(v.a.stderr, res)
+	return execStatus(v.a.stderr, v.s.Info().Limits, res)
 }

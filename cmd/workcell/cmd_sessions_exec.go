@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -81,7 +82,7 @@ func (o *sessionsExecOptions) run(ctx context.Context, a *app, name string, argv
 		if err != nil {
 			return err
 		}
-		return execStatus(a.stderr, res)
+		return execStatus(a.stderr, s.Info().Limits, res)
 	})
 }
 
@@ -100,13 +101,13 @@ func connect(ctx context.Context, m *session.Manager, name string) (*session.Ses
 
 // execStatus turns the end of a command into this command's exit code. What the code alone does not say is said on
 // standard error.
-func execStatus(stderr io.Writer, res session.ExecResult) error {
+func execStatus(stderr io.Writer, limits backend.Limits, res session.ExecResult) error {
 	switch res.Status {
 	case session.ExecTimedOut:
 		fmt.Fprintf(stderr, "workcell: the command was ended after %s, with all it started\n", res.Timeout)
 		return exitWith(exitExecTimeout)
 	case session.ExecOOMKilled:
-		fmt.Fprintln(stderr, "workcell: the command was ended for lack of memory")
+		fmt.Fprintf(stderr, "workcell: the command was ended for lack of memory: the sandbox has %d MiB\n", limits.MemoryBytes>>20)
 	case session.ExecQuotaKilled:
 		fmt.Fprintln(stderr, "workcell: the command was ended because the workspace passed its limit; delete files, as with workcell sessions rm --file PATH SANDBOX")
 	case session.ExecKilled:

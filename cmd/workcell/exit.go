@@ -9,6 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
 // Exit codes. The text below is their documentation; keep both together.
@@ -115,6 +116,8 @@ func classOf(err error) (code int, hint string) {
 		return exitNotFound, fmt.Sprintf("`workcell runs resume %s` goes on with the run, and with its files; `workcell runs cancel %[1]s` removes them", vanished.Key.Run())
 	case errors.As(err, &vanished):
 		return exitNotFound, fmt.Sprintf("`workcell sessions open --name %s`, with the --image and limits it had, makes it anew with its files; `workcell sessions rm %[1]s` removes them", vanished.Key.ID)
+	case errors.Is(err, sqlitejournal.ErrDamaged):
+		return exitFailed, "`workcell runs cancel RUN` gives the run up and removes its sandboxes; other runs are not concerned"
 	case stateHint(err) != "":
 		return exitFailed, stateHint(err)
 	case errors.Is(err, backend.ErrUnavailable):

@@ -70,6 +70,9 @@ func (j *Journal) Close() error { return j.f.Close() }
 // errGap: an entry does not follow the run's last one, so another process goes on with the same run.
 var errGap = errors.New("the entry does not follow the last one of its run")
 
+// ErrDamaged: what the journal says of one run cannot be read. The other runs' is not concerned, and Finish ends this one.
+var ErrDamaged = errors.New("the journal of the run is damaged")
+
 // For gives a journal for the runs of one owner, as Join of the file's session store makes them, with a note for
 // whoever goes on with them.
 func (j *Journal) For(owner, note string) workflow.Journal { return ownJournal{j, owner, note} }
@@ -123,7 +126,8 @@ func (j *Journal) append(ctx context.Context, e workflow.Entry, owner, note stri
 	return err
 }
 
-// Entries gives the entries of a run so far; backend.ErrNotFound for a run that is not known.
+// Entries gives the entries of a run so far; backend.ErrNotFound for a run that is not known, ErrDamaged for one whose
+// entries cannot be read.
 func (j *Journal) Entries(ctx context.Context, runID string) (_ []workflow.Entry, err error) {
 	rows, err := j.f.DB().QueryContext(ctx, `SELECT data FROM entry WHERE run = ? ORDER BY seq`, runID)
 	if err != nil {
@@ -138,7 +142,7 @@ func (j *Journal) Entries(ctx context.Context, runID string) (_ []workflow.Entry
 		}
 		var e workflow.Entry
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
-			return nil, fmt.Errorf("%s: %w: entry %d of run %s: %w", j.f.Path(), sqlitefile.ErrCorrupt, len(list)+1, runID, err)
+			return nil, fmt.Errorf("%w: entry %d of run %s: %v", ErrDamaged, len(list)+1, runID, err)
 		}
 		list = append(list, e)
 	}
@@ -146,9 +150,32 @@ func (j *Journal) Entries(ctx context.Context, runID string) (_ []workflow.Entry
 		return nil, j.f.Error(err)
 	}
 	if list == nil {
-		return nil, fmt.Errorf("%w: run %s", backend.ErrNotFound, runID)
+		if _, err := j.Run(ctx, runID); err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: run %s has no entries", ErrDamaged, runID)
 	}
 	return list, nil
+}
+
+// Finish ends a run that nobody goes on with, whatever its entries are like: it appends one of kind EntryRunFinished.
+func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
+	now := time.Now().UTC()
+	return j.f.Tx(ctx, func(tx *sql.Tx) error {
+		e := workflow.Entry{RunID: runID, Time: now, Kind: workflow.EntryRunFinished, Outcome: outcome, Error: why}
+		if err := tx.QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) + 1 FROM entry WHERE run = ?`, runID).Scan(&e.Seq); err != nil {
+			return err
+		}
+		data, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO entry VALUES (?, ?, ?)`, runID, e.Seq, string(data)); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE run SET finished = ?, outcome = ? WHERE id = ?`, now.UnixMicro(), string(outcome), runID)
+		return err
+	})
 }
 
 // Lives tells whether an owner lives, in whichever process of this machine. The empty owner does not.

@@ -1,6 +1,7 @@
 package sqlitejournal_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -52,6 +53,43 @@ func mustAppend(t *testing.T, j *sqlitejournal.Journal, list ...workflow.Entry) 
 		if err := j.Append(t.Context(), e); err != nil {
 			t.Fatalf("Append %s/%d: %v", e.RunID, e.Seq, err)
 		}
+	}
+}
+
+// TestDamaged: a run whose entries cannot be read can be ended, and others are not concerned.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]string{
+		"no JSON":    `UPDATE entry SET data = '{bad' WHERE run = 'run_1' AND seq = 2`,
+		"no entries": `DELETE FROM entry WHERE run = 'run_1'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := file(t)
+			j := open(t, path)
+			mustAppend(t, j, entries("run_1")[:3]...)
+			mustAppend(t, j, entries("run_2")...)
+			db, err := sql.Open("sqlite", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			if _, err := db.ExecContext(t.Context(), spoil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := j.Entries(t.Context(), "run_1"); !errors.Is(err, sqlitejournal.ErrDamaged) {
+				t.Errorf("Entries = %v, want ErrDamaged", err)
+			}
+			if err := j.Finish(t.Context(), "run_1", workflow.Cancelled, nil); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := j.Run(t.Context(), "run_1"); err != nil || r.Outcome != workflow.Cancelled || r.Finished.IsZero() {
+				t.Errorf("Run = %+v, %v", r, err)
+			}
+			if list, err := j.Entries(t.Context(), "run_2"); err != nil || len(list) != 4 {
+				t.Errorf("the other run's entries: %v, %v", list, err)
+			}
+		})
 	}
 }
 
