@@ -65,21 +65,10 @@ func Parse(name string, src []byte) (*Document, error) {
 		r.movable(d)
 	}
 	if len(r.errs) > 0 {
-		slices.SortStableFunc(r.errs, byLine)
+		slices.SortStableFunc(r.errs, InOrder(name))
 		return nil, r.errs
 	}
 	return d, nil
-}
-
-// byLine orders problems by position, those of the whole file last.
-func byLine(a, b *Error) int {
-	switch {
-	case (a.Line == 0) != (b.Line == 0):
-		return b.Line - a.Line
-	case a.Line != b.Line:
-		return a.Line - b.Line
-	}
-	return a.Column - b.Column
 }
 
 func single(err error) error {
@@ -231,6 +220,46 @@ func (doc *Document) use(d *decoder, n *yaml.Node) {
 			doc.Sandbox = d.sandbox(config, "sandbox")
 		}
 	}
+}
+
+// Problem makes an error about what stands at path in the frontmatter: names of keys, and numbers from 0 of entries of
+// lists. Where the path ends early, so does the search, and the error is about what is there.
+func (d *Document) Problem(path []any, hint, format string, args ...any) *Error {
+	e := &Error{File: d.File, Message: fmt.Sprintf(format, args...), Hint: hint}
+	if d.root == nil {
+		return e
+	}
+	at := d.root
+	for _, step := range path {
+		next := descend(at, step)
+		if next == nil {
+			break
+		}
+		at = next
+	}
+	e.Line, e.Column = d.parts.line-1+at.Line, at.Column
+	return e
+}
+
+// AsRoot gives the place in the file where the agent asks for a sandbox that runs as root; nil when it does not.
+func (d *Document) AsRoot() *Error {
+	if d.Sandbox == nil || !d.Sandbox.AsRoot() {
+		return nil
+	}
+	return d.Problem([]any{"sandbox", "user"}, "", "the sandbox runs as root")
+}
+
+// descend gives the value of a key, or the entry of a list with a number; nil when there is none.
+func descend(n *yaml.Node, step any) *yaml.Node {
+	switch step := step.(type) {
+	case string:
+		return lookup(n, step)
+	case int:
+		if n = follow(n); n.Kind == yaml.SequenceNode && step < len(n.Content) {
+			return n.Content[step]
+		}
+	}
+	return nil
 }
 
 // lookup gives the value of a key of a mapping, aliases followed; nil when there is none.

@@ -2,6 +2,7 @@ package frontmatter
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -31,6 +32,21 @@ func (e *Error) Error() string {
 		b.WriteString(e.Hint)
 	}
 	return b.String()
+}
+
+// InOrder compares problems for a stable sort: those of a file by their place, then those that are about the whole of it,
+// then those of other files, which stay as they are.
+func InOrder(file string) func(a, b *Error) int {
+	rank := func(e *Error) []int {
+		switch {
+		case e.File != file:
+			return []int{2}
+		case e.Line == 0:
+			return []int{1}
+		}
+		return []int{0, e.Line, e.Column}
+	}
+	return func(a, b *Error) int { return slices.Compare(rank(a), rank(b)) }
 }
 
 // Errors are all problems of a file, in the order of their lines. errors.As finds the first [*Error].

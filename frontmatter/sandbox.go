@@ -3,8 +3,10 @@ package frontmatter
 import (
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/nearest"
@@ -135,6 +137,13 @@ func (s Sandbox) WithDefaults() Sandbox {
 	return s
 }
 
+// AsRoot tells whether the sandbox runs as the user or the group root.
+func (s Sandbox) AsRoot() bool {
+	uid, gid, both := strings.Cut(s.User, ":")
+	isZero := func(id string) bool { return id != "" && strings.Trim(id, "0") == "" }
+	return isZero(uid) || both && isZero(gid)
+}
+
 // Problem is something a Sandbox may not say.
 type Problem struct {
 	Field   string // dotted path below `sandbox`, "limits.memory_mb"
@@ -204,6 +213,11 @@ func (c *checker) names(s Sandbox) {
 	}
 	if s.User != "" && !userPattern.MatchString(s.User) {
 		c.add("user", `write numbers, as in "1000:1000"`, "%q is not a user id", clip(s.User))
+	}
+	for id := range strings.SplitSeq(s.User, ":") {
+		if n, err := strconv.ParseInt(id, 10, 64); err == nil && n > math.MaxInt32 { // engines keep it in 32 bits
+			c.add("user", "", "%s is not a user id, the largest is %d", clip(id), math.MaxInt32)
+		}
 	}
 	if s.Session != "" && !sessionPattern.MatchString(s.Session) {
 		c.add("session", "a name has letters, digits, '.', '_' and '-', at most 63", "%q is not a session name", clip(s.Session))

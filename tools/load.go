@@ -24,15 +24,26 @@ func LoadAgent(g *genkit.Genkit, file string) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Dir(file)
-	found := partials{}
-	if includes.MatchString(doc.Body) {
-		// Not below it: a single file may lie in a home directory, which is not for us to walk.
-		if found, err = findPartials(os.DirFS(dir), filepath.ToSlash(dir), false); err != nil {
-			return nil, err
-		}
+	found, err := partialsBeside(doc)
+	if err != nil {
+		return nil, err
 	}
 	return (&loader{g: g, found: found, defined: map[string]bool{}}).agent(doc)
+}
+
+// partialsBeside gives the partials of an agent's directory, when the agent includes any.
+func partialsBeside(doc *frontmatter.Document) (partials, error) {
+	if len(body(doc).includes()) == 0 {
+		return partials{}, nil
+	}
+	dir := filepath.Dir(doc.File)
+	// Not below it: a single file may lie in a home directory, which is not for us to walk.
+	return findPartials(os.DirFS(dir), filepath.ToSlash(dir), false)
+}
+
+// body gives the template of an agent.
+func body(doc *frontmatter.Document) template {
+	return template{file: doc.File, line: doc.BodyLine, text: doc.Body}
 }
 
 // LoadAgents loads every prompt file below dir as an agent, by name. Files whose names begin with "_" are partials. All

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 )
@@ -15,13 +16,60 @@ import (
 type partial struct {
 	file   string // as shown in errors
 	source string
-	uses   []string
+}
+
+func (p partial) template() template { return template{file: p.file, line: 1, text: p.source} }
+
+// template is the text of a template and where it stands.
+type template struct {
+	file string
+	line int // of the file, that the text begins on
+	text string
+}
+
+// problem makes an error about a place in the template.
+func (t template) problem(offset int, hint, format string, args ...any) *frontmatter.Error {
+	before := t.text[:offset]
+	return &frontmatter.Error{
+		File: t.file, Line: t.line + strings.Count(before, "\n"),
+		Column:  utf8.RuneCountInString(before[strings.LastIndexByte(before, '\n')+1:]) + 1,
+		Message: fmt.Sprintf(format, args...), Hint: hint,
+	}
+}
+
+// include is where a template includes another one.
+type include struct {
+	name   string
+	offset int
+}
+
+// computed tells whether the name is an expression, which Genkit cannot follow.
+func (i include) computed() bool { return strings.HasPrefix(i.name, "(") }
+
+var (
+	includes = regexp.MustCompile(`\{\{~?>\s*([^\s}~]+)`)
+	// silent is what looks like template syntax and is none: comments, and braces behind a backslash that is not behind
+	// another one.
+	silent = regexp.MustCompile(`(?s)\{\{~?!--.*?--~?\}\}|\{\{~?!.*?\}\}|\\\\\{\{|\\\{\{`)
+)
+
+// includes lists what the template includes.
+func (t template) includes() []include {
+	live := silent.ReplaceAllStringFunc(t.text, func(s string) string {
+		if s == `\\{{` {
+			return s
+		}
+		return strings.Repeat(" ", len(s))
+	})
+	var list []include
+	for _, m := range includes.FindAllStringSubmatchIndex(live, -1) {
+		list = append(list, include{name: strings.Trim(live[m[2]:m[3]], `"'`), offset: m[0]})
+	}
+	return list
 }
 
 // partials are the partials of a directory tree by name.
 type partials map[string]partial
-
-var includes = regexp.MustCompile(`\{\{~?#?>\s*([^\s}~]+)`)
 
 func partialName(file string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(path.Base(file), "_"), promptSuffix)
@@ -44,9 +92,6 @@ func findPartials(fsys fs.FS, prefix string, deep bool) (partials, error) {
 			return err
 		}
 		p := partial{file: file, source: string(src)}
-		for _, m := range includes.FindAllStringSubmatch(p.source, -1) {
-			p.uses = append(p.uses, strings.Trim(m[1], `"'`))
-		}
 		if other, ok := found[partialName(name)]; ok {
 			return &frontmatter.Error{File: file, Message: fmt.Sprintf("the partial %q is defined in %s too", partialName(name), other.file)}
 		}
@@ -64,21 +109,20 @@ func (ps partials) cycleFrom(start string) error {
 	var visit func(name string) error
 	visit = func(name string) error {
 		p, ok := ps[name]
-		if i := slices.Index(way, name); i >= 0 {
-			return &frontmatter.Error{
-				File: p.file, Message: "the partial includes itself: " + strings.Join(append(way[i:], name), " > "),
-				Hint: "partials must not be recursive",
-			}
-		}
 		if !ok || done[name] {
 			return nil
 		}
 		way = append(way, name)
-		for _, next := range p.uses {
-			if strings.HasPrefix(next, "(") {
-				return &frontmatter.Error{File: p.file, Message: "the name of an included partial is computed", Hint: "write it out"}
+		t := p.template()
+		for _, next := range t.includes() {
+			if next.computed() {
+				return t.problem(next.offset, "write it out", "the name of an included partial is computed")
 			}
-			if err := visit(next); err != nil {
+			if i := slices.Index(way, next.name); i >= 0 {
+				return t.problem(next.offset, "partials must not be recursive", "the partial includes itself: %s",
+					strings.Join(append(way[i:], next.name), " > "))
+			}
+			if err := visit(next.name); err != nil {
 				return err
 			}
 		}
@@ -90,18 +134,17 @@ func (ps partials) cycleFrom(start string) error {
 }
 
 // needed gives the partials that a template includes, over others too.
-func (ps partials) needed(template string) []string {
+func (ps partials) needed(text string) []string {
 	var names []string
 	var add func(text string)
 	add = func(text string) {
-		for _, m := range includes.FindAllStringSubmatch(text, -1) {
-			name := strings.Trim(m[1], `"'`)
-			if p, ok := ps[name]; ok && !slices.Contains(names, name) {
-				names = append(names, name)
+		for _, inc := range (template{text: text}).includes() {
+			if p, ok := ps[inc.name]; ok && !slices.Contains(names, inc.name) {
+				names = append(names, inc.name)
 				add(p.source)
 			}
 		}
 	}
-	add(template)
+	add(text)
 	return names
 }

@@ -35,32 +35,44 @@ func CheckPrompt(name string, src []byte) (*frontmatter.Document, error) {
 var templateLine = regexp.MustCompile(`(?i)line (\d+)`)
 
 // checkTemplate compiles the template as Genkit will do at every call.
-func checkTemplate(doc *frontmatter.Document, source string) (problem *frontmatter.Error) {
-	fail := func(v any) *frontmatter.Error {
-		text := oneLine(fmt.Sprint(v))
-		line := doc.BodyLine
-		if m := templateLine.FindStringSubmatch(text); m != nil {
-			if n, err := strconv.Atoi(m[1]); err == nil {
-				// Genkit trims the template, so its first line is the first that is not blank.
-				blank := len(doc.Body) - len(strings.TrimLeft(doc.Body, " \t\r\n"))
-				line += n - 1 + strings.Count(doc.Body[:blank], "\n")
-			}
-		}
-		return &frontmatter.Error{File: doc.File, Line: line, Message: "the template cannot be read: " + text}
-	}
-	defer func() {
-		if r := recover(); r != nil {
-			problem = fail(r)
-		}
-	}()
-	parsed, err := dotprompt.ParseDocument(source)
+func checkTemplate(doc *frontmatter.Document, source string) *frontmatter.Error {
+	parsed, err := parseSource(source)
 	if err == nil {
-		_, err = dotprompt.NewDotprompt(nil).Compile(parsed.Template, nil)
+		err = compile(parsed.Template)
 	}
-	if err != nil {
-		return fail(err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	text := oneLine(err.Error())
+	line := doc.BodyLine
+	if m := templateLine.FindStringSubmatch(text); m != nil {
+		if n, err := strconv.Atoi(m[1]); err == nil {
+			// Genkit trims the template, so its first line is the first that is not blank.
+			blank := len(doc.Body) - len(strings.TrimLeft(doc.Body, " \t\r\n"))
+			line += n - 1 + strings.Count(doc.Body[:blank], "\n")
+		}
+	}
+	return &frontmatter.Error{File: doc.File, Line: line, Message: "the template cannot be read: " + text}
+}
+
+// parseSource reads a prompt file as Genkit does.
+func parseSource(source string) (parsed dotprompt.ParsedPrompt, err error) {
+	defer recovered(&err)
+	return dotprompt.ParseDocument(source)
+}
+
+// compile checks the syntax of a template.
+func compile(template string) (err error) {
+	defer recovered(&err)
+	_, err = dotprompt.NewDotprompt(nil).Compile(template, nil)
+	return err
+}
+
+// recovered makes an error of a panic: what panics on a file must not end the program.
+func recovered(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("%v", r)
+	}
 }
 
 // LoadPrompt registers a dotprompt file under the base name of name, without ".prompt", and gives the prompt; errors

@@ -11,6 +11,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
 )
@@ -159,10 +160,16 @@ func (l *loader) sandbox(n *yaml.Node, wf *Workflow) {
 		key, _, _ := strings.Cut(p.Field, ".")
 		l.fail(o.where(key), p.Hint, "%s", p.Message)
 	}
+	if s.Image != "" {
+		if _, err := backend.NormalizeImage(s.Image); err != nil {
+			l.fail(o.at["image"], "", "%v", err)
+		}
+	}
 	wf.hasImage = o.has("image") || o.has("runtime")
 	wf.base = baseRequest(s, wf.hasImage)
 	wf.base.Retention = o.duration("retention", 0, MaxTimeout)
 	wf.workspace = o.text("workspace")
+	wf.asRoot, wf.sandboxAt = s.AsRoot(), o.at
 }
 
 func (l *loader) limits(o *object, s *frontmatter.Sandbox) {

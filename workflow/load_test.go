@@ -231,3 +231,29 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestWhatRunsFindOut: what is wrong beside the file is told with its place in the file, before a run as by one.
+func TestWhatRunsFindOut(t *testing.T) {
+	t.Parallel()
+	src := "id: w\nsandbox:\n  workspace: gone\n  user: \"0\"\nsteps:\n  - {id: a, type: end}\n"
+	wf, err := workflow.Parse(filepath.Join(t.TempDir(), "w.yaml"), []byte(src), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := wf.CheckWorkspace(t.Context()); err == nil || !strings.HasPrefix(err.Error(), wf.Path+":3:14: workspace "+wf.Workspace()+": ") {
+		t.Errorf("CheckWorkspace: %v", err)
+	}
+	if at := wf.AsRoot(); at == nil || at.Line != 4 || at.Column != 9 {
+		t.Errorf("AsRoot: %v, want 4:9", at)
+	}
+	if err := os.Mkdir(wf.Workspace(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := wf.CheckWorkspace(t.Context()); err != nil {
+		t.Errorf("CheckWorkspace of a directory: %v", err)
+	}
+	_, err = workflow.Parse("w.yaml", []byte("id: w\nsandbox: {image: \"Debian:12\"}\nsteps:\n  - {id: a, type: end}\n"), nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "w.yaml:2:18: image reference \"Debian:12\": ") {
+		t.Errorf("a malformed image: %v", err)
+	}
+}

@@ -55,9 +55,11 @@ type Workflow struct {
 	MaxSteps    int    // cap on step executions in a run
 	Timeout     time.Duration
 
-	base      session.Request // what the run's sandboxes are like where nobody has a wish of his own
-	hasImage  bool            // the file says which image or runtime
-	workspace string          // directory of the host to begin with, as the file says it
+	base      session.Request       // what the run's sandboxes are like where nobody has a wish of his own
+	hasImage  bool                  // the file says which image or runtime
+	workspace string                // directory of the host to begin with, as the file says it
+	asRoot    bool                  // the file asks for sandboxes that run as root
+	sandboxAt map[string]*yaml.Node // where it says what of them
 	input     *schema
 	vars      []assignment
 	steps     *sequence

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/upload"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -16,6 +17,34 @@ func (wf *Workflow) Workspace() string {
 		return wf.workspace
 	}
 	return filepath.Join(filepath.Dir(wf.Path), wf.workspace)
+}
+
+// CheckWorkspace tells whether the directory of Workspace can be copied, as far as that can be known beforehand. The error
+// is a [frontmatter.Errors] with the place in the workflow's file.
+func (wf *Workflow) CheckWorkspace(ctx context.Context) error {
+	dir := wf.Workspace()
+	if dir == "" {
+		return nil
+	}
+	_, err := CopyWorkspace(ctx, session.Request{}, dir)
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return frontmatter.Errors{wf.problem("workspace", err.Error())}
+}
+
+// AsRoot gives the place in the file where the workflow asks for sandboxes that run as root; nil when it does not.
+func (wf *Workflow) AsRoot() *frontmatter.Error {
+	if !wf.asRoot {
+		return nil
+	}
+	return wf.problem("user", "sandboxes run as root")
+}
+
+// problem is about what the file says of a field of `sandbox:`.
+func (wf *Workflow) problem(field, message string) *frontmatter.Error {
+	at := wf.sandboxAt[field]
+	return &frontmatter.Error{File: wf.Path, Line: at.Line, Column: at.Column, Message: message}
 }
 
 // CopyWorkspace makes every sandbox that is based on req begin with a copy of a directory of the host, within the
@@ -58,6 +87,9 @@ func (e *Engine) base(ctx context.Context, wf *Workflow) (session.Request, error
 	}
 	req, err := CopyWorkspace(ctx, req, dir)
 	if err != nil {
+		if placed := wf.CheckWorkspace(ctx); placed != nil && e.opts.Workspace == "" {
+			err = placed
+		}
 		return req, &Error{Code: CodeInput, Message: fmt.Sprint(err), Err: err}
 	}
 	return req, nil

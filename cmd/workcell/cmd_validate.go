@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,67 +20,112 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
+// Severities of problems. A warning is about what a flag or a variable of the command that runs the file can make good.
+const (
+	severityError   = "error"
+	severityWarning = "warning"
+)
+
 // problem is something wrong with a file.
 type problem struct {
-	File    string `json:"file"`
-	Line    int    `json:"line,omitempty"`
-	Column  int    `json:"column,omitempty"`
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"`
+	File     string `json:"file"`
+	Line     int    `json:"line,omitempty"`
+	Column   int    `json:"column,omitempty"`
+	Severity string `json:"severity"`
+	Message  string `json:"message"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+// place gives the problem without its severity.
+func (p problem) place() *frontmatter.Error {
+	return &frontmatter.Error{File: p.File, Line: p.Line, Column: p.Column, Message: p.Message, Hint: p.Hint}
+}
+
+// line gives "file:line:column: message; hint", which editors understand.
+func (p problem) line() string {
+	e := p.place()
+	if p.Severity == severityWarning {
+		e.Message = "warning: " + e.Message
+	}
+	return oneLine(e.Error())
 }
 
 // checkedFile is the verdict on one file.
 type checkedFile struct {
 	Path     string    `json:"path"`
-	Kind     string    `json:"kind"` // "agent", "workflow" or "script"
+	Kind     string    `json:"kind"` // "agent", "partial", "workflow" or "script"
 	Problems []problem `json:"problems"`
 }
 
+type validateOptions struct {
+	out    outputFlag
+	agents string
+	strict bool
+}
+
 func newValidateCmd(a *app) *cobra.Command {
-	var (
-		out    outputFlag
-		agents string
-	)
+	o := &validateOptions{}
 	cmd := &cobra.Command{
 		Use:   "validate PATH…",
 		Short: "Check agents, workflows and scripts",
-		Long: `Check agents (*.prompt), workflows and scripts of the scripted model (*.yaml, *.yml), and directories of them. All
-problems of all files are reported, each with file and line. Needs no engine and no key. Exits with 3 when there is a
-problem.`,
+		Long: `Check agents (*.prompt), workflows and scripts of the scripted model (*.yaml, *.yml), and directories of them. The
+agents of workflows and what they include are checked, too. All problems of all files are reported, each with file and
+line. Needs no engine and no key. Exits with 3 when there is a problem.
+
+What is wrong unless ` + "`workcell run`" + ` is told otherwise, such as a model of an unknown provider, which --model replaces,
+or a workspace: that is not there, which --workspace replaces, is a warning.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			paths, err := filesToCheck(args)
-			if err != nil {
-				return err
-			}
-			var files []checkedFile
-			count := 0
-			for _, path := range paths {
-				f := checkFile(path, agents)
-				count += len(f.Problems)
-				files = append(files, f)
-			}
-			if err := out.write(a.stdout, files, func(w io.Writer) error { return problemLines(w, files) }); err != nil {
-				return err
-			}
-			if count > 0 {
-				return fail(exitInvalid, fmt.Errorf("%d problem(s) in %d file(s)", count, len(files)), "")
-			}
-			fmt.Fprintf(a.stderr, "workcell: %d file(s) are valid\n", len(files))
-			return nil
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), a, args) },
 	}
-	out.addTo(cmd)
-	cmd.Flags().StringVar(&agents, "agents", "", "directory of the workflows' agents (default agents/ beside or above the workflow)")
+	o.out.addTo(cmd)
+	cmd.Flags().StringVar(&o.agents, "agents", "", "directory of the workflows' agents (default agents/ beside or above the workflow)")
+	cmd.Flags().BoolVar(&o.strict, "strict", false, "exit with 3 for warnings, too")
 	return cmd
 }
 
-// problemLines writes "file:line:column: message" lines, which editors understand.
+func (o *validateOptions) run(ctx context.Context, a *app, args []string) error {
+	paths, err := filesToCheck(args)
+	if err != nil {
+		return err
+	}
+	c := &checker{agents: o.agents, env: a.env, seen: map[problem]bool{}, done: map[string]bool{}}
+	for _, path := range paths {
+		c.done[filepath.Clean(path)] = true
+	}
+	for _, path := range paths {
+		c.check(ctx, path)
+	}
+	for len(c.more) > 0 { // agents of workflows that were not named themselves
+		path := c.more[0]
+		c.more = c.more[1:]
+		c.check(ctx, path)
+	}
+	if err := o.out.write(a.stdout, c.files, func(w io.Writer) error { return problemLines(w, c.files) }); err != nil {
+		return err
+	}
+	bad, verdict := c.errors, fmt.Sprintf("%d problem(s) in %d file(s)", c.errors, len(c.files))
+	if c.warnings > 0 {
+		verdict = fmt.Sprintf("%d problem(s) and %d warning(s) in %d file(s)", c.errors, c.warnings, len(c.files))
+	}
+	if o.strict {
+		bad += c.warnings
+	}
+	switch {
+	case bad > 0:
+		return fail(exitInvalid, errors.New(verdict), "")
+	case c.warnings > 0:
+		fmt.Fprintf(a.stderr, "workcell: %d file(s) are valid, with %d warning(s)\n", len(c.files), c.warnings)
+	default:
+		fmt.Fprintf(a.stderr, "workcell: %d file(s) are valid\n", len(c.files))
+	}
+	return nil
+}
+
+// problemLines writes one line for each problem.
 func problemLines(w io.Writer, files []checkedFile) error {
 	for _, f := range files {
 		for _, p := range f.Problems {
-			e := frontmatter.Error(p)
-			if _, err := fmt.Fprintln(w, oneLine(e.Error())); err != nil {
+			if _, err := fmt.Fprintln(w, p.line()); err != nil {
 				return err
 			}
 		}
@@ -120,39 +167,122 @@ func filesToCheck(args []string) ([]string, error) {
 }
 
 func kindByName(path string) string {
-	switch strings.ToLower(filepath.Ext(path)) {
-	case agentExt:
+	switch ext := filepath.Ext(path); {
+	case ext == agentExt && strings.HasPrefix(filepath.Base(path), "_"):
+		return "partial"
+	case ext == agentExt:
 		return "agent"
-	case ".yaml", ".yml":
+	case strings.EqualFold(ext, ".yaml"), strings.EqualFold(ext, ".yml"):
 		return "workflow"
 	}
 	return ""
 }
 
-// checkFile checks one file; problems are its result.
-func checkFile(path, agents string) checkedFile {
-	f := checkedFile{Path: path, Kind: kindByName(path), Problems: []problem{}}
-	var err error
-	switch {
-	case f.Kind == "agent":
-		_, err = checkAgent(path)
-	case isScript(path):
-		f.Kind = "script"
-		_, err = scripted.Load(path)
-	default:
-		_, err = workflow.Load(path, &workflow.LoadOptions{Agents: agentsFor(path, agents).known})
-	}
-	f.Problems = append(f.Problems, problemsOf(path, err)...)
-	return f
+// checker checks files and counts what is wrong with them.
+type checker struct {
+	agents           string // --agents
+	env              env
+	files            []checkedFile
+	errors, warnings int
+	more             []string         // agents of workflows, to be checked
+	done             map[string]bool  // files that were checked or will be
+	seen             map[problem]bool // a partial that two agents include is wrong once
 }
 
-// checkAgent reads an agent's file and checks what can be known without a model.
-func checkAgent(path string) (*frontmatter.Document, error) {
-	src, err := frontmatter.ReadFile(path)
-	if err != nil {
-		return nil, err
+// check checks one file.
+func (c *checker) check(ctx context.Context, path string) {
+	f := checkedFile{Path: path, Kind: kindByName(path), Problems: []problem{}}
+	switch {
+	case f.Kind == "agent":
+		doc, err := checkAgent(path)
+		c.add(&f, severityError, err)
+		if doc != nil {
+			c.add(&f, severityWarning, modelProblem(doc), rootProblem(c.env, doc.AsRoot()))
+		}
+	case f.Kind == "partial":
+		c.add(&f, severityError, tools.CheckPartial(path))
+	case isScript(path):
+		f.Kind = "script"
+		_, err := scripted.Load(path)
+		c.add(&f, severityError, err)
+	default:
+		wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: c.agentsOf(path)})
+		c.add(&f, severityError, err)
+		if wf != nil {
+			c.add(&f, severityWarning, workspaceProblem(ctx, wf), rootProblem(c.env, wf.AsRoot()))
+		}
 	}
-	return tools.CheckPrompt(path, src)
+	inOrder := frontmatter.InOrder(path)
+	slices.SortStableFunc(f.Problems, func(a, b problem) int { return inOrder(a.place(), b.place()) })
+	c.files = append(c.files, f)
+}
+
+// agentsOf finds the agents of a workflow for its loader, and has them checked.
+func (c *checker) agentsOf(workflow string) func(name string) error {
+	files := agentsFor(workflow, c.agents)
+	return func(name string) error {
+		path, err := files.find(name)
+		if err == nil && !c.done[filepath.Clean(path)] {
+			c.done[filepath.Clean(path)] = true
+			c.more = append(c.more, path)
+		}
+		return err
+	}
+}
+
+// add adds the problems that errors tell of to a file's.
+func (c *checker) add(f *checkedFile, severity string, errs ...error) {
+	for _, err := range errs {
+		for _, p := range problemsOf(f.Path, err) {
+			p.Severity = severity
+			if c.seen[p] {
+				continue
+			}
+			c.seen[p] = true
+			f.Problems = append(f.Problems, p)
+			if severity == severityWarning {
+				c.warnings++
+			} else {
+				c.errors++
+			}
+		}
+	}
+}
+
+// checkAgent reads an agent's file and checks what can be known without a model. Nothing but the sandbox is registered
+// with Genkit here.
+func checkAgent(path string) (*frontmatter.Document, error) { return tools.CheckAgent(path, nil) }
+
+// modelProblem tells what is wrong with the model that an agent names, as a run without --model would.
+func modelProblem(doc *frontmatter.Document) error {
+	if doc.Meta.Model == "" {
+		return doc.Problem(nil, "add model: provider/name, or pass --model to run", "the agent names no model")
+	}
+	use := modelUse{model: doc.Meta.Model, agent: strings.TrimSuffix(filepath.Base(doc.File), agentExt)}
+	if _, err := use.provider(); err != nil {
+		_, hint := classify(err)
+		return doc.Problem([]any{"model"}, hint, "%v", err)
+	}
+	return nil
+}
+
+// workspaceProblem tells why the workflow's workspace cannot be copied.
+func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
+	err := wf.CheckWorkspace(ctx)
+	var at *frontmatter.Error
+	if errors.As(err, &at) {
+		at.Hint = "it is relative to the workflow's file; run --workspace names another one"
+	}
+	return err
+}
+
+// rootProblem is about an agent or a workflow that asks for sandboxes of root at a place of its file, nil when it does not.
+func rootProblem(e env, at *frontmatter.Error) error {
+	if at == nil || rootAllowed(e) {
+		return nil
+	}
+	at.Message, at.Hint = "root is not allowed in sandboxes", "use another user, or set WORKCELL_ALLOW_ROOT=1 where it runs"
+	return at
 }
 
 // maxScriptBytes is more than any script is allowed to have; a larger file is for the workflow loader to refuse.
@@ -179,20 +309,27 @@ var (
 // problemsOf takes the error of a parser apart.
 func problemsOf(path string, err error) []problem {
 	var list frontmatter.Errors
+	var one *frontmatter.Error
 	var fromScript scripted.Problems
 	var out []problem
 	switch {
 	case err == nil:
 	case errors.As(err, &list):
 		for _, e := range list {
-			out = append(out, problem(*e))
+			out = append(out, problemOf(e))
 		}
 	case errors.As(err, &fromScript):
 		for _, p := range fromScript {
 			out = append(out, problem{File: p.File, Line: p.Line, Column: p.Column, Message: p.Message})
 		}
+	case errors.As(err, &one):
+		out = append(out, problemOf(one))
 	default:
 		out = append(out, problem{File: path, Message: err.Error()})
 	}
 	return out
+}
+
+func problemOf(e *frontmatter.Error) problem {
+	return problem{File: e.File, Line: e.Line, Column: e.Column, Message: e.Message, Hint: e.Hint}
 }

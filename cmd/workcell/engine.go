@@ -64,7 +64,7 @@ func (a *app) backendName(f engineFlags) string {
 // openManager connects to the engine and gives a manager with this installation's identity and the records of its
 // sandboxes. The caller must call done after it closed or detached the manager.
 func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags, use stateUse) (m *session.Manager, done func(), err error) {
-	opts := &session.Options{Logger: a.logger(), AllowRoot: a.env.get("WORKCELL_ALLOW_ROOT") == "1", MaxSandboxes: f.maxSandboxes}
+	opts := &session.Options{Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: f.maxSandboxes}
 	mapped := images.mapped
 	if list := a.env.get("WORKCELL_IMAGE_MAP"); list != "" {
 		mapped = append(strings.Split(list, ","), mapped...) // flags win
@@ -117,6 +117,9 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 		closeStore()
 	}, nil
 }
+
+// rootAllowed tells whether sandboxes may run as root here.
+func rootAllowed(e env) bool { return e.get("WORKCELL_ALLOW_ROOT") == "1" }
 
 // imagePolicy fits backend's policy to session.
 type imagePolicy struct{ *backend.ImagePolicy }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/firebase/genkit/go/core/api"
+
+	"github.com/workcell-dev/workcell/internal/nearest"
 )
 
 // provider is a family of models: the part of a model's name before the first slash. Its Genkit plugin is built only
@@ -50,23 +52,31 @@ func (u modelUse) String() string {
 	return fmt.Sprintf("model %q of agent %s", u.model, u.agent)
 }
 
+// provider gives the name of the model's provider, which is one of those that this command knows.
+func (u modelUse) provider() (string, error) {
+	name, rest, _ := strings.Cut(u.model, "/")
+	if name == "" || rest == "" {
+		return "", fail(exitModel, fmt.Errorf("%s is not of the form provider/name", u), "for example googleai/gemini-2.5-flash")
+	}
+	if _, ok := providers()[name]; !ok {
+		return "", unknownProvider(u, name)
+	}
+	return name, nil
+}
+
 // modelPlugins builds the plugins that uses need, one per provider. The error names every variable that is missing.
 func modelPlugins(e env, uses []modelUse) ([]api.Plugin, error) {
 	known := providers()
 	plugins := map[string]api.Plugin{}
 	for _, u := range uses {
-		name, rest, _ := strings.Cut(u.model, "/")
-		if name == "" || rest == "" {
-			return nil, fail(exitModel, fmt.Errorf("%s is not of the form provider/name", u),
-				"for example googleai/gemini-2.5-flash")
+		name, err := u.provider()
+		if err != nil {
+			return nil, err
 		}
 		if plugins[name] != nil {
 			continue
 		}
-		p, ok := known[name]
-		if !ok {
-			return nil, unknownProvider(u, name)
-		}
+		p := known[name]
 		if missing := p.missing(e); len(missing) > 0 {
 			return nil, fail(exitModel, fmt.Errorf("%s needs %s in the environment", u, strings.Join(missing, " and ")),
 				"export it, or choose another model with --model provider/name")
@@ -81,7 +91,11 @@ func modelPlugins(e env, uses []modelUse) ([]api.Plugin, error) {
 }
 
 func unknownProvider(u modelUse, name string) error {
-	hint := "known providers: " + strings.Join(slices.Sorted(maps.Keys(providers())), ", ")
+	known := slices.Sorted(maps.Keys(providers()))
+	hint := "known providers: " + strings.Join(known, ", ")
+	if near, ok := nearest.Of(name, known); ok {
+		hint = fmt.Sprintf("did you mean %q? ", near) + hint
+	}
 	if name == "scripted" {
 		hint = "recorded answers are chosen with --model scripted/PATH.yaml"
 	}

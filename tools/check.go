@@ -1,0 +1,336 @@
+package tools
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/google/dotprompt/go/dotprompt"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/nearest"
+)
+
+// Known are the names that agents' files may use beside those of Genkit and of this package, because the program
+// registers them.
+type Known struct {
+	Tools      []string
+	Middleware []string
+	Formats    []string
+	Schemas    []string
+}
+
+// CheckAgent reads an agent's file and checks what would keep it from running whatever its model and its input are:
+// CheckPrompt, what it includes, and that there is everything it names: tools, middleware, an output format and types.
+// Nil known is none of the program's own. All problems come at once, as frontmatter.Errors; some may be in partials. The
+// document comes along with them when the file could be read at all.
+func CheckAgent(file string, known *Known) (*frontmatter.Document, error) {
+	src, err := frontmatter.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := CheckPrompt(file, src)
+	if err != nil {
+		return nil, err
+	}
+	c := agentCheck{doc: doc}
+	if known != nil {
+		c.known = *known
+	}
+	c.names()
+	c.image()
+	if err := c.contract(); err != nil {
+		return nil, err
+	}
+	if err := c.partials(); err != nil {
+		return nil, err
+	}
+	if len(c.errs) > 0 {
+		slices.SortStableFunc(c.errs, frontmatter.InOrder(file))
+		return doc, c.errs
+	}
+	return doc, nil
+}
+
+// CheckPartial reads the file of a partial and checks its syntax and what it includes. The error is a frontmatter.Errors.
+func CheckPartial(file string) error {
+	dir := filepath.Dir(file)
+	src, err := frontmatter.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	found, err := findPartials(os.DirFS(dir), filepath.ToSlash(dir), false)
+	if err != nil {
+		return err
+	}
+	name := partialName(filepath.ToSlash(file))
+	found[name] = partial{file: file, source: string(src)} // under the name that the caller knows it by
+	c := agentCheck{}
+	c.partial(found, name)
+	if len(c.errs) > 0 {
+		return c.errs
+	}
+	return nil
+}
+
+type agentCheck struct {
+	doc   *frontmatter.Document
+	known Known
+	errs  frontmatter.Errors
+}
+
+func (c *agentCheck) fail(path []any, hint, format string, args ...any) {
+	c.errs = append(c.errs, c.doc.Problem(path, hint, format, args...))
+}
+
+// names checks tools: and use:, which Genkit looks up when the agent runs.
+func (c *agentCheck) names() {
+	for i, name := range c.doc.Meta.Tools {
+		switch {
+		case slices.Contains(c.known.Tools, name):
+		case strings.HasPrefix(name, "sandbox_"):
+			c.fail([]any{"tools", i}, "remove it: the tools of the sandbox come with sandbox:", "the tool %q cannot be named", clip(name))
+		default:
+			c.fail([]any{"tools", i}, hintOf(name, c.known.Tools, "remove it; tools that run code come with sandbox:"), "there is no tool %q", clip(name))
+		}
+	}
+	for _, name := range c.doc.Meta.Use {
+		if !slices.Contains(c.known.Middleware, name) {
+			c.fail([]any{"use"}, hintOf(name, append([]string{frontmatter.Middleware}, c.known.Middleware...), ""), "use: there is no middleware %q", clip(name))
+		}
+	}
+}
+
+// hintOf offers the known name that is nearest, else says something else.
+func hintOf(name string, known []string, otherwise string) string {
+	if near, ok := nearest.Of(name, known); ok {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	return otherwise
+}
+
+// image checks the form of what the sandbox is made of.
+func (c *agentCheck) image() {
+	if s := c.doc.Sandbox; s != nil && s.Image != "" {
+		if _, err := backend.NormalizeImage(s.Image); err != nil {
+			c.fail([]any{"sandbox", "image"}, "", "%v", err)
+		}
+	}
+}
+
+// contract checks what the agent says of its input and its answer.
+func (c *agentCheck) contract() error {
+	out, err := c.doc.Source()
+	if err != nil {
+		return err
+	}
+	parsed, err := parseSource(string(out))
+	if err != nil {
+		return err
+	}
+	format := parsed.Output.Format
+	if format != "" && !slices.Contains(formats(c.known), format) {
+		c.fail([]any{"output", "format"}, hintOf(format, formats(c.known), "known are "+strings.Join(formats(c.known), ", ")),
+			"unknown output format %q", clip(format))
+	}
+	input := schemaCheck{agentCheck: c, path: []any{"input", "schema"}}
+	if name, ok := parsed.Input.Schema.(string); ok && slices.Contains(dotprompt.JSONSchemaScalarTypes, first(name)) {
+		c.fail(input.path, "as in schema: {task: string}", "the input of an agent is a mapping of names to values, not %s", clip(name))
+	} else {
+		input.schema(parsed.Input.Schema)
+	}
+	if format != ai.OutputFormatText { // which looks at no schema
+		(&schemaCheck{agentCheck: c, path: []any{"output", "schema"}}).schema(parsed.Output.Schema)
+	}
+	return nil
+}
+
+// formats lists the names of output formats.
+func formats(known Known) []string {
+	var names []string
+	for _, f := range ai.DEFAULT_FORMATS {
+		names = append(names, f.Name())
+	}
+	return append(names, known.Formats...)
+}
+
+// partials checks what the agent's template includes.
+func (c *agentCheck) partials() error {
+	found, err := partialsBeside(c.doc)
+	var one *frontmatter.Error
+	switch {
+	case errors.As(err, &one):
+		c.errs = append(c.errs, one)
+		return nil
+	case err != nil:
+		return err
+	}
+	c.included(found, body(c.doc))
+	for _, name := range found.needed(c.doc.Body) {
+		c.partial(found, name)
+	}
+	return nil
+}
+
+// partial checks one partial.
+func (c *agentCheck) partial(found partials, name string) {
+	t := found[name].template()
+	if err := compile(t.text); err != nil {
+		c.errs = append(c.errs, &frontmatter.Error{File: t.file, Line: 1, Message: "the template cannot be read: " + oneLine(err.Error())})
+	}
+	c.included(found, t)
+	var one *frontmatter.Error
+	if err := found.cycleFrom(name); errors.As(err, &one) && !slices.ContainsFunc(c.errs, func(e *frontmatter.Error) bool { return *e == *one }) {
+		c.errs = append(c.errs, one)
+	}
+}
+
+// included checks that there is what a template includes.
+func (c *agentCheck) included(found partials, t template) {
+	for _, inc := range t.includes() {
+		switch _, ok := found[inc.name]; {
+		case inc.computed():
+			c.errs = append(c.errs, t.problem(inc.offset, "write it out", "the name of an included partial is computed"))
+		case !ok:
+			c.errs = append(c.errs, t.problem(inc.offset, "a partial NAME is a file _NAME"+promptSuffix+" beside the agent", "there is no partial %q", clip(inc.name)))
+		}
+	}
+}
+
+// schemaCheck checks a schema, in the short form of dotprompt or as JSON Schema.
+type schemaCheck struct {
+	*agentCheck
+	path  []any
+	named bool // it names schemas of the program
+}
+
+func (c *schemaCheck) schema(v any) {
+	if v == nil {
+		return
+	}
+	before := len(c.errs)
+	parsed, err := picoschema(v)
+	if err == nil {
+		c.types(parsed, c.path)
+		return
+	}
+	if m, ok := v.(map[string]any); ok && likeJSONSchema(m) {
+		c.fail(c.path, "remove keys that JSON Schema does not have, empty values such as false and [], and lists of types",
+			"Genkit cannot read the JSON Schema")
+		return
+	}
+	c.short(v, c.path)
+	if len(c.errs) == before && !c.named {
+		c.fail(c.path, "", "the schema cannot be read: %s", oneLine(strings.TrimPrefix(err.Error(), "Picoschema: ")))
+	}
+}
+
+// likeJSONSchema tells whether a schema is meant to be JSON Schema, not the short form.
+func likeJSONSchema(m map[string]any) bool {
+	_, properties := m["properties"].(map[string]any)
+	name, _ := m["type"].(string)
+	return properties || name == "object" || name == "array"
+}
+
+// picoschema reads a schema as Genkit does, and gives it as JSON Schema.
+func picoschema(v any) (m map[string]any, err error) {
+	defer recovered(&err)
+	s, err := dotprompt.Picoschema(v, &dotprompt.PicoschemaOptions{})
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	return m, json.Unmarshal(b, &m)
+}
+
+// short checks a schema in the short form.
+func (c *schemaCheck) short(v any, path []any) {
+	switch v := v.(type) {
+	case string:
+		name := first(v)
+		switch {
+		case slices.Contains(dotprompt.JSONSchemaScalarTypes, name):
+		case slices.Contains(c.known.Schemas, name):
+			c.named = true
+		default:
+			c.unknownType(path, name, append(slices.Clone(dotprompt.JSONSchemaScalarTypes), c.known.Schemas...))
+		}
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			c.field(key, v[key], append(slices.Clone(path), key))
+		}
+	default:
+		c.fail(path, "write the name of a type, as in string", "the type of %v must be text or a mapping", path[len(path)-1])
+	}
+}
+
+// field checks one field of the short form, "name(kind, description)".
+func (c *schemaCheck) field(key string, v any, path []any) {
+	_, paren, ok := strings.Cut(key, "(")
+	if !ok || key == dotprompt.WildcardPropertyName {
+		c.short(v, path)
+		return
+	}
+	switch kind := first(strings.TrimSuffix(paren, ")")); kind {
+	case "array", "object":
+		c.short(v, path)
+	case "enum":
+		if _, ok := v.([]any); !ok {
+			c.fail(path, "as in [red, green]", "%s: the values of an enum must be a list", clip(key))
+		}
+	default:
+		c.fail(path, hintOf(kind, []string{"array", "object", "enum"}, "known are array, object, enum"), "%s: unknown kind %q", clip(key), clip(kind))
+	}
+}
+
+// first is what stands before the description in the short form.
+func first(s string) string {
+	name, _, described := strings.Cut(s, ",")
+	if described {
+		return strings.TrimSpace(name)
+	}
+	return s
+}
+
+func (c *schemaCheck) unknownType(path []any, name string, known []string) {
+	c.fail(path, hintOf(name, known, "known are "+strings.Join(known, ", ")), "unknown type %q", clip(name))
+}
+
+// types checks the types in a JSON Schema: with one that is none no value is ever valid.
+func (c *schemaCheck) types(schema map[string]any, path []any) {
+	known := []string{"string", "integer", "number", "boolean", "null", "array", "object"}
+	if name, ok := schema["type"].(string); ok && !slices.Contains(known, name) {
+		c.unknownType(append(slices.Clone(path), "type"), name, known)
+	}
+	for _, key := range []string{"items", "additionalProperties", "not", "contains"} {
+		if sub, ok := schema[key].(map[string]any); ok {
+			c.types(sub, append(slices.Clone(path), key))
+		}
+	}
+	for _, key := range []string{"properties", "patternProperties"} {
+		subs, _ := schema[key].(map[string]any)
+		for _, name := range slices.Sorted(maps.Keys(subs)) {
+			if sub, ok := subs[name].(map[string]any); ok {
+				c.types(sub, append(slices.Clone(path), key, name))
+			}
+		}
+	}
+	for _, key := range []string{"allOf", "anyOf", "oneOf"} {
+		subs, _ := schema[key].([]any)
+		for i, sub := range subs {
+			if sub, ok := sub.(map[string]any); ok {
+				c.types(sub, append(slices.Clone(path), key, i))
+			}
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package tools_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// writeAll writes files below a new directory.
+func writeAll(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// relative gives the lines of an error without the directory.
+func relative(err error, dir string) []string {
+	if err == nil {
+		return nil
+	}
+	return strings.Split(strings.ReplaceAll(err.Error(), filepath.ToSlash(dir)+"/", ""), "\n")
+}
+
+func TestCheckAgent(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		head, body string
+		want       []string
+	}{
+		"nothing": {},
+		"tools": {
+			head: "tools: [nosuchtool, sandbox_exec, search]\nuse: [tracing, nosuch]\nsandbox: {mode: code, image: \"Debian:12\"}",
+			want: []string{
+				`a.prompt:2:9: there is no tool "nosuchtool"; remove it; tools that run code come with sandbox:`,
+				`a.prompt:2:21: the tool "sandbox_exec" cannot be named; remove it: the tools of the sandbox come with sandbox:`,
+				`a.prompt:3:6: use: there is no middleware "nosuch"`,
+				`a.prompt:4:30: image reference "Debian:12": invalid reference format: repository name (library/Debian) must be lowercase: invalid argument`,
+			},
+		},
+		"near names": {
+			head: "tools: [serch]\nuse: [trcing]\noutput: {format: jsn}",
+			want: []string{
+				`a.prompt:2:9: there is no tool "serch"; did you mean "search"?`,
+				`a.prompt:3:6: use: there is no middleware "trcing"; did you mean "tracing"?`,
+				`a.prompt:4:18: unknown output format "jsn"; did you mean "json"?`,
+			},
+		},
+		"types that are right": {
+			head: "input: {schema: {a: string, \"b?\": \"any, what\", \"c(array, list)\": {d: integer}, \"e?(enum)\": [x, y], (*): Known, f: Known}}\n" +
+				"output: {format: csv, schema: {type: object, properties: {a: {type: string}, b: {$ref: \"#/$defs/x\"}}, $defs: {x: {type: string}}}}",
+		},
+		"a schema of the program": {head: "input: {schema: Known}\noutput: {schema: \"Known, described\"}"},
+		"text has no schema":      {head: "output: {format: text, schema: {a: strin}}"},
+		"types": {
+			head: "input:\n  schema:\n    a: strin\n    \"b(arry)\": string\n    \"c(enum)\": x\n    d: {e: Foo, f: 3}\noutput: {schema: {type: object, properties: {a: {items: {type: strng}}}}}",
+			want: []string{
+				`a.prompt:4:8: unknown type "strin"; did you mean "string"?`,
+				`a.prompt:5:16: b(arry): unknown kind "arry"; did you mean "array"?`,
+				`a.prompt:6:16: c(enum): the values of an enum must be a list; as in [red, green]`,
+				`a.prompt:7:12: unknown type "Foo"; known are string, boolean, null, number, integer, any, Known`,
+				`a.prompt:7:20: the type of f must be text or a mapping; write the name of a type, as in string`,
+				`a.prompt:8:64: unknown type "strng"; did you mean "string"?`,
+			},
+		},
+		"JSON Schema": {
+			head: "input: {schema: {type: object, properties: {a: {type: string}}, required: []}}\noutput: {schema: {type: object, properties: {a: {type: [string, \"null\"]}}}}",
+			want: []string{
+				"a.prompt:2:17: Genkit cannot read the JSON Schema; remove keys that JSON Schema does not have, empty values such as false and [], and lists of types",
+				"a.prompt:3:18: Genkit cannot read the JSON Schema; remove keys that JSON Schema does not have, empty values such as false and [], and lists of types",
+			},
+		},
+		"input that is no mapping": {
+			head: "input: {schema: string}\noutput: {schema: any}",
+			want: []string{
+				`a.prompt:2:17: the input of an agent is a mapping of names to values, not string; as in schema: {task: string}`,
+				`a.prompt:3:18: unknown type "any"; known are string, integer, number, boolean, null, array, object`,
+			},
+		},
+		"partials that are there": {body: "{{!-- {{>no}} --}} \\{{>no}} {{! no }} {{~> good }} {{>\"good\" a=1}}"},
+		"partials": {
+			body: "é {{>missing}} {{> (lookup . \"x\")}}\n{{> broken}} {{>loop}}",
+			want: []string{
+				`a.prompt:3:3: there is no partial "missing"; a partial NAME is a file _NAME.prompt beside the agent`,
+				`a.prompt:3:16: the name of an included partial is computed; write it out`,
+				`_broken.prompt:1: the template cannot be read: Parse error on line 1: Expecting OpenEndBlock, got: 'EOF'`,
+				`_broken.prompt:1:2: there is no partial "gone"; a partial NAME is a file _NAME.prompt beside the agent`,
+				`_loop.prompt:2:3: the partial includes itself: loop > loop; partials must not be recursive`,
+			},
+		},
+	}
+	known := &tools.Known{Tools: []string{"search"}, Middleware: []string{"tracing"}, Formats: []string{"csv"}, Schemas: []string{"Known"}}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			head := "---\n"
+			if tt.head != "" {
+				head += tt.head + "\n"
+			}
+			dir := writeAll(t, map[string]string{
+				"a.prompt": head + "---\n" + tt.body, "_good.prompt": "be kind", "_broken.prompt": " {{>gone}} {{#if x}}", "_loop.prompt": "a\nb {{>loop}}",
+			})
+			_, err := tools.CheckAgent(filepath.Join(dir, "a.prompt"), known)
+			if diff := cmp.Diff(tt.want, relative(err, dir)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			var list frontmatter.Errors
+			if err != nil && !errors.As(err, &list) {
+				t.Errorf("%T is no frontmatter.Errors", err)
+			}
+		})
+	}
+}
+
+func TestCheckPartial(t *testing.T) {
+	t.Parallel()
+	dir := writeAll(t, map[string]string{
+		"_good.prompt": "---\ntext: no frontmatter\n---\nbe {{>kind}}", "_kind.prompt": "kind", "_broken.prompt": "{{>gone}}", "_loop.prompt": "{{>loop}}",
+	})
+	for name, want := range map[string][]string{
+		"_good.prompt":   nil,
+		"_broken.prompt": {`_broken.prompt:1:1: there is no partial "gone"; a partial NAME is a file _NAME.prompt beside the agent`},
+		"_loop.prompt":   {`_loop.prompt:1:1: the partial includes itself: loop > loop; partials must not be recursive`},
+	} {
+		if diff := cmp.Diff(want, relative(tools.CheckPartial(filepath.Join(dir, name)), dir)); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+}
