@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -89,6 +90,50 @@ func TestSpillIsBounded(t *testing.T) {
 	info, err := c.Stat(testContext(t), wire.PathRequest{Path: res.Stdout.Path})
 	if err != nil || info.Size != 64<<20 || !res.Stdout.PathCut {
 		t.Errorf("%+v, %v, %+v", info, err, res.Stdout)
+	}
+}
+
+// All files together have an eighth of a limited workspace; the oldest make room, also those of an earlier life.
+func TestSpillShare(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	output := filepath.Join(dir, ".workcell/output")
+	if err := os.MkdirAll(output, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"old.stdout", "newer.stderr", "mine.txt"} {
+		path := filepath.Join(output, name)
+		if err := os.WriteFile(path, make([]byte, 400<<10), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if at := time.Now().Add(time.Duration(i-60) * time.Minute); os.Chtimes(path, at, at) != nil {
+			t.Fatal("cannot set the time")
+		}
+	}
+	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Workdir: dir, Args: []string{"--workspace-bytes", fmt.Sprint(8 << 20)}})
+	c := dial(t, g)
+	spill := func(kib int) wire.Output {
+		req := sh(fmt.Sprintf("head -c %dK /dev/zero", kib))
+		req.Spill, req.HeadBytes, req.TailBytes = true, 0, 0
+		return mustRun(t, c, req).Stdout
+	}
+	there := func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil
+	}
+	first := spill(400)
+	if first.PathCut || there(filepath.Join(output, "old.stdout")) || !there(filepath.Join(output, "newer.stderr")) || !there(first.Path) {
+		t.Errorf("after the first: %+v", first)
+	}
+	second := spill(3000)
+	if info, err := os.Stat(second.Path); err != nil || info.Size() != 1<<20 || !second.PathCut {
+		t.Errorf("a large one: %+v, %v", second, err)
+	}
+	if there(first.Path) || there(filepath.Join(output, "newer.stderr")) || !there(filepath.Join(output, "mine.txt")) {
+		t.Error("the others did not make room, or a file that is the user's did")
 	}
 }
 

@@ -27,6 +27,8 @@ type Options struct {
 	Lease time.Duration
 	// Socket is the name of the socket for Guest.Connect; empty means none.
 	Socket string
+	// Args are further arguments of the guest.
+	Args []string
 }
 
 // Guest is a guest in a process of its own, with its own work directory. It ends with the test.
@@ -62,6 +64,7 @@ func Start(t testing.TB, opts *Options) *Guest {
 	if o.Socket != "" {
 		args = append(args, "--socket", o.Socket)
 	}
+	args = append(args, o.Args...)
 	g := &Guest{Workdir: o.Workdir, binary: o.Binary, socket: o.Socket, t: t, log: new(buffer)}
 	cmd := exec.Command(o.Binary, args...)
 	cmd.Stderr = g.log

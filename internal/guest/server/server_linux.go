@@ -102,7 +102,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.spills = newSpiller(r, s.fs, s.quota)
+	s.spills = newSpiller(r, s.fs, s.quota, cfg.Workspace.Bytes)
 	return s, nil
 }
 
