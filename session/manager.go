@@ -45,17 +45,18 @@ type Manager struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // reaper, creations and what follows an abandoned one
 
-	mu       sync.Mutex // guards the fields below; never held across a call to the engine, the guest or the store
-	entries  map[Key]*entry
-	byID     map[string]*Session   // sandboxes of this manager
-	visitors map[*Session]struct{} // from Connect
-	leftover map[string]leftover   // sandboxes that are still to be removed, by session id
-	unsaved  map[string]Record     // what the store did not take, by session id
-	sealed   map[Scope]time.Time   // scopes that were closed, and when
-	used     int                   // sandboxes that count against MaxSandboxes
-	closed   bool
-	finished chan struct{} // closed when Close or Detach ended
-	closeErr error
+	mu          sync.Mutex // guards the fields below; never held across a call to the engine, the guest or the store
+	entries     map[Key]*entry
+	byID        map[string]*Session   // sandboxes of this manager
+	visitors    map[*Session]struct{} // from Connect
+	leftover    map[string]leftover   // sandboxes that are still to be removed, by session id
+	unsaved     map[string]Record     // what the store did not take, by session id
+	sealed      map[Scope]time.Time   // scopes that were closed, and when
+	used        int                   // sandboxes that count against MaxSandboxes
+	guestsSwept time.Time             // when old guests were last looked for
+	closed      bool
+	finished    chan struct{} // closed when Close or Detach ended
+	closeErr    error
 }
 
 // entry is what the manager knows of a key: a creation under way or a session, closing ones included.

@@ -29,11 +29,17 @@ const (
 	// sweepGrace is how much longer than its manager a sweep may go on, a removal under way included: commands that are
 	// over at once sweep, too, and nobody should have to wait for them.
 	sweepGrace = 3 * time.Second
+	// guestsEvery is how often sweeps look for old guests: there is hardly ever one.
+	guestsEvery = time.Hour
+	// guestFor is how old the guest of another version must be: who has two of them in turn should not wait for a copy at
+	// every change.
+	guestFor = 24 * time.Hour
 )
 
 // Sweep does at once what the manager's goroutine does at its start and every Options.ReapEvery: it removes what processes
 // that are gone left behind and whose time has come. What a living process has, it leaves alone, and so it does what is not
-// of this instance. Without an Instance and a Store that processes share it does nothing.
+// of this instance, but for what the engine keeps of other versions' guest program (OldGuests). Without an Instance and a
+// Store that processes share it does nothing.
 //
 // What a process left that died goes only when another one sweeps. A program whose sandboxes must go soon also when no
 // other process of it runs has somebody else open a manager with the same Instance, Store and Engine now and then: its own
@@ -84,7 +90,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 			m.log.WarnContext(ctx, "cannot remove what another process left", "sandbox", rec.ID, "error", err)
 		}
 	}
-	return nil
+	return m.sweepGuests(ctx)
 }
 
 // sweepContext gives the context of a sweep. It keeps drivers from making traces of what nobody asked for.

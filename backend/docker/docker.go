@@ -112,7 +112,7 @@ type Backend struct {
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := &Backend{images: map[string]struct{}{}, workspaces: map[string]volumeName{}}
 	b.network.guarded = map[string]string{}
-	b.guest.turn, b.guest.patience = make(chan struct{}, 1), 15*time.Second
+	b.guest.turn, b.guest.patience, b.guest.grace = make(chan struct{}, 1), 15*time.Second, time.Hour
 	if opts != nil {
 		b.opts = *opts
 		b.opts.AllowNets = slices.Clone(opts.AllowNets)
@@ -262,5 +262,6 @@ var (
 	_ backend.Connector      = (*Backend)(nil)
 	_ backend.Pinger         = (*Backend)(nil)
 	_ backend.OOMReporter    = (*Backend)(nil)
+	_ backend.GuestKeeper    = (*Backend)(nil)
 	_ io.Closer              = (*Backend)(nil)
 )

@@ -26,3 +26,6 @@ func (b *Backend) SetRoot(dir string) { b.engine.root = dir }
 
 // SetFillPatience shortens the wait for another process that fills the guest's volume. Call it before anything else.
 func (b *Backend) SetFillPatience(d time.Duration) { b.guest.patience = d }
+
+// SetGuestGrace changes how old the volume of another version's guest must be to go. Call it before anything else.
+func (b *Backend) SetGuestGrace(d time.Duration) { b.guest.grace = d }

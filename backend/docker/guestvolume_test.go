@@ -3,12 +3,16 @@ package docker_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/volume"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -79,6 +83,84 @@ func TestGuestVolume(t *testing.T) {
 		t.Errorf("after a dead process: %q", got)
 	}
 	remove(t, fresh, info.ID)
+}
+
+// TestOldGuests removes what carries the guest of another version, unless a sandbox has it, it is new or it only looks like
+// one. Who is about to use one that goes makes it anew.
+func TestOldGuests(t *testing.T) {
+	t.Parallel()
+	api := engineAPI(t)
+	var guests []*docker.Guest
+	for range 3 {
+		guests = append(guests, &docker.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary})
+	}
+	foreign := "workcell-guest-" + strings.ToLower(rand.Text())
+	names := []string{foreign}
+	t.Cleanup(func() {
+		for _, name := range names {
+			if err := api.VolumeRemove(context.Background(), name, true); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if _, err := api.VolumeCreate(t.Context(), volume.CreateOptions{Name: foreign}); err != nil {
+		t.Fatal(err)
+	}
+	var backends []*docker.Backend
+	var ids []string
+	for _, g := range guests {
+		b := newBackend(t, func(o *docker.Options) { o.Guest = g })
+		b.SetGuestGrace(0)
+		backends, names = append(backends, b), append(names, "workcell-guest-"+g.Version)
+		ids = append(ids, create(t, b, newSpec()).ID)
+	}
+	own, old, busy := backends[0], backends[1], backends[2]
+	remove(t, own, ids[0])
+	remove(t, old, ids[1])
+
+	seen := func(b *docker.Backend) []string {
+		t.Helper()
+		list, err := b.OldGuests(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found []string
+		for _, g := range list {
+			if g.Name != "workcell-guest-"+g.Version || g.Created.IsZero() {
+				t.Errorf("%+v", g)
+			}
+			if slices.Contains(names, g.Name) { // others have theirs on this engine
+				found = append(found, g.Name)
+			}
+		}
+		return found
+	}
+	if got := seen(own); !slices.Equal(got, names[2:3]) {
+		t.Errorf("old guests %v, want %v", got, names[2:3])
+	}
+	patient := newBackend(t, func(o *docker.Options) { o.Guest = guests[0] })
+	if got := seen(patient); len(got) != 0 {
+		t.Errorf("new guests are old: %v", got)
+	}
+	for name, b := range map[string]*docker.Backend{names[1]: own, names[2]: patient, names[3]: own, foreign: own} {
+		if err := b.RemoveOldGuest(t.Context(), name); !errors.Is(err, backend.ErrExists) {
+			t.Errorf("removing %s: %v", name, err)
+		}
+	}
+	for range 2 {
+		if err := own.RemoveOldGuest(t.Context(), names[2]); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := api.VolumeInspect(t.Context(), names[2]); !cerrdefs.IsNotFound(err) {
+		t.Errorf("the old guest: %v", err)
+	}
+	for b, id := range map[*docker.Backend]string{old: create(t, old, newSpec()).ID, busy: ids[2]} {
+		if got := sh(t, dial(t, b, id), "echo alive"); got != "alive\n" {
+			t.Errorf("afterwards: %q", got)
+		}
+		remove(t, b, id)
+	}
 }
 
 func TestPing(t *testing.T) {

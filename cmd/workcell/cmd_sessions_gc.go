@@ -29,6 +29,9 @@ func newSessionsGCCmd(a *app) *cobra.Command {
 		Long: `Show, and with --yes remove, the sandboxes that no process has: those of interrupted runs, those that were kept, and
 with --named also those that ` + "`sessions open`" + ` made. All but the named ones would go by themselves, when their time is over.
 
+On Docker the volumes with the guest program of other versions of Workcell go with them, unless a container has them or
+they are new.
+
 A run whose sandbox is removed can be resumed with an empty one only.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,10 +49,10 @@ A run whose sandbox is removed can be resumed with an empty one only.`,
 	return cmd
 }
 
-// garbageOutput is a sandbox that no process has.
+// garbageOutput is a sandbox that no process has, or the guest program of a version that none needs.
 type garbageOutput struct {
 	ID       string    `json:"id"`
-	Key      string    `json:"key"`
+	Key      string    `json:"key"` // empty for a guest
 	Why      string    `json:"why"`
 	LastUsed time.Time `json:"last_used"`
 	Expires  time.Time `json:"expires,omitzero"` // when it goes by itself; zero is never
@@ -79,11 +82,36 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 		}
 		rows = append(rows, row)
 	}
+	old, err := o.oldGuests(ctx, m, now)
+	rows, errs = append(rows, old...), append(errs, err)
 	err = o.out.write(a.stdout, rows, func(w io.Writer) error { return garbageTable(w, rows, now) })
 	if !o.yes && len(rows) > 0 && err == nil {
 		fmt.Fprintln(a.stderr, "workcell: nothing was removed; --yes removes them")
 	}
 	return errors.Join(append(errs, err)...)
+}
+
+// oldGuests removes, or only shows, the guest programs of other versions.
+func (o *sessionsGCOptions) oldGuests(ctx context.Context, m *session.Manager, now time.Time) ([]garbageOutput, error) {
+	list, err := m.OldGuests(ctx)
+	errs := []error{err}
+	var rows []garbageOutput
+	for _, g := range list {
+		if now.Sub(g.Created) < o.older {
+			continue
+		}
+		row := garbageOutput{ID: g.Name, Why: "old guest", LastUsed: g.Created, Expires: session.OldGuestGoes(g)}
+		if o.yes {
+			err := m.RemoveOldGuest(ctx, g)
+			if errors.Is(err, backend.ErrExists) {
+				continue // somebody needs it now
+			}
+			row.Removed = err == nil
+			errs = append(errs, err)
+		}
+		rows = append(rows, row)
+	}
+	return rows, errors.Join(errs...)
 }
 
 // whyGarbage says in a word how a sandbox came to be nobody's.

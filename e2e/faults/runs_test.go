@@ -241,6 +241,9 @@ func TestGarbage(t *testing.T) {
 			h.read(t, &list, append([]string{"sessions", "gc"}, args...)...)
 			why := map[string]string{}
 			for _, g := range list {
+				if g.Why == "old guest" {
+					continue // of other versions on this engine
+				}
 				if g.Removed != slices.Contains(args, "--yes") {
 					t.Errorf("gc %v: %+v", args, g)
 				}
