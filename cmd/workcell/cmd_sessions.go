@@ -25,7 +25,7 @@ are under way in other processes of the same user.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a))
-	cmd.AddCommand(newSessionsCpCmd(a), newSessionsLogsCmd(a), newSessionsGCCmd(a))
+	cmd.AddCommand(newSessionsCpCmd(a), newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
 	return cmd
 }
 

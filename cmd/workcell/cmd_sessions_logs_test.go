@@ -95,6 +95,7 @@ func TestSessionsLogs(t *testing.T) {
 				t.Errorf("a new sandbox has %+v", list)
 			}
 			testLogsOfRunning(t, b, s)
+			testKill(t, b, s)
 			testLogsOfLong(t, b, s)
 			testLogsOfNone(t, b)
 			// The one who looked on took nothing over and removed nothing.
@@ -174,6 +175,48 @@ func testLogsOfRunning(t *testing.T, b beside, s *session.Session) {
 	if !strings.HasPrefix(table, "EXEC ID ") || !strings.Contains(table, res.ExecID+"  completed  3 ") {
 		t.Errorf("table:\n%s", table)
 	}
+}
+
+// testKill ends commands of the owner.
+func testKill(t *testing.T, b beside, s *session.Session) {
+	t.Helper()
+	ctx := t.Context()
+	start := func(command string) string {
+		t.Helper()
+		res, err := s.Exec(ctx, session.ExecRequest{Background: true, Command: command})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.ExecID
+	}
+	ended := func(id string, want session.ExecState) {
+		t.Helper()
+		if st, err := s.WaitExec(ctx, id, 3*time.Minute); err != nil || st.Status != want {
+			t.Errorf("%s: %+v, %v; want %s", id, st, err, want)
+		}
+	}
+	one, two := start("sleep 1000"), start("sleep 1000 & wait")
+	if stdout, _ := b.run(0, "sessions", "kill", "box", one); stdout != one+"\n" {
+		t.Errorf("kill says %q", stdout)
+	}
+	ended(one, session.ExecKilled)
+	b.run(0, "sessions", "kill", "box", one) // has ended
+	patient := start("trap 'echo got it; exit 3' INT; echo ready; while :; do sleep 0.05; done")
+	for stdout := ""; stdout != "ready\n"; { // until it has its trap
+		stdout, _ = b.run(0, "sessions", "logs", "box", patient)
+	}
+	b.run(0, "sessions", "kill", "--signal", "INT", "box", patient)
+	if st, err := s.WaitExec(ctx, patient, 3*time.Minute); err != nil || st.ExitCode != 3 || st.Signal != "" {
+		t.Errorf("after a signal: %+v, %v", st, err)
+	}
+	if stdout, _ := b.run(0, "sessions", "kill", "--all", "box", "-o", "json"); !strings.Contains(stdout, two) || strings.Contains(stdout, one) {
+		t.Errorf("kill --all says %s", stdout)
+	}
+	ended(two, session.ExecKilled)
+	b.run(exitFailed, "sessions", "kill", "box", "exec_aaaaaaaaaaaaaaaaaaaaaaaaaa")
+	b.run(exitUsage, "sessions", "kill", "--signal", "NONE", "box", one)
+	b.run(exitUsage, "sessions", "kill", "box")
+	b.run(exitUsage, "sessions", "kill", "--all", "box", one)
 }
 
 // testLogsOfLong looks at more output than is kept, and copies the whole of it.
