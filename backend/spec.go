@@ -55,7 +55,8 @@ type WorkspaceMeans string
 const (
 	// WorkspaceSized: a file system of its own, of that size and with a number of files that fits it.
 	WorkspaceSized WorkspaceMeans = "filesystem"
-	// WorkspaceProject: a project quota of the file system that the workspace lies on.
+	// WorkspaceProject: a project quota of the file system that the workspace lies on, and the guest's watch beside it: the
+	// quota bounds neither the number of files nor what a command takes out of it.
 	WorkspaceProject WorkspaceMeans = "project_quota"
 	// WorkspaceMemory: a tmpfs, whose files count against the memory limit and are lost when the sandbox stops. No driver of
 	// this module takes it.

@@ -99,6 +99,7 @@ type Backend struct {
 	guest   guestVolume
 	network sandboxNetwork
 	probed  sizedProbe
+	quota   quotaProbe
 	disks   sizedfs.Maker
 
 	mu         sync.Mutex            // guards what follows

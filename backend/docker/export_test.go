@@ -11,6 +11,7 @@ import (
 var (
 	Scrub        = scrub
 	RegistryAuth = registryAuth
+	KeptMeans    = keptMeans
 )
 
 // NewStream gives the demultiplexer of an attached stream.

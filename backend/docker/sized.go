@@ -156,6 +156,9 @@ func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.W
 		if ok, err := b.sized(ctx); ok || err != nil {
 			return backend.WorkspaceSized, err
 		}
+		if ok, err := b.projectQuota(ctx); ok || err != nil {
+			return backend.WorkspaceProject, err
+		}
 	}
 	return backend.WorkspaceWatched, nil
 }
@@ -177,18 +180,21 @@ func (b *Backend) chooseMeans(ctx context.Context, p *plan) error {
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil
 	}
-	if err == nil && len(v.Options) == 0 {
-		p.means = backend.WorkspaceWatched
+	if err == nil {
+		p.means = keptMeans(v.Options, means)
 	}
 	return err
 }
 
 // volumeOptions are those of the workspace's volume; nil for one that is a directory of the engine's.
 func (b *Backend) volumeOptions(p *plan) map[string]string {
-	if p.means != backend.WorkspaceSized {
-		return nil
+	switch p.means {
+	case backend.WorkspaceSized:
+		return b.sizedOptions(p.volume)
+	case backend.WorkspaceProject:
+		return quotaOptions(p.spec.Limits.WorkspaceBytes)
 	}
-	return b.sizedOptions(p.volume)
+	return nil
 }
 
 // volumeSize is the size of a workspace that is a file system of its own, as its volume's label tells it; empty for others.

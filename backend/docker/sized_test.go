@@ -117,8 +117,8 @@ func TestSizedLost(t *testing.T) {
 	}
 }
 
-// TestSizedElsewhere: an engine whose files are not here has its workspaces watched. Finding out leaves nothing, also of
-// processes that died over it.
+// TestSizedElsewhere: an engine whose files are not here has its workspaces held by other means. Finding out leaves nothing,
+// also of processes that died over it.
 func TestSizedElsewhere(t *testing.T) {
 	t.Parallel()
 	api := engineAPI(t)
@@ -131,8 +131,8 @@ func TestSizedElsewhere(t *testing.T) {
 	}
 	b := newBackend(t, nil)
 	b.SetRoot(t.TempDir())
-	if got := b.Capabilities().Workspace; got != backend.WorkspaceWatched {
-		t.Errorf("the means is %q", got)
+	if got, want := b.Capabilities().Workspace, unsized(t); got != want {
+		t.Errorf("the means is %q, want %q", got, want)
 	}
 	if got := newBackend(t, nil).Capabilities().Workspace; got != backend.WorkspaceSized {
 		t.Errorf("the means is %q", got)
@@ -145,7 +145,8 @@ func TestSizedElsewhere(t *testing.T) {
 	}
 }
 
-// TestWatched has the guest hold a workspace to its limit, as where nothing stronger can be had.
+// TestWatched has the guest hold a workspace to its limit, as where no file system of its own can be had; with the engine
+// where that gives volumes a size.
 func TestWatched(t *testing.T) {
 	t.Parallel()
 	h := harness(t)

@@ -168,7 +168,7 @@ func (p *plan) guestArgs() []string {
 	}
 	return []string{
 		fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", driver.Inodes(size)),
-		fmt.Sprintf("--workspace-watched=%t", p.means == backend.WorkspaceWatched),
+		fmt.Sprintf("--workspace-watched=%t", guestWatches(p.means)),
 	}
 }
 
