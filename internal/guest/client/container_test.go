@@ -283,6 +283,22 @@ func TestContainerDiskFull(t *testing.T) {
 	}
 }
 
+// TestContainerQuota: a file system that holds the limit beside the guest, as one with a quota does, has no room left before
+// a look finds the limit reached.
+func TestContainerQuota(t *testing.T) {
+	t.Parallel()
+	_, c := startBox(t, guesttest.ContainerOptions{
+		Docker: []string{"--tmpfs", "/small:size=4m,uid=1000,gid=1000,mode=0755"},
+		Args:   []string{"--workdir", "/small", "--workspace-bytes=4194304", "--workspace-watched=true"},
+	})
+	for size, full := range map[string]bool{"3000000": false, "4100000": true} {
+		res := mustRun(t, c, sh("head -c "+size+" /dev/zero > f"))
+		if res.ExitCode != 0 || res.QuotaExceeded != full {
+			t.Errorf("%s bytes: %+v", size, res.ExecStatus)
+		}
+	}
+}
+
 // A tag in the image or an entry point of its own does not matter; what matters is that nothing of it is needed.
 func TestContainerWithoutPrograms(t *testing.T) {
 	t.Parallel()
