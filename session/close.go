@@ -293,7 +293,7 @@ func (s *Session) expiry() time.Time {
 	return s.lastUsed.Add(s.idle)
 }
 
-// recordAs gives the session's record.
+// recordAs gives the session's record, which is to be stored.
 func (s *Session) recordAs(state RecordState, expires time.Time) Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,6 +302,7 @@ func (s *Session) recordAs(state RecordState, expires time.Time) Record {
 		Created: s.created, LastUsed: s.lastUsed, Expires: expires, Idle: s.idle, IdlePolicy: s.policy, Retention: s.req.Retention,
 	}
 	rec.setWorkspace(s.engine)
+	s.recorded = s.lastUsed
 	return rec
 }
 

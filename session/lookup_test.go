@@ -341,6 +341,31 @@ func TestVisitorCountsAsUse(t *testing.T) {
 	}
 }
 
+// TestVisitIsRemembered: a visit counts also when the owner's reaper came by between it and the end of the idle time.
+func TestVisitIsRemembered(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	owner, visitor := newManager(t, e, opts), newManager(t, e, opts)
+	clock, theirs := newClock(owner), newClock(visitor)
+	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
+	pass := func(d time.Duration) { clock.add(d); theirs.add(d); owner.Reap(t.Context()) }
+	pass(time.Minute)
+	pass(8 * time.Minute)
+	v, err := visitor.Connect(t.Context(), s.ID())
+	must(t, err)
+	must(t, v.Close(t.Context()))
+	pass(30 * time.Second)
+	pass(5 * time.Minute)
+	if s.Info().State != session.StateReady {
+		t.Error("the owner reaped a sandbox that another process had just used")
+	}
+	pass(10 * time.Minute)
+	if e.count() != 0 {
+		t.Error("a visit keeps a sandbox for ever")
+	}
+}
+
 // TestNamedSessionIsFoundAgain: a process leaves a named sandbox, the next one continues in it.
 func TestNamedSessionIsFoundAgain(t *testing.T) {
 	t.Parallel()

@@ -56,11 +56,9 @@ func (m *Manager) reap(ctx context.Context) {
 // reapSession closes s when it is idle. A guest that has commands under way, in the background or of another process,
 // is not; one that does not answer is left for the next round.
 func (m *Manager) reapSession(ctx context.Context, s *Session) {
+	visited := m.visited(ctx, s)
 	used, idle := s.idleFor(m.now())
-	if idle && m.visited(ctx, s, used) {
-		return
-	}
-	if !idle {
+	if visited || !idle {
 		m.touch(ctx, s)
 		return
 	}
@@ -119,7 +117,12 @@ func (m *Manager) touch(ctx context.Context, s *Session) {
 	if !ready {
 		return
 	}
-	if err := m.store.Touch(ctx, s.id, used, expires); err != nil && !errors.Is(err, backend.ErrNotFound) && ctx.Err() == nil {
+	err := m.store.Touch(ctx, s.id, used, expires)
+	if err == nil {
+		s.mu.Lock()
+		s.recorded = used
+		s.mu.Unlock()
+	} else if !errors.Is(err, backend.ErrNotFound) && ctx.Err() == nil {
 		m.log.WarnContext(ctx, "cannot record the use of a session", "sandbox", s.id, "error", err)
 	}
 }

@@ -165,18 +165,17 @@ func (m *Manager) stopLeft(ctx context.Context, rec Record) error {
 	return err
 }
 
-// visited tells whether another process used the sandbox of an idle session since, and counts that as a use.
-func (m *Manager) visited(ctx context.Context, s *Session, used time.Time) bool {
+// visited tells whether another process noted its use of the sandbox since this one last recorded its own, and counts that
+// as a use now. When it was, only the other's clock knows, and clocks differ and are set.
+func (m *Manager) visited(ctx context.Context, s *Session) bool {
 	rec, err := m.store.Get(ctx, s.id)
-	if err != nil || !rec.LastUsed.After(used) {
-		return false
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if rec.LastUsed.After(s.lastUsed) {
-		s.lastUsed = rec.LastUsed
+	if err != nil || rec.LastUsed.UnixMicro() == s.recorded.UnixMicro() { // stores keep no less
+		return false
 	}
-	return s.idle < 0 || m.now().Sub(s.lastUsed) < s.idle
+	s.lastUsed = m.now()
+	return true
 }
 
 // awake sees to it that a sandbox which somebody connects to runs, and is not swept at this moment: a named one that was

@@ -51,6 +51,7 @@ type Session struct {
 	beside    bool // reach the guest beside its owner, through backend.Connector
 	active    int  // calls under way
 	lastUsed  time.Time
+	recorded  time.Time     // lastUsed as it was last recorded
 	idle      time.Duration // negative is never
 	execs     map[string]trace.SpanContext
 	execOrder []string // keys of execs, oldest first
