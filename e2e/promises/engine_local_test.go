@@ -77,9 +77,9 @@ func (e *localEngine) records(prefix string) (list []string, there, nonces map[s
 				if strings.Contains(string(text), prefix) && !slices.Contains(list, dir) {
 					list = append(list, dir)
 				}
-				var r struct{ Nonce string }
+				var r struct{ Nonce, Group string } // a sandbox that was started again has its former group
 				if json.Unmarshal(text, &r) == nil {
-					nonces[r.Nonce] = true
+					nonces[r.Nonce], nonces[strings.TrimPrefix(r.Group, e.groups())] = true, true
 				}
 			}
 		}

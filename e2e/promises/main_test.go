@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/clocktest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -60,6 +61,7 @@ type world struct {
 var w *world
 
 func TestMain(m *testing.M) {
+	clocktest.Main()
 	// Genkit sets a global provider of its own at the first span unless there is one.
 	otel.SetTracerProvider(sdktrace.NewTracerProvider())
 	code, err := runTests(m)

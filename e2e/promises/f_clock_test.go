@@ -1,0 +1,180 @@
+package promises
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/e2e/clocktest"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+)
+
+// front is `workcell mcp` and a client of it.
+type front struct {
+	*mcp.ClientSession
+	cmd *exec.Cmd
+}
+
+// newFront starts one, which must be closed before the test ends.
+func newFront(t *testing.T, cmd *exec.Cmd) *front {
+	t.Helper()
+	var stderr buffer
+	cmd.Stderr = &stderr
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	cs, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: patience}, nil)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	t.Cleanup(func() { _ = cs.Close() }) // when the test has failed; by then it was killed
+	return &front{cs, cmd}
+}
+
+// ok calls a tool, which must succeed.
+func (f *front) ok(t *testing.T, tool string, in obj) obj {
+	t.Helper()
+	res, err := f.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: in})
+	if err != nil {
+		t.Fatalf("%s: %v", tool, err)
+	}
+	out, _ := res.StructuredContent.(obj)
+	if res.IsError || out == nil {
+		t.Fatalf("%s: %v", tool, res.StructuredContent)
+	}
+	return out
+}
+
+// TestF12Clock sets the clock of the command while it has sandboxes: by an hour, back to an hour before the true time, and
+// by a day. Commands end when their own time is over, and no sandbox goes before its own or stays beyond it, whoever looks,
+// with the true clock or another.
+func TestF12Clock(t *testing.T) {
+	t.Parallel()
+	bin, err := w.cli()
+	must(t, err)
+	clock := clocktest.New(t, bin)
+	gone := leaveIdle(t, bin)
+	h := newHost(t)
+	f := newFront(t, clock.Under(h.command(t, "mcp", "--image", debianImage)))
+	worker := f.ok(t, tools.ToolOpen, nil)["sandbox_id"]
+	in := func(tool string, in obj) obj { in["sandbox_id"] = worker; return f.ok(t, tool, in) }
+	background := func(seconds int, line string) any {
+		return in(tools.ToolExec, obj{"command": line, "timeout_seconds": seconds, "stream": true})["exec_id"]
+	}
+	long := background(300, "until test -e go; do sleep 0.1; done")
+	for i, by := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour} {
+		short := background(2, "sleep 6000")
+		clock.Set(by)
+		idle := f.ok(t, tools.ToolOpen, obj{"session_key": fmt.Sprint("idle", i)})["sandbox_id"]
+		h.has(t, i+2, idle, by)
+		for whose, look := range map[string]*exec.Cmd{"true": h.command(t, "sessions", "gc", "--yes", "-o", "json"),
+			"same": clock.Under(h.command(t, "sessions", "gc", "--yes", "-o", "json"))} {
+			if out, err := look.Output(); err != nil || strings.TrimSpace(string(out)) != "[]" {
+				t.Errorf("the clock is %v ahead: by the %s clock there is garbage: %s, %v", by, whose, out, err)
+			}
+		}
+		if out := in(tools.ToolExecWait, obj{"exec_id": short, "timeout_seconds": 300}); out["status"] != "timed_out" {
+			t.Errorf("the clock is %v ahead: a command that had 2 s: %v", by, out)
+		}
+		if out := in(tools.ToolExecWait, obj{"exec_id": long, "timeout_seconds": 1}); out["done"] != false {
+			t.Errorf("the clock is %v ahead: a command that had 5 minutes: %v", by, out)
+		}
+	}
+	h.orphan(t)
+	h.has(t, 4, worker, 0)
+	in(tools.ToolExec, obj{"cmd": []string{"touch", "go"}})
+	if out := in(tools.ToolExecWait, obj{"exec_id": long, "timeout_seconds": 300}); out["status"] != "completed" {
+		t.Errorf("a command that had 5 minutes: %v", out)
+	}
+	must(t, f.Close())
+	gone()
+}
+
+// leaveIdle leaves a sandbox of which its own server thinks that it was made long after its last use, because the clock was
+// set back between the two. What it gives waits until the sandbox is gone: nothing may stay beyond its time for that.
+func leaveIdle(t *testing.T, bin string) (gone func()) {
+	t.Helper()
+	clock := clocktest.New(t, bin)
+	clock.Set(time.Hour)
+	h := newHost(t)
+	f := newFront(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--idle-timeout", "20s")))
+	h.has(t, 1, f.ok(t, tools.ToolOpen, nil)["sandbox_id"], time.Hour)
+	clock.Set(-time.Hour)
+	f.ok(t, tools.ToolExec, obj{"cmd": []string{"true"}})
+	return func() {
+		h.comesTo(t, 0)
+		must(t, f.Close())
+	}
+}
+
+// host is a state directory of the command's, and what its sandboxes are marked with.
+type host struct{ state, instance string }
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{instance: w.instance + session.NewID()}
+	h.state = w.stateDir(t, h.instance)
+	t.Cleanup(func() { nothingLeft(t, h.instance) })
+	return h
+}
+
+func (h *host) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	return command(t, h.state, nil, args...)
+}
+
+// has checks that there are so many sandboxes, which run, and that one was made by a clock that is ahead.
+func (h *host) has(t *testing.T, n int, id any, ahead time.Duration) {
+	t.Helper()
+	var list []struct {
+		ID, State string
+		Created   time.Time
+	}
+	out, err := h.command(t, "sessions", "ls", "-o", "json").Output()
+	must(t, errors.Join(err, json.Unmarshal(out, &list)))
+	made := false
+	for _, s := range list {
+		if s.State != "running" {
+			t.Errorf("it is %s, with a clock that is %v ahead: %s", s.State, ahead, out)
+		}
+		made = made || s.ID == id && time.Until(s.Created.Add(-ahead)).Abs() < 20*time.Minute
+	}
+	if len(list) != n || !made {
+		t.Errorf("want %d sandboxes, and %v of them made by a clock that is %v ahead: %s", n, id, ahead, out)
+	}
+}
+
+// orphan leaves a sandbox that nobody has, and waits until a process with a clock of tomorrow has looked: it takes that away,
+// and would others, too, if it thought that it may. By the true clock it is not time yet.
+func (h *host) orphan(t *testing.T) {
+	t.Helper()
+	before := h.sandboxes(t)
+	f := newFront(t, h.command(t, "mcp", "--image", debianImage))
+	f.ok(t, tools.ToolOpen, nil)
+	must(t, f.cmd.Process.Kill())
+	_ = f.Close() // it was killed
+	h.comesTo(t, before)
+}
+
+// comesTo waits until reapers have left so many sandboxes. They look once in a minute.
+func (h *host) comesTo(t *testing.T, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(3*session.DefaultReapEvery + patience); h.sandboxes(t) != n; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("there are still %d sandboxes", h.sandboxes(t))
+		}
+	}
+}
+
+func (h *host) sandboxes(t *testing.T) int {
+	t.Helper()
+	list, err := w.driver.List(t.Context(), backend.Filter{Instance: h.instance})
+	must(t, err)
+	return len(list)
+}
