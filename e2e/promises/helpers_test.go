@@ -190,8 +190,8 @@ func (b *box) exec(t testing.TB, req session.ExecRequest) string {
 	return string(res.Stdout.Bytes())
 }
 
-// background starts a program of testdata, which runs until the test ends, and waits for its first output.
-func (b *box) background(t testing.TB, name string, args ...string) {
+// background starts a program of testdata, which runs until the test ends, and gives its first output.
+func (b *box) background(t testing.TB, name string, args ...string) (said string) {
 	t.Helper()
 	res, err := b.s.Exec(t.Context(), session.ExecRequest{
 		Argv: append([]string{"python3", "-c", program(t, name)}, args...), Background: true, Timeout: 10 * time.Minute,
@@ -207,8 +207,13 @@ func (b *box) background(t testing.TB, name string, args ...string) {
 		if out["done"] == true {
 			t.Fatalf("%s ended: %v", name, out)
 		}
-		return len(out["chunks"].([]any)) > 0
+		chunks := out["chunks"].([]any)
+		if len(chunks) > 0 {
+			said, _ = chunks[0].(obj)["text"].(string)
+		}
+		return len(chunks) > 0
 	})
+	return said
 }
 
 // alive checks that the sandbox still works.
