@@ -78,10 +78,13 @@ func (m *Manager) visit(ctx context.Context, engine backend.Info, key Key) (*Ses
 	return s, nil
 }
 
-// crowded explains why a visitor's stream ended at once in a sandbox that runs: the visitor's end in there is a process, too.
-// An engine may take a moment to notice that a sandbox does not run any more.
+// crowded explains why a visitor's stream ended at once in a sandbox that runs, or why the engine made none for a reason that
+// it cannot tell: the visitor's end in there is a process, too, and so is what the engine starts it with. An engine may take
+// a moment to notice that a sandbox does not run any more.
 func (m *Manager) crowded(ctx context.Context, engineID string, err error) error {
-	if !errors.Is(err, client.ErrConnLost) || errors.Is(err, client.ErrNoAnswer) || !m.canConnect() || !pause(ctx, settleTime) {
+	ended := errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrNoAnswer)
+	unexplained := telemetry.Class(err) == "internal"
+	if !ended && !unexplained || !m.canConnect() || !pause(ctx, settleTime) {
 		return err
 	}
 	engine, getErr := m.b.Get(ctx, engineID)

@@ -444,9 +444,15 @@ func TestTakenOver(t *testing.T) {
 }
 
 // crowd is an engine in whose sandboxes no process can be started any more.
-type crowd struct{ sharing }
+type crowd struct {
+	sharing
+	err error // of starting one; nil when it ends at once
+}
 
-func (crowd) Connect(context.Context, string) (io.ReadWriteCloser, error) {
+func (c crowd) Connect(context.Context, string) (io.ReadWriteCloser, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
 	ours, theirs := net.Pipe()
 	return ours, theirs.Close()
 }
@@ -454,13 +460,23 @@ func (crowd) Connect(context.Context, string) (io.ReadWriteCloser, error) {
 // TestCrowdedSandbox: who cannot get into a sandbox that runs is not told to look for the engine.
 func TestCrowdedSandbox(t *testing.T) {
 	t.Parallel()
-	e := crowd{sharing{newEngine(t)}}
-	req := testImage()
-	req.Limits.PIDs = 64
-	opts := shared()
-	s, _, err := newManager(t, e, opts).Open(t.Context(), session.UserKey("busy"), req)
-	must(t, err)
-	if _, err := newManager(t, e, opts).Connect(t.Context(), s.ID()); !errors.Is(err, backend.ErrCapacity) || errors.Is(err, backend.ErrUnavailable) {
-		t.Errorf("Connect = %v, want ErrCapacity", err)
+	for what, c := range map[string]struct{ err, want error }{
+		"ended": {nil, backend.ErrCapacity},
+		"none":  {errors.New("unable to start container process"), backend.ErrCapacity},
+		"down":  {fmt.Errorf("connect: %w", backend.ErrUnavailable), backend.ErrUnavailable},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			e := crowd{sharing{newEngine(t)}, c.err}
+			req := testImage()
+			req.Limits.PIDs = 64
+			opts := shared()
+			s, _, err := newManager(t, e, opts).Open(t.Context(), session.UserKey("busy"), req)
+			must(t, err)
+			_, err = newManager(t, e, opts).Connect(t.Context(), s.ID())
+			if !errors.Is(err, c.want) || errors.Is(err, backend.ErrCapacity) == errors.Is(err, backend.ErrUnavailable) {
+				t.Errorf("Connect = %v, want %v", err, c.want)
+			}
+		})
 	}
 }
