@@ -29,6 +29,9 @@ var (
 	ErrCapacity = errors.New("at capacity")
 	// ErrQuota: the sandbox's disk or inode limit is reached.
 	ErrQuota = errors.New("quota exceeded")
+	// ErrNoRoom: the disk that the engine or the driver keeps sandboxes on is full, or has no room for a workspace of the
+	// size that was asked for. It is an ErrQuota.
+	ErrNoRoom = fmt.Errorf("no room on the host's disk: %w", ErrQuota)
 	// ErrTimeout: a time limit of the request itself, not of the context, ran out.
 	ErrTimeout = errors.New("timed out")
 	// ErrImage: the image is missing, refused by the registry or does not match its digest.

@@ -59,10 +59,10 @@ type PolicyLimits struct {
 	CPUMillicores    int64 `yaml:"cpu_millicores"`
 }
 
-// DefaultPolicy refuses no command and no file type, and bounds a file to 10 MB, a workspace to 1 GB and an execution to
-// 5 minutes.
+// DefaultPolicy refuses no command and no file type, and bounds a file to 10 MB, a workspace to 512 MB, which the disk of
+// the host sets aside for each sandbox, and an execution to 5 minutes.
 func DefaultPolicy() Policy {
-	return Policy{Limits: PolicyLimits{FileMB: 10, WorkspaceMB: 1024, ExecutionSeconds: 300}}
+	return Policy{Limits: PolicyLimits{FileMB: 10, WorkspaceMB: 512, ExecutionSeconds: 300}}
 }
 
 // compile checks the policy and splits its patterns.

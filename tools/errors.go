@@ -26,7 +26,7 @@ const (
 	CodeCapacity    Code = "capacity"          // as many sandboxes or processes as allowed are there already
 	CodeUnavailable Code = "unavailable"       // the engine or the image cannot be had now
 	CodeUnsupported Code = "unsupported"       // this engine or version cannot do it
-	CodeQuota       Code = "quota_exceeded"    // the sandbox's disk is full
+	CodeQuota       Code = "quota_exceeded"    // the sandbox's disk is full, or the host's
 	CodeInternal    Code = "internal"          // a fault of Workcell
 )
 
@@ -148,6 +148,8 @@ func errorOf(err error) *ToolError {
 	case errors.As(err, &conflict):
 		e.Message = fmt.Sprintf("the sandbox %q of this run is open with another %s", conflict.Key.Name, strings.Join(conflict.Fields, ", "))
 		return e.but("Agents that share a sandbox must ask for the same one: report this, or use sandbox_open with another session_key.")
+	case errors.Is(err, backend.ErrNoRoom):
+		return e.but("Report that the host's disk has no room: somebody has to make room on it, or configure a smaller workspace_mb.")
 	case errors.Is(err, backend.ErrImage):
 		e.Retryable = false
 		return e.but("Report that the image is missing: it has to be pulled, built or named differently by whoever set the agent up.")

@@ -67,7 +67,7 @@ type OpenLimits struct {
 	MemoryMB           int64  `json:"memory_mb,omitempty"`
 	PIDs               int64  `json:"pids,omitempty"`
 	WorkspaceMB        int64  `json:"workspace_mb,omitempty"`
-	WorkspaceMeans     string `json:"workspace_means,omitempty" jsonschema:"enum=filesystem,enum=project_quota,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large"`
+	WorkspaceMeans     string `json:"workspace_means,omitempty" jsonschema:"enum=filesystem,enum=filesystem_unreserved,enum=project_quota,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large, filesystem_unreserved that files can be lost when the disk of the host gets full"`
 	TimeoutSeconds     int64  `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`
 	ExecTimeoutSeconds int64  `json:"exec_timeout_seconds,omitempty" jsonschema_description:"default timeout of a command"`
 }

@@ -27,7 +27,7 @@ type Backend struct {
 	log    *slog.Logger
 	engine engine
 	state  stateDir
-	sized  func() bool // whether a workspace can have a file system of its own; looked up once, when it matters
+	sizing *driver.Sizing
 	disks  sizedfs.Maker
 
 	life  context.Context // ends with Close, so that pending calls and background work end
@@ -75,7 +75,7 @@ func (b *Backend) prepare(ctx context.Context) error {
 	if b.engine, err = b.probe(ctx); err != nil {
 		return err
 	}
-	b.sized = sync.OnceValue(func() bool { return sizedfs.Usable(b.log, "containerd", b.state.root) })
+	b.sizing = driver.NewSizing("containerd", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.state.root) })
 	b.state, err = openState(b.opts.StateDir)
 	return err
 }
@@ -126,7 +126,10 @@ func (b *Backend) Name() string { return "containerd" }
 // Capabilities tells what can be enforced here, as found by New.
 func (b *Backend) Capabilities() backend.Capabilities {
 	c := b.engine.caps
-	c.Workspace = b.workspaceMeans(b.opts.Runtime)
+	c.Workspace = backend.WorkspaceWatched // by the guest, which runs everywhere
+	if means, err := b.workspaceMeans(b.life, b.opts.Runtime); err == nil {
+		c.Workspace = means
+	}
 	c.Networks, c.Runtimes = slices.Clone(c.Networks), slices.Clone(c.Runtimes)
 	return c
 }

@@ -38,7 +38,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	defer done()
 	ctx, span := b.span(ctx, telemetry.SpanContainerdCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
 	defer func() { err = classed(err); telemetry.End(span, err) }()
-	p, err := b.newPlan(spec)
+	p, err := b.newPlan(ctx, spec)
 	if err != nil {
 		return backend.Info{}, err
 	}

@@ -114,7 +114,7 @@ func native(err error) error {
 func classify(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return backend.ErrQuota
+		return backend.ErrNoRoom
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, errSilent),
 		cerrdefs.IsUnavailable(err), isNetwork(err):
 		return backend.ErrUnavailable

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ type plan struct {
 }
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
-func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
+func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error) {
 	if err := driver.CheckSpec(spec); err != nil {
 		return nil, fmt.Errorf("containerd: %w", err)
 	}
@@ -53,9 +54,8 @@ func (b *Backend) newPlan(spec backend.Spec) (*plan, error) {
 		return nil, err
 	}
 	if p.spec.Limits.WorkspaceBytes > 0 {
-		p.means = b.workspaceMeans(p.spec.Runtime)
-		if tag, err := b.state.readTag(sessionName(spec.ID)); err == nil && tag != (workspaceTag{}) && tag.Bytes == 0 {
-			p.means = backend.WorkspaceWatched // the session's is a directory and stays one
+		if err := b.chooseMeans(ctx, p, sessionName(spec.ID)); err != nil {
+			return nil, err
 		}
 	}
 	p.runtime = b.engine.runtimes[p.spec.Runtime]

@@ -19,11 +19,32 @@ const deviceLink = "workspace.dev"
 
 // workspaceMeans is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel may
 // pass over what it does not know.
-func (b *Backend) workspaceMeans(runtime string) backend.WorkspaceMeans {
-	if kernelNetwork(runtime) && b.sized() {
-		return backend.WorkspaceSized
+func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.WorkspaceMeans, error) {
+	if !kernelNetwork(runtime) {
+		return backend.WorkspaceWatched, nil
 	}
-	return backend.WorkspaceWatched
+	means, err := b.sizing.Means(ctx)
+	if err != nil && ctx.Err() != nil {
+		return "", b.fail(ctx, "look at workspaces", ctx.Err())
+	}
+	return means, stateError("make a workspace", err)
+}
+
+// chooseMeans says what is to hold the workspace's limit. A workspace that was kept stays what it is.
+func (b *Backend) chooseMeans(ctx context.Context, p *plan, session string) (err error) {
+	tag, terr := b.state.readTag(session)
+	switch kept := terr == nil && tag != (workspaceTag{}); {
+	case kept && tag.Bytes == 0:
+		p.means = backend.WorkspaceWatched
+	case kept && kernelNetwork(p.spec.Runtime):
+		p.means = backend.WorkspaceUnreserved
+		if reserved, err := sizedfs.Reserved(b.state.image(session)); err != nil || reserved {
+			p.means = backend.WorkspaceSized // what is wrong with it is told when it is mounted
+		}
+	default:
+		p.means, err = b.workspaceMeans(ctx, p.spec.Runtime)
+	}
+	return err
 }
 
 func (s stateDir) image(session string) string {
@@ -32,7 +53,7 @@ func (s stateDir) image(session string) string {
 
 // sized is the size of the workspace's own file system, 0 if it has none.
 func (r *record) sized() int64 {
-	if r.config.Workspace != backend.WorkspaceSized {
+	if !r.config.Workspace.FileSystem() {
 		return 0
 	}
 	return r.config.Limits.WorkspaceBytes

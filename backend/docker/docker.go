@@ -98,7 +98,7 @@ type Backend struct {
 	pulls   driver.Pulls
 	guest   guestVolume
 	network sandboxNetwork
-	probed  sizedProbe
+	sizing  *driver.Sizing
 	quota   quotaProbe
 	disks   sizedfs.Maker
 
@@ -121,6 +121,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if err := b.applyDefaults(); err != nil {
 		return nil, err
 	}
+	b.sizing = driver.NewSizing("docker", b.log, b.probeSized)
 	api, err := newClient(b.opts)
 	if err != nil {
 		return nil, err

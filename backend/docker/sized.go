@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -24,7 +23,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
-// A workspace with a limit is a file system of its own where the engine lets this process make one. It lies in a sparse
+// A workspace with a limit is a file system of its own where the engine lets this process make one. It lies in a
 // file in the directory that the engine has for the volume, beside the one that it mounts over, and so is removed with the
 // volume, whoever does that. The volume's options have the engine mount what deviceLink leads to: a loop device, which is
 // there for the moment of the start only. From then on the mount holds it, and the kernel releases it with that: no death
@@ -39,18 +38,9 @@ const (
 )
 
 const (
-	probeBound = 2 * time.Minute // how long finding out may take
-	probeAge   = 5 * time.Minute // from here on a probe's volume is one that a dead process left
-	probeAgain = time.Minute     // from one that failed to the next
-	probeMark  = "workcell-mark"
+	probeAge  = 5 * time.Minute // from here on a probe's volume is one that a dead process left
+	probeMark = "workcell-mark"
 )
-
-// sizedProbe is what this process knows of the engine's way with file systems of ours.
-type sizedProbe struct {
-	mu    sync.Mutex // held while it is found out
-	works bool
-	until time.Time // if it does not: when to look again, for what is missing may come, such as room on the disk
-}
 
 // volumeDir is where the engine keeps a volume, if it is on this machine.
 func (b *Backend) volumeDir(v volumeName) string {
@@ -64,39 +54,17 @@ func (b *Backend) sizedOptions(v volumeName) map[string]string {
 	}
 }
 
-// sized tells whether workspaces can be file systems of their own, which is found out when it first matters. An error
-// is the end of ctx, or the engine does not answer.
-func (b *Backend) sized(ctx context.Context) (bool, error) {
-	p := &b.probed
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.works || time.Now().Before(p.until) {
-		return p.works, nil
-	}
-	pctx, cancel := context.WithTimeout(ctx, probeBound)
-	defer cancel()
-	err := b.probeSized(pctx)
-	if err != nil && (pctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed)) {
-		return false, b.fail(ctx, "probe workspace", err)
-	}
-	if err != nil {
-		b.log.Info("docker: a workspace cannot have a file system of its own here, its size is watched", "error", err)
-	}
-	p.works, p.until = err == nil, time.Now().Add(probeAgain)
-	return p.works, nil
-}
-
 // probeSized makes a small workspace and has the engine look into it. Only one that runs on this machine, sees the same
 // files and has the same devices finds the mark there.
-func (b *Backend) probeSized(ctx context.Context) error {
+func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
 	if err := sizedfs.Allowed(); err != nil {
-		return err
+		return false, err
 	}
 	if b.engine.watch != "" {
-		return errors.New(b.engine.watch)
+		return false, errors.New(b.engine.watch)
 	}
 	if err := b.sweepProbes(ctx); errors.Is(err, backend.ErrUnavailable) {
-		return err
+		return false, err
 	}
 	name := volumeName(namePre + "probe-" + strings.ToLower(rand.Text()))
 	defer func() {
@@ -112,13 +80,13 @@ func (b *Backend) probeSized(ctx context.Context) error {
 			Labels: map[string]string{labelProbe: time.Now().UTC().Format(time.RFC3339)},
 		})
 	}); err != nil {
-		return err
+		return false, classed(err) // any engine can make a volume: this one is out of order
 	}
 	image := filepath.Join(b.volumeDir(name), imageFile)
 	if err := b.disks.Format(ctx, image, sizedfs.Spec{Files: 16, Mark: probeMark}); err != nil {
-		return err
+		return false, err
 	}
-	return b.linked(ctx, name, func() error {
+	if err := b.linked(ctx, name, func() error {
 		id, err := b.createFromInit(ctx, "", driver.User{}, map[string]string{backend.LabelRole: backend.RoleInit}, &container.HostConfig{
 			NetworkMode: "none",
 			LogConfig:   container.LogConfig{Type: "none"},
@@ -129,7 +97,10 @@ func (b *Backend) probeSized(ctx context.Context) error {
 		}
 		_, err = b.statPath(ctx, id, backend.Workdir+"/"+probeMark)
 		return err
-	})
+	}); err != nil {
+		return false, err
+	}
+	return sizedfs.Reserved(image)
 }
 
 // sweepProbes removes what processes that died while they found out have left.
@@ -152,15 +123,22 @@ func (b *Backend) sweepProbes(ctx context.Context) error {
 // workspaceMeans is what can hold the limit of a workspace under a runtime. Only those that leave mounts to the kernel are
 // known to show the sandbox the file system as it is.
 func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.WorkspaceMeans, error) {
-	if kernelNetwork(runtime) {
-		if ok, err := b.sized(ctx); ok || err != nil {
-			return backend.WorkspaceSized, err
-		}
+	if !kernelNetwork(runtime) {
+		return backend.WorkspaceWatched, nil
+	}
+	means, err := b.sizing.Means(ctx)
+	switch {
+	case err == nil && means.FileSystem():
+		return means, nil
+	case err == nil:
 		if ok, err := b.projectQuota(ctx); ok || err != nil {
 			return backend.WorkspaceProject, err
 		}
+		return means, nil
+	case ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrQuota):
+		return "", b.fail(ctx, "probe workspace", err)
 	}
-	return backend.WorkspaceWatched, nil
+	return "", b.workspaceError(ctx, "making", err)
 }
 
 // chooseMeans says what is to hold the workspace's limit. A workspace that was kept stays what it is: one that had no
@@ -188,10 +166,10 @@ func (b *Backend) chooseMeans(ctx context.Context, p *plan) error {
 
 // volumeOptions are those of the workspace's volume; nil for one that is a directory of the engine's.
 func (b *Backend) volumeOptions(p *plan) map[string]string {
-	switch p.means {
-	case backend.WorkspaceSized:
+	switch {
+	case p.means.FileSystem():
 		return b.sizedOptions(p.volume)
-	case backend.WorkspaceProject:
+	case p.means == backend.WorkspaceProject:
 		return quotaOptions(p.spec.Limits.WorkspaceBytes)
 	}
 	return nil
@@ -199,7 +177,7 @@ func (b *Backend) volumeOptions(p *plan) map[string]string {
 
 // volumeSize is the size of a workspace that is a file system of its own, as its volume's label tells it; empty for others.
 func (p *plan) volumeSize() string {
-	if p.means != backend.WorkspaceSized {
+	if !p.means.FileSystem() {
 		return ""
 	}
 	return strconv.FormatInt(p.spec.Limits.WorkspaceBytes, 10)
@@ -243,7 +221,7 @@ func syncFile(name string) error {
 
 // mounted runs f, in which the engine mounts a sandbox's workspace.
 func (b *Backend) mounted(ctx context.Context, means backend.WorkspaceMeans, v volumeName, f func() error) error {
-	if means != backend.WorkspaceSized {
+	if !means.FileSystem() {
 		return f()
 	}
 	return b.linked(ctx, v, f)
@@ -277,8 +255,8 @@ func (b *Backend) workspaceError(ctx context.Context, what string, err error) er
 		kind = backend.ErrPermission
 	case errors.Is(err, os.ErrNotExist):
 		kind = backend.ErrLost
-	case errors.Is(err, syscall.ENOSPC):
-		kind = backend.ErrQuota
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		kind = backend.ErrNoRoom
 	}
 	return fmt.Errorf("docker: %s the workspace's file system: %s: %w", what, scrub(err.Error()), kind)
 }

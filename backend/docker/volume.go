@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -45,10 +44,15 @@ func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (ma
 	if !sameOwner(v.Labels, p.spec.Instance, p.spec.ID) {
 		return false, fmt.Errorf("docker: volume %s is there and not this session's: %w", p.volume, backend.ErrExists)
 	}
-	if !maps.Equal(v.Options, b.volumeOptions(p)) || v.Labels[labelBytes] != p.volumeSize() {
+	if !sameKind(v.Options, b.volumeOptions(p)) || v.Labels[labelBytes] != p.volumeSize() {
 		return false, fmt.Errorf("docker: the session has a workspace of another size or kind: %w", backend.ErrExists)
 	}
 	return false, nil
+}
+
+// sameKind tells whether volumes with these options hold the same: how it is mounted may differ between versions.
+func sameKind(options, wanted map[string]string) bool {
+	return options["type"] == wanted["type"] && options["device"] == wanted["device"] && options[optionSize] == wanted[optionSize]
 }
 
 func (b *Backend) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {

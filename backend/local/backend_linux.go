@@ -27,8 +27,8 @@ type Backend struct {
 	log     *slog.Logger
 	dirs    dirs
 	machine machine
-	guest   string      // directory of the guest's binary
-	sized   func() bool // whether a workspace can have a file system of its own; looked up once, when it matters
+	guest   string // directory of the guest's binary
+	sizing  *driver.Sizing
 	disks   sizedfs.Maker
 	nursery *nursery
 
@@ -67,7 +67,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	b.tidy(ctx)
-	b.sized = sync.OnceValue(func() bool { return sizedfs.Usable(b.log, "local", b.dirs.tmp()) })
+	b.sizing = driver.NewSizing("local", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.dirs.tmp()) })
 	b.nursery = &nursery{b: b}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	return b, nil
@@ -125,11 +125,15 @@ func (b *Backend) Name() string { return name }
 
 // Capabilities tells what can be enforced here, as found by New.
 func (b *Backend) Capabilities() backend.Capabilities {
+	means, err := b.sizing.Means(b.life)
+	if err != nil {
+		means = backend.WorkspaceWatched // by the guest, which runs everywhere
+	}
 	return backend.Capabilities{
 		Memory:       b.machine.cgroups.memory(),
 		CPU:          b.machine.cgroups.cpu(),
 		PIDs:         true, // by cgroup, else by RLIMIT_NPROC, which counts within the sandbox's own user namespace
-		Workspace:    b.workspaceMeans(),
+		Workspace:    means,
 		Networks:     []backend.NetworkMode{backend.NetworkNone},
 		WritableRoot: b.machine.layers,
 		Persistent:   true,

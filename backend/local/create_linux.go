@@ -29,7 +29,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	defer done()
 	ctx, span := b.span(ctx, telemetry.SpanLocalCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
 	defer func() { telemetry.End(span, err) }()
-	r, err := b.plan(spec)
+	r, err := b.plan(ctx, spec)
 	if err != nil {
 		return backend.Info{}, err
 	}
@@ -105,7 +105,7 @@ func (b *Backend) occupy(ctx context.Context, x *box) (*cradle, error) {
 }
 
 // plan checks spec and fills in the defaults.
-func (b *Backend) plan(spec backend.Spec) (*record, error) {
+func (b *Backend) plan(ctx context.Context, spec backend.Spec) (*record, error) {
 	if err := driver.CheckSpec(spec); err != nil {
 		return nil, fmt.Errorf("local: %w", err)
 	}
@@ -130,7 +130,9 @@ func (b *Backend) plan(spec backend.Spec) (*record, error) {
 	r.User = launch.ID(user)
 	r.Limits = b.enforceable(driver.SandboxLimits(spec.Limits, b.opts.Limits))
 	if r.Limits.WorkspaceBytes > 0 {
-		r.Workspace = b.workspaceMeans()
+		if r.Workspace, err = b.chooseMeans(ctx, spec.ID); err != nil {
+			return nil, err
+		}
 	}
 	if r.Network == "" {
 		r.Network = backend.NetworkNone
@@ -267,7 +269,7 @@ func (b *Backend) start(ctx context.Context, x *box, c *cradle, record func() er
 		}
 	}
 	defer c.l.close()
-	if x.Workspace == backend.WorkspaceSized {
+	if x.Workspace.FileSystem() {
 		if err := b.mountSized(x, c.l.pid); err != nil {
 			return err
 		}

@@ -142,7 +142,7 @@ func scrub(err error) error {
 		err = fmt.Errorf("%s: %w", le.Op, le.Err)
 	}
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("%w: %w", err, backend.ErrQuota)
+		return fmt.Errorf("%w: %w", err, backend.ErrNoRoom)
 	}
 	return err
 }

@@ -22,10 +22,35 @@ func (d dirs) image(session string) string { return filepath.Join(d.workspace(se
 
 // sized is the size of the workspace's own file system, 0 if it has none.
 func (r *record) sized() int64 {
-	if r.Workspace != backend.WorkspaceSized {
+	if !r.Workspace.FileSystem() {
 		return 0
 	}
 	return r.Limits.WorkspaceBytes
+}
+
+// chooseMeans says what is to hold the limit of a session's workspace. One that was kept stays what it is.
+func (b *Backend) chooseMeans(ctx context.Context, session string) (backend.WorkspaceMeans, error) {
+	if old, err := b.dirs.ownerOf(session); err == nil && old.Size == 0 {
+		return backend.WorkspaceWatched, nil
+	} else if err == nil {
+		if reserved, err := sizedfs.Reserved(b.dirs.image(session)); err == nil && !reserved {
+			return backend.WorkspaceUnreserved, nil
+		}
+		return backend.WorkspaceSized, nil // what is wrong with it is told when it is mounted
+	}
+	means, err := b.sizing.Means(ctx)
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("local: making a workspace: %w", unavailable(err))
+	}
+	return means, err
+}
+
+// unavailable gives an error of this machine's own that has no class that of those which may pass.
+func unavailable(err error) error {
+	if err = scrub(err); errors.Is(err, backend.ErrQuota) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
 }
 
 func (b *Backend) formatWorkspace(ctx context.Context, x *box, file string) error {

@@ -57,7 +57,7 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 	}
 	if size := r.Limits.WorkspaceBytes; size > 0 {
 		c.Argv = append(c.Argv, fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", driver.Inodes(size)),
-			fmt.Sprintf("--workspace-watched=%t", r.Workspace != backend.WorkspaceSized))
+			fmt.Sprintf("--workspace-watched=%t", !r.Workspace.FileSystem()))
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {
 		c.Landlock = &launch.Landlock{Version: v, Write: []string{backend.Workdir, "/tmp", "/dev/shm"}, Devices: []string{"/dev", "/proc"}}
@@ -228,7 +228,7 @@ func makeEtc(c *launch.Config, r *record) {
 func (b *Backend) rlimits(r *record) []launch.Rlimit {
 	l := r.Limits
 	size := driver.FileBytes(l)
-	if l.WorkspaceBytes > 0 && r.Workspace != backend.WorkspaceSized {
+	if l.WorkspaceBytes > 0 && !r.Workspace.FileSystem() {
 		size = min(size, l.WorkspaceBytes) // which no single file can pass then
 	}
 	out := []launch.Rlimit{

@@ -27,14 +27,6 @@ type workspace struct {
 	Box record `json:"box"`
 }
 
-// workspaceMeans is what holds the limit of a workspace here.
-func (b *Backend) workspaceMeans() backend.WorkspaceMeans {
-	if b.sized() {
-		return backend.WorkspaceSized
-	}
-	return backend.WorkspaceWatched
-}
-
 // errDamaged: there is a workspace, and nothing tells whose it is.
 var errDamaged = errors.New("the record of whose workspace it is is damaged")
 
@@ -173,7 +165,7 @@ func (b *Backend) makeWorkspace(ctx context.Context, x *box, c *cradle) error {
 	if err == nil {
 		err = b.adoptFiles(x, files)
 	}
-	if err == nil && x.Workspace == backend.WorkspaceSized {
+	if err == nil && x.Workspace.FileSystem() {
 		err = b.formatWorkspace(ctx, x, filepath.Join(tmp, imageFile))
 	}
 	if err == nil {

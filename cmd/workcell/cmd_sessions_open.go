@@ -82,7 +82,7 @@ stay. sessions open and sessions exec start it again.`,
 	f.Int64Var(&o.cpu, "cpu", 0, "thousandths of a core (default the engine driver's)")
 	f.Int64Var(&o.memoryMB, "memory-mb", 0, "memory and swap together, MiB (default the engine driver's)")
 	f.Int64Var(&o.pids, "pids", 0, "processes and threads, at least 16 (default the engine driver's)")
-	f.Int64Var(&o.workspaceMB, "workspace-mb", 0, "size of the workspace, MiB (default no limit)")
+	f.Int64Var(&o.workspaceMB, "workspace-mb", 0, "size of the workspace, MiB, which may be set aside on the disk (default no limit)")
 	f.Int64Var(&o.tmpMB, "tmp-mb", 0, "size of /tmp, MiB (default the engine driver's)")
 	f.DurationVar(&o.timeout, "timeout", 0, "idle time after which the sandbox may be removed, or stopped; 0 is never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")

@@ -93,7 +93,9 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d d
 func workspaceWords(m backend.WorkspaceMeans) string {
 	switch m {
 	case backend.WorkspaceSized:
-		return "size of /workspace, by a file system of its own"
+		return "size of /workspace, by a file system of its own, whose space is set aside"
+	case backend.WorkspaceUnreserved:
+		return "size of /workspace, by a file system of its own, whose space this disk cannot set aside: keep room on it, a full one loses what is written"
 	case backend.WorkspaceProject:
 		return "size of /workspace, by a project quota"
 	case backend.WorkspaceMemory:

@@ -128,6 +128,8 @@ func classOf(err error) (code int, hint string) {
 		return exitFailed, "`workcell doctor` says what this engine can enforce"
 	case errors.Is(err, backend.ErrCapacity):
 		return exitFailed, "end what runs, or remove sandboxes: `workcell sessions ls`, then `workcell sessions rm SANDBOX`"
+	case errors.Is(err, backend.ErrNoRoom):
+		return exitFailed, "make room on the disk that the engine keeps sandboxes on, remove sandboxes (`workcell sessions gc`), or ask for a smaller workspace"
 	case errors.Is(err, backend.ErrQuota):
 		return exitFailed, "`workcell sessions rm --file PATH SANDBOX` deletes in a full workspace, too"
 	case errors.Is(err, backend.ErrNotFound):

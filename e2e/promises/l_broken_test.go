@@ -3,6 +3,7 @@ package promises
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -42,7 +43,7 @@ func TestL3Restart(t *testing.T) {
 		nextProcess(t)
 		return
 	}
-	x := newBroken(t, "600M")
+	x := newBroken(t, "600M", true)
 	m := x.open(t)
 	s, _, err := m.Open(t.Context(), session.UserKey("kept"), request())
 	must(t, err)
@@ -124,7 +125,7 @@ func nextProcess(t *testing.T) {
 // TestL4DiskFull leaves the engine no room.
 func TestL4DiskFull(t *testing.T) {
 	t.Parallel()
-	x := newBroken(t, "400M")
+	x := newBroken(t, "400M", true)
 	m := x.open(t)
 	s, _, err := m.Open(t.Context(), session.UserKey("kept"), request())
 	must(t, err)
@@ -167,10 +168,57 @@ func TestL4DiskFull(t *testing.T) {
 	must(t, err)
 }
 
+// TestL4Reserved: a workspace with a file system of its own has its space to itself. Whoever fills the disk below it keeps
+// nobody from writing there, up to the limit, and what was written stays. One for which the disk has no room is not made.
+func TestL4Reserved(t *testing.T) {
+	t.Parallel()
+	x := newBroken(t, "400M", false)
+	m := x.open(t)
+	req := request()
+	req.Limits.WorkspaceBytes = 16 << 20
+	s, _, err := m.Open(t.Context(), session.UserKey("kept"), req)
+	must(t, err)
+	if got := s.Info().Workspace; got != backend.WorkspaceSized {
+		t.Fatalf("the workspace is held to its size by %q", got)
+	}
+	files := map[string][]byte{"before": noise(1, 2<<20), "after": noise(2, 6<<20), "again": noise(3, 6<<20)}
+	write := func(name string) {
+		t.Helper()
+		_, err := s.WriteFile(t.Context(), name, bytes.NewReader(files[name]), session.WriteFileOptions{})
+		must(t, err)
+	}
+	write("before")
+	x.Fill(t)
+	write("after")
+	check(t, s, "dd if=/dev/zero of=big bs=64k count=96 conv=fsync 2>/dev/null && rm big && sync -f . && echo written", "written\n")
+	write("again")
+	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "exec head -c 16M /dev/zero > big"})
+	if err != nil || res.ExitCode == 0 || !res.QuotaExceeded {
+		t.Errorf("beyond the limit: %+v, %v", res.ExecStatus, err)
+	}
+	check(t, s, "rm big && sync -f . && echo kept > f && cat f", "kept\n")
+	for name, want := range files {
+		if got, _, err := s.ReadFileBytes(t.Context(), name, session.ReadFileOptions{}); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s holds %d other bytes, %v", name, len(got), err)
+		}
+	}
+	other := x.open(t)
+	if _, _, err := other.Open(t.Context(), session.UserKey("new"), req); !typed(err) || strings.Contains(fmt.Sprint(err), x.Dir) {
+		t.Errorf("a new sandbox on the full disk: %v", err)
+	}
+	x.nothingLeft(t, other.Instance())
+	x.Free(t)
+	req.Limits.WorkspaceBytes = 1 << 30
+	if _, _, err := other.Open(t.Context(), session.UserKey("new"), req); !errors.Is(err, backend.ErrNoRoom) {
+		t.Errorf("more than the disk has: %v, want %v", err, backend.ErrNoRoom)
+	}
+	x.nothingLeft(t, other.Instance())
+}
+
 // TestL7Runtime kills what stands between the engine and a sandbox, and takes the runtime away.
 func TestL7Runtime(t *testing.T) {
 	t.Parallel()
-	x := newBroken(t, "600M")
+	x := newBroken(t, "600M", true)
 	m := x.open(t)
 	req := request()
 	if x.runtime != "" {

@@ -27,8 +27,8 @@ type broken struct {
 	shim    string            // program that stands between engine and sandbox
 }
 
-// newBroken starts one, with the plain image in it.
-func newBroken(t *testing.T, disk string) *broken {
+// newBroken starts one, with the plain image in it. With liveRestore, what runs on a Docker Engine outlives it.
+func newBroken(t *testing.T, disk string, liveRestore bool) *broken {
 	t.Helper()
 	m := machinetest.New(t, disk)
 	x := &broken{Machine: m, shim: "containerd-shim"}
@@ -36,7 +36,7 @@ func newBroken(t *testing.T, disk string) *broken {
 	case *dockerEngine:
 		x.runtime = m.OwnRuntime(t)
 		m.StartContainerd(t)
-		m.StartDockerd(t, true)
+		m.StartDockerd(t, liveRestore)
 		api, err := dockerclient.NewClientWithOpts(dockerclient.WithHost(m.DockerHost()), dockerclient.WithAPIVersionNegotiation())
 		must(t, err)
 		t.Cleanup(func() { must(t, api.Close()) })
@@ -50,8 +50,8 @@ func newBroken(t *testing.T, disk string) *broken {
 		_, err = io.Copy(io.Discard, res.Body)
 		must(t, errors.Join(err, res.Body.Close()))
 		x.restart = map[string]func(){
-			"dockerd ended":     func() { m.Kill(t, "dockerd", "TERM"); m.StartDockerd(t, true) },
-			"dockerd killed":    func() { m.Kill(t, "dockerd", "KILL"); m.StartDockerd(t, true) },
+			"dockerd ended":     func() { m.Kill(t, "dockerd", "TERM"); m.StartDockerd(t, liveRestore) },
+			"dockerd killed":    func() { m.Kill(t, "dockerd", "KILL"); m.StartDockerd(t, liveRestore) },
 			"containerd killed": func() { m.Kill(t, "containerd", "KILL"); m.StartContainerd(t) },
 		}
 	case *containerdEngine:

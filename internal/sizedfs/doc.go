@@ -1,8 +1,12 @@
 // Package sizedfs makes file systems of a given size in ordinary files, for directories that must not grow beyond it.
 //
-// The file is sparse: it takes what is in it. It is mounted through a loop device that the kernel releases by itself when
-// the last mount and the last descriptor of it are gone, so that nothing is left to clean up when a process dies, however
-// it dies. Only Linux has it, and only root may use it.
+// All that the file may take of its disk is set aside when it is made, so that what was written does not depend on what
+// others do to the disk later: a write into a hole of a full disk is lost after it was said to be done. Only where the
+// disk's file system cannot do that the file is sparse; see [Reserved].
+//
+// It is mounted through a loop device that the kernel releases by itself when the last mount and the last descriptor of it
+// are gone, so that nothing is left to clean up when a process dies, however it dies. Only Linux has it, and only root may
+// use it.
 package sizedfs
 
 // Spec describes a file system.
@@ -14,6 +18,8 @@ type Spec struct {
 	Mark  string // name of an empty file that it begins with, by which it is known again; empty for none
 }
 
-// Options are those to mount it with, beside nosuid and nodev: what is deleted is given back to the file, and tables that
-// are holes are not written.
-const Options = "discard,noinit_itable"
+// Options are those to mount it with, beside nosuid and nodev. A loop device makes holes in its file of what is discarded
+// and of what is filled with zeros, and a hole has no room set aside: so what is deleted is not discarded, the tables are not
+// zeroed, and neither are parts of files that were allocated and not written, which is how others than dioread_nolock write
+// beside them.
+const Options = "nodiscard,noinit_itable,dioread_nolock"

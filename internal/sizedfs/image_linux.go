@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,20 +30,6 @@ func (s Spec) geometry() (block, total int64) {
 	total += min(total/49, 4096*block) + 64<<10
 	total = max(total, 2100*block) // a smaller one gets no journal
 	return block, (total + block - 1) / block * block
-}
-
-// room tells whether the disk of f has as much free as s may take. Nothing of it is set aside: who fills the disk later
-// takes it away.
-func room(f *os.File, s Spec) error {
-	var disk unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
-		return os.NewSyscallError("fstatfs", err)
-	}
-	free := int64(min(disk.Bavail, math.MaxInt64/uint64(disk.Bsize))) * disk.Bsize
-	if _, total := s.geometry(); total > free {
-		return fmt.Errorf("the workspace may take %d MiB, its disk has %d MiB free: %w", total>>20, free>>20, unix.ENOSPC)
-	}
-	return nil
 }
 
 // inodes is a little more than what is asked for: some are taken, and they are divided among the groups.
@@ -133,29 +116,30 @@ func Allowed() error {
 	return nil
 }
 
-// Probe tells whether file systems can be made in files below dir, and mounted. It makes one in a file without a name.
-func Probe(ctx context.Context, dir string) error {
+// Probe tells whether file systems can be made in files below dir, and mounted, and whether their space can be set aside.
+// It makes one in a file without a name.
+func Probe(ctx context.Context, dir string) (reserved bool, err error) {
 	if err := Allowed(); err != nil {
-		return err
+		return false, err
 	}
 	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer f.Close()
-	return format(ctx, f, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), Spec{Bytes: 1 << 20, Files: 16})
-}
-
-// probeBound is how long the question whether there can be such file systems may take.
-const probeBound = 30 * time.Second
-
-// Usable is Probe for a driver, which says in its log why it has to do without.
-func Usable(log *slog.Logger, driver, dir string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), probeBound)
-	defer cancel()
-	err := Probe(ctx, dir)
-	if err != nil {
-		log.Info(driver+": a workspace cannot have a file system of its own here, its size is watched", "error", err)
+	overwritten(f)
+	s := Spec{Bytes: 1 << 20, Files: 16}
+	if _, total := s.geometry(); err == nil {
+		err = room(f, total)
 	}
-	return err == nil
+	if err != nil {
+		return false, err
+	}
+	if err := format(ctx, f, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), s); err != nil {
+		return false, err
+	}
+	if err := reserve(f, s); err != nil {
+		return false, err
+	}
+	return whole(f)
 }

@@ -28,23 +28,36 @@ const (
 )
 
 // Format makes a file that holds an empty file system. It must not be there, and is not when Format fails. A disk that has
-// not as much free as the file system may take is ENOSPC, although the file takes little of it at first.
+// no room for all that the file system may take, and something beside it, is ENOSPC.
 func (m *Maker) Format(ctx context.Context, file string, s Spec) error {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	if err = room(f, s); err != nil {
-		// nothing was written
-	} else if p := m.pattern(s); p != nil {
-		err = p.stamp(f)
-	} else if err = format(ctx, f, file, s); err == nil {
-		m.learn(s, f)
+	_, total := s.geometry()
+	if err = room(f, total); err == nil {
+		overwritten(f)
+		err = m.fill(ctx, f, file, s)
+	}
+	if err == nil {
+		err = reserve(f, s) // last, for mkfs leaves holes
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		err = errors.Join(err, os.Remove(file))
 	}
 	return err
+}
+
+// fill writes the file system.
+func (m *Maker) fill(ctx context.Context, f *os.File, file string, s Spec) error {
+	if p := m.pattern(s); p != nil {
+		return p.stamp(f)
+	}
+	if err := format(ctx, f, file, s); err != nil {
+		return err
+	}
+	m.learn(s, f)
+	return nil
 }
 
 func (m *Maker) pattern(s Spec) *pattern {

@@ -21,3 +21,6 @@ func (*Maker) Format(context.Context, string, Spec) error { return errSystem }
 
 // Link fails.
 func Link(context.Context, string, string) (io.Closer, error) { return nil, errSystem }
+
+// Reserved fails.
+func Reserved(string) (bool, error) { return false, errSystem }

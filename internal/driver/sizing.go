@@ -1,0 +1,75 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"syscall"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+const (
+	sizingBound = 2 * time.Minute // how long finding out may take
+	sizingAgain = time.Minute     // from one that failed to the next, for what is missing may come
+)
+
+// Sizing finds out, when it first matters, whether workspaces can be file systems of their own. It may be asked by several
+// at once.
+type Sizing struct {
+	name  string
+	log   *slog.Logger
+	probe func(context.Context) (reserved bool, err error)
+	turn  chan struct{} // holds one token, of who looks at or changes what follows
+	means backend.WorkspaceMeans
+	until time.Time // if they cannot: when to look again
+}
+
+// NewSizing gives a Sizing for the driver of a name. probe makes one such workspace; an error says that there can be none.
+func NewSizing(name string, log *slog.Logger, probe func(context.Context) (reserved bool, err error)) *Sizing {
+	return &Sizing{name: name, log: log, probe: probe, turn: make(chan struct{}, 1)}
+}
+
+// Means is what can hold a workspace to its limit. An error is the end of ctx, or a failure that may pass, such as a full
+// disk: it tells nothing of what the machine can do, and nothing is remembered of it.
+func (s *Sizing) Means(ctx context.Context) (backend.WorkspaceMeans, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	if s.means.FileSystem() || s.means != "" && time.Now().Before(s.until) {
+		return s.means, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, sizingBound)
+	defer cancel()
+	reserved, err := s.probe(ctx)
+	switch {
+	case err == nil && reserved:
+		s.means = backend.WorkspaceSized
+	case err == nil:
+		s.log.Warn(s.name + ": the disk cannot set space aside: workspaces have none of their own, and suffer when it gets full")
+		s.means = backend.WorkspaceUnreserved
+	case ctx.Err() != nil || passing(err):
+		return "", err
+	default:
+		s.log.Info(s.name+": a workspace cannot have a file system of its own here, its size is watched", "error", err)
+		s.means, s.until = backend.WorkspaceWatched, time.Now().Add(sizingAgain)
+	}
+	return s.means, nil
+}
+
+// passing tells whether an error comes from what there is too little of now, or from an engine that does not answer.
+func passing(err error) bool {
+	for _, e := range []error{
+		backend.ErrUnavailable, backend.ErrClosed, backend.ErrQuota, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM,
+		syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EBUSY, syscall.EINTR,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

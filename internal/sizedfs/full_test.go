@@ -1,0 +1,230 @@
+//go:build linux
+
+package sizedfs_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/internal/sizedfs"
+)
+
+// newDisk mounts a small disk, with more options for its mkfs.ext4.
+func newDisk(t *testing.T, bytes int64, options ...string) string {
+	t.Helper()
+	image := filepath.Join(t.TempDir(), "disk")
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, bytes)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("/sbin/mkfs.ext4", append(options, "-q", "-F", "-E", "nodiscard", image)...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return mount(t, image, "")
+}
+
+// mount mounts a file until the end of the test.
+func mount(t *testing.T, image, options string) string {
+	t.Helper()
+	d, err := sizedfs.Attach(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := t.TempDir()
+	if err := errors.Join(unix.Mount(d.Path, at, "ext4", unix.MS_NODEV|unix.MS_NOSUID, options), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unmount(t, at) })
+	return at
+}
+
+// unmount unmounts what is mounted, once whoever was just started beside this has let go of its files.
+func unmount(t *testing.T, at string) {
+	t.Helper()
+	err := unix.Unmount(at, 0)
+	for end := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = unix.Unmount(at, 0) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it is not mounted any more
+		t.Error(err)
+	}
+}
+
+// fill leaves no block of a disk free.
+func fill(t *testing.T, disk string) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(disk, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{1 << 20, 1 << 10} {
+		for err = nil; err == nil; {
+			if _, err = f.Write(make([]byte, size)); err == nil {
+				err = f.Sync()
+			}
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	_ = f.Close() // it was flushed as far as there is room
+}
+
+// noise is what the nth block of a test holds.
+func noise(n int, size int) []byte {
+	b := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{byte(n), byte(n >> 8), 1}).Read(b) // never fails
+	return b
+}
+
+// durable writes a file of blocks in a random order, flushed again and again.
+func durable(t *testing.T, name string, blocks, size int) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() // what fails must not keep the disk from being unmounted
+	for i, n := range rand.Perm(blocks) {
+		if _, err = f.WriteAt(noise(n, size), int64(n*size)); err == nil && i%128 == 0 {
+			err = f.Sync()
+		}
+		if err != nil {
+			t.Fatalf("%s, write %d of %d: %v", filepath.Base(name), i, blocks, err)
+		}
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func holds(t *testing.T, name string, blocks, size int) {
+	t.Helper()
+	got, err := os.ReadFile(name)
+	if err != nil || len(got) != blocks*size {
+		t.Fatalf("%s: %d bytes, %v", filepath.Base(name), len(got), err)
+	}
+	for n := range blocks {
+		if !bytes.Equal(got[n*size:(n+1)*size], noise(n, size)) {
+			t.Fatalf("%s: block %d is another one than was written", filepath.Base(name), n)
+		}
+	}
+}
+
+// TestFullDisk: what is written to a file system is not lost, and all that it has room for can be written, although others
+// have filled the disk below it. That has no room for another one then.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	for name, size := range map[string]int64{"small blocks": 24 << 20, "large blocks": 64 << 20} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var m sizedfs.Maker
+			disk := newDisk(t, size+size/2+24<<20)
+			image := filepath.Join(disk, "image")
+			if err := m.Format(t.Context(), image, sizedfs.Spec{Bytes: size, Files: 1000}); err != nil {
+				t.Fatal(err)
+			}
+			at := mount(t, image, sizedfs.Options)
+			const block = 5000
+			few, most := 300, int(size*9/10/block)-300
+			durable(t, filepath.Join(at, "before"), few, block)
+			fill(t, disk)
+			durable(t, filepath.Join(at, "after"), most, block)
+			if err := os.Remove(filepath.Join(at, "after")); err != nil {
+				t.Fatal(err)
+			}
+			durable(t, filepath.Join(at, "again"), most, block)
+			unmount(t, at)
+			at = mount(t, image, sizedfs.Options)
+			holds(t, filepath.Join(at, "before"), few, block)
+			holds(t, filepath.Join(at, "again"), most, block)
+
+			before := names(t, disk)
+			if err := m.Format(t.Context(), filepath.Join(disk, "more"), sizedfs.Spec{Bytes: 4 << 20, Files: 16}); !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("Format on the full disk = %v, want ENOSPC", err)
+			}
+			if reserved, err := sizedfs.Probe(t.Context(), disk); !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("Probe on the full disk = %v, %v, want ENOSPC", reserved, err)
+			}
+			if after := names(t, disk); after != before {
+				t.Errorf("there were %s and are %s", before, after)
+			}
+		})
+	}
+}
+
+// names lists a directory.
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, e := range list {
+		all = append(all, e.Name())
+	}
+	return strings.Join(all, " ")
+}
+
+// TestKeptFree: the disk keeps something free for others, also from one that fits.
+func TestKeptFree(t *testing.T) {
+	t.Parallel()
+	disk := newDisk(t, 64<<20)
+	var before, after unix.Statfs_t
+	if err := unix.Statfs(disk, &before); err != nil {
+		t.Fatal(err)
+	}
+	var m sizedfs.Maker
+	made := 0
+	for ; ; made++ {
+		err := m.Format(t.Context(), filepath.Join(disk, fmt.Sprint(made)), sizedfs.Spec{Bytes: 4 << 20, Files: 16})
+		if errors.Is(err, unix.ENOSPC) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Statfs(disk, &after); err != nil || after.Bavail < before.Blocks/50 || made == 0 {
+		t.Errorf("%d were made and %d of %d blocks are free, %v", made, after.Bavail, before.Blocks, err)
+	}
+}
+
+// TestUnreserved: on a disk that can set nothing aside, a file system is made if there is room for it now, and said to have no
+// space of its own.
+func TestUnreserved(t *testing.T) {
+	t.Parallel()
+	disk := newDisk(t, 64<<20, "-O", "^extent,^64bit")
+	if reserved, err := sizedfs.Probe(t.Context(), disk); err != nil || reserved {
+		t.Errorf("Probe = %v, %v", reserved, err)
+	}
+	var m sizedfs.Maker
+	image := filepath.Join(disk, "image")
+	for range 2 { // by mkfs and from its pattern
+		if err := m.Format(t.Context(), image, sizedfs.Spec{Bytes: 24 << 20, Files: 100}); err != nil {
+			t.Fatal(err)
+		}
+		if reserved, err := sizedfs.Reserved(image); err != nil || reserved {
+			t.Errorf("Reserved = %v, %v", reserved, err)
+		}
+		at := mount(t, image, sizedfs.Options)
+		durable(t, filepath.Join(at, "f"), 10, 5000)
+		unmount(t, at)
+		if err := os.Remove(image); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.Format(t.Context(), image, sizedfs.Spec{Bytes: 80 << 20, Files: 100}); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("more than the disk has = %v, want ENOSPC", err)
+	}
+}

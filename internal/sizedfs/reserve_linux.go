@@ -1,0 +1,108 @@
+package sizedfs
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// A file system leaves so much of its disk free, for the engine and the records of sandboxes are written there, too.
+const (
+	keptFree = 256 << 20
+	keptPart = 50 // of a small disk a 50th
+)
+
+// room tells whether the disk of f has as much free as is to be taken, beside what is kept.
+func room(f *os.File, taken int64) error {
+	var disk unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
+		return os.NewSyscallError("fstatfs", err)
+	}
+	size := func(blocks uint64) int64 { return int64(min(blocks, math.MaxInt64/uint64(disk.Bsize))) * disk.Bsize }
+	free, kept := size(disk.Bavail), min(keptFree, size(disk.Blocks)/keptPart)
+	if taken > free-kept {
+		return noRoom(taken, free, kept)
+	}
+	return nil
+}
+
+func noRoom(taken, free, kept int64) error {
+	return fmt.Errorf("its disk has %d MiB free, of which %d must stay, and the workspace takes %d: %w", free>>20, kept>>20, taken>>20, unix.ENOSPC)
+}
+
+// reserve sets aside what the file system in f may take. Not the library's posix_fallocate, which writes zeros where the
+// disk's file system cannot: there the file stays sparse. That others may reserve at the same time is looked at afterwards.
+func reserve(f *os.File, s Spec) error {
+	_, total := s.geometry()
+	for {
+		switch err := unix.Fallocate(int(f.Fd()), 0, 0, total); {
+		case err == nil:
+			return room(f, 0)
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
+			return nil
+		default:
+			return fmt.Errorf("setting %d MiB aside for the workspace: %w", total>>20, err)
+		}
+	}
+}
+
+// File systems that write over nothing: what replaces a block needs room of its own. Btrfs can be told not to.
+const (
+	magicBtrfs    = 0x9123683e
+	magicBcachefs = 0xca451a4e
+	magicZFS      = 0x2fc12fc1
+)
+
+func kind(f *os.File) int64 {
+	var disk unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
+		return 0
+	}
+	return int64(disk.Type) & math.MaxUint32 // 32 bits, with a sign on some machines
+}
+
+// noCopy is FS_NOCOW_FL.
+const noCopy = 0x800000
+
+// overwritten has the blocks of an empty file stay where they are when they are written again, if that takes saying so.
+func overwritten(f *os.File) {
+	if kind(f) != magicBtrfs {
+		return
+	}
+	if flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS); err == nil {
+		_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|noCopy) // whole sees whether it is so
+	}
+}
+
+// Reserved tells whether all that a file system's file may take of its disk is set aside, so that no write to it can fail
+// because others filled the disk.
+func Reserved(file string) (bool, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	return whole(f)
+}
+
+func whole(f *os.File) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return false, os.NewSyscallError("fstat", err)
+	}
+	if st.Blocks*512 < st.Size {
+		return false, nil
+	}
+	switch kind(f) {
+	case magicZFS, magicBcachefs:
+		return false, nil
+	case magicBtrfs:
+		flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+		return err == nil && flags&noCopy != 0, nil
+	}
+	return true, nil
+}
