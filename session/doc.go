@@ -10,6 +10,14 @@
 //	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"python3", "-c", "print(6*7)"}})
 //	err = m.CloseScope(ctx, session.Run{Namespace: "workflow", ID: runID}.Scope())
 //
+// # When the process dies
+//
+// Sandboxes outlive the process that has them. Close the manager, or the scope, also when the program fails; what a killed
+// process has stays on the engine until another process sweeps: one with a manager of the same Options.Instance and a Store
+// that both have, such as package sqlitestore's. Every such manager sweeps when it is made and once a minute. Without both
+// nobody knows whose those sandboxes are, and they stay until somebody removes them by hand. There is no process that does it
+// for a library, as there is for the workcell command: start the program again, or let a timer call [Manager.Sweep].
+//
 // # Errors
 //
 // Every error is a [*backend.Error] that wraps a sentinel of package backend where one fits; a context's error stays

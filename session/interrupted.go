@@ -81,6 +81,20 @@ func (m *Manager) hasWorkspace(ctx context.Context, rec Record) (bool, error) {
 	return there, engineError(err)
 }
 
+// leftNothing tells that the engine, which does not have the sandbox of a record, does not have its workspace either. False
+// where nobody can tell.
+func (m *Manager) leftNothing(ctx context.Context, rec Record) (bool, error) {
+	k, ok := m.b.(backend.WorkspaceKeeper)
+	if !ok {
+		return false, nil
+	}
+	there, err := k.HasWorkspace(ctx, m.opts.Instance, rec.ID)
+	if errors.Is(err, backend.ErrUnsupported) {
+		return false, nil
+	}
+	return err == nil && !there, engineError(err)
+}
+
 // resume makes the sandbox of an interrupted run anew upon its workspace. Neither a session nor an error: that is gone.
 func (m *Manager) resume(ctx context.Context, rec Record, req Request) (*Session, error) {
 	there, err := m.hasWorkspace(ctx, rec)

@@ -238,7 +238,7 @@ func TestExitWaitsForNoRemoval(t *testing.T) {
 	if !errors.Is(removal.Err(), context.Canceled) {
 		t.Errorf("the removal ended by itself: %v", removal.Err())
 	}
-	if got := record(t, opts.Store, rec.ID); got.State != session.RecordRemoving || got.Owner != "" {
+	if got := record(t, opts.Store, rec.ID); got.State != session.RecordLost || got.Owner != m.Owner() {
 		t.Errorf("record %+v", got)
 	}
 	newManager(t, e, opts).Reap(t.Context())

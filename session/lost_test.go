@@ -139,6 +139,40 @@ func TestLostLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestExpiredIsMissed: who goes on with a run is told for a month that its sandbox has expired, also when it took several
+// rounds to remove that.
+func TestExpiredIsMissed(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	s, m, clock := interrupted(t, e, opts, testImage())
+	clock.add(11 * time.Minute)
+	e.setHooks(nil, func(string) error { return backend.ErrUnavailable }, nil)
+	for range 2 {
+		m.Reap(t.Context())
+		if rec := record(t, opts.Store, s.ID()); e.count() != 1 || rec.State != session.RecordLost {
+			t.Errorf("%d sandboxes, record %+v", e.count(), rec)
+		}
+	}
+	e.setHooks(nil, nil, nil)
+	m.Reap(t.Context())
+	if e.count() != 0 || e.hasFiles(t, s.ID()) {
+		t.Errorf("%d sandboxes, the files are there: %v", e.count(), e.hasFiles(t, s.ID()))
+	}
+	for _, later := range []time.Duration{0, 2 * time.Hour, 29 * 24 * time.Hour} {
+		clock.add(later)
+		m.Reap(t.Context())
+		if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || len(gone) != 1 {
+			t.Errorf("%v later: gone are %v, %v", later, gone, err)
+		}
+	}
+	clock.add(24 * time.Hour)
+	m.Reap(t.Context())
+	if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || len(gone) != 0 {
+		t.Errorf("after a month gone are %v, %v", gone, err)
+	}
+}
+
 // TestLostIsMissed: who goes on with a run is told for a month that a sandbox of it was lost, whatever was left of that,
 // and whether or not it could be removed at once.
 func TestLostIsMissed(t *testing.T) {

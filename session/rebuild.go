@@ -129,9 +129,15 @@ func (m *Manager) try(ctx context.Context, req Request) (backend.Info, error) {
 }
 
 // renew makes a sandbox anew that the engine does not have, upon the workspace that may be there. Unless it was to be another
-// one, it must be what it was.
+// one, it must be what it was. Neither a session nor an error: of what it was there is nothing left that another one could
+// not have.
 func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session, error) {
 	same := rec.Hash == req.hash()
+	if !same && !req.AsIs {
+		if nothing, err := m.leftNothing(ctx, rec); nothing || err != nil {
+			return nil, err
+		}
+	}
 	if !same && !rec.KeepWorkspace && !req.Rebuild && !req.AsIs {
 		return nil, &ConflictError{Key: rec.Key, Fields: []string{"request"}}
 	}

@@ -369,21 +369,26 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 	if rec.State.Live() {
 		rec.Expires = m.now()
 	}
-	if rec.State != RecordClosed && rec.State != RecordLost {
-		rec.State = RecordRemoving
+	switch {
+	case ready && missed: // remembered as that from now on, however many rounds the removal takes
+		rec.State, rec.Expires = RecordLost, m.now().Add(missedFor)
+		if longAgo := m.now().Add(-rememberFor); rec.LastUsed.After(longAgo) {
+			rec.LastUsed = longAgo // one that was lost just now would be left alone for a while
+		}
 		m.save(rec) // the key is free
+	case !lost && rec.State != RecordClosed:
+		rec.State = RecordRemoving
+		m.save(rec)
 	}
 	there, err := m.removeAll(ctx, rec)
-	if err != nil && lost {
+	if err != nil && rec.State == RecordLost {
 		return err // the record has an owner for as long as there is something to remove
 	}
 	rec.Owner = ""
 	switch {
-	case err == nil && missed && lost: // remembered since it was lost
-	case err == nil && ready && !there && !missed: // if it comes back, it is found as one that has no record
+	case err == nil && missed: // remembered since it was lost
+	case err == nil && ready && !there: // if it comes back, it is found as one that has no record
 		return m.store.Delete(ctx, rec.ID)
-	case err == nil && missed:
-		rec.State, rec.Expires = RecordLost, m.now().Add(missedFor)
 	case err == nil:
 		rec.State, rec.Expires = RecordClosed, m.now().Add(rememberFor)
 	}

@@ -81,6 +81,28 @@ func TestVanished(t *testing.T) {
 	}
 }
 
+// TestVanishedAltogether: of a named sandbox of which nothing is left, another one can be made under its name.
+func TestVanishedAltogether(t *testing.T) {
+	t.Parallel()
+	for _, rebuild := range []bool{false, true} {
+		e := sharing{newEngine(t)}
+		opts := shared()
+		key := session.UserKey("lab")
+		s := left(t, e, opts, key, session.IdleRemove)
+		e.remove(s.Info().EngineID)
+		must(t, os.RemoveAll(e.workspace(s.ID())))
+		m := newManager(t, e, opts)
+		other := session.Request{Image: "test:1", User: "1234", Rebuild: rebuild}
+		again, created, err := m.Open(t.Context(), key, other)
+		if err != nil || !created || again.ID() == s.ID() || again.Info().User != "1234:1234" {
+			t.Fatalf("rebuild %v: Open = %v, %v, %v, want a new sandbox", rebuild, again, created, err)
+		}
+		if recs, err := opts.Store.List(t.Context()); err != nil || len(recs) != 1 {
+			t.Errorf("records %+v, %v", recs, err)
+		}
+	}
+}
+
 // TestVanishedWhileIdle: the files of one that is only stopped when it is idle stay for as long as nobody removes it.
 func TestVanishedWhileIdle(t *testing.T) {
 	t.Parallel()

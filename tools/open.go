@@ -2,6 +2,7 @@ package tools
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -89,10 +90,7 @@ func (b *binding) closeSandbox(ctx context.Context, in CloseInput) (CloseOutput,
 	}
 	s, err := find(ctx, in.SandboxID)
 	if err != nil {
-		if code := errorOf(err).Code; again && (code == CodeNotFound || code == CodeClosed) {
-			return CloseOutput{OK: true}, nil
-		}
-		return CloseOutput{}, err
+		return b.closeAgain(ctx, in, again, err)
 	}
 	if in.DeleteWorkspace {
 		err = b.remove(ctx, s)
@@ -101,6 +99,22 @@ func (b *binding) closeSandbox(ctx context.Context, in CloseInput) (CloseOutput,
 	}
 	if err != nil {
 		return CloseOutput{}, err
+	}
+	return CloseOutput{OK: true}, nil
+}
+
+// closeAgain answers for a sandbox that cannot be found, for a reason, because it was closed before: what is left of it, when
+// its removal failed, is removed now.
+func (b *binding) closeAgain(ctx context.Context, in CloseInput, again bool, reason error) (CloseOutput, error) {
+	code := errorOf(reason).Code
+	if code != CodeClosed && !(again && code == CodeNotFound) {
+		return CloseOutput{}, reason
+	}
+	if in.DeleteWorkspace && code == CodeClosed {
+		err := b.box.manager.Remove(ctx, in.SandboxID, true)
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			return CloseOutput{}, err
+		}
 	}
 	return CloseOutput{OK: true}, nil
 }

@@ -36,6 +36,7 @@ type processes struct {
 	boxes  map[string]*processBox
 	made   int
 	create func(context.Context, backend.Spec) error // called by Create; may be nil
+	remove func() error                              // called by Remove; may be nil
 }
 
 type processBox struct {
@@ -108,6 +109,11 @@ func (p *processes) Stop(context.Context, string) error  { return nil }
 func (p *processes) Remove(_ context.Context, id string, _ backend.RemoveOptions) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.remove != nil {
+		if err := p.remove(); err != nil {
+			return err
+		}
+	}
 	delete(p.boxes, id)
 	return nil
 }
@@ -131,6 +137,12 @@ func (p *processes) onCreate(hook func(context.Context, backend.Spec) error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.create = hook
+}
+
+func (p *processes) onRemove(hook func() error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.remove = hook
 }
 
 // rig is a Genkit with the plugin on a manager.

@@ -152,6 +152,36 @@ func TestClose(t *testing.T) {
 	set.fails(tools.CodeNotFound, "sandbox_fs_read", obj{"path": "f"})
 }
 
+// TestCloseAfterAFailure: a sandbox whose removal failed is closed, and closing it again removes it.
+func TestCloseAfterAFailure(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	set := r.tools(codeMode())
+	id := set.ok("sandbox_open", nil)["sandbox_id"]
+	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "gone"})
+	r.engine.onRemove(func() error { return backend.ErrUnavailable })
+	closing := obj{"sandbox_id": id, "delete_workspace": true}
+	for range 2 {
+		set.fails(tools.CodeUnavailable, "sandbox_close", closing)
+		set.fails(tools.CodeClosed, "sandbox_fs_read", obj{"path": "f", "sandbox_id": id})
+	}
+	r.engine.onRemove(nil)
+	for range 2 {
+		set.ok("sandbox_close", closing)
+		if n := r.engine.open(); n != 0 {
+			t.Errorf("%d sandboxes are left", n)
+		}
+	}
+	if out := set.ok("sandbox_open", nil); out["created"] != true || out["sandbox_id"] == id {
+		t.Errorf("a fresh one: %v", out)
+	}
+	set.ok("sandbox_close", obj{"sandbox_id": id})
+	set.fails(tools.CodeNotFound, "sandbox_close", obj{"sandbox_id": "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa", "delete_workspace": true})
+	if n := r.engine.open(); n != 1 {
+		t.Errorf("%d sandboxes, want the fresh one", n)
+	}
+}
+
 // TestClosedBehindOurBack holds that a sandbox that went away is never replaced without a word.
 func TestClosedBehindOurBack(t *testing.T) {
 	t.Parallel()

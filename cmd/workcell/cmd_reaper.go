@@ -51,7 +51,7 @@ func (o *reaperOptions) run(ctx context.Context, a *app) error {
 	if o.owner == "" || o.engine.backend == "" || !filepath.IsAbs(a.stateDirFlag) {
 		return usageError(errors.New("a reaper needs --owner, --backend and --state-dir"), "workcell starts it by itself")
 	}
-	r := &reaper{a: a, flags: o.engine, engine: a.engineNameOf(o.engine.backend), state: filepath.Join(a.stateDirFlag, stateFile)}
+	r := &reaper{pause: pause, a: a, flags: o.engine, engine: a.engineNameOf(o.engine.backend), state: filepath.Join(a.stateDirFlag, stateFile)}
 	debug.FreeOSMemory() // it may be long until there is something to do
 	if err := sqlitefile.AwaitEnd(ctx, r.state, o.owner); err != nil {
 		return err
@@ -76,8 +76,18 @@ func (o *reaperOptions) run(ctx context.Context, a *app) error {
 type reaper struct {
 	a      *app
 	flags  engineFlags
-	engine string // as in records
-	state  string // the state file
+	engine string                                     // as in records
+	state  string                                     // the state file
+	pause  func(context.Context, time.Duration) error // waits, at most until the context ends
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // sweepOn sweeps until nothing is left that time takes away.
@@ -101,10 +111,8 @@ func (r *reaper) sweepOn(ctx context.Context) error {
 			wait, nap = nap, min(2*nap, reaperSleep)
 		}
 		debug.FreeOSMemory()
-		select {
-		case <-time.After(min(wait, reaperSleep)):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := r.pause(ctx, min(wait, reaperSleep)); err != nil {
+			return err
 		}
 	}
 }
