@@ -69,6 +69,45 @@ func (m *Manager) removeAbandoned(ctx context.Context, rec Record) error {
 	return m.purge(context.WithoutCancel(ctx), rec)
 }
 
+// closeInherited closes what a process that is gone had in a run's scope and nobody took over: sandboxes that only steps
+// used which had finished by then.
+func (m *Manager) closeInherited(ctx context.Context, scope Scope) error {
+	recs, err := m.store.List(ctx, RecordCreating, RecordReady)
+	if err != nil {
+		return wrapError("Close", m.driver, "", err)
+	}
+	var errs []error
+	for _, rec := range recs {
+		if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine || rec.Owner == m.owner {
+			continue
+		}
+		errs = append(errs, wrapError("Close", m.driver, rec.ID, m.closeRest(ctx, rec)))
+	}
+	return errors.Join(errs...)
+}
+
+// closeRest closes the sandbox of a record as its session would have been, unless a living process has it.
+func (m *Manager) closeRest(ctx context.Context, rec Record) error {
+	if lives, err := m.store.Lives(ctx, rec.Owner); lives || err != nil {
+		return err
+	}
+	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
+	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
+		return nil // a sweep was faster, or another process goes on with the run
+	}
+	if err != nil {
+		return err
+	}
+	retain := rec.State == RecordReady && rec.Retention > 0 && !rec.KeepWorkspace
+	rec.State, rec.KeepWorkspace, rec.Expires = RecordRemoving, false, m.now()
+	if !retain {
+		return m.purge(ctx, rec)
+	}
+	rec.Owner, rec.Expires = "", m.now().Add(rec.Retention)
+	m.save(rec)
+	return nil
+}
+
 // recordScope makes records of the sandboxes of a scope that have none.
 func (m *Manager) recordScope(ctx context.Context, scope Scope) error {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
@@ -159,8 +198,14 @@ func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
 	return abandoned, nil
 }
 
-// RemoveAbandoned removes a sandbox that Abandoned gave, with its workspace. One that somebody took since is
-// backend.ErrExists, and stays.
+// errVisited: a process is connected to a sandbox that belongs to none.
+var errVisited error = &textError{text: "another process is connected to it", err: backend.ErrExists}
+
+// RemoveAbandoned removes a sandbox that Abandoned gave, with its workspace. One that somebody took since, or to which
+// a process is connected, is backend.ErrExists, and stays.
 func (m *Manager) RemoveAbandoned(ctx context.Context, rec Record) error {
+	if m.visitedNow(ctx, rec) == used {
+		return wrapError("Remove", m.driver, rec.ID, errVisited)
+	}
 	return wrapError("Remove", m.driver, rec.ID, m.removeAbandoned(ctx, rec))
 }

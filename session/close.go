@@ -48,8 +48,9 @@ func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) 
 }
 
 // CloseScope closes all sessions of a scope, those under way included, and no others. For the scope of a run it is
-// final: later opens fail with backend.ErrClosed, for an hour at least; ids of runs do not come back. Sandboxes with a Request.Retention accept no more calls, but are
-// removed only when it has passed. ctx does not shorten the clean-up. Closing twice is no error.
+// final: what an earlier process of the run left goes, too, and later opens fail with backend.ErrClosed, for an hour at
+// least; ids of runs do not come back. Sandboxes with a Request.Retention accept no more calls, but are removed only when
+// it has passed. ctx does not shorten the clean-up. Closing twice is no error.
 func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
 	m.mu.Lock()
 	if scope.seals() {
@@ -66,6 +67,9 @@ func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
 	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return s.owned && s.key.Scope() == scope }), closeRetain)
 	for _, f := range flights {
 		<-f.done // ends: its context is cancelled, and what it undoes is bounded
+	}
+	if m.shared && scope.seals() {
+		err = errors.Join(err, m.closeInherited(context.WithoutCancel(ctx), scope))
 	}
 	return err
 }

@@ -196,3 +196,74 @@ func TestSetAsideAgain(t *testing.T) {
 		t.Errorf("Open = %v, %v, %v", again, created, err)
 	}
 }
+
+// TestCloseInherited: a run that was taken up and ends takes along what its first process had, also what nobody opened since.
+func TestCloseInherited(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	first := dying(t, e, opts)
+	kept := testImage()
+	kept.Retention = time.Hour
+	other, another := session.WorkflowKey("run_1", "other"), session.WorkflowKey("run_2", "default")
+	for _, key := range []session.Key{runKey, other, another} {
+		mustOpen(t, first, key)
+	}
+	s, _, err := first.Open(t.Context(), session.WorkflowKey("run_1", "kept"), kept)
+	must(t, err)
+	first.Die()
+	m := newManager(t, e, opts)
+	mustOpen(t, m, runKey)
+	must(t, m.CloseScope(t.Context(), runKey.Scope()))
+	list, err := m.List(t.Context())
+	must(t, err)
+	states := map[string]session.State{}
+	for _, info := range list {
+		states[info.Key.String()] = info.State
+	}
+	if len(states) != 2 || states[another.String()] != session.StateReady || states[s.Key().String()] != session.StateKept {
+		t.Errorf("there are %v", states)
+	}
+}
+
+// TestVisitedIsKept: what a process is connected to is neither garbage nor over, and is when the process has left.
+func TestVisitedIsKept(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, m *session.Manager, rec session.Record, c *clock) error{
+		"garbage": func(t *testing.T, m *session.Manager, rec session.Record, _ *clock) error {
+			return m.RemoveAbandoned(t.Context(), rec)
+		},
+		"retention": func(t *testing.T, m *session.Manager, _ session.Record, c *clock) error {
+			c.add(2 * time.Hour)
+			m.Reap(t.Context())
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			first := dying(t, e, opts)
+			req := testImage()
+			req.Retention = time.Hour
+			s, _, err := first.Open(t.Context(), runKey, req)
+			must(t, err)
+			must(t, first.CloseScope(t.Context(), runKey.Scope()))
+			first.Die()
+			visitor, m := newManager(t, e, opts), newManager(t, e, opts)
+			c := newClock(m)
+			visit, err := visitor.Connect(t.Context(), s.ID())
+			must(t, err)
+			err = end(t, m, record(t, opts.Store, s.ID()), c)
+			if e.count() != 1 || err != nil && !errors.Is(err, backend.ErrExists) {
+				t.Fatalf("it was removed: %v", err)
+			}
+			output(t, visit, "true")
+			must(t, visit.Close(t.Context()))
+			eventually(t, "it goes", func() bool { // its guest may not have noticed yet
+				err := end(t, m, record(t, opts.Store, s.ID()), c)
+				return err == nil && e.count() == 0
+			})
+		})
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 const (
@@ -277,8 +278,11 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 		return m.setAside(ctx, rec, taken)
 	}
 	use, orphan := unused, rec.orphaned(m.now())
-	if taken.State == RecordReady && !orphan {
+	switch {
+	case taken.State == RecordReady && !orphan:
 		use = m.useOf(ctx, taken)
+	case taken.retained():
+		use = m.visitedNow(ctx, taken)
 	}
 	if now, err := m.store.Get(ctx, rec.ID); err == nil && !now.Expires.Equal(taken.Expires) { // used just now
 		taken, use = now, used
@@ -322,16 +326,35 @@ const (
 	silent // it is there and does not say, or the engine does not
 )
 
+// retained tells whether a record's sandbox was to outlive its run, for people to look at.
+func (r Record) retained() bool { return r.State == RecordRemoving && r.Retention > 0 }
+
 // useOf tells whether a sandbox that is due was used since, or commands run in it.
 func (m *Manager) useOf(ctx context.Context, rec Record) use {
+	if _, _, err := m.find(ctx, rec.ID); err == nil && !rec.expired(m.now()) {
+		return used
+	}
+	return m.works(ctx, rec)
+}
+
+// works tells whether commands run in a sandbox.
+func (m *Manager) works(ctx context.Context, rec Record) use {
+	return m.guestSays(ctx, rec, func(h wire.Health) bool { return h.Running > 0 })
+}
+
+// visitedNow tells whether a process is connected to a sandbox that belongs to none.
+func (m *Manager) visitedNow(ctx context.Context, rec Record) use {
+	return m.guestSays(ctx, rec, func(h wire.Health) bool { return h.Visitors > 1 }) // one of them asks
+}
+
+// guestSays asks the guest of a sandbox whether that is used.
+func (m *Manager) guestSays(ctx context.Context, rec Record, uses func(wire.Health) bool) use {
 	engine, _, err := m.find(ctx, rec.ID)
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
 		return unused
 	case err != nil:
 		return silent
-	case !rec.expired(m.now()):
-		return used
 	case engine.State == backend.StatePaused:
 		return silent
 	case engine.State != backend.StateRunning:
@@ -351,7 +374,7 @@ func (m *Manager) useOf(ctx context.Context, rec Record) use {
 	switch {
 	case err != nil:
 		return silent
-	case health.Running > 0:
+	case uses(health):
 		return used
 	}
 	return unused

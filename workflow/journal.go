@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
-
-	"github.com/workcell-dev/workcell/internal/expr"
 )
 
 // Outcome is how a run ended.
@@ -76,7 +77,17 @@ type Entry struct {
 	Outcome Outcome `json:"outcome,omitempty"` // run_finished
 }
 
-// UnmarshalJSON reads numbers as expressions have them, so that a run that is taken up sees what it would have seen.
+// MarshalJSON writes whole numbers that are doubles with a point, so that they are read back as such.
+func (e Entry) MarshalJSON() ([]byte, error) {
+	type plain Entry
+	e.Output = pointed(e.Output)
+	e.Input, _ = pointed(e.Input).(map[string]any)
+	e.Vars, _ = pointed(e.Vars).(map[string]any)
+	return json.Marshal(plain(e))
+}
+
+// UnmarshalJSON reads numbers as they were when the entry was written: 7 is an integer, 7.0 a double. A run that is taken
+// up must compute what it would have computed.
 func (e *Entry) UnmarshalJSON(data []byte) error {
 	type plain Entry
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -84,19 +95,78 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 	if err := dec.Decode((*plain)(e)); err != nil {
 		return err
 	}
+	var err error
+	if e.Output, err = numbers(e.Output); err != nil {
+		return err
+	}
 	for _, m := range []*map[string]any{&e.Input, &e.Vars} {
-		if *m == nil {
-			continue
-		}
-		v, err := expr.Normalize(*m, MaxStateBytes)
+		v, err := numbers(*m)
 		if err != nil {
 			return err
 		}
 		*m, _ = v.(map[string]any) // as it was
 	}
-	var err error
-	e.Output, err = expr.Normalize(e.Output, MaxStateBytes)
-	return err
+	return nil
+}
+
+// pointed copies plain data for JSON, with a point in every double.
+func pointed(v any) any {
+	switch v := v.(type) {
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1e21 { // what is larger is written with an exponent
+			return json.Number(strconv.FormatFloat(v, 'f', 1, 64))
+		}
+	case map[string]any:
+		if v == nil {
+			return v
+		}
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			out[k] = pointed(e)
+		}
+		return out
+	case []any:
+		if v == nil {
+			return v
+		}
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = pointed(e)
+		}
+		return out
+	}
+	return v
+}
+
+// numbers makes the numbers of decoded JSON what expressions have.
+func numbers(v any) (any, error) {
+	switch v := v.(type) {
+	case json.Number:
+		if strings.ContainsAny(v.String(), ".eE") {
+			return v.Float64()
+		}
+		if n, err := v.Int64(); err == nil {
+			return n, nil
+		}
+		return v.Float64()
+	case map[string]any:
+		for k, e := range v {
+			n, err := numbers(e)
+			if err != nil {
+				return nil, err
+			}
+			v[k] = n
+		}
+	case []any:
+		for i, e := range v {
+			n, err := numbers(e)
+			if err != nil {
+				return nil, err
+			}
+			v[i] = n
+		}
+	}
+	return v, nil
 }
 
 // Journal records runs. Entries of one run come one after the other in the order of Seq; different runs may append at

@@ -220,6 +220,39 @@ func checkJournal(t *testing.T, cut int, entries []workflow.Entry) {
 	}
 }
 
+// TestResumeNumbers: what a finished step gave has the types that it had.
+func TestResumeNumbers(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, `
+id: w
+steps:
+  - {id: a, type: set, vars: {d: "${ 7.0 }", two: "${ 2.0 }", small: "${ -0.5 }", zero: "${ -0.0 }", big: "${ 1e300 }", n: "${ 7 }", list: "${ [1.0, 1] }"}}
+  - {id: b, type: set, vars: {x: 1}}
+  - id: c
+    type: end
+    output: {q: "${ vars.d / vars.two }", r: "${ vars.n / 2 }", same: "${ vars.list[0] + 1.0 + vars.small + vars.big * vars.zero }", all: "${ vars }"}
+`)
+	want, err := workflow.NewEngine(nil, nil, nil).Run(t.Context(), wf, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := want.Output.(map[string]any); got["q"] != 3.5 || got["r"] != int64(3) {
+		t.Fatalf("the run itself: %v", got)
+	}
+	journal := &cutJournal{room: 4}
+	if _, err := workflow.NewEngine(nil, nil, &workflow.Options{Journal: journal}).Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
+		t.Fatal(err)
+	}
+	journal.room = -1
+	got, err := workflow.NewEngine(nil, nil, &workflow.Options{Journal: journal}).Resume(t.Context(), wf, journal.entries(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want.Output, got.Output); diff != "" {
+		t.Errorf("output (-want +got)\n%s", diff)
+	}
+}
+
 // TestResumeTwice interrupts the second process too.
 func TestResumeTwice(t *testing.T) {
 	t.Parallel()

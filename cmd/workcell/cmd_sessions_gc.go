@@ -75,7 +75,8 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 		if o.yes {
 			err := m.RemoveAbandoned(ctx, rec)
 			if errors.Is(err, backend.ErrExists) {
-				continue // somebody has it now
+				fmt.Fprintf(a.stderr, "workcell: %s stays, it is in use: %s\n", rec.ID, oneLine(err.Error()))
+				continue
 			}
 			row.Removed = err == nil
 			errs = append(errs, err)

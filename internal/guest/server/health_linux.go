@@ -29,6 +29,7 @@ func (s *Server) handleHealth(r *request) error {
 	h.PIDsUsed = firstNumber("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
 	h.CPUMillis = cpuMillis()
 	h.WorkspaceUsed = s.quota.now()
+	h.Visitors = int(s.visitors.Load())
 	return r.answer(h)
 }
 

@@ -127,6 +127,10 @@ func (l *link) session(m wire.Marker) error {
 	if err != nil {
 		return err
 	}
+	if l.own {
+		l.s.visitors.Add(1)
+		defer l.s.visitors.Add(-1)
+	}
 	l.s.lease.arrive()
 	defer l.s.lease.leave()
 	go conn.watch(mux)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -61,6 +62,8 @@ type Server struct {
 	tracker *tracker
 	execs   *registry
 	spills  *spiller
+
+	visitors atomic.Int64 // hosts on streams of their own
 	oom     *oomCounter
 	memory  *memory
 	lease   *lease

@@ -305,6 +305,9 @@ type Health struct {
 	CPUMillis    int64 `json:"cpu_ms,omitempty"` // used by the sandbox's cgroup since it was started, when visible
 	// WorkspaceUsed is how much of a workspace with a limit is used, in bytes.
 	WorkspaceUsed int64 `json:"workspace_used,omitempty"`
+	// Visitors is how many hosts are connected beside the stream that the sandbox was started with, who asks so included;
+	// 0 where an earlier version does not tell. Of that stream nobody can tell at once that its host has died.
+	Visitors int `json:"visitors,omitempty"`
 }
 
 // Empty is a request or answer without fields.
