@@ -102,6 +102,8 @@ func publicError(err error) error {
 		return guestError(fromGuest)
 	}
 	switch {
+	case errors.Is(err, client.ErrSentAway):
+		return ErrSentAway
 	case errors.Is(err, client.ErrProtocol):
 		return &textError{text: cleanText(err.Error()), err: backend.ErrProtocol}
 	case errors.Is(err, client.ErrConnLost):

@@ -12,7 +12,6 @@ var (
 	BaseEnv       = baseEnv
 	ExecEnv       = execEnv
 	ValidateEnv   = validateEnv
-	ParseUser     = parseUser
 	GuestError    = guestError
 	EngineError   = engineError
 	CleanText     = cleanText

@@ -35,11 +35,11 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	if _, err := backend.NormalizeImage(req.Image); err != nil {
 		return req, err
 	}
-	user, err := parseUser(req.User)
+	user, err := ParseUser(req.User)
 	if err != nil {
 		return req, err
 	}
-	if !m.opts.AllowRoot && (strings.HasPrefix(user, "0:") || strings.HasSuffix(user, ":0")) {
+	if !m.opts.AllowRoot && IsRoot(user) {
 		return req, fmt.Errorf("%w: user %q: root is not allowed in sandboxes", backend.ErrPermission, cleanText(req.User))
 	}
 	req.User = user
@@ -81,9 +81,9 @@ func execTimeout(d, fallback time.Duration) (time.Duration, error) {
 	return d, nil
 }
 
-// parseUser gives "uid:gid". A lone uid takes the same number as its group, "root" is 0:0; other names would need the
+// ParseUser gives Request.User as "uid:gid", or backend.ErrInvalid. A lone uid takes the same number as its group, "root" is 0:0; other names would need the
 // image's own user list, which nobody vouches for.
-func parseUser(user string) (string, error) {
+func ParseUser(user string) (string, error) {
 	switch user {
 	case "":
 		return backend.DefaultUser, nil
@@ -103,6 +103,9 @@ func parseUser(user string) (string, error) {
 	}
 	return fmt.Sprintf("%d:%d", uid, gid), nil
 }
+
+// IsRoot tells whether what ParseUser gave is root, by user or group.
+func IsRoot(user string) bool { return strings.HasPrefix(user, "0:") || strings.HasSuffix(user, ":0") }
 
 // parseID reads a plain decimal user or group id.
 func parseID(text string) (int64, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +37,10 @@ type engine struct {
 // probe asks containerd and this machine what they are.
 func (b *Backend) probe(ctx context.Context) (engine, error) {
 	e := engine{arch: runtime.GOARCH, kernel: kernelRelease(), cpus: runtime.NumCPU()}
+	// The client would wait for a socket that is not there as for one that nobody listens on yet.
+	if _, err := os.Stat(b.opts.Address); errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(b.opts.Address) {
+		return e, &engineError{what: "connect", kind: backend.ErrUnavailable, detail: "there is no such socket"}
+	}
 	if _, err := call(ctx, b, "connect", b.api.Version); err != nil {
 		return e, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -39,24 +40,72 @@ func (a *app) withManager(ctx context.Context, e engineFlags, images imageFlags,
 	}
 	defer done()
 	defer func() { err = errors.Join(err, m.Detach(context.WithoutCancel(ctx))) }()
-	return fn(ctx, m)
+	return a.whereElse(ctx, m, fn(ctx, m))
 }
 
+// unknownSandbox reports that the engine has no sandbox that is called so.
+type unknownSandbox struct {
+	text  string
+	names []string // that were looked for
+}
+
+func (e *unknownSandbox) Error() string { return e.text + ": " + backend.ErrNotFound.Error() }
+
+func (e *unknownSandbox) Unwrap() error { return backend.ErrNotFound }
+
+// whereElse says of a sandbox that m's engine does not have on which other one it is, when the records tell.
+func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) error {
+	var unknown *unknownSandbox
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	store, serr := a.openStore(ctx, stateNeeded)
+	if serr != nil {
+		return err // which is true without it
+	}
+	defer store.Close() // only read from
+	recs, serr := store.List(ctx, session.RecordReady)
+	here := a.engineName(m.Backend())
+	for _, rec := range recs {
+		called := func(name string) bool {
+			_, err := findSandbox([]session.Info{{ID: rec.ID, Key: rec.Key, Run: rec.Key.Run()}}, name)
+			return err == nil
+		}
+		if rec.Engine == here || !slices.ContainsFunc(unknown.names, called) {
+			continue
+		}
+		driver, _, _ := strings.Cut(rec.Engine, "-")
+		if driver == driverName(m.Backend()) {
+			return fail(exitNotFound, err, fmt.Sprintf("it is on another %s engine: point this command to the one that it was opened on", driver))
+		}
+		return fail(exitNotFound, err, fmt.Sprintf("it is on another backend: --backend %s", driver))
+	}
+	return err
+}
+
+// shortestID is how much of a sandbox's id must be given: sbx_ and eight characters.
+const shortestID = 12
+
 // findSandbox resolves what a person calls a sandbox: its id, its key, or the name of a sandbox that `sessions open`
-// made, when only one has it.
+// made, its run or the beginning of its id, when only one has it.
 func findSandbox(list []session.Info, name string) (session.Info, error) {
-	var byName []session.Info
+	var byName, byStart []session.Info
 	for _, s := range list {
 		switch {
 		case s.ID == name || s.Key.String() == name:
 			return s, nil
 		case s.Key.Namespace == session.NamespaceUser && s.Key.ID == name, s.Run != "" && s.Run == name:
 			byName = append(byName, s)
+		case len(name) >= shortestID && strings.HasPrefix(s.ID, name):
+			byStart = append(byStart, s)
 		}
+	}
+	if len(byName) == 0 {
+		byName = byStart
 	}
 	switch len(byName) {
 	case 0:
-		return session.Info{}, fmt.Errorf("no sandbox has the id, key or name %q: %w", name, backend.ErrNotFound)
+		return session.Info{}, &unknownSandbox{fmt.Sprintf("no sandbox has the id, key or name %q", name), []string{name}}
 	case 1:
 		return byName[0], nil
 	default:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -51,6 +52,9 @@ with exec; 0 after the detach keys.`,
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if isDockerFlag(err) {
+			return fail(exitExecProduct, err, "it is at a terminal anyway: workcell sessions attach SANDBOX [-- COMMAND]")
+		}
 		return fail(exitExecProduct, err, "flags of the command go after --: workcell sessions attach SANDBOX -- COMMAND -x")
 	})
 	o.engine.addTo(cmd)
@@ -161,12 +165,18 @@ func (v *terminalVisit) stay(ctx context.Context, name string, call func(context
 	var launch *session.LaunchError
 	switch {
 	case errors.Is(err, session.ErrDetached):
-		fmt.Fprintf(v.a.stderr, "workcell: detached; to come back: workcell sessions attach %s\n", oneLine(name))
+		fmt.Fprintf(v.a.stderr, "workcell: detached; %s\n", comeBack(name))
 		return nil
 	case errors.As(err, &launch) && launch.Reason == session.LaunchNotFound:
 		return fail(exitExecMissing, err, "name a program that the sandbox has: workcell sessions attach SANDBOX -- PROGRAM")
+	case errors.Is(err, session.ErrSentAway):
+		return fail(exitExecProduct, session.ErrSentAway, comeBack(name))
+	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
+		return fail(exitExecProduct, err, "what runs there goes on while its sandbox does; "+comeBack(name))
 	case err != nil:
 		return err
 	}
 	return execStatus(v.a.stderr, v.s.Info().Limits, res)
 }
+
+func comeBack(name string) string { return "to come back: workcell sessions attach " + oneLine(name) }

@@ -110,13 +110,15 @@ func (a *app) copyFiles(ctx context.Context, m *session.Manager, src, dst string
 
 // splitSandboxPath finds the sandbox that SANDBOX:PATH begins with. Keys have colons too, so the longest name wins.
 func splitSandboxPath(list []session.Info, arg string) (session.Info, string, error) {
+	var names []string
 	for at := strings.LastIndexByte(arg, ':'); at >= 0; at = strings.LastIndexByte(arg[:at], ':') {
 		info, err := findSandbox(list, arg[:at])
 		if err == nil || !errors.Is(err, backend.ErrNotFound) {
 			return info, arg[at+1:], err
 		}
+		names = append(names, arg[:at])
 	}
-	return session.Info{}, "", fmt.Errorf("no sandbox has the id, key or name that %q begins with: %w", arg, backend.ErrNotFound)
+	return session.Info{}, "", &unknownSandbox{fmt.Sprintf("no sandbox has the id, key or name that %q begins with", arg), names}
 }
 
 // copyEntry is a file or directory to copy. Path is slash-separated and relative to the source.

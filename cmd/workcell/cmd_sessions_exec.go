@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
@@ -45,6 +47,9 @@ when there is no such program, 126 when it cannot be executed, 125 when workcell
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if isDockerFlag(err) {
+			return fail(exitExecProduct, err, "standard input is passed on anyway; a terminal is: workcell sessions attach SANDBOX [-- COMMAND]")
+		}
 		return fail(exitExecProduct, err, "flags of the command go after --: workcell sessions exec SANDBOX -- COMMAND -x")
 	})
 	o.engine.addTo(cmd)
@@ -54,6 +59,12 @@ when there is no such program, 126 when it cannot be executed, 125 when workcell
 	f.DurationVar(&o.timeout, "timeout", session.MaxExecTimeout, "end the command and all it started after this long")
 	f.BoolVarP(&o.noStdin, "no-stdin", "n", false, "give the command an empty standard input")
 	return cmd
+}
+
+// isDockerFlag tells whether an unknown flag is one of those that docker takes for input and a terminal.
+func isDockerFlag(err error) bool {
+	var unknown *pflag.NotExistError
+	return errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName())
 }
 
 func (o *sessionsExecOptions) run(ctx context.Context, a *app, name string, argv []string) error {

@@ -86,7 +86,13 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 	old, err := o.oldGuests(ctx, m, now)
 	rows, errs = append(rows, old...), append(errs, err)
 	err = o.out.write(a.stdout, rows, func(w io.Writer) error { return garbageTable(w, rows, now) })
-	if !o.yes && len(rows) > 0 && err == nil {
+	switch {
+	case err != nil:
+	case len(rows) == 0 && o.named:
+		fmt.Fprintln(a.stderr, "workcell: there is nothing to remove")
+	case len(rows) == 0:
+		fmt.Fprintln(a.stderr, "workcell: there is nothing to remove; --named also looks at what sessions open made")
+	case !o.yes:
 		fmt.Fprintln(a.stderr, "workcell: nothing was removed; --yes removes them")
 	}
 	return errors.Join(append(errs, err)...)
@@ -131,6 +137,9 @@ func whyGarbage(rec session.Record) string {
 }
 
 func garbageTable(w io.Writer, list []garbageOutput, now time.Time) error {
+	if len(list) == 0 {
+		return nil
+	}
 	rows := make([][]string, len(list))
 	for i, g := range list {
 		goes := "never"

@@ -33,7 +33,7 @@ ended. With EXEC_ID, print what that command wrote to its standard output and er
 for byte. The sandbox may belong to a run that is under way, which goes on undisturbed.
 
 Recorded is what agents, workflows, MCP clients and ` + "`sessions attach`" + ` ran. What ` + "`workcell sessions exec`" + ` ran had its output where it was
-called, and nothing is kept of it. Of long output the latest part is kept; a line on standard error says so when the
+called, and is not kept. Which program a command is, the list does not tell: that may be a secret. Of long output the latest part is kept; a line on standard error says so when the
 beginning is missing.`,
 		Example: "  workcell sessions logs mybox\n  workcell sessions logs mybox exec_… --follow",
 		Args:    cobra.RangeArgs(1, 2),
@@ -162,8 +162,11 @@ func wholeOutput(ctx context.Context, s *session.Session, execID string) string 
 
 // logsError keeps a missing command from being taken for a missing sandbox.
 func logsError(err error) error {
-	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrInvalid) {
-		return fail(exitFailed, err, "`workcell sessions logs SANDBOX` lists the commands; those of `sessions exec` are not recorded")
+	switch {
+	case errors.Is(err, backend.ErrNotFound):
+		return fail(exitFailed, err, "`workcell sessions logs SANDBOX` lists the commands")
+	case errors.Is(err, backend.ErrInvalid):
+		return fail(exitFailed, err, "`workcell sessions logs SANDBOX` lists the commands; what one of `sessions exec` wrote went to where that was called, and is not kept")
 	}
 	return err
 }

@@ -22,6 +22,8 @@ func newSessionsLsCmd(a *app) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List the sandboxes there are",
 		Args:    cobra.NoArgs,
+
+		SuggestFor: []string{"ps"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withManager(cmd.Context(), engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
 				list, err := m.List(ctx)
@@ -44,6 +46,7 @@ func newSessionsLsCmd(a *app) *cobra.Command {
 // sandboxOutput is a sandbox in the output of commands.
 type sandboxOutput struct {
 	ID      string              `json:"id"`
+	Name    string              `json:"name,omitempty"` // of one that `sessions open` made; random unless --name said it
 	Key     string              `json:"key"`
 	Run     string              `json:"run,omitempty"`
 	State   string              `json:"state"` // created, running, stopped, kept, removing or lost
@@ -61,8 +64,13 @@ type sandboxOutput struct {
 }
 
 func sandboxRow(i session.Info) sandboxOutput {
+	name := ""
+	if i.Key.Namespace == session.NamespaceUser {
+		name = i.Key.ID
+	}
 	return sandboxOutput{
-		ID: i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Image: i.Image, User: i.User, Network: i.Network,
+		Name: name,
+		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Image: i.Image, User: i.User, Network: i.Network,
 		Limits: i.Limits, Workspace: i.Workspace, Created: i.Created, Backend: i.Backend, EngineID: i.EngineID,
 		IdlePolicy: i.IdlePolicy,
 	}
@@ -82,9 +90,9 @@ func stateWord(s session.State) string {
 func sandboxTable(w io.Writer, list []sandboxOutput, now time.Time) error {
 	rows := make([][]string, len(list))
 	for i, s := range list {
-		rows[i] = []string{s.ID, s.Key, s.State, s.Image, string(s.Network), age(now.Sub(s.Created))}
+		rows[i] = []string{s.ID, s.Name, s.Key, s.State, s.Image, string(s.Network), age(now.Sub(s.Created))}
 	}
-	return writeTable(w, []string{"ID", "KEY", "STATE", "IMAGE", "NETWORK", "AGE"}, rows)
+	return writeTable(w, []string{"ID", "NAME", "KEY", "STATE", "IMAGE", "NETWORK", "AGE"}, rows)
 }
 
 // age writes how long ago something was in its largest unit.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	drivers "github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -176,12 +177,11 @@ func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
 			WorkspaceBytes: o.workspaceMB * mib, TmpBytes: o.tmpMB * mib,
 		},
 	}
-	for name, n := range map[string]int64{
-		"--cpu": o.cpu, "--memory-mb": o.memoryMB, "--pids": o.pids, "--workspace-mb": o.workspaceMB, "--tmp-mb": o.tmpMB,
-	} {
-		if n < 0 || n > 1<<32 {
-			return req, usageError(fmt.Errorf("%s %d is out of range", name, n), "")
-		}
+	if err := o.checkLimits(req.Limits); err != nil {
+		return req, err
+	}
+	if err := checkUser(e, o.user); err != nil {
+		return req, err
 	}
 	switch o.root {
 	case "readonly":
@@ -210,6 +210,46 @@ func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
 	var err error
 	req.Env, err = parseEnv(e, o.env)
 	return req, err
+}
+
+// checkLimits refuses what no engine could enforce, in the words of the flags.
+func (o *sessionsOpenOptions) checkLimits(limits backend.Limits) error {
+	const mib = 1 << 20
+	for _, f := range []struct {
+		flag  string
+		value int64
+		limit string // as a driver calls it
+		scale int64
+		unit  string
+	}{
+		{"--cpu", o.cpu, "cpu_millicores", 1, " thousandths of a core"},
+		{"--memory-mb", o.memoryMB, "memory_bytes", mib, " MiB"},
+		{"--pids", o.pids, "pids", 1, " processes and threads"},
+		{"--workspace-mb", o.workspaceMB, "workspace_bytes", mib, " MiB"},
+		{"--tmp-mb", o.tmpMB, "tmp_bytes", mib, " MiB"},
+	} {
+		var refused *drivers.LimitError
+		switch {
+		case f.value < 0 || f.value > 1<<32: // too much to be counted in bytes
+			return usageError(fmt.Errorf("%s %d is out of range", f.flag, f.value), "")
+		case errors.As(drivers.CheckLimits(limits), &refused) && refused.Name == f.limit:
+			return usageError(fmt.Errorf("%s %d is out of range", f.flag, f.value),
+				fmt.Sprintf("from %d to %d%s", (refused.Min+f.scale-1)/f.scale, refused.Max/f.scale, f.unit))
+		}
+	}
+	return nil
+}
+
+// checkUser refuses a user that no sandbox can have, or may have here.
+func checkUser(e env, user string) error {
+	id, err := session.ParseUser(user)
+	if err != nil {
+		return usageError(fmt.Errorf("--user %q is not known", user), "use UID or UID:GID in numbers, as 1000:1000")
+	}
+	if session.IsRoot(id) && !rootAllowed(e) {
+		return usageError(fmt.Errorf("--user %s: root is not allowed in sandboxes", user), "WORKCELL_ALLOW_ROOT=1 allows it")
+	}
+	return nil
 }
 
 // parseEnv reads -e flags: NAME=VALUE, or NAME alone to pass on the value that this process has, if it has one.

@@ -23,7 +23,9 @@ func newSessionsRmCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rm SANDBOX… | --all | --file PATH SANDBOX",
 		Aliases: []string{"remove"},
-		Short:   "Remove sandboxes and what is in them",
+
+		SuggestFor: []string{"delete", "stop", "close"},
+		Short:      "Remove sandboxes and what is in them",
 		Long: `Remove sandboxes and what is in them. A sandbox is named by its id, its key, its name or its run.
 
 Prints the id of each sandbox that was removed.
@@ -77,7 +79,13 @@ func removeFiles(ctx context.Context, m *session.Manager, name string, files []s
 	}
 	var errs []error
 	for _, file := range files {
-		if _, err := s.RemoveFile(ctx, file, true); err != nil && !(ignoreAbsent && errors.Is(err, backend.ErrNotFound)) {
+		_, err := s.RemoveFile(ctx, file, true)
+		switch {
+		case err == nil, ignoreAbsent && errors.Is(err, backend.ErrNotFound):
+		case errors.Is(err, backend.ErrNotFound): // the file, not the sandbox
+			errs = append(errs, fail(exitFailed, fmt.Errorf("there is no file %s in the sandbox", file),
+				fmt.Sprintf("`workcell sessions exec %s -- ls -a` shows what there is", name)))
+		default:
 			errs = append(errs, fmt.Errorf("%s: %w", file, err))
 		}
 	}

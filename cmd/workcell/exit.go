@@ -36,9 +36,9 @@ const exitCodeHelp = `Exit codes:
   4        the model cannot be used: missing key, unknown provider
   5        the container engine is not available, or cannot run sandboxes (doctor)
   6        no such sandbox, or its container is gone (sessions open makes a named one anew)
-  124-127  sessions exec: timed out; workcell's own error; program not executable; program not found
+  124-127  sessions exec, attach: timed out; workcell's own error; program not executable; program not found
   128+n    ended by signal n: 130 for Ctrl-C, 143 for TERM
-sessions exec otherwise exits as the command it ran.`
+sessions exec and attach otherwise exit as the command they ran.`
 
 // cliError carries an exit code and what the user can do about it.
 type cliError struct {

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
+
+	"github.com/workcell-dev/workcell/internal/nearest"
 )
 
 func main() {
@@ -56,6 +58,7 @@ Environment:
   WORKCELL_IMAGE_MAP   as --map-image, comma separated
   WORKCELL_ALLOW_ROOT  1 lets sandboxes run as root
   WORKCELL_MCP_TOKEN   bearer token of the MCP server's HTTP clients
+  WORKCELL_DEBUG       1 logs more
   WORKCELL_REAPER      off: no process that outlives this one removes what it left when it was killed
   DOCKER_HOST, DOCKER_* as the docker command uses them
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
@@ -108,12 +111,37 @@ func wrapArgErrors(cmd *cobra.Command) {
 			if errors.As(err, &known) {
 				return err
 			}
+			if c.HasAvailableSubCommands() {
+				return usageError(err, commandHint(c, args))
+			}
 			return usageError(err, fmt.Sprintf("usage: %s", c.UseLine()))
 		}
 	}
 	for _, sub := range cmd.Commands() {
 		wrapArgErrors(sub)
 	}
+}
+
+// commandHint says which command of a group may be meant.
+func commandHint(group *cobra.Command, args []string) string {
+	hint := "see `" + group.CommandPath() + " --help`"
+	if len(args) == 0 {
+		return hint
+	}
+	var names []string
+	for _, sub := range group.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	near, ok := nearest.Of(args[0], names)
+	if alike := group.SuggestionsFor(args[0]); !ok && len(alike) > 0 { // other words for it
+		near, ok = alike[0], true
+	}
+	if !ok {
+		return hint
+	}
+	return "did you mean `" + group.CommandPath() + " " + near + "`? " + hint
 }
 
 // app holds what all commands share: the streams and the flags that every command has.

@@ -86,7 +86,21 @@ func OpenFiles(l backend.Limits) int64 { return max(l.OpenFiles, minFiles) }
 // limit for commands, which may be smaller than its own files.
 func FileBytes(l backend.Limits) int64 { return max(maxFileBytes, l.FileBytes) }
 
-// CheckLimits refuses, with backend.ErrInvalid, what no engine could enforce. Zero fields are fine.
+// LimitError reports a limit that no engine could enforce. It wraps backend.ErrInvalid.
+type LimitError struct {
+	Name            string // as telemetry and errors call it, with its unit: "memory_bytes"
+	Value, Min, Max int64
+}
+
+// Error gives one line.
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("limit %s is %d, want %d to %d: %v", e.Name, e.Value, e.Min, e.Max, backend.ErrInvalid)
+}
+
+// Unwrap gives backend.ErrInvalid.
+func (e *LimitError) Unwrap() error { return backend.ErrInvalid }
+
+// CheckLimits refuses, with a LimitError, what no engine could enforce. Zero fields are fine.
 func CheckLimits(l backend.Limits) error {
 	for _, c := range []struct {
 		name     string
@@ -102,7 +116,7 @@ func CheckLimits(l backend.Limits) error {
 		{"file_bytes", l.FileBytes, 1, 1 << 60},
 	} {
 		if c.v != 0 && (c.v < c.min || c.v > c.max) {
-			return fmt.Errorf("limit %s is %d, want %d to %d: %w", c.name, c.v, c.min, c.max, backend.ErrInvalid)
+			return &LimitError{Name: c.name, Value: c.v, Min: c.min, Max: c.max}
 		}
 	}
 	return nil

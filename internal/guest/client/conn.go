@@ -183,7 +183,7 @@ func (c *Conn) explain(err error) error {
 		return c.link.reason()
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return protocolErrorf("the guest ended a request without an answer")
+		return errUnanswered
 	}
 	if errors.Is(err, wire.ErrFrame) {
 		return protocolErrorf("%v", err)

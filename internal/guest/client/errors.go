@@ -17,7 +17,12 @@ var (
 	// ErrProtocol: the guest sent something that it must not send.
 	ErrProtocol = errors.New("guest broke the protocol")
 
-	errClosed = fmt.Errorf("%w: closed by this host", ErrConnLost)
+	// ErrSentAway: the guest ended a stay at a terminal whose command goes on, because what was written there was not taken
+	// while others waited for it.
+	ErrSentAway = errors.New("sent away from the terminal")
+
+	errUnanswered = protocolErrorf("the guest ended a request without an answer")
+	errClosed     = fmt.Errorf("%w: closed by this host", ErrConnLost)
 )
 
 func protocolErrorf(format string, args ...any) error {

@@ -4,6 +4,7 @@ package client_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -52,8 +53,8 @@ func TestTerminalBesideAStalledViewer(t *testing.T) {
 	other.enter("it\n")
 	other.await("got it\r\n")
 	goOn()
-	if <-first.over; first.err == nil {
-		t.Errorf("the one that was sent away came to the end: %v", brief(first.res))
+	if <-first.over; !errors.Is(first.err, client.ErrSentAway) {
+		t.Errorf("the one that was sent away got %v, %v", brief(first.res), first.err)
 	}
 	back := join(t, c, req.ExecID)
 	back.await("got it\r\n")
