@@ -143,7 +143,7 @@ func (s *Server) executeTask(ctx context.Context, c call, in ExecuteTaskInput) (
 		return out, err
 	default:
 		out.Error = tools.ErrorOf(err)
-		if out.Error.Code == tools.CodeInternal {
+		if out.Error.Code == tools.CodeInternal && !errors.As(err, new(*tools.ToolError)) { // else the runner has told of it
 			s.log.ErrorContext(ctx, "a task failed", "task", task, "error", err)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -85,7 +84,8 @@ type AgentResult struct {
 //
 // When ctx belongs to no run (session.WithRun), Run begins one and closes its sandboxes at the end. Everything happens
 // under one span, agent.Run, so that there is one trace. Errors name the agent and its file; ai.ErrMaxTurnsExceeded,
-// ai.ErrModelNotFound and errors of ctx can be tested for.
+// ai.ErrModelNotFound, backend.ErrInvalid for an input that does not fit (see CheckInput) and errors of ctx can be tested
+// for.
 func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions) (res AgentResult, err error) {
 	var o RunOptions
 	if opts != nil {
@@ -129,12 +129,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 
 // request renders the prompt and applies the options.
 func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions) (*ai.GenerateActionOptions, error) {
-	data := maps.Clone(a.doc.Meta.Input)
-	if data == nil {
-		data = map[string]any{}
-	}
-	maps.Copy(data, input)
-	variables, err := templateData(data)
+	variables, err := a.checked(input)
 	if err != nil {
 		return nil, err
 	}

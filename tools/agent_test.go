@@ -15,6 +15,7 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -182,7 +183,7 @@ func TestAgentErrors(t *testing.T) {
 		t.Errorf("unknown model: %v", err)
 	}
 	strict := r.agent("strict", "---\nmodel: "+model+"\ninput: {schema: {task: string}}\n---\n{{task}}")
-	if _, err := strict.Run(context.Background(), map[string]any{}, nil); err == nil || !strings.Contains(err.Error(), "agent strict (") {
+	if _, err := strict.Run(context.Background(), map[string]any{}, nil); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), "agent strict (") {
 		t.Errorf("missing input: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -198,6 +199,70 @@ func TestAgentErrors(t *testing.T) {
 		if res, err := r.agent(string(reason), "---\nmodel: "+name+"\n---\nx").Run(context.Background(), nil, nil); err == nil || res.Text != "half" {
 			t.Errorf("%s: %+v, %v", reason, res, err)
 		}
+	}
+}
+
+// TestCheckInput: what does not fit is told by field, in words that a user of the agent understands, and Genkit, which
+// has the last word, agrees with each verdict.
+func TestCheckInput(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	turns := make([]turn, 5)
+	for i := range turns {
+		turns[i] = say("done")
+	}
+	model, _ := r.model(turns...)
+	a := r.agent("picky", "---\nmodel: "+model+`
+input:
+  default: {lang: go}
+  schema:
+    n: integer
+    lang: string
+    kind?(enum): [red, green]
+    rows?(array): {id: integer}
+    flag?: boolean
+---
+{{n}} {{lang}}`)
+	for name, tt := range map[string]struct {
+		input map[string]any
+		want  string // the end of the error; empty for none
+	}{
+		"fits":         {map[string]any{"n": 3}, ""},
+		"all":          {map[string]any{"n": 3, "lang": "c", "kind": "red", "rows": []any{map[string]any{"id": 1}}, "flag": true}, ""},
+		"whole float":  {map[string]any{"n": 3.0}, ""},
+		"missing":      {nil, ": input n is missing"},
+		"text":         {map[string]any{"n": "10"}, ": input n must be a whole number, it is text"},
+		"fraction":     {map[string]any{"n": 1.5}, ": input n must be a whole number, it is the number 1.5"},
+		"list":         {map[string]any{"n": 1, "lang": []any{}}, ": input lang must be text, it is a list"},
+		"null":         {map[string]any{"n": nil}, ": input n must be a whole number, it is null"},
+		"boolean":      {map[string]any{"n": 1, "flag": "yes"}, ": input flag must be true or false, it is text"},
+		"enum":         {map[string]any{"n": 1, "kind": "blue"}, `: input kind must be one of "red", "green", null`},
+		"inside":       {map[string]any{"n": 1, "rows": []any{map[string]any{"id": "x"}}}, ": input rows.0.id must be a whole number, it is text"},
+		"several":      {map[string]any{"n": "x", "flag": 1}, ": input flag must be true or false, it is the number 1; input n must be a whole number, it is text"},
+		"not for JSON": {map[string]any{"n": 1, "lang": func() {}}, "the input cannot be written as JSON: json: unsupported type: func()"},
+	} {
+		err := a.CheckInput(tt.input)
+		_, ran := a.Run(context.Background(), tt.input, nil)
+		switch {
+		case tt.want == "" && (err != nil || ran != nil):
+			t.Errorf("%s: %v; %v", name, err, ran)
+		case tt.want != "" && (!errors.Is(err, backend.ErrInvalid) || !strings.HasPrefix(err.Error(), "agent picky (") || !strings.HasSuffix(err.Error(), tt.want)):
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
+		case tt.want != "" && (ran == nil || ran.Error() != err.Error()):
+			t.Errorf("%s: Run says %v", name, ran)
+		}
+	}
+	closed := r.agent("closed", "---\nmodel: "+model+`
+input: {schema: {type: object, additionalProperties: false, properties: {lang: {type: string}, flag: {type: boolean}}}}
+---
+x`)
+	for name, want := range map[string]string{"lnag": ": there is no input lnag, did you mean lang?", "colour": ": there is no input colour, known are flag, lang"} {
+		if err := closed.CheckInput(map[string]any{name: "c"}); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	if err := r.agent("open", "---\nmodel: "+model+"\n---\nx").CheckInput(map[string]any{"a": 1}); err != nil {
+		t.Errorf("without a schema: %v", err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/nearest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -79,7 +80,7 @@ type agentOutput struct {
 
 func (o *agentRunOptions) run(ctx context.Context, a *app, path string, args []string) error {
 	if !strings.HasSuffix(path, agentExt) {
-		return usageError(fmt.Errorf("%s is not an agent", path), "agents end in "+agentExt)
+		return usageError(fmt.Errorf("%s is not an agent", path), "agents end in "+agentExt+"; workflows are for `workcell run`")
 	}
 	if _, err := os.Stat(path); err != nil {
 		return fail(exitInvalid, err, "")
@@ -90,6 +91,9 @@ func (o *agentRunOptions) run(ctx context.Context, a *app, path string, args []s
 			input, err := o.input(a.stdin, h.agents[name], args)
 			if err != nil {
 				return err
+			}
+			if err := h.agents[name].CheckInput(input); err != nil {
+				return fail(exitInvalid, err, "pass NAME=VALUE or --input-file FILE")
 			}
 			return o.execute(ctx, a, h, m, p, name, input)
 		})
@@ -143,21 +147,30 @@ func (o *agentRunOptions) input(stdin io.Reader, agent *tools.Agent, args []stri
 		}
 	}
 	fields := inputFields(agent.InputSchema())
-	pairs, text := splitArgs(args, fields)
+	args, text := splitArgs(args, fields)
+	pairs, err := parsePairs(args)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		if err := knownInput(name, fields); err != nil {
+			known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+			return nil, fail(exitInvalid, err, fmt.Sprintf("the agent has %s; a text that begins with %q is written FIELD=%[2]s…", known, name+"="))
+		}
+	}
 	if text != "" {
 		field, err := textField(fields)
 		if err != nil {
 			return nil, err
 		}
-		input[field] = text
+		if _, twice := pairs[field]; twice {
+			return nil, usageError(fmt.Errorf("input %s is given twice", field), "put quotes around a value with blanks: "+field+"='…'")
+		}
+		pairs[field] = text
 	}
-	values, err := parsePairs(pairs)
-	if err != nil {
-		return nil, err
-	}
-	for name, value := range values {
-		if input[name], err = typedValue(fields[name], value); err != nil {
-			return nil, usageError(fmt.Errorf("input %s: %w", name, err), "")
+	for name, value := range pairs {
+		if input[name], err = typedValue(name, fields[name], value); err != nil {
+			return nil, fail(exitInvalid, err, "")
 		}
 	}
 	return input, nil
@@ -195,20 +208,37 @@ func schemaType(v any) string {
 	return ""
 }
 
-// splitArgs tells NAME=VALUE from text. Text may hold a = itself, so only what begins with the name of a field, or of
-// anything when the agent names no fields, is a pair; several words without quotes are one text.
+// splitArgs tells NAME=VALUE, where NAME is a field or could be one, from text; several words without quotes are one
+// text.
 func splitArgs(args []string, fields map[string]string) (pairs []string, text string) {
 	var words []string
 	for _, arg := range args {
 		name, _, ok := strings.Cut(arg, "=")
 		_, known := fields[name]
-		if ok && (known || len(fields) == 0 && expr.IsIdent(name)) {
+		if ok && (known || expr.IsIdent(name)) {
 			pairs = append(pairs, arg)
 		} else {
 			words = append(words, arg)
 		}
 	}
 	return pairs, strings.Join(words, " ")
+}
+
+// knownInput refuses a name that the fields of an agent do not have. A schema may allow others, but nothing in the
+// agent's file then speaks of them.
+func knownInput(name string, fields map[string]string) error {
+	if _, known := fields[name]; known || len(fields) == 0 {
+		return nil
+	}
+	return fmt.Errorf("there is no input %s%s", clip(name, 60), meant(name, slices.Sorted(maps.Keys(fields))))
+}
+
+// meant names the word that somebody probably meant, else all there are.
+func meant(word string, known []string) string {
+	if near, ok := nearest.Of(word, known); ok {
+		return fmt.Sprintf(", did you mean %s?", near)
+	}
+	return ", known are " + strings.Join(known, ", ")
 }
 
 // textField is the field that a bare text is for.
@@ -225,18 +255,14 @@ func textField(fields map[string]string) (string, error) {
 	return "", usageError(errors.New("the agent has no field for a bare text"), "use NAME=VALUE with "+strings.Join(names, ", "))
 }
 
-// typedValue reads a value as JSON where the field wants something else than text.
-func typedValue(want, text string) (any, error) {
-	if want == "string" {
+// typedValue reads the value of an input as JSON where its field wants something else than text.
+func typedValue(name, want, text string) (any, error) {
+	if want == "string" || want == "" {
 		return text, nil
 	}
 	v, err := expr.DecodeJSON([]byte(text))
-	switch {
-	case err == nil && want != "":
-		return v, nil
-	case want == "":
-		return text, nil
-	default:
-		return nil, fmt.Errorf("%q is not a JSON value of type %s", clip(text, 60), want)
+	if err != nil {
+		return nil, fmt.Errorf("input %s: %q is not a JSON value of type %s", name, clip(text, 60), want)
 	}
+	return v, nil
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -53,6 +52,7 @@ type taskRunner struct {
 // mcpTask is a task with what it takes to run it.
 type mcpTask struct {
 	mcpserver.Task
+	path   string
 	agents map[string]string // files of the agents it needs, by name
 	wf     *workflow.Workflow
 }
@@ -72,7 +72,7 @@ func (f *mcpTaskFlags) runner(a *app, m *session.Manager, models modelFlags) (*t
 		errs = append(errs, r.addWorkflows(f.workflows, f.agents))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, fail(exitInvalid, err, "`workcell validate` shows all problems of agents and workflows")
+		return nil, fail(exitInvalid, err, "each task needs a name of its own: an agent its file's, a workflow its id; `workcell validate` shows all other problems")
 	}
 	return r, nil
 }
@@ -95,8 +95,8 @@ func (r *taskRunner) addAgents(dir string) error {
 			continue
 		}
 		r.tasks[name] = mcpTask{
-			Task:   mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields()},
-			agents: map[string]string{name: path},
+			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields()},
+			path: path, agents: map[string]string{name: path},
 		}
 	}
 	return errors.Join(errs...)
@@ -123,15 +123,15 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 			errs = append(errs, err)
 			continue
 		}
-		if _, taken := r.tasks[wf.ID]; taken {
-			errs = append(errs, fmt.Errorf("%s: there is a task named %s already", path, wf.ID))
+		if first, taken := r.tasks[wf.ID]; taken {
+			errs = append(errs, fmt.Errorf("%s: the task %s is in %s, too", path, wf.ID, first.path))
 			continue
 		}
 		r.tasks[wf.ID] = mcpTask{
 			Task: mcpserver.Task{
 				Name: wf.ID, Kind: taskWorkflow, Description: wf.Description, Fields: slices.Sorted(maps.Keys(inputFields(wf.InputSchema()))),
 			},
-			agents: agentPaths(files, wf), wf: wf,
+			path: path, agents: agentPaths(files, wf), wf: wf,
 		}
 	}
 	return errors.Join(errs...)
@@ -171,9 +171,13 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	if t.wf != nil {
 		return r.runWorkflow(ctx, &own, t.wf, req)
 	}
-	input, err := taskInput(inputFields(own.agents[t.Name].InputSchema()), req)
+	agent := own.agents[t.Name]
+	input, err := taskInput(inputFields(agent.InputSchema()), req)
+	if err == nil {
+		err = agent.CheckInput(input)
+	}
 	if err != nil {
-		return mcpserver.TaskResult{}, err
+		return mcpserver.TaskResult{}, inputError(err)
 	}
 	res, err := own.run(ctx, t.Name, input)
 	if err != nil {
@@ -246,21 +250,32 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 
 // taskInput gives an agent's input.
 func taskInput(fields map[string]string, req mcpserver.TaskRequest) (map[string]any, error) {
-	input := map[string]any{}
+	pairs := maps.Clone(req.Fields)
+	if pairs == nil {
+		pairs = map[string]string{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		if err := knownInput(name, fields); err != nil {
+			return nil, err
+		}
+		if !expr.IsIdent(name) {
+			return nil, fmt.Errorf("%q is not the name of an input", clip(name, 60))
+		}
+	}
 	if req.Text != "" {
 		field, err := textField(fields)
 		if err != nil {
-			return nil, inputError(err)
+			return nil, err
 		}
-		input[field] = req.Text
+		if _, given := pairs[field]; !given {
+			pairs[field] = req.Text
+		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(req.Fields)) {
-		if _, known := fields[name]; !known && len(fields) > 0 || !expr.IsIdent(name) {
-			return nil, inputError(fmt.Errorf("the task has no input %q; it has %s", clip(name, 60), strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
-		}
-		value, err := typedValue(fields[name], req.Fields[name])
+	input := map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		value, err := typedValue(name, fields[name], pairs[name])
 		if err != nil {
-			return nil, inputError(fmt.Errorf("input %s: %w", name, err))
+			return nil, err
 		}
 		input[name] = value
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,7 +45,7 @@ result to standard output.`,
 		Example: "  workcell run examples/workflows/debug-and-fix.yaml\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --workspace ~/project --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --model scripted/examples/workflows/scripts/debug-and-fix.yaml",
-		Args: cobra.ExactArgs(1),
+		Args: runArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), a, args[0]) },
 	}
 	o.engine.addTo(cmd)
@@ -59,6 +60,17 @@ result to standard output.`,
 	return cmd
 }
 
+// runArgs wants one workflow. What else people write there is what `agent run` takes.
+func runArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 && strings.HasSuffix(args[0], agentExt) {
+		return usageError(fmt.Errorf("%s is an agent, not a workflow", args[0]), "`workcell agent run "+args[0]+"` runs it")
+	}
+	if len(args) > 1 && strings.Contains(args[1], "=") {
+		return usageError(fmt.Errorf("%s is not a workflow", clip(args[1], 60)), "an input of a workflow is written --input "+clip(args[1], 60))
+	}
+	return cobra.ExactArgs(1)(cmd, args)
+}
+
 func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
 	files := agentsFor(path, o.agents)
 	wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: files.known})
@@ -68,6 +80,9 @@ func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
 	input, err := o.input.read(a.stdin, wf.ParseInput)
 	if err != nil {
 		return err
+	}
+	for _, notice := range strangeInputs(input, wf.InputSchema()) {
+		fmt.Fprintf(a.stderr, "workcell: notice: %s\n", oneLine(notice))
 	}
 	j, err := a.openJournal(ctx)
 	if err != nil {
@@ -169,7 +184,7 @@ func runError(err error) error {
 		return fail(exitInvalid, err, "pass --input NAME=VALUE or --input-file FILE")
 	case errors.As(err, &we) && we.Code == workflow.CodeInput && we.Step == "": // the run never began
 		return fail(exitInvalid, err, "--workspace names the directory to copy")
-	case errors.Is(err, backend.ErrUnavailable):
+	case errors.Is(err, backend.ErrUnavailable), errors.As(err, new(*cliError)):
 		return err
 	default:
 		_, hint := classOf(err)

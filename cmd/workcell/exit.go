@@ -32,7 +32,7 @@ const exitCodeHelp = `Exit codes:
   0        success
   1        the run failed, or an error that has no code of its own
   2        wrong flags or arguments
-  3        an agent, workflow, script or input file is invalid
+  3        an agent, workflow, script or input is invalid
   4        the model cannot be used: missing key, unknown provider
   5        the container engine is not available, or cannot run sandboxes (doctor)
   6        no such sandbox, or its container is gone (sessions open makes a named one anew)

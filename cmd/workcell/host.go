@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,7 @@ type host struct {
 	model  func(agent string) string             // in place of the agent's own; empty keeps that
 	onTool func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
 	script *scripted.Plugin                      // plays recorded answers; nil when models are asked
+	env    env
 }
 
 var (
@@ -54,7 +56,7 @@ var (
 
 // newHost loads the agents' files and starts Genkit with the model plugins that they need.
 func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]string, f modelFlags) (*host, error) {
-	h := &host{agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
+	h := &host{agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}, env: a.env}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		doc, err := checkAgent(files[name])
@@ -131,7 +133,11 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	if h.onTool != nil {
 		opts.OnTool = func(e tools.ToolEvent) { h.onTool(name, e) }
 	}
-	return agent.Run(scripted.WithInput(ctx, input), input, opts)
+	res, err := agent.Run(scripted.WithInput(ctx, input), input, opts)
+	if err != nil && ctx.Err() == nil && strings.HasPrefix(cmp.Or(opts.Model, agent.Model()), "ollama/") {
+		err = ollamaError(ctx, h.env, err)
+	}
+	return res, err
 }
 
 // goOn makes recorded answers go on where those of an interrupted run ended. The attempts that are run again take theirs

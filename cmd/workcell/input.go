@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,10 +42,31 @@ func (f *inputFlags) read(stdin io.Reader, parse func(map[string]string) (map[st
 	}
 	values, err := parse(pairs)
 	if err != nil {
-		return nil, usageError(err, "see the workflow's input:")
+		return nil, fail(exitInvalid, err, "see the workflow's input:")
 	}
 	maps.Copy(input, values)
 	return input, nil
+}
+
+// strangeInputs tells of names that the schema's properties do not have. It may allow them, as JSON Schema does unless it
+// is told not to, but most are typing errors, and what was meant has its default. A schema that speaks of further names
+// in any other way is taken at its word.
+func strangeInputs(input, schema map[string]any) []string {
+	for _, key := range []string{
+		"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas",
+	} {
+		if _, ok := schema[key]; ok {
+			return nil
+		}
+	}
+	fields := inputFields(schema)
+	var notices []string
+	for _, name := range slices.Sorted(maps.Keys(input)) {
+		if err := knownInput(name, fields); err != nil {
+			notices = append(notices, err.Error())
+		}
+	}
+	return notices
 }
 
 // parsePairs reads NAME=VALUE and NAME=@FILE.
@@ -52,6 +74,10 @@ func parsePairs(pairs []string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, p := range pairs {
 		name, value, ok := strings.Cut(p, "=")
+		if strings.HasPrefix(strings.TrimSpace(p), "{") {
+			return nil, usageError(fmt.Errorf("input %q is not of the form NAME=VALUE", clip(p, 60)),
+				"a whole input is read from a file: --input-file FILE, or --input-file - for standard input")
+		}
 		if !ok || name == "" {
 			return nil, usageError(fmt.Errorf("input %q is not of the form NAME=VALUE", clip(p, 60)), "for example --input repo=acme/shop")
 		}

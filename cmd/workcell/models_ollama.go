@@ -1,8 +1,12 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"net"
+	"net/url"
 	"strings"
+	"time"
 
 	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/plugins/ollama"
@@ -43,4 +47,27 @@ func ollamaAddress(host string) string {
 		name = "127.0.0.1"
 	}
 	return scheme + "://" + net.JoinHostPort(name, p)
+}
+
+// ollamaError tells of a server that cannot be reached, which the plugin's own error does not let anybody test for.
+func ollamaError(ctx context.Context, e env, err error) error {
+	address := ollamaAddress(e.get("OLLAMA_HOST"))
+	u, perr := url.Parse(address)
+	if perr != nil {
+		return err
+	}
+	port := u.Port()
+	if port == "" {
+		port = u.Scheme // "http" is a port's name, too
+	}
+	dialer := net.Dialer{Timeout: 2 * time.Second}
+	conn, derr := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if derr == nil {
+		conn.Close() // nothing was sent
+		return err
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	return fail(exitModel, err, fmt.Sprintf("no Ollama answers at %s: start it with `ollama serve`, or set OLLAMA_HOST", address))
 }

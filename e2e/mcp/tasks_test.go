@@ -80,6 +80,41 @@ func TestTaskWithoutModel(t *testing.T) {
 	}
 }
 
+// TestTaskInputs: an input that does not fit is the caller's to correct, and what fits is read as the agent wants it.
+func TestTaskInputs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"calc.prompt":  "---\nmodel: googleai/gemini-2.5-flash\ninput: {schema: {n: integer, unit: string}}\n---\n{{n}}",
+		"count.prompt": "---\nmodel: googleai/gemini-2.5-flash\ninput: {schema: {n: integer}}\n---\n{{n}}",
+		"script.yaml":  "agents:\n  count:\n    - - {text: 'n is ${ string(input.n) }'}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := startPeer(t, "--agents", dir, "--model", "scripted/"+filepath.Join(dir, "script.yaml"))
+	p.initialize()
+	for _, tt := range []struct {
+		args map[string]any
+		want string
+	}{
+		{map[string]any{"task": "calc"}, "input n is missing; input unit is missing"},
+		{map[string]any{"task": "calc", "inputs": map[string]any{"n": "1.5"}}, "input n must be a whole number, it is the number 1.5"},
+		{map[string]any{"task": "calc", "inputs": map[string]any{"n": "ten"}}, "is not a JSON value of type integer"},
+		{map[string]any{"task": "calc", "inputs": map[string]any{"units": "m"}}, "there is no input units, did you mean unit?"},
+		{map[string]any{"task": "count", "input": "ten"}, "is not a JSON value of type integer"},
+	} {
+		r := p.tool("execute_task", tt.args)
+		if text := string(r.Structured["error"]); r.errorCode() != "invalid_argument" || !strings.Contains(text, tt.want) || strings.Contains(text, dir) {
+			t.Errorf("%v: error %s, want %q", tt.args, text, tt.want)
+		}
+	}
+	if r := p.must("execute_task", map[string]any{"task": "count", "input": "10"}); r.text(t, "text") != "n is 10" {
+		t.Errorf("text %q", r.text(t, "text"))
+	}
+}
+
 // TestOperatorsTasks: why a task failed tells its client nothing of where the operator's files lie.
 func TestOperatorsTasks(t *testing.T) {
 	t.Parallel()

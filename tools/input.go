@@ -1,0 +1,120 @@
+package tools
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/xeipuuv/gojsonschema"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/nearest"
+)
+
+// CheckInput tells whether an input fits the agent's input schema, as Run does before anything else: nil when it does.
+// The error names each field that does not fit, never its value, and wraps backend.ErrInvalid. Names that are missing
+// come from `input.default` of the file.
+func (a *Agent) CheckInput(input map[string]any) error {
+	_, err := a.checked(input)
+	if err != nil {
+		return fmt.Errorf("agent %s (%s): %w", a.name, a.File(), err)
+	}
+	return nil
+}
+
+// checked gives the template's data: the input over the file's defaults.
+func (a *Agent) checked(input map[string]any) (any, error) {
+	data := maps.Clone(a.doc.Meta.Input)
+	if data == nil {
+		data = map[string]any{}
+	}
+	maps.Copy(data, input)
+	variables, err := templateData(data)
+	if err != nil {
+		return nil, &inputError{err.Error()}
+	}
+	schema := a.InputSchema()
+	if schema == nil {
+		return variables, nil
+	}
+	// The validator that Genkit will ask: what passes here passes there. A schema that it cannot read is Genkit's to
+	// complain of.
+	result, err := gojsonschema.Validate(gojsonschema.NewGoLoader(schema), gojsonschema.NewGoLoader(variables))
+	if err != nil || result.Valid() {
+		return variables, nil
+	}
+	var problems []string
+	for _, e := range result.Errors() {
+		problems = append(problems, inputProblem(e, schema))
+	}
+	slices.Sort(problems)
+	return nil, &inputError{strings.Join(slices.Compact(problems), "; ")}
+}
+
+// inputError says what is wrong with an input.
+type inputError struct{ text string }
+
+func (e *inputError) Error() string { return e.text }
+
+func (e *inputError) Unwrap() error { return backend.ErrInvalid }
+
+// inputProblem says what the validator found in the words that other arguments are refused with.
+func inputProblem(e gojsonschema.ResultError, schema map[string]any) string {
+	field := e.Field()
+	detail := func(key string) string { return fmt.Sprint(e.Details()[key]) }
+	switch e.Type() {
+	case "required":
+		return fmt.Sprintf("input %s is missing", clip(inside(field, detail("property"))))
+	case "additional_property_not_allowed":
+		name := inside(field, detail("property"))
+		return fmt.Sprintf("there is no input %s%s", clip(name), nearInput(name, schema))
+	case "invalid_type":
+		return fmt.Sprintf("input %s must be %s, it is %s", clip(field), wantedKind(detail("expected")), jsonKind(e.Value()))
+	case "enum":
+		return fmt.Sprintf("input %s must be one of %s", clip(field), detail("allowed"))
+	}
+	return fmt.Sprintf("input %s: %s", clip(field), e.Description())
+}
+
+// inside gives the path of a property of the object at path.
+func inside(path, property string) string {
+	if path == gojsonschema.STRING_CONTEXT_ROOT {
+		return property
+	}
+	return path + "." + property
+}
+
+func nearInput(name string, schema map[string]any) string {
+	properties, _ := schema["properties"].(map[string]any)
+	known := slices.Sorted(maps.Keys(properties))
+	if near, ok := nearest.Of(name, known); ok {
+		return fmt.Sprintf(", did you mean %s?", near)
+	}
+	return ", known are " + strings.Join(known, ", ")
+}
+
+// wantedKind says what a value has to be, from the validator's "integer" or "[string,null]".
+func wantedKind(types string) string {
+	var kinds []string
+	for t := range strings.SplitSeq(strings.Trim(types, "[]"), ",") {
+		switch t {
+		case "string":
+			kinds = append(kinds, "text")
+		case "integer":
+			kinds = append(kinds, "a whole number")
+		case "number":
+			kinds = append(kinds, "a number")
+		case "boolean":
+			kinds = append(kinds, "true or false")
+		case "array":
+			kinds = append(kinds, "a list")
+		case "object":
+			kinds = append(kinds, "an object")
+		}
+	}
+	if len(kinds) == 0 {
+		return "null"
+	}
+	return strings.Join(kinds, " or ")
+}
