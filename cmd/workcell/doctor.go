@@ -109,7 +109,7 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.Capabilities = &c
 	cgroups := "give the engine this cgroup controller; as root on a rootless engine: systemd delegation (see the engine's documentation)"
 	if r.Name == backendLocal {
-		cgroups = "run as root, or have systemd delegate this cgroup controller to the user: see docs/local.md"
+		cgroups = "run as root, or as an ordinary user with systemd-run --user --scope workcell …: see docs/local.md"
 	}
 	for _, l := range []struct {
 		name, what string
