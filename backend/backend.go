@@ -140,5 +140,6 @@ type Capabilities struct {
 	Networks     []NetworkMode  // network modes that can be asked for
 	Runtimes     []string       // OCI runtimes that can be asked for
 	WritableRoot bool           // RootWritable
+	RootMeans    WorkspaceMeans // what holds Info.RootBytes
 	Persistent   bool           // files survive Stop
 }

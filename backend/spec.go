@@ -133,6 +133,8 @@ type Info struct {
 	Root      RootMode
 	Limits    Limits
 	Workspace WorkspaceMeans // what holds Limits.WorkspaceBytes
+	RootBytes int64          // how much may be written to a writable root, outside of the workspace; zero means nothing is told
+	RootMeans WorkspaceMeans // what holds RootBytes: WorkspaceWatched or WorkspaceMemory
 	State     State
 	OOMKilled bool // the main process was killed for lack of memory
 	Created   time.Time

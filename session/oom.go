@@ -36,7 +36,7 @@ func guestStatus(w wire.ExecStatus) ExecStatus {
 		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
 		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
 		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
-		QuotaExceeded: w.QuotaExceeded, Terminal: w.Terminal,
+		QuotaExceeded: w.QuotaExceeded, QuotaOutside: w.QuotaExceeded && w.QuotaOutside, Terminal: w.Terminal,
 	}
 	if w.EndedMillis > 0 || st.Status == ExecRunning {
 		st.Age = st.Duration + time.Duration(min(w.EndedMillis, maxAge.Milliseconds()))*time.Millisecond

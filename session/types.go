@@ -16,7 +16,8 @@ const (
 	ExecTimedOut  ExecState = "timed_out"  // its whole tree was ended at its timeout
 	ExecKilled    ExecState = "killed"     // its whole tree was ended on request
 	ExecOOMKilled ExecState = "oom_killed" // ended by the kernel for lack of memory
-	// ExecQuotaKilled: ended, with all other commands of the sandbox, because its workspace passed its limit.
+	// ExecQuotaKilled: ended, with all other commands of the sandbox, because its workspace passed its limit, or what was
+	// written outside of it did.
 	ExecQuotaKilled ExecState = "quota_killed"
 )
 
@@ -70,8 +71,8 @@ type ExecStatus struct {
 	// Leaked: processes of the command's tree outlived it, as background children do.
 	Leaked bool
 	// QuotaExceeded: the workspace was full at some time while the command ran. A command that was not ended for it may
-	// have told so itself, or not have noticed.
-	QuotaExceeded bool
+	// have told so itself, or not have noticed. QuotaOutside: not the workspace was, but what may be written outside of it.
+	QuotaExceeded, QuotaOutside bool
 	// Terminal: it runs on a terminal, see Session.JoinTerminal.
 	Terminal bool
 	// Age is how long ago the command was started; zero when the sandbox cannot tell.

@@ -64,7 +64,7 @@ func (c Code) Remediation() string {
 	case CodeUnsupported:
 		return "Do without it, and say so in the answer."
 	case CodeQuota:
-		return "Delete files that are not needed any more with sandbox_fs_delete, which works in a full workspace, then try again."
+		return "Delete files that are not needed any more, in the workspace with sandbox_fs_delete, which works in a full one, elsewhere with rm, then try again."
 	default:
 		return "Try once more; if it fails again, report the message."
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -40,7 +39,7 @@ func (b *binding) execCommand(ctx context.Context, in ExecInput) (ExecOutput, er
 		return ExecOutput{}, err
 	}
 	b.track(s, res)
-	return execOutput(res, s.Info().Limits), nil
+	return execOutput(res, s.Info()), nil
 }
 
 // execRequest checks the arguments of sandbox_exec.
@@ -89,11 +88,11 @@ func commandGiven(in ExecInput) *ToolError {
 	return nil
 }
 
-func execOutput(res session.ExecResult, limits backend.Limits) ExecOutput {
+func execOutput(res session.ExecResult, info session.Info) ExecOutput {
 	stdout, stderr := show(res.Stdout, "stdout", true), show(res.Stderr, "stderr", true)
 	return ExecOutput{
 		ExecID: res.ExecID, Status: string(res.Status), ExitCode: exitCode(res.Status, res.ExitCode, res.Signal), Signal: res.Signal,
-		Stdout: stdout.text, Stderr: withNotice(stderr.text, outcomeNotice(res, limits)),
+		Stdout: stdout.text, Stderr: withNotice(stderr.text, outcomeNotice(res, info)),
 		Truncated: stdout.truncated || stderr.truncated, StdoutBytes: res.StdoutBytes, StderrBytes: res.StderrBytes,
 		OutputPath: cmp.Or(stdout.path, stderr.path), DurationMS: res.Duration.Milliseconds(),
 		QuotaExceeded: res.QuotaExceeded,

@@ -42,6 +42,7 @@ func openLimits(info session.Info) OpenLimits {
 	l := OpenLimits{
 		CPUMillicores: info.Limits.CPUMillis, MemoryMB: info.Limits.MemoryBytes >> 20, PIDs: info.Limits.PIDs,
 		WorkspaceMB: info.Limits.WorkspaceBytes >> 20, WorkspaceMeans: string(info.Workspace), ExecTimeoutSeconds: int64(info.ExecTimeout.Seconds()),
+		RootMB: info.RootBytes >> 20, RootMeans: string(info.RootMeans),
 	}
 	if info.IdleTimeout > 0 {
 		l.TimeoutSeconds = int64(info.IdleTimeout.Seconds())
@@ -54,7 +55,11 @@ func (b *binding) note(info session.Info) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Commands run in %s as user %s without privileges. ", info.Workdir, info.User)
 	if info.Root == backend.RootWritable {
-		text.WriteString("The whole file system can be written to. ")
+		text.WriteString("The whole file system can be written to")
+		if info.RootBytes > 0 {
+			fmt.Fprintf(&text, ", with at most %d MiB outside of %s", info.RootBytes>>20, info.Workdir)
+		}
+		text.WriteString(". ")
 	} else {
 		fmt.Fprintf(&text, "Only %s and /tmp can be written to. ", info.Workdir)
 	}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -80,7 +79,7 @@ func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err 
 	if err != nil {
 		return RunOutput{}, err
 	}
-	return runOutput(res, runtime, s.Info().Limits), nil
+	return runOutput(res, runtime, s.Info()), nil
 }
 
 func (b *binding) checkRun(in RunInput, runtime frontmatter.Runtime, how interpreter) *ToolError {
@@ -146,7 +145,7 @@ func (b *binding) runRequest(in RunInput, how interpreter, info session.Info) se
 	}
 }
 
-func runOutput(res session.ExecResult, runtime frontmatter.Runtime, limits backend.Limits) RunOutput {
+func runOutput(res session.ExecResult, runtime frontmatter.Runtime, info session.Info) RunOutput {
 	stdout, stderr := show(res.Stdout, "stdout", false), show(res.Stderr, "stderr", false)
 	code := exitCode(res.Status, res.ExitCode, res.Signal)
 	out := RunOutput{
@@ -160,11 +159,11 @@ func runOutput(res session.ExecResult, runtime frontmatter.Runtime, limits backe
 	case session.ExecOOMKilled:
 		out.Error = failure(CodeQuota, "the program was killed: the memory limit of the sandbox was reached").
 			but("Work on less data at a time.")
-		if limits.MemoryBytes > 0 {
+		if limits := info.Limits; limits.MemoryBytes > 0 {
 			out.Error.Message = fmt.Sprintf("the program was killed: the memory limit of %d MiB was reached", limits.MemoryBytes>>20)
 		}
 	case session.ExecQuotaKilled:
-		out.Error = failure(CodeQuota, "the program was ended: the workspace is over its limit of %d MiB", limits.WorkspaceBytes>>20)
+		out.Error = failure(CodeQuota, "the program was ended: %s", overLimit(res, info))
 	case session.ExecKilled:
 		out.Error = failure(CodeInternal, "the program was ended from outside")
 	}

@@ -68,6 +68,8 @@ type OpenLimits struct {
 	PIDs               int64  `json:"pids,omitempty"`
 	WorkspaceMB        int64  `json:"workspace_mb,omitempty"`
 	WorkspaceMeans     string `json:"workspace_means,omitempty" jsonschema:"enum=filesystem,enum=filesystem_unreserved,enum=project_quota,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large, filesystem_unreserved that files can be lost when the disk of the host gets full"`
+	RootMB             int64  `json:"root_mb,omitempty" jsonschema_description:"how much may be written outside of the workspace, /tmp and /dev/shm"`
+	RootMeans          string `json:"root_means,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"what holds root_mb, as workspace_means"`
 	TimeoutSeconds     int64  `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`
 	ExecTimeoutSeconds int64  `json:"exec_timeout_seconds,omitempty" jsonschema_description:"default timeout of a command"`
 }
@@ -93,7 +95,7 @@ type ExecOutput struct {
 	ExitCode *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal when a signal ended it"`
 	Signal   string `json:"signal,omitempty" jsonschema_description:"the signal that ended the command"`
 	// QuotaExceeded is for what a command's own words do not always tell.
-	QuotaExceeded bool   `json:"quota_exceeded,omitempty" jsonschema_description:"the workspace was full while the command ran; delete files"`
+	QuotaExceeded bool   `json:"quota_exceeded,omitempty" jsonschema_description:"the workspace, or what may be written outside of it, was full while the command ran; delete files"`
 	Stdout        string `json:"stdout"`
 	Stderr        string `json:"stderr"`
 	Truncated     bool   `json:"truncated" jsonschema_description:"part of stdout or stderr is missing here"`

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -124,13 +123,19 @@ func invalidNotice(bad int, keep bool) string {
 	return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD]\n", bad)
 }
 
-// outcomeNotice tells in words how a command ended when it did not end by itself; empty otherwise.
-func outcomeNotice(res session.ExecResult, limits backend.Limits) string {
+// outcomeNotice tells in words how a command ended when it did not end by itself, or where it had no room outside of the
+// workspace; empty otherwise.
+func outcomeNotice(res session.ExecResult, info session.Info) string {
+	limits := info.Limits
 	switch res.Status {
+	case session.ExecCompleted:
+		if res.QuotaOutside {
+			return fmt.Sprintf("[workcell: %s: until files are deleted there, nothing can be written]\n", overLimit(res, info))
+		}
 	case session.ExecTimedOut:
 		return fmt.Sprintf("[workcell: ended with all its children after %d seconds, its timeout; files it wrote are still there]\n", int64(res.Timeout.Seconds()))
 	case session.ExecQuotaKilled:
-		return fmt.Sprintf("[workcell: ended with all other commands: the workspace is over its limit of %d MiB; delete files]\n", limits.WorkspaceBytes>>20)
+		return fmt.Sprintf("[workcell: ended with all other commands: %s; delete files]\n", overLimit(res, info))
 	case session.ExecOOMKilled:
 		limit := ""
 		if limits.MemoryBytes > 0 {
@@ -139,6 +144,14 @@ func outcomeNotice(res session.ExecResult, limits backend.Limits) string {
 		return fmt.Sprintf("[workcell: killed by the kernel: the sandbox's memory limit%s was reached; work on less at a time]\n", limit)
 	}
 	return ""
+}
+
+// overLimit says which limit a command met.
+func overLimit(res session.ExecResult, info session.Info) string {
+	if res.QuotaOutside {
+		return fmt.Sprintf("what was written outside of %s is over its limit of %d MiB", info.Workdir, info.RootBytes>>20)
+	}
+	return fmt.Sprintf("the workspace is over its limit of %d MiB", info.Limits.WorkspaceBytes>>20)
 }
 
 // withNotice puts a notice on a line of its own after text.

@@ -184,6 +184,8 @@ func commandError(out session.ExecResult, forgiven bool) error {
 		return &Error{Code: CodeTimeout, Message: fmt.Sprintf("the command took longer than %s", out.Timeout)}
 	case out.Status == session.ExecOOMKilled:
 		return &Error{Code: CodeOOM, Message: "the command was killed for lack of memory"}
+	case out.Status == session.ExecQuotaKilled && out.QuotaOutside:
+		return &Error{Code: CodeQuota, Message: "the command was ended: what was written outside of the workspace is over its limit"}
 	case out.Status == session.ExecQuotaKilled:
 		return &Error{Code: CodeQuota, Message: "the command was ended: the workspace is over its limit"}
 	case out.Status == session.ExecKilled:

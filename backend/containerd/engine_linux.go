@@ -70,6 +70,7 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 		PIDs:         e.cgroups.has("pids"),
 		Networks:     []backend.NetworkMode{backend.NetworkNone},
 		WritableRoot: true,
+		RootMeans:    backend.WorkspaceWatched,
 		Persistent:   true,
 	}
 	for name := range e.runtimes {

@@ -53,10 +53,7 @@ func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 // rlimits bound every process from its first instruction.
 func rlimits(r *record) []specs.POSIXRlimit {
 	l := r.config.Limits
-	files, size := uint64(driver.OpenFiles(l)), uint64(driver.FileBytes(l))
-	if r.config.Workspace == backend.WorkspaceWatched {
-		size = min(size, uint64(l.WorkspaceBytes)) // which no single file can pass then
-	}
+	files, size := uint64(driver.OpenFiles(l)), uint64(driver.FileBytes(l, r.config.Workspace, r.config.RootBytes))
 	return []specs.POSIXRlimit{
 		{Type: "RLIMIT_CORE"},
 		{Type: "RLIMIT_NOFILE", Soft: files, Hard: files},

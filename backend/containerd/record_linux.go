@@ -42,9 +42,10 @@ type config struct {
 	Limits   backend.Limits      `json:"limits"`
 	// Workspace is what holds the workspace's limit.
 	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
-	Labels    map[string]string      `json:"labels,omitempty"` // the user's own
-	State     string                 `json:"state"`            // the state directory that holds the sandbox's files
-	Cgroup    string                 `json:"cgroup"`           // its control group
+	RootBytes int64                  `json:"root_bytes,omitempty"` // as the guest is told
+	Labels    map[string]string      `json:"labels,omitempty"`     // the user's own
+	State     string                 `json:"state"`                // the state directory that holds the sandbox's files
+	Cgroup    string                 `json:"cgroup"`               // its control group
 }
 
 // record is a sandbox's container record, as far as the driver uses it. It never changes.
@@ -93,7 +94,7 @@ func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
 		id: id, session: session, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
 		config: config{
 			Image: p.spec.Image, ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes, User: p.user.String(), Root: p.spec.Root,
-			Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means, Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
+			Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means, RootBytes: driver.RootBytes(p.spec.Root, p.spec.Limits), Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}
 }
@@ -163,10 +164,14 @@ func (r *record) info(s backend.State) backend.Info {
 		Root:      r.config.Root,
 		Limits:    r.config.Limits,
 		Workspace: r.config.Workspace,
+		RootBytes: r.config.RootBytes,
 		State:     s,
 		Labels:    map[string]string{},
 	}
 	maps.Copy(info.Labels, r.config.Labels)
+	if info.RootBytes > 0 {
+		info.RootMeans = backend.WorkspaceWatched
+	}
 	if t, err := time.Parse(time.RFC3339Nano, r.labels[backend.LabelCreated]); err == nil {
 		info.Created = t
 	}

@@ -64,16 +64,9 @@ func guestProcess(o driver.User, r *record, args ...string) *specs.Process {
 	}
 }
 
-// guestArgs tell the guest of the workspace's limit.
+// guestArgs tell the guest of its limits.
 func guestArgs(r *record) []string {
-	size := r.config.Limits.WorkspaceBytes
-	if size == 0 {
-		return nil
-	}
-	return []string{
-		fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", driver.Inodes(size)),
-		fmt.Sprintf("--workspace-watched=%t", r.config.Workspace == backend.WorkspaceWatched),
-	}
+	return driver.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes)
 }
 
 func namespaces(r *record) []specs.LinuxNamespace {

@@ -76,7 +76,7 @@ func TestSpecFollowsRequest(t *testing.T) {
 			t.Errorf("namespace %+v", n)
 		}
 	}
-	want := []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}, {Type: "RLIMIT_NOFILE", Hard: 2000, Soft: 2000}, {Type: "RLIMIT_FSIZE", Hard: 32 << 30, Soft: 32 << 30}}
+	want := []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}, {Type: "RLIMIT_NOFILE", Hard: 2000, Soft: 2000}, {Type: "RLIMIT_FSIZE", Hard: 4 << 20, Soft: 4 << 20}} // of a writable root that is watched
 	if diff := cmp.Diff(want, got.Process.Rlimits); diff != "" {
 		t.Errorf("rlimits (-want +got)\n%s", diff)
 	}

@@ -62,6 +62,7 @@ func describe(info system.Info) (engine, error) {
 			PIDs:         info.PidsLimit,
 			Networks:     []backend.NetworkMode{backend.NetworkNone},
 			WritableRoot: true,
+			RootMeans:    backend.WorkspaceWatched,
 			Persistent:   true,
 		},
 	}

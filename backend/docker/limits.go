@@ -24,8 +24,9 @@ func (e *engine) enforceable(asked backend.Limits) error {
 	return nil
 }
 
-// resources translates limits. What the engine cannot do was refused before when it was asked for.
-func (e *engine) resources(l backend.Limits, means backend.WorkspaceMeans) container.Resources {
+// resources translates limits; for workspace and root see driver.FileBytes. What the engine cannot do was refused before
+// when it was asked for.
+func (e *engine) resources(l backend.Limits, workspace backend.WorkspaceMeans, root int64) container.Resources {
 	var r container.Resources
 	if e.memory {
 		r.Memory = l.MemoryBytes + driver.GuestMemory
@@ -41,10 +42,7 @@ func (e *engine) resources(l backend.Limits, means backend.WorkspaceMeans) conta
 		pids := l.PIDs + driver.GuestPIDs
 		r.PidsLimit = &pids
 	}
-	files, size := driver.OpenFiles(l), driver.FileBytes(l)
-	if means == backend.WorkspaceWatched {
-		size = min(size, l.WorkspaceBytes) // which no single file can pass then
-	}
+	files, size := driver.OpenFiles(l), driver.FileBytes(l, workspace, root)
 	r.Ulimits = []*container.Ulimit{
 		{Name: "core"},
 		{Name: "nofile", Soft: files, Hard: files},

@@ -133,7 +133,10 @@ func describeLabels(l map[string]string) backend.Info {
 		return info
 	}
 	info.Image, info.User, info.Root, info.Network = c.Image, c.User, c.Root, c.Network
-	info.Limits, info.Workspace = c.Limits, c.Workspace
+	info.Limits, info.Workspace, info.RootBytes = c.Limits, c.Workspace, c.RootBytes
+	if c.RootBytes > 0 {
+		info.RootMeans = backend.WorkspaceWatched
+	}
 	for _, k := range c.Labels {
 		info.Labels[k] = l[k]
 	}

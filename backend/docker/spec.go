@@ -55,7 +55,8 @@ type config struct {
 	Limits  backend.Limits      `json:"limits"`
 	// Workspace is what holds the workspace's limit.
 	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
-	Labels    []string               `json:"labels,omitempty"` // names of the user's own labels; others come with the image
+	RootBytes int64                  `json:"root_bytes,omitempty"` // as the guest was told
+	Labels    []string               `json:"labels,omitempty"`     // names of the user's own labels; others come with the image
 }
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
@@ -98,7 +99,8 @@ func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error)
 // declares where a container has no label of that name.
 func (p *plan) makeLabels(guest string) (map[string]string, error) {
 	l := copyLabels(p.spec.Labels)
-	c := config{Image: p.spec.Image, User: p.user.String(), Root: p.spec.Root, Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means}
+	c := config{Image: p.spec.Image, User: p.user.String(), Root: p.spec.Root, Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means,
+		RootBytes: p.rootBytes()}
 	c.Labels = slices.Sorted(maps.Keys(p.spec.Labels))
 	js, err := json.Marshal(c)
 	if err != nil {
@@ -138,6 +140,8 @@ func (p *plan) imageName() string {
 	return p.ref
 }
 
+func (p *plan) rootBytes() int64 { return driver.RootBytes(p.spec.Root, p.spec.Limits) }
+
 func (b *Backend) containerConfig(p *plan) *container.Config {
 	second := 1
 	return &container.Config{
@@ -146,7 +150,7 @@ func (b *Backend) containerConfig(p *plan) *container.Config {
 		User:         p.user.String(),
 		WorkingDir:   "/",
 		Entrypoint:   []string{embed.Path},
-		Cmd:          p.guestArgs(),
+		Cmd:          driver.GuestArgs(p.spec.Limits, guestWatches(p.means), p.rootBytes()),
 		Env:          guestEnv(),
 		OpenStdin:    true,
 		AttachStdin:  true,
@@ -157,18 +161,6 @@ func (b *Backend) containerConfig(p *plan) *container.Config {
 		// The guest outlives every signal but this one, because its commands may send it any.
 		StopSignal:  "SIGKILL",
 		StopTimeout: &second,
-	}
-}
-
-// guestArgs tell the guest of the workspace's limit.
-func (p *plan) guestArgs() []string {
-	size := p.spec.Limits.WorkspaceBytes
-	if size == 0 {
-		return []string{}
-	}
-	return []string{
-		fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", driver.Inodes(size)),
-		fmt.Sprintf("--workspace-watched=%t", guestWatches(p.means)),
 	}
 }
 
@@ -197,7 +189,7 @@ func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *contai
 		ShmSize:        driver.ShmSize(p.spec.Limits),
 		Runtime:        p.spec.Runtime,
 		Init:           &noInit,
-		Resources:      b.engine.resources(p.spec.Limits, p.means),
+		Resources:      b.engine.resources(p.spec.Limits, p.means, p.rootBytes()),
 		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.spec.Limits.TmpBytes, p.user, "1777")},
 		Mounts:         b.mounts(p, img, nonce),
 	}

@@ -136,6 +136,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 		Workspace:    means,
 		Networks:     []backend.NetworkMode{backend.NetworkNone},
 		WritableRoot: b.machine.layers,
+		RootMeans:    backend.WorkspaceMemory,
 		Persistent:   true,
 	}
 }

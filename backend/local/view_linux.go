@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,12 +53,9 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 		Settings: []launch.File{{Path: "/proc/sys/user/max_user_namespaces", Data: []byte("0")}},
 		Seccomp:  b.machine.filter,
 		Rlimits:  b.rlimits(r),
-		Argv:     []string{"/.workcell/" + guestName, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
-		Env:      []string{"PATH=" + searchPath},
-	}
-	if size := r.Limits.WorkspaceBytes; size > 0 {
-		c.Argv = append(c.Argv, fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", driver.Inodes(size)),
-			fmt.Sprintf("--workspace-watched=%t", !r.Workspace.FileSystem()))
+		Argv: append([]string{"/.workcell/" + guestName, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
+			driver.GuestArgs(r.Limits, !r.Workspace.FileSystem(), 0)...), // a root that can be written to has a size
+		Env: []string{"PATH=" + searchPath},
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {
 		c.Landlock = &launch.Landlock{Version: v, Write: []string{backend.Workdir, "/tmp", "/dev/shm"}, Devices: []string{"/dev", "/proc"}}
@@ -74,11 +72,16 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 
 // rootOptions are those of the root's tmpfs. A read-only one holds what makeEtc writes, a writable one as much as /tmp.
 func rootOptions(r *record) string {
-	size := int64(4 * driver.MiB)
-	if r.Root == backend.RootWritable {
-		size = max(size, r.Limits.TmpBytes)
-	}
+	size := max(4*driver.MiB, rootBytes(r))
 	return fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", size, max(4096, driver.Inodes(size)))
+}
+
+// rootBytes is how much may be written to a root; nothing to a read-only one.
+func rootBytes(r *record) int64 {
+	if r.Root != backend.RootWritable {
+		return 0
+	}
+	return max(4*driver.MiB, r.Limits.TmpBytes)
 }
 
 // writableDirs are the directories of a writable layer in which the sandbox's root may make files, as far as programs
@@ -227,10 +230,7 @@ func makeEtc(c *launch.Config, r *record) {
 // rlimits gives what every process is born with.
 func (b *Backend) rlimits(r *record) []launch.Rlimit {
 	l := r.Limits
-	size := driver.FileBytes(l)
-	if l.WorkspaceBytes > 0 && !r.Workspace.FileSystem() {
-		size = min(size, l.WorkspaceBytes) // which no single file can pass then
-	}
+	size := driver.FileBytes(l, cmp.Or(r.Workspace, backend.WorkspaceWatched), 0)
 	out := []launch.Rlimit{
 		{Resource: unix.RLIMIT_CORE},
 		{Resource: unix.RLIMIT_NOFILE, Value: uint64(driver.OpenFiles(l))},

@@ -47,10 +47,12 @@ func serve(args []string) int {
 	lease := flags.Duration("lease", server.DefaultLease, "how long recorded commands outlive the last host")
 	socket := flags.String("socket", defaultSocket(), "name of the socket for connect; empty for none")
 	final := flags.Bool("exit-on-eof", false, "end when standard input ends")
-	var limit server.WorkspaceLimit
+	var limit, layer server.DiskLimit
 	flags.Int64Var(&limit.Bytes, "workspace-bytes", 0, "limit of what lies in the work directory; 0 for none")
 	flags.Int64Var(&limit.Files, "workspace-files", 0, "limit of how many files and directories lie there; 0 for none")
 	flags.BoolVar(&limit.Watched, "workspace-watched", false, "the limit is this program's to enforce, nobody else does")
+	flags.Int64Var(&layer.Bytes, "root-bytes", 0, "limit of what is written outside of the work directory; 0 for none")
+	flags.Int64Var(&layer.Files, "root-files", 0, "limit of how many files and directories are made or changed there; 0 for none")
 	listen := flags.Int("listen-fd", -1, "serve hosts on this listening socket, not on the standard streams")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -63,7 +65,7 @@ func serve(args []string) int {
 		}
 	}
 	s, err := server.New(server.Config{Workdir: *workdir, Version: version, Lease: *lease, ReapAll: true, Protection: protection,
-		Path: os.Getenv("PATH"), Log: log, Workspace: limit})
+		Path: os.Getenv("PATH"), Log: log, Workspace: limit, Layer: layer})
 	if err != nil {
 		return fail(log, err)
 	}

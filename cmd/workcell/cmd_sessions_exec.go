@@ -120,6 +120,10 @@ func execStatus(stderr io.Writer, limits backend.Limits, res session.ExecResult)
 	case session.ExecOOMKilled:
 		fmt.Fprintf(stderr, "workcell: the command was ended for lack of memory: the sandbox has %d MiB\n", limits.MemoryBytes>>20)
 	case session.ExecQuotaKilled:
+		if res.QuotaOutside {
+			fmt.Fprintln(stderr, "workcell: the command was ended because what was written outside of the workspace passed its limit; delete files there with rm")
+			break
+		}
 		fmt.Fprintln(stderr, "workcell: the command was ended because the workspace passed its limit; delete files, as with workcell sessions rm --file PATH SANDBOX")
 	case session.ExecKilled:
 		fmt.Fprintln(stderr, "workcell: the command was ended on request of another process")

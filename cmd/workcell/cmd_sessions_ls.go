@@ -56,6 +56,9 @@ type sandboxOutput struct {
 	Limits  backend.Limits      `json:"limits"`
 	// Workspace is what holds the workspace to its limit.
 	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
+	// RootBytes may be written outside of the workspace where the root can be written to, which RootMeans holds.
+	RootBytes int64                  `json:"root_bytes,omitempty"`
+	RootMeans backend.WorkspaceMeans `json:"root_means,omitempty"`
 	Created   time.Time              `json:"created"`
 	Backend   string                 `json:"backend"`
 	EngineID  string                 `json:"engine_id"`
@@ -71,7 +74,8 @@ func sandboxRow(i session.Info) sandboxOutput {
 	return sandboxOutput{
 		Name: name,
 		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Image: i.Image, User: i.User, Network: i.Network,
-		Limits: i.Limits, Workspace: i.Workspace, Created: i.Created, Backend: i.Backend, EngineID: i.EngineID,
+		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootMeans: i.RootMeans, Created: i.Created,
+		Backend: i.Backend, EngineID: i.EngineID,
 		IdlePolicy: i.IdlePolicy,
 	}
 }

@@ -104,6 +104,14 @@ func workspaceWords(m backend.WorkspaceMeans) string {
 	return "size of /workspace, watched: commands end when it is passed, and it is passed by what they write within a second or so"
 }
 
+// rootWords says what holds what is written to a root to its size.
+func rootWords(m backend.WorkspaceMeans) string {
+	if m == backend.WorkspaceMemory {
+		return "root: writable, which lies in memory"
+	}
+	return "root: writable, watched: commands end when workspace_mb, or 4 GiB without, is passed outside of /workspace too"
+}
+
 // enforcement says what limits hold on this engine.
 func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.Capabilities = &c
@@ -120,7 +128,7 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 		{"cpu limit", "thousandths of a core", c.CPU, cgroups},
 		{"process limit", "processes and threads", c.PIDs, cgroups},
 		{"workspace size", workspaceWords(c.Workspace), c.Workspace != "", "agents that ask for limits.workspace_mb are refused; leave it out"},
-		{"writable root", "root: writable", c.WritableRoot, ""},
+		{"writable root", rootWords(c.RootMeans), c.WritableRoot, ""},
 		{"stop and start", "files survive a stop", c.Persistent, ""},
 	} {
 		if l.ok {

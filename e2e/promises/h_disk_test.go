@@ -58,6 +58,60 @@ func TestH3DiskFull(t *testing.T) {
 	})
 }
 
+// TestH3Root fills the root outside of the workspace, where all of it can be written to: with one file, with many, and
+// with copies of the image's own. It is told what happened, others work on, and deleting makes room.
+func TestH3Root(t *testing.T) {
+	t.Parallel()
+	cfg := rootBox()
+	cfg.Limits = frontmatter.Limits{WorkspaceMB: workspaceMB, MemoryMB: 64}
+	b := newBox(t, cfg)
+	limits := b.ok(t, tools.ToolOpen, obj{})["limits"].(obj)
+	watched := limits["root_means"] == "watched"
+	if size := limits["root_mb"]; watched && size != float64(workspaceMB) || size == nil {
+		t.Errorf("the limits are said to be %v", limits)
+	}
+	b.sh(t, "mkdir /var/fill")
+	out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=/var/fill/one", "bs=1M", "count=64"}})
+	if text := out["stderr"].(string); out["exit_code"] == 0.0 || !watched && !strings.Contains(text, "No space left") ||
+		watched && (out["quota_exceeded"] != true || !strings.Contains(text, "outside of /workspace")) {
+		t.Errorf("one file: %v", out)
+	}
+	w.user.alive(t)
+	b.sh(t, "rm /var/fill/one")
+	if watched {
+		fillWatchedRoot(t, b)
+		b.sh(t, "rm -r /var/fill")
+	}
+	if out := b.ok(t, tools.ToolExec, obj{"command": "head -c 1M /dev/zero > /var/one && rm /var/one && echo written"}); out["stdout"] != "written\n" || out["quota_exceeded"] == true {
+		t.Errorf("with room again: %v", out)
+	}
+	if !watched {
+		return
+	}
+	out = b.ok(t, tools.ToolExec, obj{"command": "find /usr/lib/python3* -name '*.py' -exec chmod a+x {} +", "yield_ms": 600_000})
+	if out["quota_exceeded"] != true {
+		t.Errorf("copies of the image's files: %v", out)
+	}
+}
+
+// fillWatchedRoot writes many files, until the watch ends the command. Afterwards nothing can be written.
+func fillWatchedRoot(t *testing.T, b *box) {
+	t.Helper()
+	out := refusedFor(t, b, "i=0; while :; do head -c 131072 /dev/zero > /var/fill/$i || exit 3; i=$((i+1)); sleep 0.05; done")
+	if text := out["stderr"].(string); out["status"] != "quota_killed" || !strings.Contains(text, fmt.Sprintf("outside of /workspace is over its limit of %d MiB", workspaceMB)) {
+		t.Errorf("many files: %v", out)
+	}
+	if n, err := strconv.Atoi(strings.Fields(b.sh(t, "du -sm /var/fill"))[0]); err != nil || n < workspaceMB || n > 64 {
+		t.Errorf("%d MiB were written, %v", n, err)
+	}
+	for _, at := range []string{"/var/fill/more", "/workspace/more"} {
+		if out := refusedFor(t, b, "echo more > "+at); out["status"] != "completed" {
+			t.Errorf("one more at %s: %v", at, out)
+		}
+	}
+	w.root.alive(t)
+}
+
 // refusedFor runs what must not come through because the workspace is full, and must be told so.
 func refusedFor(t *testing.T, b *box, line string) obj {
 	t.Helper()

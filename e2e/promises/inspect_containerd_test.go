@@ -168,7 +168,7 @@ func goldenSpec(b *box) *specs.Spec {
 		Root:     &specs.Root{Path: "rootfs", Readonly: info.Root == backend.RootReadonly},
 		Process: &specs.Process{
 			User:            specs.User{UID: uid, GID: uid},
-			Args:            []string{"/.workcell/workcell-guest"},
+			Args:            append([]string{"/.workcell/workcell-guest"}, rootLimit(b)...),
 			Env:             []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="},
 			Cwd:             "/",
 			Capabilities:    &specs.LinuxCapabilities{},

@@ -1,6 +1,10 @@
 package promises
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+)
 
 // TestN4Inspect reads the posture from outside, from the engine's own description where there is one: nothing of the
 // machine is shared.
@@ -19,4 +23,12 @@ func TestN6InspectMounts(t *testing.T) {
 func TestN12Benchmark(t *testing.T) {
 	t.Parallel()
 	eachNetwork(t, w.engine.benchmark)
+}
+
+// rootLimit is what the guest of a container is told of a root that can be written to, where the workspace has no limit.
+func rootLimit(b *box) []string {
+	if b.s.Info().Root == backend.RootReadonly {
+		return nil
+	}
+	return []string{"--root-bytes=4294967296", "--root-files=1048576"}
 }

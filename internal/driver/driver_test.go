@@ -94,3 +94,27 @@ func TestCheckSpec(t *testing.T) {
 		t.Errorf("large labels: %v, want ErrTooLarge", err)
 	}
 }
+
+// TestRootBytes: what may be written to a root has a limit, which a file of its own can pass by no more than once.
+func TestRootBytes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		workspace, root, file int64
+		mode                  backend.RootMode
+		means                 backend.WorkspaceMeans
+	}{
+		{0, 0, 16 << 30, backend.RootReadonly, ""},
+		{0, 4 << 30, 16 << 30, backend.RootWritable, ""},
+		{8 << 20, 0, 16 << 30, backend.RootReadonly, backend.WorkspaceSized},
+		{8 << 20, 0, 8 << 20, backend.RootReadonly, backend.WorkspaceWatched},
+		{8 << 20, 8 << 20, 16 << 20, backend.RootWritable, backend.WorkspaceSized},
+		{8 << 20, 8 << 20, 8 << 20, backend.RootWritable, backend.WorkspaceWatched},
+		{64 << 10, 4 << 20, 128 << 10, backend.RootWritable, backend.WorkspaceSized},
+	} {
+		l := backend.Limits{WorkspaceBytes: c.workspace}
+		root := driver.RootBytes(c.mode, l)
+		if file := driver.FileBytes(l, c.means, root); root != c.root || file != c.file {
+			t.Errorf("%+v: %d bytes, files of %d", c, root, file)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -23,6 +24,8 @@ const (
 	minFiles     = 1024     // keeps the guest alive under a small limit; commands get the user's own through the guest
 	maxFileBytes = 16 << 30 // of every file where the user asked for no bound
 	shmBytes     = 64 * MiB // of /dev/shm, which counts against memory; less under a small limit
+	rootBytes    = 4 << 30  // written to the root where the user asked for no bound of the workspace
+	minRoot      = 4 * MiB  // the runtime's own directories in the root count too
 	// bytesPerInode bounds the files in a tmpfs: each costs kernel memory beyond its pages.
 	bytesPerInode = 4096
 )
@@ -83,8 +86,42 @@ func ReadonlyPaths() []string {
 func OpenFiles(l backend.Limits) int64 { return max(l.OpenFiles, minFiles) }
 
 // FileBytes gives the largest size of a file that every process of a sandbox may make; the guest sets the user's own
-// limit for commands, which may be smaller than its own files.
-func FileBytes(l backend.Limits) int64 { return max(maxFileBytes, l.FileBytes) }
+// limit for commands, which may be smaller than its own files. No single file can pass the limit of a workspace that the
+// guest watches, nor far that of a root; a workspace that is a file system of its own is full before.
+func FileBytes(l backend.Limits, workspace backend.WorkspaceMeans, root int64) int64 {
+	size := max(maxFileBytes, l.FileBytes)
+	switch {
+	case l.WorkspaceBytes == 0:
+	case workspace == backend.WorkspaceWatched:
+		size = min(size, l.WorkspaceBytes)
+	case root > 0:
+		size = min(size, 2*l.WorkspaceBytes)
+	}
+	return size
+}
+
+// RootBytes gives how much may be written outside of the workspace, and of what has a size of its own, in a container:
+// nothing where the root cannot be written to, else as much as in the workspace, and 4 GiB where that has no limit.
+func RootBytes(root backend.RootMode, l backend.Limits) int64 {
+	if root != backend.RootWritable {
+		return 0
+	}
+	return max(minRoot, cmp.Or(l.WorkspaceBytes, rootBytes))
+}
+
+// GuestArgs tell the guest of the limits of what is written: of the workspace, which it holds itself when watched, and of
+// RootBytes.
+func GuestArgs(l backend.Limits, watched bool, root int64) []string {
+	args := []string{}
+	if size := l.WorkspaceBytes; size > 0 {
+		args = append(args, fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", Inodes(size)),
+			fmt.Sprintf("--workspace-watched=%t", watched))
+	}
+	if root > 0 {
+		args = append(args, fmt.Sprintf("--root-bytes=%d", root), fmt.Sprintf("--root-files=%d", Inodes(root)))
+	}
+	return args
+}
 
 // LimitError reports a limit that no engine could enforce. It wraps backend.ErrInvalid.
 type LimitError struct {

@@ -29,9 +29,8 @@ type execution struct {
 	timeout time.Duration // 0 for none
 	grace   time.Duration
 	drain   time.Duration
-	oomAt   int64 // the sandbox's OOM counter at the start, negative when it cannot be seen
-	quotaAt quotaMark
-	frozen  bool // the workspace was over its limit at the start: the command must not write
+	oomAt   int64      // the sandbox's OOM counter at the start, negative when it cannot be seen
+	limits  quotaMarks // at the start
 
 	killing chan killing  // asks supervise to end the tree
 	ended   chan struct{} // closed when the process has ended and its output is read as far as it will be waited for
@@ -59,14 +58,14 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink outputSink) (*
 	if err := s.memory.room(); err != nil {
 		return nil, err
 	}
-	mark, frozen, err := s.quota.admit() // which may take longer than the host waits
+	limits, err := s.quotas.admit() // which may take longer than the host waits
 	if err == nil && r.givenUp(req, sink != nil) {
 		err = failf(wire.CodeInvalid, "the host gave the command up before it was started") // nobody reads it
 	}
 	if err != nil {
 		return nil, err
 	}
-	e := &execution{s: s, quotaAt: mark, frozen: frozen, id: req.ExecID, started: time.Now(),
+	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(),
 		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, defaultGrace), drain: millis(req.DrainMillis, defaultDrain),
 		killing: make(chan killing, 1), ended: make(chan struct{}), oomAt: s.oom.read()}
 	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning}
@@ -87,7 +86,7 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink outputSink) (*
 		return nil, err
 	}
 	s.execs.add(e)
-	s.quota.started()
+	s.quotas.started()
 	return e, nil
 }
 
@@ -128,7 +127,7 @@ func (e *execution) launch(req *wire.RunRequest, sink outputSink) error {
 	if err != nil {
 		err = launchError(err, "pipe")
 	} else {
-		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, childEnds{files: files}, e.frozen)
+		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, childEnds{files: files}, e.limits.frozen())
 	}
 	if err != nil {
 		pipes.closeOwnEnds()
@@ -148,7 +147,7 @@ func (e *execution) launchOnTerminal(req *wire.RunRequest, sink outputSink) erro
 	defer ends.closeChildEnds()
 	child, out, in, err := ends.terminal(*req.Terminal)
 	if err == nil {
-		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, childEnds{[3]int{child, child, child}, true}, e.frozen)
+		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, childEnds{[3]int{child, child, child}, true}, e.limits.frozen())
 	}
 	if err != nil {
 		ends.closeOwnEnds()
@@ -220,9 +219,7 @@ func (e *execution) over(end exit, state wire.ExecState, leaked bool) {
 		e.term.end()
 	}
 	cut := end.status.Signaled() && end.status.Signal() == unix.SIGXFSZ || end.status.ExitStatus() == 128+int(unix.SIGXFSZ)
-	full, stopped := e.s.quota.ended(e.quotaAt, cut)
-	full = full || (e.frozen || stopped) && end.status != 0
-	e.finish(end, state, leaked, full, stopped)
+	e.finish(end, state, leaked, e.s.quotas.ended(e.limits, cut, end.status != 0))
 	close(e.ended)
 	e.s.execs.ended(e)
 }
@@ -291,8 +288,8 @@ func (e *execution) signal(sig unix.Signal) {
 	e.tree().signal(sig, true)
 }
 
-// finish records the end. full: there was no room in the workspace at some time; stopped: commands were ended for that.
-func (e *execution) finish(end exit, state wire.ExecState, leaked, full, stopped bool) {
+// finish records the end.
+func (e *execution) finish(end exit, state wire.ExecState, leaked bool, want shortage) {
 	stdout, stderr := e.out.totals()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -318,12 +315,13 @@ func (e *execution) finish(end exit, state wire.ExecState, leaked, full, stopped
 	case st.OOMKills > 0 && (sig == unix.SIGKILL || st.ExitCode == 128+int(unix.SIGKILL)):
 		// 137 is what a shell makes of a child that was killed.
 		st.State = wire.ExecOOMKilled
-	case stopped && st.ExitCode == 128+int(unix.SIGKILL):
+	case want.stopped && st.ExitCode == 128+int(unix.SIGKILL):
 		st.State = wire.ExecQuotaKilled
 	case e.named && sig != 0:
 		st.State = wire.ExecKilled
 	}
-	st.QuotaExceeded = full || st.State == wire.ExecQuotaKilled
+	st.QuotaExceeded = want.full || st.State == wire.ExecQuotaKilled
+	st.QuotaOutside = want.outside
 	if e.rec != nil && !e.wanted {
 		e.rec.ended()
 	}

@@ -4,7 +4,7 @@ package server
 func (s *Server) Hold() (release func()) {
 	q := &quota{dir: s.cfg.Workdir, first: make(chan struct{}), quit: make(chan struct{}), done: make(chan struct{}), kick: make(chan struct{}, 1)}
 	close(q.done)
-	s.quota = q
+	s.quotas.workspace = q
 	return func() { close(q.first) }
 }
 

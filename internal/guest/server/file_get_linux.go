@@ -108,7 +108,7 @@ func (s *Server) sendFile(r *request, f *os.File, info *wire.FileInfo, offset, l
 				return err
 			}
 		}
-		if !r.write(out) || ended {
+		if _, err := r.send(out); err != nil || ended {
 			return nil
 		}
 		moved()

@@ -36,7 +36,7 @@ func (s *Server) handleStat(r *request) error {
 }
 
 func (s *Server) handleMkdir(r *request) error {
-	release, err := s.quota.claim(quotaBlock, 1)
+	release, err := s.quotas.workspace.claim(quotaBlock, 1)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func (s *Server) handleFilePut(r *request) error {
 	if req.Mode > 0o777 {
 		return failf(wire.CodeInvalid, "the mode %#o is not one of permission bits", req.Mode)
 	}
-	release, err := s.quota.claim(max(req.Size, 0), 1)
+	release, err := s.quotas.workspace.claim(max(req.Size, 0), 1)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (s *Server) receive(r *request, d *draft, size int64, moved func()) error {
 			return failf(wire.CodeInvalid, "more than the %d bytes that were announced", size)
 		}
 		if size < 0 {
-			release, err := s.quota.claim(int64(len(f.Body)), 0)
+			release, err := s.quotas.workspace.claim(int64(len(f.Body)), 0)
 			if err != nil {
 				return err
 			}

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input gives the command what came with the request, and takes the rest from the stream. The result is nil when
-// nothing more comes over the stream.
-func (e *execution) input(r *request, req *wire.RunRequest) *streamInput {
+// input gives the command what came with the request, and takes the rest from the stream, for which send gives the host
+// credit. The result is nil when nothing more comes over the stream.
+func (e *execution) input(req *wire.RunRequest, send func([]byte)) *streamInput {
 	if e.stdin == nil {
 		return nil
 	}
 	if req.StdinStream {
-		return newStreamInput(r, e.stdin, req.StdinOpen)
+		return newStreamInput(send, e.stdin, req.StdinOpen)
 	}
 	data := req.Stdin
 	rest := e.stdin.tryWrite(data)
@@ -61,7 +61,7 @@ func (s *Server) handleRun(r *request) error {
 		return err
 	}
 	defer e.unwanted()
-	in := e.input(r, &req)
+	in := e.input(&req, r.write)
 	if in == nil && req.YieldMillis != 0 && e.quickly() {
 		return r.answer(e.result())
 	}
@@ -117,7 +117,7 @@ func (s *Server) handleAttach(r *request) error {
 	if err != nil {
 		return err
 	}
-	in := e.input(r, &req)
+	in := e.input(&req, sink.control)
 	if in != nil || !e.quickly() {
 		e.follow()
 		left := r.watchInput(in)

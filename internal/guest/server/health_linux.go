@@ -28,7 +28,7 @@ func (s *Server) handleHealth(r *request) error {
 	h.MemoryLimit = firstNumber("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 	h.PIDsUsed = firstNumber("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
 	h.CPUMillis = cpuMillis()
-	h.WorkspaceUsed = s.quota.now()
+	h.WorkspaceUsed = s.quotas.workspace.now()
 	h.Visitors = int(s.visitors.Load())
 	return r.answer(h)
 }

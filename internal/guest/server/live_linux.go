@@ -57,6 +57,17 @@ func (l *liveSink) write(ch wire.Channel, p []byte) {
 	}
 }
 
+// control sends a frame that is no output, behind what waits: of that a part of a frame may be on its way. When the
+// command is about to end, it waits for the answer.
+func (l *liveSink) control(frame []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.shut {
+		l.pending = append(l.pending, frame...)
+		l.send()
+	}
+}
+
 func (l *liveSink) flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

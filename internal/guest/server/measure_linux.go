@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of a look at the workspace.
+// Bounds of a look.
 const (
 	measureHeld  = 256     // directories below each other that stay open; those below are opened again on the way back
 	measureDepth = 1 << 14 // directories below each other that are looked at
@@ -18,11 +18,12 @@ const (
 	measureFinds = 64      // directories that are sought after they were moved
 )
 
-// survey adds up what lies in the workspace.
+// survey adds up what lies in a tree.
 type survey struct {
 	usage
 	dev   uint64
 	uid   uint32
+	since int64               // nanoseconds of the Unix clock; what has not changed since is neither counted nor entered; 0 for all
 	most  int64               // entries after which counting ends: there are too many
 	twice map[uint64]struct{} // files with several names that were counted
 	quit  <-chan struct{}
@@ -33,20 +34,19 @@ type survey struct {
 
 // level is a directory that is being looked at.
 type level struct {
-	up       *level
-	name     string
-	depth    int
-	fd       int // -1 while it is closed because too many are open, and when it is lost
-	ino      uint64
-	next     int64  // where to read on in one that is closed
-	was, now uint32 // its mode before it was opened to the look and then; now is 0 when it needed no opening
+	up    *level
+	name  string
+	depth int
+	fd    int // -1 while it is closed because too many are open, and when it is lost
+	ino   uint64
+	next  int64 // where to read on in one that is closed
 }
 
 // measure adds up what the tree takes on the disk, and what files take that have no name any more but are open. A tree
 // that is kept from being looked at counts as being over the limit, and blind is told. The result means nothing when quit
-// was closed meanwhile.
-func measure(dir *os.File, l WorkspaceLimit, quit <-chan struct{}) (found usage, blind bool) {
-	s := &survey{uid: uint32(os.Getuid()), most: 1 << 40, twice: map[uint64]struct{}{}, quit: quit, buf: make([]byte, 1<<13)}
+// was closed meanwhile. For since see survey.
+func measure(dir *os.File, l DiskLimit, since int64, quit <-chan struct{}) (found usage, blind bool) {
+	s := &survey{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[uint64]struct{}{}, quit: quit, buf: make([]byte, 1<<13)}
 	if l.Files > 0 {
 		s.most = 2 * l.most().Files
 	}
@@ -55,14 +55,12 @@ func measure(dir *os.File, l WorkspaceLimit, quit <-chan struct{}) (found usage,
 	if unix.Fstat(root.up.fd, &st) == nil {
 		s.dev = st.Dev
 	}
-	s.unlock(root.up) // "." must be searched for
 	if s.open(root, root.up, root.name) {
 		s.walk(root)
-		root.leave()
+		root.shut()
 	} else {
 		s.blind = true
 	}
-	root.up.restore()
 	s.unnamed()
 	if s.blind {
 		s.bytes = max(s.bytes, l.Bytes+1)
@@ -101,12 +99,9 @@ func (s *survey) ended() bool {
 
 func (s *survey) entry(d *level, name string) {
 	var st unix.Stat_t
-	err := unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-	if errors.Is(err, unix.EACCES) {
-		err = s.try(d, func() error { return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
-	}
-	if err != nil {
-		return // gone
+	err := s.try(d.fd, func() error { return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	if err != nil || s.since > 0 && unix.TimespecToNsec(st.Ctim) < s.since {
+		return // gone, or not to be counted
 	}
 	s.add(&st)
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Dev != s.dev {
@@ -120,6 +115,10 @@ func (s *survey) entry(d *level, name string) {
 	if !s.open(sub, d, name) {
 		return
 	}
+	if mountPoint(sub.fd) { // of the same file system, as two directories of the host can be
+		sub.shut()
+		return
+	}
 	if d.depth >= measureHeld {
 		d.park()
 	}
@@ -127,40 +126,38 @@ func (s *survey) entry(d *level, name string) {
 	if d.fd < 0 {
 		s.resume(d, sub)
 	}
-	sub.leave()
+	sub.shut()
+}
+
+// mountPoint tells whether something is mounted where fd was opened, as far as the kernel tells.
+func mountPoint(fd int) bool {
+	var st unix.Statx_t
+	return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st) == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
 // open opens d, which is name in at, and tells whether it did. A command must not hide files in a directory that it
-// closed to its own user: it is opened to the look for the moment.
+// closed to its own user.
 func (s *survey) open(d, at *level, name string) bool {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
-	var t level
-	var err error
-	t.fd, err = unix.Openat(at.fd, name, flags, 0)
+	fd, err := unix.Openat(at.fd, name, flags, 0)
 	if errors.Is(err, unix.EACCES) {
-		t.fd, err = s.openClosed(&t, at, name)
+		fd, err = s.openClosed(at, name)
 	}
 	if err != nil {
 		return false // gone, or another user closed it: then commands cannot write to it either
 	}
 	var st unix.Stat_t
-	if unix.Fstat(t.fd, &st) != nil || st.Dev != s.dev || d.ino != 0 && d.ino != st.Ino {
-		t.leave() // another one
+	if unix.Fstat(fd, &st) != nil || st.Dev != s.dev || d.ino != 0 && d.ino != st.Ino {
+		_ = unix.Close(fd) // another one
 		return false
 	}
-	if st.Mode&0o500 != 0o500 {
-		s.unlock(&t)
-	}
-	d.fd, d.ino = t.fd, st.Ino
-	if t.now != 0 {
-		d.was, d.now = t.was, t.now
-	}
+	d.fd, d.ino = fd, st.Ino
 	return true
 }
 
-func (s *survey) openClosed(d, at *level, name string) (int, error) {
-	path := -1
-	err := s.try(at, func() (err error) {
+func (s *survey) openClosed(at *level, name string) (int, error) {
+	path, fd := -1, -1
+	err := s.try(at.fd, func() (err error) {
 		path, err = unix.Openat(at.fd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		return err
 	})
@@ -168,72 +165,60 @@ func (s *survey) openClosed(d, at *level, name string) (int, error) {
 		return -1, err
 	}
 	defer unix.Close(path)
-	d.fd = path
-	fd := -1
-	err = s.try(d, func() (err error) {
-		fd, err = unix.Open(d.self(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	err = s.try(path, func() (err error) {
+		fd, err = unix.Open(self(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		return err
 	})
-	if err != nil {
-		d.restore()
-	}
 	return fd, err
 }
 
-// try calls what d must be open to the look for. Who closes it faster than it can be used has hidden it.
-func (s *survey) try(d *level, call func() error) error {
+// try makes a call for which the directory fd may have to be open to its own user, and opens it for no longer than that
+// call: what is read from an open directory needs no mode any more. Who closes it faster than it can be used has hidden
+// it.
+//
+// A mode that a command sets within these few instructions can still be lost, when it is the very one that the call
+// needed. Without a capability, which no sandbox has, nothing but the mode lets an owner in, and the kernel changes no
+// mode on the condition that it is still the one that was seen.
+func (s *survey) try(fd int, call func() error) error {
 	fought := false
-	var err error
-	for range measureTries {
-		if err = call(); !errors.Is(err, unix.EACCES) {
-			return err
-		}
-		opened, ours := s.unlock(d)
+	err := call()
+	for n := 0; n < measureTries && errors.Is(err, unix.EACCES); n++ {
+		was, now, ours := s.unlock(fd)
 		if !ours {
 			return err
 		}
-		fought = fought || opened
+		err = call()
+		restore(fd, was, now)
+		fought = fought || was != now
 	}
-	s.blind = s.blind || fought
+	s.blind = s.blind || fought && errors.Is(err, unix.EACCES)
 	return err
 }
 
-// unlock opens d to the look. It tells whether that was necessary and whether d is the guest's user's.
-func (s *survey) unlock(d *level) (opened, ours bool) {
+// unlock opens a directory of the guest's user, and gives its mode before and after.
+func (s *survey) unlock(fd int) (was, now uint32, ours bool) {
 	var st unix.Stat_t
-	if unix.Fstat(d.fd, &st) != nil || st.Uid != s.uid {
-		return false, false
+	if unix.Fstat(fd, &st) != nil || st.Uid != s.uid {
+		return 0, 0, false
 	}
-	mode := st.Mode & 0o7777
-	if mode&0o500 == 0o500 {
-		return false, true
+	was = st.Mode & 0o7777
+	now = was | 0o500
+	if was != now && unix.Chmod(self(fd), now) != nil {
+		return 0, 0, false
 	}
-	if unix.Chmod(d.self(), mode|0o500) != nil {
-		return false, false
-	}
-	d.was, d.now = mode, mode|0o500
-	return true, true
+	return was, now, true
 }
 
 // restore closes what unlock opened, unless somebody has given it another mode since.
-func (d *level) restore() {
+func restore(fd int, was, now uint32) {
 	var st unix.Stat_t
-	if d.now == 0 || unix.Fstat(d.fd, &st) != nil || st.Mode&0o777 != d.now&0o777 {
-		return
-	}
-	_ = unix.Chmod(d.self(), d.was) // nothing else can be done
-}
-
-// self is a path to the directory itself, wherever it was moved to.
-func (d *level) self() string { return "/proc/self/fd/" + strconv.Itoa(d.fd) }
-
-// leave ends the look at d.
-func (d *level) leave() {
-	if d.fd >= 0 {
-		d.restore()
-		d.shut()
+	if was != now && unix.Fstat(fd, &st) == nil && st.Mode&0o777 == now&0o777 {
+		_ = unix.Chmod(self(fd), was) // nothing else can be done
 	}
 }
+
+// self is a path to a directory itself, wherever it was moved to.
+func self(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 func (d *level) shut() {
 	_ = unix.Close(d.fd) // only read
@@ -259,7 +244,7 @@ func (s *survey) resume(d, sub *level) {
 		return
 	}
 	if _, err := unix.Seek(d.fd, d.next, unix.SEEK_SET); err != nil {
-		d.leave()
+		d.shut()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,7 +20,7 @@ func entries(t *testing.T, dir string) int64 {
 		t.Fatal("the directory does not open")
 	}
 	s.walk(d)
-	d.leave()
+	d.shut()
 	if s.blind {
 		t.Error("the look was blind")
 	}
@@ -112,12 +113,12 @@ func TestMeasureMoved(t *testing.T) {
 	if s.resume(b, c); b.fd < 0 || a.fd >= 0 {
 		t.Errorf("descriptors %d and %d", a.fd, b.fd)
 	}
-	c.leave()
+	c.shut()
 	if s.resume(a, b); a.fd < 0 {
 		t.Error("the upper one was not found")
 	}
-	b.leave()
-	a.leave()
+	b.shut()
+	a.shut()
 }
 
 // surveyOf begins a look at dir.
@@ -133,8 +134,8 @@ func surveyOf(t *testing.T, dir string) (*survey, *level) {
 	return s, &level{fd: int(f.Fd())}
 }
 
-// TestMeasureModes: a directory that had to be opened to the look gets its mode back wherever it is by then, and keeps
-// the one that somebody gave it meanwhile.
+// TestMeasureModes: a directory that had to be opened to the look has its own mode wherever it is by then, and keeps the
+// one that somebody gave it meanwhile, be it the one that the look needed.
 func TestMeasureModes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -146,19 +147,29 @@ func TestMeasureModes(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := &level{up: up, name: "a", fd: -1}
-		if !s.open(d, up, "a") || mode(t, a) != 0o530 {
-			t.Fatalf("open to the look its mode is %o", mode(t, a))
+		if !s.open(d, up, "a") {
+			t.Fatal("the directory does not open")
 		}
 		return d
 	}
-	if enter().leave(); mode(t, a) != 0o030 {
+	if enter().shut(); mode(t, a) != 0o030 {
 		t.Errorf("afterwards its mode is %o", mode(t, a))
 	}
 	d := enter()
+	if err := os.Chmod(a, 0o530); err != nil { // what the look itself gave it
+		t.Fatal(err)
+	}
+	if s.walk(d); mode(t, a) != 0o530 {
+		t.Errorf("during the look it got mode 530 and has %o", mode(t, a))
+	}
+	if d.shut(); mode(t, a) != 0o530 {
+		t.Errorf("the mode that the look needed is now %o", mode(t, a))
+	}
+	d = enter()
 	if err := os.Chmod(a, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	if d.leave(); mode(t, a) != 0o750 {
+	if d.shut(); mode(t, a) != 0o750 {
 		t.Errorf("the mode that was given meanwhile is now %o", mode(t, a))
 	}
 	d = enter()
@@ -166,7 +177,7 @@ func TestMeasureModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	makeDir(t, a)
-	if d.leave(); mode(t, b) != 0o030 || mode(t, a) != 0o700 {
+	if d.shut(); mode(t, b) != 0o030 || mode(t, a) != 0o700 {
 		t.Errorf("moved its mode is %o, and that of another in its place %o", mode(t, b), mode(t, a))
 	}
 }
@@ -185,7 +196,7 @@ func TestMeasureClosedRoot(t *testing.T) {
 		if err := os.Chmod(dir, m); err != nil {
 			t.Fatal(err)
 		}
-		if found, blind := measure(f, WorkspaceLimit{Bytes: 1 << 40}, nil); found.files < 1 || blind || mode(t, dir) != m {
+		if found, blind := measure(f, DiskLimit{Bytes: 1 << 40}, 0, nil); found.files < 1 || blind || mode(t, dir) != m {
 			t.Errorf("mode %o: %+v, %t, afterwards %o", m, found, blind, mode(t, dir))
 		}
 	}
@@ -202,8 +213,8 @@ func TestMeasureNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = f.Close()
-	l := WorkspaceLimit{Bytes: 5}
-	if found, blind := measure(f, l, nil); !blind || !l.over(found) {
+	l := DiskLimit{Bytes: 5}
+	if found, blind := measure(f, l, 0, nil); !blind || !l.over(found) {
 		t.Errorf("%+v, %t", found, blind)
 	}
 }
@@ -215,4 +226,29 @@ func device(t *testing.T, name string) uint64 {
 		t.Fatal(err)
 	}
 	return st.Dev
+}
+
+// TestMeasureSince: what did not change is not counted, and neither is what lies below it, as nothing below an unchanged
+// directory of an overlay changes.
+func TestMeasureSince(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, sub := range []string{"old/same", "old/new"} {
+		makeDir(t, filepath.Join(dir, sub))
+		write(t, filepath.Join(dir, sub, "f"))
+	}
+	since := time.Now().Add(time.Hour).UnixNano()
+	s, up := surveyOf(t, dir)
+	s.since = since
+	if s.walk(up); s.usage != (usage{}) {
+		t.Errorf("found %+v, where nothing changed", s.usage)
+	}
+	f := &level{fd: up.fd}
+	if _, err := unix.Seek(f.fd, 0, unix.SEEK_SET); err != nil {
+		t.Fatal(err)
+	}
+	s.since = 1
+	if s.walk(f); s.files != 5 {
+		t.Errorf("found %+v, want 5 entries", s.usage)
+	}
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WorkspaceLimit bounds what lies below the work directory. The zero value is no limit.
-type WorkspaceLimit struct {
+// DiskLimit bounds what lies in a directory tree, without what is mounted in it. The zero value is no limit.
+type DiskLimit struct {
 	Bytes int64 // on the disk; 0 is no limit
 	Files int64 // entries of any kind; 0 is no limit
 	// Watched: nothing but the guest holds the limit. Otherwise the file system does, and the guest only tells of it.
@@ -35,26 +35,26 @@ const (
 	quotaSlackFiles = 4096
 )
 
-// usage is what lies in the workspace.
+// usage is what lies in a tree.
 type usage struct{ bytes, files int64 }
 
 func (u usage) plus(v usage) usage { return usage{u.bytes + v.bytes, u.files + v.files} }
 
 // over tells whether u is more than the limit.
-func (l WorkspaceLimit) over(u usage) bool {
+func (l DiskLimit) over(u usage) bool {
 	return u.bytes > l.Bytes || l.Files > 0 && u.files > l.Files
 }
 
 // most is how much there may be before commands are refused.
-func (l WorkspaceLimit) most() WorkspaceLimit {
-	m := WorkspaceLimit{Bytes: 2*l.Bytes + quotaSlackBytes}
+func (l DiskLimit) most() DiskLimit {
+	m := DiskLimit{Bytes: 2*l.Bytes + quotaSlackBytes}
 	if l.Files > 0 {
 		m.Files = 2*l.Files + quotaSlackFiles
 	}
 	return m
 }
 
-// quota is the workspace's limit. A nil one is no limit.
+// quota is the limit of a tree: of the workspace, or of a layer. A nil one is no limit.
 //
 // A file system that has the limit keeps it by itself. Where none does, the guest looks what there is: while commands run
 // several times a second, the seldomer the longer a look takes but at once when the disk's free space shrinks, and at the
@@ -62,8 +62,9 @@ func (l WorkspaceLimit) most() WorkspaceLimit {
 // command ends, because nobody can tell which of them wrote; later ones may delete but write nothing until there is room
 // again. The guest's own files are counted before they are written.
 type quota struct {
-	limit WorkspaceLimit
+	limit DiskLimit
 	dir   string
+	layer *layer      // nil for the workspace
 	root  *os.File    // dir, opened while that was sure to be allowed
 	stop  func()      // ends every command
 	busy  func() bool // tells whether a command, or what one left behind, runs
@@ -87,12 +88,13 @@ type quota struct {
 	stops  int64     // how often commands were ended
 }
 
-// newQuota watches dir; stop and busy are called without any lock held but looking.
-func newQuota(dir string, l WorkspaceLimit, stop func(), busy func() bool) (*quota, error) {
+// newQuota watches dir, which is the workspace, or what a layer is over; stop and busy are called without any lock held
+// but looking.
+func newQuota(dir string, over *layer, l DiskLimit, stop func(), busy func() bool) (*quota, error) {
 	if l.Bytes <= 0 {
 		return nil, nil //nolint:nilnil // a nil quota is no limit
 	}
-	q := &quota{limit: l, dir: dir, stop: stop, busy: busy, kick: make(chan struct{}, 1), quit: make(chan struct{}), first: make(chan struct{}), done: make(chan struct{})}
+	q := &quota{limit: l, dir: dir, layer: over, stop: stop, busy: busy, kick: make(chan struct{}, 1), quit: make(chan struct{}), first: make(chan struct{}), done: make(chan struct{})}
 	q.floor = usage{l.Bytes, l.Files}
 	if !l.Watched {
 		close(q.first)
@@ -199,10 +201,18 @@ func (q *quota) look() {
 	if q.closed() {
 		return
 	}
-	found, blind := measure(q.root, q.limit, q.quit)
+	found, blind := q.measure()
 	if !q.closed() && q.take(found, own, begun, free, blind) {
 		q.stop()
 	}
+}
+
+// measure takes a look at what counts.
+func (q *quota) measure() (found usage, blind bool) {
+	if q.layer == nil {
+		return measure(q.root, q.limit, 0, q.quit)
+	}
+	return q.layer.measure(q.root, q.limit, q.quit)
 }
 
 // take records a look and tells whether commands must end: there is too much, and more than there was. A
@@ -247,26 +257,27 @@ func (q *quota) bounded() bool {
 
 // quotaMark remembers when a command began, and how often commands had been ended then.
 type quotaMark struct {
-	at    time.Time
-	stops int64
+	at     time.Time
+	stops  int64
+	frozen bool // there was no room, and the command must not write
 }
 
-// admit is called before a command is started. frozen: there is no room, and the command must not write.
-func (q *quota) admit() (m quotaMark, frozen bool, err error) {
+// admit is called before a command is started.
+func (q *quota) admit() (m quotaMark, err error) {
 	if q == nil {
-		return m, false, nil
+		return m, nil
 	}
 	<-q.first
 	if q.passed(q.limit) { // perhaps not any more
 		q.look()
 	}
 	if q.passed(q.limit.most()) {
-		return m, true, q.refusal()
+		return m, q.refusal()
 	}
-	frozen = q.passed(q.limit)
+	frozen := q.passed(q.limit)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return quotaMark{time.Now(), q.stops}, frozen, nil
+	return quotaMark{time.Now(), q.stops, frozen}, nil
 }
 
 // started wakes the watch. It is called when busy tells of the command: a watch that woke before would sleep again.
@@ -280,15 +291,15 @@ func (q *quota) started() {
 	}
 }
 
-func (q *quota) passed(l WorkspaceLimit) bool {
+func (q *quota) passed(l DiskLimit) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.limit.Watched && l.over(q.found)
 }
 
-// ended is called at a command's end. It tells whether a look since it began found no room, and whether commands were
-// ended since for that. cut: a file of the command became as large as it may.
-func (q *quota) ended(since quotaMark, cut bool) (full, stopped bool) {
+// ended is called at the end of a command, which failed or did not. It tells whether there was no room for it at some
+// time, and whether commands were ended since it began for that. cut: a file of the command became as large as it may.
+func (q *quota) ended(since quotaMark, cut, failed bool) (full, stopped bool) {
 	if q == nil {
 		return false, false
 	}
@@ -298,10 +309,11 @@ func (q *quota) ended(since quotaMark, cut bool) (full, stopped bool) {
 	if q.quick() || !seen && (cut || q.due()) {
 		q.look()
 	}
-	full = q.limit.Watched && q.bounded()
+	full = q.limit.Watched && q.layer == nil && q.bounded()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return full || q.full.After(since.at), q.stops > since.stops
+	stopped = q.stops > since.stops
+	return full || q.full.After(since.at) || failed && (since.frozen || stopped), stopped
 }
 
 // quick tells whether a look takes so little time that a command's end can wait for it.
@@ -350,18 +362,22 @@ func (q *quota) reserve(want usage) bool {
 
 func (q *quota) refusal() error {
 	u := q.used()
+	if q.layer != nil {
+		return failf(wire.CodeQuota, "%d KiB are used outside of %s, where there may be %d KiB, in %d of at most %d files: "+
+			"no command can be run any more in this sandbox; what is in %[2]s can still be read", u.bytes>>10, q.layer.beside, q.limit.Bytes>>10, u.files, q.limit.Files)
+	}
 	return failf(wire.CodeQuota, "the workspace is full: %d KiB of %d KiB in %d of at most %d files are used; delete some",
 		u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)
 }
 
-// used is what is known to lie in the workspace.
+// used is what is known to be there.
 func (q *quota) used() usage {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.found.plus(q.wrote).plus(q.open)
 }
 
-// now is what lies in the workspace, looked up unless that takes long; 0 without a limit.
+// now is what there is, looked up unless that takes long; 0 without a limit.
 func (q *quota) now() int64 {
 	if q == nil {
 		return 0

@@ -10,7 +10,7 @@ import (
 
 // watched makes a quota whose looks take too long to be taken at every command's end, and that nothing but the test
 // makes look: its first one has been.
-func watched(t *testing.T, dir string, limit WorkspaceLimit) *quota {
+func watched(t *testing.T, dir string, limit DiskLimit, over *layer) *quota {
 	t.Helper()
 	root, err := os.Open(dir)
 	if err != nil {
@@ -18,7 +18,7 @@ func watched(t *testing.T, dir string, limit WorkspaceLimit) *quota {
 	}
 	t.Cleanup(func() { _ = root.Close() })
 	limit.Watched = true
-	q := &quota{limit: limit, dir: dir, root: root, stop: func() {}, kick: make(chan struct{}, 1), first: make(chan struct{})}
+	q := &quota{limit: limit, dir: dir, layer: over, root: root, stop: func() {}, kick: make(chan struct{}, 1), first: make(chan struct{})}
 	q.floor = usage{limit.Bytes, limit.Files}
 	q.look()
 	close(q.first)
@@ -36,9 +36,9 @@ func slow(q *quota) {
 // admitted begins a command.
 func admitted(t *testing.T, q *quota) quotaMark {
 	t.Helper()
-	mark, frozen, err := q.admit()
-	if err != nil || frozen {
-		t.Fatalf("frozen %t, %v", frozen, err)
+	mark, err := q.admit()
+	if err != nil || mark.frozen {
+		t.Fatalf("frozen %t, %v", mark.frozen, err)
 	}
 	return mark
 }
@@ -47,16 +47,16 @@ func admitted(t *testing.T, q *quota) quotaMark {
 func TestQuotaCut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	q := watched(t, dir, WorkspaceLimit{Bytes: 1 << 40, Files: 1 << 20})
+	q := watched(t, dir, DiskLimit{Bytes: 1 << 40, Files: 1 << 20}, nil)
 	mark := admitted(t, q)
 	q.limit.Bytes = 4096
 	if err := os.WriteFile(filepath.Join(dir, "f"), make([]byte, 8192), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if full, _ := q.ended(mark, false); full {
+	if full, _ := q.ended(mark, false, false); full {
 		t.Error("a look that takes an hour was taken for a command that was not cut")
 	}
-	if full, _ := q.ended(mark, true); !full {
+	if full, _ := q.ended(mark, true, false); !full {
 		t.Error("a command that was cut was not told that the workspace is full")
 	}
 }
@@ -64,16 +64,16 @@ func TestQuotaCut(t *testing.T) {
 // TestQuotaBefore: what a look found that began before a command is nothing to that command.
 func TestQuotaBefore(t *testing.T) {
 	t.Parallel()
-	q := watched(t, t.TempDir(), WorkspaceLimit{Bytes: 1 << 40, Files: 1 << 20})
+	q := watched(t, t.TempDir(), DiskLimit{Bytes: 1 << 40, Files: 1 << 20}, nil)
 	early := admitted(t, q)
 	begun := time.Now()
 	late := admitted(t, q)
 	q.take(usage{bytes: q.limit.Bytes}, usage{}, begun, usage{}, false)
 	slow(q)
-	if full, _ := q.ended(early, false); !full {
+	if full, _ := q.ended(early, false, false); !full {
 		t.Error("the command that wrote was not told")
 	}
-	if full, _ := q.ended(late, false); full {
+	if full, _ := q.ended(late, false, false); full {
 		t.Error("the next one was told")
 	}
 }
@@ -81,7 +81,7 @@ func TestQuotaBefore(t *testing.T) {
 // TestQuotaDue: most of the time no look is under way, however long one takes.
 func TestQuotaDue(t *testing.T) {
 	t.Parallel()
-	q := watched(t, t.TempDir(), WorkspaceLimit{Bytes: 1 << 40})
+	q := watched(t, t.TempDir(), DiskLimit{Bytes: 1 << 40}, nil)
 	q.looked = time.Now().Add(-3 * time.Hour)
 	if q.free = (usage{}); q.due() {
 		t.Error("three hours after a look that took one")
@@ -105,7 +105,7 @@ func TestQuotaFirst(t *testing.T) {
 		once.Do(func() { close(looked) })
 		<-done
 	}
-	q, err := newQuota(dir, WorkspaceLimit{Bytes: 1 << 40, Files: 1, Watched: true}, stop, func() bool { return false })
+	q, err := newQuota(dir, nil, DiskLimit{Bytes: 1 << 40, Files: 1, Watched: true}, stop, func() bool { return false })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +113,8 @@ func TestQuotaFirst(t *testing.T) {
 	<-looked // and found too much; the look is not over
 	frozen, refused := make(chan bool, 1), make(chan error, 1)
 	go func() {
-		_, f, err := q.admit()
-		frozen <- f && err == nil
+		m, err := q.admit()
+		frozen <- m.frozen && err == nil
 	}()
 	go func() {
 		_, err := q.claim(1, 1)

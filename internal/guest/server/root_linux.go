@@ -57,7 +57,7 @@ func reopen(dir string) error {
 	if st.Uid != uint32(os.Getuid()) {
 		return nil // of another user, who may let others in: opening it tells
 	}
-	return unix.Chmod((&level{fd: fd}).self(), st.Mode&0o7777|0o700)
+	return unix.Chmod(self(fd), st.Mode&0o7777|0o700)
 }
 
 func (r *root) close() error { return r.Root.Close() }

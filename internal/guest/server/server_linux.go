@@ -47,7 +47,10 @@ type Config struct {
 	// Path is the PATH on which programs for the hello are looked up.
 	Path string
 	// Workspace is the limit of what lies below Workdir.
-	Workspace WorkspaceLimit
+	Workspace DiskLimit
+	// Layer is the limit of what commands write to the root file system outside of Workdir, without what is mounted
+	// elsewhere; the guest must be the first process of a container. Watched goes without saying.
+	Layer DiskLimit
 	// Log receives lines about what went wrong; nil drops them. Writes must not block.
 	Log io.Writer
 }
@@ -64,11 +67,11 @@ type Server struct {
 	spills  *spiller
 
 	visitors atomic.Int64 // hosts on streams of their own
-	oom     *oomCounter
-	memory  *memory
-	lease   *lease
-	quota   *quota
-	fs      gate
+	oom      *oomCounter
+	memory   *memory
+	lease    *lease
+	quotas   quotas
+	fs       gate
 
 	buffers  *sync.Pool     // for reading output
 	requests sync.WaitGroup // streams being served
@@ -101,18 +104,29 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.execs = newRegistry()
 	s.lease = newLease(cfg.Lease, s.leaseOver)
-	s.quota, err = newQuota(cfg.Workdir, cfg.Workspace, s.endCommands, s.inUse)
-	if err != nil {
+	if err := s.limitDisk(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.spills = newSpiller(r, s.fs, s.quota, cfg.Workspace.Bytes)
+	s.spills = newSpiller(r, s.fs, s.quotas.workspace, cfg.Workspace.Bytes)
 	return s, nil
+}
+
+// limitDisk begins to hold the limits of what is written.
+func (s *Server) limitDisk() error {
+	var err error
+	s.quotas.workspace, err = newQuota(s.cfg.Workdir, nil, s.cfg.Workspace, func() { s.endCommands("the workspace is") }, s.inUse)
+	if err != nil {
+		return err
+	}
+	s.cfg.Layer.Watched = true
+	s.quotas.layer, err = newQuota("/", newLayer("/", s.cfg.Workdir), s.cfg.Layer, func() { s.endCommands("the rest of the root is") }, s.inUse)
+	return err
 }
 
 // Close kills all commands and releases what the guest holds. The links must have ended.
 func (s *Server) Close() error {
 	s.lease.stop()
-	s.quota.close()
+	s.quotas.close()
 	s.killAll()
 	s.requests.Wait()
 	s.spawner.close()
@@ -138,9 +152,9 @@ func (s *Server) killAll() {
 	s.tracker.killTagged()
 }
 
-// endCommands ends every command because the workspace's limit was passed. It does not wait for their results.
-func (s *Server) endCommands() {
-	s.logf("the workspace is over its limit: ending all commands")
+// endCommands ends every command because a limit was passed. It does not wait for their results.
+func (s *Server) endCommands(why string) {
+	s.logf("%s over its limit: ending all commands", why)
 	for _, e := range s.execs.all() {
 		if !e.final() {
 			e.kill(0, wire.ExecQuotaKilled)

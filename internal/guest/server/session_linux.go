@@ -152,11 +152,8 @@ func (r *request) fail(err error) {
 	r.write(b)
 }
 
-// write sends frames. A failure means that the host is not interested any more, which r.hangup tells as well.
-func (r *request) write(b []byte) bool {
-	_, err := r.send(b)
-	return err == nil
-}
+// write sends frames. A failure means that the host is not interested any more, which watch tells as well.
+func (r *request) write(b []byte) { _, _ = r.send(b) }
 
 // send tells how much of the frames is on its way.
 func (r *request) send(b []byte) (int, error) {

@@ -74,7 +74,7 @@ const creditBatch = wire.StdinCredit / 4
 
 // streamInput takes standard input from a request's stream to the command.
 type streamInput struct {
-	r    *request
+	send func(frame []byte) // to the host
 	in   *inputPipe
 	keep bool          // leave the input open at the stream's end
 	idle chan struct{} // closed when all of the stream's input was taken
@@ -87,8 +87,8 @@ type streamInput struct {
 }
 
 // newStreamInput starts the transport; the caller feeds it with frame and must call end.
-func newStreamInput(r *request, in *inputPipe, keep bool) *streamInput {
-	s := &streamInput{r: r, in: in, keep: keep, idle: make(chan struct{})}
+func newStreamInput(send func([]byte), in *inputPipe, keep bool) *streamInput {
+	s := &streamInput{send: send, in: in, keep: keep, idle: make(chan struct{})}
 	s.more = sync.NewCond(&s.mu)
 	go s.run()
 	return s
@@ -153,6 +153,6 @@ func (s *streamInput) credit(n int) {
 	b, err := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindCredit, Channel: wire.ChanStdin,
 		Body: binary.BigEndian.AppendUint32(nil, uint32(n))})
 	if err == nil {
-		s.r.write(b)
+		s.send(b)
 	}
 }

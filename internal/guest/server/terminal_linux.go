@@ -209,7 +209,7 @@ func (s *Server) atTerminal(r *request) (*execution, wire.TerminalRequest, error
 
 // show keeps a host at a terminal until the command ends or the host leaves. The command goes on without it.
 func (e *execution) show(r *request, v *liveSink) error {
-	in := newStreamInput(r, e.stdin, true)
+	in := newStreamInput(v.control, e.stdin, true)
 	left := r.watchInput(in)
 	defer r.release()
 	select {

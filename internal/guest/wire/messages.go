@@ -36,7 +36,8 @@ const (
 	ExecTimedOut  ExecState = "timed_out"  // its tree was ended at its deadline
 	ExecKilled    ExecState = "killed"     // its tree was ended on request, or because the host went away
 	ExecOOMKilled ExecState = "oom_killed" // the kernel ended it for lack of memory
-	// ExecQuotaKilled: the guest ended it, with all other commands, because the workspace's limit was passed.
+	// ExecQuotaKilled: the guest ended it, with all other commands, because the limit of the workspace, or that of the rest
+	// of a root that can be written to, was passed.
 	ExecQuotaKilled ExecState = "quota_killed"
 )
 
@@ -125,8 +126,10 @@ type ExecStatus struct {
 	// OOMKills counts the processes of the sandbox that the kernel ended for lack of memory while this one ran; it is
 	// absent where the guest cannot see the counter.
 	OOMKills int64 `json:"oom_kills,omitempty"`
-	// QuotaExceeded: the workspace was full at some time while the command ran.
+	// QuotaExceeded: the workspace was full at some time while the command ran. QuotaOutside: not the workspace was, but
+	// what a root that can be written to may hold outside of it.
 	QuotaExceeded bool `json:"quota_exceeded,omitempty"`
+	QuotaOutside  bool `json:"quota_outside,omitempty"`
 }
 
 // RunResult answers OpRun and OpAttach.
