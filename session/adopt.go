@@ -15,6 +15,7 @@ const (
 	handover      = 5 * time.Second       // for a process that lives to let go of a named sandbox
 	passing       = removeTimeout         // for one that is just about to remove what a dead process left
 	handoverPause = 50 * time.Millisecond // between two looks
+	silentWait    = 3 * time.Second       // before a wait without end is told
 )
 
 // claim records that this manager makes the sandbox of s, or takes over the one that a process that is gone left under
@@ -25,7 +26,8 @@ func (m *Manager) claim(ctx context.Context, s *Session, req Request) (*Session,
 			return nil, err
 		}
 	}
-	began := time.Now()
+	start, told := time.Now(), false
+	began := start
 	for {
 		err := m.store.Insert(ctx, s.recordAs(RecordCreating, s.created.Add(rememberFor)))
 		if !errors.Is(err, backend.ErrExists) {
@@ -35,7 +37,14 @@ func (m *Manager) claim(ctx context.Context, s *Session, req Request) (*Session,
 		switch {
 		case heir != nil || err != nil && time.Since(began) >= waitFor(s.key, err):
 			return heir, err
-		case !pause(ctx, handoverPause):
+		case errors.Is(err, errPassing) && s.key.Namespace == NamespaceUser:
+			began = time.Now() // who has made it gets time to let go of it
+			if !told && time.Since(start) >= silentWait {
+				told = true
+				m.log.WarnContext(ctx, "waiting for another process that is opening or removing the sandbox", "key", s.key.String())
+			}
+		}
+		if !pause(ctx, handoverPause) {
 			return nil, ctx.Err()
 		}
 	}

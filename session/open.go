@@ -8,6 +8,7 @@ import (
 	"maps"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -309,13 +310,27 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may have left other means than the usual
 	if err == nil {
-		err = s.connect(ctx, false, true)
+		err = s.stillThere(ctx, s.connect(ctx, false, true))
 	}
 	if err == nil && req.Prepare != nil {
 		err = guarded(func() error { return req.Prepare(ctx, s) })
 	}
 	if err == nil {
 		err = engineError(m.store.Update(ctx, s.recordAs(RecordReady, s.expiry())))
+	}
+	return err
+}
+
+// stillThere says when a sandbox that was just made could not be reached because somebody removed it.
+func (s *Session) stillThere(ctx context.Context, err error) error {
+	switch {
+	case err == nil, ctx.Err() != nil, errors.Is(err, client.ErrNoAnswer):
+		return err
+	case !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, backend.ErrLost) && !errors.Is(err, client.ErrConnLost):
+		return err
+	}
+	if _, gone := s.m.b.Get(ctx, s.engine.ID); errors.Is(gone, backend.ErrNotFound) {
+		return fmt.Errorf("%w: it was removed while it was being made", backend.ErrLost)
 	}
 	return err
 }

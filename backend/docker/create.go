@@ -58,11 +58,11 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 		}
 	}()
 	if err := c.make(ctx); err != nil {
-		return backend.Info{}, err
+		return backend.Info{}, c.why(ctx, err)
 	}
 	info, err := c.verify(ctx)
 	if err != nil {
-		return backend.Info{}, err
+		return backend.Info{}, c.why(ctx, err)
 	}
 	b.rememberWorkspace(c.id, p.volume)
 	if remove := c.prepared; remove != nil {
@@ -96,7 +96,7 @@ func (c *creation) make(ctx context.Context) error {
 		if err == nil {
 			err = c.b.linked(ctx, c.p.volume, func() error { return c.launch(ctx) })
 		}
-		return c.b.outlive(ctx, err)
+		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -105,7 +105,7 @@ func (c *creation) make(ctx context.Context) error {
 		return err
 	})
 	g.Go(func() error { return c.launch(gctx) })
-	return c.b.outlive(ctx, g.Wait())
+	return g.Wait()
 }
 
 // launch starts the container with the guest in it.
@@ -121,16 +121,29 @@ func (c *creation) launch(ctx context.Context) error {
 	return c.start(ctx)
 }
 
-// outlive gives the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which the
-// sandbox needs, such as its network, must not read as if the sandbox were.
-func (b *Backend) outlive(ctx context.Context, err error) error {
+// why gives the true reason of a failure: the end of ctx, whatever it made fail, or that somebody removed the sandbox. That
+// something is missing which the sandbox needs, such as its network, must not read as if the sandbox were.
+func (c *creation) why(ctx context.Context, err error) error {
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return b.fail(ctx, "create", ctx.Err())
+	case ctx.Err() != nil:
+		return c.b.fail(ctx, "create", ctx.Err())
+	case errors.Is(err, backend.ErrUnavailable): // to ask would take as long again
+		return err
+	case c.id != "" && c.b.isRemoved(ctx, c.id):
+		return fmt.Errorf("docker: the sandbox was removed while it was being made: %w", backend.ErrLost)
 	case errors.Is(err, backend.ErrNotFound):
 		return fmt.Errorf("docker: what the sandbox needs vanished: %v: %w", err, backend.ErrUnavailable)
 	}
 	return err
+}
+
+// isRemoved tells whether a container that was there is gone, or about to be.
+func (b *Backend) isRemoved(ctx context.Context, id string) bool {
+	res, err := b.inspect(ctx, id)
+	if err != nil {
+		return errors.Is(err, backend.ErrNotFound)
+	}
+	return res.State != nil && (res.State.Dead || res.State.Status == container.StateRemoving)
 }
 
 func (c *creation) createContainer(ctx context.Context, network string) error {
@@ -164,7 +177,7 @@ func (b *Backend) startContainer(ctx context.Context, id string) error {
 		})
 	}
 	err := start()
-	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) {
+	if err == nil || ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrNotFound) && b.isRemoved(ctx, id) {
 		return err
 	}
 	b.guest.ready.Store(false)

@@ -1,0 +1,56 @@
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"path"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/docker/docker/api/types/container"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/docker"
+)
+
+// TestRemovedWhileMade: whoever makes a sandbox that somebody else removes meanwhile hears just that, and nothing is left.
+func TestRemovedWhileMade(t *testing.T) {
+	t.Parallel()
+	for name, moment := range map[string]func(*http.Request) bool{
+		"before its start": isRequest(http.MethodPost, "/containers/", "/start"),
+		"behind its start": isRequest(http.MethodGet, "/containers/", "/json"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newProxy(t)
+			b := newBackend(t, func(o *docker.Options) { o.Host = p.host })
+			api := engineAPI(t)
+			spec := newSpec()
+			var removed atomic.Bool
+			p.on(func(r *http.Request) bool {
+				if !moment(r) || removed.Load() {
+					return true
+				}
+				id := path.Base(path.Dir(r.URL.Path))
+				res, err := api.ContainerInspect(context.Background(), id)
+				begun := r.Method == http.MethodPost || err == nil && res.State.Running
+				if err == nil && begun && strings.Contains(res.Name, spec.ID) && removed.CompareAndSwap(false, true) {
+					if err := api.ContainerRemove(context.Background(), id, container.RemoveOptions{Force: true}); err != nil {
+						t.Error(err)
+					}
+				}
+				return true
+			})
+			_, err := b.Create(t.Context(), spec)
+			if !errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrUnavailable) || !strings.Contains(err.Error(), "was removed while it was being made") {
+				t.Errorf("Create: %v, want ErrLost", err)
+			}
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+			nothingLeft(t, spec.ID)
+		})
+	}
+}
