@@ -124,7 +124,7 @@ func holds(t *testing.T, name string, blocks, size int) {
 // have filled the disk below it. That has no room for another one then.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	for name, size := range map[string]int64{"small blocks": 24 << 20, "large blocks": 64 << 20} {
+	for name, size := range map[string]int64{"small blocks": 12 << 20, "large blocks": 64 << 20} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var m sizedfs.Maker
@@ -138,7 +138,7 @@ func TestFullDisk(t *testing.T) {
 			few, most := 300, int(size*9/10/block)-300
 			durable(t, filepath.Join(at, "before"), few, block)
 			fill(t, disk)
-			durable(t, filepath.Join(at, "after"), most, block)
+			durable(t, filepath.Join(at, "after"), most/4, block)
 			if err := os.Remove(filepath.Join(at, "after")); err != nil {
 				t.Fatal(err)
 			}
@@ -200,8 +200,8 @@ func TestKeptFree(t *testing.T) {
 	}
 }
 
-// TestUnreserved: on a disk that can set nothing aside, a file system is made if there is room for it now, and said to have no
-// space of its own.
+// TestUnreserved: on a disk that can set nothing aside, a file system is made if there is room for it now, and said to have
+// no space of its own.
 func TestUnreserved(t *testing.T) {
 	t.Parallel()
 	disk := newDisk(t, 64<<20, "-O", "^extent,^64bit")
