@@ -174,7 +174,7 @@ func TestSpoiledState(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
+			on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
 				id := h.ok(t, "sessions", "open", "--name", "box")
 				h.ok(t, "sessions", "exec", "box", "--", "sh", "-c", "echo kept > file")
 				h.ok(t, "runs", "ls")
