@@ -68,7 +68,7 @@ func (b *lockedBuffer) String() string {
 func command(t *testing.T, args ...string) (cmd *exec.Cmd, state string) {
 	t.Helper()
 	state = t.TempDir()
-	cmd = exec.Command(os.Getenv(binaryEnv), append([]string{"mcp", "--state-dir", state, pythonMap}, args...)...)
+	cmd = exec.Command(os.Getenv(binaryEnv), append([]string{"mcp", "--state-dir", state, "--max-workspace-mb", "128", pythonMap}, args...)...)
 	cmd.Env = append(os.Environ(), "OTEL_SDK_DISABLED=true", "WORKCELL_BACKEND=docker")
 	return cmd, state
 }
