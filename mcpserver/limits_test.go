@@ -262,6 +262,21 @@ func TestNoteTellsOfTheGuard(t *testing.T) {
 		if note := must(t, cs, "sandbox_open", nil).text("note"); !strings.Contains(note, want) {
 			t.Errorf("with %d seconds: %s", seconds, note)
 		}
+		list, err := cs.ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range list.Tools {
+			if tool.Name != "sandbox_exec" && tool.Name != "sandbox_run" {
+				continue
+			}
+			schema, _ := tool.InputSchema.(map[string]any)
+			properties, _ := schema["properties"].(map[string]any)
+			timeout, _ := properties["timeout_seconds"].(map[string]any)
+			if got := fmt.Sprintf("(at most %v)", timeout["maximum"]); got != want {
+				t.Errorf("with %d seconds the schema of %s says %s", seconds, tool.Name, got)
+			}
+		}
 	}
 }
 

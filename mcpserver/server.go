@@ -94,7 +94,7 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	}
 	s.applyPolicy()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	probe, err := s.plugin.Calls(newRun(), s.opts.Sandbox, nil)
+	probe, err := s.plugin.Calls(newRun(), s.opts.Sandbox, &tools.CallOptions{MaxSeconds: s.policy.Limits.ExecutionSeconds})
 	if err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("mcpserver: %w", err)

@@ -35,7 +35,7 @@ type binding struct {
 	fallback session.Run                                                  // of calls whose context belongs to no run
 	isolated string                                                       // name of this binding's own sandbox; empty when it shares one
 	check    func(ctx context.Context, tool string, input any) *ToolError // CallOptions.Check; may be nil
-	// maxSeconds is the longest timeout_seconds that a note tells of.
+	// maxSeconds is the longest timeout_seconds that notes and Definitions tell of.
 	maxSeconds int64
 
 	mu       sync.Mutex

@@ -27,8 +27,8 @@ type CallOptions struct {
 	// Check is asked before a tool runs, with the name of the tool and a pointer to its decoded input (*ExecInput,
 	// *RunInput, …), which it may change. What it returns is the answer of the call. Nil allows everything.
 	Check func(ctx context.Context, tool string, input any) *ToolError
-	// MaxSeconds is the longest timeout_seconds that Check lets through, so that a model is told of no longer one. Zero
-	// is 3600.
+	// MaxSeconds is the longest timeout_seconds of a command that Check lets through, so that a model is told of no
+	// longer one, neither by the schemas nor in words. Zero is 3600.
 	MaxSeconds int64
 }
 
@@ -75,8 +75,21 @@ func (c *Calls) Definitions() []Definition {
 	for i, t := range c.sorted {
 		def := t.Definition()
 		list[i] = Definition{Name: def.Name, Description: def.Description, Input: def.InputSchema, Output: def.OutputSchema}
+		if def.Name == ToolExec || def.Name == ToolRun {
+			list[i].Input = withMaxSeconds(def.InputSchema, c.own.maxSeconds)
+		}
 	}
 	return list
+}
+
+// withMaxSeconds gives a copy of an input schema whose timeout_seconds may be no longer.
+func withMaxSeconds(schema map[string]any, seconds int64) map[string]any {
+	properties, _ := schema["properties"].(map[string]any)
+	timeout, _ := properties["timeout_seconds"].(map[string]any)
+	timeout, properties, schema = maps.Clone(timeout), maps.Clone(properties), maps.Clone(schema)
+	timeout["maximum"] = float64(seconds)
+	properties["timeout_seconds"], schema["properties"] = timeout, properties
+	return schema
 }
 
 // DefinitionOf describes a tool of a host's own in the way of this package's: In and Out are structs with `json`,

@@ -52,7 +52,7 @@ func (c Code) Remediation() string {
 	case CodeTooLarge:
 		return "Split the work into smaller pieces; the message names the limit."
 	case CodeTimeout:
-		return "Do less per call, or pass a larger timeout_seconds (at most 3600)."
+		return "Do less per call, or pass a larger timeout_seconds."
 	case CodeLost:
 		return "Call sandbox_open for a new sandbox and write the files again: the old ones are gone."
 	case CodeClosed:
@@ -146,7 +146,7 @@ func errorOf(err error) *ToolError {
 	case errors.As(err, &launch):
 		return e.but(launchRemediation(launch.Reason))
 	case errors.As(err, &conflict):
-		e.Message = fmt.Sprintf("the sandbox %q of this run is open with another %s", conflict.Key.Name, strings.Join(conflict.Fields, ", "))
+		e.Message = fmt.Sprintf("the sandbox %q of this run is open already, and differs in its %s", conflict.Key.Name, strings.Join(conflict.Fields, ", "))
 		return e.but("Agents that share a sandbox must ask for the same one: report this, or use sandbox_open with another session_key.")
 	case errors.Is(err, backend.ErrNoRoom):
 		return e.but("Report that the host's disk has no room: somebody has to make room on it, or configure a smaller workspace_mb.")

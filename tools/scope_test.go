@@ -271,7 +271,7 @@ func TestSharing(t *testing.T) {
 	}
 	other := codeMode()
 	other.Limits.MemoryMB = 256
-	if out := open(ctx, other); code(out) != "exists" || !strings.Contains(message(out), `the sandbox "default" of this run is open with another limits`) {
+	if out := open(ctx, other); code(out) != "exists" || !strings.Contains(message(out), `the sandbox "default" of this run is open already, and differs in its limits`) {
 		t.Errorf("an agent with another wish: %v", out)
 	}
 	other.Session = "own"

@@ -168,7 +168,7 @@ func TestErrorOf(t *testing.T) {
 		{fmt.Errorf("%w: x", backend.ErrImage), tools.CodeUnavailable, "image unavailable: x", false},
 		{&session.LaunchError{Reason: session.LaunchNotFound, Message: "foo"}, tools.CodeNotFound, "cannot start the command (not_found): foo", false},
 		{&session.LaunchError{Reason: session.LaunchNoResources, Message: "foo"}, tools.CodeCapacity, "cannot start the command (no_resources): foo", true},
-		{&session.ConflictError{Key: session.WorkflowKey("r", "n"), Fields: []string{"image", "env"}}, tools.CodeExists, `the sandbox "n" of this run is open with another image, env`, false},
+		{&session.ConflictError{Key: session.WorkflowKey("r", "n"), Fields: []string{"image", "env"}}, tools.CodeExists, `the sandbox "n" of this run is open already, and differs in its image, env`, false},
 		{&tools.ToolError{Code: tools.CodeQuota, Message: "m"}, tools.CodeQuota, "m", false},
 	}
 	for _, tt := range tests {

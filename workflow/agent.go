@@ -2,7 +2,6 @@ package workflow
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/expr"
@@ -28,7 +27,11 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	out, err := guard(ctx, ex.run, ex.path, func(ctx context.Context) (AgentOutput, error) {
 		out, err := ex.run.agents.RunAgent(ctx, b.agent, input)
 		if err != nil { // also when it is an *Error, of a run that the agent made
-			err = &Error{Code: asError(err, CodeAgent).Code, Message: fmt.Sprintf("agent %s: %v", b.agent, err), Err: err}
+			message := err.Error()
+			if who := "agent " + b.agent; !strings.HasPrefix(message, who) { // those of package tools say it themselves
+				message = who + ": " + message
+			}
+			err = &Error{Code: asError(err, CodeAgent).Code, Message: message, Err: err}
 		}
 		return out, err
 	})

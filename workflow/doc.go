@@ -1,7 +1,8 @@
 // Package workflow loads workflow files and runs them: steps that let agents work and commands run in the sandboxes of
 // one run, with loops, branches, retries and caps. docs/workflows.md describes the file.
 //
-//	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: known})
+//	agents := workflow.Agents(loaded) // what tools.LoadAgents gave
+//	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: agents.Known})
 //	engine := workflow.NewEngine(manager, agents, nil)
 //	result, err := engine.Run(ctx, wf, map[string]any{"repo": "."})
 //

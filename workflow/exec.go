@@ -181,7 +181,7 @@ func (b *execBody) judge(out session.ExecResult) (result, error) {
 func commandError(out session.ExecResult, forgiven bool) error {
 	switch {
 	case out.Status == session.ExecTimedOut:
-		return &Error{Code: CodeTimeout, Message: fmt.Sprintf("the command took longer than %s", out.Timeout)}
+		return &Error{Code: CodeTimeout, Message: fmt.Sprintf("the command took longer than %s", asked(out.Timeout))}
 	case out.Status == session.ExecOOMKilled:
 		return &Error{Code: CodeOOM, Message: "the command was killed for lack of memory"}
 	case out.Status == session.ExecQuotaKilled && out.QuotaOutside:
@@ -196,6 +196,14 @@ func commandError(out session.ExecResult, forgiven bool) error {
 		return &Error{Code: CodeExit, Message: "the command was ended by " + out.Signal}
 	}
 	return &Error{Code: CodeExit, Message: fmt.Sprintf("the command exited with code %d", out.ExitCode)}
+}
+
+// asked gives a time limit as the file has it: what the step did before its command began came off it.
+func asked(limit time.Duration) time.Duration {
+	if rounded := limit.Round(10 * time.Millisecond); rounded > 0 {
+		return rounded
+	}
+	return limit
 }
 
 func outputText(o session.Output) string {

@@ -111,6 +111,7 @@ func (o *agentRunOptions) execute(ctx context.Context, a *app, h *host, m *sessi
 		if base, err = workflow.CopyWorkspace(ctx, base, o.workspace); err != nil {
 			return fail(exitInvalid, err, "--workspace names the directory to copy")
 		}
+		tellLeftOut(ctx, a.stderr, o.workspace)
 	}
 	ctx = session.WithBase(session.WithRun(ctx, run), base)
 	p.Line("run %s of agent %s", run.ID, name)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,6 +85,9 @@ func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
 	for _, notice := range strangeInputs(input, wf.InputSchema()) {
 		fmt.Fprintf(a.stderr, "workcell: notice: %s\n", oneLine(notice))
 	}
+	if dir := cmp.Or(o.workspace, wf.Workspace()); dir != "" {
+		tellLeftOut(ctx, a.stderr, dir)
+	}
 	j, err := a.openJournal(ctx)
 	if err != nil {
 		return err
@@ -120,6 +124,7 @@ func agentPaths(files agentFiles, workflows ...*workflow.Workflow) map[string]st
 // traces are sent, whether or not ctx has ended.
 func (a *app) withHost(ctx context.Context, e engineFlags, images imageFlags, models modelFlags, files map[string]string,
 	fn func(context.Context, *host, *session.Manager, *progress) error) (err error) {
+	catchBrokenPipes()
 	ctx, tel := a.startTelemetry(ctx, models.traceContent)
 	defer func() {
 		tel.Close(ctx)

@@ -163,25 +163,35 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 	return nil
 }
 
-// failures shows what the commands wrote last that failed.
+// failures shows what the table has no room for: errors that were cut, and what the commands wrote last that failed.
 func (s shownRun) failures(w io.Writer) error {
 	for _, e := range s.Entries {
-		if e.Kind != workflow.EntryStepFinished || e.Status != workflow.StatusFailed || e.Type != workflow.TypeExec {
+		if e.Kind != workflow.EntryStepFinished || e.Status != workflow.StatusFailed {
 			continue
 		}
-		for i, line := range lastWords(e.Output) {
-			if i == 0 {
-				line = fmt.Sprintf("\n%s, attempt %d:\n  | %s", oneLine(e.Path), e.Attempt, oneLine(line))
-			} else {
-				line = "  | " + oneLine(line)
+		var lines []string
+		if e.Error != nil && errorCell(e.Error) != oneLine(e.Error.Message) {
+			for line := range strings.SplitSeq(e.Error.Message, "\n") {
+				lines = append(lines, "  "+oneLine(line))
 			}
-			if _, err := fmt.Fprintln(w, line); err != nil {
-				return err
+		}
+		if e.Type == workflow.TypeExec {
+			for _, line := range lastWords(e.Output) {
+				lines = append(lines, "  | "+oneLine(line))
 			}
+		}
+		if len(lines) == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "\n%s, attempt %d:\n%s\n", oneLine(e.Path), e.Attempt, strings.Join(lines, "\n")); err != nil {
+			return err
 		}
 	}
 	return nil
 }
+
+// errorCell is an error as the table has it.
+func errorCell(e *workflow.Error) string { return clip(oneLine(e.Message), 100) }
 
 func (s shownRun) steps() [][]string {
 	began := map[string]workflow.Entry{}
@@ -202,7 +212,7 @@ func (s shownRun) steps() [][]string {
 			delete(began, e.Path)
 			text := ""
 			if e.Error != nil {
-				text = clip(oneLine(e.Error.Message), 100)
+				text = errorCell(e.Error)
 			}
 			rows = append(rows, []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), string(e.Status), took, text})
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/internal/upload"
 )
 
 // maxInputBytes bounds an input file and a value that is read from one.
@@ -98,6 +101,20 @@ func parsePairs(pairs []string) (map[string]string, error) {
 		out[name] = value
 	}
 	return out, nil
+}
+
+// tellLeftOut says what of a workspace is not copied into sandboxes, but for version control's own.
+func tellLeftOut(ctx context.Context, w io.Writer, dir string) {
+	stats, err := upload.Check(ctx, dir, nil)
+	if err != nil || len(stats.Skipped) == 0 { // the copy itself fails with the error
+		return
+	}
+	names := stats.Skipped[:min(len(stats.Skipped), 3)]
+	more := ""
+	if rest := len(stats.Skipped) - len(names); rest > 0 {
+		more = fmt.Sprintf(" and %d more", rest)
+	}
+	fmt.Fprintf(w, "workcell: notice: not copied from %s, as links and special files are not: %s%s\n", oneLine(dir), oneLine(strings.Join(names, ", ")), more)
 }
 
 // readInputFile reads a mapping.

@@ -3,8 +3,11 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/workflow"
 )
 
 func TestLastWords(t *testing.T) {
@@ -23,6 +26,27 @@ func TestLastWords(t *testing.T) {
 	} {
 		if diff := cmp.Diff(test.want, lastWords(test.output)); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+}
+
+// TestRunsShowWholeError: what the table cut of an error stands under it.
+func TestRunsShowWholeError(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("why it failed ", 12) + "at the end\nand a second line"
+	entry := workflow.Entry{Kind: workflow.EntryStepFinished, Path: "ask", Type: workflow.TypeAgent, Agent: "coder", Visit: 1, Attempt: 2, Status: workflow.StatusFailed}
+	for message, want := range map[string]string{"short": "", long: "\nask, attempt 2:\n  why it failed "} {
+		entry.Error = &workflow.Error{Code: workflow.CodeAgent, Message: message}
+		var b strings.Builder
+		if err := (shownRun{Entries: []workflow.Entry{entry}}).table(&b, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		got := b.String()
+		if want == "" && strings.Contains(got, "attempt 2:") || !strings.Contains(got, want) {
+			t.Errorf("%s", got)
+		}
+		if want != "" && !strings.HasSuffix(got, " at the end\n  and a second line\n") {
+			t.Errorf("the end is missing: %s", got)
 		}
 	}
 }

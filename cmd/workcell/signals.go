@@ -59,3 +59,8 @@ func watchSignals(parent context.Context, stderr io.Writer, exit func(int)) (con
 		cancel(nil)
 	}
 }
+
+// catchBrokenPipes makes writing to a reader that has gone away an error instead of the end of the process, for good: a
+// run goes on without anybody who reads its progress, and closes its sandboxes when nobody reads its result. What is
+// caught is not ignored by children, as an ignored signal would be.
+func catchBrokenPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }

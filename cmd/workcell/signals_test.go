@@ -244,3 +244,44 @@ func TestKeepLeavesTheSandbox(t *testing.T) {
 		t.Errorf("%d sandboxes are left", n)
 	}
 }
+
+// TestRunWithoutReaders: a run whose progress nobody reads any more goes on to its end, and one whose result nobody reads
+// has closed its sandboxes all the same.
+func TestRunWithoutReaders(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "flow.yaml")
+	const flow = "id: flow\nsandbox: {runtime: bash}\nsteps:\n  - {id: say, type: exec, command: echo done}\n" +
+		"  - {id: done, type: end, output: \"${ steps.say.output.stdout }\"}\n"
+	if err := os.WriteFile(path, []byte(flow), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, code := range map[string]int{"stderr": 0, "stdout": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Close() // nobody reads
+			defer w.Close()
+			var out bytes.Buffer
+			cmd := workcell(t, "run", path)
+			cmd.Env = testEnviron(t)
+			cmd.Stdout, cmd.Stderr = &out, w
+			if name == "stdout" {
+				cmd.Stdout, cmd.Stderr = w, &out
+			}
+			if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != code {
+				t.Fatalf("%v, want exit code %d; %s", err, code, out.String())
+			}
+			if want := map[string]string{"stderr": "done", "stdout": "broken pipe"}[name]; !strings.Contains(out.String(), want) {
+				t.Errorf("no %q in %s", want, out.String())
+			}
+			ls := workcell(t, "sessions", "ls", "-o", "json")
+			ls.Env = cmd.Env
+			if list, err := ls.Output(); err != nil || strings.TrimSpace(string(list)) != "[]" {
+				t.Errorf("left: %s, %v", list, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,91 @@
+package workflow_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// A workflow whose agents are prompt files in a directory. All of them, and the commands between them, work in one
+// sandbox, which is closed when the run ends.
+func Example() {
+	ctx := context.Background()
+	engine, err := docker.New(ctx, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	manager, err := session.NewManager(engine, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer manager.Close(ctx)
+	g := genkit.Init(ctx, genkit.WithPlugins(&tools.Plugin{Manager: manager} /* and a model's plugin */))
+
+	loaded, err := tools.LoadAgents(g, "agents")
+	if err != nil {
+		log.Fatal(err)
+	}
+	agents := workflow.Agents(loaded)
+	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: agents.Known})
+	if err != nil {
+		log.Fatal(err)
+	}
+	result, err := workflow.NewEngine(manager, agents, nil).Run(ctx, wf, map[string]any{"repo": "."})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(result.Output)
+}
+
+// Agents of package tools answer the steps of a workflow. This one plays its model itself.
+func ExampleAgents() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	g := genkit.Init(ctx) // no agent of this workflow has a sandbox
+	genkit.DefineModelAction(g, "example/echo", nil,
+		func(_ context.Context, req *ai.ModelRequest, _ any, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+			return &ai.ModelResponse{Request: req, Message: ai.NewModelTextMessage(req.Messages[0].Text())}, nil
+		})
+	dir, err := os.MkdirTemp("", "agents")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	const greeter = "---\nmodel: example/echo\ninput: {schema: {name: string}}\n---\nHello, {{name}}!"
+	if err := os.WriteFile(filepath.Join(dir, "greeter.prompt"), []byte(greeter), 0o600); err != nil {
+		log.Fatal(err)
+	}
+	loaded, err := tools.LoadAgents(g, dir)
+	if err != nil {
+		log.Fatal(err)
+	}
+	agents := workflow.Agents(loaded)
+	wf, err := workflow.Parse("greet.yaml", []byte(`
+id: greet
+steps:
+  - {id: greet, type: agent, agent: greeter, input: {name: "${ input.who }"}}
+  - {id: done, type: end, output: "${ steps.greet.output }"}
+`), &workflow.LoadOptions{Agents: agents.Known})
+	if err != nil {
+		log.Fatal(err)
+	}
+	result, err := workflow.NewEngine(nil, agents, nil).Run(ctx, wf, map[string]any{"who": "world"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(result.Output)
+	fmt.Println(agents.Known("greter"))
+	// Output:
+	// Hello, world!
+	// there is no agent "greter", known are: greeter
+}
