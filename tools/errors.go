@@ -115,6 +115,7 @@ func sentinels() []struct {
 		{backend.ErrTooLarge, CodeTooLarge},
 		{backend.ErrUnsupported, CodeUnsupported},
 		{backend.ErrCapacity, CodeCapacity},
+		{backend.ErrNoRoom, CodeQuota},
 		{backend.ErrQuota, CodeQuota},
 		{backend.ErrTimeout, CodeTimeout},
 		{backend.ErrUnavailable, CodeUnavailable},
