@@ -150,8 +150,8 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 			return s, err
 		}
 	}
-	if engine.Hash != req.hash() && !req.AsIs {
-		return nil, &ConflictError{Key: key, Fields: []string{"request"}}
+	if fields := clashes(engine, req); fields != nil {
+		return nil, &ConflictError{Key: key, Fields: fields}
 	}
 	if engine.State == backend.StatePaused {
 		return nil, errPaused

@@ -28,9 +28,9 @@ func defaultEnv(workdir string) map[string]string {
 	}
 }
 
-// validateEnv checks names and values. Which names change a program's loading (LD_PRELOAD, …) is not its business: the
+// ValidateEnv checks names and values. Which names change a program's loading (LD_PRELOAD, …) is not its business: the
 // sandbox is the wall, not the environment.
-func validateEnv(env map[string]string) error {
+func ValidateEnv(env map[string]string) error {
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		value := env[name]

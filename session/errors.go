@@ -56,8 +56,10 @@ func (e *LaunchError) Unwrap() error {
 
 // ConflictError reports that a key is open with another request. It wraps backend.ErrExists.
 type ConflictError struct {
-	Key    Key
-	Fields []string // what differs: "image", "user", "root", "env", "limits", "network", "runtime"
+	Key Key
+	// Fields are what differs: "image", "user", "root", "env", "limits", "network", "runtime", "idle policy". "request" alone
+	// is something of these, of a sandbox of another process: its engine does not tell which.
+	Fields []string
 }
 
 // Error gives one line.

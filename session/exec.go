@@ -225,7 +225,7 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	if dir != "" && !path.IsAbs(dir) {
 		dir = path.Join(s.hello.Workdir, dir)
 	}
-	if err := validateEnv(req.Env); err != nil {
+	if err := ValidateEnv(req.Env); err != nil {
 		return none, 0, err
 	}
 	if len(req.Stdin) > MaxStdinBytes {

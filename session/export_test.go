@@ -11,7 +11,6 @@ import (
 var (
 	BaseEnv       = baseEnv
 	ExecEnv       = execEnv
-	ValidateEnv   = validateEnv
 	GuestError    = guestError
 	EngineError   = engineError
 	CleanText     = cleanText

@@ -105,7 +105,11 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 			m.mu.Unlock()
 			return nil, false, true, wait(ctx, f.done)
 		}
-		if fields := f.req.differences(req); fields != nil && !req.AsIs || req.IdlePolicy.differs(f.req.IdlePolicy) {
+		fields := f.req.differences(req)
+		if req.AsIs {
+			fields = insisted(fields, backend.Info{Limits: f.req.Limits}, req, true)
+		}
+		if fields != nil || req.IdlePolicy.differs(f.req.IdlePolicy) {
 			m.mu.Unlock()
 			return nil, false, false, &ConflictError{Key: key, Fields: append(fields, req.IdlePolicy.field(f.req.IdlePolicy)...)}
 		}
@@ -173,10 +177,14 @@ func (s *Session) suits(req Request) error {
 	switch {
 	case req.IdlePolicy.differs(s.policy):
 		return &ConflictError{Key: s.key, Fields: req.IdlePolicy.field(s.policy)}
+	case s.asIs || req.AsIs:
+		if fields := clashes(s.engine, req); fields != nil {
+			return &ConflictError{Key: s.key, Fields: fields}
+		}
+	}
+	switch {
 	case req.AsIs:
 		return nil
-	case s.asIs && s.hash != req.hash():
-		return &ConflictError{Key: s.key, Fields: []string{"request"}}
 	case s.asIs: // the hash does not cover the values of variables, which are nowhere but in a request
 		s.base = baseEnv(s.hello.Workdir, s.engine.ImageEnv, req.Env)
 		return nil

@@ -121,6 +121,9 @@ type Request struct {
 	Inherit func(ctx context.Context, s *Session) error
 	// AsIs takes the key's sandbox as it is when there is one: a difference is no ConflictError.
 	AsIs bool
+	// Insist names the fields, as ConflictError.Fields does, in which AsIs allows no difference all the same: "image", "user",
+	// "root", "network", "runtime", and "limits", of which those count that are not zero.
+	Insist []string
 	// Rebuild makes the key's sandbox anew when there is one that was made for another request, or from what its image was
 	// before: with the same id and the files of its workspace, and without the rest of its files. It is for named sandboxes
 	// of managers with an Instance and a Store. The old one goes when another one of its kind was seen to work; one in which

@@ -49,7 +49,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	if req.Network == "" {
 		req.Network = backend.NetworkNone
 	}
-	if err := validateEnv(req.Env); err != nil {
+	if err := ValidateEnv(req.Env); err != nil {
 		return req, err
 	}
 	req.Env = maps.Clone(req.Env)

@@ -24,7 +24,7 @@ type opened struct {
 func (d driver) begin(ctx context.Context) <-chan opened {
 	result := make(chan opened, 1)
 	go func() {
-		b, err := d.open(ctx)
+		b, err := d.connect(ctx)
 		result <- opened{d, b, err}
 	}()
 	return result

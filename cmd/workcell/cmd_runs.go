@@ -159,9 +159,9 @@ func interrupted(j *sqlitejournal.Journal, r sqlitejournal.Run) (runNote, error)
 	case err != nil:
 		return runNote{}, err
 	case state == runRunning:
-		return runNote{}, fail(exitFailed, fmt.Errorf("run %s is under way in another process", r.ID), "`workcell runs cancel "+r.ID+"` asks it to stop")
+		return runNote{}, fail(exitConflict, fmt.Errorf("run %s is under way in another process", r.ID), "`workcell runs cancel "+r.ID+"` asks it to stop")
 	case state != runInterrupted:
-		return runNote{}, fail(exitFailed, fmt.Errorf("run %s: %w: %s", r.ID, workflow.ErrFinished, state), "")
+		return runNote{}, fail(exitConflict, fmt.Errorf("run %s: %w: %s", r.ID, workflow.ErrFinished, state), "")
 	}
 	return readNote(r)
 }
@@ -170,7 +170,7 @@ func interrupted(j *sqlitejournal.Journal, r sqlitejournal.Run) (runNote, error)
 func take(ctx context.Context, j *sqlitejournal.Journal, m *session.Manager, r sqlitejournal.Run) error {
 	err := j.Take(ctx, r.ID, r.Owner, m.Owner())
 	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
-		return fail(exitFailed, fmt.Errorf("another process was faster: %w", err), "`workcell runs show "+r.ID+"` says where it is")
+		return fail(exitConflict, fmt.Errorf("another process was faster: %w", err), "`workcell runs show "+r.ID+"` says where it is")
 	}
 	return err
 }

@@ -27,6 +27,9 @@ func newRunsCancelCmd(a *app) *cobra.Command {
 waited for; one whose process died is ended here.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.wait < 0 {
+				return usageError(fmt.Errorf("--wait %s is negative", o.wait), "as in --wait 5m")
+			}
 			return a.withJournal(cmd.Context(), func(ctx context.Context, j *sqlitejournal.Journal) error {
 				return o.run(ctx, a, j, args[0])
 			})

@@ -67,6 +67,12 @@ func (o *runsResumeOptions) run(ctx context.Context, a *app, j *sqlitejournal.Jo
 			return err
 		}
 		if err := o.checkSandboxes(ctx, m, r.ID, entries); err != nil {
+			// They are gone too when another process went on with the run meanwhile, and ended it.
+			if now, late := j.Run(ctx, r.ID); late == nil {
+				if _, taken := interrupted(j, now); taken != nil {
+					return taken
+				}
+			}
 			return err
 		}
 		if err := take(ctx, j, m, r); err != nil {
@@ -97,6 +103,6 @@ func (o *runsResumeOptions) checkSandboxes(ctx context.Context, m *session.Manag
 	for i, key := range gone {
 		names[i] = key.Name
 	}
-	return fail(exitFailed, fmt.Errorf("the files of run %s are gone: it had the sandbox %s, which was removed", runID, strings.Join(names, ", ")),
+	return fail(exitNotFound, fmt.Errorf("the files of run %s are gone: it had the sandbox %s, which was removed", runID, strings.Join(names, ", ")),
 		"pass --fresh-sandbox to go on with an empty one, or give the run up: workcell runs cancel "+runID)
 }

@@ -39,7 +39,8 @@ type sessionsOpenOptions struct {
 	idlePolicy  string
 	execTimeout time.Duration
 	rebuild     bool
-	asIs        bool // a name, and no wish about what it stands for
+	variables   map[string]string // what env says
+	shape       []string          // fields of session.ConflictError that flags speak of
 }
 
 func newSessionsOpenCmd(a *app) *cobra.Command {
@@ -49,9 +50,9 @@ func newSessionsOpenCmd(a *app) *cobra.Command {
 		Short: "Open a sandbox and print its id",
 		Long: `Open a sandbox and print its id. It lives until ` + "`workcell sessions rm`" + ` removes it.
 
-With --name the sandbox can be called by that name, and opening the name again gives the same sandbox: as it is when no
-flag says otherwise. One that was made with another image or other limits than flags ask for is an error, or with --rebuild
-made anew with the files of its workspace.
+With --name the sandbox can be called by that name, and opening the name again gives the same sandbox as it is. What flags
+say then must be so: one that was made with another image or other limits is an error, or with --rebuild made anew with the
+files of its workspace, all of it as the flags say. -e adds to its variables.
 
 With --idle-policy stop the sandbox is stopped, not removed, when it was idle for --timeout: its processes end, its files
 stay. sessions open and sessions exec start it again.`,
@@ -61,7 +62,7 @@ stay. sessions open and sessions exec start it again.`,
 			if o.idlePolicy == string(session.IdleStop) && !cmd.Flags().Changed("timeout") {
 				o.timeout = session.DefaultIdleTimeout
 			}
-			o.asIs = o.name != "" && !anyChanged(cmd, "image", "user", "root", "network", "runtime", "env", "cpu", "memory-mb", "pids", "workspace-mb", "tmp-mb")
+			o.shape = shapeFlags(cmd)
 			if o.rebuild && !cmd.Flags().Changed("image") {
 				return usageError(errors.New("--rebuild needs --image"), "the sandbox is made anew from it, be it the same as before")
 			}
@@ -108,15 +109,19 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	return a.withManager(ctx, o.engine, o.images, stateNeeded, func(ctx context.Context, m *session.Manager) error {
 		p := newProgress(a.stderr)
 		defer p.Close()
-		req.OnPull, req.Prepare = p.Pull, saveEnv(req.Env)
-		if o.asIs { // one that has to be made anew is nothing yet
+		req.OnPull, req.Prepare = p.Pull, saveEnv(o.variables)
+		if o.name != "" && !o.rebuild { // one that has to be made anew is nothing yet
 			_, req.AsIs = openedAs(ctx, m, key)
+			req.Insist = o.shape
 		}
 		p.Status("opening sandbox")
 		s, created, err := m.Open(ctx, key, req)
 		var conflict *session.ConflictError
 		if errors.As(err, &conflict) && !o.rebuild {
-			return fail(exitFailed, err, conflictHint(ctx, m, key))
+			return fail(exitConflict, err, conflictHint(ctx, m, key))
+		}
+		if err == nil && !created {
+			err = addEnv(ctx, s, o.variables)
 		}
 		if err != nil {
 			return err
@@ -150,9 +155,25 @@ func openedAs(ctx context.Context, m *session.Manager, key session.Key) (session
 	return list[i], true
 }
 
-// anyChanged tells whether one of some flags was given.
-func anyChanged(cmd *cobra.Command, names ...string) bool {
-	return slices.ContainsFunc(names, cmd.Flags().Changed)
+// shapeFlags names what the flags that were given say of the sandbox, as a session.ConflictError does.
+func shapeFlags(cmd *cobra.Command) []string {
+	var out []string
+	for _, field := range []struct {
+		name  string
+		flags []string
+	}{
+		{"image", []string{"image"}},
+		{"user", []string{"user"}},
+		{"root", []string{"root"}},
+		{"limits", []string{"cpu", "memory-mb", "pids", "workspace-mb", "tmp-mb"}},
+		{"network", []string{"network"}},
+		{"runtime", []string{"runtime"}},
+	} {
+		if slices.ContainsFunc(field.flags, cmd.Flags().Changed) {
+			out = append(out, field.name)
+		}
+	}
+	return out
 }
 
 // openedSandbox is what `sessions open -o json` prints.
@@ -207,9 +228,15 @@ func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
 	default:
 		return req, usageError(fmt.Errorf("--pull %q is not known", o.pull), "use missing, always or never")
 	}
+	// Not in the request: a sandbox is the same one whatever variables somebody gives it.
 	var err error
-	req.Env, err = parseEnv(e, o.env)
-	return req, err
+	if o.variables, err = parseEnv(e, o.env); err != nil {
+		return req, err
+	}
+	if err := session.ValidateEnv(o.variables); err != nil {
+		return req, usageError(err, "-e NAME=VALUE, or -e NAME")
+	}
+	return req, nil
 }
 
 // checkLimits refuses what no engine could enforce, in the words of the flags.

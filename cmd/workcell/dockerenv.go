@@ -9,8 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 
 	"github.com/workcell-dev/workcell/backend/docker"
 )
@@ -44,6 +47,35 @@ func dockerOptions(e env) (*docker.Options, error) {
 		return opts, nil
 	}
 	return opts, useContext(opts, dir, name)
+}
+
+// dockerAddress says where the engine is looked for, and who says so. Passwords in it are not shown.
+func dockerAddress(e env) string {
+	opts, err := dockerOptions(e)
+	if err != nil {
+		return "nothing"
+	}
+	host, source := opts.Host, "DOCKER_HOST"
+	if e.get("DOCKER_HOST") == "" {
+		source = "the docker command's context"
+		if e.get("DOCKER_CONTEXT") != "" {
+			source = "DOCKER_CONTEXT"
+		}
+	}
+	if host == "" {
+		host, source = "the platform's own address", "DOCKER_HOST is not set"
+		if runtime.GOOS != "windows" {
+			host = "unix://" + dockerSocket
+		}
+	}
+	u, err := url.Parse(host)
+	switch {
+	case err == nil && u.User != nil:
+		host = u.Redacted()
+	case err != nil && strings.Contains(host, "@"):
+		host = "an address that is not shown"
+	}
+	return fmt.Sprintf("%s (%s)", host, source)
 }
 
 // dockerConfigDir is the directory of config.json, which also holds the registries' credentials; empty when there is none.

@@ -53,7 +53,7 @@ func (a *app) openBackend(ctx context.Context, f engineFlags) (backend.SandboxBa
 	if err != nil {
 		return nil, err
 	}
-	return d.open(ctx)
+	return d.connect(ctx)
 }
 
 // backendName gives what the flag says, else WORKCELL_BACKEND, else auto.

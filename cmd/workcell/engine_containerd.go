@@ -26,6 +26,12 @@ func (a *app) containerdDriver() driver {
 		},
 		absent: func(ctx context.Context) string { return socketProblem(ctx, a.containerdAddress()) },
 		fix:    containerdFix,
+		at: func() string {
+			if a.env.get("CONTAINERD_ADDRESS") != "" {
+				return a.containerdAddress() + " (CONTAINERD_ADDRESS)"
+			}
+			return a.containerdAddress() + " (the default; CONTAINERD_ADDRESS is not set)"
+		},
 	}
 }
 

@@ -37,6 +37,21 @@ type driver struct {
 	open   func(context.Context) (backend.SandboxBackend, error)
 	absent func(context.Context) string // why the engine does not answer, in words for people; empty when not known
 	fix    func(error) string           // how to get such an engine, given why it cannot be used
+	at     func() string                // where it is looked for and who says so; nil when it is nowhere else
+}
+
+// connect opens the engine. Where that fails, the error says what was tried and the hint what to do.
+func (d driver) connect(ctx context.Context) (backend.SandboxBackend, error) {
+	b, err := d.open(ctx)
+	wrong := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrInvalid)
+	if !wrong || d.at == nil || ctx.Err() != nil {
+		return b, err
+	}
+	hint := "`workcell doctor` says what is missing"
+	if fix := d.fix(err); fix != "" {
+		hint = fix + "\n" + hint
+	}
+	return nil, fail(exitUnavailable, fmt.Errorf("%w; tried %s", err, d.at()), hint)
 }
 
 // drivers are the engines this build knows, in the order in which doctor shows them.
@@ -72,6 +87,7 @@ func (a *app) dockerDriver() driver {
 			return "start Docker (Docker Desktop, `systemctl start docker`, or `dockerd`), let this user use it, " +
 				"or point DOCKER_HOST at an engine"
 		},
+		at: func() string { return dockerAddress(a.env) },
 	}
 }
 

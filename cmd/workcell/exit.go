@@ -20,6 +20,8 @@ const (
 	exitModel       = 4
 	exitUnavailable = 5
 	exitNotFound    = 6
+	exitConflict    = 7
+	exitNoRoom      = 8
 
 	exitExecTimeout = 124
 	exitExecProduct = 125
@@ -30,12 +32,14 @@ const (
 
 const exitCodeHelp = `Exit codes:
   0        success
-  1        the run failed, or an error that has no code of its own
-  2        wrong flags or arguments
+  1        the run failed, whatever of, or an error that has no code of its own
+  2        wrong flags or arguments, limits out of range included
   3        an agent, workflow, script or input is invalid
   4        the model cannot be used: missing key, unknown provider
   5        the container engine is not available, or cannot run sandboxes (doctor)
-  6        no such sandbox, or its container is gone (sessions open makes a named one anew)
+  6        no such sandbox or run, or its container or files are gone (sessions open makes a named one anew)
+  7        in the way is what is there: a sandbox that is another one or another process's, a run that goes on or is over
+  8        no room: as many sandboxes or processes as allowed, or a workspace, or the disk for one, that is full
   124-127  sessions exec, attach: timed out; workcell's own error; program not executable; program not found
   128+n    ended by signal n: 130 for Ctrl-C, 143 for TERM
 sessions exec and attach otherwise exit as the command they ran.`
@@ -127,11 +131,15 @@ func classOf(err error) (code int, hint string) {
 	case errors.Is(err, backend.ErrUnsupported):
 		return exitFailed, "`workcell doctor` says what this engine can enforce"
 	case errors.Is(err, backend.ErrCapacity):
-		return exitFailed, "end what runs, or remove sandboxes: `workcell sessions ls`, then `workcell sessions rm SANDBOX`"
+		return exitNoRoom, "end what runs, or remove sandboxes: `workcell sessions ls`, then `workcell sessions rm SANDBOX`"
 	case errors.Is(err, backend.ErrNoRoom):
-		return exitFailed, "make room on the disk that the engine keeps sandboxes on, remove sandboxes (`workcell sessions gc`), or ask for a smaller workspace"
+		return exitNoRoom, "make room on the disk that the engine keeps sandboxes on, remove sandboxes (`workcell sessions gc`), or ask for a smaller workspace"
 	case errors.Is(err, backend.ErrQuota):
-		return exitFailed, "`workcell sessions rm --file PATH SANDBOX` deletes in a full workspace, too"
+		return exitNoRoom, "`workcell sessions rm --file PATH SANDBOX` deletes in a full workspace, too"
+	case errors.Is(err, backend.ErrExists):
+		return exitConflict, ""
+	case errors.Is(err, backend.ErrInvalid):
+		return exitUsage, ""
 	case errors.Is(err, backend.ErrNotFound):
 		return exitNotFound, "`workcell sessions ls` lists the sandboxes there are"
 	default:

@@ -35,6 +35,18 @@ func saveEnv(env map[string]string) func(context.Context, *session.Session) erro
 	}
 }
 
+// addEnv adds to what a sandbox that was there before was opened with.
+func addEnv(ctx context.Context, s *session.Session, env map[string]string) error {
+	if len(env) == 0 {
+		return nil
+	}
+	all, err := loadEnv(ctx, s, env)
+	if err != nil {
+		return err
+	}
+	return saveEnv(all)(ctx, s)
+}
+
 // loadEnv gives the environment of a command: what the sandbox was opened with, and own over it. The file is what
 // programs in the sandbox made of it, which is no more than they could do to each other anyway.
 func loadEnv(ctx context.Context, s *session.Session, own map[string]string) (map[string]string, error) {

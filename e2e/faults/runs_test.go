@@ -22,7 +22,7 @@ func TestCancelledFromOutside(t *testing.T) {
 		p.await(t, "two", "exec")
 		h.inSandbox(t, "test -e pid")
 		r := h.latest(t)
-		if res := h.run(t, "runs", "resume", r.ID); res.code != 1 || !strings.Contains(res.stderr, "under way in another process") {
+		if res := h.run(t, "runs", "resume", r.ID); res.code != 7 || !strings.Contains(res.stderr, "under way in another process") {
 			t.Errorf("resume of a living run: exit code %d\n%s", res.code, res.stderr)
 		}
 		h.ok(t, "runs", "cancel", r.ID[:12])
@@ -36,7 +36,7 @@ func TestCancelledFromOutside(t *testing.T) {
 			t.Errorf("left: %v", left)
 		}
 		for _, what := range []string{"cancel", "resume"} {
-			if res := h.run(t, "runs", what, r.ID); res.code != 1 || !strings.Contains(res.stderr, "has finished: cancelled") {
+			if res := h.run(t, "runs", what, r.ID); res.code != 7 || !strings.Contains(res.stderr, "has finished: cancelled") {
 				t.Errorf("%s of a run that has finished: exit code %d\n%s", what, res.code, res.stderr)
 			}
 		}
@@ -65,7 +65,7 @@ func TestOneResumes(t *testing.T) {
 		}
 		wg.Wait()
 		slices.Sort(codes)
-		if !slices.Equal(codes, []int{0, 1, 1, 1}) {
+		if !slices.Equal(codes, []int{0, 7, 7, 7}) {
 			t.Errorf("exit codes %v", codes)
 		}
 		if r := h.show(t, id); r.State != "succeeded" || !slices.Equal(r.finished(), []string{"one", "two", "three", "four"}) {
@@ -87,7 +87,7 @@ func TestExpiredRun(t *testing.T) {
 		id := h.latest(t).ID
 		h.nothingLeft(t)
 		res := h.run(t, "runs", "resume", id)
-		if res.code != 1 || !strings.Contains(res.stderr, "are gone") || !strings.Contains(res.stderr, "--fresh-sandbox") {
+		if res.code != 6 || !strings.Contains(res.stderr, "are gone") || !strings.Contains(res.stderr, "--fresh-sandbox") {
 			t.Errorf("resume without the sandbox: exit code %d\n%s", res.code, res.stderr)
 		}
 		p = h.start(t, "runs", "resume", id, "--fresh-sandbox")
