@@ -60,10 +60,15 @@ type ConflictError struct {
 	// Fields are what differs: "image", "user", "root", "env", "limits", "network", "runtime", "idle policy". "request" alone
 	// is something of these, of a sandbox of another process: its engine does not tell which.
 	Fields []string
+	// Gone: what the session ran in was removed, and only its files are there.
+	Gone bool
 }
 
 // Error gives one line.
 func (e *ConflictError) Error() string {
+	if e.Gone {
+		return fmt.Sprintf("what session %s ran in was removed, its files are kept; it was made with another %s", e.Key, strings.Join(e.Fields, ", "))
+	}
 	return fmt.Sprintf("session %s is open with another %s", e.Key, strings.Join(e.Fields, ", "))
 }
 

@@ -102,7 +102,7 @@ func (m *Manager) resume(ctx context.Context, rec Record, req Request) (*Session
 		return nil, err
 	}
 	if rec.Hash != req.hash() {
-		return nil, &ConflictError{Key: rec.Key, Fields: rec.clashes(req)}
+		return nil, &ConflictError{Key: rec.Key, Fields: rec.clashes(req), Gone: true}
 	}
 	m.log.WarnContext(ctx, "the run's sandbox had ended meanwhile and is made anew: its workspace is as it was, processes and other files are gone",
 		"sandbox", rec.ID, "key", rec.Key.String())

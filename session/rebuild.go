@@ -139,7 +139,7 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 		}
 	}
 	if !same && !rec.KeepWorkspace && !req.Rebuild && !req.AsIs {
-		return nil, &ConflictError{Key: rec.Key, Fields: rec.clashes(req)}
+		return nil, &ConflictError{Key: rec.Key, Fields: rec.clashes(req), Gone: true}
 	}
 	if !rec.aside() {
 		m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())

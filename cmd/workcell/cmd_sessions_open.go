@@ -118,7 +118,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 		s, created, err := m.Open(ctx, key, req)
 		var conflict *session.ConflictError
 		if errors.As(err, &conflict) && !o.rebuild {
-			return fail(exitConflict, err, conflictHint(ctx, m, key))
+			return fail(exitConflict, err, conflictHint(ctx, m, conflict))
 		}
 		if err == nil && !created {
 			err = addEnv(ctx, s, o.variables)
@@ -135,9 +135,12 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 }
 
 // conflictHint says what a named sandbox is that was asked for as something else, as far as its engine tells.
-func conflictHint(ctx context.Context, m *session.Manager, key session.Key) string {
+func conflictHint(ctx context.Context, m *session.Manager, conflict *session.ConflictError) string {
 	const rebuild = "--rebuild makes it anew with the files of its workspace"
-	s, ok := openedAs(ctx, m, key)
+	if conflict.Gone {
+		return "name the --image, user and limits that it had, and it is made anew with its files; with --rebuild --image IMAGE also as another one"
+	}
+	s, ok := openedAs(ctx, m, conflict.Key)
 	if !ok {
 		return rebuild
 	}
