@@ -101,7 +101,7 @@ func newExporter(ctx context.Context, e env, stderr io.Writer) (sdktrace.SpanExp
 	if strings.EqualFold(e.get("OTEL_SDK_DISABLED"), "true") {
 		return nil, nil
 	}
-	_, endpoint := e.first("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+	variable, endpoint := e.first("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 	switch kind := e.get("OTEL_TRACES_EXPORTER"); kind {
 	case "none":
 		return nil, nil
@@ -114,6 +114,9 @@ func newExporter(ctx context.Context, e env, stderr io.Writer) (sdktrace.SpanExp
 	case "otlp":
 	default:
 		return nil, fmt.Errorf("OTEL_TRACES_EXPORTER=%s is not supported, use otlp, console or none", kind)
+	}
+	if endpoint != "" && !strings.Contains(endpoint, "://") { // the exporter would send to its default instead
+		return nil, fmt.Errorf("%s=%s is no URL, write http://%[2]s", variable, endpoint)
 	}
 	_, protocol := e.first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 	switch protocol {

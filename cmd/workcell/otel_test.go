@@ -243,3 +243,20 @@ func TestExportNoticeIsGivenOnce(t *testing.T) {
 		t.Errorf("notices = %q, want %q", got, want)
 	}
 }
+
+// TestEndpointWithoutScheme: the exporter would send elsewhere without a word that a user understands.
+func TestEndpointWithoutScheme(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
+		lookup := env(func(key string) (string, bool) {
+			if key != name {
+				return "", false
+			}
+			return "127.0.0.1:4318", true
+		})
+		exporter, err := newExporter(t.Context(), lookup, io.Discard)
+		if want := name + "=127.0.0.1:4318 is no URL, write http://127.0.0.1:4318"; err == nil || err.Error() != want || exporter != nil {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
