@@ -195,6 +195,11 @@ func (s *suite) info(t *testing.T) {
 		ImageID: made.ImageID, ImageEnv: made.ImageEnv, User: "1234:1234", Network: backend.NetworkNone, Root: spec.Root,
 		Limits: made.Limits, State: backend.StateRunning, Created: spec.Created, Labels: spec.Labels,
 	}
+	if spec.Root == backend.RootWritable {
+		if want.RootBytes, want.RootMeans = made.RootBytes, s.caps.RootMeans; made.RootBytes <= 0 {
+			t.Error("nothing is told of how much a writable root takes")
+		}
+	}
 	if s.h.NoImages {
 		want.Image = "host"
 	} else if len(made.ImageEnv) == 0 || made.ImageID == "" {

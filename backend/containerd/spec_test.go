@@ -64,7 +64,7 @@ func TestSpecFollowsRequest(t *testing.T) {
 	}
 	for at, want := range map[string]string{
 		"/tmp":       "rw,nosuid,nodev,exec,size=1048576,nr_inodes=256,mode=1777,uid=4242,gid=100",
-		"/workspace": "rw,nosuid,nodev,discard,noinit_itable",
+		"/workspace": "rw,nosuid,nodev,nodiscard,noinit_itable,dioread_nolock",
 		"/dev/shm":   "nosuid,noexec,nodev,mode=1777,size=16777216",
 	} {
 		if options[at] != want {
