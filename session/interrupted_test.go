@@ -5,6 +5,7 @@ package session_test
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"slices"
 	"testing"
@@ -154,6 +155,38 @@ func TestNotSetAside(t *testing.T) {
 				t.Error("it is still there")
 			}
 		})
+	}
+}
+
+// TestNotSetAsideUnderVisitor: somebody is at a command of a sandbox that never expires for longer than it would stay.
+func TestNotSetAsideUnderVisitor(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	req := testImage()
+	req.IdleTimeout = -1
+	s, m, clock := interrupted(t, e, opts, req)
+	visit, err := m.Connect(t.Context(), s.ID())
+	must(t, err)
+	stdin, end := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := visit.Stream(t.Context(), session.ExecRequest{Argv: []string{"cat"}}, session.Streams{Stdin: stdin})
+		ended <- err
+	}()
+	eventually(t, "the command is under way", func() bool { return visit.Active() == 1 })
+	clock.add(4 * time.Minute)
+	m.Reap(t.Context())
+	if e.count() != 1 {
+		t.Error("it ended under a visitor")
+	}
+	must(t, end.Close())
+	must(t, <-ended)
+	must(t, visit.Close(t.Context()))
+	clock.add(4 * time.Minute)
+	m.Reap(t.Context())
+	if e.count() != 0 || !e.hasFiles(t, s.ID()) {
+		t.Errorf("%d sandboxes, its files are there: %v", e.count(), e.hasFiles(t, s.ID()))
 	}
 }
 
