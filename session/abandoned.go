@@ -54,10 +54,10 @@ func (m *Manager) removeAbandoned(ctx context.Context, rec Record) error {
 		return err
 	}
 	switch {
-	case lives && rec.State == RecordReady && !rec.expired(m.now()):
-		return errHeld
-	case lives:
+	case lives && rec.passing(m.now()):
 		return errPassing // another process's sweep, or our own
+	case lives:
+		return errHeld
 	}
 	rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
 	if errors.Is(err, backend.ErrExists) {
@@ -152,7 +152,7 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 		if there {
 			_, _, err := m.find(ctx, rec.ID)
 			if errors.Is(err, backend.ErrNotFound) {
-				there, err = m.hasWorkspace(ctx, rec)
+				there, err = m.wasSetAside(ctx, rec.ID)
 			}
 			if err != nil {
 				return nil, wrapError("Gone", m.driver, "", err)

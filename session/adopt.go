@@ -90,7 +90,7 @@ func (m *Manager) inherit(ctx context.Context, key Key, req Request) (*Session, 
 		return nil, err
 	}
 	switch {
-	case lives && (rec.State == RecordCreating || rec.expired(m.now())):
+	case lives && rec.passing(m.now()):
 		return nil, errPassing
 	case lives:
 		return nil, errHeld

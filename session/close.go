@@ -230,6 +230,9 @@ func (m *Manager) removeLeftovers(ctx context.Context, all bool) error {
 	m.mu.Unlock()
 	var errs []error
 	for id, l := range due {
+		if l.kept && m.visitedNow(ctx, Record{ID: id}) == used {
+			continue // for the next round, or another process's sweep
+		}
 		if err := m.removeLeftover(ctx, id, l, !all && now.Before(l.late)); err != nil {
 			errs = append(errs, wrapError("Close", m.driver, id, err))
 		}

@@ -29,6 +29,13 @@ func (r Record) aside() bool {
 	return r.State == RecordReady && r.KeepWorkspace && r.Key.Namespace == NamespaceWorkflow
 }
 
+// passing tells whether a living process that has a record is about to let go of it: it makes the sandbox, removes it or
+// sets it aside. What nobody has used for so long that it would be set aside is most likely in the hands of who does that.
+func (r Record) passing(now time.Time) bool {
+	at, interrupted := r.interrupted()
+	return r.State != RecordReady || r.expired(now) || r.aside() || interrupted && !now.Before(at)
+}
+
 // setAside ends the sandbox of an interrupted run and keeps its workspace, unless it was used since it was found. Where the
 // workspace is not all of its files, or ends with it, it stays for its idle time. taken is the record found, which is this
 // manager's now.
@@ -37,7 +44,7 @@ func (m *Manager) setAside(ctx context.Context, found, taken Record) error {
 	rest.Owner = ""
 	engine, _, err := m.find(ctx, taken.ID)
 	switch {
-	case !taken.used().Equal(found.used()):
+	case taken.State != found.State || !taken.used().Equal(found.used()):
 		rest.Owner, err = found.Owner, nil // a later sweep's
 	case errors.Is(err, backend.ErrNotFound):
 		err = nil // whoever set it aside died after that, or something else removed it
@@ -79,6 +86,19 @@ func (m *Manager) hasWorkspace(ctx context.Context, rec Record) (bool, error) {
 		return false, nil
 	}
 	return there, engineError(err)
+}
+
+// wasSetAside is hasWorkspace for a sandbox that the engine does not have. What its record says is read after that was seen:
+// it may have been set aside just now.
+func (m *Manager) wasSetAside(ctx context.Context, id string) (bool, error) {
+	rec, err := m.store.Get(ctx, id)
+	if errors.Is(err, backend.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return m.hasWorkspace(ctx, rec)
 }
 
 // leftNothing tells that the engine, which does not have the sandbox of a record, does not have its workspace either. False

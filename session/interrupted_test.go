@@ -5,6 +5,7 @@ package session_test
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"slices"
 	"testing"
@@ -157,6 +158,38 @@ func TestNotSetAside(t *testing.T) {
 	}
 }
 
+// TestNotSetAsideUnderVisitor: somebody is at a command of a sandbox that never expires for longer than it would stay.
+func TestNotSetAsideUnderVisitor(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	req := testImage()
+	req.IdleTimeout = -1
+	s, m, clock := interrupted(t, e, opts, req)
+	visit, err := m.Connect(t.Context(), s.ID())
+	must(t, err)
+	stdin, end := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := visit.Stream(t.Context(), session.ExecRequest{Argv: []string{"cat"}}, session.Streams{Stdin: stdin})
+		ended <- err
+	}()
+	eventually(t, "the command is under way", func() bool { return visit.Active() == 1 })
+	clock.add(4 * time.Minute)
+	m.Reap(t.Context())
+	if e.count() != 1 {
+		t.Error("it ended under a visitor")
+	}
+	must(t, end.Close())
+	must(t, <-ended)
+	must(t, visit.Close(t.Context()))
+	clock.add(4 * time.Minute)
+	m.Reap(t.Context())
+	if e.count() != 0 || !e.hasFiles(t, s.ID()) {
+		t.Errorf("%d sandboxes, its files are there: %v", e.count(), e.hasFiles(t, s.ID()))
+	}
+}
+
 // id gives the id of the only sandbox.
 func id(t *testing.T, m *session.Manager) string {
 	t.Helper()
@@ -226,6 +259,33 @@ func TestCloseInherited(t *testing.T) {
 	}
 }
 
+// TestVisitedIsKeptByItsProcess: the same for a process that lives and retains it itself.
+func TestVisitedIsKeptByItsProcess(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	m, visitor := newManager(t, e, opts), newManager(t, e, opts)
+	c := newClock(m)
+	req := testImage()
+	req.Retention = time.Hour
+	s, _, err := m.Open(t.Context(), runKey, req)
+	must(t, err)
+	must(t, m.CloseScope(t.Context(), runKey.Scope()))
+	visit, err := visitor.Connect(t.Context(), s.ID())
+	must(t, err)
+	c.add(2 * time.Hour)
+	m.Reap(t.Context())
+	if e.count() != 1 {
+		t.Fatal("it was removed")
+	}
+	output(t, visit, "true")
+	must(t, visit.Close(t.Context()))
+	eventually(t, "it goes", func() bool { // its guest may not have noticed yet
+		m.Reap(t.Context())
+		return e.count() == 0
+	})
+}
+
 // TestVisitedIsKept: what a process is connected to is neither garbage nor over, and is when the process has left.
 func TestVisitedIsKept(t *testing.T) {
 	t.Parallel()
@@ -266,4 +326,82 @@ func TestVisitedIsKept(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSetAsideMeanwhile: who goes on with a run while its sandbox is being set aside waits for that, and has its files.
+func TestSetAsideMeanwhile(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	s, sweeper, clock := interrupted(t, e, opts, testImage())
+	m := newManager(t, e, opts)
+	newClock(m).add(4 * time.Minute)
+	clock.add(4 * time.Minute)
+	going, goOn, swept := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	e.setHooks(nil, func(string) error {
+		close(going)
+		<-goOn
+		return nil
+	}, nil)
+	go func() {
+		defer close(swept)
+		sweeper.Reap(t.Context())
+	}()
+	<-going
+	opened := make(chan error, 1)
+	go func() {
+		again, created, err := m.Open(t.Context(), runKey, testImage())
+		if err == nil && (created || again.ID() != s.ID()) {
+			err = errors.New("it is another sandbox")
+		}
+		opened <- err
+	}()
+	var err error
+	select {
+	case err = <-opened:
+		t.Error("Open did not wait")
+	case <-time.After(200 * time.Millisecond): // several looks at it
+	}
+	e.setHooks(nil, nil, nil)
+	close(goOn)
+	<-swept
+	if !t.Failed() {
+		err = <-opened
+	}
+	must(t, err)
+	if !e.hasFiles(t, s.ID()) {
+		t.Error("its files are gone")
+	}
+}
+
+// TestGoneMeanwhile: a sandbox that is set aside just when somebody asks whether it is there is not taken for gone.
+func TestGoneMeanwhile(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	store := &afterList{Store: opts.Store}
+	late := *opts
+	late.Store = store
+	_, sweeper, clock := interrupted(t, e, opts, testImage())
+	m := newManager(t, e, &late)
+	clock.add(4 * time.Minute)
+	store.then = func() { sweeper.Reap(t.Context()) }
+	if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || len(gone) > 0 {
+		t.Errorf("Gone = %v, %v", gone, err)
+	}
+	if e.count() != 0 {
+		t.Error("it was not set aside")
+	}
+}
+
+// afterList is a store in which something happens after it was read.
+type afterList struct {
+	session.Store
+	then func()
+}
+
+func (s *afterList) List(ctx context.Context, states ...session.RecordState) ([]session.Record, error) {
+	recs, err := s.Store.List(ctx, states...)
+	s.then()
+	return recs, err
 }

@@ -113,6 +113,9 @@ func (m *Manager) touch(ctx context.Context, s *Session) {
 	expires := s.expiry()
 	s.mu.Lock()
 	used, ready := s.lastUsed, s.closing == nil && s.state == StateReady
+	if s.active > 0 { // a call under way is a use, however long ago it began
+		used = m.now()
+	}
 	s.mu.Unlock()
 	if !ready {
 		return

@@ -112,6 +112,22 @@ func (b *mappedBackend) RemoveWorkspace(ctx context.Context, instance, sessionID
 	return backend.ErrUnsupported
 }
 
+// OldGuests are the driver's, none when it keeps none.
+func (b *mappedBackend) OldGuests(ctx context.Context) ([]backend.OldGuest, error) {
+	if k, ok := b.SandboxBackend.(backend.GuestKeeper); ok {
+		return k.OldGuests(ctx)
+	}
+	return nil, nil
+}
+
+// RemoveOldGuest is the driver's, ErrUnsupported when it has none.
+func (b *mappedBackend) RemoveOldGuest(ctx context.Context, name string) error {
+	if k, ok := b.SandboxBackend.(backend.GuestKeeper); ok {
+		return k.RemoveOldGuest(ctx, name)
+	}
+	return backend.ErrUnsupported
+}
+
 // HasImage asks for the mapped image; ErrUnsupported when the driver cannot tell.
 func (b *mappedBackend) HasImage(ctx context.Context, ref string) (bool, error) {
 	c, ok := b.SandboxBackend.(backend.ImageChecker)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"reflect"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -45,6 +46,20 @@ func TestImageMapThatIsNone(t *testing.T) {
 	driver := &imageRecorder{}
 	if b := mapImages(driver, imageMap{}); b != backend.SandboxBackend(driver) {
 		t.Error("an empty map wraps the driver")
+	}
+}
+
+// TestImageMapHidesNothing: a mapping takes away none of what a driver can do beyond its contract.
+func TestImageMapHidesNothing(t *testing.T) {
+	t.Parallel()
+	mapped := reflect.TypeFor[*mappedBackend]()
+	for _, optional := range []reflect.Type{
+		reflect.TypeFor[backend.Namer](), reflect.TypeFor[backend.Connector](), reflect.TypeFor[backend.Pinger](), reflect.TypeFor[backend.WorkspaceKeeper](),
+		reflect.TypeFor[backend.GuestKeeper](), reflect.TypeFor[backend.OOMReporter](), reflect.TypeFor[backend.ImageChecker](),
+	} {
+		if !mapped.Implements(optional) {
+			t.Errorf("it has no %s", optional)
+		}
 	}
 }
 

@@ -159,7 +159,7 @@ func (a *app) xdgState() (string, error) {
 // it too: when one of the two is lost, the sandboxes are not.
 func (a *app) instanceOf(ctx context.Context, store *sqlitestore.Store) (string, error) {
 	if store == nil {
-		return a.instance(session.NewID())
+		return a.instanceAlone()
 	}
 	known, err := store.Instance(ctx)
 	if err != nil {
@@ -182,6 +182,23 @@ func (a *app) instanceOf(ctx context.Context, store *sqlitestore.Store) (string,
 			"remove the file "+instanceFile+" to go on with those, or move "+stateFile+" away; both are in the state directory")
 	}
 	return id, nil
+}
+
+// instanceAlone gives the id to a command that has no records. Where there is a state file, that may know an id which the
+// instance file has lost, so no other is written down.
+func (a *app) instanceAlone() (string, error) {
+	path, err := a.statePath()
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Lstat(path); err != nil {
+		return a.instance(session.NewID())
+	}
+	id, err := readInstance(filepath.Join(filepath.Dir(path), instanceFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return session.NewID(), nil
+	}
+	return id, err
 }
 
 // instance gives the id that the instance file holds. Where there is none, it is made with fresh.

@@ -88,6 +88,9 @@ func TestInstanceIsKept(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
+	if other, err := a.instanceOf(t.Context(), nil); err != nil || !isInstanceID(other) { // as doctor does
+		t.Errorf("without the records: %q, %v", other, err)
+	}
 	if again, err := a.instanceOf(t.Context(), store); err != nil || again != id {
 		t.Errorf("without the file: %q, %v, want %q", again, err, id)
 	}

@@ -16,7 +16,7 @@ import (
 // its streams.
 func TestJ6Busy(t *testing.T) {
 	t.Parallel()
-	m := newManager(t, w.driver, session.Options{IdleTimeout: 5 * time.Second, ReapEvery: 100 * time.Millisecond})
+	m := newManager(t, w.driver, session.Options{IdleTimeout: 15 * time.Second, ReapEvery: 100 * time.Millisecond})
 	open := func(name string) *session.Session {
 		s, _, err := m.Open(t.Context(), session.UserKey(name), request())
 		must(t, err)
