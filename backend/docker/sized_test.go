@@ -22,13 +22,6 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
-// confined is a sandbox whose workspace has a limit.
-func confined() backend.Spec {
-	spec := newSpec()
-	spec.Limits.WorkspaceBytes = 8 << 20
-	return spec
-}
-
 // volumeDir is where the engine keeps the workspace of a sandbox.
 func volumeDir(t *testing.T, spec backend.Spec) string {
 	t.Helper()
