@@ -15,6 +15,13 @@ import (
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
+// confined is a sandbox whose workspace has a limit.
+func confined() backend.Spec {
+	spec := newSpec()
+	spec.Limits.WorkspaceBytes = 8 << 20
+	return spec
+}
+
 // unsized is what holds a workspace where it cannot be a file system of its own: a quota if the engine has such, which it
 // tells by taking a volume with a size.
 func unsized(t *testing.T) backend.WorkspaceMeans {

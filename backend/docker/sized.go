@@ -147,21 +147,39 @@ func (b *Backend) chooseMeans(ctx context.Context, p *plan) error {
 	if p.spec.Limits.WorkspaceBytes == 0 {
 		return nil
 	}
-	means, err := b.workspaceMeans(ctx, b.engine.runtime(p.spec))
-	if err != nil {
+	runtime := b.engine.runtime(p.spec)
+	v, err := b.inspectVolume(ctx, p.volume)
+	kept := err == nil
+	if kept {
+		if p.means = b.foundMeans(v, runtime); p.means != "" {
+			return nil
+		}
+	} else if !errors.Is(err, backend.ErrNotFound) {
 		return err
 	}
-	if p.means = means; means == backend.WorkspaceWatched {
-		return nil
-	}
-	v, err := b.inspectVolume(ctx, p.volume)
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil
-	}
-	if err == nil {
-		p.means = keptMeans(v.Options, means)
+	if p.means, err = b.workspaceMeans(ctx, runtime); err == nil && kept && p.means != backend.WorkspaceWatched {
+		p.means = keptMeans(v.Options, p.means)
 	}
 	return err
+}
+
+// foundMeans is what holds a workspace that was kept, as far as a look at it tells; else it is empty. To find out what could
+// be made takes room on the engine's disk, of which a workspace that is there needs none.
+func (b *Backend) foundMeans(v volume.Volume, runtime string) backend.WorkspaceMeans {
+	if len(v.Options) == 0 {
+		return backend.WorkspaceWatched
+	}
+	if v.Options[optionSize] != "" || !kernelNetwork(runtime) || b.engine.watch != "" || sizedfs.Allowed() != nil {
+		return ""
+	}
+	reserved, err := sizedfs.Reserved(filepath.Join(b.volumeDir(volumeName(v.Name)), imageFile))
+	switch {
+	case err != nil:
+		return ""
+	case reserved:
+		return backend.WorkspaceSized
+	}
+	return backend.WorkspaceUnreserved // by the disk's nature, or as earlier versions made it
 }
 
 // volumeOptions are those of the workspace's volume; nil for one that is a directory of the engine's.

@@ -5,6 +5,7 @@ package docker_test
 import (
 	"crypto/rand"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,17 +15,12 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/volume"
+	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
+	"github.com/workcell-dev/workcell/backend/docker"
 )
-
-// confined is a sandbox whose workspace has a limit.
-func confined() backend.Spec {
-	spec := newSpec()
-	spec.Limits.WorkspaceBytes = 8 << 20
-	return spec
-}
 
 // volumeDir is where the engine keeps the workspace of a sandbox.
 func volumeDir(t *testing.T, spec backend.Spec) string {
@@ -114,6 +110,48 @@ func TestSizedLost(t *testing.T) {
 	info = create(t, b, spec)
 	if got := sh(t, dial(t, b, info.ID), "cat /workspace/f"); got != "kept\n" || info.Workspace != backend.WorkspaceWatched {
 		t.Errorf("a workspace that had no limit: %q, %q", got, info.Workspace)
+	}
+}
+
+// TestSizedKept: who goes on with a workspace that was kept makes no other one to find out what could be had, for which a
+// full disk has no room, and is told if its space is not set aside, as that of earlier versions was not.
+func TestSizedKept(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, nil)
+	spec := confined()
+	info := create(t, b, spec)
+	sh(t, dial(t, b, info.ID), "echo kept > /workspace/f")
+	p := newProxy(t)
+	p.on(func(r *http.Request) bool { return !strings.HasSuffix(r.URL.Path, "/volumes/create") })
+	for _, want := range []backend.WorkspaceMeans{backend.WorkspaceSized, backend.WorkspaceUnreserved} {
+		if err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if want == backend.WorkspaceUnreserved {
+			makeHole(t, filepath.Join(volumeDir(t, spec), "workspace.img"))
+		}
+		next := newBackend(t, func(o *docker.Options) { o.Host = p.host })
+		info = create(t, next, spec)
+		if got := sh(t, dial(t, next, info.ID), "cat /workspace/f"); got != "kept\n" || info.Workspace != want {
+			t.Errorf("the kept workspace holds %q and is held by %q, want %q", got, info.Workspace, want)
+		}
+	}
+}
+
+// makeHole gives the end of a workspace's file, where nothing was written, back to the disk.
+func makeHole(t *testing.T, name string) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err == nil {
+		const hole = 256 << 10
+		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, info.Size()-hole, hole)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
 	}
 }
 
