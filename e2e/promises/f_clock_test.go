@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -75,8 +74,8 @@ func TestF12Clock(t *testing.T) {
 		h.has(t, i+2, idle, by)
 		for whose, look := range map[string]*exec.Cmd{"true": h.command(t, "sessions", "gc", "--yes", "-o", "json"),
 			"same": clock.Under(h.command(t, "sessions", "gc", "--yes", "-o", "json"))} {
-			if out, err := look.Output(); err != nil || strings.TrimSpace(string(out)) != "[]" {
-				t.Errorf("the clock is %v ahead: by the %s clock there is garbage: %s, %v", by, whose, out, err)
+			if out, err := garbage(look); err != nil || len(out) > 0 {
+				t.Errorf("the clock is %v ahead: by the %s clock there is garbage: %v, %v", by, whose, out, err)
 			}
 		}
 		if out := in(tools.ToolExecWait, obj{"exec_id": short, "timeout_seconds": 300}); out["status"] != "timed_out" {
@@ -94,6 +93,22 @@ func TestF12Clock(t *testing.T) {
 	}
 	must(t, f.Close())
 	gone()
+}
+
+// garbage gives the ids of the sandboxes that a garbage collection took. Guests of other versions may lie on the engine.
+func garbage(gc *exec.Cmd) ([]string, error) {
+	var list []struct{ ID, Key string }
+	out, err := gc.Output()
+	if err == nil {
+		err = json.Unmarshal(out, &list)
+	}
+	var ids []string
+	for _, g := range list {
+		if g.Key != "" {
+			ids = append(ids, g.ID)
+		}
+	}
+	return ids, err
 }
 
 // leaveIdle leaves a sandbox of which its own server thinks that it was made long after its last use, because the clock was
