@@ -115,7 +115,8 @@ tools() {
 
 # Packages that run sandboxes go one at a time: fork bombs, killed engines and
 # a hundred sandboxes at once are among their tests, and what these do to the
-# machine is not what the next package is tested for.
+# machine is not what the next package is tested for. While one runs, the next
+# one is compiled.
 tests() {
   local module all sandboxes
   module=$(go list -m)
@@ -124,7 +125,7 @@ tests() {
   # shellcheck disable=SC2046,SC2086 # one word per package
   {
     gotest $(comm -23 <(sort <<<"$all") <(sort <<<"$sandboxes"))
-    gotest -p 1 $sandboxes
+    gotest -p 2 -exec "flock --close $tools_log" $sandboxes
   } | grep --line-buffered -v '\[no test files\]'
 }
 
@@ -145,12 +146,12 @@ gotest() {
   if [ -z "$bad" ] || [ "$(wc -l <<<"$bad")" -gt 2 ]; then return 1; fi
   printf '*** failed, once more by themselves:\n%s\n' "$bad"
   # shellcheck disable=SC2086 # one word per package
-  gotest_once -p 1 "${flags[@]}" $bad
+  gotest_once "${flags[@]}" -p 1 $bad
   { grep -E '^ *--- FAIL' "$out" || echo "$bad"; } >>"$unsteady"
   rm "$out"
 }
 
-gotest_once() { TMPDIR=$scratch go test -race -count=1 -timeout 15m -parallel 4 "$@"; }
+gotest_once() { TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 15m -parallel 4 "$@"; } # go vet has seen them
 
 # What a driver owes, once more on a containerd that is current.
 on_containerd2() { CONTAINERD_ADDRESS=$containerd2 gotest -run '^TestConformance' ./backend/containerd; }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
 )
 
 // spillDir is where output goes that does not fit an answer, below the work directory.
@@ -86,10 +87,7 @@ func (s *spiller) open(sp *spill) (*os.File, error) {
 
 // find counts the files that are there already, of the many that a command may have put there some. mu is held.
 func (s *spiller) find() {
-	if info, err := s.root.Lstat(spillDir); err != nil || !info.IsDir() {
-		return
-	}
-	dir, err := s.root.Open(spillDir)
+	dir, err := s.root.OpenFile(spillDir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return
 	}
