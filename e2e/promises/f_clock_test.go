@@ -118,7 +118,7 @@ func leaveIdle(t *testing.T, bin string) (gone func()) {
 	clock := clocktest.New(t, bin)
 	clock.Set(time.Hour)
 	h := newHost(t)
-	f := newFront(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--idle-timeout", "2m")))
+	f := newFront(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--idle-timeout", "45s")))
 	h.has(t, 1, f.ok(t, tools.ToolOpen, nil)["sandbox_id"], time.Hour)
 	clock.Set(-time.Hour)
 	f.ok(t, tools.ToolExec, obj{"cmd": []string{"true"}})
