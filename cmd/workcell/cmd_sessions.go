@@ -83,25 +83,17 @@ func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) erro
 	return err
 }
 
-// shortestID is how much of a sandbox's id must be given: sbx_ and eight characters.
-const shortestID = 12
-
 // findSandbox resolves what a person calls a sandbox: its id, its key, or the name of a sandbox that `sessions open`
-// made, its run or the beginning of its id, when only one has it.
+// made or its run, when only one has it. The beginning of an id is nobody's: ids are not to be guessed.
 func findSandbox(list []session.Info, name string) (session.Info, error) {
-	var byName, byStart []session.Info
+	var byName []session.Info
 	for _, s := range list {
 		switch {
 		case s.ID == name || s.Key.String() == name:
 			return s, nil
 		case s.Key.Namespace == session.NamespaceUser && s.Key.ID == name, s.Run != "" && s.Run == name:
 			byName = append(byName, s)
-		case len(name) >= shortestID && strings.HasPrefix(s.ID, name):
-			byStart = append(byStart, s)
 		}
-	}
-	if len(byName) == 0 {
-		byName = byStart
 	}
 	switch len(byName) {
 	case 0:
