@@ -93,36 +93,47 @@ func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 }
 
 func (j *Journal) append(ctx context.Context, e workflow.Entry, owner, note string) error {
-	data, err := json.Marshal(e)
-	if err != nil {
-		return fmt.Errorf("entry %d of run %s: %w", e.Seq, e.RunID, err)
-	}
-	err = j.f.Tx(ctx, func(tx *sql.Tx) error {
+	err := j.f.Tx(ctx, func(tx *sql.Tx) error {
 		if e.Kind == workflow.EntryRunStarted && e.Seq == 1 {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO run VALUES (?, ?, ?, ?, 0, '', ?, ?, 0)`,
 				e.RunID, e.Workflow, e.Hash, e.Time.UnixMicro(), owner, note); err != nil {
 				return err
 			}
 		}
-		var last int64
-		if err := tx.QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) FROM entry WHERE run = ?`, e.RunID).Scan(&last); err != nil {
+		last, err := lastOf(ctx, tx, e.RunID)
+		if err != nil {
 			return err
 		}
 		if e.Seq != last+1 {
 			return errGap
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO entry VALUES (?, ?, ?)`, e.RunID, e.Seq, string(data)); err != nil {
-			return err
-		}
-		if e.Kind != workflow.EntryRunFinished {
-			return nil
-		}
-		_, err := tx.ExecContext(ctx, `UPDATE run SET finished = ?, outcome = ? WHERE id = ?`, e.Time.UnixMicro(), string(e.Outcome), e.RunID)
-		return err
+		return insert(ctx, tx, e)
 	})
 	if errors.Is(err, errGap) || sqlitefile.IsConflict(err) {
 		return fmt.Errorf("%w: entry %d of run %s: %w", backend.ErrExists, e.Seq, e.RunID, err)
 	}
+	return err
+}
+
+// lastOf gives the number of a run's last entry; 0 for none.
+func lastOf(ctx context.Context, tx *sql.Tx, runID string) (seq int64, err error) {
+	err = tx.QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) FROM entry WHERE run = ?`, runID).Scan(&seq)
+	return seq, err
+}
+
+// insert adds an entry; the last one ends its run.
+func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("entry %d of run %s: %w", e.Seq, e.RunID, err)
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT INTO entry VALUES (?, ?, ?)`, e.RunID, e.Seq, string(data)); err != nil {
+		return err
+	}
+	if e.Kind != workflow.EntryRunFinished {
+		return nil
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE run SET finished = ?, outcome = ? WHERE id = ?`, e.Time.UnixMicro(), string(e.Outcome), e.RunID)
 	return err
 }
 
@@ -160,21 +171,14 @@ func (j *Journal) Entries(ctx context.Context, runID string) (_ []workflow.Entry
 
 // Finish ends a run that nobody goes on with, whatever its entries are like: it appends one of kind EntryRunFinished.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
-	now := time.Now().UTC()
 	return j.f.Tx(ctx, func(tx *sql.Tx) error {
-		e := workflow.Entry{RunID: runID, Time: now, Kind: workflow.EntryRunFinished, Outcome: outcome, Error: why}
-		if err := tx.QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) + 1 FROM entry WHERE run = ?`, runID).Scan(&e.Seq); err != nil {
-			return err
-		}
-		data, err := json.Marshal(e)
+		last, err := lastOf(ctx, tx, runID)
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO entry VALUES (?, ?, ?)`, runID, e.Seq, string(data)); err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, `UPDATE run SET finished = ?, outcome = ? WHERE id = ?`, now.UnixMicro(), string(outcome), runID)
-		return err
+		return insert(ctx, tx, workflow.Entry{
+			RunID: runID, Seq: last + 1, Time: time.Now().UTC(), Kind: workflow.EntryRunFinished, Outcome: outcome, Error: why,
+		})
 	})
 }
 
