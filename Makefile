@@ -34,7 +34,7 @@ bench: engine images ## measure, print a table, write bench/out/latest.json
 soak: ## the long form of the fault tests, for SOAK (default 10m): injected, lost and left of each fault
 	@hack/soak.sh
 
-lint: ## golangci-lint
+lint: ## sizes of packages beside their bounds, and golangci-lint
 	@hack/lint.sh
 
 fuzz: ## every fuzz test for FUZZTIME (default 10s) each

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs golangci-lint, built once from the version that hack/lint/go.mod pins.
+# Prints how large each package is beside its bounds (hack/house/bounds.txt),
+# then runs golangci-lint, built once from the version that hack/lint/go.mod pins.
 # usage: lint.sh [ARGUMENT...]   (default: run)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -17,5 +18,8 @@ if [ ! -x "$bin" ]; then
   mv "$bin.new.$$" "$bin"
 fi
 cd "$root"
-[ $# -gt 0 ] || set -- run
+if [ $# -eq 0 ]; then
+  go run ./hack/house . hack/house/bounds.txt
+  set -- run
+fi
 exec "$bin" "$@"
