@@ -23,8 +23,9 @@ version() {
 	{
 		echo "$GOTOOLCHAIN $1"
 		go list -deps -f '{{if and .Module .Module.Version}}{{.Module.Path}} {{.Module.Version}}{{end}}' $pkg | sort -u
-		GOARCH=amd64 go list -deps -f '{{if and .Module .Module.Main}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{end}}' $pkg |
-			sed "s|^$PWD/||" | grep -v '^$' | sort | xargs sha256sum
+		for arch in $arches; do
+			GOARCH=$arch go list -deps -f '{{if and .Module .Module.Main}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{range .SFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{end}}' $pkg
+		done | sed "s|^$PWD/||" | grep -v '^$' | sort -u | xargs sha256sum
 	} | sha256sum | cut -c1-12
 }
 flags="-trimpath -buildvcs=false"

@@ -11,7 +11,6 @@ tools_pid=
 containerd2=      # socket of the second containerd
 containerd2_ours= # 1: this run started it
 times=
-unsteady=$(mktemp) # what failed and then passed
 
 main() {
   cd "$root"
@@ -28,7 +27,6 @@ main() {
   section "promises on containerd and local" promises
   section "leftovers" nothing_left "$before"
   printf '\n%s\nall passed in %s\n' "$times" "$(elapsed $((SECONDS - began)))"
-  if [ -s "$unsteady" ]; then printf '\n*** UNSTEADY, passed only when they were run again:\n%s\n' "$(<"$unsteady")"; fi
 }
 
 # section NAME COMMAND...: a failure ends everything, with the section's name.
@@ -50,7 +48,7 @@ finish() {
   local code=$?
   if [ -n "$tools_pid" ]; then kill -- "-$tools_pid" 2>/dev/null || true; fi
   if [ -n "$containerd2_ours" ]; then hack/containerd2.sh stop; fi
-  rm -rf "$tools_log" "$unsteady" "$scratch"
+  rm -rf "$tools_log" "$scratch"
   if [ -n "${failed:-}" ]; then
     printf '\n*** FAILED: %s, after %s\n' "$failed" "$(elapsed $((SECONDS - began)))" >&2
     [ $code -ne 0 ] || code=1
@@ -129,29 +127,7 @@ tests() {
   } | grep --line-buffered -v '\[no test files\]'
 }
 
-# gotest ARGUMENTS...: runs go test. Up to two packages that fail are run again, by themselves, for half an hour of
-# results is not thrown away for one test that other load on the machine upset. What passes only then is named at the
-# end of the run: it is a fault to be found, not a pass.
-gotest() {
-  local out bad a flags=()
-  for a; do
-    case $a in */*) ;; *) flags+=("$a") ;; esac # packages have a slash
-  done
-  out=$(mktemp -p "$scratch")
-  if gotest_once "$@" | tee "$out"; then
-    rm "$out"
-    return
-  fi
-  bad=$(awk '$1 == "FAIL" && $2 ~ /\// {print $2}' "$out" | sort -u)
-  if [ -z "$bad" ] || [ "$(wc -l <<<"$bad")" -gt 2 ]; then return 1; fi
-  printf '*** failed, once more by themselves:\n%s\n' "$bad"
-  # shellcheck disable=SC2086 # one word per package
-  gotest_once "${flags[@]}" -p 1 $bad
-  { grep -E '^ *--- FAIL' "$out" || echo "$bad"; } >>"$unsteady"
-  rm "$out"
-}
-
-gotest_once() { TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 15m -parallel 4 "$@"; } # go vet has seen them
+gotest() { TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 15m -parallel 4 "$@"; } # go vet has seen them
 
 # What a driver owes, once more on a containerd that is current.
 on_containerd2() { CONTAINERD_ADDRESS=$containerd2 gotest -run '^TestConformance' ./backend/containerd; }

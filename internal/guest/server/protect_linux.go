@@ -2,7 +2,6 @@ package server
 
 import (
 	"os"
-	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -78,27 +77,6 @@ func (p *Protection) scoreFile() *os.File {
 
 // HideProcess keeps processes of the same user from reading this one's memory, environment and descriptors.
 func HideProcess() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) } // cannot fail with these arguments
-
-// catchSignals makes every signal that a command may send harmless. They are caught, not ignored, because commands
-// would inherit that they are ignored.
-func catchSignals() {
-	c := make(chan os.Signal, 16)
-	signal.Notify(c, fatalSignals()...)
-	go func() {
-		for range c { // drained only so that the channel stays small
-		}
-	}()
-}
-
-// fatalSignals are those that end a Go program, or stop it, unless it catches them. The runtime takes all others itself and
-// passes them over. To catch those too would do no harm, but every one costs the start of a sandbox two changes of thread.
-func fatalSignals() []os.Signal {
-	return []os.Signal{
-		unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGPIPE, // end it
-		unix.SIGQUIT, unix.SIGABRT, unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSYS, // crash it
-		unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, // stop it, where it is not an init
-	}
-}
 
 // makeThreads makes the runtime start threads now, which it keeps. Later, when a command has used up the sandbox's
 // processes, it could not, and a Go program that cannot make a thread aborts.
