@@ -15,8 +15,9 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// WriteFile writes a whole file below the work directory, atomically: a reader sees the old file or the new one, and a
-// failure leaves the old one. Parent directories are made. More than Options.MaxFileBytes is backend.ErrTooLarge.
+// WriteFile writes a whole file below the work directory or /tmp, atomically: a reader sees the old file or the new one,
+// and a failure leaves the old one, as does one that the sandbox's user may not write, backend.ErrPermission. Parent
+// directories are made. More than Options.MaxFileBytes is backend.ErrTooLarge.
 // WriteFile may return while a Read of r is still under way, when ctx or the session ends during that.
 func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanWriteFile)
@@ -81,7 +82,7 @@ func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, bo
 	}
 }
 
-// ReadFile copies a regular file below the work directory to w and tells its true size. When it fails, w may have got
+// ReadFile copies a regular file below the work directory or /tmp to w and tells its true size. When it fails, w may have got
 // a part.
 func (s *Session) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadFile)
@@ -130,7 +131,7 @@ func (s *Session) ReadFileBytes(ctx context.Context, name string, opts ReadFileO
 	return buf.Bytes(), info, nil
 }
 
-// ListFiles lists a directory below the work directory.
+// ListFiles lists a directory below the work directory or /tmp.
 func (s *Session) ListFiles(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanListFiles)
 	defer func() { s.end(span, "ListFiles", &err) }()

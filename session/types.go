@@ -131,7 +131,7 @@ const (
 	TypeOther   FileType = "other"
 )
 
-// FileInfo describes an entry below the work directory.
+// FileInfo describes an entry below the work directory, by its path relative to that, or below /tmp, by its absolute path.
 type FileInfo struct {
 	Path    string // slash-separated, relative to the work directory, "." for itself; readable form
 	RawPath []byte // the exact bytes, only when they are not UTF-8
@@ -143,7 +143,7 @@ type FileInfo struct {
 
 // WriteFileOptions refine WriteFile.
 type WriteFileOptions struct {
-	Mode      fs.FileMode // permission bits; zero is 0644
+	Mode      fs.FileMode // permission bits; zero is those of the file that is there, else 0644
 	Overwrite bool        // replace an existing file; without it that is backend.ErrExists
 	// Size is the exact number of bytes when it is known: a reader that gives fewer or more is an error and leaves the
 	// old file as it was. Zero or negative is unknown.

@@ -79,10 +79,10 @@ func writeContents(in FSWriteInput) ([]byte, *ToolError) {
 	return data, nil
 }
 
-// fileMode reads permissions in octal; empty is 0644.
+// fileMode reads permissions in octal; empty is zero, which leaves them to the sandbox.
 func fileMode(text string) (fs.FileMode, *ToolError) {
 	if text == "" {
-		return 0o644, nil
+		return 0, nil
 	}
 	n, err := strconv.ParseUint(text, 8, 32)
 	if err != nil || n > 0o777 || n == 0 {

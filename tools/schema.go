@@ -179,10 +179,10 @@ type ExecKillOutput struct {
 // FSWriteInput is the input of sandbox_fs_write.
 type FSWriteInput struct {
 	SandboxID   string  `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
-	Path        string  `json:"path" jsonschema_description:"path below /workspace, relative or absolute"`
+	Path        string  `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
 	Contents    *string `json:"contents,omitempty" jsonschema_description:"text of the file; this or contents_b64"`
 	ContentsB64 *string `json:"contents_b64,omitempty" jsonschema_description:"bytes of the file, base64; this or contents"`
-	Mode        string  `json:"mode,omitempty" jsonschema:"default=0644" jsonschema_description:"permissions in octal, as in 0755"`
+	Mode        string  `json:"mode,omitempty" jsonschema_description:"permissions in octal, as in 0755; default those of the file that is replaced, else 0644"`
 	Overwrite   bool    `json:"overwrite,omitempty" jsonschema_description:"replace the file when it exists"`
 }
 
@@ -197,7 +197,7 @@ type FSWriteOutput struct {
 // FSReadInput is the input of sandbox_fs_read.
 type FSReadInput struct {
 	SandboxID  string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
-	Path       string `json:"path" jsonschema_description:"path below /workspace, relative or absolute"`
+	Path       string `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
 	MaxBytes   int64  `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=67108864,default=262144" jsonschema_description:"read at most so many bytes"`
 	Offset     int64  `json:"offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"begin at this byte; not together with lines"`
 	LineOffset int64  `json:"line_offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"begin at this line, counted from 1"`
@@ -219,7 +219,7 @@ type FSReadOutput struct {
 // FSListInput is the input of sandbox_fs_list.
 type FSListInput struct {
 	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
-	Path      string `json:"path,omitempty" jsonschema:"default=." jsonschema_description:"directory below /workspace"`
+	Path      string `json:"path,omitempty" jsonschema:"default=." jsonschema_description:"directory below /workspace or /tmp"`
 	Recursive bool   `json:"recursive,omitempty" jsonschema_description:"list the whole tree; links are not followed"`
 	Limit     int64  `json:"limit,omitempty" jsonschema:"minimum=1,maximum=10000,default=1000" jsonschema_description:"at most so many entries"`
 }
@@ -234,7 +234,7 @@ type FSListOutput struct {
 
 // FSEntry is an entry of a directory.
 type FSEntry struct {
-	Path      string `json:"path" jsonschema_description:"relative to /workspace"`
+	Path      string `json:"path" jsonschema_description:"relative to /workspace, absolute below /tmp"`
 	PathB64   string `json:"path_b64,omitempty" jsonschema_description:"exact bytes of a path that is not UTF-8; path is then a readable form"`
 	Type      string `json:"type" jsonschema:"enum=file,enum=dir,enum=symlink,enum=other"`
 	Size      int64  `json:"size"`
@@ -245,7 +245,7 @@ type FSEntry struct {
 // FSDeleteInput is the input of sandbox_fs_delete.
 type FSDeleteInput struct {
 	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
-	Path      string `json:"path" jsonschema_description:"path below /workspace"`
+	Path      string `json:"path" jsonschema_description:"path below /workspace or /tmp"`
 	Recursive bool   `json:"recursive,omitempty" jsonschema_description:"needed to delete a directory, with all it holds"`
 }
 

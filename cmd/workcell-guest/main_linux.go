@@ -44,6 +44,7 @@ func serve(args []string) int {
 	flags := flag.NewFlagSet("workcell-guest", flag.ContinueOnError)
 	flags.SetOutput(log)
 	workdir := flags.String("workdir", "/workspace", "root of file requests and default directory of commands")
+	scratch := flags.String("scratch", "/tmp", "second root of file requests; empty for none")
 	lease := flags.Duration("lease", server.DefaultLease, "how long recorded commands outlive the last host")
 	socket := flags.String("socket", defaultSocket(), "name of the socket for connect; empty for none")
 	final := flags.Bool("exit-on-eof", false, "end when standard input ends")
@@ -64,7 +65,7 @@ func serve(args []string) int {
 			return fail(log, err)
 		}
 	}
-	s, err := server.New(server.Config{Workdir: *workdir, Version: version, Lease: *lease, ReapAll: true, Protection: protection,
+	s, err := server.New(server.Config{Workdir: *workdir, Scratch: *scratch, Version: version, Lease: *lease, ReapAll: true, Protection: protection,
 		Path: os.Getenv("PATH"), Log: log, Workspace: limit, Layer: layer})
 	if err != nil {
 		return fail(log, err)

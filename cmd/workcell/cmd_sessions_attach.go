@@ -90,7 +90,7 @@ func (o *sessionsAttachOptions) run(ctx context.Context, a *app, name string, ar
 				return visit.join(ctx, name, execID, err)
 			}
 		}
-		if environment, err = loadEnv(ctx, s, environment); err != nil {
+		if environment, err = a.loadEnv(ctx, s, environment); err != nil {
 			return err
 		}
 		if environment["TERM"] == "" {

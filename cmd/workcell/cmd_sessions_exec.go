@@ -81,7 +81,7 @@ func (o *sessionsExecOptions) run(ctx context.Context, a *app, name string, argv
 		if err != nil {
 			return err
 		}
-		environment, err := loadEnv(ctx, s, environment)
+		environment, err := a.loadEnv(ctx, s, environment)
 		if err != nil {
 			return err
 		}

@@ -109,7 +109,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	return a.withManager(ctx, o.engine, o.images, stateNeeded, func(ctx context.Context, m *session.Manager) error {
 		p := newProgress(a.stderr)
 		defer p.Close()
-		req.OnPull, req.Prepare = p.Pull, saveEnv(o.variables)
+		req.OnPull, req.Prepare = p.Pull, a.saveEnv(o.variables)
 		if o.name != "" && !o.rebuild { // one that has to be made anew is nothing yet
 			_, req.AsIs = openedAs(ctx, m, key)
 			req.Insist = o.shape
@@ -120,8 +120,8 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 		if errors.As(err, &conflict) && !o.rebuild {
 			return fail(exitConflict, err, conflictHint(ctx, m, conflict))
 		}
-		if err == nil && !created {
-			err = addEnv(ctx, s, o.variables)
+		if err == nil && !created && req.Prepare != nil {
+			err = req.Prepare(ctx, s)
 		}
 		if err != nil {
 			return err

@@ -84,6 +84,7 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 	if err != nil {
 		return nil, nil, err
 	}
+	a.records = store
 	closeStore := func() {}
 	if store != nil {
 		closeStore = func() { store.Close() } // every change was on the disk before it was acknowledged

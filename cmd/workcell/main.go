@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
 func main() {
@@ -150,6 +151,7 @@ type app struct {
 	stdout, stderr io.Writer
 	stateDirFlag   string
 	env            env
+	records        *sqlitestore.Store           // openManager's; nil when it does without
 	terminal       atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
 }
 

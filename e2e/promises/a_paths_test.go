@@ -114,24 +114,28 @@ func TestA1Traversal(t *testing.T) {
 
 func TestA2AbsolutePaths(t *testing.T) {
 	t.Parallel()
-	host := filepath.Join(t.TempDir(), "canary")
+	tmp, err := os.MkdirTemp("/tmp", "workcell-a2-")
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(tmp)) })
+	host := filepath.Join(tmp, "canary")
 	must(t, os.WriteFile(host, []byte("host canary"), 0o666))
 	each(t, func(t *testing.T, b *box) {
 		before, dir := outside(t, b), b.dir(t)
 		for _, path := range []string{
-			"/etc/passwd", "/etc", "/tmp", "/tmp/new-file", "/root/.ssh", "/proc/self/environ", "/proc/1/cmdline", "/sys/kernel",
-			"/dev/null", "/.workcell", "/.workcell/workcell-guest", "/var/run/docker.sock", "//etc/passwd", host, filepath.Dir(host),
+			"/etc/passwd", "/etc", "/tmpevil", "/tmp/../etc/passwd", "/root/.ssh", "/proc/self/environ", "/proc/1/cmdline", "/sys/kernel",
+			"/dev/null", "/.workcell", "/.workcell/workcell-guest", "/var/run/docker.sock", "//etc/passwd",
 		} {
 			denied(t, b, path, dir+"/victim")
 		}
 		untouched(t, b, before)
-		// An absolute path below the root is inside for all.
-		path := "/workspace/" + dir + "/f"
-		b.ok(t, tools.ToolFSWrite, obj{"path": path, "contents": "in"})
-		if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": dir + "/f"})); string(got) != "in" {
-			t.Errorf("read %q", got)
+		// An absolute path below a root is inside for all, and the /tmp of the host is another one.
+		for path, other := range map[string]string{"/workspace/" + dir + "/f": dir + "/f", host: host} {
+			b.ok(t, tools.ToolFSWrite, obj{"path": path, "contents": "in"})
+			if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": other})); string(got) != "in" || b.sh(t, "cat "+path) != "in" {
+				t.Errorf("read %q", got)
+			}
+			b.ok(t, tools.ToolFSDelete, obj{"path": path})
 		}
-		b.ok(t, tools.ToolFSDelete, obj{"path": path})
 	})
 	if got, err := os.ReadFile(host); err != nil || string(got) != "host canary" {
 		t.Errorf("the host's file: %q, %v", got, err)
@@ -180,9 +184,11 @@ func TestA4SymlinkFile(t *testing.T) {
 		}
 		// Links that stay inside work as usual.
 		b.ok(t, tools.ToolFSWrite, obj{"path": dir + "/real", "contents": "inside"})
-		b.sh(t, "ln -s real "+dir+"/alias")
-		if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": dir + "/alias"})); string(got) != "inside" {
-			t.Errorf("read %q", got)
+		b.sh(t, "cd "+dir+" && ln -s real alias && ln -s $PWD/real absolute && ln -s $PWD current")
+		for _, path := range []string{"/alias", "/absolute", "/current/real", "/current/absolute"} {
+			if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": dir + path})); string(got) != "inside" {
+				t.Errorf("read %q", got)
+			}
 		}
 	})
 	if got, err := os.ReadFile(host); err != nil || string(got) != "host canary" {
@@ -243,7 +249,7 @@ func TestA10RootIsKept(t *testing.T) {
 			t.Parallel()
 			b := newBox(t, cfg)
 			b.sh(t, "mkdir -p a/b && echo kept > a/b/f")
-			for _, path := range []string{".", "", "/", "/workspace", "/workspace/", "./", "a/..", "a/../.", "//workspace//", "a/b/../.."} {
+			for _, path := range []string{".", "", "/", "/workspace", "/workspace/", "./", "a/..", "a/../.", "//workspace//", "a/b/../..", "/tmp", "/tmp/."} {
 				for _, recursive := range []bool{false, true} {
 					fails(t, "delete of "+path, b.call(t, tools.ToolFSDelete, obj{"path": path, "recursive": recursive}),
 						tools.CodeInvalid, tools.CodePermission)

@@ -5,8 +5,10 @@ package sqlitestore
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -46,6 +48,11 @@ ALTER TABLE session ADD COLUMN workspace_bytes INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE session ADD COLUMN workspace TEXT NOT NULL DEFAULT '';
 `, `
 CREATE TABLE instance (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL) STRICT;
+`, `
+ALTER TABLE session ADD COLUMN env TEXT NOT NULL DEFAULT '{}';
+CREATE TRIGGER session_env AFTER UPDATE OF state ON session WHEN NEW.state IN ('closed', 'lost') BEGIN
+	UPDATE session SET env = '{}' WHERE id = NEW.id;
+END;
 `}}
 }
 
@@ -77,6 +84,48 @@ func (s *Store) SetInstance(ctx context.Context, id string) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO instance (one, id) VALUES (1, ?) ON CONFLICT DO NOTHING`, id)
 		return err
 	})
+}
+
+// AddEnv adds to the variables that are kept for the commands in a sandbox, for as long as its record is a live one. No
+// Record holds them.
+func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) error {
+	return s.f.Tx(ctx, func(tx *sql.Tx) error {
+		kept, err := scanEnv(tx.QueryRowContext(ctx, envOf, id))
+		if err != nil {
+			return err
+		}
+		maps.Copy(kept, env)
+		if err := session.ValidateEnv(kept); err != nil {
+			return err
+		}
+		raw, err := json.Marshal(kept)
+		if err != nil {
+			return err
+		}
+		res, err := tx.ExecContext(ctx, `UPDATE session SET env = ? WHERE id = ?`, string(raw), id)
+		return changed(res, err, id)
+	})
+}
+
+// Env returns what AddEnv was given; empty for a sandbox without a record.
+func (s *Store) Env(ctx context.Context, id string) (map[string]string, error) {
+	env, err := scanEnv(s.f.DB().QueryRowContext(ctx, envOf, id))
+	return env, s.f.Error(err)
+}
+
+const envOf = `SELECT env FROM session WHERE id = ?`
+
+func scanEnv(row *sql.Row) (map[string]string, error) {
+	env := map[string]string{}
+	var raw []byte
+	err := row.Scan(&raw)
+	if errors.Is(err, sql.ErrNoRows) {
+		return env, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return env, json.Unmarshal(raw, &env)
 }
 
 // Close lets go of the file.

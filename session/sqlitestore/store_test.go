@@ -1,13 +1,52 @@
 package sqlitestore_test
 
 import (
+	"errors"
+	"maps"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 	"github.com/workcell-dev/workcell/session/storetest"
 )
+
+// The variables of a sandbox go with it, and with nothing else that becomes of its record.
+func TestEnv(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s, err := sqlitestore.Open(ctx, filepath.Join(t.TempDir(), "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	rec := session.Record{ID: "sbx_a", Key: session.UserKey("a"), State: session.RecordCreating}
+	if err := s.AddEnv(ctx, rec.ID, map[string]string{"A": "1"}); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("without a record: %v", err)
+	}
+	err = errors.Join(s.Insert(ctx, rec), s.AddEnv(ctx, rec.ID, map[string]string{"A": "1", "B": "2"}), s.AddEnv(ctx, rec.ID, map[string]string{"B": "3"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AddEnv(ctx, rec.ID, map[string]string{"C": strings.Repeat("c", 1<<20)}); !errors.Is(err, backend.ErrTooLarge) {
+		t.Errorf("too much: %v", err)
+	}
+	want := map[string]string{"A": "1", "B": "3"}
+	for _, state := range []session.RecordState{session.RecordReady, session.RecordRemoving, session.RecordReady, session.RecordClosed, session.RecordLost} {
+		rec.State = state
+		if err := s.Update(ctx, rec); err != nil {
+			t.Fatal(err)
+		}
+		if state == session.RecordClosed {
+			want = map[string]string{}
+		}
+		if got, err := s.Env(ctx, rec.ID); err != nil || !maps.Equal(got, want) {
+			t.Errorf("%s: %v, %v", state, got, err)
+		}
+	}
+}
 
 func TestStore(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ package client_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
@@ -175,6 +177,115 @@ func TestSymlinksInside(t *testing.T) {
 	}
 }
 
+// Links to absolute paths are followed inside and nowhere else.
+func TestAbsoluteLinks(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	canary := canaryDir(t)
+	at := func(name string) string { return filepath.Join(g.Workdir, name) }
+	if _, err := put(t, c, "data/sub/file", []byte("inside")); err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{
+		"current": at("data"), "file": at("data/sub/file"), "self": g.Workdir, "twice": at("current/sub"), "mixed": "current/sub/../sub",
+		"data/up": at("self"), "dangling": at("nothing"), "far": at("out/canary"), "out": canary, "gone": filepath.Join(canary, "nothing"),
+		"past": g.Workdir + "/.." + canary, "loop": at("loop"), "magic": "/proc/self/cwd", "fd": "/proc/self/fd",
+	} {
+		if err := os.Symlink(to, at(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range []string{"current/sub/file", "file", "self/data/sub/file", "twice/file", "mixed/file", "data/up/twice/file", at("current/sub/file")} {
+		if b, err := get(t, c, p); err != nil || string(b) != "inside" {
+			t.Errorf("get %s: %q, %v", p, b, err)
+		}
+	}
+	for p, code := range map[string]wire.Code{
+		"dangling": wire.CodeNotFound, "current/none": wire.CodeNotFound, "loop": wire.CodeInvalid, "far": wire.CodePermission,
+		"out/canary": wire.CodePermission, "gone": wire.CodePermission, "self/out/canary": wire.CodePermission, "past/canary": wire.CodePermission,
+		"magic": wire.CodePermission, "magic/x": wire.CodePermission, "fd/0": wire.CodePermission,
+	} {
+		if _, err := get(t, c, p); codeOf(err) != code {
+			t.Errorf("get %s: %v", p, err)
+		}
+	}
+	if _, err := put(t, c, "current/new/below", []byte("new")); err != nil {
+		t.Errorf("put: %v", err)
+	}
+	if info, err := c.Mkdir(testContext(t), wire.PathRequest{Path: "twice/made/deep"}); err != nil || info.Path != "twice/made/deep" {
+		t.Errorf("mkdir: %+v, %v", info, err)
+	}
+	if err := c.Rename(testContext(t), wire.RenameRequest{From: "current/new/below", To: "twice/made/moved"}); err != nil {
+		t.Errorf("rename: %v", err)
+	}
+	if b, err := os.ReadFile(at("data/sub/made/moved")); err != nil || string(b) != "new" {
+		t.Errorf("%q, %v", b, err)
+	}
+	l, err := c.List(testContext(t), wire.ListRequest{Path: "current", Recursive: true})
+	if err != nil || len(l.Entries) != 7 || l.Entries[0].Path != "current/new" {
+		t.Errorf("list: %+v, %v", l, err)
+	}
+	for _, p := range []string{"gone/x", "out/x", "far/x", "past/x"} {
+		if _, err := put(t, c, p, nil); codeOf(err) != wire.CodePermission {
+			t.Errorf("put %s: %v", p, err)
+		}
+	}
+	if res, err := c.Remove(testContext(t), wire.PathRequest{Path: "current/new", Recursive: true}); err != nil || res.Deleted != 1 {
+		t.Errorf("remove: %+v, %v", res, err)
+	}
+	checkCanary(t, canary)
+}
+
+// A second root has the rules of the first, and neither leads into the other.
+func TestScratch(t *testing.T) {
+	t.Parallel()
+	scratch := t.TempDir()
+	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Scratch: scratch})
+	c := dial(t, g)
+	canary := canaryDir(t)
+	at := func(name string) string { return filepath.Join(scratch, name) }
+	info, err := put(t, c, at("dir/file"), []byte("scratch"))
+	if err != nil || info.Path != at("dir/file") {
+		t.Fatalf("put: %+v, %v", info, err)
+	}
+	for name, to := range map[string]string{at("current"): at("dir"), at("out"): canary, at("work"): g.Workdir, filepath.Join(g.Workdir, "tmp"): scratch} {
+		if err := os.Symlink(to, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b, err := get(t, c, at("current/file")); err != nil || string(b) != "scratch" {
+		t.Errorf("get: %q, %v", b, err)
+	}
+	if _, err := put(t, c, "src", nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, op := range ops(t, c) {
+		for _, p := range []string{at("out/canary"), at("../x"), scratch + "-evil/x", canary, at("work/x"), "tmp/x"} {
+			if err := op(p); codeOf(err) != wire.CodePermission {
+				t.Errorf("%s %s: %v", name, p, err)
+			}
+		}
+	}
+	l, err := c.List(testContext(t), wire.ListRequest{Path: scratch, Recursive: true})
+	var names []string
+	for _, e := range l.Entries {
+		names = append(names, e.Path)
+	}
+	if want := []string{at("current"), at("dir"), at("dir/file"), at("out"), at("work")}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("list: %q, %v", names, err)
+	}
+	if st, err := c.Stat(testContext(t), wire.PathRequest{Path: scratch}); err != nil || st.Path != scratch || st.Type != wire.TypeDir {
+		t.Errorf("stat: %+v, %v", st, err)
+	}
+	if _, err := c.Remove(testContext(t), wire.PathRequest{Path: scratch, Recursive: true}); codeOf(err) != wire.CodeInvalid {
+		t.Errorf("remove of the root: %v", err)
+	}
+	if res, err := c.Remove(testContext(t), wire.PathRequest{Path: at("dir"), Recursive: true}); err != nil || res.Deleted != 2 {
+		t.Errorf("remove: %+v, %v", res, err)
+	}
+	checkCanary(t, canary)
+}
+
 func TestSpecialFilesAreRefused(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
@@ -218,12 +329,29 @@ func TestSpecialFilesAreRefused(t *testing.T) {
 	}
 }
 
-// A command swaps a directory and a link to the outside while files are read and written through it.
+// A command swaps a directory, or a link inside, and a link to the outside while files are read and written through it.
 func TestSymlinkSwapRace(t *testing.T) {
 	t.Parallel()
+	t.Run("directory", func(t *testing.T) {
+		t.Parallel()
+		testSwapRace(t, func(t *testing.T, c *client.Conn, _ string) error {
+			_, err := put(t, c, "real/canary", []byte("inside"))
+			return err
+		})
+	})
+	t.Run("absolute link", func(t *testing.T) {
+		t.Parallel()
+		testSwapRace(t, func(t *testing.T, c *client.Conn, workdir string) error {
+			_, err := put(t, c, "data/canary", []byte("inside"))
+			return errors.Join(err, os.Symlink(filepath.Join(workdir, "data"), filepath.Join(workdir, "real")))
+		})
+	})
+}
+
+func testSwapRace(t *testing.T, prepare func(t *testing.T, c *client.Conn, workdir string) error) {
 	g, c := start(t)
 	canary := canaryDir(t)
-	if _, err := put(t, c, "real/canary", []byte("inside")); err != nil {
+	if err := prepare(t, c, g.Workdir); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(canary, filepath.Join(g.Workdir, "link")); err != nil {

@@ -3,6 +3,7 @@
 package client_test
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -54,6 +55,25 @@ func TestContainerSharedMemoryFillsTheLimit(t *testing.T) {
 	}
 	if !box.Running() {
 		t.Fatal("the sandbox is dead")
+	}
+}
+
+// A file for /tmp that there is no memory for is refused: to make room for it the kernel could kill nothing but the guest.
+func TestContainerScratchIsMemory(t *testing.T) {
+	t.Parallel()
+	box, c := startBox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "40m"}})
+	mustRun(t, c, sh("head -c 100000000 /dev/zero > /dev/shm/x"))
+	data := noise(40 << 20)
+	for _, size := range []int64{int64(len(data)), -1} {
+		_, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: "/tmp/f", Size: size}, bytes.NewReader(data))
+		if codeOf(err) != wire.CodeQuota {
+			t.Errorf("a file of %d bytes: %v", size, err)
+		}
+	}
+	alive(t, box, c)
+	mustRun(t, c, sh("rm /dev/shm/x"))
+	if info, err := put(t, c, "/tmp/f", data); err != nil || info.Path != "/tmp/f" {
+		t.Errorf("%+v, %v", info, err)
 	}
 }
 

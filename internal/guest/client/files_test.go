@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
 )
 
 func put(t testing.TB, c *client.Conn, path string, data []byte) (wire.FileInfo, error) {
@@ -131,6 +133,31 @@ func TestPutOptions(t *testing.T) {
 	}
 	if b, err := get(t, c, "u"); err != nil || len(b) != 100_000 {
 		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// A file that is written again keeps its mode, and one that its user may not write is left alone.
+func TestPutOverAFile(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	at := filepath.Join(g.Workdir, "f")
+	for _, mode := range []os.FileMode{0o755, 0o600, 0o4777, 0o444, 0o200} {
+		if err := errors.Join(os.WriteFile(at, []byte("old"), 0o600), os.Chmod(at, mode.Perm())); err != nil {
+			t.Fatal(err)
+		}
+		info, err := put(t, c, "f", []byte("new"))
+		st, statErr := os.Stat(at)
+		switch {
+		case statErr != nil || st.Mode() != mode.Perm():
+			t.Errorf("mode %v became %v, %v", mode, st.Mode(), statErr)
+		case mode == 0o444 && os.Getuid() != 0:
+			if b, _ := os.ReadFile(at); codeOf(err) != wire.CodePermission || string(b) != "old" {
+				t.Errorf("a file that may not be written: %q, %v", b, err)
+			}
+		case err != nil || os.FileMode(info.Mode) != mode.Perm() || st.Size() != 3:
+			t.Errorf("mode %v: %+v, %v", mode, info, err)
+		}
+		_ = os.Remove(at)
 	}
 }
 
@@ -346,6 +373,43 @@ func TestDeepTree(t *testing.T) {
 	if err != nil || del.Deleted != depth+1 {
 		t.Errorf("remove: %+v, %v", del, err)
 	}
+}
+
+// A list holds few directories open, however deep the tree is.
+func TestListOfADeepTree(t *testing.T) {
+	t.Parallel()
+	g, c := start(t)
+	const depth = 1000
+	deepTree(t, g.Workdir, depth)
+	if _, err := put(t, c, "e/file", nil); err != nil { // what comes after the way back up
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(g.PID, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 200, Max: 200}, nil); err != nil {
+		t.Fatal(err)
+	}
+	res, err := c.List(testContext(t), wire.ListRequest{Path: ".", Recursive: true, Limit: 5000})
+	if err != nil || res.Total != depth+2 || len(res.Entries) != depth+2 || res.Truncated {
+		t.Fatalf("%d entries, total %d, truncated %v, %v", len(res.Entries), res.Total, res.Truncated, err)
+	}
+	if got := []string{res.Entries[depth-1].Path, res.Entries[depth].Path, res.Entries[depth+1].Path}; !slices.Equal(got, []string{strings.Repeat("d/", depth-1) + "d", "e", "e/file"}) {
+		t.Errorf("the last ones are %.100q", got)
+	}
+}
+
+// deepTree makes directories below each other.
+func deepTree(t testing.TB, dir string, depth int) {
+	at, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for n := 0; n < depth && err == nil; n++ {
+		above := at
+		if err = unix.Mkdirat(above, "d", 0o755); err == nil {
+			at, err = unix.Openat(above, "d", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		}
+		_ = unix.Close(above)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Close(at)
 }
 
 func TestSparseAndGrowingFiles(t *testing.T) {

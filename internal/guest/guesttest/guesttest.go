@@ -21,6 +21,8 @@ import (
 type Options struct {
 	// Workdir is the root of the file requests; empty makes a directory that the test removes.
 	Workdir string
+	// Scratch is a second root of the file requests; empty is none.
+	Scratch string
 	// Binary is the path of a guest; empty means the embedded one.
 	Binary string
 	// Lease is how long recorded execs outlive the last host; zero is the guest's default.
@@ -57,7 +59,7 @@ func Start(t testing.TB, opts *Options) *Guest {
 	if o.Binary == "" {
 		o.Binary = unpacked(t)
 	}
-	args := []string{"--workdir", o.Workdir, "--exit-on-eof"}
+	args := []string{"--workdir", o.Workdir, "--scratch", o.Scratch, "--exit-on-eof"}
 	if o.Lease > 0 {
 		args = append(args, "--lease", o.Lease.String())
 	}

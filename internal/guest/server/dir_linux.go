@@ -16,7 +16,7 @@ func checkDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return launchFail(launchBadDir, "the directory %q is not absolute", dir)
 	}
-	fd, err := openDir(dir)
+	fd, err := openPath(dir, unix.O_DIRECTORY)
 	if err != nil {
 		return dirError(err, dir)
 	}
@@ -47,20 +47,21 @@ func dirError(err error, dir string) error {
 	return launchFail(launchBadDir, "the directory %q cannot be used: %v", dir, err)
 }
 
-// openDir opens dir without going through a magic link of /proc.
-func openDir(dir string) (int, error) {
-	fd, err := unix.Openat2(unix.AT_FDCWD, dir, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+// openPath opens name, for nothing but to look at it, without going through a magic link of /proc.
+func openPath(name string, flags int) (int, error) {
+	flags |= unix.O_PATH | unix.O_CLOEXEC
+	fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{
+		Flags:   uint64(flags),
 		Resolve: unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 		return fd, err
 	}
 	// An old kernel or a filter without openat2: follow the links here and let none lead through /proc or /dev.
-	if err := walkLinks(dir, 0); err != nil {
+	if err := walkLinks(name, 0); err != nil {
 		return -1, err
 	}
-	return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return unix.Open(name, flags, 0)
 }
 
 func walkLinks(dir string, depth int) error {

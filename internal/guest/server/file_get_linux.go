@@ -15,7 +15,7 @@ func (s *Server) handleFileGet(r *request) error {
 	if err := r.decode(&req); err != nil {
 		return err
 	}
-	rel, err := s.root.rel(req.Path)
+	root, rel, err := s.locate(req.Path)
 	if err != nil {
 		return err
 	}
@@ -26,7 +26,7 @@ func (s *Server) handleFileGet(r *request) error {
 	var info wire.FileInfo
 	err = s.fs.do(func() error {
 		var err error
-		f, info, err = s.root.openRegular(rel)
+		f, info, err = root.openRegular(rel)
 		return err
 	})
 	if err != nil {
@@ -46,14 +46,18 @@ func (s *Server) handleFileGet(r *request) error {
 // openRegular opens a regular file for reading and describes it. Anything else is refused before it is opened, and, if
 // it took the file's place meanwhile, before it is read; opening never waits for the other end of a FIFO.
 func (r *root) openRegular(rel string) (*os.File, wire.FileInfo, error) {
-	st, err := r.Stat(rel)
+	var st os.FileInfo
+	err := r.within(rel, func(rel string) (err error) {
+		st, err = r.Stat(rel)
+		return err
+	})
 	if err != nil {
 		return nil, wire.FileInfo{}, err
 	}
 	if !st.Mode().IsRegular() {
 		return nil, wire.FileInfo{}, notRegular(rel, st.IsDir())
 	}
-	f, err := r.OpenFile(rel, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	f, err := r.open(rel, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, wire.FileInfo{}, err
 	}
@@ -66,7 +70,7 @@ func (r *root) openRegular(rel string) (*os.File, wire.FileInfo, error) {
 		_ = f.Close() // only opened
 		return nil, wire.FileInfo{}, notRegular(rel, false)
 	}
-	return f, fileInfo(rel, &now), nil
+	return f, fileInfo(r.shown(rel), &now), nil
 }
 
 func notRegular(p string, dir bool) error {

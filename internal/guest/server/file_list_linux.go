@@ -2,8 +2,6 @@ package server
 
 import (
 	"errors"
-	"io"
-	"os"
 	"slices"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -15,25 +13,25 @@ func (s *Server) handleList(r *request) error {
 	if err := r.decode(&req); err != nil {
 		return err
 	}
-	rel, err := s.root.rel(req.Path)
+	root, rel, err := s.locate(req.Path)
 	if err != nil {
 		return err
 	}
-	l := &lister{limit: req.Limit, recursive: req.Recursive}
+	l := &lister{limit: req.Limit, recursive: req.Recursive, buf: make([]byte, 1<<13)}
 	if l.limit <= 0 {
 		l.limit = wire.DefaultListEntries
 	}
 	l.limit = min(l.limit, wire.MaxListEntries)
 	err = s.fs.do(func() error {
-		f, err := s.root.OpenFile(rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+		f, err := root.open(rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
 		if err != nil {
 			return err
 		}
-		prefix := rel + "/"
-		if rel == "." {
-			prefix = ""
+		defer f.Close()
+		if shown := root.shown(rel); shown != "." {
+			l.path = []byte(shown + "/")
 		}
-		return l.dir(f, prefix)
+		return l.list(int(f.Fd()))
 	})
 	if err != nil {
 		return pathError(err, req.Path)
@@ -41,83 +39,164 @@ func (s *Server) handleList(r *request) error {
 	return r.answer(wire.ListResult{Entries: l.entries, Total: l.total, Truncated: l.truncated})
 }
 
-// lister lists a tree, depth first, the names of each directory sorted. It holds one descriptor per level, and of a
-// directory only as many names as can still be listed.
+// listHeld is how many directories below each other a list holds open; those above are opened again on the way back.
+const listHeld = 64
+
+// lister lists a tree, depth first, the names of each directory sorted. Of a directory it holds only as many names as can
+// be listed.
 type lister struct {
 	limit     int
 	recursive bool
 
+	dirs []listDir // the directory that is being listed behind those that it lies in
+	path []byte    // its path with a slash at the end; empty for the work directory
+	buf  []byte    // for reading directories
+
 	entries   []wire.FileInfo
-	bytes     int // of the entries' paths
+	bytes     int  // of the entries' paths
+	full      bool // no more entries
 	total     int64
 	truncated bool
 }
 
-// dir lists f, which it closes.
-func (l *lister) dir(f *os.File, prefix string) error {
-	defer f.Close()
-	names, err := l.names(f)
-	if err != nil {
+type listDir struct {
+	fd    int // -1 while it is closed because too many are open
+	id    fileID
+	path  int      // length of its path
+	names []string // still to be listed
+}
+
+type fileID struct{ dev, ino uint64 }
+
+// list lists the directory top, which stays the caller's.
+func (l *lister) list(top int) error {
+	if err := l.enter(top); err != nil {
 		return err
 	}
-	fd := int(f.Fd())
-	for _, name := range names {
-		if l.total >= wire.MaxListTotal {
-			l.truncated = true
-			return nil
+	for len(l.dirs) > 0 && l.total < wire.MaxListTotal {
+		d := &l.dirs[len(l.dirs)-1]
+		if len(d.names) == 0 {
+			l.leave()
+			continue
 		}
+		name := d.names[0]
+		d.names = d.names[1:]
+		l.path = append(l.path[:d.path], name...)
 		var st unix.Stat_t
-		if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		if unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 			continue // removed meanwhile
 		}
 		l.total++
-		l.add(prefix+name, &st)
+		l.add(&st)
 		if l.recursive && st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			l.below(fd, name, prefix)
+			l.below(d.fd, name)
 		}
+	}
+	l.truncated = l.truncated || len(l.dirs) > 0
+	for len(l.dirs) > 0 {
+		l.pop()
 	}
 	return nil
 }
 
-// below lists a subdirectory. One that may not be read stays an entry without contents.
-func (l *lister) below(fd int, name, prefix string) {
+// below enters a subdirectory. One that may not be read stays an entry without contents.
+func (l *lister) below(fd int, name string) {
 	sub, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err == nil {
-		err = l.dir(os.NewFile(uintptr(sub), name), prefix+name+"/")
+	if err != nil {
+		return
 	}
-	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-		l.truncated = true // deeper than there are descriptors
+	l.path = append(l.path, '/')
+	if l.enter(sub) != nil {
+		_ = unix.Close(sub) // only read
+		return
+	}
+	if up := len(l.dirs) - listHeld; up > 0 {
+		_ = unix.Close(l.dirs[up].fd) // only read
+		l.dirs[up].fd = -1
 	}
 }
 
-func (l *lister) add(rel string, st *unix.Stat_t) {
-	size := wire.EncodedPathSize(rel)
-	if len(l.entries) >= l.limit || l.bytes+size > wire.MaxListBytes {
+// enter goes on with the directory fd.
+func (l *lister) enter(fd int) error {
+	id, err := identify(fd)
+	if err != nil {
+		return err
+	}
+	names, err := l.names(fd)
+	if err != nil {
+		return err
+	}
+	l.dirs = append(l.dirs, listDir{fd: fd, id: id, path: len(l.path), names: names})
+	return nil
+}
+
+// leave goes on with the directory above. When that is closed and not above any more, because a command moved something,
+// its rest is left out.
+func (l *lister) leave() {
+	if up := len(l.dirs) - 2; up >= 0 && l.dirs[up].fd < 0 && !l.dirs[up].reopen(l.dirs[up+1].fd) {
+		l.truncated, l.dirs[up].names = true, nil
+	}
+	l.pop()
+}
+
+// reopen opens a directory from one in it, and reports whether that was still there.
+func (d *listDir) reopen(sub int) bool {
+	var err error
+	if d.fd, err = unix.Openat(sub, "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+		return false
+	}
+	id, err := identify(d.fd)
+	return err == nil && id == d.id
+}
+
+func (l *lister) pop() {
+	last := len(l.dirs) - 1
+	if fd := l.dirs[last].fd; fd >= 0 && last > 0 {
+		_ = unix.Close(fd) // only read
+	}
+	l.dirs = l.dirs[:last]
+}
+
+func identify(fd int) (fileID, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	return fileID{st.Dev, st.Ino}, err
+}
+
+// add lists the entry at path, unless that or one before it does not fit.
+func (l *lister) add(st *unix.Stat_t) {
+	if !l.full {
+		l.bytes += wire.EncodedPathSize(string(l.path))
+		l.full = len(l.entries) >= l.limit || l.bytes > wire.MaxListBytes
+	}
+	if l.full {
 		l.truncated = true
 		return
 	}
-	l.bytes += size
-	l.entries = append(l.entries, fileInfo(rel, st))
+	l.entries = append(l.entries, fileInfo(string(l.path), st))
 }
 
-// names gives a directory's names, sorted. Where there are more than can be listed, those behind are only counted.
-func (l *lister) names(f *os.File) ([]string, error) {
+// names returns a directory's names, sorted. Where there are more than can be listed, those behind are only counted.
+func (l *lister) names(fd int) ([]string, error) {
 	room := max(l.limit-len(l.entries), 1024)
 	if l.recursive {
 		room = wire.MaxListEntries
 	}
 	var names []string
 	for {
-		some, err := f.Readdirnames(512)
-		names = append(names, some...)
-		if len(names) > 2*room {
-			names = l.cut(names, room)
-		}
-		if errors.Is(err, io.EOF) {
-			break
+		n, err := unix.ReadDirent(fd, l.buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
 		}
 		if err != nil {
 			return nil, err
+		}
+		if n <= 0 {
+			break
+		}
+		_, _, names = unix.ParseDirent(l.buf[:n], -1, names)
+		if len(names) > 2*room {
+			names = l.cut(names, room)
 		}
 	}
 	slices.Sort(names)

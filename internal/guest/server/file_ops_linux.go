@@ -10,19 +10,19 @@ import (
 )
 
 // onPath decodes a request about one path and runs op on it.
-func (s *Server) onPath(r *request, op func(rel string, req *wire.PathRequest) (any, error)) error {
+func (s *Server) onPath(r *request, op func(root *root, rel string, req *wire.PathRequest) (any, error)) error {
 	var req wire.PathRequest
 	if err := r.decode(&req); err != nil {
 		return err
 	}
-	rel, err := s.root.rel(req.Path)
+	root, rel, err := s.locate(req.Path)
 	if err != nil {
 		return err
 	}
 	var answer any
 	err = s.fs.do(func() error {
 		var err error
-		answer, err = op(rel, &req)
+		answer, err = op(root, rel, &req)
 		return err
 	})
 	if err != nil {
@@ -32,16 +32,16 @@ func (s *Server) onPath(r *request, op func(rel string, req *wire.PathRequest) (
 }
 
 func (s *Server) handleStat(r *request) error {
-	return s.onPath(r, func(rel string, _ *wire.PathRequest) (any, error) { return s.root.lstat(rel) })
+	return s.onPath(r, func(root *root, rel string, _ *wire.PathRequest) (any, error) { return root.lstat(rel) })
 }
 
 func (s *Server) handleMkdir(r *request) error {
-	release, err := s.quotas.workspace.claim(quotaBlock, 1)
-	if err != nil {
-		return err
-	}
-	defer release()
-	return s.onPath(r, func(rel string, req *wire.PathRequest) (any, error) {
+	return s.onPath(r, func(root *root, rel string, req *wire.PathRequest) (any, error) {
+		release, err := root.claim(quotaBlock, 1)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
 		mode := req.Mode
 		if mode == 0 {
 			mode = 0o755
@@ -49,10 +49,10 @@ func (s *Server) handleMkdir(r *request) error {
 		if mode > 0o777 {
 			return nil, failf(wire.CodeInvalid, "the mode %#o is not one of permission bits", mode)
 		}
-		if err := s.root.MkdirAll(rel, os.FileMode(mode)); err != nil {
+		if err := root.makeDirs(rel, os.FileMode(mode)); err != nil {
 			return nil, err
 		}
-		return s.root.lstat(rel)
+		return root.lstat(rel)
 	})
 }
 
@@ -61,25 +61,25 @@ func (s *Server) handleRename(r *request) error {
 	if err := r.decode(&req); err != nil {
 		return err
 	}
-	from, err := s.root.rel(req.From)
+	fromRoot, from, err := s.locate(req.From)
 	if err != nil {
 		return err
 	}
-	to, err := s.root.rel(req.To)
+	toRoot, to, err := s.locate(req.To)
 	if err != nil {
 		return err
 	}
 	if from == "." || to == "." {
-		return failf(wire.CodeInvalid, "the work directory itself cannot be moved")
+		return failf(wire.CodeInvalid, "%s itself cannot be moved", fromRoot.dir)
 	}
 	at := req.From
 	err = s.fs.do(func() error {
-		fromDir, fromBase, err := s.root.parent(from)
+		fromDir, fromBase, err := fromRoot.parent(from)
 		if err != nil {
 			return err
 		}
 		defer fromDir.Close()
-		toDir, toBase, err := s.root.parent(to)
+		toDir, toBase, err := toRoot.parent(to)
 		if err != nil {
 			at = req.To
 			return err
@@ -103,11 +103,11 @@ func (s *Server) handleRename(r *request) error {
 }
 
 func (s *Server) handleRemove(r *request) error {
-	return s.onPath(r, func(rel string, req *wire.PathRequest) (any, error) {
+	return s.onPath(r, func(root *root, rel string, req *wire.PathRequest) (any, error) {
 		if rel == "." {
-			return nil, failf(wire.CodeInvalid, "the work directory itself cannot be removed")
+			return nil, failf(wire.CodeInvalid, "%s itself cannot be removed", root.dir)
 		}
-		dir, base, err := s.root.parent(rel)
+		dir, base, err := root.parent(rel)
 		if err != nil {
 			return nil, err
 		}

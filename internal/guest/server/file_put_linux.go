@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ func (s *Server) handleFilePut(r *request) error {
 	if err := r.decode(&req); err != nil {
 		return err
 	}
-	rel, err := s.root.rel(req.Path)
+	root, rel, err := s.locate(req.Path)
 	if err != nil {
 		return err
 	}
@@ -27,7 +28,7 @@ func (s *Server) handleFilePut(r *request) error {
 	if req.Mode > 0o777 {
 		return failf(wire.CodeInvalid, "the mode %#o is not one of permission bits", req.Mode)
 	}
-	release, err := s.quotas.workspace.claim(max(req.Size, 0), 1)
+	release, err := root.claim(max(req.Size, 0), 1)
 	if err != nil {
 		return err
 	}
@@ -35,7 +36,7 @@ func (s *Server) handleFilePut(r *request) error {
 	var d *draft
 	err = s.fs.do(func() error {
 		var err error
-		d, err = s.root.draft(rel, &req)
+		d, err = root.draft(rel, &req)
 		return err
 	})
 	if err != nil {
@@ -44,13 +45,13 @@ func (s *Server) handleFilePut(r *request) error {
 	defer d.close()
 	moved, end := s.cfg.Protection.transfer(req.Size)
 	defer end()
-	if err := s.receive(r, d, req.Size, moved); err != nil {
+	if err := s.receive(r, d, root, req.Size, moved); err != nil {
 		return pathError(err, req.Path)
 	}
 	var info wire.FileInfo
 	err = s.fs.do(func() error {
 		var err error
-		info, err = d.commit(rel)
+		info, err = d.commit(root.shown(rel))
 		return err
 	})
 	if err != nil {
@@ -60,7 +61,7 @@ func (s *Server) handleFilePut(r *request) error {
 }
 
 // receive writes what the host sends to the draft, up to the end that the host declares, and calls moved for every piece.
-func (s *Server) receive(r *request, d *draft, size int64, moved func()) error {
+func (s *Server) receive(r *request, d *draft, root *root, size int64, moved func()) error {
 	in := s.newIntake(d.f, size)
 	var got int64
 	var held []func() // what was claimed piece by piece
@@ -86,7 +87,7 @@ func (s *Server) receive(r *request, d *draft, size int64, moved func()) error {
 			return failf(wire.CodeInvalid, "more than the %d bytes that were announced", size)
 		}
 		if size < 0 {
-			release, err := s.quotas.workspace.claim(int64(len(f.Body)), 0)
+			release, err := root.claim(int64(len(f.Body)), 0)
 			if err != nil {
 				return err
 			}
@@ -152,21 +153,23 @@ type draft struct {
 	f         *os.File
 	temp      string // name in dir; empty for a file that has none yet
 	overwrite bool
-	mode      uint32 // to set exactly; 0 leaves what the umask gave
+	mode      uint32
+	exact     bool // mode is not left to the umask
 }
 
-// draft makes the parents and opens a new file beside the one to be written.
+// draft makes the parents and opens a new file beside the one to be written. A file that is there must be one that the
+// guest's user may write, and leaves its mode to the new one unless the request has one.
 func (r *root) draft(rel string, req *wire.FilePutRequest) (*draft, error) {
 	dir, base, err := r.parent(rel)
 	if errors.Is(err, unix.ENOENT) {
-		if err = r.MkdirAll(path.Dir(rel), 0o755); err == nil {
+		if err = r.makeDirs(path.Dir(rel), 0o755); err == nil {
 			dir, base, err = r.parent(rel)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	d := &draft{dir: dir, base: base, overwrite: req.Overwrite, mode: req.Mode}
+	d := &draft{dir: dir, base: base, overwrite: req.Overwrite, mode: cmp.Or(req.Mode, 0o644), exact: req.Mode != 0}
 	if err := d.open(); err != nil {
 		_ = dir.Close() // only opened
 		return nil, err
@@ -185,19 +188,22 @@ func (d *draft) open() error {
 			return notRegular(d.base, false)
 		case !d.overwrite:
 			return unix.EEXIST
+		case kind == unix.S_IFREG:
+			if err := unix.Faccessat(fd, d.base, unix.W_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW); err != nil {
+				return err
+			}
+			if !d.exact {
+				d.mode, d.exact = st.Mode&0o777, true
+			}
 		}
 	} else if len(d.base) > 255 {
 		return unix.ENAMETOOLONG
 	}
-	mode := d.mode
-	if mode == 0 {
-		mode = 0o644
-	}
 	// A file without a name leaves no litter when the guest is killed.
-	f, err := unix.Openat(fd, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, mode)
+	f, err := unix.Openat(fd, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, d.mode)
 	if err != nil {
 		d.temp = tempName()
-		f, err = unix.Openat(fd, d.temp, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, mode)
+		f, err = unix.Openat(fd, d.temp, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, d.mode)
 	}
 	if err != nil {
 		d.temp = ""
@@ -214,9 +220,9 @@ func tempName() string {
 }
 
 // commit puts the file in its place and describes it. A link in that place is replaced, not followed.
-func (d *draft) commit(rel string) (wire.FileInfo, error) {
+func (d *draft) commit(shown string) (wire.FileInfo, error) {
 	fd := int(d.f.Fd())
-	if d.mode != 0 {
+	if d.exact {
 		if err := unix.Fchmod(fd, d.mode); err != nil {
 			return wire.FileInfo{}, err
 		}
@@ -228,7 +234,7 @@ func (d *draft) commit(rel string) (wire.FileInfo, error) {
 	if err := d.name(fd); err != nil {
 		return wire.FileInfo{}, err
 	}
-	return fileInfo(rel, &st), nil
+	return fileInfo(shown, &st), nil
 }
 
 // name gives the file its name.

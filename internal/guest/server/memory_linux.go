@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
 
@@ -97,7 +98,18 @@ func (m *memory) room() error {
 		free -= ballast
 	}
 	if free < headroom || !m.holds() {
-		return launchFail(launchNoResources, "the sandbox's memory is full; files in /dev/shm and /tmp count against it")
+		return launchFail(launchNoResources, memoryFull)
+	}
+	return nil
+}
+
+const memoryFull = "the sandbox's memory is full; files in /dev/shm and /tmp count against it"
+
+// fits fails when there is no memory for a file of so many bytes: the kernel would kill for it, and the guest may be all
+// there is to kill.
+func (m *memory) fits(size int64) error {
+	if free, known := m.free(); known && free < size+headroom {
+		return failf(wire.CodeQuota, memoryFull)
 	}
 	return nil
 }

@@ -128,7 +128,7 @@ func TestBudget(t *testing.T) {
 
 func TestRelativePaths(t *testing.T) {
 	t.Parallel()
-	r := &root{workdir: "/workspace"}
+	r := &root{dir: "/workspace"}
 	for in, want := range map[string]string{
 		".": ".", "a": "a", "a/b/": "a/b", "./a//b": "a/b", "a/..": ".", "a/../b": "b", "/workspace": ".", "/workspace/": ".",
 		"/workspace/a": "a", "//workspace//a": "a", "/workspace/../workspace/a": "a", "...": "...", "..a": "..a", `..\x`: `..\x`, "%2e%2e": "%2e%2e",
@@ -143,7 +143,7 @@ func TestRelativePaths(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", in, got, want)
 		}
 	}
-	if got, err := (&root{workdir: "/"}).rel("/etc/x"); err != nil || got != "etc/x" {
+	if got, err := (&root{dir: "/"}).rel("/etc/x"); err != nil || got != "etc/x" {
 		t.Errorf("below /: %q, %v", got, err)
 	}
 }
@@ -152,7 +152,7 @@ func FuzzRelativePaths(f *testing.F) {
 	for _, s := range []string{".", "a/../..", "/workspace/x", "/workspace/../etc", "//", "\xff/..", "a/./b"} {
 		f.Add(s)
 	}
-	r := &root{workdir: "/workspace"}
+	r := &root{dir: "/workspace"}
 	f.Fuzz(func(t *testing.T, p string) {
 		rel, err := r.rel(p)
 		if err != nil {

@@ -12,35 +12,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// root is the directory that file requests stay in. os.Root walks every path component by component and refuses what
+// root is a directory that file requests stay in. os.Root walks every path component by component and refuses what
 // leads out: "..", links and races with links.
 type root struct {
 	*os.Root
-	workdir string
+	dir    string  // clean and absolute
+	quota  *quota  // of the work directory; nil for none
+	memory *memory // of the other root, whose files are memory; nil for the work directory
 }
 
-// openRoot opens the work directory, which must be a directory itself and not a link to one.
-func openRoot(workdir string) (*root, error) {
-	if !path.IsAbs(workdir) || path.Clean(workdir) != workdir {
-		return nil, failf(wire.CodeInvalid, "the work directory %q is not a clean absolute path", workdir)
+// openRoot opens dir, which must be a directory itself and not a link to one.
+func openRoot(dir string) (*root, error) {
+	if !path.IsAbs(dir) || path.Clean(dir) != dir {
+		return nil, failf(wire.CodeInvalid, "the directory %q is not a clean absolute path", dir)
 	}
-	st, err := os.Lstat(workdir)
+	st, err := os.Lstat(dir)
 	if err != nil {
 		return nil, err
 	}
 	if !st.IsDir() {
-		return nil, failf(wire.CodeInvalid, "the work directory %q is not a directory", workdir)
+		return nil, failf(wire.CodeInvalid, "the directory %q is not a directory", dir)
 	}
 	if st.Mode().Perm()&0o500 != 0o500 {
-		if err := reopen(workdir); err != nil {
-			return nil, failf(wire.CodePermission, "the work directory %q is closed to the sandbox's user: %v", workdir, err)
+		if err := reopen(dir); err != nil {
+			return nil, failf(wire.CodePermission, "the directory %q is closed to the sandbox's user: %v", dir, err)
 		}
 	}
-	r, err := os.OpenRoot(workdir)
+	r, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
-	return &root{Root: r, workdir: workdir}, nil
+	return &root{Root: r, dir: dir}, nil
 }
 
 // reopen opens to the guest's user a directory that a command of an earlier guest closed. It follows no link.
@@ -62,8 +64,20 @@ func reopen(dir string) error {
 
 func (r *root) close() error { return r.Root.Close() }
 
-// rel turns a request's path into one below the root. "." is the root itself. An absolute path must lie below the work
-// directory; ".." is resolved in the text, before any link is looked at. The verdict is the same for every request.
+// locate returns the root that a request's path lies in and the path below it: the work directory for relative ones.
+func (s *Server) locate(p string) (*root, string, error) {
+	rel, err := s.root.rel(p)
+	if err != nil && s.scratch != nil && path.IsAbs(p) {
+		if rel, scratchErr := s.scratch.rel(p); scratchErr == nil {
+			return s.scratch, rel, nil
+		}
+		err = failf(wire.CodePermission, "%s: outside %s and %s", show(p), s.root.dir, s.scratch.dir)
+	}
+	return s.root, rel, err
+}
+
+// rel turns a request's path into one below the root. "." is the root itself. An absolute path must lie below the root;
+// ".." is resolved in the text, before any link is looked at. The verdict is the same for every request.
 func (r *root) rel(p string) (string, error) {
 	if strings.IndexByte(p, 0) >= 0 {
 		return "", failf(wire.CodeInvalid, "the path holds a NUL byte")
@@ -73,23 +87,119 @@ func (r *root) rel(p string) (string, error) {
 	}
 	clean := path.Clean(p)
 	if path.IsAbs(clean) {
-		if clean == r.workdir || r.workdir == "/" && clean == "/" {
+		if clean == r.dir || r.dir == "/" && clean == "/" {
 			return ".", nil
 		}
-		below, ok := strings.CutPrefix(clean, strings.TrimSuffix(r.workdir, "/")+"/")
+		below, ok := strings.CutPrefix(clean, strings.TrimSuffix(r.dir, "/")+"/")
 		if !ok {
-			return "", outside(p)
+			return "", r.outside(p)
 		}
 		return below, nil
 	}
 	if clean == ".." || strings.HasPrefix(clean, "../") {
-		return "", outside(p)
+		return "", r.outside(p)
 	}
 	return clean, nil
 }
 
-func outside(p string) *wire.Error {
-	return failf(wire.CodePermission, "%s: outside the work directory", show(p))
+func (r *root) outside(p string) *wire.Error {
+	return failf(wire.CodePermission, "%s: outside %s", show(p), r.dir)
+}
+
+// shown returns a path below the root as answers hold it.
+func (r *root) shown(rel string) string {
+	if r.memory != nil {
+		return path.Join(r.dir, rel)
+	}
+	return rel
+}
+
+// claim makes sure that there is room for what is to be written, until release is called.
+func (r *root) claim(size, files int64) (release func(), err error) {
+	if r.memory != nil {
+		return func() {}, r.memory.fits(size)
+	}
+	return r.quota.claim(size, files)
+}
+
+// within calls op with a path below the root. os.Root refuses every link to an absolute path: when that is why op failed,
+// it is called again with where the links lead to. Links that change meanwhile can make it fail, not leave the root.
+func (r *root) within(rel string, op func(rel string) error) error {
+	err := op(rel)
+	if !escapes(err) {
+		return err
+	}
+	direct, err := r.follow(rel)
+	if err == nil {
+		err = op(direct)
+	}
+	if escapes(err) {
+		return failf(wire.CodePermission, "%s: a link leads outside %s", show(r.shown(rel)), r.dir)
+	}
+	return err
+}
+
+// errEscapes: a path leads out of its root.
+var errEscapes = errors.New("path escapes from its root")
+
+// escapes reports whether os.Root refused to follow a path, which it says with an error that has no number.
+func escapes(err error) bool {
+	var errno unix.Errno
+	var answer *wire.Error
+	return err != nil && !errors.As(err, &errno) && !errors.As(err, &answer) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist)
+}
+
+// follow returns the path below the root that the links in rel lead to, as the kernel has it; the end of rel need not
+// exist. Nothing but the name is taken from what is opened here, without looking at where it lies.
+func (r *root) follow(rel string) (string, error) {
+	for at, rest := rel, "."; ; at, rest = path.Dir(at), path.Join(path.Base(at), rest) {
+		fd, err := openPath(path.Join(r.dir, at), 0)
+		if err == nil {
+			defer unix.Close(fd)
+			return r.named(fd, rest)
+		}
+		if errors.Is(err, unix.ELOOP) {
+			if _, err := os.Stat(path.Join(r.dir, at)); !errors.Is(err, unix.ELOOP) {
+				return "", errEscapes // no loop, but a way through /proc
+			}
+		}
+		if !errors.Is(err, unix.ENOENT) || at == "." {
+			return "", err
+		}
+		if target, err := os.Readlink(path.Join(r.dir, at)); err == nil { // there is nothing at its end
+			if _, err := r.rel(target); err != nil {
+				return "", errEscapes
+			}
+			return "", unix.ENOENT
+		}
+	}
+}
+
+// named returns the path below the root of rest in what fd is.
+func (r *root) named(fd int, rest string) (string, error) {
+	target, err := os.Readlink(self(fd))
+	if err != nil {
+		return "", err
+	}
+	below, err := r.rel(target)
+	if err != nil {
+		return "", errEscapes
+	}
+	return path.Join(below, rest), nil
+}
+
+// open opens a path below the root.
+func (r *root) open(rel string, flags int) (f *os.File, err error) {
+	err = r.within(rel, func(rel string) error {
+		f, err = r.OpenFile(rel, flags, 0)
+		return err
+	})
+	return f, err
+}
+
+// makeDirs makes a directory and those above it.
+func (r *root) makeDirs(rel string, mode os.FileMode) error {
+	return r.within(rel, func(rel string) error { return r.MkdirAll(rel, mode) })
 }
 
 // show makes a path fit for a message.
@@ -115,8 +225,7 @@ func pathError(err error, p string) error {
 		case errors.Is(err, fs.ErrExist):
 			errno = unix.EEXIST
 		default:
-			// os.Root says that a path leads out with an error of its own that has no number.
-			return failf(wire.CodePermission, "%s: leads outside the work directory", p)
+			return failf(wire.CodePermission, "%s: leads outside the directory of the file tools", p)
 		}
 	}
 	switch errno {
@@ -155,14 +264,14 @@ func fileInfo(rel string, st *unix.Stat_t) wire.FileInfo {
 	return info
 }
 
-// parent opens the directory that holds rel and gives the last part of the name. Operations on that one name, which
+// parent opens the directory that holds rel and returns the last part of the name. Operations on that one name, which
 // follow no link, are then safe from whatever happens to the path.
 func (r *root) parent(rel string) (*os.File, string, error) {
 	dir, base := path.Split(rel)
 	if dir == "" {
 		dir = "."
 	}
-	f, err := r.OpenFile(path.Clean(dir), unix.O_PATH|unix.O_DIRECTORY, 0)
+	f, err := r.open(path.Clean(dir), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, "", err
 	}
@@ -173,7 +282,7 @@ func (r *root) parent(rel string) (*os.File, string, error) {
 func (r *root) lstat(rel string) (wire.FileInfo, error) {
 	var st unix.Stat_t
 	if rel == "." {
-		d, err := r.OpenFile(".", unix.O_PATH|unix.O_DIRECTORY, 0)
+		d, err := r.open(".", unix.O_PATH|unix.O_DIRECTORY)
 		if err != nil {
 			return wire.FileInfo{}, err
 		}
@@ -181,7 +290,7 @@ func (r *root) lstat(rel string) (wire.FileInfo, error) {
 		if err := unix.Fstat(int(d.Fd()), &st); err != nil {
 			return wire.FileInfo{}, err
 		}
-		return fileInfo(rel, &st), nil
+		return fileInfo(r.shown(rel), &st), nil
 	}
 	d, base, err := r.parent(rel)
 	if err != nil {
@@ -191,7 +300,7 @@ func (r *root) lstat(rel string) (wire.FileInfo, error) {
 	if err := unix.Fstatat(int(d.Fd()), base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return wire.FileInfo{}, err
 	}
-	return fileInfo(rel, &st), nil
+	return fileInfo(r.shown(rel), &st), nil
 }
 
 // gate bounds how many file operations run at a time: each may block a thread, and under a limit on processes there

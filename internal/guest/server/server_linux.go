@@ -35,6 +35,9 @@ const (
 type Config struct {
 	// Workdir is the absolute root of the file requests and the default directory of commands. It must exist.
 	Workdir string
+	// Scratch is the absolute path of a second root of the file requests, without a limit of its own; empty is none. It is
+	// left out when it cannot be opened.
+	Scratch string
 	// Version is the guest's content version, for the hello.
 	Version string
 	// Lease is how long recorded execs go on when no host is connected; zero means DefaultLease.
@@ -60,7 +63,8 @@ type Server struct {
 	cfg     Config
 	started time.Time
 	bootID  string
-	root    *root
+	root    *root // the work directory
+	scratch *root // nil for none
 	spawner *spawner
 	tracker *tracker
 	execs   *registry
@@ -107,8 +111,24 @@ func New(cfg Config) (*Server, error) {
 	if err := s.limitDisk(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	r.quota = s.quotas.workspace
+	s.openScratch()
 	s.spills = newSpiller(r, s.fs, s.quotas.workspace, cfg.Workspace.Bytes)
 	return s, nil
+}
+
+// openScratch opens the second root.
+func (s *Server) openScratch() {
+	if s.cfg.Scratch == "" {
+		return
+	}
+	r, err := openRoot(s.cfg.Scratch)
+	if err != nil {
+		s.logf("no file requests below %s: %v", s.cfg.Scratch, err)
+		return
+	}
+	r.memory = s.memory
+	s.scratch = r
 }
 
 // limitDisk begins to hold the limits of what is written.
@@ -132,6 +152,9 @@ func (s *Server) Close() error {
 	s.spawner.close()
 	s.oom.close()
 	s.memory.close()
+	if s.scratch != nil {
+		return errors.Join(s.root.close(), s.scratch.close())
+	}
 	return s.root.close()
 }
 

@@ -181,7 +181,7 @@ func (sp *spill) result() (string, bool) {
 	if sp.size == 0 || sp.gone.Load() {
 		return "", false
 	}
-	return path.Join(sp.s.root.workdir, sp.name), sp.cut
+	return path.Join(sp.s.root.dir, sp.name), sp.cut
 }
 
 func (sp *spill) close() {

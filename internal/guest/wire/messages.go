@@ -208,8 +208,8 @@ const (
 	TypeOther   FileType = "other"
 )
 
-// FileInfo describes an entry. Path is relative to the root of the file tools and slash-separated; bytes that are not
-// UTF-8 travel in PathRaw and Path holds a readable form.
+// FileInfo describes an entry. Path is slash-separated, and relative in the work directory, absolute in the other root of
+// the file requests; bytes that are not UTF-8 travel in PathRaw and Path holds a readable form.
 type FileInfo struct {
 	Path        string   `json:"path"`
 	PathRaw     []byte   `json:"path_raw,omitempty"`
@@ -232,7 +232,7 @@ type FileGetRequest struct {
 // negative when unknown.
 type FilePutRequest struct {
 	Path      string `json:"path"`
-	Mode      uint32 `json:"mode,omitempty"` // 0 means 0644
+	Mode      uint32 `json:"mode,omitempty"` // 0 means that of the file that is there, else 0644
 	Overwrite bool   `json:"overwrite,omitempty"`
 	Size      int64  `json:"size"`
 
