@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -50,7 +51,7 @@ func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 		maxSeconds: maxSeconds, mine: map[string]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
-		b.isolated = "isolated-" + session.NewID()
+		b.isolated = isolated.Name(session.NewID())
 	}
 	return b
 }
