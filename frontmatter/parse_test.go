@@ -45,7 +45,7 @@ func TestParse(t *testing.T) {
 			Mode: "code", Runtime: "python", Image: "python:3.11-slim", Session: "default", User: "1000:1000", Root: "readonly",
 			Env:     map[string]string{"LANG": "C.UTF-8", "PORT": "8080", "EMPTY": "", "ON": "yes", "RATE": "1.10", "HOME": "${HOME}"},
 			Limits:  frontmatter.Limits{CPUMillicores: 1000, MemoryMB: 2048, PIDs: 256, TimeoutSeconds: 900, ExecTimeoutSeconds: 120, WorkspaceMB: 500},
-			Network: frontmatter.Network{Disabled: true},
+			Network: frontmatter.Network{Enabled: yes(false)},
 		}},
 		{"user unquoted", "sandbox: {user: 1000}\n", &frontmatter.Sandbox{User: "1000"}},
 		{"user with group unquoted", "sandbox: {user: 1000:1000}\n", &frontmatter.Sandbox{User: "1000:1000"}},
@@ -292,16 +292,16 @@ func TestDefaults(t *testing.T) {
 		}
 	}
 	s := frontmatter.Sandbox{AllowNetwork: yes(true), TimeoutSeconds: 5}.WithDefaults()
-	if !s.Network.Enabled || s.Limits.ExecTimeoutSeconds != 5 || s.Mode != frontmatter.ModeCompute || s.Session != "default" {
+	if !s.Network.Allowed() || s.Limits.ExecTimeoutSeconds != 5 || s.Mode != frontmatter.ModeCompute || s.Session != "default" {
 		t.Errorf("WithDefaults = %+v", s)
 	}
-	if s := (frontmatter.Sandbox{AllowNetwork: yes(false)}).WithDefaults(); s.Network.Enabled || !s.Network.Disabled {
+	if s := (frontmatter.Sandbox{AllowNetwork: yes(false)}).WithDefaults(); s.Network.Allowed() || s.Network.Enabled == nil {
 		t.Errorf("allow_network: false gives %+v", s.Network)
 	}
 	for text, want := range map[string]frontmatter.Network{
-		`{}`: {}, `{"network":{}}`: {}, `{"network":{"enabled":true}}`: {Enabled: true}, `{"network":{"enabled":false}}`: {Disabled: true},
+		`{}`: {}, `{"network":{}}`: {}, `{"network":{"enabled":true}}`: {Enabled: yes(true)}, `{"network":{"enabled":false}}`: {Enabled: yes(false)},
 	} {
-		if s, err := frontmatter.ParseConfig("x", []byte(text)); err != nil || s.Network != want {
+		if s, err := frontmatter.ParseConfig("x", []byte(text)); err != nil || !cmp.Equal(s.Network, want) {
 			t.Errorf("%s: %v, want network %+v", text, err, want)
 		}
 	}

@@ -79,7 +79,7 @@ type Sandbox struct {
 	Session string            `json:"session,omitempty"` // code mode
 	User    string            `json:"user,omitempty"`    // "uid" or "uid:gid"
 	Root    RootMode          `json:"root,omitempty"`
-	Env     map[string]string `json:"env,omitempty"`
+	Env     map[string]string `json:"env,omitzero"`
 	Limits  Limits            `json:"limits,omitzero"`
 	Network Network           `json:"network,omitzero"`
 
@@ -88,8 +88,8 @@ type Sandbox struct {
 	TimeoutSeconds int64    `json:"timeout_seconds,omitempty"` // of one run
 	MaxStdoutBytes int64    `json:"max_stdout_bytes,omitempty"`
 	AllowNetwork   *bool    `json:"allow_network,omitempty"` // older spelling of network.enabled
-	PipPackages    []string `json:"pip_packages,omitempty"`
-	NpmPackages    []string `json:"npm_packages,omitempty"`
+	PipPackages    []string `json:"pip_packages,omitzero"`
+	NpmPackages    []string `json:"npm_packages,omitzero"`
 }
 
 // Limits bound the sandbox. A zero field means the default of the engine's driver.
@@ -102,13 +102,14 @@ type Limits struct {
 	WorkspaceMB        int64 `json:"workspace_mb,omitempty"`         // MiB
 }
 
-// Network says what the sandbox can reach. The zero value is: nothing.
+// Network says what the sandbox can reach. The zero value leaves that to the workflow, and without one it is nothing.
 type Network struct {
-	Enabled bool `json:"enabled,omitempty"`
-	// Disabled says that a file asks for `enabled: false`. Unlike the zero value it holds against a workflow that has a
-	// network.
-	Disabled bool `json:"-"`
+	// Enabled is nil when nothing is said. False is an explicit no: it holds also in a workflow that has a network.
+	Enabled *bool `json:"enabled,omitempty"`
 }
+
+// Allowed reports whether the sandbox is to reach the network.
+func (n Network) Allowed() bool { return n.Enabled != nil && *n.Enabled }
 
 // WithDefaults fills mode, runtime, image and session in, and carries first-generation fields over to the fields that
 // replaced them (which stay set only where they were set).
@@ -129,7 +130,7 @@ func (s Sandbox) WithDefaults() Sandbox {
 		s.Root = RootReadonly
 	}
 	if s.AllowNetwork != nil {
-		s.Network = Network{Enabled: *s.AllowNetwork, Disabled: !*s.AllowNetwork}
+		s.Network.Enabled = s.AllowNetwork
 	}
 	if s.TimeoutSeconds > 0 && s.Limits.ExecTimeoutSeconds == 0 {
 		s.Limits.ExecTimeoutSeconds = s.TimeoutSeconds

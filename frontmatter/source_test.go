@@ -2,6 +2,9 @@ package frontmatter_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -46,7 +49,7 @@ func checkSource(t *testing.T, doc *frontmatter.Document) string {
 			}
 		}
 	}
-	if diff := cmp.Diff(normal(t, doc.Sandbox), normal(t, found)); diff != "" {
+	if diff := cmp.Diff(doc.Sandbox, found); diff != "" {
 		t.Errorf("sandbox after the rewrite (-want +got):\n%s", diff)
 	}
 	if got := strings.TrimPrefix(strings.TrimSpace(m[2]), "{{! }}"); got != strings.TrimSpace(doc.Body) {
@@ -57,15 +60,6 @@ func checkSource(t *testing.T, doc *frontmatter.Document) string {
 		t.Errorf("Genkit would take part of the template for frontmatter: %+v, %v", again, err)
 	}
 	return string(src)
-}
-
-func normal(t *testing.T, s *frontmatter.Sandbox) string {
-	t.Helper()
-	b, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
 }
 
 func TestSource(t *testing.T) {
@@ -128,6 +122,66 @@ func TestSource(t *testing.T) {
 	}
 }
 
+// TestEveryValueSurvives writes every value that each field of a sandbox can have in a file, and finds it again in what
+// Genkit reads: what is said explicitly is not the same as nothing said.
+func TestEveryValueSurvives(t *testing.T) {
+	t.Parallel()
+	values := map[string][]string{
+		"mode": {"compute", "code"}, "runtime": {"python", "node", "bash"}, "root": {"readonly", "writable"},
+		"image": {"x"}, "session": {"default", "isolated", "mine"}, "user": {"0", `"5:6"`},
+		"env": {"{}", `{A: ""}`, "{A: b}"}, "limits": {"{}"}, "network": {"{}"},
+		"pip_packages": {"[]", "[a]"}, "npm_packages": {"[]", "[a]"},
+	}
+	for path, typ := range leaves("", reflect.TypeFor[frontmatter.Sandbox]()) {
+		if values[path] != nil {
+			continue
+		}
+		switch typ {
+		case reflect.TypeFor[*bool]():
+			values[path] = []string{"true", "false"}
+		case reflect.TypeFor[int64]():
+			values[path] = []string{"17"}
+		default:
+			t.Errorf("%s, a %s, has no values here", path, typ)
+		}
+	}
+	for path, list := range values {
+		for _, value := range list {
+			text := path + ": " + value
+			if outer, inner, ok := strings.Cut(path, "."); ok {
+				text = fmt.Sprintf("%s: {%s: %s}", outer, inner, value)
+			}
+			if path == "session" {
+				text += ", mode: code"
+			}
+			doc, err := frontmatter.Parse("a.prompt", []byte("---\nsandbox: {"+text+"}\n---\nbody\n"))
+			if err != nil {
+				t.Errorf("%s: %v", text, err)
+				continue
+			}
+			if value != "{}" && cmp.Equal(doc.Sandbox, &frontmatter.Sandbox{}) {
+				t.Errorf("%s is lost when it is read", text)
+			}
+			checkSource(t, doc)
+		}
+	}
+}
+
+// leaves returns the types of the fields of a struct by the path that a file has for them, those of nested structs
+// instead of the struct.
+func leaves(prefix string, typ reflect.Type) map[string]reflect.Type {
+	out := map[string]reflect.Type{}
+	for f := range typ.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Type.Kind() == reflect.Struct {
+			maps.Copy(out, leaves(prefix+name+".", f.Type))
+			continue
+		}
+		out[prefix+name] = f.Type
+	}
+	return out
+}
+
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"---\nsandbox: python\n---\nbody",
@@ -161,7 +215,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the rewritten file %q is refused: %v", out, err)
 		}
-		if diff := cmp.Diff(normal(t, doc.Sandbox), normal(t, again.Sandbox)); diff != "" {
+		if diff := cmp.Diff(doc.Sandbox, again.Sandbox); diff != "" {
 			t.Fatalf("the rewritten file differs (-want +got):\n%s", diff)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -78,21 +79,7 @@ func (b *binding) name(ctx context.Context) string {
 // call wants; empty is no wish. wishes are the fields that the agent itself set.
 func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req session.Request, wishes []string) {
 	cfg := b.cfg
-	req = session.Request{
-		Image: cfg.Image, User: cfg.User, Root: backend.RootReadonly, RootSet: cfg.Root != "", Env: cfg.Env, Limits: limits(cfg.Limits),
-	}
-	if cfg.Root == frontmatter.RootWritable {
-		req.Root = backend.RootWritable
-	}
-	full := cfg.WithDefaults()
-	switch {
-	case full.Network.Enabled:
-		req.Network = backend.NetworkBridge
-	case full.Network.Disabled:
-		req.Network = backend.NetworkNone
-	}
-	req.IdleTimeout = time.Duration(cfg.Limits.TimeoutSeconds) * time.Second
-	req.ExecTimeout = time.Duration(full.Limits.ExecTimeoutSeconds) * time.Second
+	req = wish.Request(cfg)
 	for name, set := range map[string]bool{
 		"image": cfg.Image != "" || cfg.Runtime != "", "user": cfg.User != "", "root": cfg.Root != "", "env": len(cfg.Env) > 0,
 		"limits": req.Limits != backend.Limits{}, "network": req.Network != "",
@@ -123,12 +110,6 @@ func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bo
 		return base.Language != string(runtime)
 	}
 	return b.cfg.Mode != frontmatter.ModeCode || b.cfg.Session != "" && b.cfg.Session != frontmatter.SessionDefault
-}
-
-func limits(l frontmatter.Limits) backend.Limits {
-	return backend.Limits{
-		CPUMillis: l.CPUMillicores, MemoryBytes: l.MemoryMB << 20, PIDs: l.PIDs, WorkspaceBytes: l.WorkspaceMB << 20,
-	}
 }
 
 // open gives the sandbox of that name and makes it the binding's own. An agent that has no wish of its own about what
