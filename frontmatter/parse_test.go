@@ -149,6 +149,7 @@ func TestParseErrors(t *testing.T) {
 		{"bool", "---\nsandbox: {network: {enabled: yes}}\n---\n", "sandbox.network.enabled must be true or false, it is text"},
 		{"user name", "---\nsandbox: {user: root}\n---\n", `a.prompt:2:17: "root" is not a user id; write numbers`},
 		{"session name", "---\nsandbox: {mode: code, session: \"a:b\"}\n---\n", `"a:b" is not a session name`},
+		{"name of an isolated sandbox", "---\nsandbox: {mode: code, session: isolated.x}\n---\n", `"isolated.x" is the name of an isolated sandbox; write session: isolated`},
 		{"session in compute mode", "---\nsandbox: {session: default}\n---\n", "session belongs to code mode"},
 		{"image", "---\nsandbox: {image: \"a b\"}\n---\n", `"a b" is not an image reference`},
 		{"env name", "---\nsandbox: {env: {\"A B\": x}}\n---\n", `a.prompt:2:17: "A B" is not the name of an environment variable`},

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/nearest"
 )
 
@@ -60,7 +61,7 @@ const (
 // Session names with a meaning of their own.
 const (
 	SessionDefault  = "default"  // the sandbox that all agents of a run share
-	SessionIsolated = "isolated" // a sandbox of this agent alone
+	SessionIsolated = "isolated" // a sandbox of this agent alone, which reaches no other
 )
 
 // Bounds of values a file may give.
@@ -222,6 +223,9 @@ func (c *checker) names(s Sandbox) {
 	}
 	if s.Session != "" && !sessionPattern.MatchString(s.Session) {
 		c.add("session", "a name has letters, digits, '.', '_' and '-', at most 63", "%q is not a session name", clip(s.Session))
+	}
+	if isolated.Is(s.Session) {
+		c.add("session", "write session: isolated, or another name", "%q is the name of an isolated sandbox", clip(s.Session))
 	}
 }
 

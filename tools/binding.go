@@ -75,6 +75,13 @@ func (b *binding) name(ctx context.Context) string {
 	return session.SessionNameFromContext(ctx)
 }
 
+// reaches reports whether the agent may use the run's sandbox of that name. Its own it always may; where neither is
+// isolated, any other too.
+func (b *binding) reaches(ctx context.Context, name string) bool {
+	own := b.name(ctx)
+	return name == own || !isolated.Is(own) && !isolated.Is(name)
+}
+
 // request says what the agent asks for, over what its run asks for. runtime is the agent's, or another one that this
 // call wants; empty is no wish. wishes are the fields that the agent itself set.
 func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req session.Request, wishes []string) {
@@ -163,10 +170,10 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 		but("Pass the sandbox_id of the one you mean.")
 }
 
-// byID finds a sandbox of this run. An id of another run and one that never existed get the same answer.
+// byID finds a sandbox that the agent reaches. An id of another sandbox and one that never existed get the same answer.
 func (b *binding) byID(ctx context.Context, id string) (*session.Session, error) {
 	s, err := b.box.manager.Lookup(ctx, b.run(ctx).Scope(), id)
-	if errors.Is(err, backend.ErrNotFound) {
+	if errors.Is(err, backend.ErrNotFound) || err == nil && !b.reaches(ctx, s.Key().Name) {
 		return nil, failure(CodeNotFound, "there is no such sandbox in this run").
 			but("Use the sandbox_id that sandbox_open gave, or leave sandbox_id out.")
 	}
