@@ -9,9 +9,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/nearest"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -217,17 +215,16 @@ func (l *loader) common(env *expr.Env, o *object, s *step) {
 	s.sandbox, s.isolated = l.sessionName(o)
 }
 
-// sessionName reads `sandbox` of a step or branch; alone says that it has one of its own.
-func (l *loader) sessionName(o *object) (name string, alone bool) {
+// sessionName reads `sandbox` of a step or branch.
+func (l *loader) sessionName(o *object) (name string, isolated bool) {
 	n := o.at["sandbox"]
 	if n == nil {
 		return "", false
 	}
-	switch name = o.word("sandbox"); {
-	case name == frontmatter.SessionIsolated:
+	switch name = o.word("sandbox"); name {
+	case "isolated":
 		return "", true
-	case isolated.Is(name):
-		l.fail(n, "write sandbox: isolated, or another name", "%q is the name of an isolated sandbox", clip(name))
+	case "":
 		return "", false
 	}
 	return name, false
