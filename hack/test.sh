@@ -129,8 +129,11 @@ tests() {
 
 gotest() { TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 15m -parallel 4 "$@"; } # go vet has seen them
 
-# What a driver owes, once more on a containerd that is current.
-on_containerd2() { CONTAINERD_ADDRESS=$containerd2 gotest -run '^TestConformance' ./backend/containerd; }
+# What a driver owes, once more on a containerd that is current, and what sessions make of it.
+on_containerd2() {
+  CONTAINERD_ADDRESS=$containerd2 gotest -run '^TestConformance' ./backend/containerd
+  CONTAINERD_ADDRESS=$containerd2 WORKCELL_TEST_BACKEND=containerd gotest ./e2e/conformance
+}
 
 # The tests above had Docker for these.
 promises() {

@@ -1,5 +1,5 @@
-// Package backendtest is the conformance suite of drivers: everything that an implementation of
-// [backend.SandboxBackend] owes, tried on a real engine.
+// Package backendtest is the conformance suite of drivers: the contract of [backend.SandboxBackend], tried on a real
+// engine. What sessions, tools and commands make of a driver is tested in e2e.
 //
 // A driver runs it from one test file:
 //
@@ -15,7 +15,7 @@
 // Nothing in it is skipped. What an engine cannot do is said by its Capabilities or by a field of [Harness], and then
 // the suite asserts that asking for it is refused with backend.ErrUnsupported. One part runs with
 //
-//	go test -race -run 'TestConformance/posture' ./backend/docker/
+//	go test -race -run 'TestConformance/isolation' ./backend/docker/
 //
 // The engine must run on the machine of the tests, for some of what the suite does is seen from outside the sandbox only:
 // it compares namespaces, and ends processes behind the driver's back. Tests run in parallel and share sandboxes where
@@ -60,18 +60,8 @@ type Harness struct {
 	// NoImages says that references only stand for programs of the host: there is nothing to pull, to miss or to
 	// declare an environment, Info.Image is "host", and any reference but the known ones is ErrUnsupported.
 	NoImages bool
-	// Mounts are the places where the driver documents mounts beside those of every sandbox: the root, /workspace,
-	// /tmp, /.workcell, /dev, /proc, /sys and what is below the last three. They must be mounted read-only or with
-	// nosuid and nodev. A place that ends in "*" stands for all that begin so. May be nil.
-	Mounts []string
-	// LooseWorkspace says that the engine gives no way to mount a workspace without limit, and what is in Mounts, with
-	// nosuid and nodev. Without privileges to gain and with a device cgroup they mean nothing more.
-	LooseWorkspace bool
 	// SharedDial says that every Dial gives a stream of its own, so that a newer one takes over nothing.
 	SharedDial bool
-	// Unprivileged says that the tests run without the rights to give files to other users: then any user of a sandbox
-	// but the default one is ErrUnsupported.
-	Unprivileged bool
 	// Leftovers lists, for people, everything of an installation that is on the engine, on disk or running: containers,
 	// volumes, snapshots, leases, FIFOs, cgroups, mounts, processes, directories.
 	Leftovers func(ctx context.Context, instance string) ([]string, error)
@@ -148,17 +138,13 @@ func groups() []group {
 		{"lifecycle", lifecycleChecks()},
 		{"many", manyChecks()},
 		{"dial", dialChecks()},
-		{"exec", []check{{"session", (*suite).exec}}},
-		{"files", []check{{"session", (*suite).files}}},
 		{"limits", limitChecks()},
 		{"workspace", workspaceChecks()},
 		{"refused", refusalChecks()},
 		{"loss", lossChecks()},
 		{"crash", crashChecks()},
-		{"stubborn", stubbornChecks()},
 		{"network", networkChecks()},
-		{"posture", postureChecks()},
-		{"session", sessionChecks()},
+		{"isolation", isolationChecks()},
 	}
 }
 

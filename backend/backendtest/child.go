@@ -36,8 +36,6 @@ func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell fun
 	return map[string]func(*suite, *testing.T, backend.Spec, func(word)){
 		"owner":   (*suite).childOwner,
 		"creator": (*suite).childCreator,
-		"tidy":    (*suite).childTidy,
-		"keeper":  (*suite).childKeeper,
 		"visitor": (*suite).childVisitor,
 	}
 }

@@ -1,18 +1,12 @@
 package backendtest
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -22,10 +16,8 @@ import (
 func crashChecks() []check {
 	return []check{
 		{"owner killed", (*suite).ownerKilled},
-		{"command found again", (*suite).commandFound},
 		{"visitors killed", (*suite).visitorsKilled},
 		{"killed while creating", (*suite).creatorKilled},
-		{"nothing leaks", (*suite).nothingLeaks},
 	}
 }
 
@@ -173,97 +165,4 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 		t.Errorf("afterwards: %q", got)
 	}
 	must(t, b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true}))
-}
-
-// nothingLeaks uses a backend in a process of its own, and counts what stays in that process after Close.
-func (s *suite) nothingLeaks(t *testing.T) {
-	spec := s.lone(t)
-	c := s.spawn(t, "tidy", spec)
-	c.hear(t)
-	<-c.done
-	if c.err != nil {
-		t.Errorf("the other process: %v\n%s", c.err, c.out.String())
-	}
-}
-
-// childTidy takes a sandbox through its life, several times, and then looks for goroutines and descriptors.
-func (s *suite) childTidy(t *testing.T, spec backend.Spec, tell func(word)) {
-	spec.Limits.WorkspaceBytes = workspaceLimit
-	rest := goleak.IgnoreCurrent()
-	before := -1
-	for range 3 {
-		s.tidyLife(t, spec)
-		if before < 0 { // what the process opens once and keeps
-			before = descriptorCount(t)
-		}
-	}
-	if n := descriptorCount(t); n > before {
-		t.Errorf("%d descriptors are open, %d before", n, before)
-	}
-	if err := goleak.Find(rest); err != nil {
-		t.Error(err)
-	}
-	tell(word{})
-}
-
-func (s *suite) tidyLife(t *testing.T, spec backend.Spec) {
-	ctx := context.Background()
-	b := s.h.New(t)
-	info, err := b.Create(ctx, spec)
-	must(t, err)
-	for range 2 {
-		for _, open := range []func() error{
-			func() error { rw, err := b.Dial(ctx, info.ID); return tidyUse(ctx, rw, err) },
-			func() error { rw, err := s.connector(t, b).Connect(ctx, info.ID); return tidyUse(ctx, rw, err) },
-			func() error { return b.Stop(ctx, info.ID) },
-			func() error { return b.Start(ctx, info.ID) },
-		} {
-			must(t, open())
-		}
-	}
-	failing := spec
-	failing.ID, failing.Image = "sbx_"+freshInstance(), "workcelltest/none:none"
-	if _, err := b.Create(ctx, failing); err == nil {
-		t.Error("a missing image is no error")
-	}
-	short, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
-	defer cancel()
-	failing.Image = spec.Image
-	if other, err := b.Create(short, failing); err == nil {
-		must(t, b.Remove(ctx, other.ID, backend.RemoveOptions{Volumes: true}))
-	}
-	must(t, b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true}))
-	must(t, b.Close())
-}
-
-// tidyUse runs a command over a stream and closes it.
-func tidyUse(ctx context.Context, rw io.ReadWriteCloser, err error) error {
-	if err != nil {
-		return err
-	}
-	conn, err := client.New(ctx, rw, nil)
-	if err != nil {
-		return err
-	}
-	_, err = conn.Run(ctx, command("/bin/true"))
-	return errors.Join(err, conn.Close())
-}
-
-func descriptorCount(t *testing.T) int {
-	t.Helper()
-	if runtime.GOOS != "linux" {
-		return 0
-	}
-	n := 0
-	// Connections that were closed by one side may take a moment.
-	for range 50 {
-		names, err := os.ReadDir("/proc/self/fd")
-		must(t, err)
-		if n == len(names) {
-			break
-		}
-		n = len(names)
-		time.Sleep(20 * time.Millisecond)
-	}
-	return n
 }

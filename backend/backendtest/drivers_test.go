@@ -7,12 +7,13 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
 // TestEveryDriverConforms looks at each folder beside this one that has a constructor of backends: it must run the suite
-// from a short conformance_test.go of its own, and its benchmarks.
+// from a short conformance_test.go of its own.
 func TestEveryDriverConforms(t *testing.T) {
 	t.Parallel()
 	entries, err := os.ReadDir("..")
@@ -34,11 +35,8 @@ func TestEveryDriverConforms(t *testing.T) {
 		if n := bytes.Count(source, []byte("\n")); n > 60 {
 			t.Errorf("backend/%s/conformance_test.go has %d lines, want at most 60", e.Name(), n)
 		}
-		if !calls(t, dir, "conformance_test.go", "Run") {
+		if !callsRun(t, filepath.Join(dir, "conformance_test.go")) {
 			t.Errorf("backend/%s/conformance_test.go does not call backendtest.Run", e.Name())
-		}
-		if !calls(t, dir, "bench_test.go", "RunBenchmarks") {
-			t.Errorf("backend/%s/bench_test.go does not call backendtest.RunBenchmarks", e.Name())
 		}
 	}
 	if drivers < 3 {
@@ -46,47 +44,42 @@ func TestEveryDriverConforms(t *testing.T) {
 	}
 }
 
-// declaresNew tells whether a package has a constructor New that gives a *Backend.
+// declaresNew reports whether a package has a constructor New.
 func declaresNew(t *testing.T, dir string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range tree.Decls {
-			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "New" {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(files, func(file string) bool {
+		return !strings.HasSuffix(file, "_test.go") && slices.ContainsFunc(parse(t, file).Decls, func(d ast.Decl) bool {
+			f, ok := d.(*ast.FuncDecl)
+			return ok && f.Recv == nil && f.Name.Name == "New"
+		})
+	})
 }
 
-// calls tells whether a file calls a function of this package, unconditionally or not.
-func calls(t *testing.T, dir, file, name string) bool {
+// callsRun reports whether a file calls this package's Run.
+func callsRun(t *testing.T, file string) bool {
 	t.Helper()
-	tree, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, file), nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Error(err)
-		return false
-	}
 	found := false
-	ast.Inspect(tree, func(n ast.Node) bool {
+	ast.Inspect(parse(t, file), func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok {
-			if sel, ok := call.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == name {
+			if sel, ok := call.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == "Run" {
 				pkg, ok := sel.X.(*ast.Ident)
 				found = found || ok && pkg.Name == "backendtest"
 			}
 		}
-		return true
+		return !found
 	})
 	return found
+}
+
+func parse(t *testing.T, file string) *ast.File {
+	t.Helper()
+	tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
 }

@@ -10,20 +10,14 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
-	"github.com/workcell-dev/workcell/session"
 )
 
 func limitChecks() []check {
 	return []check{
 		{"memory", (*suite).memory},
-		{"out of memory", (*suite).outOfMemory},
-		{"small memory", (*suite).smallMemory},
 		{"processes", (*suite).processes},
-		{"fork bomb", (*suite).forkBomb},
-		{"kernel", (*suite).kernelLimits},
 		{"usage", (*suite).usage},
 		{"tmp", (*suite).tmpLimit},
-		{"rlimits", (*suite).commandLimits},
 		{"owner", (*suite).owners},
 		{"unenforceable", (*suite).unenforceable},
 	}
@@ -79,23 +73,12 @@ func (s *suite) memory(t *testing.T) {
 	if n := kills(info.ID); n != 0 {
 		t.Errorf("before: %d kills", n)
 	}
-	for name, argv := range map[string][]string{
-		"heap":       {"python3", "-c", "x = bytearray(512 << 20)"},
-		"tmp":        {"python3", "-c", "open('/tmp/x', 'wb').write(b'x' * (200 << 20))"},
-		"shm":        {"python3", "-c", "f = open('/dev/shm/x', 'wb')\nwhile True: f.write(b'x' * (1 << 20)); f.flush()"},
-		"many small": {"sh", "-c", "for i in 1 2 3 4 5 6 7 8; do python3 -c 'x = bytearray(20 << 20); import time; time.sleep(1)' & done; wait"},
-	} {
-		res := run(t, conn, argv...)
-		if name != "many small" && res.ExitCode == 0 && res.Signal == "" {
-			t.Errorf("%s: it came through: %+v", name, res.ExecStatus)
-		}
-		if name == "heap" && (res.State != wire.ExecOOMKilled || res.Signal != "SIGKILL") {
-			t.Errorf("%s: state %s, signal %s", name, res.State, res.Signal)
-		}
-		run(t, conn, "sh", "-c", "rm -f /tmp/x /dev/shm/x")
-		if got := sh(t, conn, "echo alive"); got != "alive\n" {
-			t.Errorf("%s: afterwards %q", name, got)
-		}
+	if res := run(t, conn, "python3", "-c", "x = bytearray(512 << 20)"); res.State != wire.ExecOOMKilled || res.Signal != "SIGKILL" {
+		t.Errorf("state %s, signal %s", res.State, res.Signal)
+	}
+	run(t, conn, "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do python3 -c 'x = bytearray(20 << 20); import time; time.sleep(1)' & done; wait")
+	if got := sh(t, conn, "echo alive"); got != "alive\n" {
+		t.Errorf("afterwards %q", got)
 	}
 	eventually(t, "the kills to be counted", func() bool { return kills(info.ID) > 0 })
 	other, conn := s.inDebian(t)
@@ -105,54 +88,6 @@ func (s *suite) memory(t *testing.T) {
 	if n := kills(other.ID); n != 0 {
 		t.Errorf("another sandbox: %d kills", n)
 	}
-}
-
-// outOfMemory tells a command that takes too much from one that was killed, through a session.
-func (s *suite) outOfMemory(t *testing.T) {
-	if !s.caps.Memory {
-		return // unenforceable has asked
-	}
-	o := s.office(t, session.Options{})
-	x, _, err := o.Open(t.Context(), session.WorkflowKey("run_1", "default"), session.Request{
-		Image: s.h.Python, Pull: backend.PullNever, Limits: backend.Limits{MemoryBytes: 64 << 20, TmpBytes: 16 << 20},
-	})
-	must(t, err)
-	hog := "b = []\nwhile True: b.append(bytearray(1 << 20))"
-	for _, c := range []struct {
-		req  session.ExecRequest
-		want session.ExecState
-	}{
-		{session.ExecRequest{Command: "kill -9 $$"}, session.ExecCompleted},
-		{session.ExecRequest{Argv: []string{"python3", "-c", hog}}, session.ExecOOMKilled},
-		{session.ExecRequest{Command: "python3 -c '" + hog + "'; exit $?"}, session.ExecOOMKilled},
-		{session.ExecRequest{Command: "sleep 3; kill -9 $$"}, session.ExecCompleted},
-		{session.ExecRequest{Command: "exit 137"}, session.ExecCompleted},
-	} {
-		if res, err := x.Exec(t.Context(), c.req); err != nil || res.Status != c.want {
-			t.Errorf("%q: %+v, %v, want %s", c.req.Command, res.ExecStatus, err, c.want)
-		}
-	}
-	if x.Info().State != session.StateReady {
-		t.Errorf("state %s", x.Info().State)
-	}
-}
-
-// smallMemory fills all that lies in memory by default: what is left lets commands go on, if only to delete it.
-func (s *suite) smallMemory(t *testing.T) {
-	if !s.caps.Memory {
-		return // unenforceable has asked
-	}
-	info, conn := s.limited(t, s.h.Debian, backend.Limits{MemoryBytes: 32 << 20})
-	if info.Limits.TmpBytes != 16<<20 {
-		t.Errorf("/tmp has %d bytes", info.Limits.TmpBytes)
-	}
-	for _, dir := range []string{"/tmp", "/dev/shm"} {
-		res := run(t, conn, "dd", "if=/dev/zero", "of="+dir+"/a", "bs=1M")
-		if res.ExitCode == 0 || !strings.Contains(string(res.Stderr.Head), "No space left") {
-			t.Errorf("%s: exit %d, signal %s, %s", dir, res.ExitCode, res.Signal, res.Stderr.Head)
-		}
-	}
-	sh(t, conn, "rm /tmp/a /dev/shm/a")
 }
 
 // forks makes as many children as it may, and tells how many.
@@ -169,12 +104,13 @@ except BlockingIOError:
 print(made)
 `
 
-// processes fills the process limit, which must hold, and leave the guest what it needs.
+// processes fills the process limit, which must hold, and leave the guest what it needs. A sandbox with a fork bomb in it
+// can be removed.
 func (s *suite) processes(t *testing.T) {
 	if !s.caps.PIDs {
-		return // unenforceable has asked
+		return // unenforceable has asked; without a limit this test would harm the machine
 	}
-	_, conn := s.limited(t, s.h.Python, backend.Limits{PIDs: 48})
+	info, conn := s.limited(t, s.h.Python, backend.Limits{PIDs: 48})
 	req := command("python3", "-c", forks)
 	res := request(t, conn, req)
 	made, err := strconv.Atoi(strings.TrimSpace(string(res.Stdout.Head)))
@@ -187,57 +123,11 @@ func (s *suite) processes(t *testing.T) {
 	if got := sh(t, conn, "echo alive"); got != "alive\n" {
 		t.Errorf("afterwards: %q", got)
 	}
-}
-
-// forkBomb must not outlive its time, and the sandbox must stay usable and removable.
-func (s *suite) forkBomb(t *testing.T) {
-	if !s.caps.PIDs {
-		return // unenforceable has asked; without a limit this test would harm the machine
-	}
-	info, conn := s.limited(t, s.h.Debian, backend.Limits{PIDs: 48})
 	bomb := command("sh", "-c", "b() { b | b & }; b; sleep 60")
-	bomb.TimeoutMillis, bomb.GraceMillis = 1000, 100
-	if res := request(t, conn, bomb); res.State == wire.ExecRunning {
-		t.Errorf("the bomb: %+v", res.ExecStatus)
-	}
-	if got := sh(t, conn, "echo alive"); got != "alive\n" {
-		t.Errorf("afterwards: %q", got)
-	}
-	second := command("sh", "-c", "b() { b | b & }; b; sleep 60")
-	second.YieldMillis = 0
-	request(t, conn, second)
+	bomb.YieldMillis = 0
+	request(t, conn, bomb)
 	s.remove(t, info.ID)
 	s.gone(t, info.ID)
-}
-
-// kernelLimits reads limits where the kernel keeps them.
-func (s *suite) kernelLimits(t *testing.T) {
-	want := backend.Limits{}
-	if s.caps.CPU {
-		want.CPUMillis = 250
-	}
-	if s.caps.Memory {
-		want.MemoryBytes = 128 << 20
-	}
-	if s.caps.PIDs {
-		want.PIDs = 77
-	}
-	info, conn := s.limited(t, s.h.Debian, want)
-	got := cgroupOf(t, mainProcess(t, sh(t, conn, "readlink /proc/self/ns/pid")))
-	// The guest's own needs come on top.
-	if s.caps.Memory && (got.memory < want.MemoryBytes || got.memory > want.MemoryBytes+16<<20 || got.swap != 0) {
-		t.Errorf("memory %d and swap %d, want %d and none", got.memory, got.swap, want.MemoryBytes)
-	}
-	if s.caps.PIDs && (got.pids < want.PIDs || got.pids > want.PIDs+32) {
-		t.Errorf("pids %d, want %d", got.pids, want.PIDs)
-	}
-	if s.caps.CPU && got.cpuMillis != want.CPUMillis {
-		t.Errorf("cpu %d, want %d", got.cpuMillis, want.CPUMillis)
-	}
-	told := backend.Limits{CPUMillis: info.Limits.CPUMillis, MemoryBytes: info.Limits.MemoryBytes, PIDs: info.Limits.PIDs}
-	if s.caps.CPU && s.caps.Memory && s.caps.PIDs && told != want {
-		t.Errorf("Info tells of %+v", told)
-	}
 }
 
 // usage has a command use a known amount of CPU time and of memory, which the engine must tell of.
@@ -289,29 +179,6 @@ func (s *suite) tmpLimit(t *testing.T) {
 	}
 }
 
-// commandLimits checks what every command gets, through a session, and that it bites. The guest sets these limits on a
-// command that has begun, so that it gets a second.
-func (s *suite) commandLimits(t *testing.T) {
-	o := s.office(t, session.Options{})
-	x, _, err := o.Open(t.Context(), session.WorkflowKey("run_1", "default"), session.Request{
-		Image: s.h.Debian, Pull: backend.PullNever, Limits: backend.Limits{OpenFiles: 100, FileBytes: 1 << 20},
-	})
-	must(t, err)
-	if l := x.Info().Limits; l.OpenFiles != 100 || l.FileBytes != 1<<20 {
-		t.Errorf("Info tells of %+v", l)
-	}
-	if got := inShell(t, x, "ulimit -n; ulimit -Hn; ulimit -f; ulimit -Hf; ulimit -c; ulimit -Hc"); got != "100\n100\n2048\n2048\n0\n0\n" {
-		t.Errorf("limits %q", got)
-	}
-	res, err := x.Exec(t.Context(), session.ExecRequest{Command: "exec dd if=/dev/zero of=/workspace/a bs=1M count=2"})
-	if err != nil || res.Signal != "SIGXFSZ" && res.ExitCode == 0 {
-		t.Errorf("a long file: %+v, %v", res.ExecStatus, err)
-	}
-	if got := inShell(t, x, "stat -c %s /workspace/a"); got != "1048576\n" {
-		t.Errorf("the file has %s bytes", got)
-	}
-}
-
 // owners tries users other than the default, with both kinds of workspace.
 func (s *suite) owners(t *testing.T) {
 	sizes := []int64{0}
@@ -325,12 +192,6 @@ func (s *suite) owners(t *testing.T) {
 				spec := s.spec()
 				spec.User, spec.Limits.WorkspaceBytes = user, size
 				info, err := s.b.Create(t.Context(), spec)
-				if s.h.Unprivileged {
-					if !errors.Is(err, backend.ErrUnsupported) {
-						t.Errorf("Create: %v, want ErrUnsupported", err)
-					}
-					return
-				}
 				must(t, err)
 				t.Cleanup(func() { s.remove(t, info.ID) })
 				conn := s.dial(t, info.ID)

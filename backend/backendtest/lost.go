@@ -3,21 +3,23 @@ package backendtest
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
-	"github.com/workcell-dev/workcell/session"
 )
 
 func lossChecks() []check {
 	return []check{
 		{"main process killed", (*suite).killed},
 		{"removed", (*suite).vanished},
-		{"named and removed", (*suite).vanishedNamed},
 		{"cancelled create", (*suite).cancelledCreate},
+		{"processes and files that resist", (*suite).stubborn},
+		{"frozen main process", (*suite).frozen},
 		{"closed", (*suite).closedBackend},
 		{"closed during create", (*suite).closedDuringCreate},
 	}
@@ -77,45 +79,6 @@ func (s *suite) vanished(t *testing.T) {
 	}
 	s.remove(t, info.ID)
 	s.nothingLeft(t, spec.Instance)
-}
-
-// vanishedNamed removes a named sandbox behind the manager's back. Its workspace waits for who opens its name, with its
-// limit, or removes it.
-func (s *suite) vanishedNamed(t *testing.T) {
-	instance, store, key := freshInstance(), session.NewMemoryStore(), session.UserKey("lab")
-	t.Cleanup(func() { s.nothingLeft(t, instance) })
-	process := func() *session.Manager {
-		return s.manager(t, s.b, session.Options{Instance: instance, Store: store, ReapEvery: -1})
-	}
-	req := session.Request{Image: s.h.Debian, Pull: backend.PullNever}
-	if s.caps.Workspace != "" && s.caps.Workspace != backend.WorkspaceMemory {
-		req.Limits.WorkspaceBytes = workspaceLimit
-	}
-	id := ""
-	for _, want := range []string{"", "kept\n"} {
-		m := process()
-		x, created, err := m.Open(t.Context(), key, req)
-		if err != nil || created != (want == "") || !created && x.ID() != id {
-			t.Fatalf("Open: %v, new %v, %v", x, created, err)
-		}
-		id = x.ID()
-		if got := inShell(t, x, "cat f 2>/dev/null; echo kept > f"); got != want {
-			t.Errorf("f holds %q, want %q", got, want)
-		}
-		must(t, m.Detach(t.Context()))
-		must(t, s.h.Vanish(t.Context(), x.Info().EngineID))
-	}
-	m := process()
-	list, err := m.List(t.Context())
-	if err != nil || len(list) != 1 || list[0].ID != id || list[0].State != session.StateStopped {
-		t.Errorf("List: %+v, %v, want it stopped", list, err)
-	}
-	var gone *session.VanishedError
-	if _, err := m.Connect(t.Context(), id); !errors.As(err, &gone) {
-		t.Errorf("Connect: %v, want a VanishedError", err)
-	}
-	must(t, m.Remove(t.Context(), id, true))
-	s.nothingLeft(t, instance)
 }
 
 // cancelledCreate cancels at different times; nothing may be left.
@@ -191,5 +154,57 @@ func (s *suite) closedDuringCreate(t *testing.T) {
 		t.Errorf("Close: %v", err)
 	}
 	wg.Wait()
+	s.nothingLeft(t, spec.Instance)
+}
+
+// stubborn has processes that ignore signals and a workspace that resists deletion. Stop and Remove end both, and touch
+// nothing of the host that the workspace points to.
+func (s *suite) stubborn(t *testing.T) {
+	canary := filepath.Join(t.TempDir(), "canary")
+	must(t, os.MkdirAll(filepath.Join(canary, "dir"), 0o777))
+	must(t, os.WriteFile(filepath.Join(canary, "dir", "file"), []byte("alive"), 0o666))
+	spec := s.lone(t)
+	info := s.create(t, spec)
+	conn := s.dial(t, info.ID)
+	namespace := sh(t, conn, "readlink /proc/self/ns/pid")
+	for range 3 {
+		deaf := command("/bin/sh", "-c", "trap '' TERM INT HUP QUIT; setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' & while :; do sleep 1; done")
+		deaf.YieldMillis = 0
+		request(t, conn, deaf)
+	}
+	sh(t, conn, `
+		d=.; i=0; while [ $i -lt 300 ]; do d=$d/dddddddddd; i=$((i+1)); done; mkdir -p $d
+		mkdir -p locked/inside; touch locked/inside/file; mkfifo fifo
+		touch -- '-rf' '*' "$(printf 'a\nb\033[31m')" "$(printf '\377\376')"
+		ln -s `+canary+` link; ln -s `+canary+`/dir locked/inside/link; ln -s / root; ln -s . self
+		chmod 000 locked/inside locked`)
+	eventually(t, "the processes to run", func() bool { return len(members(t, namespace)) >= 10 })
+	before := processesOf(t, namespace)
+	must(t, s.b.Stop(t.Context(), info.ID))
+	before.gone(t, "Stop")
+	must(t, s.b.Start(t.Context(), info.ID))
+	before = processesOf(t, sh(t, s.dial(t, info.ID), "readlink /proc/self/ns/pid"))
+	s.remove(t, info.ID)
+	before.gone(t, "Remove")
+	if text, err := os.ReadFile(filepath.Join(canary, "dir", "file")); err != nil || string(text) != "alive" {
+		t.Errorf("a file of the host: %q, %v", text, err)
+	}
+	s.nothingLeft(t, spec.Instance)
+}
+
+// frozen stops the main process from outside: the engine must still be able to end and remove it.
+func (s *suite) frozen(t *testing.T) {
+	spec := s.lone(t)
+	info := s.create(t, spec)
+	conn := s.dial(t, info.ID)
+	must(t, freeze(t, sh(t, conn, "readlink /proc/self/ns/pid")))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must(t, s.b.Stop(ctx, info.ID))
+	ends(t, conn)
+	must(t, s.b.Start(ctx, info.ID))
+	conn = s.dial(t, info.ID)
+	must(t, freeze(t, sh(t, conn, "readlink /proc/self/ns/pid")))
+	must(t, s.b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true}))
 	s.nothingLeft(t, spec.Instance)
 }

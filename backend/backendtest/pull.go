@@ -18,10 +18,8 @@ import (
 func pullChecks() []check {
 	return []check{
 		{"missing", (*suite).pullMissing},
-		{"refused", (*suite).pullRefused},
 		{"lying digest", (*suite).pullLyingDigest},
 		{"password", (*suite).pullPassword},
-		{"hanging registry", (*suite).pullHanging},
 		{"shared", (*suite).pullShared},
 	}
 }
@@ -72,43 +70,6 @@ func (s *suite) with(t *testing.T, o ImageOptions) backend.SandboxBackend {
 	return b
 }
 
-func (s *suite) pullRefused(t *testing.T) {
-	r := newRegistry(t, "")
-	ref, digest := r.push(t, s.h.Images, "acme/refused:1", BuildImage(t, v1.Config{}, Unique()))
-	other := digest.Hex[32:] + digest.Hex[:32]
-	policy, err := backend.NewImagePolicy(r.host+"/acme/*", "python")
-	must(t, err)
-	guarded := s.with(t, ImageOptions{Policy: policy})
-	for _, c := range []struct {
-		name, ref string
-		b         backend.SandboxBackend
-		pull      backend.PullPolicy
-		want      error
-	}{
-		{"missing tag", r.host + "/acme/refused:2", s.b, "", backend.ErrImage},
-		{"missing repository", r.host + "/acme/nothing:1", s.b, "", backend.ErrImage},
-		{"unknown digest", r.host + "/acme/refused@sha256:" + other, s.b, "", backend.ErrImage},
-		{"no registry", "127.0.0.1:1/acme/app:1", s.b, "", backend.ErrImage},
-		{"never", ref, s.b, backend.PullNever, backend.ErrImage},
-		{"malformed", "UPPER/case", s.b, "", backend.ErrInvalid},
-		{"an id", strings.Repeat("ab", 32), s.b, "", backend.ErrInvalid},
-		{"not allowed", s.h.Debian, guarded, "", backend.ErrPermission},
-		{"not allowed, upper case", "PYTHON", guarded, "", backend.ErrPermission},
-		{"not allowed, by digest", "python@" + digest.String(), guarded, "", backend.ErrPermission},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			spec := s.lone(t)
-			spec.Image, spec.Pull = c.ref, c.pull
-			_, err := c.b.Create(t.Context(), spec)
-			if !errors.Is(err, c.want) {
-				t.Errorf("Create: %v, want %v", err, c.want)
-				return
-			}
-			forAgents(t, err)
-		})
-	}
-}
-
 // pullLyingDigest has a registry that answers another content than the digest names.
 func (s *suite) pullLyingDigest(t *testing.T) {
 	r := newRegistry(t, "")
@@ -142,40 +103,6 @@ func (s *suite) pullPassword(t *testing.T) {
 	info, err := s.with(t, ImageOptions{ConfigDir: r.dockerConfig(t, registryPassword)}).Create(t.Context(), s.fetch(ref))
 	must(t, err)
 	s.remove(t, info.ID)
-}
-
-// pullHanging has a registry that never answers: a pull ends with its caller or with its own timeout.
-func (s *suite) pullHanging(t *testing.T) {
-	r := newRegistry(t, "")
-	ref, _ := r.push(t, s.h.Images, "acme/slow:1", BuildImage(t, v1.Config{}, Unique()))
-	asked, over := make(chan struct{}, 100), make(chan struct{})
-	r.on(func(_ http.ResponseWriter, q *http.Request) bool {
-		if !strings.Contains(q.URL.Path, "/manifests/") {
-			return true
-		}
-		asked <- struct{}{}
-		select {
-		case <-q.Context().Done():
-		case <-over: // older engines do not hang up on a registry when their own client does
-		}
-		return false
-	})
-	defer close(over)
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		<-asked
-		cancel()
-	}()
-	spec := s.lone(t)
-	spec.Image, spec.Pull = ref, backend.PullMissing
-	if _, err := s.b.Create(ctx, spec); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v, want context.Canceled", err)
-	}
-	s.nothingLeft(t, spec.Instance)
-	impatient := s.with(t, ImageOptions{PullTimeout: 200 * time.Millisecond})
-	if _, err := impatient.Create(t.Context(), s.fetch(ref)); !errors.Is(err, backend.ErrImage) {
-		t.Errorf("timed out: %v, want ErrImage", err)
-	}
 }
 
 // pullShared lets many want one image at a time, and some give up. It is fetched once.

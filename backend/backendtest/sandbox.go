@@ -208,3 +208,10 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		}
 	}
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

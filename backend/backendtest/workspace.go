@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 func workspaceChecks() []check {
@@ -26,32 +27,33 @@ func workspaceChecks() []check {
 // workspaceLimit is the limit of these tests.
 const workspaceLimit = 4 << 20
 
-// confined opens a sandbox whose workspace has a limit.
-func (s *suite) confined(t *testing.T) *session.Session {
+// confined makes a sandbox whose workspace has a limit.
+func (s *suite) confined(t *testing.T) *client.Conn {
 	t.Helper()
-	o := s.office(t, session.Options{})
-	req := o.request()
-	req.Limits.WorkspaceBytes = workspaceLimit
-	x, _, err := o.Open(t.Context(), session.WorkflowKey("run_1", "default"), req)
-	must(t, err)
-	if i := x.Info(); i.Workspace != s.caps.Workspace || i.Limits.WorkspaceBytes != workspaceLimit {
-		t.Errorf("Info tells of %+v held by %q, want %q", i.Limits, i.Workspace, s.caps.Workspace)
+	info, conn := s.limited(t, s.h.Debian, backend.Limits{WorkspaceBytes: workspaceLimit})
+	if info.Workspace != s.caps.Workspace || info.Limits.WorkspaceBytes != workspaceLimit {
+		t.Errorf("Info tells of %+v held by %q, want %q", info.Limits, info.Workspace, s.caps.Workspace)
 	}
-	return x
+	return conn
 }
 
 // unlimited tells that nothing here holds a workspace to a size, of which unenforceable has asked.
 func (s *suite) unlimited() bool { return s.caps.Workspace == "" }
 
 // refused runs what must not come through because the workspace is full, and must be told so.
-func refused(t *testing.T, x *session.Session, command string) session.ExecResult {
+func refused(t *testing.T, conn *client.Conn, script string) wire.RunResult {
 	t.Helper()
-	res, err := x.Exec(t.Context(), session.ExecRequest{Command: command})
-	must(t, err)
+	res := run(t, conn, "/bin/sh", "-c", script)
 	if res.ExitCode == 0 && res.Signal == "" || !res.QuotaExceeded {
-		t.Errorf("%s: %+v, %s", command, res.ExecStatus, res.Stderr.Bytes())
+		t.Errorf("%s: %+v, %s", script, res.ExecStatus, res.Stderr.Head)
 	}
 	return res
+}
+
+// isFull reports whether an error says that a limit was reached.
+func isFull(err error) bool {
+	var we *wire.Error
+	return errors.As(err, &we) && we.Code == wire.CodeQuota
 }
 
 // workspaceSize fills a workspace with one file. What is deleted can be used again.
@@ -59,18 +61,17 @@ func (s *suite) workspaceSize(t *testing.T) {
 	if s.unlimited() {
 		return
 	}
-	x := s.confined(t)
-	if got := inShell(t, x, "stat -c '%u:%g %a' /workspace; ls -A"); got != "1000:1000 755\n" {
+	conn := s.confined(t)
+	if got := sh(t, conn, "stat -c '%u:%g %a' /workspace; ls -A"); got != "1000:1000 755\n" {
 		t.Errorf("workspace: %q", got)
 	}
-	for range 3 {
-		inShell(t, x, "head -c 3145728 /dev/zero > a && stat -c %s a")
-		refused(t, x, "exec head -c 6291456 /dev/zero > a")
-		inShell(t, x, "rm a")
+	for range 2 {
+		sh(t, conn, "head -c 3145728 /dev/zero > a && stat -c %s a")
+		refused(t, conn, "exec head -c 6291456 /dev/zero > a")
+		sh(t, conn, "rm a")
 	}
-	res, err := x.Exec(t.Context(), session.ExecRequest{Command: "echo x > b"})
-	if err != nil || res.ExitCode != 0 || res.QuotaExceeded {
-		t.Errorf("afterwards: %+v, %v", res.ExecStatus, err)
+	if res := run(t, conn, "/bin/sh", "-c", "echo x > b"); res.ExitCode != 0 || res.QuotaExceeded {
+		t.Errorf("afterwards: %+v", res.ExecStatus)
 	}
 }
 
@@ -79,17 +80,23 @@ func (s *suite) workspaceFiles(t *testing.T) {
 	if s.unlimited() {
 		return
 	}
-	x := s.confined(t)
-	refused(t, x, "mkdir d; i=0; while [ $i -lt 20000 ]; do : > d/n$i || exit 3; i=$((i+1)); done; sleep 600; exit 4")
-	if _, err := x.WriteFile(t.Context(), "more", strings.NewReader("x"), session.WriteFileOptions{}); !errors.Is(err, backend.ErrQuota) {
-		t.Errorf("a further file: %v, want ErrQuota", err)
+	conn := s.confined(t)
+	refused(t, conn, "mkdir d; i=0; while [ $i -lt 20000 ]; do : > d/n$i || exit 3; i=$((i+1)); done; sleep 600; exit 4")
+	if err := put(t, conn, wire.FilePutRequest{Path: "more", Size: 1}, 1); !isFull(err) {
+		t.Errorf("a further file: %v, want it refused for the limit", err)
 	}
-	if _, err := x.RemoveFile(t.Context(), "d", true); err != nil {
+	if _, err := conn.Remove(t.Context(), wire.PathRequest{Path: "d", Recursive: true}); err != nil {
 		t.Errorf("making room: %v", err)
 	}
-	if got := inShell(t, x, "echo x > b; cat b"); got != "x\n" {
+	if got := sh(t, conn, "echo x > b; cat b"); got != "x\n" {
 		t.Errorf("afterwards: %q", got)
 	}
+}
+
+func put(t *testing.T, conn *client.Conn, req wire.FilePutRequest, size int) error {
+	t.Helper()
+	_, err := conn.PutFile(t.Context(), req, strings.NewReader(strings.Repeat("x", size)))
+	return err
 }
 
 // workspaceWriter writes file after file, in the background of a command that has ended as well. It must come to an end,
@@ -98,24 +105,24 @@ func (s *suite) workspaceWriter(t *testing.T) {
 	if s.unlimited() {
 		return
 	}
-	x := s.confined(t)
+	conn := s.confined(t)
 	writer := "i=0; while :; do head -c 131072 /dev/zero > w$i || exit 3; i=$((i+1)); sleep 0.05; done"
-	res := refused(t, x, writer)
-	if killed := res.Status == session.ExecQuotaKilled; killed != (s.caps.Workspace == backend.WorkspaceWatched) {
+	res := refused(t, conn, writer)
+	if killed := res.State == wire.ExecQuotaKilled; killed != (s.caps.Workspace == backend.WorkspaceWatched) {
 		t.Errorf("the writer: %+v", res.ExecStatus)
 	}
-	refused(t, x, "head -c 262144 /dev/zero > more")
-	if got := inShell(t, x, "echo read; ls w0"); got != "read\nw0\n" {
+	refused(t, conn, "head -c 262144 /dev/zero > more")
+	if got := sh(t, conn, "echo read; ls w0"); got != "read\nw0\n" {
 		t.Errorf("reading: %q", got)
 	}
-	inShell(t, x, "rm -f w* more")
-	pid := strings.TrimSpace(inShell(t, x, "setsid sh -c '"+writer+"' >/dev/null 2>&1 & echo $!"))
+	sh(t, conn, "rm -f w* more")
+	pid := strings.TrimSpace(sh(t, conn, "setsid sh -c '"+writer+"' >/dev/null 2>&1 & echo $!"))
 	eventually(t, "the writer in the background to end", func() bool {
-		res, err := x.Exec(t.Context(), session.ExecRequest{Argv: []string{"test", "-e", "/proc/" + pid}})
-		return err == nil && res.Status == session.ExecCompleted && res.ExitCode == 1
+		res := run(t, conn, "test", "-e", "/proc/"+pid)
+		return res.State == wire.ExecCompleted && res.ExitCode == 1
 	})
-	inShell(t, x, "rm -f w* more")
-	inShell(t, x, "head -c 3145728 /dev/zero > a && rm a")
+	sh(t, conn, "rm -f w* more")
+	sh(t, conn, "head -c 3145728 /dev/zero > a && rm a")
 }
 
 // workspaceHidden writes what a listing does not show: files without a name, and directories that are closed.
@@ -123,18 +130,17 @@ func (s *suite) workspaceHidden(t *testing.T) {
 	if s.unlimited() {
 		return
 	}
-	x := s.confined(t)
+	conn := s.confined(t)
 	open := "for i in 3 4 5; do eval \"exec $i>f\"; rm f; head -c 2097152 /dev/zero >&$i || exit 3; done; sleep 600"
-	res, err := x.Exec(t.Context(), session.ExecRequest{Command: open})
-	if err != nil || res.ExitCode == 0 && res.Signal == "" {
-		t.Errorf("files without a name: %+v, %v", res.ExecStatus, err)
+	if res := run(t, conn, "/bin/sh", "-c", open); res.ExitCode == 0 && res.Signal == "" {
+		t.Errorf("files without a name: %+v", res.ExecStatus)
 	}
-	refused(t, x, "mkdir d; for i in 3 4 5; do head -c 2097152 /dev/zero > d/$i || { chmod 0 d; exit 3; }; done; chmod 0 d; sleep 600")
-	refused(t, x, "echo x > more; head -c 2097152 /dev/zero > more")
-	inShell(t, x, "chmod 700 d; rm -r d; rm -f more; ls -A")
-	refused(t, x, "chmod 311 /workspace; for i in 3 4 5; do head -c 2097152 /dev/zero > $i || exit 3; done; sleep 600")
-	refused(t, x, "head -c 2097152 /dev/zero > more")
-	inShell(t, x, "chmod 755 /workspace; rm -f 3 4 5 more; ls -A")
+	refused(t, conn, "mkdir d; for i in 3 4 5; do head -c 2097152 /dev/zero > d/$i || { chmod 0 d; exit 3; }; done; chmod 0 d; sleep 600")
+	refused(t, conn, "echo x > more; head -c 2097152 /dev/zero > more")
+	sh(t, conn, "chmod 700 d; rm -r d; rm -f more; ls -A")
+	refused(t, conn, "chmod 311 /workspace; for i in 3 4 5; do head -c 2097152 /dev/zero > $i || exit 3; done; sleep 600")
+	refused(t, conn, "head -c 2097152 /dev/zero > more")
+	sh(t, conn, "chmod 755 /workspace; rm -f 3 4 5 more; ls -A")
 }
 
 // workspaceTyped writes through the file calls: all or nothing, and an error that says what it is.
@@ -142,31 +148,18 @@ func (s *suite) workspaceTyped(t *testing.T) {
 	if s.unlimited() {
 		return
 	}
-	x := s.confined(t)
-	write := func(name string, size int, opts session.WriteFileOptions) error {
-		_, err := x.WriteFile(t.Context(), name, strings.NewReader(strings.Repeat("x", size)), opts)
-		return err
-	}
-	must(t, write("a", 1<<20, session.WriteFileOptions{}))
-	for _, size := range []int64{0, 6 << 20} { // unknown and known
-		if err := write("b", 6<<20, session.WriteFileOptions{Size: size}); !errors.Is(err, backend.ErrQuota) {
-			t.Errorf("too much: %v, want ErrQuota", err)
-		}
-		if err := write("a", 6<<20, session.WriteFileOptions{Size: size, Overwrite: true}); !errors.Is(err, backend.ErrQuota) {
-			t.Errorf("too much over what is there: %v, want ErrQuota", err)
+	conn := s.confined(t)
+	must(t, put(t, conn, wire.FilePutRequest{Path: "a", Size: 1 << 20}, 1<<20))
+	for _, size := range []int64{-1, 6 << 20} { // unknown and known
+		for _, req := range []wire.FilePutRequest{{Path: "b", Size: size}, {Path: "a", Size: size, Overwrite: true}} {
+			if err := put(t, conn, req, 6<<20); !isFull(err) {
+				t.Errorf("too much to %s: %v, want it refused for the limit", req.Path, err)
+			}
 		}
 	}
-	if got := inShell(t, x, "ls -A; stat -c %s a"); got != "a\n1048576\n" {
+	if got := sh(t, conn, "ls -A; stat -c %s a"); got != "a\n1048576\n" {
 		t.Errorf("afterwards there is %q", got)
 	}
-	must(t, write("b", 2<<20, session.WriteFileOptions{}))
-	if err := write("c", 2<<20, session.WriteFileOptions{}); !errors.Is(err, backend.ErrQuota) {
-		t.Errorf("a third: %v, want ErrQuota", err)
-	}
-	if _, err := x.RemoveFile(t.Context(), "b", false); err != nil {
-		t.Error(err)
-	}
-	must(t, write("c", 2<<20, session.WriteFileOptions{}))
 }
 
 // workspaceOutlives has files outlive a stop and the sandbox, under the same limit.

@@ -26,7 +26,6 @@ func harness(t testing.TB) backendtest.Harness {
 			return newBackend(t, func(o *containerd.Options) { o.AllowNets = nets })
 		},
 		Debian: debianImage, Python: pythonImage, Images: imageStore(t),
-		Mounts:    []string{"/etc/resolv.conf", "/etc/hostname", "/etc/hosts"},
 		Leftovers: leftovers,
 		Vanish:    func(ctx context.Context, id string) error { return vanish(ctx, api, id) },
 		Describe: func(ctx context.Context, id string) (string, error) {

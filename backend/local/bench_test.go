@@ -7,10 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/backendtest"
 )
-
-func BenchmarkBackend(b *testing.B) { backendtest.RunBenchmarks(b, harness()) }
 
 // BenchmarkOpen takes a sandbox from nothing to the answer of its first command, and removes it outside of the clock.
 func BenchmarkOpen(b *testing.B) {

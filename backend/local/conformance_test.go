@@ -21,7 +21,6 @@ func harness() backendtest.Harness {
 		Name:   "local",
 		New:    func(t testing.TB) backend.SandboxBackend { return newBackend(t, dir) },
 		Debian: "workcell/debian:12", Python: "workcell/python:3.11", NoImages: true, SharedDial: true,
-		Mounts:    []string{"/usr", "/bin", "/sbin", "/lib*", "/etc/*"},
 		Leftovers: func(_ context.Context, instance string) ([]string, error) { return leftovers(dir, instance) },
 		Vanish:    func(_ context.Context, id string) error { return vanish(dir, id) },
 		Describe:  func(_ context.Context, id string) (string, error) { return describe(dir, id) },

@@ -64,8 +64,8 @@ func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	for _, tests := range []string{
 		"/^workspace$", // the guest watches it: only root may mount a file system of that size
-		"/^(lifecycle|many|dial|exec|files|refused|loss|crash|stubborn|network|posture|session)$",
-		"/^limits$/^(processes|fork_bomb|tmp|owner|unenforceable)$",
+		"/^(lifecycle|many|dial|refused|loss|crash|network|isolation)$",
+		"/^limits$/^(processes|tmp|owner|unenforceable)$",
 	} {
 		t.Run(tests, func(t *testing.T) {
 			t.Parallel()

@@ -1,5 +1,5 @@
 // Package sessiontest holds what is true of a session on every backend. The tests of package session run it on a backend
-// of plain processes, the conformance suite of drivers on every engine.
+// of plain processes, e2e/conformance on every engine.
 package sessiontest
 
 import (

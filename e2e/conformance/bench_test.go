@@ -1,39 +1,33 @@
-package backendtest
+package conformance
 
 import (
 	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sessiontest"
 )
 
-// RunBenchmarks measures a driver as users of package session meet it:
+// BenchmarkSession measures engines as users of package session meet them:
 //
-//	func BenchmarkBackend(b *testing.B) { backendtest.RunBenchmarks(b, harness(b)) }
+//	go test -run '^$' -bench Session/docker/Exec ./e2e/conformance
 //
-//	go test -run '^$' -bench Backend/Exec ./backend/docker/
-//
-// Only the Name, New and Debian of the harness are needed. Figures of one machine at one time say little by themselves;
-// the program in bench compares engines with their own interfaces in one run.
-func RunBenchmarks(b *testing.B, h Harness) {
-	b.Helper()
-	driver := h.New(b)
-	b.Cleanup(func() { must(b, driver.Close()) })
-	m, err := session.NewManager(driver, &session.Options{Instance: freshInstance()})
-	must(b, err)
-	b.Cleanup(func() { must(b, m.Close(context.Background())) })
-	w := &workbench{m: m, driver: driver, req: session.Request{Image: h.Debian, Pull: backend.PullNever}}
+// Figures of one machine at one time say little by themselves; the program in bench compares engines with their own
+// interfaces in one run.
+func BenchmarkSession(b *testing.B) {
+	for _, name := range engineNames() {
+		b.Run(name, func(b *testing.B) { benchmark(b, engineOf(name, privateDir(b))) })
+	}
+}
+
+func benchmark(b *testing.B, e engine) {
+	w := &workbench{m: manager(b, e.connect(b), session.Options{})}
 	w.s = w.open(b)
 	b.Run("Exec", w.exec)
 	b.Run("Exec16", w.exec16)
@@ -46,20 +40,17 @@ func RunBenchmarks(b *testing.B, h Harness) {
 		b.Run("Write"+file.name, func(b *testing.B) { w.write(b, data) })
 		b.Run("Read"+file.name, func(b *testing.B) { w.read(b, data) })
 	}
-	b.Run("GuestMemory", w.guestMemory)
 }
 
 // workbench is a sandbox to measure in.
 type workbench struct {
-	m      *session.Manager
-	driver backend.SandboxBackend
-	req    session.Request
-	s      *session.Session
+	m *session.Manager
+	s *session.Session
 }
 
 func (w *workbench) open(b *testing.B) *session.Session {
 	b.Helper()
-	s, _, err := w.m.Open(b.Context(), session.AgentKey(session.NewRunID(), session.DefaultName), w.req)
+	s, _, err := w.m.Open(b.Context(), session.AgentKey(session.NewRunID(), session.DefaultName), request())
 	must(b, err)
 	return s
 }
@@ -133,23 +124,5 @@ func (w *workbench) read(b *testing.B, data []byte) {
 	for b.Loop() {
 		_, err := w.s.ReadFile(b.Context(), "bench", io.Discard, session.ReadFileOptions{})
 		must(b, err)
-	}
-}
-
-// guestMemory reports what the guest holds after commands and large files.
-func (w *workbench) guestMemory(b *testing.B) {
-	for b.Loop() {
-		must(b, w.try(b.Context(), w.s))
-	}
-	res, err := w.s.Exec(b.Context(), session.ExecRequest{Argv: []string{"readlink", "/proc/self/ns/pid"}})
-	must(b, err)
-	status, err := os.ReadFile("/proc/" + strconv.Itoa(mainProcess(b, string(res.Stdout.Bytes()))) + "/status")
-	must(b, err)
-	for line := range strings.Lines(string(status)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "VmRSS:" {
-			kib, err := strconv.Atoi(f[1])
-			must(b, err)
-			b.ReportMetric(float64(kib)/1024, "MiB")
-		}
 	}
 }

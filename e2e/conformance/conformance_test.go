@@ -1,0 +1,254 @@
+// Package conformance holds the sessions of package session to one behaviour on every engine. What a session does is
+// tested in package session, on plain processes; here is what an engine could make of it.
+//
+// WORKCELL_TEST_BACKEND chooses one engine: docker, containerd or local. Without it each has its turn.
+package conformance
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sessiontest"
+)
+
+// Images that `make images` builds.
+const debianImage, pythonImage = "workcell/debian:12", "workcell/python:3.11"
+
+// patience is how long a test waits for what must happen. Machines that run tests may be very busy.
+const patience = 60 * time.Second
+
+// engine opens backends of one installation.
+type engine struct {
+	name string
+	open func() (backend.SandboxBackend, error)
+}
+
+func engineOf(name, dir string) engine {
+	ctx := context.Background()
+	return engine{name, map[string]func() (backend.SandboxBackend, error){
+		"docker": func() (backend.SandboxBackend, error) { return docker.New(ctx, nil) },
+		"containerd": func() (backend.SandboxBackend, error) {
+			return containerd.New(ctx, &containerd.Options{StateDir: dir, Address: os.Getenv("CONTAINERD_ADDRESS")})
+		},
+		"local": func() (backend.SandboxBackend, error) { return local.New(ctx, &local.Options{StateDir: dir}) },
+	}[name]}
+}
+
+// on runs a test on each engine, side by side.
+func on(t *testing.T, test func(t *testing.T, e engine)) {
+	t.Parallel()
+	for _, name := range engineNames() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, engineOf(name, privateDir(t)))
+		})
+	}
+}
+
+func engineNames() []string {
+	if name := os.Getenv("WORKCELL_TEST_BACKEND"); name != "" {
+		return []string{name}
+	}
+	return []string{"docker", "containerd", "local"}
+}
+
+func privateDir(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o700))
+	return dir
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// connect opens a backend as a process does, until the test's end.
+func (e engine) connect(t testing.TB) backend.SandboxBackend {
+	t.Helper()
+	if e.open == nil {
+		t.Fatalf("WORKCELL_TEST_BACKEND=%s: there is no such engine", e.name)
+	}
+	b, err := e.open()
+	must(t, err)
+	t.Cleanup(func() { must(t, b.Close()) })
+	return b
+}
+
+// manager opens a manager with an instance of its own, unless opts name one. At the test's end nothing may be left of it.
+func manager(t testing.TB, b backend.SandboxBackend, opts session.Options) *session.Manager {
+	t.Helper()
+	if opts.Instance == "" {
+		opts.Instance = "conformance-" + session.NewID()
+	}
+	m, err := session.NewManager(b, &opts)
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, m.Close(context.Background()))
+		if left, err := b.List(context.Background(), backend.Filter{Instance: opts.Instance}); err != nil || len(left) != 0 {
+			t.Errorf("left: %+v, %v", left, err)
+		}
+	})
+	return m
+}
+
+func request() session.Request { return session.Request{Image: debianImage, Pull: backend.PullNever} }
+
+func open(t testing.TB, m *session.Manager, key session.Key, req session.Request) *session.Session {
+	t.Helper()
+	s, _, err := m.Open(t.Context(), key, req)
+	must(t, err)
+	return s
+}
+
+// output runs a shell command that must succeed.
+func output(t testing.TB, s *session.Session, command string) string {
+	t.Helper()
+	res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})
+	if err != nil || res.ExitCode != 0 || res.Status != session.ExecCompleted {
+		t.Fatalf("%s: %+v, %s, %v", command, res.ExecStatus, res.Stderr.Bytes(), err)
+	}
+	return string(res.Stdout.Bytes())
+}
+
+func TestExec(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		req := sessiontest.ExecRequest(debianImage)
+		req.Pull = backend.PullNever
+		sessiontest.Exec(t, open(t, manager(t, e.connect(t), session.Options{}), session.UserKey("exec"), req))
+	})
+}
+
+func TestFiles(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		m := manager(t, e.connect(t), session.Options{MaxFileBytes: sessiontest.FileLimit})
+		sessiontest.Files(t, open(t, m, session.UserKey("files"), request()))
+	})
+}
+
+// TestLifecycle has named sandboxes stopped, started and rebuilt.
+func TestLifecycle(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		b, instance := e.connect(t), "conformance-"+session.NewID()
+		sessiontest.Lifecycle(t, b, instance, request(), pythonImage)
+	})
+}
+
+// TestLost ruins sandboxes behind their manager's back.
+func TestLost(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		m, other := manager(t, e.connect(t), session.Options{}), e.connect(t)
+		for name, ruin := range map[string]func(ctx context.Context, id string) error{
+			"stopped": other.Stop,
+			"removed": func(ctx context.Context, id string) error {
+				return other.Remove(ctx, id, backend.RemoveOptions{Volumes: true})
+			},
+		} {
+			key := session.WorkflowKey("run_1", name)
+			s := open(t, m, key, request())
+			running := make(chan error, 1)
+			go func() {
+				_, err := s.Exec(t.Context(), session.ExecRequest{Command: "touch began; sleep 1000"})
+				running <- err
+			}()
+			for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+				if _, err := s.StatFile(t.Context(), "began"); err == nil {
+					break
+				} else if time.Now().After(end) {
+					t.Fatalf("%s: the command does not begin: %v", name, err)
+				}
+			}
+			must(t, ruin(t.Context(), s.Info().EngineID))
+			if err := <-running; !errors.Is(err, backend.ErrLost) {
+				t.Errorf("%s: the command under way: %v, want ErrLost", name, err)
+			}
+			if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "true"}); !errors.Is(err, backend.ErrLost) || s.Info().State != session.StateLost {
+				t.Errorf("%s: the next call: %v in state %s", name, err, s.Info().State)
+			}
+			fresh, created, err := m.Open(t.Context(), key, request())
+			if err != nil || !created || fresh.ID() == s.ID() {
+				t.Fatalf("%s: Open after the loss: %v, new %v, %v", name, fresh, created, err)
+			}
+			if got := output(t, fresh, "ls -A"); got != "" {
+				t.Errorf("%s: the fresh sandbox holds %q", name, got)
+			}
+		}
+	})
+}
+
+// TestVanished removes a named sandbox behind the manager's back. Its workspace waits for who opens its name, with its
+// limit, or removes it.
+func TestVanished(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		b, other := e.connect(t), e.connect(t)
+		key, req := session.UserKey("lab"), request()
+		if means := b.Capabilities().Workspace; means != "" && means != backend.WorkspaceMemory {
+			req.Limits.WorkspaceBytes = 4 << 20
+		}
+		opts := session.Options{Instance: "conformance-" + session.NewID(), Store: session.NewMemoryStore(), ReapEvery: -1}
+		id := ""
+		for _, want := range []string{"", "kept\n"} {
+			m := manager(t, b, opts)
+			s, created, err := m.Open(t.Context(), key, req)
+			if err != nil || created != (want == "") || !created && s.ID() != id {
+				t.Fatalf("Open: %v, new %v, %v", s, created, err)
+			}
+			id = s.ID()
+			if got := output(t, s, "cat f 2>/dev/null; echo kept > f"); got != want {
+				t.Errorf("f holds %q, want %q", got, want)
+			}
+			must(t, m.Detach(t.Context()))
+			must(t, other.Remove(t.Context(), s.Info().EngineID, backend.RemoveOptions{}))
+		}
+		m := manager(t, b, opts)
+		list, err := m.List(t.Context())
+		if err != nil || len(list) != 1 || list[0].ID != id || list[0].State != session.StateStopped {
+			t.Errorf("List: %+v, %v, want it stopped", list, err)
+		}
+		var gone *session.VanishedError
+		if _, err := m.Connect(t.Context(), id); !errors.As(err, &gone) {
+			t.Errorf("Connect: %v, want a VanishedError", err)
+		}
+		must(t, m.Remove(t.Context(), id, true))
+		if k, ok := b.(backend.WorkspaceKeeper); ok {
+			if has, err := k.HasWorkspace(t.Context(), opts.Instance, id); err != nil || has {
+				t.Errorf("the workspace of what was removed is there: %v, %v", has, err)
+			}
+		}
+	})
+}
+
+// TestSpans checks that the driver's spans are children of the session's.
+func TestSpans(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		exporter := tracetest.NewInMemoryExporter()
+		tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
+		t.Cleanup(func() { must(t, tp.Shutdown(context.Background())) })
+		m := manager(t, e.connect(t), session.Options{TracerProvider: tp})
+		must(t, open(t, m, session.UserKey("spans"), request()).Close(t.Context()))
+		names, parents := map[string]string{}, map[string]string{}
+		for _, span := range exporter.GetSpans() {
+			names[span.SpanContext.SpanID().String()] = span.Name
+			parents[span.Name] = span.Parent.SpanID().String()
+		}
+		for verb, parent := range map[string]string{"Create": "session.Open", "Dial": "session.Open", "Remove": "session.Close"} {
+			if child := e.name + "." + verb; names[parents[child]] != parent {
+				t.Errorf("the parent of %s is %q, want %s", child, names[parents[child]], parent)
+			}
+		}
+	})
+}
