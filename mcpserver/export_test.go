@@ -52,6 +52,13 @@ func (p *Policy) Judge(script string) string {
 // FileRule gives the rule that refuses a file; empty when none does.
 func (p *Policy) FileRule(name string) string { return p.fileRule(name) }
 
+// SetSpareAfter sets how long a sandbox must be idle before it gives way.
+func (s *Server) SetSpareAfter(d time.Duration) {
+	s.room.Lock()
+	defer s.room.Unlock()
+	s.spareAfter = d
+}
+
 // Sweep ends sessions of execute_task that are idle at a time.
 func (s *Server) Sweep(now time.Time) { s.sweep(now) }
 

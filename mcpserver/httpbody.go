@@ -40,7 +40,7 @@ func (f *front) post(w http.ResponseWriter, r *http.Request, client string) {
 	}
 	msg, fault := decodeMessage(body)
 	if fault != nil {
-		writeFault(w, http.StatusBadRequest, fault)
+		writeFault(w, faultStatus(fault, r.Header.Get(headerVersion)), fault)
 		return
 	}
 	r, done, ok := f.admitSession(w, r, client, msg)
@@ -111,6 +111,18 @@ func namesVersion(msg jsonrpc.Message) bool {
 	}
 	_, ok = params.Meta[mcp.MetaKeyProtocolVersion]
 	return ok
+}
+
+// faultStatus returns the HTTP status of a fault. A request for a method that is not there is in order, so up to 2025-11-25
+// it has an answer like any other; later revisions want 404.
+func faultStatus(fault *fault, version string) int {
+	switch {
+	case fault.code != jsonrpc.CodeMethodNotFound:
+		return http.StatusBadRequest
+	case version >= firstStateless:
+		return http.StatusNotFound
+	}
+	return http.StatusOK
 }
 
 func writeFault(w http.ResponseWriter, status int, fault *fault) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -18,6 +19,13 @@ const (
 	maxID    = 1 << 53 // beyond it, clients that keep numbers as floats mix ids up
 	maxIDLen = 256
 )
+
+// methods are the requests that this server answers. The SDK would answer some more, as if there were prompts, and refuses
+// an unknown one over HTTP without a JSON-RPC answer.
+var methods = []string{
+	methodInitialize, "ping", "server/discover", "logging/setLevel", "tools/list", "tools/call",
+	"resources/list", "resources/templates/list", "resources/read", "subscriptions/listen",
+}
 
 // fault is what is wrong with a message, as JSON-RPC tells it.
 type fault struct {
@@ -192,6 +200,9 @@ func checkFields(fields map[string]json.RawMessage) *fault {
 	}
 	if json.Unmarshal(raw, &method) != nil || method == "" || raw[0] != '"' {
 		return invalid("method must be a string")
+	}
+	if _, hasID := fields["id"]; hasID && !slices.Contains(methods, method) {
+		return &fault{code: jsonrpc.CodeMethodNotFound, text: fmt.Sprintf("there is no method %q", clip(method))}
 	}
 	if params, ok := fields["params"]; ok && bytes.TrimSpace(params)[0] != '{' {
 		return &fault{code: jsonrpc.CodeInvalidParams, text: "params must be an object"}

@@ -19,13 +19,15 @@ func TestMessages(t *testing.T) {
 		{`{"jsonrpc":"2.0","id":1,"method":"ping"}`, 0},
 		{` {"jsonrpc":"2.0","id":"a","method":"ping","params":{}} `, 0},
 		{`{"jsonrpc":"2.0","method":"x"}`, 0},
+		{`{"jsonrpc":"2.0","id":1,"method":"no/such"}`, jsonrpc.CodeMethodNotFound},
+		{`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, jsonrpc.CodeMethodNotFound},
 		{`{"jsonrpc":"2.0","id":1,"result":{}}`, 0},
 		{`{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"x"}}`, 0},
 		{`{"jsonrpc":"2.0","id":9007199254740992,"method":"ping"}`, 0},
 		{`{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`, jsonrpc.CodeInvalidRequest},
-		{`{"jsonrpc":"2.0","id":1,"method":"x","params":` + strings.Repeat(`{"a":`, 62) + `1` + strings.Repeat(`}`, 62) + `}`, 0},
-		{`{"jsonrpc":"2.0","id":1,"method":"x","params":` + strings.Repeat(`{"a":`, 70) + `1` + strings.Repeat(`}`, 70) + `}`, jsonrpc.CodeInvalidRequest},
-		{`{"jsonrpc":"2.0","id":1,"method":"x","params":{"brackets":"` + strings.Repeat("[{", 1000) + `\"[["}}`, 0},
+		{`{"jsonrpc":"2.0","id":1,"method":"ping","params":` + strings.Repeat(`{"a":`, 62) + `1` + strings.Repeat(`}`, 62) + `}`, 0},
+		{`{"jsonrpc":"2.0","id":1,"method":"ping","params":` + strings.Repeat(`{"a":`, 70) + `1` + strings.Repeat(`}`, 70) + `}`, jsonrpc.CodeInvalidRequest},
+		{`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"brackets":"` + strings.Repeat("[{", 1000) + `\"[["}}`, 0},
 		{`{"jsonrpc":"2.0","id":1,"method":"ping"} {}`, jsonrpc.CodeParseError},
 		{"\x00", jsonrpc.CodeParseError},
 		{`nul`, jsonrpc.CodeParseError},
@@ -37,7 +39,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// FuzzMessage: whatever comes, the answer is one of the three codes, and what is taken is a JSON object.
+// FuzzMessage: whatever comes, the answer is one of the four codes, and what is taken is a JSON object.
 func FuzzMessage(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `[]`, `{"id":1,"id":2}`, `{"jsonrpc":"2.0","id":null,"error":{}}`, `{"a":"\"`, `{}`, `"`, `{"jsonrpc":"2.0","id":1.0,"method":"x","params":null}`,
@@ -51,7 +53,7 @@ func FuzzMessage(f *testing.F) {
 			if err := json.Unmarshal(data, &object); err != nil {
 				t.Errorf("%q is taken: %v", data, err)
 			}
-		case jsonrpc.CodeParseError, jsonrpc.CodeInvalidRequest, jsonrpc.CodeInvalidParams:
+		case jsonrpc.CodeParseError, jsonrpc.CodeInvalidRequest, jsonrpc.CodeInvalidParams, jsonrpc.CodeMethodNotFound:
 			if text == "" {
 				t.Errorf("%q: code %d without a text", data, code)
 			}

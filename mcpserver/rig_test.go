@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"testing"
 	"time"
@@ -105,6 +106,25 @@ func connectPipes(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *m
 		fromClient.Close()
 		return <-served
 	})
+}
+
+// serveHTTP serves s over HTTP until the end of the test and returns its URL.
+func serveHTTP(t testing.TB, s *mcpserver.Server) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.ServeHTTP(ctx, l, nil) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Errorf("serving: %v", err)
+		}
+	})
+	return "http://" + l.Addr().String() + mcpserver.PathMCP
 }
 
 // client connects the SDK's client, until the end of the test.

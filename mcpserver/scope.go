@@ -50,7 +50,7 @@ func (s *Server) newScope(owner string, handles, named bool) (*scope, error) {
 		tasks: map[string]*taskSession{},
 	}
 	var err error
-	if sc.calls, err = s.plugin.Calls(sc.run, s.opts.Sandbox, &tools.CallOptions{Check: s.checker(sc), MaxSeconds: s.policy.Limits.ExecutionSeconds}); err != nil {
+	if sc.calls, err = s.plugin.Calls(sc.run, s.opts.Sandbox, s.callOptions(sc)); err != nil {
 		return nil, err
 	}
 	sc.ctx, sc.cancel = context.WithCancel(s.ctx)

@@ -35,7 +35,7 @@ type Options struct {
 	Sandbox tools.Sandbox
 	// Policy refuses calls before they reach a sandbox. Nil is DefaultPolicy.
 	Policy *Policy
-	// Runner runs the tasks of execute_task. Nil: the tool says what to configure.
+	// Runner runs the tasks of execute_task, a tool that is there when Tasks lists any. Nil: there are none.
 	Runner Runner
 	// IdleTimeout is how long a sandbox, or a session of execute_task, may be idle before it is closed. Zero is
 	// DefaultIdleTimeout.
@@ -59,6 +59,9 @@ type Server struct {
 	log     *slog.Logger
 	plugin  *tools.Plugin
 	defs    []tools.Definition
+
+	room       sync.Mutex    // guards spareAfter; held while one sandbox gives way to another
+	spareAfter time.Duration // the constant, but in tests
 
 	// ctx ends with the server. It is kept because it is the life of the server's goroutines.
 	ctx    context.Context
@@ -87,14 +90,14 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	}
 	s := &Server{
 		manager: m, opts: o, policy: *o.Policy, log: o.Logger, plugin: &tools.Plugin{Manager: m, Logger: o.Logger},
-		scopes: map[*scope]struct{}{}, owners: map[string]*scope{}, bound: map[*mcp.ServerSession]*scope{},
+		spareAfter: spareAfter, scopes: map[*scope]struct{}{}, owners: map[string]*scope{}, bound: map[*mcp.ServerSession]*scope{},
 	}
 	if err := s.policy.compile(); err != nil {
 		return nil, err
 	}
 	s.applyPolicy()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	probe, err := s.plugin.Calls(newRun(), s.opts.Sandbox, &tools.CallOptions{MaxSeconds: s.policy.Limits.ExecutionSeconds})
+	probe, err := s.plugin.Calls(newRun(), s.opts.Sandbox, s.callOptions(nil))
 	if err != nil {
 		s.cancel()
 		return nil, fmt.Errorf("mcpserver: %w", err)
@@ -102,6 +105,13 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	s.defs = probe.Definitions()
 	s.wg.Go(s.sweepLoop)
 	return s, nil
+}
+
+// callOptions returns the options of the calls of a scope.
+func (s *Server) callOptions(sc *scope) *tools.CallOptions {
+	return &tools.CallOptions{
+		Check: s.checker(sc), MaxSeconds: s.policy.Limits.ExecutionSeconds, ReadBytes: readBytes, StreamChars: streamChars, MakeRoom: s.makeRoom,
+	}
 }
 
 // complete fills in what was left out.
@@ -165,8 +175,7 @@ func (s *Server) build(find resolver) *mcp.Server {
 		Name: "workcell", Title: "Workcell sandboxes", Version: s.opts.Version,
 	}, &mcp.ServerOptions{
 		Instructions: s.instructions(), Logger: quiet(s.log), Capabilities: &mcp.ServerCapabilities{
-			// The SDK answers prompts/list whether or not there are prompts; there are none.
-			Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{}, Prompts: &mcp.PromptCapabilities{},
+			Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{},
 		},
 		// What one client sees is nothing for another, nor for a cache between them.
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
@@ -181,7 +190,7 @@ func (s *Server) build(find resolver) *mcp.Server {
 }
 
 func (s *Server) instructions() string {
-	return "Runs code and commands in container sandboxes, away from the user's machine. sandbox_run runs one program in a " +
+	return "Runs code and commands in sandboxes, apart from the user's files and programs. sandbox_run runs one program in a " +
 		"fresh sandbox; the other sandbox_ tools work in a sandbox that keeps its files below /workspace. Start with " +
 		"sandbox_open, whose note says what can be counted on, and pass its sandbox_id to the other tools. " +
 		"Files of the user's machine are not in the sandbox: write them with sandbox_fs_write."

@@ -38,8 +38,9 @@ type taskSession struct {
 func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
 	closed, open := false, true
 	yes, no := true, false
-	s.addTool(srv, find, tools.DefinitionOf[ExecuteTaskInput, ExecuteTaskOutput](ToolExecuteTask, s.taskDescription()),
-		&mcp.ToolAnnotations{Title: "Run an agent or workflow", DestructiveHint: &no, OpenWorldHint: &open}, typed(s, s.executeTask))
+	if def, ok := s.taskDefinition(); ok {
+		s.addTool(srv, find, def, &mcp.ToolAnnotations{Title: "Run an agent or workflow", DestructiveHint: &no, OpenWorldHint: &open}, typed(s, s.executeTask))
+	}
 	s.addTool(srv, find, tools.DefinitionOf[GetFilesInput, GetFilesOutput](ToolGetFiles,
 		"Gives files out of a session or sandbox, each as base64 or all as one zip archive."),
 		&mcp.ToolAnnotations{Title: "Get files", ReadOnlyHint: true, DestructiveHint: &no, IdempotentHint: true, OpenWorldHint: &closed}, typed(s, s.getFiles))
@@ -51,15 +52,36 @@ func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
 		&mcp.ToolAnnotations{Title: "Show sessions", ReadOnlyHint: true, DestructiveHint: &no, IdempotentHint: true, OpenWorldHint: &closed}, typed(s, s.sessionStatus))
 }
 
-// taskDescription names the tasks, so that a model can choose one.
-func (s *Server) taskDescription() string {
-	d := "Runs an agent or a workflow of this installation in a sandbox and gives its answer. Pass session_id to keep the files for get_files and further tasks."
+// taskDefinition describes execute_task and the tasks there are, so that a model can choose one; false when there are none.
+func (s *Server) taskDefinition() (tools.Definition, bool) {
 	tasks, err := s.tasks(s.ctx)
-	if err != nil || len(tasks) == 0 {
-		return d + " No tasks are set up here."
+	if err != nil {
+		s.log.Error("cannot list the tasks, so execute_task is not offered", "error", err)
 	}
+	if len(tasks) == 0 {
+		return tools.Definition{}, false
+	}
+	def := tools.DefinitionOf[ExecuteTaskInput, ExecuteTaskOutput](ToolExecuteTask, taskDescription(tasks))
+	if properties, ok := def.Input["properties"].(map[string]any); ok {
+		if task, ok := properties["task"].(map[string]any); ok {
+			task["enum"] = taskNames(tasks)
+		}
+	}
+	return def, true
+}
+
+func taskNames(tasks []Task) []string {
+	names := make([]string, len(tasks))
+	for i, t := range tasks {
+		names[i] = t.Name
+	}
+	return names
+}
+
+func taskDescription(tasks []Task) string {
 	var b strings.Builder
-	b.WriteString(d + " Tasks:")
+	b.WriteString("Runs an agent or a workflow of this installation in a sandbox and returns its answer. task is its name, and what " +
+		"it is to do goes into input or inputs. Pass session_id to keep the files for get_files and further tasks. Tasks:")
 	for _, t := range tasks[:min(len(tasks), maxTasksListed)] {
 		fmt.Fprintf(&b, "\n- %s (%s", t.Name, t.Kind)
 		if len(t.Fields) > 0 {
@@ -159,16 +181,9 @@ func (s *Server) findTask(ctx context.Context, in ExecuteTaskInput) (string, err
 	if err != nil {
 		return "", err
 	}
-	if len(tasks) == 0 {
-		return "", tools.NewError(tools.CodeUnsupported, "no tasks are set up here",
-			"Tell the user to start the server with --agents DIR or --workflows DIR; the sandbox_ tools work without.")
-	}
-	names := make([]string, len(tasks))
-	for i, t := range tasks {
-		names[i] = t.Name
-	}
-	if !slices.Contains(names, in.Task) {
-		return "", tools.NewError(tools.CodeNotFound, fmt.Sprintf("there is no task %q", clip(in.Task)), "Tasks: "+strings.Join(names, ", ")+".")
+	if names := taskNames(tasks); !slices.Contains(names, in.Task) {
+		return "", tools.NewError(tools.CodeNotFound, fmt.Sprintf("there is no task %q; the tasks are: %s", clip(in.Task), strings.Join(names, ", ")),
+			"Pass one of these names as task, and what it is to do as input or inputs.")
 	}
 	if size := int64(len(in.Input)); size > 0 {
 		if fail := s.checkSize("input", size); fail != nil {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -69,8 +70,14 @@ func TestTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tool := range list.Tools {
-		if tool.Name == mcpserver.ToolExecuteTask && !strings.Contains(tool.Description, "- shell (agent; inputs: line): Runs a line.") {
+		if tool.Name != mcpserver.ToolExecuteTask {
+			continue
+		}
+		if !strings.Contains(tool.Description, "- shell (agent; inputs: line): Runs a line.") {
 			t.Errorf("the description does not name the tasks: %s", tool.Description)
+		}
+		if raw, err := json.Marshal(tool.InputSchema); err != nil || !strings.Contains(string(raw), `"enum":["fail","greedy","panic","shell","wait"]`) {
+			t.Errorf("the schema does not name the tasks: %s %v", raw, err)
 		}
 	}
 	// Without a session nothing is kept.
@@ -181,7 +188,7 @@ func TestTaskFailures(t *testing.T) {
 		code string
 		text string
 	}{
-		{map[string]any{"task": "none"}, "not_found", "there is no task"},
+		{map[string]any{"task": "none"}, "not_found", "the tasks are: fail, greedy, panic, shell, wait"},
 		{map[string]any{"task": "fail"}, "internal", "failed inside"},
 		{map[string]any{"task": "panic"}, "internal", "unexpectedly"},
 		{map[string]any{"task": "wait"}, "timeout", "limits.execution_seconds"},

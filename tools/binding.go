@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,8 +38,9 @@ type binding struct {
 	fallback session.Run                                                  // of calls whose context belongs to no run
 	isolated string                                                       // name of this binding's own sandbox; empty when it shares one
 	check    func(ctx context.Context, tool string, input any) *ToolError // CallOptions.Check; may be nil
+	makeRoom func(ctx context.Context) bool                               // CallOptions.MakeRoom; may be nil
 	// maxSeconds is the longest timeout_seconds that notes and Definitions tell of.
-	maxSeconds int64
+	maxSeconds, readBytes, streamChars int64
 
 	mu       sync.Mutex
 	mine     map[string]*session.Session // by name, what this binding opened
@@ -49,7 +51,7 @@ type binding struct {
 func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 	b := &binding{
 		box: box, cfg: cfg, fallback: session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()},
-		maxSeconds: maxSeconds, mine: map[string]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{},
+		maxSeconds: maxSeconds, readBytes: defaultReadBytes, streamChars: cmp.Or(cfg.MaxStdoutBytes, maxStreamChars), mine: map[string]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
 		b.isolated = isolated.Name(session.NewID())
@@ -124,7 +126,7 @@ func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bo
 func (b *binding) open(ctx context.Context, name string) (*session.Session, bool, error) {
 	key := b.run(ctx).Key(name)
 	req, wishes := b.request(ctx, b.cfg.Runtime)
-	s, created, err := b.box.manager.Open(ctx, key, req)
+	s, created, err := b.openAs(ctx, key, req)
 	var conflict *session.ConflictError
 	if errors.As(err, &conflict) {
 		fields := slices.DeleteFunc(slices.Clone(conflict.Fields), func(f string) bool { return !slices.Contains(wishes, f) })
@@ -140,6 +142,18 @@ func (b *binding) open(ctx context.Context, name string) (*session.Session, bool
 	b.mine[name] = s
 	delete(b.released, s.ID())
 	return s, created, nil
+}
+
+// openAs opens a sandbox, in the place of another one where there are too many and the host has one to spare.
+func (b *binding) openAs(ctx context.Context, key session.Key, req session.Request) (*session.Session, bool, error) {
+	s, created, err := b.box.manager.Open(ctx, key, req)
+	if errors.Is(err, backend.ErrCapacity) && b.makeRoom != nil && b.makeRoom(ctx) {
+		s, created, err = b.box.manager.Open(ctx, key, req)
+	}
+	if errors.Is(err, backend.ErrCapacity) {
+		err = errorOf(err).but("End a sandbox that is not needed any more with sandbox_close and delete_workspace: true, or try again when others are done.")
+	}
+	return s, created, err
 }
 
 // sandbox gives the sandbox that a call means: the one with id, or the only one in scope, which is opened when there is

@@ -30,6 +30,13 @@ type CallOptions struct {
 	// MaxSeconds is the longest timeout_seconds of a command that Check lets through, so that a model is told of no
 	// longer one, neither by the schemas nor in words. Zero is 3600.
 	MaxSeconds int64
+	// ReadBytes is how much sandbox_fs_read returns unless a call says otherwise. Zero is 262,144.
+	ReadBytes int64
+	// StreamChars bounds the output of a command in one answer, per stream. Zero is 30,000.
+	StreamChars int64
+	// MakeRoom is called when a sandbox cannot be opened because there are too many; when it reports true the opening is
+	// tried once more. Nil: the call fails.
+	MakeRoom func(ctx context.Context) bool
 }
 
 // Definition is what a host shows of a tool.
@@ -53,7 +60,8 @@ func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, e
 		}
 		b.fallback = run
 		if opts != nil {
-			b.check, b.maxSeconds = opts.Check, min(cmp.Or(opts.MaxSeconds, maxSeconds), maxSeconds)
+			b.check, b.makeRoom, b.maxSeconds = opts.Check, opts.MakeRoom, min(cmp.Or(opts.MaxSeconds, maxSeconds), maxSeconds)
+			b.readBytes, b.streamChars = cmp.Or(opts.ReadBytes, b.readBytes), cmp.Or(opts.StreamChars, b.streamChars)
 		}
 		c.own = b
 		for _, t := range b.tools() {
@@ -75,20 +83,23 @@ func (c *Calls) Definitions() []Definition {
 	for i, t := range c.sorted {
 		def := t.Definition()
 		list[i] = Definition{Name: def.Name, Description: def.Description, Input: def.InputSchema, Output: def.OutputSchema}
-		if def.Name == ToolExec || def.Name == ToolRun {
-			list[i].Input = withMaxSeconds(def.InputSchema, c.own.maxSeconds)
+		switch def.Name {
+		case ToolExec, ToolRun:
+			list[i].Input = withKeyword(def.InputSchema, "timeout_seconds", "maximum", c.own.maxSeconds)
+		case ToolFSRead:
+			list[i].Input = withKeyword(def.InputSchema, "max_bytes", "default", c.own.readBytes)
 		}
 	}
 	return list
 }
 
-// withMaxSeconds gives a copy of an input schema whose timeout_seconds may be no longer.
-func withMaxSeconds(schema map[string]any, seconds int64) map[string]any {
+// withKeyword returns a copy of an input schema in which a keyword of a property has another value.
+func withKeyword(schema map[string]any, name, keyword string, value int64) map[string]any {
 	properties, _ := schema["properties"].(map[string]any)
-	timeout, _ := properties["timeout_seconds"].(map[string]any)
-	timeout, properties, schema = maps.Clone(timeout), maps.Clone(properties), maps.Clone(schema)
-	timeout["maximum"] = float64(seconds)
-	properties["timeout_seconds"], schema["properties"] = timeout, properties
+	property, _ := properties[name].(map[string]any)
+	property, properties, schema = maps.Clone(property), maps.Clone(properties), maps.Clone(schema)
+	property[keyword] = float64(value)
+	properties[name], schema["properties"] = property, properties
 	return schema
 }
 

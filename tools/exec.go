@@ -26,7 +26,7 @@ const (
 )
 
 func (b *binding) execCommand(ctx context.Context, in ExecInput) (ExecOutput, error) {
-	req, fail := execRequest(in)
+	req, fail := execRequest(in, excerptOf(b.streamChars))
 	if fail != nil {
 		return ExecOutput{}, fail
 	}
@@ -43,7 +43,7 @@ func (b *binding) execCommand(ctx context.Context, in ExecInput) (ExecOutput, er
 }
 
 // execRequest checks the arguments of sandbox_exec.
-func execRequest(in ExecInput) (session.ExecRequest, *ToolError) {
+func execRequest(in ExecInput, bounds excerpt) (session.ExecRequest, *ToolError) {
 	var none session.ExecRequest
 	if fail := commandGiven(in); fail != nil {
 		return none, fail
@@ -61,7 +61,6 @@ func execRequest(in ExecInput) (session.ExecRequest, *ToolError) {
 		}
 		yield = time.Duration(*in.YieldMS) * time.Millisecond
 	}
-	bounds := excerptOf(maxStreamChars)
 	req := session.ExecRequest{
 		Argv: in.Cmd, Command: in.Command, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds) * time.Second,
 		Yield: yield, Background: in.Stream || yield == 0, StdinOpen: in.Stream, HeadBytes: bounds.head, TailBytes: bounds.tail,
@@ -122,7 +121,7 @@ func (b *binding) execRead(ctx context.Context, in ExecReadInput) (ExecReadOutpu
 	size := 0
 	for _, c := range res.Chunks {
 		// One answer stays readable: the rest is for the next call.
-		if size += len(c.Data); size > maxStreamChars && len(out.Chunks) > 0 {
+		if size += len(c.Data); size > int(b.streamChars) && len(out.Chunks) > 0 {
 			out.Done, out.NextSeq = false, out.Chunks[len(out.Chunks)-1].Seq
 			break
 		}

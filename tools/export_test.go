@@ -23,7 +23,7 @@ func Show(o session.Output, stream string, keep bool) (text string, truncated bo
 }
 
 func ExcerptBounds(chars int) (head, tail int) {
-	e := excerptOf(chars)
+	e := excerptOf(int64(chars))
 	return e.head, e.tail
 }
 

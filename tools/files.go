@@ -116,7 +116,7 @@ func (b *binding) fsRead(ctx context.Context, in FSReadInput) (FSReadOutput, err
 	if err != nil {
 		return FSReadOutput{}, err
 	}
-	in.MaxBytes = cmp.Or(in.MaxBytes, defaultReadBytes)
+	in.MaxBytes = cmp.Or(in.MaxBytes, b.readBytes)
 	if byLines {
 		return readLines(ctx, s, in)
 	}

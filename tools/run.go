@@ -62,7 +62,7 @@ func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err 
 	}
 	req, _ := b.request(ctx, wish)
 	run := b.run(ctx)
-	s, _, err := b.box.manager.Open(ctx, run.Key(isolated.Name("run-"+session.NewID())), req)
+	s, _, err := b.openAs(ctx, run.Key(isolated.Name("run-"+session.NewID())), req)
 	if err != nil {
 		return RunOutput{}, err
 	}
@@ -137,8 +137,7 @@ func (b *binding) runRequest(in RunInput, how interpreter, info session.Info) se
 	}
 	maps.Copy(env, b.cfg.Env)
 	maps.Copy(env, in.Env)
-	chars := int(cmp.Or(b.cfg.MaxStdoutBytes, maxStreamChars))
-	bounds := excerptOf(chars)
+	bounds := excerptOf(b.streamChars)
 	seconds := cmp.Or(in.TimeoutSeconds, b.cfg.TimeoutSeconds)
 	return session.ExecRequest{
 		Argv: append([]string{how.program(info.Programs), how.file}, in.Args...), Env: env,

@@ -21,8 +21,8 @@ const (
 type excerpt struct{ head, tail int }
 
 // excerptOf gives the bounds for at most chars characters with notices.
-func excerptOf(chars int) excerpt {
-	room := max(chars-noticeChars, chars/2)
+func excerptOf(chars int64) excerpt {
+	room := int(max(chars-noticeChars, chars/2))
 	return excerpt{head: room / headShare, tail: room - room/headShare}
 }
 

@@ -231,7 +231,7 @@ func TestCodingAgent(t *testing.T) {
 	}
 	model.mu.Lock()
 	defer model.mu.Unlock()
-	for _, tool := range []string{"sandbox_run", "sandbox_open", "sandbox_fs_write", "execute_task", "session_status"} {
+	for _, tool := range []string{"sandbox_run", "sandbox_open", "sandbox_fs_write", "get_files", "session_status"} {
 		if !strings.Contains(strings.Join(model.offered, " ")+" ", "workcell_"+tool+" ") {
 			t.Errorf("%s was not offered: %q", tool, model.offered)
 		}

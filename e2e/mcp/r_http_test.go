@@ -41,6 +41,13 @@ func TestR1MalformedMessagesOnHTTP(t *testing.T) {
 			t.Errorf("%.60q: %d %.200s, want %d", tc.body, status, body, tc.code)
 		}
 	}
+	for _, body := range []string{`{"jsonrpc":"2.0","id":1,"method":"no/such"}`, `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`} {
+		status, answer, _ := s.do(http.MethodPost, body, with(session, "Mcp-Protocol-Version", "2025-11-25"))
+		var m message
+		if err := json.Unmarshal([]byte(answer), &m); status != http.StatusOK || err != nil || m.Error == nil || m.Error.Code != -32601 || string(m.ID) != "1" {
+			t.Errorf("%s: %d %.200s, want -32601", body, status, answer)
+		}
+	}
 	if status, body, _ := s.do(http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, session); status != http.StatusOK {
 		t.Errorf("ping: %d %s", status, body)
 	}

@@ -173,7 +173,6 @@ func TestR7WrongArguments(t *testing.T) {
 		{"get_files", `{"format":"tar"}`, "files or zip"},
 		{"session_status", `{"session_id":"../../etc"}`, "no such session"},
 		{"cleanup_session", `{}`, "session_id is required"},
-		{"execute_task", `{"task":"` + strings.Repeat("x", 1<<20) + `"}`, "no tasks are set up"},
 	} {
 		id := p.request("tools/call", map[string]any{"name": tc.name, "arguments": json.RawMessage(tc.args)})
 		m := p.answer(id)

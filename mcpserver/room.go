@@ -1,0 +1,73 @@
+package mcpserver
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/workcell-dev/workcell/session"
+)
+
+// Sizes of what one answer holds, unless a call asks for more: clients cut what is longer, and their models do not see it.
+const (
+	readBytes   = 10_000
+	streamChars = 10_000
+)
+
+// spareAfter is how long a sandbox of requests without session must be idle before it gives way to a new one.
+const spareAfter = time.Minute
+
+// makeRoom closes one sandbox that nobody uses, and reports whether there was one.
+func (s *Server) makeRoom(ctx context.Context) bool {
+	s.room.Lock()
+	defer s.room.Unlock()
+	for _, idle := range s.spare(time.Now()) {
+		if stats, err := idle.Stats(ctx); err == nil && stats.Running > 0 {
+			continue
+		}
+		if err := s.manager.CloseSession(ctx, idle.Key(), session.CloseOptions{}); err != nil {
+			s.log.WarnContext(ctx, "cannot end an idle sandbox that is to give way", "sandbox", idle.ID(), "error", err)
+			continue
+		}
+		s.log.InfoContext(ctx, "an idle sandbox gave way to a new one", "sandbox", idle.ID())
+		return true
+	}
+	return false
+}
+
+// spare returns the idle sandboxes of requests without session, whose clients may have left without a word: those of the
+// owner that has most come first, so that no owner can push others out, and the oldest first of an owner.
+func (s *Server) spare(now time.Time) []*session.Session {
+	type candidate struct {
+		*session.Session
+		owned int
+		used  time.Time
+	}
+	var list []candidate
+	for _, sc := range s.ownerScopes() {
+		own := s.manager.InScope(sc.run.Scope())
+		for _, one := range own {
+			if used := one.Info().LastUsed; now.Sub(used) >= s.spareAfter {
+				list = append(list, candidate{one, len(own), used})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.owned, a.owned), a.used.Compare(b.used)) })
+	sessions := make([]*session.Session, len(list))
+	for i, c := range list {
+		sessions[i] = c.Session
+	}
+	return sessions
+}
+
+// ownerScopes returns the scopes of requests without session.
+func (s *Server) ownerScopes() []*scope {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*scope, 0, len(s.owners))
+	for _, sc := range s.owners {
+		list = append(list, sc)
+	}
+	return list
+}

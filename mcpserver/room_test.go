@@ -1,0 +1,101 @@
+package mcpserver_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// callStateless calls a tool in a request that belongs to no session.
+func callStateless(t *testing.T, url, tool, args string) result {
+	t.Helper()
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{
+		"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, tool, args)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range map[string]string{
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool,
+	} {
+		req.Header.Set(k, v)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(raw)
+	if _, data, ok := strings.Cut(text, "data: "); ok {
+		text = data
+	}
+	var answer struct {
+		Result struct{ StructuredContent map[string]any }
+	}
+	if err := json.Unmarshal([]byte(text), &answer); err != nil || answer.Result.StructuredContent == nil {
+		t.Fatalf("%s: %d %s %v", tool, res.StatusCode, raw, err)
+	}
+	return result{fields: answer.Result.StructuredContent}
+}
+
+// TestIdleGiveWay: where there are too many sandboxes, the oldest idle one of a client without session gives way, not one
+// in which something runs; without any, the answer names what to do.
+func TestIdleGiveWay(t *testing.T) {
+	t.Parallel()
+	m := newManagerWith(t, &session.Options{MaxSandboxes: 2})
+	s := newServer(t, m, nil)
+	s.SetSpareAfter(0)
+	url := serveHTTP(t, s)
+	busy := callStateless(t, url, "sandbox_open", `{}`).text("sandbox_id")
+	if code, text := callStateless(t, url, "sandbox_exec", `{"sandbox_id":"`+busy+`","command":"sleep 250","stream":true}`).failure(); code != "" {
+		t.Fatal(code, text)
+	}
+	left := callStateless(t, url, "sandbox_open", `{}`).text("sandbox_id")
+	if code, text := callStateless(t, url, "sandbox_open", `{}`).failure(); code != "" {
+		t.Fatalf("a new client: %s %s", code, text)
+	}
+	for id, want := range map[string]string{busy: "", left: "closed"} {
+		if code, text := callStateless(t, url, "sandbox_fs_list", `{"sandbox_id":"`+id+`"}`).failure(); code != want {
+			t.Errorf("%s: %s %s, want %q", id, code, text, want)
+		}
+	}
+	s.SetSpareAfter(time.Hour)
+	full := callStateless(t, url, "sandbox_open", `{}`)
+	if code, _ := full.failure(); code != "capacity" || !strings.Contains(fmt.Sprint(full.fields["error"]), "sandbox_close") {
+		t.Errorf("with none to spare: %v", full.fields)
+	}
+}
+
+// TestAnswerSizes: an answer is no longer than clients pass on to their models, and says how to go on.
+func TestAnswerSizes(t *testing.T) {
+	t.Parallel()
+	cs := connect(t, newServer(t, newManager(t), &mcpserver.Options{}), nil)
+	r := must(t, cs, "sandbox_exec", map[string]any{"command": "seq 1 10000 | tee f"})
+	if n := len(r.text("stdout")); n > 10_000 || n < 5_000 || r.fields["truncated"] != true {
+		t.Errorf("%d characters of output, truncated %v", n, r.fields["truncated"])
+	}
+	r = must(t, cs, "sandbox_run", map[string]any{"code": "print('x\\n' * 20000)"})
+	if n := len(r.text("stdout")); n > 10_000 || n < 5_000 {
+		t.Errorf("%d characters of a program's output", n)
+	}
+	r = must(t, cs, "sandbox_fs_read", map[string]any{"path": "f"})
+	if n := len(r.text("contents")); n != 10_000 || r.fields["next_offset"] != 10_000.0 {
+		t.Errorf("%d characters of a file, next_offset %v", n, r.fields["next_offset"])
+	}
+	if n := len(must(t, cs, "sandbox_fs_read", map[string]any{"path": "f", "max_bytes": 20_000}).text("contents")); n != 20_000 {
+		t.Errorf("%d characters when 20000 are asked for", n)
+	}
+}
