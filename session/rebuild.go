@@ -141,11 +141,11 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 	if !same && !rec.KeepWorkspace && !req.Rebuild && !req.AsIs {
 		return nil, &ConflictError{Key: rec.Key, Fields: rec.clashes(req), Gone: true}
 	}
-	if !rec.aside() {
+	if !rec.workspaceOnly() {
 		m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
 	}
 	had := rec.workspace()
-	if had.User != "" && !rec.aside() && (!same || had.Limits.WorkspaceBytes > 0) {
+	if had.User != "" && (!same || had.Limits.WorkspaceBytes > 0 && !rec.workspaceOnly()) {
 		trial, err := m.try(ctx, req)
 		if err == nil {
 			err = m.fits(trial, had)

@@ -38,8 +38,9 @@ type Record struct {
 	Idle       time.Duration
 	IdlePolicy IdlePolicy    // empty is IdleRemove
 	Retention  time.Duration // Request.Retention
-	// KeepWorkspace in RecordRemoving is CloseOptions.KeepWorkspace. In RecordReady the sandbox is being made anew
-	// (Request.Rebuild): when the engine has none, its workspace is there.
+	// KeepWorkspace in RecordReady: when the engine has no such sandbox, its workspace is kept, for whoever opens the key. The
+	// sandbox is being made anew (Request.Rebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
+	// of an interrupted run.
 	KeepWorkspace bool
 	// User, WorkspaceBytes and Workspace are the sandbox's (backend.Info), which no other sandbox with its workspace may have
 	// otherwise. All are empty while it is made, and where an earlier version made the record.
