@@ -119,8 +119,8 @@ func (m *Manager) resume(ctx context.Context, rec Record, req Request) (*Session
 	if !there || err != nil {
 		return nil, err
 	}
-	if rec.Hash != req.hash() {
-		return nil, &ConflictError{Key: rec.Key, Fields: rec.clashes(req), Gone: true}
+	if err := rec.gone(req); err != nil {
+		return nil, err
 	}
 	m.log.WarnContext(ctx, "the run's sandbox had ended meanwhile and is made anew: its workspace is as it was, processes and other files are gone",
 		"sandbox", rec.ID, "key", rec.Key.String())

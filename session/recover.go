@@ -253,7 +253,7 @@ func (r Record) Goes(now time.Time) (at time.Time, ok bool) {
 func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
 	now := m.now()
 	rec := Record{
-		ID: engine.SessionID, Key: key, Engine: m.opts.Engine, EngineID: engine.ID, Hash: engine.Hash, State: RecordReady,
+		ID: engine.SessionID, Key: key, Engine: m.opts.Engine, EngineID: engine.ID, State: RecordReady,
 		Created: engine.Created, LastUsed: now, Idle: -1,
 	}
 	rec.setWorkspace(engine)

@@ -22,14 +22,14 @@ const (
 // Live tells whether a record in that state holds its key.
 func (s RecordState) Live() bool { return s == RecordCreating || s == RecordReady }
 
-// Record is what is kept of one sandbox beside the labels on the engine. It holds no environment and no secret.
+// Record is what is kept of one sandbox beside the labels on the engine. It holds no value of a variable and no secret.
 type Record struct {
 	ID       string // session id
 	Key      Key
 	Engine   string // Options.Engine of the manager that made it
 	EngineID string // empty while creating
 	Owner    string // who has it; nobody has what belongs to no owner or to one that died
-	Hash     string // backend.Spec.Hash
+	Request  string // what it was made for, as JSON; empty when only the engine's description of it is known
 	State    RecordState
 	Created  time.Time
 	LastUsed time.Time
