@@ -184,7 +184,7 @@ func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
 	}
 	var abandoned []Record
 	for _, rec := range recs {
-		if !there[rec.ID] && !(rec.aside() && rec.Engine == m.opts.Engine) {
+		if !there[rec.ID] && !m.mayRest(rec) {
 			continue
 		}
 		lives, err := m.store.Lives(ctx, rec.Owner)

@@ -150,7 +150,7 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 			return s, err
 		}
 	}
-	if fields := clashes(engine, req); fields != nil {
+	if fields := clashes(rec.Request, engine, req); fields != nil {
 		return nil, &ConflictError{Key: key, Fields: fields}
 	}
 	if engine.State == backend.StatePaused {
@@ -165,17 +165,19 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not tell the image's environment
 		return nil, engineError(err)
 	}
-	shape := req
+	as, made := req, rec.Request
 	if req.AsIs {
-		shape = foundRequest(engine)
-		shape.Env, shape.IdleTimeout, shape.ExecTimeout = req.Env, req.IdleTimeout, req.ExecTimeout
+		as = foundRequest(engine)
+		as.Env, as.IdleTimeout, as.ExecTimeout = req.Env, req.IdleTimeout, req.ExecTimeout
+	} else {
+		made = req.shape().encode()
 	}
 	if err := m.canStop(req.IdlePolicy, engine.Limits, engine.Workspace); err != nil {
 		return nil, err
 	}
-	shape.Retention = max(req.Retention, rec.Retention)
-	s := m.newSession(key, shape, engine.SessionID)
-	s.engine, s.created, s.hash, s.asIs, s.oomSeen = engine, engine.Created, engine.Hash, req.AsIs, -1
+	as.Retention = max(req.Retention, rec.Retention)
+	s := m.newSession(key, as, engine.SessionID)
+	s.engine, s.created, s.made, s.asIs, s.oomSeen = engine, engine.Created, made, req.AsIs, -1
 	s.engine.State = backend.StateRunning
 	s.follow(*rec, req)
 	err = s.connect(ctx, m.canConnect(), fresh)

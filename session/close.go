@@ -16,7 +16,7 @@ type closeMode int
 
 const (
 	closeRemove closeMode = iota // removed with its workspace
-	closeKeep                    // removed, the workspace volume stays
+	closeKeep                    // removed, the workspace stays for whoever opens the key
 	closeRetain                  // removed once Request.Retention has passed
 	closeDetach                  // left running
 	closeStop                    // stopped, its files stay
@@ -40,11 +40,18 @@ func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) 
 		return wrapError("Close", m.driver, "", wait(ctx, f.done))
 	}
 	m.mu.Unlock()
-	how := closeRemove
-	if opts.KeepWorkspace {
-		how = closeKeep
+	return m.closeFor(ctx, e.session, opts.KeepWorkspace)
+}
+
+// closeFor closes a session for good, or for its workspace to be opened again.
+func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) error {
+	if !keepWorkspace {
+		return m.closeSession(ctx, s, closeRemove)
 	}
-	return m.closeSession(ctx, e.session, how)
+	if err := m.canKeep(s.engine); err != nil {
+		return wrapError("Close", m.driver, s.id, err)
+	}
+	return m.closeSession(ctx, s, closeKeep)
 }
 
 // CloseScope closes all sessions of a scope, those under way included, and no others. For the scope of a run it is
@@ -145,13 +152,14 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 	case how == closeRetain:
 		due := m.now().Add(s.req.Retention)
 		m.record(s, RecordRemoving, due)
-		m.unregister(s, &leftover{engineID: s.engine.ID, volumes: true, due: due, kept: true})
+		m.unregister(s, &leftover{engineID: s.engine.ID, due: due, kept: true})
+	case how == closeKeep:
+		defer m.unregister(s, nil)
+		return m.keepWorkspace(ctx, s.recordAs(RecordReady, s.expiry()), s.engine.ID)
 	default:
-		rec := s.recordAs(RecordRemoving, m.now())
-		rec.KeepWorkspace = how == closeKeep
-		m.save(rec)
-		if err := m.removeEngine(ctx, s.engine.ID, how != closeKeep); err != nil {
-			m.unregister(s, &leftover{engineID: s.engine.ID, volumes: how != closeKeep, due: m.now()})
+		m.record(s, RecordRemoving, m.now())
+		if err := m.removeEngine(ctx, s.engine.ID, true); err != nil {
+			m.unregister(s, &leftover{engineID: s.engine.ID, due: m.now()})
 			return err
 		}
 		m.record(s, RecordClosed, m.now().Add(rememberFor))
@@ -168,6 +176,34 @@ func (m *Manager) letGo(s *Session) {
 	rec := s.recordAs(RecordReady, s.expiry())
 	rec.Owner = ""
 	m.save(rec)
+}
+
+// canKeep refuses to keep a workspace that would end with its sandbox, or that nobody could find again.
+func (m *Manager) canKeep(engine backend.Info) error {
+	if _, ok := m.b.(backend.WorkspaceKeeper); !ok || !m.keepsFiles(engine.Limits, engine.Workspace) {
+		return fmt.Errorf("the workspace of such a sandbox ends with it: %w", backend.ErrUnsupported)
+	}
+	return nil
+}
+
+// keepWorkspace removes a sandbox but for its workspace, which then belongs to nobody and waits for whoever opens the key.
+// The record says so before, and is as it was when that fails, but for its owner.
+func (m *Manager) keepWorkspace(ctx context.Context, rec Record, engineID string) error {
+	kept := rec
+	kept.State, kept.Owner, kept.KeepWorkspace = RecordReady, m.owner, true
+	kept.LastUsed, kept.Expires = m.now(), m.now().Add(workspaceFor)
+	err := m.store.Update(ctx, kept)
+	if err == nil && engineID != "" {
+		err = m.removeEngine(ctx, engineID, false)
+	}
+	if err != nil {
+		kept = rec
+	}
+	if kept.Owner == m.owner {
+		kept.Owner = ""
+	}
+	m.save(kept)
+	return err
 }
 
 // disconnect ends the session's calls, connection and goroutines.
@@ -257,7 +293,7 @@ func (m *Manager) removeLeftover(ctx context.Context, id string, l leftover, aga
 		}
 	}
 	for _, engineID := range engineIDs {
-		if err := m.removeEngine(ctx, engineID, l.volumes); err != nil {
+		if err := m.removeEngine(ctx, engineID, true); err != nil {
 			return err
 		}
 	}
@@ -305,7 +341,7 @@ func (s *Session) recordAs(state RecordState, expires time.Time) Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rec := Record{
-		ID: s.id, Key: s.key, Engine: s.m.opts.Engine, EngineID: s.engine.ID, Owner: s.m.owner, Hash: s.hash, State: state,
+		ID: s.id, Key: s.key, Engine: s.m.opts.Engine, EngineID: s.engine.ID, Owner: s.m.owner, Request: s.made, State: state,
 		Created: s.created, LastUsed: s.lastUsed, Expires: expires, Idle: s.idle, IdlePolicy: s.policy, Retention: s.req.Retention,
 	}
 	rec.setWorkspace(s.engine)

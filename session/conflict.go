@@ -1,40 +1,119 @@
 package session
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
 	"slices"
 
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// What a sandbox was made for is with its engine as a hash only, beside the description that the driver gives of it. A
-// description is of what came of the request: an image may have another name there, a limit of the driver's is there
-// though nobody asked for it.
-
 // unknownShape stands in ConflictError.Fields for a difference that cannot be told more closely.
 const unknownShape = "request"
 
-// clashes names the fields in which a sandbox of the engine is not what a prepared request asks for; nil when it is fit
-// for it.
-func clashes(engine backend.Info, req Request) []string {
-	if engine.Hash == req.hash() || req.AsIs && len(req.Insist) == 0 {
+// shape is what a prepared request says of the sandbox itself. The record holds it as JSON, and the engine a hash of that for
+// sandboxes that have no record. Anybody with the engine can read the label, so it covers the names of the environment but
+// not the values: those may be secrets short enough to guess.
+type shape struct {
+	Image   string              `json:"image"`
+	User    string              `json:"user"`
+	Root    backend.RootMode    `json:"root,omitempty"`
+	Env     []string            `json:"env,omitempty"`
+	Limits  backend.Limits      `json:"limits,omitzero"`
+	Network backend.NetworkMode `json:"network"`
+	Runtime string              `json:"runtime,omitempty"`
+}
+
+func (r Request) shape() shape {
+	return shape{r.Image, r.User, r.Root, slices.Sorted(maps.Keys(r.Env)), r.Limits, r.Network, r.Runtime}
+}
+
+// encode returns the shape as a record holds it.
+func (s shape) encode() string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic("session: a request that cannot be encoded: " + err.Error()) // only strings and numbers: a bug in this file
+	}
+	return string(text)
+}
+
+// decodeShape returns what a record holds; false when that is nothing, or nothing that can be read.
+func decodeShape(text string) (s shape, ok bool) {
+	return s, text != "" && json.Unmarshal([]byte(text), &s) == nil
+}
+
+// hash identifies the shape for processes that have no record of the sandbox.
+func (s shape) hash() string {
+	sum := sha256.Sum256([]byte(s.encode()))
+	return hex.EncodeToString(sum[:16])
+}
+
+// differences names the fields that differ.
+func (s shape) differences(other shape) []string {
+	return named([]field{
+		{"image", s.Image == other.Image},
+		{"user", s.User == other.User},
+		{"root", s.Root == other.Root},
+		{"env", slices.Equal(s.Env, other.Env)},
+		{"limits", s.Limits == other.Limits},
+		{"network", s.Network == other.Network},
+		{"runtime", s.Runtime == other.Runtime},
+	})
+}
+
+// differences names the fields that shape the sandbox and differ, values of variables included; both requests are prepared.
+func (r Request) differences(other Request) []string {
+	fields := r.shape().differences(other.shape())
+	if !maps.Equal(r.Env, other.Env) && !slices.Contains(fields, "env") {
+		fields = append(fields, "env")
+	}
+	return fields
+}
+
+// field is one of ConflictError.Fields, and whether it is the same.
+type field struct {
+	name string
+	same bool
+}
+
+// named returns the names of the fields that differ.
+func named(fields []field) (names []string) {
+	for _, f := range fields {
+		if !f.same {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// clashes names the fields in which a sandbox is not what a prepared request asks for; nil when it is fit for it. made is
+// what its record says that it was made for.
+func clashes(made string, engine backend.Info, req Request) []string {
+	if req.AsIs && len(req.Insist) == 0 {
 		return nil
 	}
-	made, known := madeFor(engine, req)
+	had, known := decodeShape(made)
 	var fields []string
-	if known {
-		fields = made.differences(req)
-	} else {
+	switch {
+	case known:
+		fields = had.differences(req.shape())
+	case engine.Hash == req.shape().hash():
+		return nil
+	default:
 		fields = described(engine, req)
 	}
 	if req.AsIs {
-		fields = insisted(fields, engine, req, known)
-	} else if len(fields) == 0 {
+		return insisted(fields, engine, req, known)
+	}
+	if len(fields) == 0 && !known {
 		fields = []string{unknownShape}
 	}
 	return fields
 }
 
-// insisted gives those of the fields that the request insists on. Of limits only those count that it names.
+// insisted returns those of the fields that the request insists on. Of limits only those count that it names.
 func insisted(fields []string, engine backend.Info, req Request, known bool) []string {
 	var out []string
 	for _, name := range req.Insist {
@@ -55,46 +134,23 @@ func insisted(fields []string, engine backend.Info, req Request, known bool) []s
 	return out
 }
 
-// clashes names what is known to differ from a request with another hash, when the engine has no such sandbox any more.
-func (r Record) clashes(req Request) []string {
-	var fields []string
-	if r.User != "" && r.User != req.User {
-		fields = append(fields, "user")
-	}
-	if r.User != "" && r.WorkspaceBytes != req.Limits.WorkspaceBytes {
-		fields = append(fields, "limits")
-	}
-	if fields == nil {
-		fields = []string{unknownShape}
-	}
-	return fields
-}
-
-// described gives what is known to differ by the engine's description alone.
+// described names what is known to differ by the engine's description alone. That is of what came of the request: an image
+// may have another name there, a limit of the driver's is there though nobody asked for it.
 func described(engine backend.Info, req Request) []string {
-	var fields []string
-	for _, f := range []struct {
-		name string
-		same bool
-	}{
+	return named([]field{
 		{"user", engine.User == req.User},
 		{"root", engine.Root == req.Root},
 		{"limits", !exceeds(req.Limits, engine.Limits)},
 		{"network", engine.Network == req.Network},
-	} {
-		if !f.same {
-			fields = append(fields, f.name)
-		}
-	}
-	return fields
+	})
 }
 
-// exceeds tells whether a limit that is asked for is another one than there is.
+// exceeds reports whether a limit that is asked for is another one than there is.
 func exceeds(asked, have backend.Limits) bool {
 	return overlay(asked, have) != have
 }
 
-// overlay gives limits with those that are asked for in their place.
+// overlay returns limits with those that are asked for in their place.
 func overlay(asked, have backend.Limits) backend.Limits {
 	a, h := limitFields(&asked), limitFields(&have)
 	for i := range a {
@@ -115,34 +171,66 @@ func sameImage(a, b string) bool {
 	return errA == nil && errB == nil && na == nb
 }
 
-// madeFor finds the request that a sandbox was made for, by its hash: what of it is not in the description is as in req, or
-// was left out. False when it is neither.
-func madeFor(engine backend.Info, req Request) (Request, bool) {
-	const others = 4 // choices beside one for each limit
-	for choices := range 1 << (others + len(limitFields(&engine.Limits))) {
-		chosen := func(i int) bool { return choices&(1<<i) != 0 }
-		made := req
-		made.User, made.Root, made.Network, made.Limits = engine.User, engine.Root, engine.Network, engine.Limits
-		if chosen(0) {
-			made.Image = engine.Image
-		}
-		if chosen(1) {
-			made.User = req.User
-		}
-		if chosen(2) {
-			made.Env = nil
-		}
-		if chosen(3) {
-			made.Runtime = ""
-		}
-		for i, limit := range limitFields(&made.Limits) {
-			if chosen(others + i) {
-				*limit = 0
-			}
-		}
-		if made.hash() == engine.Hash {
-			return made, true
+// gone returns a ConflictError when a sandbox that the engine does not have any more was made for something else than req.
+func (r Record) gone(req Request) error {
+	had, known := decodeShape(r.Request)
+	var fields []string
+	switch {
+	case !known:
+		fields = r.described(req)
+	case req.AsIs:
+		fields = insisted(had.differences(req.shape()), backend.Info{Limits: had.Limits}, req, true)
+	default:
+		fields = had.differences(req.shape())
+	}
+	if fields == nil {
+		return nil
+	}
+	return &ConflictError{Key: r.Key, Fields: fields, Gone: true}
+}
+
+// sameSandbox reports whether the record's sandbox was made for what req asks of the engine. The environment is no part of that.
+func (r Record) sameSandbox(req Request) bool {
+	had, known := decodeShape(r.Request)
+	had.Env = req.shape().Env
+	return known && had.differences(req.shape()) == nil
+}
+
+// described names what a record knows to differ of a sandbox that had none when it was made.
+func (r Record) described(req Request) []string {
+	fields := named([]field{
+		{"user", r.User == "" || r.User == req.User},
+		{"limits", r.User == "" || r.WorkspaceBytes == req.Limits.WorkspaceBytes},
+	})
+	if fields == nil {
+		fields = []string{unknownShape}
+	}
+	return fields
+}
+
+// asWas returns a request that takes what there is (AsIs) as one for what the record's sandbox was, but for what it insists on.
+func (r Record) asWas(req Request) Request {
+	had, known := decodeShape(r.Request)
+	if !req.AsIs || !known {
+		return req
+	}
+	asked := req
+	req.Image, req.User, req.Root, req.Network, req.Runtime, req.Limits = had.Image, had.User, had.Root, had.Network, had.Runtime, had.Limits
+	for _, name := range asked.Insist {
+		switch name {
+		case "image":
+			req.Image = asked.Image
+		case "user":
+			req.User = asked.User
+		case "root":
+			req.Root = asked.Root
+		case "network":
+			req.Network = asked.Network
+		case "runtime":
+			req.Runtime = asked.Runtime
+		case "limits":
+			req.Limits = overlay(asked.Limits, had.Limits)
 		}
 	}
-	return req, false
+	return req
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestConflictNamesFields: a sandbox of another process is told apart from a request field by field, though its engine
-// keeps no more than a hash of what it was made for.
+// TestConflictNamesFields: a sandbox of another process is told apart from a request field by field, by its record.
 func TestConflictNamesFields(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
@@ -77,5 +76,94 @@ func TestConflictNamesFields(t *testing.T) {
 			}
 			must(t, m.Detach(t.Context()))
 		}
+	}
+}
+
+// TestConflictWithoutRecord: of a sandbox that has no record, the engine's description and a hash have to do.
+func TestConflictWithoutRecord(t *testing.T) {
+	t.Parallel()
+	key := session.UserKey("lab")
+	made := session.Request{Image: "test:1", Limits: backend.Limits{PIDs: 64}, Env: map[string]string{"A": "b"}}
+	for name, tt := range map[string]struct {
+		change func(*session.Request)
+		want   []string
+	}{
+		"the same":     {func(*session.Request) {}, nil},
+		"user":         {func(r *session.Request) { r.User = "1234" }, []string{"user"}},
+		"limits":       {func(r *session.Request) { r.Limits.PIDs = 65 }, []string{"limits"}},
+		"env":          {func(r *session.Request) { r.Env = nil }, []string{"request"}},
+		"as it is":     {func(r *session.Request) { r.Image, r.AsIs = "test:2", true }, nil},
+		"insisted on":  {func(r *session.Request) { r.Image, r.AsIs, r.Insist = "test:2", true, []string{"image"} }, []string{"image"}},
+		"insisted too": {func(r *session.Request) { r.User, r.AsIs, r.Insist = "1234", true, []string{"image"} }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			m := newManager(t, e, opts)
+			s, _, err := m.Open(t.Context(), key, made)
+			must(t, err)
+			must(t, m.Detach(t.Context()))
+			must(t, opts.Store.Delete(t.Context(), s.ID()))
+			req := made
+			tt.change(&req)
+			_, _, err = newManager(t, e, opts).Open(t.Context(), key, req)
+			var conflict *session.ConflictError
+			if got := errors.As(err, &conflict); got != (tt.want != nil) || !got && err != nil {
+				t.Fatalf("Open: %v, want a difference in %q", err, tt.want)
+			}
+			if conflict != nil {
+				if diff := cmp.Diff(tt.want, conflict.Fields); diff != "" {
+					t.Errorf("fields (-want +got)\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+// TestVanishedAsItWas: what the engine has lost is made anew as its record says that it was, but for what is insisted on.
+func TestVanishedAsItWas(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		keep     bool // the workspace alone was kept on purpose
+		req      session.Request
+		want     []string // conflict
+		wantPIDs int64
+	}{
+		"as it was":               {false, session.Request{Image: "test:2"}, nil, 64},
+		"insisted on what it was": {false, session.Request{Image: "test:1", Insist: []string{"image"}}, nil, 64},
+		"insisted":                {false, session.Request{Image: "test:2", Insist: []string{"image"}}, []string{"image"}, 0},
+		"kept, insisted":          {true, session.Request{Image: "test:1", Insist: []string{"limits"}, Limits: backend.Limits{PIDs: 65}}, nil, 65},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			m := newManager(t, e, opts)
+			s, _, err := m.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test:1", Limits: backend.Limits{PIDs: 64}})
+			must(t, err)
+			must(t, m.Detach(t.Context()))
+			m = newManager(t, e, opts)
+			if tt.keep {
+				must(t, m.Remove(t.Context(), s.ID(), false))
+			} else {
+				e.remove(s.Info().EngineID)
+			}
+			tt.req.AsIs = true
+			again, created, err := m.Open(t.Context(), session.UserKey("lab"), tt.req)
+			var conflict *session.ConflictError
+			if errors.As(err, &conflict) {
+				if diff := cmp.Diff(tt.want, conflict.Fields); diff != "" || !conflict.Gone {
+					t.Errorf("gone %v, fields (-want +got)\n%s", conflict.Gone, diff)
+				}
+				return
+			}
+			if err != nil || tt.want != nil || created || again.ID() != s.ID() {
+				t.Fatalf("Open = %v, %v, want a conflict in %q", created, err, tt.want)
+			}
+			if got := again.Info(); got.Image != "test:1" || got.Limits.PIDs != tt.wantPIDs {
+				t.Errorf("it is %+v", got)
+			}
+		})
 	}
 }

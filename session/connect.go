@@ -129,18 +129,15 @@ func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error
 	return backend.Info{}, Key{}, errNoSandbox
 }
 
-// Remove ends and deletes a sandbox of this instance, also one of another process; volumes deletes its workspace too.
-// An unknown id is backend.ErrNotFound. Of a named sandbox that the engine has lost, the workspace is removed.
+// Remove ends and deletes a sandbox of this instance, also one of another process; volumes deletes its workspace too, else
+// that is kept as CloseOptions.KeepWorkspace says. An unknown id is backend.ErrNotFound; what has only a workspace any more is
+// removed with that.
 func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	m.mu.Lock()
 	own := m.byID[id]
 	m.mu.Unlock()
 	if own != nil {
-		how := closeKeep
-		if volumes {
-			how = closeRemove
-		}
-		return m.closeSession(ctx, own, how)
+		return m.closeFor(ctx, own, !volumes)
 	}
 	return wrapError("Remove", m.driver, "", m.remove(ctx, id, volumes))
 }
@@ -148,21 +145,23 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 // remove ends and deletes a sandbox that is not this manager's. The record says so before: should this process die, what
 // is left goes, and what was to be kept stays.
 func (m *Manager) remove(ctx context.Context, id string, volumes bool) error {
-	engine, _, err := m.find(ctx, id)
+	engine, key, err := m.find(ctx, id)
 	switch {
 	case errors.Is(err, backend.ErrNotFound) && validSandboxID(id):
 		return m.removeRest(ctx, id, volumes)
-	case err != nil && !errors.Is(err, errUnreadable):
+	case err != nil && !(errors.Is(err, errUnreadable) && volumes):
 		return err
+	case !volumes:
+		return m.removeButWorkspace(ctx, engine, key)
 	}
 	before, err := m.store.Get(ctx, id)
 	marked := err == nil && before.State == RecordReady
 	if marked {
 		rec := before
-		rec.State, rec.Expires, rec.KeepWorkspace = RecordRemoving, m.now(), !volumes
+		rec.State, rec.Expires, rec.KeepWorkspace = RecordRemoving, m.now(), false
 		marked = m.store.Update(ctx, rec) == nil // a store that fails keeps nobody from removing a sandbox
 	}
-	if err := m.removeEngine(ctx, engine.ID, volumes); err != nil {
+	if err := m.removeEngine(ctx, engine.ID, true); err != nil {
 		if marked {
 			m.restore(before)
 		}
@@ -170,6 +169,24 @@ func (m *Manager) remove(ctx context.Context, id string, volumes bool) error {
 	}
 	m.closeRecord(id)
 	return nil
+}
+
+// removeButWorkspace removes a sandbox that is not this manager's and keeps its workspace.
+func (m *Manager) removeButWorkspace(ctx context.Context, engine backend.Info, key Key) error {
+	if err := m.canKeep(engine); err != nil {
+		return err
+	}
+	if err := m.recordFound(ctx, key); err != nil {
+		return err
+	}
+	rec, err := m.store.Get(ctx, engine.SessionID)
+	if err != nil {
+		return err
+	}
+	if rec.State == RecordCreating {
+		return errPassing
+	}
+	return m.keepWorkspace(ctx, rec, engine.ID)
 }
 
 // restore makes a record again what it was, unless its key has another sandbox by now.
@@ -181,7 +198,7 @@ func (m *Manager) restore(rec Record) {
 	}
 }
 
-// removeRest removes what is left of a named sandbox that the engine does not have.
+// removeRest removes what is left of a sandbox that the engine does not have, or keeps just its workspace.
 func (m *Manager) removeRest(ctx context.Context, id string, volumes bool) error {
 	rec, err := m.store.Get(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && !m.mayRest(rec) {
@@ -200,7 +217,10 @@ func (m *Manager) removeRest(ctx context.Context, id string, volumes bool) error
 	if rec, err = m.store.Take(ctx, id, rec.Owner, m.owner); err != nil {
 		return err
 	}
-	rec.State, rec.Expires, rec.KeepWorkspace = RecordRemoving, m.now(), !volumes
+	if !volumes {
+		return m.keepWorkspace(ctx, rec, rec.EngineID)
+	}
+	rec.State, rec.Expires = RecordRemoving, m.now()
 	return m.purge(context.WithoutCancel(ctx), rec)
 }
 
@@ -219,5 +239,5 @@ func (m *Manager) vanished(ctx context.Context, id string) error {
 
 // mayRest tells whether who opens the key of a record gets its workspace also when the engine has no sandbox.
 func (m *Manager) mayRest(rec Record) bool {
-	return rec.State == RecordReady && (rec.Key.Namespace == NamespaceUser || rec.aside()) && rec.Engine == m.opts.Engine
+	return (rec.workspaceOnly() || rec.State == RecordReady && rec.Key.Namespace == NamespaceUser) && rec.Engine == m.opts.Engine
 }

@@ -24,7 +24,7 @@ var (
 // Hash gives the hash of a request as the manager prepares it.
 func (m *Manager) Hash(req Request) (string, error) {
 	req, err := m.prepare(req)
-	return req.hash(), err
+	return req.shape().hash(), err
 }
 
 // Reap runs one round of the reaper.

@@ -24,16 +24,14 @@ func (r Record) interrupted() (at time.Time, ok bool) {
 	return r.used().Add(max(interruptedFor, r.Retention)), true
 }
 
-// aside tells whether a record is that of an interrupted run's sandbox of which the workspace was kept.
-func (r Record) aside() bool {
-	return r.State == RecordReady && r.KeepWorkspace && r.Key.Namespace == NamespaceWorkflow
-}
+// workspaceOnly reports whether a record is that of a sandbox of which the engine has the workspace alone, or will in a moment.
+func (r Record) workspaceOnly() bool { return r.State == RecordReady && r.KeepWorkspace }
 
 // passing tells whether a living process that has a record is about to let go of it: it makes the sandbox, removes it or
 // sets it aside. What nobody has used for so long that it would be set aside is most likely in the hands of who does that.
 func (r Record) passing(now time.Time) bool {
 	at, interrupted := r.interrupted()
-	return r.State != RecordReady || r.expired(now) || r.aside() || interrupted && !now.Before(at)
+	return r.State != RecordReady || r.expired(now) || r.workspaceOnly() || interrupted && !now.Before(at)
 }
 
 // setAside ends the sandbox of an interrupted run and keeps its workspace, unless it was used since it was found. Where the
@@ -75,10 +73,10 @@ func (m *Manager) canSetAside(engine backend.Info) bool {
 	return knows && engine.Root != backend.RootWritable && m.keepsFiles(engine.Limits, engine.Workspace)
 }
 
-// hasWorkspace tells whether the workspace of an interrupted run that was set aside is there.
+// hasWorkspace reports whether a workspace that was kept without its sandbox is there.
 func (m *Manager) hasWorkspace(ctx context.Context, rec Record) (bool, error) {
 	k, ok := m.b.(backend.WorkspaceKeeper)
-	if !ok || !rec.aside() {
+	if !ok || !rec.workspaceOnly() {
 		return false, nil
 	}
 	there, err := k.HasWorkspace(ctx, m.opts.Instance, rec.ID)
@@ -121,8 +119,8 @@ func (m *Manager) resume(ctx context.Context, rec Record, req Request) (*Session
 	if !there || err != nil {
 		return nil, err
 	}
-	if rec.Hash != req.hash() {
-		return nil, &ConflictError{Key: rec.Key, Fields: rec.clashes(req), Gone: true}
+	if err := rec.gone(req); err != nil {
+		return nil, err
 	}
 	m.log.WarnContext(ctx, "the run's sandbox had ended meanwhile and is made anew: its workspace is as it was, processes and other files are gone",
 		"sandbox", rec.ID, "key", rec.Key.String())

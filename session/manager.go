@@ -68,7 +68,6 @@ type entry struct {
 // leftover is a sandbox without session that the engine may still have.
 type leftover struct {
 	engineID string // empty: find it by its session id
-	volumes  bool
 	due      time.Time
 	late     time.Time // until then the engine may still make it, so that it is looked for again
 	counted  bool      // it holds a place of MaxSandboxes
@@ -251,12 +250,27 @@ func (m *Manager) noteLost(s *Session, reason string) {
 		m.release(s)
 		return
 	}
+	if m.isAnothers(s.id) {
+		s.mu.Lock()
+		s.taken = true
+		s.mu.Unlock()
+		return
+	}
 	now := m.now()
 	rec := s.recordAs(RecordLost, now.Add(rememberFor))
 	if rec.LastUsed = now; s.key.Namespace == NamespaceWorkflow {
 		rec.Expires = now.Add(missedFor)
 	}
 	m.save(rec)
+}
+
+// isAnothers reports whether another process made the record of a sandbox its own, as one does that removes all but the
+// workspace.
+func (m *Manager) isAnothers(id string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	rec, err := m.store.Get(ctx, id)
+	return err == nil && rec.Owner != m.owner
 }
 
 // record updates the record of a session. The store's failure must not keep a sandbox from being closed, so it is

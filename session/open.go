@@ -178,7 +178,7 @@ func (s *Session) suits(req Request) error {
 	case req.IdlePolicy.differs(s.policy):
 		return &ConflictError{Key: s.key, Fields: req.IdlePolicy.field(s.policy)}
 	case s.asIs || req.AsIs:
-		if fields := clashes(s.engine, req); fields != nil {
+		if fields := clashes(s.made, s.engine, req); fields != nil {
 			return &ConflictError{Key: s.key, Fields: fields}
 		}
 	}
@@ -357,7 +357,7 @@ func guarded(f func() error) (err error) {
 // newSession makes a session without a sandbox.
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
-	s := &Session{m: m, id: id, key: key, req: req, hash: req.hash(), owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove)}
+	s := &Session{m: m, id: id, key: key, req: req, made: req.shape().encode(), owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove)}
 	s.req.OnPull, s.req.Prepare, s.req.Inherit = nil, nil, nil // its owner's, only for the beginning
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
@@ -367,7 +367,7 @@ func (m *Manager) newSession(key Key, req Request, id string) *Session {
 // anybody with the engine could read it.
 func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Spec {
 	return backend.Spec{
-		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.hash,
+		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.req.shape().hash(),
 		Image: s.req.Image, Pull: s.req.Pull, User: s.req.User, Root: s.req.Root, Limits: s.req.Limits,
 		Network: s.req.Network, Runtime: s.req.Runtime, Labels: maps.Clone(m.opts.Labels),
 		OnPull: onPull, Created: s.created,
@@ -416,7 +416,7 @@ func (m *Manager) discard(s *Session, adopted bool) {
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {
 		m.mu.Lock()
-		m.leftover[s.id] = leftover{volumes: true, due: m.now(), late: m.now().Add(creationGrace)}
+		m.leftover[s.id] = leftover{due: m.now(), late: m.now().Add(creationGrace)}
 		m.mu.Unlock()
 		m.record(s, RecordRemoving, m.now())
 		return

@@ -135,7 +135,9 @@ type Request struct {
 
 // CloseOptions refine CloseSession.
 type CloseOptions struct {
-	// KeepWorkspace leaves the workspace volume on the engine. The zero value deletes it.
+	// KeepWorkspace removes the sandbox without its workspace. With an Instance and a Store, whoever opens the key within 30
+	// days has the same id and the files again, whatever else the request asks for; with CloseScope, or after that time, they go.
+	// A workspace that ends with its sandbox is backend.ErrUnsupported, and nothing is closed. The zero value deletes it.
 	KeepWorkspace bool
 }
 

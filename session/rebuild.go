@@ -132,20 +132,22 @@ func (m *Manager) try(ctx context.Context, req Request) (backend.Info, error) {
 // one, it must be what it was. Neither a session nor an error: of what it was there is nothing left that another one could
 // not have.
 func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session, error) {
-	same := rec.Hash == req.hash()
-	if !same && !req.AsIs {
+	conflict := rec.gone(req)
+	req = rec.asWas(req)
+	same := rec.sameSandbox(req)
+	if !same {
 		if nothing, err := m.leftNothing(ctx, rec); nothing || err != nil {
 			return nil, err
 		}
 	}
-	if !same && !rec.KeepWorkspace && !req.Rebuild && !req.AsIs {
-		return nil, &ConflictError{Key: rec.Key, Fields: rec.clashes(req), Gone: true}
+	if conflict != nil && !rec.KeepWorkspace && !req.Rebuild {
+		return nil, conflict
 	}
-	if !rec.aside() {
+	if !rec.workspaceOnly() {
 		m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
 	}
 	had := rec.workspace()
-	if had.User != "" && !rec.aside() && (!same || had.Limits.WorkspaceBytes > 0) {
+	if had.User != "" && (!same || had.Limits.WorkspaceBytes > 0 && !rec.workspaceOnly()) {
 		trial, err := m.try(ctx, req)
 		if err == nil {
 			err = m.fits(trial, had)

@@ -21,6 +21,8 @@ const (
 	rebuiltFor = 24 * time.Hour
 	// orphanedFor is how long an agent's sandbox stays unused when the agent's process is gone: nobody goes on with that.
 	orphanedFor = 2 * time.Minute
+	// workspaceFor is how long a workspace is kept whose sandbox was removed without it.
+	workspaceFor = 30 * 24 * time.Hour
 	// missedFor is how long it is remembered that a run had a sandbox which was lost, or expired when the run was
 	// interrupted: who goes on with the run must be told.
 	missedFor = 30 * 24 * time.Hour
@@ -251,7 +253,7 @@ func (r Record) Goes(now time.Time) (at time.Time, ok bool) {
 func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
 	now := m.now()
 	rec := Record{
-		ID: engine.SessionID, Key: key, Engine: m.opts.Engine, EngineID: engine.ID, Hash: engine.Hash, State: RecordReady,
+		ID: engine.SessionID, Key: key, Engine: m.opts.Engine, EngineID: engine.ID, State: RecordReady,
 		Created: engine.Created, LastUsed: now, Idle: -1,
 	}
 	rec.setWorkspace(engine)
@@ -294,7 +296,7 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 		m.keep(ctx, taken, use)
 		return nil
 	}
-	if taken.State == RecordReady && taken.IdlePolicy == IdleStop && !orphan {
+	if taken.State == RecordReady && taken.IdlePolicy == IdleStop && !orphan && !taken.workspaceOnly() {
 		return m.stopLeft(ctx, taken)
 	}
 	m.log.InfoContext(ctx, "removing what another process left", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
@@ -384,9 +386,7 @@ func (m *Manager) guestSays(ctx context.Context, rec Record, uses func(wire.Heal
 // before ctx ends belongs to nobody again, for the next round or another process.
 func (m *Manager) purge(ctx context.Context, rec Record) error {
 	ready := rec.State == RecordReady
-	if ready {
-		rec.KeepWorkspace = false // it was for the next sandbox of the key, which there will not be
-	}
+	rec.KeepWorkspace = false // it was for the next sandbox of the key, which there will not be
 	lost := rec.State == RecordLost
 	missed := (ready || lost) && rec.Key.Namespace == NamespaceWorkflow
 	if rec.State.Live() {
@@ -432,14 +432,14 @@ func (m *Manager) removeAll(ctx context.Context, rec Record) (there bool, err er
 			continue
 		}
 		there = true
-		if err := m.b.Remove(ctx, engine.ID, backend.RemoveOptions{Volumes: !rec.KeepWorkspace}); err != nil {
+		if err := m.b.Remove(ctx, engine.ID, backend.RemoveOptions{Volumes: true}); err != nil {
 			return there, engineError(err)
 		}
 	}
 	if !there {
-		err = m.removeRemains(ctx, rec, !rec.KeepWorkspace)
+		err = m.removeRemains(ctx, rec, true)
 	}
-	if !there && err == nil && !rec.KeepWorkspace {
+	if !there && err == nil {
 		err = m.removeWorkspace(ctx, rec.ID)
 	}
 	return there, err

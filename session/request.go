@@ -1,12 +1,8 @@
 package session
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -149,45 +145,4 @@ func under(l, ceiling backend.Limits) backend.Limits {
 		}
 	}
 	return l
-}
-
-// differences names the fields that shape the sandbox and differ; both requests are prepared.
-func (r Request) differences(other Request) []string {
-	var fields []string
-	for _, f := range []struct {
-		name string
-		same bool
-	}{
-		{"image", r.Image == other.Image},
-		{"user", r.User == other.User},
-		{"root", r.Root == other.Root},
-		{"env", maps.Equal(r.Env, other.Env)},
-		{"limits", r.Limits == other.Limits},
-		{"network", r.Network == other.Network},
-		{"runtime", r.Runtime == other.Runtime},
-	} {
-		if !f.same {
-			fields = append(fields, f.name)
-		}
-	}
-	return fields
-}
-
-// hash identifies the shape of a prepared request for other processes. It becomes a label that anybody with the engine
-// can read, so it covers the names of the environment but not the values: those may be secrets short enough to guess.
-func (r Request) hash() string {
-	shape := struct {
-		Image, User string
-		Root        backend.RootMode
-		Env         []string
-		Limits      backend.Limits
-		Network     backend.NetworkMode
-		Runtime     string
-	}{r.Image, r.User, r.Root, slices.Sorted(maps.Keys(r.Env)), r.Limits, r.Network, r.Runtime}
-	text, err := json.Marshal(shape)
-	if err != nil {
-		panic("session: a request that cannot be encoded: " + err.Error()) // only strings and numbers: a bug in this file
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:16])
 }

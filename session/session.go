@@ -27,7 +27,7 @@ type Session struct {
 	req     Request // prepared; only its shape for sandboxes of other processes
 	engine  backend.Info
 	hello   wire.Hello // of the first connection
-	hash    string     // of what the sandbox was made for, Spec.Hash
+	made    string     // what the sandbox was made for, Record.Request
 	asIs    bool       // taken over by an opener that takes what there is, so that req says only what could be found out
 	owned   bool       // this manager removes the sandbox; false for Connect
 	visits  bool       // of another process's sandbox whose record is kept fresh

@@ -22,14 +22,14 @@ const (
 // Live tells whether a record in that state holds its key.
 func (s RecordState) Live() bool { return s == RecordCreating || s == RecordReady }
 
-// Record is what is kept of one sandbox beside the labels on the engine. It holds no environment and no secret.
+// Record is what is kept of one sandbox beside the labels on the engine. It holds no value of a variable and no secret.
 type Record struct {
 	ID       string // session id
 	Key      Key
 	Engine   string // Options.Engine of the manager that made it
 	EngineID string // empty while creating
 	Owner    string // who has it; nobody has what belongs to no owner or to one that died
-	Hash     string // backend.Spec.Hash
+	Request  string // what it was made for, as JSON; empty when only the engine's description of it is known
 	State    RecordState
 	Created  time.Time
 	LastUsed time.Time
@@ -38,8 +38,9 @@ type Record struct {
 	Idle       time.Duration
 	IdlePolicy IdlePolicy    // empty is IdleRemove
 	Retention  time.Duration // Request.Retention
-	// KeepWorkspace in RecordRemoving is CloseOptions.KeepWorkspace. In RecordReady the sandbox is being made anew
-	// (Request.Rebuild): when the engine has none, its workspace is there.
+	// KeepWorkspace in RecordReady: when the engine has no such sandbox, its workspace is kept, for whoever opens the key. The
+	// sandbox is being made anew (Request.Rebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
+	// of an interrupted run.
 	KeepWorkspace bool
 	// User, WorkspaceBytes and Workspace are the sandbox's (backend.Info), which no other sandbox with its workspace may have
 	// otherwise. All are empty while it is made, and where an earlier version made the record.

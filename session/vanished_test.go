@@ -135,11 +135,17 @@ func TestRemoveVanished(t *testing.T) {
 			s := left(t, e, opts, key, session.IdleStop)
 			e.remove(s.Info().EngineID)
 			m := newManager(t, e, opts)
-			must(t, m.Remove(t.Context(), s.ID(), volumes))
-			if got := listed(t, m, s.ID()); got != "" || e.hasFiles(t, s.ID()) == volumes {
+			if !volumes {
+				must(t, m.Remove(t.Context(), s.ID(), false))
+				if rec := record(t, opts.Store, s.ID()); listed(t, m, s.ID()) != session.StateStopped || !e.hasFiles(t, s.ID()) || rec.Expires.IsZero() {
+					t.Errorf("record %+v, its workspace is there: %v", rec, e.hasFiles(t, s.ID()))
+				}
+			}
+			must(t, m.Remove(t.Context(), s.ID(), true))
+			if got := listed(t, m, s.ID()); got != "" || e.hasFiles(t, s.ID()) {
 				t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, s.ID()))
 			}
-			if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || rec.KeepWorkspace == volumes {
+			if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || rec.KeepWorkspace {
 				t.Errorf("record %+v", rec)
 			}
 			if err := m.Remove(t.Context(), s.ID(), volumes); !errors.Is(err, backend.ErrNotFound) {
@@ -152,10 +158,93 @@ func TestRemoveVanished(t *testing.T) {
 	}
 }
 
+// TestKeptWorkspace: the workspace of a sandbox that was removed without it is listed, there for whoever opens the key, and
+// goes when its time is over or when somebody says so.
+func TestKeptWorkspace(t *testing.T) {
+	t.Parallel()
+	key := session.UserKey("lab")
+	for name, remove := range map[string]func(*testing.T, sharing, *session.Options) *session.Session{
+		"left": func(t *testing.T, e sharing, opts *session.Options) *session.Session {
+			s := left(t, e, opts, key, session.IdleStop)
+			must(t, newManager(t, e, opts).Remove(t.Context(), s.ID(), false))
+			return s
+		},
+		"one's own": func(t *testing.T, e sharing, opts *session.Options) *session.Session {
+			m := newManager(t, e, opts)
+			s := mustOpen(t, m, key)
+			output(t, s, "echo kept > file")
+			must(t, m.CloseSession(t.Context(), key, session.CloseOptions{KeepWorkspace: true}))
+			return s
+		},
+		"of a process that lives": func(t *testing.T, e sharing, opts *session.Options) *session.Session {
+			m := newManager(t, e, opts)
+			s := mustOpen(t, m, key)
+			output(t, s, "echo kept > file")
+			must(t, newManager(t, e, opts).Remove(t.Context(), s.ID(), false))
+			eventually(t, "its owner sees that it is gone", func() bool { return s.Info().State == session.StateLost })
+			must(t, m.Close(t.Context()))
+			return s
+		},
+		"without a record": func(t *testing.T, e sharing, opts *session.Options) *session.Session {
+			s := left(t, e, opts, key, "")
+			must(t, opts.Store.Delete(t.Context(), s.ID()))
+			must(t, newManager(t, e, opts).Remove(t.Context(), s.ID(), false))
+			return s
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			s := remove(t, e, opts)
+			m := newManager(t, e, opts)
+			clock := newClock(m)
+			clock.add(29 * 24 * time.Hour)
+			m.Reap(t.Context())
+			if got := listed(t, m, s.ID()); got != session.StateStopped || e.count() != 0 || !e.hasFiles(t, s.ID()) {
+				t.Fatalf("it is listed as %q, there are %d, its files: %v", got, e.count(), e.hasFiles(t, s.ID()))
+			}
+			if list, err := m.Abandoned(t.Context()); err != nil || len(list) != 1 || list[0].ID != s.ID() {
+				t.Errorf("Abandoned = %v, %v", list, err)
+			}
+			again, created, err := m.Open(t.Context(), key, session.Request{Image: "test:2"}) // nothing keeps it from being another one
+			if err != nil || created || again.ID() != s.ID() || output(t, again, "cat file") != "kept\n" {
+				t.Fatalf("Open = %v, %v, %v, want the old sandbox", again, created, err)
+			}
+			must(t, m.Remove(t.Context(), s.ID(), false))
+			clock.add(31 * 24 * time.Hour)
+			m.Reap(t.Context())
+			if got := listed(t, m, s.ID()); got != "" || e.hasFiles(t, s.ID()) {
+				t.Errorf("it is listed as %q, its files: %v", got, e.hasFiles(t, s.ID()))
+			}
+		})
+	}
+}
+
+// TestKeepNothing: what would end with the sandbox cannot be kept, and so nothing is removed.
+func TestKeepNothing(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	m := newManager(t, noWorkspaces{e}, shared())
+	s := mustOpen(t, m, session.UserKey("lab"))
+	if err := m.Remove(t.Context(), s.ID(), false); !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("Remove: %v, want ErrUnsupported", err)
+	}
+	output(t, s, "true")
+}
+
+// noWorkspaces is an engine that does not know workspaces.
+type noWorkspaces struct{ backend.SandboxBackend }
+
 // TestRemoveSaysSoBefore: a removal is recorded before the engine is asked for it, so that the death of the process leaves
 // neither a sandbox nor takes a workspace that was to be kept; one that fails changes nothing.
 func TestRemoveSaysSoBefore(t *testing.T) {
 	t.Parallel()
+	t.Run("all", func(t *testing.T) { t.Parallel(); removeSaysSoBefore(t, true) })
+	t.Run("workspace kept", func(t *testing.T) { t.Parallel(); removeSaysSoBefore(t, false) })
+}
+
+func removeSaysSoBefore(t *testing.T, volumes bool) {
 	e := sharing{newEngine(t)}
 	opts := shared()
 	s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
@@ -166,11 +255,11 @@ func TestRemoveSaysSoBefore(t *testing.T) {
 		return errors.Join(err, backend.ErrUnavailable)
 	}, nil)
 	m := newManager(t, e, opts)
-	if err := m.Remove(t.Context(), s.ID(), false); !errors.Is(err, backend.ErrUnavailable) {
+	if err := m.Remove(t.Context(), s.ID(), volumes); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("Remove = %v, want ErrUnavailable", err)
 	}
 	e.setHooks(nil, nil, nil)
-	if during.State != session.RecordRemoving || !during.KeepWorkspace || during.Expires.IsZero() {
+	if during.KeepWorkspace == volumes || during.Expires.IsZero() {
 		t.Errorf("record while it is removed: %+v", during)
 	}
 	if after := record(t, opts.Store, s.ID()); after != before {
@@ -178,9 +267,14 @@ func TestRemoveSaysSoBefore(t *testing.T) {
 	}
 	// The process died after the engine had removed it.
 	e.remove(s.Info().EngineID)
+	during.Owner = "gone"
 	must(t, opts.Store.Update(t.Context(), during))
 	m.Reap(t.Context())
-	if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordClosed || !e.hasFiles(t, s.ID()) {
+	want := session.RecordReady
+	if volumes {
+		want = session.RecordClosed
+	}
+	if rec := record(t, opts.Store, s.ID()); rec.State != want || e.hasFiles(t, s.ID()) == volumes {
 		t.Errorf("record %+v, the workspace is there: %v", rec, e.hasFiles(t, s.ID()))
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -135,7 +134,7 @@ func findRun(ctx context.Context, j *sqlitejournal.Journal, id string) (sqlitejo
 	}
 	var found []sqlitejournal.Run
 	for _, r := range runs {
-		if strings.HasPrefix(r.ID, id) && len(id) >= len("run_")+4 {
+		if abbreviates(id, r.ID) {
 			found = append(found, r)
 		}
 	}

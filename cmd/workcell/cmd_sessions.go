@@ -8,8 +8,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel"
 
 	"github.com/workcell-dev/workcell/backend"
+	spans "github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -30,10 +32,12 @@ are under way in other processes of the same user.`,
 	return cmd
 }
 
-// withManager runs fn with a manager that leaves every sandbox as it is when fn is done.
+// withManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.
 func (a *app) withManager(ctx context.Context, e engineFlags, images imageFlags, use stateUse, fn func(context.Context, *session.Manager) error) (err error) {
 	ctx, tel := a.startTelemetry(ctx, false)
 	defer tel.Close(ctx)
+	ctx, span := spans.StartWith(ctx, otel.GetTracerProvider(), a.command)
+	defer func() { spans.End(span, spanError(err)) }()
 	m, done, err := a.openManager(ctx, e, images, use)
 	if err != nil {
 		return err
@@ -41,6 +45,15 @@ func (a *app) withManager(ctx context.Context, e engineFlags, images imageFlags,
 	defer done()
 	defer func() { err = errors.Join(err, m.Detach(context.WithoutCancel(ctx))) }()
 	return a.whereElse(ctx, m, fn(ctx, m))
+}
+
+// spanError returns what went wrong for a command's span: the exit code of what it ran is a result.
+func spanError(err error) error {
+	var exit *cliError
+	if errors.As(err, &exit) && exit.err == nil {
+		return nil
+	}
+	return err
 }
 
 // unknownSandbox reports that the engine has no sandbox that is called so.
@@ -83,29 +96,46 @@ func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) erro
 	return err
 }
 
-// findSandbox resolves what a person calls a sandbox: its id, its key, or the name of a sandbox that `sessions open`
-// made or its run, when only one has it. The beginning of an id is nobody's: ids are not to be guessed.
+// findSandbox returns the one sandbox that a person calls name.
 func findSandbox(list []session.Info, name string) (session.Info, error) {
-	var byName []session.Info
-	for _, s := range list {
-		switch {
-		case s.ID == name || s.Key.String() == name:
-			return s, nil
-		case s.Key.Namespace == session.NamespaceUser && s.Key.ID == name, s.Run != "" && s.Run == name:
-			byName = append(byName, s)
-		}
-	}
-	switch len(byName) {
+	found := namedSandboxes(list, name)
+	switch len(found) {
 	case 0:
 		return session.Info{}, &unknownSandbox{fmt.Sprintf("no sandbox has the id, key or name %q", name), []string{name}}
 	case 1:
-		return byName[0], nil
-	default:
-		keys := make([]string, len(byName))
-		for i, s := range byName {
-			keys[i] = s.Key.String()
-		}
-		return session.Info{}, usageError(fmt.Errorf("%q could be %d sandboxes", name, len(byName)),
-			"say which: "+strings.Join(keys, ", "))
+		return found[0], nil
 	}
+	keys := make([]string, len(found))
+	for i, s := range found {
+		keys[i] = s.Key.String()
+	}
+	return session.Info{}, usageError(fmt.Errorf("%q could be %d sandboxes", name, len(found)), "say which: "+strings.Join(keys, ", "))
+}
+
+// namedSandboxes returns those of an instance's sandboxes that a person may mean by name: the one with that id or key, else
+// those with that name or run, else those whose id or run begins so.
+func namedSandboxes(list []session.Info, name string) []session.Info {
+	for _, means := range []func(session.Info) bool{
+		func(s session.Info) bool { return s.ID == name || s.Key.String() == name },
+		func(s session.Info) bool {
+			return s.Run != "" && s.Run == name || s.Key.Namespace == session.NamespaceUser && s.Key.ID == name
+		},
+		func(s session.Info) bool { return abbreviates(name, s.ID) || abbreviates(name, s.Run) },
+	} {
+		var found []session.Info
+		for _, s := range list {
+			if means(s) {
+				found = append(found, s)
+			}
+		}
+		if found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// abbreviates reports whether short is the beginning of an id, and long enough to stand for it.
+func abbreviates(short, id string) bool {
+	return len(short) >= len("sbx_")+4 && strings.HasPrefix(id, short)
 }

@@ -124,6 +124,8 @@ func (o *sessionsGCOptions) oldGuests(ctx context.Context, m *session.Manager, n
 // whyGarbage says in a word how a sandbox came to be nobody's.
 func whyGarbage(rec session.Record) string {
 	switch {
+	case rec.State == session.RecordReady && rec.KeepWorkspace && rec.Key.Namespace != session.NamespaceWorkflow:
+		return "workspace"
 	case rec.Key.Namespace == session.NamespaceUser:
 		return "named"
 	case rec.State == session.RecordReady && rec.Key.Namespace == session.NamespaceWorkflow:

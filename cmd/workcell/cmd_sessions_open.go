@@ -110,10 +110,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 		p := newProgress(a.stderr)
 		defer p.Close()
 		req.OnPull, req.Prepare = p.Pull, a.saveEnv(o.variables)
-		if o.name != "" && !o.rebuild { // one that has to be made anew is nothing yet
-			_, req.AsIs = openedAs(ctx, m, key)
-			req.Insist = o.shape
-		}
+		req.AsIs, req.Insist = o.name != "" && !o.rebuild, o.shape
 		p.Status("opening sandbox")
 		s, created, err := m.Open(ctx, key, req)
 		var conflict *session.ConflictError
@@ -138,7 +135,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 func conflictHint(ctx context.Context, m *session.Manager, conflict *session.ConflictError) string {
 	const rebuild = "--rebuild makes it anew with the files of its workspace"
 	if conflict.Gone {
-		return "name the --image, user and limits that it had, and it is made anew with its files; with --rebuild --image IMAGE also as another one"
+		return "without flags it is made anew as it was, with its files; --rebuild --image IMAGE makes another one with them"
 	}
 	s, ok := openedAs(ctx, m, conflict.Key)
 	if !ok {

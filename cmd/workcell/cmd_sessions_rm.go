@@ -26,9 +26,13 @@ func newSessionsRmCmd(a *app) *cobra.Command {
 
 		SuggestFor: []string{"delete", "stop", "close"},
 		Short:      "Remove sandboxes and what is in them",
-		Long: `Remove sandboxes and what is in them. A sandbox is named by its id, its key, its name or its run.
+		Long: `Remove sandboxes and what is in them. A sandbox is named by its id, its key, its name or its run; the
+beginning of an id will do when no other begins so.
 
 Prints the id of each sandbox that was removed.
+
+With --keep-workspace the files in /workspace stay for 30 days: sessions ls lists the sandbox as stopped, opening its name
+makes it anew with its files, and removing it once more without the flag deletes them. Those of a run go with the run.
 
 With --file the sandbox stays, and a file or directory of its workspace is deleted, also when no command can run because
 the workspace is full.`,
@@ -65,7 +69,7 @@ the workspace is full.`,
 	out.addTo(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&all, "all", false, "every sandbox of this user")
-	f.BoolVar(&keep, "keep-workspace", false, "leave the workspace volumes on the engine")
+	f.BoolVar(&keep, "keep-workspace", false, "leave the workspaces for sessions open --name to have again")
 	f.StringArrayVar(&files, "file", nil, "delete this file or directory of the sandbox's workspace, not the sandbox; may be repeated")
 	f.BoolVarP(&ignoreAbsent, "force", "f", false, "a sandbox or file that is not there is no error")
 	return cmd
@@ -114,14 +118,10 @@ func sandboxesToRemove(ctx context.Context, m *session.Manager, names []string, 
 	}
 	var errs []error
 	for _, name := range names {
-		found := false
-		for _, s := range list {
-			if s.Run == name {
+		if found := namedSandboxes(list, name); oneRun(found) {
+			for _, s := range found {
 				add(s)
-				found = true
 			}
-		}
-		if found {
 			continue
 		}
 		s, err := findSandbox(list, name)
@@ -138,4 +138,14 @@ func sandboxesToRemove(ctx context.Context, m *session.Manager, names []string, 
 		}
 	}
 	return ids, errors.Join(errs...)
+}
+
+// oneRun reports whether sandboxes are all of the same run.
+func oneRun(list []session.Info) bool {
+	for _, s := range list {
+		if s.Run == "" || s.Run != list[0].Run {
+			return false
+		}
+	}
+	return len(list) > 0
 }

@@ -94,14 +94,22 @@ func TestD2EngineIDs(t *testing.T) {
 			t.Errorf("Remove(%q): %v", id, err)
 		}
 	}
-	for _, id := range append([]string{engineID[:12], fake, other.names[0]}, alike.names...) {
-		if res := workcell(t, state, nil, "sessions", "exec", id, "--", "true"); res.code == 0 {
-			t.Errorf("sessions exec %s: %+v", id, res)
-		}
-		if res := workcell(t, state, nil, "sessions", "rm", id); res.code == 0 {
-			t.Errorf("sessions rm %s: %+v", id, res)
+	refused := func(state string, ids ...string) {
+		t.Helper()
+		for _, id := range ids {
+			if res := workcell(t, state, nil, "sessions", "exec", id, "--", "true"); res.code == 0 {
+				t.Errorf("sessions exec %s: %+v", id, res)
+			}
+			if res := workcell(t, state, nil, "sessions", "rm", id); res.code == 0 {
+				t.Errorf("sessions rm %s: %+v", id, res)
+			}
 		}
 	}
+	refused(state, append([]string{fake, fake[:12], other.names[0]}, alike.names...)...)
+	if short := engineID[:12]; !strings.HasPrefix(b.s.ID(), short) { // the command takes beginnings of ids
+		refused(state, engineID, short)
+	}
+	refused(w.stateDir(t, session.NewID()), b.s.ID(), b.s.ID()[:12]) // another instance's
 	// The driver, too, only knows what Workcell made.
 	for _, s := range []stranger{other, alike} {
 		id := s.names[0]

@@ -29,24 +29,21 @@ CREATE TABLE session (
 	engine    TEXT NOT NULL,
 	engine_id TEXT NOT NULL,
 	owner     TEXT NOT NULL,
-	hash      TEXT NOT NULL,
+	request   TEXT NOT NULL,
 	state     TEXT NOT NULL,
 	created   INTEGER NOT NULL,
 	last_used INTEGER NOT NULL,
 	expires   INTEGER NOT NULL,
 	idle      INTEGER NOT NULL,
 	retention INTEGER NOT NULL,
-	keep      INTEGER NOT NULL
+	keep      INTEGER NOT NULL,
+	idle_policy     TEXT NOT NULL,
+	user            TEXT NOT NULL,
+	workspace_bytes INTEGER NOT NULL,
+	workspace       TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX session_live ON session (engine, namespace, run, name) WHERE state IN ('creating', 'ready');
 CREATE INDEX session_state ON session (state, created, id);
-`, `
-ALTER TABLE session ADD COLUMN idle_policy TEXT NOT NULL DEFAULT '';
-`, `
-ALTER TABLE session ADD COLUMN user TEXT NOT NULL DEFAULT '';
-ALTER TABLE session ADD COLUMN workspace_bytes INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE session ADD COLUMN workspace TEXT NOT NULL DEFAULT '';
-`, `
 CREATE TABLE instance (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL) STRICT;
 `, `
 ALTER TABLE session ADD COLUMN env TEXT NOT NULL DEFAULT '{}';
@@ -131,14 +128,14 @@ func scanEnv(row *sql.Row) (map[string]string, error) {
 // Close lets go of the file.
 func (s *Store) Close() error { return s.f.Close() }
 
-const columns = `id, namespace, run, name, engine, engine_id, owner, hash, state, created, last_used, expires, idle, retention, keep, idle_policy, user, workspace_bytes, workspace`
+const columns = `id, namespace, run, name, engine, engine_id, owner, request, state, created, last_used, expires, idle, retention, keep, idle_policy, user, workspace_bytes, workspace`
 
 // places has a place for each of the columns.
 const places = `?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?`
 
 func values(r session.Record) []any {
 	return []any{
-		r.ID, r.Key.Namespace, r.Key.ID, r.Key.Name, r.Engine, r.EngineID, r.Owner, r.Hash, string(r.State),
+		r.ID, r.Key.Namespace, r.Key.ID, r.Key.Name, r.Engine, r.EngineID, r.Owner, r.Request, string(r.State),
 		micros(r.Created), micros(r.LastUsed), micros(r.Expires), duration(r.Idle), duration(r.Retention), r.KeepWorkspace, string(r.IdlePolicy),
 		r.User, r.WorkspaceBytes, string(r.Workspace),
 	}
@@ -148,7 +145,7 @@ func scan(row interface{ Scan(...any) error }) (session.Record, error) {
 	var r session.Record
 	var state, policy, means string
 	var created, lastUsed, expires, idle, retention int64
-	err := row.Scan(&r.ID, &r.Key.Namespace, &r.Key.ID, &r.Key.Name, &r.Engine, &r.EngineID, &r.Owner, &r.Hash, &state,
+	err := row.Scan(&r.ID, &r.Key.Namespace, &r.Key.ID, &r.Key.Name, &r.Engine, &r.EngineID, &r.Owner, &r.Request, &state,
 		&created, &lastUsed, &expires, &idle, &retention, &r.KeepWorkspace, &policy, &r.User, &r.WorkspaceBytes, &means)
 	r.State, r.IdlePolicy, r.Workspace = session.RecordState(state), session.IdlePolicy(policy), backend.WorkspaceMeans(means)
 	r.Idle, r.Retention = time.Duration(idle)*time.Microsecond, time.Duration(retention)*time.Microsecond

@@ -51,7 +51,7 @@ func base() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 891_011_000, time.
 func record(n int) session.Record {
 	return session.Record{
 		ID: fmt.Sprintf("sbx_%026d", n), Key: session.WorkflowKey(fmt.Sprintf("run_%d", n), "default"),
-		Engine: "engine", EngineID: fmt.Sprintf("engine-%d", n), Owner: fmt.Sprintf("owner%d", n), Hash: fmt.Sprintf("hash-%d", n), State: session.RecordReady,
+		Engine: "engine", EngineID: fmt.Sprintf("engine-%d", n), Owner: fmt.Sprintf("owner%d", n), Request: fmt.Sprintf(`{"n":%d}`, n), State: session.RecordReady,
 		Created: base().Add(time.Duration(n) * time.Second), LastUsed: base().Add(time.Duration(n) * time.Minute),
 		Expires: base().Add(time.Duration(n) * time.Hour), Idle: time.Duration(n) * time.Minute,
 		IdlePolicy: session.IdleStop, Retention: time.Duration(n) * time.Second, KeepWorkspace: n%2 == 1,
@@ -295,7 +295,7 @@ func deleteRecord(t *testing.T, s session.Store) {
 
 func oddText(t *testing.T, s session.Store) {
 	rec := record(1)
-	rec.EngineID, rec.Hash = "quote ' and \" and ; -- %s", "line\nbreak \u00fc"
+	rec.EngineID, rec.Request = "quote ' and \" and ; -- %s", "line\nbreak \u00fc"
 	mustInsert(t, s, rec)
 	wantRecord(t, s, rec)
 }
