@@ -91,6 +91,14 @@ type Spec struct {
 	Network  NetworkMode //
 	Runtime  string      // OCI runtime; empty is the engine's default
 
+	// OrphanTimeout is how long the guest goes on when no host is connected to it and no command runs; then it ends itself,
+	// and the sandbox is stopped. It holds when nobody is left who could stop it: the program was killed, or its machine lost
+	// its power. Zero is for ever.
+	OrphanTimeout time.Duration
+	// Ephemeral says that nobody but the creator will ever look for the sandbox: once it is stopped, whoever finds it may
+	// remove it with its workspace.
+	Ephemeral bool
+
 	Labels  map[string]string  // the user's own; names below LabelPrefix are refused with ErrInvalid
 	OnPull  func(PullProgress) // called while an image is fetched, never concurrently; may be nil
 	Created time.Time          // creation time to record; zero is now
@@ -135,6 +143,7 @@ type Info struct {
 	Workspace WorkspaceMeans // what holds Limits.WorkspaceBytes
 	RootBytes int64          // how much may be written to a writable root, outside of the workspace; zero means nothing is told
 	RootMeans WorkspaceMeans // what holds RootBytes: WorkspaceWatched or WorkspaceMemory
+	Ephemeral bool           // Spec.Ephemeral
 	State     State
 	OOMKilled bool // the main process was killed for lack of memory
 	Created   time.Time

@@ -117,7 +117,7 @@ func (e *engine) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 		ID: "engine-" + session.NewID(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run,
 		Hash: spec.Hash, Image: spec.Image, ImageEnv: []string{"PATH=" + os.Getenv("PATH"), "FROM_IMAGE=yes"},
 		User: spec.User, Network: spec.Network, Root: spec.Root, Limits: spec.Limits, State: backend.StateRunning,
-		Created: spec.Created, Labels: spec.Labels,
+		Ephemeral: spec.Ephemeral, Created: spec.Created, Labels: spec.Labels,
 	}}
 	if err := e.start(b); err != nil {
 		return backend.Info{}, err

@@ -37,6 +37,7 @@ type Manager struct {
 	driver  string
 	owner   string           // whose records are this manager's
 	leave   func() error     // ends the owner
+	alone   bool             // nobody else ever knows the instance
 	shared  bool             // other processes of the instance have the same store
 	now     func() time.Time // carries a monotonic reading, so that clock jumps reap nobody
 
@@ -84,7 +85,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	if opts != nil {
 		o = *opts
 	}
-	shared := o.Instance != "" && o.Store != nil
+	alone, shared := o.Instance == "", o.Instance != "" && o.Store != nil
 	if o.Engine == "" {
 		o.Engine = driverName(b)
 	}
@@ -98,7 +99,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 		return nil, fmt.Errorf("session store: %w", err)
 	}
 	m := &Manager{
-		b: b, owner: owner, leave: leave, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: driverName(b), now: time.Now,
+		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: driverName(b), now: time.Now,
 		entries: map[Key]*entry{}, byID: map[string]*Session{}, visitors: map[*Session]struct{}{},
 		leftover: map[string]leftover{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}),
 	}

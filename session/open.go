@@ -370,7 +370,7 @@ func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Sp
 		ID: s.id, Instance: m.opts.Instance, Key: s.key.String(), Run: s.key.Run(), Hash: s.req.shape().hash(),
 		Image: s.req.Image, Pull: s.req.Pull, User: s.req.User, Root: s.req.Root, Limits: s.req.Limits,
 		Network: s.req.Network, Runtime: s.req.Runtime, Labels: maps.Clone(m.opts.Labels),
-		OnPull: onPull, Created: s.created,
+		OnPull: onPull, Created: s.created, OrphanTimeout: s.orphanTimeout(), Ephemeral: m.alone,
 	}
 }
 

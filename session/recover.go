@@ -66,11 +66,14 @@ func (m *Manager) sweep(ctx context.Context) {
 
 // trySweep sweeps, and makes records of sandboxes that have none.
 func (m *Manager) trySweep(ctx context.Context) error {
+	ctx, cancel := m.sweepContext(ctx)
+	defer cancel()
+	if err := m.removeEnded(ctx); err != nil {
+		return err
+	}
 	if !m.shared {
 		return nil // nobody knows whose the instance's other sandboxes are
 	}
-	ctx, cancel := m.sweepContext(ctx)
-	defer cancel()
 	plan, err := m.survey(ctx)
 	if err != nil {
 		return err

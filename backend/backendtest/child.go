@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -37,6 +38,7 @@ func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell fun
 		"owner":   (*suite).childOwner,
 		"creator": (*suite).childCreator,
 		"visitor": (*suite).childVisitor,
+		"orphan":  (*suite).childOrphan,
 	}
 }
 
@@ -133,6 +135,23 @@ func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
 	request(t, conn, long)
 	eventually(t, "output", func() bool { return sh(t, conn, "echo on") == "on\n" })
 	tell(word{ID: info.ID, ExecID: long.ExecID})
+	select {}
+}
+
+// childOrphan makes a sandbox that is to end some time after this process and after a command that outlives it.
+func (s *suite) childOrphan(t *testing.T, spec backend.Spec, tell func(word)) {
+	s.b = s.h.New(t)
+	spec.OrphanTimeout, spec.Ephemeral = time.Second, true
+	info, err := s.b.Create(context.Background(), spec)
+	if err != nil {
+		tell(word{Error: err.Error()})
+		return
+	}
+	rw, err := s.b.Dial(context.Background(), info.ID)
+	long := command("/bin/sh", "-c", "sleep 5; echo kept > done")
+	long.YieldMillis = 0
+	request(t, connect(t, rw, err), long)
+	tell(word{ID: info.ID})
 	select {}
 }
 

@@ -16,6 +16,7 @@ import (
 func crashChecks() []check {
 	return []check{
 		{"owner killed", (*suite).ownerKilled},
+		{"sandbox ends after its owner", (*suite).orphanEnds},
 		{"visitors killed", (*suite).visitorsKilled},
 		{"killed while creating", (*suite).creatorKilled},
 	}
@@ -61,6 +62,27 @@ func (s *suite) ownerKilled(t *testing.T) {
 	must(t, heir.Remove(t.Context(), w.ID, backend.RemoveOptions{Volumes: true}))
 	s.gone(t, w.ID)
 	s.nothingLeft(t, spec.Instance)
+}
+
+// orphanEnds has the only process die that knows a sandbox. When its command is through, the sandbox ends by itself, can be
+// told from one that somebody looks for, and still has its files.
+func (s *suite) orphanEnds(t *testing.T) {
+	spec := s.lone(t)
+	owner := s.spawn(t, "orphan", spec)
+	w := owner.hear(t)
+	t.Cleanup(func() { s.remove(t, w.ID) })
+	owner.kill()
+	eventually(t, "the end of the sandbox", func() bool {
+		list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance})
+		if err != nil || len(list) != 1 || !list[0].Ephemeral {
+			t.Fatalf("List: %+v, %v", list, err)
+		}
+		return list[0].State == backend.StateStopped
+	})
+	must(t, s.b.Start(t.Context(), w.ID))
+	if got := sh(t, s.dial(t, w.ID), "cat done"); s.caps.Persistent && got != "kept\n" {
+		t.Errorf("it ended under its command: %q", got)
+	}
 }
 
 // visits is how many streams each visitor opens.

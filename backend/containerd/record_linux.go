@@ -43,9 +43,12 @@ type config struct {
 	// Workspace is what holds the workspace's limit.
 	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
 	RootBytes int64                  `json:"root_bytes,omitempty"` // as the guest is told
-	Labels    map[string]string      `json:"labels,omitempty"`     // the user's own
-	State     string                 `json:"state"`                // the state directory that holds the sandbox's files
-	Cgroup    string                 `json:"cgroup"`               // its control group
+	// OrphanTimeout and Ephemeral are the Spec's.
+	OrphanTimeout time.Duration     `json:"orphan_timeout,omitempty"`
+	Ephemeral     bool              `json:"ephemeral,omitempty"`
+	Labels        map[string]string `json:"labels,omitempty"` // the user's own
+	State         string            `json:"state"`            // the state directory that holds the sandbox's files
+	Cgroup        string            `json:"cgroup"`           // its control group
 }
 
 // record is a sandbox's container record, as far as the driver uses it. It never changes.
@@ -94,7 +97,8 @@ func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
 		id: id, session: session, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
 		config: config{
 			Image: p.spec.Image, ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes, User: p.user.String(), Root: p.spec.Root,
-			Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means, RootBytes: driver.RootBytes(p.spec.Root, p.spec.Limits), Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
+			Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means, RootBytes: driver.RootBytes(p.spec.Root, p.spec.Limits), OrphanTimeout: p.spec.OrphanTimeout,
+			Ephemeral: p.spec.Ephemeral, Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}
 }
@@ -165,6 +169,7 @@ func (r *record) info(s backend.State) backend.Info {
 		Limits:    r.config.Limits,
 		Workspace: r.config.Workspace,
 		RootBytes: r.config.RootBytes,
+		Ephemeral: r.config.Ephemeral,
 		State:     s,
 		Labels:    map[string]string{},
 	}

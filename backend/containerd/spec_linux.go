@@ -64,9 +64,9 @@ func guestProcess(o driver.User, r *record, args ...string) *specs.Process {
 	}
 }
 
-// guestArgs tell the guest of its limits.
+// guestArgs tell the guest of its limits and of when it is to end.
 func guestArgs(r *record) []string {
-	return driver.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes)
+	return driver.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes, r.config.OrphanTimeout)
 }
 
 func namespaces(r *record) []specs.LinuxNamespace {

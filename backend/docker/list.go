@@ -133,7 +133,7 @@ func describeLabels(l map[string]string) backend.Info {
 		return info
 	}
 	info.Image, info.User, info.Root, info.Network = c.Image, c.User, c.Root, c.Network
-	info.Limits, info.Workspace, info.RootBytes = c.Limits, c.Workspace, c.RootBytes
+	info.Limits, info.Workspace, info.RootBytes, info.Ephemeral = c.Limits, c.Workspace, c.RootBytes, c.Ephemeral
 	if c.RootBytes > 0 {
 		info.RootMeans = backend.WorkspaceWatched
 	}

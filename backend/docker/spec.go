@@ -56,7 +56,8 @@ type config struct {
 	// Workspace is what holds the workspace's limit.
 	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
 	RootBytes int64                  `json:"root_bytes,omitempty"` // as the guest was told
-	Labels    []string               `json:"labels,omitempty"`     // names of the user's own labels; others come with the image
+	Ephemeral bool                   `json:"ephemeral,omitempty"`
+	Labels    []string               `json:"labels,omitempty"` // names of the user's own labels; others come with the image
 }
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
@@ -100,7 +101,7 @@ func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error)
 func (p *plan) makeLabels(guest string) (map[string]string, error) {
 	l := copyLabels(p.spec.Labels)
 	c := config{Image: p.spec.Image, User: p.user.String(), Root: p.spec.Root, Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means,
-		RootBytes: p.rootBytes()}
+		RootBytes: p.rootBytes(), Ephemeral: p.spec.Ephemeral}
 	c.Labels = slices.Sorted(maps.Keys(p.spec.Labels))
 	js, err := json.Marshal(c)
 	if err != nil {
@@ -150,7 +151,7 @@ func (b *Backend) containerConfig(p *plan) *container.Config {
 		User:         p.user.String(),
 		WorkingDir:   "/",
 		Entrypoint:   []string{embed.Path},
-		Cmd:          driver.GuestArgs(p.spec.Limits, guestWatches(p.means), p.rootBytes()),
+		Cmd:          driver.GuestArgs(p.spec.Limits, guestWatches(p.means), p.rootBytes(), p.spec.OrphanTimeout),
 		Env:          guestEnv(),
 		OpenStdin:    true,
 		AttachStdin:  true,

@@ -51,8 +51,11 @@ type record struct {
 	Limits    backend.Limits      `json:"limits"`
 	// Workspace is what holds the workspace's limit.
 	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
-	Labels    map[string]string      `json:"labels"`
-	Created   time.Time              `json:"created"`
+	// OrphanTimeout and Ephemeral are the Spec's.
+	OrphanTimeout time.Duration     `json:"orphan_timeout,omitempty"`
+	Ephemeral     bool              `json:"ephemeral,omitempty"`
+	Labels        map[string]string `json:"labels"`
+	Created       time.Time         `json:"created"`
 }
 
 func (r *record) id() string { return r.SessionID + "@" + r.Nonce }

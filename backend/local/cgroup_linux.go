@@ -182,7 +182,13 @@ func (b *Backend) sweepGroups() error {
 	if len(names) == 0 {
 		return nil
 	}
-	entries, err := os.ReadDir(b.dirs.sandboxes()) // after the groups, so that none is known too late
+	// In the order in which a group comes to be known: from its preparation to its sandbox's record.
+	for _, e := range b.dirs.entries(b.dirs.tmp()) {
+		if _, nonce, ok := cutLast(e); ok {
+			known[b.groupPrefix()+nonce] = true
+		}
+	}
+	entries, err := os.ReadDir(b.dirs.sandboxes())
 	if err != nil {
 		return scrub(err)
 	}
@@ -195,7 +201,7 @@ func (b *Backend) sweepGroups() error {
 		if g.name = filepath.Base(dir); known[g.name] {
 			continue
 		}
-		// The sandbox's record is there before the group, and the group is gone before it.
+		// What names a group is there before it, and the group is gone before that.
 		_ = unix.Rmdir(dir) // somebody else may have been faster, or it is in use after all
 	}
 	return nil

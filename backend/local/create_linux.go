@@ -121,7 +121,8 @@ func (b *Backend) plan(ctx context.Context, spec backend.Spec) (*record, error) 
 	}
 	r := &record{
 		Nonce: newNonce(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run, Hash: spec.Hash,
-		Root: spec.Root, Network: spec.Network, Labels: map[string]string{}, Created: spec.Created,
+		Root: spec.Root, Network: spec.Network, OrphanTimeout: spec.OrphanTimeout, Ephemeral: spec.Ephemeral, Labels: map[string]string{},
+		Created: spec.Created,
 	}
 	user, err := driver.ParseUser(spec.User)
 	if err != nil {

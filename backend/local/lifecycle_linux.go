@@ -60,8 +60,8 @@ func (b *Backend) describe(x *box, state backend.State, whole bool) backend.Info
 	info := backend.Info{
 		ID: x.id(), SessionID: x.SessionID, Instance: x.Instance, Key: x.Key, Run: x.Run, Hash: x.Hash, Image: hostImage,
 		ImageID: hostImage, User: fmt.Sprintf("%d:%d", x.User.UID, x.User.GID), Network: x.Network, Root: x.Root, Limits: x.Limits, Workspace: x.Workspace,
-		RootBytes: rootBytes(&x.record),
-		State:     state, Created: x.Created, Labels: x.Labels,
+		RootBytes: rootBytes(&x.record), Ephemeral: x.Ephemeral,
+		State: state, Created: x.Created, Labels: x.Labels,
 	}
 	if info.RootBytes > 0 {
 		info.RootMeans = backend.WorkspaceMemory

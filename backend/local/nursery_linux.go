@@ -127,9 +127,10 @@ func defaultUser() launch.ID { return launch.ID{UID: 1000, GID: 1000} }
 func (b *Backend) fill(c *cradle) error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
-	c.group = group{b.machine.cgroups, b.groupPrefix() + newNonce()}
+	nonce := newNonce()
+	c.group = group{b.machine.cgroups, b.groupPrefix() + nonce}
 	c.ids = ids{User: defaultUser()}
-	c.dir = b.dirs.fresh()
+	c.dir = b.dirs.prepared(nonce) // there before the group, and until a record names that
 	if err := os.Mkdir(c.dir, 0o700); err != nil {
 		return scrub(err)
 	}

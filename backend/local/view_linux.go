@@ -54,7 +54,7 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 		Seccomp:  b.machine.filter,
 		Rlimits:  b.rlimits(r),
 		Argv: append([]string{"/.workcell/" + guestName, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
-			driver.GuestArgs(r.Limits, !r.Workspace.FileSystem(), 0)...), // a root that can be written to has a size
+			driver.GuestArgs(r.Limits, !r.Workspace.FileSystem(), 0, r.OrphanTimeout)...), // a root that can be written to has a size
 		Env: []string{"PATH=" + searchPath},
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {

@@ -46,6 +46,7 @@ func serve(args []string) int {
 	workdir := flags.String("workdir", "/workspace", "root of file requests and default directory of commands")
 	scratch := flags.String("scratch", "/tmp", "second root of file requests; empty for none")
 	lease := flags.Duration("lease", server.DefaultLease, "how long recorded commands outlive the last host")
+	orphan := flags.Duration("orphan-timeout", 0, "end when no host was connected and no command ran for this long; 0 for never")
 	socket := flags.String("socket", defaultSocket(), "name of the socket for connect; empty for none")
 	final := flags.Bool("exit-on-eof", false, "end when standard input ends")
 	var limit, layer server.DiskLimit
@@ -65,7 +66,8 @@ func serve(args []string) int {
 			return fail(log, err)
 		}
 	}
-	s, err := server.New(server.Config{Workdir: *workdir, Scratch: *scratch, Version: version, Lease: *lease, ReapAll: true, Protection: protection,
+	s, err := server.New(server.Config{Workdir: *workdir, Scratch: *scratch, Version: version, Lease: *lease, OrphanTimeout: *orphan,
+		Orphaned: func() { os.Exit(0) }, ReapAll: true, Protection: protection,
 		Path: os.Getenv("PATH"), Log: log, Workspace: limit, Layer: layer})
 	if err != nil {
 		return fail(log, err)

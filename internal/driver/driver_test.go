@@ -79,6 +79,7 @@ func TestCheckSpec(t *testing.T) {
 		"long id":     func(s *backend.Spec) { s.ID = strings.Repeat("x", 129) },
 		"root":        func(s *backend.Spec) { s.Root = 7 },
 		"pull":        func(s *backend.Spec) { s.Pull = "sometimes" },
+		"orphan":      func(s *backend.Spec) { s.OrphanTimeout = -1 },
 		"limit":       func(s *backend.Spec) { s.Limits.PIDs = -1 },
 		"our label":   func(s *backend.Spec) { s.Labels = map[string]string{backend.LabelRole: "x"} },
 		"empty label": func(s *backend.Spec) { s.Labels = map[string]string{"": "x"} },

@@ -3,6 +3,7 @@ package driver
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -109,10 +110,10 @@ func RootBytes(root backend.RootMode, l backend.Limits) int64 {
 	return max(minRoot, cmp.Or(l.WorkspaceBytes, rootBytes))
 }
 
-// GuestArgs tell the guest of the limits of what is written: of the workspace, which it holds itself when watched, and of
-// RootBytes.
-func GuestArgs(l backend.Limits, watched bool, root int64) []string {
-	args := []string{}
+// GuestArgs tell the guest of Spec.OrphanTimeout and of the limits of what is written: of the workspace, which it holds
+// itself when watched, and of RootBytes.
+func GuestArgs(l backend.Limits, watched bool, root int64, orphan time.Duration) []string {
+	args := []string{fmt.Sprintf("--orphan-timeout=%v", orphan)}
 	if size := l.WorkspaceBytes; size > 0 {
 		args = append(args, fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", Inodes(size)),
 			fmt.Sprintf("--workspace-watched=%t", watched))

@@ -29,6 +29,8 @@ func CheckSpec(s backend.Spec) error {
 		return fmt.Errorf("root mode %d: %w", s.Root, backend.ErrInvalid)
 	case s.Pull != "" && s.Pull != backend.PullMissing && s.Pull != backend.PullAlways && s.Pull != backend.PullNever:
 		return fmt.Errorf("pull policy %.40q: %w", s.Pull, backend.ErrInvalid)
+	case s.OrphanTimeout < 0:
+		return fmt.Errorf("orphan timeout %v: %w", s.OrphanTimeout, backend.ErrInvalid)
 	}
 	if err := CheckLimits(s.Limits); err != nil {
 		return err

@@ -131,8 +131,10 @@ func (l *link) session(m wire.Marker) error {
 		l.s.visitors.Add(1)
 		defer l.s.visitors.Add(-1)
 	}
-	l.s.lease.arrive()
-	defer l.s.lease.leave()
+	for _, counted := range []*lease{l.s.lease, l.s.orphan} {
+		counted.arrive()
+		defer counted.leave()
+	}
 	go conn.watch(mux)
 	l.s.serveSession(mux, conn)
 	_ = mux.Close()   // it has ended already, this waits for its goroutines

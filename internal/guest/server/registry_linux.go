@@ -3,6 +3,7 @@ package server
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
@@ -16,6 +17,7 @@ type registry struct {
 	order    []*execution          // oldest first
 	running  int
 	finished int
+	lastEnd  time.Time // when an exec last ended
 }
 
 func newRegistry() *registry { return &registry{byID: map[string]*execution{}} }
@@ -57,6 +59,7 @@ func (r *registry) ended(e *execution) {
 	defer r.mu.Unlock()
 	r.running--
 	r.finished++
+	r.lastEnd = time.Now()
 	excess := r.budget.excess()
 	for i := 0; i < len(r.order) && (r.finished > maxFinished || excess > 0); {
 		old := r.order[i]

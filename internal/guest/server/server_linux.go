@@ -42,6 +42,10 @@ type Config struct {
 	Version string
 	// Lease is how long recorded execs go on when no host is connected; zero means DefaultLease.
 	Lease time.Duration
+	// OrphanTimeout is how long the guest goes on when no host is connected and no command runs; zero is for ever. Then it
+	// calls Orphaned, which should end the process.
+	OrphanTimeout time.Duration
+	Orphaned      func()
 	// ReapAll makes the guest reap every child of its process. A process of its own sets it; a guest inside another
 	// program must not, or it would steal that program's children.
 	ReapAll bool
@@ -74,6 +78,7 @@ type Server struct {
 	oom      *oomCounter
 	memory   *memory
 	lease    *lease
+	orphan   *lease
 	quotas   quotas
 	fs       gate
 
@@ -108,6 +113,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.execs = newRegistry()
 	s.lease = newLease(cfg.Lease, s.leaseOver)
+	s.orphan = s.newOrphanLease()
 	if err := s.limitDisk(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -146,6 +152,7 @@ func (s *Server) limitDisk() error {
 // Close kills all commands and releases what the guest holds. The links must have ended.
 func (s *Server) Close() error {
 	s.lease.stop()
+	s.orphan.stop()
 	s.quotas.close()
 	s.killAll()
 	s.requests.Wait()
