@@ -264,3 +264,33 @@ func TestContainerHarmToTheGuest(t *testing.T) {
 		}
 	})
 }
+
+// connector starts the guest's program as an engine does for connect, and opens its memory as soon as it is there.
+const connector = `
+import os, signal
+opened = 0
+for i in range(100):
+    pid = os.fork()
+    if pid == 0: os.execv('/.workcell/workcell-guest', ['workcell-guest', 'connect', '--socket', 'none'])
+    while open('/proc/%d/comm' % pid).read() != 'workcell-guest\n': pass
+    try:
+        os.close(os.open('/proc/%d/mem' % pid, os.O_RDWR))
+        opened += 1
+    except OSError: pass
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+print(opened)
+`
+
+// The memory of the guest's program is closed to commands from its first instruction.
+func TestContainerConnectIsOpaque(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, user string) {
+		_, c := startBox(t, guesttest.ContainerOptions{User: user, Image: "workcell/python:3.11"})
+		req := sh("")
+		req.Argv = []string{"python3", "-c", connector}
+		if res := mustRun(t, c, req); string(res.Stdout.Head) != "0\n" {
+			t.Errorf("opened %s of 100 times %s", res.Stdout.Head, res.Stderr.Head)
+		}
+	})
+}

@@ -45,7 +45,9 @@ func (p *Protection) transfer(size int64) (moved, end func()) {
 func Protect() *Protection {
 	// Descriptors that a runtime leaked into the guest must not reach commands (CVE-2024-21626).
 	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // an old kernel: Go opens all of its own that way
-	// Opened before the process stops being dumpable, which takes away its access to its own /proc.
+	// A process that is not dumpable, as this one from its first instruction, has no access to its own /proc. No command
+	// runs yet.
+	unhideProcess()
 	score, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
 	if err != nil {
 		score = nil
@@ -98,8 +100,13 @@ func (p *Protection) scoreFile() *os.File {
 	return p.score
 }
 
-// HideProcess keeps processes of the same user from reading this one's memory, environment and descriptors.
-func HideProcess() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) } // cannot fail with these arguments
+// HideProcess keeps processes of the same user from reading this one's memory, environment and descriptors, also where an
+// engine made its file one that its user can read.
+func HideProcess() { setDumpable(0) }
+
+func unhideProcess() { setDumpable(1) }
+
+func setDumpable(v uintptr) { _ = unix.Prctl(unix.PR_SET_DUMPABLE, v, 0, 0, 0) } // cannot fail with 0 and 1
 
 // makeThreads makes the runtime start threads now, which it keeps. Later, when a command has used up the sandbox's
 // processes, it could not, and a Go program that cannot make a thread aborts.
