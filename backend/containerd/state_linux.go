@@ -85,7 +85,7 @@ func stateError(what string, err error) error {
 func (b *Backend) installGuest() error {
 	dir := b.state.guest(b.opts.Guest.Version)
 	path := filepath.Join(dir, filepath.Base(embed.Path))
-	if st, err := os.Lstat(path); err == nil && st.Mode() == 0o755 && st.Size() > 0 {
+	if st, err := os.Lstat(path); err == nil && st.Mode() == embed.Mode && st.Size() > 0 {
 		return nil
 	}
 	bin, err := b.opts.Guest.Binary(b.engine.arch)
@@ -100,7 +100,7 @@ func (b *Backend) installGuest() error {
 		return stateError("install the guest", err)
 	}
 	_, err = f.Write(bin)
-	err = errors.Join(err, f.Chmod(0o755), f.Sync(), f.Close())
+	err = errors.Join(err, f.Chmod(embed.Mode), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}

@@ -151,7 +151,7 @@ func (b *Backend) copyGuest(ctx context.Context, id string) error {
 		mode int64
 		data []byte
 	}{
-		{path.Base(embed.Path), 0o755, bin},
+		{path.Base(embed.Path), embed.Mode, bin},
 		{path.Base(readyFile), 0o444, []byte(b.opts.Guest.Version + "\n")},
 	} {
 		err := tw.WriteHeader(&tar.Header{Name: f.name, Typeflag: tar.TypeReg, Mode: f.mode, Size: int64(len(f.data))})

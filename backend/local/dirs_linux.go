@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // dirs is the state directory.
@@ -114,10 +115,10 @@ func (d dirs) installGuest(g *Guest) (string, error) {
 	if err := os.Mkdir(tmp, 0o755); err != nil {
 		return "", fmt.Errorf("local: installing the guest: %w", scrub(err))
 	}
-	err = os.WriteFile(filepath.Join(tmp, guestName), b, 0o555)
+	err = os.WriteFile(filepath.Join(tmp, guestName), b, embed.Mode)
 	if err == nil {
-		// Whatever the umask: the sandbox's user must be able to read it.
-		err = errors.Join(os.Chmod(filepath.Join(tmp, guestName), 0o555), os.Chmod(tmp, 0o755))
+		// Whatever the umask: the sandbox's user must be able to execute it.
+		err = errors.Join(os.Chmod(filepath.Join(tmp, guestName), embed.Mode), os.Chmod(tmp, 0o755))
 	}
 	if err == nil {
 		err = os.Rename(tmp, dir)

@@ -261,6 +261,13 @@ func TestN9Guest(t *testing.T) {
 			// Several at once: it takes signals while it handles others.
 			b.sh(t, "flood() { for i in $(seq 100); do for s in $*; do kill -$s 1; done; done; }; flood 10 & flood 10 & flood $(seq 1 64) & wait")
 			b.alive(t)
+			for _, change := range []string{"resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))", "os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
+				"os.sched_setaffinity(1, {0})", "os.setpriority(os.PRIO_PROCESS, 1, 9)", "os.setpriority(os.PRIO_USER, os.getuid(), 9)"} {
+				if out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", "import os, resource; " + change}}); out["exit_code"] != 1.0 {
+					t.Errorf("%s: %v", change, out)
+				}
+			}
+			b.alive(t)
 			for _, file := range []string{"environ", "mem", "maps", "fd/0", "fd/1", "fd/2", "auxv", "syscall", "stack"} {
 				if out := b.ok(t, tools.ToolExec, obj{"command": "head -c 1 /proc/1/" + file + " >/dev/null"}); out["exit_code"] == 0.0 {
 					t.Errorf("/proc/1/%s can be read", file)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
@@ -107,6 +108,29 @@ func TestContainerNoRoomForProcesses(t *testing.T) {
 	alive(t, box, c)
 }
 
+// The guest makes no thread beside those that it begins with, which its filter protects.
+func TestContainerThreads(t *testing.T) {
+	t.Parallel()
+	_, c := startBox(t, guesttest.ContainerOptions{Docker: []string{"--pids-limit", "400"}})
+	threads := func() string { return string(mustRun(t, c, sh("ls /proc/1/task")).Stdout.Head) }
+	before := threads()
+	var wg sync.WaitGroup
+	for range 40 {
+		wg.Go(func() {
+			req := sh("head -c 300000 /dev/zero")
+			req.OpenFiles = 100
+			mustRun(t, c, req)
+			if _, err := put(t, c, newID(), noise(300_000)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if diff := cmp.Diff(before, threads()); diff != "" {
+		t.Errorf("threads (-want +got):\n%s", diff)
+	}
+}
+
 func TestContainerZombies(t *testing.T) {
 	t.Parallel()
 	box, c := startBox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11", Docker: []string{"--pids-limit", "400"}})
@@ -171,4 +195,102 @@ time.sleep(4322)
 	if len(res.Stdout.Head) > 0 {
 		t.Errorf("left behind:\n%s", res.Stdout.Head)
 	}
+}
+
+// harm tries to change what the kernel keeps of the guest's process and threads, and prints what it may do to itself.
+const harm = `
+import ctypes, os, resource, threading
+libc = ctypes.CDLL(None, use_errno=True)
+SETPRIORITY, IOPRIO_SET = {'x86_64': (141, 251), 'aarch64': (140, 30)}[os.uname().machine]
+def call(*args):
+    return 'ok' if libc.syscall(*(ctypes.c_long(a) for a in args)) == 0 else os.strerror(ctypes.get_errno())
+def attempt(f, *args):
+    try: f(*args)
+    except OSError as e: return e.strerror
+    return 'ok'
+limits = [resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_STACK, resource.RLIMIT_CPU,
+    resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, 10]
+for pid in map(int, os.listdir('/proc/1/task')):
+    for l in limits: attempt(resource.prlimit, pid, l, (1, 1))
+    for p in (os.SCHED_BATCH, os.SCHED_IDLE): attempt(os.sched_setscheduler, pid, p, os.sched_param(0))
+    attempt(os.sched_setparam, pid, os.sched_param(0))
+    attempt(os.sched_setaffinity, pid, {min(os.sched_getaffinity(0))})
+    for which in (0, 1): call(SETPRIORITY, which, pid, 9)
+    for which in (1, 2): call(IOPRIO_SET, which, pid, 3 << 13)
+for who in (0, os.getuid()):
+    call(SETPRIORITY, 2, who, 9)
+    call(IOPRIO_SET, 3, who, 3 << 13)
+open('/proc/1/oom_score_adj', 'w').write('900') if os.getuid() == 0 else None
+own = {'limits': attempt(resource.prlimit, 0, resource.RLIMIT_NOFILE, (50, 60)), 'nice': call(SETPRIORITY, 0, os.getpid(), 3),
+    'group': call(SETPRIORITY, 1, 0, 4), 'io': call(IOPRIO_SET, 1, os.getpid(), 2 << 13 | 5),
+    'affinity': attempt(os.sched_setaffinity, os.getpid(), os.sched_getaffinity(0)),
+    'class': attempt(os.sched_setscheduler, threading.get_native_id(), os.SCHED_BATCH, os.sched_param(0)),
+    'read': attempt(resource.prlimit, 1, resource.RLIMIT_NOFILE)}
+print({k: v for k, v in own.items() if v != 'ok'})
+`
+
+// guestState prints what harm tries to change.
+const guestState = `
+import os, resource
+names = [n for n in dir(resource) if n.startswith('RLIMIT_')]
+print({n: resource.prlimit(1, getattr(resource, n)) for n in names}, open('/proc/1/oom_score_adj').read())
+for t in sorted(map(int, os.listdir('/proc/1/task'))):
+    print(t, os.sched_getscheduler(t), os.sched_getaffinity(t), os.getpriority(os.PRIO_PROCESS, t))
+`
+
+// What a command does to the guest's limits, priorities and score does not outlive it.
+func TestContainerHarmToTheGuest(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, user string) {
+		box, c := startBox(t, guesttest.ContainerOptions{User: user, Image: "workcell/python:3.11"})
+		python := func(script string) string {
+			req := sh("")
+			req.Argv = []string{"python3", "-c", script}
+			res := mustRun(t, c, req)
+			return string(res.Stdout.Head) + string(res.Stderr.Head)
+		}
+		before := python(guestState)
+		if got := python(harm); got != "{}\n" {
+			t.Errorf("what a command may do to itself fails: %s", got)
+		}
+		if diff := cmp.Diff(before, python(guestState)); diff != "" {
+			t.Errorf("the guest changed (-want +got):\n%s", diff)
+		}
+		alive(t, box, c)
+		req := sh("setsid sleep 1000 & sleep 1000") // which a tag finds
+		req.TimeoutMillis = 100
+		if res := mustRun(t, c, req); res.State != wire.ExecTimedOut {
+			t.Errorf("got %v", brief(res))
+		}
+	})
+}
+
+// connector starts the guest's program as an engine does for connect, and opens its memory as soon as it is there.
+const connector = `
+import os, signal
+opened = 0
+for i in range(100):
+    pid = os.fork()
+    if pid == 0: os.execv('/.workcell/workcell-guest', ['workcell-guest', 'connect', '--socket', 'none'])
+    while open('/proc/%d/comm' % pid).read() != 'workcell-guest\n': pass
+    try:
+        os.close(os.open('/proc/%d/mem' % pid, os.O_RDWR))
+        opened += 1
+    except OSError: pass
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+print(opened)
+`
+
+// The memory of the guest's program is closed to commands from its first instruction.
+func TestContainerConnectIsOpaque(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, user string) {
+		_, c := startBox(t, guesttest.ContainerOptions{User: user, Image: "workcell/python:3.11"})
+		req := sh("")
+		req.Argv = []string{"python3", "-c", connector}
+		if res := mustRun(t, c, req); string(res.Stdout.Head) != "0\n" {
+			t.Errorf("opened %s of 100 times %s", res.Stdout.Head, res.Stderr.Head)
+		}
+	})
 }

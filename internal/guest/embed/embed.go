@@ -15,6 +15,10 @@ import (
 // Path is where a sandbox finds the guest.
 const Path = "/.workcell/workcell-guest"
 
+// Mode is the file's mode there: the memory of a program that its user cannot read is closed to other processes of that
+// user from its first instruction.
+const Mode = 0o111
+
 //go:embed guest_linux_amd64.gz
 var amd64 []byte
 

@@ -5,9 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// Build builds the guest from its sources into dir, for tests of the guest itself, and gives its path.
+// Build builds the guest from its sources into dir, for tests of the guest itself, and returns its path.
 func Build(dir string) (string, error) {
 	out := filepath.Join(dir, "workcell-guest")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=test", "-o", out,
@@ -16,5 +18,5 @@ func Build(dir string) (string, error) {
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the guest: %w\n%s", err, msg)
 	}
-	return out, nil
+	return out, os.Chmod(out, embed.Mode)
 }

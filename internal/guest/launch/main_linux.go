@@ -41,6 +41,10 @@ func failed(wall, what string, err error) error {
 func Main() int {
 	// Namespaces, privileges and filters are a thread's own; executing the guest from this one makes them the process's.
 	runtime.LockOSThread()
+	// The file of the program cannot be read; without this the launcher could not write to its own /proc.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
+		return tell(failed(WallConfig, "becoming dumpable", err))
+	}
 	// Whatever else the host's program left open must not get anywhere.
 	if err := unix.CloseRange(ListenerFD+1, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return tell(failed(WallConfig, "closing descriptors", err))

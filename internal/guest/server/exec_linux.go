@@ -54,7 +54,9 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink outputSink) (*
 	if !wire.ValidExecID(req.ExecID) {
 		return nil, failf(wire.CodeInvalid, "the exec id is not 1 to %d of a-z, A-Z, 0-9, _ and -", wire.MaxExecID)
 	}
-	s.cfg.Protection.await()
+	if err := s.cfg.Protection.await(); err != nil {
+		return nil, failf(wire.CodeInternal, "the sandbox cannot protect itself from commands: %v", err)
+	}
 	if err := s.memory.room(); err != nil {
 		return nil, err
 	}
@@ -212,6 +214,7 @@ func (e *execution) supervise() {
 
 // over records the end and lets everybody know.
 func (e *execution) over(end exit, state wire.ExecState, leaked bool) {
+	e.s.spawner.restoreScore()
 	if e.stdin != nil {
 		e.stdin.close()
 	}

@@ -50,6 +50,8 @@ func (s *spawner) forkLimited(path string, argv []string, attr *syscall.ProcAttr
 	if len(limits) == 0 {
 		return s.fork(path, argv, attr, tag)
 	}
+	s.tracing <- struct{}{} // the guest's threads are bounded, see makeThreads
+	defer func() { <-s.tracing }()
 	runtime.LockOSThread() // a tracer is a thread
 	defer runtime.UnlockOSThread()
 	attr.Sys.Ptrace = true
@@ -62,7 +64,7 @@ func (s *spawner) forkLimited(path string, argv []string, attr *syscall.ProcAttr
 	if err != nil {
 		return pid, err
 	}
-	err = setLimits(pid, limits)
+	err = setLimits(pid, limits, s.protection.limitKey())
 	if traced {
 		err = errors.Join(err, letGo(pid))
 	}
@@ -74,9 +76,9 @@ func (s *spawner) forkLimited(path string, argv []string, attr *syscall.ProcAttr
 }
 
 // setLimits limits a process. One that has ended needs none.
-func setLimits(pid int, limits []rlimit) error {
+func setLimits(pid int, limits []rlimit, key limitKey) error {
 	for _, l := range limits {
-		err := unix.Prlimit(pid, l.resource, &unix.Rlimit{Cur: l.value, Max: l.value}, nil)
+		err := key.limit(pid, l.resource, l.value)
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
 		}

@@ -21,9 +21,14 @@ const (
 
 // Protection is what a process has done to be fit to be a guest.
 type Protection struct {
-	score *os.File      // /proc/self/oom_score_adj; nil when the score cannot be changed
-	done  chan struct{} // closed when all is done
+	score *os.File // /proc/self/oom_score_adj; nil when the score cannot be changed
 	bulk  bulk
+
+	done   chan struct{} // closed when all is done
+	settle sync.Once     // guards again, by the first command
+	key    limitKey
+	last   uint32 // thread that is guarded, with all before it
+	err    error
 }
 
 // transfer notes that so many bytes of a file come or go, until the caller calls end. It calls moved whenever some have.
@@ -40,7 +45,9 @@ func (p *Protection) transfer(size int64) (moved, end func()) {
 func Protect() *Protection {
 	// Descriptors that a runtime leaked into the guest must not reach commands (CVE-2024-21626).
 	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // an old kernel: Go opens all of its own that way
-	// Opened before the process stops being dumpable, which takes away its access to its own /proc.
+	// A process that is not dumpable, as this one from its first instruction, has no access to its own /proc. No command
+	// runs yet.
+	unhideProcess()
 	score, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
 	if err != nil {
 		score = nil
@@ -51,20 +58,38 @@ func Protect() *Protection {
 	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0))) // each may need a thread
 	debug.SetGCPercent(gcPercent)                            //
 	debug.SetMemoryLimit(memoryGoal)                         // what commands leave of the sandbox's memory is not ours
-	p := &Protection{score: score, done: make(chan struct{})}
+	p := &Protection{score: score, done: make(chan struct{}), key: newLimitKey()}
 	go func() {
 		defer close(p.done)
 		catchSignals()
 		makeThreads(spareThreads)
+		p.guard()
 	}()
 	return p
 }
 
-// await waits until the process is fit. A nil Protection is that of a process which needs none.
-func (p *Protection) await() {
-	if p != nil {
-		<-p.done
+// await waits until the process is fit, or returns why it is not. A nil Protection is that of a process which needs none.
+func (p *Protection) await() error {
+	if p == nil {
+		return nil
 	}
+	<-p.done
+	p.settle.Do(p.guard) // a thread may have been on its way
+	return p.err
+}
+
+func (p *Protection) guard() {
+	if os.Getpid() == 1 && p.err == nil {
+		p.last, p.err = guardThreads(p.key, p.last)
+	}
+}
+
+// limitKey returns the key to the filter of all commands.
+func (p *Protection) limitKey() limitKey {
+	if p == nil {
+		return limitKey{}
+	}
+	return p.key
 }
 
 // scoreFile gives the file with the process's own OOM score; nil when it cannot be changed.
@@ -75,8 +100,13 @@ func (p *Protection) scoreFile() *os.File {
 	return p.score
 }
 
-// HideProcess keeps processes of the same user from reading this one's memory, environment and descriptors.
-func HideProcess() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) } // cannot fail with these arguments
+// HideProcess keeps processes of the same user from reading this one's memory, environment and descriptors, also where an
+// engine made its file one that its user can read.
+func HideProcess() { setDumpable(0) }
+
+func unhideProcess() { setDumpable(1) }
+
+func setDumpable(v uintptr) { _ = unix.Prctl(unix.PR_SET_DUMPABLE, v, 0, 0, 0) } // cannot fail with 0 and 1
 
 // makeThreads makes the runtime start threads now, which it keeps. Later, when a command has used up the sandbox's
 // processes, it could not, and a Go program that cannot make a thread aborts.

@@ -29,6 +29,8 @@ const (
 	// childOOMScore is how much more the kernel prefers every command to the guest when memory runs out.
 	childOOMScore = 500
 	maxOOMScore   = 1000
+	// tracers is how many commands with limits of their own may start at once. Each takes a thread for itself.
+	tracers = 2
 )
 
 // spawner starts processes.
@@ -38,8 +40,10 @@ type spawner struct {
 	tracker *tracker
 	null    int // read end of the standard input of commands that get none
 
-	oom   *os.File  // written with the tracker's forking held: the score is the guest's own while a child is made
-	score [2]string // the guest's own, and that of its children
+	tracing    gate // held while a command gets limits of its own
+	protection *Protection
+	oom        *os.File  // written with the tracker's forking held: the score is the guest's own while a child is made
+	score      [2]string // the guest's own, and that of its children
 }
 
 // newSpawner makes a spawner; killed is called when any child has died of SIGKILL.
@@ -49,7 +53,7 @@ func newSpawner(cfg Config, t *tracker, killed func()) (*spawner, error) {
 		return nil, err
 	}
 	return &spawner{workdir: cfg.Workdir, reaper: newReaper(cfg.ReapAll, killed), tracker: t, null: null,
-		oom: cfg.Protection.scoreFile(), score: oomScores(cfg.Protection.scoreFile())}, nil
+		tracing: make(gate, tracers), protection: cfg.Protection, oom: cfg.Protection.scoreFile(), score: oomScores(cfg.Protection.scoreFile())}, nil
 }
 
 // oomScores gives the score that the guest was born with, below which it could not get back, and its children's.
@@ -146,12 +150,25 @@ func (s *spawner) forkOnce(path string, argv []string, attr *syscall.ProcAttr, t
 	s.tracker.forking.Lock()
 	defer s.tracker.forking.Unlock()
 	*tag = s.tracker.nextTag()
+	s.writeScore(s.score[1])
+	pid, err := syscall.ForkExec(path, argv, attr)
+	s.writeScore(s.score[0])
+	return pid, err
+}
+
+// restoreScore undoes what a command that is root did to the guest's score.
+func (s *spawner) restoreScore() {
+	s.tracker.forking.Lock()
+	defer s.tracker.forking.Unlock()
+	s.writeScore(s.score[0])
+}
+
+// writeScore sets the guest's score. The caller holds forking. A failure leaves the guest, or a child, more or less killable
+// than it should be, which is no reason not to run a command.
+func (s *spawner) writeScore(score string) {
 	if s.oom != nil {
-		// A failure leaves the child as killable as the guest, which is no reason not to run it.
-		_, _ = s.oom.WriteAt([]byte(s.score[1]), 0)
-		defer func() { _, _ = s.oom.WriteAt([]byte(s.score[0]), 0) }()
+		_, _ = s.oom.WriteAt([]byte(score), 0)
 	}
-	return syscall.ForkExec(path, argv, attr)
 }
 
 // checkSpawn refuses what the kernel would cut or misread.
