@@ -149,17 +149,16 @@ func (s Sandbox) AsRoot() bool {
 // Problem is something a Sandbox may not say.
 type Problem struct {
 	Field   string // dotted path below `sandbox`, "limits.memory_mb"
-	Message string
+	Message string // names what is wrong, without the field's help
 	Hint    string
 }
 
-// String gives "field: message; hint".
+// String returns "message; hint".
 func (p Problem) String() string {
-	s := p.Field + ": " + p.Message
-	if p.Hint != "" {
-		s += "; " + p.Hint
+	if p.Hint == "" {
+		return p.Message
 	}
-	return s
+	return p.Message + "; " + p.Hint
 }
 
 var (

@@ -25,6 +25,8 @@ func defaultEnv(workdir string) map[string]string {
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME": workdir,
 		"LANG": "C.UTF-8",
+		// Beside the modules of a read-only image nothing can be kept, and each start would compile them again.
+		"PYTHONPYCACHEPREFIX": "/tmp/.pycache",
 	}
 }
 

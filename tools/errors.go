@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -141,6 +142,9 @@ func errorOf(err error) *ToolError {
 		return failure(code, "the operation failed inside Workcell")
 	}
 	e := failure(code, "%s", plainText(err))
+	if code == CodeUnavailable {
+		e.Message = hostAddress.ReplaceAllString(e.Message, "$1<address>")
+	}
 	var launch *session.LaunchError
 	var conflict *session.ConflictError
 	switch {
@@ -157,6 +161,10 @@ func errorOf(err error) *ToolError {
 	}
 	return e
 }
+
+// hostAddress finds the addresses of the host's network in the words of an engine that could not reach a registry: its
+// resolver, its proxy, itself.
+var hostAddress = regexp.MustCompile(`(\bon |\b(?:tcp|udp)[46]? |->)(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9A-Za-z:.%]+\])(?::[0-9]+)?`)
 
 // plainText is the text of err without the operation and the driver, which mean nothing to a model.
 func plainText(err error) string {

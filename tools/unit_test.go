@@ -167,6 +167,10 @@ func TestErrorOf(t *testing.T) {
 		{errors.New("open /var/lib/docker/secret: boom"), tools.CodeInternal, "the operation failed inside Workcell", false},
 		{fmt.Errorf("%w: 3 are open", backend.ErrCapacity), tools.CodeCapacity, "at capacity: 3 are open", true},
 		{fmt.Errorf("%w: x", backend.ErrImage), tools.CodeUnavailable, "image unavailable: x", false},
+		{
+			fmt.Errorf("%w: pull 10.1.2.3:5000/x: lookup r.example on 10.0.0.2:53: read udp 172.17.0.1:3->[fd00::2]:53: i/o timeout", backend.ErrImage), tools.CodeUnavailable,
+			"image unavailable: pull 10.1.2.3:5000/x: lookup r.example on <address>: read udp <address>-><address>: i/o timeout", false,
+		},
 		{&session.LaunchError{Reason: session.LaunchNotFound, Message: "foo"}, tools.CodeNotFound, "cannot start the command (not_found): foo", false},
 		{&session.LaunchError{Reason: session.LaunchNoResources, Message: "foo"}, tools.CodeCapacity, "cannot start the command (no_resources): foo", true},
 		{&session.ConflictError{Key: session.WorkflowKey("r", "n"), Fields: []string{"image", "env"}}, tools.CodeExists, `the sandbox "n" of this run is open already, and differs in its image, env`, false},

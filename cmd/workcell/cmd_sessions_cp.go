@@ -34,12 +34,12 @@ func newSessionsCpCmd(a *app) *cobra.Command {
 		Use:   "cp [flags] SANDBOX:PATH FILE|DIR|-, or FILE|DIR|- SANDBOX:PATH",
 		Short: "Copy files between a sandbox and here",
 		Long: `Copy a file or a directory with all below it out of a sandbox, or into one. The sandbox is named as in
-` + "`workcell sessions exec`" + `; PATH lies below /workspace. - is standard input or output, for one file. A file here whose name
-has a colon is written ./NAME.
+` + "`workcell sessions exec`" + `; PATH lies below /workspace or /tmp. - is standard input or output, for one file. A file here whose
+name has a colon is written ./NAME.
 
 Where the destination is a directory, the source goes into it under its own name; SOURCE/. stands for what is in a
 directory. Else the destination is the new name, and the directory above it must be there. Files that are there are
-replaced, others stay.
+replaced, unless the sandbox's user may not write them; others stay.
 
 Permission bits are kept; owners and times are not. A file appears whole or not at all. Below the source, links and
 special files are not copied and nothing is read or written through a link that leads outside. What cannot be copied is

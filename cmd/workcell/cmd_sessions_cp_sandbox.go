@@ -16,17 +16,23 @@ import (
 // privateDir holds what Workcell itself keeps in a workspace.
 const privateDir = ".workcell"
 
-// workspacePath gives the path below the work directory that a user means, "." for itself.
+// scratchDir is the other directory of a sandbox that can be copied from and to.
+const scratchDir = "/tmp"
+
+// workspacePath returns the path below the work directory that a user means, "." for itself; an absolute one below
+// scratchDir stays as it is.
 func workspacePath(workdir, p string) (string, error) {
 	below, ok := path.Clean(p), true // "." for an empty one
 	switch {
 	case below == workdir:
 		below = "."
+	case below == scratchDir || strings.HasPrefix(below, scratchDir+"/"):
+		return below, nil
 	case path.IsAbs(below):
 		below, ok = cutDir(below, workdir)
 	}
 	if !ok || below == ".." || strings.HasPrefix(below, "../") {
-		return "", usageError(fmt.Errorf("%s is not below %s", p, workdir),
+		return "", usageError(fmt.Errorf("%s is not below %s or %s", p, workdir, scratchDir),
 			"elsewhere let a command do it, out: workcell sessions exec SANDBOX -- cat "+p+" > FILE, in: workcell sessions exec SANDBOX -- tee "+p+" < FILE")
 	}
 	return below, nil
@@ -156,7 +162,7 @@ type sandboxTarget struct {
 	s    *session.Session
 	arg  string           // as the user wrote it
 	raw  string           // the path in it
-	at   string           // below the work directory
+	at   string           // as workspacePath has it
 	kind session.FileType // empty: there is nothing yet
 }
 

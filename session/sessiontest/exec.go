@@ -69,7 +69,7 @@ func environment(t *testing.T, s *session.Session) {
 		got[name] = value
 	}
 	want := map[string]string{
-		"BOTH": "request", "ODD": value, "FROM_SESSION": "session", "HOME": s.Info().Workdir, "LANG": "C.UTF-8",
+		"BOTH": "request", "ODD": value, "FROM_SESSION": "session", "HOME": s.Info().Workdir, "LANG": "C.UTF-8", "PYTHONPYCACHEPREFIX": "/tmp/.pycache",
 		"PATH": got["PATH"], "WORKCELL_EXEC": res.ExecID,
 	}
 	for _, fromImage := range []string{"FROM_IMAGE"} {
