@@ -73,35 +73,35 @@ func TestSource(t *testing.T) {
 		},
 		{
 			"short", "---\nmodel: x # why\nsandbox: python\nconfig: {a: 1}\n---\nbody\n",
-			"---\nmodel: x # why\nuse: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\nconfig: {a: 1}\n---\nbody\n",
+			"---\nmodel: x # why\nmaxTurns: 40\nuse: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\nconfig: {a: 1}\n---\nbody\n",
 		},
 		{
 			"block with comments and crlf",
 			"---\r\nmodel: x\r\nsandbox:\r\n  # the mode\r\n  mode: code\r\n\r\n# about config\r\nconfig: {a: 1}\r\n---\r\nbody\r\n",
-			"---\r\nmodel: x\r\nuse: [{\"config\":{\"mode\":\"code\"},\"name\":\"workcell/sandbox\"}]\r\n\r\n\r\n\r\n# about config\r\nconfig: {a: 1}\r\n---\r\nbody\r\n",
+			"---\r\nmodel: x\r\nmaxTurns: 40\r\nuse: [{\"config\":{\"mode\":\"code\"},\"name\":\"workcell/sandbox\"}]\r\n\r\n\r\n\r\n# about config\r\nconfig: {a: 1}\r\n---\r\nbody\r\n",
 		},
 		{
 			"with use before", "---\nuse:\n  - a/b # first\n  - {name: c/d, config: {day: 2026-01-02, x: [1, 2.5, true, null]}}\nsandbox: node\n---\nbody\n",
-			"---\nuse: [\"a/b\",{\"config\":{\"day\":\"2026-01-02\",\"x\":[1,2.5,true,null]},\"name\":\"c/d\"},{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n\n\n\n---\nbody\n",
+			"---\nmaxTurns: 40\nuse: [\"a/b\",{\"config\":{\"day\":\"2026-01-02\",\"x\":[1,2.5,true,null]},\"name\":\"c/d\"},{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n\n\n\n---\nbody\n",
 		},
 		{
 			"with use after", "---\nsandbox: node\nuse: [a/b]\n---\nbody\n",
-			"---\n\nuse: [\"a/b\",{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n---\nbody\n",
+			"---\n\nmaxTurns: 40\nuse: [\"a/b\",{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n---\nbody\n",
 		},
 		{
 			"native", "---\nuse: [{name: workcell/sandbox, config: {env: {A: 1.10}}}, z/z]\n---\nbody\n",
-			"---\nuse: [{\"config\":{\"env\":{\"A\":\"1.10\"}},\"name\":\"workcell/sandbox\"},\"z/z\"]\n---\nbody\n",
+			"---\nmaxTurns: 40\nuse: [{\"config\":{\"env\":{\"A\":\"1.10\"}},\"name\":\"workcell/sandbox\"},\"z/z\"]\n---\nbody\n",
 		},
 		{
-			"indented", "---\n  model: x\n  sandbox: python\n---\nbody", "---\n  model: x\n  use: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\n---\nbody",
+			"indented", "---\n  model: x\n  sandbox: python\n---\nbody", "---\n  model: x\n  maxTurns: 40\n  use: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\n---\nbody",
 		},
 		{
 			"heading and rule in the template", "---\nsandbox: python\n---\n\n# Task\n\n---\nname: {{x}}\n---\nmore\n",
-			"---\nuse: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\n---\n\n{{! }}# Task\n\n---\nname: {{x}}\n---\nmore\n",
+			"---\nmaxTurns: 40\nuse: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\n---\n\n{{! }}# Task\n\n---\nname: {{x}}\n---\nmore\n",
 		},
 		{
 			"odd characters", "---\nsandbox: {env: {A: \"q\\\"b\\\\ \\u0085 \\u2028 \\x01 \\uFEFF 😀 {{x}} # % @ '\"}}\n---\nbody",
-			"---\nuse: [{\"config\":{\"env\":{\"A\":\"q\\\"b\\\\ \\u0085 \\u2028 \\u0001 \\ufeff 😀 {{x}} # % @ '\"}},\"name\":\"workcell/sandbox\"}]\n---\nbody",
+			"---\nmaxTurns: 40\nuse: [{\"config\":{\"env\":{\"A\":\"q\\\"b\\\\ \\u0085 \\u2028 \\u0001 \\ufeff 😀 {{x}} # % @ '\"}},\"name\":\"workcell/sandbox\"}]\n---\nbody",
 		},
 	}
 	for _, tt := range tests {
@@ -115,7 +115,7 @@ func TestSource(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("source (-want +got):\n%s", diff)
 			}
-			if strings.Count(got, "\n") != strings.Count(tt.src, "\n") {
+			if added := strings.Count(got, "maxTurns"); strings.Count(got, "\n") != strings.Count(tt.src, "\n")+added {
 				t.Error("lines moved")
 			}
 		})
