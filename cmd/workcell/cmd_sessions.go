@@ -8,8 +8,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel"
 
 	"github.com/workcell-dev/workcell/backend"
+	spans "github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -30,10 +32,12 @@ are under way in other processes of the same user.`,
 	return cmd
 }
 
-// withManager runs fn with a manager that leaves every sandbox as it is when fn is done.
+// withManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.
 func (a *app) withManager(ctx context.Context, e engineFlags, images imageFlags, use stateUse, fn func(context.Context, *session.Manager) error) (err error) {
 	ctx, tel := a.startTelemetry(ctx, false)
 	defer tel.Close(ctx)
+	ctx, span := spans.StartWith(ctx, otel.GetTracerProvider(), a.command)
+	defer func() { spans.End(span, spanError(err)) }()
 	m, done, err := a.openManager(ctx, e, images, use)
 	if err != nil {
 		return err
@@ -41,6 +45,15 @@ func (a *app) withManager(ctx context.Context, e engineFlags, images imageFlags,
 	defer done()
 	defer func() { err = errors.Join(err, m.Detach(context.WithoutCancel(ctx))) }()
 	return a.whereElse(ctx, m, fn(ctx, m))
+}
+
+// spanError returns what went wrong for a command's span: the exit code of what it ran is a result.
+func spanError(err error) error {
+	var exit *cliError
+	if errors.As(err, &exit) && exit.err == nil {
+		return nil
+	}
+	return err
 }
 
 // unknownSandbox reports that the engine has no sandbox that is called so.

@@ -73,6 +73,7 @@ Environment:
 		},
 	}
 	root.SetVersionTemplate("workcell {{.Version}}\n")
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { a.command = cmd.CommandPath() }
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
@@ -149,6 +150,7 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	stateDirFlag   string
+	command        string // the command that runs, "workcell sessions exec"
 	env            env
 	terminal       atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -174,6 +175,44 @@ func TestTracesOnTheConsole(t *testing.T) {
 	}
 	if spans < 10 {
 		t.Errorf("%d spans:\n%s", spans, stderr)
+	}
+}
+
+// TestOneCommandIsOneTrace: whatever a command does with sandboxes lies below one span of its name. That what it ran failed
+// is a result.
+func TestOneCommandIsOneTrace(t *testing.T) {
+	t.Parallel()
+	environ := append(testEnviron(t), "OTEL_TRACES_EXPORTER=console")
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"open", "--name", "box", "--image", "workcell/debian:12"}, {"exec", "box", "--", "false"}, {"cp", file, "box:file"}, {"rm", "box"},
+	} {
+		cmd := workcell(t, append([]string{"sessions"}, args...)...)
+		cmd.Env = environ
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		_ = cmd.Run() // false fails
+		var roots, failed []string
+		traces := map[string]bool{}
+		for line := range strings.Lines(stderr.String()) {
+			var span consoleSpan
+			if json.Unmarshal([]byte(line), &span) != nil {
+				continue
+			}
+			traces[span.TraceID] = true
+			if span.ParentID == "" {
+				roots = append(roots, span.Name)
+				if span.Status == codes.Error.String() {
+					failed = append(failed, span.Name)
+				}
+			}
+		}
+		if want := "workcell sessions " + args[0]; len(traces) != 1 || len(roots) != 1 || roots[0] != want || failed != nil {
+			t.Errorf("%v: roots %q, failed %q, want %q\n%s", args, roots, failed, want, stderr.String())
+		}
 	}
 }
 
