@@ -38,7 +38,7 @@ func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []strin
 			removed = append(removed, rec.ID)
 		}
 		err = errors.Join(errs...)
-		if !errors.Is(err, errPassing) || time.Since(began) > passing {
+		if !errors.Is(err, errPassing) || time.Since(began) > lifetimes.Passing {
 			return removed, err
 		}
 		if !pause(ctx, handoverPause) {

@@ -162,7 +162,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 			m.unregister(s, &leftover{engineID: s.engine.ID, due: m.now()})
 			return err
 		}
-		m.record(s, RecordClosed, m.now().Add(rememberFor))
+		m.record(s, RecordClosed, m.now().Add(lifetimes.Remembered))
 		m.unregister(s, nil)
 	}
 	return nil
@@ -191,7 +191,7 @@ func (m *Manager) canKeep(engine backend.Info) error {
 func (m *Manager) keepWorkspace(ctx context.Context, rec Record, engineID string) error {
 	kept := rec
 	kept.State, kept.Owner, kept.KeepWorkspace = RecordReady, m.owner, true
-	kept.LastUsed, kept.Expires = m.now(), m.now().Add(workspaceFor)
+	kept.LastUsed, kept.Expires = m.now(), m.now().Add(lifetimes.Workspace)
 	err := m.store.Update(ctx, kept)
 	if err == nil && engineID != "" {
 		err = m.removeEngine(ctx, engineID, false)
@@ -228,7 +228,7 @@ func (s *Session) isTaken() bool {
 
 // removeEngine removes a sandbox from the engine, whatever the caller's context says.
 func (m *Manager) removeEngine(ctx context.Context, engineID string, volumes bool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
 	defer cancel()
 	return engineError(m.b.Remove(ctx, engineID, backend.RemoveOptions{Volumes: volumes}))
 }
@@ -315,7 +315,7 @@ func (m *Manager) closeRecord(id string) {
 	defer cancel()
 	rec, err := m.store.Get(ctx, id)
 	if err == nil {
-		rec.State, rec.Expires = RecordClosed, m.now().Add(rememberFor)
+		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
 		m.save(rec)
 	} else if !errors.Is(err, backend.ErrNotFound) {
 		m.log.Error("cannot record the end of a sandbox", "sandbox", id, "error", err)

@@ -11,17 +11,13 @@ import (
 // A run whose process died may be gone on with, but nobody knows when, and until then its sandbox is of no use: what the
 // step under way was doing is done again. So it ends soon, and its workspace waits for as long as the sandbox would have.
 
-// interruptedFor is how long the sandbox of an interrupted run stays as it is for somebody to go on with the run. With the
-// sweep that comes once a minute, and the record of its last use that is as old at most, it is gone within five minutes.
-const interruptedFor = 3 * time.Minute
-
 // interrupted tells when a record's sandbox is to end and only its workspace to stay, if its owner is gone by then; ok is
 // false when it is not a run's, or not any more.
 func (r Record) interrupted() (at time.Time, ok bool) {
 	if r.State != RecordReady || r.Owner == "" || r.Key.Namespace != NamespaceWorkflow {
 		return at, false
 	}
-	return r.used().Add(max(interruptedFor, r.Retention)), true
+	return r.used().Add(max(lifetimes.Interrupted, r.Retention)), true
 }
 
 // workspaceOnly reports whether a record is that of a sandbox of which the engine has the workspace alone, or will in a moment.

@@ -416,7 +416,7 @@ func (m *Manager) discard(s *Session, adopted bool) {
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {
 		m.mu.Lock()
-		m.leftover[s.id] = leftover{due: m.now(), late: m.now().Add(creationGrace)}
+		m.leftover[s.id] = leftover{due: m.now(), late: m.now().Add(lifetimes.CreationGrace)}
 		m.mu.Unlock()
 		m.record(s, RecordRemoving, m.now())
 		return

@@ -135,7 +135,7 @@ func (m *Manager) prune(ctx context.Context) {
 	now := m.now()
 	m.mu.Lock()
 	for scope, at := range m.sealed {
-		if now.Sub(at) > rememberFor {
+		if now.Sub(at) > lifetimes.Remembered {
 			delete(m.sealed, scope)
 		}
 	}
@@ -149,7 +149,7 @@ func (m *Manager) prune(ctx context.Context) {
 	}
 	for _, rec := range recs {
 		left := rec.State == RecordLost && rec.Owner != "" // a sweep has not removed the rest yet
-		if rec.Expires.After(now) || m.owns(rec.ID) || left && now.Sub(rec.Expires) < missedFor {
+		if rec.Expires.After(now) || m.owns(rec.ID) || left && now.Sub(rec.Expires) < lifetimes.Missed {
 			continue
 		}
 		if err := m.store.Delete(ctx, rec.ID); err != nil && ctx.Err() == nil {

@@ -13,32 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-const (
-	// creationGrace keeps sandboxes without a record that were made just now from being looked at.
-	creationGrace = 2 * time.Minute
-	// rebuiltFor is how long a run's sandbox without a record is kept for somebody to look after it. Only a store that
-	// was lost explains such a sandbox, so nobody knows what it is worth.
-	rebuiltFor = 24 * time.Hour
-	// orphanedFor is how long an agent's sandbox stays unused when the agent's process is gone: nobody goes on with that.
-	orphanedFor = 2 * time.Minute
-	// workspaceFor is how long a workspace is kept whose sandbox was removed without it.
-	workspaceFor = 30 * 24 * time.Hour
-	// missedFor is how long it is remembered that a run had a sandbox which was lost, or expired when the run was
-	// interrupted: who goes on with the run must be told.
-	missedFor = 30 * 24 * time.Hour
-	// silentFor is how long, after its time, a sandbox is kept that is there and does not say whether it is used: it may be
-	// at work while its engine or its guest hangs.
-	silentFor = 24 * time.Hour
-	// sweepGrace is how much longer than its manager a sweep may go on, a removal under way included: commands that are
-	// over at once sweep, too, and nobody should have to wait for them.
-	sweepGrace = 3 * time.Second
-	// guestsEvery is how often sweeps look for old guests: there is hardly ever one.
-	guestsEvery = time.Hour
-	// guestFor is how old the guest of another version must be: who has two of them in turn should not wait for a copy at
-	// every change.
-	guestFor = 24 * time.Hour
-)
-
 // Sweep does at once what the manager's goroutine does at its start and every Options.ReapEvery: it removes what processes
 // that are gone left behind and whose time has come. What a living process has, it leaves alone, and so it does what is not
 // of this instance, but for what the engine keeps of other versions' guest program (OldGuests). Without an Instance and a
@@ -78,7 +52,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 	for _, rec := range plan.unrecorded {
 		err := m.store.Insert(ctx, rec)
 		if errors.Is(err, backend.ErrExists) { // its key has another sandbox, or it has a record by now
-			rec.State, rec.Expires = RecordRemoving, m.now().Add(rebuiltFor)
+			rec.State, rec.Expires = RecordRemoving, m.now().Add(lifetimes.Unrecorded)
 			err = m.store.Insert(ctx, rec)
 		}
 		if err != nil && !errors.Is(err, backend.ErrExists) {
@@ -101,7 +75,7 @@ func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.Ca
 	untraced := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}}) // not sampled
 	late, cancel := context.WithCancel(trace.ContextWithSpanContext(context.WithoutCancel(ctx), untraced))
 	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(sweepGrace, cancel)
+		timer := time.AfterFunc(lifetimes.SweepGrace, cancel)
 		context.AfterFunc(late, func() { timer.Stop() })
 	})
 	return late, func() {
@@ -145,7 +119,7 @@ func (m *Manager) survey(ctx context.Context) (survey, error) {
 			continue
 		}
 		there[engine.SessionID] = engine
-		if !known[engine.SessionID] && now.Sub(engine.Created) > creationGrace {
+		if !known[engine.SessionID] && now.Sub(engine.Created) > lifetimes.CreationGrace {
 			plan.unrecorded = append(plan.unrecorded, m.rebuilt(engine, key))
 		}
 	}
@@ -192,7 +166,7 @@ func (r Record) due(now time.Time, state backend.State) bool {
 		case "": // its workspace may be there for as long as somebody's name stands for it
 			return r.Owner != ""
 		case backend.StateRunning: // it may be another's by now
-			return now.Sub(r.LastUsed) >= rememberFor
+			return now.Sub(r.LastUsed) >= lifetimes.Remembered
 		}
 		return true
 	}
@@ -205,7 +179,7 @@ func (r Record) expired(now time.Time) bool { return !r.Expires.IsZero() && !r.E
 // orphaned tells whether a record's owner, should it be gone, has left a sandbox that nobody has used for a while and
 // nobody can go on with. Who keeps an agent's sandbox on purpose gives it up, and a workflow's run can be resumed.
 func (r Record) orphaned(now time.Time) bool {
-	return r.orphanable() && now.Sub(r.used()) >= orphanedFor
+	return r.orphanable() && now.Sub(r.used()) >= lifetimes.Orphaned
 }
 
 // orphanable tells whether nobody can go on with a record's sandbox when its owner is gone.
@@ -232,13 +206,13 @@ func (r Record) Goes(now time.Time) (at time.Time, ok bool) {
 	case RecordReady:
 		soon, ok := r.interrupted()
 		if r.orphanable() {
-			soon, ok = r.used().Add(orphanedFor), true
+			soon, ok = r.used().Add(lifetimes.Orphaned), true
 		}
 		if ok && (at.IsZero() || soon.Before(at)) {
 			at = soon
 		}
 	case RecordClosed: // when its process died the engine may have been about to make it, and be late
-		at = r.Created.Add(creationGrace)
+		at = r.Created.Add(lifetimes.CreationGrace)
 		return at, r.EngineID == "" && at.After(now)
 	case RecordLost: // with an owner it is to be removed
 		if r.Owner == "" {
@@ -246,7 +220,7 @@ func (r Record) Goes(now time.Time) (at time.Time, ok bool) {
 		}
 		at = r.LastUsed
 	}
-	return at, !at.IsZero() && now.Sub(at) < silentFor
+	return at, !at.IsZero() && now.Sub(at) < lifetimes.Silent
 }
 
 // rebuilt makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.
@@ -259,7 +233,7 @@ func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
 	rec.setWorkspace(engine)
 	switch {
 	case key.Namespace != NamespaceUser:
-		rec.Idle = rebuiltFor
+		rec.Idle = lifetimes.Unrecorded
 		rec.Expires = now.Add(rec.Idle)
 	case !m.shared: // this manager is all who will know of it
 		rec.Idle = 0
@@ -289,7 +263,7 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 	if now, err := m.store.Get(ctx, rec.ID); err == nil && !now.Expires.Equal(taken.Expires) { // used just now
 		taken, use = now, used
 	}
-	if use == silent && m.now().After(taken.LastUsed.Add(taken.Idle+silentFor)) {
+	if use == silent && m.now().After(taken.LastUsed.Add(taken.Idle+lifetimes.Silent)) {
 		use = unused
 	}
 	if use != unused || ctx.Err() != nil {
@@ -394,8 +368,8 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 	}
 	switch {
 	case ready && missed: // remembered as that from now on, however many rounds the removal takes
-		rec.State, rec.Expires = RecordLost, m.now().Add(missedFor)
-		if longAgo := m.now().Add(-rememberFor); rec.LastUsed.After(longAgo) {
+		rec.State, rec.Expires = RecordLost, m.now().Add(lifetimes.Missed)
+		if longAgo := m.now().Add(-lifetimes.Remembered); rec.LastUsed.After(longAgo) {
 			rec.LastUsed = longAgo // one that was lost just now would be left alone for a while
 		}
 		m.save(rec) // the key is free
@@ -413,7 +387,7 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 	case err == nil && ready && !there: // if it comes back, it is found as one that has no record
 		return m.store.Delete(ctx, rec.ID)
 	case err == nil:
-		rec.State, rec.Expires = RecordClosed, m.now().Add(rememberFor)
+		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
 	}
 	m.save(rec)
 	return err
@@ -421,7 +395,7 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 
 // removeAll removes whatever the engine has under a record's id, and tells whether there was anything.
 func (m *Manager) removeAll(ctx context.Context, rec Record) (there bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lifetimes.Removal)
 	defer cancel()
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: rec.ID})
 	if err != nil {
