@@ -9,6 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // closeMode says what becomes of the sandbox of a session that closes.
@@ -17,7 +18,7 @@ type closeMode int
 const (
 	closeRemove closeMode = iota // removed with its workspace
 	closeKeep                    // removed, the workspace stays for whoever opens the key
-	closeRetain                  // removed once Request.Retention has passed
+	closeRetain                  // as the end of its run says: removed, or retained
 	closeDetach                  // left running
 	closeStop                    // stopped, its files stay
 )
@@ -135,8 +136,8 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 		close(s.closing)
 	}()
 	s.disconnect()
-	if how == closeRetain && s.req.Retention <= 0 {
-		how = closeRemove
+	if how == closeRetain {
+		how = s.ending(owner.RunEnded)
 	}
 	mine, err := m.holds(ctx, s, how)
 	switch {

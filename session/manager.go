@@ -246,7 +246,7 @@ func (m *Manager) noteLost(s *Session, reason string) {
 	if !s.owned {
 		return
 	}
-	if s.policy == IdleStop {
+	if s.on(owner.EngineLost) == owner.Suspended {
 		m.release(s)
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // Bounds of the reaper.
@@ -63,10 +64,6 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		return
 	}
 	busy, err := s.guestBusy(ctx)
-	how := closeRemove
-	if s.policy == IdleStop {
-		how = closeStop
-	}
 	switch {
 	case errors.Is(err, backend.ErrLost): // nobody came for it since: remove what is left
 	case err != nil:
@@ -84,7 +81,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		return
 	}
 	m.log.InfoContext(ctx, "closing an idle session", "sandbox", s.id, "key", s.key.String())
-	if err := m.finishClose(ctx, s, how); err != nil {
+	if err := m.finishClose(ctx, s, s.ending(owner.Idle)); err != nil {
 		m.log.WarnContext(ctx, "cannot end an idle session's sandbox yet", "sandbox", s.id, "error", err)
 	}
 }
