@@ -69,6 +69,7 @@ type Condition string
 // Conditions.
 const (
 	Always    Condition = ""
+	Unowned   Condition = "that no process has"
 	StopIdle  Condition = "idle policy stop"
 	Retention Condition = "with a retention"
 	Keep      Condition = "with its workspace kept"
@@ -125,6 +126,7 @@ func Table() []Rule {
 		{Ready, OwnerDied, Named | Foreign, Always, Ready, Nothing, Never, ""},
 		{Ready, RunEnded, Anyone, Retention, Retained, Nothing, Never, ""},
 		{Ready, RunEnded, Anyone, Always, Gone, Remove, Never, ""},
+		{Ready, EngineLost, Named, Unowned, WorkspaceOnly, Nothing, Never, ""},
 		{Ready, EngineLost, Named, StopIdle, Suspended, Nothing, Never, ""},
 		{Ready, EngineLost, Anyone, Always, Removing, Nothing, Never, ""},
 		{Ready, Removed, Anyone, Keep, WorkspaceOnly, KeepWorkspace, Never, ""},
@@ -139,6 +141,7 @@ func Table() []Rule {
 		{WorkspaceOnly, Opened, Anyone, Always, Ready, Create, Never, ""},
 		{WorkspaceOnly, Idle, Anyone, Always, Gone, Remove, AtItsTime, NotBusy},
 		{WorkspaceOnly, OwnerDied, Run, Always, WorkspaceOnly, KeepWorkspace, Interrupted, ""},
+		{WorkspaceOnly, EngineLost, Anyone, Always, WorkspaceOnly, Nothing, Never, ""},
 		{WorkspaceOnly, RunEnded, Anyone, Always, Gone, Remove, Never, ""},
 		{WorkspaceOnly, Removed, Anyone, Keep, WorkspaceOnly, Nothing, Never, ""},
 		{WorkspaceOnly, Removed, Anyone, Always, Gone, Remove, Never, ""},
@@ -173,6 +176,8 @@ func (r Rule) holds(f Facts) bool {
 		return false
 	}
 	switch r.If {
+	case Unowned:
+		return !f.Owned
 	case StopIdle:
 		return f.StopIdle
 	case Retention:
@@ -233,7 +238,7 @@ func Next(f Facts, t Times) (next time.Time, ok bool) {
 // Markdown returns the table as the documentation shows it.
 func Markdown() string {
 	var b strings.Builder
-	b.WriteString("| a sandbox that is | and is | becomes | and the engine |\n|---|---|---|---|\n")
+	b.WriteString("| state | event | next state | the engine |\n|---|---|---|---|\n")
 	for _, r := range Table() {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.From, r.trigger(), r.To, r.Do)
 	}
