@@ -165,6 +165,11 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 func (m *Manager) remake(ctx context.Context, rec Record, req Request) (*Session, error) {
 	s := m.newSession(rec.Key, req, rec.ID)
 	s.follow(rec, req)
+	if had, known := decodeShape(rec.Request); known && req.AsIs {
+		made := req.shape()
+		made.Env = had.Env // of which whoever asks for it in full brings the values
+		s.made, s.asIs = made.encode(), true
+	}
 	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))
 	if err != nil {
 		return nil, engineError(err)
