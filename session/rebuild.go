@@ -133,7 +133,7 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 	conflict := rec.gone(req)
 	req = rec.asWas(req)
 	same := rec.sameSandbox(req)
-	if !same {
+	if !same || rec.workspaceOnly() {
 		if nothing, err := m.leftNothing(ctx, rec); nothing || err != nil {
 			return nil, err
 		}
