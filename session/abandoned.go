@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // RemoveScope removes the sandboxes of a scope that processes which are gone left behind, with their workspaces, and gives
@@ -38,7 +39,7 @@ func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []strin
 			removed = append(removed, rec.ID)
 		}
 		err = errors.Join(errs...)
-		if !errors.Is(err, errPassing) || time.Since(began) > passing {
+		if !errors.Is(err, errPassing) || time.Since(began) > lifetimes.Passing {
 			return removed, err
 		}
 		if !pause(ctx, handoverPause) {
@@ -98,9 +99,9 @@ func (m *Manager) closeRest(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	retain := rec.State == RecordReady && rec.Retention > 0 && !rec.KeepWorkspace
+	end, _ := owner.On(rec.facts(""), owner.RunEnded)
 	rec.State, rec.KeepWorkspace, rec.Expires = RecordRemoving, false, m.now()
-	if !retain {
+	if end.To != owner.Retained {
 		return m.purge(ctx, rec)
 	}
 	rec.Owner, rec.Expires = "", m.now().Add(rec.Retention)

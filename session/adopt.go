@@ -12,8 +12,6 @@ import (
 
 // Bounds of the wait for what another process has.
 const (
-	handover      = 5 * time.Second       // for a process that lives to let go of a named sandbox
-	passing       = removeTimeout         // for one that is just about to remove what a dead process left
 	handoverPause = 50 * time.Millisecond // between two looks
 	silentWait    = 3 * time.Second       // before a wait without end is told
 )
@@ -29,7 +27,7 @@ func (m *Manager) claim(ctx context.Context, s *Session, req Request) (*Session,
 	start, told := time.Now(), false
 	began := start
 	for {
-		err := m.store.Insert(ctx, s.recordAs(RecordCreating, s.created.Add(rememberFor)))
+		err := m.store.Insert(ctx, s.recordAs(RecordCreating, s.created.Add(lifetimes.Remembered)))
 		if !errors.Is(err, backend.ErrExists) {
 			return nil, err
 		}
@@ -63,9 +61,9 @@ func waitFor(key Key, err error) time.Duration {
 	case errors.Is(err, errPassing) && named:
 		return math.MaxInt64 // as long as the caller does
 	case errors.Is(err, errPassing):
-		return passing
+		return lifetimes.Passing
 	case errors.Is(err, errHeld) && named:
-		return handover
+		return lifetimes.Handover
 	}
 	return 0
 }

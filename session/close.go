@@ -9,6 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // closeMode says what becomes of the sandbox of a session that closes.
@@ -17,7 +18,7 @@ type closeMode int
 const (
 	closeRemove closeMode = iota // removed with its workspace
 	closeKeep                    // removed, the workspace stays for whoever opens the key
-	closeRetain                  // removed once Request.Retention has passed
+	closeRetain                  // as the end of its run says: removed, or retained
 	closeDetach                  // left running
 	closeStop                    // stopped, its files stay
 )
@@ -135,8 +136,8 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 		close(s.closing)
 	}()
 	s.disconnect()
-	if how == closeRetain && s.req.Retention <= 0 {
-		how = closeRemove
+	if how == closeRetain {
+		how = s.ending(owner.RunEnded)
 	}
 	mine, err := m.holds(ctx, s, how)
 	switch {
@@ -162,7 +163,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 			m.unregister(s, &leftover{engineID: s.engine.ID, due: m.now()})
 			return err
 		}
-		m.record(s, RecordClosed, m.now().Add(rememberFor))
+		m.record(s, RecordClosed, m.now().Add(lifetimes.Remembered))
 		m.unregister(s, nil)
 	}
 	return nil
@@ -191,7 +192,7 @@ func (m *Manager) canKeep(engine backend.Info) error {
 func (m *Manager) keepWorkspace(ctx context.Context, rec Record, engineID string) error {
 	kept := rec
 	kept.State, kept.Owner, kept.KeepWorkspace = RecordReady, m.owner, true
-	kept.LastUsed, kept.Expires = m.now(), m.now().Add(workspaceFor)
+	kept.LastUsed, kept.Expires = m.now(), m.now().Add(lifetimes.Workspace)
 	err := m.store.Update(ctx, kept)
 	if err == nil && engineID != "" {
 		err = m.removeEngine(ctx, engineID, false)
@@ -228,7 +229,7 @@ func (s *Session) isTaken() bool {
 
 // removeEngine removes a sandbox from the engine, whatever the caller's context says.
 func (m *Manager) removeEngine(ctx context.Context, engineID string, volumes bool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
 	defer cancel()
 	return engineError(m.b.Remove(ctx, engineID, backend.RemoveOptions{Volumes: volumes}))
 }
@@ -315,7 +316,7 @@ func (m *Manager) closeRecord(id string) {
 	defer cancel()
 	rec, err := m.store.Get(ctx, id)
 	if err == nil {
-		rec.State, rec.Expires = RecordClosed, m.now().Add(rememberFor)
+		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
 		m.save(rec)
 	} else if !errors.Is(err, backend.ErrNotFound) {
 		m.log.Error("cannot record the end of a sandbox", "sandbox", id, "error", err)

@@ -177,7 +177,7 @@ func (r Record) gone(req Request) error {
 	var fields []string
 	switch {
 	case !known:
-		fields = r.described(req)
+		fields = []string{unknownShape}
 	case req.AsIs:
 		fields = insisted(had.differences(req.shape()), backend.Info{Limits: had.Limits}, req, true)
 	default:
@@ -194,18 +194,6 @@ func (r Record) sameSandbox(req Request) bool {
 	had, known := decodeShape(r.Request)
 	had.Env = req.shape().Env
 	return known && had.differences(req.shape()) == nil
-}
-
-// described names what a record knows to differ of a sandbox that had none when it was made.
-func (r Record) described(req Request) []string {
-	fields := named([]field{
-		{"user", r.User == "" || r.User == req.User},
-		{"limits", r.User == "" || r.WorkspaceBytes == req.Limits.WorkspaceBytes},
-	})
-	if fields == nil {
-		fields = []string{unknownShape}
-	}
-	return fields
 }
 
 // asWas returns a request that takes what there is (AsIs) as one for what the record's sandbox was, but for what it insists on.

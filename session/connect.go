@@ -8,6 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // Connect gives a session on a sandbox of this instance that another process owns. It works beside the owner where the
@@ -237,7 +238,11 @@ func (m *Manager) vanished(ctx context.Context, id string) error {
 	return &VanishedError{Key: rec.Key}
 }
 
-// mayRest tells whether who opens the key of a record gets its workspace also when the engine has no sandbox.
+// mayRest reports whether who opens the key of a record that no process has gets its workspace also when the engine has no
+// sandbox.
 func (m *Manager) mayRest(rec Record) bool {
-	return (rec.workspaceOnly() || rec.State == RecordReady && rec.Key.Namespace == NamespaceUser) && rec.Engine == m.opts.Engine
+	facts := rec.facts("")
+	facts.Owned = false
+	lost, _ := owner.On(facts, owner.EngineLost)
+	return lost.To == owner.WorkspaceOnly && rec.Engine == m.opts.Engine
 }

@@ -17,7 +17,7 @@ var (
 	CleanHello    = cleanHello
 	CleanSignal   = cleanSignal
 	ValidID       = validSandboxID
-	RememberFor   = rememberFor
+	RememberFor   = lifetimes.Remembered
 	AnswerOfGuest = func(e *wire.Error) error { return wrapError("Exec", "test", "sbx_x", e) }
 )
 

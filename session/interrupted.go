@@ -3,36 +3,12 @@ package session
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 )
 
 // A run whose process died may be gone on with, but nobody knows when, and until then its sandbox is of no use: what the
 // step under way was doing is done again. So it ends soon, and its workspace waits for as long as the sandbox would have.
-
-// interruptedFor is how long the sandbox of an interrupted run stays as it is for somebody to go on with the run. With the
-// sweep that comes once a minute, and the record of its last use that is as old at most, it is gone within five minutes.
-const interruptedFor = 3 * time.Minute
-
-// interrupted tells when a record's sandbox is to end and only its workspace to stay, if its owner is gone by then; ok is
-// false when it is not a run's, or not any more.
-func (r Record) interrupted() (at time.Time, ok bool) {
-	if r.State != RecordReady || r.Owner == "" || r.Key.Namespace != NamespaceWorkflow {
-		return at, false
-	}
-	return r.used().Add(max(interruptedFor, r.Retention)), true
-}
-
-// workspaceOnly reports whether a record is that of a sandbox of which the engine has the workspace alone, or will in a moment.
-func (r Record) workspaceOnly() bool { return r.State == RecordReady && r.KeepWorkspace }
-
-// passing tells whether a living process that has a record is about to let go of it: it makes the sandbox, removes it or
-// sets it aside. What nobody has used for so long that it would be set aside is most likely in the hands of who does that.
-func (r Record) passing(now time.Time) bool {
-	at, interrupted := r.interrupted()
-	return r.State != RecordReady || r.expired(now) || r.workspaceOnly() || interrupted && !now.Before(at)
-}
 
 // setAside ends the sandbox of an interrupted run and keeps its workspace, unless it was used since it was found. Where the
 // workspace is not all of its files, or ends with it, it stays for its idle time. taken is the record found, which is this

@@ -405,3 +405,31 @@ func (s *afterList) List(ctx context.Context, states ...session.RecordState) ([]
 	s.then()
 	return recs, err
 }
+
+// TestSetAsideAsItIs: who takes what there is gets an interrupted run's sandbox as it was, and leaves it to those who say what
+// it is, with their environment.
+func TestSetAsideAsItIs(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	full := session.Request{Image: "test:1", Env: map[string]string{"A": "b"}, Limits: backend.Limits{PIDs: 64}}
+	s, m, clock := interrupted(t, e, opts, full)
+	clock.add(4 * time.Minute)
+	m.Reap(t.Context())
+	asIs, created, err := m.Open(t.Context(), runKey, session.Request{Image: "test:2", AsIs: true})
+	if err != nil || created || asIs.ID() != s.ID() || asIs.Info().Image != "test:1" || asIs.Info().Limits.PIDs != 64 {
+		t.Fatalf("Open = %v, %v, %v, want what there was", asIs, created, err)
+	}
+	again, _, err := m.Open(t.Context(), runKey, full)
+	if err != nil || again != asIs {
+		t.Fatalf("Open = %v, %v, want the same session", again, err)
+	}
+	if got := output(t, again, "cat file; echo $A"); got != "kept\nb\n" {
+		t.Errorf("output %q", got)
+	}
+	full.Image = "test:2"
+	var conflict *session.ConflictError
+	if _, _, err := m.Open(t.Context(), runKey, full); !errors.As(err, &conflict) || !slices.Equal(conflict.Fields, []string{"image"}) {
+		t.Errorf("Open with another image: %v, want a ConflictError", err)
+	}
+}

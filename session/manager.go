@@ -17,14 +17,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
-// Bounds of the manager's own work.
-const (
-	removeTimeout = 60 * time.Second // one removal; engines wait for a container's processes
-	storeTimeout  = 10 * time.Second // bookkeeping that must not depend on a caller's context
-	rememberFor   = time.Hour        // how long the id of a closed sandbox, or the end of a run, is remembered
-)
+// storeTimeout bounds bookkeeping that must not depend on a caller's context.
+const storeTimeout = 10 * time.Second
+
+// lifetimes are how long what is left of a sandbox stays.
+var lifetimes = owner.Lifetimes()
 
 // Manager gives out sessions. All methods may be called concurrently. NewManager starts one goroutine, the reaper;
 // Close or Detach ends it.
@@ -247,7 +247,7 @@ func (m *Manager) noteLost(s *Session, reason string) {
 	if !s.owned {
 		return
 	}
-	if s.policy == IdleStop {
+	if s.on(owner.EngineLost) == owner.Suspended {
 		m.release(s)
 		return
 	}
@@ -258,9 +258,9 @@ func (m *Manager) noteLost(s *Session, reason string) {
 		return
 	}
 	now := m.now()
-	rec := s.recordAs(RecordLost, now.Add(rememberFor))
+	rec := s.recordAs(RecordLost, now.Add(lifetimes.Remembered))
 	if rec.LastUsed = now; s.key.Namespace == NamespaceWorkflow {
-		rec.Expires = now.Add(missedFor)
+		rec.Expires = now.Add(lifetimes.Missed)
 	}
 	m.save(rec)
 }

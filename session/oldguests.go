@@ -29,13 +29,13 @@ func (m *Manager) RemoveOldGuest(ctx context.Context, g backend.OldGuest) error 
 }
 
 // OldGuestGoes tells when a sweep removes an old guest, unless a sandbox has it then.
-func OldGuestGoes(g backend.OldGuest) time.Time { return g.Created.Add(guestFor) }
+func OldGuestGoes(g backend.OldGuest) time.Time { return g.Created.Add(lifetimes.Guest) }
 
 // sweepGuests removes old guests, once in a while.
 func (m *Manager) sweepGuests(ctx context.Context) error {
 	now := m.now()
 	m.mu.Lock()
-	due := now.Sub(m.guestsSwept) >= guestsEvery
+	due := now.Sub(m.guestsSwept) >= lifetimes.GuestsEvery
 	if due {
 		m.guestsSwept = now
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // flight is the creation of one key's sandbox, shared by all who wait for it. The fields below pulls are
@@ -144,13 +145,9 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	case s.state == StateLost:
 		s.mu.Unlock()
 		// What is left of it, a stopped container or its volume, must go before the key is used again, or is used on.
-		how := closeRemove
-		if s.policy == IdleStop {
-			how = closeStop
-		}
 		if s.beginClose(func() bool { return true }) {
 			m.spawn(func() {
-				if err := m.finishClose(ctx, s, how); err != nil {
+				if err := m.finishClose(ctx, s, s.ending(owner.EngineLost)); err != nil {
 					m.log.WarnContext(ctx, "cannot remove the rest of a lost sandbox yet", "sandbox", s.id, "error", err)
 				}
 			})
@@ -416,7 +413,7 @@ func (m *Manager) discard(s *Session, adopted bool) {
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {
 		m.mu.Lock()
-		m.leftover[s.id] = leftover{due: m.now(), late: m.now().Add(creationGrace)}
+		m.leftover[s.id] = leftover{due: m.now(), late: m.now().Add(lifetimes.CreationGrace)}
 		m.mu.Unlock()
 		m.record(s, RecordRemoving, m.now())
 		return

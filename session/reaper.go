@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // Bounds of the reaper.
@@ -63,10 +64,6 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		return
 	}
 	busy, err := s.guestBusy(ctx)
-	how := closeRemove
-	if s.policy == IdleStop {
-		how = closeStop
-	}
 	switch {
 	case errors.Is(err, backend.ErrLost): // nobody came for it since: remove what is left
 	case err != nil:
@@ -84,7 +81,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		return
 	}
 	m.log.InfoContext(ctx, "closing an idle session", "sandbox", s.id, "key", s.key.String())
-	if err := m.finishClose(ctx, s, how); err != nil {
+	if err := m.finishClose(ctx, s, s.ending(owner.Idle)); err != nil {
 		m.log.WarnContext(ctx, "cannot end an idle session's sandbox yet", "sandbox", s.id, "error", err)
 	}
 }
@@ -135,7 +132,7 @@ func (m *Manager) prune(ctx context.Context) {
 	now := m.now()
 	m.mu.Lock()
 	for scope, at := range m.sealed {
-		if now.Sub(at) > rememberFor {
+		if now.Sub(at) > lifetimes.Remembered {
 			delete(m.sealed, scope)
 		}
 	}
@@ -149,7 +146,7 @@ func (m *Manager) prune(ctx context.Context) {
 	}
 	for _, rec := range recs {
 		left := rec.State == RecordLost && rec.Owner != "" // a sweep has not removed the rest yet
-		if rec.Expires.After(now) || m.owns(rec.ID) || left && now.Sub(rec.Expires) < missedFor {
+		if rec.Expires.After(now) || m.owns(rec.ID) || left && now.Sub(rec.Expires) < lifetimes.Missed {
 			continue
 		}
 		if err := m.store.Delete(ctx, rec.ID); err != nil && ctx.Err() == nil {

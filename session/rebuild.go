@@ -12,9 +12,6 @@ import (
 // A rebuild removes a sandbox and makes another one of the same id, which finds the workspace that was kept. Its record
 // says so between the two (Record.KeepWorkspace), so that whoever opens the key after a crash goes on with it.
 
-// rebuildTime bounds what must not be left half done: the removal and the making that follows it.
-const rebuildTime = 2 * removeTimeout
-
 // errBusy: commands run in a sandbox that was to be made anew.
 var errBusy error = &textError{text: "commands are running in the sandbox", err: backend.ErrExists}
 
@@ -57,7 +54,8 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 			return nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildTime)
+	// The removal and the making that follows it must not be left half done.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*lifetimes.Removal)
 	defer cancel()
 	rec.KeepWorkspace, rec.Expires = true, time.Time{}
 	if err := m.store.Update(ctx, *rec); err != nil {
@@ -135,7 +133,7 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 	conflict := rec.gone(req)
 	req = rec.asWas(req)
 	same := rec.sameSandbox(req)
-	if !same {
+	if !same || rec.workspaceOnly() {
 		if nothing, err := m.leftNothing(ctx, rec); nothing || err != nil {
 			return nil, err
 		}
@@ -167,6 +165,11 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 func (m *Manager) remake(ctx context.Context, rec Record, req Request) (*Session, error) {
 	s := m.newSession(rec.Key, req, rec.ID)
 	s.follow(rec, req)
+	if had, known := decodeShape(rec.Request); known && req.AsIs {
+		made := req.shape()
+		made.Env = had.Env // of which whoever asks for it in full brings the values
+		s.made, s.asIs = made.encode(), true
+	}
 	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))
 	if err != nil {
 		return nil, engineError(err)

@@ -11,32 +11,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
-)
-
-const (
-	// creationGrace keeps sandboxes without a record that were made just now from being looked at.
-	creationGrace = 2 * time.Minute
-	// rebuiltFor is how long a run's sandbox without a record is kept for somebody to look after it. Only a store that
-	// was lost explains such a sandbox, so nobody knows what it is worth.
-	rebuiltFor = 24 * time.Hour
-	// orphanedFor is how long an agent's sandbox stays unused when the agent's process is gone: nobody goes on with that.
-	orphanedFor = 2 * time.Minute
-	// workspaceFor is how long a workspace is kept whose sandbox was removed without it.
-	workspaceFor = 30 * 24 * time.Hour
-	// missedFor is how long it is remembered that a run had a sandbox which was lost, or expired when the run was
-	// interrupted: who goes on with the run must be told.
-	missedFor = 30 * 24 * time.Hour
-	// silentFor is how long, after its time, a sandbox is kept that is there and does not say whether it is used: it may be
-	// at work while its engine or its guest hangs.
-	silentFor = 24 * time.Hour
-	// sweepGrace is how much longer than its manager a sweep may go on, a removal under way included: commands that are
-	// over at once sweep, too, and nobody should have to wait for them.
-	sweepGrace = 3 * time.Second
-	// guestsEvery is how often sweeps look for old guests: there is hardly ever one.
-	guestsEvery = time.Hour
-	// guestFor is how old the guest of another version must be: who has two of them in turn should not wait for a copy at
-	// every change.
-	guestFor = 24 * time.Hour
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // Sweep does at once what the manager's goroutine does at its start and every Options.ReapEvery: it removes what processes
@@ -47,7 +22,7 @@ const (
 // What a process left that died goes only when another one sweeps. A program whose sandboxes must go soon also when no
 // other process of it runs has somebody else open a manager with the same Instance, Store and Engine now and then: its own
 // next start, or a timer. The workcell command has a process of its own for it; with the command's own state directory
-// `workcell sessions gc --yes` does it, too, and more. Record.Goes tells when there will be something to do.
+// `workcell sessions gc --yes` does it, too, and more. Record.ReclaimAt tells when there will be something to do.
 //
 // The error is that of the look at engine and store. What cannot be removed now is logged, and is the next sweep's.
 func (m *Manager) Sweep(ctx context.Context) error {
@@ -81,7 +56,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 	for _, rec := range plan.unrecorded {
 		err := m.store.Insert(ctx, rec)
 		if errors.Is(err, backend.ErrExists) { // its key has another sandbox, or it has a record by now
-			rec.State, rec.Expires = RecordRemoving, m.now().Add(rebuiltFor)
+			rec.State, rec.Expires = RecordRemoving, m.now().Add(lifetimes.Unrecorded)
 			err = m.store.Insert(ctx, rec)
 		}
 		if err != nil && !errors.Is(err, backend.ErrExists) {
@@ -92,7 +67,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err := m.clear(ctx, rec); err != nil && ctx.Err() == nil {
+		if err := m.clear(ctx, rec.Record, rec.rule); err != nil && ctx.Err() == nil {
 			m.log.WarnContext(ctx, "cannot remove what another process left", "sandbox", rec.ID, "error", err)
 		}
 	}
@@ -104,7 +79,7 @@ func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.Ca
 	untraced := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}}) // not sampled
 	late, cancel := context.WithCancel(trace.ContextWithSpanContext(context.WithoutCancel(ctx), untraced))
 	stop := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(sweepGrace, cancel)
+		timer := time.AfterFunc(lifetimes.SweepGrace, cancel)
 		context.AfterFunc(late, func() { timer.Stop() })
 	})
 	return late, func() {
@@ -116,7 +91,13 @@ func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.Ca
 // survey is what a look at engine and store found to be done.
 type survey struct {
 	unrecorded []Record // of sandboxes that the store does not know
-	due        []Record // whose sandboxes nobody has any more and are to go
+	due        []due    // what nobody has any more
+}
+
+// due is a record that belongs to nobody, and what time has brought about for its sandbox.
+type due struct {
+	Record
+	rule owner.Rule
 }
 
 // survey looks for what is to be done.
@@ -148,7 +129,7 @@ func (m *Manager) survey(ctx context.Context) (survey, error) {
 			continue
 		}
 		there[engine.SessionID] = engine
-		if !known[engine.SessionID] && now.Sub(engine.Created) > creationGrace {
+		if !known[engine.SessionID] && now.Sub(engine.Created) > lifetimes.CreationGrace {
 			plan.unrecorded = append(plan.unrecorded, m.rebuilt(engine, key))
 		}
 	}
@@ -157,7 +138,8 @@ func (m *Manager) survey(ctx context.Context) (survey, error) {
 		if rec.Engine != m.opts.Engine && !onEngine || unreadable[rec.ID] {
 			continue // another engine's, or for somebody to look at
 		}
-		if !rec.due(now, engine.State) {
+		rule, isDue := rec.due(now, engine.State)
+		if !isDue {
 			continue
 		}
 		held, err := m.held(ctx, rec)
@@ -165,7 +147,7 @@ func (m *Manager) survey(ctx context.Context) (survey, error) {
 			return plan, err
 		}
 		if !held {
-			plan.due = append(plan.due, rec)
+			plan.due = append(plan.due, due{rec, rule})
 		}
 	}
 	return plan, nil
@@ -179,79 +161,6 @@ func (m *Manager) held(ctx context.Context, rec Record) (bool, error) {
 	return m.store.Lives(ctx, rec.Owner)
 }
 
-// due tells whether a record that belongs to nobody is to be cleared; state is what the engine says of its sandbox, empty
-// when it has none.
-func (r Record) due(now time.Time, state backend.State) bool {
-	switch r.State {
-	case RecordCreating:
-		return true
-	case RecordReady: // one that the engine does not have may come back, as with a disk that was not mounted
-		at, interrupted := r.interrupted()
-		return r.expired(now) || r.orphaned(now) || interrupted && !now.Before(at)
-	case RecordRemoving:
-		return r.expired(now)
-	case RecordLost:
-		switch state {
-		case "": // its workspace may be there for as long as somebody's name stands for it
-			return r.Owner != ""
-		case backend.StateRunning: // it may be another's by now
-			return now.Sub(r.LastUsed) >= rememberFor
-		}
-		return true
-	}
-	return state != "" // closed, and made nevertheless: the engine finished what a dead process had begun
-}
-
-// expired tells whether a record's time is over.
-func (r Record) expired(now time.Time) bool { return !r.Expires.IsZero() && !r.Expires.After(now) }
-
-// orphaned tells whether a record's owner, should it be gone, has left a sandbox that nobody has used for a while and
-// nobody can go on with. Who keeps an agent's sandbox on purpose gives it up, and a workflow's run can be resumed.
-func (r Record) orphaned(now time.Time) bool {
-	return r.orphanable() && now.Sub(r.used()) >= orphanedFor
-}
-
-// orphanable tells whether nobody can go on with a record's sandbox when its owner is gone.
-func (r Record) orphanable() bool {
-	return r.State == RecordReady && r.Owner != "" && r.Key.Scope().endsWithProcess()
-}
-
-// used is when a record's sandbox was last used, calls under way included.
-func (r Record) used() time.Time {
-	if r.Idle > 0 && !r.Expires.IsZero() {
-		return r.Expires.Add(-r.Idle)
-	}
-	return r.LastUsed
-}
-
-// Goes tells when the next sweep will have something to do for a record, if no living process has it then: to remove its
-// sandbox, or to stop it, unless somebody uses that until then. ok is false when time alone changes nothing, as for what
-// never expires, or when sweeps have failed at it for a day.
-func (r Record) Goes(now time.Time) (at time.Time, ok bool) {
-	at = r.Expires
-	switch r.State {
-	case RecordCreating:
-		at = r.Created
-	case RecordReady:
-		soon, ok := r.interrupted()
-		if r.orphanable() {
-			soon, ok = r.used().Add(orphanedFor), true
-		}
-		if ok && (at.IsZero() || soon.Before(at)) {
-			at = soon
-		}
-	case RecordClosed: // when its process died the engine may have been about to make it, and be late
-		at = r.Created.Add(creationGrace)
-		return at, r.EngineID == "" && at.After(now)
-	case RecordLost: // with an owner it is to be removed
-		if r.Owner == "" {
-			return at, false
-		}
-		at = r.LastUsed
-	}
-	return at, !at.IsZero() && now.Sub(at) < silentFor
-}
-
 // rebuilt makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.
 func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
 	now := m.now()
@@ -262,7 +171,7 @@ func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
 	rec.setWorkspace(engine)
 	switch {
 	case key.Namespace != NamespaceUser:
-		rec.Idle = rebuiltFor
+		rec.Idle = lifetimes.Unrecorded
 		rec.Expires = now.Add(rec.Idle)
 	case !m.shared: // this manager is all who will know of it
 		rec.Idle = 0
@@ -270,8 +179,8 @@ func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
 	return rec
 }
 
-// clear takes a record that nobody has and removes its sandbox, unless it turns out to be used.
-func (m *Manager) clear(ctx context.Context, rec Record) error {
+// clear takes a record that nobody has and does what a rule says, unless its sandbox turns out to be used.
+func (m *Manager) clear(ctx context.Context, rec Record, rule owner.Rule) error {
 	taken, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
 	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
 		return nil // somebody was faster
@@ -279,27 +188,32 @@ func (m *Manager) clear(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := rec.interrupted(); ok && !rec.expired(m.now()) {
+	if rule.Do == owner.KeepWorkspace {
 		return m.setAside(ctx, rec, taken)
 	}
-	use, orphan := unused, rec.orphaned(m.now())
+	if taken.State != rec.State {
+		taken.Owner = rec.Owner // a later sweep's
+		m.save(taken)
+		return nil
+	}
+	use := unused
 	switch {
-	case taken.State == RecordReady && !orphan:
+	case rule.While == owner.NotBusy:
 		use = m.useOf(ctx, taken)
-	case taken.retained():
+	case rule.While == owner.NotVisited:
 		use = m.visitedNow(ctx, taken)
 	}
 	if now, err := m.store.Get(ctx, rec.ID); err == nil && !now.Expires.Equal(taken.Expires) { // used just now
 		taken, use = now, used
 	}
-	if use == silent && m.now().After(taken.LastUsed.Add(taken.Idle+silentFor)) {
+	if use == silent && m.now().After(taken.LastUsed.Add(taken.Idle+lifetimes.Silent)) {
 		use = unused
 	}
 	if use != unused || ctx.Err() != nil {
 		m.keep(ctx, taken, use)
 		return nil
 	}
-	if taken.State == RecordReady && taken.IdlePolicy == IdleStop && !orphan && !taken.workspaceOnly() {
+	if rule.Do == owner.Stop {
 		return m.stopLeft(ctx, taken)
 	}
 	m.log.InfoContext(ctx, "removing what another process left", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
@@ -330,9 +244,6 @@ const (
 	used
 	silent // it is there and does not say, or the engine does not
 )
-
-// retained tells whether a record's sandbox was to outlive its run, for people to look at.
-func (r Record) retained() bool { return r.State == RecordRemoving && r.Retention > 0 }
 
 // useOf tells whether a sandbox that is due was used since, or commands run in it.
 func (m *Manager) useOf(ctx context.Context, rec Record) use {
@@ -397,8 +308,8 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 	}
 	switch {
 	case ready && missed: // remembered as that from now on, however many rounds the removal takes
-		rec.State, rec.Expires = RecordLost, m.now().Add(missedFor)
-		if longAgo := m.now().Add(-rememberFor); rec.LastUsed.After(longAgo) {
+		rec.State, rec.Expires = RecordLost, m.now().Add(lifetimes.Missed)
+		if longAgo := m.now().Add(-lifetimes.Remembered); rec.LastUsed.After(longAgo) {
 			rec.LastUsed = longAgo // one that was lost just now would be left alone for a while
 		}
 		m.save(rec) // the key is free
@@ -416,7 +327,7 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 	case err == nil && ready && !there: // if it comes back, it is found as one that has no record
 		return m.store.Delete(ctx, rec.ID)
 	case err == nil:
-		rec.State, rec.Expires = RecordClosed, m.now().Add(rememberFor)
+		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
 	}
 	m.save(rec)
 	return err
@@ -424,7 +335,7 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 
 // removeAll removes whatever the engine has under a record's id, and tells whether there was anything.
 func (m *Manager) removeAll(ctx context.Context, rec Record) (there bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lifetimes.Removal)
 	defer cancel()
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: rec.ID})
 	if err != nil {

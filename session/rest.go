@@ -81,7 +81,7 @@ func (s *Session) follow(rec Record, req Request) {
 
 // stop ends the processes of a sandbox, whatever the caller's context says.
 func (m *Manager) stop(ctx context.Context, engineID string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
 	defer cancel()
 	return engineError(m.b.Stop(ctx, engineID))
 }
@@ -200,7 +200,7 @@ func (m *Manager) awake(ctx context.Context, engine backend.Info, key Key) (back
 				return engine, err
 			}
 		}
-		if time.Since(began) > handover {
+		if time.Since(began) > lifetimes.Handover {
 			return engine, runs(engine)
 		}
 		if !pause(ctx, handoverPause) {

@@ -18,12 +18,6 @@ func (s Scope) String() string { return s.Namespace + ":" + s.ID }
 // seals tells whether closing the scope is for good. Runs end once; a named sandbox may be opened again.
 func (s Scope) seals() bool { return s.Namespace != NamespaceUser }
 
-// endsWithProcess tells whether nobody can go on with what is in the scope when the process that began it is gone. A
-// workflow's run can be resumed, a named sandbox is everybody's, and of namespaces of others nothing is known.
-func (s Scope) endsWithProcess() bool {
-	return s.Namespace == NamespaceAgent || s.Namespace == NamespaceMCP
-}
-
 // Run is the run that a context belongs to.
 type Run struct {
 	Namespace string // NamespaceWorkflow, NamespaceAgent or NamespaceMCP

@@ -221,6 +221,21 @@ func TestKeptWorkspace(t *testing.T) {
 	}
 }
 
+// TestKeptWorkspaceIsGone: whose workspace somebody else removed begins anew, and is told so.
+func TestKeptWorkspaceIsGone(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	key := session.UserKey("lab")
+	s := left(t, e, opts, key, session.IdleStop)
+	m := newManager(t, e, opts)
+	must(t, m.Remove(t.Context(), s.ID(), false))
+	must(t, os.RemoveAll(e.workspace(s.ID())))
+	if again, created, err := m.Open(t.Context(), key, testImage()); err != nil || !created || again.ID() == s.ID() {
+		t.Errorf("Open = %v, %v, %v, want a new sandbox", again, created, err)
+	}
+}
+
 // TestKeepNothing: what would end with the sandbox cannot be kept, and so nothing is removed.
 func TestKeepNothing(t *testing.T) {
 	t.Parallel()

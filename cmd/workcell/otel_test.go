@@ -205,9 +205,9 @@ func TestOneCommandIsOneTrace(t *testing.T) {
 			traces[span.TraceID] = true
 			if span.ParentID == "" {
 				roots = append(roots, span.Name)
-			}
-			if span.Status == codes.Error.String() {
-				failed = append(failed, span.Name)
+				if span.Status == codes.Error.String() {
+					failed = append(failed, span.Name)
+				}
 			}
 		}
 		if want := "workcell sessions " + args[0]; len(traces) != 1 || len(roots) != 1 || roots[0] != want || failed != nil {

@@ -120,7 +120,7 @@ func nextTurn(ctx context.Context, store *sqlitestore.Store, engine, besides str
 	}
 	now := time.Now()
 	for _, rec := range recs {
-		goes, will := rec.Goes(now)
+		goes, will := rec.ReclaimAt(now)
 		if !will || rec.Engine != engine || ok && !goes.Before(at) {
 			continue
 		}

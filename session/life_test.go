@@ -7,8 +7,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestGoes: what time takes away, and when.
-func TestGoes(t *testing.T) {
+// TestReclaimAt: what time takes away, and when.
+func TestReclaimAt(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	in := func(d time.Duration) time.Time { return now.Add(d) }
@@ -37,7 +37,7 @@ func TestGoes(t *testing.T) {
 		"lost":                           {session.Record{State: session.RecordLost, Owner: "x", LastUsed: in(-time.Minute), Expires: in(time.Hour)}, in(-time.Minute)},
 		"lost and given up":              {session.Record{State: session.RecordLost, LastUsed: now, Expires: in(time.Hour)}, time.Time{}},
 	} {
-		at, ok := test.rec.Goes(now)
+		at, ok := test.rec.ReclaimAt(now)
 		if ok == test.want.IsZero() || ok && !at.Equal(test.want) {
 			t.Errorf("%s: in %v, %v, want %v", name, at.Sub(now), ok, test.want.Sub(now))
 		}

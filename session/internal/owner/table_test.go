@@ -1,0 +1,131 @@
+package owner_test
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/session/internal/owner"
+)
+
+// TestTableInDocs: the documentation shows the table that the program goes by.
+func TestTableInDocs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), owner.Markdown()) {
+		t.Errorf("docs/cli.md does not have\n%s", owner.Markdown())
+	}
+}
+
+// TestTableIsSound: every rule can come to hold, every state is left by a removal and, where an engine may have something,
+// in the end by time; the waits that are named in words are those that hold.
+func TestTableIsSound(t *testing.T) {
+	t.Parallel()
+	table := owner.Table()
+	for i, r := range table {
+		for _, before := range table[:i] {
+			if before.From == r.From && before.On == r.On && before.Whose&r.Whose == r.Whose && (before.If == owner.Always || before.If == r.If) {
+				t.Errorf("%+v is never reached, after %+v", r, before)
+			}
+		}
+		if (r.Do == owner.Remove) != (r.To == owner.Gone) {
+			t.Errorf("%+v: what is gone is removed, and nothing else", r)
+		}
+	}
+	for _, state := range []owner.State{owner.Creating, owner.Ready, owner.Suspended, owner.WorkspaceOnly, owner.Retained, owner.Removing} {
+		has := func(want func(owner.Rule) bool) bool {
+			return slices.ContainsFunc(table, func(r owner.Rule) bool { return r.From == state && want(r) })
+		}
+		if !has(func(r owner.Rule) bool { return r.On == owner.Removed && r.To == owner.Gone }) {
+			t.Errorf("what is %s cannot be removed", state)
+		}
+		if state != owner.Suspended && !has(func(r owner.Rule) bool { return r.When != owner.Never && r.To == owner.Gone }) {
+			t.Errorf("what is %s never goes by itself", state)
+		}
+	}
+	times := owner.Lifetimes()
+	if times.Orphaned != 2*time.Minute || times.Interrupted != 3*time.Minute {
+		t.Errorf("the words say otherwise: %+v", times)
+	}
+}
+
+// TestDue: what time brings about, and when, if no living process has the sandbox.
+func TestDue(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	in := func(d time.Duration) time.Time { return now.Add(d) }
+	times := owner.Lifetimes()
+	for name, test := range map[string]struct {
+		facts owner.Facts
+		after time.Duration // when it is due; negative is never
+		do    owner.Action
+	}{
+		"creating":                  {owner.Facts{State: owner.Creating, Owned: true, Created: now}, 0, owner.Remove},
+		"named, never":              {owner.Facts{State: owner.Ready, Whose: owner.Named, Owned: true, Used: now}, -1, ""},
+		"named":                     {owner.Facts{State: owner.Ready, Whose: owner.Named, Owned: true, Used: now, Expires: in(time.Hour)}, time.Hour, owner.Remove},
+		"named, stop":               {owner.Facts{State: owner.Ready, Whose: owner.Named, StopIdle: true, Expires: in(time.Hour)}, time.Hour, owner.Stop},
+		"an agent's":                {owner.Facts{State: owner.Ready, Whose: owner.Process, Owned: true, Used: now, Expires: in(time.Hour)}, 2 * time.Minute, owner.Remove},
+		"an agent's, given up":      {owner.Facts{State: owner.Ready, Whose: owner.Process, Used: now, Expires: in(time.Hour)}, time.Hour, owner.Remove},
+		"a run's":                   {owner.Facts{State: owner.Ready, Whose: owner.Run, Owned: true, Used: now, Expires: in(time.Hour)}, 3 * time.Minute, owner.KeepWorkspace},
+		"a run's, with a retention": {owner.Facts{State: owner.Ready, Whose: owner.Run, Owned: true, Used: now, Retention: 4 * time.Minute}, 4 * time.Minute, owner.KeepWorkspace},
+		"a run's that is idle":      {owner.Facts{State: owner.Ready, Whose: owner.Run, Owned: true, Used: now, Expires: in(3 * time.Minute)}, 3 * time.Minute, owner.Remove},
+		"a run's, given up":         {owner.Facts{State: owner.Ready, Whose: owner.Run, Used: now}, -1, ""},
+		"suspended":                 {owner.Facts{State: owner.Suspended, Whose: owner.Named, StopIdle: true, Used: now}, -1, ""},
+		"workspace only":            {owner.Facts{State: owner.WorkspaceOnly, Whose: owner.Named, StopIdle: true, Expires: in(time.Hour)}, time.Hour, owner.Remove},
+		"retained":                  {owner.Facts{State: owner.Retained, Whose: owner.Run, Expires: in(time.Hour)}, time.Hour, owner.Remove},
+		"removing":                  {owner.Facts{State: owner.Removing, Whose: owner.Run, Expires: now}, 0, owner.Remove},
+		"gone":                      {owner.Facts{State: owner.Gone, Whose: owner.Run}, -1, ""},
+		"gone, made after all":      {owner.Facts{State: owner.Gone, Whose: owner.Run, OnEngine: true, Created: now}, 0, owner.Remove},
+	} {
+		if test.facts.Whose == 0 {
+			test.facts.Whose = owner.Foreign
+		}
+		at, ok := owner.Next(test.facts, times)
+		if ok != (test.after >= 0) || ok && !at.Equal(in(test.after)) {
+			t.Errorf("%s: next in %v, %v, want %v", name, at.Sub(now), ok, test.after)
+		}
+		if !ok {
+			continue
+		}
+		if r, due := owner.Due(test.facts, times, at.Add(-1)); due {
+			t.Errorf("%s: too soon: %+v", name, r)
+		}
+		if r, due := owner.Due(test.facts, times, at); !due || r.Do != test.do {
+			t.Errorf("%s: %+v, %v, want %q", name, r, due, test.do)
+		}
+	}
+}
+
+// TestOn: what becomes of a sandbox when something else than time happens to it.
+func TestOn(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		facts owner.Facts
+		event owner.Event
+		to    owner.State
+		do    owner.Action
+	}{
+		"a run ends":                     {owner.Facts{State: owner.Ready, Whose: owner.Run}, owner.RunEnded, owner.Gone, owner.Remove},
+		"a run ends, with a retention":   {owner.Facts{State: owner.Ready, Whose: owner.Run, Retention: 1}, owner.RunEnded, owner.Retained, ""},
+		"a run ends that was set aside":  {owner.Facts{State: owner.WorkspaceOnly, Whose: owner.Run, Retention: 1}, owner.RunEnded, owner.Gone, owner.Remove},
+		"lost":                           {owner.Facts{State: owner.Ready, Whose: owner.Run, StopIdle: true}, owner.EngineLost, owner.Removing, ""},
+		"lost, named, stop":              {owner.Facts{State: owner.Ready, Whose: owner.Named, StopIdle: true, Owned: true}, owner.EngineLost, owner.Suspended, ""},
+		"lost, named, nobody's":          {owner.Facts{State: owner.Ready, Whose: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
+		"lost, suspended":                {owner.Facts{State: owner.Suspended, Whose: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
+		"opened, suspended":              {owner.Facts{State: owner.Suspended, Whose: owner.Named}, owner.Opened, owner.Ready, owner.Start},
+		"opened, workspace only":         {owner.Facts{State: owner.WorkspaceOnly, Whose: owner.Named}, owner.Opened, owner.Ready, owner.Create},
+		"removed, its workspace is kept": {owner.Facts{State: owner.Ready, Whose: owner.Named, Keep: true}, owner.Removed, owner.WorkspaceOnly, owner.KeepWorkspace},
+	} {
+		if r, ok := owner.On(test.facts, test.event); !ok || r.To != test.to || r.Do != test.do {
+			t.Errorf("%s: %+v, %v", name, r, ok)
+		}
+	}
+	if r, ok := owner.On(owner.Facts{State: owner.Retained, Whose: owner.Run}, owner.Opened); ok {
+		t.Errorf("what is retained was opened: %+v", r)
+	}
+}

@@ -1,0 +1,59 @@
+package owner
+
+import "time"
+
+// Times are how long what is left of a sandbox stays, and how long processes wait for each other.
+type Times struct {
+	// CreationGrace keeps what was made just now, and has no record yet, from being looked at.
+	CreationGrace time.Duration
+	// Unrecorded is how long a run's sandbox without a record is kept for somebody to look after it. Only a store that was lost
+	// explains such a sandbox, so nobody knows what it is worth.
+	Unrecorded time.Duration
+	// Orphaned is how long an agent's sandbox stays unused when the agent's process is gone: nobody can resume that.
+	Orphaned time.Duration
+	// Interrupted is how long the sandbox of an interrupted run stays as it is for somebody to resume the run. With the sweep
+	// that comes once a minute, and the record of its last use that is as old at most, it is gone within five minutes.
+	Interrupted time.Duration
+	// Workspace is how long a workspace is kept whose sandbox was removed without it.
+	Workspace time.Duration
+	// Missed is how long it is remembered that a run had a sandbox which was lost, or expired when the run was interrupted: who
+	// resumes the run must be told.
+	Missed time.Duration
+	// Silent is how long, after its time, a sandbox is kept that is there and does not say whether it is used: it may be at
+	// work while its engine or its guest hangs.
+	Silent time.Duration
+	// Remembered is how long the id of a closed sandbox, or the end of a run, is remembered.
+	Remembered time.Duration
+
+	// Guest is how old the guest of another version must be to go: who uses two versions in turn should not wait for a copy at
+	// every change. GuestsEvery is how often sweeps look for one: there is hardly ever one.
+	Guest, GuestsEvery time.Duration
+
+	// Removal bounds one removal; engines wait for a container's processes. Passing is how long to wait for a process that is
+	// about to let go of a sandbox, Handover for one that has a named one.
+	Removal, Passing, Handover time.Duration
+	// SweepGrace is how much longer than its manager a sweep may go on, a removal under way included: commands that are over at
+	// once sweep, too, and nobody should have to wait for them.
+	SweepGrace time.Duration
+}
+
+// Lifetimes returns the times that hold.
+func Lifetimes() Times {
+	const day = 24 * time.Hour
+	return Times{
+		CreationGrace: 2 * time.Minute,
+		Unrecorded:    day,
+		Orphaned:      2 * time.Minute,
+		Interrupted:   3 * time.Minute,
+		Workspace:     30 * day,
+		Missed:        30 * day,
+		Silent:        day,
+		Remembered:    time.Hour,
+		Guest:         day,
+		GuestsEvery:   time.Hour,
+		Removal:       time.Minute,
+		Passing:       time.Minute,
+		Handover:      5 * time.Second,
+		SweepGrace:    3 * time.Second,
+	}
+}
