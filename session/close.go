@@ -20,6 +20,7 @@ const (
 	closeRetain                  // removed once Request.Retention has passed
 	closeDetach                  // left running
 	closeStop                    // stopped, its files stay
+	closeIdle                    // removed with its workspace, since nobody used it
 )
 
 // closeTogether bounds how many sandboxes are removed at once: engines serialise much of it anyway.
@@ -148,13 +149,14 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 		m.unregister(s, &leftover{engineID: s.engine.ID, volumes: true, due: due, kept: true})
 	default:
 		rec := s.recordAs(RecordRemoving, m.now())
-		rec.KeepWorkspace = how == closeKeep
+		rec.KeepWorkspace, rec.Ended = how == closeKeep, how != closeIdle
 		m.save(rec)
 		if err := m.removeEngine(ctx, s.engine.ID, how != closeKeep); err != nil {
 			m.unregister(s, &leftover{engineID: s.engine.ID, volumes: how != closeKeep, due: m.now()})
 			return err
 		}
-		m.record(s, RecordClosed, m.now().Add(rememberFor))
+		rec.State, rec.KeepWorkspace, rec.Expires = RecordClosed, false, m.now().Add(rememberFor)
+		m.save(rec)
 		m.unregister(s, nil)
 	}
 	return nil

@@ -22,7 +22,7 @@ func clashes(engine backend.Info, req Request) []string {
 	made, known := madeFor(engine, req)
 	var fields []string
 	if known {
-		fields = made.differences(req)
+		fields = made.Differences(req)
 	} else {
 		fields = described(engine, req)
 	}

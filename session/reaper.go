@@ -63,7 +63,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		return
 	}
 	busy, err := s.guestBusy(ctx)
-	how := closeRemove
+	how := closeIdle
 	if s.policy == IdleStop {
 		how = closeStop
 	}

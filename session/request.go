@@ -151,8 +151,9 @@ func under(l, ceiling backend.Limits) backend.Limits {
 	return l
 }
 
-// differences names the fields that shape the sandbox and differ; both requests are prepared.
-func (r Request) differences(other Request) []string {
+// Differences names the fields that shape the sandbox and differ. What a manager fills in counts only in requests that it
+// has prepared.
+func (r Request) Differences(other Request) []string {
 	var fields []string
 	for _, f := range []struct {
 		name string

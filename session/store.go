@@ -41,6 +41,8 @@ type Record struct {
 	// KeepWorkspace in RecordRemoving is CloseOptions.KeepWorkspace. In RecordReady the sandbox is being made anew
 	// (Request.Rebuild): when the engine has none, its workspace is there.
 	KeepWorkspace bool
+	// Ended: the session was closed by who had it, so that nobody misses its files (Manager.Gone).
+	Ended bool
 	// User, WorkspaceBytes and Workspace are the sandbox's (backend.Info), which no other sandbox with its workspace may have
 	// otherwise. All are empty while it is made, and where an earlier version made the record.
 	User           string
