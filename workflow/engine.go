@@ -147,7 +147,15 @@ func (e *Engine) Register(g *genkit.Genkit, wf *Workflow) error {
 type (
 	pendingKey struct{} // holds the *run that a flow is to execute
 	chainKey   struct{} // holds the ids of the workflows that are being run, outermost first
+	runIDKey   struct{} // holds the id of the innermost run
 )
+
+// RunIDFromContext returns the id of the run of a workflow that an agent with ctx works for; empty when there is none.
+// It differs from the run of session.RunFromContext where Options.Within names another.
+func RunIDFromContext(ctx context.Context) string {
+	id, _ := ctx.Value(runIDKey{}).(string)
+	return id
+}
 
 type flowAction = core.Action[map[string]any, any, Event]
 

@@ -59,6 +59,10 @@ type Entry struct {
 	Hash     string         `json:"hash,omitempty"`     // run_started: Workflow.Hash
 	Input    map[string]any `json:"input,omitempty"`    // run_started: the checked input, defaults filled in
 
+	// TraceParent is the span of the process's part of the run, in W3C form; run_started and run_resumed. The span of the
+	// process that resumes the run links to it.
+	TraceParent string `json:"traceparent,omitempty"`
+
 	Path    string         `json:"path,omitempty"` // the step with what it is part of: "each[3]/test", "checks.lint/run"
 	Step    string         `json:"step,omitempty"`
 	Type    Type           `json:"type,omitempty"`

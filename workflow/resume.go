@@ -80,6 +80,7 @@ func resumable(wf *Workflow, entries []Entry) (Entry, error) {
 // where there is none left the run begins to be new.
 type past struct {
 	attempts int       // of all steps
+	trace    string    // traceparent of the latest process's span
 	since    time.Time // when the first of the attempts began that were under way; zero when none was
 
 	mu    sync.Mutex         // guards what follows: branches run side by side
@@ -98,6 +99,8 @@ func readPast(entries []Entry) *past {
 	p := &past{ended: map[string][]Entry{}, open: map[string]*visit{}}
 	for _, e := range entries {
 		switch e.Kind {
+		case EntryRunStarted, EntryRunResumed:
+			p.trace = e.TraceParent
 		case EntryStepStarted:
 			p.attempts++
 			if p.open[e.Path] == nil {

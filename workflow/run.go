@@ -11,6 +11,7 @@ import (
 
 	"github.com/firebase/genkit/go/core"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
@@ -38,7 +39,8 @@ type run struct {
 	steps   atomic.Int64 // attempts made
 	held    atomic.Int64 // bytes remembered
 	stream  core.StreamCallback[Event]
-	past    *past // of a run that was interrupted; nil for a new one
+	past    *past  // of a run that was interrupted; nil for a new one
+	trace   string // traceparent of the run's span
 
 	mu  sync.Mutex // guards seq; held while an entry is written or an event is told, so that they come in order
 	seq int64
@@ -73,6 +75,10 @@ func (r *run) scope() session.Run {
 func (r *run) span(ctx context.Context) (context.Context, func()) {
 	ctx, span := telemetry.StartWith(ctx, r.opts.TracerProvider, telemetry.SpanWorkflowRun,
 		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID))
+	r.trace = telemetry.TraceParent(ctx)
+	if r.past != nil {
+		span.AddLink(trace.Link{SpanContext: telemetry.ParseTraceParent(r.past.trace)}) // one that is not valid is left out
+	}
 	return ctx, func() {
 		span.SetAttributes(telemetry.KeyOutcome.String(string(r.result.Outcome)), telemetry.KeySteps.Int(r.result.Steps))
 		if e := r.result.Error; e != nil {
@@ -122,6 +128,7 @@ func (r *run) announce(ctx context.Context) error {
 	if r.past != nil {
 		entry, kind = Entry{Kind: EntryRunResumed}, EventRunResumed
 	}
+	entry.TraceParent = r.trace
 	if err := r.record(ctx, entry); err != nil {
 		return err
 	}
@@ -134,6 +141,7 @@ func (r *run) bind(ctx context.Context) context.Context {
 	ctx = session.WithRun(ctx, r.scope())
 	ctx = session.WithBase(ctx, r.base)
 	ctx = session.WithSessionName(ctx, session.DefaultName)
+	ctx = context.WithValue(ctx, runIDKey{}, r.result.RunID)
 	return context.WithValue(ctx, chainKey{}, r.chain)
 }
 

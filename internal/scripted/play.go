@@ -93,9 +93,10 @@ func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	invocations := p.script.agents[agent]
+	run, _ := ctx.Value(runKey{}).(string)
 	taken := 0
 	for i, inv := range invocations {
-		if p.taken[inv] {
+		if p.taken[taking{run, inv}] {
 			taken++
 			continue
 		}
@@ -108,7 +109,9 @@ func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (
 				continue
 			}
 		}
-		p.taken[inv] = true
+		if run != "" {
+			p.taken[taking{run, inv}] = true
+		}
 		return i, nil
 	}
 	if free := len(invocations) - taken; free > 0 {
