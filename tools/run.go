@@ -62,6 +62,9 @@ func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err 
 	req, _ := b.request(ctx, wish)
 	run := b.run(ctx)
 	s, _, err := b.box.manager.Open(ctx, run.Key("run-"+session.NewID()), req)
+	if runtime == own {
+		noteOpened(ctx, err)
+	}
 	if err != nil {
 		return RunOutput{}, err
 	}
