@@ -21,7 +21,7 @@ type loader struct {
 	*source
 	errs  frontmatter.Errors
 	nodes int // scalars and collections turned into values so far, aliases followed
-	known func(agent string) error
+	known func(agent string) (*frontmatter.Document, error)
 
 	steps   []*step           // all steps, in order of the file
 	byID    map[string]*step  // the first step of each id
@@ -78,6 +78,9 @@ func (l *loader) object(n *yaml.Node, what string, known ...string) (*object, bo
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], follow(n.Content[i+1])
+		if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
+			continue // reported by wellFormed
+		}
 		if !slices.Contains(known, key.Value) {
 			l.fail(key, unknownHint(key.Value, known), "unknown key %q in %s", clip(key.Value), what)
 			continue

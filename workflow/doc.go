@@ -2,7 +2,7 @@
 // one run, with loops, branches, retries and caps. docs/workflows.md describes the file.
 //
 //	agents := workflow.Agents(loaded) // what tools.LoadAgents gave
-//	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: agents.Known})
+//	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: agents.File})
 //	engine := workflow.NewEngine(manager, agents, nil)
 //	result, err := engine.Run(ctx, wf, map[string]any{"repo": "."})
 //

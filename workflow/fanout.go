@@ -21,7 +21,7 @@ func (b *parallelBody) run(ctx context.Context, ex *execution) (result, error) {
 		if isolated {
 			defer ex.closeIsolated(ctx, name)
 		}
-		return ex.inner(ctx, inner{br.steps, br.output}, place, name, nil)
+		return ex.inner(ctx, inner{steps: br.steps, output: br.output}, place, name, nil)
 	})
 	output := make(map[string]any, len(b.branches))
 	for i, br := range b.branches {
@@ -52,7 +52,7 @@ func (b *forEachBody) run(ctx context.Context, ex *execution) (result, error) {
 		if isolated {
 			defer ex.closeIsolated(ctx, name)
 		}
-		return ex.inner(ctx, inner{b.steps, b.output}, place, name, map[string]any{b.as: items[i], b.indexAs: int64(i)})
+		return ex.inner(ctx, inner{steps: b.steps, output: b.output}, place, name, map[string]any{b.as: items[i], b.indexAs: int64(i)})
 	})
 	err = fanError(errs, "item", func(i int, f *Failure) { f.Index = i })
 	return result{output: outs, has: true, last: true}, err

@@ -7,6 +7,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -138,7 +139,8 @@ type body interface {
 type (
 	agentBody struct {
 		agent string
-		input *value // nil is the run's input
+		file  *frontmatter.Document // nil when it is not known
+		input *value                // nil is the run's input
 	}
 	execBody struct {
 		argv         []*value

@@ -255,7 +255,8 @@ func (l *loader) target(o *object, key string, n *yaml.Node) target {
 func (l *loader) agentStep(env *expr.Env, o *object) body {
 	b := &agentBody{agent: o.text("agent")}
 	if o.require("agent", "name the file of the agent without .prompt") && b.agent != "" {
-		if err := l.known(b.agent); err != nil {
+		var err error
+		if b.file, err = l.known(b.agent); err != nil {
 			l.fail(o.at["agent"], "", "unknown agent %q: %v", clip(b.agent), err)
 		}
 	}
