@@ -113,7 +113,8 @@ func (d *decoder) integer(p *int64) func(*yaml.Node, string) {
 	}
 }
 
-func (d *decoder) boolean(p *bool) func(*yaml.Node, string) {
+// boolean sets a pointer, so that a file's false differs from nothing said.
+func (d *decoder) boolean(p **bool) func(*yaml.Node, string) {
 	return func(n *yaml.Node, path string) {
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(p) != nil {
 			d.refuse(n, path, "", "%s must be true or false, it is %s", path, kind(n))
@@ -232,17 +233,11 @@ func (d *decoder) sandboxFields(s *Sandbox) []field {
 			})
 		}},
 		{"network", func(n *yaml.Node, path string) {
-			d.object(n, path, []field{{"enabled", func(n *yaml.Node, path string) {
-				d.boolean(&s.Network.Enabled)(n, path)
-				s.Network.Disabled = !s.Network.Enabled
-			}}})
+			d.object(n, path, []field{{"enabled", d.boolean(&s.Network.Enabled)}})
 		}},
 		{"timeout_seconds", d.integer(&s.TimeoutSeconds)},
 		{"max_stdout_bytes", d.integer(&s.MaxStdoutBytes)},
-		{"allow_network", func(n *yaml.Node, path string) {
-			s.AllowNetwork = new(bool)
-			d.boolean(s.AllowNetwork)(n, path)
-		}},
+		{"allow_network", d.boolean(&s.AllowNetwork)},
 		{"pip_packages", d.list(&s.PipPackages)},
 		{"npm_packages", d.list(&s.NpmPackages)},
 	}

@@ -45,7 +45,7 @@ func TestParse(t *testing.T) {
 			Mode: "code", Runtime: "python", Image: "python:3.11-slim", Session: "default", User: "1000:1000", Root: "readonly",
 			Env:     map[string]string{"LANG": "C.UTF-8", "PORT": "8080", "EMPTY": "", "ON": "yes", "RATE": "1.10", "HOME": "${HOME}"},
 			Limits:  frontmatter.Limits{CPUMillicores: 1000, MemoryMB: 2048, PIDs: 256, TimeoutSeconds: 900, ExecTimeoutSeconds: 120, WorkspaceMB: 500},
-			Network: frontmatter.Network{Disabled: true},
+			Network: frontmatter.Network{Enabled: yes(false)},
 		}},
 		{"user unquoted", "sandbox: {user: 1000}\n", &frontmatter.Sandbox{User: "1000"}},
 		{"user with group unquoted", "sandbox: {user: 1000:1000}\n", &frontmatter.Sandbox{User: "1000:1000"}},
@@ -149,6 +149,7 @@ func TestParseErrors(t *testing.T) {
 		{"bool", "---\nsandbox: {network: {enabled: yes}}\n---\n", "sandbox.network.enabled must be true or false, it is text"},
 		{"user name", "---\nsandbox: {user: root}\n---\n", `a.prompt:2:17: "root" is not a user id; write numbers`},
 		{"session name", "---\nsandbox: {mode: code, session: \"a:b\"}\n---\n", `"a:b" is not a session name`},
+		{"name of an isolated sandbox", "---\nsandbox: {mode: code, session: isolated.x}\n---\n", `"isolated.x" is the name of an isolated sandbox; write session: isolated`},
 		{"session in compute mode", "---\nsandbox: {session: default}\n---\n", "session belongs to code mode"},
 		{"image", "---\nsandbox: {image: \"a b\"}\n---\n", `"a b" is not an image reference`},
 		{"env name", "---\nsandbox: {env: {\"A B\": x}}\n---\n", `a.prompt:2:17: "A B" is not the name of an environment variable`},
@@ -292,16 +293,16 @@ func TestDefaults(t *testing.T) {
 		}
 	}
 	s := frontmatter.Sandbox{AllowNetwork: yes(true), TimeoutSeconds: 5}.WithDefaults()
-	if !s.Network.Enabled || s.Limits.ExecTimeoutSeconds != 5 || s.Mode != frontmatter.ModeCompute || s.Session != "default" {
+	if !s.Network.Allowed() || s.Limits.ExecTimeoutSeconds != 5 || s.Mode != frontmatter.ModeCompute || s.Session != "default" {
 		t.Errorf("WithDefaults = %+v", s)
 	}
-	if s := (frontmatter.Sandbox{AllowNetwork: yes(false)}).WithDefaults(); s.Network.Enabled || !s.Network.Disabled {
+	if s := (frontmatter.Sandbox{AllowNetwork: yes(false)}).WithDefaults(); s.Network.Allowed() || s.Network.Enabled == nil {
 		t.Errorf("allow_network: false gives %+v", s.Network)
 	}
 	for text, want := range map[string]frontmatter.Network{
-		`{}`: {}, `{"network":{}}`: {}, `{"network":{"enabled":true}}`: {Enabled: true}, `{"network":{"enabled":false}}`: {Disabled: true},
+		`{}`: {}, `{"network":{}}`: {}, `{"network":{"enabled":true}}`: {Enabled: yes(true)}, `{"network":{"enabled":false}}`: {Enabled: yes(false)},
 	} {
-		if s, err := frontmatter.ParseConfig("x", []byte(text)); err != nil || s.Network != want {
+		if s, err := frontmatter.ParseConfig("x", []byte(text)); err != nil || !cmp.Equal(s.Network, want) {
 			t.Errorf("%s: %v, want network %+v", text, err, want)
 		}
 	}

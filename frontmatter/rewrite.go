@@ -12,10 +12,15 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Source gives the file in the form that Genkit understands: `sandbox:` has become the last entry of `use:`. Every line
-// keeps its number and its ending, and all but the rewritten lines keep their text, save for what would keep dotprompt
-// from seeing the frontmatter (a byte order mark, blank lines with CRLF before it, a missing last newline). A file that
-// asks for no sandbox and has nothing of that kind comes back as it is.
+// DefaultMaxTurns bounds the turns of an agent whose file names no maxTurns. Genkit's own bound is 5, which ends most
+// work in a sandbox before it is done.
+const DefaultMaxTurns = 40
+
+// Source returns the file in the form that Genkit understands: `sandbox:` has become the last entry of `use:`, and
+// DefaultMaxTurns stands on a line before it when the file names no maxTurns. No other line is added or removed, and all
+// but the rewritten lines keep their text, save for what would keep dotprompt from seeing the frontmatter (a byte order
+// mark, blank lines with CRLF before it, a missing last newline). A file that asks for no sandbox and has nothing of that
+// kind comes back as it is.
 func (d *Document) Source() ([]byte, error) {
 	if !d.parts.found {
 		return []byte(d.parts.text), nil
@@ -114,7 +119,11 @@ func (d *Document) header() (string, error) {
 			text, end := ending(lines[l])
 			lines[l] = end
 			if l == first && name == target {
-				lines[l] = text[:len(text)-len(strings.TrimLeft(text, " "))] + "use: " + value + end
+				indent := text[:len(text)-len(strings.TrimLeft(text, " "))]
+				lines[l] = indent + "use: " + value + end
+				if d.Meta.MaxTurns == 0 {
+					lines[l] = fmt.Sprintf("%smaxTurns: %d%s", indent, DefaultMaxTurns, end) + lines[l]
+				}
 			}
 		}
 	}
@@ -229,6 +238,9 @@ func (d *Document) same(rewritten string, uses []any) error {
 	got, err := normal(genkit["use"])
 	if err != nil {
 		return err
+	}
+	if d.Meta.MaxTurns == 0 {
+		before["maxTurns"] = DefaultMaxTurns
 	}
 	for _, m := range []map[string]any{before, after} {
 		delete(m, "use")

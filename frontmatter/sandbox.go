@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/nearest"
 )
 
@@ -60,7 +61,7 @@ const (
 // Session names with a meaning of their own.
 const (
 	SessionDefault  = "default"  // the sandbox that all agents of a run share
-	SessionIsolated = "isolated" // a sandbox of this agent alone
+	SessionIsolated = "isolated" // a sandbox of this agent alone, which reaches no other
 )
 
 // Bounds of values a file may give.
@@ -79,7 +80,7 @@ type Sandbox struct {
 	Session string            `json:"session,omitempty"` // code mode
 	User    string            `json:"user,omitempty"`    // "uid" or "uid:gid"
 	Root    RootMode          `json:"root,omitempty"`
-	Env     map[string]string `json:"env,omitempty"`
+	Env     map[string]string `json:"env,omitzero"`
 	Limits  Limits            `json:"limits,omitzero"`
 	Network Network           `json:"network,omitzero"`
 
@@ -88,8 +89,8 @@ type Sandbox struct {
 	TimeoutSeconds int64    `json:"timeout_seconds,omitempty"` // of one run
 	MaxStdoutBytes int64    `json:"max_stdout_bytes,omitempty"`
 	AllowNetwork   *bool    `json:"allow_network,omitempty"` // older spelling of network.enabled
-	PipPackages    []string `json:"pip_packages,omitempty"`
-	NpmPackages    []string `json:"npm_packages,omitempty"`
+	PipPackages    []string `json:"pip_packages,omitzero"`
+	NpmPackages    []string `json:"npm_packages,omitzero"`
 }
 
 // Limits bound the sandbox. A zero field means the default of the engine's driver.
@@ -102,13 +103,14 @@ type Limits struct {
 	WorkspaceMB        int64 `json:"workspace_mb,omitempty"`         // MiB
 }
 
-// Network says what the sandbox can reach. The zero value is: nothing.
+// Network says what the sandbox can reach. The zero value leaves that to the workflow, and without one it is nothing.
 type Network struct {
-	Enabled bool `json:"enabled,omitempty"`
-	// Disabled says that a file asks for `enabled: false`. Unlike the zero value it holds against a workflow that has a
-	// network.
-	Disabled bool `json:"-"`
+	// Enabled is nil when nothing is said. False is an explicit no: it holds also in a workflow that has a network.
+	Enabled *bool `json:"enabled,omitempty"`
 }
+
+// Allowed reports whether the sandbox is to reach the network.
+func (n Network) Allowed() bool { return n.Enabled != nil && *n.Enabled }
 
 // WithDefaults fills mode, runtime, image and session in, and carries first-generation fields over to the fields that
 // replaced them (which stay set only where they were set).
@@ -129,7 +131,7 @@ func (s Sandbox) WithDefaults() Sandbox {
 		s.Root = RootReadonly
 	}
 	if s.AllowNetwork != nil {
-		s.Network = Network{Enabled: *s.AllowNetwork, Disabled: !*s.AllowNetwork}
+		s.Network.Enabled = s.AllowNetwork
 	}
 	if s.TimeoutSeconds > 0 && s.Limits.ExecTimeoutSeconds == 0 {
 		s.Limits.ExecTimeoutSeconds = s.TimeoutSeconds
@@ -221,6 +223,9 @@ func (c *checker) names(s Sandbox) {
 	}
 	if s.Session != "" && !sessionPattern.MatchString(s.Session) {
 		c.add("session", "a name has letters, digits, '.', '_' and '-', at most 63", "%q is not a session name", clip(s.Session))
+	}
+	if isolated.Is(s.Session) {
+		c.add("session", "write session: isolated, or another name", "%q is the name of an isolated sandbox", clip(s.Session))
 	}
 }
 

@@ -2,6 +2,9 @@ package frontmatter_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -46,7 +49,7 @@ func checkSource(t *testing.T, doc *frontmatter.Document) string {
 			}
 		}
 	}
-	if diff := cmp.Diff(normal(t, doc.Sandbox), normal(t, found)); diff != "" {
+	if diff := cmp.Diff(doc.Sandbox, found); diff != "" {
 		t.Errorf("sandbox after the rewrite (-want +got):\n%s", diff)
 	}
 	if got := strings.TrimPrefix(strings.TrimSpace(m[2]), "{{! }}"); got != strings.TrimSpace(doc.Body) {
@@ -57,15 +60,6 @@ func checkSource(t *testing.T, doc *frontmatter.Document) string {
 		t.Errorf("Genkit would take part of the template for frontmatter: %+v, %v", again, err)
 	}
 	return string(src)
-}
-
-func normal(t *testing.T, s *frontmatter.Sandbox) string {
-	t.Helper()
-	b, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
 }
 
 func TestSource(t *testing.T) {
@@ -79,35 +73,35 @@ func TestSource(t *testing.T) {
 		},
 		{
 			"short", "---\nmodel: x # why\nsandbox: python\nconfig: {a: 1}\n---\nbody\n",
-			"---\nmodel: x # why\nuse: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\nconfig: {a: 1}\n---\nbody\n",
+			"---\nmodel: x # why\nmaxTurns: 40\nuse: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\nconfig: {a: 1}\n---\nbody\n",
 		},
 		{
 			"block with comments and crlf",
 			"---\r\nmodel: x\r\nsandbox:\r\n  # the mode\r\n  mode: code\r\n\r\n# about config\r\nconfig: {a: 1}\r\n---\r\nbody\r\n",
-			"---\r\nmodel: x\r\nuse: [{\"config\":{\"mode\":\"code\"},\"name\":\"workcell/sandbox\"}]\r\n\r\n\r\n\r\n# about config\r\nconfig: {a: 1}\r\n---\r\nbody\r\n",
+			"---\r\nmodel: x\r\nmaxTurns: 40\r\nuse: [{\"config\":{\"mode\":\"code\"},\"name\":\"workcell/sandbox\"}]\r\n\r\n\r\n\r\n# about config\r\nconfig: {a: 1}\r\n---\r\nbody\r\n",
 		},
 		{
 			"with use before", "---\nuse:\n  - a/b # first\n  - {name: c/d, config: {day: 2026-01-02, x: [1, 2.5, true, null]}}\nsandbox: node\n---\nbody\n",
-			"---\nuse: [\"a/b\",{\"config\":{\"day\":\"2026-01-02\",\"x\":[1,2.5,true,null]},\"name\":\"c/d\"},{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n\n\n\n---\nbody\n",
+			"---\nmaxTurns: 40\nuse: [\"a/b\",{\"config\":{\"day\":\"2026-01-02\",\"x\":[1,2.5,true,null]},\"name\":\"c/d\"},{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n\n\n\n---\nbody\n",
 		},
 		{
 			"with use after", "---\nsandbox: node\nuse: [a/b]\n---\nbody\n",
-			"---\n\nuse: [\"a/b\",{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n---\nbody\n",
+			"---\n\nmaxTurns: 40\nuse: [\"a/b\",{\"config\":{\"runtime\":\"node\"},\"name\":\"workcell/sandbox\"}]\n---\nbody\n",
 		},
 		{
 			"native", "---\nuse: [{name: workcell/sandbox, config: {env: {A: 1.10}}}, z/z]\n---\nbody\n",
-			"---\nuse: [{\"config\":{\"env\":{\"A\":\"1.10\"}},\"name\":\"workcell/sandbox\"},\"z/z\"]\n---\nbody\n",
+			"---\nmaxTurns: 40\nuse: [{\"config\":{\"env\":{\"A\":\"1.10\"}},\"name\":\"workcell/sandbox\"},\"z/z\"]\n---\nbody\n",
 		},
 		{
-			"indented", "---\n  model: x\n  sandbox: python\n---\nbody", "---\n  model: x\n  use: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\n---\nbody",
+			"indented", "---\n  model: x\n  sandbox: python\n---\nbody", "---\n  model: x\n  maxTurns: 40\n  use: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\n---\nbody",
 		},
 		{
 			"heading and rule in the template", "---\nsandbox: python\n---\n\n# Task\n\n---\nname: {{x}}\n---\nmore\n",
-			"---\nuse: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\n---\n\n{{! }}# Task\n\n---\nname: {{x}}\n---\nmore\n",
+			"---\nmaxTurns: 40\nuse: [{\"config\":{\"runtime\":\"python\"},\"name\":\"workcell/sandbox\"}]\n---\n\n{{! }}# Task\n\n---\nname: {{x}}\n---\nmore\n",
 		},
 		{
 			"odd characters", "---\nsandbox: {env: {A: \"q\\\"b\\\\ \\u0085 \\u2028 \\x01 \\uFEFF 😀 {{x}} # % @ '\"}}\n---\nbody",
-			"---\nuse: [{\"config\":{\"env\":{\"A\":\"q\\\"b\\\\ \\u0085 \\u2028 \\u0001 \\ufeff 😀 {{x}} # % @ '\"}},\"name\":\"workcell/sandbox\"}]\n---\nbody",
+			"---\nmaxTurns: 40\nuse: [{\"config\":{\"env\":{\"A\":\"q\\\"b\\\\ \\u0085 \\u2028 \\u0001 \\ufeff 😀 {{x}} # % @ '\"}},\"name\":\"workcell/sandbox\"}]\n---\nbody",
 		},
 	}
 	for _, tt := range tests {
@@ -121,11 +115,71 @@ func TestSource(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("source (-want +got):\n%s", diff)
 			}
-			if strings.Count(got, "\n") != strings.Count(tt.src, "\n") {
+			if added := strings.Count(got, "maxTurns"); strings.Count(got, "\n") != strings.Count(tt.src, "\n")+added {
 				t.Error("lines moved")
 			}
 		})
 	}
+}
+
+// TestEveryValueSurvives writes every value that each field of a sandbox can have in a file, and finds it again in what
+// Genkit reads: what is said explicitly is not the same as nothing said.
+func TestEveryValueSurvives(t *testing.T) {
+	t.Parallel()
+	values := map[string][]string{
+		"mode": {"compute", "code"}, "runtime": {"python", "node", "bash"}, "root": {"readonly", "writable"},
+		"image": {"x"}, "session": {"default", "isolated", "mine"}, "user": {"0", `"5:6"`},
+		"env": {"{}", `{A: ""}`, "{A: b}"}, "limits": {"{}"}, "network": {"{}"},
+		"pip_packages": {"[]", "[a]"}, "npm_packages": {"[]", "[a]"},
+	}
+	for path, typ := range leaves("", reflect.TypeFor[frontmatter.Sandbox]()) {
+		if values[path] != nil {
+			continue
+		}
+		switch typ {
+		case reflect.TypeFor[*bool]():
+			values[path] = []string{"true", "false"}
+		case reflect.TypeFor[int64]():
+			values[path] = []string{"17"}
+		default:
+			t.Errorf("%s, a %s, has no values here", path, typ)
+		}
+	}
+	for path, list := range values {
+		for _, value := range list {
+			text := path + ": " + value
+			if outer, inner, ok := strings.Cut(path, "."); ok {
+				text = fmt.Sprintf("%s: {%s: %s}", outer, inner, value)
+			}
+			if path == "session" {
+				text += ", mode: code"
+			}
+			doc, err := frontmatter.Parse("a.prompt", []byte("---\nsandbox: {"+text+"}\n---\nbody\n"))
+			if err != nil {
+				t.Errorf("%s: %v", text, err)
+				continue
+			}
+			if value != "{}" && cmp.Equal(doc.Sandbox, &frontmatter.Sandbox{}) {
+				t.Errorf("%s is lost when it is read", text)
+			}
+			checkSource(t, doc)
+		}
+	}
+}
+
+// leaves returns the types of the fields of a struct by the path that a file has for them, those of nested structs
+// instead of the struct.
+func leaves(prefix string, typ reflect.Type) map[string]reflect.Type {
+	out := map[string]reflect.Type{}
+	for f := range typ.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Type.Kind() == reflect.Struct {
+			maps.Copy(out, leaves(prefix+name+".", f.Type))
+			continue
+		}
+		out[prefix+name] = f.Type
+	}
+	return out
 }
 
 func FuzzParse(f *testing.F) {
@@ -161,7 +215,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the rewritten file %q is refused: %v", out, err)
 		}
-		if diff := cmp.Diff(normal(t, doc.Sandbox), normal(t, again.Sandbox)); diff != "" {
+		if diff := cmp.Diff(doc.Sandbox, again.Sandbox); diff != "" {
 			t.Fatalf("the rewritten file differs (-want +got):\n%s", diff)
 		}
 	})

@@ -11,14 +11,13 @@ type (
 	baseKey        struct{}
 )
 
-// WithSessionName says which of the run's sandboxes is meant by the name DefaultName in everything that is done with
-// ctx. A workflow step that asks for a sandbox of its own reaches its agent's tools this way.
+// WithSessionName says in which of the run's sandboxes an agent works that is run with ctx and names none itself. A
+// workflow step that asks for a sandbox of its own reaches its agent's tools this way.
 func WithSessionName(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, sessionNameKey{}, name)
 }
 
-// SessionNameFromContext gives the sandbox that DefaultName stands for: DefaultName itself unless WithSessionName says
-// otherwise.
+// SessionNameFromContext returns the name set by WithSessionName, DefaultName without one.
 func SessionNameFromContext(ctx context.Context) string {
 	if name, ok := ctx.Value(sessionNameKey{}).(string); ok && name != "" {
 		return name

@@ -17,9 +17,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// DefaultMaxTurns bounds the turns of an agent that says nothing about it. Genkit's own bound is 5, which ends most
-// work in a sandbox before it is done.
-const DefaultMaxTurns = 40
+// DefaultMaxTurns bounds the turns of an agent that says nothing about it.
+const DefaultMaxTurns = frontmatter.DefaultMaxTurns
 
 // Agent is a prompt file that can be run. Agents may be run concurrently, also one by itself.
 type Agent struct {

@@ -49,7 +49,7 @@ func TestNarrowerThanTheRun(t *testing.T) {
 	base := session.Request{Image: "custom:1", Network: backend.NetworkBridge, Root: backend.RootWritable}
 	ctx := r.within("narrow", base)
 	for name, s := range map[string]tools.Sandbox{
-		"network": {Network: frontmatter.Network{Disabled: true}, Root: frontmatter.RootReadonly},
+		"network": {Network: frontmatter.Network{Enabled: &no}, Root: frontmatter.RootReadonly},
 		"older":   {AllowNetwork: &no, Root: frontmatter.RootReadonly},
 	} {
 		if out := r.tools(s).call(ctx, "sandbox_run", obj{"code": "x", "runtime": "bash"}); code(out) != "" {
@@ -59,10 +59,18 @@ func TestNarrowerThanTheRun(t *testing.T) {
 			t.Errorf("%s: network %q, root %v", name, got.Network, got.Root)
 		}
 	}
+	model, _ := r.model(call("sandbox_run", obj{"code": "x", "runtime": "bash"}), say("done"))
+	a := r.agent("quiet", "---\nmodel: "+model+"\nsandbox: {network: {enabled: false}, root: readonly}\n---\nx")
+	if _, err := a.Run(ctx, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := seen.latest(); got.Network != backend.NetworkNone || got.Root != backend.RootReadonly {
+		t.Errorf("an agent's file: network %q, root %v", got.Network, got.Root)
+	}
 	if out := r.tools(tools.Sandbox{Mode: "code"}).call(ctx, "sandbox_open", nil); out["network"] != "bridge" {
 		t.Fatalf("an agent without wishes: %v", out)
 	}
-	strict := tools.Sandbox{Mode: "code", Network: frontmatter.Network{Disabled: true}, Root: frontmatter.RootReadonly}
+	strict := tools.Sandbox{Mode: "code", Network: frontmatter.Network{Enabled: &no}, Root: frontmatter.RootReadonly}
 	out := r.tools(strict).call(ctx, "sandbox_open", nil)
 	if code(out) != "exists" || !strings.Contains(message(out), "network") || !strings.Contains(message(out), "root") {
 		t.Errorf("an open sandbox has more than the agent may have: %v", out)

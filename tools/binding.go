@@ -14,6 +14,8 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -50,7 +52,7 @@ func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 		maxSeconds: maxSeconds, mine: map[string]*session.Session{}, released: map[string]bool{}, started: map[string][]startedExec{},
 	}
 	if cfg.Session == frontmatter.SessionIsolated {
-		b.isolated = "isolated-" + session.NewID()
+		b.isolated = isolated.Name(session.NewID())
 	}
 	return b
 }
@@ -73,25 +75,18 @@ func (b *binding) name(ctx context.Context) string {
 	return session.SessionNameFromContext(ctx)
 }
 
+// reaches reports whether the agent may use the run's sandbox of that name. Its own it always may; where neither is
+// isolated, any other too.
+func (b *binding) reaches(ctx context.Context, name string) bool {
+	own := b.name(ctx)
+	return name == own || !isolated.Is(own) && !isolated.Is(name)
+}
+
 // request says what the agent asks for, over what its run asks for. runtime is the agent's, or another one that this
 // call wants; empty is no wish. wishes are the fields that the agent itself set.
 func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req session.Request, wishes []string) {
 	cfg := b.cfg
-	req = session.Request{
-		Image: cfg.Image, User: cfg.User, Root: backend.RootReadonly, RootSet: cfg.Root != "", Env: cfg.Env, Limits: limits(cfg.Limits),
-	}
-	if cfg.Root == frontmatter.RootWritable {
-		req.Root = backend.RootWritable
-	}
-	full := cfg.WithDefaults()
-	switch {
-	case full.Network.Enabled:
-		req.Network = backend.NetworkBridge
-	case full.Network.Disabled:
-		req.Network = backend.NetworkNone
-	}
-	req.IdleTimeout = time.Duration(cfg.Limits.TimeoutSeconds) * time.Second
-	req.ExecTimeout = time.Duration(full.Limits.ExecTimeoutSeconds) * time.Second
+	req = wish.Request(cfg)
 	for name, set := range map[string]bool{
 		"image": cfg.Image != "" || cfg.Runtime != "", "user": cfg.User != "", "root": cfg.Root != "", "env": len(cfg.Env) > 0,
 		"limits": req.Limits != backend.Limits{}, "network": req.Network != "",
@@ -122,12 +117,6 @@ func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bo
 		return base.Language != string(runtime)
 	}
 	return b.cfg.Mode != frontmatter.ModeCode || b.cfg.Session != "" && b.cfg.Session != frontmatter.SessionDefault
-}
-
-func limits(l frontmatter.Limits) backend.Limits {
-	return backend.Limits{
-		CPUMillis: l.CPUMillicores, MemoryBytes: l.MemoryMB << 20, PIDs: l.PIDs, WorkspaceBytes: l.WorkspaceMB << 20,
-	}
 }
 
 // open gives the sandbox of that name and makes it the binding's own. An agent that has no wish of its own about what
@@ -184,10 +173,10 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 		but("Pass the sandbox_id of the one you mean.")
 }
 
-// byID finds a sandbox of this run. An id of another run and one that never existed get the same answer.
+// byID finds a sandbox that the agent reaches. An id of another sandbox and one that never existed get the same answer.
 func (b *binding) byID(ctx context.Context, id string) (*session.Session, error) {
 	s, err := b.box.manager.Lookup(ctx, b.run(ctx).Scope(), id)
-	if errors.Is(err, backend.ErrNotFound) {
+	if errors.Is(err, backend.ErrNotFound) || err == nil && !b.reaches(ctx, s.Key().Name) {
 		return nil, failure(CodeNotFound, "there is no such sandbox in this run").
 			but("Use the sandbox_id that sandbox_open gave, or leave sandbox_id out.")
 	}

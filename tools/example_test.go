@@ -44,6 +44,7 @@ func ExamplePromptFS() {
 	fmt.Printf("%s", src)
 	// Output:
 	// ---
+	// maxTurns: 40
 	// use: [{"config":{"runtime":"python"},"name":"workcell/sandbox"}]
 	// ---
 	// {{task}}

@@ -42,3 +42,6 @@ func Neutral(v any) any { return neutral(v) }
 func ExitCode(status session.ExecState, code int, signal string) *int {
 	return exitCode(status, code, signal)
 }
+
+// Config takes a configuration over into the middleware and gives it back.
+func Config(c frontmatter.Sandbox) frontmatter.Sandbox { return fromConfig(c).config() }

@@ -13,11 +13,15 @@ import (
 
 func (b *binding) openSandbox(ctx context.Context, in OpenInput) (OpenOutput, error) {
 	name := b.name(ctx)
-	if in.SessionKey != "" && in.SessionKey != session.DefaultName {
+	if in.SessionKey != "" {
 		name = in.SessionKey
 		if err := b.run(ctx).Key(name).Validate(); err != nil {
 			return OpenOutput{}, failure(CodeInvalid, "session_key %q is not the name of a sandbox", clip(in.SessionKey)).
 				but("A name has up to 128 letters, digits, '.', '_' and '-'; leave session_key out for the agent's own sandbox.")
+		}
+		if !b.reaches(ctx, name) {
+			return OpenOutput{}, failure(CodePermission, "the sandbox %q is out of this agent's reach", clip(in.SessionKey)).
+				but("Leave session_key out for the agent's own sandbox: an isolated one stays alone.")
 		}
 	}
 	b.mu.Lock()

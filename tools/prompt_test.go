@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -94,8 +95,8 @@ func TestPromptFS(t *testing.T) {
 	fsys := tools.PromptFS(under)
 	for name, want := range map[string]string{
 		"prompts/plain.prompt":      string(under["prompts/plain.prompt"].Data),
-		"prompts/sub/coder.prompt":  "---\nmodel: test/m # why\nuse: [{\"config\":{\"runtime\":\"bash\"},\"name\":\"workcell/sandbox\"}]\n# more\n---\nCode {{>who}}\n",
-		"prompts/coder.fast.prompt": "---\nmodel: test/m\nuse: [{\"config\":{\"mode\":\"code\"},\"name\":\"workcell/sandbox\"}]\n---\nFast\n",
+		"prompts/sub/coder.prompt":  "---\nmodel: test/m # why\nmaxTurns: 40\nuse: [{\"config\":{\"runtime\":\"bash\"},\"name\":\"workcell/sandbox\"}]\n# more\n---\nCode {{>who}}\n",
+		"prompts/coder.fast.prompt": "---\nmodel: test/m\nmaxTurns: 40\nuse: [{\"config\":{\"mode\":\"code\"},\"name\":\"workcell/sandbox\"}]\n---\nFast\n",
 		"prompts/_who.prompt":       "you {{name}}",
 		"prompts/notes.txt":         "sandbox: x",
 	} {
@@ -136,7 +137,8 @@ func TestPromptFSInGenkit(t *testing.T) {
 			t.Errorf("prompt %s is there: %v, want %v", name, got, want)
 		}
 	}
-	model, seen := r.model(call("sandbox_run", obj{"code": "echo ran"}), say("done"))
+	turns := append(slices.Repeat([]turn{call("sandbox_run", obj{"code": "echo ran"})}, tools.DefaultMaxTurns-1), say("done"))
+	model, seen := r.model(turns...) // many more than Genkit's own 5
 	_, err := genkit.LookupPrompt(r.g, "coder").Execute(context.Background(), ai.WithModelName(model), ai.WithInput(map[string]any{"name": "Ann"}))
 	if err != nil || seen.outputs()[0]["stdout"] != "ran\n" {
 		t.Errorf("%v: %v", seen.outputs(), err)

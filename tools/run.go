@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -61,7 +62,7 @@ func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err 
 	}
 	req, _ := b.request(ctx, wish)
 	run := b.run(ctx)
-	s, _, err := b.box.manager.Open(ctx, run.Key("run-"+session.NewID()), req)
+	s, _, err := b.box.manager.Open(ctx, run.Key(isolated.Name("run-"+session.NewID())), req)
 	if runtime == own {
 		noteOpened(ctx, err)
 	}

@@ -27,14 +27,14 @@ type Sandbox struct {
 	Session        string               `json:"session,omitempty"`
 	User           string               `json:"user,omitempty"`
 	Root           frontmatter.RootMode `json:"root,omitempty" jsonschema:"enum=readonly,enum=writable"`
-	Env            map[string]string    `json:"env,omitempty"`
+	Env            map[string]string    `json:"env,omitzero"`
 	Limits         frontmatter.Limits   `json:"limits,omitzero"`
 	Network        frontmatter.Network  `json:"network,omitzero"`
 	TimeoutSeconds int64                `json:"timeout_seconds,omitempty"`
 	MaxStdoutBytes int64                `json:"max_stdout_bytes,omitempty"`
 	AllowNetwork   *bool                `json:"allow_network,omitempty"`
-	PipPackages    []string             `json:"pip_packages,omitempty"`
-	NpmPackages    []string             `json:"npm_packages,omitempty"`
+	PipPackages    []string             `json:"pip_packages,omitzero"`
+	NpmPackages    []string             `json:"npm_packages,omitzero"`
 
 	// box is set by the plugin. Genkit copies the value for each call, so nothing but this pointer is shared.
 	box *toolbox

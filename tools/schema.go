@@ -45,7 +45,7 @@ type RunOutput struct {
 
 // OpenInput is the input of sandbox_open.
 type OpenInput struct {
-	SessionKey string `json:"session_key,omitempty" jsonschema_description:"name of another sandbox of this run; the agent's own when left out"`
+	SessionKey string `json:"session_key,omitempty" jsonschema_description:"name of another sandbox of this run, default for the one that its agents share; the agent's own when left out"`
 }
 
 // OpenOutput is the output of sandbox_open.

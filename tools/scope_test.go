@@ -115,6 +115,58 @@ func TestSessionKey(t *testing.T) {
 	}
 }
 
+// TestIsolation holds the rule of SECURITY.md about who reaches which sandbox of a run.
+func TestIsolation(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := r.within("isolation", session.Request{Image: "custom:1"})
+	agent := func(session string) *toolset { return r.tools(tools.Sandbox{Mode: "code", Session: session}) }
+	plain, vault, own := agent(""), agent("vault"), agent("isolated")
+	open := func(who *toolset, key string) obj { return who.call(ctx, "sandbox_open", obj{"session_key": key}) }
+	shared, secret, isolated := str(open(plain, "")["sandbox_id"]), str(open(vault, "")["sandbox_id"]), str(open(own, "")["sandbox_id"])
+	name := ""
+	for _, b := range r.engine.boxes {
+		if b.info.SessionID == isolated {
+			_, name, _ = strings.Cut(strings.TrimPrefix(b.info.Key, "workflow:"), ":")
+		}
+	}
+	if shared == secret || secret == isolated || !strings.HasPrefix(name, "isolated.") {
+		t.Fatalf("sandboxes %s, %s and %s, called %s", shared, secret, isolated, name)
+	}
+	for who, want := range map[*toolset]map[string]string{
+		plain: {"": shared, "default": shared, "vault": secret, name: ""},
+		vault: {"": secret, "default": shared, "vault": secret, name: ""},
+		own:   {"": isolated, "default": "", "vault": "", name: isolated},
+	} {
+		for key, id := range want {
+			out := open(who, key)
+			if id == "" && code(out) != "permission_denied" || str(out["sandbox_id"]) != id {
+				t.Errorf("session %q opens %q: %v", who.call(ctx, "sandbox_open", nil)["sandbox_id"], key, out)
+			}
+		}
+	}
+	unknown := own.call(ctx, "sandbox_fs_list", obj{"sandbox_id": "sbx_" + session.NewID()})
+	for _, out := range []obj{
+		own.call(ctx, "sandbox_fs_list", obj{"sandbox_id": secret}), own.call(ctx, "sandbox_close", obj{"sandbox_id": shared, "delete_workspace": true}),
+		vault.call(ctx, "sandbox_fs_list", obj{"sandbox_id": isolated}), plain.call(ctx, "sandbox_exec", obj{"sandbox_id": isolated, "command": "true"}),
+	} {
+		if diff := cmp.Diff(unknown, out); diff != "" {
+			t.Errorf("(-unknown +got):\n%s", diff)
+		}
+	}
+	// A step that is isolated isolates the agents in it.
+	step := session.WithSessionName(ctx, name)
+	if out := agent("").call(step, "sandbox_open", nil); out["sandbox_id"] != isolated {
+		t.Errorf("an agent of an isolated step: %v", out)
+	}
+	if out := agent("").call(step, "sandbox_open", obj{"session_key": "vault"}); code(out) != "permission_denied" {
+		t.Errorf("an agent of an isolated step opens another: %v", out)
+	}
+	if n := r.engine.created(); n != 3 {
+		t.Errorf("%d sandboxes", n)
+	}
+}
+
 func TestClose(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -28,7 +28,7 @@ func (b *binding) tools() []ai.Tool {
 
 func (b *binding) runDescription() string {
 	d := "Runs a program in a fresh sandbox that is removed afterwards: nothing is kept between calls. Give the source text as code; print what you need, since only stdout, stderr and the exit code come back. Files for the program go into files."
-	if b.cfg.WithDefaults().Network.Enabled {
+	if b.cfg.WithDefaults().Network.Allowed() {
 		return d
 	}
 	return d + " There is no network: nothing can be downloaded or installed."

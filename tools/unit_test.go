@@ -9,6 +9,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -297,24 +298,48 @@ func TestNeutral(t *testing.T) {
 	}
 }
 
-// TestSandboxFieldsAreThoseOfFrontmatter keeps the middleware's fields and the frontmatter's together.
+// TestSandboxFieldsAreThoseOfFrontmatter keeps the middleware's fields and the frontmatter's together: each is taken over
+// from a configuration and given back, an explicit false too.
 func TestSandboxFieldsAreThoseOfFrontmatter(t *testing.T) {
 	t.Parallel()
+	for _, b := range []bool{true, false} {
+		var want frontmatter.Sandbox
+		fill(reflect.ValueOf(&want).Elem(), b)
+		if diff := cmp.Diff(want, tools.Config(want)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
 	var s tools.Sandbox
-	err := s.UnmarshalJSON([]byte(`{"mode":"code","runtime":"node","image":"x","session":"s","user":"5","root":"writable","env":{"A":"b"},"limits":{"pids":19},"network":{"enabled":true}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.Mode != frontmatter.ModeCode || s.Runtime != "node" || s.Image != "x" || s.Session != "s" || s.User != "5" ||
-		s.Root != "writable" || s.Env["A"] != "b" || s.Limits.PIDs != 19 || !s.Network.Enabled {
-		t.Errorf("%+v", s)
-	}
-	err = s.UnmarshalJSON([]byte(`{"timeout_seconds":5,"max_stdout_bytes":9,"allow_network":true,"pip_packages":["a"],"npm_packages":["b"]}`))
-	if err != nil || s.Mode != "" || s.TimeoutSeconds != 5 || s.MaxStdoutBytes != 9 || !*s.AllowNetwork || len(s.PipPackages) != 1 || len(s.NpmPackages) != 1 {
+	if err := s.UnmarshalJSON([]byte(`{"network":{"enabled":false}}`)); err != nil || s.Network.Enabled == nil || *s.Network.Enabled {
 		t.Errorf("%v: %+v", err, s)
 	}
 	if err := s.UnmarshalJSON([]byte(`{"imgae":"x"}`)); err == nil || !strings.Contains(err.Error(), `did you mean "image"?`) {
 		t.Errorf("unknown key: %v", err)
+	}
+}
+
+// fill sets every field below v, booleans to b.
+func fill(v reflect.Value, b bool) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(v.Field(i), b)
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), b)
+	case reflect.Map:
+		v.Set(reflect.ValueOf(map[string]string{"A": "b"}))
+	case reflect.Slice:
+		v.Set(reflect.ValueOf([]string{"a"}))
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Int64:
+		v.SetInt(17)
+	case reflect.Bool:
+		v.SetBool(b)
+	default:
+		panic(v.Kind().String())
 	}
 }
 

@@ -173,7 +173,9 @@ func (l *loader) sandbox(n *yaml.Node, wf *Workflow) {
 	l.limits(o, &s)
 	if net := o.at["network"]; net != nil {
 		if no, ok := l.object(net, "network", "enabled"); ok {
-			s.Network.Enabled = no.boolean("enabled")
+			if no.has("enabled") {
+				s.Network.Enabled = new(no.boolean("enabled"))
+			}
 		}
 	}
 	for _, p := range s.Problems() {

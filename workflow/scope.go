@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -108,16 +109,12 @@ func (sc *scope) account(key string, size int) error {
 	return sc.run.remember(grown)
 }
 
-// IsolatedPrefix begins the names of sandboxes that belong to one step, branch or item and are closed with it.
-const IsolatedPrefix = "isolated."
-
-// isolatedName names a sandbox that belongs to one place of the run alone. It depends on the place only, so that a run
-// that is taken up again finds it.
+// isolatedName returns the name of the sandbox that belongs to one place of the run alone.
 func isolatedName(id, path string, visit int) string {
-	name := fmt.Sprintf("%s%s.%d", IsolatedPrefix, id, visit)
+	owner := fmt.Sprintf("%s.%d", id, visit)
 	if path != "" {
 		sum := sha256.Sum256([]byte(path))
-		name += "." + hex.EncodeToString(sum[:6])
+		owner += "." + hex.EncodeToString(sum[:6])
 	}
-	return strings.ToValidUTF8(name, "_")
+	return strings.ToValidUTF8(isolated.Name(owner), "_")
 }

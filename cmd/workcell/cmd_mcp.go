@@ -148,7 +148,7 @@ func (o *mcpOptions) check() error {
 // sandbox says what clients' sandboxes are like.
 func (o *mcpOptions) sandbox() tools.Sandbox {
 	return tools.Sandbox{
-		Runtime: frontmatter.Runtime(o.runtime), Image: o.image, Network: frontmatter.Network{Enabled: o.network == "bridge"},
+		Runtime: frontmatter.Runtime(o.runtime), Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == "bridge")},
 	}
 }
 

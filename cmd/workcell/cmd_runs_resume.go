@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
@@ -95,7 +96,7 @@ func (o *runsResumeOptions) checkSandboxes(ctx context.Context, m *session.Manag
 	if err != nil {
 		return err
 	}
-	gone = slices.DeleteFunc(gone, func(k session.Key) bool { return strings.HasPrefix(k.Name, workflow.IsolatedPrefix) })
+	gone = slices.DeleteFunc(gone, func(k session.Key) bool { return isolated.Is(k.Name) })
 	if len(gone) == 0 {
 		return nil
 	}

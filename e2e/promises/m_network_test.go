@@ -17,7 +17,7 @@ import (
 )
 
 func bridged(cfg tools.Sandbox) tools.Sandbox {
-	cfg.Network = frontmatter.Network{Enabled: true}
+	cfg.Network = frontmatter.Network{Enabled: new(true)}
 	return cfg
 }
 

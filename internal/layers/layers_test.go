@@ -54,6 +54,9 @@ func layers() []layer {
 		// The system call filter of every engine.
 		{dir: "internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/nearest", only: []string{}},
+		{dir: "internal/isolated", only: []string{}},
+		// What a file says of a sandbox, as a request.
+		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		{dir: "internal/expr"},
 		// Copies a folder of the host into a sandbox.
 		{dir: "internal/upload", may: []string{"backend", "session"}},
@@ -65,9 +68,9 @@ func layers() []layer {
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
 		{dir: "session", may: above("backend", "internal/guest")},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
-		{dir: "frontmatter", may: []string{"internal/nearest"}},
-		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest"), genkit: true},
-		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/upload"), genkit: true},
+		{dir: "frontmatter", may: []string{"internal/isolated", "internal/nearest"}},
+		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/wish"), genkit: true},
+		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/upload", "internal/wish"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
 		{dir: "internal/scripted", may: []string{"internal/expr", "internal/nearest"}, genkit: true},

@@ -1,0 +1,30 @@
+package wish_test
+
+import (
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/wish"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// TestAnExplicitNo holds against a base that has more, unlike nothing said.
+func TestAnExplicitNo(t *testing.T) {
+	t.Parallel()
+	base := session.Request{Network: backend.NetworkBridge, Root: backend.RootWritable}
+	no := frontmatter.Network{Enabled: new(false)}
+	for _, tc := range []struct {
+		say     frontmatter.Sandbox
+		network backend.NetworkMode
+		root    backend.RootMode
+	}{
+		{frontmatter.Sandbox{}, backend.NetworkBridge, backend.RootWritable},
+		{frontmatter.Sandbox{Network: no, Root: frontmatter.RootReadonly}, backend.NetworkNone, backend.RootReadonly},
+		{frontmatter.Sandbox{AllowNetwork: new(false)}, backend.NetworkNone, backend.RootWritable},
+	} {
+		if got := wish.Request(tc.say).Over(base); got.Network != tc.network || got.Root != tc.root {
+			t.Errorf("%+v: network %q, root %v, want %q and %v", tc.say, got.Network, got.Root, tc.network, tc.root)
+		}
+	}
+}
