@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// Agents runs agents by name, such as those that tools.LoadAgents gives. It is safe for concurrent use as long as nobody
+// Agents runs agents by name, such as those that tools.LoadAgents returns. It is safe for concurrent use as long as nobody
 // changes it.
 type Agents map[string]*tools.Agent
 
@@ -41,7 +41,7 @@ func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any)
 	return AgentOutput{Text: res.Text, Output: res.Output}, nil
 }
 
-// AgentSandbox tells which sandbox an agent wants to share with its run.
+// AgentSandbox returns what an agent asks of the sandbox that it shares with its run.
 func (a Agents) AgentSandbox(name string) (session.Request, bool) {
 	if a[name] == nil {
 		return session.Request{}, false

@@ -103,7 +103,7 @@ func unknownHint(word string, known []string) string {
 
 func (o *object) has(key string) bool { return o.at[key] != nil }
 
-// where gives the node of a key's value, or of the whole object when there is none.
+// where returns the node of a key's value, or of the whole object when there is none.
 func (o *object) where(key string) *yaml.Node {
 	if n := o.at[key]; n != nil {
 		return n
@@ -119,7 +119,7 @@ func (o *object) require(key, hint string) bool {
 	return o.has(key)
 }
 
-// text gives a key's text; "" when it is absent or no text.
+// text returns a key's text; "" when it is absent or no text.
 func (o *object) text(key string) string {
 	n := o.at[key]
 	if n == nil {
@@ -135,7 +135,7 @@ func (o *object) text(key string) string {
 	return n.Value
 }
 
-// word gives a key's text when it follows the rules for ids.
+// word returns a key's text when it follows the rules for ids.
 func (o *object) word(key string) string {
 	n := o.at[key]
 	if n == nil {
@@ -203,7 +203,7 @@ func (o *object) duration(key string, low, high time.Duration) time.Duration {
 	return d
 }
 
-// items gives the entries of a list.
+// items returns the entries of a list.
 func (o *object) items(key string, most int) []*yaml.Node {
 	n := o.at[key]
 	if n == nil {
@@ -324,7 +324,7 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// isID tells whether s can name a workflow, a step or a branch. Genkit gives '/' and '.' in names a meaning.
+// isID reports whether s can name a workflow, a step or a branch. In Genkit's names '/' and '.' have a meaning.
 func isID(s string) bool {
 	if s == "" || len(s) > 64 {
 		return false

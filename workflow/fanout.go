@@ -80,7 +80,7 @@ func (ex *execution) place() string {
 	return ex.path
 }
 
-// sessionOf says which sandbox a branch or item works in.
+// sessionOf returns the name of the sandbox that a branch or item works in, and whether it is isolated.
 func (ex *execution) sessionOf(name string, isolated bool, place string) (string, bool) {
 	switch {
 	case isolated:
@@ -91,7 +91,7 @@ func (ex *execution) sessionOf(name string, isolated bool, place string) (string
 	return ex.session, false
 }
 
-// inner runs the steps of a branch or item and gives its output.
+// inner runs the steps of a branch or item and returns its output.
 func (ex *execution) inner(ctx context.Context, in inner, place, session string, extra map[string]any) (any, error) {
 	sc := ex.scope.child(in.steps, place+"/", session, extra)
 	defer sc.leave()

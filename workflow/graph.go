@@ -57,7 +57,7 @@ func flowOf(seq *sequence) flow {
 	return f
 }
 
-// leads reports whether the step says where it leads to. A switch without cases does not.
+// leads reports whether it is known where the step leads to. For a switch without cases it is not.
 func (s *step) leads() bool {
 	b, isSwitch := s.body.(*switchBody)
 	return s.body != nil && !(isSwitch && len(b.cases) == 0)

@@ -92,7 +92,7 @@ func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 	return wf, nil
 }
 
-// environment gives the variables that every expression sees.
+// environment returns the variables that every expression sees.
 func environment() (*expr.Env, error) {
 	return expr.New(expr.Var{Name: "input", Map: true}, expr.Var{Name: "steps", Map: true},
 		expr.Var{Name: "run", Map: true}, expr.Var{Name: "vars", Map: true})

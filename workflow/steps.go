@@ -124,7 +124,7 @@ func scalarAt(n *yaml.Node, key string) string {
 	return ""
 }
 
-// tolerated gives the keys of the step's type. A key of another type is reported here, with the type it belongs to, and
+// tolerated returns the keys of the step's type. A key of another type is reported here, with the type it belongs to, and
 // tolerated so that it is not reported twice. With an unknown type everything is tolerated: the type is the mistake.
 func (l *loader) tolerated(n *yaml.Node, typ Type, own []string, what string) []string {
 	keys := slices.Clone(own)

@@ -100,7 +100,7 @@ func (w *treeCheck) keys(n *yaml.Node) {
 	}
 }
 
-// coreTag reports whether an explicit tag says no more than YAML's core types.
+// coreTag reports whether an explicit tag is one of YAML's core types.
 func coreTag(n *yaml.Node) bool {
 	switch n.ShortTag() {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq":

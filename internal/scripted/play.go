@@ -197,7 +197,7 @@ func (play *playing) lastText() string {
 	return s
 }
 
-// parts works the turn's answer out.
+// parts evaluates the turn's answer.
 func (play *playing) parts(ctx context.Context) ([]*ai.Part, error) {
 	var parts []*ai.Part
 	text, err := play.text(ctx)
@@ -217,7 +217,7 @@ func (play *playing) parts(ctx context.Context) ([]*ai.Part, error) {
 	return parts, nil
 }
 
-// text gives the turn's text: as written, or the JSON document that json makes.
+// text returns the turn's text: as written, or the JSON document that json makes.
 func (play *playing) text(ctx context.Context) (string, error) {
 	switch {
 	case play.turn.text != nil:
@@ -244,7 +244,7 @@ func (play *playing) errorf(line int, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: agent %s, invocation %d, turn %d: "+format, args...)
 }
 
-// stream hands parts over piece by piece when the caller wants that: text in words, tool calls whole.
+// stream passes the parts on piece by piece when the caller wants that: text in words, tool calls whole.
 func stream(ctx context.Context, parts []*ai.Part, cb ai.ModelStreamCallback) error {
 	if cb == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 // Provider is the name of the provider: the part of its models' names before the slash.
 const Provider = "scripted"
 
-// ModelName gives the name of the model that plays an agent's turns.
+// ModelName returns the name of the model that plays an agent's turns.
 func ModelName(agent string) string { return Provider + "/" + agent }
 
 // Plugin is the Genkit plugin that plays a script. It remembers which invocations each run took, so that every run plays
@@ -31,7 +31,7 @@ type taking struct {
 
 var _ api.DynamicPlugin = (*Plugin)(nil)
 
-// NewPlugin makes a plugin that has played nothing yet.
+// NewPlugin returns a plugin that has played nothing yet.
 func NewPlugin(s *Script) *Plugin {
 	return &Plugin{script: s, taken: map[taking]bool{}}
 }
@@ -52,7 +52,7 @@ func (p *Plugin) Skip(run, agent string) {
 // Name is the provider's name.
 func (*Plugin) Name() string { return Provider }
 
-// Init gives one model per agent of the script.
+// Init returns one model per agent of the script.
 func (p *Plugin) Init(context.Context) []api.Action {
 	var out []api.Action
 	for _, agent := range p.script.Agents() {
@@ -70,7 +70,7 @@ func (p *Plugin) ListActions(context.Context) []api.ActionDesc {
 	return out
 }
 
-// ResolveAction gives the model of an agent that the script does not have too: its answer is an error that says so.
+// ResolveAction returns the model of an agent, also of one that the script does not have: then its answer is an error.
 func (p *Plugin) ResolveAction(t api.ActionType, id string) api.Action {
 	if t != api.ActionTypeModel {
 		return nil
