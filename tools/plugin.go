@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core/api"
@@ -28,8 +29,9 @@ type Plugin struct {
 	// discards.
 	Logger *slog.Logger
 
-	once sync.Once
-	box  *toolbox
+	once     sync.Once
+	box      *toolbox
+	registry atomic.Pointer[api.Registry] // of the Genkit that is being set up, until its prompts were checked
 }
 
 var (
@@ -37,13 +39,17 @@ var (
 	_ ai.MiddlewarePlugin = (*Plugin)(nil)
 )
 
-// Name is PluginName.
-func (p *Plugin) Name() string { return PluginName }
+// Name is PluginName. Of a plugin's methods it is the only one that genkit.Init calls after it has loaded its prompts; it
+// panics when one of them asks for a sandbox that it would not get (see PromptFS).
+func (p *Plugin) Name() string {
+	p.checkLoaded()
+	return PluginName
+}
 
 // Init checks the plugin. It panics without a Manager, as Genkit's plugins do when they are set up wrongly.
 func (p *Plugin) Init(context.Context) []api.Action {
 	p.toolbox()
-	return nil
+	return []api.Action{&registryProbe{plugin: p}}
 }
 
 // Middlewares gives the middleware for `use:` and the Dev UI.

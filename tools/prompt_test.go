@@ -3,8 +3,10 @@ package tools_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -94,7 +97,7 @@ func TestPromptFS(t *testing.T) {
 	under := promptFiles()
 	fsys := tools.PromptFS(under)
 	for name, want := range map[string]string{
-		"prompts/plain.prompt":      string(under["prompts/plain.prompt"].Data),
+		"prompts/plain.prompt":      "---\r\nmodel: test/m\r\n---\r\nPlain {{>who}}{{! workcell }}\r\n",
 		"prompts/sub/coder.prompt":  "---\nmodel: test/m # why\nmaxTurns: 40\nuse: [{\"config\":{\"runtime\":\"bash\"},\"name\":\"workcell/sandbox\"}]\n# more\n---\nCode {{>who}}\n",
 		"prompts/coder.fast.prompt": "---\nmodel: test/m\nmaxTurns: 40\nuse: [{\"config\":{\"mode\":\"code\"},\"name\":\"workcell/sandbox\"}]\n---\nFast\n",
 		"prompts/_who.prompt":       "you {{name}}",
@@ -145,6 +148,72 @@ func TestPromptFSInGenkit(t *testing.T) {
 	}
 	if text := seen.list[0].Messages[0].Text(); text != "Code you Ann" {
 		t.Errorf("prompt %q", text)
+	}
+}
+
+// TestPromptsThatGenkitLoads lets Genkit load prompts itself, which ignores `sandbox:`. Those that ask for one keep it from
+// starting.
+func TestPromptsThatGenkitLoads(t *testing.T) {
+	engine := newProcesses(t)
+	m, err := session.NewManager(engine, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := m.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	const plain, code = "---\nmodel: test/m\n---\n{{#if x}}\nyes\n{{/if}}\n", "---\nmodel: test/m\nsandbox: {mode: code}\n---\nx\n"
+	const native = "---\nmodel: test/m\nuse: [{name: workcell/sandbox, config: {mode: code}}]\n---\nx\n"
+	dir := func(files ...string) string {
+		root := t.TempDir()
+		for i := 0; i < len(files); i += 2 {
+			file := filepath.Join(root, "prompts", filepath.FromSlash(files[i]))
+			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(files[i+1]), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return root
+	}
+	at := func(root string) genkit.GenkitOption { return genkit.WithPromptDir(filepath.Join(root, "prompts")) }
+	for name, tc := range map[string]struct {
+		cwd  string // empty: one without prompts
+		opts []genkit.GenkitOption
+		want string // part of the panic; empty: it starts
+	}{
+		"the default directory":   {dir("a.prompt", plain, "sub/coder.prompt", code), nil, filepath.Join("prompts", "sub", "coder.prompt") + ":3:10: it asks for a sandbox"},
+		"a directory":             {"", []genkit.GenkitOption{at(dir("coder.fast.prompt", code))}, "coder.fast.prompt:3:10: it asks for a sandbox, which Genkit ignores"},
+		"a misspelt one":          {"", []genkit.GenkitOption{at(dir("a.prompt", "---\nsandbx: python\n---\nx"))}, "did you mean `sandbox:`?"},
+		"malformed":               {"", []genkit.GenkitOption{at(dir("a.prompt", "---\nsandbox: [python\n---\nx"))}, "a.prompt:"},
+		"plain ones":              {"", []genkit.GenkitOption{at(dir("a.prompt", plain, "_p.prompt", "sandbox:", "b.prompt", "no frontmatter"))}, ""},
+		"native ones":             {"", []genkit.GenkitOption{at(dir("a.prompt", native))}, ""},
+		"no prompts":              {"", nil, ""},
+		"a file system":           {"", []genkit.GenkitOption{genkit.WithPromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte(plain)}})}, `the prompt "a" comes from a file system`},
+		"a PromptFS":              {"", []genkit.GenkitOption{genkit.WithPromptFS(tools.PromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte(plain)}, "prompts/b.prompt": {Data: []byte(code)}}))}, ""},
+		"a PromptFS of the same":  {dir("a.prompt", plain, "b.prompt", code), []genkit.GenkitOption{genkit.WithPromptFS(tools.PromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte(plain)}, "prompts/b.prompt": {Data: []byte(code)}}))}, ""},
+		"a file system of plain":  {dir("a.prompt", plain), []genkit.GenkitOption{genkit.WithPromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte(plain)}})}, ""},
+		"a file system, native":   {"", []genkit.GenkitOption{genkit.WithPromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte(native)}})}, ""},
+		"a PromptFS of a heading": {"", []genkit.GenkitOption{genkit.WithPromptFS(tools.PromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte("# only\ntext")}, "prompts/e.prompt": {}}))}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.cwd == "" {
+				tc.cwd = t.TempDir()
+			}
+			t.Chdir(tc.cwd)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			defer func() {
+				r := recover()
+				if text := fmt.Sprint(r); (r != nil) != (tc.want != "") || !strings.Contains(text, tc.want) && r != nil {
+					t.Errorf("%v, want %q", r, tc.want)
+				}
+			}()
+			genkit.Init(ctx, append(tc.opts, genkit.WithPlugins(&tools.Plugin{Manager: m}))...)
+		})
 	}
 }
 

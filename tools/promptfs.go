@@ -14,6 +14,10 @@ import (
 //
 //	genkit.Init(ctx, genkit.WithPlugins(plugin), genkit.WithPromptFS(tools.PromptFS(os.DirFS("."))))
 //
+// Without it Genkit ignores `sandbox:`. So genkit.Init with a Plugin panics, with the file's name, when Genkit loads a
+// prompt from a directory that asks for a sandbox, or any prompt from a file system that is not a PromptFS. It cannot do so
+// for what is loaded later by genkit.LoadPrompt and its like: use LoadPrompt or LoadAgents.
+//
 // Reading a malformed prompt file fails; Genkit logs that and goes on without the prompt. Use LoadAgents to have the
 // error. Partials and other files pass unchanged, but partials that include themselves fail too: rendering one would
 // end the program.
@@ -48,6 +52,9 @@ func (p promptFS) rewritten(name string) (data []byte, ok bool, err error) {
 		return nil, false, err
 	}
 	data, err = doc.Source()
+	if err == nil && doc.Sandbox == nil {
+		data = withMark(data)
+	}
 	return data, err == nil, err
 }
 

@@ -22,7 +22,7 @@ func TestSpans(t *testing.T) {
 	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
 	defer otel.SetTracerProvider(old)
 	r := newRig(t)
-	model, _ := r.model(call("sandbox_exec", obj{"command": "echo $TRACEPARENT; echo canary-7f3a"}), say("done"))
+	model, _ := r.model(call("sandbox_exec", obj{"command": "echo $TRACEPARENT; echo canary-7f3a; exit 3"}), call("sandbox_fs_read", obj{"path": "none"}), say("done"))
 	a := r.agent("traced", "---\nmodel: "+model+"\nsandbox: {mode: code, env: {TOKEN: canary-9c1d}}\n---\nx")
 	if _, err := a.Run(context.Background(), nil, nil); err != nil {
 		t.Fatal(err)
@@ -65,6 +65,9 @@ func TestSpans(t *testing.T) {
 			t.Errorf("%s is in another trace", path(s))
 		}
 		paths = append(paths, path(s))
+		if class, failed := toolFailure(s); failed != (s.Name == "sandbox_fs_read") || failed && class != "not_found" {
+			t.Errorf("%s is marked %v, as %q", path(s), s.Status, class)
+		}
 		if strings.HasPrefix(s.Name, "session.") || s.Name == "agent.Run" {
 			for _, kv := range s.Attributes {
 				if strings.Contains(kv.Value.String(), "canary") || strings.Contains(kv.Value.String(), "echo") {
@@ -90,4 +93,14 @@ func TestSpans(t *testing.T) {
 			t.Errorf("status of a failed run: %+v", s.Status)
 		}
 	}
+}
+
+// toolFailure returns how the span of a tool call is marked, and whether it is.
+func toolFailure(s tracetest.SpanStub) (class string, failed bool) {
+	for _, kv := range s.Attributes {
+		if kv.Key == "error.type" {
+			class = kv.Value.AsString()
+		}
+	}
+	return class, strings.HasPrefix(s.Name, "sandbox_") && s.Status.Code == codes.Error
 }

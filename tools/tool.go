@@ -11,6 +11,9 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core"
 	"github.com/firebase/genkit/go/core/api"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // tool is one of our tools. Genkit would refuse arguments that do not fit the schema and end the run; so the action
@@ -34,8 +37,15 @@ func newTool[In, Out any](b *binding, name, description string, fn func(context.
 	handle := func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
 		return answer(b, tc, name, raw, fn)
 	}
+	traced := func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
+		out, err := handle(tc, raw)
+		if e := FailureOf(out); e != nil { // Genkit takes it for a success
+			telemetry.Fail(trace.SpanFromContext(tc), string(e.Code))
+		}
+		return out, err
+	}
 	return &tool{
-		inner:  ai.NewTool(name, description, handle, ai.WithOutputSchema(schemas.output()), ai.WithStrictSchema(false)),
+		inner:  ai.NewTool(name, description, traced, ai.WithOutputSchema(schemas.output()), ai.WithStrictSchema(false)),
 		schema: schemas.input(),
 		handle: handle,
 	}

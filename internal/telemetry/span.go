@@ -31,11 +31,15 @@ func StartWith(ctx context.Context, tp trace.TracerProvider, name string, attrs 
 //	defer func() { telemetry.End(span, err) }()
 func End(span trace.Span, err error) {
 	if err != nil && span.IsRecording() {
-		class := Class(err)
-		span.SetStatus(codes.Error, class)
-		span.SetAttributes(KeyErrorClass.String(class))
+		Fail(span, Class(err))
 	}
 	span.End()
+}
+
+// Fail marks span failed, with the class of what went wrong.
+func Fail(span trace.Span, class string) {
+	span.SetStatus(codes.Error, class)
+	span.SetAttributes(KeyErrorClass.String(class))
 }
 
 // Text makes a text attribute, cut to a bounded length on a character's edge.

@@ -1,0 +1,115 @@
+package tools
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/core/api"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+)
+
+// checked ends the template of a prompt without a sandbox that PromptFS served: a comment, which renders as nothing.
+const checked = "{{! workcell }}"
+
+// withMark returns the source of a prompt with checked at its end.
+func withMark(src []byte) []byte {
+	text := bytes.TrimRight(src, " \t\r\n")
+	return slices.Concat(text, []byte(checked), src[len(text):])
+}
+
+// registryProbe is an action that registers nothing. It tells the plugin which registry it was registered with.
+type registryProbe struct {
+	api.Action
+	plugin *Plugin
+}
+
+func (a *registryProbe) Register(r api.Registry) { a.plugin.registry.Store(&r) }
+
+// checkLoaded panics when Genkit has loaded a prompt by itself that asks for a sandbox, or may do so: it ignores
+// `sandbox:`, and the agent would run without one. It looks once, as soon as Genkit has loaded its prompts.
+func (p *Plugin) checkLoaded() {
+	r := p.registry.Load()
+	if r == nil {
+		return
+	}
+	dir, loaded := (*r).LookupValue(api.PromptDirKey).(string)
+	if !loaded || !p.registry.CompareAndSwap(r, nil) {
+		return
+	}
+	if errs := unsafePrompts(*r, dir); len(errs) > 0 {
+		panic(fmt.Sprintf("tools: %v", errors.Join(errs...)))
+	}
+}
+
+// unsafePrompts lists what is wrong with the prompts that Genkit loaded from dir, or from a file system, by itself.
+func unsafePrompts(r api.Registry, dir string) []error {
+	templates := map[string]string{} // of those that have no sandbox, by name
+	for _, a := range r.ListActions() {
+		desc := a.Desc()
+		prompt, _ := desc.Metadata["prompt"].(map[string]any)
+		template, fromFile := prompt["template"].(string)
+		if desc.Type != api.ActionTypeExecutablePrompt || !fromFile || strings.HasSuffix(template, checked) ||
+			strings.Contains(desc.Name, "/") || usesSandbox(prompt["use"]) {
+			continue
+		}
+		templates[desc.Name] = template
+	}
+	if len(templates) == 0 {
+		return nil
+	}
+	var errs []error
+	if dir == "" {
+		dir = "prompts"
+	}
+	// A tree that cannot be read holds no prompt that Genkit has read from it.
+	_ = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+		template, found := templates[promptName(file)]
+		if err != nil || d.IsDir() || !found || !isPrompt(filepath.Base(file)) {
+			return nil
+		}
+		src, err := os.ReadFile(file)
+		if err != nil {
+			return nil
+		}
+		if parsed, err := parseSource(string(src)); err != nil || parsed.Template != template {
+			return nil
+		}
+		delete(templates, promptName(file))
+		if err := asksForSandbox(file, src); err != nil {
+			errs = append(errs, err)
+		}
+		return nil
+	})
+	for _, name := range slices.Sorted(maps.Keys(templates)) {
+		errs = append(errs, fmt.Errorf("the prompt %q comes from a file system in which `sandbox:` is ignored; wrap it, as in genkit.WithPromptFS(tools.PromptFS(fsys))", name))
+	}
+	return errs
+}
+
+// usesSandbox reports whether the sandbox's middleware is among those of a prompt.
+func usesSandbox(use any) bool {
+	refs, _ := use.([]*ai.MiddlewareRef)
+	return slices.ContainsFunc(refs, func(ref *ai.MiddlewareRef) bool { return ref.Name == Middleware })
+}
+
+// asksForSandbox returns an error when the file wants a sandbox, also when it says so wrongly.
+func asksForSandbox(file string, src []byte) error {
+	doc, err := frontmatter.Parse(file, src)
+	switch {
+	case err != nil && strings.Contains(string(src)+err.Error(), "sandbox"):
+		return err
+	case err != nil || doc.Sandbox == nil:
+		return nil
+	}
+	return doc.Problem([]any{"sandbox"}, "pass genkit.WithPromptFS(tools.PromptFS(os.DirFS(…))) to genkit.Init, or move the file and use tools.LoadAgent",
+		"it asks for a sandbox, which Genkit ignores in a file that it loads by itself")
+}
