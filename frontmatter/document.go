@@ -43,6 +43,16 @@ type Meta struct {
 
 // Parse reads a dotprompt file; name is used in errors only. The error is an Errors with every problem found, or nil.
 func Parse(name string, src []byte) (*Document, error) {
+	d, err := Check(name, src)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Check is Parse for those who report everything that is wrong with a file: the document comes along with its problems as
+// far as it could be read, nil when it could not be read at all. It must not be used.
+func Check(name string, src []byte) (*Document, error) {
 	p, err := cut(name, src)
 	if err != nil {
 		return nil, single(err)
@@ -66,7 +76,7 @@ func Parse(name string, src []byte) (*Document, error) {
 	}
 	if len(r.errs) > 0 {
 		slices.SortStableFunc(r.errs, InOrder(name))
-		return nil, r.errs
+		return d, r.errs
 	}
 	return d, nil
 }

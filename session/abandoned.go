@@ -125,9 +125,9 @@ func (m *Manager) recordScope(ctx context.Context, scope Scope) error {
 	return nil
 }
 
-// Gone gives the keys of a scope whose sandbox was there, is no more, and has no other in its place: whoever opens one of
-// them begins with an empty sandbox. Keys of sandboxes that were closed long ago are forgotten. To
-// ask counts as a use of those that are there, so that they do not expire before they are opened.
+// Gone returns the keys of a scope whose sandbox was lost, expired or was removed by others, and has no other in its place:
+// who opens one of them begins with an empty sandbox. One that its holder closed is not missed, and keys of sandboxes that
+// went long ago are forgotten. To ask counts as a use of those that are there, so that they do not expire before they are opened.
 func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 	recs, err := m.store.List(ctx)
 	if err != nil {
@@ -142,6 +142,9 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 	}
 	var gone []Key
 	for key, rec := range last {
+		if rec.Ended {
+			continue
+		}
 		there := rec.State == RecordReady
 		if there && !rec.Expires.IsZero() {
 			now := m.now()

@@ -21,6 +21,7 @@ const (
 	closeRetain                  // as the end of its run says: removed, or retained
 	closeDetach                  // left running
 	closeStop                    // stopped, its files stay
+	closeIdle                    // removed with its workspace, since nobody used it
 )
 
 // closeTogether bounds how many sandboxes are removed at once: engines serialise much of it anyway.
@@ -158,12 +159,15 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 		defer m.unregister(s, nil)
 		return m.keepWorkspace(ctx, s.recordAs(RecordReady, s.expiry()), s.engine.ID)
 	default:
-		m.record(s, RecordRemoving, m.now())
+		rec := s.recordAs(RecordRemoving, m.now())
+		rec.Ended = how != closeIdle
+		m.save(rec)
 		if err := m.removeEngine(ctx, s.engine.ID, true); err != nil {
 			m.unregister(s, &leftover{engineID: s.engine.ID, due: m.now()})
 			return err
 		}
-		m.record(s, RecordClosed, m.now().Add(lifetimes.Remembered))
+		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
+		m.save(rec)
 		m.unregister(s, nil)
 	}
 	return nil

@@ -63,8 +63,9 @@ func (s shape) differences(other shape) []string {
 	})
 }
 
-// differences names the fields that shape the sandbox and differ, values of variables included; both requests are prepared.
-func (r Request) differences(other Request) []string {
+// Differences names the fields that shape the sandbox and differ, values of variables included. What a manager fills in
+// counts only in requests that it has prepared.
+func (r Request) Differences(other Request) []string {
 	fields := r.shape().differences(other.shape())
 	if !maps.Equal(r.Env, other.Env) && !slices.Contains(fields, "env") {
 		fields = append(fields, "env")

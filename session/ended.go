@@ -11,20 +11,12 @@ import (
 // alone for long enough, and what has ended is removed by the sweep of the instance, or of anybody where the instance was
 // this manager's alone.
 
-const (
-	// orphanMargin is how much longer a guest waits than the managers and sweeps that should be there.
-	orphanMargin = 2 * time.Minute
-	// endedGrace is the least age of an ended sandbox that another instance removes: its manager may be about to say why it
-	// was lost.
-	endedGrace = time.Hour
-)
-
 // orphanTimeout returns how long the guest of a session's sandbox goes on alone; zero is for ever.
 func (s *Session) orphanTimeout() time.Duration {
 	if s.idle < 0 {
 		return 0
 	}
-	return max(s.idle, s.req.Retention, interruptedFor, visitFor(Record{Idle: s.idle})) + orphanMargin
+	return max(s.idle, s.req.Retention, lifetimes.Interrupted, visitFor(Record{Idle: s.idle})) + lifetimes.OrphanMargin
 }
 
 // removeEnded removes the ended sandboxes of managers whose instance nobody else has.
@@ -35,7 +27,7 @@ func (m *Manager) removeEnded(ctx context.Context) error {
 	}
 	for _, engine := range found {
 		if !engine.Ephemeral || engine.State != backend.StateStopped || engine.Instance == m.opts.Instance ||
-			m.now().Sub(engine.Created) < endedGrace {
+			m.now().Sub(engine.Created) < lifetimes.Ended {
 			continue
 		}
 		m.log.InfoContext(ctx, "removing a sandbox that ended after its process", "sandbox", engine.SessionID)

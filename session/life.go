@@ -119,5 +119,8 @@ func (s *Session) ending(e owner.Event) closeMode {
 	case owner.Retained:
 		return closeRetain
 	}
+	if e == owner.Idle {
+		return closeIdle
+	}
 	return closeRemove
 }

@@ -106,7 +106,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 			m.mu.Unlock()
 			return nil, false, true, wait(ctx, f.done)
 		}
-		fields := f.req.differences(req)
+		fields := f.req.Differences(req)
 		if req.AsIs {
 			fields = insisted(fields, backend.Info{Limits: f.req.Limits}, req, true)
 		}
@@ -186,7 +186,7 @@ func (s *Session) suits(req Request) error {
 		s.base = baseEnv(s.hello.Workdir, s.engine.ImageEnv, req.Env)
 		return nil
 	}
-	if fields := s.req.differences(req); fields != nil {
+	if fields := s.req.Differences(req); fields != nil {
 		return &ConflictError{Key: s.key, Fields: fields}
 	}
 	return nil

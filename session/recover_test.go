@@ -5,6 +5,7 @@ package session_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -442,6 +443,25 @@ func TestDeathWhileOpening(t *testing.T) {
 				t.Errorf("%d sandboxes, want 1", e.count())
 			}
 		})
+	}
+}
+
+// TestDeliberateEndIsNoLoss: a sandbox that its holder closed is not missed; one that expired is.
+func TestDeliberateEndIsNoLoss(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	opts := shared()
+	m := newManager(t, e, opts)
+	clock := newClock(m)
+	closed, idle := mustOpen(t, m, session.WorkflowKey("run_1", "closed")), mustOpen(t, m, session.WorkflowKey("run_1", "idle"))
+	must(t, m.CloseSession(t.Context(), closed.Key(), session.CloseOptions{}))
+	if gone, err := m.Gone(t.Context(), closed.Key().Scope()); len(gone) != 0 || err != nil {
+		t.Errorf("Gone = %v, %v", gone, err)
+	}
+	clock.add(365 * 24 * time.Hour)
+	m.Reap(t.Context())
+	if gone, err := m.Gone(t.Context(), closed.Key().Scope()); !slices.Contains(gone, idle.Key()) || slices.Contains(gone, closed.Key()) || err != nil {
+		t.Errorf("after an idle year Gone = %v, %v", gone, err)
 	}
 }
 

@@ -42,6 +42,8 @@ type Record struct {
 	// sandbox is being made anew (Request.Rebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
 	// of an interrupted run.
 	KeepWorkspace bool
+	// Ended: the session was closed by who had it, so that nobody misses its files (Manager.Gone).
+	Ended bool
 	// User, WorkspaceBytes and Workspace are the sandbox's (backend.Info), which no other sandbox with its workspace may have
 	// otherwise. All are empty while it is made, and where an earlier version made the record.
 	User           string

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
@@ -82,7 +83,8 @@ type AgentResult struct {
 // Missing input comes from `input.default` of the file, name by name.
 //
 // When ctx belongs to no run (session.WithRun), Run begins one and closes its sandboxes at the end. Everything happens
-// under one span, agent.Run, so that there is one trace. Errors name the agent and its file; ai.ErrMaxTurnsExceeded,
+// under one span, agent.Run, so that there is one trace. An agent that wanted its sandbox and could not have it fails,
+// whatever the model made of that. Errors name the agent and its file; ai.ErrMaxTurnsExceeded,
 // ai.ErrModelNotFound, backend.ErrInvalid for an input that does not fit (see CheckInput) and errors of ctx can be tested
 // for.
 func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions) (res AgentResult, err error) {
@@ -107,6 +109,8 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 		return AgentResult{}, a.explain(ctx, req, err)
 	}
 	span.SetAttributes(telemetry.Text(telemetry.KeyModel, req.Model))
+	opening := &opening{}
+	ctx = context.WithValue(ctx, openingKey{}, opening)
 	w := &watcher{onTool: o.OnTool}
 	req.Use = append(req.Use, w.ref())
 	resp, err := genkit.GenerateWithRequest(ctx, a.g, req, nil, stream(o.OnText))
@@ -117,6 +121,9 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 		Text: resp.Text(), Model: req.Model, FinishReason: string(resp.FinishReason), Turns: w.turns, ToolCalls: w.calls,
 		InputTokens: w.input, OutputTokens: w.output,
 	}
+	if err := opening.failure(); err != nil {
+		return res, a.explain(ctx, req, fmt.Errorf("it could not have its sandbox: %w", err))
+	}
 	if err := finished(resp); err != nil {
 		return res, a.explain(ctx, req, err)
 	}
@@ -124,6 +131,30 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 		return res, a.explain(ctx, req, err)
 	}
 	return res, nil
+}
+
+// opening is how the latest attempt of a run of an agent to open its own sandbox ended. What such an agent answers is no
+// result when it could not have one: it worked without.
+type opening struct {
+	mu  sync.Mutex // guards err
+	err error
+}
+
+type openingKey struct{} // holds the *opening of an agent's run
+
+// noteOpened notes how an attempt ended for the agent that ctx belongs to, if any.
+func noteOpened(ctx context.Context, err error) {
+	if o, ok := ctx.Value(openingKey{}).(*opening); ok {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.err = err
+	}
+}
+
+func (o *opening) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
 }
 
 // request renders the prompt and applies the options.

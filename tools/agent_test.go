@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 
@@ -73,6 +74,47 @@ func TestAgentRun(t *testing.T) {
 	}
 	if r.engine.created() != 1 || r.engine.open() != 0 {
 		t.Errorf("%d made, %d left", r.engine.created(), r.engine.open())
+	}
+}
+
+// TestAgentWithoutItsSandbox: an agent that could not have its sandbox fails, whatever it answers, unless it had it later.
+func TestAgentWithoutItsSandbox(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		sandbox string
+		turns   []turn
+		refuse  int // so many creations fail
+		want    error
+	}{
+		"conflict": {"{mode: code, runtime: bash, limits: {memory_mb: 512}}", []turn{call("sandbox_exec", obj{"command": "true"}), say("All is well.")}, 0, backend.ErrExists},
+		"never":    {"{mode: code, runtime: bash, session: own}", []turn{call("sandbox_exec", obj{"command": "true"}), say("All is well.")}, 9, backend.ErrImage},
+		"later":    {"{mode: code, runtime: bash, session: own}", []turn{call("sandbox_open", nil), call("sandbox_exec", obj{"command": "true"}), say("All is well.")}, 1, nil},
+		"another":  {"{mode: code, runtime: bash, session: own}", []turn{call("sandbox_open", obj{"session_key": "other"}), say("All is well.")}, 9, nil},
+		"unused":   {"{mode: code, runtime: bash, limits: {memory_mb: 512}}", []turn{say("All is well.")}, 0, nil},
+		"compute":  {"{runtime: bash}", []turn{call("sandbox_run", obj{"code": "true"}), say("All is well.")}, 9, backend.ErrImage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			ctx := r.within("conflict", session.Request{})
+			first := r.tools(tools.Sandbox{Mode: "code", Runtime: "bash", Limits: frontmatter.Limits{MemoryMB: 256}})
+			if out := first.call(ctx, "sandbox_open", nil); code(out) != "" {
+				t.Fatal(out)
+			}
+			var tried atomic.Int64
+			r.engine.onCreate(func(context.Context, backend.Spec) error {
+				if int(tried.Add(1)) <= test.refuse {
+					return backend.ErrImage
+				}
+				return nil
+			})
+			model, _ := r.model(test.turns...)
+			a := r.agent("second", "---\nmodel: "+model+"\nsandbox: "+test.sandbox+"\n---\nWork.")
+			_, err := a.Run(ctx, nil, nil)
+			if !errors.Is(err, test.want) {
+				t.Errorf("Run: %v, want %v", err, test.want)
+			}
+		})
 	}
 }
 

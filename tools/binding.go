@@ -123,10 +123,13 @@ func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bo
 
 // open gives the sandbox of that name and makes it the binding's own. An agent that has no wish of its own about what
 // differs shares a sandbox that was opened with another request.
-func (b *binding) open(ctx context.Context, name string) (*session.Session, bool, error) {
+func (b *binding) open(ctx context.Context, name string) (s *session.Session, created bool, err error) {
 	key := b.run(ctx).Key(name)
 	req, wishes := b.request(ctx, b.cfg.Runtime)
-	s, created, err := b.openAs(ctx, key, req)
+	if name == b.name(ctx) {
+		defer func() { noteOpened(ctx, err) }()
+	}
+	s, created, err = b.openAs(ctx, key, req)
 	var conflict *session.ConflictError
 	if errors.As(err, &conflict) {
 		fields := slices.DeleteFunc(slices.Clone(conflict.Fields), func(f string) bool { return !slices.Contains(wishes, f) })

@@ -36,17 +36,29 @@ func CheckAgent(file string, known *Known) (*frontmatter.Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	doc, err := CheckPrompt(file, src)
-	if err != nil {
+	doc, err := frontmatter.Check(file, src)
+	if doc == nil {
 		return nil, err
 	}
 	c := agentCheck{doc: doc}
+	errors.As(err, &c.errs)
 	if known != nil {
 		c.known = *known
 	}
 	c.names()
 	c.image()
-	if err := c.contract(); err != nil {
+	source := string(src)
+	if len(c.errs) == 0 { // what Genkit gets
+		out, err := doc.Source()
+		if err != nil {
+			return nil, err
+		}
+		source = string(out)
+	}
+	if err := checkTemplate(doc, source); err != nil {
+		c.errs = append(c.errs, err)
+	}
+	if err := c.contract(source); err != nil && len(c.errs) == 0 {
 		return nil, err
 	}
 	if err := c.partials(); err != nil {
@@ -126,12 +138,8 @@ func (c *agentCheck) image() {
 }
 
 // contract checks what the agent says of its input and its answer.
-func (c *agentCheck) contract() error {
-	out, err := c.doc.Source()
-	if err != nil {
-		return err
-	}
-	parsed, err := parseSource(string(out))
+func (c *agentCheck) contract(source string) error {
+	parsed, err := parseSource(source)
 	if err != nil {
 		return err
 	}

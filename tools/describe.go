@@ -19,6 +19,15 @@ func (a *Agent) InputSchema() map[string]any {
 	return action.Desc().InputSchema
 }
 
+// Document is the agent's file.
+func (a *Agent) Document() *frontmatter.Document { return a.doc }
+
+// RequestOver returns what an agent with s asks of a sandbox in a run whose sandboxes are like base, and the fields that s
+// names itself. As to the others the agent takes a sandbox as it finds it.
+func RequestOver(s frontmatter.Sandbox, base session.Request) (req session.Request, fields []string) {
+	return (&binding{cfg: s}).request(session.WithBase(context.Background(), base), s.Runtime)
+}
+
 // SharedSandbox is what the agent asks of the sandbox that it shares with its run; false when it asks for none, or for
 // one of its own.
 func (a *Agent) SharedSandbox() (session.Request, bool) {

@@ -63,6 +63,9 @@ func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err 
 	req, _ := b.request(ctx, wish)
 	run := b.run(ctx)
 	s, _, err := b.openAs(ctx, run.Key(isolated.Name("run-"+session.NewID())), req)
+	if runtime == own {
+		noteOpened(ctx, err)
+	}
 	if err != nil {
 		return RunOutput{}, err
 	}

@@ -7,11 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// Agents runs agents by name, such as those that tools.LoadAgents gives. It is safe for concurrent use as long as nobody
+// Agents runs agents by name, such as those that tools.LoadAgents returns. It is safe for concurrent use as long as nobody
 // changes it.
 type Agents map[string]*tools.Agent
 
@@ -20,17 +21,17 @@ var (
 	_ SandboxDescriber = Agents(nil)
 )
 
-// Known tells whether there is an agent of that name, for LoadOptions.Agents.
-func (a Agents) Known(name string) error {
+// File returns the file of an agent, for LoadOptions.Agents.
+func (a Agents) File(name string) (*frontmatter.Document, error) {
 	if a[name] == nil {
-		return fmt.Errorf("there is no agent %q, known are: %s", clip(name), strings.Join(slices.Sorted(maps.Keys(a)), ", "))
+		return nil, fmt.Errorf("there is no agent %q, known are: %s", clip(name), strings.Join(slices.Sorted(maps.Keys(a)), ", "))
 	}
-	return nil
+	return a[name].Document(), nil
 }
 
 // RunAgent runs an agent with the model that its file names.
 func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any) (AgentOutput, error) {
-	if err := a.Known(name); err != nil {
+	if _, err := a.File(name); err != nil {
 		return AgentOutput{}, err
 	}
 	res, err := a[name].Run(ctx, input, nil)
@@ -40,7 +41,7 @@ func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any)
 	return AgentOutput{Text: res.Text, Output: res.Output}, nil
 }
 
-// AgentSandbox tells which sandbox an agent wants to share with its run.
+// AgentSandbox returns what an agent asks of the sandbox that it shares with its run.
 func (a Agents) AgentSandbox(name string) (session.Request, bool) {
 	if a[name] == nil {
 		return session.Request{}, false

@@ -54,10 +54,12 @@ func (b *setBody) expressions() []compiled      { return compiledVars(b.vars) }
 func (b *failBody) expressions() []compiled     { return b.message.compiled() }
 func (b *endBody) expressions() []compiled      { return b.output.compiled() }
 
-// inner is a sequence inside a step, with the expression that is evaluated at its end.
+// inner is a sequence inside a step, with the expression that is evaluated at its end and the sandbox it names.
 type inner struct {
-	steps  *sequence
-	output *value
+	steps    *sequence
+	output   *value
+	sandbox  string
+	isolated bool
 }
 
 func (s *step) inner() []inner {
@@ -65,11 +67,11 @@ func (s *step) inner() []inner {
 	case *parallelBody:
 		out := make([]inner, len(b.branches))
 		for i, br := range b.branches {
-			out[i] = inner{br.steps, br.output}
+			out[i] = inner{br.steps, br.output, br.sandbox, br.isolated}
 		}
 		return out
 	case *forEachBody:
-		return []inner{{b.steps, b.output}}
+		return []inner{{steps: b.steps, output: b.output}}
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // check validates what needs all steps to be known: where steps lead to, and what expressions read.
-func (l *loader) check(wf *Workflow, o *object) {
+func (l *loader) check(wf *Workflow) {
 	for _, a := range wf.vars {
 		for _, c := range a.value.compiled() {
 			l.checkPaths(c, nil, true)
@@ -18,11 +18,12 @@ func (l *loader) check(wf *Workflow, o *object) {
 	if wf.steps == nil {
 		return
 	}
-	l.checkSequence(wf.steps, nil, o.has("max_steps"))
+	l.checkSequence(wf.steps, nil)
+	l.checkSandboxes(wf)
 }
 
 // checkSequence checks a list of steps and what is inside them. visible holds the steps of the lists around it.
-func (l *loader) checkSequence(seq *sequence, around map[string]*step, bounded bool) {
+func (l *loader) checkSequence(seq *sequence, around map[string]*step) {
 	visible := map[string]*step{}
 	for id, s := range around {
 		visible[id] = s
@@ -30,28 +31,24 @@ func (l *loader) checkSequence(seq *sequence, around map[string]*step, bounded b
 	for _, s := range seq.steps {
 		visible[s.id] = s
 	}
-	complete := true
 	for _, s := range seq.steps {
-		complete = l.checkStep(s, visible, bounded) && complete
+		l.checkStep(s, visible)
 	}
-	if complete {
-		l.checkFlow(seq, bounded)
-	}
+	l.checkFlow(seq)
 }
 
-// checkStep reports false when the step does not say where it leads to.
-func (l *loader) checkStep(s *step, visible map[string]*step, bounded bool) bool {
+func (l *loader) checkStep(s *step, visible map[string]*step) {
 	if s.cond != nil {
 		l.checkPaths(s.cond.compiled, visible, false)
 	}
 	if s.body == nil {
-		return false
+		return
 	}
 	for _, c := range s.body.expressions() {
 		l.checkPaths(c, visible, false)
 	}
 	for _, in := range s.inner() {
-		l.checkSequence(in.steps, visible, bounded)
+		l.checkSequence(in.steps, visible)
 		inside := visible
 		if in.output != nil {
 			inside = mergeSteps(visible, in.steps)
@@ -64,14 +61,9 @@ func (l *loader) checkStep(s *step, visible map[string]*step, bounded bool) bool
 		l.fail(s.onError.at, "remove it", "step %s fails on purpose, it has no on_error", s.id)
 	}
 	to, _ := s.body.targets()
-	ok := true
 	for _, t := range append(to, s.next, s.onError) {
-		ok = l.checkTarget(s, t) && ok
+		l.checkTarget(s, t)
 	}
-	if b, isSwitch := s.body.(*switchBody); isSwitch && len(b.cases) == 0 {
-		ok = false // reported where it was read
-	}
-	return ok && s.id != ""
 }
 
 func mergeSteps(around map[string]*step, seq *sequence) map[string]*step {
@@ -85,19 +77,18 @@ func mergeSteps(around map[string]*step, seq *sequence) map[string]*step {
 	return out
 }
 
-func (l *loader) checkTarget(s *step, t target) bool {
+func (l *loader) checkTarget(s *step, t target) {
 	if t.kind != targetStep {
-		return true
+		return
 	}
 	if _, ok := s.seq.index[t.id]; ok {
-		return true
+		return
 	}
 	if other := l.byID[t.id]; other != nil {
 		l.fail(t.at, fmt.Sprintf("a step can only lead to steps of %s", s.seq.scope), "step %s leads to %q, which is part of %s", s.id, t.id, other.seq.scope)
-		return false
+		return
 	}
 	l.fail(t.at, nearHint(t.id, sortedIDs(s.seq.index)), "step %s leads to %q, but there is no such step", s.id, t.id)
-	return false
 }
 
 // checkPaths checks what an expression reads. early is true for expressions that are evaluated before the first step.

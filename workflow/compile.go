@@ -172,7 +172,7 @@ func (l *loader) shellValue(env *expr.Env, n *yaml.Node, src string, offset, num
 // valueVar begins the names of the variables that carry values into a command.
 const valueVar = "WORKCELL_VALUE_"
 
-// shellsOwn tells whether what follows "${" is a parameter of the shell: a name that is none of ours, directly after
+// shellsOwn reports whether what follows "${" is a parameter of the shell: a name that is none of ours, directly after
 // the brace and followed by what a shell allows there.
 func shellsOwn(env *expr.Env, s string) bool {
 	s = strings.TrimLeft(s, "#!")

@@ -21,7 +21,7 @@ type loader struct {
 	*source
 	errs  frontmatter.Errors
 	nodes int // scalars and collections turned into values so far, aliases followed
-	known func(agent string) error
+	known func(agent string) (*frontmatter.Document, error)
 
 	steps   []*step           // all steps, in order of the file
 	byID    map[string]*step  // the first step of each id
@@ -78,6 +78,9 @@ func (l *loader) object(n *yaml.Node, what string, known ...string) (*object, bo
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], follow(n.Content[i+1])
+		if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
+			continue // reported by wellFormed
+		}
 		if !slices.Contains(known, key.Value) {
 			l.fail(key, unknownHint(key.Value, known), "unknown key %q in %s", clip(key.Value), what)
 			continue
@@ -100,7 +103,7 @@ func unknownHint(word string, known []string) string {
 
 func (o *object) has(key string) bool { return o.at[key] != nil }
 
-// where gives the node of a key's value, or of the whole object when there is none.
+// where returns the node of a key's value, or of the whole object when there is none.
 func (o *object) where(key string) *yaml.Node {
 	if n := o.at[key]; n != nil {
 		return n
@@ -116,7 +119,7 @@ func (o *object) require(key, hint string) bool {
 	return o.has(key)
 }
 
-// text gives a key's text; "" when it is absent or no text.
+// text returns a key's text; "" when it is absent or no text.
 func (o *object) text(key string) string {
 	n := o.at[key]
 	if n == nil {
@@ -132,7 +135,7 @@ func (o *object) text(key string) string {
 	return n.Value
 }
 
-// word gives a key's text when it follows the rules for ids.
+// word returns a key's text when it follows the rules for ids.
 func (o *object) word(key string) string {
 	n := o.at[key]
 	if n == nil {
@@ -200,7 +203,7 @@ func (o *object) duration(key string, low, high time.Duration) time.Duration {
 	return d
 }
 
-// items gives the entries of a list.
+// items returns the entries of a list.
 func (o *object) items(key string, most int) []*yaml.Node {
 	n := o.at[key]
 	if n == nil {
@@ -321,7 +324,7 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// isID tells whether s can name a workflow, a step or a branch. Genkit gives '/' and '.' in names a meaning.
+// isID reports whether s can name a workflow, a step or a branch. In Genkit's names '/' and '.' have a meaning.
 func isID(s string) bool {
 	if s == "" || len(s) > 64 {
 		return false

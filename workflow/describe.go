@@ -55,7 +55,7 @@ func (wf *Workflow) Agents() []string {
 	return slices.Compact(names)
 }
 
-// InputSchema gives a copy of the JSON Schema of the run's input; one that allows every object when the file has none.
+// InputSchema returns a copy of the JSON Schema of the run's input; one that allows every object when the file has none.
 func (wf *Workflow) InputSchema() map[string]any {
 	if wf.input == nil {
 		return map[string]any{"type": "object", "additionalProperties": true}
@@ -64,8 +64,8 @@ func (wf *Workflow) InputSchema() map[string]any {
 	return schema
 }
 
-// ParseInput turns name=value pairs from a command line into an input: a value is text where the schema wants text or
-// says nothing and the value is no JSON, else what it is as JSON.
+// ParseInput turns name=value pairs from a command line into an input: a value is text where the schema wants text, or
+// has no type for it and the value is no JSON, else what it is as JSON.
 func (wf *Workflow) ParseInput(pairs map[string]string) (map[string]any, error) {
 	out := make(map[string]any, len(pairs))
 	for name, text := range pairs {

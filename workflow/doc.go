@@ -1,13 +1,13 @@
 // Package workflow loads workflow files and runs them: steps that let agents work and commands run in the sandboxes of
 // one run, with loops, branches, retries and caps. docs/workflows.md describes the file.
 //
-//	agents := workflow.Agents(loaded) // what tools.LoadAgents gave
-//	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: agents.Known})
+//	agents := workflow.Agents(loaded) // from tools.LoadAgents
+//	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: agents.File})
 //	engine := workflow.NewEngine(manager, agents, nil)
 //	result, err := engine.Run(ctx, wf, map[string]any{"repo": "."})
 //
-// [Load] finds all problems of a file at once, each with line and column. [Engine.Run] gives the run an id, records
-// every step in a [Journal] before the next begins, and closes the run's sandboxes whatever happened. A run is a Genkit
+// [Load] finds all problems of a file at once, each with line and column. [Engine.Run] assigns the run an id, records
+// every step in a [Journal] before the next begins, and closes the run's sandboxes however it ends. A run is a Genkit
 // flow; [Engine.Register] shows a workflow in Genkit's developer UI.
 //
 // # Caps

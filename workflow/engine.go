@@ -43,15 +43,15 @@ type AgentOutput struct {
 // SandboxDescriber is implemented by AgentRunners that know which sandbox an agent asks for. A step of type exec that
 // runs before any agent then makes the sandbox that the workflow's first agent wants to share.
 type SandboxDescriber interface {
-	// AgentSandbox gives what the agent asks for; false when it asks for none or for one of its own.
+	// AgentSandbox returns what the agent asks for; false when it asks for none or for one of its own.
 	AgentSandbox(name string) (session.Request, bool)
 }
 
-// Options configure an Engine. The zero value of a field means what its comment says.
+// Options configure an Engine. The comment of each field says what its zero value means.
 type Options struct {
 	// Journal records runs. Nil is a MemoryJournal.
 	Journal Journal
-	// OnEvent is told of the progress of runs. It should return soon: the run waits for it. Nil is nobody.
+	// OnEvent is called with the progress of runs. It should return soon: the run waits for it. Nil: it is not reported.
 	OnEvent func(Event)
 	// TracerProvider makes spans. Nil is the global one.
 	TracerProvider trace.TracerProvider
@@ -67,7 +67,7 @@ type Options struct {
 	// for the caller to close, and what the context asks of sandboxes (session.WithBase) holds where the workflow says
 	// nothing. Nil gives every run its own.
 	Within *session.Run
-	// OnPull is told of the progress of images that are fetched for a run. May be nil.
+	// OnPull is called with the progress of images that are pulled for a run. May be nil.
 	OnPull func(backend.PullProgress)
 	// StopGrace is how long a step may take to return after it was cancelled. Zero is DefaultStopGrace.
 	StopGrace time.Duration
@@ -82,7 +82,7 @@ type Engine struct {
 	opts    Options
 }
 
-// NewEngine makes an engine. manager gives out the sandboxes of runs; without one, steps of type exec fail with
+// NewEngine returns an engine. manager opens the sandboxes of runs; without one, steps of type exec fail with
 // backend.ErrUnsupported. agents may be nil when no workflow has agents.
 func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Engine {
 	e := &Engine{manager: manager, agents: agents}
@@ -111,7 +111,8 @@ func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Eng
 // workflow retains them.
 //
 // The result is nil only when the run never began: its input is invalid (ErrInvalidInput), its workspace cannot be copied
-// (backend.ErrInvalid, backend.ErrTooLarge) or it is nested in a run of the same workflow (ErrRecursion). Else it tells how the run ended, also beside an error, which then is an [*Error].
+// (backend.ErrInvalid, backend.ErrTooLarge) or it is nested in a run of the same workflow (ErrRecursion). Otherwise it
+// describes how the run ended, also beside an error, which then is an [*Error].
 func (e *Engine) Run(ctx context.Context, wf *Workflow, input map[string]any) (*Result, error) {
 	r, err := e.begin(ctx, wf, input)
 	if err != nil {
@@ -147,12 +148,20 @@ func (e *Engine) Register(g *genkit.Genkit, wf *Workflow) error {
 type (
 	pendingKey struct{} // holds the *run that a flow is to execute
 	chainKey   struct{} // holds the ids of the workflows that are being run, outermost first
+	runIDKey   struct{} // holds the id of the innermost run
 )
+
+// RunIDFromContext returns the id of the run of a workflow that an agent with ctx works for; empty when there is none.
+// It differs from the run of session.RunFromContext where Options.Within names another.
+func RunIDFromContext(ctx context.Context) string {
+	id, _ := ctx.Value(runIDKey{}).(string)
+	return id
+}
 
 type flowAction = core.Action[map[string]any, any, Event]
 
-// flow makes the Genkit action of a workflow. Called inside Run it executes the run that Run began; called by anybody
-// else it begins one.
+// flow returns the Genkit action of a workflow. Called inside Run it executes the run that Run began; called from
+// elsewhere it begins one.
 func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
 	opts := &core.ActionOptions{
 		Description: wf.Description, InputSchema: schema, OutputSchema: map[string]any{},
@@ -176,7 +185,7 @@ func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
 		})
 }
 
-// begin checks the input and makes the run.
+// begin checks the input and returns a new run.
 func (e *Engine) begin(ctx context.Context, wf *Workflow, input map[string]any) (*run, error) {
 	chain, _ := ctx.Value(chainKey{}).([]string)
 	if slices.Contains(chain, wf.ID) || len(chain) >= maxRunDepth {

@@ -24,7 +24,7 @@ var (
 	ErrJournal = errors.New("journal failed")
 )
 
-// Code says why a step or a run failed. Errors of sandboxes keep their own class ("sandbox_lost", "image",
+// Code is the reason why a step or a run failed. Errors of sandboxes keep their own class ("sandbox_lost", "image",
 // "unavailable", …).
 type Code string
 
@@ -53,14 +53,14 @@ const (
 	CodeInternal   Code = "internal"
 )
 
-// Error says how a step or a run failed.
+// Error describes how a step or a run failed.
 type Error struct {
 	Step    string    `json:"step,omitempty"`  // empty when no step is to blame
 	Where   string    `json:"where,omitempty"` // "file:line:column" of the expression that failed
 	Code    Code      `json:"code"`
 	Message string    `json:"message"`
 	Failed  []Failure `json:"failed,omitempty"` // of parallel and for_each: the branches or items, at most 100
-	Err     error     `json:"-"`                // what callers may test
+	Err     error     `json:"-"`                // what callers may test for
 	// final: no retry and no on_error may follow.
 	final bool
 }
@@ -96,7 +96,7 @@ type Failure struct {
 	Message string `json:"message"`
 }
 
-// Error gives one line.
+// Error returns one line.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Where != "" {
@@ -109,7 +109,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives what callers may test.
+// Unwrap returns the error that callers may test for.
 func (e *Error) Unwrap() error { return e.Err }
 
 // data is what expressions read as steps.<id>.error.
@@ -125,7 +125,7 @@ func (e *Error) data() map[string]any {
 	return out
 }
 
-// asError makes an Error of anything a step may fail with.
+// asError returns the Error for anything that a step may fail with.
 func asError(err error, fallback Code) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -148,7 +148,7 @@ type located interface {
 	where(path string, offset int) string
 }
 
-// exprError makes an Error of a failed evaluation.
+// exprError returns the Error of a failed evaluation.
 func exprError(at located, err error) error {
 	var e *expr.Error
 	if !errors.As(err, &e) {
@@ -164,7 +164,7 @@ func exprError(at located, err error) error {
 	return out
 }
 
-// panicError is what a recovered panic becomes. The stack goes to the log, not to the user.
+// panicError returns the Error of a recovered panic. The stack goes to the log, not to the user.
 func panicError(value any) *Error {
 	return &Error{Code: CodePanic, Message: "panic: " + clip(strings.Join(strings.Fields(fmt.Sprint(value)), " "))}
 }

@@ -21,7 +21,7 @@ const (
 	EventRunFinished  EventKind = "run_finished"
 )
 
-// Event tells of a run's progress, for a person to read. Events of one run never overlap; those of different runs may.
+// Event describes the progress of a run, for a person to read. Events of one run never overlap; those of different runs may.
 type Event struct {
 	Kind     EventKind     `json:"kind"`
 	Time     time.Time     `json:"time"`

@@ -36,7 +36,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	agents := workflow.Agents(loaded)
-	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: agents.Known})
+	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: agents.File})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -75,7 +75,7 @@ id: greet
 steps:
   - {id: greet, type: agent, agent: greeter, input: {name: "${ input.who }"}}
   - {id: done, type: end, output: "${ steps.greet.output }"}
-`), &workflow.LoadOptions{Agents: agents.Known})
+`), &workflow.LoadOptions{Agents: agents.File})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -84,7 +84,8 @@ steps:
 		log.Fatal(err)
 	}
 	fmt.Println(result.Output)
-	fmt.Println(agents.Known("greter"))
+	_, err = agents.File("greter")
+	fmt.Println(err)
 	// Output:
 	// Hello, world!
 	// there is no agent "greter", known are: greeter

@@ -107,11 +107,11 @@ func exprErrorOrNil(at located, err error) error {
 	return exprError(at, err)
 }
 
-// open gives the step's sandbox: the one that is open under its name, else a new one.
+// open returns the step's sandbox: the one that is open under its name, else a new one.
 func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 	r := ex.run
 	if r.manager == nil {
-		return nil, fmt.Errorf("%w: there are no sandboxes here", backend.ErrUnsupported)
+		return nil, fmt.Errorf("there are no sandboxes here: %w", backend.ErrUnsupported)
 	}
 	key := r.scope().Key(ex.session)
 	if s, err := r.manager.Get(key); err == nil {
@@ -124,8 +124,8 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 	return s, err
 }
 
-// sandboxRequest says what a sandbox is to be that a command needs first: what the workflow says; without an image
-// there, what the first agent wants that shares the sandbox; else plain Debian.
+// sandboxRequest returns the request for a sandbox that a command is the first to need: what the workflow asks for; without
+// an image there, what the first agent wants that shares the sandbox; else plain Debian.
 func (ex *execution) sandboxRequest() session.Request {
 	r := ex.run
 	req := r.base
@@ -147,7 +147,7 @@ func (ex *execution) sandboxRequest() session.Request {
 	return req
 }
 
-// judge makes the step's output of what the command did, and decides whether it failed.
+// judge turns what the command did into the step's output, and decides whether it failed.
 func (b *execBody) judge(out session.ExecResult) (result, error) {
 	okCodes := b.okCodes
 	if okCodes == nil {
@@ -176,8 +176,8 @@ func (b *execBody) judge(out session.ExecResult) (result, error) {
 	return res, nil
 }
 
-// commandError says why a command counts as failed. allow_failure forgives exit codes and the command's own crashes,
-// not that it was ended from outside.
+// commandError returns why a command counts as failed, nil when it does not. allow_failure forgives exit codes and the
+// command's own crashes, not that it was ended from outside.
 func commandError(out session.ExecResult, forgiven bool) error {
 	switch {
 	case out.Status == session.ExecTimedOut:
@@ -198,7 +198,7 @@ func commandError(out session.ExecResult, forgiven bool) error {
 	return &Error{Code: CodeExit, Message: fmt.Sprintf("the command exited with code %d", out.ExitCode)}
 }
 
-// asked gives a time limit as the file has it: what the step did before its command began came off it.
+// asked returns a time limit as the file has it: what the step did before its command began was taken off it.
 func asked(limit time.Duration) time.Duration {
 	if rounded := limit.Round(10 * time.Millisecond); rounded > 0 {
 		return rounded

@@ -40,7 +40,7 @@ type execution struct {
 	session string // the sandbox that "default" means in this step
 }
 
-// result is what a step gave.
+// result is what a step returned.
 type result struct {
 	output any
 	has    bool           // there is an output
@@ -50,7 +50,7 @@ type result struct {
 	end    bool           // the sequence ends here
 }
 
-// step runs one step with its retries and says which step of the sequence follows.
+// step runs one step with its retries and returns the step of the sequence that follows.
 func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
 	sc.visits[s.id]++
 	ex := &execution{step: s, run: r, scope: sc, path: sc.path + s.id, visit: sc.visits[s.id], session: sc.session}
@@ -100,7 +100,7 @@ func (ex *execution) skipped(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// leaveOut takes back that the step was reached: a visit is a time it really ran.
+// leaveOut undoes the count of a visit: a visit is a time that the step really ran.
 func (ex *execution) leaveOut() {
 	ex.visit--
 	ex.scope.visits[ex.id]--
@@ -197,7 +197,7 @@ func (r *run) logPanic(path string, p any) {
 	r.opts.Logger.Error("panic in a workflow step", "run", r.result.RunID, "step", path, "panic", p, "stack", string(debug.Stack()))
 }
 
-// retries tells whether a failed attempt is followed by another. What would fail again in the same way is not tried.
+// retries reports whether a failed attempt is followed by another. What would fail again in the same way is not retried.
 func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 	e := asError(err, fallbackCode(ex.typ))
 	if e.final || attempt >= ex.retry.attempts || ctx.Err() != nil {
@@ -281,7 +281,7 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	return next, err
 }
 
-// keep makes the step's outcome visible to expressions.
+// keep makes the outcome of the step visible to expressions.
 func (ex *execution) keep(status Status, res result, failure *Error) error {
 	change := map[string]any{"status": string(status), "visits": int64(ex.visit)}
 	if failure != nil {
@@ -304,7 +304,7 @@ func (ex *execution) keep(status Status, res result, failure *Error) error {
 	return ex.scope.setOutput(ex.id, res.output)
 }
 
-// failure makes an Error that names the step.
+// failure returns an Error that names the step.
 func (ex *execution) failure(err error) *Error {
 	e := *asError(err, fallbackCode(ex.typ))
 	if e.Step == "" {
@@ -320,7 +320,7 @@ func fallbackCode(t Type) Code {
 	return CodeInternal
 }
 
-// following gives the step that comes after a success.
+// following returns the step that comes after a success.
 func (ex *execution) following(res result) int {
 	switch {
 	case res.end:
@@ -333,7 +333,7 @@ func (ex *execution) following(res result) int {
 	return ex.index + 1
 }
 
-// nameOf gives the id of a step of the sequence, "" for its end.
+// nameOf returns the id of a step of the sequence, "" for its end.
 func (ex *execution) nameOf(index int) string {
 	if index >= len(ex.seq.steps) {
 		return ""
@@ -359,7 +359,7 @@ func (ex *execution) agent() string {
 	return ""
 }
 
-// closeIsolated closes a sandbox that nobody else can use any more.
+// closeIsolated closes a sandbox that nothing else can use any more.
 func (ex *execution) closeIsolated(ctx context.Context, name string) {
 	r := ex.run
 	if r.manager == nil || r.base.Retention > 0 {

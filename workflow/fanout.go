@@ -21,7 +21,7 @@ func (b *parallelBody) run(ctx context.Context, ex *execution) (result, error) {
 		if isolated {
 			defer ex.closeIsolated(ctx, name)
 		}
-		return ex.inner(ctx, inner{br.steps, br.output}, place, name, nil)
+		return ex.inner(ctx, inner{steps: br.steps, output: br.output}, place, name, nil)
 	})
 	output := make(map[string]any, len(b.branches))
 	for i, br := range b.branches {
@@ -52,7 +52,7 @@ func (b *forEachBody) run(ctx context.Context, ex *execution) (result, error) {
 		if isolated {
 			defer ex.closeIsolated(ctx, name)
 		}
-		return ex.inner(ctx, inner{b.steps, b.output}, place, name, map[string]any{b.as: items[i], b.indexAs: int64(i)})
+		return ex.inner(ctx, inner{steps: b.steps, output: b.output}, place, name, map[string]any{b.as: items[i], b.indexAs: int64(i)})
 	})
 	err = fanError(errs, "item", func(i int, f *Failure) { f.Index = i })
 	return result{output: outs, has: true, last: true}, err
@@ -80,7 +80,7 @@ func (ex *execution) place() string {
 	return ex.path
 }
 
-// sessionOf says which sandbox a branch or item works in.
+// sessionOf returns the name of the sandbox that a branch or item works in, and whether it is isolated.
 func (ex *execution) sessionOf(name string, isolated bool, place string) (string, bool) {
 	switch {
 	case isolated:
@@ -91,7 +91,7 @@ func (ex *execution) sessionOf(name string, isolated bool, place string) (string
 	return ex.session, false
 }
 
-// inner runs the steps of a branch or item and gives its output.
+// inner runs the steps of a branch or item and returns its output.
 func (ex *execution) inner(ctx context.Context, in inner, place, session string, extra map[string]any) (any, error) {
 	sc := ex.scope.child(in.steps, place+"/", session, extra)
 	defer sc.leave()

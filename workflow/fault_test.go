@@ -123,7 +123,7 @@ steps:
 		{
 			name: "a million items", input: map[string]any{"list": big},
 			src: "id: w\nsteps: [{id: f, type: for_each, items: input.list, steps: [{id: a, type: set, vars: {x: 1}}]}]",
-			err: "invalid input: expression limit exceeded: the result has more than 100000 values",
+			err: "invalid input: the result has more than 100000 values: expression limit exceeded",
 		},
 		{
 			name: "too many items", input: map[string]any{"list": big[:50_000]},
@@ -143,7 +143,7 @@ steps:
 		{
 			name: "an output that is too large",
 			src:  "id: w\nsteps: [{id: a, type: agent, agent: large}]",
-			err:  "step a: the output cannot be kept: expression limit exceeded: the result has more than 4194304 bytes", steps: 1,
+			err:  "step a: the output cannot be kept: the result has more than 4194304 bytes: expression limit exceeded", steps: 1,
 		},
 		{
 			name: "too much to remember", input: map[string]any{"list": big[:100]},

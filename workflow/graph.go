@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// flow is where the steps of a sequence can lead to. Node len(steps) is the end of the sequence.
+// flow is where the steps of a sequence can lead to. Node len(steps) is the end of the sequence. A step whose way is not
+// known, because something is wrong with it, can lead anywhere.
 type flow struct {
 	normal [][]int // without failures
 	all    [][]int // with on_error
@@ -13,14 +14,28 @@ type flow struct {
 
 func flowOf(seq *sequence) flow {
 	f := flow{normal: make([][]int, len(seq.steps)+1), all: make([][]int, len(seq.steps)+1)}
+	anywhere := make([]int, len(seq.steps)+1)
+	for i := range anywhere {
+		anywhere[i] = i
+	}
+	nodes := func(t target) []int {
+		if i, ok := seq.index[t.id]; ok {
+			return []int{i}
+		}
+		return anywhere
+	}
 	for i, s := range seq.steps {
+		if !s.leads() {
+			f.normal[i], f.all[i] = anywhere, anywhere
+			continue
+		}
 		to, inOrder := s.body.targets()
 		for _, t := range to {
-			f.normal[i] = append(f.normal[i], seq.index[t.id])
+			f.normal[i] = append(f.normal[i], nodes(t)...)
 		}
 		switch {
 		case inOrder && s.next.kind == targetStep:
-			f.normal[i] = append(f.normal[i], seq.index[s.next.id])
+			f.normal[i] = append(f.normal[i], nodes(s.next)...)
 		case inOrder, s.typ == TypeEnd, s.typ == TypeFail:
 			next := i + 1
 			if !inOrder {
@@ -34,7 +49,7 @@ func flowOf(seq *sequence) flow {
 		f.all[i] = slices.Clone(f.normal[i])
 		switch s.onError.kind {
 		case targetStep:
-			f.all[i] = append(f.all[i], seq.index[s.onError.id])
+			f.all[i] = append(f.all[i], nodes(s.onError)...)
 		case targetContinue:
 			f.all[i] = append(f.all[i], i+1)
 		}
@@ -42,15 +57,21 @@ func flowOf(seq *sequence) flow {
 	return f
 }
 
-// checkFlow finds steps that nothing leads to, loops that nothing leads out of, and loops without a bound.
-func (l *loader) checkFlow(seq *sequence, bounded bool) {
+// leads reports whether it is known where the step leads to. For a switch without cases it is not.
+func (s *step) leads() bool {
+	b, isSwitch := s.body.(*switchBody)
+	return s.body != nil && !(isSwitch && len(b.cases) == 0)
+}
+
+// checkFlow finds steps that nothing leads to and loops that nothing leads out of.
+func (l *loader) checkFlow(seq *sequence) {
 	if len(seq.steps) == 0 {
 		return
 	}
 	f := flowOf(seq)
 	reachable := reach(f.all, seq.start, nil)
 	for i, s := range seq.steps {
-		if !reachable[i] {
+		if at, ok := seq.index[s.id]; !reachable[i] && ok && at == i { // else its id is what is wrong
 			l.fail(s.node, "lead to it with next, or remove it", "step %s can never be reached", s.id)
 		}
 	}
@@ -58,16 +79,6 @@ func (l *loader) checkFlow(seq *sequence, bounded bool) {
 	stuck := func(i int) bool { return reachable[i] && i < len(seq.steps) && !ends[i] }
 	for _, loop := range cycles(f.normal, stuck) {
 		l.fail(seq.steps[loop[0]].node, "lead out of it with a switch, or with an if on one of its steps", "the loop %s never ends", seq.names(loop))
-	}
-	if bounded {
-		return
-	}
-	free := func(i int) bool {
-		return i < len(seq.steps) && reachable[i] && ends[i] && seq.steps[i].maxVisits == 0
-	}
-	for _, loop := range cycles(f.all, free) {
-		l.fail(seq.steps[loop[0]].node, "set max_steps of the workflow, or max_visits of a step of the loop",
-			"the loop %s has no bound", seq.names(loop))
 	}
 }
 

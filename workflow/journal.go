@@ -41,14 +41,14 @@ type EntryKind string
 // Kinds of entries, in the order in which a run writes them.
 const (
 	EntryRunStarted   EntryKind = "run_started"
-	EntryRunResumed   EntryKind = "run_resumed"   // another process goes on with the run
+	EntryRunResumed   EntryKind = "run_resumed"   // another process resumed the run
 	EntryStepStarted  EntryKind = "step_started"  // before each attempt
 	EntryStepFinished EntryKind = "step_finished" // after each attempt; also for a step that was skipped
 	EntryRunFinished  EntryKind = "run_finished"  // after the run's sandboxes were closed
 )
 
-// Entry is one line of a run's journal. Together the entries tell everything that is needed to go on with a run that
-// was interrupted: what each step gave, which way was taken, and which step was under way.
+// Entry is one line of a run's journal. Together the entries hold everything that is needed to resume a run that was
+// interrupted: what each step returned, which way was taken, and which step was under way.
 type Entry struct {
 	RunID string    `json:"run_id"`
 	Seq   int64     `json:"seq"` // from 1, without gaps
@@ -58,6 +58,10 @@ type Entry struct {
 	Workflow string         `json:"workflow,omitempty"` // run_started: id of the workflow
 	Hash     string         `json:"hash,omitempty"`     // run_started: Workflow.Hash
 	Input    map[string]any `json:"input,omitempty"`    // run_started: the checked input, defaults filled in
+
+	// TraceParent is the span of the process's part of the run, in W3C form; run_started and run_resumed. The span of the
+	// process that resumes the run links to it.
+	TraceParent string `json:"traceparent,omitempty"`
 
 	Path    string         `json:"path,omitempty"` // the step with what it is part of: "each[3]/test", "checks.lint/run"
 	Step    string         `json:"step,omitempty"`
@@ -86,8 +90,8 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(e))
 }
 
-// UnmarshalJSON reads numbers as they were when the entry was written: 7 is an integer, 7.0 a double. A run that is taken
-// up must compute what it would have computed.
+// UnmarshalJSON reads numbers as they were when the entry was written: 7 is an integer, 7.0 a double. A run that is
+// resumed must compute what it would have computed.
 func (e *Entry) UnmarshalJSON(data []byte) error {
 	type plain Entry
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -138,7 +142,7 @@ func pointed(v any) any {
 	return v
 }
 
-// numbers makes the numbers of decoded JSON what expressions have.
+// numbers turns the numbers of decoded JSON into those of expressions.
 func numbers(v any) (any, error) {
 	switch v := v.(type) {
 	case json.Number:
@@ -170,7 +174,7 @@ func numbers(v any) (any, error) {
 }
 
 // Journal records runs. Entries of one run come one after the other in the order of Seq; different runs may append at
-// the same time. The implementation must have stored an entry when Append returns, because the run goes on then; an
+// the same time. The implementation must have stored an entry when Append returns, because the run continues then; an
 // error ends the run. It must not keep references into the entry's data longer than Append runs unless it only reads.
 type Journal interface {
 	Append(ctx context.Context, e Entry) error
@@ -204,7 +208,7 @@ func (j *MemoryJournal) Append(_ context.Context, e Entry) error {
 	return nil
 }
 
-// Entries gives the entries of a run so far; nil for a run that is not known.
+// Entries returns the entries of a run so far; nil for a run that is not known.
 func (j *MemoryJournal) Entries(runID string) []Entry {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -18,9 +18,9 @@ import (
 
 // LoadOptions configure Load.
 type LoadOptions struct {
-	// Agents tells whether an agent exists: nil for one that does, else an error whose text becomes part of the
-	// message. Nil accepts every name.
-	Agents func(name string) error
+	// Agents returns the file of an agent, or an error, whose text becomes part of the message, when there is no such
+	// agent. A nil document is of an agent whose file is not known or cannot be read. Nil accepts every name.
+	Agents func(name string) (*frontmatter.Document, error)
 }
 
 // Load reads and checks a workflow file. What is wrong with the file comes back as [frontmatter.Errors], all problems
@@ -35,6 +35,24 @@ func Load(path string, opts *LoadOptions) (*Workflow, error) {
 
 // Parse is Load for a file that was read already; name stands for it in messages.
 func Parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
+	wf, err := parse(name, src, opts)
+	if err != nil {
+		return nil, err
+	}
+	return wf, nil
+}
+
+// Check is Load for those who report everything that is wrong with a file: the workflow comes along with its problems as
+// far as it could be read, for its CheckWorkspace and AsRoot. It must not be run.
+func Check(path string, opts *LoadOptions) (*Workflow, error) {
+	src, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return parse(path, src, opts)
+}
+
+func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 	txt, problem := text(name, src)
 	if problem != nil {
 		return nil, frontmatter.Errors{problem}
@@ -45,7 +63,7 @@ func Parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 	}
 	l := &loader{
 		source: &source{file: name, lines: strings.Split(txt, "\n")},
-		known:  func(string) error { return nil },
+		known:  func(string) (*frontmatter.Document, error) { return nil, nil },
 		byID:   map[string]*step{},
 		varsAt: map[string]string{},
 		envs:   map[string]*expr.Env{},
@@ -57,6 +75,10 @@ func Parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 	if l.wellFormed(root) {
 		wf = l.workflow(root)
 	}
+	if wf != nil {
+		sum := sha256.Sum256(src)
+		wf.Path, wf.Hash = name, hex.EncodeToString(sum[:])
+	}
 	if len(l.errs) > 0 {
 		sort.SliceStable(l.errs, func(i, j int) bool {
 			a, b := l.errs[i], l.errs[j]
@@ -65,14 +87,12 @@ func Parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 			}
 			return a.Line < b.Line || a.Line == b.Line && a.Column < b.Column
 		})
-		return nil, l.errs
+		return wf, l.errs
 	}
-	sum := sha256.Sum256(src)
-	wf.Path, wf.Hash = name, hex.EncodeToString(sum[:])
 	return wf, nil
 }
 
-// environment gives the variables that every expression sees.
+// environment returns the variables that every expression sees.
 func environment() (*expr.Env, error) {
 	return expr.New(expr.Var{Name: "input", Map: true}, expr.Var{Name: "steps", Map: true},
 		expr.Var{Name: "run", Map: true}, expr.Var{Name: "vars", Map: true})
@@ -114,7 +134,7 @@ func (l *loader) workflow(root *yaml.Node) *Workflow {
 		wf.steps.start = l.start(o, wf.steps)
 	}
 	wf.all = l.steps
-	l.check(wf, o)
+	l.check(wf)
 	return wf
 }
 

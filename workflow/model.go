@@ -7,6 +7,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -55,7 +56,7 @@ type Workflow struct {
 	MaxSteps    int    // cap on step executions in a run
 	Timeout     time.Duration
 
-	base      session.Request       // what the run's sandboxes are like where nobody has a wish of his own
+	base      session.Request       // what the run's sandboxes are like where nothing else is asked for
 	hasImage  bool                  // the file says which image or runtime
 	workspace string                // directory of the host to begin with, as the file says it
 	asRoot    bool                  // the file asks for sandboxes that run as root
@@ -92,7 +93,7 @@ type step struct {
 	body      body
 }
 
-// target is where a run goes on.
+// target is where a run continues.
 type target struct {
 	kind targetKind
 	id   string
@@ -107,14 +108,14 @@ const (
 	targetContinue                   // as if the step had succeeded; on_error only
 )
 
-// retry says how often a failed step is tried and how long is waited in between. The wait doubles each time, up to
+// retry is how often a failed step is tried and how long the run waits in between. The wait doubles each time, up to
 // MaxBackoff.
 type retry struct {
 	attempts int // at least 1
 	backoff  time.Duration
 }
 
-// wait gives how long to wait after the given failed attempt, counted from 1.
+// wait returns how long to wait after the given failed attempt, counted from 1.
 func (r retry) wait(attempt int) time.Duration {
 	d := r.backoff
 	for range attempt - 1 {
@@ -138,7 +139,8 @@ type body interface {
 type (
 	agentBody struct {
 		agent string
-		input *value // nil is the run's input
+		file  *frontmatter.Document // nil when it is not known
+		input *value                // nil is the run's input
 	}
 	execBody struct {
 		argv         []*value
@@ -191,7 +193,7 @@ type (
 	}
 )
 
-// assignment gives a name a value.
+// assignment is a name with its value.
 type assignment struct {
 	name  string
 	value *value
@@ -205,7 +207,7 @@ type compiled struct {
 	src    *source
 }
 
-// where gives "file:line:column" of a byte offset in the expression.
+// where returns "file:line:column" of a byte offset in the expression.
 func (c compiled) where(offset int) string {
 	line, column := c.src.place(c.node, c.offset+offset)
 	return fmt.Sprintf("%s:%d:%d", c.src.file, line, column)
@@ -216,7 +218,7 @@ type condition struct{ compiled }
 
 func (c *condition) where(_ string, offset int) string { return c.compiled.where(offset) }
 
-// value is a tree of data with expressions in its strings. nodes tells which scalar each path of the tree came from.
+// value is a tree of data with expressions in its strings. nodes holds the scalar that each path of the tree came from.
 type value struct {
 	*expr.Value
 	src   *source
@@ -226,7 +228,7 @@ type value struct {
 	progs []compiled
 }
 
-// where gives "file:line:column" of a place in the value.
+// where returns "file:line:column" of a place in the value.
 func (v *value) where(path string, offset int) string {
 	n := v.nodes[path]
 	if n == nil {

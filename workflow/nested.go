@@ -157,7 +157,7 @@ func (l *loader) forEachStep(env *expr.Env, o *object, s *step, depth int) body 
 	return b
 }
 
-// inside gives the environment of what is inside a for_each.
+// inside returns the environment of what is inside a for_each.
 func (l *loader) inside(env *expr.Env, o *object, as, indexAs string) *expr.Env {
 	key := strings.Join(append(env.Names(), as, indexAs), " ")
 	if known := l.envs[key]; known != nil {

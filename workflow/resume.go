@@ -13,7 +13,7 @@ import (
 
 // Errors of Resume.
 var (
-	// ErrFinished: the run has ended, there is nothing to go on with.
+	// ErrFinished: the run has ended, there is nothing to resume.
 	ErrFinished = errors.New("the run has finished")
 	// ErrChanged: the workflow is not the one that the run began with.
 	ErrChanged = errors.New("the workflow has changed since the run began")
@@ -21,12 +21,12 @@ var (
 	ErrBadJournal = errors.New("the journal is not usable")
 )
 
-// Resume goes on with a run that was interrupted: entries are its journal, in order. Steps that finished are not run
-// again, what they gave is taken from the journal; a step that was under way is run again from its beginning, and its
+// Resume resumes a run that was interrupted: entries are its journal, in order. Steps that finished are not run
+// again, what they returned is taken from the journal; a step that was under way is run again from its beginning, and its
 // event says so, and what it left running in the run's sandboxes is ended. The run keeps its id, so that it finds its
-// sandboxes as far as the manager still has them, or can take them over; its timeout begins anew.
+// sandboxes as far as the manager still has them, or can adopt them; its timeout starts again.
 //
-// The result is nil only when the run cannot be gone on with: ErrFinished, ErrChanged, ErrBadJournal. Two processes must
+// The result is nil only when the run cannot be resumed: ErrFinished, ErrChanged, ErrBadJournal. Two processes must
 // not resume one run at once: a journal that checks Entry.Seq refuses the second one's entries.
 func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Result, error) {
 	first, err := resumable(wf, entries)
@@ -46,7 +46,7 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	r.identify(first.RunID, first.Time)
 	r.past, r.seq = readPast(entries), int64(len(entries))
 	if since := r.past.since; !since.IsZero() {
-		// The sandbox may still be at what the interrupted process had begun, which is about to be begun anew.
+		// The sandbox may still run what the interrupted process had started, which is about to be started again.
 		r.base.Inherit = func(ctx context.Context, s *session.Session) error {
 			_, err := s.EndCommands(ctx, since)
 			return err
@@ -56,22 +56,22 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	return e.drive(ctx, r)
 }
 
-// resumable checks that entries are a journal that wf can go on with, and gives its first entry.
+// resumable checks that entries are a journal that wf can resume, and returns its first entry.
 func resumable(wf *Workflow, entries []Entry) (Entry, error) {
 	if len(entries) == 0 || entries[0].Kind != EntryRunStarted {
-		return Entry{}, fmt.Errorf("%w: it does not begin with the start of a run", ErrBadJournal)
+		return Entry{}, fmt.Errorf("it does not begin with the start of a run: %w", ErrBadJournal)
 	}
 	first := entries[0]
 	for i, e := range entries {
 		if e.RunID != first.RunID || e.Seq != int64(i+1) {
-			return first, fmt.Errorf("%w: entry %d is number %d of run %s", ErrBadJournal, i+1, e.Seq, e.RunID)
+			return first, fmt.Errorf("entry %d is number %d of run %s: %w", i+1, e.Seq, e.RunID, ErrBadJournal)
 		}
 	}
 	switch last := entries[len(entries)-1]; {
 	case last.Kind == EntryRunFinished:
-		return first, fmt.Errorf("%w: %s", ErrFinished, last.Outcome)
+		return first, fmt.Errorf("outcome %s: %w", last.Outcome, ErrFinished)
 	case first.Workflow != wf.ID || first.Hash != wf.Hash:
-		return first, fmt.Errorf("%w: run %s began with another version of %s", ErrChanged, first.RunID, first.Workflow)
+		return first, fmt.Errorf("run %s began with another version of %s: %w", first.RunID, first.Workflow, ErrChanged)
 	}
 	return first, nil
 }
@@ -80,6 +80,7 @@ func resumable(wf *Workflow, entries []Entry) (Entry, error) {
 // where there is none left the run begins to be new.
 type past struct {
 	attempts int       // of all steps
+	trace    string    // traceparent of the latest process's span
 	since    time.Time // when the first of the attempts began that were under way; zero when none was
 
 	mu    sync.Mutex         // guards what follows: branches run side by side
@@ -98,6 +99,8 @@ func readPast(entries []Entry) *past {
 	p := &past{ended: map[string][]Entry{}, open: map[string]*visit{}}
 	for _, e := range entries {
 		switch e.Kind {
+		case EntryRunStarted, EntryRunResumed:
+			p.trace = e.TraceParent
 		case EntryStepStarted:
 			p.attempts++
 			if p.open[e.Path] == nil {
@@ -144,7 +147,7 @@ func (p *past) forgetInside(path string) {
 	}
 }
 
-// take gives the end of the next visit of a step, if it ended. A run that was not interrupted has no past.
+// take returns the end of the next visit of a step, if it ended. A run that was not interrupted has no past.
 func (p *past) take(path string) (Entry, bool) {
 	if p == nil {
 		return Entry{}, false
@@ -159,7 +162,7 @@ func (p *past) take(path string) (Entry, bool) {
 	return list[0], true
 }
 
-// continued gives the visit of a step that was under way, once.
+// continued returns the visit of a step that was under way, once.
 func (p *past) continued(path string) visit {
 	if p == nil {
 		return visit{}
@@ -174,13 +177,13 @@ func (p *past) continued(path string) visit {
 	return *v
 }
 
-// replay takes what a visit gave from the journal.
+// replay takes what a visit returned from the journal.
 func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 	next := len(ex.seq.steps)
 	if e.Next != "" {
 		var ok bool
 		if next, ok = ex.seq.index[e.Next]; !ok {
-			return 0, &Error{Step: ex.path, Code: CodeJournal, Message: fmt.Sprintf("the journal goes on with %s, which is no step here", clip(e.Next)), Err: ErrBadJournal, final: true}
+			return 0, &Error{Step: ex.path, Code: CodeJournal, Message: fmt.Sprintf("the journal continues with %s, which is no step here", clip(e.Next)), Err: ErrBadJournal, final: true}
 		}
 	}
 	ev := ex.event(Event{Kind: EventStepReplayed, Attempt: e.Attempt, Status: e.Status, Error: e.Error})

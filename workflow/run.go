@@ -11,6 +11,7 @@ import (
 
 	"github.com/firebase/genkit/go/core"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
@@ -29,7 +30,7 @@ var errSibling = errors.New("another branch failed")
 type run struct {
 	*Engine
 	wf      *Workflow
-	base    session.Request // what the run's sandboxes are like where nobody has a wish of his own
+	base    session.Request // what the run's sandboxes are like where nothing else is asked for
 	input   map[string]any  // plain data, never changed
 	info    map[string]any  // what expressions read as `run`
 	chain   []string
@@ -38,9 +39,10 @@ type run struct {
 	steps   atomic.Int64 // attempts made
 	held    atomic.Int64 // bytes remembered
 	stream  core.StreamCallback[Event]
-	past    *past // of a run that was interrupted; nil for a new one
+	past    *past  // of a run that was interrupted; nil for a new one
+	trace   string // traceparent of the run's span
 
-	mu  sync.Mutex // guards seq; held while an entry is written or an event is told, so that they come in order
+	mu  sync.Mutex // guards seq; held while an entry is written or an event is emitted, so that they come in order
 	seq int64
 
 	result Result // written by execute and settle, read when they are done
@@ -53,13 +55,13 @@ func newRun(e *Engine, wf *Workflow, base session.Request, input map[string]any,
 	return r
 }
 
-// identify says which run this is.
+// identify sets the id of the run and when it started.
 func (r *run) identify(id string, started time.Time) {
 	r.result.RunID, r.result.Started = id, started
 	r.info = map[string]any{"id": id, "workflow": r.wf.ID, "started_at": started.UTC().Format(time.RFC3339Nano)}
 }
 
-// claim reports true once: a run is executed by whoever claims it first.
+// claim reports true once: a run is executed by the first caller.
 func (r *run) claim() bool { return r.claimed.CompareAndSwap(false, true) }
 
 func (r *run) scope() session.Run {
@@ -73,6 +75,10 @@ func (r *run) scope() session.Run {
 func (r *run) span(ctx context.Context) (context.Context, func()) {
 	ctx, span := telemetry.StartWith(ctx, r.opts.TracerProvider, telemetry.SpanWorkflowRun,
 		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID))
+	r.trace = telemetry.TraceParent(ctx)
+	if r.past != nil {
+		span.AddLink(trace.Link{SpanContext: telemetry.ParseTraceParent(r.past.trace)}) // one that is not valid is left out
+	}
 	return ctx, func() {
 		span.SetAttributes(telemetry.KeyOutcome.String(string(r.result.Outcome)), telemetry.KeySteps.Int(r.result.Steps))
 		if e := r.result.Error; e != nil {
@@ -116,12 +122,13 @@ func (r *run) perform(ctx context.Context) (out any, err error) {
 	return root.last, nil
 }
 
-// announce records and tells that the run begins, or goes on.
+// announce records and reports that the run starts, or is resumed.
 func (r *run) announce(ctx context.Context) error {
 	entry, kind := Entry{Kind: EntryRunStarted, Workflow: r.wf.ID, Hash: r.wf.Hash, Input: r.input}, EventRunStarted
 	if r.past != nil {
 		entry, kind = Entry{Kind: EntryRunResumed}, EventRunResumed
 	}
+	entry.TraceParent = r.trace
 	if err := r.record(ctx, entry); err != nil {
 		return err
 	}
@@ -129,15 +136,16 @@ func (r *run) announce(ctx context.Context) error {
 	return nil
 }
 
-// bind puts into ctx what agents and their tools find the run by.
+// bind returns a context by which agents and their tools find the run.
 func (r *run) bind(ctx context.Context) context.Context {
 	ctx = session.WithRun(ctx, r.scope())
 	ctx = session.WithBase(ctx, r.base)
 	ctx = session.WithSessionName(ctx, session.DefaultName)
+	ctx = context.WithValue(ctx, runIDKey{}, r.result.RunID)
 	return context.WithValue(ctx, chainKey{}, r.chain)
 }
 
-// ended notes how the run ended when its context did, whatever the step that noticed says.
+// ended sets the outcome of a run whose context ended, whatever error the step that noticed it returned.
 func (r *run) ended(ctx context.Context, err error) error {
 	stop := r.stopped(ctx)
 	if stop == nil {
@@ -153,7 +161,7 @@ func (r *run) ended(ctx context.Context, err error) error {
 	return stop
 }
 
-// stopped gives the error of a context that has ended, nil while it has not.
+// stopped returns the error of a context that has ended, nil while it has not.
 func (r *run) stopped(ctx context.Context) *Error {
 	switch cause := context.Cause(ctx); {
 	case ctx.Err() == nil:
@@ -232,7 +240,7 @@ func (r *run) append(ctx context.Context, e Entry) (err error) {
 	return r.opts.Journal.Append(ctx, e)
 }
 
-// emit tells an event to the observer and to whoever streams the flow. Their panics are not the run's.
+// emit passes an event to the observer and to the caller who streams the flow. Their panics are not the run's.
 func (r *run) emit(ctx context.Context, ev Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -246,7 +254,7 @@ func (r *run) emit(ctx context.Context, ev Event) {
 		r.opts.OnEvent(ev)
 	}
 	if r.stream != nil && r.stream(ctx, ev) != nil {
-		r.stream = nil // whoever listened is gone; the run goes on
+		r.stream = nil // the listener is gone; the run continues
 	}
 }
 

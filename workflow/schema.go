@@ -81,7 +81,7 @@ func (s *schema) check(input map[string]any) (map[string]any, error) {
 	return object, nil
 }
 
-// property gives the schema of an input, nil when the schema says nothing about it.
+// property returns the schema of an input, nil when there is none.
 func (s *schema) property(name string) map[string]any {
 	if s == nil {
 		return nil
@@ -91,7 +91,7 @@ func (s *schema) property(name string) map[string]any {
 	return p
 }
 
-// names lists the inputs the schema knows; closed says that there can be no others.
+// names lists the inputs the schema knows; closed reports whether there can be no others.
 func (s *schema) names() (names []string, closed bool) {
 	if s == nil {
 		return nil, false

@@ -60,7 +60,7 @@ func (sc *scope) enter(seq *sequence) {
 	}
 }
 
-// leave gives back the memory of a scope that is done.
+// leave releases the memory of a scope that is done.
 func (sc *scope) leave() {
 	total := 0
 	for _, n := range sc.held {

@@ -100,7 +100,7 @@ func parseYAML(file, src string) (root *yaml.Node, problem *frontmatter.Error) {
 
 var yamlErrorLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-// syntaxError finds the line in the text of err, the only place where yaml.v3 tells it.
+// syntaxError finds the line in the text of err, the only place where yaml.v3 has it.
 func syntaxError(file, src string, err error) *frontmatter.Error {
 	msg := err.Error()
 	e := &frontmatter.Error{File: file, Line: 1, Message: "malformed YAML: " + strings.TrimSpace(yamlErrorLine.ReplaceAllString(msg, ""))}
@@ -156,7 +156,7 @@ func (s *source) placeInBlock(n *yaml.Node, head string) (line, column int) {
 	return n.Line, n.Column
 }
 
-// from gives the rest of a line from a column, both counted from 1, the column in characters.
+// from returns the rest of a line from a column, both counted from 1, the column in characters.
 func (s *source) from(line, column int) (string, bool) {
 	if line < 1 || line > len(s.lines) {
 		return "", false

@@ -124,7 +124,7 @@ func scalarAt(n *yaml.Node, key string) string {
 	return ""
 }
 
-// tolerated gives the keys of the step's type. A key of another type is reported here, with the type it belongs to, and
+// tolerated returns the keys of the step's type. A key of another type is reported here, with the type it belongs to, and
 // tolerated so that it is not reported twice. With an unknown type everything is tolerated: the type is the mistake.
 func (l *loader) tolerated(n *yaml.Node, typ Type, own []string, what string) []string {
 	keys := slices.Clone(own)
@@ -255,7 +255,8 @@ func (l *loader) target(o *object, key string, n *yaml.Node) target {
 func (l *loader) agentStep(env *expr.Env, o *object) body {
 	b := &agentBody{agent: o.text("agent")}
 	if o.require("agent", "name the file of the agent without .prompt") && b.agent != "" {
-		if err := l.known(b.agent); err != nil {
+		var err error
+		if b.file, err = l.known(b.agent); err != nil {
 			l.fail(o.at["agent"], "", "unknown agent %q: %v", clip(b.agent), err)
 		}
 	}

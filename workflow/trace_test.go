@@ -99,3 +99,45 @@ steps:
 		t.Errorf("spans (-want +got)\n%s", diff)
 	}
 }
+
+// The trace of a run that is resumed links to the one that it goes on with.
+func TestResumedTraceLinks(t *testing.T) {
+	provider, ok := otel.GetTracerProvider().(*sdktrace.TracerProvider)
+	if !ok {
+		t.Fatal("no provider of the SDK")
+	}
+	spans := &tracetest.SpanRecorder{}
+	provider.RegisterSpanProcessor(spans)
+	defer provider.UnregisterSpanProcessor(spans)
+
+	wf := parse(t, "id: linked\nsteps: [{id: a, type: set, vars: {x: 1}}, {id: b, type: end}]")
+	journal := &cutJournal{room: 2}
+	engine := workflow.NewEngine(nil, nil, &workflow.Options{Journal: journal})
+	for range 2 { // the process dies twice
+		if entries := journal.entries(t); len(entries) == 0 {
+			_, _ = engine.Run(t.Context(), wf, nil)
+		} else {
+			_, _ = engine.Resume(t.Context(), wf, entries)
+		}
+		journal.room = 1
+	}
+	journal.room = -1
+	if res, err := engine.Resume(t.Context(), wf, journal.entries(t)); err != nil {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	var runs []sdktrace.ReadOnlySpan
+	for _, s := range spans.Ended() {
+		if s.Name() == "workflow.run" {
+			runs = append(runs, s)
+		}
+	}
+	if len(runs) != 3 || len(runs[0].Links()) != 0 {
+		t.Fatalf("%d spans of runs", len(runs))
+	}
+	for i, s := range runs[1:] {
+		before := runs[i].SpanContext()
+		if links := s.Links(); len(links) != 1 || links[0].SpanContext.TraceID() != before.TraceID() || links[0].SpanContext.SpanID() != before.SpanID() {
+			t.Errorf("part %d links to %v, want %v", i+2, links, before)
+		}
+	}
+}

@@ -7,20 +7,22 @@ import (
 )
 
 // wellFormed checks what holds for the whole document: depth, size with aliases followed, tags, merge keys, duplicate
-// keys. It works on the tree as it stands, in time linear to the file.
+// keys. It works on the tree as it stands, in time linear to the file. It returns false when the tree cannot be walked:
+// it is too deep, too large, or contains itself.
 func (l *loader) wellFormed(root *yaml.Node) bool {
 	w := treeCheck{loader: l, sizes: map[*yaml.Node]extent{}, inside: map[*yaml.Node]bool{}}
-	before := len(l.errs)
-	if size := w.node(root, 1); size.values > maxYAMLNodes && len(l.errs) == before {
+	if size := w.node(root, 1); size.values > maxYAMLNodes && !w.endless {
 		l.fail(root, "write it out instead", "the file has more than %d values once aliases are followed", maxYAMLNodes)
+		w.endless = true
 	}
-	return len(l.errs) == before
+	return !w.endless
 }
 
 type treeCheck struct {
 	*loader
-	sizes  map[*yaml.Node]extent // of anchored nodes, once known
-	inside map[*yaml.Node]bool
+	sizes   map[*yaml.Node]extent // of anchored nodes, once known
+	inside  map[*yaml.Node]bool
+	endless bool // the tree cannot be walked
 }
 
 // extent is how large a node is with its aliases followed.
@@ -39,6 +41,7 @@ func (w *treeCheck) node(n *yaml.Node, depth int) extent {
 	defer delete(w.inside, n)
 	if n.Style&yaml.TaggedStyle != 0 && !coreTag(n) {
 		w.fail(n, "remove it", "the tag %s is not supported", clip(n.Tag))
+		n.Tag, n.Style = "", n.Style&^yaml.TaggedStyle // the rest of the file is checked as if it were not there
 	}
 	if n.Kind == yaml.MappingNode {
 		w.keys(n)
@@ -60,6 +63,7 @@ func (w *treeCheck) node(n *yaml.Node, depth int) extent {
 func (w *treeCheck) alias(n *yaml.Node, depth int) extent {
 	if n.Alias == nil || w.inside[n.Alias] {
 		w.fail(n, "", "the alias *%s contains itself", clip(n.Value))
+		w.endless = true
 		return extent{1, 1}
 	}
 	size, ok := w.sizes[n.Alias]
@@ -73,6 +77,7 @@ func (w *treeCheck) alias(n *yaml.Node, depth int) extent {
 }
 
 func (w *treeCheck) tooDeep(n *yaml.Node, depth int) {
+	w.endless = true
 	if depth == maxYAMLDepth+1 { // once, not for everything below too
 		w.fail(n, "", "the file is nested more than %d levels deep", maxYAMLDepth)
 	}
@@ -95,7 +100,7 @@ func (w *treeCheck) keys(n *yaml.Node) {
 	}
 }
 
-// coreTag reports whether an explicit tag says no more than YAML's core types.
+// coreTag reports whether an explicit tag is one of YAML's core types.
 func coreTag(n *yaml.Node) bool {
 	switch n.ShortTag() {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq":

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Workspace gives the directory of the host that is copied into the run's sandboxes when they are made: what
+// Workspace returns the directory of the host that is copied into the run's sandboxes when they are made: what
 // `sandbox: {workspace: …}` says, relative to the workflow's file. Empty is none.
 func (wf *Workflow) Workspace() string {
 	if wf.workspace == "" || filepath.IsAbs(wf.workspace) {
@@ -19,7 +19,7 @@ func (wf *Workflow) Workspace() string {
 	return filepath.Join(filepath.Dir(wf.Path), wf.workspace)
 }
 
-// CheckWorkspace tells whether the directory of Workspace can be copied, as far as that can be known beforehand. The error
+// CheckWorkspace checks that the directory of Workspace can be copied, as far as that can be known beforehand. The error
 // is a [frontmatter.Errors] with the place in the workflow's file.
 func (wf *Workflow) CheckWorkspace(ctx context.Context) error {
 	dir := wf.Workspace()
@@ -33,7 +33,7 @@ func (wf *Workflow) CheckWorkspace(ctx context.Context) error {
 	return frontmatter.Errors{wf.problem("workspace", err.Error())}
 }
 
-// AsRoot gives the place in the file where the workflow asks for sandboxes that run as root; nil when it does not.
+// AsRoot returns the place in the file where the workflow asks for sandboxes that run as root; nil when it does not.
 func (wf *Workflow) AsRoot() *frontmatter.Error {
 	if !wf.asRoot {
 		return nil
@@ -41,7 +41,7 @@ func (wf *Workflow) AsRoot() *frontmatter.Error {
 	return wf.problem("user", "sandboxes run as root")
 }
 
-// problem is about what the file says of a field of `sandbox:`.
+// problem returns a problem with a field of `sandbox:`.
 func (wf *Workflow) problem(field, message string) *frontmatter.Error {
 	at := wf.sandboxAt[field]
 	return &frontmatter.Error{File: wf.Path, Line: at.Line, Column: at.Column, Message: message}
@@ -67,7 +67,7 @@ func CopyWorkspace(ctx context.Context, req session.Request, dir string) (sessio
 	return req, nil
 }
 
-// base gives what the sandboxes of a run of wf are based on.
+// base returns the request that the sandboxes of a run of wf are based on.
 func (e *Engine) base(ctx context.Context, wf *Workflow) (session.Request, error) {
 	req, dir := wf.base, wf.Workspace()
 	if outer, ok := session.BaseFromContext(ctx); ok && e.opts.Within != nil {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/workcell-dev/workcell/frontmatter"
 )
 
 // agentExt is the ending of agents' files.
@@ -40,10 +42,22 @@ func (a agentFiles) find(name string) (string, error) {
 	return "", fmt.Errorf("there is no %s%s in %s", name, agentExt, strings.Join(a.dirs, ", "))
 }
 
-// known is find for the workflow loader.
-func (a agentFiles) known(name string) error {
-	_, err := a.find(name)
-	return err
+// known reads the file of an agent for the workflow loader. What is wrong inside the file is reported where the agent is
+// loaded.
+func (a agentFiles) known(name string) (*frontmatter.Document, error) {
+	path, err := a.find(name)
+	if err != nil {
+		return nil, err
+	}
+	src, err := frontmatter.ReadFile(path)
+	if err != nil {
+		return nil, nil
+	}
+	doc, err := frontmatter.Parse(path, src)
+	if err != nil {
+		return nil, nil
+	}
+	return doc, nil
 }
 
 // list gives the names of all agents, sorted. Files that begin with an underscore are parts of others.

@@ -57,7 +57,7 @@ type mcpTask struct {
 	wf     *workflow.Workflow
 }
 
-// runner loads the tasks; nil without a directory. Models are not looked for yet: a key that is missing is told to who
+// runner loads the tasks; nil without a directory. A file with something wrong in it is left out, with a warning. Models are not looked for yet: a key that is missing is told to who
 // runs a task that needs it.
 func (f *mcpTaskFlags) runner(a *app, m *session.Manager, models modelFlags) (*taskRunner, error) {
 	if f.agents == "" && f.workflows == "" {
@@ -77,21 +77,23 @@ func (f *mcpTaskFlags) runner(a *app, m *session.Manager, models modelFlags) (*t
 	return r, nil
 }
 
+// leaveOut warns of what is wrong with a file, which does not become a task.
+func (r *taskRunner) leaveOut(path string, err error) {
+	for _, p := range problemsOf(path, err) {
+		fmt.Fprintf(r.app.stderr, "workcell: warning: left out: %s\n", oneLine(p.place().Error()))
+	}
+}
+
 func (r *taskRunner) addAgents(dir string) error {
 	if _, err := os.ReadDir(dir); err != nil {
 		return err
 	}
 	files := agentFiles{dirs: []string{dir}}
-	var errs []error
 	for _, name := range files.list() {
-		path, err := files.find(name)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
+		path := filepath.Join(dir, name+agentExt)
 		doc, err := checkAgent(path)
 		if err != nil {
-			errs = append(errs, err)
+			r.leaveOut(path, err)
 			continue
 		}
 		r.tasks[name] = mcpTask{
@@ -99,7 +101,7 @@ func (r *taskRunner) addAgents(dir string) error {
 			path: path, agents: map[string]string{name: path},
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 func (r *taskRunner) addWorkflows(dir, agents string) error {
@@ -120,7 +122,7 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 		files := agentsFor(path, agents)
 		wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: files.known})
 		if err != nil {
-			errs = append(errs, err)
+			r.leaveOut(path, err)
 			continue
 		}
 		if first, taken := r.tasks[wf.ID]; taken {

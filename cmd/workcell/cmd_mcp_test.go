@@ -130,6 +130,34 @@ func TestMCPPolicyFlags(t *testing.T) {
 	}
 }
 
+// TestMCPLeavesBadFilesOut: a file that is wrong keeps the server from none of the others.
+func TestMCPLeavesBadFilesOut(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"good.prompt": "---\nmodel: x/y\n---\nWork.", "bad.prompt": "---\nmodel: x/y\nsandbox: {mode: cod}\n---\nWork.",
+		"fine.yaml": "id: fine\nsteps: [{id: a, type: end}]\n", "wrong.yaml": "id: wrong\nsteps:\n  - {id: a, type: endd}\n  - {id: b}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var stderr strings.Builder
+	r, err := (&mcpTaskFlags{agents: dir, workflows: dir}).runner(&app{stderr: &stderr}, nil, modelFlags{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := r.Tasks(t.Context())
+	if err != nil || len(tasks) != 2 || tasks[0].Name != "fine" || tasks[1].Name != "good" {
+		t.Errorf("tasks %v, %v", tasks, err)
+	}
+	for _, want := range []string{"bad.prompt:3:17: ", "wrong.yaml:3:19: ", "wrong.yaml:4:5: "} {
+		if !strings.Contains(stderr.String(), "workcell: warning: left out: "+filepath.Join(dir, want)) {
+			t.Errorf("%s is missing in:\n%s", want, stderr.String())
+		}
+	}
+}
+
 // TestMCPUsage: what cannot work is refused before an engine is asked for anything.
 func TestMCPUsage(t *testing.T) {
 	t.Parallel()

@@ -137,19 +137,11 @@ func problemLines(w io.Writer, files []checkedFile) error {
 func filesToCheck(args []string) ([]string, error) {
 	var paths []string
 	for _, arg := range args {
-		st, err := os.Stat(arg)
-		if err != nil {
-			return nil, fail(exitInvalid, err, "")
-		}
-		if !st.IsDir() {
-			if kindByName(arg) == "" {
-				return nil, fail(exitInvalid, fmt.Errorf("%s is neither an agent nor a workflow", arg),
-					"agents end in .prompt, workflows and scripts in .yaml or .yml")
-			}
-			paths = append(paths, arg)
+		if st, err := os.Stat(arg); err != nil || !st.IsDir() {
+			paths = append(paths, arg) // also one that is not there, which is a problem among others
 			continue
 		}
-		err = filepath.WalkDir(arg, func(path string, d fs.DirEntry, err error) error {
+		err := filepath.WalkDir(arg, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && !d.IsDir() && kindByName(path) != "" {
 				paths = append(paths, path)
 			}
@@ -193,6 +185,10 @@ type checker struct {
 func (c *checker) check(ctx context.Context, path string) {
 	f := checkedFile{Path: path, Kind: kindByName(path), Problems: []problem{}}
 	switch {
+	case f.Kind == "":
+		c.add(&f, severityError, &frontmatter.Error{
+			File: path, Message: "it is neither an agent nor a workflow", Hint: "agents end in .prompt, workflows and scripts in .yaml or .yml",
+		})
 	case f.Kind == "agent":
 		doc, err := checkAgent(path)
 		c.add(&f, severityError, err)
@@ -206,7 +202,7 @@ func (c *checker) check(ctx context.Context, path string) {
 		_, err := scripted.Load(path)
 		c.add(&f, severityError, err)
 	default:
-		wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: c.agentsOf(path)})
+		wf, err := workflow.Check(path, &workflow.LoadOptions{Agents: c.agentsOf(path)})
 		c.add(&f, severityError, err)
 		if wf != nil {
 			c.add(&f, severityWarning, workspaceProblem(ctx, wf), rootProblem(c.env, wf.AsRoot()))
@@ -218,15 +214,15 @@ func (c *checker) check(ctx context.Context, path string) {
 }
 
 // agentsOf finds the agents of a workflow for its loader, and has them checked.
-func (c *checker) agentsOf(workflow string) func(name string) error {
+func (c *checker) agentsOf(workflow string) func(name string) (*frontmatter.Document, error) {
 	files := agentsFor(workflow, c.agents)
-	return func(name string) error {
-		path, err := files.find(name)
-		if err == nil && !c.done[filepath.Clean(path)] {
+	return func(name string) (*frontmatter.Document, error) {
+		doc, err := files.known(name)
+		if path, missing := files.find(name); missing == nil && !c.done[filepath.Clean(path)] {
 			c.done[filepath.Clean(path)] = true
 			c.more = append(c.more, path)
 		}
-		return err
+		return doc, err
 	}
 }
 
@@ -325,6 +321,9 @@ func problemsOf(path string, err error) []problem {
 	case errors.As(err, &one):
 		out = append(out, problemOf(one))
 	default:
+		if notThere := (*fs.PathError)(nil); errors.As(err, &notThere) {
+			err = notThere.Err // it is reported with its file
+		}
 		out = append(out, problem{File: path, Message: err.Error()})
 	}
 	return out

@@ -67,14 +67,16 @@ func TestDevServesFlowsToTheDeveloperUI(t *testing.T) {
 	if strings.Contains(actions, "/sandbox_exec") {
 		t.Error("sandbox_exec is registered for everybody")
 	}
-	answer := call(t, "POST", "http://127.0.0.1:"+port+"/api/runAction", `{"key": "/flow/debug-and-fix", "input": {}}`)
-	var result struct {
-		Result struct {
-			AllPassed bool `json:"all_passed"`
-		} `json:"result"`
-	}
-	if err := json.Unmarshal([]byte(answer), &result); err != nil || !result.Result.AllPassed {
-		t.Errorf("the flow answered %s (%v)\n%s", answer, err, stderr.String())
+	for range 2 { // the recorded answers are there for every run
+		answer := call(t, "POST", "http://127.0.0.1:"+port+"/api/runAction", `{"key": "/flow/debug-and-fix", "input": {}}`)
+		var result struct {
+			Result struct {
+				AllPassed bool `json:"all_passed"`
+			} `json:"result"`
+		}
+		if err := json.Unmarshal([]byte(answer), &result); err != nil || !result.Result.AllPassed {
+			t.Errorf("the flow answered %s (%v)\n%s", answer, err, stderr.String())
+		}
 	}
 	if telemetry.traces.Load() == 0 {
 		t.Error("the Developer UI got no traces")

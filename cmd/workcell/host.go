@@ -133,7 +133,7 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	if h.onTool != nil {
 		opts.OnTool = func(e tools.ToolEvent) { h.onTool(name, e) }
 	}
-	res, err := agent.Run(scripted.WithInput(ctx, input), input, opts)
+	res, err := agent.Run(scripted.WithRun(ctx, workflow.RunIDFromContext(ctx), input), input, opts)
 	if err != nil && ctx.Err() == nil && strings.HasPrefix(cmp.Or(opts.Model, agent.Model()), "ollama/") {
 		err = ollamaError(ctx, h.env, err)
 	}
@@ -148,7 +148,7 @@ func (h *host) goOn(entries []workflow.Entry) {
 	}
 	for _, e := range entries {
 		if e.Kind == workflow.EntryStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped {
-			h.script.Skip(e.Agent, 1)
+			h.script.Skip(e.RunID, e.Agent)
 		}
 	}
 }

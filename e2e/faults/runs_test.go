@@ -101,6 +101,44 @@ func TestExpiredRun(t *testing.T) {
 	})
 }
 
+// TestDeliberateEnds: a run goes on after an isolated agent has finished and after an agent removed the run's sandbox.
+func TestDeliberateEnds(t *testing.T) {
+	on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
+		file := workflow(t, `id: deliberate
+sandbox: {runtime: bash}
+steps:
+  - {id: alone, type: agent, agent: alone}
+  - {id: closer, type: agent, agent: closer, sandbox: scratch}
+  - {id: wait, type: exec, command: "if mkdir waited; then sleep 10000; fi"}
+`)
+		script := filepath.Join(filepath.Dir(file), "script.yaml")
+		for name, text := range map[string]string{
+			"alone.prompt":  "---\nsandbox: {mode: code, session: isolated}\n---\nWork.\n",
+			"closer.prompt": "---\nsandbox: {mode: code}\n---\nWork.\n",
+			"script.yaml": `agents:
+  alone: [[{tool: sandbox_exec, input: {command: "true"}}, {expect: last.exit_code == 0, text: done}]]
+  closer:
+    - - {tool: sandbox_exec, input: {command: "true"}}
+      - {tool: sandbox_close, input: {delete_workspace: true}}
+      - {expect: last.ok, text: done}
+`,
+		} {
+			if err := os.WriteFile(filepath.Join(filepath.Dir(file), name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := h.start(t, "run", file, "--model", "scripted/"+script)
+		p.await(t, "wait", "exec")
+		h.inSandbox(t, "test -d waited")
+		p.kill()
+		id := h.latest(t).ID
+		if res := h.run(t, "runs", "resume", id); res.code != 0 {
+			t.Errorf("resume: exit code %d\n%s", res.code, res.stderr)
+		}
+		h.nothingLeft(t)
+	})
+}
+
 // TestChangedWorkflow: a run is not gone on with by another workflow.
 func TestChangedWorkflow(t *testing.T) {
 	on(t, []string{"local"}, func(t *testing.T, h *host) {

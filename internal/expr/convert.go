@@ -28,11 +28,11 @@ func (b *budget) take(bytes, depth int) error {
 	b.bytes -= bytes
 	switch {
 	case depth > MaxDepth:
-		return fmt.Errorf("%w: the result is nested deeper than %d", ErrLimit, MaxDepth)
+		return fmt.Errorf("the result is nested deeper than %d: %w", MaxDepth, ErrLimit)
 	case b.nodes < 0:
-		return fmt.Errorf("%w: the result has more than %d values", ErrLimit, MaxNodes)
+		return fmt.Errorf("the result has more than %d values: %w", MaxNodes, ErrLimit)
 	case b.bytes < 0:
-		return fmt.Errorf("%w: the result has more than %d bytes", ErrLimit, MaxBytes)
+		return fmt.Errorf("the result has more than %d bytes: %w", MaxBytes, ErrLimit)
 	}
 	return nil
 }

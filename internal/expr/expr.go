@@ -45,7 +45,7 @@ var (
 	ErrMissing = errors.New("no such value")
 )
 
-// Error says what is wrong with an expression and where.
+// Error is what is wrong with an expression, and where.
 type Error struct {
 	// Offset is where the mistake lies, in bytes from the start of the text that was compiled: of the expression for
 	// [Env.Compile], of the whole string for a string with "${ … }".
@@ -59,7 +59,7 @@ type Error struct {
 	Err error
 }
 
-// Error gives the message, with the path where there is one.
+// Error returns the message, with the path where there is one.
 func (e *Error) Error() string {
 	if e.Path != "" {
 		return e.Path + ": " + e.Msg
@@ -67,7 +67,7 @@ func (e *Error) Error() string {
 	return e.Msg
 }
 
-// Unwrap gives what callers may test.
+// Unwrap returns the error that callers may test for.
 func (e *Error) Unwrap() error { return e.Err }
 
 // at returns a copy of e moved by offset bytes.
@@ -80,7 +80,7 @@ func (e *Error) at(offset int) *Error {
 // Var declares a variable of an environment.
 type Var struct {
 	Name string
-	// Map says that the variable always is a map with string keys, which lets more mistakes be found when an expression
+	// Map: the variable always is a map with string keys, which lets more mistakes be found when an expression
 	// is compiled. Otherwise it can hold anything.
 	Map bool
 }
@@ -129,7 +129,7 @@ func (e *Env) With(vars ...Var) (*Env, error) {
 	return New(all...)
 }
 
-// Has tells whether the environment declares name.
+// Has reports whether the environment declares name.
 func (e *Env) Has(name string) bool {
 	return slices.ContainsFunc(e.vars, func(v Var) bool { return v.Name == name })
 }
@@ -150,7 +150,7 @@ func (v Var) celType() *cel.Type {
 	return cel.DynType
 }
 
-// IsIdent tells whether s can name a variable: a letter or underscore, then letters, digits and underscores, and not a
+// IsIdent reports whether s can name a variable: a letter or underscore, then letters, digits and underscores, and not a
 // word that CEL reserves.
 func IsIdent(s string) bool {
 	if s == "" || len(s) > 64 || reserved(s) {

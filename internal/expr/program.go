@@ -104,10 +104,10 @@ func (e *Env) issue(src string, issues *cel.Issues) error {
 	return &Error{Offset: byteOffset(src, first.Location), Msg: oneLine(msg)}
 }
 
-// Source gives the text of the expression.
+// Source returns the text of the expression.
 func (p *Program) Source() string { return p.src }
 
-// Kind tells what the type check found out about the result.
+// Kind returns what the type check found out about the result.
 func (p *Program) Kind() Kind {
 	switch t := p.ast.OutputType(); t.Kind() {
 	case types.BoolKind:
@@ -168,7 +168,7 @@ func (p *Program) eval(ctx context.Context, vars map[string]any, b *budget) (any
 	return v, nil
 }
 
-// runtimeError turns what CEL says about a failed evaluation into an Error.
+// runtimeError turns CEL's error of a failed evaluation into an Error.
 func (p *Program) runtimeError(ctx context.Context, err error) *Error {
 	e := &Error{Msg: oneLine(err.Error())}
 	var cancelled interpreter.EvalCancelledError

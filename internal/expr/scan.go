@@ -85,7 +85,7 @@ func closeString(s string, i int) (int, bool) {
 	return 0, false
 }
 
-// isRaw tells whether the literal that starts at i has the prefix r, alone or with b.
+// isRaw reports whether the literal that starts at i has the prefix r, alone or with b.
 func isRaw(s string, i int) bool {
 	from := i
 	for from > 0 && i-from < 3 && isIdentByte(s[from-1]) {

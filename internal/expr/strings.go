@@ -15,7 +15,7 @@ import (
 // looked at, so "s.replace('', s)" on 200 kB of data ends the whole process for lack of memory. The functions here know
 // the size of their result first.
 
-var errTooLong = fmt.Errorf("%w: the text has more than %d bytes", ErrLimit, MaxBytes)
+var errTooLong = fmt.Errorf("the text has more than %d bytes: %w", MaxBytes, ErrLimit)
 
 func stringFunctions() []cel.EnvOption {
 	str, num, list := cel.StringType, cel.IntType, cel.ListType(cel.StringType)
@@ -78,7 +78,7 @@ func lines(v ref.Val) ref.Val {
 		return stringList(nil)
 	}
 	if strings.Count(text, "\n") >= MaxNodes {
-		return types.WrapErr(fmt.Errorf("%w: the text has more than %d lines", ErrLimit, MaxNodes))
+		return types.WrapErr(fmt.Errorf("the text has more than %d lines: %w", MaxNodes, ErrLimit))
 	}
 	return stringList(strings.Split(text, "\n"))
 }
@@ -90,7 +90,7 @@ func split(v, sep ref.Val) ref.Val {
 		return types.MaybeNoSuchOverloadErr(v)
 	}
 	if strings.Count(string(s), string(by)) >= MaxNodes {
-		return types.WrapErr(fmt.Errorf("%w: split gives more than %d parts", ErrLimit, MaxNodes))
+		return types.WrapErr(fmt.Errorf("split returns more than %d parts: %w", MaxNodes, ErrLimit))
 	}
 	return stringList(strings.Split(string(s), string(by)))
 }

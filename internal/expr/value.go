@@ -54,7 +54,7 @@ func Map(items map[string]*Value) *Value {
 	return Const(out)
 }
 
-// Template compiles a string that may hold "${ expression }". A string that is one expression and nothing else gives
+// Template compiles a string that may hold "${ expression }". A string that is one expression and nothing else evaluates to
 // the expression's value with its type; otherwise the values are written into the text as [Text] writes them. "$${"
 // stands for "${". The error is an [*Error] whose Offset counts from the start of s.
 func (e *Env) Template(s string) (*Value, error) {
@@ -124,7 +124,7 @@ func (e *Env) value(v any, path string, depth int) (*Value, error) {
 	return Const(v), nil
 }
 
-// IsConst tells whether the value depends on no expression.
+// IsConst reports whether the value depends on no expression.
 func (v *Value) IsConst() bool { return v.text == nil && v.list == nil && v.object == nil }
 
 // Programs lists the expressions in the value with the place of each in its string.
@@ -150,7 +150,7 @@ type Placed struct {
 	Offset int
 }
 
-// Eval gives the data with all expressions replaced by their values. The result shares nothing with vars. The error is
+// Eval returns the data with all expressions replaced by their values. The result shares nothing with vars. The error is
 // an [*Error].
 func (v *Value) Eval(ctx context.Context, vars map[string]any) (any, error) {
 	return v.eval(ctx, vars, newBudget(), "")

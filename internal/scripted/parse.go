@@ -52,7 +52,7 @@ func (p *parser) problem(n *yaml.Node, format string, args ...any) {
 	p.problems = append(p.problems, pr)
 }
 
-// document gives the root node of the file's only document, nil after a problem.
+// document returns the root node of the file's only document, nil after a problem.
 func (p *parser) document(src []byte) *yaml.Node {
 	dec := yaml.NewDecoder(bytes.NewReader(src))
 	var doc yaml.Node
@@ -240,7 +240,7 @@ func (p *parser) call(tool, input *yaml.Node) *call {
 // entry is a pair of a mapping.
 type entry struct{ key, value *yaml.Node }
 
-// entries gives the pairs of a mapping in order, without the duplicates, which are problems.
+// entries returns the pairs of a mapping in order, without the duplicates, which are problems.
 func (p *parser) entries(n *yaml.Node, what string) []entry {
 	if n.Kind != yaml.MappingNode {
 		p.problem(n, "%s must be a mapping", what)
@@ -263,7 +263,7 @@ func (p *parser) entries(n *yaml.Node, what string) []entry {
 	return out
 }
 
-// fields gives the values of a mapping with the known keys.
+// fields returns the values of a mapping with the known keys.
 func (p *parser) fields(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	out := map[string]*yaml.Node{}
 	for _, e := range p.entries(n, what) {

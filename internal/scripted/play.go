@@ -93,9 +93,10 @@ func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	invocations := p.script.agents[agent]
+	run, _ := ctx.Value(runKey{}).(string)
 	taken := 0
 	for i, inv := range invocations {
-		if p.taken[inv] {
+		if p.taken[taking{run, inv}] {
 			taken++
 			continue
 		}
@@ -108,7 +109,9 @@ func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (
 				continue
 			}
 		}
-		p.taken[inv] = true
+		if run != "" {
+			p.taken[taking{run, inv}] = true
+		}
 		return i, nil
 	}
 	if free := len(invocations) - taken; free > 0 {
@@ -194,7 +197,7 @@ func (play *playing) lastText() string {
 	return s
 }
 
-// parts works the turn's answer out.
+// parts evaluates the turn's answer.
 func (play *playing) parts(ctx context.Context) ([]*ai.Part, error) {
 	var parts []*ai.Part
 	text, err := play.text(ctx)
@@ -214,7 +217,7 @@ func (play *playing) parts(ctx context.Context) ([]*ai.Part, error) {
 	return parts, nil
 }
 
-// text gives the turn's text: as written, or the JSON document that json makes.
+// text returns the turn's text: as written, or the JSON document that json makes.
 func (play *playing) text(ctx context.Context) (string, error) {
 	switch {
 	case play.turn.text != nil:
@@ -241,7 +244,7 @@ func (play *playing) errorf(line int, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: agent %s, invocation %d, turn %d: "+format, args...)
 }
 
-// stream hands parts over piece by piece when the caller wants that: text in words, tool calls whole.
+// stream passes the parts on piece by piece when the caller wants that: text in words, tool calls whole.
 func stream(ctx context.Context, parts []*ai.Part, cb ai.ModelStreamCallback) error {
 	if cb == nil {
 		return nil

@@ -11,33 +11,40 @@ import (
 // Provider is the name of the provider: the part of its models' names before the slash.
 const Provider = "scripted"
 
-// ModelName gives the name of the model that plays an agent's turns.
+// ModelName returns the name of the model that plays an agent's turns.
 func ModelName(agent string) string { return Provider + "/" + agent }
 
-// Plugin is the Genkit plugin that plays a script. It remembers which invocations were taken. Safe for concurrent use.
+// Plugin is the Genkit plugin that plays a script. It remembers which invocations each run took, so that every run plays
+// the script from its beginning. It is safe for concurrent use.
 type Plugin struct {
 	script *Script
 
 	mu    sync.Mutex // guards taken
-	taken map[*invocation]bool
+	taken map[taking]bool
+}
+
+// taking is an invocation that a run took.
+type taking struct {
+	run string
+	inv *invocation
 }
 
 var _ api.DynamicPlugin = (*Plugin)(nil)
 
-// NewPlugin makes a plugin that has played nothing yet.
+// NewPlugin returns a plugin that has played nothing yet.
 func NewPlugin(s *Script) *Plugin {
-	return &Plugin{script: s, taken: map[*invocation]bool{}}
+	return &Plugin{script: s, taken: map[taking]bool{}}
 }
 
-// Skip takes the first invocations of an agent as played, as many as it ran in an earlier process. Those with a
-// condition are left: it chooses them again.
-func (p *Plugin) Skip(agent string, runs int) {
+// Skip takes the next invocation of an agent as played: an earlier process of the run did. Invocations with a condition
+// are left, since it chooses them again.
+func (p *Plugin) Skip(run, agent string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, inv := range p.script.agents[agent] {
-		if runs > 0 && inv.when == nil && !p.taken[inv] {
-			p.taken[inv] = true
-			runs--
+		if t := (taking{run, inv}); inv.when == nil && !p.taken[t] {
+			p.taken[t] = true
+			return
 		}
 	}
 }
@@ -45,7 +52,7 @@ func (p *Plugin) Skip(agent string, runs int) {
 // Name is the provider's name.
 func (*Plugin) Name() string { return Provider }
 
-// Init gives one model per agent of the script.
+// Init returns one model per agent of the script.
 func (p *Plugin) Init(context.Context) []api.Action {
 	var out []api.Action
 	for _, agent := range p.script.Agents() {
@@ -63,7 +70,7 @@ func (p *Plugin) ListActions(context.Context) []api.ActionDesc {
 	return out
 }
 
-// ResolveAction gives the model of an agent that the script does not have too: its answer is an error that says so.
+// ResolveAction returns the model of an agent, also of one that the script does not have: then its answer is an error.
 func (p *Plugin) ResolveAction(t api.ActionType, id string) api.Action {
 	if t != api.ActionTypeModel {
 		return nil
@@ -88,9 +95,13 @@ func (p *Plugin) model(agent string) *ai.ModelAction {
 		})
 }
 
-type inputKey struct{}
+type (
+	inputKey struct{} // holds the agent's input, a map[string]any
+	runKey   struct{} // holds the id of the run, a string
+)
 
-// WithInput tells the model what the agent's input is, for expressions that use it. Without it, input is empty.
-func WithInput(ctx context.Context, input map[string]any) context.Context {
-	return context.WithValue(ctx, inputKey{}, input)
+// WithRun returns a context for an agent that runs in a run with an input, for expressions that use it. Agents of one run
+// take the invocations of the script in turn. Without a run, an agent takes the first that fits.
+func WithRun(ctx context.Context, run string, input map[string]any) context.Context {
+	return context.WithValue(context.WithValue(ctx, inputKey{}, input), runKey{}, run)
 }

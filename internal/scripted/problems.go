@@ -13,7 +13,7 @@ type Problem struct {
 	Message string
 }
 
-// Error gives "file:line:column: message".
+// Error returns "file:line:column: message".
 func (p *Problem) Error() string {
 	switch {
 	case p.Line == 0:
@@ -28,7 +28,7 @@ func (p *Problem) Error() string {
 // Problems are all the things that are wrong with a script file, in the order of the file. It is the error of [Parse].
 type Problems []*Problem
 
-// Error gives one problem per line.
+// Error returns one problem per line.
 func (ps Problems) Error() string {
 	lines := make([]string, len(ps))
 	for i, p := range ps {

@@ -62,5 +62,5 @@ func (s *Script) File() string { return s.file }
 // Agents lists the agents that have turns, sorted.
 func (s *Script) Agents() []string { return slices.Sorted(maps.Keys(s.agents)) }
 
-// Has tells whether the script has turns for an agent.
+// Has reports whether the script has turns for an agent.
 func (s *Script) Has(agent string) bool { return s.agents[agent] != nil }

@@ -67,7 +67,7 @@ func start(t *testing.T, src string) func(agent, prompt string, input map[string
 	})
 	return func(agent, prompt string, input map[string]any, opts ...ai.GenerateOption) (*ai.ModelResponse, error) {
 		opts = append(opts, ai.WithModelName(scripted.ModelName(agent)), ai.WithPrompt("%s", prompt), ai.WithTools(add))
-		return genkit.Generate(scripted.WithInput(t.Context(), input), g, opts...)
+		return genkit.Generate(scripted.WithRun(t.Context(), "run_1", input), g, opts...)
 	}
 }
 
@@ -94,6 +94,22 @@ func TestPlaysTurnsWithRealOutputs(t *testing.T) {
 
 	_, err = generate("test-runner", "again", nil)
 	wantError(t, err, `script.yaml: agent test-runner, invocation 3, turn 1: the script has only 2 invocation(s)`)
+}
+
+// Every run plays the script from its beginning, and one that is resumed from where it was.
+func TestEveryRunPlaysTheScript(t *testing.T) {
+	t.Parallel()
+	plugin := scripted.NewPlugin(parse(t, `agents: {a: [[{text: first}], [{text: second}]]}`))
+	g := genkit.Init(t.Context(), genkit.WithPlugins(plugin), genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."))
+	plugin.Skip("run_3", "a")
+	for _, test := range []struct{ run, want string }{
+		{"run_1", "first"}, {"run_2", "first"}, {"run_1", "second"}, {"run_3", "second"}, {"", "first"}, {"", "first"}, {"run_2", "second"},
+	} {
+		resp, err := genkit.Generate(scripted.WithRun(t.Context(), test.run, nil), g, ai.WithModelName(scripted.ModelName("a")), ai.WithPrompt("go"))
+		if err != nil || resp.Text() != test.want {
+			t.Errorf("run %q: %v, %v, want %q", test.run, resp, err, test.want)
+		}
+	}
 }
 
 func TestExpectationNamesThePlace(t *testing.T) {

@@ -56,6 +56,12 @@ func Text(key attribute.Key, value string) attribute.KeyValue {
 	return key.String(value)
 }
 
+// ParseTraceParent returns the span that a W3C traceparent names; one that is not valid for text that is none.
+func ParseTraceParent(text string) trace.SpanContext {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": text})
+	return trace.SpanContextFromContext(ctx)
+}
+
 // TraceParent gives the W3C traceparent of the span that ctx carries; empty when there is none.
 func TraceParent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}

@@ -50,6 +50,8 @@ ALTER TABLE session ADD COLUMN env TEXT NOT NULL DEFAULT '{}';
 CREATE TRIGGER session_env AFTER UPDATE OF state ON session WHEN NEW.state IN ('closed', 'lost') BEGIN
 	UPDATE session SET env = '{}' WHERE id = NEW.id;
 END;
+`, `
+ALTER TABLE session ADD COLUMN ended INTEGER NOT NULL DEFAULT 0;
 `}}
 }
 
@@ -128,16 +130,16 @@ func scanEnv(row *sql.Row) (map[string]string, error) {
 // Close lets go of the file.
 func (s *Store) Close() error { return s.f.Close() }
 
-const columns = `id, namespace, run, name, engine, engine_id, owner, request, state, created, last_used, expires, idle, retention, keep, idle_policy, user, workspace_bytes, workspace`
+const columns = `id, namespace, run, name, engine, engine_id, owner, request, state, created, last_used, expires, idle, retention, keep, idle_policy, user, workspace_bytes, workspace, ended`
 
 // places has a place for each of the columns.
-const places = `?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?`
+const places = `?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?`
 
 func values(r session.Record) []any {
 	return []any{
 		r.ID, r.Key.Namespace, r.Key.ID, r.Key.Name, r.Engine, r.EngineID, r.Owner, r.Request, string(r.State),
 		micros(r.Created), micros(r.LastUsed), micros(r.Expires), duration(r.Idle), duration(r.Retention), r.KeepWorkspace, string(r.IdlePolicy),
-		r.User, r.WorkspaceBytes, string(r.Workspace),
+		r.User, r.WorkspaceBytes, string(r.Workspace), r.Ended,
 	}
 }
 
@@ -146,7 +148,7 @@ func scan(row interface{ Scan(...any) error }) (session.Record, error) {
 	var state, policy, means string
 	var created, lastUsed, expires, idle, retention int64
 	err := row.Scan(&r.ID, &r.Key.Namespace, &r.Key.ID, &r.Key.Name, &r.Engine, &r.EngineID, &r.Owner, &r.Request, &state,
-		&created, &lastUsed, &expires, &idle, &retention, &r.KeepWorkspace, &policy, &r.User, &r.WorkspaceBytes, &means)
+		&created, &lastUsed, &expires, &idle, &retention, &r.KeepWorkspace, &policy, &r.User, &r.WorkspaceBytes, &means, &r.Ended)
 	r.State, r.IdlePolicy, r.Workspace = session.RecordState(state), session.IdlePolicy(policy), backend.WorkspaceMeans(means)
 	r.Idle, r.Retention = time.Duration(idle)*time.Microsecond, time.Duration(retention)*time.Microsecond
 	r.Created, r.LastUsed, r.Expires = instant(created), instant(lastUsed), instant(expires)

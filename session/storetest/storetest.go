@@ -102,6 +102,7 @@ func roundTrip(t *testing.T, s session.Store) {
 	wantRecord(t, s, full)
 	wantRecord(t, s, empty)
 	full.State, full.EngineID, full.Owner, full.Expires, full.Retention, full.Idle = session.RecordLost, "other", "", time.Time{}, 0, -time.Second
+	full.Ended = true
 	if err := s.Update(t.Context(), full); err != nil {
 		t.Fatalf("Update: %v", err)
 	}

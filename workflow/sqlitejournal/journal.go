@@ -1,5 +1,5 @@
 // Package sqlitejournal keeps the journals of workflow runs in a SQLite file, so that a run that was interrupted can be
-// looked at and gone on with by another process.
+// looked at and resumed by another process.
 package sqlitejournal
 
 import (
@@ -64,17 +64,17 @@ func Open(ctx context.Context, path string) (*Journal, error) {
 	return &Journal{f}, nil
 }
 
-// Close lets go of the file.
+// Close closes the file.
 func (j *Journal) Close() error { return j.f.Close() }
 
-// errGap: an entry does not follow the run's last one, so another process goes on with the same run.
+// errGap: an entry does not follow the run's last one, so another process has resumed the same run.
 var errGap = errors.New("the entry does not follow the last one of its run")
 
-// ErrDamaged: what the journal says of one run cannot be read. The other runs' is not concerned, and Finish ends this one.
+// ErrDamaged: the entries of one run cannot be read. Other runs are not affected, and Finish ends this one.
 var ErrDamaged = errors.New("the journal of the run is damaged")
 
-// For gives a journal for the runs of one owner, as Join of the file's session store makes them, with a note for
-// whoever goes on with them.
+// For returns a journal for the runs of one owner, as Join of the file's session store makes them, with a note for the
+// process that resumes them.
 func (j *Journal) For(owner, note string) workflow.Journal { return ownJournal{j, owner, note} }
 
 type ownJournal struct {
@@ -86,8 +86,8 @@ func (o ownJournal) Append(ctx context.Context, e workflow.Entry) error {
 	return o.j.append(ctx, e, o.owner, o.note)
 }
 
-// Append implements [workflow.Journal], for runs without an owner. The entry is on the disk when Append returns nil. One whose number is taken or
-// leaves a gap is backend.ErrExists: a run has one writer.
+// Append implements [workflow.Journal], for runs without an owner. The entry is on the disk when Append returns nil. The
+// error is backend.ErrExists for an entry whose number is taken or leaves a gap: a run has one writer.
 func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 	return j.append(ctx, e, "", "")
 }
@@ -110,12 +110,12 @@ func (j *Journal) append(ctx context.Context, e workflow.Entry, owner, note stri
 		return insert(ctx, tx, e)
 	})
 	if errors.Is(err, errGap) || sqlitefile.IsConflict(err) {
-		return fmt.Errorf("%w: entry %d of run %s: %w", backend.ErrExists, e.Seq, e.RunID, err)
+		return fmt.Errorf("entry %d of run %s: %w: %w", e.Seq, e.RunID, err, backend.ErrExists)
 	}
 	return err
 }
 
-// lastOf gives the number of a run's last entry; 0 for none.
+// lastOf returns the number of a run's last entry; 0 for none.
 func lastOf(ctx context.Context, tx *sql.Tx, runID string) (seq int64, err error) {
 	err = tx.QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) FROM entry WHERE run = ?`, runID).Scan(&seq)
 	return seq, err
@@ -137,7 +137,7 @@ func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
 	return err
 }
 
-// Entries gives the entries of a run so far; backend.ErrNotFound for a run that is not known, ErrDamaged for one whose
+// Entries returns the entries of a run so far; backend.ErrNotFound for a run that is not known, ErrDamaged for one whose
 // entries cannot be read.
 func (j *Journal) Entries(ctx context.Context, runID string) (_ []workflow.Entry, err error) {
 	rows, err := j.f.DB().QueryContext(ctx, `SELECT data FROM entry WHERE run = ? ORDER BY seq`, runID)
@@ -153,7 +153,7 @@ func (j *Journal) Entries(ctx context.Context, runID string) (_ []workflow.Entry
 		}
 		var e workflow.Entry
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
-			return nil, fmt.Errorf("%w: entry %d of run %s: %v", ErrDamaged, len(list)+1, runID, err)
+			return nil, fmt.Errorf("entry %d of run %s: %v: %w", len(list)+1, runID, err, ErrDamaged)
 		}
 		list = append(list, e)
 	}
@@ -164,12 +164,12 @@ func (j *Journal) Entries(ctx context.Context, runID string) (_ []workflow.Entry
 		if _, err := j.Run(ctx, runID); err != nil {
 			return nil, err
 		}
-		return nil, fmt.Errorf("%w: run %s has no entries", ErrDamaged, runID)
+		return nil, fmt.Errorf("run %s has no entries: %w", runID, ErrDamaged)
 	}
 	return list, nil
 }
 
-// Finish ends a run that nobody goes on with, whatever its entries are like: it appends one of kind EntryRunFinished.
+// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EntryRunFinished.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
 	return j.f.Tx(ctx, func(tx *sql.Tx) error {
 		last, err := lastOf(ctx, tx, runID)
@@ -182,10 +182,10 @@ func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Out
 	})
 }
 
-// Lives tells whether an owner lives, in whichever process of this machine. The empty owner does not.
+// Lives reports whether an owner is alive, in any process of this machine. The empty owner is not.
 func (j *Journal) Lives(owner string) (bool, error) { return j.f.Lives(owner) }
 
-// Take gives a run that has not finished from one owner to another and forgets that somebody asked to cancel it.
+// Take moves a run that has not finished from one owner to another and drops a request to cancel it.
 // backend.ErrExists: it has another owner; backend.ErrNotFound: there is no such run, or it has finished.
 func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
 	return j.f.Tx(ctx, func(tx *sql.Tx) error {
@@ -193,11 +193,11 @@ func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
 		err := tx.QueryRowContext(ctx, `SELECT owner FROM run WHERE id = ? AND finished = 0`, runID).Scan(&owner)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			return fmt.Errorf("%w: run %s under way", backend.ErrNotFound, runID)
+			return fmt.Errorf("run %s under way: %w", runID, backend.ErrNotFound)
 		case err != nil:
 			return err
 		case owner != from:
-			return fmt.Errorf("%w: run %s has another owner", backend.ErrExists, runID)
+			return fmt.Errorf("run %s has another owner: %w", runID, backend.ErrExists)
 		}
 		_, err = tx.ExecContext(ctx, `UPDATE run SET owner = ?, cancel = 0 WHERE id = ?`, to, runID)
 		return err
@@ -214,7 +214,7 @@ func (j *Journal) AskCancel(ctx context.Context, runID string) error {
 
 const columns = `id, workflow, hash, started, finished, outcome, owner, note, cancel`
 
-// Runs gives the latest runs, at most limit, the newest first.
+// Runs returns the latest runs, at most limit, the newest first.
 func (j *Journal) Runs(ctx context.Context, limit int) (_ []Run, err error) {
 	rows, err := j.f.DB().QueryContext(ctx, `SELECT `+columns+` FROM run ORDER BY started DESC, id LIMIT ?`, limit)
 	if err != nil {
@@ -232,11 +232,11 @@ func (j *Journal) Runs(ctx context.Context, limit int) (_ []Run, err error) {
 	return list, j.f.Error(rows.Err())
 }
 
-// Run gives a run; backend.ErrNotFound for one that is not known.
+// Run returns a run; backend.ErrNotFound for one that is not known.
 func (j *Journal) Run(ctx context.Context, id string) (Run, error) {
 	r, err := scan(j.f.DB().QueryRowContext(ctx, `SELECT `+columns+` FROM run WHERE id = ?`, id))
 	if errors.Is(err, sql.ErrNoRows) {
-		return Run{}, fmt.Errorf("%w: run %s", backend.ErrNotFound, id)
+		return Run{}, fmt.Errorf("run %s: %w", id, backend.ErrNotFound)
 	}
 	return r, j.f.Error(err)
 }
@@ -252,7 +252,7 @@ func scan(row interface{ Scan(...any) error }) (Run, error) {
 	return r, err
 }
 
-// Prune forgets the finished runs that ended before a time, with their entries, and says how many there were.
+// Prune deletes the finished runs that ended before a time, with their entries, and returns how many there were.
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
 	err = j.f.Tx(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())

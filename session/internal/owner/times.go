@@ -25,6 +25,10 @@ type Times struct {
 	// Remembered is how long the id of a closed sandbox, or the end of a run, is remembered.
 	Remembered time.Duration
 
+	// OrphanMargin is how much longer a guest that is alone waits before it ends than the managers and sweeps that should come.
+	OrphanMargin time.Duration
+	// Ended is the least age of an ended sandbox that another instance removes: its manager may be about to say why it was lost.
+	Ended time.Duration
 	// Guest is how old the guest of another version must be to go: who uses two versions in turn should not wait for a copy at
 	// every change. GuestsEvery is how often sweeps look for one: there is hardly ever one.
 	Guest, GuestsEvery time.Duration
@@ -49,6 +53,8 @@ func Lifetimes() Times {
 		Missed:        30 * day,
 		Silent:        day,
 		Remembered:    time.Hour,
+		OrphanMargin:  2 * time.Minute,
+		Ended:         time.Hour,
 		Guest:         day,
 		GuestsEvery:   time.Hour,
 		Removal:       time.Minute,

@@ -1,0 +1,77 @@
+package workflow_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/workflow"
+)
+
+// agentFiles are agents by name, each with the value of its `sandbox:`.
+func agentFiles(sandboxes map[string]string) func(string) (*frontmatter.Document, error) {
+	return func(name string) (*frontmatter.Document, error) {
+		return frontmatter.Parse(name+".prompt", []byte(fmt.Sprintf("---\nmodel: x/y\nsandbox: %s\n---\nWork.", sandboxes[name])))
+	}
+}
+
+// Agents that share a sandbox must not ask for different ones: the second could not run a single command.
+func TestAgentsThatShareASandbox(t *testing.T) {
+	t.Parallel()
+	agents := agentFiles(map[string]string{
+		"small": "{mode: code, limits: {memory_mb: 256}}",
+		"large": "{mode: code, limits: {memory_mb: 1024}}",
+		"py":    "{mode: code, runtime: python}",
+		"js":    "{mode: code, runtime: node}",
+		"any":   "{mode: code}",
+		"vault": "{mode: code, session: vault, limits: {memory_mb: 512}}",
+		"alone": "{mode: code, session: isolated, limits: {memory_mb: 2048}}",
+		"runs":  "{limits: {memory_mb: 4096}}",
+		"open":  "{mode: code, network: {enabled: true}}",
+		"shut":  "{mode: code, network: {enabled: false}}",
+	})
+	const head = "id: w\n"
+	step := func(id, agent, more string) string {
+		return fmt.Sprintf("  - {id: %s, type: agent, agent: %s%s}\n", id, agent, more)
+	}
+	for name, test := range map[string]struct{ src, want string }{
+		"limits": {
+			head + "steps:\n" + step("a", "small", "") + step("b", "any", "") + step("c", "large", ""),
+			"w.yaml:5:10: agent small and agent large share the sandbox default but ask for different limits; " +
+				"let both ask for the same, or give one of them another sandbox with `sandbox:` of its step: small.prompt:3, large.prompt:3",
+		},
+		"runtime":                 {head + "steps:\n" + step("a", "py", "") + step("b", "js", ""), "w.yaml:4:10: agent py and agent js share the sandbox default but ask for different image;"},
+		"network":                 {head + "sandbox: {network: {enabled: true}}\nsteps:\n" + step("a", "open", "") + step("b", "shut", ""), "ask for different network;"},
+		"the workflow's image":    {head + "sandbox: {image: \"debian:12\"}\nsteps:\n" + step("a", "py", "") + step("b", "js", ""), ""},
+		"another sandbox":         {head + "steps:\n" + step("a", "small", "") + step("b", "large", ", sandbox: other"), ""},
+		"isolated step":           {head + "steps:\n" + step("a", "small", "") + step("b", "large", ", sandbox: isolated"), ""},
+		"a sandbox of its own":    {head + "steps:\n" + step("a", "small", "") + step("b", "alone", "") + step("c", "runs", ""), ""},
+		"a named one":             {head + "steps:\n" + step("a", "vault", "") + step("b", "large", ", sandbox: vault"), "share the sandbox vault but"},
+		"the same agent twice":    {head + "steps:\n" + step("a", "small", "") + step("b", "small", ""), ""},
+		"a branch":                {head + "steps:\n" + step("a", "small", "") + "  - {id: p, type: parallel, branches: [{id: x, steps: [{id: b, type: agent, agent: large}]}]}\n", "share the sandbox default but"},
+		"an isolated branch":      {head + "steps:\n" + step("a", "small", "") + "  - {id: p, type: parallel, branches: [{id: x, sandbox: isolated, steps: [{id: b, type: agent, agent: large}]}]}\n", ""},
+		"within isolated items":   {head + "steps:\n  - {id: p, type: for_each, items: [1], sandbox: isolated, steps: [{id: a, type: agent, agent: small}, {id: b, type: agent, agent: large}]}\n", "share the isolated sandbox of step p but"},
+		"only one names anything": {head + "steps:\n" + step("a", "any", "") + step("b", "large", ""), ""},
+	} {
+		_, err := workflow.Parse("w.yaml", []byte(test.src), &workflow.LoadOptions{Agents: agents})
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
+		}
+	}
+}
+
+// What comes along with the problems of a file serves to find more of them.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	wf, err := workflow.Check("testdata/bad/rounds.yaml", nil)
+	if err == nil || wf == nil || wf.Workspace() != "" || wf.AsRoot() != nil {
+		t.Errorf("Check = %v, %v", wf, err)
+	}
+	wf, err = workflow.Check("testdata/good/spec.yaml", nil)
+	if err != nil || cmp.Diff("code-review-and-fix", wf.ID) != "" {
+		t.Errorf("Check = %v, %v", wf, err)
+	}
+}
