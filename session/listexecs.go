@@ -11,8 +11,19 @@ import (
 // all that run, and the latest of those that ended. Looking changes nothing.
 func (s *Session) ListExecs(ctx context.Context) ([]ExecStatus, error) {
 	known, err := s.knownExecs(ctx)
+	return s.statuses("ListExecs", known, err)
+}
+
+// KillExecs ends every command of the sandbox, by TERM, a grace, then KILL, and what ended ones left running. It returns the
+// commands that it ended.
+func (s *Session) KillExecs(ctx context.Context) ([]ExecStatus, error) {
+	killed, err := s.listCall(ctx, (*client.Conn).KillAll)
+	return s.statuses("KillExecs", killed, err)
+}
+
+func (s *Session) statuses(op string, known []wire.ExecStatus, err error) ([]ExecStatus, error) {
 	if err != nil {
-		return nil, wrapError("ListExecs", s.m.driver, s.id, err)
+		return nil, wrapError(op, s.m.driver, s.id, err)
 	}
 	list := make([]ExecStatus, len(known))
 	for i, w := range known {
@@ -22,11 +33,15 @@ func (s *Session) ListExecs(ctx context.Context) ([]ExecStatus, error) {
 }
 
 // knownExecs asks the guest for its commands.
-func (s *Session) knownExecs(ctx context.Context) (list []wire.ExecStatus, err error) {
+func (s *Session) knownExecs(ctx context.Context) ([]wire.ExecStatus, error) {
+	return s.listCall(ctx, (*client.Conn).Execs)
+}
+
+func (s *Session) listCall(ctx context.Context, ask func(*client.Conn, context.Context) ([]wire.ExecStatus, error)) (list []wire.ExecStatus, err error) {
 	err = s.call(ctx, true, func(ctx context.Context, conn *client.Conn) (err error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, answerMargin, errNoAnswer)
 		defer cancel()
-		list, err = conn.Execs(ctx)
+		list, err = ask(conn, ctx)
 		return noAnswer(ctx, err)
 	})
 	return list, err

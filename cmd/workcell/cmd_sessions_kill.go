@@ -49,7 +49,7 @@ no error.`,
 	o.engine.addTo(cmd)
 	o.out.addTo(cmd)
 	f := cmd.Flags()
-	f.BoolVar(&o.all, "all", false, "every command that runs")
+	f.BoolVar(&o.all, "all", false, "every command that runs, and without --signal what ended ones left running")
 	f.StringVarP(&o.signal, "signal", "s", "", "signal to send, INT or SIGINT for example (default TERM, then KILL)")
 	return cmd
 }
@@ -61,28 +61,37 @@ type killedExec struct {
 }
 
 func (o *sessionsKillOptions) run(ctx context.Context, a *app, s *session.Session, ids []string) error {
+	killed := []killedExec{}
+	done := func(st session.ExecStatus) {
+		if killed = append(killed, killedExec{st.ExecID, st.Status}); o.out == "" || o.out == outputTable {
+			fmt.Fprintln(a.stdout, st.ExecID) // as soon as it is true
+		}
+	}
+	var errs []error
 	if o.all {
-		known, err := s.ListExecs(ctx)
+		list := s.ListExecs
+		if o.signal == "" {
+			list = s.KillExecs
+		}
+		known, err := list(ctx)
 		if err != nil {
 			return err
 		}
 		for _, st := range known {
-			if !st.Done() {
+			if o.signal == "" {
+				done(st)
+			} else if !st.Done() {
 				ids = append(ids, st.ExecID)
 			}
 		}
 	}
-	killed := []killedExec{}
-	var errs []error
 	for _, id := range ids {
 		st, err := s.KillExec(ctx, id, o.signal)
 		if err != nil {
 			errs = append(errs, o.explain(id, err))
 			continue
 		}
-		if killed = append(killed, killedExec{st.ExecID, st.Status}); o.out == "" || o.out == outputTable {
-			fmt.Fprintln(a.stdout, st.ExecID) // as soon as it is true
-		}
+		done(st)
 	}
 	return errors.Join(append(errs, o.out.write(a.stdout, killed, func(io.Writer) error { return nil }))...)
 }

@@ -209,10 +209,16 @@ func testKill(t *testing.T, b beside, s *session.Session) {
 	if st, err := s.WaitExec(ctx, patient, 3*time.Minute); err != nil || st.ExitCode != 3 || st.Signal != "" {
 		t.Errorf("after a signal: %+v, %v", st, err)
 	}
+	if _, err := s.Exec(ctx, session.ExecRequest{Command: "setsid sleep 1234 >/dev/null 2>&1 & echo $! > left"}); err != nil {
+		t.Fatal(err)
+	}
 	if stdout, _ := b.run(0, "sessions", "kill", "--all", "box", "-o", "json"); !strings.Contains(stdout, two) || strings.Contains(stdout, one) {
 		t.Errorf("kill --all says %s", stdout)
 	}
 	ended(two, session.ExecKilled)
+	if res, err := s.Exec(ctx, session.ExecRequest{Command: "kill -0 $(cat left)"}); err != nil || res.ExitCode == 0 {
+		t.Errorf("what an ended command left runs on: %+v, %v", res, err)
+	}
 	b.run(exitFailed, "sessions", "kill", "box", "exec_aaaaaaaaaaaaaaaaaaaaaaaaaa")
 	b.run(exitUsage, "sessions", "kill", "--signal", "NONE", "box", one)
 	b.run(exitUsage, "sessions", "kill", "box")

@@ -238,8 +238,17 @@ func (c *Conn) WriteStdin(ctx context.Context, req wire.StdinRequest) error {
 
 // Execs lists the execs that the guest knows, oldest first.
 func (c *Conn) Execs(ctx context.Context) ([]wire.ExecStatus, error) {
+	return c.list(ctx, wire.OpExecs)
+}
+
+// KillAll ends every exec and what ended ones left behind, and returns the execs that ran.
+func (c *Conn) KillAll(ctx context.Context) ([]wire.ExecStatus, error) {
+	return c.list(ctx, wire.OpKillAll)
+}
+
+func (c *Conn) list(ctx context.Context, op wire.Op) ([]wire.ExecStatus, error) {
 	var list wire.ExecList
-	if err := c.roundTrip(ctx, wire.OpExecs, wire.Empty{}, &list); err != nil {
+	if err := c.roundTrip(ctx, op, wire.Empty{}, &list); err != nil {
 		return nil, err
 	}
 	for i := range list.Execs {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,7 +79,7 @@ func TestHostileHello(t *testing.T) {
 func TestHostileHandshake(t *testing.T) {
 	t.Parallel()
 	for name, say := range map[string]func(net.Conn){
-		"silence":     func(net.Conn) { time.Sleep(2 * time.Second) },
+		"silence":     func(net.Conn) {},
 		"end":         func(c net.Conn) { _ = c.Close() },
 		"noise":       func(c net.Conn) { _, _ = c.Write(noise(1 << 20)) },
 		"other nonce": func(c net.Conn) { _, _ = c.Write(wire.AppendMarker(nil, wire.FromGuest, wire.Marker{Version: 1})) },
@@ -88,13 +89,15 @@ func TestHostileHandshake(t *testing.T) {
 		},
 	} {
 		host, guest := net.Pipe()
-		go func() { _, _ = io.Copy(io.Discard, guest) }()
-		go func() { say(guest); time.Sleep(time.Second); _ = guest.Close() }()
+		var peer sync.WaitGroup
+		peer.Go(func() { _, _ = io.Copy(io.Discard, guest) })
+		peer.Go(func() { say(guest) })
 		_, err := client.New(testContext(t), host, &client.Options{HandshakeTimeout: 500 * time.Millisecond})
 		if !errors.Is(err, client.ErrConnLost) {
 			t.Errorf("%s: %v", name, err)
 		}
 		_ = guest.Close()
+		peer.Wait()
 	}
 }
 

@@ -268,3 +268,22 @@ func TestOtherExecsSurviveAKill(t *testing.T) {
 		t.Errorf("Execs: %+v, %v", list, err)
 	}
 }
+
+// KillAll ends what runs, and what a command that is over left behind.
+func TestKillAll(t *testing.T) {
+	t.Parallel()
+	_, c := start(t)
+	id := sleepName(t)
+	mustRun(t, c, sh("setsid sh -c 'while :; do sleep "+id+" & sleep 0.01; done' >/dev/null 2>&1 </dev/null &"))
+	eventually(t, "something is left behind", func() bool { return sleepers(t, id) > 3 })
+	running := sh("sleep " + id)
+	running.YieldMillis = 0
+	mustRun(t, c, running)
+	killed, err := c.KillAll(testContext(t))
+	if err != nil || len(killed) != 1 || killed[0].ExecID != running.ExecID || killed[0].State != wire.ExecKilled {
+		t.Errorf("got %+v, %v", killed, err)
+	}
+	if n := sleepers(t, id); n != 0 {
+		t.Errorf("%d processes are left", n)
+	}
+}

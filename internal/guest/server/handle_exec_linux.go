@@ -273,12 +273,20 @@ func (s *Server) handleKill(r *request) error {
 	return r.answer(e.snapshot())
 }
 
+func (s *Server) handleKillAll(r *request) error {
+	return r.answer(listOf(s.killAll(true)))
+}
+
 func (s *Server) handleExecs(r *request) error {
+	return r.answer(listOf(s.execs.all()))
+}
+
+func listOf(execs []*execution) wire.ExecList {
 	list := wire.ExecList{}
-	for _, e := range s.execs.all() {
+	for _, e := range execs {
 		list.Execs = append(list.Execs, e.snapshot())
 	}
-	return r.answer(list)
+	return list
 }
 
 // parseSignal takes a standard signal's name, with or without SIG.

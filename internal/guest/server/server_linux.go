@@ -154,7 +154,7 @@ func (s *Server) Close() error {
 	s.lease.stop()
 	s.orphan.stop()
 	s.quotas.close()
-	s.killAll()
+	s.killAll(false)
 	s.requests.Wait()
 	s.spawner.close()
 	s.oom.close()
@@ -168,18 +168,28 @@ func (s *Server) Close() error {
 // leaseOver ends the commands that no host came back for.
 func (s *Server) leaseOver() {
 	s.logf("no host for %v: ending all commands", s.cfg.Lease)
-	s.killAll()
+	s.killAll(false)
 }
 
-// killAll ends every command, and what commands left behind.
-func (s *Server) killAll() {
-	var wg sync.WaitGroup
-	for _, e := range s.execs.all() {
-		e.kill(0, wire.ExecKilled)
-		wg.Go(func() { <-e.ended })
+// killAll ends every command, each with its grace if they are asked first, and what commands left behind. It returns the
+// commands that ran.
+func (s *Server) killAll(ask bool) []*execution {
+	var ran []*execution
+	left := time.Duration(0)
+	if ask {
+		left = defaultGrace
 	}
-	wg.Wait()
-	s.tracker.killTagged()
+	for _, e := range s.execs.all() {
+		if !e.final() {
+			e.kill(min(left, e.grace), wire.ExecKilled)
+			ran = append(ran, e)
+		}
+	}
+	for _, e := range ran {
+		<-e.ended
+	}
+	s.tracker.killTagged(left)
+	return ran
 }
 
 // endCommands ends every command because a limit was passed. It does not wait for their results.
@@ -190,7 +200,7 @@ func (s *Server) endCommands(why string) {
 			e.kill(0, wire.ExecQuotaKilled)
 		}
 	}
-	s.tracker.killTagged()
+	s.tracker.killTagged(0)
 }
 
 // inUse tells whether a command runs, or what one left behind.

@@ -28,6 +28,7 @@ func handlers() map[wire.Op]handler {
 		wire.OpWait:    (*Server).handleWait,
 		wire.OpStdin:   (*Server).handleStdin,
 		wire.OpKill:    (*Server).handleKill,
+		wire.OpKillAll: (*Server).handleKillAll,
 		wire.OpExecs:   (*Server).handleExecs,
 		wire.OpFileGet: (*Server).handleFileGet,
 		wire.OpFilePut: (*Server).handleFilePut,
@@ -46,7 +47,7 @@ func handlers() map[wire.Op]handler {
 // ops lists what the guest can do, in a fixed order.
 func ops() []wire.Op {
 	return []wire.Op{wire.OpHealth, wire.OpRun, wire.OpAttach, wire.OpRead, wire.OpWait, wire.OpStdin, wire.OpKill,
-		wire.OpExecs, wire.OpFileGet, wire.OpFilePut, wire.OpList, wire.OpStat, wire.OpRemove, wire.OpMkdir, wire.OpRename,
+		wire.OpKillAll, wire.OpExecs, wire.OpFileGet, wire.OpFilePut, wire.OpList, wire.OpStat, wire.OpRemove, wire.OpMkdir, wire.OpRename,
 		wire.OpTerminal, wire.OpJoin, wire.OpResize}
 }
 

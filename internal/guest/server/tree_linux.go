@@ -70,11 +70,11 @@ func (k *tree) mine(tag uint64) bool {
 	return tag == k.tag || k.every && tag >= k.t.last.Load()
 }
 
-// killTagged kills whatever any exec left behind.
-func (t *tracker) killTagged() {
+// killTagged ends whatever any exec left behind.
+func (t *tracker) killTagged(grace time.Duration) {
 	if t.works {
 		k := &tree{t: t, every: true}
-		k.terminate(0)
+		k.terminate(grace)
 	}
 }
 

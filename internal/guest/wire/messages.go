@@ -12,6 +12,7 @@ const (
 	OpWait    Op = "wait-v1"     // WaitRequest; RunResult
 	OpStdin   Op = "stdin-v1"    // StdinRequest; Empty
 	OpKill    Op = "kill-v1"     // KillRequest; ExecStatus
+	OpKillAll Op = "kill-all-v1" // Empty; ExecList
 	OpExecs   Op = "execs-v1"    // Empty; ExecList
 	OpFileGet Op = "file-get-v1" // FileGetRequest; FileInfo, then the bytes
 	OpFilePut Op = "file-put-v1" // FilePutRequest and the bytes; FileInfo
@@ -192,7 +193,7 @@ type KillRequest struct {
 	Signal string `json:"signal,omitempty"` // "SIGINT" or "INT"
 }
 
-// ExecList answers OpExecs.
+// ExecList answers OpExecs, and OpKillAll with the execs that it ended.
 type ExecList struct {
 	Execs ExecStatuses `json:"execs"`
 }
