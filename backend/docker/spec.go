@@ -183,6 +183,7 @@ func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *contai
 		CgroupnsMode:   container.CgroupnsModePrivate,
 		CapDrop:        []string{"ALL"},
 		SecurityOpt:    security,
+		MaskedPaths:    driver.MaskedPaths(b.engine.cpus),
 		ReadonlyPaths:  driver.ReadonlyPaths(),
 		ReadonlyRootfs: p.spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},

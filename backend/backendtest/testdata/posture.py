@@ -129,7 +129,8 @@ out = {
     "setuid": setuid,
     "limits": {"core": limit(resource.RLIMIT_CORE), "nofile": limit(resource.RLIMIT_NOFILE), "fsize": limit(resource.RLIMIT_FSIZE)},
     "masked": {p: size(p) for p in ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/acpi", "/proc/scsi", "/proc/sched_debug",
-                                    "/sys/firmware", "/proc/latency_stats", "/proc/timer_stats")},
+                                    "/sys/firmware", "/proc/latency_stats", "/proc/timer_stats", "/proc/interrupts", "/proc/asound",
+                                    "/sys/devices/virtual/powercap", "/sys/devices/system/cpu/cpu0/thermal_throttle")},
     "sockets": [p for p in ("/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock", "/var/lib/docker",
                             "/run/containerd", "/run/docker", "/var/lib/containerd", "/host", "/root/.docker") if os.path.lexists(p)],
     "guest": {

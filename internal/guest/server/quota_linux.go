@@ -210,7 +210,7 @@ func (q *quota) look() {
 // measure takes a look at what counts.
 func (q *quota) measure() (found usage, blind bool) {
 	if q.layer == nil {
-		return measure(q.root, q.limit, 0, q.quit)
+		return measure(q.root, q.limit, 0, nil, q.quit)
 	}
 	return q.layer.measure(q.root, q.limit, q.quit)
 }
