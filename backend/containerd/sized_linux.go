@@ -25,7 +25,7 @@ func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.W
 	}
 	means, err := b.sizing.Means(ctx)
 	if err != nil && ctx.Err() != nil {
-		return "", b.fail(ctx, "look at workspaces", ctx.Err())
+		return "", b.calls.Fail(ctx, "look at workspaces", ctx.Err())
 	}
 	return means, stateError("make a workspace", err)
 }

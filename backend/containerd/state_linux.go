@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -73,7 +74,7 @@ func stateError(what string, err error) error {
 	if errors.As(err, &pe) {
 		err = pe.Err
 	}
-	kind := classify(err)
+	kind := kit.Classify(err, classify)
 	if kind == nil {
 		kind = backend.ErrUnavailable
 	}

@@ -9,13 +9,14 @@ import (
 	"github.com/docker/docker/api/types/container"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // Connect opens a stream of its own to the guest: the engine starts the guest's bridge in the sandbox. It takes some
 // tens of milliseconds more than Dial and disturbs nobody.
 func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +27,7 @@ func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser,
 	if err != nil {
 		return nil, err
 	}
-	res, err := call(ctx, b, "connect", func(ctx context.Context) (container.ExecCreateResponse, error) {
+	res, err := kit.Call(ctx, b.calls, "connect", func(ctx context.Context) (container.ExecCreateResponse, error) {
 		return b.api.ContainerExecCreate(ctx, id, container.ExecOptions{
 			User: info.User, WorkingDir: "/", Env: guestEnv(), AttachStdin: true, AttachStdout: true,
 			Cmd: []string{guestPath(), "connect"},

@@ -5,11 +5,13 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // Internals that tests look at.
 var (
-	Scrub        = scrub
+	Scrub        = kit.Scrub
 	RegistryAuth = registryAuth
 	KeptMeans    = keptMeans
 )

@@ -12,6 +12,7 @@ import (
 	"github.com/docker/docker/api/types/volume"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // An engine whose data lies on a file system with project quotas gives a volume a size of its own, which it sets whenever
@@ -53,7 +54,7 @@ func (b *Backend) probeQuota(ctx context.Context) (err error) {
 		return err
 	}
 	name := volumeName(namePre + "probe-" + strings.ToLower(rand.Text()))
-	if _, err = finish(ctx, b, "probe quota", func(ctx context.Context) (volume.Volume, error) {
+	if _, err = kit.Finish(ctx, b.calls, "probe quota", func(ctx context.Context) (volume.Volume, error) {
 		return b.api.VolumeCreate(ctx, volume.CreateOptions{
 			Name: string(name), Driver: "local", DriverOpts: quotaOptions(1 << 20),
 			Labels: map[string]string{labelProbe: time.Now().UTC().Format(time.RFC3339)},

@@ -19,6 +19,7 @@ import (
 	"github.com/docker/docker/api/types/volume"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
@@ -74,13 +75,13 @@ func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
 			b.log.Warn("docker: a probe is left behind", "volume", name, "error", err)
 		}
 	}()
-	if _, err := finish(ctx, b, "probe workspace", func(ctx context.Context) (volume.Volume, error) {
+	if _, err := kit.Finish(ctx, b.calls, "probe workspace", func(ctx context.Context) (volume.Volume, error) {
 		return b.api.VolumeCreate(ctx, volume.CreateOptions{
 			Name: string(name), Driver: "local", DriverOpts: b.sizedOptions(name),
 			Labels: map[string]string{labelProbe: time.Now().UTC().Format(time.RFC3339)},
 		})
 	}); err != nil {
-		return false, classed(err) // any engine can make a volume: this one is out of order
+		return false, kit.Classed(err) // any engine can make a volume: this one is out of order
 	}
 	image := filepath.Join(b.volumeDir(name), imageFile)
 	if err := b.disks.Format(ctx, image, sizedfs.Spec{Files: 16, Mark: probeMark}); err != nil {
@@ -105,7 +106,7 @@ func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
 
 // sweepProbes removes what processes that died while they found out have left.
 func (b *Backend) sweepProbes(ctx context.Context) error {
-	list, err := call(ctx, b, "list probes", func(ctx context.Context) (volume.ListResponse, error) {
+	list, err := kit.Call(ctx, b.calls, "list probes", func(ctx context.Context) (volume.ListResponse, error) {
 		return b.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelProbe))})
 	})
 	for _, v := range list.Volumes {
@@ -136,7 +137,7 @@ func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.W
 		}
 		return means, nil
 	case ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrQuota):
-		return "", b.fail(ctx, "probe workspace", err)
+		return "", b.calls.Fail(ctx, "probe workspace", err)
 	}
 	return "", b.workspaceError(ctx, "making", err)
 }
@@ -262,7 +263,7 @@ func (b *Backend) linked(ctx context.Context, v volumeName, f func() error) erro
 // workspaceError classifies an error of this machine's own.
 func (b *Backend) workspaceError(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
-		return b.fail(ctx, what+" the workspace", ctx.Err())
+		return b.calls.Fail(ctx, what+" the workspace", ctx.Err())
 	}
 	b.log.Warn("docker: "+what+" a workspace", "error", err)
 	kind := backend.ErrUnavailable
@@ -276,5 +277,5 @@ func (b *Backend) workspaceError(ctx context.Context, what string, err error) er
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		kind = backend.ErrNoRoom
 	}
-	return fmt.Errorf("docker: %s the workspace's file system: %s: %w", what, scrub(err.Error()), kind)
+	return fmt.Errorf("docker: %s the workspace's file system: %s: %w", what, kit.Scrub(err.Error()), kind)
 }

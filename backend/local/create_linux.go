@@ -22,7 +22,7 @@ const cleanupTimeout = time.Minute
 
 // Create makes a sandbox and starts it. See [backend.SandboxBackend].
 func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info, err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.Info{}, err
 	}

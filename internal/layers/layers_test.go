@@ -37,13 +37,14 @@ func layers() []layer {
 		// The contract, light enough for anyone to implement.
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
 		// Drivers know the contract and how to reach the guest.
-		{dir: "backend/docker", may: above("backend", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver", "internal/sizedfs")},
-		{dir: "backend/containerd", may: above("backend", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver", "internal/sizedfs")},
-		{dir: "backend/local", may: above("backend", "internal/guest", "internal/seccomp", "internal/driver", "internal/sizedfs")},
+		{dir: "backend/docker", may: above("backend", "backend/internal/kit", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver", "internal/sizedfs")},
+		{dir: "backend/containerd", may: above("backend", "backend/internal/kit", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver", "internal/sizedfs")},
+		{dir: "backend/local", may: above("backend", "backend/internal/kit", "internal/guest", "internal/seccomp", "internal/driver", "internal/sizedfs")},
 		{dir: "backend/memory", may: above("backend", "internal/guest")},
 		{dir: "backend/backendtest", may: above("backend", "internal/guest", "internal/seccomp", "session/..."), sdk: true},
 
 		// What the drivers share.
+		{dir: "backend/internal/kit", may: []string{"backend"}, only: []string{"github.com/containerd/errdefs"}},
 		{dir: "internal/driver", may: []string{"backend"}, only: []string{}},
 		{dir: "internal/guest"},
 		// Reads streams that come in small steps.
