@@ -192,7 +192,7 @@ func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err 
 			return false, fmt.Errorf("containerd: a workspace of that name is there and does not say whose it is: %w", backend.ErrExists)
 		}
 		made = true
-	case !found.is(tag.Instance, tag.Session) || !r.tagBytes(found.Bytes):
+	case !found.is(tag.Instance, tag.Session) || found.Bytes != r.sized():
 		return false, errStrange
 	}
 	if err := os.MkdirAll(dir.workspace(r.session), 0o755); err != nil {

@@ -99,7 +99,6 @@ type Backend struct {
 	guest   guestVolume
 	network sandboxNetwork
 	sizing  *driver.Sizing
-	quota   quotaProbe
 	disks   sizedfs.Maker
 
 	mu         sync.Mutex            // guards what follows

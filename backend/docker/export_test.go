@@ -13,7 +13,6 @@ import (
 var (
 	Scrub        = kit.Scrub
 	RegistryAuth = registryAuth
-	KeptMeans    = keptMeans
 )
 
 // NewStream gives the demultiplexer of an attached stream.

@@ -129,12 +129,7 @@ func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.W
 	}
 	means, err := b.sizing.Means(ctx)
 	switch {
-	case err == nil && means.FileSystem():
-		return means, nil
 	case err == nil:
-		if ok, err := b.projectQuota(ctx); ok || err != nil {
-			return backend.WorkspaceProject, err
-		}
 		return means, nil
 	case ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrQuota):
 		return "", b.calls.Fail(ctx, "probe workspace", err)
@@ -150,17 +145,15 @@ func (b *Backend) chooseMeans(ctx context.Context, p *plan) error {
 	}
 	runtime := b.engine.runtime(p.spec)
 	v, err := b.inspectVolume(ctx, p.volume)
-	kept := err == nil
-	if kept {
+	switch {
+	case err == nil:
 		if p.means = b.foundMeans(v, runtime); p.means != "" {
 			return nil
 		}
-	} else if !errors.Is(err, backend.ErrNotFound) {
+	case !errors.Is(err, backend.ErrNotFound):
 		return err
 	}
-	if p.means, err = b.workspaceMeans(ctx, runtime); err == nil && kept && p.means != backend.WorkspaceWatched {
-		p.means = keptMeans(v.Options, p.means)
-	}
+	p.means, err = b.workspaceMeans(ctx, runtime)
 	return err
 }
 
@@ -170,28 +163,21 @@ func (b *Backend) foundMeans(v volume.Volume, runtime string) backend.WorkspaceM
 	if len(v.Options) == 0 {
 		return backend.WorkspaceWatched
 	}
-	if v.Options[optionSize] != "" || !kernelNetwork(runtime) || b.engine.watch != "" || sizedfs.Allowed() != nil {
+	if !kernelNetwork(runtime) || b.engine.watch != "" || sizedfs.Allowed() != nil {
 		return ""
 	}
-	reserved, err := sizedfs.Reserved(filepath.Join(b.volumeDir(volumeName(v.Name)), imageFile))
-	switch {
-	case err != nil:
+	if _, err := os.Lstat(filepath.Join(b.volumeDir(volumeName(v.Name)), imageFile)); err != nil {
 		return ""
-	case reserved:
-		return backend.WorkspaceSized
 	}
-	return backend.WorkspaceUnreserved // by the disk's nature, or as earlier versions made it
+	return backend.WorkspaceSized
 }
 
 // volumeOptions are those of the workspace's volume; nil for one that is a directory of the engine's.
 func (b *Backend) volumeOptions(p *plan) map[string]string {
-	switch {
-	case p.means.FileSystem():
-		return b.sizedOptions(p.volume)
-	case p.means == backend.WorkspaceProject:
-		return quotaOptions(p.spec.Limits.WorkspaceBytes)
+	if !p.means.FileSystem() {
+		return nil
 	}
-	return nil
+	return b.sizedOptions(p.volume)
 }
 
 // volumeSize is the size of a workspace that is a file system of its own, as its volume's label tells it; empty for others.

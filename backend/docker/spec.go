@@ -151,7 +151,7 @@ func (b *Backend) containerConfig(p *plan) *container.Config {
 		User:         p.user.String(),
 		WorkingDir:   "/",
 		Entrypoint:   []string{embed.Path},
-		Cmd:          driver.GuestArgs(p.spec.Limits, guestWatches(p.means), p.rootBytes(), p.spec.OrphanTimeout),
+		Cmd:          driver.GuestArgs(p.spec.Limits, p.means == backend.WorkspaceWatched, p.rootBytes(), p.spec.OrphanTimeout),
 		Env:          guestEnv(),
 		OpenStdin:    true,
 		AttachStdin:  true,

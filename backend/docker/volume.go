@@ -52,7 +52,7 @@ func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (ma
 
 // sameKind tells whether volumes with these options hold the same: how it is mounted may differ between versions.
 func sameKind(options, wanted map[string]string) bool {
-	return options["type"] == wanted["type"] && options["device"] == wanted["device"] && options[optionSize] == wanted[optionSize]
+	return options["type"] == wanted["type"] && options["device"] == wanted["device"]
 }
 
 func (b *Backend) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {

@@ -33,9 +33,6 @@ func (b *Backend) chooseMeans(ctx context.Context, session string) (backend.Work
 	if old, err := b.dirs.ownerOf(session); err == nil && old.Size == 0 {
 		return backend.WorkspaceWatched, nil
 	} else if err == nil {
-		if reserved, err := sizedfs.Reserved(b.dirs.image(session)); err == nil && !reserved {
-			return backend.WorkspaceUnreserved, nil
-		}
 		return backend.WorkspaceSized, nil // what is wrong with it is told when it is mounted
 	}
 	means, err := b.sizing.Means(ctx)
