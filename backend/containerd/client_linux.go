@@ -10,12 +10,10 @@ import (
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/log"
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 const (
@@ -31,14 +29,6 @@ func newClient(o Options) (*ctrd.Client, error) {
 		return nil, fmt.Errorf("containerd: Options.Address is not a socket's: %w", backend.ErrInvalid)
 	}
 	return api, nil
-}
-
-func (b *Backend) span(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
-	attrs = append(attrs, telemetry.KeyBackend.String(b.Name()))
-	if b.opts.TracerProvider != nil {
-		return telemetry.StartWith(ctx, b.opts.TracerProvider, name, attrs...)
-	}
-	return telemetry.Start(ctx, name, attrs...)
 }
 
 // muted gives a context in which containerd's client and the CNI library, which use the process's global tracer and

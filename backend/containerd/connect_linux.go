@@ -32,7 +32,7 @@ func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser,
 		return nil, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanContainerdConnect)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdConnect)
 	defer func() { telemetry.End(span, err) }()
 	r, err := b.running(ctx, id)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // Backend is a [backend.SandboxBackend] on one containerd. Its methods may be called concurrently.
@@ -60,7 +60,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	b.api = api
 	b.calls = kit.New(kit.Options{
-		Name: "containerd", Log: b.log, Limit: b.opts.CallTimeout, Patience: b.opts.Patience, Context: muted, Native: native, Classify: classify,
+		Name: "containerd", Log: b.log, Tracer: b.opts.TracerProvider, Limit: b.opts.CallTimeout, Patience: b.opts.Patience, Context: muted, Native: native, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := api.Version(ctx); return err },
 	})
 	if err := b.prepare(ctx); err != nil {

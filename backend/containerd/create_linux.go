@@ -37,7 +37,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 		return backend.Info{}, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanContainerdCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
 	defer func() { err = kit.Classed(err); telemetry.End(span, err) }()
 	p, err := b.newPlan(ctx, spec)
 	if err != nil {

@@ -14,7 +14,7 @@ func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, er
 		return nil, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanContainerdDial)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdDial)
 	defer func() { telemetry.End(span, err) }()
 	r, err := b.running(ctx, id)
 	if err != nil {

@@ -147,7 +147,7 @@ func (b *Backend) Stop(ctx context.Context, id string) (err error) {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanContainerdStop)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdStop)
 	defer func() { telemetry.End(span, err) }()
 	return b.alone(ctx, id, func(r *record) error { return b.deleteTask(ctx, r) })
 }
@@ -159,7 +159,7 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanContainerdRemove)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdRemove)
 	defer func() { telemetry.End(span, err) }()
 	session, containers := namesOf(id)
 	if session == "" {

@@ -3,7 +3,6 @@ package containerd
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -69,12 +68,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		info.ImageEnv = nil
 		infos = append(infos, info)
 	}
-	slices.SortFunc(infos, func(a, b backend.Info) int {
-		if c := a.Created.Compare(b.Created); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
+	kit.Sort(infos)
 	return infos, nil
 }
 

@@ -21,7 +21,7 @@ import (
 
 // pull fetches the plan's image, or waits for another caller's fetch of the same.
 func (b *Backend) pull(ctx context.Context, p *plan) (err error) {
-	ctx, span := b.span(ctx, telemetry.SpanContainerdPull, telemetry.Text(telemetry.KeyImage, p.imageName()))
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdPull, telemetry.Text(telemetry.KeyImage, p.imageName()))
 	defer func() { telemetry.End(span, err) }()
 	fetched, err := b.pulls.Wait(ctx, driver.Pull{
 		Ref: p.ref, Limit: b.opts.PullTimeout, Progress: p.spec.OnPull, Calls: b.calls.Pending(),

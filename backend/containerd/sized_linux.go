@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // deviceLink leads from a sandbox's directory to the loop device that holds its workspace. The runtime mounts that in the

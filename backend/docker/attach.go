@@ -32,7 +32,7 @@ func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, er
 		return nil, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerDial)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerDial)
 	defer func() { telemetry.End(span, err) }()
 	if _, err := b.running(ctx, id); err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser,
 		return nil, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerConnect)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerConnect)
 	defer func() { telemetry.End(span, err) }()
 	info, err := b.running(ctx, id)
 	if err != nil {

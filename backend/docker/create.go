@@ -39,7 +39,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 		return backend.Info{}, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
 	defer func() { telemetry.End(span, err) }()
 	p, err := b.newPlan(ctx, spec)
 	if err != nil {
@@ -166,7 +166,7 @@ func (c *creation) createContainer(ctx context.Context, network string) error {
 
 // start starts the container. A guest volume that was emptied behind our back, as by a prune, is filled again.
 func (c *creation) start(ctx context.Context) (err error) {
-	ctx, span := c.b.span(ctx, telemetry.SpanDockerStart)
+	ctx, span := c.b.calls.Span(ctx, telemetry.SpanDockerStart)
 	defer func() { telemetry.End(span, err) }()
 	return c.b.startContainer(ctx, c.id)
 }

@@ -40,9 +40,9 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // Options refine New. The zero value, and nil, mean the defaults named at each field.
@@ -126,7 +126,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	b.api = api
 	b.calls = kit.New(kit.Options{
-		Name: "docker", Log: b.log, Limit: b.opts.CallTimeout, Patience: b.opts.Patience, Classify: classify,
+		Name: "docker", Log: b.log, Tracer: b.opts.TracerProvider, Limit: b.opts.CallTimeout, Patience: b.opts.Patience, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := api.Ping(ctx); return err },
 	})
 	if b.engine, err = b.probe(ctx); err != nil {

@@ -7,8 +7,6 @@ import (
 	"regexp"
 
 	"github.com/docker/docker/api/types/container"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -17,14 +15,6 @@ import (
 
 // containerIDs matches an engine's full id. A prefix or a name, which the engine would take too, is never one of ours.
 var containerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
-
-func (b *Backend) span(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
-	attrs = append(attrs, telemetry.KeyBackend.String("docker"))
-	if b.opts.TracerProvider != nil {
-		return telemetry.StartWith(ctx, b.opts.TracerProvider, name, attrs...)
-	}
-	return telemetry.Start(ctx, name, attrs...)
-}
 
 func (b *Backend) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
 	return kit.Call(ctx, b.calls, "inspect container", func(ctx context.Context) (container.InspectResponse, error) {
@@ -68,7 +58,7 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerStart)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerStart)
 	defer func() { telemetry.End(span, err) }()
 	res, err := b.own(ctx, id)
 	if err != nil {
@@ -94,7 +84,7 @@ func (b *Backend) Stop(ctx context.Context, id string) (err error) {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerStop)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerStop)
 	defer func() { telemetry.End(span, err) }()
 	res, err := b.own(ctx, id)
 	if err != nil || !res.State.Running {
@@ -117,7 +107,7 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerRemove)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerRemove)
 	defer func() { telemetry.End(span, err) }()
 	workspace, known := b.workspaceOf(id)
 	res, err := b.own(ctx, id)

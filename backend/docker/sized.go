@@ -20,8 +20,8 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // A workspace with a limit is a file system of its own where the engine lets this process make one. It lies in a

@@ -10,15 +10,11 @@ import (
 	"path/filepath"
 	"runtime"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // Backend is a [backend.SandboxBackend] without an engine. Its methods may be called concurrently.
@@ -62,7 +58,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b.tidy(ctx)
 	b.sizing = driver.NewSizing("local", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.dirs.tmp()) })
 	b.nursery = &nursery{b: b}
-	b.calls = kit.New(kit.Options{Name: name, Log: b.log})
+	b.calls = kit.New(kit.Options{Name: name, Log: b.log, Tracer: b.opts.TracerProvider})
 	return b, nil
 }
 
@@ -163,14 +159,6 @@ func ended(ctx context.Context) error {
 		return err
 	}
 	return fmt.Errorf("local: %w", ctx.Err())
-}
-
-func (b *Backend) span(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
-	attrs = append(attrs, telemetry.KeyBackend.String("local"))
-	if b.opts.TracerProvider != nil {
-		return telemetry.StartWith(ctx, b.opts.TracerProvider, name, attrs...)
-	}
-	return telemetry.Start(ctx, name, attrs...)
 }
 
 var (

@@ -7,12 +7,11 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
@@ -108,12 +107,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		}
 		infos = append(infos, b.describe(x, state, false))
 	}
-	slices.SortFunc(infos, func(a, b backend.Info) int {
-		if c := a.Created.Compare(b.Created); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
+	kit.Sort(infos)
 	return infos, nil
 }
 
@@ -170,7 +164,7 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanLocalStart)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalStart)
 	defer func() { telemetry.End(span, err) }()
 	x, err := b.locked(ctx, id)
 	if err != nil {
@@ -198,7 +192,7 @@ func (b *Backend) Stop(ctx context.Context, id string) (err error) {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanLocalStop)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalStop)
 	defer func() { telemetry.End(span, err) }()
 	x, err := b.locked(ctx, id)
 	if err != nil {
@@ -240,7 +234,7 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanLocalRemove)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalRemove)
 	defer func() { telemetry.End(span, err) }()
 	session, nonce, err := splitID(id)
 	if err != nil {
@@ -329,7 +323,7 @@ func (b *Backend) connect(ctx context.Context, id, spanName string) (_ io.ReadWr
 		return nil, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, spanName)
+	ctx, span := b.calls.Span(ctx, spanName)
 	defer func() { telemetry.End(span, err) }()
 	x, err := b.own(id)
 	if err != nil {

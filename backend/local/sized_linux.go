@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // imageFile holds the file system of a workspace that has one of its own. It is mounted in the sandbox's mount namespace

@@ -10,7 +10,11 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // CleanupTimeout bounds what is done after a failure or beside a caller.
@@ -27,10 +31,11 @@ var ErrSilent = errors.New("the engine answers nothing")
 
 // Options configure Calls. Only Name and Log are required of a driver without an engine.
 type Options struct {
-	Name     string        // the driver's, which begins its errors
-	Log      *slog.Logger  //
-	Limit    time.Duration // of one call
-	Patience time.Duration // how long the engine may answer nothing, not even Ping
+	Name     string               // the driver's, which begins its errors
+	Log      *slog.Logger         //
+	Tracer   trace.TracerProvider // makes the spans; nil is that of the span in the caller's context
+	Limit    time.Duration        // of one call
+	Patience time.Duration        // how long the engine may answer nothing, not even Ping
 	// Ping asks the engine for a sign of life.
 	Ping func(context.Context) error
 	// Context prepares the context of every call; nil leaves it.
@@ -58,6 +63,15 @@ func New(o Options) *Calls {
 	c := &Calls{o: o, closing: fmt.Errorf("%s backend: %w", o.Name, backend.ErrClosed)}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	return c
+}
+
+// Span begins a span of the driver's.
+func (c *Calls) Span(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
+	attrs = append(attrs, telemetry.KeyBackend.String(c.o.Name))
+	if c.o.Tracer != nil {
+		return telemetry.StartWith(ctx, c.o.Tracer, name, attrs...)
+	}
+	return telemetry.Start(ctx, name, attrs...)
 }
 
 // Life ends with Close.
