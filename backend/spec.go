@@ -53,25 +53,19 @@ type WorkspaceMeans string
 
 // Means, the strongest first.
 const (
-	// WorkspaceSized: a file system of its own, of that size and with a number of files that fits it.
-	// Its space is set aside: what others do to the disk takes nothing of it.
+	// WorkspaceSized: a file system of its own, of that size and with a number of files that fits it. Its space is set aside
+	// where the disk can do that: what others do to the disk then takes nothing of it.
 	WorkspaceSized WorkspaceMeans = "filesystem"
-	// WorkspaceUnreserved: as WorkspaceSized, on a disk whose file system cannot set space aside. When that gets full,
-	// what a command just wrote can be lost, and the workspace becomes read-only.
-	WorkspaceUnreserved WorkspaceMeans = "filesystem_unreserved"
-	// WorkspaceProject: a project quota of the file system that the workspace lies on, and the guest's watch beside it: the
-	// quota bounds neither the number of files nor what a command takes out of it.
-	WorkspaceProject WorkspaceMeans = "project_quota"
-	// WorkspaceMemory: a tmpfs, whose files count against the memory limit and are lost when the sandbox stops. No driver of
-	// this module takes it.
+	// WorkspaceMemory: a tmpfs, whose files count against the memory limit and are lost when the sandbox stops. Of this
+	// module's drivers only local has it, for a root that can be written to.
 	WorkspaceMemory WorkspaceMeans = "memory"
 	// WorkspaceWatched: the guest adds up what there is and ends the commands when it is too much. No file gets larger
 	// than the limit, but together they can pass it by what is written between two looks.
 	WorkspaceWatched WorkspaceMeans = "watched"
 )
 
-// FileSystem tells whether the workspace is a file system of its own.
-func (m WorkspaceMeans) FileSystem() bool { return m == WorkspaceSized || m == WorkspaceUnreserved }
+// FileSystem reports whether the workspace is a file system of its own.
+func (m WorkspaceMeans) FileSystem() bool { return m == WorkspaceSized }
 
 // Spec describes a sandbox to create. Drivers must not change it and must not keep references into it.
 type Spec struct {

@@ -67,7 +67,7 @@ type OpenLimits struct {
 	MemoryMB           int64  `json:"memory_mb,omitempty"`
 	PIDs               int64  `json:"pids,omitempty"`
 	WorkspaceMB        int64  `json:"workspace_mb,omitempty"`
-	WorkspaceMeans     string `json:"workspace_means,omitempty" jsonschema:"enum=filesystem,enum=filesystem_unreserved,enum=project_quota,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large, filesystem_unreserved that files can be lost when the disk of the host gets full"`
+	WorkspaceMeans     string `json:"workspace_means,omitempty" jsonschema:"enum=filesystem,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large, filesystem_unreserved that files can be lost when the disk of the host gets full"`
 	RootMB             int64  `json:"root_mb,omitempty" jsonschema_description:"how much may be written outside of the workspace, /tmp and /dev/shm"`
 	RootMeans          string `json:"root_means,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"what holds root_mb, as workspace_means"`
 	TimeoutSeconds     int64  `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`

@@ -1,19 +1,14 @@
 package containerd_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/containerd/typeurl/v2"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
@@ -151,54 +146,6 @@ func TestHalfMadeFileSystem(t *testing.T) {
 	if got := sh(t, dial(t, b, create(t, b, spec).ID), "cat f"); got != "mine\n" {
 		t.Errorf("f holds %q", got)
 	}
-}
-
-// TestFormerWorkspace starts a sandbox whose workspace has a limit and is a tmpfs, as earlier versions made it: it gets what
-// it had, in the size that it had.
-func TestFormerWorkspace(t *testing.T) {
-	t.Parallel()
-	b := newBackend(t, nil)
-	spec := newSpec()
-	spec.Limits.WorkspaceBytes = 4 << 20
-	info := create(t, b, spec)
-	if err := b.Stop(t.Context(), info.ID); err != nil {
-		t.Fatal(err)
-	}
-	api := engineAPI(t).ContainerService()
-	c, err := api.Get(t.Context(), containerd.ContainerOf(info.ID))
-	if err != nil {
-		t.Fatal(err)
-	}
-	former := runtimeSpec(t, c.ID)
-	for i, m := range former.Mounts {
-		if m.Destination == backend.Workdir {
-			former.Mounts[i] = specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: m.Destination, Options: []string{
-				"rw", "nosuid", "nodev", "exec", "size=4194304", "mode=0755", "uid=1000", "gid=1000",
-			}}
-		}
-	}
-	if c.Spec, err = typeurl.MarshalAny(&former); err != nil {
-		t.Fatal(err)
-	}
-	const config = backend.LabelPrefix + "config"
-	c.Extensions[config] = rewritten{c.Extensions[config].GetTypeUrl(), bytes.ReplaceAll(c.Extensions[config].GetValue(),
-		[]byte(`,"workspace":"`+string(info.Workspace)+`"`), nil)}
-	_, err = api.Update(t.Context(), c, "spec", "extensions")
-	dir := filepath.Join(stateDir(), "workspaces", containerd.SessionName(spec.ID))
-	tag := fmt.Sprintf(`{"instance":%q,"session":%q,"bytes":%d}`, spec.Instance, spec.ID, spec.Limits.WorkspaceBytes)
-	if err := errors.Join(err, os.RemoveAll(filepath.Join(dir, "disk.img")), os.WriteFile(filepath.Join(dir, "owner.json"), []byte(tag), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-
-	other := newBackend(t, nil) // which has not seen the sandbox
-	if err := other.Start(t.Context(), info.ID); err != nil {
-		t.Fatalf("Start: %v", err)
-	}
-	if got := sh(t, dial(t, other, info.ID), "stat -f -c '%T %b' . && echo x > f && cat f"); got != "tmpfs 1024\nx\n" {
-		t.Errorf("workspace: %q", got)
-	}
-	remove(t, other, info.ID)
-	nothingLeft(t, spec.ID)
 }
 
 // TestStartAfterLinks: a link that came into the sandbox's own layer where something is mounted does not move the mount

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
@@ -26,12 +27,12 @@ const execPrefix = "connect-"
 // Connect opens a stream of its own to the guest: the engine starts the guest's bridge in the sandbox. It takes some
 // tens of milliseconds more than Dial and disturbs nobody.
 func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanContainerdConnect)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdConnect)
 	defer func() { telemetry.End(span, err) }()
 	r, err := b.running(ctx, id)
 	if err != nil {
@@ -111,7 +112,7 @@ func (s *bridge) open(ctx context.Context, r *record) error {
 	}
 	svc := s.b.api.TaskService()
 	s.made = true
-	_, err = finish(ctx, s.b, "connect", func(ctx context.Context) (any, error) {
+	_, err = kit.Finish(ctx, s.b.calls, "connect", func(ctx context.Context) (any, error) {
 		return svc.Exec(ctx, &tasks.ExecProcessRequest{
 			ContainerID: s.id, ExecID: s.exec, Stdin: in, Stdout: out, Stderr: os.DevNull, Spec: spec,
 		})
@@ -119,7 +120,7 @@ func (s *bridge) open(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
-	_, err = finish(ctx, s.b, "connect", func(ctx context.Context) (*tasks.StartResponse, error) {
+	_, err = kit.Finish(ctx, s.b.calls, "connect", func(ctx context.Context) (*tasks.StartResponse, error) {
 		return svc.Start(ctx, &tasks.StartRequest{ContainerID: s.id, ExecID: s.exec})
 	})
 	return err
@@ -183,21 +184,21 @@ func (s *bridge) end(ctx context.Context) error {
 	stop := drain(filepath.Join(s.dir, fifoOut))
 	defer stop()
 	return s.b.untilGone(ctx, func() error {
-		err := s.b.do(ctx, "end connection", func(ctx context.Context) error {
+		err := s.b.calls.Do(ctx, "end connection", func(ctx context.Context) error {
 			_, err := svc.Kill(ctx, &tasks.KillRequest{ContainerID: s.id, ExecID: s.exec, Signal: uint32(unix.SIGKILL)})
 			return err
 		})
 		if err == nil {
 			wctx, cancel := context.WithTimeout(ctx, killWait)
 			defer cancel()
-			_, err = call(wctx, s.b, "end connection", func(ctx context.Context) (*tasks.WaitResponse, error) {
+			_, err = kit.Call(wctx, s.b.calls, "end connection", func(ctx context.Context) (*tasks.WaitResponse, error) {
 				return svc.Wait(ctx, &tasks.WaitRequest{ContainerID: s.id, ExecID: s.exec})
 			})
 		}
 		if err != nil && !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, errState) && !errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}
-		return s.b.do(ctx, "end connection", func(ctx context.Context) error {
+		return s.b.calls.Do(ctx, "end connection", func(ctx context.Context) error {
 			_, err := svc.DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: s.id, ExecID: s.exec})
 			return err
 		})

@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,9 +16,10 @@ import (
 	ctrd "github.com/containerd/containerd/v2/client"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // Backend is a [backend.SandboxBackend] on one containerd. Its methods may be called concurrently.
@@ -30,17 +32,13 @@ type Backend struct {
 	sizing *driver.Sizing
 	disks  sizedfs.Maker
 
-	life  context.Context // ends with Close, so that pending calls and background work end
-	end   context.CancelCauseFunc
-	calls sync.WaitGroup // calls and background work under way
-
+	calls  *kit.Calls
 	pulls  driver.Pulls
 	images imageCache
 
-	mu     sync.Mutex // guards what follows
-	closed bool
-	known  map[string]*record // sandboxes that are ours, by id; their records never change
-	swept  time.Time          // when List last looked for stray shims
+	mu    sync.Mutex         // guards what follows
+	known map[string]*record // sandboxes that are ours, by id; their records never change
+	swept time.Time          // when List last looked for stray shims
 }
 
 // New connects to containerd, within the bounds of ctx and Options.Patience. A containerd that does not answer is
@@ -61,10 +59,12 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	b.api = api
-	b.life, b.end = context.WithCancelCause(context.Background())
+	b.calls = kit.New(kit.Options{
+		Name: "containerd", Log: b.log, Tracer: b.opts.TracerProvider, Limit: b.opts.CallTimeout, Patience: b.opts.Patience, Context: muted, Native: native, Classify: classify,
+		Ping: func(ctx context.Context) error { _, err := api.Version(ctx); return err },
+	})
 	if err := b.prepare(ctx); err != nil {
-		b.end(err)
-		return nil, joinClose(err, api)
+		return nil, errors.Join(err, b.calls.Close(api.Close))
 	}
 	return b, nil
 }
@@ -127,7 +127,7 @@ func (b *Backend) Name() string { return "containerd" }
 func (b *Backend) Capabilities() backend.Capabilities {
 	c := b.engine.caps
 	c.Workspace = backend.WorkspaceWatched // by the guest, which runs everywhere
-	if means, err := b.workspaceMeans(b.life, b.opts.Runtime); err == nil {
+	if means, err := b.workspaceMeans(b.calls.Life(), b.opts.Runtime); err == nil {
 		c.Workspace = means
 	}
 	c.Networks, c.Runtimes = slices.Clone(c.Networks), slices.Clone(c.Runtimes)
@@ -137,59 +137,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 // Close ends pending calls and waits, for a bounded time, for them and for the clean-up that earlier calls left to the
 // background. Sandboxes go on, and so do streams that Dial gave; streams of Connect end with their connection to
 // containerd.
-func (b *Backend) Close() error {
-	b.mu.Lock()
-	first := !b.closed
-	b.closed = true
-	b.mu.Unlock()
-	if first {
-		b.end(errClosed)
-	}
-	done := make(chan struct{})
-	go func() { // ends with the last call, each of which is bounded
-		b.calls.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(cleanupTimeout):
-		b.log.Warn("containerd: calls still under way at close")
-	}
-	if !first {
-		return nil
-	}
-	return b.api.Close()
-}
-
-// begin admits a call: it fails once the backend is closed, and gives a context that ends with the backend. The caller
-// must call done.
-func (b *Backend) begin(ctx context.Context) (_ context.Context, done func(), _ error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, nil, errClosed
-	}
-	b.calls.Add(1)
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.life, func() { cancel(errClosed) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
-		b.calls.Done()
-	}, nil
-}
-
-// background runs f beside the caller; Close waits for it. f gets a context that Close does not end, because it cleans
-// up, and that is bounded. Only a call that is under way itself may use it.
-func (b *Backend) background(ctx context.Context, f func(context.Context)) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-	b.calls.Add(1)
-	go func() {
-		defer b.calls.Done()
-		defer cancel()
-		f(ctx)
-	}()
-}
+func (b *Backend) Close() error { return b.calls.Close(b.api.Close) }
 
 // remember keeps the record of a sandbox, so that a later call need not ask for it.
 func (b *Backend) remember(r *record) {

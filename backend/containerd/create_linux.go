@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -31,13 +32,13 @@ type creation struct {
 
 // Create makes a sandbox and starts it. See [backend.SandboxBackend].
 func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info, err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.Info{}, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanContainerdCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
-	defer func() { err = classed(err); telemetry.End(span, err) }()
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
+	defer func() { err = kit.Classed(err); telemetry.End(span, err) }()
 	p, err := b.newPlan(ctx, spec)
 	if err != nil {
 		return backend.Info{}, err
@@ -50,7 +51,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	defer func() {
 		switch {
 		case errors.Is(err, backend.ErrUnavailable): // the caller need not wait for an engine that may come back
-			b.background(ctx, c.rollbackLater)
+			b.calls.Background(ctx, c.rollbackLater)
 		case err != nil:
 			err = errors.Join(err, c.rollback(ctx))
 		}
@@ -91,7 +92,7 @@ func (c *creation) make(ctx context.Context) error {
 func (b *Backend) outlive(ctx context.Context, err error) error {
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return b.fail(ctx, "create", ctx.Err())
+		return b.calls.Fail(ctx, "create", ctx.Err())
 	case errors.Is(err, backend.ErrNotFound):
 		return fmt.Errorf("containerd: what the sandbox needs vanished: %v: %w", err, backend.ErrUnavailable)
 	}
@@ -121,7 +122,7 @@ func (c *creation) createRecord(ctx context.Context) error {
 		return err
 	}
 	c.tried = true
-	_, err = finish(ctx, c.b, "create container", func(ctx context.Context) (containers.Container, error) {
+	_, err = kit.Finish(ctx, c.b.calls, "create container", func(ctx context.Context) (containers.Container, error) {
 		return c.b.api.ContainerService().Create(ctx, containers.Container{
 			ID: c.rec.id, Labels: c.rec.labels, Image: c.rec.image, Spec: spec,
 			Runtime:     containers.RuntimeInfo{Name: plugins.RuntimeRuncV2, Options: runtime},
@@ -170,12 +171,12 @@ func (b *Backend) materialize(ctx context.Context, r *record) (mounts []mount.Mo
 // prepareSnapshot makes the sandbox's own layer over the image's.
 func (b *Backend) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount, error) {
 	s := b.api.SnapshotService(r.snapshotter)
-	mounts, err := finish(ctx, b, "prepare snapshot", func(ctx context.Context) ([]mount.Mount, error) {
+	mounts, err := kit.Finish(ctx, b.calls, "prepare snapshot", func(ctx context.Context) ([]mount.Mount, error) {
 		return s.Prepare(ctx, r.id, r.config.Parent)
 	})
 	switch {
 	case errors.Is(err, backend.ErrExists):
-		return call(ctx, b, "find snapshot", func(ctx context.Context) ([]mount.Mount, error) { return s.Mounts(ctx, r.id) })
+		return kit.Call(ctx, b.calls, "find snapshot", func(ctx context.Context) ([]mount.Mount, error) { return s.Mounts(ctx, r.id) })
 	case errors.Is(err, backend.ErrNotFound):
 		return nil, fmt.Errorf("containerd: image %s vanished: %w", familiar(r.image), backend.ErrImage)
 	}
@@ -199,7 +200,7 @@ func (c *creation) rollback(ctx context.Context) error {
 
 // rollbackLater repeats rollback while containerd does not answer.
 func (c *creation) rollbackLater(ctx context.Context) {
-	_ = c.b.retry(ctx, func() (bool, error) { // rollback has logged its failure
+	_ = c.b.calls.Retry(ctx, func() (bool, error) { // rollback has logged its failure
 		err := c.rollback(ctx)
 		return !errors.Is(err, backend.ErrUnavailable), err
 	})

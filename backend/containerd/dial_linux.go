@@ -9,12 +9,12 @@ import (
 
 // Dial opens the FIFOs of the guest's standard streams, taking them from whoever holds them.
 func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanContainerdDial)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdDial)
 	defer func() { telemetry.End(span, err) }()
 	r, err := b.running(ctx, id)
 	if err != nil {

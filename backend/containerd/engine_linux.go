@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/seccomp"
 )
 
@@ -39,9 +40,9 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 	e := engine{arch: runtime.GOARCH, kernel: kernelRelease(), cpus: runtime.NumCPU()}
 	// The client would wait for a socket that is not there as for one that nobody listens on yet.
 	if _, err := os.Stat(b.opts.Address); errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(b.opts.Address) {
-		return e, &engineError{what: "connect", kind: backend.ErrUnavailable, detail: "there is no such socket"}
+		return e, engineError("connect", backend.ErrUnavailable, "there is no such socket")
 	}
-	if _, err := call(ctx, b, "connect", b.api.Version); err != nil {
+	if _, err := kit.Call(ctx, b.calls, "connect", b.api.Version); err != nil {
 		return e, err
 	}
 	var err error
@@ -98,7 +99,7 @@ func (b *Backend) findSnapshotter(ctx context.Context) (string, error) {
 		names = []string{"overlayfs", "native"}
 	}
 	for _, name := range names {
-		err := b.do(ctx, "look for snapshotter "+name, func(ctx context.Context) error {
+		err := b.calls.Do(ctx, "look for snapshotter "+name, func(ctx context.Context) error {
 			_, err := b.api.SnapshotService(name).Stat(ctx, "workcell-none")
 			if cerrdefs.IsNotFound(err) {
 				return nil
@@ -135,12 +136,12 @@ func findRuntimes(configured map[string]string) (map[string]string, error) {
 
 // Ping asks containerd whether it is there, and what it is.
 func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.EngineInfo{}, err
 	}
 	defer done()
-	v, err := call(ctx, b, "ping", func(ctx context.Context) (ctrd.Version, error) { return b.api.Version(ctx) })
+	v, err := kit.Call(ctx, b.calls, "ping", func(ctx context.Context) (ctrd.Version, error) { return b.api.Version(ctx) })
 	if err != nil {
 		return backend.EngineInfo{}, err
 	}

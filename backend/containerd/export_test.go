@@ -1,11 +1,13 @@
 package containerd
 
+import "github.com/workcell-dev/workcell/backend/internal/kit"
+
 // Internals that tests look at.
 var (
 	SessionName  = sessionName
 	IsContainer  = isContainer
 	SweepShims   = (*Backend).sweepShims
-	Scrub        = scrub
+	Scrub        = kit.Scrub
 	RegistryAuth = registryAuth
 	RemoveAll    = removeAll
 	UsageOf      = usageOf

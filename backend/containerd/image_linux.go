@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/driver"
 )
 
@@ -83,7 +84,7 @@ func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
 
 // findImage describes an image that containerd has, unpacked for this machine. ErrNotFound: it has none, or not whole.
 func (b *Backend) findImage(ctx context.Context, ref string) (*image, error) {
-	found, err := call(ctx, b, "look for image", func(ctx context.Context) (images.Image, error) {
+	found, err := kit.Call(ctx, b.calls, "look for image", func(ctx context.Context) (images.Image, error) {
 		return b.api.ImageService().Get(ctx, ref)
 	})
 	if err != nil {
@@ -92,7 +93,7 @@ func (b *Backend) findImage(ctx context.Context, ref string) (*image, error) {
 	if img := b.images.get(found.Target.Digest.String()); img != nil {
 		return img, nil
 	}
-	img, err := call(ctx, b, "read image", func(ctx context.Context) (*image, error) { return b.readImage(ctx, found) })
+	img, err := kit.Call(ctx, b.calls, "read image", func(ctx context.Context) (*image, error) { return b.readImage(ctx, found) })
 	if err != nil {
 		return nil, err
 	}
@@ -111,14 +112,14 @@ func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, er
 	desc, err := handle.Config(ctx)
 	if cerrdefs.IsNotFound(err) {
 		if other, ok := b.foreign(ctx, found); ok {
-			return nil, &engineError{what: "read image", kind: backend.ErrUnsupported, detail: other}
+			return nil, engineError("read image", backend.ErrUnsupported, other)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	if desc.Size > maxImageConfig {
-		return nil, &engineError{what: "read image", kind: backend.ErrInvalid, detail: name + " has a configuration of more than 4 MiB"}
+		return nil, engineError("read image", backend.ErrInvalid, name+" has a configuration of more than 4 MiB")
 	}
 	data, err := content.ReadBlob(ctx, store, desc)
 	if err != nil {
@@ -126,15 +127,15 @@ func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, er
 	}
 	var c ocispec.Image
 	if err := json.Unmarshal(data, &c); err != nil {
-		return nil, &engineError{what: "read image", kind: backend.ErrInvalid, detail: name + " has a malformed configuration"}
+		return nil, engineError("read image", backend.ErrInvalid, name+" has a malformed configuration")
 	}
 	if c.OS != "linux" || c.Architecture != "" && c.Architecture != b.engine.arch {
-		return nil, &engineError{what: "read image", kind: backend.ErrUnsupported,
-			detail: fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", name, c.OS, c.Architecture, b.engine.arch)}
+		return nil, engineError("read image", backend.ErrUnsupported,
+			fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", name, c.OS, c.Architecture, b.engine.arch))
 	}
 	volumes, err := driver.JudgeImage(c.Config.Env, c.Config.Volumes)
 	if err != nil {
-		return nil, &engineError{what: "image " + name, kind: backend.ErrInvalid, detail: err.Error()}
+		return nil, engineError("image "+name, backend.ErrInvalid, err.Error())
 	}
 	img := &image{id: desc.Digest.String(), target: found.Target.Digest.String(), env: slices.Clone(c.Config.Env), volumes: volumes}
 	if len(c.RootFS.DiffIDs) > 0 {
@@ -157,7 +158,7 @@ func (b *Backend) unpack(ctx context.Context, found images.Image, img *image) er
 	if img.chain == "" {
 		return nil
 	}
-	err := b.do(ctx, "unpack image", func(ctx context.Context) error {
+	err := b.calls.Do(ctx, "unpack image", func(ctx context.Context) error {
 		if _, err := b.api.SnapshotService(b.engine.snapshotter).Stat(ctx, img.chain); !cerrdefs.IsNotFound(err) {
 			return err
 		}
@@ -177,12 +178,12 @@ func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer done()
-	_, err = call(ctx, b, "look for image", func(ctx context.Context) (images.Image, error) {
+	_, err = kit.Call(ctx, b.calls, "look for image", func(ctx context.Context) (images.Image, error) {
 		return b.api.ImageService().Get(ctx, full)
 	})
 	if errors.Is(err, backend.ErrNotFound) {

@@ -10,17 +10,18 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // ImportImage takes the images of an archive, as "docker save" writes it or of an OCI layout, into the driver's
 // namespace, and gives their references. Images whose reference is there already are replaced.
 func (b *Backend) ImportImage(ctx context.Context, r io.Reader) ([]string, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	cctx, cancel := b.bound(ctx, b.opts.PullTimeout)
+	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
 	var refs []string
 	err = b.leased(cctx, b.opts.PullTimeout, func(ctx context.Context) error {
@@ -42,10 +43,10 @@ func (b *Backend) importError(ctx context.Context, err error) error {
 	if errors.Is(err, images.ErrEmptyWalk) {
 		return fmt.Errorf("containerd: the archive has no image for linux/%s: %w", b.engine.arch, backend.ErrUnsupported)
 	}
-	err = b.fail(ctx, "import image", err)
-	var e *engineError
-	if errors.As(err, &e) && e.kind == nil { // the archive's own fault has no type
-		err = &engineError{what: e.what, kind: backend.ErrInvalid, detail: e.detail}
+	err = b.calls.Fail(ctx, "import image", err)
+	var e *kit.Error
+	if errors.As(err, &e) && e.Kind == nil { // the archive's own fault has no type
+		err = engineError(e.What, backend.ErrInvalid, e.Detail)
 	}
 	return err
 }

@@ -27,7 +27,7 @@ func (b *Backend) leased(ctx context.Context, limit time.Duration, f func(contex
 
 // collect asks containerd to delete the files of removed snapshots now, which it else does when it comes to it.
 func (b *Backend) collect(ctx context.Context) {
-	ctx, cancel := b.bound(ctx, b.opts.CallTimeout)
+	ctx, cancel := b.calls.Bound(ctx, b.opts.CallTimeout)
 	defer cancel()
 	m := b.api.LeasesService()
 	l, err := m.Create(ctx, leases.WithRandomID(), leases.WithExpiration(time.Minute))

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -36,7 +37,7 @@ func (b *Backend) own(ctx context.Context, id string) (*record, error) {
 
 // record reads the record of a container: nil for one that is no sandbox, ErrNotFound where there is none.
 func (b *Backend) record(ctx context.Context, container string) (*record, error) {
-	c, err := call(ctx, b, "look for sandbox", func(ctx context.Context) (containers.Container, error) {
+	c, err := kit.Call(ctx, b.calls, "look for sandbox", func(ctx context.Context) (containers.Container, error) {
 		return b.api.ContainerService().Get(ctx, container)
 	})
 	if err != nil {
@@ -76,12 +77,12 @@ func (b *Backend) running(ctx context.Context, id string) (*record, error) {
 
 // Start starts a stopped sandbox.
 func (b *Backend) Start(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	defer func() { err = classed(err) }()
+	defer func() { err = kit.Classed(err) }()
 	r, err := b.own(ctx, id)
 	if err != nil {
 		return err
@@ -107,7 +108,7 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 // settled gives a sandbox that another process may be creating right now time to come to its end.
 func (b *Backend) settled(ctx context.Context, r *record) error {
 	deadline := time.Now().Add(staleWait)
-	return b.retry(ctx, func() (bool, error) {
+	return b.calls.Retry(ctx, func() (bool, error) {
 		p, err := b.task(ctx, r.id)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
 			return true, err
@@ -141,24 +142,24 @@ func (b *Backend) restart(ctx context.Context, r *record) error {
 
 // Stop ends the processes of a sandbox at once: the guest has nothing to save.
 func (b *Backend) Stop(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanContainerdStop)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdStop)
 	defer func() { telemetry.End(span, err) }()
 	return b.alone(ctx, id, func(r *record) error { return b.deleteTask(ctx, r) })
 }
 
 // Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
 func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOptions) (err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanContainerdRemove)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdRemove)
 	defer func() { telemetry.End(span, err) }()
 	session, containers := namesOf(id)
 	if session == "" {
@@ -199,23 +200,23 @@ func (b *Backend) removeRemains(ctx context.Context, session string, containers 
 
 // HasWorkspace tells whether a session has a workspace. See [backend.WorkspaceKeeper].
 func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
-	_, done, err := b.begin(ctx)
+	_, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer done()
 	tag, err := b.state.readTag(sessionName(sessionID))
-	return err == nil && tag.is(instance, sessionID), classed(err)
+	return err == nil && tag.is(instance, sessionID), kit.Classed(err)
 }
 
 // RemoveWorkspace deletes the workspace of a session that has no container. See [backend.WorkspaceKeeper].
 func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) (err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	defer func() { err = classed(err) }()
+	defer func() { err = kit.Classed(err) }()
 	session := sessionName(sessionID)
 	unlock, err := b.lock(ctx, session)
 	if err != nil {
@@ -254,7 +255,7 @@ func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error 
 		}
 	}
 	b.removeCgroup(r.config.Cgroup)
-	if err := ignoreNotFound(b.do(ctx, "remove snapshot", func(ctx context.Context) error {
+	if err := ignoreNotFound(b.calls.Do(ctx, "remove snapshot", func(ctx context.Context) error {
 		return b.api.SnapshotService(r.snapshotter).Remove(ctx, r.id)
 	})); err != nil {
 		return err
@@ -262,7 +263,7 @@ func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error 
 	if err := b.removeFiles(ctx, r, workspace); err != nil {
 		return b.settle(ctx, "remove files", err)
 	}
-	err := ignoreNotFound(b.do(ctx, "remove container", func(ctx context.Context) error {
+	err := ignoreNotFound(b.calls.Do(ctx, "remove container", func(ctx context.Context) error {
 		return b.api.ContainerService().Delete(ctx, r.id)
 	}))
 	if err != nil {
@@ -270,7 +271,7 @@ func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error 
 	}
 	b.forget(r.name())
 	if r.config.Root == backend.RootWritable || !started { // its layer may be large, or may be made only now
-		b.background(ctx, b.collect)
+		b.calls.Background(ctx, b.collect)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package containerd
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -12,11 +11,12 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // Get describes a sandbox.
 func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.Info{}, err
 	}
@@ -41,13 +41,13 @@ func (b *Backend) describe(ctx context.Context, r *record, p *apitask.Process) b
 
 // List describes the sandboxes that match filter, oldest first.
 func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	b.sweepLater(ctx)
-	list, err := call(ctx, b, "list containers", func(ctx context.Context) ([]containers.Container, error) {
+	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]containers.Container, error) {
 		return b.api.ContainerService().List(ctx, labelFilter(filter))
 	})
 	if err != nil || len(list) == 0 {
@@ -68,18 +68,13 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		info.ImageEnv = nil
 		infos = append(infos, info)
 	}
-	slices.SortFunc(infos, func(a, b backend.Info) int {
-		if c := a.Created.Compare(b.Created); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
+	kit.Sort(infos)
 	return infos, nil
 }
 
 // tasks gives the main processes of all containers in our namespace.
 func (b *Backend) tasks(ctx context.Context) (map[string]*apitask.Process, error) {
-	res, err := call(ctx, b, "list tasks", func(ctx context.Context) (*tasks.ListTasksResponse, error) {
+	res, err := kit.Call(ctx, b.calls, "list tasks", func(ctx context.Context) (*tasks.ListTasksResponse, error) {
 		return b.api.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	})
 	out := map[string]*apitask.Process{}

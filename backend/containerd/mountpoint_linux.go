@@ -40,7 +40,7 @@ func (b *Backend) checkImage(ctx context.Context, mounts []mount.Mount, img *ima
 func (b *Backend) checkMountPoints(ctx context.Context, mounts []mount.Mount, volumes []string) error {
 	targets := append([]string{guestDir, backend.Workdir, "/tmp", "/etc", "/dev", "/proc", "/sys"}, volumes...)
 	err := inPrivateMount(b.state.empty(), readOnly(mounts), func(root *os.Root) error { return plainDirs(root, targets) })
-	return b.fail(ctx, "look at the mount points", err)
+	return b.calls.Fail(ctx, "look at the mount points", err)
 }
 
 // plainDirs makes sure that every component of the targets that is there is a directory and no link.
@@ -70,7 +70,7 @@ func plainDir(root *os.Root, at string) error {
 		return err
 	}
 	if !st.IsDir() {
-		return &engineError{what: "root file system", kind: backend.ErrInvalid, detail: at + " in it is not a plain directory"}
+		return engineError("root file system", backend.ErrInvalid, at+" in it is not a plain directory")
 	}
 	return nil
 }

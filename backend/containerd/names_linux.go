@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"github.com/containerd/containerd/v2/core/containers"
+
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // sessionPrefix is how much of a session's name is in the names of its containers: containerd takes 76 characters.
@@ -53,7 +55,7 @@ func namesOf(id string) (session string, containers []string) {
 // others gives the records of a session's sandboxes, but for one, if any. There is at most one record, except where a
 // process dies, or several installations make a sandbox of one session at the same time.
 func (b *Backend) others(ctx context.Context, session string, but *record) ([]*record, error) {
-	list, err := call(ctx, b, "look for sandboxes of the session", func(ctx context.Context) ([]containers.Container, error) {
+	list, err := kit.Call(ctx, b.calls, "look for sandboxes of the session", func(ctx context.Context) ([]containers.Container, error) {
 		return b.api.ContainerService().List(ctx, "id~="+strconv.Quote("^"+session[:sessionPrefix]))
 	})
 	var out []*record

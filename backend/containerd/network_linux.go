@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
 
@@ -201,10 +202,10 @@ func (b *Backend) guard(ctx context.Context, path string) error {
 // networkError is ErrUnsupported, or the caller's end: an open network is never given instead.
 func (b *Backend) networkError(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
-		return b.fail(ctx, what, ctx.Err())
+		return b.calls.Fail(ctx, what, ctx.Err())
 	}
 	b.log.Warn("containerd: network", "step", what, "error", err)
-	return &engineError{what: what, kind: backend.ErrUnsupported, detail: scrub(err.Error())}
+	return engineError(what, backend.ErrUnsupported, kit.Scrub(err.Error()))
 }
 
 // inNetns runs f on a thread of its own in a network namespace.

@@ -12,7 +12,7 @@ import (
 
 // OOMKills counts how often a process of the sandbox was killed for lack of memory since the sandbox was started.
 func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -14,22 +14,23 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // pull fetches the plan's image, or waits for another caller's fetch of the same.
 func (b *Backend) pull(ctx context.Context, p *plan) (err error) {
-	ctx, span := b.span(ctx, telemetry.SpanContainerdPull, telemetry.Text(telemetry.KeyImage, p.imageName()))
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdPull, telemetry.Text(telemetry.KeyImage, p.imageName()))
 	defer func() { telemetry.End(span, err) }()
 	fetched, err := b.pulls.Wait(ctx, driver.Pull{
-		Ref: p.ref, Limit: b.opts.PullTimeout, Progress: p.spec.OnPull, Calls: &b.calls,
+		Ref: p.ref, Limit: b.opts.PullTimeout, Progress: p.spec.OnPull, Calls: b.calls.Pending(),
 		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
 			return b.fetchImage(ctx, p.ref, report)
 		},
 	})
 	if !fetched {
-		return b.fail(ctx, "pull "+p.imageName(), ctx.Err())
+		return b.calls.Fail(ctx, "pull "+p.imageName(), ctx.Err())
 	}
 	return err
 }
@@ -37,7 +38,7 @@ func (b *Backend) pull(ctx context.Context, p *plan) (err error) {
 // fetchImage does one pull. This process speaks with the registry itself and hands the layers to containerd.
 func (b *Backend) fetchImage(ctx context.Context, ref string, report func(backend.PullProgress)) error {
 	what := "pull " + familiar(ref)
-	cctx, cancel := b.bound(ctx, b.opts.PullTimeout)
+	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
 	t := newTracker(familiar(ref), report)
 	defer t.watch(cctx, b.api.ContentStore())()
@@ -49,8 +50,8 @@ func (b *Backend) fetchImage(ctx context.Context, ref string, report func(backen
 		return err
 	})
 	if err != nil {
-		if errors.Is(context.Cause(cctx), errSilent) {
-			err = errSilent
+		if errors.Is(context.Cause(cctx), kit.ErrSilent) {
+			err = kit.ErrSilent
 		}
 		return b.pullError(ctx, what, err)
 	}
@@ -89,14 +90,14 @@ func isLoopback(host string) bool {
 // pullError keeps what says that containerd or the caller is gone; everything else is about the image.
 func (b *Backend) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &engineError{what: what, kind: backend.ErrImage, detail: fmt.Sprintf("not done within %v", b.opts.PullTimeout)}
+		return engineError(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
 	}
-	if ctx.Err() == nil && (errors.Is(err, errSilent) || cerrdefs.IsUnavailable(err)) {
-		return &engineError{what: what, kind: backend.ErrUnavailable}
+	if ctx.Err() == nil && (errors.Is(err, kit.ErrSilent) || cerrdefs.IsUnavailable(err)) {
+		return engineError(what, backend.ErrUnavailable, "")
 	}
-	detail := scrub(err.Error())
-	if err := b.fail(ctx, what, err); ctx.Err() != nil {
+	detail := kit.Scrub(err.Error())
+	if err := b.calls.Fail(ctx, what, err); ctx.Err() != nil {
 		return err
 	}
-	return &engineError{what: what, kind: backend.ErrImage, detail: detail}
+	return engineError(what, backend.ErrImage, detail)
 }

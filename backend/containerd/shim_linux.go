@@ -26,7 +26,7 @@ func (b *Backend) sweepLater(ctx context.Context) {
 	}
 	b.mu.Unlock()
 	if due {
-		b.background(ctx, b.sweepShims)
+		b.calls.Background(ctx, b.sweepShims)
 	}
 }
 

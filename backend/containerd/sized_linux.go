@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // deviceLink leads from a sandbox's directory to the loop device that holds its workspace. The runtime mounts that in the
@@ -25,7 +25,7 @@ func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.W
 	}
 	means, err := b.sizing.Means(ctx)
 	if err != nil && ctx.Err() != nil {
-		return "", b.fail(ctx, "look at workspaces", ctx.Err())
+		return "", b.calls.Fail(ctx, "look at workspaces", ctx.Err())
 	}
 	return means, stateError("make a workspace", err)
 }
@@ -37,10 +37,7 @@ func (b *Backend) chooseMeans(ctx context.Context, p *plan, session string) (err
 	case kept && tag.Bytes == 0:
 		p.means = backend.WorkspaceWatched
 	case kept && kernelNetwork(p.spec.Runtime):
-		p.means = backend.WorkspaceUnreserved
-		if reserved, err := sizedfs.Reserved(b.state.image(session)); err != nil || reserved {
-			p.means = backend.WorkspaceSized // what is wrong with it is told when it is mounted
-		}
+		p.means = backend.WorkspaceSized // what is wrong with it is told when it is mounted
 	default:
 		p.means, err = b.workspaceMeans(ctx, p.spec.Runtime)
 	}
@@ -57,13 +54,6 @@ func (r *record) sized() int64 {
 		return 0
 	}
 	return r.config.Limits.WorkspaceBytes
-}
-
-// tagBytes is the size that the tag of a record's workspace may tell: that of its own file system or, as earlier versions
-// did whose sandboxes had a tmpfs instead, the limit.
-func (r *record) tagBytes(found int64) bool {
-	former := r.config.Workspace == "" || r.config.Workspace == backend.WorkspaceMemory
-	return found == r.sized() || former && found == r.config.Limits.WorkspaceBytes
 }
 
 // newImage is what a workspace's file system is called until the workspace has its tag: one that has its own name is never

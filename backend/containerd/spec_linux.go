@@ -7,9 +7,9 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 const (
@@ -38,7 +38,7 @@ func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 			CgroupsPath:   r.config.Cgroup,
 			Resources:     b.engine.resources(p.spec.Limits),
 			Seccomp:       b.engine.seccomp,
-			MaskedPaths:   maskedPaths(),
+			MaskedPaths:   driver.MaskedPaths(b.engine.cpus),
 			ReadonlyPaths: driver.ReadonlyPaths(),
 			Sysctl: map[string]string{ // as Docker: what needs a privilege elsewhere is harmless in a namespace
 				"net.ipv4.ip_unprivileged_port_start": "0",
@@ -137,12 +137,4 @@ func workspaceMount(r *record) specs.Mount {
 		return specs.Mount{Type: "ext4", Source: r.state().file(r.id, deviceLink), Destination: backend.Workdir, Options: options}
 	}
 	return bind(r.state().workspace(r.session), backend.Workdir, "rw")
-}
-
-// maskedPaths are Docker's.
-func maskedPaths() []string {
-	return []string{
-		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
-		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -73,7 +74,7 @@ func stateError(what string, err error) error {
 	if errors.As(err, &pe) {
 		err = pe.Err
 	}
-	kind := classify(err)
+	kind := kit.Classify(err, classify)
 	if kind == nil {
 		kind = backend.ErrUnavailable
 	}
@@ -191,7 +192,7 @@ func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err 
 			return false, fmt.Errorf("containerd: a workspace of that name is there and does not say whose it is: %w", backend.ErrExists)
 		}
 		made = true
-	case !found.is(tag.Instance, tag.Session) || !r.tagBytes(found.Bytes):
+	case !found.is(tag.Instance, tag.Session) || found.Bytes != r.sized():
 		return false, errStrange
 	}
 	if err := os.MkdirAll(dir.workspace(r.session), 0o755); err != nil {

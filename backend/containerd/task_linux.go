@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -28,7 +29,7 @@ const staleWait = 10 * time.Second
 // startTask starts a sandbox's main process, in its network when it has one. again: there may have been one before. A
 // failure leaves a task for destroy.
 func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) (err error) {
-	ctx, span := b.span(ctx, telemetry.SpanContainerdStart)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdStart)
 	defer func() { telemetry.End(span, err) }()
 	if r.bridged() {
 		if err := b.makeNetns(r); err != nil {
@@ -48,7 +49,7 @@ func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	_, err = finish(ctx, b, "start sandbox", func(ctx context.Context) (*tasks.StartResponse, error) {
+	_, err = kit.Finish(ctx, b.calls, "start sandbox", func(ctx context.Context) (*tasks.StartResponse, error) {
 		return b.api.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: r.id})
 	})
 	if err != nil {
@@ -74,12 +75,12 @@ func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Moun
 		req.Rootfs = append(req.Rootfs, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
 	}
 	began := time.Now()
-	return b.retry(ctx, func() (bool, error) {
-		_, err := finish(ctx, b, "make sandbox", func(ctx context.Context) (*tasks.CreateTaskResponse, error) {
+	return b.calls.Retry(ctx, func() (bool, error) {
+		_, err := kit.Finish(ctx, b.calls, "make sandbox", func(ctx context.Context) (*tasks.CreateTaskResponse, error) {
 			return b.api.TaskService().Create(ctx, req)
 		})
 		switch {
-		case unexplained(err):
+		case kit.Unexplained(err):
 			// containerd may still be cleaning up after an earlier task of this name that came to nothing, as when the
 			// process that asked for it died, and has no type for that.
 			return !again || ctx.Err() != nil || time.Since(began) > staleWait, err
@@ -96,7 +97,7 @@ func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Moun
 
 // task gives the main process of a sandbox; ErrNotFound when it has none.
 func (b *Backend) task(ctx context.Context, id string) (*apitask.Process, error) {
-	res, err := call(ctx, b, "look at sandbox", func(ctx context.Context) (*tasks.GetResponse, error) {
+	res, err := kit.Call(ctx, b.calls, "look at sandbox", func(ctx context.Context) (*tasks.GetResponse, error) {
 		return b.api.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	})
 	return res.GetProcess(), err
@@ -111,7 +112,7 @@ func (b *Backend) deleteTask(ctx context.Context, r *record) error {
 		if err := b.killTask(ctx, r.id); err != nil {
 			return err
 		}
-		return b.do(ctx, "delete task", func(ctx context.Context) error {
+		return b.calls.Do(ctx, "delete task", func(ctx context.Context) error {
 			_, err := b.api.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: r.id})
 			return err
 		})
@@ -125,7 +126,7 @@ const endTries = 10
 // untilGone repeats f, which is to end a process and have it forgotten, until there is none.
 func (b *Backend) untilGone(ctx context.Context, f func() error) error {
 	tries := 0
-	return b.retry(ctx, func() (bool, error) {
+	return b.calls.Retry(ctx, func() (bool, error) {
 		err := f()
 		tries++
 		switch {
@@ -134,14 +135,14 @@ func (b *Backend) untilGone(ctx context.Context, f func() error) error {
 		case errors.Is(err, errState):
 			return false, err
 		}
-		return !unexplained(err) || tries >= endTries, err
+		return !kit.Unexplained(err) || tries >= endTries, err
 	})
 }
 
 // killTask kills the main process, and with it every process of its namespace, and waits a while for the end.
 func (b *Backend) killTask(ctx context.Context, id string) error {
 	svc := b.api.TaskService()
-	err := b.do(ctx, "kill sandbox", func(ctx context.Context) error {
+	err := b.calls.Do(ctx, "kill sandbox", func(ctx context.Context) error {
 		_, err := svc.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGKILL)})
 		return err
 	})
@@ -153,12 +154,12 @@ func (b *Backend) killTask(ctx context.Context, id string) error {
 	}
 	wctx, cancel := context.WithTimeout(ctx, killWait)
 	defer cancel()
-	_, err = call(wctx, b, "wait for the sandbox's end", func(ctx context.Context) (*tasks.WaitResponse, error) {
+	_, err = kit.Call(wctx, b.calls, "wait for the sandbox's end", func(ctx context.Context) (*tasks.WaitResponse, error) {
 		return svc.Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		// What is frozen does not die.
-		return b.do(ctx, "resume sandbox", func(ctx context.Context) error {
+		return b.calls.Do(ctx, "resume sandbox", func(ctx context.Context) error {
 			_, err := svc.Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id})
 			if err != nil {
 				b.log.Warn("containerd: a killed sandbox does not end", "container", id, "error", err)

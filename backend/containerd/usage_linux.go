@@ -12,11 +12,12 @@ import (
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // Usage tells what the sandbox's control group has counted.
 func (b *Backend) Usage(ctx context.Context, id string) (backend.Usage, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.Usage{}, err
 	}
@@ -57,7 +58,7 @@ func usage(cpu uint64, unit time.Duration, memory uint64) backend.Usage {
 
 // metrics gives what a sandbox's control groups count; ErrNotFound when there are none.
 func (b *Backend) metrics(ctx context.Context, id string) (any, error) {
-	res, err := call(ctx, b, "read metrics", func(ctx context.Context) (*tasks.MetricsResponse, error) {
+	res, err := kit.Call(ctx, b.calls, "read metrics", func(ctx context.Context) (*tasks.MetricsResponse, error) {
 		return b.api.TaskService().Metrics(ctx, &tasks.MetricsRequest{Filters: []string{"id==" + id}})
 	})
 	if err != nil {
@@ -69,7 +70,7 @@ func (b *Backend) metrics(ctx context.Context, id string) (any, error) {
 		}
 		data, err := typeurl.UnmarshalAny(m.GetData())
 		if err != nil {
-			return nil, b.fail(ctx, "read metrics", err)
+			return nil, b.calls.Fail(ctx, "read metrics", err)
 		}
 		return data, nil
 	}

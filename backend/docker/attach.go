@@ -27,12 +27,12 @@ import (
 
 // Dial attaches to the guest's standard streams.
 func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerDial)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerDial)
 	defer func() { telemetry.End(span, err) }()
 	if _, err := b.running(ctx, id); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (b *Backend) running(ctx context.Context, id string) (backend.Info, error) 
 // hijack asks the engine for a stream. The client's own way to do that heeds no context once it is connected and loses
 // the answer's status.
 func (b *Backend) hijack(ctx context.Context, what, route string, query url.Values, body any) (io.ReadWriteCloser, error) {
-	bctx, cancel := b.bound(ctx, min(attachTimeout, b.opts.CallTimeout))
+	bctx, cancel := b.calls.Bound(ctx, min(attachTimeout, b.opts.CallTimeout))
 	defer cancel()
 	req, err := b.hijackRequest(bctx, route, query, body)
 	if err != nil {
@@ -69,7 +69,7 @@ func (b *Backend) hijack(ctx context.Context, what, route string, query url.Valu
 	}
 	conn, err := b.dial(bctx)
 	if err != nil {
-		return nil, b.fail(ctx, what, err)
+		return nil, b.calls.Fail(ctx, what, err)
 	}
 	stop := context.AfterFunc(bctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // cannot fail on what dial gives
 	s, err := upgrade(conn, req)
@@ -77,7 +77,7 @@ func (b *Backend) hijack(ctx context.Context, what, route string, query url.Valu
 		err = context.Cause(bctx)
 	}
 	if err != nil {
-		return nil, joinClose(b.fail(ctx, what, err), conn)
+		return nil, joinClose(b.calls.Fail(ctx, what, err), conn)
 	}
 	return s, nil
 }

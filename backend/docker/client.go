@@ -14,17 +14,14 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 const (
-	// cleanupTimeout bounds what is done after a failure or beside a caller.
-	cleanupTimeout = 30 * time.Second
+	cleanupTimeout = kit.CleanupTimeout
 	// attachTimeout bounds the opening of a stream: an engine whose earlier client stopped reading answers nothing.
 	attachTimeout = 10 * time.Second
 )
-
-// errSilent is the cause of a call's end when the engine answers nothing at all any more.
-var errSilent = errors.New("the engine answers nothing")
 
 func newClient(o Options) (*client.Client, error) {
 	opts := []client.Opt{
@@ -45,63 +42,6 @@ func newClient(o Options) (*client.Client, error) {
 		return nil, fmt.Errorf("docker: Options.Host is not an engine's address: %w", backend.ErrInvalid)
 	}
 	return api, nil
-}
-
-// bound limits one call of the engine: to the given time, and to the engine being alive. An engine under load may take
-// long over a call but answers pings; one that hangs answers nothing, and then the call ends with errSilent as its
-// context's cause.
-func (b *Backend) bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	ctx, stop := context.WithTimeout(ctx, limit)
-	quiet, ping := b.opts.Patience/3, b.opts.Patience-b.opts.Patience/3
-	var watch *time.Timer
-	armed := make(chan struct{})
-	watch = time.AfterFunc(quiet, func() {
-		<-armed
-		pctx, done := context.WithTimeout(ctx, ping)
-		defer done()
-		if _, err := b.api.Ping(pctx); err != nil && ctx.Err() == nil {
-			cancel(errSilent)
-			return
-		}
-		if ctx.Err() == nil {
-			watch.Reset(quiet)
-		}
-	})
-	close(armed)
-	return ctx, func() {
-		watch.Stop()
-		stop()
-		cancel(nil)
-	}
-}
-
-// call runs one call of the engine's API within bounds and maps its error. what names the call in errors.
-func call[T any](ctx context.Context, b *Backend, what string, f func(context.Context) (T, error)) (T, error) {
-	cctx, cancel := b.bound(ctx, b.opts.CallTimeout)
-	defer cancel()
-	v, err := f(cctx)
-	return v, b.fail(ctx, what, err)
-}
-
-// finish is call for something that, once asked for, happens on the engine even when the asking is given up: it waits
-// for the answer, so that what was made is known and can be removed. It returns what was made beside a context's error.
-func finish[T any](ctx context.Context, b *Backend, what string, f func(context.Context) (T, error)) (T, error) {
-	if err := ctx.Err(); err != nil {
-		var none T
-		return none, b.fail(ctx, what, err)
-	}
-	v, err := call(context.WithoutCancel(ctx), b, what, f)
-	if err == nil && ctx.Err() != nil {
-		err = b.fail(ctx, what, ctx.Err())
-	}
-	return v, err
-}
-
-// do is call without a result.
-func (b *Backend) do(ctx context.Context, what string, f func(context.Context) error) error {
-	_, err := call(ctx, b, what, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
-	return err
 }
 
 // dial opens a raw connection to the engine, for streams.

@@ -9,24 +9,25 @@ import (
 	"github.com/docker/docker/api/types/container"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // Connect opens a stream of its own to the guest: the engine starts the guest's bridge in the sandbox. It takes some
 // tens of milliseconds more than Dial and disturbs nobody.
 func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerConnect)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerConnect)
 	defer func() { telemetry.End(span, err) }()
 	info, err := b.running(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	res, err := call(ctx, b, "connect", func(ctx context.Context) (container.ExecCreateResponse, error) {
+	res, err := kit.Call(ctx, b.calls, "connect", func(ctx context.Context) (container.ExecCreateResponse, error) {
 		return b.api.ContainerExecCreate(ctx, id, container.ExecOptions{
 			User: info.User, WorkingDir: "/", Env: guestEnv(), AttachStdin: true, AttachStdout: true,
 			Cmd: []string{guestPath(), "connect"},

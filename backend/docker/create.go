@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -33,12 +34,12 @@ type creation struct {
 
 // Create makes a sandbox and starts it. See [backend.SandboxBackend].
 func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info, err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.Info{}, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
 	defer func() { telemetry.End(span, err) }()
 	p, err := b.newPlan(ctx, spec)
 	if err != nil {
@@ -52,9 +53,9 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	defer func() {
 		switch {
 		case errors.Is(err, backend.ErrUnavailable): // the caller need not wait for an engine that may come back
-			b.background(ctx, c.rollbackLater)
+			b.calls.Background(ctx, c.rollbackLater)
 		case err != nil:
-			err = errors.Join(classed(err), c.rollback(ctx, cleanupTimeout))
+			err = errors.Join(kit.Classed(err), c.rollback(ctx, cleanupTimeout))
 		}
 	}()
 	if err := c.make(ctx); err != nil {
@@ -66,10 +67,10 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	}
 	b.rememberWorkspace(c.id, p.volume)
 	if remove := c.prepared; remove != nil {
-		b.background(ctx, func(ctx context.Context) {
+		b.calls.Background(ctx, func(ctx context.Context) {
 			select { // the caller's first command matters more than tidiness
 			case <-time.After(tidyDelay):
-			case <-b.life.Done():
+			case <-b.calls.Life().Done():
 			}
 			if err := remove(ctx); err != nil {
 				b.log.Warn("docker: an init container is left behind", "session", p.spec.ID, "error", err)
@@ -126,7 +127,7 @@ func (c *creation) launch(ctx context.Context) error {
 func (c *creation) why(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return c.b.fail(ctx, "create", ctx.Err())
+		return c.b.calls.Fail(ctx, "create", ctx.Err())
 	case errors.Is(err, backend.ErrUnavailable): // to ask would take as long again
 		return err
 	case c.id != "" && c.b.isRemoved(ctx, c.id):
@@ -150,7 +151,7 @@ func (c *creation) createContainer(ctx context.Context, network string) error {
 	c.p.labels[labelNonce] = c.nonce
 	c.tried = true
 	platform := &ocispec.Platform{OS: "linux", Architecture: c.b.engine.arch}
-	res, err := finish(ctx, c.b, "create container", func(ctx context.Context) (container.CreateResponse, error) {
+	res, err := kit.Finish(ctx, c.b.calls, "create container", func(ctx context.Context) (container.CreateResponse, error) {
 		return c.b.api.ContainerCreate(ctx, c.b.containerConfig(c.p), c.b.hostConfig(c.p, c.img, network, c.nonce), nil, platform, c.p.name)
 	})
 	c.id = res.ID
@@ -165,14 +166,14 @@ func (c *creation) createContainer(ctx context.Context, network string) error {
 
 // start starts the container. A guest volume that was emptied behind our back, as by a prune, is filled again.
 func (c *creation) start(ctx context.Context) (err error) {
-	ctx, span := c.b.span(ctx, telemetry.SpanDockerStart)
+	ctx, span := c.b.calls.Span(ctx, telemetry.SpanDockerStart)
 	defer func() { telemetry.End(span, err) }()
 	return c.b.startContainer(ctx, c.id)
 }
 
 func (b *Backend) startContainer(ctx context.Context, id string) error {
 	start := func() error {
-		return b.do(ctx, "start container", func(ctx context.Context) error {
+		return b.calls.Do(ctx, "start container", func(ctx context.Context) error {
 			return b.api.ContainerStart(ctx, id, container.StartOptions{})
 		})
 	}
@@ -221,7 +222,7 @@ func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
 	if id == c.img.id {
 		return true, nil
 	}
-	res, err := call(ctx, c.b, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
+	res, err := kit.Call(ctx, c.b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
 		return c.b.api.ImageInspect(ctx, id)
 	})
 	if errors.Is(err, backend.ErrNotFound) {
@@ -257,7 +258,7 @@ func (c *creation) rollback(ctx context.Context, limit time.Duration) error {
 
 // rollbackLater repeats rollback while the engine does not answer. An engine that lost one request may answer the next.
 func (c *creation) rollbackLater(ctx context.Context) {
-	_ = c.b.retry(ctx, func() (bool, error) { // rollback has logged its failure
+	_ = c.b.calls.Retry(ctx, func() (bool, error) { // rollback has logged its failure
 		err := c.rollback(ctx, cleanupTimeout/4)
 		return !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded), err
 	})

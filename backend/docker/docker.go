@@ -25,6 +25,7 @@ package docker
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -38,9 +39,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // Options refine New. The zero value, and nil, mean the defaults named at each field.
@@ -91,19 +93,15 @@ type Backend struct {
 	log    *slog.Logger
 	engine engine
 
-	life  context.Context // ends with Close, so that pending calls and background work end
-	end   context.CancelCauseFunc
-	calls sync.WaitGroup // calls and background work under way
+	calls *kit.Calls
 
 	pulls   driver.Pulls
 	guest   guestVolume
 	network sandboxNetwork
 	sizing  *driver.Sizing
-	quota   quotaProbe
 	disks   sizedfs.Maker
 
 	mu         sync.Mutex            // guards what follows
-	closed     bool                  //
 	images     map[string]struct{}   // ids of images whose mount points were checked
 	workspaces map[string]volumeName // by container id, so that a container that is gone does not hide its volume
 }
@@ -127,10 +125,12 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	b.api = api
-	b.life, b.end = context.WithCancelCause(context.Background())
+	b.calls = kit.New(kit.Options{
+		Name: "docker", Log: b.log, Tracer: b.opts.TracerProvider, Limit: b.opts.CallTimeout, Patience: b.opts.Patience, Classify: classify,
+		Ping: func(ctx context.Context) error { _, err := api.Ping(ctx); return err },
+	})
 	if b.engine, err = b.probe(ctx); err != nil {
-		b.end(err)
-		return nil, joinClose(err, api)
+		return nil, errors.Join(err, b.calls.Close(api.Close))
 	}
 	return b, nil
 }
@@ -168,7 +168,7 @@ func (b *Backend) Name() string { return "docker" }
 func (b *Backend) Capabilities() backend.Capabilities {
 	c := b.engine.caps
 	c.Workspace = backend.WorkspaceWatched // by the guest, which every engine runs
-	if ctx, done, err := b.begin(context.Background()); err == nil {
+	if ctx, done, err := b.calls.Begin(context.Background()); err == nil {
 		if means, err := b.workspaceMeans(ctx, b.engine.defaultRuntime); err == nil {
 			c.Workspace = means
 		}
@@ -180,56 +180,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 
 // Close ends pending calls and waits, for a bounded time, for them and for the clean-up that earlier calls left to the
 // background. Sandboxes go on, and so do streams that Dial and Connect gave.
-func (b *Backend) Close() error {
-	b.mu.Lock()
-	first := !b.closed
-	b.closed = true
-	b.mu.Unlock()
-	if first {
-		b.end(errClosed)
-	}
-	done := make(chan struct{})
-	go func() { // ends with the last call, each of which is bounded
-		b.calls.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(cleanupTimeout):
-		b.log.Warn("docker: calls still under way at close")
-	}
-	return b.api.Close()
-}
-
-// begin admits a call: it fails once the backend is closed, and gives a context that ends with the backend. The caller
-// must call done.
-func (b *Backend) begin(ctx context.Context) (_ context.Context, done func(), _ error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, nil, errClosed
-	}
-	b.calls.Add(1)
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.life, func() { cancel(errClosed) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
-		b.calls.Done()
-	}, nil
-}
-
-// background runs f beside the caller; Close waits for it. f gets a context that Close does not end, because it cleans
-// up, and that is bounded. Only a call that is under way itself may use it.
-func (b *Backend) background(ctx context.Context, f func(context.Context)) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-	b.calls.Add(1)
-	go func() {
-		defer b.calls.Done()
-		defer cancel()
-		f(ctx)
-	}()
-}
+func (b *Backend) Close() error { return b.calls.Close(b.api.Close) }
 
 func (b *Backend) rememberWorkspace(container string, v volumeName) {
 	b.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"github.com/docker/docker/api/types/versions"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // minAPI is the oldest API that knows private cgroup namespaces and platforms.
@@ -30,7 +31,7 @@ type engine struct {
 
 // probe asks the engine what it is.
 func (b *Backend) probe(ctx context.Context) (engine, error) {
-	ping, err := call(ctx, b, "connect", b.api.Ping)
+	ping, err := kit.Call(ctx, b.calls, "connect", b.api.Ping)
 	if err != nil {
 		return engine{}, err
 	}
@@ -41,7 +42,7 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 		return engine{}, fmt.Errorf("docker: the engine speaks API %s, need %s: %w", ping.APIVersion, minAPI, backend.ErrUnsupported)
 	}
 	b.api.NegotiateAPIVersionPing(ping)
-	info, err := call(ctx, b, "connect", b.api.Info)
+	info, err := kit.Call(ctx, b.calls, "connect", b.api.Info)
 	if err != nil {
 		return engine{}, err
 	}
@@ -142,12 +143,12 @@ func (e *engine) runtime(s backend.Spec) string {
 
 // Ping asks the engine whether it is there, and what it is.
 func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.EngineInfo{}, err
 	}
 	defer done()
-	info, err := call(ctx, b, "ping", b.api.Info)
+	info, err := kit.Call(ctx, b.calls, "ping", b.api.Info)
 	if err != nil {
 		return backend.EngineInfo{}, err
 	}

@@ -5,13 +5,14 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // Internals that tests look at.
 var (
-	Scrub        = scrub
+	Scrub        = kit.Scrub
 	RegistryAuth = registryAuth
-	KeptMeans    = keptMeans
 )
 
 // NewStream gives the demultiplexer of an attached stream.

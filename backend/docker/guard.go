@@ -15,6 +15,7 @@ import (
 	"github.com/docker/docker/api/types/mount"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
@@ -157,9 +158,9 @@ func (b *Backend) runOnce(ctx context.Context, id string) ([]byte, error) {
 	}
 	out, err := io.ReadAll(io.LimitReader(s, 1<<20))
 	if err := errors.Join(err, s.Close()); err != nil {
-		return nil, b.fail(ctx, "read output", err)
+		return nil, b.calls.Fail(ctx, "read output", err)
 	}
-	code, err := call(ctx, b, "wait", func(ctx context.Context) (int64, error) { return b.exitCode(ctx, id) })
+	code, err := kit.Call(ctx, b.calls, "wait", func(ctx context.Context) (int64, error) { return b.exitCode(ctx, id) })
 	if err == nil && code != 0 {
 		err = fmt.Errorf("docker: the network guard ended with %d: %.200s", code, out)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/docker/docker/api/types/mount"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
@@ -51,7 +52,7 @@ func (b *Backend) ensureGuest(ctx context.Context, container string) error {
 	case b.guest.turn <- struct{}{}:
 		defer func() { <-b.guest.turn }()
 	case <-ctx.Done():
-		return b.fail(ctx, "prepare guest", ctx.Err())
+		return b.calls.Fail(ctx, "prepare guest", ctx.Err())
 	}
 	if b.guest.ready.Load() {
 		return nil
@@ -79,7 +80,7 @@ func (b *Backend) guestWhole(ctx context.Context, container string) (bool, error
 func (b *Backend) fillGuest(ctx context.Context) error {
 	name := string(b.guestVolumeName())
 	var lock guestLock
-	return b.retry(ctx, func() (bool, error) {
+	return b.calls.Retry(ctx, func() (bool, error) {
 		id, err := b.createFromInit(ctx, name, driver.User{}, b.guestLabels(backend.RoleInit), &container.HostConfig{
 			NetworkMode: "none",
 			LogConfig:   container.LogConfig{Type: "none"},
@@ -126,7 +127,7 @@ func (b *Backend) awaitGuest(ctx context.Context, name string, lock *guestLock) 
 	switch {
 	case whole:
 		return true, nil
-	case err != nil && !errors.Is(err, backend.ErrExists) && !unexplained(err): // as while it is being removed
+	case err != nil && !errors.Is(err, backend.ErrExists) && !kit.Unexplained(err): // as while it is being removed
 		return true, err
 	case time.Since(lock.since) > b.guest.patience && holder.Config.Labels[backend.LabelRole] == backend.RoleInit:
 		b.log.Warn("docker: removing a stale guest lock", "container", name)
@@ -165,7 +166,7 @@ func (b *Backend) copyGuest(ctx context.Context, id string) error {
 	if err := tw.Close(); err != nil {
 		return fmt.Errorf("docker: pack guest: %w", err)
 	}
-	if err := b.do(ctx, "copy guest", func(ctx context.Context) error {
+	if err := b.calls.Do(ctx, "copy guest", func(ctx context.Context) error {
 		return b.api.CopyToContainer(ctx, id, guestDir, &buf, container.CopyToContainerOptions{})
 	}); err != nil {
 		return err

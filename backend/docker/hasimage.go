@@ -7,6 +7,7 @@ import (
 	imagetypes "github.com/docker/docker/api/types/image"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 var _ backend.ImageChecker = (*Backend)(nil)
@@ -17,12 +18,12 @@ func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer done()
-	_, err = call(ctx, b, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
+	_, err = kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
 		return b.api.ImageInspect(ctx, full)
 	})
 	if errors.Is(err, backend.ErrNotFound) {

@@ -11,6 +11,7 @@ import (
 	imagetypes "github.com/docker/docker/api/types/image"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/driver"
 )
 
@@ -50,7 +51,7 @@ func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
 }
 
 func (b *Backend) inspectImage(ctx context.Context, p *plan) (*image, error) {
-	res, err := call(ctx, b, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
+	res, err := kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
 		return b.api.ImageInspect(ctx, p.ref)
 	})
 	if err != nil {
@@ -104,7 +105,7 @@ func (b *Backend) checkMountPoint(ctx context.Context, id, at string) error {
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
 		return nil // the runtime makes a plain directory
-	case unexplained(err):
+	case kit.Unexplained(err):
 		// To look at a path the engine mounts everything first, and fails where a mount does not fit what is there.
 		return fmt.Errorf("docker: the image's mount points cannot be mounted over: %v: %w", err, backend.ErrInvalid)
 	case err != nil:

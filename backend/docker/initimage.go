@@ -13,6 +13,7 @@ import (
 	imagetypes "github.com/docker/docker/api/types/image"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/driver"
 )
 
@@ -33,7 +34,7 @@ func (b *Backend) createFromInit(ctx context.Context, name string, o driver.User
 		adjust(cfg)
 	}
 	create := func() (string, error) {
-		res, err := finish(ctx, b, "create init container", func(ctx context.Context) (container.CreateResponse, error) {
+		res, err := kit.Finish(ctx, b.calls, "create init container", func(ctx context.Context) (container.CreateResponse, error) {
 			return b.api.ContainerCreate(ctx, cfg, host, nil, nil, name)
 		})
 		return res.ID, err
@@ -63,7 +64,7 @@ func (b *Backend) importInit(ctx context.Context, o driver.User) error {
 	if err := tw.Close(); err != nil {
 		return fmt.Errorf("docker: init image: %w", err)
 	}
-	return b.do(ctx, "import "+initImage(o), func(ctx context.Context) error {
+	return b.calls.Do(ctx, "import "+initImage(o), func(ctx context.Context) error {
 		r, err := b.api.ImageImport(ctx, imagetypes.ImportSource{Source: &layer, SourceName: "-"}, initImage(o),
 			imagetypes.ImportOptions{Message: "workcell", Changes: []string{"LABEL " + backend.LabelRole + "=" + backend.RoleInit}})
 		if err != nil {

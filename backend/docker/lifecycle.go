@@ -7,32 +7,23 @@ import (
 	"regexp"
 
 	"github.com/docker/docker/api/types/container"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // containerIDs matches an engine's full id. A prefix or a name, which the engine would take too, is never one of ours.
 var containerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-func (b *Backend) span(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
-	attrs = append(attrs, telemetry.KeyBackend.String("docker"))
-	if b.opts.TracerProvider != nil {
-		return telemetry.StartWith(ctx, b.opts.TracerProvider, name, attrs...)
-	}
-	return telemetry.Start(ctx, name, attrs...)
-}
-
 func (b *Backend) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
-	return call(ctx, b, "inspect container", func(ctx context.Context) (container.InspectResponse, error) {
+	return kit.Call(ctx, b.calls, "inspect container", func(ctx context.Context) (container.InspectResponse, error) {
 		return b.api.ContainerInspect(ctx, id)
 	})
 }
 
 func (b *Backend) statPath(ctx context.Context, id, path string) (container.PathStat, error) {
-	return call(ctx, b, "inspect file", func(ctx context.Context) (container.PathStat, error) {
+	return kit.Call(ctx, b.calls, "inspect file", func(ctx context.Context) (container.PathStat, error) {
 		return b.api.ContainerStatPath(ctx, id, path)
 	})
 }
@@ -62,12 +53,12 @@ func notFound(id string) error {
 
 // Start starts a stopped sandbox.
 func (b *Backend) Start(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerStart)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerStart)
 	defer func() { telemetry.End(span, err) }()
 	res, err := b.own(ctx, id)
 	if err != nil {
@@ -88,12 +79,12 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 
 // Stop ends the processes of a sandbox at once: the guest has nothing to save.
 func (b *Backend) Stop(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerStop)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerStop)
 	defer func() { telemetry.End(span, err) }()
 	res, err := b.own(ctx, id)
 	if err != nil || !res.State.Running {
@@ -104,19 +95,19 @@ func (b *Backend) Stop(ctx context.Context, id string) (err error) {
 
 func (b *Backend) stopContainer(ctx context.Context, id string) error {
 	now := 0
-	return b.do(ctx, "stop container", func(ctx context.Context) error {
+	return b.calls.Do(ctx, "stop container", func(ctx context.Context) error {
 		return b.api.ContainerStop(ctx, id, container.StopOptions{Timeout: &now})
 	})
 }
 
 // Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
 func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOptions) (err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanDockerRemove)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerRemove)
 	defer func() { telemetry.End(span, err) }()
 	workspace, known := b.workspaceOf(id)
 	res, err := b.own(ctx, id)
@@ -141,7 +132,7 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 
 // HasWorkspace tells whether a session has a workspace. See [backend.WorkspaceKeeper].
 func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -155,7 +146,7 @@ func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) 
 
 // RemoveWorkspace deletes the workspace of a session that has no container. See [backend.WorkspaceKeeper].
 func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) (err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -177,8 +168,8 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 // removeContainer removes a container, running or not, and returns when it is gone. Another removal of it under way is
 // waited for.
 func (b *Backend) removeContainer(ctx context.Context, id string) error {
-	return b.retry(ctx, func() (bool, error) {
-		err := b.do(ctx, "remove container", func(ctx context.Context) error {
+	return b.calls.Retry(ctx, func() (bool, error) {
+		err := b.calls.Do(ctx, "remove container", func(ctx context.Context) error {
 			return b.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
 		})
 		switch {

@@ -13,6 +13,7 @@ import (
 	imagetypes "github.com/docker/docker/api/types/image"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // isSandbox tells our containers from others. An image can declare any label, and the engine copies those to the
@@ -24,7 +25,7 @@ func isSandbox(labels map[string]string, name string) bool {
 
 // Get describes a sandbox.
 func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.Info{}, err
 	}
@@ -40,7 +41,7 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 
 // imageEnv gives the environment that an image declares; nothing when the image was deleted meanwhile.
 func (b *Backend) imageEnv(ctx context.Context, id string) ([]string, error) {
-	res, err := call(ctx, b, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
+	res, err := kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
 		return b.api.ImageInspect(ctx, id)
 	})
 	if errors.Is(err, backend.ErrNotFound) || err == nil && res.Config == nil {
@@ -54,7 +55,7 @@ func (b *Backend) imageEnv(ctx context.Context, id string) ([]string, error) {
 
 // List describes the sandboxes that match filter, oldest first.
 func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +69,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 			args.Add("label", label+"="+want)
 		}
 	}
-	list, err := call(ctx, b, "list containers", func(ctx context.Context) ([]container.Summary, error) {
+	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]container.Summary, error) {
 		return b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: args})
 	})
 	if err != nil {
@@ -94,12 +95,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		}
 		infos = append(infos, info)
 	}
-	slices.SortFunc(infos, func(a, b backend.Info) int {
-		if c := a.Created.Compare(b.Created); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
+	kit.Sort(infos)
 	return infos, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	networktypes "github.com/docker/docker/api/types/network"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // networkName names the one network of an engine's bridged sandboxes. One is enough, because they cannot reach each
@@ -27,7 +28,7 @@ func (b *Backend) ensureNetwork(ctx context.Context, p *plan) (string, error) {
 		return id, err
 	}
 	no := false
-	_, err = finish(ctx, b, "create network", func(ctx context.Context) (networktypes.CreateResponse, error) {
+	_, err = kit.Finish(ctx, b.calls, "create network", func(ctx context.Context) (networktypes.CreateResponse, error) {
 		return b.api.NetworkCreate(ctx, networkName, networktypes.CreateOptions{
 			Driver:     "bridge",
 			EnableIPv6: &no,
@@ -47,7 +48,7 @@ func (b *Backend) ensureNetwork(ctx context.Context, p *plan) (string, error) {
 
 // findNetwork looks the network up. Older engines let two processes make two of one name; the first is the one.
 func (b *Backend) findNetwork(ctx context.Context) (string, error) {
-	list, err := call(ctx, b, "list networks", func(ctx context.Context) ([]networktypes.Summary, error) {
+	list, err := kit.Call(ctx, b.calls, "list networks", func(ctx context.Context) ([]networktypes.Summary, error) {
 		return b.api.NetworkList(ctx, networktypes.ListOptions{Filters: filters.NewArgs(filters.Arg("name", networkName))})
 	})
 	if err != nil {

@@ -10,16 +10,17 @@ import (
 	"github.com/docker/docker/api/types/volume"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // OldGuests gives the volumes of other guest versions that no container has and that are older than an hour.
 func (b *Backend) OldGuests(ctx context.Context) ([]backend.OldGuest, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	list, err := call(ctx, b, "list guests", func(ctx context.Context) (volume.ListResponse, error) {
+	list, err := kit.Call(ctx, b.calls, "list guests", func(ctx context.Context) (volume.ListResponse, error) {
 		return b.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(
 			filters.Arg("label", backend.LabelRole+"="+backend.RoleGuest), filters.Arg("dangling", "true"))})
 	})
@@ -50,7 +51,7 @@ func (b *Backend) oldGuest(v *volume.Volume) (backend.OldGuest, bool) {
 // RemoveOldGuest removes such a volume. The engine itself refuses one that a container has, and should a process of that
 // version make a sandbox at this moment, its start fails and fills the volume anew.
 func (b *Backend) RemoveOldGuest(ctx context.Context, name string) error {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func (b *Backend) RemoveOldGuest(ctx context.Context, name string) error {
 		if _, ok := b.oldGuest(&v); !ok {
 			return fmt.Errorf("docker: volume %s is no old guest: %w", name, backend.ErrExists)
 		}
-		err = b.do(ctx, "remove guest", func(ctx context.Context) error { return b.api.VolumeRemove(ctx, name, false) })
+		err = b.calls.Do(ctx, "remove guest", func(ctx context.Context) error { return b.api.VolumeRemove(ctx, name, false) })
 	}
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil

@@ -9,13 +9,15 @@ import (
 
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/filters"
+
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // OOMKills counts how often a process of the sandbox was killed for lack of memory since the sandbox was started, as
 // far as the engine remembers: it keeps only its last few hundred events, so on a busy engine an old one is forgotten,
 // and the guest, which reads the kernel's own counter where it can, knows better.
 func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -24,7 +26,7 @@ func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := call(ctx, b, "events", func(ctx context.Context) (int64, error) {
+	n, err := kit.Call(ctx, b.calls, "events", func(ctx context.Context) (int64, error) {
 		return b.countOOM(ctx, id, res.State.StartedAt)
 	})
 	if err == nil && n == 0 && res.State.OOMKilled {

@@ -10,22 +10,23 @@ import (
 	imagetypes "github.com/docker/docker/api/types/image"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // pull fetches the plan's image, or waits for another caller's fetch of the same.
 func (b *Backend) pull(ctx context.Context, p *plan) (err error) {
-	ctx, span := b.span(ctx, telemetry.SpanDockerPull, telemetry.Text(telemetry.KeyImage, p.imageName()))
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerPull, telemetry.Text(telemetry.KeyImage, p.imageName()))
 	defer func() { telemetry.End(span, err) }()
 	fetched, err := b.pulls.Wait(ctx, driver.Pull{
-		Ref: p.ref, Limit: b.opts.PullTimeout, Progress: p.spec.OnPull, Calls: &b.calls,
+		Ref: p.ref, Limit: b.opts.PullTimeout, Progress: p.spec.OnPull, Calls: b.calls.Pending(),
 		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
 			return b.fetchImage(ctx, p.imageName(), p.ref, report)
 		},
 	})
 	if !fetched {
-		return b.fail(ctx, "pull "+p.imageName(), ctx.Err())
+		return b.calls.Fail(ctx, "pull "+p.imageName(), ctx.Err())
 	}
 	return err
 }
@@ -47,9 +48,9 @@ func (b *Backend) fetchImage(ctx context.Context, name, ref string, report func(
 	auth, err := registryAuth(ctx, b.opts.ConfigDir, ref)
 	if err != nil {
 		b.log.Warn("docker: registry credentials", "image", name, "error", err)
-		return &engineError{what: what, kind: backend.ErrImage, detail: "the registry's credentials cannot be read"}
+		return engineError(what, backend.ErrImage, "the registry's credentials cannot be read")
 	}
-	cctx, cancel := b.bound(ctx, b.opts.PullTimeout)
+	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
 	body, err := b.api.ImagePull(cctx, ref, imagetypes.PullOptions{RegistryAuth: auth, Platform: "linux/" + b.engine.arch})
 	if err != nil {
@@ -67,7 +68,7 @@ func (b *Backend) fetchImage(ctx context.Context, name, ref string, report func(
 			return b.pullError(ctx, what, err)
 		case m.Error != "":
 			b.log.Debug("docker: pull failed", "image", name, "error", m.Error)
-			return &engineError{what: what, kind: backend.ErrImage, detail: scrub(m.Error)}
+			return engineError(what, backend.ErrImage, kit.Scrub(m.Error))
 		}
 		report(backend.PullProgress{Image: name, Layer: m.ID, Status: m.Status, Current: m.Progress.Current, Total: m.Progress.Total})
 	}
@@ -76,12 +77,12 @@ func (b *Backend) fetchImage(ctx context.Context, name, ref string, report func(
 // pullError keeps what says that the engine or the caller is gone; everything else is about the image.
 func (b *Backend) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &engineError{what: what, kind: backend.ErrImage, detail: fmt.Sprintf("not done within %v", b.opts.PullTimeout)}
+		return engineError(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
 	}
-	err = b.fail(ctx, what, err)
-	var e *engineError
-	if errors.As(err, &e) && !errors.Is(e.kind, backend.ErrUnavailable) {
-		return &engineError{what: what, kind: backend.ErrImage, detail: e.detail}
+	err = b.calls.Fail(ctx, what, err)
+	var e *kit.Error
+	if errors.As(err, &e) && !errors.Is(e.Kind, backend.ErrUnavailable) {
+		return engineError(what, backend.ErrImage, e.Detail)
 	}
 	return err
 }

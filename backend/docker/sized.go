@@ -19,8 +19,9 @@ import (
 	"github.com/docker/docker/api/types/volume"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // A workspace with a limit is a file system of its own where the engine lets this process make one. It lies in a
@@ -74,13 +75,13 @@ func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
 			b.log.Warn("docker: a probe is left behind", "volume", name, "error", err)
 		}
 	}()
-	if _, err := finish(ctx, b, "probe workspace", func(ctx context.Context) (volume.Volume, error) {
+	if _, err := kit.Finish(ctx, b.calls, "probe workspace", func(ctx context.Context) (volume.Volume, error) {
 		return b.api.VolumeCreate(ctx, volume.CreateOptions{
 			Name: string(name), Driver: "local", DriverOpts: b.sizedOptions(name),
 			Labels: map[string]string{labelProbe: time.Now().UTC().Format(time.RFC3339)},
 		})
 	}); err != nil {
-		return false, classed(err) // any engine can make a volume: this one is out of order
+		return false, kit.Classed(err) // any engine can make a volume: this one is out of order
 	}
 	image := filepath.Join(b.volumeDir(name), imageFile)
 	if err := b.disks.Format(ctx, image, sizedfs.Spec{Files: 16, Mark: probeMark}); err != nil {
@@ -105,7 +106,7 @@ func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
 
 // sweepProbes removes what processes that died while they found out have left.
 func (b *Backend) sweepProbes(ctx context.Context) error {
-	list, err := call(ctx, b, "list probes", func(ctx context.Context) (volume.ListResponse, error) {
+	list, err := kit.Call(ctx, b.calls, "list probes", func(ctx context.Context) (volume.ListResponse, error) {
 		return b.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelProbe))})
 	})
 	for _, v := range list.Volumes {
@@ -128,15 +129,10 @@ func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.W
 	}
 	means, err := b.sizing.Means(ctx)
 	switch {
-	case err == nil && means.FileSystem():
-		return means, nil
 	case err == nil:
-		if ok, err := b.projectQuota(ctx); ok || err != nil {
-			return backend.WorkspaceProject, err
-		}
 		return means, nil
 	case ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrQuota):
-		return "", b.fail(ctx, "probe workspace", err)
+		return "", b.calls.Fail(ctx, "probe workspace", err)
 	}
 	return "", b.workspaceError(ctx, "making", err)
 }
@@ -149,17 +145,15 @@ func (b *Backend) chooseMeans(ctx context.Context, p *plan) error {
 	}
 	runtime := b.engine.runtime(p.spec)
 	v, err := b.inspectVolume(ctx, p.volume)
-	kept := err == nil
-	if kept {
+	switch {
+	case err == nil:
 		if p.means = b.foundMeans(v, runtime); p.means != "" {
 			return nil
 		}
-	} else if !errors.Is(err, backend.ErrNotFound) {
+	case !errors.Is(err, backend.ErrNotFound):
 		return err
 	}
-	if p.means, err = b.workspaceMeans(ctx, runtime); err == nil && kept && p.means != backend.WorkspaceWatched {
-		p.means = keptMeans(v.Options, p.means)
-	}
+	p.means, err = b.workspaceMeans(ctx, runtime)
 	return err
 }
 
@@ -169,28 +163,21 @@ func (b *Backend) foundMeans(v volume.Volume, runtime string) backend.WorkspaceM
 	if len(v.Options) == 0 {
 		return backend.WorkspaceWatched
 	}
-	if v.Options[optionSize] != "" || !kernelNetwork(runtime) || b.engine.watch != "" || sizedfs.Allowed() != nil {
+	if !kernelNetwork(runtime) || b.engine.watch != "" || sizedfs.Allowed() != nil {
 		return ""
 	}
-	reserved, err := sizedfs.Reserved(filepath.Join(b.volumeDir(volumeName(v.Name)), imageFile))
-	switch {
-	case err != nil:
+	if _, err := os.Lstat(filepath.Join(b.volumeDir(volumeName(v.Name)), imageFile)); err != nil {
 		return ""
-	case reserved:
-		return backend.WorkspaceSized
 	}
-	return backend.WorkspaceUnreserved // by the disk's nature, or as earlier versions made it
+	return backend.WorkspaceSized
 }
 
 // volumeOptions are those of the workspace's volume; nil for one that is a directory of the engine's.
 func (b *Backend) volumeOptions(p *plan) map[string]string {
-	switch {
-	case p.means.FileSystem():
-		return b.sizedOptions(p.volume)
-	case p.means == backend.WorkspaceProject:
-		return quotaOptions(p.spec.Limits.WorkspaceBytes)
+	if !p.means.FileSystem() {
+		return nil
 	}
-	return nil
+	return b.sizedOptions(p.volume)
 }
 
 // volumeSize is the size of a workspace that is a file system of its own, as its volume's label tells it; empty for others.
@@ -262,7 +249,7 @@ func (b *Backend) linked(ctx context.Context, v volumeName, f func() error) erro
 // workspaceError classifies an error of this machine's own.
 func (b *Backend) workspaceError(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
-		return b.fail(ctx, what+" the workspace", ctx.Err())
+		return b.calls.Fail(ctx, what+" the workspace", ctx.Err())
 	}
 	b.log.Warn("docker: "+what+" a workspace", "error", err)
 	kind := backend.ErrUnavailable
@@ -276,5 +263,5 @@ func (b *Backend) workspaceError(ctx context.Context, what string, err error) er
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		kind = backend.ErrNoRoom
 	}
-	return fmt.Errorf("docker: %s the workspace's file system: %s: %w", what, scrub(err.Error()), kind)
+	return fmt.Errorf("docker: %s the workspace's file system: %s: %w", what, kit.Scrub(err.Error()), kind)
 }

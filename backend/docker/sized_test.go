@@ -15,7 +15,6 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/volume"
-	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
@@ -114,7 +113,7 @@ func TestSizedLost(t *testing.T) {
 }
 
 // TestSizedKept: who goes on with a workspace that was kept makes no other one to find out what could be had, for which a
-// full disk has no room, and is told if its space is not set aside, as that of earlier versions was not.
+// full disk has no room.
 func TestSizedKept(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
@@ -123,36 +122,21 @@ func TestSizedKept(t *testing.T) {
 	sh(t, dial(t, b, info.ID), "echo kept > /workspace/f")
 	p := newProxy(t)
 	p.on(func(r *http.Request) bool { return !strings.HasSuffix(r.URL.Path, "/volumes/create") })
-	for _, want := range []backend.WorkspaceMeans{backend.WorkspaceSized, backend.WorkspaceUnreserved} {
-		if err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if want == backend.WorkspaceUnreserved {
-			makeHole(t, filepath.Join(volumeDir(t, spec), "workspace.img"))
-		}
-		next := newBackend(t, func(o *docker.Options) { o.Host = p.host })
-		info = create(t, next, spec)
-		if got := sh(t, dial(t, next, info.ID), "cat /workspace/f"); got != "kept\n" || info.Workspace != want {
-			t.Errorf("the kept workspace holds %q and is held by %q, want %q", got, info.Workspace, want)
-		}
+	if err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	next := newBackend(t, func(o *docker.Options) { o.Host = p.host })
+	info = create(t, next, spec)
+	if got := sh(t, dial(t, next, info.ID), "cat /workspace/f"); got != "kept\n" || info.Workspace != backend.WorkspaceSized {
+		t.Errorf("the kept workspace holds %q and is held by %q", got, info.Workspace)
 	}
 }
 
-// makeHole gives the end of a workspace's file, where nothing was written, back to the disk.
-func makeHole(t *testing.T, name string) {
-	t.Helper()
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := f.Stat()
-	if err == nil {
-		const hole = 256 << 10
-		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, info.Size()-hole, hole)
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+// confined is a sandbox whose workspace has a limit.
+func confined() backend.Spec {
+	spec := newSpec()
+	spec.Limits.WorkspaceBytes = 8 << 20
+	return spec
 }
 
 // TestSizedElsewhere: an engine whose files are not here has its workspaces held by other means. Finding out leaves nothing,
@@ -169,7 +153,7 @@ func TestSizedElsewhere(t *testing.T) {
 	}
 	b := newBackend(t, nil)
 	b.SetRoot(t.TempDir())
-	if got, want := b.Capabilities().Workspace, unsized(t); got != want {
+	if got, want := b.Capabilities().Workspace, backend.WorkspaceWatched; got != want {
 		t.Errorf("the means is %q, want %q", got, want)
 	}
 	if got := newBackend(t, nil).Capabilities().Workspace; got != backend.WorkspaceSized {

@@ -10,6 +10,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // maxStats is more than the engine ever says of one container.
@@ -17,7 +18,7 @@ const maxStats = 1 << 20
 
 // Usage asks the engine for one sample, without waiting for a second one to compare it to.
 func (b *Backend) Usage(ctx context.Context, id string) (backend.Usage, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.Usage{}, err
 	}
@@ -29,7 +30,7 @@ func (b *Backend) Usage(ctx context.Context, id string) (backend.Usage, error) {
 	if !res.State.Running {
 		return backend.Usage{}, fmt.Errorf("%w: the container does not run", backend.ErrLost)
 	}
-	return call(ctx, b, "stats", func(ctx context.Context) (backend.Usage, error) {
+	return kit.Call(ctx, b.calls, "stats", func(ctx context.Context) (backend.Usage, error) {
 		answer, err := b.api.ContainerStatsOneShot(ctx, id)
 		if err != nil {
 			return backend.Usage{}, err

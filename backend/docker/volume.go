@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
@@ -12,6 +11,7 @@ import (
 	"github.com/docker/docker/api/types/volume"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // workspaceMount makes the workspace's volume together with the sandbox's container: the container's name is the lock
@@ -52,11 +52,11 @@ func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (ma
 
 // sameKind tells whether volumes with these options hold the same: how it is mounted may differ between versions.
 func sameKind(options, wanted map[string]string) bool {
-	return options["type"] == wanted["type"] && options["device"] == wanted["device"] && options[optionSize] == wanted[optionSize]
+	return options["type"] == wanted["type"] && options["device"] == wanted["device"]
 }
 
 func (b *Backend) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {
-	return call(ctx, b, "inspect workspace", func(ctx context.Context) (volume.Volume, error) {
+	return kit.Call(ctx, b.calls, "inspect workspace", func(ctx context.Context) (volume.Volume, error) {
 		return b.api.VolumeInspect(ctx, string(name))
 	})
 }
@@ -85,8 +85,8 @@ func (b *Backend) prepareWorkspace(ctx context.Context, p *plan) (remove func(co
 
 // removeWorkspace deletes a volume. One that is in use by a container that only prepared it is freed first.
 func (b *Backend) removeWorkspace(ctx context.Context, name volumeName) error {
-	return b.retry(ctx, func() (bool, error) {
-		err := b.do(ctx, "remove workspace", func(ctx context.Context) error {
+	return b.calls.Retry(ctx, func() (bool, error) {
+		err := b.calls.Do(ctx, "remove workspace", func(ctx context.Context) error {
 			return b.api.VolumeRemove(ctx, string(name), true)
 		})
 		switch {
@@ -101,7 +101,7 @@ func (b *Backend) removeWorkspace(ctx context.Context, name volumeName) error {
 
 // removeInits removes the containers that prepared a volume.
 func (b *Backend) removeInits(ctx context.Context, name volumeName) error {
-	list, err := call(ctx, b, "list containers", func(ctx context.Context) ([]container.Summary, error) {
+	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]container.Summary, error) {
 		return b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(
 			filters.Arg("volume", string(name)), filters.Arg("label", backend.LabelRole+"="+backend.RoleInit))})
 	})
@@ -111,29 +111,4 @@ func (b *Backend) removeInits(ctx context.Context, name volumeName) error {
 		}
 	}
 	return err
-}
-
-const (
-	retryFirst = 5 * time.Millisecond
-	retryMax   = 200 * time.Millisecond
-)
-
-// retry repeats f until it is done or ctx ends, and then gives the last error.
-func (b *Backend) retry(ctx context.Context, f func() (done bool, err error)) error {
-	wait := retryFirst
-	for {
-		done, err := f()
-		if done {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			if err == nil {
-				err = b.fail(ctx, "wait", ctx.Err())
-			}
-			return err
-		case <-time.After(wait):
-			wait = min(2*wait, retryMax)
-		}
-	}
 }

@@ -9,16 +9,12 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
-	"sync"
-
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // Backend is a [backend.SandboxBackend] without an engine. Its methods may be called concurrently.
@@ -32,15 +28,8 @@ type Backend struct {
 	disks   sizedfs.Maker
 	nursery *nursery
 
-	life  context.Context // ends with Close, so that pending calls end
-	end   context.CancelCauseFunc
-	calls sync.WaitGroup // calls under way
-
-	mu     sync.Mutex // guards closed
-	closed bool
+	calls *kit.Calls
 }
-
-var errClosed = fmt.Errorf("local backend: %w", backend.ErrClosed)
 
 // New looks at what this machine can do, and builds a sandbox on trial: a wall that cannot be built is ErrUnsupported,
 // with a text that says which one and how to mend it.
@@ -69,7 +58,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b.tidy(ctx)
 	b.sizing = driver.NewSizing("local", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.dirs.tmp()) })
 	b.nursery = &nursery{b: b}
-	b.life, b.end = context.WithCancelCause(context.Background())
+	b.calls = kit.New(kit.Options{Name: name, Log: b.log, Tracer: b.opts.TracerProvider})
 	return b, nil
 }
 
@@ -125,7 +114,7 @@ func (b *Backend) Name() string { return name }
 
 // Capabilities tells what can be enforced here, as found by New.
 func (b *Backend) Capabilities() backend.Capabilities {
-	means, err := b.sizing.Means(b.life)
+	means, err := b.sizing.Means(b.calls.Life())
 	if err != nil {
 		means = backend.WorkspaceWatched // by the guest, which runs everywhere
 	}
@@ -143,7 +132,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 
 // Ping describes this machine. It never fails while the backend is open: there is no engine that could be away.
 func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
-	_, done, err := b.begin(ctx)
+	_, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.EngineInfo{}, err
 	}
@@ -155,39 +144,13 @@ func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	}, nil
 }
 
-// Close ends pending calls and waits for them. Sandboxes go on, and so do streams that Dial and Connect gave.
+// Close ends pending calls and waits, for a bounded time, for them. Sandboxes go on, and so do streams that Dial and Connect
+// gave.
 func (b *Backend) Close() error {
-	b.mu.Lock()
-	first := !b.closed
-	b.closed = true
-	b.mu.Unlock()
-	if first {
-		b.end(errClosed)
-	}
-	b.calls.Wait()
-	b.nursery.close()
-	return nil
-}
-
-// begin admits a call: it fails once the backend is closed, and gives a context that ends with the backend. The caller
-// must call done.
-func (b *Backend) begin(ctx context.Context) (_ context.Context, done func(), _ error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, nil, errClosed
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, nil, fmt.Errorf("local: %w", err)
-	}
-	b.calls.Add(1)
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(b.life, func() { cancel(errClosed) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
-		b.calls.Done()
-	}, nil
+	return b.calls.Close(func() error {
+		b.nursery.close()
+		return nil
+	})
 }
 
 // ended gives the reason why a call's context is over: the caller's, or the backend's end.
@@ -196,14 +159,6 @@ func ended(ctx context.Context) error {
 		return err
 	}
 	return fmt.Errorf("local: %w", ctx.Err())
-}
-
-func (b *Backend) span(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
-	attrs = append(attrs, telemetry.KeyBackend.String("local"))
-	if b.opts.TracerProvider != nil {
-		return telemetry.StartWith(ctx, b.opts.TracerProvider, name, attrs...)
-	}
-	return telemetry.Start(ctx, name, attrs...)
 }
 
 var (

@@ -22,12 +22,12 @@ const cleanupTimeout = time.Minute
 
 // Create makes a sandbox and starts it. See [backend.SandboxBackend].
 func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info, err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.Info{}, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanLocalCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
+	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
 	defer func() { telemetry.End(span, err) }()
 	r, err := b.plan(ctx, spec)
 	if err != nil {
@@ -77,7 +77,7 @@ func (x *box) write(owner string) error {
 
 // firstStart is start with a span of its own, as the first start of every engine has it.
 func (b *Backend) firstStart(ctx context.Context, x *box, c *cradle) (err error) {
-	ctx, span := b.span(ctx, telemetry.SpanLocalStart)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalStart)
 	defer func() { telemetry.End(span, err) }()
 	record := func() error { return x.write(b.dirs.ownerFile(x.SessionID)) }
 	if c == nil { // its control group is to be made, which has an owner from the beginning

@@ -7,19 +7,18 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // Get describes a sandbox.
 func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
-	_, done, err := b.begin(ctx)
+	_, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.Info{}, err
 	}
@@ -80,7 +79,7 @@ func (b *Backend) describe(x *box, state backend.State, whole bool) backend.Info
 // List describes the sandboxes that match filter, oldest first. It also removes what dead creations of the filter's
 // instance left behind.
 func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -108,12 +107,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		}
 		infos = append(infos, b.describe(x, state, false))
 	}
-	slices.SortFunc(infos, func(a, b backend.Info) int {
-		if c := a.Created.Compare(b.Created); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
+	kit.Sort(infos)
 	return infos, nil
 }
 
@@ -165,12 +159,12 @@ func (b *Backend) clear(ctx context.Context, session, instance string, dead func
 
 // Start starts a stopped sandbox.
 func (b *Backend) Start(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanLocalStart)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalStart)
 	defer func() { telemetry.End(span, err) }()
 	x, err := b.locked(ctx, id)
 	if err != nil {
@@ -193,12 +187,12 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 
 // Stop ends the processes of a sandbox at once: the guest has nothing to save.
 func (b *Backend) Stop(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanLocalStop)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalStop)
 	defer func() { telemetry.End(span, err) }()
 	x, err := b.locked(ctx, id)
 	if err != nil {
@@ -235,12 +229,12 @@ func (b *Backend) halt(ctx context.Context, x *box) error {
 
 // Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
 func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOptions) (err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, span := b.span(ctx, telemetry.SpanLocalRemove)
+	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalRemove)
 	defer func() { telemetry.End(span, err) }()
 	session, nonce, err := splitID(id)
 	if err != nil {
@@ -324,12 +318,12 @@ func (b *Backend) Connect(ctx context.Context, id string) (io.ReadWriteCloser, e
 }
 
 func (b *Backend) connect(ctx context.Context, id, spanName string) (_ io.ReadWriteCloser, err error) {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	ctx, span := b.span(ctx, spanName)
+	ctx, span := b.calls.Span(ctx, spanName)
 	defer func() { telemetry.End(span, err) }()
 	x, err := b.own(id)
 	if err != nil {
@@ -372,7 +366,7 @@ func (s *stream) Close() (err error) {
 // OOMKills counts how often the kernel ended a process of the sandbox for lack of memory since it was started.
 // backend.ErrUnsupported where no cgroup counts.
 func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
-	_, done, err := b.begin(ctx)
+	_, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -389,7 +383,7 @@ func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
 
 // HasImage tells whether a reference stands for a program that is there.
 func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
-	_, done, err := b.begin(ctx)
+	_, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return false, err
 	}

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/driver"
-	"github.com/workcell-dev/workcell/internal/sizedfs"
 )
 
 // imageFile holds the file system of a workspace that has one of its own. It is mounted in the sandbox's mount namespace
@@ -33,9 +33,6 @@ func (b *Backend) chooseMeans(ctx context.Context, session string) (backend.Work
 	if old, err := b.dirs.ownerOf(session); err == nil && old.Size == 0 {
 		return backend.WorkspaceWatched, nil
 	} else if err == nil {
-		if reserved, err := sizedfs.Reserved(b.dirs.image(session)); err == nil && !reserved {
-			return backend.WorkspaceUnreserved, nil
-		}
 		return backend.WorkspaceSized, nil // what is wrong with it is told when it is mounted
 	}
 	means, err := b.sizing.Means(ctx)

@@ -14,7 +14,7 @@ import (
 
 // Usage tells what the sandbox's control group has counted; nothing is known where there is none.
 func (b *Backend) Usage(ctx context.Context, id string) (backend.Usage, error) {
-	_, done, err := b.begin(ctx)
+	_, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return backend.Usage{}, err
 	}

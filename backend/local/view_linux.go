@@ -30,14 +30,7 @@ func hostFiles() []string {
 
 func devices() []string { return []string{"full", "null", "random", "tty", "urandom", "zero"} }
 
-// maskedPaths and readonlyPaths are those of containers, as the OCI runtimes' callers set them.
-func maskedPaths() []string {
-	return []string{
-		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
-		"/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
-	}
-}
-
+// readonlyPaths are those of containers, as the OCI runtimes' callers set them, and all of /sys.
 func readonlyPaths() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys"}
 }
@@ -48,7 +41,7 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 		Hostname: hostname, Stage: "/usr", RootReadonly: r.Root != backend.RootWritable,
 		RootData: rootOptions(r),
 		Owner:    r.IDs.owner(), User: r.IDs.user(), DropGroups: r.IDs.Base != 0,
-		Masked: append(maskedPaths(), shownSockets()...), Readonly: readonlyPaths(),
+		Masked: append(driver.MaskedPaths(0), shownSockets()...), Readonly: readonlyPaths(),
 		// What a new namespace can do has been the way into the kernel more than once.
 		Settings: []launch.File{{Path: "/proc/sys/user/max_user_namespaces", Data: []byte("0")}},
 		Seccomp:  b.machine.filter,

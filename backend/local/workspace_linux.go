@@ -102,7 +102,7 @@ func (b *Backend) endFormer(ctx context.Context, w workspace) error {
 
 // HasWorkspace tells whether a session has a workspace. See [backend.WorkspaceKeeper].
 func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
-	_, done, err := b.begin(ctx)
+	_, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -116,7 +116,7 @@ func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) 
 
 // RemoveWorkspace deletes the workspace of a session that has no sandbox. See [backend.WorkspaceKeeper].
 func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
-	ctx, done, err := b.begin(ctx)
+	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return err
 	}

@@ -93,11 +93,7 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d d
 func workspaceWords(m backend.WorkspaceMeans) string {
 	switch m {
 	case backend.WorkspaceSized:
-		return "size of /workspace, by a file system of its own, whose space is set aside"
-	case backend.WorkspaceUnreserved:
-		return "size of /workspace, by a file system of its own, whose space this disk cannot set aside: keep room on it, a full one loses what is written"
-	case backend.WorkspaceProject:
-		return "size of /workspace, by a project quota"
+		return "size of /workspace, by a file system of its own, whose space is set aside where the disk can do that"
 	case backend.WorkspaceMemory:
 		return "size of /workspace, which lies in memory"
 	}

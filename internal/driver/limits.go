@@ -76,6 +76,19 @@ func ShmSize(l backend.Limits) int64 {
 // Inodes gives how many files a tmpfs of so many bytes may hold.
 func Inodes(bytes int64) int64 { return max(bytes/bytesPerInode, 16) }
 
+// MaskedPaths are the parts of the kernel's file systems that no sandbox may read, on a machine with so many processors: those
+// of the newest Docker Engine. What is not there is no error.
+func MaskedPaths(cpus int) []string {
+	paths := []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+	}
+	for cpu := range cpus {
+		paths = append(paths, fmt.Sprintf("/sys/devices/system/cpu/cpu%d/thermal_throttle", cpu))
+	}
+	return paths
+}
+
 // ReadonlyPaths are the parts of the kernel's file systems that a container must not write to: Docker's, and what the
 // control groups of version 1 are mounted below, a tmpfs without a size that would be the sandbox's root's.
 func ReadonlyPaths() []string {
@@ -113,7 +126,10 @@ func RootBytes(root backend.RootMode, l backend.Limits) int64 {
 // GuestArgs tell the guest of Spec.OrphanTimeout and of the limits of what is written: of the workspace, which it holds
 // itself when watched, and of RootBytes.
 func GuestArgs(l backend.Limits, watched bool, root int64, orphan time.Duration) []string {
-	args := []string{fmt.Sprintf("--orphan-timeout=%v", orphan)}
+	args := []string{}
+	if orphan > 0 {
+		args = append(args, fmt.Sprintf("--orphan-timeout=%v", orphan))
+	}
 	if size := l.WorkspaceBytes; size > 0 {
 		args = append(args, fmt.Sprintf("--workspace-bytes=%d", size), fmt.Sprintf("--workspace-files=%d", Inodes(size)),
 			fmt.Sprintf("--workspace-watched=%t", watched))

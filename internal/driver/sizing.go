@@ -47,11 +47,11 @@ func (s *Sizing) Means(ctx context.Context) (backend.WorkspaceMeans, error) {
 	defer cancel()
 	reserved, err := s.probe(ctx)
 	switch {
-	case err == nil && reserved:
-		s.means = backend.WorkspaceSized
 	case err == nil:
-		s.log.Warn(s.name + ": the disk cannot set space aside: workspaces have none of their own, and suffer when it gets full")
-		s.means = backend.WorkspaceUnreserved
+		if !reserved {
+			s.log.Warn(s.name + ": the disk cannot set space aside: workspaces have none of their own, and suffer when it gets full")
+		}
+		s.means = backend.WorkspaceSized
 	case ctx.Err() != nil || passing(err):
 		return "", err
 	default:

@@ -41,9 +41,9 @@ func TestSizing(t *testing.T) {
 		result = syscall.EMFILE
 		expect("", syscall.EMFILE, 4)
 		result, reserved = nil, false
-		expect(backend.WorkspaceUnreserved, nil, 5)
+		expect(backend.WorkspaceSized, nil, 5)
 		time.Sleep(24 * time.Hour)
-		expect(backend.WorkspaceUnreserved, nil, 5)
+		expect(backend.WorkspaceSized, nil, 5)
 	})
 }
 

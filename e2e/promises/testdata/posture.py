@@ -77,7 +77,8 @@ kernel = ["/proc/sysrq-trigger", "/proc/irq/default_smp_affinity", "/proc/sys/ke
           "/proc/sys/fs/binfmt_misc/register", "/proc/sys/kernel/randomize_va_space", "/proc/mtrr", "/proc/self/uid_map", "/proc/kmsg",
           "/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/mm/transparent_hugepage/enabled", "/dev/kmsg", "/dev/mem"]
 hidden = ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/acpi", "/proc/scsi", "/proc/sched_debug", "/proc/latency_stats",
-          "/proc/timer_stats", "/sys/firmware", "/sys/devices/virtual/powercap"]
+          "/proc/timer_stats", "/proc/interrupts", "/proc/asound", "/sys/firmware", "/sys/devices/virtual/powercap",
+          "/sys/devices/system/cpu/cpu0/thermal_throttle"]
 json.dump({
     "self": status("self"), "init": status("1"), "mounts": mounts, "fds": fds,
     "limits": read("/proc/self/limits"), "devices": sorted(os.listdir("/dev")),

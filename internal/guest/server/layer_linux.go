@@ -38,17 +38,20 @@ func overlayBegun(root string) int64 {
 	return st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
 }
 
+// mountedFiles are those that engines mount, writable with the root, from their own disk.
+func mountedFiles() []string { return []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} }
+
 // measure adds up what was written. The caller holds looking.
 func (l *layer) measure(root *os.File, limit DiskLimit, quit <-chan struct{}) (found usage, blind bool) {
 	if l.since == 0 && !l.begun {
-		l.base, _ = measure(root, DiskLimit{}, 0, quit) // of any size; what cannot be looked at is the image's own
+		l.base, _ = measure(root, DiskLimit{}, 0, mountedFiles(), quit) // of any size; what cannot be looked at is the image's own
 	}
 	l.begun = true
 	limit.Bytes += l.base.bytes
 	if limit.Files > 0 {
 		limit.Files += l.base.files
 	}
-	found, blind = measure(root, limit, l.since, quit)
+	found, blind = measure(root, limit, l.since, mountedFiles(), quit)
 	return usage{max(0, found.bytes-l.base.bytes), max(0, found.files-l.base.files)}, blind
 }
 

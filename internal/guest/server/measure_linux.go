@@ -25,7 +25,7 @@ type survey struct {
 	uid   uint32
 	since int64               // nanoseconds of the Unix clock; what has not changed since is neither counted nor entered; 0 for all
 	most  int64               // entries after which counting ends: there are too many
-	twice map[uint64]struct{} // files with several names that were counted
+	twice map[fileID]struct{} // files with several names, and those of an engine, that were counted
 	quit  <-chan struct{}
 	buf   []byte
 	finds int
@@ -42,11 +42,16 @@ type level struct {
 	next  int64 // where to read on in one that is closed
 }
 
+// fileID names a file among all.
+type fileID struct{ dev, ino uint64 }
+
+func idOf(st *unix.Stat_t) fileID { return fileID{st.Dev, st.Ino} }
+
 // measure adds up what the tree takes on the disk, and what files take that have no name any more but are open. A tree
 // that is kept from being looked at counts as being over the limit, and blind is told. The result means nothing when quit
-// was closed meanwhile. For since see survey.
-func measure(dir *os.File, l DiskLimit, since int64, quit <-chan struct{}) (found usage, blind bool) {
-	s := &survey{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[uint64]struct{}{}, quit: quit, buf: make([]byte, 1<<13)}
+// was closed meanwhile. For since see survey, for mounted see survey.addMounted.
+func measure(dir *os.File, l DiskLimit, since int64, mounted []string, quit <-chan struct{}) (found usage, blind bool) {
+	s := &survey{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[fileID]struct{}{}, quit: quit, buf: make([]byte, 1<<13)}
 	if l.Files > 0 {
 		s.most = 2 * l.most().Files
 	}
@@ -55,6 +60,7 @@ func measure(dir *os.File, l DiskLimit, since int64, quit <-chan struct{}) (foun
 	if unix.Fstat(root.up.fd, &st) == nil {
 		s.dev = st.Dev
 	}
+	s.addMounted(mounted)
 	if s.open(root, root.up, root.name) {
 		s.walk(root)
 		root.shut()
@@ -260,14 +266,28 @@ func (s *survey) find(d *level) bool {
 }
 
 func (s *survey) add(st *unix.Stat_t) {
-	if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		if _, ok := s.twice[st.Ino]; ok {
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		if _, ok := s.twice[idOf(st)]; ok {
 			return
 		}
-		s.twice[st.Ino] = struct{}{}
+		if st.Nlink > 1 {
+			s.twice[idOf(st)] = struct{}{}
+		}
 	}
 	s.files++
 	s.bytes += st.Blocks * 512
+}
+
+// addMounted adds the files that an engine mounts over single files of the tree: they lie on its own disk. Their first block
+// is the engine's.
+func (s *survey) addMounted(files []string) {
+	for _, file := range files {
+		var st unix.Stat_t
+		if unix.Lstat(file, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			s.twice[idOf(&st)] = struct{}{}
+			s.bytes += max(0, st.Blocks*512-quotaBlock)
+		}
+	}
 }
 
 // unnamed adds the files that were deleted, or never had a name, and are held open by a command. The guest's own are
@@ -288,8 +308,8 @@ func (s *survey) unnamed() {
 			if unix.Stat(filepath.Join(dir, name), &st) != nil || st.Dev != s.dev || st.Nlink != 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
 				continue
 			}
-			if _, ok := s.twice[st.Ino]; !ok {
-				s.twice[st.Ino] = struct{}{}
+			if _, ok := s.twice[idOf(&st)]; !ok {
+				s.twice[idOf(&st)] = struct{}{}
 				s.files++
 				s.bytes += st.Blocks * 512
 			}

@@ -129,7 +129,7 @@ func surveyOf(t *testing.T, dir string) (*survey, *level) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	s := &survey{uid: uint32(os.Getuid()), most: 1 << 40, twice: map[uint64]struct{}{}, buf: make([]byte, 1<<13)}
+	s := &survey{uid: uint32(os.Getuid()), most: 1 << 40, twice: map[fileID]struct{}{}, buf: make([]byte, 1<<13)}
 	s.dev = device(t, dir)
 	return s, &level{fd: int(f.Fd())}
 }
@@ -196,7 +196,7 @@ func TestMeasureClosedRoot(t *testing.T) {
 		if err := os.Chmod(dir, m); err != nil {
 			t.Fatal(err)
 		}
-		if found, blind := measure(f, DiskLimit{Bytes: 1 << 40}, 0, nil); found.files < 1 || blind || mode(t, dir) != m {
+		if found, blind := measure(f, DiskLimit{Bytes: 1 << 40}, 0, nil, nil); found.files < 1 || blind || mode(t, dir) != m {
 			t.Errorf("mode %o: %+v, %t, afterwards %o", m, found, blind, mode(t, dir))
 		}
 	}
@@ -214,7 +214,7 @@ func TestMeasureNothing(t *testing.T) {
 	}
 	_ = f.Close()
 	l := DiskLimit{Bytes: 5}
-	if found, blind := measure(f, l, 0, nil); !blind || !l.over(found) {
+	if found, blind := measure(f, l, 0, nil, nil); !blind || !l.over(found) {
 		t.Errorf("%+v, %t", found, blind)
 	}
 }

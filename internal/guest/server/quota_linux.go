@@ -27,9 +27,6 @@ const (
 	quotaGrain = 64 << 10               // what is too little to look for
 	quotaBlock = 4096                   // how a file's size counts
 
-	// A file system with quotas sets aside for a new file the most that one could take: XFS nearly this.
-	quotaReserve = 256 << 10
-
 	// Commands are refused altogether when twice the limit and this much are used.
 	quotaSlackBytes = 64 << 20
 	quotaSlackFiles = 4096
@@ -210,7 +207,7 @@ func (q *quota) look() {
 // measure takes a look at what counts.
 func (q *quota) measure() (found usage, blind bool) {
 	if q.layer == nil {
-		return measure(q.root, q.limit, 0, q.quit)
+		return measure(q.root, q.limit, 0, nil, q.quit)
 	}
 	return q.layer.measure(q.root, q.limit, q.quit)
 }
@@ -243,16 +240,6 @@ func (q *quota) ask() (found usage, full bool) {
 	size := fs.Bsize
 	found = usage{int64(fs.Blocks-fs.Bfree) * size, int64(fs.Files - fs.Ffree)}
 	return found, int64(fs.Bavail)*size < min(quotaGrain, q.limit.Bytes/64) || fs.Files > 0 && fs.Ffree == 0
-}
-
-// bounded tells whether the file system holds the limit besides and has no room left: one with a project quota shows the
-// quota as its size. It refuses what might not fit, whole, so that a look need not find the limit reached.
-func (q *quota) bounded() bool {
-	var fs unix.Statfs_t
-	if unix.Statfs(q.dir, &fs) != nil || int64(fs.Blocks)*fs.Bsize > q.limit.Bytes {
-		return false
-	}
-	return int64(fs.Bavail)*fs.Bsize < min(quotaReserve, q.limit.Bytes/8)
 }
 
 // quotaMark remembers when a command began, and how often commands had been ended then.
@@ -309,11 +296,10 @@ func (q *quota) ended(since quotaMark, cut, failed bool) (full, stopped bool) {
 	if q.quick() || !seen && (cut || q.due()) {
 		q.look()
 	}
-	full = q.limit.Watched && q.layer == nil && q.bounded()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	stopped = q.stops > since.stops
-	return full || q.full.After(since.at) || failed && (since.frozen || stopped), stopped
+	return q.full.After(since.at) || failed && (since.frozen || stopped), stopped
 }
 
 // quick tells whether a look takes so little time that a command's end can wait for it.

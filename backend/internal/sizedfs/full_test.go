@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/workcell-dev/workcell/internal/sizedfs"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
 // newDisk mounts a small disk, with more options for its mkfs.ext4.

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/workcell-dev/workcell/internal/sizedfs"
+	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
 // TestSize: a file system has room for what was asked for, and hardly more, and all of it stays set aside. That of the same
