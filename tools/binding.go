@@ -80,7 +80,7 @@ func (b *binding) name(ctx context.Context) string {
 func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req session.Request, wishes []string) {
 	cfg := b.cfg
 	req = session.Request{
-		Image: cfg.Image, User: cfg.User, Root: backend.RootReadonly, RootSet: cfg.Root != "", Env: cfg.Env, Limits: limits(cfg.Limits),
+		Image: cfg.Image, User: cfg.User, Root: backend.RootReadonly, RootSet: cfg.Root != "", Env: cfg.Env, Limits: cfg.Limits.Backend(),
 	}
 	if cfg.Root == frontmatter.RootWritable {
 		req.Root = backend.RootWritable
@@ -124,12 +124,6 @@ func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bo
 		return base.Language != string(runtime)
 	}
 	return b.cfg.Mode != frontmatter.ModeCode || b.cfg.Session != "" && b.cfg.Session != frontmatter.SessionDefault
-}
-
-func limits(l frontmatter.Limits) backend.Limits {
-	return backend.Limits{
-		CPUMillis: l.CPUMillicores, MemoryBytes: l.MemoryMB << 20, PIDs: l.PIDs, WorkspaceBytes: l.WorkspaceMB << 20,
-	}
 }
 
 // open gives the sandbox of that name and makes it the binding's own. An agent that has no wish of its own about what

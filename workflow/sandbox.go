@@ -12,14 +12,9 @@ import (
 // an image the base has none: then agents bring their own.
 func baseRequest(s frontmatter.Sandbox, hasImage bool) session.Request {
 	req := session.Request{
-		User: s.User,
-		Env:  s.Env,
-		Limits: backend.Limits{
-			CPUMillis:      s.Limits.CPUMillicores,
-			MemoryBytes:    s.Limits.MemoryMB << 20,
-			PIDs:           s.Limits.PIDs,
-			WorkspaceBytes: s.Limits.WorkspaceMB << 20,
-		},
+		User:        s.User,
+		Env:         s.Env,
+		Limits:      s.Limits.Backend(),
 		IdleTimeout: time.Duration(s.Limits.TimeoutSeconds) * time.Second,
 		ExecTimeout: time.Duration(s.Limits.ExecTimeoutSeconds) * time.Second,
 	}

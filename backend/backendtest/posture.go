@@ -192,7 +192,7 @@ func filtered(t *testing.T, p posture) {
 }
 
 func rlimits(t *testing.T, p posture) {
-	want := map[string][]int64{"core": {0, 0}, "nofile": {16384, 16384}, "fsize": {16 << 30, 16 << 30}}
+	want := map[string][]int64{"core": {0, 0}, "nofile": {16384, 16384}, "fsize": {500 << 20, 500 << 20}} // that of the workspace by default
 	if diff := cmp.Diff(want, p.Limits); diff != "" {
 		t.Errorf("limits (-want +got)\n%s", diff)
 	}

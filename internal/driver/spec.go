@@ -30,7 +30,7 @@ func CheckSpec(s backend.Spec) error {
 	case s.Pull != "" && s.Pull != backend.PullMissing && s.Pull != backend.PullAlways && s.Pull != backend.PullNever:
 		return fmt.Errorf("pull policy %.40q: %w", s.Pull, backend.ErrInvalid)
 	}
-	if err := CheckLimits(s.Limits); err != nil {
+	if err := s.Limits.Validate(); err != nil {
 		return err
 	}
 	return checkLabels(s.Labels)
