@@ -36,17 +36,6 @@ const (
 	PullNever   PullPolicy = "never"   // ErrImage when the engine has no such image
 )
 
-// Limits bound one sandbox. A zero field means the driver's default, which is never "unlimited" for memory and pids.
-type Limits struct {
-	CPUMillis      int64 `json:"cpu_millicores,omitempty"`  // 1000 is one core
-	MemoryBytes    int64 `json:"memory_bytes,omitempty"`    // memory and swap together
-	PIDs           int64 `json:"pids,omitempty"`            // processes and threads, at least 16; the guest's own come on top
-	TmpBytes       int64 `json:"tmp_bytes,omitempty"`       // size of /tmp, which counts against memory
-	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"` // size of the workspace, see WorkspaceMeans; zero means no limit
-	OpenFiles      int64 `json:"open_files,omitempty"`      // RLIMIT_NOFILE of every command
-	FileBytes      int64 `json:"file_bytes,omitempty"`      // RLIMIT_FSIZE of every command; zero means a high ceiling
-}
-
 // WorkspaceMeans says what holds a workspace to Limits.WorkspaceBytes. Drivers choose the strongest that the machine has,
 // when the sandbox is created. Empty is no limit.
 type WorkspaceMeans string

@@ -224,14 +224,11 @@ func (d *decoder) sandboxFields(s *Sandbox) []field {
 		{"root", enum(d, &s.Root)},
 		{"env", d.env(&s.Env)},
 		{"limits", func(n *yaml.Node, path string) {
-			d.object(n, path, []field{
-				{"cpu_millicores", d.integer(&s.Limits.CPUMillicores)},
-				{"memory_mb", d.integer(&s.Limits.MemoryMB)},
-				{"pids", d.integer(&s.Limits.PIDs)},
-				{"timeout_seconds", d.integer(&s.Limits.TimeoutSeconds)},
-				{"exec_timeout_seconds", d.integer(&s.Limits.ExecTimeoutSeconds)},
-				{"workspace_mb", d.integer(&s.Limits.WorkspaceMB)},
-			})
+			var fields []field
+			for _, f := range s.Limits.fields() {
+				fields = append(fields, field{f.name, d.integer(f.value)})
+			}
+			d.object(n, path, fields)
 		}},
 		{"network", func(n *yaml.Node, path string) {
 			d.object(n, path, []field{{"enabled", d.boolean(&s.Network.Enabled)}})

@@ -141,10 +141,10 @@ func TestParseErrors(t *testing.T) {
 		{"wrong type", "---\nsandbox:\n  limits: {pids: many}\n---\n", "a.prompt:3:18: sandbox.limits.pids must be a whole number, it is text"},
 		{"fraction", "---\nsandbox: {limits: {cpu_millicores: 0.5}}\n---\n", "must be a whole number, it is the number 0.5"},
 		{"number as text", "---\nsandbox: {limits: {pids: \"5\"}}\n---\n", "sandbox.limits.pids must be a whole number, it is text"},
-		{"negative", "---\nsandbox:\n  limits:\n    memory_mb: -1\n---\n", "a.prompt:4:16: limits.memory_mb is -1, it must be between 16 and"},
+		{"negative", "---\nsandbox:\n  limits:\n    memory_mb: -1\n---\n", "a.prompt:4:16: limits.memory_mb is -1, it must be 16 to"},
 		{"zero", "---\nsandbox: {limits: {pids: 0}}\n---\n", "a.prompt:2:26: sandbox.limits.pids is 0; leave it out for the default"},
 		{"huge number", "---\nsandbox: {limits: {pids: 99999999999999999999}}\n---\n", "a.prompt:2:26: "},
-		{"exec timeout", "---\nsandbox: {limits: {exec_timeout_seconds: 3601}}\n---\n", "it must be between 1 and 3600"},
+		{"exec timeout", "---\nsandbox: {limits: {exec_timeout_seconds: 3601}}\n---\n", "it must be 1 to 3600"},
 		{"null value", "---\nsandbox:\n  image:\n---\n", "a.prompt:3:9: sandbox.image is empty; give a value or remove the key"},
 		{"bool", "---\nsandbox: {network: {enabled: yes}}\n---\n", "sandbox.network.enabled must be true or false, it is text"},
 		{"user name", "---\nsandbox: {user: root}\n---\n", `a.prompt:2:17: "root" is not a user id; write numbers`},
@@ -235,7 +235,7 @@ maxTurns: none
 	want := `bad.prompt:2:8: model must be text, it is the number 5
 bad.prompt:4:9: unknown mode "cod"; did you mean "code"?
 bad.prompt:5:3: unknown key "imagee" in sandbox; did you mean "image"?
-bad.prompt:7:11: limits.pids is -4, it must be between 16 and 4194304
+bad.prompt:7:11: limits.pids is -4, it must be 16 to 4194304
 bad.prompt:8:16: sandbox.limits.memory_mb must be a whole number, it is text
 bad.prompt:9:9: "1A" is not the name of an environment variable
 bad.prompt:10:11: maxTurns must be a whole number, it is text`

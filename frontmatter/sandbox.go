@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/nearest"
 )
@@ -96,7 +97,7 @@ type Sandbox struct {
 	NpmPackages    []string `json:"npm_packages,omitzero"`
 }
 
-// Limits bound the sandbox. A zero field means the default of the engine's driver.
+// Limits bound the sandbox. A zero field means the default: for those of an engine see [backend.LimitTable].
 type Limits struct {
 	CPUMillicores      int64 `json:"cpu_millicores,omitempty"`
 	MemoryMB           int64 `json:"memory_mb,omitempty"` // MiB
@@ -104,6 +105,44 @@ type Limits struct {
 	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty"`      // idle time after which the session is reaped
 	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty"` // default time limit of a command
 	WorkspaceMB        int64 `json:"workspace_mb,omitempty"`         // MiB
+}
+
+// limitField is a field of Limits with its bounds.
+type limitField struct {
+	name        string
+	value       *int64
+	least, most int64
+	engine      bool // it is a row of backend.LimitTable
+}
+
+// fields returns the fields as files name them.
+func (l *Limits) fields() []limitField {
+	list := []limitField{
+		{"cpu_millicores", &l.CPUMillicores, 0, 0, true},
+		{"memory_mb", &l.MemoryMB, 0, 0, true},
+		{"pids", &l.PIDs, 0, 0, true},
+		{"timeout_seconds", &l.TimeoutSeconds, 1, MaxIdleSeconds, false},
+		{"exec_timeout_seconds", &l.ExecTimeoutSeconds, 1, MaxExecTimeoutSeconds, false},
+		{"workspace_mb", &l.WorkspaceMB, 0, 0, true},
+	}
+	for i, f := range list {
+		if f.engine {
+			list[i].least, list[i].most = backend.LimitNamed(f.name).Bounds()
+		}
+	}
+	return list
+}
+
+// Backend returns those of the limits that an engine enforces.
+func (l Limits) Backend() backend.Limits {
+	var out backend.Limits
+	for _, f := range l.fields() {
+		if f.engine {
+			row := backend.LimitNamed(f.name)
+			*row.Of(&out) = *f.value * row.Scale
+		}
+	}
+	return out
 }
 
 // Network says what the sandbox can reach. The zero value leaves that to the workflow, and without one it is nothing.
@@ -209,7 +248,7 @@ func (c *checker) within(field string, value, low, high int64) {
 	if value == 0 || (value >= low && value <= high) {
 		return
 	}
-	c.add(field, "", "%s is %d, it must be between %d and %d", field, value, low, high)
+	c.add(field, "", "%s is %d, it must be %d to %d", field, value, low, high)
 }
 
 func (c *checker) names(s Sandbox) {
@@ -244,12 +283,9 @@ func (c *checker) env(env map[string]string) {
 }
 
 func (c *checker) limits(l Limits) {
-	c.within("limits.cpu_millicores", l.CPUMillicores, 10, 1_024_000)
-	c.within("limits.memory_mb", l.MemoryMB, 16, 4<<20)
-	c.within("limits.pids", l.PIDs, 16, 4<<20) // with fewer a sandbox has no room for who connects to it
-	c.within("limits.timeout_seconds", l.TimeoutSeconds, 1, MaxIdleSeconds)
-	c.within("limits.exec_timeout_seconds", l.ExecTimeoutSeconds, 1, MaxExecTimeoutSeconds)
-	c.within("limits.workspace_mb", l.WorkspaceMB, 1, 16<<20)
+	for _, f := range l.fields() {
+		c.within("limits."+f.name, *f.value, f.least, f.most)
+	}
 }
 
 func (c *checker) packages(field string, names []string) {

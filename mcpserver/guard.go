@@ -39,10 +39,13 @@ func (s *Server) applyPolicy() {
 
 // ceiling is what the policy lets the sandboxes of tasks have, which their agents and workflows describe.
 func (s *Server) ceiling() backend.Limits {
-	l := s.policy.Limits
-	c := backend.Limits{CPUMillis: l.CPUMillicores, MemoryBytes: l.MemoryMB << 20}
-	if s.manager.Backend().Capabilities().Workspace != "" {
-		c.WorkspaceBytes = l.WorkspaceMB << 20
+	var c backend.Limits
+	for name, value := range s.policy.Limits.sandbox() {
+		row := backend.LimitNamed(name)
+		*row.Of(&c) = *value * row.Scale
+	}
+	if s.manager.Backend().Capabilities().Workspace == "" {
+		c.WorkspaceBytes = 0
 	}
 	return c
 }

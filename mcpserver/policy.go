@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
 )
 
 // Policy is a guard rail: it refuses calls by rule before they reach a sandbox. It keeps honest models from accidents
@@ -49,8 +51,8 @@ type FileRules struct {
 	Allow []string `yaml:"allow"`
 }
 
-// PolicyLimits bound sizes, times and what a sandbox may use. Zero is no bound; what DefaultPolicy sets holds unless a
-// file says otherwise.
+// PolicyLimits bound sizes, times and what a sandbox may use. Zero is no bound of the policy; what DefaultPolicy sets holds
+// unless a file says otherwise.
 type PolicyLimits struct {
 	FileMB           int64 `yaml:"file_mb"`           // one file through the file tools, either way
 	WorkspaceMB      int64 `yaml:"workspace_mb"`      // all files of a sandbox
@@ -59,10 +61,11 @@ type PolicyLimits struct {
 	CPUMillicores    int64 `yaml:"cpu_millicores"`
 }
 
-// DefaultPolicy refuses no command and no file type, and bounds a file to 10 MB, a workspace to 512 MB, which the disk of
-// the host sets aside for each sandbox, and an execution to 5 minutes.
+// DefaultPolicy refuses no command and no file type, and bounds a file to 10 MB, a workspace to the default of
+// backend.LimitTable, which the disk of the host sets aside for each sandbox, and an execution to 5 minutes.
 func DefaultPolicy() Policy {
-	return Policy{Limits: PolicyLimits{FileMB: 10, WorkspaceMB: 512, ExecutionSeconds: 300}}
+	workspace := backend.LimitNamed("workspace_mb")
+	return Policy{Limits: PolicyLimits{FileMB: 10, WorkspaceMB: workspace.Default / workspace.Scale, ExecutionSeconds: 300}}
 }
 
 // compile checks the policy and splits its patterns.
@@ -87,20 +90,23 @@ func (p *Policy) compile() error {
 			}
 		}
 	}
-	l := p.Limits
-	for _, limit := range []struct {
-		name  string
-		value int64
-	}{
-		{"file_mb", l.FileMB}, {"workspace_mb", l.WorkspaceMB}, {"execution_seconds", l.ExecutionSeconds},
-		{"memory_mb", l.MemoryMB}, {"cpu_millicores", l.CPUMillicores},
-	} {
-		const most = 1 << 30
-		if limit.value < 0 || limit.value > most {
-			return fmt.Errorf("limits.%s: %d is not between 0 and %d", limit.name, limit.value, most)
+	const most = 1 << 30
+	for name, value := range map[string]int64{"file_mb": p.Limits.FileMB, "execution_seconds": p.Limits.ExecutionSeconds} {
+		if value < 0 || value > most {
+			return fmt.Errorf("limits.%s: %d is not between 0 and %d", name, value, most)
+		}
+	}
+	for name, value := range p.Limits.sandbox() {
+		if least, most := backend.LimitNamed(name).Bounds(); *value != 0 && (*value < least || *value > most) {
+			return fmt.Errorf("limits.%s: %d is not 0 or %d to %d", name, *value, least, most)
 		}
 	}
 	return nil
+}
+
+// sandbox returns the limits that are rows of backend.LimitTable.
+func (l *PolicyLimits) sandbox() map[string]*int64 {
+	return map[string]*int64{"cpu_millicores": &l.CPUMillicores, "memory_mb": &l.MemoryMB, "workspace_mb": &l.WorkspaceMB}
 }
 
 func (r *CommandRule) compile() error {

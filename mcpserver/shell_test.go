@@ -220,7 +220,7 @@ commands:
 func TestParsePolicy(t *testing.T) {
 	t.Parallel()
 	p := parsePolicy(t, "limits: {file_mb: 3}\n")
-	want := mcpserver.PolicyLimits{FileMB: 3, WorkspaceMB: 512, ExecutionSeconds: 300}
+	want := mcpserver.PolicyLimits{FileMB: 3, WorkspaceMB: 500, ExecutionSeconds: 300}
 	if diff := cmp.Diff(want, p.Limits); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)
 	}

@@ -145,7 +145,7 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 		m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
 	}
 	had := rec.workspace()
-	if had.User != "" && (!same || had.Limits.WorkspaceBytes > 0 && !rec.workspaceOnly()) {
+	if had.User != "" && !rec.workspaceOnly() && (!same || had.Limits.WorkspaceBytes > 0 && had.Workspace != backend.WorkspaceWatched) {
 		trial, err := m.try(ctx, req)
 		if err == nil {
 			err = m.fits(trial, had)

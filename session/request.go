@@ -49,7 +49,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 		return req, err
 	}
 	req.Env = maps.Clone(req.Env)
-	req.Limits = under(req.Limits, req.Ceiling)
+	req.Limits = req.Limits.Clamp(req.Ceiling)
 	if err := validateLimits(req.Limits); err != nil {
 		return req, err
 	}
@@ -129,20 +129,4 @@ func validateLimits(l backend.Limits) error {
 		}
 	}
 	return nil
-}
-
-// under gives l with no field above that of ceiling. A zero field is anything, so it is above too.
-func under(l, ceiling backend.Limits) backend.Limits {
-	for _, f := range []struct {
-		value *int64
-		most  int64
-	}{
-		{&l.CPUMillis, ceiling.CPUMillis}, {&l.MemoryBytes, ceiling.MemoryBytes}, {&l.PIDs, ceiling.PIDs}, {&l.TmpBytes, ceiling.TmpBytes},
-		{&l.WorkspaceBytes, ceiling.WorkspaceBytes}, {&l.OpenFiles, ceiling.OpenFiles}, {&l.FileBytes, ceiling.FileBytes},
-	} {
-		if f.most > 0 && (*f.value == 0 || *f.value > f.most) {
-			*f.value = f.most
-		}
-	}
-	return l
 }

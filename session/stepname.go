@@ -61,15 +61,8 @@ func (r Request) Over(base Request) Request {
 	if r.Inherit == nil {
 		r.Inherit = base.Inherit
 	}
-	l, b := &r.Limits, base.Limits
-	l.CPUMillis = cmp.Or(l.CPUMillis, b.CPUMillis)
-	l.MemoryBytes = cmp.Or(l.MemoryBytes, b.MemoryBytes)
-	l.PIDs = cmp.Or(l.PIDs, b.PIDs)
-	l.TmpBytes = cmp.Or(l.TmpBytes, b.TmpBytes)
-	l.WorkspaceBytes = cmp.Or(l.WorkspaceBytes, b.WorkspaceBytes)
-	l.OpenFiles = cmp.Or(l.OpenFiles, b.OpenFiles)
-	l.FileBytes = cmp.Or(l.FileBytes, b.FileBytes)
-	r.Ceiling = under(r.Ceiling, base.Ceiling)
+	r.Limits = r.Limits.Merge(base.Limits)
+	r.Ceiling = r.Ceiling.Clamp(base.Ceiling)
 	if len(base.Env) > 0 {
 		env := maps.Clone(base.Env)
 		maps.Copy(env, r.Env)

@@ -203,13 +203,17 @@ func (l *loader) limits(o *object, s *frontmatter.Sandbox) {
 	if !ok {
 		return
 	}
+	of := func(name string) int64 {
+		least, most := backend.LimitNamed(name).Bounds()
+		return int64(lo.integer(name, int(least), int(most)))
+	}
 	s.Limits = frontmatter.Limits{
-		CPUMillicores:      int64(lo.integer("cpu_millicores", 10, 1_024_000)),
-		MemoryMB:           int64(lo.integer("memory_mb", 16, 4<<20)),
-		PIDs:               int64(lo.integer("pids", 1, 4<<20)),
+		CPUMillicores:      of("cpu_millicores"),
+		MemoryMB:           of("memory_mb"),
+		PIDs:               of("pids"),
 		TimeoutSeconds:     int64(lo.integer("timeout_seconds", 1, frontmatter.MaxIdleSeconds)),
 		ExecTimeoutSeconds: int64(lo.integer("exec_timeout_seconds", 1, frontmatter.MaxExecTimeoutSeconds)),
-		WorkspaceMB:        int64(lo.integer("workspace_mb", 1, 16<<20)),
+		WorkspaceMB:        of("workspace_mb"),
 	}
 }
 

@@ -195,6 +195,9 @@ func (s *suite) info(t *testing.T) {
 		ImageID: made.ImageID, ImageEnv: made.ImageEnv, User: "1234:1234", Network: backend.NetworkNone, Root: spec.Root,
 		Limits: made.Limits, State: backend.StateRunning, Created: spec.Created, Labels: spec.Labels,
 	}
+	if !s.unlimited() {
+		want.Workspace = backend.WorkspaceWatched // by default, of whatever the machine is capable
+	}
 	if spec.Root == backend.RootWritable {
 		if want.RootBytes, want.RootMeans = made.RootBytes, s.caps.RootMeans; made.RootBytes <= 0 {
 			t.Error("nothing is told of how much a writable root takes")
@@ -234,15 +237,18 @@ func (s *suite) info(t *testing.T) {
 // defaults checks that what nobody asked for is bounded as on every engine, where this one can.
 func (s *suite) defaults(t *testing.T, got backend.Limits) {
 	t.Helper()
-	want := backend.Limits{TmpBytes: 256 << 20, OpenFiles: 16384}
-	if s.caps.CPU {
-		want.CPUMillis = 1000
+	want := backend.DefaultLimits()
+	if !s.caps.CPU {
+		want.CPUMillis = 0
 	}
-	if s.caps.Memory {
-		want.MemoryBytes = 2 << 30
+	if !s.caps.Memory {
+		want.MemoryBytes = 0
 	}
-	if s.caps.PIDs {
-		want.PIDs = 256
+	if !s.caps.PIDs {
+		want.PIDs = 0
+	}
+	if s.unlimited() {
+		want.WorkspaceBytes = 0
 	}
 	if got != want {
 		t.Errorf("default limits %+v, want %+v", got, want)

@@ -82,10 +82,9 @@ func (b *Backend) prepare(ctx context.Context) error {
 
 func (b *Backend) applyDefaults() error {
 	o := &b.opts
-	if err := driver.CheckLimits(o.Limits); err != nil {
+	if err := o.Limits.Validate(); err != nil {
 		return fmt.Errorf("containerd: default limits: %w", err)
 	}
-	o.Limits = driver.FillLimits(o.Limits, driver.DefaultLimits())
 	setDefault(&o.Address, DefaultAddress)
 	setDefault(&o.Namespace, DefaultNamespace)
 	setDefault(&o.Runtime, DefaultRuntime)

@@ -20,6 +20,7 @@ type plan struct {
 	user    driver.User
 	runtime string                 // path of the OCI runtime's program
 	means   backend.WorkspaceMeans // what holds the workspace's limit
+	root    int64                  // driver.RootBytes
 }
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
@@ -53,7 +54,8 @@ func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error)
 	if err := b.engine.supports(p.spec); err != nil {
 		return nil, err
 	}
-	if p.spec.Limits.WorkspaceBytes > 0 {
+	p.root = driver.RootBytes(spec.Root, spec.Limits, b.opts.Limits)
+	if p.means = backend.WorkspaceWatched; !driver.DefaultWorkspace(spec.Limits, b.opts.Limits) {
 		if err := b.chooseMeans(ctx, p, sessionName(spec.ID)); err != nil {
 			return nil, err
 		}

@@ -97,7 +97,7 @@ func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
 		id: id, session: session, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
 		config: config{
 			Image: p.spec.Image, ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes, User: p.user.String(), Root: p.spec.Root,
-			Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means, RootBytes: driver.RootBytes(p.spec.Root, p.spec.Limits), OrphanTimeout: p.spec.OrphanTimeout,
+			Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means, RootBytes: p.root, OrphanTimeout: p.spec.OrphanTimeout,
 			Ephemeral: p.spec.Ephemeral, Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}

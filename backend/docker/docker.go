@@ -137,10 +137,9 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 
 func (b *Backend) applyDefaults() error {
 	o := &b.opts
-	if err := driver.CheckLimits(o.Limits); err != nil {
+	if err := o.Limits.Validate(); err != nil {
 		return fmt.Errorf("docker: default limits: %w", err)
 	}
-	o.Limits = driver.FillLimits(o.Limits, driver.DefaultLimits())
 	if o.CallTimeout <= 0 {
 		o.CallTimeout = 2 * time.Minute
 	}

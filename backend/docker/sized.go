@@ -140,7 +140,8 @@ func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.W
 // chooseMeans says what is to hold the workspace's limit. A workspace that was kept stays what it is: one that had no
 // file system of its own gets none.
 func (b *Backend) chooseMeans(ctx context.Context, p *plan) error {
-	if p.spec.Limits.WorkspaceBytes == 0 {
+	if driver.DefaultWorkspace(p.asked, b.opts.Limits) {
+		p.means = backend.WorkspaceWatched
 		return nil
 	}
 	runtime := b.engine.runtime(p.spec)

@@ -36,14 +36,15 @@ func workspaceName(session string) volumeName { return volumeName(namePre + sess
 
 // plan is a checked Spec with all defaults filled in.
 type plan struct {
-	spec   backend.Spec
-	asked  backend.Limits // limits before defaults
-	ref    string         // full form of the image reference
-	user   driver.User
-	name   string                 // of the container
-	volume volumeName             // of the workspace
-	means  backend.WorkspaceMeans // what holds its limit
-	labels map[string]string
+	spec    backend.Spec
+	asked   backend.Limits // limits before defaults
+	options backend.Limits // the driver's
+	ref     string         // full form of the image reference
+	user    driver.User
+	name    string                 // of the container
+	volume  volumeName             // of the workspace
+	means   backend.WorkspaceMeans // what holds its limit
+	labels  map[string]string
 }
 
 // config is the content of labelConfig.
@@ -72,7 +73,7 @@ func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error)
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{spec: spec, asked: spec.Limits, ref: ref, name: namePre + spec.ID, volume: workspaceName(spec.ID)}
+	p := &plan{spec: spec, asked: spec.Limits, options: b.opts.Limits, ref: ref, name: namePre + spec.ID, volume: workspaceName(spec.ID)}
 	if p.user, err = driver.ParseUser(spec.User); err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
 	}
@@ -141,7 +142,7 @@ func (p *plan) imageName() string {
 	return p.ref
 }
 
-func (p *plan) rootBytes() int64 { return driver.RootBytes(p.spec.Root, p.spec.Limits) }
+func (p *plan) rootBytes() int64 { return driver.RootBytes(p.spec.Root, p.asked, p.options) }
 
 func (b *Backend) containerConfig(p *plan) *container.Config {
 	second := 1

@@ -72,10 +72,9 @@ func (b *Backend) tidy(ctx context.Context) {
 
 func (b *Backend) applyDefaults() error {
 	o := &b.opts
-	if err := driver.CheckLimits(o.Limits); err != nil {
+	if err := o.Limits.Validate(); err != nil {
 		return fmt.Errorf("local: default limits: %w", err)
 	}
-	o.Limits = driver.FillLimits(o.Limits, driver.DefaultLimits())
 	if o.Guest == nil {
 		o.Guest = &Guest{Version: embed.Version(), Binary: embed.Binary}
 	}

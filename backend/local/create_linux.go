@@ -130,7 +130,7 @@ func (b *Backend) plan(ctx context.Context, spec backend.Spec) (*record, error) 
 	}
 	r.User = launch.ID(user)
 	r.Limits = b.enforceable(driver.SandboxLimits(spec.Limits, b.opts.Limits))
-	if r.Limits.WorkspaceBytes > 0 {
+	if r.Workspace = backend.WorkspaceWatched; !driver.DefaultWorkspace(spec.Limits, b.opts.Limits) {
 		if r.Workspace, err = b.chooseMeans(ctx, spec.ID); err != nil {
 			return nil, err
 		}

@@ -232,7 +232,7 @@ func (b *Backend) rlimits(r *record) []launch.Rlimit {
 		{Resource: unix.RLIMIT_NPROC, Value: uint64(l.PIDs + driver.GuestPIDs)},
 	}
 	if !b.machine.cgroups.memory() { // better than nothing: each process by itself
-		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(b.opts.Limits.MemoryBytes)})
+		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(b.opts.Limits.Merge(backend.DefaultLimits()).MemoryBytes)})
 	}
 	return out
 }

@@ -89,10 +89,10 @@ func (f *mcpPolicyFlags) addTo(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.refuseFiles, "refuse-file", nil, "refuse files whose name matches, as in '*.exe'; may be repeated")
 	fs.StringArrayVar(&f.allowFiles, "allow-file", nil, "allow only files whose name matches; may be repeated")
 	fs.Var(&f.fileMB, "max-file-mb", "largest file through the file tools, 0 is no bound (default 10)")
-	fs.Var(&f.workspaceMB, "max-workspace-mb", "size of a sandbox's files, which may be set aside on the disk, 0 is no bound (default 512)")
+	fs.Var(&f.workspaceMB, "max-workspace-mb", limitUsage("workspace_mb")+", set aside on the disk where that can be; 0 leaves it to agents and workflows")
 	fs.Var(&f.execution, "max-execution", "longest command, program or task, 0 is no bound (default 5m0s)")
-	fs.Var(&f.memoryMB, "max-memory-mb", "memory of a sandbox (default the engine driver's)")
-	fs.Var(&f.cpu, "max-cpu", "CPU of a sandbox in thousandths of a core (default the engine driver's)")
+	fs.Var(&f.memoryMB, "max-memory-mb", limitUsage("memory_mb"))
+	fs.Var(&f.cpu, "max-cpu", limitUsage("cpu_millicores"))
 }
 
 func (f *mcpPolicyFlags) read() (mcpserver.Policy, error) {

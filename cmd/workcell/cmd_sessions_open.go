@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
-	drivers "github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -30,11 +30,7 @@ type sessionsOpenOptions struct {
 	runtime     string
 	pull        string
 	env         []string
-	cpu         int64
-	memoryMB    int64
-	pids        int64
-	workspaceMB int64
-	tmpMB       int64
+	limitFlags  limitFlags
 	timeout     time.Duration
 	idlePolicy  string
 	execTimeout time.Duration
@@ -81,11 +77,7 @@ stay. sessions open and sessions exec start it again.`,
 	f.StringVar(&o.runtime, "runtime", "", "OCI runtime (default the engine's)")
 	f.StringVar(&o.pull, "pull", string(backend.PullMissing), "when the image is fetched: missing, always or never")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE for every command, or NAME to pass this process's value on; may be repeated")
-	f.Int64Var(&o.cpu, "cpu", 0, "thousandths of a core (default the engine driver's)")
-	f.Int64Var(&o.memoryMB, "memory-mb", 0, "memory and swap together, MiB (default the engine driver's)")
-	f.Int64Var(&o.pids, "pids", 0, "processes and threads, at least 16 (default the engine driver's)")
-	f.Int64Var(&o.workspaceMB, "workspace-mb", 0, "size of the workspace, MiB, which may be set aside on the disk (default no limit)")
-	f.Int64Var(&o.tmpMB, "tmp-mb", 0, "size of /tmp, MiB (default the engine driver's)")
+	o.limitFlags.addTo(cmd)
 	f.DurationVar(&o.timeout, "timeout", 0, "idle time after which the sandbox may be removed, or stopped; 0 is never (default never, "+
 		session.DefaultIdleTimeout.String()+" with --idle-policy stop)")
 	f.StringVar(&o.idlePolicy, "idle-policy", "", "what becomes of it then: remove or stop (default as it was, remove for a new one)")
@@ -165,7 +157,7 @@ func shapeFlags(cmd *cobra.Command) []string {
 		{"image", []string{"image"}},
 		{"user", []string{"user"}},
 		{"root", []string{"root"}},
-		{"limits", []string{"cpu", "memory-mb", "pids", "workspace-mb", "tmp-mb"}},
+		{"limits", slices.Collect(maps.Keys(limitFlagNames()))},
 		{"network", []string{"network"}},
 		{"runtime", []string{"runtime"}},
 	} {
@@ -193,12 +185,9 @@ func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
 	req := session.Request{
 		Image: o.image, User: o.user, Runtime: o.runtime,
 		IdleTimeout: cmp.Or(o.timeout, -1), IdlePolicy: session.IdlePolicy(o.idlePolicy), ExecTimeout: o.execTimeout, Rebuild: o.rebuild,
-		Limits: backend.Limits{
-			CPUMillis: o.cpu, MemoryBytes: o.memoryMB * mib, PIDs: o.pids,
-			WorkspaceBytes: o.workspaceMB * mib, TmpBytes: o.tmpMB * mib,
-		},
 	}
-	if err := o.checkLimits(req.Limits); err != nil {
+	var err error
+	if req.Limits, err = o.limitFlags.limits(); err != nil {
 		return req, err
 	}
 	if err := checkUser(e, o.user); err != nil {
@@ -229,7 +218,6 @@ func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
 		return req, usageError(fmt.Errorf("--pull %q is not known", o.pull), "use missing, always or never")
 	}
 	// Not in the request: a sandbox is the same one whatever variables somebody gives it.
-	var err error
 	if o.variables, err = parseEnv(e, o.env); err != nil {
 		return req, err
 	}
@@ -237,34 +225,6 @@ func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
 		return req, usageError(err, "-e NAME=VALUE, or -e NAME")
 	}
 	return req, nil
-}
-
-// checkLimits refuses what no engine could enforce, in the words of the flags.
-func (o *sessionsOpenOptions) checkLimits(limits backend.Limits) error {
-	const mib = 1 << 20
-	for _, f := range []struct {
-		flag  string
-		value int64
-		limit string // as a driver calls it
-		scale int64
-		unit  string
-	}{
-		{"--cpu", o.cpu, "cpu_millicores", 1, " thousandths of a core"},
-		{"--memory-mb", o.memoryMB, "memory_bytes", mib, " MiB"},
-		{"--pids", o.pids, "pids", 1, " processes and threads"},
-		{"--workspace-mb", o.workspaceMB, "workspace_bytes", mib, " MiB"},
-		{"--tmp-mb", o.tmpMB, "tmp_bytes", mib, " MiB"},
-	} {
-		var refused *drivers.LimitError
-		switch {
-		case f.value < 0 || f.value > 1<<32: // too much to be counted in bytes
-			return usageError(fmt.Errorf("%s %d is out of range", f.flag, f.value), "")
-		case errors.As(drivers.CheckLimits(limits), &refused) && refused.Name == f.limit:
-			return usageError(fmt.Errorf("%s %d is out of range", f.flag, f.value),
-				fmt.Sprintf("from %d to %d%s", (refused.Min+f.scale-1)/f.scale, refused.Max/f.scale, f.unit))
-		}
-	}
-	return nil
 }
 
 // checkUser refuses a user that no sandbox can have, or may have here.

@@ -105,7 +105,7 @@ func rootWords(m backend.WorkspaceMeans) string {
 	if m == backend.WorkspaceMemory {
 		return "root: writable, which lies in memory"
 	}
-	return "root: writable, watched: commands end when workspace_mb, or 4 GiB without, is passed outside of /workspace too"
+	return "root: writable, watched: commands end when the workspace_mb that was asked for, or else 4 GiB, is passed outside of /workspace"
 }
 
 // enforcement says what limits hold on this engine.

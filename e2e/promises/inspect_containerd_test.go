@@ -168,14 +168,14 @@ func goldenSpec(b *box) *specs.Spec {
 		Root:     &specs.Root{Path: "rootfs", Readonly: info.Root == backend.RootReadonly},
 		Process: &specs.Process{
 			User:            specs.User{UID: uid, GID: uid},
-			Args:            append([]string{"/.workcell/workcell-guest"}, rootLimit(b)...),
+			Args:            append([]string{"/.workcell/workcell-guest"}, diskLimits(b)...),
 			Env:             []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="},
 			Cwd:             "/",
 			Capabilities:    &specs.LinuxCapabilities{},
 			NoNewPrivileges: true,
 			OOMScoreAdj:     &score,
 			Rlimits: []specs.POSIXRlimit{
-				{Type: "RLIMIT_CORE"}, {Type: "RLIMIT_FSIZE", Hard: 16384 * mib, Soft: 16384 * mib}, {Type: "RLIMIT_NOFILE", Hard: 16384, Soft: 16384},
+				{Type: "RLIMIT_CORE"}, {Type: "RLIMIT_FSIZE", Hard: uint64(fileLimit(b) * mib), Soft: uint64(fileLimit(b) * mib)}, {Type: "RLIMIT_NOFILE", Hard: 16384, Soft: 16384},
 			},
 		},
 		Mounts: []specs.Mount{

@@ -36,7 +36,7 @@ func (e *dockerEngine) inspect(t *testing.T, b *box) {
 		"masked paths":      len(h.MaskedPaths) >= 8,
 		"read-only paths":   len(h.ReadonlyPaths) >= 5,
 		"log":               h.LogConfig.Type == "none",
-		"entry point":       slices.Equal(c.Config.Entrypoint, []string{"/.workcell/workcell-guest"}) && slices.Equal(c.Config.Cmd, rootLimit(b)),
+		"entry point":       slices.Equal(c.Config.Entrypoint, []string{"/.workcell/workcell-guest"}) && slices.Equal(c.Config.Cmd, diskLimits(b)),
 		"environment":       !slices.ContainsFunc(c.Config.Env, func(e string) bool { return strings.HasPrefix(e, hostCanary) }),
 		"terminal":          !c.Config.Tty,
 		"restart":           h.RestartPolicy.IsNone(),

@@ -25,10 +25,19 @@ func TestN12Benchmark(t *testing.T) {
 	eachNetwork(t, w.engine.benchmark)
 }
 
-// rootLimit is what the guest of a container is told of a root that can be written to, where the workspace has no limit.
-func rootLimit(b *box) []string {
+// diskLimits is what the guest of a container is told of the workspace and the root, where nobody asked for a limit.
+func diskLimits(b *box) []string {
+	args := []string{"--workspace-bytes=524288000", "--workspace-files=128000", "--workspace-watched=true"}
 	if b.s.Info().Root == backend.RootReadonly {
-		return nil
+		return args
 	}
-	return []string{"--root-bytes=4294967296", "--root-files=1048576"}
+	return append(args, "--root-bytes=4294967296", "--root-files=1048576")
+}
+
+// fileLimit is the largest file that a process of such a container may make, in MiB.
+func fileLimit(b *box) int64 {
+	if b.s.Info().Root == backend.RootReadonly {
+		return 500
+	}
+	return 4096
 }

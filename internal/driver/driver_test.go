@@ -25,21 +25,6 @@ func TestParseUser(t *testing.T) {
 	}
 }
 
-func TestCheckLimits(t *testing.T) {
-	t.Parallel()
-	if err := driver.CheckLimits(backend.Limits{}); err != nil {
-		t.Errorf("no limits: %v", err)
-	}
-	for _, l := range []backend.Limits{
-		{CPUMillis: -1}, {CPUMillis: 1}, {MemoryBytes: 1}, {MemoryBytes: -5}, {PIDs: -1}, {PIDs: 15}, {PIDs: 1 << 40}, {TmpBytes: -1},
-		{WorkspaceBytes: 1}, {OpenFiles: 2}, {FileBytes: -1}, {MemoryBytes: 1 << 62},
-	} {
-		if err := driver.CheckLimits(l); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("limits %+v: %v, want ErrInvalid", l, err)
-		}
-	}
-}
-
 func TestJudgeImage(t *testing.T) {
 	t.Parallel()
 	set := func(vs ...string) map[string]struct{} {
@@ -96,25 +81,29 @@ func TestCheckSpec(t *testing.T) {
 	}
 }
 
-// TestRootBytes: what may be written to a root has a limit, which a file of its own can pass by no more than once.
+// TestRootBytes: what may be written to a root has a limit, which a file of its own can pass by no more than once. The size
+// that a workspace has by default is none for the root.
 func TestRootBytes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		workspace, root, file int64
-		mode                  backend.RootMode
-		means                 backend.WorkspaceMeans
+		asked, root, file int64
+		mode              backend.RootMode
+		means             backend.WorkspaceMeans
 	}{
-		{0, 0, 16 << 30, backend.RootReadonly, ""},
-		{0, 4 << 30, 16 << 30, backend.RootWritable, ""},
+		{0, 0, 500 << 20, backend.RootReadonly, backend.WorkspaceWatched},
+		{0, 4 << 30, 4 << 30, backend.RootWritable, backend.WorkspaceWatched},
 		{8 << 20, 0, 16 << 30, backend.RootReadonly, backend.WorkspaceSized},
 		{8 << 20, 0, 8 << 20, backend.RootReadonly, backend.WorkspaceWatched},
 		{8 << 20, 8 << 20, 16 << 20, backend.RootWritable, backend.WorkspaceSized},
 		{8 << 20, 8 << 20, 8 << 20, backend.RootWritable, backend.WorkspaceWatched},
 		{64 << 10, 4 << 20, 128 << 10, backend.RootWritable, backend.WorkspaceSized},
 	} {
-		l := backend.Limits{WorkspaceBytes: c.workspace}
-		root := driver.RootBytes(c.mode, l)
-		if file := driver.FileBytes(l, c.means, root); root != c.root || file != c.file {
+		asked := backend.Limits{WorkspaceBytes: c.asked}
+		if got := driver.DefaultWorkspace(asked, backend.Limits{}); got != (c.asked == 0) {
+			t.Errorf("%d asked for: default %v", c.asked, got)
+		}
+		root := driver.RootBytes(c.mode, asked, backend.Limits{})
+		if file := driver.FileBytes(driver.SandboxLimits(asked, backend.Limits{}), c.means, root); root != c.root || file != c.file {
 			t.Errorf("%+v: %d bytes, files of %d", c, root, file)
 		}
 	}

@@ -15,13 +15,9 @@ const (
 	// them.
 	GuestMemory = 10 * MiB
 	GuestPIDs   = 20
-	// minPIDs, with GuestPIDs, lets the guest, a host beside the owner, and a command in at the same time.
-	minPIDs = 16
 	// ImageVolumeBytes is the size of what is mounted where an image declares a volume.
 	ImageVolumeBytes = 64 * MiB
 
-	minMemory    = 16 * MiB // what a sandbox needs to start at all, beside the guest
-	minCPU       = 10       // the smallest quota that a kernel takes
 	minFiles     = 1024     // keeps the guest alive under a small limit; commands get the user's own through the guest
 	maxFileBytes = 16 << 30 // of every file where the user asked for no bound
 	shmBytes     = 64 * MiB // of /dev/shm, which counts against memory; less under a small limit
@@ -31,37 +27,21 @@ const (
 	bytesPerInode = 4096
 )
 
-// DefaultLimits are those of a sandbox for which neither the caller nor the driver's options say anything.
-func DefaultLimits() backend.Limits {
-	return backend.Limits{CPUMillis: 1000, MemoryBytes: 2048 * MiB, PIDs: 256, TmpBytes: 256 * MiB, OpenFiles: 16384}
-}
-
-// FillLimits fills the zero fields of l from d.
-func FillLimits(l, d backend.Limits) backend.Limits {
-	fill := func(v *int64, d int64) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	fill(&l.CPUMillis, d.CPUMillis)
-	fill(&l.MemoryBytes, d.MemoryBytes)
-	fill(&l.PIDs, d.PIDs)
-	fill(&l.TmpBytes, d.TmpBytes)
-	fill(&l.WorkspaceBytes, d.WorkspaceBytes)
-	fill(&l.OpenFiles, d.OpenFiles)
-	fill(&l.FileBytes, d.FileBytes)
-	return l
-}
-
-// SandboxLimits fills the zero fields of what a sandbox asks for. What lies in /tmp is memory that nothing can take back:
-// where it could take all of a small limit, even the command that is to delete it would be killed. So a size that nobody
-// asked for is at most half of the memory.
-func SandboxLimits(asked, d backend.Limits) backend.Limits {
-	l := FillLimits(asked, d)
+// SandboxLimits returns what a sandbox has of what it asks for, over the driver's options. What lies in /tmp is memory that
+// nothing can take back: where it could take all of a small limit, even the command that is to delete it would be killed.
+// So a size that nobody asked for is at most half of the memory.
+func SandboxLimits(asked, options backend.Limits) backend.Limits {
+	l := asked.Merge(options).Merge(backend.DefaultLimits())
 	if asked.TmpBytes == 0 {
 		l.TmpBytes = min(l.TmpBytes, l.MemoryBytes/2)
 	}
 	return l
+}
+
+// DefaultWorkspace reports whether a workspace has the size that nobody asked for. The guest watches it, whatever else the
+// machine could do: a file system of its own takes time to make and room on the disk that may never be used.
+func DefaultWorkspace(asked, options backend.Limits) bool {
+	return asked.Merge(options).WorkspaceBytes == 0
 }
 
 // ShmSize gives the bytes of /dev/shm, which nobody can ask for: at most a quarter of the memory, for the same reason,
@@ -100,27 +80,27 @@ func ReadonlyPaths() []string {
 func OpenFiles(l backend.Limits) int64 { return max(l.OpenFiles, minFiles) }
 
 // FileBytes gives the largest size of a file that every process of a sandbox may make; the guest sets the user's own
-// limit for commands, which may be smaller than its own files. No single file can pass the limit of a workspace that the
-// guest watches, nor far that of a root; a workspace that is a file system of its own is full before.
+// limit for commands, which may be smaller than its own files. No single file can pass the limit of what the guest
+// watches by much; a workspace that is a file system of its own is full before.
 func FileBytes(l backend.Limits, workspace backend.WorkspaceMeans, root int64) int64 {
 	size := max(maxFileBytes, l.FileBytes)
 	switch {
 	case l.WorkspaceBytes == 0:
 	case workspace == backend.WorkspaceWatched:
-		size = min(size, l.WorkspaceBytes)
+		size = min(size, max(l.WorkspaceBytes, root))
 	case root > 0:
 		size = min(size, 2*l.WorkspaceBytes)
 	}
 	return size
 }
 
-// RootBytes gives how much may be written outside of the workspace, and of what has a size of its own, in a container:
-// nothing where the root cannot be written to, else as much as in the workspace, and 4 GiB where that has no limit.
-func RootBytes(root backend.RootMode, l backend.Limits) int64 {
+// RootBytes returns how much may be written outside of the workspace, and of what has a size of its own, in a container:
+// nothing where the root cannot be written to, else as much as was asked for the workspace, and 4 GiB where nothing was.
+func RootBytes(root backend.RootMode, asked, options backend.Limits) int64 {
 	if root != backend.RootWritable {
 		return 0
 	}
-	return max(minRoot, cmp.Or(l.WorkspaceBytes, rootBytes))
+	return max(minRoot, cmp.Or(asked.Merge(options).WorkspaceBytes, rootBytes))
 }
 
 // GuestArgs tell the guest of Spec.OrphanTimeout and of the limits of what is written: of the workspace, which it holds
@@ -138,40 +118,4 @@ func GuestArgs(l backend.Limits, watched bool, root int64, orphan time.Duration)
 		args = append(args, fmt.Sprintf("--root-bytes=%d", root), fmt.Sprintf("--root-files=%d", Inodes(root)))
 	}
 	return args
-}
-
-// LimitError reports a limit that no engine could enforce. It wraps backend.ErrInvalid.
-type LimitError struct {
-	Name            string // as telemetry and errors call it, with its unit: "memory_bytes"
-	Value, Min, Max int64
-}
-
-// Error gives one line.
-func (e *LimitError) Error() string {
-	return fmt.Sprintf("limit %s is %d, want %d to %d: %v", e.Name, e.Value, e.Min, e.Max, backend.ErrInvalid)
-}
-
-// Unwrap gives backend.ErrInvalid.
-func (e *LimitError) Unwrap() error { return backend.ErrInvalid }
-
-// CheckLimits refuses, with a LimitError, what no engine could enforce. Zero fields are fine.
-func CheckLimits(l backend.Limits) error {
-	for _, c := range []struct {
-		name     string
-		v        int64
-		min, max int64
-	}{
-		{"cpu_millicores", l.CPUMillis, minCPU, 1 << 20},
-		{"memory_bytes", l.MemoryBytes, minMemory, 1 << 50},
-		{"pids", l.PIDs, minPIDs, 1 << 22},
-		{"tmp_bytes", l.TmpBytes, bytesPerInode, 1 << 50},
-		{"workspace_bytes", l.WorkspaceBytes, 64 * 1024, 1 << 50},
-		{"open_files", l.OpenFiles, 16, 1 << 20},
-		{"file_bytes", l.FileBytes, 1, 1 << 60},
-	} {
-		if c.v != 0 && (c.v < c.min || c.v > c.max) {
-			return &LimitError{Name: c.name, Value: c.v, Min: c.min, Max: c.max}
-		}
-	}
-	return nil
 }

@@ -32,7 +32,7 @@ func CheckSpec(s backend.Spec) error {
 	case s.OrphanTimeout < 0:
 		return fmt.Errorf("orphan timeout %v: %w", s.OrphanTimeout, backend.ErrInvalid)
 	}
-	if err := CheckLimits(s.Limits); err != nil {
+	if err := s.Limits.Validate(); err != nil {
 		return err
 	}
 	return checkLabels(s.Labels)

@@ -16,10 +16,7 @@ func Request(s frontmatter.Sandbox) session.Request {
 	full := s.WithDefaults()
 	req := session.Request{
 		Image: s.Image, User: s.User, Env: s.Env, RootSet: s.Root != "",
-		Limits: backend.Limits{
-			CPUMillis: s.Limits.CPUMillicores, MemoryBytes: s.Limits.MemoryMB << 20, PIDs: s.Limits.PIDs,
-			WorkspaceBytes: s.Limits.WorkspaceMB << 20,
-		},
+		Limits:      s.Limits.Backend(),
 		IdleTimeout: time.Duration(s.Limits.TimeoutSeconds) * time.Second,
 		ExecTimeout: time.Duration(full.Limits.ExecTimeoutSeconds) * time.Second,
 	}

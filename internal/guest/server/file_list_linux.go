@@ -66,8 +66,6 @@ type listDir struct {
 	names []string // still to be listed
 }
 
-type fileID struct{ dev, ino uint64 }
-
 // list lists the directory top, which stays the caller's.
 func (l *lister) list(top int) error {
 	if err := l.enter(top); err != nil {
@@ -160,7 +158,7 @@ func (l *lister) pop() {
 func identify(fd int) (fileID, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
-	return fileID{st.Dev, st.Ino}, err
+	return idOf(&st), err
 }
 
 // add lists the entry at path, unless that or one before it does not fit.

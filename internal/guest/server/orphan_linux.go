@@ -21,7 +21,7 @@ func (s *Server) orphaned() {
 		return
 	}
 	s.logf("no host and no command for %v: ending", s.cfg.OrphanTimeout)
-	s.killAll()
+	s.killAll(true)
 	if s.cfg.Orphaned != nil {
 		s.cfg.Orphaned()
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -70,6 +71,8 @@ type quota struct {
 	first chan struct{} // closed after the first look
 	done  chan struct{}
 
+	ticking atomic.Bool // the watch is about to ask busy
+
 	looking sync.Mutex // held while a look is taken and its consequence
 
 	mu     sync.Mutex // guards the fields below
@@ -136,12 +139,15 @@ func (q *quota) watch() {
 		var tick <-chan time.Time
 		if q.busy() {
 			tick = time.After(quotaTick)
+			q.ticking.Store(true)
 		}
 		select {
 		case <-q.quit:
 			return
 		case <-q.kick:
+			q.ticking.Store(false)
 		case <-tick:
+			q.ticking.Store(false) // before busy is asked again
 			if q.due() {
 				q.look()
 			}
@@ -269,7 +275,7 @@ func (q *quota) admit() (m quotaMark, err error) {
 
 // started wakes the watch. It is called when busy tells of the command: a watch that woke before would sleep again.
 func (q *quota) started() {
-	if q == nil {
+	if q == nil || q.ticking.Load() {
 		return
 	}
 	select {
@@ -293,13 +299,30 @@ func (q *quota) ended(since quotaMark, cut, failed bool) (full, stopped bool) {
 	q.mu.Lock()
 	seen := q.begun.After(since.at)
 	q.mu.Unlock()
-	if q.quick() || !seen && (cut || q.due()) {
+	if q.quick() && !q.untouched() || !seen && (cut || q.due()) {
 		q.look()
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	stopped = q.stops > since.stops
 	return q.full.After(since.at) || failed && (since.frozen || stopped), stopped
+}
+
+// untouched reports whether the workspace's file system has exactly as much free as at the last look, and is of a kind that
+// counts what is written at once: then the command wrote nothing that counts. A look costs a tenth of a short command.
+func (q *quota) untouched() bool {
+	var fs unix.Statfs_t
+	if q.layer != nil || unix.Statfs(q.dir, &fs) != nil {
+		return false
+	}
+	switch int64(fs.Type) {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+	default:
+		return false
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.free == usage{int64(fs.Bfree) * fs.Bsize, int64(fs.Ffree)}
 }
 
 // quick tells whether a look takes so little time that a command's end can wait for it.

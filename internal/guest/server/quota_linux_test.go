@@ -138,3 +138,25 @@ func TestQuotaFirst(t *testing.T) {
 		t.Error("the first file was taken")
 	}
 }
+
+// TestQuotaUntouched: what a command wrote is found at its end, though a look is spared when nothing was written.
+func TestQuotaUntouched(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("/dev/shm", "quota") // of a kind that counts at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	q := watched(t, dir, DiskLimit{Bytes: 8192, Files: 100}, nil)
+	q.cost = 0 // it is quick
+	mark := admitted(t, q)
+	if err := os.WriteFile(filepath.Join(dir, "f"), make([]byte, 16384), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if q.untouched() {
+		t.Error("a file was written")
+	}
+	if full, stopped := q.ended(mark, false, false); !full || !stopped {
+		t.Errorf("full %t, stopped %t", full, stopped)
+	}
+}
