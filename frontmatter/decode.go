@@ -219,6 +219,7 @@ func (d *decoder) sandboxFields(s *Sandbox) []field {
 		{"runtime", enum(d, &s.Runtime)},
 		{"image", d.text(&s.Image)},
 		{"session", d.text(&s.Session)},
+		{"yield_ms", d.integer(&s.YieldMS)},
 		{"user", d.loose(&s.User)},
 		{"root", enum(d, &s.Root)},
 		{"env", d.env(&s.Env)},

@@ -69,16 +69,19 @@ const (
 	MaxExecTimeoutSeconds = 3600
 	MaxIdleSeconds        = 30 * 24 * 3600
 	MaxStdoutBytes        = 1 << 20
+	MaxYieldMS            = 1000 * MaxExecTimeoutSeconds
 )
 
 // Sandbox is the value of `sandbox:`. The zero value is a Python sandbox in compute mode. In a file a limit of zero is
 // refused; in a value made by Go code a zero field means the default.
 type Sandbox struct {
-	Mode    Mode              `json:"mode,omitempty"`
-	Runtime Runtime           `json:"runtime,omitempty"`
-	Image   string            `json:"image,omitempty"`
-	Session string            `json:"session,omitempty"` // code mode
-	User    string            `json:"user,omitempty"`    // "uid" or "uid:gid"
+	Mode    Mode    `json:"mode,omitempty"`
+	Runtime Runtime `json:"runtime,omitempty"`
+	Image   string  `json:"image,omitempty"`
+	Session string  `json:"session,omitempty"` // code mode
+	// YieldMS is how long sandbox_exec waits for the end of a command when a call does not say; code mode.
+	YieldMS int64             `json:"yield_ms,omitempty"`
+	User    string            `json:"user,omitempty"` // "uid" or "uid:gid"
 	Root    RootMode          `json:"root,omitempty"`
 	Env     map[string]string `json:"env,omitzero"`
 	Limits  Limits            `json:"limits,omitzero"`
@@ -177,6 +180,7 @@ func (s Sandbox) Problems() []Problem {
 	c.names(s)
 	c.env(s.Env)
 	c.limits(s.Limits)
+	c.within("yield_ms", s.YieldMS, 1, MaxYieldMS)
 	c.within("timeout_seconds", s.TimeoutSeconds, 1, MaxExecTimeoutSeconds)
 	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, MaxStdoutBytes)
 	c.packages("pip_packages", s.PipPackages)
@@ -276,6 +280,9 @@ func (c *checker) modes(s Sandbox) {
 			}
 		}
 		return
+	}
+	if s.YieldMS != 0 && (s.Mode == ModeCompute || s.Mode == "") {
+		c.add("yield_ms", "add mode: code, or remove it", "yield_ms belongs to code mode; in compute mode every call waits for the end")
 	}
 	if s.Session != "" && (s.Mode == ModeCompute || s.Mode == "") {
 		c.add("session", "add mode: code, or remove it", "session belongs to code mode; in compute mode every call has a fresh sandbox")

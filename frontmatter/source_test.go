@@ -151,7 +151,7 @@ func TestEveryValueSurvives(t *testing.T) {
 			if outer, inner, ok := strings.Cut(path, "."); ok {
 				text = fmt.Sprintf("%s: {%s: %s}", outer, inner, value)
 			}
-			if path == "session" {
+			if path == "session" || path == "yield_ms" {
 				text += ", mode: code"
 			}
 			doc, err := frontmatter.Parse("a.prompt", []byte("---\nsandbox: {"+text+"}\n---\nbody\n"))

@@ -134,8 +134,9 @@ func (s *Session) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadEx
 }
 
 // WaitExec waits for the end of a command, at most d; negative waits without limit. A command that still runs then is
-// a status, not an error.
-func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) (status ExecStatus, err error) {
+// a status, not an error. The output is what Exec would have returned, within its HeadBytes and TailBytes; all of it is
+// omitted when Exec returned it already, or when that was long ago.
+func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) (res ExecResult, err error) {
 	ctx, span := s.startExec(ctx, telemetry.SpanWaitExec, execID)
 	defer func() { s.end(span, "WaitExec", &err) }()
 	wait := d.Milliseconds()
@@ -144,17 +145,20 @@ func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) 
 		d = MaxExecTimeout
 	}
 	began := s.m.now()
-	var answer wire.ExecStatus
+	var answer wire.RunResult
 	err = s.execCall(ctx, execID, d, func(ctx context.Context, conn *client.Conn) (err error) {
 		answer, err = conn.Wait(ctx, wire.WaitRequest{ExecID: execID, WaitMillis: wait})
 		return err
 	})
 	if err != nil {
-		return ExecStatus{}, err
+		return ExecResult{}, err
 	}
-	status = s.execStatus(ctx, execID, answer, began)
-	span.SetAttributes(statusAttributes(status)...)
-	return status, nil
+	res = ExecResult{
+		ExecStatus: s.execStatus(ctx, execID, answer.ExecStatus, began),
+		Stdout:     s.output(answer.Stdout), Stderr: s.output(answer.Stderr),
+	}
+	span.SetAttributes(statusAttributes(res.ExecStatus)...)
+	return res, nil
 }
 
 // KillExec ends a command's whole tree: with signal empty by TERM, a grace, then KILL; else it sends signal ("SIGINT"

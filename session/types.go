@@ -82,11 +82,11 @@ type ExecStatus struct {
 // Done tells whether the command ended.
 func (s ExecStatus) Done() bool { return s.Status != ExecRunning }
 
-// ExecResult answers Exec and Stream.
+// ExecResult answers Exec, Stream and WaitExec.
 type ExecResult struct {
 	ExecStatus
 	Stdout, Stderr Output // empty in the answer of Stream
-	// Timeout is the timeout that was applied.
+	// Timeout is the timeout that was applied; zero in the answer of WaitExec.
 	Timeout time.Duration
 }
 

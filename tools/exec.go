@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -17,7 +18,7 @@ import (
 const (
 	maxSeconds       = 3600
 	defaultYield     = 10 * time.Second
-	maxYieldMS       = 3_600_000
+	maxYieldMS       = frontmatter.MaxYieldMS
 	defaultChunks    = 100
 	maxChunks        = 1000
 	maxReadWaitMS    = 60_000
@@ -26,7 +27,8 @@ const (
 )
 
 func (b *binding) execCommand(ctx context.Context, in ExecInput) (ExecOutput, error) {
-	req, fail := execRequest(in)
+	yield := cmp.Or(time.Duration(b.cfg.YieldMS)*time.Millisecond, defaultYield)
+	req, fail := execRequest(in, yield)
 	if fail != nil {
 		return ExecOutput{}, fail
 	}
@@ -42,8 +44,8 @@ func (b *binding) execCommand(ctx context.Context, in ExecInput) (ExecOutput, er
 	return execOutput(res, s.Info()), nil
 }
 
-// execRequest checks the arguments of sandbox_exec.
-func execRequest(in ExecInput) (session.ExecRequest, *ToolError) {
+// execRequest checks the arguments of sandbox_exec; yield is for a call that names none.
+func execRequest(in ExecInput, yield time.Duration) (session.ExecRequest, *ToolError) {
 	var none session.ExecRequest
 	if fail := commandGiven(in); fail != nil {
 		return none, fail
@@ -54,7 +56,6 @@ func execRequest(in ExecInput) (session.ExecRequest, *ToolError) {
 	if in.YieldMS != nil && *in.YieldMS < 0 {
 		return none, failure(CodeInvalid, "yield_ms is %d, it must be between 0 and %d", *in.YieldMS, maxYieldMS)
 	}
-	yield := defaultYield
 	if in.YieldMS != nil {
 		if fail := within("yield_ms", *in.YieldMS, 0, maxYieldMS); fail != nil {
 			return none, fail
@@ -145,11 +146,11 @@ func (b *binding) execWait(ctx context.Context, in ExecWaitInput) (ExecWaitOutpu
 	if err != nil {
 		return ExecWaitOutput{}, err
 	}
-	st, err := s.WaitExec(ctx, in.ExecID, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
+	res, err := s.WaitExec(ctx, in.ExecID, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
 	if err != nil {
 		return ExecWaitOutput{}, unknownExec(err)
 	}
-	return ExecWaitOutput{Done: st.Done(), ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, nil
+	return ExecWaitOutput{Done: res.Done(), ExecOutput: execOutput(res, s.Info())}, nil
 }
 
 func (b *binding) execWrite(ctx context.Context, in ExecWriteInput) (ExecWriteOutput, error) {

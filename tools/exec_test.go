@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -349,4 +350,45 @@ func TestClosingEndsWhatWasLeft(t *testing.T) {
 	if out := set.ok("sandbox_exec", obj{"command": sleepers}); out["stdout"] != "0\n" {
 		t.Errorf("a sandbox that was given back runs %v of what was left in it", out["stdout"])
 	}
+}
+
+// TestWaitGivesTheOutput: a command that was handed back as running, after the time that the agent's file says, is waited
+// for with the answer that sandbox_exec would have given.
+func TestWaitGivesTheOutput(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := codeMode()
+	s.YieldMS = 1
+	set := r.tools(s)
+	const loud = "for i in $(seq 20000); do echo line $i; done; echo oops >&2; read x; echo $x; exit 3"
+	begun := set.ok("sandbox_exec", obj{"command": loud, "stream": true})
+	set.ok("sandbox_exec_write", obj{"exec_id": begun["exec_id"], "text": "the end\n"})
+	want := set.ok("sandbox_exec", obj{"command": loud, "stdin": "the end\n", "yield_ms": 60000})
+	comparable := func(m obj) obj {
+		m = maps.Clone(m)
+		m["stdout"] = strings.ReplaceAll(str(m["stdout"]), str(m["output_path"]), "PATH")
+		for _, key := range []string{"done", "exec_id", "duration_ms", "output_path"} {
+			delete(m, key)
+		}
+		return m
+	}
+	for range 2 {
+		got := set.ok("sandbox_exec_wait", obj{"exec_id": begun["exec_id"], "timeout_seconds": 60})
+		if got["done"] != true || got["exit_code"] != 3.0 || got["stderr"] != "oops\n" || !strings.HasPrefix(str(got["stdout"]), "line 1\n") ||
+			!strings.HasSuffix(str(got["stdout"]), "line 20000\nthe end\n") || got["output_path"] == nil {
+			t.Fatalf("%v", got)
+		}
+		if diff := cmp.Diff(comparable(want), comparable(got)); diff != "" {
+			t.Errorf("(-sandbox_exec +sandbox_exec_wait):\n%s", diff)
+		}
+	}
+	slow := set.ok("sandbox_exec", obj{"command": "echo begun; sleep 60"})
+	if slow["status"] != "running" {
+		t.Errorf("the agent's yield_ms: %v", slow)
+	}
+	eventually(t, "the output so far", func() bool {
+		out := set.ok("sandbox_exec_wait", obj{"exec_id": slow["exec_id"], "timeout_seconds": 1})
+		return out["done"] == false && out["status"] == "running" && out["stdout"] == "begun\n"
+	})
+	set.ok("sandbox_exec_kill", obj{"exec_id": slow["exec_id"]})
 }

@@ -25,6 +25,7 @@ type Sandbox struct {
 	Runtime        frontmatter.Runtime  `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash"`
 	Image          string               `json:"image,omitempty"`
 	Session        string               `json:"session,omitempty"`
+	YieldMS        int64                `json:"yield_ms,omitempty"`
 	User           string               `json:"user,omitempty"`
 	Root           frontmatter.RootMode `json:"root,omitempty" jsonschema:"enum=readonly,enum=writable"`
 	Env            map[string]string    `json:"env,omitzero"`
@@ -57,7 +58,7 @@ func (s *Sandbox) UnmarshalJSON(b []byte) error {
 
 func fromConfig(c frontmatter.Sandbox) Sandbox {
 	return Sandbox{
-		Mode: c.Mode, Runtime: c.Runtime, Image: c.Image, Session: c.Session, User: c.User, Root: c.Root, Env: c.Env,
+		Mode: c.Mode, Runtime: c.Runtime, Image: c.Image, Session: c.Session, YieldMS: c.YieldMS, User: c.User, Root: c.Root, Env: c.Env,
 		Limits: c.Limits, Network: c.Network, TimeoutSeconds: c.TimeoutSeconds, MaxStdoutBytes: c.MaxStdoutBytes,
 		AllowNetwork: c.AllowNetwork, PipPackages: c.PipPackages, NpmPackages: c.NpmPackages,
 	}
@@ -66,7 +67,7 @@ func fromConfig(c frontmatter.Sandbox) Sandbox {
 // config gives the sandbox as frontmatter knows it, sharing nothing with s.
 func (s Sandbox) config() frontmatter.Sandbox {
 	c := frontmatter.Sandbox{
-		Mode: s.Mode, Runtime: s.Runtime, Image: s.Image, Session: s.Session, User: s.User, Root: s.Root, Env: maps.Clone(s.Env),
+		Mode: s.Mode, Runtime: s.Runtime, Image: s.Image, Session: s.Session, YieldMS: s.YieldMS, User: s.User, Root: s.Root, Env: maps.Clone(s.Env),
 		Limits: s.Limits, Network: s.Network, TimeoutSeconds: s.TimeoutSeconds, MaxStdoutBytes: s.MaxStdoutBytes,
 		PipPackages: slices.Clone(s.PipPackages), NpmPackages: slices.Clone(s.NpmPackages),
 	}

@@ -83,8 +83,8 @@ type ExecInput struct {
 	Env            TextMap  `json:"env,omitempty" jsonschema_description:"environment over the sandbox's own, an object of name to value as in {\"LANG\": \"C\"}"`
 	Stdin          *string  `json:"stdin,omitempty" jsonschema_description:"text for standard input; end of file at once when left out"`
 	TimeoutSeconds int64    `json:"timeout_seconds,omitempty" jsonschema:"minimum=1,maximum=3600" jsonschema_description:"when the command and all its children are ended; the agent's own or 120 when left out"`
-	YieldMS        *int64   `json:"yield_ms,omitempty" jsonschema:"minimum=0,maximum=3600000,default=10000" jsonschema_description:"a command that still runs after this long is handed back as running"`
-	Stream         bool     `json:"stream,omitempty" jsonschema_description:"return at once and keep standard input open for sandbox_exec_write"`
+	YieldMS        *int64   `json:"yield_ms,omitempty" jsonschema:"minimum=0,maximum=3600000" jsonschema_description:"a command that still runs after this long is handed back with status running, and sandbox_exec_wait waits for its end; the agent's own or 10000 when left out"`
+	Stream         bool     `json:"stream,omitempty" jsonschema_description:"return at once, whatever yield_ms says, and keep standard input open for sandbox_exec_write"`
 }
 
 // ExecOutput is the output of sandbox_exec. A non-zero exit code is a result, not an error.
@@ -138,12 +138,10 @@ type ExecWaitInput struct {
 	TimeoutSeconds int64  `json:"timeout_seconds,omitempty" jsonschema:"minimum=1,maximum=3600" jsonschema_description:"wait at most so long; 120 when left out. The command goes on afterwards."`
 }
 
-// ExecWaitOutput is the output of sandbox_exec_wait.
+// ExecWaitOutput is the output of sandbox_exec_wait: that of sandbox_exec, as far as the command has come.
 type ExecWaitOutput struct {
-	Result
-	Done     bool   `json:"done"`
-	ExitCode *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal when a signal ended it"`
-	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
+	Done bool `json:"done"`
+	ExecOutput
 }
 
 // ExecWriteInput is the input of sandbox_exec_write.

@@ -133,7 +133,11 @@ func outcomeNotice(res session.ExecResult, info session.Info) string {
 			return fmt.Sprintf("[workcell: %s: until files are deleted there, nothing can be written]\n", overLimit(res, info))
 		}
 	case session.ExecTimedOut:
-		return fmt.Sprintf("[workcell: ended with all its children after %d seconds, its timeout; files it wrote are still there]\n", int64(res.Timeout.Seconds()))
+		after := "at its timeout"
+		if res.Timeout > 0 {
+			after = fmt.Sprintf("after %d seconds, its timeout", int64(res.Timeout.Seconds()))
+		}
+		return "[workcell: ended with all its children " + after + "; files it wrote are still there]\n"
 	case session.ExecQuotaKilled:
 		return fmt.Sprintf("[workcell: ended with all other commands: %s; delete files]\n", overLimit(res, info))
 	case session.ExecOOMKilled:

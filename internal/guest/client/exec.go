@@ -200,9 +200,14 @@ func (c *Conn) Read(ctx context.Context, req wire.ReadRequest) (wire.ReadResult,
 	return res, checkRead(&req, &res)
 }
 
-// Wait waits for the end of an exec; after req.WaitMillis it gives the status as it is.
-func (c *Conn) Wait(ctx context.Context, req wire.WaitRequest) (wire.ExecStatus, error) {
-	return c.status(ctx, wire.OpWait, &req, req.ExecID)
+// Wait waits for the end of an exec; after req.WaitMillis it returns how it is. The output is within the bounds of the
+// request that started the exec, and left out when that was answered after its end or long ago.
+func (c *Conn) Wait(ctx context.Context, req wire.WaitRequest) (wire.RunResult, error) {
+	var res wire.RunResult
+	if err := c.roundTrip(ctx, wire.OpWait, &req, &res); err != nil {
+		return wire.RunResult{}, err
+	}
+	return res, checkResult(&wire.RunRequest{ExecID: req.ExecID, HeadBytes: wire.MaxKeep, TailBytes: wire.MaxKeep}, &res)
 }
 
 // Kill ends or signals an exec's tree, and gives the status after that.

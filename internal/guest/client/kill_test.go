@@ -184,7 +184,9 @@ func TestSignals(t *testing.T) {
 		id := begin("exec sleep 60")
 		st, err := c.Kill(ctx, wire.KillRequest{ExecID: id, Signal: signal})
 		if err == nil && st.State == wire.ExecRunning {
-			st, err = c.Wait(ctx, wire.WaitRequest{ExecID: id, WaitMillis: 5000})
+			var res wire.RunResult
+			res, err = c.Wait(ctx, wire.WaitRequest{ExecID: id, WaitMillis: 5000})
+			st = res.ExecStatus
 		}
 		if err != nil || st.Signal != want || st.State != wire.ExecKilled {
 			t.Errorf("%s: got %+v, %v", signal, st, err)

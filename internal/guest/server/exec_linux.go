@@ -39,7 +39,7 @@ type execution struct {
 	status wire.ExecStatus
 	endAt  time.Time // when it ended
 	named  bool      // a signal was sent on request
-	wanted bool      // somebody waits for head and tail of the output
+	wanted bool      // somebody waits for head and tail of the output, or may ask for them
 }
 
 // killing says how to end a tree and what to call it.
@@ -224,7 +224,7 @@ func (e *execution) over(end exit, state wire.ExecState, leaked bool) {
 	e.s.execs.ended(e)
 }
 
-// unwanted says that nobody waits for head and tail of the output any more.
+// unwanted says that nobody asks for head and tail of the output any more.
 func (e *execution) unwanted() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -322,7 +322,12 @@ func (e *execution) finish(end exit, state wire.ExecState, leaked bool, want sho
 	}
 	st.QuotaExceeded = want.full || st.State == wire.ExecQuotaKilled
 	st.QuotaOutside = want.outside
-	if e.rec != nil && !e.wanted {
+	if e.rec == nil {
+		return
+	}
+	if e.wanted {
+		e.rec.retain()
+	} else {
 		e.rec.ended()
 	}
 }

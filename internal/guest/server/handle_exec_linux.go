@@ -60,7 +60,12 @@ func (s *Server) handleRun(r *request) error {
 	if err != nil {
 		return err
 	}
-	defer e.unwanted()
+	later := false // the host was told that the command runs: the answer about its end is for OpWait
+	defer func() {
+		if !later {
+			e.unwanted()
+		}
+	}()
 	in := e.input(&req, r.write)
 	if in == nil && req.YieldMillis != 0 && e.quickly() {
 		return r.answer(e.result())
@@ -85,6 +90,7 @@ func (s *Server) handleRun(r *request) error {
 		return nil
 	}
 	res := e.result()
+	later = res.State == wire.ExecRunning
 	err = r.answer(res)
 	if in != nil && err == nil && res.State == wire.ExecRunning {
 		select { // the stream still carries input
@@ -96,11 +102,13 @@ func (s *Server) handleRun(r *request) error {
 	return err
 }
 
-// result is the answer about a recorded exec as it is now.
+// result is the answer about an exec as it is now. Without a record, or when that was given up, its output is left out.
 func (e *execution) result() *wire.RunResult {
 	res := &wire.RunResult{ExecStatus: e.snapshot()}
-	res.Stdout, res.Stderr = e.rec.answer()
-	res.StdoutBytes, res.StderrBytes = res.Stdout.Total, res.Stderr.Total
+	if e.rec == nil || !e.rec.answer(res) {
+		res.Stdout = wire.Output{Total: res.StdoutBytes, Omitted: res.StdoutBytes}
+		res.Stderr = wire.Output{Total: res.StderrBytes, Omitted: res.StderrBytes}
+	}
 	return res
 }
 
@@ -181,7 +189,7 @@ func (s *Server) handleWait(r *request) error {
 	case <-left:
 		return nil
 	}
-	return r.answer(e.snapshot())
+	return r.answer(e.result())
 }
 
 func (s *Server) handleStdin(r *request) error {

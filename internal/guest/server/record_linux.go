@@ -13,7 +13,8 @@ type recorder struct {
 	budget  *budget
 	mu      sync.Mutex // guards the fields below; not held while a file is written
 	ring    *ring
-	keep    [2]*keeper    // nil once nobody waits for the answer any more
+	keep    [2]*keeper    // nil once nobody asks for the answer any more
+	kept    int           // what the budget counts for them, once the exec has ended
 	news    chan struct{} // closed when a chunk comes; nil while nobody waits for one
 	spilled [2]*spill
 }
@@ -61,20 +62,21 @@ func (r *recorder) write(ch wire.Channel, p []byte) {
 
 func (r *recorder) flush() {}
 
-// answer gives head and tail of the two streams.
-func (r *recorder) answer() (stdout, stderr wire.Output) {
+// answer fills in head and tail of the two streams, and reports whether they are still kept.
+func (r *recorder) answer(res *wire.RunResult) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var out [2]wire.Output
-	for i, k := range r.keep {
-		if k != nil {
-			out[i] = k.output()
-		}
+	if r.keep[0] == nil {
+		return false
+	}
+	for i, out := range []*wire.Output{&res.Stdout, &res.Stderr} {
+		*out = r.keep[i].output()
 		if sp := r.spilled[i]; sp != nil && sp.begun {
-			out[i].Path, out[i].PathCut = sp.result()
+			out.Path, out.PathCut = sp.result()
 		}
 	}
-	return out[0], out[1]
+	res.StdoutBytes, res.StderrBytes = res.Stdout.Total, res.Stderr.Total
+	return true
 }
 
 // latest gives the last of the recorded output, at most n bytes, and whether it began earlier.
@@ -88,10 +90,36 @@ func (r *recorder) latest(n int) (p []byte, cut bool) {
 
 // ended closes the files and gives back what only the answer needs. The answer must have been taken.
 func (r *recorder) ended() {
+	r.close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop()
+}
+
+// retain closes the files and counts what the answer needs, for somebody who may still ask.
+func (r *recorder) retain() {
+	r.close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range r.keep {
+		if k != nil {
+			r.kept += cap(k.head) + cap(k.tail)
+		}
+	}
+	r.budget.add(r.kept)
+}
+
+// drop gives back what only the answer needs; mu is held.
+func (r *recorder) drop() {
+	r.budget.add(-r.kept)
+	r.keep, r.kept = [2]*keeper{}, 0
+}
+
+// close gives back what nothing will be written to any more.
+func (r *recorder) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.budget.add(-r.ring.trim())
-	r.keep = [2]*keeper{}
 	for _, sp := range r.spilled {
 		if sp != nil {
 			sp.close()
@@ -104,6 +132,7 @@ func (r *recorder) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.budget.add(-r.ring.release())
+	r.drop()
 }
 
 // read gives chunks, waiting up to wait for a first one or the end of the exec. It returns early when left is closed

@@ -9,7 +9,7 @@ const (
 	OpRun     Op = "run-v1"      // RunRequest; RunResult
 	OpAttach  Op = "attach-v1"   // RunRequest with live, lossless output; RunResult at the end
 	OpRead    Op = "read-v1"     // ReadRequest; ReadResult
-	OpWait    Op = "wait-v1"     // WaitRequest; ExecStatus
+	OpWait    Op = "wait-v1"     // WaitRequest; RunResult
 	OpStdin   Op = "stdin-v1"    // StdinRequest; Empty
 	OpKill    Op = "kill-v1"     // KillRequest; ExecStatus
 	OpExecs   Op = "execs-v1"    // Empty; ExecList
@@ -132,7 +132,7 @@ type ExecStatus struct {
 	QuotaOutside  bool `json:"quota_outside,omitempty"`
 }
 
-// RunResult answers OpRun and OpAttach.
+// RunResult answers OpRun, OpAttach and OpWait.
 type RunResult struct {
 	ExecStatus
 	Stdout Output `json:"stdout"`
