@@ -10,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -26,6 +27,7 @@ const (
 	maxExecWait      = time.Minute      // longest Wait of ReadExec
 	answerMargin     = 20 * time.Second // how much later than promised the guest may answer
 	streamMargin     = 10 * time.Minute // the same for Stream, whose writers may be slow
+	killsAtOnce      = 16               // calls to the guest that KillExecs makes at a time
 	rememberedExecs  = 1024             // execs whose spans later calls link to
 )
 
@@ -166,18 +168,43 @@ func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) 
 func (s *Session) KillExec(ctx context.Context, execID, signal string) (status ExecStatus, err error) {
 	ctx, span := s.startExec(ctx, telemetry.SpanKillExec, execID)
 	defer func() { s.end(span, "KillExec", &err) }()
+	if status, err = s.kill(ctx, execID, signal); err == nil {
+		span.SetAttributes(statusAttributes(status)...)
+	}
+	return status, err
+}
+
+// KillExecs ends the trees of several commands, as KillExec does without a signal, under one span. It returns an error for
+// each, in their order.
+func (s *Session) KillExecs(ctx context.Context, execIDs []string) []error {
+	var err error
+	ctx, span := s.start(ctx, telemetry.SpanKillExec)
+	defer func() { s.end(span, "KillExec", &err) }()
+	errs := make([]error, len(execIDs))
+	var group errgroup.Group
+	group.SetLimit(killsAtOnce)
+	for i, id := range execIDs {
+		group.Go(func() error {
+			_, errs[i] = s.kill(ctx, id, "")
+			return nil
+		})
+	}
+	_ = group.Wait() // all of them are tried, whatever became of the others
+	return errs
+}
+
+// kill is KillExec without a span.
+func (s *Session) kill(ctx context.Context, execID, signal string) (ExecStatus, error) {
 	began := s.m.now()
 	var answer wire.ExecStatus
-	err = s.execCall(ctx, execID, 0, func(ctx context.Context, conn *client.Conn) (err error) {
+	err := s.execCall(ctx, execID, 0, func(ctx context.Context, conn *client.Conn) (err error) {
 		answer, err = conn.Kill(ctx, wire.KillRequest{ExecID: execID, Signal: signal})
 		return err
 	})
 	if err != nil {
 		return ExecStatus{}, err
 	}
-	status = s.execStatus(ctx, execID, answer, began)
-	span.SetAttributes(statusAttributes(status)...)
-	return status, nil
+	return s.execStatus(ctx, execID, answer, began), nil
 }
 
 // WriteExec writes to the standard input of a command that was started with StdinOpen; eof closes it afterwards. When

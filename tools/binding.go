@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/isolated"
@@ -27,8 +25,6 @@ const (
 	// maxTracked is how many commands of a sandbox are remembered whose processes seem to be gone. The sandbox itself
 	// remembers no more of them.
 	maxTracked = 256
-	// killsAtOnce bounds the calls to a sandbox that end what was started in it.
-	killsAtOnce = 16
 )
 
 // binding ties the tools of one Generate to their sandboxes. Sandboxes are opened by the first tool that needs one.
@@ -205,20 +201,20 @@ func (b *binding) release(ctx context.Context, s *session.Session) error {
 	b.forget(s)
 	b.released[s.ID()] = true
 	b.mu.Unlock()
-	errs := make([]error, len(execs))
-	var group errgroup.Group
-	group.SetLimit(killsAtOnce)
-	for i, e := range execs {
-		group.Go(func() error {
-			// Where the exec is not known any more, or the sandbox is gone, there is nothing to end.
-			_, err := s.KillExec(ctx, e.id, "")
-			if !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, backend.ErrLost) && !errors.Is(err, backend.ErrClosed) {
-				errs[i] = err
-			}
-			return nil
-		})
+	if len(execs) == 0 {
+		return nil
 	}
-	_ = group.Wait() // all of them are tried, whatever became of the others
+	ids := make([]string, len(execs))
+	for i, e := range execs {
+		ids[i] = e.id
+	}
+	errs := s.KillExecs(ctx, ids)
+	for i, err := range errs {
+		// Where the exec is not known any more, or the sandbox is gone, there is nothing to end.
+		if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrClosed) {
+			errs[i] = nil
+		}
+	}
 	err := errors.Join(errs...)
 	if err == nil {
 		return nil

@@ -22,7 +22,8 @@ func TestSpans(t *testing.T) {
 	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
 	defer otel.SetTracerProvider(old)
 	r := newRig(t)
-	model, _ := r.model(call("sandbox_exec", obj{"command": "echo $TRACEPARENT; echo canary-7f3a; exit 3"}), call("sandbox_fs_read", obj{"path": "none"}), say("done"))
+	model, _ := r.model(call("sandbox_exec", obj{"command": "echo $TRACEPARENT; echo canary-7f3a; exit 3"}), call("sandbox_fs_read", obj{"path": "none"}),
+		call("sandbox_exec", obj{"command": "true"}), call("sandbox_exec", obj{"command": "true"}), call("sandbox_close", nil), say("done"))
 	a := r.agent("traced", "---\nmodel: "+model+"\nsandbox: {mode: code, env: {TOKEN: canary-9c1d}}\n---\nx")
 	if _, err := a.Run(context.Background(), nil, nil); err != nil {
 		t.Fatal(err)
@@ -83,6 +84,15 @@ func TestSpans(t *testing.T) {
 		if !slices.Contains(paths, want) {
 			t.Errorf("no span %s in\n%s", want, strings.Join(paths, "\n"))
 		}
+	}
+	kills := 0
+	for _, path := range paths {
+		if strings.HasSuffix(path, "> session.KillExec") {
+			kills++
+		}
+	}
+	if kills > 1 {
+		t.Errorf("%d spans of what sandbox_close ended", kills)
 	}
 	exporter.Reset()
 	if _, err := a.Run(context.Background(), nil, &tools.RunOptions{Model: "nowhere/x"}); err == nil {
