@@ -96,7 +96,8 @@ type Request struct {
 	// it, only whether somebody with code in another language takes the image from a base.
 	Language string
 
-	// IdleTimeout: zero is the manager's, negative never. Of several openers' the longest holds.
+	// IdleTimeout: zero is the manager's, negative never. Of several openers' the longest holds; the sandbox's own end, when no
+	// process is left that could close it, goes by the first opener's, and two minutes more.
 	IdleTimeout time.Duration
 	// IdlePolicy is for named sandboxes (UserKey) of managers with an Instance and a Store. Empty is what the key's sandbox
 	// has, and IdleRemove for a new one. IdleStop needs files that survive a stop: with a driver that cannot keep them, or
