@@ -39,7 +39,7 @@ type Record struct {
 	IdlePolicy IdlePolicy    // empty is IdleRemove
 	Retention  time.Duration // Request.Retention
 	// KeepWorkspace in RecordReady: when the engine has no such sandbox, its workspace is kept, for whoever opens the key. The
-	// sandbox is being made anew (Request.Rebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
+	// sandbox is being made anew (OpenRebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
 	// of an interrupted run.
 	KeepWorkspace bool
 	// User, WorkspaceBytes and Workspace are the sandbox's (backend.Info), which no other sandbox with its workspace may have
