@@ -143,7 +143,7 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 	if err != nil {
 		return nil, err
 	}
-	if req.Rebuild {
+	if req.Mode == OpenRebuild {
 		if s, err := m.rebuild(ctx, rec, engine, req); s != nil || err != nil {
 			return s, err
 		}
@@ -164,7 +164,7 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 		return nil, engineError(err)
 	}
 	as, made := req, rec.Request
-	if req.AsIs {
+	if req.Mode == OpenAsIs {
 		as = foundRequest(engine)
 		as.Env, as.IdleTimeout, as.ExecTimeout = req.Env, req.IdleTimeout, req.ExecTimeout
 	} else {
@@ -175,7 +175,7 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 	}
 	as.Retention = max(req.Retention, rec.Retention)
 	s := m.newSession(key, as, engine.SessionID)
-	s.engine, s.created, s.made, s.asIs, s.oomSeen = engine, engine.Created, made, req.AsIs, -1
+	s.engine, s.created, s.made, s.asIs, s.oomSeen = engine, engine.Created, made, req.Mode == OpenAsIs, -1
 	s.engine.State = backend.StateRunning
 	s.follow(*rec, req)
 	err = s.connect(ctx, m.canConnect(), fresh)

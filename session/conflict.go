@@ -92,7 +92,7 @@ func named(fields []field) (names []string) {
 // clashes names the fields in which a sandbox is not what a prepared request asks for; nil when it is fit for it. made is
 // what its record says that it was made for.
 func clashes(made string, engine backend.Info, req Request) []string {
-	if req.AsIs && len(req.Insist) == 0 {
+	if req.Mode == OpenAsIs && len(req.Insist) == 0 {
 		return nil
 	}
 	had, known := decodeShape(made)
@@ -105,7 +105,7 @@ func clashes(made string, engine backend.Info, req Request) []string {
 	default:
 		fields = described(engine, req)
 	}
-	if req.AsIs {
+	if req.Mode == OpenAsIs {
 		return insisted(fields, engine, req, known)
 	}
 	if len(fields) == 0 && !known {
@@ -179,7 +179,7 @@ func (r Record) gone(req Request) error {
 	switch {
 	case !known:
 		fields = []string{unknownShape}
-	case req.AsIs:
+	case req.Mode == OpenAsIs:
 		fields = insisted(had.differences(req.shape()), backend.Info{Limits: had.Limits}, req, true)
 	default:
 		fields = had.differences(req.shape())
@@ -197,10 +197,10 @@ func (r Record) sameSandbox(req Request) bool {
 	return known && had.differences(req.shape()) == nil
 }
 
-// asWas returns a request that takes what there is (AsIs) as one for what the record's sandbox was, but for what it insists on.
+// asWas returns a request that takes what there is (OpenAsIs) as one for what the record's sandbox was, but for what it insists on.
 func (r Record) asWas(req Request) Request {
 	had, known := decodeShape(r.Request)
-	if !req.AsIs || !known {
+	if req.Mode != OpenAsIs || !known {
 		return req
 	}
 	asked := req

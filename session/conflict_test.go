@@ -28,7 +28,7 @@ func TestConflictNamesFields(t *testing.T) {
 		return r
 	}
 	insist := func(fields []string, r session.Request) session.Request {
-		r.AsIs, r.Insist = true, fields
+		r.Mode, r.Insist = session.OpenAsIs, fields
 		return r
 	}
 	other := session.Request{
@@ -57,7 +57,7 @@ func TestConflictNamesFields(t *testing.T) {
 		for _, held := range []bool{false, true} { // by this process, which took it as it was
 			m := newManager(t, e, opts)
 			if held {
-				_, _, err := m.Open(t.Context(), key, session.Request{Image: "test:9", AsIs: true})
+				_, _, err := m.Open(t.Context(), key, session.Request{Image: "test:9", Mode: session.OpenAsIs})
 				must(t, err)
 			}
 			got, created, err := m.Open(t.Context(), key, tt.req)
@@ -92,9 +92,9 @@ func TestConflictWithoutRecord(t *testing.T) {
 		"user":         {func(r *session.Request) { r.User = "1234" }, []string{"user"}},
 		"limits":       {func(r *session.Request) { r.Limits.PIDs = 65 }, []string{"limits"}},
 		"env":          {func(r *session.Request) { r.Env = nil }, []string{"request"}},
-		"as it is":     {func(r *session.Request) { r.Image, r.AsIs = "test:2", true }, nil},
-		"insisted on":  {func(r *session.Request) { r.Image, r.AsIs, r.Insist = "test:2", true, []string{"image"} }, []string{"image"}},
-		"insisted too": {func(r *session.Request) { r.User, r.AsIs, r.Insist = "1234", true, []string{"image"} }, nil},
+		"as it is":     {func(r *session.Request) { r.Image, r.Mode = "test:2", session.OpenAsIs }, nil},
+		"insisted on":  {func(r *session.Request) { r.Image, r.Mode, r.Insist = "test:2", session.OpenAsIs, []string{"image"} }, []string{"image"}},
+		"insisted too": {func(r *session.Request) { r.User, r.Mode, r.Insist = "1234", session.OpenAsIs, []string{"image"} }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -149,7 +149,7 @@ func TestVanishedAsItWas(t *testing.T) {
 			} else {
 				e.remove(s.Info().EngineID)
 			}
-			tt.req.AsIs = true
+			tt.req.Mode = session.OpenAsIs
 			again, created, err := m.Open(t.Context(), session.UserKey("lab"), tt.req)
 			var conflict *session.ConflictError
 			if errors.As(err, &conflict) {

@@ -416,7 +416,7 @@ func TestSetAsideAsItIs(t *testing.T) {
 	s, m, clock := interrupted(t, e, opts, full)
 	clock.add(4 * time.Minute)
 	m.Reap(t.Context())
-	asIs, created, err := m.Open(t.Context(), runKey, session.Request{Image: "test:2", AsIs: true})
+	asIs, created, err := m.Open(t.Context(), runKey, session.Request{Image: "test:2", Mode: session.OpenAsIs})
 	if err != nil || created || asIs.ID() != s.ID() || asIs.Info().Image != "test:1" || asIs.Info().Limits.PIDs != 64 {
 		t.Fatalf("Open = %v, %v, %v, want what there was", asIs, created, err)
 	}

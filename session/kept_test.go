@@ -78,7 +78,7 @@ func TestLostForAWhile(t *testing.T) {
 		t.Errorf("after it expired: %+v, %v, want ErrNotFound", got, err)
 	}
 	plant(t, e, opts.Store, session.Record{ID: rec.ID, Key: key})
-	s, created, err := m.Open(t.Context(), key, session.Request{Image: "test:1", AsIs: true})
+	s, created, err := m.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs})
 	if err != nil || created || s.ID() != rec.ID {
 		t.Errorf("Open when it came back = %v, %v, %v", s, created, err)
 	}
@@ -149,7 +149,7 @@ func TestFoundWithoutRecord(t *testing.T) {
 			opts.Store = test.store
 			m := newManager(t, e, opts)
 			plant(t, e, nil, session.Record{Key: session.UserKey("lab")})
-			s, created, err := m.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test:1", AsIs: true})
+			s, created, err := m.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test:1", Mode: session.OpenAsIs})
 			if err != nil || created || s.Info().IdleTimeout != test.want {
 				t.Errorf("Open = %v, %v, idle timeout %v, want %v", created, err, s.Info().IdleTimeout, test.want)
 			}

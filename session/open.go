@@ -107,7 +107,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 			return nil, false, true, wait(ctx, f.done)
 		}
 		fields := f.req.Differences(req)
-		if req.AsIs {
+		if req.Mode == OpenAsIs {
 			fields = insisted(fields, backend.Info{Limits: f.req.Limits}, req, true)
 		}
 		if fields != nil || req.IdlePolicy.differs(f.req.IdlePolicy) {
@@ -163,7 +163,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	switch {
 	case err == nil:
 		return s, false, false, nil
-	case req.Rebuild:
+	case req.Mode == OpenRebuild:
 		return nil, false, true, m.giveUp(ctx, s)
 	}
 	return nil, false, false, err
@@ -174,13 +174,13 @@ func (s *Session) suits(req Request) error {
 	switch {
 	case req.IdlePolicy.differs(s.policy):
 		return &ConflictError{Key: s.key, Fields: req.IdlePolicy.field(s.policy)}
-	case s.asIs || req.AsIs:
+	case s.asIs || req.Mode == OpenAsIs:
 		if fields := clashes(s.made, s.engine, req); fields != nil {
 			return &ConflictError{Key: s.key, Fields: fields}
 		}
 	}
 	switch {
-	case req.AsIs:
+	case req.Mode == OpenAsIs:
 		return nil
 	case s.asIs: // the hash does not cover the values of variables, which are nowhere but in a request
 		s.base = baseEnv(s.hello.Workdir, s.engine.ImageEnv, req.Env)

@@ -120,19 +120,30 @@ type Request struct {
 	// Inherit is called once with a sandbox that was taken over from a process that is gone, before anybody gets it.
 	// When it fails, so does Open, and the sandbox stays. The first opener's is called; may be nil.
 	Inherit func(ctx context.Context, s *Session) error
-	// AsIs takes the key's sandbox as it is when there is one: a difference is no ConflictError.
-	AsIs bool
-	// Insist names the fields, as ConflictError.Fields does, in which AsIs allows no difference all the same: "image", "user",
-	// "root", "network", "runtime", and "limits", of which those count that are not zero.
+	// Mode says what is to be done about a sandbox that the key has.
+	Mode OpenMode
+	// Insist names the fields, as ConflictError.Fields does, in which OpenAsIs allows no difference all the same: "image",
+	// "user", "root", "network", "runtime", and "limits", of which those count that are not zero.
 	Insist []string
-	// Rebuild makes the key's sandbox anew when there is one that was made for another request, or from what its image was
-	// before: with the same id and the files of its workspace, and without the rest of its files. It is for named sandboxes
-	// of managers with an Instance and a Store. The old one goes when another one of its kind was seen to work; one in which
-	// commands run stays, which is backend.ErrExists. Who owns the workspace's files, and its size, cannot change:
-	// backend.ErrUnsupported. Whatever fails, the workspace is kept, and opening the key goes on with it. A session that is
-	// open here with the same request is given as it is.
-	Rebuild bool
 }
+
+// OpenMode says what Open does about a sandbox that its key has.
+type OpenMode int
+
+// Open modes.
+const (
+	// OpenShared: it must be what the request says; a difference is a ConflictError.
+	OpenShared OpenMode = iota
+	// OpenAsIs takes it as it is, or makes it anew as it was where the engine has only its workspace.
+	OpenAsIs
+	// OpenRebuild makes it anew when it was made for another request, or from what its image was before: with the same id and
+	// the files of its workspace, and without the rest of its files. It is for named sandboxes of managers with an Instance and
+	// a Store. The old one goes when another one of its kind was seen to work; one in which commands run stays, which is
+	// backend.ErrExists. Who owns the workspace's files, and its size, cannot change: backend.ErrUnsupported. Whatever fails,
+	// the workspace is kept, and opening the key goes on with it. A session that is open here with the same request is given as
+	// it is.
+	OpenRebuild
+)
 
 // CloseOptions refine CloseSession.
 type CloseOptions struct {

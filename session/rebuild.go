@@ -138,7 +138,7 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 			return nil, err
 		}
 	}
-	if conflict != nil && !rec.KeepWorkspace && !req.Rebuild {
+	if conflict != nil && !rec.KeepWorkspace && req.Mode != OpenRebuild {
 		return nil, conflict
 	}
 	if !rec.workspaceOnly() {
@@ -165,7 +165,7 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 func (m *Manager) remake(ctx context.Context, rec Record, req Request) (*Session, error) {
 	s := m.newSession(rec.Key, req, rec.ID)
 	s.follow(rec, req)
-	if had, known := decodeShape(rec.Request); known && req.AsIs {
+	if had, known := decodeShape(rec.Request); known && req.Mode == OpenAsIs {
 		made := req.shape()
 		made.Env = had.Env // of which whoever asks for it in full brings the values
 		s.made, s.asIs = made.encode(), true

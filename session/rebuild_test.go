@@ -31,7 +31,7 @@ func TestInterruptedRebuild(t *testing.T) {
 		}
 		return nil
 	}, nil, nil)
-	if _, _, err := second.Open(t.Context(), key, session.Request{Image: "test:2", Rebuild: true}); !errors.Is(err, backend.ErrUnavailable) {
+	if _, _, err := second.Open(t.Context(), key, session.Request{Image: "test:2", Mode: session.OpenRebuild}); !errors.Is(err, backend.ErrUnavailable) {
 		t.Fatalf("Open = %v, want ErrUnavailable", err)
 	}
 	newClock(second).add(1000 * time.Hour)
@@ -98,7 +98,7 @@ func TestOnlyWhatFits(t *testing.T) {
 			if _, _, err := m.Open(t.Context(), key, req); !errors.As(err, &conflict) {
 				t.Errorf("another %s, its container is there: %v: Open = %v, want a ConflictError", name, there, err)
 			}
-			if req.Rebuild = true; name == "image" {
+			if req.Mode = session.OpenRebuild; name == "image" {
 				continue
 			}
 			if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, backend.ErrUnsupported) {
@@ -109,7 +109,7 @@ func TestOnlyWhatFits(t *testing.T) {
 			}
 		}
 		again := sized("test:2", 64, "", "")
-		again.Rebuild = true
+		again.Mode = session.OpenRebuild
 		made, created, err := m.Open(t.Context(), key, again)
 		if err != nil || created || made.ID() != s.ID() || e.count() != 1 {
 			t.Fatalf("rebuild = %v, %v, %v; %d sandboxes", made, created, err, e.count())
@@ -126,7 +126,7 @@ func TestDurableRequests(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	m, alone := newManager(t, e, shared()), newManager(t, e, nil)
-	stop, rebuild := session.Request{Image: "test:1", IdlePolicy: session.IdleStop}, session.Request{Image: "test:1", Rebuild: true}
+	stop, rebuild := session.Request{Image: "test:1", IdlePolicy: session.IdleStop}, session.Request{Image: "test:1", Mode: session.OpenRebuild}
 	unknown := session.Request{Image: "test:1", IdlePolicy: "sleep"}
 	for name, try := range map[string]struct {
 		m   *session.Manager

@@ -153,7 +153,7 @@ func TestHeirTakesWhatThereIs(t *testing.T) {
 		t.Errorf("Open with another image = %v, want a ConflictError", err)
 	}
 	told := 0
-	heir, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", AsIs: true,
+	heir, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs,
 		Inherit: func(ctx context.Context, s *session.Session) error { told++; return nil }})
 	if err != nil || created || heir.ID() != s.ID() || told != 1 || heir.Info().Image != "test:2" {
 		t.Fatalf("Open as is = %v, %v, %v, told %d times", heir, created, err, told)
@@ -434,7 +434,7 @@ func TestDeathWhileOpening(t *testing.T) {
 			key := session.WorkflowKey("run_1", "default")
 			rec := plant(t, e, opts.Store, session.Record{Key: key, State: state, Owner: "dead", Expires: time.Now()})
 			m := newManager(t, e, opts)
-			s, created, err := m.Open(t.Context(), key, session.Request{Image: "test:1", AsIs: true})
+			s, created, err := m.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs})
 			if err != nil || created != (state != session.RecordReady) || created == (s.ID() == rec.ID) {
 				t.Fatalf("Open = %v, %v, %v", s, created, err)
 			}

@@ -28,7 +28,7 @@ func (p IdlePolicy) field(have IdlePolicy) []string {
 func (m *Manager) checkDurable(key Key, req Request) error {
 	switch req.IdlePolicy {
 	case "", IdleRemove:
-		if !req.Rebuild {
+		if req.Mode != OpenRebuild {
 			return nil
 		}
 	case IdleStop:
@@ -36,7 +36,7 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 		return fmt.Errorf("%w: idle policy %q, it must be %q or %q", backend.ErrInvalid, cleanText(string(req.IdlePolicy)), IdleRemove, IdleStop)
 	}
 	what := "idle policy stop"
-	if req.Rebuild {
+	if req.Mode == OpenRebuild {
 		what = "a rebuild"
 	}
 	switch {

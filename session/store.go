@@ -39,7 +39,7 @@ type Record struct {
 	IdlePolicy IdlePolicy    // empty is IdleRemove
 	Retention  time.Duration // Request.Retention
 	// KeepWorkspace in RecordReady: when the engine has no such sandbox, its workspace is kept, for whoever opens the key. The
-	// sandbox is being made anew (Request.Rebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
+	// sandbox is being made anew (OpenRebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
 	// of an interrupted run.
 	KeepWorkspace bool
 	// Ended: the session was closed by who had it, so that nobody misses its files (Manager.Gone).

@@ -84,7 +84,7 @@ func TestVanished(t *testing.T) {
 // TestVanishedAltogether: of a named sandbox of which nothing is left, another one can be made under its name.
 func TestVanishedAltogether(t *testing.T) {
 	t.Parallel()
-	for _, rebuild := range []bool{false, true} {
+	for _, mode := range []session.OpenMode{session.OpenShared, session.OpenRebuild} {
 		e := sharing{newEngine(t)}
 		opts := shared()
 		key := session.UserKey("lab")
@@ -92,10 +92,10 @@ func TestVanishedAltogether(t *testing.T) {
 		e.remove(s.Info().EngineID)
 		must(t, os.RemoveAll(e.workspace(s.ID())))
 		m := newManager(t, e, opts)
-		other := session.Request{Image: "test:1", User: "1234", Rebuild: rebuild}
+		other := session.Request{Image: "test:1", User: "1234", Mode: mode}
 		again, created, err := m.Open(t.Context(), key, other)
 		if err != nil || !created || again.ID() == s.ID() || again.Info().User != "1234:1234" {
-			t.Fatalf("rebuild %v: Open = %v, %v, %v, want a new sandbox", rebuild, again, created, err)
+			t.Fatalf("mode %v: Open = %v, %v, %v, want a new sandbox", mode, again, created, err)
 		}
 		if recs, err := opts.Store.List(t.Context()); err != nil || len(recs) != 1 {
 			t.Errorf("records %+v, %v", recs, err)
@@ -309,7 +309,7 @@ func TestRemoveInterruptedRebuild(t *testing.T) {
 		}
 		return nil
 	}, nil, nil)
-	if _, _, err := m.Open(t.Context(), key, session.Request{Image: "test:2", Rebuild: true}); !errors.Is(err, backend.ErrUnavailable) {
+	if _, _, err := m.Open(t.Context(), key, session.Request{Image: "test:2", Mode: session.OpenRebuild}); !errors.Is(err, backend.ErrUnavailable) {
 		t.Fatalf("Open = %v, want ErrUnavailable", err)
 	}
 	if got := listed(t, m, s.ID()); got != session.StateStopped || !e.hasFiles(t, s.ID()) {
@@ -335,7 +335,7 @@ func TestRebuildThatCannotRemove(t *testing.T) {
 		}
 		return nil
 	}, nil)
-	if _, _, err := m.Open(t.Context(), key, session.Request{Image: "test:2", Rebuild: true}); !errors.Is(err, backend.ErrUnavailable) {
+	if _, _, err := m.Open(t.Context(), key, session.Request{Image: "test:2", Mode: session.OpenRebuild}); !errors.Is(err, backend.ErrUnavailable) {
 		t.Fatalf("Open = %v, want ErrUnavailable", err)
 	}
 	e.setHooks(nil, nil, nil)

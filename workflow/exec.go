@@ -119,7 +119,7 @@ func (ex *execution) open(ctx context.Context) (*session.Session, error) {
 	}
 	// An agent may have opened it with wishes of its own, or be faster now: a command takes it as it is.
 	req := ex.sandboxRequest()
-	req.AsIs = true
+	req.Mode = session.OpenAsIs
 	s, _, err := r.manager.Open(ctx, key, req)
 	return s, err
 }

@@ -102,7 +102,12 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 		p := newProgress(a.stderr)
 		defer p.Close()
 		req.OnPull, req.Prepare = p.Pull, a.saveEnv(o.variables)
-		req.AsIs, req.Insist = o.name != "" && !o.rebuild, o.shape
+		switch req.Insist = o.shape; {
+		case o.rebuild:
+			req.Mode = session.OpenRebuild
+		case o.name != "":
+			req.Mode = session.OpenAsIs
+		}
 		p.Status("opening sandbox")
 		s, created, err := m.Open(ctx, key, req)
 		var conflict *session.ConflictError
@@ -184,7 +189,7 @@ func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
 	}
 	req := session.Request{
 		Image: o.image, User: o.user, Runtime: o.runtime,
-		IdleTimeout: cmp.Or(o.timeout, -1), IdlePolicy: session.IdlePolicy(o.idlePolicy), ExecTimeout: o.execTimeout, Rebuild: o.rebuild,
+		IdleTimeout: cmp.Or(o.timeout, -1), IdlePolicy: session.IdlePolicy(o.idlePolicy), ExecTimeout: o.execTimeout,
 	}
 	var err error
 	if req.Limits, err = o.limitFlags.limits(); err != nil {

@@ -196,7 +196,7 @@ func rebuilding(t *testing.T, l *life) {
 	if _, _, err := second.Open(t.Context(), key, changed); !errors.As(err, &conflict) {
 		t.Fatalf("Open with another image: %v, want a ConflictError", err)
 	}
-	changed.Rebuild = true
+	changed.Mode = session.OpenRebuild
 	again := l.open(t, second, key, changed, false)
 	if info := again.Info(); again.ID() != s.ID() || info.Limits.PIDs != 77 || info.EngineID == s.Info().EngineID {
 		t.Errorf("made anew: %+v, before %+v", info, s.Info())
@@ -209,7 +209,7 @@ func rebuilding(t *testing.T, l *life) {
 	}
 	// What commands run in is not made anew, what nobody uses is.
 	back := l.req
-	back.Rebuild = true
+	back.Mode = session.OpenRebuild
 	command := run(t, again, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
 	if _, _, err := second.Open(t.Context(), key, back); !errors.Is(err, backend.ErrExists) || errors.As(err, &conflict) {
 		t.Errorf("Open while a command runs: %v, want ErrExists", err)
@@ -243,7 +243,7 @@ func refusedRebuilds(t *testing.T, l *life) {
 		"workspace": func(r *session.Request) { r.Limits.WorkspaceBytes = 32 << 20 },
 	} {
 		req := l.req
-		req.Rebuild = true
+		req.Mode = session.OpenRebuild
 		change(&req)
 		m := l.process(t, -1)
 		if got, _, err := m.Open(t.Context(), key, req); err == nil {
