@@ -334,19 +334,3 @@ func TestKillByNumber(t *testing.T) {
 	}
 	set.ok("sandbox_close", obj{"delete_workspace": true})
 }
-
-// TestClosingEndsWhatWasLeft leaves processes behind finished commands: one that holds their output, one that does not,
-// one in a session of its own.
-func TestClosingEndsWhatWasLeft(t *testing.T) {
-	t.Parallel()
-	set := newDockerRig(t).inRun(tools.Sandbox{Mode: "code", Image: "workcell/debian:12"})
-	set.ok("sandbox_exec", obj{"command": "sleep 100001 & echo ok"})
-	set.ok("sandbox_exec", obj{"command": "sleep 100001 >/dev/null 2>&1 &"})
-	set.ok("sandbox_exec", obj{"command": "setsid sleep 100001 >/dev/null 2>&1 </dev/null &"})
-	set.ok("sandbox_close", nil)
-	set.ok("sandbox_open", nil)
-	const sleepers = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done 2>/dev/null | grep -c '^sleep 10000[1] '"
-	if out := set.ok("sandbox_exec", obj{"command": sleepers}); out["stdout"] != "0\n" {
-		t.Errorf("a sandbox that was given back runs %v of what was left in it", out["stdout"])
-	}
-}
