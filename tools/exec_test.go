@@ -1,14 +1,10 @@
 package tools_test
 
 import (
-	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -246,39 +242,6 @@ func TestExecReadIsBounded(t *testing.T) {
 	if int64(all.Len()) != int64(num(out["stdout_bytes"])) || !strings.HasSuffix(all.String(), " 2999\n") {
 		t.Errorf("%d of %v bytes", all.Len(), out["stdout_bytes"])
 	}
-}
-
-func TestParallelExecs(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	set := r.tools(codeMode())
-	var wg sync.WaitGroup
-	for i := range 20 {
-		wg.Go(func() {
-			out := set.ok("sandbox_exec", obj{"command": fmt.Sprintf("echo %d", i)})
-			if out["stdout"] != fmt.Sprintf("%d\n", i) {
-				t.Errorf("%d: %v", i, out)
-			}
-		})
-	}
-	wg.Wait()
-	if n := r.engine.created(); n != 1 {
-		t.Errorf("%d sandboxes for one agent", n)
-	}
-}
-
-func TestExecCancel(t *testing.T) {
-	t.Parallel()
-	set := newRig(t).tools(codeMode())
-	set.ok("sandbox_exec", obj{"command": "true"})
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-	defer cancel()
-	_, err := set.tools["sandbox_exec"].RunRaw(ctx, obj{"command": "sleep 1; echo late > late"})
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error %v", err)
-	}
-	time.Sleep(1500 * time.Millisecond)
-	set.fails(tools.CodeNotFound, "sandbox_fs_read", obj{"path": "late"})
 }
 
 func TestZeroTimeoutIsRefused(t *testing.T) {
