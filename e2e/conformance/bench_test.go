@@ -18,7 +18,7 @@ import (
 //
 //	go test -run '^$' -bench Session/docker/Exec ./e2e/conformance
 //
-// Figures of one machine at one time say little by themselves; the program in bench compares engines with their own
+// Figures of one machine at one time say little by themselves; the program in e2e/bench compares engines with their own
 // interfaces in one run.
 func BenchmarkSession(b *testing.B) {
 	for _, name := range engineNames() {
