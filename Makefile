@@ -28,7 +28,7 @@ build: ## bin/workcell
 guest: ## rebuild the embedded guest binaries
 	@hack/build-guest.sh
 
-bench: engine images ## measure, print a table, write bench/out/latest.json
+bench: engine images ## measure, print a table, write e2e/bench/out/latest.json
 	@hack/bench.sh
 
 soak: ## the long form of the fault tests, for SOAK (default 10m): injected, lost and left of each fault
@@ -44,4 +44,4 @@ cross: ## build for the other systems and architectures
 	@hack/cross.sh
 
 clean: ## remove what was built in this folder; caches and images stay
-	rm -rf bin bench/out
+	rm -rf bin e2e/bench/out

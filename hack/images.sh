@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Brings the sandbox images into the engines: those that ENGINES names, else
 # those that answer.
-# usage: [ENGINES=docker,containerd] images.sh [-official] [-force] [IMAGE...]   (see images/cmd/mkimages)
+# usage: [ENGINES=docker,containerd] images.sh [-official] [-force] [IMAGE...]   (see e2e/images/cmd/mkimages)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -14,4 +14,4 @@ if [ -z "$engines" ]; then
   [ -n "$engines" ] || die "no container engine answers" "make engine"
 fi
 cd "$root"
-exec go run ./images/cmd/mkimages -cache "$cache/images" -engine "$engines" -address "$containerd_socket" "$@"
+exec go run ./e2e/images/cmd/mkimages -cache "$cache/images" -engine "$engines" -address "$containerd_socket" "$@"

@@ -14,11 +14,11 @@ func (s *Session) ListExecs(ctx context.Context) ([]ExecStatus, error) {
 	return s.statuses("ListExecs", known, err)
 }
 
-// KillExecs ends every command of the sandbox, by TERM, a grace, then KILL, and what ended ones left running. It returns the
+// KillAll ends every command of the sandbox, by TERM, a grace, then KILL, and what ended ones left running. It returns the
 // commands that it ended.
-func (s *Session) KillExecs(ctx context.Context) ([]ExecStatus, error) {
+func (s *Session) KillAll(ctx context.Context) ([]ExecStatus, error) {
 	killed, err := s.listCall(ctx, (*client.Conn).KillAll)
-	return s.statuses("KillExecs", killed, err)
+	return s.statuses("KillAll", killed, err)
 }
 
 func (s *Session) statuses(op string, known []wire.ExecStatus, err error) ([]ExecStatus, error) {

@@ -1,15 +1,11 @@
 package tools_test
 
 import (
-	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"maps"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -249,39 +245,6 @@ func TestExecReadIsBounded(t *testing.T) {
 	}
 }
 
-func TestParallelExecs(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	set := r.tools(codeMode())
-	var wg sync.WaitGroup
-	for i := range 20 {
-		wg.Go(func() {
-			out := set.ok("sandbox_exec", obj{"command": fmt.Sprintf("echo %d", i)})
-			if out["stdout"] != fmt.Sprintf("%d\n", i) {
-				t.Errorf("%d: %v", i, out)
-			}
-		})
-	}
-	wg.Wait()
-	if n := r.engine.created(); n != 1 {
-		t.Errorf("%d sandboxes for one agent", n)
-	}
-}
-
-func TestExecCancel(t *testing.T) {
-	t.Parallel()
-	set := newRig(t).tools(codeMode())
-	set.ok("sandbox_exec", obj{"command": "true"})
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-	defer cancel()
-	_, err := set.tools["sandbox_exec"].RunRaw(ctx, obj{"command": "sleep 1; echo late > late"})
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error %v", err)
-	}
-	time.Sleep(1500 * time.Millisecond)
-	set.fails(tools.CodeNotFound, "sandbox_fs_read", obj{"path": "late"})
-}
-
 func TestZeroTimeoutIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -334,22 +297,6 @@ func TestKillByNumber(t *testing.T) {
 		set.fails(tools.CodeInvalid, "sandbox_exec_kill", obj{"exec_id": set.ok("sandbox_exec", obj{"command": "true"})["exec_id"], "signal": number})
 	}
 	set.ok("sandbox_close", obj{"delete_workspace": true})
-}
-
-// TestClosingEndsWhatWasLeft leaves processes behind finished commands: one that holds their output, one that does not,
-// one in a session of its own.
-func TestClosingEndsWhatWasLeft(t *testing.T) {
-	t.Parallel()
-	set := newDockerRig(t).inRun(tools.Sandbox{Mode: "code", Image: "workcell/debian:12"})
-	set.ok("sandbox_exec", obj{"command": "sleep 100001 & echo ok"})
-	set.ok("sandbox_exec", obj{"command": "sleep 100001 >/dev/null 2>&1 &"})
-	set.ok("sandbox_exec", obj{"command": "setsid sleep 100001 >/dev/null 2>&1 </dev/null &"})
-	set.ok("sandbox_close", nil)
-	set.ok("sandbox_open", nil)
-	const sleepers = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done 2>/dev/null | grep -c '^sleep 10000[1] '"
-	if out := set.ok("sandbox_exec", obj{"command": sleepers}); out["stdout"] != "0\n" {
-		t.Errorf("a sandbox that was given back runs %v of what was left in it", out["stdout"])
-	}
 }
 
 // TestWaitGivesTheOutput: a command that was handed back as running, after the time that the agent's file says, is waited

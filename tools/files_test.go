@@ -1,12 +1,8 @@
 package tools_test
 
 import (
-	"bytes"
-	"encoding/base64"
 	"fmt"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/workcell-dev/workcell/tools"
@@ -147,76 +143,6 @@ func TestReadLines(t *testing.T) {
 	out := set.ok("sandbox_fs_read", obj{"path": "long", "line_offset": 2, "max_bytes": 10})
 	if out["contents"] != "xxxxxxxxxx" || out["next_offset"] != 12.0 || out["truncated"] != true || out["size_bytes"] != 105.0 {
 		t.Errorf("a long line: %v", out)
-	}
-}
-
-// TestFileRoundTrip writes and reads random bytes, of sizes around the limits too.
-func TestFileRoundTrip(t *testing.T) {
-	t.Parallel()
-	set := newRig(t).tools(codeMode())
-	rnd := rand.New(rand.NewPCG(1, 2))
-	for i, size := range []int{0, 1, 100, 256 << 10, 256<<10 + 1, 3 << 20} {
-		data := make([]byte, size)
-		for j := range data {
-			data[j] = byte(rnd.UintN(256))
-		}
-		path := fmt.Sprintf("f%d", i)
-		set.ok("sandbox_fs_write", obj{"path": path, "contents_b64": base64.StdEncoding.EncodeToString(data)})
-		out := set.ok("sandbox_fs_read", obj{"path": path, "max_bytes": 8 << 20})
-		text, ok := out["contents"].(string)
-		got, err := []byte(text), error(nil)
-		if !ok {
-			got, err = base64.StdEncoding.DecodeString(str(out["contents_b64"]))
-		}
-		if err != nil || !bytes.Equal(got, data) {
-			t.Errorf("%d bytes came back as %d (%v)", size, len(got), err)
-		}
-		if out := set.ok("sandbox_fs_read", obj{"path": path}); out["truncated"] != (size > 256<<10) {
-			t.Errorf("%d bytes by default: truncated %v", size, out["truncated"])
-		}
-	}
-}
-
-func TestOddNames(t *testing.T) {
-	t.Parallel()
-	set := newRig(t).tools(codeMode())
-	for _, name := range []string{"a\nb", "tab\t", "-rf", "*", `q"'$(x)`, "\x1b[31m", "ünï"} {
-		set.ok("sandbox_fs_write", obj{"path": name, "contents": name})
-		if out := set.ok("sandbox_fs_read", obj{"path": name}); out["contents"] != name {
-			t.Errorf("%q: %v", name, out)
-		}
-	}
-	set.ok("sandbox_exec", obj{"command": `: > "$(printf 'x\377')"; mkfifo fifo`})
-	found := map[string]map[string]any{}
-	for _, e := range items(set.ok("sandbox_fs_list", obj{})["entries"]) {
-		entry := sub(e)
-		found[str(entry["path"])+fmt.Sprint(entry["path_b64"])] = entry
-	}
-	raw := base64.StdEncoding.EncodeToString([]byte("x\xff"))
-	ok := false
-	for _, e := range found {
-		ok = ok || e["path_b64"] == raw
-	}
-	if len(found) != 9 || !ok || found["fifo<nil>"]["type"] != "other" {
-		t.Errorf("%d entries: %v", len(found), found)
-	}
-	set.fails(tools.CodeInvalid, "sandbox_fs_read", obj{"path": "fifo"})
-}
-
-// TestParallelWrites writes one path from many calls: each is whole, and one of them is what stays.
-func TestParallelWrites(t *testing.T) {
-	t.Parallel()
-	set := newRig(t).tools(codeMode())
-	var wg sync.WaitGroup
-	for i := range 20 {
-		wg.Go(func() {
-			set.ok("sandbox_fs_write", obj{"path": "f", "contents": strings.Repeat(fmt.Sprintf("%02d", i), 50_000), "overwrite": true})
-		})
-	}
-	wg.Wait()
-	text := str(set.ok("sandbox_fs_read", obj{"path": "f"})["contents"])
-	if len(text) != 100_000 || text != strings.Repeat(text[:2], 50_000) {
-		t.Errorf("%d bytes that begin with %s", len(text), text[:2])
 	}
 }
 

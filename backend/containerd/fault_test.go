@@ -3,8 +3,6 @@ package containerd_test
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -19,35 +17,6 @@ import (
 // steps are the calls that make a sandbox, in their order.
 func steps() []string {
 	return []string{"Images/Get", "Containers/Create", "Snapshots/Prepare", "Tasks/Create", "Tasks/Start"}
-}
-
-// TestCreateCancelled ends the caller's context at every step, before containerd hears of it and when it has answered.
-func TestCreateCancelled(t *testing.T) {
-	t.Parallel()
-	for _, step := range steps() {
-		for name, late := range map[string]bool{"before": false, "after": true} {
-			t.Run(step+" "+name, func(t *testing.T) {
-				t.Parallel()
-				p := newProxy(t)
-				b := newBackend(t, func(o *containerd.Options) { o.Address = p.address })
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				p.on(func(_ context.Context, method string, answered bool) error {
-					if strings.HasSuffix(method, step) && answered == late {
-						cancel()
-					}
-					return nil
-				})
-				spec := newSpec()
-				spec.Network = backend.NetworkBridge
-				info, err := b.Create(ctx, spec)
-				if !errors.Is(err, context.Canceled) {
-					t.Errorf("Create: %+v, %v, want context.Canceled", info, err)
-				}
-				nothingLeft(t, spec.ID)
-			})
-		}
-	}
 }
 
 // TestCreateFails has containerd go away at every step and come back.
@@ -119,18 +88,6 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-func TestEngineDown(t *testing.T) {
-	t.Parallel()
-	missing := filepath.Join(t.TempDir(), "none.sock")
-	b, err := containerd.New(t.Context(), &containerd.Options{Address: missing, StateDir: stateDir()})
-	if !errors.Is(err, backend.ErrUnavailable) {
-		t.Fatalf("New: %v, %v, want ErrUnavailable", b, err)
-	}
-	if strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "there is no such socket") {
-		t.Errorf("error %v, it should tell that there is no socket, and not where", err)
-	}
-}
-
 // everyCall makes each call once, on a sandbox that there is or was.
 func everyCall(ctx context.Context, b *containerd.Backend, id string) map[string]error {
 	second := func(_ any, err error) error { return err }
@@ -190,91 +147,6 @@ func TestEngineFallsSilent(t *testing.T) {
 	if _, err := b.Get(t.Context(), info.ID); err != nil {
 		t.Errorf("Get when it is back: %v", err)
 	}
-}
-
-// TestEngineRestarts has containerd's socket go and come back.
-func TestEngineRestarts(t *testing.T) {
-	t.Parallel()
-	p := newProxy(t)
-	b := newBackend(t, func(o *containerd.Options) { o.Address = p.address })
-	info := create(t, newBackend(t, nil), newSpec())
-	conn := dial(t, b, info.ID)
-	p.stop()
-	for name, err := range everyCall(t.Context(), b, info.ID) {
-		if !errors.Is(err, backend.ErrUnavailable) {
-			t.Errorf("%s: %v, want ErrUnavailable", name, err)
-		}
-	}
-	if got := sh(t, conn, "echo still here"); got != "still here\n" {
-		t.Errorf("on the stream: %q", got)
-	}
-	p.start(t)
-	waitFor(t, "the driver to find containerd again", func() bool {
-		_, err := b.Ping(t.Context())
-		return err == nil
-	})
-	if s, err := b.Get(t.Context(), info.ID); err != nil || s.State != backend.StateRunning {
-		t.Errorf("Get: %+v, %v", s, err)
-	}
-	if got := sh(t, dial(t, b, info.ID), "echo dialled again"); got != "dialled again\n" {
-		t.Errorf("on a new stream: %q", got)
-	}
-}
-
-// TestShimKilled ends the process between containerd and the sandbox.
-func TestShimKilled(t *testing.T) {
-	t.Parallel()
-	b := newBackend(t, nil)
-	spec := newSpec()
-	info := create(t, b, spec)
-	conn := dial(t, b, info.ID)
-	sh(t, conn, "echo kept > file")
-	pids := shims(t, containerd.ContainerOf(info.ID))
-	if len(pids) == 0 {
-		t.Fatal("no shim")
-	}
-	for _, pid := range pids {
-		shim, err := os.FindProcess(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := shim.Kill(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	<-conn.Done()
-	waitFor(t, "the sandbox to be told stopped", func() bool {
-		s, err := b.Get(t.Context(), info.ID)
-		return err == nil && s.State == backend.StateStopped
-	})
-	if s, err := b.Dial(t.Context(), info.ID); !errors.Is(err, backend.ErrLost) {
-		t.Errorf("Dial: %v, %v, want ErrLost", s, err)
-	}
-	if err := b.Start(t.Context(), info.ID); err != nil {
-		t.Fatalf("Start: %v", err)
-	}
-	if got := sh(t, dial(t, b, info.ID), "cat file"); got != "kept\n" {
-		t.Errorf("after the start: %q", got)
-	}
-	remove(t, b, info.ID)
-	nothingLeft(t, spec.ID)
-}
-
-// TestRuntimeFails has an OCI runtime that does not work.
-func TestRuntimeFails(t *testing.T) {
-	t.Parallel()
-	broken := filepath.Join(t.TempDir(), "broken")
-	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho '{\"level\":\"error\",\"msg\":\"broken at '$PWD'\"}' >&2\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	b := newBackend(t, func(o *containerd.Options) { o.Runtimes = map[string]string{"broken": broken} })
-	spec := newSpec()
-	spec.Runtime = "broken"
-	info, err := b.Create(t.Context(), spec)
-	if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrNotFound) || strings.Contains(err.Error(), "/run/") {
-		t.Errorf("Create: %+v, %v", info, err)
-	}
-	nothingLeft(t, spec.ID)
 }
 
 func TestClosed(t *testing.T) {

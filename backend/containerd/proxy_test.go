@@ -73,9 +73,6 @@ func (p *engineProxy) start(t testing.TB) {
 	go func(s *grpc.Server) { _ = s.Serve(l) }(p.server)
 }
 
-// stop ends every connection and listens no more.
-func (p *engineProxy) stop() { p.server.Stop() }
-
 func (p *engineProxy) call(ctx context.Context, method string, answered bool) error {
 	if f := p.hook.Load(); f != nil {
 		return (*f)(ctx, method, answered)

@@ -2,8 +2,6 @@ package containerd_test
 
 import (
 	"encoding/json"
-	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,35 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
-	"github.com/workcell-dev/workcell/internal/guest/embed"
-	"github.com/workcell-dev/workcell/internal/seccomp"
 )
-
-// TestSpec compares what the OCI runtime is told, field by field: it is what Docker tells it for a container of
-// backend/docker, but for the names of things.
-func TestSpec(t *testing.T) {
-	t.Parallel()
-	b := newBackend(t, nil)
-	info := create(t, b, newSpec())
-	got := runtimeSpec(t, containerd.ContainerOf(info.ID))
-
-	if diff := cmp.Diff(wantSeccomp(t), got.Linux.Seccomp); diff != "" {
-		t.Errorf("seccomp (-want +got)\n%s", diff)
-	}
-	got.Linux.Seccomp = nil
-	got.Linux.MaskedPaths = slices.DeleteFunc(got.Linux.MaskedPaths, func(p string) bool { return strings.HasSuffix(p, "/thermal_throttle") }) // one for each CPU
-	golden, err := os.ReadFile("testdata/spec.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want specs.Spec
-	if err := json.Unmarshal(golden, &want); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, named(t, got, info.ID)); diff != "" {
-		t.Errorf("spec (-want +got)\n%s", diff)
-	}
-}
 
 // TestSpecFollowsRequest changes everything that can be asked for.
 func TestSpecFollowsRequest(t *testing.T) {
@@ -96,34 +66,4 @@ func runtimeSpec(t *testing.T, id string) specs.Spec {
 		t.Fatal(err)
 	}
 	return s
-}
-
-func wantSeccomp(t *testing.T) *specs.LinuxSeccomp {
-	t.Helper()
-	b := newBackend(t, nil)
-	e, err := b.Ping(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := seccomp.OCI(seccomp.Target{Arch: e.Arch, Kernel: e.Kernel})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return want
-}
-
-// named replaces what differs from run to run.
-func named(t *testing.T, s specs.Spec, id string) specs.Spec {
-	t.Helper()
-	js, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	container, session := containerd.ContainerOf(id), id[:64]
-	text := strings.NewReplacer(cgroupParent()+"/"+container, "CGROUP", container, "ID", session, "SESSION", stateDir(), "STATE", embed.Version(), "VERSION").Replace(string(js))
-	var out specs.Spec
-	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		t.Fatal(err)
-	}
-	return out
 }

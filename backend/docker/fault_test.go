@@ -3,9 +3,7 @@ package docker_test
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,38 +16,6 @@ import (
 // prompt is what a caller may have to wait for the news that the engine is gone; the bound promised is 5 s, and the
 // machine that runs the tests may be busy.
 const prompt = 30 * time.Second
-
-func TestEngineDown(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := closed.Addr().String()
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, host := range []string{"unix://" + filepath.Join(dir, "secret-name.sock"), "tcp://" + addr} {
-		begin := time.Now()
-		b, err := docker.New(t.Context(), &docker.Options{Host: host})
-		if !errors.Is(err, backend.ErrUnavailable) || b != nil {
-			t.Errorf("New: %v, %v, want ErrUnavailable", b, err)
-			continue
-		}
-		if d := time.Since(begin); d > prompt {
-			t.Errorf("it took %v", d)
-		}
-		if strings.Contains(err.Error(), "secret-name") || strings.Contains(err.Error(), dir) {
-			t.Errorf("the error names the socket: %v", err)
-		}
-	}
-	for _, host := range []string{"nonsense", "unix://", "ftp//x"} {
-		if _, err := docker.New(t.Context(), &docker.Options{Host: host}); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("host %q: %v, want ErrInvalid", host, err)
-		}
-	}
-}
 
 // TestEngineSilent has an engine that takes connections and answers nothing, from the beginning.
 func TestEngineSilent(t *testing.T) {

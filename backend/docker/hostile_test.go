@@ -2,7 +2,6 @@ package docker_test
 
 import (
 	"errors"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -10,7 +9,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
-	"github.com/workcell-dev/workcell/backend/docker"
 )
 
 // TestImageConfig has an image that asks for what only the engine's own description shows.
@@ -36,31 +34,6 @@ func TestImageConfig(t *testing.T) {
 			t.Errorf("anonymous volume at %s", m.Destination)
 		}
 	}
-}
-
-// TestTagSwapped moves the tag between the check of an image and its use.
-func TestTagSwapped(t *testing.T) {
-	t.Parallel()
-	p := newProxy(t)
-	b := newBackend(t, func(o *docker.Options) { o.Host = p.host })
-	images := imageStore(t)
-	ref := images.Put(t, backendtest.BuildImage(t, v1.Config{}, backendtest.Unique()))
-	other := images.Put(t, backendtest.BuildImage(t, v1.Config{}, backendtest.Unique(), backendtest.Entry{Name: "workspace/"}))
-	swap := isCreate(true)
-	p.on(func(r *http.Request) bool {
-		if swap(r) {
-			if err := engineAPI(t).ImageTag(t.Context(), other, ref); err != nil {
-				t.Error(err)
-			}
-		}
-		return true
-	})
-	spec := newSpec()
-	spec.Image = ref
-	if _, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrImage) {
-		t.Errorf("Create: %v, want ErrImage", err)
-	}
-	nothingLeft(t, spec.ID)
 }
 
 // TestPaused: a sandbox that somebody paused is not lost.

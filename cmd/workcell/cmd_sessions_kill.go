@@ -71,7 +71,7 @@ func (o *sessionsKillOptions) run(ctx context.Context, a *app, s *session.Sessio
 	if o.all {
 		list := s.ListExecs
 		if o.signal == "" {
-			list = s.KillExecs
+			list = s.KillAll
 		}
 		known, err := list(ctx)
 		if err != nil {

@@ -143,6 +143,24 @@ func TestJ4CloseTwice(t *testing.T) {
 	must(t, b.s.Close(t.Context()))
 }
 
+// TestJ4GivenBack leaves processes behind finished commands: one that holds their output, one that does not, one in a
+// session of its own. Closing ends them, in a sandbox that stays as well.
+func TestJ4GivenBack(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, pythonBox())
+	for _, command := range []string{
+		"sleep 100001 & echo ok", "sleep 100001 >/dev/null 2>&1 &", "setsid sleep 100001 >/dev/null 2>&1 </dev/null &",
+	} {
+		b.ok(t, tools.ToolExec, obj{"command": command})
+	}
+	b.ok(t, tools.ToolClose, obj{})
+	b.ok(t, tools.ToolOpen, obj{})
+	const sleepers = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done 2>/dev/null | grep -c '^sleep 10000[1] '"
+	if out := b.ok(t, tools.ToolExec, obj{"command": sleepers}); out["stdout"] != "0\n" {
+		t.Errorf("a sandbox that was given back runs %v of what was left in it", out["stdout"])
+	}
+}
+
 // TestJ5CancelledOpen cancels an open at each step of it.
 func TestJ5CancelledOpen(t *testing.T) {
 	t.Parallel()

@@ -83,8 +83,6 @@ func layers() []layer {
 		{dir: "cmd/workcell", may: all, genkit: true, sdk: true},
 		{dir: "examples", may: all, genkit: true, sdk: true},
 		{dir: "e2e", may: all, genkit: true, sdk: true},
-		{dir: "bench", may: all, genkit: true, sdk: true},
-		{dir: "images"},
 		{dir: "hack", may: []string{"e2e"}},
 	}
 }

@@ -1,7 +1,6 @@
 package sessiontest
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -23,15 +22,12 @@ func ExecRequest(image string) session.Request {
 func Exec(t *testing.T, s *session.Session) {
 	t.Helper()
 	runCases(t, s, []sessionCase{
-		{"ArgvIsVerbatim", argvVerbatim},
 		{"Environment", environment},
 		{"Stdin", stdin},
 		{"Outcomes", outcomes},
 		{"LaunchErrors", launchErrors},
 		{"InvalidRequests", invalidRequests},
 		{"Timeout", timeouts},
-		{"TimeoutEndsTheTree", timeoutTree},
-		{"IgnoredTERM", ignoredTerm},
 		{"BackgroundChildHoldsOutput", heldOutput},
 		{"CancelEndsTheTree", cancelTree},
 		{"OwnSignal", ownSignal},
@@ -39,25 +35,10 @@ func Exec(t *testing.T, s *session.Session) {
 		{"WriteToStdin", writeStdin},
 		{"Kill", killing},
 		{"LargeOutput", largeOutput},
-		{"BothStreamsFlooded", flood},
-		{"OddBytes", oddBytes},
 		{"Stream", streaming},
 		{"StreamFailures", streamFailures},
-		{"Concurrent", concurrentExecs},
 		{"Terminal", terminals},
 	})
-}
-
-func argvVerbatim(t *testing.T, s *session.Session) {
-	args := []string{";", "$(id)", "`id`", "a\nb", "*", "-rf", "'\"", "", " ", "ü", "\xff\xfe", "\\", "--", "&", "${HOME}"}
-	res := run(t, s, session.ExecRequest{Argv: append([]string{"/bin/sh", "-c", `for a; do printf '%s\0' "$a"; done`, "sh"}, args...)})
-	if got := string(res.Stdout.Bytes()); got != strings.Join(args, "\x00")+"\x00" {
-		t.Errorf("arguments arrived as %q", got)
-	}
-	res = run(t, s, session.ExecRequest{Command: "echo $((6*7)) | cat; exit 3"})
-	if string(res.Stdout.Bytes()) != "42\n" || res.ExitCode != 3 || res.Status != session.ExecCompleted {
-		t.Errorf("shell command: %+v", res)
-	}
 }
 
 func environment(t *testing.T, s *session.Session) {
@@ -86,8 +67,7 @@ func environment(t *testing.T, s *session.Session) {
 }
 
 func stdin(t *testing.T, s *session.Session) {
-	big := Noise(50 << 20)
-	sum := fmt.Sprintf("%x  -\n", sha256.Sum256(big))
+	big := Noise(4 << 20)
 	for _, test := range []struct {
 		name, command string
 		in            []byte
@@ -98,9 +78,8 @@ func stdin(t *testing.T, s *session.Session) {
 		{"empty", "cat", []byte{}, "", 0},
 		{"text", "cat", []byte("a\nb"), "a\nb", 0},
 		{"binary", "cat", []byte("\x00\xff\r\n\x1b"), "\x00\xff\r\n\x1b", 0},
-		{"50 MiB", "sha256sum", big, sum, 0},
-		{"never read", "sleep 0.3; exit 4", big[:4<<20], "", 4},
-		{"early exit", "head -c 3; exit 5", append([]byte("abc"), big[:4<<20]...), "abc", 5},
+		{"never read", "sleep 0.3; exit 4", big, "", 4},
+		{"early exit", "head -c 3; exit 5", append([]byte("abc"), big...), "abc", 5},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

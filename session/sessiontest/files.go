@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -22,7 +21,6 @@ const FileLimit = 16<<20 + 1
 func Files(t *testing.T, s *session.Session) {
 	t.Helper()
 	runCases(t, s, []sessionCase{
-		{"RoundTrip", fileRoundTrip},
 		{"Sizes", fileSizes},
 		{"Ranges", fileRanges},
 		{"WriteIsAllOrNothing", fileAtomic},
@@ -30,46 +28,6 @@ func Files(t *testing.T, s *session.Session) {
 		{"ListAndRemove", fileListRemove},
 		{"Errors", fileErrors},
 	})
-}
-
-// fileRoundTrip is a property: every byte string comes back as it went.
-func fileRoundTrip(t *testing.T, s *session.Session) {
-	for i := range 60 {
-		data := Noise(rand.IntN(1 << (2 + i%17)))
-		opts := session.WriteFileOptions{Overwrite: true}
-		if i%2 == 0 {
-			opts.Size = int64(len(data))
-		}
-		info := write(t, s, "round/trip", data, opts)
-		if info.Size != int64(len(data)) {
-			t.Errorf("%d bytes were written, %d reported", len(data), info.Size)
-		}
-		if got := read(t, s, "round/trip", session.ReadFileOptions{}); !bytes.Equal(got, data) {
-			t.Fatalf("%d bytes came back as %d", len(data), len(got))
-		}
-	}
-	for _, name := range []string{"ü", "with space", "-rf", "a\tb", "a\nb", "*", "$(x)", "\x1b[31m", "q'\"", "\xff\xfe", strings.Repeat("n", 255)} {
-		write(t, s, "names/"+name, []byte(name), session.WriteFileOptions{})
-		if got := read(t, s, "names/"+name, session.ReadFileOptions{}); string(got) != name {
-			t.Errorf("%q came back as %q", name, got)
-		}
-	}
-	list, err := s.ListFiles(t.Context(), "names", session.ListFilesOptions{})
-	if err != nil || len(list.Entries) != 11 || list.Total != 11 || list.Truncated {
-		t.Errorf("list of odd names: %+v, %v", list, err)
-	}
-	raw := 0
-	for _, entry := range list.Entries {
-		if entry.RawPath != nil {
-			raw++
-			if string(entry.RawPath) != "names/\xff\xfe" {
-				t.Errorf("raw path %q", entry.RawPath)
-			}
-		}
-	}
-	if raw != 1 {
-		t.Errorf("%d raw paths, want 1", raw)
-	}
 }
 
 func fileSizes(t *testing.T, s *session.Session) {

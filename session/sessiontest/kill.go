@@ -41,28 +41,6 @@ func tree(marker string) string {
 		setsid sh -c 'setsid sleep %[1]s & exit' & sh -c '(setsid sleep %[1]s </dev/null >/dev/null 2>&1 &)'; echo spread; sleep %[1]s`, marker)
 }
 
-func timeoutTree(t *testing.T, s *session.Session) {
-	marker := newMarker()
-	res := run(t, s, session.ExecRequest{Command: tree(marker), Timeout: timeout})
-	if res.Status != session.ExecTimedOut || string(res.Stdout.Bytes()) != "spread\n" {
-		t.Errorf("%+v, stdout %q", res.ExecStatus, res.Stdout.Bytes())
-	}
-	if left := survivors(t, s, marker); left != "" {
-		t.Errorf("survivors: %s", left)
-	}
-}
-
-func ignoredTerm(t *testing.T, s *session.Session) {
-	marker := newMarker()
-	res := run(t, s, session.ExecRequest{Command: "trap '' TERM INT HUP; while :; do sleep " + marker + "; done", Timeout: timeout})
-	if res.Status != session.ExecTimedOut {
-		t.Errorf("%+v", res.ExecStatus)
-	}
-	if left := survivors(t, s, marker); left != "" {
-		t.Errorf("survivors: %s", left)
-	}
-}
-
 func heldOutput(t *testing.T, s *session.Session) {
 	begun := time.Now()
 	res := run(t, s, session.ExecRequest{Command: "sleep 100 & echo parent"})
@@ -235,32 +213,5 @@ func largeOutput(t *testing.T, s *session.Session) {
 	}
 	if got := output(t, s, "wc -c < "+out.Path); strings.TrimSpace(got) != fmt.Sprint(size+4) {
 		t.Errorf("the file has %s bytes", got)
-	}
-}
-
-func flood(t *testing.T, s *session.Session) {
-	res := run(t, s, session.ExecRequest{Command: "yes aaaaaaa & yes bbbbbbb >&2", Timeout: 2 * time.Second})
-	if res.Status != session.ExecTimedOut || res.Stdout.Omitted == 0 || res.Stderr.Omitted == 0 {
-		t.Errorf("%+v, omitted %d and %d", res.ExecStatus, res.Stdout.Omitted, res.Stderr.Omitted)
-	}
-	for _, out := range []session.Output{res.Stdout, res.Stderr} {
-		if len(out.Head)+len(out.Tail) > 30<<10 || int64(len(out.Head)+len(out.Tail))+out.Omitted != out.Total {
-			t.Errorf("head %d, tail %d, omitted %d, total %d", len(out.Head), len(out.Tail), out.Omitted, out.Total)
-		}
-	}
-	if bytes.Contains(res.Stdout.Bytes(), []byte("b")) || bytes.Contains(res.Stderr.Bytes(), []byte("a")) {
-		t.Error("the streams are mixed")
-	}
-}
-
-func oddBytes(t *testing.T, s *session.Session) {
-	want := "\x00\xff\xfe\xe2\x82|\x1b[31m\r{\"jsonrpc\":\"2.0\"}\x07"
-	res := run(t, s, session.ExecRequest{Argv: []string{"cat"}, Stdin: []byte(want)})
-	if got := string(res.Stdout.Bytes()); got != want {
-		t.Errorf("output %q, want %q", got, want)
-	}
-	res = run(t, s, session.ExecRequest{Command: "exit 0"})
-	if res.Stdout.Total != 0 || len(res.Stdout.Bytes()) != 0 || res.Stderr.Total != 0 {
-		t.Errorf("an empty output became %+v", res.Stdout)
 	}
 }

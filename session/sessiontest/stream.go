@@ -3,11 +3,8 @@ package sessiontest
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -73,33 +70,5 @@ func streamFailures(t *testing.T, s *session.Session) {
 		if _, err := s.Stream(t.Context(), req, session.Streams{}); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("Stream(%+v) = %v", req, err)
 		}
-	}
-}
-
-// concurrentExecs mixes 50 commands with file calls; nothing crosses.
-func concurrentExecs(t *testing.T, s *session.Session) {
-	var wg sync.WaitGroup
-	for i := range 50 {
-		wg.Go(func() {
-			name := fmt.Sprintf("concurrent/%d", i)
-			want := strings.Repeat(fmt.Sprintf("%d ", i), 2000)
-			if _, err := s.WriteFile(t.Context(), name, strings.NewReader(want), session.WriteFileOptions{}); err != nil {
-				t.Error(err)
-				return
-			}
-			res, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"cat", name}})
-			if err != nil || string(res.Stdout.Bytes()) != want {
-				t.Errorf("command %d: %d bytes of output, %v", i, len(res.Stdout.Bytes()), err)
-			}
-			got, _, err := s.ReadFileBytes(t.Context(), name, session.ReadFileOptions{})
-			if err != nil || string(got) != want {
-				t.Errorf("file %d: %d bytes, %v", i, len(got), err)
-			}
-		})
-	}
-	wg.Wait()
-	list, err := s.ListFiles(t.Context(), "concurrent", session.ListFilesOptions{})
-	if err != nil || len(list.Entries) != 50 || !slices.IsSortedFunc(list.Entries, func(a, b session.FileInfo) int { return strings.Compare(a.Path, b.Path) }) {
-		t.Errorf("%d entries, %v", len(list.Entries), err)
 	}
 }

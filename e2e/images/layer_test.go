@@ -20,7 +20,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/workcell-dev/workcell/images"
+	"github.com/workcell-dev/workcell/e2e/images"
 )
 
 // entry is one entry of an archive; a content of "->x" makes a symbolic link

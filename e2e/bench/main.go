@@ -1,5 +1,5 @@
 // Command bench compares Workcell's sandboxes on every engine with the engines' own interfaces and with plain processes
-// of the host, side by side in one run, prints tables and writes bench/out/latest.json.
+// of the host, side by side in one run, prints tables and writes e2e/bench/out/latest.json.
 //
 // Times on a shared machine drift; only the ratios within one run count. Every figure is the median over rounds in
 // which the contestants take turns. An engine that is asked for and absent is an error: a table with a column missing
@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.image, "image", "workcell/python:3.11", "image of every sandbox")
-	flags.StringVar(&o.out, "out", "bench/out/latest.json", "file for the figures")
+	flags.StringVar(&o.out, "out", "e2e/bench/out/latest.json", "file for the figures")
 	flags.StringVar(&o.engines, "engines", "docker,containerd,local", "engines to measure; all of them must be there")
 	flags.IntVar(&o.rounds, "rounds", 3, "rounds in which the contestants take turns")
 	flags.IntVar(&o.scale, "scale", 100, "percentage of the usual number of calls")

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/workcell-dev/workcell/images"
+	"github.com/workcell-dev/workcell/e2e/images"
 )
 
 // containerdClient gives a client of the engine's containerd.

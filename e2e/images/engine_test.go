@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"github.com/workcell-dev/workcell/images"
+	"github.com/workcell-dev/workcell/e2e/images"
 )
 
 func dockerClient(t *testing.T) *dockerclient.Client {

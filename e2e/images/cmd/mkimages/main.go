@@ -26,7 +26,7 @@ import (
 	"github.com/distribution/reference"
 	dockerclient "github.com/docker/docker/client"
 
-	"github.com/workcell-dev/workcell/images"
+	"github.com/workcell-dev/workcell/e2e/images"
 )
 
 func main() {
