@@ -308,7 +308,7 @@ func TestYieldReadWait(t *testing.T) {
 		t.Errorf("read again: %+v, %v", again, err)
 	}
 	st, err := c.Wait(ctx, wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
-	if err != nil || st.ExitCode != 5 || string(st.Stdout.Tail) != "one\nthree\n" || string(st.Stderr.Tail) != "two\n" {
+	if err != nil || st.ExitCode != 5 || string(st.Stdout.Head) != "one\nthree\n" || string(st.Stderr.Head) != "two\n" {
 		t.Errorf("Wait: %+v, %v", st, err)
 	}
 	if _, err := c.Read(ctx, wire.ReadRequest{ExecID: "unknown"}); codeOf(err) != wire.CodeNotFound {

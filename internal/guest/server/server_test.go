@@ -188,7 +188,7 @@ func TestUnknownAndMalformedRequests(t *testing.T) {
 		"oversized frame":   {[]byte{1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0}, wire.CodeInvalid},
 		"negative sequence": {request(`{"op":"read-v1","arg":{"exec_id":"none","since_seq":-5}}`), wire.CodeNotFound},
 		"no path":           {request(`{"op":"file-stat-v1","arg":{}}`), wire.CodeInvalid},
-		"unknown fields":    {request(`{"op":"wait-v1","arg":{"exec_id":"none","future":1}}`), wire.CodeNotFound},
+		"unknown fields":    {request(`{"op":"wait-v2","arg":{"exec_id":"none","future":1}}`), wire.CodeNotFound},
 	} {
 		st, err := mux.OpenStream()
 		if err != nil {

@@ -9,7 +9,7 @@ const (
 	OpRun     Op = "run-v1"      // RunRequest; RunResult
 	OpAttach  Op = "attach-v1"   // RunRequest with live, lossless output; RunResult at the end
 	OpRead    Op = "read-v1"     // ReadRequest; ReadResult
-	OpWait    Op = "wait-v1"     // WaitRequest; RunResult
+	OpWait    Op = "wait-v2"     // WaitRequest; RunResult
 	OpStdin   Op = "stdin-v1"    // StdinRequest; Empty
 	OpKill    Op = "kill-v1"     // KillRequest; ExecStatus
 	OpKillAll Op = "kill-all-v1" // Empty; ExecList
