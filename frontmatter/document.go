@@ -172,7 +172,7 @@ func (doc *Document) meta(d *decoder, key, n *yaml.Node) {
 		var turns int64
 		d.integer(&turns)(n, "maxTurns")
 		if turns < 0 || turns > 10_000 {
-			d.fail(n, "", "maxTurns is %d, it must be between 1 and 10000", turns)
+			d.fail(n, "", "maxTurns is %d, it must be 1 to 10000", turns)
 		}
 		m.MaxTurns = int(turns)
 	case "toolChoice":

@@ -150,7 +150,7 @@ func TestParseErrors(t *testing.T) {
 		{"user name", "---\nsandbox: {user: root}\n---\n", `a.prompt:2:17: "root" is not a user id; write numbers`},
 		{"session name", "---\nsandbox: {mode: code, session: \"a:b\"}\n---\n", `"a:b" is not a session name`},
 		{"yield in compute mode", "---\nsandbox: {yield_ms: 500}\n---\n", "yield_ms belongs to code mode"},
-		{"yield", "---\nsandbox: {mode: code, yield_ms: 3600001}\n---\n", "yield_ms is 3600001, it must be between 1 and 3600000"},
+		{"yield", "---\nsandbox: {mode: code, yield_ms: 3600001}\n---\n", "yield_ms is 3600001, it must be 1 to 3600000"},
 		{"name of an isolated sandbox", "---\nsandbox: {mode: code, session: isolated.x}\n---\n", `"isolated.x" is the name of an isolated sandbox; write session: isolated`},
 		{"session in compute mode", "---\nsandbox: {session: default}\n---\n", "session belongs to code mode"},
 		{"image", "---\nsandbox: {image: \"a b\"}\n---\n", `"a b" is not an image reference`},

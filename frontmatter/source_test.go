@@ -69,7 +69,7 @@ func TestProblemString(t *testing.T) {
 	for _, p := range problems {
 		got = append(got, p.String())
 	}
-	want := []string{`unknown mode "cod"; did you mean "code"?`, "limits.memory_mb is 1, it must be between 16 and 4194304"}
+	want := []string{`unknown mode "cod"; did you mean "code"?`, "limits.memory_mb is 1, it must be 16 to 4194304"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -139,7 +139,7 @@ func decodeArgs[In any](raw json.RawMessage) (In, *ToolError) {
 			problems = append(problems, err.Error())
 		} else if a.name == "timeout_seconds" && field.IsZero() {
 			// Left out is the default; a given 0 could mean none or at once.
-			problems = append(problems, fmt.Sprintf("%s is 0, it must be between 1 and %d", a.name, maxSeconds))
+			problems = append(problems, fmt.Sprintf("%s is 0, it must be 1 to %d", a.name, maxSeconds))
 		}
 	}
 	if len(problems) > 0 {
@@ -344,5 +344,5 @@ func within(name string, value, low, high int64) *ToolError {
 	if value == 0 || (value >= low && value <= high) {
 		return nil
 	}
-	return failure(CodeInvalid, "%s is %d, it must be between %d and %d", name, value, low, high)
+	return failure(CodeInvalid, "%s is %d, it must be %d to %d", name, value, low, high)
 }

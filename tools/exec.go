@@ -54,7 +54,7 @@ func execRequest(in ExecInput, yield time.Duration, bounds excerpt) (session.Exe
 		return none, fail
 	}
 	if in.YieldMS != nil && *in.YieldMS < 0 {
-		return none, failure(CodeInvalid, "yield_ms is %d, it must be between 0 and %d", *in.YieldMS, maxYieldMS)
+		return none, failure(CodeInvalid, "yield_ms is %d, it must be 0 to %d", *in.YieldMS, maxYieldMS)
 	}
 	if in.YieldMS != nil {
 		if fail := within("yield_ms", *in.YieldMS, 0, maxYieldMS); fail != nil {

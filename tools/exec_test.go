@@ -48,11 +48,11 @@ func TestExecArguments(t *testing.T) {
 		{"cmd as text", obj{"cmd": "ls"}, "pass one line for the shell as command"},
 		{"command as a list in text", obj{"command": `["ls", "-l"]`}, "Pass the list itself as cmd"},
 		{"empty program", obj{"cmd": []string{""}}, "cmd[0], the program, is empty"},
-		{"timeout too long", obj{"command": "x", "timeout_seconds": 3601}, "timeout_seconds is 3601, it must be between 1 and 3600"},
-		{"negative timeout", obj{"command": "x", "timeout_seconds": -1}, "it must be between 1 and 3600"},
+		{"timeout too long", obj{"command": "x", "timeout_seconds": 3601}, "timeout_seconds is 3601, it must be 1 to 3600"},
+		{"negative timeout", obj{"command": "x", "timeout_seconds": -1}, "it must be 1 to 3600"},
 		{"alias out of range", obj{"command": "x", "timeout": 1e12}, "timeout_seconds is 1000000000000"},
-		{"negative yield", obj{"command": "x", "yield_ms": -5}, "yield_ms is -5, it must be between 0 and 3600000"},
-		{"long yield", obj{"command": "x", "yield_ms": 3600001}, "it must be between 0 and 3600000"},
+		{"negative yield", obj{"command": "x", "yield_ms": -5}, "yield_ms is -5, it must be 0 to 3600000"},
+		{"long yield", obj{"command": "x", "yield_ms": 3600001}, "it must be 0 to 3600000"},
 		{"unknown", obj{"command": "x", "comand": "y"}, `unknown argument "comand", did you mean "command"?`},
 		{"not an object", []int{1}, "the arguments must be a JSON object"},
 	}
@@ -248,7 +248,7 @@ func TestExecReadIsBounded(t *testing.T) {
 func TestZeroTimeoutIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const want = "timeout_seconds is 0, it must be between 1 and 3600"
+	const want = "timeout_seconds is 0, it must be 1 to 3600"
 	for name, input := range map[string]obj{
 		"sandbox_run":       {"code": "true", "timeout_seconds": 0},
 		"sandbox_exec":      {"command": "true", "timeout": "0"},

@@ -61,11 +61,11 @@ func TestFileArguments(t *testing.T) {
 		"no path":             {"sandbox_fs_write", obj{"contents": ""}, tools.CodeInvalid, "path is required"},
 		"empty path":          {"sandbox_fs_write", obj{"path": "", "contents": ""}, tools.CodeInvalid, "path is empty"},
 		"nul":                 {"sandbox_fs_read", obj{"path": "a\x00b"}, tools.CodeInvalid, "NUL"},
-		"max_bytes":           {"sandbox_fs_read", obj{"path": "a", "max_bytes": 1 << 27}, tools.CodeInvalid, "max_bytes is 134217728, it must be between 1 and 67108864"},
+		"max_bytes":           {"sandbox_fs_read", obj{"path": "a", "max_bytes": 1 << 27}, tools.CodeInvalid, "max_bytes is 134217728, it must be 1 to 67108864"},
 		"offset":              {"sandbox_fs_read", obj{"path": "a", "offset": -1}, tools.CodeInvalid, "offset is -1"},
 		"line_offset":         {"sandbox_fs_read", obj{"path": "a", "line_offset": -1}, tools.CodeInvalid, "line_offset is -1"},
 		"bytes and lines":     {"sandbox_fs_read", obj{"path": "a", "offset": 1, "line_limit": 1}, tools.CodeInvalid, "offset counts bytes"},
-		"limit":               {"sandbox_fs_list", obj{"limit": 10001}, tools.CodeInvalid, "limit is 10001, it must be between 1 and 10000"},
+		"limit":               {"sandbox_fs_list", obj{"limit": 10001}, tools.CodeInvalid, "limit is 10001, it must be 1 to 10000"},
 		"root":                {"sandbox_fs_delete", obj{"path": ".", "recursive": true}, tools.CodeInvalid, ""},
 		"directory as a file": {"sandbox_fs_read", obj{"path": "."}, tools.CodeInvalid, ""},
 	} {

@@ -160,7 +160,7 @@ func (o *object) integer(key string, low, high int) int {
 		o.fail(n, "", "%s of %s must be a whole number, it is %s", key, o.what, kindOf(n))
 		return 0
 	case err != nil || v < low || v > high:
-		o.fail(n, "", "%s of %s is %s, it must be between %d and %d", key, o.what, clip(n.Value), low, high)
+		o.fail(n, "", "%s of %s is %s, it must be %d to %d", key, o.what, clip(n.Value), low, high)
 		return 0
 	}
 	return v
@@ -197,7 +197,7 @@ func (o *object) duration(key string, low, high time.Duration) time.Duration {
 		o.fail(n, hint, "%s of %s: %q is not a duration", key, o.what, clip(n.Value))
 		return 0
 	case d < low || d > high:
-		o.fail(n, "", "%s of %s is %s, it must be between %s and %s", key, o.what, d, low, high)
+		o.fail(n, "", "%s of %s is %s, it must be %s to %s", key, o.what, d, low, high)
 		return 0
 	}
 	return d
