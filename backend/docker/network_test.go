@@ -5,6 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -66,8 +69,7 @@ func TestNetworkUnguarded(t *testing.T) {
 	nothingLeft(t, spec.ID)
 }
 
-// stubGuest is a guest that runs in the Debian image, where there is a shell, and nowhere else. Its volume goes with the
-// test.
+// stubGuest is a guest that can only run (testdata/stubguest.go). Its volume goes with the test.
 func stubGuest(t *testing.T) *docker.Guest {
 	t.Helper()
 	version := strings.ToLower(rand.Text())
@@ -77,6 +79,11 @@ func stubGuest(t *testing.T) *docker.Guest {
 			t.Error(err)
 		}
 	})
-	script := "#!/bin/sh\n[ $# = 0 ] || exit 7\nexec sleep 1000\n"
-	return &docker.Guest{Version: version, Binary: func(string) ([]byte, error) { return []byte(script), nil }}
+	program := filepath.Join(t.TempDir(), "guest")
+	build := exec.Command("go", "build", "-o", program, "testdata/stubguest.go")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return &docker.Guest{Version: version, Binary: func(string) ([]byte, error) { return os.ReadFile(program) }}
 }
