@@ -84,9 +84,9 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 	if err != nil {
 		return nil, nil, err
 	}
-	a.records = store
 	closeStore := func() {}
 	if store != nil {
+		a.records = store
 		closeStore = func() { store.Close() } // every change was on the disk before it was acknowledged
 	}
 	if opts.Instance, err = a.instanceOf(ctx, store); err != nil {
