@@ -24,7 +24,7 @@ type bulk struct {
 // begin notes that so many bytes come or go, until the caller calls end. It calls moved whenever some have: a host that
 // stops taking or sending must not slow down what others do.
 func (b *bulk) begin(size int64) (moved, end func()) {
-	if size < bulkSize {
+	if b == nil || size < bulkSize {
 		return func() {}, func() {}
 	}
 	b.mu.Lock()

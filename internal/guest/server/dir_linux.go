@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -86,3 +87,6 @@ func walkLinks(dir string, depth int) error {
 	}
 	return nil
 }
+
+// self is a path to a directory itself, wherever it was moved to.
+func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

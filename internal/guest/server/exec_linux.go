@@ -52,17 +52,17 @@ type killing struct {
 // or follow.
 func (s *Server) startExec(r *request, req *wire.RunRequest, sink outputSink) (*execution, error) {
 	if !wire.ValidExecID(req.ExecID) {
-		return nil, failf(wire.CodeInvalid, "the exec id is not 1 to %d of a-z, A-Z, 0-9, _ and -", wire.MaxExecID)
+		return nil, wire.Errorf(wire.CodeInvalid, "the exec id is not 1 to %d of a-z, A-Z, 0-9, _ and -", wire.MaxExecID)
 	}
 	if err := s.cfg.Protection.await(); err != nil {
-		return nil, failf(wire.CodeInternal, "the sandbox cannot protect itself from commands: %v", err)
+		return nil, wire.Errorf(wire.CodeInternal, "the sandbox cannot protect itself from commands: %v", err)
 	}
 	if err := s.memory.room(); err != nil {
 		return nil, err
 	}
-	limits, err := s.quotas.admit() // which may take longer than the host waits
+	limits, err := s.admit() // which may take longer than the host waits
 	if err == nil && r.givenUp(req, sink != nil) {
-		err = failf(wire.CodeInvalid, "the host gave the command up before it was started") // nobody reads it
+		err = wire.Errorf(wire.CodeInvalid, "the host gave the command up before it was started") // nobody reads it
 	}
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink outputSink) (*
 		return nil, err
 	}
 	if sink == nil {
-		e.rec = newRecorder(e, req)
+		e.rec = newRecorder(req, &s.execs.budget, s.spills, e.ended, e.snapshot)
 		e.wanted = true
 		sink = e.rec
 	}
@@ -99,13 +99,6 @@ func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 		return false
 	}
 	return attached || r.whyLeft() == hostCancelled && (req.KillOnCancel || req.Terminal != nil)
-}
-
-func millis(ms int64, otherwise time.Duration) time.Duration {
-	if ms <= 0 {
-		return otherwise
-	}
-	return time.Duration(min(ms, int64(time.Hour*24*365/time.Millisecond))) * time.Millisecond
 }
 
 // launch makes the pipes and starts the process.
@@ -263,13 +256,7 @@ func (e *execution) endTree(grace time.Duration) exit {
 }
 
 func (e *execution) tree() *tree {
-	k := &tree{t: e.s.tracker, tag: e.proc.tag, marker: []byte(markerName + "=" + e.id)}
-	select {
-	case <-e.ended:
-	default:
-		k.leader = e.proc.pid
-	}
-	return k
+	return e.s.tracker.tree(e.proc, e.id, e.final())
 }
 
 // kill asks for the end of the tree. It does not wait; a second call changes nothing.

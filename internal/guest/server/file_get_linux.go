@@ -10,9 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func (s *Server) handleFileGet(r *request) error {
+// Get serves wire.OpFileGet.
+func (s *Service) Get(r Request) error {
 	var req wire.FileGetRequest
-	if err := r.decode(&req); err != nil {
+	if err := r.Decode(&req); err != nil {
 		return err
 	}
 	root, rel, err := s.locate(req.Path)
@@ -20,7 +21,7 @@ func (s *Server) handleFileGet(r *request) error {
 		return err
 	}
 	if req.Offset < 0 {
-		return failf(wire.CodeInvalid, "the offset is negative")
+		return wire.Errorf(wire.CodeInvalid, "the offset is negative")
 	}
 	var f *os.File
 	var info wire.FileInfo
@@ -38,7 +39,7 @@ func (s *Server) handleFileGet(r *request) error {
 	if left < 0 {
 		left = there
 	}
-	moved, end := s.cfg.Protection.transfer(min(left, there))
+	moved, end := s.bulk.begin(min(left, there))
 	defer end()
 	return pathError(s.sendFile(r, f, &info, req.Offset, left, moved), req.Path)
 }
@@ -75,14 +76,14 @@ func (r *root) openRegular(rel string) (*os.File, wire.FileInfo, error) {
 
 func notRegular(p string, dir bool) error {
 	if dir {
-		return failf(wire.CodeInvalid, "%s: is a directory", show(p))
+		return wire.Errorf(wire.CodeInvalid, "%s: is a directory", show(p))
 	}
-	return failf(wire.CodeInvalid, "%s: not a regular file", show(p))
+	return wire.Errorf(wire.CodeInvalid, "%s: not a regular file", show(p))
 }
 
 // sendFile sends the description and at most left bytes from offset on, and calls moved now and then. What fits one frame
 // goes out in one write.
-func (s *Server) sendFile(r *request, f *os.File, info *wire.FileInfo, offset, left int64, moved func()) error {
+func (s *Service) sendFile(r Request, f *os.File, info *wire.FileInfo, offset, left int64, moved func()) error {
 	out, err := wire.AppendAnswer(make([]byte, 0, 1024+min(left, wire.MaxData)), info)
 	if err != nil {
 		return err
@@ -112,7 +113,7 @@ func (s *Server) sendFile(r *request, f *os.File, info *wire.FileInfo, offset, l
 				return err
 			}
 		}
-		if _, err := r.send(out); err != nil || ended {
+		if _, err := r.Send(out); err != nil || ended {
 			return nil
 		}
 		moved()

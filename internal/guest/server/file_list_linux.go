@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func (s *Server) handleList(r *request) error {
+// List serves wire.OpList.
+func (s *Service) List(r Request) error {
 	var req wire.ListRequest
-	if err := r.decode(&req); err != nil {
+	if err := r.Decode(&req); err != nil {
 		return err
 	}
 	root, rel, err := s.locate(req.Path)
@@ -36,7 +37,7 @@ func (s *Server) handleList(r *request) error {
 	if err != nil {
 		return pathError(err, req.Path)
 	}
-	return r.answer(wire.ListResult{Entries: l.entries, Total: l.total, Truncated: l.truncated})
+	return r.Answer(wire.ListResult{Entries: l.entries, Total: l.total, Truncated: l.truncated})
 }
 
 // listHeld is how many directories below each other a list holds open; those above are opened again on the way back.

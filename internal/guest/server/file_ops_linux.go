@@ -10,9 +10,9 @@ import (
 )
 
 // onPath decodes a request about one path and runs op on it.
-func (s *Server) onPath(r *request, op func(root *root, rel string, req *wire.PathRequest) (any, error)) error {
+func (s *Service) onPath(r Request, op func(root *root, rel string, req *wire.PathRequest) (any, error)) error {
 	var req wire.PathRequest
-	if err := r.decode(&req); err != nil {
+	if err := r.Decode(&req); err != nil {
 		return err
 	}
 	root, rel, err := s.locate(req.Path)
@@ -28,14 +28,16 @@ func (s *Server) onPath(r *request, op func(root *root, rel string, req *wire.Pa
 	if err != nil {
 		return pathError(err, req.Path)
 	}
-	return r.answer(answer)
+	return r.Answer(answer)
 }
 
-func (s *Server) handleStat(r *request) error {
+// Stat serves wire.OpStat.
+func (s *Service) Stat(r Request) error {
 	return s.onPath(r, func(root *root, rel string, _ *wire.PathRequest) (any, error) { return root.lstat(rel) })
 }
 
-func (s *Server) handleMkdir(r *request) error {
+// Mkdir serves wire.OpMkdir.
+func (s *Service) Mkdir(r Request) error {
 	return s.onPath(r, func(root *root, rel string, req *wire.PathRequest) (any, error) {
 		release, err := root.claim(quotaBlock, 1)
 		if err != nil {
@@ -47,7 +49,7 @@ func (s *Server) handleMkdir(r *request) error {
 			mode = 0o755
 		}
 		if mode > 0o777 {
-			return nil, failf(wire.CodeInvalid, "the mode %#o is not one of permission bits", mode)
+			return nil, wire.Errorf(wire.CodeInvalid, "the mode %#o is not one of permission bits", mode)
 		}
 		if err := root.makeDirs(rel, os.FileMode(mode)); err != nil {
 			return nil, err
@@ -56,9 +58,10 @@ func (s *Server) handleMkdir(r *request) error {
 	})
 }
 
-func (s *Server) handleRename(r *request) error {
+// Rename serves wire.OpRename.
+func (s *Service) Rename(r Request) error {
 	var req wire.RenameRequest
-	if err := r.decode(&req); err != nil {
+	if err := r.Decode(&req); err != nil {
 		return err
 	}
 	fromRoot, from, err := s.locate(req.From)
@@ -70,7 +73,7 @@ func (s *Server) handleRename(r *request) error {
 		return err
 	}
 	if from == "." || to == "." {
-		return failf(wire.CodeInvalid, "%s itself cannot be moved", fromRoot.dir)
+		return wire.Errorf(wire.CodeInvalid, "%s itself cannot be moved", fromRoot.dir)
 	}
 	at := req.From
 	err = s.fs.do(func() error {
@@ -99,13 +102,14 @@ func (s *Server) handleRename(r *request) error {
 	if err != nil {
 		return pathError(err, at)
 	}
-	return r.answer(wire.Empty{})
+	return r.Answer(wire.Empty{})
 }
 
-func (s *Server) handleRemove(r *request) error {
+// Remove serves wire.OpRemove.
+func (s *Service) Remove(r Request) error {
 	return s.onPath(r, func(root *root, rel string, req *wire.PathRequest) (any, error) {
 		if rel == "." {
-			return nil, failf(wire.CodeInvalid, "%s itself cannot be removed", root.dir)
+			return nil, wire.Errorf(wire.CodeInvalid, "%s itself cannot be removed", root.dir)
 		}
 		dir, base, err := root.parent(rel)
 		if err != nil {
@@ -121,7 +125,7 @@ func (s *Server) handleRemove(r *request) error {
 			return wire.RemoveResult{Deleted: 1}, unix.Unlinkat(fd, base, 0)
 		}
 		if !req.Recursive {
-			return nil, failf(wire.CodeInvalid, "%s: is a directory, which is removed only with recursive", show(req.Path))
+			return nil, wire.Errorf(wire.CodeInvalid, "%s: is a directory, which is removed only with recursive", show(req.Path))
 		}
 		var res wire.RemoveResult
 		err = removeTree(fd, base, &res.Deleted)

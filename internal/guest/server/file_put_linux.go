@@ -13,9 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func (s *Server) handleFilePut(r *request) error {
+// Put serves wire.OpFilePut.
+func (s *Service) Put(r Request) error {
 	var req wire.FilePutRequest
-	if err := r.decode(&req); err != nil {
+	if err := r.Decode(&req); err != nil {
 		return err
 	}
 	root, rel, err := s.locate(req.Path)
@@ -26,7 +27,7 @@ func (s *Server) handleFilePut(r *request) error {
 		return notRegular(req.Path, true)
 	}
 	if req.Mode > 0o777 {
-		return failf(wire.CodeInvalid, "the mode %#o is not one of permission bits", req.Mode)
+		return wire.Errorf(wire.CodeInvalid, "the mode %#o is not one of permission bits", req.Mode)
 	}
 	release, err := root.claim(max(req.Size, 0), 1)
 	if err != nil {
@@ -43,7 +44,7 @@ func (s *Server) handleFilePut(r *request) error {
 		return pathError(err, req.Path)
 	}
 	defer d.close()
-	moved, end := s.cfg.Protection.transfer(req.Size)
+	moved, end := s.bulk.begin(req.Size)
 	defer end()
 	if err := s.receive(r, d, root, req.Size, moved); err != nil {
 		return pathError(err, req.Path)
@@ -57,11 +58,11 @@ func (s *Server) handleFilePut(r *request) error {
 	if err != nil {
 		return pathError(err, req.Path)
 	}
-	return r.answer(info)
+	return r.Answer(info)
 }
 
 // receive writes what the host sends to the draft, up to the end that the host declares, and calls moved for every piece.
-func (s *Server) receive(r *request, d *draft, root *root, size int64, moved func()) error {
+func (s *Service) receive(r Request, d *draft, root *root, size int64, moved func()) error {
 	in := s.newIntake(d.f, size)
 	var got int64
 	var held []func() // what was claimed piece by piece
@@ -71,20 +72,20 @@ func (s *Server) receive(r *request, d *draft, root *root, size int64, moved fun
 		}
 	}()
 	for {
-		f, err := wire.ReadFrame(r.st, in.room())
+		f, err := wire.ReadFrame(r, in.room())
 		if err != nil {
-			return failf(wire.CodeInvalid, "the contents ended early") // the host is hardly there to read it
+			return wire.Errorf(wire.CodeInvalid, "the contents ended early") // the host is hardly there to read it
 		}
 		if f.Kind == wire.KindEOF && f.Channel == wire.ChanFile {
 			break
 		}
 		if f.Kind != wire.KindData || f.Channel != wire.ChanFile {
-			return failf(wire.CodeInvalid, "frame kind %d in the contents of a file", f.Kind)
+			return wire.Errorf(wire.CodeInvalid, "frame kind %d in the contents of a file", f.Kind)
 		}
 		moved()
 		got += int64(len(f.Body))
 		if size >= 0 && got > size {
-			return failf(wire.CodeInvalid, "more than the %d bytes that were announced", size)
+			return wire.Errorf(wire.CodeInvalid, "more than the %d bytes that were announced", size)
 		}
 		if size < 0 {
 			release, err := root.claim(int64(len(f.Body)), 0)
@@ -98,7 +99,7 @@ func (s *Server) receive(r *request, d *draft, root *root, size int64, moved fun
 		}
 	}
 	if size >= 0 && got != size {
-		return failf(wire.CodeInvalid, "%d bytes instead of the %d that were announced", got, size)
+		return wire.Errorf(wire.CodeInvalid, "%d bytes instead of the %d that were announced", got, size)
 	}
 	return in.flush()
 }
@@ -114,7 +115,7 @@ type intake struct {
 	buf []byte
 }
 
-func (s *Server) newIntake(f *os.File, size int64) *intake {
+func (s *Service) newIntake(f *os.File, size int64) *intake {
 	most := int64(intakeFrames * wire.MaxData)
 	if size >= 0 {
 		most = min(most, size)

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -34,23 +33,23 @@ func (e *execution) input(req *wire.RunRequest, send func([]byte)) *streamInput 
 }
 
 // watchInput watches the stream of a request that may carry standard input.
-func (r *request) watchInput(in *streamInput) <-chan hangup {
+func (r *request) watchInput(in *streamInput) <-chan struct{} {
 	if in == nil {
 		return r.watch(nil)
 	}
-	left := make(chan hangup, 1)
+	left := make(chan struct{})
 	inner := r.watch(in.frame)
 	go func() {
-		h := <-inner
+		defer close(left)
+		<-inner
 		in.end()
-		left <- h
 	}()
 	return left
 }
 
 func (s *Server) handleRun(r *request) error {
 	var req wire.RunRequest
-	if err := r.decode(&req); err != nil {
+	if err := r.Decode(&req); err != nil {
 		return err
 	}
 	if req.Terminal != nil {
@@ -68,11 +67,11 @@ func (s *Server) handleRun(r *request) error {
 	}()
 	in := e.input(&req, r.write)
 	if in == nil && req.YieldMillis != 0 && e.quickly() {
-		return r.answer(e.result())
+		return r.Answer(e.result())
 	}
 	e.follow()
 	left := r.watchInput(in)
-	defer r.release()
+	defer r.Release()
 	var yield <-chan time.Time
 	if req.YieldMillis >= 0 {
 		t := time.NewTimer(time.Duration(req.YieldMillis) * time.Millisecond)
@@ -82,16 +81,16 @@ func (s *Server) handleRun(r *request) error {
 	select {
 	case <-e.ended:
 	case <-yield:
-	case h := <-left:
+	case <-left:
 		// A host that is gone may come back for its exec within the lease; one that cancelled will not.
-		if h == hostCancelled && req.KillOnCancel {
+		if r.hangup == hostCancelled && req.KillOnCancel {
 			e.kill(e.grace, wire.ExecKilled)
 		}
 		return nil
 	}
 	res := e.result()
 	later = res.State == wire.ExecRunning
-	err = r.answer(res)
+	err = r.Answer(res)
 	if in != nil && err == nil && res.State == wire.ExecRunning {
 		select { // the stream still carries input
 		case <-in.idle:
@@ -114,7 +113,7 @@ func (e *execution) result() *wire.RunResult {
 
 func (s *Server) handleAttach(r *request) error {
 	var req wire.RunRequest
-	if err := r.decode(&req); err != nil {
+	if err := r.Decode(&req); err != nil {
 		return err
 	}
 	if req.Terminal != nil {
@@ -129,7 +128,7 @@ func (s *Server) handleAttach(r *request) error {
 	if in != nil || !e.quickly() {
 		e.follow()
 		left := r.watchInput(in)
-		defer r.release()
+		defer r.Release()
 		select {
 		case <-e.ended:
 		case <-left:
@@ -147,7 +146,7 @@ func (s *Server) handleAttach(r *request) error {
 
 func (s *Server) handleRead(r *request) error {
 	var req wire.ReadRequest
-	if err := r.decode(&req); err != nil {
+	if err := r.Decode(&req); err != nil {
 		return err
 	}
 	e, err := s.execs.get(req.ExecID)
@@ -155,20 +154,20 @@ func (s *Server) handleRead(r *request) error {
 		return err
 	}
 	if req.SinceSeq < 0 {
-		return failf(wire.CodeInvalid, "chunks count from 1: there is none after %d", req.SinceSeq)
+		return wire.Errorf(wire.CodeInvalid, "chunks count from 1: there is none after %d", req.SinceSeq)
 	}
 	if e.rec == nil {
-		return failf(wire.CodeInvalid, "the output of this exec went to its host and was not recorded")
+		return wire.Errorf(wire.CodeInvalid, "the output of this exec went to its host and was not recorded")
 	}
 	left := r.watch(nil)
-	defer r.release()
+	defer r.Release()
 	res := e.rec.read(&req, left)
-	return r.answer(&res)
+	return r.Answer(&res)
 }
 
 func (s *Server) handleWait(r *request) error {
 	var req wire.WaitRequest
-	if err := r.decode(&req); err != nil {
+	if err := r.Decode(&req); err != nil {
 		return err
 	}
 	e, err := s.execs.get(req.ExecID)
@@ -182,19 +181,19 @@ func (s *Server) handleWait(r *request) error {
 		limit = t.C
 	}
 	left := r.watch(nil)
-	defer r.release()
+	defer r.Release()
 	select {
 	case <-e.ended:
 	case <-limit:
 	case <-left:
 		return nil
 	}
-	return r.answer(e.result())
+	return r.Answer(e.result())
 }
 
 func (s *Server) handleStdin(r *request) error {
 	var req wire.StdinRequest
-	if err := r.decode(&req); err != nil {
+	if err := r.Decode(&req); err != nil {
 		return err
 	}
 	e, err := s.execs.get(req.ExecID)
@@ -203,14 +202,14 @@ func (s *Server) handleStdin(r *request) error {
 	}
 	switch {
 	case len(req.Data) > wire.MaxStdinWrite:
-		return failf(wire.CodeTooLarge, "more than %d bytes at once", wire.MaxStdinWrite)
+		return wire.Errorf(wire.CodeTooLarge, "more than %d bytes at once", wire.MaxStdinWrite)
 	case e.final():
-		return failf(wire.CodeInvalid, "the command has ended")
+		return wire.Errorf(wire.CodeInvalid, "the command has ended")
 	case e.stdin == nil:
-		return failf(wire.CodeInvalid, "the command was started without an open standard input")
+		return wire.Errorf(wire.CodeInvalid, "the command was started without an open standard input")
 	}
 	left := r.watch(nil)
-	defer r.release()
+	defer r.Release()
 	if len(req.Data) > 0 {
 		e.stdin.write(req.Data, left)
 	}
@@ -220,18 +219,20 @@ func (s *Server) handleStdin(r *request) error {
 	case req.EOF:
 		e.stdin.close()
 	}
-	return r.answer(wire.Empty{})
+	return r.Answer(wire.Empty{})
 }
 
 // errTerminal: only terminal-v1 makes terminals.
-func errTerminal() error { return failf(wire.CodeInvalid, "%s is for terminals", wire.OpTerminal) }
+func errTerminal() error {
+	return wire.Errorf(wire.CodeInvalid, "%s is for terminals", wire.OpTerminal)
+}
 
 // nudge is how long an answer waits for a signal to have its effect.
 const nudge = 100 * time.Millisecond
 
 func (s *Server) handleKill(r *request) error {
 	var req wire.KillRequest
-	if err := r.decode(&req); err != nil {
+	if err := r.Decode(&req); err != nil {
 		return err
 	}
 	e, err := s.execs.get(req.ExecID)
@@ -255,7 +256,7 @@ func (s *Server) handleKill(r *request) error {
 		}
 		e.kill(grace, wire.ExecKilled)
 		left := r.watch(nil)
-		defer r.release()
+		defer r.Release()
 		select {
 		case <-e.ended:
 		case <-left:
@@ -270,15 +271,15 @@ func (s *Server) handleKill(r *request) error {
 		case <-t.C:
 		}
 	}
-	return r.answer(e.snapshot())
+	return r.Answer(e.snapshot())
 }
 
 func (s *Server) handleKillAll(r *request) error {
-	return r.answer(listOf(s.killAll(true)))
+	return r.Answer(listOf(s.killAll(true)))
 }
 
 func (s *Server) handleExecs(r *request) error {
-	return r.answer(listOf(s.execs.all()))
+	return r.Answer(listOf(s.execs.all()))
 }
 
 func listOf(execs []*execution) wire.ExecList {
@@ -287,24 +288,4 @@ func listOf(execs []*execution) wire.ExecList {
 		list.Execs = append(list.Execs, e.snapshot())
 	}
 	return list
-}
-
-// parseSignal takes a standard signal's name, with or without SIG.
-func parseSignal(name string) (unix.Signal, error) {
-	full := strings.ToUpper(name)
-	if !strings.HasPrefix(full, "SIG") {
-		full = "SIG" + full
-	}
-	sig := unix.SignalNum(full)
-	if sig <= 0 || sig >= 32 {
-		return 0, failf(wire.CodeInvalid, "%.20q is not the name of a signal", name)
-	}
-	return sig, nil
-}
-
-func signalName(sig unix.Signal) string {
-	if name := unix.SignalName(sig); name != "" {
-		return name
-	}
-	return "SIGRT"
 }

@@ -95,3 +95,13 @@ func (q quotas) close() {
 	q.workspace.close()
 	q.layer.close()
 }
+
+// gate bounds how many file operations run at a time: each may block a thread, and under a limit on processes there
+// may be no more threads to be had.
+type gate chan struct{}
+
+func (g gate) do(f func() error) error {
+	g <- struct{}{}
+	defer func() { <-g }()
+	return f()
+}

@@ -16,9 +16,18 @@ const (
 	liveFlush = 16 << 10
 )
 
+// Host takes the output of an attached exec.
+type Host interface {
+	// Send returns how many bytes are on their way.
+	Send(b []byte) (int, error)
+	SetWriteDeadline(t time.Time) error
+	// Release ends the request, whether or not the host knows.
+	Release()
+}
+
 // liveSink is the sink of an attached exec: it sends output over the request's stream, at the host's pace.
 type liveSink struct {
-	r    *request
+	host Host
 	pace func() (ending bool) // sets the time that the host has to take what is sent next; nil when it may take any
 
 	mu      sync.Mutex // guards the fields below
@@ -29,8 +38,8 @@ type liveSink struct {
 	missing int64 // bytes of output left out since
 }
 
-func newLiveSink(r *request) *liveSink {
-	l := &liveSink{r: r}
+func newLiveSink(h Host) *liveSink {
+	l := &liveSink{host: h}
 	l.timer = time.AfterFunc(time.Hour, l.flush)
 	l.timer.Stop()
 	return l
@@ -85,7 +94,7 @@ func (l *liveSink) send() {
 		l.behind = true
 	case err != nil:
 		l.shut = true
-		l.r.release() // the request is over, whether or not its host knows: a frame may be there in part
+		l.host.Release() // the request is over, whether or not its host knows: a frame may be there in part
 	}
 	l.pending = append(l.pending[:0], l.pending[n:]...)
 }
@@ -98,7 +107,7 @@ func (l *liveSink) transmit(b []byte) (n int, ending bool, err error) {
 			ending = l.pace()
 		}
 		var m int
-		if m, err = l.r.send(b[n:]); !errors.Is(err, yamux.ErrTimeout) {
+		if m, err = l.host.Send(b[n:]); !errors.Is(err, yamux.ErrTimeout) {
 			return n + m, ending, err
 		}
 		if n += m; m > 0 {
@@ -112,11 +121,11 @@ func (l *liveSink) transmit(b []byte) (n int, ending bool, err error) {
 func (l *liveSink) finish(res *wire.RunResult) error {
 	b, gone, err := l.rest(res)
 	if err != nil {
-		return failf(wire.CodeInternal, "%v", err)
+		return wire.Errorf(wire.CodeInternal, "%v", err)
 	}
 	if !gone {
-		_ = l.r.st.SetWriteDeadline(time.Time{}) // cannot fail
-		l.r.write(b)
+		_ = l.host.SetWriteDeadline(time.Time{}) // cannot fail
+		_, _ = l.host.Send(b)                    // it may be gone
 	}
 	return nil
 }

@@ -2,8 +2,8 @@ package server
 
 import (
 	"bytes"
+	"io"
 	"net"
-	"os"
 	"testing"
 	"time"
 
@@ -15,21 +15,15 @@ import (
 // it has taken one when it takes no more for a while.
 func TestLiveControl(t *testing.T) {
 	t.Parallel()
-	host, r := streamPair(t)
-	sink := newLiveSink(r)
+	host, st := streamPair(t)
+	sink := newLiveSink(streamHost{st})
 	sink.pace = func() bool { // the command is about to end
-		_ = r.st.SetWriteDeadline(time.Now().Add(time.Millisecond))
+		_ = st.SetWriteDeadline(time.Now().Add(time.Millisecond))
 		return true
 	}
-	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := newStreamInput(sink.control, newInputPipe(null), false)
-	defer in.end()
 	piece := bytes.Repeat([]byte("output "), 5000)
 	var output []byte
-	for range sendWindow / len(piece) * 2 { // more than a host that takes nothing has room for
+	for range window / len(piece) * 2 { // more than a host that takes nothing has room for
 		if !sink.behind {
 			output = append(output, piece...)
 			sink.write(wire.ChanStdout, piece)
@@ -38,11 +32,15 @@ func TestLiveControl(t *testing.T) {
 	if !sink.behind || len(sink.pending)%(len(piece)+wire.FramePrefixSize) == 0 {
 		t.Fatalf("%d bytes are left of frames of %d", len(sink.pending), len(piece))
 	}
+	credit, err := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindCredit, Channel: wire.ChanStdin, Body: make([]byte, 4)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
-		_ = r.st.SetWriteDeadline(time.Time{})
-		in.credit(creditBatch) // goes out in between, if it can, when the host takes something again
+		_ = st.SetWriteDeadline(time.Time{})
+		sink.control(credit) // goes out in between, if it can, when the host takes something again
 		if err := sink.finish(&wire.RunResult{}); err != nil {
 			t.Error(err)
 		}
@@ -69,27 +67,37 @@ func TestLiveControl(t *testing.T) {
 	}
 }
 
-// streamPair is a request, and its host's end of the stream.
-func streamPair(t *testing.T) (*yamux.Stream, *request) {
+// window is how much a host that takes nothing has room for.
+const window = 256 << 10
+
+// streamHost is a host at the other end of a stream.
+type streamHost struct{ *yamux.Stream }
+
+func (h streamHost) Send(b []byte) (int, error) { return h.Write(b) }
+
+func (h streamHost) Release() {}
+
+// streamPair returns the two ends of a stream.
+func streamPair(t *testing.T) (host, guest *yamux.Stream) {
 	t.Helper()
 	a, b := net.Pipe()
-	client, err := yamux.Client(a, muxConfig())
+	cfg := yamux.DefaultConfig()
+	cfg.LogOutput, cfg.MaxStreamWindowSize = io.Discard, window
+	client, err := yamux.Client(a, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	server, err := yamux.Server(b, muxConfig())
+	server, err := yamux.Server(b, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	host, err := client.OpenStream()
-	if err != nil {
+	if host, err = client.OpenStream(); err != nil {
 		t.Fatal(err)
 	}
-	st, err := server.AcceptStream()
-	if err != nil {
+	if guest, err = server.AcceptStream(); err != nil {
 		t.Fatal(err)
 	}
-	return host, &request{mux: server, st: st}
+	return host, guest
 }

@@ -172,7 +172,7 @@ func (s *survey) openClosed(at *level, name string) (int, error) {
 	}
 	defer unix.Close(path)
 	err = s.try(path, func() (err error) {
-		fd, err = unix.Open(self(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		fd, err = unix.Open(fdPath(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		return err
 	})
 	return fd, err
@@ -209,7 +209,7 @@ func (s *survey) unlock(fd int) (was, now uint32, ours bool) {
 	}
 	was = st.Mode & 0o7777
 	now = was | 0o500
-	if was != now && unix.Chmod(self(fd), now) != nil {
+	if was != now && unix.Chmod(fdPath(fd), now) != nil {
 		return 0, 0, false
 	}
 	return was, now, true
@@ -219,12 +219,9 @@ func (s *survey) unlock(fd int) (was, now uint32, ours bool) {
 func restore(fd int, was, now uint32) {
 	var st unix.Stat_t
 	if was != now && unix.Fstat(fd, &st) == nil && st.Mode&0o777 == now&0o777 {
-		_ = unix.Chmod(self(fd), was) // nothing else can be done
+		_ = unix.Chmod(fdPath(fd), was) // nothing else can be done
 	}
 }
-
-// self is a path to a directory itself, wherever it was moved to.
-func self(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 func (d *level) shut() {
 	_ = unix.Close(d.fd) // only read

@@ -109,7 +109,7 @@ const memoryFull = "the sandbox's memory is full; files in /dev/shm and /tmp cou
 // there is to kill.
 func (m *memory) fits(size int64) error {
 	if free, known := m.free(); known && free < size+headroom {
-		return failf(wire.CodeQuota, memoryFull)
+		return wire.Errorf(wire.CodeQuota, memoryFull)
 	}
 	return nil
 }
@@ -204,5 +204,40 @@ func (m *memory) give() {
 	if m.held != nil {
 		_ = unix.Munmap(m.held) // what was mapped can be unmapped
 		m.held = nil
+	}
+}
+
+// oomCounter reads how often the kernel ended a process of the sandbox for lack of memory.
+type oomCounter struct{ fd int }
+
+// openOOMCounter opens the counter of the sandbox's cgroup, version 2 or 1, as it shows inside a container.
+func openOOMCounter() *oomCounter {
+	return &oomCounter{openFirst("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")}
+}
+
+// read gives the counter, -1 when it cannot be seen.
+func (c *oomCounter) read() int64 {
+	if c.fd < 0 {
+		return -1
+	}
+	var buf [512]byte
+	n, err := unix.Pread(c.fd, buf[:], 0)
+	if err != nil {
+		return -1
+	}
+	for line := range bytes.SplitSeq(buf[:n], []byte{'\n'}) {
+		if v, ok := bytes.CutPrefix(line, []byte("oom_kill ")); ok {
+			count, err := strconv.ParseInt(string(v), 10, 64)
+			if err == nil {
+				return count
+			}
+		}
+	}
+	return -1
+}
+
+func (c *oomCounter) close() {
+	if c.fd >= 0 {
+		_ = unix.Close(c.fd) // only read from
 	}
 }

@@ -22,21 +22,12 @@ const (
 // Protection is what a process has done to be fit to be a guest.
 type Protection struct {
 	score *os.File // /proc/self/oom_score_adj; nil when the score cannot be changed
-	bulk  bulk
 
 	done   chan struct{} // closed when all is done
 	settle sync.Once     // guards again, by the first command
 	key    limitKey
 	last   uint32 // thread that is guarded, with all before it
 	err    error
-}
-
-// transfer notes that so many bytes of a file come or go, until the caller calls end. It calls moved whenever some have.
-func (p *Protection) transfer(size int64) (moved, end func()) {
-	if p == nil { // the process is not the guest's alone
-		return func() {}, func() {}
-	}
-	return p.bulk.begin(size)
 }
 
 // Protect makes the calling process fit to be a guest among hostile processes of the same user. It must be the first

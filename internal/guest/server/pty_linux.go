@@ -69,7 +69,7 @@ func terminalError(what string, err error) error {
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) {
 		return launchError(err, "terminal")
 	}
-	return failf(wire.CodeUnsupported, "the sandbox has no terminals: %s: %v", what, err)
+	return wire.Errorf(wire.CodeUnsupported, "the sandbox has no terminals: %s: %v", what, err)
 }
 
 func setSize(fd int, size wire.TerminalSize) error {
@@ -120,3 +120,6 @@ func isShell(path string) bool {
 	st, err := os.Stat(path)
 	return err == nil && st.Mode().IsRegular() && unix.Access(path, unix.X_OK) == nil
 }
+
+// endOfFile is the character that ends the input of what reads from a terminal line by line.
+const endOfFile = 4

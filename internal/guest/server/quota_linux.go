@@ -372,10 +372,10 @@ func (q *quota) reserve(want usage) bool {
 func (q *quota) refusal() error {
 	u := q.used()
 	if q.layer != nil {
-		return failf(wire.CodeQuota, "%d KiB are used outside of %s, where there may be %d KiB, in %d of at most %d files: "+
+		return wire.Errorf(wire.CodeQuota, "%d KiB are used outside of %s, where there may be %d KiB, in %d of at most %d files: "+
 			"no command can be run any more in this sandbox; what is in %[2]s can still be read", u.bytes>>10, q.layer.beside, q.limit.Bytes>>10, u.files, q.limit.Files)
 	}
-	return failf(wire.CodeQuota, "the workspace is full: %d KiB of %d KiB in %d of at most %d files are used; delete some",
+	return wire.Errorf(wire.CodeQuota, "the workspace is full: %d KiB of %d KiB in %d of at most %d files are used; delete some",
 		u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)
 }
 

@@ -9,9 +9,10 @@ import (
 
 // recorder is the sink of a recorded exec: the ring for readers, head and tail for the answer, and the spill file.
 type recorder struct {
-	e       *execution
 	budget  *budget
-	mu      sync.Mutex // guards the fields below; not held while a file is written
+	done    <-chan struct{}        // closed at the end of the exec
+	status  func() wire.ExecStatus // of the exec, as it is now
+	mu      sync.Mutex             // guards the fields below; not held while a file is written
 	ring    *ring
 	keep    [2]*keeper    // nil once nobody asks for the answer any more
 	kept    int           // what the budget counts for them, once the exec has ended
@@ -19,14 +20,14 @@ type recorder struct {
 	spilled [2]*spill
 }
 
-func newRecorder(e *execution, req *wire.RunRequest) *recorder {
-	r := &recorder{e: e, budget: &e.s.execs.budget, ring: newRing()}
+func newRecorder(req *wire.RunRequest, b *budget, s *spiller, done <-chan struct{}, status func() wire.ExecStatus) *recorder {
+	r := &recorder{budget: b, done: done, status: status, ring: newRing()}
 	for i := range r.keep {
 		r.keep[i] = &keeper{headMax: min(max(0, req.HeadBytes), wire.MaxKeep), tailMax: min(max(0, req.TailBytes), wire.MaxKeep)}
 	}
 	if req.Spill {
-		r.spilled[0] = e.s.spills.plan(e.id, wire.Stdout)
-		r.spilled[1] = e.s.spills.plan(e.id, wire.Stderr)
+		r.spilled[0] = s.plan(req.ExecID, wire.Stdout)
+		r.spilled[1] = s.plan(req.ExecID, wire.Stderr)
 	}
 	return r
 }
@@ -135,9 +136,8 @@ func (r *recorder) forget() {
 	r.drop()
 }
 
-// read gives chunks, waiting up to wait for a first one or the end of the exec. It returns early when left is closed
-// or has a value.
-func (r *recorder) read(req *wire.ReadRequest, left <-chan hangup) wire.ReadResult {
+// read gives chunks, waiting up to wait for a first one or the end of the exec. It returns early when left is closed.
+func (r *recorder) read(req *wire.ReadRequest, left <-chan struct{}) wire.ReadResult {
 	limit := time.NewTimer(millis(req.WaitMillis, 0))
 	defer limit.Stop()
 	maxChunks := req.MaxChunks
@@ -145,7 +145,7 @@ func (r *recorder) read(req *wire.ReadRequest, left <-chan hangup) wire.ReadResu
 		maxChunks = maxReadChunks
 	}
 	for {
-		final := r.e.final()
+		final := r.final()
 		r.mu.Lock()
 		chunks, dropped := r.ring.read(req.SinceSeq, maxChunks, wire.MaxReadBytes)
 		end := r.ring.nextSeq()
@@ -159,7 +159,7 @@ func (r *recorder) read(req *wire.ReadRequest, left <-chan hangup) wire.ReadResu
 		}
 		select {
 		case <-news:
-		case <-r.e.ended:
+		case <-r.done:
 		case <-limit.C:
 			req.WaitMillis = 0
 		case <-left:
@@ -169,7 +169,7 @@ func (r *recorder) read(req *wire.ReadRequest, left <-chan hangup) wire.ReadResu
 }
 
 func (r *recorder) result(req *wire.ReadRequest, chunks []wire.Chunk, dropped, end int64, final bool) wire.ReadResult {
-	res := wire.ReadResult{Chunks: chunks, Dropped: dropped, NextSeq: max(req.SinceSeq, 0) + dropped, Status: r.e.snapshot()}
+	res := wire.ReadResult{Chunks: chunks, Dropped: dropped, NextSeq: max(req.SinceSeq, 0) + dropped, Status: r.status()}
 	if n := len(chunks); n > 0 {
 		res.NextSeq = chunks[n-1].Seq
 	}
@@ -179,3 +179,20 @@ func (r *recorder) result(req *wire.ReadRequest, chunks []wire.Chunk, dropped, e
 
 // maxReadChunks bounds the chunks of one ReadResult, whose heads take more room than small chunks themselves.
 const maxReadChunks = 4096
+
+func (r *recorder) final() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// millis returns a duration of the protocol, or otherwise where it has none.
+func millis(ms int64, otherwise time.Duration) time.Duration {
+	if ms <= 0 {
+		return otherwise
+	}
+	return time.Duration(min(ms, int64(time.Hour*24*365/time.Millisecond))) * time.Millisecond
+}

@@ -2,7 +2,6 @@ package server
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -27,10 +26,10 @@ func (r *registry) reserve(id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.byID[id]; ok {
-		return failf(wire.CodeExists, "there is an exec with this id")
+		return wire.Errorf(wire.CodeExists, "there is an exec with this id")
 	}
 	if r.running >= maxRunning {
-		return failf(wire.CodeCapacity, "%d commands are running, which is the limit", maxRunning)
+		return wire.Errorf(wire.CodeCapacity, "%d commands are running, which is the limit", maxRunning)
 	}
 	r.byID[id] = nil
 	r.running++
@@ -85,7 +84,7 @@ func (r *registry) get(id string) (*execution, error) {
 	if e := r.byID[id]; e != nil {
 		return e, nil
 	}
-	return nil, failf(wire.CodeNotFound, "there is no such exec")
+	return nil, wire.Errorf(wire.CodeNotFound, "there is no such exec")
 }
 
 // all lists the execs, oldest first.
@@ -100,17 +99,3 @@ func (r *registry) counts() (running, recorded int) {
 	defer r.mu.Unlock()
 	return r.running, r.finished
 }
-
-// budget is the memory that recorded output takes.
-type budget struct{ used atomic.Int64 }
-
-func (b *budget) add(n int) { b.used.Add(int64(n)) }
-
-// limit tells how much a ring that holds now bytes may hold.
-func (b *budget) limit(now int) int {
-	free := ringBudget - int(b.used.Load())
-	return min(ringMax, max(now, ringFloor, now+free))
-}
-
-// excess tells by how much the output of ended execs should shrink so that a running one can record.
-func (b *budget) excess() int64 { return b.used.Load() - ringBudget/2 }

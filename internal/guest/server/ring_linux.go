@@ -1,6 +1,10 @@
 package server
 
-import "github.com/workcell-dev/workcell/internal/guest/wire"
+import (
+	"sync/atomic"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
 
 // Bounds of a ring's chunks.
 const (
@@ -8,6 +12,9 @@ const (
 	chunkMerge = 4 << 10  // up to here, small output joins the chunk before it if nobody has read that one yet
 	chunkCost  = 32       // what a chunk costs beside its bytes
 	ringMin    = 4 << 10  // first allocation
+	ringMax    = 1 << 20  // recorded output of one exec
+	ringBudget = 4 << 20  // recorded output of all execs
+	ringFloor  = 64 << 10 // what a running exec may record when the budget is spent
 )
 
 // ring records an exec's output as numbered chunks, as many of the latest as fit. Not safe for concurrent use.
@@ -186,3 +193,17 @@ func (k *keeper) output() wire.Output {
 	head, tail := append([]byte(nil), k.head...), append([]byte(nil), k.ordered()...)
 	return wire.Output{Head: head, Tail: tail, Total: k.total, Omitted: k.total - int64(len(head)+len(tail))}
 }
+
+// budget is the memory that recorded output takes.
+type budget struct{ used atomic.Int64 }
+
+func (b *budget) add(n int) { b.used.Add(int64(n)) }
+
+// limit tells how much a ring that holds now bytes may hold.
+func (b *budget) limit(now int) int {
+	free := ringBudget - int(b.used.Load())
+	return min(ringMax, max(now, ringFloor, now+free))
+}
+
+// excess tells by how much the output of ended execs should shrink so that a running one can record.
+func (b *budget) excess() int64 { return b.used.Load() - ringBudget/2 }

@@ -16,26 +16,26 @@ import (
 // leads out: "..", links and races with links.
 type root struct {
 	*os.Root
-	dir    string  // clean and absolute
-	quota  *quota  // of the work directory; nil for none
-	memory *memory // of the other root, whose files are memory; nil for the work directory
+	dir   string            // clean and absolute
+	quota *quota            // of the work directory; nil for none
+	fits  func(int64) error // fails when there is no memory for so many bytes; nil for the work directory, whose files are none
 }
 
 // openRoot opens dir, which must be a directory itself and not a link to one.
 func openRoot(dir string) (*root, error) {
 	if !path.IsAbs(dir) || path.Clean(dir) != dir {
-		return nil, failf(wire.CodeInvalid, "the directory %q is not a clean absolute path", dir)
+		return nil, wire.Errorf(wire.CodeInvalid, "the directory %q is not a clean absolute path", dir)
 	}
 	st, err := os.Lstat(dir)
 	if err != nil {
 		return nil, err
 	}
 	if !st.IsDir() {
-		return nil, failf(wire.CodeInvalid, "the directory %q is not a directory", dir)
+		return nil, wire.Errorf(wire.CodeInvalid, "the directory %q is not a directory", dir)
 	}
 	if st.Mode().Perm()&0o500 != 0o500 {
 		if err := reopen(dir); err != nil {
-			return nil, failf(wire.CodePermission, "the directory %q is closed to the sandbox's user: %v", dir, err)
+			return nil, wire.Errorf(wire.CodePermission, "the directory %q is closed to the sandbox's user: %v", dir, err)
 		}
 	}
 	r, err := os.OpenRoot(dir)
@@ -59,31 +59,19 @@ func reopen(dir string) error {
 	if st.Uid != uint32(os.Getuid()) {
 		return nil // of another user, who may let others in: opening it tells
 	}
-	return unix.Chmod(self(fd), st.Mode&0o7777|0o700)
+	return unix.Chmod(fdPath(fd), st.Mode&0o7777|0o700)
 }
 
 func (r *root) close() error { return r.Root.Close() }
-
-// locate returns the root that a request's path lies in and the path below it: the work directory for relative ones.
-func (s *Server) locate(p string) (*root, string, error) {
-	rel, err := s.root.rel(p)
-	if err != nil && s.scratch != nil && path.IsAbs(p) {
-		if rel, scratchErr := s.scratch.rel(p); scratchErr == nil {
-			return s.scratch, rel, nil
-		}
-		err = failf(wire.CodePermission, "%s: outside %s and %s", show(p), s.root.dir, s.scratch.dir)
-	}
-	return s.root, rel, err
-}
 
 // rel turns a request's path into one below the root. "." is the root itself. An absolute path must lie below the root;
 // ".." is resolved in the text, before any link is looked at. The verdict is the same for every request.
 func (r *root) rel(p string) (string, error) {
 	if strings.IndexByte(p, 0) >= 0 {
-		return "", failf(wire.CodeInvalid, "the path holds a NUL byte")
+		return "", wire.Errorf(wire.CodeInvalid, "the path holds a NUL byte")
 	}
 	if p == "" {
-		return "", failf(wire.CodeInvalid, "the path is empty")
+		return "", wire.Errorf(wire.CodeInvalid, "the path is empty")
 	}
 	clean := path.Clean(p)
 	if path.IsAbs(clean) {
@@ -103,12 +91,12 @@ func (r *root) rel(p string) (string, error) {
 }
 
 func (r *root) outside(p string) *wire.Error {
-	return failf(wire.CodePermission, "%s: outside %s", show(p), r.dir)
+	return wire.Errorf(wire.CodePermission, "%s: outside %s", show(p), r.dir)
 }
 
 // shown returns a path below the root as answers hold it.
 func (r *root) shown(rel string) string {
-	if r.memory != nil {
+	if r.fits != nil {
 		return path.Join(r.dir, rel)
 	}
 	return rel
@@ -116,8 +104,8 @@ func (r *root) shown(rel string) string {
 
 // claim makes sure that there is room for what is to be written, until release is called.
 func (r *root) claim(size, files int64) (release func(), err error) {
-	if r.memory != nil {
-		return func() {}, r.memory.fits(size)
+	if r.fits != nil {
+		return func() {}, r.fits(size)
 	}
 	return r.quota.claim(size, files)
 }
@@ -134,7 +122,7 @@ func (r *root) within(rel string, op func(rel string) error) error {
 		err = op(direct)
 	}
 	if escapes(err) {
-		return failf(wire.CodePermission, "%s: a link leads outside %s", show(r.shown(rel)), r.dir)
+		return wire.Errorf(wire.CodePermission, "%s: a link leads outside %s", show(r.shown(rel)), r.dir)
 	}
 	return err
 }
@@ -177,7 +165,7 @@ func (r *root) follow(rel string) (string, error) {
 
 // named returns the path below the root of rest in what fd is.
 func (r *root) named(fd int, rest string) (string, error) {
-	target, err := os.Readlink(self(fd))
+	target, err := os.Readlink(fdPath(fd))
 	if err != nil {
 		return "", err
 	}
@@ -225,26 +213,26 @@ func pathError(err error, p string) error {
 		case errors.Is(err, fs.ErrExist):
 			errno = unix.EEXIST
 		default:
-			return failf(wire.CodePermission, "%s: leads outside the directory of the file tools", p)
+			return wire.Errorf(wire.CodePermission, "%s: leads outside the directory of the file tools", p)
 		}
 	}
 	switch errno {
 	case unix.ENOENT:
-		return failf(wire.CodeNotFound, "%s: no such file or directory", p)
+		return wire.Errorf(wire.CodeNotFound, "%s: no such file or directory", p)
 	case unix.EEXIST, unix.ENOTEMPTY:
-		return failf(wire.CodeExists, "%s: already exists", p)
+		return wire.Errorf(wire.CodeExists, "%s: already exists", p)
 	case unix.EACCES, unix.EPERM, unix.EROFS, unix.EXDEV:
-		return failf(wire.CodePermission, "%s: %v", p, errno)
+		return wire.Errorf(wire.CodePermission, "%s: %v", p, errno)
 	case unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EINVAL, unix.ENXIO, unix.EILSEQ:
-		return failf(wire.CodeInvalid, "%s: %v", p, errno)
+		return wire.Errorf(wire.CodeInvalid, "%s: %v", p, errno)
 	case unix.ENOSPC, unix.EDQUOT:
-		return failf(wire.CodeQuota, "%s: %v", p, errno)
+		return wire.Errorf(wire.CodeQuota, "%s: %v", p, errno)
 	case unix.EFBIG:
-		return failf(wire.CodeTooLarge, "%s: larger than a file may get here", p)
+		return wire.Errorf(wire.CodeTooLarge, "%s: larger than a file may get here", p)
 	case unix.EMFILE, unix.ENFILE, unix.ENOMEM:
-		return failf(wire.CodeCapacity, "%s: %v", p, errno)
+		return wire.Errorf(wire.CodeCapacity, "%s: %v", p, errno)
 	}
-	return failf(wire.CodeInternal, "%s: %v", p, errno)
+	return wire.Errorf(wire.CodeInternal, "%s: %v", p, errno)
 }
 
 // fileInfo describes an entry.
@@ -301,14 +289,4 @@ func (r *root) lstat(rel string) (wire.FileInfo, error) {
 		return wire.FileInfo{}, err
 	}
 	return fileInfo(r.shown(rel), &st), nil
-}
-
-// gate bounds how many file operations run at a time: each may block a thread, and under a limit on processes there
-// may be no more threads to be had.
-type gate chan struct{}
-
-func (g gate) do(f func() error) error {
-	g <- struct{}{}
-	defer func() { <-g }()
-	return f()
 }

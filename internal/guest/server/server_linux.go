@@ -19,11 +19,6 @@ const (
 	maxStreams  = 1024             // requests under way
 	maxRunning  = 512              // execs under way
 	maxFinished = 256              // ended execs that are remembered
-	ringMax     = 1 << 20          // recorded output of one exec
-	ringBudget  = 4 << 20          // recorded output of all execs
-	ringFloor   = 64 << 10         // what a running exec may record when the budget is spent
-	spillMax    = 64 << 20         // bytes of one spill file
-	spillFiles  = 32               // spill files that are kept
 	fsParallel  = 8                // file operations, which block a thread each
 	hostSilence = 30 * time.Second // a host that sends nothing for this long is gone; it sends heartbeats every 10 s
 
@@ -67,8 +62,7 @@ type Server struct {
 	cfg     Config
 	started time.Time
 	bootID  string
-	root    *root // the work directory
-	scratch *root // nil for none
+	files   *Service
 	spawner *spawner
 	tracker *tracker
 	execs   *registry
@@ -80,7 +74,7 @@ type Server struct {
 	lease    *lease
 	orphan   *lease
 	quotas   quotas
-	fs       gate
+	admit    func() (quotaMarks, error) // waits until a command may start
 
 	buffers  *sync.Pool     // for reading output
 	requests sync.WaitGroup // streams being served
@@ -94,7 +88,8 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
 	}
-	r, err := openRoot(cfg.Workdir)
+	fs := make(gate, fsParallel)
+	f, err := newService(cfg.Workdir, fs, cfg.Protection != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -102,14 +97,13 @@ func New(cfg Config) (*Server, error) {
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), root: r,
-		fs: make(gate, fsParallel), buffers: readBuffers()}
+	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), files: f, buffers: readBuffers()}
 	s.oom = openOOMCounter()
 	s.memory = openMemory(s.oom)
 	s.tracker = newTracker()
-	s.spawner, err = newSpawner(cfg, s.tracker, s.memory.relieve)
+	s.spawner, err = newSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection, s.tracker, s.memory.relieve)
 	if err != nil {
-		return nil, errors.Join(err, r.close())
+		return nil, errors.Join(err, f.Close())
 	}
 	s.execs = newRegistry()
 	s.lease = newLease(cfg.Lease, s.leaseOver)
@@ -117,9 +111,10 @@ func New(cfg Config) (*Server, error) {
 	if err := s.limitDisk(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	r.quota = s.quotas.workspace
+	s.admit = s.quotas.admit
+	f.Limit(s.quotas.workspace)
 	s.openScratch()
-	s.spills = newSpiller(r, s.fs, s.quotas.workspace, cfg.Workspace.Bytes)
+	s.spills = newSpiller(f.Root(), fs, s.quotas.workspace, cfg.Workspace.Bytes)
 	return s, nil
 }
 
@@ -128,13 +123,9 @@ func (s *Server) openScratch() {
 	if s.cfg.Scratch == "" {
 		return
 	}
-	r, err := openRoot(s.cfg.Scratch)
-	if err != nil {
+	if err := s.files.AddScratch(s.cfg.Scratch, s.memory.fits); err != nil {
 		s.logf("no file requests below %s: %v", s.cfg.Scratch, err)
-		return
 	}
-	r.memory = s.memory
-	s.scratch = r
 }
 
 // limitDisk begins to hold the limits of what is written.
@@ -159,10 +150,7 @@ func (s *Server) Close() error {
 	s.spawner.close()
 	s.oom.close()
 	s.memory.close()
-	if s.scratch != nil {
-		return errors.Join(s.root.close(), s.scratch.close())
-	}
-	return s.root.close()
+	return s.files.Close()
 }
 
 // leaseOver ends the commands that no host came back for.
@@ -203,12 +191,10 @@ func (s *Server) endCommands(why string) {
 	s.tracker.killTagged(0)
 }
 
-// inUse tells whether a command runs, or what one left behind.
+// inUse reports whether a command runs, or what one left behind.
 func (s *Server) inUse() bool {
-	if running, _ := s.execs.counts(); running > 0 || !s.tracker.works {
-		return true
-	}
-	return len((&tree{t: s.tracker, every: true}).members(false)) > 0
+	running, _ := s.execs.counts()
+	return running > 0 || s.tracker.busy()
 }
 
 // hello describes the guest.

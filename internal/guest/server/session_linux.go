@@ -30,18 +30,23 @@ func handlers() map[wire.Op]handler {
 		wire.OpKill:    (*Server).handleKill,
 		wire.OpKillAll: (*Server).handleKillAll,
 		wire.OpExecs:   (*Server).handleExecs,
-		wire.OpFileGet: (*Server).handleFileGet,
-		wire.OpFilePut: (*Server).handleFilePut,
-		wire.OpList:    (*Server).handleList,
-		wire.OpStat:    (*Server).handleStat,
-		wire.OpRemove:  (*Server).handleRemove,
-		wire.OpMkdir:   (*Server).handleMkdir,
-		wire.OpRename:  (*Server).handleRename,
+		wire.OpFileGet: fileHandler((*Service).Get),
+		wire.OpFilePut: fileHandler((*Service).Put),
+		wire.OpList:    fileHandler((*Service).List),
+		wire.OpStat:    fileHandler((*Service).Stat),
+		wire.OpRemove:  fileHandler((*Service).Remove),
+		wire.OpMkdir:   fileHandler((*Service).Mkdir),
+		wire.OpRename:  fileHandler((*Service).Rename),
 
 		wire.OpTerminal: (*Server).handleTerminal,
 		wire.OpJoin:     (*Server).handleJoin,
 		wire.OpResize:   (*Server).handleResize,
 	}
+}
+
+// fileHandler makes a handler of a request about files.
+func fileHandler(serve func(*Service, Request) error) handler {
+	return func(s *Server, r *request) error { return serve(s.files, r) }
 }
 
 // ops lists what the guest can do, in a fixed order.
@@ -77,6 +82,8 @@ type request struct {
 	body []byte
 	more []byte // of the stream, which present has read
 
+	hangup hangup // how the host left; set before watch closes its channel
+
 	mu   sync.Mutex // guards writes to st
 	done chan struct{}
 }
@@ -84,7 +91,7 @@ type request struct {
 // refuse answers a request that is one too many.
 func refuse(st *yamux.Stream) {
 	r := &request{st: st}
-	r.fail(failf(wire.CodeCapacity, "more than %d requests at once", maxStreams))
+	r.fail(wire.Errorf(wire.CodeCapacity, "more than %d requests at once", maxStreams))
 	_ = st.Close() // the host reads on until the answer
 }
 
@@ -100,10 +107,10 @@ func (s *Server) serveStream(r *request, byOp map[wire.Op]handler) {
 		if h := byOp[r.op]; h != nil {
 			err = h(s, r)
 		} else {
-			err = failf(wire.CodeUnsupported, "this guest does not know the request %.40q", r.op)
+			err = wire.Errorf(wire.CodeUnsupported, "this guest does not know the request %.40q", r.op)
 		}
 	} else {
-		err = failf(wire.CodeInvalid, "%v", err)
+		err = wire.Errorf(wire.CodeInvalid, "%v", err)
 	}
 	if err != nil {
 		r.fail(err)
@@ -126,20 +133,20 @@ func (r *request) read() error {
 	return nil
 }
 
-// decode reads the request's message.
-func (r *request) decode(msg any) error {
+// Decode reads the request's message.
+func (r *request) Decode(msg any) error {
 	if err := wire.Decode(r.arg, r.body, msg); err != nil {
-		return failf(wire.CodeInvalid, "%v", err)
+		return wire.Errorf(wire.CodeInvalid, "%v", err)
 	}
 	r.arg, r.body = nil, nil
 	return nil
 }
 
-// answer sends the answer.
-func (r *request) answer(msg any) error {
+// Answer sends the answer.
+func (r *request) Answer(msg any) error {
 	b, err := wire.AppendAnswer(make([]byte, 0, 512), msg)
 	if err != nil {
-		return failf(wire.CodeInternal, "%v", err)
+		return wire.Errorf(wire.CodeInternal, "%v", err)
 	}
 	r.write(b)
 	return nil
@@ -154,10 +161,10 @@ func (r *request) fail(err error) {
 }
 
 // write sends frames. A failure means that the host is not interested any more, which watch tells as well.
-func (r *request) write(b []byte) { _, _ = r.send(b) }
+func (r *request) write(b []byte) { _, _ = r.Send(b) }
 
-// send tells how much of the frames is on its way.
-func (r *request) send(b []byte) (int, error) {
+// Send returns how much of the frames is on its way.
+func (r *request) Send(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.st.Write(b)
@@ -171,17 +178,18 @@ const (
 	hostGone                    // its whole session ended
 )
 
-// watch reads the host's frames behind the request and gives them to frame, nil for none. Its channel gets one value
-// when the host leaves. It ends with the request.
-func (r *request) watch(frame func(wire.Frame)) <-chan hangup {
-	left := make(chan hangup, 1)
+// watch reads the host's frames behind the request and passes them to frame, nil for none. Its channel is closed when the
+// host leaves, which hangup then explains. It ends with the request.
+func (r *request) watch(frame func(wire.Frame)) <-chan struct{} {
+	left := make(chan struct{})
 	go func() {
 		in := io.MultiReader(bytes.NewReader(r.more), r.st)
 		var buf []byte
 		for {
 			f, err := wire.ReadFrame(in, buf)
 			if err != nil {
-				left <- r.whyLeft()
+				r.hangup = r.whyLeft()
+				close(left)
 				return
 			}
 			if frame != nil {
@@ -210,18 +218,19 @@ func (r *request) whyLeft() hangup {
 	return hostCancelled
 }
 
-// release ends the goroutine of watch.
-func (r *request) release() { _ = r.st.SetReadDeadline(time.Unix(1, 0)) }
+// Read reads the frames behind the request.
+func (r *request) Read(p []byte) (int, error) { return r.st.Read(p) }
 
-// failf makes an error for the host.
-func failf(code wire.Code, format string, args ...any) *wire.Error {
-	return &wire.Error{Code: code, Message: fmt.Sprintf(format, args...)}
-}
+// SetWriteDeadline bounds what is being sent and what will be.
+func (r *request) SetWriteDeadline(t time.Time) error { return r.st.SetWriteDeadline(t) }
+
+// Release ends the goroutine of watch.
+func (r *request) Release() { _ = r.st.SetReadDeadline(time.Unix(1, 0)) }
 
 func asWireError(err error) *wire.Error {
 	var e *wire.Error
 	if errors.As(err, &e) {
 		return e
 	}
-	return failf(wire.CodeInternal, "%v", err)
+	return wire.Errorf(wire.CodeInternal, "%v", err)
 }

@@ -3,8 +3,10 @@ package server
 import (
 	"os"
 	"os/signal"
+	"strings"
 	"unsafe"
 
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
 
@@ -60,4 +62,24 @@ func catchUnhandled() {
 // rtSigaction cannot fail for a signal that exists.
 func rtSigaction(sig int, act, old *sigaction) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(act)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(act.mask), 0, 0)
+}
+
+// parseSignal takes a standard signal's name, with or without SIG.
+func parseSignal(name string) (unix.Signal, error) {
+	full := strings.ToUpper(name)
+	if !strings.HasPrefix(full, "SIG") {
+		full = "SIG" + full
+	}
+	sig := unix.SignalNum(full)
+	if sig <= 0 || sig >= 32 {
+		return 0, wire.Errorf(wire.CodeInvalid, "%.20q is not the name of a signal", name)
+	}
+	return sig, nil
+}
+
+func signalName(sig unix.Signal) string {
+	if name := unix.SignalName(sig); name != "" {
+		return name
+	}
+	return "SIGRT"
 }

@@ -97,8 +97,8 @@ func checkPeer(conn *net.UnixConn) error {
 		}
 		return nil
 	}
-	p, ok := readProc(int(cred.Pid))
-	if !ok || p.ppid != 0 {
+	ppid, ok := parent(int(cred.Pid))
+	if !ok || ppid != 0 {
 		return fmt.Errorf("process %d was not started by the engine", cred.Pid)
 	}
 	return nil

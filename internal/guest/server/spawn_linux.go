@@ -40,20 +40,20 @@ type spawner struct {
 	tracker *tracker
 	null    int // read end of the standard input of commands that get none
 
-	tracing    gate // held while a command gets limits of its own
+	tracing    chan struct{} // held while a command gets limits of its own
 	protection *Protection
 	oom        *os.File  // written with the tracker's forking held: the score is the guest's own while a child is made
 	score      [2]string // the guest's own, and that of its children
 }
 
 // newSpawner makes a spawner; killed is called when any child has died of SIGKILL.
-func newSpawner(cfg Config, t *tracker, killed func()) (*spawner, error) {
+func newSpawner(workdir string, reapAll bool, p *Protection, t *tracker, killed func()) (*spawner, error) {
 	null, err := emptyInput()
 	if err != nil {
 		return nil, err
 	}
-	return &spawner{workdir: cfg.Workdir, reaper: newReaper(cfg.ReapAll, killed), tracker: t, null: null,
-		tracing: make(gate, tracers), protection: cfg.Protection, oom: cfg.Protection.scoreFile(), score: oomScores(cfg.Protection.scoreFile())}, nil
+	return &spawner{workdir: workdir, reaper: newReaper(reapAll, killed), tracker: t, null: null,
+		tracing: make(chan struct{}, tracers), protection: p, oom: p.scoreFile(), score: oomScores(p.scoreFile())}, nil
 }
 
 // oomScores gives the score that the guest was born with, below which it could not get back, and its children's.
@@ -124,7 +124,7 @@ func (s *spawner) start(sp *wire.Spawn, id string, ends childEnds, frozen bool) 
 		Files: []uintptr{uintptr(ends.files[0]), uintptr(ends.files[1]), uintptr(ends.files[2])}}
 	limits, err := limitsOf(sp, frozen)
 	if err != nil {
-		return nil, failf(wire.CodeInternal, "reading limits: %v", err)
+		return nil, wire.Errorf(wire.CodeInternal, "reading limits: %v", err)
 	}
 	p.pid, p.exited, err = s.reaper.start(func() (int, error) { return s.forkLimited(path, sp.Argv, attr, &p.tag, limits) })
 	if err != nil {
@@ -174,18 +174,18 @@ func (s *spawner) writeScore(score string) {
 // checkSpawn refuses what the kernel would cut or misread.
 func checkSpawn(sp *wire.Spawn) error {
 	if len(sp.Argv) == 0 || sp.Argv[0] == "" {
-		return failf(wire.CodeInvalid, "the command is empty")
+		return wire.Errorf(wire.CodeInvalid, "the command is empty")
 	}
 	for _, a := range sp.Argv {
 		if strings.IndexByte(a, 0) >= 0 {
-			return failf(wire.CodeInvalid, "an argument holds a NUL byte")
+			return wire.Errorf(wire.CodeInvalid, "an argument holds a NUL byte")
 		}
 	}
 	if strings.IndexByte(sp.Dir, 0) >= 0 {
-		return failf(wire.CodeInvalid, "the directory holds a NUL byte")
+		return wire.Errorf(wire.CodeInvalid, "the directory holds a NUL byte")
 	}
 	if sp.OpenFiles < 0 || sp.FileBytes < 0 || sp.TimeoutMillis < 0 || sp.GraceMillis < 0 || sp.DrainMillis < 0 {
-		return failf(wire.CodeInvalid, "a negative limit")
+		return wire.Errorf(wire.CodeInvalid, "a negative limit")
 	}
 	return nil
 }
@@ -196,10 +196,10 @@ func environment(env []string, id string) ([]string, error) {
 	for _, kv := range env {
 		name, _, ok := strings.Cut(kv, "=")
 		if !ok || name == "" {
-			return nil, failf(wire.CodeInvalid, "%.40q is not NAME=value", name)
+			return nil, wire.Errorf(wire.CodeInvalid, "%.40q is not NAME=value", name)
 		}
 		if strings.IndexByte(kv, 0) >= 0 {
-			return nil, failf(wire.CodeInvalid, "the variable %.40q holds a NUL byte", name)
+			return nil, wire.Errorf(wire.CodeInvalid, "the variable %.40q holds a NUL byte", name)
 		}
 		if name != markerName {
 			out = append(out, kv)
@@ -241,7 +241,7 @@ func lookPath(name, dir string, env []string) (string, error) {
 }
 
 func launchFail(reason, format string, args ...any) *wire.Error {
-	e := failf(wire.CodeLaunch, format, args...)
+	e := wire.Errorf(wire.CodeLaunch, format, args...)
 	e.Launch = reason
 	return e
 }
@@ -263,5 +263,23 @@ func launchError(err error, path string) error {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		return launchFail(launchNoResources, "the sandbox has no room for another process: %v", err)
 	}
-	return failf(wire.CodeInternal, "starting %q: %v", path, err)
+	return wire.Errorf(wire.CodeInternal, "starting %q: %v", path, err)
+}
+
+// programs lists which of the interpreters and tools that agents ask for are there.
+func programs(path string) []string {
+	if path == "" {
+		path = defaultPath
+	}
+	var found []string
+	for _, name := range []string{"sh", "bash", "python3", "python", "pip", "node", "npm", "git", "make", "gcc", "go",
+		"perl", "ruby", "java", "curl", "jq"} {
+		for _, d := range filepath.SplitList(path) {
+			if unix.Access(filepath.Join(d, name), unix.X_OK) == nil {
+				found = append(found, name)
+				break
+			}
+		}
+	}
+	return found
 }

@@ -14,6 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Bounds of spill files.
+const (
+	spillMax   = 64 << 20 // bytes of one spill file
+	spillFiles = 32       // spill files that are kept
+)
+
 // spillDir is where output goes that does not fit an answer, below the work directory.
 const spillDir = ".workcell/output"
 
@@ -25,7 +31,7 @@ const spillLook = 4096
 
 // spiller makes spill files and keeps them bounded: how many there are, and what they hold together. The oldest make room.
 type spiller struct {
-	root  *root
+	root  *os.Root
 	fs    gate
 	quota *quota
 	most  int64 // bytes of all files together
@@ -36,7 +42,7 @@ type spiller struct {
 	held  int64      // by kept
 }
 
-func newSpiller(r *root, g gate, q *quota, workspaceBytes int64) *spiller {
+func newSpiller(r *os.Root, g gate, q *quota, workspaceBytes int64) *spiller {
 	s := &spiller{root: r, fs: g, quota: q, most: spillFiles * spillMax}
 	if workspaceBytes > 0 {
 		s.most = min(s.most, workspaceBytes/spillShare)
@@ -181,7 +187,7 @@ func (sp *spill) result() (string, bool) {
 	if sp.size == 0 || sp.gone.Load() {
 		return "", false
 	}
-	return path.Join(sp.s.root.dir, sp.name), sp.cut
+	return path.Join(sp.s.root.Name(), sp.name), sp.cut
 }
 
 func (sp *spill) close() {

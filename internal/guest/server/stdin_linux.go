@@ -21,9 +21,9 @@ func newInputPipe(f *os.File) *inputPipe {
 	return &inputPipe{f: f, turn: make(chan struct{}, 1)}
 }
 
-// write gives p to the command, waiting until it takes it or stop has a value. A command that closed its input
+// write gives p to the command, waiting until it takes it or stop is closed. A command that closed its input
 // swallows all.
-func (in *inputPipe) write(p []byte, stop <-chan hangup) {
+func (in *inputPipe) write(p []byte, stop <-chan struct{}) {
 	select {
 	case in.turn <- struct{}{}:
 	case <-stop:

@@ -12,8 +12,6 @@ import (
 const (
 	// replayMax is how much of what was written before a host gets that joins a terminal.
 	replayMax = 32 << 10
-	// endOfFile is the character that ends the input of what reads from a terminal line by line.
-	endOfFile = 4
 	// stallMax is how long a viewer that takes nothing may hold up other viewers. Then it is sent away, and may join again.
 	stallMax = 10 * time.Second
 	// stallEnd is how long it may hold up the end of the command. Then that is told to everybody else, and the viewer hears
@@ -117,14 +115,14 @@ func (t *terminal) hurry() {
 func (t *terminal) pace(v *liveSink) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_ = v.r.st.SetWriteDeadline(t.limit()) // cannot fail
+	_ = v.host.SetWriteDeadline(t.limit()) // cannot fail
 	return t.hurried
 }
 
 // repace does that for what is being sent. The caller holds mu.
 func (t *terminal) repace() {
 	for _, v := range t.viewers {
-		_ = v.r.st.SetWriteDeadline(t.limit()) // cannot fail
+		_ = v.host.SetWriteDeadline(t.limit()) // cannot fail
 	}
 }
 
@@ -144,93 +142,6 @@ func (t *terminal) end() {
 	defer t.mu.Unlock()
 	t.ended = true
 	t.alone.Stop()
-}
-
-func (s *Server) handleTerminal(r *request) error {
-	var req wire.RunRequest
-	if err := r.decode(&req); err != nil {
-		return err
-	}
-	if req.Terminal == nil {
-		return failf(wire.CodeInvalid, "a terminal without a size")
-	}
-	if len(req.Argv) == 0 {
-		shell, err := findShell(&req.Spawn, s.cfg.Workdir)
-		if err != nil {
-			return err
-		}
-		req.Argv = []string{shell}
-	}
-	e, err := s.startExec(r, &req, nil)
-	if err != nil {
-		return err
-	}
-	e.unwanted()
-	v := newLiveSink(r)
-	e.term.join(v)
-	e.follow()
-	return e.show(r, v)
-}
-
-func (s *Server) handleJoin(r *request) error {
-	e, req, err := s.atTerminal(r)
-	if err != nil {
-		return err
-	}
-	v := newLiveSink(r)
-	e.term.join(v)
-	_ = e.stdin.resize(req.Size, true) // it has ended meanwhile, which the answer tells
-	return e.show(r, v)
-}
-
-func (s *Server) handleResize(r *request) error {
-	e, req, err := s.atTerminal(r)
-	if err != nil {
-		return err
-	}
-	if !e.final() {
-		_ = e.stdin.resize(req.Size, false) // it has ended meanwhile, and has no size any more
-	}
-	return r.answer(wire.Empty{})
-}
-
-// atTerminal finds the exec that a request about a terminal means.
-func (s *Server) atTerminal(r *request) (*execution, wire.TerminalRequest, error) {
-	var req wire.TerminalRequest
-	if err := r.decode(&req); err != nil {
-		return nil, req, err
-	}
-	e, err := s.execs.get(req.ExecID)
-	if err == nil && e.term == nil {
-		err = failf(wire.CodeInvalid, "the command does not run on a terminal")
-	}
-	return e, req, err
-}
-
-// show keeps a host at a terminal until the command ends or the host leaves. The command goes on without it.
-func (e *execution) show(r *request, v *liveSink) error {
-	in := newStreamInput(v.control, e.stdin, true)
-	left := r.watchInput(in)
-	defer r.release()
-	select {
-	case <-e.ended:
-		e.term.leave(v) // others that come and go set no time for the answer
-	case <-left:
-		_ = r.st.Close() // frees a viewer that waits for the host
-		e.term.leave(v)
-		return nil
-	}
-	told := make(chan struct{})
-	defer close(told)
-	go func() {
-		select {
-		case <-told:
-		case <-left:
-			_ = r.st.Close()
-		}
-	}()
-	st := e.snapshot()
-	return v.finish(&wire.RunResult{ExecStatus: st, Stdout: wire.Output{Total: st.StdoutBytes, Omitted: st.StdoutBytes}})
 }
 
 // replay makes of recorded output what can be shown once more: from the beginning of a line, if its beginning is missing,

@@ -301,3 +301,34 @@ func hasMarker(pid int, marker []byte) bool {
 		window = window[:copy(window, window[len(window)-keep:])]
 	}
 }
+
+// zombies returns how many processes have ended and were not waited for.
+func zombies() int {
+	n := 0
+	for _, pid := range allPIDs() {
+		if p, ok := readStat(pid); ok && p.state == 'Z' {
+			n++
+		}
+	}
+	return n
+}
+
+// tree returns the processes of an exec. When it has ended, the pid of its main process may belong to somebody else.
+func (t *tracker) tree(p *process, id string, ended bool) *tree {
+	k := &tree{t: t, tag: p.tag, marker: []byte(markerName + "=" + id)}
+	if !ended {
+		k.leader = p.pid
+	}
+	return k
+}
+
+// busy reports whether a process of any exec lives, also where that cannot be known.
+func (t *tracker) busy() bool {
+	return !t.works || len((&tree{t: t, every: true}).members(false)) > 0
+}
+
+// parent returns the pid of a process's parent; false for a process that is gone.
+func parent(pid int) (int, bool) {
+	p, ok := readProc(pid)
+	return p.ppid, ok
+}

@@ -92,9 +92,9 @@ func parseMarker(b []byte, magic [8]byte) (Marker, bool) {
 	return Marker{Nonce: Nonce(b[8:24]), Version: binary.BigEndian.Uint16(b[24:])}, true
 }
 
-// PutChunkHeader writes the header of a chunk whose body is body into the first ChunkHeaderSize bytes of dst:
+// putChunkHeader writes the header of a chunk whose body is body into the first ChunkHeaderSize bytes of dst:
 // magic (4), generation (4), length (4), CRC-32C of the body (4), CRC-32C of the 16 bytes before (4).
-func PutChunkHeader(dst []byte, generation uint32, body []byte) error {
+func putChunkHeader(dst []byte, generation uint32, body []byte) error {
 	if len(body) > MaxChunk {
 		return ErrChunkSize
 	}
@@ -109,7 +109,7 @@ func PutChunkHeader(dst []byte, generation uint32, body []byte) error {
 // AppendChunk appends a whole chunk.
 func AppendChunk(dst []byte, generation uint32, body []byte) ([]byte, error) {
 	var h [ChunkHeaderSize]byte
-	if err := PutChunkHeader(h[:], generation, body); err != nil {
+	if err := putChunkHeader(h[:], generation, body); err != nil {
 		return dst, err
 	}
 	return append(append(dst, h[:]...), body...), nil

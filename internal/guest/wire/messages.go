@@ -1,5 +1,7 @@
 package wire
 
+import "fmt"
+
 // Op names a request. One stream carries one request; see docs/guest-protocol.md.
 type Op string
 
@@ -346,3 +348,8 @@ type Error struct {
 
 // Error gives the message.
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
+
+// Errorf returns an error for the host.
+func Errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}

@@ -110,7 +110,7 @@ func (m *MuxWriter) flush() {
 }
 
 func (m *MuxWriter) chunk() {
-	if err := PutChunkHeader(m.buf, m.generation, m.buf[ChunkHeaderSize:]); err != nil {
+	if err := putChunkHeader(m.buf, m.generation, m.buf[ChunkHeaderSize:]); err != nil {
 		m.err = err
 		return
 	}

@@ -1,0 +1,90 @@
+package server
+
+import "github.com/workcell-dev/workcell/internal/guest/wire"
+
+func (s *Server) handleTerminal(r *request) error {
+	var req wire.RunRequest
+	if err := r.Decode(&req); err != nil {
+		return err
+	}
+	if req.Terminal == nil {
+		return wire.Errorf(wire.CodeInvalid, "a terminal without a size")
+	}
+	if len(req.Argv) == 0 {
+		shell, err := findShell(&req.Spawn, s.cfg.Workdir)
+		if err != nil {
+			return err
+		}
+		req.Argv = []string{shell}
+	}
+	e, err := s.startExec(r, &req, nil)
+	if err != nil {
+		return err
+	}
+	e.unwanted()
+	v := newLiveSink(r)
+	e.term.join(v)
+	e.follow()
+	return e.show(r, v)
+}
+
+func (s *Server) handleJoin(r *request) error {
+	e, req, err := s.atTerminal(r)
+	if err != nil {
+		return err
+	}
+	v := newLiveSink(r)
+	e.term.join(v)
+	_ = e.stdin.resize(req.Size, true) // it has ended meanwhile, which the answer tells
+	return e.show(r, v)
+}
+
+func (s *Server) handleResize(r *request) error {
+	e, req, err := s.atTerminal(r)
+	if err != nil {
+		return err
+	}
+	if !e.final() {
+		_ = e.stdin.resize(req.Size, false) // it has ended meanwhile, and has no size any more
+	}
+	return r.Answer(wire.Empty{})
+}
+
+// atTerminal finds the exec that a request about a terminal means.
+func (s *Server) atTerminal(r *request) (*execution, wire.TerminalRequest, error) {
+	var req wire.TerminalRequest
+	if err := r.Decode(&req); err != nil {
+		return nil, req, err
+	}
+	e, err := s.execs.get(req.ExecID)
+	if err == nil && e.term == nil {
+		err = wire.Errorf(wire.CodeInvalid, "the command does not run on a terminal")
+	}
+	return e, req, err
+}
+
+// show keeps a host at a terminal until the command ends or the host leaves. The command goes on without it.
+func (e *execution) show(r *request, v *liveSink) error {
+	in := newStreamInput(v.control, e.stdin, true)
+	left := r.watchInput(in)
+	defer r.Release()
+	select {
+	case <-e.ended:
+		e.term.leave(v) // others that come and go set no time for the answer
+	case <-left:
+		_ = r.st.Close() // frees a viewer that waits for the host
+		e.term.leave(v)
+		return nil
+	}
+	told := make(chan struct{})
+	defer close(told)
+	go func() {
+		select {
+		case <-told:
+		case <-left:
+			_ = r.st.Close()
+		}
+	}()
+	st := e.snapshot()
+	return v.finish(&wire.RunResult{ExecStatus: st, Stdout: wire.Output{Total: st.StdoutBytes, Omitted: st.StdoutBytes}})
+}
