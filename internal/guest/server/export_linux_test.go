@@ -1,10 +1,12 @@
 package server
 
+import "github.com/workcell-dev/workcell/internal/guest/disk"
+
 // Hold makes commands wait until release is called. It must be called before s serves.
 func (s *Server) Hold() (release func()) {
 	held := make(chan struct{})
 	admit := s.admit
-	s.admit = func() (quotaMarks, error) {
+	s.admit = func() (disk.Marks, error) {
 		<-held
 		return admit()
 	}

@@ -3,46 +3,48 @@ package server
 import (
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/output"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
 
 // input gives the command what came with the request, and takes the rest from the stream, for which send gives the host
 // credit. The result is nil when nothing more comes over the stream.
-func (e *execution) input(req *wire.RunRequest, send func([]byte)) *streamInput {
+func (e *execution) input(req *wire.RunRequest, send func([]byte)) *proc.StreamInput {
 	if e.stdin == nil {
 		return nil
 	}
 	if req.StdinStream {
-		return newStreamInput(send, e.stdin, req.StdinOpen)
+		return proc.NewStreamInput(send, e.stdin, req.StdinOpen)
 	}
 	data := req.Stdin
-	rest := e.stdin.tryWrite(data)
+	rest := e.stdin.TryWrite(data)
 	switch {
 	case len(rest) > 0:
 		go func() {
-			e.stdin.write(rest, nil)
+			e.stdin.Write(rest, nil)
 			if !req.StdinOpen {
-				e.stdin.close()
+				e.stdin.Close()
 			}
 		}()
 	case !req.StdinOpen:
-		e.stdin.close()
+		e.stdin.Close()
 	}
 	return nil
 }
 
 // watchInput watches the stream of a request that may carry standard input.
-func (r *request) watchInput(in *streamInput) <-chan struct{} {
+func (r *request) watchInput(in *proc.StreamInput) <-chan struct{} {
 	if in == nil {
 		return r.watch(nil)
 	}
 	left := make(chan struct{})
-	inner := r.watch(in.frame)
+	inner := r.watch(in.Frame)
 	go func() {
 		defer close(left)
 		<-inner
-		in.end()
+		in.End()
 	}()
 	return left
 }
@@ -93,7 +95,7 @@ func (s *Server) handleRun(r *request) error {
 	err = r.Answer(res)
 	if in != nil && err == nil && res.State == wire.ExecRunning {
 		select { // the stream still carries input
-		case <-in.idle:
+		case <-in.Idle:
 		case <-e.ended:
 		case <-left:
 		}
@@ -104,7 +106,7 @@ func (s *Server) handleRun(r *request) error {
 // result is the answer about an exec as it is now. Without a record, or when that was given up, its output is left out.
 func (e *execution) result() *wire.RunResult {
 	res := &wire.RunResult{ExecStatus: e.snapshot()}
-	if e.rec == nil || !e.rec.answer(res) {
+	if e.rec == nil || !e.rec.Answer(res) {
 		res.Stdout = wire.Output{Total: res.StdoutBytes, Omitted: res.StdoutBytes}
 		res.Stderr = wire.Output{Total: res.StderrBytes, Omitted: res.StderrBytes}
 	}
@@ -119,12 +121,12 @@ func (s *Server) handleAttach(r *request) error {
 	if req.Terminal != nil {
 		return errTerminal()
 	}
-	sink := newLiveSink(r)
+	sink := output.NewLiveSink(r)
 	e, err := s.startExec(r, &req, sink)
 	if err != nil {
 		return err
 	}
-	in := e.input(&req, sink.control)
+	in := e.input(&req, sink.Control)
 	if in != nil || !e.quickly() {
 		e.follow()
 		left := r.watchInput(in)
@@ -139,7 +141,7 @@ func (s *Server) handleAttach(r *request) error {
 		}
 	}
 	st := e.snapshot()
-	return sink.finish(&wire.RunResult{ExecStatus: st,
+	return sink.Finish(&wire.RunResult{ExecStatus: st,
 		Stdout: wire.Output{Total: st.StdoutBytes, Omitted: st.StdoutBytes},
 		Stderr: wire.Output{Total: st.StderrBytes, Omitted: st.StderrBytes}})
 }
@@ -161,7 +163,7 @@ func (s *Server) handleRead(r *request) error {
 	}
 	left := r.watch(nil)
 	defer r.Release()
-	res := e.rec.read(&req, left)
+	res := e.rec.Read(&req, left)
 	return r.Answer(&res)
 }
 
@@ -211,13 +213,13 @@ func (s *Server) handleStdin(r *request) error {
 	left := r.watch(nil)
 	defer r.Release()
 	if len(req.Data) > 0 {
-		e.stdin.write(req.Data, left)
+		e.stdin.Write(req.Data, left)
 	}
 	switch {
 	case req.EOF && e.term != nil:
-		e.stdin.write([]byte{endOfFile}, left)
+		e.stdin.Write([]byte{proc.EndOfFile}, left)
 	case req.EOF:
-		e.stdin.close()
+		e.stdin.Close()
 	}
 	return r.Answer(wire.Empty{})
 }
@@ -241,14 +243,14 @@ func (s *Server) handleKill(r *request) error {
 	}
 	var sig unix.Signal
 	if req.Signal != "" {
-		if sig, err = parseSignal(req.Signal); err != nil {
+		if sig, err = proc.ParseSignal(req.Signal); err != nil {
 			return err
 		}
 	}
 	switch {
 	case e.final() && sig != 0: // nothing is left that the signal was meant for
 	case e.final():
-		e.tree().terminate(e.grace) // background children that outlived it
+		e.tree().Terminate(e.grace) // background children that outlived it
 	case sig == 0 || sig == unix.SIGKILL:
 		grace := e.grace
 		if sig != 0 {

@@ -1,6 +1,10 @@
 package server
 
-import "github.com/workcell-dev/workcell/internal/guest/wire"
+import (
+	"github.com/workcell-dev/workcell/internal/guest/output"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
 
 func (s *Server) handleTerminal(r *request) error {
 	var req wire.RunRequest
@@ -11,7 +15,7 @@ func (s *Server) handleTerminal(r *request) error {
 		return wire.Errorf(wire.CodeInvalid, "a terminal without a size")
 	}
 	if len(req.Argv) == 0 {
-		shell, err := findShell(&req.Spawn, s.cfg.Workdir)
+		shell, err := proc.FindShell(&req.Spawn, s.cfg.Workdir)
 		if err != nil {
 			return err
 		}
@@ -22,8 +26,8 @@ func (s *Server) handleTerminal(r *request) error {
 		return err
 	}
 	e.unwanted()
-	v := newLiveSink(r)
-	e.term.join(v)
+	v := output.NewLiveSink(r)
+	e.term.Join(v)
 	e.follow()
 	return e.show(r, v)
 }
@@ -33,9 +37,9 @@ func (s *Server) handleJoin(r *request) error {
 	if err != nil {
 		return err
 	}
-	v := newLiveSink(r)
-	e.term.join(v)
-	_ = e.stdin.resize(req.Size, true) // it has ended meanwhile, which the answer tells
+	v := output.NewLiveSink(r)
+	e.term.Join(v)
+	_ = e.stdin.Resize(req.Size, true) // it has ended meanwhile, which the answer tells
 	return e.show(r, v)
 }
 
@@ -45,7 +49,7 @@ func (s *Server) handleResize(r *request) error {
 		return err
 	}
 	if !e.final() {
-		_ = e.stdin.resize(req.Size, false) // it has ended meanwhile, and has no size any more
+		_ = e.stdin.Resize(req.Size, false) // it has ended meanwhile, and has no size any more
 	}
 	return r.Answer(wire.Empty{})
 }
@@ -64,16 +68,16 @@ func (s *Server) atTerminal(r *request) (*execution, wire.TerminalRequest, error
 }
 
 // show keeps a host at a terminal until the command ends or the host leaves. The command goes on without it.
-func (e *execution) show(r *request, v *liveSink) error {
-	in := newStreamInput(v.control, e.stdin, true)
+func (e *execution) show(r *request, v *output.LiveSink) error {
+	in := proc.NewStreamInput(v.Control, e.stdin, true)
 	left := r.watchInput(in)
 	defer r.Release()
 	select {
 	case <-e.ended:
-		e.term.leave(v) // others that come and go set no time for the answer
+		e.term.Leave(v) // others that come and go set no time for the answer
 	case <-left:
 		_ = r.st.Close() // frees a viewer that waits for the host
-		e.term.leave(v)
+		e.term.Leave(v)
 		return nil
 	}
 	told := make(chan struct{})
@@ -86,5 +90,5 @@ func (e *execution) show(r *request, v *liveSink) error {
 		}
 	}()
 	st := e.snapshot()
-	return v.finish(&wire.RunResult{ExecStatus: st, Stdout: wire.Output{Total: st.StdoutBytes, Omitted: st.StdoutBytes}})
+	return v.Finish(&wire.RunResult{ExecStatus: st, Stdout: wire.Output{Total: st.StdoutBytes, Omitted: st.StdoutBytes}})
 }

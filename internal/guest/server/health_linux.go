@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -18,14 +19,14 @@ func (s *Server) handleHealth(r *request) error {
 		Recorded:     recorded,
 		RSSBytes:     ownRSS(),
 		Goroutines:   runtime.NumGoroutine(),
-		Zombies:      zombies(),
-		OOMKills:     max(0, s.oom.read()),
+		Zombies:      proc.Zombies(),
+		OOMKills:     max(0, s.oom.Read()),
 	}
 	h.MemoryUsed = firstNumber("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
 	h.MemoryLimit = firstNumber("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 	h.PIDsUsed = firstNumber("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
 	h.CPUMillis = cpuMillis()
-	h.WorkspaceUsed = s.quotas.workspace.now()
+	h.WorkspaceUsed = s.quotas.Workspace.Now()
 	h.Visitors = int(s.visitors.Load())
 	return r.Answer(h)
 }

@@ -4,12 +4,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/output"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // registry knows the execs: all that run, and the latest of those that ended.
 type registry struct {
-	budget budget
+	budget output.Budget
 
 	mu       sync.Mutex            // guards the fields below
 	byID     map[string]*execution // nil for one that is about to start
@@ -59,7 +60,7 @@ func (r *registry) ended(e *execution) {
 	r.running--
 	r.finished++
 	r.lastEnd = time.Now()
-	excess := r.budget.excess()
+	excess := r.budget.Excess()
 	for i := 0; i < len(r.order) && (r.finished > maxFinished || excess > 0); {
 		old := r.order[i]
 		if !old.final() || old == e {
@@ -67,7 +68,7 @@ func (r *registry) ended(e *execution) {
 			continue
 		}
 		old.forget()
-		excess = r.budget.excess()
+		excess = r.budget.Excess()
 		if r.finished > maxFinished {
 			r.finished--
 			delete(r.byID, old.id)

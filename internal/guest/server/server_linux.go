@@ -11,6 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/disk"
+	"github.com/workcell-dev/workcell/internal/guest/files"
+	"github.com/workcell-dev/workcell/internal/guest/output"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -45,14 +49,14 @@ type Config struct {
 	// program must not, or it would steal that program's children.
 	ReapAll bool
 	// Protection is the process's own; nil leaves the children's OOM score alone.
-	Protection *Protection
+	Protection *proc.Protection
 	// Path is the PATH on which programs for the hello are looked up.
 	Path string
 	// Workspace is the limit of what lies below Workdir.
-	Workspace DiskLimit
+	Workspace disk.Limit
 	// Layer is the limit of what commands write to the root file system outside of Workdir, without what is mounted
 	// elsewhere; the guest must be the first process of a container. Watched goes without saying.
-	Layer DiskLimit
+	Layer disk.Limit
 	// Log receives lines about what went wrong; nil drops them. Writes must not block.
 	Log io.Writer
 }
@@ -62,19 +66,19 @@ type Server struct {
 	cfg     Config
 	started time.Time
 	bootID  string
-	files   *Service
-	spawner *spawner
-	tracker *tracker
+	files   *files.Service
+	spawner *proc.Spawner
+	tracker *proc.Tracker
 	execs   *registry
-	spills  *spiller
+	spills  *output.Spiller
 
 	visitors atomic.Int64 // hosts on streams of their own
-	oom      *oomCounter
-	memory   *memory
+	oom      *proc.OOMCounter
+	memory   *proc.Memory
 	lease    *lease
 	orphan   *lease
-	quotas   quotas
-	admit    func() (quotaMarks, error) // waits until a command may start
+	quotas   disk.Quotas
+	admit    func() (disk.Marks, error) // waits until a command may start
 
 	buffers  *sync.Pool     // for reading output
 	requests sync.WaitGroup // streams being served
@@ -88,8 +92,8 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
 	}
-	fs := make(gate, fsParallel)
-	f, err := newService(cfg.Workdir, fs, cfg.Protection != nil)
+	fs := make(disk.Gate, fsParallel)
+	f, err := files.Open(cfg.Workdir, fs, cfg.Protection != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -97,11 +101,11 @@ func New(cfg Config) (*Server, error) {
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), files: f, buffers: readBuffers()}
-	s.oom = openOOMCounter()
-	s.memory = openMemory(s.oom)
-	s.tracker = newTracker()
-	s.spawner, err = newSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection, s.tracker, s.memory.relieve)
+	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), files: f, buffers: output.ReadBuffers()}
+	s.oom = proc.OpenOOMCounter()
+	s.memory = proc.OpenMemory(s.oom)
+	s.tracker = proc.NewTracker()
+	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection, s.tracker, s.memory.Relieve)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -111,10 +115,10 @@ func New(cfg Config) (*Server, error) {
 	if err := s.limitDisk(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.admit = s.quotas.admit
-	f.Limit(s.quotas.workspace)
+	s.admit = s.quotas.Admit
+	f.Limit(s.quotas.Workspace)
 	s.openScratch()
-	s.spills = newSpiller(f.Root(), fs, s.quotas.workspace, cfg.Workspace.Bytes)
+	s.spills = output.NewSpiller(f.Root(), fs, s.quotas.Workspace, cfg.Workspace.Bytes)
 	return s, nil
 }
 
@@ -123,7 +127,7 @@ func (s *Server) openScratch() {
 	if s.cfg.Scratch == "" {
 		return
 	}
-	if err := s.files.AddScratch(s.cfg.Scratch, s.memory.fits); err != nil {
+	if err := s.files.AddScratch(s.cfg.Scratch, s.memory.Fits); err != nil {
 		s.logf("no file requests below %s: %v", s.cfg.Scratch, err)
 	}
 }
@@ -131,12 +135,12 @@ func (s *Server) openScratch() {
 // limitDisk begins to hold the limits of what is written.
 func (s *Server) limitDisk() error {
 	var err error
-	s.quotas.workspace, err = newQuota(s.cfg.Workdir, nil, s.cfg.Workspace, func() { s.endCommands("the workspace is") }, s.inUse)
+	s.quotas.Workspace, err = disk.NewQuota(s.cfg.Workdir, nil, s.cfg.Workspace, func() { s.endCommands("the workspace is") }, s.inUse)
 	if err != nil {
 		return err
 	}
 	s.cfg.Layer.Watched = true
-	s.quotas.layer, err = newQuota("/", newLayer("/", s.cfg.Workdir), s.cfg.Layer, func() { s.endCommands("the rest of the root is") }, s.inUse)
+	s.quotas.Layer, err = disk.NewQuota("/", disk.NewLayer("/", s.cfg.Workdir), s.cfg.Layer, func() { s.endCommands("the rest of the root is") }, s.inUse)
 	return err
 }
 
@@ -144,12 +148,12 @@ func (s *Server) limitDisk() error {
 func (s *Server) Close() error {
 	s.lease.stop()
 	s.orphan.stop()
-	s.quotas.close()
+	s.quotas.Close()
 	s.killAll(false)
 	s.requests.Wait()
-	s.spawner.close()
-	s.oom.close()
-	s.memory.close()
+	s.spawner.Close()
+	s.oom.Close()
+	s.memory.Close()
 	return s.files.Close()
 }
 
@@ -165,7 +169,7 @@ func (s *Server) killAll(ask bool) []*execution {
 	var ran []*execution
 	left := time.Duration(0)
 	if ask {
-		left = defaultGrace
+		left = proc.DefaultGrace
 	}
 	for _, e := range s.execs.all() {
 		if !e.final() {
@@ -176,7 +180,7 @@ func (s *Server) killAll(ask bool) []*execution {
 	for _, e := range ran {
 		<-e.ended
 	}
-	s.tracker.killTagged(left)
+	s.tracker.KillTagged(left)
 	return ran
 }
 
@@ -188,13 +192,13 @@ func (s *Server) endCommands(why string) {
 			e.kill(0, wire.ExecQuotaKilled)
 		}
 	}
-	s.tracker.killTagged(0)
+	s.tracker.KillTagged(0)
 }
 
 // inUse reports whether a command runs, or what one left behind.
 func (s *Server) inUse() bool {
 	running, _ := s.execs.counts()
-	return running > 0 || s.tracker.busy()
+	return running > 0 || s.tracker.Busy()
 }
 
 // hello describes the guest.
@@ -209,7 +213,7 @@ func (s *Server) hello() wire.Hello {
 		Arch:     arch,
 		Workdir:  s.cfg.Workdir,
 		BootID:   s.bootID,
-		Programs: programs(s.cfg.Path),
+		Programs: proc.Programs(s.cfg.Path),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/files"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -30,13 +31,13 @@ func handlers() map[wire.Op]handler {
 		wire.OpKill:    (*Server).handleKill,
 		wire.OpKillAll: (*Server).handleKillAll,
 		wire.OpExecs:   (*Server).handleExecs,
-		wire.OpFileGet: fileHandler((*Service).Get),
-		wire.OpFilePut: fileHandler((*Service).Put),
-		wire.OpList:    fileHandler((*Service).List),
-		wire.OpStat:    fileHandler((*Service).Stat),
-		wire.OpRemove:  fileHandler((*Service).Remove),
-		wire.OpMkdir:   fileHandler((*Service).Mkdir),
-		wire.OpRename:  fileHandler((*Service).Rename),
+		wire.OpFileGet: fileHandler((*files.Service).Get),
+		wire.OpFilePut: fileHandler((*files.Service).Put),
+		wire.OpList:    fileHandler((*files.Service).List),
+		wire.OpStat:    fileHandler((*files.Service).Stat),
+		wire.OpRemove:  fileHandler((*files.Service).Remove),
+		wire.OpMkdir:   fileHandler((*files.Service).Mkdir),
+		wire.OpRename:  fileHandler((*files.Service).Rename),
 
 		wire.OpTerminal: (*Server).handleTerminal,
 		wire.OpJoin:     (*Server).handleJoin,
@@ -45,7 +46,7 @@ func handlers() map[wire.Op]handler {
 }
 
 // fileHandler makes a handler of a request about files.
-func fileHandler(serve func(*Service, Request) error) handler {
+func fileHandler(serve func(*files.Service, files.Request) error) handler {
 	return func(s *Server, r *request) error { return serve(s.files, r) }
 }
 

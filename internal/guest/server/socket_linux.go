@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"golang.org/x/sys/unix"
 )
 
@@ -97,7 +98,7 @@ func checkPeer(conn *net.UnixConn) error {
 		}
 		return nil
 	}
-	ppid, ok := parent(int(cred.Pid))
+	ppid, ok := proc.Parent(int(cred.Pid))
 	if !ok || ppid != 0 {
 		return fmt.Errorf("process %d was not started by the engine", cred.Pid)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -32,7 +33,7 @@ func TestBulkRead(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("ten bytes\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Config{Workdir: dir, Protection: new(Protection)})
+	s, err := New(Config{Workdir: dir, Protection: new(proc.Protection)})
 	if err != nil {
 		t.Fatal(err)
 	}
