@@ -53,8 +53,8 @@ func TestTerminalBesideAStalledViewer(t *testing.T) {
 	other.enter("it\n")
 	other.await("got it\r\n")
 	goOn()
-	if <-first.over; !errors.Is(first.err, client.ErrSentAway) {
-		t.Errorf("the one that was sent away got %v, %v", brief(first.res), first.err)
+	if <-first.over; !errors.Is(first.err, client.ErrSlowReader) {
+		t.Errorf("the one that was detached got %v, %v", brief(first.res), first.err)
 	}
 	back := join(t, c, req.ExecID)
 	back.await("got it\r\n")
@@ -96,7 +96,7 @@ func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 	}
 }
 
-// A command that ends does so for everybody else while a host at its terminal takes nothing. What it left behind goes on,
+// A command that ends does so for all others while a host at its terminal takes nothing. What it left behind runs on,
 // and who comes and goes does not cut off that host.
 func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	t.Parallel()
@@ -125,7 +125,7 @@ func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	}
 }
 
-// printsMore waits until the only command has printed more than some bytes, and gives how many.
+// printsMore waits until the only command has printed more than some bytes, and returns how many.
 func printsMore(t *testing.T, c *client.Conn, than int64) (n int64) {
 	t.Helper()
 	eventually(t, "more is printed", func() bool {

@@ -40,7 +40,7 @@ func sit(t *testing.T, call func(context.Context, io.Reader, io.Writer) (wire.Ru
 	s.typed, s.keys = io.Pipe()
 	go func() {
 		s.res, s.err = call(ctx, s.typed, s)
-		_ = s.typed.Close() // ends whoever types
+		_ = s.typed.Close() // ends the one that types
 		s.mu.Lock()
 		s.done = true
 		s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *seat) enter(keys string) {
 	}
 }
 
-// ends waits for the end and gives all that was shown.
+// ends waits for the end and returns all that was shown.
 func (s *seat) ends() (string, wire.RunResult) {
 	s.t.Helper()
 	<-s.over

@@ -16,18 +16,18 @@ import (
 //
 // Elsewhere everything is counted, and what the first look finds is the image's.
 type layer struct {
-	beside string // the workspace
-	since  int64  // when the sandbox was made, in nanoseconds of the Unix clock; 0 when nothing tells
-	begun  bool   // a first look was taken
-	base   usage  // what it found, unless since tells
+	workspace string // which does not count
+	since     int64  // when the sandbox was made, in nanoseconds of the Unix clock; 0 when unknown
+	begun     bool   // a first look was taken
+	base      usage  // what it found, unless since is known
 }
 
 // NewLayer is for the layer over root.
 func NewLayer(root, workspace string) *layer {
-	return &layer{beside: workspace, since: overlayBegun(root)}
+	return &layer{workspace: workspace, since: overlayBegun(root)}
 }
 
-// overlayBegun tells when the upper directory of the overlay at root was made; 0 when it is none, or nothing tells.
+// overlayBegun returns when the upper directory of the overlay at root was made; 0 when it is none or that is unknown.
 func overlayBegun(root string) int64 {
 	var fs unix.Statfs_t
 	var st unix.Statx_t

@@ -19,8 +19,8 @@ const (
 	measureFinds = 64      // directories that are sought after they were moved
 )
 
-// survey adds up what lies in a tree.
-type survey struct {
+// scan adds up what lies in a tree.
+type scan struct {
 	usage
 	dev   uint64
 	uid   uint32
@@ -49,10 +49,10 @@ type FileID struct{ dev, ino uint64 }
 func IDOf(st *unix.Stat_t) FileID { return FileID{st.Dev, st.Ino} }
 
 // measure adds up what the tree takes on the disk, and what files take that have no name any more but are open. A tree
-// that is kept from being looked at counts as being over the limit, and blind is told. The result means nothing when quit
-// was closed meanwhile. For since see survey, for mounted see survey.addMounted.
+// that is kept from being looked at counts as being over the limit, which blind reports. The result means nothing when quit
+// was closed meanwhile. For since see scan, for mounted see scan.addMounted.
 func measure(dir *os.File, l Limit, since int64, mounted []string, quit <-chan struct{}) (found usage, blind bool) {
-	s := &survey{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[FileID]struct{}{}, quit: quit, buf: make([]byte, 1<<13)}
+	s := &scan{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[FileID]struct{}{}, quit: quit, buf: make([]byte, 1<<13)}
 	if l.Files > 0 {
 		s.most = 2 * l.most().Files
 	}
@@ -68,7 +68,7 @@ func measure(dir *os.File, l Limit, since int64, mounted []string, quit <-chan s
 	} else {
 		s.blind = true
 	}
-	s.unnamed()
+	s.addDeleted()
 	if s.blind {
 		s.bytes = max(s.bytes, l.Bytes+1)
 	}
@@ -76,7 +76,7 @@ func measure(dir *os.File, l Limit, since int64, mounted []string, quit <-chan s
 }
 
 // walk adds what lies in d.
-func (s *survey) walk(d *level) {
+func (s *scan) walk(d *level) {
 	for s.files <= s.most && !s.ended() {
 		n, err := unix.ReadDirent(d.fd, s.buf)
 		if errors.Is(err, unix.EINTR) {
@@ -95,7 +95,7 @@ func (s *survey) walk(d *level) {
 	}
 }
 
-func (s *survey) ended() bool {
+func (s *scan) ended() bool {
 	select {
 	case <-s.quit:
 		return true
@@ -104,7 +104,7 @@ func (s *survey) ended() bool {
 	}
 }
 
-func (s *survey) entry(d *level, name string) {
+func (s *scan) entry(d *level, name string) {
 	var st unix.Stat_t
 	err := s.try(d.fd, func() error { return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 	if err != nil || s.since > 0 && unix.TimespecToNsec(st.Ctim) < s.since {
@@ -136,15 +136,15 @@ func (s *survey) entry(d *level, name string) {
 	sub.shut()
 }
 
-// mountPoint tells whether something is mounted where fd was opened, as far as the kernel tells.
+// mountPoint reports whether something is mounted where fd was opened, as far as the kernel knows.
 func mountPoint(fd int) bool {
 	var st unix.Statx_t
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st) == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// open opens d, which is name in at, and tells whether it did. A command must not hide files in a directory that it
+// open opens d, which is name in at, and reports whether it did. A command must not hide files in a directory that it
 // closed to its own user.
-func (s *survey) open(d, at *level, name string) bool {
+func (s *scan) open(d, at *level, name string) bool {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 	fd, err := unix.Openat(at.fd, name, flags, 0)
 	if errors.Is(err, unix.EACCES) {
@@ -162,7 +162,7 @@ func (s *survey) open(d, at *level, name string) bool {
 	return true
 }
 
-func (s *survey) openClosed(at *level, name string) (int, error) {
+func (s *scan) openClosed(at *level, name string) (int, error) {
 	path, fd := -1, -1
 	err := s.try(at.fd, func() (err error) {
 		path, err = unix.Openat(at.fd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -186,7 +186,7 @@ func (s *survey) openClosed(at *level, name string) (int, error) {
 // A mode that a command sets within these few instructions can still be lost, when it is the very one that the call
 // needed. Without a capability, which no sandbox has, nothing but the mode lets an owner in, and the kernel changes no
 // mode on the condition that it is still the one that was seen.
-func (s *survey) try(fd int, call func() error) error {
+func (s *scan) try(fd int, call func() error) error {
 	fought := false
 	err := call()
 	for n := 0; n < measureTries && errors.Is(err, unix.EACCES); n++ {
@@ -202,8 +202,8 @@ func (s *survey) try(fd int, call func() error) error {
 	return err
 }
 
-// unlock opens a directory of the guest's user, and gives its mode before and after.
-func (s *survey) unlock(fd int) (was, now uint32, ours bool) {
+// unlock opens a directory of the guest's user, and returns its mode before and after.
+func (s *scan) unlock(fd int) (was, now uint32, ours bool) {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Uid != s.uid {
 		return 0, 0, false
@@ -229,7 +229,7 @@ func (d *level) shut() {
 	d.fd = -1
 }
 
-// park closes d until resume opens it again, where reading goes on.
+// park closes d until resume opens it again, where reading resumes.
 func (d *level) park() {
 	if next, err := unix.Seek(d.fd, 0, unix.SEEK_CUR); err == nil {
 		d.next = next
@@ -238,7 +238,7 @@ func (d *level) park() {
 }
 
 // resume opens d again from sub, which was found in it. One that was moved away from there is sought by its name.
-func (s *survey) resume(d, sub *level) {
+func (s *scan) resume(d, sub *level) {
 	if (sub.fd < 0 || !s.open(d, sub, "..")) && s.finds < measureFinds {
 		s.finds++
 		s.blind = s.blind || s.finds == measureFinds
@@ -253,7 +253,7 @@ func (s *survey) resume(d, sub *level) {
 }
 
 // find opens d by the names of the directories above it. No more than two of those are open at a time.
-func (s *survey) find(d *level) bool {
+func (s *scan) find(d *level) bool {
 	if d.up.fd < 0 {
 		if !s.find(d.up) {
 			return false
@@ -263,7 +263,7 @@ func (s *survey) find(d *level) bool {
 	return s.open(d, d.up, d.name)
 }
 
-func (s *survey) add(st *unix.Stat_t) {
+func (s *scan) add(st *unix.Stat_t) {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		if _, ok := s.twice[IDOf(st)]; ok {
 			return
@@ -278,7 +278,7 @@ func (s *survey) add(st *unix.Stat_t) {
 
 // addMounted adds the files that an engine mounts over single files of the tree: they lie on its own disk. Their first block
 // is the engine's.
-func (s *survey) addMounted(files []string) {
+func (s *scan) addMounted(files []string) {
 	for _, file := range files {
 		var st unix.Stat_t
 		if unix.Lstat(file, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
@@ -288,9 +288,9 @@ func (s *survey) addMounted(files []string) {
 	}
 }
 
-// unnamed adds the files that were deleted, or never had a name, and are held open by a command. The guest's own are
-// claimed.
-func (s *survey) unnamed() {
+// addDeleted adds the files that were deleted, or never had a name, and are held open by a command. The guest's own are
+// reserved.
+func (s *scan) addDeleted() {
 	left := measureOpen
 	for _, pid := range proc.AllPIDs() {
 		if pid == os.Getpid() {
@@ -318,7 +318,7 @@ func (s *survey) unnamed() {
 	}
 }
 
-// readNames gives up to n names of a directory.
+// readNames returns up to n names of a directory.
 func readNames(dir string, n int) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {

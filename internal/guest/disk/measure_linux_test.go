@@ -14,7 +14,7 @@ import (
 // entries counts what lies in dir.
 func entries(t *testing.T, dir string) int64 {
 	t.Helper()
-	s, up := surveyOf(t, dir)
+	s, up := scanOf(t, dir)
 	d := &level{up: up, name: ".", fd: -1}
 	if !s.open(d, up, d.name) {
 		t.Fatal("the directory does not open")
@@ -95,7 +95,7 @@ func TestMeasureMoved(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	makeDir(t, filepath.Join(dir, "a/b/c"))
-	s, up := surveyOf(t, dir)
+	s, up := scanOf(t, dir)
 	var levels []*level
 	for _, name := range []string{"a", "b", "c"} {
 		d := &level{up: up, name: name, fd: -1}
@@ -121,15 +121,15 @@ func TestMeasureMoved(t *testing.T) {
 	a.shut()
 }
 
-// surveyOf begins a look at dir.
-func surveyOf(t *testing.T, dir string) (*survey, *level) {
+// scanOf begins a look at dir.
+func scanOf(t *testing.T, dir string) (*scan, *level) {
 	t.Helper()
 	f, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	s := &survey{uid: uint32(os.Getuid()), most: 1 << 40, twice: map[FileID]struct{}{}, buf: make([]byte, 1<<13)}
+	s := &scan{uid: uint32(os.Getuid()), most: 1 << 40, twice: map[FileID]struct{}{}, buf: make([]byte, 1<<13)}
 	s.dev = device(t, dir)
 	return s, &level{fd: int(f.Fd())}
 }
@@ -139,7 +139,7 @@ func surveyOf(t *testing.T, dir string) (*survey, *level) {
 func TestMeasureModes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s, up := surveyOf(t, dir)
+	s, up := scanOf(t, dir)
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	makeDir(t, a)
 	enter := func() *level {
@@ -238,7 +238,7 @@ func TestMeasureSince(t *testing.T) {
 		write(t, filepath.Join(dir, sub, "f"))
 	}
 	since := time.Now().Add(time.Hour).UnixNano()
-	s, up := surveyOf(t, dir)
+	s, up := scanOf(t, dir)
 	s.since = since
 	if s.walk(up); s.usage != (usage{}) {
 		t.Errorf("found %+v, where nothing changed", s.usage)

@@ -14,7 +14,7 @@ import (
 type Limit struct {
 	Bytes int64 // on the disk; 0 is no limit
 	Files int64 // entries of any kind; 0 is no limit
-	// Watched: nothing but the guest holds the limit. Otherwise the file system does, and the guest only tells of it.
+	// Watched: nothing but the guest holds the limit. Otherwise the file system does, and the guest only reports it.
 	Watched bool
 }
 
@@ -38,7 +38,7 @@ type usage struct{ bytes, files int64 }
 
 func (u usage) plus(v usage) usage { return usage{u.bytes + v.bytes, u.files + v.files} }
 
-// over tells whether u is more than the limit.
+// over reports whether u is more than the limit.
 func (l Limit) over(u usage) bool {
 	return u.bytes > l.Bytes || l.Files > 0 && u.files > l.Files
 }
@@ -54,7 +54,7 @@ func (l Limit) most() Limit {
 
 // Quota is the limit of a tree: of the workspace, or of a layer. A nil one is no limit.
 //
-// A file system that has the limit keeps it by itself. Where none does, the guest looks what there is: while commands run
+// A file system that has the limit keeps it by itself. Where none does, the guest measures: while commands run
 // several times a second, the seldomer the longer a look takes but at once when the disk's free space shrinks, and at the
 // end of every command. What a command writes between two looks is how much the limit can be passed. When it is, every
 // command ends, because nobody can tell which of them wrote; later ones may delete but write nothing until there is room
@@ -65,7 +65,7 @@ type Quota struct {
 	layer *layer      // nil for the workspace
 	root  *os.File    // dir, opened while that was sure to be allowed
 	stop  func()      // ends every command
-	busy  func() bool // tells whether a command, or what one left behind, runs
+	busy  func() bool // reports whether a command, or what one left behind, runs
 	kick  chan struct{}
 	quit  chan struct{}
 	first chan struct{} // closed after the first look
@@ -78,7 +78,7 @@ type Quota struct {
 	mu     sync.Mutex // guards the fields below
 	found  usage      // at the last look
 	wrote  usage      // by the guest since
-	open   usage      // claimed by what the guest is writing
+	open   usage      // reserved by what the guest is writing
 	floor  usage      // what commands may keep though it is over the limit: they must not add to it
 	begun  time.Time  // when the last look began
 	looked time.Time  // when it ended
@@ -155,7 +155,7 @@ func (q *Quota) watch() {
 	}
 }
 
-// due tells whether it is time for the next look.
+// due reports whether it is time for the next look.
 func (q *Quota) due() bool {
 	q.mu.Lock()
 	since, cost, before := time.Since(q.looked), q.cost, q.free
@@ -182,7 +182,7 @@ func freeSpace(dir string) usage {
 	return usage{int64(fs.Bfree) * fs.Bsize, int64(fs.Ffree)}
 }
 
-// look finds out what there is, and ends the commands that have passed the limit.
+// look measures the tree, and ends the commands that have passed the limit.
 func (q *Quota) look() {
 	q.looking.Lock()
 	defer q.looking.Unlock()
@@ -218,7 +218,7 @@ func (q *Quota) measure() (found usage, blind bool) {
 	return q.layer.measure(q.root, q.limit, q.quit)
 }
 
-// take records a look and tells whether commands must end: there is too much, and more than there was. A
+// take records a look and reports whether commands must end: there is too much, and more than there was. A
 // blind look cannot tell, and what it was kept from must end.
 func (q *Quota) take(found, own usage, begun time.Time, free usage, blind bool) bool {
 	q.mu.Lock()
@@ -273,7 +273,7 @@ func (q *Quota) admit() (m quotaMark, err error) {
 	return quotaMark{time.Now(), q.stops, frozen}, nil
 }
 
-// started wakes the watch. It is called when busy tells of the command: a watch that woke before would sleep again.
+// started wakes the watch. It is called when busy knows of the command: a watch that woke before would sleep again.
 func (q *Quota) started() {
 	if q == nil || q.ticking.Load() {
 		return
@@ -290,7 +290,7 @@ func (q *Quota) passed(l Limit) bool {
 	return q.limit.Watched && l.over(q.found)
 }
 
-// ended is called at the end of a command, which failed or did not. It tells whether there was no room for it at some
+// ended is called at the end of a command, which failed or did not. It reports whether there was no room for it at some
 // time, and whether commands were ended since it began for that. cut: a file of the command became as large as it may.
 func (q *Quota) ended(since quotaMark, cut, failed bool) (full, stopped bool) {
 	if q == nil {
@@ -325,7 +325,7 @@ func (q *Quota) untouched() bool {
 	return q.free == usage{int64(fs.Bfree) * fs.Bsize, int64(fs.Ffree)}
 }
 
-// quick tells whether a look takes so little time that a command's end can wait for it.
+// quick reports whether a look takes so little time that a command's end can wait for it.
 func (q *Quota) quick() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -337,17 +337,17 @@ func (q *Quota) quick() bool {
 	}
 }
 
-// Claim makes sure of room for what the guest itself is about to write; release must be called when it is written, or
+// Reserve makes sure of room for what the guest itself is about to write; release must be called when it is written, or
 // was not.
-func (q *Quota) Claim(size, files int64) (release func(), err error) {
+func (q *Quota) Reserve(size, files int64) (release func(), err error) {
 	if q == nil || !q.limit.Watched {
 		return func() {}, nil
 	}
 	<-q.first
 	want := usage{(size + Block - 1) / Block * Block, files}
-	if !q.reserve(want) {
+	if !q.tryReserve(want) {
 		q.look() // something may have been deleted
-		if !q.reserve(want) {
+		if !q.tryReserve(want) {
 			return nil, q.refusal()
 		}
 	}
@@ -359,7 +359,7 @@ func (q *Quota) Claim(size, files int64) (release func(), err error) {
 	}, nil
 }
 
-func (q *Quota) reserve(want usage) bool {
+func (q *Quota) tryReserve(want usage) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.limit.over(q.found.plus(q.wrote).plus(q.open).plus(want)) {
@@ -373,7 +373,7 @@ func (q *Quota) refusal() error {
 	u := q.used()
 	if q.layer != nil {
 		return wire.Errorf(wire.CodeQuota, "%d KiB are used outside of %s, where there may be %d KiB, in %d of at most %d files: "+
-			"no command can be run any more in this sandbox; what is in %[2]s can still be read", u.bytes>>10, q.layer.beside, q.limit.Bytes>>10, u.files, q.limit.Files)
+			"no command can be run any more in this sandbox; what is in %[2]s can still be read", u.bytes>>10, q.layer.workspace, q.limit.Bytes>>10, u.files, q.limit.Files)
 	}
 	return wire.Errorf(wire.CodeQuota, "the workspace is full: %d KiB of %d KiB in %d of at most %d files are used; delete some",
 		u.bytes>>10, q.limit.Bytes>>10, u.files, q.limit.Files)
@@ -386,7 +386,7 @@ func (q *Quota) used() usage {
 	return q.found.plus(q.wrote).plus(q.open)
 }
 
-// Now is what there is, looked up unless that takes long; 0 without a limit.
+// Now returns the bytes in use, measured unless that takes long; 0 without a limit.
 func (q *Quota) Now() int64 {
 	if q == nil {
 		return 0

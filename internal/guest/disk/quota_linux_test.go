@@ -117,7 +117,7 @@ func TestQuotaFirst(t *testing.T) {
 		frozen <- m.frozen && err == nil
 	}()
 	go func() {
-		_, err := q.Claim(1, 1)
+		_, err := q.Reserve(1, 1)
 		refused <- err
 	}()
 	if q.Now() < 0 { // does not wait

@@ -116,7 +116,7 @@ func (l *lister) below(fd int, name string) {
 	}
 }
 
-// enter goes on with the directory fd.
+// enter lists the directory fd next.
 func (l *lister) enter(fd int) error {
 	id, err := identify(fd)
 	if err != nil {
@@ -130,7 +130,7 @@ func (l *lister) enter(fd int) error {
 	return nil
 }
 
-// leave goes on with the directory above. When that is closed and not above any more, because a command moved something,
+// leave resumes with the directory above. When that is closed and not above any more, because a command moved something,
 // its rest is left out.
 func (l *lister) leave() {
 	if up := len(l.dirs) - 2; up >= 0 && l.dirs[up].fd < 0 && !l.dirs[up].reopen(l.dirs[up+1].fd) {

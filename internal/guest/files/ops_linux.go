@@ -40,7 +40,7 @@ func (s *Service) Stat(r Request) error {
 // Mkdir serves wire.OpMkdir.
 func (s *Service) Mkdir(r Request) error {
 	return s.onPath(r, func(root *root, rel string, req *wire.PathRequest) (any, error) {
-		release, err := root.claim(disk.Block, 1)
+		release, err := root.reserve(disk.Block, 1)
 		if err != nil {
 			return nil, err
 		}
@@ -143,7 +143,7 @@ func removeTree(parent int, name string, deleted *int64) error {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	// A command that goes on making entries gets some rounds, not all of them.
+	// A command that keeps making entries gets some rounds, not all of them.
 	for range 8 {
 		if err := removeEntries(f, deleted); err != nil {
 			return err

@@ -30,7 +30,7 @@ func (s *Service) Put(r Request) error {
 	if req.Mode > 0o777 {
 		return wire.Errorf(wire.CodeInvalid, "the mode %#o is not one of permission bits", req.Mode)
 	}
-	release, err := root.claim(max(req.Size, 0), 1)
+	release, err := root.reserve(max(req.Size, 0), 1)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (s *Service) Put(r Request) error {
 func (s *Service) receive(r Request, d *draft, root *root, size int64, moved func()) error {
 	in := s.newIntake(d.f, size)
 	var got int64
-	var held []func() // what was claimed piece by piece
+	var held []func() // what was reserved piece by piece
 	defer func() {
 		for _, release := range held {
 			release()
@@ -89,7 +89,7 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64, moved fun
 			return wire.Errorf(wire.CodeInvalid, "more than the %d bytes that were announced", size)
 		}
 		if size < 0 {
-			release, err := root.claim(int64(len(f.Body)), 0)
+			release, err := root.reserve(int64(len(f.Body)), 0)
 			if err != nil {
 				return err
 			}
@@ -159,7 +159,7 @@ type draft struct {
 	exact     bool // mode is not left to the umask
 }
 
-// draft makes the parents and opens a new file beside the one to be written. A file that is there must be one that the
+// draft makes the parents and opens a temp file for the one to be written. A file that is there must be one that the
 // guest's user may write, and leaves its mode to the new one unless the request has one.
 func (r *root) draft(rel string, req *wire.FilePutRequest) (*draft, error) {
 	dir, base, err := r.parent(rel)
@@ -239,7 +239,7 @@ func (d *draft) commit(shown string) (wire.FileInfo, error) {
 	return fileInfo(shown, &st), nil
 }
 
-// name gives the file its name.
+// name links the file under its name.
 func (d *draft) name(fd int) error {
 	dir := int(d.dir.Fd())
 	if d.temp == "" {

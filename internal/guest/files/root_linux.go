@@ -59,7 +59,7 @@ func reopen(dir string) error {
 		return err
 	}
 	if st.Uid != uint32(os.Getuid()) {
-		return nil // of another user, who may let others in: opening it tells
+		return nil // of another user, who may let others in: opening it shows
 	}
 	return unix.Chmod(proc.FDPath(fd), st.Mode&0o7777|0o700)
 }
@@ -104,12 +104,12 @@ func (r *root) shown(rel string) string {
 	return rel
 }
 
-// claim makes sure that there is room for what is to be written, until release is called.
-func (r *root) claim(size, files int64) (release func(), err error) {
+// reserve makes sure that there is room for what is to be written, until release is called.
+func (r *root) reserve(size, files int64) (release func(), err error) {
 	if r.fits != nil {
 		return func() {}, r.fits(size)
 	}
-	return r.quota.Claim(size, files)
+	return r.quota.Reserve(size, files)
 }
 
 // within calls op with a path below the root. os.Root refuses every link to an absolute path: when that is why op failed,
@@ -132,7 +132,7 @@ func (r *root) within(rel string, op func(rel string) error) error {
 // errEscapes: a path leads out of its root.
 var errEscapes = errors.New("path escapes from its root")
 
-// escapes reports whether os.Root refused to follow a path, which it says with an error that has no number.
+// escapes reports whether os.Root refused to follow a path, with an error that has no number.
 func escapes(err error) bool {
 	var errno unix.Errno
 	var answer *wire.Error
@@ -200,7 +200,7 @@ func show(p string) string {
 	return strings.ToValidUTF8(p, "�")
 }
 
-// pathError gives the class of a failed file operation. p is the path as the host wrote it.
+// pathError returns the class of a failed file operation. p is the path as the host wrote it.
 func pathError(err error, p string) error {
 	var we *wire.Error
 	if err == nil || errors.As(err, &we) {

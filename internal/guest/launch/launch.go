@@ -3,9 +3,9 @@
 // A host starts "workcell-guest launch" in fresh user, pid, mount, network, IPC and UTS namespaces, with all
 // capabilities over them, and hands it a [Config] on [ConfigFD]. The launcher builds the file system, gives up every
 // privilege in that order that makes it final, reports on [StatusFD] and executes the guest. What it cannot build it
-// reports, by the name of the wall, and ends: it never goes on with less.
+// reports, by the name of the wall, and ends: it never settles for less.
 //
-// The configuration says everything: the launcher has no opinion of its own about what a sandbox should look like, so
+// The configuration is complete: the launcher has no opinion of its own about what a sandbox should look like, so
 // that this program, which travels in binary form, need not change with it.
 package launch
 
@@ -144,7 +144,7 @@ const (
 	WallGuest        = "guest"
 )
 
-// Report is what the launcher says of itself. Without a Wall everything was built.
+// Report is the launcher's result. Without a Wall everything was built.
 type Report struct {
 	Wall  string `json:"wall,omitempty"` // the one that could not be built
 	What  string `json:"what,omitempty"` // what failed

@@ -34,7 +34,7 @@ type LiveSink struct {
 	pending []byte     // frames that wait
 	timer   *time.Timer
 	shut    bool  // nobody reads any more
-	behind  bool  // what waits, and a word of what is missing, goes with the answer: the command's end waits for nobody
+	behind  bool  // what waits, and a note of what is missing, goes with the answer: the command's end waits for nobody
 	missing int64 // bytes of output left out since
 }
 
@@ -99,7 +99,7 @@ func (l *LiveSink) send() {
 	l.pending = append(l.pending[:0], l.pending[n:]...)
 }
 
-// transmit tells how much of b is on its way, and on an error whether the command is about to end. A host has some tries,
+// transmit returns how much of b is on its way, and on an error whether the command is about to end. A host has some tries,
 // so that one which could not run for a while, like the guest itself then, is not taken for one that takes nothing.
 func (l *LiveSink) transmit(b []byte) (n int, ending bool, err error) {
 	for tries := 0; tries < stallTries; tries++ {
@@ -130,16 +130,16 @@ func (l *LiveSink) Finish(res *wire.RunResult) error {
 	return nil
 }
 
-// rest shuts the sink and gives what is left to send. It tells whether nobody reads it.
+// rest shuts the sink and returns what is left to send. It reports whether nobody reads it.
 func (l *LiveSink) rest(res *wire.RunResult) (b []byte, gone bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.timer.Stop()
 	if l.missing > 0 {
-		word := fmt.Sprintf("\r\n[%d bytes are left out here: they were not taken when the command ended]\r\n", l.missing)
+		note := fmt.Sprintf("\r\n[%d bytes are left out here: they were not taken when the command ended]\r\n", l.missing)
 		var prefix [wire.FramePrefixSize]byte
-		wire.PutDataPrefix(prefix[:], wire.ChanStdout, len(word))
-		l.pending = append(append(l.pending, prefix[:]...), word...)
+		wire.PutDataPrefix(prefix[:], wire.ChanStdout, len(note))
+		l.pending = append(append(l.pending, prefix[:]...), note...)
 	}
 	b, err = wire.AppendAnswer(l.pending, res)
 	gone = l.shut

@@ -26,7 +26,7 @@ type Sink interface {
 const pipeMax = 1 << 20
 
 // Pipes reads a command's two output pipes into a sink. At first nobody reads: most commands are soon over, and then
-// sweep takes what they left in the pipes. A command that goes on gets a goroutine for each pipe with start.
+// sweep takes what they left in the pipes. A longer command gets a goroutine for each pipe with start.
 type Pipes struct {
 	sink Sink
 	bufs *sync.Pool
@@ -80,7 +80,7 @@ func (o *Pipes) Totals() (stdout, stderr int64) {
 	return o.ways[0].total.Load(), o.ways[1].total.Load()
 }
 
-// Sweep takes what is in the pipes and tells whether both are at their end. Not after start.
+// Sweep takes what is in the pipes and reports whether both are at their end. Not after start.
 func (o *Pipes) Sweep() bool {
 	for _, w := range o.ways {
 		for !w.ended {
@@ -148,7 +148,7 @@ func (w *outputPipe) fill(fd int, buf *[chunkMax]byte) (int, error) {
 	return n, nil
 }
 
-// partialRune gives the length of the incomplete character at the end of p; 0 when there is none.
+// partialRune returns the length of the incomplete character at the end of p; 0 when there is none.
 func partialRune(p []byte) int {
 	for i := 1; i < utf8.UTFMax && i <= len(p); i++ {
 		if utf8.RuneStart(p[len(p)-i]) {
@@ -220,7 +220,7 @@ func (w *outputPipe) read(raw syscall.RawConn) (buf *[chunkMax]byte, n int, err 
 }
 
 // Drain waits for the ends of the pipes after the command has ended, at most for d, but as long as a sink is still
-// busy with what was written before. It tells whether somebody else still holds a pipe.
+// busy with what was written before. It reports whether somebody else still holds a pipe.
 func (o *Pipes) Drain(d time.Duration) (leaked bool) {
 	for _, w := range o.ways {
 		w.after.Store(0)
@@ -242,7 +242,7 @@ func (o *Pipes) Drain(d time.Duration) (leaked bool) {
 	}
 }
 
-// settled tells whether all was handed on that the command itself wrote. On a busy machine whoever reads a pipe may not
+// settled reports whether all was handed on that the command itself wrote. On a busy machine the reader of a pipe may not
 // have been woken yet, so it is the pipe that is asked.
 func (o *Pipes) settled() bool {
 	for _, w := range o.ways {
@@ -253,7 +253,7 @@ func (o *Pipes) settled() bool {
 	return true
 }
 
-// waiting tells whether something lies in the pipe. The kernel hands a terminal's output on with a delay, unless it is
+// waiting reports whether something lies in the pipe. The kernel hands a terminal's output on with a delay, unless it is
 // asked in this way.
 func (w *outputPipe) waiting() (is bool) {
 	if w.f == nil {

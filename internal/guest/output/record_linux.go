@@ -32,7 +32,7 @@ func NewRecorder(req *wire.RunRequest, b *Budget, s *Spiller, done <-chan struct
 	return r
 }
 
-// index gives a channel's place in the arrays.
+// index returns a channel's place in the arrays.
 func index(ch wire.Channel) int { return int(ch - wire.ChanStdout) }
 
 func (r *Recorder) write(ch wire.Channel, p []byte) {
@@ -80,7 +80,7 @@ func (r *Recorder) Answer(res *wire.RunResult) bool {
 	return true
 }
 
-// latest gives the last of the recorded output, at most n bytes, and whether it began earlier.
+// latest returns the last of the recorded output, at most n bytes, and whether it began earlier.
 func (r *Recorder) latest(n int) (p []byte, cut bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,7 +89,7 @@ func (r *Recorder) latest(n int) (p []byte, cut bool) {
 	return p, len(p) < r.ring.used || r.ring.first > 1
 }
 
-// Ended closes the files and gives back what only the answer needs. The answer must have been taken.
+// Ended closes the files and frees what only the answer needs. The answer must have been taken.
 func (r *Recorder) Ended() {
 	r.close()
 	r.mu.Lock()
@@ -110,13 +110,13 @@ func (r *Recorder) Retain() {
 	r.budget.add(r.kept)
 }
 
-// drop gives back what only the answer needs; mu is held.
+// drop frees what only the answer needs; mu is held.
 func (r *Recorder) drop() {
 	r.budget.add(-r.kept)
 	r.keep, r.kept = [2]*keeper{}, 0
 }
 
-// close gives back what nothing will be written to any more.
+// close frees what nothing will be written to any more.
 func (r *Recorder) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +136,7 @@ func (r *Recorder) Forget() {
 	r.drop()
 }
 
-// Read gives chunks, waiting up to wait for a first one or the end of the exec. It returns early when left is closed.
+// Read returns chunks, waiting up to wait for a first one or the end of the exec. It returns early when left is closed.
 func (r *Recorder) Read(req *wire.ReadRequest, left <-chan struct{}) wire.ReadResult {
 	limit := time.NewTimer(Millis(req.WaitMillis, 0))
 	defer limit.Stop()

@@ -10,7 +10,7 @@ import (
 const (
 	chunkMax   = 32 << 10 // bytes of one chunk
 	chunkMerge = 4 << 10  // up to here, small output joins the chunk before it if nobody has read that one yet
-	chunkCost  = 32       // what a chunk costs beside its bytes
+	chunkCost  = 32       // what a chunk costs besides its bytes
 	ringMin    = 4 << 10  // first allocation
 	ringMax    = 1 << 20  // recorded output of one exec
 	ringBudget = 4 << 20  // recorded output of all execs
@@ -97,7 +97,7 @@ func (r *ring) copyOut(dst []byte, offset int) {
 	copy(dst[n:], r.buf)
 }
 
-// release forgets all chunks and gives the memory back; it returns how much that was.
+// release forgets all chunks and frees the memory; it returns how much that was.
 func (r *ring) release() int {
 	n := len(r.buf)
 	r.first, r.chunks = r.nextSeq(), nil
@@ -105,7 +105,7 @@ func (r *ring) release() int {
 	return n
 }
 
-// trim gives back memory that an ended exec does not need; it returns how much that was.
+// trim frees memory that an ended exec does not need; it returns how much that was.
 func (r *ring) trim() int {
 	before := len(r.buf)
 	if r.used < before {
@@ -119,7 +119,7 @@ func (r *ring) trim() int {
 	return before - len(r.buf)
 }
 
-// read gives the chunks after since, at most maxChunks and maxBytes, and how many after since are lost.
+// read returns the chunks after since, at most maxChunks and maxBytes, and how many after since are lost.
 func (r *ring) read(since int64, maxChunks, maxBytes int) (chunks []wire.Chunk, dropped int64) {
 	from := since + 1
 	if from < r.first {
@@ -176,10 +176,10 @@ func (k *keeper) add(p []byte) {
 	}
 }
 
-// fits tells whether n more bytes leave nothing out.
+// fits reports whether n more bytes leave nothing out.
 func (k *keeper) fits(n int) bool { return k.total+int64(n) <= int64(k.headMax+k.tailMax) }
 
-// ordered gives the tail, oldest byte first.
+// ordered returns the tail, oldest byte first.
 func (k *keeper) ordered() []byte {
 	if k.at == 0 {
 		return k.tail
@@ -199,11 +199,11 @@ type Budget struct{ used atomic.Int64 }
 
 func (b *Budget) add(n int) { b.used.Add(int64(n)) }
 
-// limit tells how much a ring that holds now bytes may hold.
+// limit returns how much a ring that holds now bytes may hold.
 func (b *Budget) limit(now int) int {
 	free := ringBudget - int(b.used.Load())
 	return min(ringMax, max(now, ringFloor, now+free))
 }
 
-// Excess tells by how much the output of ended execs should shrink so that a running one can record.
+// Excess returns by how much the output of ended execs should shrink so that a running one can record.
 func (b *Budget) Excess() int64 { return b.used.Load() - ringBudget/2 }

@@ -70,7 +70,7 @@ func (s *Spiller) plan(id string, stream wire.StreamName) *spill {
 	return &spill{s: s, name: path.Join(spillDir, id+"."+string(stream))}
 }
 
-// open makes the file anew. A command may have put anything in its place, which O_EXCL and the root refuse.
+// open makes a new file. A command may have put anything in its place, which O_EXCL and the root refuse.
 func (s *Spiller) open(sp *spill) (*os.File, error) {
 	if err := s.root.MkdirAll(spillDir, 0o755); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (s *Spiller) find() {
 	}
 }
 
-// isSpill tells whether a file is named as spill names it.
+// isSpill reports whether a file is named as spill names it.
 func isSpill(name string) bool {
 	id, stream, _ := strings.Cut(name, ".")
 	return wire.ValidExecID(id) && (stream == string(wire.Stdout) || stream == string(wire.Stderr))
@@ -151,7 +151,7 @@ func (sp *spill) write(p []byte) {
 	if len(p) == 0 || sp.cut || sp.shut {
 		return
 	}
-	release, err := sp.s.quota.Claim(int64(len(p)), 0)
+	release, err := sp.s.quota.Reserve(int64(len(p)), 0)
 	if err == nil {
 		err = sp.s.fs.Do(func() error { return sp.append(p) })
 		release()
@@ -181,7 +181,7 @@ func (sp *spill) append(p []byte) error {
 	return err
 }
 
-// result gives the file's absolute path, empty when there is none, and whether output is missing from it.
+// result returns the file's absolute path, empty when there is none, and whether output is missing from it.
 func (sp *spill) result() (string, bool) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()

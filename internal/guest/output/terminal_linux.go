@@ -12,9 +12,9 @@ import (
 const (
 	// replayMax is how much of what was written before a host gets that joins a terminal.
 	replayMax = 32 << 10
-	// stallMax is how long a viewer that takes nothing may hold up other viewers. Then it is sent away, and may join again.
+	// stallMax is how long a viewer that takes nothing may hold up other viewers. Then it is detached, and may join again.
 	stallMax = 10 * time.Second
-	// stallEnd is how long it may hold up the end of the command. Then that is told to everybody else, and the viewer hears
+	// stallEnd is how long it may hold up the end of the command. Then the others get the answer, and the viewer hears
 	// of it, and of what it missed, when it takes something again.
 	stallEnd = 2 * time.Second
 	// stallTries is in how many parts it gets that time.
@@ -24,7 +24,7 @@ const (
 // Terminal is the sink of a command on a terminal: everything is recorded, and goes live to each host that is there.
 type Terminal struct {
 	rec  *Recorder
-	wait time.Duration // how long the command goes on with nobody there; 0 for without end
+	wait time.Duration // how long the command runs with no host there; 0 for no limit
 
 	out sync.Mutex // held while output is handed out, so that one who joins misses none of it; before mu
 
@@ -110,7 +110,7 @@ func (t *Terminal) Hurry() {
 	}
 }
 
-// pace says until when a viewer must take what it is about to be sent: at any time, unless others wait with it. It tells
+// pace sets until when a viewer must take what it is about to be sent: at any time, unless others wait with it. It reports
 // whether the command is about to end.
 func (t *Terminal) pace(v *LiveSink) bool {
 	t.mu.Lock()
@@ -161,7 +161,7 @@ func replay(p []byte, cut bool) []byte {
 	return out
 }
 
-// sequence gives the length of the character or control sequence at the beginning of p, and whether it only shows
+// sequence returns the length of the character or control sequence at the beginning of p, and whether it only shows
 // something.
 func sequence(p []byte) (n int, keep bool) {
 	const enquiry, escape = 0x05, 0x1b
@@ -172,7 +172,7 @@ func sequence(p []byte) (n int, keep bool) {
 		return 1, p[0] != enquiry
 	case len(p) == 1:
 		return 1, true
-	case p[1] < ' ' || p[1] > '~': // it goes on behind a control character, and begins again with an escape
+	case p[1] < ' ' || p[1] > '~': // it continues behind a control character, and begins again with an escape
 		return 1, false
 	}
 	switch p[1] {
@@ -202,7 +202,7 @@ func sequence(p []byte) (n int, keep bool) {
 	return 2, true
 }
 
-// asks tells whether a control sequence whose parameters begin with first and that ends with final asks something.
+// asks reports whether a control sequence whose parameters begin with first and that ends with final asks something.
 func asks(first, final byte) bool {
 	private := first >= '<' && first <= '?'
 	return bytes.IndexByte([]byte("cnpqtxy|"), final) >= 0 || private && (final == 'u' || final == 'S')

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkDir tells whether a command may start in dir. There is no fallback to another directory. A directory that is
+// checkDir reports whether a command may start in dir. There is no fallback to another directory. A directory that is
 // reached through a descriptor or another process's root is refused, and so is /proc itself: a runtime that leaks a
 // descriptor of the host makes those ways out of the sandbox (CVE-2024-21626).
 func checkDir(dir string) error {

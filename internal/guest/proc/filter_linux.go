@@ -13,9 +13,9 @@ import (
 
 // The kernel lets every process of the guest's user lower the guest's resource limits and its threads' priorities, and the
 // guest, without privileges, could not raise them again. So the guest, and with it every command, has a system call
-// filter, beside the engine's, that refuses to change them.
+// filter, besides the engine's, that refuses to change them.
 
-// limitKey tells the guest's own calls of prlimit for commands from those of commands: it is passed in registers that
+// limitKey distinguishes the guest's own calls of prlimit for commands from those of commands: it is passed in registers that
 // the call does not use.
 type limitKey [2]uint64
 
@@ -37,7 +37,7 @@ var abis = []abi{
 	{unix.AUDIT_ARCH_ARM, 369, 97, 314, 154, 156, 380, 241},
 }
 
-// Values of the argument that says whose priority is set: all processes of a user.
+// Values of the argument whose priority is set: all processes of a user.
 const (
 	prioUser   = 2
 	ioprioUser = 3

@@ -17,7 +17,7 @@ type rlimit struct {
 	value    uint64
 }
 
-// limitsOf gives the limits of a command that are lower than the guest's own, which it has anyway. A frozen one gets none
+// limitsOf returns the limits of a command that are lower than the guest's own, which it has anyway. A frozen one gets none
 // of its files longer.
 func limitsOf(sp *wire.Spawn, frozen bool) ([]rlimit, error) {
 	var out []rlimit

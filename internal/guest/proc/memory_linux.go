@@ -114,16 +114,16 @@ func (m *Memory) Fits(size int64) error {
 	return nil
 }
 
-// Relieve gives the reserve back for the guest's own use if the kernel has killed for lack of memory and nothing but
+// Relieve frees the reserve for the guest's own use if the kernel has killed for lack of memory and nothing but
 // the guest is left: what the killed ones left in shared memory stays, and the guest would be the next in line. While
-// others live they are killed before it, and would take what it gives.
+// others live they are killed before it, and would take what it frees.
 func (m *Memory) Relieve() {
 	if m.holds() && m.oom.Read() > m.kills.Load() && m.alone() {
 		m.give()
 	}
 }
 
-// alone tells whether the sandbox has no tasks but the guest's own threads.
+// alone reports whether the sandbox has no tasks but the guest's own threads.
 func (m *Memory) alone() bool {
 	tasks, ok := preadNumber(m.tasksFD)
 	return ok && tasks <= ownThreads()
@@ -144,7 +144,7 @@ func ownThreads() int64 {
 	return threads
 }
 
-// free tells how much memory there is, as well as that matters: exactly when it is short.
+// free returns the free memory, exactly when it is short.
 func (m *Memory) free() (int64, bool) {
 	used, ok := preadNumber(m.usageFD)
 	if !ok {
@@ -160,7 +160,7 @@ func (m *Memory) free() (int64, bool) {
 	return limit - used + m.reclaimable(), true
 }
 
-// reclaimable is the part of the usage that the kernel gives up when it is needed: cached files. Files in shared
+// reclaimable is the part of the usage that the kernel frees when it is needed: cached files. Files in shared
 // memory are not among them.
 func (m *Memory) reclaimable() int64 {
 	b, err := os.ReadFile(m.stat)
@@ -215,7 +215,7 @@ func OpenOOMCounter() *OOMCounter {
 	return &OOMCounter{openFirst("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")}
 }
 
-// Read gives the counter, -1 when it cannot be seen.
+// Read returns the counter, -1 when it cannot be seen.
 func (c *OOMCounter) Read() int64 {
 	if c.fd < 0 {
 		return -1

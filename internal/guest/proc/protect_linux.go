@@ -31,7 +31,7 @@ type Protection struct {
 }
 
 // Protect makes the calling process fit to be a guest among hostile processes of the same user. It must be the first
-// thing that the process does. Part of it goes on in the background; a server with this Protection starts no command
+// thing that the process does. Part of it runs in the background; a server with this Protection starts no command
 // before that is done.
 func Protect() *Protection {
 	// Descriptors that a runtime leaked into the guest must not reach commands (CVE-2024-21626).
@@ -83,7 +83,7 @@ func (p *Protection) limitKey() limitKey {
 	return p.key
 }
 
-// scoreFile gives the file with the process's own OOM score; nil when it cannot be changed.
+// scoreFile returns the file with the process's own OOM score; nil when it cannot be changed.
 func (p *Protection) scoreFile() *os.File {
 	if p == nil {
 		return nil

@@ -64,7 +64,7 @@ func otherEnd(master int) (int, error) {
 	return child, nil
 }
 
-// terminalError tells a sandbox without terminals from one that has no room for another.
+// terminalError distinguishes a sandbox without terminals from one that has no room for another.
 func terminalError(what string, err error) error {
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) {
 		return LaunchError(err, "terminal")
@@ -79,9 +79,9 @@ func setSize(fd int, size wire.TerminalSize) error {
 	return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})
 }
 
-// Resize gives the terminal of a command a size, of which the programs in front learn. With anew they learn of it also
+// Resize sets the size of a command's terminal, of which the programs in front learn. With redraw they learn of it also
 // when it is the size that the terminal has, and draw their screen again.
-func (in *InputPipe) Resize(size wire.TerminalSize, anew bool) error {
+func (in *InputPipe) Resize(size wire.TerminalSize, redraw bool) error {
 	raw, err := in.f.SyscallConn()
 	if err != nil {
 		return err
@@ -89,15 +89,15 @@ func (in *InputPipe) Resize(size wire.TerminalSize, anew bool) error {
 	var failed error
 	err = raw.Control(func(fd uintptr) {
 		now, err := unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ)
-		if anew && err == nil && now.Row == size.Rows && now.Col == size.Cols && size.Rows > 1 {
-			_ = setSize(int(fd), wire.TerminalSize{Rows: size.Rows - 1, Cols: size.Cols}) // the one below tells
+		if redraw && err == nil && now.Row == size.Rows && now.Col == size.Cols && size.Rows > 1 {
+			_ = setSize(int(fd), wire.TerminalSize{Rows: size.Rows - 1, Cols: size.Cols}) // the one below reports it
 		}
 		failed = setSize(int(fd), size)
 	})
 	return errors.Join(err, failed)
 }
 
-// FindShell gives the program for a terminal for which none was named: $SHELL, else the first of the usual ones.
+// FindShell returns the program for a terminal for which none was named: $SHELL, else the first of the usual ones.
 func FindShell(sp *wire.Spawn, workdir string) (string, error) {
 	for _, kv := range sp.Env {
 		if v, ok := strings.CutPrefix(kv, "SHELL="); ok && filepath.IsAbs(v) && isShell(v) {
@@ -112,7 +112,7 @@ func FindShell(sp *wire.Spawn, workdir string) (string, error) {
 	return "", launchFail(launchNotFound, "the sandbox has no shell: neither $SHELL nor bash, zsh, ash or sh is there")
 }
 
-// isShell tells whether a program is there and not one that stands for "no shell".
+// isShell reports whether a program is there and not one that stands for "no shell".
 func isShell(path string) bool {
 	if base := filepath.Base(path); base == "nologin" || base == "false" {
 		return false

@@ -31,7 +31,7 @@ type reaper struct {
 	stopped bool
 }
 
-// earlyExit is an exit that nobody has asked for yet. The kernel gives a pid to many processes in turn, so at tells
+// earlyExit is an exit that nobody has asked for yet. The kernel gives a pid to many processes in turn, so at says
 // which one this was.
 type earlyExit struct {
 	Exit
@@ -50,7 +50,7 @@ func newReaper(all bool, killed func()) *reaper {
 	return r
 }
 
-// start runs fork, which makes a child, and gives a channel that gets the child's exit.
+// start runs fork, which makes a child, and returns a channel that gets the child's exit.
 func (r *reaper) start(fork func() (int, error)) (int, <-chan Exit, error) {
 	r.mu.Lock()
 	before := r.reaped

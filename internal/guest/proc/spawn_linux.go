@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	// markerName is the variable that tells which exec a process belongs to.
+	// markerName is the variable that names the exec of a process.
 	markerName  = "WORKCELL_EXEC"
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// childOOMScore is how much more the kernel prefers every command to the guest when memory runs out.
@@ -56,7 +56,7 @@ func NewSpawner(workdir string, reapAll bool, p *Protection, t *Tracker, killed 
 		tracing: make(chan struct{}, tracers), protection: p, oom: p.scoreFile(), score: oomScores(p.scoreFile())}, nil
 }
 
-// oomScores gives the score that the guest was born with, below which it could not get back, and its children's.
+// oomScores returns the score that the guest was born with, below which it could not get back, and its children's.
 func oomScores(f *os.File) [2]string {
 	own := 0
 	if f != nil {

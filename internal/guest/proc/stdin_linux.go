@@ -13,23 +13,23 @@ import (
 // InputPipe is the guest's end of a command's standard input.
 type InputPipe struct {
 	f    *os.File
-	turn chan struct{} // held by the writer
+	lock chan struct{} // held by the writer
 	shut sync.Once
 }
 
 func NewInputPipe(f *os.File) *InputPipe {
-	return &InputPipe{f: f, turn: make(chan struct{}, 1)}
+	return &InputPipe{f: f, lock: make(chan struct{}, 1)}
 }
 
-// Write gives p to the command, waiting until it takes it or stop is closed. A command that closed its input
+// Write passes p to the command, waiting until it takes it or stop is closed. A command that closed its input
 // swallows all.
 func (in *InputPipe) Write(p []byte, stop <-chan struct{}) {
 	select {
-	case in.turn <- struct{}{}:
+	case in.lock <- struct{}{}:
 	case <-stop:
 		return
 	}
-	defer func() { <-in.turn }()
+	defer func() { <-in.lock }()
 	if p = in.TryWrite(p); len(p) == 0 {
 		return
 	}
@@ -47,7 +47,7 @@ func (in *InputPipe) Write(p []byte, stop <-chan struct{}) {
 	}
 }
 
-// TryWrite writes what the pipe takes at once, which is all of a small input, and gives the rest.
+// TryWrite writes what the pipe takes at once, which is all of a small input, and returns the rest.
 func (in *InputPipe) TryWrite(p []byte) []byte {
 	raw, err := in.f.SyscallConn()
 	if err != nil {
@@ -64,7 +64,7 @@ func (in *InputPipe) TryWrite(p []byte) []byte {
 	return p[max(n, 0):]
 }
 
-// Close gives the command its end of file. Idempotent.
+// Close ends the command's input. Idempotent.
 func (in *InputPipe) Close() {
 	in.shut.Do(func() { _ = in.f.Close() }) // unblocks a write; nothing is buffered
 }
@@ -108,7 +108,7 @@ func (s *StreamInput) Frame(f wire.Frame) {
 	s.more.Signal()
 }
 
-// End says that no more will come from the stream. An input that broke off is not closed: the command would take what
+// End ends what comes from the stream. An input that broke off is not closed: the command would take what
 // came for all of it. It is ended, or its lease is.
 func (s *StreamInput) End() {
 	s.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tracker gives every exec a tag that all of its processes inherit and none of them can take off: the hard
+// Tracker tags every exec with a value that all of its processes inherit and none of them can take off: the hard
 // RLIMIT_LOCKS. The kernel has not enforced that limit since Linux 2.4, a child has it from before its first
 // instruction, it survives setsid, a double fork, a cleared environment and exec, and without CAP_SYS_RESOURCE it can
 // only be lowered. The guest lowers its own by one before each fork, so every exec's tag is new and smaller than those

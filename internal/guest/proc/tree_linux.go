@@ -12,7 +12,7 @@ import (
 // Times of a tree's end.
 const (
 	DefaultGrace = 2 * time.Second
-	// killBound is how long the guest goes on killing a tree that does not get empty, as one that waits for a broken
+	// killBound is how long the guest kills a tree that does not get empty, as one that waits for a broken
 	// device would not.
 	killBound = 10 * time.Second
 	// reapBound is how long the guest waits for its reaper to take what was killed.
@@ -59,7 +59,7 @@ func (k *Tree) members(thorough bool) []proc {
 	return k.search(pids)
 }
 
-// mine tells whether a process with this tag belongs to the tree. In a pid namespace of the guest's own a tag that was
+// mine reports whether a process with this tag belongs to the tree. In a pid namespace of the guest's own a tag that was
 // never given is a process that tampered with its own, and every tree's end takes it along.
 //
 // Elsewhere only the tags that this guest gave are its own: lower ones are another guest's, or that guest itself.
@@ -109,7 +109,7 @@ func (k *Tree) search(pids []int) []proc {
 	return found
 }
 
-// Signal sends sig to the tree's processes and tells how many there are.
+// Signal sends sig to the tree's processes and returns how many there are.
 func (k *Tree) Signal(sig unix.Signal, thorough bool) int {
 	defer k.t.hold()()
 	members := k.members(thorough)
@@ -120,10 +120,10 @@ func (k *Tree) Signal(sig unix.Signal, thorough bool) int {
 }
 
 // Terminate asks the tree to end, gives it grace to do so, and kills what is left, over and over until two looks in
-// a row find nothing, the second a thorough one. It tells whether the tree is empty.
+// a row find nothing, the second a thorough one. It reports whether the tree is empty.
 func (k *Tree) Terminate(grace time.Duration) bool {
 	if grace > 0 && k.Signal(unix.SIGTERM, true) > 0 {
-		k.Signal(unix.SIGCONT, false) // a stopped process acts on TERM only when it goes on
+		k.Signal(unix.SIGCONT, false) // a stopped process acts on TERM only when it is continued
 		k.await(grace)
 	}
 	deadline := time.Now().Add(killBound)
@@ -144,9 +144,9 @@ func (k *Tree) Terminate(grace time.Duration) bool {
 	}
 }
 
-// hold stops every process of a crowded sandbox and gives what lets them go on. Against some hundred that fork whenever
+// hold stops every process of a crowded sandbox and returns what continues them. Against some hundred that fork whenever
 // one of them dies, the guest gets too little time to ever catch up one by one; this one call reaches all of them, also
-// children that are just being made. What another command of the sandbox had stopped itself goes on with the rest.
+// children that are just being made. What another command of the sandbox had stopped itself is continued with the rest.
 func (t *Tracker) hold() (release func()) {
 	if !t.alone || len(AllPIDs()) < crowd {
 		return func() {}
@@ -178,8 +178,7 @@ func (k *Tree) await(d time.Duration) {
 	}
 }
 
-// awaitReaped waits until nothing of a killed tree shows in /proc any more: what is over has no processes, whoever counts
-// them. Zombies are left where a living parent that is not of the tree does not wait for them, or where there are no tags.
+// awaitReaped waits until nothing of a killed tree shows in /proc any more: what has ended has no processes. Zombies are left where a living parent that is not of the tree does not wait for them, or where there are no tags.
 func (k *Tree) awaitReaped() {
 	if !k.t.alone || k.tag == noTag && !k.every {
 		return
@@ -190,7 +189,7 @@ func (k *Tree) awaitReaped() {
 	}
 }
 
-// shows tells whether /proc has a process of the tree, be it a zombie.
+// shows reports whether /proc has a process of the tree, be it a zombie.
 func (k *Tree) shows() bool {
 	for _, pid := range AllPIDs() {
 		if tag, ok := k.t.tagOf(pid); ok && k.mine(tag) && pid != k.t.own {

@@ -1,5 +1,5 @@
 // Package server is the guest: it runs commands and serves files inside a sandbox, for hosts that reach it over a byte
-// stream. docs/guest-protocol.md specifies what it says and what it owes.
+// stream. docs/guest-protocol.md specifies the protocol.
 //
 // The package has the links, the requests and the execs; the rooms below it have the rest. Imports point from left to
 // right:

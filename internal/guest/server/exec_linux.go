@@ -45,7 +45,7 @@ type execution struct {
 	wanted bool      // somebody waits for head and tail of the output, or may ask for them
 }
 
-// killing says how to end a tree and what to call it.
+// killing is how to end a tree and what to call that.
 type killing struct {
 	grace time.Duration
 	state wire.ExecState
@@ -95,7 +95,7 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	return e, nil
 }
 
-// givenUp tells whether the host has left and wants the command ended for that. What is recorded it may come back for
+// givenUp reports whether the host has left and wants the command ended for that. What is recorded it may come back for
 // after its session broke.
 func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 	if r.present() {
@@ -157,7 +157,7 @@ func (e *execution) launchOnTerminal(req *wire.RunRequest, sink output.Sink) err
 	return nil
 }
 
-// quickly waits a moment for the command's end and tells whether it and all of its output are there. If not, follow
+// quickly waits a moment for the command's end and reports whether it and all of its output are there. If not, follow
 // must be called.
 func (e *execution) quickly() bool {
 	t := time.NewTimer(quickTime)
@@ -223,7 +223,7 @@ func (e *execution) over(end proc.Exit, state wire.ExecState, leaked bool) {
 	e.s.execs.ended(e)
 }
 
-// unwanted says that nobody asks for head and tail of the output any more.
+// unwanted frees head and tail of the output, which nobody will ask for.
 func (e *execution) unwanted() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -240,7 +240,7 @@ func (e *execution) forget() {
 	}
 }
 
-// endTree ends every process of the exec and gives the exit of its first.
+// endTree ends every process of the exec and returns the exit of its first.
 func (e *execution) endTree(grace time.Duration) proc.Exit {
 	k := e.tree()
 	if e.term != nil && grace > 0 {
@@ -325,7 +325,7 @@ func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, wan
 	}
 }
 
-// snapshot gives the status as it is now.
+// snapshot returns the status as it is now.
 func (e *execution) snapshot() wire.ExecStatus {
 	e.mu.Lock()
 	st, endAt := e.status, e.endAt
@@ -339,7 +339,7 @@ func (e *execution) snapshot() wire.ExecStatus {
 	return st
 }
 
-// final tells whether the exec has ended.
+// final reports whether the exec has ended.
 func (e *execution) final() bool {
 	select {
 	case <-e.ended:

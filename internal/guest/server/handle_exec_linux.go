@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input gives the command what came with the request, and takes the rest from the stream, for which send gives the host
+// input passes the command what came with the request, and takes the rest from the stream, for which send grants the host
 // credit. The result is nil when nothing more comes over the stream.
 func (e *execution) input(req *wire.RunRequest, send func([]byte)) *proc.StreamInput {
 	if e.stdin == nil {

@@ -39,7 +39,7 @@ func (s *Server) handleJoin(r *request) error {
 	}
 	v := output.NewLiveSink(r)
 	e.term.Join(v)
-	_ = e.stdin.Resize(req.Size, true) // it has ended meanwhile, which the answer tells
+	_ = e.stdin.Resize(req.Size, true) // it has ended meanwhile, which the answer says
 	return e.show(r, v)
 }
 
@@ -67,7 +67,7 @@ func (s *Server) atTerminal(r *request) (*execution, wire.TerminalRequest, error
 	return e, req, err
 }
 
-// show keeps a host at a terminal until the command ends or the host leaves. The command goes on without it.
+// show keeps a host at a terminal until the command ends or the host leaves. The command runs on without it.
 func (e *execution) show(r *request, v *output.LiveSink) error {
 	in := proc.NewStreamInput(v.Control, e.stdin, true)
 	left := r.watchInput(in)
@@ -80,11 +80,11 @@ func (e *execution) show(r *request, v *output.LiveSink) error {
 		e.term.Leave(v)
 		return nil
 	}
-	told := make(chan struct{})
-	defer close(told)
+	answered := make(chan struct{})
+	defer close(answered)
 	go func() {
 		select {
-		case <-told:
+		case <-answered:
 		case <-left:
 			_ = r.st.Close()
 		}

@@ -27,7 +27,7 @@ func (s *Server) handleHealth(r *request) error {
 	h.PIDsUsed = firstNumber("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
 	h.CPUMillis = cpuMillis()
 	h.WorkspaceUsed = s.quotas.Workspace.Now()
-	h.Visitors = int(s.visitors.Load())
+	h.Secondary = int(s.secondary.Load())
 	return r.Answer(h)
 }
 
@@ -54,7 +54,7 @@ func ownRSS() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// firstNumber reads the first of the files that is there; 0 when none is or it says "max".
+// firstNumber reads the first of the files that is there; 0 when none is or it holds "max".
 func firstNumber(files ...string) int64 {
 	for _, name := range files {
 		if b, err := os.ReadFile(name); err == nil {

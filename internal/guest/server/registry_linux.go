@@ -37,7 +37,7 @@ func (r *registry) reserve(id string) error {
 	return nil
 }
 
-// release gives back the id of an exec that did not start.
+// release frees the id of an exec that did not start.
 func (r *registry) release(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

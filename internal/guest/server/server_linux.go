@@ -30,7 +30,7 @@ const (
 	DefaultLease = 10 * time.Minute
 )
 
-// Config says what a guest serves. The zero value of every field but Workdir is good.
+// Config is what a guest serves. The zero value of every field but Workdir is good.
 type Config struct {
 	// Workdir is the absolute root of the file requests and the default directory of commands. It must exist.
 	Workdir string
@@ -39,9 +39,9 @@ type Config struct {
 	Scratch string
 	// Version is the guest's content version, for the hello.
 	Version string
-	// Lease is how long recorded execs go on when no host is connected; zero means DefaultLease.
+	// Lease is how long recorded execs live when no host is connected; zero means DefaultLease.
 	Lease time.Duration
-	// OrphanTimeout is how long the guest goes on when no host is connected and no command runs; zero is for ever. Then it
+	// OrphanTimeout is how long the guest lives when no host is connected and no command runs; zero is for ever. Then it
 	// calls Orphaned, which should end the process.
 	OrphanTimeout time.Duration
 	Orphaned      func()
@@ -72,13 +72,13 @@ type Server struct {
 	execs   *registry
 	spills  *output.Spiller
 
-	visitors atomic.Int64 // hosts on streams of their own
-	oom      *proc.OOMCounter
-	memory   *proc.Memory
-	lease    *lease
-	orphan   *lease
-	quotas   disk.Quotas
-	admit    func() (disk.Marks, error) // waits until a command may start
+	secondary atomic.Int64 // connections on streams of their own
+	oom       *proc.OOMCounter
+	memory    *proc.Memory
+	lease     *lease
+	orphan    *lease
+	quotas    disk.Quotas
+	admit     func() (disk.Marks, error) // waits until a command may start
 
 	buffers  *sync.Pool     // for reading output
 	requests sync.WaitGroup // streams being served

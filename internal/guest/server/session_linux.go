@@ -161,7 +161,7 @@ func (r *request) fail(err error) {
 	r.write(b)
 }
 
-// write sends frames. A failure means that the host is not interested any more, which watch tells as well.
+// write sends frames. A failure means that the host is not interested any more, which watch notices as well.
 func (r *request) write(b []byte) { _, _ = r.Send(b) }
 
 // Send returns how much of the frames is on its way.
@@ -171,7 +171,7 @@ func (r *request) Send(b []byte) (int, error) {
 	return r.st.Write(b)
 }
 
-// hangup says how a host left a request.
+// hangup is how a host left a request.
 type hangup int
 
 const (
@@ -201,7 +201,7 @@ func (r *request) watch(frame func(wire.Frame)) <-chan struct{} {
 	return left
 }
 
-// present tells whether the host still waits for the answer, without waiting itself. It must be called before watch.
+// present reports whether the host still waits for the answer, without waiting itself. It must be called before watch.
 func (r *request) present() bool {
 	_ = r.st.SetReadDeadline(time.Unix(1, 0)) // cannot fail, as below
 	b, err := io.ReadAll(io.LimitReader(r.st, wire.StdinCredit))
@@ -210,7 +210,7 @@ func (r *request) present() bool {
 	return errors.Is(err, yamux.ErrTimeout) || len(b) == wire.StdinCredit
 }
 
-// whyLeft tells a host that gave the request up from one that was cut off. A farewell gives up everything: it may
+// whyLeft distinguishes a host that gave the request up from one that was cut off. A farewell gives up everything: it may
 // overtake the end of a stream.
 func (r *request) whyLeft() hangup {
 	if r.mux.IsClosed() && !r.conn.bye.Load() {

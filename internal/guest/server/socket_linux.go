@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxConns bounds the hosts that are connected beside the owner.
+	// maxConns bounds the secondary connections.
 	maxConns = 32
 	// acceptPause is how long accepting rests while there is no free descriptor.
 	acceptPause = 50 * time.Millisecond

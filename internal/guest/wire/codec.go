@@ -62,7 +62,7 @@ func AppendError(dst []byte, e *Error) ([]byte, error) {
 	return AppendFrame(dst, Frame{Kind: KindError, Head: head})
 }
 
-// encode gives head and body of msg, which must be a pointer when it has bulk or raw fields. msg is as before afterwards.
+// encode returns head and body of msg, which must be a pointer when it has bulk or raw fields. msg is as before afterwards.
 func encode(msg any) (head, body []byte, err error) {
 	if r, ok := msg.(rawText); ok {
 		r.packRaw()
