@@ -77,7 +77,7 @@ func measure(dir *os.File, l Limit, since int64, mounted []string, quit <-chan s
 
 // walk adds what lies in d.
 func (s *scan) walk(d *level) {
-	for s.files <= s.most && !s.ended() {
+	for s.files <= s.most && !closed(s.quit) {
 		n, err := unix.ReadDirent(d.fd, s.buf)
 		if errors.Is(err, unix.EINTR) {
 			continue
@@ -95,9 +95,10 @@ func (s *scan) walk(d *level) {
 	}
 }
 
-func (s *scan) ended() bool {
+// closed reports whether c is closed.
+func closed(c <-chan struct{}) bool {
 	select {
-	case <-s.quit:
+	case <-c:
 		return true
 	default:
 		return false

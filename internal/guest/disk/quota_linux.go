@@ -121,15 +121,6 @@ func (q *Quota) close() {
 	}
 }
 
-func (q *Quota) closed() bool {
-	select {
-	case <-q.quit:
-		return true
-	default:
-		return false
-	}
-}
-
 // watch looks as often as commands make it necessary, and sleeps while nothing but the guest runs.
 func (q *Quota) watch() {
 	defer close(q.done)
@@ -201,11 +192,11 @@ func (q *Quota) look() {
 	q.mu.Lock()
 	own := q.wrote
 	q.mu.Unlock()
-	if q.closed() {
+	if closed(q.quit) {
 		return
 	}
 	found, blind := q.measure()
-	if !q.closed() && q.take(found, own, begun, free, blind) {
+	if !closed(q.quit) && q.take(found, own, begun, free, blind) {
 		q.stop()
 	}
 }
@@ -329,12 +320,7 @@ func (q *Quota) untouched() bool {
 func (q *Quota) quick() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	select {
-	case <-q.first:
-		return q.cost <= quotaQuick
-	default:
-		return false
-	}
+	return closed(q.first) && q.cost <= quotaQuick
 }
 
 // Reserve makes sure of room for what the guest itself is about to write; release must be called when it is written, or

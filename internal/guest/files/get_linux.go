@@ -11,11 +11,7 @@ import (
 )
 
 // Get serves wire.OpFileGet.
-func (s *Service) Get(r Request) error {
-	var req wire.FileGetRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+func (s *Service) Get(r Request, req *wire.FileGetRequest) error {
 	root, rel, err := s.locate(req.Path)
 	if err != nil {
 		return err
@@ -25,11 +21,7 @@ func (s *Service) Get(r Request) error {
 	}
 	var f *os.File
 	var info wire.FileInfo
-	err = s.fs.Do(func() error {
-		var err error
-		f, info, err = root.openRegular(rel)
-		return err
-	})
+	err = s.fs.Do(func() (err error) { f, info, err = root.openRegular(rel); return err })
 	if err != nil {
 		return pathError(err, req.Path)
 	}

@@ -10,11 +10,7 @@ import (
 )
 
 // List serves wire.OpList.
-func (s *Service) List(r Request) error {
-	var req wire.ListRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+func (s *Service) List(r Request, req *wire.ListRequest) error {
 	root, rel, err := s.locate(req.Path)
 	if err != nil {
 		return err

@@ -10,22 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onPath decodes a request about one path and runs op on it.
-func (s *Service) onPath(r Request, op func(root *root, rel string, req *wire.PathRequest) (any, error)) error {
-	var req wire.PathRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+// onPath runs op on the path of a request.
+func (s *Service) onPath(r Request, req *wire.PathRequest, op func(root *root, rel string) (any, error)) error {
 	root, rel, err := s.locate(req.Path)
 	if err != nil {
 		return err
 	}
 	var answer any
-	err = s.fs.Do(func() error {
-		var err error
-		answer, err = op(root, rel, &req)
-		return err
-	})
+	err = s.fs.Do(func() (err error) { answer, err = op(root, rel); return err })
 	if err != nil {
 		return pathError(err, req.Path)
 	}
@@ -33,13 +25,13 @@ func (s *Service) onPath(r Request, op func(root *root, rel string, req *wire.Pa
 }
 
 // Stat serves wire.OpStat.
-func (s *Service) Stat(r Request) error {
-	return s.onPath(r, func(root *root, rel string, _ *wire.PathRequest) (any, error) { return root.lstat(rel) })
+func (s *Service) Stat(r Request, req *wire.PathRequest) error {
+	return s.onPath(r, req, func(root *root, rel string) (any, error) { return root.lstat(rel) })
 }
 
 // Mkdir serves wire.OpMkdir.
-func (s *Service) Mkdir(r Request) error {
-	return s.onPath(r, func(root *root, rel string, req *wire.PathRequest) (any, error) {
+func (s *Service) Mkdir(r Request, req *wire.PathRequest) error {
+	return s.onPath(r, req, func(root *root, rel string) (any, error) {
 		release, err := root.reserve(disk.Block, 1)
 		if err != nil {
 			return nil, err
@@ -60,11 +52,7 @@ func (s *Service) Mkdir(r Request) error {
 }
 
 // Rename serves wire.OpRename.
-func (s *Service) Rename(r Request) error {
-	var req wire.RenameRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+func (s *Service) Rename(r Request, req *wire.RenameRequest) error {
 	fromRoot, from, err := s.locate(req.From)
 	if err != nil {
 		return err
@@ -107,8 +95,8 @@ func (s *Service) Rename(r Request) error {
 }
 
 // Remove serves wire.OpRemove.
-func (s *Service) Remove(r Request) error {
-	return s.onPath(r, func(root *root, rel string, req *wire.PathRequest) (any, error) {
+func (s *Service) Remove(r Request, req *wire.PathRequest) error {
+	return s.onPath(r, req, func(root *root, rel string) (any, error) {
 		if rel == "." {
 			return nil, wire.Errorf(wire.CodeInvalid, "%s itself cannot be removed", root.dir)
 		}

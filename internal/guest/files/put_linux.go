@@ -15,11 +15,7 @@ import (
 )
 
 // Put serves wire.OpFilePut.
-func (s *Service) Put(r Request) error {
-	var req wire.FilePutRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 	root, rel, err := s.locate(req.Path)
 	if err != nil {
 		return err
@@ -36,11 +32,7 @@ func (s *Service) Put(r Request) error {
 	}
 	defer release()
 	var d *draft
-	err = s.fs.Do(func() error {
-		var err error
-		d, err = root.draft(rel, &req)
-		return err
-	})
+	err = s.fs.Do(func() (err error) { d, err = root.draft(rel, req); return err })
 	if err != nil {
 		return pathError(err, req.Path)
 	}
@@ -51,11 +43,7 @@ func (s *Service) Put(r Request) error {
 		return pathError(err, req.Path)
 	}
 	var info wire.FileInfo
-	err = s.fs.Do(func() error {
-		var err error
-		info, err = d.commit(root.shown(rel))
-		return err
-	})
+	err = s.fs.Do(func() (err error) { info, err = d.commit(root.shown(rel)); return err })
 	if err != nil {
 		return pathError(err, req.Path)
 	}

@@ -13,7 +13,6 @@ import (
 // Request is a host's request about files.
 type Request interface {
 	io.Reader // of the frames behind the request
-	Decode(msg any) error
 	Answer(msg any) error
 	Send(frames []byte) (int, error)
 }

@@ -49,15 +49,11 @@ func (r *request) watchInput(in *proc.StreamInput) <-chan struct{} {
 	return left
 }
 
-func (s *Server) handleRun(r *request) error {
-	var req wire.RunRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	if req.Terminal != nil {
 		return errTerminal()
 	}
-	e, err := s.startExec(r, &req, nil)
+	e, err := s.startExec(r, req, nil)
 	if err != nil {
 		return err
 	}
@@ -67,7 +63,7 @@ func (s *Server) handleRun(r *request) error {
 			e.unwanted()
 		}
 	}()
-	in := e.input(&req, r.write)
+	in := e.input(req, r.write)
 	if in == nil && req.YieldMillis != 0 && e.quickly() {
 		return r.Answer(e.result())
 	}
@@ -113,20 +109,16 @@ func (e *execution) result() *wire.RunResult {
 	return res
 }
 
-func (s *Server) handleAttach(r *request) error {
-	var req wire.RunRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleAttach(r *request, req *wire.RunRequest) error {
 	if req.Terminal != nil {
 		return errTerminal()
 	}
 	sink := output.NewLiveSink(r)
-	e, err := s.startExec(r, &req, sink)
+	e, err := s.startExec(r, req, sink)
 	if err != nil {
 		return err
 	}
-	in := e.input(&req, sink.Control)
+	in := e.input(req, sink.Control)
 	if in != nil || !e.quickly() {
 		e.follow()
 		left := r.watchInput(in)
@@ -146,11 +138,7 @@ func (s *Server) handleAttach(r *request) error {
 		Stderr: wire.Output{Total: st.StderrBytes, Omitted: st.StderrBytes}})
 }
 
-func (s *Server) handleRead(r *request) error {
-	var req wire.ReadRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleRead(r *request, req *wire.ReadRequest) error {
 	e, err := s.execs.get(req.ExecID)
 	if err != nil {
 		return err
@@ -163,15 +151,11 @@ func (s *Server) handleRead(r *request) error {
 	}
 	left := r.watch(nil)
 	defer r.Release()
-	res := e.rec.Read(&req, left)
+	res := e.rec.Read(req, left)
 	return r.Answer(&res)
 }
 
-func (s *Server) handleWait(r *request) error {
-	var req wire.WaitRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleWait(r *request, req *wire.WaitRequest) error {
 	e, err := s.execs.get(req.ExecID)
 	if err != nil {
 		return err
@@ -193,11 +177,7 @@ func (s *Server) handleWait(r *request) error {
 	return r.Answer(e.result())
 }
 
-func (s *Server) handleStdin(r *request) error {
-	var req wire.StdinRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleStdin(r *request, req *wire.StdinRequest) error {
 	e, err := s.execs.get(req.ExecID)
 	if err != nil {
 		return err
@@ -232,11 +212,7 @@ func errTerminal() error {
 // nudge is how long an answer waits for a signal to have its effect.
 const nudge = 100 * time.Millisecond
 
-func (s *Server) handleKill(r *request) error {
-	var req wire.KillRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleKill(r *request, req *wire.KillRequest) error {
 	e, err := s.execs.get(req.ExecID)
 	if err != nil {
 		return err

@@ -6,11 +6,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-func (s *Server) handleTerminal(r *request) error {
-	var req wire.RunRequest
-	if err := r.Decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleTerminal(r *request, req *wire.RunRequest) error {
 	if req.Terminal == nil {
 		return wire.Errorf(wire.CodeInvalid, "a terminal without a size")
 	}
@@ -21,7 +17,7 @@ func (s *Server) handleTerminal(r *request) error {
 		}
 		req.Argv = []string{shell}
 	}
-	e, err := s.startExec(r, &req, nil)
+	e, err := s.startExec(r, req, nil)
 	if err != nil {
 		return err
 	}
@@ -32,8 +28,8 @@ func (s *Server) handleTerminal(r *request) error {
 	return e.show(r, v)
 }
 
-func (s *Server) handleJoin(r *request) error {
-	e, req, err := s.atTerminal(r)
+func (s *Server) handleJoin(r *request, req *wire.TerminalRequest) error {
+	e, err := s.atTerminal(req.ExecID)
 	if err != nil {
 		return err
 	}
@@ -43,8 +39,8 @@ func (s *Server) handleJoin(r *request) error {
 	return e.show(r, v)
 }
 
-func (s *Server) handleResize(r *request) error {
-	e, req, err := s.atTerminal(r)
+func (s *Server) handleResize(r *request, req *wire.TerminalRequest) error {
+	e, err := s.atTerminal(req.ExecID)
 	if err != nil {
 		return err
 	}
@@ -54,17 +50,13 @@ func (s *Server) handleResize(r *request) error {
 	return r.Answer(wire.Empty{})
 }
 
-// atTerminal finds the exec that a request about a terminal means.
-func (s *Server) atTerminal(r *request) (*execution, wire.TerminalRequest, error) {
-	var req wire.TerminalRequest
-	if err := r.Decode(&req); err != nil {
-		return nil, req, err
-	}
-	e, err := s.execs.get(req.ExecID)
+// atTerminal returns an exec that runs on a terminal.
+func (s *Server) atTerminal(id string) (*execution, error) {
+	e, err := s.execs.get(id)
 	if err == nil && e.term == nil {
 		err = wire.Errorf(wire.CodeInvalid, "the command does not run on a terminal")
 	}
-	return e, req, err
+	return e, err
 }
 
 // show keeps a host at a terminal until the command ends or the host leaves. The command runs on without it.

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -275,17 +274,6 @@ func TestNew(t *testing.T) {
 		if s, err := server.New(server.Config{Workdir: workdir}); err == nil {
 			t.Errorf("a guest in %q", workdir)
 			_ = s.Close()
-		}
-	}
-}
-
-func TestOpsAreKnown(t *testing.T) {
-	s, _ := newServer(t)
-	h := connect(t, s).Hello()
-	for _, op := range []wire.Op{wire.OpHealth, wire.OpRun, wire.OpAttach, wire.OpRead, wire.OpWait, wire.OpStdin, wire.OpKill, wire.OpExecs,
-		wire.OpFileGet, wire.OpFilePut, wire.OpList, wire.OpStat, wire.OpRemove, wire.OpMkdir, wire.OpRename} {
-		if !slices.Contains(h.Ops, op) {
-			t.Errorf("%s is missing", op)
 		}
 	}
 }

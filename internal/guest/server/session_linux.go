@@ -20,46 +20,59 @@ const arch = runtime.GOARCH
 // handler serves one request.
 type handler func(*Server, *request) error
 
-func handlers() map[wire.Op]handler {
-	return map[wire.Op]handler{
-		wire.OpHealth:  (*Server).handleHealth,
-		wire.OpRun:     (*Server).handleRun,
-		wire.OpAttach:  (*Server).handleAttach,
-		wire.OpRead:    (*Server).handleRead,
-		wire.OpWait:    (*Server).handleWait,
-		wire.OpStdin:   (*Server).handleStdin,
-		wire.OpKill:    (*Server).handleKill,
-		wire.OpKillAll: (*Server).handleKillAll,
-		wire.OpExecs:   (*Server).handleExecs,
-		wire.OpFileGet: fileHandler((*files.Service).Get),
-		wire.OpFilePut: fileHandler((*files.Service).Put),
-		wire.OpList:    fileHandler((*files.Service).List),
-		wire.OpStat:    fileHandler((*files.Service).Stat),
-		wire.OpRemove:  fileHandler((*files.Service).Remove),
-		wire.OpMkdir:   fileHandler((*files.Service).Mkdir),
-		wire.OpRename:  fileHandler((*files.Service).Rename),
+// operations are what the guest can do, in the order of its hello.
+var operations = []struct {
+	op    wire.Op
+	serve handler
+}{
+	{wire.OpHealth, (*Server).handleHealth},
+	{wire.OpRun, decoded((*Server).handleRun)},
+	{wire.OpAttach, decoded((*Server).handleAttach)},
+	{wire.OpRead, decoded((*Server).handleRead)},
+	{wire.OpWait, decoded((*Server).handleWait)},
+	{wire.OpStdin, decoded((*Server).handleStdin)},
+	{wire.OpKill, decoded((*Server).handleKill)},
+	{wire.OpKillAll, (*Server).handleKillAll},
+	{wire.OpExecs, (*Server).handleExecs},
+	{wire.OpFileGet, onFiles((*files.Service).Get)},
+	{wire.OpFilePut, onFiles((*files.Service).Put)},
+	{wire.OpList, onFiles((*files.Service).List)},
+	{wire.OpStat, onFiles((*files.Service).Stat)},
+	{wire.OpRemove, onFiles((*files.Service).Remove)},
+	{wire.OpMkdir, onFiles((*files.Service).Mkdir)},
+	{wire.OpRename, onFiles((*files.Service).Rename)},
+	{wire.OpTerminal, decoded((*Server).handleTerminal)},
+	{wire.OpJoin, decoded((*Server).handleJoin)},
+	{wire.OpResize, decoded((*Server).handleResize)},
+}
 
-		wire.OpTerminal: (*Server).handleTerminal,
-		wire.OpJoin:     (*Server).handleJoin,
-		wire.OpResize:   (*Server).handleResize,
+// decoded returns a handler that decodes the request's message.
+func decoded[T any](serve func(*Server, *request, *T) error) handler {
+	return func(s *Server, r *request) error {
+		msg := new(T)
+		if err := r.decode(msg); err != nil {
+			return err
+		}
+		return serve(s, r, msg)
 	}
 }
 
-// fileHandler makes a handler of a request about files.
-func fileHandler(serve func(*files.Service, files.Request) error) handler {
-	return func(s *Server, r *request) error { return serve(s.files, r) }
+// onFiles returns a handler of a request about files.
+func onFiles[T any](serve func(*files.Service, files.Request, *T) error) handler {
+	return decoded(func(s *Server, r *request, msg *T) error { return serve(s.files, r, msg) })
 }
 
-// ops lists what the guest can do, in a fixed order.
+// ops lists what the guest can do.
 func ops() []wire.Op {
-	return []wire.Op{wire.OpHealth, wire.OpRun, wire.OpAttach, wire.OpRead, wire.OpWait, wire.OpStdin, wire.OpKill,
-		wire.OpKillAll, wire.OpExecs, wire.OpFileGet, wire.OpFilePut, wire.OpList, wire.OpStat, wire.OpRemove, wire.OpMkdir, wire.OpRename,
-		wire.OpTerminal, wire.OpJoin, wire.OpResize}
+	var list []wire.Op
+	for _, o := range operations {
+		list = append(list, o.op)
+	}
+	return list
 }
 
 // serveSession serves a host's streams until its session ends. Requests may still be ending then.
 func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) {
-	byOp := handlers()
 	for {
 		st, err := mux.AcceptStream()
 		if err != nil {
@@ -69,7 +82,7 @@ func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) {
 			s.requests.Go(func() { refuse(st) })
 			continue
 		}
-		s.requests.Go(func() { s.serveStream(&request{mux: mux, conn: conn, st: st, done: make(chan struct{})}, byOp) })
+		s.requests.Go(func() { s.serveStream(&request{mux: mux, conn: conn, st: st, done: make(chan struct{})}) })
 	}
 }
 
@@ -96,7 +109,7 @@ func refuse(st *yamux.Stream) {
 	_ = st.Close() // the host reads on until the answer
 }
 
-func (s *Server) serveStream(r *request, byOp map[wire.Op]handler) {
+func (s *Server) serveStream(r *request) {
 	defer r.st.Close()
 	defer s.guard("a request")
 	defer close(r.done)
@@ -104,18 +117,23 @@ func (s *Server) serveStream(r *request, byOp map[wire.Op]handler) {
 	if errors.Is(err, io.EOF) || r.mux.IsClosed() {
 		return
 	}
-	if err == nil {
-		if h := byOp[r.op]; h != nil {
-			err = h(s, r)
-		} else {
-			err = wire.Errorf(wire.CodeUnsupported, "this guest does not know the request %.40q", r.op)
-		}
-	} else {
+	if err != nil {
 		err = wire.Errorf(wire.CodeInvalid, "%v", err)
+	} else {
+		err = s.dispatch(r)
 	}
 	if err != nil {
 		r.fail(err)
 	}
+}
+
+func (s *Server) dispatch(r *request) error {
+	for _, o := range operations {
+		if o.op == r.op {
+			return o.serve(s, r)
+		}
+	}
+	return wire.Errorf(wire.CodeUnsupported, "this guest does not know the request %.40q", r.op)
 }
 
 func (r *request) read() error {
@@ -134,8 +152,8 @@ func (r *request) read() error {
 	return nil
 }
 
-// Decode reads the request's message.
-func (r *request) Decode(msg any) error {
+// decode reads the request's message.
+func (r *request) decode(msg any) error {
 	if err := wire.Decode(r.arg, r.body, msg); err != nil {
 		return wire.Errorf(wire.CodeInvalid, "%v", err)
 	}
