@@ -12,9 +12,9 @@ type Envelope struct {
 	Arg json.RawMessage `json:"arg,omitempty"`
 }
 
-// Bulk is implemented by messages with byte fields that travel raw in the body and not in the head.
-type Bulk interface {
-	// bulk gives the fields in the order in which they stand in the body, each behind its length (4 bytes).
+// bulkFields is implemented by messages with byte fields that travel raw in the body and not in the head.
+type bulkFields interface {
+	// bulk returns the fields in the order in which they stand in the body, each behind its length (4 bytes).
 	bulk() []*[]byte
 }
 
@@ -68,7 +68,7 @@ func encode(msg any) (head, body []byte, err error) {
 		r.packRaw()
 		defer r.unpackRaw()
 	}
-	b, ok := msg.(Bulk)
+	b, ok := msg.(bulkFields)
 	if !ok {
 		head, err = json.Marshal(msg)
 		return head, nil, err
@@ -108,7 +108,7 @@ func Decode(head, body []byte, msg any) error {
 	if r, ok := msg.(rawText); ok {
 		r.unpackRaw()
 	}
-	b, ok := msg.(Bulk)
+	b, ok := msg.(bulkFields)
 	if !ok {
 		return nil
 	}
