@@ -72,6 +72,7 @@ func (q Quotas) Admit() (m Marks, err error) {
 // frozen: the command must not write.
 func (m Marks) Frozen() bool { return m.workspace.frozen || m.layer.frozen }
 
+// Started is called when a command has been started.
 func (q Quotas) Started() {
 	q.Workspace.started()
 	q.Layer.started()
@@ -91,6 +92,7 @@ func (q Quotas) Ended(since Marks, cut, failed bool) Shortage {
 	return Shortage{full || fullOutside, stopped || stoppedOutside, fullOutside && !full && !stopped}
 }
 
+// Close ends the watches.
 func (q Quotas) Close() {
 	q.Workspace.close()
 	q.Layer.close()
@@ -100,6 +102,7 @@ func (q Quotas) Close() {
 // may be no more threads to be had.
 type Gate chan struct{}
 
+// Do calls f when there is room for another operation.
 func (g Gate) Do(f func() error) error {
 	g <- struct{}{}
 	defer func() { <-g }()

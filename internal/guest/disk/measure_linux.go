@@ -46,6 +46,7 @@ type level struct {
 // FileID names a file among all.
 type FileID struct{ dev, ino uint64 }
 
+// IDOf returns the ID of the file that st describes.
 func IDOf(st *unix.Stat_t) FileID { return FileID{st.Dev, st.Ino} }
 
 // measure adds up what the tree takes on the disk, and what files take that have no name any more but are open. A tree

@@ -38,6 +38,7 @@ type LiveSink struct {
 	missing int64 // bytes of output left out since
 }
 
+// NewLiveSink returns a sink that sends to h.
 func NewLiveSink(h Host) *LiveSink {
 	l := &LiveSink{host: h}
 	l.timer = time.AfterFunc(time.Hour, l.flush)

@@ -26,7 +26,7 @@ type Sink interface {
 const pipeMax = 1 << 20
 
 // Pipes reads a command's two output pipes into a sink. At first nobody reads: most commands are soon over, and then
-// sweep takes what they left in the pipes. A longer command gets a goroutine for each pipe with start.
+// Sweep takes what they left in the pipes. A longer command gets a goroutine for each pipe with Start.
 type Pipes struct {
 	sink Sink
 	bufs *sync.Pool
@@ -76,11 +76,12 @@ func NewPipes(fds [2]int, sink Sink, bufs *sync.Pool) *Pipes {
 	return o
 }
 
+// Totals returns how many bytes were read.
 func (o *Pipes) Totals() (stdout, stderr int64) {
 	return o.ways[0].total.Load(), o.ways[1].total.Load()
 }
 
-// Sweep takes what is in the pipes and reports whether both are at their end. Not after start.
+// Sweep takes what is in the pipes and reports whether both are at their end. Not after Start.
 func (o *Pipes) Sweep() bool {
 	for _, w := range o.ways {
 		for !w.ended {

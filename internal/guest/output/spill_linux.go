@@ -43,6 +43,7 @@ type Spiller struct {
 	held  int64      // by kept
 }
 
+// NewSpiller makes files below r within its quota q; workspaceBytes is the size of the workspace, 0 for no limit.
 func NewSpiller(r *os.Root, g disk.Gate, q *disk.Quota, workspaceBytes int64) *Spiller {
 	s := &Spiller{root: r, fs: g, quota: q, most: spillFiles * spillMax}
 	if workspaceBytes > 0 {

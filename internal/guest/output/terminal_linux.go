@@ -137,6 +137,7 @@ func (t *Terminal) limit() time.Time {
 	return time.Time{}
 }
 
+// End is for a command that has ended: that nobody is there has no effect any more.
 func (t *Terminal) End() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

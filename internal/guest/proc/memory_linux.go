@@ -35,6 +35,7 @@ type Memory struct {
 	first sync.WaitGroup // the first take, which nobody but a first command waits for
 }
 
+// OpenMemory watches the memory of the sandbox's cgroup, version 2 or 1, and takes the reserve.
 func OpenMemory(oom *OOMCounter) *Memory {
 	m := &Memory{oom: oom, usageFD: -1, limitFD: -1}
 	m.tasksFD = openFirst("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
@@ -75,6 +76,7 @@ func preadNumber(fd int) (int64, bool) {
 	return v, err == nil
 }
 
+// Close frees the reserve.
 func (m *Memory) Close() {
 	m.first.Wait()
 	m.give()
@@ -236,6 +238,7 @@ func (c *OOMCounter) Read() int64 {
 	return -1
 }
 
+// Close closes the counter.
 func (c *OOMCounter) Close() {
 	if c.fd >= 0 {
 		_ = unix.Close(c.fd) // only read from

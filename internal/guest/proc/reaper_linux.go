@@ -22,13 +22,13 @@ type reaper struct {
 	all    bool
 	killed func() // called when a child has died of SIGKILL
 
-	mu      sync.Mutex        // guards the fields below
-	waiting map[int]chan Exit // by pid
-	early   map[int]earlyExit // ended before start knew them, and orphans; kept while a start is under way
-	reaped  uint64            // how many processes were reaped
-	began   map[uint64]int    // starts under way, by the value of reaped at their beginning
-	born    chan struct{}     // has a value when there may be children again
-	stopped bool
+	mu       sync.Mutex        // guards the fields below
+	waiting  map[int]chan Exit // by pid
+	early    map[int]earlyExit // ended before start knew them, and orphans; kept while a start is under way
+	reaped   uint64            // how many processes were reaped
+	began    map[uint64]int    // starts under way, by the value of reaped at their beginning
+	children chan struct{}     // has a value when there may be children again
+	stopped  bool
 }
 
 // earlyExit is an exit that nobody has asked for yet. The kernel gives a pid to many processes in turn, so at says
@@ -43,7 +43,7 @@ const manyEarly = 1024
 
 func newReaper(all bool, killed func()) *reaper {
 	r := &reaper{all: all, killed: killed, waiting: map[int]chan Exit{},
-		early: map[int]earlyExit{}, began: map[uint64]int{}, born: make(chan struct{}, 1)}
+		early: map[int]earlyExit{}, began: map[uint64]int{}, children: make(chan struct{}, 1)}
 	if all {
 		go r.loop()
 	}
@@ -78,7 +78,7 @@ func (r *reaper) start(fork func() (int, error)) (int, <-chan Exit, error) {
 		clear(r.early)
 	}
 	select {
-	case r.born <- struct{}{}:
+	case r.children <- struct{}{}:
 	default:
 	}
 	return pid, exited, err
@@ -93,7 +93,7 @@ func (r *reaper) loop() {
 		switch {
 		case err == syscall.EINTR:
 		case err != nil: // no children
-			if !r.awaitBirth() {
+			if !r.awaitChild() {
 				return
 			}
 		case ws.Stopped(): // a traced child that begins, see forkLimited
@@ -106,11 +106,11 @@ func (r *reaper) loop() {
 	}
 }
 
-// awaitBirth waits for the next start. An orphan can only come from a child of ours, so without children there is
+// awaitChild waits for the next start. An orphan can only come from a child of ours, so without children there is
 // nothing to miss; the look around every second is for processes that an engine puts into the sandbox.
-func (r *reaper) awaitBirth() bool {
+func (r *reaper) awaitChild() bool {
 	select {
-	case <-r.born:
+	case <-r.children:
 	case <-time.After(time.Second):
 	}
 	r.mu.Lock()
@@ -146,7 +146,7 @@ func (r *reaper) stop() {
 	r.stopped = true
 	r.mu.Unlock()
 	select {
-	case r.born <- struct{}{}:
+	case r.children <- struct{}{}:
 	default:
 	}
 }

@@ -77,6 +77,7 @@ func ParseSignal(name string) (unix.Signal, error) {
 	return sig, nil
 }
 
+// SignalName returns a signal's name with SIG.
 func SignalName(sig unix.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return name

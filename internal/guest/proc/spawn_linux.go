@@ -56,7 +56,7 @@ func NewSpawner(workdir string, reapAll bool, p *Protection, t *Tracker, killed 
 		tracing: make(chan struct{}, tracers), protection: p, oom: p.scoreFile(), score: oomScores(p.scoreFile())}, nil
 }
 
-// oomScores returns the score that the guest was born with, below which it could not get back, and its children's.
+// oomScores returns the score that the guest was started with, below which it could not get back, and its children's.
 func oomScores(f *os.File) [2]string {
 	own := 0
 	if f != nil {
@@ -81,6 +81,7 @@ func emptyInput() (int, error) {
 	return p[0], unix.Close(p[1])
 }
 
+// Close stops the reaper once no children are left.
 func (s *Spawner) Close() {
 	s.reaper.stop()
 	_ = unix.Close(s.Null) // nothing was written
@@ -246,6 +247,7 @@ func launchFail(reason, format string, args ...any) *wire.Error {
 	return e
 }
 
+// LaunchError returns the class of a command's failed start.
 func LaunchError(err error, path string) error {
 	switch {
 	case errors.Is(err, unix.ENOENT):

@@ -17,6 +17,7 @@ type InputPipe struct {
 	shut sync.Once
 }
 
+// NewInputPipe takes over f, which must not block.
 func NewInputPipe(f *os.File) *InputPipe {
 	return &InputPipe{f: f, lock: make(chan struct{}, 1)}
 }

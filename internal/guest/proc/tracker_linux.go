@@ -29,6 +29,7 @@ type Tracker struct {
 // noTag is the tag of a process where tags do not work.
 const noTag = ^uint64(0)
 
+// NewTracker tags the guest itself, where the kernel takes tags.
 func NewTracker() *Tracker {
 	t := &Tracker{own: os.Getpid(), alone: os.Getpid() == 1}
 	var old unix.Rlimit
