@@ -109,7 +109,7 @@ func publicError(err error) error {
 		return guestError(fromGuest)
 	}
 	switch {
-	case errors.Is(err, client.ErrSentAway):
+	case errors.Is(err, client.ErrSlowReader):
 		return ErrSentAway
 	case errors.Is(err, client.ErrProtocol):
 		return &textError{text: cleanText(err.Error()), err: backend.ErrProtocol}

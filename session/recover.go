@@ -260,7 +260,7 @@ func (m *Manager) works(ctx context.Context, rec Record) use {
 
 // visitedNow tells whether a process is connected to a sandbox that belongs to none.
 func (m *Manager) visitedNow(ctx context.Context, rec Record) use {
-	return m.guestSays(ctx, rec, func(h wire.Health) bool { return h.Visitors > 1 }) // one of them asks
+	return m.guestSays(ctx, rec, func(h wire.Health) bool { return h.Secondary > 1 }) // one of them asks
 }
 
 // guestSays asks the guest of a sandbox whether that is used.

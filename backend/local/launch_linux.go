@@ -148,7 +148,7 @@ func (l *launching) explain(said []byte) error {
 		if err != nil {
 			return fmt.Errorf("local: the launcher said nothing sensible: %w", backend.ErrProtocol)
 		}
-		if r.Wall != "" {
+		if r.Isolation != "" {
 			return l.wallError(r)
 		}
 		n++

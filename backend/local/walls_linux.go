@@ -39,7 +39,7 @@ func (l *launching) wallError(r launch.Report) error {
 			return fmt.Errorf("local: what the sandbox sees as %s was removed from the state directory: %w", t.Target, backend.ErrLost)
 		}
 	}
-	text := fmt.Sprintf("local: the wall %q cannot be built: %s", r.Wall, r.What)
+	text := fmt.Sprintf("local: the wall %q cannot be built: %s", r.Isolation, r.What)
 	if r.Errno != 0 {
 		text += ": " + errno.Error()
 	}
@@ -48,7 +48,7 @@ func (l *launching) wallError(r launch.Report) error {
 	case unix.ENOMEM, unix.ENOSPC, unix.EAGAIN, unix.EMFILE, unix.ENFILE:
 		kind = backend.ErrUnavailable
 	}
-	if h := hint(r.Wall, errno); h != "" {
+	if h := hint(r.Isolation, errno); h != "" {
 		text += " (" + h + ")"
 	}
 	return &missingWall{r, text, kind}
@@ -57,15 +57,15 @@ func (l *launching) wallError(r launch.Report) error {
 // hint says how to mend a wall.
 func hint(wall string, errno unix.Errno) string {
 	switch {
-	case errno == unix.ENOSYS && wall == launch.WallFiles:
+	case errno == unix.ENOSYS && wall == launch.IsolationFiles:
 		return "recursively read-only mounts need Linux 5.12"
-	case wall == launch.WallMounts && (errno == unix.EPERM || errno == unix.EACCES):
+	case wall == launch.IsolationMounts && (errno == unix.EPERM || errno == unix.EACCES):
 		return userNamespaceHint()
-	case wall == launch.WallProc && errno == unix.EPERM:
+	case wall == launch.IsolationProc && errno == unix.EPERM:
 		return "part of this process's /proc is hidden, as in a container: run it outside, or in a container with an unmasked /proc"
-	case wall == launch.WallPivot && errno == unix.EINVAL:
+	case wall == launch.IsolationPivot && errno == unix.EINVAL:
 		return "the root file system of this process is an initial ramdisk or a chroot, which cannot be left"
-	case wall == launch.WallSeccomp:
+	case wall == launch.IsolationSeccomp:
 		return "the kernel needs CONFIG_SECCOMP_FILTER"
 	}
 	return ""
@@ -89,7 +89,7 @@ func (b *Backend) explainFork(err error) error {
 	if text != "" {
 		text = " (" + text + ")"
 	}
-	return fmt.Errorf("local: the wall %q cannot be built: making namespaces: %v%s: %w", launch.WallUser, errno, text, kind)
+	return fmt.Errorf("local: the wall %q cannot be built: making namespaces: %v%s: %w", launch.IsolationUser, errno, text, kind)
 }
 
 // userNamespaceHint looks for what keeps this process from making namespaces.
@@ -111,7 +111,7 @@ func (b *Backend) tryWalls(ctx context.Context) error {
 	b.machine.layers = true
 	err := b.try(ctx, backend.RootWritable)
 	var missing *missingWall
-	if errors.As(err, &missing) && missing.Wall == launch.WallLayers {
+	if errors.As(err, &missing) && missing.Isolation == launch.IsolationLayers {
 		b.log.Info("local: a writable root cannot be made here", "error", err)
 		b.machine.layers = false
 		err = b.try(ctx, backend.RootReadonly)

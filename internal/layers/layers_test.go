@@ -49,6 +49,12 @@ func layers() []layer {
 		{dir: "backend/internal/kit", may: []string{"backend", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "go.opentelemetry.io/otel"}},
 		{dir: "internal/driver", may: []string{"backend"}, only: []string{}},
 		{dir: "internal/guest"},
+		// The rooms of the guest, lowest first.
+		{dir: "internal/guest/proc", may: []string{"internal/guest"}},
+		{dir: "internal/guest/disk", may: []string{"internal/guest", "internal/guest/proc"}},
+		{dir: "internal/guest/files", may: []string{"internal/guest", "internal/guest/proc", "internal/guest/disk"}},
+		{dir: "internal/guest/output", may: []string{"internal/guest", "internal/guest/proc", "internal/guest/disk"}},
+		{dir: "internal/guest/server", may: []string{"internal/guest/..."}},
 		// Reads streams that come in small steps.
 		{dir: "internal/gather", only: []string{}},
 		{dir: "internal/telemetry", may: []string{"backend"}},
@@ -69,7 +75,7 @@ func layers() []layer {
 		{dir: "internal/sqlitefile", may: []string{}},
 		{dir: "session/sqlitestore", may: above("backend", "session", "internal/sqlitefile")},
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
-		{dir: "session", may: above("backend", "internal/guest")},
+		{dir: "session", may: above("backend", "internal/guest", "internal/guest/server")},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
 		{dir: "frontmatter", may: []string{"backend", "internal/isolated", "internal/nearest"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/wish"), genkit: true},
@@ -79,7 +85,7 @@ func layers() []layer {
 		{dir: "internal/scripted", may: []string{"internal/expr", "internal/nearest"}, genkit: true},
 
 		// PID 1 of every sandbox: small, static, little to attack.
-		{dir: "cmd/workcell-guest", may: []string{"internal/guest"}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
+		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
 		{dir: "cmd/workcell", may: all, genkit: true, sdk: true},
 		{dir: "examples", may: all, genkit: true, sdk: true},
 		{dir: "e2e", may: all, genkit: true, sdk: true},
@@ -135,6 +141,9 @@ func TestVerdict(t *testing.T) {
 		{"cmd/workcell", "go.opentelemetry.io/otel/sdk/trace", true},
 		{"cmd/workcell-guest", "gopkg.in/yaml.v3", false},
 		{"internal/guest/server", module + "/session", false},
+		{"internal/guest/server", module + "/internal/guest/disk", true},
+		{"internal/guest/disk", module + "/internal/guest/files", false},
+		{"internal/guest/client", module + "/internal/guest/server", false},
 	} {
 		l, ok := layerOf(rules, tc.dir)
 		if !ok {
