@@ -18,7 +18,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -29,11 +28,11 @@ type Backend struct {
 	log    *slog.Logger
 	engine engine
 	state  stateDir
-	sizing *driver.Sizing
+	sizing *kit.Sizing
 	disks  sizedfs.Maker
 
 	calls  *kit.Calls
-	pulls  driver.Pulls
+	pulls  kit.Pulls
 	images imageCache
 
 	mu    sync.Mutex         // guards what follows
@@ -75,7 +74,7 @@ func (b *Backend) prepare(ctx context.Context) error {
 	if b.engine, err = b.probe(ctx); err != nil {
 		return err
 	}
-	b.sizing = driver.NewSizing("containerd", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.state.root) })
+	b.sizing = kit.NewSizing("containerd", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.state.root) })
 	b.state, err = openState(b.opts.StateDir)
 	return err
 }

@@ -17,12 +17,11 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 const (
-	maxImageConfig = 4 * driver.MiB // bytes of JSON
-	maxKnownImages = 1024           // images that are remembered
+	maxImageConfig = 4 * kit.MiB // bytes of JSON
+	maxKnownImages = 1024        // images that are remembered
 )
 
 // image is what Create needs to know of an image. It never changes but for checked.
@@ -133,7 +132,7 @@ func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, er
 		return nil, engineError("read image", backend.ErrUnsupported,
 			fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", name, c.OS, c.Architecture, b.engine.arch))
 	}
-	volumes, err := driver.JudgeImage(c.Config.Env, c.Config.Volumes)
+	volumes, err := kit.JudgeImage(c.Config.Env, c.Config.Volumes)
 	if err != nil {
 		return nil, engineError("image "+name, backend.ErrInvalid, err.Error())
 	}

@@ -10,22 +10,22 @@ import (
 	"github.com/distribution/reference"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // plan is a checked Spec with all defaults filled in.
 type plan struct {
 	spec    backend.Spec
 	ref     string // full form of the image reference
-	user    driver.User
+	user    kit.User
 	runtime string                 // path of the OCI runtime's program
 	means   backend.WorkspaceMeans // what holds the workspace's limit
-	root    int64                  // driver.RootBytes
+	root    int64                  // kit.RootBytes
 }
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
 func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error) {
-	if err := driver.CheckSpec(spec); err != nil {
+	if err := kit.CheckSpec(spec); err != nil {
 		return nil, fmt.Errorf("containerd: %w", err)
 	}
 	if err := b.opts.Images.Check(spec.Image); err != nil {
@@ -39,13 +39,13 @@ func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error)
 		return nil, err
 	}
 	p := &plan{spec: spec, ref: ref}
-	if p.user, err = driver.ParseUser(spec.User); err != nil {
+	if p.user, err = kit.ParseUser(spec.User); err != nil {
 		return nil, fmt.Errorf("containerd: %w", err)
 	}
 	if err := b.engine.enforceable(spec.Limits); err != nil {
 		return nil, err
 	}
-	p.spec.Limits = driver.SandboxLimits(spec.Limits, b.opts.Limits)
+	p.spec.Limits = kit.SandboxLimits(spec.Limits, b.opts.Limits)
 	setDefault(&p.spec.Network, backend.NetworkNone)
 	if p.spec.Created.IsZero() {
 		p.spec.Created = time.Now()
@@ -54,8 +54,8 @@ func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error)
 	if err := b.engine.supports(p.spec); err != nil {
 		return nil, err
 	}
-	p.root = driver.RootBytes(spec.Root, spec.Limits, b.opts.Limits)
-	if p.means = backend.WorkspaceWatched; !driver.DefaultWorkspace(spec.Limits, b.opts.Limits) {
+	p.root = kit.RootBytes(spec.Root, spec.Limits, b.opts.Limits)
+	if p.means = backend.WorkspaceWatched; !kit.DefaultWorkspace(spec.Limits, b.opts.Limits) {
 		if err := b.chooseMeans(ctx, p, sessionName(spec.ID)); err != nil {
 			return nil, err
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 const (
@@ -146,7 +146,7 @@ func (r *record) is(id string) bool { return r != nil && r.name() == id }
 func (r *record) state() stateDir { return stateDir{root: r.config.State} }
 
 // owner is the user whom the workspace belongs to.
-func (r *record) owner() (driver.User, error) { return driver.ParseUser(r.config.User) }
+func (r *record) owner() (kit.User, error) { return kit.ParseUser(r.config.User) }
 
 // bridged tells whether the sandbox has a network.
 func (r *record) bridged() bool { return r.config.Network == backend.NetworkBridge }

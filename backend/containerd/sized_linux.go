@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 // deviceLink leads from a sandbox's directory to the loop device that holds its workspace. The runtime mounts that in the
@@ -78,7 +78,7 @@ func (r *record) finishImage() error {
 
 // formatWorkspace makes a workspace's file system if it is to have one, under its first name. What is there of it is half
 // made.
-func (b *Backend) formatWorkspace(ctx context.Context, r *record, user driver.User) error {
+func (b *Backend) formatWorkspace(ctx context.Context, r *record, user kit.User) error {
 	if r.sized() == 0 {
 		return nil
 	}
@@ -86,7 +86,7 @@ func (b *Backend) formatWorkspace(ctx context.Context, r *record, user driver.Us
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return stateError("make the workspace", err)
 	}
-	s := sizedfs.Spec{Bytes: r.sized(), Files: driver.Inodes(r.sized()), UID: int(user.UID), GID: int(user.GID)}
+	s := sizedfs.Spec{Bytes: r.sized(), Files: kit.Inodes(r.sized()), UID: int(user.UID), GID: int(user.GID)}
 	if err := b.disks.Format(ctx, file, s); err != nil {
 		return stateError("make the workspace", err)
 	}

@@ -7,13 +7,13 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 const (
-	guestDir = driver.GuestDir // where the guest's directory is mounted
+	guestDir = kit.GuestDir // where the guest's directory is mounted
 	hostname = "workcell"
 	// specVersion is the oldest that says all of this; an older runtime refuses a newer one.
 	specVersion = "1.0.2"
@@ -38,8 +38,8 @@ func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 			CgroupsPath:   r.config.Cgroup,
 			Resources:     b.engine.resources(p.spec.Limits),
 			Seccomp:       b.engine.seccomp,
-			MaskedPaths:   driver.MaskedPaths(b.engine.cpus),
-			ReadonlyPaths: driver.ReadonlyPaths(),
+			MaskedPaths:   kit.MaskedPaths(b.engine.cpus),
+			ReadonlyPaths: kit.ReadonlyPaths(),
 			Sysctl: map[string]string{ // as Docker: what needs a privilege elsewhere is harmless in a namespace
 				"net.ipv4.ip_unprivileged_port_start": "0",
 				"net.ipv4.ping_group_range":           "0 2147483647",
@@ -50,7 +50,7 @@ func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 }
 
 // guestProcess is a program of ours in the sandbox: the guest itself or its bridge.
-func guestProcess(o driver.User, r *record, args ...string) *specs.Process {
+func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 	score := 0 // not what containerd itself has, which may be protected
 	return &specs.Process{
 		User:            specs.User{UID: o.UID, GID: o.GID},
@@ -66,7 +66,7 @@ func guestProcess(o driver.User, r *record, args ...string) *specs.Process {
 
 // guestArgs tell the guest of its limits and of when it is to end.
 func guestArgs(r *record) []string {
-	return driver.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes, r.config.OrphanTimeout)
+	return kit.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes, r.config.OrphanTimeout)
 }
 
 func namespaces(r *record) []specs.LinuxNamespace {
@@ -98,7 +98,7 @@ func (b *Backend) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 		bind(dir.guest(b.opts.Guest.Version), guestDir, "ro"),
 		workspaceMount(r))
 	for _, v := range volumes {
-		ms = append(ms, tmpfs(v, driver.ImageVolumeBytes, "1777", driver.User{}))
+		ms = append(ms, tmpfs(v, kit.ImageVolumeBytes, "1777", kit.User{}))
 	}
 	return ms
 }
@@ -114,14 +114,14 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 		mount("sysfs", "/sys", "nosuid", "noexec", "nodev", "ro"),
 		mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
 		mount("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),
-		mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", driver.ShmSize(l))),
+		mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", kit.ShmSize(l))),
 	}
 }
 
 // tmpfs allows execution: installers and compilers run what they put into /tmp.
-func tmpfs(at string, size int64, mode string, o driver.User) specs.Mount {
+func tmpfs(at string, size int64, mode string, o kit.User) specs.Mount {
 	return specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: at, Options: []string{
-		"rw", "nosuid", "nodev", "exec", fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", driver.Inodes(size)),
+		"rw", "nosuid", "nodev", "exec", fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", kit.Inodes(size)),
 		"mode=" + mode, fmt.Sprintf("uid=%d", o.UID), fmt.Sprintf("gid=%d", o.GID),
 	}}
 }

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 )
 
 const (
-	fifoBytes = driver.MiB // what a FIFO holds; the kernel's own default is 64 KiB
+	fifoBytes = kit.MiB // what a FIFO holds; the kernel's own default is 64 KiB
 )
 
 // stream is a sandbox's own stream: the FIFOs that the shim reads and writes. Unlike an engine's attach, two readers of

@@ -41,7 +41,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -95,10 +94,10 @@ type Backend struct {
 
 	calls *kit.Calls
 
-	pulls   driver.Pulls
+	pulls   kit.Pulls
 	guest   guestVolume
 	network sandboxNetwork
-	sizing  *driver.Sizing
+	sizing  *kit.Sizing
 	disks   sizedfs.Maker
 
 	mu         sync.Mutex            // guards what follows
@@ -119,7 +118,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if err := b.applyDefaults(); err != nil {
 		return nil, err
 	}
-	b.sizing = driver.NewSizing("docker", b.log, b.probeSized)
+	b.sizing = kit.NewSizing("docker", b.log, b.probeSized)
 	api, err := newClient(b.opts)
 	if err != nil {
 		return nil, err

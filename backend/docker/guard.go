@@ -16,7 +16,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
 
@@ -126,7 +125,7 @@ func (b *Backend) runGuard(ctx context.Context, network string, caps []string, m
 			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
 		}},
 	}
-	id, err := b.createFromInit(ctx, "", driver.User{}, b.guestLabels(backend.RoleInit), host, func(c *container.Config) {
+	id, err := b.createFromInit(ctx, "", kit.User{}, b.guestLabels(backend.RoleInit), host, func(c *container.Config) {
 		c.Cmd, c.AttachStdout = cmd, true
 		c.Healthcheck = &container.HealthConfig{Test: []string{noneShell}}
 	})

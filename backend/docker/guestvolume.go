@@ -15,7 +15,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -81,7 +80,7 @@ func (b *Backend) fillGuest(ctx context.Context) error {
 	name := string(b.guestVolumeName())
 	var lock guestLock
 	return b.calls.Retry(ctx, func() (bool, error) {
-		id, err := b.createFromInit(ctx, name, driver.User{}, b.guestLabels(backend.RoleInit), &container.HostConfig{
+		id, err := b.createFromInit(ctx, name, kit.User{}, b.guestLabels(backend.RoleInit), &container.HostConfig{
 			NetworkMode: "none",
 			LogConfig:   container.LogConfig{Type: "none"},
 			Mounts: []mount.Mount{{

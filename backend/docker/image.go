@@ -12,7 +12,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 const maxKnownImages = 1024 // checks that are remembered
@@ -66,7 +65,7 @@ func (b *Backend) inspectImage(ctx context.Context, p *plan) (*image, error) {
 		return img, nil
 	}
 	img.env = slices.Clone(res.Config.Env)
-	img.volumes, err = driver.JudgeImage(res.Config.Env, res.Config.Volumes)
+	img.volumes, err = kit.JudgeImage(res.Config.Env, res.Config.Volumes)
 	if err != nil {
 		return nil, fmt.Errorf("docker: image %s: %v: %w", p.imageName(), err, backend.ErrInvalid)
 	}

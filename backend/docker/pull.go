@@ -11,7 +11,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -19,7 +18,7 @@ import (
 func (b *Backend) pull(ctx context.Context, p *plan) (err error) {
 	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerPull, telemetry.Text(telemetry.KeyImage, p.imageName()))
 	defer func() { telemetry.End(span, err) }()
-	fetched, err := b.pulls.Wait(ctx, driver.Pull{
+	fetched, err := b.pulls.Wait(ctx, kit.Pull{
 		Ref: p.ref, Limit: b.opts.PullTimeout, Progress: p.spec.OnPull, Calls: b.calls.Pending(),
 		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
 			return b.fetchImage(ctx, p.imageName(), p.ref, report)

@@ -21,7 +21,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 // A workspace with a limit is a file system of its own where the engine lets this process make one. It lies in a
@@ -88,7 +87,7 @@ func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
 		return false, err
 	}
 	if err := b.linked(ctx, name, func() error {
-		id, err := b.createFromInit(ctx, "", driver.User{}, map[string]string{backend.LabelRole: backend.RoleInit}, &container.HostConfig{
+		id, err := b.createFromInit(ctx, "", kit.User{}, map[string]string{backend.LabelRole: backend.RoleInit}, &container.HostConfig{
 			NetworkMode: "none",
 			LogConfig:   container.LogConfig{Type: "none"},
 			Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: string(name), Target: backend.Workdir}},
@@ -140,7 +139,7 @@ func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.W
 // chooseMeans says what is to hold the workspace's limit. A workspace that was kept stays what it is: one that had no
 // file system of its own gets none.
 func (b *Backend) chooseMeans(ctx context.Context, p *plan) error {
-	if driver.DefaultWorkspace(p.asked, b.opts.Limits) {
+	if kit.DefaultWorkspace(p.asked, b.opts.Limits) {
 		p.means = backend.WorkspaceWatched
 		return nil
 	}
@@ -194,7 +193,7 @@ func (p *plan) volumeSize() string {
 // may still be at it, though its caller is dead.
 func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) error {
 	size := p.spec.Limits.WorkspaceBytes
-	s := sizedfs.Spec{Bytes: size, Files: driver.Inodes(size), UID: int(p.user.UID), GID: int(p.user.GID)}
+	s := sizedfs.Spec{Bytes: size, Files: kit.Inodes(size), UID: int(p.user.UID), GID: int(p.user.GID)}
 	image := filepath.Join(b.volumeDir(p.volume), imageFile)
 	_, err := os.Lstat(image)
 	if err == nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/docker/docker/api/types/mount"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 const (
-	guestDir  = driver.GuestDir // where the guest's volume is mounted
-	namePre   = "workcell-"     // begins the name of every container and volume
-	noneShell = "NONE"          // a health check of this name switches off the image's own
+	guestDir  = kit.GuestDir // where the guest's volume is mounted
+	namePre   = "workcell-"  // begins the name of every container and volume
+	noneShell = "NONE"       // a health check of this name switches off the image's own
 
 	// labelConfig holds what Info needs and the engine's listing does not tell, as JSON.
 	labelConfig = backend.LabelPrefix + "config"
@@ -40,7 +40,7 @@ type plan struct {
 	asked   backend.Limits // limits before defaults
 	options backend.Limits // the driver's
 	ref     string         // full form of the image reference
-	user    driver.User
+	user    kit.User
 	name    string                 // of the container
 	volume  volumeName             // of the workspace
 	means   backend.WorkspaceMeans // what holds its limit
@@ -63,7 +63,7 @@ type config struct {
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
 func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error) {
-	if err := driver.CheckSpec(spec); err != nil {
+	if err := kit.CheckSpec(spec); err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
 	}
 	if err := b.opts.Images.Check(spec.Image); err != nil {
@@ -74,13 +74,13 @@ func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error)
 		return nil, err
 	}
 	p := &plan{spec: spec, asked: spec.Limits, options: b.opts.Limits, ref: ref, name: namePre + spec.ID, volume: workspaceName(spec.ID)}
-	if p.user, err = driver.ParseUser(spec.User); err != nil {
+	if p.user, err = kit.ParseUser(spec.User); err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
 	}
 	if err := b.engine.enforceable(spec.Limits); err != nil {
 		return nil, err
 	}
-	p.spec.Limits = driver.SandboxLimits(spec.Limits, b.opts.Limits)
+	p.spec.Limits = kit.SandboxLimits(spec.Limits, b.opts.Limits)
 	if p.spec.Network == "" {
 		p.spec.Network = backend.NetworkNone
 	}
@@ -142,7 +142,7 @@ func (p *plan) imageName() string {
 	return p.ref
 }
 
-func (p *plan) rootBytes() int64 { return driver.RootBytes(p.spec.Root, p.asked, p.options) }
+func (p *plan) rootBytes() int64 { return kit.RootBytes(p.spec.Root, p.asked, p.options) }
 
 func (b *Backend) containerConfig(p *plan) *container.Config {
 	second := 1
@@ -152,7 +152,7 @@ func (b *Backend) containerConfig(p *plan) *container.Config {
 		User:         p.user.String(),
 		WorkingDir:   "/",
 		Entrypoint:   []string{embed.Path},
-		Cmd:          driver.GuestArgs(p.spec.Limits, p.means == backend.WorkspaceWatched, p.rootBytes(), p.spec.OrphanTimeout),
+		Cmd:          kit.GuestArgs(p.spec.Limits, p.means == backend.WorkspaceWatched, p.rootBytes(), p.spec.OrphanTimeout),
 		Env:          guestEnv(),
 		OpenStdin:    true,
 		AttachStdin:  true,
@@ -184,12 +184,12 @@ func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *contai
 		CgroupnsMode:   container.CgroupnsModePrivate,
 		CapDrop:        []string{"ALL"},
 		SecurityOpt:    security,
-		MaskedPaths:    driver.MaskedPaths(b.engine.cpus),
-		ReadonlyPaths:  driver.ReadonlyPaths(),
+		MaskedPaths:    kit.MaskedPaths(b.engine.cpus),
+		ReadonlyPaths:  kit.ReadonlyPaths(),
 		ReadonlyRootfs: p.spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-		ShmSize:        driver.ShmSize(p.spec.Limits),
+		ShmSize:        kit.ShmSize(p.spec.Limits),
 		Runtime:        p.spec.Runtime,
 		Init:           &noInit,
 		Resources:      b.engine.resources(p.spec.Limits, p.means, p.rootBytes()),
@@ -199,8 +199,8 @@ func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *contai
 }
 
 // tmpfsOptions allow execution: installers and compilers run what they put into /tmp.
-func tmpfsOptions(size int64, o driver.User, mode string) string {
-	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=%s,uid=%d,gid=%d", size, driver.Inodes(size), mode, o.UID, o.GID)
+func tmpfsOptions(size int64, o kit.User, mode string) string {
+	return fmt.Sprintf("rw,nosuid,nodev,exec,size=%d,nr_inodes=%d,mode=%s,uid=%d,gid=%d", size, kit.Inodes(size), mode, o.UID, o.GID)
 }
 
 // mounts are the guest, the workspace, and something harmless over every volume that the image declares: the engine
@@ -216,7 +216,7 @@ func (b *Backend) mounts(p *plan, img *image, nonce string) []mount.Mount {
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeTmpfs, Target: v,
-			TmpfsOptions: &mount.TmpfsOptions{SizeBytes: driver.ImageVolumeBytes, Mode: 0o1777},
+			TmpfsOptions: &mount.TmpfsOptions{SizeBytes: kit.ImageVolumeBytes, Mode: 0o1777},
 		})
 	}
 	return ms

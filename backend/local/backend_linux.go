@@ -13,7 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -24,7 +23,7 @@ type Backend struct {
 	dirs    dirs
 	machine machine
 	guest   string // directory of the guest's binary
-	sizing  *driver.Sizing
+	sizing  *kit.Sizing
 	disks   sizedfs.Maker
 	nursery *nursery
 
@@ -56,7 +55,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	b.tidy(ctx)
-	b.sizing = driver.NewSizing("local", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.dirs.tmp()) })
+	b.sizing = kit.NewSizing("local", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.dirs.tmp()) })
 	b.nursery = &nursery{b: b}
 	b.calls = kit.New(kit.Options{Name: name, Log: b.log, Tracer: b.opts.TracerProvider})
 	return b, nil

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 const (
@@ -274,8 +274,8 @@ func (g group) settings(l backend.Limits, cpus int) [][2]string {
 			out = append(out, [2]string{filepath.Join(dir, file), strconv.FormatInt(value, 10)})
 		}
 	}
-	memory := l.MemoryBytes + driver.GuestMemory
-	set("pids", "pids.max", l.PIDs+driver.GuestPIDs)
+	memory := l.MemoryBytes + kit.GuestMemory
+	set("pids", "pids.max", l.PIDs+kit.GuestPIDs)
 	// Having less than asked for is bound enough.
 	quota := min(l.CPUMillis, int64(cpus)*1000) * cpuPeriod / 1000
 	if g.c.v2 {

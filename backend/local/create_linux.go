@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
@@ -106,7 +106,7 @@ func (b *Backend) occupy(ctx context.Context, x *box) (*cradle, error) {
 
 // plan checks spec and fills in the defaults.
 func (b *Backend) plan(ctx context.Context, spec backend.Spec) (*record, error) {
-	if err := driver.CheckSpec(spec); err != nil {
+	if err := kit.CheckSpec(spec); err != nil {
 		return nil, fmt.Errorf("local: %w", err)
 	}
 	if err := b.opts.Images.Check(spec.Image); err != nil {
@@ -124,13 +124,13 @@ func (b *Backend) plan(ctx context.Context, spec backend.Spec) (*record, error) 
 		Root: spec.Root, Network: spec.Network, OrphanTimeout: spec.OrphanTimeout, Ephemeral: spec.Ephemeral, Labels: map[string]string{},
 		Created: spec.Created,
 	}
-	user, err := driver.ParseUser(spec.User)
+	user, err := kit.ParseUser(spec.User)
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)
 	}
 	r.User = launch.ID(user)
-	r.Limits = b.enforceable(driver.SandboxLimits(spec.Limits, b.opts.Limits))
-	if r.Workspace = backend.WorkspaceWatched; !driver.DefaultWorkspace(spec.Limits, b.opts.Limits) {
+	r.Limits = b.enforceable(kit.SandboxLimits(spec.Limits, b.opts.Limits))
+	if r.Workspace = backend.WorkspaceWatched; !kit.DefaultWorkspace(spec.Limits, b.opts.Limits) {
 		if r.Workspace, err = b.chooseMeans(ctx, spec.ID); err != nil {
 			return nil, err
 		}

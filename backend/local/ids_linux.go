@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
@@ -138,7 +138,7 @@ func (d dirs) dropStale(link string) {
 		if !isDead(owner, d.self) {
 			return
 		}
-	} else if !driver.IsSessionID(claimant) || exists(d.sandbox(claimant)) || exists(d.workspace(claimant)) {
+	} else if !kit.IsSessionID(claimant) || exists(d.sandbox(claimant)) || exists(d.workspace(claimant)) {
 		return
 	}
 	_ = os.Remove(link) // somebody else may have been faster

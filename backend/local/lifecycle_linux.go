@@ -12,7 +12,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -93,7 +92,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		if ctx.Err() != nil {
 			return nil, ended(ctx)
 		}
-		if !driver.IsSessionID(e.Name()) || filter.SessionID != "" && e.Name() != filter.SessionID {
+		if !kit.IsSessionID(e.Name()) || filter.SessionID != "" && e.Name() != filter.SessionID {
 			continue
 		}
 		x, err := b.readBox(e.Name())

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 // imageFile holds the file system of a workspace that has one of its own. It is mounted in the sandbox's mount namespace
@@ -52,7 +52,7 @@ func unavailable(err error) error {
 
 func (b *Backend) formatWorkspace(ctx context.Context, x *box, file string) error {
 	// Its root gets its owner when it is mounted.
-	return b.disks.Format(ctx, file, sizedfs.Spec{Bytes: x.sized(), Files: driver.Inodes(x.sized())})
+	return b.disks.Format(ctx, file, sizedfs.Spec{Bytes: x.sized(), Files: kit.Inodes(x.sized())})
 }
 
 // mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher, which

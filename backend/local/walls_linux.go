@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
@@ -120,7 +120,7 @@ func (b *Backend) tryWalls(ctx context.Context) error {
 }
 
 func (b *Backend) try(ctx context.Context, root backend.RootMode) error {
-	r := &record{Root: root, User: launch.ID{UID: 1000, GID: 1000}, Limits: b.enforceable(driver.SandboxLimits(backend.Limits{}, b.opts.Limits))}
+	r := &record{Root: root, User: launch.ID{UID: 1000, GID: 1000}, Limits: b.enforceable(kit.SandboxLimits(backend.Limits{}, b.opts.Limits))}
 	r.IDs = ids{User: r.User}
 	if b.machine.blocks {
 		r.IDs.Base = lastBlock // which may be in use: nothing is left of this one

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // ownerFile says whose a workspace is.
@@ -107,7 +107,7 @@ func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) 
 		return false, err
 	}
 	defer done()
-	if !driver.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
+	if !kit.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
 		return false, nil
 	}
 	w, err := b.dirs.ownerOf(sessionID)
@@ -121,7 +121,7 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 		return err
 	}
 	defer done()
-	if !driver.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
+	if !kit.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
 		return nil
 	}
 	x, err := b.takeName(&record{SessionID: sessionID, Nonce: newNonce(), Instance: instance})

@@ -1,5 +1,6 @@
 // Package kit has what every driver does in the same way: it admits calls until the driver is closed, bounds, repeats and
-// waits for calls of an engine, and gives their failures a class and words that are fit for agents.
+// waits for calls of an engine, and maps their failures to errors that are fit for agents. It has the rules of a Spec that
+// no engine changes, the defaults of limits, what is taken from an image's configuration, and pulls that callers share.
 package kit
 
 import (

@@ -1,4 +1,4 @@
-package driver_test
+package kit_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // TestSizing: what the machine can do is found out once, what it cannot is looked at again after a while, and a failure
@@ -20,7 +20,7 @@ func TestSizing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		asked, reserved, result := 0, true, error(nil)
-		s := driver.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) (bool, error) {
+		s := kit.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) (bool, error) {
 			asked++
 			return reserved, result
 		})
@@ -51,7 +51,7 @@ func TestSizing(t *testing.T) {
 func TestSizingWaits(t *testing.T) {
 	t.Parallel()
 	began, end := make(chan struct{}), make(chan struct{})
-	s := driver.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) (bool, error) {
+	s := kit.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) (bool, error) {
 		close(began)
 		<-end
 		return true, nil

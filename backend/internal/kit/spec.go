@@ -1,6 +1,4 @@
-// Package driver has what the drivers of sandboxes share: the rules of a Spec that no engine changes, limits and their
-// defaults, what of an image's configuration is taken, and how several callers share one pull.
-package driver
+package kit
 
 import (
 	"fmt"
