@@ -133,13 +133,13 @@ type RemoveOptions struct {
 
 // Capabilities tell what an engine can enforce.
 type Capabilities struct {
-	Memory       bool           // Limits.MemoryBytes, swap included
-	CPU          bool           // Limits.CPUMillis
-	PIDs         bool           // Limits.PIDs
-	Workspace    WorkspaceMeans // what holds Limits.WorkspaceBytes, with the default runtime; empty: nothing can
-	Networks     []NetworkMode  // network modes that can be asked for
-	Runtimes     []string       // OCI runtimes that can be asked for
-	WritableRoot bool           // RootWritable
-	RootMeans    WorkspaceMeans // what holds Info.RootBytes
-	Persistent   bool           // files survive Stop
+	Memory          bool          // Limits.MemoryBytes, swap included
+	CPU             bool          // Limits.CPUMillis
+	PIDs            bool          // Limits.PIDs
+	Workspace       Enforcement   // what holds Limits.WorkspaceBytes, with the default runtime; empty: nothing can
+	Networks        []NetworkMode // network modes that can be asked for
+	Runtimes        []string      // OCI runtimes that can be asked for
+	WritableRoot    bool          // RootWritable
+	RootEnforcement Enforcement   // what holds Info.RootBytes
+	Persistent      bool          // files survive Stop
 }

@@ -109,7 +109,7 @@ func (l Limits) Clamp(ceiling Limits) Limits {
 }
 
 // DefaultLimits returns the limits of a sandbox for which neither the caller nor the driver's options say anything. A
-// driver may hold its workspace by a weaker means than one whose size was asked for.
+// driver may hold its workspace by a weaker enforcement than one whose size was asked for.
 func DefaultLimits() Limits {
 	var l Limits
 	for _, row := range LimitTable() {

@@ -36,25 +36,25 @@ const (
 	PullNever   PullPolicy = "never"   // ErrImage when the engine has no such image
 )
 
-// WorkspaceMeans says what holds a workspace to Limits.WorkspaceBytes. Drivers choose the strongest that the machine has,
-// when the sandbox is created. Empty is no limit.
-type WorkspaceMeans string
+// Enforcement is how a workspace is held to Limits.WorkspaceBytes. Drivers choose the strongest that the machine has, when
+// the sandbox is created. Empty is no limit.
+type Enforcement string
 
-// Means, the strongest first.
+// Enforcements, the strongest first.
 const (
 	// WorkspaceSized: a file system of its own, of that size and with a number of files that fits it. Its space is set aside
 	// where the disk can do that: what others do to the disk then takes nothing of it.
-	WorkspaceSized WorkspaceMeans = "filesystem"
+	WorkspaceSized Enforcement = "filesystem"
 	// WorkspaceMemory: a tmpfs, whose files count against the memory limit and are lost when the sandbox stops. Of this
 	// module's drivers only local has it, for a root that can be written to.
-	WorkspaceMemory WorkspaceMeans = "memory"
+	WorkspaceMemory Enforcement = "memory"
 	// WorkspaceWatched: the guest adds up what there is and ends the commands when it is too much. No file gets larger
 	// than the limit, but together they can pass it by what is written between two looks.
-	WorkspaceWatched WorkspaceMeans = "watched"
+	WorkspaceWatched Enforcement = "watched"
 )
 
 // FileSystem reports whether the workspace is a file system of its own.
-func (m WorkspaceMeans) FileSystem() bool { return m == WorkspaceSized }
+func (m Enforcement) FileSystem() bool { return m == WorkspaceSized }
 
 // Spec describes a sandbox to create. Drivers must not change it and must not keep references into it.
 type Spec struct {
@@ -110,27 +110,27 @@ const (
 
 // Info describes an existing sandbox.
 type Info struct {
-	ID        string // the engine's id, what the other methods take
-	SessionID string
-	Instance  string
-	Key       string
-	Run       string
-	Hash      string
-	Image     string
-	ImageID   string
-	ImageEnv  []string // "NAME=value" as the image declares it, as Create and Get tell it; List leaves it nil
-	User      string
-	Network   NetworkMode
-	Root      RootMode
-	Limits    Limits
-	Workspace WorkspaceMeans // what holds Limits.WorkspaceBytes
-	RootBytes int64          // how much may be written to a writable root, outside of the workspace; zero means nothing is told
-	RootMeans WorkspaceMeans // what holds RootBytes: WorkspaceWatched or WorkspaceMemory
-	Ephemeral bool           // Spec.Ephemeral
-	State     State
-	OOMKilled bool // the main process was killed for lack of memory
-	Created   time.Time
-	Labels    map[string]string // the user's own
+	ID              string // the engine's id, what the other methods take
+	SessionID       string
+	Instance        string
+	Key             string
+	Run             string
+	Hash            string
+	Image           string
+	ImageID         string
+	ImageEnv        []string // "NAME=value" as the image declares it, as Create and Get tell it; List leaves it nil
+	User            string
+	Network         NetworkMode
+	Root            RootMode
+	Limits          Limits
+	Workspace       Enforcement // what holds Limits.WorkspaceBytes
+	RootBytes       int64       // how much may be written to a writable root, outside of the workspace; zero means nothing is told
+	RootEnforcement Enforcement // what holds RootBytes: WorkspaceWatched or WorkspaceMemory
+	Ephemeral       bool        // Spec.Ephemeral
+	State           State
+	OOMKilled       bool // the main process was killed for lack of memory
+	Created         time.Time
+	Labels          map[string]string // the user's own
 }
 
 // Filter selects sandboxes; an empty field matches everything.

@@ -117,7 +117,7 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// RunWorkspace runs the part of the suite that is about the limit of a workspace, for a driver that has several means.
+// RunWorkspace runs the part of the suite that is about the limit of a workspace, for a driver that can enforce it in several ways.
 func RunWorkspace(t *testing.T, h Harness) {
 	t.Helper()
 	group{"workspace", workspaceChecks()}.run(newSuite(t, h), t)

@@ -125,8 +125,8 @@ func (b *Backend) Name() string { return "containerd" }
 func (b *Backend) Capabilities() backend.Capabilities {
 	c := b.engine.caps
 	c.Workspace = backend.WorkspaceWatched // by the guest, which runs everywhere
-	if means, err := b.workspaceMeans(b.calls.Life(), b.opts.Runtime); err == nil {
-		c.Workspace = means
+	if enforcement, err := b.enforcement(b.calls.Life(), b.opts.Runtime); err == nil {
+		c.Workspace = enforcement
 	}
 	c.Networks, c.Runtimes = slices.Clone(c.Networks), slices.Clone(c.Runtimes)
 	return c

@@ -66,13 +66,13 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 	}
 	e.memory = e.cgroups.has("memory")
 	e.caps = backend.Capabilities{
-		Memory:       e.memory && e.cgroups.swap,
-		CPU:          e.cgroups.has("cpu"),
-		PIDs:         e.cgroups.has("pids"),
-		Networks:     []backend.NetworkMode{backend.NetworkNone},
-		WritableRoot: true,
-		RootMeans:    backend.WorkspaceWatched,
-		Persistent:   true,
+		Memory:          e.memory && e.cgroups.swap,
+		CPU:             e.cgroups.has("cpu"),
+		PIDs:            e.cgroups.has("pids"),
+		Networks:        []backend.NetworkMode{backend.NetworkNone},
+		WritableRoot:    true,
+		RootEnforcement: backend.WorkspaceWatched,
+		Persistent:      true,
 	}
 	for name := range e.runtimes {
 		e.caps.Runtimes = append(e.caps.Runtimes, name)

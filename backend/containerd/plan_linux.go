@@ -15,12 +15,12 @@ import (
 
 // plan is a checked Spec with all defaults filled in.
 type plan struct {
-	spec    backend.Spec
-	ref     string // full form of the image reference
-	user    kit.User
-	runtime string                 // path of the OCI runtime's program
-	means   backend.WorkspaceMeans // what holds the workspace's limit
-	root    int64                  // kit.RootBytes
+	spec        backend.Spec
+	ref         string // full form of the image reference
+	user        kit.User
+	runtime     string              // path of the OCI runtime's program
+	enforcement backend.Enforcement // what holds the workspace's limit
+	root        int64               // kit.RootBytes
 }
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
@@ -55,8 +55,8 @@ func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error)
 		return nil, err
 	}
 	p.root = kit.RootBytes(spec.Root, spec.Limits, b.opts.Limits)
-	if p.means = backend.WorkspaceWatched; !kit.DefaultWorkspace(spec.Limits, b.opts.Limits) {
-		if err := b.chooseMeans(ctx, p, sessionName(spec.ID)); err != nil {
+	if p.enforcement = backend.WorkspaceWatched; !kit.DefaultWorkspace(spec.Limits, b.opts.Limits) {
+		if err := b.chooseEnforcement(ctx, p, sessionName(spec.ID)); err != nil {
 			return nil, err
 		}
 	}

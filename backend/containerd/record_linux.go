@@ -41,8 +41,8 @@ type config struct {
 	Network  backend.NetworkMode `json:"network"`
 	Limits   backend.Limits      `json:"limits"`
 	// Workspace is what holds the workspace's limit.
-	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
-	RootBytes int64                  `json:"root_bytes,omitempty"` // as the guest is told
+	Workspace backend.Enforcement `json:"workspace,omitempty"`
+	RootBytes int64               `json:"root_bytes,omitempty"` // as the guest is told
 	// OrphanTimeout and Ephemeral are the Spec's.
 	OrphanTimeout time.Duration     `json:"orphan_timeout,omitempty"`
 	Ephemeral     bool              `json:"ephemeral,omitempty"`
@@ -97,7 +97,7 @@ func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
 		id: id, session: session, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
 		config: config{
 			Image: p.spec.Image, ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes, User: p.user.String(), Root: p.spec.Root,
-			Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means, RootBytes: p.root, OrphanTimeout: p.spec.OrphanTimeout,
+			Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.enforcement, RootBytes: p.root, OrphanTimeout: p.spec.OrphanTimeout,
 			Ephemeral: p.spec.Ephemeral, Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}
@@ -175,7 +175,7 @@ func (r *record) info(s backend.State) backend.Info {
 	}
 	maps.Copy(info.Labels, r.config.Labels)
 	if info.RootBytes > 0 {
-		info.RootMeans = backend.WorkspaceWatched
+		info.RootEnforcement = backend.WorkspaceWatched
 	}
 	if t, err := time.Parse(time.RFC3339Nano, r.labels[backend.LabelCreated]); err == nil {
 		info.Created = t

@@ -17,29 +17,29 @@ import (
 // container's mount namespace only, so that it is released with the sandbox's last process, whatever becomes of this one.
 const deviceLink = "workspace.dev"
 
-// workspaceMeans is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel may
+// enforcement is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel may
 // pass over what it does not know.
-func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.WorkspaceMeans, error) {
+func (b *Backend) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
 	if !kernelNetwork(runtime) {
 		return backend.WorkspaceWatched, nil
 	}
-	means, err := b.sizing.Means(ctx)
+	enforcement, err := b.sizing.Enforcement(ctx)
 	if err != nil && ctx.Err() != nil {
 		return "", b.calls.Fail(ctx, "look at workspaces", ctx.Err())
 	}
-	return means, stateError("make a workspace", err)
+	return enforcement, stateError("make a workspace", err)
 }
 
-// chooseMeans says what is to hold the workspace's limit. A workspace that was kept stays what it is.
-func (b *Backend) chooseMeans(ctx context.Context, p *plan, session string) (err error) {
+// chooseEnforcement says what is to hold the workspace's limit. A workspace that was kept stays what it is.
+func (b *Backend) chooseEnforcement(ctx context.Context, p *plan, session string) (err error) {
 	tag, terr := b.state.readTag(session)
 	switch kept := terr == nil && tag != (workspaceTag{}); {
 	case kept && tag.Bytes == 0:
-		p.means = backend.WorkspaceWatched
+		p.enforcement = backend.WorkspaceWatched
 	case kept && kernelNetwork(p.spec.Runtime):
-		p.means = backend.WorkspaceSized // what is wrong with it is told when it is mounted
+		p.enforcement = backend.WorkspaceSized // what is wrong with it is told when it is mounted
 	default:
-		p.means, err = b.workspaceMeans(ctx, p.spec.Runtime)
+		p.enforcement, err = b.enforcement(ctx, p.spec.Runtime)
 	}
 	return err
 }

@@ -167,8 +167,8 @@ func (b *Backend) Capabilities() backend.Capabilities {
 	c := b.engine.caps
 	c.Workspace = backend.WorkspaceWatched // by the guest, which every engine runs
 	if ctx, done, err := b.calls.Begin(context.Background()); err == nil {
-		if means, err := b.workspaceMeans(ctx, b.engine.defaultRuntime); err == nil {
-			c.Workspace = means
+		if enforcement, err := b.enforcement(ctx, b.engine.defaultRuntime); err == nil {
+			c.Workspace = enforcement
 		}
 		done()
 	}

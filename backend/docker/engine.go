@@ -58,13 +58,13 @@ func describe(info system.Info) (engine, error) {
 		root:           info.DockerRootDir,
 		watch:          watchReason(info),
 		caps: backend.Capabilities{
-			Memory:       info.MemoryLimit && info.SwapLimit,
-			CPU:          info.CPUCfsQuota && info.CPUCfsPeriod,
-			PIDs:         info.PidsLimit,
-			Networks:     []backend.NetworkMode{backend.NetworkNone},
-			WritableRoot: true,
-			RootMeans:    backend.WorkspaceWatched,
-			Persistent:   true,
+			Memory:          info.MemoryLimit && info.SwapLimit,
+			CPU:             info.CPUCfsQuota && info.CPUCfsPeriod,
+			PIDs:            info.PidsLimit,
+			Networks:        []backend.NetworkMode{backend.NetworkNone},
+			WritableRoot:    true,
+			RootEnforcement: backend.WorkspaceWatched,
+			Persistent:      true,
 		},
 	}
 	var err error

@@ -172,7 +172,7 @@ func TestPing(t *testing.T) {
 	}
 	c := b.Capabilities()
 	want := backend.Capabilities{
-		Memory: true, CPU: true, PIDs: true, Workspace: c.Workspace, WritableRoot: true, RootMeans: backend.WorkspaceWatched, Persistent: true, Runtimes: c.Runtimes,
+		Memory: true, CPU: true, PIDs: true, Workspace: c.Workspace, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched, Persistent: true, Runtimes: c.Runtimes,
 		Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
 	}
 	if diff := cmp.Diff(want, c); diff != "" {

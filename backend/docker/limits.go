@@ -26,7 +26,7 @@ func (e *engine) enforceable(asked backend.Limits) error {
 
 // resources translates limits; for workspace and root see kit.FileBytes. What the engine cannot do was refused before
 // when it was asked for.
-func (e *engine) resources(l backend.Limits, workspace backend.WorkspaceMeans, root int64) container.Resources {
+func (e *engine) resources(l backend.Limits, workspace backend.Enforcement, root int64) container.Resources {
 	var r container.Resources
 	if e.memory {
 		r.Memory = l.MemoryBytes + kit.GuestMemory

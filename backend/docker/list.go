@@ -131,7 +131,7 @@ func describeLabels(l map[string]string) backend.Info {
 	info.Image, info.User, info.Root, info.Network = c.Image, c.User, c.Root, c.Network
 	info.Limits, info.Workspace, info.RootBytes, info.Ephemeral = c.Limits, c.Workspace, c.RootBytes, c.Ephemeral
 	if c.RootBytes > 0 {
-		info.RootMeans = backend.WorkspaceWatched
+		info.RootEnforcement = backend.WorkspaceWatched
 	}
 	for _, k := range c.Labels {
 		info.Labels[k] = l[k]

@@ -120,46 +120,46 @@ func (b *Backend) sweepProbes(ctx context.Context) error {
 	return err
 }
 
-// workspaceMeans is what can hold the limit of a workspace under a runtime. Only those that leave mounts to the kernel are
+// enforcement is what can hold the limit of a workspace under a runtime. Only those that leave mounts to the kernel are
 // known to show the sandbox the file system as it is.
-func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.WorkspaceMeans, error) {
+func (b *Backend) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
 	if !kernelNetwork(runtime) {
 		return backend.WorkspaceWatched, nil
 	}
-	means, err := b.sizing.Means(ctx)
+	enforcement, err := b.sizing.Enforcement(ctx)
 	switch {
 	case err == nil:
-		return means, nil
+		return enforcement, nil
 	case ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrQuota):
 		return "", b.calls.Fail(ctx, "probe workspace", err)
 	}
 	return "", b.workspaceError(ctx, "making", err)
 }
 
-// chooseMeans says what is to hold the workspace's limit. A workspace that was kept stays what it is: one that had no
+// chooseEnforcement says what is to hold the workspace's limit. A workspace that was kept stays what it is: one that had no
 // file system of its own gets none.
-func (b *Backend) chooseMeans(ctx context.Context, p *plan) error {
+func (b *Backend) chooseEnforcement(ctx context.Context, p *plan) error {
 	if kit.DefaultWorkspace(p.asked, b.opts.Limits) {
-		p.means = backend.WorkspaceWatched
+		p.enforcement = backend.WorkspaceWatched
 		return nil
 	}
 	runtime := b.engine.runtime(p.spec)
 	v, err := b.inspectVolume(ctx, p.volume)
 	switch {
 	case err == nil:
-		if p.means = b.foundMeans(v, runtime); p.means != "" {
+		if p.enforcement = b.keptEnforcement(v, runtime); p.enforcement != "" {
 			return nil
 		}
 	case !errors.Is(err, backend.ErrNotFound):
 		return err
 	}
-	p.means, err = b.workspaceMeans(ctx, runtime)
+	p.enforcement, err = b.enforcement(ctx, runtime)
 	return err
 }
 
-// foundMeans is what holds a workspace that was kept, as far as a look at it tells; else it is empty. To find out what could
+// keptEnforcement is what holds a workspace that was kept, as far as a look at it tells; else it is empty. To find out what could
 // be made takes room on the engine's disk, of which a workspace that is there needs none.
-func (b *Backend) foundMeans(v volume.Volume, runtime string) backend.WorkspaceMeans {
+func (b *Backend) keptEnforcement(v volume.Volume, runtime string) backend.Enforcement {
 	if len(v.Options) == 0 {
 		return backend.WorkspaceWatched
 	}
@@ -174,7 +174,7 @@ func (b *Backend) foundMeans(v volume.Volume, runtime string) backend.WorkspaceM
 
 // volumeOptions are those of the workspace's volume; nil for one that is a directory of the engine's.
 func (b *Backend) volumeOptions(p *plan) map[string]string {
-	if !p.means.FileSystem() {
+	if !p.enforcement.FileSystem() {
 		return nil
 	}
 	return b.sizedOptions(p.volume)
@@ -182,7 +182,7 @@ func (b *Backend) volumeOptions(p *plan) map[string]string {
 
 // volumeSize is the size of a workspace that is a file system of its own, as its volume's label tells it; empty for others.
 func (p *plan) volumeSize() string {
-	if !p.means.FileSystem() {
+	if !p.enforcement.FileSystem() {
 		return ""
 	}
 	return strconv.FormatInt(p.spec.Limits.WorkspaceBytes, 10)
@@ -225,8 +225,8 @@ func syncFile(name string) error {
 }
 
 // mounted runs f, in which the engine mounts a sandbox's workspace.
-func (b *Backend) mounted(ctx context.Context, means backend.WorkspaceMeans, v volumeName, f func() error) error {
-	if !means.FileSystem() {
+func (b *Backend) mounted(ctx context.Context, enforcement backend.Enforcement, v volumeName, f func() error) error {
+	if !enforcement.FileSystem() {
 		return f()
 	}
 	return b.linked(ctx, v, f)

@@ -36,15 +36,15 @@ func workspaceName(session string) volumeName { return volumeName(namePre + sess
 
 // plan is a checked Spec with all defaults filled in.
 type plan struct {
-	spec    backend.Spec
-	asked   backend.Limits // limits before defaults
-	options backend.Limits // the driver's
-	ref     string         // full form of the image reference
-	user    kit.User
-	name    string                 // of the container
-	volume  volumeName             // of the workspace
-	means   backend.WorkspaceMeans // what holds its limit
-	labels  map[string]string
+	spec        backend.Spec
+	asked       backend.Limits // limits before defaults
+	options     backend.Limits // the driver's
+	ref         string         // full form of the image reference
+	user        kit.User
+	name        string              // of the container
+	volume      volumeName          // of the workspace
+	enforcement backend.Enforcement // what holds its limit
+	labels      map[string]string
 }
 
 // config is the content of labelConfig.
@@ -55,10 +55,10 @@ type config struct {
 	Network backend.NetworkMode `json:"network"`
 	Limits  backend.Limits      `json:"limits"`
 	// Workspace is what holds the workspace's limit.
-	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
-	RootBytes int64                  `json:"root_bytes,omitempty"` // as the guest was told
-	Ephemeral bool                   `json:"ephemeral,omitempty"`
-	Labels    []string               `json:"labels,omitempty"` // names of the user's own labels; others come with the image
+	Workspace backend.Enforcement `json:"workspace,omitempty"`
+	RootBytes int64               `json:"root_bytes,omitempty"` // as the guest was told
+	Ephemeral bool                `json:"ephemeral,omitempty"`
+	Labels    []string            `json:"labels,omitempty"` // names of the user's own labels; others come with the image
 }
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
@@ -90,7 +90,7 @@ func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error)
 	if err := b.engine.supports(p.spec); err != nil {
 		return nil, err
 	}
-	if err := b.chooseMeans(ctx, p); err != nil {
+	if err := b.chooseEnforcement(ctx, p); err != nil {
 		return nil, err
 	}
 	p.labels, err = p.makeLabels(b.opts.Guest.Version)
@@ -101,7 +101,7 @@ func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error)
 // declares where a container has no label of that name.
 func (p *plan) makeLabels(guest string) (map[string]string, error) {
 	l := copyLabels(p.spec.Labels)
-	c := config{Image: p.spec.Image, User: p.user.String(), Root: p.spec.Root, Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means,
+	c := config{Image: p.spec.Image, User: p.user.String(), Root: p.spec.Root, Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.enforcement,
 		RootBytes: p.rootBytes(), Ephemeral: p.spec.Ephemeral}
 	c.Labels = slices.Sorted(maps.Keys(p.spec.Labels))
 	js, err := json.Marshal(c)
@@ -152,7 +152,7 @@ func (b *Backend) containerConfig(p *plan) *container.Config {
 		User:         p.user.String(),
 		WorkingDir:   "/",
 		Entrypoint:   []string{embed.Path},
-		Cmd:          kit.GuestArgs(p.spec.Limits, p.means == backend.WorkspaceWatched, p.rootBytes(), p.spec.OrphanTimeout),
+		Cmd:          kit.GuestArgs(p.spec.Limits, p.enforcement == backend.WorkspaceWatched, p.rootBytes(), p.spec.OrphanTimeout),
 		Env:          guestEnv(),
 		OpenStdin:    true,
 		AttachStdin:  true,
@@ -192,7 +192,7 @@ func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *contai
 		ShmSize:        kit.ShmSize(p.spec.Limits),
 		Runtime:        p.spec.Runtime,
 		Init:           &noInit,
-		Resources:      b.engine.resources(p.spec.Limits, p.means, p.rootBytes()),
+		Resources:      b.engine.resources(p.spec.Limits, p.enforcement, p.rootBytes()),
 		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.spec.Limits.TmpBytes, p.user, "1777")},
 		Mounts:         b.mounts(p, img, nonce),
 	}

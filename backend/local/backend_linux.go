@@ -112,19 +112,19 @@ func (b *Backend) Name() string { return name }
 
 // Capabilities tells what can be enforced here, as found by New.
 func (b *Backend) Capabilities() backend.Capabilities {
-	means, err := b.sizing.Means(b.calls.Life())
+	enforcement, err := b.sizing.Enforcement(b.calls.Life())
 	if err != nil {
-		means = backend.WorkspaceWatched // by the guest, which runs everywhere
+		enforcement = backend.WorkspaceWatched // by the guest, which runs everywhere
 	}
 	return backend.Capabilities{
-		Memory:       b.machine.cgroups.memory(),
-		CPU:          b.machine.cgroups.cpu(),
-		PIDs:         true, // by cgroup, else by RLIMIT_NPROC, which counts within the sandbox's own user namespace
-		Workspace:    means,
-		Networks:     []backend.NetworkMode{backend.NetworkNone},
-		WritableRoot: b.machine.layers,
-		RootMeans:    backend.WorkspaceMemory,
-		Persistent:   true,
+		Memory:          b.machine.cgroups.memory(),
+		CPU:             b.machine.cgroups.cpu(),
+		PIDs:            true, // by cgroup, else by RLIMIT_NPROC, which counts within the sandbox's own user namespace
+		Workspace:       enforcement,
+		Networks:        []backend.NetworkMode{backend.NetworkNone},
+		WritableRoot:    b.machine.layers,
+		RootEnforcement: backend.WorkspaceMemory,
+		Persistent:      true,
 	}
 }
 

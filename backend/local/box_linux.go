@@ -50,7 +50,7 @@ type record struct {
 	Network   backend.NetworkMode `json:"network"`
 	Limits    backend.Limits      `json:"limits"`
 	// Workspace is what holds the workspace's limit.
-	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
+	Workspace backend.Enforcement `json:"workspace,omitempty"`
 	// OrphanTimeout and Ephemeral are the Spec's.
 	OrphanTimeout time.Duration     `json:"orphan_timeout,omitempty"`
 	Ephemeral     bool              `json:"ephemeral,omitempty"`

@@ -131,7 +131,7 @@ func (b *Backend) plan(ctx context.Context, spec backend.Spec) (*record, error) 
 	r.User = launch.ID(user)
 	r.Limits = b.enforceable(kit.SandboxLimits(spec.Limits, b.opts.Limits))
 	if r.Workspace = backend.WorkspaceWatched; !kit.DefaultWorkspace(spec.Limits, b.opts.Limits) {
-		if r.Workspace, err = b.chooseMeans(ctx, spec.ID); err != nil {
+		if r.Workspace, err = b.chooseEnforcement(ctx, spec.ID); err != nil {
 			return nil, err
 		}
 	}

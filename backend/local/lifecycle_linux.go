@@ -62,7 +62,7 @@ func (b *Backend) describe(x *box, state backend.State, whole bool) backend.Info
 		State: state, Created: x.Created, Labels: x.Labels,
 	}
 	if info.RootBytes > 0 {
-		info.RootMeans = backend.WorkspaceMemory
+		info.RootEnforcement = backend.WorkspaceMemory
 	}
 	if whole {
 		info.ImageEnv = []string{"PATH=" + searchPath}

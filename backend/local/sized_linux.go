@@ -28,18 +28,18 @@ func (r *record) sized() int64 {
 	return r.Limits.WorkspaceBytes
 }
 
-// chooseMeans says what is to hold the limit of a session's workspace. One that was kept stays what it is.
-func (b *Backend) chooseMeans(ctx context.Context, session string) (backend.WorkspaceMeans, error) {
+// chooseEnforcement says what is to hold the limit of a session's workspace. One that was kept stays what it is.
+func (b *Backend) chooseEnforcement(ctx context.Context, session string) (backend.Enforcement, error) {
 	if old, err := b.dirs.ownerOf(session); err == nil && old.Size == 0 {
 		return backend.WorkspaceWatched, nil
 	} else if err == nil {
 		return backend.WorkspaceSized, nil // what is wrong with it is told when it is mounted
 	}
-	means, err := b.sizing.Means(ctx)
+	enforcement, err := b.sizing.Enforcement(ctx)
 	if err != nil && ctx.Err() == nil {
 		err = fmt.Errorf("local: making a workspace: %w", unavailable(err))
 	}
-	return means, err
+	return enforcement, err
 }
 
 // unavailable gives an error of this machine's own that has no class that of those which may pass.

@@ -82,7 +82,7 @@ func OpenFiles(l backend.Limits) int64 { return max(l.OpenFiles, minFiles) }
 // FileBytes gives the largest size of a file that every process of a sandbox may make; the guest sets the user's own
 // limit for commands, which may be smaller than its own files. No single file can pass the limit of what the guest
 // watches by much; a workspace that is a file system of its own is full before.
-func FileBytes(l backend.Limits, workspace backend.WorkspaceMeans, root int64) int64 {
+func FileBytes(l backend.Limits, workspace backend.Enforcement, root int64) int64 {
 	size := max(maxFileBytes, l.FileBytes)
 	switch {
 	case l.WorkspaceBytes == 0:

@@ -22,7 +22,7 @@ type Sizing struct {
 	log   *slog.Logger
 	probe func(context.Context) (reserved bool, err error)
 	turn  chan struct{} // holds one token, of who looks at or changes what follows
-	means backend.WorkspaceMeans
+	found backend.Enforcement
 	until time.Time // if they cannot: when to look again
 }
 
@@ -31,17 +31,17 @@ func NewSizing(name string, log *slog.Logger, probe func(context.Context) (reser
 	return &Sizing{name: name, log: log, probe: probe, turn: make(chan struct{}, 1)}
 }
 
-// Means is what can hold a workspace to its limit. An error is the end of ctx, or a failure that may pass, such as a full
+// Enforcement returns what can hold a workspace to its limit. An error is the end of ctx, or a failure that may pass, such as a full
 // disk: it tells nothing of what the machine can do, and nothing is remembered of it.
-func (s *Sizing) Means(ctx context.Context) (backend.WorkspaceMeans, error) {
+func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
-	if s.means.FileSystem() || s.means != "" && time.Now().Before(s.until) {
-		return s.means, nil
+	if s.found.FileSystem() || s.found != "" && time.Now().Before(s.until) {
+		return s.found, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sizingBound)
 	defer cancel()
@@ -51,14 +51,14 @@ func (s *Sizing) Means(ctx context.Context) (backend.WorkspaceMeans, error) {
 		if !reserved {
 			s.log.Warn(s.name + ": the disk cannot set space aside: workspaces have none of their own, and suffer when it gets full")
 		}
-		s.means = backend.WorkspaceSized
+		s.found = backend.WorkspaceSized
 	case ctx.Err() != nil || passing(err):
 		return "", err
 	default:
 		s.log.Info(s.name+": a workspace cannot have a file system of its own here, its size is watched", "error", err)
-		s.means, s.until = backend.WorkspaceWatched, time.Now().Add(sizingAgain)
+		s.found, s.until = backend.WorkspaceWatched, time.Now().Add(sizingAgain)
 	}
-	return s.means, nil
+	return s.found, nil
 }
 
 // passing tells whether an error comes from what there is too little of now, or from an engine that does not answer.

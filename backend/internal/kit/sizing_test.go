@@ -24,9 +24,9 @@ func TestSizing(t *testing.T) {
 			asked++
 			return reserved, result
 		})
-		expect := func(want backend.WorkspaceMeans, fails error, times int) {
+		expect := func(want backend.Enforcement, fails error, times int) {
 			t.Helper()
-			if got, err := s.Means(t.Context()); got != want || !errors.Is(err, fails) || asked != times {
+			if got, err := s.Enforcement(t.Context()); got != want || !errors.Is(err, fails) || asked != times {
 				t.Errorf("%q, %v after %d probes, want %q, %v after %d", got, err, asked, want, fails, times)
 			}
 		}
@@ -58,20 +58,20 @@ func TestSizingWaits(t *testing.T) {
 	})
 	first := make(chan error)
 	go func() {
-		_, err := s.Means(context.Background())
+		_, err := s.Enforcement(context.Background())
 		first <- err
 	}()
 	<-began
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Means(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := s.Enforcement(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("beside a probe that hangs: %v, want %v", err, context.Canceled)
 	}
 	close(end)
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	if got, err := s.Means(t.Context()); got != backend.WorkspaceSized || err != nil {
+	if got, err := s.Enforcement(t.Context()); got != backend.WorkspaceSized || err != nil {
 		t.Errorf("afterwards %q, %v", got, err)
 	}
 }

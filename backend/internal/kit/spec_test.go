@@ -88,7 +88,7 @@ func TestRootBytes(t *testing.T) {
 	for _, c := range []struct {
 		asked, root, file int64
 		mode              backend.RootMode
-		means             backend.WorkspaceMeans
+		enforcement       backend.Enforcement
 	}{
 		{0, 0, 500 << 20, backend.RootReadonly, backend.WorkspaceWatched},
 		{0, 4 << 30, 4 << 30, backend.RootWritable, backend.WorkspaceWatched},
@@ -103,7 +103,7 @@ func TestRootBytes(t *testing.T) {
 			t.Errorf("%d asked for: default %v", c.asked, got)
 		}
 		root := kit.RootBytes(c.mode, asked, backend.Limits{})
-		if file := kit.FileBytes(kit.SandboxLimits(asked, backend.Limits{}), c.means, root); root != c.root || file != c.file {
+		if file := kit.FileBytes(kit.SandboxLimits(asked, backend.Limits{}), c.enforcement, root); root != c.root || file != c.file {
 			t.Errorf("%+v: %d bytes, files of %d", c, root, file)
 		}
 	}
