@@ -29,7 +29,6 @@ type Backend struct {
 	engine engine
 	state  stateDir
 	sizing *kit.Sizing
-	disks  sizedfs.Maker
 
 	calls  *kit.Calls
 	pulls  kit.Pulls
@@ -74,7 +73,7 @@ func (b *Backend) prepare(ctx context.Context) error {
 	if b.engine, err = b.probe(ctx); err != nil {
 		return err
 	}
-	b.sizing = kit.NewSizing("containerd", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.state.root) })
+	b.sizing = kit.NewSizing("containerd", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.state.root) })
 	b.state, err = openState(b.opts.StateDir)
 	return err
 }

@@ -87,7 +87,7 @@ func (b *Backend) formatWorkspace(ctx context.Context, r *record, user kit.User)
 		return stateError("make the workspace", err)
 	}
 	s := sizedfs.Spec{Bytes: r.sized(), Files: kit.Inodes(r.sized()), UID: int(user.UID), GID: int(user.GID)}
-	if err := b.disks.Format(ctx, file, s); err != nil {
+	if err := sizedfs.Format(ctx, file, s); err != nil {
 		return stateError("make the workspace", err)
 	}
 	return stateError("make the workspace", syncPath(file))

@@ -40,7 +40,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -98,7 +97,6 @@ type Backend struct {
 	guest   guestVolume
 	network sandboxNetwork
 	sizing  *kit.Sizing
-	disks   sizedfs.Maker
 
 	mu         sync.Mutex            // guards what follows
 	images     map[string]struct{}   // ids of images whose mount points were checked

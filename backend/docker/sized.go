@@ -56,15 +56,15 @@ func (b *Backend) sizedOptions(v volumeName) map[string]string {
 
 // probeSized makes a small workspace and has the engine look into it. Only one that runs on this machine, sees the same
 // files and has the same devices finds the mark there.
-func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
+func (b *Backend) probeSized(ctx context.Context) error {
 	if err := sizedfs.Allowed(); err != nil {
-		return false, err
+		return err
 	}
 	if b.engine.watch != "" {
-		return false, errors.New(b.engine.watch)
+		return errors.New(b.engine.watch)
 	}
 	if err := b.sweepProbes(ctx); errors.Is(err, backend.ErrUnavailable) {
-		return false, err
+		return err
 	}
 	name := volumeName(namePre + "probe-" + strings.ToLower(rand.Text()))
 	defer func() {
@@ -80,13 +80,13 @@ func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
 			Labels: map[string]string{labelProbe: time.Now().UTC().Format(time.RFC3339)},
 		})
 	}); err != nil {
-		return false, kit.Classed(err) // any engine can make a volume: this one is out of order
+		return kit.Classed(err) // any engine can make a volume: this one is out of order
 	}
 	image := filepath.Join(b.volumeDir(name), imageFile)
-	if err := b.disks.Format(ctx, image, sizedfs.Spec{Files: 16, Mark: probeMark}); err != nil {
-		return false, err
+	if err := sizedfs.Format(ctx, image, sizedfs.Spec{Files: 16, Mark: probeMark}); err != nil {
+		return err
 	}
-	if err := b.linked(ctx, name, func() error {
+	return b.linked(ctx, name, func() error {
 		id, err := b.createFromInit(ctx, "", kit.User{}, map[string]string{backend.LabelRole: backend.RoleInit}, &container.HostConfig{
 			NetworkMode: "none",
 			LogConfig:   container.LogConfig{Type: "none"},
@@ -97,10 +97,7 @@ func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
 		}
 		_, err = b.statPath(ctx, id, backend.Workdir+"/"+probeMark)
 		return err
-	}); err != nil {
-		return false, err
-	}
-	return sizedfs.Reserved(image)
+	})
 }
 
 // sweepProbes removes what processes that died while they found out have left.
@@ -204,7 +201,7 @@ func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) er
 		_ = os.Remove(name) // it takes room, nothing else
 	}
 	own := image + "." + nonce
-	if err = b.disks.Format(ctx, own, s); err == nil {
+	if err = sizedfs.Format(ctx, own, s); err == nil {
 		err = syncFile(own)
 	}
 	if err == nil {

@@ -24,7 +24,6 @@ type Backend struct {
 	machine machine
 	guest   string // directory of the guest's binary
 	sizing  *kit.Sizing
-	disks   sizedfs.Maker
 	nursery *nursery
 
 	calls *kit.Calls
@@ -55,7 +54,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 		return nil, err
 	}
 	b.tidy(ctx)
-	b.sizing = kit.NewSizing("local", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.dirs.tmp()) })
+	b.sizing = kit.NewSizing("local", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.dirs.tmp()) })
 	b.nursery = &nursery{b: b}
 	b.calls = kit.New(kit.Options{Name: name, Log: b.log, Tracer: b.opts.TracerProvider})
 	return b, nil

@@ -52,7 +52,7 @@ func unavailable(err error) error {
 
 func (b *Backend) formatWorkspace(ctx context.Context, x *box, file string) error {
 	// Its root gets its owner when it is mounted.
-	return b.disks.Format(ctx, file, sizedfs.Spec{Bytes: x.sized(), Files: kit.Inodes(x.sized())})
+	return sizedfs.Format(ctx, file, sizedfs.Spec{Bytes: x.sized(), Files: kit.Inodes(x.sized())})
 }
 
 // mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher, which

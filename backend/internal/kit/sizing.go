@@ -20,14 +20,14 @@ const (
 type Sizing struct {
 	name  string
 	log   *slog.Logger
-	probe func(context.Context) (reserved bool, err error)
+	probe func(context.Context) error
 	turn  chan struct{} // holds one token, of who looks at or changes what follows
 	found backend.Enforcement
 	until time.Time // if they cannot: when to look again
 }
 
 // NewSizing gives a Sizing for the driver of a name. probe makes one such workspace; an error says that there can be none.
-func NewSizing(name string, log *slog.Logger, probe func(context.Context) (reserved bool, err error)) *Sizing {
+func NewSizing(name string, log *slog.Logger, probe func(context.Context) error) *Sizing {
 	return &Sizing{name: name, log: log, probe: probe, turn: make(chan struct{}, 1)}
 }
 
@@ -45,12 +45,9 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, sizingBound)
 	defer cancel()
-	reserved, err := s.probe(ctx)
+	err := s.probe(ctx)
 	switch {
 	case err == nil:
-		if !reserved {
-			s.log.Warn(s.name + ": the disk cannot set space aside: workspaces have none of their own, and suffer when it gets full")
-		}
 		s.found = backend.WorkspaceSized
 	case ctx.Err() != nil || passing(err):
 		return "", err

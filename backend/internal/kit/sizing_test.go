@@ -19,10 +19,10 @@ import (
 func TestSizing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		asked, reserved, result := 0, true, error(nil)
-		s := kit.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) (bool, error) {
+		asked, result := 0, error(nil)
+		s := kit.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) error {
 			asked++
-			return reserved, result
+			return result
 		})
 		expect := func(want backend.Enforcement, fails error, times int) {
 			t.Helper()
@@ -40,7 +40,7 @@ func TestSizing(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		result = syscall.EMFILE
 		expect("", syscall.EMFILE, 4)
-		result, reserved = nil, false
+		result = nil
 		expect(backend.WorkspaceSized, nil, 5)
 		time.Sleep(24 * time.Hour)
 		expect(backend.WorkspaceSized, nil, 5)
@@ -51,10 +51,10 @@ func TestSizing(t *testing.T) {
 func TestSizingWaits(t *testing.T) {
 	t.Parallel()
 	began, end := make(chan struct{}), make(chan struct{})
-	s := kit.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) (bool, error) {
+	s := kit.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) error {
 		close(began)
 		<-end
-		return true, nil
+		return nil
 	})
 	first := make(chan error)
 	go func() {
