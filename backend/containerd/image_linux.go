@@ -57,28 +57,8 @@ func (c *imageCache) put(img *image) {
 
 // ensureImage finds the image or fetches it, as the plan says, and judges its configuration.
 func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
-	if p.spec.Pull == backend.PullAlways {
-		if err := b.pull(ctx, p); err != nil {
-			return nil, err
-		}
-	}
-	img, err := b.findImage(ctx, p.ref)
-	if !errors.Is(err, backend.ErrNotFound) {
-		return img, err
-	}
-	if p.spec.Pull == backend.PullNever {
-		return nil, fmt.Errorf("containerd: image %s is not in namespace %s and may not be fetched: %w", p.imageName(), b.opts.Namespace, backend.ErrImage)
-	}
-	if p.spec.Pull != backend.PullAlways {
-		if err := b.pull(ctx, p); err != nil {
-			return nil, err
-		}
-		img, err = b.findImage(ctx, p.ref)
-	}
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil, fmt.Errorf("containerd: image %s vanished while it was fetched: %w", p.imageName(), backend.ErrImage)
-	}
-	return img, err
+	find := func(ctx context.Context) (*image, error) { return b.findImage(ctx, p.Ref) }
+	return kit.EnsureImage(ctx, b.calls, p.Plan, p.imageName(), find, func(ctx context.Context) error { return b.pull(ctx, p) })
 }
 
 // findImage describes an image that containerd has, unpacked for this machine. ErrNotFound: it has none, or not whole.

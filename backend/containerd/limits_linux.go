@@ -1,8 +1,6 @@
 package containerd
 
 import (
-	"fmt"
-
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -11,20 +9,6 @@ import (
 
 // cpuPeriod is the time, in microseconds, over which a CPU quota is counted; the kernel's and Docker's own.
 const cpuPeriod = 100_000
-
-// enforceable refuses limits that the user asked for and this machine would drop, and machines that cannot limit memory
-// and processes at all: no sandbox runs without.
-func (e *engine) enforceable(asked backend.Limits) error {
-	switch {
-	case !e.memory || !e.caps.PIDs:
-		return fmt.Errorf("containerd: this machine's cgroups cannot limit memory and processes: %w", backend.ErrUnsupported)
-	case asked.MemoryBytes > 0 && !e.caps.Memory:
-		return fmt.Errorf("containerd: this machine cannot limit memory and swap: %w", backend.ErrUnsupported)
-	case asked.CPUMillis > 0 && !e.caps.CPU:
-		return fmt.Errorf("containerd: this machine cannot limit CPU time: %w", backend.ErrUnsupported)
-	}
-	return nil
-}
 
 // resources translates limits. What the machine cannot do was refused before when it was asked for. Every device is
 // denied; the runtime itself lets through the harmless ones that every container has.

@@ -87,13 +87,8 @@ func (b *Backend) tasks(ctx context.Context) (map[string]*apitask.Process, error
 // labelFilter selects by label in containerd's language.
 func labelFilter(f backend.Filter) string {
 	parts := []string{}
-	for _, l := range []struct{ label, want string }{
-		{backend.LabelRole, backend.RoleSandbox}, {backend.LabelInstance, f.Instance}, {backend.LabelID, f.SessionID},
-		{backend.LabelKey, f.Key}, {backend.LabelRun, f.Run},
-	} {
-		if l.want != "" {
-			parts = append(parts, "labels."+strconv.Quote(l.label)+"=="+strconv.Quote(l.want))
-		}
+	for label, want := range kit.FilterLabels(f) {
+		parts = append(parts, "labels."+strconv.Quote(label)+"=="+strconv.Quote(want))
 	}
 	return strings.Join(parts, ",")
 }

@@ -36,10 +36,10 @@ func (b *Backend) chooseEnforcement(ctx context.Context, p *plan, session string
 	switch kept := terr == nil && tag != (workspaceTag{}); {
 	case kept && tag.Bytes == 0:
 		p.enforcement = backend.WorkspaceWatched
-	case kept && kernelNetwork(p.spec.Runtime):
+	case kept && kernelNetwork(p.Spec.Runtime):
 		p.enforcement = backend.WorkspaceSized // what is wrong with it is told when it is mounted
 	default:
-		p.enforcement, err = b.enforcement(ctx, p.spec.Runtime)
+		p.enforcement, err = b.enforcement(ctx, p.Spec.Runtime)
 	}
 	return err
 }

@@ -19,24 +19,19 @@ const (
 	specVersion = "1.0.2"
 )
 
-// guestEnv is the environment of the guest itself, not of commands. What the image declares is not in it.
-func guestEnv() []string {
-	return []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="}
-}
-
 // ociSpec describes the container to the OCI runtime. Nothing in it comes from the image's configuration but the places
 // of its volumes.
 func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 	return &specs.Spec{
 		Version:  specVersion,
 		Hostname: hostname,
-		Root:     &specs.Root{Path: "rootfs", Readonly: p.spec.Root != backend.RootWritable},
-		Process:  guestProcess(p.user, r, append([]string{embed.Path}, guestArgs(r)...)...),
+		Root:     &specs.Root{Path: "rootfs", Readonly: p.Spec.Root != backend.RootWritable},
+		Process:  guestProcess(p.User, r, append([]string{embed.Path}, guestArgs(r)...)...),
 		Mounts:   b.mounts(p, r, volumes),
 		Linux: &specs.Linux{
 			Namespaces:    namespaces(r),
 			CgroupsPath:   r.config.Cgroup,
-			Resources:     b.engine.resources(p.spec.Limits),
+			Resources:     b.engine.resources(p.Spec.Limits),
 			Seccomp:       b.engine.seccomp,
 			MaskedPaths:   kit.MaskedPaths(b.engine.cpus),
 			ReadonlyPaths: kit.ReadonlyPaths(),
@@ -55,7 +50,7 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 	return &specs.Process{
 		User:            specs.User{UID: o.UID, GID: o.GID},
 		Args:            args,
-		Env:             guestEnv(),
+		Env:             kit.GuestEnv(),
 		Cwd:             "/",
 		Capabilities:    &specs.LinuxCapabilities{},
 		NoNewPrivileges: true,
@@ -89,12 +84,12 @@ func namespaces(r *record) []specs.LinuxNamespace {
 // must not lead into what is mounted later.
 func (b *Backend) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 	dir := r.state()
-	ms := kernelMounts(p.spec.Limits)
+	ms := kernelMounts(p.Spec.Limits)
 	for _, f := range etcFiles() {
 		ms = append(ms, bind(dir.file(r.id, f), "/etc/"+f, "ro", "noexec"))
 	}
 	ms = append(ms,
-		tmpfs("/tmp", p.spec.Limits.TmpBytes, "1777", p.user),
+		tmpfs("/tmp", p.Spec.Limits.TmpBytes, "1777", p.User),
 		bind(dir.guest(b.opts.Guest.Version), guestDir, "ro"),
 		workspaceMount(r))
 	for _, v := range volumes {

@@ -29,7 +29,7 @@ func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser,
 	}
 	res, err := kit.Call(ctx, b.calls, "connect", func(ctx context.Context) (container.ExecCreateResponse, error) {
 		return b.api.ContainerExecCreate(ctx, id, container.ExecOptions{
-			User: info.User, WorkingDir: "/", Env: guestEnv(), AttachStdin: true, AttachStdout: true,
+			User: info.User, WorkingDir: "/", Env: kit.GuestEnv(), AttachStdin: true, AttachStdout: true,
 			Cmd: []string{guestPath(), "connect"},
 		})
 	})

@@ -73,7 +73,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 			case <-b.calls.Life().Done():
 			}
 			if err := remove(ctx); err != nil {
-				b.log.Warn("docker: an init container is left behind", "session", p.spec.ID, "error", err)
+				b.log.Warn("docker: an init container is left behind", "session", p.Spec.ID, "error", err)
 			}
 		})
 	}
@@ -159,7 +159,7 @@ func (c *creation) createContainer(ctx context.Context, network string) error {
 	case errors.Is(err, backend.ErrNotFound):
 		return fmt.Errorf("docker: image %s vanished: %w", c.p.imageName(), backend.ErrImage)
 	case errors.Is(err, backend.ErrExists):
-		return fmt.Errorf("docker: session %s has a container: %w", c.p.spec.ID, backend.ErrExists)
+		return fmt.Errorf("docker: session %s has a container: %w", c.p.Spec.ID, backend.ErrExists)
 	}
 	return err
 }
@@ -251,7 +251,7 @@ func (c *creation) rollback(ctx context.Context, limit time.Duration) error {
 	}
 	err := errors.Join(errs...)
 	if err != nil {
-		c.b.log.Warn("docker: a failed create left something behind", "session", c.p.spec.ID, "error", err)
+		c.b.log.Warn("docker: a failed create left something behind", "session", c.p.Spec.ID, "error", err)
 	}
 	return err
 }

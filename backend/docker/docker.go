@@ -29,7 +29,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -195,14 +194,6 @@ func (b *Backend) workspaceOf(container string) (volumeName, bool) {
 	defer b.mu.Unlock()
 	v, ok := b.workspaces[container]
 	return v, ok
-}
-
-// copyLabels keeps callers' maps out of what we hold.
-func copyLabels(m map[string]string) map[string]string {
-	if m == nil {
-		return map[string]string{}
-	}
-	return maps.Clone(m)
 }
 
 var (

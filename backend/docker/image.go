@@ -25,33 +25,13 @@ type image struct {
 
 // ensureImage finds the image on the engine or fetches it, as the plan says, and judges its configuration.
 func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
-	if p.spec.Pull == backend.PullAlways {
-		if err := b.pull(ctx, p); err != nil {
-			return nil, err
-		}
-	}
-	img, err := b.inspectImage(ctx, p)
-	if !errors.Is(err, backend.ErrNotFound) {
-		return img, err
-	}
-	if p.spec.Pull == backend.PullNever {
-		return nil, fmt.Errorf("docker: image %s is not on the engine and may not be fetched: %w", p.imageName(), backend.ErrImage)
-	}
-	if p.spec.Pull != backend.PullAlways {
-		if err := b.pull(ctx, p); err != nil {
-			return nil, err
-		}
-		img, err = b.inspectImage(ctx, p)
-	}
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil, fmt.Errorf("docker: image %s vanished while it was fetched: %w", p.imageName(), backend.ErrImage)
-	}
-	return img, err
+	find := func(ctx context.Context) (*image, error) { return b.inspectImage(ctx, p) }
+	return kit.EnsureImage(ctx, b.calls, p.Plan, p.imageName(), find, func(ctx context.Context) error { return b.pull(ctx, p) })
 }
 
 func (b *Backend) inspectImage(ctx context.Context, p *plan) (*image, error) {
 	res, err := kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
-		return b.api.ImageInspect(ctx, p.ref)
+		return b.api.ImageInspect(ctx, p.Ref)
 	})
 	if err != nil {
 		return nil, err

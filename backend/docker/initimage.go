@@ -27,7 +27,7 @@ func (b *Backend) createFromInit(ctx context.Context, name string, o kit.User, l
 ) (string, error) {
 	cfg := &container.Config{
 		Image: initImage(o), User: o.String(), Labels: labels, WorkingDir: "/",
-		Entrypoint: []string{guestPath()}, Cmd: []string{}, Env: guestEnv(),
+		Entrypoint: []string{guestPath()}, Cmd: []string{}, Env: kit.GuestEnv(),
 	}
 	if adjust != nil {
 		adjust(cfg)

@@ -1,28 +1,11 @@
 package docker
 
 import (
-	"fmt"
-
 	"github.com/docker/docker/api/types/container"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
-
-// enforceable refuses limits that the user asked for and this engine would drop, and engines that cannot limit memory
-// and processes at all: no sandbox runs without. Other defaults that the engine cannot enforce are left out by
-// resources; Capabilities tells of it.
-func (e *engine) enforceable(asked backend.Limits) error {
-	switch {
-	case !e.memory || !e.caps.PIDs:
-		return fmt.Errorf("docker: this engine cannot limit memory and processes (rootless on cgroup version 1?): %w", backend.ErrUnsupported)
-	case asked.MemoryBytes > 0 && !e.caps.Memory:
-		return fmt.Errorf("docker: this engine cannot limit memory and swap: %w", backend.ErrUnsupported)
-	case asked.CPUMillis > 0 && !e.caps.CPU:
-		return fmt.Errorf("docker: this engine cannot limit CPU time: %w", backend.ErrUnsupported)
-	}
-	return nil
-}
 
 // resources translates limits; for workspace and root see kit.FileBytes. What the engine cannot do was refused before
 // when it was asked for.

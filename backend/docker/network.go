@@ -20,7 +20,7 @@ const networkName = "workcell"
 
 // ensureNetwork gives what a sandbox's container is to be connected to.
 func (b *Backend) ensureNetwork(ctx context.Context, p *plan) (string, error) {
-	if p.spec.Network != backend.NetworkBridge {
+	if p.Spec.Network != backend.NetworkBridge {
 		return string(backend.NetworkNone), nil
 	}
 	id, err := b.findNetwork(ctx)

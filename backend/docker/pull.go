@@ -15,19 +15,13 @@ import (
 )
 
 // pull fetches the plan's image, or waits for another caller's fetch of the same.
-func (b *Backend) pull(ctx context.Context, p *plan) (err error) {
-	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerPull, telemetry.Text(telemetry.KeyImage, p.imageName()))
-	defer func() { telemetry.End(span, err) }()
-	fetched, err := b.pulls.Wait(ctx, kit.Pull{
-		Ref: p.ref, Limit: b.opts.PullTimeout, Progress: p.spec.OnPull, Calls: b.calls.Pending(),
+func (b *Backend) pull(ctx context.Context, p *plan) error {
+	return b.pulls.Wait(ctx, b.calls, kit.Pull{
+		Ref: p.Ref, Name: p.imageName(), Span: telemetry.SpanDockerPull, Limit: b.opts.PullTimeout, Progress: p.Spec.OnPull,
 		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
-			return b.fetchImage(ctx, p.imageName(), p.ref, report)
+			return b.fetchImage(ctx, p.imageName(), p.Ref, report)
 		},
 	})
-	if !fetched {
-		return b.calls.Fail(ctx, "pull "+p.imageName(), ctx.Err())
-	}
-	return err
 }
 
 // pullMessage is one JSON object of the engine's answer to a pull.

@@ -136,11 +136,11 @@ func (b *Backend) enforcement(ctx context.Context, runtime string) (backend.Enfo
 // chooseEnforcement says what is to hold the workspace's limit. A workspace that was kept stays what it is: one that had no
 // file system of its own gets none.
 func (b *Backend) chooseEnforcement(ctx context.Context, p *plan) error {
-	if kit.DefaultWorkspace(p.asked, b.opts.Limits) {
+	if !p.Sized {
 		p.enforcement = backend.WorkspaceWatched
 		return nil
 	}
-	runtime := b.engine.runtime(p.spec)
+	runtime := b.engine.runtime(p.Spec)
 	v, err := b.inspectVolume(ctx, p.volume)
 	switch {
 	case err == nil:
@@ -182,15 +182,15 @@ func (p *plan) volumeSize() string {
 	if !p.enforcement.FileSystem() {
 		return ""
 	}
-	return strconv.FormatInt(p.spec.Limits.WorkspaceBytes, 10)
+	return strconv.FormatInt(p.Spec.Limits.WorkspaceBytes, 10)
 }
 
 // formatWorkspace makes the file system of a workspace that has none, which belongs to the sandbox's user. It has its name,
 // and may be mounted, when it is whole and on the disk. Until then its name is this call's own: what made an earlier one
 // may still be at it, though its caller is dead.
 func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) error {
-	size := p.spec.Limits.WorkspaceBytes
-	s := sizedfs.Spec{Bytes: size, Files: kit.Inodes(size), UID: int(p.user.UID), GID: int(p.user.GID)}
+	size := p.Spec.Limits.WorkspaceBytes
+	s := sizedfs.Spec{Bytes: size, Files: kit.Inodes(size), UID: int(p.User.UID), GID: int(p.User.GID)}
 	image := filepath.Join(b.volumeDir(p.volume), imageFile)
 	_, err := os.Lstat(image)
 	if err == nil {

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/distribution/reference"
 	"github.com/docker/docker/api/types/container"
@@ -34,60 +33,32 @@ type volumeName string
 // workspaceName names the workspace of a session.
 func workspaceName(session string) volumeName { return volumeName(namePre + session + "-workspace") }
 
-// plan is a checked Spec with all defaults filled in.
+// plan is what the engine is to be asked for.
 type plan struct {
-	spec        backend.Spec
-	asked       backend.Limits // limits before defaults
-	options     backend.Limits // the driver's
-	ref         string         // full form of the image reference
-	user        kit.User
+	*kit.Plan
 	name        string              // of the container
 	volume      volumeName          // of the workspace
-	enforcement backend.Enforcement // what holds its limit
+	enforcement backend.Enforcement // of its limit
 	labels      map[string]string
 }
 
 // config is the content of labelConfig.
 type config struct {
-	Image   string              `json:"image"`
-	User    string              `json:"user"`
-	Root    backend.RootMode    `json:"root"`
-	Network backend.NetworkMode `json:"network"`
-	Limits  backend.Limits      `json:"limits"`
-	// Workspace is what holds the workspace's limit.
-	Workspace backend.Enforcement `json:"workspace,omitempty"`
-	RootBytes int64               `json:"root_bytes,omitempty"` // as the guest was told
-	Ephemeral bool                `json:"ephemeral,omitempty"`
-	Labels    []string            `json:"labels,omitempty"` // names of the user's own labels; others come with the image
+	kit.Record
+	Labels []string `json:"labels,omitempty"` // names of the user's own labels; others come with the image
 }
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
 func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error) {
-	if err := kit.CheckSpec(spec); err != nil {
-		return nil, fmt.Errorf("docker: %w", err)
-	}
-	if err := b.opts.Images.Check(spec.Image); err != nil {
-		return nil, err
-	}
-	ref, err := backend.NormalizeImage(spec.Image)
+	checked, err := kit.NewPlan("docker", spec, b.opts.Images, b.opts.Limits)
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{spec: spec, asked: spec.Limits, options: b.opts.Limits, ref: ref, name: namePre + spec.ID, volume: workspaceName(spec.ID)}
-	if p.user, err = kit.ParseUser(spec.User); err != nil {
-		return nil, fmt.Errorf("docker: %w", err)
-	}
-	if err := b.engine.enforceable(spec.Limits); err != nil {
+	p := &plan{Plan: checked, name: namePre + spec.ID, volume: workspaceName(spec.ID)}
+	if err := kit.Enforceable("docker", b.engine.memory, b.engine.caps, spec.Limits); err != nil {
 		return nil, err
 	}
-	p.spec.Limits = kit.SandboxLimits(spec.Limits, b.opts.Limits)
-	if p.spec.Network == "" {
-		p.spec.Network = backend.NetworkNone
-	}
-	if p.spec.Created.IsZero() {
-		p.spec.Created = time.Now()
-	}
-	if err := b.engine.supports(p.spec); err != nil {
+	if err := b.engine.supports(p.Spec); err != nil {
 		return nil, err
 	}
 	if err := b.chooseEnforcement(ctx, p); err != nil {
@@ -97,63 +68,42 @@ func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error)
 	return p, err
 }
 
-// makeLabels joins the user's labels with ours. All of ours are always set, because the engine fills in what an image
-// declares where a container has no label of that name.
+// makeLabels joins the user's labels with ours.
 func (p *plan) makeLabels(guest string) (map[string]string, error) {
-	l := copyLabels(p.spec.Labels)
-	c := config{Image: p.spec.Image, User: p.user.String(), Root: p.spec.Root, Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.enforcement,
-		RootBytes: p.rootBytes(), Ephemeral: p.spec.Ephemeral}
-	c.Labels = slices.Sorted(maps.Keys(p.spec.Labels))
-	js, err := json.Marshal(c)
+	js, err := json.Marshal(config{Record: p.Record(p.enforcement), Labels: slices.Sorted(maps.Keys(p.Spec.Labels))})
 	if err != nil {
 		return nil, fmt.Errorf("docker: label %s: %w", labelConfig, err)
 	}
-	for k, v := range p.objectLabels(backend.RoleSandbox) {
-		l[k] = v
-	}
-	l[backend.LabelSpec] = p.spec.Hash
-	l[backend.LabelGuest] = guest
+	l := map[string]string{}
+	maps.Copy(l, p.Spec.Labels)
+	maps.Copy(l, p.SandboxLabels(guest))
 	l[labelConfig] = string(js)
 	return l, nil
-}
-
-// objectLabels mark a thing that belongs to the sandbox, so that whoever sweeps finds it.
-func (p *plan) objectLabels(role string) map[string]string {
-	return map[string]string{
-		backend.LabelRole:     role,
-		backend.LabelInstance: p.spec.Instance,
-		backend.LabelID:       p.spec.ID,
-		backend.LabelKey:      p.spec.Key,
-		backend.LabelRun:      p.spec.Run,
-		backend.LabelCreated:  p.spec.Created.UTC().Format(time.RFC3339Nano),
-	}
 }
 
 // imageName is what the engine gets to see: the short form, as people read it in the engine's own listings, unless the
 // engine would take that for an id.
 func (p *plan) imageName() string {
-	named, err := reference.ParseNormalizedNamed(p.ref)
+	named, err := reference.ParseNormalizedNamed(p.Ref)
 	if err != nil {
-		return p.ref
+		return p.Ref
 	}
 	if short := reference.FamiliarString(named); !strings.HasPrefix(short, "sha256:") && strings.ContainsAny(short, ":@") {
 		return short
 	}
-	return p.ref
+	return p.Ref
 }
-
-func (p *plan) rootBytes() int64 { return kit.RootBytes(p.spec.Root, p.asked, p.options) }
 
 func (b *Backend) containerConfig(p *plan) *container.Config {
 	second := 1
 	return &container.Config{
 		Image:        p.imageName(),
 		Hostname:     "workcell",
-		User:         p.user.String(),
+		User:         p.User.String(),
 		WorkingDir:   "/",
 		Entrypoint:   []string{embed.Path},
-		Cmd:          kit.GuestArgs(p.spec.Limits, p.enforcement == backend.WorkspaceWatched, p.rootBytes(), p.spec.OrphanTimeout),
-		Env:          guestEnv(),
+		Cmd:          kit.GuestArgs(p.Spec.Limits, p.enforcement == backend.WorkspaceWatched, p.Root, p.Spec.OrphanTimeout),
+		Env:          kit.GuestEnv(),
 		OpenStdin:    true,
 		AttachStdin:  true,
 		AttachStdout: true,
@@ -164,12 +114,6 @@ func (b *Backend) containerConfig(p *plan) *container.Config {
 		StopSignal:  "SIGKILL",
 		StopTimeout: &second,
 	}
-}
-
-// guestEnv is the environment of the guest itself, not of commands. The engine adds what the image declares, so what
-// would steer the guest's runtime is set here.
-func guestEnv() []string {
-	return []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="}
 }
 
 func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *container.HostConfig {
@@ -186,14 +130,14 @@ func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *contai
 		SecurityOpt:    security,
 		MaskedPaths:    kit.MaskedPaths(b.engine.cpus),
 		ReadonlyPaths:  kit.ReadonlyPaths(),
-		ReadonlyRootfs: p.spec.Root != backend.RootWritable,
+		ReadonlyRootfs: p.Spec.Root != backend.RootWritable,
 		LogConfig:      container.LogConfig{Type: "none"},
 		RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-		ShmSize:        kit.ShmSize(p.spec.Limits),
-		Runtime:        p.spec.Runtime,
+		ShmSize:        kit.ShmSize(p.Spec.Limits),
+		Runtime:        p.Spec.Runtime,
 		Init:           &noInit,
-		Resources:      b.engine.resources(p.spec.Limits, p.enforcement, p.rootBytes()),
-		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.spec.Limits.TmpBytes, p.user, "1777")},
+		Resources:      b.engine.resources(p.Spec.Limits, p.enforcement, p.Root),
+		Tmpfs:          map[string]string{"/tmp": tmpfsOptions(p.Spec.Limits.TmpBytes, p.User, "1777")},
 		Mounts:         b.mounts(p, img, nonce),
 	}
 }

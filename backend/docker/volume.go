@@ -18,7 +18,7 @@ import (
 // of the session, so that of several creations at a time only the one that wins has a volume. One that an earlier
 // sandbox of the session left is taken over.
 func (b *Backend) workspaceMount(p *plan, nonce string) mount.Mount {
-	labels := p.objectLabels(backend.RoleWorkspace)
+	labels := p.Labels(backend.RoleWorkspace)
 	labels[labelNonce] = nonce
 	if size := p.volumeSize(); size != "" {
 		labels[labelBytes] = size
@@ -41,7 +41,7 @@ func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (ma
 	if v.Labels[labelNonce] == nonce {
 		return true, nil
 	}
-	if !sameOwner(v.Labels, p.spec.Instance, p.spec.ID) {
+	if !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID) {
 		return false, fmt.Errorf("docker: volume %s is there and not this session's: %w", p.volume, backend.ErrExists)
 	}
 	if !sameKind(v.Options, b.volumeOptions(p)) || v.Labels[labelBytes] != p.volumeSize() {
@@ -71,8 +71,8 @@ func sameOwner(labels map[string]string, instance, id string) bool {
 // the image's directory with its owner into the volume. So a container is created, from an image of ours with that
 // directory, and removed without being started. It gives what removes it.
 func (b *Backend) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
-	labels := p.objectLabels(backend.RoleInit)
-	id, err := b.createFromInit(ctx, "", p.user, labels, &container.HostConfig{
+	labels := p.Labels(backend.RoleInit)
+	id, err := b.createFromInit(ctx, "", p.User, labels, &container.HostConfig{
 		NetworkMode: "none",
 		LogConfig:   container.LogConfig{Type: "none"},
 		Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir}},

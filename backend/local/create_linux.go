@@ -106,10 +106,8 @@ func (b *Backend) occupy(ctx context.Context, x *box) (*cradle, error) {
 
 // plan checks spec and fills in the defaults.
 func (b *Backend) plan(ctx context.Context, spec backend.Spec) (*record, error) {
-	if err := kit.CheckSpec(spec); err != nil {
-		return nil, fmt.Errorf("local: %w", err)
-	}
-	if err := b.opts.Images.Check(spec.Image); err != nil {
+	p, err := kit.NewPlan(name, spec, b.opts.Images, b.opts.Limits)
+	if err != nil {
 		return nil, err
 	}
 	program, err := resolveImage(spec.Image)
@@ -121,25 +119,13 @@ func (b *Backend) plan(ctx context.Context, spec backend.Spec) (*record, error) 
 	}
 	r := &record{
 		Nonce: newNonce(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run, Hash: spec.Hash,
-		Root: spec.Root, Network: spec.Network, OrphanTimeout: spec.OrphanTimeout, Ephemeral: spec.Ephemeral, Labels: map[string]string{},
-		Created: spec.Created,
+		User: launch.ID(p.User), Root: spec.Root, Network: p.Spec.Network, Limits: b.enforceable(p.Spec.Limits), Workspace: backend.WorkspaceWatched,
+		OrphanTimeout: spec.OrphanTimeout, Ephemeral: spec.Ephemeral, Labels: map[string]string{}, Created: p.Spec.Created,
 	}
-	user, err := kit.ParseUser(spec.User)
-	if err != nil {
-		return nil, fmt.Errorf("local: %w", err)
-	}
-	r.User = launch.ID(user)
-	r.Limits = b.enforceable(kit.SandboxLimits(spec.Limits, b.opts.Limits))
-	if r.Workspace = backend.WorkspaceWatched; !kit.DefaultWorkspace(spec.Limits, b.opts.Limits) {
+	if p.Sized {
 		if r.Workspace, err = b.chooseEnforcement(ctx, spec.ID); err != nil {
 			return nil, err
 		}
-	}
-	if r.Network == "" {
-		r.Network = backend.NetworkNone
-	}
-	if r.Created.IsZero() {
-		r.Created = time.Now()
 	}
 	maps.Copy(r.Labels, spec.Labels)
 	r.IDs.User = r.User

@@ -78,9 +78,6 @@ func (c *Calls) Span(ctx context.Context, name string, attrs ...attribute.KeyVal
 // Life ends with Close.
 func (c *Calls) Life() context.Context { return c.life }
 
-// Pending counts what Close waits for.
-func (c *Calls) Pending() *sync.WaitGroup { return &c.pending }
-
 // Begin admits a call: it fails once the driver is closed, and returns a context that ends with the driver. The caller must
 // call done.
 func (c *Calls) Begin(ctx context.Context) (_ context.Context, done func(), _ error) {

@@ -99,8 +99,9 @@ func TestRootBytes(t *testing.T) {
 		{64 << 10, 4 << 20, 128 << 10, backend.RootWritable, backend.WorkspaceSized},
 	} {
 		asked := backend.Limits{WorkspaceBytes: c.asked}
-		if got := kit.DefaultWorkspace(asked, backend.Limits{}); got != (c.asked == 0) {
-			t.Errorf("%d asked for: default %v", c.asked, got)
+		spec := backend.Spec{ID: "sbx_1", Image: "x", Limits: asked}
+		if p, err := kit.NewPlan("x", spec, nil, backend.Limits{}); err != nil || p.Sized != (c.asked > 0) {
+			t.Errorf("%d asked for: %+v, %v", c.asked, p, err)
 		}
 		root := kit.RootBytes(c.mode, asked, backend.Limits{})
 		if file := kit.FileBytes(kit.SandboxLimits(asked, backend.Limits{}), c.enforcement, root); root != c.root || file != c.file {
