@@ -18,7 +18,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // Backend is a [backend.SandboxBackend] on one containerd. Its methods may be called concurrently.
@@ -101,7 +100,7 @@ func (b *Backend) applyDefaults() error {
 		return err
 	}
 	if o.Guest == nil {
-		o.Guest = &Guest{Version: embed.Version(), Binary: embed.Binary}
+		o.Guest = kit.DefaultGuest()
 	}
 	b.log = o.Logger
 	if b.log == nil {

@@ -15,7 +15,6 @@ import (
 	ctrd "github.com/containerd/containerd/v2/client"
 	cerrdefs "github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -37,7 +36,7 @@ type engine struct {
 
 // probe asks containerd and this machine what they are.
 func (b *Backend) probe(ctx context.Context) (engine, error) {
-	e := engine{arch: runtime.GOARCH, kernel: kernelRelease(), cpus: runtime.NumCPU()}
+	e := engine{arch: runtime.GOARCH, kernel: kit.KernelRelease(), cpus: runtime.NumCPU()}
 	// The client would wait for a socket that is not there as for one that nobody listens on yet.
 	if _, err := os.Stat(b.opts.Address); errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(b.opts.Address) {
 		return e, engineError("connect", backend.ErrUnavailable, "there is no such socket")
@@ -82,14 +81,6 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
 	}
 	return e, nil
-}
-
-func kernelRelease() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil { // never
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }
 
 // findSnapshotter looks which snapshotter containerd has.
@@ -150,7 +141,7 @@ func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
 		Version:  v.Version,
 		API:      "v1",
 		Kernel:   b.engine.kernel,
-		OS:       osName(),
+		OS:       kit.OSName(),
 		Arch:     b.engine.arch,
 		Cgroup:   strconv.Itoa(b.engine.cgroups.version),
 		Runtimes: slices.Clone(b.engine.caps.Runtimes),

@@ -9,7 +9,6 @@ var (
 	SweepShims   = (*Backend).sweepShims
 	Scrub        = kit.Scrub
 	RegistryAuth = registryAuth
-	RemoveAll    = removeAll
 	UsageOf      = usageOf
 )
 

@@ -210,7 +210,7 @@ func (b *Backend) networkError(ctx context.Context, what string, err error) erro
 
 // inNetns runs f on a thread of its own in a network namespace.
 func inNetns(path string, f func() error) error {
-	return onThread(func() error {
+	return kit.OnThread(func() error {
 		ns, err := os.Open(path)
 		if err != nil {
 			return err

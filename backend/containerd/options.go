@@ -83,7 +83,7 @@ type Options struct {
 	// PullTimeout bounds one pull; 0 means 30 minutes.
 	PullTimeout time.Duration
 	// Guest replaces the guest that the library carries.
-	Guest *Guest
+	Guest *backend.Guest
 	// TracerProvider makes the spans; nil means that of the span in the caller's context.
 	TracerProvider trace.TracerProvider
 	// Logger gets what operators may need and callers may not see, such as containerd's own error texts; nil drops it.
@@ -99,12 +99,4 @@ type CNIOptions struct {
 	Subnet netip.Prefix
 	// Bridge is the name of the bridge; empty means "workcell0".
 	Bridge string
-}
-
-// Guest is the program that runs as the main process of every sandbox.
-type Guest struct {
-	// Version names the program's content: two programs must never share a version.
-	Version string
-	// Binary gives the static Linux executable for "amd64" or "arm64".
-	Binary func(arch string) ([]byte, error)
 }

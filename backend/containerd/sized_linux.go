@@ -90,7 +90,7 @@ func (b *Backend) formatWorkspace(ctx context.Context, r *record, user kit.User)
 	if err := sizedfs.Format(ctx, file, s); err != nil {
 		return stateError("make the workspace", err)
 	}
-	return stateError("make the workspace", syncPath(file))
+	return stateError("make the workspace", kit.Sync(file))
 }
 
 // attachWorkspace gives a workspace's file system a loop device for the runtime to mount, which must be closed then.

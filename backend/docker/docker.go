@@ -39,7 +39,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // Options refine New. The zero value, and nil, mean the defaults named at each field.
@@ -68,19 +67,11 @@ type Options struct {
 	// PullTimeout bounds one pull; 0 means 30 minutes.
 	PullTimeout time.Duration
 	// Guest replaces the guest that the library carries.
-	Guest *Guest
+	Guest *backend.Guest
 	// TracerProvider makes the spans; nil means that of the span in the caller's context.
 	TracerProvider trace.TracerProvider
 	// Logger gets what operators may need and callers may not see, such as the engine's own error texts; nil drops it.
 	Logger *slog.Logger
-}
-
-// Guest is the program that runs as the main process of every sandbox.
-type Guest struct {
-	// Version names the program's content: two programs must never share a version.
-	Version string
-	// Binary gives the static Linux executable for "amd64" or "arm64".
-	Binary func(arch string) ([]byte, error)
 }
 
 // Backend is a [backend.SandboxBackend] on one Docker Engine. Its methods may be called concurrently.
@@ -146,7 +137,7 @@ func (b *Backend) applyDefaults() error {
 		o.PullTimeout = 30 * time.Minute
 	}
 	if o.Guest == nil {
-		o.Guest = &Guest{Version: embed.Version(), Binary: embed.Binary}
+		o.Guest = kit.DefaultGuest()
 	}
 	b.log = o.Logger
 	if b.log == nil {

@@ -25,7 +25,7 @@ import (
 func TestGuestVolume(t *testing.T) {
 	t.Parallel()
 	api := engineAPI(t)
-	guest := &docker.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary}
+	guest := &backend.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary}
 	name := "workcell-guest-" + guest.Version
 	t.Cleanup(func() {
 		if err := api.VolumeRemove(context.Background(), name, true); err != nil {
@@ -90,9 +90,9 @@ func TestGuestVolume(t *testing.T) {
 func TestOldGuests(t *testing.T) {
 	t.Parallel()
 	api := engineAPI(t)
-	var guests []*docker.Guest
+	var guests []*backend.Guest
 	for range 3 {
-		guests = append(guests, &docker.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary})
+		guests = append(guests, &backend.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary})
 	}
 	foreign := "workcell-guest-" + strings.ToLower(rand.Text())
 	names := []string{foreign}

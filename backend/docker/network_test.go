@@ -68,7 +68,7 @@ func TestNetworkUnguarded(t *testing.T) {
 
 // stubGuest is a guest that runs in the Debian image, where there is a shell, and nowhere else. Its volume goes with the
 // test.
-func stubGuest(t *testing.T) *docker.Guest {
+func stubGuest(t *testing.T) *backend.Guest {
 	t.Helper()
 	version := strings.ToLower(rand.Text())
 	api := engineAPI(t)
@@ -78,5 +78,5 @@ func stubGuest(t *testing.T) *docker.Guest {
 		}
 	})
 	script := "#!/bin/sh\n[ $# = 0 ] || exit 7\nexec sleep 1000\n"
-	return &docker.Guest{Version: version, Binary: func(string) ([]byte, error) { return []byte(script), nil }}
+	return &backend.Guest{Version: version, Binary: func(string) ([]byte, error) { return []byte(script), nil }}
 }

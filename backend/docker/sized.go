@@ -202,7 +202,7 @@ func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) er
 	}
 	own := image + "." + nonce
 	if err = sizedfs.Format(ctx, own, s); err == nil {
-		err = syncFile(own)
+		err = kit.Sync(own)
 	}
 	if err == nil {
 		err = os.Rename(own, image)
@@ -211,14 +211,6 @@ func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) er
 		return b.workspaceError(ctx, "making", err)
 	}
 	return nil
-}
-
-func syncFile(name string) error {
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // mounted runs f, in which the engine mounts a sandbox's workspace.

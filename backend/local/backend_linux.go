@@ -13,7 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // Backend is a [backend.SandboxBackend] without an engine. Its methods may be called concurrently.
@@ -74,7 +73,7 @@ func (b *Backend) applyDefaults() error {
 		return fmt.Errorf("local: default limits: %w", err)
 	}
 	if o.Guest == nil {
-		o.Guest = &Guest{Version: embed.Version(), Binary: embed.Binary}
+		o.Guest = kit.DefaultGuest()
 	}
 	if o.StateDir == "" {
 		dir, err := defaultStateDir()

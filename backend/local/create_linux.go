@@ -70,7 +70,7 @@ func (x *box) write(owner string) error {
 		return err
 	}
 	for _, file := range []string{owner, x.file(recordFile)} {
-		x.disk.Go(func() error { return flush(file) })
+		x.disk.Go(func() error { return scrub(kit.Sync(file)) })
 	}
 	return nil
 }

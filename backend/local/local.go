@@ -53,19 +53,11 @@ type Options struct {
 	// namespaces of its own and ends with Close or with this process; it saves half of the time that opening takes.
 	Cold bool
 	// Guest replaces the guest that the library carries.
-	Guest *Guest
+	Guest *backend.Guest
 	// TracerProvider makes the spans; nil means that of the span in the caller's context.
 	TracerProvider trace.TracerProvider
 	// Logger gets what operators may need and callers may not see; nil drops it.
 	Logger *slog.Logger
-}
-
-// Guest is the program that runs as the main process of every sandbox.
-type Guest struct {
-	// Version names the program's content: two programs must never share a version.
-	Version string
-	// Binary gives the static Linux executable for "amd64" or "arm64".
-	Binary func(arch string) ([]byte, error)
 }
 
 // name is the driver's, in errors and spans.

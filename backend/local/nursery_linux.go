@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
@@ -164,32 +164,13 @@ func (b *Backend) bear(c *cradle, listener, log *os.File) (err error) {
 		}
 		return c.group.join(c.l.pid)
 	}
-	done := make(chan struct{})
-	go onThread(func() {
-		defer close(done)
-		if err = c.group.enter(); err == nil {
-			c.l, err = b.fork(c.ids, listener, log)
+	return kit.OnThread(func() error {
+		if err := c.group.enter(); err != nil {
+			return err
 		}
+		c.l, err = b.fork(c.ids, listener, log)
+		return err
 	})
-	<-done
-	return err
-}
-
-// onThread runs f on a thread that ends with it, which the main thread never does.
-func onThread(f func()) {
-	runtime.LockOSThread()
-	if unix.Gettid() != os.Getpid() {
-		f()
-		return // without unlocking
-	}
-	defer runtime.UnlockOSThread()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // the main thread is taken
-		f()
-	}()
-	<-done
 }
 
 // enter puts this thread into the group, whose next child is then born there.

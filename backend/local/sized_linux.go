@@ -71,9 +71,7 @@ func (b *Backend) mountSized(x *box, launcher int) error {
 		return fmt.Errorf("local: the sandbox's process ended before it was built: %w: %w", scrub(err), backend.ErrLost)
 	}
 	defer ns.Close()
-	done := make(chan error)
-	go onThread(func() { done <- b.mountIn(int(ns.Fd()), d.Path, x) })
-	if err := <-done; err != nil {
+	if err := kit.OnThread(func() error { return b.mountIn(int(ns.Fd()), d.Path, x) }); err != nil {
 		return fmt.Errorf("local: mounting the workspace: %w: %w", scrub(err), backend.ErrUnavailable)
 	}
 	return nil

@@ -46,7 +46,7 @@ func layers() []layer {
 
 		// What the drivers share.
 		{dir: "backend/internal/registryauth", only: []string{"github.com/docker/cli"}},
-		{dir: "backend/internal/kit", may: []string{"backend", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "go.opentelemetry.io/otel"}},
+		{dir: "backend/internal/kit", may: []string{"backend", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "go.opentelemetry.io/otel", "golang.org/x/sys"}},
 		{dir: "internal/guest"},
 		// Reads streams that come in small steps.
 		{dir: "internal/gather", only: []string{}},
