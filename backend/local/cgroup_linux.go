@@ -159,7 +159,7 @@ type group struct {
 }
 
 // group gives a sandbox's control group.
-func (b *Backend) group(x *box) group { return group{b.machine.cgroups, x.Group} }
+func (b *Backend) group(x *sandbox) group { return group{b.machine.cgroups, x.Group} }
 
 // groupPrefix begins the names of all control groups of this state directory's sandboxes; a nonce follows.
 func (b *Backend) groupPrefix() string {
@@ -193,7 +193,7 @@ func (b *Backend) sweepGroups() error {
 		return scrub(err)
 	}
 	for _, e := range entries {
-		if x, err := b.readBox(e.Name()); err == nil {
+		if x, err := b.readSandbox(e.Name()); err == nil {
 			known[b.group(x).name] = true
 		}
 	}

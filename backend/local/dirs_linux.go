@@ -19,7 +19,7 @@ import (
 // dirs is the state directory.
 //
 //	guest/<version>/workcell-guest   the guest, shown in every sandbox
-//	sandboxes/<session id>/          a sandbox, see box
+//	sandboxes/<session id>/          a sandbox, see the type
 //	workspaces/<session id>/         its workspace, which may outlive it
 //	ids/<number>                     the block of user ids that a workspace's owner belongs to, a link to the session id
 //	tmp/<process>-<text>             what that process is making; the nonce of its control group, if it has one

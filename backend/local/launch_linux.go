@@ -70,7 +70,7 @@ func (b *Backend) fork(i ids, listener, log *os.File) (*launching, error) {
 		},
 	})
 	if err != nil {
-		return nil, errors.Join(b.explainFork(err), config.Close(), status.Close())
+		return nil, errors.Join(b.forkError(err), config.Close(), status.Close())
 	}
 	reap(pid, pidfd)
 	if err := settleScore(pid); err != nil {
@@ -135,7 +135,7 @@ func (l *launching) release(ctx context.Context) error {
 // close lets go of a launcher. One that was not released ends.
 func (l *launching) close() { _ = errors.Join(l.config.Close(), l.status.Close()) } // pipes, whose other end is gone
 
-// explain reads what a launcher said.
+// explain returns the error of what a launcher wrote.
 func (l *launching) explain(said []byte) error {
 	dec := json.NewDecoder(strings.NewReader(string(said)))
 	n := 0
@@ -149,7 +149,7 @@ func (l *launching) explain(said []byte) error {
 			return fmt.Errorf("local: the launcher said nothing sensible: %w", backend.ErrProtocol)
 		}
 		if r.Wall != "" {
-			return l.wallError(r)
+			return l.reportError(r)
 		}
 		n++
 	}

@@ -7,11 +7,11 @@
 // secure bits), and are held by the same system call filter as in containers, by Landlock where the kernel has it, and
 // by cgroups where they can be written. docs/local.md has the whole list and an honest comparison with containers.
 //
-//	b, err := local.New(ctx, nil)         // says which wall cannot be built here, if any
+//	b, err := local.New(ctx, nil)         // err names the isolation that cannot be had here
 //	m, err := session.NewManager(b, nil)
 //
-// There is no silent step down: what cannot be built makes New or Create fail with backend.ErrUnsupported and a text
-// that says which wall it is and how to mend it.
+// There is no silent step down: isolation that cannot be had makes New or Create fail with backend.ErrUnsupported and
+// a text that says which part it is and how to mend it.
 //
 // # Images
 //

@@ -50,14 +50,14 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
 }
 
-func (b *Backend) formatWorkspace(ctx context.Context, x *box, file string) error {
+func (b *Backend) formatWorkspace(ctx context.Context, x *sandbox, file string) error {
 	// Its root gets its owner when it is mounted.
 	return sizedfs.Format(ctx, file, sizedfs.Spec{Bytes: x.sized(), Files: kit.Inodes(x.sized())})
 }
 
 // mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher, which
 // takes it from there. Nothing of that shows on the host: mounts do not pass from a namespace of another user.
-func (b *Backend) mountSized(x *box, launcher int) error {
+func (b *Backend) mountSized(x *sandbox, launcher int) error {
 	d, err := sizedfs.Attach(b.dirs.image(x.SessionID))
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("local: the workspace's file system was removed from the state directory: %w", backend.ErrLost)
@@ -78,7 +78,7 @@ func (b *Backend) mountSized(x *box, launcher int) error {
 }
 
 // mountIn enters a mount namespace with this thread, for good.
-func (b *Backend) mountIn(ns int, device string, x *box) error {
+func (b *Backend) mountIn(ns int, device string, x *sandbox) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread that shares its root cannot leave
 		return err
 	}

@@ -16,20 +16,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// nursery keeps a launcher ready that waits, in its control group and namespaces, for what it is to build. Making those
-// takes longer than all the rest, most of it waiting: on cgroup version 1 the kernel needs some 8 ms to move a process
+// warmPool keeps one prewarmed sandbox: a launcher that waits in its control group and namespaces. Making those takes
+// longer than all the rest, most of it waiting: on cgroup version 1 the kernel needs some 8 ms to move a process
 // into a group.
-type nursery struct {
+type warmPool struct {
 	b *Backend
 
 	mu     sync.Mutex // guards what follows
-	next   *cradle    // nil when none is wanted yet
+	next   *prewarmed // nil when none is wanted yet
 	closed bool
 	work   sync.WaitGroup // preparations under way
 }
 
-// cradle is a launcher that waits.
-type cradle struct {
+// prewarmed is a sandbox that has no session yet.
+type prewarmed struct {
 	group group
 	ids   ids    // of the default user
 	dir   string // with the socket and the log that it inherited
@@ -40,91 +40,91 @@ type cradle struct {
 	err  error
 }
 
-// prepare makes the next cradle in the background.
-func (n *nursery) prepare() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed || n.next != nil || n.b.opts.Cold {
+// prepare makes the next sandbox in the background.
+func (w *warmPool) prepare() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || w.next != nil || w.b.opts.Cold {
 		return
 	}
-	c := &cradle{done: make(chan struct{})}
-	n.next = c
-	n.work.Go(func() {
+	c := &prewarmed{done: make(chan struct{})}
+	w.next = c
+	w.work.Go(func() {
 		defer close(c.done)
-		if c.err = n.b.fill(c); c.err != nil {
-			n.b.log.Warn("local: the next sandbox cannot be prepared", "error", c.err)
-			n.b.abandonCradle(c)
+		if c.err = w.b.fill(c); c.err != nil {
+			w.b.log.Warn("local: the next sandbox cannot be prepared", "error", c.err)
+			w.b.discardPrewarmed(c)
 		}
 	})
 }
 
-// take gives the cradle that is prepared, and waits for one that soon will be; nil when there is none, or it is not fit
-// for a sandbox's user.
-func (n *nursery) take(ctx context.Context, i ids) *cradle {
-	n.mu.Lock()
-	c := n.next
-	if c == nil || i.User.UID >= blockIDs || i.User.GID >= blockIDs || !n.b.machine.blocks && i.User != defaultUser() {
-		n.mu.Unlock()
+// take returns the prewarmed sandbox, and waits for one that is being made; nil when there is none, or it does not fit the
+// user.
+func (w *warmPool) take(ctx context.Context, i ids) *prewarmed {
+	w.mu.Lock()
+	c := w.next
+	if c == nil || i.User.UID >= blockIDs || i.User.GID >= blockIDs || !w.b.machine.blocks && i.User != defaultUser() {
+		w.mu.Unlock()
 		return nil
 	}
-	n.next = nil
-	n.mu.Unlock()
+	w.next = nil
+	w.mu.Unlock()
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		n.work.Go(func() { n.drop(c) })
+		w.work.Go(func() { w.drop(c) })
 		return nil
 	}
 	if c.err != nil {
 		return nil
 	}
-	if !c.p.alive(n.b.machine.boot) { // somebody killed it
-		n.b.abandonCradle(c)
+	if !c.p.alive(w.b.machine.boot) { // somebody killed it
+		w.b.discardPrewarmed(c)
 		return nil
 	}
 	return c
 }
 
-// giveBack returns a cradle that was not used; nil is none.
-func (n *nursery) giveBack(c *cradle) {
+// put takes back what was not used; nil is fine.
+func (w *warmPool) put(c *prewarmed) {
 	if c == nil {
 		return
 	}
-	n.mu.Lock()
-	keep := !n.closed && n.next == nil
+	w.mu.Lock()
+	keep := !w.closed && w.next == nil
 	if keep {
-		n.next = c
+		w.next = c
 	}
-	n.mu.Unlock()
+	w.mu.Unlock()
 	if !keep {
-		n.b.abandonCradle(c)
+		w.b.discardPrewarmed(c)
 	}
 }
 
-func (n *nursery) drop(c *cradle) {
+func (w *warmPool) drop(c *prewarmed) {
 	<-c.done
 	if c.err == nil {
-		n.b.abandonCradle(c)
+		w.b.discardPrewarmed(c)
 	}
 }
 
 // close removes what is prepared and waits for what is under way.
-func (n *nursery) close() {
-	n.mu.Lock()
-	n.closed = true
-	c := n.next
-	n.next = nil
-	n.mu.Unlock()
+func (w *warmPool) close() {
+	w.mu.Lock()
+	w.closed = true
+	c := w.next
+	w.next = nil
+	w.mu.Unlock()
 	if c != nil {
-		n.drop(c)
+		w.drop(c)
 	}
-	n.work.Wait()
+	w.work.Wait()
 }
 
 func defaultUser() launch.ID { return launch.ID{UID: 1000, GID: 1000} }
 
-// fill makes a cradle's group, files and process.
-func (b *Backend) fill(c *cradle) error {
+// fill makes the group, files and process of a prewarmed sandbox.
+func (b *Backend) fill(c *prewarmed) error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
 	nonce := newNonce()
@@ -143,21 +143,21 @@ func (b *Backend) fill(c *cradle) error {
 	if err := c.group.create(ctx); err != nil {
 		return err
 	}
-	listener, log, err := (&box{dir: c.dir}).endpoints()
+	listener, log, err := (&sandbox{dir: c.dir}).endpoints()
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
 	defer log.Close()
-	if err := b.bear(c, listener, log); err != nil {
+	if err := b.spawn(c, listener, log); err != nil {
 		return err
 	}
 	c.p, err = identify(c.l.pid, b.machine.boot)
 	return err
 }
 
-// bear starts the launcher in the group. On cgroup version 1 it is born there, by a thread that joined before it.
-func (b *Backend) bear(c *cradle, listener, log *os.File) (err error) {
+// spawn starts the launcher in the group. On cgroup version 1 a thread that joined before forks it there.
+func (b *Backend) spawn(c *prewarmed, listener, log *os.File) (err error) {
 	if b.machine.cgroups.v2 {
 		if c.l, err = b.fork(c.ids, listener, log); err != nil {
 			return err
@@ -173,7 +173,7 @@ func (b *Backend) bear(c *cradle, listener, log *os.File) (err error) {
 	})
 }
 
-// enter puts this thread into the group, whose next child is then born there.
+// enter puts this thread into the group, whose next child then begins there.
 func (g group) enter() error {
 	for _, d := range g.all() {
 		if err := writeFile(filepath.Join(d, "tasks"), strconv.Itoa(unix.Gettid())); err != nil {
@@ -183,8 +183,8 @@ func (g group) enter() error {
 	return nil
 }
 
-// abandonCradle removes a cradle that nobody used.
-func (b *Backend) abandonCradle(c *cradle) {
+// discardPrewarmed removes a prewarmed sandbox that nobody used.
+func (b *Backend) discardPrewarmed(c *prewarmed) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
 	var errs []error
@@ -198,15 +198,15 @@ func (b *Backend) abandonCradle(c *cradle) {
 	}
 }
 
-// moveIn makes a cradle the sandbox's: its group, socket and log.
-func (x *box) moveIn(c *cradle, l backend.Limits, cpus int) error {
+// adopt takes over the group, socket and log of a prewarmed sandbox.
+func (x *sandbox) adopt(c *prewarmed, l backend.Limits, cpus int) error {
 	for _, f := range []string{socketFile, logFile} {
 		if err := os.Rename(filepath.Join(c.dir, f), x.file(f)); err != nil {
-			return fmt.Errorf("local: moving into a prepared sandbox: %w", scrub(err))
+			return fmt.Errorf("local: adopting a prewarmed sandbox: %w", scrub(err))
 		}
 	}
 	if err := os.Remove(c.dir); err != nil {
-		return fmt.Errorf("local: moving into a prepared sandbox: %w", scrub(err))
+		return fmt.Errorf("local: adopting a prewarmed sandbox: %w", scrub(err))
 	}
 	return c.group.limit(l, cpus)
 }
