@@ -54,7 +54,7 @@ func waitLock(ctx context.Context, f *os.File) error {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return err
 		}
-		if !pause(ctx, turnRetry) {
+		if !pause(ctx, lockRetry) {
 			return ctx.Err()
 		}
 	}

@@ -94,7 +94,7 @@ func (b *Backend) endShim(ctx context.Context, dir, container string) {
 	}
 	err = p.Signal(unix.SIGTERM) // so that it deletes its socket
 	for deadline := time.Now().Add(killWait); err == nil && b.strayShim(dir) == container; {
-		if time.Now().After(deadline) || !pause(ctx, turnLate) {
+		if time.Now().After(deadline) || !pause(ctx, lockPoll) {
 			err = p.Kill()
 			break
 		}

@@ -45,7 +45,7 @@ func (s stateDir) empty() string { return filepath.Join(s.root, "empty") }
 const (
 	fifoIn   = "stdin"
 	fifoOut  = "stdout"
-	fifoTurn = "turn" // whose turn it is to read; see stream
+	fifoLock = "lock" // who may read; see streamLock
 )
 
 // openState makes the directory where there is none. It must be for its owner alone: who can open a sandbox's FIFOs
@@ -98,7 +98,7 @@ func (b *Backend) makeFiles(r *record) error {
 	if err := os.MkdirAll(dir.sandbox(r.id), 0o700); err != nil {
 		return stateError("make files", err)
 	}
-	for _, name := range []string{fifoIn, fifoOut, fifoTurn} {
+	for _, name := range []string{fifoIn, fifoOut, fifoLock} {
 		if err := unix.Mkfifo(dir.file(r.id, name), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 			return stateError("make FIFOs", err)
 		}

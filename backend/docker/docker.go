@@ -98,7 +98,7 @@ type Backend struct {
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := &Backend{images: map[string]struct{}{}, workspaces: map[string]volumeName{}}
 	b.network.guarded = map[string]string{}
-	b.guest.turn, b.guest.patience, b.guest.grace = make(chan struct{}, 1), 15*time.Second, time.Hour
+	b.guest.lock, b.guest.patience, b.guest.grace = make(chan struct{}, 1), 15*time.Second, time.Hour
 	if opts != nil {
 		b.opts = *opts
 		b.opts.AllowNets = slices.Clone(opts.AllowNets)

@@ -23,7 +23,7 @@ const readyFile = guestDir + "/ready"
 
 // guestVolume is what this process knows of the volume that carries the guest.
 type guestVolume struct {
-	turn  chan struct{} // holds one token, taken while the volume is looked at or filled
+	lock  chan struct{} // holds one token, taken while the volume is looked at or filled
 	ready atomic.Bool
 	// patience is how long another process is seen to fill the volume before its lock counts as left behind.
 	patience time.Duration
@@ -48,8 +48,8 @@ func (b *Backend) ensureGuest(ctx context.Context, container string) error {
 		return nil
 	}
 	select {
-	case b.guest.turn <- struct{}{}:
-		defer func() { <-b.guest.turn }()
+	case b.guest.lock <- struct{}{}:
+		defer func() { <-b.guest.lock }()
 	case <-ctx.Done():
 		return b.calls.Fail(ctx, "prepare guest", ctx.Err())
 	}

@@ -21,22 +21,22 @@ type Sizing struct {
 	name  string
 	log   *slog.Logger
 	probe func(context.Context) error
-	turn  chan struct{} // holds one token, of who looks at or changes what follows
+	lock  chan struct{} // holds one token, taken while what follows is used
 	found backend.Enforcement
 	until time.Time // if they cannot: when to look again
 }
 
 // NewSizing gives a Sizing for the driver of a name. probe makes one such workspace; an error says that there can be none.
 func NewSizing(name string, log *slog.Logger, probe func(context.Context) error) *Sizing {
-	return &Sizing{name: name, log: log, probe: probe, turn: make(chan struct{}, 1)}
+	return &Sizing{name: name, log: log, probe: probe, lock: make(chan struct{}, 1)}
 }
 
 // Enforcement returns what can hold a workspace to its limit. An error is the end of ctx, or a failure that may pass, such as a full
 // disk: it tells nothing of what the machine can do, and nothing is remembered of it.
 func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case s.lock <- struct{}{}:
+		defer func() { <-s.lock }()
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}

@@ -25,7 +25,7 @@ func TestStuckHolder(t *testing.T) {
 	b := newBackend(t, nil)
 	info := create(t, b, newSpec())
 	// As a stopped process has it: locked, and nobody reads.
-	holder, err := os.OpenFile(filepath.Join(stateDir(), "sandboxes", containerd.ContainerOf(info.ID), "turn"), os.O_RDWR|unix.O_NONBLOCK, 0)
+	holder, err := os.OpenFile(filepath.Join(stateDir(), "sandboxes", containerd.ContainerOf(info.ID), "lock"), os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestStuckHolder(t *testing.T) {
 	}
 }
 
-// TestNetworkAfterRestart: what a restart of the machine takes away is made anew for a stopped sandbox.
+// TestNetworkAfterRestart: what a restart of the machine takes away is made again for a stopped sandbox.
 func TestNetworkAfterRestart(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
