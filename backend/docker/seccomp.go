@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/workcell-dev/workcell/internal/seccomp"
+	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
 // seccompChoice says which profile a sandbox gets: ours, unless the engine's operator put one in place.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
-	"github.com/workcell-dev/workcell/internal/seccomp"
 )
 
 // machine is what New found out about this machine; it never changes.

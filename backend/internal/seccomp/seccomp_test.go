@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/workcell-dev/workcell/internal/seccomp"
+	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
 // rules gives the rules of a filter that name a call.
