@@ -8,7 +8,7 @@ const Workdir = "/workspace"
 // DefaultUser is the user that commands run as when a Spec names none.
 const DefaultUser = "1000:1000"
 
-// RootMode says whether the image's file system can be written to. The zero value is RootReadonly.
+// RootMode is whether the image's file system can be written to. The zero value is RootReadonly.
 type RootMode int
 
 // Root modes.
@@ -17,7 +17,7 @@ const (
 	RootWritable                 // changes live in the sandbox's own layer
 )
 
-// NetworkMode says what a sandbox can reach. The zero value is NetworkNone.
+// NetworkMode is what a sandbox can reach. The zero value is NetworkNone.
 type NetworkMode string
 
 // Network modes.
@@ -26,7 +26,7 @@ const (
 	NetworkBridge NetworkMode = "bridge" // outbound through the engine's bridge
 )
 
-// PullPolicy says when an image is fetched. The zero value is PullMissing.
+// PullPolicy is when an image is fetched. The zero value is PullMissing.
 type PullPolicy string
 
 // Pull policies.
@@ -48,7 +48,7 @@ const (
 	// WorkspaceMemory: a tmpfs, whose files count against the memory limit and are lost when the sandbox stops. Of this
 	// module's drivers only local has it, for a root that can be written to.
 	WorkspaceMemory Enforcement = "memory"
-	// WorkspaceWatched: the guest adds up what there is and ends the commands when it is too much. No file gets larger
+	// WorkspaceWatched: the guest adds up the files and ends the commands when they are too large. No file gets larger
 	// than the limit, but together they can pass it by what is written between two looks.
 	WorkspaceWatched Enforcement = "watched"
 )
@@ -74,12 +74,12 @@ type Spec struct {
 	Network  NetworkMode //
 	Runtime  string      // OCI runtime; empty is the engine's default
 
-	// OrphanTimeout is how long the guest goes on when no host is connected to it and no command runs; then it ends itself,
-	// and the sandbox is stopped. It holds when nobody is left who could stop it: the program was killed, or its machine lost
+	// OrphanTimeout is how long the guest keeps running when no host is connected to it and no command runs; then it ends itself,
+	// and the sandbox is stopped. It is for a sandbox that no host can stop: the program was killed, or its machine lost
 	// its power. Zero is for ever.
 	OrphanTimeout time.Duration
-	// Ephemeral says that nobody but the creator will ever look for the sandbox: once it is stopped, whoever finds it may
-	// remove it with its workspace.
+	// Ephemeral is true when only the creator will ever look for the sandbox: once it is stopped, any process may remove it with
+	// its workspace.
 	Ephemeral bool
 
 	Labels  map[string]string  // the user's own; names below LabelPrefix are refused with ErrInvalid
@@ -87,7 +87,7 @@ type Spec struct {
 	Created time.Time          // creation time to record; zero is now
 }
 
-// PullProgress tells how far the fetch of an image is.
+// PullProgress is how far the fetch of an image is.
 type PullProgress struct {
 	Image   string // reference that is fetched
 	Layer   string // layer id, empty for messages about the whole image
@@ -118,13 +118,13 @@ type Info struct {
 	Hash            string
 	Image           string
 	ImageID         string
-	ImageEnv        []string // "NAME=value" as the image declares it, as Create and Get tell it; List leaves it nil
+	ImageEnv        []string // "NAME=value" as the image declares it, of Create and Get; List leaves it nil
 	User            string
 	Network         NetworkMode
 	Root            RootMode
 	Limits          Limits
 	Workspace       Enforcement // what holds Limits.WorkspaceBytes
-	RootBytes       int64       // how much may be written to a writable root, outside of the workspace; zero means nothing is told
+	RootBytes       int64       // how much may be written to a writable root, outside of the workspace; zero is unknown
 	RootEnforcement Enforcement // what holds RootBytes: WorkspaceWatched or WorkspaceMemory
 	Ephemeral       bool        // Spec.Ephemeral
 	State           State

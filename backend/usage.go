@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Usage is what a sandbox has used and uses now, as its engine tells. Zero is unknown.
+// Usage is what a sandbox has used and uses now, by its engine's count. Zero is unknown.
 type Usage struct {
 	CPU         time.Duration // since it was started, of all its processes
 	MemoryBytes int64

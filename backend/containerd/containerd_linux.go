@@ -66,7 +66,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	return b, nil
 }
 
-// prepare finds out what there is and lays out the state directory.
+// prepare probes the engine and lays out the state directory.
 func (b *Backend) prepare(ctx context.Context) error {
 	var err error
 	if b.engine, err = b.probe(ctx); err != nil {
@@ -119,7 +119,7 @@ func setDefault[T comparable](v *T, d T) {
 // Name is "containerd".
 func (b *Backend) Name() string { return "containerd" }
 
-// Capabilities tells what can be enforced here, as found by New.
+// Capabilities returns what can be enforced here, as found by New.
 func (b *Backend) Capabilities() backend.Capabilities {
 	c := b.engine.caps
 	c.Workspace = backend.WorkspaceWatched // by the guest, which runs everywhere
@@ -131,7 +131,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 }
 
 // Close ends pending calls and waits, for a bounded time, for them and for the clean-up that earlier calls left to the
-// background. Sandboxes go on, and so do streams that Dial gave; streams of Connect end with their connection to
+// background. Sandboxes keep running, and so do streams of Dial; streams of Connect end with their connection to
 // containerd.
 func (b *Backend) Close() error { return b.calls.Close(b.api.Close) }
 

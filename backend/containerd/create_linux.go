@@ -87,7 +87,7 @@ func (c *creation) make(ctx context.Context) error {
 	return nil
 }
 
-// outlive gives the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which the
+// outlive returns the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which the
 // sandbox needs must not read as if the sandbox were.
 func (b *Backend) outlive(ctx context.Context, err error) error {
 	switch {

@@ -7,7 +7,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// Dial opens the FIFOs of the guest's standard streams, taking them from whoever holds them.
+// Dial opens the FIFOs of the guest's standard streams, taking them from their holder.
 func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
 	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {

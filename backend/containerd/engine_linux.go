@@ -104,7 +104,7 @@ func (b *Backend) findSnapshotter(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("containerd: it has no snapshotter of %q: %w", names, backend.ErrUnsupported)
 }
 
-// findRuntimes gives the OCI runtimes that there are.
+// findRuntimes returns the OCI runtimes of this machine.
 func findRuntimes(configured map[string]string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, name := range []string{"runc", "crun", "runsc"} {

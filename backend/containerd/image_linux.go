@@ -123,7 +123,7 @@ func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, er
 	return img, nil
 }
 
-// foreign tells for which platforms an image is that has nothing for this one.
+// foreign returns a text about the platforms of an image that has nothing for this one.
 func (b *Backend) foreign(ctx context.Context, found images.Image) (string, bool) {
 	ps, err := images.Platforms(ctx, b.api.ContentStore(), found.Target)
 	if err != nil || len(ps) == 0 {
@@ -151,7 +151,7 @@ func (b *Backend) unpack(ctx context.Context, found images.Image, img *image) er
 	return err
 }
 
-// HasImage tells whether containerd has an image in our namespace, without fetching it.
+// HasImage reports whether containerd has an image in our namespace, without fetching it.
 func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
 	full, err := backend.NormalizeImage(ref)
 	if err != nil {

@@ -104,7 +104,7 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 	})
 }
 
-// settled gives a sandbox that another process may be creating right now time to come to its end.
+// settled waits a while for another process that may be creating the sandbox right now.
 func (b *Backend) settled(ctx context.Context, r *record) error {
 	deadline := time.Now().Add(staleWait)
 	return b.calls.Retry(ctx, func() (bool, error) {
@@ -194,7 +194,7 @@ func (b *Backend) removeRemains(ctx context.Context, session, container string, 
 	return b.settle(ctx, "remove files", errors.Join(errs...))
 }
 
-// HasWorkspace tells whether a session has a workspace. See [backend.WorkspaceKeeper].
+// HasWorkspace reports whether a session has a workspace. See [backend.WorkspaceKeeper].
 func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
 	_, done, err := b.calls.Begin(ctx)
 	if err != nil {

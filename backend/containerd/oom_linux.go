@@ -28,7 +28,7 @@ func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
 	return n, err
 }
 
-// oomKills is countOOM for a description: what cannot be told is no kill.
+// oomKills is countOOM for a description: an unknown number is no kill.
 func (b *Backend) oomKills(ctx context.Context, id string) int64 {
 	n, err := b.countOOM(ctx, id)
 	if err != nil {

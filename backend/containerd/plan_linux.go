@@ -72,7 +72,7 @@ func (e *engine) supports(s backend.Spec) error {
 	return nil
 }
 
-// kernelNetwork tells whether a runtime's containers use the kernel's network stack of their namespace, so that rules
+// kernelNetwork reports whether a runtime's containers use the kernel's network stack of their namespace, so that rules
 // in that namespace bind them. One with a stack of its own (gVisor, a virtual machine) passes them by.
 func kernelNetwork(runtime string) bool {
 	return runtime == "runc" || runtime == "crun" || runtime == "youki"

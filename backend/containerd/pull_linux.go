@@ -70,7 +70,7 @@ func (b *Backend) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle f
 	)}), client.CloseIdleConnections
 }
 
-// isLoopback tells whether a registry is on this machine's own loopback addresses; its name need not be looked up.
+// isLoopback reports whether a registry is on this machine's own loopback addresses; its name need not be looked up.
 func isLoopback(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
@@ -80,7 +80,7 @@ func isLoopback(host string) bool {
 	return name == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// pullError keeps what says that containerd or the caller is gone; everything else is about the image.
+// pullError keeps the errors of a containerd or a caller that is gone; all others are about the image.
 func (b *Backend) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return engineError(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))

@@ -85,7 +85,7 @@ func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
 	}
 }
 
-// obeyed tells whether containerd itself, or a plugin of it, acts on a label: "containerd.io/restart.loguri" makes it run
+// obeyed reports whether containerd itself, or a plugin of it, acts on a label: "containerd.io/restart.loguri" makes it run
 // any program.
 func obeyed(label string) bool {
 	for _, prefix := range []string{"containerd.io/", "io.containerd.", "io.cri-containerd", "nerdctl/"} {
@@ -121,16 +121,16 @@ func readRecord(c containers.Container) (*record, bool) {
 // name is the sandbox's id for callers.
 func (r *record) name() string { return r.session + "." + r.labels[labelNonce] }
 
-// is tells whether this is the record of the sandbox of that id.
+// is reports whether this is the record of the sandbox of that id.
 func (r *record) is(id string) bool { return r != nil && r.name() == id }
 
-// state gives the directory that holds the sandbox's files: that of the installation that made it.
+// state returns the directory that holds the sandbox's files: that of the installation that made it.
 func (r *record) state() stateDir { return stateDir{root: r.config.State} }
 
 // owner is the user whom the workspace belongs to.
 func (r *record) owner() (kit.User, error) { return kit.ParseUser(r.config.User) }
 
-// bridged tells whether the sandbox has a network.
+// bridged reports whether the sandbox has a network.
 func (r *record) bridged() bool { return r.config.Network == backend.NetworkBridge }
 
 // info describes the sandbox.
@@ -140,7 +140,7 @@ func (r *record) info(s backend.State) backend.Info {
 	return info
 }
 
-// stateOf tells the state of a sandbox from its main process, nil for none.
+// stateOf returns the state of a sandbox from its main process, nil for none.
 func (r *record) stateOf(p *apitask.Process) backend.State {
 	switch p.GetStatus() {
 	case apitask.Status_CREATED:

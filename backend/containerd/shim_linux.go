@@ -45,7 +45,7 @@ func (b *Backend) sweepShims(ctx context.Context) {
 	}
 }
 
-// strayShim gives the id of the container that a process was a shim for, in our namespace, if it is a shim whose directory
+// strayShim returns the id of the container that a process was a shim for, in our namespace, if it is a shim whose directory
 // was deleted; else "".
 func (b *Backend) strayShim(dir string) string {
 	data, err := os.ReadFile(filepath.Join(dir, "cmdline"))

@@ -30,7 +30,7 @@ func (b *Backend) enforcement(ctx context.Context, runtime string) (backend.Enfo
 	return enforcement, stateError("make a workspace", err)
 }
 
-// chooseEnforcement says what is to hold the workspace's limit. A workspace that was kept stays what it is.
+// chooseEnforcement chooses how the workspace's limit is enforced. A workspace that was kept stays what it is.
 func (b *Backend) chooseEnforcement(ctx context.Context, p *plan, session string) (err error) {
 	tag, terr := b.state.readTag(session)
 	switch kept := terr == nil && tag != (workspaceTag{}); {
@@ -60,7 +60,7 @@ func (r *record) sized() int64 {
 // taken for half made.
 func (s stateDir) newImage(session string) string { return s.image(session) + ".new" }
 
-// finishImage gives a workspace's file system its name, if it is still to have it.
+// finishImage renames a workspace's file system to its final name, unless it has that.
 func (r *record) finishImage() error {
 	if r.sized() == 0 {
 		return nil
@@ -93,7 +93,7 @@ func (b *Backend) formatWorkspace(ctx context.Context, r *record, user kit.User)
 	return stateError("make the workspace", kit.Sync(file))
 }
 
-// attachWorkspace gives a workspace's file system a loop device for the runtime to mount, which must be closed then.
+// attachWorkspace attaches a workspace's file system to a loop device for the runtime to mount, which must be closed then.
 func (r *record) attachWorkspace() (io.Closer, error) {
 	if r.sized() == 0 {
 		return io.NopCloser(nil), nil

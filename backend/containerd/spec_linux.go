@@ -59,7 +59,7 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 	}
 }
 
-// guestArgs tell the guest of its limits and of when it is to end.
+// guestArgs returns the guest's arguments.
 func guestArgs(r *record) []string {
 	return kit.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes, r.config.OrphanTimeout)
 }

@@ -124,7 +124,7 @@ func etcFile(name string, r *record) []byte {
 	return []byte("# This sandbox has no network.\n")
 }
 
-// workspaceTag tells whose a workspace is.
+// workspaceTag is the owner of a workspace.
 type workspaceTag struct {
 	Instance string `json:"instance"`
 	Session  string `json:"session"`
@@ -138,8 +138,8 @@ func (t workspaceTag) is(instance, session string) bool {
 	return t.Instance == instance && t.Session == session
 }
 
-// readTag tells whose a session's workspace is, with a zero tag for nobody's: there is none, or whoever was about to say so
-// has died.
+// readTag returns the owner of a session's workspace, and a zero tag without one: there is no workspace, or its maker died
+// before it wrote the tag.
 func (s stateDir) readTag(session string) (workspaceTag, error) {
 	var tag workspaceTag
 	data, err := os.ReadFile(s.workspaceTag(session))
@@ -152,7 +152,7 @@ func (s stateDir) readTag(session string) (workspaceTag, error) {
 	return tag, nil
 }
 
-// makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made tells
+// makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made reports
 // which.
 func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err error) {
 	dir := r.state()

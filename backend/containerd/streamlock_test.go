@@ -19,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/client"
 )
 
-// TestStuckHolder: a process that has a sandbox's stream and is stopped keeps nobody from it, and loses it when it goes on.
+// TestStuckHolder: a process that has a sandbox's stream and is stopped keeps nobody from it, and loses it when it continues.
 func TestStuckHolder(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
@@ -40,7 +40,7 @@ func TestStuckHolder(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond) // past what was asked of the holder
 	}
-	if err := holder.Close(); err != nil { // it goes on and lets go
+	if err := holder.Close(); err != nil { // it continues and lets go
 		t.Fatal(err)
 	}
 	run(t, conn, "/bin/true")

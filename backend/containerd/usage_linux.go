@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// Usage tells what the sandbox's control group has counted.
+// Usage returns what the sandbox's control group has counted.
 func (b *Backend) Usage(ctx context.Context, id string) (backend.Usage, error) {
 	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func usage(cpu uint64, unit time.Duration, memory uint64) backend.Usage {
 	return backend.Usage{CPU: time.Duration(min(cpu, most/uint64(unit))) * unit, MemoryBytes: int64(min(memory, most))}
 }
 
-// metrics gives what a sandbox's control groups count; ErrNotFound when there are none.
+// metrics returns what a sandbox's control groups count; ErrNotFound when there are none.
 func (b *Backend) metrics(ctx context.Context, id string) (any, error) {
 	res, err := kit.Call(ctx, b.calls, "read metrics", func(ctx context.Context) (*tasks.MetricsResponse, error) {
 		return b.api.TaskService().Metrics(ctx, &tasks.MetricsRequest{Filters: []string{"id==" + id}})

@@ -122,7 +122,7 @@ func (c *creation) launch(ctx context.Context) error {
 	return c.start(ctx)
 }
 
-// why gives the true reason of a failure: the end of ctx, whatever it made fail, or that somebody removed the sandbox. That
+// why returns the true reason of a failure: the end of ctx, whatever it made fail, or the removal of the sandbox. That
 // something is missing which the sandbox needs, such as its network, must not read as if the sandbox were.
 func (c *creation) why(ctx context.Context, err error) error {
 	switch {
@@ -138,7 +138,7 @@ func (c *creation) why(ctx context.Context, err error) error {
 	return err
 }
 
-// isRemoved tells whether a container that was there is gone, or about to be.
+// isRemoved reports whether a container that was there is gone, or about to be.
 func (b *Backend) isRemoved(ctx context.Context, id string) bool {
 	res, err := b.inspect(ctx, id)
 	if err != nil {
@@ -216,7 +216,7 @@ func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	return info, nil
 }
 
-// sameImage tells whether a container's image is the one that was checked. Engines with another image store may call it
+// sameImage reports whether a container's image is the one that was checked. Engines with another image store may call it
 // by another of its digests, and then know it by both.
 func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
 	if id == c.img.id {

@@ -52,7 +52,7 @@ type Options struct {
 	// ConfigDir is the directory of Docker's config.json, which holds registry credentials or names their helpers.
 	// Empty asks registries anonymously.
 	ConfigDir string
-	// Images says which images may be used; nil allows all.
+	// Images are those that may be used; nil allows all.
 	Images *backend.ImagePolicy
 	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp but at most half of the
 	// memory, 16384 open files) where not zero.
@@ -149,7 +149,7 @@ func (b *Backend) applyDefaults() error {
 // Name is "docker".
 func (b *Backend) Name() string { return "docker" }
 
-// Capabilities tells what this engine can enforce, as found by New. What holds a workspace to its limit is found out when it
+// Capabilities returns what this engine can enforce, as found by New. What holds a workspace to its limit is found out when it
 // is first asked for, which takes calls of the engine.
 func (b *Backend) Capabilities() backend.Capabilities {
 	c := b.engine.caps
@@ -165,7 +165,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 }
 
 // Close ends pending calls and waits, for a bounded time, for them and for the clean-up that earlier calls left to the
-// background. Sandboxes go on, and so do streams that Dial and Connect gave.
+// background. Sandboxes keep running, and so do streams of Dial and Connect.
 func (b *Backend) Close() error { return b.calls.Close(b.api.Close) }
 
 func (b *Backend) rememberWorkspace(container string, v volumeName) {

@@ -103,7 +103,7 @@ func (b *Backend) hostFacts(ctx context.Context) (netguard.Facts, error) {
 	return facts, nil
 }
 
-// runGuard runs the guest's network mode in a container of ours, which is removed afterwards, and gives its output.
+// runGuard runs the guest's network mode in a container of ours, which is removed afterwards, and returns its output.
 func (b *Backend) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (_ []byte, err error) {
 	cmd := []string{netguard.Command, mode}
 	if arg != nil {
@@ -142,7 +142,7 @@ func (b *Backend) runGuard(ctx context.Context, network string, caps []string, m
 	return b.runOnce(ctx, id)
 }
 
-// runOnce starts a container, and gives its output when it ended well.
+// runOnce starts a container, and returns its output when it ended well.
 func (b *Backend) runOnce(ctx context.Context, id string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()

@@ -27,7 +27,7 @@ type guestVolume struct {
 	ready atomic.Bool
 	// patience is how long another process is seen to fill the volume before its lock counts as left behind.
 	patience time.Duration
-	// grace is how old another version's volume must be to be one that nobody needs.
+	// grace is how old another version's volume must be to be one that is not needed.
 	grace time.Duration
 }
 

@@ -86,7 +86,7 @@ func TestGuestVolume(t *testing.T) {
 }
 
 // TestOldGuests removes what carries the guest of another version, unless a sandbox has it, it is new or it only looks like
-// one. Who is about to use one that goes makes it anew.
+// one. Who is about to use one that goes makes it again.
 func TestOldGuests(t *testing.T) {
 	t.Parallel()
 	api := engineAPI(t)

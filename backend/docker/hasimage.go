@@ -12,7 +12,7 @@ import (
 
 var _ backend.ImageChecker = (*Backend)(nil)
 
-// HasImage tells whether the engine has an image, without fetching it.
+// HasImage reports whether the engine has an image, without fetching it.
 func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
 	full, err := backend.NormalizeImage(ref)
 	if err != nil {

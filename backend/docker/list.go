@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// isSandbox tells our containers from others. An image can declare any label, and the engine copies those to the
-// containers of whoever runs it; it cannot choose their names.
+// isSandbox reports whether a container is one of ours. An image can declare any label, and the engine copies those to its
+// containers; it cannot choose their names.
 func isSandbox(labels map[string]string, name string) bool {
 	id := labels[backend.LabelID]
 	return labels[backend.LabelRole] == backend.RoleSandbox && id != "" && strings.TrimPrefix(name, "/") == namePre+id
@@ -38,7 +38,7 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 	return info, err
 }
 
-// imageEnv gives the environment that an image declares; nothing when the image was deleted meanwhile.
+// imageEnv returns the environment that an image declares; nothing when the image was deleted meanwhile.
 func (b *Backend) imageEnv(ctx context.Context, id string) ([]string, error) {
 	res, err := kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
 		return b.api.ImageInspect(ctx, id)

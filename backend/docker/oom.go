@@ -62,7 +62,7 @@ func (b *Backend) countOOM(ctx context.Context, id, since string) (int64, error)
 	}
 }
 
-// engineTime gives a time as the engine wrote it in the form that its filters take.
+// engineTime returns a time as the engine wrote it in the form that its filters take.
 func engineTime(s string) string {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {

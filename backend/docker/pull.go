@@ -67,7 +67,7 @@ func (b *Backend) fetchImage(ctx context.Context, name, ref string, report func(
 	}
 }
 
-// pullError keeps what says that the engine or the caller is gone; everything else is about the image.
+// pullError keeps the errors of an engine or a caller that is gone; all others are about the image.
 func (b *Backend) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return engineError(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))

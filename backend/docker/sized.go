@@ -25,13 +25,13 @@ import (
 
 // A workspace with a limit is a file system of its own where the engine lets this process make one. It lies in a
 // file in the directory that the engine has for the volume, beside the one that it mounts over, and so is removed with the
-// volume, whoever does that. The volume's options have the engine mount what deviceLink leads to: a loop device, which is
+// volume. The volume's options have the engine mount what deviceLink leads to: a loop device, which is
 // there for the moment of the start only. From then on the mount holds it, and the kernel releases it with that: no death
 // of this process, of the engine or of the sandbox leaves anything.
 const (
 	imageFile  = "workspace.img"
 	deviceLink = "workspace.dev"
-	// labelBytes tells the size of such a workspace.
+	// labelBytes is the size of such a workspace.
 	labelBytes = backend.LabelPrefix + "workspace-bytes"
 	// labelProbe marks the volume by which it is found out whether there can be such, with the time when it was made.
 	labelProbe = backend.LabelPrefix + "probe"
@@ -133,7 +133,7 @@ func (b *Backend) enforcement(ctx context.Context, runtime string) (backend.Enfo
 	return "", b.workspaceError(ctx, "making", err)
 }
 
-// chooseEnforcement says what is to hold the workspace's limit. A workspace that was kept stays what it is: one that had no
+// chooseEnforcement chooses how the workspace's limit is enforced. A workspace that was kept stays what it is: one that had no
 // file system of its own gets none.
 func (b *Backend) chooseEnforcement(ctx context.Context, p *plan) error {
 	if !p.Sized {
@@ -154,7 +154,7 @@ func (b *Backend) chooseEnforcement(ctx context.Context, p *plan) error {
 	return err
 }
 
-// keptEnforcement is what holds a workspace that was kept, as far as a look at it tells; else it is empty. To find out what could
+// keptEnforcement is the enforcement of a workspace that was kept; empty when a look at it is not enough. To find out what could
 // be made takes room on the engine's disk, of which a workspace that is there needs none.
 func (b *Backend) keptEnforcement(v volume.Volume, runtime string) backend.Enforcement {
 	if len(v.Options) == 0 {
@@ -177,7 +177,7 @@ func (b *Backend) volumeOptions(p *plan) map[string]string {
 	return b.sizedOptions(p.volume)
 }
 
-// volumeSize is the size of a workspace that is a file system of its own, as its volume's label tells it; empty for others.
+// volumeSize is the size of a workspace that is a file system of its own, as in its volume's label; empty for others.
 func (p *plan) volumeSize() string {
 	if !p.enforcement.FileSystem() {
 		return ""

@@ -22,9 +22,9 @@ const (
 	namePre   = "workcell-"  // begins the name of every container and volume
 	noneShell = "NONE"       // a health check of this name switches off the image's own
 
-	// labelConfig holds what Info needs and the engine's listing does not tell, as JSON.
+	// labelConfig holds what Info needs and the engine's listing does not have, as JSON.
 	labelConfig = backend.LabelPrefix + "config"
-	// labelNonce tells the volume that this very Create made from one that was there.
+	// labelNonce distinguishes the volume of this very Create from one that was there.
 	labelNonce = backend.LabelPrefix + "nonce"
 )
 

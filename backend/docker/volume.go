@@ -31,7 +31,7 @@ func (b *Backend) workspaceMount(p *plan, nonce string) mount.Mount {
 	}
 }
 
-// claimWorkspace tells whether the container's creation made the volume, and fails when it is one that was there and is
+// claimWorkspace reports whether the container's creation made the volume, and fails when it is one that was there and is
 // not the session's.
 func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
 	v, err := b.inspectVolume(ctx, p.volume)
@@ -50,7 +50,7 @@ func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (ma
 	return false, nil
 }
 
-// sameKind tells whether volumes with these options hold the same: how it is mounted may differ between versions.
+// sameKind reports whether volumes with these options hold the same: how it is mounted may differ between versions.
 func sameKind(options, wanted map[string]string) bool {
 	return options["type"] == wanted["type"] && options["device"] == wanted["device"]
 }
@@ -66,10 +66,10 @@ func sameOwner(labels map[string]string, instance, id string) bool {
 		labels[backend.LabelInstance] == instance && labels[backend.LabelID] == id
 }
 
-// prepareWorkspace gives an empty workspace to the sandbox's user. The API cannot do that by itself, and its copying of
+// prepareWorkspace makes the sandbox's user the owner of an empty workspace. The API cannot do that by itself, and its copying of
 // files takes a third of a container's start; but an engine that creates a container with an empty volume on it copies
 // the image's directory with its owner into the volume. So a container is created, from an image of ours with that
-// directory, and removed without being started. It gives what removes it.
+// directory, and removed without being started. It returns what removes it.
 func (b *Backend) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
 	labels := p.Labels(backend.RoleInit)
 	id, err := b.createFromInit(ctx, "", p.User, labels, &container.HostConfig{

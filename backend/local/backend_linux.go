@@ -140,7 +140,7 @@ func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	}, nil
 }
 
-// Close ends pending calls and waits, for a bounded time, for them. Sandboxes go on, and so do streams of Dial and
+// Close ends pending calls and waits, for a bounded time, for them. Sandboxes keep running, and so do streams of Dial and
 // Connect.
 func (b *Backend) Close() error {
 	return b.calls.Close(func() error {

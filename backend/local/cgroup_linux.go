@@ -87,7 +87,7 @@ func findCgroups() cgroups {
 	return c
 }
 
-// cgroupsOf gives a process's control groups by controller, that of version 2 under "".
+// cgroupsOf returns a process's control groups by controller, that of version 2 under "".
 func cgroupsOf(pid string) map[string]string {
 	own := map[string]string{}
 	b, err := os.ReadFile("/proc/" + pid + "/cgroup")
@@ -158,7 +158,7 @@ type group struct {
 	name string
 }
 
-// group gives a sandbox's control group.
+// group returns a sandbox's control group.
 func (b *Backend) group(x *sandbox) group { return group{b.machine.cgroups, x.Group} }
 
 // groupPrefix begins the names of all control groups of this state directory's sandboxes; a nonce follows.
@@ -211,7 +211,7 @@ func (b *Backend) sweepGroups() error {
 // holds the processes of others.
 var groupNames = regexp.MustCompile(`^workcell-[0-9a-f]{8}-[0-9a-f]{16}$`)
 
-// foundGroup gives the group that a process of a sandbox is in, from the process itself.
+// foundGroup returns the group that a process of a sandbox is in, from the process itself.
 func (b *Backend) foundGroup(p process) string {
 	for _, path := range cgroupsOf(strconv.Itoa(p.PID)) {
 		if name := filepath.Base(path); groupNames.MatchString(name) && strings.HasPrefix(name, b.groupPrefix()) {
@@ -240,7 +240,7 @@ func (g group) all() []string {
 	return dirs
 }
 
-// create makes the group anew.
+// create makes the group, or makes it again.
 func (g group) create(ctx context.Context) error {
 	for _, d := range g.all() {
 		err := os.Mkdir(d, 0o755)
@@ -266,7 +266,7 @@ func (g group) limit(l backend.Limits, cpus int) error {
 	return nil
 }
 
-// settings gives files and their values, in the order in which they must be written.
+// settings returns files and their values, in the order in which they must be written.
 func (g group) settings(l backend.Limits, cpus int) [][2]string {
 	var out [][2]string
 	set := func(controller, file string, value int64) {

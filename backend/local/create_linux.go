@@ -169,7 +169,7 @@ func (b *Backend) enforceable(l backend.Limits) backend.Limits {
 	return l
 }
 
-// takeName makes a sandbox's directory, locked, in one step: whoever sees it sees that its maker lives. It has no record
+// takeName makes a sandbox's directory, locked, in one step: from the beginning it is locked by its maker. It has no record
 // yet. ErrExists when the session's name is taken.
 func (b *Backend) takeName(r *record) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.fresh(), record: *r}

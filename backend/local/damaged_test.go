@@ -179,7 +179,7 @@ func TestRemoveLostRecord(t *testing.T) {
 	}
 }
 
-// A lost sandbox whose workspace is known to be of the same instance is made anew, with its files.
+// A lost sandbox whose workspace is known to be of the same instance is made again, with its files.
 func TestReclaimedSession(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)

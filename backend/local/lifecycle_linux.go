@@ -33,7 +33,7 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 	return b.describe(x, state, true), nil
 }
 
-// state tells in what state a sandbox is; false for one whose creation died.
+// state returns a sandbox's state; false for one whose creation died.
 func (b *Backend) state(x *sandbox) (backend.State, bool) {
 	if !x.made() {
 		free, err := x.tryLock()
@@ -138,7 +138,7 @@ func (b *Backend) reclaim(ctx context.Context, session, instance string) {
 	}
 }
 
-// clear removes a sandbox of the instance, if it is dead. One that somebody is about stays.
+// clear removes a sandbox of the instance, if it is dead. One that is in use stays.
 func (b *Backend) clear(ctx context.Context, session, instance string, dead func(*sandbox) bool, remove func(context.Context, *sandbox) error) error {
 	x, err := b.readSandbox(session)
 	if err != nil || x.Instance != instance || !dead(x) {
@@ -295,7 +295,7 @@ func (b *Backend) hold(ctx context.Context, session, nonce string, meant func(wo
 	}
 }
 
-// drop removes a locked sandbox. Its name is free at once; what then fails leaves only what tells nothing.
+// drop removes a locked sandbox. Its name is free at once; what then fails leaves only files without meaning.
 func (b *Backend) drop(ctx context.Context, x *sandbox) error {
 	if err := b.halt(ctx, x); err != nil {
 		return err
@@ -380,7 +380,7 @@ func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
 	return max(0, b.group(x).oomKills()), nil
 }
 
-// HasImage tells whether a reference stands for a program that is there.
+// HasImage reports whether a reference stands for a program that is there.
 func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
 	_, done, err := b.calls.Begin(ctx)
 	if err != nil {

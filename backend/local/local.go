@@ -44,7 +44,7 @@ type Options struct {
 	// user alone (mode 0700) and must allow execution. Empty is /var/lib/workcell/local for root, and
 	// .local/state/workcell/local in the home directory for everybody else.
 	StateDir string
-	// Images says which references may be used; nil allows all.
+	// Images are the references that may be used; nil allows all.
 	Images *backend.ImagePolicy
 	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp but at most half of the memory, 16384
 	// open files) where not zero. A default that cannot be enforced here is left out, see Capabilities.

@@ -32,7 +32,7 @@ const (
 	logFile      = "guest.log" // what the guest writes to its standard error
 )
 
-// sandboxIDs matches our ids: the session's, and a nonce that tells several sandboxes of one session apart.
+// sandboxIDs matches our ids: the session's, and a nonce that no other sandbox of the session has.
 var sandboxIDs = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,127})@([0-9a-f]{16})$`)
 
 // record is what is kept of a Spec, with all defaults filled in.
@@ -91,7 +91,7 @@ type sandbox struct {
 func (x *sandbox) file(name string) string { return filepath.Join(x.dir, name) }
 
 // readSandbox reads a sandbox without locking it; ErrNotFound for one that is not there. What is damaged comes from the copy
-// that is kept beside the workspace; if there is none, no more is known than what the directory's link tells.
+// that is kept beside the workspace; if there is none, no more is known than what the directory's link holds.
 func (b *Backend) readSandbox(session string) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.sandbox(session)}
 	if err := readJSON(x.file(recordFile), &x.record); err == nil && x.names(session) {
@@ -110,7 +110,7 @@ func (b *Backend) readSandbox(session string) (*sandbox, error) {
 	return x, nil
 }
 
-// names tells whether a record is whole and that of a session.
+// names reports whether a record is whole and that of a session.
 func (r *record) names(session string) bool {
 	return r.SessionID == session && sandboxIDs.MatchString(r.id())
 }
@@ -191,7 +191,7 @@ func (x *sandbox) tryLock() (bool, error) {
 	return false, fmt.Errorf("local: locking a sandbox: %w", err)
 }
 
-// current tells whether the lock is that of the directory which has the sandbox's name now.
+// current reports whether the lock is that of the directory which has the sandbox's name now.
 func (x *sandbox) current() bool {
 	var held, named unix.Stat_t
 	return unix.Fstat(int(x.lock.Fd()), &held) == nil && unix.Stat(x.file(lockFile), &named) == nil && held.Ino == named.Ino && held.Dev == named.Dev
@@ -205,13 +205,13 @@ func (x *sandbox) unlock() {
 	}
 }
 
-// running gives the sandbox's process; false when it has none or that one has ended.
+// running returns the sandbox's process; false when it has none or that one has ended.
 func (x *sandbox) running(boot string) (process, bool) {
 	p, ok := x.started()
 	return p, ok && p.alive(boot)
 }
 
-// started gives the process of the last start that was not followed by a stop.
+// started returns the process of the last start that was not followed by a stop.
 func (x *sandbox) started() (process, bool) {
 	var p process
 	if err := readJSON(x.file(runFile), &p); err != nil {
@@ -220,7 +220,7 @@ func (x *sandbox) started() (process, bool) {
 	return p, true
 }
 
-// lives tells whether anything of the sandbox may still run. Its socket tells when its files do not.
+// lives reports whether anything of the sandbox may still run. Its socket is asked when its files do not say.
 func (x *sandbox) lives(boot string) bool {
 	if _, ok := x.running(boot); ok {
 		return true
@@ -237,7 +237,7 @@ func (x *sandbox) lives(boot string) bool {
 	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist)
 }
 
-// made tells whether Create came to its end.
+// made reports whether Create came to its end.
 func (x *sandbox) made() bool { return exists(x.file(madeFile)) }
 
 // socketPath names the guest's socket: a path may be too long for a socket's address, a descriptor's is not.

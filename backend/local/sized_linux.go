@@ -28,7 +28,7 @@ func (r *record) sized() int64 {
 	return r.Limits.WorkspaceBytes
 }
 
-// chooseEnforcement says what is to hold the limit of a session's workspace. One that was kept stays what it is.
+// chooseEnforcement returns how the limit of a session's workspace is enforced. One that was kept stays what it is.
 func (b *Backend) chooseEnforcement(ctx context.Context, session string) (backend.Enforcement, error) {
 	if old, err := b.dirs.ownerOf(session); err == nil && old.Size == 0 {
 		return backend.WorkspaceWatched, nil
@@ -42,7 +42,7 @@ func (b *Backend) chooseEnforcement(ctx context.Context, session string) (backen
 	return enforcement, err
 }
 
-// unavailable gives an error of this machine's own that has no class that of those which may pass.
+// unavailable returns an error of this machine with the class of those that may pass, unless it has one.
 func unavailable(err error) error {
 	if err = scrub(err); errors.Is(err, backend.ErrQuota) {
 		return err

@@ -220,7 +220,7 @@ func makeEtc(c *launch.Config, r *record) {
 	c.Dirs = append(c.Dirs, launch.Dir{Path: "/root", Mode: 0o700})
 }
 
-// rlimits gives what every process is born with.
+// rlimits returns what every process is born with.
 func (b *Backend) rlimits(r *record) []launch.Rlimit {
 	l := r.Limits
 	size := kit.FileBytes(l, cmp.Or(r.Workspace, backend.WorkspaceWatched), 0)

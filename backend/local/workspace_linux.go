@@ -27,8 +27,8 @@ type workspace struct {
 	Record record `json:"record"`
 }
 
-// errDamaged: there is a workspace, and nothing tells whose it is.
-var errDamaged = errors.New("the record of whose workspace it is is damaged")
+// errDamaged: there is a workspace, and its owner is unknown.
+var errDamaged = errors.New("the record of its owner is damaged")
 
 func (d dirs) ownerFile(session string) string { return filepath.Join(d.workspace(session), ownerFile) }
 
@@ -42,7 +42,7 @@ func (d dirs) readOwner(session string) (workspace, error) {
 }
 
 // ownerOf reads whose a workspace is, if that is damaged from the sandbox's record: os.ErrNotExist when there is none,
-// errDamaged when nothing tells.
+// errDamaged when its owner is unknown.
 func (d dirs) ownerOf(session string) (workspace, error) {
 	w, err := d.readOwner(session)
 	if err == nil || errors.Is(err, os.ErrNotExist) && !exists(d.workspace(session)) {

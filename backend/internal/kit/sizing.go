@@ -26,13 +26,13 @@ type Sizing struct {
 	until time.Time // if they cannot: when to look again
 }
 
-// NewSizing gives a Sizing for the driver of a name. probe makes one such workspace; an error says that there can be none.
+// NewSizing returns a Sizing for the driver of a name. probe makes one such workspace; an error is that there can be none.
 func NewSizing(name string, log *slog.Logger, probe func(context.Context) error) *Sizing {
 	return &Sizing{name: name, log: log, probe: probe, lock: make(chan struct{}, 1)}
 }
 
 // Enforcement returns what can hold a workspace to its limit. An error is the end of ctx, or a failure that may pass, such as a full
-// disk: it tells nothing of what the machine can do, and nothing is remembered of it.
+// disk: it says nothing of the machine and is not remembered.
 func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	select {
 	case s.lock <- struct{}{}:
@@ -49,7 +49,7 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	switch {
 	case err == nil:
 		s.found = backend.WorkspaceSized
-	case ctx.Err() != nil || passing(err):
+	case ctx.Err() != nil || transient(err):
 		return "", err
 	default:
 		s.log.Info(s.name+": a workspace cannot have a file system of its own here, its size is watched", "error", err)
@@ -58,8 +58,8 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	return s.found, nil
 }
 
-// passing tells whether an error comes from what there is too little of now, or from an engine that does not answer.
-func passing(err error) bool {
+// transient reports whether an error comes from a shortage of now, or from an engine that does not answer.
+func transient(err error) bool {
 	for _, e := range []error{
 		backend.ErrUnavailable, backend.ErrClosed, backend.ErrQuota, syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM,
 		syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EBUSY, syscall.EINTR,

@@ -15,7 +15,7 @@ import (
 )
 
 // TestSizing: what the machine can do is found out once, what it cannot is looked at again after a while, and a failure
-// that may pass is told and says nothing.
+// that may pass is returned and not remembered.
 func TestSizing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 // RemoveTree removes a directory and all that is in it, whatever a sandbox made of it: a hundred thousand levels, modes
 // that forbid everything, names that are no text. It follows no link and stops where something is mounted. It takes one level at a time, moving what lies deeper up to the top, so
-// that neither paths nor open files grow. What is gone already, because somebody else removes the tree too, is no error.
+// that neither paths nor open files grow. What is gone already, because another process removes the tree too, is no error.
 func RemoveTree(ctx context.Context, dir string) error {
 	top, err := openDir(unix.AT_FDCWD, dir, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -58,7 +58,7 @@ func openDir(dirfd int, name string, resolve uint64) (int, error) {
 	return fd, err
 }
 
-// ErrMounted: the removal of a tree stopped before what somebody mounted in it.
+// ErrMounted: the removal of a tree stopped before what is mounted in it.
 var ErrMounted = fmt.Errorf("something is mounted in it that is not the sandbox's, unmount it first: %w", backend.ErrUnavailable)
 
 // batch is how many entries are looked at between two looks at the context.

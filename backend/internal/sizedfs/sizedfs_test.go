@@ -124,7 +124,7 @@ func check(t *testing.T, at string, size, files int64) {
 	}
 }
 
-// attached tells whether a loop device holds a file.
+// attached reports whether a loop device holds a file.
 func attached(t *testing.T, file string) bool {
 	t.Helper()
 	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
