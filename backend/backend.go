@@ -143,3 +143,29 @@ type Capabilities struct {
 	RootEnforcement Enforcement   // what holds Info.RootBytes
 	Persistent      bool          // files survive Stop
 }
+
+// ImageChecker is implemented by drivers whose engine can be asked whether it has an image. HasImage fetches nothing;
+// a malformed reference is ErrInvalid.
+type ImageChecker interface {
+	HasImage(ctx context.Context, ref string) (bool, error)
+}
+
+// Usage is what a sandbox has used and uses now, by its engine's count. Zero is unknown.
+type Usage struct {
+	CPU         time.Duration // since it was started, of all its processes
+	MemoryBytes int64
+}
+
+// UsageReporter is implemented by drivers whose engine can be asked what a sandbox uses.
+type UsageReporter interface {
+	// Usage must answer soon; ErrNotFound when the driver does not know the sandbox, ErrLost when it is not running.
+	Usage(ctx context.Context, id string) (Usage, error)
+}
+
+// Guest is the program that runs as the main process of every sandbox.
+type Guest struct {
+	// Version names the program's content: two programs must never share a version.
+	Version string
+	// Binary returns the static Linux executable for "amd64" or "arm64".
+	Binary func(arch string) ([]byte, error)
+}

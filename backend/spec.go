@@ -53,9 +53,6 @@ const (
 	WorkspaceWatched Enforcement = "watched"
 )
 
-// FileSystem reports whether the workspace is a file system of its own.
-func (m Enforcement) FileSystem() bool { return m == WorkspaceSized }
-
 // Spec describes a sandbox to create. Drivers must not change it and must not keep references into it.
 type Spec struct {
 	ID       string // session id, unguessable; also names the container

@@ -17,6 +17,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
@@ -25,6 +26,7 @@ import (
 type engine struct {
 	caps        backend.Capabilities
 	arch        string // as images name it
+	system      string // what it calls itself
 	kernel      string
 	cpus        int
 	memory      bool // memory can be limited, swap perhaps not
@@ -36,7 +38,8 @@ type engine struct {
 
 // probe asks containerd and this machine what they are.
 func (b *Backend) probe(ctx context.Context) (engine, error) {
-	e := engine{arch: runtime.GOARCH, kernel: kit.KernelRelease(), cpus: runtime.NumCPU()}
+	e := engine{arch: runtime.GOARCH, cpus: runtime.NumCPU()}
+	e.system, e.kernel = host.Machine()
 	// The client would wait for a socket that is not there as for one that nobody listens on yet.
 	if _, err := os.Stat(b.opts.Address); errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(b.opts.Address) {
 		return e, engineError("connect", backend.ErrUnavailable, "there is no such socket")
@@ -141,7 +144,7 @@ func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
 		Version:  v.Version,
 		API:      "v1",
 		Kernel:   b.engine.kernel,
-		OS:       kit.OSName(),
+		OS:       b.engine.system,
 		Arch:     b.engine.arch,
 		Cgroup:   strconv.Itoa(b.engine.cgroups.version),
 		Runtimes: slices.Clone(b.engine.caps.Runtimes),

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	maxImageConfig = 4 * kit.MiB // bytes of JSON
-	maxKnownImages = 1024        // images that are remembered
+	maxImageConfig = 4 << 20 // bytes of JSON
+	maxKnownImages = 1024    // images that are remembered
 )
 
 // image is what Create needs to know of an image. It never changes but for checked.

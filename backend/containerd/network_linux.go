@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
@@ -210,7 +211,7 @@ func (b *Backend) networkError(ctx context.Context, what string, err error) erro
 
 // inNetns runs f on a thread of its own in a network namespace.
 func inNetns(path string, f func() error) error {
-	return kit.OnThread(func() error {
+	return host.OnThread(func() error {
 		ns, err := os.Open(path)
 		if err != nil {
 			return err

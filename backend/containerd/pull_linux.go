@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/registryauth"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -93,4 +94,19 @@ func (b *Backend) pullError(ctx context.Context, what string, err error) error {
 		return err
 	}
 	return engineError(what, backend.ErrImage, detail)
+}
+
+// registryAuth returns the credentials for a registry's host in the form that containerd's client takes: user and
+// password, or no user and a token.
+func registryAuth(ctx context.Context, dir, host string) (user, secret string, err error) {
+	a, err := registryauth.Lookup(ctx, dir, host)
+	switch {
+	case err != nil && errors.Is(err, ctx.Err()):
+		return "", "", err
+	case err != nil:
+		return "", "", fmt.Errorf("registry credentials: %w", err)
+	case a.IdentityToken != "":
+		return "", a.IdentityToken, nil
+	}
+	return a.Username, a.Password, nil
 }

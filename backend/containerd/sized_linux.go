@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
@@ -50,7 +51,7 @@ func (s stateDir) image(session string) string {
 
 // sized is the size of the workspace's own file system, 0 if it has none.
 func (r *record) sized() int64 {
-	if !r.config.Workspace.FileSystem() {
+	if r.config.Workspace != backend.WorkspaceSized {
 		return 0
 	}
 	return r.config.Limits.WorkspaceBytes
@@ -90,7 +91,7 @@ func (b *Backend) formatWorkspace(ctx context.Context, r *record, user kit.User)
 	if err := sizedfs.Format(ctx, file, s); err != nil {
 		return stateError("make the workspace", err)
 	}
-	return stateError("make the workspace", kit.Sync(file))
+	return stateError("make the workspace", host.Sync(file))
 }
 
 // attachWorkspace attaches a workspace's file system to a loop device for the runtime to mount, which must be closed then.

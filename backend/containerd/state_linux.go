@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
@@ -188,7 +189,7 @@ func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err 
 		if err != nil {
 			return made, fmt.Errorf("containerd: workspace: %w", err)
 		}
-		if err := kit.WriteFile(dir.workspaceTag(r.session), js, r.sized() > 0); err != nil {
+		if err := host.WriteFile(dir.workspaceTag(r.session), js, r.sized() > 0); err != nil {
 			return made, stateError("make the workspace", err)
 		}
 	}
@@ -197,7 +198,7 @@ func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err 
 
 // removeTree deletes a directory below the state directory, however large, within the bounds of ctx.
 func removeTree(ctx context.Context, path string) error {
-	err := kit.RemoveTree(ctx, path)
+	err := host.RemoveTree(ctx, path)
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 const (
-	fifoBytes = kit.MiB // what a FIFO holds; the kernel's own default is 64 KiB
+	fifoBytes = 1 << 20 // what a FIFO holds; the kernel's own default is 64 KiB
 )
 
 // stream is a sandbox's own stream: the FIFOs that the shim reads and writes. Unlike an engine's attach, two readers of
@@ -80,7 +80,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 // lostFIFO returns the error of a FIFO that cannot be opened.
 func lostFIFO(err error) error {
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("containerd: nobody is at the other end of the sandbox's stream: %w", backend.ErrLost)
+		return fmt.Errorf("containerd: the sandbox's stream has no other end: %w", backend.ErrLost)
 	}
 	return stateError("open FIFOs", err)
 }
@@ -139,4 +139,24 @@ func (s *stream) Close() error {
 		}
 	})
 	return s.err
+}
+
+// Dial opens the FIFOs of the guest's standard streams, taking them from their holder.
+func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
+	ctx, done, err := b.calls.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdDial)
+	defer func() { telemetry.End(span, err) }()
+	r, err := b.running(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openStream(ctx, r.state(), r.id)
+	if err != nil {
+		return nil, b.settle(ctx, "dial", err)
+	}
+	return s, nil
 }

@@ -59,7 +59,7 @@ func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount
 }
 
 // errStarted: another call, perhaps of another process, started the sandbox meanwhile.
-var errStarted = errors.New("somebody else started the sandbox")
+var errStarted = errors.New("another call started the sandbox")
 
 // createTask has the runtime make the container around a process that does not run yet. The shim waits for a reader of
 // the output until it has its own, so there is one meanwhile.

@@ -92,7 +92,7 @@ func (c *creation) make(ctx context.Context) error {
 	if _, err := c.b.claimWorkspace(ctx, c.p, c.nonce); err != nil {
 		return err
 	}
-	if c.p.enforcement.FileSystem() {
+	if c.p.enforcement == backend.WorkspaceSized {
 		err := c.b.formatWorkspace(ctx, c.p, c.nonce)
 		if err == nil {
 			err = c.b.linked(ctx, c.p.volume, func() error { return c.launch(ctx) })

@@ -86,7 +86,7 @@ func watchReason(info system.Info) string {
 	for _, option := range info.SecurityOptions {
 		switch name, _, _ := strings.Cut(strings.TrimPrefix(option, "name="), ","); name {
 		case "userns", "rootless", "selinux":
-			return name + " gives files in containers other owners or labels"
+			return name + " changes owners or labels of files in containers"
 		}
 	}
 	if info.LiveRestoreEnabled {

@@ -19,6 +19,7 @@ import (
 	"github.com/docker/docker/api/types/volume"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
@@ -171,7 +172,7 @@ func (b *Backend) keptEnforcement(v volume.Volume, runtime string) backend.Enfor
 
 // volumeOptions are those of the workspace's volume; nil for one that is a directory of the engine's.
 func (b *Backend) volumeOptions(p *plan) map[string]string {
-	if !p.enforcement.FileSystem() {
+	if p.enforcement != backend.WorkspaceSized {
 		return nil
 	}
 	return b.sizedOptions(p.volume)
@@ -179,7 +180,7 @@ func (b *Backend) volumeOptions(p *plan) map[string]string {
 
 // volumeSize is the size of a workspace that is a file system of its own, as in its volume's label; empty for others.
 func (p *plan) volumeSize() string {
-	if !p.enforcement.FileSystem() {
+	if p.enforcement != backend.WorkspaceSized {
 		return ""
 	}
 	return strconv.FormatInt(p.Spec.Limits.WorkspaceBytes, 10)
@@ -202,7 +203,7 @@ func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) er
 	}
 	own := image + "." + nonce
 	if err = sizedfs.Format(ctx, own, s); err == nil {
-		err = kit.Sync(own)
+		err = host.Sync(own)
 	}
 	if err == nil {
 		err = os.Rename(own, image)
@@ -215,7 +216,7 @@ func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) er
 
 // mounted runs f, in which the engine mounts a sandbox's workspace.
 func (b *Backend) mounted(ctx context.Context, enforcement backend.Enforcement, v volumeName, f func() error) error {
-	if !enforcement.FileSystem() {
+	if enforcement != backend.WorkspaceSized {
 		return f()
 	}
 	return b.linked(ctx, v, f)

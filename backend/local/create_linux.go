@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 	"github.com/workcell-dev/workcell/internal/telemetry"
@@ -70,7 +71,7 @@ func (x *sandbox) write(owner string) error {
 		return err
 	}
 	for _, file := range []string{owner, x.file(recordFile)} {
-		x.disk.Go(func() error { return scrub(kit.Sync(file)) })
+		x.disk.Go(func() error { return scrub(host.Sync(file)) })
 	}
 	return nil
 }
@@ -255,7 +256,7 @@ func (b *Backend) start(ctx context.Context, x *sandbox, c *prewarmed, record fu
 		}
 	}
 	defer c.l.close()
-	if x.Workspace.FileSystem() {
+	if x.Workspace == backend.WorkspaceSized {
 		if err := b.mountSized(x, c.l.pid); err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
@@ -126,7 +127,7 @@ func scrub(err error) error {
 	return err
 }
 
-// writeJSON writes a file in one step. It may be empty after a crash of the machine, unless kit.Sync follows.
+// writeJSON writes a file in one step. It may be empty after a crash of the machine, unless host.Sync follows.
 func writeJSON(file string, v any) error { return replaceJSON(file, v, false) }
 
 // keepJSON is writeJSON for a file that replaces one which must not be lost.
@@ -137,7 +138,7 @@ func replaceJSON(file string, v any, durable bool) error {
 	if err != nil {
 		return err
 	}
-	return scrub(kit.WriteFile(file, b, durable))
+	return scrub(host.WriteFile(file, b, durable))
 }
 
 // maxState is the largest state file that is read.

@@ -375,7 +375,7 @@ func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
 		return 0, err
 	}
 	if !b.machine.cgroups.memory() {
-		return 0, fmt.Errorf("local: nobody counts OOM kills without a memory cgroup: %w", backend.ErrUnsupported)
+		return 0, fmt.Errorf("local: OOM kills are not counted without a memory cgroup: %w", backend.ErrUnsupported)
 	}
 	return max(0, b.group(x).oomKills()), nil
 }

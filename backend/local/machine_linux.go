@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
@@ -26,9 +26,10 @@ type machine struct {
 
 func inspectMachine() (machine, error) {
 	m := machine{
-		kernel: kit.KernelRelease(), os: kit.OSName(), cpus: runtime.NumCPU(), blocks: mayMapBlocks(), landlock: launch.LandlockVersion(),
+		cpus: runtime.NumCPU(), blocks: mayMapBlocks(), landlock: launch.LandlockVersion(),
 		cgroups: findCgroups(),
 	}
+	m.os, m.kernel = host.Machine()
 	var err error
 	if m.boot, err = bootID(); err != nil {
 		return m, fmt.Errorf("local: this machine shows no /proc: %w: %w", scrub(err), backend.ErrUnsupported)

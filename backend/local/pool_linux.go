@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
@@ -164,7 +164,7 @@ func (b *Backend) spawn(c *prewarmed, listener, log *os.File) (err error) {
 		}
 		return c.group.join(c.l.pid)
 	}
-	return kit.OnThread(func() error {
+	return host.OnThread(func() error {
 		if err := c.group.enter(); err != nil {
 			return err
 		}

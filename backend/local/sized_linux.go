@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
@@ -22,7 +23,7 @@ func (d dirs) image(session string) string { return filepath.Join(d.workspace(se
 
 // sized is the size of the workspace's own file system, 0 if it has none.
 func (r *record) sized() int64 {
-	if !r.Workspace.FileSystem() {
+	if r.Workspace != backend.WorkspaceSized {
 		return 0
 	}
 	return r.Limits.WorkspaceBytes
@@ -71,7 +72,7 @@ func (b *Backend) mountSized(x *sandbox, launcher int) error {
 		return fmt.Errorf("local: the sandbox's process ended before it was built: %w: %w", scrub(err), backend.ErrLost)
 	}
 	defer ns.Close()
-	if err := kit.OnThread(func() error { return b.mountIn(int(ns.Fd()), d.Path, x) }); err != nil {
+	if err := host.OnThread(func() error { return b.mountIn(int(ns.Fd()), d.Path, x) }); err != nil {
 		return fmt.Errorf("local: mounting the workspace: %w: %w", scrub(err), backend.ErrUnavailable)
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
 // anybody owns what a removal left that did not come to its end.
@@ -17,7 +17,7 @@ const anybody = "any"
 // next sweep. One that is gone is no error; one in which something is mounted stays as it is.
 func (d dirs) discard(ctx context.Context, dir string) error {
 	if holdsMount(dir) {
-		return kit.ErrMounted
+		return host.ErrMounted
 	}
 	tmp := d.discarded()
 	if err := os.Rename(dir, tmp); err != nil {
@@ -26,7 +26,7 @@ func (d dirs) discard(ctx context.Context, dir string) error {
 		}
 		return scrub(err)
 	}
-	err := scrub(kit.RemoveTree(ctx, tmp))
+	err := scrub(host.RemoveTree(ctx, tmp))
 	if err != nil {
 		_, text, _ := cutLast(filepath.Base(tmp))
 		_ = os.Rename(tmp, filepath.Join(d.trash(), anybody+"-"+text)) // else it is left until this process ends

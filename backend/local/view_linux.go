@@ -47,7 +47,7 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 		Seccomp:  b.machine.filter,
 		Rlimits:  b.rlimits(r),
 		Argv: append([]string{"/.workcell/" + guestName, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
-			kit.GuestArgs(r.Limits, !r.Workspace.FileSystem(), 0, r.OrphanTimeout)...), // a root that can be written to has a size
+			kit.GuestArgs(r.Limits, r.Workspace != backend.WorkspaceSized, 0, r.OrphanTimeout)...), // a root that can be written to has a size
 		Env: []string{"PATH=" + searchPath},
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {
@@ -65,7 +65,7 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 
 // rootOptions are those of the root's tmpfs. A read-only one holds what makeEtc writes, a writable one as much as /tmp.
 func rootOptions(r *record) string {
-	size := max(4*kit.MiB, rootBytes(r))
+	size := max(4<<20, rootBytes(r))
 	return fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", size, max(4096, kit.Inodes(size)))
 }
 
@@ -74,7 +74,7 @@ func rootBytes(r *record) int64 {
 	if r.Root != backend.RootWritable {
 		return 0
 	}
-	return max(4*kit.MiB, r.Limits.TmpBytes)
+	return max(4<<20, r.Limits.TmpBytes)
 }
 
 // writableDirs are the directories of a writable layer in which the sandbox's root may make files, as far as programs

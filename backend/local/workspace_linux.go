@@ -165,7 +165,7 @@ func (b *Backend) makeWorkspace(ctx context.Context, x *sandbox, c *prewarmed) e
 	if err == nil {
 		err = b.adoptFiles(x, files)
 	}
-	if err == nil && x.Workspace.FileSystem() {
+	if err == nil && x.Workspace == backend.WorkspaceSized {
 		err = b.formatWorkspace(ctx, x, filepath.Join(tmp, imageFile))
 	}
 	if err == nil {

@@ -37,16 +37,17 @@ func layers() []layer {
 		// The contract, light enough for anyone to implement.
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
 		// Drivers know the contract and how to reach the guest.
-		{dir: "backend/docker", may: above("backend", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs")},
-		{dir: "backend/containerd", may: above("backend", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs")},
-		{dir: "backend/local", may: above("backend", "backend/internal/kit", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs")},
+		{dir: "backend/docker", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs")},
+		{dir: "backend/containerd", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs")},
+		{dir: "backend/local", may: above("backend", "backend/internal/host", "backend/internal/kit", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs")},
 		{dir: "backend/memory", may: above("backend", "internal/guest")},
 		// What they owe, for drivers of others too: nothing above the contract and the guest.
 		{dir: "backend/backendtest", may: []string{"backend", "internal/guest"}},
 
 		// What the drivers share.
 		{dir: "backend/internal/registryauth", only: []string{"github.com/docker/cli"}},
-		{dir: "backend/internal/kit", may: []string{"backend", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "go.opentelemetry.io/otel", "golang.org/x/sys"}},
+		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"golang.org/x/sys"}},
+		{dir: "backend/internal/kit", may: []string{"backend", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "go.opentelemetry.io/otel"}},
 		{dir: "internal/guest"},
 		// Reads streams that come in small steps.
 		{dir: "internal/gather", only: []string{}},

@@ -9,20 +9,19 @@ import (
 )
 
 const (
-	// MiB is 1048576 bytes.
-	MiB = 1 << 20
+	mib = 1 << 20
 	// GuestMemory in bytes and GuestPIDs come on top of the user's limits, so that the guest's own needs take nothing of
 	// them.
-	GuestMemory = 10 * MiB
+	GuestMemory = 10 * mib
 	GuestPIDs   = 20
 	// ImageVolumeBytes is the size of what is mounted where an image declares a volume.
-	ImageVolumeBytes = 64 * MiB
+	ImageVolumeBytes = 64 * mib
 
 	minFiles     = 1024     // keeps the guest alive under a small limit; commands get the user's own through the guest
 	maxFileBytes = 16 << 30 // of every file where the user asked for no bound
-	shmBytes     = 64 * MiB // of /dev/shm, which counts against memory; less under a small limit
+	shmBytes     = 64 * mib // of /dev/shm, which counts against memory; less under a small limit
 	rootBytes    = 4 << 30  // written to the root where the user asked for no bound of the workspace
-	minRoot      = 4 * MiB  // the runtime's own directories in the root count too
+	minRoot      = 4 * mib  // the runtime's own directories in the root count too
 	// bytesPerInode bounds the files in a tmpfs: each costs kernel memory beyond its pages.
 	bytesPerInode = 4096
 )
@@ -88,9 +87,9 @@ func FileBytes(l backend.Limits, workspace backend.Enforcement, root int64) int6
 	return size
 }
 
-// RootBytes returns how much may be written outside of the workspace, and of what has a size of its own, in a container:
+// rootBytesOf returns how much may be written outside of the workspace, and of what has a size of its own, in a container:
 // nothing where the root is read-only, else as much as was asked for the workspace, and 4 GiB where nothing was.
-func RootBytes(root backend.RootMode, asked, options backend.Limits) int64 {
+func rootBytesOf(root backend.RootMode, asked, options backend.Limits) int64 {
 	if root != backend.RootWritable {
 		return 0
 	}
@@ -98,7 +97,7 @@ func RootBytes(root backend.RootMode, asked, options backend.Limits) int64 {
 }
 
 // GuestArgs returns the guest's arguments: Spec.OrphanTimeout, the limits of the workspace, which the guest enforces itself
-// when they are watched, and RootBytes.
+// when they are watched, and what may be written to the root.
 func GuestArgs(l backend.Limits, watched bool, root int64, orphan time.Duration) []string {
 	args := []string{}
 	if orphan > 0 {

@@ -40,7 +40,7 @@ func (s *Sizing) Enforcement(ctx context.Context) (backend.Enforcement, error) {
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
-	if s.found.FileSystem() || s.found != "" && time.Now().Before(s.until) {
+	if s.found == backend.WorkspaceSized || s.found != "" && time.Now().Before(s.until) {
 		return s.found, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sizingBound)

@@ -19,13 +19,13 @@ type Plan struct {
 	Spec  backend.Spec // with the limits that the sandbox has
 	Ref   string       // full form of the image reference
 	User  User         //
-	Root  int64        // see RootBytes
+	Root  int64        // see rootBytesOf
 	Sized bool         // a size was asked for the workspace; else the guest watches the default
 }
 
 // NewPlan checks everything of a Spec that no engine changes. options are the driver's own limits.
 func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options backend.Limits) (*Plan, error) {
-	if err := CheckSpec(s); err != nil {
+	if err := checkSpec(s); err != nil {
 		return nil, fmt.Errorf("%s: %w", driver, err)
 	}
 	if err := images.Check(s.Image); err != nil {
@@ -39,7 +39,7 @@ func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", driver, err)
 	}
-	p := &Plan{Spec: s, Ref: ref, User: user, Root: RootBytes(s.Root, s.Limits, options), Sized: s.Limits.Merge(options).WorkspaceBytes != 0}
+	p := &Plan{Spec: s, Ref: ref, User: user, Root: rootBytesOf(s.Root, s.Limits, options), Sized: s.Limits.Merge(options).WorkspaceBytes != 0}
 	p.Spec.Limits = SandboxLimits(s.Limits, options)
 	p.Spec.Network = cmp.Or(s.Network, backend.NetworkNone)
 	if s.Created.IsZero() {
@@ -53,9 +53,9 @@ var sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 // IsSessionID reports whether s can be a session's id.
 func IsSessionID(s string) bool { return sessionIDs.MatchString(s) }
 
-// CheckSpec refuses, with backend.ErrInvalid or ErrTooLarge, what no driver takes, whatever its engine can do. It does not
+// checkSpec refuses, with backend.ErrInvalid or ErrTooLarge, what no driver takes, whatever its engine can do. It does not
 // look at the image, the network, the runtime and the platform, on which drivers differ.
-func CheckSpec(s backend.Spec) error {
+func checkSpec(s backend.Spec) error {
 	switch {
 	case !IsSessionID(s.ID):
 		return fmt.Errorf("session id %.140q: %w", s.ID, backend.ErrInvalid)

@@ -54,8 +54,12 @@ func TestJudgeImage(t *testing.T) {
 
 func TestCheckSpec(t *testing.T) {
 	t.Parallel()
-	good := backend.Spec{ID: "sbx_1", Labels: map[string]string{"team": "blue"}, Pull: backend.PullNever}
-	if err := kit.CheckSpec(good); err != nil {
+	check := func(s backend.Spec) error {
+		_, err := kit.NewPlan("x", s, nil, backend.Limits{})
+		return err
+	}
+	good := backend.Spec{ID: "sbx_1", Image: "x", Labels: map[string]string{"team": "blue"}, Pull: backend.PullNever}
+	if err := check(good); err != nil {
 		t.Errorf("%+v: %v", good, err)
 	}
 	for what, spoil := range map[string]func(*backend.Spec){
@@ -71,12 +75,12 @@ func TestCheckSpec(t *testing.T) {
 	} {
 		s := good
 		spoil(&s)
-		if err := kit.CheckSpec(s); !errors.Is(err, backend.ErrInvalid) {
+		if err := check(s); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", what, err)
 		}
 	}
 	good.Labels = map[string]string{"team": strings.Repeat("x", 64*1024)}
-	if err := kit.CheckSpec(good); !errors.Is(err, backend.ErrTooLarge) {
+	if err := check(good); !errors.Is(err, backend.ErrTooLarge) {
 		t.Errorf("large labels: %v, want ErrTooLarge", err)
 	}
 }
@@ -99,13 +103,12 @@ func TestRootBytes(t *testing.T) {
 		{64 << 10, 4 << 20, 128 << 10, backend.RootWritable, backend.WorkspaceSized},
 	} {
 		asked := backend.Limits{WorkspaceBytes: c.asked}
-		spec := backend.Spec{ID: "sbx_1", Image: "x", Limits: asked}
-		if p, err := kit.NewPlan("x", spec, nil, backend.Limits{}); err != nil || p.Sized != (c.asked > 0) {
-			t.Errorf("%d asked for: %+v, %v", c.asked, p, err)
+		p, err := kit.NewPlan("x", backend.Spec{ID: "sbx_1", Image: "x", Root: c.mode, Limits: asked}, nil, backend.Limits{})
+		if err != nil || p.Sized != (c.asked > 0) {
+			t.Fatalf("%d asked for: %+v, %v", c.asked, p, err)
 		}
-		root := kit.RootBytes(c.mode, asked, backend.Limits{})
-		if file := kit.FileBytes(kit.SandboxLimits(asked, backend.Limits{}), c.enforcement, root); root != c.root || file != c.file {
-			t.Errorf("%+v: %d bytes, files of %d", c, root, file)
+		if file := kit.FileBytes(p.Spec.Limits, c.enforcement, p.Root); p.Root != c.root || file != c.file {
+			t.Errorf("%+v: %d bytes, files of %d", c, p.Root, file)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package kit_test
+package host_test
 
 import (
 	"os"
@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
 // TestRemoveTree deletes trees as a hostile command may leave them, and nothing beside them.
@@ -62,7 +62,7 @@ func TestRemoveTree(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 3 { // at a time
 			wg.Go(func() {
-				if err := kit.RemoveTree(t.Context(), path); err != nil {
+				if err := host.RemoveTree(t.Context(), path); err != nil {
 					t.Errorf("%s: %v", path, err)
 				}
 			})
