@@ -184,7 +184,7 @@ func (m *Manager) describe(engine backend.Info, key Key) Info {
 	return Info{
 		ID: engine.SessionID, Key: key, Run: engine.Run, State: state, Image: engine.Image, User: engine.User,
 		Network: engine.Network, Root: engine.Root, Limits: engine.Limits, Workspace: engine.Workspace,
-		RootBytes: engine.RootBytes, RootMeans: engine.RootMeans, Created: engine.Created,
+		RootBytes: engine.RootBytes, RootEnforcement: engine.RootEnforcement, Created: engine.Created,
 		Workdir: backend.Workdir, Backend: m.driver, EngineID: engine.ID, Labels: engine.Labels,
 	}
 }

@@ -178,10 +178,10 @@ type Info struct {
 	Root    backend.RootMode    `json:"root"`
 	Limits  backend.Limits      `json:"limits"`
 	// Workspace is what holds Limits.WorkspaceBytes.
-	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
-	// RootBytes is how much may be written outside of the workspace where the root can be written to, RootMeans what holds it.
+	Workspace backend.Enforcement `json:"workspace,omitempty"`
+	// RootBytes is how much may be written outside of the workspace where the root can be written to, RootEnforcement what holds it.
 	RootBytes int64                  `json:"root_bytes,omitempty"`
-	RootMeans backend.WorkspaceMeans `json:"root_means,omitempty"`
+	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
 	Created   time.Time              `json:"created"`
 	Workdir   string                 `json:"workdir"`
 	Programs  []string               `json:"programs,omitempty"` // interpreters found; only of an open session

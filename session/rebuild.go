@@ -77,8 +77,7 @@ func (m *Manager) fits(trial, had backend.Info) error {
 		return fmt.Errorf("%w: the files of the workspace belong to user %s, a rebuild cannot make that %s", backend.ErrUnsupported, had.User, trial.User)
 	case wanted != limit:
 		return fmt.Errorf("%w: the workspace has %d bytes, a rebuild cannot make that %d", backend.ErrUnsupported, limit, wanted)
-	case limit > 0 && trial.Workspace != had.Workspace && !(trial.Workspace.FileSystem() && had.Workspace.FileSystem()) &&
-		had.Workspace != backend.WorkspaceWatched && had.Workspace != "":
+	case limit > 0 && trial.Workspace != had.Workspace && had.Workspace != backend.WorkspaceWatched && had.Workspace != "":
 		// What is watched is a directory, which any sandbox can have.
 		return fmt.Errorf("%w: the workspace is held to its limit by means of %q, in the new sandbox that would be %q, a rebuild cannot change it",
 			backend.ErrUnsupported, had.Workspace, trial.Workspace)

@@ -45,24 +45,24 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 	case !m.shared:
 		return fmt.Errorf("%w: %s needs a manager with an Instance and a Store", backend.ErrInvalid, what)
 	}
-	var means backend.WorkspaceMeans
+	var enforcement backend.Enforcement
 	if req.Limits.WorkspaceBytes > 0 { // it may take a driver a while to find out
-		means = m.b.Capabilities().Workspace
+		enforcement = m.b.Capabilities().Workspace
 	}
-	return m.canStop(req.IdlePolicy, req.Limits, means)
+	return m.canStop(req.IdlePolicy, req.Limits, enforcement)
 }
 
-// canStop tells whether a sandbox with these limits can follow a policy; means is what holds its workspace to its limit.
-func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, means backend.WorkspaceMeans) error {
-	if policy != IdleStop || m.keepsFiles(limits, means) {
+// canStop tells whether a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its limit.
+func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, enforcement backend.Enforcement) error {
+	if policy != IdleStop || m.keepsFiles(limits, enforcement) {
 		return nil
 	}
 	return fmt.Errorf("%w: idle policy stop: files of such a sandbox end with its processes", backend.ErrUnsupported)
 }
 
 // keepsFiles tells whether the files of such a sandbox survive its processes.
-func (m *Manager) keepsFiles(limits backend.Limits, means backend.WorkspaceMeans) bool {
-	return m.b.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || means != backend.WorkspaceMemory)
+func (m *Manager) keepsFiles(limits backend.Limits, enforcement backend.Enforcement) bool {
+	return m.b.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || enforcement != backend.WorkspaceMemory)
 }
 
 // patient lets the most patient opener's idle timeout hold; who names no policy changes nothing for a sandbox that only

@@ -48,7 +48,7 @@ type Record struct {
 	// otherwise. All are empty while it is made, and where an earlier version made the record.
 	User           string
 	WorkspaceBytes int64
-	Workspace      backend.WorkspaceMeans
+	Workspace      backend.Enforcement
 }
 
 // setWorkspace notes what a sandbox with the same workspace must have, too.

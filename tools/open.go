@@ -45,8 +45,8 @@ func (b *binding) openSandbox(ctx context.Context, in OpenInput) (OpenOutput, er
 func openLimits(info session.Info) OpenLimits {
 	l := OpenLimits{
 		CPUMillicores: info.Limits.CPUMillis, MemoryMB: info.Limits.MemoryBytes >> 20, PIDs: info.Limits.PIDs,
-		WorkspaceMB: info.Limits.WorkspaceBytes >> 20, WorkspaceMeans: string(info.Workspace), ExecTimeoutSeconds: int64(info.ExecTimeout.Seconds()),
-		RootMB: info.RootBytes >> 20, RootMeans: string(info.RootMeans),
+		WorkspaceMB: info.Limits.WorkspaceBytes >> 20, WorkspaceEnforcement: string(info.Workspace), ExecTimeoutSeconds: int64(info.ExecTimeout.Seconds()),
+		RootMB: info.RootBytes >> 20, RootEnforcement: string(info.RootEnforcement),
 	}
 	if info.IdleTimeout > 0 {
 		l.TimeoutSeconds = int64(info.IdleTimeout.Seconds())

@@ -63,15 +63,15 @@ type OpenOutput struct {
 
 // OpenLimits are the limits of a sandbox; one that is not enforced is missing.
 type OpenLimits struct {
-	CPUMillicores      int64  `json:"cpu_millicores,omitempty"`
-	MemoryMB           int64  `json:"memory_mb,omitempty"`
-	PIDs               int64  `json:"pids,omitempty"`
-	WorkspaceMB        int64  `json:"workspace_mb,omitempty"`
-	WorkspaceMeans     string `json:"workspace_means,omitempty" jsonschema:"enum=filesystem,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large, filesystem_unreserved that files can be lost when the disk of the host gets full"`
-	RootMB             int64  `json:"root_mb,omitempty" jsonschema_description:"how much may be written outside of the workspace, /tmp and /dev/shm"`
-	RootMeans          string `json:"root_means,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"what holds root_mb, as workspace_means"`
-	TimeoutSeconds     int64  `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`
-	ExecTimeoutSeconds int64  `json:"exec_timeout_seconds,omitempty" jsonschema_description:"default timeout of a command"`
+	CPUMillicores        int64  `json:"cpu_millicores,omitempty"`
+	MemoryMB             int64  `json:"memory_mb,omitempty"`
+	PIDs                 int64  `json:"pids,omitempty"`
+	WorkspaceMB          int64  `json:"workspace_mb,omitempty"`
+	WorkspaceEnforcement string `json:"workspace_enforcement,omitempty" jsonschema:"enum=filesystem,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large"`
+	RootMB               int64  `json:"root_mb,omitempty" jsonschema_description:"how much may be written outside of the workspace, /tmp and /dev/shm"`
+	RootEnforcement      string `json:"root_enforcement,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"what holds root_mb, as workspace_enforcement"`
+	TimeoutSeconds       int64  `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`
+	ExecTimeoutSeconds   int64  `json:"exec_timeout_seconds,omitempty" jsonschema_description:"default timeout of a command"`
 }
 
 // ExecInput is the input of sandbox_exec.

@@ -90,7 +90,7 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d d
 }
 
 // workspaceWords says what holds a workspace to its size.
-func workspaceWords(m backend.WorkspaceMeans) string {
+func workspaceWords(m backend.Enforcement) string {
 	switch m {
 	case backend.WorkspaceSized:
 		return "size of /workspace, by a file system of its own, whose space is set aside where the disk can do that"
@@ -101,7 +101,7 @@ func workspaceWords(m backend.WorkspaceMeans) string {
 }
 
 // rootWords says what holds what is written to a root to its size.
-func rootWords(m backend.WorkspaceMeans) string {
+func rootWords(m backend.Enforcement) string {
 	if m == backend.WorkspaceMemory {
 		return "root: writable, which lies in memory"
 	}
@@ -124,7 +124,7 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 		{"cpu limit", "thousandths of a core", c.CPU, cgroups},
 		{"process limit", "processes and threads", c.PIDs, cgroups},
 		{"workspace size", workspaceWords(c.Workspace), c.Workspace != "", "agents that ask for limits.workspace_mb are refused; leave it out"},
-		{"writable root", rootWords(c.RootMeans), c.WritableRoot, ""},
+		{"writable root", rootWords(c.RootEnforcement), c.WritableRoot, ""},
 		{"stop and start", "files survive a stop", c.Persistent, ""},
 	} {
 		if l.ok {

@@ -37,17 +37,17 @@ func layers() []layer {
 		// The contract, light enough for anyone to implement.
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
 		// Drivers know the contract and how to reach the guest.
-		{dir: "backend/docker", may: above("backend", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver", "backend/internal/sizedfs")},
-		{dir: "backend/containerd", may: above("backend", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver", "backend/internal/sizedfs")},
-		{dir: "backend/local", may: above("backend", "backend/internal/kit", "internal/guest", "internal/seccomp", "internal/driver", "backend/internal/sizedfs")},
+		{dir: "backend/docker", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs")},
+		{dir: "backend/containerd", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs")},
+		{dir: "backend/local", may: above("backend", "backend/internal/host", "backend/internal/kit", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs")},
 		{dir: "backend/memory", may: above("backend", "internal/guest")},
 		// What they owe, for drivers of others too: nothing above the contract and the guest.
 		{dir: "backend/backendtest", may: []string{"backend", "internal/guest"}},
 
 		// What the drivers share.
 		{dir: "backend/internal/registryauth", only: []string{"github.com/docker/cli"}},
-		{dir: "backend/internal/kit", may: []string{"backend", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "go.opentelemetry.io/otel"}},
-		{dir: "internal/driver", may: []string{"backend"}, only: []string{}},
+		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"golang.org/x/sys"}},
+		{dir: "backend/internal/kit", may: []string{"backend", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "go.opentelemetry.io/otel"}},
 		{dir: "internal/guest"},
 		// The rooms of the guest, lowest first.
 		{dir: "internal/guest/proc", may: []string{"internal/guest"}},
@@ -61,7 +61,7 @@ func layers() []layer {
 		// File systems of a given size, for workspaces.
 		{dir: "backend/internal/sizedfs", only: []string{"golang.org/x/sys"}},
 		// The system call filter of every engine.
-		{dir: "internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
+		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/nearest", only: []string{}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a file says of a sandbox, as a request.

@@ -149,7 +149,7 @@ func scan(row interface{ Scan(...any) error }) (session.Record, error) {
 	var created, lastUsed, expires, idle, retention int64
 	err := row.Scan(&r.ID, &r.Key.Namespace, &r.Key.ID, &r.Key.Name, &r.Engine, &r.EngineID, &r.Owner, &r.Request, &state,
 		&created, &lastUsed, &expires, &idle, &retention, &r.KeepWorkspace, &policy, &r.User, &r.WorkspaceBytes, &means, &r.Ended)
-	r.State, r.IdlePolicy, r.Workspace = session.RecordState(state), session.IdlePolicy(policy), backend.WorkspaceMeans(means)
+	r.State, r.IdlePolicy, r.Workspace = session.RecordState(state), session.IdlePolicy(policy), backend.Enforcement(means)
 	r.Idle, r.Retention = time.Duration(idle)*time.Microsecond, time.Duration(retention)*time.Microsecond
 	r.Created, r.LastUsed, r.Expires = instant(created), instant(lastUsed), instant(expires)
 	return r, err

@@ -1,4 +1,4 @@
-package driver
+package kit
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // Pulls shares the fetch of one image among all who want it at a time. A fetch ends early when nobody waits any more. The
@@ -15,12 +16,13 @@ type Pulls struct {
 	running map[string]*fetch
 }
 
-// Pull is somebody's wish for an image.
+// Pull is a request for an image.
 type Pull struct {
-	Ref      string
+	Ref      string                     // what is fetched once for all
+	Name     string                     // of the image, for people
+	Span     string                     // name of the span
 	Limit    time.Duration              // of the fetch
 	Progress func(backend.PullProgress) // called on the caller's own goroutine; may be nil
-	Calls    *sync.WaitGroup            // counts the fetch, which may outlast its callers' calls for a moment
 	// Fetch gets the image. Its context ends with Limit, or when nobody waits any more. It may call report at any time,
 	// which never waits: a slow waiter loses reports and delays nobody.
 	Fetch func(ctx context.Context, report func(backend.PullProgress)) error
@@ -34,13 +36,15 @@ type fetch struct {
 	waiters map[chan backend.PullProgress]struct{}
 }
 
-// Wait has an image fetched, or waits for a fetch of the same that is under way. It gives the error of the fetch, and
-// whether that was awaited: not when ctx ended before.
-func (ps *Pulls) Wait(ctx context.Context, p Pull) (fetched bool, err error) {
+// Wait fetches an image, or waits for a fetch of the same that is under way. c counts the fetch, which may outlast its
+// waiters for a moment.
+func (ps *Pulls) Wait(ctx context.Context, c *Calls, p Pull) (err error) {
+	ctx, span := c.Span(ctx, p.Span, telemetry.Text(telemetry.KeyImage, p.Name))
+	defer func() { telemetry.End(span, err) }()
 	if p.Progress == nil {
 		p.Progress = func(backend.PullProgress) {}
 	}
-	f, progress := ps.join(ctx, p)
+	f, progress := ps.join(ctx, c, p)
 	defer ps.leave(f, progress)
 	for {
 		select {
@@ -50,14 +54,14 @@ func (ps *Pulls) Wait(ctx context.Context, p Pull) (fetched bool, err error) {
 			for len(progress) > 0 {
 				p.Progress(<-progress)
 			}
-			return true, f.err
+			return f.err
 		case <-ctx.Done():
-			return false, nil
+			return c.Fail(ctx, "pull "+p.Name, ctx.Err())
 		}
 	}
 }
 
-func (ps *Pulls) join(ctx context.Context, p Pull) (*fetch, chan backend.PullProgress) {
+func (ps *Pulls) join(ctx context.Context, c *Calls, p Pull) (*fetch, chan backend.PullProgress) {
 	progress := make(chan backend.PullProgress, 64)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -71,7 +75,7 @@ func (ps *Pulls) join(ctx context.Context, p Pull) (*fetch, chan backend.PullPro
 		ps.running = map[string]*fetch{}
 	}
 	ps.running[p.Ref] = f
-	p.Calls.Go(func() { // ended by cancel, when the last waiter leaves, or by its limit
+	c.pending.Go(func() { // ended by cancel, when the last waiter leaves, or by its limit
 		err := p.Fetch(ctx, func(pr backend.PullProgress) { ps.publish(f, pr) })
 		cancel()
 		ps.mu.Lock()

@@ -11,24 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// missingWall is a wall that could not be built.
-type missingWall struct {
+// isolationError is a part of the isolation that could not be set up.
+type isolationError struct {
 	launch.Report
 	text string
 	kind error
 }
 
-func (e *missingWall) Error() string { return e.text + ": " + e.kind.Error() }
+func (e *isolationError) Error() string { return e.text + ": " + e.kind.Error() }
 
-func (e *missingWall) Unwrap() error { return e.kind }
+func (e *isolationError) Unwrap() error { return e.kind }
 
-// wallError says which wall could not be built, and how to mend it. It names what the sandbox would see, not where on the
+// reportError returns the error of a launcher's report, with a hint. It names what the sandbox would see, not where on the
 // host that lies.
-func (l *launching) wallError(r launch.Report) error {
+func (l *launching) reportError(r launch.Report) error {
 	errno := unix.Errno(r.Errno)
 	for _, t := range l.trees {
 		if r.What != "showing "+t.Source || t.Source == t.Target {
@@ -39,7 +39,7 @@ func (l *launching) wallError(r launch.Report) error {
 			return fmt.Errorf("local: what the sandbox sees as %s was removed from the state directory: %w", t.Target, backend.ErrLost)
 		}
 	}
-	text := fmt.Sprintf("local: the wall %q cannot be built: %s", r.Isolation, r.What)
+	text := fmt.Sprintf("local: isolation %q cannot be set up: %s", r.Isolation, r.What)
 	if r.Errno != 0 {
 		text += ": " + errno.Error()
 	}
@@ -51,28 +51,28 @@ func (l *launching) wallError(r launch.Report) error {
 	if h := hint(r.Isolation, errno); h != "" {
 		text += " (" + h + ")"
 	}
-	return &missingWall{r, text, kind}
+	return &isolationError{r, text, kind}
 }
 
-// hint says how to mend a wall.
-func hint(wall string, errno unix.Errno) string {
+// hint returns how to mend it; empty when that is not known.
+func hint(part string, errno unix.Errno) string {
 	switch {
-	case errno == unix.ENOSYS && wall == launch.IsolationFiles:
+	case errno == unix.ENOSYS && part == launch.IsolationFiles:
 		return "recursively read-only mounts need Linux 5.12"
-	case wall == launch.IsolationMounts && (errno == unix.EPERM || errno == unix.EACCES):
+	case part == launch.IsolationMounts && (errno == unix.EPERM || errno == unix.EACCES):
 		return userNamespaceHint()
-	case wall == launch.IsolationProc && errno == unix.EPERM:
+	case part == launch.IsolationProc && errno == unix.EPERM:
 		return "part of this process's /proc is hidden, as in a container: run it outside, or in a container with an unmasked /proc"
-	case wall == launch.IsolationPivot && errno == unix.EINVAL:
+	case part == launch.IsolationPivot && errno == unix.EINVAL:
 		return "the root file system of this process is an initial ramdisk or a chroot, which cannot be left"
-	case wall == launch.IsolationSeccomp:
+	case part == launch.IsolationSeccomp:
 		return "the kernel needs CONFIG_SECCOMP_FILTER"
 	}
 	return ""
 }
 
-// explainFork says why a process in fresh namespaces could not be made.
-func (b *Backend) explainFork(err error) error {
+// forkError returns the error of a process in fresh namespaces that could not be made.
+func (b *Backend) forkError(err error) error {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
 		return fmt.Errorf("local: starting the sandbox's process: %w", scrub(err))
@@ -82,17 +82,17 @@ func (b *Backend) explainFork(err error) error {
 	case unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS:
 		text = userNamespaceHint()
 	case unix.ENOENT:
-		return fmt.Errorf("local: the guest's program was removed from the state directory, begin anew: %w", backend.ErrUnavailable)
+		return fmt.Errorf("local: the guest's program was removed from the state directory, restart this program: %w", backend.ErrUnavailable)
 	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE:
 		kind, text = backend.ErrUnavailable, "this machine or this user has no room for another process"
 	}
 	if text != "" {
 		text = " (" + text + ")"
 	}
-	return fmt.Errorf("local: the wall %q cannot be built: making namespaces: %v%s: %w", launch.IsolationUser, errno, text, kind)
+	return fmt.Errorf("local: isolation %q cannot be set up: making namespaces: %v%s: %w", launch.IsolationUser, errno, text, kind)
 }
 
-// userNamespaceHint looks for what keeps this process from making namespaces.
+// userNamespaceHint returns what keeps this process from making namespaces.
 func userNamespaceHint() string {
 	for _, s := range []struct{ file, bad, hint string }{
 		{"/proc/sys/user/max_user_namespaces", "0", "user namespaces are switched off: sysctl user.max_user_namespaces=10000"},
@@ -106,11 +106,11 @@ func userNamespaceHint() string {
 	return "this process may not make user namespaces: a container's system call filter, too many of them, a chroot, or missing privileges keep it from it"
 }
 
-// tryWalls builds a sandbox's walls once, without a guest, and finds out whether its root can be made writable.
-func (b *Backend) tryWalls(ctx context.Context) error {
+// tryIsolation isolates a process once, without a guest, and finds out whether its root can be made writable.
+func (b *Backend) tryIsolation(ctx context.Context) error {
 	b.machine.layers = true
 	err := b.try(ctx, backend.RootWritable)
-	var missing *missingWall
+	var missing *isolationError
 	if errors.As(err, &missing) && missing.Isolation == launch.IsolationLayers {
 		b.log.Info("local: a writable root cannot be made here", "error", err)
 		b.machine.layers = false
@@ -120,7 +120,7 @@ func (b *Backend) tryWalls(ctx context.Context) error {
 }
 
 func (b *Backend) try(ctx context.Context, root backend.RootMode) error {
-	r := &record{Root: root, User: launch.ID{UID: 1000, GID: 1000}, Limits: b.enforceable(driver.SandboxLimits(backend.Limits{}, b.opts.Limits))}
+	r := &record{Root: root, User: launch.ID{UID: 1000, GID: 1000}, Limits: b.enforceable(kit.SandboxLimits(backend.Limits{}, b.opts.Limits))}
 	r.IDs = ids{User: r.User}
 	if b.machine.blocks {
 		r.IDs.Base = lastBlock // which may be in use: nothing is left of this one

@@ -1,4 +1,4 @@
-package driver_test
+package kit_test
 
 import (
 	"errors"
@@ -8,18 +8,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 func TestParseUser(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{"": "1000:1000", "5": "5:5", "0:0": "0:0", "2147483647:1": "2147483647:1", "007:08": "7:8"} {
-		if got, err := driver.ParseUser(in); err != nil || got.String() != want {
+		if got, err := kit.ParseUser(in); err != nil || got.String() != want {
 			t.Errorf("user %q: %q, %v, want %q", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"root", "1000:", ":1000", "-1", "4294967296", "2147483648:0", "1:1:1", "1 ", "0x10", "1e3", "１"} {
-		if got, err := driver.ParseUser(in); !errors.Is(err, backend.ErrInvalid) {
+		if got, err := kit.ParseUser(in); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("user %q: %q, %v, want ErrInvalid", in, got, err)
 		}
 	}
@@ -34,7 +34,7 @@ func TestJudgeImage(t *testing.T) {
 		}
 		return m
 	}
-	got, err := driver.JudgeImage(nil, set("/data/", "/data", "/var/lib/x", "/workspace", "/tmp", "/.workcell", "/tmp/cache"))
+	got, err := kit.JudgeImage(nil, set("/data/", "/data", "/var/lib/x", "/workspace", "/tmp", "/.workcell", "/tmp/cache"))
 	if diff := cmp.Diff([]string{"/data", "/tmp/cache", "/var/lib/x"}, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
@@ -46,7 +46,7 @@ func TestJudgeImage(t *testing.T) {
 		set("/"), set("/etc"), set("/etc/passwd"), set("/proc/sys"), set("/dev"), set("/sys/fs"), set("/usr"), set("relative"), set(""),
 		set("/workspace/data"), set("/.workcell/x"), set("/a/../proc"), set("/a:b"), set("/a,b"), set("/a\x00"), set("/" + strings.Repeat("x", 2000)), many,
 	} {
-		if got, err := driver.JudgeImage(nil, bad); err == nil {
+		if got, err := kit.JudgeImage(nil, bad); err == nil {
 			t.Errorf("volumes %.80v: %v, want an error", bad, got)
 		}
 	}
@@ -54,8 +54,12 @@ func TestJudgeImage(t *testing.T) {
 
 func TestCheckSpec(t *testing.T) {
 	t.Parallel()
-	good := backend.Spec{ID: "sbx_1", Labels: map[string]string{"team": "blue"}, Pull: backend.PullNever}
-	if err := driver.CheckSpec(good); err != nil {
+	check := func(s backend.Spec) error {
+		_, err := kit.NewPlan("x", s, nil, backend.Limits{})
+		return err
+	}
+	good := backend.Spec{ID: "sbx_1", Image: "x", Labels: map[string]string{"team": "blue"}, Pull: backend.PullNever}
+	if err := check(good); err != nil {
 		t.Errorf("%+v: %v", good, err)
 	}
 	for what, spoil := range map[string]func(*backend.Spec){
@@ -71,12 +75,12 @@ func TestCheckSpec(t *testing.T) {
 	} {
 		s := good
 		spoil(&s)
-		if err := driver.CheckSpec(s); !errors.Is(err, backend.ErrInvalid) {
+		if err := check(s); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", what, err)
 		}
 	}
 	good.Labels = map[string]string{"team": strings.Repeat("x", 64*1024)}
-	if err := driver.CheckSpec(good); !errors.Is(err, backend.ErrTooLarge) {
+	if err := check(good); !errors.Is(err, backend.ErrTooLarge) {
 		t.Errorf("large labels: %v, want ErrTooLarge", err)
 	}
 }
@@ -88,7 +92,7 @@ func TestRootBytes(t *testing.T) {
 	for _, c := range []struct {
 		asked, root, file int64
 		mode              backend.RootMode
-		means             backend.WorkspaceMeans
+		enforcement       backend.Enforcement
 	}{
 		{0, 0, 500 << 20, backend.RootReadonly, backend.WorkspaceWatched},
 		{0, 4 << 30, 4 << 30, backend.RootWritable, backend.WorkspaceWatched},
@@ -99,12 +103,12 @@ func TestRootBytes(t *testing.T) {
 		{64 << 10, 4 << 20, 128 << 10, backend.RootWritable, backend.WorkspaceSized},
 	} {
 		asked := backend.Limits{WorkspaceBytes: c.asked}
-		if got := driver.DefaultWorkspace(asked, backend.Limits{}); got != (c.asked == 0) {
-			t.Errorf("%d asked for: default %v", c.asked, got)
+		p, err := kit.NewPlan("x", backend.Spec{ID: "sbx_1", Image: "x", Root: c.mode, Limits: asked}, nil, backend.Limits{})
+		if err != nil || p.Sized != (c.asked > 0) {
+			t.Fatalf("%d asked for: %+v, %v", c.asked, p, err)
 		}
-		root := driver.RootBytes(c.mode, asked, backend.Limits{})
-		if file := driver.FileBytes(driver.SandboxLimits(asked, backend.Limits{}), c.means, root); root != c.root || file != c.file {
-			t.Errorf("%+v: %d bytes, files of %d", c, root, file)
+		if file := kit.FileBytes(p.Spec.Limits, c.enforcement, p.Root); p.Root != c.root || file != c.file {
+			t.Errorf("%+v: %d bytes, files of %d", c, p.Root, file)
 		}
 	}
 }

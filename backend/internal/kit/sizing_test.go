@@ -1,4 +1,4 @@
-package driver_test
+package kit_test
 
 import (
 	"context"
@@ -11,22 +11,22 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // TestSizing: what the machine can do is found out once, what it cannot is looked at again after a while, and a failure
-// that may pass is told and says nothing.
+// that may pass is returned and not remembered.
 func TestSizing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		asked, reserved, result := 0, true, error(nil)
-		s := driver.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) (bool, error) {
+		asked, result := 0, error(nil)
+		s := kit.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) error {
 			asked++
-			return reserved, result
+			return result
 		})
-		expect := func(want backend.WorkspaceMeans, fails error, times int) {
+		expect := func(want backend.Enforcement, fails error, times int) {
 			t.Helper()
-			if got, err := s.Means(t.Context()); got != want || !errors.Is(err, fails) || asked != times {
+			if got, err := s.Enforcement(t.Context()); got != want || !errors.Is(err, fails) || asked != times {
 				t.Errorf("%q, %v after %d probes, want %q, %v after %d", got, err, asked, want, fails, times)
 			}
 		}
@@ -40,7 +40,7 @@ func TestSizing(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		result = syscall.EMFILE
 		expect("", syscall.EMFILE, 4)
-		result, reserved = nil, false
+		result = nil
 		expect(backend.WorkspaceSized, nil, 5)
 		time.Sleep(24 * time.Hour)
 		expect(backend.WorkspaceSized, nil, 5)
@@ -51,27 +51,27 @@ func TestSizing(t *testing.T) {
 func TestSizingWaits(t *testing.T) {
 	t.Parallel()
 	began, end := make(chan struct{}), make(chan struct{})
-	s := driver.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) (bool, error) {
+	s := kit.NewSizing("x", slog.New(slog.DiscardHandler), func(context.Context) error {
 		close(began)
 		<-end
-		return true, nil
+		return nil
 	})
 	first := make(chan error)
 	go func() {
-		_, err := s.Means(context.Background())
+		_, err := s.Enforcement(context.Background())
 		first <- err
 	}()
 	<-began
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Means(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := s.Enforcement(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("beside a probe that hangs: %v, want %v", err, context.Canceled)
 	}
 	close(end)
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	if got, err := s.Means(t.Context()); got != backend.WorkspaceSized || err != nil {
+	if got, err := s.Enforcement(t.Context()); got != backend.WorkspaceSized || err != nil {
 		t.Errorf("afterwards %q, %v", got, err)
 	}
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/client"
 )
 
-// TestStuckHolder: a process that has a sandbox's stream and is stopped keeps nobody from it, and loses it when it goes on.
+// TestStuckHolder: a process that has a sandbox's stream and is stopped keeps nobody from it, and loses it when it continues.
 func TestStuckHolder(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	info := create(t, b, newSpec())
 	// As a stopped process has it: locked, and nobody reads.
-	holder, err := os.OpenFile(filepath.Join(stateDir(), "sandboxes", containerd.ContainerOf(info.ID), "turn"), os.O_RDWR|unix.O_NONBLOCK, 0)
+	holder, err := os.OpenFile(filepath.Join(stateDir(), "sandboxes", containerd.ContainerOf(info.ID), "lock"), os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestStuckHolder(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond) // past what was asked of the holder
 	}
-	if err := holder.Close(); err != nil { // it goes on and lets go
+	if err := holder.Close(); err != nil { // it continues and lets go
 		t.Fatal(err)
 	}
 	run(t, conn, "/bin/true")
@@ -56,7 +56,7 @@ func TestStuckHolder(t *testing.T) {
 	}
 }
 
-// TestNetworkAfterRestart: what a restart of the machine takes away is made anew for a stopped sandbox.
+// TestNetworkAfterRestart: what a restart of the machine takes away is made again for a stopped sandbox.
 func TestNetworkAfterRestart(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)

@@ -32,7 +32,7 @@ const (
 	logFile      = "guest.log" // what the guest writes to its standard error
 )
 
-// sandboxIDs matches our ids: the session's, and a nonce that tells several sandboxes of one session apart.
+// sandboxIDs matches our ids: the session's, and a nonce that no other sandbox of the session has.
 var sandboxIDs = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,127})@([0-9a-f]{16})$`)
 
 // record is what is kept of a Spec, with all defaults filled in.
@@ -50,7 +50,7 @@ type record struct {
 	Network   backend.NetworkMode `json:"network"`
 	Limits    backend.Limits      `json:"limits"`
 	// Workspace is what holds the workspace's limit.
-	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
+	Workspace backend.Enforcement `json:"workspace,omitempty"`
 	// OrphanTimeout and Ephemeral are the Spec's.
 	OrphanTimeout time.Duration     `json:"orphan_timeout,omitempty"`
 	Ephemeral     bool              `json:"ephemeral,omitempty"`
@@ -79,8 +79,8 @@ func notFound(id string) error {
 	return fmt.Errorf("local: sandbox %.64q: %w", id, backend.ErrNotFound)
 }
 
-// box is a sandbox's directory.
-type box struct {
+// sandbox is a sandbox's directory.
+type sandbox struct {
 	dir string
 	record
 	damaged bool           // the record is lost, or not yet written
@@ -88,12 +88,12 @@ type box struct {
 	disk    errgroup.Group // writes that must reach the disk before the sandbox is made
 }
 
-func (x *box) file(name string) string { return filepath.Join(x.dir, name) }
+func (x *sandbox) file(name string) string { return filepath.Join(x.dir, name) }
 
-// readBox reads a sandbox without locking it; ErrNotFound for one that is not there. What is damaged comes from the copy
-// that is kept beside the workspace; if there is none, no more is known than what the directory's link tells.
-func (b *Backend) readBox(session string) (*box, error) {
-	x := &box{dir: b.dirs.sandbox(session)}
+// readSandbox reads a sandbox without locking it; ErrNotFound for one that is not there. What is damaged comes from the copy
+// that is kept beside the workspace; if there is none, no more is known than what the directory's link holds.
+func (b *Backend) readSandbox(session string) (*sandbox, error) {
+	x := &sandbox{dir: b.dirs.sandbox(session)}
 	if err := readJSON(x.file(recordFile), &x.record); err == nil && x.names(session) {
 		return x, nil
 	}
@@ -103,25 +103,25 @@ func (b *Backend) readBox(session string) (*box, error) {
 		return nil, notFound(session) // what lies there, if anything, is none of ours
 	}
 	w, err := b.dirs.readOwner(session)
-	if x.record = w.Box; err != nil || !x.names(session) || x.Nonce != nonce {
+	if x.record = w.Record; err != nil || !x.names(session) || x.Nonce != nonce {
 		x.record = record{SessionID: session, Nonce: nonce, Instance: instance}
 		x.damaged = true
 	}
 	return x, nil
 }
 
-// names tells whether a record is whole and that of a session.
+// names reports whether a record is whole and that of a session.
 func (r *record) names(session string) bool {
 	return r.SessionID == session && sandboxIDs.MatchString(r.id())
 }
 
 // own reads a sandbox by its id.
-func (b *Backend) own(id string) (*box, error) {
+func (b *Backend) own(id string) (*sandbox, error) {
 	session, nonce, err := splitID(id)
 	if err != nil {
 		return nil, err
 	}
-	x, err := b.readBox(session)
+	x, err := b.readSandbox(session)
 	if err != nil || x.Nonce != nonce {
 		return nil, notFound(id)
 	}
@@ -129,7 +129,7 @@ func (b *Backend) own(id string) (*box, error) {
 }
 
 // locked reads a sandbox by its id and keeps others, processes too, from changing it until unlock.
-func (b *Backend) locked(ctx context.Context, id string) (*box, error) {
+func (b *Backend) locked(ctx context.Context, id string) (*sandbox, error) {
 	x, err := b.own(id)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ const (
 	lockLongest = 50 * time.Millisecond
 )
 
-func (x *box) acquire(ctx context.Context) error {
+func (x *sandbox) acquire(ctx context.Context) error {
 	for pause := lockPause; ; pause = min(2*pause, lockLongest) {
 		ok, err := x.tryLock()
 		if ok || err != nil {
@@ -171,7 +171,7 @@ func (x *box) acquire(ctx context.Context) error {
 }
 
 // tryLock takes the lock if nobody has it. The kernel frees it when its holder dies.
-func (x *box) tryLock() (bool, error) {
+func (x *sandbox) tryLock() (bool, error) {
 	f, err := os.OpenFile(x.file(lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, notFound(x.SessionID)
@@ -191,13 +191,13 @@ func (x *box) tryLock() (bool, error) {
 	return false, fmt.Errorf("local: locking a sandbox: %w", err)
 }
 
-// current tells whether the lock is that of the directory which has the sandbox's name now.
-func (x *box) current() bool {
+// current reports whether the lock is that of the directory which has the sandbox's name now.
+func (x *sandbox) current() bool {
 	var held, named unix.Stat_t
 	return unix.Fstat(int(x.lock.Fd()), &held) == nil && unix.Stat(x.file(lockFile), &named) == nil && held.Ino == named.Ino && held.Dev == named.Dev
 }
 
-func (x *box) unlock() {
+func (x *sandbox) unlock() {
 	if x.lock != nil {
 		// Closing it alone frees the lock only when no process that is just being made has the descriptor too.
 		_ = errors.Join(unix.Flock(int(x.lock.Fd()), unix.LOCK_UN), x.lock.Close())
@@ -205,14 +205,14 @@ func (x *box) unlock() {
 	}
 }
 
-// running gives the sandbox's process; false when it has none or that one has ended.
-func (x *box) running(boot string) (process, bool) {
+// running returns the sandbox's process; false when it has none or that one has ended.
+func (x *sandbox) running(boot string) (process, bool) {
 	p, ok := x.started()
 	return p, ok && p.alive(boot)
 }
 
-// started gives the process of the last start that was not followed by a stop.
-func (x *box) started() (process, bool) {
+// started returns the process of the last start that was not followed by a stop.
+func (x *sandbox) started() (process, bool) {
 	var p process
 	if err := readJSON(x.file(runFile), &p); err != nil {
 		return p, false
@@ -220,8 +220,8 @@ func (x *box) started() (process, bool) {
 	return p, true
 }
 
-// lives tells whether anything of the sandbox may still run. Its socket tells when its files do not.
-func (x *box) lives(boot string) bool {
+// lives reports whether anything of the sandbox may still run. Its socket is asked when its files do not say.
+func (x *sandbox) lives(boot string) bool {
 	if _, ok := x.running(boot); ok {
 		return true
 	}
@@ -237,11 +237,11 @@ func (x *box) lives(boot string) bool {
 	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist)
 }
 
-// made tells whether Create came to its end.
-func (x *box) made() bool { return exists(x.file(madeFile)) }
+// made reports whether Create came to its end.
+func (x *sandbox) made() bool { return exists(x.file(madeFile)) }
 
 // socketPath names the guest's socket: a path may be too long for a socket's address, a descriptor's is not.
-func (x *box) socketPath() (path string, done func(), err error) {
+func (x *sandbox) socketPath() (path string, done func(), err error) {
 	if p := x.file(socketFile); len(p) < 100 {
 		return p, func() {}, nil
 	}

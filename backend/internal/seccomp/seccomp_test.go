@@ -8,10 +8,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/workcell-dev/workcell/internal/seccomp"
+	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
-// rules gives the rules of a filter that name a call.
+// rules returns the rules of a filter that name a call.
 func rules(f *specs.LinuxSeccomp, call string) []specs.LinuxSyscall {
 	var out []specs.LinuxSyscall
 	for _, s := range f.Syscalls {

@@ -1,6 +1,8 @@
-package driver
+package kit
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -17,7 +19,7 @@ const (
 	maxImageEnv     = 128 * 1024 // bytes; the kernel refuses to start a process with much more
 )
 
-// JudgeImage looks at what an image declares, and gives the places of its volumes to mount over, clean and sorted. What our
+// JudgeImage checks what an image declares, and returns the paths of its volumes to mount over, clean and sorted. What our
 // own mounts cover anyway is left out; what would hide the system's or our own files is refused, with an error for people
 // that has no sentinel.
 func JudgeImage(env []string, declared map[string]struct{}) (volumes []string, err error) {
@@ -45,8 +47,8 @@ func JudgeImage(env []string, declared map[string]struct{}) (volumes []string, e
 	return slices.Compact(volumes), nil
 }
 
-// dangerous tells of places where nothing may be mounted: at or below what the runtime and we provide, and at what
-// every program needs.
+// dangerous reports whether nothing may be mounted at p: at or below what the runtime and we provide, and at what every
+// program needs.
 func dangerous(p string) bool {
 	for _, d := range []string{backend.Workdir, GuestDir, "/dev", "/proc", "/sys"} {
 		if p == d || strings.HasPrefix(p, d+"/") {
@@ -58,4 +60,26 @@ func dangerous(p string) bool {
 		return true
 	}
 	return strings.HasPrefix(p, "/etc/")
+}
+
+// EnsureImage finds the plan's image, or has it fetched as its policy says. find returns ErrNotFound for an image that the
+// engine does not have; name is the image's for people.
+func EnsureImage[T any](ctx context.Context, c *Calls, p *Plan, name string, find func(context.Context) (T, error), pull func(context.Context) error) (T, error) {
+	var img T
+	err := backend.ErrNotFound
+	if p.Spec.Pull != backend.PullAlways {
+		if img, err = find(ctx); !errors.Is(err, backend.ErrNotFound) {
+			return img, err
+		}
+	}
+	if p.Spec.Pull == backend.PullNever {
+		return img, fmt.Errorf("%s: the engine does not have image %s, and it may not be fetched: %w", c.o.Name, name, backend.ErrImage)
+	}
+	if err := pull(ctx); err != nil {
+		return img, err
+	}
+	if img, err = find(ctx); errors.Is(err, backend.ErrNotFound) {
+		err = fmt.Errorf("%s: image %s vanished while it was fetched: %w", c.o.Name, name, backend.ErrImage)
+	}
+	return img, err
 }

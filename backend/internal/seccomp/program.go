@@ -83,7 +83,7 @@ func Program(t Target) ([]byte, error) {
 
 const maxInstructions = 4096
 
-// Instructions gives the same filter as instructions.
+// Instructions returns the same filter as instructions.
 func Instructions(t Target) ([]bpf.Instruction, error) {
 	f, err := OCI(t)
 	if err != nil {
@@ -111,7 +111,7 @@ type verdict struct {
 	rules []rule // tried in order before ret
 }
 
-// rule gives its value when all conditions hold.
+// rule returns its value when all conditions hold.
 type rule struct {
 	ret   uint32
 	conds []specs.LinuxSeccompArg
@@ -217,7 +217,7 @@ func verdicts(f *specs.LinuxSeccomp, a abi) (map[uint32]verdict, error) {
 	return out, nil
 }
 
-// retValue gives a filter's return value for an action.
+// retValue returns a filter's return value for an action.
 func retValue(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	switch action {
 	case specs.ActAllow:
@@ -251,7 +251,7 @@ func assembleVerdict(v verdict) ([]bpf.Instruction, error) {
 	return append(out, bpf.RetConstant{Val: v.ret}), nil
 }
 
-// assembleCondition goes on behind itself when the condition holds and skips behind more instructions else. An argument
+// assembleCondition continues behind itself when the condition holds and skips behind more instructions else. An argument
 // is compared as two words of 32 bits.
 func assembleCondition(c specs.LinuxSeccompArg, behind int) ([]bpf.Instruction, error) {
 	if c.Index > 5 || behind > 200 {

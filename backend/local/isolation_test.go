@@ -23,7 +23,7 @@ import (
 // obstacleEnv tells a process of these tests what to put in its own way before it calls New.
 const obstacleEnv = "WORKCELL_LOCAL_TEST_OBSTACLE"
 
-// obstacles make a wall impossible to build, in a process that has namespaces of its own.
+// obstacles make a part of the isolation impossible, in a process that has namespaces of its own.
 func obstacles() map[string]func(state string) error {
 	return map[string]func(string) error{
 		"nothing":      func(string) error { return nil },
@@ -98,13 +98,13 @@ func facing(t *testing.T, obstacle string) verdict {
 	return v
 }
 
-// A wall that cannot be built is named, with what to do about it; nothing runs without it.
-func TestMissingWalls(t *testing.T) {
+// Isolation that cannot be had is named, with what to do about it; nothing runs without it.
+func TestMissingIsolation(t *testing.T) {
 	t.Parallel()
 	for obstacle, want := range map[string][]string{
-		"no user namespaces":    {`the wall "user namespace" cannot be built`, "sysctl user.max_user_namespaces="},
-		"no network namespaces": {`the wall "user namespace" cannot be built`, "making namespaces"},
-		"hidden proc":           {`the wall "proc file system" cannot be built`, "is hidden"},
+		"no user namespaces":    {`isolation "user namespace" cannot be set up`, "sysctl user.max_user_namespaces="},
+		"no network namespaces": {`isolation "user namespace" cannot be set up`, "making namespaces"},
+		"hidden proc":           {`isolation "proc file system" cannot be set up`, "is hidden"},
 		"noexec":                {"noexec"},
 	} {
 		t.Run(obstacle, func(t *testing.T) {

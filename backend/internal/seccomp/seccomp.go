@@ -1,4 +1,4 @@
-// Package seccomp holds the one system call filter of all sandboxes, whatever engine runs them, and gives it in the form
+// Package seccomp holds the one system call filter of all sandboxes, whatever engine runs them, in the form
 // that each kind of engine takes.
 //
 // The profile is Moby's default (github.com/moby/profiles, v0.2.3), cut down to what applies to a container without
@@ -26,7 +26,7 @@ import (
 //go:embed profile.json
 var profile []byte
 
-// JSON gives the profile as Docker takes it: one line of JSON, with conditions on architecture and kernel that the engine
+// JSON returns the profile as Docker takes it: one line of JSON, with conditions on architecture and kernel that the engine
 // resolves.
 func JSON() (string, error) {
 	var out bytes.Buffer
@@ -36,7 +36,7 @@ func JSON() (string, error) {
 	return out.String(), nil
 }
 
-// Target says what machine a filter is for.
+// Target is the machine that a filter is for.
 type Target struct {
 	Arch   string // Go's name: "amd64", "arm64"
 	Kernel string // release as uname gives it, "6.1.0-18-amd64"
@@ -59,7 +59,7 @@ type source struct {
 	} `json:"syscalls"`
 }
 
-// OCI gives the filter for one machine, all conditions resolved, as an OCI runtime takes it. The value is the caller's.
+// OCI returns the filter for one machine, all conditions resolved, as an OCI runtime takes it. The value is the caller's.
 func OCI(t Target) (*specs.LinuxSeccomp, error) {
 	var s source
 	dec := json.NewDecoder(bytes.NewReader(profile))

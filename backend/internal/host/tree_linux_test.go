@@ -1,4 +1,4 @@
-package containerd_test
+package host_test
 
 import (
 	"os"
@@ -9,11 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
-// TestRemoveAll deletes trees as a hostile command may leave them, and nothing beside them.
-func TestRemoveAll(t *testing.T) {
+// TestRemoveTree deletes trees as a hostile command may leave them, and nothing beside them.
+func TestRemoveTree(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	canary := filepath.Join(dir, "canary")
@@ -27,7 +27,7 @@ func TestRemoveAll(t *testing.T) {
 	if err := os.Symlink(canary, filepath.Join(tree, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(tree, "swept-1"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(tree, ".lifted-1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3000 {
@@ -62,7 +62,7 @@ func TestRemoveAll(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 3 { // at a time
 			wg.Go(func() {
-				if err := containerd.RemoveAll(path); err != nil {
+				if err := host.RemoveTree(t.Context(), path); err != nil {
 					t.Errorf("%s: %v", path, err)
 				}
 			})

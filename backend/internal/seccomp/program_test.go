@@ -13,7 +13,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/net/bpf"
 
-	"github.com/workcell-dev/workcell/internal/seccomp"
+	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
 // Architectures as the kernel names them to a filter, and their tables.
@@ -61,7 +61,7 @@ func simulate(t testing.TB, arch string) simulator {
 	return simulator{vm, filter}
 }
 
-// run gives the filter's answer to a call. The virtual machine reads words as a network does, the kernel as the machine.
+// run returns the filter's answer to a call. The virtual machine reads words as a network does, the kernel as the machine.
 func (s simulator) run(t testing.TB, audit, nr uint32, args [6]uint64) uint32 {
 	t.Helper()
 	b := make([]byte, 0, 64)

@@ -1,12 +1,12 @@
-// Package driver has what the drivers of sandboxes share: the rules of a Spec that no engine changes, limits and their
-// defaults, what of an image's configuration is taken, and how several callers share one pull.
-package driver
+package kit
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -14,14 +14,48 @@ import (
 // maxLabels bounds the user's labels, in bytes.
 const maxLabels = 64 * 1024
 
+// Plan is a checked Spec with its defaults filled in.
+type Plan struct {
+	Spec  backend.Spec // with the limits that the sandbox has
+	Ref   string       // full form of the image reference
+	User  User         //
+	Root  int64        // see rootBytesOf
+	Sized bool         // a size was asked for the workspace; else the guest watches the default
+}
+
+// NewPlan checks everything of a Spec that no engine changes. options are the driver's own limits.
+func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options backend.Limits) (*Plan, error) {
+	if err := checkSpec(s); err != nil {
+		return nil, fmt.Errorf("%s: %w", driver, err)
+	}
+	if err := images.Check(s.Image); err != nil {
+		return nil, err
+	}
+	ref, err := backend.NormalizeImage(s.Image)
+	if err != nil {
+		return nil, err
+	}
+	user, err := ParseUser(s.User)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", driver, err)
+	}
+	p := &Plan{Spec: s, Ref: ref, User: user, Root: rootBytesOf(s.Root, s.Limits, options), Sized: s.Limits.Merge(options).WorkspaceBytes != 0}
+	p.Spec.Limits = SandboxLimits(s.Limits, options)
+	p.Spec.Network = cmp.Or(s.Network, backend.NetworkNone)
+	if s.Created.IsZero() {
+		p.Spec.Created = time.Now()
+	}
+	return p, nil
+}
+
 var sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
-// IsSessionID tells whether s can be a session's id.
+// IsSessionID reports whether s can be a session's id.
 func IsSessionID(s string) bool { return sessionIDs.MatchString(s) }
 
-// CheckSpec refuses, with backend.ErrInvalid or ErrTooLarge, what no driver takes, whatever its engine can do. It does not
+// checkSpec refuses, with backend.ErrInvalid or ErrTooLarge, what no driver takes, whatever its engine can do. It does not
 // look at the image, the network, the runtime and the platform, on which drivers differ.
-func CheckSpec(s backend.Spec) error {
+func checkSpec(s backend.Spec) error {
 	switch {
 	case !IsSessionID(s.ID):
 		return fmt.Errorf("session id %.140q: %w", s.ID, backend.ErrInvalid)
@@ -55,11 +89,11 @@ func checkLabels(labels map[string]string) error {
 // User is a numeric user and group.
 type User struct{ UID, GID uint32 }
 
-// String gives the form that ParseUser takes.
+// String returns the form that ParseUser takes.
 func (u User) String() string { return fmt.Sprintf("%d:%d", u.UID, u.GID) }
 
-// ParseUser takes "uid:gid" or "uid" in numbers, and nothing for the default: a name would be looked up in the image, which
-// says what it likes.
+// ParseUser parses "uid:gid" or "uid" in numbers; the empty string is the default. A name would be looked up in the image,
+// which may say anything.
 func ParseUser(s string) (User, error) {
 	if s == "" {
 		s = backend.DefaultUser
