@@ -124,7 +124,7 @@ func TestOperatorsTasks(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"copy.yaml":   "id: copy\nsandbox: {workspace: ./not-there}\nsteps:\n  - {id: run, type: exec, command: 'true'}\n",
-		"limits.yaml": "id: limits\nsandbox: {limits: {memory_mb: 512}}\nsteps:\n  - {id: run, type: exec, command: 'true'}\n",
+		"limits.yaml": "id: limits\nsandbox: {image: \"workcell/debian:12\", limits: {memory_mb: 512}}\nsteps:\n  - {id: run, type: exec, command: 'true'}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
