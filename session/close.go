@@ -4,24 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session/internal/owner"
-)
-
-// closeMode says what becomes of the sandbox of a session that closes.
-type closeMode int
-
-const (
-	closeRemove closeMode = iota // removed with its workspace
-	closeKeep                    // removed, the workspace stays for whoever opens the key
-	closeRetain                  // as the end of its run says: removed, or retained
-	closeDetach                  // left running
-	closeStop                    // stopped, its files stay
-	closeIdle                    // removed with its workspace, since nobody used it
 )
 
 // closeTogether bounds how many sandboxes are removed at once: engines serialise much of it anyway.
@@ -48,12 +37,12 @@ func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) 
 // closeFor closes a session for good, or for its workspace to be opened again.
 func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) error {
 	if !keepWorkspace {
-		return m.closeSession(ctx, s, closeRemove)
+		return m.closeSession(ctx, s, owner.Gone)
 	}
 	if err := m.canKeep(s.engine); err != nil {
 		return wrapError("Close", m.driver, s.id, err)
 	}
-	return m.closeSession(ctx, s, closeKeep)
+	return m.closeSession(ctx, s, owner.WorkspaceOnly)
 }
 
 // CloseScope closes all sessions of a scope, those under way included, and no others. For the scope of a run it is
@@ -73,7 +62,7 @@ func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
 		}
 	}
 	m.mu.Unlock()
-	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return s.owned && s.key.Scope() == scope }), closeRetain)
+	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return s.owned && s.key.Scope() == scope }), owner.Retained)
 	for _, f := range flights {
 		<-f.done // ends: its context is cancelled, and what it undoes is bounded
 	}
@@ -84,28 +73,32 @@ func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
 }
 
 // closeAll closes sessions side by side and joins their errors.
-func (m *Manager) closeAll(ctx context.Context, sessions []*Session, how closeMode) error {
-	var wg sync.WaitGroup
-	places := make(chan struct{}, closeTogether)
-	errs := make([]error, len(sessions))
-	for i, s := range sessions {
-		places <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-places }()
-			errs[i] = m.closeSession(ctx, s, how)
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+func (m *Manager) closeAll(ctx context.Context, sessions []*Session, to owner.State) error {
+	return errors.Join(each(closeTogether, sessions, func(s *Session) error { return m.closeSession(ctx, s, to) })...)
 }
 
-// closeSession closes s once; later callers wait for the first and get its result.
-func (m *Manager) closeSession(ctx context.Context, s *Session, how closeMode) error {
+// each calls fn for every element of list, limit of them at a time, and returns the errors in the list's order.
+func each[T any](limit int, list []T, fn func(T) error) []error {
+	errs := make([]error, len(list))
+	var group errgroup.Group
+	group.SetLimit(limit)
+	for i, v := range list {
+		group.Go(func() error {
+			errs[i] = fn(v)
+			return nil
+		})
+	}
+	_ = group.Wait() // all are tried, whatever became of the others
+	return errs
+}
+
+// closeSession closes s once, so that its sandbox comes into state to; later callers wait for the first and get its result.
+func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State) error {
 	if s.visits {
 		m.touch(ctx, s)
 	}
 	if s.beginClose(func() bool { return true }) {
-		return m.finishClose(ctx, s, how)
+		return m.finishClose(ctx, s, to)
 	}
 	select {
 	case <-s.closing:
@@ -127,8 +120,9 @@ func (s *Session) beginClose(still func() bool) bool {
 	return true
 }
 
-// finishClose does the work of a close that began.
-func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (err error) {
+// finishClose does the work of a close that began. In state owner.Ready the sandbox is left running; owner.Retained stands for
+// what the end of its run makes of it.
+func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (err error) {
 	ctx, span := s.start(context.WithoutCancel(ctx), telemetry.SpanClose)
 	defer func() {
 		err = wrapError("Close", m.driver, s.id, err)
@@ -137,30 +131,30 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 		close(s.closing)
 	}()
 	s.disconnect()
-	if how == closeRetain {
-		how = s.ending(owner.RunEnded)
+	if to == owner.Retained {
+		to = s.on(owner.RunEnded)
 	}
-	mine, err := m.holds(ctx, s, how)
+	mine, err := m.holds(ctx, s, to)
 	switch {
 	case !mine:
 		m.unregister(s, nil)
 		return err
-	case how == closeDetach:
+	case to == owner.Ready:
 		m.letGo(s)
 		m.unregister(s, nil)
-	case how == closeStop:
+	case to == owner.Suspended:
 		defer m.unregister(s, nil)
 		return m.layDown(ctx, s)
-	case how == closeRetain:
+	case to == owner.Retained:
 		due := m.now().Add(s.req.Retention)
 		m.record(s, RecordRemoving, due)
 		m.unregister(s, &leftover{engineID: s.engine.ID, due: due, kept: true})
-	case how == closeKeep:
+	case to == owner.WorkspaceOnly:
 		defer m.unregister(s, nil)
 		return m.keepWorkspace(ctx, s.recordAs(RecordReady, s.expiry()), s.engine.ID)
 	default:
 		rec := s.recordAs(RecordRemoving, m.now())
-		rec.Ended = how != closeIdle
+		rec.Ended = !s.expired
 		m.save(rec)
 		if err := m.removeEngine(ctx, s.engine.ID, true); err != nil {
 			m.unregister(s, &leftover{engineID: s.engine.ID, due: m.now()})
@@ -222,13 +216,6 @@ func (s *Session) disconnect() {
 		conn.Close() // its error has no meaning for a sandbox that goes
 	}
 	s.wg.Wait() // no redial sets a connection after s.ctx ended
-}
-
-// isTaken tells whether another process has the sandbox: then it is not ours to remove any more.
-func (s *Session) isTaken() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.taken
 }
 
 // removeEngine removes a sandbox from the engine, whatever the caller's context says.
@@ -352,12 +339,4 @@ func (s *Session) recordAs(state RecordState, expires time.Time) Record {
 	rec.setWorkspace(s.engine)
 	s.recorded = s.lastUsed
 	return rec
-}
-
-// longerIdle gives the more patient of two idle timeouts; negative is never.
-func longerIdle(a, b time.Duration) time.Duration {
-	if a < 0 || b < 0 {
-		return -1
-	}
-	return max(a, b)
 }

@@ -121,7 +121,7 @@ func insisted(fields []string, engine backend.Info, req Request, known bool) []s
 		differs := slices.Contains(fields, name)
 		switch {
 		case name == "limits":
-			differs = exceeds(req.Limits, engine.Limits)
+			differs = req.Limits.Merge(engine.Limits) != engine.Limits
 		case known:
 		case name == "image":
 			differs = !sameImage(engine.Image, req.Image)
@@ -141,29 +141,9 @@ func described(engine backend.Info, req Request) []string {
 	return named([]field{
 		{"user", engine.User == req.User},
 		{"root", engine.Root == req.Root},
-		{"limits", !exceeds(req.Limits, engine.Limits)},
+		{"limits", req.Limits.Merge(engine.Limits) == engine.Limits}, // those that are asked for
 		{"network", engine.Network == req.Network},
 	})
-}
-
-// exceeds reports whether a limit that is asked for is another one than there is.
-func exceeds(asked, have backend.Limits) bool {
-	return overlay(asked, have) != have
-}
-
-// overlay returns limits with those that are asked for in their place.
-func overlay(asked, have backend.Limits) backend.Limits {
-	a, h := limitFields(&asked), limitFields(&have)
-	for i := range a {
-		if *a[i] != 0 {
-			*h[i] = *a[i]
-		}
-	}
-	return have
-}
-
-func limitFields(l *backend.Limits) []*int64 {
-	return []*int64{&l.CPUMillis, &l.MemoryBytes, &l.PIDs, &l.TmpBytes, &l.WorkspaceBytes, &l.OpenFiles, &l.FileBytes}
 }
 
 func sameImage(a, b string) bool {
@@ -175,14 +155,12 @@ func sameImage(a, b string) bool {
 // gone returns a ConflictError when a sandbox that the engine does not have any more was made for something else than req.
 func (r Record) gone(req Request) error {
 	had, known := decodeShape(r.Request)
-	var fields []string
+	fields := had.differences(req.shape())
 	switch {
 	case !known:
 		fields = []string{unknownShape}
 	case req.Mode == OpenAsIs:
-		fields = insisted(had.differences(req.shape()), backend.Info{Limits: had.Limits}, req, true)
-	default:
-		fields = had.differences(req.shape())
+		fields = insisted(fields, backend.Info{Limits: had.Limits}, req, true)
 	}
 	if fields == nil {
 		return nil
@@ -218,7 +196,7 @@ func (r Record) asWas(req Request) Request {
 		case "runtime":
 			req.Runtime = asked.Runtime
 		case "limits":
-			req.Limits = overlay(asked.Limits, had.Limits)
+			req.Limits = asked.Limits.Merge(had.Limits)
 		}
 	}
 	return req

@@ -113,7 +113,7 @@ func (s *Session) reach(ctx context.Context, old *client.Conn, beside bool) (*cl
 		}
 		again := errors.Is(err, client.ErrConnLost)
 		err = s.diagnose(ctx, err)
-		if !again || s.isLost() || time.Now().After(deadline) || !pause(ctx, settlePause) {
+		if !again || s.wasLost() || time.Now().After(deadline) || !pause(ctx, settlePause) {
 			return nil, beside, err
 		}
 	}
@@ -129,13 +129,6 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// isLost tells whether the session is marked lost.
-func (s *Session) isLost() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state == StateLost
 }
 
 // errPaused: somebody paused the sandbox behind our back.

@@ -8,14 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/errgroup"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Bounds and defaults of commands.
@@ -180,17 +178,10 @@ func (s *Session) KillExecs(ctx context.Context, execIDs []string) []error {
 	var err error
 	ctx, span := s.start(ctx, telemetry.SpanKillExec)
 	defer func() { s.end(span, "KillExec", &err) }()
-	errs := make([]error, len(execIDs))
-	var group errgroup.Group
-	group.SetLimit(killsAtOnce)
-	for i, id := range execIDs {
-		group.Go(func() error {
-			_, errs[i] = s.kill(ctx, id, "")
-			return nil
-		})
-	}
-	_ = group.Wait() // all of them are tried, whatever became of the others
-	return errs
+	return each(killsAtOnce, execIDs, func(id string) error {
+		_, err := s.kill(ctx, id, "")
+		return err
+	})
 }
 
 // kill is KillExec without a span.

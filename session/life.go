@@ -103,24 +103,10 @@ func (r Record) ReclaimAt(now time.Time) (at time.Time, ok bool) {
 	return at, ok && now.Sub(at) < lifetimes.Silent
 }
 
-// on returns what becomes of the sandbox of an open session when something happens to it.
+// on returns the state that the sandbox of an open session comes into when something happens to it.
 func (s *Session) on(e owner.Event) owner.State {
 	rule, _ := owner.On(owner.Facts{
 		State: owner.Ready, Whose: s.key.Scope().whose(), Owned: true, StopIdle: s.policy == IdleStop, Retention: s.req.Retention,
 	}, e)
 	return rule.To
-}
-
-// ending returns how a session closes when something happens to it.
-func (s *Session) ending(e owner.Event) closeMode {
-	switch s.on(e) {
-	case owner.Suspended:
-		return closeStop
-	case owner.Retained:
-		return closeRetain
-	}
-	if e == owner.Idle {
-		return closeIdle
-	}
-	return closeRemove
 }

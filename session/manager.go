@@ -178,14 +178,14 @@ func (m *Manager) keyAttributes(key Key) []attribute.KeyValue {
 
 // Close closes every session that this manager opened and ends its goroutines. It returns when all is removed, or the
 // errors of what could not be. Closing twice is no error; ctx does not shorten it.
-func (m *Manager) Close(ctx context.Context) error { return m.end(ctx, closeRemove) }
+func (m *Manager) Close(ctx context.Context) error { return m.end(ctx, owner.Gone) }
 
 // Detach ends the manager's goroutines and connections and leaves the sandboxes running, for another process of the
 // same instance to find.
-func (m *Manager) Detach(ctx context.Context) error { return m.end(ctx, closeDetach) }
+func (m *Manager) Detach(ctx context.Context) error { return m.end(ctx, owner.Ready) }
 
-// end closes the manager once.
-func (m *Manager) end(ctx context.Context, how closeMode) error {
+// end closes the manager once, so that its sandboxes come into state to.
+func (m *Manager) end(ctx context.Context, to owner.State) error {
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -206,13 +206,13 @@ func (m *Manager) end(ctx context.Context, how closeMode) error {
 	ctx = context.WithoutCancel(ctx)
 	m.cancel()
 	m.wg.Wait()
-	if how == closeDetach {
+	if to == owner.Ready {
 		for _, s := range m.sessions(func(s *Session) bool { return s.owned }) {
 			m.touch(ctx, s)
 		}
 	}
-	err := m.closeAll(ctx, m.sessions(func(*Session) bool { return true }), how)
-	if how == closeRemove {
+	err := m.closeAll(ctx, m.sessions(func(*Session) bool { return true }), to)
+	if to == owner.Gone {
 		err = errors.Join(err, m.removeLeftovers(ctx, true))
 	}
 	m.closeErr = errors.Join(err, m.leave())

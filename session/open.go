@@ -147,7 +147,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		// What is left of it, a stopped container or its volume, must go before the key is used again, or is used on.
 		if s.beginClose(func() bool { return true }) {
 			m.spawn(func() {
-				if err := m.finishClose(ctx, s, s.ending(owner.EngineLost)); err != nil {
+				if err := m.finishClose(ctx, s, s.on(owner.EngineLost)); err != nil {
 					m.log.WarnContext(ctx, "cannot remove the rest of a lost sandbox yet", "sandbox", s.id, "error", err)
 				}
 			})
@@ -156,8 +156,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	}
 	err := s.suits(req)
 	if err == nil {
-		s.lastUsed = m.now()
-		s.patient(req)
+		s.reopened(req)
 	}
 	s.mu.Unlock()
 	switch {
@@ -192,10 +191,8 @@ func (s *Session) suits(req Request) error {
 	return nil
 }
 
-// reopened counts another opener in.
+// reopened counts another opener in; s.mu is held.
 func (s *Session) reopened(req Request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.lastUsed = s.m.now()
 	s.patient(req)
 }
@@ -260,6 +257,8 @@ func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session
 	}
 	created = !f.claimed && !f.adopted
 	f.claimed = true
+	f.session.mu.Lock()
+	defer f.session.mu.Unlock()
 	f.session.reopened(req)
 	return f.session, created, false, nil
 }
@@ -398,11 +397,11 @@ func refused(err error) bool {
 
 // discard removes the sandbox of a session that nobody got.
 func (m *Manager) discard(s *Session, adopted bool) {
-	how := closeRemove
+	to := owner.Gone
 	if adopted {
-		how = closeDetach // it was there before us
+		to = owner.Ready // it was there before us
 	}
-	if err := m.closeSession(m.ctx, s, how); err != nil {
+	if err := m.closeSession(m.ctx, s, to); err != nil {
 		m.log.Warn("cannot remove an abandoned sandbox yet", "sandbox", s.id, "error", err)
 	}
 }

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -33,16 +32,10 @@ func (m *Manager) reapLoop() {
 
 // reap closes what is idle, retries failed removals, and forgets what need not be remembered any longer.
 func (m *Manager) reap(ctx context.Context) {
-	var wg sync.WaitGroup
-	places := make(chan struct{}, reapTogether)
-	for _, s := range m.sessions(func(s *Session) bool { return s.owned }) {
-		places <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-places }()
-			m.reapSession(ctx, s)
-		})
-	}
-	wg.Wait()
+	each(reapTogether, m.sessions(func(s *Session) bool { return s.owned }), func(s *Session) error {
+		m.reapSession(ctx, s)
+		return nil
+	})
 	if err := m.removeLeftovers(ctx, false); err != nil {
 		m.log.WarnContext(ctx, "cannot remove closed sandboxes yet", "error", err)
 	}
@@ -77,11 +70,14 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		return
 	}
 	// The guest was asked without a lock: only a session that nobody used meanwhile is idle.
-	if !s.beginClose(func() bool { return s.active == 0 && s.lastUsed.Equal(used) }) {
+	if !s.beginClose(func() bool {
+		s.expired = s.active == 0 && s.lastUsed.Equal(used)
+		return s.expired
+	}) {
 		return
 	}
 	m.log.InfoContext(ctx, "closing an idle session", "sandbox", s.id, "key", s.key.String())
-	if err := m.finishClose(ctx, s, s.ending(owner.Idle)); err != nil {
+	if err := m.finishClose(ctx, s, s.on(owner.Idle)); err != nil {
 		m.log.WarnContext(ctx, "cannot end an idle session's sandbox yet", "sandbox", s.id, "error", err)
 	}
 }

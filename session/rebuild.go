@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // A rebuild removes a sandbox and makes another one of the same id, which finds the workspace that was kept. Its record
@@ -24,7 +25,7 @@ func (m *Manager) giveUp(ctx context.Context, s *Session) error {
 		return errBusy
 	}
 	if s.beginClose(func() bool { return s.active == 0 }) {
-		return m.finishClose(ctx, s, closeDetach)
+		return m.finishClose(ctx, s, owner.Ready)
 	}
 	if s.isClosing() {
 		return wait(ctx, s.closing)

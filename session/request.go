@@ -50,8 +50,10 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	}
 	req.Env = maps.Clone(req.Env)
 	req.Limits = req.Limits.Clamp(req.Ceiling)
-	if err := validateLimits(req.Limits); err != nil {
-		return req, err
+	for _, row := range backend.LimitTable() { // what is too small or too large is the driver's to refuse
+		if value := *row.Of(&req.Limits); value < 0 {
+			return req, &backend.LimitError{Limit: row, Value: value}
+		}
 	}
 	if req.ExecTimeout, err = execTimeout(req.ExecTimeout, DefaultExecTimeout); err != nil {
 		return req, err
@@ -87,15 +89,13 @@ func ParseUser(user string) (string, error) {
 		return "0:0", nil
 	}
 	uidText, gidText, both := strings.Cut(user, ":")
-	uid, err := parseID(uidText)
-	if err != nil {
-		return "", fmt.Errorf("%w: user %q is not uid or uid:gid in numbers up to %d", backend.ErrInvalid, cleanText(user), maxUID)
+	if !both {
+		gidText = uidText
 	}
-	gid := uid
-	if both {
-		if gid, err = parseID(gidText); err != nil {
-			return "", fmt.Errorf("%w: user %q is not uid or uid:gid in numbers up to %d", backend.ErrInvalid, cleanText(user), maxUID)
-		}
+	uid, uidErr := parseID(uidText)
+	gid, gidErr := parseID(gidText)
+	if uidErr != nil || gidErr != nil {
+		return "", fmt.Errorf("%w: user %q is not uid or uid:gid in numbers up to %d", backend.ErrInvalid, cleanText(user), maxUID)
 	}
 	return fmt.Sprintf("%d:%d", uid, gid), nil
 }
@@ -113,20 +113,4 @@ func parseID(text string) (int64, error) {
 		return 0, strconv.ErrRange
 	}
 	return id, nil
-}
-
-// validateLimits refuses negative limits; what is too small or too large is the driver's to say.
-func validateLimits(l backend.Limits) error {
-	for _, f := range []struct {
-		name  string
-		value int64
-	}{
-		{"cpu", l.CPUMillis}, {"memory", l.MemoryBytes}, {"pids", l.PIDs}, {"tmp", l.TmpBytes},
-		{"workspace", l.WorkspaceBytes}, {"open files", l.OpenFiles}, {"file size", l.FileBytes},
-	} {
-		if f.value < 0 {
-			return fmt.Errorf("%w: %s limit %d is negative", backend.ErrInvalid, f.name, f.value)
-		}
-	}
-	return nil
 }

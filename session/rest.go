@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // A named sandbox with IdleStop rests when it was idle: its processes are ended, its files stay, and its record, which
@@ -68,8 +69,12 @@ func (m *Manager) keepsFiles(limits backend.Limits, means backend.WorkspaceMeans
 // patient lets the most patient opener's idle timeout hold; who names no policy changes nothing for a sandbox that only
 // rests when it is idle. s.mu is held, or nobody else has s yet.
 func (s *Session) patient(req Request) {
-	if s.policy != IdleStop || req.IdlePolicy != "" {
-		s.idle = longerIdle(s.idle, req.IdleTimeout)
+	switch {
+	case s.policy == IdleStop && req.IdlePolicy == "":
+	case s.idle < 0 || req.IdleTimeout < 0:
+		s.idle = -1
+	default:
+		s.idle = max(s.idle, req.IdleTimeout)
 	}
 }
 
@@ -79,18 +84,13 @@ func (s *Session) follow(rec Record, req Request) {
 	s.patient(req)
 }
 
-// stop ends the processes of a sandbox, whatever the caller's context says.
-func (m *Manager) stop(ctx context.Context, engineID string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
-	defer cancel()
-	return engineError(m.b.Stop(ctx, engineID))
-}
-
 // layDown stops the sandbox of a session that closes. One that cannot be stopped now is found by the next sweep.
 func (m *Manager) layDown(ctx context.Context, s *Session) error {
 	rec := s.recordAs(RecordReady, time.Time{})
 	rec.Owner = ""
-	err := m.stop(ctx, s.engine.ID)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
+	defer cancel()
+	err := engineError(m.b.Stop(ctx, s.engine.ID))
 	if err != nil {
 		rec.Expires = m.now()
 	}
@@ -117,13 +117,16 @@ func (m *Manager) release(s *Session) {
 
 // holds tells whether the sandbox of a session that closes is this manager's to end. One that was lost and given up is
 // only when nobody used it since: then it becomes this manager's again. When nobody can tell, it is not.
-func (m *Manager) holds(ctx context.Context, s *Session, how closeMode) (bool, error) {
+func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, error) {
+	s.mu.Lock()
+	taken, lost := s.taken, s.lost != nil
+	s.mu.Unlock()
 	switch {
-	case !s.owned || s.isTaken():
+	case !s.owned || taken:
 		return false, nil
-	case s.policy != IdleStop || !s.wasLost():
+	case s.policy != IdleStop || !lost:
 		return true, nil
-	case how == closeDetach || how == closeStop:
+	case to == owner.Ready || to == owner.Suspended:
 		return false, nil
 	}
 	<-s.noted // so that s.given may be read

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // Session is a handle on one sandbox. All methods may be called concurrently. After Close every call fails with
@@ -59,6 +60,7 @@ type Session struct {
 	oomRise   time.Time
 	counts    *bool // whether the guest counts OOM kills itself; nil is not known yet
 
+	expired  bool          // it closes because nobody used it; set when Close begins
 	closing  chan struct{} // nil until Close begins; closed when it ended
 	closeErr error         // result of Close, set before closing is closed
 }
@@ -95,7 +97,7 @@ func (s *Session) Touch() {
 // Close closes the sandbox: calls under way end with backend.ErrClosed and the sandbox is removed with its workspace.
 // For a session from Connect it only ends the connection. Closing twice is no error; ctx does not shorten the removal.
 func (s *Session) Close(ctx context.Context) error {
-	return s.m.closeSession(ctx, s, closeRemove)
+	return s.m.closeSession(ctx, s, owner.Gone)
 }
 
 // enter counts a call in.
