@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"strings"
 	"time"
@@ -41,16 +42,11 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
 	s.remember(run.ExecID, span.SpanContext())
 	began := s.m.now()
-	var answer wire.RunResult
 	// A repeated request carries the same exec id, so the guest never starts a command twice.
 	tries := 0
-	err = s.call(ctx, true, func(ctx context.Context, conn *client.Conn) error {
+	answer, err := ask(ctx, s, true, answerLimit(run, timeout), func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 		tries++
-		ctx, cancel := context.WithTimeoutCause(ctx, answerLimit(run, timeout), errNoAnswer)
-		defer cancel()
-		var err error
-		answer, err = conn.Run(ctx, run)
-		return noAnswer(ctx, err)
+		return conn.Run(ctx, run)
 	})
 	if err != nil {
 		var fromGuest *wire.Error
@@ -59,11 +55,8 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 		}
 		return ExecResult{}, err
 	}
-	res = ExecResult{
-		ExecStatus: s.execStatus(ctx, run.ExecID, answer.ExecStatus, began),
-		Stdout:     s.output(answer.Stdout), Stderr: s.output(answer.Stderr), Timeout: timeout,
-	}
-	span.SetAttributes(statusAttributes(res.ExecStatus)...)
+	res = s.execResult(ctx, span, run.ExecID, answer, began)
+	res.Timeout = timeout
 	return res, nil
 }
 
@@ -84,24 +77,17 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
 	began := s.m.now()
-	var answer wire.RunResult
-	err = s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, timeout+streamMargin, errNoAnswer)
-		defer cancel()
-		in := guardInput(streams.Stdin, cancel)
-		defer in.release()
-		var err error
-		answer, err = conn.Attach(ctx, run, in.reader(), streams.Stdout, streams.Stderr)
-		if failure := in.failure(); failure != nil {
-			return failure
-		}
-		return noAnswer(ctx, err)
+	answer, err := ask(ctx, s, false, timeout+streamMargin, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
+		return withInput(ctx, streams.Stdin, func(ctx context.Context, in io.Reader) (wire.RunResult, error) {
+			return conn.Attach(ctx, run, in, streams.Stdout, streams.Stderr)
+		})
 	})
 	if err != nil {
 		return ExecResult{}, err
 	}
-	res = ExecResult{ExecStatus: s.execStatus(ctx, run.ExecID, answer.ExecStatus, began), Timeout: timeout}
-	span.SetAttributes(statusAttributes(res.ExecStatus)...)
+	answer.Stdout, answer.Stderr = wire.Output{}, wire.Output{}
+	res = s.execResult(ctx, span, run.ExecID, answer, began)
+	res.Timeout = timeout
 	return res, nil
 }
 
@@ -114,12 +100,10 @@ func (s *Session) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadEx
 			backend.ErrInvalid, int(maxExecWait.Seconds()))
 	}
 	began := s.m.now()
-	var answer wire.ReadResult
-	err = s.execCall(ctx, req.ExecID, req.Wait, func(ctx context.Context, conn *client.Conn) (err error) {
-		answer, err = conn.Read(ctx, wire.ReadRequest{
+	answer, err := askExec(ctx, s, req.ExecID, req.Wait, func(ctx context.Context, conn *client.Conn) (wire.ReadResult, error) {
+		return conn.Read(ctx, wire.ReadRequest{
 			ExecID: req.ExecID, SinceSeq: req.SinceSeq, MaxChunks: req.MaxChunks, WaitMillis: req.Wait.Milliseconds(),
 		})
-		return err
 	})
 	if err != nil {
 		return ReadExecResult{}, err
@@ -145,20 +129,20 @@ func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) 
 		d = MaxExecTimeout
 	}
 	began := s.m.now()
-	var answer wire.RunResult
-	err = s.execCall(ctx, execID, d, func(ctx context.Context, conn *client.Conn) (err error) {
-		answer, err = conn.Wait(ctx, wire.WaitRequest{ExecID: execID, WaitMillis: wait})
-		return err
+	answer, err := askExec(ctx, s, execID, d, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
+		return conn.Wait(ctx, wire.WaitRequest{ExecID: execID, WaitMillis: wait})
 	})
 	if err != nil {
 		return ExecResult{}, err
 	}
-	res = ExecResult{
-		ExecStatus: s.execStatus(ctx, execID, answer.ExecStatus, began),
-		Stdout:     s.output(answer.Stdout), Stderr: s.output(answer.Stderr),
-	}
-	span.SetAttributes(statusAttributes(res.ExecStatus)...)
-	return res, nil
+	return s.execResult(ctx, span, execID, answer, began), nil
+}
+
+// execResult converts an answer and notes it in the span.
+func (s *Session) execResult(ctx context.Context, span trace.Span, id string, w wire.RunResult, began time.Time) ExecResult {
+	status := s.execStatus(ctx, id, w.ExecStatus, began)
+	span.SetAttributes(statusAttributes(status)...)
+	return ExecResult{ExecStatus: status, Stdout: s.output(w.Stdout), Stderr: s.output(w.Stderr)}
 }
 
 // KillExec ends a command's whole tree: with signal empty by TERM, a grace, then KILL; else it sends signal ("SIGINT"
@@ -187,10 +171,8 @@ func (s *Session) KillExecs(ctx context.Context, execIDs []string) []error {
 // kill is KillExec without a span.
 func (s *Session) kill(ctx context.Context, execID, signal string) (ExecStatus, error) {
 	began := s.m.now()
-	var answer wire.ExecStatus
-	err := s.execCall(ctx, execID, 0, func(ctx context.Context, conn *client.Conn) (err error) {
-		answer, err = conn.Kill(ctx, wire.KillRequest{ExecID: execID, Signal: signal})
-		return err
+	answer, err := askExec(ctx, s, execID, 0, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
+		return conn.Kill(ctx, wire.KillRequest{ExecID: execID, Signal: signal})
 	})
 	if err != nil {
 		return ExecStatus{}, err
@@ -210,23 +192,30 @@ func (s *Session) WriteExec(ctx context.Context, execID string, data []byte, eof
 	if err := validExecID(execID); err != nil {
 		return err
 	}
-	return s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, MaxExecTimeout+answerMargin, errNoAnswer)
-		defer cancel()
-		return noAnswer(ctx, conn.WriteStdin(ctx, wire.StdinRequest{ExecID: execID, Data: data, EOF: eof}))
+	_, err = ask(ctx, s, false, MaxExecTimeout+answerMargin, func(ctx context.Context, conn *client.Conn) (struct{}, error) {
+		return struct{}{}, conn.WriteStdin(ctx, wire.StdinRequest{ExecID: execID, Data: data, EOF: eof})
 	})
+	return err
 }
 
-// execCall makes a repeatable call about a command that the guest should answer within wait.
-func (s *Session) execCall(ctx context.Context, execID string, wait time.Duration, fn func(context.Context, *client.Conn) error) error {
-	if err := validExecID(execID); err != nil {
-		return err
-	}
-	return s.call(ctx, true, func(ctx context.Context, conn *client.Conn) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, wait+answerMargin, errNoAnswer)
+// ask makes a call that the guest should answer within limit. again reports whether it may be repeated when the connection
+// breaks.
+func ask[T any](ctx context.Context, s *Session, again bool, limit time.Duration, fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
+	err = s.call(ctx, again, func(ctx context.Context, conn *client.Conn) (err error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
 		defer cancel()
-		return noAnswer(ctx, fn(ctx, conn))
+		answer, err = fn(ctx, conn)
+		return noAnswer(ctx, err)
 	})
+	return answer, err
+}
+
+// askExec makes a repeatable call about a command that the guest should answer within wait.
+func askExec[T any](ctx context.Context, s *Session, execID string, wait time.Duration, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
+	if err := validExecID(execID); err != nil {
+		return none, err
+	}
+	return ask(ctx, s, true, wait+answerMargin, fn)
 }
 
 // runRequest checks a command and gives it in the guest's words, with the timeout that holds.
@@ -281,13 +270,13 @@ func (s *Session) environment() map[string]string {
 // EndCommands ends the commands that run in the sandbox and began at since or later, with their whole trees, and tells
 // how many there were: what a process left running that is gone, when its work is begun anew.
 func (s *Session) EndCommands(ctx context.Context, since time.Time) (ended int, err error) {
-	running, err := s.knownExecs(ctx)
+	running, err := s.statuses(ctx, "EndCommands", (*client.Conn).Execs)
 	if err != nil {
-		return 0, wrapError("EndCommands", s.m.driver, s.id, err)
+		return 0, err
 	}
 	now := time.Now().Round(0) // since comes from another process: the clock's time counts
 	for _, st := range running {
-		if st.State != wire.ExecRunning || now.Add(-time.Duration(st.DurationMicros)*time.Microsecond).Before(since) {
+		if st.Done() || now.Add(-st.Duration).Before(since) {
 			continue
 		}
 		if _, err := s.KillExec(ctx, st.ExecID, ""); err != nil {

@@ -110,7 +110,7 @@ func (s *Session) atTerminal(ctx context.Context, execID string, at TerminalStre
 	call func(context.Context, *client.Conn, io.Reader) (wire.RunResult, error)) (ExecResult, error) {
 	began := s.m.now()
 	var answer wire.RunResult
-	err := s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
+	err := s.call(ctx, false, func(ctx context.Context, conn *client.Conn) (err error) {
 		ctx, cancel := context.WithCancel(ctx)
 		var sizes sync.WaitGroup
 		defer sizes.Wait()
@@ -120,13 +120,9 @@ func (s *Session) atTerminal(ctx context.Context, execID string, at TerminalStre
 		if at.Stdin != nil {
 			typed = endDetaches{at.Stdin}
 		}
-		in := guardInput(typed, cancel)
-		defer in.release()
-		var err error
-		answer, err = call(ctx, conn, in.reader())
-		if failure := in.failure(); failure != nil {
-			return failure
-		}
+		answer, err = withInput(ctx, typed, func(ctx context.Context, in io.Reader) (wire.RunResult, error) {
+			return call(ctx, conn, in)
+		})
 		return err
 	})
 	var refused *wire.Error
