@@ -50,17 +50,10 @@ func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []strin
 
 // removeAbandoned removes the sandbox of a record that no living process has.
 func (m *Manager) removeAbandoned(ctx context.Context, rec Record) error {
-	lives, err := m.store.Lives(ctx, rec.Owner)
-	if err != nil {
+	if err := m.isFree(ctx, rec); err != nil {
 		return err
 	}
-	switch {
-	case lives && rec.passing(m.now()):
-		return errPassing // another process's sweep, or our own
-	case lives:
-		return errHeld
-	}
-	rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
+	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
 	if errors.Is(err, backend.ErrExists) {
 		return errPassing
 	}
@@ -93,8 +86,8 @@ func (m *Manager) closeRest(ctx context.Context, rec Record) error {
 		return err
 	}
 	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
-		return nil // a sweep was faster, or another process goes on with the run
+	if isOvertaken(err) {
+		return nil // by a sweep, or by a process that resumed the run
 	}
 	if err != nil {
 		return err

@@ -78,24 +78,17 @@ func (m *Manager) inherit(ctx context.Context, key Key, req Request) (*Session, 
 		return nil, err
 	}
 	if rec.Owner == m.owner {
-		if m.isUnsaved(rec.ID) {
+		if has(m, m.unsaved, rec.ID) {
 			return nil, fmt.Errorf("%w: the end of sandbox %s is not recorded yet", backend.ErrExists, rec.ID)
 		}
 		return nil, nil // about to go
 	}
-	lives, err := m.store.Lives(ctx, rec.Owner)
-	if err != nil {
+	if err := m.isFree(ctx, rec); err != nil {
 		return nil, err
 	}
-	switch {
-	case lives && rec.passing(m.now()):
-		return nil, errPassing
-	case lives:
-		return nil, errHeld
-	}
 	rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
-		return nil, nil // somebody was faster
+	if isOvertaken(err) {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
@@ -109,6 +102,23 @@ func (m *Manager) inherit(ctx context.Context, key Key, req Request) (*Session, 
 		m.save(rec)
 	}
 	return s, err
+}
+
+// isFree returns errPassing or errHeld for a record that a living process has.
+func (m *Manager) isFree(ctx context.Context, rec Record) error {
+	lives, err := m.store.Lives(ctx, rec.Owner)
+	switch {
+	case lives && err == nil && rec.passing(m.now()):
+		return errPassing
+	case lives && err == nil:
+		return errHeld
+	}
+	return err
+}
+
+// isOvertaken reports whether another process was faster at a record: took, removed or made it.
+func isOvertaken(err error) bool {
+	return errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound)
 }
 
 // holder gives the live record of a key on this manager's engine, or backend.ErrNotFound.
@@ -218,18 +228,10 @@ func (m *Manager) recordFound(ctx context.Context, key Key) error {
 	return nil
 }
 
-// isUnsaved tells whether the store did not take the latest state of a record.
-func (m *Manager) isUnsaved(id string) bool {
+// has reports whether one of the manager's maps has an entry for a sandbox.
+func has[V any](m *Manager, byID map[string]V, id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, ok := m.unsaved[id]
-	return ok
-}
-
-// isLeftover tells whether a sandbox is waiting to be removed.
-func (m *Manager) isLeftover(id string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, ok := m.leftover[id]
+	_, ok := byID[id]
 	return ok
 }

@@ -22,9 +22,12 @@ func (m *Manager) setAside(ctx context.Context, found, taken Record) error {
 		rest.Owner, err = found.Owner, nil // a later sweep's
 	case errors.Is(err, backend.ErrNotFound):
 		err = nil // whoever set it aside died after that, or something else removed it
-	case err == nil && m.canSetAside(engine):
-		rest.KeepWorkspace = true
-		err = m.endInterrupted(ctx, taken, engine)
+	case err == nil && engine.Root != backend.RootWritable && m.canKeep(engine) == nil:
+		rest.KeepWorkspace, taken.KeepWorkspace = true, true
+		if err = m.store.Update(ctx, taken); err == nil { // before the sandbox goes
+			m.log.InfoContext(ctx, "ending the sandbox of an interrupted run, its workspace stays", "sandbox", taken.ID, "key", taken.Key.String())
+			err = m.removeEngine(ctx, engine.ID, false)
+		}
 	}
 	if err != nil {
 		rest.Owner = found.Owner // the next sweep tries again
@@ -33,33 +36,27 @@ func (m *Manager) setAside(ctx context.Context, found, taken Record) error {
 	return err
 }
 
-// endInterrupted removes a sandbox but for its workspace. The record says so before.
-func (m *Manager) endInterrupted(ctx context.Context, rec Record, engine backend.Info) error {
-	rec.KeepWorkspace = true
-	if err := m.store.Update(ctx, rec); err != nil {
-		return err
-	}
-	m.log.InfoContext(ctx, "ending the sandbox of an interrupted run, its workspace stays", "sandbox", rec.ID, "key", rec.Key.String())
-	return m.removeEngine(ctx, engine.ID, false)
-}
-
-// canSetAside tells whether the workspace of a sandbox is all that is to be kept of it, and can be.
-func (m *Manager) canSetAside(engine backend.Info) bool {
-	_, knows := m.b.(backend.WorkspaceKeeper)
-	return knows && engine.Root != backend.RootWritable && m.keepsFiles(engine.Limits, engine.Workspace)
-}
-
 // hasWorkspace reports whether a workspace that was kept without its sandbox is there.
 func (m *Manager) hasWorkspace(ctx context.Context, rec Record) (bool, error) {
+	if !rec.workspaceOnly() {
+		return false, nil
+	}
+	there, _, err := m.lookForWorkspace(ctx, rec.ID)
+	return there, err
+}
+
+// lookForWorkspace reports whether the engine, which does not have a sandbox, has its workspace; known is false where nobody
+// can tell.
+func (m *Manager) lookForWorkspace(ctx context.Context, id string) (there, known bool, err error) {
 	k, ok := m.b.(backend.WorkspaceKeeper)
-	if !ok || !rec.workspaceOnly() {
-		return false, nil
+	if !ok {
+		return false, false, nil
 	}
-	there, err := k.HasWorkspace(ctx, m.opts.Instance, rec.ID)
+	there, err = k.HasWorkspace(ctx, m.opts.Instance, id)
 	if errors.Is(err, backend.ErrUnsupported) {
-		return false, nil
+		return false, false, nil
 	}
-	return there, engineError(err)
+	return there, err == nil, engineError(err)
 }
 
 // wasSetAside is hasWorkspace for a sandbox that the engine does not have. What its record says is read after that was seen:
@@ -73,20 +70,6 @@ func (m *Manager) wasSetAside(ctx context.Context, id string) (bool, error) {
 		return false, err
 	}
 	return m.hasWorkspace(ctx, rec)
-}
-
-// leftNothing tells that the engine, which does not have the sandbox of a record, does not have its workspace either. False
-// where nobody can tell.
-func (m *Manager) leftNothing(ctx context.Context, rec Record) (bool, error) {
-	k, ok := m.b.(backend.WorkspaceKeeper)
-	if !ok {
-		return false, nil
-	}
-	there, err := k.HasWorkspace(ctx, m.opts.Instance, rec.ID)
-	if errors.Is(err, backend.ErrUnsupported) {
-		return false, nil
-	}
-	return err == nil && !there, engineError(err)
 }
 
 // resume makes the sandbox of an interrupted run anew upon its workspace. Neither a session nor an error: that is gone.

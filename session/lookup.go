@@ -114,7 +114,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		switch {
 		case rec.State == RecordRemoving && rec.Expires.After(m.now()):
 			info.State = StateKept
-		case m.isLeftover(info.ID) || rec.State == RecordRemoving:
+		case has(m, m.leftover, info.ID) || rec.State == RecordRemoving:
 			info.State = StateClosed // waits for its removal
 		case rec.State == RecordCreating:
 			info.State = StateCreated

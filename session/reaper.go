@@ -142,19 +142,11 @@ func (m *Manager) prune(ctx context.Context) {
 	}
 	for _, rec := range recs {
 		left := rec.State == RecordLost && rec.Owner != "" // a sweep has not removed the rest yet
-		if rec.Expires.After(now) || m.owns(rec.ID) || left && now.Sub(rec.Expires) < lifetimes.Missed {
+		if rec.Expires.After(now) || has(m, m.byID, rec.ID) || left && now.Sub(rec.Expires) < lifetimes.Missed {
 			continue
 		}
 		if err := m.store.Delete(ctx, rec.ID); err != nil && ctx.Err() == nil {
 			m.log.WarnContext(ctx, "cannot forget a closed sandbox", "sandbox", rec.ID, "error", err)
 		}
 	}
-}
-
-// owns tells whether a session of this manager has id.
-func (m *Manager) owns(id string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, ok := m.byID[id]
-	return ok
 }

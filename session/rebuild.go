@@ -135,7 +135,7 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 	req = rec.asWas(req)
 	same := rec.sameSandbox(req)
 	if !same || rec.workspaceOnly() {
-		if nothing, err := m.leftNothing(ctx, rec); nothing || err != nil {
+		if there, known, err := m.lookForWorkspace(ctx, rec.ID); known && !there || err != nil {
 			return nil, err
 		}
 	}

@@ -156,7 +156,7 @@ func (m *Manager) survey(ctx context.Context) (survey, error) {
 // held tells whether a living process has what a record is about. This one has not what it lost and closed.
 func (m *Manager) held(ctx context.Context, rec Record) (bool, error) {
 	if rec.Owner == m.owner {
-		return rec.State != RecordLost || m.owns(rec.ID), nil
+		return rec.State != RecordLost || has(m, m.byID, rec.ID), nil
 	}
 	return m.store.Lives(ctx, rec.Owner)
 }
@@ -182,8 +182,8 @@ func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
 // clear takes a record that nobody has and does what a rule says, unless its sandbox turns out to be used.
 func (m *Manager) clear(ctx context.Context, rec Record, rule owner.Rule) error {
 	taken, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
-		return nil // somebody was faster
+	if isOvertaken(err) {
+		return nil
 	}
 	if err != nil {
 		return err
@@ -250,11 +250,6 @@ func (m *Manager) useOf(ctx context.Context, rec Record) use {
 	if _, _, err := m.find(ctx, rec.ID); err == nil && !rec.expired(m.now()) {
 		return used
 	}
-	return m.works(ctx, rec)
-}
-
-// works tells whether commands run in a sandbox.
-func (m *Manager) works(ctx context.Context, rec Record) use {
 	return m.guestSays(ctx, rec, func(h wire.Health) bool { return h.Running > 0 })
 }
 
@@ -269,9 +264,7 @@ func (m *Manager) guestSays(ctx context.Context, rec Record, uses func(wire.Heal
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
 		return unused
-	case err != nil:
-		return silent
-	case engine.State == backend.StatePaused:
+	case err != nil, engine.State == backend.StatePaused:
 		return silent
 	case engine.State != backend.StateRunning:
 		return unused

@@ -107,8 +107,8 @@ func (m *Manager) release(s *Session) {
 	if err == nil {
 		s.given = rec
 	}
-	if err == nil || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
-		return // or it is another's, or was removed
+	if err == nil || isOvertaken(err) {
+		return
 	}
 	rec = s.recordAs(RecordReady, s.expiry())
 	rec.Owner = ""
@@ -138,8 +138,8 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	switch {
 	case err == nil && from != "":
 		return true, nil
-	case errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound):
-		return false, nil // another's, or removed
+	case isOvertaken(err):
+		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("the sandbox was lost and is kept, another process may have it: %w", err)
 	case rec.State == s.given.State && rec.EngineID == s.given.EngineID && rec.LastUsed.Equal(s.given.LastUsed):
