@@ -67,7 +67,7 @@ func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
 		<-f.done // ends: its context is cancelled, and what it undoes is bounded
 	}
 	if m.shared && scope.seals() {
-		err = errors.Join(err, m.closeInherited(context.WithoutCancel(ctx), scope))
+		err = errors.Join(err, m.closeOrphans(context.WithoutCancel(ctx), scope))
 	}
 	return err
 }
@@ -94,7 +94,7 @@ func each[T any](limit int, list []T, fn func(T) error) []error {
 
 // closeSession closes s once, so that its sandbox comes into state to; later callers wait for the first and get its result.
 func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State) error {
-	if s.visits {
+	if s.keepFresh {
 		m.touch(ctx, s)
 	}
 	if s.beginClose(func() bool { return true }) {
@@ -109,7 +109,7 @@ func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State) 
 }
 
 // beginClose makes s refuse calls when it does not close already and still allows it, decided under the guard that
-// calls enter through. It tells whether the caller is to finish the close.
+// calls enter through. It reports whether the caller is to finish the close.
 func (s *Session) beginClose(still func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,11 +144,11 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (
 		m.unregister(s, nil)
 	case to == owner.Suspended:
 		defer m.unregister(s, nil)
-		return m.layDown(ctx, s)
+		return m.suspend(ctx, s)
 	case to == owner.Retained:
 		due := m.now().Add(s.req.Retention)
 		m.record(s, RecordRemoving, due)
-		m.unregister(s, &leftover{engineID: s.engine.ID, due: due, kept: true})
+		m.unregister(s, &leftover{engineID: s.engine.ID, removeAt: due, kept: true})
 	case to == owner.WorkspaceOnly:
 		defer m.unregister(s, nil)
 		return m.keepWorkspace(ctx, s.recordAs(RecordReady, s.expiry()), s.engine.ID)
@@ -157,7 +157,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (
 		rec.Ended = !s.expired
 		m.save(rec)
 		if err := m.removeEngine(ctx, s.engine.ID, true); err != nil {
-			m.unregister(s, &leftover{engineID: s.engine.ID, due: m.now()})
+			m.unregister(s, &leftover{engineID: s.engine.ID, removeAt: m.now()})
 			return err
 		}
 		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
@@ -229,7 +229,7 @@ func (m *Manager) removeEngine(ctx context.Context, engineID string, volumes boo
 func (m *Manager) unregister(s *Session, rest *leftover) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.visitors, s)
+	delete(m.secondary, s)
 	_, counted := m.byID[s.id]
 	delete(m.byID, s.id)
 	if e := m.entries[s.key]; e != nil && e.session == s {
@@ -251,17 +251,17 @@ func (m *Manager) removeLeftovers(ctx context.Context, all bool) error {
 	m.mu.Lock()
 	due := map[string]leftover{}
 	for id, l := range m.leftover {
-		if !l.due.After(now) || all && !l.kept {
+		if !l.removeAt.After(now) || all && !l.kept {
 			due[id] = l
 		}
 	}
 	m.mu.Unlock()
 	var errs []error
 	for id, l := range due {
-		if l.kept && m.visitedNow(ctx, Record{ID: id}) == used {
+		if l.kept && m.connectedTo(ctx, Record{ID: id}) == used {
 			continue // for the next round, or another process's sweep
 		}
-		if err := m.removeLeftover(ctx, id, l, !all && now.Before(l.late)); err != nil {
+		if err := m.removeLeftover(ctx, id, l, !all && now.Before(l.lookUntil)); err != nil {
 			errs = append(errs, wrapError("Close", m.driver, id, err))
 		}
 	}
@@ -314,7 +314,7 @@ func (m *Manager) closeRecord(id string) {
 	}
 }
 
-// expiry gives the time at which an idle session may be reaped; zero is never. Calls under way are a use. s.mu must not be
+// expiry returns the time at which an idle session may be reaped; zero is never. Calls under way are a use. s.mu must not be
 // held.
 func (s *Session) expiry() time.Time {
 	s.mu.Lock()
@@ -328,7 +328,7 @@ func (s *Session) expiry() time.Time {
 	return s.lastUsed.Add(s.idle)
 }
 
-// recordAs gives the session's record, which is to be stored.
+// recordAs returns the session's record, which is to be stored.
 func (s *Session) recordAs(state RecordState, expires time.Time) Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()

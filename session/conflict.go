@@ -89,10 +89,10 @@ func named(fields []field) (names []string) {
 	return names
 }
 
-// clashes names the fields in which a sandbox is not what a prepared request asks for; nil when it is fit for it. made is
+// conflicts names the fields in which a sandbox is not what a prepared request asks for; nil when it is fit for it. made is
 // what its record says that it was made for.
-func clashes(made string, engine backend.Info, req Request) []string {
-	if req.Mode == OpenAsIs && len(req.Insist) == 0 {
+func conflicts(made string, engine backend.Info, req Request) []string {
+	if req.Mode == OpenAsIs && len(req.Match) == 0 {
 		return nil
 	}
 	had, known := decodeShape(made)
@@ -106,7 +106,7 @@ func clashes(made string, engine backend.Info, req Request) []string {
 		fields = described(engine, req)
 	}
 	if req.Mode == OpenAsIs {
-		return insisted(fields, engine, req, known)
+		return mismatches(fields, engine, req, known)
 	}
 	if len(fields) == 0 && !known {
 		fields = []string{unknownShape}
@@ -114,10 +114,10 @@ func clashes(made string, engine backend.Info, req Request) []string {
 	return fields
 }
 
-// insisted returns those of the fields that the request insists on. Of limits only those count that it names.
-func insisted(fields []string, engine backend.Info, req Request, known bool) []string {
+// mismatches returns those of the fields that the request insists on. Of limits only those count that it names.
+func mismatches(fields []string, engine backend.Info, req Request, known bool) []string {
 	var out []string
-	for _, name := range req.Insist {
+	for _, name := range req.Match {
 		differs := slices.Contains(fields, name)
 		switch {
 		case name == "limits":
@@ -160,7 +160,7 @@ func (r Record) gone(req Request) error {
 	case !known:
 		fields = []string{unknownShape}
 	case req.Mode == OpenAsIs:
-		fields = insisted(fields, backend.Info{Limits: had.Limits}, req, true)
+		fields = mismatches(fields, backend.Info{Limits: had.Limits}, req, true)
 	}
 	if fields == nil {
 		return nil
@@ -183,7 +183,7 @@ func (r Record) asWas(req Request) Request {
 	}
 	asked := req
 	req.Image, req.User, req.Root, req.Network, req.Runtime, req.Limits = had.Image, had.User, had.Root, had.Network, had.Runtime, had.Limits
-	for _, name := range asked.Insist {
+	for _, name := range asked.Match {
 		switch name {
 		case "image":
 			req.Image = asked.Image

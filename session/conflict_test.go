@@ -28,7 +28,7 @@ func TestConflictNamesFields(t *testing.T) {
 		return r
 	}
 	insist := func(fields []string, r session.Request) session.Request {
-		r.Mode, r.Insist = session.OpenAsIs, fields
+		r.Mode, r.Match = session.OpenAsIs, fields
 		return r
 	}
 	other := session.Request{
@@ -93,8 +93,8 @@ func TestConflictWithoutRecord(t *testing.T) {
 		"limits":       {func(r *session.Request) { r.Limits.PIDs = 65 }, []string{"limits"}},
 		"env":          {func(r *session.Request) { r.Env = nil }, []string{"request"}},
 		"as it is":     {func(r *session.Request) { r.Image, r.Mode = "test:2", session.OpenAsIs }, nil},
-		"insisted on":  {func(r *session.Request) { r.Image, r.Mode, r.Insist = "test:2", session.OpenAsIs, []string{"image"} }, []string{"image"}},
-		"insisted too": {func(r *session.Request) { r.User, r.Mode, r.Insist = "1234", session.OpenAsIs, []string{"image"} }, nil},
+		"insisted on":  {func(r *session.Request) { r.Image, r.Mode, r.Match = "test:2", session.OpenAsIs, []string{"image"} }, []string{"image"}},
+		"insisted too": {func(r *session.Request) { r.User, r.Mode, r.Match = "1234", session.OpenAsIs, []string{"image"} }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -131,9 +131,9 @@ func TestVanishedAsItWas(t *testing.T) {
 		wantPIDs int64
 	}{
 		"as it was":               {false, session.Request{Image: "test:2"}, nil, 64},
-		"insisted on what it was": {false, session.Request{Image: "test:1", Insist: []string{"image"}}, nil, 64},
-		"insisted":                {false, session.Request{Image: "test:2", Insist: []string{"image"}}, []string{"image"}, 0},
-		"kept, insisted":          {true, session.Request{Image: "test:1", Insist: []string{"limits"}, Limits: backend.Limits{PIDs: 65}}, nil, 65},
+		"insisted on what it was": {false, session.Request{Image: "test:1", Match: []string{"image"}}, nil, 64},
+		"insisted":                {false, session.Request{Image: "test:2", Match: []string{"image"}}, []string{"image"}, 0},
+		"kept, insisted":          {true, session.Request{Image: "test:1", Match: []string{"limits"}, Limits: backend.Limits{PIDs: 65}}, nil, 65},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

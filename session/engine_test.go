@@ -159,14 +159,14 @@ func (e *engine) start(b *box) error {
 	}
 	listener.SetUnlinkOnClose(false)
 	defer listener.Close()
-	beside, err := listener.File()
+	secondary, err := listener.File()
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	defer beside.Close()
+	defer secondary.Close()
 	p.cmd = exec.Command("/proc/self/exe")
 	p.cmd.Env = []string{guestEnv + "=" + workdir, "PATH=" + os.Getenv("PATH")}
-	p.cmd.ExtraFiles = []*os.File{theirs, beside}
+	p.cmd.ExtraFiles = []*os.File{theirs, secondary}
 	if err := p.cmd.Start(); err != nil {
 		return errors.Join(err, conn.Close())
 	}
@@ -181,10 +181,10 @@ func (e *engine) start(b *box) error {
 	return nil
 }
 
-// workspace gives the place of a session's files, which may outlive its sandbox.
+// workspace returns the place of a session's files, which may outlive its sandbox.
 func (e *engine) workspace(sessionID string) string { return filepath.Join(e.dir, "files-"+sessionID) }
 
-// process gives the box's present guest.
+// process returns the box's present guest.
 func (b *box) process() *process {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -248,7 +248,7 @@ func (e *engine) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return a, nil
 }
 
-// running gives a guest that can be dialled.
+// running returns a guest that can be dialled.
 func (e *engine) running(ctx context.Context, id string) (*process, error) {
 	if _, _, dial := e.hook(); dial != nil {
 		if err := dial(ctx, id); err != nil {
@@ -273,14 +273,14 @@ func (e *engine) box(id string) (*box, bool) {
 	return b, ok
 }
 
-// all gives the boxes there are.
+// all returns the boxes there are.
 func (e *engine) all() []*box {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Collect(maps.Values(e.boxes))
 }
 
-// state tells whether the guest runs.
+// state reports whether the guest runs.
 func (p *process) state() backend.State {
 	select {
 	case <-p.exited:
@@ -411,7 +411,7 @@ func (e *engine) Capabilities() backend.Capabilities {
 
 func (e *engine) Close() error { return nil }
 
-// count gives the number of sandboxes there are.
+// count returns the number of sandboxes there are.
 func (e *engine) count() int { return len(e.all()) }
 
 // sharing is an engine that also gives streams beside the owner's.

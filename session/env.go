@@ -69,7 +69,7 @@ func baseEnv(workdir string, image []string, request map[string]string) map[stri
 	return env
 }
 
-// execEnv gives the whole environment of a command as sorted "NAME=value" entries.
+// execEnv returns the whole environment of a command as sorted "NAME=value" entries.
 func execEnv(base, request map[string]string, traceparent string) []string {
 	env := maps.Clone(base)
 	if traceparent != "" {

@@ -34,12 +34,12 @@ type LaunchError struct {
 	Message string // the sandbox's words, cleaned
 }
 
-// Error gives one line.
+// Error returns one line.
 func (e *LaunchError) Error() string {
 	return fmt.Sprintf("cannot start the command (%s): %s", e.Reason, e.Message)
 }
 
-// Unwrap gives the sentinel.
+// Unwrap returns the sentinel.
 func (e *LaunchError) Unwrap() error {
 	switch e.Reason {
 	case LaunchNotFound:
@@ -64,7 +64,7 @@ type ConflictError struct {
 	Gone bool
 }
 
-// Error gives one line.
+// Error returns one line.
 func (e *ConflictError) Error() string {
 	if e.Gone {
 		return fmt.Sprintf("what session %s ran in was removed, its files are kept; it was made with another %s", e.Key, strings.Join(e.Fields, ", "))
@@ -72,7 +72,7 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("session %s is open with another %s", e.Key, strings.Join(e.Fields, ", "))
 }
 
-// Unwrap gives backend.ErrExists.
+// Unwrap returns backend.ErrExists.
 func (e *ConflictError) Unwrap() error { return backend.ErrExists }
 
 // VanishedError reports a sandbox that has no container, or what a driver has in its place, any more, while its workspace
@@ -82,12 +82,12 @@ type VanishedError struct {
 	Key Key
 }
 
-// Error gives one line.
+// Error returns one line.
 func (e *VanishedError) Error() string {
 	return fmt.Sprintf("%v: what session %s ran in was removed, its files are kept for when it is opened again", backend.ErrLost, e.Key)
 }
 
-// Unwrap gives backend.ErrLost.
+// Unwrap returns backend.ErrLost.
 func (e *VanishedError) Unwrap() error { return backend.ErrLost }
 
 // wrapError is the one place where a backend.Error is built. It keeps errors that are one already.
@@ -110,7 +110,7 @@ func publicError(err error) error {
 	}
 	switch {
 	case errors.Is(err, client.ErrSentAway):
-		return ErrSentAway
+		return ErrSlowReader
 	case errors.Is(err, client.ErrProtocol):
 		return &textError{text: cleanText(err.Error()), err: backend.ErrProtocol}
 	case errors.Is(err, client.ErrConnLost):
@@ -144,7 +144,7 @@ type textError struct {
 func (e *textError) Error() string { return e.text }
 func (e *textError) Unwrap() error { return e.err }
 
-// guestError gives the error that a guest's code stands for.
+// guestError returns the error that a guest's code stands for.
 func guestError(e *wire.Error) error {
 	message := cleanText(e.Message)
 	if e.Code == wire.CodeLaunch {

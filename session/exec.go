@@ -260,7 +260,7 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	}, timeout, nil
 }
 
-// environment gives the environment of every command.
+// environment returns the environment of every command.
 func (s *Session) environment() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,7 +287,7 @@ func (s *Session) EndCommands(ctx context.Context, since time.Time) (ended int, 
 	return ended, nil
 }
 
-// arguments gives the argv of a request.
+// arguments returns the argv of a request.
 func arguments(req ExecRequest) ([]string, error) {
 	switch {
 	case len(req.Argv) > 0 && req.Command != "":
@@ -308,7 +308,7 @@ func arguments(req ExecRequest) ([]string, error) {
 	return req.Argv, nil
 }
 
-// yield gives a request's patience in the guest's words.
+// yield returns a request's patience in the guest's words.
 func yield(req ExecRequest) int64 {
 	switch {
 	case req.Background:

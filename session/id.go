@@ -16,17 +16,17 @@ const (
 // idBytes is the entropy of an id: 128 bits.
 const idBytes = 16
 
-// NewID gives 128 random bits as 26 characters of lower-case base32. It holds no time and no counter.
+// NewID returns 128 random bits as 26 characters of lower-case base32. It holds no time and no counter.
 func NewID() string {
 	var b [idBytes]byte
 	rand.Read(b[:]) // never fails, says crypto/rand
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
 }
 
-// NewRunID gives the id of a new run.
+// NewRunID returns the id of a new run.
 func NewRunID() string { return runPrefix + NewID() }
 
-// validSandboxID tells whether id has the form that NewManager's sandboxes have.
+// validSandboxID reports whether id has the form that NewManager's sandboxes have.
 func validSandboxID(id string) bool {
 	rest, ok := strings.CutPrefix(id, sandboxPrefix)
 	if !ok || len(rest) != base32.StdEncoding.WithPadding(base32.NoPadding).EncodedLen(idBytes) {

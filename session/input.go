@@ -84,7 +84,7 @@ func (c *cappedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// failure gives what broke the body off, if anything did.
+// failure returns what broke the body off, if anything did.
 func (c *cappedReader) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

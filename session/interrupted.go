@@ -10,10 +10,10 @@ import (
 // A run whose process died may be gone on with, but nobody knows when, and until then its sandbox is of no use: what the
 // step under way was doing is done again. So it ends soon, and its workspace waits for as long as the sandbox would have.
 
-// setAside ends the sandbox of an interrupted run and keeps its workspace, unless it was used since it was found. Where the
+// keepOnlyWorkspace ends the sandbox of an interrupted run and keeps its workspace, unless it was used since it was found. Where the
 // workspace is not all of its files, or ends with it, it stays for its idle time. taken is the record found, which is this
 // manager's now.
-func (m *Manager) setAside(ctx context.Context, found, taken Record) error {
+func (m *Manager) keepOnlyWorkspace(ctx context.Context, found, taken Record) error {
 	rest := taken // what the record says afterwards
 	rest.Owner = ""
 	engine, _, err := m.find(ctx, taken.ID)
@@ -59,9 +59,9 @@ func (m *Manager) lookForWorkspace(ctx context.Context, id string) (there, known
 	return there, err == nil, engineError(err)
 }
 
-// wasSetAside is hasWorkspace for a sandbox that the engine does not have. What its record says is read after that was seen:
+// isWorkspaceOnly is hasWorkspace for a sandbox that the engine does not have. What its record says is read after that was seen:
 // it may have been set aside just now.
-func (m *Manager) wasSetAside(ctx context.Context, id string) (bool, error) {
+func (m *Manager) isWorkspaceOnly(ctx context.Context, id string) (bool, error) {
 	rec, err := m.store.Get(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) {
 		return false, nil
@@ -72,8 +72,8 @@ func (m *Manager) wasSetAside(ctx context.Context, id string) (bool, error) {
 	return m.hasWorkspace(ctx, rec)
 }
 
-// resume makes the sandbox of an interrupted run anew upon its workspace. Neither a session nor an error: that is gone.
-func (m *Manager) resume(ctx context.Context, rec Record, req Request) (*Session, error) {
+// recreateRun makes the sandbox of an interrupted run anew upon its workspace. Neither a session nor an error: that is gone.
+func (m *Manager) recreateRun(ctx context.Context, rec Record, req Request) (*Session, error) {
 	there, err := m.hasWorkspace(ctx, rec)
 	if !there || err != nil {
 		return nil, err
@@ -84,5 +84,5 @@ func (m *Manager) resume(ctx context.Context, rec Record, req Request) (*Session
 	m.log.WarnContext(ctx, "the run's sandbox had ended meanwhile and is made anew: its workspace is as it was, processes and other files are gone",
 		"sandbox", rec.ID, "key", rec.Key.String())
 	req.Prepare = nil // its files are there
-	return m.renew(ctx, rec, req)
+	return m.recreate(ctx, rec, req)
 }

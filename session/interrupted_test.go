@@ -190,7 +190,7 @@ func TestNotSetAsideUnderVisitor(t *testing.T) {
 	}
 }
 
-// id gives the id of the only sandbox.
+// id returns the id of the only sandbox.
 func id(t *testing.T, m *session.Manager) string {
 	t.Helper()
 	list, err := m.List(t.Context())

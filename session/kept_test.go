@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// record gives a record that is there.
+// record returns a record that is there.
 func record(t *testing.T, store session.Store, id string) session.Record {
 	t.Helper()
 	rec, err := store.Get(t.Context(), id)

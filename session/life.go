@@ -9,8 +9,8 @@ import (
 
 // What becomes of a sandbox is decided by the table of package owner. Here are the facts for it.
 
-// whose returns what kind of key a sandbox has.
-func (s Scope) whose() owner.Whose {
+// kind returns what kind of key a sandbox has.
+func (s Scope) kind() owner.Kind {
 	switch s.Namespace {
 	case NamespaceUser:
 		return owner.Named
@@ -61,7 +61,7 @@ func (r Record) expired(now time.Time) bool { return !r.Expires.IsZero() && !r.E
 // facts returns what the table asks about a record's sandbox; on is what the engine says of it, empty when it has none.
 func (r Record) facts(on backend.State) owner.Facts {
 	f := owner.Facts{
-		State: r.state(), Whose: r.Key.Scope().whose(), Owned: r.Owner != "" || r.State == RecordCreating, OnEngine: on != "",
+		State: r.state(), Kind: r.Key.Scope().kind(), Owned: r.Owner != "" || r.State == RecordCreating, OnEngine: on != "",
 		StopIdle:  r.IdlePolicy == IdleStop,
 		Retention: r.Retention, Created: r.Created, Used: r.used(), Expires: r.Expires,
 	}
@@ -83,9 +83,9 @@ func (r Record) due(now time.Time, on backend.State) (owner.Rule, bool) {
 	return owner.Due(r.facts(on), lifetimes, now)
 }
 
-// passing reports whether a living process that has a record is about to let go of it: it makes the sandbox, or removes it or
+// inTransition reports whether a living process that has a record is about to let go of it: it makes the sandbox, or removes it or
 // a part of it. What nobody has used for so long that a sweep would take it is most likely in the hands of one.
-func (r Record) passing(now time.Time) bool {
+func (r Record) inTransition(now time.Time) bool {
 	_, due := r.due(now, backend.StateRunning)
 	state := r.state()
 	return due || state != owner.Ready && state != owner.Suspended
@@ -106,7 +106,7 @@ func (r Record) ReclaimAt(now time.Time) (at time.Time, ok bool) {
 // on returns the state that the sandbox of an open session comes into when something happens to it.
 func (s *Session) on(e owner.Event) owner.State {
 	rule, _ := owner.On(owner.Facts{
-		State: owner.Ready, Whose: s.key.Scope().whose(), Owned: true, StopIdle: s.policy == IdleStop, Retention: s.req.Retention,
+		State: owner.Ready, Kind: s.key.Scope().kind(), Owned: true, StopIdle: s.policy == IdleStop, Retention: s.req.Retention,
 	}, e)
 	return rule.To
 }

@@ -61,7 +61,7 @@ func serveGuest(workdir string) error {
 	return guest.Close()
 }
 
-// streamOf gives a socket as a stream with deadlines.
+// streamOf returns a socket as a stream with deadlines.
 func streamOf(f *os.File) (*net.UnixConn, error) {
 	conn, err := net.FileConn(f)
 	if err != nil {

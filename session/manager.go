@@ -26,7 +26,7 @@ const storeTimeout = 10 * time.Second
 // lifetimes are how long what is left of a sandbox stays.
 var lifetimes = owner.Lifetimes()
 
-// Manager gives out sessions. All methods may be called concurrently. NewManager starts one goroutine, the reaper;
+// Manager returns out sessions. All methods may be called concurrently. NewManager starts one goroutine, the reaper;
 // Close or Detach ends it.
 type Manager struct {
 	b       backend.SandboxBackend
@@ -49,7 +49,7 @@ type Manager struct {
 	mu          sync.Mutex // guards the fields below; never held across a call to the engine, the guest or the store
 	entries     map[Key]*entry
 	byID        map[string]*Session   // sandboxes of this manager
-	visitors    map[*Session]struct{} // from Connect
+	secondary   map[*Session]struct{} // from Connect
 	leftover    map[string]leftover   // sandboxes that are still to be removed, by session id
 	unsaved     map[string]Record     // what the store did not take, by session id
 	sealed      map[Scope]time.Time   // scopes that were closed, and when
@@ -68,11 +68,11 @@ type entry struct {
 
 // leftover is a sandbox without session that the engine may still have.
 type leftover struct {
-	engineID string // empty: find it by its session id
-	due      time.Time
-	late     time.Time // until then the engine may still make it, so that it is looked for again
-	counted  bool      // it holds a place of MaxSandboxes
-	kept     bool      // kept on purpose (Request.Retention): the end of the manager leaves it
+	engineID  string // empty: find it by its session id
+	removeAt  time.Time
+	lookUntil time.Time // until then the engine may still make it, so that it is looked for again
+	counted   bool      // it holds a place of MaxSandboxes
+	kept      bool      // kept on purpose (Request.Retention): the end of the manager leaves it
 }
 
 // NewManager makes a manager on b, which stays the caller's to close. opts may be nil. What the manager has when its process
@@ -100,7 +100,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	}
 	m := &Manager{
 		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: driverName(b), now: time.Now,
-		entries: map[Key]*entry{}, byID: map[string]*Session{}, visitors: map[*Session]struct{}{},
+		entries: map[Key]*entry{}, byID: map[string]*Session{}, secondary: map[*Session]struct{}{},
 		leftover: map[string]leftover{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
@@ -148,16 +148,16 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Backend gives the driver that the manager stands on.
+// Backend returns the driver that the manager stands on.
 func (m *Manager) Backend() backend.SandboxBackend { return m.b }
 
 // Owner names this manager among those that share its store: records of its sandboxes carry it.
 func (m *Manager) Owner() string { return m.owner }
 
-// Instance gives the name of this installation on the engine.
+// Instance returns the name of this installation on the engine.
 func (m *Manager) Instance() string { return m.opts.Instance }
 
-// driverName gives a driver's name for errors and spans.
+// driverName returns a driver's name for errors and spans.
 func driverName(b backend.SandboxBackend) string {
 	if n, ok := b.(backend.Namer); ok {
 		return n.Name()
@@ -223,7 +223,7 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 // errManagerClosed is the answer of a manager that was closed.
 var errManagerClosed error = &textError{text: "the session manager is closed", err: backend.ErrClosed}
 
-// sessions gives the open sessions and visitors that want accepts.
+// sessions returns the open sessions and visitors that want accepts.
 func (m *Manager) sessions(want func(*Session) bool) []*Session {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -233,7 +233,7 @@ func (m *Manager) sessions(want func(*Session) bool) []*Session {
 			list = append(list, s)
 		}
 	}
-	for s := range m.visitors {
+	for s := range m.secondary {
 		if want(s) {
 			list = append(list, s)
 		}

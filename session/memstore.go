@@ -49,7 +49,7 @@ func (s *MemoryStore) Join(ctx context.Context) (string, func() error, error) {
 	}, nil
 }
 
-// Lives tells whether an owner lives.
+// Lives reports whether an owner lives.
 func (s *MemoryStore) Lives(ctx context.Context, owner string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -105,7 +105,7 @@ func (s *MemoryStore) put(rec Record) error {
 	return nil
 }
 
-// Take gives a record to another owner.
+// Take returns a record to another owner.
 func (s *MemoryStore) Take(ctx context.Context, id, from, to string) (Record, error) {
 	if err := ctx.Err(); err != nil {
 		return Record{}, err
@@ -140,7 +140,7 @@ func (s *MemoryStore) Touch(ctx context.Context, id string, lastUsed, expires ti
 	return nil
 }
 
-// Get gives a record.
+// Get returns a record.
 func (s *MemoryStore) Get(ctx context.Context, id string) (Record, error) {
 	if err := ctx.Err(); err != nil {
 		return Record{}, err
@@ -154,7 +154,7 @@ func (s *MemoryStore) Get(ctx context.Context, id string) (Record, error) {
 	return rec, nil
 }
 
-// List gives the records in the given states.
+// List returns the records in the given states.
 func (s *MemoryStore) List(ctx context.Context, states ...RecordState) ([]Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

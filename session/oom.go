@@ -47,12 +47,12 @@ func guestStatus(w wire.ExecStatus) ExecStatus {
 	return st
 }
 
-// wasKilled tells whether a command ended as the kernel ends one that has no memory, or with a shell's word for that.
+// wasKilled reports whether a command ended as the kernel ends one that has no memory, or with a shell's word for that.
 func wasKilled(st ExecStatus) bool {
 	return st.Signal == "SIGKILL" || st.Signal == "" && st.ExitCode == killedExit
 }
 
-// guestCounts tells whether the guest sees its control group, and so the kernel's own count of OOM kills. Then its word
+// guestCounts reports whether the guest sees its control group, and so the kernel's own count of OOM kills. Then its word
 // holds; engines learn late of a kill and forget early.
 func (s *Session) guestCounts(ctx context.Context) bool {
 	s.mu.Lock()
@@ -78,7 +78,7 @@ func (s *Session) guestCounts(ctx context.Context) bool {
 	return counts
 }
 
-// oomKilled tells whether the engine counted an OOM kill in the sandbox since the last look, or just before. A command
+// oomKilled reports whether the engine counted an OOM kill in the sandbox since the last look, or just before. A command
 // that ends by SIGKILL is no proof: anybody may send it.
 func (s *Session) oomKilled(ctx context.Context, began time.Time) bool {
 	reporter, ok := s.m.b.(backend.OOMReporter)

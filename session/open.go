@@ -24,7 +24,7 @@ type flight struct {
 	waiters   int
 	abandoned error // set when nobody wants the sandbox any more
 	finished  bool
-	claimed   bool // somebody was told that the sandbox is new
+	announced bool // somebody was told that the sandbox is new
 	session   *Session
 	adopted   bool
 	err       error
@@ -41,7 +41,7 @@ func (f *flight) abandon(why error) {
 // errAbandoned ends a creation that all waiters left.
 var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
 
-// Open gives the session of key, and makes its sandbox when there is none; created tells the one caller whose sandbox is
+// Open returns the session of key, and makes its sandbox when there is none; created tells the one caller whose sandbox is
 // new. Callers of one key share one creation: one whose ctx ends stops waiting without disturbing the others, and when
 // the last one left the creation is cancelled and leaves nothing behind.
 //
@@ -108,7 +108,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 		}
 		fields := f.req.Differences(req)
 		if req.Mode == OpenAsIs {
-			fields = insisted(fields, backend.Info{Limits: f.req.Limits}, req, true)
+			fields = mismatches(fields, backend.Info{Limits: f.req.Limits}, req, true)
 		}
 		if fields != nil || req.IdlePolicy.differs(f.req.IdlePolicy) {
 			m.mu.Unlock()
@@ -134,7 +134,7 @@ func (m *Manager) refuses(scope Scope) error {
 	return nil
 }
 
-// reuse gives an open session to another opener, or waits until a closing one is gone.
+// reuse returns an open session to another opener, or waits until a closing one is gone.
 func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created, again bool, _ error) {
 	s.mu.Lock()
 	switch {
@@ -168,13 +168,13 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	return nil, false, false, err
 }
 
-// suits tells whether the sandbox is what req asks for; s.mu is held.
+// suits reports whether the sandbox is what req asks for; s.mu is held.
 func (s *Session) suits(req Request) error {
 	switch {
 	case req.IdlePolicy.differs(s.policy):
 		return &ConflictError{Key: s.key, Fields: req.IdlePolicy.field(s.policy)}
 	case s.asIs || req.Mode == OpenAsIs:
-		if fields := clashes(s.made, s.engine, req); fields != nil {
+		if fields := conflicts(s.made, s.engine, req); fields != nil {
 			return &ConflictError{Key: s.key, Fields: fields}
 		}
 	}
@@ -194,7 +194,7 @@ func (s *Session) suits(req Request) error {
 // reopened counts another opener in; s.mu is held.
 func (s *Session) reopened(req Request) {
 	s.lastUsed = s.m.now()
-	s.patient(req)
+	s.extendIdle(req)
 }
 
 // spawn runs fn in a goroutine that the end of the manager waits for, or at once when that has begun.
@@ -255,8 +255,8 @@ func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session
 	if f.err != nil {
 		return nil, false, false, f.err
 	}
-	created = !f.claimed && !f.adopted
-	f.claimed = true
+	created = !f.announced && !f.adopted
+	f.announced = true
 	f.session.mu.Lock()
 	defer f.session.mu.Unlock()
 	f.session.reopened(req)
@@ -294,8 +294,8 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 // noted for the reaper.
 func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, sandboxPrefix+NewID())
-	if heir, err := m.claim(ctx, s, req); heir != nil || err != nil {
-		return heir, true, engineError(err) // a store's error names a file of the host
+	if adopted, err := m.reserve(ctx, s, req); adopted != nil || err != nil {
+		return adopted, true, engineError(err) // a store's error names a file of the host
 	}
 	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))
 	if err != nil {
@@ -354,12 +354,12 @@ func guarded(f func() error) (err error) {
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
 	s := &Session{m: m, id: id, key: key, req: req, made: req.shape().encode(), owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove)}
-	s.req.OnPull, s.req.Prepare, s.req.Inherit = nil, nil, nil // its owner's, only for the beginning
+	s.req.OnPull, s.req.Prepare, s.req.OnAdopt = nil, nil, nil // its owner's, only for the beginning
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
 }
 
-// spec gives the driver's view of a session. The environment stays with the session: in the container's configuration
+// spec returns the driver's view of a session. The environment stays with the session: in the container's configuration
 // anybody with the engine could read it.
 func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Spec {
 	return backend.Spec{
@@ -371,21 +371,21 @@ func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Sp
 }
 
 // connect makes the first connection of a session.
-func (s *Session) connect(ctx context.Context, beside, fresh bool) error {
+func (s *Session) connect(ctx context.Context, secondary, fresh bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
 	defer cancel()
-	conn, err := s.m.attach(ctx, s.engine.ID, beside, fresh)
+	conn, err := s.m.attach(ctx, s.engine.ID, secondary, fresh)
 	if err != nil {
 		return noAnswer(ctx, err)
 	}
 	s.hello = cleanHello(conn.Hello())
-	s.conn, s.beside = conn, beside
+	s.conn, s.secondary = conn, secondary
 	s.base = baseEnv(s.hello.Workdir, s.engine.ImageEnv, s.req.Env)
 	s.wg.Go(func() { s.watch(conn) })
 	return nil
 }
 
-// refused tells whether a creation failed before anything was made.
+// refused reports whether a creation failed before anything was made.
 func refused(err error) bool {
 	for _, kind := range []error{backend.ErrImage, backend.ErrInvalid, backend.ErrPermission, backend.ErrUnsupported} {
 		if errors.Is(err, kind) {
@@ -412,7 +412,7 @@ func (m *Manager) discard(s *Session, adopted bool) {
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {
 		m.mu.Lock()
-		m.leftover[s.id] = leftover{due: m.now(), late: m.now().Add(lifetimes.CreationGrace)}
+		m.leftover[s.id] = leftover{removeAt: m.now(), lookUntil: m.now().Add(lifetimes.CreationGrace)}
 		m.mu.Unlock()
 		m.record(s, RecordRemoving, m.now())
 		return

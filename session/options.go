@@ -90,7 +90,7 @@ type Request struct {
 	Network backend.NetworkMode // empty is NetworkNone
 	Runtime string              // OCI runtime; empty is the engine's default
 
-	// RootSet says that Root is a wish, so that Over keeps it also when it is the zero value.
+	// RootSet says that Root is a wish, so that WithDefaults keeps it also when it is the zero value.
 	RootSet bool
 	// Language is the runtime of frontmatter that Image is for, empty when it is unknown. The sandbox does not depend on
 	// it, only whether somebody with code in another language takes the image from a base.
@@ -117,14 +117,14 @@ type Request struct {
 	// Prepare is called once with a sandbox that was just made, before anybody gets it: to put files in place. When it
 	// fails, so does Open, and the sandbox is removed. The first opener's is called; may be nil.
 	Prepare func(ctx context.Context, s *Session) error
-	// Inherit is called once with a sandbox that was taken over from a process that is gone, before anybody gets it.
+	// OnAdopt is called once with a sandbox that was taken over from a process that is gone, before anybody gets it.
 	// When it fails, so does Open, and the sandbox stays. The first opener's is called; may be nil.
-	Inherit func(ctx context.Context, s *Session) error
+	OnAdopt func(ctx context.Context, s *Session) error
 	// Mode says what is to be done about a sandbox that the key has.
 	Mode OpenMode
-	// Insist names the fields, as ConflictError.Fields does, in which OpenAsIs allows no difference all the same: "image",
+	// Match names the fields, as ConflictError.Fields does, in which OpenAsIs allows no difference all the same: "image",
 	// "user", "root", "network", "runtime", and "limits", of which those count that are not zero.
-	Insist []string
+	Match []string
 }
 
 // OpenMode says what Open does about a sandbox that its key has.

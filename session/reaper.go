@@ -39,7 +39,7 @@ func (m *Manager) reap(ctx context.Context) {
 	if err := m.removeLeftovers(ctx, false); err != nil {
 		m.log.WarnContext(ctx, "cannot remove closed sandboxes yet", "error", err)
 	}
-	for _, s := range m.sessions(func(s *Session) bool { return s.visits }) {
+	for _, s := range m.sessions(func(s *Session) bool { return s.keepFresh }) {
 		m.touch(ctx, s)
 	}
 	m.saveAgain()
@@ -50,9 +50,9 @@ func (m *Manager) reap(ctx context.Context) {
 // reapSession closes s when it is idle. A guest that has commands under way, in the background or of another process,
 // is not; one that does not answer is left for the next round.
 func (m *Manager) reapSession(ctx context.Context, s *Session) {
-	visited := m.visited(ctx, s)
+	elsewhere := m.usedElsewhere(ctx, s)
 	used, idle := s.idleFor(m.now())
-	if visited || !idle {
+	if elsewhere || !idle {
 		m.touch(ctx, s)
 		return
 	}
@@ -82,7 +82,7 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 	}
 }
 
-// idleFor tells whether the session was idle for its idle timeout, and since when.
+// idleFor reports whether the session was idle for its idle timeout, and since when.
 func (s *Session) idleFor(now time.Time) (since time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -64,13 +64,13 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 	}
 	if err := m.b.Remove(ctx, engine.ID, backend.RemoveOptions{}); err != nil {
 		rec.KeepWorkspace = false // the old one is there, most likely, and may be idle
-		rec.visit(m.now())
+		rec.noteUse(m.now())
 		return nil, engineError(err)
 	}
-	return m.remake(ctx, *rec, req)
+	return m.createOver(ctx, *rec, req)
 }
 
-// fits tells whether a sandbox like trial can have the workspace that another one had.
+// fits reports whether a sandbox like trial can have the workspace that another one had.
 func (m *Manager) fits(trial, had backend.Info) error {
 	limit, wanted := had.Limits.WorkspaceBytes, trial.Limits.WorkspaceBytes
 	switch {
@@ -121,16 +121,16 @@ func (m *Manager) try(ctx context.Context, req Request) (backend.Info, error) {
 		err = s.connect(ctx, false, true)
 	}
 	s.disconnect()
-	if gone := m.purge(context.WithoutCancel(ctx), rec); err == nil {
+	if gone := m.deleteSandbox(context.WithoutCancel(ctx), rec); err == nil {
 		err = gone
 	}
 	return info, err
 }
 
-// renew makes a sandbox anew that the engine does not have, upon the workspace that may be there. Unless it was to be another
+// recreate makes a sandbox anew that the engine does not have, upon the workspace that may be there. Unless it was to be another
 // one, it must be what it was. Neither a session nor an error: of what it was there is nothing left that another one could
 // not have.
-func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session, error) {
+func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Session, error) {
 	conflict := rec.gone(req)
 	req = rec.asWas(req)
 	same := rec.sameSandbox(req)
@@ -158,12 +158,12 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 	if err := m.removeRemains(ctx, rec, false); err != nil {
 		return nil, err
 	}
-	return m.remake(ctx, rec, req)
+	return m.createOver(ctx, rec, req)
 }
 
-// remake makes the sandbox of a record that this manager has, upon the workspace that is there. On failure the record
+// createOver makes the sandbox of a record that this manager has, upon the workspace that is there. On failure the record
 // says as before that it is.
-func (m *Manager) remake(ctx context.Context, rec Record, req Request) (*Session, error) {
+func (m *Manager) createOver(ctx context.Context, rec Record, req Request) (*Session, error) {
 	s := m.newSession(rec.Key, req, rec.ID)
 	s.follow(rec, req)
 	if had, known := decodeShape(rec.Request); known && req.Mode == OpenAsIs {

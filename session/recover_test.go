@@ -46,11 +46,11 @@ func TestHeir(t *testing.T) {
 	second.Reap(t.Context())
 	output(t, s, "cat file")
 	first.Die()
-	heir, created, err := second.Open(t.Context(), key, testImage())
-	if err != nil || created || heir.ID() != s.ID() {
-		t.Fatalf("Open of a dead process's session = %v, %v, %v", heir, created, err)
+	adopted, created, err := second.Open(t.Context(), key, testImage())
+	if err != nil || created || adopted.ID() != s.ID() {
+		t.Fatalf("Open of a dead process's session = %v, %v, %v", adopted, created, err)
 	}
-	if got := output(t, heir, "cat file"); got != "kept\n" {
+	if got := output(t, adopted, "cat file"); got != "kept\n" {
 		t.Errorf("output %q", got)
 	}
 	rec, err := opts.Store.Get(t.Context(), s.ID())
@@ -78,9 +78,9 @@ func TestOneHeir(t *testing.T) {
 	for i := range rivals {
 		m := newManager(t, e, opts)
 		wg.Go(func() {
-			heir, created, err := m.Open(t.Context(), key, testImage())
-			if errs[i] = err; err == nil && (created || heir.ID() != s.ID()) {
-				t.Errorf("Open = %s, %v, want the old sandbox", heir.ID(), created)
+			adopted, created, err := m.Open(t.Context(), key, testImage())
+			if errs[i] = err; err == nil && (created || adopted.ID() != s.ID()) {
+				t.Errorf("Open = %s, %v, want the old sandbox", adopted.ID(), created)
 			}
 		})
 	}
@@ -153,22 +153,22 @@ func TestHeirTakesWhatThereIs(t *testing.T) {
 		t.Errorf("Open with another image = %v, want a ConflictError", err)
 	}
 	told := 0
-	heir, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs,
-		Inherit: func(ctx context.Context, s *session.Session) error { told++; return nil }})
-	if err != nil || created || heir.ID() != s.ID() || told != 1 || heir.Info().Image != "test:2" {
-		t.Fatalf("Open as is = %v, %v, %v, told %d times", heir, created, err, told)
+	adopted, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs,
+		OnAdopt: func(ctx context.Context, s *session.Session) error { told++; return nil }})
+	if err != nil || created || adopted.ID() != s.ID() || told != 1 || adopted.Info().Image != "test:2" {
+		t.Fatalf("Open as is = %v, %v, %v, told %d times", adopted, created, err, told)
 	}
-	if got := output(t, heir, "echo $TOKEN-"); got != "-\n" {
+	if got := output(t, adopted, "echo $TOKEN-"); got != "-\n" {
 		t.Errorf("output %q: values of variables are recorded nowhere", got)
 	}
 	if _, _, err := second.Open(t.Context(), key, testImage()); !errors.As(err, &conflict) {
 		t.Errorf("Open with another image = %v, want a ConflictError", err)
 	}
 	again, created, err := second.Open(t.Context(), key, wish)
-	if err != nil || created || again != heir {
+	if err != nil || created || again != adopted {
 		t.Fatalf("the agent's own request = %v, %v, %v", again, created, err)
 	}
-	if got := output(t, heir, "echo $TOKEN"); got != "secret\n" {
+	if got := output(t, adopted, "echo $TOKEN"); got != "secret\n" {
 		t.Errorf("output %q", got)
 	}
 }
@@ -192,7 +192,7 @@ func TestEndCommands(t *testing.T) {
 	late := background("sleep 1000")
 	first.Die()
 	second := newManager(t, e, opts)
-	heir, _, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Inherit: func(ctx context.Context, s *session.Session) error {
+	adopted, _, err := second.Open(t.Context(), key, session.Request{Image: "test:1", OnAdopt: func(ctx context.Context, s *session.Session) error {
 		n, err := s.EndCommands(ctx, since)
 		if n != 1 {
 			t.Errorf("%d commands ended, want 1", n)
@@ -200,10 +200,10 @@ func TestEndCommands(t *testing.T) {
 		return err
 	}})
 	must(t, err)
-	if st, err := heir.WaitExec(t.Context(), late, -1); err != nil || st.Status != session.ExecKilled {
+	if st, err := adopted.WaitExec(t.Context(), late, -1); err != nil || st.Status != session.ExecKilled {
 		t.Errorf("the late command: %+v, %v", st, err)
 	}
-	if st, err := heir.WaitExec(t.Context(), early, 0); err != nil || st.Status != session.ExecRunning {
+	if st, err := adopted.WaitExec(t.Context(), early, 0); err != nil || st.Status != session.ExecRunning {
 		t.Errorf("the early command: %+v, %v", st, err)
 	}
 }

@@ -22,18 +22,18 @@ import (
 // Session is a handle on one sandbox. All methods may be called concurrently. After Close every call fails with
 // backend.ErrClosed, calls under way too; once the sandbox died every call fails with backend.ErrLost.
 type Session struct {
-	m       *Manager
-	id      string
-	key     Key
-	req     Request // prepared; only its shape for sandboxes of other processes
-	engine  backend.Info
-	hello   wire.Hello // of the first connection
-	made    string     // what the sandbox was made for, Record.Request
-	asIs    bool       // taken over by an opener that takes what there is, so that req says only what could be found out
-	owned   bool       // this manager removes the sandbox; false for Connect
-	visits  bool       // of another process's sandbox whose record is kept fresh
-	policy  IdlePolicy // what becomes of it when it is idle; never empty for an owned one
-	created time.Time
+	m         *Manager
+	id        string
+	key       Key
+	req       Request // prepared; only its shape for sandboxes of other processes
+	engine    backend.Info
+	hello     wire.Hello // of the first connection
+	made      string     // what the sandbox was made for, Record.Request
+	asIs      bool       // taken over by an opener that takes what there is, so that req says only what could be found out
+	owned     bool       // this manager removes the sandbox; false for Connect
+	keepFresh bool       // of another process's sandbox whose record is kept fresh
+	policy    IdlePolicy // what becomes of it when it is idle; never empty for an owned one
+	created   time.Time
 
 	// ctx ends when the session closes. It is kept because it is the life of the session, not of a call.
 	ctx    context.Context
@@ -49,7 +49,7 @@ type Session struct {
 	conn      *client.Conn
 	redialing *redial
 	taken     bool // another process has the sandbox now
-	beside    bool // reach the guest beside its owner, through backend.Connector
+	secondary bool // a secondary connection, through backend.Connector
 	active    int  // calls under way
 	lastUsed  time.Time
 	recorded  time.Time     // lastUsed as it was last recorded
@@ -68,10 +68,10 @@ type Session struct {
 // errSessionClosed ends the calls of a session that closes.
 var errSessionClosed error = &textError{text: "the sandbox is closed", err: backend.ErrClosed}
 
-// ID gives the sandbox's id. It cannot be guessed, and a key that is opened again after a close has a new one.
+// ID returns the sandbox's id. It cannot be guessed, and a key that is opened again after a close has a new one.
 func (s *Session) ID() string { return s.id }
 
-// Key gives the key that the sandbox belongs to.
+// Key returns the key that the sandbox belongs to.
 func (s *Session) Key() Key { return s.key }
 
 // Info describes the sandbox. The result shares nothing with the session.
@@ -152,7 +152,7 @@ func (s *Session) call(parent context.Context, again bool, fn func(context.Conte
 	}
 }
 
-// explain gives the reason that matters most for a failed call: the caller's own context, then the end of the session.
+// explain returns the reason that matters most for a failed call: the caller's own context, then the end of the session.
 func (s *Session) explain(parent context.Context, err error) error {
 	switch {
 	case err == nil:

@@ -31,14 +31,14 @@ func WithBase(ctx context.Context, base Request) context.Context {
 	return context.WithValue(ctx, baseKey{}, base)
 }
 
-// BaseFromContext gives the request set by WithBase.
+// BaseFromContext returns the request set by WithBase.
 func BaseFromContext(ctx context.Context) (Request, bool) {
 	base, ok := ctx.Value(baseKey{}).(Request)
 	return base, ok
 }
 
-// Over gives r with its zero fields taken from base and, by name, the variables of base that r does not set.
-func (r Request) Over(base Request) Request {
+// WithDefaults returns r with its zero fields taken from base and, by name, the variables of base that r does not set.
+func (r Request) WithDefaults(base Request) Request {
 	r.Image = cmp.Or(r.Image, base.Image)
 	r.User = cmp.Or(r.User, base.User)
 	if !r.RootSet {
@@ -58,8 +58,8 @@ func (r Request) Over(base Request) Request {
 	if r.Prepare == nil {
 		r.Prepare = base.Prepare
 	}
-	if r.Inherit == nil {
-		r.Inherit = base.Inherit
+	if r.OnAdopt == nil {
+		r.OnAdopt = base.OnAdopt
 	}
 	r.Limits = r.Limits.Merge(base.Limits)
 	r.Ceiling = r.Ceiling.Clamp(base.Ceiling)

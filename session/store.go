@@ -19,7 +19,7 @@ const (
 	RecordLost     RecordState = "lost"     // died behind our back, its id is remembered
 )
 
-// Live tells whether a record in that state holds its key.
+// Live reports whether a record in that state holds its key.
 func (s RecordState) Live() bool { return s == RecordCreating || s == RecordReady }
 
 // Record is what is kept of one sandbox beside the labels on the engine. It holds no value of a variable and no secret.
@@ -56,7 +56,7 @@ func (r *Record) setWorkspace(engine backend.Info) {
 	r.User, r.WorkspaceBytes, r.Workspace = engine.User, engine.Limits.WorkspaceBytes, engine.Workspace
 }
 
-// workspace gives that back.
+// workspace returns that back.
 func (r Record) workspace() backend.Info {
 	return backend.Info{User: r.User, Limits: backend.Limits{WorkspaceBytes: r.WorkspaceBytes}, Workspace: r.Workspace}
 }
@@ -67,7 +67,7 @@ type Store interface {
 	// Join must make a new owner. It lives until leave is called, which may be done twice, or the process ends, however
 	// that happens.
 	Join(ctx context.Context) (owner string, leave func() error, err error)
-	// Lives must tell whether an owner lives. It must be sure: what a living one has is never touched by others, and what
+	// Lives must report whether an owner lives. It must be sure: what a living one has is never touched by others, and what
 	// it had is free for all when it is dead. The empty owner never lives.
 	Lives(ctx context.Context, owner string) (bool, error)
 

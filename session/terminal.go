@@ -18,9 +18,9 @@ import (
 // ErrDetached: one left a terminal, whose command goes on.
 var ErrDetached = errors.New("detached from the terminal, its command goes on")
 
-// ErrSentAway: what a terminal showed was not taken for long, and others waited for that. Its command goes on, and one may
+// ErrSlowReader: what a terminal showed was not taken for long, and others waited for that. Its command goes on, and one may
 // join again.
-var ErrSentAway = errors.New("sent away from the terminal, which waited too long for this end of it; its command goes on")
+var ErrSlowReader = errors.New("detached from the terminal, whose output was not read for too long while others waited; its command goes on")
 
 // resizePause is how long a size waits for a terminal that is still being made.
 const resizePause = 20 * time.Millisecond
@@ -57,7 +57,7 @@ type TerminalStreams struct {
 
 // Terminal runs a command on a terminal of its own and stays there until it ends. Leaving earlier does not end it: when
 // ctx ends, when Stdin ends, which is ErrDetached, when Stdin or Stdout fails, whose error is returned, or when Stdout takes
-// nothing while others at the terminal wait for that, which is ErrSentAway, the command goes on, can be joined with JoinTerminal, and its output is recorded. It ends when it was left alone for as long as
+// nothing while others at the terminal wait for that, which is ErrSlowReader, the command goes on, can be joined with JoinTerminal, and its output is recorded. It ends when it was left alone for as long as
 // req.Unattended, or when no process has had a connection to the sandbox for ten minutes, as every command does.
 //
 // The result names the command also when there is an error, unless it could not be started. Terminal may return while a

@@ -52,7 +52,7 @@ type Output struct {
 	PathCut    bool   // that file is cut short too
 }
 
-// Bytes gives head and tail joined; it is the whole output when Omitted is zero.
+// Bytes returns head and tail joined; it is the whole output when Omitted is zero.
 func (o Output) Bytes() []byte {
 	b := make([]byte, 0, len(o.Head)+len(o.Tail))
 	return append(append(b, o.Head...), o.Tail...)
@@ -79,7 +79,7 @@ type ExecStatus struct {
 	Age time.Duration
 }
 
-// Done tells whether the command ended.
+// Done reports whether the command ended.
 func (s ExecStatus) Done() bool { return s.Status != ExecRunning }
 
 // ExecResult answers Exec, Stream and WaitExec.

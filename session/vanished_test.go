@@ -27,7 +27,7 @@ func left(t *testing.T, e sharing, opts *session.Options, key session.Key, polic
 	return s
 }
 
-// listed gives the state of a sandbox in a manager's list; empty when it is not there.
+// listed returns the state of a sandbox in a manager's list; empty when it is not there.
 func listed(t *testing.T, m *session.Manager, id string) session.State {
 	t.Helper()
 	list, err := m.List(t.Context())
@@ -40,7 +40,7 @@ func listed(t *testing.T, m *session.Manager, id string) session.State {
 	return ""
 }
 
-// hasFiles tells whether a session's workspace is there.
+// hasFiles reports whether a session's workspace is there.
 func (e *engine) hasFiles(t *testing.T, id string) bool {
 	t.Helper()
 	_, err := os.Stat(e.workspace(id))
@@ -357,7 +357,7 @@ func TestFailedStartRestsAgain(t *testing.T) {
 	for name, try := range map[string]func(e sharing, opts *session.Options, id string) error{
 		"open": func(e sharing, opts *session.Options, _ string) error {
 			req := testImage()
-			req.Inherit = func(context.Context, *session.Session) error { return backend.ErrUnavailable }
+			req.OnAdopt = func(context.Context, *session.Session) error { return backend.ErrUnavailable }
 			_, _, err := newManager(t, e, opts).Open(t.Context(), session.UserKey("lab"), req)
 			return err
 		},

@@ -34,7 +34,7 @@ func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req sess
 	}
 }
 
-// process gives a manager as another process has it. It looks after nothing by itself unless every says how often.
+// process returns a manager as another process has it. It looks after nothing by itself unless every says how often.
 func (l *life) process(t *testing.T, every time.Duration) *session.Manager {
 	t.Helper()
 	m, err := session.NewManager(l.b, &session.Options{Instance: l.instance, Store: l.store, ReapEvery: every})
@@ -59,7 +59,7 @@ func (l *life) open(t *testing.T, m *session.Manager, key session.Key, req sessi
 	return s
 }
 
-// state gives the state of a sandbox as `sessions ls` shows it; empty when there is none.
+// state returns the state of a sandbox as `sessions ls` shows it; empty when there is none.
 func (l *life) state(t *testing.T, m *session.Manager, id string) session.State {
 	t.Helper()
 	list, err := m.List(t.Context())
@@ -83,7 +83,7 @@ func (l *life) remove(t *testing.T, id string) {
 	ended(t, m)
 }
 
-// idle gives a request for a sandbox that is idle at once, and then stopped.
+// idle returns a request for a sandbox that is idle at once, and then stopped.
 func (l *life) idle() session.Request {
 	req := l.req
 	req.IdleTimeout, req.IdlePolicy = time.Nanosecond, session.IdleStop

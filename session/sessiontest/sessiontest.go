@@ -86,7 +86,7 @@ func read(t *testing.T, s *session.Session, name string, opts session.ReadFileOp
 	return data
 }
 
-// Noise gives n random bytes.
+// Noise returns n random bytes.
 func Noise(n int) []byte {
 	var seed [32]byte
 	for i := range seed {

@@ -33,9 +33,9 @@ type Times struct {
 	// every change. GuestsEvery is how often sweeps look for one: there is hardly ever one.
 	Guest, GuestsEvery time.Duration
 
-	// Removal bounds one removal; engines wait for a container's processes. Passing is how long to wait for a process that is
+	// Removal bounds one removal; engines wait for a container's processes. Transition is how long to wait for a process that is
 	// about to let go of a sandbox, Handover for one that has a named one.
-	Removal, Passing, Handover time.Duration
+	Removal, Transition, Handover time.Duration
 	// SweepGrace is how much longer than its manager a sweep may go on, a removal under way included: commands that are over at
 	// once sweep, too, and nobody should have to wait for them.
 	SweepGrace time.Duration
@@ -58,7 +58,7 @@ func Lifetimes() Times {
 		Guest:         day,
 		GuestsEvery:   time.Hour,
 		Removal:       time.Minute,
-		Passing:       time.Minute,
+		Transition:    time.Minute,
 		Handover:      5 * time.Second,
 		SweepGrace:    3 * time.Second,
 	}

@@ -14,7 +14,7 @@ import (
 // A named sandbox with IdleStop rests when it was idle: its processes are ended, its files stay, and its record, which
 // belongs to nobody then, does not expire.
 
-// differs tells whether a request wants another policy than the one there is. Empty wants none.
+// differs reports whether a request wants another policy than the one there is. Empty wants none.
 func (p IdlePolicy) differs(have IdlePolicy) bool { return p != "" && p != have }
 
 // field names the difference for a ConflictError.
@@ -46,29 +46,29 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 	case !m.shared:
 		return fmt.Errorf("%w: %s needs a manager with an Instance and a Store", backend.ErrInvalid, what)
 	}
-	var means backend.WorkspaceMeans
+	var enforcement backend.WorkspaceMeans
 	if req.Limits.WorkspaceBytes > 0 { // it may take a driver a while to find out
-		means = m.b.Capabilities().Workspace
+		enforcement = m.b.Capabilities().Workspace
 	}
-	return m.canStop(req.IdlePolicy, req.Limits, means)
+	return m.canStop(req.IdlePolicy, req.Limits, enforcement)
 }
 
-// canStop tells whether a sandbox with these limits can follow a policy; means is what holds its workspace to its limit.
-func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, means backend.WorkspaceMeans) error {
-	if policy != IdleStop || m.keepsFiles(limits, means) {
+// canStop reports whether a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its limit.
+func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, enforcement backend.WorkspaceMeans) error {
+	if policy != IdleStop || m.keepsFiles(limits, enforcement) {
 		return nil
 	}
 	return fmt.Errorf("%w: idle policy stop: files of such a sandbox end with its processes", backend.ErrUnsupported)
 }
 
-// keepsFiles tells whether the files of such a sandbox survive its processes.
-func (m *Manager) keepsFiles(limits backend.Limits, means backend.WorkspaceMeans) bool {
-	return m.b.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || means != backend.WorkspaceMemory)
+// keepsFiles reports whether the files of such a sandbox survive its processes.
+func (m *Manager) keepsFiles(limits backend.Limits, enforcement backend.WorkspaceMeans) bool {
+	return m.b.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || enforcement != backend.WorkspaceMemory)
 }
 
-// patient lets the most patient opener's idle timeout hold; who names no policy changes nothing for a sandbox that only
+// extendIdle lets the most patient opener's idle timeout hold; who names no policy changes nothing for a sandbox that only
 // rests when it is idle. s.mu is held, or nobody else has s yet.
-func (s *Session) patient(req Request) {
+func (s *Session) extendIdle(req Request) {
 	switch {
 	case s.policy == IdleStop && req.IdlePolicy == "":
 	case s.idle < 0 || req.IdleTimeout < 0:
@@ -78,14 +78,14 @@ func (s *Session) patient(req Request) {
 	}
 }
 
-// follow gives a session that nobody has yet the policy and the patience of the one before it, as far as req allows.
+// follow returns a session that nobody has yet the policy and the patience of the one before it, as far as req allows.
 func (s *Session) follow(rec Record, req Request) {
 	s.policy, s.idle = cmp.Or(req.IdlePolicy, rec.IdlePolicy, IdleRemove), rec.Idle
-	s.patient(req)
+	s.extendIdle(req)
 }
 
-// layDown stops the sandbox of a session that closes. One that cannot be stopped now is found by the next sweep.
-func (m *Manager) layDown(ctx context.Context, s *Session) error {
+// suspend stops the sandbox of a session that closes. One that cannot be stopped now is found by the next sweep.
+func (m *Manager) suspend(ctx context.Context, s *Session) error {
 	rec := s.recordAs(RecordReady, time.Time{})
 	rec.Owner = ""
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
@@ -98,7 +98,7 @@ func (m *Manager) layDown(ctx context.Context, s *Session) error {
 	return err
 }
 
-// release gives up the sandbox of a session that was lost and that is only stopped when it is idle: its files are there,
+// release returns up the sandbox of a session that was lost and that is only stopped when it is idle: its files are there,
 // for whoever opens its key next.
 func (m *Manager) release(s *Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
@@ -115,7 +115,7 @@ func (m *Manager) release(s *Session) {
 	m.save(rec)
 }
 
-// holds tells whether the sandbox of a session that closes is this manager's to end. One that was lost and given up is
+// holds reports whether the sandbox of a session that closes is this manager's to end. One that was lost and given up is
 // only when nobody used it since: then it becomes this manager's again. When nobody can tell, it is not.
 func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, error) {
 	s.mu.Lock()
@@ -149,9 +149,9 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	return false, err
 }
 
-// stopLeft stops a sandbox that another process left and whose record is this manager's. One that the engine does not have
+// suspendUnowned stops a sandbox that another process left and whose record is this manager's. One that the engine does not have
 // rests, too: its workspace may be there.
-func (m *Manager) stopLeft(ctx context.Context, rec Record) error {
+func (m *Manager) suspendUnowned(ctx context.Context, rec Record) error {
 	engine, _, err := m.find(ctx, rec.ID)
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
@@ -168,9 +168,9 @@ func (m *Manager) stopLeft(ctx context.Context, rec Record) error {
 	return err
 }
 
-// visited tells whether another process noted its use of the sandbox since this one last recorded its own, and counts that
+// usedElsewhere reports whether another process noted its use of the sandbox since this one last recorded its own, and counts that
 // as a use now. When it was, only the other's clock knows, and clocks differ and are set.
-func (m *Manager) visited(ctx context.Context, s *Session) bool {
+func (m *Manager) usedElsewhere(ctx context.Context, s *Session) bool {
 	rec, err := m.store.Get(ctx, s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,9 +181,9 @@ func (m *Manager) visited(ctx context.Context, s *Session) bool {
 	return true
 }
 
-// awake sees to it that a sandbox which somebody connects to runs, and is not swept at this moment: a named one that was
+// ensureRunning sees to it that a sandbox which somebody connects to runs, and is not swept at this moment: a named one that was
 // stopped, and that no process has, is started. While a living process has it in hand it is waited for a while.
-func (m *Manager) awake(ctx context.Context, engine backend.Info, key Key) (backend.Info, error) {
+func (m *Manager) ensureRunning(ctx context.Context, engine backend.Info, key Key) (backend.Info, error) {
 	for began := time.Now(); ; {
 		if engine.State == backend.StatePaused {
 			return engine, errPaused
@@ -198,7 +198,7 @@ func (m *Manager) awake(ctx context.Context, engine backend.Info, key Key) (back
 			return engine, err
 		}
 		if !lives {
-			engine, err = m.start(ctx, rec, engine)
+			engine, err = m.resumeUnowned(ctx, rec, engine)
 			if !errors.Is(err, backend.ErrExists) {
 				return engine, err
 			}
@@ -215,18 +215,18 @@ func (m *Manager) awake(ctx context.Context, engine backend.Info, key Key) (back
 	}
 }
 
-// visitFor is how long a sandbox may be idle in whose records visitors note their use, which they do once in a while.
-func visitFor(rec Record) time.Duration {
+// secondaryIdle is how long a sandbox may be idle in whose records visitors note their use, which they do once in a while.
+func secondaryIdle(rec Record) time.Duration {
 	if rec.Idle < 0 {
 		return rec.Idle
 	}
 	return max(rec.Idle, 2*DefaultReapEvery)
 }
 
-// visit counts as a use of a sandbox that belongs to no session.
-func (r *Record) visit(now time.Time) {
+// noteUse counts as a use of a sandbox that belongs to no session.
+func (r *Record) noteUse(now time.Time) {
 	r.LastUsed, r.Expires = now, time.Time{}
-	if idle := visitFor(*r); idle >= 0 {
+	if idle := secondaryIdle(*r); idle >= 0 {
 		r.Expires = now.Add(idle)
 	}
 }
@@ -239,30 +239,30 @@ func runs(engine backend.Info) error {
 	return nil
 }
 
-// start starts a sandbox that nobody has and begins its idle time anew. Meanwhile its record is this manager's, so that
+// resumeUnowned starts a sandbox that nobody has and begins its idle time anew. Meanwhile its record is this manager's, so that
 // nobody sweeps it or takes it over; backend.ErrExists when somebody was faster.
-func (m *Manager) start(ctx context.Context, rec Record, engine backend.Info) (backend.Info, error) {
+func (m *Manager) resumeUnowned(ctx context.Context, rec Record, engine backend.Info) (backend.Info, error) {
 	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
 	if err != nil {
 		return engine, err
 	}
 	engine, _, err = m.find(ctx, rec.ID) // it may have been stopped just before
 	if err == nil && engine.State != backend.StateRunning {
-		err = m.wake(ctx, &rec, engine.ID)
+		err = m.resume(ctx, &rec, engine.ID)
 	}
 	rec.Owner = ""
 	if err == nil {
 		engine.State = backend.StateRunning
-		rec.visit(m.now())
+		rec.noteUse(m.now())
 	}
 	m.save(rec)
 	return engine, err
 }
 
-// wake starts a sandbox whose record is this manager's. That says before that it may run from now on, so that whatever
+// resume starts a sandbox whose record is this manager's. That says before that it may run from now on, so that whatever
 // follows, the end of this process too, it is laid down again.
-func (m *Manager) wake(ctx context.Context, rec *Record, engineID string) error {
-	rec.visit(m.now())
+func (m *Manager) resume(ctx context.Context, rec *Record, engineID string) error {
+	rec.noteUse(m.now())
 	if err := m.store.Update(ctx, *rec); err != nil {
 		return err
 	}

@@ -30,17 +30,17 @@ func cleanHello(h wire.Hello) wire.Hello {
 	return h
 }
 
-// notInProgram tells whether r has no place in the name of an interpreter.
+// notInProgram reports whether r has no place in the name of an interpreter.
 func notInProgram(r rune) bool {
 	return r > unicode.MaxASCII || !keyByte(byte(r)) && r != '+'
 }
 
-// cleanPath tells whether a guest's path is absolute, plain and of a sane length.
+// cleanPath reports whether a guest's path is absolute, plain and of a sane length.
 func cleanPath(p string) bool {
 	return path.IsAbs(p) && path.Clean(p) == p && len(p) <= maxPathBytes && cleanText(p) == p
 }
 
-// cleanSignal gives a guest's name of a signal when it is one.
+// cleanSignal returns a guest's name of a signal when it is one.
 func cleanSignal(name string) string {
 	if !strings.HasPrefix(name, "SIG") || strings.IndexFunc(name, func(r rune) bool {
 		return (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '+' && r != '-'
