@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
-// RemoveScope removes the sandboxes of a scope that processes which are gone left behind, with their workspaces, and gives
+// RemoveScope removes the sandboxes of a scope that processes which are gone left behind, with their workspaces, and returns
 // their ids. One that a living process has is backend.ErrExists, and stays. Unlike CloseScope it needs no session.
 func (m *Manager) RemoveScope(ctx context.Context, scope Scope) (removed []string, err error) {
 	removed, err = m.removeScope(ctx, scope)
@@ -63,7 +63,7 @@ func (m *Manager) removeAbandoned(ctx context.Context, rec Record) error {
 	return m.deleteSandbox(context.WithoutCancel(ctx), rec)
 }
 
-// closeOrphans closes what a process that is gone had in a run's scope and nobody took over: sandboxes that only steps
+// closeOrphans closes what a process that is gone had in a run's scope and nobody adopted: sandboxes that only steps
 // used which had finished by then.
 func (m *Manager) closeOrphans(ctx context.Context, scope Scope) error {
 	recs, err := m.store.List(ctx, RecordCreating, RecordReady)

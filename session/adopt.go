@@ -13,18 +13,18 @@ import (
 // Bounds of the wait for what another process has.
 const (
 	handoverPause = 50 * time.Millisecond // between two looks
-	silentWait    = 3 * time.Second       // before a wait without end is told
+	silentWait    = 3 * time.Second       // before an unbounded wait is logged
 )
 
-// reserve records that this manager makes the sandbox of s, or takes over the one that a process that is gone left under
-// its key; then that one's session is given.
+// reserve records that this manager makes the sandbox of s, or adopts the one that a dead process left under
+// its key, whose session is then returned.
 func (m *Manager) reserve(ctx context.Context, s *Session, req Request) (*Session, error) {
 	if s.key.Namespace == NamespaceUser {
 		if err := m.recordFound(ctx, s.key); err != nil {
 			return nil, err
 		}
 	}
-	start, told := time.Now(), false
+	start, logged := time.Now(), false
 	began := start
 	for {
 		err := m.store.Insert(ctx, s.recordAs(RecordCreating, s.created.Add(lifetimes.Remembered)))
@@ -37,8 +37,8 @@ func (m *Manager) reserve(ctx context.Context, s *Session, req Request) (*Sessio
 			return adopted, err
 		case errors.Is(err, errInTransition) && s.key.Namespace == NamespaceUser:
 			began = time.Now() // who has made it gets time to let go of it
-			if !told && time.Since(start) >= silentWait {
-				told = true
+			if !logged && time.Since(start) >= silentWait {
+				logged = true
 				m.log.WarnContext(ctx, "waiting for another process that is opening or removing the sandbox", "key", s.key.String())
 			}
 		}
@@ -54,7 +54,7 @@ var errHeld error = &textError{text: "the session is open in another process", e
 // errInTransition: a process that lives has the key's sandbox for now, to make or to remove it.
 var errInTransition error = &textError{text: "the session is being opened or removed by another process", err: backend.ErrExists}
 
-// waitFor says how long to wait while an attempt to take over a key's sandbox gives err. A named sandbox is everybody's.
+// waitFor returns how long to wait while an attempt to adopt a key's sandbox fails with err. A named sandbox is everybody's.
 func waitFor(key Key, err error) time.Duration {
 	named := key.Namespace == NamespaceUser
 	switch {
@@ -68,7 +68,7 @@ func waitFor(key Key, err error) time.Duration {
 	return 0
 }
 
-// adopt takes over the sandbox of a key whose owner is dead. Neither a session nor an error: look again.
+// adopt adopts the sandbox of a key whose owner is dead. Without a session and an error the caller has to look again.
 func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, error) {
 	rec, err := m.holder(ctx, key)
 	if errors.Is(err, backend.ErrNotFound) {
@@ -138,7 +138,7 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 // openAdopted makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of the record and the
 // store has holds also when it fails. Neither a session nor an error:
 // there is no such sandbox, or it was never finished. A named one that the engine does not have, though nobody asked for
-// its removal, is made anew: its workspace may be there.
+// its removal, is created again: its workspace may be there.
 func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Request) (*Session, error) {
 	if rec.State != RecordReady {
 		return nil, nil
@@ -170,7 +170,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 			return nil, err
 		}
 	}
-	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not tell the image's environment
+	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not return the image's environment
 		return nil, engineError(err)
 	}
 	as, made := req, rec.Request
@@ -202,7 +202,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 	return s, nil
 }
 
-// foundRequest returns the request that a sandbox was made for, as far as the engine tells.
+// foundRequest returns the request that a sandbox was made for, as far as the engine knows.
 func foundRequest(engine backend.Info) Request {
 	return Request{
 		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network,

@@ -170,7 +170,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (
 // letGo records that a sandbox which stays belongs to nobody.
 func (m *Manager) letGo(s *Session) {
 	if s.wasLost() {
-		return // its record says so, and whoever comes next removes the rest
+		return // its record says so, and the next opener or sweep removes what is left
 	}
 	rec := s.recordAs(RecordReady, s.expiry())
 	rec.Owner = ""
@@ -185,8 +185,8 @@ func (m *Manager) canKeep(engine backend.Info) error {
 	return nil
 }
 
-// keepWorkspace removes a sandbox but for its workspace, which then belongs to nobody and waits for whoever opens the key.
-// The record says so before, and is as it was when that fails, but for its owner.
+// keepWorkspace removes a sandbox but for its workspace, which then has no owner and waits for the next opener of the key.
+// The record is updated first, and restored but for its owner when the removal fails.
 func (m *Manager) keepWorkspace(ctx context.Context, rec Record, engineID string) error {
 	kept := rec
 	kept.State, kept.Owner, kept.KeepWorkspace = RecordReady, m.owner, true
@@ -218,15 +218,15 @@ func (s *Session) disconnect() {
 	s.wg.Wait() // no redial sets a connection after s.ctx ended
 }
 
-// removeEngine removes a sandbox from the engine, whatever the caller's context says.
+// removeEngine removes a sandbox from the engine, even if the caller's context ends.
 func (m *Manager) removeEngine(ctx context.Context, engineID string, volumes bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
 	defer cancel()
 	return engineError(m.b.Remove(ctx, engineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
-// unregister forgets a closed session; rest is what the engine still has of it.
-func (m *Manager) unregister(s *Session, rest *leftover) {
+// unregister forgets a closed session; left is what the engine still has of it.
+func (m *Manager) unregister(s *Session, left *leftover) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.secondary, s)
@@ -235,9 +235,9 @@ func (m *Manager) unregister(s *Session, rest *leftover) {
 	if e := m.entries[s.key]; e != nil && e.session == s {
 		delete(m.entries, s.key)
 	}
-	if rest != nil {
-		rest.counted = counted
-		m.leftover[s.id] = *rest
+	if left != nil {
+		left.counted = counted
+		m.leftover[s.id] = *left
 		return
 	}
 	if counted {

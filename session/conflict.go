@@ -10,10 +10,10 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// unknownShape stands in ConflictError.Fields for a difference that cannot be told more closely.
+// unknownShape stands in ConflictError.Fields for a difference that is not known more closely.
 const unknownShape = "request"
 
-// shape is what a prepared request says of the sandbox itself. The record holds it as JSON, and the engine a hash of that for
+// shape is the part of a prepared request that shapes the sandbox itself. The record holds it as JSON, and the engine a hash of that for
 // sandboxes that have no record. Anybody with the engine can read the label, so it covers the names of the environment but
 // not the values: those may be secrets short enough to guess.
 type shape struct {
@@ -90,7 +90,7 @@ func named(fields []field) (names []string) {
 }
 
 // conflicts names the fields in which a sandbox is not what a prepared request asks for; nil when it is fit for it. made is
-// what its record says that it was made for.
+// what it was made for by its record.
 func conflicts(made string, engine backend.Info, req Request) []string {
 	if req.Mode == OpenAsIs && len(req.Match) == 0 {
 		return nil
@@ -114,7 +114,7 @@ func conflicts(made string, engine backend.Info, req Request) []string {
 	return fields
 }
 
-// mismatches returns those of the fields that the request insists on. Of limits only those count that it names.
+// mismatches returns those of the fields that the request wants to match. Of limits only those count that it names.
 func mismatches(fields []string, engine backend.Info, req Request, known bool) []string {
 	var out []string
 	for _, name := range req.Match {
@@ -125,7 +125,7 @@ func mismatches(fields []string, engine backend.Info, req Request, known bool) [
 		case known:
 		case name == "image":
 			differs = !sameImage(engine.Image, req.Image)
-		case name == "runtime": // an engine does not tell it
+		case name == "runtime": // no engine reports it
 			differs = true
 		}
 		if differs {
@@ -175,7 +175,7 @@ func (r Record) sameSandbox(req Request) bool {
 	return known && had.differences(req.shape()) == nil
 }
 
-// asWas returns a request that takes what there is (OpenAsIs) as one for what the record's sandbox was, but for what it insists on.
+// asWas returns an OpenAsIs request as one for what the record's sandbox was, but for the fields in Match.
 func (r Record) asWas(req Request) Request {
 	had, known := decodeShape(r.Request)
 	if req.Mode != OpenAsIs || !known {

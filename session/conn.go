@@ -119,7 +119,7 @@ func (s *Session) reach(ctx context.Context, old *client.Conn, secondary bool) (
 	}
 }
 
-// pause waits for d, or until ctx ends and then tells false.
+// pause waits for d and reports whether ctx lasted that long.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -134,7 +134,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 // errPaused: somebody paused the sandbox behind our back.
 var errPaused error = &textError{text: "the sandbox is paused: its engine must let it go on first", err: backend.ErrUnavailable}
 
-// diagnose tells a sandbox that is gone from an engine that does not answer.
+// diagnose distinguishes a sandbox that is gone from an engine that does not answer.
 func (s *Session) diagnose(ctx context.Context, err error) error {
 	if errors.Is(err, backend.ErrNotFound) {
 		s.lose("it was removed")
@@ -199,7 +199,7 @@ func (s *Session) watch(conn *client.Conn) {
 }
 
 // verify returns the error of a call whose connection broke: lost when the sandbox is, else the engine's or guest's
-// silence. It never says that the call had no effect.
+// silence. It never means that the call had no effect.
 func (s *Session) verify(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()

@@ -11,11 +11,11 @@ import (
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
-// Connect returns a session on a sandbox of this instance that another process owns. It works beside the owner where the
+// Connect returns a session on a sandbox of this instance that another process owns. It is a secondary connection where the
 // driver can (backend.Connector), else it takes the stream over. Closing the session only ends the connection. The
 // environment that the owner asked for stays with the owner: commands get the image's and their own.
 //
-// A sandbox of this manager is given as it is. A named one that was stopped, and that no process has, is started again. An
+// A sandbox of this manager is returned as it is. A named one that was stopped, and that no process has, is started again. An
 // unknown id is backend.ErrNotFound, any other sandbox that does not run backend.ErrLost: a named one that the engine does
 // not have any more is a VanishedError.
 func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error) {
@@ -57,7 +57,7 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	if rec, err := m.store.Get(ctx, engine.SessionID); err == nil {
 		s.idle, s.policy, s.keepFresh = secondaryIdle(rec), rec.IdlePolicy, true
 	}
-	engine, err := m.b.Get(ctx, engine.ID) // List does not tell the image's environment
+	engine, err := m.b.Get(ctx, engine.ID) // List does not return the image's environment
 	if err != nil {
 		return nil, engineError(err)
 	}
@@ -79,8 +79,8 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	return s, nil
 }
 
-// explainFull explains why a visitor's stream ended at once in a sandbox that runs, or why the engine made none for a reason that
-// it cannot tell: the visitor's end in there is a process, too, and so is what the engine starts it with. An engine may take
+// explainFull explains why a secondary connection ended at once in a sandbox that runs, or why the engine made none for a reason that
+// it does not know: the connection's end in there is a process, too, and so is what the engine starts it with. An engine may take
 // a moment to notice that a sandbox does not run any more.
 func (m *Manager) explainFull(ctx context.Context, engineID string, err error) error {
 	ended := errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrNoAnswer)
@@ -98,7 +98,7 @@ func (m *Manager) explainFull(ctx context.Context, engineID string, err error) e
 	}
 }
 
-// canConnect reports whether the driver gives streams beside the owner's.
+// canConnect reports whether the driver makes secondary connections.
 func (m *Manager) canConnect() bool {
 	_, ok := m.b.(backend.Connector)
 	return ok
@@ -131,7 +131,7 @@ func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error
 }
 
 // Remove ends and deletes a sandbox of this instance, also one of another process; volumes deletes its workspace too, else
-// that is kept as CloseOptions.KeepWorkspace says. An unknown id is backend.ErrNotFound; what has only a workspace any more is
+// that is kept as with CloseOptions.KeepWorkspace. An unknown id is backend.ErrNotFound; what has only a workspace any more is
 // removed with that.
 func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	m.mu.Lock()
@@ -143,7 +143,7 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	return wrapError("Remove", m.driver, "", m.remove(ctx, id, volumes))
 }
 
-// remove ends and deletes a sandbox that is not this manager's. The record says so before: should this process die, what
+// remove ends and deletes a sandbox that is not this manager's. The record is updated first: should this process die, what
 // is left goes, and what was to be kept stays.
 func (m *Manager) remove(ctx context.Context, id string, volumes bool) error {
 	engine, key, err := m.find(ctx, id)
@@ -225,12 +225,12 @@ func (m *Manager) removeVanished(ctx context.Context, id string, volumes bool) e
 	return m.deleteSandbox(context.WithoutCancel(ctx), rec)
 }
 
-// vanished says of a sandbox that the engine does not have what became of it: it was never there, or it was and can be
-// made anew. One that a living process has may be made at this moment.
+// vanished returns the error for a sandbox that the engine does not have: it was never there, or it was and can be
+// created again. One that a living process has may be made at this moment.
 func (m *Manager) vanished(ctx context.Context, id string) error {
 	rec, err := m.store.Get(ctx, id)
 	if err != nil || !m.leavesWorkspace(rec) {
-		return errNoSandbox // what the store cannot tell does not make it less true
+		return errNoSandbox // also when the store fails
 	}
 	if lives, err := m.store.Lives(ctx, rec.Owner); err != nil || lives {
 		return errors.Join(errNoSandbox, err)

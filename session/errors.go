@@ -16,13 +16,13 @@ import (
 // maxErrorText bounds what a guest or driver may add to an error's text, in bytes.
 const maxErrorText = 1024
 
-// LaunchReason says why a program could not be started.
+// LaunchReason is why a program could not be started.
 type LaunchReason string
 
 // Launch reasons.
 const (
-	LaunchNotFound      LaunchReason = "not_found"      // no such program; shells say 127
-	LaunchNotExecutable LaunchReason = "not_executable" // a directory, no permission, another machine's; shells say 126
+	LaunchNotFound      LaunchReason = "not_found"      // no such program; exit code 127 in shells
+	LaunchNotExecutable LaunchReason = "not_executable" // a directory, no permission, another machine's; exit code 126 in shells
 	LaunchBadDir        LaunchReason = "bad_dir"        // the working directory is missing or may not be entered
 	LaunchTooLong       LaunchReason = "too_long"       // arguments and environment exceed the kernel's limit
 	LaunchNoResources   LaunchReason = "no_resources"   // no process could be made: the pids or memory limit
@@ -58,16 +58,16 @@ func (e *LaunchError) Unwrap() error {
 type ConflictError struct {
 	Key Key
 	// Fields are what differs: "image", "user", "root", "env", "limits", "network", "runtime", "idle policy". "request" alone
-	// is something of these, of a sandbox of another process: its engine does not tell which.
+	// is something of these, of a sandbox of another process: its engine does not know which.
 	Fields []string
-	// Gone: what the session ran in was removed, and only its files are there.
+	// Gone reports that the sandbox was removed and only its files are kept.
 	Gone bool
 }
 
 // Error returns one line.
 func (e *ConflictError) Error() string {
 	if e.Gone {
-		return fmt.Sprintf("what session %s ran in was removed, its files are kept; it was made with another %s", e.Key, strings.Join(e.Fields, ", "))
+		return fmt.Sprintf("the sandbox of session %s was removed, its files are kept; it was made with another %s", e.Key, strings.Join(e.Fields, ", "))
 	}
 	return fmt.Sprintf("session %s is open with another %s", e.Key, strings.Join(e.Fields, ", "))
 }
@@ -76,7 +76,7 @@ func (e *ConflictError) Error() string {
 func (e *ConflictError) Unwrap() error { return backend.ErrExists }
 
 // VanishedError reports a sandbox that has no container, or what a driver has in its place, any more, while its workspace
-// is kept for whoever opens Key next, which makes it anew: a named one, of which something else removed the container, or
+// is kept for the next Open of Key, which creates it again: a named one, of which something else removed the container, or
 // that of a run which was interrupted some minutes ago. It wraps backend.ErrLost.
 type VanishedError struct {
 	Key Key
@@ -84,7 +84,7 @@ type VanishedError struct {
 
 // Error returns one line.
 func (e *VanishedError) Error() string {
-	return fmt.Sprintf("%v: what session %s ran in was removed, its files are kept for when it is opened again", backend.ErrLost, e.Key)
+	return fmt.Sprintf("%v: the sandbox of session %s was removed, its files are kept until it is opened again", backend.ErrLost, e.Key)
 }
 
 // Unwrap returns backend.ErrLost.

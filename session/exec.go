@@ -91,7 +91,7 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	return res, nil
 }
 
-// ReadExec reads recorded output. It consumes nothing: the same read gives the same chunks.
+// ReadExec reads recorded output. It consumes nothing: the same read returns the same chunks.
 func (s *Session) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadExecResult, err error) {
 	ctx, span := s.startExec(ctx, telemetry.SpanReadExec, req.ExecID)
 	defer func() { s.end(span, "ReadExec", &err) }()
@@ -218,7 +218,7 @@ func askExec[T any](ctx context.Context, s *Session, execID string, wait time.Du
 	return ask(ctx, s, true, wait+answerMargin, fn)
 }
 
-// runRequest checks a command and gives it in the guest's words, with the timeout that holds.
+// runRequest checks a command and returns it as the guest's request, with the timeout that holds.
 func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequest, time.Duration, error) {
 	var none wire.RunRequest
 	argv, err := arguments(req)
@@ -267,8 +267,8 @@ func (s *Session) environment() map[string]string {
 	return s.base
 }
 
-// EndCommands ends the commands that run in the sandbox and began at since or later, with their whole trees, and tells
-// how many there were: what a process left running that is gone, when its work is begun anew.
+// EndCommands ends the commands that run in the sandbox and began at since or later, with their whole trees, and returns
+// how many there were: what a process left running that is gone, when its work is started again.
 func (s *Session) EndCommands(ctx context.Context, since time.Time) (ended int, err error) {
 	running, err := s.statuses(ctx, "EndCommands", (*client.Conn).Execs)
 	if err != nil {
@@ -338,7 +338,7 @@ func answerLimit(run wire.RunRequest, timeout time.Duration) time.Duration {
 	return timeout + answerMargin
 }
 
-// validExecID checks the form of an exec's id; whether there is one is the guest's to say.
+// validExecID checks the form of an exec's id; whether there is one only the guest knows.
 func validExecID(id string) error {
 	if !wire.ValidExecID(id) {
 		return fmt.Errorf("%w: no such command", backend.ErrNotFound)

@@ -75,7 +75,7 @@ func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, bo
 	}
 }
 
-// ReadFile copies a regular file below the work directory or /tmp to w and tells its true size. When it fails, w may have got
+// ReadFile copies a regular file below the work directory or /tmp to w and returns its true size. When it fails, w may have got
 // a part.
 func (s *Session) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadFile)
@@ -92,7 +92,7 @@ func (s *Session) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 		return FileInfo{}, fileTooLarge(max)
 	}
 	if length == 0 {
-		length = max + 1 // one more than may come tells that it is too much
+		length = max + 1 // one more than allowed shows that it is too much
 	}
 	dst := &cappedWriter{w: w, left: max, limit: max}
 	// Once w got something the read cannot be repeated.
@@ -156,7 +156,7 @@ func (s *Session) StatFile(ctx context.Context, name string) (info FileInfo, err
 	return fileInfo(answer), nil
 }
 
-// RemoveFile deletes an entry, or with recursive a whole directory, and tells how many entries went. The work
+// RemoveFile deletes an entry, or with recursive a whole directory, and returns how many entries were deleted. The work
 // directory itself is refused.
 func (s *Session) RemoveFile(ctx context.Context, name string, recursive bool) (deleted int64, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanRemoveFile)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Prefixes of ids, so that people can tell them apart.
+// Prefixes of ids, so that people can distinguish them.
 const (
 	sandboxPrefix = "sbx_"
 	runPrefix     = "run_"
@@ -19,7 +19,7 @@ const idBytes = 16
 // NewID returns 128 random bits as 26 characters of lower-case base32. It holds no time and no counter.
 func NewID() string {
 	var b [idBytes]byte
-	rand.Read(b[:]) // never fails, says crypto/rand
+	rand.Read(b[:]) // never fails
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
 }
 

@@ -58,7 +58,7 @@ func (r Record) used() time.Time {
 // expired reports whether a record's time is over.
 func (r Record) expired(now time.Time) bool { return !r.Expires.IsZero() && !r.Expires.After(now) }
 
-// facts returns what the table asks about a record's sandbox; on is what the engine says of it, empty when it has none.
+// facts returns what the table asks about a record's sandbox; on is its state on the engine, empty when it has none.
 func (r Record) facts(on backend.State) owner.Facts {
 	f := owner.Facts{
 		State: r.state(), Kind: r.Key.Scope().kind(), Owned: r.Owner != "" || r.State == RecordCreating, OnEngine: on != "",

@@ -165,7 +165,7 @@ func driverName(b backend.SandboxBackend) string {
 	return "engine"
 }
 
-// keyAttributes say which run and key a span is about.
+// keyAttributes returns the run and key that a span is about.
 func (m *Manager) keyAttributes(key Key) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{
 		telemetry.KeyBackend.String(m.driver), telemetry.Text(telemetry.KeySandboxKey, key.String()),
@@ -223,7 +223,7 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 // errManagerClosed is the answer of a manager that was closed.
 var errManagerClosed error = &textError{text: "the session manager is closed", err: backend.ErrClosed}
 
-// sessions returns the open sessions and visitors that want accepts.
+// sessions returns the open sessions and secondary connections that want accepts.
 func (m *Manager) sessions(want func(*Session) bool) []*Session {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -241,7 +241,7 @@ func (m *Manager) sessions(want func(*Session) bool) []*Session {
 	return list
 }
 
-// noteLost tells operators and the store of a lost sandbox.
+// noteLost logs and records a lost sandbox.
 func (m *Manager) noteLost(s *Session, reason string) {
 	m.log.Warn("sandbox lost", "sandbox", s.id, "key", s.key.String(), "engine_id", s.engine.ID, "reason", reason)
 	if !s.owned {
@@ -286,7 +286,7 @@ func (m *Manager) save(rec Record) {
 	defer cancel()
 	err := m.store.Update(ctx, rec)
 	if errors.Is(err, backend.ErrNotFound) {
-		err = nil // forgotten by whoever has the store: there is nothing to update
+		err = nil // somebody deleted it: there is nothing to update
 	}
 	m.mu.Lock()
 	if err == nil {

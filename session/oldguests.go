@@ -28,7 +28,7 @@ func (m *Manager) RemoveOldGuest(ctx context.Context, g backend.OldGuest) error 
 	return wrapError("RemoveOldGuest", m.driver, "", engineError(keeper.RemoveOldGuest(ctx, g.Name)))
 }
 
-// OldGuestReclaimAt tells when a sweep removes an old guest, unless a sandbox has it then.
+// OldGuestReclaimAt returns when a sweep removes an old guest, unless a sandbox has it then.
 func OldGuestReclaimAt(g backend.OldGuest) time.Time { return g.Created.Add(lifetimes.Guest) }
 
 // sweepGuests removes old guests, once in a while.

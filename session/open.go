@@ -24,7 +24,7 @@ type flight struct {
 	waiters   int
 	abandoned error // set when nobody wants the sandbox any more
 	finished  bool
-	announced bool // somebody was told that the sandbox is new
+	announced bool // one opener was told that the sandbox is new
 	session   *Session
 	adopted   bool
 	err       error
@@ -41,7 +41,7 @@ func (f *flight) abandon(why error) {
 // errAbandoned ends a creation that all waiters left.
 var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
 
-// Open returns the session of key, and makes its sandbox when there is none; created tells the one caller whose sandbox is
+// Open returns the session of key, and makes its sandbox when there is none; created is true for the one caller whose sandbox is
 // new. Callers of one key share one creation: one whose ctx ends stops waiting without disturbing the others, and when
 // the last one left the creation is cancelled and leaves nothing behind.
 //
@@ -49,7 +49,7 @@ var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
 // true: files of the old one are gone. With IdleStop it is started again, with its files. A key that is open with another request is a ConflictError, a manager at
 // Options.MaxSandboxes is backend.ErrCapacity, a run that has ended is backend.ErrClosed.
 //
-// A sandbox that another process left, because it died or as Detach does, is taken over with what is in it; created is
+// A sandbox that another process left, because it died or as Detach does, is adopted with what is in it; created is
 // false. One that a living process has is backend.ErrExists, for named sandboxes (UserKey) after a short wait. Which
 // processes live is what Options.Store knows; without a common store only named sandboxes are found.
 func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, created bool, err error) {
@@ -82,7 +82,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	}
 }
 
-// tryOpen finds the key's session, joins its creation or begins it. again means that something that was in the way is
+// tryOpen finds the key's session, joins its creation or begins it. again reports whether something that was in the way is
 // gone now.
 func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session, created, again bool, _ error) {
 	m.mu.Lock()
@@ -123,7 +123,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 	return m.reuse(ctx, s, req)
 }
 
-// refuses says why no sandbox may be opened in a scope; mu is held.
+// refuses returns why no sandbox may be opened in a scope, nil when one may; mu is held.
 func (m *Manager) refuses(scope Scope) error {
 	if m.closed {
 		return errManagerClosed
@@ -148,7 +148,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		if s.beginClose(func() bool { return true }) {
 			m.spawn(func() {
 				if err := m.finishClose(ctx, s, s.on(owner.EngineLost)); err != nil {
-					m.log.WarnContext(ctx, "cannot remove the rest of a lost sandbox yet", "sandbox", s.id, "error", err)
+					m.log.WarnContext(ctx, "cannot remove what is left of a lost sandbox yet", "sandbox", s.id, "error", err)
 				}
 			})
 		}
@@ -312,7 +312,7 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 
 // begin makes a session of a sandbox that was just made.
 func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
-	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may have left other means than the usual
+	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may allow another enforcement than usual
 	if err == nil {
 		err = s.stillThere(ctx, s.connect(ctx, false, true))
 	}
@@ -325,7 +325,7 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	return err
 }
 
-// stillThere says when a sandbox that was just made could not be reached because somebody removed it.
+// stillThere returns backend.ErrLost when a sandbox that was just made could not be reached because somebody removed it.
 func (s *Session) stillThere(ctx context.Context, err error) error {
 	switch {
 	case err == nil, ctx.Err() != nil, errors.Is(err, client.ErrNoAnswer):

@@ -11,12 +11,12 @@ import (
 )
 
 // A rebuild removes a sandbox and makes another one of the same id, which finds the workspace that was kept. Its record
-// says so between the two (Record.KeepWorkspace), so that whoever opens the key after a crash goes on with it.
+// notes that between the two (Record.KeepWorkspace), so that the next opener of the key resumes with it after a crash.
 
-// errBusy: commands run in a sandbox that was to be made anew.
+// errBusy: commands run in a sandbox that was to be rebuilt.
 var errBusy error = &textError{text: "commands are running in the sandbox", err: backend.ErrExists}
 
-// giveUp lets go of an idle session of this manager, so that its sandbox can be taken over and made anew.
+// giveUp lets go of an idle session of this manager, so that its sandbox can be adopted and rebuilt.
 func (m *Manager) giveUp(ctx context.Context, s *Session) error {
 	switch busy, err := s.guestBusy(ctx); {
 	case err != nil:
@@ -33,7 +33,7 @@ func (m *Manager) giveUp(ctx context.Context, s *Session) error {
 	return errBusy
 }
 
-// rebuild makes a sandbox whose record is this manager's anew, as req says. Neither a session nor an error: it is what req
+// rebuild rebuilds a sandbox whose record is this manager's as req asks; without a session and an error it is what req
 // asks for already.
 func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info, req Request) (*Session, error) {
 	engine, err := m.b.Get(ctx, engine.ID)
@@ -81,7 +81,7 @@ func (m *Manager) fits(trial, had backend.Info) error {
 	case limit > 0 && trial.Workspace != had.Workspace && !(trial.Workspace.FileSystem() && had.Workspace.FileSystem()) &&
 		had.Workspace != backend.WorkspaceWatched && had.Workspace != "":
 		// What is watched is a directory, which any sandbox can have.
-		return fmt.Errorf("%w: the workspace is held to its limit by means of %q, in the new sandbox that would be %q, a rebuild cannot change it",
+		return fmt.Errorf("%w: the workspace is held to its limit by %q, in the new sandbox that would be %q, a rebuild cannot change it",
 			backend.ErrUnsupported, had.Workspace, trial.Workspace)
 	case !m.keepsFiles(had.Limits, had.Workspace):
 		return fmt.Errorf("%w: a rebuild of a sandbox whose files end with its processes", backend.ErrUnsupported)
@@ -89,7 +89,7 @@ func (m *Manager) fits(trial, had backend.Info) error {
 	return nil
 }
 
-// idleGuest fails when commands run in a sandbox, or nobody can tell.
+// idleGuest fails when commands run in a sandbox, or it is not known.
 func (m *Manager) idleGuest(ctx context.Context, engineID string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
 	defer cancel()
@@ -105,7 +105,7 @@ func (m *Manager) idleGuest(ctx context.Context, engineID string) error {
 	return noAnswer(ctx, err)
 }
 
-// try makes a sandbox as req says, sees that its guest answers, and removes it: image, limits and engine are as they must
+// try makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they must
 // be. Should this process die meanwhile, its record has it removed.
 func (m *Manager) try(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+NewID()), req, sandboxPrefix+NewID())
@@ -127,7 +127,7 @@ func (m *Manager) try(ctx context.Context, req Request) (backend.Info, error) {
 	return info, err
 }
 
-// recreate makes a sandbox anew that the engine does not have, upon the workspace that may be there. Unless it was to be another
+// recreate creates a sandbox again that the engine does not have, upon the workspace that may be there. Unless it was to be another
 // one, it must be what it was. Neither a session nor an error: of what it was there is nothing left that another one could
 // not have.
 func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Session, error) {
@@ -143,7 +143,7 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 		return nil, conflict
 	}
 	if !rec.workspaceOnly() {
-		m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
+		m.log.WarnContext(ctx, "recreating a sandbox that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
 	}
 	had := rec.workspace()
 	if had.User != "" && !rec.workspaceOnly() && (!same || had.Limits.WorkspaceBytes > 0 && had.Workspace != backend.WorkspaceWatched) {
@@ -162,13 +162,13 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 }
 
 // createOver makes the sandbox of a record that this manager has, upon the workspace that is there. On failure the record
-// says as before that it is.
+// still has it.
 func (m *Manager) createOver(ctx context.Context, rec Record, req Request) (*Session, error) {
 	s := m.newSession(rec.Key, req, rec.ID)
 	s.follow(rec, req)
 	if had, known := decodeShape(rec.Request); known && req.Mode == OpenAsIs {
 		made := req.shape()
-		made.Env = had.Env // of which whoever asks for it in full brings the values
+		made.Env = had.Env // whose values come with a full request
 		s.made, s.asIs = made.encode(), true
 	}
 	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))

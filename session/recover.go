@@ -22,7 +22,7 @@ import (
 // What a process left that died goes only when another one sweeps. A program whose sandboxes must go soon also when no
 // other process of it runs has somebody else open a manager with the same Instance, Store and Engine now and then: its own
 // next start, or a timer. The workcell command has a process of its own for it; with the command's own state directory
-// `workcell sessions gc --yes` does it, too, and more. Record.ReclaimAt tells when there will be something to do.
+// `workcell sessions gc --yes` does it, too, and more. Record.ReclaimAt returns when there will be something to do.
 //
 // The error is that of the look at engine and store. What cannot be removed now is logged, and is the next sweep's.
 func (m *Manager) Sweep(ctx context.Context) error {
@@ -179,7 +179,7 @@ func (m *Manager) recordOf(engine backend.Info, key Key) Record {
 	return rec
 }
 
-// reclaim takes a record that nobody has and does what a rule says, unless its sandbox turns out to be used.
+// reclaim takes a record that nobody has and applies a rule, unless its sandbox turns out to be used.
 func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) error {
 	taken, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
 	if isOvertaken(err) {
@@ -220,7 +220,7 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 	return m.deleteSandbox(ctx, taken)
 }
 
-// putBack returns a record that was taken to be cleared. A lost one stays with this manager, and is due when that has ended:
+// putBack returns a record that was taken to be reclaimed. A lost one stays with this manager, and is due when that has ended:
 // of those that nobody has, there may be nothing left.
 func (m *Manager) putBack(ctx context.Context, rec Record, use use) {
 	if rec.State == RecordLost {
@@ -242,7 +242,7 @@ type use int
 const (
 	unused use = iota
 	used
-	silent // it is there and does not say, or the engine does not
+	silent // it is there, and neither it nor the engine answers
 )
 
 // useOf reports whether a sandbox that is due was used since, or commands run in it.
@@ -363,7 +363,7 @@ func (m *Manager) removeRemains(ctx context.Context, rec Record, volumes bool) e
 	return engineError(m.b.Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
-// removeWorkspace removes the workspace of a session that has no sandbox: whoever removed that died before the rest was
+// removeWorkspace removes the workspace of a session that has no sandbox: the process that removed it died before the rest was
 // gone, or the workspace was kept for another sandbox that was never made.
 func (m *Manager) removeWorkspace(ctx context.Context, id string) error {
 	w, ok := m.b.(backend.WorkspaceKeeper)

@@ -16,7 +16,7 @@ const maxImageRef = 1024
 // maxUID is the largest user or group id: engines keep it in a signed 32-bit number.
 const maxUID = 1<<31 - 1
 
-// prepare checks a request against form and policy and gives it with its defaults filled in and nothing shared with
+// prepare checks a request against form and policy and returns it with its defaults filled in and nothing shared with
 // the caller.
 func (m *Manager) prepare(req Request) (Request, error) {
 	if req.Image == "" || len(req.Image) > maxImageRef || strings.ContainsAny(req.Image, "\x00 \t\r\n") {
@@ -67,7 +67,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	return req, nil
 }
 
-// execTimeout checks a command's timeout; zero gives fallback.
+// execTimeout checks a command's timeout; zero is fallback.
 func execTimeout(d, fallback time.Duration) (time.Duration, error) {
 	if d == 0 {
 		return fallback, nil

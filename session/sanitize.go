@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Bounds of what a guest says of itself and of a command.
+// Bounds of what a guest reports of itself and of a command.
 const (
 	maxPrograms    = 64
 	maxProgramName = 32

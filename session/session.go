@@ -29,7 +29,7 @@ type Session struct {
 	engine    backend.Info
 	hello     wire.Hello // of the first connection
 	made      string     // what the sandbox was made for, Record.Request
-	asIs      bool       // taken over by an opener that takes what there is, so that req says only what could be found out
+	asIs      bool       // adopted with OpenAsIs, so that req has only what could be found out
 	owned     bool       // this manager removes the sandbox; false for Connect
 	keepFresh bool       // of another process's sandbox whose record is kept fresh
 	policy    IdlePolicy // what becomes of it when it is idle; never empty for an owned one
@@ -44,7 +44,7 @@ type Session struct {
 	base      map[string]string // environment of every command, never changed, only replaced
 	state     State
 	lost      error         // why, in StateLost
-	noted     chan struct{} // from the loss on; closed when the store was told of it
+	noted     chan struct{} // from the loss on; closed when the store has it
 	given     Record        // as it was given up after a loss (release); not guarded, but to be read when noted is closed
 	conn      *client.Conn
 	redialing *redial
@@ -87,7 +87,7 @@ func (s *Session) Info() Info {
 	return info
 }
 
-// Touch counts as use: the session's idle time begins anew. It does nothing to a session that is closing.
+// Touch counts as use: the session's idle time starts again. It does nothing to a session that is closing.
 func (s *Session) Touch() {
 	if s.enter() == nil {
 		s.leave()
@@ -123,7 +123,7 @@ func (s *Session) leave() {
 	s.lastUsed = s.m.now()
 }
 
-// call runs fn with a connection to the guest. When the connection breaks under fn and again says that fn may be
+// call runs fn with a connection to the guest. When the connection breaks under fn and again is set, so that fn may be
 // repeated, it runs once more on a new connection.
 func (s *Session) call(parent context.Context, again bool, fn func(context.Context, *client.Conn) error) error {
 	if err := parent.Err(); err != nil {
@@ -172,7 +172,7 @@ func (s *Session) start(ctx context.Context, name string, attrs ...attribute.Key
 	return telemetry.StartWith(ctx, s.m.tracers, name, append(attrs, s.attributes()...)...)
 }
 
-// attributes say which sandbox a span is about.
+// attributes returns the sandbox that a span is about.
 func (s *Session) attributes() []attribute.KeyValue {
 	return append(s.m.keyAttributes(s.key),
 		telemetry.KeySandboxID.String(s.id), telemetry.Text(telemetry.KeyImage, s.engine.Image))

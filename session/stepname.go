@@ -11,7 +11,7 @@ type (
 	baseKey        struct{}
 )
 
-// WithSessionName says in which of the run's sandboxes an agent works that is run with ctx and names none itself. A
+// WithSessionName names the one of the run's sandboxes in which an agent works that is run with ctx and names none itself. A
 // workflow step that asks for a sandbox of its own reaches its agent's tools this way.
 func WithSessionName(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, sessionNameKey{}, name)
@@ -25,8 +25,8 @@ func SessionNameFromContext(ctx context.Context) string {
 	return DefaultName
 }
 
-// WithBase says what the run wants its sandboxes to be. Who opens one with ctx takes from base every field that it has
-// no wish of its own for, Retention always; so an agent that asks for nothing special shares the run's sandbox.
+// WithBase sets what the run's sandboxes are by default. Who opens one with ctx takes from base every field that
+// is not set, and always Retention; so an agent that asks for nothing special shares the run's sandbox.
 func WithBase(ctx context.Context, base Request) context.Context {
 	return context.WithValue(ctx, baseKey{}, base)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
-// A named sandbox with IdleStop rests when it was idle: its processes are ended, its files stay, and its record, which
+// A named sandbox with IdleStop is suspended when it was idle: its processes are ended, its files stay, and its record, which
 // belongs to nobody then, does not expire.
 
 // differs reports whether a request wants another policy than the one there is. Empty wants none.
@@ -25,7 +25,7 @@ func (p IdlePolicy) field(have IdlePolicy) []string {
 	return nil
 }
 
-// checkDurable checks what a request says of the life of a sandbox beyond this manager's.
+// checkDurable checks what a request asks of the life of a sandbox beyond this manager's.
 func (m *Manager) checkDurable(key Key, req Request) error {
 	switch req.IdlePolicy {
 	case "", IdleRemove:
@@ -66,8 +66,8 @@ func (m *Manager) keepsFiles(limits backend.Limits, enforcement backend.Workspac
 	return m.b.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || enforcement != backend.WorkspaceMemory)
 }
 
-// extendIdle lets the most patient opener's idle timeout hold; who names no policy changes nothing for a sandbox that only
-// rests when it is idle. s.mu is held, or nobody else has s yet.
+// extendIdle lets the most patient opener's idle timeout hold; one that names no policy changes nothing for a sandbox that is only
+// suspended when it is idle. s.mu is held, or nobody else has s yet.
 func (s *Session) extendIdle(req Request) {
 	switch {
 	case s.policy == IdleStop && req.IdlePolicy == "":
@@ -99,7 +99,7 @@ func (m *Manager) suspend(ctx context.Context, s *Session) error {
 }
 
 // release returns up the sandbox of a session that was lost and that is only stopped when it is idle: its files are there,
-// for whoever opens its key next.
+// for the next opener of its key.
 func (m *Manager) release(s *Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
@@ -116,7 +116,7 @@ func (m *Manager) release(s *Session) {
 }
 
 // holds reports whether the sandbox of a session that closes is this manager's to end. One that was lost and given up is
-// only when nobody used it since: then it becomes this manager's again. When nobody can tell, it is not.
+// only when nobody used it since: then it becomes this manager's again. When that is not known, it is not.
 func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, error) {
 	s.mu.Lock()
 	taken, lost := s.taken, s.lost != nil
@@ -150,7 +150,7 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 }
 
 // suspendUnowned stops a sandbox that another process left and whose record is this manager's. One that the engine does not have
-// rests, too: its workspace may be there.
+// is suspended, too: its workspace may be there.
 func (m *Manager) suspendUnowned(ctx context.Context, rec Record) error {
 	engine, _, err := m.find(ctx, rec.ID)
 	switch {
@@ -215,7 +215,7 @@ func (m *Manager) ensureRunning(ctx context.Context, engine backend.Info, key Ke
 	}
 }
 
-// secondaryIdle is how long a sandbox may be idle in whose records visitors note their use, which they do once in a while.
+// secondaryIdle is how long a sandbox with secondary connections may be idle: those record their use only once in a while.
 func secondaryIdle(rec Record) time.Duration {
 	if rec.Idle < 0 {
 		return rec.Idle
@@ -239,8 +239,8 @@ func runs(engine backend.Info) error {
 	return nil
 }
 
-// resumeUnowned starts a sandbox that nobody has and begins its idle time anew. Meanwhile its record is this manager's, so that
-// nobody sweeps it or takes it over; backend.ErrExists when somebody was faster.
+// resumeUnowned starts a sandbox that nobody has and restarts its idle time. Meanwhile its record is this manager's, so that
+// nobody sweeps or adopts it; backend.ErrExists when somebody was faster.
 func (m *Manager) resumeUnowned(ctx context.Context, rec Record, engine backend.Info) (backend.Info, error) {
 	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
 	if err != nil {
@@ -259,8 +259,8 @@ func (m *Manager) resumeUnowned(ctx context.Context, rec Record, engine backend.
 	return engine, err
 }
 
-// resume starts a sandbox whose record is this manager's. That says before that it may run from now on, so that whatever
-// follows, the end of this process too, it is laid down again.
+// resume starts a sandbox whose record is this manager's. That is updated first to one that may run, so that whatever
+// follows, the end of this process too, it is suspended again.
 func (m *Manager) resume(ctx context.Context, rec *Record, engineID string) error {
 	rec.noteUse(m.now())
 	if err := m.store.Update(ctx, *rec); err != nil {

@@ -35,7 +35,7 @@ const (
 // TerminalSize is the size of a terminal in characters. Zeros are a size that is not known.
 type TerminalSize struct{ Rows, Cols uint16 }
 
-// TerminalRequest says what to run on a terminal.
+// TerminalRequest is what to run on a terminal.
 type TerminalRequest struct {
 	// Argv is delivered verbatim. Without it a shell is run: the sandbox's $SHELL, else the first there is of bash, zsh,
 	// ash and sh.
@@ -159,7 +159,7 @@ func isUnknown(err error) bool {
 	return errors.As(err, &refused) && refused.Code == wire.CodeNotFound
 }
 
-// endDetaches reads what is typed. There is no end of it: a program at a terminal is told one by a character.
+// endDetaches reads what is typed. There is no end of it: at a terminal a character stands for that.
 type endDetaches struct{ r io.Reader }
 
 func (e endDetaches) Read(p []byte) (int, error) {

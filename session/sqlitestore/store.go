@@ -68,7 +68,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	return &Store{f}, nil
 }
 
-// Instance returns the instance whose sandboxes the records are about, empty when nobody has said so.
+// Instance returns the instance whose sandboxes the records are about, empty when it is not set.
 func (s *Store) Instance(ctx context.Context) (id string, err error) {
 	err = s.f.DB().QueryRowContext(ctx, `SELECT id FROM instance`).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -77,7 +77,7 @@ func (s *Store) Instance(ctx context.Context) (id string, err error) {
 	return id, s.f.Error(err)
 }
 
-// SetInstance says which instance's sandboxes the records are about, unless somebody has said so.
+// SetInstance sets the instance whose sandboxes the records are about, unless it is set.
 func (s *Store) SetInstance(ctx context.Context, id string) error {
 	return s.f.Tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO instance (one, id) VALUES (1, ?) ON CONFLICT DO NOTHING`, id)
@@ -177,7 +177,7 @@ func instant(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// Join makes an owner: a file beside the store that is locked for as long as the owner lives.
+// Join makes an owner: a file next to the store that is locked for as long as the owner lives.
 func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", nil, err

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// State is where a sandbox is in its life, as its record tells.
+// State is where a sandbox is in its life, by its record.
 type State string
 
 // States.
@@ -50,7 +50,7 @@ const (
 	KeepWorkspace Action = "removes all but its workspace"
 )
 
-// Kind says what kind of key a sandbox has; a rule may be for several.
+// Kind is the kind of key that a sandbox has; a rule may be for several.
 type Kind uint8
 
 // Kinds of keys.
@@ -76,7 +76,7 @@ const (
 	AfterAll  Condition = "after its process died" // the engine finished what that had begun
 )
 
-// Wait says when a rule that time brings about is due.
+// Wait is when a rule that time brings about is due.
 type Wait string
 
 // Waits.
@@ -170,7 +170,7 @@ type Facts struct {
 	Expires   time.Time // when its time is over; zero is never
 }
 
-// holds reports whether a rule is about what the facts tell.
+// holds reports whether a rule is about the facts.
 func (r Rule) holds(f Facts) bool {
 	if r.From != f.State || r.Kind&f.Kind == 0 || r.On == OwnerDied && !f.Owned {
 		return false
@@ -245,7 +245,7 @@ func Markdown() string {
 	return b.String()
 }
 
-// trigger says in words when a rule does something.
+// trigger returns in words when a rule does something.
 func (r Rule) trigger() string {
 	var of []string
 	for _, w := range []struct {
