@@ -30,8 +30,8 @@ func dying(t *testing.T, b backend.SandboxBackend, opts *session.Options) *sessi
 	return m
 }
 
-// TestHeir: a run's sandbox whose process died is taken over with its files; one whose process lives is not.
-func TestHeir(t *testing.T) {
+// TestAdopt: the sandbox of a run whose process died is adopted with its files; one whose process lives is not.
+func TestAdopt(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -152,11 +152,11 @@ func TestHeirTakesWhatThereIs(t *testing.T) {
 	if _, _, err := second.Open(t.Context(), key, testImage()); !errors.As(err, &conflict) {
 		t.Errorf("Open with another image = %v, want a ConflictError", err)
 	}
-	told := 0
+	adoptions := 0
 	adopted, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs,
-		OnAdopt: func(ctx context.Context, s *session.Session) error { told++; return nil }})
-	if err != nil || created || adopted.ID() != s.ID() || told != 1 || adopted.Info().Image != "test:2" {
-		t.Fatalf("Open as is = %v, %v, %v, told %d times", adopted, created, err, told)
+		OnAdopt: func(ctx context.Context, s *session.Session) error { adoptions++; return nil }})
+	if err != nil || created || adopted.ID() != s.ID() || adoptions != 1 || adopted.Info().Image != "test:2" {
+		t.Fatalf("Open as is = %v, %v, %v, adopted %d times", adopted, created, err, adoptions)
 	}
 	if got := output(t, adopted, "echo $TOKEN-"); got != "-\n" {
 		t.Errorf("output %q: values of variables are recorded nowhere", got)
@@ -286,9 +286,9 @@ func TestSweep(t *testing.T) {
 	for range 2 { // the second round finds nothing to do
 		m.Reap(t.Context())
 	}
-	boxes := map[string]bool{}
+	sandboxes := map[string]bool{}
 	for _, b := range e.all() {
-		if boxes[b.info.SessionID] = true; names[b.info.SessionID] == "" {
+		if sandboxes[b.info.SessionID] = true; names[b.info.SessionID] == "" {
 			strangers--
 		}
 	}
@@ -300,7 +300,7 @@ func TestSweep(t *testing.T) {
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
 			t.Fatal(err)
 		}
-		got[name] = want{boxes[id], rec.State}
+		got[name] = want{sandboxes[id], rec.State}
 		if live, _ := opts.Store.Lives(t.Context(), rec.Owner); rec.Owner == m.Owner() || live && rec.Owner != alive.Owner() {
 			t.Errorf("%s belongs to %q", name, rec.Owner)
 		}
@@ -323,20 +323,20 @@ func TestSweepKeepsWhatWorks(t *testing.T) {
 	clock := newClock(second)
 	clock.add(time.Hour)
 	second.Reap(t.Context())
-	visitor, err := second.Connect(t.Context(), s.ID())
+	secondary, err := second.Connect(t.Context(), s.ID())
 	if err != nil {
 		t.Fatalf("a sandbox with a command was removed: %v", err)
 	}
-	_, err = visitor.KillExec(t.Context(), command, "")
+	_, err = secondary.KillExec(t.Context(), command, "")
 	must(t, err)
-	_, err = visitor.WaitExec(t.Context(), command, -1) // until its output is read, too, it counts as running
+	_, err = secondary.WaitExec(t.Context(), command, -1) // until its output is read, too, it counts as running
 	must(t, err)
 	clock.add(9 * time.Minute)
 	second.Reap(t.Context())
 	if e.count() != 1 {
 		t.Error("a sandbox was removed while somebody used it")
 	}
-	must(t, visitor.Close(t.Context()))
+	must(t, secondary.Close(t.Context()))
 	eventually(t, "an expired sandbox that nobody uses goes", func() bool { // one that does not answer in time waits for the next sweep
 		clock.add(time.Hour)
 		second.Reap(t.Context())
@@ -370,14 +370,14 @@ func orphaned(t *testing.T, key session.Key) {
 		t.Fatal("the sandbox of an agent that lives is gone")
 	}
 	first.Die()
-	visitor, err := second.Connect(t.Context(), s.ID())
+	secondary, err := second.Connect(t.Context(), s.ID())
 	must(t, err)
 	clock.add(time.Minute)
 	second.Reap(t.Context())
 	if e.count() != 1 {
 		t.Fatal("a sandbox was removed while somebody used it")
 	}
-	must(t, visitor.Close(t.Context()))
+	must(t, secondary.Close(t.Context()))
 	clock.add(3 * time.Minute)
 	second.Reap(t.Context())
 	if e.count() != 0 {
@@ -404,7 +404,7 @@ func TestSweepNeedsACommonStore(t *testing.T) {
 	}
 }
 
-// TestSweepFails: what cannot be removed now is removed later, by whoever comes first.
+// TestSweepFails: what cannot be removed now is removed later, by the first who comes.
 func TestSweepFails(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

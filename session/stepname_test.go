@@ -22,7 +22,7 @@ func TestSessionName(t *testing.T) {
 	}
 }
 
-func TestRequestOver(t *testing.T) {
+func TestWithDefaults(t *testing.T) {
 	t.Parallel()
 	base := session.Request{
 		Image: "python:3.11-slim", User: "1001:1001", Env: map[string]string{"A": "base", "B": "base"},

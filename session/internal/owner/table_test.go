@@ -110,16 +110,16 @@ func TestOn(t *testing.T) {
 		to    owner.State
 		do    owner.Action
 	}{
-		"a run ends":                     {owner.Facts{State: owner.Ready, Kind: owner.Run}, owner.RunEnded, owner.Gone, owner.Remove},
-		"a run ends, with a retention":   {owner.Facts{State: owner.Ready, Kind: owner.Run, Retention: 1}, owner.RunEnded, owner.Retained, ""},
-		"a run ends that was set aside":  {owner.Facts{State: owner.WorkspaceOnly, Kind: owner.Run, Retention: 1}, owner.RunEnded, owner.Gone, owner.Remove},
-		"lost":                           {owner.Facts{State: owner.Ready, Kind: owner.Run, StopIdle: true}, owner.EngineLost, owner.Removing, ""},
-		"lost, named, stop":              {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true, Owned: true}, owner.EngineLost, owner.Suspended, ""},
-		"lost, named, nobody's":          {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
-		"lost, suspended":                {owner.Facts{State: owner.Suspended, Kind: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
-		"opened, suspended":              {owner.Facts{State: owner.Suspended, Kind: owner.Named}, owner.Opened, owner.Ready, owner.Start},
-		"opened, workspace only":         {owner.Facts{State: owner.WorkspaceOnly, Kind: owner.Named}, owner.Opened, owner.Ready, owner.Create},
-		"removed, its workspace is kept": {owner.Facts{State: owner.Ready, Kind: owner.Named, Keep: true}, owner.Removed, owner.WorkspaceOnly, owner.KeepWorkspace},
+		"a run ends":                         {owner.Facts{State: owner.Ready, Kind: owner.Run}, owner.RunEnded, owner.Gone, owner.Remove},
+		"a run ends, with a retention":       {owner.Facts{State: owner.Ready, Kind: owner.Run, Retention: 1}, owner.RunEnded, owner.Retained, ""},
+		"a run ends whose workspace is kept": {owner.Facts{State: owner.WorkspaceOnly, Kind: owner.Run, Retention: 1}, owner.RunEnded, owner.Gone, owner.Remove},
+		"lost":                               {owner.Facts{State: owner.Ready, Kind: owner.Run, StopIdle: true}, owner.EngineLost, owner.Removing, ""},
+		"lost, named, stop":                  {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true, Owned: true}, owner.EngineLost, owner.Suspended, ""},
+		"lost, named, nobody's":              {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
+		"lost, suspended":                    {owner.Facts{State: owner.Suspended, Kind: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
+		"opened, suspended":                  {owner.Facts{State: owner.Suspended, Kind: owner.Named}, owner.Opened, owner.Ready, owner.Start},
+		"opened, workspace only":             {owner.Facts{State: owner.WorkspaceOnly, Kind: owner.Named}, owner.Opened, owner.Ready, owner.Create},
+		"removed, its workspace is kept":     {owner.Facts{State: owner.Ready, Kind: owner.Named, Keep: true}, owner.Removed, owner.WorkspaceOnly, owner.KeepWorkspace},
 	} {
 		if r, ok := owner.On(test.facts, test.event); !ok || r.To != test.to || r.Do != test.do {
 			t.Errorf("%s: %+v, %v", name, r, ok)
