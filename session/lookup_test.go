@@ -342,7 +342,7 @@ func TestVisitorCountsAsUse(t *testing.T) {
 }
 
 // TestSecondaryUseCounts: the use by a secondary connection counts also when the owner's reaper came by between it and the end of the idle time.
-func TestVisitIsRemembered(t *testing.T) {
+func TestSecondaryUseCounts(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()

@@ -136,8 +136,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestHeirTakesWhatThereIs: a command takes a sandbox as an agent of a dead process made it; the agent gets it, too.
-func TestHeirTakesWhatThereIs(t *testing.T) {
+// TestAdoptAsIs: a command takes a sandbox as an agent of a dead process made it; the agent gets it, too.
+func TestAdoptAsIs(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
