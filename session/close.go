@@ -147,7 +147,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (
 		return m.suspend(ctx, s)
 	case to == owner.Retained:
 		due := m.now().Add(s.req.Retention)
-		m.record(s, RecordRemoving, due)
+		m.save(s.recordAs(RecordRemoving, due))
 		m.unregister(s, &leftover{engineID: s.engine.ID, removeAt: due, kept: true})
 	case to == owner.WorkspaceOnly:
 		defer m.unregister(s, nil)
@@ -160,8 +160,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (
 			m.unregister(s, &leftover{engineID: s.engine.ID, removeAt: m.now()})
 			return err
 		}
-		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
-		m.save(rec)
+		m.saveClosed(rec)
 		m.unregister(s, nil)
 	}
 	return nil
@@ -307,8 +306,7 @@ func (m *Manager) closeRecord(id string) {
 	defer cancel()
 	rec, err := m.store.Get(ctx, id)
 	if err == nil {
-		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
-		m.save(rec)
+		m.saveClosed(rec)
 	} else if !errors.Is(err, backend.ErrNotFound) {
 		m.log.Error("cannot record the end of a sandbox", "sandbox", id, "error", err)
 	}

@@ -156,36 +156,18 @@ func guestError(e *wire.Error) error {
 		}
 		return &LaunchError{Reason: reason, Message: message}
 	}
-	sentinel := guestSentinel(e.Code)
+	sentinel := guestSentinels[e.Code]
 	if sentinel == nil {
 		return errors.New("sandbox: " + message)
 	}
 	return &textError{text: strings.TrimSuffix(sentinel.Error()+": "+message, ": "), err: sentinel}
 }
 
-// guestSentinel maps the codes of the wire; nil for codes that stand for nothing of ours.
-func guestSentinel(code wire.Code) error {
-	switch code {
-	case wire.CodeNotFound:
-		return backend.ErrNotFound
-	case wire.CodeExists:
-		return backend.ErrExists
-	case wire.CodeInvalid:
-		return backend.ErrInvalid
-	case wire.CodePermission:
-		return backend.ErrPermission
-	case wire.CodeTooLarge:
-		return backend.ErrTooLarge
-	case wire.CodeTimeout:
-		return backend.ErrTimeout
-	case wire.CodeUnsupported:
-		return backend.ErrUnsupported
-	case wire.CodeQuota:
-		return backend.ErrQuota
-	case wire.CodeCapacity:
-		return backend.ErrCapacity
-	}
-	return nil
+// guestSentinels are the errors that codes of the wire stand for.
+var guestSentinels = map[wire.Code]error{
+	wire.CodeNotFound: backend.ErrNotFound, wire.CodeExists: backend.ErrExists, wire.CodeInvalid: backend.ErrInvalid,
+	wire.CodePermission: backend.ErrPermission, wire.CodeTooLarge: backend.ErrTooLarge, wire.CodeTimeout: backend.ErrTimeout,
+	wire.CodeUnsupported: backend.ErrUnsupported, wire.CodeQuota: backend.ErrQuota, wire.CodeCapacity: backend.ErrCapacity,
 }
 
 // cleanText makes text from outside fit for one line of a log: valid UTF-8, no control characters, bounded.

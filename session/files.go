@@ -37,7 +37,7 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	if size <= 0 {
 		size = -1
 	} else {
-		r = newExactReader(r, size)
+		r = &exactReader{r: r, size: size, left: size}
 	}
 	var body *cappedReader
 	answer, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {

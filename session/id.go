@@ -3,6 +3,7 @@ package session
 import (
 	"crypto/rand"
 	"encoding/base32"
+	"regexp"
 	"strings"
 )
 
@@ -26,16 +27,7 @@ func NewID() string {
 // NewRunID returns the id of a new run.
 func NewRunID() string { return runPrefix + NewID() }
 
+var sandboxID = regexp.MustCompile(`\A` + sandboxPrefix + `[a-z2-7]{26}\z`) // idBytes in base32
+
 // validSandboxID reports whether id has the form that NewManager's sandboxes have.
-func validSandboxID(id string) bool {
-	rest, ok := strings.CutPrefix(id, sandboxPrefix)
-	if !ok || len(rest) != base32.StdEncoding.WithPadding(base32.NoPadding).EncodedLen(idBytes) {
-		return false
-	}
-	for _, c := range []byte(rest) {
-		if (c < 'a' || c > 'z') && (c < '2' || c > '7') {
-			return false
-		}
-	}
-	return true
-}
+func validSandboxID(id string) bool { return sandboxID.MatchString(id) }

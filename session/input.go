@@ -19,10 +19,6 @@ type exactReader struct {
 	left int64
 }
 
-func newExactReader(r io.Reader, size int64) *exactReader {
-	return &exactReader{r: r, size: size, left: size}
-}
-
 // Read reads on, and at the end of what was said makes sure that nothing follows.
 func (e *exactReader) Read(p []byte) (int, error) {
 	if e.left == 0 {

@@ -119,8 +119,8 @@ func TestInterruptedExpires(t *testing.T) {
 	}
 }
 
-// TestNotSetAside: what is used, is retained, or has files elsewhere than in its workspace stays as it is.
-func TestNotSetAside(t *testing.T) {
+// TestNotInterrupted: what is used, is retained, or has files elsewhere than in its workspace stays as it is.
+func TestNotInterrupted(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(*session.Request)
@@ -158,8 +158,8 @@ func TestNotSetAside(t *testing.T) {
 	}
 }
 
-// TestNotSetAsideUnderVisitor: somebody is at a command of a sandbox that never expires for longer than it would stay.
-func TestNotSetAsideUnderVisitor(t *testing.T) {
+// TestNotInterruptedUnderConnection: somebody is at a command of a sandbox that never expires for longer than it would stay.
+func TestNotInterruptedUnderConnection(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -259,8 +259,8 @@ func TestCloseOrphans(t *testing.T) {
 	}
 }
 
-// TestVisitedIsKeptByItsProcess: the same for a process that lives and retains it itself.
-func TestVisitedIsKeptByItsProcess(t *testing.T) {
+// TestConnectedIsKeptByItsProcess: the same for a process that lives and retains it itself.
+func TestConnectedIsKeptByItsProcess(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -286,8 +286,8 @@ func TestVisitedIsKeptByItsProcess(t *testing.T) {
 	})
 }
 
-// TestVisitedIsKept: what a process is connected to is neither garbage nor over, and is when the process has left.
-func TestVisitedIsKept(t *testing.T) {
+// TestConnectedIsKept: what a process is connected to is neither garbage nor over, and is when the process has left.
+func TestConnectedIsKept(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, m *session.Manager, rec session.Record, c *clock) error{
 		"garbage": func(t *testing.T, m *session.Manager, rec session.Record, _ *clock) error {

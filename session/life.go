@@ -33,7 +33,7 @@ func (r Record) state() owner.State {
 		return owner.Suspended
 	case r.State == RecordReady:
 		return owner.Ready
-	case r.retained():
+	case r.State == RecordRemoving && r.Retention > 0:
 		return owner.Retained
 	case r.State == RecordRemoving, r.State == RecordLost && r.Owner != "":
 		return owner.Removing
@@ -43,9 +43,6 @@ func (r Record) state() owner.State {
 
 // workspaceOnly reports whether a record is that of a sandbox of which the engine has the workspace alone, or will in a moment.
 func (r Record) workspaceOnly() bool { return r.State == RecordReady && r.KeepWorkspace }
-
-// retained reports whether a record's sandbox was to outlive its run, for people to look at.
-func (r Record) retained() bool { return r.State == RecordRemoving && r.Retention > 0 }
 
 // used is when a record's sandbox was last used, calls under way included.
 func (r Record) used() time.Time {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,20 +43,20 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 	s := m.byID[id]
 	m.mu.Unlock()
 	var rec Record
-	if s != nil {
-		rec = Record{Key: s.key, State: RecordReady}
-		if s.isClosing() {
-			rec.State = RecordClosed
-		}
-	} else {
-		var err error
+	var err error
+	switch {
+	case s == nil:
 		rec, err = m.store.Get(ctx, id)
-		if errors.Is(err, backend.ErrNotFound) {
-			return nil, errNoSandbox
-		}
-		if err != nil {
-			return nil, err
-		}
+	case s.isClosing():
+		rec = Record{Key: s.key, State: RecordClosed}
+	default:
+		rec = Record{Key: s.key, State: RecordReady}
+	}
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, errNoSandbox
+	}
+	if err != nil {
+		return nil, err
 	}
 	switch {
 	case rec.Key.Scope() != scope:
@@ -125,10 +126,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		list = append(list, s.Info())
 	}
 	slices.SortFunc(list, func(a, b Info) int {
-		if c := a.Created.Compare(b.Created); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID))
 	})
 	return list, nil
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,9 +87,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 		o = *opts
 	}
 	alone, shared := o.Instance == "", o.Instance != "" && o.Store != nil
-	if o.Engine == "" {
-		o.Engine = driverName(b)
-	}
+	o.Engine = cmp.Or(o.Engine, driverName(b))
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
@@ -112,9 +111,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 
 // complete fills in defaults and checks what can be wrong.
 func (o *Options) complete() error {
-	if o.Instance == "" {
-		o.Instance = NewID()
-	}
+	o.Instance = cmp.Or(o.Instance, NewID())
 	if err := validatePart("instance", o.Instance); err != nil {
 		return err
 	}
@@ -130,15 +127,9 @@ func (o *Options) complete() error {
 	if o.Store == nil {
 		o.Store = NewMemoryStore()
 	}
-	if o.IdleTimeout == 0 {
-		o.IdleTimeout = DefaultIdleTimeout
-	}
-	if o.ReapEvery == 0 {
-		o.ReapEvery = DefaultReapEvery
-	}
-	if o.MaxFileBytes == 0 {
-		o.MaxFileBytes = DefaultMaxFileBytes
-	}
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, DefaultIdleTimeout)
+	o.ReapEvery = cmp.Or(o.ReapEvery, DefaultReapEvery)
+	o.MaxFileBytes = cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes)
 	if o.TracerProvider == nil {
 		o.TracerProvider = otel.GetTracerProvider()
 	}
@@ -274,13 +265,14 @@ func (m *Manager) isAnothers(id string) bool {
 	return err == nil && rec.Owner != m.owner
 }
 
-// record updates the record of a session. The store's failure must not keep a sandbox from being closed, so it is
-// logged, and the reaper tries again.
-func (m *Manager) record(s *Session, state RecordState, expires time.Time) {
-	m.save(s.recordAs(state, expires))
+// saveClosed updates the record of a sandbox that is gone.
+func (m *Manager) saveClosed(rec Record) {
+	rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
+	m.save(rec)
 }
 
-// save updates a record, now or later. Only states that hold no key come here, so one that is late does no harm.
+// save updates a record. The store's failure must not keep a sandbox from being closed, so it is logged, and the reaper
+// tries again. Only states that hold no key come here, so a late one does no harm.
 func (m *Manager) save(rec Record) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()

@@ -1,9 +1,11 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -168,13 +170,7 @@ func (s *MemoryStore) List(ctx context.Context, states ...RecordState) ([]Record
 	}
 	s.mu.Unlock()
 	slices.SortFunc(recs, func(a, b Record) int {
-		if c := a.Created.Compare(b.Created); c != 0 {
-			return c
-		}
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID))
 	})
 	return recs, nil
 }

@@ -414,12 +414,12 @@ func (m *Manager) forget(s *Session, cause error) {
 		m.mu.Lock()
 		m.leftover[s.id] = leftover{removeAt: m.now(), lookUntil: m.now().Add(lifetimes.CreationGrace)}
 		m.mu.Unlock()
-		m.record(s, RecordRemoving, m.now())
+		m.save(s.recordAs(RecordRemoving, m.now()))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	if m.store.Delete(ctx, s.id) != nil {
-		m.record(s, RecordClosed, m.now()) // at least it must not hold the key
+		m.save(s.recordAs(RecordClosed, m.now())) // at least it must not hold the key
 	}
 }

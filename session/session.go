@@ -169,13 +169,9 @@ func (s *Session) explain(parent context.Context, err error) error {
 
 // start begins the span of a call.
 func (s *Session) start(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
-	return telemetry.StartWith(ctx, s.m.tracers, name, append(attrs, s.attributes()...)...)
-}
-
-// attributes returns the sandbox that a span is about.
-func (s *Session) attributes() []attribute.KeyValue {
-	return append(s.m.keyAttributes(s.key),
+	attrs = append(append(attrs, s.m.keyAttributes(s.key)...),
 		telemetry.KeySandboxID.String(s.id), telemetry.Text(telemetry.KeyImage, s.engine.Image))
+	return telemetry.StartWith(ctx, s.m.tracers, name, attrs...)
 }
 
 // end ends the span of a call and wraps its error.
