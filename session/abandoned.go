@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
-// RemoveScope removes the sandboxes of a scope that processes which are gone left behind, with their workspaces, and returns
-// their ids. One that a living process has is backend.ErrExists, and stays. Unlike CloseScope it needs no session.
+// RemoveScope removes the sandboxes of a scope that dead processes left behind, with their workspaces, and returns their ids.
+// One that a living process has is backend.ErrExists, and stays. Unlike CloseScope it needs no session.
 func (m *Manager) RemoveScope(ctx context.Context, scope Scope) (removed []string, err error) {
 	removed, err = m.removeScope(ctx, scope)
 	return removed, wrapError("Remove", m.driver, "", err)
@@ -163,9 +163,8 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 	return gone, nil
 }
 
-// Abandoned returns the records of the sandboxes on this engine that no living process has: what interrupted runs and
-// processes that are gone left, what is retained, and what was left for everybody. The sweep removes each of them when
-// its time is over.
+// Abandoned returns the records of the sandboxes on this engine that no living process has: those of interrupted runs and dead
+// processes, retained ones, and those that Detach left. The sweep removes each of them when its time is over.
 func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
 	if err != nil {
@@ -198,8 +197,8 @@ func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
 // errConnected: a process is connected to a sandbox that belongs to none.
 var errConnected error = &textError{text: "another process is connected to it", err: backend.ErrExists}
 
-// RemoveAbandoned removes a sandbox that Abandoned gave, with its workspace. One that somebody took since, or to which
-// a process is connected, is backend.ErrExists, and stays.
+// RemoveAbandoned removes a sandbox that Abandoned returned, with its workspace. One that another process adopted since, or to
+// which a process is connected, is backend.ErrExists, and stays.
 func (m *Manager) RemoveAbandoned(ctx context.Context, rec Record) error {
 	if m.connectedTo(ctx, rec) == used {
 		return wrapError("Remove", m.driver, rec.ID, errConnected)

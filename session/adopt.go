@@ -16,8 +16,8 @@ const (
 	silentWait    = 3 * time.Second       // before an unbounded wait is logged
 )
 
-// reserve records that this manager makes the sandbox of s, or adopts the one that a dead process left under
-// its key, whose session is then returned.
+// reserve records that this manager makes the sandbox of s, or adopts the one that a dead process left under its key and
+// returns its session.
 func (m *Manager) reserve(ctx context.Context, s *Session, req Request) (*Session, error) {
 	if s.key.Namespace == NamespaceUser {
 		if err := m.recordFound(ctx, s.key); err != nil {
@@ -135,10 +135,9 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 	return Record{}, errNoSandbox
 }
 
-// openAdopted makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of the record and the
-// store has holds also when it fails. Neither a session nor an error:
-// there is no such sandbox, or it was never finished. A named one that the engine does not have, though nobody asked for
-// its removal, is created again: its workspace may be there.
+// openAdopted makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of rec is stored also
+// when it fails. Without a session and an error there is no such sandbox, or it was never finished. A named one that the
+// engine does not have, though nobody asked for its removal, is created again: its workspace may be there.
 func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Request) (*Session, error) {
 	if rec.State != RecordReady {
 		return nil, nil

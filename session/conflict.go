@@ -13,9 +13,9 @@ import (
 // unknownShape stands in ConflictError.Fields for a difference that is not known more closely.
 const unknownShape = "request"
 
-// shape is the part of a prepared request that shapes the sandbox itself. The record holds it as JSON, and the engine a hash of that for
-// sandboxes that have no record. Anybody with the engine can read the label, so it covers the names of the environment but
-// not the values: those may be secrets short enough to guess.
+// shape is the part of a prepared request that shapes the sandbox itself. The record holds it as JSON, and the engine a hash
+// of that for sandboxes that have no record. Anybody with the engine can read the label, so it covers the names of the
+// environment but not the values: those may be secrets short enough to guess.
 type shape struct {
 	Image   string              `json:"image"`
 	User    string              `json:"user"`

@@ -79,9 +79,9 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	return s, nil
 }
 
-// explainFull explains why a secondary connection ended at once in a sandbox that runs, or why the engine made none for a reason that
-// it does not know: the connection's end in there is a process, too, and so is what the engine starts it with. An engine may take
-// a moment to notice that a sandbox does not run any more.
+// explainFull explains why a secondary connection ended at once in a sandbox that runs, or why the engine made none for a
+// reason that it does not know: the connection's end in there is a process, too, and so is what the engine starts it with. An
+// engine may take a moment to notice that a sandbox does not run any more.
 func (m *Manager) explainFull(ctx context.Context, engineID string, err error) error {
 	ended := errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrNoAnswer)
 	unexplained := telemetry.Class(err) == "internal"
@@ -104,7 +104,7 @@ func (m *Manager) canConnect() bool {
 	return ok
 }
 
-// errUnreadable: the engine has a sandbox of that id and does not know any more what it was made for.
+// errUnreadable: the engine has a sandbox of that id with damaged labels.
 var errUnreadable error = &textError{text: "what the engine keeps of the sandbox is damaged", err: backend.ErrLost}
 
 // find returns the one sandbox of this instance with id. Ids of the engine, and beginnings of ids, find nothing. One whose
@@ -238,8 +238,7 @@ func (m *Manager) vanished(ctx context.Context, id string) error {
 	return &VanishedError{Key: rec.Key}
 }
 
-// leavesWorkspace reports whether who opens the key of a record that no process has gets its workspace also when the engine has no
-// sandbox.
+// leavesWorkspace reports whether Open finds the workspace of a record without an owner also when the engine has no sandbox.
 func (m *Manager) leavesWorkspace(rec Record) bool {
 	facts := rec.facts("")
 	facts.Owned = false

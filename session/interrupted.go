@@ -10,9 +10,9 @@ import (
 // A run whose process died may be resumed, but nobody knows when, and until then its sandbox is of no use: what the
 // step under way was doing is done again. So it ends soon, and its workspace waits for as long as the sandbox would have.
 
-// keepOnlyWorkspace ends the sandbox of an interrupted run and keeps its workspace, unless it was used since it was found. Where the
-// workspace is not all of its files, or ends with it, it stays for its idle time. taken is the record found, which is this
-// manager's now.
+// keepOnlyWorkspace ends the sandbox of an interrupted run and keeps its workspace, unless it was used since it was found.
+// Where the workspace is not all of its files, or ends with it, it stays for its idle time. taken is the record found, which
+// is this manager's now.
 func (m *Manager) keepOnlyWorkspace(ctx context.Context, found, taken Record) error {
 	after := taken // the record afterwards
 	after.Owner = ""

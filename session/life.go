@@ -80,8 +80,8 @@ func (r Record) due(now time.Time, on backend.State) (owner.Rule, bool) {
 	return owner.Due(r.facts(on), lifetimes, now)
 }
 
-// inTransition reports whether a living process that has a record is about to let go of it: it makes the sandbox, or removes it or
-// a part of it. What nobody has used for so long that a sweep would take it is most likely in the hands of one.
+// inTransition reports whether a living process that has a record is about to let go of it: it makes the sandbox, or removes
+// it or a part of it. What nobody has used for so long that a sweep would take it is most likely in the hands of one.
 func (r Record) inTransition(now time.Time) bool {
 	_, due := r.due(now, backend.StateRunning)
 	state := r.state()

@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// OldGuests returns what the engine keeps of other versions of the guest program, that no sandbox of any instance has and no
+// OldGuests returns what the engine keeps of other versions of the guest program, which no sandbox of any instance has and no
 // process is about to use. Sweeps remove it a day after it was made.
 func (m *Manager) OldGuests(ctx context.Context) ([]backend.OldGuest, error) {
 	keeper, ok := m.b.(backend.GuestKeeper)
@@ -19,7 +19,7 @@ func (m *Manager) OldGuests(ctx context.Context) ([]backend.OldGuest, error) {
 	return list, wrapError("OldGuests", m.driver, "", engineError(err))
 }
 
-// RemoveOldGuest removes one that OldGuests gave. One that is needed since is backend.ErrExists, and stays.
+// RemoveOldGuest removes one that OldGuests returned. One that is needed since is backend.ErrExists, and stays.
 func (m *Manager) RemoveOldGuest(ctx context.Context, g backend.OldGuest) error {
 	keeper, ok := m.b.(backend.GuestKeeper)
 	if !ok {

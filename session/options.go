@@ -136,12 +136,12 @@ const (
 	OpenShared OpenMode = iota
 	// OpenAsIs takes it as it is, or creates it again as it was where the engine has only its workspace.
 	OpenAsIs
-	// OpenRebuild creates it again when it was made for another request, or from what its image was before: with the same id and
-	// the files of its workspace, and without the rest of its files. It is for named sandboxes of managers with an Instance and
-	// a Store. The old one goes when another one of its kind was seen to work; one in which commands run stays, which is
-	// backend.ErrExists. Who owns the workspace's files, and its size, cannot change: backend.ErrUnsupported. Whatever fails,
-	// the workspace is kept, and opening the key resumes with it. A session that is open here with the same request is returned as
-	// it is.
+	// OpenRebuild creates it again when it was made for another request, or from what its image was before: with the same id
+	// and the files of its workspace, and without the rest of its files. It is for named sandboxes of managers with an
+	// Instance and a Store. The old one goes when another one of its kind was seen to work; one in which commands run stays,
+	// which is backend.ErrExists. Who owns the workspace's files, and its size, cannot change: backend.ErrUnsupported.
+	// Whatever fails, the workspace is kept, and opening the key resumes with it. A session that is open here with the same
+	// request is returned as it is.
 	OpenRebuild
 )
 

@@ -127,9 +127,8 @@ func (m *Manager) try(ctx context.Context, req Request) (backend.Info, error) {
 	return info, err
 }
 
-// recreate creates a sandbox again that the engine does not have, upon the workspace that may be there. Unless it was to be another
-// one, it must be what it was. Neither a session nor an error: of what it was there is nothing left that another one could
-// not have.
+// recreate creates a sandbox again that the engine does not have, upon the workspace that may be there. It must be what it
+// was, unless req asks for a rebuild. Without a session and an error nothing of it is left.
 func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Session, error) {
 	conflict := rec.gone(req)
 	req = rec.asWas(req)
@@ -161,8 +160,8 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 	return m.createOver(ctx, rec, req)
 }
 
-// createOver makes the sandbox of a record that this manager has, upon the workspace that is there. On failure the record
-// still has it.
+// createOver creates the sandbox of a record of this manager upon the workspace that is there, and leaves the record and the
+// workspace as they are when it fails.
 func (m *Manager) createOver(ctx context.Context, rec Record, req Request) (*Session, error) {
 	s := m.newSession(rec.Key, req, rec.ID)
 	s.follow(rec, req)

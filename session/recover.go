@@ -220,8 +220,8 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 	return m.deleteSandbox(ctx, taken)
 }
 
-// putBack returns a record that was taken to be reclaimed. A lost one stays with this manager, and is due when that has ended:
-// of those that nobody has, there may be nothing left.
+// putBack gives up a record that was taken to be reclaimed. A lost one stays with this manager, and is due when that has ended:
+// of a lost one without an owner the engine has nothing.
 func (m *Manager) putBack(ctx context.Context, rec Record, use use) {
 	if rec.State == RecordLost {
 		return
@@ -245,7 +245,7 @@ const (
 	silent // it is there, and neither it nor the engine answers
 )
 
-// useOf reports whether a sandbox that is due was used since, or commands run in it.
+// useOf returns whether a sandbox that is due was used since, or commands run in it.
 func (m *Manager) useOf(ctx context.Context, rec Record) use {
 	if _, _, err := m.find(ctx, rec.ID); err == nil && !rec.expired(m.now()) {
 		return used
@@ -253,7 +253,7 @@ func (m *Manager) useOf(ctx context.Context, rec Record) use {
 	return m.useByGuest(ctx, rec, func(h wire.Health) bool { return h.Running > 0 })
 }
 
-// connectedTo reports whether a process is connected to a sandbox that belongs to none.
+// connectedTo returns whether a process is connected to a sandbox without an owner.
 func (m *Manager) connectedTo(ctx context.Context, rec Record) use {
 	return m.useByGuest(ctx, rec, func(h wire.Health) bool { return h.Visitors > 1 }) // one of them asks
 }

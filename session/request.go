@@ -79,8 +79,8 @@ func execTimeout(d, fallback time.Duration) (time.Duration, error) {
 	return d, nil
 }
 
-// ParseUser returns Request.User as "uid:gid", or backend.ErrInvalid. A lone uid takes the same number as its group, "root" is 0:0; other names would need the
-// image's own user list, which nobody vouches for.
+// ParseUser returns Request.User as "uid:gid", or backend.ErrInvalid. A lone uid takes the same number as its group, "root" is
+// 0:0; other names would need the image's own user list, which nobody vouches for.
 func ParseUser(user string) (string, error) {
 	switch user {
 	case "":
@@ -100,7 +100,7 @@ func ParseUser(user string) (string, error) {
 	return fmt.Sprintf("%d:%d", uid, gid), nil
 }
 
-// IsRoot reports whether what ParseUser gave is root, by user or group.
+// IsRoot reports whether a result of ParseUser is root, by user or group.
 func IsRoot(user string) bool { return strings.HasPrefix(user, "0:") || strings.HasSuffix(user, ":0") }
 
 // parseID reads a plain decimal user or group id.

@@ -31,7 +31,7 @@ type Session struct {
 	made      string     // what the sandbox was made for, Record.Request
 	asIs      bool       // adopted with OpenAsIs, so that req has only what could be found out
 	owned     bool       // this manager removes the sandbox; false for Connect
-	keepFresh bool       // of another process's sandbox whose record is kept fresh
+	keepFresh bool       // a secondary connection whose uses are recorded
 	policy    IdlePolicy // what becomes of it when it is idle; never empty for an owned one
 	created   time.Time
 

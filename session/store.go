@@ -38,8 +38,8 @@ type Record struct {
 	Idle       time.Duration
 	IdlePolicy IdlePolicy    // empty is IdleRemove
 	Retention  time.Duration // Request.Retention
-	// KeepWorkspace in RecordReady: when the engine has no such sandbox, its workspace is kept for the next opener of the key. The
-	// sandbox is being rebuilt (OpenRebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
+	// KeepWorkspace in RecordReady: when the engine has no such sandbox, its workspace is kept for the next opener of the key.
+	// The sandbox is being rebuilt (OpenRebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
 	// of an interrupted run.
 	KeepWorkspace bool
 	// Ended: the session was closed by who had it, so that nobody misses its files (Manager.Gone).

@@ -66,8 +66,8 @@ func (m *Manager) keepsFiles(limits backend.Limits, enforcement backend.Workspac
 	return m.b.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || enforcement != backend.WorkspaceMemory)
 }
 
-// extendIdle lets the most patient opener's idle timeout hold; one that names no policy changes nothing for a sandbox that is only
-// suspended when it is idle. s.mu is held, or nobody else has s yet.
+// extendIdle lets the most patient opener's idle timeout hold; one that names no policy changes nothing for a sandbox that is
+// only suspended when it is idle. s.mu is held, or nobody else has s yet.
 func (s *Session) extendIdle(req Request) {
 	switch {
 	case s.policy == IdleStop && req.IdlePolicy == "":
@@ -168,8 +168,8 @@ func (m *Manager) suspendUnowned(ctx context.Context, rec Record) error {
 	return err
 }
 
-// usedElsewhere reports whether another process noted its use of the sandbox since this one last recorded its own, and counts that
-// as a use now. When it was, only the other's clock knows, and clocks differ and are set.
+// usedElsewhere reports whether another process noted its use of the sandbox since this one last recorded its own, and counts
+// that as a use now. When it was, only the other's clock knows, and clocks differ and are set.
 func (m *Manager) usedElsewhere(ctx context.Context, s *Session) bool {
 	rec, err := m.store.Get(ctx, s.id)
 	s.mu.Lock()

@@ -27,7 +27,8 @@ type Times struct {
 
 	// OrphanMargin is how much longer a guest that is alone waits before it ends than the managers and sweeps that should come.
 	OrphanMargin time.Duration
-	// Ended is the least age of an ended sandbox that another instance removes: its manager may be about to find out why it was lost.
+	// Ended is the least age of an ended sandbox that another instance removes: its manager may be about to find out why it
+	// was lost.
 	Ended time.Duration
 	// Guest is how old the guest of another version must be to go: who uses two versions in turn should not wait for a copy at
 	// every change. GuestsEvery is how often sweeps look for one: there is hardly ever one.
