@@ -140,7 +140,7 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (
 		m.unregister(s, nil)
 		return err
 	case to == owner.Ready:
-		m.letGo(s)
+		m.disown(s)
 		m.unregister(s, nil)
 	case to == owner.Suspended:
 		defer m.unregister(s, nil)
@@ -166,8 +166,8 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (
 	return nil
 }
 
-// letGo records that a sandbox which stays belongs to nobody.
-func (m *Manager) letGo(s *Session) {
+// disown records that a sandbox which stays belongs to nobody.
+func (m *Manager) disown(s *Session) {
 	if s.wasLost() {
 		return // its record says so, and the next opener or sweep removes what is left
 	}

@@ -176,8 +176,8 @@ func (s *Session) lose(reason string) {
 		return
 	}
 	s.state, s.lost = StateLost, fmt.Errorf("%w: %s", backend.ErrLost, reason)
-	s.noted = make(chan struct{})
-	defer close(s.noted)
+	s.lossRecorded = make(chan struct{})
+	defer close(s.lossRecorded)
 	s.mu.Unlock()
 	s.m.noteLost(s, reason)
 }

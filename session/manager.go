@@ -239,7 +239,7 @@ func (m *Manager) noteLost(s *Session, reason string) {
 		return
 	}
 	if s.on(owner.EngineLost) == owner.Suspended {
-		m.release(s)
+		m.disownLost(s)
 		return
 	}
 	if m.isAnothers(s.id) {

@@ -154,7 +154,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		}
 		return nil, false, true, wait(ctx, s.closing)
 	}
-	err := s.suits(req)
+	err := s.matches(req)
 	if err == nil {
 		s.reopened(req)
 	}
@@ -163,13 +163,13 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 	case err == nil:
 		return s, false, false, nil
 	case req.Mode == OpenRebuild:
-		return nil, false, true, m.giveUp(ctx, s)
+		return nil, false, true, m.releaseIdle(ctx, s)
 	}
 	return nil, false, false, err
 }
 
-// suits reports whether the sandbox is what req asks for; s.mu is held.
-func (s *Session) suits(req Request) error {
+// matches returns a ConflictError unless the sandbox is what req asks for; s.mu is held.
+func (s *Session) matches(req Request) error {
 	switch {
 	case req.IdlePolicy.differs(s.policy):
 		return &ConflictError{Key: s.key, Fields: req.IdlePolicy.field(s.policy)}
@@ -314,7 +314,7 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may allow another enforcement than usual
 	if err == nil {
-		err = s.stillThere(ctx, s.connect(ctx, false, true))
+		err = s.wasRemoved(ctx, s.connect(ctx, false, true))
 	}
 	if err == nil && req.Prepare != nil {
 		err = guarded(func() error { return req.Prepare(ctx, s) })
@@ -325,8 +325,8 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	return err
 }
 
-// stillThere returns backend.ErrLost when a sandbox that was just made could not be reached because somebody removed it.
-func (s *Session) stillThere(ctx context.Context, err error) error {
+// wasRemoved returns backend.ErrLost when a sandbox that was just made could not be reached because somebody removed it.
+func (s *Session) wasRemoved(ctx context.Context, err error) error {
 	switch {
 	case err == nil, ctx.Err() != nil, errors.Is(err, client.ErrNoAnswer):
 		return err

@@ -16,8 +16,8 @@ import (
 // errBusy: commands run in a sandbox that was to be rebuilt.
 var errBusy error = &textError{text: "commands are running in the sandbox", err: backend.ErrExists}
 
-// giveUp lets go of an idle session of this manager, so that its sandbox can be adopted and rebuilt.
-func (m *Manager) giveUp(ctx context.Context, s *Session) error {
+// releaseIdle lets go of an idle session of this manager, so that its sandbox can be adopted and rebuilt.
+func (m *Manager) releaseIdle(ctx context.Context, s *Session) error {
 	switch busy, err := s.guestBusy(ctx); {
 	case err != nil:
 		return err
@@ -40,14 +40,14 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 	if err != nil {
 		return nil, engineError(err)
 	}
-	trial, err := m.try(ctx, req)
+	trial, err := m.probe(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	if trial.Hash == engine.Hash && trial.ImageID == engine.ImageID {
 		return nil, nil
 	}
-	if err := m.fits(trial, engine); err != nil {
+	if err := m.checkWorkspace(trial, engine); err != nil {
 		return nil, err
 	}
 	if engine.State == backend.StateRunning {
@@ -70,8 +70,8 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 	return m.createOver(ctx, *rec, req)
 }
 
-// fits reports whether a sandbox like trial can have the workspace that another one had.
-func (m *Manager) fits(trial, had backend.Info) error {
+// checkWorkspace fails unless a sandbox like trial can have the workspace that another one had.
+func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	limit, wanted := had.Limits.WorkspaceBytes, trial.Limits.WorkspaceBytes
 	switch {
 	case trial.User != had.User:
@@ -105,9 +105,9 @@ func (m *Manager) idleGuest(ctx context.Context, engineID string) error {
 	return noAnswer(ctx, err)
 }
 
-// try makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they must
+// probe makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they must
 // be. Should this process die meanwhile, its record has it removed.
-func (m *Manager) try(ctx context.Context, req Request) (backend.Info, error) {
+func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+NewID()), req, sandboxPrefix+NewID())
 	rec := s.recordAs(RecordRemoving, s.created)
 	if err := m.store.Insert(ctx, rec); err != nil {
@@ -146,9 +146,9 @@ func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Sessi
 	}
 	had := rec.workspace()
 	if had.User != "" && !rec.workspaceOnly() && (!same || had.Limits.WorkspaceBytes > 0 && had.Workspace != backend.WorkspaceWatched) {
-		trial, err := m.try(ctx, req)
+		trial, err := m.probe(ctx, req)
 		if err == nil {
-			err = m.fits(trial, had)
+			err = m.checkWorkspace(trial, had)
 		}
 		if err != nil {
 			return nil, err

@@ -40,25 +40,25 @@ type Session struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // goroutines of the connection
 
-	mu        sync.Mutex        // guards the fields below; never held across a call to the engine or the guest
-	base      map[string]string // environment of every command, never changed, only replaced
-	state     State
-	lost      error         // why, in StateLost
-	noted     chan struct{} // from the loss on; closed when the store has it
-	given     Record        // as it was given up after a loss (release); not guarded, but to be read when noted is closed
-	conn      *client.Conn
-	redialing *redial
-	taken     bool // another process has the sandbox now
-	secondary bool // a secondary connection, through backend.Connector
-	active    int  // calls under way
-	lastUsed  time.Time
-	recorded  time.Time     // lastUsed as it was last recorded
-	idle      time.Duration // negative is never
-	execs     map[string]trace.SpanContext
-	execOrder []string // keys of execs, oldest first
-	oomSeen   int64    // the engine's count of OOM kills when it was last read; negative is not read yet
-	oomRise   time.Time
-	counts    *bool // whether the guest counts OOM kills itself; nil is not known yet
+	mu           sync.Mutex        // guards the fields below; never held across a call to the engine or the guest
+	base         map[string]string // environment of every command, never changed, only replaced
+	state        State
+	lost         error         // why, in StateLost
+	lossRecorded chan struct{} // from the loss on; closed when the store has it
+	disowned     Record        // as it was given up after a loss (disownLost); not guarded, but to be read when lossRecorded is closed
+	conn         *client.Conn
+	redialing    *redial
+	taken        bool // another process has the sandbox now
+	secondary    bool // a secondary connection, through backend.Connector
+	active       int  // calls under way
+	lastUsed     time.Time
+	recorded     time.Time     // lastUsed as it was last recorded
+	idle         time.Duration // negative is never
+	execs        map[string]trace.SpanContext
+	execOrder    []string // keys of execs, oldest first
+	oomSeen      int64    // the engine's count of OOM kills when it was last read; negative is not read yet
+	oomRise      time.Time
+	counts       *bool // whether the guest counts OOM kills itself; nil is not known yet
 
 	expired  bool          // it closes because nobody used it; set when Close begins
 	closing  chan struct{} // nil until Close begins; closed when it ended

@@ -53,7 +53,7 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 	return m.canStop(req.IdlePolicy, req.Limits, enforcement)
 }
 
-// canStop reports whether a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its limit.
+// canStop fails unless a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its limit.
 func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, enforcement backend.WorkspaceMeans) error {
 	if policy != IdleStop || m.keepsFiles(limits, enforcement) {
 		return nil
@@ -100,12 +100,12 @@ func (m *Manager) suspend(ctx context.Context, s *Session) error {
 
 // release returns up the sandbox of a session that was lost and that is only stopped when it is idle: its files are there,
 // for the next opener of its key.
-func (m *Manager) release(s *Session) {
+func (m *Manager) disownLost(s *Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	rec, err := m.store.Take(ctx, s.id, m.owner, "")
 	if err == nil {
-		s.given = rec
+		s.disowned = rec
 	}
 	if err == nil || isOvertaken(err) {
 		return
@@ -129,9 +129,9 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	case to == owner.Ready || to == owner.Suspended:
 		return false, nil
 	}
-	<-s.noted // so that s.given may be read
+	<-s.lossRecorded // so that s.disowned may be read
 	from := ""
-	if s.given.ID == "" {
+	if s.disowned.ID == "" {
 		from = m.owner // it could not be given up
 	}
 	rec, err := m.store.Take(ctx, s.id, from, m.owner)
@@ -142,7 +142,7 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("the sandbox was lost and is kept, another process may have it: %w", err)
-	case rec.State == s.given.State && rec.EngineID == s.given.EngineID && rec.LastUsed.Equal(s.given.LastUsed):
+	case rec.State == s.disowned.State && rec.EngineID == s.disowned.EngineID && rec.LastUsed.Equal(s.disowned.LastUsed):
 		return true, nil
 	}
 	_, err = m.store.Take(ctx, s.id, m.owner, "")
