@@ -314,7 +314,7 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may allow another enforcement than usual
 	if err == nil {
-		err = s.wasRemoved(ctx, s.connect(ctx, false, true))
+		err = s.explainRemoved(ctx, s.connect(ctx, false, true))
 	}
 	if err == nil && req.Prepare != nil {
 		err = guarded(func() error { return req.Prepare(ctx, s) })
@@ -325,8 +325,8 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	return err
 }
 
-// wasRemoved returns backend.ErrLost when a sandbox that was just made could not be reached because somebody removed it.
-func (s *Session) wasRemoved(ctx context.Context, err error) error {
+// explainRemoved returns backend.ErrLost when a sandbox that was just made could not be reached because somebody removed it.
+func (s *Session) explainRemoved(ctx context.Context, err error) error {
 	switch {
 	case err == nil, ctx.Err() != nil, errors.Is(err, client.ErrNoAnswer):
 		return err
