@@ -49,7 +49,7 @@ func (r shellTasks) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpserv
 	if req.Name == "greedy" {
 		wish.Limits = backend.Limits{MemoryBytes: 512 << 20}
 	}
-	s, _, err := r.m.Open(ctx, run.Key(session.DefaultName), wish.Over(base))
+	s, _, err := r.m.Open(ctx, run.Key(session.DefaultName), wish.WithDefaults(base))
 	if err != nil {
 		return mcpserver.TaskResult{}, err
 	}

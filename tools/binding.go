@@ -97,7 +97,7 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 		if req.Image == "" && b.ownImage(base, runtime) {
 			req.Image = frontmatter.DefaultImage(runtime)
 		}
-		req = req.Over(base)
+		req = req.WithDefaults(base)
 	}
 	if req.Image == "" {
 		req.Image = frontmatter.DefaultImage(runtime)

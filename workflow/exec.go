@@ -136,7 +136,7 @@ func (ex *execution) sandboxRequest() session.Request {
 				continue
 			}
 			if wish, ok := describer.AgentSandbox(b.agent); ok {
-				req = wish.Over(req)
+				req = wish.WithDefaults(req)
 				break
 			}
 		}

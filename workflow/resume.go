@@ -47,7 +47,7 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	r.past, r.seq = readPast(entries), int64(len(entries))
 	if since := r.past.since; !since.IsZero() {
 		// The sandbox may still run what the interrupted process had started, which is about to be started again.
-		r.base.Inherit = func(ctx context.Context, s *session.Session) error {
+		r.base.OnAdopt = func(ctx context.Context, s *session.Session) error {
 			_, err := s.EndCommands(ctx, since)
 			return err
 		}

@@ -71,7 +71,7 @@ func CopyWorkspace(ctx context.Context, req session.Request, dir string) (sessio
 func (e *Engine) base(ctx context.Context, wf *Workflow) (session.Request, error) {
 	req, dir := wf.base, wf.Workspace()
 	if outer, ok := session.BaseFromContext(ctx); ok && e.opts.Within != nil {
-		req = req.Over(outer)
+		req = req.WithDefaults(outer)
 	}
 	if e.opts.Workspace != "" {
 		dir = e.opts.Workspace

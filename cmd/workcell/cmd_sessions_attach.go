@@ -169,8 +169,8 @@ func (v *terminalVisit) stay(ctx context.Context, name string, call func(context
 		return nil
 	case errors.As(err, &launch) && launch.Reason == session.LaunchNotFound:
 		return fail(exitExecMissing, err, "name a program that the sandbox has: workcell sessions attach SANDBOX -- PROGRAM")
-	case errors.Is(err, session.ErrSentAway):
-		return fail(exitExecProduct, session.ErrSentAway, comeBack(name))
+	case errors.Is(err, session.ErrSlowReader):
+		return fail(exitExecProduct, session.ErrSlowReader, comeBack(name))
 	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
 		return fail(exitExecProduct, err, "what runs there goes on while its sandbox does; "+comeBack(name))
 	case err != nil:

@@ -107,7 +107,7 @@ func (o *sessionsGCOptions) oldGuests(ctx context.Context, m *session.Manager, n
 		if now.Sub(g.Created) < o.older {
 			continue
 		}
-		row := garbageOutput{ID: g.Name, Why: "old guest", LastUsed: g.Created, Expires: session.OldGuestGoes(g)}
+		row := garbageOutput{ID: g.Name, Why: "old guest", LastUsed: g.Created, Expires: session.OldGuestReclaimAt(g)}
 		if o.yes {
 			err := m.RemoveOldGuest(ctx, g)
 			if errors.Is(err, backend.ErrExists) {

@@ -102,7 +102,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 		p := newProgress(a.stderr)
 		defer p.Close()
 		req.OnPull, req.Prepare = p.Pull, a.saveEnv(o.variables)
-		switch req.Insist = o.shape; {
+		switch req.Match = o.shape; {
 		case o.rebuild:
 			req.Mode = session.OpenRebuild
 		case o.name != "":

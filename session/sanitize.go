@@ -2,17 +2,20 @@ package session
 
 import (
 	"path"
+	"regexp"
 	"strings"
-	"unicode"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Bounds of what a guest says of itself and of a command.
-const (
-	maxPrograms    = 64
-	maxProgramName = 32
+// maxPrograms bounds the programs that a guest reports.
+const maxPrograms = 64
+
+// What names of interpreters and of signals look like.
+var (
+	programName = regexp.MustCompile(`\A[A-Za-z0-9_.+-]{1,32}\z`)
+	signalName  = regexp.MustCompile(`\ASIG[A-Z0-9+-]*\z`)
 )
 
 // cleanHello keeps of a guest's hello what may be shown to people and models.
@@ -22,7 +25,7 @@ func cleanHello(h wire.Hello) wire.Hello {
 	}
 	var programs []string
 	for _, name := range h.Programs {
-		if len(programs) < maxPrograms && name != "" && len(name) <= maxProgramName && strings.IndexFunc(name, notInProgram) < 0 {
+		if len(programs) < maxPrograms && programName.MatchString(name) {
 			programs = append(programs, name)
 		}
 	}
@@ -30,21 +33,14 @@ func cleanHello(h wire.Hello) wire.Hello {
 	return h
 }
 
-// notInProgram tells whether r has no place in the name of an interpreter.
-func notInProgram(r rune) bool {
-	return r > unicode.MaxASCII || !keyByte(byte(r)) && r != '+'
-}
-
-// cleanPath tells whether a guest's path is absolute, plain and of a sane length.
+// cleanPath reports whether a guest's path is absolute, plain and of a sane length.
 func cleanPath(p string) bool {
 	return path.IsAbs(p) && path.Clean(p) == p && len(p) <= maxPathBytes && cleanText(p) == p
 }
 
-// cleanSignal gives a guest's name of a signal when it is one.
+// cleanSignal returns a guest's name of a signal, empty when it is none.
 func cleanSignal(name string) string {
-	if !strings.HasPrefix(name, "SIG") || strings.IndexFunc(name, func(r rune) bool {
-		return (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '+' && r != '-'
-	}) >= 0 {
+	if !signalName.MatchString(name) {
 		return ""
 	}
 	return name

@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
-// A named sandbox with IdleStop rests when it was idle: its processes are ended, its files stay, and its record, which
+// A named sandbox with IdleStop is suspended when it was idle: its processes are ended, its files stay, and its record, which
 // belongs to nobody then, does not expire.
 
-// differs tells whether a request wants another policy than the one there is. Empty wants none.
+// differs reports whether a request wants another policy than the one there is. Empty wants none.
 func (p IdlePolicy) differs(have IdlePolicy) bool { return p != "" && p != have }
 
 // field names the difference for a ConflictError.
@@ -24,7 +25,7 @@ func (p IdlePolicy) field(have IdlePolicy) []string {
 	return nil
 }
 
-// checkDurable checks what a request says of the life of a sandbox beyond this manager's.
+// checkDurable checks what a request asks of the life of a sandbox beyond this manager's.
 func (m *Manager) checkDurable(key Key, req Request) error {
 	switch req.IdlePolicy {
 	case "", IdleRemove:
@@ -52,7 +53,7 @@ func (m *Manager) checkDurable(key Key, req Request) error {
 	return m.canStop(req.IdlePolicy, req.Limits, enforcement)
 }
 
-// canStop tells whether a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its limit.
+// canStop fails unless a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its limit.
 func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, enforcement backend.Enforcement) error {
 	if policy != IdleStop || m.keepsFiles(limits, enforcement) {
 		return nil
@@ -60,37 +61,36 @@ func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, enforcement 
 	return fmt.Errorf("%w: idle policy stop: files of such a sandbox end with its processes", backend.ErrUnsupported)
 }
 
-// keepsFiles tells whether the files of such a sandbox survive its processes.
+// keepsFiles reports whether the files of such a sandbox survive its processes.
 func (m *Manager) keepsFiles(limits backend.Limits, enforcement backend.Enforcement) bool {
 	return m.b.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || enforcement != backend.WorkspaceMemory)
 }
 
-// patient lets the most patient opener's idle timeout hold; who names no policy changes nothing for a sandbox that only
-// rests when it is idle. s.mu is held, or nobody else has s yet.
-func (s *Session) patient(req Request) {
-	if s.policy != IdleStop || req.IdlePolicy != "" {
-		s.idle = longerIdle(s.idle, req.IdleTimeout)
+// extendIdle lets the most patient opener's idle timeout hold; one that names no policy changes nothing for a sandbox that is
+// only suspended when it is idle. s.mu is held, or nobody else has s yet.
+func (s *Session) extendIdle(req Request) {
+	switch {
+	case s.policy == IdleStop && req.IdlePolicy == "":
+	case s.idle < 0 || req.IdleTimeout < 0:
+		s.idle = -1
+	default:
+		s.idle = max(s.idle, req.IdleTimeout)
 	}
 }
 
-// follow gives a session that nobody has yet the policy and the patience of the one before it, as far as req allows.
+// follow returns a session that nobody has yet the policy and the patience of the one before it, as far as req allows.
 func (s *Session) follow(rec Record, req Request) {
 	s.policy, s.idle = cmp.Or(req.IdlePolicy, rec.IdlePolicy, IdleRemove), rec.Idle
-	s.patient(req)
+	s.extendIdle(req)
 }
 
-// stop ends the processes of a sandbox, whatever the caller's context says.
-func (m *Manager) stop(ctx context.Context, engineID string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
-	defer cancel()
-	return engineError(m.b.Stop(ctx, engineID))
-}
-
-// layDown stops the sandbox of a session that closes. One that cannot be stopped now is found by the next sweep.
-func (m *Manager) layDown(ctx context.Context, s *Session) error {
+// suspend stops the sandbox of a session that closes. One that cannot be stopped now is found by the next sweep.
+func (m *Manager) suspend(ctx context.Context, s *Session) error {
 	rec := s.recordAs(RecordReady, time.Time{})
 	rec.Owner = ""
-	err := m.stop(ctx, s.engine.ID)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
+	defer cancel()
+	err := engineError(m.b.Stop(ctx, s.engine.ID))
 	if err != nil {
 		rec.Expires = m.now()
 	}
@@ -98,57 +98,60 @@ func (m *Manager) layDown(ctx context.Context, s *Session) error {
 	return err
 }
 
-// release gives up the sandbox of a session that was lost and that is only stopped when it is idle: its files are there,
-// for whoever opens its key next.
-func (m *Manager) release(s *Session) {
+// release returns up the sandbox of a session that was lost and that is only stopped when it is idle: its files are there,
+// for the next opener of its key.
+func (m *Manager) disownLost(s *Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	rec, err := m.store.Take(ctx, s.id, m.owner, "")
 	if err == nil {
-		s.given = rec
+		s.disowned = rec
 	}
-	if err == nil || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
-		return // or it is another's, or was removed
+	if err == nil || isOvertaken(err) {
+		return
 	}
 	rec = s.recordAs(RecordReady, s.expiry())
 	rec.Owner = ""
 	m.save(rec)
 }
 
-// holds tells whether the sandbox of a session that closes is this manager's to end. One that was lost and given up is
-// only when nobody used it since: then it becomes this manager's again. When nobody can tell, it is not.
-func (m *Manager) holds(ctx context.Context, s *Session, how closeMode) (bool, error) {
+// holds reports whether the sandbox of a session that closes is this manager's to end. One that was lost and given up is
+// only when nobody used it since: then it becomes this manager's again. When that is not known, it is not.
+func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, error) {
+	s.mu.Lock()
+	taken, lost := s.taken, s.lost != nil
+	s.mu.Unlock()
 	switch {
-	case !s.owned || s.isTaken():
+	case !s.owned || taken:
 		return false, nil
-	case s.policy != IdleStop || !s.wasLost():
+	case s.policy != IdleStop || !lost:
 		return true, nil
-	case how == closeDetach || how == closeStop:
+	case to == owner.Ready || to == owner.Suspended:
 		return false, nil
 	}
-	<-s.noted // so that s.given may be read
+	<-s.lossRecorded // so that s.disowned may be read
 	from := ""
-	if s.given.ID == "" {
+	if s.disowned.ID == "" {
 		from = m.owner // it could not be given up
 	}
 	rec, err := m.store.Take(ctx, s.id, from, m.owner)
 	switch {
 	case err == nil && from != "":
 		return true, nil
-	case errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound):
-		return false, nil // another's, or removed
+	case isOvertaken(err):
+		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("the sandbox was lost and is kept, another process may have it: %w", err)
-	case rec.State == s.given.State && rec.EngineID == s.given.EngineID && rec.LastUsed.Equal(s.given.LastUsed):
+	case rec.State == s.disowned.State && rec.EngineID == s.disowned.EngineID && rec.LastUsed.Equal(s.disowned.LastUsed):
 		return true, nil
 	}
 	_, err = m.store.Take(ctx, s.id, m.owner, "")
 	return false, err
 }
 
-// stopLeft stops a sandbox that another process left and whose record is this manager's. One that the engine does not have
-// rests, too: its workspace may be there.
-func (m *Manager) stopLeft(ctx context.Context, rec Record) error {
+// suspendUnowned stops a sandbox that another process left and whose record is this manager's. One that the engine does not have
+// is suspended, too: its workspace may be there.
+func (m *Manager) suspendUnowned(ctx context.Context, rec Record) error {
 	engine, _, err := m.find(ctx, rec.ID)
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
@@ -165,9 +168,9 @@ func (m *Manager) stopLeft(ctx context.Context, rec Record) error {
 	return err
 }
 
-// visited tells whether another process noted its use of the sandbox since this one last recorded its own, and counts that
-// as a use now. When it was, only the other's clock knows, and clocks differ and are set.
-func (m *Manager) visited(ctx context.Context, s *Session) bool {
+// usedElsewhere reports whether another process noted its use of the sandbox since this one last recorded its own, and counts
+// that as a use now. When it was, only the other's clock knows, and clocks differ and are set.
+func (m *Manager) usedElsewhere(ctx context.Context, s *Session) bool {
 	rec, err := m.store.Get(ctx, s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,9 +181,9 @@ func (m *Manager) visited(ctx context.Context, s *Session) bool {
 	return true
 }
 
-// awake sees to it that a sandbox which somebody connects to runs, and is not swept at this moment: a named one that was
+// ensureRunning sees to it that a sandbox which somebody connects to runs, and is not swept at this moment: a named one that was
 // stopped, and that no process has, is started. While a living process has it in hand it is waited for a while.
-func (m *Manager) awake(ctx context.Context, engine backend.Info, key Key) (backend.Info, error) {
+func (m *Manager) ensureRunning(ctx context.Context, engine backend.Info, key Key) (backend.Info, error) {
 	for began := time.Now(); ; {
 		if engine.State == backend.StatePaused {
 			return engine, errPaused
@@ -195,7 +198,7 @@ func (m *Manager) awake(ctx context.Context, engine backend.Info, key Key) (back
 			return engine, err
 		}
 		if !lives {
-			engine, err = m.start(ctx, rec, engine)
+			engine, err = m.resumeUnowned(ctx, rec, engine)
 			if !errors.Is(err, backend.ErrExists) {
 				return engine, err
 			}
@@ -212,18 +215,18 @@ func (m *Manager) awake(ctx context.Context, engine backend.Info, key Key) (back
 	}
 }
 
-// visitFor is how long a sandbox may be idle in whose records visitors note their use, which they do once in a while.
-func visitFor(rec Record) time.Duration {
+// secondaryIdle is how long a sandbox with secondary connections may be idle: those record their use only once in a while.
+func secondaryIdle(rec Record) time.Duration {
 	if rec.Idle < 0 {
 		return rec.Idle
 	}
 	return max(rec.Idle, 2*DefaultReapEvery)
 }
 
-// visit counts as a use of a sandbox that belongs to no session.
-func (r *Record) visit(now time.Time) {
+// noteUse counts as a use of a sandbox that belongs to no session.
+func (r *Record) noteUse(now time.Time) {
 	r.LastUsed, r.Expires = now, time.Time{}
-	if idle := visitFor(*r); idle >= 0 {
+	if idle := secondaryIdle(*r); idle >= 0 {
 		r.Expires = now.Add(idle)
 	}
 }
@@ -236,30 +239,30 @@ func runs(engine backend.Info) error {
 	return nil
 }
 
-// start starts a sandbox that nobody has and begins its idle time anew. Meanwhile its record is this manager's, so that
-// nobody sweeps it or takes it over; backend.ErrExists when somebody was faster.
-func (m *Manager) start(ctx context.Context, rec Record, engine backend.Info) (backend.Info, error) {
+// resumeUnowned starts a sandbox that nobody has and restarts its idle time. Meanwhile its record is this manager's, so that
+// nobody sweeps or adopts it; backend.ErrExists when somebody was faster.
+func (m *Manager) resumeUnowned(ctx context.Context, rec Record, engine backend.Info) (backend.Info, error) {
 	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
 	if err != nil {
 		return engine, err
 	}
 	engine, _, err = m.find(ctx, rec.ID) // it may have been stopped just before
 	if err == nil && engine.State != backend.StateRunning {
-		err = m.wake(ctx, &rec, engine.ID)
+		err = m.resume(ctx, &rec, engine.ID)
 	}
 	rec.Owner = ""
 	if err == nil {
 		engine.State = backend.StateRunning
-		rec.visit(m.now())
+		rec.noteUse(m.now())
 	}
 	m.save(rec)
 	return engine, err
 }
 
-// wake starts a sandbox whose record is this manager's. That says before that it may run from now on, so that whatever
-// follows, the end of this process too, it is laid down again.
-func (m *Manager) wake(ctx context.Context, rec *Record, engineID string) error {
-	rec.visit(m.now())
+// resume starts a sandbox whose record is this manager's. That is updated first to one that may run, so that whatever
+// follows, the end of this process too, it is suspended again.
+func (m *Manager) resume(ctx context.Context, rec *Record, engineID string) error {
+	rec.noteUse(m.now())
 	if err := m.store.Update(ctx, *rec); err != nil {
 		return err
 	}
