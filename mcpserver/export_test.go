@@ -14,12 +14,12 @@ import (
 
 // Commands gives the simple commands of a shell line as text, computed words as "?".
 func Commands(script string) (list []string, unknown string) {
-	return texts(commandsIn(script, nil, false))
+	return texts(commandsIn(script))
 }
 
 // CommandsOfList does so for an argument list.
 func CommandsOfList(argv []string, stdin *string) (list []string, unknown string) {
-	return texts(commandsOf(argv, stdin, false))
+	return texts(commandsOf(argv, stdin))
 }
 
 func texts(c commands) ([]string, string) {
@@ -40,7 +40,7 @@ func texts(c commands) ([]string, string) {
 // Judge gives the rule that refuses a shell line; empty when none does.
 func (p *Policy) Judge(script string) string {
 	s := &Server{policy: *p}
-	fail := s.checkCommands(func() commands { return commandsIn(script, nil, false) })
+	fail := s.checkCommands(func() commands { return commandsIn(script) })
 	if fail == nil {
 		return ""
 	}

@@ -127,10 +127,13 @@ func (s *Server) checkExec(in *tools.ExecInput) *tools.ToolError {
 		return fail
 	}
 	return s.checkCommands(func() commands {
-		if in.Command != "" {
-			return commandsIn(in.Command, in.Stdin, in.Stream)
+		switch {
+		case in.Command != "":
+			return commandsIn(in.Command)
+		case in.Stream: // more input may come
+			return commandsOf(in.Cmd, nil)
 		}
-		return commandsOf(in.Cmd, in.Stdin, in.Stream)
+		return commandsOf(in.Cmd, in.Stdin)
 	})
 }
 
@@ -154,7 +157,7 @@ func (s *Server) checkRun(in *tools.RunInput) *tools.ToolError {
 	}
 	runtime := frontmatter.Runtime(in.Runtime)
 	if runtime == frontmatter.RuntimeBash || runtime == "" && s.opts.Sandbox.Runtime == frontmatter.RuntimeBash {
-		return s.checkCommands(func() commands { return commandsIn(in.Code, nil, false) })
+		return s.checkCommands(func() commands { return commandsIn(in.Code) })
 	}
 	return nil
 }

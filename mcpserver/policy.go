@@ -18,16 +18,15 @@ type Policy struct {
 	Limits   PolicyLimits `yaml:"limits"`
 }
 
-// CommandRules say which commands may run. They see every simple command of a shell line, in pipelines, lists,
-// subshells and substitutions, and look through wrappers as `env`, `timeout` and `sh -c`. docs/mcp.md lists what they do
-// not see.
+// CommandRules are held against the literal words of every simple command of a shell line, also in pipelines, lists,
+// subshells, substitutions and `sh -c`, and behind wrappers such as `env`. docs/mcp.md lists what they do not see.
 type CommandRules struct {
 	// Refuse are rules whose commands are refused.
 	Refuse []CommandRule `yaml:"refuse"`
 	// Allow, when not empty, are the only commands that may run, beside builtins that do nothing by themselves.
 	Allow []CommandRule `yaml:"allow"`
-	// AllowDynamic lets commands run whose program is computed, as in `$TOOL x` and `echo ls | sh`, which no rule can
-	// judge. It does not count when Allow is not empty.
+	// AllowDynamic permits what no rule can judge because it is computed when the command runs, as the programs of
+	// `$TOOL x` and `echo ls | sh`. It is ignored when Allow is not empty.
 	AllowDynamic bool `yaml:"allow_dynamic"`
 }
 
