@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// progressEvery is how often a client that asked for it hears that its call goes on.
+// progressEvery is how often a client that asked for it is told that its call still runs.
 const progressEvery = time.Second
 
 // call is one call of a tool.
@@ -21,7 +21,7 @@ type call struct {
 	scope  *scope
 	tool   string
 	args   json.RawMessage
-	report func(message string) // tells the client what happens; never nil
+	report func(message string) // reports to the client; never nil
 }
 
 // handler does a call. Failures that the caller can do something about are in the output.
@@ -67,7 +67,7 @@ func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do ha
 	stop := context.AfterFunc(c.scope.ctx, func() { cancel(errServerClosed) })
 	defer stop()
 	p := s.startProgress(ctx, req)
-	c.report = p.tell
+	c.report = p.set
 	out, err := do(ctx, c)
 	p.stop()
 	if err != nil {
@@ -96,14 +96,14 @@ func result(out any) (*mcp.CallToolResult, error) {
 	}, nil
 }
 
-// progress tells a client that asked for it that its call goes on.
+// progress notifies a client that asked for it that its call still runs.
 type progress struct {
 	said chan string
 	quit chan struct{}
 	done chan struct{}
 }
 
-// startProgress starts telling; stop must be called.
+// startProgress starts the notifications; stop must be called.
 func (s *Server) startProgress(ctx context.Context, req *mcp.CallToolRequest) *progress {
 	token := req.Params.GetProgressToken()
 	if token == nil {
@@ -114,8 +114,8 @@ func (s *Server) startProgress(ctx context.Context, req *mcp.CallToolRequest) *p
 	return p
 }
 
-// tell replaces what the next notification says.
-func (p *progress) tell(message string) {
+// set replaces the message of the next notification.
+func (p *progress) set(message string) {
 	if p == nil {
 		return
 	}
@@ -132,7 +132,7 @@ func (p *progress) tell(message string) {
 	}
 }
 
-// stop ends the telling, so that nothing comes after the answer.
+// stop ends the notifications, so that none follows the answer.
 func (p *progress) stop() {
 	if p == nil {
 		return

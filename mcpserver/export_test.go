@@ -10,7 +10,7 @@ import (
 
 // What tests of package mcpserver_test need to see.
 
-// Commands gives the simple commands of a shell line as text, computed words as "?".
+// Commands returns the simple commands of a shell line as text, computed words as "?".
 func Commands(script string) (list []string, unknown string) {
 	return texts(commandsIn(script))
 }
@@ -35,7 +35,7 @@ func texts(c commands) ([]string, string) {
 	return list, c.unknown
 }
 
-// Judge gives the rule that refuses a shell line; empty when none does.
+// Judge returns the rule that refuses a shell line; empty when none does.
 func (p *Policy) Judge(script string) string {
 	s := &Server{policy: *p}
 	fail := s.checkCommands(func() commands { return commandsIn(script) })
@@ -47,10 +47,10 @@ func (p *Policy) Judge(script string) string {
 	return rule
 }
 
-// FileRule gives the rule that refuses a file; empty when none does.
+// FileRule returns the rule that refuses a file; empty when none does.
 func (p *Policy) FileRule(name string) string { return p.fileRule(name) }
 
-// SetSpareAfter sets how long a sandbox must be idle before it gives way.
+// SetSpareAfter sets how long a sandbox must be idle before a new one may replace it.
 func (s *Server) SetSpareAfter(d time.Duration) {
 	s.room.Lock()
 	defer s.room.Unlock()
@@ -60,7 +60,7 @@ func (s *Server) SetSpareAfter(d time.Duration) {
 // Sweep ends sessions of execute_task that are idle at a time.
 func (s *Server) Sweep(now time.Time) { s.sweep(now) }
 
-// Fault gives the code and the text that a message is refused with; zero when it is taken.
+// Fault returns the code and the text that a message is refused with; zero when it is taken.
 func Fault(data []byte) (code int64, text string) {
 	if _, f := decodeMessage(data); f != nil {
 		return f.code, f.text

@@ -78,7 +78,7 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody) ([]byte, bool
 	return body, true
 }
 
-// wire chooses the era that a request speaks: by its header, or by what its message says of itself.
+// wire chooses the era that a request speaks: by its header, or by the version in its message.
 func (h *httpHandler) wire(version string, inMessage bool) http.Handler {
 	if version >= firstStateless || inMessage {
 		return h.stateless
@@ -120,7 +120,7 @@ func writeFault(w http.ResponseWriter, status int, fault *fault) {
 	_, _ = w.Write(fault.encode()) // a client that is gone needs no answer
 }
 
-// pacedWriter gives up on a client that does not take its answer: every write has its own deadline, so that a stream may
+// pacedWriter returns up on a client that does not take its answer: every write has its own deadline, so that a stream may
 // be open for hours and a stalled one ends.
 type pacedWriter struct {
 	http.ResponseWriter

@@ -127,7 +127,7 @@ func (b *meteredBody) take(n int64) bool {
 	return true
 }
 
-// free gives the bytes back. It may be called again.
+// free returns the bytes back. It may be called again.
 func (b *meteredBody) free() { b.take(-b.taken) }
 
 // Phases of a reservation.

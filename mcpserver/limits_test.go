@@ -53,7 +53,7 @@ func TestFilePolicy(t *testing.T) {
 	policy.Files.Refuse, policy.Files.Allow = []string{".env"}, []string{".env", "*.txt"}
 	policy.Limits.FileMB = 1
 	cs := connect(t, newServer(t, newManager(t), &mcpserver.Options{Policy: &policy}), nil)
-	box := must(t, cs, "sandbox_open", nil).text("sandbox_id")
+	sandbox := must(t, cs, "sandbox_open", nil).text("sandbox_id")
 	must(t, cs, "sandbox_exec", map[string]any{"command": "mkdir d; echo x > d/ok.txt; echo x > .env; echo x > a.py; head -c 1048577 /dev/zero > big.txt"})
 	for path, rule := range map[string]string{"d/ok.txt": "", ".env": "files.refuse .env", "a.py": "files.allow", "big.txt": "limits.file_mb"} {
 		for _, args := range []map[string]any{{"path": path}, {"path": path, "max_bytes": 1}, {"path": path, "line_limit": 1}} {
@@ -62,12 +62,12 @@ func TestFilePolicy(t *testing.T) {
 				t.Errorf("sandbox_fs_read %v: %q, want rule %q", args, message, rule)
 			}
 		}
-		_, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + box + "/" + path})
+		_, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + sandbox + "/" + path})
 		if rule == "" && err != nil || rule != "" && (err == nil || !strings.Contains(err.Error(), fmt.Sprintf("guard rule %q", rule))) {
 			t.Errorf("resource %s: %v, want rule %q", path, err, rule)
 		}
 	}
-	if _, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + box + "/d"}); err != nil {
+	if _, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + sandbox + "/d"}); err != nil {
 		t.Errorf("a directory: %v", err)
 	}
 	list, err := cs.ListResources(t.Context(), nil)
@@ -107,7 +107,7 @@ func TestZipNames(t *testing.T) {
 	}
 }
 
-// TestSessionsAreRenewed: whoever takes the files of a session or asks for its state uses it.
+// TestSessionsAreRenewed: to take the files of a session or ask for its state is use of it.
 func TestSessionsAreRenewed(t *testing.T) {
 	t.Parallel()
 	const idle = time.Hour
@@ -163,8 +163,8 @@ func TestManySessions(t *testing.T) {
 	t.Error("100 sessions were begun")
 }
 
-// TestNoteTellsOfTheGuard: what sandbox_open says can be done is not refused afterwards.
-func TestNoteTellsOfTheGuard(t *testing.T) {
+// TestNoteNamesTheGuard: what the note of sandbox_open permits is not refused afterwards.
+func TestNoteNamesTheGuard(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	for seconds, want := range map[int64]string{0: "(at most 3600)", 20: "(at most 20)", 300: "(at most 300)", 7200: "(at most 3600)"} {

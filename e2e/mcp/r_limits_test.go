@@ -114,7 +114,7 @@ func TestR6Streams(t *testing.T) {
 	})
 }
 
-// openStream asks for a session's stream of events and gives the beginning of the answer. The stream stays open until
+// openStream asks for a session's stream of events and returns the beginning of the answer. The stream stays open until
 // end, or the test's end.
 func openStream(t *testing.T, addr string, header map[string]string) (status int, start string, end func()) {
 	t.Helper()
@@ -146,7 +146,7 @@ func padded(size int) string {
 	return message + strings.Repeat(" ", size-len(message))
 }
 
-// watched is a listener that tells how much of what came on a connection the server has dealt with: all that it had read
+// watched is a listener that records how much of what came on a connection the server has dealt with: all that it had read
 // when it began to read on.
 type watched struct {
 	net.Listener
@@ -176,7 +176,7 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// stall sends the beginning of a message and waits until the server has it; finish sends the rest and gives the status
+// stall sends the beginning of a message and waits until the server has it; finish sends the rest and returns the status
 // line of the answer.
 func (l *watched) stall(t *testing.T, session, token, message string, send int) (finish func() string) {
 	t.Helper()

@@ -21,7 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// inProcess starts a server of this process, whose limits a test can choose, and gives its address.
+// inProcess starts a server of this process, whose limits a test can choose, and returns its address.
 func inProcess(t *testing.T, opts *mcpserver.HTTPOptions) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
