@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -97,29 +98,11 @@ func (sc *scope) nameSandbox(open *tools.OpenInput) *tools.ToolError {
 
 // sandboxIDOf returns the sandbox_id of an input that has one.
 func sandboxIDOf(input any) (id string, has bool) {
-	switch in := input.(type) {
-	case *tools.ExecInput:
-		return in.SandboxID, true
-	case *tools.ExecReadInput:
-		return in.SandboxID, true
-	case *tools.ExecWaitInput:
-		return in.SandboxID, true
-	case *tools.ExecWriteInput:
-		return in.SandboxID, true
-	case *tools.ExecKillInput:
-		return in.SandboxID, true
-	case *tools.FSWriteInput:
-		return in.SandboxID, true
-	case *tools.FSReadInput:
-		return in.SandboxID, true
-	case *tools.FSListInput:
-		return in.SandboxID, true
-	case *tools.FSDeleteInput:
-		return in.SandboxID, true
-	case *tools.CloseInput:
-		return in.SandboxID, true
+	field := reflect.Indirect(reflect.ValueOf(input)).FieldByName("SandboxID")
+	if !field.IsValid() {
+		return "", false
 	}
-	return "", false
+	return field.String(), true
 }
 
 func (s *Server) checkExec(in *tools.ExecInput) *tools.ToolError {

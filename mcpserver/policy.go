@@ -92,12 +92,12 @@ func (p *Policy) compile() error {
 	const most = 1 << 30
 	for name, value := range map[string]int64{"file_mb": p.Limits.FileMB, "execution_seconds": p.Limits.ExecutionSeconds} {
 		if value < 0 || value > most {
-			return fmt.Errorf("limits.%s: %d is not between 0 and %d", name, value, most)
+			return fmt.Errorf("limits.%s is %d, it must be 0 to %d", name, value, most)
 		}
 	}
 	for name, value := range p.Limits.sandbox() {
 		if least, most := backend.LimitNamed(name).Bounds(); *value != 0 && (*value < least || *value > most) {
-			return fmt.Errorf("limits.%s: %d is not 0 or %d to %d", name, *value, least, most)
+			return fmt.Errorf("limits.%s is %d, it must be 0 or %d to %d", name, *value, least, most)
 		}
 	}
 	return nil

@@ -42,8 +42,8 @@ func ParsePolicy(r io.Reader) (Policy, error) {
 		return Policy{}, err
 	}
 	if err := p.compile(); err != nil {
-		at, _, _ := strings.Cut(err.Error(), ": ")
-		if n := find(&doc, at); n != nil {
+		at, _, _ := strings.Cut(err.Error(), " ")
+		if n := find(&doc, strings.TrimSuffix(at, ":")); n != nil {
 			return Policy{}, fmt.Errorf("line %d: %w", n.Line, err)
 		}
 		return Policy{}, err
@@ -58,7 +58,7 @@ func checkWhole(limits *yaml.Node) error {
 	}
 	for i := 1; i < len(limits.Content); i += 2 {
 		if n := limits.Content[i]; n.ShortTag() == "!!float" {
-			return fmt.Errorf("line %d: limits.%s: %s is not a whole number", n.Line, limits.Content[i-1].Value, clip(n.Value))
+			return fmt.Errorf("line %d: limits.%s is %s, it must be a whole number", n.Line, limits.Content[i-1].Value, clip(n.Value))
 		}
 	}
 	return nil

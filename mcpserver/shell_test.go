@@ -243,8 +243,8 @@ func TestParsePolicy(t *testing.T) {
 	for _, tc := range []struct{ yaml, want string }{
 		{"limit: {}", `line 1: unknown key "limit", it must be commands, files or limits`},
 		{"commands:\n  refuse:\n    - {patern: x}", `line 3: unknown key "patern", it must be name, pattern or reason`},
-		{"limits:\n  file_mb: -1", "line 2: limits.file_mb: -1 is not between"},
-		{"limits:\n  cpu_millicores: 1\n  memory_mb: 0.5", "line 3: limits.memory_mb: 0.5 is not a whole number"}, // 0 would be no bound
+		{"limits:\n  file_mb: -1", "line 2: limits.file_mb is -1, it must be 0 to"},
+		{"limits:\n  cpu_millicores: 1\n  memory_mb: 0.5", "line 3: limits.memory_mb is 0.5, it must be a whole number"}, // 0 would be no bound
 		{"limits:\n  file_mb: 10MB\n  workspace: 1", "line 2: `10MB` is not a whole number; line 3: unknown key"},
 		{"files: {refuse: x}", "line 1: `x` is not a list of patterns"},
 		{"- a", "line 1: is not a mapping"},

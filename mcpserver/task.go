@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"runtime/debug"
 	"slices"
@@ -330,7 +331,7 @@ func (s *Server) all(sc *scope) []found {
 		list = append(list, found{session: one})
 	}
 	runs := sc.taskRuns()
-	for _, id := range sortedKeys(runs) {
+	for _, id := range slices.Sorted(maps.Keys(runs)) {
 		for _, one := range s.manager.InScope(runs[id].Scope()) {
 			list = append(list, found{one, id})
 		}
@@ -439,13 +440,4 @@ func (s *Server) statusOf(ctx context.Context, f found) SessionStatus {
 	st.WorkspaceBytes, st.WorkspaceMore = stats.WorkspaceBytes, stats.WorkspaceMore
 	st.CPUTimeMS = stats.CPU.Milliseconds()
 	return st
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
