@@ -338,9 +338,9 @@ func (h *httpHandler) hostAllowed(hostport string) bool {
 // originAllowed reports whether the request comes from no web page, from one of this server's host, or from one that is
 // allowed.
 func (h *httpHandler) originAllowed(r *http.Request) bool {
-	unsafe := *r
-	unsafe.Method = http.MethodPost // GET opens a stream of events, so that it is to be checked too
-	return h.origins.Check(&unsafe) == nil
+	changing := *r
+	changing.Method = http.MethodPost // GET opens a stream of events, so that it is to be checked too
+	return h.origins.Check(&changing) == nil
 }
 
 // crossOrigin lets an allowed page of another origin read the answer.
