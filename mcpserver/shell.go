@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/pattern"
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -264,27 +263,52 @@ func wordsOf(args []*syntax.Word) []word {
 
 // wordOf returns the text of a word without its quotes, unless the shell computes it.
 func wordOf(w *syntax.Word) word {
+	var b strings.Builder
 	computed := syntax.SplitBraces(&syntax.Word{Parts: w.Parts})
 	for _, part := range w.Parts {
 		switch part := part.(type) {
 		case *syntax.Lit:
 			computed = computed || pattern.HasMeta(part.Value, 0)
+			b.WriteString(unescape(part.Value, ""))
 		case *syntax.SglQuoted:
+			computed = computed || part.Dollar // $'…' has escapes
+			b.WriteString(part.Value)
 		case *syntax.DblQuoted:
-			computed = computed || slices.ContainsFunc(part.Parts, func(p syntax.WordPart) bool { _, lit := p.(*syntax.Lit); return !lit })
+			for _, inner := range part.Parts {
+				lit, ok := inner.(*syntax.Lit)
+				if !ok {
+					computed = true
+					break
+				}
+				b.WriteString(unescape(lit.Value, "$`\"\\\n"))
+			}
 		default:
 			computed = true
 		}
 	}
-	if computed {
-		// What stands before "=" is known, which shows that it is an assignment to env.
-		if lit, ok := w.Parts[0].(*syntax.Lit); ok && strings.Contains(lit.Value, "=") {
-			return word{text: lit.Value}
-		}
-		return word{}
+	if !computed {
+		return word{text: b.String(), static: true}
 	}
-	text, err := expand.Literal(nil, w)
-	return word{text: text, static: err == nil}
+	// What stands before "=" is known, which shows that it is an assignment to env.
+	if lit, ok := w.Parts[0].(*syntax.Lit); ok && strings.Contains(lit.Value, "=") {
+		return word{text: lit.Value}
+	}
+	return word{}
+}
+
+// unescape removes backslashes, and newlines behind them. Between double quotes only those before special characters
+// count; special is empty outside of quotes.
+func unescape(text, special string) string {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == '\\' && i+1 < len(text) && (special == "" || strings.IndexByte(special, text[i+1]) >= 0) {
+			if i++; text[i] == '\n' {
+				continue
+			}
+		}
+		b.WriteByte(text[i])
+	}
+	return b.String()
 }
 
 // hereDocument returns the text that a command with these redirections reads; nil when it is not known.
