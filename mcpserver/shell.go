@@ -264,7 +264,10 @@ func wordsOf(args []*syntax.Word) []word {
 // wordOf returns the text of a word without its quotes, unless the shell computes it.
 func wordOf(w *syntax.Word) word {
 	var b strings.Builder
-	computed := syntax.SplitBraces(&syntax.Word{Parts: w.Parts})
+	computed, braces := false, syntax.Word{Parts: w.Parts}
+	if syntax.SplitBraces(&braces) { // it replaces {a,b}, and leaves {} alone
+		computed = slices.ContainsFunc(braces.Parts, func(p syntax.WordPart) bool { _, ok := p.(*syntax.BraceExp); return ok })
+	}
 	for _, part := range w.Parts {
 		switch part := part.(type) {
 		case *syntax.Lit:
