@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -50,7 +51,7 @@ func (s *Server) ceiling() backend.Limits {
 	return c
 }
 
-// checker gives what is asked before a tool of a scope runs.
+// checker returns the check that is made before a tool of a scope runs.
 func (s *Server) checker(sc *scope) func(context.Context, string, any) *tools.ToolError {
 	return func(_ context.Context, _ string, input any) *tools.ToolError {
 		if fail := sc.checkHandle(input); fail != nil {
@@ -82,7 +83,7 @@ func (sc *scope) checkHandle(input any) *tools.ToolError {
 	return tools.NewError(tools.CodeInvalid, "sandbox_id is required", "Call sandbox_open and pass the sandbox_id that it gives with every call.")
 }
 
-// nameSandbox gives every sandbox_open a sandbox of its own where several conversations share a scope.
+// nameSandbox sets a session key of its own for every sandbox_open where several conversations share a scope.
 func (sc *scope) nameSandbox(open *tools.OpenInput) *tools.ToolError {
 	switch {
 	case !sc.handles:
@@ -95,31 +96,13 @@ func (sc *scope) nameSandbox(open *tools.OpenInput) *tools.ToolError {
 	return nil
 }
 
-// sandboxIDOf gives the sandbox_id of an input that has one.
+// sandboxIDOf returns the sandbox_id of an input that has one.
 func sandboxIDOf(input any) (id string, has bool) {
-	switch in := input.(type) {
-	case *tools.ExecInput:
-		return in.SandboxID, true
-	case *tools.ExecReadInput:
-		return in.SandboxID, true
-	case *tools.ExecWaitInput:
-		return in.SandboxID, true
-	case *tools.ExecWriteInput:
-		return in.SandboxID, true
-	case *tools.ExecKillInput:
-		return in.SandboxID, true
-	case *tools.FSWriteInput:
-		return in.SandboxID, true
-	case *tools.FSReadInput:
-		return in.SandboxID, true
-	case *tools.FSListInput:
-		return in.SandboxID, true
-	case *tools.FSDeleteInput:
-		return in.SandboxID, true
-	case *tools.CloseInput:
-		return in.SandboxID, true
+	field := reflect.Indirect(reflect.ValueOf(input)).FieldByName("SandboxID")
+	if !field.IsValid() {
+		return "", false
 	}
-	return "", false
+	return field.String(), true
 }
 
 func (s *Server) checkExec(in *tools.ExecInput) *tools.ToolError {
@@ -127,10 +110,13 @@ func (s *Server) checkExec(in *tools.ExecInput) *tools.ToolError {
 		return fail
 	}
 	return s.checkCommands(func() commands {
-		if in.Command != "" {
-			return commandsIn(in.Command, in.Stdin, in.Stream)
+		switch {
+		case in.Command != "":
+			return commandsIn(in.Command)
+		case in.Stream: // more input may come
+			return commandsOf(in.Cmd, nil)
 		}
-		return commandsOf(in.Cmd, in.Stdin, in.Stream)
+		return commandsOf(in.Cmd, in.Stdin)
 	})
 }
 
@@ -154,7 +140,7 @@ func (s *Server) checkRun(in *tools.RunInput) *tools.ToolError {
 	}
 	runtime := frontmatter.Runtime(in.Runtime)
 	if runtime == frontmatter.RuntimeBash || runtime == "" && s.opts.Sandbox.Runtime == frontmatter.RuntimeBash {
-		return s.checkCommands(func() commands { return commandsIn(in.Code, nil, false) })
+		return s.checkCommands(func() commands { return commandsIn(in.Code) })
 	}
 	return nil
 }
@@ -180,7 +166,7 @@ func (s *Server) checkFile(name string) *tools.ToolError {
 	return nil
 }
 
-// checkRead holds what sandbox_fs_read gives out against the policy: how large the file is shows when it is read.
+// checkRead holds the result of sandbox_fs_read against the policy: the file's size is known when it was read.
 func (s *Server) checkRead(args json.RawMessage, out any) *tools.ToolError {
 	read, ok := out.(tools.FSReadOutput)
 	if !ok {
@@ -239,7 +225,7 @@ func (s *Server) checkCommands(parse func() commands) *tools.ToolError {
 	return nil
 }
 
-// allows tells whether a list of allowed commands, when there is one, has the command.
+// allows reports whether a list of allowed commands, when there is one, has the command.
 func (r *CommandRules) allows(cmd []word) bool {
 	if len(r.Allow) == 0 || len(cmd) == 0 || cmd[0].static && harmless(cmd[0].text) {
 		return true

@@ -167,7 +167,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	if err != nil {
 		return mcpserver.TaskResult{}, err
 	}
-	own := *shared // each call tells of its own tool calls
+	own := *shared // each call reports its own tool calls
 	calls := &toolCalls{report: req.Report}
 	own.onTool = calls.event
 	if t.wf != nil {
@@ -228,7 +228,7 @@ func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Work
 	return out, nil
 }
 
-// host gives the Genkit instance for a task, made when the task is run for the first time.
+// host returns the Genkit instance for a task, made when the task is run for the first time.
 func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,7 +250,7 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	return h, nil
 }
 
-// taskInput gives an agent's input.
+// taskInput returns an agent's input.
 func taskInput(fields map[string]string, req mcpserver.TaskRequest) (map[string]any, error) {
 	pairs := maps.Clone(req.Fields)
 	if pairs == nil {
@@ -305,7 +305,7 @@ func taskError(err error) error {
 	return tools.NewError(code, clip(err.Error(), 2000), "Correct the input, or report the failure to the user.")
 }
 
-// jsonText gives a value as JSON, empty for none.
+// jsonText returns a value as JSON, empty for none.
 func jsonText(v any) string {
 	if v == nil {
 		return ""
@@ -317,7 +317,7 @@ func jsonText(v any) string {
 	return string(raw)
 }
 
-// toolCalls tells of an agent's tool calls.
+// toolCalls reports an agent's tool calls.
 type toolCalls struct {
 	report func(string)
 

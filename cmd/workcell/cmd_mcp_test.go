@@ -186,7 +186,7 @@ func TestMCPUsage(t *testing.T) {
 		{[]string{"--max-execution", "-1s"}, exitUsage, "--max-execution"},
 		{[]string{"--max-execution", "500ms"}, exitUsage, "whole seconds"},
 		{[]string{"--transport", "http", "--max-connections", "-1"}, exitUsage, "--max-connections"},
-		{[]string{"--transport", "http", "--max-address-connections", "0"}, exitUsage, "at least 1"},
+		{[]string{"--transport", "http", "--max-connections", "0"}, exitUsage, "at least 1"},
 		{[]string{"--transport", "http", "--max-rate", "-1"}, exitUsage, "--max-rate"},
 		{[]string{"--idle-timeout", "1ms"}, exitUsage, "--idle-timeout"},
 		{[]string{"extra"}, exitUsage, "unknown command"},
