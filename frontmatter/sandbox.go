@@ -254,6 +254,10 @@ func (c *checker) within(field string, value, low, high int64) {
 func (c *checker) names(s Sandbox) {
 	if strings.ContainsFunc(s.Image, func(r rune) bool { return r <= ' ' || r == 0x7f }) || len(s.Image) > 512 {
 		c.add("image", "", "%q is not an image reference", clip(s.Image))
+	} else if s.Image != "" {
+		if _, err := backend.NormalizeImage(s.Image); err != nil {
+			c.add("image", "", "%v", err)
+		}
 	}
 	if s.User != "" && !userPattern.MatchString(s.User) {
 		c.add("user", `write numbers, as in "1000:1000"`, "%q is not a user id", clip(s.User))

@@ -13,7 +13,6 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/google/dotprompt/go/dotprompt"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/nearest"
 )
@@ -46,7 +45,6 @@ func CheckAgent(file string, known *Known) (*frontmatter.Document, error) {
 		c.known = *known
 	}
 	c.names()
-	c.image()
 	source := string(src)
 	if len(c.errs) == 0 { // what Genkit gets
 		out, err := doc.Source()
@@ -126,15 +124,6 @@ func hintOf(name string, known []string, otherwise string) string {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return otherwise
-}
-
-// image checks the form of what the sandbox is made of.
-func (c *agentCheck) image() {
-	if s := c.doc.Sandbox; s != nil && s.Image != "" {
-		if _, err := backend.NormalizeImage(s.Image); err != nil {
-			c.fail([]any{"sandbox", "image"}, "", "%v", err)
-		}
-	}
 }
 
 // contract checks what the agent says of its input and its answer.

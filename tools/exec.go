@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -27,7 +28,7 @@ const (
 )
 
 func (b *binding) execCommand(ctx context.Context, in ExecInput) (ExecOutput, error) {
-	yield := cmp.Or(time.Duration(b.cfg.YieldMS)*time.Millisecond, defaultYield)
+	yield := cmp.Or(time.Duration(b.cfg.YieldMS)*time.Millisecond, wish.Yield(ctx), defaultYield)
 	req, fail := execRequest(in, yield, excerptOf(b.streamChars))
 	if fail != nil {
 		return ExecOutput{}, fail

@@ -57,6 +57,7 @@ type Workflow struct {
 	Timeout     time.Duration
 
 	base      session.Request       // what the run's sandboxes are like where nothing else is asked for
+	yield     time.Duration         // yield_ms of agents that set none; zero is theirs
 	hasImage  bool                  // the file says which image or runtime
 	workspace string                // directory of the host to begin with, as the file says it
 	asRoot    bool                  // the file asks for sandboxes that run as root

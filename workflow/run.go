@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -139,7 +140,7 @@ func (r *run) announce(ctx context.Context) error {
 // bind returns a context by which agents and their tools find the run.
 func (r *run) bind(ctx context.Context) context.Context {
 	ctx = session.WithRun(ctx, r.scope())
-	ctx = session.WithBase(ctx, r.base)
+	ctx = wish.WithYield(session.WithBase(ctx, r.base), r.wf.yield)
 	ctx = session.WithSessionName(ctx, session.DefaultName)
 	ctx = context.WithValue(ctx, runIDKey{}, r.result.RunID)
 	return context.WithValue(ctx, chainKey{}, r.chain)
