@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/nearest"
 )
@@ -65,12 +67,12 @@ const (
 	SessionIsolated = "isolated" // a sandbox of this agent alone, which reaches no other
 )
 
-// Bounds of values a file may give.
+// Bounds of the values in a file, beside those of backend.LimitTable.
 const (
-	MaxExecTimeoutSeconds = 3600
-	MaxIdleSeconds        = 30 * 24 * 3600
-	MaxStdoutBytes        = 1 << 20
-	MaxYieldMS            = 1000 * MaxExecTimeoutSeconds
+	maxExecSeconds = int64(bound.ExecTimeout / time.Second)
+	maxYieldMS     = int64(bound.ExecTimeout / time.Millisecond)
+	maxIdleSeconds = int64(30 * 24 * time.Hour / time.Second)
+	maxStdoutBytes = 1 << 20
 )
 
 // Sandbox is the value of `sandbox:`. The zero value is a Python sandbox in compute mode. In a file a limit of zero is
@@ -102,9 +104,9 @@ type Limits struct {
 	CPUMillicores      int64 `json:"cpu_millicores,omitempty"`
 	MemoryMB           int64 `json:"memory_mb,omitempty"` // MiB
 	PIDs               int64 `json:"pids,omitempty"`
-	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty"`      // idle time after which the session is reaped
-	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty"` // default time limit of a command
-	WorkspaceMB        int64 `json:"workspace_mb,omitempty"`         // MiB
+	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`
+	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty" jsonschema_description:"default timeout of a command"`
+	WorkspaceMB        int64 `json:"workspace_mb,omitempty"` // MiB
 }
 
 // limitField is a field of Limits with its bounds.
@@ -121,8 +123,8 @@ func (l *Limits) fields() []limitField {
 		{"cpu_millicores", &l.CPUMillicores, 0, 0, true},
 		{"memory_mb", &l.MemoryMB, 0, 0, true},
 		{"pids", &l.PIDs, 0, 0, true},
-		{"timeout_seconds", &l.TimeoutSeconds, 1, MaxIdleSeconds, false},
-		{"exec_timeout_seconds", &l.ExecTimeoutSeconds, 1, MaxExecTimeoutSeconds, false},
+		{"timeout_seconds", &l.TimeoutSeconds, 1, maxIdleSeconds, false},
+		{"exec_timeout_seconds", &l.ExecTimeoutSeconds, 1, maxExecSeconds, false},
 		{"workspace_mb", &l.WorkspaceMB, 0, 0, true},
 	}
 	for i, f := range list {
@@ -143,6 +145,18 @@ func (l Limits) Backend() backend.Limits {
 		}
 	}
 	return out
+}
+
+// LimitsOf returns the limits that an engine enforces as files name them.
+func LimitsOf(enforced backend.Limits) Limits {
+	var l Limits
+	for _, f := range l.fields() {
+		if f.engine {
+			row := backend.LimitNamed(f.name)
+			*f.value = *row.Of(&enforced) / row.Scale
+		}
+	}
+	return l
 }
 
 // Network says what the sandbox can reach. The zero value leaves that to the workflow, and without one it is nothing.
@@ -218,9 +232,9 @@ func (s Sandbox) Problems() []Problem {
 	c.names(s)
 	c.env(s.Env)
 	c.limits(s.Limits)
-	c.within("yield_ms", s.YieldMS, 1, MaxYieldMS)
-	c.within("timeout_seconds", s.TimeoutSeconds, 1, MaxExecTimeoutSeconds)
-	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, MaxStdoutBytes)
+	c.within("yield_ms", s.YieldMS, 1, maxYieldMS)
+	c.within("timeout_seconds", s.TimeoutSeconds, 1, maxExecSeconds)
+	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, maxStdoutBytes)
 	c.packages("pip_packages", s.PipPackages)
 	c.packages("npm_packages", s.NpmPackages)
 	c.modes(s)

@@ -29,14 +29,7 @@ type handler func(ctx context.Context, c call) (out any, err error)
 
 // callSandboxTool runs one of the tools that Genkit agents have.
 func (s *Server) callSandboxTool(ctx context.Context, c call) (any, error) {
-	out, err := c.scope.calls.Call(ctx, c.tool, c.args)
-	if err != nil {
-		return nil, err
-	}
-	if fail := s.checkRead(c.args, out); fail != nil {
-		return tools.Result{Error: fail}, nil
-	}
-	return out, nil
+	return c.scope.calls.Call(ctx, c.tool, c.args)
 }
 
 // addTool registers a tool.
@@ -173,38 +166,9 @@ func (p *progress) loop(ctx context.Context, ss *mcp.ServerSession, tool string,
 
 // annotationsOf describes a sandbox tool to clients that ask their users before they run one. Nothing that these tools
 // do reaches the user's own machine, and without a network nothing else either.
-func annotationsOf(tool string, network bool) *mcp.ToolAnnotations {
-	open := network && (tool == tools.ToolRun || tool == tools.ToolExec || tool == tools.ToolExecWrite)
-	hints := func(title string, readOnly, destructive, idempotent bool) *mcp.ToolAnnotations {
-		return &mcp.ToolAnnotations{
-			Title: title, ReadOnlyHint: readOnly, DestructiveHint: &destructive, IdempotentHint: idempotent, OpenWorldHint: &open,
-		}
+func annotationsOf(def tools.Definition, network bool) *mcp.ToolAnnotations {
+	open := network && def.Network
+	return &mcp.ToolAnnotations{
+		Title: def.Title, ReadOnlyHint: def.ReadOnly, DestructiveHint: &def.Destructive, IdempotentHint: def.Idempotent, OpenWorldHint: &open,
 	}
-	switch tool {
-	case tools.ToolRun:
-		return hints("Run a program", false, false, false)
-	case tools.ToolOpen:
-		return hints("Open a sandbox", false, false, true)
-	case tools.ToolExec:
-		return hints("Run a command", false, true, false)
-	case tools.ToolExecRead:
-		return hints("Read a command's output", true, false, true)
-	case tools.ToolExecWait:
-		return hints("Wait for a command", true, false, true)
-	case tools.ToolExecWrite:
-		return hints("Write to a command", false, true, false)
-	case tools.ToolExecKill:
-		return hints("End a command", false, true, true)
-	case tools.ToolFSWrite:
-		return hints("Write a file", false, true, true)
-	case tools.ToolFSRead:
-		return hints("Read a file", true, false, true)
-	case tools.ToolFSList:
-		return hints("List files", true, false, true)
-	case tools.ToolFSDelete:
-		return hints("Delete files", false, true, true)
-	case tools.ToolClose:
-		return hints("Close a sandbox", false, true, true)
-	}
-	return hints(tool, false, true, false)
 }

@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 )
 
 // Defaults and bounds.
@@ -15,7 +16,7 @@ const (
 	DefaultIdleTimeout = 15 * time.Minute
 	DefaultExecTimeout = 120 * time.Second
 	MinExecTimeout     = time.Millisecond
-	MaxExecTimeout     = 3600 * time.Second
+	MaxExecTimeout     = bound.ExecTimeout
 	DefaultReapEvery   = time.Minute
 	// DefaultMaxFileBytes bounds one file transfer.
 	DefaultMaxFileBytes = 1 << 30

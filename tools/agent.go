@@ -209,7 +209,7 @@ func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
 	b := newBinding(box, frontmatter.Sandbox{})
 	g := guard{log: box.log}
 	return local("workcell/guard", &ai.Hooks{
-		Tools:     []ai.Tool{newTool(b, unknownTool, "Answers calls of tools that do not exist.", b.unknown)},
+		Tools:     []ai.Tool{b.unknownTool()},
 		WrapModel: g.wrapModel, WrapTool: g.wrapTool,
 	}), nil
 }

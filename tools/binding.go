@@ -30,11 +30,11 @@ const (
 // binding ties the tools of one Generate to their sandboxes. Sandboxes are opened by the first tool that needs one.
 type binding struct {
 	box      *toolbox
-	cfg      frontmatter.Sandbox                                          // as asked for, defaults not filled in
-	fallback session.Run                                                  // of calls whose context belongs to no run
-	isolated string                                                       // name of this binding's own sandbox; empty when it shares one
-	check    func(ctx context.Context, tool string, input any) *ToolError // CallOptions.Check; may be nil
-	makeRoom func(ctx context.Context) bool                               // CallOptions.MakeRoom; may be nil
+	cfg      frontmatter.Sandbox                             // as asked for, defaults not filled in
+	fallback session.Run                                     // of calls whose context belongs to no run
+	isolated string                                          // name of this binding's own sandbox; empty when it shares one
+	check    func(ctx context.Context, args Args) *ToolError // CallOptions.Check; may be nil
+	makeRoom func(ctx context.Context) bool                  // CallOptions.MakeRoom; may be nil
 	// maxSeconds is the longest timeout_seconds that notes and Definitions tell of.
 	maxSeconds, readBytes, streamChars int64
 

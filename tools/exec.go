@@ -10,16 +10,15 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // Defaults and bounds of the exec tools.
 const (
-	maxSeconds       = 3600
+	maxSeconds       = int64(session.MaxExecTimeout / time.Second)
 	defaultYield     = 10 * time.Second
-	maxYieldMS       = frontmatter.MaxYieldMS
+	maxYieldMS       = int64(session.MaxExecTimeout / time.Millisecond)
 	defaultChunks    = 100
 	maxChunks        = 1000
 	maxReadWaitMS    = 60_000
@@ -27,26 +26,26 @@ const (
 	shellDescription = "Give cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not both."
 )
 
-func (b *binding) execCommand(ctx context.Context, in ExecInput) (ExecOutput, error) {
+func (b *binding) execCommand(ctx context.Context, in execInput) (execOutput, error) {
 	yield := cmp.Or(time.Duration(b.cfg.YieldMS)*time.Millisecond, wish.Yield(ctx), defaultYield)
 	req, fail := execRequest(in, yield, excerptOf(b.streamChars))
 	if fail != nil {
-		return ExecOutput{}, fail
+		return execOutput{}, fail
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return ExecOutput{}, err
+		return execOutput{}, err
 	}
 	res, err := s.Exec(ctx, req)
 	if err != nil {
-		return ExecOutput{}, err
+		return execOutput{}, err
 	}
 	b.track(s, res)
-	return execOutput(res, s.Info()), nil
+	return newExecOutput(res, s.Info()), nil
 }
 
 // execRequest checks the arguments of sandbox_exec; yield is for a call that names none.
-func execRequest(in ExecInput, yield time.Duration, bounds excerpt) (session.ExecRequest, *ToolError) {
+func execRequest(in execInput, yield time.Duration, bounds excerpt) (session.ExecRequest, *ToolError) {
 	var none session.ExecRequest
 	if fail := commandGiven(in); fail != nil {
 		return none, fail
@@ -73,7 +72,7 @@ func execRequest(in ExecInput, yield time.Duration, bounds excerpt) (session.Exe
 	return req, nil
 }
 
-func commandGiven(in ExecInput) *ToolError {
+func commandGiven(in execInput) *ToolError {
 	switch {
 	case len(in.Cmd) > 0 && in.Command != "":
 		return failure(CodeInvalid, "both cmd and command are given").but(shellDescription)
@@ -89,9 +88,9 @@ func commandGiven(in ExecInput) *ToolError {
 	return nil
 }
 
-func execOutput(res session.ExecResult, info session.Info) ExecOutput {
+func newExecOutput(res session.ExecResult, info session.Info) execOutput {
 	stdout, stderr := show(res.Stdout, "stdout", true), show(res.Stderr, "stderr", true)
-	return ExecOutput{
+	return execOutput{
 		ExecID: res.ExecID, Status: string(res.Status), ExitCode: exitCode(res.Status, res.ExitCode, res.Signal), Signal: res.Signal,
 		Stdout: stdout.text, Stderr: withNotice(stderr.text, outcomeNotice(res, info)),
 		Truncated: stdout.truncated || stderr.truncated, StdoutBytes: res.StdoutBytes, StderrBytes: res.StderrBytes,
@@ -100,26 +99,26 @@ func execOutput(res session.ExecResult, info session.Info) ExecOutput {
 	}
 }
 
-func (b *binding) execRead(ctx context.Context, in ExecReadInput) (ExecReadOutput, error) {
+func (b *binding) execRead(ctx context.Context, in execReadInput) (execReadOutput, error) {
 	for _, fail := range []*ToolError{
 		notNegative("since_seq", in.SinceSeq), within("max_chunks", in.MaxChunks, 1, maxChunks), within("wait_ms", in.WaitMS, 1, maxReadWaitMS),
 	} {
 		if fail != nil {
-			return ExecReadOutput{}, fail
+			return execReadOutput{}, fail
 		}
 	}
 	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
 	if err != nil {
-		return ExecReadOutput{}, err
+		return execReadOutput{}, err
 	}
 	res, err := s.ReadExec(ctx, session.ReadExecRequest{
 		ExecID: in.ExecID, SinceSeq: in.SinceSeq, MaxChunks: int(cmp.Or(in.MaxChunks, defaultChunks)),
 		Wait: time.Duration(in.WaitMS) * time.Millisecond,
 	})
 	if err != nil {
-		return ExecReadOutput{}, unknownExec(err)
+		return execReadOutput{}, unknownExec(err)
 	}
-	out := ExecReadOutput{Chunks: []ExecChunk{}, Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
+	out := execReadOutput{Chunks: []execChunk{}, Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
 	size := 0
 	for _, c := range res.Chunks {
 		// One answer stays readable: the rest is for the next call.
@@ -127,7 +126,7 @@ func (b *binding) execRead(ctx context.Context, in ExecReadInput) (ExecReadOutpu
 			out.Done, out.NextSeq = false, out.Chunks[len(out.Chunks)-1].Seq
 			break
 		}
-		chunk := ExecChunk{Seq: c.Seq, Stream: c.Stream}
+		chunk := execChunk{Seq: c.Seq, Stream: c.Stream}
 		if utf8.Valid(c.Data) {
 			chunk.Text = string(c.Data)
 		} else {
@@ -138,60 +137,60 @@ func (b *binding) execRead(ctx context.Context, in ExecReadInput) (ExecReadOutpu
 	return out, nil
 }
 
-func (b *binding) execWait(ctx context.Context, in ExecWaitInput) (ExecWaitOutput, error) {
+func (b *binding) execWait(ctx context.Context, in execWaitInput) (execWaitOutput, error) {
 	if fail := within("timeout_seconds", in.TimeoutSeconds, 1, maxSeconds); fail != nil {
-		return ExecWaitOutput{}, fail
+		return execWaitOutput{}, fail
 	}
 	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
 	if err != nil {
-		return ExecWaitOutput{}, err
+		return execWaitOutput{}, err
 	}
 	res, err := s.WaitExec(ctx, in.ExecID, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
 	if err != nil {
-		return ExecWaitOutput{}, unknownExec(err)
+		return execWaitOutput{}, unknownExec(err)
 	}
-	return ExecWaitOutput{Done: res.Done(), ExecOutput: execOutput(res, s.Info())}, nil
+	return execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, s.Info())}, nil
 }
 
-func (b *binding) execWrite(ctx context.Context, in ExecWriteInput) (ExecWriteOutput, error) {
+func (b *binding) execWrite(ctx context.Context, in execWriteInput) (execWriteOutput, error) {
 	var data []byte
 	switch {
 	case in.Text != nil && in.DataB64 != "":
-		return ExecWriteOutput{}, failure(CodeInvalid, "both text and data_b64 are given")
+		return execWriteOutput{}, failure(CodeInvalid, "both text and data_b64 are given")
 	case in.Text != nil:
 		data = []byte(*in.Text)
 	case in.DataB64 != "":
 		var fail *ToolError
 		if data, fail = fromBase64("data_b64", in.DataB64); fail != nil {
-			return ExecWriteOutput{}, fail
+			return execWriteOutput{}, fail
 		}
 	case !in.EOF:
-		return ExecWriteOutput{}, failure(CodeInvalid, "nothing to write: give text, data_b64 or eof")
+		return execWriteOutput{}, failure(CodeInvalid, "nothing to write: give text, data_b64 or eof")
 	}
 	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
 	if err != nil {
-		return ExecWriteOutput{}, err
+		return execWriteOutput{}, err
 	}
 	if err := s.WriteExec(ctx, in.ExecID, data, in.EOF); err != nil {
 		e := errorOf(unknownExec(err))
 		if e.Code == CodeInvalid || e.Code == CodeClosed {
 			e = e.but("Standard input is open only for a command that still runs and was started with stream: true.")
 		}
-		return ExecWriteOutput{}, e
+		return execWriteOutput{}, e
 	}
-	return ExecWriteOutput{OK: true}, nil
+	return execWriteOutput{OK: true}, nil
 }
 
-func (b *binding) execKill(ctx context.Context, in ExecKillInput) (ExecKillOutput, error) {
+func (b *binding) execKill(ctx context.Context, in execKillInput) (execKillOutput, error) {
 	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
 	if err != nil {
-		return ExecKillOutput{}, err
+		return execKillOutput{}, err
 	}
 	st, err := s.KillExec(ctx, in.ExecID, signalName(in.Signal))
 	if err != nil {
-		return ExecKillOutput{}, unknownExec(err)
+		return execKillOutput{}, unknownExec(err)
 	}
-	return ExecKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, nil
+	return execKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, nil
 }
 
 // signalName gives the name of a signal as sandboxes know it. Models also write numbers, which mean those of Linux

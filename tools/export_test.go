@@ -11,8 +11,14 @@ import (
 
 // What tests of package tools_test need to see.
 
+type (
+	ExecInput    = execInput
+	FSReadInput  = fsReadInput
+	FSWriteInput = fsWriteInput
+)
+
 func ToolsOf(mode frontmatter.Mode) []ai.Tool {
-	return newBinding(newToolbox(nil, nil), frontmatter.Sandbox{Mode: mode}).tools()
+	return newBinding(newToolbox(nil, nil), frontmatter.Sandbox{Mode: mode}).offered()
 }
 
 func Decode[In any](args string) (In, *ToolError) { return decodeArgs[In](json.RawMessage(args)) }

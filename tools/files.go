@@ -23,38 +23,38 @@ const (
 	maxTransfer      = 64 << 20 // of one file in one call, either way
 )
 
-func (b *binding) fsWrite(ctx context.Context, in FSWriteInput) (FSWriteOutput, error) {
+func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (fsWriteOutput, error) {
 	data, fail := writeContents(in)
 	if fail != nil {
-		return FSWriteOutput{}, fail
+		return fsWriteOutput{}, fail
 	}
 	mode, fail := fileMode(in.Mode)
 	if fail != nil {
-		return FSWriteOutput{}, fail
+		return fsWriteOutput{}, fail
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return FSWriteOutput{}, err
+		return fsWriteOutput{}, err
 	}
 	unlock, err := b.box.lockPath(ctx, s.ID(), absolute(s, in.Path))
 	if err != nil {
-		return FSWriteOutput{}, err
+		return fsWriteOutput{}, err
 	}
 	defer unlock()
 	info, err := s.WriteFile(ctx, in.Path, bytes.NewReader(data), session.WriteFileOptions{
 		Mode: mode, Overwrite: in.Overwrite, Size: int64(len(data)),
 	})
 	if errors.Is(err, backend.ErrExists) && !in.Overwrite {
-		return FSWriteOutput{}, failure(CodeExists, "%s exists already", clip(in.Path)).
+		return fsWriteOutput{}, failure(CodeExists, "%s exists already", clip(in.Path)).
 			but("Pass overwrite: true to replace it, or write to another path.")
 	}
 	if err != nil {
-		return FSWriteOutput{}, err
+		return fsWriteOutput{}, err
 	}
-	return FSWriteOutput{OK: true, Path: absolute(s, info.Path), SizeBytes: info.Size}, nil
+	return fsWriteOutput{OK: true, Path: absolute(s, info.Path), SizeBytes: info.Size}, nil
 }
 
-func writeContents(in FSWriteInput) ([]byte, *ToolError) {
+func writeContents(in fsWriteInput) ([]byte, *ToolError) {
 	if in.Path == "" {
 		return nil, failure(CodeInvalid, "path is empty")
 	}
@@ -99,36 +99,59 @@ func absolute(s *session.Session, name string) string {
 	return path.Join(cmp.Or(s.Info().Workdir, backend.Workdir), name)
 }
 
-func (b *binding) fsRead(ctx context.Context, in FSReadInput) (FSReadOutput, error) {
+func (b *binding) fsRead(ctx context.Context, in fsReadInput) (fsReadOutput, error) {
 	for _, fail := range []*ToolError{
 		within("max_bytes", in.MaxBytes, 1, maxTransfer), notNegative("offset", in.Offset),
 		notNegative("line_offset", in.LineOffset), notNegative("line_limit", in.LineLimit),
 	} {
 		if fail != nil {
-			return FSReadOutput{}, fail
+			return fsReadOutput{}, fail
 		}
 	}
 	byLines := in.LineOffset > 0 || in.LineLimit > 0
 	if byLines && in.Offset > 0 {
-		return FSReadOutput{}, failure(CodeInvalid, "offset counts bytes and cannot go with line_offset or line_limit")
+		return fsReadOutput{}, failure(CodeInvalid, "offset counts bytes and cannot go with line_offset or line_limit")
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return FSReadOutput{}, err
+		return fsReadOutput{}, err
 	}
 	in.MaxBytes = cmp.Or(in.MaxBytes, b.readBytes)
+	read := readBytes
 	if byLines {
-		return readLines(ctx, s, in)
+		read = readLines
 	}
-	return readBytes(ctx, s, in)
+	out, err := read(ctx, s, in)
+	if err == nil && b.check != nil {
+		if fail := b.check(ctx, in.args(out.SizeBytes)); fail != nil {
+			return fsReadOutput{}, fail
+		}
+	}
+	return out, err
 }
 
-func readBytes(ctx context.Context, s *session.Session, in FSReadInput) (FSReadOutput, error) {
+// args returns what hosts may check; size is that of the file, zero before it was read.
+func (in *fsReadInput) args(size int64) Args {
+	return Args{SandboxID: &in.SandboxID, Files: map[string]int64{in.Path: size}}
+}
+
+// size returns the size of the contents, at most a few bytes too large when they are in base64.
+func (in *fsWriteInput) size() int64 {
+	switch {
+	case in.ContentsB64 != nil:
+		return int64(len(*in.ContentsB64)) / 4 * 3
+	case in.Contents != nil:
+		return int64(len(*in.Contents))
+	}
+	return 0
+}
+
+func readBytes(ctx context.Context, s *session.Session, in fsReadInput) (fsReadOutput, error) {
 	data, info, err := s.ReadFileBytes(ctx, in.Path, session.ReadFileOptions{Offset: in.Offset, Limit: in.MaxBytes})
 	if err != nil {
-		return FSReadOutput{}, err
+		return fsReadOutput{}, err
 	}
-	out := FSReadOutput{SizeBytes: info.Size}
+	out := fsReadOutput{SizeBytes: info.Size}
 	// A file of /proc or one that grows may hold more than its size says.
 	more := in.Offset+int64(len(data)) < info.Size || int64(len(data)) == in.MaxBytes && info.Size == 0
 	if more {
@@ -163,7 +186,7 @@ func wholeRunes(data []byte) []byte {
 	return data
 }
 
-func (o *FSReadOutput) set(data []byte) {
+func (o *fsReadOutput) set(data []byte) {
 	text := string(data)
 	if utf8.ValidString(text) {
 		o.Contents = &text
@@ -173,20 +196,20 @@ func (o *FSReadOutput) set(data []byte) {
 	o.ContentsB64 = &text
 }
 
-func readLines(ctx context.Context, s *session.Session, in FSReadInput) (FSReadOutput, error) {
+func readLines(ctx context.Context, s *session.Session, in fsReadInput) (fsReadOutput, error) {
 	first := max(in.LineOffset, 1)
 	w := &lineWriter{skip: first - 1, lines: in.LineLimit, room: in.MaxBytes}
 	info, err := s.ReadFile(ctx, in.Path, w, session.ReadFileOptions{})
 	if err != nil && !w.full {
-		return FSReadOutput{}, err
+		return fsReadOutput{}, err
 	}
 	if w.full {
 		// The copy was ended early, so the size is still to be asked for.
 		if info, err = s.ReadFile(ctx, in.Path, io.Discard, session.ReadFileOptions{Limit: 1}); err != nil {
-			return FSReadOutput{}, err
+			return fsReadOutput{}, err
 		}
 	}
-	out := FSReadOutput{SizeBytes: info.Size}
+	out := fsReadOutput{SizeBytes: info.Size}
 	data := w.buf.Bytes()
 	if w.cut {
 		data = wholeRunes(data)
@@ -266,21 +289,21 @@ func (w *lineWriter) add(line []byte) {
 	}
 }
 
-func (b *binding) fsList(ctx context.Context, in FSListInput) (FSListOutput, error) {
+func (b *binding) fsList(ctx context.Context, in fsListInput) (fsListOutput, error) {
 	if fail := within("limit", in.Limit, 1, session.MaxListEntries); fail != nil {
-		return FSListOutput{}, fail
+		return fsListOutput{}, fail
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return FSListOutput{}, err
+		return fsListOutput{}, err
 	}
 	list, err := s.ListFiles(ctx, cmp.Or(in.Path, "."), session.ListFilesOptions{Recursive: in.Recursive, Limit: int(in.Limit)})
 	if err != nil {
-		return FSListOutput{}, err
+		return fsListOutput{}, err
 	}
-	out := FSListOutput{Entries: make([]FSEntry, 0, len(list.Entries)), Truncated: list.Truncated, Total: list.Total}
+	out := fsListOutput{Entries: make([]fsEntry, 0, len(list.Entries)), Truncated: list.Truncated, Total: list.Total}
 	for _, e := range list.Entries {
-		entry := FSEntry{
+		entry := fsEntry{
 			Path: e.Path, Type: string(e.Type), Size: e.Size, Mode: fmt.Sprintf("%04o", octal(e.Mode)), MtimeUnix: e.ModTime.Unix(),
 		}
 		if len(e.RawPath) > 0 {
@@ -306,19 +329,19 @@ func octal(m fs.FileMode) uint32 {
 	return bits
 }
 
-func (b *binding) fsDelete(ctx context.Context, in FSDeleteInput) (FSDeleteOutput, error) {
+func (b *binding) fsDelete(ctx context.Context, in fsDeleteInput) (fsDeleteOutput, error) {
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return FSDeleteOutput{}, err
+		return fsDeleteOutput{}, err
 	}
 	unlock, err := b.box.lockPath(ctx, s.ID(), absolute(s, in.Path))
 	if err != nil {
-		return FSDeleteOutput{}, err
+		return fsDeleteOutput{}, err
 	}
 	defer unlock()
 	deleted, err := s.RemoveFile(ctx, in.Path, in.Recursive)
 	if err != nil {
-		return FSDeleteOutput{}, err
+		return fsDeleteOutput{}, err
 	}
-	return FSDeleteOutput{OK: true, Deleted: deleted}, nil
+	return fsDeleteOutput{OK: true, Deleted: deleted}, nil
 }

@@ -26,6 +26,12 @@ type unknownInput struct {
 	Known     []string `json:"known,omitempty"`
 }
 
+// unknownTool returns the tool that answers calls of tools that do not exist.
+func (b *binding) unknownTool() ai.Tool {
+	return newTool(b, Definition{Name: unknownTool, Description: "Answers calls of tools that do not exist."}, b.unknown,
+		func(*unknownInput) Args { return Args{} })
+}
+
 // unknown explains that there is no such tool.
 func (b *binding) unknown(_ context.Context, in unknownInput) (Result, error) {
 	e := failure(CodeNotFound, "there is no tool %q", clip(in.Tool))

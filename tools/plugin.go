@@ -92,7 +92,7 @@ func (p *Plugin) Tools(ctx context.Context, s Sandbox) ([]ai.Tool, error) {
 	if run, ok := session.RunFromContext(ctx); ok {
 		b.fallback = run
 	}
-	return b.tools(), nil
+	return b.offered(), nil
 }
 
 // pluginOf finds the plugin that g was set up with; nil when there is none.

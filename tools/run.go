@@ -48,13 +48,13 @@ func (i interpreter) program(found []string) string {
 }
 
 // runCode is sandbox_run: a sandbox of its own is made, used and removed, whatever happens.
-func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err error) {
+func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err error) {
 	base, _ := session.BaseFromContext(ctx)
 	own := cmp.Or(b.cfg.Runtime, frontmatter.Runtime(base.Language), frontmatter.RuntimePython)
 	runtime := cmp.Or(frontmatter.Runtime(in.Runtime), own)
 	how := interpreterOf(runtime)
 	if fail := b.checkRun(in, runtime, how); fail != nil {
-		return RunOutput{}, fail
+		return runOutput{}, fail
 	}
 	wish := b.cfg.Runtime
 	if runtime != own {
@@ -67,7 +67,7 @@ func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err 
 		noteOpened(ctx, err)
 	}
 	if err != nil {
-		return RunOutput{}, err
+		return runOutput{}, err
 	}
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -77,16 +77,16 @@ func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err 
 		}
 	}()
 	if err := writeFiles(ctx, s, in, how.file); err != nil {
-		return RunOutput{}, err
+		return runOutput{}, err
 	}
 	res, err := s.Exec(ctx, b.runRequest(in, how, s.Info()))
 	if err != nil {
-		return RunOutput{}, err
+		return runOutput{}, err
 	}
-	return runOutput(res, runtime, s.Info()), nil
+	return newRunOutput(res, runtime, s.Info()), nil
 }
 
-func (b *binding) checkRun(in RunInput, runtime frontmatter.Runtime, how interpreter) *ToolError {
+func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how interpreter) *ToolError {
 	if !slices.Contains(frontmatter.Runtimes(), runtime) {
 		return failure(CodeInvalid, "unknown runtime %q, it must be python, node or bash", clip(in.Runtime))
 	}
@@ -112,7 +112,7 @@ func (b *binding) checkRun(in RunInput, runtime frontmatter.Runtime, how interpr
 }
 
 // writeFiles writes the files of a run, the code last.
-func writeFiles(ctx context.Context, s *session.Session, in RunInput, file string) error {
+func writeFiles(ctx context.Context, s *session.Session, in runInput, file string) error {
 	put := func(name, text string) error {
 		_, err := s.WriteFile(ctx, name, bytes.NewReader([]byte(text)), session.WriteFileOptions{Size: int64(len(text)), Overwrite: true})
 		if err != nil {
@@ -133,7 +133,7 @@ func writeFiles(ctx context.Context, s *session.Session, in RunInput, file strin
 	return put(file, in.Code)
 }
 
-func (b *binding) runRequest(in RunInput, how interpreter, info session.Info) session.ExecRequest {
+func (b *binding) runRequest(in runInput, how interpreter, info session.Info) session.ExecRequest {
 	env := maps.Clone(how.env)
 	if env == nil {
 		env = map[string]string{}
@@ -148,10 +148,10 @@ func (b *binding) runRequest(in RunInput, how interpreter, info session.Info) se
 	}
 }
 
-func runOutput(res session.ExecResult, runtime frontmatter.Runtime, info session.Info) RunOutput {
+func newRunOutput(res session.ExecResult, runtime frontmatter.Runtime, info session.Info) runOutput {
 	stdout, stderr := show(res.Stdout, "stdout", false), show(res.Stderr, "stderr", false)
 	code := exitCode(res.Status, res.ExitCode, res.Signal)
-	out := RunOutput{
+	out := runOutput{
 		OK: res.Status == session.ExecCompleted && code != nil && *code == 0, Runtime: string(runtime), ExitCode: code,
 		DurationMS: res.Duration.Milliseconds(), Stdout: stdout.text, Stderr: stderr.text,
 		Truncated: stdout.truncated || stderr.truncated,

@@ -102,7 +102,7 @@ func (s Sandbox) New(context.Context) (*ai.Hooks, error) {
 	}
 	g := guard{log: s.box.log}
 	return &ai.Hooks{
-		Tools:        append(b.tools(), newTool(b, unknownTool, "Answers calls of tools that do not exist.", b.unknown)),
+		Tools:        append(b.offered(), b.unknownTool()),
 		WrapGenerate: b.wrapGenerate,
 		WrapModel:    g.wrapModel,
 		WrapTool:     g.wrapTool,

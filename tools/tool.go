@@ -21,7 +21,7 @@ import (
 // Register writes nothing, so one tool may take part in several Generate calls at once.
 type tool struct {
 	inner  *ai.ToolAction[json.RawMessage, any]
-	schema map[string]any
+	def    Definition
 	handle func(*ai.ToolContext, json.RawMessage) (any, error)
 }
 
@@ -32,10 +32,12 @@ var (
 
 // newTool makes a tool from a function that reports failures as errors. What the function returns as an error becomes
 // output; only the end of ctx is an error for Genkit.
-func newTool[In, Out any](b *binding, name, description string, fn func(context.Context, In) (Out, error)) ai.Tool {
-	schemas := b.box.schemas(name, inferSchemas[In, Out])
+func newTool[In, Out any](b *binding, def Definition, fn func(context.Context, In) (Out, error), args func(*In) Args, bounds ...bound) *tool {
+	schemas := b.box.schemas(def.Name, inferSchemas[In, Out])
+	def.Input, def.Output = schemas.input(), schemas.output()
+	setBounds(def.Input, bounds)
 	handle := func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
-		return answer(b, tc, name, raw, fn)
+		return answer(b, tc, def.Name, raw, fn, args)
 	}
 	traced := func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
 		out, err := handle(tc, raw)
@@ -45,8 +47,8 @@ func newTool[In, Out any](b *binding, name, description string, fn func(context.
 		return out, err
 	}
 	return &tool{
-		inner:  ai.NewTool(name, description, traced, ai.WithOutputSchema(schemas.output()), ai.WithStrictSchema(false)),
-		schema: schemas.input(),
+		inner:  ai.NewTool(def.Name, def.Description, traced, ai.WithOutputSchema(def.Output), ai.WithStrictSchema(false)),
+		def:    def,
 		handle: handle,
 	}
 }
@@ -55,12 +57,12 @@ func inferSchemas[In, Out any]() (input, output map[string]any) {
 	var in In
 	var out Out
 	output = core.InferSchemaMap(out)
-	delete(output, "required") // a failed call gives nothing but its error
+	delete(output, "required") // a failed call returns nothing but its error
 	return core.InferSchemaMap(in), output
 }
 
 // answer runs fn on a model's arguments.
-func answer[In, Out any](b *binding, tc *ai.ToolContext, name string, raw json.RawMessage, fn func(context.Context, In) (Out, error)) (out any, err error) {
+func answer[In, Out any](b *binding, tc *ai.ToolContext, name string, raw json.RawMessage, fn func(context.Context, In) (Out, error), args func(*In) Args) (out any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			b.box.log.ErrorContext(tc, "a tool panicked", "tool", name, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
@@ -72,7 +74,7 @@ func answer[In, Out any](b *binding, tc *ai.ToolContext, name string, raw json.R
 		return Result{Error: fail}, nil
 	}
 	if b.check != nil {
-		if fail := b.check(tc, name, &in); fail != nil {
+		if fail := b.check(tc, args(&in)); fail != nil {
 			return Result{Error: fail}, nil
 		}
 	}
@@ -101,13 +103,13 @@ func (t *tool) Name() string { return t.inner.Name() }
 // Definition is what models see.
 func (t *tool) Definition() *ai.ToolDefinition {
 	def := t.inner.Definition()
-	def.InputSchema = t.schema
+	def.InputSchema = t.def.Input
 	return def
 }
 
 func (t *tool) Desc() api.ActionDesc {
 	desc := t.inner.Desc()
-	desc.InputSchema = t.schema
+	desc.InputSchema = t.def.Input
 	desc.Metadata = maps.Clone(desc.Metadata)
 	return desc
 }
