@@ -13,13 +13,12 @@ import (
 
 // Defaults and bounds.
 const (
-	DefaultIdleTimeout = 15 * time.Minute
-	DefaultExecTimeout = 120 * time.Second
-	MinExecTimeout     = time.Millisecond
-	MaxExecTimeout     = bound.ExecTimeout
-	DefaultReapEvery   = time.Minute
-	// DefaultMaxFileBytes bounds one file transfer.
-	DefaultMaxFileBytes = 1 << 30
+	DefaultIdleTimeout  = 15 * time.Minute
+	DefaultExecTimeout  = 120 * time.Second
+	MinExecTimeout      = time.Millisecond
+	MaxExecTimeout      = bound.ExecTimeout
+	DefaultReapEvery    = time.Minute
+	DefaultMaxFileBytes = 1 << 30 // of one file transfer
 	// MaxStdinBytes bounds ExecRequest.Stdin and one WriteExec; Stream takes any amount.
 	MaxStdinBytes = 64 << 20
 	// DefaultListEntries and MaxListEntries bound ListFiles.

@@ -150,7 +150,7 @@ func (b *binding) openAs(ctx context.Context, key session.Key, req session.Reque
 		s, created, err = b.box.manager.Open(ctx, key, req)
 	}
 	if errors.Is(err, backend.ErrCapacity) {
-		err = errorOf(err).but("End a sandbox that is not needed any more with sandbox_close and delete_workspace: true, or try again when others are done.")
+		err = ErrorOf(err).but("End a sandbox that is not needed any more with sandbox_close and delete_workspace: true, or try again when others are done.")
 	}
 	return s, created, err
 }

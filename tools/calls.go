@@ -129,13 +129,6 @@ func NewError(code Code, message, remediation string) *ToolError {
 	return e
 }
 
-// ErrorOf gives what a caller of a tool is told of err: its class, and text only where it is known to be harmless.
-func ErrorOf(err error) *ToolError { return errorOf(err) }
-
-// DecodeInput reads a caller's arguments into In, a struct with `json` tags, as the tools of this package do: aliases
-// and numbers as text are forgiven, and everything that is wrong is told at once.
-func DecodeInput[In any](args json.RawMessage) (In, *ToolError) { return decodeArgs[In](args) }
-
 // direct runs the tool without Genkit around it.
 func (t *tool) direct(ctx context.Context, args json.RawMessage) (any, error) {
 	return t.handle(&ai.ToolContext{Context: ctx}, args)

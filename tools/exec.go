@@ -50,16 +50,7 @@ func execRequest(in execInput, yield time.Duration, bounds excerpt) (session.Exe
 	if fail := commandGiven(in); fail != nil {
 		return none, fail
 	}
-	if fail := within("timeout_seconds", in.TimeoutSeconds, 1, maxSeconds); fail != nil {
-		return none, fail
-	}
-	if in.YieldMS != nil && *in.YieldMS < 0 {
-		return none, failure(CodeInvalid, "yield_ms is %d, it must be 0 to %d", *in.YieldMS, maxYieldMS)
-	}
 	if in.YieldMS != nil {
-		if fail := within("yield_ms", *in.YieldMS, 0, maxYieldMS); fail != nil {
-			return none, fail
-		}
 		yield = time.Duration(*in.YieldMS) * time.Millisecond
 	}
 	req := session.ExecRequest{
@@ -100,13 +91,6 @@ func newExecOutput(res session.ExecResult, info session.Info) execOutput {
 }
 
 func (b *binding) execRead(ctx context.Context, in execReadInput) (execReadOutput, error) {
-	for _, fail := range []*ToolError{
-		notNegative("since_seq", in.SinceSeq), within("max_chunks", in.MaxChunks, 1, maxChunks), within("wait_ms", in.WaitMS, 1, maxReadWaitMS),
-	} {
-		if fail != nil {
-			return execReadOutput{}, fail
-		}
-	}
 	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
 	if err != nil {
 		return execReadOutput{}, err
@@ -138,9 +122,6 @@ func (b *binding) execRead(ctx context.Context, in execReadInput) (execReadOutpu
 }
 
 func (b *binding) execWait(ctx context.Context, in execWaitInput) (execWaitOutput, error) {
-	if fail := within("timeout_seconds", in.TimeoutSeconds, 1, maxSeconds); fail != nil {
-		return execWaitOutput{}, fail
-	}
 	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
 	if err != nil {
 		return execWaitOutput{}, err
@@ -172,7 +153,7 @@ func (b *binding) execWrite(ctx context.Context, in execWriteInput) (execWriteOu
 		return execWriteOutput{}, err
 	}
 	if err := s.WriteExec(ctx, in.ExecID, data, in.EOF); err != nil {
-		e := errorOf(unknownExec(err))
+		e := ErrorOf(unknownExec(err))
 		if e.Code == CodeInvalid || e.Code == CodeClosed {
 			e = e.but("Standard input is open only for a command that still runs and was started with stream: true.")
 		}
@@ -197,8 +178,7 @@ func (b *binding) execKill(ctx context.Context, in execKillInput) (execKillOutpu
 // wherever this program runs.
 func signalName(text string) string {
 	text = strings.ToUpper(strings.TrimSpace(text))
-	names := strings.Fields("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT " +
-		"CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS")
+	names := signalNames()
 	if n, err := strconv.Atoi(text); err == nil && n >= 1 && n <= len(names) {
 		return "SIG" + names[n-1]
 	}
@@ -215,18 +195,11 @@ func (b *binding) execSandbox(ctx context.Context, sandboxID, execID string) (*s
 
 // unknownExec gives a better answer for an exec that the sandbox does not know.
 func unknownExec(err error) error {
-	if e := errorOf(err); e.Code == CodeNotFound {
+	if e := ErrorOf(err); e.Code == CodeNotFound {
 		return failure(CodeNotFound, "there is no such exec in this sandbox").
 			but("Pass the exec_id that sandbox_exec gave, with the same sandbox.")
 	}
 	return err
-}
-
-func notNegative(name string, value int64) *ToolError {
-	if value < 0 {
-		return failure(CodeInvalid, "%s is %d, it must not be negative", name, value)
-	}
-	return nil
 }
 
 // fromBase64 reads base64 with or without padding, of either alphabet.

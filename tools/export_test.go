@@ -1,8 +1,6 @@
 package tools
 
 import (
-	"encoding/json"
-
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -20,8 +18,6 @@ type (
 func ToolsOf(mode frontmatter.Mode) []ai.Tool {
 	return newBinding(newToolbox(nil, nil), frontmatter.Sandbox{Mode: mode}).offered()
 }
-
-func Decode[In any](args string) (In, *ToolError) { return decodeArgs[In](json.RawMessage(args)) }
 
 func Show(o session.Output, stream string, keep bool) (text string, truncated bool, path string) {
 	s := show(o, stream, keep)

@@ -32,11 +32,7 @@ func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (fsWriteOutput, 
 	if fail != nil {
 		return fsWriteOutput{}, fail
 	}
-	s, err := b.sandbox(ctx, in.SandboxID)
-	if err != nil {
-		return fsWriteOutput{}, err
-	}
-	unlock, err := b.box.lockPath(ctx, s.ID(), absolute(s, in.Path))
+	s, unlock, err := b.lock(ctx, in.SandboxID, in.Path)
 	if err != nil {
 		return fsWriteOutput{}, err
 	}
@@ -52,6 +48,14 @@ func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (fsWriteOutput, 
 		return fsWriteOutput{}, err
 	}
 	return fsWriteOutput{OK: true, Path: absolute(s, info.Path), SizeBytes: info.Size}, nil
+}
+
+// lock returns the sandbox of a call that writes to a path, once no other does; unlock must be called when err is nil.
+func (b *binding) lock(ctx context.Context, id, name string) (s *session.Session, unlock func(), err error) {
+	if s, err = b.sandbox(ctx, id); err == nil {
+		unlock, err = b.box.lockPath(ctx, s.ID(), absolute(s, name))
+	}
+	return s, unlock, err
 }
 
 func writeContents(in fsWriteInput) ([]byte, *ToolError) {
@@ -100,14 +104,6 @@ func absolute(s *session.Session, name string) string {
 }
 
 func (b *binding) fsRead(ctx context.Context, in fsReadInput) (fsReadOutput, error) {
-	for _, fail := range []*ToolError{
-		within("max_bytes", in.MaxBytes, 1, maxTransfer), notNegative("offset", in.Offset),
-		notNegative("line_offset", in.LineOffset), notNegative("line_limit", in.LineLimit),
-	} {
-		if fail != nil {
-			return fsReadOutput{}, fail
-		}
-	}
 	byLines := in.LineOffset > 0 || in.LineLimit > 0
 	if byLines && in.Offset > 0 {
 		return fsReadOutput{}, failure(CodeInvalid, "offset counts bytes and cannot go with line_offset or line_limit")
@@ -123,16 +119,11 @@ func (b *binding) fsRead(ctx context.Context, in fsReadInput) (fsReadOutput, err
 	}
 	out, err := read(ctx, s, in)
 	if err == nil && b.check != nil {
-		if fail := b.check(ctx, in.args(out.SizeBytes)); fail != nil {
+		if fail := b.check(ctx, Args{Files: map[string]int64{in.Path: out.SizeBytes}}); fail != nil {
 			return fsReadOutput{}, fail
 		}
 	}
 	return out, err
-}
-
-// args returns what hosts may check; size is that of the file, zero before it was read.
-func (in *fsReadInput) args(size int64) Args {
-	return Args{SandboxID: &in.SandboxID, Files: map[string]int64{in.Path: size}}
 }
 
 // size returns the size of the contents, at most a few bytes too large when they are in base64.
@@ -290,9 +281,6 @@ func (w *lineWriter) add(line []byte) {
 }
 
 func (b *binding) fsList(ctx context.Context, in fsListInput) (fsListOutput, error) {
-	if fail := within("limit", in.Limit, 1, session.MaxListEntries); fail != nil {
-		return fsListOutput{}, fail
-	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
 		return fsListOutput{}, err
@@ -330,11 +318,7 @@ func octal(m fs.FileMode) uint32 {
 }
 
 func (b *binding) fsDelete(ctx context.Context, in fsDeleteInput) (fsDeleteOutput, error) {
-	s, err := b.sandbox(ctx, in.SandboxID)
-	if err != nil {
-		return fsDeleteOutput{}, err
-	}
-	unlock, err := b.box.lockPath(ctx, s.ID(), absolute(s, in.Path))
+	s, unlock, err := b.lock(ctx, in.SandboxID, in.Path)
 	if err != nil {
 		return fsDeleteOutput{}, err
 	}

@@ -28,8 +28,7 @@ type unknownInput struct {
 
 // unknownTool returns the tool that answers calls of tools that do not exist.
 func (b *binding) unknownTool() ai.Tool {
-	return newTool(b, Definition{Name: unknownTool, Description: "Answers calls of tools that do not exist."}, b.unknown,
-		func(*unknownInput) Args { return Args{} })
+	return newTool(b, Definition{Name: unknownTool, Description: "Answers calls of tools that do not exist."}, b.unknown, nil)
 }
 
 // unknown explains that there is no such tool.
@@ -135,4 +134,21 @@ func oneLine(text string) string {
 		text = strings.ToValidUTF8(text[:600], "") + "…"
 	}
 	return text
+}
+
+// withoutNarration gives the message without its text when it also calls tools and the final answer is to have a form;
+// nil when there is nothing to take away. Genkit checks every answer against the output schema, also one that only
+// calls tools: "I run the tests first" beside a call would end the run.
+func withoutNarration(req *ai.ModelRequest, m *ai.Message) *ai.Message {
+	if req.Output == nil || req.Output.Format == "" || req.Output.Format == ai.OutputFormatText {
+		return nil
+	}
+	calls := slices.ContainsFunc(m.Content, func(p *ai.Part) bool { return p != nil && p.IsToolRequest() })
+	text := func(p *ai.Part) bool { return p == nil || p.IsText() }
+	if !calls || !slices.ContainsFunc(m.Content, text) {
+		return nil
+	}
+	out := *m
+	out.Content = slices.DeleteFunc(slices.Clone(m.Content), text)
+	return &out
 }

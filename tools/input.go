@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -94,27 +95,16 @@ func nearInput(name string, schema map[string]any) string {
 	return ", known are " + strings.Join(known, ", ")
 }
 
-// wantedKind says what a value has to be, from the validator's "integer" or "[string,null]".
+// wantedKind returns what a value must be, from the validator's "integer" or "[string,null]".
 func wantedKind(types string) string {
+	words := map[string]string{
+		"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "array": "a list", "object": "an object",
+	}
 	var kinds []string
 	for t := range strings.SplitSeq(strings.Trim(types, "[]"), ",") {
-		switch t {
-		case "string":
-			kinds = append(kinds, "text")
-		case "integer":
-			kinds = append(kinds, "a whole number")
-		case "number":
-			kinds = append(kinds, "a number")
-		case "boolean":
-			kinds = append(kinds, "true or false")
-		case "array":
-			kinds = append(kinds, "a list")
-		case "object":
-			kinds = append(kinds, "an object")
+		if words[t] != "" {
+			kinds = append(kinds, words[t])
 		}
 	}
-	if len(kinds) == 0 {
-		return "null"
-	}
-	return strings.Join(kinds, " or ")
+	return cmp.Or(strings.Join(kinds, " or "), "null")
 }

@@ -98,7 +98,7 @@ func unsafePrompts(r api.Registry, dir string) []error {
 // usesSandbox reports whether the sandbox's middleware is among those of a prompt.
 func usesSandbox(use any) bool {
 	refs, _ := use.([]*ai.MiddlewareRef)
-	return slices.ContainsFunc(refs, func(ref *ai.MiddlewareRef) bool { return ref.Name == Middleware })
+	return slices.ContainsFunc(refs, func(ref *ai.MiddlewareRef) bool { return ref.Name == frontmatter.Middleware })
 }
 
 // asksForSandbox returns an error when the file wants a sandbox, also when it says so wrongly.

@@ -116,7 +116,7 @@ func (b *binding) closeSandbox(ctx context.Context, in closeInput) (closeOutput,
 // closeAgain answers for a sandbox that cannot be found, for a reason, because it was closed before: what is left of it, when
 // its removal failed, is removed now.
 func (b *binding) closeAgain(ctx context.Context, in closeInput, again bool, reason error) (closeOutput, error) {
-	code := errorOf(reason).Code
+	code := ErrorOf(reason).Code
 	if code != CodeClosed && !(again && code == CodeNotFound) {
 		return closeOutput{}, reason
 	}

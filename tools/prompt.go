@@ -77,8 +77,7 @@ func recovered(err *error) {
 
 // LoadPrompt registers a dotprompt file under the base name of name, without ".prompt", and gives the prompt; errors
 // name name. `sandbox:` in it becomes an entry of `use:`, so executing the prompt gives the model its tools; without
-// `maxTurns:` it may take DefaultMaxTurns turns. A file that
-// is malformed, or that asks for a sandbox while the plugin is missing, is an error and never a prompt without sandbox.
+// `maxTurns:` it may take frontmatter.DefaultMaxTurns turns. A file that is malformed, or that asks for a sandbox while the plugin is missing, is an error and never a prompt without sandbox.
 //
 // Genkit ignores `toolChoice:` of a file: pass ai.WithToolChoice to Execute, or use an Agent, which honours it.
 func LoadPrompt(g *genkit.Genkit, name string, src []byte) (ai.Prompt, error) {

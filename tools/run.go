@@ -93,9 +93,6 @@ func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how interpr
 	if in.Code == "" {
 		return failure(CodeInvalid, "code is empty")
 	}
-	if fail := within("timeout_seconds", in.TimeoutSeconds, 1, maxSeconds); fail != nil {
-		return fail
-	}
 	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
 		if path.IsAbs(name) {
 			return failure(CodeInvalid, "cannot write %s: the paths of files are relative to the work directory", clip(name))
@@ -116,7 +113,7 @@ func writeFiles(ctx context.Context, s *session.Session, in runInput, file strin
 	put := func(name, text string) error {
 		_, err := s.WriteFile(ctx, name, bytes.NewReader([]byte(text)), session.WriteFileOptions{Size: int64(len(text)), Overwrite: true})
 		if err != nil {
-			e := errorOf(err)
+			e := ErrorOf(err)
 			e.Message = fmt.Sprintf("cannot write %s: %s", clip(name), e.Message)
 			if ctx.Err() != nil {
 				return err

@@ -14,9 +14,6 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Middleware is the name that Sandbox is registered under.
-const Middleware = frontmatter.Middleware
-
 // Sandbox is the middleware that gives a model sandbox tools: sandbox_run in compute mode, the other tools in code mode.
 // Its fields are those of `sandbox:` in frontmatter; see [frontmatter.Sandbox] for their meaning and zero values. Use it
 // through [Plugin.Use], or by name through `use:`.
@@ -42,11 +39,11 @@ type Sandbox struct {
 }
 
 // Name is the name of the middleware.
-func (Sandbox) Name() string { return Middleware }
+func (Sandbox) Name() string { return frontmatter.Middleware }
 
 // UnmarshalJSON reads a configuration as strictly as frontmatter is read: Genkit alone would ignore misspelt keys.
 func (s *Sandbox) UnmarshalJSON(b []byte) error {
-	cfg, err := frontmatter.ParseConfig(Middleware, b)
+	cfg, err := frontmatter.ParseConfig(frontmatter.Middleware, b)
 	if err != nil {
 		return err
 	}

@@ -106,7 +106,7 @@ type execOutput struct {
 type execReadInput struct {
 	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	ExecID    string `json:"exec_id" jsonschema_description:"from sandbox_exec"`
-	SinceSeq  int64  `json:"since_seq,omitempty" jsonschema:"minimum=0" jsonschema_description:"give chunks after this number; 0 begins at the first"`
+	SinceSeq  int64  `json:"since_seq,omitempty" jsonschema_description:"give chunks after this number; 0 begins at the first"`
 	MaxChunks int64  `json:"max_chunks,omitempty" jsonschema_description:"at most so many chunks; 100 when left out"`
 	WaitMS    int64  `json:"wait_ms,omitempty" jsonschema_description:"wait so long for a first chunk or the end"`
 }
@@ -194,9 +194,9 @@ type fsReadInput struct {
 	SandboxID  string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	Path       string `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
 	MaxBytes   int64  `json:"max_bytes,omitempty" jsonschema_description:"read at most so many bytes"`
-	Offset     int64  `json:"offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"begin at this byte; not together with lines"`
-	LineOffset int64  `json:"line_offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"begin at this line, counted from 1"`
-	LineLimit  int64  `json:"line_limit,omitempty" jsonschema:"minimum=0" jsonschema_description:"read at most so many lines"`
+	Offset     int64  `json:"offset,omitempty" jsonschema_description:"begin at this byte; not together with lines"`
+	LineOffset int64  `json:"line_offset,omitempty" jsonschema_description:"begin at this line, counted from 1"`
+	LineLimit  int64  `json:"line_limit,omitempty" jsonschema_description:"read at most so many lines"`
 }
 
 // fsReadOutput is the output of sandbox_fs_read.

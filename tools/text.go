@@ -3,6 +3,7 @@ package tools
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -179,13 +180,17 @@ func exitCode(status session.ExecState, code int, signal string) *int {
 	return &code
 }
 
-// signalNumber gives the number of a signal on Linux, which every sandbox runs; 0 for an unknown one.
+// signalNames returns the names of the signals of Linux, which every sandbox runs, from 1.
+func signalNames() []string {
+	return strings.Fields("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT " +
+		"CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS")
+}
+
+// signalNumber returns the number of a signal; 0 for an unknown one.
 func signalNumber(name string) int {
-	names := strings.Fields("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS")
-	for i, n := range names {
-		if "SIG"+n == name {
-			return i + 1
-		}
+	short, ok := strings.CutPrefix(name, "SIG")
+	if !ok {
+		return 0
 	}
-	return 0
+	return slices.Index(signalNames(), short) + 1
 }
