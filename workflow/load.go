@@ -110,13 +110,13 @@ func (l *loader) workflow(root *yaml.Node) *Workflow {
 	o.require("id", "give it a name, as in id: review-and-fix")
 	wf := &Workflow{
 		ID: o.word("id"), Name: o.text("name"), Description: o.text("description"),
-		MaxSteps: o.integer("max_steps", 1, MaxMaxSteps), Timeout: o.duration("timeout", time.Second, MaxTimeout),
+		MaxSteps: o.integer("max_steps", 1, maxMaxSteps), Timeout: o.duration("timeout", time.Second, maxTimeout),
 	}
 	if wf.MaxSteps == 0 {
-		wf.MaxSteps = DefaultMaxSteps
+		wf.MaxSteps = defaultMaxSteps
 	}
 	if wf.Timeout == 0 {
-		wf.Timeout = DefaultTimeout
+		wf.Timeout = defaultTimeout
 	}
 	if n := o.at["input"]; n != nil {
 		wf.input = l.schema(n)
@@ -159,7 +159,7 @@ func (l *loader) sandbox(n *yaml.Node, wf *Workflow) {
 	o := &object{loader: l, node: n, what: "sandbox", at: s.At}
 	wf.hasImage = s.Image != "" || s.Runtime != ""
 	wf.base = baseRequest(s.Sandbox, wf.hasImage)
-	wf.base.Retention = o.duration("retention", 0, MaxTimeout)
+	wf.base.Retention = o.duration("retention", 0, maxTimeout)
 	wf.workspace, wf.yield = o.text("workspace"), time.Duration(s.YieldMS)*time.Millisecond
 	wf.asRoot, wf.sandboxAt = s.AsRoot(), s.At
 }

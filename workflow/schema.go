@@ -53,7 +53,7 @@ func (l *loader) schema(n *yaml.Node) *schema {
 
 // check fills the schema's defaults into a copy of input and validates it.
 func (s *schema) check(input map[string]any) (map[string]any, error) {
-	plain, err := expr.Normalize(input, MaxInputBytes)
+	plain, err := expr.Normalize(input, maxInputBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (s *schema) check(input map[string]any) (map[string]any, error) {
 	if err := s.resolved.Validate(out); err != nil {
 		return nil, fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "validating root: "))
 	}
-	plain, err = expr.Normalize(out, MaxInputBytes) // defaults come as the library decoded them
+	plain, err = expr.Normalize(out, maxInputBytes) // defaults come as the library decoded them
 	if err != nil {
 		return nil, err
 	}
