@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/nearest"
 )
 
-// Mode says which tools an agent gets. The zero value means ModeCompute.
+// Mode is which tools an agent gets. The zero value means ModeCompute.
 type Mode string
 
 // Modes.
@@ -52,7 +52,7 @@ func DefaultImage(r Runtime) string {
 	}
 }
 
-// RootMode says whether the image's file system can be written to. The zero value means RootReadonly.
+// RootMode is whether the image's file system can be written to. The zero value means RootReadonly.
 type RootMode string
 
 // Root modes.
@@ -159,7 +159,7 @@ func LimitsOf(enforced backend.Limits) Limits {
 	return l
 }
 
-// Network says what the sandbox can reach. The zero value leaves that to the workflow, and without one it is nothing.
+// Network is what the sandbox can reach. The zero value leaves that to the workflow, and without one it is nothing.
 type Network struct {
 	// Enabled is nil when nothing is said. False is an explicit no: it holds also in a workflow that has a network.
 	Enabled *bool `json:"enabled,omitempty"`
@@ -195,7 +195,7 @@ func (s Sandbox) WithDefaults() Sandbox {
 	return s
 }
 
-// AsRoot tells whether the sandbox runs as the user or the group root.
+// AsRoot reports whether the sandbox runs as the user or the group root.
 func (s Sandbox) AsRoot() bool {
 	uid, gid, both := strings.Cut(s.User, ":")
 	isZero := func(id string) bool { return id != "" && strings.Trim(id, "0") == "" }

@@ -32,7 +32,7 @@ func (a *Agent) Name() string { return a.name }
 // File is the agent's file, as it was given to the loader.
 func (a *Agent) File() string { return a.doc.File }
 
-// Description says what the agent is for, in the words of its file.
+// Description returns what the agent is for, in the words of its file.
 func (a *Agent) Description() string { return a.doc.Meta.Description }
 
 // Model is the model that the agent's file names; it may be empty.
@@ -54,7 +54,7 @@ type RunOptions struct {
 	OnTool func(ToolEvent)
 }
 
-// ToolEvent tells of a tool call.
+// ToolEvent is the beginning or the end of a tool call.
 type ToolEvent struct {
 	Tool     string
 	Ref      string // pairs the two events of a call
@@ -73,7 +73,7 @@ type AgentResult struct {
 	FinishReason string
 	Turns        int // model calls
 	ToolCalls    int
-	InputTokens  int // over all turns, as far as the provider tells
+	InputTokens  int // over all turns, as far as the provider reports them
 	OutputTokens int
 }
 
@@ -198,7 +198,7 @@ func provider(model string) string {
 	return name
 }
 
-// guardRef gives agents without a sandbox the same patience with a model's mistakes.
+// guardRef returns middleware that has the same patience with a model's mistakes for agents without a sandbox.
 func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
 	box := newToolbox(nil, nil)
 	if p != nil {
@@ -245,7 +245,7 @@ func finished(resp *ai.ModelResponse) error {
 	return nil
 }
 
-// explain says which agent failed, and what to do where it is known.
+// explain adds which agent failed, and what to do where it is known.
 func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -260,7 +260,7 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 	return fmt.Errorf("agent %s (%s): %w", a.name, a.File(), err)
 }
 
-// InputSchema is the JSON Schema of the agent's input; nil when the file gives none.
+// InputSchema is the JSON Schema of the agent's input; nil when the file has none.
 func (a *Agent) InputSchema() map[string]any {
 	action := genkit.LookupAction(a.g, api.KeyFromName(api.ActionTypeExecutablePrompt, a.prompt.Name()))
 	if action == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 )
 
-// parse gives the answer as a value: see AgentResult.Output.
+// parse returns the answer as a value: see AgentResult.Output.
 func (a *Agent) parse(resp *ai.ModelResponse) (any, error) {
 	if !a.doc.Meta.HasOutput {
 		if object := jsonObject(resp.Text()); object != nil {
@@ -28,7 +28,7 @@ func (a *Agent) parse(resp *ai.ModelResponse) (any, error) {
 
 var fenced = regexp.MustCompile("(?s)```(?:json|JSON)?[ \t]*\r?\n(.*?)```")
 
-// jsonObject gives the object that a text is, or that its only fenced block is; nil when there is none.
+// jsonObject returns the object that a text is, or that its only fenced block is; nil when there is none.
 func jsonObject(text string) map[string]any {
 	if object := decodeObject(text); object != nil {
 		return object

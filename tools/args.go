@@ -71,7 +71,7 @@ func pair(item any) (name, value string, ok bool) {
 	return "", "", false
 }
 
-// aliases are other names that models give to arguments. They are accepted but not advertised.
+// aliases are other names that models use for arguments. They are accepted but not advertised.
 func aliases() map[string]string {
 	return map[string]string{
 		"timeout": "timeout_seconds", "timeout_sec": "timeout_seconds", "timeout_secs": "timeout_seconds", "timeout_s": "timeout_seconds",

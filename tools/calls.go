@@ -39,8 +39,8 @@ type CallOptions struct {
 	MakeRoom func(ctx context.Context) bool
 }
 
-// Calls gives the tools of both modes, compute and code, for the sandboxes of one run. s.Mode does not count. Whoever
-// began the run closes it with Manager.CloseScope. Nothing is opened yet.
+// Calls returns the tools of both modes, compute and code, for the sandboxes of one run. s.Mode does not count. The
+// caller that began the run closes it with Manager.CloseScope. Nothing is opened yet.
 func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, error) {
 	s.box = p.toolbox()
 	c := &Calls{tools: map[string]*tool{}}
@@ -81,13 +81,13 @@ func DefinitionOf[In, Out any](name, description string) Definition {
 	return Definition{Name: name, Description: description, Input: in, Output: out}
 }
 
-// Call runs a tool. What the caller can do something about is in the output, whose ToolError FailureOf gives; err is the
+// Call runs a tool. What the caller can do something about is in the output, whose ToolError FailureOf returns; err is the
 // end of ctx. An unknown name is an output too.
 func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (out any, err error) {
 	t, ok := c.tools[name]
 	if !ok {
 		known := slices.Sorted(maps.Keys(c.tools))
-		return Result{Error: failure(CodeNotFound, "there is no tool %q", clip(name)).but("Call one of: " + strings.Join(known, ", ") + ".")}, nil
+		return Result{Error: failure(CodeNotFound, "there is no tool %q", clip(name)).withRemediation("Call one of: " + strings.Join(known, ", ") + ".")}, nil
 	}
 	return t.direct(ctx, args)
 }
@@ -112,7 +112,7 @@ type failed interface{ failure() *ToolError }
 
 func (r Result) failure() *ToolError { return r.Error }
 
-// FailureOf gives the failure that an output of Call carries; nil when it carries none.
+// FailureOf returns the failure that an output of Call carries; nil when it carries none.
 func FailureOf(out any) *ToolError {
 	if f, ok := out.(failed); ok {
 		return f.failure()

@@ -118,7 +118,7 @@ func (c *agentCheck) names() {
 	}
 }
 
-// hintOf offers the known name that is nearest, else says something else.
+// hintOf returns the known name that is nearest, else the other hint.
 func hintOf(name string, known []string, otherwise string) string {
 	if near, ok := nearest.Of(name, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
@@ -126,7 +126,7 @@ func hintOf(name string, known []string, otherwise string) string {
 	return otherwise
 }
 
-// contract checks what the agent says of its input and its answer.
+// contract checks what the file declares of its input and its answer.
 func (c *agentCheck) contract(source string) error {
 	parsed, err := parseSource(source)
 	if err != nil {
@@ -229,14 +229,14 @@ func (c *schemaCheck) schema(v any) {
 	}
 }
 
-// likeJSONSchema tells whether a schema is meant to be JSON Schema, not the short form.
+// likeJSONSchema reports whether a schema is meant to be JSON Schema, not the short form.
 func likeJSONSchema(m map[string]any) bool {
 	_, properties := m["properties"].(map[string]any)
 	name, _ := m["type"].(string)
 	return properties || name == "object" || name == "array"
 }
 
-// picoschema reads a schema as Genkit does, and gives it as JSON Schema.
+// picoschema reads a schema as Genkit does, and returns it as JSON Schema.
 func picoschema(v any) (m map[string]any, err error) {
 	defer recovered(&err)
 	s, err := dotprompt.Picoschema(v, &dotprompt.PicoschemaOptions{})

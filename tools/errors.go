@@ -69,7 +69,7 @@ type ToolError struct {
 	Retryable   bool   `json:"retryable" jsonschema_description:"the same call may succeed later"`
 }
 
-// Error gives "code: message".
+// Error returns "code: message".
 func (e *ToolError) Error() string { return string(e.Code) + ": " + e.Message }
 
 func failure(code Code, format string, args ...any) *ToolError {
@@ -78,8 +78,8 @@ func failure(code Code, format string, args ...any) *ToolError {
 	}
 }
 
-// but gives the error with a more fitting remediation.
-func (e *ToolError) but(remediation string) *ToolError {
+// withRemediation returns the error with a more fitting remediation.
+func (e *ToolError) withRemediation(remediation string) *ToolError {
 	e.Remediation = remediation
 	return e
 }
@@ -135,15 +135,15 @@ func ErrorOf(err error) *ToolError {
 	var conflict *session.ConflictError
 	switch {
 	case errors.As(err, &launch):
-		return e.but(launchRemediation(launch.Reason))
+		return e.withRemediation(launchRemediation(launch.Reason))
 	case errors.As(err, &conflict):
 		e.Message = fmt.Sprintf("the sandbox %q of this run is open already, and differs in its %s", conflict.Key.Name, strings.Join(conflict.Fields, ", "))
-		return e.but("Agents that share a sandbox must ask for the same one: report this, or use sandbox_open with another session_key.")
+		return e.withRemediation("Agents that share a sandbox must ask for the same one: report this, or use sandbox_open with another session_key.")
 	case errors.Is(err, backend.ErrNoRoom):
-		return e.but("Report that the host's disk has no room: somebody has to make room on it, or configure a smaller workspace_mb.")
+		return e.withRemediation("Report that the host's disk has no room: somebody has to make room on it, or configure a smaller workspace_mb.")
 	case errors.Is(err, backend.ErrImage):
 		e.Retryable = false
-		return e.but("Report that the image is missing: it has to be pulled, built or named differently by whoever set the agent up.")
+		return e.withRemediation("Report that the image is missing: it has to be pulled, built or named differently by whoever set the agent up.")
 	}
 	return e
 }

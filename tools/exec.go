@@ -66,15 +66,15 @@ func execRequest(in execInput, yield time.Duration, bounds excerpt) (session.Exe
 func commandGiven(in execInput) *ToolError {
 	switch {
 	case len(in.Cmd) > 0 && in.Command != "":
-		return failure(CodeInvalid, "both cmd and command are given").but(shellDescription)
+		return failure(CodeInvalid, "both cmd and command are given").withRemediation(shellDescription)
 	case len(in.Cmd) == 0 && in.Command == "":
-		return failure(CodeInvalid, "neither cmd nor command is given").but(shellDescription)
+		return failure(CodeInvalid, "neither cmd nor command is given").withRemediation(shellDescription)
 	case len(in.Cmd) > 0 && in.Cmd[0] == "":
-		return failure(CodeInvalid, "cmd[0], the program, is empty").but(shellDescription)
+		return failure(CodeInvalid, "cmd[0], the program, is empty").withRemediation(shellDescription)
 	}
 	var list []string
 	if strings.HasPrefix(strings.TrimSpace(in.Command), "[\"") && json.Unmarshal([]byte(in.Command), &list) == nil {
-		return failure(CodeInvalid, "command is a JSON list written as text").but("Pass the list itself as cmd.")
+		return failure(CodeInvalid, "command is a JSON list written as text").withRemediation("Pass the list itself as cmd.")
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func (b *binding) execWrite(ctx context.Context, in execWriteInput) (execWriteOu
 	if err := s.WriteExec(ctx, in.ExecID, data, in.EOF); err != nil {
 		e := ErrorOf(unknownExec(err))
 		if e.Code == CodeInvalid || e.Code == CodeClosed {
-			e = e.but("Standard input is open only for a command that still runs and was started with stream: true.")
+			e = e.withRemediation("Standard input is open only for a command that still runs and was started with stream: true.")
 		}
 		return execWriteOutput{}, e
 	}
@@ -174,7 +174,7 @@ func (b *binding) execKill(ctx context.Context, in execKillInput) (execKillOutpu
 	return execKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, nil
 }
 
-// signalName gives the name of a signal as sandboxes know it. Models also write numbers, which mean those of Linux
+// signalName returns the name of a signal as sandboxes know it. Models also write numbers, which mean those of Linux
 // wherever this program runs.
 func signalName(text string) string {
 	text = strings.ToUpper(strings.TrimSpace(text))
@@ -185,19 +185,19 @@ func signalName(text string) string {
 	return text
 }
 
-// execSandbox gives the sandbox of a call about an exec.
+// execSandbox returns the sandbox of a call about an exec.
 func (b *binding) execSandbox(ctx context.Context, sandboxID, execID string) (*session.Session, error) {
 	if execID == "" {
-		return nil, failure(CodeInvalid, "exec_id is empty").but("Pass the exec_id that sandbox_exec gave.")
+		return nil, failure(CodeInvalid, "exec_id is empty").withRemediation("Pass the exec_id that sandbox_exec gave.")
 	}
 	return b.sandbox(ctx, sandboxID)
 }
 
-// unknownExec gives a better answer for an exec that the sandbox does not know.
+// unknownExec returns a better answer for an exec that the sandbox does not know.
 func unknownExec(err error) error {
 	if e := ErrorOf(err); e.Code == CodeNotFound {
 		return failure(CodeNotFound, "there is no such exec in this sandbox").
-			but("Pass the exec_id that sandbox_exec gave, with the same sandbox.")
+			withRemediation("Pass the exec_id that sandbox_exec gave, with the same sandbox.")
 	}
 	return err
 }

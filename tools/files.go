@@ -42,7 +42,7 @@ func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (fsWriteOutput, 
 	})
 	if errors.Is(err, backend.ErrExists) && !in.Overwrite {
 		return fsWriteOutput{}, failure(CodeExists, "%s exists already", clip(in.Path)).
-			but("Pass overwrite: true to replace it, or write to another path.")
+			withRemediation("Pass overwrite: true to replace it, or write to another path.")
 	}
 	if err != nil {
 		return fsWriteOutput{}, err
@@ -75,7 +75,7 @@ func writeContents(in fsWriteInput) ([]byte, *ToolError) {
 		}
 	default:
 		return nil, failure(CodeInvalid, "neither contents nor contents_b64 is given").
-			but("Pass the text as contents; an empty file is contents: \"\".")
+			withRemediation("Pass the text as contents; an empty file is contents: \"\".")
 	}
 	if len(data) > maxTransfer {
 		return nil, failure(CodeTooLarge, "the contents have %d bytes, the limit of one call is %d", len(data), maxTransfer)
@@ -95,7 +95,7 @@ func fileMode(text string) (fs.FileMode, *ToolError) {
 	return fs.FileMode(n), nil
 }
 
-// absolute gives a path of the file tools as commands in the sandbox see it.
+// absolute returns a path of the file tools as commands in the sandbox see it.
 func absolute(s *session.Session, name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
@@ -302,7 +302,7 @@ func (b *binding) fsList(ctx context.Context, in fsListInput) (fsListOutput, err
 	return out, nil
 }
 
-// octal gives a mode as chmod takes it.
+// octal returns a mode as chmod takes it.
 func octal(m fs.FileMode) uint32 {
 	bits := uint32(m.Perm())
 	if m&fs.ModeSetuid != 0 {

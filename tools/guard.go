@@ -35,17 +35,17 @@ func (b *binding) unknownTool() ai.Tool {
 func (b *binding) unknown(_ context.Context, in unknownInput) (Result, error) {
 	e := failure(CodeNotFound, "there is no tool %q", clip(in.Tool))
 	if len(in.Known) == 0 {
-		return Result{}, e.but("There are no tools: answer without one.")
+		return Result{}, e.withRemediation("There are no tools: answer without one.")
 	}
 	hint := "Call one of: " + strings.Join(in.Known, ", ") + "."
 	if near, ok := nearest.Of(in.Tool, in.Known); ok {
 		hint = fmt.Sprintf("Did you mean %s? %s", near, hint)
 	}
-	return Result{}, e.but(hint)
+	return Result{}, e.withRemediation(hint)
 }
 
 // guard keeps a model's mistakes from ending a run: unknown tools, bad arguments and panics become output. It also
-// gives models their tools in a fixed order, and holds them to the tools that were offered to them, where Genkit would
+// offers models their tools in a fixed order, and holds them to the tools that were offered to them, where Genkit would
 // run any tool that is registered anywhere.
 type guard struct{ log *slog.Logger }
 
@@ -79,7 +79,7 @@ func (g guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelNe
 	return &out, nil
 }
 
-// repaired gives the message with calls of unknown tools replaced; nil when there are none.
+// repaired returns the message with calls of unknown tools replaced; nil when there are none.
 func repaired(m *ai.Message, known []string) *ai.Message {
 	var out *ai.Message
 	for i, part := range m.Content {
@@ -136,7 +136,7 @@ func oneLine(text string) string {
 	return text
 }
 
-// withoutNarration gives the message without its text when it also calls tools and the final answer is to have a form;
+// withoutNarration returns the message without its text when it also calls tools and the final answer is to have a form;
 // nil when there is nothing to take away. Genkit checks every answer against the output schema, also one that only
 // calls tools: "I run the tests first" beside a call would end the run.
 func withoutNarration(req *ai.ModelRequest, m *ai.Message) *ai.Message {

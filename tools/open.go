@@ -18,11 +18,11 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (openOutput, er
 		name = in.SessionKey
 		if err := b.run(ctx).Key(name).Validate(); err != nil {
 			return openOutput{}, failure(CodeInvalid, "session_key %q is not the name of a sandbox", clip(in.SessionKey)).
-				but("A name has up to 128 letters, digits, '.', '_' and '-'; leave session_key out for the agent's own sandbox.")
+				withRemediation("A name has up to 128 letters, digits, '.', '_' and '-'; leave session_key out for the agent's own sandbox.")
 		}
 		if !b.reaches(ctx, name) {
 			return openOutput{}, failure(CodePermission, "the sandbox %q is out of this agent's reach", clip(in.SessionKey)).
-				but("Leave session_key out for the agent's own sandbox: an isolated one stays alone.")
+				withRemediation("Leave session_key out for the agent's own sandbox: an isolated one stays alone.")
 		}
 	}
 	b.mu.Lock()
@@ -55,7 +55,7 @@ func newOpenLimits(info session.Info) openLimits {
 	return l
 }
 
-// note tells a model what it can count on, which saves the turns in which it would find out by failing.
+// note describes to a model what it can count on, which saves the turns in which it would find out by failing.
 func (b *binding) note(info session.Info) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Commands run in %s as user %s without privileges. ", info.Workdir, info.User)

@@ -18,7 +18,7 @@ import (
 // defaultRunTimeout is the time limit of sandbox_run when nobody names one.
 const defaultRunTimeout = 120 * time.Second
 
-// interpreter says how a runtime's code is run.
+// interpreter is how a runtime's code is run.
 type interpreter struct {
 	programs []string // in order of preference
 	file     string
@@ -103,7 +103,7 @@ func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how interpr
 	}
 	if len(b.cfg.PipPackages) > 0 || len(b.cfg.NpmPackages) > 0 {
 		return failure(CodeUnsupported, "this agent asks for packages to be installed before the run, which is not supported").
-			but("Report it: whoever set the agent up should use an image that has the packages and remove pip_packages and npm_packages.")
+			withRemediation("Report it: whoever set the agent up should use an image that has the packages and remove pip_packages and npm_packages.")
 	}
 	return nil
 }
@@ -158,7 +158,7 @@ func newRunOutput(res session.ExecResult, runtime frontmatter.Runtime, info sess
 		out.Error = failure(CodeTimeout, "the program was ended after %d seconds, its timeout", int64(res.Timeout/time.Second))
 	case session.ExecOOMKilled:
 		out.Error = failure(CodeQuota, "the program was killed: the memory limit of the sandbox was reached").
-			but("Work on less data at a time.")
+			withRemediation("Work on less data at a time.")
 		if limits := info.Limits; limits.MemoryBytes > 0 {
 			out.Error.Message = fmt.Sprintf("the program was killed: the memory limit of %d MiB was reached", limits.MemoryBytes>>20)
 		}

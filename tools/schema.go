@@ -91,7 +91,7 @@ type execOutput struct {
 	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
 	ExitCode *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal when a signal ended it"`
 	Signal   string `json:"signal,omitempty" jsonschema_description:"the signal that ended the command"`
-	// QuotaExceeded is for what a command's own words do not always tell.
+	// QuotaExceeded is for what a command's own words do not always show.
 	QuotaExceeded bool   `json:"quota_exceeded,omitempty" jsonschema_description:"the workspace, or what may be written outside of it, was full while the command ran; delete files"`
 	Stdout        string `json:"stdout"`
 	Stderr        string `json:"stderr"`

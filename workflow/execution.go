@@ -242,7 +242,7 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	var failure *Error
 	if err != nil {
 		if stop := ex.run.stopped(ctx); stop != nil {
-			err = stop // whatever the step says, it was not its own doing
+			err = stop // whatever the step returned, it was not its own doing
 		}
 		failure = ex.failure(err)
 		status = StatusFailed

@@ -15,9 +15,9 @@ import (
 // Bounds of a workflow. What passes one that the file can show is refused when it is loaded; the others end the run
 // with a typed error.
 const (
-	defaultMaxSteps = 50        // step executions of a run whose file says nothing
+	defaultMaxSteps = 50        // step executions of a run whose file has none
 	maxMaxSteps     = 1_000_000 // largest max_steps
-	defaultTimeout  = time.Hour // of a run whose file says nothing
+	defaultTimeout  = time.Hour // of a run whose file has none
 	maxTimeout      = 7 * 24 * time.Hour
 	maxSteps        = 500    // steps in a file, nested ones included
 	maxNesting      = 5      // of parallel and for_each
@@ -49,7 +49,7 @@ const (
 // Workflow is a loaded and checked workflow file. It is immutable and safe for concurrent use.
 type Workflow struct {
 	ID          string
-	Name        string // empty when the file gives none
+	Name        string // empty when the file has none
 	Description string
 	Path        string // the file, as given to Load
 	Hash        string // SHA-256 of the file's bytes, in hex: a run can only be resumed with the same file
@@ -58,10 +58,10 @@ type Workflow struct {
 
 	base      session.Request       // what the run's sandboxes are like where nothing else is asked for
 	yield     time.Duration         // yield_ms of agents that set none; zero is theirs
-	hasImage  bool                  // the file says which image or runtime
-	workspace string                // directory of the host to begin with, as the file says it
+	hasImage  bool                  // the file names an image or runtime
+	workspace string                // directory of the host to begin with, as the file has it
 	asRoot    bool                  // the file asks for sandboxes that run as root
-	sandboxAt map[string]*yaml.Node // where it says what of them
+	sandboxAt map[string]*yaml.Node // where the file has them
 	input     *schema
 	vars      []assignment
 	steps     *sequence

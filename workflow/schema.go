@@ -122,7 +122,7 @@ func (c *refCheck) all(at any) error {
 		if _, err := c.cost(at); err != nil {
 			return err
 		}
-		for _, key := range sortedIDs(at) { // so that the same file gives the same message
+		for _, key := range sortedIDs(at) { // so that a file always has the same message
 			if err := c.all(at[key]); err != nil {
 				return err
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Request returns the request of a sandbox that is described by s. What s says nothing of is left out, so that
-// Request.Over can take it from a base; an explicit no is not nothing. The image is as written: whoever asks knows which
+// Request returns the request of a sandbox that is described by s. What s leaves out is left out, so that
+// Request.Over can take it from a base; an explicit no is not nothing. The image is as written: the caller knows which
 // one a runtime means.
 func Request(s frontmatter.Sandbox) session.Request {
 	full := s.WithDefaults()
