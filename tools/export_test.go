@@ -15,6 +15,12 @@ type (
 	FSWriteInput = fsWriteInput
 )
 
+var (
+	JSONObject = jsonObject
+	Neutral    = neutral
+	ExitCode   = exitCode
+)
+
 func ToolsOf(mode frontmatter.Mode) []ai.Tool {
 	return newBinding(newToolbox(nil, nil), frontmatter.Sandbox{Mode: mode}).offered()
 }
@@ -37,13 +43,5 @@ func Sentinels() map[error]Code {
 	return out
 }
 
-func JSONObject(text string) map[string]any { return jsonObject(text) }
-
-func Neutral(v any) any { return neutral(v) }
-
-func ExitCode(status session.ExecState, code int, signal string) *int {
-	return exitCode(status, code, signal)
-}
-
-// Config takes a configuration over into the middleware and gives it back.
+// Config takes a configuration over into the middleware and back.
 func Config(c frontmatter.Sandbox) frontmatter.Sandbox { return fromConfig(c).config() }
