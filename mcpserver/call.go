@@ -29,14 +29,7 @@ type handler func(ctx context.Context, c call) (out any, err error)
 
 // callSandboxTool runs one of the tools that Genkit agents have.
 func (s *Server) callSandboxTool(ctx context.Context, c call) (any, error) {
-	out, err := c.scope.calls.Call(ctx, c.tool, c.args)
-	if err != nil {
-		return nil, err
-	}
-	if fail := s.checkRead(c.args, out); fail != nil {
-		return tools.Result{Error: fail}, nil
-	}
-	return out, nil
+	return c.scope.calls.Call(ctx, c.tool, c.args)
 }
 
 // addTool registers a tool.
@@ -171,31 +164,11 @@ func (p *progress) loop(ctx context.Context, ss *mcp.ServerSession, tool string,
 	}
 }
 
-// hints are the annotations of the sandbox tools.
-var hints = map[string]struct {
-	title                             string
-	readOnly, destructive, idempotent bool
-	network                           bool // it reaches what the sandbox reaches
-}{
-	tools.ToolRun:       {title: "Run a program", network: true},
-	tools.ToolOpen:      {title: "Open a sandbox", idempotent: true},
-	tools.ToolExec:      {title: "Run a command", destructive: true, network: true},
-	tools.ToolExecRead:  {title: "Read a command's output", readOnly: true, idempotent: true},
-	tools.ToolExecWait:  {title: "Wait for a command", readOnly: true, idempotent: true},
-	tools.ToolExecWrite: {title: "Write to a command", destructive: true, network: true},
-	tools.ToolExecKill:  {title: "End a command", destructive: true, idempotent: true},
-	tools.ToolFSWrite:   {title: "Write a file", destructive: true, idempotent: true},
-	tools.ToolFSRead:    {title: "Read a file", readOnly: true, idempotent: true},
-	tools.ToolFSList:    {title: "List files", readOnly: true, idempotent: true},
-	tools.ToolFSDelete:  {title: "Delete files", destructive: true, idempotent: true},
-	tools.ToolClose:     {title: "Close a sandbox", destructive: true, idempotent: true},
-}
-
 // annotationsOf describes a sandbox tool to clients that ask their users before they run one. Nothing that these tools
 // do reaches the user's own machine, and without a network nothing else either.
-func annotationsOf(tool string, network bool) *mcp.ToolAnnotations {
-	h := hints[tool]
+func annotationsOf(def tools.Definition, network bool) *mcp.ToolAnnotations {
+	open := network && def.Network
 	return &mcp.ToolAnnotations{
-		Title: h.title, ReadOnlyHint: h.readOnly, DestructiveHint: &h.destructive, IdempotentHint: h.idempotent, OpenWorldHint: new(h.network && network),
+		Title: def.Title, ReadOnlyHint: def.ReadOnly, DestructiveHint: &def.Destructive, IdempotentHint: def.Idempotent, OpenWorldHint: &open,
 	}
 }

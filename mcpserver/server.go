@@ -181,7 +181,7 @@ func (s *Server) build(find resolver) *mcp.Server {
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	})
 	for _, def := range s.defs {
-		s.addTool(srv, find, def, annotationsOf(def.Name, s.opts.Sandbox.Network.Allowed()), s.callSandboxTool)
+		s.addTool(srv, find, def, annotationsOf(def, s.opts.Sandbox.Network.Allowed()), s.callSandboxTool)
 	}
 	s.addTaskTools(srv, find)
 	s.addResources(srv, find)

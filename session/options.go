@@ -8,17 +8,17 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 )
 
 // Defaults and bounds.
 const (
-	DefaultIdleTimeout = 15 * time.Minute
-	DefaultExecTimeout = 120 * time.Second
-	MinExecTimeout     = time.Millisecond
-	MaxExecTimeout     = 3600 * time.Second
-	DefaultReapEvery   = time.Minute
-	// DefaultMaxFileBytes bounds one file transfer.
-	DefaultMaxFileBytes = 1 << 30
+	DefaultIdleTimeout  = 15 * time.Minute
+	DefaultExecTimeout  = 120 * time.Second
+	MinExecTimeout      = time.Millisecond
+	MaxExecTimeout      = bound.ExecTimeout
+	DefaultReapEvery    = time.Minute
+	DefaultMaxFileBytes = 1 << 30 // of one file transfer
 	// MaxStdinBytes bounds ExecRequest.Stdin and one WriteExec; Stream takes any amount.
 	MaxStdinBytes = 64 << 20
 	// DefaultListEntries and MaxListEntries bound ListFiles.
@@ -180,14 +180,14 @@ type Info struct {
 	// Workspace is what holds Limits.WorkspaceBytes.
 	Workspace backend.Enforcement `json:"workspace,omitempty"`
 	// RootBytes is how much may be written outside of the workspace where the root can be written to, RootEnforcement what holds it.
-	RootBytes int64                  `json:"root_bytes,omitempty"`
+	RootBytes       int64               `json:"root_bytes,omitempty"`
 	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
-	Created   time.Time              `json:"created"`
-	Workdir   string                 `json:"workdir"`
-	Programs  []string               `json:"programs,omitempty"` // interpreters found; only of an open session
-	Backend   string                 `json:"backend"`
-	EngineID  string                 `json:"engine_id"` // for operators; never show it to an agent
-	Labels    map[string]string      `json:"labels,omitempty"`
+	Created         time.Time           `json:"created"`
+	Workdir         string              `json:"workdir"`
+	Programs        []string            `json:"programs,omitempty"` // interpreters found; only of an open session
+	Backend         string              `json:"backend"`
+	EngineID        string              `json:"engine_id"` // for operators; never show it to an agent
+	Labels          map[string]string   `json:"labels,omitempty"`
 	// LastUsed is when the session's last call began or ended; zero when another process knows.
 	LastUsed time.Time `json:"last_used,omitzero"`
 	// IdleTimeout, IdlePolicy and ExecTimeout hold for an open session of this process; zero otherwise. Negative is never.

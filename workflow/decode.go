@@ -35,9 +35,14 @@ func (l *loader) fail(n *yaml.Node, hint, format string, args ...any) {
 }
 
 func (l *loader) failAt(line, column int, hint, format string, args ...any) {
+	l.report(&frontmatter.Error{File: l.file, Line: line, Column: column, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// report adds a problem, as long as there are not too many.
+func (l *loader) report(e *frontmatter.Error) {
 	switch {
 	case len(l.errs) < maxProblems:
-		l.errs = append(l.errs, &frontmatter.Error{File: l.file, Line: line, Column: column, Message: fmt.Sprintf(format, args...), Hint: hint})
+		l.errs = append(l.errs, e)
 	case len(l.errs) == maxProblems:
 		l.errs = append(l.errs, &frontmatter.Error{File: l.file, Message: "more problems; these come first"})
 	}

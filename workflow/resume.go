@@ -183,7 +183,7 @@ func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 	if e.Next != "" {
 		var ok bool
 		if next, ok = ex.seq.index[e.Next]; !ok {
-			return 0, &Error{Step: ex.path, Code: CodeJournal, Message: fmt.Sprintf("the journal continues with %s, which is no step here", clip(e.Next)), Err: ErrBadJournal, final: true}
+			return 0, &Error{Step: ex.path, Code: codeJournal, Message: fmt.Sprintf("the journal continues with %s, which is no step here", clip(e.Next)), Err: ErrBadJournal, final: true}
 		}
 	}
 	ev := ex.event(Event{Kind: EventStepReplayed, Attempt: e.Attempt, Status: e.Status, Error: e.Error})

@@ -18,7 +18,7 @@ import (
 // image is built by `make images`.
 const image = "workcell/debian:12"
 
-// newManager gives sandboxes of the real engine, and removes what a test wanted to be retained.
+// newManager returns sandboxes of the real engine, and removes what a test wanted to be retained.
 func newManager(t *testing.T) *session.Manager {
 	t.Helper()
 	engine, err := docker.New(t.Context(), nil)

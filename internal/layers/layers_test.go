@@ -30,7 +30,7 @@ type layer struct {
 }
 
 func layers() []layer {
-	leaves := []string{"internal/telemetry", "internal/nearest"}
+	leaves := []string{"internal/bound", "internal/telemetry", "internal/nearest"}
 	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "session", "session/sqlitestore", "tools", "workflow", "workflow/sqlitejournal"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
@@ -62,6 +62,7 @@ func layers() []layer {
 		{dir: "backend/internal/sizedfs", only: []string{"golang.org/x/sys"}},
 		// The system call filter of every engine.
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
+		{dir: "internal/bound", only: []string{}},
 		{dir: "internal/nearest", only: []string{}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a file says of a sandbox, as a request.
@@ -77,7 +78,7 @@ func layers() []layer {
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
 		{dir: "session", may: above("backend", "internal/guest", "internal/guest/server")},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
-		{dir: "frontmatter", may: []string{"backend", "internal/isolated", "internal/nearest"}},
+		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/nearest"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/wish"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/upload", "internal/wish"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
