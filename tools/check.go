@@ -15,7 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // Known are the names that agents' files may use beside those of Genkit and of this package, because the program
@@ -122,7 +122,7 @@ func (c *agentCheck) names() {
 
 // hintOf offers the known name that is nearest, else says something else.
 func hintOf(name string, known []string, otherwise string) string {
-	if near, ok := nearest.Of(name, known); ok {
+	if near, ok := suggest.Closest(name, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return otherwise

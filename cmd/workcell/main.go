@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
@@ -136,7 +136,7 @@ func commandHint(group *cobra.Command, args []string) string {
 			names = append(names, sub.Name())
 		}
 	}
-	near, ok := nearest.Of(args[0], names)
+	near, ok := suggest.Closest(args[0], names)
 	if alike := group.SuggestionsFor(args[0]); !ok && len(alike) > 0 { // other words for it
 		near, ok = alike[0], true
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/firebase/genkit/go/core/api"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // provider is a family of models: the part of a model's name before the first slash. Its Genkit plugin is built only
@@ -93,7 +93,7 @@ func modelPlugins(e env, uses []modelUse) ([]api.Plugin, error) {
 func unknownProvider(u modelUse, name string) error {
 	known := slices.Sorted(maps.Keys(providers()))
 	hint := "known providers: " + strings.Join(known, ", ")
-	if near, ok := nearest.Of(name, known); ok {
+	if near, ok := suggest.Closest(name, known); ok {
 		hint = fmt.Sprintf("did you mean %q? ", near) + hint
 	}
 	if name == "scripted" {

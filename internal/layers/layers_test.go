@@ -30,7 +30,7 @@ type layer struct {
 }
 
 func layers() []layer {
-	leaves := []string{"internal/telemetry", "internal/nearest"}
+	leaves := []string{"internal/telemetry", "internal/suggest"}
 	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "session", "session/sqlitestore", "tools", "workflow", "workflow/sqlitejournal"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
@@ -56,7 +56,7 @@ func layers() []layer {
 		{dir: "backend/internal/sizedfs", only: []string{"golang.org/x/sys"}},
 		// The system call filter of every engine.
 		{dir: "internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
-		{dir: "internal/nearest", only: []string{}},
+		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a file says of a sandbox, as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
@@ -71,12 +71,12 @@ func layers() []layer {
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
 		{dir: "session", may: above("backend", "internal/guest")},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
-		{dir: "frontmatter", may: []string{"backend", "internal/isolated", "internal/nearest"}},
+		{dir: "frontmatter", may: []string{"backend", "internal/isolated", "internal/suggest"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/wish"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/upload", "internal/wish"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
-		{dir: "internal/scripted", may: []string{"internal/expr", "internal/nearest"}, genkit: true},
+		{dir: "internal/scripted", may: []string{"internal/expr", "internal/suggest"}, genkit: true},
 
 		// PID 1 of every sandbox: small, static, little to attack.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest"}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},

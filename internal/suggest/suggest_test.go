@@ -1,13 +1,13 @@
-package nearest_test
+package suggest_test
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-func TestOf(t *testing.T) {
+func TestClosest(t *testing.T) {
 	t.Parallel()
 	known := []string{"mode", "runtime", "image", "session", "memory_mb", "timeout_seconds", "exec_timeout_seconds", "env"}
 	tests := []struct{ word, want string }{
@@ -24,9 +24,9 @@ func TestOf(t *testing.T) {
 		{strings.Repeat("image", 100), ""},
 	}
 	for _, tt := range tests {
-		got, ok := nearest.Of(tt.word, known)
+		got, ok := suggest.Closest(tt.word, known)
 		if got != tt.want || ok != (tt.want != "") {
-			t.Errorf("Of(%q) = %q, %v; want %q", tt.word, got, ok, tt.want)
+			t.Errorf("Closest(%q) = %q, %v; want %q", tt.word, got, ok, tt.want)
 		}
 	}
 }

@@ -1,12 +1,12 @@
-// Package nearest finds the word somebody probably meant.
-package nearest
+// Package suggest finds the word that a misspelt one was probably meant to be.
+package suggest
 
 import "strings"
 
-// Of gives the known word closest to word, ignoring case and the difference between '-', '_' and nothing. It reports
+// Closest returns the known word closest to word, ignoring case and the difference between '-', '_' and nothing. It reports
 // false when none is close enough to be worth naming: about a third of the word may differ, or one may be the other
 // cut short. Ties go to the earlier known word.
-func Of(word string, known []string) (string, bool) {
+func Closest(word string, known []string) (string, bool) {
 	folded := fold(word)
 	if folded == "" || len(folded) > 64 {
 		return "", false
@@ -25,6 +25,7 @@ func Of(word string, known []string) (string, bool) {
 	return best, best != ""
 }
 
+// limit returns how far another word may be from one of this length.
 func limit(word string) int {
 	switch n := len(word); {
 	case n < 4:
@@ -36,11 +37,12 @@ func limit(word string) int {
 	}
 }
 
+// fold drops case and separators.
 func fold(s string) string {
 	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
 }
 
-// distance is the number of inserted, deleted, changed or swapped neighbouring bytes between a and b.
+// distance returns the number of inserted, deleted, changed or swapped neighbouring bytes between a and b.
 func distance(a, b string) int {
 	before, prev, cur := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range prev {
