@@ -51,7 +51,7 @@ func (o *reaperOptions) run(ctx context.Context, a *app) error {
 	if o.owner == "" || o.engine.backend == "" || !filepath.IsAbs(a.stateDirFlag) {
 		return usageError(errors.New("a reaper needs --owner, --backend and --state-dir"), "workcell starts it by itself")
 	}
-	r := &reaper{pause: pause, a: a, flags: o.engine, engine: a.engineNameOf(o.engine.backend), state: filepath.Join(a.stateDirFlag, stateFile)}
+	r := &reaper{pause: pause, a: a, flags: o.engine, engine: a.engines().ID(o.engine.backend), state: filepath.Join(a.stateDirFlag, stateFile)}
 	debug.FreeOSMemory() // it may be long until there is something to do
 	if err := sqlitefile.AwaitEnd(ctx, r.state, o.owner); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (r *reaper) sweep(ctx context.Context, store *sqlitestore.Store) error {
 	if err != nil {
 		return err
 	}
-	driver, err := r.a.openBackend(ctx, r.flags)
+	driver, err := r.a.engines().Open(ctx, r.a.backendName(r.flags))
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
@@ -55,7 +56,7 @@ type runNote struct {
 func (o *runOptions) note(a *app, m *session.Manager, path string) (string, error) {
 	n := runNote{
 		Workflow: path, Agents: o.agents, Workspace: o.workspace, Model: o.models.model, TraceContent: o.models.traceContent,
-		Engine: a.engineName(m.Backend()), MapImage: o.images.mapped, AllowImage: o.images.allowed, Keep: o.keep,
+		Engine: a.engines().ID(engines.NameOf(m.Backend())), MapImage: o.images.mapped, AllowImage: o.images.allowed, Keep: o.keep,
 	}
 	if namer, ok := m.Backend().(backend.Namer); ok {
 		n.Backend = namer.Name()
@@ -176,7 +177,7 @@ func take(ctx context.Context, j *sqlitejournal.Journal, m *session.Manager, r s
 
 // checkEngine makes sure that a run's sandboxes are where its next process looks for them.
 func (n runNote) checkEngine(a *app, m *session.Manager) error {
-	if a.engineName(m.Backend()) == n.Engine {
+	if a.engines().ID(engines.NameOf(m.Backend())) == n.Engine {
 		return nil
 	}
 	return fail(exitFailed, fmt.Errorf("the run's sandboxes are on another %s engine than the one that answers here", n.Backend),

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/engines"
 	spans "github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -78,7 +79,7 @@ func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) erro
 	}
 	defer store.Close() // only read from
 	recs, serr := store.List(ctx, session.RecordReady)
-	here := a.engineName(m.Backend())
+	here := a.engines().ID(engines.NameOf(m.Backend()))
 	for _, rec := range recs {
 		called := func(name string) bool {
 			_, err := findSandbox([]session.Info{{ID: rec.ID, Key: rec.Key, Run: rec.Key.Run()}}, name)
@@ -88,7 +89,7 @@ func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) erro
 			continue
 		}
 		driver, _, _ := strings.Cut(rec.Engine, "-")
-		if driver == driverName(m.Backend()) {
+		if driver == engines.NameOf(m.Backend()) {
 			return fail(exitNotFound, err, fmt.Sprintf("it is on another %s engine: point this command to the one that it was opened on", driver))
 		}
 		return fail(exitNotFound, err, fmt.Sprintf("it is on another backend: --backend %s", driver))

@@ -102,7 +102,7 @@ func (o *sessionsAttachOptions) run(ctx context.Context, a *app, name string, ar
 
 // terminalName is what this process's terminal is called.
 func (a *app) terminalName() string {
-	if name := a.env.get("TERM"); name != "" {
+	if name := a.env.Get("TERM"); name != "" {
 		return name
 	}
 	return defaultTerm

@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/models"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -173,7 +175,7 @@ func kindByName(path string) string {
 // checker checks files and counts what is wrong with them.
 type checker struct {
 	agents           string // --agents
-	env              env
+	env              environ.Lookup
 	files            []checkedFile
 	errors, warnings int
 	more             []string         // agents of workflows, to be checked
@@ -254,8 +256,8 @@ func modelProblem(doc *frontmatter.Document) error {
 	if doc.Meta.Model == "" {
 		return doc.Problem(nil, "add model: provider/name, or pass --model to run", "the agent names no model")
 	}
-	use := modelUse{model: doc.Meta.Model, agent: strings.TrimSuffix(filepath.Base(doc.File), agentExt)}
-	if _, err := use.provider(); err != nil {
+	use := models.Use{Model: doc.Meta.Model, Agent: strings.TrimSuffix(filepath.Base(doc.File), agentExt)}
+	if _, err := use.Provider(); err != nil {
 		_, hint := classify(err)
 		return doc.Problem([]any{"model"}, hint, "%v", err)
 	}
@@ -273,7 +275,7 @@ func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
 }
 
 // rootProblem is about an agent or a workflow that asks for sandboxes of root at a place of its file, nil when it does not.
-func rootProblem(e env, at *frontmatter.Error) error {
+func rootProblem(e environ.Lookup, at *frontmatter.Error) error {
 	if at == nil || rootAllowed(e) {
 		return nil
 	}

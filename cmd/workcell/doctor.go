@@ -11,12 +11,13 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // examine runs the checks of one backend in order; each needs the one before it.
-func (a *app) examine(ctx context.Context, r *engineReport, d driver, images imageFlags, image string) {
-	m, done, err := a.openManager(ctx, engineFlags{backend: d.name}, images, stateUnused)
+func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, images imageFlags, image string) {
+	m, done, err := a.openManager(ctx, engineFlags{backend: d.Name}, images, stateUnused)
 	if err != nil {
 		r.absent(ctx, d, err)
 		return
@@ -26,10 +27,10 @@ func (a *app) examine(ctx context.Context, r *engineReport, d driver, images ima
 	if !r.engine(ctx, m.Backend(), d) {
 		return
 	}
-	if d.name != backendDocker { // which says itself what filter it has
+	if d.Name != engines.Docker { // which says itself what filter it has
 		r.add("seccomp", verdictOK, "Workcell's own filter on every sandbox", "")
 	}
-	if d.name == backendLocal {
+	if d.Name == engines.Local {
 		r.add("wall", verdictWarn, "thinner than a container's: what this machine has in its system folders can be read and run inside, "+
 			"and there is no daemon to watch over it", "docs/local.md compares the two; docker and containerd are the stronger choice")
 	}
@@ -40,14 +41,14 @@ func (a *app) examine(ctx context.Context, r *engineReport, d driver, images ima
 }
 
 // absent says that a backend cannot be used, why, and what to do.
-func (r *engineReport) absent(ctx context.Context, d driver, err error) {
+func (r *engineReport) absent(ctx context.Context, d engines.Engine, err error) {
 	_, hint := classify(err)
 	if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrUnsupported) {
-		hint = d.fix(err)
+		hint = d.Fix(err)
 	}
 	text := oneLine(err.Error())
 	if errors.Is(err, backend.ErrUnavailable) {
-		if words := d.absent(ctx); words != "" {
+		if words := d.Absent(ctx); words != "" {
 			text = words
 		}
 	}
@@ -55,7 +56,7 @@ func (r *engineReport) absent(ctx context.Context, d driver, err error) {
 }
 
 // engine asks the engine who it is.
-func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d driver) bool {
+func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d engines.Engine) bool {
 	r.there = true
 	p, ok := b.(backend.Pinger)
 	if !ok {
@@ -112,7 +113,7 @@ func rootWords(m backend.WorkspaceMeans) string {
 func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.Capabilities = &c
 	cgroups := "give the engine this cgroup controller; as root on a rootless engine: systemd delegation (see the engine's documentation)"
-	if r.Name == backendLocal {
+	if r.Name == engines.Local {
 		cgroups = "run as root, or as an ordinary user with systemd-run --user --scope workcell …: see docs/local.md"
 	}
 	for _, l := range []struct {
@@ -182,7 +183,7 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, cho
 
 // present says what an image being there means on this backend.
 func (r *engineReport) present() string {
-	if r.Name == backendLocal {
+	if r.Name == engines.Local {
 		return "means this machine's own programs"
 	}
 	return "present"
@@ -191,9 +192,9 @@ func (r *engineReport) present() string {
 // missing says how to get an image.
 func (r *engineReport) missing(ref string) {
 	switch r.Name {
-	case backendLocal:
+	case engines.Local:
 		r.add("image "+ref, verdictWarn, "this machine has no such program", "install it, as with apt-get install python3 or nodejs")
-	case backendContainerd:
+	case engines.Containerd:
 		full, err := backend.NormalizeImage(ref)
 		if err != nil {
 			full = ref

@@ -3,13 +3,15 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -39,37 +41,27 @@ func (f *imageFlags) addTo(cmd *cobra.Command) {
 		"allow only images that match this pattern (python:3.*, ghcr.io/acme/**); may be repeated")
 }
 
-// enginePatience is how long the engine may say nothing before a command gives up: with starting and reporting it stays
-// below 5 s.
-const enginePatience = 4 * time.Second
-
-// openBackend connects to the engine that the flag, or the environment, names.
-func (a *app) openBackend(ctx context.Context, f engineFlags) (backend.SandboxBackend, error) {
-	name := a.backendName(f)
-	if name == backendAuto {
-		return a.openAuto(ctx)
-	}
-	d, err := a.driver(name)
-	if err != nil {
-		return nil, err
-	}
-	return d.connect(ctx)
+// engines returns the engines that the environment leads to.
+func (a *app) engines() engines.Set {
+	return engines.Set{Env: a.env, Logger: a.logger(), Notice: func(text string) {
+		fmt.Fprintf(a.stderr, "workcell: engine: %s\n", oneLine(text))
+	}}
 }
 
-// backendName gives what the flag says, else WORKCELL_BACKEND, else auto.
+// backendName returns what the flag says, else WORKCELL_BACKEND, else auto.
 func (a *app) backendName(f engineFlags) string {
-	return cmp.Or(f.backend, a.env.get("WORKCELL_BACKEND"), backendAuto)
+	return cmp.Or(f.backend, a.env.Get("WORKCELL_BACKEND"), engines.Auto)
 }
 
-// openManager connects to the engine and gives a manager with this installation's identity and the records of its
+// openManager connects to the engine and returns a manager with this installation's identity and the records of its
 // sandboxes. The caller must call done after it closed or detached the manager.
 func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags, use stateUse) (m *session.Manager, done func(), err error) {
 	opts := &session.Options{Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: f.maxSandboxes}
 	mapped := images.mapped
-	if list := a.env.get("WORKCELL_IMAGE_MAP"); list != "" {
+	if list := a.env.Get("WORKCELL_IMAGE_MAP"); list != "" {
 		mapped = append(strings.Split(list, ","), mapped...) // flags win
 	}
-	mapping, err := parseImageMap(mapped)
+	mapping, err := engines.ParseImageMap(mapped)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -93,34 +85,34 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 		closeStore()
 		return nil, nil, err
 	}
-	driver, err := a.openBackend(ctx, f)
+	driver, err := a.engines().Open(ctx, a.backendName(f))
 	if err != nil {
 		closeStore()
 		return nil, nil, err
 	}
-	opts.Engine = a.engineName(driver)
+	opts.Engine = a.engines().ID(engines.NameOf(driver))
 	if store != nil {
-		opts.Store = a.guarded(store, driverName(driver), opts.Engine)
+		opts.Store = a.guarded(store, engines.NameOf(driver), opts.Engine)
 	}
-	m, err = session.NewManager(mapImages(driver, mapping), opts)
+	m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	if err != nil && store != nil && use == stateWanted { // no file of an owner can be made
 		a.withoutRecords(err)
 		opts.Store = nil
-		m, err = session.NewManager(mapImages(driver, mapping), opts)
+		m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	}
 	if err != nil {
 		driver.Close()
 		closeStore()
 		return nil, nil, err
 	}
-	return m, func() { // its sandboxes go on; there is nothing left to lose
+	return m, func() { // its sandboxes stay; there is nothing left to lose
 		driver.Close()
 		closeStore()
 	}, nil
 }
 
-// rootAllowed tells whether sandboxes may run as root here.
-func rootAllowed(e env) bool { return e.get("WORKCELL_ALLOW_ROOT") == "1" }
+// rootAllowed reports whether sandboxes may run as root here.
+func rootAllowed(e environ.Lookup) bool { return e.Get("WORKCELL_ALLOW_ROOT") == "1" }
 
 // imagePolicy fits backend's policy to session.
 type imagePolicy struct{ *backend.ImagePolicy }
@@ -130,7 +122,7 @@ func (p imagePolicy) Allow(ref string) error { return p.Check(ref) }
 
 // logger writes what operators should know to standard error.
 func (a *app) logger() *slog.Logger {
-	if a.env.get("WORKCELL_DEBUG") != "" {
+	if a.env.Get("WORKCELL_DEBUG") != "" {
 		return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return slog.New(newLineLog(a.stderr))

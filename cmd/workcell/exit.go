@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
@@ -68,7 +69,7 @@ func fail(code int, err error, hint string) error { return &cliError{code: code,
 
 func usageError(err error, hint string) error { return fail(exitUsage, err, hint) }
 
-// finish prints err as the user should see it and gives the exit code. A command that a signal ended exits as signals
+// finish prints err as the user should see it and returns the exit code. A command that a signal ended exits as signals
 // do, whatever error came of it.
 func finish(ctx context.Context, stderr io.Writer, err error) int {
 	if err == nil {
@@ -104,11 +105,15 @@ func indentLines(s string) string {
 	return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ")
 }
 
-// classify gives the exit code and the hint of an error: the command's own choice, else those of the error's class.
-func classify(err error) (code int, hint string) {
+// classify returns the exit code and the hint of an error: the command's own choice, else that of the package that made it, else those of the error's class.
+func classify(err error) (code int, todo string) {
 	var ce *cliError
 	if errors.As(err, &ce) {
 		return ce.code, ce.hint
+	}
+	if h := hint.Of(err); h != nil {
+		code, _ := classOf(h.Err)
+		return [...]int{hint.Failed: code, hint.Usage: exitUsage, hint.Unavailable: exitUnavailable, hint.Model: exitModel}[h.Kind], h.Hint
 	}
 	return classOf(err)
 }

@@ -14,7 +14,7 @@ import (
 // initGenkit starts Genkit without what a command must not have: the prompts of whatever directory it was started in,
 // log lines, and panics. A plugin that cannot be set up panics; that is the user's configuration, so it becomes an error.
 func (a *app) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.Genkit, err error) {
-	if a.env.get("WORKCELL_DEBUG") == "" {
+	if a.env.Get("WORKCELL_DEBUG") == "" {
 		logger.SetLevel(slog.LevelWarn)
 	}
 	defer func() {

@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/models"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -46,7 +48,7 @@ type host struct {
 	model  func(agent string) string             // in place of the agent's own; empty keeps that
 	onTool func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
 	script *scripted.Plugin                      // plays recorded answers; nil when models are asked
-	env    env
+	env    environ.Lookup
 }
 
 var (
@@ -101,18 +103,18 @@ func (h *host) plugins(a *app, f modelFlags) ([]api.Plugin, error) {
 	}
 	h.model = func(string) string { return f.model }
 	if f.model != "" {
-		return modelPlugins(a.env, []modelUse{{model: f.model}})
+		return models.Plugins(a.env, []models.Use{{Model: f.model}})
 	}
-	var uses []modelUse
+	var uses []models.Use
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
 		doc := h.docs[name]
 		if doc.Meta.Model == "" {
 			return nil, fail(exitModel, fmt.Errorf("agent %s names no model", name),
 				"add model: provider/name to "+doc.File+", or pass --model provider/name")
 		}
-		uses = append(uses, modelUse{model: doc.Meta.Model, agent: name})
+		uses = append(uses, models.Use{Model: doc.Meta.Model, Agent: name})
 	}
-	return modelPlugins(a.env, uses)
+	return models.Plugins(a.env, uses)
 }
 
 // RunAgent is the agents' side of workflow.Engine.
@@ -135,7 +137,7 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	}
 	res, err := agent.Run(scripted.WithRun(ctx, workflow.RunIDFromContext(ctx), input), input, opts)
 	if err != nil && ctx.Err() == nil && strings.HasPrefix(cmp.Or(opts.Model, agent.Model()), "ollama/") {
-		err = ollamaError(ctx, h.env, err)
+		err = models.OllamaError(ctx, h.env, err)
 	}
 	return res, err
 }

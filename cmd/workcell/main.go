@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
@@ -152,30 +153,11 @@ type app struct {
 	stdout, stderr io.Writer
 	stateDirFlag   string
 	command        string // the command that runs, "workcell sessions exec"
-	env            env
+	env            environ.Lookup
 	records        *sqlitestore.Store           // openManager's; nil when it does without
 	terminal       atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
 }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer) *app {
 	return &app{stdin: stdin, stdout: stdout, stderr: stderr, env: os.LookupEnv}
-}
-
-// env looks a variable up. Only this command reads the environment; library packages get values.
-type env func(name string) (string, bool)
-
-// get gives the value of a variable, empty when it is not set.
-func (e env) get(name string) string {
-	v, _ := e(name)
-	return v
-}
-
-// first gives the first variable of names that has a value.
-func (e env) first(names ...string) (name, value string) {
-	for _, n := range names {
-		if v := e.get(n); v != "" {
-			return n, v
-		}
-	}
-	return "", ""
 }

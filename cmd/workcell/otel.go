@@ -18,6 +18,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/internal/environ"
 )
 
 const (
@@ -45,7 +47,7 @@ type telemetry struct {
 //
 // Settings that cannot be used are a notice: traces never keep a run from running.
 func (a *app) startTelemetry(ctx context.Context, withContent bool) (context.Context, *telemetry) {
-	dev := a.env.get("GENKIT_ENV") == "dev"
+	dev := a.env.Get("GENKIT_ENV") == "dev"
 	t := &telemetry{roots: &rootRecorder{}, notice: &exportNotice{w: a.stderr}}
 	exporter, err := newExporter(ctx, a.env, a.stderr)
 	if err != nil {
@@ -67,16 +69,16 @@ func (a *app) startTelemetry(ctx context.Context, withContent bool) (context.Con
 	)
 	otel.SetErrorHandler(t.notice)
 	otel.SetTracerProvider(t.provider)
-	if server := a.env.get("GENKIT_TELEMETRY_SERVER"); server != "" {
+	if server := a.env.Get("GENKIT_TELEMETRY_SERVER"); server != "" {
 		// Genkit attaches the Developer UI's exporter only to a provider it made itself.
 		client := tracing.NewHTTPTelemetryClient(server)
-		if a.env.get("GENKIT_ENABLE_REALTIME_TELEMETRY") == "true" {
+		if a.env.Get("GENKIT_ENABLE_REALTIME_TELEMETRY") == "true" {
 			tracing.WriteTelemetryRealtime(client)
 		} else {
 			tracing.WriteTelemetryImmediate(client)
 		}
 	}
-	carrier := propagation.MapCarrier{"traceparent": a.env.get("TRACEPARENT"), "tracestate": a.env.get("TRACESTATE")}
+	carrier := propagation.MapCarrier{"traceparent": a.env.Get("TRACEPARENT"), "tracestate": a.env.Get("TRACESTATE")}
 	return propagation.TraceContext{}.Extract(ctx, carrier), t
 }
 
@@ -97,12 +99,12 @@ func newResource(ctx context.Context) *resource.Resource {
 }
 
 // newExporter gives the exporter that the environment asks for, nil for none.
-func newExporter(ctx context.Context, e env, stderr io.Writer) (sdktrace.SpanExporter, error) {
-	if strings.EqualFold(e.get("OTEL_SDK_DISABLED"), "true") {
+func newExporter(ctx context.Context, e environ.Lookup, stderr io.Writer) (sdktrace.SpanExporter, error) {
+	if strings.EqualFold(e.Get("OTEL_SDK_DISABLED"), "true") {
 		return nil, nil
 	}
-	variable, endpoint := e.first("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-	switch kind := e.get("OTEL_TRACES_EXPORTER"); kind {
+	variable, endpoint := e.First("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+	switch kind := e.Get("OTEL_TRACES_EXPORTER"); kind {
 	case "none":
 		return nil, nil
 	case "console":
@@ -118,7 +120,7 @@ func newExporter(ctx context.Context, e env, stderr io.Writer) (sdktrace.SpanExp
 	if endpoint != "" && !strings.Contains(endpoint, "://") { // the exporter would send to its default instead
 		return nil, fmt.Errorf("%s=%s is no URL, write http://%[2]s", variable, endpoint)
 	}
-	_, protocol := e.first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+	_, protocol := e.First("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 	switch protocol {
 	case "grpc":
 		return otlptracegrpc.New(ctx)

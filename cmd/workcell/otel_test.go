@@ -18,6 +18,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/workcell-dev/workcell/internal/environ"
 )
 
 // collector takes OTLP over HTTP and keeps the bytes: text in them is as it is in protobuf.
@@ -223,11 +225,11 @@ func TestNewExporterIsOffByDefault(t *testing.T) {
 		"none":     {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"},
 		"disabled": {"OTEL_SDK_DISABLED": "TRUE", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"},
 	} {
-		if e, err := newExporter(t.Context(), withEnv(vars), io.Discard); e != nil || err != nil {
+		if e, err := newExporter(t.Context(), environ.Of(vars), io.Discard); e != nil || err != nil {
 			t.Errorf("%s: %v, %v", name, e, err)
 		}
 	}
-	if _, err := newExporter(t.Context(), withEnv(map[string]string{"OTEL_TRACES_EXPORTER": "zipkin"}), io.Discard); err == nil {
+	if _, err := newExporter(t.Context(), environ.Of(map[string]string{"OTEL_TRACES_EXPORTER": "zipkin"}), io.Discard); err == nil {
 		t.Error("zipkin is no error")
 	}
 }
@@ -287,7 +289,7 @@ func TestExportNoticeIsGivenOnce(t *testing.T) {
 func TestEndpointWithoutScheme(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
-		lookup := env(func(key string) (string, bool) {
+		lookup := environ.Lookup(func(key string) (string, bool) {
 			if key != name {
 				return "", false
 			}

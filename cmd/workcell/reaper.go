@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -41,7 +40,7 @@ type guardedStore struct {
 
 // guarded gives the store that a manager of this command is to use.
 func (a *app) guarded(store *sqlitestore.Store, backendName, engine string) session.Store {
-	if !canReap || strings.EqualFold(a.env.get(reaperVariable), "off") {
+	if !canReap || strings.EqualFold(a.env.Get(reaperVariable), "off") {
 		return store
 	}
 	return &guardedStore{
@@ -148,7 +147,7 @@ func (a *app) launchReaper(owner, backendName string) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	environ, err := a.reaperEnviron()
+	environ, err := a.engines().Environ() // without keys of models and the like: they would be kept for longer than anybody expects
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +156,7 @@ func (a *app) launchReaper(owner, backendName string) (*exec.Cmd, error) {
 		return nil, err
 	}
 	cmd := exec.Command(self, "reaper", "--state-dir", dir, "--backend", backendName, "--owner", owner)
-	cmd.Args[0], cmd.Dir, cmd.Env = "workcell", string(filepath.Separator), environ
+	cmd.Args[0], cmd.Dir, cmd.Env = "workcell", string(filepath.Separator), append(environ, reaperVariable+"=off")
 	if err := detach(cmd); err != nil {
 		return nil, err
 	}
@@ -183,39 +182,4 @@ func thisProgram() (string, error) {
 		return link, nil
 	}
 	return path, nil
-}
-
-// reaperEnviron gives the variables by which the same engine is found. Keys of models and the like are not among them: they
-// would be kept for longer than anybody expects.
-func (a *app) reaperEnviron() ([]string, error) {
-	environ := []string{reaperVariable + "=off"}
-	for _, name := range []string{
-		"PATH", "HOME", "TMPDIR", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION",
-		"CONTAINERD_ADDRESS", "CONTAINERD_NAMESPACE", "CONTAINERD_SNAPSHOTTER",
-		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSH_AUTH_SOCK",
-	} {
-		if v, ok := a.env(name); ok {
-			environ = append(environ, name+"="+v)
-		}
-	}
-	for _, name := range []string{"DOCKER_CONFIG", "DOCKER_CERT_PATH"} { // they may be relative
-		if dir := a.env.get(name); dir != "" {
-			dir, err := filepath.Abs(dir)
-			if err != nil {
-				return nil, err
-			}
-			environ = append(environ, name+"="+dir)
-		}
-	}
-	if a.env.get("DOCKER_HOST") != "" {
-		return environ, nil
-	}
-	name := a.env.get("DOCKER_CONTEXT") // as it is now: somebody may choose another one meanwhile
-	if name == "" {
-		var err error
-		if name, err = currentContext(dockerConfigDir(a.env)); err != nil {
-			return nil, err
-		}
-	}
-	return append(environ, "DOCKER_CONTEXT="+cmp.Or(name, "default")), nil
 }

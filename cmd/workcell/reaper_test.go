@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
@@ -39,7 +40,7 @@ func TestReaperGivesUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			a := &app{stateDirFlag: dir, env: withEnv(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})}
+			a := &app{stateDirFlag: dir, env: environ.Of(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})}
 			if _, err := a.instance(session.NewID()); err != nil {
 				t.Fatal(err)
 			}
@@ -48,13 +49,13 @@ func TestReaperGivesUp(t *testing.T) {
 				t.Fatal(err)
 			}
 			rec := session.Record{
-				ID: "sbx_x", Key: session.UserKey("box"), Engine: a.engineNameOf(backendDocker), EngineID: "x", Owner: deadOwner,
+				ID: "sbx_x", Key: session.UserKey("box"), Engine: a.engines().ID(engines.Docker), EngineID: "x", Owner: deadOwner,
 				State: session.RecordRemoving, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(-test.overdue),
 			}
 			if err := errors.Join(store.Insert(t.Context(), rec), store.Close()); err != nil {
 				t.Fatal(err)
 			}
-			cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", backendDocker, "--state-dir", dir)
+			cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", engines.Docker, "--state-dir", dir)
 			cmd.Env = []string{"DOCKER_HOST=unix:///nonexistent", "WORKCELL_DEBUG=1"}
 			out, err := cmd.StderrPipe() // where it says that the engine does not answer
 			if err = errors.Join(err, cmd.Start()); err != nil {
@@ -93,7 +94,7 @@ func TestReaperNaps(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			a := newApp(strings.NewReader(""), io.Discard, io.Discard)
-			a.stateDirFlag, a.env = dir, withEnv(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})
+			a.stateDirFlag, a.env = dir, environ.Of(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})
 			if _, err := a.instance(session.NewID()); err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +106,7 @@ func TestReaperNaps(t *testing.T) {
 					t.Fatal(err)
 				}
 				rec := session.Record{
-					ID: "sbx_x", Key: session.UserKey("box"), Engine: a.engineNameOf(backendDocker), EngineID: "x", Owner: deadOwner,
+					ID: "sbx_x", Key: session.UserKey("box"), Engine: a.engines().ID(engines.Docker), EngineID: "x", Owner: deadOwner,
 					State: session.RecordRemoving, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(due),
 				}
 				if err = store.Insert(t.Context(), rec); errors.Is(err, backend.ErrExists) {
@@ -118,7 +119,7 @@ func TestReaperNaps(t *testing.T) {
 			keep(test.due[0])
 			var naps []time.Duration
 			over := errors.New("seen enough")
-			r := &reaper{a: a, flags: engineFlags{backend: backendDocker}, engine: a.engineNameOf(backendDocker), state: path,
+			r := &reaper{a: a, flags: engineFlags{backend: engines.Docker}, engine: a.engines().ID(engines.Docker), state: path,
 				pause: func(_ context.Context, d time.Duration) error {
 					naps = append(naps, d)
 					if len(naps) == len(test.want) {
@@ -141,54 +142,11 @@ func TestReaperNaps(t *testing.T) {
 func TestReaperMakesNothing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
-	cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", backendLocal, "--state-dir", dir)
+	cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", engines.Local, "--state-dir", dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory: %v", err)
-	}
-}
-
-// TestReaperEnviron: a reaper finds its engine wherever it is, and knows no secret.
-func TestReaperEnviron(t *testing.T) {
-	t.Parallel()
-	config := t.TempDir()
-	if err := os.WriteFile(filepath.Join(config, "config.json"), []byte(`{"currentContext": "far"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	here, err := filepath.Abs("certs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, test := range map[string]struct {
-		vars      map[string]string
-		have, not []string
-	}{
-		"context": {
-			map[string]string{"DOCKER_CONFIG": config, "GEMINI_API_KEY": "secret", "WORKCELL_MCP_TOKEN": "secret"},
-			[]string{"DOCKER_CONFIG=" + config, "DOCKER_CONTEXT=far", reaperVariable + "=off"},
-			[]string{"GEMINI_API_KEY=secret", "WORKCELL_MCP_TOKEN=secret"},
-		},
-		"no context": {map[string]string{"DOCKER_CONFIG": t.TempDir()}, []string{"DOCKER_CONTEXT=default"}, nil},
-		"address": {
-			map[string]string{"DOCKER_HOST": "tcp://far:2376", "DOCKER_CERT_PATH": "certs", "DOCKER_CONTEXT": "near"},
-			[]string{"DOCKER_HOST=tcp://far:2376", "DOCKER_CERT_PATH=" + here}, []string{"DOCKER_CONTEXT=near"},
-		},
-	} {
-		environ, err := (&app{env: withEnv(test.vars)}).reaperEnviron()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, v := range test.have {
-			if !slices.Contains(environ, v) {
-				t.Errorf("%s: %s is not in %v", name, v, environ)
-			}
-		}
-		for _, v := range test.not {
-			if slices.Contains(environ, v) {
-				t.Errorf("%s: %s is in it", name, v)
-			}
-		}
 	}
 }

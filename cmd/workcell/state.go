@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,10 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/docker/docker/client"
-
-	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
@@ -75,37 +69,6 @@ func (a *app) openJournal(ctx context.Context) (*sqlitejournal.Journal, error) {
 	return sqlitejournal.Open(ctx, path)
 }
 
-// engineName tells an engine from the others whose sandboxes are in the same state file. It shows no address, which may
-// hold a password.
-func (a *app) engineName(b backend.SandboxBackend) string {
-	return a.engineNameOf(driverName(b))
-}
-
-// driverName gives the name of a driver.
-func driverName(b backend.SandboxBackend) string {
-	if n, ok := b.(backend.Namer); ok {
-		return n.Name()
-	}
-	return "engine"
-}
-
-// engineNameOf is engineName for the driver of a name.
-func (a *app) engineNameOf(name string) string {
-	address := ""
-	switch name {
-	case backendDocker:
-		if opts, err := dockerOptions(a.env); err == nil {
-			address = cmp.Or(opts.Host, client.DefaultDockerHost)
-		}
-	case backendContainerd:
-		address = a.containerdAddress() + " " + cmp.Or(a.env.get("CONTAINERD_NAMESPACE"), containerd.DefaultNamespace)
-	case backendLocal:
-		address, _ = a.engineDir(name) // the driver found it
-	}
-	sum := sha256.Sum256([]byte(address))
-	return name + "-" + hex.EncodeToString(sum[:6])
-}
-
 // stateHint says what to do about a state file that cannot be used; empty for other errors.
 func stateHint(err error) string {
 	switch {
@@ -128,10 +91,10 @@ func stateHint(err error) string {
 func (a *app) stateDir() (string, error) {
 	dir := a.stateDirFlag
 	if dir == "" {
-		dir = a.env.get("WORKCELL_STATE_DIR")
+		dir = a.env.Get("WORKCELL_STATE_DIR")
 	}
 	if dir == "" {
-		base, err := a.xdgState()
+		base, err := a.env.StateHome()
 		if err != nil {
 			return "", err
 		}
@@ -141,18 +104,6 @@ func (a *app) stateDir() (string, error) {
 		return "", usageError(fmt.Errorf("cannot make the state directory: %w", err), "pass --state-dir DIR")
 	}
 	return dir, nil
-}
-
-// xdgState is where a user's programs keep state.
-func (a *app) xdgState() (string, error) {
-	if base := a.env.get("XDG_STATE_HOME"); filepath.IsAbs(base) { // the XDG specification says to ignore a relative one
-		return base, nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", usageError(fmt.Errorf("no state directory: %w", err), "set HOME, or pass --state-dir DIR")
-	}
-	return filepath.Join(home, ".local", "state"), nil
 }
 
 // instanceOf gives this installation's id. The first command makes it, and the state file, where a command has that, knows

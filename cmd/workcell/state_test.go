@@ -10,10 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/docker/docker/client"
-
-	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -26,7 +23,7 @@ func TestInstanceIsMadeOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range ids {
 		wg.Go(func() {
-			a := &app{env: withEnv(map[string]string{"WORKCELL_STATE_DIR": dir})}
+			a := &app{env: environ.Of(map[string]string{"WORKCELL_STATE_DIR": dir})}
 			id, err := a.instance(session.NewID())
 			if err != nil {
 				t.Error(err)
@@ -61,7 +58,7 @@ func TestDamagedInstanceIsNotReplaced(t *testing.T) {
 	if err := os.WriteFile(path, []byte("../../x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &app{stateDirFlag: dir, env: withEnv(nil)}
+	a := &app{stateDirFlag: dir, env: environ.Of(nil)}
 	_, err := a.instance(session.NewID())
 	wantFailure(t, err, exitFailed, "does not hold an instance id")
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != "../../x\n" {
@@ -75,7 +72,7 @@ func TestInstanceIsKept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, instanceFile)
-	a := &app{stateDirFlag: dir, env: withEnv(nil)}
+	a := &app{stateDirFlag: dir, env: environ.Of(nil)}
 	store, err := a.openStore(t.Context(), stateNeeded)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +111,7 @@ func TestStateDirChoice(t *testing.T) {
 		{"", map[string]string{"WORKCELL_STATE_DIR": variable, "XDG_STATE_HOME": xdg}, variable},
 		{"", map[string]string{"XDG_STATE_HOME": xdg}, filepath.Join(xdg, "workcell")},
 	} {
-		a := &app{stateDirFlag: tc.flag, env: withEnv(tc.vars)}
+		a := &app{stateDirFlag: tc.flag, env: environ.Of(tc.vars)}
 		if got, err := a.stateDir(); err != nil || got != tc.want {
 			t.Errorf("stateDir = %q, %v, want %q", got, err, tc.want)
 		}
@@ -127,46 +124,12 @@ func TestStateDirThatCannotBeMade(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &app{stateDirFlag: filepath.Join(file, "below"), env: withEnv(nil)}
+	a := &app{stateDirFlag: filepath.Join(file, "below"), env: environ.Of(nil)}
 	_, err := a.stateDir()
 	wantFailure(t, err, exitUsage, "cannot make the state directory")
 	var pe *os.PathError
 	if !errors.As(err, &pe) {
 		t.Errorf("error = %#v", err)
-	}
-}
-
-// namedDriver has a name and nothing else that these tests ask for.
-type namedDriver struct {
-	backend.SandboxBackend
-	name string
-}
-
-func (d namedDriver) Name() string { return d.name }
-
-// TestEngineNames: an engine has one name, whether its address is spelled out or taken for granted.
-func TestEngineNames(t *testing.T) {
-	t.Parallel()
-	name := func(driver string, vars map[string]string) string {
-		vars["DOCKER_CONFIG"] = t.TempDir() // whatever context this machine's user has chosen
-		a := &app{env: withEnv(vars)}
-		return a.engineName(namedDriver{name: driver})
-	}
-	for _, tc := range []struct {
-		driver string
-		usual  map[string]string
-		other  map[string]string
-	}{
-		{backendDocker, map[string]string{"DOCKER_HOST": client.DefaultDockerHost}, map[string]string{"DOCKER_HOST": "unix:///run/other.sock"}},
-		{backendContainerd, map[string]string{"CONTAINERD_NAMESPACE": containerd.DefaultNamespace}, map[string]string{"CONTAINERD_NAMESPACE": "other"}},
-	} {
-		plain := name(tc.driver, map[string]string{})
-		if got := name(tc.driver, tc.usual); got != plain {
-			t.Errorf("%s: %s by its default address, %s without", tc.driver, got, plain)
-		}
-		if got := name(tc.driver, tc.other); got == plain {
-			t.Errorf("%s: %s for another engine, too", tc.driver, got)
-		}
 	}
 }
 
@@ -177,5 +140,12 @@ func TestStateHints(t *testing.T) {
 		if hint := stateHint(fmt.Errorf("opening: %w", err)); !strings.Contains(hint, "no other workcell is running") {
 			t.Errorf("%v: hint %q", err, hint)
 		}
+	}
+}
+
+func wantFailure(t *testing.T, err error, code int, text string) {
+	t.Helper()
+	if got, _ := classify(err); got != code || !strings.Contains(err.Error(), text) {
+		t.Errorf("error = %v, code %d, want code %d and %q", err, got, code, text)
 	}
 }

@@ -75,6 +75,11 @@ func layers() []layer {
 		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/wish"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/upload", "internal/wish"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
+		// What the command is made of. Commands alone read the environment.
+		{dir: "internal/hint", only: []string{}},
+		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
+		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint"}},
+		{dir: "internal/models", may: []string{"internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
 		{dir: "internal/scripted", may: []string{"internal/expr", "internal/suggest"}, genkit: true},
 

@@ -1,4 +1,4 @@
-package main
+package engines
 
 import (
 	"context"
@@ -10,22 +10,22 @@ import (
 	"github.com/workcell-dev/workcell/backend/local"
 )
 
-func (a *app) localDriver() driver {
-	return driver{
-		name: backendLocal,
+func (s Set) local() Engine {
+	return Engine{
+		Name: Local,
 		open: func(ctx context.Context) (backend.SandboxBackend, error) {
-			dir, err := a.engineDir(backendLocal)
+			dir, err := s.stateDir(Local)
 			if err != nil {
 				return nil, err
 			}
-			return asBackend(local.New(ctx, &local.Options{StateDir: dir, Logger: a.logger()}))
+			return asBackend(local.New(ctx, &local.Options{StateDir: dir, Logger: s.Logger}))
 		},
 		absent: func(context.Context) string { return "" },
 		fix:    localFix,
 	}
 }
 
-// localFix says what to do when the local backend cannot build its walls: the error has said which one.
+// localFix returns what to do when the local backend cannot isolate sandboxes: the error has said which one.
 func localFix(error) string {
 	if runtime.GOOS != "linux" {
 		return "the local backend needs Linux"
@@ -33,14 +33,14 @@ func localFix(error) string {
 	if os.Geteuid() == 0 {
 		return "it works where root has all its rights, and for other users where the kernel allows them user namespaces"
 	}
-	for _, s := range []struct{ file, bad, fix string }{
+	for _, k := range []struct{ file, bad, fix string }{
 		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "as root: sysctl -w kernel.unprivileged_userns_clone=1"},
 		{"/proc/sys/user/max_user_namespaces", "0", "as root: sysctl -w user.max_user_namespaces=10000"},
 		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1",
 			"as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile with `userns`"},
 	} {
-		if raw, err := os.ReadFile(s.file); err == nil && strings.TrimSpace(string(raw)) == s.bad {
-			return s.fix
+		if raw, err := os.ReadFile(k.file); err == nil && strings.TrimSpace(string(raw)) == k.bad {
+			return k.fix
 		}
 	}
 	return "run it as root, or where the kernel allows user namespaces"

@@ -1,6 +1,7 @@
-package main
+package engines
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,20 +16,56 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
+
+func (s Set) docker() Engine {
+	return Engine{
+		Name: Docker,
+		open: func(ctx context.Context) (backend.SandboxBackend, error) {
+			opts, err := s.dockerOptions()
+			if err != nil {
+				return nil, err
+			}
+			opts.Logger, opts.Patience = s.Logger, patience
+			return asBackend(docker.New(ctx, opts))
+		},
+		absent: s.dockerAbsent,
+		fix: func(error) string {
+			return "start Docker (Docker Desktop, `systemctl start docker`, or `dockerd`), let this user use it, " +
+				"or point DOCKER_HOST at an engine"
+		},
+		at: s.dockerAddress,
+	}
+}
+
+func (s Set) dockerAbsent(ctx context.Context) string {
+	opts, err := s.dockerOptions()
+	if err != nil {
+		return ""
+	}
+	if opts.Host == "" && runtime.GOOS != "windows" {
+		opts.Host = "unix://" + dockerSocket
+	}
+	if path, ok := strings.CutPrefix(opts.Host, "unix://"); ok {
+		return socketProblem(ctx, path)
+	}
+	return ""
+}
 
 // dockerOptions finds the engine where the docker command would: DOCKER_HOST with DOCKER_TLS_VERIFY and
 // DOCKER_CERT_PATH, else the context that DOCKER_CONTEXT or `docker context use` names, else the platform's default.
-func dockerOptions(e env) (*docker.Options, error) {
-	dir := dockerConfigDir(e)
+func (s Set) dockerOptions() (*docker.Options, error) {
+	dir := s.dockerConfigDir()
 	opts := &docker.Options{ConfigDir: dir}
-	if host := e.get("DOCKER_HOST"); host != "" {
+	if host := s.Env.Get("DOCKER_HOST"); host != "" {
 		opts.Host = host
-		if e.get("DOCKER_TLS_VERIFY") == "" {
+		if s.Env.Get("DOCKER_TLS_VERIFY") == "" {
 			return opts, nil
 		}
-		certs := e.get("DOCKER_CERT_PATH")
+		certs := s.Env.Get("DOCKER_CERT_PATH")
 		if certs == "" {
 			certs = dir
 		}
@@ -36,29 +73,23 @@ func dockerOptions(e env) (*docker.Options, error) {
 		opts.TLS, err = dockerTLS(certs)
 		return opts, err
 	}
-	name := e.get("DOCKER_CONTEXT")
-	if name == "" {
-		var err error
-		if name, err = currentContext(dir); err != nil {
-			return nil, err
-		}
-	}
-	if name == "" || name == "default" {
-		return opts, nil
+	name, err := s.dockerContext()
+	if err != nil || name == "" || name == "default" {
+		return opts, err
 	}
 	return opts, useContext(opts, dir, name)
 }
 
-// dockerAddress says where the engine is looked for, and who says so. Passwords in it are not shown.
-func dockerAddress(e env) string {
-	opts, err := dockerOptions(e)
+// dockerAddress returns where the engine is looked for, and what says so, without passwords.
+func (s Set) dockerAddress() string {
+	opts, err := s.dockerOptions()
 	if err != nil {
 		return "nothing"
 	}
 	host, source := opts.Host, "DOCKER_HOST"
-	if e.get("DOCKER_HOST") == "" {
+	if s.Env.Get("DOCKER_HOST") == "" {
 		source = "the docker command's context"
-		if e.get("DOCKER_CONTEXT") != "" {
+		if s.Env.Get("DOCKER_CONTEXT") != "" {
 			source = "DOCKER_CONTEXT"
 		}
 	}
@@ -78,9 +109,9 @@ func dockerAddress(e env) string {
 	return fmt.Sprintf("%s (%s)", host, source)
 }
 
-// dockerConfigDir is the directory of config.json, which also holds the registries' credentials; empty when there is none.
-func dockerConfigDir(e env) string {
-	if dir := e.get("DOCKER_CONFIG"); dir != "" {
+// dockerConfigDir returns the directory of config.json, which also holds the registries' credentials; empty when there is none.
+func (s Set) dockerConfigDir() string {
+	if dir := s.Env.Get("DOCKER_CONFIG"); dir != "" {
 		return dir
 	}
 	home, err := os.UserHomeDir()
@@ -90,8 +121,12 @@ func dockerConfigDir(e env) string {
 	return filepath.Join(home, ".docker")
 }
 
-// currentContext reads which context `docker context use` chose, empty for none.
-func currentContext(dir string) (string, error) {
+// dockerContext returns the context that DOCKER_CONTEXT names or `docker context use` chose, empty for none.
+func (s Set) dockerContext() (string, error) {
+	if name := s.Env.Get("DOCKER_CONTEXT"); name != "" {
+		return name, nil
+	}
+	dir := s.dockerConfigDir()
 	raw, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if errors.Is(err, fs.ErrNotExist) || dir == "" {
 		return "", nil
@@ -103,7 +138,7 @@ func currentContext(dir string) (string, error) {
 		err = json.Unmarshal(raw, &config)
 	}
 	if err != nil {
-		return "", fail(exitUnavailable, fmt.Errorf("cannot read Docker's config.json: %w", err),
+		return "", hint.New(hint.Unavailable, fmt.Errorf("cannot read Docker's config.json: %w", err),
 			"mend the file, or set DOCKER_HOST")
 	}
 	return config.CurrentContext, nil
@@ -121,7 +156,7 @@ func useContext(opts *docker.Options, dir, name string) error {
 		err = json.Unmarshal(raw, &meta)
 	}
 	if err != nil {
-		return fail(exitUnavailable, fmt.Errorf("cannot read the Docker context %q: %w", name, err),
+		return hint.New(hint.Unavailable, fmt.Errorf("cannot read the Docker context %q: %w", name, err),
 			"`docker context ls` lists the contexts; or set DOCKER_HOST")
 	}
 	opts.Host = meta.Endpoints["docker"].Host
@@ -135,18 +170,18 @@ func useContext(opts *docker.Options, dir, name string) error {
 
 // dockerTLS loads ca.pem, cert.pem and key.pem.
 func dockerTLS(dir string) (*tls.Config, error) {
-	hint := "the directory must hold ca.pem, cert.pem and key.pem, see DOCKER_CERT_PATH"
+	todo := "the directory must hold ca.pem, cert.pem and key.pem, see DOCKER_CERT_PATH"
 	ca, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
 	if err != nil {
-		return nil, fail(exitUnavailable, fmt.Errorf("engine certificates: %w", err), hint)
+		return nil, hint.New(hint.Unavailable, fmt.Errorf("engine certificates: %w", err), todo)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fail(exitUnavailable, errors.New("engine certificates: ca.pem holds no certificate"), hint)
+		return nil, hint.New(hint.Unavailable, errors.New("engine certificates: ca.pem holds no certificate"), todo)
 	}
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
 	if err != nil {
-		return nil, fail(exitUnavailable, fmt.Errorf("engine certificates: %w", err), hint)
+		return nil, hint.New(hint.Unavailable, fmt.Errorf("engine certificates: %w", err), todo)
 	}
 	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }

@@ -1,4 +1,4 @@
-package main
+package engines
 
 import (
 	"context"
@@ -7,27 +7,28 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// imageMap says which image to use in place of another, for machines behind a mirror. Keys are in the form of
+// ImageMap is which image to use in place of another, for machines behind a mirror. Keys are in the form of
 // backend.NormalizeImage, so every spelling of a reference finds its entry.
-type imageMap map[string]string
+type ImageMap map[string]string
 
-// parseImageMap reads FROM=TO pairs. Later ones win.
-func parseImageMap(pairs []string) (imageMap, error) {
-	m := imageMap{}
+// ParseImageMap reads FROM=TO pairs. Later ones win.
+func ParseImageMap(pairs []string) (ImageMap, error) {
+	m := ImageMap{}
 	for _, pair := range pairs {
 		from, to, ok := strings.Cut(strings.TrimSpace(pair), "=")
 		if !ok || from == "" || to == "" {
-			return nil, usageError(fmt.Errorf("image mapping %q is not of the form FROM=TO", pair),
+			return nil, hint.New(hint.Usage, fmt.Errorf("image mapping %q is not of the form FROM=TO", pair),
 				"for example --map-image python:3.11-slim=registry.example.com/python:3.11")
 		}
 		key, err := backend.NormalizeImage(from)
 		if err != nil {
-			return nil, usageError(err, "the part before = is an image reference such as python:3.11-slim")
+			return nil, hint.New(hint.Usage, err, "the part before = is an image reference such as python:3.11-slim")
 		}
 		if _, err := backend.NormalizeImage(to); err != nil {
-			return nil, usageError(err, "the part after = is an image reference such as registry.example.com/python:3.11")
+			return nil, hint.New(hint.Usage, err, "the part after = is an image reference such as registry.example.com/python:3.11")
 		}
 		m[key] = to
 	}
@@ -38,11 +39,11 @@ func parseImageMap(pairs []string) (imageMap, error) {
 // image by the name the user wrote.
 type mappedBackend struct {
 	backend.SandboxBackend
-	images imageMap
+	images ImageMap
 }
 
-// mapImages puts the mapping in front of a driver.
-func mapImages(b backend.SandboxBackend, m imageMap) backend.SandboxBackend {
+// MapImages returns a driver that creates sandboxes from the mapped images.
+func MapImages(b backend.SandboxBackend, m ImageMap) backend.SandboxBackend {
 	if len(m) == 0 {
 		return b
 	}
@@ -59,7 +60,7 @@ func (b *mappedBackend) Create(ctx context.Context, spec backend.Spec) (backend.
 	return b.SandboxBackend.Create(ctx, spec)
 }
 
-// Unwrap gives the driver.
+// Unwrap returns the driver.
 func (b *mappedBackend) Unwrap() backend.SandboxBackend { return b.SandboxBackend }
 
 // The optional interfaces of a driver stay reachable through the wrapper.

@@ -1,12 +1,14 @@
-package main
+package engines
 
 import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
 
 // autoHeadStart is how long Docker may take to answer before containerd is asked as well, so that an engine that hangs
@@ -15,41 +17,40 @@ const autoHeadStart = time.Second
 
 // opened is an engine, or why it cannot be used.
 type opened struct {
-	driver  driver
+	engine  Engine
 	backend backend.SandboxBackend
 	err     error
 }
 
 // begin opens an engine in the background. The channel gets one value, soon after ctx ended at the latest.
-func (d driver) begin(ctx context.Context) <-chan opened {
+func (e Engine) begin(ctx context.Context) <-chan opened {
 	result := make(chan opened, 1)
 	go func() {
-		b, err := d.connect(ctx)
-		result <- opened{d, b, err}
+		b, err := e.Open(ctx)
+		result <- opened{e, b, err}
 	}()
 	return result
 }
 
-// why says in one line why an engine cannot be used.
+// why returns in one line why an engine cannot be used.
 func (o opened) why(ctx context.Context) string {
-	if words := o.driver.absent(ctx); words != "" {
+	if words := o.engine.absent(ctx); words != "" {
 		return words
 	}
-	return oneLine(o.err.Error())
+	return strings.ReplaceAll(o.err.Error(), "\n", `\n`)
 }
 
-// openAuto takes Docker, else containerd, and says on standard error when it is not Docker. It never goes on to the
-// local backend: that is no container, so a person has to choose it.
-func (a *app) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
-	first, second := a.openFirst(ctx, a.dockerDriver(), a.containerdDriver())
+// openAuto opens Docker, else containerd. It never falls back to the local backend: that is no container, so a person has
+// to choose it.
+func (s Set) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
+	first, second := openFirst(ctx, s.docker(), s.containerd())
 	switch {
 	case first.err == nil:
 		return first.backend, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case second.err == nil:
-		fmt.Fprintf(a.stderr, "workcell: engine: %s, because %s cannot be used: %s\n",
-			second.driver.name, first.driver.name, first.why(ctx))
+		s.Notice(fmt.Sprintf("%s, because %s cannot be used: %s", second.engine.Name, first.engine.Name, first.why(ctx)))
 		return second.backend, nil
 	default:
 		return nil, noEngine(ctx, first, second)
@@ -58,7 +59,7 @@ func (a *app) openAuto(ctx context.Context) (backend.SandboxBackend, error) {
 
 // openFirst opens one of two engines: the second only when the first fails, though it is asked before that when the first
 // is slow to answer. An engine that is not needed is closed.
-func (a *app) openFirst(ctx context.Context, one, two driver) (first, second opened) {
+func openFirst(ctx context.Context, one, two Engine) (first, second opened) {
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp() // a driver does not keep the context that it was opened with
 	ones := one.begin(ctx)
@@ -76,7 +77,7 @@ func (a *app) openFirst(ctx context.Context, one, two driver) (first, second ope
 				late.backend.Close() // nothing was done with it
 			}
 		}
-		return first, opened{driver: two}
+		return first, opened{engine: two}
 	}
 	if twos == nil {
 		twos = two.begin(ctx)
@@ -84,15 +85,15 @@ func (a *app) openFirst(ctx context.Context, one, two driver) (first, second ope
 	return first, <-twos
 }
 
-// noEngine is the error of auto when no engine can be used.
+// noEngine returns the error of auto when no engine can be used.
 func noEngine(ctx context.Context, tried ...opened) error {
 	var text string
 	for _, o := range tried {
-		text += fmt.Sprintf("\n%s: %s", o.driver.name, o.why(ctx))
+		text += fmt.Sprintf("\n%s: %s", o.engine.Name, o.why(ctx))
 	}
-	hint := "start Docker or containerd; `workcell doctor` says what is missing"
+	todo := "start Docker or containerd; `workcell doctor` says what is missing"
 	if runtime.GOOS == "linux" {
-		hint += "\nor pass --backend local, which needs no engine and no image, but is a weaker wall than a container: see docs/local.md"
+		todo += "\nor pass --backend local, which needs no engine and no image, but is a weaker wall than a container: see docs/local.md"
 	}
-	return fail(exitUnavailable, fmt.Errorf("no container engine can be used (%w)%s", backend.ErrUnavailable, text), hint)
+	return hint.New(hint.Unavailable, fmt.Errorf("no container engine can be used (%w)%s", backend.ErrUnavailable, text), todo)
 }

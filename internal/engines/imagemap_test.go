@@ -1,4 +1,4 @@
-package main
+package engines
 
 import (
 	"context"
@@ -6,16 +6,17 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
 
 func TestImageMapFindsEverySpelling(t *testing.T) {
 	t.Parallel()
-	m, err := parseImageMap([]string{"python:3.11-slim=a.example/py:1", "node=b.example/node:20", "node=c.example/node:22"})
+	m, err := ParseImageMap([]string{"python:3.11-slim=a.example/py:1", "node=b.example/node:20", "node=c.example/node:22"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	driver := &imageRecorder{}
-	b := mapImages(driver, m)
+	b := MapImages(driver, m)
 	for in, want := range map[string]string{
 		"python:3.11-slim":                           "a.example/py:1",
 		"docker.io/library/python:3.11-slim":         "a.example/py:1",
@@ -38,13 +39,13 @@ func TestImageMapFindsEverySpelling(t *testing.T) {
 func TestImageMapThatIsNone(t *testing.T) {
 	t.Parallel()
 	for _, pair := range []string{"python", "=x", "x=", "UPPER=x", "x=UPPER"} {
-		_, err := parseImageMap([]string{pair})
-		if code, _ := classify(err); err == nil || code != exitUsage {
+		_, err := ParseImageMap([]string{pair})
+		if h := hint.Of(err); h == nil || h.Kind != hint.Usage {
 			t.Errorf("%q: error = %v", pair, err)
 		}
 	}
 	driver := &imageRecorder{}
-	if b := mapImages(driver, imageMap{}); b != backend.SandboxBackend(driver) {
+	if b := MapImages(driver, ImageMap{}); b != backend.SandboxBackend(driver) {
 		t.Error("an empty map wraps the driver")
 	}
 }

@@ -1,25 +1,20 @@
-package main
+package models
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
 
 // withEnv is an environment that has just these variables.
-func withEnv(vars map[string]string) env {
-	return func(name string) (string, bool) {
-		v, ok := vars[name]
-		return v, ok
-	}
-}
-
 func TestModelPluginsAreBuiltForWhatIsNeeded(t *testing.T) {
 	t.Parallel()
-	e := withEnv(map[string]string{"GEMINI_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "k", "OPENAI_API_KEY": "k"})
-	plugins, err := modelPlugins(e, []modelUse{
+	e := environ.Of(map[string]string{"GEMINI_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "k", "OPENAI_API_KEY": "k"})
+	plugins, err := Plugins(e, []Use{
 		{"googleai/gemini-2.5-flash", "a"}, {"anthropic/claude-sonnet-4-5", "b"}, {"googleai/gemini-2.5-pro", "c"},
 		{"ollama/qwen3", "d"},
 	})
@@ -39,7 +34,7 @@ func TestModelPluginsAreBuiltForWhatIsNeeded(t *testing.T) {
 func TestEveryProviderCarriesItsName(t *testing.T) {
 	t.Parallel()
 	for name, p := range providers() {
-		if got := p.build(withEnv(nil)).Name(); got != name {
+		if got := p.build(environ.Of(nil)).Name(); got != name {
 			t.Errorf("provider %s builds the plugin of %s", name, got)
 		}
 	}
@@ -59,23 +54,23 @@ func TestMissingKeyNamesTheVariables(t *testing.T) {
 		"dashscope/x":  "DASHSCOPE_API_KEY",
 		"openrouter/x": "OPENROUTER_API_KEY",
 	} {
-		_, err := modelPlugins(withEnv(map[string]string{"GOOGLE_API_KEY_": ""}), []modelUse{{model, "coder"}})
-		wantFailure(t, err, exitModel, `model "`+model+`" of agent coder needs `+want+" in the environment")
+		_, err := Plugins(environ.Of(map[string]string{"GOOGLE_API_KEY_": ""}), []Use{{model, "coder"}})
+		wantModel(t, err, `model "`+model+`" of agent coder needs `+want+" in the environment")
 	}
-	if _, err := modelPlugins(withEnv(nil), []modelUse{{"ollama/x", "coder"}}); err != nil {
+	if _, err := Plugins(environ.Of(nil), []Use{{"ollama/x", "coder"}}); err != nil {
 		t.Errorf("ollama needs no key: %v", err)
 	}
 }
 
 func TestUnknownProviderListsTheKnownOnes(t *testing.T) {
 	t.Parallel()
-	_, err := modelPlugins(withEnv(nil), []modelUse{{"acme/x", ""}})
-	wantFailure(t, err, exitModel, `model "acme/x" (--model): no provider is named "acme"`)
-	if _, hint := classify(err); !strings.Contains(hint, "anthropic, dashscope, deepseek, googleai") {
-		t.Errorf("hint = %q", hint)
+	_, err := Plugins(environ.Of(nil), []Use{{"acme/x", ""}})
+	wantModel(t, err, `model "acme/x" (--model): no provider is named "acme"`)
+	if h := hint.Of(err); h == nil || !strings.Contains(h.Hint, "anthropic, dashscope, deepseek, googleai") {
+		t.Errorf("hint = %+v", h)
 	}
-	_, err = modelPlugins(withEnv(nil), []modelUse{{"gemini", "a"}})
-	wantFailure(t, err, exitModel, "is not of the form provider/name")
+	_, err = Plugins(environ.Of(nil), []Use{{"gemini", "a"}})
+	wantModel(t, err, "is not of the form provider/name")
 }
 
 func TestOllamaAddress(t *testing.T) {
@@ -97,10 +92,9 @@ func TestOllamaAddress(t *testing.T) {
 	}
 }
 
-func wantFailure(t *testing.T, err error, code int, text string) {
+func wantModel(t *testing.T, err error, text string) {
 	t.Helper()
-	var ce *cliError
-	if !errors.As(err, &ce) || ce.code != code || !strings.Contains(err.Error(), text) {
-		t.Errorf("error = %v (%+v), want code %d and %q", err, ce, code, text)
+	if h := hint.Of(err); h == nil || h.Kind != hint.Model || !strings.Contains(err.Error(), text) {
+		t.Errorf("error = %v, want %q", err, text)
 	}
 }

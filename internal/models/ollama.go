@@ -1,4 +1,4 @@
-package main
+package models
 
 import (
 	"context"
@@ -8,21 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/firebase/genkit/go/core/api"
-	"github.com/firebase/genkit/go/plugins/ollama"
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
-
-// ollamaTimeoutSeconds bounds one answer. The plugin's own default, 30 s, is less than a large local model needs.
-const ollamaTimeoutSeconds = 600
-
-// ollamaModels is a local Ollama server; OLLAMA_HOST names another one.
-func ollamaModels() provider {
-	return provider{
-		build: func(e env) api.Plugin {
-			return &ollama.Ollama{ServerAddress: ollamaAddress(e.get("OLLAMA_HOST")), Timeout: ollamaTimeoutSeconds}
-		},
-	}
-}
 
 // ollamaAddress reads OLLAMA_HOST as Ollama's own commands do: scheme and port may be left out, and an address to
 // listen on everywhere means this machine.
@@ -49,9 +37,10 @@ func ollamaAddress(host string) string {
 	return scheme + "://" + net.JoinHostPort(name, p)
 }
 
-// ollamaError tells of a server that cannot be reached, which the plugin's own error does not let anybody test for.
-func ollamaError(ctx context.Context, e env, err error) error {
-	address := ollamaAddress(e.get("OLLAMA_HOST"))
+// OllamaError returns err with a hint when the Ollama server cannot be reached, which the plugin's own error does not
+// show.
+func OllamaError(ctx context.Context, e environ.Lookup, err error) error {
+	address := ollamaAddress(e.Get("OLLAMA_HOST"))
 	u, perr := url.Parse(address)
 	if perr != nil {
 		return err
@@ -69,5 +58,5 @@ func ollamaError(ctx context.Context, e env, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	return fail(exitModel, err, fmt.Sprintf("no Ollama answers at %s: start it with `ollama serve`, or set OLLAMA_HOST", address))
+	return hint.New(hint.Model, err, fmt.Sprintf("no Ollama answers at %s: start it with `ollama serve`, or set OLLAMA_HOST", address))
 }

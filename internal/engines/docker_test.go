@@ -1,11 +1,15 @@
-package main
+package engines
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
 )
 
 func TestDockerOptions(t *testing.T) {
@@ -40,7 +44,7 @@ func TestDockerOptions(t *testing.T) {
 		for k, v := range tc.vars {
 			vars[k] = v
 		}
-		opts, err := dockerOptions(withEnv(vars))
+		opts, err := Set{Env: environ.Of(vars)}.dockerOptions()
 		if err != nil {
 			t.Errorf("%s: %v", tc.name, err)
 			continue
@@ -49,10 +53,17 @@ func TestDockerOptions(t *testing.T) {
 			t.Errorf("%s: host %q, TLS %v, config %q; want host %q", tc.name, opts.Host, opts.TLS, opts.ConfigDir, tc.host)
 		}
 	}
-	_, err := dockerOptions(withEnv(map[string]string{"DOCKER_CONFIG": dir, "DOCKER_CONTEXT": "gone"}))
-	wantFailure(t, err, exitUnavailable, `cannot read the Docker context "gone"`)
-	_, err = dockerOptions(withEnv(map[string]string{
+	_, err := Set{Env: environ.Of(map[string]string{"DOCKER_CONFIG": dir, "DOCKER_CONTEXT": "gone"})}.dockerOptions()
+	wantUnavailable(t, err, `cannot read the Docker context "gone"`)
+	_, err = Set{Env: environ.Of(map[string]string{
 		"DOCKER_CONFIG": dir, "DOCKER_HOST": "tcp://h:1", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": dir,
-	}))
-	wantFailure(t, err, exitUnavailable, "engine certificates")
+	})}.dockerOptions()
+	wantUnavailable(t, err, "engine certificates")
+}
+
+func wantUnavailable(t *testing.T, err error, text string) {
+	t.Helper()
+	if h := hint.Of(err); h == nil || h.Kind != hint.Unavailable || !strings.Contains(err.Error(), text) {
+		t.Errorf("error = %v (%+v), want %q", err, h, text)
+	}
 }

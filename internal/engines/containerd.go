@@ -1,4 +1,4 @@
-package main
+package engines
 
 import (
 	"context"
@@ -11,39 +11,39 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
-func (a *app) containerdDriver() driver {
-	return driver{
-		name: backendContainerd,
+func (s Set) containerd() Engine {
+	return Engine{
+		Name: Containerd,
 		open: func(ctx context.Context) (backend.SandboxBackend, error) {
-			dir, err := a.engineDir(backendContainerd)
+			dir, err := s.stateDir(Containerd)
 			if err != nil {
 				return nil, err
 			}
 			return asBackend(containerd.New(ctx, &containerd.Options{
-				Address: a.containerdAddress(), Namespace: a.env.get("CONTAINERD_NAMESPACE"), Snapshotter: a.env.get("CONTAINERD_SNAPSHOTTER"),
-				StateDir: dir, ConfigDir: dockerConfigDir(a.env), Logger: a.logger(), Patience: enginePatience,
+				Address: s.containerdAddress(), Namespace: s.Env.Get("CONTAINERD_NAMESPACE"), Snapshotter: s.Env.Get("CONTAINERD_SNAPSHOTTER"),
+				StateDir: dir, ConfigDir: s.dockerConfigDir(), Logger: s.Logger, Patience: patience,
 			}))
 		},
-		absent: func(ctx context.Context) string { return socketProblem(ctx, a.containerdAddress()) },
+		absent: func(ctx context.Context) string { return socketProblem(ctx, s.containerdAddress()) },
 		fix:    containerdFix,
 		at: func() string {
-			if a.env.get("CONTAINERD_ADDRESS") != "" {
-				return a.containerdAddress() + " (CONTAINERD_ADDRESS)"
+			if s.Env.Get("CONTAINERD_ADDRESS") != "" {
+				return s.containerdAddress() + " (CONTAINERD_ADDRESS)"
 			}
-			return a.containerdAddress() + " (the default; CONTAINERD_ADDRESS is not set)"
+			return s.containerdAddress() + " (the default; CONTAINERD_ADDRESS is not set)"
 		},
 	}
 }
 
-// containerdAddress is containerd's socket as its own commands find it.
-func (a *app) containerdAddress() string {
-	if address := a.env.get("CONTAINERD_ADDRESS"); address != "" {
+// containerdAddress returns containerd's socket as its own commands find it.
+func (s Set) containerdAddress() string {
+	if address := s.Env.Get("CONTAINERD_ADDRESS"); address != "" {
 		return strings.TrimPrefix(address, "unix://")
 	}
 	return containerdSocket
 }
 
-// containerdFix says what to do when containerd cannot be used.
+// containerdFix returns what to do when containerd cannot be used.
 func containerdFix(err error) string {
 	switch {
 	case runtime.GOOS != "linux":
