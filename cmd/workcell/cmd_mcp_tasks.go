@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -80,7 +81,7 @@ func (f *mcpTaskFlags) runner(a *app, m *session.Manager, models modelFlags) (*t
 // leaveOut warns of what is wrong with a file, which does not become a task.
 func (r *taskRunner) leaveOut(path string, err error) {
 	for _, p := range problemsOf(path, err) {
-		fmt.Fprintf(r.app.stderr, "workcell: warning: left out: %s\n", oneLine(p.place().Error()))
+		fmt.Fprintf(r.app.stderr, "workcell: warning: left out: %s\n", sanitize.Line(p.place().Error()))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
@@ -83,7 +84,7 @@ func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
 		return err
 	}
 	for _, notice := range strangeInputs(input, wf.InputSchema()) {
-		fmt.Fprintf(a.stderr, "workcell: notice: %s\n", oneLine(notice))
+		fmt.Fprintf(a.stderr, "workcell: notice: %s\n", sanitize.Line(notice))
 	}
 	if dir := cmp.Or(o.workspace, wf.Workspace()); dir != "" {
 		tellLeftOut(ctx, a.stderr, dir)
@@ -125,7 +126,7 @@ func agentPaths(files agentFiles, workflows ...*workflow.Workflow) map[string]st
 func (a *app) withHost(ctx context.Context, e engineFlags, images imageFlags, models modelFlags, files map[string]string,
 	fn func(context.Context, *host, *session.Manager, *progress) error) (err error) {
 	catchBrokenPipes()
-	ctx, tel := a.startTelemetry(ctx, models.traceContent)
+	ctx, tel := a.startTracing(ctx, models.traceContent)
 	defer func() {
 		tel.Close(ctx)
 		if id := tel.TraceID(); id != "" {
@@ -225,7 +226,7 @@ func resultTable(w io.Writer, res *workflow.Result) error {
 		{"duration", short(res.Duration)},
 	}
 	for _, r := range rows {
-		fmt.Fprintf(w, "%-10s%s\n", r[0], oneLine(r[1]))
+		fmt.Fprintf(w, "%-10s%s\n", r[0], sanitize.Line(r[1]))
 	}
 	if res.Output == nil {
 		return nil

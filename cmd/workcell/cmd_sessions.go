@@ -35,7 +35,7 @@ are under way in other processes of the same user.`,
 
 // withManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.
 func (a *app) withManager(ctx context.Context, e engineFlags, images imageFlags, use stateUse, fn func(context.Context, *session.Manager) error) (err error) {
-	ctx, tel := a.startTelemetry(ctx, false)
+	ctx, tel := a.startTracing(ctx, false)
 	defer tel.Close(ctx)
 	ctx, span := spans.StartWith(ctx, otel.GetTracerProvider(), a.command)
 	defer func() { spans.End(span, spanError(err)) }()

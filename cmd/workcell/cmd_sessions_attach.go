@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -179,4 +180,6 @@ func (v *terminalVisit) stay(ctx context.Context, name string, call func(context
 	return execStatus(v.a.stderr, v.s.Info().Limits, res)
 }
 
-func comeBack(name string) string { return "to come back: workcell sessions attach " + oneLine(name) }
+func comeBack(name string) string {
+	return "to come back: workcell sessions attach " + sanitize.Line(name)
+}

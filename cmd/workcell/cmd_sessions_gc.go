@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -75,7 +76,7 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 		if o.yes {
 			err := m.RemoveAbandoned(ctx, rec)
 			if errors.Is(err, backend.ErrExists) {
-				fmt.Fprintf(a.stderr, "workcell: %s stays, it is in use: %s\n", rec.ID, oneLine(err.Error()))
+				fmt.Fprintf(a.stderr, "workcell: %s stays, it is in use: %s\n", rec.ID, sanitize.Line(err.Error()))
 				continue
 			}
 			row.Removed = err == nil

@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/models"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -49,7 +50,7 @@ func (p problem) line() string {
 	if p.Severity == severityWarning {
 		e.Message = "warning: " + e.Message
 	}
-	return oneLine(e.Error())
+	return sanitize.Line(e.Error())
 }
 
 // checkedFile is the verdict on one file.

@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -46,7 +47,7 @@ func (r *engineReport) absent(ctx context.Context, d engines.Engine, err error) 
 	if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrUnsupported) {
 		hint = d.Fix(err)
 	}
-	text := oneLine(err.Error())
+	text := sanitize.Line(err.Error())
 	if errors.Is(err, backend.ErrUnavailable) {
 		if words := d.Absent(ctx); words != "" {
 			text = words
@@ -165,7 +166,7 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, cho
 		cancel()
 		switch {
 		case err != nil:
-			r.add("image "+ref, verdictWarn, oneLine(err.Error()), "")
+			r.add("image "+ref, verdictWarn, sanitize.Line(err.Error()), "")
 		case has:
 			r.add("image "+ref, verdictOK, r.present(), "")
 			if first == "" {
@@ -219,13 +220,13 @@ func (r *engineReport) trial(ctx context.Context, m *session.Manager, image stri
 	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: backend.PullNever})
 	if err != nil {
 		_, hint := classify(err)
-		r.add(name, verdictFail, "does not open: "+oneLine(err.Error()), hint)
+		r.add(name, verdictFail, "does not open: "+sanitize.Line(err.Error()), hint)
 		return
 	}
 	took := time.Since(began).Round(time.Millisecond)
 	info := s.Info()
 	if err := s.Close(ctx); err != nil {
-		r.add(name, verdictFail, "does not close: "+oneLine(err.Error()), "")
+		r.add(name, verdictFail, "does not close: "+sanitize.Line(err.Error()), "")
 		return
 	}
 	r.add(name, verdictOK, fmt.Sprintf("opened from %s in %s, as %s, with %s",

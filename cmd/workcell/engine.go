@@ -12,6 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -44,7 +45,7 @@ func (f *imageFlags) addTo(cmd *cobra.Command) {
 // engines returns the engines that the environment leads to.
 func (a *app) engines() engines.Set {
 	return engines.Set{Env: a.env, Logger: a.logger(), Notice: func(text string) {
-		fmt.Fprintf(a.stderr, "workcell: engine: %s\n", oneLine(text))
+		fmt.Fprintf(a.stderr, "workcell: engine: %s\n", sanitize.Line(text))
 	}}
 }
 

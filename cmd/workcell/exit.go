@@ -9,6 +9,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
@@ -94,9 +95,9 @@ func finish(ctx context.Context, stderr io.Writer, err error) int {
 // printError writes the error and its hint. Text in it may come from a sandbox, so control characters are shown, not
 // sent to the terminal.
 func printError(w io.Writer, err error, hint string) {
-	fmt.Fprintf(w, "workcell: error: %s\n", indentLines(neutralise(err.Error())))
+	fmt.Fprintf(w, "workcell: error: %s\n", indentLines(sanitize.Text(err.Error())))
 	if hint != "" {
-		fmt.Fprintf(w, "workcell: hint: %s\n", indentLines(neutralise(hint)))
+		fmt.Fprintf(w, "workcell: hint: %s\n", indentLines(sanitize.Text(hint)))
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/core/logger"
 	"github.com/firebase/genkit/go/genkit"
+
+	"github.com/workcell-dev/workcell/internal/otelsetup"
 )
 
 // initGenkit starts Genkit without what a command must not have: the prompts of whatever directory it was started in,
@@ -26,4 +28,9 @@ func (a *app) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.
 		genkit.WithPlugins(plugins...),
 		genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."), // else ./prompts is loaded
 	), nil
+}
+
+// startTracing sets traces up, which must come before initGenkit.
+func (a *app) startTracing(ctx context.Context, content bool) (context.Context, *otelsetup.Tracing) {
+	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: content})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/models"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -97,7 +98,7 @@ func (h *host) plugins(a *app, f modelFlags) ([]api.Plugin, error) {
 			return nil, fail(exitInvalid, err, "")
 		}
 		h.model = scripted.ModelName
-		fmt.Fprintf(a.stderr, "workcell: scripted model: answers are recorded in %s, no model is asked\n", oneLine(path))
+		fmt.Fprintf(a.stderr, "workcell: scripted model: answers are recorded in %s, no model is asked\n", sanitize.Line(path))
 		h.script = scripted.NewPlugin(script)
 		return []api.Plugin{h.script}, nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/upload"
 )
 
@@ -114,7 +115,7 @@ func tellLeftOut(ctx context.Context, w io.Writer, dir string) {
 	if rest := len(stats.Skipped) - len(names); rest > 0 {
 		more = fmt.Sprintf(" and %d more", rest)
 	}
-	fmt.Fprintf(w, "workcell: notice: not copied from %s, as links and special files are not: %s%s\n", oneLine(dir), oneLine(strings.Join(names, ", ")), more)
+	fmt.Fprintf(w, "workcell: notice: not copied from %s, as links and special files are not: %s%s\n", sanitize.Line(dir), sanitize.Line(strings.Join(names, ", ")), more)
 }
 
 // readInputFile reads a mapping.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // lineLog writes warnings and errors as this command's other lines on standard error: what happened, then why.
@@ -55,6 +57,6 @@ func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, err := fmt.Fprintf(l.w, "workcell: %s: %s\n", word, oneLine(line+why))
+	_, err := fmt.Fprintf(l.w, "workcell: %s: %s\n", word, sanitize.Line(line+why))
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // progress tells on standard error what goes on. On a terminal the last line is live: it shows what is running now
@@ -49,7 +50,7 @@ func (p *progress) Line(format string, args ...any) {
 
 func (p *progress) line(format string, args ...any) {
 	p.erase()
-	fmt.Fprintln(p.w, oneLine(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(p.w, sanitize.Line(fmt.Sprintf(format, args...)))
 	p.draw()
 }
 
@@ -114,7 +115,7 @@ func (p *progress) draw() {
 		}
 	}
 	elapsed := p.now().Sub(p.since).Truncate(time.Second)
-	fmt.Fprint(p.w, clip(fmt.Sprintf("%s … %s", oneLine(p.status), elapsed), width-1))
+	fmt.Fprint(p.w, clip(fmt.Sprintf("%s … %s", sanitize.Line(p.status), elapsed), width-1))
 	p.shown = true
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
@@ -48,7 +49,7 @@ func (a *app) guarded(store *sqlitestore.Store, backendName, engine string) sess
 		launch: func(owner string) (*exec.Cmd, error) { return a.launchReaper(owner, backendName) },
 		failed: func(err error) {
 			fmt.Fprintf(a.stderr, "workcell: should this process be killed, its sandboxes stay until the next command: no reaper can be started: %s\n",
-				oneLine(err.Error()))
+				sanitize.Line(err.Error()))
 		},
 	}
 }

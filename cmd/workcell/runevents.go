@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
@@ -78,7 +79,7 @@ func (r *runProgress) finished(ev workflow.Event) {
 		word += ", on to " + ev.Next
 	}
 	if ev.Error != nil {
-		word += ": " + clip(oneLine(ev.Error.Message), 300)
+		word += ": " + clip(sanitize.Line(ev.Error.Message), 300)
 	}
 	r.p.Line("  %-26s %s", ev.Path, word)
 	if ev.Status == workflow.StatusFailed && ev.Type == workflow.TypeExec {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
@@ -57,7 +58,7 @@ func (a *app) openStore(ctx context.Context, use stateUse) (*sqlitestore.Store, 
 // withoutRecords says that a command goes on without the records: whoever has a full disk, a directory that cannot be
 // written or a damaged file must still be able to see and remove sandboxes.
 func (a *app) withoutRecords(err error) {
-	fmt.Fprintf(a.stderr, "workcell: going by the sandboxes' labels alone: %s\n", oneLine(err.Error()))
+	fmt.Fprintf(a.stderr, "workcell: going by the sandboxes' labels alone: %s\n", sanitize.Line(err.Error()))
 }
 
 // openJournal opens the journals of runs.

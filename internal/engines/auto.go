@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // autoHeadStart is how long Docker may take to answer before containerd is asked as well, so that an engine that hangs
@@ -37,7 +37,7 @@ func (o opened) why(ctx context.Context) string {
 	if words := o.engine.absent(ctx); words != "" {
 		return words
 	}
-	return strings.ReplaceAll(o.err.Error(), "\n", `\n`)
+	return sanitize.Line(o.err.Error())
 }
 
 // openAuto opens Docker, else containerd. It never falls back to the local backend: that is no container, so a person has

@@ -78,7 +78,9 @@ func layers() []layer {
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
 		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
-		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint"}},
+		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint", "internal/sanitize"}},
+		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/sanitize"}, genkit: true, sdk: true},
+		{dir: "internal/sanitize", only: []string{}},
 		{dir: "internal/models", may: []string{"internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
 		{dir: "internal/scripted", may: []string{"internal/expr", "internal/suggest"}, genkit: true},

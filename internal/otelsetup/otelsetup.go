@@ -1,4 +1,5 @@
-package main
+// Package otelsetup sets up the OpenTelemetry SDK of a command by the standard OTEL_* variables. Libraries use the API only.
+package otelsetup
 
 import (
 	"context"
@@ -20,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 const (
@@ -31,25 +33,32 @@ const (
 	flushTimeout = 5 * time.Second
 )
 
-// telemetry is the OpenTelemetry SDK of this process, or nothing when no traces are wanted.
-type telemetry struct {
+// Options say what traces are of. All but Content are required.
+type Options struct {
+	Env     environ.Lookup
+	Stderr  io.Writer
+	Version string // of the service
+	// Content exports what Genkit records of prompts, answers and tool calls. These may hold secrets, so they and the
+	// text of errors are dropped at export by default.
+	Content bool
+}
+
+// Tracing is the OpenTelemetry SDK of this process, or nothing when no traces are wanted.
+type Tracing struct {
 	provider *sdktrace.TracerProvider // nil when off
 	roots    *rootRecorder
 	notice   *exportNotice
 }
 
-// startTelemetry sets the global tracer provider as the standard OTEL_* variables say and gives the context that
-// carries the caller's trace, if TRACEPARENT names one. It must run before genkit.Init, which otherwise installs a
-// provider of its own. Traces are off unless an endpoint is set, or OTEL_TRACES_EXPORTER asks for them.
-//
-// withContent exports what Genkit records of prompts, answers and tool calls. These may hold secrets, so they and the
-// text of errors are dropped at export by default.
+// Start sets the global tracer provider as the variables say and returns the context that carries the caller's trace, if
+// TRACEPARENT names one. It must run before genkit.Init, which otherwise installs a provider of its own. Traces are off
+// unless an endpoint is set, or OTEL_TRACES_EXPORTER asks for them.
 //
 // Settings that cannot be used are a notice: traces never keep a run from running.
-func (a *app) startTelemetry(ctx context.Context, withContent bool) (context.Context, *telemetry) {
-	dev := a.env.Get("GENKIT_ENV") == "dev"
-	t := &telemetry{roots: &rootRecorder{}, notice: &exportNotice{w: a.stderr}}
-	exporter, err := newExporter(ctx, a.env, a.stderr)
+func Start(ctx context.Context, o Options) (context.Context, *Tracing) {
+	dev := o.Env.Get("GENKIT_ENV") == "dev"
+	t := &Tracing{roots: &rootRecorder{}, notice: &exportNotice{w: o.Stderr}}
+	exporter, err := newExporter(ctx, o.Env, o.Stderr)
 	if err != nil {
 		t.notice.Handle(err)
 	}
@@ -62,32 +71,32 @@ func (a *app) startTelemetry(ctx context.Context, withContent bool) (context.Con
 		limits.AttributeValueLengthLimit = maxAttributeLength
 	}
 	t.provider = sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(&scrubber{next: exporter, keepContent: withContent || dev}),
+		sdktrace.WithBatcher(&scrubber{next: exporter, keepContent: o.Content || dev}),
 		sdktrace.WithSpanProcessor(t.roots),
 		sdktrace.WithRawSpanLimits(limits),
-		sdktrace.WithResource(newResource(ctx)),
+		sdktrace.WithResource(newResource(ctx, o.Version)),
 	)
 	otel.SetErrorHandler(t.notice)
 	otel.SetTracerProvider(t.provider)
-	if server := a.env.Get("GENKIT_TELEMETRY_SERVER"); server != "" {
+	if server := o.Env.Get("GENKIT_TELEMETRY_SERVER"); server != "" {
 		// Genkit attaches the Developer UI's exporter only to a provider it made itself.
 		client := tracing.NewHTTPTelemetryClient(server)
-		if a.env.Get("GENKIT_ENABLE_REALTIME_TELEMETRY") == "true" {
+		if o.Env.Get("GENKIT_ENABLE_REALTIME_TELEMETRY") == "true" {
 			tracing.WriteTelemetryRealtime(client)
 		} else {
 			tracing.WriteTelemetryImmediate(client)
 		}
 	}
-	carrier := propagation.MapCarrier{"traceparent": a.env.Get("TRACEPARENT"), "tracestate": a.env.Get("TRACESTATE")}
+	carrier := propagation.MapCarrier{"traceparent": o.Env.Get("TRACEPARENT"), "tracestate": o.Env.Get("TRACESTATE")}
 	return propagation.TraceContext{}.Extract(ctx, carrier), t
 }
 
-// newResource names the service: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, else "workcell".
-func newResource(ctx context.Context) *resource.Resource {
+// newResource returns the service: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, else "workcell".
+func newResource(ctx context.Context, version string) *resource.Resource {
 	r, err := resource.New(ctx,
 		resource.WithAttributes(
 			attribute.String("service.name", "workcell"),
-			attribute.String("service.version", buildVersion()),
+			attribute.String("service.version", version),
 		),
 		resource.WithTelemetrySDK(),
 		resource.WithFromEnv(), // later detectors win
@@ -98,7 +107,7 @@ func newResource(ctx context.Context) *resource.Resource {
 	return r // a bad OTEL_RESOURCE_ATTRIBUTES loses only what it could not say
 }
 
-// newExporter gives the exporter that the environment asks for, nil for none.
+// newExporter returns the exporter that the environment asks for, nil for none.
 func newExporter(ctx context.Context, e environ.Lookup, stderr io.Writer) (sdktrace.SpanExporter, error) {
 	if strings.EqualFold(e.Get("OTEL_SDK_DISABLED"), "true") {
 		return nil, nil
@@ -133,7 +142,7 @@ func newExporter(ctx context.Context, e environ.Lookup, stderr io.Writer) (sdktr
 
 // Close sends what is left, for a bounded time and also when ctx has ended. Failures are a notice, never an error of
 // the command.
-func (t *telemetry) Close(ctx context.Context) {
+func (t *Tracing) Close(ctx context.Context) {
 	if t == nil || t.provider == nil {
 		return
 	}
@@ -144,8 +153,8 @@ func (t *telemetry) Close(ctx context.Context) {
 	}
 }
 
-// TraceID gives the id of the first trace of this process, empty when traces are off or there was none.
-func (t *telemetry) TraceID() string {
+// TraceID returns the id of the first trace of this process, empty when traces are off or there was none.
+func (t *Tracing) TraceID() string {
 	if t == nil || t.roots == nil {
 		return ""
 	}
@@ -179,7 +188,7 @@ func (r *rootRecorder) traceID() string {
 	return r.id.String()
 }
 
-// exportNotice tells once that traces do not arrive.
+// exportNotice reports once that traces do not arrive.
 type exportNotice struct {
 	w    io.Writer
 	once sync.Once
@@ -191,6 +200,6 @@ func (n *exportNotice) Handle(err error) {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = errors.New("the collector did not answer in time")
 		}
-		fmt.Fprintf(n.w, "workcell: notice: traces could not be exported: %s\n", oneLine(err.Error()))
+		fmt.Fprintf(n.w, "workcell: notice: traces could not be exported: %s\n", sanitize.Line(err.Error()))
 	})
 }

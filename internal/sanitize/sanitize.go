@@ -1,4 +1,5 @@
-package main
+// Package sanitize makes text that a stranger chose safe for a terminal.
+package sanitize
 
 import (
 	"fmt"
@@ -7,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// neutralise makes text safe for a terminal: control characters, escape sequences, invisible and direction-changing
+// Text returns s safe for a terminal: control characters, escape sequences, invisible and direction-changing
 // characters and bytes that are not UTF-8 are shown as escapes. Line feeds and tabs stay.
-func neutralise(s string) string {
+func Text(s string) string {
 	if isPlain(s) {
 		return s
 	}
@@ -31,9 +32,9 @@ func neutralise(s string) string {
 	return b.String()
 }
 
-// oneLine is neutralise for table cells and status lines: line feeds and tabs are shown as escapes too.
-func oneLine(s string) string {
-	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(neutralise(s))
+// Line is Text for table cells and status lines: line feeds and tabs are shown as escapes too.
+func Line(s string) string {
+	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(Text(s))
 }
 
 func isPlain(s string) bool {
@@ -43,12 +44,4 @@ func isPlain(s string) bool {
 		}
 	}
 	return true
-}
-
-// clip shortens s to at most n runes.
-func clip(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n-1]) + "…"
 }

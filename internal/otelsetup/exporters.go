@@ -1,4 +1,4 @@
-package main
+package otelsetup
 
 import (
 	"context"
@@ -21,7 +21,7 @@ type scrubber struct {
 	keepContent bool
 }
 
-// ExportSpans hands scrubbed views of spans on.
+// ExportSpans exports scrubbed views of spans.
 func (s *scrubber) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	out := make([]sdktrace.ReadOnlySpan, len(spans))
 	for i, span := range spans {
@@ -75,7 +75,7 @@ func scrubAttributes(in []attribute.KeyValue, keep bool) []attribute.KeyValue {
 	return out
 }
 
-// holdsContent names the attributes of Genkit and of OpenTelemetry's error events that quote what went through a call.
+// holdsContent reports whether an attribute, of Genkit or of OpenTelemetry's error events, quotes what went through a call.
 func holdsContent(key string) bool {
 	switch key {
 	case "genkit:input", "genkit:output", "genkit:init", "genkit:error", "exception.message", "exception.stacktrace":
