@@ -67,18 +67,16 @@ func (e *unknownSandbox) Error() string { return e.text + ": " + backend.ErrNotF
 
 func (e *unknownSandbox) Unwrap() error { return backend.ErrNotFound }
 
-// whereElse says of a sandbox that m's engine does not have on which other one it is, when the records tell.
+// whereElse adds to the error of a sandbox that m's engine does not have on which other one it is, as far as it is recorded.
 func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) error {
 	var unknown *unknownSandbox
 	if !errors.As(err, &unknown) {
 		return err
 	}
-	store, serr := a.openStore(ctx, stateNeeded)
-	if serr != nil {
-		return err // which is true without it
+	if a.records == nil {
+		return err
 	}
-	defer store.Close() // only read from
-	recs, serr := store.List(ctx, session.RecordReady)
+	recs, _ := a.records.List(ctx, session.RecordReady) // the error is true without them
 	here := a.engines().ID(engines.NameOf(m.Backend()))
 	for _, rec := range recs {
 		called := func(name string) bool {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/state"
 )
 
 // disk is a state directory on a file system of its own.
@@ -158,7 +160,7 @@ func TestStateWithoutOwners(t *testing.T) {
 	d := newDisk(t)
 	d.ok(t, "sessions", "open", "--name", "lab", "--image", "workcell/debian:12")
 	d.ok(t, "sessions", "exec", "lab", "--", "sh", "-c", "echo kept > file")
-	owners := filepath.Join(d.dir, stateFile+"-owners")
+	owners := state.Dir(d.dir).File() + "-owners"
 	if err := syscall.Mount(owners, owners, "", syscall.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,11 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/reaper"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
 // engineFlags choose the engine. Every command that touches sandboxes has them.
@@ -73,7 +76,11 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 		}
 		opts.Images = imagePolicy{policy}
 	}
-	store, err := a.openStore(ctx, use)
+	dir, err := a.stateDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err := a.openStore(ctx, dir, use)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -82,7 +89,7 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 	if store != nil {
 		closeStore = func() { store.Close() } // every change was on the disk before it was acknowledged
 	}
-	if opts.Instance, err = a.instanceOf(ctx, store); err != nil {
+	if opts.Instance, err = dir.Instance(ctx, store); err != nil {
 		closeStore()
 		return nil, nil, err
 	}
@@ -93,7 +100,7 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 	}
 	opts.Engine = a.engines().ID(engines.NameOf(driver))
 	if store != nil {
-		opts.Store = a.guarded(store, engines.NameOf(driver), opts.Engine)
+		opts.Store = a.guarded(store, dir, engines.NameOf(driver))
 	}
 	m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	if err != nil && store != nil && use == stateWanted { // no file of an owner can be made
@@ -110,6 +117,20 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 		driver.Close()
 		closeStore()
 	}, nil
+}
+
+// guarded returns the store that a manager of this command is to use.
+func (a *app) guarded(store *sqlitestore.Store, dir state.Dir, backendName string) session.Store {
+	if !reaper.Supported || strings.EqualFold(a.env.Get(reaper.Variable), "off") {
+		return store
+	}
+	return reaper.Guard(store, reaper.Options{
+		Dir: string(dir), Backend: backendName, Engine: a.engines().ID(backendName), Environ: a.engines().Environ,
+		Failed: func(err error) {
+			fmt.Fprintf(a.stderr, "workcell: should this process be killed, its sandboxes stay until the next command: no reaper can be started: %s\n",
+				sanitize.Line(err.Error()))
+		},
+	})
 }
 
 // rootAllowed reports whether sandboxes may run as root here.

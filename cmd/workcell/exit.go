@@ -10,6 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
@@ -128,8 +129,8 @@ func classOf(err error) (code int, hint string) {
 		return exitNotFound, fmt.Sprintf("`workcell sessions open --name %s`, with the --image and limits it had, makes it anew with its files; `workcell sessions rm %[1]s` removes them", vanished.Key.ID)
 	case errors.Is(err, sqlitejournal.ErrDamaged):
 		return exitFailed, "`workcell runs cancel RUN` gives the run up and removes its sandboxes; other runs are not concerned"
-	case stateHint(err) != "":
-		return exitFailed, stateHint(err)
+	case state.Hint(err) != "":
+		return exitFailed, state.Hint(err)
 	case errors.Is(err, backend.ErrUnavailable):
 		return exitUnavailable, "is the container engine running? `workcell doctor` says what is missing"
 	case errors.Is(err, backend.ErrImage):

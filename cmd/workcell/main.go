@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/reaper"
 	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
@@ -95,7 +96,7 @@ Environment:
 		newDoctorCmd(a),
 		newVersionCmd(a),
 	)
-	if canReap {
+	if reaper.Supported {
 		root.AddCommand(newReaperCmd(a))
 	}
 	wrapArgErrors(root)

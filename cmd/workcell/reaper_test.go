@@ -4,9 +4,7 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,11 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
@@ -40,16 +36,16 @@ func TestReaperGivesUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			a := &app{stateDirFlag: dir, env: environ.Of(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})}
-			if _, err := a.instance(session.NewID()); err != nil {
-				t.Fatal(err)
-			}
-			store, err := sqlitestore.Open(t.Context(), filepath.Join(dir, stateFile))
+			set := engines.Set{Env: environ.Of(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})}
+			store, err := sqlitestore.Open(t.Context(), state.Dir(dir).File())
 			if err != nil {
 				t.Fatal(err)
 			}
+			if _, err := state.Dir(dir).Instance(t.Context(), store); err != nil {
+				t.Fatal(err)
+			}
 			rec := session.Record{
-				ID: "sbx_x", Key: session.UserKey("box"), Engine: a.engines().ID(engines.Docker), EngineID: "x", Owner: deadOwner,
+				ID: "sbx_x", Key: session.UserKey("box"), Engine: set.ID(engines.Docker), EngineID: "x", Owner: deadOwner,
 				State: session.RecordRemoving, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(-test.overdue),
 			}
 			if err := errors.Join(store.Insert(t.Context(), rec), store.Close()); err != nil {
@@ -75,70 +71,7 @@ func TestReaperGivesUp(t *testing.T) {
 	}
 }
 
-// TestReaperNaps: a reaper looks again when something is due, but not more often than once a second; the seldomer the longer
-// nothing comes of it, and once a minute at least.
-func TestReaperNaps(t *testing.T) {
-	t.Parallel()
-	const late, later, second = -time.Hour, time.Hour, time.Second
-	for name, test := range map[string]struct{ due, want []time.Duration }{
-		"overdue": {
-			[]time.Duration{late, late, late, late, late, late, late, late},
-			[]time.Duration{second, 2 * second, 4 * second, 8 * second, 16 * second, 32 * second, time.Minute, time.Minute},
-		},
-		"something else meanwhile": {
-			[]time.Duration{later, late, late, later, later, late},
-			[]time.Duration{time.Minute, second, 2 * second, time.Minute, time.Minute, second},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			a := newApp(strings.NewReader(""), io.Discard, io.Discard)
-			a.stateDirFlag, a.env = dir, environ.Of(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})
-			if _, err := a.instance(session.NewID()); err != nil {
-				t.Fatal(err)
-			}
-			path := filepath.Join(dir, stateFile)
-			keep := func(due time.Duration) {
-				t.Helper()
-				store, err := sqlitestore.Open(t.Context(), path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				rec := session.Record{
-					ID: "sbx_x", Key: session.UserKey("box"), Engine: a.engines().ID(engines.Docker), EngineID: "x", Owner: deadOwner,
-					State: session.RecordRemoving, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(due),
-				}
-				if err = store.Insert(t.Context(), rec); errors.Is(err, backend.ErrExists) {
-					err = store.Update(t.Context(), rec)
-				}
-				if err := errors.Join(err, store.Close()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			keep(test.due[0])
-			var naps []time.Duration
-			over := errors.New("seen enough")
-			r := &reaper{a: a, flags: engineFlags{backend: engines.Docker}, engine: a.engines().ID(engines.Docker), state: path,
-				pause: func(_ context.Context, d time.Duration) error {
-					naps = append(naps, d)
-					if len(naps) == len(test.want) {
-						return over
-					}
-					keep(test.due[len(naps)])
-					return nil
-				}}
-			if err := r.sweepOn(t.Context()); !errors.Is(err, over) {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, naps); diff != "" {
-				t.Errorf("naps (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// TestReaperMakesNothing: a state directory that was removed is not made anew.
+// TestReaperMakesNothing: a state directory that was removed is not made again.
 func TestReaperMakesNothing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")

@@ -80,6 +80,8 @@ func layers() []layer {
 		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
 		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint", "internal/sanitize"}},
 		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/sanitize"}, genkit: true, sdk: true},
+		{dir: "internal/state", may: []string{"internal/environ", "internal/hint", "internal/sqlitefile", "backend", "session", "session/sqlitestore"}},
+		{dir: "internal/reaper", may: []string{"internal/sqlitefile", "internal/state", "backend", "session", "session/sqlitestore"}},
 		{dir: "internal/sanitize", only: []string{}},
 		{dir: "internal/models", may: []string{"internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.

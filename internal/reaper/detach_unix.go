@@ -1,6 +1,6 @@
 //go:build !windows
 
-package main
+package reaper
 
 import (
 	"os"
@@ -9,12 +9,13 @@ import (
 	"syscall"
 )
 
-// canReap: a process can outlive this one here.
-const canReap = true
+// Supported reports that a process can outlive this one here.
+const Supported = true
 
 // niceness of a reaper: its start is beside the making of a sandbox, which somebody waits for.
 const niceness = 10
 
+// makeNice lowers the priority of a process.
 func makeNice(pid int) {
 	_ = syscall.Setpriority(syscall.PRIO_PROCESS, pid, niceness) // it does its work all the same
 }

@@ -1,4 +1,4 @@
-package main
+package state
 
 import (
 	"errors"
@@ -11,8 +11,10 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
 func TestInstanceIsMadeOnce(t *testing.T) {
@@ -23,8 +25,11 @@ func TestInstanceIsMadeOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range ids {
 		wg.Go(func() {
-			a := &app{env: environ.Of(map[string]string{"WORKCELL_STATE_DIR": dir})}
-			id, err := a.instance(session.NewID())
+			d, err := Locate(environ.Of(map[string]string{"WORKCELL_STATE_DIR": dir}), "")
+			if err != nil {
+				t.Error(err)
+			}
+			id, err := d.instance(session.NewID())
 			if err != nil {
 				t.Error(err)
 			}
@@ -58,9 +63,8 @@ func TestDamagedInstanceIsNotReplaced(t *testing.T) {
 	if err := os.WriteFile(path, []byte("../../x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &app{stateDirFlag: dir, env: environ.Of(nil)}
-	_, err := a.instance(session.NewID())
-	wantFailure(t, err, exitFailed, "does not hold an instance id")
+	_, err := Dir(dir).instance(session.NewID())
+	wantFailure(t, err, hint.Failed, "does not hold an instance id")
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != "../../x\n" {
 		t.Errorf("file = %q, %v", raw, err)
 	}
@@ -72,30 +76,30 @@ func TestInstanceIsKept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, instanceFile)
-	a := &app{stateDirFlag: dir, env: environ.Of(nil)}
-	store, err := a.openStore(t.Context(), stateNeeded)
+	d := Dir(dir)
+	store, err := sqlitestore.Open(t.Context(), d.File())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	id, err := a.instanceOf(t.Context(), store)
+	id, err := d.Instance(t.Context(), store)
 	if err != nil || !isInstanceID(id) {
 		t.Fatalf("id = %q, %v", id, err)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if other, err := a.instanceOf(t.Context(), nil); err != nil || !isInstanceID(other) { // as doctor does
+	if other, err := d.Instance(t.Context(), nil); err != nil || !isInstanceID(other) { // as doctor does
 		t.Errorf("without the records: %q, %v", other, err)
 	}
-	if again, err := a.instanceOf(t.Context(), store); err != nil || again != id {
+	if again, err := d.Instance(t.Context(), store); err != nil || again != id {
 		t.Errorf("without the file: %q, %v, want %q", again, err, id)
 	}
 	if err := os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = a.instanceOf(t.Context(), store)
-	wantFailure(t, err, exitFailed, "of instance "+id)
+	_, err = d.Instance(t.Context(), store)
+	wantFailure(t, err, hint.Failed, "of instance "+id)
 }
 
 func TestStateDirChoice(t *testing.T) {
@@ -111,9 +115,8 @@ func TestStateDirChoice(t *testing.T) {
 		{"", map[string]string{"WORKCELL_STATE_DIR": variable, "XDG_STATE_HOME": xdg}, variable},
 		{"", map[string]string{"XDG_STATE_HOME": xdg}, filepath.Join(xdg, "workcell")},
 	} {
-		a := &app{stateDirFlag: tc.flag, env: environ.Of(tc.vars)}
-		if got, err := a.stateDir(); err != nil || got != tc.want {
-			t.Errorf("stateDir = %q, %v, want %q", got, err, tc.want)
+		if got, err := Locate(environ.Of(tc.vars), tc.flag); err != nil || string(got) != tc.want {
+			t.Errorf("Locate = %q, %v, want %q", got, err, tc.want)
 		}
 	}
 }
@@ -124,28 +127,27 @@ func TestStateDirThatCannotBeMade(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &app{stateDirFlag: filepath.Join(file, "below"), env: environ.Of(nil)}
-	_, err := a.stateDir()
-	wantFailure(t, err, exitUsage, "cannot make the state directory")
+	_, err := Locate(environ.Of(nil), filepath.Join(file, "below"))
+	wantFailure(t, err, hint.Usage, "cannot make the state directory")
 	var pe *os.PathError
 	if !errors.As(err, &pe) {
 		t.Errorf("error = %#v", err)
 	}
 }
 
-// TestStateHints: whoever is told to move the file away is told when that does no harm.
-func TestStateHints(t *testing.T) {
+// TestHint: the advice to move the file away says when that does no harm.
+func TestHint(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{sqlitefile.ErrCorrupt, sqlitefile.ErrForeign} {
-		if hint := stateHint(fmt.Errorf("opening: %w", err)); !strings.Contains(hint, "no other workcell is running") {
-			t.Errorf("%v: hint %q", err, hint)
+		if got := Hint(fmt.Errorf("opening: %w", err)); !strings.Contains(got, "no other workcell is running") {
+			t.Errorf("%v: hint %q", err, got)
 		}
 	}
 }
 
-func wantFailure(t *testing.T, err error, code int, text string) {
+func wantFailure(t *testing.T, err error, kind hint.Kind, text string) {
 	t.Helper()
-	if got, _ := classify(err); got != code || !strings.Contains(err.Error(), text) {
-		t.Errorf("error = %v, code %d, want code %d and %q", err, got, code, text)
+	if h := hint.Of(err); h == nil || h.Kind != kind || !strings.Contains(err.Error(), text) {
+		t.Errorf("error = %v (%+v), want %q", err, h, text)
 	}
 }
