@@ -14,7 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/sanitize"
-	"github.com/workcell-dev/workcell/internal/upload"
+	"github.com/workcell-dev/workcell/session/transfer"
 )
 
 // maxInputBytes bounds an input file and a value that is read from one.
@@ -106,7 +106,7 @@ func parsePairs(pairs []string) (map[string]string, error) {
 
 // tellLeftOut says what of a workspace is not copied into sandboxes, but for version control's own.
 func tellLeftOut(ctx context.Context, w io.Writer, dir string) {
-	stats, err := upload.Check(ctx, dir, nil)
+	stats, err := transfer.CheckWorkspace(ctx, dir)
 	if err != nil || len(stats.Skipped) == 0 { // the copy itself fails with the error
 		return
 	}

@@ -31,7 +31,7 @@ type layer struct {
 
 func layers() []layer {
 	leaves := []string{"internal/telemetry", "internal/suggest"}
-	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "session", "session/sqlitestore", "tools", "workflow", "workflow/sqlitejournal"}
+	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "session", "session/sqlitestore", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
 		// The contract, light enough for anyone to implement.
@@ -61,8 +61,6 @@ func layers() []layer {
 		// What a file says of a sandbox, as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		{dir: "internal/expr"},
-		// Copies a folder of the host into a sandbox.
-		{dir: "internal/upload", may: []string{"backend", "session"}},
 		{dir: "internal/layers"},
 
 		// Durable state: one file for all that keep some.
@@ -70,10 +68,12 @@ func layers() []layer {
 		{dir: "session/sqlitestore", may: above("backend", "session", "internal/sqlitefile")},
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
 		{dir: "session", may: above("backend", "internal/guest")},
+		// Files and directories between the host and a sandbox.
+		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint"}},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
 		{dir: "frontmatter", may: []string{"backend", "internal/isolated", "internal/suggest"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/wish"), genkit: true},
-		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/upload", "internal/wish"), genkit: true},
+		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "session/transfer"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},

@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -32,13 +33,13 @@ func workspacePath(workdir, p string) (string, error) {
 		below, ok = cutDir(below, workdir)
 	}
 	if !ok || below == ".." || strings.HasPrefix(below, "../") {
-		return "", usageError(fmt.Errorf("%s is not below %s or %s", p, workdir, scratchDir),
+		return "", hint.New(hint.Usage, fmt.Errorf("%s is not below %s or %s", p, workdir, scratchDir),
 			"elsewhere let a command do it, out: workcell sessions exec SANDBOX -- cat "+p+" > FILE, in: workcell sessions exec SANDBOX -- tee "+p+" < FILE")
 	}
 	return below, nil
 }
 
-// cutDir gives p below dir, "." being the directory that all is in.
+// cutDir returns p below dir, "." being the directory that all is in.
 func cutDir(p, dir string) (below string, ok bool) {
 	if dir == "." {
 		return p, true
@@ -55,7 +56,7 @@ func statWorkspace(ctx context.Context, s *session.Session, at string) (session.
 	if _, err := s.ListFiles(ctx, at, session.ListFilesOptions{Limit: 1}); err == nil {
 		return session.FileInfo{Path: at, Type: session.TypeDir, Mode: 0o755}, nil
 	}
-	return s.ReadFile(ctx, at, io.Discard, session.ReadFileOptions{Limit: 1}) // tells about the file that it opened
+	return s.ReadFile(ctx, at, io.Discard, session.ReadFileOptions{Limit: 1}) // describes the file that it opened
 }
 
 // Of a file smaller than smallFile only so much more than its size is asked for. A guest makes room for what it is asked
@@ -76,7 +77,7 @@ type sandboxSource struct {
 	at  string // below the work directory
 }
 
-func newSandboxSource(s *session.Session, arg, raw string) (copySource, error) {
+func newSandboxSource(s *session.Session, arg, raw string) (source, error) {
 	at, err := workspacePath(s.Info().Workdir, raw)
 	if err != nil {
 		return nil, err
@@ -99,23 +100,23 @@ func (s *sandboxSource) contents() bool {
 	return contents || s.raw == ""
 }
 
-func (s *sandboxSource) stat(ctx context.Context) (copyEntry, error) {
+func (s *sandboxSource) stat(ctx context.Context) (entry, error) {
 	info, err := statWorkspace(ctx, s.s, s.at)
 	if err != nil {
-		return copyEntry{}, err
+		return entry{}, err
 	}
 	return sandboxEntry("", info), nil
 }
 
-func (s *sandboxSource) list(ctx context.Context) ([]copyEntry, error) {
-	found, err := s.s.ListFiles(ctx, s.at, session.ListFilesOptions{Recursive: true, Limit: maxCopyEntries})
+func (s *sandboxSource) list(ctx context.Context) ([]entry, error) {
+	found, err := s.s.ListFiles(ctx, s.at, session.ListFilesOptions{Recursive: true, Limit: maxEntries})
 	if err != nil {
 		return nil, err
 	}
 	if found.Truncated {
 		return nil, tooMany(found.Total)
 	}
-	list := make([]copyEntry, 0, len(found.Entries))
+	list := make([]entry, 0, len(found.Entries))
 	for _, info := range found.Entries {
 		full := info.Path
 		if len(info.RawPath) > 0 {
@@ -133,15 +134,15 @@ func (s *sandboxSource) list(ctx context.Context) ([]copyEntry, error) {
 	return list, nil
 }
 
-func sandboxEntry(name string, info session.FileInfo) copyEntry {
-	e := copyEntry{path: name, kind: info.Type, mode: info.Mode.Perm()}
+func sandboxEntry(name string, info session.FileInfo) entry {
+	e := entry{path: name, kind: info.Type, mode: info.Mode.Perm()}
 	if e.kind == session.TypeFile {
 		e.size = info.Size
 	}
 	return e
 }
 
-func (s *sandboxSource) open(ctx context.Context, e copyEntry) (io.ReadCloser, error) {
+func (s *sandboxSource) open(ctx context.Context, e entry) (io.ReadCloser, error) {
 	var opts session.ReadFileOptions
 	if e.path != "" && e.size >= 0 && e.size < smallFile { // below a directory, and tried again when that is too little
 		opts.Limit = e.size + smallGrowth
@@ -163,10 +164,10 @@ type sandboxTarget struct {
 	arg  string           // as the user wrote it
 	raw  string           // the path in it
 	at   string           // as workspacePath has it
-	kind session.FileType // empty: there is nothing yet
+	kind session.FileType // empty: it does not exist yet
 }
 
-func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) (copyTarget, error) {
+func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) (target, error) {
 	at, err := workspacePath(s.Info().Workdir, raw)
 	if err != nil {
 		return nil, err
@@ -175,7 +176,7 @@ func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) 
 	info, err := statWorkspace(ctx, s, at)
 	switch {
 	case err == nil && info.Type == session.TypeOther:
-		return nil, fail(exitFailed, fmt.Errorf("%s is neither a file nor a directory", arg), "")
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "")
 	case err == nil:
 		t.kind = info.Type
 		return t, nil
@@ -184,7 +185,7 @@ func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) 
 	}
 	above, err := statWorkspace(ctx, s, path.Dir(at))
 	if errors.Is(err, backend.ErrNotFound) || err == nil && above.Type != session.TypeDir {
-		return nil, fail(exitFailed, fmt.Errorf("%s: there is no directory %s in the sandbox", arg, path.Dir(at)),
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s: there is no directory %s in the sandbox", arg, path.Dir(at)),
 			"make it first: workcell sessions exec "+s.ID()+" -- mkdir -p "+path.Dir(at))
 	}
 	if err != nil {
@@ -217,7 +218,7 @@ func (t *sandboxTarget) mkdir(ctx context.Context, name string, mode fs.FileMode
 	return err
 }
 
-func (t *sandboxTarget) write(ctx context.Context, name string, e copyEntry, r io.Reader) error {
+func (t *sandboxTarget) write(ctx context.Context, name string, e entry, r io.Reader) error {
 	mode := e.mode
 	if mode == 0 { // which would stand for the default
 		mode = 0o400

@@ -1,4 +1,4 @@
-package upload_test
+package transfer
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/upload"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -54,7 +53,7 @@ func write(t *testing.T, dir, name, content string, mode fs.FileMode) {
 	}
 }
 
-func TestDirCopiesFilesOnly(t *testing.T) {
+func TestWorkspaceCopiesFilesOnly(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Log("modes and links below are those of Unix")
@@ -82,7 +81,7 @@ func TestDirCopiesFilesOnly(t *testing.T) {
 	}
 
 	dst := &memory{files: map[string]string{}}
-	stats, err := upload.Dir(t.Context(), dst, dir, nil)
+	stats, err := CopyWorkspace(t.Context(), dst, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,20 +95,23 @@ func TestDirCopiesFilesOnly(t *testing.T) {
 	if diff := cmp.Diff(want, dst.files); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	wantStats := upload.Stats{Files: 4, Bytes: 20, Skipped: []string{"bin/loop", "dangling", "dirlink", "link"}}
+	wantStats := Stats{Files: 4, Bytes: 20, Skipped: []string{"bin/loop", "dangling", "dirlink", "link"}}
 	if diff := cmp.Diff(wantStats, stats); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
 	}
 }
 
-func TestDirRefusesTooMuchBeforeItCopies(t *testing.T) {
+func TestWorkspaceRefusesTooMuchBeforeItCopies(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, dir, "a", strings.Repeat("x", 600), 0o644)
 	write(t, dir, "b", strings.Repeat("x", 600), 0o644)
-	for name, opts := range map[string]*upload.Options{"files": {MaxFiles: 1}, "bytes": {MaxBytes: 1000}} {
+	for name, most := range map[string]struct {
+		files int
+		bytes int64
+	}{"files": {1, 1 << 20}, "bytes": {10, 1000}} {
 		dst := &memory{files: map[string]string{}}
-		if _, err := upload.Dir(t.Context(), dst, dir, opts); !errors.Is(err, backend.ErrTooLarge) {
+		if _, err := copyWorkspace(t.Context(), dst, dir, most.files, most.bytes); !errors.Is(err, backend.ErrTooLarge) {
 			t.Errorf("%s: error = %v, want too large", name, err)
 		}
 		if len(dst.files) > 0 {
@@ -118,24 +120,24 @@ func TestDirRefusesTooMuchBeforeItCopies(t *testing.T) {
 	}
 }
 
-func TestDirThatIsNone(t *testing.T) {
+func TestWorkspaceThatIsNone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, dir, "file", "x", 0o644)
 	for _, path := range []string{filepath.Join(dir, "missing"), filepath.Join(dir, "file")} {
-		if _, err := upload.Dir(t.Context(), &memory{}, path, nil); !errors.Is(err, backend.ErrInvalid) {
+		if _, err := CopyWorkspace(t.Context(), &memory{}, path); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%s: error = %v, want invalid", path, err)
 		}
 	}
 }
 
-func TestDirStopsWithItsContext(t *testing.T) {
+func TestWorkspaceStopsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	dir := t.TempDir()
 	write(t, dir, "file", "x", 0o644)
-	if _, err := upload.Dir(ctx, &memory{}, dir, nil); !errors.Is(err, context.Canceled) {
+	if _, err := CopyWorkspace(ctx, &memory{}, dir); !errors.Is(err, context.Canceled) {
 		t.Errorf("error = %v, want canceled", err)
 	}
 }

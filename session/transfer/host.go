@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"context"
@@ -11,11 +11,12 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/session"
 )
 
-// openSource gives a file or directory of this machine, or standard input, as a source.
-func openSource(stdin io.Reader, arg string) (copySource, error) {
+// openSource returns a file or directory of this machine, or standard input, as a source.
+func openSource(stdin io.Reader, arg string) (source, error) {
 	if arg == "-" {
 		return &inputSource{stdin}, nil
 	}
@@ -40,11 +41,11 @@ func (*inputSource) base() string   { return "" }
 func (*inputSource) contents() bool { return false }
 func (*inputSource) close() error   { return nil }
 
-func (*inputSource) stat(context.Context) (copyEntry, error) {
-	return copyEntry{kind: session.TypeFile, mode: 0o644, size: -1}, nil
+func (*inputSource) stat(context.Context) (entry, error) {
+	return entry{kind: session.TypeFile, mode: 0o644, size: -1}, nil
 }
-func (*inputSource) list(context.Context) ([]copyEntry, error) { return nil, nil }
-func (s *inputSource) open(context.Context, copyEntry) (io.ReadCloser, error) {
+func (*inputSource) list(context.Context) ([]entry, error) { return nil, nil }
+func (s *inputSource) open(context.Context, entry) (io.ReadCloser, error) {
 	return io.NopCloser(s.r), nil
 }
 
@@ -73,44 +74,55 @@ func (s *hostSource) contents() bool {
 	return contents
 }
 
-func (s *hostSource) stat(context.Context) (copyEntry, error) {
+func (s *hostSource) stat(context.Context) (entry, error) {
 	return hostEntry("", s.info), nil
 }
 
-func (s *hostSource) list(ctx context.Context) ([]copyEntry, error) {
-	var list []copyEntry
-	err := fs.WalkDir(s.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if name == "." {
-			return err
-		}
-		if err != nil { // a directory that cannot be read, which is in the list already
-			list[len(list)-1].unreadable = err
+func (s *hostSource) list(ctx context.Context) ([]entry, error) {
+	var list []entry
+	err := walk(ctx, s.root, func(e entry) error {
+		switch {
+		case e.path == ".":
+			return e.unreadable
+		case len(list) > 0 && list[len(list)-1].path == e.path:
+			list[len(list)-1].unreadable = e.unreadable
 			return nil
+		case len(list) == maxEntries:
+			return tooMany(maxEntries + 1)
 		}
-		if len(list) == maxCopyEntries {
-			return tooMany(maxCopyEntries + 1)
-		}
-		info, err := d.Info()
-		if err != nil {
-			list = append(list, copyEntry{path: name, unreadable: err})
-			return nil
-		}
-		list = append(list, hostEntry(name, info))
+		list = append(list, e)
 		return nil
 	})
 	return list, err
 }
 
-// tooMany is the error for a directory that has too much below it.
+// walk calls visit for all that is below a directory, parents first, links not followed. A directory that cannot be read is
+// visited again, with the reason; so is ".", but then only.
+func walk(ctx context.Context, root *os.Root, visit func(entry) error) error {
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return visit(entry{path: name, kind: session.TypeDir, unreadable: err})
+		case name == ".":
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return visit(entry{path: name, unreadable: err})
+		}
+		return visit(hostEntry(name, info))
+	})
+}
+
+// tooMany returns the error for a directory that has too much below it.
 func tooMany(n int64) error {
-	return fail(exitFailed, fmt.Errorf("it holds %d or more files and directories, at most %d are copied at once", n, maxCopyEntries),
+	return hint.New(hint.Failed, fmt.Errorf("it holds %d or more files and directories, at most %d are copied at once", n, maxEntries),
 		"copy the directories in it one by one")
 }
 
-func (s *hostSource) open(_ context.Context, e copyEntry) (io.ReadCloser, error) {
+func (s *hostSource) open(_ context.Context, e entry) (io.ReadCloser, error) {
 	var f *os.File
 	var err error
 	if e.path == "" {
@@ -131,8 +143,8 @@ func (s *hostSource) close() error {
 	return s.root.Close()
 }
 
-func hostEntry(name string, info fs.FileInfo) copyEntry {
-	e := copyEntry{path: name, kind: session.TypeOther, mode: info.Mode().Perm(), size: info.Size()}
+func hostEntry(name string, info fs.FileInfo) entry {
+	e := entry{path: name, kind: session.TypeOther, mode: info.Mode().Perm(), size: info.Size()}
 	switch {
 	case info.Mode().IsRegular():
 		e.kind = session.TypeFile
@@ -144,8 +156,8 @@ func hostEntry(name string, info fs.FileInfo) copyEntry {
 	return e
 }
 
-// openTarget gives a path of this machine, or standard output, as a destination.
-func openTarget(stdout io.Writer, arg string) (copyTarget, error) {
+// openTarget returns a path of this machine, or standard output, as a destination.
+func openTarget(stdout io.Writer, arg string) (target, error) {
 	if arg == "-" {
 		return &outputTarget{stdout}, nil
 	}
@@ -156,7 +168,7 @@ func openTarget(stdout io.Writer, arg string) (copyTarget, error) {
 	case err == nil && st.IsDir():
 		t.dir = true
 	case err == nil && !st.Mode().IsRegular():
-		return nil, fail(exitFailed, fmt.Errorf("%s is neither a file nor a directory", arg), "- is standard output")
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "- is standard output")
 	case err == nil:
 		t.file = true
 		resolved, err := filepath.EvalSymlinks(arg) // the file is replaced, not a link to it
@@ -166,7 +178,7 @@ func openTarget(stdout io.Writer, arg string) (copyTarget, error) {
 		dir, t.base = filepath.Split(resolved)
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Lstat(arg); err == nil {
-			return nil, fail(exitFailed, fmt.Errorf("%s is a link that leads nowhere", arg), "")
+			return nil, hint.New(hint.Failed, fmt.Errorf("%s is a link that leads nowhere", arg), "")
 		}
 		dir, t.base = filepath.Split(filepath.Clean(arg))
 	default:
@@ -176,7 +188,7 @@ func openTarget(stdout io.Writer, arg string) (copyTarget, error) {
 		dir = "."
 	}
 	if t.root, err = os.OpenRoot(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, fail(exitFailed, fmt.Errorf("%s: there is no directory %s", arg, dir), "make it first")
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s: there is no directory %s", arg, dir), "make it first")
 	}
 	if err != nil {
 		return nil, copyError(arg, err)
@@ -195,7 +207,7 @@ func (*outputTarget) close() error    { return nil }
 
 func (*outputTarget) enter(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }
 func (*outputTarget) mkdir(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }
-func (t *outputTarget) write(_ context.Context, _ string, _ copyEntry, r io.Reader) error {
+func (t *outputTarget) write(_ context.Context, _ string, _ entry, r io.Reader) error {
 	_, err := io.Copy(t.w, r)
 	return err
 }
@@ -270,17 +282,17 @@ func (t *hostTarget) mkdir(_ context.Context, name string, mode fs.FileMode) err
 	return nil
 }
 
-// write makes the file without a name, or beside its place, and puts it there when it is whole.
-func (t *hostTarget) write(ctx context.Context, name string, e copyEntry, r io.Reader) (err error) {
+// write makes a temp file, without a name or beside its place, and puts it there when it is whole.
+func (t *hostTarget) write(ctx context.Context, name string, e entry, r io.Reader) (err error) {
 	name = filepath.Join(t.base, filepath.FromSlash(name))
 	st, there := t.root.Lstat(name)
 	if there == nil && !st.Mode().IsRegular() && st.Mode()&fs.ModeSymlink == 0 {
 		return errors.New("in its place is something else than a file")
 	}
 	temp := filepath.Join(filepath.Dir(name), ".workcell-"+rand.Text()+".tmp")
-	f, err := openUnnamed(t.root, filepath.Dir(name))
-	unnamed := err == nil
-	if !unnamed {
+	f, err := openTemp(t.root, filepath.Dir(name))
+	nameless := err == nil
+	if !nameless {
 		f, err = t.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	}
 	if err != nil {
@@ -297,7 +309,7 @@ func (t *hostTarget) write(ctx context.Context, name string, e copyEntry, r io.R
 		err = ctx.Err()
 	}
 	err = errors.Join(err, f.Chmod(e.mode))
-	if err == nil && unnamed {
+	if err == nil && nameless {
 		given, err = t.link(f, name, temp, errors.Is(there, fs.ErrNotExist))
 	}
 	if err = errors.Join(err, f.Close()); err != nil || given == name {
@@ -306,12 +318,12 @@ func (t *hostTarget) write(ctx context.Context, name string, e copyEntry, r io.R
 	return t.root.Rename(temp, name)
 }
 
-// link gives a file its first name: its own one where nothing has that, else temp.
+// link sets the first name of a file: its own one where nothing has that, else temp.
 func (t *hostTarget) link(f *os.File, name, temp string, free bool) (given string, err error) {
-	if free && linkUnnamed(t.root, f, name) == nil {
+	if free && linkTemp(t.root, f, name) == nil {
 		return name, nil
 	}
-	return temp, linkUnnamed(t.root, f, temp)
+	return temp, linkTemp(t.root, f, temp)
 }
 
 // close gives the directories that were made their modes, the inner ones first, since a mode may forbid more.

@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"os"
@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openUnnamed makes a file in a directory below root that has no name, and so is gone with this process unless linkUnnamed
-// gives it one. Not every file system has such files.
-func openUnnamed(root *os.Root, dir string) (*os.File, error) {
+// openTemp returns a temp file in a directory below root. It has no name, and so is gone with this process unless linkTemp
+// names it. Not every file system has such files.
+func openTemp(root *os.Root, dir string) (*os.File, error) {
 	f, err := root.OpenFile(dir, os.O_WRONLY|unix.O_TMPFILE, 0o600)
 	if err != nil {
 		return nil, err
@@ -22,8 +22,8 @@ func openUnnamed(root *os.Root, dir string) (*os.File, error) {
 	return f, nil
 }
 
-// linkUnnamed gives the file a name below root, which nothing may have.
-func linkUnnamed(root *os.Root, f *os.File, name string) error {
+// linkTemp sets the name of the file below root, which must be free.
+func linkTemp(root *os.Root, f *os.File, name string) error {
 	dir, err := root.OpenFile(filepath.Dir(name), unix.O_PATH|unix.O_DIRECTORY, 0) // it need not be readable
 	if err != nil {
 		return err
@@ -33,5 +33,5 @@ func linkUnnamed(root *os.Root, f *os.File, name string) error {
 	return os.NewSyscallError("linkat", err)
 }
 
-// handle is where a file of this process can be found without its name.
+// handle returns where a file of this process can be found without its name.
 func handle(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }

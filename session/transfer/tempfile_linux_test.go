@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"os"
@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestCopyHereIsUnnamed: who kills a copy leaves nothing of it, because what is not whole has no name.
-func TestCopyHereIsUnnamed(t *testing.T) {
+// TestTempFileHasNoName: a copy that is killed leaves nothing, because what is not whole has no name.
+func TestTempFileHasNoName(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -18,7 +18,7 @@ func TestCopyHereIsUnnamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	target := &hostTarget{arg: dir, dir: true, root: root}
-	f, err := openUnnamed(root, ".")
+	f, err := openTemp(root, ".")
 	if err != nil {
 		t.Fatalf("the file system of %s has no files without a name: %v", dir, err)
 	}
@@ -31,13 +31,13 @@ func TestCopyHereIsUnnamed(t *testing.T) {
 			during = below(t, dir)
 			return 0, os.ErrDeadlineExceeded
 		})
-		if err := target.write(t.Context(), "f", copyEntry{mode: 0o640}, looking); err == nil {
+		if err := target.write(t.Context(), "f", entry{mode: 0o640}, looking); err == nil {
 			t.Error("a copy that failed was taken")
 		}
 		if diff := cmp.Diff(below(t, dir), during); diff != "" {
 			t.Errorf("while it was copied there was: %s", diff)
 		}
-		if err := target.write(t.Context(), "f", copyEntry{mode: 0o640}, strings.NewReader("whole")); err != nil {
+		if err := target.write(t.Context(), "f", entry{mode: 0o640}, strings.NewReader("whole")); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(map[string]string{"f": "whole"}, below(t, dir)); diff != "" {
