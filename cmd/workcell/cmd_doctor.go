@@ -20,7 +20,7 @@ import (
 // doctorTimeout bounds each question to an engine, so that doctor answers also when the engine hangs.
 const doctorTimeout = 5 * time.Second
 
-// verdict says how a check ended.
+// verdict returns how a check ended.
 type verdict string
 
 const (
@@ -120,7 +120,7 @@ func (a *app) diagnose(ctx context.Context, engine engineFlags, images imageFlag
 	return r, nil
 }
 
-// choose says which backend commands would take, by the rule of auto.
+// choose sets which backend commands would take, by the rule of auto.
 func (r *report) choose() {
 	for _, e := range r.Backends {
 		if r.Backend == e.Name || e.there && e.Name != engines.Local {
@@ -181,7 +181,7 @@ func (r *report) summary() string {
 	}
 }
 
-// failed tells whether a check says that no sandbox can run.
+// failed reports whether no sandbox can run by one of the checks.
 func (r *engineReport) failed() bool {
 	return slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
 }

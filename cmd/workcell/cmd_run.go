@@ -87,7 +87,7 @@ func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
 		fmt.Fprintf(a.stderr, "workcell: notice: %s\n", sanitize.Line(notice))
 	}
 	if dir := cmp.Or(o.workspace, wf.Workspace()); dir != "" {
-		tellLeftOut(ctx, a.stderr, dir)
+		reportSkipped(ctx, a.stderr, dir)
 	}
 	j, err := a.openJournal(ctx)
 	if err != nil {
@@ -148,7 +148,7 @@ func (a *app) withHost(ctx context.Context, e engineFlags, images imageFlags, mo
 	return fn(ctx, h, m, p)
 }
 
-// execute drives a run that do begins or goes on with, until it ends or somebody asks for its end.
+// execute drives a run that do begins or resumes, until it ends or somebody asks for its end.
 func (o *runOptions) execute(ctx context.Context, a *app, h *host, m *session.Manager, p *progress, j *sqlitejournal.Journal, note string,
 	do func(context.Context, *workflow.Engine) (*workflow.Result, error)) error {
 	events := &runProgress{p: p}
@@ -160,7 +160,7 @@ func (o *runOptions) execute(ctx context.Context, a *app, h *host, m *session.Ma
 		OnEvent: func(ev workflow.Event) {
 			events.event(ev)
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
-				go heedCancel(ctx, j, ev.RunID, cancel) // ends with ctx
+				go awaitCancel(ctx, j, ev.RunID, cancel) // ends with ctx
 			}
 		},
 	}

@@ -31,7 +31,7 @@ func runRow(j *sqlitejournal.Journal, r sqlitejournal.Run) (runOutput, error) {
 	return runOutput{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished}, err
 }
 
-// took says how long a run took, or is taking.
+// took returns how long a run took, or is taking.
 func (r runOutput) took(now time.Time) string {
 	switch {
 	case !r.Finished.IsZero():
@@ -229,5 +229,5 @@ func (s shownRun) steps() [][]string {
 	return rows
 }
 
-// doing says what a step is: its type, and the agent of one that runs one.
+// doing returns what a step is: its type, and the agent of one that runs one.
 func doing(e workflow.Entry) string { return strings.TrimSpace(string(e.Type) + " " + e.Agent) }

@@ -109,7 +109,7 @@ func (a *app) terminalName() string {
 	return defaultTerm
 }
 
-// openTerminal gives the latest command that runs on a terminal; empty is none.
+// openTerminal returns the latest command that runs on a terminal; empty is none.
 func openTerminal(ctx context.Context, s *session.Session) (execID string, err error) {
 	known, err := s.ListExecs(ctx)
 	for _, st := range known {

@@ -122,7 +122,7 @@ func (o *sessionsGCOptions) oldGuests(ctx context.Context, m *session.Manager, n
 	return rows, errors.Join(errs...)
 }
 
-// whyGarbage says in a word how a sandbox came to be nobody's.
+// whyGarbage returns in a word how a sandbox came to be nobody's.
 func whyGarbage(rec session.Record) string {
 	switch {
 	case rec.State == session.RecordReady && rec.KeepWorkspace && rec.Key.Namespace != session.NamespaceWorkflow:

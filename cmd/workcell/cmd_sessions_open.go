@@ -129,7 +129,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	})
 }
 
-// conflictHint says what a named sandbox is that was asked for as something else, as far as its engine tells.
+// conflictHint returns what a named sandbox is that was asked for as something else, as far as its engine tells.
 func conflictHint(ctx context.Context, m *session.Manager, conflict *session.ConflictError) string {
 	const rebuild = "--rebuild makes it anew with the files of its workspace"
 	if conflict.Gone {

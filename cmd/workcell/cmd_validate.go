@@ -39,12 +39,12 @@ type problem struct {
 	Hint     string `json:"hint,omitempty"`
 }
 
-// place gives the problem without its severity.
+// place returns the problem without its severity.
 func (p problem) place() *frontmatter.Error {
 	return &frontmatter.Error{File: p.File, Line: p.Line, Column: p.Column, Message: p.Message, Hint: p.Hint}
 }
 
-// line gives "file:line:column: message; hint", which editors understand.
+// line returns "file:line:column: message; hint", which editors understand.
 func (p problem) line() string {
 	e := p.place()
 	if p.Severity == severityWarning {
@@ -136,7 +136,7 @@ func problemLines(w io.Writer, files []checkedFile) error {
 	return nil
 }
 
-// filesToCheck gives the named files and those below the named directories.
+// filesToCheck returns the named files and those below the named directories.
 func filesToCheck(args []string) ([]string, error) {
 	var paths []string
 	for _, arg := range args {
@@ -252,7 +252,7 @@ func (c *checker) add(f *checkedFile, severity string, errs ...error) {
 // with Genkit here.
 func checkAgent(path string) (*frontmatter.Document, error) { return tools.CheckAgent(path, nil) }
 
-// modelProblem tells what is wrong with the model that an agent names, as a run without --model would.
+// modelProblem returns what is wrong with the model that an agent names, as a run without --model would.
 func modelProblem(doc *frontmatter.Document) error {
 	if doc.Meta.Model == "" {
 		return doc.Problem(nil, "add model: provider/name, or pass --model to run", "the agent names no model")
@@ -265,7 +265,7 @@ func modelProblem(doc *frontmatter.Document) error {
 	return nil
 }
 
-// workspaceProblem tells why the workflow's workspace cannot be copied.
+// workspaceProblem returns why the workflow's workspace cannot be copied.
 func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
 	err := wf.CheckWorkspace(ctx)
 	var at *frontmatter.Error
@@ -287,7 +287,7 @@ func rootProblem(e environ.Lookup, at *frontmatter.Error) error {
 // maxScriptBytes is more than any script is allowed to have; a larger file is for the workflow loader to refuse.
 const maxScriptBytes = 8 << 20
 
-// isScript tells a script from a workflow: only scripts have agents at the top and no steps. It looks at the text, since
+// isScript reports whether a file is a script rather than a workflow: only scripts have agents at the top and no steps. It looks at the text, since
 // a hostile file may be made to be expensive to parse, and the loaders alone have the limits for that.
 func isScript(path string) bool {
 	file, err := os.Open(path)

@@ -41,7 +41,7 @@ func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, im
 	r.Usable = !r.failed()
 }
 
-// absent says that a backend cannot be used, why, and what to do.
+// absent reports that a backend cannot be used, why, and what to do.
 func (r *engineReport) absent(ctx context.Context, d engines.Engine, err error) {
 	_, hint := classify(err)
 	if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrUnsupported) {
@@ -91,7 +91,7 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d e
 	return true
 }
 
-// workspaceWords says what holds a workspace to its size.
+// workspaceWords returns what holds a workspace to its size.
 func workspaceWords(m backend.WorkspaceMeans) string {
 	switch m {
 	case backend.WorkspaceSized:
@@ -102,7 +102,7 @@ func workspaceWords(m backend.WorkspaceMeans) string {
 	return "size of /workspace, watched: commands end when it is passed, and it is passed by what they write within a second or so"
 }
 
-// rootWords says what holds what is written to a root to its size.
+// rootWords returns what holds what is written to a root to its size.
 func rootWords(m backend.WorkspaceMeans) string {
 	if m == backend.WorkspaceMemory {
 		return "root: writable, which lies in memory"
@@ -110,7 +110,7 @@ func rootWords(m backend.WorkspaceMeans) string {
 	return "root: writable, watched: commands end when the workspace_mb that was asked for, or else 4 GiB, is passed outside of /workspace"
 }
 
-// enforcement says what limits hold on this engine.
+// enforcement reports what limits hold on this engine.
 func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.Capabilities = &c
 	cgroups := "give the engine this cgroup controller; as root on a rootless engine: systemd delegation (see the engine's documentation)"
@@ -146,7 +146,7 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.add("networks", v, strings.Join(modes, ", "), fix)
 }
 
-// images looks which of the default images are there and gives the first.
+// images reports which of the default images are present, and returns the first.
 func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, chosen string) string {
 	checker, ok := b.(backend.ImageChecker)
 	if !ok {
@@ -182,7 +182,7 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, cho
 	return first
 }
 
-// present says what an image being there means on this backend.
+// present returns what an image being there means on this backend.
 func (r *engineReport) present() string {
 	if r.Name == engines.Local {
 		return "means this machine's own programs"
@@ -190,7 +190,7 @@ func (r *engineReport) present() string {
 	return "present"
 }
 
-// missing says how to get an image.
+// missing reports an image that is not there, and how to get it.
 func (r *engineReport) missing(ref string) {
 	switch r.Name {
 	case engines.Local:

@@ -36,7 +36,7 @@ func (f *modelFlags) addTo(cmd *cobra.Command) {
 		"export prompts, answers, tool calls and error texts with the traces; they may hold secrets")
 }
 
-// script gives the path in "scripted/PATH.yaml".
+// script returns the path in "scripted/PATH.yaml".
 func (f *modelFlags) script() (path string, ok bool) {
 	return strings.CutPrefix(f.model, scripted.Provider+"/")
 }
@@ -90,7 +90,7 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 	return h, nil
 }
 
-// plugins builds what plays the models, and says on standard error when answers are recorded.
+// plugins builds what plays the models, and notes on standard error when answers are recorded.
 func (h *host) plugins(a *app, f modelFlags) ([]api.Plugin, error) {
 	if path, ok := f.script(); ok {
 		script, err := scripted.Load(path)
@@ -143,9 +143,9 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	return res, err
 }
 
-// goOn makes recorded answers go on where those of an interrupted run ended. The attempts that are run again take theirs
-// once more.
-func (h *host) goOn(entries []workflow.Entry) {
+// resume makes recorded answers begin where those of an interrupted run ended. Attempts that are run again take theirs once
+// more.
+func (h *host) resume(entries []workflow.Entry) {
 	if h.script == nil {
 		return
 	}
@@ -156,7 +156,7 @@ func (h *host) goOn(entries []workflow.Entry) {
 	}
 }
 
-// AgentSandbox tells which sandbox an agent wants to share with its run.
+// AgentSandbox returns which sandbox an agent wants to share with its run.
 func (h *host) AgentSandbox(name string) (session.Request, bool) {
 	agent := h.agents[name]
 	if agent == nil {

@@ -8,7 +8,7 @@ const (
 	lastWordsWidth = 200 // runes of a line
 )
 
-// lastWords gives the last lines that a command of a workflow wrote, by the output of its step: of standard error, else of
+// lastWords returns the last lines that a command of a workflow wrote, by the output of its step: of standard error, else of
 // standard output.
 func lastWords(output any) []string {
 	fields, _ := output.(map[string]any)

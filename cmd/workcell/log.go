@@ -24,7 +24,7 @@ func newLineLog(w io.Writer) *lineLog { return &lineLog{mu: &sync.Mutex{}, w: w}
 // Enabled is for warnings and what is worse.
 func (l *lineLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
 
-// WithAttrs gives a log that says more.
+// WithAttrs returns a log that says more.
 func (l *lineLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &lineLog{l.mu, l.w, append(slices.Clip(l.attrs), attrs...)}
 }

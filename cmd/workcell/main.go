@@ -28,7 +28,7 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, stdout, os.Stderr))
 }
 
-// run is the whole command: it parses args, does the work and gives the exit code. Everything the command reads from
+// run is the whole command: it parses args, does the work and returns the exit code. Everything the command reads from
 // its surroundings besides the environment comes in through the parameters.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := newApp(stdin, stdout, stderr)
@@ -126,7 +126,7 @@ func wrapArgErrors(cmd *cobra.Command) {
 	}
 }
 
-// commandHint says which command of a group may be meant.
+// commandHint returns which command of a group may be meant.
 func commandHint(group *cobra.Command, args []string) string {
 	hint := "see `" + group.CommandPath() + " --help`"
 	if len(args) == 0 {

@@ -89,7 +89,7 @@ func cmdCode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// workcell gives the command in a process of its own with a state directory of its own.
+// workcell returns the command in a process of its own with a state directory of its own.
 func workcell(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()

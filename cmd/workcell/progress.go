@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// progress tells on standard error what goes on. On a terminal the last line is live: it shows what is running now
+// progress shows on standard error what is being done. On a terminal the last line is live: it shows what is running now
 // and for how long. Elsewhere there are only plain lines. Safe for concurrent use.
 type progress struct {
 	w    io.Writer
@@ -124,7 +124,7 @@ type pullState struct {
 	layers map[string]backend.PullProgress
 }
 
-// Pull is a session.Request's OnPull: it says once that an image is fetched and keeps the live line up to date.
+// Pull is a session.Request's OnPull: it prints once that an image is fetched and keeps the live line up to date.
 func (p *progress) Pull(ev backend.PullProgress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// runProgress tells of a run's steps.
+// runProgress shows a run's steps.
 type runProgress struct {
 	p *progress
 
@@ -98,7 +98,7 @@ func (r *runProgress) finished(ev workflow.Event) {
 	r.show()
 }
 
-// tool tells of an agent's tool calls: what it does now on the live line, what it did in a line that stays.
+// tool shows an agent's tool calls: what it does now on the live line, what it did in a line that stays.
 func (r *runProgress) tool(agent string, e tools.ToolEvent) {
 	if !e.Done {
 		return
@@ -115,7 +115,7 @@ func (r *runProgress) show() {
 	r.p.Status(strings.Join(r.running, ", "))
 }
 
-// slow tells whether steps of a type do more than decide.
+// slow reports whether steps of a type do more than decide.
 func slow(t workflow.Type) bool {
 	switch t {
 	case workflow.TypeAgent, workflow.TypeExec, workflow.TypeParallel, workflow.TypeForEach:

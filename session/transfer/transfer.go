@@ -35,7 +35,7 @@ const (
 // Event is how far a copy has come.
 type Event struct {
 	Path           string // what is being copied, relative to the source
-	Entry, Entries int    // of a directory; zero for what tells of one large file
+	Entry, Entries int    // of a directory; zero for one large file
 	Bytes, Size    int64  // of all that was copied, or of the one file; Size may be unknown, not positive
 }
 
