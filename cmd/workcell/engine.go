@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -148,4 +151,53 @@ func (a *app) logger() *slog.Logger {
 		return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return slog.New(newLineLog(a.stderr))
+}
+
+// lineLog writes warnings and errors as this command's other lines on standard error: what happened, then why.
+type lineLog struct {
+	mu    *sync.Mutex // guards w, of all loggers that came of one
+	w     io.Writer
+	attrs []slog.Attr
+}
+
+func newLineLog(w io.Writer) *lineLog { return &lineLog{mu: &sync.Mutex{}, w: w} }
+
+// Enabled is for warnings and what is worse.
+func (l *lineLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+// WithAttrs returns a log that says more.
+func (l *lineLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &lineLog{l.mu, l.w, append(slices.Clip(l.attrs), attrs...)}
+}
+
+// WithGroup changes nothing: names that are the same in two groups are rare enough.
+func (l *lineLog) WithGroup(string) slog.Handler { return l }
+
+// Handle writes one line.
+func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
+	word, why := "warning", ""
+	if r.Level >= slog.LevelError {
+		word = "error"
+	}
+	var about []string
+	add := func(a slog.Attr) bool {
+		if text := a.Value.Resolve().String(); a.Key == "error" {
+			why = ": " + text
+		} else {
+			about = append(about, a.Key+" "+text)
+		}
+		return true
+	}
+	for _, a := range l.attrs {
+		add(a)
+	}
+	r.Attrs(add)
+	line := r.Message
+	if len(about) > 0 {
+		line += " (" + strings.Join(about, ", ") + ")"
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := fmt.Fprintf(l.w, "workcell: %s: %s\n", word, sanitize.Line(line+why))
+	return err
 }

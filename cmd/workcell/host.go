@@ -5,17 +5,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"testing/fstest"
 
 	"github.com/firebase/genkit/go/core/api"
+	"github.com/firebase/genkit/go/core/logger"
 	"github.com/firebase/genkit/go/genkit"
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/models"
+	"github.com/workcell-dev/workcell/internal/otelsetup"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/session"
@@ -163,4 +167,26 @@ func (h *host) AgentSandbox(name string) (session.Request, bool) {
 		return session.Request{}, false
 	}
 	return agent.SharedSandbox()
+}
+
+// initGenkit starts Genkit without what a command must not have: the prompts of whatever directory it was started in,
+// log lines, and panics. A plugin that cannot be set up panics; that is the user's configuration, so it becomes an error.
+func (a *app) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.Genkit, err error) {
+	if a.env.Get("WORKCELL_DEBUG") == "" {
+		logger.SetLevel(slog.LevelWarn)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			g, err = nil, fail(exitModel, fmt.Errorf("cannot set up the models: %v", r), "")
+		}
+	}()
+	return genkit.Init(ctx,
+		genkit.WithPlugins(plugins...),
+		genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."), // else ./prompts is loaded
+	), nil
+}
+
+// startTracing sets traces up, which must come before initGenkit.
+func (a *app) startTracing(ctx context.Context, content bool) (context.Context, *otelsetup.Tracing) {
+	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: content})
 }
