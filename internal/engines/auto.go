@@ -34,7 +34,7 @@ func (e Engine) begin(ctx context.Context) <-chan opened {
 
 // why returns in one line why an engine cannot be used.
 func (o opened) why(ctx context.Context) string {
-	if words := o.engine.absent(ctx); words != "" {
+	if words := o.engine.Absent(ctx); words != "" {
 		return words
 	}
 	return sanitize.Line(o.err.Error())

@@ -24,8 +24,8 @@ func (s Set) containerd() Engine {
 				StateDir: dir, ConfigDir: s.dockerConfigDir(), Logger: s.Logger, Patience: patience,
 			}))
 		},
-		absent: func(ctx context.Context) string { return socketProblem(ctx, s.containerdAddress()) },
-		fix:    containerdFix,
+		Absent: func(ctx context.Context) string { return socketProblem(ctx, s.containerdAddress()) },
+		Fix:    containerdFix,
 		at: func() string {
 			if s.Env.Get("CONTAINERD_ADDRESS") != "" {
 				return s.containerdAddress() + " (CONTAINERD_ADDRESS)"

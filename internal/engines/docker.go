@@ -32,8 +32,8 @@ func (s Set) docker() Engine {
 			opts.Logger, opts.Patience = s.Logger, patience
 			return asBackend(docker.New(ctx, opts))
 		},
-		absent: s.dockerAbsent,
-		fix: func(error) string {
+		Absent: s.dockerAbsent,
+		Fix: func(error) string {
 			return "start Docker (Docker Desktop, `systemctl start docker`, or `dockerd`), let this user use it, " +
 				"or point DOCKER_HOST at an engine"
 		},

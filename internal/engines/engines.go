@@ -55,16 +55,10 @@ type Set struct {
 type Engine struct {
 	Name   string
 	open   func(context.Context) (backend.SandboxBackend, error)
-	absent func(context.Context) string
-	fix    func(error) string
-	at     func() string // where it is looked for and who says so; nil when it is nowhere else
+	Absent func(context.Context) string // why it does not answer, in words for people; empty when that is not known
+	Fix    func(error) string           // how to get such an engine, given why it cannot be used
+	at     func() string                // where it is looked for and who says so; nil when it is nowhere else
 }
-
-// Absent returns why the engine does not answer, in words for people; empty when that is not known.
-func (e Engine) Absent(ctx context.Context) string { return e.absent(ctx) }
-
-// Fix returns how to get such an engine, given why it cannot be used.
-func (e Engine) Fix(err error) string { return e.fix(err) }
 
 // Open opens the engine. When that fails, the error names what was tried and its hint what to do.
 func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
@@ -74,7 +68,7 @@ func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
 		return b, err
 	}
 	todo := "`workcell doctor` says what is missing"
-	if fix := e.fix(err); fix != "" {
+	if fix := e.Fix(err); fix != "" {
 		todo = fix + "\n" + todo
 	}
 	return nil, hint.New(hint.Unavailable, fmt.Errorf("%w; tried %s", err, e.at()), todo)

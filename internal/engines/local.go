@@ -20,8 +20,8 @@ func (s Set) local() Engine {
 			}
 			return asBackend(local.New(ctx, &local.Options{StateDir: dir, Logger: s.Logger}))
 		},
-		absent: func(context.Context) string { return "" },
-		fix:    localFix,
+		Absent: func(context.Context) string { return "" },
+		Fix:    localFix,
 	}
 }
 

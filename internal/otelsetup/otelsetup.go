@@ -143,7 +143,7 @@ func newExporter(ctx context.Context, e environ.Lookup, stderr io.Writer) (sdktr
 // Close sends what is left, for a bounded time and also when ctx has ended. Failures are a notice, never an error of
 // the command.
 func (t *Tracing) Close(ctx context.Context) {
-	if t == nil || t.provider == nil {
+	if t.provider == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
@@ -155,9 +155,6 @@ func (t *Tracing) Close(ctx context.Context) {
 
 // TraceID returns the id of the first trace of this process, empty when traces are off or there was none.
 func (t *Tracing) TraceID() string {
-	if t == nil || t.roots == nil {
-		return ""
-	}
 	return t.roots.traceID()
 }
 
