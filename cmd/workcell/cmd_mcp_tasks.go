@@ -238,10 +238,9 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	}
 	h, err := r.app.newHost(context.WithoutCancel(ctx), r.manager, t.agents, r.models) // it outlives this call
 	if err != nil {
-		var ce *cliError
-		if errors.As(err, &ce) && ce.code == exitModel {
-			e := tools.NewError(tools.CodeUnavailable, "the task has no model to run with: "+ce.Error(),
-				"Tell the user how to mend it where the server is started: "+ce.hint)
+		if code, todo := classify(err); code == exitModel {
+			e := tools.NewError(tools.CodeUnavailable, "the task has no model to run with: "+err.Error(),
+				"Tell the user how to mend it where the server is started: "+todo)
 			e.Retryable = false
 			return nil, e
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
@@ -190,7 +191,7 @@ func runError(err error) error {
 		return fail(exitInvalid, err, "pass --input NAME=VALUE or --input-file FILE")
 	case errors.As(err, &we) && we.Code == workflow.CodeInput && we.Step == "": // the run never began
 		return fail(exitInvalid, err, "--workspace names the directory to copy")
-	case errors.Is(err, backend.ErrUnavailable), errors.As(err, new(*cliError)):
+	case errors.Is(err, backend.ErrUnavailable), errors.As(err, new(*cliError)), hint.Of(err) != nil:
 		return err
 	default:
 		_, hint := classOf(err)
