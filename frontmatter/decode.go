@@ -7,7 +7,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // field is a key of a mapping and what to do with its value.
@@ -62,7 +62,7 @@ func (d *decoder) unknown(key *yaml.Node, path string, fields []field) {
 		names[i] = f.name
 	}
 	hint := "known are " + strings.Join(names, ", ")
-	if near, ok := nearest.Of(key.Value, names); ok {
+	if near, ok := suggest.Closest(key.Value, names); ok {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	d.fail(key, hint, "unknown key %q in %s", clip(key.Value), path)

@@ -8,7 +8,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // Middleware is the name under which package tools registers its middleware; `sandbox:` is sugar for an entry of `use:`
@@ -151,7 +151,7 @@ func looksLikeSandbox(key string) bool {
 	if strings.HasPrefix(key, "sandbox.") {
 		return true
 	}
-	near, ok := nearest.Of(key, []string{"sandbox"})
+	near, ok := suggest.Closest(key, []string{"sandbox"})
 	return ok && near == "sandbox" && len(key) < 12
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/isolated"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // Mode is which tools an agent gets. The zero value means ModeCompute.
@@ -252,7 +252,7 @@ func (c *checker) oneOf(field, value string, known ...string) {
 		return
 	}
 	hint := "known are " + strings.Join(known, ", ")
-	if near, ok := nearest.Of(value, known); ok {
+	if near, ok := suggest.Closest(value, known); ok {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	c.add(field, hint, "unknown %s %q", field, clip(value))

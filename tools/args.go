@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // TextMap is an object of names to texts. Besides an object it accepts what models send for one: a list of "name=value"
@@ -199,7 +199,7 @@ func unknownArgument(name string, args []argument) string {
 	for i, a := range args {
 		names[i] = a.name
 	}
-	if near, ok := nearest.Of(name, names); ok {
+	if near, ok := suggest.Closest(name, names); ok {
 		return fmt.Sprintf("unknown argument %q, did you mean %q?", clip(name), near)
 	}
 	return fmt.Sprintf("unknown argument %q, known are %s", clip(name), strings.Join(names, ", "))

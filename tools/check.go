@@ -14,7 +14,7 @@ import (
 	"github.com/google/dotprompt/go/dotprompt"
 
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // Known are the names that agents' files may use beside those of Genkit and of this package, because the program
@@ -120,7 +120,7 @@ func (c *agentCheck) names() {
 
 // hintOf returns the known name that is nearest, else the other hint.
 func hintOf(name string, known []string, otherwise string) string {
-	if near, ok := nearest.Of(name, known); ok {
+	if near, ok := suggest.Closest(name, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return otherwise

@@ -13,7 +13,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core/status"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // unknownTool answers calls of tools that do not exist. It is never offered to a model.
@@ -38,7 +38,7 @@ func (b *binding) unknown(_ context.Context, in unknownInput) (Result, error) {
 		return Result{}, e.withRemediation("There are no tools: answer without one.")
 	}
 	hint := "Call one of: " + strings.Join(in.Known, ", ") + "."
-	if near, ok := nearest.Of(in.Tool, in.Known); ok {
+	if near, ok := suggest.Closest(in.Tool, in.Known); ok {
 		hint = fmt.Sprintf("Did you mean %s? %s", near, hint)
 	}
 	return Result{}, e.withRemediation(hint)

@@ -10,7 +10,7 @@ import (
 	"github.com/xeipuuv/gojsonschema"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // CheckInput reports whether an input fits the agent's input schema, as Run does before anything else: nil when it does.
@@ -89,7 +89,7 @@ func inside(path, property string) string {
 func nearInput(name string, schema map[string]any) string {
 	properties, _ := schema["properties"].(map[string]any)
 	known := slices.Sorted(maps.Keys(properties))
-	if near, ok := nearest.Of(name, known); ok {
+	if near, ok := suggest.Closest(name, known); ok {
 		return fmt.Sprintf(", did you mean %s?", near)
 	}
 	return ", known are " + strings.Join(known, ", ")

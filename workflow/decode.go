@@ -13,7 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // loader turns one file into a Workflow and collects what is wrong with it.
@@ -100,7 +100,7 @@ func (l *loader) object(n *yaml.Node, what string, known ...string) (*object, bo
 }
 
 func unknownHint(word string, known []string) string {
-	if near, ok := nearest.Of(word, known); ok {
+	if near, ok := suggest.Closest(word, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return "known are " + strings.Join(known, ", ")

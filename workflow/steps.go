@@ -10,7 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -165,7 +165,7 @@ func (l *loader) unknownType(o *object) {
 		return
 	}
 	hint := "known are " + strings.Join(names, ", ")
-	if near, ok := nearest.Of(o.at["type"].Value, names); ok {
+	if near, ok := suggest.Closest(o.at["type"].Value, names); ok {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	l.fail(o.at["type"], hint, "unknown type %q of %s", clip(o.at["type"].Value), o.what)
@@ -363,7 +363,7 @@ func isEnvName(s string) bool {
 
 // nearHint names the word that was probably meant, or all there are.
 func nearHint(word string, known []string) string {
-	if near, ok := nearest.Of(word, known); ok {
+	if near, ok := suggest.Closest(word, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	if len(known) == 0 || len(known) > 20 {

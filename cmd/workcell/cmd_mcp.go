@@ -84,7 +84,7 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 			return err
 		}
 	}
-	ctx, tel := a.startTelemetry(ctx, o.models.traceContent)
+	ctx, tel := a.startTracing(ctx, o.models.traceContent)
 	defer tel.Close(ctx)
 	m, done, err := a.openManager(ctx, o.engine, o.images, stateNeeded)
 	if err != nil {

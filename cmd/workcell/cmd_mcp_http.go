@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
@@ -109,9 +110,9 @@ func (f *mcpHTTPFlags) tls() (*tls.Config, error) {
 }
 
 // tokens reads the token file, or the one token of the environment.
-func (f *mcpHTTPFlags) tokens(e env) ([]mcpserver.Token, error) {
+func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
 	if f.tokenFile == "" {
-		if secret := e.get(mcpTokenEnv); secret != "" {
+		if secret := e.Get(mcpTokenEnv); secret != "" {
 			return []mcpserver.Token{{Name: "default", Secret: secret}}, nil
 		}
 		return nil, nil

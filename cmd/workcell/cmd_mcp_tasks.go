@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -80,7 +81,7 @@ func (f *mcpTaskFlags) runner(a *app, m *session.Manager, models modelFlags) (*t
 // leaveOut warns of what is wrong with a file, which does not become a task.
 func (r *taskRunner) leaveOut(path string, err error) {
 	for _, p := range problemsOf(path, err) {
-		fmt.Fprintf(r.app.stderr, "workcell: warning: left out: %s\n", oneLine(p.place().Error()))
+		fmt.Fprintf(r.app.stderr, "workcell: warning: left out: %s\n", sanitize.Line(p.place().Error()))
 	}
 }
 
@@ -237,10 +238,9 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	}
 	h, err := r.app.newHost(context.WithoutCancel(ctx), r.manager, t.agents, r.models) // it outlives this call
 	if err != nil {
-		var ce *cliError
-		if errors.As(err, &ce) && ce.code == exitModel {
-			e := tools.NewError(tools.CodeUnavailable, "the task has no model to run with: "+ce.Error(),
-				"Tell the user how to mend it where the server is started: "+ce.hint)
+		if code, todo := classify(err); code == exitModel {
+			e := tools.NewError(tools.CodeUnavailable, "the task has no model to run with: "+err.Error(),
+				"Tell the user how to mend it where the server is started: "+todo)
 			e.Retryable = false
 			return nil, e
 		}

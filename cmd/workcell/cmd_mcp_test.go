@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
@@ -73,7 +74,7 @@ func TestMCPTokens(t *testing.T) {
 		}
 		return path
 	}
-	none := env(func(string) (string, bool) { return "", false })
+	none := environ.Of(nil)
 	f := &mcpHTTPFlags{tokenFile: write("# mine\n\nalice s3cret-s3cret-s3cret\nbob other-other-other 2030-01-02T03:04:05Z\n", 0o600)}
 	got, err := f.tokens(none)
 	if err != nil {
@@ -94,7 +95,7 @@ func TestMCPTokens(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	fromEnv := env(func(name string) (string, bool) { return "from-the-environment", name == mcpTokenEnv })
+	fromEnv := environ.Lookup(func(name string) (string, bool) { return "from-the-environment", name == mcpTokenEnv })
 	if got, err := (&mcpHTTPFlags{}).tokens(fromEnv); err != nil || len(got) != 1 || got[0].Secret != "from-the-environment" {
 		t.Errorf("from the environment: %v %v", got, err)
 	}

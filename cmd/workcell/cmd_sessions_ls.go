@@ -80,7 +80,7 @@ func sandboxRow(i session.Info) sandboxOutput {
 	}
 }
 
-// stateWord says what a sandbox is, whether somebody has it or not.
+// stateWord returns what a sandbox is, whether somebody has it or not.
 func stateWord(s session.State) string {
 	switch s {
 	case session.StateReady:

@@ -30,8 +30,8 @@ type layer struct {
 }
 
 func layers() []layer {
-	leaves := []string{"internal/bound", "internal/telemetry", "internal/nearest"}
-	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "session", "session/sqlitestore", "tools", "workflow", "workflow/sqlitejournal"}
+	leaves := []string{"internal/bound", "internal/telemetry", "internal/suggest"}
+	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "session", "session/sqlitestore", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
 		// The contract, light enough for anyone to implement.
@@ -63,13 +63,11 @@ func layers() []layer {
 		// The system call filter of every engine.
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/bound", only: []string{}},
-		{dir: "internal/nearest", only: []string{}},
+		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a file says of a sandbox, as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		{dir: "internal/expr"},
-		// Copies a folder of the host into a sandbox.
-		{dir: "internal/upload", may: []string{"backend", "session"}},
 		{dir: "internal/layers"},
 
 		// Durable state: one file for all that keep some.
@@ -77,13 +75,24 @@ func layers() []layer {
 		{dir: "session/sqlitestore", may: above("backend", "session", "internal/sqlitefile")},
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
 		{dir: "session", may: above("backend", "internal/guest", "internal/guest/server")},
+		// Files and directories between the host and a sandbox.
+		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint"}},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
-		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/nearest"}},
+		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/wish"), genkit: true},
-		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/upload", "internal/wish"), genkit: true},
+		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "session/transfer"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
+		// What the command is made of. Commands alone read the environment.
+		{dir: "internal/hint", only: []string{}},
+		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
+		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint", "internal/sanitize"}},
+		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/sanitize"}, genkit: true, sdk: true},
+		{dir: "internal/state", may: []string{"internal/environ", "internal/hint", "internal/sqlitefile", "backend", "session", "session/sqlitestore"}},
+		{dir: "internal/reaper", may: []string{"internal/sqlitefile", "internal/state", "backend", "session", "session/sqlitestore"}},
+		{dir: "internal/sanitize", only: []string{}},
+		{dir: "internal/models", may: []string{"internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
-		{dir: "internal/scripted", may: []string{"internal/expr", "internal/nearest"}, genkit: true},
+		{dir: "internal/scripted", may: []string{"internal/expr", "internal/suggest"}, genkit: true},
 
 		// PID 1 of every sandbox: small, static, little to attack.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
