@@ -70,10 +70,12 @@ func Check(name string, src []byte) (*Document, error) {
 		return d, nil
 	}
 	r := &reporter{file: name, line: p.line}
-	if r.wellFormed(d.root) {
-		r.document(d)
-		r.movable(d)
+	if !r.wellFormed(d.root) { // nobody else must read it: Genkit's parser would expand what aliases stand for
+		slices.SortStableFunc(r.errs, InOrder(name))
+		return nil, r.errs
 	}
+	r.document(d)
+	r.movable(d)
 	if len(r.errs) > 0 {
 		slices.SortStableFunc(r.errs, InOrder(name))
 		return d, r.errs

@@ -1,7 +1,9 @@
 package promises
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -25,9 +27,11 @@ func TestN12Benchmark(t *testing.T) {
 	eachNetwork(t, w.engine.benchmark)
 }
 
-// diskLimits is what the guest of a container is told of the workspace and the root, where nobody asked for a limit.
+// diskLimits is what the guest of a container is told: when to end alone (some minutes after the sandbox's idle time), and the
+// limits of the workspace and the root, where nobody asked for one.
 func diskLimits(b *box) []string {
-	args := []string{"--workspace-bytes=524288000", "--workspace-files=128000", "--workspace-watched=true"}
+	alone := max(b.s.Info().IdleTimeout, 3*time.Minute) + 2*time.Minute
+	args := []string{fmt.Sprintf("--orphan-timeout=%v", alone), "--workspace-bytes=524288000", "--workspace-files=128000", "--workspace-watched=true"}
 	if b.s.Info().Root == backend.RootReadonly {
 		return args
 	}
