@@ -3,6 +3,7 @@ package promises
 import (
 	"cmp"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -206,11 +207,19 @@ func goldenSpec(b *box) *specs.Spec {
 				Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}, // the runtime adds null, zero and their like
 			},
 			Sysctl: map[string]string{"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0 2147483647"},
-			MaskedPaths: []string{
+			MaskedPaths: append([]string{
 				"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
 				"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
-			},
+			}, throttles()...),
 			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys/fs/cgroup"},
 		},
 	}
+}
+
+// throttles returns the folder of each processor that tells how often it was too hot, in the order of their numbers.
+func throttles() (paths []string) {
+	for cpu := range runtime.NumCPU() {
+		paths = append(paths, fmt.Sprintf("/sys/devices/system/cpu/cpu%d/thermal_throttle", cpu))
+	}
+	return paths
 }
