@@ -49,14 +49,14 @@ type SandboxBackend interface {
 	Remove(ctx context.Context, id string, opts RemoveOptions) error
 
 	// Dial opens the sandbox's own stream to its guest. The stream belongs to one host process at a time: a newer
-	// Dial, also by another process, takes it over. Drivers that can give further, independent streams implement
+	// Dial, also by another process, takes it over. Drivers that can open further, independent streams implement
 	// [Connector]. ErrNotFound when the sandbox is gone, ErrLost when it is not running.
 	Dial(ctx context.Context, id string) (io.ReadWriteCloser, error)
 
-	// Capabilities tells what this engine can enforce. It must not block on the engine for longer than ctx of New did.
+	// Capabilities returns what this engine can enforce. It must not block on the engine for longer than ctx of New did.
 	Capabilities() Capabilities
 
-	// Close releases the driver's own resources. Sandboxes go on. Idempotent.
+	// Close releases the driver's own resources. Sandboxes keep running. Idempotent.
 	Close() error
 }
 
@@ -66,7 +66,7 @@ type Namer interface {
 }
 
 // Connector is implemented by drivers that can open a stream to the guest beside the owner's: another host process,
-// such as a command line beside a running workflow, uses it and disturbs nobody.
+// such as a command line beside a running workflow, uses it without disturbing the owner.
 type Connector interface {
 	Connect(ctx context.Context, id string) (io.ReadWriteCloser, error)
 }
@@ -80,7 +80,7 @@ type Pinger interface {
 // WorkspaceKeeper is implemented by drivers whose workspace is a thing apart, which the engine may still have when the
 // sandbox is gone: a process that died between the two, or RemoveOptions without Volumes.
 //
-// HasWorkspace must tell whether there is a workspace that a new sandbox of the session would get. RemoveWorkspace must
+// HasWorkspace must report whether there is a workspace that a new sandbox of the session would get. RemoveWorkspace must
 // delete the workspace of a session that has no sandbox; one that is unknown, of another instance or in use stays, the
 // first of which is no error, the others are ErrExists.
 type WorkspaceKeeper interface {
@@ -91,22 +91,22 @@ type WorkspaceKeeper interface {
 // GuestKeeper is implemented by drivers whose engine keeps the guest program apart from the sandboxes: once for every version
 // that was ever used there. It stays when its version is not used any more.
 type GuestKeeper interface {
-	// OldGuests gives the guests of other versions than the driver's own that no sandbox has, and that are not so new that
+	// OldGuests returns the guests of other versions than the driver's own that no sandbox has, and that are not so new that
 	// the process which put them there may be about to make one.
 	OldGuests(ctx context.Context) ([]OldGuest, error)
 	// RemoveOldGuest removes one by its name. One that is gone is no error; one that a sandbox has, or that OldGuests
-	// would not give, is ErrExists and stays.
+	// would not return, is ErrExists and stays.
 	RemoveOldGuest(ctx context.Context, name string) error
 }
 
-// OldGuest is a guest program on an engine that nobody needs.
+// OldGuest is a guest program on an engine that no sandbox needs.
 type OldGuest struct {
 	Name    string    // on the engine
 	Version string    // of the program
 	Created time.Time // by the engine's clock
 }
 
-// OOMReporter is implemented by drivers whose engine tells whether a process of the sandbox was killed for lack of
+// OOMReporter is implemented by drivers whose engine reports whether a process of the sandbox was killed for lack of
 // memory since the sandbox was started.
 type OOMReporter interface {
 	OOMKills(ctx context.Context, id string) (int64, error)
@@ -131,15 +131,41 @@ type RemoveOptions struct {
 	Volumes bool
 }
 
-// Capabilities tell what an engine can enforce.
+// Capabilities are what an engine can enforce.
 type Capabilities struct {
-	Memory       bool           // Limits.MemoryBytes, swap included
-	CPU          bool           // Limits.CPUMillis
-	PIDs         bool           // Limits.PIDs
-	Workspace    WorkspaceMeans // what holds Limits.WorkspaceBytes, with the default runtime; empty: nothing can
-	Networks     []NetworkMode  // network modes that can be asked for
-	Runtimes     []string       // OCI runtimes that can be asked for
-	WritableRoot bool           // RootWritable
-	RootMeans    WorkspaceMeans // what holds Info.RootBytes
-	Persistent   bool           // files survive Stop
+	Memory          bool          // Limits.MemoryBytes, swap included
+	CPU             bool          // Limits.CPUMillis
+	PIDs            bool          // Limits.PIDs
+	Workspace       Enforcement   // what holds Limits.WorkspaceBytes, with the default runtime; empty: nothing can
+	Networks        []NetworkMode // network modes that can be asked for
+	Runtimes        []string      // OCI runtimes that can be asked for
+	WritableRoot    bool          // RootWritable
+	RootEnforcement Enforcement   // what holds Info.RootBytes
+	Persistent      bool          // files survive Stop
+}
+
+// ImageChecker is implemented by drivers whose engine can be asked whether it has an image. HasImage fetches nothing;
+// a malformed reference is ErrInvalid.
+type ImageChecker interface {
+	HasImage(ctx context.Context, ref string) (bool, error)
+}
+
+// Usage is what a sandbox has used and uses now, by its engine's count. Zero is unknown.
+type Usage struct {
+	CPU         time.Duration // since it was started, of all its processes
+	MemoryBytes int64
+}
+
+// UsageReporter is implemented by drivers whose engine can be asked what a sandbox uses.
+type UsageReporter interface {
+	// Usage must answer soon; ErrNotFound when the driver does not know the sandbox, ErrLost when it is not running.
+	Usage(ctx context.Context, id string) (Usage, error)
+}
+
+// Guest is the program that runs as the main process of every sandbox.
+type Guest struct {
+	// Version names the program's content: two programs must never share a version.
+	Version string
+	// Binary returns the static Linux executable for "amd64" or "arm64".
+	Binary func(arch string) ([]byte, error)
 }

@@ -40,7 +40,7 @@ var (
 	ErrProtocol = errors.New("guest protocol error")
 )
 
-// Error says which operation of which backend failed on which sandbox. Package session builds it; drivers return plain
+// Error is a failed operation of a backend on a sandbox. Package session builds it; drivers return plain
 // errors that wrap a sentinel.
 type Error struct {
 	Op      string // "Open", "Exec", "ReadFile", …
@@ -49,7 +49,7 @@ type Error struct {
 	Err     error
 }
 
-// Error gives one line without host paths.
+// Error returns one line without host paths.
 func (e *Error) Error() string {
 	if e.ID == "" {
 		return fmt.Sprintf("%s on %s: %v", e.Op, e.Backend, e.Err)
@@ -57,5 +57,5 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s on %s sandbox %s: %v", e.Op, e.Backend, e.ID, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }

@@ -9,7 +9,7 @@ import (
 	"github.com/distribution/reference"
 )
 
-// NormalizeImage gives the full form of an image reference: "python" becomes "docker.io/library/python:latest". Two
+// NormalizeImage returns the full form of an image reference: "python" becomes "docker.io/library/python:latest". Two
 // references name the same thing exactly when their full forms are equal. A reference that carries a digest is named
 // by the digest alone, as engines do: its tag is dropped. A malformed reference, one with upper-case letters in its
 // repository included, is ErrInvalid.
@@ -41,7 +41,7 @@ func quoteImage(ref string) string {
 	return fmt.Sprintf("%.200q", ref)
 }
 
-// ImagePolicy says which images may be used. References are compared in their full form (see [NormalizeImage]), so
+// ImagePolicy is which images may be used. References are compared in their full form (see [NormalizeImage]), so
 // that no spelling slips past a rule or misses one. The nil policy allows every image. A policy never changes and may
 // be used concurrently.
 type ImagePolicy struct {

@@ -108,8 +108,8 @@ func (l Limits) Clamp(ceiling Limits) Limits {
 	return l
 }
 
-// DefaultLimits returns the limits of a sandbox for which neither the caller nor the driver's options say anything. A
-// driver may hold its workspace by a weaker means than one whose size was asked for.
+// DefaultLimits returns the limits of a sandbox that neither the caller nor the driver's options limit. A
+// driver may hold its workspace by a weaker enforcement than one whose size was asked for.
 func DefaultLimits() Limits {
 	var l Limits
 	for _, row := range LimitTable() {

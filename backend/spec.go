@@ -8,7 +8,7 @@ const Workdir = "/workspace"
 // DefaultUser is the user that commands run as when a Spec names none.
 const DefaultUser = "1000:1000"
 
-// RootMode says whether the image's file system can be written to. The zero value is RootReadonly.
+// RootMode is whether the image's file system can be written to. The zero value is RootReadonly.
 type RootMode int
 
 // Root modes.
@@ -17,7 +17,7 @@ const (
 	RootWritable                 // changes live in the sandbox's own layer
 )
 
-// NetworkMode says what a sandbox can reach. The zero value is NetworkNone.
+// NetworkMode is what a sandbox can reach. The zero value is NetworkNone.
 type NetworkMode string
 
 // Network modes.
@@ -26,7 +26,7 @@ const (
 	NetworkBridge NetworkMode = "bridge" // outbound through the engine's bridge
 )
 
-// PullPolicy says when an image is fetched. The zero value is PullMissing.
+// PullPolicy is when an image is fetched. The zero value is PullMissing.
 type PullPolicy string
 
 // Pull policies.
@@ -36,25 +36,22 @@ const (
 	PullNever   PullPolicy = "never"   // ErrImage when the engine has no such image
 )
 
-// WorkspaceMeans says what holds a workspace to Limits.WorkspaceBytes. Drivers choose the strongest that the machine has,
-// when the sandbox is created. Empty is no limit.
-type WorkspaceMeans string
+// Enforcement is how a workspace is held to Limits.WorkspaceBytes. Drivers choose the strongest that the machine has, when
+// the sandbox is created. Empty is no limit.
+type Enforcement string
 
-// Means, the strongest first.
+// Enforcements, the strongest first.
 const (
 	// WorkspaceSized: a file system of its own, of that size and with a number of files that fits it. Its space is set aside
 	// where the disk can do that: what others do to the disk then takes nothing of it.
-	WorkspaceSized WorkspaceMeans = "filesystem"
+	WorkspaceSized Enforcement = "filesystem"
 	// WorkspaceMemory: a tmpfs, whose files count against the memory limit and are lost when the sandbox stops. Of this
 	// module's drivers only local has it, for a root that can be written to.
-	WorkspaceMemory WorkspaceMeans = "memory"
-	// WorkspaceWatched: the guest adds up what there is and ends the commands when it is too much. No file gets larger
+	WorkspaceMemory Enforcement = "memory"
+	// WorkspaceWatched: the guest adds up the files and ends the commands when they are too large. No file gets larger
 	// than the limit, but together they can pass it by what is written between two looks.
-	WorkspaceWatched WorkspaceMeans = "watched"
+	WorkspaceWatched Enforcement = "watched"
 )
-
-// FileSystem reports whether the workspace is a file system of its own.
-func (m WorkspaceMeans) FileSystem() bool { return m == WorkspaceSized }
 
 // Spec describes a sandbox to create. Drivers must not change it and must not keep references into it.
 type Spec struct {
@@ -74,12 +71,12 @@ type Spec struct {
 	Network  NetworkMode //
 	Runtime  string      // OCI runtime; empty is the engine's default
 
-	// OrphanTimeout is how long the guest goes on when no host is connected to it and no command runs; then it ends itself,
-	// and the sandbox is stopped. It holds when nobody is left who could stop it: the program was killed, or its machine lost
+	// OrphanTimeout is how long the guest keeps running when no host is connected to it and no command runs; then it ends itself,
+	// and the sandbox is stopped. It is for a sandbox that no host can stop: the program was killed, or its machine lost
 	// its power. Zero is for ever.
 	OrphanTimeout time.Duration
-	// Ephemeral says that nobody but the creator will ever look for the sandbox: once it is stopped, whoever finds it may
-	// remove it with its workspace.
+	// Ephemeral is true when only the creator will ever look for the sandbox: once it is stopped, any process may remove it with
+	// its workspace.
 	Ephemeral bool
 
 	Labels  map[string]string  // the user's own; names below LabelPrefix are refused with ErrInvalid
@@ -87,7 +84,7 @@ type Spec struct {
 	Created time.Time          // creation time to record; zero is now
 }
 
-// PullProgress tells how far the fetch of an image is.
+// PullProgress is how far the fetch of an image is.
 type PullProgress struct {
 	Image   string // reference that is fetched
 	Layer   string // layer id, empty for messages about the whole image
@@ -110,27 +107,27 @@ const (
 
 // Info describes an existing sandbox.
 type Info struct {
-	ID        string // the engine's id, what the other methods take
-	SessionID string
-	Instance  string
-	Key       string
-	Run       string
-	Hash      string
-	Image     string
-	ImageID   string
-	ImageEnv  []string // "NAME=value" as the image declares it, as Create and Get tell it; List leaves it nil
-	User      string
-	Network   NetworkMode
-	Root      RootMode
-	Limits    Limits
-	Workspace WorkspaceMeans // what holds Limits.WorkspaceBytes
-	RootBytes int64          // how much may be written to a writable root, outside of the workspace; zero means nothing is told
-	RootMeans WorkspaceMeans // what holds RootBytes: WorkspaceWatched or WorkspaceMemory
-	Ephemeral bool           // Spec.Ephemeral
-	State     State
-	OOMKilled bool // the main process was killed for lack of memory
-	Created   time.Time
-	Labels    map[string]string // the user's own
+	ID              string // the engine's id, what the other methods take
+	SessionID       string
+	Instance        string
+	Key             string
+	Run             string
+	Hash            string
+	Image           string
+	ImageID         string
+	ImageEnv        []string // "NAME=value" as the image declares it, of Create and Get; List leaves it nil
+	User            string
+	Network         NetworkMode
+	Root            RootMode
+	Limits          Limits
+	Workspace       Enforcement // what holds Limits.WorkspaceBytes
+	RootBytes       int64       // how much may be written to a writable root, outside of the workspace; zero is unknown
+	RootEnforcement Enforcement // what holds RootBytes: WorkspaceWatched or WorkspaceMemory
+	Ephemeral       bool        // Spec.Ephemeral
+	State           State
+	OOMKilled       bool // the main process was killed for lack of memory
+	Created         time.Time
+	Labels          map[string]string // the user's own
 }
 
 // Filter selects sandboxes; an empty field matches everything.

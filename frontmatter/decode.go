@@ -7,7 +7,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // field is a key of a mapping and what to do with its value.
@@ -37,7 +37,10 @@ func (d *decoder) object(n *yaml.Node, path string, fields []field) {
 		return
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
+		key, value := n.Content[i], follow(n.Content[i+1])
+		if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
+			continue // refused for the whole file
+		}
 		at := slices.IndexFunc(fields, func(f field) bool { return f.name == key.Value })
 		if at < 0 {
 			d.unknown(key, path, fields)
@@ -59,7 +62,7 @@ func (d *decoder) unknown(key *yaml.Node, path string, fields []field) {
 		names[i] = f.name
 	}
 	hint := "known are " + strings.Join(names, ", ")
-	if near, ok := nearest.Of(key.Value, names); ok {
+	if near, ok := suggest.Closest(key.Value, names); ok {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	d.fail(key, hint, "unknown key %q in %s", clip(key.Value), path)
@@ -130,7 +133,7 @@ func (d *decoder) list(p *[]string) func(*yaml.Node, string) {
 		}
 		*p = make([]string, len(n.Content))
 		for i, c := range n.Content {
-			sub := fmt.Sprintf("%s[%d]", path, i)
+			c, sub := follow(c), fmt.Sprintf("%s[%d]", path, i)
 			d.at[sub] = c
 			d.text(&(*p)[i])(c, sub)
 		}
@@ -146,7 +149,7 @@ func (d *decoder) env(p *map[string]string) func(*yaml.Node, string) {
 		}
 		*p = make(map[string]string, len(n.Content)/2)
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			key, value := n.Content[i], n.Content[i+1]
+			key, value := n.Content[i], follow(n.Content[i+1])
 			sub := join(path, key.Value)
 			d.at[sub] = key
 			if value.Kind != yaml.ScalarNode || value.ShortTag() == "!!null" {
@@ -177,6 +180,12 @@ func (d *decoder) sandbox(n *yaml.Node, path string) *Sandbox {
 		d.object(n, path, d.sandboxFields(s))
 		d.conflicts(path)
 	}
+	d.problems(n, path, *s)
+	return s
+}
+
+// problems reports what is wrong with the values of s, each where it is set, or at n.
+func (d *decoder) problems(n *yaml.Node, path string, s Sandbox) {
 	for _, p := range s.Problems() {
 		at, full := n, join(path, p.Field)
 		if d.bad[full] {
@@ -190,7 +199,32 @@ func (d *decoder) sandbox(n *yaml.Node, path string) *Sandbox {
 		}
 		d.fail(at, p.Hint, "%s", p.Message)
 	}
-	return s
+}
+
+// RunSandbox is the value of `sandbox:` in a workflow's file: what the sandboxes of its runs are like where no agent asks
+// for something else. It has the fields of an agent's, without mode, session and those of compute mode.
+type RunSandbox struct {
+	Sandbox
+	At map[string]*yaml.Node // the values by key: those of Sandbox, and of the keys that the caller reads itself
+}
+
+// DecodeRun reads the value n of `sandbox:` in a workflow's file; own are further keys, which the caller reads itself. The
+// problems, if any, are about file.
+func DecodeRun(file string, n *yaml.Node, own ...string) (RunSandbox, Errors) {
+	d := (&reporter{file: file, line: 1}).decoder()
+	s := RunSandbox{Sandbox: Sandbox{Mode: ModeCode}, At: map[string]*yaml.Node{}}
+	fields := d.sharedFields(&s.Sandbox)
+	for _, key := range own {
+		fields = append(fields, field{key, func(*yaml.Node, string) {}})
+	}
+	d.object(n, "sandbox", fields)
+	d.problems(n, "sandbox", s.Sandbox)
+	for _, f := range fields {
+		if at := join("sandbox", f.name); d.has(at) && !d.bad[at] {
+			s.At[f.name] = d.at[at]
+		}
+	}
+	return s, d.errs
 }
 
 // short reads `sandbox: python`.
@@ -213,12 +247,23 @@ func (d *decoder) short(n *yaml.Node, path string, s *Sandbox) {
 	}
 }
 
+// sandboxFields returns the fields of an agent's sandbox.
 func (d *decoder) sandboxFields(s *Sandbox) []field {
+	return slices.Concat([]field{{"mode", enum(d, &s.Mode)}}, d.sharedFields(s), []field{
+		{"session", d.text(&s.Session)},
+		{"timeout_seconds", d.integer(&s.TimeoutSeconds)},
+		{"max_stdout_bytes", d.integer(&s.MaxStdoutBytes)},
+		{"allow_network", d.boolean(&s.AllowNetwork)},
+		{"pip_packages", d.list(&s.PipPackages)},
+		{"npm_packages", d.list(&s.NpmPackages)},
+	})
+}
+
+// sharedFields returns the fields that agents and workflows have.
+func (d *decoder) sharedFields(s *Sandbox) []field {
 	return []field{
-		{"mode", enum(d, &s.Mode)},
 		{"runtime", enum(d, &s.Runtime)},
 		{"image", d.text(&s.Image)},
-		{"session", d.text(&s.Session)},
 		{"yield_ms", d.integer(&s.YieldMS)},
 		{"user", d.loose(&s.User)},
 		{"root", enum(d, &s.Root)},
@@ -233,11 +278,6 @@ func (d *decoder) sandboxFields(s *Sandbox) []field {
 		{"network", func(n *yaml.Node, path string) {
 			d.object(n, path, []field{{"enabled", d.boolean(&s.Network.Enabled)}})
 		}},
-		{"timeout_seconds", d.integer(&s.TimeoutSeconds)},
-		{"max_stdout_bytes", d.integer(&s.MaxStdoutBytes)},
-		{"allow_network", d.boolean(&s.AllowNetwork)},
-		{"pip_packages", d.list(&s.PipPackages)},
-		{"npm_packages", d.list(&s.NpmPackages)},
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package frontmatter reads the part of a dotprompt file that concerns sandboxes.
 //
-// A file that asks for a sandbox says so in its frontmatter, in the short form or in full:
+// A file asks for a sandbox in its frontmatter, in the short form or in full:
 //
 //	---                               ---
 //	model: googleai/gemini-2.5-flash  model: googleai/gemini-2.5-flash
@@ -13,7 +13,7 @@
 //
 // Most users want [Parse], or package tools, which calls it. [Parse] reports every problem at once as [Errors], each
 // with file, line and column. It is strict where Genkit is lenient: a key that is misspelt, a value of the wrong type
-// or frontmatter that is not closed is an error and never "no sandbox". [Document.Source] gives the file in the form
+// or frontmatter that is not closed is an error and never "no sandbox". [Document.Source] returns the file in the form
 // Genkit understands, where `sandbox:` has become an entry of `use:`.
 //
 // Parsing (what the text says) and validation ([Sandbox.Problems]: whether that can be) are separate, so a [Sandbox]

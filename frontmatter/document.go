@@ -8,7 +8,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // Middleware is the name under which package tools registers its middleware; `sandbox:` is sugar for an entry of `use:`
@@ -153,7 +153,7 @@ func looksLikeSandbox(key string) bool {
 	if strings.HasPrefix(key, "sandbox.") {
 		return true
 	}
-	near, ok := nearest.Of(key, []string{"sandbox"})
+	near, ok := suggest.Closest(key, []string{"sandbox"})
 	return ok && near == "sandbox" && len(key) < 12
 }
 
@@ -253,7 +253,7 @@ func (d *Document) Problem(path []any, hint, format string, args ...any) *Error 
 	return e
 }
 
-// AsRoot gives the place in the file where the agent asks for a sandbox that runs as root; nil when it does not.
+// AsRoot returns the place in the file where the agent asks for a sandbox that runs as root; nil when it does not.
 func (d *Document) AsRoot() *Error {
 	if d.Sandbox == nil || !d.Sandbox.AsRoot() {
 		return nil
@@ -261,7 +261,7 @@ func (d *Document) AsRoot() *Error {
 	return d.Problem([]any{"sandbox", "user"}, "", "the sandbox runs as root")
 }
 
-// descend gives the value of a key, or the entry of a list with a number; nil when there is none.
+// descend returns the value of a key, or the entry of a list with a number; nil when there is none.
 func descend(n *yaml.Node, step any) *yaml.Node {
 	switch step := step.(type) {
 	case string:
@@ -274,7 +274,7 @@ func descend(n *yaml.Node, step any) *yaml.Node {
 	return nil
 }
 
-// lookup gives the value of a key of a mapping, aliases followed; nil when there is none.
+// lookup returns the value of a key of a mapping, aliases followed; nil when there is none.
 func lookup(n *yaml.Node, key string) *yaml.Node {
 	if n = follow(n); n.Kind != yaml.MappingNode {
 		return nil

@@ -15,7 +15,7 @@ type Error struct {
 	Hint    string // what to do about it; may be empty
 }
 
-// Error gives "file:line:column: message; hint".
+// Error returns "file:line:column: message; hint".
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.File)
@@ -52,7 +52,7 @@ func InOrder(file string) func(a, b *Error) int {
 // Errors are all problems of a file, in the order of their lines. errors.As finds the first [*Error].
 type Errors []*Error
 
-// Error gives one line per problem.
+// Error returns one line per problem.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i, one := range e {
@@ -61,7 +61,7 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives the problems one by one.
+// Unwrap returns the problems one by one.
 func (e Errors) Unwrap() []error {
 	errs := make([]error, len(e))
 	for i, one := range e {

@@ -7,7 +7,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// InputFields gives the names of the fields of the input schema, sorted: of dotprompt's short form and of JSON Schema. It
+// InputFields returns the names of the fields of the input schema, sorted: of dotprompt's short form and of JSON Schema. It
 // is empty when the file has no such schema.
 func (d *Document) InputFields() []string {
 	schema := child(child(d.root, "input"), "schema")
@@ -29,7 +29,7 @@ func (d *Document) InputFields() []string {
 	return names
 }
 
-// child gives a value of a mapping; nil when there is none.
+// child returns a value of a mapping; nil when there is none.
 func child(n *yaml.Node, key string) *yaml.Node {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil

@@ -52,7 +52,7 @@ func tree(name, text string, line int) (node *yaml.Node, err error) {
 
 var yamlErrorLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-// syntaxError finds the line in the text of err, the only place where yaml.v3 tells it.
+// syntaxError finds the line in the text of err, the only place where yaml.v3 has it.
 func syntaxError(name, text string, line int, err error) *Error {
 	msg := err.Error()
 	e := &Error{File: name, Line: line, Message: "malformed YAML: " + strings.TrimSpace(yamlErrorLine.ReplaceAllString(msg, ""))}
@@ -110,7 +110,7 @@ func (r *reporter) wellFormed(root *yaml.Node) bool {
 	return len(r.errs) == before
 }
 
-// node gives the number of values below n, never much more than maxNodes.
+// node returns the number of values below n, never much more than maxNodes.
 func (w *walk) node(n *yaml.Node, depth int) int {
 	if depth > maxDepth {
 		if depth == maxDepth+1 {
@@ -168,7 +168,7 @@ func (w *walk) keys(n *yaml.Node) {
 	}
 }
 
-// plainTag reports whether the explicit tag says no more than YAML's core types.
+// plainTag reports whether the explicit tag is one of YAML's core types.
 func plainTag(n *yaml.Node) bool {
 	switch n.ShortTag() {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq":
@@ -177,7 +177,7 @@ func plainTag(n *yaml.Node) bool {
 	return false
 }
 
-// follow gives what an alias stands for.
+// follow returns what an alias stands for.
 func follow(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {
 		n = n.Alias

@@ -91,7 +91,7 @@ func (r *reporter) movable(d *Document) {
 	}
 }
 
-// header gives the YAML with `sandbox:` moved to `use:`.
+// header returns the YAML with `sandbox:` moved to `use:`.
 func (d *Document) header() (string, error) {
 	if d.Sandbox == nil {
 		return d.parts.yaml(), nil
@@ -131,7 +131,7 @@ func (d *Document) header() (string, error) {
 	return out, d.same(out, uses)
 }
 
-// key gives the index of a key among the children of the root, -1 when there is none.
+// key returns the index of a key among the children of the root, -1 when there is none.
 func (d *Document) key(name string) int {
 	for i := 0; i+1 < len(d.root.Content); i += 2 {
 		if d.root.Content[i].Value == name {
@@ -141,7 +141,7 @@ func (d *Document) key(name string) int {
 	return -1
 }
 
-// region gives the first and last line, from 0, of the entry at i, without comments that follow it.
+// region returns the first and last line, from 0, of the entry at i, without comments that follow it.
 func (d *Document) region(i int, lines []string) (first, last int) {
 	first, last = d.root.Content[i].Line-1, len(lines)-1
 	if i+2 < len(d.root.Content) {
@@ -161,7 +161,7 @@ func ending(line string) (text, end string) {
 	return text, line[len(text):]
 }
 
-// uses gives the entries of `use:` with the sandbox as the last, or in its place when it was there already.
+// uses returns the entries of `use:` with the sandbox as the last, or in its place when it was there already.
 func (d *Document) uses() ([]any, error) {
 	entry := map[string]any{"name": Middleware, "config": d.Sandbox}
 	var entries []any
@@ -218,7 +218,7 @@ func escape(text string) string {
 	return out.String()
 }
 
-// same checks that the rewritten YAML says what the original said, with uses for `use:` and `sandbox:`.
+// same checks that the rewritten YAML has the content of the original, with uses for `use:` and `sandbox:`.
 func (d *Document) same(rewritten string, uses []any) error {
 	var before, after map[string]any
 	if err := d.root.Decode(&before); err != nil {
@@ -267,7 +267,7 @@ func asGenkit(text string) (m map[string]any, err error) {
 	return m, nil
 }
 
-// normal gives v as JSON would read it.
+// normal returns v as JSON would read it.
 func normal(v any) (any, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -278,7 +278,7 @@ func normal(v any) (any, error) {
 	return out, err
 }
 
-// Uses tells whether the file names the middleware, in `use:` or through `sandbox:`.
+// Uses reports whether the file names the middleware, in `use:` or through `sandbox:`.
 func (d *Document) Uses(middleware string) bool {
 	return slices.Contains(d.Meta.Use, middleware) || (middleware == Middleware && d.Sandbox != nil)
 }

@@ -8,13 +8,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/isolated"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// Mode says which tools an agent gets. The zero value means ModeCompute.
+// Mode is which tools an agent gets. The zero value means ModeCompute.
 type Mode string
 
 // Modes.
@@ -50,7 +52,7 @@ func DefaultImage(r Runtime) string {
 	}
 }
 
-// RootMode says whether the image's file system can be written to. The zero value means RootReadonly.
+// RootMode is whether the image's file system can be written to. The zero value means RootReadonly.
 type RootMode string
 
 // Root modes.
@@ -65,12 +67,12 @@ const (
 	SessionIsolated = "isolated" // a sandbox of this agent alone, which reaches no other
 )
 
-// Bounds of values a file may give.
+// Bounds of the values in a file, beside those of backend.LimitTable.
 const (
-	MaxExecTimeoutSeconds = 3600
-	MaxIdleSeconds        = 30 * 24 * 3600
-	MaxStdoutBytes        = 1 << 20
-	MaxYieldMS            = 1000 * MaxExecTimeoutSeconds
+	maxExecSeconds = int64(bound.ExecTimeout / time.Second)
+	maxYieldMS     = int64(bound.ExecTimeout / time.Millisecond)
+	maxIdleSeconds = int64(30 * 24 * time.Hour / time.Second)
+	maxStdoutBytes = 1 << 20
 )
 
 // Sandbox is the value of `sandbox:`. The zero value is a Python sandbox in compute mode. In a file a limit of zero is
@@ -102,9 +104,9 @@ type Limits struct {
 	CPUMillicores      int64 `json:"cpu_millicores,omitempty"`
 	MemoryMB           int64 `json:"memory_mb,omitempty"` // MiB
 	PIDs               int64 `json:"pids,omitempty"`
-	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty"`      // idle time after which the session is reaped
-	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty"` // default time limit of a command
-	WorkspaceMB        int64 `json:"workspace_mb,omitempty"`         // MiB
+	TimeoutSeconds     int64 `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`
+	ExecTimeoutSeconds int64 `json:"exec_timeout_seconds,omitempty" jsonschema_description:"default timeout of a command"`
+	WorkspaceMB        int64 `json:"workspace_mb,omitempty"` // MiB
 }
 
 // limitField is a field of Limits with its bounds.
@@ -121,8 +123,8 @@ func (l *Limits) fields() []limitField {
 		{"cpu_millicores", &l.CPUMillicores, 0, 0, true},
 		{"memory_mb", &l.MemoryMB, 0, 0, true},
 		{"pids", &l.PIDs, 0, 0, true},
-		{"timeout_seconds", &l.TimeoutSeconds, 1, MaxIdleSeconds, false},
-		{"exec_timeout_seconds", &l.ExecTimeoutSeconds, 1, MaxExecTimeoutSeconds, false},
+		{"timeout_seconds", &l.TimeoutSeconds, 1, maxIdleSeconds, false},
+		{"exec_timeout_seconds", &l.ExecTimeoutSeconds, 1, maxExecSeconds, false},
 		{"workspace_mb", &l.WorkspaceMB, 0, 0, true},
 	}
 	for i, f := range list {
@@ -145,7 +147,19 @@ func (l Limits) Backend() backend.Limits {
 	return out
 }
 
-// Network says what the sandbox can reach. The zero value leaves that to the workflow, and without one it is nothing.
+// LimitsOf returns the limits that an engine enforces as files name them.
+func LimitsOf(enforced backend.Limits) Limits {
+	var l Limits
+	for _, f := range l.fields() {
+		if f.engine {
+			row := backend.LimitNamed(f.name)
+			*f.value = *row.Of(&enforced) / row.Scale
+		}
+	}
+	return l
+}
+
+// Network is what the sandbox can reach. The zero value leaves that to the workflow, and without one it is nothing.
 type Network struct {
 	// Enabled is nil when nothing is said. False is an explicit no: it holds also in a workflow that has a network.
 	Enabled *bool `json:"enabled,omitempty"`
@@ -181,7 +195,7 @@ func (s Sandbox) WithDefaults() Sandbox {
 	return s
 }
 
-// AsRoot tells whether the sandbox runs as the user or the group root.
+// AsRoot reports whether the sandbox runs as the user or the group root.
 func (s Sandbox) AsRoot() bool {
 	uid, gid, both := strings.Cut(s.User, ":")
 	isZero := func(id string) bool { return id != "" && strings.Trim(id, "0") == "" }
@@ -218,9 +232,9 @@ func (s Sandbox) Problems() []Problem {
 	c.names(s)
 	c.env(s.Env)
 	c.limits(s.Limits)
-	c.within("yield_ms", s.YieldMS, 1, MaxYieldMS)
-	c.within("timeout_seconds", s.TimeoutSeconds, 1, MaxExecTimeoutSeconds)
-	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, MaxStdoutBytes)
+	c.within("yield_ms", s.YieldMS, 1, maxYieldMS)
+	c.within("timeout_seconds", s.TimeoutSeconds, 1, maxExecSeconds)
+	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, maxStdoutBytes)
 	c.packages("pip_packages", s.PipPackages)
 	c.packages("npm_packages", s.NpmPackages)
 	c.modes(s)
@@ -238,7 +252,7 @@ func (c *checker) oneOf(field, value string, known ...string) {
 		return
 	}
 	hint := "known are " + strings.Join(known, ", ")
-	if near, ok := nearest.Of(value, known); ok {
+	if near, ok := suggest.Closest(value, known); ok {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	c.add(field, hint, "unknown %s %q", field, clip(value))
@@ -254,6 +268,10 @@ func (c *checker) within(field string, value, low, high int64) {
 func (c *checker) names(s Sandbox) {
 	if strings.ContainsFunc(s.Image, func(r rune) bool { return r <= ' ' || r == 0x7f }) || len(s.Image) > 512 {
 		c.add("image", "", "%q is not an image reference", clip(s.Image))
+	} else if s.Image != "" {
+		if _, err := backend.NormalizeImage(s.Image); err != nil {
+			c.add("image", "", "%v", err)
+		}
 	}
 	if s.User != "" && !userPattern.MatchString(s.User) {
 		c.add("user", `write numbers, as in "1000:1000"`, "%q is not a user id", clip(s.User))

@@ -119,7 +119,7 @@ func (p parts) check(name string) error {
 
 var sandboxLine = regexp.MustCompile(`(?m)^sandbox[ \t]*:(?s:.*)^---[ \t\r]*$`)
 
-// noFrontmatter says what is wrong when a file that begins with first has no frontmatter but seems to want some.
+// noFrontmatter returns what is wrong when a file that begins with first has no frontmatter but seems to want some.
 func noFrontmatter(name, text, first string, line int) error {
 	trimmed := strings.Trim(first, " \t\f\r\n")
 	dashes := strings.TrimLeft(trimmed, "-")
@@ -141,7 +141,7 @@ func isMarker(line string) bool {
 	return strings.HasPrefix(line, "---") && strings.Trim(line[3:], " \t\f\r\n") == ""
 }
 
-// nextLine gives the line at off with its end, and the offset of the next one.
+// nextLine returns the line at off with its end, and the offset of the next one.
 func nextLine(text string, off int) (string, int) {
 	if i := strings.IndexByte(text[off:], '\n'); i >= 0 {
 		return text[off : off+i+1], off + i + 1

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// progressEvery is how often a client that asked for it hears that its call goes on.
+// progressEvery is how often a client that asked for it is told that its call still runs.
 const progressEvery = time.Second
 
 // call is one call of a tool.
@@ -21,7 +21,7 @@ type call struct {
 	scope  *scope
 	tool   string
 	args   json.RawMessage
-	report func(message string) // tells the client what happens; never nil
+	report func(message string) // reports to the client; never nil
 }
 
 // handler does a call. Failures that the caller can do something about are in the output.
@@ -29,20 +29,13 @@ type handler func(ctx context.Context, c call) (out any, err error)
 
 // callSandboxTool runs one of the tools that Genkit agents have.
 func (s *Server) callSandboxTool(ctx context.Context, c call) (any, error) {
-	out, err := c.scope.calls.Call(ctx, c.tool, c.args)
-	if err != nil {
-		return nil, err
-	}
-	if fail := s.checkRead(c.args, out); fail != nil {
-		return tools.Result{Error: fail}, nil
-	}
-	return out, nil
+	return c.scope.calls.Call(ctx, c.tool, c.args)
 }
 
 // addTool registers a tool.
-func (s *Server) addTool(srv *mcp.Server, find resolver, def tools.Definition, hints *mcp.ToolAnnotations, do handler) {
+func (s *Server) addTool(srv *mcp.Server, find resolver, def tools.Definition, annotations *mcp.ToolAnnotations, do handler) {
 	srv.AddTool(&mcp.Tool{
-		Name: def.Name, Title: hints.Title, Description: def.Description, InputSchema: def.Input, OutputSchema: def.Output, Annotations: hints,
+		Name: def.Name, Title: annotations.Title, Description: def.Description, InputSchema: def.Input, OutputSchema: def.Output, Annotations: annotations,
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		sc, err := find(ctx, req.Session, req.Extra)
 		if err != nil {
@@ -67,7 +60,7 @@ func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do ha
 	stop := context.AfterFunc(c.scope.ctx, func() { cancel(errServerClosed) })
 	defer stop()
 	p := s.startProgress(ctx, req)
-	c.report = p.tell
+	c.report = p.set
 	out, err := do(ctx, c)
 	p.stop()
 	if err != nil {
@@ -96,14 +89,14 @@ func result(out any) (*mcp.CallToolResult, error) {
 	}, nil
 }
 
-// progress tells a client that asked for it that its call goes on.
+// progress notifies a client that asked for it that its call still runs.
 type progress struct {
 	said chan string
 	quit chan struct{}
 	done chan struct{}
 }
 
-// startProgress starts telling; stop must be called.
+// startProgress starts the notifications; stop must be called.
 func (s *Server) startProgress(ctx context.Context, req *mcp.CallToolRequest) *progress {
 	token := req.Params.GetProgressToken()
 	if token == nil {
@@ -114,8 +107,8 @@ func (s *Server) startProgress(ctx context.Context, req *mcp.CallToolRequest) *p
 	return p
 }
 
-// tell replaces what the next notification says.
-func (p *progress) tell(message string) {
+// set replaces the message of the next notification.
+func (p *progress) set(message string) {
 	if p == nil {
 		return
 	}
@@ -132,7 +125,7 @@ func (p *progress) tell(message string) {
 	}
 }
 
-// stop ends the telling, so that nothing comes after the answer.
+// stop ends the notifications, so that none follows the answer.
 func (p *progress) stop() {
 	if p == nil {
 		return
@@ -173,38 +166,9 @@ func (p *progress) loop(ctx context.Context, ss *mcp.ServerSession, tool string,
 
 // annotationsOf describes a sandbox tool to clients that ask their users before they run one. Nothing that these tools
 // do reaches the user's own machine, and without a network nothing else either.
-func annotationsOf(tool string, network bool) *mcp.ToolAnnotations {
-	open := network && (tool == tools.ToolRun || tool == tools.ToolExec || tool == tools.ToolExecWrite)
-	hints := func(title string, readOnly, destructive, idempotent bool) *mcp.ToolAnnotations {
-		return &mcp.ToolAnnotations{
-			Title: title, ReadOnlyHint: readOnly, DestructiveHint: &destructive, IdempotentHint: idempotent, OpenWorldHint: &open,
-		}
+func annotationsOf(def tools.Definition, network bool) *mcp.ToolAnnotations {
+	open := network && def.Network
+	return &mcp.ToolAnnotations{
+		Title: def.Title, ReadOnlyHint: def.ReadOnly, DestructiveHint: &def.Destructive, IdempotentHint: def.Idempotent, OpenWorldHint: &open,
 	}
-	switch tool {
-	case tools.ToolRun:
-		return hints("Run a program", false, false, false)
-	case tools.ToolOpen:
-		return hints("Open a sandbox", false, false, true)
-	case tools.ToolExec:
-		return hints("Run a command", false, true, false)
-	case tools.ToolExecRead:
-		return hints("Read a command's output", true, false, true)
-	case tools.ToolExecWait:
-		return hints("Wait for a command", true, false, true)
-	case tools.ToolExecWrite:
-		return hints("Write to a command", false, true, false)
-	case tools.ToolExecKill:
-		return hints("End a command", false, true, true)
-	case tools.ToolFSWrite:
-		return hints("Write a file", false, true, true)
-	case tools.ToolFSRead:
-		return hints("Read a file", true, false, true)
-	case tools.ToolFSList:
-		return hints("List files", true, false, true)
-	case tools.ToolFSDelete:
-		return hints("Delete files", false, true, true)
-	case tools.ToolClose:
-		return hints("Close a sandbox", false, true, true)
-	}
-	return hints(tool, false, true, false)
 }

@@ -1,4 +1,4 @@
-// Package mcpserver gives MCP clients the sandboxes that Genkit agents have, through the same tools.
+// Package mcpserver serves the sandboxes of Genkit agents to MCP clients, through the same tools.
 //
 // Most users want the command `workcell mcp`. In Go code a [Server] stands on a [session.Manager]:
 //
@@ -16,8 +16,8 @@
 // A scope is a set of sandboxes that belong together; a tool call sees those of its own scope only, and an id of another
 // scope gets the answer of an id that never existed. On stdio the process is the scope. On HTTP it is the MCP session
 // where the client has one. Requests of the era without sessions belong to the owner that their token names, and must
-// name the sandbox they mean: sandbox_open gives a new one each time, and its sandbox_id, which cannot be guessed, is the
-// handle. Sandboxes that nobody used for 30 minutes are closed.
+// name the sandbox they mean: sandbox_open opens a new one each time, and its sandbox_id, which cannot be guessed, is the
+// handle. Sandboxes that are idle for 30 minutes are closed.
 //
 // # Failures
 //
@@ -27,6 +27,6 @@
 //
 // # The guard policy
 //
-// A [Policy] refuses calls before they reach a sandbox. It is a guard rail against accidents, not a wall: whoever can run
+// A [Policy] refuses calls before they reach a sandbox. It is a guard rail against accidents, not a wall: a client that can run
 // one program in a sandbox can have it do what a refused command does. The wall is the sandbox.
 package mcpserver

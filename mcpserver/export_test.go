@@ -2,8 +2,6 @@ package mcpserver
 
 import (
 	"context"
-	"net"
-	"net/http"
 	"strings"
 	"time"
 
@@ -12,14 +10,14 @@ import (
 
 // What tests of package mcpserver_test need to see.
 
-// Commands gives the simple commands of a shell line as text, computed words as "?".
+// Commands returns the simple commands of a shell line as text, computed words as "?".
 func Commands(script string) (list []string, unknown string) {
-	return texts(commandsIn(script, nil, false))
+	return texts(commandsIn(script))
 }
 
 // CommandsOfList does so for an argument list.
 func CommandsOfList(argv []string, stdin *string) (list []string, unknown string) {
-	return texts(commandsOf(argv, stdin, false))
+	return texts(commandsOf(argv, stdin))
 }
 
 func texts(c commands) ([]string, string) {
@@ -37,10 +35,10 @@ func texts(c commands) ([]string, string) {
 	return list, c.unknown
 }
 
-// Judge gives the rule that refuses a shell line; empty when none does.
+// Judge returns the rule that refuses a shell line; empty when none does.
 func (p *Policy) Judge(script string) string {
 	s := &Server{policy: *p}
-	fail := s.checkCommands(func() commands { return commandsIn(script, nil, false) })
+	fail := s.checkCommands(func() commands { return commandsIn(script) })
 	if fail == nil {
 		return ""
 	}
@@ -49,10 +47,10 @@ func (p *Policy) Judge(script string) string {
 	return rule
 }
 
-// FileRule gives the rule that refuses a file; empty when none does.
+// FileRule returns the rule that refuses a file; empty when none does.
 func (p *Policy) FileRule(name string) string { return p.fileRule(name) }
 
-// SetSpareAfter sets how long a sandbox must be idle before it gives way.
+// SetSpareAfter sets how long a sandbox must be idle before a new one may replace it.
 func (s *Server) SetSpareAfter(d time.Duration) {
 	s.room.Lock()
 	defer s.room.Unlock()
@@ -62,15 +60,7 @@ func (s *Server) SetSpareAfter(d time.Duration) {
 // Sweep ends sessions of execute_task that are idle at a time.
 func (s *Server) Sweep(now time.Time) { s.sweep(now) }
 
-// CapListener bounds the connections of a listener.
-func CapListener(l net.Listener, most, each int) net.Listener {
-	return newCappedListener(l, most, each, true)
-}
-
-// ClientOf gives what counts as one client of an address.
-func ClientOf(hostport string) string { return clientOf(hostport) }
-
-// Fault gives the code and the text that a message is refused with; zero when it is taken.
+// Fault returns the code and the text that a message is refused with; zero when it is taken.
 func Fault(data []byte) (code int64, text string) {
 	if _, f := decodeMessage(data); f != nil {
 		return f.code, f.text
@@ -95,24 +85,27 @@ func (s *Server) ServeOn(ctx context.Context, t mcp.Transport) error {
 	return ss.Wait()
 }
 
-// Seats bound sessions.
-type Seats struct{ s *seats }
+// SessionLimiter bounds the sessions of one client.
+type SessionLimiter struct{ l *limiter }
 
-// NewSeats gives seats for so many sessions of one client.
-func NewSeats(most int) Seats { return Seats{newSeats(most, most, time.Hour)} }
-
-// Take gives what ties a session to a seat and what takes back a seat without one; ok is false when there is none.
-func (s Seats) Take() (seated func(*mcp.ServerSession), release func(), ok bool) {
-	p, status, _ := s.s.take("client")
-	if status == http.StatusTooManyRequests {
-		return nil, nil, false
-	}
-	return p.seated, p.release, true
+// NewSessionLimiter returns a limiter of so many sessions.
+func NewSessionLimiter(most int) SessionLimiter {
+	return SessionLimiter{newLimiter(HTTPOptions{MaxSessions: most, MaxOwnerSessions: most})}
 }
 
-// Taken gives how many seats are taken, of all clients and of the one there is.
-func (s Seats) Taken() (total, client int) {
-	s.s.mu.Lock()
-	defer s.s.mu.Unlock()
-	return s.s.total, s.s.taken["client"]
+// Reserve returns what binds a session to a place and what ends the request that it was reserved for; ok is false when
+// there is none.
+func (s SessionLimiter) Reserve() (bind func(*mcp.ServerSession), done func(), ok bool) {
+	r, _, _ := s.l.reserve("client")
+	if r == nil {
+		return nil, nil, false
+	}
+	return r.bind, r.done, true
+}
+
+// Taken returns how many places are taken.
+func (s SessionLimiter) Taken() int {
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	return s.l.sessions
 }

@@ -1,8 +1,8 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -50,44 +50,63 @@ func (s *Server) ceiling() backend.Limits {
 	return c
 }
 
-// checker gives what is asked before a tool of a scope runs.
-func (s *Server) checker(sc *scope) func(context.Context, string, any) *tools.ToolError {
-	return func(_ context.Context, _ string, input any) *tools.ToolError {
-		if fail := sc.checkHandle(input); fail != nil {
+// checker returns what is asked before a tool of a scope runs.
+func (s *Server) checker(sc *scope) func(context.Context, tools.Args) *tools.ToolError {
+	return func(_ context.Context, args tools.Args) *tools.ToolError {
+		if fail := sc.checkHandle(args); fail != nil {
 			return fail
 		}
-		switch in := input.(type) {
-		case *tools.ExecInput:
-			return s.checkExec(in)
-		case *tools.RunInput:
-			return s.checkRun(in)
-		case *tools.FSWriteInput:
-			return s.checkWrite(in)
-		case *tools.FSReadInput:
-			return s.checkFile(in.Path)
+		if fail := s.checkTime(args); fail != nil {
+			return fail
 		}
-		return nil
+		for _, name := range slices.Sorted(maps.Keys(args.Files)) {
+			if fail := s.checkFile(name); fail != nil {
+				return fail
+			}
+			if fail := s.checkSize(name, args.Files[name]); fail != nil {
+				return fail
+			}
+		}
+		if fail := s.checkSize("code", int64(len(args.Code))); fail != nil {
+			return fail
+		}
+		return s.checkCommands(func() commands { return s.commands(args) })
 	}
 }
 
-// checkHandle makes calls name their sandbox where several conversations share a scope.
-func (sc *scope) checkHandle(input any) *tools.ToolError {
-	if open, ok := input.(*tools.OpenInput); ok {
-		return sc.nameSandbox(open)
+// commands returns what a call runs.
+func (s *Server) commands(args tools.Args) commands {
+	runtime := cmp.Or(frontmatter.Runtime(args.Runtime), s.opts.Sandbox.Runtime)
+	switch {
+	case args.Line != "":
+		return commandsIn(args.Line)
+	case len(args.Argv) > 0 && args.StdinOpen: // more input may come
+		return commandsOf(args.Argv, nil)
+	case len(args.Argv) > 0:
+		return commandsOf(args.Argv, args.Stdin)
+	case args.Code != "" && runtime == frontmatter.RuntimeBash:
+		return commandsIn(args.Code)
 	}
-	id, has := sandboxIDOf(input)
-	if !sc.handles || !has || id != "" {
+	return commands{}
+}
+
+// checkHandle makes calls name their sandbox where several conversations share a scope.
+func (sc *scope) checkHandle(args tools.Args) *tools.ToolError {
+	if args.SessionKey != nil {
+		return sc.nameSandbox(args.SessionKey)
+	}
+	if !sc.handles || args.SandboxID == nil || *args.SandboxID != "" {
 		return nil
 	}
 	return tools.NewError(tools.CodeInvalid, "sandbox_id is required", "Call sandbox_open and pass the sandbox_id that it gives with every call.")
 }
 
 // nameSandbox gives every sandbox_open a sandbox of its own where several conversations share a scope.
-func (sc *scope) nameSandbox(open *tools.OpenInput) *tools.ToolError {
+func (sc *scope) nameSandbox(key *string) *tools.ToolError {
 	switch {
 	case !sc.handles:
-	case open.SessionKey == "":
-		open.SessionKey = "handle-" + session.NewID()
+	case *key == "":
+		*key = "handle-" + session.NewID()
 	case !sc.named:
 		return tools.NewError(tools.CodeInvalid, "session_key needs a client with a token or a session, because anybody could use the name",
 			"Leave session_key out and keep the sandbox_id.")
@@ -95,102 +114,11 @@ func (sc *scope) nameSandbox(open *tools.OpenInput) *tools.ToolError {
 	return nil
 }
 
-// sandboxIDOf gives the sandbox_id of an input that has one.
-func sandboxIDOf(input any) (id string, has bool) {
-	switch in := input.(type) {
-	case *tools.ExecInput:
-		return in.SandboxID, true
-	case *tools.ExecReadInput:
-		return in.SandboxID, true
-	case *tools.ExecWaitInput:
-		return in.SandboxID, true
-	case *tools.ExecWriteInput:
-		return in.SandboxID, true
-	case *tools.ExecKillInput:
-		return in.SandboxID, true
-	case *tools.FSWriteInput:
-		return in.SandboxID, true
-	case *tools.FSReadInput:
-		return in.SandboxID, true
-	case *tools.FSListInput:
-		return in.SandboxID, true
-	case *tools.FSDeleteInput:
-		return in.SandboxID, true
-	case *tools.CloseInput:
-		return in.SandboxID, true
-	}
-	return "", false
-}
-
-func (s *Server) checkExec(in *tools.ExecInput) *tools.ToolError {
-	if fail := s.checkTime(in.TimeoutSeconds); fail != nil {
-		return fail
-	}
-	return s.checkCommands(func() commands {
-		if in.Command != "" {
-			return commandsIn(in.Command, in.Stdin, in.Stream)
-		}
-		return commandsOf(in.Cmd, in.Stdin, in.Stream)
-	})
-}
-
-func (s *Server) checkRun(in *tools.RunInput) *tools.ToolError {
-	if fail := s.checkTime(in.TimeoutSeconds); fail != nil {
-		return fail
-	}
-	if bound := s.policy.Limits.ExecutionSeconds; in.TimeoutSeconds == 0 && bound > 0 {
-		in.TimeoutSeconds = min(bound, int64(session.DefaultExecTimeout.Seconds()))
-	}
-	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
-		if fail := s.checkFile(name); fail != nil {
-			return fail
-		}
-		if fail := s.checkSize(name, int64(len(in.Files[name]))); fail != nil {
-			return fail
-		}
-	}
-	if fail := s.checkSize("code", int64(len(in.Code))); fail != nil {
-		return fail
-	}
-	runtime := frontmatter.Runtime(in.Runtime)
-	if runtime == frontmatter.RuntimeBash || runtime == "" && s.opts.Sandbox.Runtime == frontmatter.RuntimeBash {
-		return s.checkCommands(func() commands { return commandsIn(in.Code, nil, false) })
-	}
-	return nil
-}
-
-func (s *Server) checkWrite(in *tools.FSWriteInput) *tools.ToolError {
-	if fail := s.checkFile(in.Path); fail != nil {
-		return fail
-	}
-	var size int64
-	if in.Contents != nil {
-		size = int64(len(*in.Contents))
-	}
-	if in.ContentsB64 != nil {
-		size = int64(len(*in.ContentsB64)) / 4 * 3
-	}
-	return s.checkSize(in.Path, size)
-}
-
 func (s *Server) checkFile(name string) *tools.ToolError {
 	if rule := s.policy.fileRule(name); rule != "" {
 		return refusal(rule, "files of this type are not for the file tools")
 	}
 	return nil
-}
-
-// checkRead holds what sandbox_fs_read gives out against the policy: how large the file is shows when it is read.
-func (s *Server) checkRead(args json.RawMessage, out any) *tools.ToolError {
-	read, ok := out.(tools.FSReadOutput)
-	if !ok {
-		return nil
-	}
-	in, fail := tools.DecodeInput[tools.FSReadInput](args)
-	if fail != nil {
-		return fail
-	}
-	return s.checkSize(in.Path, read.SizeBytes)
 }
 
 func (s *Server) checkSize(name string, size int64) *tools.ToolError {
@@ -202,11 +130,16 @@ func (s *Server) checkSize(name string, size int64) *tools.ToolError {
 	return nil
 }
 
-func (s *Server) checkTime(seconds int64) *tools.ToolError {
-	if bound := s.policy.Limits.ExecutionSeconds; bound > 0 && seconds > bound {
-		e := refusal("limits.execution_seconds", "timeout_seconds is %d, the limit is %d", seconds, bound)
+func (s *Server) checkTime(args tools.Args) *tools.ToolError {
+	bound, seconds := s.policy.Limits.ExecutionSeconds, args.TimeoutSeconds
+	switch {
+	case bound == 0 || seconds == nil:
+	case *seconds > bound:
+		e := refusal("limits.execution_seconds", "timeout_seconds is %d, the limit is %d", *seconds, bound)
 		e.Remediation = fmt.Sprintf("Pass a timeout_seconds of at most %d, or divide the work.", bound)
 		return e
+	case *seconds == 0 && args.Code != "":
+		*seconds = min(bound, int64(session.DefaultExecTimeout.Seconds()))
 	}
 	return nil
 }
@@ -239,7 +172,7 @@ func (s *Server) checkCommands(parse func() commands) *tools.ToolError {
 	return nil
 }
 
-// allows tells whether a list of allowed commands, when there is one, has the command.
+// allows reports whether a list of allowed commands, when there is one, has the command.
 func (r *CommandRules) allows(cmd []word) bool {
 	if len(r.Allow) == 0 || len(cmd) == 0 || cmd[0].static && harmless(cmd[0].text) {
 		return true

@@ -14,6 +14,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/net/netutil"
 )
 
 // Paths that ServeHTTP answers.
@@ -25,14 +26,11 @@ const (
 // Defaults and bounds of HTTPOptions.
 const (
 	DefaultMaxConns         = 256
-	DefaultMaxAddressConns  = 64
 	DefaultMaxSessions      = 512
 	DefaultMaxOwnerSessions = 128
 	DefaultMaxRequests      = 64
-	DefaultMaxStreams       = 64
 	DefaultMaxBodyBytes     = 256 << 20
 	DefaultRate             = 200
-	DefaultUnusedTimeout    = time.Minute
 	DefaultWriteTimeout     = 30 * time.Second
 	DefaultBodyTimeout      = 30 * time.Second
 	DefaultStopTimeout      = 10 * time.Second
@@ -43,8 +41,8 @@ const (
 )
 
 // HTTPOptions refine ServeHTTP. The zero value of a field means what its comment says; a negative one is an error. A
-// client is the owner that a token names; without tokens it is an address, and before its token is known too. All
-// loopback addresses are one client, and so are the addresses of an IPv6 network of 64 bits.
+// client is the owner that a token names; before its token is known it is its address. Without tokens there is one client.
+// What these limits leave open, such as connections of one address, is for a proxy before the server.
 type HTTPOptions struct {
 	// Tokens are the bearer tokens of clients. Empty: none is needed, which only a listener on a loopback address allows.
 	Tokens []Token
@@ -53,24 +51,21 @@ type HTTPOptions struct {
 	// Hosts are names that clients may reach the server by, beside localhost and addresses, which no foreign web page can
 	// make its own.
 	Hosts []string
-	// Origins are those of web pages that may use the server, beside pages that it would serve itself. Empty: none.
+	// Origins are those of web pages that may use the server, beside pages of its own host. Empty: none.
 	Origins []string
-	// MaxConns bounds the open connections, MaxAddressConns those of one address. Zero is DefaultMaxConns and
-	// DefaultMaxAddressConns; of a listener on a loopback address, where all have one address, MaxConns for both.
-	MaxConns, MaxAddressConns int
+	// MaxConns bounds the open connections; more wait to be accepted. Zero is DefaultMaxConns.
+	MaxConns int
 	// MaxSessions bounds the open MCP sessions, MaxOwnerSessions those of one client. Zero is DefaultMaxSessions and
 	// DefaultMaxOwnerSessions.
 	MaxSessions, MaxOwnerSessions int
-	// MaxRequests bounds the requests of one client that are under way at once, MaxStreams its streams of events that
-	// belong to no call, which do not count as requests. Zero is DefaultMaxRequests and DefaultMaxStreams.
-	MaxRequests, MaxStreams int
+	// MaxRequests bounds the requests of one client that are under way at once, without the stream of events that each of
+	// its sessions may have. Zero is DefaultMaxRequests.
+	MaxRequests int
 	// MaxBodyBytes bounds what is in memory of the bodies of requests under way; one client may have a quarter of it, but
 	// always one message. Zero is DefaultMaxBodyBytes.
 	MaxBodyBytes int64
 	// Rate bounds the requests per second of one client; twice as many may come at once. Zero is DefaultRate.
 	Rate int
-	// UnusedTimeout is how long a session may wait for its first use. Zero is DefaultUnusedTimeout.
-	UnusedTimeout time.Duration
 	// BodyTimeout is how long a client may take to send a request's body, WriteTimeout to take a piece of an answer.
 	// Zero is DefaultBodyTimeout and DefaultWriteTimeout.
 	BodyTimeout, WriteTimeout time.Duration
@@ -79,21 +74,17 @@ type HTTPOptions struct {
 }
 
 // complete fills in what was left out.
-func (o *HTTPOptions) complete(loopback bool) error {
-	if loopback && o.MaxAddressConns == 0 {
-		o.MaxAddressConns = cmp.Or(o.MaxConns, DefaultMaxConns)
-	}
+func (o *HTTPOptions) complete() error {
 	return errors.Join(
-		fill("MaxConns", &o.MaxConns, DefaultMaxConns), fill("MaxAddressConns", &o.MaxAddressConns, DefaultMaxAddressConns),
-		fill("MaxSessions", &o.MaxSessions, DefaultMaxSessions), fill("MaxOwnerSessions", &o.MaxOwnerSessions, DefaultMaxOwnerSessions),
-		fill("MaxRequests", &o.MaxRequests, DefaultMaxRequests), fill("MaxStreams", &o.MaxStreams, DefaultMaxStreams),
+		fill("MaxConns", &o.MaxConns, DefaultMaxConns), fill("MaxSessions", &o.MaxSessions, DefaultMaxSessions),
+		fill("MaxOwnerSessions", &o.MaxOwnerSessions, DefaultMaxOwnerSessions), fill("MaxRequests", &o.MaxRequests, DefaultMaxRequests),
 		fill("MaxBodyBytes", &o.MaxBodyBytes, DefaultMaxBodyBytes), fill("Rate", &o.Rate, DefaultRate),
-		fill("UnusedTimeout", &o.UnusedTimeout, DefaultUnusedTimeout), fill("BodyTimeout", &o.BodyTimeout, DefaultBodyTimeout),
-		fill("WriteTimeout", &o.WriteTimeout, DefaultWriteTimeout), fill("StopTimeout", &o.StopTimeout, DefaultStopTimeout),
+		fill("BodyTimeout", &o.BodyTimeout, DefaultBodyTimeout), fill("WriteTimeout", &o.WriteTimeout, DefaultWriteTimeout),
+		fill("StopTimeout", &o.StopTimeout, DefaultStopTimeout),
 	)
 }
 
-// fill gives a field that is zero its default, and refuses a negative one.
+// fill sets a field that is zero to its default, and refuses a negative one.
 func fill[T int | int64 | time.Duration](name string, field *T, value T) error {
 	if *field < 0 {
 		return fmt.Errorf("mcpserver: %s is %v, it must not be negative", name, *field)
@@ -113,93 +104,94 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 	if opts != nil {
 		o = *opts
 	}
-	loopback := isLoopback(l.Addr())
-	if err := o.complete(loopback); err != nil {
+	if err := o.complete(); err != nil {
 		return err
 	}
-	keys, err := newKeyring(o.Tokens)
+	if len(o.Tokens) == 0 && !isLoopback(l.Addr()) {
+		return ErrNoToken
+	}
+	h, err := s.newHTTPHandler(o)
 	if err != nil {
 		return err
 	}
-	if len(o.Tokens) == 0 && !loopback {
-		return ErrNoToken
-	}
-	f := s.newFront(o, keys)
 	srv := &http.Server{
-		Handler: f, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeaderBytes,
+		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: errorLog(s.log), BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	failed := make(chan error, 1)
-	var capped net.Listener = newCappedListener(l, o.MaxConns, o.MaxAddressConns, o.TLS == nil)
+	limited := netutil.LimitListener(l, o.MaxConns)
 	if o.TLS != nil {
-		capped = tls.NewListener(capped, o.TLS) // outermost, so that net/http sees what the connections are
+		limited = tls.NewListener(limited, o.TLS) // outermost, so that net/http sees what the connections are
 	}
-	go func() { failed <- srv.Serve(capped) }()
+	go func() { failed <- srv.Serve(limited) }()
 	select {
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
 	case <-s.ctx.Done():
 	}
-	return f.stop(ctx, srv)
+	return h.stop(ctx, srv)
 }
 
-// front is the HTTP side of a server.
-type front struct {
+// httpHandler answers the requests of ServeHTTP.
+type httpHandler struct {
 	server    *Server
 	opts      HTTPOptions
 	keys      *keyring
-	rates     *rates
-	requests  *slots
-	streams   *slots // of events; that a session has one at most is the SDK's to see
-	bodies    *budget
-	seats     *seats
+	origins   *http.CrossOriginProtection
+	limiter   *limiter
 	stateful  *mcp.Server
 	legacy    http.Handler // up to 2025-11-25, with sessions
 	stateless http.Handler // from 2026-07-28 on
 }
 
-func (s *Server) newFront(o HTTPOptions, keys *keyring) *front {
-	f := &front{
-		server: s, opts: o, keys: keys, rates: newRates(o.Rate), requests: newSlots(o.MaxRequests), streams: newSlots(o.MaxStreams),
-		bodies: newBudget(o.MaxBodyBytes, max(o.MaxBodyBytes/4, MaxMessageBytes+1)),
-		seats:  newSeats(o.MaxSessions, o.MaxOwnerSessions, o.UnusedTimeout), stateful: s.build(s.bySession),
+func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
+	keys, err := newKeyring(o.Tokens)
+	if err != nil {
+		return nil, err
 	}
-	f.stateful.AddReceivingMiddleware(seatSessions)
+	origins := http.NewCrossOriginProtection()
+	for _, origin := range o.Origins {
+		if err := origins.AddTrustedOrigin(origin); err != nil {
+			return nil, err
+		}
+	}
+	h := &httpHandler{server: s, opts: o, keys: keys, origins: origins, limiter: newLimiter(o), stateful: s.build(s.bySession)}
+	h.stateful.AddReceivingMiddleware(bindSessions)
 	handlerOf := func(srv *mcp.Server, stateless bool) http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{
 			Stateless: stateless, Logger: quiet(s.log), SessionTimeout: s.opts.IdleTimeout, MaxRequestBodyBytes: MaxMessageBytes,
-			PropagateRequestCancellation: true, DisableLocalhostProtection: true, // checkHost is stricter
+			PropagateRequestCancellation: true, DisableLocalhostProtection: true, // hostAllowed is stricter
 		})
 	}
-	f.legacy = handlerOf(f.stateful, false)
-	f.stateless = handlerOf(s.build(s.byOwner), true)
-	return f
+	h.legacy = handlerOf(h.stateful, false)
+	h.stateless = handlerOf(s.build(s.byOwner), true)
+	return h, nil
 }
 
 // stop ends the server: no new requests, the end of those under way, and after StopTimeout that of their connections.
-func (f *front) stop(ctx context.Context, srv *http.Server) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.opts.StopTimeout)
+func (h *httpHandler) stop(ctx context.Context, srv *http.Server) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.opts.StopTimeout)
 	defer cancel()
-	f.server.mu.Lock()
-	f.server.ending = true
-	f.server.mu.Unlock()
-	over := f.requests.end()
-	f.server.cancelScopes()
+	h.server.mu.Lock()
+	h.server.ending = true
+	h.server.mu.Unlock()
+	h.limiter.end()
+	h.server.cancelScopes()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		select {
-		case <-over: // every call has its answer, which needs its session
+		case <-h.limiter.drained: // every call has its answer, which needs its session
 		case <-ctx.Done():
 		}
-		for ss := range f.stateful.Sessions() {
+		for ss := range h.stateful.Sessions() {
 			_ = ss.Close() // its end is all that is wanted
 		}
 	}()
 	err := srv.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = srv.Close() // whoever still takes an answer took too long
+		err = srv.Close() // who still takes an answer took too long
 	}
 	select {
 	case <-done:
@@ -218,59 +210,52 @@ func (s *Server) cancelScopes() {
 }
 
 // ServeHTTP answers one request: cheap checks first, the client's token before anything that costs.
-func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	paced := &pacedWriter{ResponseWriter: w, timeout: f.opts.WriteTimeout}
+func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	paced := &pacedWriter{ResponseWriter: w, timeout: h.opts.WriteTimeout}
 	defer paced.extend() // the server writes the end of the answer after this
 	w = paced
-	h := w.Header()
-	h.Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if r.ContentLength != 0 {
-		// Before a refusal net/http would read the body, for as long as its sender likes. post takes this back.
-		h.Set("Connection", "close")
-		paced.unread = r.Body
+		// Before a refusal net/http would read the body, for as long as its sender likes. read takes this back.
+		w.Header().Set("Connection", "close")
 	}
 	switch {
 	case !r.ProtoAtLeast(1, 1):
 		http.Error(w, "HTTP/1.1 is needed", http.StatusBadRequest)
 	case r.URL.Host != "" || r.URL.RawPath != "" || r.URL.Path != PathMCP && r.URL.Path != PathHealth:
 		http.Error(w, "not found", http.StatusNotFound)
-	case !f.hostAllowed(r.Host):
+	case !h.hostAllowed(r.Host):
 		http.Error(w, "this server is not known by that Host; see --allow-host", http.StatusForbidden)
-	case !f.originAllowed(r):
+	case !h.originAllowed(r):
 		http.Error(w, "requests of that Origin are not allowed; see --allow-origin", http.StatusForbidden)
 	case r.URL.Path == PathHealth:
-		f.health(w, r)
+		health(w, r)
 	case r.Method == http.MethodOptions && r.Header.Get("Origin") != "":
-		f.preflight(w, r)
+		preflight(w, r)
 	case r.Method != http.MethodPost && r.Method != http.MethodGet && r.Method != http.MethodDelete:
-		h.Set("Allow", "GET, POST, DELETE")
+		w.Header().Set("Allow", "GET, POST, DELETE")
 		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
 	default:
-		f.crossOrigin(w, r)
-		f.admit(w, r)
+		crossOrigin(w, r)
+		h.admit(w, r)
 	}
 }
 
-// admit holds a client to its rate and asks for its token.
-func (f *front) admit(w http.ResponseWriter, r *http.Request) {
-	address := clientOf(r.RemoteAddr)
-	if !f.rates.take("address " + address) {
+// admit asks for the client's token and holds the client to its rate.
+func (h *httpHandler) admit(w http.ResponseWriter, r *http.Request) {
+	if h.keys == nil {
+		h.bounded(w, r, localOwner)
+		return
+	}
+	address, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil || !h.limiter.allow("address "+address) {
 		tooMany(w, "too many requests")
 		return
 	}
-	if f.keys == nil {
-		f.bounded(w, r, "address "+address)
-		return
-	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="workcell"`)
-	f.keys.require(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h.keys.require(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Del("WWW-Authenticate")
-		owner := "owner " + auth.TokenInfoFromContext(r.Context()).UserID
-		if !f.rates.take(owner) {
-			tooMany(w, "too many requests")
-			return
-		}
-		f.bounded(w, r, owner)
+		h.bounded(w, r, "owner "+auth.TokenInfoFromContext(r.Context()).UserID)
 	})).ServeHTTP(w, r)
 }
 
@@ -279,46 +264,34 @@ func tooMany(w http.ResponseWriter, why string) {
 	http.Error(w, why, http.StatusTooManyRequests)
 }
 
-// bounded holds a client to its number of requests at once. Streams that belong to no call are bounded by themselves:
-// they may be open for hours, and must not keep their client from asking for anything else.
-func (f *front) bounded(w http.ResponseWriter, r *http.Request, client string) {
-	if r.Method == http.MethodGet {
-		f.stream(w, r, client)
+// bounded holds a client to its rate and its number of requests at once. A session's stream of events is not counted: it
+// may be open for hours, the SDK allows one per session, and the number of sessions is bounded.
+func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request, client string) {
+	if !h.limiter.allow(client) {
+		tooMany(w, "too many requests")
 		return
 	}
-	leave, ok := f.requests.enter(client)
-	switch {
-	case ok:
-	case f.requests.isEnded():
-		http.Error(w, "the server ends", http.StatusServiceUnavailable)
-		return
-	default:
-		tooMany(w, "too many requests at once")
-		return
+	if r.Method != http.MethodGet {
+		end, status, refusal := h.limiter.begin(client)
+		if end == nil {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, refusal, status)
+			return
+		}
+		defer end()
 	}
-	defer leave()
-	if r.Method == http.MethodPost {
-		f.post(w, r, client)
+	switch r.Method {
+	case http.MethodPost:
+		h.post(w, r, client)
 		return
+	case http.MethodDelete:
+		h.endSession(r)
 	}
-	f.endSession(r)
-	f.wire(r.Header.Get(headerVersion), false).ServeHTTP(w, r)
-}
-
-// stream answers a request for a session's stream of events.
-func (f *front) stream(w http.ResponseWriter, r *http.Request, client string) {
-	leave, ok := f.streams.enter(client)
-	if !ok {
-		tooMany(w, fmt.Sprintf("you have %d streams of events open, which is the limit; calls do not need one", f.opts.MaxStreams))
-		return
-	}
-	defer leave()
-	f.seats.use(r.Header.Get(headerSession))
-	f.wire(r.Header.Get(headerVersion), false).ServeHTTP(w, r)
+	h.wire(r.Header.Get(headerVersion), false).ServeHTTP(w, r)
 }
 
 // endSession ends the calls of a session that its client ends; the SDK would wait for them.
-func (f *front) endSession(r *http.Request) {
+func (h *httpHandler) endSession(r *http.Request) {
 	id := r.Header.Get(headerSession)
 	if id == "" {
 		return
@@ -327,17 +300,17 @@ func (f *front) endSession(r *http.Request) {
 	if info := auth.TokenInfoFromContext(r.Context()); info != nil {
 		owner = info.UserID
 	}
-	f.server.mu.Lock()
-	defer f.server.mu.Unlock()
-	for ss, sc := range f.server.bound {
+	h.server.mu.Lock()
+	defer h.server.mu.Unlock()
+	for ss, sc := range h.server.bound {
 		if ss.ID() == id && sc.owner == owner {
 			sc.cancel()
 		}
 	}
 }
 
-// health tells that the server answers, and nothing else: it asks for no token.
-func (f *front) health(w http.ResponseWriter, r *http.Request) {
+// health answers that the server is up, and nothing else: it asks for no token.
+func health(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
@@ -350,7 +323,7 @@ func (f *front) health(w http.ResponseWriter, r *http.Request) {
 
 // hostAllowed protects from DNS rebinding: a web page can make its own name lead here, but not an address or a name that
 // somebody else has.
-func (f *front) hostAllowed(hostport string) bool {
+func (h *httpHandler) hostAllowed(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
 		host = h
@@ -359,28 +332,19 @@ func (f *front) hostAllowed(hostport string) bool {
 	if host == "localhost" || net.ParseIP(host) != nil {
 		return true
 	}
-	return slices.ContainsFunc(f.opts.Hosts, func(h string) bool { return strings.EqualFold(h, host) || strings.EqualFold(h, hostport) })
+	return slices.ContainsFunc(h.opts.Hosts, func(h string) bool { return strings.EqualFold(h, host) || strings.EqualFold(h, hostport) })
 }
 
-// originAllowed tells whether the request comes from no web page, from one of this server, or from one that is allowed.
-func (f *front) originAllowed(r *http.Request) bool {
-	values := r.Header.Values("Origin")
-	if len(values) == 0 {
-		return true
-	}
-	if len(values) > 1 {
-		return false
-	}
-	scheme := "http"
-	if r.TLS != nil {
-		scheme = "https"
-	}
-	origin := values[0]
-	return strings.EqualFold(origin, scheme+"://"+r.Host) || slices.ContainsFunc(f.opts.Origins, func(o string) bool { return strings.EqualFold(o, origin) })
+// originAllowed reports whether the request comes from no web page, from one of this server's host, or from one that is
+// allowed.
+func (h *httpHandler) originAllowed(r *http.Request) bool {
+	changing := *r
+	changing.Method = http.MethodPost // GET opens a stream of events, so that it is to be checked too
+	return h.origins.Check(&changing) == nil
 }
 
 // crossOrigin lets an allowed page of another origin read the answer.
-func (f *front) crossOrigin(w http.ResponseWriter, r *http.Request) {
+func crossOrigin(w http.ResponseWriter, r *http.Request) {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		h := w.Header()
 		h.Set("Access-Control-Allow-Origin", origin)
@@ -389,8 +353,8 @@ func (f *front) crossOrigin(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (f *front) preflight(w http.ResponseWriter, r *http.Request) {
-	f.crossOrigin(w, r)
+func preflight(w http.ResponseWriter, r *http.Request) {
+	crossOrigin(w, r)
 	w.Header().Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
 	w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Method, Mcp-Name, "+headerSession+", "+headerVersion)
 	w.WriteHeader(http.StatusNoContent)

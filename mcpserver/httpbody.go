@@ -19,22 +19,19 @@ const (
 	headerVersion = "Mcp-Protocol-Version"
 	headerSession = "Mcp-Session-Id"
 
-	// passOver is how much of a body that is too long is read to answer its sender.
-	passOver = 3 * MaxMessageBytes
-
 	// firstStateless is the first revision without sessions.
 	firstStateless = "2026-07-28"
 )
 
 // post reads a message within its bounds, answers what is wrong with it and hands it to the SDK.
-func (f *front) post(w http.ResponseWriter, r *http.Request, client string) {
+func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string) {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		http.Error(w, "compressed requests are not supported", http.StatusUnsupportedMediaType)
 		return
 	}
-	in := &charged{body: r.Body, budget: f.bodies, client: client}
+	in := &meteredBody{Reader: http.MaxBytesReader(w, r.Body, MaxMessageBytes), limiter: h.limiter, client: client}
 	defer in.free()
-	body, ok := f.read(w, r, in)
+	body, ok := h.read(w, in)
 	if !ok {
 		return
 	}
@@ -43,36 +40,28 @@ func (f *front) post(w http.ResponseWriter, r *http.Request, client string) {
 		writeFault(w, faultStatus(fault, r.Header.Get(headerVersion)), fault)
 		return
 	}
-	r, done, ok := f.admitSession(w, r, client, msg)
+	r, done, ok := h.reserveSession(w, r, client, msg)
 	if !ok {
 		return
 	}
 	defer done()
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
-	f.wire(r.Header.Get(headerVersion), namesVersion(msg)).ServeHTTP(w, r)
+	h.wire(r.Header.Get(headerVersion), namesVersion(msg)).ServeHTTP(w, r)
 }
 
-// read gives the whole body; false when it was refused.
-func (f *front) read(w http.ResponseWriter, r *http.Request, in *charged) ([]byte, bool) {
-	if p, ok := w.(*pacedWriter); ok {
-		p.unread = nil
-	}
+// read returns the whole body; false when it was refused.
+func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody) ([]byte, bool) {
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(f.opts.BodyTimeout)) // every connection of ours has deadlines
-	body, err := io.ReadAll(io.LimitReader(in, MaxMessageBytes+1))
-	long := len(body) > MaxMessageBytes
-	if long || errors.Is(err, errNoRoom) {
-		body = nil
-		in.free()
-		// A client that is still sending would not see the answer.
-		_, _ = io.CopyN(io.Discard, r.Body, passOver) // whatever comes of it, the connection ends
-	}
+	_ = rc.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout)) // every connection of ours has deadlines
+	body, err := io.ReadAll(in)
 	switch {
-	case long:
+	case errors.As(err, new(*http.MaxBytesError)):
 		http.Error(w, fmt.Sprintf("the message is longer than %d bytes", MaxMessageBytes), http.StatusRequestEntityTooLarge)
 		return nil, false
 	case errors.Is(err, errNoRoom):
+		in.free()
+		_, _ = io.Copy(io.Discard, in.Reader) // a client that is still sending would not see the answer
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return nil, false
@@ -89,15 +78,15 @@ func (f *front) read(w http.ResponseWriter, r *http.Request, in *charged) ([]byt
 	return body, true
 }
 
-// wire chooses the era that a request speaks: by its header, or by what its message says of itself.
-func (f *front) wire(version string, inMessage bool) http.Handler {
+// wire chooses the era that a request speaks: by its header, or by the version in its message.
+func (h *httpHandler) wire(version string, inMessage bool) http.Handler {
 	if version >= firstStateless || inMessage {
-		return f.stateless
+		return h.stateless
 	}
-	return f.legacy
+	return h.legacy
 }
 
-// namesVersion tells whether a request names its protocol version, as those of the era without sessions do.
+// namesVersion reports whether a request names its protocol version, as those of the era without sessions do.
 func namesVersion(msg jsonrpc.Message) bool {
 	req, ok := msg.(*jsonrpc.Request)
 	if !ok {
@@ -131,30 +120,15 @@ func writeFault(w http.ResponseWriter, status int, fault *fault) {
 	_, _ = w.Write(fault.encode()) // a client that is gone needs no answer
 }
 
-// pacedWriter gives up on a client that does not take its answer: every write has its own deadline, so that a stream may
+// pacedWriter returns up on a client that does not take its answer: every write has its own deadline, so that a stream may
 // be open for hours and a stalled one ends.
 type pacedWriter struct {
 	http.ResponseWriter
 	timeout time.Duration
-	// unread is the body of a request until somebody reads it; nil for none.
-	unread io.Reader
 }
 
-// Bounds of what is read of the body of a request that is refused.
-const (
-	refusedBytes = 1 << 20
-	refusedTime  = 2 * time.Second
-)
-
-// WriteHeader reads what a client is still sending before it is refused, within bounds: a client whose connection breaks
-// while it writes does not see the answer.
+// WriteHeader writes the head of the answer.
 func (w *pacedWriter) WriteHeader(status int) {
-	if w.unread != nil && status >= http.StatusBadRequest {
-		rc := http.NewResponseController(w.ResponseWriter)
-		_ = rc.SetReadDeadline(time.Now().Add(refusedTime)) // every connection of ours has deadlines
-		_, _ = io.CopyN(io.Discard, w.unread, refusedBytes) // whatever comes of it, the connection ends
-	}
-	w.unread = nil
 	w.extend()
 	w.ResponseWriter.WriteHeader(status)
 }
@@ -177,5 +151,5 @@ func (w *pacedWriter) Flush() {
 // Unwrap is for http.ResponseController.
 func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// errorLog takes what net/http says of bad connections, which is about clients, not about us.
+// errorLog returns a log for what net/http reports of bad connections, which is about clients, not about this server.
 func errorLog(l *slog.Logger) *log.Logger { return slog.NewLogLogger(l.Handler(), slog.LevelDebug) }

@@ -1,244 +1,187 @@
 package mcpserver
 
 import (
-	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
-	"time"
+	"sync/atomic"
 
-	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/time/rate"
 )
 
-// Token is a client's bearer token. Clients with the same name are one owner.
-type Token struct {
-	Name   string // letters, digits, '.', '_' and '-'; shows in logs
-	Secret string // at least 16 bytes
-	// Expires ends the token. Zero is never.
-	Expires time.Time
+// maxClients bounds what is remembered of clients that have nothing under way.
+const maxClients = 4096
+
+// limiter bounds what clients have under way, each by itself and all together.
+type limiter struct {
+	opts HTTPOptions
+
+	mu       sync.Mutex // guards the fields below
+	clients  map[string]*usage
+	requests int
+	sessions int
+	bytes    int64
+	ended    bool
+	drained  chan struct{} // closed when the limiter has ended and no request is under way
 }
 
-const minSecretBytes = 16
-
-// keyring checks tokens. Comparing digests takes the same time wherever a guess goes wrong.
-type keyring struct {
-	tokens []heldToken
+// usage is what one client has under way.
+type usage struct {
+	rate               *rate.Limiter
+	requests, sessions int
+	bytes              int64
 }
 
-type heldToken struct {
-	name    string
-	digest  [sha256.Size]byte
-	expires time.Time
+func newLimiter(o HTTPOptions) *limiter {
+	return &limiter{opts: o, clients: map[string]*usage{}, drained: make(chan struct{})}
 }
 
-// newKeyring gives nil without tokens.
-func newKeyring(tokens []Token) (*keyring, error) {
-	if len(tokens) == 0 {
-		return nil, nil
-	}
-	k := &keyring{}
-	first := map[[sha256.Size]byte]int{}
-	for i, t := range tokens {
-		digest := sha256.Sum256([]byte(t.Secret))
-		earlier, twice := first[digest]
-		switch {
-		case !validSessionID(t.Name) || t.Name == localOwner:
-			return nil, fmt.Errorf("token %d: %q cannot be the name of an owner", i+1, clip(t.Name))
-		case len(t.Secret) < minSecretBytes:
-			return nil, fmt.Errorf("token %d (%s): a token needs at least %d characters", i+1, t.Name, minSecretBytes)
-		case twice:
-			return nil, fmt.Errorf("token %d (%s): it is the same as token %d (%s), so nobody could tell their owners apart", i+1, t.Name, earlier+1, tokens[earlier].Name)
+// of returns the usage of a client; mu is held.
+func (l *limiter) of(client string) *usage {
+	u := l.clients[client]
+	if u == nil {
+		if len(l.clients) >= maxClients {
+			maps.DeleteFunc(l.clients, func(_ string, u *usage) bool { return u.requests+u.sessions == 0 })
 		}
-		first[digest] = i
-		k.tokens = append(k.tokens, heldToken{t.Name, digest, t.Expires})
+		u = &usage{rate: rate.NewLimiter(rate.Limit(l.opts.Rate), 2*l.opts.Rate)}
+		l.clients[client] = u
 	}
-	return k, nil
+	return u
 }
 
-// require lets requests with a token through, with its owner in their context.
-func (k *keyring) require(next http.Handler) http.Handler {
-	return auth.RequireBearerToken(func(_ context.Context, secret string, _ *http.Request) (*auth.TokenInfo, error) {
-		digest := sha256.Sum256([]byte(secret))
-		found := -1
-		for i, t := range k.tokens {
-			if subtle.ConstantTimeCompare(digest[:], t.digest[:]) == 1 {
-				found = i
-			}
-		}
-		if found < 0 {
-			return nil, auth.ErrInvalidToken
-		}
-		return &auth.TokenInfo{UserID: k.tokens[found].name, Expiration: k.tokens[found].expires}, nil
-	}, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
+// allow reports whether one more request of the client is within its rate.
+func (l *limiter) allow(client string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.of(client).rate.Allow()
 }
 
-// rates are token buckets by client.
-type rates struct {
-	perSecond float64
-	burst     float64
-
-	mu      sync.Mutex // guards buckets
-	buckets map[string]*bucket
-}
-
-type bucket struct {
-	left float64
-	at   time.Time
-}
-
-// maxBuckets bounds what is remembered of clients; a full bucket is as good as none.
-const maxBuckets = 4096
-
-func newRates(perSecond int) *rates {
-	return &rates{perSecond: float64(perSecond), burst: 2 * float64(perSecond), buckets: map[string]*bucket{}}
-}
-
-// take tells whether one more request of the client is within its rate.
-func (r *rates) take(client string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	b := r.buckets[client]
-	if b == nil {
-		if len(r.buckets) >= maxBuckets {
-			r.drop(now)
-		}
-		b = &bucket{left: r.burst, at: now}
-		r.buckets[client] = b
+// begin counts a request in, or returns the HTTP status and text of its refusal. end must be called unless it is nil.
+func (l *limiter) begin(client string) (end func(), status int, refusal string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.of(client)
+	switch {
+	case l.ended:
+		return nil, http.StatusServiceUnavailable, "the server ends"
+	case u.requests >= l.opts.MaxRequests:
+		return nil, http.StatusTooManyRequests, "too many requests at once"
 	}
-	b.left = min(r.burst, b.left+now.Sub(b.at).Seconds()*r.perSecond)
-	b.at = now
-	if b.left < 1 {
-		return false
-	}
-	b.left--
-	return true
-}
-
-// drop forgets clients whose buckets are full again; mu is held. When none is, it forgets all, which errs on the side of
-// clients.
-func (r *rates) drop(now time.Time) {
-	for name, b := range r.buckets {
-		if b.left+now.Sub(b.at).Seconds()*r.perSecond >= r.burst {
-			delete(r.buckets, name)
-		}
-	}
-	if len(r.buckets) >= maxBuckets {
-		clear(r.buckets)
-	}
-}
-
-// slots bounds the requests of each client that are under way.
-type slots struct {
-	most int
-
-	mu    sync.Mutex // guards the fields below
-	taken map[string]int
-	ended bool
-	empty chan struct{} // closed when no more are to come and none is under way
-}
-
-func newSlots(most int) *slots {
-	return &slots{most: most, taken: map[string]int{}, empty: make(chan struct{})}
-}
-
-// enter counts a request in; leave must be called when ok.
-func (s *slots) enter(client string) (leave func(), ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended || s.taken[client] >= s.most {
-		return nil, false
-	}
-	s.taken[client]++
+	u.requests++
+	l.requests++
 	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.taken[client]--; s.taken[client] == 0 {
-			delete(s.taken, client)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		u.requests--
+		if l.requests--; l.ended && l.requests == 0 {
+			close(l.drained)
 		}
-		if s.ended && len(s.taken) == 0 {
-			close(s.empty)
-		}
-	}, true
+	}, 0, ""
 }
 
-// end lets no more requests in; the channel is closed when none is under way. It must be called once.
-func (s *slots) end() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = true
-	if len(s.taken) == 0 {
-		close(s.empty)
-	}
-	return s.empty
-}
-
-func (s *slots) isEnded() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ended
-}
-
-// budget bounds the bytes of requests that are in memory at once, of all clients together and of each.
-type budget struct {
-	most, each int64
-
-	mu    sync.Mutex // guards the fields below
-	total int64
-	taken map[string]int64
-}
-
-func newBudget(most, each int64) *budget {
-	return &budget{most: most, each: each, taken: map[string]int64{}}
-}
-
-func (b *budget) take(client string, n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.total+n > b.most || b.taken[client]+n > b.each {
-		return false
-	}
-	b.total += n
-	b.taken[client] += n
-	return true
-}
-
-func (b *budget) give(client string, n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.total -= n
-	if b.taken[client] -= n; b.taken[client] == 0 {
-		delete(b.taken, client)
+// end lets no more requests in. It must be called once.
+func (l *limiter) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended = true; l.requests == 0 {
+		close(l.drained)
 	}
 }
 
-// errNoRoom is the end of a body for which there is no room in memory now.
+// errNoRoom is the end of a body for which there is no room in memory.
 var errNoRoom = errors.New("too many bytes of requests are under way")
 
-// charged is a body whose bytes count as they come, not as they are announced: a client that announces much and sends
-// nothing takes nothing from others.
-type charged struct {
-	body   io.Reader
-	budget *budget
-	client string
-	taken  int64
+// meteredBody is a body whose bytes count as they come, not as they are announced: a client that announces much and
+// sends nothing takes nothing from others. It belongs to a request that is under way.
+type meteredBody struct {
+	io.Reader
+	limiter *limiter
+	client  string
+	taken   int64
 }
 
-func (c *charged) Read(p []byte) (int, error) {
-	n, err := c.body.Read(p)
-	if !c.budget.take(c.client, int64(n)) {
+func (b *meteredBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if !b.take(int64(n)) {
 		return 0, errNoRoom
 	}
-	c.taken += int64(n)
 	return n, err
 }
 
-// free gives everything back, once nobody needs the body any more. It may be called again.
-func (c *charged) free() {
-	c.budget.give(c.client, c.taken)
-	c.taken = 0
+// take adds n bytes, and reports whether there is room for them. One client has a quarter of it, but always one message.
+func (b *meteredBody) take(n int64) bool {
+	l := b.limiter
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.of(b.client)
+	if l.bytes+n > l.opts.MaxBodyBytes || u.bytes+n > max(l.opts.MaxBodyBytes/4, MaxMessageBytes+1) {
+		return false
+	}
+	l.bytes += n
+	u.bytes += n
+	b.taken += n
+	return true
+}
+
+// free returns the bytes back. It may be called again.
+func (b *meteredBody) free() { b.take(-b.taken) }
+
+// Phases of a reservation.
+const (
+	reservationOpen int32 = iota
+	reservationBound
+	reservationReleased
+)
+
+// reservation is the place of one session. A session has it before the SDK makes it, so that many sessions that begin at
+// once are not too many.
+type reservation struct {
+	phase   atomic.Int32
+	release func()
+}
+
+// reserve returns the place of a new session, or the HTTP status and text of its refusal.
+func (l *limiter) reserve(client string) (_ *reservation, status int, refusal string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.of(client)
+	switch {
+	case u.sessions >= l.opts.MaxOwnerSessions:
+		return nil, http.StatusTooManyRequests, fmt.Sprintf("you have %d sessions, which is the limit of one client; end one with DELETE", u.sessions)
+	case l.sessions >= l.opts.MaxSessions:
+		return nil, http.StatusServiceUnavailable, fmt.Sprintf("there are %d sessions, which is the limit of this server", l.sessions)
+	}
+	u.sessions++
+	l.sessions++
+	return &reservation{release: func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		u.sessions--
+		l.sessions--
+	}}, 0, ""
+}
+
+// done ends the request that the place was reserved for: without a session the place is free again.
+func (r *reservation) done() {
+	if r.phase.CompareAndSwap(reservationOpen, reservationReleased) {
+		r.release()
+	}
+}
+
+// bind keeps the place until the session ends. A session whose client went away before that has none, and its id is known
+// to nobody: it ends.
+func (r *reservation) bind(ss *mcp.ServerSession) {
+	switch {
+	case r.phase.CompareAndSwap(reservationOpen, reservationBound):
+		go func() {
+			_ = ss.Wait() // how it ended changes nothing
+			r.release()
+		}()
+	case r.phase.Load() == reservationReleased:
+		go func() { _ = ss.Close() }() // waits for the call that this is part of
+	}
 }

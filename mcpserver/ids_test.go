@@ -17,15 +17,15 @@ func TestIDs(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	cs := connect(t, newServer(t, m, nil), nil)
-	box := must(t, cs, "sandbox_open", nil).text("sandbox_id")
+	sandbox := must(t, cs, "sandbox_open", nil).text("sandbox_id")
 	list, err := m.List(t.Context())
 	if err != nil || len(list) != 1 {
 		t.Fatalf("sandboxes %v, %v", list, err)
 	}
 	engine := list[0].EngineID
 	for _, id := range []string{
-		engine, engine[:12], "workcell-" + box, box[:len(box)-1], box + "x", strings.ToUpper(box), " " + box, box + "\x00", box + "/..", "../" + box,
-		list[0].Key.String(), "mcp:" + box, strings.Repeat("a", 10<<10), "sbx_" + strings.Repeat("\n", 26), "*",
+		engine, engine[:12], "workcell-" + sandbox, sandbox[:len(sandbox)-1], sandbox + "x", strings.ToUpper(sandbox), " " + sandbox, sandbox + "\x00", sandbox + "/..", "../" + sandbox,
+		list[0].Key.String(), "mcp:" + sandbox, strings.Repeat("a", 10<<10), "sbx_" + strings.Repeat("\n", 26), "*",
 	} {
 		for tool, args := range map[string]map[string]any{
 			"sandbox_exec": {"sandbox_id": id, "command": "true"}, "sandbox_fs_list": {"sandbox_id": id}, "sandbox_close": {"sandbox_id": id},
@@ -41,9 +41,9 @@ func TestIDs(t *testing.T) {
 			t.Errorf("session_key %.40q: %s", name, code)
 		}
 	}
-	must(t, cs, "cleanup_session", map[string]any{"session_id": box})
+	must(t, cs, "cleanup_session", map[string]any{"session_id": sandbox})
 	for tool, args := range map[string]map[string]any{
-		"sandbox_exec": {"sandbox_id": box, "command": "true"}, "get_files": {"session_id": box}, "session_status": {"session_id": box},
+		"sandbox_exec": {"sandbox_id": sandbox, "command": "true"}, "get_files": {"session_id": sandbox}, "session_status": {"session_id": sandbox},
 	} {
 		if code, _ := do(t, cs, tool, args).failure(); code != "closed" {
 			t.Errorf("%s of a sandbox that is closed: %s", tool, code)
@@ -66,17 +66,17 @@ func TestRefusedIDsAreLogged(t *testing.T) {
 	if err != nil || len(list) != 1 {
 		t.Fatalf("sandboxes %v, %v", list, err)
 	}
-	box := list[0].ID
-	must(t, mine, "session_status", map[string]any{"session_id": box})
-	must(t, mine, "get_files", map[string]any{"session_id": box})
+	sandbox := list[0].ID
+	must(t, mine, "session_status", map[string]any{"session_id": sandbox})
+	must(t, mine, "get_files", map[string]any{"session_id": sandbox})
 	if got := log.with("refused the id"); got != 0 {
 		t.Errorf("%d lines on what is the caller's own", got)
 	}
 	for i, tool := range []string{"session_status", "get_files", "cleanup_session"} {
-		if code, _ := do(t, others, tool, map[string]any{"session_id": box}).failure(); code != "not_found" {
+		if code, _ := do(t, others, tool, map[string]any{"session_id": sandbox}).failure(); code != "not_found" {
 			t.Errorf("%s: %s", tool, code)
 		}
-		if got := log.with(box); got != i+1 {
+		if got := log.with(sandbox); got != i+1 {
 			t.Errorf("%s: %d lines in the log, want %d", tool, got, i+1)
 		}
 	}

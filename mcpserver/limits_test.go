@@ -3,7 +3,6 @@ package mcpserver_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
@@ -15,93 +14,6 @@ import (
 
 	"github.com/workcell-dev/workcell/mcpserver"
 )
-
-func TestClients(t *testing.T) {
-	t.Parallel()
-	for address, want := range map[string]string{
-		"127.0.0.1:1": "loopback", "127.9.9.9:2": "loopback", "[::1]:3": "loopback", "[::ffff:127.0.0.1]:4": "loopback",
-		"192.0.2.1:5": "192.0.2.1", "[::ffff:192.0.2.1]:6": "192.0.2.1", "192.0.2.2:5": "192.0.2.2",
-		"[2001:db8::1]:7": "2001:db8::/64", "[2001:db8::ffff:1]:8": "2001:db8::/64", "[2001:db8:0:1::1]:9": "2001:db8:0:1::/64",
-		"[fe80::1%eth0]:1": "fe80::/64", "odd": "odd",
-	} {
-		if got := mcpserver.ClientOf(address); got != want {
-			t.Errorf("%s is client %s, want %s", address, got, want)
-		}
-	}
-}
-
-// arrivals is a listener to which connections come from the addresses of a list.
-type arrivals struct {
-	from []string
-	all  []*arrival
-}
-
-func (l *arrivals) Accept() (net.Conn, error) {
-	if len(l.from) == 0 {
-		return nil, io.EOF
-	}
-	addr, err := net.ResolveTCPAddr("tcp", l.from[0])
-	if err != nil {
-		return nil, err
-	}
-	l.from = l.from[1:]
-	l.all = append(l.all, &arrival{addr: addr})
-	return l.all[len(l.all)-1], nil
-}
-
-func (l *arrivals) Close() error   { return nil }
-func (l *arrivals) Addr() net.Addr { return &net.TCPAddr{} }
-
-// arrival is a connection that keeps what is written to it.
-type arrival struct {
-	net.Conn
-	addr    net.Addr
-	written strings.Builder
-}
-
-func (c *arrival) RemoteAddr() net.Addr        { return c.addr }
-func (c *arrival) Write(p []byte) (int, error) { return c.written.Write(p) }
-func (c *arrival) SetDeadline(time.Time) error { return nil }
-func (c *arrival) Close() error                { return nil }
-
-// TestConnectionsOfOneAddress: one address has so many connections and no more, and leaves the others theirs.
-func TestConnectionsOfOneAddress(t *testing.T) {
-	t.Parallel()
-	const a, b, c = "192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"
-	inner := &arrivals{from: []string{a, a, a, b, b, c, c}}
-	l := mcpserver.CapListener(inner, 5, 2)
-	var open []net.Conn
-	accept := func() (from []string) {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return from
-			}
-			from, open = append(from, conn.RemoteAddr().String()), append(open, conn)
-		}
-	}
-	if diff := cmp.Diff([]string{a, a, b, b, c}, accept()); diff != "" {
-		t.Errorf("connections (-want +got):\n%s", diff)
-	}
-	refused := 0
-	for _, conn := range inner.all {
-		if strings.HasPrefix(conn.written.String(), "HTTP/1.1 503 ") {
-			refused++
-		}
-	}
-	if refused != 2 {
-		t.Errorf("%d were told that they are too many", refused)
-	}
-	for range 2 { // closing again changes nothing
-		if err := open[0].Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	inner.from = []string{b, a, a}
-	if diff := cmp.Diff([]string{a}, accept()); diff != "" {
-		t.Errorf("after one was closed (-want +got):\n%s", diff)
-	}
-}
 
 // TestRefusedOptions: what makes no sense is an error, not a default.
 func TestRefusedOptions(t *testing.T) {
@@ -119,10 +31,10 @@ func TestRefusedOptions(t *testing.T) {
 	cancel() // what is taken is not served for long
 	const secret = "0123456789abcdef"
 	for _, o := range []mcpserver.HTTPOptions{
-		{MaxConns: -1}, {MaxAddressConns: -1}, {MaxSessions: -1}, {MaxOwnerSessions: -1}, {MaxRequests: -1}, {MaxStreams: -1}, {MaxBodyBytes: -1},
-		{Rate: -1}, {UnusedTimeout: -1}, {BodyTimeout: -1}, {WriteTimeout: -1}, {StopTimeout: -1},
+		{MaxConns: -1}, {MaxSessions: -1}, {MaxOwnerSessions: -1}, {MaxRequests: -1}, {MaxBodyBytes: -1},
+		{Rate: -1}, {BodyTimeout: -1}, {WriteTimeout: -1}, {StopTimeout: -1},
 		{Tokens: []mcpserver.Token{{Name: "a", Secret: secret}, {Name: "b", Secret: secret}}},
-		{Tokens: []mcpserver.Token{{Name: "a", Secret: "short"}}}, {Tokens: []mcpserver.Token{{Name: "local", Secret: secret}}},
+		{Tokens: []mcpserver.Token{{Name: "a", Secret: "short"}}}, {Tokens: []mcpserver.Token{{Name: "local", Secret: secret}}}, {Origins: []string{"app.example"}},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -141,7 +53,7 @@ func TestFilePolicy(t *testing.T) {
 	policy.Files.Refuse, policy.Files.Allow = []string{".env"}, []string{".env", "*.txt"}
 	policy.Limits.FileMB = 1
 	cs := connect(t, newServer(t, newManager(t), &mcpserver.Options{Policy: &policy}), nil)
-	box := must(t, cs, "sandbox_open", nil).text("sandbox_id")
+	sandbox := must(t, cs, "sandbox_open", nil).text("sandbox_id")
 	must(t, cs, "sandbox_exec", map[string]any{"command": "mkdir d; echo x > d/ok.txt; echo x > .env; echo x > a.py; head -c 1048577 /dev/zero > big.txt"})
 	for path, rule := range map[string]string{"d/ok.txt": "", ".env": "files.refuse .env", "a.py": "files.allow", "big.txt": "limits.file_mb"} {
 		for _, args := range []map[string]any{{"path": path}, {"path": path, "max_bytes": 1}, {"path": path, "line_limit": 1}} {
@@ -150,12 +62,12 @@ func TestFilePolicy(t *testing.T) {
 				t.Errorf("sandbox_fs_read %v: %q, want rule %q", args, message, rule)
 			}
 		}
-		_, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + box + "/" + path})
+		_, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + sandbox + "/" + path})
 		if rule == "" && err != nil || rule != "" && (err == nil || !strings.Contains(err.Error(), fmt.Sprintf("guard rule %q", rule))) {
 			t.Errorf("resource %s: %v, want rule %q", path, err, rule)
 		}
 	}
-	if _, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + box + "/d"}); err != nil {
+	if _, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + sandbox + "/d"}); err != nil {
 		t.Errorf("a directory: %v", err)
 	}
 	list, err := cs.ListResources(t.Context(), nil)
@@ -195,7 +107,7 @@ func TestZipNames(t *testing.T) {
 	}
 }
 
-// TestSessionsAreRenewed: whoever takes the files of a session or asks for its state uses it.
+// TestSessionsAreRenewed: to take the files of a session or ask for its state is use of it.
 func TestSessionsAreRenewed(t *testing.T) {
 	t.Parallel()
 	const idle = time.Hour
@@ -251,8 +163,8 @@ func TestManySessions(t *testing.T) {
 	t.Error("100 sessions were begun")
 }
 
-// TestNoteTellsOfTheGuard: what sandbox_open says can be done is not refused afterwards.
-func TestNoteTellsOfTheGuard(t *testing.T) {
+// TestNoteNamesTheGuard: what the note of sandbox_open permits is not refused afterwards.
+func TestNoteNamesTheGuard(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	for seconds, want := range map[int64]string{0: "(at most 3600)", 20: "(at most 20)", 300: "(at most 300)", 7200: "(at most 3600)"} {

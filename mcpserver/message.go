@@ -27,7 +27,7 @@ var methods = []string{
 	"resources/list", "resources/templates/list", "resources/read", "subscriptions/listen",
 }
 
-// fault is what is wrong with a message, as JSON-RPC tells it.
+// fault is a JSON-RPC error about a message.
 type fault struct {
 	code int64
 	text string
@@ -42,7 +42,7 @@ func invalid(format string, args ...any) *fault {
 	return &fault{code: jsonrpc.CodeInvalidRequest, text: fmt.Sprintf(format, args...)}
 }
 
-// encode gives the answer. Where the id cannot be read it is null, as JSON-RPC wants.
+// encode returns the answer. Where the id cannot be read it is null, as JSON-RPC wants.
 func (f *fault) encode() []byte {
 	out, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`
@@ -117,7 +117,7 @@ func checkForm(data []byte) *fault {
 	return nil
 }
 
-// envelope gives the fields of a message. A field that is there twice is refused: of two readers each may take another.
+// envelope returns the fields of a message. A field that is there twice is refused: of two readers each may take another.
 func envelope(data []byte) (map[string]json.RawMessage, *fault) {
 	data = bytes.TrimSpace(data)
 	if data[0] == '[' {

@@ -11,23 +11,22 @@ import (
 )
 
 // Policy is a guard rail: it refuses calls by rule before they reach a sandbox. It keeps honest models from accidents
-// and from what an operator does not want; it keeps nobody from anything who can write a program. The wall is the sandbox.
+// and from what an operator does not want; it stops no client that can write a program. The wall is the sandbox.
 type Policy struct {
 	Commands CommandRules `yaml:"commands"`
 	Files    FileRules    `yaml:"files"`
 	Limits   PolicyLimits `yaml:"limits"`
 }
 
-// CommandRules say which commands may run. They see every simple command of a shell line, in pipelines, lists,
-// subshells and substitutions, and look through wrappers as `env`, `timeout` and `sh -c`. docs/mcp.md lists what they do
-// not see.
+// CommandRules are held against the literal words of every simple command of a shell line, also in pipelines, lists,
+// subshells, substitutions and `sh -c`, and behind wrappers such as `env`. docs/mcp.md lists what they do not see.
 type CommandRules struct {
 	// Refuse are rules whose commands are refused.
 	Refuse []CommandRule `yaml:"refuse"`
 	// Allow, when not empty, are the only commands that may run, beside builtins that do nothing by themselves.
 	Allow []CommandRule `yaml:"allow"`
-	// AllowDynamic lets commands run whose program is computed, as in `$TOOL x` and `echo ls | sh`, which no rule can
-	// judge. It does not count when Allow is not empty.
+	// AllowDynamic permits what no rule can judge because it is computed when the command runs, as the programs of
+	// `$TOOL x` and `echo ls | sh`. It is ignored when Allow is not empty.
 	AllowDynamic bool `yaml:"allow_dynamic"`
 }
 
@@ -38,13 +37,13 @@ type CommandRules struct {
 type CommandRule struct {
 	Name    string `yaml:"name"` // shown in refusals; the pattern when empty
 	Pattern string `yaml:"pattern"`
-	// Reason tells the model why, and what to do instead. May be empty.
+	// Reason is shown to the model: why, and what to do instead. May be empty.
 	Reason string `yaml:"reason"`
 
 	words []string
 }
 
-// FileRules say which files the file tools may write and give out, by patterns of their base names, as "*.exe".
+// FileRules select the files that the file tools may write and read, by patterns of their base names, as "*.exe".
 type FileRules struct {
 	Refuse []string `yaml:"refuse"`
 	// Allow, when not empty, are the only ones.
@@ -93,12 +92,12 @@ func (p *Policy) compile() error {
 	const most = 1 << 30
 	for name, value := range map[string]int64{"file_mb": p.Limits.FileMB, "execution_seconds": p.Limits.ExecutionSeconds} {
 		if value < 0 || value > most {
-			return fmt.Errorf("limits.%s: %d is not between 0 and %d", name, value, most)
+			return fmt.Errorf("limits.%s is %d, it must be 0 to %d", name, value, most)
 		}
 	}
 	for name, value := range p.Limits.sandbox() {
 		if least, most := backend.LimitNamed(name).Bounds(); *value != 0 && (*value < least || *value > most) {
-			return fmt.Errorf("limits.%s: %d is not 0 or %d to %d", name, *value, least, most)
+			return fmt.Errorf("limits.%s is %d, it must be 0 or %d to %d", name, *value, least, most)
 		}
 	}
 	return nil
@@ -128,7 +127,7 @@ func (r *CommandRule) compile() error {
 	return nil
 }
 
-// matches tells whether the command begins as the rule says.
+// matches reports whether the command begins as the rule says.
 func (r *CommandRule) matches(cmd []word) bool {
 	if len(cmd) == 0 || !cmd[0].static {
 		return false
@@ -151,7 +150,7 @@ func matchWords(pattern []string, words []word) bool {
 	return slices.Contains(reach, true)
 }
 
-// advance gives what a pattern can have used up with one word more of it.
+// advance returns what a pattern can have used up with one word more of it.
 func advance(p string, words []word, reach []bool) []bool {
 	next := make([]bool, len(reach))
 	switch p {
@@ -179,7 +178,7 @@ func advance(p string, words []word, reach []bool) []bool {
 	return next
 }
 
-// isOption tells whether a word is an option, as far as that is known: a computed word is none unless it begins as one.
+// isOption reports whether a word is an option, as far as that is known: a computed word is none unless it begins as one.
 func isOption(w word) bool { return strings.HasPrefix(w.text, "-") }
 
 // matchWord matches one word. Of a computed word nothing is known, so that only `*` is sure to match it. Slashes are
@@ -196,7 +195,7 @@ func matchWord(pattern string, w word) bool {
 	return err == nil && ok
 }
 
-// fileRule gives the rule that refuses a file; empty when none does.
+// fileRule returns the rule that refuses a file; empty when none does.
 func (p *Policy) fileRule(name string) string {
 	base := strings.ToLower(path.Base(path.Clean("/" + name)))
 	for _, pattern := range p.Files.Refuse {

@@ -42,8 +42,8 @@ func ParsePolicy(r io.Reader) (Policy, error) {
 		return Policy{}, err
 	}
 	if err := p.compile(); err != nil {
-		at, _, _ := strings.Cut(err.Error(), ": ")
-		if n := find(&doc, at); n != nil {
+		at, _, _ := strings.Cut(err.Error(), " ")
+		if n := find(&doc, strings.TrimSuffix(at, ":")); n != nil {
 			return Policy{}, fmt.Errorf("line %d: %w", n.Line, err)
 		}
 		return Policy{}, err
@@ -58,13 +58,13 @@ func checkWhole(limits *yaml.Node) error {
 	}
 	for i := 1; i < len(limits.Content); i += 2 {
 		if n := limits.Content[i]; n.ShortTag() == "!!float" {
-			return fmt.Errorf("line %d: limits.%s: %s is not a whole number", n.Line, limits.Content[i-1].Value, clip(n.Value))
+			return fmt.Errorf("line %d: limits.%s is %s, it must be a whole number", n.Line, limits.Content[i-1].Value, clip(n.Value))
 		}
 	}
 	return nil
 }
 
-// find gives the node at a place such as limits.file_mb or commands.refuse[1]; nil when there is none.
+// find returns the node at a place such as limits.file_mb or commands.refuse[1]; nil when there is none.
 func find(n *yaml.Node, place string) *yaml.Node {
 	for key := range strings.FieldsFuncSeq(place, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
 		if n = child(resolved(n), key); n == nil {
@@ -74,7 +74,7 @@ func find(n *yaml.Node, place string) *yaml.Node {
 	return resolved(n)
 }
 
-// resolved gives what a document holds, and what an alias stands for.
+// resolved returns what a document holds, and what an alias stands for.
 func resolved(n *yaml.Node) *yaml.Node {
 	for n != nil {
 		switch {
@@ -106,7 +106,7 @@ func child(n *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// plainYAMLError says what the decoder says without the names of Go types.
+// plainYAMLError returns the decoder's error without the names of Go types.
 func plainYAMLError(err error) error {
 	var wrong *yaml.TypeError
 	if !errors.As(err, &wrong) {

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// quiet gives the SDK a logger of its own. What it calls errors are mostly mistakes of clients, who could fill an
+// quiet returns a logger for the SDK. What the SDK logs as errors are mostly mistakes of clients, who could fill an
 // operator's log with them.
 func quiet(l *slog.Logger) *slog.Logger { return slog.New(quietHandler{l.Handler()}) }
 

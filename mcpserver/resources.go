@@ -51,7 +51,7 @@ func (s *Server) addResources(srv *mcp.Server, find resolver) {
 	})
 }
 
-// listResources lists the files of the scope's open sandboxes. Whoever has nothing but a handle lists with
+// listResources lists the files of the scope's open sandboxes. A client that has only a handle lists with
 // sandbox_fs_list: a list would show the handles of others.
 func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourcesResult, error) {
 	res := &mcp.ListResourcesResult{Cacheable: mcp.Cacheable{CacheScope: "private"}, Resources: []*mcp.Resource{}}
@@ -157,7 +157,7 @@ func contents(uri, name string, data []byte) *mcp.ReadResourceResult {
 	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}
 }
 
-// directory gives the entries of a directory, those that are directories with a slash at the end.
+// directory returns the entries of a directory, those that are directories with a slash at the end.
 func directory(ctx context.Context, sandbox *session.Session, uri, name string) (*mcp.ReadResourceResult, error) {
 	list, err := sandbox.ListFiles(ctx, name, session.ListFilesOptions{Limit: maxResources})
 	if err != nil {
@@ -174,7 +174,7 @@ func directory(ctx context.Context, sandbox *session.Session, uri, name string) 
 	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: uri, MIMEType: "text/plain", Text: b.String()}}}, nil
 }
 
-// resourceError tells as much as a tool would.
+// resourceError returns the protocol error of a failure, with as much detail as a tool's.
 func resourceError(uri string, err error) error {
 	switch {
 	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrClosed):
@@ -185,7 +185,7 @@ func resourceError(uri string, err error) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the file cannot be read now"}
 }
 
-// mimeType goes by the name alone; empty when the name tells nothing.
+// mimeType goes by the name alone; empty when it is not known.
 func mimeType(name string) string {
 	switch ext := strings.ToLower(path.Ext(name)); ext {
 	case ".md":

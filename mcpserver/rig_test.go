@@ -23,7 +23,7 @@ const pythonImage = "workcell/python:3.11"
 // patience is how long anything may take on a loaded machine.
 const patience = 3 * time.Minute
 
-// newManager gives a manager on the machine's Docker Engine. At the end nothing of it may be left there.
+// newManager returns a manager on the machine's Docker Engine. At the end nothing of it may be left there.
 func newManager(t testing.TB) *session.Manager {
 	t.Helper()
 	return newManagerWith(t, nil)
@@ -63,7 +63,7 @@ func sandboxes(t testing.TB, m *session.Manager) int {
 	return len(list)
 }
 
-// newServer gives a server on m whose sandboxes have the test image.
+// newServer returns a server on m whose sandboxes have the test image.
 func newServer(t testing.TB, m *session.Manager, opts *mcpserver.Options) *mcpserver.Server {
 	t.Helper()
 	var o mcpserver.Options
@@ -92,7 +92,7 @@ func connect(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *mcp.Cl
 	return client(t, theirs, opts, func() error { return <-served })
 }
 
-// connectPipes connects the SDK's client to the server's stdio front, over pipes.
+// connectPipes connects the SDK's client to the server's stdio, over pipes.
 func connectPipes(t testing.TB, s *mcpserver.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	toServer, fromClient := io.Pipe()
@@ -178,7 +178,7 @@ func must(t testing.TB, cs *mcp.ClientSession, name string, args map[string]any)
 
 func (r result) text(name string) string { return fmt.Sprint(r.fields[name]) }
 
-// failure gives code and message of a failed call.
+// failure returns code and message of a failed call.
 func (r result) failure() (code, message string) {
 	e, _ := r.fields["error"].(map[string]any)
 	code, _ = e["code"].(string)

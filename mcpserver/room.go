@@ -15,10 +15,10 @@ const (
 	streamChars = 10_000
 )
 
-// spareAfter is how long a sandbox of requests without session must be idle before it gives way to a new one.
+// spareAfter is how long a sandbox of requests without session must be idle before a new one may replace it.
 const spareAfter = time.Minute
 
-// makeRoom closes one sandbox that nobody uses, and reports whether there was one.
+// makeRoom closes one sandbox that is idle, and reports whether there was one.
 func (s *Server) makeRoom(ctx context.Context) bool {
 	s.room.Lock()
 	defer s.room.Unlock()
@@ -27,10 +27,10 @@ func (s *Server) makeRoom(ctx context.Context) bool {
 			continue
 		}
 		if err := s.manager.CloseSession(ctx, idle.Key(), session.CloseOptions{}); err != nil {
-			s.log.WarnContext(ctx, "cannot end an idle sandbox that is to give way", "sandbox", idle.ID(), "error", err)
+			s.log.WarnContext(ctx, "cannot close an idle sandbox to make room for a new one", "sandbox", idle.ID(), "error", err)
 			continue
 		}
-		s.log.InfoContext(ctx, "an idle sandbox gave way to a new one", "sandbox", idle.ID())
+		s.log.InfoContext(ctx, "closed an idle sandbox to make room for a new one", "sandbox", idle.ID())
 		return true
 	}
 	return false

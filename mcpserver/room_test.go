@@ -51,9 +51,9 @@ func callStateless(t *testing.T, url, tool, args string) result {
 	return result{fields: answer.Result.StructuredContent}
 }
 
-// TestIdleGiveWay: where there are too many sandboxes, the oldest idle one of a client without session gives way, not one
+// TestIdleSandboxIsReplaced: where there are too many sandboxes, the oldest idle one of a client without session is closed, not one
 // in which something runs; without any, the answer names what to do.
-func TestIdleGiveWay(t *testing.T) {
+func TestIdleSandboxIsReplaced(t *testing.T) {
 	t.Parallel()
 	m := newManagerWith(t, &session.Options{MaxSandboxes: 2})
 	s := newServer(t, m, nil)
@@ -79,7 +79,7 @@ func TestIdleGiveWay(t *testing.T) {
 	}
 }
 
-// TestAnswerSizes: an answer is no longer than clients pass on to their models, and says how to go on.
+// TestAnswerSizes: an answer is no longer than clients pass on to their models, and says where to read on.
 func TestAnswerSizes(t *testing.T) {
 	t.Parallel()
 	cs := connect(t, newServer(t, newManager(t), &mcpserver.Options{}), nil)

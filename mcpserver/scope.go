@@ -78,12 +78,12 @@ func (s *Server) endScope(ctx context.Context, sc *scope, remove bool) error {
 	return errors.Join(errs...)
 }
 
-// always gives one scope for every request: that of a single client.
+// always returns a resolver of one scope: that of a single client.
 func always(sc *scope) resolver {
 	return func(context.Context, *mcp.ServerSession, *mcp.RequestExtra) (*scope, error) { return sc, nil }
 }
 
-// bySession gives every HTTP session a scope of its own, which ends with the session.
+// bySession returns the scope of an HTTP session, which ends with the session.
 func (s *Server) bySession(_ context.Context, ss *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +123,7 @@ func (s *Server) endWith(ss *mcp.ServerSession, sc *scope) {
 	}
 }
 
-// byOwner gives the scope of the owner of a request without session.
+// byOwner returns the scope of the owner of a request without session.
 func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error) {
 	owner := ownerOf(extra)
 	s.mu.Lock()
@@ -139,7 +139,7 @@ func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.Req
 	return sc, nil
 }
 
-// ownerOf gives the owner that a request's token names. Names of tokens are never localOwner.
+// ownerOf returns the owner that a request's token names. Names of tokens are never localOwner.
 func ownerOf(extra *mcp.RequestExtra) string {
 	if extra == nil || extra.TokenInfo == nil || extra.TokenInfo.UserID == "" {
 		return localOwner

@@ -30,7 +30,7 @@ const closeTimeout = 60 * time.Second
 
 // Options refine New. The zero value of a field means what its comment says; a negative number is an error.
 type Options struct {
-	// Sandbox says what the sandboxes are like; its Mode and Session do not count. The zero value is a Python sandbox
+	// Sandbox describes the sandboxes; its Mode and Session are ignored. The zero value is a Python sandbox
 	// without network.
 	Sandbox tools.Sandbox
 	// Policy refuses calls before they reach a sandbox. Nil is DefaultPolicy.
@@ -44,9 +44,9 @@ type Options struct {
 	SweepEvery time.Duration
 	// MaxCalls bounds the calls of one client that are under way at once. Zero is DefaultMaxCalls.
 	MaxCalls int
-	// Version is told to clients. Empty is "dev".
+	// Version is sent to clients. Empty is "dev".
 	Version string
-	// Logger takes what operators should know. Nil discards.
+	// Logger is for operators. Nil discards.
 	Logger *slog.Logger
 }
 
@@ -60,7 +60,7 @@ type Server struct {
 	plugin  *tools.Plugin
 	defs    []tools.Definition
 
-	room       sync.Mutex    // guards spareAfter; held while one sandbox gives way to another
+	room       sync.Mutex    // guards spareAfter; held while one sandbox is replaced by another
 	spareAfter time.Duration // the constant, but in tests
 
 	// ctx ends with the server. It is kept because it is the life of the server's goroutines.
@@ -73,7 +73,7 @@ type Server struct {
 	owners map[string]*scope             // of requests without session, by owner
 	bound  map[*mcp.ServerSession]*scope // of HTTP sessions
 	closed bool
-	ending bool // HTTP sessions end because the server does, so Close or Detach says what becomes of their sandboxes
+	ending bool // HTTP sessions end because the server does, so Close or Detach decides about their sandboxes
 }
 
 // New makes a server on m, which stays the caller's to close, after the server. opts may be nil.
@@ -169,7 +169,7 @@ func (s *Server) end(ctx context.Context, remove bool) error {
 // resolver finds the scope of a request.
 type resolver func(ctx context.Context, ss *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error)
 
-// build makes an SDK server whose requests belong to the scopes that find gives.
+// build makes an SDK server whose requests belong to the scopes that find returns.
 func (s *Server) build(find resolver) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{
 		Name: "workcell", Title: "Workcell sandboxes", Version: s.opts.Version,
@@ -181,7 +181,7 @@ func (s *Server) build(find resolver) *mcp.Server {
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	})
 	for _, def := range s.defs {
-		s.addTool(srv, find, def, annotationsOf(def.Name, s.opts.Sandbox.Network.Allowed()), s.callSandboxTool)
+		s.addTool(srv, find, def, annotationsOf(def, s.opts.Sandbox.Network.Allowed()), s.callSandboxTool)
 	}
 	s.addTaskTools(srv, find)
 	s.addResources(srv, find)

@@ -81,7 +81,7 @@ func TestDefinitions(t *testing.T) {
 	}
 }
 
-// TestTools uses every tool on a real sandbox, in memory and on the stdio front, and holds what comes back against the
+// TestTools uses every tool on a real sandbox, in memory and on stdio, and holds what comes back against the
 // tool's own output schema.
 func TestTools(t *testing.T) {
 	t.Parallel()
@@ -216,7 +216,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestProgress: a client that asks for it hears that its command goes on, in numbers that rise.
+// TestProgress: a client that asks for it is told that its command still runs, in numbers that rise.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	heard := make(chan *mcp.ProgressNotificationParams, 100)
@@ -254,7 +254,7 @@ func TestResources(t *testing.T) {
 	if list, err := cs.ListResources(t.Context(), nil); err != nil || len(list.Resources) != 0 {
 		t.Fatalf("before anything is open: %v %v", list, err)
 	}
-	box := must(t, cs, "sandbox_open", nil).text("sandbox_id")
+	sandbox := must(t, cs, "sandbox_open", nil).text("sandbox_id")
 	must(t, cs, "sandbox_fs_write", map[string]any{"path": "d/ä %2f?#.txt", "contents": "text"})
 	must(t, cs, "sandbox_fs_write", map[string]any{"path": "bytes.bin", "contents_b64": "AAH/"})
 	must(t, cs, "sandbox_exec", map[string]any{"command": "ln -s /etc/passwd link; mkfifo pipe"})
@@ -273,14 +273,14 @@ func TestResources(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"d/ä %2f?#.txt": "text", "bytes.bin": "\x00\x01\xff"}, got); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	dir, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + box + "/d"})
+	dir, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + sandbox + "/d"})
 	if err != nil || dir.Contents[0].Text != "d/ä %2f?#.txt\n" {
 		t.Errorf("directory: %v %v", dir, err)
 	}
 	for _, uri := range []string{
-		"sandbox://" + box + "/none", "sandbox://" + box + "/../../etc/passwd", "sandbox://" + box + "/%2e%2e/%2e%2e/etc/passwd",
-		"sandbox://" + box + "//etc/passwd", "sandbox://" + box + "/link", "sandbox://" + box + "/pipe", "sandbox:///etc/passwd",
-		"sandbox://sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa/bytes.bin", "file:///etc/passwd", "sandbox://" + box + "/bytes.bin?x", "sandbox://" + box + "/%zz",
+		"sandbox://" + sandbox + "/none", "sandbox://" + sandbox + "/../../etc/passwd", "sandbox://" + sandbox + "/%2e%2e/%2e%2e/etc/passwd",
+		"sandbox://" + sandbox + "//etc/passwd", "sandbox://" + sandbox + "/link", "sandbox://" + sandbox + "/pipe", "sandbox:///etc/passwd",
+		"sandbox://sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa/bytes.bin", "file:///etc/passwd", "sandbox://" + sandbox + "/bytes.bin?x", "sandbox://" + sandbox + "/%zz",
 	} {
 		if res, err := cs.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri}); err == nil {
 			t.Errorf("%s was read: %+v", uri, res.Contents[0])
@@ -330,7 +330,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	}
 }
 
-// TestClientTakesNoAnswers: a client that hangs up without reading keeps nobody.
+// TestClientTakesNoAnswers: a client that hangs up without reading blocks nothing.
 func TestClientTakesNoAnswers(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, newManager(t), nil)

@@ -5,45 +5,61 @@ import (
 	"slices"
 	"strings"
 
+	"mvdan.cc/sh/v3/pattern"
 	"mvdan.cc/sh/v3/syntax"
 )
 
 // Bounds of what is parsed.
 const (
 	maxScriptBytes = 64 << 10
-	maxParsed      = 16 * maxScriptBytes // of all scripts in a script
-	maxNesting     = 8                   // of shells and wrappers that are called by shells and wrappers
-	maxBrackets    = 500                 // open at once: the parser recurses
-	maxCommands    = 10_000              // that one call runs
+	maxNesting     = 8   // of shells and wrappers that call each other
+	maxBrackets    = 500 // open at once: the parser recurses
 )
 
-// commands are the simple commands that a shell line or an argument list would run.
-type commands struct {
-	list [][]word
-	// unknown says why not everything that would run can be known; empty when it can.
-	unknown string
-	// parsed is the size of the scripts that were parsed.
-	parsed int
-	// arithmetic: to bash ((…)) is an expression in what is being walked, and not a subshell in a subshell.
-	arithmetic bool
+// Reasons why not every command that would run is known.
+const (
+	whyTooLong  = "the command is too long to be checked; write it to a file and run that"
+	whyTooDeep  = "the command is nested too deep to be checked"
+	whyInvalid  = "the command is not valid shell syntax"
+	whyProgram  = "a program is computed when the command runs"
+	whyComputed = "a script is computed when the command runs; put it in single quotes, and values into its arguments"
+	whyInput    = "a shell takes its commands from its input; pass them with -c"
+)
+
+// word is a word of a command.
+type word struct {
+	text   string // empty for a word that is computed
+	static bool   // false: it is computed when the command runs
 }
 
-// commandsOf gives what an argument list runs. stdin is what it would read, nil when that is nothing; later says that it
-// can be written to afterwards.
-func commandsOf(argv []string, stdin *string, later bool) commands {
+func staticWords(texts []string) []word {
+	out := make([]word, len(texts))
+	for i, t := range texts {
+		out[i] = word{text: t, static: true}
+	}
+	return out
+}
+
+// commands are the simple commands of a shell line or an argument list, as far as their words are literal: in lists,
+// pipelines, substitutions and functions, behind wrappers such as sudo, and in the scripts of sh -c and eval. This keeps
+// an honest model from accidents and is no wall: docs/mcp.md lists what is not seen.
+type commands struct {
+	list [][]word
+	// unknown is why not every command that would run is known; empty when each is.
+	unknown string
+}
+
+// commandsOf returns the commands of an argument list, whose program reads input; nil when that is not known.
+func commandsOf(argv []string, input *string) commands {
 	var c commands
-	in := given(stdin, later)
-	c.add(staticWords(argv), in, 0)
-	c.settle(in, 0)
+	c.add(staticWords(argv), input, 0)
 	return c
 }
 
-// commandsIn gives what a shell line runs; see commandsOf.
-func commandsIn(script string, stdin *string, later bool) commands {
+// commandsIn returns the commands of a shell line.
+func commandsIn(script string) commands {
 	var c commands
-	in := given(stdin, later)
-	c.parse(script, in, 0)
-	c.settle(in, 0)
+	c.parse(script, 0)
 	return c
 }
 
@@ -53,345 +69,273 @@ func (c *commands) doubt(why string) {
 	}
 }
 
-// parse adds what a script runs. Which shell lies at /bin/sh is the image's business, so the script is read as POSIX
-// shells and as bash would, and what either would run counts.
-func (c *commands) parse(script string, in *input, depth int) {
-	if len(script) > maxScriptBytes {
-		c.doubt("the command is too long to be checked; write it to a file and run that")
+// parse adds the commands of a script, which is read as bash reads it.
+func (c *commands) parse(script string, depth int) {
+	switch {
+	case len(script) > maxScriptBytes:
+		c.doubt(whyTooLong)
+		return
+	case depth > maxNesting || deepest(script) > maxBrackets:
+		c.doubt(whyTooDeep)
 		return
 	}
-	if c.parsed += len(script); depth > maxNesting || c.parsed > maxParsed {
-		c.doubt("shells are nested too deep to be checked")
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(script), "")
+	if err != nil {
+		c.doubt(whyInvalid)
 		return
 	}
-	if open := deepest(script); open > maxBrackets {
-		c.doubt("the command has too many brackets to be checked")
-		return
-	}
-	script = strings.NewReplacer("\r", plainChar, "\x00", "").Replace(script)
-	posix, _ := c.statements(script, syntax.LangPOSIX)
-	bash, bashErr := c.statements(script, syntax.LangBash)
-	if bashErr != nil { // it takes what other shells do, but for oddities
-		c.doubt("the command is not valid shell syntax")
-	}
-	before := c.arithmetic
-	c.arithmetic = bashErr == nil
-	for _, s := range posix {
-		c.statement(s, in, depth)
-	}
-	c.arithmetic = before
-	for _, s := range bash {
-		c.statement(s, in, depth)
-	}
-}
-
-// plainChar stands for a carriage return, which is a character like any other to shells, and a blank or nothing to the
-// parser.
-const plainChar = "\x01"
-
-// statements gives the statements of a script, up to the first that the parser does not take: a shell that reads line by
-// line has run them when it finds that one.
-func (c *commands) statements(script string, lang syntax.LangVariant) (list []*syntax.Stmt, err error) {
-	parser := syntax.NewParser(syntax.Variant(lang), syntax.KeepComments(true))
-	file, err := parser.Parse(strings.NewReader(script), "")
-	if err == nil {
-		if misread(file, script) {
-			c.doubt(whyMisread)
-		}
-		return file.Stmts, nil
-	}
-	for s, serr := range parser.StmtsSeq(strings.NewReader(script)) { // to its end: the parser does not bear a break here
-		if serr == nil {
-			list = append(list, s)
-		}
-	}
-	return list, err
-}
-
-// deepest gives how many brackets are open at once, quoted ones included.
-func deepest(script string) (most int) {
-	open := 0
-	for _, r := range script {
-		switch r {
-		case '(', '{':
-			open++
-			most = max(most, open)
-		case ')', '}':
-			open = max(0, open-1)
-		}
-	}
-	return most
-}
-
-// walk adds the simple commands below a node, which read in where nothing else is said.
-func (c *commands) walk(node syntax.Node, in *input, depth int) {
-	syntax.Walk(node, func(n syntax.Node) bool {
-		switch n := n.(type) {
-		case *syntax.Stmt:
-			c.statement(n, in, depth)
-			return false
-		case *syntax.FuncDecl: // whoever calls it says what it reads
-			c.statement(n.Body, &input{why: whyFunction}, depth)
-			return false
-		case *syntax.Subshell:
-			if c.arithmetic && doubled(n) { // its words are held against the rules, but (( $a > 1 )) is no cause for doubt
-				before := c.unknown
-				c.statement(n.Stmts[0], in, depth)
-				c.unknown = before
-				return false
-			}
-		case *syntax.CoprocClause:
-			if n.Name != nil && n.Stmt.Cmd == nil { // the parser takes the command for a name
-				c.add([]word{wordOf(n.Name)}, &input{why: whyPipe}, depth)
-			}
-			c.statement(n.Stmt, &input{why: whyPipe}, depth)
-			return false
-		case *syntax.ProcSubst:
-			if n.Op == syntax.CmdOut {
-				in := &input{why: whyPipe}
-				for _, s := range n.Stmts {
-					c.statement(s, in, depth)
-				}
-				return false
+	syntax.Walk(file, func(n syntax.Node) bool {
+		if stmt, ok := n.(*syntax.Stmt); ok {
+			if call, ok := stmt.Cmd.(*syntax.CallExpr); ok {
+				c.add(wordsOf(call.Args), hereDocument(stmt.Redirs), depth)
 			}
 		}
 		return true
 	})
 }
 
-// doubled tells whether a subshell stands in the brackets of another, as in ((…)).
-func doubled(s *syntax.Subshell) bool {
-	if len(s.Stmts) != 1 {
-		return false
+// deepest returns how many brackets are open at once, quoted ones included.
+func deepest(script string) (most int) {
+	open := 0
+	for _, r := range script {
+		switch r {
+		case '(', '{', '[':
+			open++
+			most = max(most, open)
+		case ')', '}', ']':
+			open = max(0, open-1)
+		}
 	}
-	inner, ok := s.Stmts[0].Cmd.(*syntax.Subshell)
-	return ok && inner.Lparen.Offset() == s.Lparen.Offset()+1
+	return most
 }
 
-// statement adds the simple commands of a statement, each with what it reads.
-func (c *commands) statement(s *syntax.Stmt, outer *input, depth int) {
-	in := redirected(s.Redirs, outer)
-	for _, r := range s.Redirs {
-		c.walk(r, outer, depth)
+// add adds a command, and the command or script in its arguments.
+func (c *commands) add(words []word, input *string, depth int) {
+	if len(words) == 0 {
+		return
 	}
-	switch cmd := s.Cmd.(type) {
-	case nil: // redirections alone
-	case *syntax.CallExpr:
-		c.walk(cmd, in, depth) // what stands in its words
-		words := wordsOf(cmd)
-		if len(words) == 0 {
-			break
-		}
-		c.add(words, in, depth)
-		c.add(afterAmpersand(s.Redirs, cmd.Args), in, depth)
-		if len(words) == 1 && words[0].text == "exec" && in != outer {
-			c.reads(in) // the shell itself reads on there
-		}
-	case *syntax.BinaryCmd:
-		c.statement(cmd.X, in, depth)
-		right := in
-		if cmd.Op == syntax.Pipe || cmd.Op == syntax.PipeAll {
-			right = &input{why: whyPipe}
-		}
-		c.statement(cmd.Y, right, depth)
+	if depth > maxNesting {
+		c.doubt(whyTooDeep)
+		return
+	}
+	if !words[0].static {
+		c.doubt(whyProgram)
+		return
+	}
+	c.list = append(c.list, words)
+	program, args := path.Base(words[0].text), words[1:]
+	switch program {
+	case "sh", "ash", "bash", "dash", "ksh", "mksh", "zsh":
+		c.addShell(args, input, depth)
+	case "eval":
+		c.addScript(args, depth)
+	case "trap":
+		c.addScript(args[:min(1, len(args))], depth)
+	case "find":
+		c.addFind(args, depth)
 	default:
-		c.walk(cmd, in, depth)
-	}
-	if in != outer {
-		c.settle(in, depth)
+		if w, ok := wrappers[program]; ok {
+			c.add(w.command(args), input, depth+1)
+		}
 	}
 }
 
-// afterAmpersand gives the words of a command that follow &>file: to a shell that does not know that redirection, they are
-// a command of their own.
-func afterAmpersand(redirs []*syntax.Redirect, args []*syntax.Word) []word {
-	for _, r := range redirs {
-		if r.Op != syntax.RdrAll && r.Op != syntax.AppAll {
+// addShell adds the commands that a shell runs: those after -c, or of its input when it is given no file.
+func (c *commands) addShell(args []word, input *string, depth int) {
+	for i := 0; i < len(args); i++ {
+		text := args[i].text
+		switch {
+		case text == "-s":
+			c.addInput(input, depth)
+			return
+		case slices.Contains([]string{"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}, text):
+			i++ // its value
+		case len(text) > 1 && text[0] == '-' && text[1] != '-' && strings.Contains(text, "c"):
+			rest := args[i+1:]
+			for len(rest) > 0 && strings.HasPrefix(rest[0].text, "-") {
+				rest = rest[1:]
+			}
+			c.addScript(rest[:min(1, len(rest))], depth)
+			return
+		case !strings.HasPrefix(text, "-") && !strings.HasPrefix(text, "+"):
+			return // a file, whose commands are not judged
+		}
+	}
+	c.addInput(input, depth)
+}
+
+// addInput adds the commands that a shell reads.
+func (c *commands) addInput(input *string, depth int) {
+	if input == nil {
+		c.doubt(whyInput)
+		return
+	}
+	c.parse(*input, depth+1)
+}
+
+// addFind adds the commands that find runs for the files it finds.
+func (c *commands) addFind(args []word, depth int) {
+	for i := 0; i < len(args); i++ {
+		if !slices.Contains([]string{"-exec", "-execdir", "-ok", "-okdir"}, args[i].text) {
 			continue
 		}
-		if i := slices.IndexFunc(args, func(w *syntax.Word) bool { return w.Pos().After(r.Pos()) }); i >= 0 {
-			return wordsOf(&syntax.CallExpr{Args: args[i:]})
+		rest := args[i+1:]
+		end := slices.IndexFunc(rest, func(w word) bool { return w.text == ";" || w.text == "+" })
+		if end < 0 {
+			end = len(rest)
+		}
+		c.add(rest[:end], nil, depth+1)
+		i += end
+	}
+}
+
+// addScript adds the commands of the script that words make when they are joined.
+func (c *commands) addScript(words []word, depth int) {
+	texts := make([]string, len(words))
+	for i, w := range words {
+		if !w.static {
+			c.doubt(whyComputed)
+			return
+		}
+		texts[i] = w.text
+	}
+	c.parse(strings.Join(texts, " "), depth+1)
+}
+
+// wrapper describes the arguments of a program before the command that it runs.
+type wrapper struct {
+	values   string // letters of options whose value is the next word
+	lookup   string // letters of options with which it runs nothing
+	operands int    // words before the command
+	assigns  bool   // NAME=VALUE may stand before the command
+}
+
+var wrappers = map[string]wrapper{
+	"builtin": {}, "busybox": {}, "nohup": {}, "setsid": {}, "toybox": {},
+	"chroot":  {operands: 1},
+	"command": {lookup: "vV"},
+	"doas":    {values: "Cu"},
+	"env":     {values: "Cu", assigns: true},
+	"exec":    {values: "a"},
+	"flock":   {values: "Ew", operands: 1},
+	"ionice":  {values: "cn", lookup: "pPu"},
+	"nice":    {values: "n"},
+	"stdbuf":  {values: "eio"},
+	"strace":  {values: "eopsu"},
+	"sudo":    {values: "CDghpRrTtu", lookup: "lvV", assigns: true},
+	"taskset": {lookup: "p", operands: 1},
+	"time":    {values: "fo"},
+	"timeout": {values: "ks", operands: 1},
+	"xargs":   {values: "adEILnPs"},
+}
+
+// command returns the command that a wrapper runs. Long options are taken to have their value after "=".
+func (w wrapper) command(args []word) []word {
+	operands := w.operands
+	for i := 0; i < len(args); i++ {
+		text := args[i].text
+		short := len(text) > 1 && text[0] == '-' && text[1] != '-'
+		value := strings.IndexAny(text, w.values)
+		switch {
+		case short && value > 0:
+			if value == len(text)-1 {
+				i++
+			}
+		case short && strings.ContainsAny(text, w.lookup):
+			return nil
+		case strings.HasPrefix(text, "-") || w.assigns && strings.Contains(text, "="):
+		case operands > 0:
+			operands--
+		default:
+			return args[i:]
 		}
 	}
 	return nil
 }
 
-// add adds a command, what it runs if it is a wrapper, and what a shell runs that it calls.
-func (c *commands) add(words []word, in *input, depth int) {
-	if len(c.list) >= maxCommands || depth > maxNesting {
-		c.doubt("too much would run for it to be checked")
-		return
+func wordsOf(args []*syntax.Word) []word {
+	out := make([]word, len(args))
+	for i, w := range args {
+		out[i] = wordOf(w)
 	}
-	if len(words) == 0 {
-		return
-	}
-	c.list = append(c.list, words)
-	program := path.Base(words[0].text)
-	if !words[0].static || program == placeholder {
-		c.doubt("the program is computed when the command runs")
-		return
-	}
-	args := words[1:]
-	if w, ok := wrapperOf(program); ok {
-		c.addWrapped(w, words[0], args, in, depth)
-		return
-	}
-	switch program {
-	case "sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "rbash", "hush", "ksh93", "lksh", "oksh", "posh", "yash":
-		c.addShell(args, in, depth)
-	case "eval":
-		c.parseWords(operands(args), in, depth)
-	case "trap":
-		if args = operands(args); len(args) > 1 && !strings.HasPrefix(args[0].text, "-") {
-			c.parseWords(args[:1], in, depth)
-		}
-	case ".", "source":
-		if args = operands(args); len(args) > 0 {
-			c.addFile(args[0], in)
-		}
-	case "alias":
-		c.addAliases(args, in, depth)
-	case "find":
-		c.addFind(args, in, depth)
-	default:
-		in.other = in.other || program == "read" || !harmless(program)
-	}
+	return out
 }
 
-// addAliases adds what aliases stand for. Which later words they change is left to the shell.
-func (c *commands) addAliases(args []word, in *input, depth int) {
-	for _, w := range args {
-		if _, value, ok := strings.Cut(w.text, "="); ok || !w.static {
-			c.parseWords([]word{{text: value, static: w.static}}, in, depth)
-			c.doubt("an alias changes what later words mean")
+// wordOf returns the text of a word without its quotes, unless the shell computes it.
+func wordOf(w *syntax.Word) word {
+	var b strings.Builder
+	computed, braces := false, syntax.Word{Parts: w.Parts}
+	if syntax.SplitBraces(&braces) { // it replaces {a,b}, and leaves {} alone
+		computed = slices.ContainsFunc(braces.Parts, func(p syntax.WordPart) bool { _, ok := p.(*syntax.BraceExp); return ok })
+	}
+	for _, part := range w.Parts {
+		switch part := part.(type) {
+		case *syntax.Lit:
+			computed = computed || pattern.HasMeta(part.Value, 0)
+			b.WriteString(unescape(part.Value, ""))
+		case *syntax.SglQuoted:
+			computed = computed || part.Dollar // $'…' has escapes
+			b.WriteString(part.Value)
+		case *syntax.DblQuoted:
+			for _, inner := range part.Parts {
+				lit, ok := inner.(*syntax.Lit)
+				if !ok {
+					computed = true
+					break
+				}
+				b.WriteString(unescape(lit.Value, "$`\"\\\n"))
+			}
+		default:
+			computed = true
 		}
 	}
+	if !computed {
+		return word{text: b.String(), static: true}
+	}
+	// What stands before "=" is known, which shows that it is an assignment to env.
+	if lit, ok := w.Parts[0].(*syntax.Lit); ok && strings.Contains(lit.Value, "=") {
+		return word{text: lit.Value}
+	}
+	return word{}
 }
 
-// operands gives the arguments of a builtin that takes no options, but a -- before them.
-func operands(args []word) []word {
-	if len(args) > 0 && args[0].static && args[0].text == "--" {
-		return args[1:]
-	}
-	return args
-}
-
-// addWrapped adds what a wrapper runs.
-func (c *commands) addWrapped(w wrapper, name word, args []word, in *input, depth int) {
-	options, rest := w.split(args)
-	in.other = in.other || w.appends // it reads the words
-	ran, joins := false, w.joins
-	for _, o := range options {
-		switch {
-		case o.is(w.idle):
-			return
-		case o.is(w.script):
-			c.parseWords([]word{o.value}, in, depth)
-			ran = true
-		case o.is(w.splits):
-			c.add(slices.Concat([]word{name}, splitWords(o.value), rest), in, depth+1)
-			return
-		case o.is(w.replaces):
-			rest = replaced(rest, o.value)
-			w.appends = false
-		case o.is(w.verbatim):
-			joins = false
-		}
-	}
-	switch {
-	case len(rest) == 0:
-		if w.shell && !ran {
-			c.reads(in)
-		}
-	case joins:
-		c.parseWords(rest, in, depth)
-	case w.login:
-		c.addShell(rest, in, depth)
-	case w.appends:
-		c.add(append(slices.Clip(rest), word{}), in, depth+1)
-	default:
-		c.add(rest, in, depth+1)
-	}
-}
-
-// addShell adds what a shell with these arguments is told to run.
-func (c *commands) addShell(args []word, in *input, depth int) {
-	switch script, kind := shellScript(args); kind {
-	case scriptText:
-		c.parseWords([]word{script}, in, depth)
-	case scriptFile:
-		c.addFile(script, in)
-	case scriptStdin:
-		c.reads(in)
-	case scriptUnknown:
-		c.doubt(whyScript)
-	}
-}
-
-// addFile sees to a file that a shell takes its commands from. What lies in files is not looked into, but not every name
-// is that of a file.
-func (c *commands) addFile(name word, in *input) {
-	switch placeOf(name) {
-	case placeFile:
-		in.other = true
-	case placeStdin:
-		c.reads(in)
-	case placeElse:
-		c.doubt(whyComputed)
-	}
-}
-
-// reads says that a shell takes its commands from in.
-func (c *commands) reads(in *input) {
-	if in.why != "" {
-		c.doubt(in.why)
-	}
-	in.shell = true
-}
-
-// settle adds the commands that a shell takes from in, once everything is known that reads there. What such a shell calls
-// reads on in its script.
-func (c *commands) settle(in *input, depth int) {
-	switch {
-	case !in.shell || in.text == nil:
-	case in.other:
-		c.doubt(whyShared)
-	default:
-		c.parse(*in.text, &input{why: whyShared}, depth+1)
-	}
-}
-
-// addFind adds what find runs for the files it finds, whose names it puts in the place of {}.
-func (c *commands) addFind(args []word, in *input, depth int) {
-	is := func(w word, texts ...string) bool { return w.static && slices.Contains(texts, w.text) }
-	for i := 0; i < len(args); i++ {
-		if !is(args[i], "-exec", "-execdir", "-ok", "-okdir") {
-			continue
-		}
-		end := i + 1
-		for end < len(args) && !is(args[end], ";") && !(is(args[end], "+") && is(args[end-1], placeholder)) {
-			end++
-		}
-		run := slices.Clone(args[i+1 : end])
-		for j, w := range run { // a name alone is no option and no script, as it begins with a directory's
-			if w.text != placeholder && strings.Contains(w.text, placeholder) {
-				run[j].static = false
+// unescape removes backslashes, and newlines behind them. Between double quotes only those before special characters
+// count; special is empty outside of quotes.
+func unescape(text, special string) string {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == '\\' && i+1 < len(text) && (special == "" || strings.IndexByte(special, text[i+1]) >= 0) {
+			if i++; text[i] == '\n' {
+				continue
 			}
 		}
-		c.add(run, in, depth+1)
-		i = end
+		b.WriteByte(text[i])
 	}
+	return b.String()
 }
 
-// parseWords parses the script that words make when they are joined.
-func (c *commands) parseWords(words []word, in *input, depth int) {
-	texts := make([]string, len(words))
-	for i, w := range words {
-		if !w.static {
-			c.doubt(whyScript)
-			return
+// hereDocument returns the text that a command with these redirections reads; nil when it is not known.
+func hereDocument(redirs []*syntax.Redirect) *string {
+	var found *string
+	for _, r := range redirs {
+		switch {
+		case r.N != nil:
+		case r.Op == syntax.WordHdoc:
+			if w := wordOf(r.Word); w.static {
+				found = &w.text
+			}
+		case r.Hdoc != nil:
+			text, quoted := r.Hdoc.Lit(), r.Word.Lit() == ""
+			if text != "" && (quoted || !strings.Contains(text, "\\")) {
+				found = &text
+			}
 		}
-		texts[i] = w.text
 	}
-	c.parse(strings.Join(texts, " "), in, depth+1)
+	return found
+}
+
+// harmless reports whether a program is a builtin that an allow list need not name: it changes nothing but the shell.
+func harmless(program string) bool {
+	return slices.Contains([]string{":", "[", "break", "cd", "continue", "echo", "exit", "false", "printf", "pwd", "read",
+		"return", "set", "shift", "test", "true", "umask", "unset", "wait"}, program)
 }

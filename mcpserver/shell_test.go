@@ -1,6 +1,7 @@
 package mcpserver_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,8 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// TestCommandsInAScript pins which simple commands are seen in a shell line. What cannot be known must be said to be so.
-func TestCommandsInAScript(t *testing.T) {
+// TestCommands: the simple commands of a shell line are seen by their literal words, and what is computed is unknown.
+func TestCommands(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		script  string
@@ -20,102 +21,64 @@ func TestCommandsInAScript(t *testing.T) {
 		{script: "rm -rf /", want: []string{"rm -rf /"}},
 		{script: "ls | sort | rm x", want: []string{"ls", "sort", "rm x"}},
 		{script: "a; b && c || d & e", want: []string{"a", "b", "c", "d", "e"}},
-		{script: "(cd x; rm y)", want: []string{"cd x", "rm y"}},
-		{script: "{ rm y; }", want: []string{"rm y"}},
-		{script: "echo $(rm x) `rm y`", want: []string{"rm x", "rm y"}},
-		{script: `echo "$(rm x)"`, want: []string{"rm x"}},
+		{script: "(cd x; rm y) && { rm z; }", want: []string{"cd x", "rm y", "rm z"}},
+		{script: "echo $(rm x) `rm y` \"$(rm z)\"", want: []string{"rm x", "rm y", "rm z"}},
 		{script: "cat <<EOF\n$(rm x)\nEOF\n", want: []string{"rm x"}},
 		{script: "if rm a; then rm b; else rm c; fi", want: []string{"rm a", "rm b", "rm c"}},
 		{script: "for i in 1 2; do rm a; done; while rm b; do :; done", want: []string{"rm a", "rm b"}},
-		{script: "case x in x) rm a;; esac", want: []string{"rm a"}},
-		{script: "f() { rm a; }; f", want: []string{"rm a", "f"}},
-		{script: "cat <(rm a) >(rm b)", want: []string{"rm a", "rm b"}},
-		{script: "x=$(rm a)", want: []string{"rm a"}},
-		{script: "[[ -n $(rm a) ]]", want: []string{"rm a"}},
-		{script: "time rm a", want: []string{"rm a"}},
-		{script: "! rm a", want: []string{"rm a"}},
-		{script: "echo hi &>rm", want: []string{"echo hi"}},
-		// Quoting.
-		{script: `r\m a`, want: []string{"rm a"}},
-		{script: `'r'"m" a`, want: []string{"rm a"}},
-		{script: "r''m a", want: []string{"rm a"}},
-		{script: "\\\nrm a", want: []string{"rm a"}},
-		{script: "r\\\nm a", want: []string{"rm a"}},
-		{script: `"a b" c`, want: []string{"a b c"}},
-		{script: "/bin/rm a", want: []string{"/bin/rm a"}},
+		{script: "case x in x) rm a;; esac; f() { rm b; }; f", want: []string{"rm a", "rm b", "f"}},
+		{script: "cat <(rm a) >(rm b); x=$(rm c)", want: []string{"rm a", "rm b", "rm c"}},
+		{script: "time rm a; ! rm b; coproc rm c", want: []string{"rm a", "rm b", "rm c"}},
+		// Quotes.
+		{script: `r\m a; 'r'"m" b; r''m c`, want: []string{"rm a", "rm b", "rm c"}},
+		{script: "\\\nrm a; r\\\nm b", want: []string{"rm a", "rm b"}},
+		{script: `"a b" c; /bin/rm a`, want: []string{"a b c", "/bin/rm a"}},
 		// Wrappers.
-		{script: "env A=b -u X -i rm a", want: []string{"rm a"}},
-		{script: "sudo -u root rm a", want: []string{"rm a"}},
-		{script: "timeout -k 1 5 nice -n 3 nohup rm a", want: []string{"rm a"}},
-		{script: "ls | xargs -n 1 rm -f", want: []string{"rm -f ?"}},
-		{script: "exec rm a", want: []string{"rm a"}},
-		{script: "command -p rm a", want: []string{"rm a"}},
-		{script: "busybox rm a", want: []string{"rm a"}},
-		{script: "find . -name x -exec rm {} ;", want: []string{"find . -name x -exec rm {}"}},
+		{script: "env A=b -u X -i rm a; env A=$B rm b; FOO=$X rm c", want: []string{"rm a", "rm b", "rm c"}},
+		{script: "sudo -nu root rm a; timeout -k 1 5 nice -n 3 nohup rm b", want: []string{"rm a", "rm b", "nice -n 3 nohup rm b"}},
+		{script: "ls | xargs -0n 1 rm -f; stdbuf -oL rm a", want: []string{"rm -f", "rm a"}},
+		{script: "exec rm a; command -p rm b; busybox rm c", want: []string{"rm a", "rm b", "rm c"}},
 		{script: `find . -exec rm {} \;`, want: []string{"rm {}"}},
-		{script: `find . -exec a {} + -exec b x + y \;`, want: []string{"a {}", "b x + y"}},
-		{script: `sh -c "rm a"`, want: []string{"rm a"}},
-		{script: `bash -xec 'rm a' name`, want: []string{"rm a"}},
-		{script: `bash --norc -c 'sh -c "rm a"'`, want: []string{"rm a"}},
-		{script: "eval 'rm a'", want: []string{"rm a"}},
-		{script: "eval rm a", want: []string{"rm a"}},
-		{script: "trap 'rm a' EXIT", want: []string{"rm a"}},
-		{script: "sh <<'EOF'\nrm a\nEOF\n", want: []string{"rm a"}},
-		{script: "bash <<< 'rm a'", want: []string{"rm a"}},
-		{script: "env sh -s <<'EOF'\nrm a\nEOF\n", want: []string{"rm a"}},
-		{script: "sh <<'EOF'\ncurl 'http://x/?q=1'\nEOF\n", want: []string{"curl http://x/?q=1"}},
-		{script: "sh <<'EOF'\necho \\\"; rm a; echo \\\"\nEOF\n", want: []string{"rm a"}},
-		{script: "cat <<EOF\nrm $X *\nEOF\n", want: []string{"cat"}},
-		{script: "bash <<EOF\nrm $X\nEOF\n", unknown: true},
-		{script: `bash <<< "$X"`, unknown: true},
-		{script: strings.Repeat("(", 20_000), unknown: true},
-		{script: strings.Repeat("find -exec ", 40), unknown: true},
+		// Scripts in arguments and here-documents.
+		{script: `sh -c "rm a"; bash -xec 'rm b' name; sudo bash -lc 'rm c'`, want: []string{"rm a", "rm b", "rm c"}},
+		{script: `bash --norc -o pipefail -c 'sh -c "rm a"'`, want: []string{"rm a"}},
+		{script: "eval 'rm a'; eval rm b; trap 'rm c' EXIT", want: []string{"rm a", "rm b", "rm c"}},
+		{script: "sh <<'EOF'\nrm a\nEOF\nenv bash -s <<< 'rm b'", want: []string{"rm a", "rm b"}},
+		{script: "sh script.sh; echo x | sh x/$X.sh; python3 -c 'print(1)'", want: []string{"sh script.sh", "python3 -c print(1)"}},
+		// Computed arguments are known not to be programs.
+		{script: "echo $X; ls *.txt", want: []string{"echo ?", "ls ?"}},
 		// What is computed cannot be known.
 		{script: "$X a", unknown: true},
 		{script: "$(echo rm) a", unknown: true},
 		{script: "r$X a", unknown: true},
 		{script: "/bin/r? a", unknown: true},
 		{script: "{rm,-rf,a}", unknown: true},
-		{script: "$'\\x72m' a", unknown: true},
-		{script: "sh -c $X", unknown: true},
+		{script: "sudo $X", unknown: true},
 		{script: `sh -c "$X"`, unknown: true},
 		{script: "eval $X", unknown: true},
 		{script: "echo rm a | sh", unknown: true},
 		{script: "echo rm a | env bash -s", unknown: true},
-		{script: "echo rm a | (sh)", unknown: true},
-		{script: "echo rm a | { cd x; sh; }", unknown: true},
+		{script: "bash <<EOF\nrm $X\nEOF\n", unknown: true},
 		{script: "if then", unknown: true},
 		{script: strings.Repeat("a;", 100_000), unknown: true},
-		// What looks like it is known all the same.
-		{script: "echo $X", want: []string{"echo ?"}},
-		{script: "ls *.txt", want: []string{"ls ?"}},
-		{script: "sh script.sh", want: []string{"sh script.sh"}},
-		{script: "echo x | sh script.sh", want: []string{"sh script.sh"}},
-		{script: "python3 -c 'print(1)'", want: []string{"python3 -c print(1)"}},
+		{script: strings.Repeat("(", 20_000), unknown: true},
+		{script: strings.Repeat("env ", 16_000) + "x", unknown: true},
+		{script: strings.Repeat("find -exec ", 5_000), unknown: true},
 	} {
 		got, unknown := mcpserver.Commands(tc.script)
 		if (unknown != "") != tc.unknown {
 			t.Errorf("%.60q: unknown = %q, want %v", tc.script, unknown, tc.unknown)
 		}
 		for _, want := range tc.want {
-			if !contains(got, want) {
+			if !slices.Contains(got, want) {
 				t.Errorf("%.60q: %q is not seen, got %q", tc.script, want, got)
 			}
 		}
 	}
 }
 
-func contains(list []string, want string) bool {
-	for _, s := range list {
-		if s == want {
-			return true
-		}
-	}
-	return false
-}
-
-// TestCommandsOfAnArgumentList looks through wrappers, and through shells that read their standard input.
-func TestCommandsOfAnArgumentList(t *testing.T) {
+// TestCommandsOfList: an argument list is no shell line, but may call a shell.
+func TestCommandsOfList(t *testing.T) {
 	t.Parallel()
 	script := "rm a\n"
 	for _, tc := range []struct {
@@ -127,13 +90,56 @@ func TestCommandsOfAnArgumentList(t *testing.T) {
 		{argv: []string{"rm", "-rf", "*"}, want: "rm -rf *"}, // no shell: a star is a star
 		{argv: []string{"sh", "-c", "ls; rm a"}, want: "rm a"},
 		{argv: []string{"env", "X=1", "rm", "a"}, want: "rm a"},
-		{argv: []string{"sh"}, stdin: &script, want: "rm a"},
 		{argv: []string{"bash", "-s", "--"}, stdin: &script, want: "rm a"},
+		{argv: []string{"sh"}, unknown: true},
 		{argv: []string{"sh", "-c", "$1", "x", "rm"}, unknown: true},
 	} {
 		got, unknown := mcpserver.CommandsOfList(tc.argv, tc.stdin)
-		if (unknown != "") != tc.unknown || tc.want != "" && !contains(got, tc.want) {
+		if (unknown != "") != tc.unknown || tc.want != "" && !slices.Contains(got, tc.want) {
 			t.Errorf("%q: %q, unknown %q; want %q", tc.argv, got, unknown, tc.want)
+		}
+	}
+}
+
+// TestPolicyRefusesNoEverydayCommand: what agents run all day is known.
+func TestPolicyRefusesNoEverydayCommand(t *testing.T) {
+	t.Parallel()
+	p := parsePolicy(t, policyYAML)
+	for _, script := range []string{
+		"cd /workspace && pip install -r requirements.txt 2>&1 | tail -5",
+		"cat > a.sh <<'EOF'\n#!/bin/bash\n\"$@\" | sh\nEOF\nchmod +x a.sh && ./a.sh",
+		"python3 - <<EOF\nprint('it\\'s $X')\nEOF\n",
+		"python3 -c 'import os; os.system(\"curl x\")'",
+		"ssh host <<'EOF'\ncurl x\nEOF\n",
+		"bash <<'EOF'\nset -e\ncd x\nmake\nEOF\n",
+		`for f in $(ls *.{c,h}); do echo "$f" "${f%.*}"; done; mkdir -p src/{a,b}`,
+		"export PATH=$PATH:/x && go test ./... | tee log",
+		"if ! command -v node >/dev/null 2>&1; then apt-get install -y curl; fi",
+		"find . -name '*.py' -print0 | xargs -0 -I{} cp {} /tmp",
+		"find . -type f -exec sed -i 's/a/b/' {} +",
+		"ls | xargs -I{} sh -c 'wc -l \"$1\"' _ {}",
+		`bash -lc "cd /x && make -j4"`,
+		"timeout 10 bash -c 'until nc -z localhost 80; do sleep 1; done'",
+		"nohup python3 -m http.server > log 2>&1 & (sleep 1; kill $!)",
+		"declare -A m; m[a]=1; m[$k]+=2; echo ${m[a]} ${#m[@]}; a=(1 2); a+=(3)",
+		"diff <(sort a) <(sort b) 2> >(tee err >&2)",
+		"exec > log 2>&1; exec 3< f; read -u 3 l; exec 3<&- </dev/null",
+		"((count++)); while (( i < $n )); do ((i+=1)); done; echo $((i * 2))",
+		"[[ $x =~ ^[a-z]+$ ]] && case $1 in -h|--help) ls;; *) ls [ab]*;; esac",
+		`foo() { local x=$1; echo "$x"; }; function bar { foo "$@"; }; bar y`,
+		`FOO=$BAR env BAZ="$Q" nice -n 10 make`,
+		"su - postgres -c 'psql -l'; docker run --rm x curl y",
+		"which curl; type -a curl; hash curl; echo curl | grep curl; ./curl.sh",
+		"trap cleanup INT TERM; trap '' PIPE; trap - EXIT; trap 'echo bye' EXIT",
+		`[ -s "$NVM_DIR/nvm.sh" ] && \. "$NVM_DIR/nvm.sh" && nvm use 20`,
+		`bash scripts/$NAME.sh x; bash ./run.sh --all; bash -n "$f"`,
+		"git stash push -m x; git --no-pager diff; git config push.default simple; git help push",
+		"rm -f x; rm --force y; rm -i z",
+		"echo x | sudo tee /etc/y; echo pw | sudo -S ls",
+		"/usr/bin/env python3 x.py; env | sort; ~/bin/tool x; \"./my prog\" x",
+	} {
+		if rule := p.Judge(script); rule != "" {
+			t.Errorf("%q: refused by %q", script, rule)
 		}
 	}
 }
@@ -173,6 +179,15 @@ func TestPolicyOnCommands(t *testing.T) {
 		{"special", ""},
 		{"/usr/bin/special", "/usr/bin/special"},
 		{"(sleep 1; timeout 3 curl x)", "curl"},
+		{`git -C "$X" push`, "no-push"},
+		{"git -c a=b --no-pager push origin", "no-push"},
+		{"git stash push", ""},
+		{"git -C x stash push", ""},
+		{"git commit -m push", ""},
+		{"rm --recursive x", ""}, // a pattern with one dash is for short options
+		{"command -v curl; type curl; which curl", ""},
+		{"nice env -i sudo -u x curl x", "curl"},
+		{"sudo -l curl", ""},
 		{"$X", "commands.allow_dynamic"},
 		{"ls $X", ""},
 	} {
@@ -228,8 +243,8 @@ func TestParsePolicy(t *testing.T) {
 	for _, tc := range []struct{ yaml, want string }{
 		{"limit: {}", `line 1: unknown key "limit", it must be commands, files or limits`},
 		{"commands:\n  refuse:\n    - {patern: x}", `line 3: unknown key "patern", it must be name, pattern or reason`},
-		{"limits:\n  file_mb: -1", "line 2: limits.file_mb: -1 is not between"},
-		{"limits:\n  cpu_millicores: 1\n  memory_mb: 0.5", "line 3: limits.memory_mb: 0.5 is not a whole number"}, // 0 would be no bound
+		{"limits:\n  file_mb: -1", "line 2: limits.file_mb is -1, it must be 0 to"},
+		{"limits:\n  cpu_millicores: 1\n  memory_mb: 0.5", "line 3: limits.memory_mb is 0.5, it must be a whole number"}, // 0 would be no bound
 		{"limits:\n  file_mb: 10MB\n  workspace: 1", "line 2: `10MB` is not a whole number; line 3: unknown key"},
 		{"files: {refuse: x}", "line 1: `x` is not a list of patterns"},
 		{"- a", "line 1: is not a mapping"},
@@ -276,15 +291,13 @@ func parsePolicy(t testing.TB, text string) mcpserver.Policy {
 // FuzzCommands: whatever a model writes, the parser neither panics nor loses a command that stands there in plain words.
 func FuzzCommands(f *testing.F) {
 	for _, seed := range []string{"ls", "a | b && (c; d)", "echo $(x `y`)", "sh -c 'a; b'", "f() { g; }", "cat <<EOF\nx\nEOF", "{a,b}", "((((", "$'\\x41'", "find . -exec x \\;",
-		"env --chdir /x -S 'a b' c", "xargs -0n1 -I% sh -c %", "su - x -c y", "bash -eo pipefail -c x", "{ sh; } <<< x", "m[a]=1", "((a*2))",
-		"echo \"${x:-'$(y)'}\" $z#a", "cat <<EOF\nE\\\nOF\nEOF\n", "coproc a &>b c", "x # y\\\nz", "a=(1)\n((", "watch -x a"} {
+		"xargs -0n1 -I% sh -c %", "bash -eo pipefail -c x", "{ sh; } <<< x", "m[a]=1", "((a*2))", "a=(1)\n(("} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, script string) {
-		mcpserver.Commands(script)
 		mcpserver.CommandsOfList(strings.Fields(script), &script)
 		list, unknown := mcpserver.Commands("forbidden x\n" + script)
-		if unknown == "" && !contains(list, "forbidden x") {
+		if unknown == "" && !slices.Contains(list, "forbidden x") {
 			t.Errorf("%q: the first command is not seen: %q", script, list)
 		}
 	})

@@ -109,7 +109,7 @@ func (c *lineConn) readLoop(in io.Reader) {
 	}
 }
 
-// take hands a line on as a message, or answers what is wrong with it. An error means that nobody listens any more.
+// take passes a line on as a message, or answers its fault. An error reports that the connection is closed.
 func (c *lineConn) take(line []byte, long bool) error {
 	var msg jsonrpc.Message
 	fault := errTooLong
@@ -137,7 +137,7 @@ func (c *lineConn) take(line []byte, long bool) error {
 	}
 }
 
-// readLine gives the next line without its end. One that is longer than limit is read to its end and not kept.
+// readLine returns the next line without its end. One that is longer than limit is read to its end and not kept.
 func readLine(r *bufio.Reader, limit int) (line []byte, long bool, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -154,7 +154,7 @@ func readLine(r *bufio.Reader, limit int) (line []byte, long bool, err error) {
 	}
 }
 
-// Read gives the next message; io.EOF when the client hung up.
+// Read returns the next message; io.EOF when the client hung up.
 func (c *lineConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	select {
 	case msg := <-c.messages:

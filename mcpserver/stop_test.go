@@ -20,7 +20,7 @@ type poster struct {
 	session string // of the era that has them
 }
 
-// send gives the answer, and the session that it began.
+// send returns the answer, and the session that it began.
 func (p poster) send(message string) (answer, session string, err error) {
 	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, p.url, strings.NewReader(message))
 	if err != nil {
@@ -56,7 +56,7 @@ func (p poster) call(id int, tool, args string) (string, error) {
 	return answer, err
 }
 
-// sandbox opens one and gives its id.
+// sandbox opens one and returns its id.
 func (p poster) sandbox() string {
 	p.t.Helper()
 	answer, err := p.call(1, "sandbox_open", "{}")
@@ -67,7 +67,7 @@ func (p poster) sandbox() string {
 	return id
 }
 
-// TestStopAnswersCalls: a server that is to end does not wait for commands, and tells so to whoever waits for one, with a
+// TestStopAnswersCalls: a server that is to end does not wait for commands, and answers the client that waits for one, with a
 // session or without.
 func TestStopAnswersCalls(t *testing.T) {
 	t.Parallel()
@@ -84,14 +84,14 @@ func TestStopAnswersCalls(t *testing.T) {
 	clients["in a session"] = clients["without a session"].begin()
 	answers := map[string]chan string{}
 	for name, c := range clients {
-		box, answer := c.sandbox(), make(chan string, 1)
+		sandbox, answer := c.sandbox(), make(chan string, 1)
 		answers[name] = answer
 		go func() {
-			got, err := c.call(2, "sandbox_exec", fmt.Sprintf(`{"sandbox_id":%q,"command":"touch on; sleep 1000","yield_ms":1000000}`, box))
+			got, err := c.call(2, "sandbox_exec", fmt.Sprintf(`{"sandbox_id":%q,"command":"touch on; sleep 1000","yield_ms":1000000}`, sandbox))
 			answer <- fmt.Sprint(got, err)
 		}()
 		eventually(t, "the command runs", func() bool {
-			got, err := c.call(3, "sandbox_fs_read", fmt.Sprintf(`{"sandbox_id":%q,"path":"on"}`, box))
+			got, err := c.call(3, "sandbox_fs_read", fmt.Sprintf(`{"sandbox_id":%q,"path":"on"}`, sandbox))
 			return err == nil && !strings.Contains(got, `"isError":true`)
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"runtime/debug"
 	"slices"
@@ -18,7 +19,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// newSession asks execute_task for a session whose id nobody can guess.
+// newSession asks execute_task for a session whose id cannot be guessed.
 const newSession = "new"
 
 // maxTaskSessions bounds the sessions of a scope.
@@ -175,7 +176,7 @@ func (s *Server) executeTask(ctx context.Context, c call, in ExecuteTaskInput) (
 
 var errTaskTime = errors.New("the guard policy's time for a task has passed")
 
-// findTask gives the name of the task that a call means.
+// findTask returns the name of the task that a call means.
 func (s *Server) findTask(ctx context.Context, in ExecuteTaskInput) (string, error) {
 	tasks, err := s.tasks(ctx)
 	if err != nil {
@@ -193,7 +194,7 @@ func (s *Server) findTask(ctx context.Context, in ExecuteTaskInput) (string, err
 	return in.Task, nil
 }
 
-// taskRun gives the run of a task and the id of its session. leave must be called when the task ended.
+// taskRun returns the run of a task and the id of its session. leave must be called when the task ended.
 func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session.Run, session string, leave func(), err error) {
 	switch {
 	case id == "":
@@ -270,7 +271,7 @@ func (sc *scope) takeTasks(want func(*taskSession) bool) []*taskSession {
 	return taken
 }
 
-// taskRuns gives the runs of the scope's sessions by session id.
+// taskRuns returns the runs of the scope's sessions by session id.
 func (sc *scope) taskRuns() map[string]session.Run {
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
@@ -293,7 +294,7 @@ type found struct {
 	sessionID string
 }
 
-// lookup gives the sandboxes that an id means: those of a session of execute_task, or one. Until ctx ends, which must be
+// lookup returns the sandboxes that an id means: those of a session of execute_task, or one. Until ctx ends, which must be
 // soon after the call, it is use of the session.
 func (s *Server) lookup(ctx context.Context, sc *scope, id string) ([]found, error) {
 	runs := sc.taskRuns()
@@ -305,7 +306,7 @@ func (s *Server) lookup(ctx context.Context, sc *scope, id string) ([]found, err
 		}
 		return list, nil
 	}
-	for name, run := range runs { // before the manager is asked, whose log tells of ids of other scopes
+	for name, run := range runs { // before the manager is asked, which logs ids of other scopes
 		for _, one := range s.manager.InScope(run.Scope()) {
 			if one.ID() == id {
 				sc.hold(ctx, name)
@@ -323,14 +324,14 @@ func (s *Server) lookup(ctx context.Context, sc *scope, id string) ([]found, err
 	return nil, err
 }
 
-// all gives every sandbox of a scope.
+// all returns every sandbox of a scope.
 func (s *Server) all(sc *scope) []found {
 	var list []found
 	for _, one := range s.manager.InScope(sc.run.Scope()) {
 		list = append(list, found{session: one})
 	}
 	runs := sc.taskRuns()
-	for _, id := range sortedKeys(runs) {
+	for _, id := range slices.Sorted(maps.Keys(runs)) {
 		for _, one := range s.manager.InScope(runs[id].Scope()) {
 			list = append(list, found{one, id})
 		}
@@ -338,7 +339,7 @@ func (s *Server) all(sc *scope) []found {
 	return list
 }
 
-// one gives the sandbox that an id means: of a session, the one that its tasks share.
+// one returns the sandbox that an id means: of a session, the one that its tasks share.
 func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Session, error) {
 	var list []found
 	switch {
@@ -432,20 +433,11 @@ func (s *Server) statusOf(ctx context.Context, f found) SessionStatus {
 	defer cancel()
 	stats, err := f.session.Stats(ctx)
 	if err != nil {
-		s.log.WarnContext(ctx, "a sandbox does not tell what it uses", "sandbox", info.ID, "error", err)
+		s.log.WarnContext(ctx, "cannot read a sandbox's resource use", "sandbox", info.ID, "error", err)
 		return st
 	}
 	st.Running, st.MemoryBytes, st.Processes = stats.Running, stats.MemoryBytes, stats.PIDs
 	st.WorkspaceBytes, st.WorkspaceMore = stats.WorkspaceBytes, stats.WorkspaceMore
 	st.CPUTimeMS = stats.CPU.Milliseconds()
 	return st
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -49,7 +49,7 @@ func (r shellTasks) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpserv
 	if req.Name == "greedy" {
 		wish.Limits = backend.Limits{MemoryBytes: 512 << 20}
 	}
-	s, _, err := r.m.Open(ctx, run.Key(session.DefaultName), wish.Over(base))
+	s, _, err := r.m.Open(ctx, run.Key(session.DefaultName), wish.WithDefaults(base))
 	if err != nil {
 		return mcpserver.TaskResult{}, err
 	}
@@ -213,7 +213,7 @@ func TestIdleSessionsEnd(t *testing.T) {
 	}
 }
 
-// TestGuard refuses by rule, with a result that names it, whichever way the command is written.
+// TestGuard refuses by rule, with a result that names it, whichever tool the call is for.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	policy := parsePolicy(t, policyYAML)
@@ -230,8 +230,7 @@ func TestGuard(t *testing.T) {
 		{"sandbox_exec", map[string]any{"cmd": []string{"sh"}, "stdin": "curl x"}, "curl"},
 		{"sandbox_exec", map[string]any{"cmd": []string{"sh"}, "stream": true}, "commands.allow_dynamic"},
 		{"sandbox_exec", map[string]any{"command": "cd /tmp; sh", "stream": true}, "commands.allow_dynamic"},
-		{"sandbox_exec", map[string]any{"command": "cd /tmp; sh", "stdin": "curl x"}, "curl"},
-		{"sandbox_exec", map[string]any{"command": "cd /tmp; sh", "stdin": "echo x"}, ""},
+		{"sandbox_exec", map[string]any{"command": "cd /tmp; sh", "stdin": "echo x"}, "commands.allow_dynamic"},
 		{"sandbox_exec", map[string]any{"command": "ls"}, ""},
 		{"sandbox_exec", map[string]any{"command": "ls", "timeout_seconds": 61}, "limits.execution_seconds"},
 		{"sandbox_run", map[string]any{"code": "curl x", "runtime": "bash"}, "curl"},

@@ -22,18 +22,18 @@ type Task struct {
 	Fields      []string // names of its input's fields, sorted; empty when it takes none or a bare text
 }
 
-// TaskRequest says what to run. The context of Run carries the run whose sandboxes the task is to use
+// TaskRequest describes a run of a task. The context of Run carries the run whose sandboxes the task is to use
 // (session.RunFromContext); the runner leaves them to the caller to close.
 type TaskRequest struct {
 	Name string
 	// Text is the input as one text, Fields as named ones; either may be empty.
 	Text   string
 	Fields map[string]string
-	// Report is told what happens. Never nil.
+	// Report receives progress messages. Never nil.
 	Report func(message string)
 }
 
-// TaskResult is what a task gave.
+// TaskResult is the result of a task.
 type TaskResult struct {
 	Outcome    string // "succeeded", "failed", …
 	Text       string // the answer
@@ -99,7 +99,7 @@ type GotFile struct {
 	ContentsB64 string `json:"contents_b64" jsonschema_description:"base64"`
 }
 
-// SkippedFile is an entry that get_files does not give.
+// SkippedFile is an entry that get_files leaves out.
 type SkippedFile struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`

@@ -11,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
-// RemoveScope removes the sandboxes of a scope that processes which are gone left behind, with their workspaces, and gives
-// their ids. One that a living process has is backend.ErrExists, and stays. Unlike CloseScope it needs no session.
+// RemoveScope removes the sandboxes of a scope that dead processes left behind, with their workspaces, and returns their ids.
+// One that a living process has is backend.ErrExists, and stays. Unlike CloseScope it needs no session.
 func (m *Manager) RemoveScope(ctx context.Context, scope Scope) (removed []string, err error) {
 	removed, err = m.removeScope(ctx, scope)
 	return removed, wrapError("Remove", m.driver, "", err)
@@ -39,7 +39,7 @@ func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []strin
 			removed = append(removed, rec.ID)
 		}
 		err = errors.Join(errs...)
-		if !errors.Is(err, errPassing) || time.Since(began) > lifetimes.Passing {
+		if !errors.Is(err, errInTransition) || time.Since(began) > lifetimes.Transition {
 			return removed, err
 		}
 		if !pause(ctx, handoverPause) {
@@ -50,29 +50,22 @@ func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []strin
 
 // removeAbandoned removes the sandbox of a record that no living process has.
 func (m *Manager) removeAbandoned(ctx context.Context, rec Record) error {
-	lives, err := m.store.Lives(ctx, rec.Owner)
-	if err != nil {
+	if err := m.isFree(ctx, rec); err != nil {
 		return err
 	}
-	switch {
-	case lives && rec.passing(m.now()):
-		return errPassing // another process's sweep, or our own
-	case lives:
-		return errHeld
-	}
-	rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
+	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
 	if errors.Is(err, backend.ErrExists) {
-		return errPassing
+		return errInTransition
 	}
 	if err != nil {
 		return err
 	}
-	return m.purge(context.WithoutCancel(ctx), rec)
+	return m.deleteSandbox(context.WithoutCancel(ctx), rec)
 }
 
-// closeInherited closes what a process that is gone had in a run's scope and nobody took over: sandboxes that only steps
+// closeOrphans closes what a process that is gone had in a run's scope and nobody adopted: sandboxes that only steps
 // used which had finished by then.
-func (m *Manager) closeInherited(ctx context.Context, scope Scope) error {
+func (m *Manager) closeOrphans(ctx context.Context, scope Scope) error {
 	recs, err := m.store.List(ctx, RecordCreating, RecordReady)
 	if err != nil {
 		return wrapError("Close", m.driver, "", err)
@@ -82,19 +75,19 @@ func (m *Manager) closeInherited(ctx context.Context, scope Scope) error {
 		if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine || rec.Owner == m.owner {
 			continue
 		}
-		errs = append(errs, wrapError("Close", m.driver, rec.ID, m.closeRest(ctx, rec)))
+		errs = append(errs, wrapError("Close", m.driver, rec.ID, m.closeOrphan(ctx, rec)))
 	}
 	return errors.Join(errs...)
 }
 
-// closeRest closes the sandbox of a record as its session would have been, unless a living process has it.
-func (m *Manager) closeRest(ctx context.Context, rec Record) error {
+// closeOrphan closes the sandbox of a record as its session would have been, unless a living process has it.
+func (m *Manager) closeOrphan(ctx context.Context, rec Record) error {
 	if lives, err := m.store.Lives(ctx, rec.Owner); lives || err != nil {
 		return err
 	}
 	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
-		return nil // a sweep was faster, or another process goes on with the run
+	if isOvertaken(err) {
+		return nil // by a sweep, or by a process that resumed the run
 	}
 	if err != nil {
 		return err
@@ -102,7 +95,7 @@ func (m *Manager) closeRest(ctx context.Context, rec Record) error {
 	end, _ := owner.On(rec.facts(""), owner.RunEnded)
 	rec.State, rec.KeepWorkspace, rec.Expires = RecordRemoving, false, m.now()
 	if end.To != owner.Retained {
-		return m.purge(ctx, rec)
+		return m.deleteSandbox(ctx, rec)
 	}
 	rec.Owner, rec.Expires = "", m.now().Add(rec.Retention)
 	m.save(rec)
@@ -156,7 +149,7 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 		if there {
 			_, _, err := m.find(ctx, rec.ID)
 			if errors.Is(err, backend.ErrNotFound) {
-				there, err = m.wasSetAside(ctx, rec.ID)
+				there, err = m.isWorkspaceOnly(ctx, rec.ID)
 			}
 			if err != nil {
 				return nil, wrapError("Gone", m.driver, "", err)
@@ -170,9 +163,8 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 	return gone, nil
 }
 
-// Abandoned gives the records of the sandboxes on this engine that no living process has: what interrupted runs and
-// processes that are gone left, what is retained, and what was left for everybody. The sweep removes each of them when
-// its time is over.
+// Abandoned returns the records of the sandboxes on this engine that no living process has: those of interrupted runs and dead
+// processes, retained ones, and those that Detach left. The sweep removes each of them when its time is over.
 func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
 	if err != nil {
@@ -188,7 +180,7 @@ func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
 	}
 	var abandoned []Record
 	for _, rec := range recs {
-		if !there[rec.ID] && !m.mayRest(rec) {
+		if !there[rec.ID] && !m.leavesWorkspace(rec) {
 			continue
 		}
 		lives, err := m.store.Lives(ctx, rec.Owner)
@@ -202,14 +194,14 @@ func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
 	return abandoned, nil
 }
 
-// errVisited: a process is connected to a sandbox that belongs to none.
-var errVisited error = &textError{text: "another process is connected to it", err: backend.ErrExists}
+// errConnected: a process is connected to a sandbox that belongs to none.
+var errConnected error = &textError{text: "another process is connected to it", err: backend.ErrExists}
 
-// RemoveAbandoned removes a sandbox that Abandoned gave, with its workspace. One that somebody took since, or to which
-// a process is connected, is backend.ErrExists, and stays.
+// RemoveAbandoned removes a sandbox that Abandoned returned, with its workspace. One that another process adopted since, or to
+// which a process is connected, is backend.ErrExists, and stays.
 func (m *Manager) RemoveAbandoned(ctx context.Context, rec Record) error {
-	if m.visitedNow(ctx, rec) == used {
-		return wrapError("Remove", m.driver, rec.ID, errVisited)
+	if m.connectedTo(ctx, rec) == used {
+		return wrapError("Remove", m.driver, rec.ID, errConnected)
 	}
 	return wrapError("Remove", m.driver, rec.ID, m.removeAbandoned(ctx, rec))
 }

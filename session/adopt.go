@@ -13,32 +13,32 @@ import (
 // Bounds of the wait for what another process has.
 const (
 	handoverPause = 50 * time.Millisecond // between two looks
-	silentWait    = 3 * time.Second       // before a wait without end is told
+	silentWait    = 3 * time.Second       // before an unbounded wait is logged
 )
 
-// claim records that this manager makes the sandbox of s, or takes over the one that a process that is gone left under
-// its key; then that one's session is given.
-func (m *Manager) claim(ctx context.Context, s *Session, req Request) (*Session, error) {
+// reserve records that this manager makes the sandbox of s, or adopts the one that a dead process left under its key and
+// returns its session.
+func (m *Manager) reserve(ctx context.Context, s *Session, req Request) (*Session, error) {
 	if s.key.Namespace == NamespaceUser {
 		if err := m.recordFound(ctx, s.key); err != nil {
 			return nil, err
 		}
 	}
-	start, told := time.Now(), false
+	start, logged := time.Now(), false
 	began := start
 	for {
 		err := m.store.Insert(ctx, s.recordAs(RecordCreating, s.created.Add(lifetimes.Remembered)))
 		if !errors.Is(err, backend.ErrExists) {
 			return nil, err
 		}
-		heir, err := m.inherit(ctx, s.key, req)
+		adopted, err := m.adopt(ctx, s.key, req)
 		switch {
-		case heir != nil || err != nil && time.Since(began) >= waitFor(s.key, err):
-			return heir, err
-		case errors.Is(err, errPassing) && s.key.Namespace == NamespaceUser:
+		case adopted != nil || err != nil && time.Since(began) >= waitFor(s.key, err):
+			return adopted, err
+		case errors.Is(err, errInTransition) && s.key.Namespace == NamespaceUser:
 			began = time.Now() // who has made it gets time to let go of it
-			if !told && time.Since(start) >= silentWait {
-				told = true
+			if !logged && time.Since(start) >= silentWait {
+				logged = true
 				m.log.WarnContext(ctx, "waiting for another process that is opening or removing the sandbox", "key", s.key.String())
 			}
 		}
@@ -51,25 +51,25 @@ func (m *Manager) claim(ctx context.Context, s *Session, req Request) (*Session,
 // errHeld: the key's sandbox belongs to a process that lives.
 var errHeld error = &textError{text: "the session is open in another process", err: backend.ErrExists}
 
-// errPassing: a process that lives has the key's sandbox for now, to make or to remove it.
-var errPassing error = &textError{text: "the session is being opened or removed by another process", err: backend.ErrExists}
+// errInTransition: a process that lives has the key's sandbox for now, to make or to remove it.
+var errInTransition error = &textError{text: "the session is being opened or removed by another process", err: backend.ErrExists}
 
-// waitFor says how long to wait while an attempt to take over a key's sandbox gives err. A named sandbox is everybody's.
+// waitFor returns how long to wait while an attempt to adopt a key's sandbox fails with err. A named sandbox is everybody's.
 func waitFor(key Key, err error) time.Duration {
 	named := key.Namespace == NamespaceUser
 	switch {
-	case errors.Is(err, errPassing) && named:
+	case errors.Is(err, errInTransition) && named:
 		return math.MaxInt64 // as long as the caller does
-	case errors.Is(err, errPassing):
-		return lifetimes.Passing
+	case errors.Is(err, errInTransition):
+		return lifetimes.Transition
 	case errors.Is(err, errHeld) && named:
 		return lifetimes.Handover
 	}
 	return 0
 }
 
-// inherit takes over the sandbox of a key whose owner is dead. Neither a session nor an error: look again.
-func (m *Manager) inherit(ctx context.Context, key Key, req Request) (*Session, error) {
+// adopt adopts the sandbox of a key whose owner is dead. Without a session and an error the caller has to look again.
+func (m *Manager) adopt(ctx context.Context, key Key, req Request) (*Session, error) {
 	rec, err := m.holder(ctx, key)
 	if errors.Is(err, backend.ErrNotFound) {
 		return nil, nil
@@ -78,31 +78,24 @@ func (m *Manager) inherit(ctx context.Context, key Key, req Request) (*Session, 
 		return nil, err
 	}
 	if rec.Owner == m.owner {
-		if m.isUnsaved(rec.ID) {
+		if has(m, m.unsaved, rec.ID) {
 			return nil, fmt.Errorf("%w: the end of sandbox %s is not recorded yet", backend.ErrExists, rec.ID)
 		}
 		return nil, nil // about to go
 	}
-	lives, err := m.store.Lives(ctx, rec.Owner)
-	if err != nil {
+	if err := m.isFree(ctx, rec); err != nil {
 		return nil, err
-	}
-	switch {
-	case lives && rec.passing(m.now()):
-		return nil, errPassing
-	case lives:
-		return nil, errHeld
 	}
 	rec, err = m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
-		return nil, nil // somebody was faster
+	if isOvertaken(err) {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	s, err := m.takeOver(ctx, &rec, key, req)
+	s, err := m.openAdopted(ctx, &rec, key, req)
 	if s == nil && err == nil {
-		return nil, m.purge(context.WithoutCancel(ctx), rec)
+		return nil, m.deleteSandbox(context.WithoutCancel(ctx), rec)
 	}
 	if err != nil {
 		rec.Owner = ""
@@ -111,7 +104,24 @@ func (m *Manager) inherit(ctx context.Context, key Key, req Request) (*Session, 
 	return s, err
 }
 
-// holder gives the live record of a key on this manager's engine, or backend.ErrNotFound.
+// isFree returns errInTransition or errHeld for a record that a living process has.
+func (m *Manager) isFree(ctx context.Context, rec Record) error {
+	lives, err := m.store.Lives(ctx, rec.Owner)
+	switch {
+	case lives && err == nil && rec.inTransition(m.now()):
+		return errInTransition
+	case lives && err == nil:
+		return errHeld
+	}
+	return err
+}
+
+// isOvertaken reports whether another process was faster at a record: took, removed or made it.
+func isOvertaken(err error) bool {
+	return errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound)
+}
+
+// holder returns the live record of a key on this manager's engine, or backend.ErrNotFound.
 func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 	live, err := m.store.List(ctx, RecordCreating, RecordReady)
 	if err != nil {
@@ -125,20 +135,19 @@ func (m *Manager) holder(ctx context.Context, key Key) (Record, error) {
 	return Record{}, errNoSandbox
 }
 
-// takeOver makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of the record and the
-// store has holds also when it fails. Neither a session nor an error:
-// there is no such sandbox, or it was never finished. A named one that the engine does not have, though nobody asked for
-// its removal, is made anew: its workspace may be there.
-func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Request) (*Session, error) {
+// openAdopted makes a session of a recorded sandbox, and starts it when it was stopped. What it changed of rec is stored also
+// when it fails. Without a session and an error there is no such sandbox, or it was never finished. A named one that the
+// engine does not have, though nobody asked for its removal, is created again: its workspace may be there.
+func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Request) (*Session, error) {
 	if rec.State != RecordReady {
 		return nil, nil
 	}
 	engine, _, err := m.find(ctx, rec.ID)
 	if errors.Is(err, backend.ErrNotFound) && key.Namespace == NamespaceUser {
-		return m.renew(ctx, *rec, req)
+		return m.recreate(ctx, *rec, req)
 	}
 	if errors.Is(err, backend.ErrNotFound) {
-		return m.resume(ctx, *rec, req)
+		return m.recreateRun(ctx, *rec, req)
 	}
 	if err != nil {
 		return nil, err
@@ -148,7 +157,7 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 			return s, err
 		}
 	}
-	if fields := clashes(rec.Request, engine, req); fields != nil {
+	if fields := conflicts(rec.Request, engine, req); fields != nil {
 		return nil, &ConflictError{Key: key, Fields: fields}
 	}
 	if engine.State == backend.StatePaused {
@@ -156,11 +165,11 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 	}
 	fresh := engine.State != backend.StateRunning
 	if fresh {
-		if err := m.wake(ctx, rec, engine.ID); err != nil {
+		if err := m.resume(ctx, rec, engine.ID); err != nil {
 			return nil, err
 		}
 	}
-	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not tell the image's environment
+	if engine, err = m.b.Get(ctx, engine.ID); err != nil { // List does not return the image's environment
 		return nil, engineError(err)
 	}
 	as, made := req, rec.Request
@@ -179,8 +188,8 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 	s.engine.State = backend.StateRunning
 	s.follow(*rec, req)
 	err = s.connect(ctx, m.canConnect(), fresh)
-	if err == nil && req.Inherit != nil {
-		err = guarded(func() error { return req.Inherit(ctx, s) })
+	if err == nil && req.OnAdopt != nil {
+		err = guarded(func() error { return req.OnAdopt(ctx, s) })
 	}
 	if err == nil {
 		err = m.store.Update(ctx, s.recordAs(RecordReady, s.expiry()))
@@ -192,7 +201,7 @@ func (m *Manager) takeOver(ctx context.Context, rec *Record, key Key, req Reques
 	return s, nil
 }
 
-// foundRequest gives the request that a sandbox was made for, as far as the engine tells.
+// foundRequest returns the request that a sandbox was made for, as far as the engine knows.
 func foundRequest(engine backend.Info) Request {
 	return Request{
 		Image: engine.Image, User: engine.User, Root: engine.Root, Limits: engine.Limits, Network: engine.Network,
@@ -210,7 +219,7 @@ func (m *Manager) recordFound(ctx context.Context, key Key) error {
 		if found[i].Key != key.String() || found[i].Instance != m.opts.Instance || !validSandboxID(found[i].SessionID) {
 			continue
 		}
-		err := m.store.Insert(ctx, m.rebuilt(found[i], key))
+		err := m.store.Insert(ctx, m.recordOf(found[i], key))
 		if err != nil && !errors.Is(err, backend.ErrExists) {
 			return err
 		}
@@ -218,18 +227,10 @@ func (m *Manager) recordFound(ctx context.Context, key Key) error {
 	return nil
 }
 
-// isUnsaved tells whether the store did not take the latest state of a record.
-func (m *Manager) isUnsaved(id string) bool {
+// has reports whether one of the manager's maps has an entry for a sandbox.
+func has[V any](m *Manager, byID map[string]V, id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, ok := m.unsaved[id]
-	return ok
-}
-
-// isLeftover tells whether a sandbox is waiting to be removed.
-func (m *Manager) isLeftover(id string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, ok := m.leftover[id]
+	_, ok := byID[id]
 	return ok
 }

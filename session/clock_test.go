@@ -11,7 +11,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// setClock gives a time as the system would have told it had somebody set its clock: the hour differs, the monotonic
+// setClock returns a time as the system would have told it had somebody set its clock: the hour differs, the monotonic
 // reading beside it does not. No call of the standard library makes one, so its seconds are changed in place.
 func setClock(t time.Time, by time.Duration) time.Time {
 	const nanosecondBits = 30

@@ -4,24 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session/internal/owner"
-)
-
-// closeMode says what becomes of the sandbox of a session that closes.
-type closeMode int
-
-const (
-	closeRemove closeMode = iota // removed with its workspace
-	closeKeep                    // removed, the workspace stays for whoever opens the key
-	closeRetain                  // as the end of its run says: removed, or retained
-	closeDetach                  // left running
-	closeStop                    // stopped, its files stay
-	closeIdle                    // removed with its workspace, since nobody used it
 )
 
 // closeTogether bounds how many sandboxes are removed at once: engines serialise much of it anyway.
@@ -48,12 +37,12 @@ func (m *Manager) CloseSession(ctx context.Context, key Key, opts CloseOptions) 
 // closeFor closes a session for good, or for its workspace to be opened again.
 func (m *Manager) closeFor(ctx context.Context, s *Session, keepWorkspace bool) error {
 	if !keepWorkspace {
-		return m.closeSession(ctx, s, closeRemove)
+		return m.closeSession(ctx, s, owner.Gone)
 	}
 	if err := m.canKeep(s.engine); err != nil {
 		return wrapError("Close", m.driver, s.id, err)
 	}
-	return m.closeSession(ctx, s, closeKeep)
+	return m.closeSession(ctx, s, owner.WorkspaceOnly)
 }
 
 // CloseScope closes all sessions of a scope, those under way included, and no others. For the scope of a run it is
@@ -73,39 +62,43 @@ func (m *Manager) CloseScope(ctx context.Context, scope Scope) error {
 		}
 	}
 	m.mu.Unlock()
-	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return s.owned && s.key.Scope() == scope }), closeRetain)
+	err := m.closeAll(ctx, m.sessions(func(s *Session) bool { return s.owned && s.key.Scope() == scope }), owner.Retained)
 	for _, f := range flights {
 		<-f.done // ends: its context is cancelled, and what it undoes is bounded
 	}
 	if m.shared && scope.seals() {
-		err = errors.Join(err, m.closeInherited(context.WithoutCancel(ctx), scope))
+		err = errors.Join(err, m.closeOrphans(context.WithoutCancel(ctx), scope))
 	}
 	return err
 }
 
 // closeAll closes sessions side by side and joins their errors.
-func (m *Manager) closeAll(ctx context.Context, sessions []*Session, how closeMode) error {
-	var wg sync.WaitGroup
-	places := make(chan struct{}, closeTogether)
-	errs := make([]error, len(sessions))
-	for i, s := range sessions {
-		places <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-places }()
-			errs[i] = m.closeSession(ctx, s, how)
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+func (m *Manager) closeAll(ctx context.Context, sessions []*Session, to owner.State) error {
+	return errors.Join(each(closeTogether, sessions, func(s *Session) error { return m.closeSession(ctx, s, to) })...)
 }
 
-// closeSession closes s once; later callers wait for the first and get its result.
-func (m *Manager) closeSession(ctx context.Context, s *Session, how closeMode) error {
-	if s.visits {
+// each calls fn for every element of list, limit of them at a time, and returns the errors in the list's order.
+func each[T any](limit int, list []T, fn func(T) error) []error {
+	errs := make([]error, len(list))
+	var group errgroup.Group
+	group.SetLimit(limit)
+	for i, v := range list {
+		group.Go(func() error {
+			errs[i] = fn(v)
+			return nil
+		})
+	}
+	_ = group.Wait() // all are tried, whatever became of the others
+	return errs
+}
+
+// closeSession closes s once, so that its sandbox comes into state to; later callers wait for the first and get its result.
+func (m *Manager) closeSession(ctx context.Context, s *Session, to owner.State) error {
+	if s.keepFresh {
 		m.touch(ctx, s)
 	}
 	if s.beginClose(func() bool { return true }) {
-		return m.finishClose(ctx, s, how)
+		return m.finishClose(ctx, s, to)
 	}
 	select {
 	case <-s.closing:
@@ -116,7 +109,7 @@ func (m *Manager) closeSession(ctx context.Context, s *Session, how closeMode) e
 }
 
 // beginClose makes s refuse calls when it does not close already and still allows it, decided under the guard that
-// calls enter through. It tells whether the caller is to finish the close.
+// calls enter through. It reports whether the caller is to finish the close.
 func (s *Session) beginClose(still func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,8 +120,9 @@ func (s *Session) beginClose(still func() bool) bool {
 	return true
 }
 
-// finishClose does the work of a close that began.
-func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (err error) {
+// finishClose does the work of a close that began. In state owner.Ready the sandbox is left running; owner.Retained stands for
+// what the end of its run makes of it.
+func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (err error) {
 	ctx, span := s.start(context.WithoutCancel(ctx), telemetry.SpanClose)
 	defer func() {
 		err = wrapError("Close", m.driver, s.id, err)
@@ -137,46 +131,45 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, how closeMode) (e
 		close(s.closing)
 	}()
 	s.disconnect()
-	if how == closeRetain {
-		how = s.ending(owner.RunEnded)
+	if to == owner.Retained {
+		to = s.on(owner.RunEnded)
 	}
-	mine, err := m.holds(ctx, s, how)
+	mine, err := m.holds(ctx, s, to)
 	switch {
 	case !mine:
 		m.unregister(s, nil)
 		return err
-	case how == closeDetach:
-		m.letGo(s)
+	case to == owner.Ready:
+		m.disown(s)
 		m.unregister(s, nil)
-	case how == closeStop:
+	case to == owner.Suspended:
 		defer m.unregister(s, nil)
-		return m.layDown(ctx, s)
-	case how == closeRetain:
+		return m.suspend(ctx, s)
+	case to == owner.Retained:
 		due := m.now().Add(s.req.Retention)
-		m.record(s, RecordRemoving, due)
-		m.unregister(s, &leftover{engineID: s.engine.ID, due: due, kept: true})
-	case how == closeKeep:
+		m.save(s.recordAs(RecordRemoving, due))
+		m.unregister(s, &leftover{engineID: s.engine.ID, removeAt: due, kept: true})
+	case to == owner.WorkspaceOnly:
 		defer m.unregister(s, nil)
 		return m.keepWorkspace(ctx, s.recordAs(RecordReady, s.expiry()), s.engine.ID)
 	default:
 		rec := s.recordAs(RecordRemoving, m.now())
-		rec.Ended = how != closeIdle
+		rec.Ended = !s.expired
 		m.save(rec)
 		if err := m.removeEngine(ctx, s.engine.ID, true); err != nil {
-			m.unregister(s, &leftover{engineID: s.engine.ID, due: m.now()})
+			m.unregister(s, &leftover{engineID: s.engine.ID, removeAt: m.now()})
 			return err
 		}
-		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
-		m.save(rec)
+		m.saveClosed(rec)
 		m.unregister(s, nil)
 	}
 	return nil
 }
 
-// letGo records that a sandbox which stays belongs to nobody.
-func (m *Manager) letGo(s *Session) {
+// disown records that a sandbox which stays belongs to nobody.
+func (m *Manager) disown(s *Session) {
 	if s.wasLost() {
-		return // its record says so, and whoever comes next removes the rest
+		return // its record says so, and the next opener or sweep removes what is left
 	}
 	rec := s.recordAs(RecordReady, s.expiry())
 	rec.Owner = ""
@@ -191,8 +184,8 @@ func (m *Manager) canKeep(engine backend.Info) error {
 	return nil
 }
 
-// keepWorkspace removes a sandbox but for its workspace, which then belongs to nobody and waits for whoever opens the key.
-// The record says so before, and is as it was when that fails, but for its owner.
+// keepWorkspace removes a sandbox but for its workspace, which then has no owner and waits for the next opener of the key.
+// The record is updated first, and restored but for its owner when the removal fails.
 func (m *Manager) keepWorkspace(ctx context.Context, rec Record, engineID string) error {
 	kept := rec
 	kept.State, kept.Owner, kept.KeepWorkspace = RecordReady, m.owner, true
@@ -224,33 +217,26 @@ func (s *Session) disconnect() {
 	s.wg.Wait() // no redial sets a connection after s.ctx ended
 }
 
-// isTaken tells whether another process has the sandbox: then it is not ours to remove any more.
-func (s *Session) isTaken() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.taken
-}
-
-// removeEngine removes a sandbox from the engine, whatever the caller's context says.
+// removeEngine removes a sandbox from the engine, even if the caller's context ends.
 func (m *Manager) removeEngine(ctx context.Context, engineID string, volumes bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
 	defer cancel()
 	return engineError(m.b.Remove(ctx, engineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
-// unregister forgets a closed session; rest is what the engine still has of it.
-func (m *Manager) unregister(s *Session, rest *leftover) {
+// unregister forgets a closed session; left is what the engine still has of it.
+func (m *Manager) unregister(s *Session, left *leftover) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.visitors, s)
+	delete(m.secondary, s)
 	_, counted := m.byID[s.id]
 	delete(m.byID, s.id)
 	if e := m.entries[s.key]; e != nil && e.session == s {
 		delete(m.entries, s.key)
 	}
-	if rest != nil {
-		rest.counted = counted
-		m.leftover[s.id] = *rest
+	if left != nil {
+		left.counted = counted
+		m.leftover[s.id] = *left
 		return
 	}
 	if counted {
@@ -264,17 +250,17 @@ func (m *Manager) removeLeftovers(ctx context.Context, all bool) error {
 	m.mu.Lock()
 	due := map[string]leftover{}
 	for id, l := range m.leftover {
-		if !l.due.After(now) || all && !l.kept {
+		if !l.removeAt.After(now) || all && !l.kept {
 			due[id] = l
 		}
 	}
 	m.mu.Unlock()
 	var errs []error
 	for id, l := range due {
-		if l.kept && m.visitedNow(ctx, Record{ID: id}) == used {
+		if l.kept && m.connectedTo(ctx, Record{ID: id}) == used {
 			continue // for the next round, or another process's sweep
 		}
-		if err := m.removeLeftover(ctx, id, l, !all && now.Before(l.late)); err != nil {
+		if err := m.removeLeftover(ctx, id, l, !all && now.Before(l.lookUntil)); err != nil {
 			errs = append(errs, wrapError("Close", m.driver, id, err))
 		}
 	}
@@ -320,14 +306,13 @@ func (m *Manager) closeRecord(id string) {
 	defer cancel()
 	rec, err := m.store.Get(ctx, id)
 	if err == nil {
-		rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
-		m.save(rec)
+		m.saveClosed(rec)
 	} else if !errors.Is(err, backend.ErrNotFound) {
 		m.log.Error("cannot record the end of a sandbox", "sandbox", id, "error", err)
 	}
 }
 
-// expiry gives the time at which an idle session may be reaped; zero is never. Calls under way are a use. s.mu must not be
+// expiry returns the time at which an idle session may be reaped; zero is never. Calls under way are a use. s.mu must not be
 // held.
 func (s *Session) expiry() time.Time {
 	s.mu.Lock()
@@ -341,7 +326,7 @@ func (s *Session) expiry() time.Time {
 	return s.lastUsed.Add(s.idle)
 }
 
-// recordAs gives the session's record, which is to be stored.
+// recordAs returns the session's record, which is to be stored.
 func (s *Session) recordAs(state RecordState, expires time.Time) Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -352,12 +337,4 @@ func (s *Session) recordAs(state RecordState, expires time.Time) Record {
 	rec.setWorkspace(s.engine)
 	s.recorded = s.lastUsed
 	return rec
-}
-
-// longerIdle gives the more patient of two idle timeouts; negative is never.
-func longerIdle(a, b time.Duration) time.Duration {
-	if a < 0 || b < 0 {
-		return -1
-	}
-	return max(a, b)
 }

@@ -73,7 +73,7 @@ func TestOpenCloseStorm(t *testing.T) {
 	}
 }
 
-// slowReader gives data now and then, for ever.
+// slowReader returns data now and then, for ever.
 type slowReader struct{ ctx context.Context }
 
 func (r slowReader) Read(p []byte) (int, error) {

@@ -10,12 +10,12 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// unknownShape stands in ConflictError.Fields for a difference that cannot be told more closely.
+// unknownShape stands in ConflictError.Fields for a difference that is not known more closely.
 const unknownShape = "request"
 
-// shape is what a prepared request says of the sandbox itself. The record holds it as JSON, and the engine a hash of that for
-// sandboxes that have no record. Anybody with the engine can read the label, so it covers the names of the environment but
-// not the values: those may be secrets short enough to guess.
+// shape is the part of a prepared request that shapes the sandbox itself. The record holds it as JSON, and the engine a hash
+// of that for sandboxes that have no record. Anybody with the engine can read the label, so it covers the names of the
+// environment but not the values: those may be secrets short enough to guess.
 type shape struct {
 	Image   string              `json:"image"`
 	User    string              `json:"user"`
@@ -89,10 +89,10 @@ func named(fields []field) (names []string) {
 	return names
 }
 
-// clashes names the fields in which a sandbox is not what a prepared request asks for; nil when it is fit for it. made is
-// what its record says that it was made for.
-func clashes(made string, engine backend.Info, req Request) []string {
-	if req.Mode == OpenAsIs && len(req.Insist) == 0 {
+// conflicts names the fields in which a sandbox is not what a prepared request asks for; nil when it is fit for it. made is
+// what it was made for by its record.
+func conflicts(made string, engine backend.Info, req Request) []string {
+	if req.Mode == OpenAsIs && len(req.Match) == 0 {
 		return nil
 	}
 	had, known := decodeShape(made)
@@ -106,7 +106,7 @@ func clashes(made string, engine backend.Info, req Request) []string {
 		fields = described(engine, req)
 	}
 	if req.Mode == OpenAsIs {
-		return insisted(fields, engine, req, known)
+		return mismatches(fields, engine, req, known)
 	}
 	if len(fields) == 0 && !known {
 		fields = []string{unknownShape}
@@ -114,18 +114,18 @@ func clashes(made string, engine backend.Info, req Request) []string {
 	return fields
 }
 
-// insisted returns those of the fields that the request insists on. Of limits only those count that it names.
-func insisted(fields []string, engine backend.Info, req Request, known bool) []string {
+// mismatches returns those of the fields that the request wants to match. Of limits only those count that it names.
+func mismatches(fields []string, engine backend.Info, req Request, known bool) []string {
 	var out []string
-	for _, name := range req.Insist {
+	for _, name := range req.Match {
 		differs := slices.Contains(fields, name)
 		switch {
 		case name == "limits":
-			differs = exceeds(req.Limits, engine.Limits)
+			differs = req.Limits.Merge(engine.Limits) != engine.Limits
 		case known:
 		case name == "image":
 			differs = !sameImage(engine.Image, req.Image)
-		case name == "runtime": // an engine does not tell it
+		case name == "runtime": // no engine reports it
 			differs = true
 		}
 		if differs {
@@ -141,29 +141,9 @@ func described(engine backend.Info, req Request) []string {
 	return named([]field{
 		{"user", engine.User == req.User},
 		{"root", engine.Root == req.Root},
-		{"limits", !exceeds(req.Limits, engine.Limits)},
+		{"limits", req.Limits.Merge(engine.Limits) == engine.Limits}, // those that are asked for
 		{"network", engine.Network == req.Network},
 	})
-}
-
-// exceeds reports whether a limit that is asked for is another one than there is.
-func exceeds(asked, have backend.Limits) bool {
-	return overlay(asked, have) != have
-}
-
-// overlay returns limits with those that are asked for in their place.
-func overlay(asked, have backend.Limits) backend.Limits {
-	a, h := limitFields(&asked), limitFields(&have)
-	for i := range a {
-		if *a[i] != 0 {
-			*h[i] = *a[i]
-		}
-	}
-	return have
-}
-
-func limitFields(l *backend.Limits) []*int64 {
-	return []*int64{&l.CPUMillis, &l.MemoryBytes, &l.PIDs, &l.TmpBytes, &l.WorkspaceBytes, &l.OpenFiles, &l.FileBytes}
 }
 
 func sameImage(a, b string) bool {
@@ -175,14 +155,12 @@ func sameImage(a, b string) bool {
 // gone returns a ConflictError when a sandbox that the engine does not have any more was made for something else than req.
 func (r Record) gone(req Request) error {
 	had, known := decodeShape(r.Request)
-	var fields []string
+	fields := had.differences(req.shape())
 	switch {
 	case !known:
 		fields = []string{unknownShape}
 	case req.Mode == OpenAsIs:
-		fields = insisted(had.differences(req.shape()), backend.Info{Limits: had.Limits}, req, true)
-	default:
-		fields = had.differences(req.shape())
+		fields = mismatches(fields, backend.Info{Limits: had.Limits}, req, true)
 	}
 	if fields == nil {
 		return nil
@@ -197,7 +175,7 @@ func (r Record) sameSandbox(req Request) bool {
 	return known && had.differences(req.shape()) == nil
 }
 
-// asWas returns a request that takes what there is (OpenAsIs) as one for what the record's sandbox was, but for what it insists on.
+// asWas returns an OpenAsIs request as one for what the record's sandbox was, but for the fields in Match.
 func (r Record) asWas(req Request) Request {
 	had, known := decodeShape(r.Request)
 	if req.Mode != OpenAsIs || !known {
@@ -205,7 +183,7 @@ func (r Record) asWas(req Request) Request {
 	}
 	asked := req
 	req.Image, req.User, req.Root, req.Network, req.Runtime, req.Limits = had.Image, had.User, had.Root, had.Network, had.Runtime, had.Limits
-	for _, name := range asked.Insist {
+	for _, name := range asked.Match {
 		switch name {
 		case "image":
 			req.Image = asked.Image
@@ -218,7 +196,7 @@ func (r Record) asWas(req Request) Request {
 		case "runtime":
 			req.Runtime = asked.Runtime
 		case "limits":
-			req.Limits = overlay(asked.Limits, had.Limits)
+			req.Limits = asked.Limits.Merge(had.Limits)
 		}
 	}
 	return req

@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestConflictNamesFields: a sandbox of another process is told apart from a request field by field, by its record.
+// TestConflictNamesFields: a sandbox of another process is compared with a request field by field, by its record.
 func TestConflictNamesFields(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
@@ -27,8 +27,8 @@ func TestConflictNamesFields(t *testing.T) {
 		change(&r)
 		return r
 	}
-	insist := func(fields []string, r session.Request) session.Request {
-		r.Mode, r.Insist = session.OpenAsIs, fields
+	asIs := func(fields []string, r session.Request) session.Request {
+		r.Mode, r.Match = session.OpenAsIs, fields
 		return r
 	}
 	other := session.Request{
@@ -47,12 +47,12 @@ func TestConflictNamesFields(t *testing.T) {
 		"env":                         {with(func(r *session.Request) { r.Env = map[string]string{"A": "b"} }), []string{"env"}},
 		"runtime":                     {with(func(r *session.Request) { r.Runtime = "other" }), []string{"runtime"}},
 		"all":                         {other, []string{"image", "user", "root", "env", "limits", "network", "runtime"}},
-		"as it is":                    {insist(nil, other), nil},
-		"all insisted on":             {insist([]string{"image", "limits", "network"}, other), []string{"image", "limits", "network"}},
-		"one limit that is so":        {insist([]string{"limits"}, session.Request{Image: "test:2", Limits: backend.Limits{MemoryBytes: 64 * mib}}), nil},
-		"image that is so":            {insist([]string{"image"}, session.Request{Image: "test:1"}), nil},
-		"user and runtime that are":   {insist([]string{"user", "root", "runtime"}, session.Request{Image: "test:2"}), nil},
-		"runtime that is another one": {insist([]string{"runtime"}, session.Request{Image: "test:2", Runtime: "other"}), []string{"runtime"}},
+		"as it is":                    {asIs(nil, other), nil},
+		"all must match":              {asIs([]string{"image", "limits", "network"}, other), []string{"image", "limits", "network"}},
+		"one limit that is so":        {asIs([]string{"limits"}, session.Request{Image: "test:2", Limits: backend.Limits{MemoryBytes: 64 * mib}}), nil},
+		"image that is so":            {asIs([]string{"image"}, session.Request{Image: "test:1"}), nil},
+		"user and runtime that are":   {asIs([]string{"user", "root", "runtime"}, session.Request{Image: "test:2"}), nil},
+		"runtime that is another one": {asIs([]string{"runtime"}, session.Request{Image: "test:2", Runtime: "other"}), []string{"runtime"}},
 	} {
 		for _, held := range []bool{false, true} { // by this process, which took it as it was
 			m := newManager(t, e, opts)
@@ -88,13 +88,13 @@ func TestConflictWithoutRecord(t *testing.T) {
 		change func(*session.Request)
 		want   []string
 	}{
-		"the same":     {func(*session.Request) {}, nil},
-		"user":         {func(r *session.Request) { r.User = "1234" }, []string{"user"}},
-		"limits":       {func(r *session.Request) { r.Limits.PIDs = 65 }, []string{"limits"}},
-		"env":          {func(r *session.Request) { r.Env = nil }, []string{"request"}},
-		"as it is":     {func(r *session.Request) { r.Image, r.Mode = "test:2", session.OpenAsIs }, nil},
-		"insisted on":  {func(r *session.Request) { r.Image, r.Mode, r.Insist = "test:2", session.OpenAsIs, []string{"image"} }, []string{"image"}},
-		"insisted too": {func(r *session.Request) { r.User, r.Mode, r.Insist = "1234", session.OpenAsIs, []string{"image"} }, nil},
+		"the same":   {func(*session.Request) {}, nil},
+		"user":       {func(r *session.Request) { r.User = "1234" }, []string{"user"}},
+		"limits":     {func(r *session.Request) { r.Limits.PIDs = 65 }, []string{"limits"}},
+		"env":        {func(r *session.Request) { r.Env = nil }, []string{"request"}},
+		"as it is":   {func(r *session.Request) { r.Image, r.Mode = "test:2", session.OpenAsIs }, nil},
+		"must match": {func(r *session.Request) { r.Image, r.Mode, r.Match = "test:2", session.OpenAsIs, []string{"image"} }, []string{"image"}},
+		"matches":    {func(r *session.Request) { r.User, r.Mode, r.Match = "1234", session.OpenAsIs, []string{"image"} }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -121,7 +121,7 @@ func TestConflictWithoutRecord(t *testing.T) {
 	}
 }
 
-// TestVanishedAsItWas: what the engine has lost is made anew as its record says that it was, but for what is insisted on.
+// TestVanishedAsItWas: what the engine has lost is created again as its record has it, but for the fields in Match.
 func TestVanishedAsItWas(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -130,10 +130,10 @@ func TestVanishedAsItWas(t *testing.T) {
 		want     []string // conflict
 		wantPIDs int64
 	}{
-		"as it was":               {false, session.Request{Image: "test:2"}, nil, 64},
-		"insisted on what it was": {false, session.Request{Image: "test:1", Insist: []string{"image"}}, nil, 64},
-		"insisted":                {false, session.Request{Image: "test:2", Insist: []string{"image"}}, []string{"image"}, 0},
-		"kept, insisted":          {true, session.Request{Image: "test:1", Insist: []string{"limits"}, Limits: backend.Limits{PIDs: 65}}, nil, 65},
+		"as it was":            {false, session.Request{Image: "test:2"}, nil, 64},
+		"must match, and does": {false, session.Request{Image: "test:1", Match: []string{"image"}}, nil, 64},
+		"must match":           {false, session.Request{Image: "test:2", Match: []string{"image"}}, []string{"image"}, 0},
+		"kept, must match":     {true, session.Request{Image: "test:1", Match: []string{"limits"}, Limits: backend.Limits{PIDs: 65}}, nil, 65},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

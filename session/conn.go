@@ -27,7 +27,7 @@ type redial struct {
 	err  error // set before done is closed
 }
 
-// connection gives a living connection, and makes one when the last one broke.
+// connection returns a living connection, and makes one when the last one broke.
 func (s *Session) connection(ctx context.Context) (*client.Conn, error) {
 	for {
 		s.mu.Lock()
@@ -66,9 +66,9 @@ func (s *Session) redial(attempt *redial) {
 	ctx, cancel := context.WithTimeout(s.ctx, dialTimeout)
 	defer cancel()
 	s.mu.Lock()
-	old, beside := s.conn, s.beside
+	old, secondary := s.conn, s.secondary
 	s.mu.Unlock()
-	conn, beside, err := s.reach(ctx, old, beside)
+	conn, secondary, err := s.reach(ctx, old, secondary)
 	s.mu.Lock()
 	s.redialing = nil
 	switch {
@@ -78,7 +78,7 @@ func (s *Session) redial(attempt *redial) {
 		err = errSessionClosed // it closed meanwhile
 	}
 	if err == nil {
-		s.conn, s.beside = conn, beside
+		s.conn, s.secondary = conn, secondary
 		s.wg.Go(func() { s.watch(conn) })
 	} else if conn != nil {
 		conn.Close()
@@ -89,8 +89,8 @@ func (s *Session) redial(attempt *redial) {
 }
 
 // reach makes a connection to the guest that we knew. It marks the session lost when there is no such guest any more.
-func (s *Session) reach(ctx context.Context, old *client.Conn, beside bool) (*client.Conn, bool, error) {
-	if old != nil && errors.Is(old.Err(), client.ErrSuperseded) && !beside {
+func (s *Session) reach(ctx context.Context, old *client.Conn, secondary bool) (*client.Conn, bool, error) {
+	if old != nil && errors.Is(old.Err(), client.ErrSuperseded) && !secondary {
 		if !s.m.canConnect() {
 			s.mu.Lock()
 			s.taken = true
@@ -98,28 +98,28 @@ func (s *Session) reach(ctx context.Context, old *client.Conn, beside bool) (*cl
 			s.lose("another process took it over")
 			return nil, false, backend.ErrLost
 		}
-		beside = true
+		secondary = true
 	}
 	// An engine may take a moment to notice that a main process ended, longer than its stream takes to end: a sandbox
 	// whose stream ends at once although it is said to run is tried again for a while.
 	deadline := time.Now().Add(settleTime)
 	for {
-		conn, err := s.m.attach(ctx, s.engine.ID, beside, false)
+		conn, err := s.m.attach(ctx, s.engine.ID, secondary, false)
 		if err == nil {
 			if conn.Hello().BootID != s.hello.BootID {
 				s.lose("it was restarted, what ran in it is gone")
 			}
-			return conn, beside, nil
+			return conn, secondary, nil
 		}
 		again := errors.Is(err, client.ErrConnLost)
 		err = s.diagnose(ctx, err)
-		if !again || s.isLost() || time.Now().After(deadline) || !pause(ctx, settlePause) {
-			return nil, beside, err
+		if !again || s.wasLost() || time.Now().After(deadline) || !pause(ctx, settlePause) {
+			return nil, secondary, err
 		}
 	}
 }
 
-// pause waits for d, or until ctx ends and then tells false.
+// pause waits for d and reports whether ctx lasted that long.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -131,17 +131,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// isLost tells whether the session is marked lost.
-func (s *Session) isLost() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state == StateLost
-}
-
 // errPaused: somebody paused the sandbox behind our back.
 var errPaused error = &textError{text: "the sandbox is paused: its engine must let it go on first", err: backend.ErrUnavailable}
 
-// diagnose tells a sandbox that is gone from an engine that does not answer.
+// diagnose distinguishes a sandbox that is gone from an engine that does not answer.
 func (s *Session) diagnose(ctx context.Context, err error) error {
 	if errors.Is(err, backend.ErrNotFound) {
 		s.lose("it was removed")
@@ -168,7 +161,7 @@ func (s *Session) diagnose(ctx context.Context, err error) error {
 	return err
 }
 
-// wasLost tells whether the session was lost before it was closed, or is.
+// wasLost reports whether the session was lost before it was closed, or is.
 func (s *Session) wasLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,8 +176,8 @@ func (s *Session) lose(reason string) {
 		return
 	}
 	s.state, s.lost = StateLost, fmt.Errorf("%w: %s", backend.ErrLost, reason)
-	s.noted = make(chan struct{})
-	defer close(s.noted)
+	s.lossRecorded = make(chan struct{})
+	defer close(s.lossRecorded)
 	s.mu.Unlock()
 	s.m.noteLost(s, reason)
 }
@@ -205,8 +198,8 @@ func (s *Session) watch(conn *client.Conn) {
 	}
 }
 
-// verify gives the error of a call whose connection broke: lost when the sandbox is, else the engine's or guest's
-// silence. It never says that the call had no effect.
+// verify returns the error of a call whose connection broke: lost when the sandbox is, else the engine's or guest's
+// silence. It never means that the call had no effect.
 func (s *Session) verify(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()
@@ -217,24 +210,24 @@ func (s *Session) verify(ctx context.Context, cause error) error {
 }
 
 // attach opens a stream to the guest of a sandbox and greets it. fresh: nobody ever wrote to this guest.
-func (m *Manager) attach(ctx context.Context, engineID string, beside, fresh bool) (*client.Conn, error) {
+func (m *Manager) attach(ctx context.Context, engineID string, secondary, fresh bool) (*client.Conn, error) {
 	dial := m.b.Dial
-	if connector, ok := m.b.(backend.Connector); ok && beside {
+	if connector, ok := m.b.(backend.Connector); ok && secondary {
 		dial = connector.Connect
 	}
 	stream, err := dial(ctx, engineID)
 	if err != nil {
 		return nil, engineError(err)
 	}
-	return client.New(ctx, stream, &client.Options{Fresh: fresh && !beside})
+	return client.New(ctx, stream, &client.Options{Fresh: fresh && !secondary})
 }
 
-// broken tells whether a call failed because its connection ended.
+// broken reports whether a call failed because its connection ended.
 func broken(conn *client.Conn, err error) bool {
 	return errors.Is(err, client.ErrConnLost) || ended(conn)
 }
 
-// ended tells whether a connection is over.
+// ended reports whether a connection is over.
 func ended(conn *client.Conn) bool {
 	select {
 	case <-conn.Done():

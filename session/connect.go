@@ -11,11 +11,11 @@ import (
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
-// Connect gives a session on a sandbox of this instance that another process owns. It works beside the owner where the
+// Connect returns a session on a sandbox of this instance that another process owns. It is a secondary connection where the
 // driver can (backend.Connector), else it takes the stream over. Closing the session only ends the connection. The
 // environment that the owner asked for stays with the owner: commands get the image's and their own.
 //
-// A sandbox of this manager is given as it is. A named one that was stopped, and that no process has, is started again. An
+// A sandbox of this manager is returned as it is. A named one that was stopped, and that no process has, is started again. An
 // unknown id is backend.ErrNotFound, any other sandbox that does not run backend.ErrLost: a named one that the engine does
 // not have any more is a VanishedError.
 func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error) {
@@ -42,34 +42,34 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 		return nil, err
 	}
 	span.SetAttributes(m.keyAttributes(key)...)
-	if engine, err = m.awake(ctx, engine, key); err != nil {
+	if engine, err = m.ensureRunning(ctx, engine, key); err != nil {
 		return nil, err
 	}
-	if s, err = m.visit(ctx, engine, key); err == nil && s.visits {
+	if s, err = m.connectSecondary(ctx, engine, key); err == nil && s.keepFresh {
 		m.touch(ctx, s) // what is used is not swept, however long the use is
 	}
 	return s, err
 }
 
-// visit connects to a sandbox that stays its owner's.
-func (m *Manager) visit(ctx context.Context, engine backend.Info, key Key) (*Session, error) {
+// connectSecondary connects to a sandbox that stays its owner's.
+func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key Key) (*Session, error) {
 	s := m.newSession(key, foundRequest(engine), engine.SessionID)
 	if rec, err := m.store.Get(ctx, engine.SessionID); err == nil {
-		s.idle, s.policy, s.visits = visitFor(rec), rec.IdlePolicy, true
+		s.idle, s.policy, s.keepFresh = secondaryIdle(rec), rec.IdlePolicy, true
 	}
-	engine, err := m.b.Get(ctx, engine.ID) // List does not tell the image's environment
+	engine, err := m.b.Get(ctx, engine.ID) // List does not return the image's environment
 	if err != nil {
 		return nil, engineError(err)
 	}
 	s.engine, s.created, s.owned, s.oomSeen = engine, engine.Created, false, -1
 	if err := s.connect(ctx, m.canConnect(), false); err != nil {
 		s.disconnect()
-		return nil, m.crowded(ctx, engine.ID, err)
+		return nil, m.explainFull(ctx, engine.ID, err)
 	}
 	m.mu.Lock()
 	closed := m.closed
 	if !closed {
-		m.visitors[s] = struct{}{}
+		m.secondary[s] = struct{}{}
 	}
 	m.mu.Unlock()
 	if closed {
@@ -79,10 +79,10 @@ func (m *Manager) visit(ctx context.Context, engine backend.Info, key Key) (*Ses
 	return s, nil
 }
 
-// crowded explains why a visitor's stream ended at once in a sandbox that runs, or why the engine made none for a reason that
-// it cannot tell: the visitor's end in there is a process, too, and so is what the engine starts it with. An engine may take
-// a moment to notice that a sandbox does not run any more.
-func (m *Manager) crowded(ctx context.Context, engineID string, err error) error {
+// explainFull explains why a secondary connection ended at once in a sandbox that runs, or why the engine made none for a
+// reason that it does not know: the connection's end in there is a process, too, and so is what the engine starts it with. An
+// engine may take a moment to notice that a sandbox does not run any more.
+func (m *Manager) explainFull(ctx context.Context, engineID string, err error) error {
 	ended := errors.Is(err, client.ErrConnLost) && !errors.Is(err, client.ErrNoAnswer)
 	unexplained := telemetry.Class(err) == "internal"
 	if !ended && !unexplained || !m.canConnect() || !pause(ctx, settleTime) {
@@ -98,16 +98,16 @@ func (m *Manager) crowded(ctx context.Context, engineID string, err error) error
 	}
 }
 
-// canConnect tells whether the driver gives streams beside the owner's.
+// canConnect reports whether the driver makes secondary connections.
 func (m *Manager) canConnect() bool {
 	_, ok := m.b.(backend.Connector)
 	return ok
 }
 
-// errUnreadable: the engine has a sandbox of that id and does not know any more what it was made for.
+// errUnreadable: the engine has a sandbox of that id with damaged labels.
 var errUnreadable error = &textError{text: "what the engine keeps of the sandbox is damaged", err: backend.ErrLost}
 
-// find gives the one sandbox of this instance with id. Ids of the engine, and beginnings of ids, find nothing. One whose
+// find returns the one sandbox of this instance with id. Ids of the engine, and beginnings of ids, find nothing. One whose
 // key cannot be read comes with errUnreadable: it is there, and nobody may take it for gone.
 func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error) {
 	if !validSandboxID(id) {
@@ -131,7 +131,7 @@ func (m *Manager) find(ctx context.Context, id string) (backend.Info, Key, error
 }
 
 // Remove ends and deletes a sandbox of this instance, also one of another process; volumes deletes its workspace too, else
-// that is kept as CloseOptions.KeepWorkspace says. An unknown id is backend.ErrNotFound; what has only a workspace any more is
+// that is kept as with CloseOptions.KeepWorkspace. An unknown id is backend.ErrNotFound; what has only a workspace any more is
 // removed with that.
 func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	m.mu.Lock()
@@ -143,13 +143,13 @@ func (m *Manager) Remove(ctx context.Context, id string, volumes bool) error {
 	return wrapError("Remove", m.driver, "", m.remove(ctx, id, volumes))
 }
 
-// remove ends and deletes a sandbox that is not this manager's. The record says so before: should this process die, what
+// remove ends and deletes a sandbox that is not this manager's. The record is updated first: should this process die, what
 // is left goes, and what was to be kept stays.
 func (m *Manager) remove(ctx context.Context, id string, volumes bool) error {
 	engine, key, err := m.find(ctx, id)
 	switch {
 	case errors.Is(err, backend.ErrNotFound) && validSandboxID(id):
-		return m.removeRest(ctx, id, volumes)
+		return m.removeVanished(ctx, id, volumes)
 	case err != nil && !(errors.Is(err, errUnreadable) && volumes):
 		return err
 	case !volumes:
@@ -185,7 +185,7 @@ func (m *Manager) removeButWorkspace(ctx context.Context, engine backend.Info, k
 		return err
 	}
 	if rec.State == RecordCreating {
-		return errPassing
+		return errInTransition
 	}
 	return m.keepWorkspace(ctx, rec, engine.ID)
 }
@@ -199,10 +199,10 @@ func (m *Manager) restore(rec Record) {
 	}
 }
 
-// removeRest removes what is left of a sandbox that the engine does not have, or keeps just its workspace.
-func (m *Manager) removeRest(ctx context.Context, id string, volumes bool) error {
+// removeVanished removes what is left of a sandbox that the engine does not have, or keeps just its workspace.
+func (m *Manager) removeVanished(ctx context.Context, id string, volumes bool) error {
 	rec, err := m.store.Get(ctx, id)
-	if errors.Is(err, backend.ErrNotFound) || err == nil && !m.mayRest(rec) {
+	if errors.Is(err, backend.ErrNotFound) || err == nil && !m.leavesWorkspace(rec) {
 		return errNoSandbox
 	}
 	if err != nil {
@@ -222,15 +222,15 @@ func (m *Manager) removeRest(ctx context.Context, id string, volumes bool) error
 		return m.keepWorkspace(ctx, rec, rec.EngineID)
 	}
 	rec.State, rec.Expires = RecordRemoving, m.now()
-	return m.purge(context.WithoutCancel(ctx), rec)
+	return m.deleteSandbox(context.WithoutCancel(ctx), rec)
 }
 
-// vanished says of a sandbox that the engine does not have what became of it: it was never there, or it was and can be
-// made anew. One that a living process has may be made at this moment.
+// vanished returns the error for a sandbox that the engine does not have: it was never there, or it was and can be
+// created again. One that a living process has may be made at this moment.
 func (m *Manager) vanished(ctx context.Context, id string) error {
 	rec, err := m.store.Get(ctx, id)
-	if err != nil || !m.mayRest(rec) {
-		return errNoSandbox // what the store cannot tell does not make it less true
+	if err != nil || !m.leavesWorkspace(rec) {
+		return errNoSandbox // also when the store fails
 	}
 	if lives, err := m.store.Lives(ctx, rec.Owner); err != nil || lives {
 		return errors.Join(errNoSandbox, err)
@@ -238,9 +238,8 @@ func (m *Manager) vanished(ctx context.Context, id string) error {
 	return &VanishedError{Key: rec.Key}
 }
 
-// mayRest reports whether who opens the key of a record that no process has gets its workspace also when the engine has no
-// sandbox.
-func (m *Manager) mayRest(rec Record) bool {
+// leavesWorkspace reports whether Open finds the workspace of a record without an owner also when the engine has no sandbox.
+func (m *Manager) leavesWorkspace(rec Record) bool {
 	facts := rec.facts("")
 	facts.Owned = false
 	lost, _ := owner.On(facts, owner.EngineLost)

@@ -1,4 +1,4 @@
-// Package session gives out sandboxes by key and runs commands and file operations in them.
+// Package session hands out sandboxes by key and runs commands and file operations in them.
 //
 // A [Manager] stands on one [backend.SandboxBackend]. [Manager.Open] is get-or-create: however many callers open one
 // [Key] at once, one sandbox is made, and callers of different keys never wait for each other. A [Session] is a handle
@@ -24,15 +24,15 @@
 // testable. A command's exit code is a result, never an error: an error means that the result is unknown. A program that
 // could not be started is a [*LaunchError].
 //
-// # What the sandbox says is a stranger's word
+// # What the sandbox reports is untrusted
 //
-// The guest runs beside the commands, as the same user. Sizes, ids and states that it reports are checked, its texts
+// The guest runs next to the commands, as the same user. Sizes, ids and states that it reports are checked, its texts
 // are cut and cleaned of control characters before they become part of an error.
 //
 // # Spans
 //
 // session.Open, session.Connect, session.Close, session.Exec, session.Stream, session.ReadExec, session.WaitExec,
-// session.WriteExec, session.KillExec, session.Terminal, session.JoinTerminal, session.ReadFile, session.WriteFile, session.ListFiles, session.StatFile,
-// session.RemoveFile, session.MakeDir, session.RenameFile. Attributes name the run, the sandbox, the exec, sizes and
-// outcomes; never a command line, an environment, contents or the text of an error.
+// session.WriteExec, session.KillExec, session.Terminal, session.JoinTerminal, session.ReadFile, session.WriteFile,
+// session.ListFiles, session.StatFile, session.RemoveFile, session.MakeDir, session.RenameFile. Attributes name the run, the
+// sandbox, the exec, sizes and outcomes; never a command line, an environment, contents or the text of an error.
 package session

@@ -16,7 +16,7 @@ func (s *Session) orphanTimeout() time.Duration {
 	if s.idle < 0 {
 		return 0
 	}
-	return max(s.idle, s.req.Retention, lifetimes.Interrupted, visitFor(Record{Idle: s.idle})) + lifetimes.OrphanMargin
+	return max(s.idle, s.req.Retention, lifetimes.Interrupted, secondaryIdle(Record{Idle: s.idle})) + lifetimes.OrphanMargin
 }
 
 // removeEnded removes the ended sandboxes of managers whose instance nobody else has.

@@ -27,7 +27,7 @@ func TestOrphanTimeout(t *testing.T) {
 	}
 }
 
-// TestEndedRemoved: what a process left that nobody else knew of is removed by whoever comes, once it has ended, and
+// TestEndedRemoved: what a process left that nobody else knew of is removed by any other process, once it has ended, and
 // nothing else.
 func TestEndedRemoved(t *testing.T) {
 	e := newEngine(t)

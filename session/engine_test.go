@@ -32,15 +32,15 @@ type engine struct {
 	removes  atomic.Int64
 	oomKills atomic.Int64
 
-	mu       sync.Mutex      // guards what follows
-	boxes    map[string]*box // by id
-	onCreate func(context.Context, backend.Spec) error
-	onRemove func(id string) error
-	onDial   func(ctx context.Context, id string) error
+	mu        sync.Mutex          // guards what follows
+	sandboxes map[string]*sandbox // by id
+	onCreate  func(context.Context, backend.Spec) error
+	onRemove  func(id string) error
+	onDial    func(ctx context.Context, id string) error
 }
 
-// box is one sandbox.
-type box struct {
+// sandbox is one sandbox.
+type sandbox struct {
 	info backend.Info
 	mu   sync.Mutex // guards p
 	p    *process
@@ -64,7 +64,7 @@ func newEngine(t testing.TB) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{dir: dir, boxes: map[string]*box{}}
+	e := &engine{dir: dir, sandboxes: map[string]*sandbox{}}
 	t.Cleanup(func() {
 		for _, b := range e.all() {
 			e.remove(b.info.ID)
@@ -113,7 +113,7 @@ func (e *engine) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 			return backend.Info{}, err
 		}
 	}
-	b := &box{info: backend.Info{
+	b := &sandbox{info: backend.Info{
 		ID: "engine-" + session.NewID(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run,
 		Hash: spec.Hash, Image: spec.Image, ImageEnv: []string{"PATH=" + os.Getenv("PATH"), "FROM_IMAGE=yes"},
 		User: spec.User, Network: spec.Network, Root: spec.Root, Limits: spec.Limits, State: backend.StateRunning,
@@ -127,13 +127,13 @@ func (e *engine) Create(ctx context.Context, spec backend.Spec) (backend.Info, e
 		return backend.Info{}, err
 	}
 	e.mu.Lock()
-	e.boxes[b.info.ID] = b
+	e.sandboxes[b.info.ID] = b
 	e.mu.Unlock()
 	return b.info, nil
 }
 
-// start runs a guest in a box.
-func (e *engine) start(b *box) error {
+// start runs a guest in a sandbox.
+func (e *engine) start(b *sandbox) error {
 	workdir := e.workspace(b.info.SessionID)
 	if err := os.MkdirAll(workdir, 0o755); err != nil {
 		return err
@@ -159,14 +159,14 @@ func (e *engine) start(b *box) error {
 	}
 	listener.SetUnlinkOnClose(false)
 	defer listener.Close()
-	beside, err := listener.File()
+	secondary, err := listener.File()
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	defer beside.Close()
+	defer secondary.Close()
 	p.cmd = exec.Command("/proc/self/exe")
 	p.cmd.Env = []string{guestEnv + "=" + workdir, "PATH=" + os.Getenv("PATH")}
-	p.cmd.ExtraFiles = []*os.File{theirs, beside}
+	p.cmd.ExtraFiles = []*os.File{theirs, secondary}
 	if err := p.cmd.Start(); err != nil {
 		return errors.Join(err, conn.Close())
 	}
@@ -181,11 +181,11 @@ func (e *engine) start(b *box) error {
 	return nil
 }
 
-// workspace gives the place of a session's files, which may outlive its sandbox.
+// workspace returns the place of a session's files, which may outlive its sandbox.
 func (e *engine) workspace(sessionID string) string { return filepath.Join(e.dir, "files-"+sessionID) }
 
-// process gives the box's present guest.
-func (b *box) process() *process {
+// process returns the sandbox's present guest.
+func (b *sandbox) process() *process {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.p
@@ -248,14 +248,14 @@ func (e *engine) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	return a, nil
 }
 
-// running gives a guest that can be dialled.
+// running returns a guest that can be dialled.
 func (e *engine) running(ctx context.Context, id string) (*process, error) {
 	if _, _, dial := e.hook(); dial != nil {
 		if err := dial(ctx, id); err != nil {
 			return nil, err
 		}
 	}
-	b, ok := e.box(id)
+	b, ok := e.sandbox(id)
 	if !ok {
 		return nil, fmt.Errorf("%w: %s", backend.ErrNotFound, id)
 	}
@@ -266,21 +266,21 @@ func (e *engine) running(ctx context.Context, id string) (*process, error) {
 	return p, nil
 }
 
-func (e *engine) box(id string) (*box, bool) {
+func (e *engine) sandbox(id string) (*sandbox, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	b, ok := e.boxes[id]
+	b, ok := e.sandboxes[id]
 	return b, ok
 }
 
-// all gives the boxes there are.
-func (e *engine) all() []*box {
+// all returns the sandboxes there are.
+func (e *engine) all() []*sandbox {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.Collect(maps.Values(e.boxes))
+	return slices.Collect(maps.Values(e.sandboxes))
 }
 
-// state tells whether the guest runs.
+// state reports whether the guest runs.
 func (p *process) state() backend.State {
 	select {
 	case <-p.exited:
@@ -310,14 +310,14 @@ func (p *process) cut() {
 }
 
 // murder ends the guest without warning, as the kernel or an operator would.
-func (b *box) murder() {
+func (b *sandbox) murder() {
 	p := b.process()
 	_ = p.cmd.Process.Kill() // fails when it has ended
 	<-p.exited
 }
 
 func (e *engine) Get(ctx context.Context, id string) (backend.Info, error) {
-	b, ok := e.box(id)
+	b, ok := e.sandbox(id)
 	if !ok {
 		return backend.Info{}, fmt.Errorf("%w: %s", backend.ErrNotFound, id)
 	}
@@ -341,7 +341,7 @@ func (e *engine) List(ctx context.Context, f backend.Filter) ([]backend.Info, er
 }
 
 func (e *engine) Start(_ context.Context, id string) error {
-	b, ok := e.box(id)
+	b, ok := e.sandbox(id)
 	if !ok {
 		return backend.ErrNotFound
 	}
@@ -355,7 +355,7 @@ func (e *engine) Start(_ context.Context, id string) error {
 }
 
 func (e *engine) Stop(_ context.Context, id string) error {
-	if b, ok := e.box(id); ok {
+	if b, ok := e.sandbox(id); ok {
 		b.murder()
 	}
 	return nil
@@ -371,7 +371,7 @@ func (e *engine) Remove(ctx context.Context, id string, opts backend.RemoveOptio
 		return fmt.Errorf("the engine was asked for %q", id)
 	}
 	e.removes.Add(1)
-	b, ok := e.box(id)
+	b, ok := e.sandbox(id)
 	e.remove(id)
 	if ok && opts.Volumes {
 		return os.RemoveAll(e.workspace(b.info.SessionID))
@@ -395,8 +395,8 @@ func (e *engine) RemoveWorkspace(_ context.Context, _, sessionID string) error {
 
 func (e *engine) remove(id string) {
 	e.mu.Lock()
-	b, ok := e.boxes[id]
-	delete(e.boxes, id)
+	b, ok := e.sandboxes[id]
+	delete(e.sandboxes, id)
 	e.mu.Unlock()
 	if ok {
 		b.process().kill()
@@ -411,10 +411,10 @@ func (e *engine) Capabilities() backend.Capabilities {
 
 func (e *engine) Close() error { return nil }
 
-// count gives the number of sandboxes there are.
+// count returns the number of sandboxes there are.
 func (e *engine) count() int { return len(e.all()) }
 
-// sharing is an engine that also gives streams beside the owner's.
+// sharing is an engine that also makes secondary connections.
 type sharing struct{ *engine }
 
 func (e sharing) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {

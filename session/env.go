@@ -15,7 +15,7 @@ const execMarker = "WORKCELL_EXEC"
 // traceParent is the variable that hands the trace on to commands.
 const traceParent = "TRACEPARENT"
 
-// maxEnvBytes bounds the environment of a command: Linux gives arguments and environment a quarter of the stack's
+// maxEnvBytes bounds the environment of a command: Linux allows arguments and environment a quarter of the stack's
 // limit together, 2 MiB usually.
 const maxEnvBytes = 1 << 20
 
@@ -31,7 +31,7 @@ func defaultEnv(workdir string) map[string]string {
 }
 
 // ValidateEnv checks names and values. Which names change a program's loading (LD_PRELOAD, …) is not its business: the
-// sandbox is the wall, not the environment.
+// sandbox is the boundary, not the environment.
 func ValidateEnv(env map[string]string) error {
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -69,7 +69,7 @@ func baseEnv(workdir string, image []string, request map[string]string) map[stri
 	return env
 }
 
-// execEnv gives the whole environment of a command as sorted "NAME=value" entries.
+// execEnv returns the whole environment of a command as sorted "NAME=value" entries.
 func execEnv(base, request map[string]string, traceparent string) []string {
 	env := maps.Clone(base)
 	if traceparent != "" {

@@ -16,13 +16,13 @@ import (
 // maxErrorText bounds what a guest or driver may add to an error's text, in bytes.
 const maxErrorText = 1024
 
-// LaunchReason says why a program could not be started.
+// LaunchReason is why a program could not be started.
 type LaunchReason string
 
 // Launch reasons.
 const (
-	LaunchNotFound      LaunchReason = "not_found"      // no such program; shells say 127
-	LaunchNotExecutable LaunchReason = "not_executable" // a directory, no permission, another machine's; shells say 126
+	LaunchNotFound      LaunchReason = "not_found"      // no such program; exit code 127 in shells
+	LaunchNotExecutable LaunchReason = "not_executable" // a directory, no permission, another machine's; exit code 126 in shells
 	LaunchBadDir        LaunchReason = "bad_dir"        // the working directory is missing or may not be entered
 	LaunchTooLong       LaunchReason = "too_long"       // arguments and environment exceed the kernel's limit
 	LaunchNoResources   LaunchReason = "no_resources"   // no process could be made: the pids or memory limit
@@ -34,12 +34,12 @@ type LaunchError struct {
 	Message string // the sandbox's words, cleaned
 }
 
-// Error gives one line.
+// Error returns one line.
 func (e *LaunchError) Error() string {
 	return fmt.Sprintf("cannot start the command (%s): %s", e.Reason, e.Message)
 }
 
-// Unwrap gives the sentinel.
+// Unwrap returns the sentinel.
 func (e *LaunchError) Unwrap() error {
 	switch e.Reason {
 	case LaunchNotFound:
@@ -58,36 +58,36 @@ func (e *LaunchError) Unwrap() error {
 type ConflictError struct {
 	Key Key
 	// Fields are what differs: "image", "user", "root", "env", "limits", "network", "runtime", "idle policy". "request" alone
-	// is something of these, of a sandbox of another process: its engine does not tell which.
+	// is something of these, of a sandbox of another process: its engine does not know which.
 	Fields []string
-	// Gone: what the session ran in was removed, and only its files are there.
+	// Gone reports that the sandbox was removed and only its files are kept.
 	Gone bool
 }
 
-// Error gives one line.
+// Error returns one line.
 func (e *ConflictError) Error() string {
 	if e.Gone {
-		return fmt.Sprintf("what session %s ran in was removed, its files are kept; it was made with another %s", e.Key, strings.Join(e.Fields, ", "))
+		return fmt.Sprintf("the sandbox of session %s was removed, its files are kept; it was made with another %s", e.Key, strings.Join(e.Fields, ", "))
 	}
 	return fmt.Sprintf("session %s is open with another %s", e.Key, strings.Join(e.Fields, ", "))
 }
 
-// Unwrap gives backend.ErrExists.
+// Unwrap returns backend.ErrExists.
 func (e *ConflictError) Unwrap() error { return backend.ErrExists }
 
 // VanishedError reports a sandbox that has no container, or what a driver has in its place, any more, while its workspace
-// is kept for whoever opens Key next, which makes it anew: a named one, of which something else removed the container, or
+// is kept for the next Open of Key, which creates it again: a named one, of which something else removed the container, or
 // that of a run which was interrupted some minutes ago. It wraps backend.ErrLost.
 type VanishedError struct {
 	Key Key
 }
 
-// Error gives one line.
+// Error returns one line.
 func (e *VanishedError) Error() string {
-	return fmt.Sprintf("%v: what session %s ran in was removed, its files are kept for when it is opened again", backend.ErrLost, e.Key)
+	return fmt.Sprintf("%v: the sandbox of session %s was removed, its files are kept until it is opened again", backend.ErrLost, e.Key)
 }
 
-// Unwrap gives backend.ErrLost.
+// Unwrap returns backend.ErrLost.
 func (e *VanishedError) Unwrap() error { return backend.ErrLost }
 
 // wrapError is the one place where a backend.Error is built. It keeps errors that are one already.
@@ -109,8 +109,8 @@ func publicError(err error) error {
 		return guestError(fromGuest)
 	}
 	switch {
-	case errors.Is(err, client.ErrSentAway):
-		return ErrSentAway
+	case errors.Is(err, client.ErrSlowReader):
+		return ErrSlowReader
 	case errors.Is(err, client.ErrProtocol):
 		return &textError{text: cleanText(err.Error()), err: backend.ErrProtocol}
 	case errors.Is(err, client.ErrConnLost):
@@ -144,7 +144,7 @@ type textError struct {
 func (e *textError) Error() string { return e.text }
 func (e *textError) Unwrap() error { return e.err }
 
-// guestError gives the error that a guest's code stands for.
+// guestError returns the error that a guest's code stands for.
 func guestError(e *wire.Error) error {
 	message := cleanText(e.Message)
 	if e.Code == wire.CodeLaunch {
@@ -156,36 +156,18 @@ func guestError(e *wire.Error) error {
 		}
 		return &LaunchError{Reason: reason, Message: message}
 	}
-	sentinel := guestSentinel(e.Code)
+	sentinel := guestSentinels[e.Code]
 	if sentinel == nil {
 		return errors.New("sandbox: " + message)
 	}
 	return &textError{text: strings.TrimSuffix(sentinel.Error()+": "+message, ": "), err: sentinel}
 }
 
-// guestSentinel maps the codes of the wire; nil for codes that stand for nothing of ours.
-func guestSentinel(code wire.Code) error {
-	switch code {
-	case wire.CodeNotFound:
-		return backend.ErrNotFound
-	case wire.CodeExists:
-		return backend.ErrExists
-	case wire.CodeInvalid:
-		return backend.ErrInvalid
-	case wire.CodePermission:
-		return backend.ErrPermission
-	case wire.CodeTooLarge:
-		return backend.ErrTooLarge
-	case wire.CodeTimeout:
-		return backend.ErrTimeout
-	case wire.CodeUnsupported:
-		return backend.ErrUnsupported
-	case wire.CodeQuota:
-		return backend.ErrQuota
-	case wire.CodeCapacity:
-		return backend.ErrCapacity
-	}
-	return nil
+// guestSentinels are the errors that codes of the wire stand for.
+var guestSentinels = map[wire.Code]error{
+	wire.CodeNotFound: backend.ErrNotFound, wire.CodeExists: backend.ErrExists, wire.CodeInvalid: backend.ErrInvalid,
+	wire.CodePermission: backend.ErrPermission, wire.CodeTooLarge: backend.ErrTooLarge, wire.CodeTimeout: backend.ErrTimeout,
+	wire.CodeUnsupported: backend.ErrUnsupported, wire.CodeQuota: backend.ErrQuota, wire.CodeCapacity: backend.ErrCapacity,
 }
 
 // cleanText makes text from outside fit for one line of a log: valid UTF-8, no control characters, bounded.

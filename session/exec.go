@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"strings"
 	"time"
-
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Bounds and defaults of commands.
@@ -43,16 +42,11 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
 	s.remember(run.ExecID, span.SpanContext())
 	began := s.m.now()
-	var answer wire.RunResult
 	// A repeated request carries the same exec id, so the guest never starts a command twice.
 	tries := 0
-	err = s.call(ctx, true, func(ctx context.Context, conn *client.Conn) error {
+	answer, err := ask(ctx, s, true, answerLimit(run, timeout), func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 		tries++
-		ctx, cancel := context.WithTimeoutCause(ctx, answerLimit(run, timeout), errNoAnswer)
-		defer cancel()
-		var err error
-		answer, err = conn.Run(ctx, run)
-		return noAnswer(ctx, err)
+		return conn.Run(ctx, run)
 	})
 	if err != nil {
 		var fromGuest *wire.Error
@@ -61,11 +55,8 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 		}
 		return ExecResult{}, err
 	}
-	res = ExecResult{
-		ExecStatus: s.execStatus(ctx, run.ExecID, answer.ExecStatus, began),
-		Stdout:     s.output(answer.Stdout), Stderr: s.output(answer.Stderr), Timeout: timeout,
-	}
-	span.SetAttributes(statusAttributes(res.ExecStatus)...)
+	res = s.execResult(ctx, span, run.ExecID, answer, began)
+	res.Timeout = timeout
 	return res, nil
 }
 
@@ -86,28 +77,21 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
 	began := s.m.now()
-	var answer wire.RunResult
-	err = s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, timeout+streamMargin, errNoAnswer)
-		defer cancel()
-		in := guardInput(streams.Stdin, cancel)
-		defer in.release()
-		var err error
-		answer, err = conn.Attach(ctx, run, in.reader(), streams.Stdout, streams.Stderr)
-		if failure := in.failure(); failure != nil {
-			return failure
-		}
-		return noAnswer(ctx, err)
+	answer, err := ask(ctx, s, false, timeout+streamMargin, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
+		return withInput(ctx, streams.Stdin, func(ctx context.Context, in io.Reader) (wire.RunResult, error) {
+			return conn.Attach(ctx, run, in, streams.Stdout, streams.Stderr)
+		})
 	})
 	if err != nil {
 		return ExecResult{}, err
 	}
-	res = ExecResult{ExecStatus: s.execStatus(ctx, run.ExecID, answer.ExecStatus, began), Timeout: timeout}
-	span.SetAttributes(statusAttributes(res.ExecStatus)...)
+	answer.Stdout, answer.Stderr = wire.Output{}, wire.Output{}
+	res = s.execResult(ctx, span, run.ExecID, answer, began)
+	res.Timeout = timeout
 	return res, nil
 }
 
-// ReadExec reads recorded output. It consumes nothing: the same read gives the same chunks.
+// ReadExec reads recorded output. It consumes nothing: the same read returns the same chunks.
 func (s *Session) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadExecResult, err error) {
 	ctx, span := s.startExec(ctx, telemetry.SpanReadExec, req.ExecID)
 	defer func() { s.end(span, "ReadExec", &err) }()
@@ -116,12 +100,10 @@ func (s *Session) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadEx
 			backend.ErrInvalid, int(maxExecWait.Seconds()))
 	}
 	began := s.m.now()
-	var answer wire.ReadResult
-	err = s.execCall(ctx, req.ExecID, req.Wait, func(ctx context.Context, conn *client.Conn) (err error) {
-		answer, err = conn.Read(ctx, wire.ReadRequest{
+	answer, err := askExec(ctx, s, req.ExecID, req.Wait, func(ctx context.Context, conn *client.Conn) (wire.ReadResult, error) {
+		return conn.Read(ctx, wire.ReadRequest{
 			ExecID: req.ExecID, SinceSeq: req.SinceSeq, MaxChunks: req.MaxChunks, WaitMillis: req.Wait.Milliseconds(),
 		})
-		return err
 	})
 	if err != nil {
 		return ReadExecResult{}, err
@@ -147,20 +129,20 @@ func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) 
 		d = MaxExecTimeout
 	}
 	began := s.m.now()
-	var answer wire.RunResult
-	err = s.execCall(ctx, execID, d, func(ctx context.Context, conn *client.Conn) (err error) {
-		answer, err = conn.Wait(ctx, wire.WaitRequest{ExecID: execID, WaitMillis: wait})
-		return err
+	answer, err := askExec(ctx, s, execID, d, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
+		return conn.Wait(ctx, wire.WaitRequest{ExecID: execID, WaitMillis: wait})
 	})
 	if err != nil {
 		return ExecResult{}, err
 	}
-	res = ExecResult{
-		ExecStatus: s.execStatus(ctx, execID, answer.ExecStatus, began),
-		Stdout:     s.output(answer.Stdout), Stderr: s.output(answer.Stderr),
-	}
-	span.SetAttributes(statusAttributes(res.ExecStatus)...)
-	return res, nil
+	return s.execResult(ctx, span, execID, answer, began), nil
+}
+
+// execResult converts an answer and notes it in the span.
+func (s *Session) execResult(ctx context.Context, span trace.Span, id string, w wire.RunResult, began time.Time) ExecResult {
+	status := s.execStatus(ctx, id, w.ExecStatus, began)
+	span.SetAttributes(statusAttributes(status)...)
+	return ExecResult{ExecStatus: status, Stdout: s.output(w.Stdout), Stderr: s.output(w.Stderr)}
 }
 
 // KillExec ends a command's whole tree: with signal empty by TERM, a grace, then KILL; else it sends signal ("SIGINT"
@@ -180,26 +162,17 @@ func (s *Session) KillExecs(ctx context.Context, execIDs []string) []error {
 	var err error
 	ctx, span := s.start(ctx, telemetry.SpanKillExec)
 	defer func() { s.end(span, "KillExec", &err) }()
-	errs := make([]error, len(execIDs))
-	var group errgroup.Group
-	group.SetLimit(killsAtOnce)
-	for i, id := range execIDs {
-		group.Go(func() error {
-			_, errs[i] = s.kill(ctx, id, "")
-			return nil
-		})
-	}
-	_ = group.Wait() // all of them are tried, whatever became of the others
-	return errs
+	return each(killsAtOnce, execIDs, func(id string) error {
+		_, err := s.kill(ctx, id, "")
+		return err
+	})
 }
 
 // kill is KillExec without a span.
 func (s *Session) kill(ctx context.Context, execID, signal string) (ExecStatus, error) {
 	began := s.m.now()
-	var answer wire.ExecStatus
-	err := s.execCall(ctx, execID, 0, func(ctx context.Context, conn *client.Conn) (err error) {
-		answer, err = conn.Kill(ctx, wire.KillRequest{ExecID: execID, Signal: signal})
-		return err
+	answer, err := askExec(ctx, s, execID, 0, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
+		return conn.Kill(ctx, wire.KillRequest{ExecID: execID, Signal: signal})
 	})
 	if err != nil {
 		return ExecStatus{}, err
@@ -219,26 +192,33 @@ func (s *Session) WriteExec(ctx context.Context, execID string, data []byte, eof
 	if err := validExecID(execID); err != nil {
 		return err
 	}
-	return s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, MaxExecTimeout+answerMargin, errNoAnswer)
-		defer cancel()
-		return noAnswer(ctx, conn.WriteStdin(ctx, wire.StdinRequest{ExecID: execID, Data: data, EOF: eof}))
+	_, err = ask(ctx, s, false, MaxExecTimeout+answerMargin, func(ctx context.Context, conn *client.Conn) (struct{}, error) {
+		return struct{}{}, conn.WriteStdin(ctx, wire.StdinRequest{ExecID: execID, Data: data, EOF: eof})
 	})
+	return err
 }
 
-// execCall makes a repeatable call about a command that the guest should answer within wait.
-func (s *Session) execCall(ctx context.Context, execID string, wait time.Duration, fn func(context.Context, *client.Conn) error) error {
+// ask makes a call that the guest should answer within limit. again reports whether it may be repeated when the connection
+// breaks.
+func ask[T any](ctx context.Context, s *Session, again bool, limit time.Duration, fn func(context.Context, *client.Conn) (T, error)) (answer T, err error) {
+	err = s.call(ctx, again, func(ctx context.Context, conn *client.Conn) (err error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, limit, errNoAnswer)
+		defer cancel()
+		answer, err = fn(ctx, conn)
+		return noAnswer(ctx, err)
+	})
+	return answer, err
+}
+
+// askExec makes a repeatable call about a command that the guest should answer within wait.
+func askExec[T any](ctx context.Context, s *Session, execID string, wait time.Duration, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
 	if err := validExecID(execID); err != nil {
-		return err
+		return none, err
 	}
-	return s.call(ctx, true, func(ctx context.Context, conn *client.Conn) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, wait+answerMargin, errNoAnswer)
-		defer cancel()
-		return noAnswer(ctx, fn(ctx, conn))
-	})
+	return ask(ctx, s, true, wait+answerMargin, fn)
 }
 
-// runRequest checks a command and gives it in the guest's words, with the timeout that holds.
+// runRequest checks a command and returns it as the guest's request, with the timeout that holds.
 func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequest, time.Duration, error) {
 	var none wire.RunRequest
 	argv, err := arguments(req)
@@ -280,23 +260,23 @@ func (s *Session) runRequest(ctx context.Context, req ExecRequest) (wire.RunRequ
 	}, timeout, nil
 }
 
-// environment gives the environment of every command.
+// environment returns the environment of every command.
 func (s *Session) environment() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.base
 }
 
-// EndCommands ends the commands that run in the sandbox and began at since or later, with their whole trees, and tells
-// how many there were: what a process left running that is gone, when its work is begun anew.
+// EndCommands ends the commands that run in the sandbox and began at since or later, with their whole trees, and returns
+// how many there were: what a process left running that is gone, when its work is started again.
 func (s *Session) EndCommands(ctx context.Context, since time.Time) (ended int, err error) {
-	running, err := s.knownExecs(ctx)
+	running, err := s.statuses(ctx, "EndCommands", (*client.Conn).Execs)
 	if err != nil {
-		return 0, wrapError("EndCommands", s.m.driver, s.id, err)
+		return 0, err
 	}
 	now := time.Now().Round(0) // since comes from another process: the clock's time counts
 	for _, st := range running {
-		if st.State != wire.ExecRunning || now.Add(-time.Duration(st.DurationMicros)*time.Microsecond).Before(since) {
+		if st.Done() || now.Add(-st.Duration).Before(since) {
 			continue
 		}
 		if _, err := s.KillExec(ctx, st.ExecID, ""); err != nil {
@@ -307,7 +287,7 @@ func (s *Session) EndCommands(ctx context.Context, since time.Time) (ended int, 
 	return ended, nil
 }
 
-// arguments gives the argv of a request.
+// arguments returns the argv of a request.
 func arguments(req ExecRequest) ([]string, error) {
 	switch {
 	case len(req.Argv) > 0 && req.Command != "":
@@ -328,7 +308,7 @@ func arguments(req ExecRequest) ([]string, error) {
 	return req.Argv, nil
 }
 
-// yield gives a request's patience in the guest's words.
+// yield returns a request's patience in the guest's words.
 func yield(req ExecRequest) int64 {
 	switch {
 	case req.Background:
@@ -358,7 +338,7 @@ func answerLimit(run wire.RunRequest, timeout time.Duration) time.Duration {
 	return timeout + answerMargin
 }
 
-// validExecID checks the form of an exec's id; whether there is one is the guest's to say.
+// validExecID checks the form of an exec's id; whether there is one only the guest knows.
 func validExecID(id string) error {
 	if !wire.ValidExecID(id) {
 		return fmt.Errorf("%w: no such command", backend.ErrNotFound)

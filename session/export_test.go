@@ -21,7 +21,7 @@ var (
 	AnswerOfGuest = func(e *wire.Error) error { return wrapError("Exec", "test", "sbx_x", e) }
 )
 
-// Hash gives the hash of a request as the manager prepares it.
+// Hash returns the hash of a request as the manager prepares it.
 func (m *Manager) Hash(req Request) (string, error) {
 	req, err := m.prepare(req)
 	return req.shape().hash(), err
@@ -33,17 +33,17 @@ func (m *Manager) Reap(ctx context.Context) { m.reap(ctx) }
 // SetClock replaces the manager's clock; before any session is opened.
 func (m *Manager) SetClock(now func() time.Time) { m.now = now }
 
-// Now gives the time of the manager's clock.
+// Now returns the time of the manager's clock.
 func (m *Manager) Now() time.Time { return m.now() }
 
-// Used gives the number of places taken.
+// Used returns the number of places taken.
 func (m *Manager) Used() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.used
 }
 
-// Waiting gives the number of callers that wait for the creation of key's sandbox.
+// Waiting returns the number of callers that wait for the creation of key's sandbox.
 func (m *Manager) Waiting(key Key) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,14 +53,14 @@ func (m *Manager) Waiting(key Key) int {
 	return 0
 }
 
-// Leftovers gives the number of sandboxes that are still to be removed.
+// Leftovers returns the number of sandboxes that are still to be removed.
 func (m *Manager) Leftovers() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.leftover)
 }
 
-// Active gives the number of calls under way.
+// Active returns the number of calls under way.
 func (s *Session) Active() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *Session) SetGuestCounts(counts bool) {
 	s.counts = &counts
 }
 
-// Listening gives the number of callers who hear of the pull for key's sandbox.
+// Listening returns the number of callers who hear of the pull for key's sandbox.
 func (m *Manager) Listening(key Key) int {
 	m.mu.Lock()
 	e := m.entries[key]

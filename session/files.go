@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -15,10 +16,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
-// WriteFile writes a whole file below the work directory or /tmp, atomically: a reader sees the old file or the new one,
-// and a failure leaves the old one, as does one that the sandbox's user may not write, backend.ErrPermission. Parent
-// directories are made. More than Options.MaxFileBytes is backend.ErrTooLarge.
-// WriteFile may return while a Read of r is still under way, when ctx or the session ends during that.
+// WriteFile writes a whole file below the work directory or /tmp, atomically: a reader sees the old file or the new one, and a
+// failure leaves the old one, as does one that the sandbox's user may not write, backend.ErrPermission. Parent directories are
+// made. More than Options.MaxFileBytes is backend.ErrTooLarge. WriteFile may return while a Read of r is still under way, when
+// ctx or the session ends during that.
 func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts WriteFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanWriteFile)
 	defer func() { s.end(span, "WriteFile", &err) }()
@@ -36,25 +37,17 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	if size <= 0 {
 		size = -1
 	} else {
-		r = newExactReader(r, size)
+		r = &exactReader{r: r, size: size, left: size}
 	}
 	var body *cappedReader
-	var answer wire.FileInfo
-	err = s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, transferLimit, errNoAnswer)
-		defer cancel()
+	answer, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
 		body = &cappedReader{ctx: ctx, r: r, left: limit, limit: limit}
-		var err error
-		answer, err = putFile(ctx, conn, wire.FilePutRequest{
+		return putFile(ctx, conn, wire.FilePutRequest{
 			Path: name, Mode: uint32(opts.Mode), Overwrite: opts.Overwrite, Size: size,
 		}, body)
-		return noAnswer(ctx, err)
 	})
-	if body == nil {
-		return FileInfo{}, err // it did not come to a request
-	}
-	if failure := body.failure(); failure != nil && err != nil {
-		return FileInfo{}, failure // the guest only knows that the body broke off
+	if err != nil && body != nil {
+		err = cmp.Or(body.failure(), err) // the guest only knows that the body broke off
 	}
 	if err != nil {
 		return FileInfo{}, err
@@ -82,7 +75,7 @@ func putFile(ctx context.Context, conn *client.Conn, req wire.FilePutRequest, bo
 	}
 }
 
-// ReadFile copies a regular file below the work directory or /tmp to w and tells its true size. When it fails, w may have got
+// ReadFile copies a regular file below the work directory or /tmp to w and returns its true size. When it fails, w may have got
 // a part.
 func (s *Session) ReadFile(ctx context.Context, name string, w io.Writer, opts ReadFileOptions) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanReadFile)
@@ -99,17 +92,12 @@ func (s *Session) ReadFile(ctx context.Context, name string, w io.Writer, opts R
 		return FileInfo{}, fileTooLarge(max)
 	}
 	if length == 0 {
-		length = max + 1 // one more than may come tells that it is too much
+		length = max + 1 // one more than allowed shows that it is too much
 	}
 	dst := &cappedWriter{w: w, left: max, limit: max}
-	var answer wire.FileInfo
 	// Once w got something the read cannot be repeated.
-	err = s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, transferLimit, errNoAnswer)
-		defer cancel()
-		var err error
-		answer, err = conn.GetFile(ctx, wire.FileGetRequest{Path: name, Offset: opts.Offset, Length: length}, dst)
-		return noAnswer(ctx, err)
+	answer, err := ask(ctx, s, false, transferLimit, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
+		return conn.GetFile(ctx, wire.FileGetRequest{Path: name, Offset: opts.Offset, Length: length}, dst)
 	})
 	span.SetAttributes(telemetry.KeyFileBytes.Int64(dst.written))
 	if dst.err != nil {
@@ -141,10 +129,8 @@ func (s *Session) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 	if opts.Limit == 0 {
 		opts.Limit = DefaultListEntries
 	}
-	var answer wire.ListResult
-	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn *client.Conn) (err error) {
-		answer, err = conn.List(ctx, wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit})
-		return err
+	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.ListResult, error) {
+		return conn.List(ctx, wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit})
 	})
 	if err != nil {
 		return FileList{}, err
@@ -161,10 +147,8 @@ func (s *Session) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 func (s *Session) StatFile(ctx context.Context, name string) (info FileInfo, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanStatFile)
 	defer func() { s.end(span, "StatFile", &err) }()
-	var answer wire.FileInfo
-	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn *client.Conn) (err error) {
-		answer, err = conn.Stat(ctx, wire.PathRequest{Path: name})
-		return err
+	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
+		return conn.Stat(ctx, wire.PathRequest{Path: name})
 	})
 	if err != nil {
 		return FileInfo{}, err
@@ -172,15 +156,13 @@ func (s *Session) StatFile(ctx context.Context, name string) (info FileInfo, err
 	return fileInfo(answer), nil
 }
 
-// RemoveFile deletes an entry, or with recursive a whole directory, and tells how many entries went. The work
+// RemoveFile deletes an entry, or with recursive a whole directory, and returns how many entries were deleted. The work
 // directory itself is refused.
 func (s *Session) RemoveFile(ctx context.Context, name string, recursive bool) (deleted int64, err error) {
 	ctx, span := s.start(ctx, telemetry.SpanRemoveFile)
 	defer func() { s.end(span, "RemoveFile", &err) }()
-	var answer wire.RemoveResult
-	err = s.fileCall(ctx, false, name, func(ctx context.Context, conn *client.Conn) (err error) {
-		answer, err = conn.Remove(ctx, wire.PathRequest{Path: name, Recursive: recursive})
-		return err
+	answer, err := askFile(ctx, s, false, name, func(ctx context.Context, conn *client.Conn) (wire.RemoveResult, error) {
+		return conn.Remove(ctx, wire.PathRequest{Path: name, Recursive: recursive})
 	})
 	if err != nil {
 		return 0, err
@@ -196,10 +178,8 @@ func (s *Session) MakeDir(ctx context.Context, name string, mode fs.FileMode) (i
 	if mode&^fs.ModePerm != 0 {
 		return FileInfo{}, fmt.Errorf("%w: mode %v has more than permission bits", backend.ErrInvalid, mode)
 	}
-	var answer wire.FileInfo
-	err = s.fileCall(ctx, true, name, func(ctx context.Context, conn *client.Conn) (err error) {
-		answer, err = conn.Mkdir(ctx, wire.PathRequest{Path: name, Mode: uint32(mode)})
-		return err
+	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.FileInfo, error) {
+		return conn.Mkdir(ctx, wire.PathRequest{Path: name, Mode: uint32(mode)})
 	})
 	if err != nil {
 		return FileInfo{}, err
@@ -214,21 +194,18 @@ func (s *Session) RenameFile(ctx context.Context, from, to string, overwrite boo
 	if err := validPath(to); err != nil {
 		return err
 	}
-	return s.fileCall(ctx, false, from, func(ctx context.Context, conn *client.Conn) error {
-		return conn.Rename(ctx, wire.RenameRequest{From: from, To: to, Overwrite: overwrite})
+	_, err = askFile(ctx, s, false, from, func(ctx context.Context, conn *client.Conn) (struct{}, error) {
+		return struct{}{}, conn.Rename(ctx, wire.RenameRequest{From: from, To: to, Overwrite: overwrite})
 	})
+	return err
 }
 
-// fileCall makes a call about a path without a body, with a limit on the guest's time.
-func (s *Session) fileCall(ctx context.Context, again bool, name string, fn func(context.Context, *client.Conn) error) error {
+// askFile makes a call about a path without a body, with a limit on the guest's time.
+func askFile[T any](ctx context.Context, s *Session, again bool, name string, fn func(context.Context, *client.Conn) (T, error)) (none T, _ error) {
 	if err := validPath(name); err != nil {
-		return err
+		return none, err
 	}
-	return s.call(ctx, again, func(ctx context.Context, conn *client.Conn) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, fileAnswerLimit, errNoAnswer)
-		defer cancel()
-		return noAnswer(ctx, fn(ctx, conn))
-	})
+	return ask(ctx, s, again, fileAnswerLimit, fn)
 }
 
 // fileAnswerLimit bounds calls that walk trees: a million entries take a while on a slow disk.

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,10 +17,6 @@ type exactReader struct {
 	r    io.Reader
 	size int64
 	left int64
-}
-
-func newExactReader(r io.Reader, size int64) *exactReader {
-	return &exactReader{r: r, size: size, left: size}
 }
 
 // Read reads on, and at the end of what was said makes sure that nothing follows.
@@ -83,15 +80,14 @@ func (c *cappedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// failure gives what broke the body off, if anything did.
+// failure returns what broke the body off, if anything did.
 func (c *cappedReader) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// guardedInput is the standard input of a streamed command. A command must not take a broken input for a whole one: when
-// the reader fails, the call is cancelled, and the failure is not passed on as an end before that.
+// guardedInput is the standard input of a streamed command.
 type guardedInput struct {
 	r      io.Reader
 	cancel func()
@@ -101,16 +97,20 @@ type guardedInput struct {
 	err error
 }
 
-func guardInput(r io.Reader, cancel func()) *guardedInput {
-	return &guardedInput{r: r, cancel: cancel, over: make(chan struct{})}
-}
-
-// reader gives the input for the connection; nil when there is none.
-func (g *guardedInput) reader() io.Reader {
-	if g.r == nil {
-		return nil
+// withInput calls fn with an input that reads r; nil is none. A command must not take a broken input for a whole one: when r
+// fails, fn is cancelled, the failure does not end the input before fn returns, and withInput returns it.
+func withInput[T any](ctx context.Context, r io.Reader, fn func(context.Context, io.Reader) (T, error)) (T, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if r == nil {
+		return fn(ctx, nil)
 	}
-	return g
+	in := &guardedInput{r: r, cancel: cancel, over: make(chan struct{})}
+	defer close(in.over)
+	answer, err := fn(ctx, in)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return answer, cmp.Or(in.err, err)
 }
 
 // Read reads from the caller's reader.
@@ -126,13 +126,3 @@ func (g *guardedInput) Read(p []byte) (int, error) {
 	<-g.over
 	return n, err
 }
-
-// failure gives the reader's error.
-func (g *guardedInput) failure() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.err
-}
-
-// release lets a failed Read return.
-func (g *guardedInput) release() { close(g.over) }

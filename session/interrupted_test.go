@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// interrupted opens a run's sandbox, whose process then dies, and gives it with another process's manager and its clock.
+// interrupted opens a run's sandbox, whose process then dies, and returns it with another process's manager and its clock.
 func interrupted(t *testing.T, e sharing, opts *session.Options, req session.Request) (*session.Session, *session.Manager, *clock) {
 	t.Helper()
 	first := dying(t, e, opts)
@@ -29,9 +29,9 @@ func interrupted(t *testing.T, e sharing, opts *session.Options, req session.Req
 
 var runKey = session.WorkflowKey("run_1", "default")
 
-// TestSetAside: the sandbox of a run whose process died ends after three minutes. Who goes on with the run gets it anew
+// TestInterrupted: the sandbox of a run whose process died ends after three minutes. Who resumes the run gets another one
 // with its files; nobody else does, and what nobody asks for goes when its idle time is over.
-func TestSetAside(t *testing.T) {
+func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -83,8 +83,8 @@ func TestSetAside(t *testing.T) {
 	}
 }
 
-// TestSetAsideExpires: the workspace of an interrupted run goes with its idle time, and the run's next process is told.
-func TestSetAsideExpires(t *testing.T) {
+// TestInterruptedExpires: the workspace of an interrupted run goes with its idle time, and the run's next process hears of it.
+func TestInterruptedExpires(t *testing.T) {
 	t.Parallel()
 	for name, remove := range map[string]func(*testing.T, *session.Manager, *clock, sharing, string){
 		"in time": func(t *testing.T, m *session.Manager, c *clock, _ sharing, _ string) {
@@ -119,8 +119,8 @@ func TestSetAsideExpires(t *testing.T) {
 	}
 }
 
-// TestNotSetAside: what is used, is retained, or has files elsewhere than in its workspace stays as it is.
-func TestNotSetAside(t *testing.T) {
+// TestNotInterrupted: what is used, is retained, or has files elsewhere than in its workspace stays as it is.
+func TestNotInterrupted(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(*session.Request)
@@ -140,10 +140,10 @@ func TestNotSetAside(t *testing.T) {
 			_, m, clock := interrupted(t, e, opts, req)
 			clock.add(4 * time.Minute)
 			if test.use {
-				visit, err := m.Connect(t.Context(), record(t, opts.Store, id(t, m)).ID)
+				secondary, err := m.Connect(t.Context(), record(t, opts.Store, id(t, m)).ID)
 				must(t, err)
-				output(t, visit, "true")
-				must(t, visit.Close(t.Context()))
+				output(t, secondary, "true")
+				must(t, secondary.Close(t.Context()))
 			}
 			m.Reap(t.Context())
 			if e.count() != 1 {
@@ -158,31 +158,31 @@ func TestNotSetAside(t *testing.T) {
 	}
 }
 
-// TestNotSetAsideUnderVisitor: somebody is at a command of a sandbox that never expires for longer than it would stay.
-func TestNotSetAsideUnderVisitor(t *testing.T) {
+// TestNotInterruptedUnderConnection: somebody is at a command of a sandbox that never expires for longer than it would stay.
+func TestNotInterruptedUnderConnection(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
 	req := testImage()
 	req.IdleTimeout = -1
 	s, m, clock := interrupted(t, e, opts, req)
-	visit, err := m.Connect(t.Context(), s.ID())
+	secondary, err := m.Connect(t.Context(), s.ID())
 	must(t, err)
 	stdin, end := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := visit.Stream(t.Context(), session.ExecRequest{Argv: []string{"cat"}}, session.Streams{Stdin: stdin})
+		_, err := secondary.Stream(t.Context(), session.ExecRequest{Argv: []string{"cat"}}, session.Streams{Stdin: stdin})
 		ended <- err
 	}()
-	eventually(t, "the command is under way", func() bool { return visit.Active() == 1 })
+	eventually(t, "the command is under way", func() bool { return secondary.Active() == 1 })
 	clock.add(4 * time.Minute)
 	m.Reap(t.Context())
 	if e.count() != 1 {
-		t.Error("it ended under a visitor")
+		t.Error("it ended under a secondary connection")
 	}
 	must(t, end.Close())
 	must(t, <-ended)
-	must(t, visit.Close(t.Context()))
+	must(t, secondary.Close(t.Context()))
 	clock.add(4 * time.Minute)
 	m.Reap(t.Context())
 	if e.count() != 0 || !e.hasFiles(t, s.ID()) {
@@ -190,7 +190,7 @@ func TestNotSetAsideUnderVisitor(t *testing.T) {
 	}
 }
 
-// id gives the id of the only sandbox.
+// id returns the id of the only sandbox.
 func id(t *testing.T, m *session.Manager) string {
 	t.Helper()
 	list, err := m.List(t.Context())
@@ -200,8 +200,8 @@ func id(t *testing.T, m *session.Manager) string {
 	return list[0].ID
 }
 
-// TestSetAsideAgain: a sandbox that cannot be removed is tried again; a process that died about then leaves no doubt.
-func TestSetAsideAgain(t *testing.T) {
+// TestInterruptedAgain: a sandbox that cannot be removed is tried again; a process that died about then leaves no doubt.
+func TestInterruptedAgain(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -230,8 +230,8 @@ func TestSetAsideAgain(t *testing.T) {
 	}
 }
 
-// TestCloseInherited: a run that was taken up and ends takes along what its first process had, also what nobody opened since.
-func TestCloseInherited(t *testing.T) {
+// TestCloseOrphans: a resumed run that ends closes what its first process had, also what nobody opened since.
+func TestCloseOrphans(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -259,35 +259,35 @@ func TestCloseInherited(t *testing.T) {
 	}
 }
 
-// TestVisitedIsKeptByItsProcess: the same for a process that lives and retains it itself.
-func TestVisitedIsKeptByItsProcess(t *testing.T) {
+// TestConnectedIsKeptByItsProcess: the same for a process that lives and retains it itself.
+func TestConnectedIsKeptByItsProcess(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
-	m, visitor := newManager(t, e, opts), newManager(t, e, opts)
+	m, other := newManager(t, e, opts), newManager(t, e, opts)
 	c := newClock(m)
 	req := testImage()
 	req.Retention = time.Hour
 	s, _, err := m.Open(t.Context(), runKey, req)
 	must(t, err)
 	must(t, m.CloseScope(t.Context(), runKey.Scope()))
-	visit, err := visitor.Connect(t.Context(), s.ID())
+	secondary, err := other.Connect(t.Context(), s.ID())
 	must(t, err)
 	c.add(2 * time.Hour)
 	m.Reap(t.Context())
 	if e.count() != 1 {
 		t.Fatal("it was removed")
 	}
-	output(t, visit, "true")
-	must(t, visit.Close(t.Context()))
+	output(t, secondary, "true")
+	must(t, secondary.Close(t.Context()))
 	eventually(t, "it goes", func() bool { // its guest may not have noticed yet
 		m.Reap(t.Context())
 		return e.count() == 0
 	})
 }
 
-// TestVisitedIsKept: what a process is connected to is neither garbage nor over, and is when the process has left.
-func TestVisitedIsKept(t *testing.T) {
+// TestConnectedIsKept: what a process is connected to is neither garbage nor over, and is when the process has left.
+func TestConnectedIsKept(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, m *session.Manager, rec session.Record, c *clock) error{
 		"garbage": func(t *testing.T, m *session.Manager, rec session.Record, _ *clock) error {
@@ -310,16 +310,16 @@ func TestVisitedIsKept(t *testing.T) {
 			must(t, err)
 			must(t, first.CloseScope(t.Context(), runKey.Scope()))
 			first.Die()
-			visitor, m := newManager(t, e, opts), newManager(t, e, opts)
+			other, m := newManager(t, e, opts), newManager(t, e, opts)
 			c := newClock(m)
-			visit, err := visitor.Connect(t.Context(), s.ID())
+			secondary, err := other.Connect(t.Context(), s.ID())
 			must(t, err)
 			err = end(t, m, record(t, opts.Store, s.ID()), c)
 			if e.count() != 1 || err != nil && !errors.Is(err, backend.ErrExists) {
 				t.Fatalf("it was removed: %v", err)
 			}
-			output(t, visit, "true")
-			must(t, visit.Close(t.Context()))
+			output(t, secondary, "true")
+			must(t, secondary.Close(t.Context()))
 			eventually(t, "it goes", func() bool { // its guest may not have noticed yet
 				err := end(t, m, record(t, opts.Store, s.ID()), c)
 				return err == nil && e.count() == 0
@@ -328,8 +328,8 @@ func TestVisitedIsKept(t *testing.T) {
 	}
 }
 
-// TestSetAsideMeanwhile: who goes on with a run while its sandbox is being set aside waits for that, and has its files.
-func TestSetAsideMeanwhile(t *testing.T) {
+// TestInterruptedMeanwhile: who resumes a run while its sandbox is being removed but for its workspace waits for that, and has its files.
+func TestInterruptedMeanwhile(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -374,7 +374,7 @@ func TestSetAsideMeanwhile(t *testing.T) {
 	}
 }
 
-// TestGoneMeanwhile: a sandbox that is set aside just when somebody asks whether it is there is not taken for gone.
+// TestGoneMeanwhile: a sandbox that is removed but for its workspace just when somebody asks whether it is there is not taken for gone.
 func TestGoneMeanwhile(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
@@ -390,7 +390,7 @@ func TestGoneMeanwhile(t *testing.T) {
 		t.Errorf("Gone = %v, %v", gone, err)
 	}
 	if e.count() != 0 {
-		t.Error("it was not set aside")
+		t.Error("its workspace was not kept")
 	}
 }
 
@@ -406,9 +406,9 @@ func (s *afterList) List(ctx context.Context, states ...session.RecordState) ([]
 	return recs, err
 }
 
-// TestSetAsideAsItIs: who takes what there is gets an interrupted run's sandbox as it was, and leaves it to those who say what
+// TestInterruptedAsItIs: OpenAsIs gets an interrupted run's sandbox as it was, and leaves it to those who ask for what
 // it is, with their environment.
-func TestSetAsideAsItIs(t *testing.T) {
+func TestInterruptedAsItIs(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()

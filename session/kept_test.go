@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// record gives a record that is there.
+// record returns a record that is there.
 func record(t *testing.T, store session.Store, id string) session.Record {
 	t.Helper()
 	rec, err := store.Get(t.Context(), id)
@@ -31,7 +31,7 @@ func TestUnreadable(t *testing.T) {
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, key)
 	first.Die()
-	b, _ := e.box(s.Info().EngineID)
+	b, _ := e.sandbox(s.Info().EngineID)
 	b.info.Key = "what a crash left of it"
 	m := newManager(t, e, opts)
 	if _, err := m.Connect(t.Context(), s.ID()); !errors.Is(err, backend.ErrLost) || !strings.Contains(err.Error(), "damaged") {
@@ -120,10 +120,10 @@ func TestVisitIsAUse(t *testing.T) {
 	first := dying(t, e, opts)
 	s := mustOpen(t, first, session.WorkflowKey("run_1", "default"))
 	first.Die()
-	visitor, sweeper := newManager(t, e, opts), newManager(t, e, opts)
-	newClock(visitor).add(time.Hour)
+	other, sweeper := newManager(t, e, opts), newManager(t, e, opts)
+	newClock(other).add(time.Hour)
 	newClock(sweeper).add(time.Hour)
-	v, err := visitor.Connect(t.Context(), s.ID())
+	v, err := other.Connect(t.Context(), s.ID())
 	must(t, err)
 	sweeper.Reap(t.Context())
 	if got := output(t, v, "echo there"); got != "there\n" {

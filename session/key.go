@@ -42,10 +42,10 @@ func UserKey(name string) Key {
 	return Key{Namespace: NamespaceUser, ID: name, Name: DefaultName}
 }
 
-// String gives the text form, "workflow:<run>:<name>". ParseKey undoes it for every valid key.
+// String returns the text form, "workflow:<run>:<name>". ParseKey undoes it for every valid key.
 func (k Key) String() string { return k.Namespace + ":" + k.ID + ":" + k.Name }
 
-// MarshalText gives the text form, so that a key is a string in JSON.
+// MarshalText returns the text form, so that a key is a string in JSON.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // UnmarshalText reads the text form.
@@ -58,10 +58,10 @@ func (k *Key) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Scope gives the scope that the key lies in.
+// Scope returns the scope that the key lies in.
 func (k Key) Scope() Scope { return Scope{Namespace: k.Namespace, ID: k.ID} }
 
-// Run gives the id of the run that owns the key; it is empty for named sandboxes.
+// Run returns the id of the run that owns the key; it is empty for named sandboxes.
 func (k Key) Run() string {
 	if k.Namespace == NamespaceUser {
 		return ""
@@ -112,7 +112,7 @@ func validatePart(what, part string) error {
 	return nil
 }
 
-// keyByte tells whether c may be in a part of a key.
+// keyByte reports whether c may be in a part of a key.
 func keyByte(c byte) bool {
 	switch {
 	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':

@@ -9,8 +9,8 @@ import (
 
 // What becomes of a sandbox is decided by the table of package owner. Here are the facts for it.
 
-// whose returns what kind of key a sandbox has.
-func (s Scope) whose() owner.Whose {
+// kind returns what kind of key a sandbox has.
+func (s Scope) kind() owner.Kind {
 	switch s.Namespace {
 	case NamespaceUser:
 		return owner.Named
@@ -33,7 +33,7 @@ func (r Record) state() owner.State {
 		return owner.Suspended
 	case r.State == RecordReady:
 		return owner.Ready
-	case r.retained():
+	case r.State == RecordRemoving && r.Retention > 0:
 		return owner.Retained
 	case r.State == RecordRemoving, r.State == RecordLost && r.Owner != "":
 		return owner.Removing
@@ -43,9 +43,6 @@ func (r Record) state() owner.State {
 
 // workspaceOnly reports whether a record is that of a sandbox of which the engine has the workspace alone, or will in a moment.
 func (r Record) workspaceOnly() bool { return r.State == RecordReady && r.KeepWorkspace }
-
-// retained reports whether a record's sandbox was to outlive its run, for people to look at.
-func (r Record) retained() bool { return r.State == RecordRemoving && r.Retention > 0 }
 
 // used is when a record's sandbox was last used, calls under way included.
 func (r Record) used() time.Time {
@@ -58,10 +55,10 @@ func (r Record) used() time.Time {
 // expired reports whether a record's time is over.
 func (r Record) expired(now time.Time) bool { return !r.Expires.IsZero() && !r.Expires.After(now) }
 
-// facts returns what the table asks about a record's sandbox; on is what the engine says of it, empty when it has none.
+// facts returns what the table asks about a record's sandbox; on is its state on the engine, empty when it has none.
 func (r Record) facts(on backend.State) owner.Facts {
 	f := owner.Facts{
-		State: r.state(), Whose: r.Key.Scope().whose(), Owned: r.Owner != "" || r.State == RecordCreating, OnEngine: on != "",
+		State: r.state(), Kind: r.Key.Scope().kind(), Owned: r.Owner != "" || r.State == RecordCreating, OnEngine: on != "",
 		StopIdle:  r.IdlePolicy == IdleStop,
 		Retention: r.Retention, Created: r.Created, Used: r.used(), Expires: r.Expires,
 	}
@@ -83,9 +80,9 @@ func (r Record) due(now time.Time, on backend.State) (owner.Rule, bool) {
 	return owner.Due(r.facts(on), lifetimes, now)
 }
 
-// passing reports whether a living process that has a record is about to let go of it: it makes the sandbox, or removes it or
-// a part of it. What nobody has used for so long that a sweep would take it is most likely in the hands of one.
-func (r Record) passing(now time.Time) bool {
+// inTransition reports whether a living process that has a record is about to let go of it: it makes the sandbox, or removes
+// it or a part of it. What nobody has used for so long that a sweep would take it is most likely in the hands of one.
+func (r Record) inTransition(now time.Time) bool {
 	_, due := r.due(now, backend.StateRunning)
 	state := r.state()
 	return due || state != owner.Ready && state != owner.Suspended
@@ -103,24 +100,10 @@ func (r Record) ReclaimAt(now time.Time) (at time.Time, ok bool) {
 	return at, ok && now.Sub(at) < lifetimes.Silent
 }
 
-// on returns what becomes of the sandbox of an open session when something happens to it.
+// on returns the state that the sandbox of an open session comes into when something happens to it.
 func (s *Session) on(e owner.Event) owner.State {
 	rule, _ := owner.On(owner.Facts{
-		State: owner.Ready, Whose: s.key.Scope().whose(), Owned: true, StopIdle: s.policy == IdleStop, Retention: s.req.Retention,
+		State: owner.Ready, Kind: s.key.Scope().kind(), Owned: true, StopIdle: s.policy == IdleStop, Retention: s.req.Retention,
 	}, e)
 	return rule.To
-}
-
-// ending returns how a session closes when something happens to it.
-func (s *Session) ending(e owner.Event) closeMode {
-	switch s.on(e) {
-	case owner.Suspended:
-		return closeStop
-	case owner.Retained:
-		return closeRetain
-	}
-	if e == owner.Idle {
-		return closeIdle
-	}
-	return closeRemove
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 // errNoSandbox is the answer for every id that the asker may not know of, whether it exists or not.
 var errNoSandbox = fmt.Errorf("%w: no such sandbox", backend.ErrNotFound)
 
-// Get gives the open session of a key, or backend.ErrNotFound. It makes nothing and waits for nothing.
+// Get returns the open session of a key, or backend.ErrNotFound. It makes nothing and waits for nothing.
 func (m *Manager) Get(key Key) (*Session, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -23,7 +24,7 @@ func (m *Manager) Get(key Key) (*Session, error) {
 	return nil, wrapError("Get", m.driver, "", errNoSandbox)
 }
 
-// Lookup gives the session with id when it lies in scope. An id of another scope gets the answer of an id that never
+// Lookup returns the session with id when it lies in scope. An id of another scope gets the answer of an id that never
 // existed, and a line in the log; one that was closed within the scope is backend.ErrClosed, one that died there
 // backend.ErrLost. Only ids that this manager gave out are known: the engine is never asked.
 func (m *Manager) Lookup(ctx context.Context, scope Scope, id string) (*Session, error) {
@@ -42,20 +43,20 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 	s := m.byID[id]
 	m.mu.Unlock()
 	var rec Record
-	if s != nil {
-		rec = Record{Key: s.key, State: RecordReady}
-		if s.isClosing() {
-			rec.State = RecordClosed
-		}
-	} else {
-		var err error
+	var err error
+	switch {
+	case s == nil:
 		rec, err = m.store.Get(ctx, id)
-		if errors.Is(err, backend.ErrNotFound) {
-			return nil, errNoSandbox
-		}
-		if err != nil {
-			return nil, err
-		}
+	case s.isClosing():
+		rec = Record{Key: s.key, State: RecordClosed}
+	default:
+		rec = Record{Key: s.key, State: RecordReady}
+	}
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, errNoSandbox
+	}
+	if err != nil {
+		return nil, err
 	}
 	switch {
 	case rec.Key.Scope() != scope:
@@ -72,14 +73,14 @@ func (m *Manager) lookup(ctx context.Context, scope Scope, id string) (*Session,
 	return s, nil
 }
 
-// InScope gives the open sessions of a scope, sorted by name.
+// InScope returns the open sessions of a scope, sorted by name.
 func (m *Manager) InScope(scope Scope) []*Session {
 	list := m.sessions(func(s *Session) bool { return s.owned && s.key.Scope() == scope && !s.isClosing() })
 	slices.SortFunc(list, func(a, b *Session) int { return strings.Compare(a.key.Name, b.key.Name) })
 	return list
 }
 
-// isClosing tells whether the session closes or is closed.
+// isClosing reports whether the session closes or is closed.
 func (s *Session) isClosing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +115,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		switch {
 		case rec.State == RecordRemoving && rec.Expires.After(m.now()):
 			info.State = StateKept
-		case m.isLeftover(info.ID) || rec.State == RecordRemoving:
+		case has(m, m.leftover, info.ID) || rec.State == RecordRemoving:
 			info.State = StateClosed // waits for its removal
 		case rec.State == RecordCreating:
 			info.State = StateCreated
@@ -125,10 +126,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		list = append(list, s.Info())
 	}
 	slices.SortFunc(list, func(a, b Info) int {
-		if c := a.Created.Compare(b.Created); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID))
 	})
 	return list, nil
 }
@@ -142,7 +140,7 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 	}
 	var list []Info
 	for _, rec := range recs {
-		if there[rec.ID] || !m.mayRest(rec) {
+		if there[rec.ID] || !m.leavesWorkspace(rec) {
 			continue
 		}
 		if lives, err := m.store.Lives(ctx, rec.Owner); err != nil || lives {
@@ -159,7 +157,7 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 	return list
 }
 
-// records gives what the store has, by id. To look must be possible without it.
+// records returns what the store has, by id. To look must be possible without it.
 func (m *Manager) records(ctx context.Context) map[string]Record {
 	recs, err := m.store.List(ctx)
 	if err != nil {
@@ -172,7 +170,7 @@ func (m *Manager) records(ctx context.Context) map[string]Record {
 	return byID
 }
 
-// describe gives the description of a sandbox that the engine reported.
+// describe returns the description of a sandbox that the engine reported.
 func (m *Manager) describe(engine backend.Info, key Key) Info {
 	state := StateStopped
 	switch engine.State {
@@ -184,7 +182,7 @@ func (m *Manager) describe(engine backend.Info, key Key) Info {
 	return Info{
 		ID: engine.SessionID, Key: key, Run: engine.Run, State: state, Image: engine.Image, User: engine.User,
 		Network: engine.Network, Root: engine.Root, Limits: engine.Limits, Workspace: engine.Workspace,
-		RootBytes: engine.RootBytes, RootMeans: engine.RootMeans, Created: engine.Created,
+		RootBytes: engine.RootBytes, RootEnforcement: engine.RootEnforcement, Created: engine.Created,
 		Workdir: backend.Workdir, Backend: m.driver, EngineID: engine.ID, Labels: engine.Labels,
 	}
 }

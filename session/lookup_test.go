@@ -125,12 +125,12 @@ func TestLost(t *testing.T) {
 	t.Parallel()
 	for name, ruin := range map[string]func(e *engine, id string){
 		"killed": func(e *engine, id string) {
-			b, _ := e.box(id)
+			b, _ := e.sandbox(id)
 			b.murder()
 		},
 		"removed": func(e *engine, id string) { e.remove(id) },
 		"restarted": func(e *engine, id string) {
-			b, _ := e.box(id)
+			b, _ := e.sandbox(id)
 			b.murder()
 			if err := e.Start(context.Background(), id); err != nil {
 				panic(err)
@@ -187,11 +187,11 @@ func TestLossIsNoticed(t *testing.T) {
 	e := newEngine(t)
 	m := newManager(t, e, nil)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
-	b, _ := e.box(s.Info().EngineID)
+	b, _ := e.sandbox(s.Info().EngineID)
 	b.murder()
 	eventually(t, "the state is lost", func() bool { return s.Info().State == session.StateLost })
 	if _, err := m.Lookup(t.Context(), s.Key().Scope(), s.ID()); err != nil {
-		t.Errorf("Lookup = %v: the session itself tells what became of it", err)
+		t.Errorf("Lookup = %v: the session itself has what became of it", err)
 	}
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
@@ -207,7 +207,7 @@ func TestReconnect(t *testing.T) {
 	e := newEngine(t)
 	m := newManager(t, e, nil)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
-	b, _ := e.box(s.Info().EngineID)
+	b, _ := e.sandbox(s.Info().EngineID)
 	background, err := s.Exec(t.Context(), session.ExecRequest{Command: "sleep 2; echo done", Background: true})
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +262,7 @@ func TestEngineAway(t *testing.T) {
 	e := newEngine(t)
 	m := newManager(t, e, nil)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
-	b, _ := e.box(s.Info().EngineID)
+	b, _ := e.sandbox(s.Info().EngineID)
 	e.setHooks(nil, nil, func(context.Context, string) error { return fmt.Errorf("%w: away", backend.ErrUnavailable) })
 	b.process().cut()
 	if _, err := s.StatFile(t.Context(), "."); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
@@ -277,11 +277,11 @@ func TestOtherProcess(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := &session.Options{Instance: "shared"}
-	owner, visitor := newManager(t, e, opts), newManager(t, e, opts)
+	owner, other := newManager(t, e, opts), newManager(t, e, opts)
 	stranger := newManager(t, e, &session.Options{Instance: "stranger"})
 	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
 	output(t, s, "echo owner > file")
-	list := mustList(t, visitor)
+	list := mustList(t, other)
 	if len(list) != 1 || list[0].ID != s.ID() || list[0].Key != s.Key() || list[0].Run != "run_1" || list[0].State != session.StateReady {
 		t.Fatalf("list %+v", list)
 	}
@@ -294,7 +294,7 @@ func TestOtherProcess(t *testing.T) {
 	if err := stranger.Remove(t.Context(), s.ID(), true); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("another instance removes: %v", err)
 	}
-	v, err := visitor.Connect(t.Context(), s.ID())
+	v, err := other.Connect(t.Context(), s.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,16 +304,16 @@ func TestOtherProcess(t *testing.T) {
 	if got := output(t, s, "echo still"); got != "still\n" {
 		t.Errorf("the owner lost its stream: %q", got)
 	}
-	if _, err := visitor.Lookup(t.Context(), s.Key().Scope(), s.ID()); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("a visitor's sandbox is found by agents: %v", err)
+	if _, err := other.Lookup(t.Context(), s.Key().Scope(), s.ID()); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("a secondary connection's sandbox is found by agents: %v", err)
 	}
 	if err := v.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := output(t, s, "echo still"); got != "still\n" {
-		t.Errorf("the visitor's close took the sandbox away: %q", got)
+		t.Errorf("the secondary connection's close took the sandbox away: %q", got)
 	}
-	if err := visitor.Remove(t.Context(), s.ID(), true); err != nil {
+	if err := other.Remove(t.Context(), s.ID(), true); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the owner learns of it", func() bool { return s.Info().State == session.StateLost })
@@ -324,10 +324,10 @@ func TestVisitorCountsAsUse(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := &session.Options{Instance: "shared", ReapEvery: -1, IdleTimeout: time.Minute}
-	owner, visitor := newManager(t, e, opts), newManager(t, e, opts)
+	owner, other := newManager(t, e, opts), newManager(t, e, opts)
 	clock := newClock(owner)
 	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
-	v, err := visitor.Connect(t.Context(), s.ID())
+	v, err := other.Connect(t.Context(), s.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,18 +341,18 @@ func TestVisitorCountsAsUse(t *testing.T) {
 	}
 }
 
-// TestVisitIsRemembered: a visit counts also when the owner's reaper came by between it and the end of the idle time.
-func TestVisitIsRemembered(t *testing.T) {
+// TestSecondaryUseCounts: the use by a secondary connection counts also when the owner's reaper came by between it and the end of the idle time.
+func TestSecondaryUseCounts(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
-	owner, visitor := newManager(t, e, opts), newManager(t, e, opts)
-	clock, theirs := newClock(owner), newClock(visitor)
+	owner, other := newManager(t, e, opts), newManager(t, e, opts)
+	clock, theirs := newClock(owner), newClock(other)
 	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
 	pass := func(d time.Duration) { clock.add(d); theirs.add(d); owner.Reap(t.Context()) }
 	pass(time.Minute)
 	pass(8 * time.Minute)
-	v, err := visitor.Connect(t.Context(), s.ID())
+	v, err := other.Connect(t.Context(), s.ID())
 	must(t, err)
 	must(t, v.Close(t.Context()))
 	pass(30 * time.Second)
@@ -362,7 +362,7 @@ func TestVisitIsRemembered(t *testing.T) {
 	}
 	pass(10 * time.Minute)
 	if e.count() != 0 {
-		t.Error("a visit keeps a sandbox for ever")
+		t.Error("a use keeps a sandbox for ever")
 	}
 }
 
@@ -370,7 +370,7 @@ func TestVisitIsRemembered(t *testing.T) {
 func TestNamedSessionIsFoundAgain(t *testing.T) {
 	t.Parallel()
 	for name, b := range map[string]func(*engine) backend.SandboxBackend{
-		"taken over": func(e *engine) backend.SandboxBackend { return e },
+		"superseded": func(e *engine) backend.SandboxBackend { return e },
 		"shared":     func(e *engine) backend.SandboxBackend { return sharing{e} },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -420,14 +420,14 @@ func TestNamedSessionIsFoundAgain(t *testing.T) {
 	}
 }
 
-// TestTakenOver: without streams beside the owner's the newest host has the sandbox, and the older one knows.
-func TestTakenOver(t *testing.T) {
+// TestSuperseded: without secondary connections the newest host has the sandbox, and the older one knows.
+func TestSuperseded(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	opts := &session.Options{Instance: "shared"}
-	owner, visitor := newManager(t, e, opts), newManager(t, e, opts)
+	owner, other := newManager(t, e, opts), newManager(t, e, opts)
 	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
-	v, err := visitor.Connect(t.Context(), s.ID())
+	v, err := other.Connect(t.Context(), s.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -457,7 +457,7 @@ func (c crowd) Connect(context.Context, string) (io.ReadWriteCloser, error) {
 	return ours, theirs.Close()
 }
 
-// TestCrowdedSandbox: who cannot get into a sandbox that runs is not told to look for the engine.
+// TestCrowdedSandbox: who cannot get into a sandbox that runs is not sent to look for the engine.
 func TestCrowdedSandbox(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct{ err, want error }{

@@ -45,7 +45,7 @@ func TestLostIsNotOurs(t *testing.T) {
 			must(t, err)
 		}, false},
 		"removed, its workspace kept": {func(t *testing.T, m *session.Manager, id string) { must(t, m.Remove(t.Context(), id, false)) }, false},
-		"nobody can tell":             {func(*testing.T, *session.Manager, string) {}, true},
+		"nobody knows":                {func(*testing.T, *session.Manager, string) {}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -68,7 +68,7 @@ func TestLostIsNotOurs(t *testing.T) {
 	}
 }
 
-// TestLostOnAFullDisk: what could neither be given up nor removed for want of space is there for whoever opens it next.
+// TestLostOnAFullDisk: what could neither be given up nor removed for want of space is there for the next opener.
 func TestLostOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
@@ -83,7 +83,7 @@ func TestLostOnAFullDisk(t *testing.T) {
 	must(t, err)
 	taking.now.Store(true)
 	store.update.Store(true)
-	b, _ := e.box(s.Info().EngineID)
+	b, _ := e.sandbox(s.Info().EngineID)
 	b.murder()
 	eventually(t, "it is lost", func() bool { return s.Info().State == session.StateLost })
 	if err := s.Close(t.Context()); !errors.Is(err, errDisk) || !e.hasFiles(t, s.ID()) {
@@ -139,7 +139,7 @@ func TestLostLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestExpiredIsMissed: who goes on with a run is told for a month that its sandbox has expired, also when it took several
+// TestExpiredIsMissed: who resumes a run hears for a month that its sandbox has expired, also when it took several
 // rounds to remove that.
 func TestExpiredIsMissed(t *testing.T) {
 	t.Parallel()
@@ -173,13 +173,13 @@ func TestExpiredIsMissed(t *testing.T) {
 	}
 }
 
-// TestLostIsMissed: who goes on with a run is told for a month that a sandbox of it was lost, whatever was left of that,
+// TestLostIsMissed: who resumes a run hears for a month that a sandbox of it was lost, whatever was left of that,
 // and whether or not it could be removed at once.
 func TestLostIsMissed(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]func(e sharing, engineID string){
 		"stopped": func(e sharing, engineID string) {
-			b, _ := e.box(engineID)
+			b, _ := e.sandbox(engineID)
 			b.murder()
 		},
 		"vanished": func(e sharing, engineID string) { e.remove(engineID) },

@@ -15,7 +15,7 @@ import (
 )
 
 // guestEnv turns the test binary into a guest: its value is the work directory, descriptor 3 the attached stream and
-// descriptor 4 the listening socket for streams beside it.
+// descriptor 4 the listening socket for secondary connections.
 const guestEnv = "WORKCELL_TEST_GUEST_WORKDIR"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 // serveGuest is a guest until its attached stream ends.
 func serveGuest(workdir string) error {
-	stream, socket := os.NewFile(3, "attached"), os.NewFile(4, "beside")
+	stream, socket := os.NewFile(3, "attached"), os.NewFile(4, "secondary")
 	attached, err := streamOf(stream)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func serveGuest(workdir string) error {
 	return guest.Close()
 }
 
-// streamOf gives a socket as a stream with deadlines.
+// streamOf returns a socket as a stream with deadlines.
 func streamOf(f *os.File) (*net.UnixConn, error) {
 	conn, err := net.FileConn(f)
 	if err != nil {

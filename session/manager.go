@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ const storeTimeout = 10 * time.Second
 // lifetimes are how long what is left of a sandbox stays.
 var lifetimes = owner.Lifetimes()
 
-// Manager gives out sessions. All methods may be called concurrently. NewManager starts one goroutine, the reaper;
+// Manager returns out sessions. All methods may be called concurrently. NewManager starts one goroutine, the reaper;
 // Close or Detach ends it.
 type Manager struct {
 	b       backend.SandboxBackend
@@ -49,7 +50,7 @@ type Manager struct {
 	mu          sync.Mutex // guards the fields below; never held across a call to the engine, the guest or the store
 	entries     map[Key]*entry
 	byID        map[string]*Session   // sandboxes of this manager
-	visitors    map[*Session]struct{} // from Connect
+	secondary   map[*Session]struct{} // from Connect
 	leftover    map[string]leftover   // sandboxes that are still to be removed, by session id
 	unsaved     map[string]Record     // what the store did not take, by session id
 	sealed      map[Scope]time.Time   // scopes that were closed, and when
@@ -68,11 +69,11 @@ type entry struct {
 
 // leftover is a sandbox without session that the engine may still have.
 type leftover struct {
-	engineID string // empty: find it by its session id
-	due      time.Time
-	late     time.Time // until then the engine may still make it, so that it is looked for again
-	counted  bool      // it holds a place of MaxSandboxes
-	kept     bool      // kept on purpose (Request.Retention): the end of the manager leaves it
+	engineID  string // empty: find it by its session id
+	removeAt  time.Time
+	lookUntil time.Time // until then the engine may still make it, so that it is looked for again
+	counted   bool      // it holds a place of MaxSandboxes
+	kept      bool      // kept on purpose (Request.Retention): the end of the manager leaves it
 }
 
 // NewManager makes a manager on b, which stays the caller's to close. opts may be nil. What the manager has when its process
@@ -86,9 +87,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 		o = *opts
 	}
 	alone, shared := o.Instance == "", o.Instance != "" && o.Store != nil
-	if o.Engine == "" {
-		o.Engine = driverName(b)
-	}
+	o.Engine = cmp.Or(o.Engine, driverName(b))
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
@@ -100,7 +99,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	}
 	m := &Manager{
 		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: driverName(b), now: time.Now,
-		entries: map[Key]*entry{}, byID: map[string]*Session{}, visitors: map[*Session]struct{}{},
+		entries: map[Key]*entry{}, byID: map[string]*Session{}, secondary: map[*Session]struct{}{},
 		leftover: map[string]leftover{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
@@ -112,9 +111,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 
 // complete fills in defaults and checks what can be wrong.
 func (o *Options) complete() error {
-	if o.Instance == "" {
-		o.Instance = NewID()
-	}
+	o.Instance = cmp.Or(o.Instance, NewID())
 	if err := validatePart("instance", o.Instance); err != nil {
 		return err
 	}
@@ -130,15 +127,9 @@ func (o *Options) complete() error {
 	if o.Store == nil {
 		o.Store = NewMemoryStore()
 	}
-	if o.IdleTimeout == 0 {
-		o.IdleTimeout = DefaultIdleTimeout
-	}
-	if o.ReapEvery == 0 {
-		o.ReapEvery = DefaultReapEvery
-	}
-	if o.MaxFileBytes == 0 {
-		o.MaxFileBytes = DefaultMaxFileBytes
-	}
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, DefaultIdleTimeout)
+	o.ReapEvery = cmp.Or(o.ReapEvery, DefaultReapEvery)
+	o.MaxFileBytes = cmp.Or(o.MaxFileBytes, DefaultMaxFileBytes)
 	if o.TracerProvider == nil {
 		o.TracerProvider = otel.GetTracerProvider()
 	}
@@ -148,16 +139,16 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Backend gives the driver that the manager stands on.
+// Backend returns the driver that the manager stands on.
 func (m *Manager) Backend() backend.SandboxBackend { return m.b }
 
 // Owner names this manager among those that share its store: records of its sandboxes carry it.
 func (m *Manager) Owner() string { return m.owner }
 
-// Instance gives the name of this installation on the engine.
+// Instance returns the name of this installation on the engine.
 func (m *Manager) Instance() string { return m.opts.Instance }
 
-// driverName gives a driver's name for errors and spans.
+// driverName returns a driver's name for errors and spans.
 func driverName(b backend.SandboxBackend) string {
 	if n, ok := b.(backend.Namer); ok {
 		return n.Name()
@@ -165,7 +156,7 @@ func driverName(b backend.SandboxBackend) string {
 	return "engine"
 }
 
-// keyAttributes say which run and key a span is about.
+// keyAttributes returns the run and key that a span is about.
 func (m *Manager) keyAttributes(key Key) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{
 		telemetry.KeyBackend.String(m.driver), telemetry.Text(telemetry.KeySandboxKey, key.String()),
@@ -178,14 +169,14 @@ func (m *Manager) keyAttributes(key Key) []attribute.KeyValue {
 
 // Close closes every session that this manager opened and ends its goroutines. It returns when all is removed, or the
 // errors of what could not be. Closing twice is no error; ctx does not shorten it.
-func (m *Manager) Close(ctx context.Context) error { return m.end(ctx, closeRemove) }
+func (m *Manager) Close(ctx context.Context) error { return m.end(ctx, owner.Gone) }
 
 // Detach ends the manager's goroutines and connections and leaves the sandboxes running, for another process of the
 // same instance to find.
-func (m *Manager) Detach(ctx context.Context) error { return m.end(ctx, closeDetach) }
+func (m *Manager) Detach(ctx context.Context) error { return m.end(ctx, owner.Ready) }
 
-// end closes the manager once.
-func (m *Manager) end(ctx context.Context, how closeMode) error {
+// end closes the manager once, so that its sandboxes come into state to.
+func (m *Manager) end(ctx context.Context, to owner.State) error {
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -206,13 +197,13 @@ func (m *Manager) end(ctx context.Context, how closeMode) error {
 	ctx = context.WithoutCancel(ctx)
 	m.cancel()
 	m.wg.Wait()
-	if how == closeDetach {
+	if to == owner.Ready {
 		for _, s := range m.sessions(func(s *Session) bool { return s.owned }) {
 			m.touch(ctx, s)
 		}
 	}
-	err := m.closeAll(ctx, m.sessions(func(*Session) bool { return true }), how)
-	if how == closeRemove {
+	err := m.closeAll(ctx, m.sessions(func(*Session) bool { return true }), to)
+	if to == owner.Gone {
 		err = errors.Join(err, m.removeLeftovers(ctx, true))
 	}
 	m.closeErr = errors.Join(err, m.leave())
@@ -223,7 +214,7 @@ func (m *Manager) end(ctx context.Context, how closeMode) error {
 // errManagerClosed is the answer of a manager that was closed.
 var errManagerClosed error = &textError{text: "the session manager is closed", err: backend.ErrClosed}
 
-// sessions gives the open sessions and visitors that want accepts.
+// sessions returns the open sessions and secondary connections that want accepts.
 func (m *Manager) sessions(want func(*Session) bool) []*Session {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -233,7 +224,7 @@ func (m *Manager) sessions(want func(*Session) bool) []*Session {
 			list = append(list, s)
 		}
 	}
-	for s := range m.visitors {
+	for s := range m.secondary {
 		if want(s) {
 			list = append(list, s)
 		}
@@ -241,14 +232,14 @@ func (m *Manager) sessions(want func(*Session) bool) []*Session {
 	return list
 }
 
-// noteLost tells operators and the store of a lost sandbox.
+// noteLost logs and records a lost sandbox.
 func (m *Manager) noteLost(s *Session, reason string) {
 	m.log.Warn("sandbox lost", "sandbox", s.id, "key", s.key.String(), "engine_id", s.engine.ID, "reason", reason)
 	if !s.owned {
 		return
 	}
 	if s.on(owner.EngineLost) == owner.Suspended {
-		m.release(s)
+		m.disownLost(s)
 		return
 	}
 	if m.isAnothers(s.id) {
@@ -274,19 +265,20 @@ func (m *Manager) isAnothers(id string) bool {
 	return err == nil && rec.Owner != m.owner
 }
 
-// record updates the record of a session. The store's failure must not keep a sandbox from being closed, so it is
-// logged, and the reaper tries again.
-func (m *Manager) record(s *Session, state RecordState, expires time.Time) {
-	m.save(s.recordAs(state, expires))
+// saveClosed updates the record of a sandbox that is gone.
+func (m *Manager) saveClosed(rec Record) {
+	rec.State, rec.Expires = RecordClosed, m.now().Add(lifetimes.Remembered)
+	m.save(rec)
 }
 
-// save updates a record, now or later. Only states that hold no key come here, so one that is late does no harm.
+// save updates a record. The store's failure must not keep a sandbox from being closed, so it is logged, and the reaper
+// tries again. Only states that hold no key come here, so a late one does no harm.
 func (m *Manager) save(rec Record) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	err := m.store.Update(ctx, rec)
 	if errors.Is(err, backend.ErrNotFound) {
-		err = nil // forgotten by whoever has the store: there is nothing to update
+		err = nil // somebody deleted it: there is nothing to update
 	}
 	m.mu.Lock()
 	if err == nil {

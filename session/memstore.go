@@ -1,9 +1,11 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,7 +51,7 @@ func (s *MemoryStore) Join(ctx context.Context) (string, func() error, error) {
 	}, nil
 }
 
-// Lives tells whether an owner lives.
+// Lives reports whether an owner lives.
 func (s *MemoryStore) Lives(ctx context.Context, owner string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -105,7 +107,7 @@ func (s *MemoryStore) put(rec Record) error {
 	return nil
 }
 
-// Take gives a record to another owner.
+// Take returns a record to another owner.
 func (s *MemoryStore) Take(ctx context.Context, id, from, to string) (Record, error) {
 	if err := ctx.Err(); err != nil {
 		return Record{}, err
@@ -140,7 +142,7 @@ func (s *MemoryStore) Touch(ctx context.Context, id string, lastUsed, expires ti
 	return nil
 }
 
-// Get gives a record.
+// Get returns a record.
 func (s *MemoryStore) Get(ctx context.Context, id string) (Record, error) {
 	if err := ctx.Err(); err != nil {
 		return Record{}, err
@@ -154,7 +156,7 @@ func (s *MemoryStore) Get(ctx context.Context, id string) (Record, error) {
 	return rec, nil
 }
 
-// List gives the records in the given states.
+// List returns the records in the given states.
 func (s *MemoryStore) List(ctx context.Context, states ...RecordState) ([]Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -168,13 +170,7 @@ func (s *MemoryStore) List(ctx context.Context, states ...RecordState) ([]Record
 	}
 	s.mu.Unlock()
 	slices.SortFunc(recs, func(a, b Record) int {
-		if c := a.Created.Compare(b.Created); c != 0 {
-			return c
-		}
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID))
 	})
 	return recs, nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// OldGuests gives what the engine keeps of other versions of the guest program, that no sandbox of any instance has and no
+// OldGuests returns what the engine keeps of other versions of the guest program, which no sandbox of any instance has and no
 // process is about to use. Sweeps remove it a day after it was made.
 func (m *Manager) OldGuests(ctx context.Context) ([]backend.OldGuest, error) {
 	keeper, ok := m.b.(backend.GuestKeeper)
@@ -19,7 +19,7 @@ func (m *Manager) OldGuests(ctx context.Context) ([]backend.OldGuest, error) {
 	return list, wrapError("OldGuests", m.driver, "", engineError(err))
 }
 
-// RemoveOldGuest removes one that OldGuests gave. One that is needed since is backend.ErrExists, and stays.
+// RemoveOldGuest removes one that OldGuests returned. One that is needed since is backend.ErrExists, and stays.
 func (m *Manager) RemoveOldGuest(ctx context.Context, g backend.OldGuest) error {
 	keeper, ok := m.b.(backend.GuestKeeper)
 	if !ok {
@@ -28,8 +28,8 @@ func (m *Manager) RemoveOldGuest(ctx context.Context, g backend.OldGuest) error 
 	return wrapError("RemoveOldGuest", m.driver, "", engineError(keeper.RemoveOldGuest(ctx, g.Name)))
 }
 
-// OldGuestGoes tells when a sweep removes an old guest, unless a sandbox has it then.
-func OldGuestGoes(g backend.OldGuest) time.Time { return g.Created.Add(lifetimes.Guest) }
+// OldGuestReclaimAt returns when a sweep removes an old guest, unless a sandbox has it then.
+func OldGuestReclaimAt(g backend.OldGuest) time.Time { return g.Created.Add(lifetimes.Guest) }
 
 // sweepGuests removes old guests, once in a while.
 func (m *Manager) sweepGuests(ctx context.Context) error {
@@ -51,7 +51,7 @@ func (m *Manager) sweepGuests(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if now.Before(OldGuestGoes(g)) {
+		if now.Before(OldGuestReclaimAt(g)) {
 			continue
 		}
 		switch err := m.RemoveOldGuest(ctx, g); {

@@ -14,7 +14,7 @@ const (
 	// oomShared is how long after a rise of the engine's count another killed command may belong to it: one shortage
 	// of memory often ends several commands.
 	oomShared = 2 * time.Second
-	// maxAge bounds what a guest may say of how long ago something was.
+	// maxAge bounds what a guest may report as an age.
 	maxAge = 100 * 365 * 24 * time.Hour
 	// killedExit is what shells exit with when their child was ended by SIGKILL.
 	killedExit = 128 + 9
@@ -30,7 +30,7 @@ func (s *Session) execStatus(ctx context.Context, id string, w wire.ExecStatus, 
 	return st
 }
 
-// guestStatus converts what the guest alone can say of a command.
+// guestStatus converts what the guest alone knows of a command.
 func guestStatus(w wire.ExecStatus) ExecStatus {
 	st := ExecStatus{
 		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
@@ -47,12 +47,12 @@ func guestStatus(w wire.ExecStatus) ExecStatus {
 	return st
 }
 
-// wasKilled tells whether a command ended as the kernel ends one that has no memory, or with a shell's word for that.
+// wasKilled reports whether a command ended as the kernel ends one that has no memory, or with a shell's exit code for that.
 func wasKilled(st ExecStatus) bool {
 	return st.Signal == "SIGKILL" || st.Signal == "" && st.ExitCode == killedExit
 }
 
-// guestCounts tells whether the guest sees its control group, and so the kernel's own count of OOM kills. Then its word
+// guestCounts reports whether the guest sees its control group, and so the kernel's own count of OOM kills. Then its word
 // holds; engines learn late of a kill and forget early.
 func (s *Session) guestCounts(ctx context.Context) bool {
 	s.mu.Lock()
@@ -78,7 +78,7 @@ func (s *Session) guestCounts(ctx context.Context) bool {
 	return counts
 }
 
-// oomKilled tells whether the engine counted an OOM kill in the sandbox since the last look, or just before. A command
+// oomKilled reports whether the engine counted an OOM kill in the sandbox since the last look, or just before. A command
 // that ends by SIGKILL is no proof: anybody may send it.
 func (s *Session) oomKilled(ctx context.Context, began time.Time) bool {
 	reporter, ok := s.m.b.(backend.OOMReporter)
@@ -95,7 +95,7 @@ func (s *Session) oomKilled(ctx context.Context, began time.Time) bool {
 	now := s.m.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.oomSeen < 0 { // what was counted before we came says nothing
+	if s.oomSeen < 0 { // what was counted before is of no use
 		s.oomSeen = count
 		return false
 	}

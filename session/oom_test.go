@@ -9,7 +9,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestEngineIsAskedForOOMKills: where the guest cannot see the kernel's count, the engine's tells.
+// TestEngineIsAskedForOOMKills: where the guest cannot see the kernel's count, the engine's decides.
 func TestEngineIsAskedForOOMKills(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

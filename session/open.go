@@ -24,7 +24,7 @@ type flight struct {
 	waiters   int
 	abandoned error // set when nobody wants the sandbox any more
 	finished  bool
-	claimed   bool // somebody was told that the sandbox is new
+	announced bool // one opener was told that the sandbox is new
 	session   *Session
 	adopted   bool
 	err       error
@@ -41,15 +41,15 @@ func (f *flight) abandon(why error) {
 // errAbandoned ends a creation that all waiters left.
 var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
 
-// Open gives the session of key, and makes its sandbox when there is none; created tells the one caller whose sandbox is
+// Open returns the session of key, and makes its sandbox when there is none; created is true for the one caller whose sandbox is
 // new. Callers of one key share one creation: one whose ctx ends stops waiting without disturbing the others, and when
 // the last one left the creation is cancelled and leaves nothing behind.
 //
-// When the key's sandbox was lost, Open removes what is left of it and makes a fresh one, with a new id and created
-// true: files of the old one are gone. With IdleStop it is started again, with its files. A key that is open with another request is a ConflictError, a manager at
-// Options.MaxSandboxes is backend.ErrCapacity, a run that has ended is backend.ErrClosed.
+// When the key's sandbox was lost, Open removes what is left of it and makes a fresh one, with a new id and created true:
+// files of the old one are gone. With IdleStop it is started again, with its files. A key that is open with another request is
+// a ConflictError, a manager at Options.MaxSandboxes is backend.ErrCapacity, a run that has ended is backend.ErrClosed.
 //
-// A sandbox that another process left, because it died or as Detach does, is taken over with what is in it; created is
+// A sandbox that another process left, because it died or as Detach does, is adopted with what is in it; created is
 // false. One that a living process has is backend.ErrExists, for named sandboxes (UserKey) after a short wait. Which
 // processes live is what Options.Store knows; without a common store only named sandboxes are found.
 func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, created bool, err error) {
@@ -82,7 +82,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	}
 }
 
-// tryOpen finds the key's session, joins its creation or begins it. again means that something that was in the way is
+// tryOpen finds the key's session, joins its creation or begins it. again reports whether something that was in the way is
 // gone now.
 func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session, created, again bool, _ error) {
 	m.mu.Lock()
@@ -108,7 +108,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 		}
 		fields := f.req.Differences(req)
 		if req.Mode == OpenAsIs {
-			fields = insisted(fields, backend.Info{Limits: f.req.Limits}, req, true)
+			fields = mismatches(fields, backend.Info{Limits: f.req.Limits}, req, true)
 		}
 		if fields != nil || req.IdlePolicy.differs(f.req.IdlePolicy) {
 			m.mu.Unlock()
@@ -123,7 +123,7 @@ func (m *Manager) tryOpen(ctx context.Context, key Key, req Request) (_ *Session
 	return m.reuse(ctx, s, req)
 }
 
-// refuses says why no sandbox may be opened in a scope; mu is held.
+// refuses returns why no sandbox may be opened in a scope, nil when one may; mu is held.
 func (m *Manager) refuses(scope Scope) error {
 	if m.closed {
 		return errManagerClosed
@@ -134,7 +134,7 @@ func (m *Manager) refuses(scope Scope) error {
 	return nil
 }
 
-// reuse gives an open session to another opener, or waits until a closing one is gone.
+// reuse returns an open session to another opener, or waits until a closing one is gone.
 func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Session, created, again bool, _ error) {
 	s.mu.Lock()
 	switch {
@@ -147,35 +147,34 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		// What is left of it, a stopped container or its volume, must go before the key is used again, or is used on.
 		if s.beginClose(func() bool { return true }) {
 			m.spawn(func() {
-				if err := m.finishClose(ctx, s, s.ending(owner.EngineLost)); err != nil {
-					m.log.WarnContext(ctx, "cannot remove the rest of a lost sandbox yet", "sandbox", s.id, "error", err)
+				if err := m.finishClose(ctx, s, s.on(owner.EngineLost)); err != nil {
+					m.log.WarnContext(ctx, "cannot remove what is left of a lost sandbox yet", "sandbox", s.id, "error", err)
 				}
 			})
 		}
 		return nil, false, true, wait(ctx, s.closing)
 	}
-	err := s.suits(req)
+	err := s.matches(req)
 	if err == nil {
-		s.lastUsed = m.now()
-		s.patient(req)
+		s.reopened(req)
 	}
 	s.mu.Unlock()
 	switch {
 	case err == nil:
 		return s, false, false, nil
 	case req.Mode == OpenRebuild:
-		return nil, false, true, m.giveUp(ctx, s)
+		return nil, false, true, m.releaseIdle(ctx, s)
 	}
 	return nil, false, false, err
 }
 
-// suits tells whether the sandbox is what req asks for; s.mu is held.
-func (s *Session) suits(req Request) error {
+// matches returns a ConflictError unless the sandbox is what req asks for; s.mu is held.
+func (s *Session) matches(req Request) error {
 	switch {
 	case req.IdlePolicy.differs(s.policy):
 		return &ConflictError{Key: s.key, Fields: req.IdlePolicy.field(s.policy)}
 	case s.asIs || req.Mode == OpenAsIs:
-		if fields := clashes(s.made, s.engine, req); fields != nil {
+		if fields := conflicts(s.made, s.engine, req); fields != nil {
 			return &ConflictError{Key: s.key, Fields: fields}
 		}
 	}
@@ -192,12 +191,10 @@ func (s *Session) suits(req Request) error {
 	return nil
 }
 
-// reopened counts another opener in.
+// reopened counts another opener in; s.mu is held.
 func (s *Session) reopened(req Request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.lastUsed = s.m.now()
-	s.patient(req)
+	s.extendIdle(req)
 }
 
 // spawn runs fn in a goroutine that the end of the manager waits for, or at once when that has begun.
@@ -258,8 +255,10 @@ func (m *Manager) await(ctx context.Context, f *flight, req Request) (_ *Session
 	if f.err != nil {
 		return nil, false, false, f.err
 	}
-	created = !f.claimed && !f.adopted
-	f.claimed = true
+	created = !f.announced && !f.adopted
+	f.announced = true
+	f.session.mu.Lock()
+	defer f.session.mu.Unlock()
 	f.session.reopened(req)
 	return f.session, created, false, nil
 }
@@ -295,8 +294,8 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 // noted for the reaper.
 func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, adopted bool, _ error) {
 	s := m.newSession(key, req, sandboxPrefix+NewID())
-	if heir, err := m.claim(ctx, s, req); heir != nil || err != nil {
-		return heir, true, engineError(err) // a store's error names a file of the host
+	if adopted, err := m.reserve(ctx, s, req); adopted != nil || err != nil {
+		return adopted, true, engineError(err) // a store's error names a file of the host
 	}
 	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))
 	if err != nil {
@@ -313,9 +312,9 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 
 // begin makes a session of a sandbox that was just made.
 func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
-	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may have left other means than the usual
+	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may allow another enforcement than usual
 	if err == nil {
-		err = s.stillThere(ctx, s.connect(ctx, false, true))
+		err = s.explainRemoved(ctx, s.connect(ctx, false, true))
 	}
 	if err == nil && req.Prepare != nil {
 		err = guarded(func() error { return req.Prepare(ctx, s) })
@@ -326,8 +325,8 @@ func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	return err
 }
 
-// stillThere says when a sandbox that was just made could not be reached because somebody removed it.
-func (s *Session) stillThere(ctx context.Context, err error) error {
+// explainRemoved returns backend.ErrLost when a sandbox that was just made could not be reached because somebody removed it.
+func (s *Session) explainRemoved(ctx context.Context, err error) error {
 	switch {
 	case err == nil, ctx.Err() != nil, errors.Is(err, client.ErrNoAnswer):
 		return err
@@ -355,12 +354,12 @@ func guarded(f func() error) (err error) {
 func (m *Manager) newSession(key Key, req Request, id string) *Session {
 	now := m.now()
 	s := &Session{m: m, id: id, key: key, req: req, made: req.shape().encode(), owned: true, created: now, state: StateReady, lastUsed: now, idle: req.IdleTimeout, policy: cmp.Or(req.IdlePolicy, IdleRemove)}
-	s.req.OnPull, s.req.Prepare, s.req.Inherit = nil, nil, nil // its owner's, only for the beginning
+	s.req.OnPull, s.req.Prepare, s.req.OnAdopt = nil, nil, nil // its owner's, only for the beginning
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
 }
 
-// spec gives the driver's view of a session. The environment stays with the session: in the container's configuration
+// spec returns the driver's view of a session. The environment stays with the session: in the container's configuration
 // anybody with the engine could read it.
 func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Spec {
 	return backend.Spec{
@@ -372,21 +371,21 @@ func (m *Manager) spec(s *Session, onPull func(backend.PullProgress)) backend.Sp
 }
 
 // connect makes the first connection of a session.
-func (s *Session) connect(ctx context.Context, beside, fresh bool) error {
+func (s *Session) connect(ctx context.Context, secondary, fresh bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
 	defer cancel()
-	conn, err := s.m.attach(ctx, s.engine.ID, beside, fresh)
+	conn, err := s.m.attach(ctx, s.engine.ID, secondary, fresh)
 	if err != nil {
 		return noAnswer(ctx, err)
 	}
 	s.hello = cleanHello(conn.Hello())
-	s.conn, s.beside = conn, beside
+	s.conn, s.secondary = conn, secondary
 	s.base = baseEnv(s.hello.Workdir, s.engine.ImageEnv, s.req.Env)
 	s.wg.Go(func() { s.watch(conn) })
 	return nil
 }
 
-// refused tells whether a creation failed before anything was made.
+// refused reports whether a creation failed before anything was made.
 func refused(err error) bool {
 	for _, kind := range []error{backend.ErrImage, backend.ErrInvalid, backend.ErrPermission, backend.ErrUnsupported} {
 		if errors.Is(err, kind) {
@@ -398,11 +397,11 @@ func refused(err error) bool {
 
 // discard removes the sandbox of a session that nobody got.
 func (m *Manager) discard(s *Session, adopted bool) {
-	how := closeRemove
+	to := owner.Gone
 	if adopted {
-		how = closeDetach // it was there before us
+		to = owner.Ready // it was there before us
 	}
-	if err := m.closeSession(m.ctx, s, how); err != nil {
+	if err := m.closeSession(m.ctx, s, to); err != nil {
 		m.log.Warn("cannot remove an abandoned sandbox yet", "sandbox", s.id, "error", err)
 	}
 }
@@ -413,14 +412,14 @@ func (m *Manager) discard(s *Session, adopted bool) {
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {
 		m.mu.Lock()
-		m.leftover[s.id] = leftover{due: m.now(), late: m.now().Add(lifetimes.CreationGrace)}
+		m.leftover[s.id] = leftover{removeAt: m.now(), lookUntil: m.now().Add(lifetimes.CreationGrace)}
 		m.mu.Unlock()
-		m.record(s, RecordRemoving, m.now())
+		m.save(s.recordAs(RecordRemoving, m.now()))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	if m.store.Delete(ctx, s.id) != nil {
-		m.record(s, RecordClosed, m.now()) // at least it must not hold the key
+		m.save(s.recordAs(RecordClosed, m.now())) // at least it must not hold the key
 	}
 }

@@ -31,7 +31,7 @@ func mustOpen(t testing.TB, m *session.Manager, key session.Key) *session.Sessio
 	return s
 }
 
-// output runs a shell command and gives its standard output.
+// output runs a shell command and returns its standard output.
 func output(t testing.TB, s *session.Session, command string) string {
 	t.Helper()
 	res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})
@@ -83,7 +83,7 @@ func TestConcurrentOpensOfOneKey(t *testing.T) {
 		}
 	}
 	if e.creates.Load() != 1 || e.count() != 1 || created.Load() != 1 {
-		t.Errorf("%d creations, %d sandboxes, %d callers were told that it is new; want 1 each", e.creates.Load(), e.count(), created.Load())
+		t.Errorf("%d creations, %d sandboxes, %d callers created it; want 1 each", e.creates.Load(), e.count(), created.Load())
 	}
 	s, isNew, err := m.Open(t.Context(), key, testImage())
 	if err != nil || isNew || s.ID() != ids[0] {
@@ -144,7 +144,7 @@ func TestOneWaiterLeaves(t *testing.T) {
 	go func() {
 		_, created, err := m.Open(t.Context(), key, testImage())
 		if err == nil && !created {
-			err = errors.New("nobody was told that the sandbox is new")
+			err = errors.New("nobody created the sandbox")
 		}
 		stayed <- err
 	}()
@@ -216,7 +216,7 @@ func TestFailedOpens(t *testing.T) {
 		}
 		var typed *backend.Error
 		if !errors.As(err, &typed) || typed.Op != "Open" || typed.Backend != "processes" {
-			t.Errorf("%v does not tell its call", err)
+			t.Errorf("%v does not name its call", err)
 		}
 	}
 	e.setHooks(nil, nil, func(context.Context, string) error { return backend.ErrUnavailable })

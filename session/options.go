@@ -8,17 +8,17 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/bound"
 )
 
 // Defaults and bounds.
 const (
-	DefaultIdleTimeout = 15 * time.Minute
-	DefaultExecTimeout = 120 * time.Second
-	MinExecTimeout     = time.Millisecond
-	MaxExecTimeout     = 3600 * time.Second
-	DefaultReapEvery   = time.Minute
-	// DefaultMaxFileBytes bounds one file transfer.
-	DefaultMaxFileBytes = 1 << 30
+	DefaultIdleTimeout  = 15 * time.Minute
+	DefaultExecTimeout  = 120 * time.Second
+	MinExecTimeout      = time.Millisecond
+	MaxExecTimeout      = bound.ExecTimeout
+	DefaultReapEvery    = time.Minute
+	DefaultMaxFileBytes = 1 << 30 // of one file transfer
 	// MaxStdinBytes bounds ExecRequest.Stdin and one WriteExec; Stream takes any amount.
 	MaxStdinBytes = 64 << 20
 	// DefaultListEntries and MaxListEntries bound ListFiles.
@@ -28,11 +28,11 @@ const (
 
 // ImagePolicy decides which images may be used.
 type ImagePolicy interface {
-	// Check must return nil for an allowed reference, else an error that says why not.
+	// Check must return nil for an allowed reference, else an error with the reason.
 	Check(ref string) error
 }
 
-// Options configure a Manager. The zero value of a field means what its comment says.
+// Options configure a Manager. Zero fields are defaults.
 type Options struct {
 	// Instance names this installation on the engine; other installations' sandboxes are never touched. Empty is
 	// random: then nothing of an earlier process is ever found again.
@@ -43,7 +43,7 @@ type Options struct {
 	// died: at its start and with every round of the reaper it removes what nobody has any more and what has expired.
 	// So all managers of an instance must have one store in common, or none.
 	Store Store
-	// Engine tells the engines apart whose sandboxes are in one Store. Empty is the driver's name.
+	// Engine distinguishes the engines whose sandboxes are in one Store. Empty is the driver's name.
 	Engine string
 	// Images decides which images may be used. Nil allows every image.
 	Images ImagePolicy
@@ -67,7 +67,7 @@ type Options struct {
 	Labels map[string]string
 }
 
-// IdlePolicy says what becomes of a sandbox that was idle for its idle timeout.
+// IdlePolicy is what becomes of a sandbox that was idle for its idle timeout.
 type IdlePolicy string
 
 // Idle policies.
@@ -76,7 +76,7 @@ const (
 	IdleStop   IdlePolicy = "stop"   // its processes end and its files stay; Open and Connect start it again
 )
 
-// Request says what a sandbox should be. Only Image is required.
+// Request describes a sandbox. Only Image is required.
 //
 // A session is shared by all who open its key, so the fields that shape the sandbox (all but those that say otherwise)
 // must be the same in every Open; a difference is a ConflictError.
@@ -90,7 +90,7 @@ type Request struct {
 	Network backend.NetworkMode // empty is NetworkNone
 	Runtime string              // OCI runtime; empty is the engine's default
 
-	// RootSet says that Root is a wish, so that Over keeps it also when it is the zero value.
+	// RootSet makes WithDefaults keep Root also when it is the zero value.
 	RootSet bool
 	// Language is the runtime of frontmatter that Image is for, empty when it is unknown. The sandbox does not depend on
 	// it, only whether somebody with code in another language takes the image from a base.
@@ -110,44 +110,44 @@ type Request struct {
 	// Retention is how long the sandbox outlives the end of its run (CloseScope), for somebody to look at; it accepts
 	// no calls then. The first opener's holds.
 	Retention time.Duration
-	// Pull says when the image is fetched; the first opener's holds.
+	// Pull is when the image is fetched; the first opener's holds.
 	Pull backend.PullPolicy
 	// OnPull is called while this Open waits for the image to be fetched, never concurrently. May be nil.
 	OnPull func(backend.PullProgress)
 	// Prepare is called once with a sandbox that was just made, before anybody gets it: to put files in place. When it
 	// fails, so does Open, and the sandbox is removed. The first opener's is called; may be nil.
 	Prepare func(ctx context.Context, s *Session) error
-	// Inherit is called once with a sandbox that was taken over from a process that is gone, before anybody gets it.
+	// OnAdopt is called once with a sandbox that was adopted from a dead process, before anybody gets it.
 	// When it fails, so does Open, and the sandbox stays. The first opener's is called; may be nil.
-	Inherit func(ctx context.Context, s *Session) error
-	// Mode says what is to be done about a sandbox that the key has.
+	OnAdopt func(ctx context.Context, s *Session) error
+	// Mode is what Open does about a sandbox that the key has.
 	Mode OpenMode
-	// Insist names the fields, as ConflictError.Fields does, in which OpenAsIs allows no difference all the same: "image",
+	// Match names the fields, as ConflictError.Fields does, in which OpenAsIs allows no difference all the same: "image",
 	// "user", "root", "network", "runtime", and "limits", of which those count that are not zero.
-	Insist []string
+	Match []string
 }
 
-// OpenMode says what Open does about a sandbox that its key has.
+// OpenMode is what Open does about a sandbox that its key has.
 type OpenMode int
 
 // Open modes.
 const (
-	// OpenShared: it must be what the request says; a difference is a ConflictError.
+	// OpenShared: it must be what the request describes; a difference is a ConflictError.
 	OpenShared OpenMode = iota
-	// OpenAsIs takes it as it is, or makes it anew as it was where the engine has only its workspace.
+	// OpenAsIs takes it as it is, or creates it again as it was where the engine has only its workspace.
 	OpenAsIs
-	// OpenRebuild makes it anew when it was made for another request, or from what its image was before: with the same id and
-	// the files of its workspace, and without the rest of its files. It is for named sandboxes of managers with an Instance and
-	// a Store. The old one goes when another one of its kind was seen to work; one in which commands run stays, which is
-	// backend.ErrExists. Who owns the workspace's files, and its size, cannot change: backend.ErrUnsupported. Whatever fails,
-	// the workspace is kept, and opening the key goes on with it. A session that is open here with the same request is given as
-	// it is.
+	// OpenRebuild creates it again when it was made for another request, or from what its image was before: with the same id
+	// and the files of its workspace, and without the rest of its files. It is for named sandboxes of managers with an
+	// Instance and a Store. The old one goes when another one of its kind was seen to work; one in which commands run stays,
+	// which is backend.ErrExists. Who owns the workspace's files, and its size, cannot change: backend.ErrUnsupported.
+	// Whatever fails, the workspace is kept, and opening the key resumes with it. A session that is open here with the same
+	// request is returned as it is.
 	OpenRebuild
 )
 
 // CloseOptions refine CloseSession.
 type CloseOptions struct {
-	// KeepWorkspace removes the sandbox without its workspace. With an Instance and a Store, whoever opens the key within 30
+	// KeepWorkspace removes the sandbox without its workspace. With an Instance and a Store, an Open of the key within 30
 	// days has the same id and the files again, whatever else the request asks for; with CloseScope, or after that time, they go.
 	// A workspace that ends with its sandbox is backend.ErrUnsupported, and nothing is closed. The zero value deletes it.
 	KeepWorkspace bool
@@ -178,16 +178,16 @@ type Info struct {
 	Root    backend.RootMode    `json:"root"`
 	Limits  backend.Limits      `json:"limits"`
 	// Workspace is what holds Limits.WorkspaceBytes.
-	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
-	// RootBytes is how much may be written outside of the workspace where the root can be written to, RootMeans what holds it.
-	RootBytes int64                  `json:"root_bytes,omitempty"`
-	RootMeans backend.WorkspaceMeans `json:"root_means,omitempty"`
-	Created   time.Time              `json:"created"`
-	Workdir   string                 `json:"workdir"`
-	Programs  []string               `json:"programs,omitempty"` // interpreters found; only of an open session
-	Backend   string                 `json:"backend"`
-	EngineID  string                 `json:"engine_id"` // for operators; never show it to an agent
-	Labels    map[string]string      `json:"labels,omitempty"`
+	Workspace backend.Enforcement `json:"workspace,omitempty"`
+	// RootBytes is how much may be written outside of the workspace where the root can be written to, RootEnforcement what holds it.
+	RootBytes       int64               `json:"root_bytes,omitempty"`
+	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
+	Created         time.Time           `json:"created"`
+	Workdir         string              `json:"workdir"`
+	Programs        []string            `json:"programs,omitempty"` // interpreters found; only of an open session
+	Backend         string              `json:"backend"`
+	EngineID        string              `json:"engine_id"` // for operators; never show it to an agent
+	Labels          map[string]string   `json:"labels,omitempty"`
 	// LastUsed is when the session's last call began or ended; zero when another process knows.
 	LastUsed time.Time `json:"last_used,omitzero"`
 	// IdleTimeout, IdlePolicy and ExecTimeout hold for an open session of this process; zero otherwise. Negative is never.

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestWaitIsTold: who waits for another process that makes a named sandbox is told so, once.
-func TestWaitIsTold(t *testing.T) {
+// TestWaitIsLogged: the wait for another process that makes a named sandbox is logged, once.
+func TestWaitIsLogged(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	var log logBuffer
@@ -53,11 +53,11 @@ func TestWaitIsTold(t *testing.T) {
 	}
 	must(t, <-two)
 	if n := strings.Count(log.String(), words); n != 1 {
-		t.Errorf("told %d times", n)
+		t.Errorf("logged %d times", n)
 	}
 }
 
-// TestRemovedWhileOpened: whoever opens a sandbox that somebody else removes before it is reached hears just that.
+// TestRemovedWhileOpened: an Open of a sandbox that somebody else removes before it is reached fails with just that.
 func TestRemovedWhileOpened(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

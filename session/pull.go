@@ -18,7 +18,7 @@ type pullListener struct {
 	f  func(backend.PullProgress)
 }
 
-// join adds a listener, which may be nil, and gives the function that takes it away.
+// join adds a listener, which may be nil, and returns the function that removes it.
 func (p *pullRelay) join(listener func(backend.PullProgress)) (leave func()) {
 	if listener == nil {
 		return func() {}

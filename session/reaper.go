@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -13,7 +12,7 @@ import (
 // Bounds of the reaper.
 const (
 	reapTogether  = 8               // sessions that are looked at side by side
-	healthTimeout = 5 * time.Second // for a guest to say whether it is busy
+	healthTimeout = 5 * time.Second // for a guest to report whether it is busy
 )
 
 // reapLoop looks for idle sessions until the manager ends.
@@ -33,20 +32,14 @@ func (m *Manager) reapLoop() {
 
 // reap closes what is idle, retries failed removals, and forgets what need not be remembered any longer.
 func (m *Manager) reap(ctx context.Context) {
-	var wg sync.WaitGroup
-	places := make(chan struct{}, reapTogether)
-	for _, s := range m.sessions(func(s *Session) bool { return s.owned }) {
-		places <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-places }()
-			m.reapSession(ctx, s)
-		})
-	}
-	wg.Wait()
+	each(reapTogether, m.sessions(func(s *Session) bool { return s.owned }), func(s *Session) error {
+		m.reapSession(ctx, s)
+		return nil
+	})
 	if err := m.removeLeftovers(ctx, false); err != nil {
 		m.log.WarnContext(ctx, "cannot remove closed sandboxes yet", "error", err)
 	}
-	for _, s := range m.sessions(func(s *Session) bool { return s.visits }) {
+	for _, s := range m.sessions(func(s *Session) bool { return s.keepFresh }) {
 		m.touch(ctx, s)
 	}
 	m.saveAgain()
@@ -57,9 +50,9 @@ func (m *Manager) reap(ctx context.Context) {
 // reapSession closes s when it is idle. A guest that has commands under way, in the background or of another process,
 // is not; one that does not answer is left for the next round.
 func (m *Manager) reapSession(ctx context.Context, s *Session) {
-	visited := m.visited(ctx, s)
+	elsewhere := m.usedElsewhere(ctx, s)
 	used, idle := s.idleFor(m.now())
-	if visited || !idle {
+	if elsewhere || !idle {
 		m.touch(ctx, s)
 		return
 	}
@@ -77,16 +70,19 @@ func (m *Manager) reapSession(ctx context.Context, s *Session) {
 		return
 	}
 	// The guest was asked without a lock: only a session that nobody used meanwhile is idle.
-	if !s.beginClose(func() bool { return s.active == 0 && s.lastUsed.Equal(used) }) {
+	if !s.beginClose(func() bool {
+		s.expired = s.active == 0 && s.lastUsed.Equal(used)
+		return s.expired
+	}) {
 		return
 	}
 	m.log.InfoContext(ctx, "closing an idle session", "sandbox", s.id, "key", s.key.String())
-	if err := m.finishClose(ctx, s, s.ending(owner.Idle)); err != nil {
+	if err := m.finishClose(ctx, s, s.on(owner.Idle)); err != nil {
 		m.log.WarnContext(ctx, "cannot end an idle session's sandbox yet", "sandbox", s.id, "error", err)
 	}
 }
 
-// idleFor tells whether the session was idle for its idle timeout, and since when.
+// idleFor reports whether the session was idle for its idle timeout, and since when.
 func (s *Session) idleFor(now time.Time) (since time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,19 +142,11 @@ func (m *Manager) prune(ctx context.Context) {
 	}
 	for _, rec := range recs {
 		left := rec.State == RecordLost && rec.Owner != "" // a sweep has not removed the rest yet
-		if rec.Expires.After(now) || m.owns(rec.ID) || left && now.Sub(rec.Expires) < lifetimes.Missed {
+		if rec.Expires.After(now) || has(m, m.byID, rec.ID) || left && now.Sub(rec.Expires) < lifetimes.Missed {
 			continue
 		}
 		if err := m.store.Delete(ctx, rec.ID); err != nil && ctx.Err() == nil {
 			m.log.WarnContext(ctx, "cannot forget a closed sandbox", "sandbox", rec.ID, "error", err)
 		}
 	}
-}
-
-// owns tells whether a session of this manager has id.
-func (m *Manager) owns(id string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, ok := m.byID[id]
-	return ok
 }

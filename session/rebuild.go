@@ -7,16 +7,17 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // A rebuild removes a sandbox and makes another one of the same id, which finds the workspace that was kept. Its record
-// says so between the two (Record.KeepWorkspace), so that whoever opens the key after a crash goes on with it.
+// notes that between the two (Record.KeepWorkspace), so that the next opener of the key resumes with it after a crash.
 
-// errBusy: commands run in a sandbox that was to be made anew.
+// errBusy: commands run in a sandbox that was to be rebuilt.
 var errBusy error = &textError{text: "commands are running in the sandbox", err: backend.ErrExists}
 
-// giveUp lets go of an idle session of this manager, so that its sandbox can be taken over and made anew.
-func (m *Manager) giveUp(ctx context.Context, s *Session) error {
+// releaseIdle lets go of an idle session of this manager, so that its sandbox can be adopted and rebuilt.
+func (m *Manager) releaseIdle(ctx context.Context, s *Session) error {
 	switch busy, err := s.guestBusy(ctx); {
 	case err != nil:
 		return err
@@ -24,7 +25,7 @@ func (m *Manager) giveUp(ctx context.Context, s *Session) error {
 		return errBusy
 	}
 	if s.beginClose(func() bool { return s.active == 0 }) {
-		return m.finishClose(ctx, s, closeDetach)
+		return m.finishClose(ctx, s, owner.Ready)
 	}
 	if s.isClosing() {
 		return wait(ctx, s.closing)
@@ -32,21 +33,21 @@ func (m *Manager) giveUp(ctx context.Context, s *Session) error {
 	return errBusy
 }
 
-// rebuild makes a sandbox whose record is this manager's anew, as req says. Neither a session nor an error: it is what req
+// rebuild rebuilds a sandbox whose record is this manager's as req asks; without a session and an error it is what req
 // asks for already.
 func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info, req Request) (*Session, error) {
 	engine, err := m.b.Get(ctx, engine.ID)
 	if err != nil {
 		return nil, engineError(err)
 	}
-	trial, err := m.try(ctx, req)
+	trial, err := m.probe(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	if trial.Hash == engine.Hash && trial.ImageID == engine.ImageID {
 		return nil, nil
 	}
-	if err := m.fits(trial, engine); err != nil {
+	if err := m.checkWorkspace(trial, engine); err != nil {
 		return nil, err
 	}
 	if engine.State == backend.StateRunning {
@@ -63,24 +64,23 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 	}
 	if err := m.b.Remove(ctx, engine.ID, backend.RemoveOptions{}); err != nil {
 		rec.KeepWorkspace = false // the old one is there, most likely, and may be idle
-		rec.visit(m.now())
+		rec.noteUse(m.now())
 		return nil, engineError(err)
 	}
-	return m.remake(ctx, *rec, req)
+	return m.createOver(ctx, *rec, req)
 }
 
-// fits tells whether a sandbox like trial can have the workspace that another one had.
-func (m *Manager) fits(trial, had backend.Info) error {
+// checkWorkspace fails unless a sandbox like trial can have the workspace that another one had.
+func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	limit, wanted := had.Limits.WorkspaceBytes, trial.Limits.WorkspaceBytes
 	switch {
 	case trial.User != had.User:
 		return fmt.Errorf("%w: the files of the workspace belong to user %s, a rebuild cannot make that %s", backend.ErrUnsupported, had.User, trial.User)
 	case wanted != limit:
 		return fmt.Errorf("%w: the workspace has %d bytes, a rebuild cannot make that %d", backend.ErrUnsupported, limit, wanted)
-	case limit > 0 && trial.Workspace != had.Workspace && !(trial.Workspace.FileSystem() && had.Workspace.FileSystem()) &&
-		had.Workspace != backend.WorkspaceWatched && had.Workspace != "":
+	case limit > 0 && trial.Workspace != had.Workspace && had.Workspace != backend.WorkspaceWatched && had.Workspace != "":
 		// What is watched is a directory, which any sandbox can have.
-		return fmt.Errorf("%w: the workspace is held to its limit by means of %q, in the new sandbox that would be %q, a rebuild cannot change it",
+		return fmt.Errorf("%w: the workspace is held to its limit by %q, in the new sandbox that would be %q, a rebuild cannot change it",
 			backend.ErrUnsupported, had.Workspace, trial.Workspace)
 	case !m.keepsFiles(had.Limits, had.Workspace):
 		return fmt.Errorf("%w: a rebuild of a sandbox whose files end with its processes", backend.ErrUnsupported)
@@ -88,7 +88,7 @@ func (m *Manager) fits(trial, had backend.Info) error {
 	return nil
 }
 
-// idleGuest fails when commands run in a sandbox, or nobody can tell.
+// idleGuest fails when commands run in a sandbox, or it is not known.
 func (m *Manager) idleGuest(ctx context.Context, engineID string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
 	defer cancel()
@@ -104,9 +104,9 @@ func (m *Manager) idleGuest(ctx context.Context, engineID string) error {
 	return noAnswer(ctx, err)
 }
 
-// try makes a sandbox as req says, sees that its guest answers, and removes it: image, limits and engine are as they must
+// probe makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they must
 // be. Should this process die meanwhile, its record has it removed.
-func (m *Manager) try(ctx context.Context, req Request) (backend.Info, error) {
+func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+NewID()), req, sandboxPrefix+NewID())
 	rec := s.recordAs(RecordRemoving, s.created)
 	if err := m.store.Insert(ctx, rec); err != nil {
@@ -120,21 +120,20 @@ func (m *Manager) try(ctx context.Context, req Request) (backend.Info, error) {
 		err = s.connect(ctx, false, true)
 	}
 	s.disconnect()
-	if gone := m.purge(context.WithoutCancel(ctx), rec); err == nil {
+	if gone := m.deleteSandbox(context.WithoutCancel(ctx), rec); err == nil {
 		err = gone
 	}
 	return info, err
 }
 
-// renew makes a sandbox anew that the engine does not have, upon the workspace that may be there. Unless it was to be another
-// one, it must be what it was. Neither a session nor an error: of what it was there is nothing left that another one could
-// not have.
-func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session, error) {
+// recreate creates a sandbox again that the engine does not have, upon the workspace that may be there. It must be what it
+// was, unless req asks for a rebuild. Without a session and an error nothing of it is left.
+func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Session, error) {
 	conflict := rec.gone(req)
 	req = rec.asWas(req)
 	same := rec.sameSandbox(req)
 	if !same || rec.workspaceOnly() {
-		if nothing, err := m.leftNothing(ctx, rec); nothing || err != nil {
+		if there, known, err := m.lookForWorkspace(ctx, rec.ID); known && !there || err != nil {
 			return nil, err
 		}
 	}
@@ -142,13 +141,13 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 		return nil, conflict
 	}
 	if !rec.workspaceOnly() {
-		m.log.WarnContext(ctx, "making a sandbox anew that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
+		m.log.WarnContext(ctx, "recreating a sandbox that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
 	}
 	had := rec.workspace()
 	if had.User != "" && !rec.workspaceOnly() && (!same || had.Limits.WorkspaceBytes > 0 && had.Workspace != backend.WorkspaceWatched) {
-		trial, err := m.try(ctx, req)
+		trial, err := m.probe(ctx, req)
 		if err == nil {
-			err = m.fits(trial, had)
+			err = m.checkWorkspace(trial, had)
 		}
 		if err != nil {
 			return nil, err
@@ -157,17 +156,17 @@ func (m *Manager) renew(ctx context.Context, rec Record, req Request) (*Session,
 	if err := m.removeRemains(ctx, rec, false); err != nil {
 		return nil, err
 	}
-	return m.remake(ctx, rec, req)
+	return m.createOver(ctx, rec, req)
 }
 
-// remake makes the sandbox of a record that this manager has, upon the workspace that is there. On failure the record
-// says as before that it is.
-func (m *Manager) remake(ctx context.Context, rec Record, req Request) (*Session, error) {
+// createOver creates the sandbox of a record of this manager upon the workspace that is there, and leaves the record and the
+// workspace as they are when it fails.
+func (m *Manager) createOver(ctx context.Context, rec Record, req Request) (*Session, error) {
 	s := m.newSession(rec.Key, req, rec.ID)
 	s.follow(rec, req)
 	if had, known := decodeShape(rec.Request); known && req.Mode == OpenAsIs {
 		made := req.shape()
-		made.Env = had.Env // of which whoever asks for it in full brings the values
+		made.Env = had.Env // whose values come with a full request
 		s.made, s.asIs = made.encode(), true
 	}
 	info, err := m.b.Create(ctx, m.spec(s, req.OnPull))

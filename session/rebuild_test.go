@@ -13,7 +13,7 @@ import (
 )
 
 // TestInterruptedRebuild: a rebuild that ends between the old sandbox and the new one leaves the workspace, and the record
-// says so: no sweep forgets it, and whoever opens the key goes on with it.
+// says so: no sweep forgets it, and the next opener of the key resumes with it.
 func TestInterruptedRebuild(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
@@ -61,7 +61,7 @@ func (e limiting) Create(ctx context.Context, spec backend.Spec) (backend.Info, 
 	if err != nil {
 		return info, err
 	}
-	b, _ := e.box(info.ID)
+	b, _ := e.sandbox(info.ID)
 	b.info.Workspace = backend.WorkspaceSized
 	if spec.Runtime != "" {
 		b.info.Workspace = backend.WorkspaceWatched
@@ -92,7 +92,7 @@ func TestOnlyWhatFits(t *testing.T) {
 		m := newManager(t, e, opts)
 		for name, req := range map[string]session.Request{
 			"image": sized("test:2", 64, "", ""), "user": sized("test:1", 64, "1234", ""), "size": sized("test:1", 32, "", ""),
-			"means": sized("test:1", 64, "", "other"),
+			"enforcement": sized("test:1", 64, "", "other"),
 		} {
 			var conflict *session.ConflictError
 			if _, _, err := m.Open(t.Context(), key, req); !errors.As(err, &conflict) {
@@ -104,7 +104,7 @@ func TestOnlyWhatFits(t *testing.T) {
 			if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, backend.ErrUnsupported) {
 				t.Errorf("another %s, its container is there: %v: rebuild = %v, want ErrUnsupported", name, there, err)
 			}
-			if _, still := e.box(s.Info().EngineID); still != there || !e.hasFiles(t, s.ID()) {
+			if _, still := e.sandbox(s.Info().EngineID); still != there || !e.hasFiles(t, s.ID()) {
 				t.Errorf("another %s: the container is there: %v, the files: %v", name, still, e.hasFiles(t, s.ID()))
 			}
 		}
@@ -165,7 +165,7 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 	run(t, s, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})
 	clock.add(1000 * time.Hour)
 	first.Reap(t.Context())
-	b, _ := e.box(s.Info().EngineID)
+	b, _ := e.sandbox(s.Info().EngineID)
 	if s.Info().State != session.StateReady || b.process().state() != backend.StateRunning {
 		t.Fatalf("a busy sandbox was stopped: %s", s.Info().State)
 	}

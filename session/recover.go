@@ -22,7 +22,7 @@ import (
 // What a process left that died goes only when another one sweeps. A program whose sandboxes must go soon also when no
 // other process of it runs has somebody else open a manager with the same Instance, Store and Engine now and then: its own
 // next start, or a timer. The workcell command has a process of its own for it; with the command's own state directory
-// `workcell sessions gc --yes` does it, too, and more. Record.ReclaimAt tells when there will be something to do.
+// `workcell sessions gc --yes` does it, too, and more. Record.ReclaimAt returns when there will be something to do.
 //
 // The error is that of the look at engine and store. What cannot be removed now is logged, and is the next sweep's.
 func (m *Manager) Sweep(ctx context.Context) error {
@@ -49,7 +49,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 	if !m.shared {
 		return nil // nobody knows whose the instance's other sandboxes are
 	}
-	plan, err := m.survey(ctx)
+	plan, err := m.plan(ctx)
 	if err != nil {
 		return err
 	}
@@ -63,18 +63,18 @@ func (m *Manager) trySweep(ctx context.Context) error {
 			m.log.WarnContext(ctx, "cannot record a sandbox that has no record", "sandbox", rec.ID, "error", err)
 		}
 	}
-	for _, rec := range plan.due {
+	for _, rec := range plan.reclaim {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err := m.clear(ctx, rec.Record, rec.rule); err != nil && ctx.Err() == nil {
+		if err := m.reclaim(ctx, rec.Record, rec.rule); err != nil && ctx.Err() == nil {
 			m.log.WarnContext(ctx, "cannot remove what another process left", "sandbox", rec.ID, "error", err)
 		}
 	}
 	return m.sweepGuests(ctx)
 }
 
-// sweepContext gives the context of a sweep. It keeps drivers from making traces of what nobody asked for.
+// sweepContext returns the context of a sweep. It keeps drivers from making traces of what nobody asked for.
 func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	untraced := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}}) // not sampled
 	late, cancel := context.WithCancel(trace.ContextWithSpanContext(context.WithoutCancel(ctx), untraced))
@@ -88,21 +88,21 @@ func (m *Manager) sweepContext(ctx context.Context) (context.Context, context.Ca
 	}
 }
 
-// survey is what a look at engine and store found to be done.
-type survey struct {
-	unrecorded []Record // of sandboxes that the store does not know
-	due        []due    // what nobody has any more
+// sweepPlan is what a look at engine and store found to be done.
+type sweepPlan struct {
+	unrecorded []Record      // of sandboxes that the store does not know
+	reclaim    []reclaimable // what nobody has any more
 }
 
-// due is a record that belongs to nobody, and what time has brought about for its sandbox.
-type due struct {
+// reclaimable is a record that belongs to nobody, and what time has brought about for its sandbox.
+type reclaimable struct {
 	Record
 	rule owner.Rule
 }
 
-// survey looks for what is to be done.
-func (m *Manager) survey(ctx context.Context) (survey, error) {
-	var plan survey
+// plan looks for what is to be done.
+func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
+	var plan sweepPlan
 	// The engine first: a sandbox that is made meanwhile has its record before the store is read.
 	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
 	if err != nil {
@@ -130,7 +130,7 @@ func (m *Manager) survey(ctx context.Context) (survey, error) {
 		}
 		there[engine.SessionID] = engine
 		if !known[engine.SessionID] && now.Sub(engine.Created) > lifetimes.CreationGrace {
-			plan.unrecorded = append(plan.unrecorded, m.rebuilt(engine, key))
+			plan.unrecorded = append(plan.unrecorded, m.recordOf(engine, key))
 		}
 	}
 	for _, rec := range recs {
@@ -147,22 +147,22 @@ func (m *Manager) survey(ctx context.Context) (survey, error) {
 			return plan, err
 		}
 		if !held {
-			plan.due = append(plan.due, due{rec, rule})
+			plan.reclaim = append(plan.reclaim, reclaimable{rec, rule})
 		}
 	}
 	return plan, nil
 }
 
-// held tells whether a living process has what a record is about. This one has not what it lost and closed.
+// held reports whether a living process has what a record is about. This one has not what it lost and closed.
 func (m *Manager) held(ctx context.Context, rec Record) (bool, error) {
 	if rec.Owner == m.owner {
-		return rec.State != RecordLost || m.owns(rec.ID), nil
+		return rec.State != RecordLost || has(m, m.byID, rec.ID), nil
 	}
 	return m.store.Lives(ctx, rec.Owner)
 }
 
-// rebuilt makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.
-func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
+// recordOf makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.
+func (m *Manager) recordOf(engine backend.Info, key Key) Record {
 	now := m.now()
 	rec := Record{
 		ID: engine.SessionID, Key: key, Engine: m.opts.Engine, EngineID: engine.ID, State: RecordReady,
@@ -179,17 +179,17 @@ func (m *Manager) rebuilt(engine backend.Info, key Key) Record {
 	return rec
 }
 
-// clear takes a record that nobody has and does what a rule says, unless its sandbox turns out to be used.
-func (m *Manager) clear(ctx context.Context, rec Record, rule owner.Rule) error {
+// reclaim takes a record that nobody has and applies a rule, unless its sandbox turns out to be used.
+func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) error {
 	taken, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrNotFound) {
-		return nil // somebody was faster
+	if isOvertaken(err) {
+		return nil
 	}
 	if err != nil {
 		return err
 	}
 	if rule.Do == owner.KeepWorkspace {
-		return m.setAside(ctx, rec, taken)
+		return m.keepOnlyWorkspace(ctx, rec, taken)
 	}
 	if taken.State != rec.State {
 		taken.Owner = rec.Owner // a later sweep's
@@ -200,8 +200,8 @@ func (m *Manager) clear(ctx context.Context, rec Record, rule owner.Rule) error 
 	switch {
 	case rule.While == owner.NotBusy:
 		use = m.useOf(ctx, taken)
-	case rule.While == owner.NotVisited:
-		use = m.visitedNow(ctx, taken)
+	case rule.While == owner.NotConnected:
+		use = m.connectedTo(ctx, taken)
 	}
 	if now, err := m.store.Get(ctx, rec.ID); err == nil && !now.Expires.Equal(taken.Expires) { // used just now
 		taken, use = now, used
@@ -210,19 +210,19 @@ func (m *Manager) clear(ctx context.Context, rec Record, rule owner.Rule) error 
 		use = unused
 	}
 	if use != unused || ctx.Err() != nil {
-		m.keep(ctx, taken, use)
+		m.putBack(ctx, taken, use)
 		return nil
 	}
 	if rule.Do == owner.Stop {
-		return m.stopLeft(ctx, taken)
+		return m.suspendUnowned(ctx, taken)
 	}
 	m.log.InfoContext(ctx, "removing what another process left", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
-	return m.purge(ctx, taken)
+	return m.deleteSandbox(ctx, taken)
 }
 
-// keep gives back a record that was taken to be cleared. A lost one stays with this manager, and is due when that has ended:
-// of those that nobody has, there may be nothing left.
-func (m *Manager) keep(ctx context.Context, rec Record, use use) {
+// putBack gives up a record that was taken to be reclaimed. A lost one stays with this manager, and is due when that has ended:
+// of a lost one without an owner the engine has nothing.
+func (m *Manager) putBack(ctx context.Context, rec Record, use use) {
 	if rec.State == RecordLost {
 		return
 	}
@@ -242,36 +242,29 @@ type use int
 const (
 	unused use = iota
 	used
-	silent // it is there and does not say, or the engine does not
+	silent // it is there, and neither it nor the engine answers
 )
 
-// useOf tells whether a sandbox that is due was used since, or commands run in it.
+// useOf returns whether a sandbox that is due was used since, or commands run in it.
 func (m *Manager) useOf(ctx context.Context, rec Record) use {
 	if _, _, err := m.find(ctx, rec.ID); err == nil && !rec.expired(m.now()) {
 		return used
 	}
-	return m.works(ctx, rec)
+	return m.useByGuest(ctx, rec, func(h wire.Health) bool { return h.Running > 0 })
 }
 
-// works tells whether commands run in a sandbox.
-func (m *Manager) works(ctx context.Context, rec Record) use {
-	return m.guestSays(ctx, rec, func(h wire.Health) bool { return h.Running > 0 })
+// connectedTo returns whether a process is connected to a sandbox without an owner.
+func (m *Manager) connectedTo(ctx context.Context, rec Record) use {
+	return m.useByGuest(ctx, rec, func(h wire.Health) bool { return h.Secondary > 1 }) // one of them asks
 }
 
-// visitedNow tells whether a process is connected to a sandbox that belongs to none.
-func (m *Manager) visitedNow(ctx context.Context, rec Record) use {
-	return m.guestSays(ctx, rec, func(h wire.Health) bool { return h.Visitors > 1 }) // one of them asks
-}
-
-// guestSays asks the guest of a sandbox whether that is used.
-func (m *Manager) guestSays(ctx context.Context, rec Record, uses func(wire.Health) bool) use {
+// useByGuest asks the guest of a sandbox whether that is used.
+func (m *Manager) useByGuest(ctx context.Context, rec Record, uses func(wire.Health) bool) use {
 	engine, _, err := m.find(ctx, rec.ID)
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
 		return unused
-	case err != nil:
-		return silent
-	case engine.State == backend.StatePaused:
+	case err != nil, engine.State == backend.StatePaused:
 		return silent
 	case engine.State != backend.StateRunning:
 		return unused
@@ -296,9 +289,9 @@ func (m *Manager) guestSays(ctx context.Context, rec Record, uses func(wire.Heal
 	return unused
 }
 
-// purge removes all that the engine has of a record that is this manager's, and closes the record. What cannot be removed
+// deleteSandbox removes all that the engine has of a record that is this manager's, and closes the record. What cannot be removed
 // before ctx ends belongs to nobody again, for the next round or another process.
-func (m *Manager) purge(ctx context.Context, rec Record) error {
+func (m *Manager) deleteSandbox(ctx context.Context, rec Record) error {
 	ready := rec.State == RecordReady
 	rec.KeepWorkspace = false // it was for the next sandbox of the key, which there will not be
 	lost := rec.State == RecordLost
@@ -333,7 +326,7 @@ func (m *Manager) purge(ctx context.Context, rec Record) error {
 	return err
 }
 
-// removeAll removes whatever the engine has under a record's id, and tells whether there was anything.
+// removeAll removes whatever the engine has under a record's id, and reports whether there was anything.
 func (m *Manager) removeAll(ctx context.Context, rec Record) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lifetimes.Removal)
 	defer cancel()
@@ -370,7 +363,7 @@ func (m *Manager) removeRemains(ctx context.Context, rec Record, volumes bool) e
 	return engineError(m.b.Remove(ctx, rec.EngineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
-// removeWorkspace removes the workspace of a session that has no sandbox: whoever removed that died before the rest was
+// removeWorkspace removes the workspace of a session that has no sandbox: the process that removed it died before the rest was
 // gone, or the workspace was kept for another sandbox that was never made.
 func (m *Manager) removeWorkspace(ctx context.Context, id string) error {
 	w, ok := m.b.(backend.WorkspaceKeeper)

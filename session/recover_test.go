@@ -30,8 +30,8 @@ func dying(t *testing.T, b backend.SandboxBackend, opts *session.Options) *sessi
 	return m
 }
 
-// TestHeir: a run's sandbox whose process died is taken over with its files; one whose process lives is not.
-func TestHeir(t *testing.T) {
+// TestAdopt: the sandbox of a run whose process died is adopted with its files; one whose process lives is not.
+func TestAdopt(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -46,11 +46,11 @@ func TestHeir(t *testing.T) {
 	second.Reap(t.Context())
 	output(t, s, "cat file")
 	first.Die()
-	heir, created, err := second.Open(t.Context(), key, testImage())
-	if err != nil || created || heir.ID() != s.ID() {
-		t.Fatalf("Open of a dead process's session = %v, %v, %v", heir, created, err)
+	adopted, created, err := second.Open(t.Context(), key, testImage())
+	if err != nil || created || adopted.ID() != s.ID() {
+		t.Fatalf("Open of a dead process's session = %v, %v, %v", adopted, created, err)
 	}
-	if got := output(t, heir, "cat file"); got != "kept\n" {
+	if got := output(t, adopted, "cat file"); got != "kept\n" {
 		t.Errorf("output %q", got)
 	}
 	rec, err := opts.Store.Get(t.Context(), s.ID())
@@ -78,9 +78,9 @@ func TestOneHeir(t *testing.T) {
 	for i := range rivals {
 		m := newManager(t, e, opts)
 		wg.Go(func() {
-			heir, created, err := m.Open(t.Context(), key, testImage())
-			if errs[i] = err; err == nil && (created || heir.ID() != s.ID()) {
-				t.Errorf("Open = %s, %v, want the old sandbox", heir.ID(), created)
+			adopted, created, err := m.Open(t.Context(), key, testImage())
+			if errs[i] = err; err == nil && (created || adopted.ID() != s.ID()) {
+				t.Errorf("Open = %s, %v, want the old sandbox", adopted.ID(), created)
 			}
 		})
 	}
@@ -136,8 +136,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestHeirTakesWhatThereIs: a command takes a sandbox as an agent of a dead process made it; the agent gets it, too.
-func TestHeirTakesWhatThereIs(t *testing.T) {
+// TestAdoptAsIs: a command takes a sandbox as an agent of a dead process made it; the agent gets it, too.
+func TestAdoptAsIs(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -152,23 +152,23 @@ func TestHeirTakesWhatThereIs(t *testing.T) {
 	if _, _, err := second.Open(t.Context(), key, testImage()); !errors.As(err, &conflict) {
 		t.Errorf("Open with another image = %v, want a ConflictError", err)
 	}
-	told := 0
-	heir, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs,
-		Inherit: func(ctx context.Context, s *session.Session) error { told++; return nil }})
-	if err != nil || created || heir.ID() != s.ID() || told != 1 || heir.Info().Image != "test:2" {
-		t.Fatalf("Open as is = %v, %v, %v, told %d times", heir, created, err, told)
+	adoptions := 0
+	adopted, created, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Mode: session.OpenAsIs,
+		OnAdopt: func(ctx context.Context, s *session.Session) error { adoptions++; return nil }})
+	if err != nil || created || adopted.ID() != s.ID() || adoptions != 1 || adopted.Info().Image != "test:2" {
+		t.Fatalf("Open as is = %v, %v, %v, adopted %d times", adopted, created, err, adoptions)
 	}
-	if got := output(t, heir, "echo $TOKEN-"); got != "-\n" {
+	if got := output(t, adopted, "echo $TOKEN-"); got != "-\n" {
 		t.Errorf("output %q: values of variables are recorded nowhere", got)
 	}
 	if _, _, err := second.Open(t.Context(), key, testImage()); !errors.As(err, &conflict) {
 		t.Errorf("Open with another image = %v, want a ConflictError", err)
 	}
 	again, created, err := second.Open(t.Context(), key, wish)
-	if err != nil || created || again != heir {
+	if err != nil || created || again != adopted {
 		t.Fatalf("the agent's own request = %v, %v, %v", again, created, err)
 	}
-	if got := output(t, heir, "echo $TOKEN"); got != "secret\n" {
+	if got := output(t, adopted, "echo $TOKEN"); got != "secret\n" {
 		t.Errorf("output %q", got)
 	}
 }
@@ -192,7 +192,7 @@ func TestEndCommands(t *testing.T) {
 	late := background("sleep 1000")
 	first.Die()
 	second := newManager(t, e, opts)
-	heir, _, err := second.Open(t.Context(), key, session.Request{Image: "test:1", Inherit: func(ctx context.Context, s *session.Session) error {
+	adopted, _, err := second.Open(t.Context(), key, session.Request{Image: "test:1", OnAdopt: func(ctx context.Context, s *session.Session) error {
 		n, err := s.EndCommands(ctx, since)
 		if n != 1 {
 			t.Errorf("%d commands ended, want 1", n)
@@ -200,10 +200,10 @@ func TestEndCommands(t *testing.T) {
 		return err
 	}})
 	must(t, err)
-	if st, err := heir.WaitExec(t.Context(), late, -1); err != nil || st.Status != session.ExecKilled {
+	if st, err := adopted.WaitExec(t.Context(), late, -1); err != nil || st.Status != session.ExecKilled {
 		t.Errorf("the late command: %+v, %v", st, err)
 	}
-	if st, err := heir.WaitExec(t.Context(), early, 0); err != nil || st.Status != session.ExecRunning {
+	if st, err := adopted.WaitExec(t.Context(), early, 0); err != nil || st.Status != session.ExecRunning {
 		t.Errorf("the early command: %+v, %v", st, err)
 	}
 }
@@ -286,9 +286,9 @@ func TestSweep(t *testing.T) {
 	for range 2 { // the second round finds nothing to do
 		m.Reap(t.Context())
 	}
-	boxes := map[string]bool{}
+	sandboxes := map[string]bool{}
 	for _, b := range e.all() {
-		if boxes[b.info.SessionID] = true; names[b.info.SessionID] == "" {
+		if sandboxes[b.info.SessionID] = true; names[b.info.SessionID] == "" {
 			strangers--
 		}
 	}
@@ -300,7 +300,7 @@ func TestSweep(t *testing.T) {
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
 			t.Fatal(err)
 		}
-		got[name] = want{boxes[id], rec.State}
+		got[name] = want{sandboxes[id], rec.State}
 		if live, _ := opts.Store.Lives(t.Context(), rec.Owner); rec.Owner == m.Owner() || live && rec.Owner != alive.Owner() {
 			t.Errorf("%s belongs to %q", name, rec.Owner)
 		}
@@ -323,20 +323,20 @@ func TestSweepKeepsWhatWorks(t *testing.T) {
 	clock := newClock(second)
 	clock.add(time.Hour)
 	second.Reap(t.Context())
-	visitor, err := second.Connect(t.Context(), s.ID())
+	secondary, err := second.Connect(t.Context(), s.ID())
 	if err != nil {
 		t.Fatalf("a sandbox with a command was removed: %v", err)
 	}
-	_, err = visitor.KillExec(t.Context(), command, "")
+	_, err = secondary.KillExec(t.Context(), command, "")
 	must(t, err)
-	_, err = visitor.WaitExec(t.Context(), command, -1) // until its output is read, too, it counts as running
+	_, err = secondary.WaitExec(t.Context(), command, -1) // until its output is read, too, it counts as running
 	must(t, err)
 	clock.add(9 * time.Minute)
 	second.Reap(t.Context())
 	if e.count() != 1 {
 		t.Error("a sandbox was removed while somebody used it")
 	}
-	must(t, visitor.Close(t.Context()))
+	must(t, secondary.Close(t.Context()))
 	eventually(t, "an expired sandbox that nobody uses goes", func() bool { // one that does not answer in time waits for the next sweep
 		clock.add(time.Hour)
 		second.Reap(t.Context())
@@ -370,14 +370,14 @@ func orphaned(t *testing.T, key session.Key) {
 		t.Fatal("the sandbox of an agent that lives is gone")
 	}
 	first.Die()
-	visitor, err := second.Connect(t.Context(), s.ID())
+	secondary, err := second.Connect(t.Context(), s.ID())
 	must(t, err)
 	clock.add(time.Minute)
 	second.Reap(t.Context())
 	if e.count() != 1 {
 		t.Fatal("a sandbox was removed while somebody used it")
 	}
-	must(t, visitor.Close(t.Context()))
+	must(t, secondary.Close(t.Context()))
 	clock.add(3 * time.Minute)
 	second.Reap(t.Context())
 	if e.count() != 0 {
@@ -404,7 +404,7 @@ func TestSweepNeedsACommonStore(t *testing.T) {
 	}
 }
 
-// TestSweepFails: what cannot be removed now is removed later, by whoever comes first.
+// TestSweepFails: what cannot be removed now is removed later, by the first who comes.
 func TestSweepFails(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

@@ -16,7 +16,7 @@ const maxImageRef = 1024
 // maxUID is the largest user or group id: engines keep it in a signed 32-bit number.
 const maxUID = 1<<31 - 1
 
-// prepare checks a request against form and policy and gives it with its defaults filled in and nothing shared with
+// prepare checks a request against form and policy and returns it with its defaults filled in and nothing shared with
 // the caller.
 func (m *Manager) prepare(req Request) (Request, error) {
 	if req.Image == "" || len(req.Image) > maxImageRef || strings.ContainsAny(req.Image, "\x00 \t\r\n") {
@@ -50,8 +50,10 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	}
 	req.Env = maps.Clone(req.Env)
 	req.Limits = req.Limits.Clamp(req.Ceiling)
-	if err := validateLimits(req.Limits); err != nil {
-		return req, err
+	for _, row := range backend.LimitTable() { // what is too small or too large is the driver's to refuse
+		if value := *row.Of(&req.Limits); value < 0 {
+			return req, &backend.LimitError{Limit: row, Value: value}
+		}
 	}
 	if req.ExecTimeout, err = execTimeout(req.ExecTimeout, DefaultExecTimeout); err != nil {
 		return req, err
@@ -65,7 +67,7 @@ func (m *Manager) prepare(req Request) (Request, error) {
 	return req, nil
 }
 
-// execTimeout checks a command's timeout; zero gives fallback.
+// execTimeout checks a command's timeout; zero is fallback.
 func execTimeout(d, fallback time.Duration) (time.Duration, error) {
 	if d == 0 {
 		return fallback, nil
@@ -77,8 +79,8 @@ func execTimeout(d, fallback time.Duration) (time.Duration, error) {
 	return d, nil
 }
 
-// ParseUser gives Request.User as "uid:gid", or backend.ErrInvalid. A lone uid takes the same number as its group, "root" is 0:0; other names would need the
-// image's own user list, which nobody vouches for.
+// ParseUser returns Request.User as "uid:gid", or backend.ErrInvalid. A lone uid takes the same number as its group, "root" is
+// 0:0; other names would need the image's own user list, which nobody vouches for.
 func ParseUser(user string) (string, error) {
 	switch user {
 	case "":
@@ -87,20 +89,18 @@ func ParseUser(user string) (string, error) {
 		return "0:0", nil
 	}
 	uidText, gidText, both := strings.Cut(user, ":")
-	uid, err := parseID(uidText)
-	if err != nil {
-		return "", fmt.Errorf("%w: user %q is not uid or uid:gid in numbers up to %d", backend.ErrInvalid, cleanText(user), maxUID)
+	if !both {
+		gidText = uidText
 	}
-	gid := uid
-	if both {
-		if gid, err = parseID(gidText); err != nil {
-			return "", fmt.Errorf("%w: user %q is not uid or uid:gid in numbers up to %d", backend.ErrInvalid, cleanText(user), maxUID)
-		}
+	uid, uidErr := parseID(uidText)
+	gid, gidErr := parseID(gidText)
+	if uidErr != nil || gidErr != nil {
+		return "", fmt.Errorf("%w: user %q is not uid or uid:gid in numbers up to %d", backend.ErrInvalid, cleanText(user), maxUID)
 	}
 	return fmt.Sprintf("%d:%d", uid, gid), nil
 }
 
-// IsRoot tells whether what ParseUser gave is root, by user or group.
+// IsRoot reports whether a result of ParseUser is root, by user or group.
 func IsRoot(user string) bool { return strings.HasPrefix(user, "0:") || strings.HasSuffix(user, ":0") }
 
 // parseID reads a plain decimal user or group id.
@@ -113,20 +113,4 @@ func parseID(text string) (int64, error) {
 		return 0, strconv.ErrRange
 	}
 	return id, nil
-}
-
-// validateLimits refuses negative limits; what is too small or too large is the driver's to say.
-func validateLimits(l backend.Limits) error {
-	for _, f := range []struct {
-		name  string
-		value int64
-	}{
-		{"cpu", l.CPUMillis}, {"memory", l.MemoryBytes}, {"pids", l.PIDs}, {"tmp", l.TmpBytes},
-		{"workspace", l.WorkspaceBytes}, {"open files", l.OpenFiles}, {"file size", l.FileBytes},
-	} {
-		if f.value < 0 {
-			return fmt.Errorf("%w: %s limit %d is negative", backend.ErrInvalid, f.name, f.value)
-		}
-	}
-	return nil
 }

@@ -9,13 +9,13 @@ type Scope struct {
 	ID        string
 }
 
-// Key gives the key of a sandbox in the scope.
+// Key returns the key of a sandbox in the scope.
 func (s Scope) Key(name string) Key { return Key{Namespace: s.Namespace, ID: s.ID, Name: name} }
 
-// String gives "namespace:id".
+// String returns "namespace:id".
 func (s Scope) String() string { return s.Namespace + ":" + s.ID }
 
-// seals tells whether closing the scope is for good. Runs end once; a named sandbox may be opened again.
+// seals reports whether closing the scope is for good. Runs end once; a named sandbox may be opened again.
 func (s Scope) seals() bool { return s.Namespace != NamespaceUser }
 
 // Run is the run that a context belongs to.
@@ -24,10 +24,10 @@ type Run struct {
 	ID        string // NewRunID
 }
 
-// Scope gives the scope of the run's sandboxes.
+// Scope returns the scope of the run's sandboxes.
 func (r Run) Scope() Scope { return Scope(r) }
 
-// Key gives the key of one of the run's sandboxes.
+// Key returns the key of one of the run's sandboxes.
 func (r Run) Key(name string) Key { return Scope(r).Key(name) }
 
 type runKey struct{}
@@ -37,7 +37,7 @@ func WithRun(ctx context.Context, run Run) context.Context {
 	return context.WithValue(ctx, runKey{}, run)
 }
 
-// RunFromContext gives the run that ctx is bound to.
+// RunFromContext returns the run that ctx is bound to.
 func RunFromContext(ctx context.Context) (Run, bool) {
 	run, ok := ctx.Value(runKey{}).(Run)
 	return run, ok

@@ -16,49 +16,51 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
 // Session is a handle on one sandbox. All methods may be called concurrently. After Close every call fails with
 // backend.ErrClosed, calls under way too; once the sandbox died every call fails with backend.ErrLost.
 type Session struct {
-	m       *Manager
-	id      string
-	key     Key
-	req     Request // prepared; only its shape for sandboxes of other processes
-	engine  backend.Info
-	hello   wire.Hello // of the first connection
-	made    string     // what the sandbox was made for, Record.Request
-	asIs    bool       // taken over by an opener that takes what there is, so that req says only what could be found out
-	owned   bool       // this manager removes the sandbox; false for Connect
-	visits  bool       // of another process's sandbox whose record is kept fresh
-	policy  IdlePolicy // what becomes of it when it is idle; never empty for an owned one
-	created time.Time
+	m         *Manager
+	id        string
+	key       Key
+	req       Request // prepared; only its shape for sandboxes of other processes
+	engine    backend.Info
+	hello     wire.Hello // of the first connection
+	made      string     // what the sandbox was made for, Record.Request
+	asIs      bool       // adopted with OpenAsIs, so that req has only what could be found out
+	owned     bool       // this manager removes the sandbox; false for Connect
+	keepFresh bool       // a secondary connection whose uses are recorded
+	policy    IdlePolicy // what becomes of it when it is idle; never empty for an owned one
+	created   time.Time
 
 	// ctx ends when the session closes. It is kept because it is the life of the session, not of a call.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // goroutines of the connection
 
-	mu        sync.Mutex        // guards the fields below; never held across a call to the engine or the guest
-	base      map[string]string // environment of every command, never changed, only replaced
-	state     State
-	lost      error         // why, in StateLost
-	noted     chan struct{} // from the loss on; closed when the store was told of it
-	given     Record        // as it was given up after a loss (release); not guarded, but to be read when noted is closed
-	conn      *client.Conn
-	redialing *redial
-	taken     bool // another process has the sandbox now
-	beside    bool // reach the guest beside its owner, through backend.Connector
-	active    int  // calls under way
-	lastUsed  time.Time
-	recorded  time.Time     // lastUsed as it was last recorded
-	idle      time.Duration // negative is never
-	execs     map[string]trace.SpanContext
-	execOrder []string // keys of execs, oldest first
-	oomSeen   int64    // the engine's count of OOM kills when it was last read; negative is not read yet
-	oomRise   time.Time
-	counts    *bool // whether the guest counts OOM kills itself; nil is not known yet
+	mu           sync.Mutex        // guards the fields below; never held across a call to the engine or the guest
+	base         map[string]string // environment of every command, never changed, only replaced
+	state        State
+	lost         error         // why, in StateLost
+	lossRecorded chan struct{} // from the loss on; closed when the store has it
+	disowned     Record        // as it was given up after a loss (disownLost); not guarded, but to be read when lossRecorded is closed
+	conn         *client.Conn
+	redialing    *redial
+	taken        bool // another process has the sandbox now
+	secondary    bool // a secondary connection, through backend.Connector
+	active       int  // calls under way
+	lastUsed     time.Time
+	recorded     time.Time     // lastUsed as it was last recorded
+	idle         time.Duration // negative is never
+	execs        map[string]trace.SpanContext
+	execOrder    []string // keys of execs, oldest first
+	oomSeen      int64    // the engine's count of OOM kills when it was last read; negative is not read yet
+	oomRise      time.Time
+	counts       *bool // whether the guest counts OOM kills itself; nil is not known yet
 
+	expired  bool          // it closes because nobody used it; set when Close begins
 	closing  chan struct{} // nil until Close begins; closed when it ended
 	closeErr error         // result of Close, set before closing is closed
 }
@@ -66,10 +68,10 @@ type Session struct {
 // errSessionClosed ends the calls of a session that closes.
 var errSessionClosed error = &textError{text: "the sandbox is closed", err: backend.ErrClosed}
 
-// ID gives the sandbox's id. It cannot be guessed, and a key that is opened again after a close has a new one.
+// ID returns the sandbox's id. It cannot be guessed, and a key that is opened again after a close has a new one.
 func (s *Session) ID() string { return s.id }
 
-// Key gives the key that the sandbox belongs to.
+// Key returns the key that the sandbox belongs to.
 func (s *Session) Key() Key { return s.key }
 
 // Info describes the sandbox. The result shares nothing with the session.
@@ -85,7 +87,7 @@ func (s *Session) Info() Info {
 	return info
 }
 
-// Touch counts as use: the session's idle time begins anew. It does nothing to a session that is closing.
+// Touch counts as use: the session's idle time starts again. It does nothing to a session that is closing.
 func (s *Session) Touch() {
 	if s.enter() == nil {
 		s.leave()
@@ -95,7 +97,7 @@ func (s *Session) Touch() {
 // Close closes the sandbox: calls under way end with backend.ErrClosed and the sandbox is removed with its workspace.
 // For a session from Connect it only ends the connection. Closing twice is no error; ctx does not shorten the removal.
 func (s *Session) Close(ctx context.Context) error {
-	return s.m.closeSession(ctx, s, closeRemove)
+	return s.m.closeSession(ctx, s, owner.Gone)
 }
 
 // enter counts a call in.
@@ -121,7 +123,7 @@ func (s *Session) leave() {
 	s.lastUsed = s.m.now()
 }
 
-// call runs fn with a connection to the guest. When the connection breaks under fn and again says that fn may be
+// call runs fn with a connection to the guest. When the connection breaks under fn and again is set, so that fn may be
 // repeated, it runs once more on a new connection.
 func (s *Session) call(parent context.Context, again bool, fn func(context.Context, *client.Conn) error) error {
 	if err := parent.Err(); err != nil {
@@ -150,7 +152,7 @@ func (s *Session) call(parent context.Context, again bool, fn func(context.Conte
 	}
 }
 
-// explain gives the reason that matters most for a failed call: the caller's own context, then the end of the session.
+// explain returns the reason that matters most for a failed call: the caller's own context, then the end of the session.
 func (s *Session) explain(parent context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -167,13 +169,9 @@ func (s *Session) explain(parent context.Context, err error) error {
 
 // start begins the span of a call.
 func (s *Session) start(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
-	return telemetry.StartWith(ctx, s.m.tracers, name, append(attrs, s.attributes()...)...)
-}
-
-// attributes say which sandbox a span is about.
-func (s *Session) attributes() []attribute.KeyValue {
-	return append(s.m.keyAttributes(s.key),
+	attrs = append(append(attrs, s.m.keyAttributes(s.key)...),
 		telemetry.KeySandboxID.String(s.id), telemetry.Text(telemetry.KeyImage, s.engine.Image))
+	return telemetry.StartWith(ctx, s.m.tracers, name, attrs...)
 }
 
 // end ends the span of a call and wraps its error.

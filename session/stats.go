@@ -17,14 +17,14 @@ type Stats struct {
 	CPU         time.Duration // used since it was started; zero is unknown
 	MemoryBytes int64         // with the pages of files in memory; zero is unknown
 	PIDs        int64         // processes and threads; zero is unknown
-	// WorkspaceBytes is the size of the files below the work directory, WorkspaceMore says that there are more files than
+	// WorkspaceBytes is the size of the files below the work directory, WorkspaceMore that there are more files than
 	// were counted.
 	WorkspaceBytes int64
 	WorkspaceMore  bool
 }
 
 // Stats asks what the sandbox uses. The question does not count as use: an idle session stays idle. What the engine does
-// not tell is the guest's answer, a stranger's word.
+// not report is the guest's answer, which is untrusted.
 func (s *Session) Stats(ctx context.Context) (st Stats, err error) {
 	defer func() { err = wrapError("Stats", s.m.driver, s.id, err) }()
 	if s.isClosing() {

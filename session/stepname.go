@@ -11,7 +11,7 @@ type (
 	baseKey        struct{}
 )
 
-// WithSessionName says in which of the run's sandboxes an agent works that is run with ctx and names none itself. A
+// WithSessionName names the one of the run's sandboxes in which an agent works that is run with ctx and names none itself. A
 // workflow step that asks for a sandbox of its own reaches its agent's tools this way.
 func WithSessionName(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, sessionNameKey{}, name)
@@ -25,20 +25,20 @@ func SessionNameFromContext(ctx context.Context) string {
 	return DefaultName
 }
 
-// WithBase says what the run wants its sandboxes to be. Who opens one with ctx takes from base every field that it has
-// no wish of its own for, Retention always; so an agent that asks for nothing special shares the run's sandbox.
+// WithBase sets what the run's sandboxes are by default. Who opens one with ctx takes from base every field that
+// is not set, and always Retention; so an agent that asks for nothing special shares the run's sandbox.
 func WithBase(ctx context.Context, base Request) context.Context {
 	return context.WithValue(ctx, baseKey{}, base)
 }
 
-// BaseFromContext gives the request set by WithBase.
+// BaseFromContext returns the request set by WithBase.
 func BaseFromContext(ctx context.Context) (Request, bool) {
 	base, ok := ctx.Value(baseKey{}).(Request)
 	return base, ok
 }
 
-// Over gives r with its zero fields taken from base and, by name, the variables of base that r does not set.
-func (r Request) Over(base Request) Request {
+// WithDefaults returns r with its zero fields taken from base and, by name, the variables of base that r does not set.
+func (r Request) WithDefaults(base Request) Request {
 	r.Image = cmp.Or(r.Image, base.Image)
 	r.User = cmp.Or(r.User, base.User)
 	if !r.RootSet {
@@ -58,8 +58,8 @@ func (r Request) Over(base Request) Request {
 	if r.Prepare == nil {
 		r.Prepare = base.Prepare
 	}
-	if r.Inherit == nil {
-		r.Inherit = base.Inherit
+	if r.OnAdopt == nil {
+		r.OnAdopt = base.OnAdopt
 	}
 	r.Limits = r.Limits.Merge(base.Limits)
 	r.Ceiling = r.Ceiling.Clamp(base.Ceiling)

@@ -22,7 +22,7 @@ func TestSessionName(t *testing.T) {
 	}
 }
 
-func TestRequestOver(t *testing.T) {
+func TestWithDefaults(t *testing.T) {
 	t.Parallel()
 	base := session.Request{
 		Image: "python:3.11-slim", User: "1001:1001", Env: map[string]string{"A": "base", "B": "base"},
@@ -33,19 +33,19 @@ func TestRequestOver(t *testing.T) {
 		Image: "python:3.11-slim", User: "1001:1001", Env: map[string]string{"A": "mine", "B": "base"},
 		Limits: backend.Limits{MemoryBytes: 1 << 30, PIDs: 128}, Network: backend.NetworkBridge, Retention: time.Hour,
 	}
-	if diff := cmp.Diff(want, mine.Over(base)); diff != "" {
+	if diff := cmp.Diff(want, mine.WithDefaults(base)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	writable := session.Request{Root: backend.RootWritable}
-	if got := mine.Over(writable).Root; got != backend.RootWritable {
+	if got := mine.WithDefaults(writable).Root; got != backend.RootWritable {
 		t.Errorf("without a wish for the root: %v", got)
 	}
-	if got := (session.Request{RootSet: true}).Over(writable).Root; got != backend.RootReadonly {
+	if got := (session.Request{RootSet: true}).WithDefaults(writable).Root; got != backend.RootReadonly {
 		t.Errorf("a read-only root was wished for: %v", got)
 	}
 	low := session.Request{Ceiling: backend.Limits{MemoryBytes: 64 << 20, PIDs: 32}}
 	high := session.Request{Ceiling: backend.Limits{MemoryBytes: 128 << 20, CPUMillis: 500}}
-	for _, r := range []session.Request{low.Over(high), high.Over(low)} {
+	for _, r := range []session.Request{low.WithDefaults(high), high.WithDefaults(low)} {
 		if diff := cmp.Diff(backend.Limits{MemoryBytes: 64 << 20, PIDs: 32, CPUMillis: 500}, r.Ceiling); diff != "" {
 			t.Errorf("ceiling (-want +got)\n%s", diff)
 		}

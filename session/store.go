@@ -19,10 +19,10 @@ const (
 	RecordLost     RecordState = "lost"     // died behind our back, its id is remembered
 )
 
-// Live tells whether a record in that state holds its key.
+// Live reports whether a record in that state holds its key.
 func (s RecordState) Live() bool { return s == RecordCreating || s == RecordReady }
 
-// Record is what is kept of one sandbox beside the labels on the engine. It holds no value of a variable and no secret.
+// Record is what is kept of one sandbox besides the labels on the engine. It holds no value of a variable and no secret.
 type Record struct {
 	ID       string // session id
 	Key      Key
@@ -38,17 +38,17 @@ type Record struct {
 	Idle       time.Duration
 	IdlePolicy IdlePolicy    // empty is IdleRemove
 	Retention  time.Duration // Request.Retention
-	// KeepWorkspace in RecordReady: when the engine has no such sandbox, its workspace is kept, for whoever opens the key. The
-	// sandbox is being made anew (OpenRebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
+	// KeepWorkspace in RecordReady: when the engine has no such sandbox, its workspace is kept for the next opener of the key.
+	// The sandbox is being rebuilt (OpenRebuild), was removed without its workspace (CloseOptions.KeepWorkspace), or was that
 	// of an interrupted run.
 	KeepWorkspace bool
 	// Ended: the session was closed by who had it, so that nobody misses its files (Manager.Gone).
 	Ended bool
 	// User, WorkspaceBytes and Workspace are the sandbox's (backend.Info), which no other sandbox with its workspace may have
-	// otherwise. All are empty while it is made, and where an earlier version made the record.
+	// otherwise. All are empty while it is made.
 	User           string
 	WorkspaceBytes int64
-	Workspace      backend.WorkspaceMeans
+	Workspace      backend.Enforcement
 }
 
 // setWorkspace notes what a sandbox with the same workspace must have, too.
@@ -56,7 +56,7 @@ func (r *Record) setWorkspace(engine backend.Info) {
 	r.User, r.WorkspaceBytes, r.Workspace = engine.User, engine.Limits.WorkspaceBytes, engine.Workspace
 }
 
-// workspace gives that back.
+// workspace returns that back.
 func (r Record) workspace() backend.Info {
 	return backend.Info{User: r.User, Limits: backend.Limits{WorkspaceBytes: r.WorkspaceBytes}, Workspace: r.Workspace}
 }
@@ -67,7 +67,7 @@ type Store interface {
 	// Join must make a new owner. It lives until leave is called, which may be done twice, or the process ends, however
 	// that happens.
 	Join(ctx context.Context) (owner string, leave func() error, err error)
-	// Lives must tell whether an owner lives. It must be sure: what a living one has is never touched by others, and what
+	// Lives must report whether an owner lives. It must be sure: what a living one has is never touched by others, and what
 	// it had is free for all when it is dead. The empty owner never lives.
 	Lives(ctx context.Context, owner string) (bool, error)
 
@@ -77,7 +77,7 @@ type Store interface {
 	// Update must replace the record with rec.ID; backend.ErrNotFound when there is none, backend.ErrExists when rec is
 	// live and another live record holds the key on the same engine.
 	Update(ctx context.Context, rec Record) error
-	// Take must give the record that belongs to owner from to owner to and return it as it is then; backend.ErrNotFound
+	// Take must pass the record of owner from to owner to and return it as it is then; backend.ErrNotFound
 	// when there is none, backend.ErrExists when it does not belong to from. Of several that take a record at once, one
 	// gets it.
 	Take(ctx context.Context, id, from, to string) (Record, error)

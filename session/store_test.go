@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// brokenStore fails where it is told to.
+// brokenStore fails where it is set to.
 type brokenStore struct {
 	session.Store
 	insert, update, read atomic.Bool
@@ -93,7 +93,7 @@ func TestRecords(t *testing.T) {
 	if err != nil || rec.State != session.RecordReady || rec.EngineID != s.Info().EngineID || !rec.Expires.Equal(rec.LastUsed.Add(time.Hour)) {
 		t.Errorf("open: %+v, %v", rec, err)
 	}
-	b, _ := e.box(rec.EngineID)
+	b, _ := e.sandbox(rec.EngineID)
 	b.murder()
 	eventually(t, "the record says lost", func() bool {
 		rec, err := store.Get(t.Context(), s.ID())

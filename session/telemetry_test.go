@@ -140,7 +140,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// attributes gives a span's attributes as text.
+// attributes returns a span's attributes as text.
 func attributes(span tracetest.SpanStub) map[attribute.Key]string {
 	attrs := map[attribute.Key]string{}
 	for _, kv := range span.Attributes {

@@ -18,9 +18,9 @@ import (
 // ErrDetached: one left a terminal, whose command goes on.
 var ErrDetached = errors.New("detached from the terminal, its command goes on")
 
-// ErrSentAway: what a terminal showed was not taken for long, and others waited for that. Its command goes on, and one may
+// ErrSlowReader: what a terminal showed was not taken for long, and others waited for that. Its command goes on, and one may
 // join again.
-var ErrSentAway = errors.New("sent away from the terminal, which waited too long for this end of it; its command goes on")
+var ErrSlowReader = errors.New("detached from the terminal, whose output was not read for too long while others waited; its command goes on")
 
 // resizePause is how long a size waits for a terminal that is still being made.
 const resizePause = 20 * time.Millisecond
@@ -35,7 +35,7 @@ const (
 // TerminalSize is the size of a terminal in characters. Zeros are a size that is not known.
 type TerminalSize struct{ Rows, Cols uint16 }
 
-// TerminalRequest says what to run on a terminal.
+// TerminalRequest is what to run on a terminal.
 type TerminalRequest struct {
 	// Argv is delivered verbatim. Without it a shell is run: the sandbox's $SHELL, else the first there is of bash, zsh,
 	// ash and sh.
@@ -55,10 +55,11 @@ type TerminalStreams struct {
 	Resize <-chan TerminalSize // sizes to come; may be nil
 }
 
-// Terminal runs a command on a terminal of its own and stays there until it ends. Leaving earlier does not end it: when
-// ctx ends, when Stdin ends, which is ErrDetached, when Stdin or Stdout fails, whose error is returned, or when Stdout takes
-// nothing while others at the terminal wait for that, which is ErrSentAway, the command goes on, can be joined with JoinTerminal, and its output is recorded. It ends when it was left alone for as long as
-// req.Unattended, or when no process has had a connection to the sandbox for ten minutes, as every command does.
+// Terminal runs a command on a terminal of its own and stays there until it ends. Leaving earlier does not end it: when ctx
+// ends, when Stdin ends, which is ErrDetached, when Stdin or Stdout fails, whose error is returned, or when Stdout takes
+// nothing while others at the terminal wait for that, which is ErrSlowReader, the command goes on, can be joined with
+// JoinTerminal, and its output is recorded. It ends when it was left alone for as long as req.Unattended, or when no process
+// has had a connection to the sandbox for ten minutes, as every command does.
 //
 // The result names the command also when there is an error, unless it could not be started. Terminal may return while a
 // Read of Stdin is still under way. A guest that has no terminals is backend.ErrUnsupported.
@@ -110,7 +111,7 @@ func (s *Session) atTerminal(ctx context.Context, execID string, at TerminalStre
 	call func(context.Context, *client.Conn, io.Reader) (wire.RunResult, error)) (ExecResult, error) {
 	began := s.m.now()
 	var answer wire.RunResult
-	err := s.call(ctx, false, func(ctx context.Context, conn *client.Conn) error {
+	err := s.call(ctx, false, func(ctx context.Context, conn *client.Conn) (err error) {
 		ctx, cancel := context.WithCancel(ctx)
 		var sizes sync.WaitGroup
 		defer sizes.Wait()
@@ -120,13 +121,9 @@ func (s *Session) atTerminal(ctx context.Context, execID string, at TerminalStre
 		if at.Stdin != nil {
 			typed = endDetaches{at.Stdin}
 		}
-		in := guardInput(typed, cancel)
-		defer in.release()
-		var err error
-		answer, err = call(ctx, conn, in.reader())
-		if failure := in.failure(); failure != nil {
-			return failure
-		}
+		answer, err = withInput(ctx, typed, func(ctx context.Context, in io.Reader) (wire.RunResult, error) {
+			return call(ctx, conn, in)
+		})
 		return err
 	})
 	var refused *wire.Error
@@ -163,7 +160,7 @@ func isUnknown(err error) bool {
 	return errors.As(err, &refused) && refused.Code == wire.CodeNotFound
 }
 
-// endDetaches reads what is typed. There is no end of it: a program at a terminal is told one by a character.
+// endDetaches reads what is typed. There is no end of it: at a terminal a character stands for that.
 type endDetaches struct{ r io.Reader }
 
 func (e endDetaches) Read(p []byte) (int, error) {

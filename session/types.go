@@ -21,7 +21,7 @@ const (
 	ExecQuotaKilled ExecState = "quota_killed"
 )
 
-// ExecRequest says what to run. The zero Yield waits for the end.
+// ExecRequest is what to run. The zero Yield waits for the end.
 type ExecRequest struct {
 	Argv    []string // delivered verbatim; or
 	Command string   // one line for /bin/sh -c
@@ -52,7 +52,7 @@ type Output struct {
 	PathCut    bool   // that file is cut short too
 }
 
-// Bytes gives head and tail joined; it is the whole output when Omitted is zero.
+// Bytes returns head and tail joined; it is the whole output when Omitted is zero.
 func (o Output) Bytes() []byte {
 	b := make([]byte, 0, len(o.Head)+len(o.Tail))
 	return append(append(b, o.Head...), o.Tail...)
@@ -71,15 +71,15 @@ type ExecStatus struct {
 	// Leaked: processes of the command's tree outlived it, as background children do.
 	Leaked bool
 	// QuotaExceeded: the workspace was full at some time while the command ran. A command that was not ended for it may
-	// have told so itself, or not have noticed. QuotaOutside: not the workspace was, but what may be written outside of it.
+	// have reported that itself, or not have noticed. QuotaOutside: not the workspace was, but what may be written outside of it.
 	QuotaExceeded, QuotaOutside bool
 	// Terminal: it runs on a terminal, see Session.JoinTerminal.
 	Terminal bool
-	// Age is how long ago the command was started; zero when the sandbox cannot tell.
+	// Age is how long ago the command was started; zero when the sandbox does not know.
 	Age time.Duration
 }
 
-// Done tells whether the command ended.
+// Done reports whether the command ended.
 func (s ExecStatus) Done() bool { return s.Status != ExecRunning }
 
 // ExecResult answers Exec, Stream and WaitExec.
@@ -145,7 +145,7 @@ type FileInfo struct {
 type WriteFileOptions struct {
 	Mode      fs.FileMode // permission bits; zero is those of the file that is there, else 0644
 	Overwrite bool        // replace an existing file; without it that is backend.ErrExists
-	// Size is the exact number of bytes when it is known: a reader that gives fewer or more is an error and leaves the
+	// Size is the exact number of bytes when it is known: a reader with fewer or more is an error and leaves the
 	// old file as it was. Zero or negative is unknown.
 	Size int64
 }

@@ -27,7 +27,7 @@ func left(t *testing.T, e sharing, opts *session.Options, key session.Key, polic
 	return s
 }
 
-// listed gives the state of a sandbox in a manager's list; empty when it is not there.
+// listed returns the state of a sandbox in a manager's list; empty when it is not there.
 func listed(t *testing.T, m *session.Manager, id string) session.State {
 	t.Helper()
 	list, err := m.List(t.Context())
@@ -40,7 +40,7 @@ func listed(t *testing.T, m *session.Manager, id string) session.State {
 	return ""
 }
 
-// hasFiles tells whether a session's workspace is there.
+// hasFiles reports whether a session's workspace is there.
 func (e *engine) hasFiles(t *testing.T, id string) bool {
 	t.Helper()
 	_, err := os.Stat(e.workspace(id))
@@ -51,7 +51,7 @@ func (e *engine) hasFiles(t *testing.T, id string) bool {
 }
 
 // TestVanished: a named sandbox whose container was removed behind our back, as `docker container prune` does, is made
-// anew with the workspace that is still there.
+// again with the workspace that is still there.
 func TestVanished(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []session.IdlePolicy{session.IdleRemove, session.IdleStop} {
@@ -158,7 +158,7 @@ func TestRemoveVanished(t *testing.T) {
 	}
 }
 
-// TestKeptWorkspace: the workspace of a sandbox that was removed without it is listed, there for whoever opens the key, and
+// TestKeptWorkspace: the workspace of a sandbox that was removed without it is listed, there for the next opener of the key, and
 // goes when its time is over or when somebody says so.
 func TestKeptWorkspace(t *testing.T) {
 	t.Parallel()
@@ -221,7 +221,7 @@ func TestKeptWorkspace(t *testing.T) {
 	}
 }
 
-// TestKeptWorkspaceIsGone: whose workspace somebody else removed begins anew, and is told so.
+// TestKeptWorkspaceIsGone: whose workspace somebody else removed starts again, and hears of it.
 func TestKeptWorkspaceIsGone(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
@@ -294,7 +294,7 @@ func removeSaysSoBefore(t *testing.T, volumes bool) {
 	}
 }
 
-// TestRemoveInterruptedRebuild: a sandbox that was to be made anew, and that there is none of for now, is listed and can be
+// TestRemoveInterruptedRebuild: a sandbox that was to be rebuilt, and that there is none of for now, is listed and can be
 // removed.
 func TestRemoveInterruptedRebuild(t *testing.T) {
 	t.Parallel()
@@ -351,13 +351,13 @@ func (e unsure) Start(ctx context.Context, id string) error {
 	return errors.Join(e.sharing.Start(ctx, id), backend.ErrUnavailable)
 }
 
-// TestFailedStartRestsAgain: a sandbox that was started for an open or a visit which then failed is laid down again.
-func TestFailedStartRestsAgain(t *testing.T) {
+// TestFailedStartSuspendsAgain: a sandbox that was resumed for an Open or a Connect which then failed is suspended again.
+func TestFailedStartSuspendsAgain(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]func(e sharing, opts *session.Options, id string) error{
 		"open": func(e sharing, opts *session.Options, _ string) error {
 			req := testImage()
-			req.Inherit = func(context.Context, *session.Session) error { return backend.ErrUnavailable }
+			req.OnAdopt = func(context.Context, *session.Session) error { return backend.ErrUnavailable }
 			_, _, err := newManager(t, e, opts).Open(t.Context(), session.UserKey("lab"), req)
 			return err
 		},
@@ -365,7 +365,7 @@ func TestFailedStartRestsAgain(t *testing.T) {
 			_, _, err := newManager(t, unsure{e}, opts).Open(t.Context(), session.UserKey("lab"), testImage())
 			return err
 		},
-		"unsure visit": func(e sharing, opts *session.Options, id string) error {
+		"unsure connect": func(e sharing, opts *session.Options, id string) error {
 			_, err := newManager(t, unsure{e}, opts).Connect(t.Context(), id)
 			return err
 		},
@@ -377,29 +377,29 @@ func TestFailedStartRestsAgain(t *testing.T) {
 			s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
 			m := newManager(t, e, opts)
 			clock := newClock(m)
-			box, _ := e.box(s.Info().EngineID)
+			b, _ := e.sandbox(s.Info().EngineID)
 			clock.add(time.Hour)
 			m.Reap(t.Context())
-			if rec := record(t, opts.Store, s.ID()); box.process().state() != backend.StateStopped || !rec.Expires.IsZero() {
+			if rec := record(t, opts.Store, s.ID()); b.process().state() != backend.StateStopped || !rec.Expires.IsZero() {
 				t.Fatalf("it does not rest: %+v", rec)
 			}
 			if err := try(e, opts, s.ID()); !errors.Is(err, backend.ErrUnavailable) {
 				t.Fatalf("error %v, want ErrUnavailable", err)
 			}
-			if box.process().state() != backend.StateRunning {
+			if b.process().state() != backend.StateRunning {
 				t.Fatal("it was not started")
 			}
-			eventually(t, "it rests again", func() bool { // a guest that has just begun may not answer at once
+			eventually(t, "it is suspended again", func() bool { // a guest that has just begun may not answer at once
 				clock.add(time.Hour)
 				m.Reap(t.Context())
-				return box.process().state() == backend.StateStopped
+				return b.process().state() == backend.StateStopped
 			})
 		})
 	}
 }
 
 // TestLostAndStarted: a sandbox that is only stopped when it is idle, and that was lost while a process had it, is there
-// for whoever opens its key next, with its files; the process that lost it has no more say in it, unless nobody took it.
+// for the next opener of its key, with its files; the process that lost it has no more say in it, unless nobody took it.
 func TestLostAndStarted(t *testing.T) {
 	t.Parallel()
 	reap := func(t *testing.T, m *session.Manager, _ *session.Session) { m.Reap(t.Context()) }
@@ -447,7 +447,7 @@ func TestLostAndStarted(t *testing.T) {
 	}
 }
 
-// TestLostAndRemoved: whoever lost such a sandbox can remove it.
+// TestLostAndRemoved: the process that lost such a sandbox can remove it.
 func TestLostAndRemoved(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
@@ -468,7 +468,7 @@ func lost(t *testing.T, e sharing, m *session.Manager, opts *session.Options, ke
 	s, _, err := m.Open(t.Context(), key, req)
 	must(t, err)
 	output(t, s, "echo kept > file")
-	b, _ := e.box(s.Info().EngineID)
+	b, _ := e.sandbox(s.Info().EngineID)
 	b.murder()
 	eventually(t, "it is lost and given up", func() bool {
 		return s.Info().State == session.StateLost && record(t, opts.Store, s.ID()).Owner == ""

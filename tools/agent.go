@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
+	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/core/tracing"
 	"github.com/firebase/genkit/go/genkit"
 
@@ -16,9 +17,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
 )
-
-// DefaultMaxTurns bounds the turns of an agent that says nothing about it.
-const DefaultMaxTurns = frontmatter.DefaultMaxTurns
 
 // Agent is a prompt file that can be run. Agents may be run concurrently, also one by itself.
 type Agent struct {
@@ -34,7 +32,7 @@ func (a *Agent) Name() string { return a.name }
 // File is the agent's file, as it was given to the loader.
 func (a *Agent) File() string { return a.doc.File }
 
-// Description says what the agent is for, in the words of its file.
+// Description returns what the agent is for, in the words of its file.
 func (a *Agent) Description() string { return a.doc.Meta.Description }
 
 // Model is the model that the agent's file names; it may be empty.
@@ -48,7 +46,7 @@ type RunOptions struct {
 	// Model replaces the file's model. A model of another provider does not get the file's `config:`, which it would
 	// refuse. Empty: the file's.
 	Model string
-	// MaxTurns bounds the model's turns. Zero: the file's `maxTurns`, else DefaultMaxTurns.
+	// MaxTurns bounds the model's turns. Zero: the file's `maxTurns`, else frontmatter.DefaultMaxTurns.
 	MaxTurns int
 	// OnText is called with the text of the answer as it comes in. Nil: the answer is not streamed.
 	OnText func(text string)
@@ -56,7 +54,7 @@ type RunOptions struct {
 	OnTool func(ToolEvent)
 }
 
-// ToolEvent tells of a tool call.
+// ToolEvent is the beginning or the end of a tool call.
 type ToolEvent struct {
 	Tool     string
 	Ref      string // pairs the two events of a call
@@ -75,7 +73,7 @@ type AgentResult struct {
 	FinishReason string
 	Turns        int // model calls
 	ToolCalls    int
-	InputTokens  int // over all turns, as far as the provider tells
+	InputTokens  int // over all turns, as far as the provider reports them
 	OutputTokens int
 }
 
@@ -177,7 +175,7 @@ func (a *Agent) request(ctx context.Context, input map[string]any, o RunOptions)
 	case o.MaxTurns > 0:
 		req.MaxTurns = o.MaxTurns
 	case req.MaxTurns == 0:
-		req.MaxTurns = DefaultMaxTurns
+		req.MaxTurns = frontmatter.DefaultMaxTurns
 	}
 	if a.doc.Sandbox != nil {
 		describeOutput(req)
@@ -200,7 +198,7 @@ func provider(model string) string {
 	return name
 }
 
-// guardRef gives agents without a sandbox the same patience with a model's mistakes.
+// guardRef returns middleware that has the same patience with a model's mistakes for agents without a sandbox.
 func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
 	box := newToolbox(nil, nil)
 	if p != nil {
@@ -209,7 +207,7 @@ func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
 	b := newBinding(box, frontmatter.Sandbox{})
 	g := guard{log: box.log}
 	return local("workcell/guard", &ai.Hooks{
-		Tools:     []ai.Tool{newTool(b, unknownTool, "Answers calls of tools that do not exist.", b.unknown)},
+		Tools:     []ai.Tool{b.unknownTool()},
 		WrapModel: g.wrapModel, WrapTool: g.wrapTool,
 	}), nil
 }
@@ -247,7 +245,7 @@ func finished(resp *ai.ModelResponse) error {
 	return nil
 }
 
-// explain says which agent failed, and what to do where it is known.
+// explain adds which agent failed, and what to do where it is known.
 func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -260,4 +258,33 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 		return fmt.Errorf("agent %s (%s): no model is named; add `model: provider/name` to the frontmatter, or choose one for the run", a.name, a.File())
 	}
 	return fmt.Errorf("agent %s (%s): %w", a.name, a.File(), err)
+}
+
+// InputSchema is the JSON Schema of the agent's input; nil when the file has none.
+func (a *Agent) InputSchema() map[string]any {
+	action := genkit.LookupAction(a.g, api.KeyFromName(api.ActionTypeExecutablePrompt, a.prompt.Name()))
+	if action == nil {
+		return nil
+	}
+	return action.Desc().InputSchema
+}
+
+// Document is the agent's file.
+func (a *Agent) Document() *frontmatter.Document { return a.doc }
+
+// RequestOver returns what an agent with s asks of a sandbox in a run whose sandboxes are like base, and the fields that s
+// names itself. As to the others the agent takes a sandbox as it finds it.
+func RequestOver(s frontmatter.Sandbox, base session.Request) (req session.Request, fields []string) {
+	return (&binding{cfg: s}).request(session.WithBase(context.Background(), base), s.Runtime)
+}
+
+// SharedSandbox is what the agent asks of the sandbox that it shares with its run; false when it asks for none, or for
+// one of its own.
+func (a *Agent) SharedSandbox() (session.Request, bool) {
+	s := a.doc.Sandbox
+	if s == nil || s.Mode != frontmatter.ModeCode || s.Session != "" && s.Session != frontmatter.SessionDefault {
+		return session.Request{}, false
+	}
+	req, _ := (&binding{cfg: *s}).request(context.Background(), s.Runtime)
+	return req, true
 }

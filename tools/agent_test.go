@@ -308,7 +308,7 @@ x`)
 	}
 }
 
-// TestAgentMistakesWithoutSandbox gives agents without a sandbox the same patience.
+// TestAgentMistakesWithoutSandbox returns agents without a sandbox the same patience.
 func TestAgentMistakesWithoutSandbox(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

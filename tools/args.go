@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // TextMap is an object of names to texts. Besides an object it accepts what models send for one: a list of "name=value"
@@ -71,7 +71,7 @@ func pair(item any) (name, value string, ok bool) {
 	return "", "", false
 }
 
-// aliases are other names that models give to arguments. They are accepted but not advertised.
+// aliases are other names that models use for arguments. They are accepted but not advertised.
 func aliases() map[string]string {
 	return map[string]string{
 		"timeout": "timeout_seconds", "timeout_sec": "timeout_seconds", "timeout_secs": "timeout_seconds", "timeout_s": "timeout_seconds",
@@ -105,8 +105,19 @@ func arguments(t reflect.Type) []argument {
 	return list
 }
 
-// decodeArgs reads a model's arguments. It forgives what is harmless (aliases, numbers as text) and explains the rest.
-func decodeArgs[In any](raw json.RawMessage) (In, *ToolError) {
+// stringField returns a text of an input type, nil when it has none of that name.
+func stringField[In any](in *In, name string) *string {
+	if f := reflect.ValueOf(in).Elem().FieldByName(name); f.IsValid() {
+		if text, ok := f.Addr().Interface().(*string); ok {
+			return text
+		}
+	}
+	return nil
+}
+
+// DecodeInput reads a model's arguments into In, a struct with `json` tags. It forgives what is harmless (aliases, numbers
+// as text) and reports all else that is wrong at once.
+func DecodeInput[In any](raw json.RawMessage) (In, *ToolError) {
 	var in In
 	values, fail := object(raw)
 	if fail != nil {
@@ -188,7 +199,7 @@ func unknownArgument(name string, args []argument) string {
 	for i, a := range args {
 		names[i] = a.name
 	}
-	if near, ok := nearest.Of(name, names); ok {
+	if near, ok := suggest.Closest(name, names); ok {
 		return fmt.Sprintf("unknown argument %q, did you mean %q?", clip(name), near)
 	}
 	return fmt.Sprintf("unknown argument %q, known are %s", clip(name), strings.Join(names, ", "))
@@ -337,12 +348,4 @@ func clip(s string) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:most], "") + "…"
-}
-
-// within checks a range; zero is the default and passes.
-func within(name string, value, low, high int64) *ToolError {
-	if value == 0 || (value >= low && value <= high) {
-		return nil
-	}
-	return failure(CodeInvalid, "%s is %d, it must be %d to %d", name, value, low, high)
 }

@@ -28,7 +28,7 @@ func (s *specs) note(_ context.Context, spec backend.Spec) error {
 
 func (s *specs) latest() backend.Spec { s.mu.Lock(); defer s.mu.Unlock(); return s.last }
 
-// within gives a context of a run that is based on base.
+// within returns a context of a run that is based on base.
 func (r *rig) within(id string, base session.Request) context.Context {
 	run := session.Run{Namespace: "workflow", ID: id}
 	r.t.Cleanup(func() {

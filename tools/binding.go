@@ -30,17 +30,17 @@ const (
 // binding ties the tools of one Generate to their sandboxes. Sandboxes are opened by the first tool that needs one.
 type binding struct {
 	box      *toolbox
-	cfg      frontmatter.Sandbox                                          // as asked for, defaults not filled in
-	fallback session.Run                                                  // of calls whose context belongs to no run
-	isolated string                                                       // name of this binding's own sandbox; empty when it shares one
-	check    func(ctx context.Context, tool string, input any) *ToolError // CallOptions.Check; may be nil
-	makeRoom func(ctx context.Context) bool                               // CallOptions.MakeRoom; may be nil
-	// maxSeconds is the longest timeout_seconds that notes and Definitions tell of.
+	cfg      frontmatter.Sandbox                             // as asked for, defaults not filled in
+	fallback session.Run                                     // of calls whose context belongs to no run
+	isolated string                                          // name of this binding's own sandbox; empty when it shares one
+	check    func(ctx context.Context, args Args) *ToolError // CallOptions.Check; may be nil
+	makeRoom func(ctx context.Context) bool                  // CallOptions.MakeRoom; may be nil
+	// maxSeconds is the longest timeout_seconds in notes and Definitions.
 	maxSeconds, readBytes, streamChars int64
 
 	mu       sync.Mutex
 	mine     map[string]*session.Session // by name, what this binding opened
-	released map[string]bool             // ids that sandbox_close gave back
+	released map[string]bool             // ids that sandbox_close released
 	started  map[string][]startedExec    // execs by sandbox id, of which something may still run
 }
 
@@ -62,7 +62,7 @@ func (b *binding) run(ctx context.Context) session.Run {
 	return b.fallback
 }
 
-// name gives the name of the agent's own sandbox.
+// name returns the name of the agent's own sandbox.
 func (b *binding) name(ctx context.Context) string {
 	switch {
 	case b.isolated != "":
@@ -80,7 +80,7 @@ func (b *binding) reaches(ctx context.Context, name string) bool {
 	return name == own || !isolated.Is(own) && !isolated.Is(name)
 }
 
-// request says what the agent asks for, over what its run asks for. runtime is the agent's, or another one that this
+// request returns what the agent asks for, over what its run asks for. runtime is the agent's, or another one that this
 // call wants; empty is no wish. wishes are the fields that the agent itself set.
 func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req session.Request, wishes []string) {
 	cfg := b.cfg
@@ -97,7 +97,7 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 		if req.Image == "" && b.ownImage(base, runtime) {
 			req.Image = frontmatter.DefaultImage(runtime)
 		}
-		req = req.Over(base)
+		req = req.WithDefaults(base)
 	}
 	if req.Image == "" {
 		req.Image = frontmatter.DefaultImage(runtime)
@@ -105,7 +105,7 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 	return req, wishes
 }
 
-// ownImage says whether code in runtime needs an image other than the base's. Nobody knows what an image is for that
+// ownImage reports whether code in runtime needs an image other than the base's. Nobody knows what an image is for that
 // came without a runtime: it is trusted for the sandbox that the run shares, where nobody else's would fit.
 func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bool {
 	switch {
@@ -117,7 +117,7 @@ func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bo
 	return b.cfg.Mode != frontmatter.ModeCode || b.cfg.Session != "" && b.cfg.Session != frontmatter.SessionDefault
 }
 
-// open gives the sandbox of that name and makes it the binding's own. An agent that has no wish of its own about what
+// open returns the sandbox of that name and makes it the binding's own. An agent that has no wish of its own about what
 // differs shares a sandbox that was opened with another request.
 func (b *binding) open(ctx context.Context, name string) (s *session.Session, created bool, err error) {
 	key := b.run(ctx).Key(name)
@@ -150,12 +150,12 @@ func (b *binding) openAs(ctx context.Context, key session.Key, req session.Reque
 		s, created, err = b.box.manager.Open(ctx, key, req)
 	}
 	if errors.Is(err, backend.ErrCapacity) {
-		err = errorOf(err).but("End a sandbox that is not needed any more with sandbox_close and delete_workspace: true, or try again when others are done.")
+		err = ErrorOf(err).withRemediation("End a sandbox that is not needed any more with sandbox_close and delete_workspace: true, or try again when others are done.")
 	}
 	return s, created, err
 }
 
-// sandbox gives the sandbox that a call means: the one with id, or the only one in scope, which is opened when there is
+// sandbox returns the sandbox that a call means: the one with id, or the only one in scope, which is opened when there is
 // none yet.
 func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, error) {
 	b.mu.Lock()
@@ -180,7 +180,7 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 		names = append(names, fmt.Sprintf("%s (%s)", mine[name].ID(), name))
 	}
 	return nil, failure(CodeInvalid, "sandbox_id is required, there are several sandboxes: %s", strings.Join(names, ", ")).
-		but("Pass the sandbox_id of the one you mean.")
+		withRemediation("Pass the sandbox_id of the one you mean.")
 }
 
 // byID finds a sandbox that the agent reaches. An id of another sandbox and one that never existed get the same answer.
@@ -188,12 +188,12 @@ func (b *binding) byID(ctx context.Context, id string) (*session.Session, error)
 	s, err := b.box.manager.Lookup(ctx, b.run(ctx).Scope(), id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && !b.reaches(ctx, s.Key().Name) {
 		return nil, failure(CodeNotFound, "there is no such sandbox in this run").
-			but("Use the sandbox_id that sandbox_open gave, or leave sandbox_id out.")
+			withRemediation("Use the sandbox_id that sandbox_open gave, or leave sandbox_id out.")
 	}
 	return s, err
 }
 
-// release gives a sandbox back: what this binding started in it is ended, and its id is closed for this binding.
+// release releases a sandbox: what this binding started in it is ended, and its id is closed for this binding.
 func (b *binding) release(ctx context.Context, s *session.Session) error {
 	b.mu.Lock()
 	execs, mine := b.started[s.ID()], maps.Clone(b.mine)

@@ -24,11 +24,11 @@ type Calls struct {
 
 // CallOptions refine Plugin.Calls. The zero value of a field means what its comment says.
 type CallOptions struct {
-	// Check is asked before a tool runs, with the name of the tool and a pointer to its decoded input (*ExecInput,
-	// *RunInput, …), which it may change. What it returns is the answer of the call. Nil allows everything.
-	Check func(ctx context.Context, tool string, input any) *ToolError
-	// MaxSeconds is the longest timeout_seconds of a command that Check lets through, so that a model is told of no
-	// longer one, neither by the schemas nor in words. Zero is 3600.
+	// Check is called before a tool runs, and again when a file was read and its size is known. A failure that it returns
+	// is the answer of the call. Nil allows everything.
+	Check func(ctx context.Context, args Args) *ToolError
+	// MaxSeconds is the longest timeout_seconds of a command that Check lets through, so that neither schemas nor notes
+	// name a longer one. Zero is that of session.MaxExecTimeout.
 	MaxSeconds int64
 	// ReadBytes is how much sandbox_fs_read returns unless a call says otherwise. Zero is 262,144.
 	ReadBytes int64
@@ -39,16 +39,8 @@ type CallOptions struct {
 	MakeRoom func(ctx context.Context) bool
 }
 
-// Definition is what a host shows of a tool.
-type Definition struct {
-	Name        string
-	Description string
-	Input       map[string]any // JSON Schema
-	Output      map[string]any // JSON Schema
-}
-
-// Calls gives the tools of both modes, compute and code, for the sandboxes of one run. s.Mode does not count. Whoever
-// began the run closes it with Manager.CloseScope. Nothing is opened yet.
+// Calls returns the tools of both modes, compute and code, for the sandboxes of one run. s.Mode does not count. The
+// caller that began the run closes it with Manager.CloseScope. Nothing is opened yet.
 func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, error) {
 	s.box = p.toolbox()
 	c := &Calls{tools: map[string]*tool{}}
@@ -65,42 +57,21 @@ func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, e
 		}
 		c.own = b
 		for _, t := range b.tools() {
-			known, ok := t.(*tool)
-			if !ok {
-				panic("tools: a tool of another kind: " + t.Name()) // a bug in this package
-			}
-			c.tools[known.Name()] = known
-			c.sorted = append(c.sorted, known)
+			c.tools[t.Name()] = t
+			c.sorted = append(c.sorted, t)
 		}
 	}
 	slices.SortFunc(c.sorted, func(a, b *tool) int { return strings.Compare(a.Name(), b.Name()) })
 	return c, nil
 }
 
-// Definitions gives the tools, sorted by name.
+// Definitions returns what a host shows of the tools, sorted by name.
 func (c *Calls) Definitions() []Definition {
 	list := make([]Definition, len(c.sorted))
 	for i, t := range c.sorted {
-		def := t.Definition()
-		list[i] = Definition{Name: def.Name, Description: def.Description, Input: def.InputSchema, Output: def.OutputSchema}
-		switch def.Name {
-		case ToolExec, ToolRun:
-			list[i].Input = withKeyword(def.InputSchema, "timeout_seconds", "maximum", c.own.maxSeconds)
-		case ToolFSRead:
-			list[i].Input = withKeyword(def.InputSchema, "max_bytes", "default", c.own.readBytes)
-		}
+		list[i] = t.def
 	}
 	return list
-}
-
-// withKeyword returns a copy of an input schema in which a keyword of a property has another value.
-func withKeyword(schema map[string]any, name, keyword string, value int64) map[string]any {
-	properties, _ := schema["properties"].(map[string]any)
-	property, _ := properties[name].(map[string]any)
-	property, properties, schema = maps.Clone(property), maps.Clone(properties), maps.Clone(schema)
-	property[keyword] = float64(value)
-	properties[name], schema["properties"] = property, properties
-	return schema
 }
 
 // DefinitionOf describes a tool of a host's own in the way of this package's: In and Out are structs with `json`,
@@ -110,13 +81,13 @@ func DefinitionOf[In, Out any](name, description string) Definition {
 	return Definition{Name: name, Description: description, Input: in, Output: out}
 }
 
-// Call runs a tool. What the caller can do something about is in the output, whose ToolError FailureOf gives; err is the
+// Call runs a tool. What the caller can do something about is in the output, whose ToolError FailureOf returns; err is the
 // end of ctx. An unknown name is an output too.
 func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (out any, err error) {
 	t, ok := c.tools[name]
 	if !ok {
 		known := slices.Sorted(maps.Keys(c.tools))
-		return Result{Error: failure(CodeNotFound, "there is no tool %q", clip(name)).but("Call one of: " + strings.Join(known, ", ") + ".")}, nil
+		return Result{Error: failure(CodeNotFound, "there is no tool %q", clip(name)).withRemediation("Call one of: " + strings.Join(known, ", ") + ".")}, nil
 	}
 	return t.direct(ctx, args)
 }
@@ -141,7 +112,7 @@ type failed interface{ failure() *ToolError }
 
 func (r Result) failure() *ToolError { return r.Error }
 
-// FailureOf gives the failure that an output of Call carries; nil when it carries none.
+// FailureOf returns the failure that an output of Call carries; nil when it carries none.
 func FailureOf(out any) *ToolError {
 	if f, ok := out.(failed); ok {
 		return f.failure()
@@ -157,13 +128,6 @@ func NewError(code Code, message, remediation string) *ToolError {
 	}
 	return e
 }
-
-// ErrorOf gives what a caller of a tool is told of err: its class, and text only where it is known to be harmless.
-func ErrorOf(err error) *ToolError { return errorOf(err) }
-
-// DecodeInput reads a caller's arguments into In, a struct with `json` tags, as the tools of this package do: aliases
-// and numbers as text are forgiven, and everything that is wrong is told at once.
-func DecodeInput[In any](args json.RawMessage) (In, *ToolError) { return decodeArgs[In](args) }
 
 // direct runs the tool without Genkit around it.
 func (t *tool) direct(ctx context.Context, args json.RawMessage) (any, error) {

@@ -13,9 +13,8 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/google/dotprompt/go/dotprompt"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // Known are the names that agents' files may use beside those of Genkit and of this package, because the program
@@ -46,7 +45,6 @@ func CheckAgent(file string, known *Known) (*frontmatter.Document, error) {
 		c.known = *known
 	}
 	c.names()
-	c.image()
 	source := string(src)
 	if len(c.errs) == 0 { // what Genkit gets
 		out, err := doc.Source()
@@ -120,24 +118,15 @@ func (c *agentCheck) names() {
 	}
 }
 
-// hintOf offers the known name that is nearest, else says something else.
+// hintOf returns the known name that is nearest, else the other hint.
 func hintOf(name string, known []string, otherwise string) string {
-	if near, ok := nearest.Of(name, known); ok {
+	if near, ok := suggest.Closest(name, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return otherwise
 }
 
-// image checks the form of what the sandbox is made of.
-func (c *agentCheck) image() {
-	if s := c.doc.Sandbox; s != nil && s.Image != "" {
-		if _, err := backend.NormalizeImage(s.Image); err != nil {
-			c.fail([]any{"sandbox", "image"}, "", "%v", err)
-		}
-	}
-}
-
-// contract checks what the agent says of its input and its answer.
+// contract checks what the file declares of its input and its answer.
 func (c *agentCheck) contract(source string) error {
 	parsed, err := parseSource(source)
 	if err != nil {
@@ -240,14 +229,14 @@ func (c *schemaCheck) schema(v any) {
 	}
 }
 
-// likeJSONSchema tells whether a schema is meant to be JSON Schema, not the short form.
+// likeJSONSchema reports whether a schema is meant to be JSON Schema, not the short form.
 func likeJSONSchema(m map[string]any) bool {
 	_, properties := m["properties"].(map[string]any)
 	name, _ := m["type"].(string)
 	return properties || name == "object" || name == "array"
 }
 
-// picoschema reads a schema as Genkit does, and gives it as JSON Schema.
+// picoschema reads a schema as Genkit does, and returns it as JSON Schema.
 func picoschema(v any) (m map[string]any, err error) {
 	defer recovered(&err)
 	s, err := dotprompt.Picoschema(v, &dotprompt.PicoschemaOptions{})

@@ -25,7 +25,7 @@ func writeAll(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// relative gives the lines of an error without the directory.
+// relative returns the lines of an error without the directory.
 func relative(err error, dir string) []string {
 	if err == nil {
 		return nil

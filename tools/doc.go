@@ -1,4 +1,4 @@
-// Package tools gives Genkit agents tools that work in sandboxes.
+// Package tools provides Genkit agents with tools that work in sandboxes.
 //
 // Most users want three things of it: a [Plugin] for genkit.Init, prompt files that say `sandbox:` in their frontmatter,
 // and [LoadAgents] (or [LoadPrompt], or [PromptFS] for those who let Genkit load a directory):
@@ -15,17 +15,17 @@
 // Compute mode has one tool, sandbox_run: a program runs in a fresh sandbox that is gone afterwards. Code mode has a
 // sandbox that keeps its files: sandbox_open, sandbox_exec, sandbox_exec_read, sandbox_exec_wait, sandbox_exec_write,
 // sandbox_exec_kill, sandbox_fs_write, sandbox_fs_read, sandbox_fs_list, sandbox_fs_delete, sandbox_close. Inputs and
-// outputs are the exported types of this package ([ExecInput], [ExecOutput], …); golden files under testdata pin the
+// outputs are the exported types of this package ([execInput], [execOutput], …); golden files under testdata pin the
 // schemas that models see, and what each provider's plugin makes of them.
 //
 // # Sandboxes and runs
 //
 // Tools see the sandboxes of one run (session.WithRun) and no others: an id of another run gets the answer of an id that
-// never existed. A run's agents share the sandbox named "default" unless their `session:` says otherwise. Nothing is
+// never existed. A run's agents share the sandbox named "default" unless their `session:` names another. Nothing is
 // opened before the first tool needs it. A Generate call that belongs to no run is a run of its own, closed at its end;
 // bind a run to keep a sandbox over several calls, as for resuming an interrupted one.
 //
-// sandbox_close gives a shared sandbox back: what the agent left running in it is ended, and the files stay for the
+// sandbox_close releases a shared sandbox: what the agent left running in it is ended, and the files stay for the
 // agents that come after it. With delete_workspace the sandbox is removed at once.
 //
 // # Failures

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,39 +40,25 @@ func Codes() []Code {
 	}
 }
 
-// Remediation tells a model what to do about a failure of class c when nothing more fitting is known.
+// Remediation returns what a model is to do about a failure of class c when nothing more fitting is known.
 func (c Code) Remediation() string {
-	switch c {
-	case CodeNotFound:
-		return "Check the id or path; sandbox_fs_list shows the files, and ids of other runs are not visible."
-	case CodeExists:
-		return "Use another name, or ask for the existing one to be replaced."
-	case CodeInvalid:
-		return "Correct the arguments as the message says and call the tool again."
-	case CodePermission:
-		return "Work below /workspace or /tmp as the user you are; policy cannot be changed from inside a run."
-	case CodeTooLarge:
-		return "Split the work into smaller pieces; the message names the limit."
-	case CodeTimeout:
-		return "Do less per call, or pass a larger timeout_seconds."
-	case CodeLost:
-		return "Call sandbox_open for a new sandbox and write the files again: the old ones are gone."
-	case CodeClosed:
-		return "Call sandbox_open to go on in an open sandbox."
-	case CodeCapacity:
-		return "Wait for running commands to end or end some, then try again: sandbox_exec_kill also ends what a finished command left running."
-	case CodeUnavailable:
-		return "Try again in a moment; if it stays, report that the sandbox cannot be had."
-	case CodeUnsupported:
-		return "Do without it, and say so in the answer."
-	case CodeQuota:
-		return "Delete files that are not needed any more, in the workspace with sandbox_fs_delete, which works in a full one, elsewhere with rm, then try again."
-	default:
-		return "Try once more; if it fails again, report the message."
-	}
+	return cmp.Or(map[Code]string{
+		CodeNotFound:    "Check the id or path; sandbox_fs_list shows the files, and ids of other runs are not visible.",
+		CodeExists:      "Use another name, or ask for the existing one to be replaced.",
+		CodeInvalid:     "Correct the arguments as the message says and call the tool again.",
+		CodePermission:  "Work below /workspace or /tmp as the user you are; policy cannot be changed from inside a run.",
+		CodeTooLarge:    "Split the work into smaller pieces; the message names the limit.",
+		CodeTimeout:     "Do less per call, or pass a larger timeout_seconds.",
+		CodeLost:        "Call sandbox_open for a new sandbox and write the files again: the old ones are gone.",
+		CodeClosed:      "Call sandbox_open to go on in an open sandbox.",
+		CodeCapacity:    "Wait for running commands to end or end some, then try again: sandbox_exec_kill also ends what a finished command left running.",
+		CodeUnavailable: "Try again in a moment; if it stays, report that the sandbox cannot be had.",
+		CodeUnsupported: "Do without it, and say so in the answer.",
+		CodeQuota:       "Delete files that are not needed any more, in the workspace with sandbox_fs_delete, which works in a full one, elsewhere with rm, then try again.",
+	}[c], "Try once more; if it fails again, report the message.")
 }
 
-// retryable tells whether the same call may succeed later.
+// retryable reports whether the same call may succeed later.
 func (c Code) retryable() bool { return c == CodeCapacity || c == CodeUnavailable }
 
 // ToolError is the `error` of an output. It never holds paths of the host.
@@ -82,7 +69,7 @@ type ToolError struct {
 	Retryable   bool   `json:"retryable" jsonschema_description:"the same call may succeed later"`
 }
 
-// Error gives "code: message".
+// Error returns "code: message".
 func (e *ToolError) Error() string { return string(e.Code) + ": " + e.Message }
 
 func failure(code Code, format string, args ...any) *ToolError {
@@ -91,21 +78,20 @@ func failure(code Code, format string, args ...any) *ToolError {
 	}
 }
 
-// but gives the error with a more fitting remediation.
-func (e *ToolError) but(remediation string) *ToolError {
+// withRemediation returns the error with a more fitting remediation.
+func (e *ToolError) withRemediation(remediation string) *ToolError {
 	e.Remediation = remediation
 	return e
 }
 
-// sentinels pairs what packages backend and session report with codes, most telling first.
-func sentinels() []struct {
+type sentinel struct {
 	err  error
 	code Code
-} {
-	return []struct {
-		err  error
-		code Code
-	}{
+}
+
+// sentinels pairs what packages backend and session report with codes, most telling first.
+func sentinels() []sentinel {
+	return []sentinel{
 		{backend.ErrClosed, CodeClosed},
 		{backend.ErrLost, CodeLost},
 		{backend.ErrImage, CodeUnavailable},
@@ -125,8 +111,8 @@ func sentinels() []struct {
 	}
 }
 
-// errorOf gives what a model is told of err. Text that no sentinel vouches for stays with the operator.
-func errorOf(err error) *ToolError {
+// ErrorOf returns what a model is told of err. Text that no sentinel vouches for stays with the operator.
+func ErrorOf(err error) *ToolError {
 	var done *ToolError
 	if errors.As(err, &done) {
 		return done
@@ -149,15 +135,15 @@ func errorOf(err error) *ToolError {
 	var conflict *session.ConflictError
 	switch {
 	case errors.As(err, &launch):
-		return e.but(launchRemediation(launch.Reason))
+		return e.withRemediation(launchRemediation(launch.Reason))
 	case errors.As(err, &conflict):
 		e.Message = fmt.Sprintf("the sandbox %q of this run is open already, and differs in its %s", conflict.Key.Name, strings.Join(conflict.Fields, ", "))
-		return e.but("Agents that share a sandbox must ask for the same one: report this, or use sandbox_open with another session_key.")
+		return e.withRemediation("Agents that share a sandbox must ask for the same one: report this, or use sandbox_open with another session_key.")
 	case errors.Is(err, backend.ErrNoRoom):
-		return e.but("Report that the host's disk has no room: somebody has to make room on it, or configure a smaller workspace_mb.")
+		return e.withRemediation("Report that the host's disk has no room: somebody has to make room on it, or configure a smaller workspace_mb.")
 	case errors.Is(err, backend.ErrImage):
 		e.Retryable = false
-		return e.but("Report that the image is missing: it has to be pulled, built or named differently by whoever set the agent up.")
+		return e.withRemediation("Report that the image is missing: it has to be pulled, built or named differently by whoever set the agent up.")
 	}
 	return e
 }
@@ -176,17 +162,11 @@ func plainText(err error) string {
 }
 
 func launchRemediation(reason session.LaunchReason) string {
-	switch reason {
-	case session.LaunchNotFound:
-		return "The program is not in the image: use one that the note of sandbox_open lists, or pass shell builtins as command."
-	case session.LaunchNotExecutable:
-		return "Call it through its interpreter, or make it executable with chmod."
-	case session.LaunchBadDir:
-		return "Make the directory first, or leave cwd out to work in /workspace."
-	case session.LaunchTooLong:
-		return "Write the arguments to a file with sandbox_fs_write and let the program read it."
-	case session.LaunchNoResources:
-		return CodeCapacity.Remediation()
-	}
-	return CodeInvalid.Remediation()
+	return cmp.Or(map[session.LaunchReason]string{
+		session.LaunchNotFound:      "The program is not in the image: use one that the note of sandbox_open lists, or pass shell builtins as command.",
+		session.LaunchNotExecutable: "Call it through its interpreter, or make it executable with chmod.",
+		session.LaunchBadDir:        "Make the directory first, or leave cwd out to work in /workspace.",
+		session.LaunchTooLong:       "Write the arguments to a file with sandbox_fs_write and let the program read it.",
+		session.LaunchNoResources:   CodeCapacity.Remediation(),
+	}[reason], CodeInvalid.Remediation())
 }

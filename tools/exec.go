@@ -10,15 +10,15 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // Defaults and bounds of the exec tools.
 const (
-	maxSeconds       = 3600
+	maxSeconds       = int64(session.MaxExecTimeout / time.Second)
 	defaultYield     = 10 * time.Second
-	maxYieldMS       = frontmatter.MaxYieldMS
+	maxYieldMS       = int64(session.MaxExecTimeout / time.Millisecond)
 	defaultChunks    = 100
 	maxChunks        = 1000
 	maxReadWaitMS    = 60_000
@@ -26,40 +26,31 @@ const (
 	shellDescription = "Give cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not both."
 )
 
-func (b *binding) execCommand(ctx context.Context, in ExecInput) (ExecOutput, error) {
-	yield := cmp.Or(time.Duration(b.cfg.YieldMS)*time.Millisecond, defaultYield)
+func (b *binding) execCommand(ctx context.Context, in execInput) (execOutput, error) {
+	yield := cmp.Or(time.Duration(b.cfg.YieldMS)*time.Millisecond, wish.Yield(ctx), defaultYield)
 	req, fail := execRequest(in, yield, excerptOf(b.streamChars))
 	if fail != nil {
-		return ExecOutput{}, fail
+		return execOutput{}, fail
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return ExecOutput{}, err
+		return execOutput{}, err
 	}
 	res, err := s.Exec(ctx, req)
 	if err != nil {
-		return ExecOutput{}, err
+		return execOutput{}, err
 	}
 	b.track(s, res)
-	return execOutput(res, s.Info()), nil
+	return newExecOutput(res, s.Info()), nil
 }
 
 // execRequest checks the arguments of sandbox_exec; yield is for a call that names none.
-func execRequest(in ExecInput, yield time.Duration, bounds excerpt) (session.ExecRequest, *ToolError) {
+func execRequest(in execInput, yield time.Duration, bounds excerpt) (session.ExecRequest, *ToolError) {
 	var none session.ExecRequest
 	if fail := commandGiven(in); fail != nil {
 		return none, fail
 	}
-	if fail := within("timeout_seconds", in.TimeoutSeconds, 1, maxSeconds); fail != nil {
-		return none, fail
-	}
-	if in.YieldMS != nil && *in.YieldMS < 0 {
-		return none, failure(CodeInvalid, "yield_ms is %d, it must be 0 to %d", *in.YieldMS, maxYieldMS)
-	}
 	if in.YieldMS != nil {
-		if fail := within("yield_ms", *in.YieldMS, 0, maxYieldMS); fail != nil {
-			return none, fail
-		}
 		yield = time.Duration(*in.YieldMS) * time.Millisecond
 	}
 	req := session.ExecRequest{
@@ -72,25 +63,25 @@ func execRequest(in ExecInput, yield time.Duration, bounds excerpt) (session.Exe
 	return req, nil
 }
 
-func commandGiven(in ExecInput) *ToolError {
+func commandGiven(in execInput) *ToolError {
 	switch {
 	case len(in.Cmd) > 0 && in.Command != "":
-		return failure(CodeInvalid, "both cmd and command are given").but(shellDescription)
+		return failure(CodeInvalid, "both cmd and command are given").withRemediation(shellDescription)
 	case len(in.Cmd) == 0 && in.Command == "":
-		return failure(CodeInvalid, "neither cmd nor command is given").but(shellDescription)
+		return failure(CodeInvalid, "neither cmd nor command is given").withRemediation(shellDescription)
 	case len(in.Cmd) > 0 && in.Cmd[0] == "":
-		return failure(CodeInvalid, "cmd[0], the program, is empty").but(shellDescription)
+		return failure(CodeInvalid, "cmd[0], the program, is empty").withRemediation(shellDescription)
 	}
 	var list []string
 	if strings.HasPrefix(strings.TrimSpace(in.Command), "[\"") && json.Unmarshal([]byte(in.Command), &list) == nil {
-		return failure(CodeInvalid, "command is a JSON list written as text").but("Pass the list itself as cmd.")
+		return failure(CodeInvalid, "command is a JSON list written as text").withRemediation("Pass the list itself as cmd.")
 	}
 	return nil
 }
 
-func execOutput(res session.ExecResult, info session.Info) ExecOutput {
+func newExecOutput(res session.ExecResult, info session.Info) execOutput {
 	stdout, stderr := show(res.Stdout, "stdout", true), show(res.Stderr, "stderr", true)
-	return ExecOutput{
+	return execOutput{
 		ExecID: res.ExecID, Status: string(res.Status), ExitCode: exitCode(res.Status, res.ExitCode, res.Signal), Signal: res.Signal,
 		Stdout: stdout.text, Stderr: withNotice(stderr.text, outcomeNotice(res, info)),
 		Truncated: stdout.truncated || stderr.truncated, StdoutBytes: res.StdoutBytes, StderrBytes: res.StderrBytes,
@@ -99,26 +90,19 @@ func execOutput(res session.ExecResult, info session.Info) ExecOutput {
 	}
 }
 
-func (b *binding) execRead(ctx context.Context, in ExecReadInput) (ExecReadOutput, error) {
-	for _, fail := range []*ToolError{
-		notNegative("since_seq", in.SinceSeq), within("max_chunks", in.MaxChunks, 1, maxChunks), within("wait_ms", in.WaitMS, 1, maxReadWaitMS),
-	} {
-		if fail != nil {
-			return ExecReadOutput{}, fail
-		}
-	}
+func (b *binding) execRead(ctx context.Context, in execReadInput) (execReadOutput, error) {
 	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
 	if err != nil {
-		return ExecReadOutput{}, err
+		return execReadOutput{}, err
 	}
 	res, err := s.ReadExec(ctx, session.ReadExecRequest{
 		ExecID: in.ExecID, SinceSeq: in.SinceSeq, MaxChunks: int(cmp.Or(in.MaxChunks, defaultChunks)),
 		Wait: time.Duration(in.WaitMS) * time.Millisecond,
 	})
 	if err != nil {
-		return ExecReadOutput{}, unknownExec(err)
+		return execReadOutput{}, unknownExec(err)
 	}
-	out := ExecReadOutput{Chunks: []ExecChunk{}, Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
+	out := execReadOutput{Chunks: []execChunk{}, Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
 	size := 0
 	for _, c := range res.Chunks {
 		// One answer stays readable: the rest is for the next call.
@@ -126,7 +110,7 @@ func (b *binding) execRead(ctx context.Context, in ExecReadInput) (ExecReadOutpu
 			out.Done, out.NextSeq = false, out.Chunks[len(out.Chunks)-1].Seq
 			break
 		}
-		chunk := ExecChunk{Seq: c.Seq, Stream: c.Stream}
+		chunk := execChunk{Seq: c.Seq, Stream: c.Stream}
 		if utf8.Valid(c.Data) {
 			chunk.Text = string(c.Data)
 		} else {
@@ -137,96 +121,85 @@ func (b *binding) execRead(ctx context.Context, in ExecReadInput) (ExecReadOutpu
 	return out, nil
 }
 
-func (b *binding) execWait(ctx context.Context, in ExecWaitInput) (ExecWaitOutput, error) {
-	if fail := within("timeout_seconds", in.TimeoutSeconds, 1, maxSeconds); fail != nil {
-		return ExecWaitOutput{}, fail
-	}
+func (b *binding) execWait(ctx context.Context, in execWaitInput) (execWaitOutput, error) {
 	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
 	if err != nil {
-		return ExecWaitOutput{}, err
+		return execWaitOutput{}, err
 	}
 	res, err := s.WaitExec(ctx, in.ExecID, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
 	if err != nil {
-		return ExecWaitOutput{}, unknownExec(err)
+		return execWaitOutput{}, unknownExec(err)
 	}
-	return ExecWaitOutput{Done: res.Done(), ExecOutput: execOutput(res, s.Info())}, nil
+	return execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, s.Info())}, nil
 }
 
-func (b *binding) execWrite(ctx context.Context, in ExecWriteInput) (ExecWriteOutput, error) {
+func (b *binding) execWrite(ctx context.Context, in execWriteInput) (execWriteOutput, error) {
 	var data []byte
 	switch {
 	case in.Text != nil && in.DataB64 != "":
-		return ExecWriteOutput{}, failure(CodeInvalid, "both text and data_b64 are given")
+		return execWriteOutput{}, failure(CodeInvalid, "both text and data_b64 are given")
 	case in.Text != nil:
 		data = []byte(*in.Text)
 	case in.DataB64 != "":
 		var fail *ToolError
 		if data, fail = fromBase64("data_b64", in.DataB64); fail != nil {
-			return ExecWriteOutput{}, fail
+			return execWriteOutput{}, fail
 		}
 	case !in.EOF:
-		return ExecWriteOutput{}, failure(CodeInvalid, "nothing to write: give text, data_b64 or eof")
+		return execWriteOutput{}, failure(CodeInvalid, "nothing to write: give text, data_b64 or eof")
 	}
 	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
 	if err != nil {
-		return ExecWriteOutput{}, err
+		return execWriteOutput{}, err
 	}
 	if err := s.WriteExec(ctx, in.ExecID, data, in.EOF); err != nil {
-		e := errorOf(unknownExec(err))
+		e := ErrorOf(unknownExec(err))
 		if e.Code == CodeInvalid || e.Code == CodeClosed {
-			e = e.but("Standard input is open only for a command that still runs and was started with stream: true.")
+			e = e.withRemediation("Standard input is open only for a command that still runs and was started with stream: true.")
 		}
-		return ExecWriteOutput{}, e
+		return execWriteOutput{}, e
 	}
-	return ExecWriteOutput{OK: true}, nil
+	return execWriteOutput{OK: true}, nil
 }
 
-func (b *binding) execKill(ctx context.Context, in ExecKillInput) (ExecKillOutput, error) {
+func (b *binding) execKill(ctx context.Context, in execKillInput) (execKillOutput, error) {
 	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
 	if err != nil {
-		return ExecKillOutput{}, err
+		return execKillOutput{}, err
 	}
 	st, err := s.KillExec(ctx, in.ExecID, signalName(in.Signal))
 	if err != nil {
-		return ExecKillOutput{}, unknownExec(err)
+		return execKillOutput{}, unknownExec(err)
 	}
-	return ExecKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, nil
+	return execKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, nil
 }
 
-// signalName gives the name of a signal as sandboxes know it. Models also write numbers, which mean those of Linux
+// signalName returns the name of a signal as sandboxes know it. Models also write numbers, which mean those of Linux
 // wherever this program runs.
 func signalName(text string) string {
 	text = strings.ToUpper(strings.TrimSpace(text))
-	names := strings.Fields("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT " +
-		"CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS")
+	names := signalNames()
 	if n, err := strconv.Atoi(text); err == nil && n >= 1 && n <= len(names) {
 		return "SIG" + names[n-1]
 	}
 	return text
 }
 
-// execSandbox gives the sandbox of a call about an exec.
+// execSandbox returns the sandbox of a call about an exec.
 func (b *binding) execSandbox(ctx context.Context, sandboxID, execID string) (*session.Session, error) {
 	if execID == "" {
-		return nil, failure(CodeInvalid, "exec_id is empty").but("Pass the exec_id that sandbox_exec gave.")
+		return nil, failure(CodeInvalid, "exec_id is empty").withRemediation("Pass the exec_id that sandbox_exec gave.")
 	}
 	return b.sandbox(ctx, sandboxID)
 }
 
-// unknownExec gives a better answer for an exec that the sandbox does not know.
+// unknownExec returns a better answer for an exec that the sandbox does not know.
 func unknownExec(err error) error {
-	if e := errorOf(err); e.Code == CodeNotFound {
+	if e := ErrorOf(err); e.Code == CodeNotFound {
 		return failure(CodeNotFound, "there is no such exec in this sandbox").
-			but("Pass the exec_id that sandbox_exec gave, with the same sandbox.")
+			withRemediation("Pass the exec_id that sandbox_exec gave, with the same sandbox.")
 	}
 	return err
-}
-
-func notNegative(name string, value int64) *ToolError {
-	if value < 0 {
-		return failure(CodeInvalid, "%s is %d, it must not be negative", name, value)
-	}
-	return nil
 }
 
 // fromBase64 reads base64 with or without padding, of either alphabet.

@@ -6,10 +6,12 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -338,4 +340,8 @@ func TestWaitGivesTheOutput(t *testing.T) {
 		return out["done"] == false && out["status"] == "running" && out["stdout"] == "begun\n"
 	})
 	set.ok("sandbox_exec_kill", obj{"exec_id": slow["exec_id"]})
+	run := wish.WithYield(t.Context(), time.Millisecond)
+	if out := r.tools(codeMode()).call(run, "sandbox_exec", obj{"command": "sleep 60"}); out["status"] != "running" {
+		t.Errorf("the workflow's yield_ms: %v", out)
+	}
 }

@@ -1,8 +1,6 @@
 package tools
 
 import (
-	"encoding/json"
-
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -11,11 +9,21 @@ import (
 
 // What tests of package tools_test need to see.
 
-func ToolsOf(mode frontmatter.Mode) []ai.Tool {
-	return newBinding(newToolbox(nil, nil), frontmatter.Sandbox{Mode: mode}).tools()
-}
+type (
+	ExecInput    = execInput
+	FSReadInput  = fsReadInput
+	FSWriteInput = fsWriteInput
+)
 
-func Decode[In any](args string) (In, *ToolError) { return decodeArgs[In](json.RawMessage(args)) }
+var (
+	JSONObject = jsonObject
+	Neutral    = neutral
+	ExitCode   = exitCode
+)
+
+func ToolsOf(mode frontmatter.Mode) []ai.Tool {
+	return newBinding(newToolbox(nil, nil), frontmatter.Sandbox{Mode: mode}).offered()
+}
 
 func Show(o session.Output, stream string, keep bool) (text string, truncated bool, path string) {
 	s := show(o, stream, keep)
@@ -35,13 +43,5 @@ func Sentinels() map[error]Code {
 	return out
 }
 
-func JSONObject(text string) map[string]any { return jsonObject(text) }
-
-func Neutral(v any) any { return neutral(v) }
-
-func ExitCode(status session.ExecState, code int, signal string) *int {
-	return exitCode(status, code, signal)
-}
-
-// Config takes a configuration over into the middleware and gives it back.
+// Config takes a configuration over into the middleware and back.
 func Config(c frontmatter.Sandbox) frontmatter.Sandbox { return fromConfig(c).config() }

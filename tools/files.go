@@ -23,38 +23,42 @@ const (
 	maxTransfer      = 64 << 20 // of one file in one call, either way
 )
 
-func (b *binding) fsWrite(ctx context.Context, in FSWriteInput) (FSWriteOutput, error) {
+func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (fsWriteOutput, error) {
 	data, fail := writeContents(in)
 	if fail != nil {
-		return FSWriteOutput{}, fail
+		return fsWriteOutput{}, fail
 	}
 	mode, fail := fileMode(in.Mode)
 	if fail != nil {
-		return FSWriteOutput{}, fail
+		return fsWriteOutput{}, fail
 	}
-	s, err := b.sandbox(ctx, in.SandboxID)
+	s, unlock, err := b.lock(ctx, in.SandboxID, in.Path)
 	if err != nil {
-		return FSWriteOutput{}, err
-	}
-	unlock, err := b.box.lockPath(ctx, s.ID(), absolute(s, in.Path))
-	if err != nil {
-		return FSWriteOutput{}, err
+		return fsWriteOutput{}, err
 	}
 	defer unlock()
 	info, err := s.WriteFile(ctx, in.Path, bytes.NewReader(data), session.WriteFileOptions{
 		Mode: mode, Overwrite: in.Overwrite, Size: int64(len(data)),
 	})
 	if errors.Is(err, backend.ErrExists) && !in.Overwrite {
-		return FSWriteOutput{}, failure(CodeExists, "%s exists already", clip(in.Path)).
-			but("Pass overwrite: true to replace it, or write to another path.")
+		return fsWriteOutput{}, failure(CodeExists, "%s exists already", clip(in.Path)).
+			withRemediation("Pass overwrite: true to replace it, or write to another path.")
 	}
 	if err != nil {
-		return FSWriteOutput{}, err
+		return fsWriteOutput{}, err
 	}
-	return FSWriteOutput{OK: true, Path: absolute(s, info.Path), SizeBytes: info.Size}, nil
+	return fsWriteOutput{OK: true, Path: absolute(s, info.Path), SizeBytes: info.Size}, nil
 }
 
-func writeContents(in FSWriteInput) ([]byte, *ToolError) {
+// lock returns the sandbox of a call that writes to a path, once no other does; unlock must be called when err is nil.
+func (b *binding) lock(ctx context.Context, id, name string) (s *session.Session, unlock func(), err error) {
+	if s, err = b.sandbox(ctx, id); err == nil {
+		unlock, err = b.box.lockPath(ctx, s.ID(), absolute(s, name))
+	}
+	return s, unlock, err
+}
+
+func writeContents(in fsWriteInput) ([]byte, *ToolError) {
 	if in.Path == "" {
 		return nil, failure(CodeInvalid, "path is empty")
 	}
@@ -71,7 +75,7 @@ func writeContents(in FSWriteInput) ([]byte, *ToolError) {
 		}
 	default:
 		return nil, failure(CodeInvalid, "neither contents nor contents_b64 is given").
-			but("Pass the text as contents; an empty file is contents: \"\".")
+			withRemediation("Pass the text as contents; an empty file is contents: \"\".")
 	}
 	if len(data) > maxTransfer {
 		return nil, failure(CodeTooLarge, "the contents have %d bytes, the limit of one call is %d", len(data), maxTransfer)
@@ -91,7 +95,7 @@ func fileMode(text string) (fs.FileMode, *ToolError) {
 	return fs.FileMode(n), nil
 }
 
-// absolute gives a path of the file tools as commands in the sandbox see it.
+// absolute returns a path of the file tools as commands in the sandbox see it.
 func absolute(s *session.Session, name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
@@ -99,36 +103,46 @@ func absolute(s *session.Session, name string) string {
 	return path.Join(cmp.Or(s.Info().Workdir, backend.Workdir), name)
 }
 
-func (b *binding) fsRead(ctx context.Context, in FSReadInput) (FSReadOutput, error) {
-	for _, fail := range []*ToolError{
-		within("max_bytes", in.MaxBytes, 1, maxTransfer), notNegative("offset", in.Offset),
-		notNegative("line_offset", in.LineOffset), notNegative("line_limit", in.LineLimit),
-	} {
-		if fail != nil {
-			return FSReadOutput{}, fail
-		}
-	}
+func (b *binding) fsRead(ctx context.Context, in fsReadInput) (fsReadOutput, error) {
 	byLines := in.LineOffset > 0 || in.LineLimit > 0
 	if byLines && in.Offset > 0 {
-		return FSReadOutput{}, failure(CodeInvalid, "offset counts bytes and cannot go with line_offset or line_limit")
+		return fsReadOutput{}, failure(CodeInvalid, "offset counts bytes and cannot go with line_offset or line_limit")
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return FSReadOutput{}, err
+		return fsReadOutput{}, err
 	}
 	in.MaxBytes = cmp.Or(in.MaxBytes, b.readBytes)
+	read := readBytes
 	if byLines {
-		return readLines(ctx, s, in)
+		read = readLines
 	}
-	return readBytes(ctx, s, in)
+	out, err := read(ctx, s, in)
+	if err == nil && b.check != nil {
+		if fail := b.check(ctx, Args{Files: map[string]int64{in.Path: out.SizeBytes}}); fail != nil {
+			return fsReadOutput{}, fail
+		}
+	}
+	return out, err
 }
 
-func readBytes(ctx context.Context, s *session.Session, in FSReadInput) (FSReadOutput, error) {
+// size returns the size of the contents, at most a few bytes too large when they are in base64.
+func (in *fsWriteInput) size() int64 {
+	switch {
+	case in.ContentsB64 != nil:
+		return int64(len(*in.ContentsB64)) / 4 * 3
+	case in.Contents != nil:
+		return int64(len(*in.Contents))
+	}
+	return 0
+}
+
+func readBytes(ctx context.Context, s *session.Session, in fsReadInput) (fsReadOutput, error) {
 	data, info, err := s.ReadFileBytes(ctx, in.Path, session.ReadFileOptions{Offset: in.Offset, Limit: in.MaxBytes})
 	if err != nil {
-		return FSReadOutput{}, err
+		return fsReadOutput{}, err
 	}
-	out := FSReadOutput{SizeBytes: info.Size}
+	out := fsReadOutput{SizeBytes: info.Size}
 	// A file of /proc or one that grows may hold more than its size says.
 	more := in.Offset+int64(len(data)) < info.Size || int64(len(data)) == in.MaxBytes && info.Size == 0
 	if more {
@@ -163,7 +177,7 @@ func wholeRunes(data []byte) []byte {
 	return data
 }
 
-func (o *FSReadOutput) set(data []byte) {
+func (o *fsReadOutput) set(data []byte) {
 	text := string(data)
 	if utf8.ValidString(text) {
 		o.Contents = &text
@@ -173,20 +187,20 @@ func (o *FSReadOutput) set(data []byte) {
 	o.ContentsB64 = &text
 }
 
-func readLines(ctx context.Context, s *session.Session, in FSReadInput) (FSReadOutput, error) {
+func readLines(ctx context.Context, s *session.Session, in fsReadInput) (fsReadOutput, error) {
 	first := max(in.LineOffset, 1)
 	w := &lineWriter{skip: first - 1, lines: in.LineLimit, room: in.MaxBytes}
 	info, err := s.ReadFile(ctx, in.Path, w, session.ReadFileOptions{})
 	if err != nil && !w.full {
-		return FSReadOutput{}, err
+		return fsReadOutput{}, err
 	}
 	if w.full {
 		// The copy was ended early, so the size is still to be asked for.
 		if info, err = s.ReadFile(ctx, in.Path, io.Discard, session.ReadFileOptions{Limit: 1}); err != nil {
-			return FSReadOutput{}, err
+			return fsReadOutput{}, err
 		}
 	}
-	out := FSReadOutput{SizeBytes: info.Size}
+	out := fsReadOutput{SizeBytes: info.Size}
 	data := w.buf.Bytes()
 	if w.cut {
 		data = wholeRunes(data)
@@ -266,21 +280,18 @@ func (w *lineWriter) add(line []byte) {
 	}
 }
 
-func (b *binding) fsList(ctx context.Context, in FSListInput) (FSListOutput, error) {
-	if fail := within("limit", in.Limit, 1, session.MaxListEntries); fail != nil {
-		return FSListOutput{}, fail
-	}
+func (b *binding) fsList(ctx context.Context, in fsListInput) (fsListOutput, error) {
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return FSListOutput{}, err
+		return fsListOutput{}, err
 	}
 	list, err := s.ListFiles(ctx, cmp.Or(in.Path, "."), session.ListFilesOptions{Recursive: in.Recursive, Limit: int(in.Limit)})
 	if err != nil {
-		return FSListOutput{}, err
+		return fsListOutput{}, err
 	}
-	out := FSListOutput{Entries: make([]FSEntry, 0, len(list.Entries)), Truncated: list.Truncated, Total: list.Total}
+	out := fsListOutput{Entries: make([]fsEntry, 0, len(list.Entries)), Truncated: list.Truncated, Total: list.Total}
 	for _, e := range list.Entries {
-		entry := FSEntry{
+		entry := fsEntry{
 			Path: e.Path, Type: string(e.Type), Size: e.Size, Mode: fmt.Sprintf("%04o", octal(e.Mode)), MtimeUnix: e.ModTime.Unix(),
 		}
 		if len(e.RawPath) > 0 {
@@ -291,7 +302,7 @@ func (b *binding) fsList(ctx context.Context, in FSListInput) (FSListOutput, err
 	return out, nil
 }
 
-// octal gives a mode as chmod takes it.
+// octal returns a mode as chmod takes it.
 func octal(m fs.FileMode) uint32 {
 	bits := uint32(m.Perm())
 	if m&fs.ModeSetuid != 0 {
@@ -306,19 +317,15 @@ func octal(m fs.FileMode) uint32 {
 	return bits
 }
 
-func (b *binding) fsDelete(ctx context.Context, in FSDeleteInput) (FSDeleteOutput, error) {
-	s, err := b.sandbox(ctx, in.SandboxID)
+func (b *binding) fsDelete(ctx context.Context, in fsDeleteInput) (fsDeleteOutput, error) {
+	s, unlock, err := b.lock(ctx, in.SandboxID, in.Path)
 	if err != nil {
-		return FSDeleteOutput{}, err
-	}
-	unlock, err := b.box.lockPath(ctx, s.ID(), absolute(s, in.Path))
-	if err != nil {
-		return FSDeleteOutput{}, err
+		return fsDeleteOutput{}, err
 	}
 	defer unlock()
 	deleted, err := s.RemoveFile(ctx, in.Path, in.Recursive)
 	if err != nil {
-		return FSDeleteOutput{}, err
+		return fsDeleteOutput{}, err
 	}
-	return FSDeleteOutput{OK: true, Deleted: deleted}, nil
+	return fsDeleteOutput{OK: true, Deleted: deleted}, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core/status"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // unknownTool answers calls of tools that do not exist. It is never offered to a model.
@@ -26,21 +26,26 @@ type unknownInput struct {
 	Known     []string `json:"known,omitempty"`
 }
 
+// unknownTool returns the tool that answers calls of tools that do not exist.
+func (b *binding) unknownTool() ai.Tool {
+	return newTool(b, Definition{Name: unknownTool, Description: "Answers calls of tools that do not exist."}, b.unknown, nil)
+}
+
 // unknown explains that there is no such tool.
 func (b *binding) unknown(_ context.Context, in unknownInput) (Result, error) {
 	e := failure(CodeNotFound, "there is no tool %q", clip(in.Tool))
 	if len(in.Known) == 0 {
-		return Result{}, e.but("There are no tools: answer without one.")
+		return Result{}, e.withRemediation("There are no tools: answer without one.")
 	}
 	hint := "Call one of: " + strings.Join(in.Known, ", ") + "."
-	if near, ok := nearest.Of(in.Tool, in.Known); ok {
+	if near, ok := suggest.Closest(in.Tool, in.Known); ok {
 		hint = fmt.Sprintf("Did you mean %s? %s", near, hint)
 	}
-	return Result{}, e.but(hint)
+	return Result{}, e.withRemediation(hint)
 }
 
 // guard keeps a model's mistakes from ending a run: unknown tools, bad arguments and panics become output. It also
-// gives models their tools in a fixed order, and holds them to the tools that were offered to them, where Genkit would
+// offers models their tools in a fixed order, and holds them to the tools that were offered to them, where Genkit would
 // run any tool that is registered anywhere.
 type guard struct{ log *slog.Logger }
 
@@ -74,7 +79,7 @@ func (g guard) wrapModel(ctx context.Context, p *ai.ModelParams, next ai.ModelNe
 	return &out, nil
 }
 
-// repaired gives the message with calls of unknown tools replaced; nil when there are none.
+// repaired returns the message with calls of unknown tools replaced; nil when there are none.
 func repaired(m *ai.Message, known []string) *ai.Message {
 	var out *ai.Message
 	for i, part := range m.Content {
@@ -129,4 +134,21 @@ func oneLine(text string) string {
 		text = strings.ToValidUTF8(text[:600], "") + "…"
 	}
 	return text
+}
+
+// withoutNarration returns the message without its text when it also calls tools and the final answer is to have a form;
+// nil when there is nothing to take away. Genkit checks every answer against the output schema, also one that only
+// calls tools: "I run the tests first" beside a call would end the run.
+func withoutNarration(req *ai.ModelRequest, m *ai.Message) *ai.Message {
+	if req.Output == nil || req.Output.Format == "" || req.Output.Format == ai.OutputFormatText {
+		return nil
+	}
+	calls := slices.ContainsFunc(m.Content, func(p *ai.Part) bool { return p != nil && p.IsToolRequest() })
+	text := func(p *ai.Part) bool { return p == nil || p.IsText() }
+	if !calls || !slices.ContainsFunc(m.Content, text) {
+		return nil
+	}
+	out := *m
+	out.Content = slices.DeleteFunc(slices.Clone(m.Content), text)
+	return &out
 }

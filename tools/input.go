@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,10 +10,10 @@ import (
 	"github.com/xeipuuv/gojsonschema"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// CheckInput tells whether an input fits the agent's input schema, as Run does before anything else: nil when it does.
+// CheckInput reports whether an input fits the agent's input schema, as Run does before anything else: nil when it does.
 // The error names each field that does not fit, never its value, and wraps backend.ErrInvalid. Names that are missing
 // come from `input.default` of the file.
 func (a *Agent) CheckInput(input map[string]any) error {
@@ -23,7 +24,7 @@ func (a *Agent) CheckInput(input map[string]any) error {
 	return nil
 }
 
-// checked gives the template's data: the input over the file's defaults.
+// checked returns the template's data: the input over the file's defaults.
 func (a *Agent) checked(input map[string]any) (any, error) {
 	data := maps.Clone(a.doc.Meta.Input)
 	if data == nil {
@@ -52,14 +53,14 @@ func (a *Agent) checked(input map[string]any) (any, error) {
 	return nil, &inputError{strings.Join(slices.Compact(problems), "; ")}
 }
 
-// inputError says what is wrong with an input.
+// inputError is what is wrong with an input.
 type inputError struct{ text string }
 
 func (e *inputError) Error() string { return e.text }
 
 func (e *inputError) Unwrap() error { return backend.ErrInvalid }
 
-// inputProblem says what the validator found in the words that other arguments are refused with.
+// inputProblem describes what the validator found in the words that other arguments are refused with.
 func inputProblem(e gojsonschema.ResultError, schema map[string]any) string {
 	field := e.Field()
 	detail := func(key string) string { return fmt.Sprint(e.Details()[key]) }
@@ -77,7 +78,7 @@ func inputProblem(e gojsonschema.ResultError, schema map[string]any) string {
 	return fmt.Sprintf("input %s: %s", clip(field), e.Description())
 }
 
-// inside gives the path of a property of the object at path.
+// inside returns the path of a property of the object at path.
 func inside(path, property string) string {
 	if path == gojsonschema.STRING_CONTEXT_ROOT {
 		return property
@@ -88,33 +89,22 @@ func inside(path, property string) string {
 func nearInput(name string, schema map[string]any) string {
 	properties, _ := schema["properties"].(map[string]any)
 	known := slices.Sorted(maps.Keys(properties))
-	if near, ok := nearest.Of(name, known); ok {
+	if near, ok := suggest.Closest(name, known); ok {
 		return fmt.Sprintf(", did you mean %s?", near)
 	}
 	return ", known are " + strings.Join(known, ", ")
 }
 
-// wantedKind says what a value has to be, from the validator's "integer" or "[string,null]".
+// wantedKind returns what a value must be, from the validator's "integer" or "[string,null]".
 func wantedKind(types string) string {
+	words := map[string]string{
+		"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "array": "a list", "object": "an object",
+	}
 	var kinds []string
 	for t := range strings.SplitSeq(strings.Trim(types, "[]"), ",") {
-		switch t {
-		case "string":
-			kinds = append(kinds, "text")
-		case "integer":
-			kinds = append(kinds, "a whole number")
-		case "number":
-			kinds = append(kinds, "a number")
-		case "boolean":
-			kinds = append(kinds, "true or false")
-		case "array":
-			kinds = append(kinds, "a list")
-		case "object":
-			kinds = append(kinds, "an object")
+		if words[t] != "" {
+			kinds = append(kinds, words[t])
 		}
 	}
-	if len(kinds) == 0 {
-		return "null"
-	}
-	return strings.Join(kinds, " or ")
+	return cmp.Or(strings.Join(kinds, " or "), "null")
 }

@@ -31,7 +31,7 @@ func LoadAgent(g *genkit.Genkit, file string) (*Agent, error) {
 	return (&loader{g: g, found: found, defined: map[string]bool{}}).agent(doc)
 }
 
-// partialsBeside gives the partials of an agent's directory, when the agent includes any.
+// partialsBeside returns the partials of an agent's directory, when the agent includes any.
 func partialsBeside(doc *frontmatter.Document) (partials, error) {
 	if len(body(doc).includes()) == 0 {
 		return partials{}, nil
@@ -41,7 +41,7 @@ func partialsBeside(doc *frontmatter.Document) (partials, error) {
 	return findPartials(os.DirFS(dir), filepath.ToSlash(dir), false)
 }
 
-// body gives the template of an agent.
+// body returns the template of an agent.
 func body(doc *frontmatter.Document) template {
 	return template{file: doc.File, line: doc.BodyLine, text: doc.Body}
 }

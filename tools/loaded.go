@@ -26,7 +26,7 @@ func withMark(src []byte) []byte {
 	return slices.Concat(text, []byte(checked), src[len(text):])
 }
 
-// registryProbe is an action that registers nothing. It tells the plugin which registry it was registered with.
+// registryProbe is an action that registers nothing. From it the plugin learns which registry that was.
 type registryProbe struct {
 	api.Action
 	plugin *Plugin
@@ -98,10 +98,10 @@ func unsafePrompts(r api.Registry, dir string) []error {
 // usesSandbox reports whether the sandbox's middleware is among those of a prompt.
 func usesSandbox(use any) bool {
 	refs, _ := use.([]*ai.MiddlewareRef)
-	return slices.ContainsFunc(refs, func(ref *ai.MiddlewareRef) bool { return ref.Name == Middleware })
+	return slices.ContainsFunc(refs, func(ref *ai.MiddlewareRef) bool { return ref.Name == frontmatter.Middleware })
 }
 
-// asksForSandbox returns an error when the file wants a sandbox, also when it says so wrongly.
+// asksForSandbox returns an error when the file wants a sandbox, also when it is wrong about how.
 func asksForSandbox(file string, src []byte) error {
 	doc, err := frontmatter.Parse(file, src)
 	switch {

@@ -8,20 +8,21 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
 )
 
-func (b *binding) openSandbox(ctx context.Context, in OpenInput) (OpenOutput, error) {
+func (b *binding) openSandbox(ctx context.Context, in openInput) (openOutput, error) {
 	name := b.name(ctx)
 	if in.SessionKey != "" {
 		name = in.SessionKey
 		if err := b.run(ctx).Key(name).Validate(); err != nil {
-			return OpenOutput{}, failure(CodeInvalid, "session_key %q is not the name of a sandbox", clip(in.SessionKey)).
-				but("A name has up to 128 letters, digits, '.', '_' and '-'; leave session_key out for the agent's own sandbox.")
+			return openOutput{}, failure(CodeInvalid, "session_key %q is not the name of a sandbox", clip(in.SessionKey)).
+				withRemediation("A name has up to 128 letters, digits, '.', '_' and '-'; leave session_key out for the agent's own sandbox.")
 		}
 		if !b.reaches(ctx, name) {
-			return OpenOutput{}, failure(CodePermission, "the sandbox %q is out of this agent's reach", clip(in.SessionKey)).
-				but("Leave session_key out for the agent's own sandbox: an isolated one stays alone.")
+			return openOutput{}, failure(CodePermission, "the sandbox %q is out of this agent's reach", clip(in.SessionKey)).
+				withRemediation("Leave session_key out for the agent's own sandbox: an isolated one stays alone.")
 		}
 	}
 	b.mu.Lock()
@@ -29,12 +30,12 @@ func (b *binding) openSandbox(ctx context.Context, in OpenInput) (OpenOutput, er
 	b.mu.Unlock()
 	s, created, err := b.open(ctx, name)
 	if err != nil {
-		return OpenOutput{}, err
+		return openOutput{}, err
 	}
 	info := s.Info()
-	out := OpenOutput{
+	out := openOutput{
 		SandboxID: s.ID(), Image: info.Image, Workdir: info.Workdir, Created: created, User: info.User,
-		Network: string(info.Network), Limits: openLimits(info), Note: b.note(info),
+		Network: string(info.Network), Limits: newOpenLimits(info), Note: b.note(info),
 	}
 	if before != nil && before.ID() != s.ID() {
 		out.Note = "The earlier sandbox is gone and was replaced: files from earlier calls are lost. " + out.Note
@@ -42,19 +43,19 @@ func (b *binding) openSandbox(ctx context.Context, in OpenInput) (OpenOutput, er
 	return out, nil
 }
 
-func openLimits(info session.Info) OpenLimits {
-	l := OpenLimits{
-		CPUMillicores: info.Limits.CPUMillis, MemoryMB: info.Limits.MemoryBytes >> 20, PIDs: info.Limits.PIDs,
-		WorkspaceMB: info.Limits.WorkspaceBytes >> 20, WorkspaceMeans: string(info.Workspace), ExecTimeoutSeconds: int64(info.ExecTimeout.Seconds()),
-		RootMB: info.RootBytes >> 20, RootMeans: string(info.RootMeans),
+func newOpenLimits(info session.Info) openLimits {
+	l := openLimits{
+		Limits: frontmatter.LimitsOf(info.Limits), WorkspaceEnforcement: string(info.Workspace),
+		RootMB: info.RootBytes >> 20, RootEnforcement: string(info.RootEnforcement),
 	}
+	l.ExecTimeoutSeconds = int64(info.ExecTimeout.Seconds())
 	if info.IdleTimeout > 0 {
 		l.TimeoutSeconds = int64(info.IdleTimeout.Seconds())
 	}
 	return l
 }
 
-// note tells a model what it can count on, which saves the turns in which it would find out by failing.
+// note describes to a model what it can count on, which saves the turns in which it would find out by failing.
 func (b *binding) note(info session.Info) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Commands run in %s as user %s without privileges. ", info.Workdir, info.User)
@@ -85,13 +86,13 @@ func (b *binding) note(info session.Info) string {
 	return strings.TrimSpace(text.String())
 }
 
-func (b *binding) closeSandbox(ctx context.Context, in CloseInput) (CloseOutput, error) {
+func (b *binding) closeSandbox(ctx context.Context, in closeInput) (closeOutput, error) {
 	b.mu.Lock()
 	none := in.SandboxID == "" && len(b.mine) == 0
 	again := b.released[in.SandboxID]
 	b.mu.Unlock()
 	if none || again && !in.DeleteWorkspace {
-		return CloseOutput{OK: true}, nil // nothing is open, and opening one to close it would be silly
+		return closeOutput{OK: true}, nil // nothing is open, and opening one to close it would be silly
 	}
 	find := b.sandbox
 	if again {
@@ -107,23 +108,23 @@ func (b *binding) closeSandbox(ctx context.Context, in CloseInput) (CloseOutput,
 		err = b.release(ctx, s)
 	}
 	if err != nil {
-		return CloseOutput{}, err
+		return closeOutput{}, err
 	}
-	return CloseOutput{OK: true}, nil
+	return closeOutput{OK: true}, nil
 }
 
 // closeAgain answers for a sandbox that cannot be found, for a reason, because it was closed before: what is left of it, when
 // its removal failed, is removed now.
-func (b *binding) closeAgain(ctx context.Context, in CloseInput, again bool, reason error) (CloseOutput, error) {
-	code := errorOf(reason).Code
+func (b *binding) closeAgain(ctx context.Context, in closeInput, again bool, reason error) (closeOutput, error) {
+	code := ErrorOf(reason).Code
 	if code != CodeClosed && !(again && code == CodeNotFound) {
-		return CloseOutput{}, reason
+		return closeOutput{}, reason
 	}
 	if in.DeleteWorkspace && code == CodeClosed {
 		err := b.box.manager.Remove(ctx, in.SandboxID, true)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
-			return CloseOutput{}, err
+			return closeOutput{}, err
 		}
 	}
-	return CloseOutput{OK: true}, nil
+	return closeOutput{OK: true}, nil
 }

@@ -43,7 +43,7 @@ type include struct {
 	offset int
 }
 
-// computed tells whether the name is an expression, which Genkit cannot follow.
+// computed reports whether the name is an expression, which Genkit cannot follow.
 func (i include) computed() bool { return strings.HasPrefix(i.name, "(") }
 
 var (
@@ -133,7 +133,7 @@ func (ps partials) cycleFrom(start string) error {
 	return visit(start)
 }
 
-// needed gives the partials that a template includes, over others too.
+// needed returns the partials that a template includes, over others too.
 func (ps partials) needed(text string) []string {
 	var names []string
 	var add func(text string)

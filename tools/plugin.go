@@ -52,7 +52,7 @@ func (p *Plugin) Init(context.Context) []api.Action {
 	return []api.Action{&registryProbe{plugin: p}}
 }
 
-// Middlewares gives the middleware for `use:` and the Dev UI.
+// Middlewares returns the middleware for `use:` and the Dev UI.
 func (p *Plugin) Middlewares(context.Context) ([]*ai.MiddlewareDesc, error) {
 	return []*ai.MiddlewareDesc{
 		ai.NewMiddleware("Tools that run code and commands in a container sandbox.", Sandbox{box: p.toolbox()}),
@@ -72,16 +72,16 @@ func (p *Plugin) toolbox() *toolbox {
 	return p.box
 }
 
-// Use gives the middleware for ai.WithUse. An invalid Sandbox is an error of the Generate call.
+// Use returns the middleware for ai.WithUse. An invalid Sandbox is an error of the Generate call.
 func (p *Plugin) Use(s Sandbox) ai.Middleware {
 	s.box = p.toolbox()
 	return s
 }
 
-// Tools gives fresh tools for ai.WithTools, for those who do without the middleware. Nothing is opened yet.
+// Tools returns fresh tools for ai.WithTools, for those who do without the middleware. Nothing is opened yet.
 //
-// The tools see the sandboxes of the run that ctx, or the context of a call, belongs to (session.WithRun), and whoever
-// began the run closes it with Manager.CloseScope. Without a run they have a scope of their own, which lives until
+// The tools see the sandboxes of the run that ctx, or the context of a call, belongs to (session.WithRun), and the one
+// who began the run closes it with Manager.CloseScope. Without a run they have a scope of their own, which lives until
 // sandbox_close, the idle timeout or Manager.Close. The middleware's guard against unknown tool names is missing here.
 func (p *Plugin) Tools(ctx context.Context, s Sandbox) ([]ai.Tool, error) {
 	s.box = p.toolbox()
@@ -92,7 +92,7 @@ func (p *Plugin) Tools(ctx context.Context, s Sandbox) ([]ai.Tool, error) {
 	if run, ok := session.RunFromContext(ctx); ok {
 		b.fallback = run
 	}
-	return b.tools(), nil
+	return b.offered(), nil
 }
 
 // pluginOf finds the plugin that g was set up with; nil when there is none.

@@ -75,10 +75,9 @@ func recovered(err *error) {
 	}
 }
 
-// LoadPrompt registers a dotprompt file under the base name of name, without ".prompt", and gives the prompt; errors
-// name name. `sandbox:` in it becomes an entry of `use:`, so executing the prompt gives the model its tools; without
-// `maxTurns:` it may take DefaultMaxTurns turns. A file that
-// is malformed, or that asks for a sandbox while the plugin is missing, is an error and never a prompt without sandbox.
+// LoadPrompt registers a dotprompt file under the base name of name, without ".prompt", and returns the prompt; errors
+// name name. `sandbox:` in it becomes an entry of `use:`, so executing the prompt offers the model its tools; without
+// `maxTurns:` it may take frontmatter.DefaultMaxTurns turns. A file that is malformed, or that asks for a sandbox while the plugin is missing, is an error and never a prompt without sandbox.
 //
 // Genkit ignores `toolChoice:` of a file: pass ai.WithToolChoice to Execute, or use an Agent, which honours it.
 func LoadPrompt(g *genkit.Genkit, name string, src []byte) (ai.Prompt, error) {
@@ -117,20 +116,20 @@ func register(g *genkit.Genkit, doc *frontmatter.Document) (p ai.Prompt, err err
 	return p, nil
 }
 
-// promptName gives "coder" for "agents/coder.prompt".
+// promptName returns "coder" for "agents/coder.prompt".
 func promptName(file string) string {
 	return strings.TrimSuffix(path.Base(strings.ReplaceAll(file, "\\", "/")), promptSuffix)
 }
 
 const promptSuffix = ".prompt"
 
-// isPartial tells whether a file holds a partial template.
+// isPartial reports whether a file holds a partial template.
 func isPartial(name string) bool { return strings.HasPrefix(path.Base(name), "_") }
 
-// isPrompt tells whether a file holds a prompt.
+// isPrompt reports whether a file holds a prompt.
 func isPrompt(name string) bool { return strings.HasSuffix(name, promptSuffix) && !isPartial(name) }
 
-// neutral gives a value as data of a template: the markers that dotprompt puts into rendered text to begin a message or
+// neutral returns a value as data of a template: the markers that dotprompt puts into rendered text to begin a message or
 // a media part lose their meaning in it. Templates are rendered once, so template syntax in data is text anyway.
 func neutral(v any) any {
 	switch v := v.(type) {
@@ -152,7 +151,7 @@ func neutral(v any) any {
 	return v
 }
 
-// templateData gives input as Genkit would read it from JSON, and neutral.
+// templateData returns input as Genkit would read it from JSON, and neutral.
 func templateData(input map[string]any) (any, error) {
 	b, err := json.Marshal(input)
 	if err != nil {

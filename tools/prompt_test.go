@@ -140,7 +140,7 @@ func TestPromptFSInGenkit(t *testing.T) {
 			t.Errorf("prompt %s is there: %v, want %v", name, got, want)
 		}
 	}
-	turns := append(slices.Repeat([]turn{call("sandbox_run", obj{"code": "echo ran"})}, tools.DefaultMaxTurns-1), say("done"))
+	turns := append(slices.Repeat([]turn{call("sandbox_run", obj{"code": "echo ran"})}, frontmatter.DefaultMaxTurns-1), say("done"))
 	model, seen := r.model(turns...) // many more than Genkit's own 5
 	_, err := genkit.LookupPrompt(r.g, "coder").Execute(context.Background(), ai.WithModelName(model), ai.WithInput(map[string]any{"name": "Ann"}))
 	if err != nil || seen.outputs()[0]["stdout"] != "ran\n" {

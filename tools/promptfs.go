@@ -18,7 +18,7 @@ import (
 // prompt from a directory that asks for a sandbox, or any prompt from a file system that is not a PromptFS. It cannot do so
 // for what is loaded later by genkit.LoadPrompt and its like: use LoadPrompt or LoadAgents.
 //
-// Reading a malformed prompt file fails; Genkit logs that and goes on without the prompt. Use LoadAgents to have the
+// Reading a malformed prompt file fails; Genkit logs that and carries on without the prompt. Use LoadAgents to have the
 // error. Partials and other files pass unchanged, but partials that include themselves fail too: rendering one would
 // end the program.
 func PromptFS(fsys fs.FS) fs.FS { return promptFS{fsys} }
@@ -31,7 +31,7 @@ var (
 	_ fs.StatFS     = promptFS{}
 )
 
-// rewritten gives the content of a prompt file; ok is false for all other files.
+// rewritten returns the content of a prompt file; ok is false for all other files.
 func (p promptFS) rewritten(name string) (data []byte, ok bool, err error) {
 	if path.Ext(name) != promptSuffix {
 		return nil, false, nil
@@ -67,7 +67,7 @@ func (p promptFS) checkPartials(name string) error {
 	return found.cycleFrom(partialName(name))
 }
 
-// Open gives a prompt file as rewritten, everything else as it is.
+// Open returns a prompt file as rewritten, everything else as it is.
 func (p promptFS) Open(name string) (fs.File, error) {
 	data, ok, err := p.rewritten(name)
 	if err != nil {
@@ -93,7 +93,7 @@ func (p promptFS) Open(name string) (fs.File, error) {
 	return &memFile{Reader: bytes.NewReader(data), info: sizedInfo{info, int64(len(data))}}, nil
 }
 
-// ReadFile gives a prompt file as rewritten, everything else as it is.
+// ReadFile returns a prompt file as rewritten, everything else as it is.
 func (p promptFS) ReadFile(name string) ([]byte, error) {
 	data, ok, err := p.rewritten(name)
 	if err != nil {
@@ -105,7 +105,7 @@ func (p promptFS) ReadFile(name string) ([]byte, error) {
 	return fs.ReadFile(p.fsys, name)
 }
 
-// Stat tells the size that ReadFile gives.
+// Stat returns the size that ReadFile has.
 func (p promptFS) Stat(name string) (fs.FileInfo, error) {
 	info, err := fs.Stat(p.fsys, name)
 	if err != nil {
@@ -131,7 +131,7 @@ func (p promptFS) entries(dir string, list []fs.DirEntry) []fs.DirEntry {
 	return list
 }
 
-// dirFile is an open directory, or an open file of a file system that does not tell the two apart.
+// dirFile is an open directory, or an open file of a file system that does not distinguish the two.
 type dirFile struct {
 	fs.ReadDirFile
 	fsys promptFS

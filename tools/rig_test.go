@@ -254,7 +254,7 @@ func (r *requests) add(req *ai.ModelRequest) int {
 	return len(r.list)
 }
 
-// outputs gives the outputs of the tool calls, in order, that the last request holds.
+// outputs returns the outputs of the tool calls, in order, that the last request holds.
 func (r *requests) outputs() []map[string]any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -276,7 +276,7 @@ func outputsOf(req *ai.ModelRequest) []map[string]any {
 	return out
 }
 
-// plain gives v as JSON would.
+// plain returns v as JSON would.
 func plain(v any) map[string]any {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -289,14 +289,14 @@ func plain(v any) map[string]any {
 	return m
 }
 
-// code gives the code of an output's error; empty when there is none.
+// code returns the code of an output's error; empty when there is none.
 func code(out map[string]any) string {
 	e, _ := out["error"].(map[string]any)
 	c, _ := e["code"].(string)
 	return c
 }
 
-// message gives the message and remediation of an output's error.
+// message returns the message and remediation of an output's error.
 func message(out map[string]any) string {
 	e, _ := out["error"].(map[string]any)
 	return fmt.Sprint(e["message"], "; ", e["remediation"])
@@ -308,7 +308,7 @@ type toolset struct {
 	tools map[string]ai.Tool
 }
 
-// tools gives tools within a run of their own.
+// tools returns tools within a run of their own.
 func (r *rig) tools(s tools.Sandbox) *toolset {
 	r.t.Helper()
 	list, err := r.plugin.Tools(context.Background(), s)
@@ -388,5 +388,5 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Errorf("never happened: %s", what)
 }
 
-// keys gives the keys of an output, sorted.
+// keys returns the keys of an output, sorted.
 func keys(m map[string]any) string { return strings.Join(slices.Sorted(maps.Keys(m)), " ") }

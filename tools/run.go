@@ -18,7 +18,7 @@ import (
 // defaultRunTimeout is the time limit of sandbox_run when nobody names one.
 const defaultRunTimeout = 120 * time.Second
 
-// interpreter says how a runtime's code is run.
+// interpreter is how a runtime's code is run.
 type interpreter struct {
 	programs []string // in order of preference
 	file     string
@@ -48,13 +48,13 @@ func (i interpreter) program(found []string) string {
 }
 
 // runCode is sandbox_run: a sandbox of its own is made, used and removed, whatever happens.
-func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err error) {
+func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err error) {
 	base, _ := session.BaseFromContext(ctx)
 	own := cmp.Or(b.cfg.Runtime, frontmatter.Runtime(base.Language), frontmatter.RuntimePython)
 	runtime := cmp.Or(frontmatter.Runtime(in.Runtime), own)
 	how := interpreterOf(runtime)
 	if fail := b.checkRun(in, runtime, how); fail != nil {
-		return RunOutput{}, fail
+		return runOutput{}, fail
 	}
 	wish := b.cfg.Runtime
 	if runtime != own {
@@ -67,7 +67,7 @@ func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err 
 		noteOpened(ctx, err)
 	}
 	if err != nil {
-		return RunOutput{}, err
+		return runOutput{}, err
 	}
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -77,24 +77,21 @@ func (b *binding) runCode(ctx context.Context, in RunInput) (out RunOutput, err 
 		}
 	}()
 	if err := writeFiles(ctx, s, in, how.file); err != nil {
-		return RunOutput{}, err
+		return runOutput{}, err
 	}
 	res, err := s.Exec(ctx, b.runRequest(in, how, s.Info()))
 	if err != nil {
-		return RunOutput{}, err
+		return runOutput{}, err
 	}
-	return runOutput(res, runtime, s.Info()), nil
+	return newRunOutput(res, runtime, s.Info()), nil
 }
 
-func (b *binding) checkRun(in RunInput, runtime frontmatter.Runtime, how interpreter) *ToolError {
+func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how interpreter) *ToolError {
 	if !slices.Contains(frontmatter.Runtimes(), runtime) {
 		return failure(CodeInvalid, "unknown runtime %q, it must be python, node or bash", clip(in.Runtime))
 	}
 	if in.Code == "" {
 		return failure(CodeInvalid, "code is empty")
-	}
-	if fail := within("timeout_seconds", in.TimeoutSeconds, 1, maxSeconds); fail != nil {
-		return fail
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
 		if path.IsAbs(name) {
@@ -106,17 +103,17 @@ func (b *binding) checkRun(in RunInput, runtime frontmatter.Runtime, how interpr
 	}
 	if len(b.cfg.PipPackages) > 0 || len(b.cfg.NpmPackages) > 0 {
 		return failure(CodeUnsupported, "this agent asks for packages to be installed before the run, which is not supported").
-			but("Report it: whoever set the agent up should use an image that has the packages and remove pip_packages and npm_packages.")
+			withRemediation("Report it: whoever set the agent up should use an image that has the packages and remove pip_packages and npm_packages.")
 	}
 	return nil
 }
 
 // writeFiles writes the files of a run, the code last.
-func writeFiles(ctx context.Context, s *session.Session, in RunInput, file string) error {
+func writeFiles(ctx context.Context, s *session.Session, in runInput, file string) error {
 	put := func(name, text string) error {
 		_, err := s.WriteFile(ctx, name, bytes.NewReader([]byte(text)), session.WriteFileOptions{Size: int64(len(text)), Overwrite: true})
 		if err != nil {
-			e := errorOf(err)
+			e := ErrorOf(err)
 			e.Message = fmt.Sprintf("cannot write %s: %s", clip(name), e.Message)
 			if ctx.Err() != nil {
 				return err
@@ -133,7 +130,7 @@ func writeFiles(ctx context.Context, s *session.Session, in RunInput, file strin
 	return put(file, in.Code)
 }
 
-func (b *binding) runRequest(in RunInput, how interpreter, info session.Info) session.ExecRequest {
+func (b *binding) runRequest(in runInput, how interpreter, info session.Info) session.ExecRequest {
 	env := maps.Clone(how.env)
 	if env == nil {
 		env = map[string]string{}
@@ -148,10 +145,10 @@ func (b *binding) runRequest(in RunInput, how interpreter, info session.Info) se
 	}
 }
 
-func runOutput(res session.ExecResult, runtime frontmatter.Runtime, info session.Info) RunOutput {
+func newRunOutput(res session.ExecResult, runtime frontmatter.Runtime, info session.Info) runOutput {
 	stdout, stderr := show(res.Stdout, "stdout", false), show(res.Stderr, "stderr", false)
 	code := exitCode(res.Status, res.ExitCode, res.Signal)
-	out := RunOutput{
+	out := runOutput{
 		OK: res.Status == session.ExecCompleted && code != nil && *code == 0, Runtime: string(runtime), ExitCode: code,
 		DurationMS: res.Duration.Milliseconds(), Stdout: stdout.text, Stderr: stderr.text,
 		Truncated: stdout.truncated || stderr.truncated,
@@ -161,7 +158,7 @@ func runOutput(res session.ExecResult, runtime frontmatter.Runtime, info session
 		out.Error = failure(CodeTimeout, "the program was ended after %d seconds, its timeout", int64(res.Timeout/time.Second))
 	case session.ExecOOMKilled:
 		out.Error = failure(CodeQuota, "the program was killed: the memory limit of the sandbox was reached").
-			but("Work on less data at a time.")
+			withRemediation("Work on less data at a time.")
 		if limits := info.Limits; limits.MemoryBytes > 0 {
 			out.Error.Message = fmt.Sprintf("the program was killed: the memory limit of %d MiB was reached", limits.MemoryBytes>>20)
 		}

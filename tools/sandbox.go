@@ -14,10 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Middleware is the name that Sandbox is registered under.
-const Middleware = frontmatter.Middleware
-
-// Sandbox is the middleware that gives a model sandbox tools: sandbox_run in compute mode, the other tools in code mode.
+// Sandbox is the middleware with the sandbox tools for a model: sandbox_run in compute mode, the other tools in code mode.
 // Its fields are those of `sandbox:` in frontmatter; see [frontmatter.Sandbox] for their meaning and zero values. Use it
 // through [Plugin.Use], or by name through `use:`.
 type Sandbox struct {
@@ -42,11 +39,11 @@ type Sandbox struct {
 }
 
 // Name is the name of the middleware.
-func (Sandbox) Name() string { return Middleware }
+func (Sandbox) Name() string { return frontmatter.Middleware }
 
 // UnmarshalJSON reads a configuration as strictly as frontmatter is read: Genkit alone would ignore misspelt keys.
 func (s *Sandbox) UnmarshalJSON(b []byte) error {
-	cfg, err := frontmatter.ParseConfig(Middleware, b)
+	cfg, err := frontmatter.ParseConfig(frontmatter.Middleware, b)
 	if err != nil {
 		return err
 	}
@@ -64,7 +61,7 @@ func fromConfig(c frontmatter.Sandbox) Sandbox {
 	}
 }
 
-// config gives the sandbox as frontmatter knows it, sharing nothing with s.
+// config returns the sandbox as frontmatter knows it, sharing nothing with s.
 func (s Sandbox) config() frontmatter.Sandbox {
 	c := frontmatter.Sandbox{
 		Mode: s.Mode, Runtime: s.Runtime, Image: s.Image, Session: s.Session, YieldMS: s.YieldMS, User: s.User, Root: s.Root, Env: maps.Clone(s.Env),
@@ -102,14 +99,14 @@ func (s Sandbox) New(context.Context) (*ai.Hooks, error) {
 	}
 	g := guard{log: s.box.log}
 	return &ai.Hooks{
-		Tools:        append(b.tools(), newTool(b, unknownTool, "Answers calls of tools that do not exist.", b.unknown)),
+		Tools:        append(b.offered(), b.unknownTool()),
 		WrapGenerate: b.wrapGenerate,
 		WrapModel:    g.wrapModel,
 		WrapTool:     g.wrapTool,
 	}, nil
 }
 
-// wrapGenerate gives a call that belongs to no run a run of its own, and closes what nobody can use afterwards. The
+// wrapGenerate makes a run for a call that belongs to none, and closes what nobody can use afterwards. The
 // first iteration encloses all others.
 func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next ai.GenerateNext) (*ai.ModelResponse, error) {
 	if p.Iteration > 0 {

@@ -1,5 +1,7 @@
 package tools
 
+import "github.com/workcell-dev/workcell/frontmatter"
+
 // Names of the tools.
 const (
 	ToolRun       = "sandbox_run" // compute mode
@@ -21,18 +23,18 @@ type Result struct {
 	Error *ToolError `json:"error,omitempty" jsonschema_description:"set when the call failed; then the other fields may be missing"`
 }
 
-// RunInput is the input of sandbox_run.
-type RunInput struct {
+// runInput is the input of sandbox_run.
+type runInput struct {
 	Code           string   `json:"code" jsonschema_description:"source text of the program"`
 	Runtime        string   `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the code; the agent's own when left out"`
 	Args           []string `json:"args,omitempty" jsonschema_description:"arguments of the program"`
 	Env            TextMap  `json:"env,omitempty" jsonschema_description:"environment, an object of name to value as in {\"LANG\": \"C\"}"`
 	Files          TextMap  `json:"files,omitempty" jsonschema_description:"files to write before the run, an object of path to text as in {\"data/in.csv\": \"a,b\"}; paths are relative to the work directory"`
-	TimeoutSeconds int64    `json:"timeout_seconds,omitempty" jsonschema:"minimum=1,maximum=3600" jsonschema_description:"when the program is ended; the agent's own or 120 when left out"`
+	TimeoutSeconds int64    `json:"timeout_seconds,omitempty" jsonschema_description:"when the program is ended; the agent's own or 120 when left out"`
 }
 
-// RunOutput is the output of sandbox_run. A run that was cut short has both its output so far and an Error.
-type RunOutput struct {
+// runOutput is the output of sandbox_run. A run that was cut short has both its output so far and an Error.
+type runOutput struct {
 	Result
 	OK         bool   `json:"ok" jsonschema_description:"the exit code is 0"`
 	Runtime    string `json:"runtime"`
@@ -43,13 +45,13 @@ type RunOutput struct {
 	Truncated  bool   `json:"truncated" jsonschema_description:"part of stdout or stderr is missing"`
 }
 
-// OpenInput is the input of sandbox_open.
-type OpenInput struct {
+// openInput is the input of sandbox_open.
+type openInput struct {
 	SessionKey string `json:"session_key,omitempty" jsonschema_description:"name of another sandbox of this run, default for the one that its agents share; the agent's own when left out"`
 }
 
-// OpenOutput is the output of sandbox_open.
-type OpenOutput struct {
+// openOutput is the output of sandbox_open.
+type openOutput struct {
 	Result
 	SandboxID string     `json:"sandbox_id"`
 	Image     string     `json:"image"`
@@ -57,44 +59,39 @@ type OpenOutput struct {
 	Created   bool       `json:"created" jsonschema_description:"false when the sandbox was there already, with its files"`
 	User      string     `json:"user"`
 	Network   string     `json:"network"`
-	Limits    OpenLimits `json:"limits"`
+	Limits    openLimits `json:"limits"`
 	Note      string     `json:"note" jsonschema_description:"what can be counted on in the sandbox"`
 }
 
-// OpenLimits are the limits of a sandbox; one that is not enforced is missing.
-type OpenLimits struct {
-	CPUMillicores      int64  `json:"cpu_millicores,omitempty"`
-	MemoryMB           int64  `json:"memory_mb,omitempty"`
-	PIDs               int64  `json:"pids,omitempty"`
-	WorkspaceMB        int64  `json:"workspace_mb,omitempty"`
-	WorkspaceMeans     string `json:"workspace_means,omitempty" jsonschema:"enum=filesystem,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large, filesystem_unreserved that files can be lost when the disk of the host gets full"`
-	RootMB             int64  `json:"root_mb,omitempty" jsonschema_description:"how much may be written outside of the workspace, /tmp and /dev/shm"`
-	RootMeans          string `json:"root_means,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"what holds root_mb, as workspace_means"`
-	TimeoutSeconds     int64  `json:"timeout_seconds,omitempty" jsonschema_description:"idle time after which the sandbox is closed"`
-	ExecTimeoutSeconds int64  `json:"exec_timeout_seconds,omitempty" jsonschema_description:"default timeout of a command"`
+// openLimits are the limits of a sandbox; one that is not enforced is missing.
+type openLimits struct {
+	frontmatter.Limits
+	WorkspaceEnforcement string `json:"workspace_enforcement,omitempty" jsonschema:"enum=filesystem,enum=memory,enum=watched" jsonschema_description:"what holds workspace_mb: watched means that commands are ended when the files get too large"`
+	RootMB               int64  `json:"root_mb,omitempty" jsonschema_description:"how much may be written outside of the workspace, /tmp and /dev/shm"`
+	RootEnforcement      string `json:"root_enforcement,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"what holds root_mb, as workspace_enforcement"`
 }
 
-// ExecInput is the input of sandbox_exec.
-type ExecInput struct {
+// execInput is the input of sandbox_exec.
+type execInput struct {
 	SandboxID      string   `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	Cmd            []string `json:"cmd,omitempty" jsonschema_description:"program and arguments, delivered verbatim without a shell; this or command"`
 	Command        string   `json:"command,omitempty" jsonschema_description:"one line for /bin/sh -c; this or cmd"`
 	Cwd            string   `json:"cwd,omitempty" jsonschema:"default=/workspace" jsonschema_description:"working directory"`
 	Env            TextMap  `json:"env,omitempty" jsonschema_description:"environment over the sandbox's own, an object of name to value as in {\"LANG\": \"C\"}"`
 	Stdin          *string  `json:"stdin,omitempty" jsonschema_description:"text for standard input; end of file at once when left out"`
-	TimeoutSeconds int64    `json:"timeout_seconds,omitempty" jsonschema:"minimum=1,maximum=3600" jsonschema_description:"when the command and all its children are ended; the agent's own or 120 when left out"`
-	YieldMS        *int64   `json:"yield_ms,omitempty" jsonschema:"minimum=0,maximum=3600000" jsonschema_description:"a command that still runs after this long is handed back with status running, and sandbox_exec_wait waits for its end; the agent's own or 10000 when left out"`
+	TimeoutSeconds int64    `json:"timeout_seconds,omitempty" jsonschema_description:"when the command and all its children are ended; the agent's own or 120 when left out"`
+	YieldMS        *int64   `json:"yield_ms,omitempty" jsonschema_description:"a command that still runs after this long is handed back with status running, and sandbox_exec_wait waits for its end; the agent's own or 10000 when left out"`
 	Stream         bool     `json:"stream,omitempty" jsonschema_description:"return at once, whatever yield_ms says, and keep standard input open for sandbox_exec_write"`
 }
 
-// ExecOutput is the output of sandbox_exec. A non-zero exit code is a result, not an error.
-type ExecOutput struct {
+// execOutput is the output of sandbox_exec. A non-zero exit code is a result, not an error.
+type execOutput struct {
 	Result
 	ExecID   string `json:"exec_id"`
 	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
 	ExitCode *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal when a signal ended it"`
 	Signal   string `json:"signal,omitempty" jsonschema_description:"the signal that ended the command"`
-	// QuotaExceeded is for what a command's own words do not always tell.
+	// QuotaExceeded is for what a command's own words do not always show.
 	QuotaExceeded bool   `json:"quota_exceeded,omitempty" jsonschema_description:"the workspace, or what may be written outside of it, was full while the command ran; delete files"`
 	Stdout        string `json:"stdout"`
 	Stderr        string `json:"stderr"`
@@ -105,47 +102,47 @@ type ExecOutput struct {
 	DurationMS    int64  `json:"duration_ms"`
 }
 
-// ExecReadInput is the input of sandbox_exec_read.
-type ExecReadInput struct {
+// execReadInput is the input of sandbox_exec_read.
+type execReadInput struct {
 	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	ExecID    string `json:"exec_id" jsonschema_description:"from sandbox_exec"`
-	SinceSeq  int64  `json:"since_seq,omitempty" jsonschema:"minimum=0" jsonschema_description:"give chunks after this number; 0 begins at the first"`
-	MaxChunks int64  `json:"max_chunks,omitempty" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"at most so many chunks; 100 when left out"`
-	WaitMS    int64  `json:"wait_ms,omitempty" jsonschema:"minimum=0,maximum=60000" jsonschema_description:"wait so long for a first chunk or the end"`
+	SinceSeq  int64  `json:"since_seq,omitempty" jsonschema_description:"give chunks after this number; 0 begins at the first"`
+	MaxChunks int64  `json:"max_chunks,omitempty" jsonschema_description:"at most so many chunks; 100 when left out"`
+	WaitMS    int64  `json:"wait_ms,omitempty" jsonschema_description:"wait so long for a first chunk or the end"`
 }
 
-// ExecReadOutput is the output of sandbox_exec_read.
-type ExecReadOutput struct {
+// execReadOutput is the output of sandbox_exec_read.
+type execReadOutput struct {
 	Result
-	Chunks  []ExecChunk `json:"chunks"`
+	Chunks  []execChunk `json:"chunks"`
 	Done    bool        `json:"done" jsonschema_description:"the command ended and everything was read"`
 	NextSeq int64       `json:"next_seq" jsonschema_description:"pass as since_seq to read on"`
 	Dropped int64       `json:"dropped" jsonschema_description:"chunks after since_seq that are no longer kept"`
 }
 
-// ExecChunk is a numbered piece of output: Text, or DataB64 when it is not UTF-8.
-type ExecChunk struct {
+// execChunk is a numbered piece of output: Text, or DataB64 when it is not UTF-8.
+type execChunk struct {
 	Seq     int64  `json:"seq"`
 	Stream  string `json:"stream" jsonschema:"enum=stdout,enum=stderr"`
 	Text    string `json:"text,omitempty"`
 	DataB64 string `json:"data_b64,omitempty"`
 }
 
-// ExecWaitInput is the input of sandbox_exec_wait.
-type ExecWaitInput struct {
+// execWaitInput is the input of sandbox_exec_wait.
+type execWaitInput struct {
 	SandboxID      string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	ExecID         string `json:"exec_id" jsonschema_description:"from sandbox_exec"`
-	TimeoutSeconds int64  `json:"timeout_seconds,omitempty" jsonschema:"minimum=1,maximum=3600" jsonschema_description:"wait at most so long; 120 when left out. The command goes on afterwards."`
+	TimeoutSeconds int64  `json:"timeout_seconds,omitempty" jsonschema_description:"wait at most so long; 120 when left out. The command goes on afterwards."`
 }
 
-// ExecWaitOutput is the output of sandbox_exec_wait: that of sandbox_exec, as far as the command has come.
-type ExecWaitOutput struct {
+// execWaitOutput is the output of sandbox_exec_wait: that of sandbox_exec, as far as the command has come.
+type execWaitOutput struct {
 	Done bool `json:"done"`
-	ExecOutput
+	execOutput
 }
 
-// ExecWriteInput is the input of sandbox_exec_write.
-type ExecWriteInput struct {
+// execWriteInput is the input of sandbox_exec_write.
+type execWriteInput struct {
 	SandboxID string  `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	ExecID    string  `json:"exec_id" jsonschema_description:"from sandbox_exec with stream"`
 	Text      *string `json:"text,omitempty" jsonschema_description:"text to write; end lines with a newline"`
@@ -153,29 +150,29 @@ type ExecWriteInput struct {
 	EOF       bool    `json:"eof,omitempty" jsonschema_description:"close standard input afterwards"`
 }
 
-// ExecWriteOutput is the output of sandbox_exec_write.
-type ExecWriteOutput struct {
+// execWriteOutput is the output of sandbox_exec_write.
+type execWriteOutput struct {
 	Result
 	OK bool `json:"ok"`
 }
 
-// ExecKillInput is the input of sandbox_exec_kill.
-type ExecKillInput struct {
+// execKillInput is the input of sandbox_exec_kill.
+type execKillInput struct {
 	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	ExecID    string `json:"exec_id" jsonschema_description:"from sandbox_exec"`
 	Signal    string `json:"signal,omitempty" jsonschema_description:"signal for the command and all its children, as in SIGINT; TERM and then KILL when left out"`
 }
 
-// ExecKillOutput is the output of sandbox_exec_kill.
-type ExecKillOutput struct {
+// execKillOutput is the output of sandbox_exec_kill.
+type execKillOutput struct {
 	Result
 	OK       bool   `json:"ok"`
 	ExitCode *int   `json:"exit_code,omitempty"`
 	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
 }
 
-// FSWriteInput is the input of sandbox_fs_write.
-type FSWriteInput struct {
+// fsWriteInput is the input of sandbox_fs_write.
+type fsWriteInput struct {
 	SandboxID   string  `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	Path        string  `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
 	Contents    *string `json:"contents,omitempty" jsonschema_description:"text of the file; this or contents_b64"`
@@ -184,26 +181,26 @@ type FSWriteInput struct {
 	Overwrite   bool    `json:"overwrite,omitempty" jsonschema_description:"replace the file when it exists"`
 }
 
-// FSWriteOutput is the output of sandbox_fs_write.
-type FSWriteOutput struct {
+// fsWriteOutput is the output of sandbox_fs_write.
+type fsWriteOutput struct {
 	Result
 	OK        bool   `json:"ok"`
 	Path      string `json:"path" jsonschema_description:"absolute path of the file"`
 	SizeBytes int64  `json:"size_bytes"`
 }
 
-// FSReadInput is the input of sandbox_fs_read.
-type FSReadInput struct {
+// fsReadInput is the input of sandbox_fs_read.
+type fsReadInput struct {
 	SandboxID  string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	Path       string `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
-	MaxBytes   int64  `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=67108864,default=262144" jsonschema_description:"read at most so many bytes"`
-	Offset     int64  `json:"offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"begin at this byte; not together with lines"`
-	LineOffset int64  `json:"line_offset,omitempty" jsonschema:"minimum=0" jsonschema_description:"begin at this line, counted from 1"`
-	LineLimit  int64  `json:"line_limit,omitempty" jsonschema:"minimum=0" jsonschema_description:"read at most so many lines"`
+	MaxBytes   int64  `json:"max_bytes,omitempty" jsonschema_description:"read at most so many bytes"`
+	Offset     int64  `json:"offset,omitempty" jsonschema_description:"begin at this byte; not together with lines"`
+	LineOffset int64  `json:"line_offset,omitempty" jsonschema_description:"begin at this line, counted from 1"`
+	LineLimit  int64  `json:"line_limit,omitempty" jsonschema_description:"read at most so many lines"`
 }
 
-// FSReadOutput is the output of sandbox_fs_read.
-type FSReadOutput struct {
+// fsReadOutput is the output of sandbox_fs_read.
+type fsReadOutput struct {
 	Result
 	Contents       *string `json:"contents,omitempty" jsonschema_description:"when what was read is UTF-8 text"`
 	ContentsB64    *string `json:"contents_b64,omitempty" jsonschema_description:"otherwise"`
@@ -214,24 +211,24 @@ type FSReadOutput struct {
 	Note           string  `json:"note,omitempty" jsonschema_description:"how to read on"`
 }
 
-// FSListInput is the input of sandbox_fs_list.
-type FSListInput struct {
+// fsListInput is the input of sandbox_fs_list.
+type fsListInput struct {
 	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	Path      string `json:"path,omitempty" jsonschema:"default=." jsonschema_description:"directory below /workspace or /tmp"`
 	Recursive bool   `json:"recursive,omitempty" jsonschema_description:"list the whole tree; links are not followed"`
-	Limit     int64  `json:"limit,omitempty" jsonschema:"minimum=1,maximum=10000,default=1000" jsonschema_description:"at most so many entries"`
+	Limit     int64  `json:"limit,omitempty" jsonschema_description:"at most so many entries"`
 }
 
-// FSListOutput is the output of sandbox_fs_list.
-type FSListOutput struct {
+// fsListOutput is the output of sandbox_fs_list.
+type fsListOutput struct {
 	Result
-	Entries   []FSEntry `json:"entries"`
+	Entries   []fsEntry `json:"entries"`
 	Truncated bool      `json:"truncated" jsonschema_description:"there are more entries"`
 	Total     int64     `json:"total" jsonschema_description:"entries there are, at least"`
 }
 
-// FSEntry is an entry of a directory.
-type FSEntry struct {
+// fsEntry is an entry of a directory.
+type fsEntry struct {
 	Path      string `json:"path" jsonschema_description:"relative to /workspace, absolute below /tmp"`
 	PathB64   string `json:"path_b64,omitempty" jsonschema_description:"exact bytes of a path that is not UTF-8; path is then a readable form"`
 	Type      string `json:"type" jsonschema:"enum=file,enum=dir,enum=symlink,enum=other"`
@@ -240,28 +237,28 @@ type FSEntry struct {
 	MtimeUnix int64  `json:"mtime_unix"`
 }
 
-// FSDeleteInput is the input of sandbox_fs_delete.
-type FSDeleteInput struct {
+// fsDeleteInput is the input of sandbox_fs_delete.
+type fsDeleteInput struct {
 	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	Path      string `json:"path" jsonschema_description:"path below /workspace or /tmp"`
 	Recursive bool   `json:"recursive,omitempty" jsonschema_description:"needed to delete a directory, with all it holds"`
 }
 
-// FSDeleteOutput is the output of sandbox_fs_delete.
-type FSDeleteOutput struct {
+// fsDeleteOutput is the output of sandbox_fs_delete.
+type fsDeleteOutput struct {
 	Result
 	OK      bool  `json:"ok"`
 	Deleted int64 `json:"deleted" jsonschema_description:"entries that were deleted"`
 }
 
-// CloseInput is the input of sandbox_close.
-type CloseInput struct {
+// closeInput is the input of sandbox_close.
+type closeInput struct {
 	SandboxID       string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 	DeleteWorkspace bool   `json:"delete_workspace,omitempty" jsonschema_description:"also delete the sandbox with all its files now; otherwise the files stay for the rest of the run"`
 }
 
-// CloseOutput is the output of sandbox_close.
-type CloseOutput struct {
+// closeOutput is the output of sandbox_close.
+type closeOutput struct {
 	Result
 	OK bool `json:"ok"`
 }

@@ -3,6 +3,7 @@ package tools
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -20,7 +21,7 @@ const (
 // excerpt bounds one stream.
 type excerpt struct{ head, tail int }
 
-// excerptOf gives the bounds for at most chars characters with notices.
+// excerptOf returns the bounds for at most chars characters with notices.
 func excerptOf(chars int64) excerpt {
 	room := int(max(chars-noticeChars, chars/2))
 	return excerpt{head: room / headShare, tail: room - room/headShare}
@@ -33,8 +34,8 @@ type streamText struct {
 	path      string // of the whole output, when truncated
 }
 
-// show makes text of one stream: cut on line and character edges, invalid UTF-8 replaced, all of it visibly. keep says
-// that the sandbox, and with it the file with the whole output, outlives the answer.
+// show makes text of one stream: cut on line and character edges, invalid UTF-8 replaced, all of it visibly. keep is
+// true when the sandbox, and with it the file with the whole output, outlives the answer.
 func show(o session.Output, stream string, keep bool) streamText {
 	if o.Omitted <= 0 {
 		text, bad := validText(o.Bytes())
@@ -95,7 +96,7 @@ func cutTail(b []byte) []byte {
 	return b
 }
 
-// validText replaces each byte that is not UTF-8 and tells how many there were.
+// validText replaces each byte that is not UTF-8 and returns how many there were.
 func validText(b []byte) (string, int) {
 	if utf8.Valid(b) {
 		return string(b), 0
@@ -123,7 +124,7 @@ func invalidNotice(bad int, keep bool) string {
 	return fmt.Sprintf("\n[workcell: %d bytes that are not UTF-8 are shown as \uFFFD]\n", bad)
 }
 
-// outcomeNotice tells in words how a command ended when it did not end by itself, or where it had no room outside of the
+// outcomeNotice describes how a command ended when it did not end by itself, or where it had no room outside of the
 // workspace; empty otherwise.
 func outcomeNotice(res session.ExecResult, info session.Info) string {
 	limits := info.Limits
@@ -150,7 +151,7 @@ func outcomeNotice(res session.ExecResult, info session.Info) string {
 	return ""
 }
 
-// overLimit says which limit a command met.
+// overLimit returns which limit a command met.
 func overLimit(res session.ExecResult, info session.Info) string {
 	if res.QuotaOutside {
 		return fmt.Sprintf("what was written outside of %s is over its limit of %d MiB", info.Workdir, info.RootBytes>>20)
@@ -179,13 +180,17 @@ func exitCode(status session.ExecState, code int, signal string) *int {
 	return &code
 }
 
-// signalNumber gives the number of a signal on Linux, which every sandbox runs; 0 for an unknown one.
+// signalNames returns the names of the signals of Linux, which every sandbox runs, from 1.
+func signalNames() []string {
+	return strings.Fields("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT " +
+		"CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS")
+}
+
+// signalNumber returns the number of a signal; 0 for an unknown one.
 func signalNumber(name string) int {
-	names := strings.Fields("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS")
-	for i, n := range names {
-		if "SIG"+n == name {
-			return i + 1
-		}
+	short, ok := strings.CutPrefix(name, "SIG")
+	if !ok {
+		return 0
 	}
-	return 0
+	return slices.Index(signalNames(), short) + 1
 }

@@ -20,8 +20,8 @@ import (
 // that Genkit runs takes any JSON, and the schema that models see is another one, inferred from the input type.
 // Register writes nothing, so one tool may take part in several Generate calls at once.
 type tool struct {
-	inner  *ai.ToolAction[json.RawMessage, any]
-	schema map[string]any
+	*ai.ToolAction[json.RawMessage, any]
+	def    Definition
 	handle func(*ai.ToolContext, json.RawMessage) (any, error)
 }
 
@@ -32,10 +32,21 @@ var (
 
 // newTool makes a tool from a function that reports failures as errors. What the function returns as an error becomes
 // output; only the end of ctx is an error for Genkit.
-func newTool[In, Out any](b *binding, name, description string, fn func(context.Context, In) (Out, error)) ai.Tool {
-	schemas := b.box.schemas(name, inferSchemas[In, Out])
+func newTool[In, Out any](b *binding, def Definition, fn func(context.Context, In) (Out, error), args func(*In) Args, bounds ...bound) *tool {
+	def.Input, def.Output = b.box.schemas(def.Name, inferSchemas[In, Out])
+	properties, _ := def.Input["properties"].(map[string]any)
+	for _, r := range bounds {
+		property, _ := properties[r.name].(map[string]any)
+		r.keywords(property)
+	}
+	bounded := func(ctx context.Context, in In) (out Out, err error) {
+		if fail := checkBounds(&in, bounds); fail != nil {
+			return out, fail
+		}
+		return fn(ctx, in)
+	}
 	handle := func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
-		return answer(b, tc, name, raw, fn)
+		return answer(b, tc, def.Name, raw, bounded, args)
 	}
 	traced := func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
 		out, err := handle(tc, raw)
@@ -45,9 +56,9 @@ func newTool[In, Out any](b *binding, name, description string, fn func(context.
 		return out, err
 	}
 	return &tool{
-		inner:  ai.NewTool(name, description, traced, ai.WithOutputSchema(schemas.output()), ai.WithStrictSchema(false)),
-		schema: schemas.input(),
-		handle: handle,
+		ToolAction: ai.NewTool(def.Name, def.Description, traced, ai.WithOutputSchema(def.Output), ai.WithStrictSchema(false)),
+		def:        def,
+		handle:     handle,
 	}
 }
 
@@ -55,24 +66,29 @@ func inferSchemas[In, Out any]() (input, output map[string]any) {
 	var in In
 	var out Out
 	output = core.InferSchemaMap(out)
-	delete(output, "required") // a failed call gives nothing but its error
+	delete(output, "required") // a failed call returns nothing but its error
 	return core.InferSchemaMap(in), output
 }
 
 // answer runs fn on a model's arguments.
-func answer[In, Out any](b *binding, tc *ai.ToolContext, name string, raw json.RawMessage, fn func(context.Context, In) (Out, error)) (out any, err error) {
+func answer[In, Out any](b *binding, tc *ai.ToolContext, name string, raw json.RawMessage, fn func(context.Context, In) (Out, error), args func(*In) Args) (out any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			b.box.log.ErrorContext(tc, "a tool panicked", "tool", name, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 			out, err = Result{Error: failure(CodeInternal, "%s failed unexpectedly", name)}, nil
 		}
 	}()
-	in, fail := decodeArgs[In](raw)
+	in, fail := DecodeInput[In](raw)
 	if fail != nil {
 		return Result{Error: fail}, nil
 	}
 	if b.check != nil {
-		if fail := b.check(tc, name, &in); fail != nil {
+		var given Args
+		if args != nil {
+			given = args(&in)
+		}
+		given.SandboxID = stringField(&in, "SandboxID")
+		if fail := b.check(tc, given); fail != nil {
 			return Result{Error: fail}, nil
 		}
 	}
@@ -86,7 +102,7 @@ func answer[In, Out any](b *binding, tc *ai.ToolContext, name string, raw json.R
 	if interrupt, _ := ai.IsToolInterruptError(err); interrupt {
 		return nil, err
 	}
-	told := errorOf(err)
+	told := ErrorOf(err)
 	if told.Code == CodeInternal {
 		var known *ToolError
 		if !errors.As(err, &known) {
@@ -96,42 +112,18 @@ func answer[In, Out any](b *binding, tc *ai.ToolContext, name string, raw json.R
 	return Result{Error: told}, nil
 }
 
-func (t *tool) Name() string { return t.inner.Name() }
-
 // Definition is what models see.
 func (t *tool) Definition() *ai.ToolDefinition {
-	def := t.inner.Definition()
-	def.InputSchema = t.schema
+	def := t.ToolAction.Definition()
+	def.InputSchema = t.def.Input
 	return def
 }
 
 func (t *tool) Desc() api.ActionDesc {
-	desc := t.inner.Desc()
-	desc.InputSchema = t.schema
+	desc := t.ToolAction.Desc()
+	desc.InputSchema = t.def.Input
 	desc.Metadata = maps.Clone(desc.Metadata)
 	return desc
-}
-
-func (t *tool) RunRaw(ctx context.Context, input any) (any, error) { return t.inner.RunRaw(ctx, input) }
-
-func (t *tool) RunRawMultipart(ctx context.Context, input any) (*ai.MultipartToolResponse, error) {
-	return t.inner.RunRawMultipart(ctx, input)
-}
-
-func (t *tool) RunJSON(ctx context.Context, input json.RawMessage, cb func(context.Context, json.RawMessage) error) (json.RawMessage, error) {
-	return t.inner.RunJSON(ctx, input, cb)
-}
-
-func (t *tool) RunJSONWithTelemetry(ctx context.Context, input json.RawMessage, cb func(context.Context, json.RawMessage) error) (*api.ActionRunResult[json.RawMessage], error) {
-	return t.inner.RunJSONWithTelemetry(ctx, input, cb)
-}
-
-func (t *tool) Respond(toolReq *ai.Part, output any, opts *ai.RespondOptions) *ai.Part {
-	return t.inner.Respond(toolReq, output, opts) //nolint:staticcheck // ai.Tool demands it
-}
-
-func (t *tool) Restart(toolReq *ai.Part, opts *ai.RestartOptions) *ai.Part {
-	return t.inner.Restart(toolReq, opts) //nolint:staticcheck // ai.Tool demands it
 }
 
 // Register registers the tool under both keys that Genkit looks tools up by.

@@ -15,7 +15,7 @@ type toolbox struct {
 
 	mu     sync.Mutex // guards the fields below; never held while a tool works
 	paths  map[string]*pathLock
-	cached map[string]schemaPair
+	cached map[string][2]map[string]any
 	texts  map[string]string // partials that were registered, by name
 }
 
@@ -23,15 +23,8 @@ func newToolbox(m *session.Manager, log *slog.Logger) *toolbox {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &toolbox{manager: m, log: log, paths: map[string]*pathLock{}, cached: map[string]schemaPair{}, texts: map[string]string{}}
+	return &toolbox{manager: m, log: log, paths: map[string]*pathLock{}, cached: map[string][2]map[string]any{}, texts: map[string]string{}}
 }
-
-// schemaPair keeps the inferred schemas of a tool: inference costs more than everything else in making one. Model
-// plugins get copies, since they may write into what they get.
-type schemaPair struct{ in, out map[string]any }
-
-func (s schemaPair) input() map[string]any  { return copySchema(s.in) }
-func (s schemaPair) output() map[string]any { return copySchema(s.out) }
 
 func copySchema(m map[string]any) map[string]any {
 	out := make(map[string]any, len(m))
@@ -55,15 +48,17 @@ func copyValue(v any) any {
 	return v
 }
 
-func (t *toolbox) schemas(name string, infer func() (in, out map[string]any)) schemaPair {
+// schemas returns copies of the inferred schemas of a tool, which are kept: inference costs more than everything else in
+// making one, and model plugins may write into what they are given.
+func (t *toolbox) schemas(name string, infer func() (in, out map[string]any)) (in, out map[string]any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pair, ok := t.cached[name]
 	if !ok {
-		pair.in, pair.out = infer()
+		pair[0], pair[1] = infer()
 		t.cached[name] = pair
 	}
-	return pair
+	return copySchema(pair[0]), copySchema(pair[1])
 }
 
 // partial notes a partial; fresh is false when there is one with that name, whose text is known.

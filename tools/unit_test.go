@@ -46,7 +46,7 @@ func TestDecodeArguments(t *testing.T) {
 		"arguments as text": {`"{\"command\":\"x\"}"`, tools.ExecInput{Command: "x"}},
 	}
 	for name, tt := range tests {
-		got, fail := tools.Decode[tools.ExecInput](tt.args)
+		got, fail := tools.DecodeInput[tools.ExecInput]([]byte(tt.args))
 		if fail != nil {
 			t.Errorf("%s: %v", name, fail)
 			continue
@@ -75,15 +75,15 @@ func TestDecodeArgumentsErrors(t *testing.T) {
 		"several":          {`{"zzz":1,"cmd":5}`, `unknown argument "zzz", known are`},
 	}
 	for name, tt := range tests {
-		_, fail := tools.Decode[tools.ExecInput](tt.args)
+		_, fail := tools.DecodeInput[tools.ExecInput]([]byte(tt.args))
 		if fail == nil || fail.Code != tools.CodeInvalid || !strings.Contains(fail.Message, tt.want) {
 			t.Errorf("%s: %v, want %q", name, fail, tt.want)
 		}
 	}
-	if _, fail := tools.Decode[tools.FSReadInput](`{}`); fail == nil || fail.Message != "path is required" {
+	if _, fail := tools.DecodeInput[tools.FSReadInput]([]byte(`{}`)); fail == nil || fail.Message != "path is required" {
 		t.Errorf("missing path: %v", fail)
 	}
-	if _, fail := tools.Decode[tools.FSWriteInput](`{"path":"a","contents":{"a":1}}`); fail == nil || !strings.Contains(fail.Message, "contents must be text, it is an object; write it as a JSON string") {
+	if _, fail := tools.DecodeInput[tools.FSWriteInput]([]byte(`{"path":"a","contents":{"a":1}}`)); fail == nil || !strings.Contains(fail.Message, "contents must be text, it is an object; write it as a JSON string") {
 		t.Errorf("object as contents: %v", fail)
 	}
 }
@@ -93,10 +93,10 @@ func FuzzDecodeArguments(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, args string) {
-		if _, fail := tools.Decode[tools.ExecInput](args); fail != nil && (fail.Message == "" || fail.Remediation == "" || !utf8.ValidString(fail.Message)) {
+		if _, fail := tools.DecodeInput[tools.ExecInput]([]byte(args)); fail != nil && (fail.Message == "" || fail.Remediation == "" || !utf8.ValidString(fail.Message)) {
 			t.Errorf("%q: %+v", args, fail)
 		}
-		_, _ = tools.Decode[tools.FSWriteInput](args)
+		_, _ = tools.DecodeInput[tools.FSWriteInput]([]byte(args))
 	})
 }
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // check validates what needs all steps to be known: where steps lead to, and what expressions read.
@@ -161,7 +161,7 @@ func (l *loader) checkKey(c compiled, p expr.Path, i int, known []string, format
 		return true
 	}
 	hint := ""
-	if near, ok := nearest.Of(p.Keys[i], known); ok {
+	if near, ok := suggest.Closest(p.Keys[i], known); ok {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	} else if len(known) > 0 && len(known) <= 20 {
 		hint = nearHint("", known)

@@ -24,7 +24,7 @@ func (b *failBody) run(ctx context.Context, ex *execution) (result, error) {
 	if err != nil {
 		return result{}, exprError(b.message, err)
 	}
-	return result{}, &Error{Code: CodeFailed, Message: msg}
+	return result{}, &Error{Code: codeFailed, Message: msg}
 }
 
 func (b *endBody) run(ctx context.Context, ex *execution) (result, error) {
@@ -73,5 +73,5 @@ func (b *switchBody) run(ctx context.Context, ex *execution) (result, error) {
 	if b.expression != nil {
 		msg = fmt.Sprintf("no transition for %q and no default", clip(value))
 	}
-	return res, &Error{Code: CodeNoMatch, Message: msg}
+	return res, &Error{Code: codeNoMatch, Message: msg}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
 // loader turns one file into a Workflow and collects what is wrong with it.
@@ -35,9 +35,14 @@ func (l *loader) fail(n *yaml.Node, hint, format string, args ...any) {
 }
 
 func (l *loader) failAt(line, column int, hint, format string, args ...any) {
+	l.report(&frontmatter.Error{File: l.file, Line: line, Column: column, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// report adds a problem, as long as there are not too many.
+func (l *loader) report(e *frontmatter.Error) {
 	switch {
 	case len(l.errs) < maxProblems:
-		l.errs = append(l.errs, &frontmatter.Error{File: l.file, Line: line, Column: column, Message: fmt.Sprintf(format, args...), Hint: hint})
+		l.errs = append(l.errs, e)
 	case len(l.errs) == maxProblems:
 		l.errs = append(l.errs, &frontmatter.Error{File: l.file, Message: "more problems; these come first"})
 	}
@@ -95,7 +100,7 @@ func (l *loader) object(n *yaml.Node, what string, known ...string) (*object, bo
 }
 
 func unknownHint(word string, known []string) string {
-	if near, ok := nearest.Of(word, known); ok {
+	if near, ok := suggest.Closest(word, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return "known are " + strings.Join(known, ", ")

@@ -20,8 +20,8 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultStopGrace    = 15 * time.Second
-	DefaultCloseTimeout = 2 * time.Minute
+	defaultStopGrace    = 15 * time.Second
+	defaultCloseTimeout = 2 * time.Minute
 )
 
 // AgentRunner runs the agents that workflows name.
@@ -69,9 +69,9 @@ type Options struct {
 	Within *session.Run
 	// OnPull is called with the progress of images that are pulled for a run. May be nil.
 	OnPull func(backend.PullProgress)
-	// StopGrace is how long a step may take to return after it was cancelled. Zero is DefaultStopGrace.
+	// StopGrace is how long a step may take to return after it was cancelled. Zero is 15 seconds.
 	StopGrace time.Duration
-	// CloseTimeout bounds the closing of a run's sandboxes. Zero is DefaultCloseTimeout.
+	// CloseTimeout bounds the closing of a run's sandboxes. Zero is 2 minutes.
 	CloseTimeout time.Duration
 }
 
@@ -99,10 +99,10 @@ func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Eng
 		e.opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	if e.opts.StopGrace == 0 {
-		e.opts.StopGrace = DefaultStopGrace
+		e.opts.StopGrace = defaultStopGrace
 	}
 	if e.opts.CloseTimeout == 0 {
-		e.opts.CloseTimeout = DefaultCloseTimeout
+		e.opts.CloseTimeout = defaultCloseTimeout
 	}
 	return e
 }
@@ -127,7 +127,7 @@ func (e *Engine) drive(ctx context.Context, r *run) (*Result, error) {
 	defer end()
 	// The flow's own span and those of its steps are what Genkit's tools show a run by. The input was checked.
 	if _, err := e.flow(r.wf, nil).Run(context.WithValue(ctx, pendingKey{}, r), r.input, nil); r.result.Outcome == "" {
-		r.settle(ctx, nil, asError(err, CodeInternal))
+		r.settle(ctx, nil, asError(err, codeInternal))
 	}
 	if r.result.Error != nil {
 		return &r.result, r.result.Error
@@ -190,7 +190,7 @@ func (e *Engine) begin(ctx context.Context, wf *Workflow, input map[string]any) 
 	chain, _ := ctx.Value(chainKey{}).([]string)
 	if slices.Contains(chain, wf.ID) || len(chain) >= maxRunDepth {
 		way := strings.Join(append(slices.Clone(chain), wf.ID), " -> ")
-		return nil, &Error{Code: CodeRecursion, Message: "workflows run each other: " + way, Err: ErrRecursion}
+		return nil, &Error{Code: codeRecursion, Message: "workflows run each other: " + way, Err: ErrRecursion}
 	}
 	checked, err := wf.input.check(input)
 	if err != nil {

@@ -31,26 +31,26 @@ type Code string
 // Codes.
 const (
 	CodeAgent      Code = "agent_failed"
-	CodeExit       Code = "exit_code"
-	CodeKilled     Code = "killed"
-	CodeOOM        Code = "oom_killed"
-	CodeQuota      Code = "quota_killed"
-	CodeTimeout    Code = "timeout"
+	codeExit       Code = "exit_code"
+	codeKilled     Code = "killed"
+	codeOOM        Code = "oom_killed"
+	codeQuota      Code = "quota_killed"
+	codeTimeout    Code = "timeout"
 	CodeCancelled  Code = "canceled"
-	CodeExpression Code = "expression"
+	codeExpression Code = "expression"
 	CodeInput      Code = "invalid_input"
-	CodeOutput     Code = "invalid_output"
-	CodeTooLarge   Code = "too_large"
-	CodeNoMatch    Code = "no_match" // no case of a switch
-	CodeFailed     Code = "failed"   // a step of type fail
-	CodeBranches   Code = "branches" // branches or items failed
-	CodeMaxSteps   Code = "max_steps"
-	CodeMaxVisits  Code = "max_visits"
-	CodeLimit      Code = "limit"
-	CodePanic      Code = "panic"
-	CodeRecursion  Code = "recursion"
-	CodeJournal    Code = "journal"
-	CodeInternal   Code = "internal"
+	codeOutput     Code = "invalid_output"
+	codeTooLarge   Code = "too_large"
+	codeNoMatch    Code = "no_match" // no case of a switch
+	codeFailed     Code = "failed"   // a step of type fail
+	codeBranches   Code = "branches" // branches or items failed
+	codeMaxSteps   Code = "max_steps"
+	codeMaxVisits  Code = "max_visits"
+	codeLimit      Code = "limit"
+	codePanic      Code = "panic"
+	codeRecursion  Code = "recursion"
+	codeJournal    Code = "journal"
+	codeInternal   Code = "internal"
 )
 
 // Error describes how a step or a run failed.
@@ -136,7 +136,7 @@ func asError(err error, fallback Code) *Error {
 	case errors.Is(err, context.Canceled):
 		code = CodeCancelled
 	case errors.Is(err, context.DeadlineExceeded):
-		code = CodeTimeout
+		code = codeTimeout
 	case code == "internal":
 		code = fallback
 	}
@@ -157,7 +157,7 @@ func exprError(at located, err error) error {
 	if errors.Is(e.Err, context.Canceled) {
 		return context.Canceled
 	}
-	out := &Error{Code: CodeExpression, Message: e.Msg, Where: at.where(e.Path, e.Offset)}
+	out := &Error{Code: codeExpression, Message: e.Msg, Where: at.where(e.Path, e.Offset)}
 	if errors.Is(e, expr.ErrLimit) {
 		out.Err = ErrLimit
 	}
@@ -166,5 +166,5 @@ func exprError(at located, err error) error {
 
 // panicError returns the Error of a recovered panic. The stack goes to the log, not to the user.
 func panicError(value any) *Error {
-	return &Error{Code: CodePanic, Message: "panic: " + clip(strings.Join(strings.Fields(fmt.Sprint(value)), " "))}
+	return &Error{Code: codePanic, Message: "panic: " + clip(strings.Join(strings.Fields(fmt.Sprint(value)), " "))}
 }

@@ -17,7 +17,7 @@ const (
 	EventRunResumed   EventKind = "run_resumed"   // in place of run_started, in a run that was interrupted
 	EventStepReplayed EventKind = "step_replayed" // ended before the run was interrupted and is not run again
 	EventStepRetry    EventKind = "step_retry"    // the step is tried again after Delay
-	EventCleanup      EventKind = "cleanup"       // the run's sandboxes were closed; Error says what was left behind
+	EventCleanup      EventKind = "cleanup"       // the run's sandboxes were closed; Error names what was left behind
 	EventRunFinished  EventKind = "run_finished"
 )
 
@@ -40,7 +40,7 @@ type Event struct {
 	Delay    time.Duration `json:"-"`              // step_retry; delay_ms in JSON
 	Next     string        `json:"next,omitempty"` // step_finished: the step that follows, when it is not the one in order
 	Error    *Error        `json:"error,omitempty"`
-	Output   any           `json:"-"` // step_finished: what the attempt gave, plain data; nil for nothing
+	Output   any           `json:"-"` // step_finished: what the attempt returned, plain data; nil for nothing
 }
 
 // Result is what a run came to.

@@ -38,7 +38,7 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 	if ex.timeout > 0 {
 		left := ex.timeout - time.Since(started)
 		if left <= 0 {
-			return result{}, &Error{Code: CodeTimeout, Message: fmt.Sprintf("took longer than %s", ex.timeout), Err: errStepTimeout}
+			return result{}, &Error{Code: codeTimeout, Message: fmt.Sprintf("took longer than %s", ex.timeout), Err: errStepTimeout}
 		}
 		req.Timeout = max(left, session.MinExecTimeout)
 	}
@@ -81,7 +81,7 @@ func (b *execBody) request(ctx context.Context, ex *execution) (session.ExecRequ
 			return req, err
 		}
 		if len(s) > maxEnvValue {
-			return req, &Error{Code: CodeTooLarge, Where: a.value.where("", 0), Message: fmt.Sprintf("a value of %d bytes is too large for a command line, pass it as stdin", len(s))}
+			return req, &Error{Code: codeTooLarge, Where: a.value.where("", 0), Message: fmt.Sprintf("a value of %d bytes is too large for a command line, pass it as stdin", len(s))}
 		}
 		req.Env[a.name] = s
 	}
@@ -94,7 +94,7 @@ func (b *execBody) request(ctx context.Context, ex *execution) (session.ExecRequ
 		return req, err
 	}
 	if len(stdin) > session.MaxStdinBytes {
-		return req, &Error{Code: CodeTooLarge, Where: b.stdin.where("", 0), Message: fmt.Sprintf("stdin has %d bytes, at most %d are allowed", len(stdin), session.MaxStdinBytes)}
+		return req, &Error{Code: codeTooLarge, Where: b.stdin.where("", 0), Message: fmt.Sprintf("stdin has %d bytes, at most %d are allowed", len(stdin), session.MaxStdinBytes)}
 	}
 	req.Stdin = []byte(stdin)
 	return req, nil
@@ -136,7 +136,7 @@ func (ex *execution) sandboxRequest() session.Request {
 				continue
 			}
 			if wish, ok := describer.AgentSandbox(b.agent); ok {
-				req = wish.Over(req)
+				req = wish.WithDefaults(req)
 				break
 			}
 		}
@@ -171,7 +171,7 @@ func (b *execBody) judge(out session.ExecResult) (result, error) {
 		return res, err
 	}
 	if b.wantJSON && jsonErr != nil {
-		return res, &Error{Code: CodeOutput, Message: "the output is not JSON: " + jsonErr.Error()}
+		return res, &Error{Code: codeOutput, Message: "the output is not JSON: " + jsonErr.Error()}
 	}
 	return res, nil
 }
@@ -181,21 +181,21 @@ func (b *execBody) judge(out session.ExecResult) (result, error) {
 func commandError(out session.ExecResult, forgiven bool) error {
 	switch {
 	case out.Status == session.ExecTimedOut:
-		return &Error{Code: CodeTimeout, Message: fmt.Sprintf("the command took longer than %s", asked(out.Timeout))}
+		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the command took longer than %s", asked(out.Timeout))}
 	case out.Status == session.ExecOOMKilled:
-		return &Error{Code: CodeOOM, Message: "the command was killed for lack of memory"}
+		return &Error{Code: codeOOM, Message: "the command was killed for lack of memory"}
 	case out.Status == session.ExecQuotaKilled && out.QuotaOutside:
-		return &Error{Code: CodeQuota, Message: "the command was ended: what was written outside of the workspace is over its limit"}
+		return &Error{Code: codeQuota, Message: "the command was ended: what was written outside of the workspace is over its limit"}
 	case out.Status == session.ExecQuotaKilled:
-		return &Error{Code: CodeQuota, Message: "the command was ended: the workspace is over its limit"}
+		return &Error{Code: codeQuota, Message: "the command was ended: the workspace is over its limit"}
 	case out.Status == session.ExecKilled:
-		return &Error{Code: CodeKilled, Message: "the command was killed"}
+		return &Error{Code: codeKilled, Message: "the command was killed"}
 	case forgiven:
 		return nil
 	case out.Signal != "":
-		return &Error{Code: CodeExit, Message: "the command was ended by " + out.Signal}
+		return &Error{Code: codeExit, Message: "the command was ended by " + out.Signal}
 	}
-	return &Error{Code: CodeExit, Message: fmt.Sprintf("the command exited with code %d", out.ExitCode)}
+	return &Error{Code: codeExit, Message: fmt.Sprintf("the command exited with code %d", out.ExitCode)}
 }
 
 // asked returns a time limit as the file has it: what the step did before its command began was taken off it.

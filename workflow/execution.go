@@ -95,7 +95,7 @@ func (ex *execution) skipped(ctx context.Context) (bool, error) {
 		}
 	}
 	if ex.maxVisits > 0 && ex.visit > ex.maxVisits {
-		return false, &Error{Code: CodeMaxVisits, Message: fmt.Sprintf("reached more than %d times (max_visits)", ex.maxVisits), Err: ErrLimit}
+		return false, &Error{Code: codeMaxVisits, Message: fmt.Sprintf("reached more than %d times (max_visits)", ex.maxVisits), Err: ErrLimit}
 	}
 	return false, nil
 }
@@ -121,7 +121,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, repeats bool) (re
 	r := ex.run
 	if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
-		return res, &Error{Code: CodeMaxSteps, Message: fmt.Sprintf("the run has made %d steps, its max_steps", r.wf.MaxSteps), Err: ErrLimit, final: true}
+		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run has made %d steps, its max_steps", r.wf.MaxSteps), Err: ErrLimit, final: true}
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
 	if err := r.record(ctx, ex.entry(Entry{Kind: EntryStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: repeats})); err != nil {
@@ -135,7 +135,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, repeats bool) (re
 	defer func() {
 		outcome := string(StatusSucceeded)
 		if err != nil {
-			code := string(asError(err, CodeInternal).Code)
+			code := string(asError(err, codeInternal).Code)
 			span.SetStatus(codes.Error, code)
 			span.SetAttributes(telemetry.KeyErrorClass.String(code))
 			outcome = string(StatusFailed)
@@ -165,7 +165,7 @@ func (ex *execution) perform(ctx context.Context) (res result, err error) {
 		return string(StatusSucceeded), err
 	})
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		e := &Error{Code: CodeTimeout, Message: fmt.Sprintf("took longer than %s", ex.timeout), Err: errStepTimeout}
+		e := &Error{Code: codeTimeout, Message: fmt.Sprintf("took longer than %s", ex.timeout), Err: errStepTimeout}
 		var inside *Error
 		if errors.As(err, &inside) {
 			e.Failed = inside.Failed
@@ -184,9 +184,9 @@ func (ex *execution) runBody(ctx context.Context) (res result, err error) {
 		}
 	}()
 	if res, err = ex.body.run(ctx, ex); res.has {
-		plain, sizeErr := expr.Normalize(res.output, MaxOutputBytes)
+		plain, sizeErr := expr.Normalize(res.output, maxOutputBytes)
 		if sizeErr != nil {
-			return result{}, &Error{Code: CodeTooLarge, Message: "the output cannot be kept: " + sizeErr.Error(), Err: ErrLimit}
+			return result{}, &Error{Code: codeTooLarge, Message: "the output cannot be kept: " + sizeErr.Error(), Err: ErrLimit}
 		}
 		res.output = plain
 	}
@@ -204,7 +204,7 @@ func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 		return false
 	}
 	switch e.Code {
-	case CodeExpression, CodeNoMatch, CodeFailed, CodeTooLarge:
+	case codeExpression, codeNoMatch, codeFailed, codeTooLarge:
 		return false
 	}
 	return true
@@ -242,7 +242,7 @@ func (ex *execution) finish(ctx context.Context, attempt int, started time.Time,
 	var failure *Error
 	if err != nil {
 		if stop := ex.run.stopped(ctx); stop != nil {
-			err = stop // whatever the step says, it was not its own doing
+			err = stop // whatever the step returned, it was not its own doing
 		}
 		failure = ex.failure(err)
 		status = StatusFailed
@@ -317,7 +317,7 @@ func fallbackCode(t Type) Code {
 	if t == TypeAgent {
 		return CodeAgent
 	}
-	return CodeInternal
+	return codeInternal
 }
 
 // following returns the step that comes after a success.

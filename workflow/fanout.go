@@ -41,7 +41,7 @@ func (b *forEachBody) run(ctx context.Context, ex *execution) (result, error) {
 	}
 	items, ok := v.([]any)
 	if !ok {
-		return result{}, &Error{Code: CodeExpression, Where: b.items.where("", 2), Message: "items must be a list, it was " + expr.Describe(v)}
+		return result{}, &Error{Code: codeExpression, Where: b.items.where("", 2), Message: "items must be a list, it was " + expr.Describe(v)}
 	}
 	if err := ex.affords(len(items)); err != nil {
 		return result{}, err
@@ -60,12 +60,12 @@ func (b *forEachBody) run(ctx context.Context, ex *execution) (result, error) {
 
 // affords refuses a number of items that cannot be worked through, before the first is touched.
 func (ex *execution) affords(items int) error {
-	if items > MaxItems {
-		return &Error{Code: CodeLimit, Message: fmt.Sprintf("%d items, at most %d are allowed", items, MaxItems), Err: ErrLimit}
+	if items > maxItems {
+		return &Error{Code: codeLimit, Message: fmt.Sprintf("%d items, at most %d are allowed", items, maxItems), Err: ErrLimit}
 	}
 	if left := ex.run.wf.MaxSteps - int(ex.run.steps.Load()); items > left {
 		return &Error{
-			Code: CodeMaxSteps, Err: ErrLimit, final: true,
+			Code: codeMaxSteps, Err: ErrLimit, final: true,
 			Message: fmt.Sprintf("%d items take at least as many steps, and %d are left of max_steps %d", items, max(left, 0), ex.run.wf.MaxSteps),
 		}
 	}
@@ -128,7 +128,7 @@ func (ex *execution) fanOut(ctx context.Context, n, limit int, wait bool, work f
 		}()
 		out, err := work(ctx, i)
 		if err != nil {
-			errs[i] = asError(err, CodeInternal)
+			errs[i] = asError(err, codeInternal)
 			return
 		}
 		outs[i] = out
@@ -185,5 +185,5 @@ func fanError(errs []*Error, what string, name func(int, *Failure)) error {
 	if count > 1 {
 		msg = fmt.Sprintf("%d of %d failed, first %s %s: %s", count, len(errs), what, label, first.Message)
 	}
-	return &Error{Code: CodeBranches, Message: msg, Failed: failed}
+	return &Error{Code: codeBranches, Message: msg, Failed: failed}
 }

@@ -16,7 +16,7 @@ func guard[T any](ctx context.Context, r *run, path string, fn func(context.Cont
 	}
 	done := make(chan answer, 1)
 	go func() {
-		a := answer{err: &Error{Code: CodeInternal, Message: "the step's goroutine ended without an answer"}} // runtime.Goexit
+		a := answer{err: &Error{Code: codeInternal, Message: "the step's goroutine ended without an answer"}} // runtime.Goexit
 		defer func() {
 			if p := recover(); p != nil {
 				r.logPanic(path, p)
@@ -40,7 +40,7 @@ func guard[T any](ctx context.Context, r *run, path string, fn func(context.Cont
 	case <-timer.C:
 		var none T
 		return none, &Error{
-			Code: CodeTimeout, Err: context.Cause(ctx),
+			Code: codeTimeout, Err: context.Cause(ctx),
 			Message: fmt.Sprintf("did not return within %s after it was cancelled, and was abandoned", r.opts.StopGrace),
 		}
 	}

@@ -11,7 +11,6 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
 )
@@ -111,13 +110,13 @@ func (l *loader) workflow(root *yaml.Node) *Workflow {
 	o.require("id", "give it a name, as in id: review-and-fix")
 	wf := &Workflow{
 		ID: o.word("id"), Name: o.text("name"), Description: o.text("description"),
-		MaxSteps: o.integer("max_steps", 1, MaxMaxSteps), Timeout: o.duration("timeout", time.Second, MaxTimeout),
+		MaxSteps: o.integer("max_steps", 1, maxMaxSteps), Timeout: o.duration("timeout", time.Second, maxTimeout),
 	}
 	if wf.MaxSteps == 0 {
-		wf.MaxSteps = DefaultMaxSteps
+		wf.MaxSteps = defaultMaxSteps
 	}
 	if wf.Timeout == 0 {
-		wf.Timeout = DefaultTimeout
+		wf.Timeout = defaultTimeout
 	}
 	if n := o.at["input"]; n != nil {
 		wf.input = l.schema(n)
@@ -151,90 +150,16 @@ func (l *loader) start(o *object, seq *sequence) int {
 	return i
 }
 
-// sandbox reads what the run's sandboxes are like. The fields are those of `sandbox:` in an agent's file, without mode
-// and session, and retention.
+// sandbox reads what the run's sandboxes are like.
 func (l *loader) sandbox(n *yaml.Node, wf *Workflow) {
-	o, ok := l.object(n, "sandbox", "retention", "workspace", "runtime", "image", "user", "root", "env", "limits", "network")
-	if !ok {
-		return
+	s, problems := frontmatter.DecodeRun(l.file, n, "retention", "workspace")
+	for _, p := range problems {
+		l.report(p)
 	}
-	var s frontmatter.Sandbox
-	s.Mode = frontmatter.ModeCode
-	s.Runtime = frontmatter.Runtime(o.text("runtime"))
-	s.Image = o.text("image")
-	s.Root = frontmatter.RootMode(o.text("root"))
-	if u := o.at["user"]; u != nil {
-		if s.User = u.Value; u.Kind != yaml.ScalarNode || u.ShortTag() != "!!str" && u.ShortTag() != "!!int" {
-			l.fail(u, `as in "1000:1000"`, "user of sandbox must be text, it is %s", kindOf(u))
-			s.User = ""
-		}
-	}
-	s.Env = l.literalEnv(o)
-	l.limits(o, &s)
-	if net := o.at["network"]; net != nil {
-		if no, ok := l.object(net, "network", "enabled"); ok {
-			if no.has("enabled") {
-				s.Network.Enabled = new(no.boolean("enabled"))
-			}
-		}
-	}
-	for _, p := range s.Problems() {
-		key, _, _ := strings.Cut(p.Field, ".")
-		l.fail(o.where(key), p.Hint, "%s", p.Message)
-	}
-	if s.Image != "" {
-		if _, err := backend.NormalizeImage(s.Image); err != nil {
-			l.fail(o.at["image"], "", "%v", err)
-		}
-	}
-	wf.hasImage = o.has("image") || o.has("runtime")
-	wf.base = baseRequest(s, wf.hasImage)
-	wf.base.Retention = o.duration("retention", 0, MaxTimeout)
-	wf.workspace = o.text("workspace")
-	wf.asRoot, wf.sandboxAt = s.AsRoot(), o.at
-}
-
-func (l *loader) limits(o *object, s *frontmatter.Sandbox) {
-	n := o.at["limits"]
-	if n == nil {
-		return
-	}
-	lo, ok := l.object(n, "limits", "cpu_millicores", "memory_mb", "pids", "timeout_seconds", "exec_timeout_seconds", "workspace_mb")
-	if !ok {
-		return
-	}
-	of := func(name string) int64 {
-		least, most := backend.LimitNamed(name).Bounds()
-		return int64(lo.integer(name, int(least), int(most)))
-	}
-	s.Limits = frontmatter.Limits{
-		CPUMillicores:      of("cpu_millicores"),
-		MemoryMB:           of("memory_mb"),
-		PIDs:               of("pids"),
-		TimeoutSeconds:     int64(lo.integer("timeout_seconds", 1, frontmatter.MaxIdleSeconds)),
-		ExecTimeoutSeconds: int64(lo.integer("exec_timeout_seconds", 1, frontmatter.MaxExecTimeoutSeconds)),
-		WorkspaceMB:        of("workspace_mb"),
-	}
-}
-
-// literalEnv reads names and texts; a number or a boolean stands for its own text.
-func (l *loader) literalEnv(o *object) map[string]string {
-	n := o.at["env"]
-	if n == nil {
-		return nil
-	}
-	if n.Kind != yaml.MappingNode {
-		l.fail(n, "", "env of %s must be a mapping of names to text, it is %s", o.what, kindOf(n))
-		return nil
-	}
-	env := map[string]string{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		value := follow(n.Content[i+1])
-		if value.Kind != yaml.ScalarNode || isNull(value) {
-			l.fail(value, `write "" for an empty value`, "%s in env must be text, it is %s", clip(n.Content[i].Value), kindOf(value))
-			continue
-		}
-		env[n.Content[i].Value] = value.Value
-	}
-	return env
+	o := &object{loader: l, node: n, what: "sandbox", at: s.At}
+	wf.hasImage = s.Image != "" || s.Runtime != ""
+	wf.base = baseRequest(s.Sandbox, wf.hasImage)
+	wf.base.Retention = o.duration("retention", 0, maxTimeout)
+	wf.workspace, wf.yield = o.text("workspace"), time.Duration(s.YieldMS)*time.Millisecond
+	wf.asRoot, wf.sandboxAt = s.AsRoot(), s.At
 }

@@ -104,7 +104,7 @@ func TestLoadedFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bare.MaxSteps != workflow.DefaultMaxSteps || bare.Timeout != workflow.DefaultTimeout {
+	if bare.MaxSteps != 50 || bare.Timeout != time.Hour {
 		t.Errorf("defaults %d %s", bare.MaxSteps, bare.Timeout)
 	}
 }

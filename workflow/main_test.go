@@ -32,7 +32,7 @@ func echo(_ context.Context, name string, _ map[string]any) (workflow.AgentOutpu
 	return workflow.AgentOutput{Text: name}, nil
 }
 
-// script gives each agent its answers, in order; the last one stays.
+// script returns each agent its answers, in order; the last one stays.
 func script(answers map[string][]any) agents {
 	var mu sync.Mutex
 	calls := map[string]int{}

@@ -15,19 +15,19 @@ import (
 // Bounds of a workflow. What passes one that the file can show is refused when it is loaded; the others end the run
 // with a typed error.
 const (
-	DefaultMaxSteps = 50        // step executions of a run whose file says nothing
-	MaxMaxSteps     = 1_000_000 // largest max_steps
-	DefaultTimeout  = time.Hour // of a run whose file says nothing
-	MaxTimeout      = 7 * 24 * time.Hour
-	MaxSteps        = 500    // steps in a file, nested ones included
-	MaxNesting      = 5      // of parallel and for_each
-	MaxBranches     = 64     // of one parallel, and of max_concurrency
-	MaxItems        = 10_000 // of one for_each
-	MaxAttempts     = 20     // of retry
-	MaxBackoff      = 5 * time.Minute
-	MaxOutputBytes  = 4 << 20  // of one step's output
-	MaxStateBytes   = 64 << 20 // of everything a run remembers at once
-	MaxInputBytes   = 4 << 20  // of a run's input
+	defaultMaxSteps = 50        // step executions of a run whose file has none
+	maxMaxSteps     = 1_000_000 // largest max_steps
+	defaultTimeout  = time.Hour // of a run whose file has none
+	maxTimeout      = 7 * 24 * time.Hour
+	maxSteps        = 500    // steps in a file, nested ones included
+	maxNesting      = 5      // of parallel and for_each
+	maxBranches     = 64     // of one parallel, and of max_concurrency
+	maxItems        = 10_000 // of one for_each
+	maxAttempts     = 20     // of retry
+	maxBackoff      = 5 * time.Minute
+	maxOutputBytes  = 4 << 20  // of one step's output
+	maxStateBytes   = 64 << 20 // of everything a run remembers at once
+	maxInputBytes   = 4 << 20  // of a run's input
 	maxRunDepth     = 8        // of runs inside runs
 )
 
@@ -49,7 +49,7 @@ const (
 // Workflow is a loaded and checked workflow file. It is immutable and safe for concurrent use.
 type Workflow struct {
 	ID          string
-	Name        string // empty when the file gives none
+	Name        string // empty when the file has none
 	Description string
 	Path        string // the file, as given to Load
 	Hash        string // SHA-256 of the file's bytes, in hex: a run can only be resumed with the same file
@@ -57,10 +57,11 @@ type Workflow struct {
 	Timeout     time.Duration
 
 	base      session.Request       // what the run's sandboxes are like where nothing else is asked for
-	hasImage  bool                  // the file says which image or runtime
-	workspace string                // directory of the host to begin with, as the file says it
+	yield     time.Duration         // yield_ms of agents that set none; zero is theirs
+	hasImage  bool                  // the file names an image or runtime
+	workspace string                // directory of the host to begin with, as the file has it
 	asRoot    bool                  // the file asks for sandboxes that run as root
-	sandboxAt map[string]*yaml.Node // where it says what of them
+	sandboxAt map[string]*yaml.Node // where the file has them
 	input     *schema
 	vars      []assignment
 	steps     *sequence
@@ -109,7 +110,7 @@ const (
 )
 
 // retry is how often a failed step is tried and how long the run waits in between. The wait doubles each time, up to
-// MaxBackoff.
+// maxBackoff.
 type retry struct {
 	attempts int // at least 1
 	backoff  time.Duration
@@ -119,11 +120,11 @@ type retry struct {
 func (r retry) wait(attempt int) time.Duration {
 	d := r.backoff
 	for range attempt - 1 {
-		if d *= 2; d >= MaxBackoff {
-			return MaxBackoff
+		if d *= 2; d >= maxBackoff {
+			return maxBackoff
 		}
 	}
-	return min(d, MaxBackoff)
+	return min(d, maxBackoff)
 }
 
 // body is what is particular to a step's type.

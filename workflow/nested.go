@@ -29,7 +29,7 @@ func (l *loader) switchStep(env *expr.Env, o *object) body {
 
 func (l *loader) cases(env *expr.Env, o *object) []switchCase {
 	var out []switchCase
-	for i, n := range o.items("cases", MaxSteps) {
+	for i, n := range o.items("cases", maxSteps) {
 		what := fmt.Sprintf("cases[%d] of %s", i, o.what)
 		c, ok := l.object(n, what, "when", "next")
 		if !ok {
@@ -53,7 +53,7 @@ func (l *loader) transitions(env *expr.Env, o *object, b *switchBody) {
 	}
 	o.require("transitions", `as in transitions: [{condition: "true", next: done}]`)
 	seen := map[string]int{}
-	for i, n := range o.items("transitions", MaxSteps) {
+	for i, n := range o.items("transitions", maxSteps) {
 		what := fmt.Sprintf("transitions[%d] of %s", i, o.what)
 		c, ok := l.object(n, what, "condition", "next")
 		if !ok {
@@ -100,13 +100,13 @@ func (l *loader) covers(b *switchBody, o *object, seen map[string]int) {
 }
 
 func (l *loader) parallelStep(env *expr.Env, o *object, s *step, depth int) body {
-	b := &parallelBody{maxConcurrency: MaxBranches, wait: o.has("fail_fast") && !o.boolean("fail_fast")}
+	b := &parallelBody{maxConcurrency: maxBranches, wait: o.has("fail_fast") && !o.boolean("fail_fast")}
 	if o.has("max_concurrency") {
-		b.maxConcurrency = max(o.integer("max_concurrency", 1, MaxBranches), 1)
+		b.maxConcurrency = max(o.integer("max_concurrency", 1, maxBranches), 1)
 	}
 	o.require("branches", "as in branches: [{id: lint, steps: [...]}]")
 	seen := map[string]int{}
-	for i, n := range o.items("branches", MaxBranches) {
+	for i, n := range o.items("branches", maxBranches) {
 		what := fmt.Sprintf("branches[%d] of %s", i, o.what)
 		bo, ok := l.object(n, what, "id", "steps", "output", "sandbox")
 		if !ok {
@@ -137,7 +137,7 @@ func (l *loader) parallelStep(env *expr.Env, o *object, s *step, depth int) body
 func (l *loader) forEachStep(env *expr.Env, o *object, s *step, depth int) body {
 	b := &forEachBody{as: "item", indexAs: "index", maxConcurrency: 1, wait: o.has("fail_fast") && !o.boolean("fail_fast")}
 	if o.has("max_concurrency") {
-		b.maxConcurrency = max(o.integer("max_concurrency", 1, MaxBranches), 1)
+		b.maxConcurrency = max(o.integer("max_concurrency", 1, maxBranches), 1)
 	}
 	if o.require("items", `an expression that gives a list, or a list, as in items: "input.files"`) {
 		b.items = l.listOf(env, o)
@@ -194,8 +194,8 @@ func (l *loader) loopVar(env *expr.Env, o *object, key, fallback string) string 
 func (l *loader) listOf(env *expr.Env, o *object) *value {
 	n := o.at["items"]
 	if n.Kind == yaml.SequenceNode {
-		if len(n.Content) > MaxItems {
-			l.fail(n, "", "items of %s has %d entries, at most %d are allowed", o.what, len(n.Content), MaxItems)
+		if len(n.Content) > maxItems {
+			l.fail(n, "", "items of %s has %d entries, at most %d are allowed", o.what, len(n.Content), maxItems)
 			return nil
 		}
 		return l.value(env, n)

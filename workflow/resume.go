@@ -47,7 +47,7 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	r.past, r.seq = readPast(entries), int64(len(entries))
 	if since := r.past.since; !since.IsZero() {
 		// The sandbox may still run what the interrupted process had started, which is about to be started again.
-		r.base.Inherit = func(ctx context.Context, s *session.Session) error {
+		r.base.OnAdopt = func(ctx context.Context, s *session.Session) error {
 			_, err := s.EndCommands(ctx, since)
 			return err
 		}
@@ -183,7 +183,7 @@ func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 	if e.Next != "" {
 		var ok bool
 		if next, ok = ex.seq.index[e.Next]; !ok {
-			return 0, &Error{Step: ex.path, Code: CodeJournal, Message: fmt.Sprintf("the journal continues with %s, which is no step here", clip(e.Next)), Err: ErrBadJournal, final: true}
+			return 0, &Error{Step: ex.path, Code: codeJournal, Message: fmt.Sprintf("the journal continues with %s, which is no step here", clip(e.Next)), Err: ErrBadJournal, final: true}
 		}
 	}
 	ev := ex.event(Event{Kind: EventStepReplayed, Attempt: e.Attempt, Status: e.Status, Error: e.Error})

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -139,7 +140,7 @@ func (r *run) announce(ctx context.Context) error {
 // bind returns a context by which agents and their tools find the run.
 func (r *run) bind(ctx context.Context) context.Context {
 	ctx = session.WithRun(ctx, r.scope())
-	ctx = session.WithBase(ctx, r.base)
+	ctx = wish.WithYield(session.WithBase(ctx, r.base), r.wf.yield)
 	ctx = session.WithSessionName(ctx, session.DefaultName)
 	ctx = context.WithValue(ctx, runIDKey{}, r.result.RunID)
 	return context.WithValue(ctx, chainKey{}, r.chain)
@@ -151,7 +152,7 @@ func (r *run) ended(ctx context.Context, err error) error {
 	if stop == nil {
 		return err
 	}
-	if e := asError(err, CodeInternal); e.Step != "" {
+	if e := asError(err, codeInternal); e.Step != "" {
 		stop.Step = e.Step
 	}
 	r.result.Outcome = Cancelled
@@ -167,13 +168,13 @@ func (r *run) stopped(ctx context.Context) *Error {
 	case ctx.Err() == nil:
 		return nil
 	case errors.Is(cause, errRunTimeout):
-		return &Error{Code: CodeTimeout, Message: fmt.Sprintf("the run took longer than %s", r.wf.Timeout), Err: cause, final: true}
+		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the run took longer than %s", r.wf.Timeout), Err: cause, final: true}
 	case errors.Is(cause, errStepTimeout):
-		return &Error{Code: CodeTimeout, Message: "the step around it took too long", Err: cause, final: true}
+		return &Error{Code: codeTimeout, Message: "the step around it took too long", Err: cause, final: true}
 	case errors.Is(cause, errSibling):
 		return &Error{Code: CodeCancelled, Message: "cancelled because another branch failed", Err: context.Canceled, final: true}
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return &Error{Code: CodeTimeout, Message: "the caller's deadline has passed", Err: ctx.Err(), final: true}
+		return &Error{Code: codeTimeout, Message: "the caller's deadline has passed", Err: ctx.Err(), final: true}
 	}
 	return &Error{Code: CodeCancelled, Message: "cancelled", Err: context.Canceled, final: true}
 }
@@ -182,7 +183,7 @@ func (r *run) stopped(ctx context.Context) *Error {
 func (r *run) settle(ctx context.Context, out any, err error) {
 	ctx = context.WithoutCancel(ctx)
 	if err != nil {
-		r.result.Error = asError(err, CodeInternal)
+		r.result.Error = asError(err, codeInternal)
 		if r.result.Outcome == "" {
 			r.result.Outcome = Failed
 		}
@@ -195,7 +196,7 @@ func (r *run) settle(ctx context.Context, out any, err error) {
 	if err := r.record(ctx, Entry{Kind: EntryRunFinished, Outcome: r.result.Outcome, Error: r.result.Error, Output: r.result.Output}); err != nil {
 		r.opts.Logger.Error("the end of a run was not recorded", "run", r.result.RunID, "error", err)
 		if r.result.Error == nil {
-			r.result.Outcome, r.result.Output, r.result.Error = Failed, nil, asError(err, CodeJournal)
+			r.result.Outcome, r.result.Output, r.result.Error = Failed, nil, asError(err, codeJournal)
 		}
 	}
 	r.emit(ctx, Event{Kind: EventRunFinished, Outcome: r.result.Outcome, Duration: r.result.Duration, Error: r.result.Error})
@@ -212,7 +213,7 @@ func (r *run) cleanUp(ctx context.Context) error {
 	ev := Event{Kind: EventCleanup}
 	if err != nil {
 		r.opts.Logger.Error("sandboxes of a run may be left behind", "run", r.result.RunID, "error", err)
-		ev.Error = asError(err, CodeInternal)
+		ev.Error = asError(err, codeInternal)
 	}
 	r.emit(ctx, ev)
 	return err
@@ -225,7 +226,7 @@ func (r *run) record(ctx context.Context, e Entry) error {
 	r.seq++
 	e.RunID, e.Seq, e.Time = r.result.RunID, r.seq, time.Now().UTC()
 	if err := r.append(context.WithoutCancel(ctx), e); err != nil {
-		return &Error{Code: CodeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Err: errors.Join(ErrJournal, err), final: true}
+		return &Error{Code: codeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Err: errors.Join(ErrJournal, err), final: true}
 	}
 	return nil
 }
@@ -260,8 +261,8 @@ func (r *run) emit(ctx context.Context, ev Event) {
 
 // remember adds to what the run holds in memory.
 func (r *run) remember(bytes int) error {
-	if r.held.Add(int64(bytes)) > MaxStateBytes {
-		return &Error{Code: CodeLimit, Message: fmt.Sprintf("the run remembers more than %d MiB", MaxStateBytes>>20), Err: ErrLimit, final: true}
+	if r.held.Add(int64(bytes)) > maxStateBytes {
+		return &Error{Code: codeLimit, Message: fmt.Sprintf("the run remembers more than %d MiB", maxStateBytes>>20), Err: ErrLimit, final: true}
 	}
 	return nil
 }

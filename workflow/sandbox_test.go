@@ -18,7 +18,7 @@ import (
 // image is built by `make images`.
 const image = "workcell/debian:12"
 
-// newManager gives sandboxes of the real engine, and removes what a test wanted to be retained.
+// newManager returns sandboxes of the real engine, and removes what a test wanted to be retained.
 func newManager(t *testing.T) *session.Manager {
 	t.Helper()
 	engine, err := docker.New(t.Context(), nil)
@@ -283,7 +283,7 @@ steps:
 	res, err := workflow.NewEngine(m, describer{agents(func(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
 		run, _ := session.RunFromContext(ctx)
 		base, _ := session.BaseFromContext(ctx)
-		_, created, err := m.Open(ctx, run.Key(session.SessionNameFromContext(ctx)), req.Over(base))
+		_, created, err := m.Open(ctx, run.Key(session.SessionNameFromContext(ctx)), req.WithDefaults(base))
 		if created {
 			err = errors.New("the agent got another sandbox")
 		}

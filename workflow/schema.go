@@ -53,7 +53,7 @@ func (l *loader) schema(n *yaml.Node) *schema {
 
 // check fills the schema's defaults into a copy of input and validates it.
 func (s *schema) check(input map[string]any) (map[string]any, error) {
-	plain, err := expr.Normalize(input, MaxInputBytes)
+	plain, err := expr.Normalize(input, maxInputBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (s *schema) check(input map[string]any) (map[string]any, error) {
 	if err := s.resolved.Validate(out); err != nil {
 		return nil, fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "validating root: "))
 	}
-	plain, err = expr.Normalize(out, MaxInputBytes) // defaults come as the library decoded them
+	plain, err = expr.Normalize(out, maxInputBytes) // defaults come as the library decoded them
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (c *refCheck) all(at any) error {
 		if _, err := c.cost(at); err != nil {
 			return err
 		}
-		for _, key := range sortedIDs(at) { // so that the same file gives the same message
+		for _, key := range sortedIDs(at) { // so that a file always has the same message
 			if err := c.all(at[key]); err != nil {
 				return err
 			}

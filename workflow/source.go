@@ -18,7 +18,7 @@ import (
 
 // Bounds of a workflow file. A file beyond them is refused.
 const (
-	MaxFileBytes = 1 << 20
+	maxFileBytes = 1 << 20
 	maxYAMLDepth = 64
 	maxYAMLNodes = 50_000 // with aliases followed
 	maxProblems  = 50
@@ -30,14 +30,14 @@ type source struct {
 	lines []string
 }
 
-// readFile reads at most MaxFileBytes.
+// readFile reads at most maxFileBytes.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close() // nothing was written
-	src, err := io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
+	src, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +51,8 @@ func text(file string, src []byte) (string, *frontmatter.Error) {
 		return "", &frontmatter.Error{File: file, Line: line, Column: at - bytes.LastIndexByte(src[:at], '\n'), Message: message, Hint: hint}
 	}
 	switch {
-	case len(src) > MaxFileBytes:
-		return "", &frontmatter.Error{File: file, Message: fmt.Sprintf("the file is larger than %d KiB", MaxFileBytes>>10)}
+	case len(src) > maxFileBytes:
+		return "", &frontmatter.Error{File: file, Message: fmt.Sprintf("the file is larger than %d KiB", maxFileBytes>>10)}
 	case bytes.HasPrefix(src, []byte("\xff\xfe")), bytes.HasPrefix(src, []byte("\xfe\xff")):
 		return fail(0, "the file is UTF-16", "save it as UTF-8")
 	}

@@ -10,7 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -50,13 +50,13 @@ func Types() []Type {
 // sequence reads a list of steps.
 func (l *loader) sequence(env *expr.Env, o *object, key, scope string, depth int) *sequence {
 	seq := &sequence{index: map[string]int{}, scope: scope}
-	if depth > MaxNesting {
-		l.fail(o.at[key], "", "steps are nested more than %d levels deep", MaxNesting)
+	if depth > maxNesting {
+		l.fail(o.at[key], "", "steps are nested more than %d levels deep", maxNesting)
 		return seq
 	}
-	for _, n := range o.items(key, MaxSteps) {
-		if len(l.steps) >= MaxSteps {
-			l.fail(n, "", "the file has more than %d steps", MaxSteps)
+	for _, n := range o.items(key, maxSteps) {
+		if len(l.steps) >= maxSteps {
+			l.fail(n, "", "the file has more than %d steps", maxSteps)
 			return seq
 		}
 		s := l.step(env, n, depth)
@@ -165,7 +165,7 @@ func (l *loader) unknownType(o *object) {
 		return
 	}
 	hint := "known are " + strings.Join(names, ", ")
-	if near, ok := nearest.Of(o.at["type"].Value, names); ok {
+	if near, ok := suggest.Closest(o.at["type"].Value, names); ok {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	l.fail(o.at["type"], hint, "unknown type %q of %s", clip(o.at["type"].Value), o.what)
@@ -191,8 +191,8 @@ func (l *loader) common(env *expr.Env, o *object, s *step) {
 	if n := o.at["if"]; n != nil {
 		s.cond = l.expression(env, n, "if of "+o.what, true)
 	}
-	s.timeout = o.duration("timeout", time.Millisecond, MaxTimeout)
-	s.maxVisits = o.integer("max_visits", 1, MaxMaxSteps)
+	s.timeout = o.duration("timeout", time.Millisecond, maxTimeout)
+	s.maxVisits = o.integer("max_visits", 1, maxMaxSteps)
 	s.retry = retry{attempts: 1}
 	if n := o.at["retry"]; n != nil {
 		l.retry(n, o.what, &s.retry)
@@ -236,10 +236,10 @@ func (l *loader) retry(n *yaml.Node, what string, r *retry) {
 		return
 	}
 	o.require("max_attempts", "how often the step is tried in all, as in {max_attempts: 3, backoff: 2s}")
-	r.attempts = max(o.integer("max_attempts", 1, MaxAttempts), 1)
+	r.attempts = max(o.integer("max_attempts", 1, maxAttempts), 1)
 	r.backoff = time.Second
 	if o.has("backoff") {
-		r.backoff = o.duration("backoff", 0, MaxBackoff)
+		r.backoff = o.duration("backoff", 0, maxBackoff)
 	}
 }
 
@@ -309,7 +309,7 @@ func (l *loader) execStep(env *expr.Env, o *object) body {
 	default:
 		l.fail(o.node, `command: one line for /bin/sh, or cmd: ["program", "argument"]`, "%s has neither command nor cmd", o.what)
 	}
-	if d, _ := time.ParseDuration(scalarAt(o.node, "timeout")); d > session.MaxExecTimeout && d <= MaxTimeout {
+	if d, _ := time.ParseDuration(scalarAt(o.node, "timeout")); d > session.MaxExecTimeout && d <= maxTimeout {
 		l.fail(o.at["timeout"], "", "timeout of %s: a command may take at most %s", o.what, session.MaxExecTimeout)
 	}
 	b.cwd, b.stdin = l.textValue(env, o, "cwd"), l.textValue(env, o, "stdin")
@@ -363,7 +363,7 @@ func isEnvName(s string) bool {
 
 // nearHint names the word that was probably meant, or all there are.
 func nearHint(word string, known []string) string {
-	if near, ok := nearest.Of(word, known); ok {
+	if near, ok := suggest.Closest(word, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	if len(known) == 0 || len(known) > 20 {

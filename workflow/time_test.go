@@ -44,7 +44,7 @@ steps: [{id: a, type: agent, agent: x, retry: {max_attempts: 12, backoff: 2s}}]`
 		for i, wait := 0, 2*time.Second; i < 12; i++ {
 			want = append(want, sum)
 			sum += wait
-			wait = min(2*wait, workflow.MaxBackoff)
+			wait = min(2*wait, 5*time.Minute)
 		}
 		if diff := cmp.Diff(want, at); diff != "" {
 			t.Errorf("attempts at (-want +got)\n%s", diff)

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/internal/upload"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
 )
 
 // Workspace returns the directory of the host that is copied into the run's sandboxes when they are made: what
@@ -48,10 +48,10 @@ func (wf *Workflow) problem(field, message string) *frontmatter.Error {
 }
 
 // CopyWorkspace makes every sandbox that is based on req begin with a copy of a directory of the host, within the
-// bounds of package upload: regular files and directories only, without version control's own. It fails when the
+// bounds of package transfer: regular files and directories only, without version control's own. It fails when the
 // directory cannot be copied, as far as that can be known beforehand.
 func CopyWorkspace(ctx context.Context, req session.Request, dir string) (session.Request, error) {
-	if _, err := upload.Check(ctx, dir, nil); err != nil {
+	if _, err := transfer.CheckWorkspace(ctx, dir); err != nil {
 		return req, fmt.Errorf("workspace %s: %w", dir, err)
 	}
 	before := req.Prepare
@@ -61,7 +61,7 @@ func CopyWorkspace(ctx context.Context, req session.Request, dir string) (sessio
 				return err
 			}
 		}
-		_, err := upload.Dir(ctx, s, dir, nil)
+		_, err := transfer.CopyWorkspace(ctx, s, dir)
 		return err
 	}
 	return req, nil
@@ -71,7 +71,7 @@ func CopyWorkspace(ctx context.Context, req session.Request, dir string) (sessio
 func (e *Engine) base(ctx context.Context, wf *Workflow) (session.Request, error) {
 	req, dir := wf.base, wf.Workspace()
 	if outer, ok := session.BaseFromContext(ctx); ok && e.opts.Within != nil {
-		req = req.Over(outer)
+		req = req.WithDefaults(outer)
 	}
 	if e.opts.Workspace != "" {
 		dir = e.opts.Workspace

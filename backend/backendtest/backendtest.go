@@ -42,9 +42,9 @@ import (
 // patience is how long a test waits for what must happen at some time. Machines that run tests may be very busy.
 const patience = 60 * time.Second
 
-// Harness tells the suite about a driver and its engine. Fields are required unless their comment says otherwise.
+// Harness describes a driver and its engine to the suite. Fields are required unless their comment says otherwise.
 type Harness struct {
-	// Name is the driver's, as its Namer says it: "docker".
+	// Name is the driver's, as of its Namer: "docker".
 	Name string
 	// New makes a backend of its own on the one engine and state that all of the suite's backends share, as another
 	// process of the same user would. The suite closes it.
@@ -57,10 +57,10 @@ type Harness struct {
 	Debian, Python string
 	// Images is what the suite needs to make images and registries of its own. Required unless NoImages.
 	Images *Images
-	// NoImages says that references only stand for programs of the host: there is nothing to pull, to miss or to
+	// NoImages is for drivers whose references only stand for programs of the host: there is nothing to pull, to miss or to
 	// declare an environment, Info.Image is "host", and any reference but the known ones is ErrUnsupported.
 	NoImages bool
-	// SharedDial says that every Dial gives a stream of its own, so that a newer one takes over nothing.
+	// SharedDial is for drivers whose every Dial opens a stream of its own, so that a newer one takes over nothing.
 	SharedDial bool
 	// Leftovers lists, for people, everything of an installation that is on the engine, on disk or running: containers,
 	// volumes, snapshots, leases, FIFOs, cgroups, mounts, processes, directories.
@@ -68,9 +68,9 @@ type Harness struct {
 	// Vanish removes a sandbox behind the driver's back, by the engine's own means or by hand, running or not. Its
 	// workspace may stay.
 	Vanish func(ctx context.Context, id string) error
-	// Describe gives all that the engine tells of a sandbox to whoever may ask it: secrets must not be in it.
+	// Describe returns all that the engine knows of a sandbox: secrets must not be in it.
 	Describe func(ctx context.Context, id string) (string, error)
-	// Foreign makes something on the engine that is no sandbox of Workcell's but carries labels of one, and gives every
+	// Foreign makes something on the engine that is no sandbox of Workcell's but carries labels of one, and returns every
 	// name under which the engine knows it. The test's end removes it.
 	Foreign func(t testing.TB, labels map[string]string) (names []string)
 }
@@ -117,7 +117,7 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// RunWorkspace runs the part of the suite that is about the limit of a workspace, for a driver that has several means.
+// RunWorkspace runs the part of the suite that is about the limit of a workspace, for a driver that can enforce it in several ways.
 func RunWorkspace(t *testing.T, h Harness) {
 	t.Helper()
 	group{"workspace", workspaceChecks()}.run(newSuite(t, h), t)
@@ -132,7 +132,7 @@ func (g group) run(s *suite, t *testing.T) {
 	}
 }
 
-// groups gives the whole suite.
+// groups returns the whole suite.
 func groups() []group {
 	return []group{
 		{"lifecycle", lifecycleChecks()},

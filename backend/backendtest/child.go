@@ -19,7 +19,7 @@ import (
 // childEnv carries the order of a test binary that was started again by the suite.
 const childEnv = "WORKCELL_CONFORMANCE_CHILD"
 
-// order says what such a process is to do.
+// order is what such a process is to do.
 type order struct {
 	Role         string // see roles
 	Instance, ID string // of the sandbox to make
@@ -32,7 +32,7 @@ type word struct {
 	Error  string
 }
 
-// roles gives what such a process can do: functions that call tell, and return or wait to be killed.
+// roles returns what such a process can do: functions that call tell, and return or wait to be killed.
 func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell func(word)) {
 	return map[string]func(*suite, *testing.T, backend.Spec, func(word)){
 		"owner":   (*suite).childOwner,
@@ -42,7 +42,7 @@ func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell fun
 	}
 }
 
-// beChild does the part of another process when this is one, and tells whether it was.
+// beChild does the part of another process when this is one, and reports whether it was.
 func beChild(t *testing.T, h Harness) bool {
 	t.Helper()
 	text, ok := os.LookupEnv(childEnv)
@@ -102,7 +102,7 @@ func (c *child) kill() {
 	<-c.done
 }
 
-// hear gives the next word of the process.
+// hear returns the next word of the process.
 func (c *child) hear(t *testing.T) word {
 	t.Helper()
 	var w word

@@ -22,7 +22,7 @@ func crashChecks() []check {
 	}
 }
 
-// ownerKilled has the process that made a sandbox die at work. Another one finds the sandbox, goes on with its command
+// ownerKilled has the process that made a sandbox die at work. Another one finds the sandbox, resumes its command
 // and removes it.
 func (s *suite) ownerKilled(t *testing.T) {
 	spec := s.lone(t)
@@ -141,7 +141,7 @@ func recorded(t *testing.T, conn *client.Conn, id string) string {
 	}
 }
 
-// creatorKilled kills a process at different steps of a creation. Whatever it left, the session can be made anew, and
+// creatorKilled kills a process at different steps of a creation. Whatever it left, the session can be made again, and
 // its removal removes everything.
 func (s *suite) creatorKilled(t *testing.T) {
 	begin := time.Now()

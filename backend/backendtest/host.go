@@ -36,7 +36,7 @@ func mainProcess(t testing.TB, namespace string) int {
 	return 0
 }
 
-// members gives the processes of a PID namespace that live.
+// members returns the processes of a PID namespace that live.
 func members(t testing.TB, namespace string) []int {
 	t.Helper()
 	namespace = strings.TrimSpace(namespace)
@@ -74,7 +74,7 @@ func processesOf(t testing.TB, namespace string) alive {
 	return a
 }
 
-// startOf gives when a process was started, and nothing when it has ended.
+// startOf returns when a process was started, and nothing when it has ended.
 func startOf(pid int) string {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {

@@ -147,7 +147,7 @@ func (s *suite) workspaceKept(t *testing.T) {
 		t.Errorf("after failures: %q", got)
 	}
 	if !s.unlimited() && last.Workspace != backend.WorkspaceWatched {
-		t.Errorf("what was a directory without a limit has one by means of %q", last.Workspace)
+		t.Errorf("what was a directory without a limit has one, enforced as %q", last.Workspace)
 	}
 	if w, ok := s.b.(backend.WorkspaceKeeper); ok {
 		must(t, s.b.Remove(t.Context(), last.ID, backend.RemoveOptions{}))
@@ -199,7 +199,7 @@ func (s *suite) info(t *testing.T) {
 		want.Workspace = backend.WorkspaceWatched // by default, of whatever the machine is capable
 	}
 	if spec.Root == backend.RootWritable {
-		if want.RootBytes, want.RootMeans = made.RootBytes, s.caps.RootMeans; made.RootBytes <= 0 {
+		if want.RootBytes, want.RootEnforcement = made.RootBytes, s.caps.RootEnforcement; made.RootBytes <= 0 {
 			t.Error("nothing is told of how much a writable root takes")
 		}
 	}

@@ -90,7 +90,7 @@ func (s *suite) memory(t *testing.T) {
 	}
 }
 
-// forks makes as many children as it may, and tells how many.
+// forks makes as many children as it may, and reports how many.
 const forks = `
 import os, time
 made = 0

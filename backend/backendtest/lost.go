@@ -108,7 +108,7 @@ func (s *suite) cancelledCreate(t *testing.T) {
 	}
 }
 
-// closedBackend calls a backend after its end. The sandbox goes on.
+// closedBackend calls a backend after its end. The sandbox keeps running.
 func (s *suite) closedBackend(t *testing.T) {
 	info, _ := s.inDebian(t)
 	gone := &suite{h: s.h, b: s.backend(t), caps: s.caps}

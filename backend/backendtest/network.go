@@ -46,7 +46,7 @@ func forbidden() []string {
 	}
 }
 
-// hostService listens on every address of this machine, where the engine runs too, and gives where it can be reached.
+// hostService listens on every address of this machine, where the engine runs too, and returns where it can be reached.
 func hostService(t *testing.T) (port string, addresses []string) {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")
@@ -94,7 +94,7 @@ func (s *suite) networkNone(t *testing.T) {
 	}
 }
 
-// bridges tells whether there are bridged sandboxes; modes has asked for one where there are none.
+// bridges reports whether there are bridged sandboxes; modes has asked for one where there are none.
 func (s *suite) bridges() bool {
 	for _, n := range s.caps.Networks {
 		if n == backend.NetworkBridge {
@@ -146,7 +146,7 @@ func (s *suite) networkBridge(t *testing.T) {
 	closed(t, s.dial(t, info.ID))
 }
 
-// addressesIn gives the addresses of a sandbox, as it sees them itself.
+// addressesIn returns the addresses of a sandbox, as it sees them itself.
 func addressesIn(t *testing.T, conn *client.Conn) []string {
 	t.Helper()
 	var out []string

@@ -128,7 +128,7 @@ func (s *suite) modes(t *testing.T) {
 	}
 }
 
-// runnable gives the runtimes that can run a sandbox on any machine that has them.
+// runnable returns the runtimes that can run a sandbox on any machine that has them.
 func (s *suite) runnable() []string {
 	var names []string
 	for _, r := range s.caps.Runtimes {

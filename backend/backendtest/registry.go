@@ -62,7 +62,7 @@ type testRegistry struct {
 
 const registryPassword = "canary-s3cret-pw"
 
-// on sets what sees every request first; when it gives false the request is answered already.
+// on sets what sees every request first; when it returns false the request is answered already.
 func (r *testRegistry) on(f func(http.ResponseWriter, *http.Request) bool) { r.hook.Store(&f) }
 
 func newRegistry(t *testing.T, user string) *testRegistry {
@@ -101,7 +101,7 @@ func (b basic) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// push stores an image and gives its reference and digest. The engine's copy, should it get one, goes with the test.
+// push stores an image and returns its reference and digest. The engine's copy, should it get one, goes with the test.
 func (r *testRegistry) push(t *testing.T, images *Images, repo string, img v1.Image) (ref string, digest v1.Hash) {
 	t.Helper()
 	ref = r.host + "/" + repo
@@ -183,7 +183,7 @@ func (im *Images) Put(t *testing.T, img v1.Image) (ref string) {
 	return repo + ":1"
 }
 
-// exported gives one of the engine's images as it is, with its layers not compressed: that would take longest.
+// exported returns one of the engine's images as it is, with its layers not compressed: that would take longest.
 func (im *Images) exported(t *testing.T, ref string) v1.Image {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "image.tar")

@@ -93,7 +93,7 @@ type sharedSandbox struct {
 	err  error
 }
 
-// share gives a sandbox with the defaults that other tests use too, and a connection that they share.
+// share returns a sandbox with the defaults that other tests use too, and a connection that they share.
 func (s *suite) share(t testing.TB, shared *sharedSandbox, image string) (backend.Info, *client.Conn) {
 	t.Helper()
 	shared.once.Do(func() {
@@ -119,19 +119,19 @@ func (s *suite) share(t testing.TB, shared *sharedSandbox, image string) (backen
 	return shared.info, shared.conn
 }
 
-// inPython gives the shared sandbox with an interpreter.
+// inPython returns the shared sandbox with an interpreter.
 func (s *suite) inPython(t testing.TB) (backend.Info, *client.Conn) {
 	t.Helper()
 	return s.share(t, &s.python, s.h.Python)
 }
 
-// inDebian gives the shared sandbox with a shell.
+// inDebian returns the shared sandbox with a shell.
 func (s *suite) inDebian(t testing.TB) (backend.Info, *client.Conn) {
 	t.Helper()
 	return s.share(t, &s.debian, s.h.Debian)
 }
 
-// dial gives a connection to a sandbox's guest, which the test's end closes.
+// dial returns a connection to a sandbox's guest, which the test's end closes.
 func (s *suite) dial(t testing.TB, id string) *client.Conn {
 	t.Helper()
 	rw, err := s.b.Dial(t.Context(), id)
@@ -180,7 +180,7 @@ func request(t testing.TB, conn *client.Conn, req wire.RunRequest) wire.RunResul
 	return res
 }
 
-// output runs a command that must succeed, and gives its output.
+// output runs a command that must succeed, and returns its output.
 func output(t testing.TB, conn *client.Conn, argv ...string) string {
 	t.Helper()
 	res := run(t, conn, argv...)
@@ -190,13 +190,13 @@ func output(t testing.TB, conn *client.Conn, argv ...string) string {
 	return string(res.Stdout.Head) + string(res.Stdout.Tail)
 }
 
-// sh runs a script that must succeed, and gives its output.
+// sh runs a script that must succeed, and returns its output.
 func sh(t testing.TB, conn *client.Conn, script string) string {
 	t.Helper()
 	return output(t, conn, "/bin/sh", "-c", script)
 }
 
-// second gives the error of a call that gives something else too.
+// second returns the error of a call that gives something else too.
 func second[T any](_ T, err error) error { return err }
 
 // eventually waits for something that must come.

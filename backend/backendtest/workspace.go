@@ -37,7 +37,7 @@ func (s *suite) confined(t *testing.T) *client.Conn {
 	return conn
 }
 
-// unlimited tells that nothing here holds a workspace to a size, of which unenforceable has asked.
+// unlimited reports that nothing here holds a workspace to a size, of which unenforceable has asked.
 func (s *suite) unlimited() bool { return s.caps.Workspace == "" }
 
 // refused runs what must not come through because the workspace is full, and must be told so.

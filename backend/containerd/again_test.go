@@ -56,7 +56,7 @@ func closed(rw io.ReadWriteCloser, err error) error {
 	return err
 }
 
-// TestLateRemove has a second Remove go on when the first is done and the session has a sandbox again.
+// TestLateRemove has a second Remove continue when the first is done and the session has a sandbox again.
 func TestLateRemove(t *testing.T) {
 	t.Parallel()
 	for name, answered := range map[string]bool{"before it looks": false, "after it looked": true} {
@@ -112,7 +112,7 @@ func TestHalfMadeWorkspace(t *testing.T) {
 	}
 }
 
-// TestHalfMadeFileSystem: a workspace's own file system is made anew only while nobody can have used it: not when it has
+// TestHalfMadeFileSystem: a workspace's own file system is made again only while nobody can have used it: not when it has
 // lost the word whose it is.
 func TestHalfMadeFileSystem(t *testing.T) {
 	t.Parallel()

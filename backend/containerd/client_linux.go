@@ -31,7 +31,7 @@ func newClient(o Options) (*ctrd.Client, error) {
 	return api, nil
 }
 
-// muted gives a context in which containerd's client and the CNI library, which use the process's global tracer and
+// muted returns a context in which containerd's client and the CNI library, which use the process's global tracer and
 // write to its standard error, record no spans and no log of their own: those would carry raw ids, host paths and
 // addresses of registries.
 func muted(ctx context.Context) context.Context {
@@ -45,7 +45,7 @@ func muted(ctx context.Context) context.Context {
 	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: t, SpanID: s}))
 }
 
-// silent gives a logger that logs nothing, of the type that package log uses: its zero value lets only panics through.
+// silent returns a logger that logs nothing, of the type that package log uses: its zero value lets only panics through.
 func silent[T any, L interface {
 	*T
 	WithContext(context.Context) *log.Entry

@@ -25,7 +25,7 @@ import (
 const execPrefix = "connect-"
 
 // Connect opens a stream of its own to the guest: the engine starts the guest's bridge in the sandbox. It takes some
-// tens of milliseconds more than Dial and disturbs nobody.
+// tens of milliseconds more than Dial and does not disturb its stream.
 func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
 	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *bridge) makeFIFOs(in, out string) error {
 	return nil
 }
 
-// Read gives what the bridge sends.
+// Read returns what the bridge sends.
 func (s *bridge) Read(p []byte) (int, error) { return s.out.Read(p) }
 
 // Write sends to the bridge.

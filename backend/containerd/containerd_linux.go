@@ -18,8 +18,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
-	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // Backend is a [backend.SandboxBackend] on one containerd. Its methods may be called concurrently.
@@ -29,11 +27,10 @@ type Backend struct {
 	log    *slog.Logger
 	engine engine
 	state  stateDir
-	sizing *driver.Sizing
-	disks  sizedfs.Maker
+	sizing *kit.Sizing
 
 	calls  *kit.Calls
-	pulls  driver.Pulls
+	pulls  kit.Pulls
 	images imageCache
 
 	mu    sync.Mutex         // guards what follows
@@ -69,13 +66,13 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	return b, nil
 }
 
-// prepare finds out what there is and lays out the state directory.
+// prepare probes the engine and lays out the state directory.
 func (b *Backend) prepare(ctx context.Context) error {
 	var err error
 	if b.engine, err = b.probe(ctx); err != nil {
 		return err
 	}
-	b.sizing = driver.NewSizing("containerd", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.state.root) })
+	b.sizing = kit.NewSizing("containerd", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.state.root) })
 	b.state, err = openState(b.opts.StateDir)
 	return err
 }
@@ -103,7 +100,7 @@ func (b *Backend) applyDefaults() error {
 		return err
 	}
 	if o.Guest == nil {
-		o.Guest = &Guest{Version: embed.Version(), Binary: embed.Binary}
+		o.Guest = kit.DefaultGuest()
 	}
 	b.log = o.Logger
 	if b.log == nil {
@@ -122,19 +119,19 @@ func setDefault[T comparable](v *T, d T) {
 // Name is "containerd".
 func (b *Backend) Name() string { return "containerd" }
 
-// Capabilities tells what can be enforced here, as found by New.
+// Capabilities returns what can be enforced here, as found by New.
 func (b *Backend) Capabilities() backend.Capabilities {
 	c := b.engine.caps
 	c.Workspace = backend.WorkspaceWatched // by the guest, which runs everywhere
-	if means, err := b.workspaceMeans(b.calls.Life(), b.opts.Runtime); err == nil {
-		c.Workspace = means
+	if enforcement, err := b.enforcement(b.calls.Life(), b.opts.Runtime); err == nil {
+		c.Workspace = enforcement
 	}
 	c.Networks, c.Runtimes = slices.Clone(c.Networks), slices.Clone(c.Runtimes)
 	return c
 }
 
 // Close ends pending calls and waits, for a bounded time, for them and for the clean-up that earlier calls left to the
-// background. Sandboxes go on, and so do streams that Dial gave; streams of Connect end with their connection to
+// background. Sandboxes keep running, and so do streams of Dial; streams of Connect end with their connection to
 // containerd.
 func (b *Backend) Close() error { return b.calls.Close(b.api.Close) }
 

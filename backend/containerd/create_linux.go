@@ -87,7 +87,7 @@ func (c *creation) make(ctx context.Context) error {
 	return nil
 }
 
-// outlive gives the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which the
+// outlive returns the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which the
 // sandbox needs must not read as if the sandbox were.
 func (b *Backend) outlive(ctx context.Context, err error) error {
 	switch {
@@ -193,7 +193,7 @@ func (c *creation) rollback(ctx context.Context) error {
 	// A record whose creation was not answered may be there.
 	err := ignoreNotFound(c.b.alone(ctx, c.rec.name(), func(r *record) error { return c.b.destroy(ctx, r, c.workspace) }))
 	if err != nil {
-		c.b.log.Warn("containerd: a failed create left something behind", "session", c.p.spec.ID, "error", err)
+		c.b.log.Warn("containerd: a failed create left something behind", "session", c.p.Spec.ID, "error", err)
 	}
 	return err
 }

@@ -15,17 +15,18 @@ import (
 	ctrd "github.com/containerd/containerd/v2/client"
 	cerrdefs "github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/seccomp"
+	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
 // engine is what New found out; it never changes.
 type engine struct {
 	caps        backend.Capabilities
 	arch        string // as images name it
+	system      string // what it calls itself
 	kernel      string
 	cpus        int
 	memory      bool // memory can be limited, swap perhaps not
@@ -37,7 +38,8 @@ type engine struct {
 
 // probe asks containerd and this machine what they are.
 func (b *Backend) probe(ctx context.Context) (engine, error) {
-	e := engine{arch: runtime.GOARCH, kernel: kernelRelease(), cpus: runtime.NumCPU()}
+	e := engine{arch: runtime.GOARCH, cpus: runtime.NumCPU()}
+	e.system, e.kernel = host.Machine()
 	// The client would wait for a socket that is not there as for one that nobody listens on yet.
 	if _, err := os.Stat(b.opts.Address); errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(b.opts.Address) {
 		return e, engineError("connect", backend.ErrUnavailable, "there is no such socket")
@@ -66,13 +68,13 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 	}
 	e.memory = e.cgroups.has("memory")
 	e.caps = backend.Capabilities{
-		Memory:       e.memory && e.cgroups.swap,
-		CPU:          e.cgroups.has("cpu"),
-		PIDs:         e.cgroups.has("pids"),
-		Networks:     []backend.NetworkMode{backend.NetworkNone},
-		WritableRoot: true,
-		RootMeans:    backend.WorkspaceWatched,
-		Persistent:   true,
+		Memory:          e.memory && e.cgroups.swap,
+		CPU:             e.cgroups.has("cpu"),
+		PIDs:            e.cgroups.has("pids"),
+		Networks:        []backend.NetworkMode{backend.NetworkNone},
+		WritableRoot:    true,
+		RootEnforcement: backend.WorkspaceWatched,
+		Persistent:      true,
 	}
 	for name := range e.runtimes {
 		e.caps.Runtimes = append(e.caps.Runtimes, name)
@@ -82,14 +84,6 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
 	}
 	return e, nil
-}
-
-func kernelRelease() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil { // never
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }
 
 // findSnapshotter looks which snapshotter containerd has.
@@ -113,7 +107,7 @@ func (b *Backend) findSnapshotter(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("containerd: it has no snapshotter of %q: %w", names, backend.ErrUnsupported)
 }
 
-// findRuntimes gives the OCI runtimes that there are.
+// findRuntimes returns the OCI runtimes of this machine.
 func findRuntimes(configured map[string]string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, name := range []string{"runc", "crun", "runsc"} {
@@ -150,7 +144,7 @@ func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
 		Version:  v.Version,
 		API:      "v1",
 		Kernel:   b.engine.kernel,
-		OS:       osName(),
+		OS:       b.engine.system,
 		Arch:     b.engine.arch,
 		Cgroup:   strconv.Itoa(b.engine.cgroups.version),
 		Runtimes: slices.Clone(b.engine.caps.Runtimes),

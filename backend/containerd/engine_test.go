@@ -91,7 +91,7 @@ func nothingLeft(t *testing.T, session string) {
 	}
 }
 
-// processes gives the command lines of this machine's processes.
+// processes returns the command lines of this machine's processes.
 func processes(t testing.TB) map[int]string {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")

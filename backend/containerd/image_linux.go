@@ -17,12 +17,11 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 const (
-	maxImageConfig = 4 * driver.MiB // bytes of JSON
-	maxKnownImages = 1024           // images that are remembered
+	maxImageConfig = 4 << 20 // bytes of JSON
+	maxKnownImages = 1024    // images that are remembered
 )
 
 // image is what Create needs to know of an image. It never changes but for checked.
@@ -58,28 +57,8 @@ func (c *imageCache) put(img *image) {
 
 // ensureImage finds the image or fetches it, as the plan says, and judges its configuration.
 func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
-	if p.spec.Pull == backend.PullAlways {
-		if err := b.pull(ctx, p); err != nil {
-			return nil, err
-		}
-	}
-	img, err := b.findImage(ctx, p.ref)
-	if !errors.Is(err, backend.ErrNotFound) {
-		return img, err
-	}
-	if p.spec.Pull == backend.PullNever {
-		return nil, fmt.Errorf("containerd: image %s is not in namespace %s and may not be fetched: %w", p.imageName(), b.opts.Namespace, backend.ErrImage)
-	}
-	if p.spec.Pull != backend.PullAlways {
-		if err := b.pull(ctx, p); err != nil {
-			return nil, err
-		}
-		img, err = b.findImage(ctx, p.ref)
-	}
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil, fmt.Errorf("containerd: image %s vanished while it was fetched: %w", p.imageName(), backend.ErrImage)
-	}
-	return img, err
+	find := func(ctx context.Context) (*image, error) { return b.findImage(ctx, p.Ref) }
+	return kit.EnsureImage(ctx, b.calls, p.Plan, p.imageName(), find, func(ctx context.Context) error { return b.pull(ctx, p) })
 }
 
 // findImage describes an image that containerd has, unpacked for this machine. ErrNotFound: it has none, or not whole.
@@ -133,7 +112,7 @@ func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, er
 		return nil, engineError("read image", backend.ErrUnsupported,
 			fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", name, c.OS, c.Architecture, b.engine.arch))
 	}
-	volumes, err := driver.JudgeImage(c.Config.Env, c.Config.Volumes)
+	volumes, err := kit.JudgeImage(c.Config.Env, c.Config.Volumes)
 	if err != nil {
 		return nil, engineError("image "+name, backend.ErrInvalid, err.Error())
 	}
@@ -144,7 +123,7 @@ func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, er
 	return img, nil
 }
 
-// foreign tells for which platforms an image is that has nothing for this one.
+// foreign returns a text about the platforms of an image that has nothing for this one.
 func (b *Backend) foreign(ctx context.Context, found images.Image) (string, bool) {
 	ps, err := images.Platforms(ctx, b.api.ContentStore(), found.Target)
 	if err != nil || len(ps) == 0 {
@@ -172,7 +151,7 @@ func (b *Backend) unpack(ctx context.Context, found images.Image, img *image) er
 	return err
 }
 
-// HasImage tells whether containerd has an image in our namespace, without fetching it.
+// HasImage reports whether containerd has an image in our namespace, without fetching it.
 func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
 	full, err := backend.NormalizeImage(ref)
 	if err != nil {

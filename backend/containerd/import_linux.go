@@ -14,7 +14,7 @@ import (
 )
 
 // ImportImage takes the images of an archive, as "docker save" writes it or of an OCI layout, into the driver's
-// namespace, and gives their references. Images whose reference is there already are replaced.
+// namespace, and returns their references. Images whose reference is there already are replaced.
 func (b *Backend) ImportImage(ctx context.Context, r io.Reader) ([]string, error) {
 	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func (b *Backend) ImportImage(ctx context.Context, r io.Reader) ([]string, error
 	return refs, nil
 }
 
-// importError keeps what says that containerd or the caller is gone; everything else is about the archive.
+// importError keeps the errors of a containerd or a caller that is gone; all others are about the archive.
 func (b *Backend) importError(ctx context.Context, err error) error {
 	if errors.Is(err, images.ErrEmptyWalk) {
 		return fmt.Errorf("containerd: the archive has no image for linux/%s: %w", b.engine.arch, backend.ErrUnsupported)

@@ -18,10 +18,9 @@ func notFound(id string) error {
 	return fmt.Errorf("containerd: sandbox %.64q: %w", id, backend.ErrNotFound)
 }
 
-// own gives a sandbox's record from containerd; ErrNotFound for what is not one of ours, too.
+// own returns a sandbox's record from containerd; ErrNotFound for what is not one of ours, too.
 func (b *Backend) own(ctx context.Context, id string) (*record, error) {
-	_, containers := namesOf(id)
-	for _, container := range containers {
+	if _, container, ok := namesOf(id); ok {
 		r, err := b.record(ctx, container)
 		if err == nil && r.is(id) {
 			b.remember(r)
@@ -105,7 +104,7 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 	})
 }
 
-// settled gives a sandbox that another process may be creating right now time to come to its end.
+// settled waits a while for another process that may be creating the sandbox right now.
 func (b *Backend) settled(ctx context.Context, r *record) error {
 	deadline := time.Now().Add(staleWait)
 	return b.calls.Retry(ctx, func() (bool, error) {
@@ -161,20 +160,20 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 	defer done()
 	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdRemove)
 	defer func() { telemetry.End(span, err) }()
-	session, containers := namesOf(id)
-	if session == "" {
+	session, container, ok := namesOf(id)
+	if !ok {
 		return nil
 	}
 	err = b.alone(ctx, id, func(r *record) error { return b.destroy(ctx, r, opts.Volumes) })
 	if errors.Is(err, backend.ErrNotFound) {
-		return b.removeRemains(ctx, session, containers, opts.Volumes)
+		return b.removeRemains(ctx, session, container, opts.Volumes)
 	}
 	return err
 }
 
 // removeRemains deletes what is left of a sandbox whose record was deleted behind our back. What another sandbox of the
 // session has stays.
-func (b *Backend) removeRemains(ctx context.Context, session string, containers []string, workspace bool) error {
+func (b *Backend) removeRemains(ctx context.Context, session, container string, workspace bool) error {
 	unlock, err := b.lock(ctx, session)
 	if err != nil {
 		return err
@@ -185,10 +184,7 @@ func (b *Backend) removeRemains(ctx context.Context, session string, containers 
 		return err
 	}
 	var errs []error
-	for _, container := range containers {
-		if slices.ContainsFunc(others, func(r *record) bool { return r.id == container }) {
-			continue
-		}
+	if !slices.ContainsFunc(others, func(r *record) bool { return r.id == container }) {
 		b.removeCgroup(b.cgroupPath(container))
 		errs = append(errs, b.leaveNetwork(ctx, b.state, container), removeTree(ctx, b.state.sandbox(container)))
 	}
@@ -198,7 +194,7 @@ func (b *Backend) removeRemains(ctx context.Context, session string, containers 
 	return b.settle(ctx, "remove files", errors.Join(errs...))
 }
 
-// HasWorkspace tells whether a session has a workspace. See [backend.WorkspaceKeeper].
+// HasWorkspace reports whether a session has a workspace. See [backend.WorkspaceKeeper].
 func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
 	_, done, err := b.calls.Begin(ctx)
 	if err != nil {

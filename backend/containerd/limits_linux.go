@@ -1,37 +1,21 @@
 package containerd
 
 import (
-	"fmt"
-
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // cpuPeriod is the time, in microseconds, over which a CPU quota is counted; the kernel's and Docker's own.
 const cpuPeriod = 100_000
-
-// enforceable refuses limits that the user asked for and this machine would drop, and machines that cannot limit memory
-// and processes at all: no sandbox runs without.
-func (e *engine) enforceable(asked backend.Limits) error {
-	switch {
-	case !e.memory || !e.caps.PIDs:
-		return fmt.Errorf("containerd: this machine's cgroups cannot limit memory and processes: %w", backend.ErrUnsupported)
-	case asked.MemoryBytes > 0 && !e.caps.Memory:
-		return fmt.Errorf("containerd: this machine cannot limit memory and swap: %w", backend.ErrUnsupported)
-	case asked.CPUMillis > 0 && !e.caps.CPU:
-		return fmt.Errorf("containerd: this machine cannot limit CPU time: %w", backend.ErrUnsupported)
-	}
-	return nil
-}
 
 // resources translates limits. What the machine cannot do was refused before when it was asked for. Every device is
 // denied; the runtime itself lets through the harmless ones that every container has.
 func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 	r := &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}
 	if e.memory {
-		memory := l.MemoryBytes + driver.GuestMemory
+		memory := l.MemoryBytes + kit.GuestMemory
 		r.Memory = &specs.LinuxMemory{Limit: &memory}
 		if e.caps.Memory {
 			swap := memory // memory and swap together: no swap on top
@@ -44,7 +28,7 @@ func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
 	}
 	if e.caps.PIDs {
-		pids := l.PIDs + driver.GuestPIDs
+		pids := l.PIDs + kit.GuestPIDs
 		r.Pids = &specs.LinuxPids{Limit: &pids}
 	}
 	return r
@@ -53,7 +37,7 @@ func (e *engine) resources(l backend.Limits) *specs.LinuxResources {
 // rlimits bound every process from its first instruction.
 func rlimits(r *record) []specs.POSIXRlimit {
 	l := r.config.Limits
-	files, size := uint64(driver.OpenFiles(l)), uint64(driver.FileBytes(l, r.config.Workspace, r.config.RootBytes))
+	files, size := uint64(kit.OpenFiles(l)), uint64(kit.FileBytes(l, r.config.Workspace, r.config.RootBytes))
 	return []specs.POSIXRlimit{
 		{Type: "RLIMIT_CORE"},
 		{Type: "RLIMIT_NOFILE", Soft: files, Hard: files},

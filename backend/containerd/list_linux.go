@@ -32,7 +32,7 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 	return b.describe(ctx, r, p), nil
 }
 
-// describe tells of a sandbox and its main process, nil for none.
+// describe describes a sandbox and its main process, nil for none.
 func (b *Backend) describe(ctx context.Context, r *record, p *apitask.Process) backend.Info {
 	info := r.info(r.stateOf(p))
 	info.OOMKilled = info.State == backend.StateStopped && p != nil && p.GetExitStatus() == 137 && b.oomKills(ctx, r.id) > 0
@@ -72,7 +72,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 	return infos, nil
 }
 
-// tasks gives the main processes of all containers in our namespace.
+// tasks returns the main processes of all containers in our namespace.
 func (b *Backend) tasks(ctx context.Context) (map[string]*apitask.Process, error) {
 	res, err := kit.Call(ctx, b.calls, "list tasks", func(ctx context.Context) (*tasks.ListTasksResponse, error) {
 		return b.api.TaskService().List(ctx, &tasks.ListTasksRequest{})
@@ -87,13 +87,8 @@ func (b *Backend) tasks(ctx context.Context) (map[string]*apitask.Process, error
 // labelFilter selects by label in containerd's language.
 func labelFilter(f backend.Filter) string {
 	parts := []string{}
-	for _, l := range []struct{ label, want string }{
-		{backend.LabelRole, backend.RoleSandbox}, {backend.LabelInstance, f.Instance}, {backend.LabelID, f.SessionID},
-		{backend.LabelKey, f.Key}, {backend.LabelRun, f.Run},
-	} {
-		if l.want != "" {
-			parts = append(parts, "labels."+strconv.Quote(l.label)+"=="+strconv.Quote(l.want))
-		}
+	for label, want := range kit.FilterLabels(f) {
+		parts = append(parts, "labels."+strconv.Quote(label)+"=="+strconv.Quote(want))
 	}
 	return strings.Join(parts, ",")
 }

@@ -54,7 +54,7 @@ func waitLock(ctx context.Context, f *os.File) error {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return err
 		}
-		if !pause(ctx, turnRetry) {
+		if !pause(ctx, lockRetry) {
 			return ctx.Err()
 		}
 	}
@@ -70,7 +70,7 @@ func tryLock(f *os.File) error {
 	return errors.Join(err, locked)
 }
 
-// isAt tells whether an open file is the one that has the name now.
+// isAt reports whether an open file is the one that has the name now.
 func isAt(f *os.File, path string) bool {
 	open, err1 := f.Stat()
 	named, err2 := os.Lstat(path)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 )
 
 // checkImage is checkMountPoints for a snapshot that nobody has written to: an image that passed is not looked at again.
@@ -118,5 +119,16 @@ func inPrivateMount(at string, mounts []mount.Mount, f func(*os.Root) error) err
 			return err
 		}
 		return errors.Join(f(root), root.Close(), unix.Unmount(at, unix.MNT_DETACH))
+	})
+}
+
+// inThread runs f on a thread of its own in new namespaces; the thread, and with it the namespaces that nothing else
+// holds, ends with f.
+func inThread(namespaces int, f func() error) error {
+	return host.OnThread(func() error {
+		if err := unix.Unshare(namespaces); err != nil {
+			return fmt.Errorf("new namespaces: %w", err)
+		}
+		return f()
 	})
 }

@@ -20,8 +20,6 @@ var (
 	sandboxIDs = regexp.MustCompile(`^([0-9a-f]{64})\.([A-Z2-7]{26})$`)
 	// containerIDs matches the ids of their containers.
 	containerIDs = regexp.MustCompile(`^[0-9a-f]{32}\.[A-Z2-7]{26}$`)
-	// formerContainerIDs matches ids that earlier versions gave to containers, and that other programs give.
-	formerContainerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
 // sessionName names a session's workspace and lock, and begins the names of its containers.
@@ -34,25 +32,16 @@ func sessionName(session string) string {
 // own, because containerd may still be at work for one whose process died, and what it cleans up goes by the name alone.
 func containerID(session, nonce string) string { return session[:sessionPrefix] + "." + nonce }
 
-// formerContainerID names a container as earlier versions did, the same for each sandbox of a session.
-func formerContainerID(session string) string { return session }
-
-// isContainer tells whether a container of ours may have an id.
-func isContainer(id string) bool {
-	return containerIDs.MatchString(id) || formerContainerIDs.MatchString(id)
-}
-
-// namesOf gives, for a sandbox's id, the name of its session and the ids that its container may have; nothing for what is
-// no id of ours.
-func namesOf(id string) (session string, containers []string) {
+// namesOf splits a sandbox's id into the name of its session and the id of its container; false for what is no id of ours.
+func namesOf(id string) (session, container string, ok bool) {
 	m := sandboxIDs.FindStringSubmatch(id)
 	if m == nil {
-		return "", nil
+		return "", "", false
 	}
-	return m[1], []string{containerID(m[1], m[2]), formerContainerID(m[1])}
+	return m[1], containerID(m[1], m[2]), true
 }
 
-// others gives the records of a session's sandboxes, but for one, if any. There is at most one record, except where a
+// others returns the records of a session's sandboxes, but for one, if any. There is at most one record, except where a
 // process dies, or several installations make a sandbox of one session at the same time.
 func (b *Backend) others(ctx context.Context, session string, but *record) ([]*record, error) {
 	list, err := kit.Call(ctx, b.calls, "look for sandboxes of the session", func(ctx context.Context) ([]containers.Container, error) {

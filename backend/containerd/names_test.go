@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
@@ -49,42 +47,6 @@ func copyRecord(t *testing.T, id, container, own string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// TestFormerContainer: a sandbox whose container has the name that earlier versions gave is found, used and removed.
-func TestFormerContainer(t *testing.T) {
-	t.Parallel()
-	b := newBackend(t, nil)
-	spec := newSpec()
-	info := create(t, b, spec)
-	sh(t, dial(t, b, info.ID), "echo kept > file")
-	session, container := containerd.SessionName(spec.ID), containerd.ContainerOf(info.ID)
-	copyRecord(t, info.ID, session, info.ID[len(session)+1:])
-	api := engineAPI(t)
-	err := errors.Join(b.Stop(t.Context(), info.ID),
-		api.SnapshotService("overlayfs").Remove(t.Context(), container), // before what keeps it from being collected
-		api.ContainerService().Delete(t.Context(), container),
-		os.Rename(filepath.Join(stateDir(), "sandboxes", container), filepath.Join(stateDir(), "sandboxes", session)))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	other := newBackend(t, nil)
-	list, err := other.List(t.Context(), backend.Filter{SessionID: spec.ID})
-	if err != nil || len(list) != 1 || list[0].ID != info.ID || list[0].State != backend.StateStopped {
-		t.Fatalf("List: %+v, %v", list, err)
-	}
-	if err := other.Start(t.Context(), info.ID); err != nil {
-		t.Fatalf("Start: %v", err)
-	}
-	if got := sh(t, dial(t, other, info.ID), "cat file"); got != "kept\n" {
-		t.Errorf("its file: %q", got)
-	}
-	if again, err := other.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
-		t.Errorf("Create: %+v, %v, want ErrExists", again, err)
-	}
-	remove(t, other, info.ID)
-	nothingLeft(t, spec.ID)
 }
 
 // TestLateRecord: what a process asked for that died may come when the session has a sandbox again. It can be removed, and

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
@@ -40,7 +41,7 @@ func (o *CNIOptions) applyDefaults() error {
 	return nil
 }
 
-// available tells whether all programs are there that a bridged network needs.
+// available reports whether all programs are there that a bridged network needs.
 func (o *CNIOptions) available() bool {
 	for _, plugin := range []string{"bridge", "host-local", "firewall"} {
 		found := false
@@ -81,7 +82,7 @@ func (o *CNIOptions) networkConfig() ([]byte, error) {
 	})
 }
 
-// plugins gives the CNI library, with no network loaded but ours. Every call gets one of its own: in binaries that are
+// plugins returns the CNI library, with no network loaded but ours. Every call gets one of its own: in binaries that are
 // built to find races its lock looks for deadlocks too, takes all goroutines for one, and ends the process when two calls
 // overlap.
 func (b *Backend) plugins() (gocni.CNI, error) {
@@ -210,7 +211,7 @@ func (b *Backend) networkError(ctx context.Context, what string, err error) erro
 
 // inNetns runs f on a thread of its own in a network namespace.
 func inNetns(path string, f func() error) error {
-	return onThread(func() error {
+	return host.OnThread(func() error {
 		ns, err := os.Open(path)
 		if err != nil {
 			return err
@@ -241,7 +242,7 @@ func hasInterface(path, name string) bool {
 	return found
 }
 
-// leaveNetwork gives a sandbox's address back and deletes its network namespace. It does nothing where there is none.
+// leaveNetwork releases a sandbox's address and deletes its network namespace. It does nothing where there is none.
 func (b *Backend) leaveNetwork(ctx context.Context, dir stateDir, id string) error {
 	path := dir.netns(id)
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
@@ -273,7 +274,7 @@ func publicResolvers() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{8, 8, 8, 8}), netip.AddrFrom4([4]byte{8, 8, 4, 4})}
 }
 
-// resolvers gives the machine's name servers but those on its loopback, behind which systemd keeps the true ones.
+// resolvers returns the machine's name servers but those on its loopback, behind which systemd keeps the true ones.
 func resolvers() []netip.Addr {
 	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
 		data, err := os.ReadFile(path)

@@ -6,7 +6,7 @@
 // containerd; a new host process opens the FIFOs again. Beside containerd, everything of a sandbox lies in one
 // directory below Options.StateDir.
 //
-// What every container gets, whatever its image says, is what backend/docker gives: a numeric non-root user, no
+// What every container gets, whatever its image says, is as in backend/docker: a numeric non-root user, no
 // capabilities, no-new-privileges, the project's seccomp filter (containerd alone sets none), a read-only root (unless
 // the Spec asks for a writable one), private namespaces, limits on memory (swap included), CPU, processes, files and
 // core dumps, a sized /tmp and /dev/shm. docs/containerd.md has the whole list.
@@ -68,7 +68,7 @@ type Options struct {
 	// ConfigDir is the directory of Docker's config.json, which holds registry credentials or names their helpers.
 	// Empty asks registries anonymously. Registries on a loopback address are spoken to in plain HTTP.
 	ConfigDir string
-	// Images says which images may be used; nil allows all.
+	// Images are those that may be used; nil allows all.
 	Images *backend.ImagePolicy
 	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp but at most half of the
 	// memory, 16384 open files) where not zero.
@@ -83,7 +83,7 @@ type Options struct {
 	// PullTimeout bounds one pull; 0 means 30 minutes.
 	PullTimeout time.Duration
 	// Guest replaces the guest that the library carries.
-	Guest *Guest
+	Guest *backend.Guest
 	// TracerProvider makes the spans; nil means that of the span in the caller's context.
 	TracerProvider trace.TracerProvider
 	// Logger gets what operators may need and callers may not see, such as containerd's own error texts; nil drops it.
@@ -99,12 +99,4 @@ type CNIOptions struct {
 	Subnet netip.Prefix
 	// Bridge is the name of the bridge; empty means "workcell0".
 	Bridge string
-}
-
-// Guest is the program that runs as the main process of every sandbox.
-type Guest struct {
-	// Version names the program's content: two programs must never share a version.
-	Version string
-	// Binary gives the static Linux executable for "amd64" or "arm64".
-	Binary func(arch string) ([]byte, error)
 }

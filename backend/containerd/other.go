@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Backend is a [backend.SandboxBackend] on Linux; on other systems New never gives one.
+// Backend is a [backend.SandboxBackend] on Linux; on other systems New always fails.
 type Backend struct {
 	backend.SandboxBackend
 }

@@ -5,62 +5,43 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/distribution/reference"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// plan is a checked Spec with all defaults filled in.
+// plan is what containerd is to be asked for.
 type plan struct {
-	spec    backend.Spec
-	ref     string // full form of the image reference
-	user    driver.User
-	runtime string                 // path of the OCI runtime's program
-	means   backend.WorkspaceMeans // what holds the workspace's limit
-	root    int64                  // driver.RootBytes
+	*kit.Plan
+	runtime     string              // path of the OCI runtime's program
+	enforcement backend.Enforcement // of the workspace's limit
 }
 
 // newPlan checks spec against what can be said without the engine and against what the engine can do.
 func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error) {
-	if err := driver.CheckSpec(spec); err != nil {
-		return nil, fmt.Errorf("containerd: %w", err)
-	}
-	if err := b.opts.Images.Check(spec.Image); err != nil {
-		return nil, err
-	}
-	ref, err := backend.NormalizeImage(spec.Image)
+	checked, err := kit.NewPlan("containerd", spec, b.opts.Images, b.opts.Limits)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkDomain(ref); err != nil {
+	p := &plan{Plan: checked, enforcement: backend.WorkspaceWatched}
+	if err := checkDomain(p.Ref); err != nil {
 		return nil, err
 	}
-	p := &plan{spec: spec, ref: ref}
-	if p.user, err = driver.ParseUser(spec.User); err != nil {
-		return nil, fmt.Errorf("containerd: %w", err)
-	}
-	if err := b.engine.enforceable(spec.Limits); err != nil {
+	if err := kit.Enforceable("containerd", b.engine.memory, b.engine.caps, spec.Limits); err != nil {
 		return nil, err
 	}
-	p.spec.Limits = driver.SandboxLimits(spec.Limits, b.opts.Limits)
-	setDefault(&p.spec.Network, backend.NetworkNone)
-	if p.spec.Created.IsZero() {
-		p.spec.Created = time.Now()
-	}
-	setDefault(&p.spec.Runtime, b.opts.Runtime)
-	if err := b.engine.supports(p.spec); err != nil {
+	setDefault(&p.Spec.Runtime, b.opts.Runtime)
+	if err := b.engine.supports(p.Spec); err != nil {
 		return nil, err
 	}
-	p.root = driver.RootBytes(spec.Root, spec.Limits, b.opts.Limits)
-	if p.means = backend.WorkspaceWatched; !driver.DefaultWorkspace(spec.Limits, b.opts.Limits) {
-		if err := b.chooseMeans(ctx, p, sessionName(spec.ID)); err != nil {
+	if p.Sized {
+		if err := b.chooseEnforcement(ctx, p, sessionName(spec.ID)); err != nil {
 			return nil, err
 		}
 	}
-	p.runtime = b.engine.runtimes[p.spec.Runtime]
+	p.runtime = b.engine.runtimes[p.Spec.Runtime]
 	return p, nil
 }
 
@@ -91,14 +72,14 @@ func (e *engine) supports(s backend.Spec) error {
 	return nil
 }
 
-// kernelNetwork tells whether a runtime's containers use the kernel's network stack of their namespace, so that rules
+// kernelNetwork reports whether a runtime's containers use the kernel's network stack of their namespace, so that rules
 // in that namespace bind them. One with a stack of its own (gVisor, a virtual machine) passes them by.
 func kernelNetwork(runtime string) bool {
 	return runtime == "runc" || runtime == "crun" || runtime == "youki"
 }
 
 // imageName is the short form of a reference, for people.
-func (p *plan) imageName() string { return familiar(p.ref) }
+func (p *plan) imageName() string { return familiar(p.Ref) }
 
 func familiar(ref string) string {
 	named, err := reference.ParseNormalizedNamed(ref)

@@ -15,24 +15,18 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/registryauth"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // pull fetches the plan's image, or waits for another caller's fetch of the same.
-func (b *Backend) pull(ctx context.Context, p *plan) (err error) {
-	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdPull, telemetry.Text(telemetry.KeyImage, p.imageName()))
-	defer func() { telemetry.End(span, err) }()
-	fetched, err := b.pulls.Wait(ctx, driver.Pull{
-		Ref: p.ref, Limit: b.opts.PullTimeout, Progress: p.spec.OnPull, Calls: b.calls.Pending(),
+func (b *Backend) pull(ctx context.Context, p *plan) error {
+	return b.pulls.Wait(ctx, b.calls, kit.Pull{
+		Ref: p.Ref, Name: p.imageName(), Span: telemetry.SpanContainerdPull, Limit: b.opts.PullTimeout, Progress: p.Spec.OnPull,
 		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
-			return b.fetchImage(ctx, p.ref, report)
+			return b.fetchImage(ctx, p.Ref, report)
 		},
 	})
-	if !fetched {
-		return b.calls.Fail(ctx, "pull "+p.imageName(), ctx.Err())
-	}
-	return err
 }
 
 // fetchImage does one pull. This process speaks with the registry itself and hands the layers to containerd.
@@ -77,7 +71,7 @@ func (b *Backend) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle f
 	)}), client.CloseIdleConnections
 }
 
-// isLoopback tells whether a registry is on this machine's own loopback addresses; its name need not be looked up.
+// isLoopback reports whether a registry is on this machine's own loopback addresses; its name need not be looked up.
 func isLoopback(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
@@ -87,7 +81,7 @@ func isLoopback(host string) bool {
 	return name == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// pullError keeps what says that containerd or the caller is gone; everything else is about the image.
+// pullError keeps the errors of a containerd or a caller that is gone; all others are about the image.
 func (b *Backend) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return engineError(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
@@ -100,4 +94,19 @@ func (b *Backend) pullError(ctx context.Context, what string, err error) error {
 		return err
 	}
 	return engineError(what, backend.ErrImage, detail)
+}
+
+// registryAuth returns the credentials for a registry's host in the form that containerd's client takes: user and
+// password, or no user and a token.
+func registryAuth(ctx context.Context, dir, host string) (user, secret string, err error) {
+	a, err := registryauth.Lookup(ctx, dir, host)
+	switch {
+	case err != nil && errors.Is(err, ctx.Err()):
+		return "", "", err
+	case err != nil:
+		return "", "", fmt.Errorf("registry credentials: %w", err)
+	case a.IdentityToken != "":
+		return "", a.IdentityToken, nil
+	}
+	return a.Username, a.Password, nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 const (
@@ -31,21 +31,13 @@ const (
 
 // config is what Workcell keeps in a container's record beside its labels.
 type config struct {
-	Image    string              `json:"image"`
-	ImageID  string              `json:"image_id"`
-	ImageEnv []string            `json:"image_env,omitempty"`
-	Parent   string              `json:"parent"`            // chain id of the image's layers; empty for an image without any
-	Volumes  []string            `json:"volumes,omitempty"` // places of the image's volumes
-	User     string              `json:"user"`
-	Root     backend.RootMode    `json:"root"`
-	Network  backend.NetworkMode `json:"network"`
-	Limits   backend.Limits      `json:"limits"`
-	// Workspace is what holds the workspace's limit.
-	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
-	RootBytes int64                  `json:"root_bytes,omitempty"` // as the guest is told
-	// OrphanTimeout and Ephemeral are the Spec's.
+	kit.Record
+	ImageID  string   `json:"image_id"`
+	ImageEnv []string `json:"image_env,omitempty"`
+	Parent   string   `json:"parent"`            // chain id of the image's layers; empty for an image without any
+	Volumes  []string `json:"volumes,omitempty"` // places of the image's volumes
+	// OrphanTimeout is the Spec's.
 	OrphanTimeout time.Duration     `json:"orphan_timeout,omitempty"`
-	Ephemeral     bool              `json:"ephemeral,omitempty"`
 	Labels        map[string]string `json:"labels,omitempty"` // the user's own
 	State         string            `json:"state"`            // the state directory that holds the sandbox's files
 	Cgroup        string            `json:"cgroup"`           // its control group
@@ -70,40 +62,30 @@ func (a jsonAny) GetValue() []byte { return a.value }
 // labels of the container's record. containerd does not copy an image's labels to a container.
 func (p *plan) labels(guest, nonce string) map[string]string {
 	l := map[string]string{}
-	for k, v := range p.spec.Labels { // for people who look with containerd's tools; config holds all of them
+	for k, v := range p.Spec.Labels { // for people who look with containerd's tools; config holds all of them
 		if len(k)+len(v) <= maxEngineLabel && !obeyed(k) {
 			l[k] = v
 		}
 	}
-	maps.Copy(l, map[string]string{
-		backend.LabelRole:     backend.RoleSandbox,
-		backend.LabelInstance: p.spec.Instance,
-		backend.LabelID:       p.spec.ID,
-		backend.LabelKey:      p.spec.Key,
-		backend.LabelRun:      p.spec.Run,
-		backend.LabelSpec:     p.spec.Hash,
-		backend.LabelCreated:  p.spec.Created.UTC().Format(time.RFC3339Nano),
-		backend.LabelGuest:    guest,
-		labelNonce:            nonce,
-	})
+	maps.Copy(l, p.SandboxLabels(guest))
+	l[labelNonce] = nonce
 	return l
 }
 
 // newRecord describes the container of a plan.
 func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
-	session := sessionName(p.spec.ID)
+	session := sessionName(p.Spec.ID)
 	id := containerID(session, nonce)
 	return &record{
-		id: id, session: session, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.ref,
+		id: id, session: session, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.Ref,
 		config: config{
-			Image: p.spec.Image, ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes, User: p.user.String(), Root: p.spec.Root,
-			Network: p.spec.Network, Limits: p.spec.Limits, Workspace: p.means, RootBytes: p.root, OrphanTimeout: p.spec.OrphanTimeout,
-			Ephemeral: p.spec.Ephemeral, Labels: maps.Clone(p.spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
+			Record: p.Record(p.enforcement), ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes,
+			OrphanTimeout: p.Spec.OrphanTimeout, Labels: maps.Clone(p.Spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}
 }
 
-// obeyed tells whether containerd itself, or a plugin of it, acts on a label: "containerd.io/restart.loguri" makes it run
+// obeyed reports whether containerd itself, or a plugin of it, acts on a label: "containerd.io/restart.loguri" makes it run
 // any program.
 func obeyed(label string) bool {
 	for _, prefix := range []string{"containerd.io/", "io.containerd.", "io.cri-containerd", "nerdctl/"} {
@@ -125,7 +107,7 @@ func (r *record) extension() (typeurl.Any, error) {
 // readRecord reads back what Create wrote; false for a container that is not a sandbox of ours.
 func readRecord(c containers.Container) (*record, bool) {
 	session := sessionName(c.Labels[backend.LabelID])
-	if c.Labels[backend.LabelRole] != backend.RoleSandbox || c.ID != containerID(session, c.Labels[labelNonce]) && c.ID != formerContainerID(session) {
+	if c.Labels[backend.LabelRole] != backend.RoleSandbox || c.ID != containerID(session, c.Labels[labelNonce]) {
 		return nil, false
 	}
 	r := &record{id: c.ID, session: session, labels: c.Labels, snapshotter: c.Snapshotter, image: c.Image}
@@ -139,51 +121,26 @@ func readRecord(c containers.Container) (*record, bool) {
 // name is the sandbox's id for callers.
 func (r *record) name() string { return r.session + "." + r.labels[labelNonce] }
 
-// is tells whether this is the record of the sandbox of that id.
+// is reports whether this is the record of the sandbox of that id.
 func (r *record) is(id string) bool { return r != nil && r.name() == id }
 
-// state gives the directory that holds the sandbox's files: that of the installation that made it.
+// state returns the directory that holds the sandbox's files: that of the installation that made it.
 func (r *record) state() stateDir { return stateDir{root: r.config.State} }
 
 // owner is the user whom the workspace belongs to.
-func (r *record) owner() (driver.User, error) { return driver.ParseUser(r.config.User) }
+func (r *record) owner() (kit.User, error) { return kit.ParseUser(r.config.User) }
 
-// bridged tells whether the sandbox has a network.
+// bridged reports whether the sandbox has a network.
 func (r *record) bridged() bool { return r.config.Network == backend.NetworkBridge }
 
 // info describes the sandbox.
 func (r *record) info(s backend.State) backend.Info {
-	info := backend.Info{
-		ID:        r.name(),
-		SessionID: r.labels[backend.LabelID],
-		Instance:  r.labels[backend.LabelInstance],
-		Key:       r.labels[backend.LabelKey],
-		Run:       r.labels[backend.LabelRun],
-		Hash:      r.labels[backend.LabelSpec],
-		Image:     r.config.Image,
-		ImageID:   r.config.ImageID,
-		ImageEnv:  slices.Clone(r.config.ImageEnv),
-		User:      r.config.User,
-		Network:   r.config.Network,
-		Root:      r.config.Root,
-		Limits:    r.config.Limits,
-		Workspace: r.config.Workspace,
-		RootBytes: r.config.RootBytes,
-		Ephemeral: r.config.Ephemeral,
-		State:     s,
-		Labels:    map[string]string{},
-	}
-	maps.Copy(info.Labels, r.config.Labels)
-	if info.RootBytes > 0 {
-		info.RootMeans = backend.WorkspaceWatched
-	}
-	if t, err := time.Parse(time.RFC3339Nano, r.labels[backend.LabelCreated]); err == nil {
-		info.Created = t
-	}
+	info := r.config.Info(r.labels, r.config.Labels)
+	info.ID, info.ImageID, info.ImageEnv, info.State = r.name(), r.config.ImageID, slices.Clone(r.config.ImageEnv), s
 	return info
 }
 
-// stateOf tells the state of a sandbox from its main process, nil for none.
+// stateOf returns the state of a sandbox from its main process, nil for none.
 func (r *record) stateOf(p *apitask.Process) backend.State {
 	switch p.GetStatus() {
 	case apitask.Status_CREATED:

@@ -45,7 +45,7 @@ func (b *Backend) sweepShims(ctx context.Context) {
 	}
 }
 
-// strayShim gives the id of the container that a process was a shim for, in our namespace, if it is a shim whose directory
+// strayShim returns the id of the container that a process was a shim for, in our namespace, if it is a shim whose directory
 // was deleted; else "".
 func (b *Backend) strayShim(dir string) string {
 	data, err := os.ReadFile(filepath.Join(dir, "cmdline"))
@@ -62,25 +62,20 @@ func (b *Backend) strayShim(dir string) string {
 	}
 	bundle, err := os.Readlink(filepath.Join(dir, "cwd"))
 	if err != nil || !strings.HasSuffix(bundle, " (deleted)") || flag["-namespace"] != b.opts.Namespace ||
-		!sameSocket(flag["-address"], b.opts.Address) || !isContainer(flag["-id"]) {
+		!sameSocket(flag["-address"], b.opts.Address) || !containerIDs.MatchString(flag["-id"]) {
 		return ""
 	}
 	return flag["-id"]
 }
 
-// useless tells whether a stray shim serves nobody: it has no task, and its container is this installation's, or gone: one
-// that is gone never comes back, because its record is there before its shim, and no other container gets its name. A
-// container that is gone and has the name of a former version's may have been another program's: there, a shim may serve
-// several containers.
+// useless reports whether a stray shim serves nobody: it has no task, and its container is this installation's, or gone. One
+// that is gone never comes back, because its record is there before its shim, and no other container gets its name.
 func (b *Backend) useless(ctx context.Context, container string) bool {
 	if _, err := b.task(ctx, container); !errors.Is(err, backend.ErrNotFound) {
 		return false
 	}
 	r, err := b.record(ctx, container)
-	if errors.Is(err, backend.ErrNotFound) {
-		return containerIDs.MatchString(container)
-	}
-	return r != nil && r.state() == b.state
+	return errors.Is(err, backend.ErrNotFound) || r != nil && r.state() == b.state
 }
 
 // endShim ends a process that is still the stray shim it was.
@@ -99,7 +94,7 @@ func (b *Backend) endShim(ctx context.Context, dir, container string) {
 	}
 	err = p.Signal(unix.SIGTERM) // so that it deletes its socket
 	for deadline := time.Now().Add(killWait); err == nil && b.strayShim(dir) == container; {
-		if time.Now().After(deadline) || !pause(ctx, turnLate) {
+		if time.Now().After(deadline) || !pause(ctx, lockPoll) {
 			err = p.Kill()
 			break
 		}

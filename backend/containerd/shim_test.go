@@ -25,10 +25,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// unusedName gives a sandbox's id that no sandbox has.
+// unusedName returns a sandbox's id that no sandbox has.
 func unusedName() string { return containerd.SessionName(rand.Text()) + "." + rand.Text() }
 
-// startShim starts a true shim as containerd does, for a container's id, and gives its directory.
+// startShim starts a true shim as containerd does, for a container's id, and returns its directory.
 func startShim(t testing.TB, namespace, id string) (bundle string) {
 	t.Helper()
 	bundle = t.TempDir()
@@ -90,7 +90,7 @@ func awaitShim(t testing.TB, started string) {
 	}
 }
 
-// shims gives the processes that are shims for a container.
+// shims returns the processes that are shims for a container.
 func shims(t testing.TB, id string) (pids []int) {
 	t.Helper()
 	for pid, cmdline := range processes(t) {

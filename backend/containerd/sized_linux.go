@@ -9,37 +9,38 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 // deviceLink leads from a sandbox's directory to the loop device that holds its workspace. The runtime mounts that in the
 // container's mount namespace only, so that it is released with the sandbox's last process, whatever becomes of this one.
 const deviceLink = "workspace.dev"
 
-// workspaceMeans is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel may
+// enforcement is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel may
 // pass over what it does not know.
-func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.WorkspaceMeans, error) {
+func (b *Backend) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
 	if !kernelNetwork(runtime) {
 		return backend.WorkspaceWatched, nil
 	}
-	means, err := b.sizing.Means(ctx)
+	enforcement, err := b.sizing.Enforcement(ctx)
 	if err != nil && ctx.Err() != nil {
 		return "", b.calls.Fail(ctx, "look at workspaces", ctx.Err())
 	}
-	return means, stateError("make a workspace", err)
+	return enforcement, stateError("make a workspace", err)
 }
 
-// chooseMeans says what is to hold the workspace's limit. A workspace that was kept stays what it is.
-func (b *Backend) chooseMeans(ctx context.Context, p *plan, session string) (err error) {
+// chooseEnforcement chooses how the workspace's limit is enforced. A workspace that was kept stays what it is.
+func (b *Backend) chooseEnforcement(ctx context.Context, p *plan, session string) (err error) {
 	tag, terr := b.state.readTag(session)
 	switch kept := terr == nil && tag != (workspaceTag{}); {
 	case kept && tag.Bytes == 0:
-		p.means = backend.WorkspaceWatched
-	case kept && kernelNetwork(p.spec.Runtime):
-		p.means = backend.WorkspaceSized // what is wrong with it is told when it is mounted
+		p.enforcement = backend.WorkspaceWatched
+	case kept && kernelNetwork(p.Spec.Runtime):
+		p.enforcement = backend.WorkspaceSized // what is wrong with it is told when it is mounted
 	default:
-		p.means, err = b.workspaceMeans(ctx, p.spec.Runtime)
+		p.enforcement, err = b.enforcement(ctx, p.Spec.Runtime)
 	}
 	return err
 }
@@ -50,7 +51,7 @@ func (s stateDir) image(session string) string {
 
 // sized is the size of the workspace's own file system, 0 if it has none.
 func (r *record) sized() int64 {
-	if !r.config.Workspace.FileSystem() {
+	if r.config.Workspace != backend.WorkspaceSized {
 		return 0
 	}
 	return r.config.Limits.WorkspaceBytes
@@ -60,7 +61,7 @@ func (r *record) sized() int64 {
 // taken for half made.
 func (s stateDir) newImage(session string) string { return s.image(session) + ".new" }
 
-// finishImage gives a workspace's file system its name, if it is still to have it.
+// finishImage renames a workspace's file system to its final name, unless it has that.
 func (r *record) finishImage() error {
 	if r.sized() == 0 {
 		return nil
@@ -78,7 +79,7 @@ func (r *record) finishImage() error {
 
 // formatWorkspace makes a workspace's file system if it is to have one, under its first name. What is there of it is half
 // made.
-func (b *Backend) formatWorkspace(ctx context.Context, r *record, user driver.User) error {
+func (b *Backend) formatWorkspace(ctx context.Context, r *record, user kit.User) error {
 	if r.sized() == 0 {
 		return nil
 	}
@@ -86,14 +87,14 @@ func (b *Backend) formatWorkspace(ctx context.Context, r *record, user driver.Us
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return stateError("make the workspace", err)
 	}
-	s := sizedfs.Spec{Bytes: r.sized(), Files: driver.Inodes(r.sized()), UID: int(user.UID), GID: int(user.GID)}
-	if err := b.disks.Format(ctx, file, s); err != nil {
+	s := sizedfs.Spec{Bytes: r.sized(), Files: kit.Inodes(r.sized()), UID: int(user.UID), GID: int(user.GID)}
+	if err := sizedfs.Format(ctx, file, s); err != nil {
 		return stateError("make the workspace", err)
 	}
-	return stateError("make the workspace", syncPath(file))
+	return stateError("make the workspace", host.Sync(file))
 }
 
-// attachWorkspace gives a workspace's file system a loop device for the runtime to mount, which must be closed then.
+// attachWorkspace attaches a workspace's file system to a loop device for the runtime to mount, which must be closed then.
 func (r *record) attachWorkspace() (io.Closer, error) {
 	if r.sized() == 0 {
 		return io.NopCloser(nil), nil

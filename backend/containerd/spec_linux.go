@@ -7,22 +7,17 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 const (
-	guestDir = driver.GuestDir // where the guest's directory is mounted
+	guestDir = kit.GuestDir // where the guest's directory is mounted
 	hostname = "workcell"
 	// specVersion is the oldest that says all of this; an older runtime refuses a newer one.
 	specVersion = "1.0.2"
 )
-
-// guestEnv is the environment of the guest itself, not of commands. What the image declares is not in it.
-func guestEnv() []string {
-	return []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="}
-}
 
 // ociSpec describes the container to the OCI runtime. Nothing in it comes from the image's configuration but the places
 // of its volumes.
@@ -30,16 +25,16 @@ func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 	return &specs.Spec{
 		Version:  specVersion,
 		Hostname: hostname,
-		Root:     &specs.Root{Path: "rootfs", Readonly: p.spec.Root != backend.RootWritable},
-		Process:  guestProcess(p.user, r, append([]string{embed.Path}, guestArgs(r)...)...),
+		Root:     &specs.Root{Path: "rootfs", Readonly: p.Spec.Root != backend.RootWritable},
+		Process:  guestProcess(p.User, r, append([]string{embed.Path}, guestArgs(r)...)...),
 		Mounts:   b.mounts(p, r, volumes),
 		Linux: &specs.Linux{
 			Namespaces:    namespaces(r),
 			CgroupsPath:   r.config.Cgroup,
-			Resources:     b.engine.resources(p.spec.Limits),
+			Resources:     b.engine.resources(p.Spec.Limits),
 			Seccomp:       b.engine.seccomp,
-			MaskedPaths:   driver.MaskedPaths(b.engine.cpus),
-			ReadonlyPaths: driver.ReadonlyPaths(),
+			MaskedPaths:   kit.MaskedPaths(b.engine.cpus),
+			ReadonlyPaths: kit.ReadonlyPaths(),
 			Sysctl: map[string]string{ // as Docker: what needs a privilege elsewhere is harmless in a namespace
 				"net.ipv4.ip_unprivileged_port_start": "0",
 				"net.ipv4.ping_group_range":           "0 2147483647",
@@ -50,12 +45,12 @@ func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 }
 
 // guestProcess is a program of ours in the sandbox: the guest itself or its bridge.
-func guestProcess(o driver.User, r *record, args ...string) *specs.Process {
+func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 	score := 0 // not what containerd itself has, which may be protected
 	return &specs.Process{
 		User:            specs.User{UID: o.UID, GID: o.GID},
 		Args:            args,
-		Env:             guestEnv(),
+		Env:             kit.GuestEnv(),
 		Cwd:             "/",
 		Capabilities:    &specs.LinuxCapabilities{},
 		NoNewPrivileges: true,
@@ -64,9 +59,9 @@ func guestProcess(o driver.User, r *record, args ...string) *specs.Process {
 	}
 }
 
-// guestArgs tell the guest of its limits and of when it is to end.
+// guestArgs returns the guest's arguments.
 func guestArgs(r *record) []string {
-	return driver.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes, r.config.OrphanTimeout)
+	return kit.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes, r.config.OrphanTimeout)
 }
 
 func namespaces(r *record) []specs.LinuxNamespace {
@@ -89,16 +84,16 @@ func namespaces(r *record) []specs.LinuxNamespace {
 // must not lead into what is mounted later.
 func (b *Backend) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 	dir := r.state()
-	ms := kernelMounts(p.spec.Limits)
+	ms := kernelMounts(p.Spec.Limits)
 	for _, f := range etcFiles() {
 		ms = append(ms, bind(dir.file(r.id, f), "/etc/"+f, "ro", "noexec"))
 	}
 	ms = append(ms,
-		tmpfs("/tmp", p.spec.Limits.TmpBytes, "1777", p.user),
+		tmpfs("/tmp", p.Spec.Limits.TmpBytes, "1777", p.User),
 		bind(dir.guest(b.opts.Guest.Version), guestDir, "ro"),
 		workspaceMount(r))
 	for _, v := range volumes {
-		ms = append(ms, tmpfs(v, driver.ImageVolumeBytes, "1777", driver.User{}))
+		ms = append(ms, tmpfs(v, kit.ImageVolumeBytes, "1777", kit.User{}))
 	}
 	return ms
 }
@@ -114,14 +109,14 @@ func kernelMounts(l backend.Limits) []specs.Mount {
 		mount("sysfs", "/sys", "nosuid", "noexec", "nodev", "ro"),
 		mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
 		mount("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),
-		mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", driver.ShmSize(l))),
+		mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", kit.ShmSize(l))),
 	}
 }
 
 // tmpfs allows execution: installers and compilers run what they put into /tmp.
-func tmpfs(at string, size int64, mode string, o driver.User) specs.Mount {
+func tmpfs(at string, size int64, mode string, o kit.User) specs.Mount {
 	return specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: at, Options: []string{
-		"rw", "nosuid", "nodev", "exec", fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", driver.Inodes(size)),
+		"rw", "nosuid", "nodev", "exec", fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", kit.Inodes(size)),
 		"mode=" + mode, fmt.Sprintf("uid=%d", o.UID), fmt.Sprintf("gid=%d", o.GID),
 	}}
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // stateDir is the driver's directory:
@@ -46,7 +46,7 @@ func (s stateDir) empty() string { return filepath.Join(s.root, "empty") }
 const (
 	fifoIn   = "stdin"
 	fifoOut  = "stdout"
-	fifoTurn = "turn" // whose turn it is to read; see stream
+	fifoLock = "lock" // who may read; see streamLock
 )
 
 // openState makes the directory where there is none. It must be for its owner alone: who can open a sandbox's FIFOs
@@ -81,32 +81,11 @@ func stateError(what string, err error) error {
 	return fmt.Errorf("containerd: %s: %v: %w", what, err, kind)
 }
 
-// installGuest puts the guest where sandboxes find it, unless it is there: a file of that name is whole, because it gets
-// its name last. Doing it twice at a time does no harm.
+// installGuest puts the guest where sandboxes find it, unless it is there.
 func (b *Backend) installGuest() error {
-	dir := b.state.guest(b.opts.Guest.Version)
-	path := filepath.Join(dir, filepath.Base(embed.Path))
-	if st, err := os.Lstat(path); err == nil && st.Mode() == embed.Mode && st.Size() > 0 {
-		return nil
-	}
-	bin, err := b.opts.Guest.Binary(b.engine.arch)
-	if err != nil {
-		return fmt.Errorf("containerd: no guest for %s: %v: %w", b.engine.arch, err, backend.ErrUnsupported)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return stateError("install the guest", err)
-	}
-	f, err := os.CreateTemp(b.state.guests(), "new-")
-	if err != nil {
-		return stateError("install the guest", err)
-	}
-	_, err = f.Write(bin)
-	err = errors.Join(err, f.Chmod(embed.Mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
+	err := kit.InstallGuest(b.state.guest(b.opts.Guest.Version), filepath.Join(b.state.guests(), "new-"), b.opts.Guest, b.engine.arch)
+	if errors.Is(err, backend.ErrUnsupported) {
+		return fmt.Errorf("containerd: %w", err)
 	}
 	return stateError("install the guest", err)
 }
@@ -120,7 +99,7 @@ func (b *Backend) makeFiles(r *record) error {
 	if err := os.MkdirAll(dir.sandbox(r.id), 0o700); err != nil {
 		return stateError("make files", err)
 	}
-	for _, name := range []string{fifoIn, fifoOut, fifoTurn} {
+	for _, name := range []string{fifoIn, fifoOut, fifoLock} {
 		if err := unix.Mkfifo(dir.file(r.id, name), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 			return stateError("make FIFOs", err)
 		}
@@ -146,7 +125,7 @@ func etcFile(name string, r *record) []byte {
 	return []byte("# This sandbox has no network.\n")
 }
 
-// workspaceTag tells whose a workspace is.
+// workspaceTag is the owner of a workspace.
 type workspaceTag struct {
 	Instance string `json:"instance"`
 	Session  string `json:"session"`
@@ -160,8 +139,8 @@ func (t workspaceTag) is(instance, session string) bool {
 	return t.Instance == instance && t.Session == session
 }
 
-// readTag tells whose a session's workspace is, with a zero tag for nobody's: there is none, or whoever was about to say so
-// has died.
+// readTag returns the owner of a session's workspace, and a zero tag without one: there is no workspace, or its maker died
+// before it wrote the tag.
 func (s stateDir) readTag(session string) (workspaceTag, error) {
 	var tag workspaceTag
 	data, err := os.ReadFile(s.workspaceTag(session))
@@ -174,7 +153,7 @@ func (s stateDir) readTag(session string) (workspaceTag, error) {
 	return tag, nil
 }
 
-// makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made tells
+// makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made reports
 // which.
 func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err error) {
 	dir := r.state()
@@ -210,49 +189,18 @@ func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err 
 		if err != nil {
 			return made, fmt.Errorf("containerd: workspace: %w", err)
 		}
-		if err := writeTag(dir.workspaceTag(r.session), js, r.sized() > 0); err != nil {
+		if err := host.WriteFile(dir.workspaceTag(r.session), js, r.sized() > 0); err != nil {
 			return made, stateError("make the workspace", err)
 		}
 	}
 	return made, r.finishImage()
 }
 
-// writeTag writes a tag that is whole whenever it is there; durable: whatever becomes of the machine.
-func writeTag(path string, js []byte, durable bool) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(js)
-	if durable {
-		err = errors.Join(err, f.Sync())
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err == nil && durable {
-		err = syncPath(filepath.Dir(path))
-	}
-	return err
-}
-
-// syncPath brings a file or a directory to the disk.
-func syncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
 // removeTree deletes a directory below the state directory, however large, within the bounds of ctx.
 func removeTree(ctx context.Context, path string) error {
-	done := make(chan error, 1)
-	go func() { done <- removeAll(path) }() // ends by itself
-	select {
-	case err := <-done:
-		return stateError("remove files", err)
-	case <-ctx.Done():
+	err := host.RemoveTree(ctx, path)
+	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
+	return stateError("remove files", err)
 }

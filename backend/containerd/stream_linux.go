@@ -14,35 +14,35 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/client"
+	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 const (
-	fifoBytes = driver.MiB // what a FIFO holds; the kernel's own default is 64 KiB
+	fifoBytes = 1 << 20 // what a FIFO holds; the kernel's own default is 64 KiB
 )
 
 // stream is a sandbox's own stream: the FIFOs that the shim reads and writes. Unlike an engine's attach, two readers of
-// a FIFO would each get a part of what comes, so there may be only one: it holds a lock on a third FIFO, the turn, and
+// a FIFO would each get a part of what comes, so there may be only one: it holds a lock on a third FIFO and
 // lets go of everything as soon as somebody writes to that, in this process or another. The kernel frees the lock of a
 // process that died.
 type stream struct {
 	in, out *os.File
-	turn    *os.File
+	lock    *os.File // see streamLock
 	taken   atomic.Bool
 
 	closing sync.Once
 	err     error // of closing
 }
 
-// openStream takes the turn and opens the FIFOs. ErrLost: nobody is at the other end.
+// openStream gets the lock and opens the FIFOs. ErrLost: nobody is at the other end.
 func openStream(ctx context.Context, dir stateDir, id string) (*stream, error) {
-	c := newClaim(dir, id)
-	turn, held, err := c.takeTurn(ctx)
+	l := newStreamLock(dir, id)
+	lock, held, err := l.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &stream{turn: turn}
+	s := &stream{lock: lock}
 	if s.out, err = os.OpenFile(dir.file(id, fifoOut), os.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
 		s.in, err = openWriter(ctx, dir.file(id, fifoIn))
 	}
@@ -52,22 +52,22 @@ func openStream(ctx context.Context, dir stateDir, id string) (*stream, error) {
 	for _, f := range []*os.File{s.in, s.out} {
 		enlarge(f)
 	}
-	go s.watch(c, held) // ends with Close
+	go s.watch(l, held) // ends with Close
 	return s, nil
 }
 
 // openWriter opens a FIFO to write, which fails as long as nobody reads; a shim that was just started opens its end beside
 // its answer.
 func openWriter(ctx context.Context, path string) (*os.File, error) {
-	for deadline := time.Now().Add(turnWait); ; {
+	for deadline := time.Now().Add(lockWait); ; {
 		f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)
-		if !errors.Is(err, unix.ENXIO) || time.Now().After(deadline) || !pause(ctx, turnRetry) {
+		if !errors.Is(err, unix.ENXIO) || time.Now().After(deadline) || !pause(ctx, lockRetry) {
 			return f, err
 		}
 	}
 }
 
-// pause waits for d, or until ctx ends and then tells false.
+// pause waits for d, and reports whether ctx has not ended before.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -77,10 +77,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// lostFIFO says what it means that a FIFO cannot be opened.
+// lostFIFO returns the error of a FIFO that cannot be opened.
 func lostFIFO(err error) error {
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("containerd: nobody is at the other end of the sandbox's stream: %w", backend.ErrLost)
+		return fmt.Errorf("containerd: the sandbox's stream has no other end: %w", backend.ErrLost)
 	}
 	return stateError("open FIFOs", err)
 }
@@ -93,18 +93,18 @@ func enlarge(f *os.File) {
 }
 
 // watch lets go when somebody else asks for the stream.
-func (s *stream) watch(c *claim, held bool) {
-	if !held && !c.await(s) {
+func (s *stream) watch(l *streamLock, held bool) {
+	if !held && !l.await(s) {
 		return
 	}
 	var b [1]byte
-	if n, _ := s.turn.Read(b[:]); n > 0 {
+	if n, _ := s.lock.Read(b[:]); n > 0 {
 		s.taken.Store(true)
-		_ = s.Close() // whoever asked has no use for the error
+		_ = s.Close() // nobody is left for the error
 	}
 }
 
-// Read gives the guest's output.
+// Read returns the guest's output.
 func (s *stream) Read(p []byte) (int, error) {
 	n, err := s.out.Read(p)
 	return n, s.explain(err)
@@ -116,7 +116,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, s.explain(err)
 }
 
-// explain says when it was somebody else who ended the stream.
+// explain returns the error of a stream that another reader ended, or err.
 func (s *stream) explain(err error) error {
 	switch {
 	case err == nil || errors.Is(err, io.EOF):
@@ -132,11 +132,31 @@ func (s *stream) explain(err error) error {
 // Close ends both directions and pending calls.
 func (s *stream) Close() error {
 	s.closing.Do(func() {
-		for _, f := range []*os.File{s.in, s.out, s.turn} {
+		for _, f := range []*os.File{s.in, s.out, s.lock} {
 			if f != nil {
 				s.err = errors.Join(s.err, f.Close())
 			}
 		}
 	})
 	return s.err
+}
+
+// Dial opens the FIFOs of the guest's standard streams, taking them from their holder.
+func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
+	ctx, done, err := b.calls.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdDial)
+	defer func() { telemetry.End(span, err) }()
+	r, err := b.running(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openStream(ctx, r.state(), r.id)
+	if err != nil {
+		return nil, b.settle(ctx, "dial", err)
+	}
+	return s, nil
 }

@@ -58,8 +58,8 @@ func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount
 	return r.markStarted()
 }
 
-// errStarted tells that another call, perhaps of another process, started the sandbox meanwhile.
-var errStarted = errors.New("somebody else started the sandbox")
+// errStarted: another call, perhaps of another process, started the sandbox meanwhile.
+var errStarted = errors.New("another call started the sandbox")
 
 // createTask has the runtime make the container around a process that does not run yet. The shim waits for a reader of
 // the output until it has its own, so there is one meanwhile.
@@ -95,7 +95,7 @@ func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Moun
 	})
 }
 
-// task gives the main process of a sandbox; ErrNotFound when it has none.
+// task returns the main process of a sandbox; ErrNotFound when it has none.
 func (b *Backend) task(ctx context.Context, id string) (*apitask.Process, error) {
 	res, err := kit.Call(ctx, b.calls, "look at sandbox", func(ctx context.Context) (*tasks.GetResponse, error) {
 		return b.api.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// Usage tells what the sandbox's control group has counted.
+// Usage returns what the sandbox's control group has counted.
 func (b *Backend) Usage(ctx context.Context, id string) (backend.Usage, error) {
 	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func usage(cpu uint64, unit time.Duration, memory uint64) backend.Usage {
 	return backend.Usage{CPU: time.Duration(min(cpu, most/uint64(unit))) * unit, MemoryBytes: int64(min(memory, most))}
 }
 
-// metrics gives what a sandbox's control groups count; ErrNotFound when there are none.
+// metrics returns what a sandbox's control groups count; ErrNotFound when there are none.
 func (b *Backend) metrics(ctx context.Context, id string) (any, error) {
 	res, err := kit.Call(ctx, b.calls, "read metrics", func(ctx context.Context) (*tasks.MetricsResponse, error) {
 		return b.api.TaskService().Metrics(ctx, &tasks.MetricsRequest{Filters: []string{"id==" + id}})
@@ -75,4 +75,46 @@ func (b *Backend) metrics(ctx context.Context, id string) (any, error) {
 		return data, nil
 	}
 	return nil, notFound(id)
+}
+
+// OOMKills counts how often a process of the sandbox was killed for lack of memory since the sandbox was started.
+func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
+	ctx, done, err := b.calls.Begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	r, err := b.own(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	n, err := b.countOOM(ctx, r.id)
+	if errors.Is(err, backend.ErrNotFound) { // it does not run, and its control group is gone
+		return 0, nil
+	}
+	return n, err
+}
+
+// oomKills is countOOM for a description: an unknown number is no kill.
+func (b *Backend) oomKills(ctx context.Context, id string) int64 {
+	n, err := b.countOOM(ctx, id)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// countOOM reads the kernel's counter.
+func (b *Backend) countOOM(ctx context.Context, id string) (int64, error) {
+	m, err := b.metrics(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	switch s := m.(type) {
+	case *cgroupsv1.Metrics:
+		return int64(s.GetMemoryOomControl().GetOomKill()), nil
+	case *cgroupsv2.Metrics:
+		return int64(s.GetMemoryEvents().GetOomKill()), nil
+	}
+	return 0, notFound(id)
 }

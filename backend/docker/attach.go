@@ -50,7 +50,7 @@ func (b *Backend) running(ctx context.Context, id string) (backend.Info, error) 
 	info := describeContainer(res)
 	switch info.State {
 	case backend.StateRunning:
-	case backend.StatePaused: // its processes go on when somebody says so
+	case backend.StatePaused: // its processes continue when it is resumed
 		return info, fmt.Errorf("docker: the sandbox is paused: %w", backend.ErrUnavailable)
 	default:
 		return info, fmt.Errorf("docker: the sandbox is %s: %w", info.State, backend.ErrLost)
@@ -58,7 +58,7 @@ func (b *Backend) running(ctx context.Context, id string) (backend.Info, error) 
 	return info, b.guardNetwork(ctx, res)
 }
 
-// hijack asks the engine for a stream. The client's own way to do that heeds no context once it is connected and loses
+// hijack asks the engine for a stream. The client's own way to do that ignores the context once it is connected and loses
 // the answer's status.
 func (b *Backend) hijack(ctx context.Context, what, route string, query url.Values, body any) (io.ReadWriteCloser, error) {
 	bctx, cancel := b.calls.Bound(ctx, min(attachTimeout, b.opts.CallTimeout))
@@ -127,7 +127,7 @@ func upgrade(conn net.Conn, req *http.Request) (*stream, error) {
 	return &stream{conn: conn, r: r}, nil
 }
 
-// refusal gives the engine's answer as an error of its status's type.
+// refusal returns the engine's answer as an error of its status's type.
 func refusal(resp *http.Response) error {
 	var m struct {
 		Message string `json:"message"`
@@ -161,7 +161,7 @@ type stream struct {
 	err     error // of closing
 }
 
-// Read gives the guest's standard output. Anything else in the stream is dropped.
+// Read returns the guest's standard output. Anything else in the stream is dropped.
 func (s *stream) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -204,7 +204,7 @@ func (s *stream) next() error {
 // Write sends to the guest's standard input.
 func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
 
-// CloseWrite tells the guest that nothing more will come over this stream.
+// CloseWrite ends the guest's input on this stream.
 func (s *stream) CloseWrite() error {
 	if c, ok := s.conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()

@@ -14,7 +14,7 @@ import (
 )
 
 // Connect opens a stream of its own to the guest: the engine starts the guest's bridge in the sandbox. It takes some
-// tens of milliseconds more than Dial and disturbs nobody.
+// tens of milliseconds more than Dial and does not disturb its stream.
 func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
 	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
@@ -29,7 +29,7 @@ func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser,
 	}
 	res, err := kit.Call(ctx, b.calls, "connect", func(ctx context.Context) (container.ExecCreateResponse, error) {
 		return b.api.ContainerExecCreate(ctx, id, container.ExecOptions{
-			User: info.User, WorkingDir: "/", Env: guestEnv(), AttachStdin: true, AttachStdout: true,
+			User: info.User, WorkingDir: "/", Env: kit.GuestEnv(), AttachStdin: true, AttachStdout: true,
 			Cmd: []string{guestPath(), "connect"},
 		})
 	})

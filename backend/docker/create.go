@@ -73,7 +73,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 			case <-b.calls.Life().Done():
 			}
 			if err := remove(ctx); err != nil {
-				b.log.Warn("docker: an init container is left behind", "session", p.spec.ID, "error", err)
+				b.log.Warn("docker: an init container is left behind", "session", p.Spec.ID, "error", err)
 			}
 		})
 	}
@@ -92,7 +92,7 @@ func (c *creation) make(ctx context.Context) error {
 	if _, err := c.b.claimWorkspace(ctx, c.p, c.nonce); err != nil {
 		return err
 	}
-	if c.p.means.FileSystem() {
+	if c.p.enforcement == backend.WorkspaceSized {
 		err := c.b.formatWorkspace(ctx, c.p, c.nonce)
 		if err == nil {
 			err = c.b.linked(ctx, c.p.volume, func() error { return c.launch(ctx) })
@@ -122,7 +122,7 @@ func (c *creation) launch(ctx context.Context) error {
 	return c.start(ctx)
 }
 
-// why gives the true reason of a failure: the end of ctx, whatever it made fail, or that somebody removed the sandbox. That
+// why returns the true reason of a failure: the end of ctx, whatever it made fail, or the removal of the sandbox. That
 // something is missing which the sandbox needs, such as its network, must not read as if the sandbox were.
 func (c *creation) why(ctx context.Context, err error) error {
 	switch {
@@ -138,7 +138,7 @@ func (c *creation) why(ctx context.Context, err error) error {
 	return err
 }
 
-// isRemoved tells whether a container that was there is gone, or about to be.
+// isRemoved reports whether a container that was there is gone, or about to be.
 func (b *Backend) isRemoved(ctx context.Context, id string) bool {
 	res, err := b.inspect(ctx, id)
 	if err != nil {
@@ -159,7 +159,7 @@ func (c *creation) createContainer(ctx context.Context, network string) error {
 	case errors.Is(err, backend.ErrNotFound):
 		return fmt.Errorf("docker: image %s vanished: %w", c.p.imageName(), backend.ErrImage)
 	case errors.Is(err, backend.ErrExists):
-		return fmt.Errorf("docker: session %s has a container: %w", c.p.spec.ID, backend.ErrExists)
+		return fmt.Errorf("docker: session %s has a container: %w", c.p.Spec.ID, backend.ErrExists)
 	}
 	return err
 }
@@ -216,7 +216,7 @@ func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	return info, nil
 }
 
-// sameImage tells whether a container's image is the one that was checked. Engines with another image store may call it
+// sameImage reports whether a container's image is the one that was checked. Engines with another image store may call it
 // by another of its digests, and then know it by both.
 func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
 	if id == c.img.id {
@@ -251,7 +251,7 @@ func (c *creation) rollback(ctx context.Context, limit time.Duration) error {
 	}
 	err := errors.Join(errs...)
 	if err != nil {
-		c.b.log.Warn("docker: a failed create left something behind", "session", c.p.spec.ID, "error", err)
+		c.b.log.Warn("docker: a failed create left something behind", "session", c.p.Spec.ID, "error", err)
 	}
 	return err
 }

@@ -29,7 +29,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -40,9 +39,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
-	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // Options refine New. The zero value, and nil, mean the defaults named at each field.
@@ -56,7 +52,7 @@ type Options struct {
 	// ConfigDir is the directory of Docker's config.json, which holds registry credentials or names their helpers.
 	// Empty asks registries anonymously.
 	ConfigDir string
-	// Images says which images may be used; nil allows all.
+	// Images are those that may be used; nil allows all.
 	Images *backend.ImagePolicy
 	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp but at most half of the
 	// memory, 16384 open files) where not zero.
@@ -71,19 +67,11 @@ type Options struct {
 	// PullTimeout bounds one pull; 0 means 30 minutes.
 	PullTimeout time.Duration
 	// Guest replaces the guest that the library carries.
-	Guest *Guest
+	Guest *backend.Guest
 	// TracerProvider makes the spans; nil means that of the span in the caller's context.
 	TracerProvider trace.TracerProvider
 	// Logger gets what operators may need and callers may not see, such as the engine's own error texts; nil drops it.
 	Logger *slog.Logger
-}
-
-// Guest is the program that runs as the main process of every sandbox.
-type Guest struct {
-	// Version names the program's content: two programs must never share a version.
-	Version string
-	// Binary gives the static Linux executable for "amd64" or "arm64".
-	Binary func(arch string) ([]byte, error)
 }
 
 // Backend is a [backend.SandboxBackend] on one Docker Engine. Its methods may be called concurrently.
@@ -95,11 +83,10 @@ type Backend struct {
 
 	calls *kit.Calls
 
-	pulls   driver.Pulls
+	pulls   kit.Pulls
 	guest   guestVolume
 	network sandboxNetwork
-	sizing  *driver.Sizing
-	disks   sizedfs.Maker
+	sizing  *kit.Sizing
 
 	mu         sync.Mutex            // guards what follows
 	images     map[string]struct{}   // ids of images whose mount points were checked
@@ -111,7 +98,7 @@ type Backend struct {
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := &Backend{images: map[string]struct{}{}, workspaces: map[string]volumeName{}}
 	b.network.guarded = map[string]string{}
-	b.guest.turn, b.guest.patience, b.guest.grace = make(chan struct{}, 1), 15*time.Second, time.Hour
+	b.guest.lock, b.guest.patience, b.guest.grace = make(chan struct{}, 1), 15*time.Second, time.Hour
 	if opts != nil {
 		b.opts = *opts
 		b.opts.AllowNets = slices.Clone(opts.AllowNets)
@@ -119,7 +106,7 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if err := b.applyDefaults(); err != nil {
 		return nil, err
 	}
-	b.sizing = driver.NewSizing("docker", b.log, b.probeSized)
+	b.sizing = kit.NewSizing("docker", b.log, b.probeSized)
 	api, err := newClient(b.opts)
 	if err != nil {
 		return nil, err
@@ -150,7 +137,7 @@ func (b *Backend) applyDefaults() error {
 		o.PullTimeout = 30 * time.Minute
 	}
 	if o.Guest == nil {
-		o.Guest = &Guest{Version: embed.Version(), Binary: embed.Binary}
+		o.Guest = kit.DefaultGuest()
 	}
 	b.log = o.Logger
 	if b.log == nil {
@@ -162,14 +149,14 @@ func (b *Backend) applyDefaults() error {
 // Name is "docker".
 func (b *Backend) Name() string { return "docker" }
 
-// Capabilities tells what this engine can enforce, as found by New. What holds a workspace to its limit is found out when it
+// Capabilities returns what this engine can enforce, as found by New. What holds a workspace to its limit is found out when it
 // is first asked for, which takes calls of the engine.
 func (b *Backend) Capabilities() backend.Capabilities {
 	c := b.engine.caps
 	c.Workspace = backend.WorkspaceWatched // by the guest, which every engine runs
 	if ctx, done, err := b.calls.Begin(context.Background()); err == nil {
-		if means, err := b.workspaceMeans(ctx, b.engine.defaultRuntime); err == nil {
-			c.Workspace = means
+		if enforcement, err := b.enforcement(ctx, b.engine.defaultRuntime); err == nil {
+			c.Workspace = enforcement
 		}
 		done()
 	}
@@ -178,7 +165,7 @@ func (b *Backend) Capabilities() backend.Capabilities {
 }
 
 // Close ends pending calls and waits, for a bounded time, for them and for the clean-up that earlier calls left to the
-// background. Sandboxes go on, and so do streams that Dial and Connect gave.
+// background. Sandboxes keep running, and so do streams of Dial and Connect.
 func (b *Backend) Close() error { return b.calls.Close(b.api.Close) }
 
 func (b *Backend) rememberWorkspace(container string, v volumeName) {
@@ -198,14 +185,6 @@ func (b *Backend) workspaceOf(container string) (volumeName, bool) {
 	defer b.mu.Unlock()
 	v, ok := b.workspaces[container]
 	return v, ok
-}
-
-// copyLabels keeps callers' maps out of what we hold.
-func copyLabels(m map[string]string) map[string]string {
-	if m == nil {
-		return map[string]string{}
-	}
-	return maps.Clone(m)
 }
 
 var (

@@ -58,13 +58,13 @@ func describe(info system.Info) (engine, error) {
 		root:           info.DockerRootDir,
 		watch:          watchReason(info),
 		caps: backend.Capabilities{
-			Memory:       info.MemoryLimit && info.SwapLimit,
-			CPU:          info.CPUCfsQuota && info.CPUCfsPeriod,
-			PIDs:         info.PidsLimit,
-			Networks:     []backend.NetworkMode{backend.NetworkNone},
-			WritableRoot: true,
-			RootMeans:    backend.WorkspaceWatched,
-			Persistent:   true,
+			Memory:          info.MemoryLimit && info.SwapLimit,
+			CPU:             info.CPUCfsQuota && info.CPUCfsPeriod,
+			PIDs:            info.PidsLimit,
+			Networks:        []backend.NetworkMode{backend.NetworkNone},
+			WritableRoot:    true,
+			RootEnforcement: backend.WorkspaceWatched,
+			Persistent:      true,
 		},
 	}
 	var err error
@@ -81,12 +81,12 @@ func describe(info system.Info) (engine, error) {
 	return e, nil
 }
 
-// watchReason says what an engine has that a file system which is made outside does not fit.
+// watchReason returns why an engine cannot use a file system that is made outside of it; empty when it can.
 func watchReason(info system.Info) string {
 	for _, option := range info.SecurityOptions {
 		switch name, _, _ := strings.Cut(strings.TrimPrefix(option, "name="), ","); name {
 		case "userns", "rootless", "selinux":
-			return name + " gives files in containers other owners or labels"
+			return name + " changes owners or labels of files in containers"
 		}
 	}
 	if info.LiveRestoreEnabled {
@@ -96,7 +96,7 @@ func watchReason(info system.Info) string {
 	return ""
 }
 
-// goArch gives Go's and images' name for a machine.
+// goArch returns the name of a machine in Go and in images.
 func goArch(machine string) string {
 	switch machine {
 	case "x86_64":
@@ -107,7 +107,7 @@ func goArch(machine string) string {
 	return machine
 }
 
-// kernelNetwork tells whether a runtime's containers use the kernel's network stack of their namespace, so that rules
+// kernelNetwork reports whether a runtime's containers use the kernel's network stack of their namespace, so that rules
 // in that namespace bind them. One with a stack of its own (gVisor, a virtual machine) passes them by.
 func kernelNetwork(runtime string) bool {
 	switch runtime {

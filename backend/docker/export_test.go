@@ -15,7 +15,7 @@ var (
 	RegistryAuth = registryAuth
 )
 
-// NewStream gives the demultiplexer of an attached stream.
+// NewStream returns the demultiplexer of an attached stream.
 func NewStream(conn net.Conn) io.ReadWriteCloser {
 	return &stream{conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
 }

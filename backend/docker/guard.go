@@ -16,7 +16,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
 )
 
@@ -104,7 +103,7 @@ func (b *Backend) hostFacts(ctx context.Context) (netguard.Facts, error) {
 	return facts, nil
 }
 
-// runGuard runs the guest's network mode in a container of ours, which is removed afterwards, and gives its output.
+// runGuard runs the guest's network mode in a container of ours, which is removed afterwards, and returns its output.
 func (b *Backend) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (_ []byte, err error) {
 	cmd := []string{netguard.Command, mode}
 	if arg != nil {
@@ -126,7 +125,7 @@ func (b *Backend) runGuard(ctx context.Context, network string, caps []string, m
 			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
 		}},
 	}
-	id, err := b.createFromInit(ctx, "", driver.User{}, b.guestLabels(backend.RoleInit), host, func(c *container.Config) {
+	id, err := b.createFromInit(ctx, "", kit.User{}, b.guestLabels(backend.RoleInit), host, func(c *container.Config) {
 		c.Cmd, c.AttachStdout = cmd, true
 		c.Healthcheck = &container.HealthConfig{Test: []string{noneShell}}
 	})
@@ -143,7 +142,7 @@ func (b *Backend) runGuard(ctx context.Context, network string, caps []string, m
 	return b.runOnce(ctx, id)
 }
 
-// runOnce starts a container, and gives its output when it ended well.
+// runOnce starts a container, and returns its output when it ended well.
 func (b *Backend) runOnce(ctx context.Context, id string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()

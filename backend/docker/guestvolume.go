@@ -15,7 +15,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
@@ -24,11 +23,11 @@ const readyFile = guestDir + "/ready"
 
 // guestVolume is what this process knows of the volume that carries the guest.
 type guestVolume struct {
-	turn  chan struct{} // holds one token, taken while the volume is looked at or filled
+	lock  chan struct{} // holds one token, taken while the volume is looked at or filled
 	ready atomic.Bool
 	// patience is how long another process is seen to fill the volume before its lock counts as left behind.
 	patience time.Duration
-	// grace is how old another version's volume must be to be one that nobody needs.
+	// grace is how old another version's volume must be to be one that is not needed.
 	grace time.Duration
 }
 
@@ -49,8 +48,8 @@ func (b *Backend) ensureGuest(ctx context.Context, container string) error {
 		return nil
 	}
 	select {
-	case b.guest.turn <- struct{}{}:
-		defer func() { <-b.guest.turn }()
+	case b.guest.lock <- struct{}{}:
+		defer func() { <-b.guest.lock }()
 	case <-ctx.Done():
 		return b.calls.Fail(ctx, "prepare guest", ctx.Err())
 	}
@@ -81,7 +80,7 @@ func (b *Backend) fillGuest(ctx context.Context) error {
 	name := string(b.guestVolumeName())
 	var lock guestLock
 	return b.calls.Retry(ctx, func() (bool, error) {
-		id, err := b.createFromInit(ctx, name, driver.User{}, b.guestLabels(backend.RoleInit), &container.HostConfig{
+		id, err := b.createFromInit(ctx, name, kit.User{}, b.guestLabels(backend.RoleInit), &container.HostConfig{
 			NetworkMode: "none",
 			LogConfig:   container.LogConfig{Type: "none"},
 			Mounts: []mount.Mount{{

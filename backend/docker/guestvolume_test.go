@@ -25,7 +25,7 @@ import (
 func TestGuestVolume(t *testing.T) {
 	t.Parallel()
 	api := engineAPI(t)
-	guest := &docker.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary}
+	guest := &backend.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary}
 	name := "workcell-guest-" + guest.Version
 	t.Cleanup(func() {
 		if err := api.VolumeRemove(context.Background(), name, true); err != nil {
@@ -86,13 +86,13 @@ func TestGuestVolume(t *testing.T) {
 }
 
 // TestOldGuests removes what carries the guest of another version, unless a sandbox has it, it is new or it only looks like
-// one. Who is about to use one that goes makes it anew.
+// one. Who is about to use one that goes makes it again.
 func TestOldGuests(t *testing.T) {
 	t.Parallel()
 	api := engineAPI(t)
-	var guests []*docker.Guest
+	var guests []*backend.Guest
 	for range 3 {
-		guests = append(guests, &docker.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary})
+		guests = append(guests, &backend.Guest{Version: strings.ToLower(rand.Text()), Binary: embed.Binary})
 	}
 	foreign := "workcell-guest-" + strings.ToLower(rand.Text())
 	names := []string{foreign}
@@ -172,7 +172,7 @@ func TestPing(t *testing.T) {
 	}
 	c := b.Capabilities()
 	want := backend.Capabilities{
-		Memory: true, CPU: true, PIDs: true, Workspace: c.Workspace, WritableRoot: true, RootMeans: backend.WorkspaceWatched, Persistent: true, Runtimes: c.Runtimes,
+		Memory: true, CPU: true, PIDs: true, Workspace: c.Workspace, WritableRoot: true, RootEnforcement: backend.WorkspaceWatched, Persistent: true, Runtimes: c.Runtimes,
 		Networks: []backend.NetworkMode{backend.NetworkNone, backend.NetworkBridge},
 	}
 	if diff := cmp.Diff(want, c); diff != "" {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 const maxKnownImages = 1024 // checks that are remembered
@@ -26,33 +25,13 @@ type image struct {
 
 // ensureImage finds the image on the engine or fetches it, as the plan says, and judges its configuration.
 func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
-	if p.spec.Pull == backend.PullAlways {
-		if err := b.pull(ctx, p); err != nil {
-			return nil, err
-		}
-	}
-	img, err := b.inspectImage(ctx, p)
-	if !errors.Is(err, backend.ErrNotFound) {
-		return img, err
-	}
-	if p.spec.Pull == backend.PullNever {
-		return nil, fmt.Errorf("docker: image %s is not on the engine and may not be fetched: %w", p.imageName(), backend.ErrImage)
-	}
-	if p.spec.Pull != backend.PullAlways {
-		if err := b.pull(ctx, p); err != nil {
-			return nil, err
-		}
-		img, err = b.inspectImage(ctx, p)
-	}
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil, fmt.Errorf("docker: image %s vanished while it was fetched: %w", p.imageName(), backend.ErrImage)
-	}
-	return img, err
+	find := func(ctx context.Context) (*image, error) { return b.inspectImage(ctx, p) }
+	return kit.EnsureImage(ctx, b.calls, p.Plan, p.imageName(), find, func(ctx context.Context) error { return b.pull(ctx, p) })
 }
 
 func (b *Backend) inspectImage(ctx context.Context, p *plan) (*image, error) {
 	res, err := kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
-		return b.api.ImageInspect(ctx, p.ref)
+		return b.api.ImageInspect(ctx, p.Ref)
 	})
 	if err != nil {
 		return nil, err
@@ -66,7 +45,7 @@ func (b *Backend) inspectImage(ctx context.Context, p *plan) (*image, error) {
 		return img, nil
 	}
 	img.env = slices.Clone(res.Config.Env)
-	img.volumes, err = driver.JudgeImage(res.Config.Env, res.Config.Volumes)
+	img.volumes, err = kit.JudgeImage(res.Config.Env, res.Config.Volumes)
 	if err != nil {
 		return nil, fmt.Errorf("docker: image %s: %v: %w", p.imageName(), err, backend.ErrInvalid)
 	}
@@ -114,4 +93,26 @@ func (b *Backend) checkMountPoint(ctx context.Context, id, at string) error {
 		return fmt.Errorf("docker: in the image, %s is not a plain directory: %w", at, backend.ErrInvalid)
 	}
 	return nil
+}
+
+var _ backend.ImageChecker = (*Backend)(nil)
+
+// HasImage reports whether the engine has an image, without fetching it.
+func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
+	full, err := backend.NormalizeImage(ref)
+	if err != nil {
+		return false, err
+	}
+	ctx, done, err := b.calls.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	_, err = kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
+		return b.api.ImageInspect(ctx, full)
+	})
+	if errors.Is(err, backend.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }

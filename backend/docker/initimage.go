@@ -14,21 +14,20 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 // initImage names the image for containers of our own, which hold two empty directories and are one per owner of the
 // workspace.
-func initImage(o driver.User) string { return fmt.Sprintf("workcell/init:%d-%d", o.UID, o.GID) }
+func initImage(o kit.User) string { return fmt.Sprintf("workcell/init:%d-%d", o.UID, o.GID) }
 
 // createFromInit creates a container of our own, making its image when the engine has none. The id is given beside an
 // error when there is a container nevertheless.
-func (b *Backend) createFromInit(ctx context.Context, name string, o driver.User, labels map[string]string,
+func (b *Backend) createFromInit(ctx context.Context, name string, o kit.User, labels map[string]string,
 	host *container.HostConfig, adjust func(*container.Config),
 ) (string, error) {
 	cfg := &container.Config{
 		Image: initImage(o), User: o.String(), Labels: labels, WorkingDir: "/",
-		Entrypoint: []string{guestPath()}, Cmd: []string{}, Env: guestEnv(),
+		Entrypoint: []string{guestPath()}, Cmd: []string{}, Env: kit.GuestEnv(),
 	}
 	if adjust != nil {
 		adjust(cfg)
@@ -50,7 +49,7 @@ func (b *Backend) createFromInit(ctx context.Context, name string, o driver.User
 }
 
 // importInit makes the image for createFromInit. Doing it twice does no harm.
-func (b *Backend) importInit(ctx context.Context, o driver.User) error {
+func (b *Backend) importInit(ctx context.Context, o kit.User) error {
 	var layer bytes.Buffer
 	tw := tar.NewWriter(&layer)
 	for _, d := range []tar.Header{

@@ -130,7 +130,7 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 	return nil
 }
 
-// HasWorkspace tells whether a session has a workspace. See [backend.WorkspaceKeeper].
+// HasWorkspace reports whether a session has a workspace. See [backend.WorkspaceKeeper].
 func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
 	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {

@@ -1,35 +1,18 @@
 package docker
 
 import (
-	"fmt"
-
 	"github.com/docker/docker/api/types/container"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// enforceable refuses limits that the user asked for and this engine would drop, and engines that cannot limit memory
-// and processes at all: no sandbox runs without. Other defaults that the engine cannot enforce are left out by
-// resources; Capabilities tells of it.
-func (e *engine) enforceable(asked backend.Limits) error {
-	switch {
-	case !e.memory || !e.caps.PIDs:
-		return fmt.Errorf("docker: this engine cannot limit memory and processes (rootless on cgroup version 1?): %w", backend.ErrUnsupported)
-	case asked.MemoryBytes > 0 && !e.caps.Memory:
-		return fmt.Errorf("docker: this engine cannot limit memory and swap: %w", backend.ErrUnsupported)
-	case asked.CPUMillis > 0 && !e.caps.CPU:
-		return fmt.Errorf("docker: this engine cannot limit CPU time: %w", backend.ErrUnsupported)
-	}
-	return nil
-}
-
-// resources translates limits; for workspace and root see driver.FileBytes. What the engine cannot do was refused before
+// resources translates limits; for workspace and root see kit.FileBytes. What the engine cannot do was refused before
 // when it was asked for.
-func (e *engine) resources(l backend.Limits, workspace backend.WorkspaceMeans, root int64) container.Resources {
+func (e *engine) resources(l backend.Limits, workspace backend.Enforcement, root int64) container.Resources {
 	var r container.Resources
 	if e.memory {
-		r.Memory = l.MemoryBytes + driver.GuestMemory
+		r.Memory = l.MemoryBytes + kit.GuestMemory
 	}
 	if e.caps.Memory {
 		r.MemorySwap = r.Memory // memory and swap together: no swap on top
@@ -39,10 +22,10 @@ func (e *engine) resources(l backend.Limits, workspace backend.WorkspaceMeans, r
 		r.NanoCPUs = min(l.CPUMillis*1e6, int64(e.cpus)*1e9)
 	}
 	if e.caps.PIDs {
-		pids := l.PIDs + driver.GuestPIDs
+		pids := l.PIDs + kit.GuestPIDs
 		r.PidsLimit = &pids
 	}
-	files, size := driver.OpenFiles(l), driver.FileBytes(l, workspace, root)
+	files, size := kit.OpenFiles(l), kit.FileBytes(l, workspace, root)
 	r.Ulimits = []*container.Ulimit{
 		{Name: "core"},
 		{Name: "nofile", Soft: files, Hard: files},

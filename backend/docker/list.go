@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
@@ -16,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// isSandbox tells our containers from others. An image can declare any label, and the engine copies those to the
-// containers of whoever runs it; it cannot choose their names.
+// isSandbox reports whether a container is one of ours. An image can declare any label, and the engine copies those to its
+// containers; it cannot choose their names.
 func isSandbox(labels map[string]string, name string) bool {
 	id := labels[backend.LabelID]
 	return labels[backend.LabelRole] == backend.RoleSandbox && id != "" && strings.TrimPrefix(name, "/") == namePre+id
@@ -39,7 +38,7 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 	return info, err
 }
 
-// imageEnv gives the environment that an image declares; nothing when the image was deleted meanwhile.
+// imageEnv returns the environment that an image declares; nothing when the image was deleted meanwhile.
 func (b *Backend) imageEnv(ctx context.Context, id string) ([]string, error) {
 	res, err := kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
 		return b.api.ImageInspect(ctx, id)
@@ -60,14 +59,9 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		return nil, err
 	}
 	defer done()
-	args := filters.NewArgs(filters.Arg("label", backend.LabelRole+"="+backend.RoleSandbox))
-	for label, want := range map[string]string{
-		backend.LabelInstance: filter.Instance, backend.LabelID: filter.SessionID,
-		backend.LabelKey: filter.Key, backend.LabelRun: filter.Run,
-	} {
-		if want != "" {
-			args.Add("label", label+"="+want)
-		}
+	args := filters.NewArgs()
+	for label, want := range kit.FilterLabels(filter) {
+		args.Add("label", label+"="+want)
 	}
 	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]container.Summary, error) {
 		return b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: args})
@@ -102,7 +96,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 func describeContainer(res container.InspectResponse) backend.Info {
 	info := describeLabels(res.Config.Labels)
 	info.ID, info.ImageID = res.ID, res.Image
-	info.ImageEnv = slices.DeleteFunc(slices.Clone(res.Config.Env), func(e string) bool { return slices.Contains(guestEnv(), e) })
+	info.ImageEnv = slices.DeleteFunc(slices.Clone(res.Config.Env), func(e string) bool { return slices.Contains(kit.GuestEnv(), e) })
 	info.State = backend.StateGone
 	if res.State != nil {
 		info.State, info.OOMKilled = state(res.State.Status), res.State.OOMKilled
@@ -110,33 +104,15 @@ func describeContainer(res container.InspectResponse) backend.Info {
 	return info
 }
 
-// describeLabels reads back what Create wrote. What does not parse stays empty: labels of a container of ours were made
-// by a Workcell, perhaps by another version.
+// describeLabels reads back what Create wrote. What does not parse stays empty.
 func describeLabels(l map[string]string) backend.Info {
-	info := backend.Info{
-		SessionID: l[backend.LabelID],
-		Instance:  l[backend.LabelInstance],
-		Key:       l[backend.LabelKey],
-		Run:       l[backend.LabelRun],
-		Hash:      l[backend.LabelSpec],
-		Labels:    map[string]string{},
-	}
-	if t, err := time.Parse(time.RFC3339Nano, l[backend.LabelCreated]); err == nil {
-		info.Created = t
-	}
 	var c config
-	if err := json.Unmarshal([]byte(l[labelConfig]), &c); err != nil {
-		return info
-	}
-	info.Image, info.User, info.Root, info.Network = c.Image, c.User, c.Root, c.Network
-	info.Limits, info.Workspace, info.RootBytes, info.Ephemeral = c.Limits, c.Workspace, c.RootBytes, c.Ephemeral
-	if c.RootBytes > 0 {
-		info.RootMeans = backend.WorkspaceWatched
-	}
+	_ = json.Unmarshal([]byte(l[labelConfig]), &c)
+	user := map[string]string{}
 	for _, k := range c.Labels {
-		info.Labels[k] = l[k]
+		user[k] = l[k]
 	}
-	return info
+	return c.Info(l, user)
 }
 
 func state(s container.ContainerState) backend.State {

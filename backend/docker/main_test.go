@@ -186,7 +186,7 @@ func run(t testing.TB, conn *client.Conn, argv ...string) wire.RunResult {
 	return res
 }
 
-// output runs a command that must succeed, and gives its output.
+// output runs a command that must succeed, and returns its output.
 func output(t testing.TB, conn *client.Conn, argv ...string) string {
 	t.Helper()
 	res := run(t, conn, argv...)

@@ -18,9 +18,9 @@ import (
 // other, and saves the engine's address pools.
 const networkName = "workcell"
 
-// ensureNetwork gives what a sandbox's container is to be connected to.
+// ensureNetwork returns what a sandbox's container is to be connected to.
 func (b *Backend) ensureNetwork(ctx context.Context, p *plan) (string, error) {
-	if p.spec.Network != backend.NetworkBridge {
+	if p.Spec.Network != backend.NetworkBridge {
 		return string(backend.NetworkNone), nil
 	}
 	id, err := b.findNetwork(ctx)

@@ -70,7 +70,7 @@ func TestNetworkUnguarded(t *testing.T) {
 }
 
 // stubGuest is a guest that can only run (testdata/stubguest.go). Its volume goes with the test.
-func stubGuest(t *testing.T) *docker.Guest {
+func stubGuest(t *testing.T) *backend.Guest {
 	t.Helper()
 	version := strings.ToLower(rand.Text())
 	api := engineAPI(t)
@@ -85,5 +85,5 @@ func stubGuest(t *testing.T) *docker.Guest {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return &docker.Guest{Version: version, Binary: func(string) ([]byte, error) { return os.ReadFile(program) }}
+	return &backend.Guest{Version: version, Binary: func(string) ([]byte, error) { return os.ReadFile(program) }}
 }

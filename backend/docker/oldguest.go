@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// OldGuests gives the volumes of other guest versions that no container has and that are older than an hour.
+// OldGuests returns the volumes of other guest versions that no container has and that are older than an hour.
 func (b *Backend) OldGuests(ctx context.Context) ([]backend.OldGuest, error) {
 	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {
@@ -36,7 +36,7 @@ func (b *Backend) OldGuests(ctx context.Context) ([]backend.OldGuest, error) {
 	return old, nil
 }
 
-// oldGuest tells whether a volume holds the guest of another version and has for a while. Labels and name must agree: names
+// oldGuest reports whether a volume holds the guest of another version and has for a while. Labels and name must agree: names
 // alone are anybody's.
 func (b *Backend) oldGuest(v *volume.Volume) (backend.OldGuest, bool) {
 	g := backend.OldGuest{Name: v.Name, Version: v.Labels[backend.LabelGuest]}
@@ -49,7 +49,7 @@ func (b *Backend) oldGuest(v *volume.Volume) (backend.OldGuest, bool) {
 }
 
 // RemoveOldGuest removes such a volume. The engine itself refuses one that a container has, and should a process of that
-// version make a sandbox at this moment, its start fails and fills the volume anew.
+// version make a sandbox at this moment, its start fails and fills the volume again.
 func (b *Backend) RemoveOldGuest(ctx context.Context, name string) error {
 	ctx, done, err := b.calls.Begin(ctx)
 	if err != nil {

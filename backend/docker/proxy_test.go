@@ -27,7 +27,7 @@ type engineProxy struct {
 	stop    func() // ends the listener and every connection
 }
 
-// on sets what is called for every request, on the proxy's goroutines. When it gives false, the request is held until
+// on sets what is called for every request, on the proxy's goroutines. When it returns false, the request is held until
 // the caller hangs up, as by an engine that hangs.
 func (p *engineProxy) on(f func(*http.Request) bool) { p.hook.Store(&f) }
 

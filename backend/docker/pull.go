@@ -11,24 +11,17 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // pull fetches the plan's image, or waits for another caller's fetch of the same.
-func (b *Backend) pull(ctx context.Context, p *plan) (err error) {
-	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerPull, telemetry.Text(telemetry.KeyImage, p.imageName()))
-	defer func() { telemetry.End(span, err) }()
-	fetched, err := b.pulls.Wait(ctx, driver.Pull{
-		Ref: p.ref, Limit: b.opts.PullTimeout, Progress: p.spec.OnPull, Calls: b.calls.Pending(),
+func (b *Backend) pull(ctx context.Context, p *plan) error {
+	return b.pulls.Wait(ctx, b.calls, kit.Pull{
+		Ref: p.Ref, Name: p.imageName(), Span: telemetry.SpanDockerPull, Limit: b.opts.PullTimeout, Progress: p.Spec.OnPull,
 		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
-			return b.fetchImage(ctx, p.imageName(), p.ref, report)
+			return b.fetchImage(ctx, p.imageName(), p.Ref, report)
 		},
 	})
-	if !fetched {
-		return b.calls.Fail(ctx, "pull "+p.imageName(), ctx.Err())
-	}
-	return err
 }
 
 // pullMessage is one JSON object of the engine's answer to a pull.
@@ -74,7 +67,7 @@ func (b *Backend) fetchImage(ctx context.Context, name, ref string, report func(
 	}
 }
 
-// pullError keeps what says that the engine or the caller is gone; everything else is about the image.
+// pullError keeps the errors of an engine or a caller that is gone; all others are about the image.
 func (b *Backend) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return engineError(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))

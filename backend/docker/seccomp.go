@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/workcell-dev/workcell/internal/seccomp"
+	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 )
 
-// seccompChoice says which profile a sandbox gets: ours, unless the engine's operator put one in place.
+// seccompChoice returns the profile that a sandbox gets: ours, unless the engine's operator put one in place.
 func seccompChoice(securityOptions []string) (profile string, enforced bool, err error) {
 	for _, o := range securityOptions {
 		name, rest, _ := strings.Cut(strings.TrimPrefix(o, "name="), ",")

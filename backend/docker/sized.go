@@ -19,20 +19,20 @@ import (
 	"github.com/docker/docker/api/types/volume"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 // A workspace with a limit is a file system of its own where the engine lets this process make one. It lies in a
 // file in the directory that the engine has for the volume, beside the one that it mounts over, and so is removed with the
-// volume, whoever does that. The volume's options have the engine mount what deviceLink leads to: a loop device, which is
+// volume. The volume's options have the engine mount what deviceLink leads to: a loop device, which is
 // there for the moment of the start only. From then on the mount holds it, and the kernel releases it with that: no death
 // of this process, of the engine or of the sandbox leaves anything.
 const (
 	imageFile  = "workspace.img"
 	deviceLink = "workspace.dev"
-	// labelBytes tells the size of such a workspace.
+	// labelBytes is the size of such a workspace.
 	labelBytes = backend.LabelPrefix + "workspace-bytes"
 	// labelProbe marks the volume by which it is found out whether there can be such, with the time when it was made.
 	labelProbe = backend.LabelPrefix + "probe"
@@ -57,15 +57,15 @@ func (b *Backend) sizedOptions(v volumeName) map[string]string {
 
 // probeSized makes a small workspace and has the engine look into it. Only one that runs on this machine, sees the same
 // files and has the same devices finds the mark there.
-func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
+func (b *Backend) probeSized(ctx context.Context) error {
 	if err := sizedfs.Allowed(); err != nil {
-		return false, err
+		return err
 	}
 	if b.engine.watch != "" {
-		return false, errors.New(b.engine.watch)
+		return errors.New(b.engine.watch)
 	}
 	if err := b.sweepProbes(ctx); errors.Is(err, backend.ErrUnavailable) {
-		return false, err
+		return err
 	}
 	name := volumeName(namePre + "probe-" + strings.ToLower(rand.Text()))
 	defer func() {
@@ -81,14 +81,14 @@ func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
 			Labels: map[string]string{labelProbe: time.Now().UTC().Format(time.RFC3339)},
 		})
 	}); err != nil {
-		return false, kit.Classed(err) // any engine can make a volume: this one is out of order
+		return kit.Classed(err) // any engine can make a volume: this one is out of order
 	}
 	image := filepath.Join(b.volumeDir(name), imageFile)
-	if err := b.disks.Format(ctx, image, sizedfs.Spec{Files: 16, Mark: probeMark}); err != nil {
-		return false, err
+	if err := sizedfs.Format(ctx, image, sizedfs.Spec{Files: 16, Mark: probeMark}); err != nil {
+		return err
 	}
-	if err := b.linked(ctx, name, func() error {
-		id, err := b.createFromInit(ctx, "", driver.User{}, map[string]string{backend.LabelRole: backend.RoleInit}, &container.HostConfig{
+	return b.linked(ctx, name, func() error {
+		id, err := b.createFromInit(ctx, "", kit.User{}, map[string]string{backend.LabelRole: backend.RoleInit}, &container.HostConfig{
 			NetworkMode: "none",
 			LogConfig:   container.LogConfig{Type: "none"},
 			Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: string(name), Target: backend.Workdir}},
@@ -98,10 +98,7 @@ func (b *Backend) probeSized(ctx context.Context) (reserved bool, err error) {
 		}
 		_, err = b.statPath(ctx, id, backend.Workdir+"/"+probeMark)
 		return err
-	}); err != nil {
-		return false, err
-	}
-	return sizedfs.Reserved(image)
+	})
 }
 
 // sweepProbes removes what processes that died while they found out have left.
@@ -121,46 +118,46 @@ func (b *Backend) sweepProbes(ctx context.Context) error {
 	return err
 }
 
-// workspaceMeans is what can hold the limit of a workspace under a runtime. Only those that leave mounts to the kernel are
+// enforcement is what can hold the limit of a workspace under a runtime. Only those that leave mounts to the kernel are
 // known to show the sandbox the file system as it is.
-func (b *Backend) workspaceMeans(ctx context.Context, runtime string) (backend.WorkspaceMeans, error) {
+func (b *Backend) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
 	if !kernelNetwork(runtime) {
 		return backend.WorkspaceWatched, nil
 	}
-	means, err := b.sizing.Means(ctx)
+	enforcement, err := b.sizing.Enforcement(ctx)
 	switch {
 	case err == nil:
-		return means, nil
+		return enforcement, nil
 	case ctx.Err() != nil || errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrQuota):
 		return "", b.calls.Fail(ctx, "probe workspace", err)
 	}
 	return "", b.workspaceError(ctx, "making", err)
 }
 
-// chooseMeans says what is to hold the workspace's limit. A workspace that was kept stays what it is: one that had no
+// chooseEnforcement chooses how the workspace's limit is enforced. A workspace that was kept stays what it is: one that had no
 // file system of its own gets none.
-func (b *Backend) chooseMeans(ctx context.Context, p *plan) error {
-	if driver.DefaultWorkspace(p.asked, b.opts.Limits) {
-		p.means = backend.WorkspaceWatched
+func (b *Backend) chooseEnforcement(ctx context.Context, p *plan) error {
+	if !p.Sized {
+		p.enforcement = backend.WorkspaceWatched
 		return nil
 	}
-	runtime := b.engine.runtime(p.spec)
+	runtime := b.engine.runtime(p.Spec)
 	v, err := b.inspectVolume(ctx, p.volume)
 	switch {
 	case err == nil:
-		if p.means = b.foundMeans(v, runtime); p.means != "" {
+		if p.enforcement = b.keptEnforcement(v, runtime); p.enforcement != "" {
 			return nil
 		}
 	case !errors.Is(err, backend.ErrNotFound):
 		return err
 	}
-	p.means, err = b.workspaceMeans(ctx, runtime)
+	p.enforcement, err = b.enforcement(ctx, runtime)
 	return err
 }
 
-// foundMeans is what holds a workspace that was kept, as far as a look at it tells; else it is empty. To find out what could
+// keptEnforcement is the enforcement of a workspace that was kept; empty when a look at it is not enough. To find out what could
 // be made takes room on the engine's disk, of which a workspace that is there needs none.
-func (b *Backend) foundMeans(v volume.Volume, runtime string) backend.WorkspaceMeans {
+func (b *Backend) keptEnforcement(v volume.Volume, runtime string) backend.Enforcement {
 	if len(v.Options) == 0 {
 		return backend.WorkspaceWatched
 	}
@@ -175,26 +172,26 @@ func (b *Backend) foundMeans(v volume.Volume, runtime string) backend.WorkspaceM
 
 // volumeOptions are those of the workspace's volume; nil for one that is a directory of the engine's.
 func (b *Backend) volumeOptions(p *plan) map[string]string {
-	if !p.means.FileSystem() {
+	if p.enforcement != backend.WorkspaceSized {
 		return nil
 	}
 	return b.sizedOptions(p.volume)
 }
 
-// volumeSize is the size of a workspace that is a file system of its own, as its volume's label tells it; empty for others.
+// volumeSize is the size of a workspace that is a file system of its own, as in its volume's label; empty for others.
 func (p *plan) volumeSize() string {
-	if !p.means.FileSystem() {
+	if p.enforcement != backend.WorkspaceSized {
 		return ""
 	}
-	return strconv.FormatInt(p.spec.Limits.WorkspaceBytes, 10)
+	return strconv.FormatInt(p.Spec.Limits.WorkspaceBytes, 10)
 }
 
 // formatWorkspace makes the file system of a workspace that has none, which belongs to the sandbox's user. It has its name,
 // and may be mounted, when it is whole and on the disk. Until then its name is this call's own: what made an earlier one
 // may still be at it, though its caller is dead.
 func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) error {
-	size := p.spec.Limits.WorkspaceBytes
-	s := sizedfs.Spec{Bytes: size, Files: driver.Inodes(size), UID: int(p.user.UID), GID: int(p.user.GID)}
+	size := p.Spec.Limits.WorkspaceBytes
+	s := sizedfs.Spec{Bytes: size, Files: kit.Inodes(size), UID: int(p.User.UID), GID: int(p.User.GID)}
 	image := filepath.Join(b.volumeDir(p.volume), imageFile)
 	_, err := os.Lstat(image)
 	if err == nil {
@@ -205,8 +202,8 @@ func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) er
 		_ = os.Remove(name) // it takes room, nothing else
 	}
 	own := image + "." + nonce
-	if err = b.disks.Format(ctx, own, s); err == nil {
-		err = syncFile(own)
+	if err = sizedfs.Format(ctx, own, s); err == nil {
+		err = host.Sync(own)
 	}
 	if err == nil {
 		err = os.Rename(own, image)
@@ -217,17 +214,9 @@ func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) er
 	return nil
 }
 
-func syncFile(name string) error {
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
 // mounted runs f, in which the engine mounts a sandbox's workspace.
-func (b *Backend) mounted(ctx context.Context, means backend.WorkspaceMeans, v volumeName, f func() error) error {
-	if !means.FileSystem() {
+func (b *Backend) mounted(ctx context.Context, enforcement backend.Enforcement, v volumeName, f func() error) error {
+	if enforcement != backend.WorkspaceSized {
 		return f()
 	}
 	return b.linked(ctx, v, f)

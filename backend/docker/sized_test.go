@@ -139,7 +139,7 @@ func confined() backend.Spec {
 	return spec
 }
 
-// TestSizedElsewhere: an engine whose files are not here has its workspaces held by other means. Finding out leaves nothing,
+// TestSizedElsewhere: an engine whose files are not here has its workspaces enforced in another way. Finding out leaves nothing,
 // also of processes that died over it.
 func TestSizedElsewhere(t *testing.T) {
 	t.Parallel()
@@ -154,10 +154,10 @@ func TestSizedElsewhere(t *testing.T) {
 	b := newBackend(t, nil)
 	b.SetRoot(t.TempDir())
 	if got, want := b.Capabilities().Workspace, backend.WorkspaceWatched; got != want {
-		t.Errorf("the means is %q, want %q", got, want)
+		t.Errorf("enforced as %q, want %q", got, want)
 	}
 	if got := newBackend(t, nil).Capabilities().Workspace; got != backend.WorkspaceSized {
-		t.Errorf("the means is %q", got)
+		t.Errorf("enforced as %q", got)
 	}
 	if _, err := api.VolumeInspect(t.Context(), old); err == nil {
 		t.Error("what a dead process left is there")

@@ -67,7 +67,7 @@ func TestStreamDemultiplexes(t *testing.T) {
 	}
 }
 
-// feed gives a stream over a connection that carries in and then ends.
+// feed returns a stream over a connection that carries in and then ends.
 func feed(t *testing.T, in []byte) io.Reader {
 	t.Helper()
 	near, far := net.Pipe()

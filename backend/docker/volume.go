@@ -18,7 +18,7 @@ import (
 // of the session, so that of several creations at a time only the one that wins has a volume. One that an earlier
 // sandbox of the session left is taken over.
 func (b *Backend) workspaceMount(p *plan, nonce string) mount.Mount {
-	labels := p.objectLabels(backend.RoleWorkspace)
+	labels := p.Labels(backend.RoleWorkspace)
 	labels[labelNonce] = nonce
 	if size := p.volumeSize(); size != "" {
 		labels[labelBytes] = size
@@ -31,7 +31,7 @@ func (b *Backend) workspaceMount(p *plan, nonce string) mount.Mount {
 	}
 }
 
-// claimWorkspace tells whether the container's creation made the volume, and fails when it is one that was there and is
+// claimWorkspace reports whether the container's creation made the volume, and fails when it is one that was there and is
 // not the session's.
 func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
 	v, err := b.inspectVolume(ctx, p.volume)
@@ -41,7 +41,7 @@ func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (ma
 	if v.Labels[labelNonce] == nonce {
 		return true, nil
 	}
-	if !sameOwner(v.Labels, p.spec.Instance, p.spec.ID) {
+	if !sameOwner(v.Labels, p.Spec.Instance, p.Spec.ID) {
 		return false, fmt.Errorf("docker: volume %s is there and not this session's: %w", p.volume, backend.ErrExists)
 	}
 	if !sameKind(v.Options, b.volumeOptions(p)) || v.Labels[labelBytes] != p.volumeSize() {
@@ -50,7 +50,7 @@ func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (ma
 	return false, nil
 }
 
-// sameKind tells whether volumes with these options hold the same: how it is mounted may differ between versions.
+// sameKind reports whether volumes with these options hold the same: how it is mounted may differ between versions.
 func sameKind(options, wanted map[string]string) bool {
 	return options["type"] == wanted["type"] && options["device"] == wanted["device"]
 }
@@ -66,13 +66,13 @@ func sameOwner(labels map[string]string, instance, id string) bool {
 		labels[backend.LabelInstance] == instance && labels[backend.LabelID] == id
 }
 
-// prepareWorkspace gives an empty workspace to the sandbox's user. The API cannot do that by itself, and its copying of
+// prepareWorkspace makes the sandbox's user the owner of an empty workspace. The API cannot do that by itself, and its copying of
 // files takes a third of a container's start; but an engine that creates a container with an empty volume on it copies
 // the image's directory with its owner into the volume. So a container is created, from an image of ours with that
-// directory, and removed without being started. It gives what removes it.
+// directory, and removed without being started. It returns what removes it.
 func (b *Backend) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
-	labels := p.objectLabels(backend.RoleInit)
-	id, err := b.createFromInit(ctx, "", p.user, labels, &container.HostConfig{
+	labels := p.Labels(backend.RoleInit)
+	id, err := b.createFromInit(ctx, "", p.User, labels, &container.HostConfig{
 		NetworkMode: "none",
 		LogConfig:   container.LogConfig{Type: "none"},
 		Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir}},

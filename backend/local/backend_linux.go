@@ -13,8 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
-	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // Backend is a [backend.SandboxBackend] without an engine. Its methods may be called concurrently.
@@ -24,15 +22,14 @@ type Backend struct {
 	dirs    dirs
 	machine machine
 	guest   string // directory of the guest's binary
-	sizing  *driver.Sizing
-	disks   sizedfs.Maker
-	nursery *nursery
+	sizing  *kit.Sizing
+	pool    *warmPool
 
 	calls *kit.Calls
 }
 
-// New looks at what this machine can do, and builds a sandbox on trial: a wall that cannot be built is ErrUnsupported,
-// with a text that says which one and how to mend it.
+// New probes this machine and sets up the isolation of a sandbox on trial: what cannot be had is ErrUnsupported, with a text
+// that says which part it is and how to mend it.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b := new(Backend)
 	if opts != nil {
@@ -52,18 +49,18 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	if b.machine, err = inspectMachine(); err != nil {
 		return nil, err
 	}
-	if err := b.tryWalls(ctx); err != nil {
+	if err := b.tryIsolation(ctx); err != nil {
 		return nil, err
 	}
-	b.tidy(ctx)
-	b.sizing = driver.NewSizing("local", b.log, func(ctx context.Context) (bool, error) { return sizedfs.Probe(ctx, b.dirs.tmp()) })
-	b.nursery = &nursery{b: b}
+	b.sweep(ctx)
+	b.sizing = kit.NewSizing("local", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.dirs.tmp()) })
+	b.pool = &warmPool{b: b}
 	b.calls = kit.New(kit.Options{Name: name, Log: b.log, Tracer: b.opts.TracerProvider})
 	return b, nil
 }
 
-// tidy removes what processes that died left in the state directory and among the control groups.
-func (b *Backend) tidy(ctx context.Context) {
+// sweep removes what processes that died left in the state directory and among the control groups.
+func (b *Backend) sweep(ctx context.Context) {
 	err := errors.Join(b.dirs.sweep(ctx), b.sweepGroups())
 	if err != nil {
 		b.log.Warn("local: the remains of dead processes cannot be removed", "error", err)
@@ -76,7 +73,7 @@ func (b *Backend) applyDefaults() error {
 		return fmt.Errorf("local: default limits: %w", err)
 	}
 	if o.Guest == nil {
-		o.Guest = &Guest{Version: embed.Version(), Binary: embed.Binary}
+		o.Guest = kit.DefaultGuest()
 	}
 	if o.StateDir == "" {
 		dir, err := defaultStateDir()
@@ -111,21 +108,21 @@ func defaultStateDir() (string, error) {
 // Name is "local".
 func (b *Backend) Name() string { return name }
 
-// Capabilities tells what can be enforced here, as found by New.
+// Capabilities returns what can be enforced here, as found by New.
 func (b *Backend) Capabilities() backend.Capabilities {
-	means, err := b.sizing.Means(b.calls.Life())
+	enforcement, err := b.sizing.Enforcement(b.calls.Life())
 	if err != nil {
-		means = backend.WorkspaceWatched // by the guest, which runs everywhere
+		enforcement = backend.WorkspaceWatched // by the guest, which runs everywhere
 	}
 	return backend.Capabilities{
-		Memory:       b.machine.cgroups.memory(),
-		CPU:          b.machine.cgroups.cpu(),
-		PIDs:         true, // by cgroup, else by RLIMIT_NPROC, which counts within the sandbox's own user namespace
-		Workspace:    means,
-		Networks:     []backend.NetworkMode{backend.NetworkNone},
-		WritableRoot: b.machine.layers,
-		RootMeans:    backend.WorkspaceMemory,
-		Persistent:   true,
+		Memory:          b.machine.cgroups.memory(),
+		CPU:             b.machine.cgroups.cpu(),
+		PIDs:            true, // by cgroup, else by RLIMIT_NPROC, which counts within the sandbox's own user namespace
+		Workspace:       enforcement,
+		Networks:        []backend.NetworkMode{backend.NetworkNone},
+		WritableRoot:    b.machine.layers,
+		RootEnforcement: backend.WorkspaceMemory,
+		Persistent:      true,
 	}
 }
 
@@ -143,16 +140,16 @@ func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	}, nil
 }
 
-// Close ends pending calls and waits, for a bounded time, for them. Sandboxes go on, and so do streams that Dial and Connect
-// gave.
+// Close ends pending calls and waits, for a bounded time, for them. Sandboxes keep running, and so do streams of Dial and
+// Connect.
 func (b *Backend) Close() error {
 	return b.calls.Close(func() error {
-		b.nursery.close()
+		b.pool.close()
 		return nil
 	})
 }
 
-// ended gives the reason why a call's context is over: the caller's, or the backend's end.
+// ended returns the reason why a call's context is over: the caller's, or the backend's end.
 func ended(ctx context.Context) error {
 	if err := context.Cause(ctx); errors.Is(err, backend.ErrClosed) {
 		return err

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 const (
@@ -87,7 +87,7 @@ func findCgroups() cgroups {
 	return c
 }
 
-// cgroupsOf gives a process's control groups by controller, that of version 2 under "".
+// cgroupsOf returns a process's control groups by controller, that of version 2 under "".
 func cgroupsOf(pid string) map[string]string {
 	own := map[string]string{}
 	b, err := os.ReadFile("/proc/" + pid + "/cgroup")
@@ -158,8 +158,8 @@ type group struct {
 	name string
 }
 
-// group gives a sandbox's control group.
-func (b *Backend) group(x *box) group { return group{b.machine.cgroups, x.Group} }
+// group returns a sandbox's control group.
+func (b *Backend) group(x *sandbox) group { return group{b.machine.cgroups, x.Group} }
 
 // groupPrefix begins the names of all control groups of this state directory's sandboxes; a nonce follows.
 func (b *Backend) groupPrefix() string {
@@ -193,7 +193,7 @@ func (b *Backend) sweepGroups() error {
 		return scrub(err)
 	}
 	for _, e := range entries {
-		if x, err := b.readBox(e.Name()); err == nil {
+		if x, err := b.readSandbox(e.Name()); err == nil {
 			known[b.group(x).name] = true
 		}
 	}
@@ -211,7 +211,7 @@ func (b *Backend) sweepGroups() error {
 // holds the processes of others.
 var groupNames = regexp.MustCompile(`^workcell-[0-9a-f]{8}-[0-9a-f]{16}$`)
 
-// foundGroup gives the group that a process of a sandbox is in, from the process itself.
+// foundGroup returns the group that a process of a sandbox is in, from the process itself.
 func (b *Backend) foundGroup(p process) string {
 	for _, path := range cgroupsOf(strconv.Itoa(p.PID)) {
 		if name := filepath.Base(path); groupNames.MatchString(name) && strings.HasPrefix(name, b.groupPrefix()) {
@@ -240,7 +240,7 @@ func (g group) all() []string {
 	return dirs
 }
 
-// create makes the group anew.
+// create makes the group, or makes it again.
 func (g group) create(ctx context.Context) error {
 	for _, d := range g.all() {
 		err := os.Mkdir(d, 0o755)
@@ -266,7 +266,7 @@ func (g group) limit(l backend.Limits, cpus int) error {
 	return nil
 }
 
-// settings gives files and their values, in the order in which they must be written.
+// settings returns files and their values, in the order in which they must be written.
 func (g group) settings(l backend.Limits, cpus int) [][2]string {
 	var out [][2]string
 	set := func(controller, file string, value int64) {
@@ -274,8 +274,8 @@ func (g group) settings(l backend.Limits, cpus int) [][2]string {
 			out = append(out, [2]string{filepath.Join(dir, file), strconv.FormatInt(value, 10)})
 		}
 	}
-	memory := l.MemoryBytes + driver.GuestMemory
-	set("pids", "pids.max", l.PIDs+driver.GuestPIDs)
+	memory := l.MemoryBytes + kit.GuestMemory
+	set("pids", "pids.max", l.PIDs+kit.GuestPIDs)
 	// Having less than asked for is bound enough.
 	quota := min(l.CPUMillis, int64(cpus)*1000) * cpuPeriod / 1000
 	if g.c.v2 {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
@@ -41,13 +42,13 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 		return backend.Info{}, err
 	}
 	defer x.unlock()
-	defer b.nursery.prepare()
+	defer b.pool.prepare()
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, b.takeBack(ctx, x))
+			err = errors.Join(err, b.rollback(ctx, x))
 		}
 	}()
-	c, err := b.occupy(ctx, x)
+	c, err := b.assign(ctx, x)
 	if err != nil {
 		return backend.Info{}, err
 	}
@@ -65,18 +66,18 @@ func noRecord() error { return nil }
 
 // write writes the record. It is on its way to the disk then, as is what has been written about the workspace: settle waits
 // for both, while the sandbox begins to run.
-func (x *box) write(owner string) error {
+func (x *sandbox) write(owner string) error {
 	if err := writeJSON(x.file(recordFile), x.record); err != nil {
 		return err
 	}
 	for _, file := range []string{owner, x.file(recordFile)} {
-		x.disk.Go(func() error { return flush(file) })
+		x.disk.Go(func() error { return scrub(host.Sync(file)) })
 	}
 	return nil
 }
 
 // firstStart is start with a span of its own, as the first start of every engine has it.
-func (b *Backend) firstStart(ctx context.Context, x *box, c *cradle) (err error) {
+func (b *Backend) firstStart(ctx context.Context, x *sandbox, c *prewarmed) (err error) {
 	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalStart)
 	defer func() { telemetry.End(span, err) }()
 	record := func() error { return x.write(b.dirs.ownerFile(x.SessionID)) }
@@ -89,27 +90,24 @@ func (b *Backend) firstStart(ctx context.Context, x *box, c *cradle) (err error)
 	return b.start(ctx, x, c, record)
 }
 
-// occupy gives the sandbox its workspace, its user ids and its group, those of the prepared cradle if that fits; it gives
-// nil if it does not.
-func (b *Backend) occupy(ctx context.Context, x *box) (*cradle, error) {
-	c := b.nursery.take(ctx, x.IDs)
+// assign settles the sandbox's workspace, user ids and group: those of the prewarmed sandbox, which it returns, if that fits.
+func (b *Backend) assign(ctx context.Context, x *sandbox) (*prewarmed, error) {
+	c := b.pool.take(ctx, x.IDs)
 	err := b.claimWorkspace(ctx, x, c)
 	if err == nil && c != nil && c.ids.Base != x.IDs.Base { // the workspace was there
-		b.nursery.giveBack(c)
+		b.pool.put(c)
 		c = nil
 	}
 	if err != nil && c != nil {
-		b.abandonCradle(c)
+		b.discardPrewarmed(c)
 	}
 	return c, err
 }
 
 // plan checks spec and fills in the defaults.
 func (b *Backend) plan(ctx context.Context, spec backend.Spec) (*record, error) {
-	if err := driver.CheckSpec(spec); err != nil {
-		return nil, fmt.Errorf("local: %w", err)
-	}
-	if err := b.opts.Images.Check(spec.Image); err != nil {
+	p, err := kit.NewPlan(name, spec, b.opts.Images, b.opts.Limits)
+	if err != nil {
 		return nil, err
 	}
 	program, err := resolveImage(spec.Image)
@@ -121,32 +119,20 @@ func (b *Backend) plan(ctx context.Context, spec backend.Spec) (*record, error) 
 	}
 	r := &record{
 		Nonce: newNonce(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run, Hash: spec.Hash,
-		Root: spec.Root, Network: spec.Network, OrphanTimeout: spec.OrphanTimeout, Ephemeral: spec.Ephemeral, Labels: map[string]string{},
-		Created: spec.Created,
+		User: launch.ID(p.User), Root: spec.Root, Network: p.Spec.Network, Limits: b.enforceable(p.Spec.Limits), Workspace: backend.WorkspaceWatched,
+		OrphanTimeout: spec.OrphanTimeout, Ephemeral: spec.Ephemeral, Labels: map[string]string{}, Created: p.Spec.Created,
 	}
-	user, err := driver.ParseUser(spec.User)
-	if err != nil {
-		return nil, fmt.Errorf("local: %w", err)
-	}
-	r.User = launch.ID(user)
-	r.Limits = b.enforceable(driver.SandboxLimits(spec.Limits, b.opts.Limits))
-	if r.Workspace = backend.WorkspaceWatched; !driver.DefaultWorkspace(spec.Limits, b.opts.Limits) {
-		if r.Workspace, err = b.chooseMeans(ctx, spec.ID); err != nil {
+	if p.Sized {
+		if r.Workspace, err = b.chooseEnforcement(ctx, spec.ID); err != nil {
 			return nil, err
 		}
-	}
-	if r.Network == "" {
-		r.Network = backend.NetworkNone
-	}
-	if r.Created.IsZero() {
-		r.Created = time.Now()
 	}
 	maps.Copy(r.Labels, spec.Labels)
 	r.IDs.User = r.User
 	return r, b.supports(spec)
 }
 
-// supports refuses what cannot be done here.
+// supports refuses what this machine cannot do.
 func (b *Backend) supports(s backend.Spec) error {
 	m := b.machine
 	switch {
@@ -184,10 +170,10 @@ func (b *Backend) enforceable(l backend.Limits) backend.Limits {
 	return l
 }
 
-// takeName makes a sandbox's directory, locked, in one step: whoever sees it sees that its maker lives. It has no record
+// takeName makes a sandbox's directory, locked, in one step: from the beginning it is locked by its maker. It has no record
 // yet. ErrExists when the session's name is taken.
-func (b *Backend) takeName(r *record) (*box, error) {
-	x := &box{dir: b.dirs.fresh(), record: *r}
+func (b *Backend) takeName(r *record) (*sandbox, error) {
+	x := &sandbox{dir: b.dirs.fresh(), record: *r}
 	x.Group = b.groupPrefix() + x.Nonce
 	if err := os.Mkdir(x.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("local: making a sandbox: %w", scrub(err))
@@ -211,9 +197,9 @@ func (b *Backend) takeName(r *record) (*box, error) {
 	return x, nil
 }
 
-// taken says who has a session's name.
+// taken returns the error of a session's name.
 func (b *Backend) taken(session string) error {
-	x, err := b.readBox(session)
+	x, err := b.readSandbox(session)
 	switch {
 	case err != nil && exists(b.dirs.sandbox(session)):
 		return fmt.Errorf("local: what has the name of session %s is no sandbox: %w", session, backend.ErrExists)
@@ -223,8 +209,8 @@ func (b *Backend) taken(session string) error {
 	return fmt.Errorf("local: session %s has a sandbox: %w", session, backend.ErrExists)
 }
 
-// takeBack removes what a failed Create made. It runs after the caller's context ended, too.
-func (b *Backend) takeBack(ctx context.Context, x *box) error {
+// rollback removes what a failed Create made. It runs after the caller's context ended, too.
+func (b *Backend) rollback(ctx context.Context, x *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	_ = x.disk.Wait() // what is removed need not be on the disk
@@ -241,15 +227,15 @@ func (b *Backend) takeBack(ctx context.Context, x *box) error {
 }
 
 // abandon removes a sandbox whose creation did not come to its end, and the workspace if that creation made it.
-func (b *Backend) abandon(ctx context.Context, x *box) error {
+func (b *Backend) abandon(ctx context.Context, x *sandbox) error {
 	made := func(w workspace) bool { return w.Maker == x.Nonce }
 	// While the name is taken nobody else can make the workspace theirs.
 	return errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, x.SessionID, made), b.drop(ctx, x))
 }
 
-// start starts the sandbox's process, in a cradle or from nothing. The box is locked, and no process of it runs. While the
+// start starts the sandbox's process, from a prewarmed one or from nothing. It is locked, and no process of it runs. While the
 // launcher builds, record writes what must be there before anything of the sandbox is final.
-func (b *Backend) start(ctx context.Context, x *box, c *cradle, record func() error) (err error) {
+func (b *Backend) start(ctx context.Context, x *sandbox, c *prewarmed, record func() error) (err error) {
 	defer func() {
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -265,12 +251,12 @@ func (b *Backend) start(ctx context.Context, x *box, c *cradle, record func() er
 	}()
 	cold := c == nil
 	if cold {
-		if c, err = b.improvise(ctx, x); err != nil {
+		if c, err = b.newLauncher(ctx, x); err != nil {
 			return err
 		}
 	}
 	defer c.l.close()
-	if x.Workspace.FileSystem() {
+	if x.Workspace == backend.WorkspaceSized {
 		if err := b.mountSized(x, c.l.pid); err != nil {
 			return err
 		}
@@ -286,7 +272,7 @@ func (b *Backend) start(ctx context.Context, x *box, c *cradle, record func() er
 	if cold {
 		err = c.group.join(c.p.PID)
 	} else {
-		err = x.moveIn(c, x.Limits, b.machine.cpus)
+		err = x.adopt(c, x.Limits, b.machine.cpus)
 	}
 	if err != nil && !errors.Is(err, unix.ESRCH) { // a launcher that has ended says why
 		return err
@@ -294,9 +280,9 @@ func (b *Backend) start(ctx context.Context, x *box, c *cradle, record func() er
 	return c.l.release(ctx)
 }
 
-// improvise makes a launcher in the sandbox's own directory. It has not joined its group yet.
-func (b *Backend) improvise(ctx context.Context, x *box) (*cradle, error) {
-	c := &cradle{group: b.group(x), ids: x.IDs}
+// newLauncher starts a launcher in the sandbox's own directory. It has not joined its group yet.
+func (b *Backend) newLauncher(ctx context.Context, x *sandbox) (*prewarmed, error) {
+	c := &prewarmed{group: b.group(x), ids: x.IDs}
 	if err := c.group.create(ctx); err != nil {
 		return nil, err
 	}
@@ -320,7 +306,7 @@ func (b *Backend) improvise(ctx context.Context, x *box) (*cradle, error) {
 }
 
 // endpoints makes what the guest inherits: its socket and its log.
-func (x *box) endpoints() (listener, log *os.File, err error) {
+func (x *sandbox) endpoints() (listener, log *os.File, err error) {
 	if listener, err = x.listen(); err != nil {
 		return nil, nil, fmt.Errorf("local: making the guest's socket: %w", scrub(err))
 	}
@@ -332,7 +318,7 @@ func (x *box) endpoints() (listener, log *os.File, err error) {
 }
 
 // listen makes the guest's socket.
-func (x *box) listen() (*os.File, error) {
+func (x *sandbox) listen() (*os.File, error) {
 	path, done, err := x.socketPath()
 	if err != nil {
 		return nil, err

@@ -179,7 +179,7 @@ func TestRemoveLostRecord(t *testing.T) {
 	}
 }
 
-// A lost sandbox whose workspace is known to be of the same instance is made anew, with its files.
+// A lost sandbox whose workspace is known to be of the same instance is made again, with its files.
 func TestReclaimedSession(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
@@ -194,7 +194,7 @@ func TestReclaimedSession(t *testing.T) {
 	if err := json.Unmarshal(must(os.ReadFile(ownerOf(dir, info.ID)))(t), &owner); err != nil {
 		t.Fatal(err)
 	}
-	delete(owner, "box")
+	delete(owner, "record")
 	overwrite(t, ownerOf(dir, info.ID), string(must(json.Marshal(owner))(t)))
 	overwrite(t, recordOf(dir, info.ID), "")
 	other := spec
@@ -237,15 +237,15 @@ func TestLateRemove(t *testing.T) {
 // beginCreation makes what a creation of the session begins with, as long as it lives: until unlock.
 func beginCreation(t *testing.T, dir string, spec backend.Spec) (unlock func()) {
 	t.Helper()
-	box := filepath.Join(dir, "sandboxes", spec.ID)
-	err := os.Mkdir(box, 0o700)
+	sandbox := filepath.Join(dir, "sandboxes", spec.ID)
+	err := os.Mkdir(sandbox, 0o700)
 	if err == nil {
-		err = os.Symlink("0123456789abcdef@"+spec.Instance, filepath.Join(box, "identity"))
+		err = os.Symlink("0123456789abcdef@"+spec.Instance, filepath.Join(sandbox, "identity"))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return lock(t, filepath.Join(box, "lock"))
+	return lock(t, filepath.Join(sandbox, "lock"))
 }
 
 // What a creation that died left does not keep a late Remove from its work.

@@ -13,13 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // dirs is the state directory.
 //
 //	guest/<version>/workcell-guest   the guest, shown in every sandbox
-//	sandboxes/<session id>/          a sandbox, see box
+//	sandboxes/<session id>/          a sandbox, see the type
 //	workspaces/<session id>/         its workspace, which may outlive it
 //	ids/<number>                     the block of user ids that a workspace's owner belongs to, a link to the session id
 //	tmp/<process>-<text>             what that process is making; the nonce of its control group, if it has one
@@ -96,38 +97,13 @@ func outsideView(root string) error {
 	return nil
 }
 
-// installGuest puts the guest's binary in place, once per version, and gives its directory.
-func (d dirs) installGuest(g *Guest) (string, error) {
+// installGuest puts the guest's binary in place, once per version, and returns its directory.
+func (d dirs) installGuest(g *backend.Guest) (string, error) {
 	dir := filepath.Join(d.guest(), g.Version)
 	if !filepath.IsLocal(g.Version) || strings.Contains(g.Version, "/") {
 		return "", fmt.Errorf("local: guest version %.40q: %w", g.Version, backend.ErrInvalid)
 	}
-	file := filepath.Join(dir, guestName)
-	if _, err := os.Stat(file); err == nil {
-		return dir, nil
-	}
-	b, err := g.Binary(runtime.GOARCH)
-	if err != nil {
-		return "", fmt.Errorf("local: %w: %w", err, backend.ErrUnsupported)
-	}
-	// In one step, because others may be about it too.
-	tmp := d.fresh()
-	if err := os.Mkdir(tmp, 0o755); err != nil {
-		return "", fmt.Errorf("local: installing the guest: %w", scrub(err))
-	}
-	err = os.WriteFile(filepath.Join(tmp, guestName), b, embed.Mode)
-	if err == nil {
-		// Whatever the umask: the sandbox's user must be able to execute it.
-		err = errors.Join(os.Chmod(filepath.Join(tmp, guestName), embed.Mode), os.Chmod(tmp, 0o755))
-	}
-	if err == nil {
-		err = os.Rename(tmp, dir)
-	}
-	if err != nil {
-		_ = os.RemoveAll(tmp) // a stray file does no harm
-		if _, there := os.Stat(file); there == nil {
-			return dir, nil
-		}
+	if err := kit.InstallGuest(dir, d.fresh(), g, runtime.GOARCH); err != nil {
 		return "", fmt.Errorf("local: installing the guest: %w", scrub(err))
 	}
 	return dir, nil
@@ -151,36 +127,18 @@ func scrub(err error) error {
 	return err
 }
 
-// writeJSON writes a file in one step. It may be empty after a crash of the machine, unless flush follows.
-func writeJSON(file string, v any) error {
-	return replaceJSON(file, v, func(string) error { return nil })
-}
+// writeJSON writes a file in one step. It may be empty after a crash of the machine, unless host.Sync follows.
+func writeJSON(file string, v any) error { return replaceJSON(file, v, false) }
 
 // keepJSON is writeJSON for a file that replaces one which must not be lost.
-func keepJSON(file string, v any) error { return replaceJSON(file, v, flush) }
+func keepJSON(file string, v any) error { return replaceJSON(file, v, true) }
 
-func replaceJSON(file string, v any, before func(file string) error) error {
+func replaceJSON(file string, v any, durable bool) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	tmp := file + ".new"
-	if err = os.WriteFile(tmp, b, 0o600); err == nil {
-		err = before(tmp)
-	}
-	if err == nil {
-		err = os.Rename(tmp, file)
-	}
-	return scrub(err)
-}
-
-// flush waits until a file's content is on the disk.
-func flush(file string) error {
-	f, err := os.OpenFile(file, os.O_WRONLY, 0)
-	if err != nil {
-		return scrub(err)
-	}
-	return scrub(errors.Join(f.Sync(), f.Close()))
+	return scrub(host.WriteFile(file, b, durable))
 }
 
 // maxState is the largest state file that is read.

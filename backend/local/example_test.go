@@ -22,7 +22,7 @@ func Example() {
 	defer os.RemoveAll(dir)
 	b, err := local.New(ctx, &local.Options{StateDir: dir, Cold: true})
 	if err != nil {
-		fmt.Println(err) // says which wall cannot be built here, and how to mend it
+		fmt.Println(err) // names the isolation that cannot be had here, and how to mend it
 		return
 	}
 	defer b.Close()

@@ -11,11 +11,11 @@ import (
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
-// Root gives every sandbox a block of user and group ids of its own, out of a range that nothing else uses: not
+// Root assigns every sandbox a block of user and group ids of its own, out of a range that nothing else uses: not
 // /etc/subuid of any distribution, which begins at 65536 or 100000, and not systemd, whose containers end at 1879048191
 // and whose own ids begin at 2147352576.
 const (
@@ -65,7 +65,7 @@ func (i ids) mappings() (uids, gids []syscall.SysProcIDMap) {
 	return one(i.User.UID, os.Geteuid()), one(i.User.GID, os.Getegid())
 }
 
-// mayMapBlocks tells whether this process may map any block: it is root, and of a user namespace that has all those ids,
+// mayMapBlocks reports whether this process may map any block: it is root, and of a user namespace that has all those ids,
 // which the root of a container without privileges is not.
 func mayMapBlocks() bool {
 	return os.Geteuid() == 0 && hasBlocks("/proc/self/uid_map") && hasBlocks("/proc/self/gid_map")
@@ -127,7 +127,7 @@ func (d dirs) block(base uint32) string {
 	return filepath.Join(d.ids(), strconv.FormatUint(uint64(base), 10))
 }
 
-// dropStale removes a claim that nobody has any more: the sandbox is there before the claim, and the claim is given up
+// dropStale removes a claim that nobody has any more: the sandbox is there before the claim, and the claim is released
 // before the sandbox is gone.
 func (d dirs) dropStale(link string) {
 	claimant, err := os.Readlink(link)
@@ -138,7 +138,7 @@ func (d dirs) dropStale(link string) {
 		if !isDead(owner, d.self) {
 			return
 		}
-	} else if !driver.IsSessionID(claimant) || exists(d.sandbox(claimant)) || exists(d.workspace(claimant)) {
+	} else if !kit.IsSessionID(claimant) || exists(d.sandbox(claimant)) || exists(d.workspace(claimant)) {
 		return
 	}
 	_ = os.Remove(link) // somebody else may have been faster

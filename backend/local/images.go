@@ -24,7 +24,7 @@ type program struct {
 	hint string // how to get it
 }
 
-// programs gives what each repository stands for, by its full name.
+// programs returns what each repository stands for, by its full name.
 func programs() map[string]program {
 	shell := program{"sh", "a shell"}
 	python := program{"python3", "Python 3 (on Debian: apt-get install python3)"}
@@ -70,7 +70,7 @@ func (p program) find() error {
 	return fmt.Errorf("local: this machine has no %s below /usr or /bin: install %s, or use docker or containerd: %w", p.file, p.hint, backend.ErrImage)
 }
 
-// visible tells whether a sandbox sees a path of the host, which has no links in it.
+// visible reports whether a sandbox sees a path of the host, which has no links in it.
 func visible(p string) bool {
 	for _, dir := range systemDirs() {
 		if strings.HasPrefix(p, dir+"/") {

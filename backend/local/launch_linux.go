@@ -30,7 +30,7 @@ type launching struct {
 	trees  []launch.Tree
 }
 
-// ambient are the capabilities over its own namespaces that the launcher needs, and gives up.
+// ambient are the capabilities over its own namespaces that the launcher needs, and drops.
 func ambient() []uintptr {
 	return []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_SYS_RESOURCE, unix.CAP_DAC_OVERRIDE}
 }
@@ -70,7 +70,7 @@ func (b *Backend) fork(i ids, listener, log *os.File) (*launching, error) {
 		},
 	})
 	if err != nil {
-		return nil, errors.Join(b.explainFork(err), config.Close(), status.Close())
+		return nil, errors.Join(b.forkError(err), config.Close(), status.Close())
 	}
 	reap(pid, pidfd)
 	if err := settleScore(pid); err != nil {
@@ -80,7 +80,7 @@ func (b *Backend) fork(i ids, listener, log *os.File) (*launching, error) {
 }
 
 // forkExec starts a program. One that was written just now cannot run while a child of this process that is between fork
-// and exec, whoever makes it, holds it open for writing.
+// and exec holds it open for writing.
 func forkExec(file string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	for pause := time.Millisecond; ; pause *= 2 {
 		pid, err := syscall.ForkExec(file, argv, attr)
@@ -116,7 +116,7 @@ func (l *launching) configure(c *launch.Config) error {
 	return nil
 }
 
-// release lets the launcher go on to the end, and waits for it. The end of ctx ends the launcher.
+// release has the launcher finish, and waits for it. The end of ctx ends the launcher.
 func (l *launching) release(ctx context.Context) error {
 	if _, err := l.config.Write([]byte{'\n'}); err != nil && !errors.Is(err, unix.EPIPE) {
 		return fmt.Errorf("local: releasing the sandbox: %w", scrub(err))
@@ -135,7 +135,7 @@ func (l *launching) release(ctx context.Context) error {
 // close lets go of a launcher. One that was not released ends.
 func (l *launching) close() { _ = errors.Join(l.config.Close(), l.status.Close()) } // pipes, whose other end is gone
 
-// explain reads what a launcher said.
+// explain returns the error of what a launcher wrote.
 func (l *launching) explain(said []byte) error {
 	dec := json.NewDecoder(strings.NewReader(string(said)))
 	n := 0
@@ -148,8 +148,8 @@ func (l *launching) explain(said []byte) error {
 		if err != nil {
 			return fmt.Errorf("local: the launcher said nothing sensible: %w", backend.ErrProtocol)
 		}
-		if r.Wall != "" {
-			return l.wallError(r)
+		if r.Isolation != "" {
+			return l.reportError(r)
 		}
 		n++
 	}

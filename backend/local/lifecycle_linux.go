@@ -12,7 +12,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/driver"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
@@ -34,8 +33,8 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 	return b.describe(x, state, true), nil
 }
 
-// state tells in what state a sandbox is; false for one whose creation died.
-func (b *Backend) state(x *box) (backend.State, bool) {
+// state returns a sandbox's state; false for one whose creation died.
+func (b *Backend) state(x *sandbox) (backend.State, bool) {
 	if !x.made() {
 		free, err := x.tryLock()
 		if free {
@@ -55,7 +54,7 @@ func (b *Backend) state(x *box) (backend.State, bool) {
 	return backend.StateStopped, true
 }
 
-func (b *Backend) describe(x *box, state backend.State, whole bool) backend.Info {
+func (b *Backend) describe(x *sandbox, state backend.State, whole bool) backend.Info {
 	info := backend.Info{
 		ID: x.id(), SessionID: x.SessionID, Instance: x.Instance, Key: x.Key, Run: x.Run, Hash: x.Hash, Image: hostImage,
 		ImageID: hostImage, User: fmt.Sprintf("%d:%d", x.User.UID, x.User.GID), Network: x.Network, Root: x.Root, Limits: x.Limits, Workspace: x.Workspace,
@@ -63,7 +62,7 @@ func (b *Backend) describe(x *box, state backend.State, whole bool) backend.Info
 		State: state, Created: x.Created, Labels: x.Labels,
 	}
 	if info.RootBytes > 0 {
-		info.RootMeans = backend.WorkspaceMemory
+		info.RootEnforcement = backend.WorkspaceMemory
 	}
 	if whole {
 		info.ImageEnv = []string{"PATH=" + searchPath}
@@ -93,10 +92,10 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		if ctx.Err() != nil {
 			return nil, ended(ctx)
 		}
-		if !driver.IsSessionID(e.Name()) || filter.SessionID != "" && e.Name() != filter.SessionID {
+		if !kit.IsSessionID(e.Name()) || filter.SessionID != "" && e.Name() != filter.SessionID {
 			continue
 		}
-		x, err := b.readBox(e.Name())
+		x, err := b.readSandbox(e.Name())
 		if err != nil || !filterMatches(filter, &x.record) {
 			continue // gone meanwhile, or unreadable, which is logged
 		}
@@ -122,7 +121,7 @@ func filterMatches(f backend.Filter, r *record) bool {
 
 // sweepOne removes a sandbox of the instance whose creator died. Others stay.
 func (b *Backend) sweepOne(ctx context.Context, session, instance string) {
-	dead := func(x *box) bool { return !x.made() }
+	dead := func(x *sandbox) bool { return !x.made() }
 	err := b.clear(ctx, session, instance, dead, b.abandon)
 	if err != nil {
 		b.log.Warn("local: what a dead creation left cannot be removed", "session", session, "error", err)
@@ -132,16 +131,16 @@ func (b *Backend) sweepOne(ctx context.Context, session, instance string) {
 // reclaim removes a sandbox of the instance whose record is lost and of which nothing lives, for a new one of the session.
 // The workspace stays.
 func (b *Backend) reclaim(ctx context.Context, session, instance string) {
-	dead := func(x *box) bool { return x.damaged && x.made() && !x.lives(b.machine.boot) }
+	dead := func(x *sandbox) bool { return x.damaged && x.made() && !x.lives(b.machine.boot) }
 	err := b.clear(ctx, session, instance, dead, b.drop)
 	if err != nil {
 		b.log.Warn("local: a damaged sandbox cannot be removed", "session", session, "error", err)
 	}
 }
 
-// clear removes a sandbox of the instance, if it is dead. One that somebody is about stays.
-func (b *Backend) clear(ctx context.Context, session, instance string, dead func(*box) bool, remove func(context.Context, *box) error) error {
-	x, err := b.readBox(session)
+// clear removes a sandbox of the instance, if it is dead. One that is in use stays.
+func (b *Backend) clear(ctx context.Context, session, instance string, dead func(*sandbox) bool, remove func(context.Context, *sandbox) error) error {
+	x, err := b.readSandbox(session)
 	if err != nil || x.Instance != instance || !dead(x) {
 		return nil
 	}
@@ -150,7 +149,7 @@ func (b *Backend) clear(ctx context.Context, session, instance string, dead func
 	}
 	defer x.unlock()
 	// What was read may have been unfinished, or of another one.
-	again, err := b.readBox(session)
+	again, err := b.readSandbox(session)
 	if err != nil || !x.current() || !dead(again) {
 		return nil
 	}
@@ -203,7 +202,7 @@ func (b *Backend) Stop(ctx context.Context, id string) (err error) {
 }
 
 // halt ends the process of a locked sandbox and removes what holds it.
-func (b *Backend) halt(ctx context.Context, x *box) error {
+func (b *Backend) halt(ctx context.Context, x *sandbox) error {
 	if p, ok := x.started(); ok {
 		if x.damaged && p.alive(b.machine.boot) {
 			x.Group = b.foundGroup(p)
@@ -263,9 +262,9 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 
 // hold locks the sandbox with that id, or whatever else keeps others from making its workspace theirs: the rest of another
 // creation, or the session's name, taken like for a new sandbox. Nil and no error: there is nothing to remove.
-func (b *Backend) hold(ctx context.Context, session, nonce string, meant func(workspace) bool) (*box, error) {
+func (b *Backend) hold(ctx context.Context, session, nonce string, meant func(workspace) bool) (*sandbox, error) {
 	for {
-		x, err := b.readBox(session)
+		x, err := b.readSandbox(session)
 		if err != nil {
 			w, err := b.dirs.ownerOf(session)
 			if err != nil && !errors.Is(err, errDamaged) || !meant(w) || exists(b.dirs.sandbox(session)) {
@@ -287,7 +286,7 @@ func (b *Backend) hold(ctx context.Context, session, nonce string, meant func(wo
 		if err != nil {
 			return nil, err
 		}
-		again, err := b.readBox(session)
+		again, err := b.readSandbox(session)
 		if err == nil && x.current() && again.Nonce == x.Nonce && (x.Nonce == nonce || !again.made()) {
 			again.lock = x.lock
 			return again, nil
@@ -296,8 +295,8 @@ func (b *Backend) hold(ctx context.Context, session, nonce string, meant func(wo
 	}
 }
 
-// drop removes a locked sandbox. Its name is free at once; what then fails leaves only what tells nothing.
-func (b *Backend) drop(ctx context.Context, x *box) error {
+// drop removes a locked sandbox. Its name is free at once; what then fails leaves only files without meaning.
+func (b *Backend) drop(ctx context.Context, x *sandbox) error {
 	if err := b.halt(ctx, x); err != nil {
 		return err
 	}
@@ -376,12 +375,12 @@ func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
 		return 0, err
 	}
 	if !b.machine.cgroups.memory() {
-		return 0, fmt.Errorf("local: nobody counts OOM kills without a memory cgroup: %w", backend.ErrUnsupported)
+		return 0, fmt.Errorf("local: OOM kills are not counted without a memory cgroup: %w", backend.ErrUnsupported)
 	}
 	return max(0, b.group(x).oomKills()), nil
 }
 
-// HasImage tells whether a reference stands for a program that is there.
+// HasImage reports whether a reference stands for a program that is there.
 func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
 	_, done, err := b.calls.Begin(ctx)
 	if err != nil {

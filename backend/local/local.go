@@ -7,11 +7,11 @@
 // secure bits), and are held by the same system call filter as in containers, by Landlock where the kernel has it, and
 // by cgroups where they can be written. docs/local.md has the whole list and an honest comparison with containers.
 //
-//	b, err := local.New(ctx, nil)         // says which wall cannot be built here, if any
+//	b, err := local.New(ctx, nil)         // err names the isolation that cannot be had here
 //	m, err := session.NewManager(b, nil)
 //
-// There is no silent step down: what cannot be built makes New or Create fail with backend.ErrUnsupported and a text
-// that says which wall it is and how to mend it.
+// There is no silent step down: isolation that cannot be had makes New or Create fail with backend.ErrUnsupported and
+// a text that says which part it is and how to mend it.
 //
 // # Images
 //
@@ -44,7 +44,7 @@ type Options struct {
 	// user alone (mode 0700) and must allow execution. Empty is /var/lib/workcell/local for root, and
 	// .local/state/workcell/local in the home directory for everybody else.
 	StateDir string
-	// Images says which references may be used; nil allows all.
+	// Images are the references that may be used; nil allows all.
 	Images *backend.ImagePolicy
 	// Limits replace the defaults (1 core, 2 GiB, 256 processes, 256 MiB of /tmp but at most half of the memory, 16384
 	// open files) where not zero. A default that cannot be enforced here is left out, see Capabilities.
@@ -53,19 +53,11 @@ type Options struct {
 	// namespaces of its own and ends with Close or with this process; it saves half of the time that opening takes.
 	Cold bool
 	// Guest replaces the guest that the library carries.
-	Guest *Guest
+	Guest *backend.Guest
 	// TracerProvider makes the spans; nil means that of the span in the caller's context.
 	TracerProvider trace.TracerProvider
 	// Logger gets what operators may need and callers may not see; nil drops it.
 	Logger *slog.Logger
-}
-
-// Guest is the program that runs as the main process of every sandbox.
-type Guest struct {
-	// Version names the program's content: two programs must never share a version.
-	Version string
-	// Binary gives the static Linux executable for "amd64" or "arm64".
-	Binary func(arch string) ([]byte, error)
 }
 
 // name is the driver's, in errors and spans.

@@ -83,12 +83,12 @@ func TestRecordWithoutGroup(t *testing.T) {
 	b := newBackend(t, dir)
 	for _, group := range []string{"", ".", "..", "../..", "workcell-x"} {
 		spec := newSpec()
-		box := filepath.Join(dir, "sandboxes", spec.ID)
-		if err := os.Mkdir(box, 0o700); err != nil {
+		sandbox := filepath.Join(dir, "sandboxes", spec.ID)
+		if err := os.Mkdir(sandbox, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		record := fmt.Sprintf(`{"nonce":"0123456789abcdef","session":%q,"instance":%q,"group":%q}`, spec.ID, spec.Instance, group)
-		if err := os.WriteFile(filepath.Join(box, "record.json"), []byte(record), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(sandbox, "record.json"), []byte(record), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got := sh(t, dial(t, b, create(t, b, spec).ID), "echo made anew"); got != "made anew\n" {

@@ -2,16 +2,13 @@ package local
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"strconv"
-	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/seccomp"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
-	"github.com/workcell-dev/workcell/internal/seccomp"
 )
 
 // machine is what New found out about this machine; it never changes.
@@ -28,13 +25,11 @@ type machine struct {
 }
 
 func inspectMachine() (machine, error) {
-	m := machine{cpus: runtime.NumCPU(), blocks: mayMapBlocks(), landlock: launch.LandlockVersion(), cgroups: findCgroups()}
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return m, fmt.Errorf("local: %w", err)
+	m := machine{
+		cpus: runtime.NumCPU(), blocks: mayMapBlocks(), landlock: launch.LandlockVersion(),
+		cgroups: findCgroups(),
 	}
-	m.kernel = unix.ByteSliceToString(u.Release[:])
-	m.os = osName()
+	m.os, m.kernel = host.Machine()
 	var err error
 	if m.boot, err = bootID(); err != nil {
 		return m, fmt.Errorf("local: this machine shows no /proc: %w: %w", scrub(err), backend.ErrUnsupported)
@@ -44,22 +39,6 @@ func inspectMachine() (machine, error) {
 		return m, fmt.Errorf("local: %w: %w", err, backend.ErrUnsupported)
 	}
 	return m, nil
-}
-
-// osName is what the distribution calls itself.
-func osName() string {
-	b, err := os.ReadFile("/etc/os-release")
-	if err == nil {
-		for line := range strings.Lines(string(b)) {
-			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
-				if s, err := strconv.Unquote(v); err == nil {
-					return s
-				}
-				return v
-			}
-		}
-	}
-	return "linux"
 }
 
 // details are for people who want to know what holds here.

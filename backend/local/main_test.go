@@ -117,7 +117,7 @@ func boxDir(dir, id string) string {
 	return filepath.Join(dir, "sandboxes", session)
 }
 
-// mainPID gives the process of a sandbox, as the state directory tells it.
+// mainPID returns the process of a sandbox, as the state directory tells it.
 func mainPID(dir, id string) (int, error) {
 	var p struct{ PID int }
 	b, err := os.ReadFile(filepath.Join(boxDir(dir, id), "run.json"))
@@ -150,7 +150,7 @@ func vanish(dir, id string) error {
 	return err
 }
 
-// describe gives all that the state directory tells of a sandbox, or of something else in its place.
+// describe returns all that the state directory tells of a sandbox, or of something else in its place.
 func describe(dir, id string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(boxDir(dir, id), "*"))
 	var all strings.Builder
@@ -256,7 +256,7 @@ func run(t testing.TB, conn *client.Conn, argv ...string) wire.RunResult {
 	return res
 }
 
-// sh runs a script that must succeed, and gives its output.
+// sh runs a script that must succeed, and returns its output.
 func sh(t testing.TB, conn *client.Conn, script string) string {
 	t.Helper()
 	res := run(t, conn, "/bin/sh", "-c", script)

@@ -58,7 +58,7 @@ func nameSelf() (string, error) {
 	return fmt.Sprintf("%d-%d-%d", st.Ino, os.Getpid(), start), nil
 }
 
-// isDead tells whether a process that nameSelf named has ended. Those of other pid namespaces cannot be seen.
+// isDead reports whether a process that nameSelf named has ended. Those of other pid namespaces cannot be seen.
 func isDead(name, self string) bool {
 	f, own := strings.Split(name, "-"), strings.Split(self, "-")
 	if len(f) != 3 || len(own) != 3 || f[0] != own[0] {
@@ -81,7 +81,7 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// alive tells whether the process still runs.
+// alive reports whether the process still runs.
 func (p process) alive(boot string) bool {
 	if p.PID <= 1 || p.Boot != boot {
 		return false

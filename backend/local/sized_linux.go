@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
-	"github.com/workcell-dev/workcell/internal/driver"
 )
 
 // imageFile holds the file system of a workspace that has one of its own. It is mounted in the sandbox's mount namespace
@@ -22,27 +23,27 @@ func (d dirs) image(session string) string { return filepath.Join(d.workspace(se
 
 // sized is the size of the workspace's own file system, 0 if it has none.
 func (r *record) sized() int64 {
-	if !r.Workspace.FileSystem() {
+	if r.Workspace != backend.WorkspaceSized {
 		return 0
 	}
 	return r.Limits.WorkspaceBytes
 }
 
-// chooseMeans says what is to hold the limit of a session's workspace. One that was kept stays what it is.
-func (b *Backend) chooseMeans(ctx context.Context, session string) (backend.WorkspaceMeans, error) {
+// chooseEnforcement returns how the limit of a session's workspace is enforced. One that was kept stays what it is.
+func (b *Backend) chooseEnforcement(ctx context.Context, session string) (backend.Enforcement, error) {
 	if old, err := b.dirs.ownerOf(session); err == nil && old.Size == 0 {
 		return backend.WorkspaceWatched, nil
 	} else if err == nil {
 		return backend.WorkspaceSized, nil // what is wrong with it is told when it is mounted
 	}
-	means, err := b.sizing.Means(ctx)
+	enforcement, err := b.sizing.Enforcement(ctx)
 	if err != nil && ctx.Err() == nil {
 		err = fmt.Errorf("local: making a workspace: %w", unavailable(err))
 	}
-	return means, err
+	return enforcement, err
 }
 
-// unavailable gives an error of this machine's own that has no class that of those which may pass.
+// unavailable returns an error of this machine with the class of those that may pass, unless it has one.
 func unavailable(err error) error {
 	if err = scrub(err); errors.Is(err, backend.ErrQuota) {
 		return err
@@ -50,14 +51,14 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
 }
 
-func (b *Backend) formatWorkspace(ctx context.Context, x *box, file string) error {
+func (b *Backend) formatWorkspace(ctx context.Context, x *sandbox, file string) error {
 	// Its root gets its owner when it is mounted.
-	return b.disks.Format(ctx, file, sizedfs.Spec{Bytes: x.sized(), Files: driver.Inodes(x.sized())})
+	return sizedfs.Format(ctx, file, sizedfs.Spec{Bytes: x.sized(), Files: kit.Inodes(x.sized())})
 }
 
 // mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher, which
 // takes it from there. Nothing of that shows on the host: mounts do not pass from a namespace of another user.
-func (b *Backend) mountSized(x *box, launcher int) error {
+func (b *Backend) mountSized(x *sandbox, launcher int) error {
 	d, err := sizedfs.Attach(b.dirs.image(x.SessionID))
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("local: the workspace's file system was removed from the state directory: %w", backend.ErrLost)
@@ -71,16 +72,14 @@ func (b *Backend) mountSized(x *box, launcher int) error {
 		return fmt.Errorf("local: the sandbox's process ended before it was built: %w: %w", scrub(err), backend.ErrLost)
 	}
 	defer ns.Close()
-	done := make(chan error)
-	go onThread(func() { done <- b.mountIn(int(ns.Fd()), d.Path, x) })
-	if err := <-done; err != nil {
+	if err := host.OnThread(func() error { return b.mountIn(int(ns.Fd()), d.Path, x) }); err != nil {
 		return fmt.Errorf("local: mounting the workspace: %w: %w", scrub(err), backend.ErrUnavailable)
 	}
 	return nil
 }
 
 // mountIn enters a mount namespace with this thread, for good.
-func (b *Backend) mountIn(ns int, device string, x *box) error {
+func (b *Backend) mountIn(ns int, device string, x *sandbox) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread that shares its root cannot leave
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// Usage tells what the sandbox's control group has counted; nothing is known where there is none.
+// Usage returns what the sandbox's control group has counted; nothing is known without one.
 func (b *Backend) Usage(ctx context.Context, id string) (backend.Usage, error) {
 	_, done, err := b.calls.Begin(ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
 
@@ -41,13 +41,13 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 		Hostname: hostname, Stage: "/usr", RootReadonly: r.Root != backend.RootWritable,
 		RootData: rootOptions(r),
 		Owner:    r.IDs.owner(), User: r.IDs.user(), DropGroups: r.IDs.Base != 0,
-		Masked: append(driver.MaskedPaths(0), shownSockets()...), Readonly: readonlyPaths(),
+		Masked: append(kit.MaskedPaths(0), shownSockets()...), Readonly: readonlyPaths(),
 		// What a new namespace can do has been the way into the kernel more than once.
 		Settings: []launch.File{{Path: "/proc/sys/user/max_user_namespaces", Data: []byte("0")}},
 		Seccomp:  b.machine.filter,
 		Rlimits:  b.rlimits(r),
 		Argv: append([]string{"/.workcell/" + guestName, fmt.Sprintf("--listen-fd=%d", launch.ListenFD)},
-			driver.GuestArgs(r.Limits, !r.Workspace.FileSystem(), 0, r.OrphanTimeout)...), // a root that can be written to has a size
+			kit.GuestArgs(r.Limits, r.Workspace != backend.WorkspaceSized, 0, r.OrphanTimeout)...), // a root that can be written to has a size
 		Env: []string{"PATH=" + searchPath},
 	}
 	if v := b.machine.landlock; v >= launch.MinLandlock {
@@ -65,8 +65,8 @@ func (b *Backend) view(r *record, g group) *launch.Config {
 
 // rootOptions are those of the root's tmpfs. A read-only one holds what makeEtc writes, a writable one as much as /tmp.
 func rootOptions(r *record) string {
-	size := max(4*driver.MiB, rootBytes(r))
-	return fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", size, max(4096, driver.Inodes(size)))
+	size := max(4<<20, rootBytes(r))
+	return fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", size, max(4096, kit.Inodes(size)))
 }
 
 // rootBytes is how much may be written to a root; nothing to a read-only one.
@@ -74,7 +74,7 @@ func rootBytes(r *record) int64 {
 	if r.Root != backend.RootWritable {
 		return 0
 	}
-	return max(4*driver.MiB, r.Limits.TmpBytes)
+	return max(4<<20, r.Limits.TmpBytes)
 }
 
 // writableDirs are the directories of a writable layer in which the sandbox's root may make files, as far as programs
@@ -170,12 +170,12 @@ func showDevices(c *launch.Config, r *record) {
 	}
 	c.Mounts = append(c.Mounts,
 		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: "newinstance,ptmxmode=0666,mode=0620"},
-		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: tmpfsOptions(driver.ShmSize(r.Limits), r.User)},
+		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: tmpfsOptions(kit.ShmSize(r.Limits), r.User)},
 		launch.Mount{Type: "proc", Target: "/proc"})
 }
 
 func tmpfsOptions(size int64, o launch.ID) string {
-	return fmt.Sprintf("size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, driver.Inodes(size), o.UID, o.GID)
+	return fmt.Sprintf("size=%d,nr_inodes=%d,mode=1777,uid=%d,gid=%d", size, kit.Inodes(size), o.UID, o.GID)
 }
 
 // showOwn adds what is the sandbox's own.
@@ -220,16 +220,16 @@ func makeEtc(c *launch.Config, r *record) {
 	c.Dirs = append(c.Dirs, launch.Dir{Path: "/root", Mode: 0o700})
 }
 
-// rlimits gives what every process is born with.
+// rlimits returns what every process is born with.
 func (b *Backend) rlimits(r *record) []launch.Rlimit {
 	l := r.Limits
-	size := driver.FileBytes(l, cmp.Or(r.Workspace, backend.WorkspaceWatched), 0)
+	size := kit.FileBytes(l, cmp.Or(r.Workspace, backend.WorkspaceWatched), 0)
 	out := []launch.Rlimit{
 		{Resource: unix.RLIMIT_CORE},
-		{Resource: unix.RLIMIT_NOFILE, Value: uint64(driver.OpenFiles(l))},
+		{Resource: unix.RLIMIT_NOFILE, Value: uint64(kit.OpenFiles(l))},
 		{Resource: unix.RLIMIT_FSIZE, Value: uint64(size)},
 		// Counted within the sandbox's own user namespace.
-		{Resource: unix.RLIMIT_NPROC, Value: uint64(l.PIDs + driver.GuestPIDs)},
+		{Resource: unix.RLIMIT_NPROC, Value: uint64(l.PIDs + kit.GuestPIDs)},
 	}
 	if !b.machine.cgroups.memory() { // better than nothing: each process by itself
 		out = append(out, launch.Rlimit{Resource: unix.RLIMIT_DATA, Value: uint64(b.opts.Limits.Merge(backend.DefaultLimits()).MemoryBytes)})

@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/driver"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// ownerFile says whose a workspace is.
+// ownerFile holds a workspace.
 const ownerFile = "owner.json"
 
 // workspace describes a session's workspace, which may outlive its sandbox.
@@ -22,13 +22,13 @@ type workspace struct {
 	// Maker and Last are the nonces of the sandbox that made it and of the last one that had it to the end of its creation.
 	Maker string `json:"maker"`
 	Last  string `json:"last"`
-	// Box is a copy of the record of the sandbox that has the workspace, or had it last: each of the two files makes up
+	// Record is a copy of the record of the sandbox that has the workspace, or had it last: each of the two files makes up
 	// for the loss of the other.
-	Box record `json:"box"`
+	Record record `json:"record"`
 }
 
-// errDamaged: there is a workspace, and nothing tells whose it is.
-var errDamaged = errors.New("the record of whose workspace it is is damaged")
+// errDamaged: there is a workspace, and its owner is unknown.
+var errDamaged = errors.New("the record of its owner is damaged")
 
 func (d dirs) ownerFile(session string) string { return filepath.Join(d.workspace(session), ownerFile) }
 
@@ -42,7 +42,7 @@ func (d dirs) readOwner(session string) (workspace, error) {
 }
 
 // ownerOf reads whose a workspace is, if that is damaged from the sandbox's record: os.ErrNotExist when there is none,
-// errDamaged when nothing tells.
+// errDamaged when its owner is unknown.
 func (d dirs) ownerOf(session string) (workspace, error) {
 	w, err := d.readOwner(session)
 	if err == nil || errors.Is(err, os.ErrNotExist) && !exists(d.workspace(session)) {
@@ -52,7 +52,7 @@ func (d dirs) ownerOf(session string) (workspace, error) {
 	if readJSON(filepath.Join(d.sandbox(session), recordFile), &r) != nil || !r.names(session) {
 		return workspace{}, errDamaged
 	}
-	w = workspace{Instance: r.Instance, Base: r.IDs.Base, Size: r.sized(), Box: r}
+	w = workspace{Instance: r.Instance, Base: r.IDs.Base, Size: r.sized(), Record: r}
 	// One that was not made to the end may have found the workspace, with files that are worth keeping.
 	if exists(filepath.Join(d.sandbox(session), madeFile)) {
 		w.Maker, w.Last = r.Nonce, r.Nonce
@@ -61,8 +61,8 @@ func (d dirs) ownerOf(session string) (workspace, error) {
 }
 
 // claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and settles
-// the user ids. A new one takes those of the cradle, if there is one.
-func (b *Backend) claimWorkspace(ctx context.Context, x *box, c *cradle) error {
+// the user ids. A new one takes those of the prewarmed sandbox, if there is one.
+func (b *Backend) claimWorkspace(ctx context.Context, x *sandbox, c *prewarmed) error {
 	old, err := b.dirs.ownerOf(x.SessionID)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -86,28 +86,28 @@ func (b *Backend) claimWorkspace(ctx context.Context, x *box, c *cradle) error {
 	if err := b.adoptFiles(x, b.dirs.files(x.SessionID)); err != nil {
 		return err
 	}
-	old.Box = x.record
+	old.Record = x.record
 	return keepJSON(b.dirs.ownerFile(x.SessionID), old)
 }
 
 // endFormer ends what may still run of the sandbox that had a workspace last, whose directory somebody removed. The caller
 // has the session's name. Without control groups nobody finds it.
 func (b *Backend) endFormer(ctx context.Context, w workspace) error {
-	g := group{b.machine.cgroups, w.Box.Group}
+	g := group{b.machine.cgroups, w.Record.Group}
 	if err := g.kill(ctx, b.machine.boot); err != nil {
 		return err
 	}
 	return g.remove(ctx)
 }
 
-// HasWorkspace tells whether a session has a workspace. See [backend.WorkspaceKeeper].
+// HasWorkspace reports whether a session has a workspace. See [backend.WorkspaceKeeper].
 func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
 	_, done, err := b.calls.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer done()
-	if !driver.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
+	if !kit.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
 		return false, nil
 	}
 	w, err := b.dirs.ownerOf(sessionID)
@@ -121,7 +121,7 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 		return err
 	}
 	defer done()
-	if !driver.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
+	if !kit.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
 		return nil
 	}
 	x, err := b.takeName(&record{SessionID: sessionID, Nonce: newNonce(), Instance: instance})
@@ -138,7 +138,7 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 	return errors.Join(err, b.drop(ctx, x))
 }
 
-func (b *Backend) makeWorkspace(ctx context.Context, x *box, c *cradle) error {
+func (b *Backend) makeWorkspace(ctx context.Context, x *sandbox, c *prewarmed) error {
 	var err error
 	switch {
 	case c != nil && c.ids.Base != 0:
@@ -158,14 +158,14 @@ func (b *Backend) makeWorkspace(ctx context.Context, x *box, c *cradle) error {
 	err = os.MkdirAll(files, 0o700)
 	if err == nil {
 		w := workspace{
-			Instance: x.Instance, Base: x.IDs.Base, Size: x.sized(), Maker: x.Nonce, Last: x.Nonce, Box: x.record,
+			Instance: x.Instance, Base: x.IDs.Base, Size: x.sized(), Maker: x.Nonce, Last: x.Nonce, Record: x.record,
 		}
 		err = writeJSON(filepath.Join(tmp, ownerFile), w)
 	}
 	if err == nil {
 		err = b.adoptFiles(x, files)
 	}
-	if err == nil && x.Workspace.FileSystem() {
+	if err == nil && x.Workspace == backend.WorkspaceSized {
 		err = b.formatWorkspace(ctx, x, filepath.Join(tmp, imageFile))
 	}
 	if err == nil {
@@ -178,19 +178,19 @@ func (b *Backend) makeWorkspace(ctx context.Context, x *box, c *cradle) error {
 	return nil
 }
 
-// adoptFiles gives the workspace's root to the sandbox's user.
-func (b *Backend) adoptFiles(x *box, files string) error {
+// adoptFiles makes the sandbox's user the owner of the workspace's root.
+func (b *Backend) adoptFiles(x *sandbox, files string) error {
 	if b.machine.blocks {
 		uid, gid := x.IDs.hostUser()
 		if err := os.Lchown(files, uid, gid); err != nil {
-			return fmt.Errorf("local: giving the workspace to its user: %w", scrub(err))
+			return fmt.Errorf("local: changing the owner of the workspace: %w", scrub(err))
 		}
 	}
 	return scrub(os.Chmod(files, 0o755))
 }
 
 // settle ends a creation: from now on the sandbox is there, and the workspace is its.
-func (b *Backend) settle(x *box) error {
+func (b *Backend) settle(x *sandbox) error {
 	if err := x.disk.Wait(); err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (b *Backend) settle(x *box) error {
 	return os.WriteFile(x.file(madeFile), nil, 0o600)
 }
 
-// removeWorkspace removes a session's workspace, if it is the one that is meant, and gives its user ids back. The caller
+// removeWorkspace removes a session's workspace, if meant selects it, and releases its user ids. The caller
 // has the session's name, so that nobody else can make the workspace theirs. One of which nothing is known has no maker.
 func (b *Backend) removeWorkspace(ctx context.Context, session string, meant func(workspace) bool) error {
 	w, err := b.dirs.ownerOf(session)

@@ -7,7 +7,7 @@
 //	workcell-guest connect [--socket NAME]
 //	workcell-guest version
 //
-// launch builds a sandbox's walls around its own process and becomes the guest in it, with an inherited socket in place
+// launch isolates its own process as a sandbox and becomes the guest in it, with an inherited socket in place
 // of the standard streams (package internal/guest/launch).
 //
 // connect, started by the engine's exec, bridges its own standard streams to the guest of the same sandbox. The command

@@ -9,8 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/disk"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 	"github.com/workcell-dev/workcell/internal/guest/netguard"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"github.com/workcell-dev/workcell/internal/guest/server"
 	"golang.org/x/sys/unix"
 )
@@ -39,7 +41,7 @@ func run(args []string) int {
 
 // serve is the guest itself.
 func serve(args []string) int {
-	protection := server.Protect()
+	protection := proc.Protect()
 	log := newLog()
 	flags := flag.NewFlagSet("workcell-guest", flag.ContinueOnError)
 	flags.SetOutput(log)
@@ -49,7 +51,7 @@ func serve(args []string) int {
 	orphan := flags.Duration("orphan-timeout", 0, "end when no host was connected and no command ran for this long; 0 for never")
 	socket := flags.String("socket", defaultSocket(), "name of the socket for connect; empty for none")
 	final := flags.Bool("exit-on-eof", false, "end when standard input ends")
-	var limit, layer server.DiskLimit
+	var limit, layer disk.Limit
 	flags.Int64Var(&limit.Bytes, "workspace-bytes", 0, "limit of what lies in the work directory; 0 for none")
 	flags.Int64Var(&limit.Files, "workspace-files", 0, "limit of how many files and directories lie there; 0 for none")
 	flags.BoolVar(&limit.Watched, "workspace-watched", false, "the limit is this program's to enforce, nobody else does")
@@ -101,7 +103,7 @@ func defaultSocket() string {
 const socketName = "workcell-guest"
 
 func connect(args []string) int {
-	server.HideProcess()
+	proc.HideProcess()
 	flags := flag.NewFlagSet("workcell-guest connect", flag.ContinueOnError)
 	socket := flags.String("socket", socketName, "name of the guest's socket")
 	if err := flags.Parse(args); err != nil {

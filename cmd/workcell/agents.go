@@ -18,7 +18,7 @@ type agentFiles struct {
 	dirs []string // looked into in this order
 }
 
-// agentsFor gives where a workflow's agents are: in dir when one is given, else in agents/ beside or above the
+// agentsFor returns where a workflow's agents are: in dir when one is given, else in agents/ beside or above the
 // workflow's own directory, or beside the workflow.
 func agentsFor(workflowPath, dir string) agentFiles {
 	if dir != "" {
@@ -28,7 +28,7 @@ func agentsFor(workflowPath, dir string) agentFiles {
 	return agentFiles{dirs: []string{filepath.Join(base, "agents"), filepath.Join(base, "..", "agents"), base}}
 }
 
-// find gives the file of an agent.
+// find returns the file of an agent.
 func (a agentFiles) find(name string) (string, error) {
 	if strings.ContainsAny(name, `/\`) {
 		return "", fmt.Errorf("%q is not the name of an agent", name)
@@ -60,7 +60,7 @@ func (a agentFiles) known(name string) (*frontmatter.Document, error) {
 	return doc, nil
 }
 
-// list gives the names of all agents, sorted. Files that begin with an underscore are parts of others.
+// list returns the names of all agents, sorted. Files that begin with an underscore are parts of others.
 func (a agentFiles) list() []string {
 	var names []string
 	for _, dir := range a.dirs {

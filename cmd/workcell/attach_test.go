@@ -69,7 +69,7 @@ func openWindow(t *testing.T, environ []string, args ...string) *window {
 	}()
 	timer := time.AfterFunc(5*time.Minute, func() {
 		w.give()
-		_ = w.cmd.Process.Kill() // whoever waits for its end sees that it was killed
+		_ = w.cmd.Process.Kill() // the process that waits for it sees that it was killed
 	})
 	t.Cleanup(func() {
 		timer.Stop()
@@ -290,7 +290,7 @@ func TestDetachReader(t *testing.T) {
 	}
 }
 
-// pieces gives text a few bytes at a time, and then fails.
+// pieces reads as text a few bytes at a time, and then fails.
 type pieces struct {
 	text string
 	size int

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -111,7 +111,7 @@ func (o *agentRunOptions) execute(ctx context.Context, a *app, h *host, m *sessi
 		if base, err = workflow.CopyWorkspace(ctx, base, o.workspace); err != nil {
 			return fail(exitInvalid, err, "--workspace names the directory to copy")
 		}
-		tellLeftOut(ctx, a.stderr, o.workspace)
+		reportSkipped(ctx, a.stderr, o.workspace)
 	}
 	ctx = session.WithBase(session.WithRun(ctx, run), base)
 	p.Line("run %s of agent %s", run.ID, name)
@@ -138,7 +138,7 @@ func (o *agentRunOptions) execute(ctx context.Context, a *app, h *host, m *sessi
 	})
 }
 
-// input gives the agent's input from the arguments, by the agent's own schema.
+// input returns the agent's input from the arguments, by the agent's own schema.
 func (o *agentRunOptions) input(stdin io.Reader, agent *tools.Agent, args []string) (map[string]any, error) {
 	input := map[string]any{}
 	if o.inputFile != "" {
@@ -177,7 +177,7 @@ func (o *agentRunOptions) input(stdin io.Reader, agent *tools.Agent, args []stri
 	return input, nil
 }
 
-// inputFields gives the properties of an input schema with their types.
+// inputFields returns the properties of an input schema with their types.
 func inputFields(schema map[string]any) map[string]string {
 	fields := map[string]string{}
 	properties, _ := schema["properties"].(map[string]any)
@@ -188,7 +188,7 @@ func inputFields(schema map[string]any) map[string]string {
 	return fields
 }
 
-// schemaType gives the type of a property, which dotprompt writes as [type, null] when the field is optional.
+// schemaType returns the type of a property, which dotprompt writes as [type, null] when the field is optional.
 func schemaType(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -209,7 +209,7 @@ func schemaType(v any) string {
 	return ""
 }
 
-// splitArgs tells NAME=VALUE, where NAME is a field or could be one, from text; several words without quotes are one
+// splitArgs separates NAME=VALUE, where NAME is a field or could be one, from text; several words without quotes are one
 // text.
 func splitArgs(args []string, fields map[string]string) (pairs []string, text string) {
 	var words []string
@@ -236,7 +236,7 @@ func knownInput(name string, fields map[string]string) error {
 
 // meant names the word that somebody probably meant, else all there are.
 func meant(word string, known []string) string {
-	if near, ok := nearest.Of(word, known); ok {
+	if near, ok := suggest.Closest(word, known); ok {
 		return fmt.Sprintf(", did you mean %s?", near)
 	}
 	return ", known are " + strings.Join(known, ", ")

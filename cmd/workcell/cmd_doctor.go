@@ -13,13 +13,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
 // doctorTimeout bounds each question to an engine, so that doctor answers also when the engine hangs.
 const doctorTimeout = 5 * time.Second
 
-// verdict says how a check ended.
+// verdict returns how a check ended.
 type verdict string
 
 const (
@@ -100,18 +101,18 @@ commands would take. It pulls nothing.`,
 // diagnose looks at one backend, or at all of them at the same time: one that hangs does not hold the others up.
 func (a *app) diagnose(ctx context.Context, engine engineFlags, images imageFlags, image string) (*report, error) {
 	r := &report{Backend: a.backendName(engine), Version: buildVersion(), Guest: embed.Version()}
-	drivers := a.drivers()
-	if r.Backend != backendAuto {
-		d, err := a.driver(r.Backend)
+	drivers := a.engines().All()
+	if r.Backend != engines.Auto {
+		d, err := a.engines().Named(r.Backend)
 		if err != nil {
 			return nil, err
 		}
-		drivers = []driver{d}
+		drivers = []engines.Engine{d}
 	}
 	r.Backends = make([]*engineReport, len(drivers))
 	var looking sync.WaitGroup
 	for i, d := range drivers {
-		r.Backends[i] = &engineReport{Name: d.name, Checks: []check{}}
+		r.Backends[i] = &engineReport{Name: d.Name, Checks: []check{}}
 		looking.Go(func() { a.examine(ctx, r.Backends[i], d, images, image) })
 	}
 	looking.Wait()
@@ -119,10 +120,10 @@ func (a *app) diagnose(ctx context.Context, engine engineFlags, images imageFlag
 	return r, nil
 }
 
-// choose says which backend commands would take, by the rule of openAuto.
+// choose sets which backend commands would take, by the rule of auto.
 func (r *report) choose() {
 	for _, e := range r.Backends {
-		if r.Backend == e.Name || e.there && e.Name != backendLocal {
+		if r.Backend == e.Name || e.there && e.Name != engines.Local {
 			r.Chosen, r.Usable = e.Name, e.Usable
 			return
 		}
@@ -134,7 +135,7 @@ func (r *report) table(w io.Writer) error {
 	fmt.Fprintf(w, "workcell %s, guest %s\n", r.Version, r.Guest)
 	for _, e := range r.Backends {
 		title := e.Name
-		if r.Backend == backendAuto && e.Name == r.Chosen {
+		if r.Backend == engines.Auto && e.Name == r.Chosen {
 			title += " (what --backend auto takes)"
 		}
 		fmt.Fprintf(w, "\n%s\n", title)
@@ -180,7 +181,7 @@ func (r *report) summary() string {
 	}
 }
 
-// failed tells whether a check says that no sandbox can run.
+// failed reports whether no sandbox can run by one of the checks.
 func (r *engineReport) failed() bool {
 	return slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
 }

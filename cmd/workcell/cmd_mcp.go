@@ -16,7 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// What becomes of the sandboxes when the server ends.
+// Values of --on-exit.
 const (
 	onExitClose = "close"
 	onExitKeep  = "keep"
@@ -84,7 +84,7 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 			return err
 		}
 	}
-	ctx, tel := a.startTelemetry(ctx, o.models.traceContent)
+	ctx, tel := a.startTracing(ctx, o.models.traceContent)
 	defer tel.Close(ctx)
 	m, done, err := a.openManager(ctx, o.engine, o.images, stateNeeded)
 	if err != nil {
@@ -145,14 +145,14 @@ func (o *mcpOptions) check() error {
 	return nil
 }
 
-// sandbox says what clients' sandboxes are like.
+// sandbox describes the clients' sandboxes.
 func (o *mcpOptions) sandbox() tools.Sandbox {
 	return tools.Sandbox{
 		Runtime: frontmatter.Runtime(o.runtime), Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == "bridge")},
 	}
 }
 
-// serveStdio serves the client that started this command. Nobody else may write to its standard output: whatever still
+// serveStdio serves the client that started this command. Nothing else may write to its standard output: what still
 // holds it, a library that goes around os.Stdout or a child process, writes to standard error from here on.
 func (o *mcpOptions) serveStdio(ctx context.Context, a *app, srv *mcpserver.Server) error {
 	out := a.stdout

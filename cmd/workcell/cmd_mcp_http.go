@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
@@ -22,7 +23,7 @@ const defaultMCPAddress = "127.0.0.1:8765"
 // mcpTokenEnv holds the token of a single owner.
 const mcpTokenEnv = "WORKCELL_MCP_TOKEN"
 
-// mcpHTTPFlags configure the HTTP front.
+// mcpHTTPFlags configure HTTP.
 type mcpHTTPFlags struct {
 	listen    string
 	tokenFile string
@@ -30,35 +31,33 @@ type mcpHTTPFlags struct {
 	origins   []string
 	cert, key string
 	maxConns  bound
-	addrConns bound
 	rate      bound
 }
 
 func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	f.maxConns.least, f.addrConns.least, f.rate.least = 1, 1, 1
+	f.maxConns.least, f.rate.least = 1, 1
 	fs.StringVar(&f.listen, "listen", "", "address of --transport http (default "+defaultMCPAddress+")")
 	fs.StringVar(&f.tokenFile, "token-file", "", "file with bearer tokens, a line each: NAME TOKEN [EXPIRY as 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "name that clients may reach the server by, beside localhost and addresses; may be repeated")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "origin of a web page that may use the server, as https://app.example; may be repeated")
 	fs.StringVar(&f.cert, "tls-cert", "", "file with the certificate chain, for HTTPS")
 	fs.StringVar(&f.key, "tls-key", "", "file with the private key, for HTTPS")
-	fs.Var(&f.maxConns, "max-connections", fmt.Sprintf("open connections (default %d)", mcpserver.DefaultMaxConns))
-	fs.Var(&f.addrConns, "max-address-connections", fmt.Sprintf("open connections of one address, for a server off the loopback addresses (default %d)", mcpserver.DefaultMaxAddressConns))
+	fs.Var(&f.maxConns, "max-connections", fmt.Sprintf("open connections, more wait (default %d)", mcpserver.DefaultMaxConns))
 	fs.Var(&f.rate, "max-rate", fmt.Sprintf("requests per second of one client (default %d)", mcpserver.DefaultRate))
 }
 
-// given tells whether any of the flags was used.
+// given reports whether any of the flags was used.
 func (f *mcpHTTPFlags) given() bool {
 	return f.listen+f.tokenFile+f.cert+f.key != "" || len(f.hosts)+len(f.origins) > 0 ||
-		f.maxConns.n != nil || f.addrConns.n != nil || f.rate.n != nil
+		f.maxConns.n != nil || f.rate.n != nil
 }
 
 // prepare reads tokens and certificate and begins to listen, so that what is wrong with them shows before an engine is
 // asked for anything.
 func (f *mcpHTTPFlags) prepare(a *app) (func(context.Context, *app, *mcpserver.Server) error, error) {
 	opts := &mcpserver.HTTPOptions{
-		Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns.or(0), MaxAddressConns: f.addrConns.or(0), Rate: f.rate.or(0),
+		Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns.or(0), Rate: f.rate.or(0),
 	}
 	var err error
 	if opts.Tokens, err = f.tokens(a.env); err != nil {
@@ -111,9 +110,9 @@ func (f *mcpHTTPFlags) tls() (*tls.Config, error) {
 }
 
 // tokens reads the token file, or the one token of the environment.
-func (f *mcpHTTPFlags) tokens(e env) ([]mcpserver.Token, error) {
+func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
 	if f.tokenFile == "" {
-		if secret := e.get(mcpTokenEnv); secret != "" {
+		if secret := e.Get(mcpTokenEnv); secret != "" {
 			return []mcpserver.Token{{Name: "default", Secret: secret}}, nil
 		}
 		return nil, nil

@@ -54,11 +54,11 @@ func (h hostPaths) hide(text string) string {
 	})
 }
 
-// error gives what a client is told of err.
+// error returns err as a client may see it.
 func (h hostPaths) error(err error) error {
 	var told *tools.ToolError
 	if !errors.As(err, &told) {
-		return err // package mcpserver tells nothing of it but its class
+		return err // package mcpserver shows only its class
 	}
 	hidden := *told
 	hidden.Message, hidden.Remediation = h.hide(told.Message), h.hide(told.Remediation)

@@ -12,7 +12,7 @@ import (
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
-// mcpPolicyFlags give the guard policy: a file, and flags over it.
+// mcpPolicyFlags are the flags of the guard policy: a file, and single values over it.
 type mcpPolicyFlags struct {
 	file        string
 	refuse      []string
@@ -53,7 +53,7 @@ func (b *bound) String() string {
 
 func (b *bound) Type() string { return "int" }
 
-// or gives the flag's value, or another one for a flag that was not given.
+// or returns the flag's value, or another one for a flag that was not given.
 func (b *bound) or(other int) int {
 	if b.n == nil {
 		return other

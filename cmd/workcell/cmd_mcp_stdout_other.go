@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// takeStdout gives f itself: main has made os.Stdout another file already, which is as much as this system allows.
+// takeStdout returns f itself: main has made os.Stdout another file already, which is as much as this system allows.
 func takeStdout(f, _ *os.File) (*os.File, error) { return f, nil }

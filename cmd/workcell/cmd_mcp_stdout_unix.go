@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// takeStdout gives a private copy of f, which no child process inherits, and makes f itself lead to other.
+// takeStdout returns a private copy of f, which no child process inherits, and makes f itself lead to other.
 func takeStdout(f, other *os.File) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {

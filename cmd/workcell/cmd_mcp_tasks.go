@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -80,7 +81,7 @@ func (f *mcpTaskFlags) runner(a *app, m *session.Manager, models modelFlags) (*t
 // leaveOut warns of what is wrong with a file, which does not become a task.
 func (r *taskRunner) leaveOut(path string, err error) {
 	for _, p := range problemsOf(path, err) {
-		fmt.Fprintf(r.app.stderr, "workcell: warning: left out: %s\n", oneLine(p.place().Error()))
+		fmt.Fprintf(r.app.stderr, "workcell: warning: left out: %s\n", sanitize.Line(p.place().Error()))
 	}
 }
 
@@ -167,7 +168,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	if err != nil {
 		return mcpserver.TaskResult{}, err
 	}
-	own := *shared // each call tells of its own tool calls
+	own := *shared // each call reports its own tool calls
 	calls := &toolCalls{report: req.Report}
 	own.onTool = calls.event
 	if t.wf != nil {
@@ -228,7 +229,7 @@ func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Work
 	return out, nil
 }
 
-// host gives the Genkit instance for a task, made when the task is run for the first time.
+// host returns the Genkit instance for a task, made when the task is run for the first time.
 func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,10 +238,9 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	}
 	h, err := r.app.newHost(context.WithoutCancel(ctx), r.manager, t.agents, r.models) // it outlives this call
 	if err != nil {
-		var ce *cliError
-		if errors.As(err, &ce) && ce.code == exitModel {
-			e := tools.NewError(tools.CodeUnavailable, "the task has no model to run with: "+ce.Error(),
-				"Tell the user how to mend it where the server is started: "+ce.hint)
+		if code, todo := classify(err); code == exitModel {
+			e := tools.NewError(tools.CodeUnavailable, "the task has no model to run with: "+err.Error(),
+				"Tell the user how to mend it where the server is started: "+todo)
 			e.Retryable = false
 			return nil, e
 		}
@@ -250,7 +250,7 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	return h, nil
 }
 
-// taskInput gives an agent's input.
+// taskInput returns an agent's input.
 func taskInput(fields map[string]string, req mcpserver.TaskRequest) (map[string]any, error) {
 	pairs := maps.Clone(req.Fields)
 	if pairs == nil {
@@ -305,7 +305,7 @@ func taskError(err error) error {
 	return tools.NewError(code, clip(err.Error(), 2000), "Correct the input, or report the failure to the user.")
 }
 
-// jsonText gives a value as JSON, empty for none.
+// jsonText returns a value as JSON, empty for none.
 func jsonText(v any) string {
 	if v == nil {
 		return ""
@@ -317,7 +317,7 @@ func jsonText(v any) string {
 	return string(raw)
 }
 
-// toolCalls tells of an agent's tool calls.
+// toolCalls reports an agent's tool calls.
 type toolCalls struct {
 	report func(string)
 

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/mcpserver"
 )
 
@@ -73,7 +74,7 @@ func TestMCPTokens(t *testing.T) {
 		}
 		return path
 	}
-	none := env(func(string) (string, bool) { return "", false })
+	none := environ.Of(nil)
 	f := &mcpHTTPFlags{tokenFile: write("# mine\n\nalice s3cret-s3cret-s3cret\nbob other-other-other 2030-01-02T03:04:05Z\n", 0o600)}
 	got, err := f.tokens(none)
 	if err != nil {
@@ -94,7 +95,7 @@ func TestMCPTokens(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	fromEnv := env(func(name string) (string, bool) { return "from-the-environment", name == mcpTokenEnv })
+	fromEnv := environ.Lookup(func(name string) (string, bool) { return "from-the-environment", name == mcpTokenEnv })
 	if got, err := (&mcpHTTPFlags{}).tokens(fromEnv); err != nil || len(got) != 1 || got[0].Secret != "from-the-environment" {
 		t.Errorf("from the environment: %v %v", got, err)
 	}
@@ -186,7 +187,7 @@ func TestMCPUsage(t *testing.T) {
 		{[]string{"--max-execution", "-1s"}, exitUsage, "--max-execution"},
 		{[]string{"--max-execution", "500ms"}, exitUsage, "whole seconds"},
 		{[]string{"--transport", "http", "--max-connections", "-1"}, exitUsage, "--max-connections"},
-		{[]string{"--transport", "http", "--max-address-connections", "0"}, exitUsage, "at least 1"},
+		{[]string{"--transport", "http", "--max-connections", "0"}, exitUsage, "at least 1"},
 		{[]string{"--transport", "http", "--max-rate", "-1"}, exitUsage, "--max-rate"},
 		{[]string{"--idle-timeout", "1ms"}, exitUsage, "--idle-timeout"},
 		{[]string{"extra"}, exitUsage, "unknown command"},

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
@@ -83,10 +85,10 @@ func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
 		return err
 	}
 	for _, notice := range strangeInputs(input, wf.InputSchema()) {
-		fmt.Fprintf(a.stderr, "workcell: notice: %s\n", oneLine(notice))
+		fmt.Fprintf(a.stderr, "workcell: notice: %s\n", sanitize.Line(notice))
 	}
 	if dir := cmp.Or(o.workspace, wf.Workspace()); dir != "" {
-		tellLeftOut(ctx, a.stderr, dir)
+		reportSkipped(ctx, a.stderr, dir)
 	}
 	j, err := a.openJournal(ctx)
 	if err != nil {
@@ -125,7 +127,7 @@ func agentPaths(files agentFiles, workflows ...*workflow.Workflow) map[string]st
 func (a *app) withHost(ctx context.Context, e engineFlags, images imageFlags, models modelFlags, files map[string]string,
 	fn func(context.Context, *host, *session.Manager, *progress) error) (err error) {
 	catchBrokenPipes()
-	ctx, tel := a.startTelemetry(ctx, models.traceContent)
+	ctx, tel := a.startTracing(ctx, models.traceContent)
 	defer func() {
 		tel.Close(ctx)
 		if id := tel.TraceID(); id != "" {
@@ -147,7 +149,7 @@ func (a *app) withHost(ctx context.Context, e engineFlags, images imageFlags, mo
 	return fn(ctx, h, m, p)
 }
 
-// execute drives a run that do begins or goes on with, until it ends or somebody asks for its end.
+// execute drives a run that do begins or resumes, until it ends or somebody asks for its end.
 func (o *runOptions) execute(ctx context.Context, a *app, h *host, m *session.Manager, p *progress, j *sqlitejournal.Journal, note string,
 	do func(context.Context, *workflow.Engine) (*workflow.Result, error)) error {
 	events := &runProgress{p: p}
@@ -159,7 +161,7 @@ func (o *runOptions) execute(ctx context.Context, a *app, h *host, m *session.Ma
 		OnEvent: func(ev workflow.Event) {
 			events.event(ev)
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
-				go heedCancel(ctx, j, ev.RunID, cancel) // ends with ctx
+				go awaitCancel(ctx, j, ev.RunID, cancel) // ends with ctx
 			}
 		},
 	}
@@ -189,7 +191,7 @@ func runError(err error) error {
 		return fail(exitInvalid, err, "pass --input NAME=VALUE or --input-file FILE")
 	case errors.As(err, &we) && we.Code == workflow.CodeInput && we.Step == "": // the run never began
 		return fail(exitInvalid, err, "--workspace names the directory to copy")
-	case errors.Is(err, backend.ErrUnavailable), errors.As(err, new(*cliError)):
+	case errors.Is(err, backend.ErrUnavailable), errors.As(err, new(*cliError)), hint.Of(err) != nil:
 		return err
 	default:
 		_, hint := classOf(err)
@@ -225,7 +227,7 @@ func resultTable(w io.Writer, res *workflow.Result) error {
 		{"duration", short(res.Duration)},
 	}
 	for _, r := range rows {
-		fmt.Fprintf(w, "%-10s%s\n", r[0], oneLine(r[1]))
+		fmt.Fprintf(w, "%-10s%s\n", r[0], sanitize.Line(r[1]))
 	}
 	if res.Output == nil {
 		return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
@@ -37,7 +38,7 @@ resumed, or cancelled, which removes its sandboxes. The journals of finished run
 	return cmd
 }
 
-// runNote is what the journal keeps of a run for the command that goes on with it. Paths are absolute.
+// runNote is what the journal keeps of a run for the command that resumes it. Paths are absolute.
 type runNote struct {
 	Workflow     string   `json:"workflow"`
 	Agents       string   `json:"agents,omitempty"`
@@ -55,7 +56,7 @@ type runNote struct {
 func (o *runOptions) note(a *app, m *session.Manager, path string) (string, error) {
 	n := runNote{
 		Workflow: path, Agents: o.agents, Workspace: o.workspace, Model: o.models.model, TraceContent: o.models.traceContent,
-		Engine: a.engineName(m.Backend()), MapImage: o.images.mapped, AllowImage: o.images.allowed, Keep: o.keep,
+		Engine: a.engines().ID(engines.NameOf(m.Backend())), MapImage: o.images.mapped, AllowImage: o.images.allowed, Keep: o.keep,
 	}
 	if namer, ok := m.Backend().(backend.Namer); ok {
 		n.Backend = namer.Name()
@@ -78,7 +79,7 @@ func (o *runOptions) note(a *app, m *session.Manager, path string) (string, erro
 	return string(raw), errors.Join(append(errs, err)...)
 }
 
-// options gives the flags that the run was started with.
+// options returns the flags that the run was started with.
 func (n runNote) options() *runOptions {
 	return &runOptions{
 		engine: engineFlags{backend: n.Backend}, images: imageFlags{mapped: n.MapImage, allowed: n.AllowImage},
@@ -86,8 +87,8 @@ func (n runNote) options() *runOptions {
 	}
 }
 
-// heedCancel ends a run when somebody asks its owner for that.
-func heedCancel(ctx context.Context, j *sqlitejournal.Journal, runID string, cancel context.CancelCauseFunc) {
+// awaitCancel ends a run when its cancellation is asked for.
+func awaitCancel(ctx context.Context, j *sqlitejournal.Journal, runID string, cancel context.CancelCauseFunc) {
 	ticker := time.NewTicker(cancelEvery)
 	defer ticker.Stop()
 	for {
@@ -110,7 +111,7 @@ const (
 	runUnknown     = "unknown" // the file of its process cannot be looked at
 )
 
-// runState says where a run is.
+// runState returns where a run is.
 func runState(j *sqlitejournal.Journal, r sqlitejournal.Run) (string, error) {
 	if !r.Finished.IsZero() {
 		return string(r.Outcome), nil
@@ -122,7 +123,7 @@ func runState(j *sqlitejournal.Journal, r sqlitejournal.Run) (string, error) {
 	return runInterrupted, err
 }
 
-// findRun gives a run by its id, or by the beginning of it when only one has that.
+// findRun returns a run by its id, or by the beginning of it when only one has that.
 func findRun(ctx context.Context, j *sqlitejournal.Journal, id string) (sqlitejournal.Run, error) {
 	r, err := j.Run(ctx, id)
 	if !errors.Is(err, backend.ErrNotFound) {
@@ -144,7 +145,7 @@ func findRun(ctx context.Context, j *sqlitejournal.Journal, id string) (sqlitejo
 	return found[0], nil
 }
 
-// readNote gives how a run was started.
+// readNote returns how a run was started.
 func readNote(r sqlitejournal.Run) (n runNote, err error) {
 	if err := json.Unmarshal([]byte(r.Note), &n); err != nil || n.Workflow == "" {
 		return n, fail(exitFailed, fmt.Errorf("run %s was not started by `workcell run`", r.ID), "")
@@ -152,7 +153,7 @@ func readNote(r sqlitejournal.Run) (n runNote, err error) {
 	return n, nil
 }
 
-// interrupted gives what is needed to go on with a run whose process died, or why that cannot be done.
+// interrupted returns what is needed to resume a run whose process died, or why that cannot be done.
 func interrupted(j *sqlitejournal.Journal, r sqlitejournal.Run) (runNote, error) {
 	switch state, err := runState(j, r); {
 	case err != nil:
@@ -176,7 +177,7 @@ func take(ctx context.Context, j *sqlitejournal.Journal, m *session.Manager, r s
 
 // checkEngine makes sure that a run's sandboxes are where its next process looks for them.
 func (n runNote) checkEngine(a *app, m *session.Manager) error {
-	if a.engineName(m.Backend()) == n.Engine {
+	if a.engines().ID(engines.NameOf(m.Backend())) == n.Engine {
 		return nil
 	}
 	return fail(exitFailed, fmt.Errorf("the run's sandboxes are on another %s engine than the one that answers here", n.Backend),

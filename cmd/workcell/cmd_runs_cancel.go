@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
@@ -59,7 +60,7 @@ func (o *runsCancelOptions) run(ctx context.Context, a *app, j *sqlitejournal.Jo
 	}
 	err = showRun(ctx, a, j, r.ID, &o.out)
 	if errors.Is(err, sqlitejournal.ErrDamaged) {
-		fmt.Fprintf(a.stderr, "workcell: run %s is cancelled; what it did cannot be shown: %s\n", r.ID, oneLine(err.Error()))
+		fmt.Fprintf(a.stderr, "workcell: run %s is cancelled; what it did cannot be shown: %s\n", r.ID, sanitize.Line(err.Error()))
 		return nil
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
@@ -30,7 +31,7 @@ func runRow(j *sqlitejournal.Journal, r sqlitejournal.Run) (runOutput, error) {
 	return runOutput{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished}, err
 }
 
-// took says how long a run took, or is taking.
+// took returns how long a run took, or is taking.
 func (r runOutput) took(now time.Time) string {
 	switch {
 	case !r.Finished.IsZero():
@@ -74,7 +75,7 @@ func newRunsLsCmd(a *app) *cobra.Command {
 				for i, r := range runs {
 					if rows[i], err = runRow(j, r); err != nil {
 						rows[i].State = runUnknown
-						fmt.Fprintf(a.stderr, "workcell: cannot tell whether run %s is under way: %s\n", r.ID, oneLine(err.Error()))
+						fmt.Fprintf(a.stderr, "workcell: cannot tell whether run %s is under way: %s\n", r.ID, sanitize.Line(err.Error()))
 					}
 				}
 				return out.write(a.stdout, rows, func(w io.Writer) error { return runTable(w, rows, time.Now()) })
@@ -146,7 +147,7 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 	}
 	for _, f := range facts {
 		if f[1] != "" {
-			fmt.Fprintf(w, "%-10s%s\n", f[0], oneLine(f[1]))
+			fmt.Fprintf(w, "%-10s%s\n", f[0], sanitize.Line(f[1]))
 		}
 	}
 	fmt.Fprintln(w)
@@ -170,20 +171,20 @@ func (s shownRun) failures(w io.Writer) error {
 			continue
 		}
 		var lines []string
-		if e.Error != nil && errorCell(e.Error) != oneLine(e.Error.Message) {
+		if e.Error != nil && errorCell(e.Error) != sanitize.Line(e.Error.Message) {
 			for line := range strings.SplitSeq(e.Error.Message, "\n") {
-				lines = append(lines, "  "+oneLine(line))
+				lines = append(lines, "  "+sanitize.Line(line))
 			}
 		}
 		if e.Type == workflow.TypeExec {
 			for _, line := range lastWords(e.Output) {
-				lines = append(lines, "  | "+oneLine(line))
+				lines = append(lines, "  | "+sanitize.Line(line))
 			}
 		}
 		if len(lines) == 0 {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "\n%s, attempt %d:\n%s\n", oneLine(e.Path), e.Attempt, strings.Join(lines, "\n")); err != nil {
+		if _, err := fmt.Fprintf(w, "\n%s, attempt %d:\n%s\n", sanitize.Line(e.Path), e.Attempt, strings.Join(lines, "\n")); err != nil {
 			return err
 		}
 	}
@@ -191,7 +192,7 @@ func (s shownRun) failures(w io.Writer) error {
 }
 
 // errorCell is an error as the table has it.
-func errorCell(e *workflow.Error) string { return clip(oneLine(e.Message), 100) }
+func errorCell(e *workflow.Error) string { return clip(sanitize.Line(e.Message), 100) }
 
 func (s shownRun) steps() [][]string {
 	began := map[string]workflow.Entry{}
@@ -228,5 +229,5 @@ func (s shownRun) steps() [][]string {
 	return rows
 }
 
-// doing says what a step is: its type, and the agent of one that runs one.
+// doing returns what a step is: its type, and the agent of one that runs one.
 func doing(e workflow.Entry) string { return strings.TrimSpace(string(e.Type) + " " + e.Agent) }

@@ -79,7 +79,7 @@ func (o *runsResumeOptions) run(ctx context.Context, a *app, j *sqlitejournal.Jo
 		if err := take(ctx, j, m, r); err != nil {
 			return err
 		}
-		h.goOn(entries)
+		h.resume(entries)
 		return opts.execute(ctx, a, h, m, p, j, r.Note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
 			return e.Resume(ctx, wf, entries)
 		})

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/engines"
 	spans "github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -34,7 +35,7 @@ are under way in other processes of the same user.`,
 
 // withManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.
 func (a *app) withManager(ctx context.Context, e engineFlags, images imageFlags, use stateUse, fn func(context.Context, *session.Manager) error) (err error) {
-	ctx, tel := a.startTelemetry(ctx, false)
+	ctx, tel := a.startTracing(ctx, false)
 	defer tel.Close(ctx)
 	ctx, span := spans.StartWith(ctx, otel.GetTracerProvider(), a.command)
 	defer func() { spans.End(span, spanError(err)) }()
@@ -66,19 +67,17 @@ func (e *unknownSandbox) Error() string { return e.text + ": " + backend.ErrNotF
 
 func (e *unknownSandbox) Unwrap() error { return backend.ErrNotFound }
 
-// whereElse says of a sandbox that m's engine does not have on which other one it is, when the records tell.
+// whereElse adds to the error of a sandbox that m's engine does not have on which other one it is, as far as it is recorded.
 func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) error {
 	var unknown *unknownSandbox
 	if !errors.As(err, &unknown) {
 		return err
 	}
-	store, serr := a.openStore(ctx, stateNeeded)
-	if serr != nil {
-		return err // which is true without it
+	if a.records == nil {
+		return err
 	}
-	defer store.Close() // only read from
-	recs, serr := store.List(ctx, session.RecordReady)
-	here := a.engineName(m.Backend())
+	recs, _ := a.records.List(ctx, session.RecordReady) // the error is true without them
+	here := a.engines().ID(engines.NameOf(m.Backend()))
 	for _, rec := range recs {
 		called := func(name string) bool {
 			_, err := findSandbox([]session.Info{{ID: rec.ID, Key: rec.Key, Run: rec.Key.Run()}}, name)
@@ -88,7 +87,7 @@ func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) erro
 			continue
 		}
 		driver, _, _ := strings.Cut(rec.Engine, "-")
-		if driver == driverName(m.Backend()) {
+		if driver == engines.NameOf(m.Backend()) {
 			return fail(exitNotFound, err, fmt.Sprintf("it is on another %s engine: point this command to the one that it was opened on", driver))
 		}
 		return fail(exitNotFound, err, fmt.Sprintf("it is on another backend: --backend %s", driver))

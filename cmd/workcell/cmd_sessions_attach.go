@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -102,13 +103,13 @@ func (o *sessionsAttachOptions) run(ctx context.Context, a *app, name string, ar
 
 // terminalName is what this process's terminal is called.
 func (a *app) terminalName() string {
-	if name := a.env.get("TERM"); name != "" {
+	if name := a.env.Get("TERM"); name != "" {
 		return name
 	}
 	return defaultTerm
 }
 
-// openTerminal gives the latest command that runs on a terminal; empty is none.
+// openTerminal returns the latest command that runs on a terminal; empty is none.
 func openTerminal(ctx context.Context, s *session.Session) (execID string, err error) {
 	known, err := s.ListExecs(ctx)
 	for _, st := range known {
@@ -169,8 +170,8 @@ func (v *terminalVisit) stay(ctx context.Context, name string, call func(context
 		return nil
 	case errors.As(err, &launch) && launch.Reason == session.LaunchNotFound:
 		return fail(exitExecMissing, err, "name a program that the sandbox has: workcell sessions attach SANDBOX -- PROGRAM")
-	case errors.Is(err, session.ErrSentAway):
-		return fail(exitExecProduct, session.ErrSentAway, comeBack(name))
+	case errors.Is(err, session.ErrSlowReader):
+		return fail(exitExecProduct, session.ErrSlowReader, comeBack(name))
 	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
 		return fail(exitExecProduct, err, "what runs there goes on while its sandbox does; "+comeBack(name))
 	case err != nil:
@@ -179,4 +180,6 @@ func (v *terminalVisit) stay(ctx context.Context, name string, call func(context
 	return execStatus(v.a.stderr, v.s.Info().Limits, res)
 }
 
-func comeBack(name string) string { return "to come back: workcell sessions attach " + oneLine(name) }
+func comeBack(name string) string {
+	return "to come back: workcell sessions attach " + sanitize.Line(name)
+}

@@ -46,7 +46,7 @@ func newDetachReader(r io.Reader, keys []byte) *detachReader {
 	return &detachReader{r: r, keys: keys}
 }
 
-// Read gives what was typed; io.EOF after the detach keys.
+// Read returns what was typed; io.EOF after the detach keys.
 func (d *detachReader) Read(p []byte) (int, error) {
 	for len(d.out) == 0 && d.err == nil {
 		var buf [4096]byte

@@ -54,7 +54,7 @@ func (t *hostTerminal) raw() error {
 	return nil
 }
 
-// restore gives the terminal back as it was found, for good.
+// restore sets the terminal back as it was found, for good.
 func (t *hostTerminal) restore() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +89,7 @@ func (t *hostTerminal) size() session.TerminalSize {
 	return session.TerminalSize{}
 }
 
-// watchSize gives each new size until ctx ends.
+// watchSize returns each new size until ctx ends.
 func (t *hostTerminal) watchSize(ctx context.Context) <-chan session.TerminalSize {
 	sizes := make(chan session.TerminalSize)
 	go func() {
@@ -109,7 +109,7 @@ func (t *hostTerminal) watchSize(ctx context.Context) <-chan session.TerminalSiz
 	return sizes
 }
 
-// restoreTerminal gives this process's terminal back as it was found, if it is not.
+// restoreTerminal sets this process's terminal back as it was found, if it is not.
 func (a *app) restoreTerminal() {
 	if t := a.terminal.Swap(nil); t != nil {
 		t.restore()

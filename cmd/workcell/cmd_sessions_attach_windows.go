@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// onChange calls fn now and then until ctx ends: a console does not tell of its size by a signal.
+// onChange calls fn now and then until ctx ends: a console sends no signal when its size changes.
 func (t *hostTerminal) onChange(ctx context.Context, fn func()) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -23,7 +23,7 @@ func (t *hostTerminal) onChange(ctx context.Context, fn func()) {
 	}
 }
 
-// showSequences makes a console act on control sequences, and gives what takes that back.
+// showSequences makes a console act on control sequences, and returns what takes that back.
 func showSequences(out io.Writer) func() {
 	f, ok := out.(*os.File)
 	if !ok {

@@ -4,28 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"maps"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
-)
-
-// Bounds of one copy.
-const (
-	maxCopyEntries = session.MaxListEntries
-	maxCopyFile    = session.DefaultMaxFileBytes
-	maxCopyBytes   = 16 << 30
-	copyTogether   = 16 // files that are under way at a time
+	"github.com/workcell-dev/workcell/session/transfer"
 )
 
 func newSessionsCpCmd(a *app) *cobra.Command {
@@ -68,13 +54,13 @@ func checkCopyArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// inSandbox tells whether an argument has the form SANDBOX:PATH.
+// inSandbox reports whether an argument has the form SANDBOX:PATH.
 func inSandbox(arg string) bool {
 	return strings.Contains(arg, ":") && !strings.HasPrefix(arg, ".") && !filepath.IsAbs(arg) && filepath.VolumeName(arg) == ""
 }
 
 // copyFiles does one copy.
-func (a *app) copyFiles(ctx context.Context, m *session.Manager, src, dst string) (err error) {
+func (a *app) copyFiles(ctx context.Context, m *session.Manager, src, dst string) error {
 	list, err := m.List(ctx)
 	if err != nil {
 		return err
@@ -91,21 +77,27 @@ func (a *app) copyFiles(ctx context.Context, m *session.Manager, src, dst string
 	if err != nil {
 		return err
 	}
-	c := &copying{}
+	p := newProgress(a.stderr)
+	defer p.Close()
+	watch := transfer.Observer{
+		Progress: func(e transfer.Event) { p.Status(copyStatus(e)) },
+		Failed:   func(path string, reason error) { p.Line("workcell: %s: %s", path, reason) },
+	}
 	if inSandbox(src) {
-		if c.from, err = newSandboxSource(s, src, name); err == nil {
-			c.to, err = openTarget(a.stdout, dst)
-		}
-	} else if c.from, err = openSource(a.stdin, src); err == nil {
-		c.to, err = newSandboxTarget(ctx, s, dst, name)
+		return transfer.Out(ctx, s, src, name, dst, a.stdout, watch)
 	}
-	defer func() { err = errors.Join(err, c.close()) }()
-	if err != nil {
-		return err
+	return transfer.In(ctx, s, src, a.stdin, dst, name, watch)
+}
+
+// copyStatus describes how far a copy has come.
+func copyStatus(e transfer.Event) string {
+	switch {
+	case e.Entries > 0:
+		return fmt.Sprintf("copying %d of %d, %s: %s", e.Entry, e.Entries, byteSize(e.Bytes), e.Path)
+	case e.Size > 0:
+		return fmt.Sprintf("copying %s: %s of %s", e.Path, byteSize(e.Bytes), byteSize(e.Size))
 	}
-	c.progress = newProgress(a.stderr)
-	defer c.progress.Close()
-	return c.run(ctx)
+	return fmt.Sprintf("copying %s: %s", e.Path, byteSize(e.Bytes))
 }
 
 // splitSandboxPath finds the sandbox that SANDBOX:PATH begins with. Keys have colons too, so the longest name wins.
@@ -119,283 +111,4 @@ func splitSandboxPath(list []session.Info, arg string) (session.Info, string, er
 		names = append(names, arg[:at])
 	}
 	return session.Info{}, "", &unknownSandbox{fmt.Sprintf("no sandbox has the id, key or name that %q begins with", arg), names}
-}
-
-// copyEntry is a file or directory to copy. Path is slash-separated and relative to the source.
-type copyEntry struct {
-	path string
-	kind session.FileType
-	mode fs.FileMode
-	size int64 // negative is unknown
-
-	unreadable error // why it cannot be copied, when that is known
-}
-
-// copySource is where files come from.
-type copySource interface {
-	name() string                                                       // as the user wrote it
-	base() string                                                       // name in a directory; empty for what has none of its own
-	contents() bool                                                     // it stands for what is in a directory
-	stat(ctx context.Context) (copyEntry, error)                        // of the source itself, a link followed
-	list(ctx context.Context) ([]copyEntry, error)                      // what is below a directory, parents first
-	open(ctx context.Context, e copyEntry) (r io.ReadCloser, err error) // a file; path empty is the source itself
-	close() error
-}
-
-// copyTarget is where files go. Names are relative to the destination; empty is the destination itself.
-type copyTarget interface {
-	name() string
-	isDir() bool // it is a directory now
-	isFile() bool
-	mustBeDir() bool // its name says so
-	// enter makes a directory where there is none; later names are relative to it.
-	enter(ctx context.Context, name string, mode fs.FileMode) error
-	mkdir(ctx context.Context, name string, mode fs.FileMode) error
-	// write makes or replaces a file, whole or not at all.
-	write(ctx context.Context, name string, e copyEntry, r io.Reader) error
-	close() error
-}
-
-// copying is one copy under way.
-type copying struct {
-	from     copySource
-	to       copyTarget
-	progress *progress
-
-	copied atomic.Int64 // bytes; a read that was given up may still count
-	failed int
-}
-
-func (c *copying) close() error {
-	var errs []error
-	if c.to != nil {
-		errs = append(errs, c.to.close())
-	}
-	if c.from != nil {
-		errs = append(errs, c.from.close())
-	}
-	return errors.Join(errs...)
-}
-
-// run applies the rules about directories and copies.
-func (c *copying) run(ctx context.Context) error {
-	self, err := c.from.stat(ctx)
-	if err != nil {
-		return copyError(c.from.name(), err)
-	}
-	switch self.kind {
-	case session.TypeFile:
-		return c.file(ctx, self)
-	case session.TypeDir:
-		return c.tree(ctx, self)
-	}
-	return fail(exitFailed, fmt.Errorf("%s is neither a file nor a directory", c.from.name()), "- is standard input, for what a program writes")
-}
-
-// file copies a single file.
-func (c *copying) file(ctx context.Context, self copyEntry) error {
-	name := ""
-	if c.to.isDir() {
-		if name = c.from.base(); name == "" {
-			return usageError(fmt.Errorf("%s is a directory", c.to.name()), "name the file that is to be written")
-		}
-	} else if c.to.mustBeDir() {
-		return fail(exitFailed, fmt.Errorf("%s is not a directory", c.to.name()), "make it first, or leave out what follows its name")
-	}
-	self.path = ""
-	return copyError(c.from.name(), c.one(ctx, self, name))
-}
-
-// tree copies a directory. What cannot be copied is named and passed over.
-func (c *copying) tree(ctx context.Context, self copyEntry) error {
-	if c.to.isFile() {
-		return usageError(fmt.Errorf("%s is a directory, %s is not", c.from.name(), c.to.name()), "")
-	}
-	entries, err := c.from.list(ctx)
-	if err != nil {
-		return copyError(c.from.name(), err)
-	}
-	var size int64
-	for _, e := range entries {
-		size += max(e.size, 0)
-	}
-	if size > maxCopyBytes {
-		return fail(exitFailed, fmt.Errorf("%s has %s, at most %s are copied at once", c.from.name(), byteSize(size), byteSize(maxCopyBytes)),
-			"copy the directories in it one by one")
-	}
-	name := ""
-	if c.to.isDir() && !c.from.contents() {
-		name = c.from.base()
-	}
-	if err := c.to.enter(ctx, name, self.mode); err != nil {
-		return copyError(c.to.name(), err)
-	}
-	if err := c.below(ctx, entries); err != nil {
-		return err
-	}
-	if c.failed > 0 {
-		return fail(exitFailed, fmt.Errorf("%d of %d files and directories were not copied", c.failed, len(entries)), "")
-	}
-	return nil
-}
-
-// below copies what is below a directory, many files at a time: most are so small that the way to the sandbox takes longer
-// than they do. A directory is there before anything goes into it. Reasons why something was not copied come at the end,
-// in the order of the entries.
-func (c *copying) below(ctx context.Context, entries []copyEntry) error {
-	reasons := make([]error, len(entries))
-	var begun atomic.Int64
-	var err error
-	for _, wave := range waves(entries) {
-		g, gctx := errgroup.WithContext(ctx)
-		g.SetLimit(copyTogether)
-		for _, i := range wave {
-			g.Go(func() error {
-				if gctx.Err() != nil {
-					return gctx.Err()
-				}
-				e := entries[i]
-				c.progress.Status(fmt.Sprintf("copying %d of %d, %s: %s", begun.Add(1), len(entries), byteSize(c.copied.Load()), e.path))
-				err := c.entry(gctx, e)
-				if err != nil && (gctx.Err() != nil || isFatal(err)) {
-					return err
-				}
-				reasons[i] = err
-				return nil
-			})
-		}
-		if err = g.Wait(); err != nil {
-			break
-		}
-	}
-	for i, reason := range reasons {
-		if reason != nil {
-			c.failed++
-			c.progress.Line("workcell: %s: %s", entries[i].path, copyText(reason))
-		}
-	}
-	return err
-}
-
-// waves gives the indices of entries that can be copied together: the directories of each depth, then all else.
-func waves(entries []copyEntry) [][]int {
-	depths := map[int][]int{}
-	var rest []int
-	for i, e := range entries {
-		if e.kind == session.TypeDir {
-			depth := strings.Count(e.path, "/")
-			depths[depth] = append(depths[depth], i)
-		} else {
-			rest = append(rest, i)
-		}
-	}
-	var all [][]int
-	for _, depth := range slices.Sorted(maps.Keys(depths)) {
-		all = append(all, depths[depth])
-	}
-	return append(all, rest)
-}
-
-// entry copies what is below a directory.
-func (c *copying) entry(ctx context.Context, e copyEntry) error {
-	if !filepath.IsLocal(filepath.FromSlash(e.path)) { // a sandbox may say anything
-		return fmt.Errorf("%w: the name leads outside", backend.ErrPermission)
-	}
-	if e.unreadable != nil {
-		return e.unreadable
-	}
-	switch e.kind {
-	case session.TypeFile:
-		return c.one(ctx, e, e.path)
-	case session.TypeDir:
-		return c.to.mkdir(ctx, e.path, e.mode)
-	case session.TypeSymlink:
-		return errors.New("not copied: a link")
-	}
-	return errors.New("not copied: neither a file nor a directory")
-}
-
-// one copies the contents of a file.
-func (c *copying) one(ctx context.Context, e copyEntry, name string) error {
-	if e.size > maxCopyFile {
-		return fmt.Errorf("%w: the file has %d bytes, at most %d are copied", backend.ErrTooLarge, e.size, maxCopyFile)
-	}
-	r, err := c.from.open(ctx, e)
-	if err != nil {
-		return err
-	}
-	err = c.to.write(ctx, name, e, &copyMeter{c: c, r: r, name: name, size: e.size})
-	_ = r.Close() // only read from
-	if errors.Is(err, errGrown) {
-		e.size = -1
-		return c.one(ctx, e, name)
-	}
-	return err
-}
-
-// copyMeter counts what is copied and bounds it: a sandbox may have more to give than it said.
-type copyMeter struct {
-	c    *copying
-	r    io.Reader
-	name string
-	size int64
-	seen int64 // of this file
-}
-
-// showEvery is how many bytes of a file pass between two looks at the progress.
-const showEvery = 4 << 20
-
-func (m *copyMeter) Read(p []byte) (int, error) {
-	n, err := m.r.Read(p)
-	before := m.seen / showEvery
-	m.seen += int64(n)
-	if m.c.copied.Add(int64(n)) > maxCopyBytes {
-		return 0, fail(exitFailed, fmt.Errorf("%w: more than %s in all", backend.ErrTooLarge, byteSize(maxCopyBytes)), "")
-	}
-	if m.seen/showEvery > before {
-		text := fmt.Sprintf("copying %s: %s", m.name, byteSize(m.seen))
-		if m.size > 0 {
-			text += " of " + byteSize(m.size)
-		}
-		m.c.progress.Status(text)
-	}
-	return n, err
-}
-
-// isFatal tells whether nothing more can be copied after err.
-func isFatal(err error) bool {
-	var ce *cliError
-	return errors.As(err, &ce) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrClosed) ||
-		errors.Is(err, backend.ErrUnavailable)
-}
-
-// copyError names what could not be copied. A missing file must not look like a missing sandbox.
-func copyError(name string, err error) error {
-	if err == nil || isFatal(err) || errors.Is(err, context.Canceled) {
-		return err
-	}
-	return fail(exitFailed, fmt.Errorf("%s: %s", name, copyText(err)), "")
-}
-
-// copyText gives the reason without the operation and the place, which the user knows.
-func copyText(err error) string {
-	var op *backend.Error
-	var path *fs.PathError
-	var link *os.LinkError
-	switch {
-	case errors.As(err, &op):
-		err = op.Err
-	case errors.As(err, &path):
-		err = path.Err
-	case errors.As(err, &link):
-		err = link.Err
-	}
-	return err.Error()
-}
-
-// pathEnd tells what the end of a path says: that it can only be a directory, or what is in one.
-func pathEnd(p string) (dir, contents bool) {
-	slash := func(r rune) bool { return r < 0x80 && os.IsPathSeparator(uint8(r)) }
-	last := p[strings.LastIndexFunc(p, slash)+1:]
-	return last == "" || last == ".", last == "."
 }

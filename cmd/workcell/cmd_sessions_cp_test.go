@@ -1,223 +1,15 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/iotest"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
 )
-
-// liar is a source as a sandbox might pretend to be one.
-type liar struct {
-	inputSource
-	entries []copyEntry
-	read    func(path string) io.Reader
-}
-
-func (*liar) stat(context.Context) (copyEntry, error) {
-	return copyEntry{kind: session.TypeDir, mode: 0o755}, nil
-}
-func (l *liar) list(context.Context) ([]copyEntry, error) { return l.entries, nil }
-func (l *liar) open(_ context.Context, e copyEntry) (io.ReadCloser, error) {
-	return io.NopCloser(l.read(e.path)), nil
-}
-
-func say(path string) io.Reader { return strings.NewReader("from " + path) }
-
-// below lists what a directory holds, links not followed.
-func below(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	found := map[string]string{}
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || p == dir {
-			return err
-		}
-		rel, err := filepath.Rel(dir, p)
-		if err != nil {
-			return err
-		}
-		if found[filepath.ToSlash(rel)] = d.Type().String(); d.Type().IsRegular() {
-			raw, err := os.ReadFile(p)
-			found[filepath.ToSlash(rel)] = string(raw)
-			return err
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
-}
-
-func copyFrom(t *testing.T, from copySource, dst string) (stderr string, err error) {
-	t.Helper()
-	to, err := openTarget(io.Discard, dst)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	c := &copying{from: from, to: to, progress: newProgress(&out)}
-	err = c.run(t.Context())
-	return out.String(), errors.Join(err, c.close())
-}
-
-// TestCopyOfHostileNames gives names that a sandbox could make up: none is written outside of the destination, and the
-// good ones arrive.
-func TestCopyOfHostileNames(t *testing.T) {
-	t.Parallel()
-	top := t.TempDir()
-	dst := filepath.Join(top, "a", "dst")
-	if err := os.MkdirAll(filepath.Join(dst, "d"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for name, target := range map[string]string{"up": "..", "abs": top, "d/up": "../..", "file": "../file"} {
-		if err := os.Symlink(target, filepath.Join(dst, filepath.FromSlash(name))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	before := below(t, dst)
-	file := func(p string) copyEntry { return copyEntry{path: p, kind: session.TypeFile, mode: 0o644} }
-	dir := func(p string) copyEntry { return copyEntry{path: p, kind: session.TypeDir, mode: 0o755} }
-	l := &liar{read: say, entries: []copyEntry{
-		file("../x"), file("/x"), file(filepath.Join(top, "x")), file("d/../../x"), file(".."), file("."), file(""), file("a\x00b"),
-		file("up/x"), file("abs/x"), file("d/up/x"), file("d"), file("nowhere/x"),
-		dir("../y"), dir("/y"), dir("up/y"), dir("abs/y"), dir(""), dir("up"), dir("file"),
-		file("file"), dir("e"), file("e/good"), file("d/good"), dir("d"), dir("."),
-	}}
-	out, err := copyFrom(t, l, dst)
-	var ce *cliError
-	if !errors.As(err, &ce) || ce.code != exitFailed || !strings.Contains(err.Error(), "20 of 26 files") {
-		t.Errorf("error %v\n%s", err, out)
-	}
-	want := map[string]string{"file": "from file", "e": "d---------", "e/good": "from e/good", "d/good": "from d/good"}
-	for name, is := range before {
-		if _, ok := want[name]; !ok {
-			want[name] = is
-		}
-	}
-	if diff := cmp.Diff(want, below(t, dst)); diff != "" {
-		t.Errorf("in the destination (-want +got):\n%s\n%s", diff, out)
-	}
-	names, err := filepath.Glob(filepath.Join(top, "*"))
-	if more, _ := filepath.Glob(filepath.Join(top, "a", "*")); err != nil || len(names)+len(more) != 2 {
-		t.Errorf("outside of it: %v %v, %v", names, more, err)
-	}
-}
-
-// TestBrokenCopyLeavesTheOldFile breaks the contents off.
-func TestBrokenCopyLeavesTheOldFile(t *testing.T) {
-	t.Parallel()
-	dst := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dst, "old"), []byte("as it was"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l := &liar{
-		entries: []copyEntry{{path: "new", kind: session.TypeFile}, {path: "old", kind: session.TypeFile}, {path: "whole", kind: session.TypeFile, mode: 0o640}},
-		read: func(path string) io.Reader {
-			if path == "whole" {
-				return say(path)
-			}
-			return io.MultiReader(strings.NewReader("half"), iotest.ErrReader(errors.New("broken off")))
-		},
-	}
-	out, err := copyFrom(t, l, dst)
-	if err == nil || out != "workcell: new: broken off\nworkcell: old: broken off\n" {
-		t.Errorf("error %v\n%s", err, out)
-	}
-	if diff := cmp.Diff(map[string]string{"old": "as it was", "whole": "from whole"}, below(t, dst)); diff != "" {
-		t.Errorf("left behind (-want +got):\n%s", diff)
-	}
-}
-
-// TestCopyTogether copies files that can only be read at the same time, into directories of which the inner one is told
-// first.
-func TestCopyTogether(t *testing.T) {
-	t.Parallel()
-	dst := t.TempDir()
-	var both sync.WaitGroup
-	both.Add(2)
-	l := &liar{
-		entries: []copyEntry{
-			{path: "d/e/2", kind: session.TypeFile, mode: 0o644}, {path: "d/e", kind: session.TypeDir, mode: 0o700},
-			{path: "d", kind: session.TypeDir, mode: 0o750}, {path: "d/1", kind: session.TypeFile, mode: 0o644},
-		},
-		read: func(path string) io.Reader {
-			both.Done()
-			both.Wait()
-			return say(path)
-		},
-	}
-	if out, err := copyFrom(t, l, dst); err != nil || out != "" {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	want := map[string]string{"d": "d---------", "d/1": "from d/1", "d/e": "d---------", "d/e/2": "from d/e/2"}
-	if diff := cmp.Diff(want, below(t, dst)); diff != "" {
-		t.Errorf("copied (-want +got):\n%s", diff)
-	}
-	for name, mode := range map[string]fs.FileMode{"d": 0o750, "d/e": 0o700} {
-		if st, err := os.Stat(filepath.Join(dst, name)); err != nil || st.Mode().Perm() != mode {
-			t.Errorf("%s: %v, %v", name, st, err)
-		}
-	}
-}
-
-// TestCopyEndsAtOnce: when nothing more can be copied, what is under way ends and nothing else begins.
-func TestCopyEndsAtOnce(t *testing.T) {
-	t.Parallel()
-	dst := t.TempDir()
-	var begun atomic.Int64
-	lost := fmt.Errorf("%w: gone", backend.ErrLost)
-	l := &liar{read: func(string) io.Reader {
-		begun.Add(1)
-		return iotest.ErrReader(lost)
-	}}
-	for i := range 1000 {
-		l.entries = append(l.entries, copyEntry{path: strconv.Itoa(i), kind: session.TypeFile})
-	}
-	if out, err := copyFrom(t, l, dst); !errors.Is(err, backend.ErrLost) || out != "" {
-		t.Errorf("%v\n%s", err, out)
-	}
-	if n := begun.Load(); n > 2*copyTogether {
-		t.Errorf("%d files were begun", n)
-	}
-}
-
-// TestCopyOfGrownFile: what a file of a sandbox has more than it had when it was listed is copied, too.
-func TestCopyOfGrownFile(t *testing.T) {
-	t.Parallel()
-	_, s := ownedSandbox(t, append(testEnviron(t), "WORKCELL_BACKEND=local"))
-	long := strings.Repeat("more than it was\n", 1000)
-	if _, err := s.WriteFile(t.Context(), "dir/log", strings.NewReader(long), session.WriteFileOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	dst := t.TempDir()
-	to, err := openTarget(io.Discard, dst)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &copying{from: &sandboxSource{s: s, at: "dir"}, to: to, progress: newProgress(io.Discard)}
-	err = c.below(t.Context(), []copyEntry{{path: "log", kind: session.TypeFile, mode: 0o644, size: 4}})
-	if err = errors.Join(err, c.close()); err != nil || c.failed > 0 {
-		t.Fatalf("%d failed, %v", c.failed, err)
-	}
-	if got := below(t, dst); got["log"] != long || len(got) != 1 {
-		t.Errorf("copied %d files, %d of %d bytes", len(got), len(got["log"]), len(long))
-	}
-}
 
 func TestSplitSandboxPath(t *testing.T) {
 	t.Parallel()
@@ -249,10 +41,25 @@ func TestSplitSandboxPath(t *testing.T) {
 	}
 }
 
-// TestWorkspaceName: the workspace itself is copied under a name that the sandbox has no say in.
-func TestWorkspaceName(t *testing.T) {
+// TestCopyOfGrownFile: what a file of a sandbox has more than it had when it was listed is copied, too.
+func TestCopyOfGrownFile(t *testing.T) {
 	t.Parallel()
-	if got := (&sandboxSource{at: "."}).base(); got != "workspace" {
-		t.Errorf("the workspace is copied as %q", got)
+	_, s := ownedSandbox(t, append(testEnviron(t), "WORKCELL_BACKEND=local"))
+	write := func(contents string) {
+		if _, err := s.WriteFile(t.Context(), "dir/log", strings.NewReader(contents), session.WriteFileOptions{Overwrite: true}); err != nil {
+			t.Error(err)
+		}
+	}
+	write("less")
+	long := strings.Repeat("more than it was\n", 1000)
+	dst := filepath.Join(t.TempDir(), "dst")
+	if err := transfer.Out(t.Context(), s, "box:dir", "dir", dst, io.Discard, transfer.Observer{
+		Progress: func(transfer.Event) { write(long) }, // it was listed, and is read next
+		Failed:   func(path string, reason error) { t.Errorf("%s: %v", path, reason) },
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dst, "log")); err != nil || string(got) != long {
+		t.Errorf("copied %d of %d bytes, %v", len(got), len(long), err)
 	}
 }

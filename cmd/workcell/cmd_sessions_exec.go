@@ -61,7 +61,7 @@ when there is no such program, 126 when it cannot be executed, 125 when workcell
 	return cmd
 }
 
-// isDockerFlag tells whether an unknown flag is one of those that docker takes for input and a terminal.
+// isDockerFlag reports whether an unknown flag is one of those that docker takes for input and a terminal.
 func isDockerFlag(err error) bool {
 	var unknown *pflag.NotExistError
 	return errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName())
@@ -166,7 +166,7 @@ func execError(err error) error {
 	return fail(code, err, hint)
 }
 
-// signalNumber gives the number that Linux has for a signal's name, 0 for an unknown one. The command ran on Linux
+// signalNumber returns the number that Linux has for a signal's name, 0 for an unknown one. The command ran on Linux
 // whatever this process runs on.
 func signalNumber(name string) int {
 	names := strings.Fields(`HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP

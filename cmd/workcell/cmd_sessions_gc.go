@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -75,7 +76,7 @@ func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager)
 		if o.yes {
 			err := m.RemoveAbandoned(ctx, rec)
 			if errors.Is(err, backend.ErrExists) {
-				fmt.Fprintf(a.stderr, "workcell: %s stays, it is in use: %s\n", rec.ID, oneLine(err.Error()))
+				fmt.Fprintf(a.stderr, "workcell: %s stays, it is in use: %s\n", rec.ID, sanitize.Line(err.Error()))
 				continue
 			}
 			row.Removed = err == nil
@@ -107,7 +108,7 @@ func (o *sessionsGCOptions) oldGuests(ctx context.Context, m *session.Manager, n
 		if now.Sub(g.Created) < o.older {
 			continue
 		}
-		row := garbageOutput{ID: g.Name, Why: "old guest", LastUsed: g.Created, Expires: session.OldGuestGoes(g)}
+		row := garbageOutput{ID: g.Name, Why: "old guest", LastUsed: g.Created, Expires: session.OldGuestReclaimAt(g)}
 		if o.yes {
 			err := m.RemoveOldGuest(ctx, g)
 			if errors.Is(err, backend.ErrExists) {
@@ -121,7 +122,7 @@ func (o *sessionsGCOptions) oldGuests(ctx context.Context, m *session.Manager, n
 	return rows, errors.Join(errs...)
 }
 
-// whyGarbage says in a word how a sandbox came to be nobody's.
+// whyGarbage returns in a word how a sandbox came to be nobody's.
 func whyGarbage(rec session.Record) string {
 	switch {
 	case rec.State == session.RecordReady && rec.KeepWorkspace && rec.Key.Namespace != session.NamespaceWorkflow:

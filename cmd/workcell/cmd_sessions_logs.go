@@ -141,7 +141,7 @@ func (o *sessionsLogsOptions) print(ctx context.Context, a *app, s *session.Sess
 	}
 }
 
-// droppedPart says which part is missing when the reader has come to a sequence number.
+// droppedPart returns which part is missing when the reader has come to a sequence number.
 func droppedPart(since int64) string {
 	if since == 0 {
 		return "the beginning"
@@ -149,7 +149,7 @@ func droppedPart(since int64) string {
 	return "some" // it was written faster than it was read
 }
 
-// wholeOutput tells where the sandbox has the whole output of a command as files, if it has.
+// wholeOutput returns where the sandbox has the whole output of a command as files, if it has.
 func wholeOutput(ctx context.Context, s *session.Session, execID string) string {
 	for _, stream := range []string{"stdout", "stderr"} {
 		name := ".workcell/output/" + execID + "." + stream

@@ -59,7 +59,7 @@ func (b beside) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run gives the output and checks the exit code.
+// run returns the output and checks the exit code.
 func (b beside) run(code int, args ...string) (stdout, stderr string) {
 	b.t.Helper()
 	cmd := b.command(args...)

@@ -55,13 +55,13 @@ type sandboxOutput struct {
 	Network backend.NetworkMode `json:"network"`
 	Limits  backend.Limits      `json:"limits"`
 	// Workspace is what holds the workspace to its limit.
-	Workspace backend.WorkspaceMeans `json:"workspace,omitempty"`
-	// RootBytes may be written outside of the workspace where the root can be written to, which RootMeans holds.
-	RootBytes int64                  `json:"root_bytes,omitempty"`
-	RootMeans backend.WorkspaceMeans `json:"root_means,omitempty"`
-	Created   time.Time              `json:"created"`
-	Backend   string                 `json:"backend"`
-	EngineID  string                 `json:"engine_id"`
+	Workspace backend.Enforcement `json:"workspace,omitempty"`
+	// RootBytes may be written outside of the workspace where the root can be written to, which RootEnforcement holds.
+	RootBytes       int64               `json:"root_bytes,omitempty"`
+	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
+	Created         time.Time           `json:"created"`
+	Backend         string              `json:"backend"`
+	EngineID        string              `json:"engine_id"`
 
 	IdlePolicy session.IdlePolicy `json:"idle_policy,omitempty"`
 }
@@ -74,13 +74,13 @@ func sandboxRow(i session.Info) sandboxOutput {
 	return sandboxOutput{
 		Name: name,
 		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Image: i.Image, User: i.User, Network: i.Network,
-		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootMeans: i.RootMeans, Created: i.Created,
+		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement, Created: i.Created,
 		Backend: i.Backend, EngineID: i.EngineID,
 		IdlePolicy: i.IdlePolicy,
 	}
 }
 
-// stateWord says what a sandbox is, whether somebody has it or not.
+// stateWord returns what a sandbox is, whether somebody has it or not.
 func stateWord(s session.State) string {
 	switch s {
 	case session.StateReady:

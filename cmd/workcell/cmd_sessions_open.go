@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -102,7 +103,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 		p := newProgress(a.stderr)
 		defer p.Close()
 		req.OnPull, req.Prepare = p.Pull, a.saveEnv(o.variables)
-		switch req.Insist = o.shape; {
+		switch req.Match = o.shape; {
 		case o.rebuild:
 			req.Mode = session.OpenRebuild
 		case o.name != "":
@@ -128,7 +129,7 @@ func (o *sessionsOpenOptions) run(ctx context.Context, a *app) error {
 	})
 }
 
-// conflictHint says what a named sandbox is that was asked for as something else, as far as its engine tells.
+// conflictHint returns what a named sandbox is that was asked for as something else, as far as its engine tells.
 func conflictHint(ctx context.Context, m *session.Manager, conflict *session.ConflictError) string {
 	const rebuild = "--rebuild makes it anew with the files of its workspace"
 	if conflict.Gone {
@@ -179,7 +180,7 @@ type openedSandbox struct {
 	Created bool `json:"created"` // false: the name was open already
 }
 
-func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
+func (o *sessionsOpenOptions) request(e environ.Lookup) (session.Request, error) {
 	const mib = 1 << 20
 	if o.timeout < 0 {
 		return session.Request{}, usageError(fmt.Errorf("--timeout %s is negative", o.timeout), "0 is never")
@@ -233,7 +234,7 @@ func (o *sessionsOpenOptions) request(e env) (session.Request, error) {
 }
 
 // checkUser refuses a user that no sandbox can have, or may have here.
-func checkUser(e env, user string) error {
+func checkUser(e environ.Lookup, user string) error {
 	id, err := session.ParseUser(user)
 	if err != nil {
 		return usageError(fmt.Errorf("--user %q is not known", user), "use UID or UID:GID in numbers, as 1000:1000")
@@ -245,7 +246,7 @@ func checkUser(e env, user string) error {
 }
 
 // parseEnv reads -e flags: NAME=VALUE, or NAME alone to pass on the value that this process has, if it has one.
-func parseEnv(e env, pairs []string) (map[string]string, error) {
+func parseEnv(e environ.Lookup, pairs []string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, p := range pairs {
 		name, value, ok := strings.Cut(p, "=")

@@ -15,6 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/models"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -36,18 +39,18 @@ type problem struct {
 	Hint     string `json:"hint,omitempty"`
 }
 
-// place gives the problem without its severity.
+// place returns the problem without its severity.
 func (p problem) place() *frontmatter.Error {
 	return &frontmatter.Error{File: p.File, Line: p.Line, Column: p.Column, Message: p.Message, Hint: p.Hint}
 }
 
-// line gives "file:line:column: message; hint", which editors understand.
+// line returns "file:line:column: message; hint", which editors understand.
 func (p problem) line() string {
 	e := p.place()
 	if p.Severity == severityWarning {
 		e.Message = "warning: " + e.Message
 	}
-	return oneLine(e.Error())
+	return sanitize.Line(e.Error())
 }
 
 // checkedFile is the verdict on one file.
@@ -133,7 +136,7 @@ func problemLines(w io.Writer, files []checkedFile) error {
 	return nil
 }
 
-// filesToCheck gives the named files and those below the named directories.
+// filesToCheck returns the named files and those below the named directories.
 func filesToCheck(args []string) ([]string, error) {
 	var paths []string
 	for _, arg := range args {
@@ -173,7 +176,7 @@ func kindByName(path string) string {
 // checker checks files and counts what is wrong with them.
 type checker struct {
 	agents           string // --agents
-	env              env
+	env              environ.Lookup
 	files            []checkedFile
 	errors, warnings int
 	more             []string         // agents of workflows, to be checked
@@ -249,20 +252,20 @@ func (c *checker) add(f *checkedFile, severity string, errs ...error) {
 // with Genkit here.
 func checkAgent(path string) (*frontmatter.Document, error) { return tools.CheckAgent(path, nil) }
 
-// modelProblem tells what is wrong with the model that an agent names, as a run without --model would.
+// modelProblem returns what is wrong with the model that an agent names, as a run without --model would.
 func modelProblem(doc *frontmatter.Document) error {
 	if doc.Meta.Model == "" {
 		return doc.Problem(nil, "add model: provider/name, or pass --model to run", "the agent names no model")
 	}
-	use := modelUse{model: doc.Meta.Model, agent: strings.TrimSuffix(filepath.Base(doc.File), agentExt)}
-	if _, err := use.provider(); err != nil {
+	use := models.Use{Model: doc.Meta.Model, Agent: strings.TrimSuffix(filepath.Base(doc.File), agentExt)}
+	if _, err := use.Provider(); err != nil {
 		_, hint := classify(err)
 		return doc.Problem([]any{"model"}, hint, "%v", err)
 	}
 	return nil
 }
 
-// workspaceProblem tells why the workflow's workspace cannot be copied.
+// workspaceProblem returns why the workflow's workspace cannot be copied.
 func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
 	err := wf.CheckWorkspace(ctx)
 	var at *frontmatter.Error
@@ -273,7 +276,7 @@ func workspaceProblem(ctx context.Context, wf *workflow.Workflow) error {
 }
 
 // rootProblem is about an agent or a workflow that asks for sandboxes of root at a place of its file, nil when it does not.
-func rootProblem(e env, at *frontmatter.Error) error {
+func rootProblem(e environ.Lookup, at *frontmatter.Error) error {
 	if at == nil || rootAllowed(e) {
 		return nil
 	}
@@ -284,7 +287,7 @@ func rootProblem(e env, at *frontmatter.Error) error {
 // maxScriptBytes is more than any script is allowed to have; a larger file is for the workflow loader to refuse.
 const maxScriptBytes = 8 << 20
 
-// isScript tells a script from a workflow: only scripts have agents at the top and no steps. It looks at the text, since
+// isScript reports whether a file is a script rather than a workflow: only scripts have agents at the top and no steps. It looks at the text, since
 // a hostile file may be made to be expensive to parse, and the loaders alone have the limits for that.
 func isScript(path string) bool {
 	file, err := os.Open(path)

@@ -14,7 +14,7 @@ import (
 // version is set by release builds with -ldflags "-X main.version=v1.2.3".
 var version string
 
-// buildVersion gives the released version, else what Go recorded of the module and its revision.
+// buildVersion returns the released version, else what Go recorded of the module and its revision.
 func buildVersion() string {
 	if version != "" {
 		return version

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// freePort gives a port that was free a moment ago.
+// freePort returns a port that was free a moment ago.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/workcell-dev/workcell/internal/state"
 )
 
 // disk is a state directory on a file system of its own.
@@ -42,7 +44,7 @@ func newDisk(t *testing.T) *disk {
 	return d
 }
 
-// run runs the command and gives its exit code and what it said.
+// run runs the command and returns its exit code and output.
 func (d *disk) run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	cmd := workcell(t, args...)
@@ -57,7 +59,7 @@ func (d *disk) run(t *testing.T, args ...string) (code int, stdout, stderr strin
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// ok runs a command that must succeed and gives its output.
+// ok runs a command that must succeed and returns its output.
 func (d *disk) ok(t *testing.T, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := d.run(t, args...)
@@ -67,7 +69,7 @@ func (d *disk) ok(t *testing.T, args ...string) string {
 	return stdout
 }
 
-// names gives the keys of the sandboxes there are.
+// names returns the keys of the sandboxes.
 func (d *disk) names(t *testing.T) []string {
 	t.Helper()
 	var list []struct{ Key string }
@@ -152,13 +154,13 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// TestStateWithoutOwners: where no file can be made that tells that a command lives, what is there can be seen and used.
+// TestStateWithoutOwners: where no owner's file can be made, existing sandboxes can be seen and used.
 func TestStateWithoutOwners(t *testing.T) {
 	t.Parallel()
 	d := newDisk(t)
 	d.ok(t, "sessions", "open", "--name", "lab", "--image", "workcell/debian:12")
 	d.ok(t, "sessions", "exec", "lab", "--", "sh", "-c", "echo kept > file")
-	owners := filepath.Join(d.dir, stateFile+"-owners")
+	owners := state.Dir(d.dir).File() + "-owners"
 	if err := syscall.Mount(owners, owners, "", syscall.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}

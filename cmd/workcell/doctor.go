@@ -11,12 +11,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // examine runs the checks of one backend in order; each needs the one before it.
-func (a *app) examine(ctx context.Context, r *engineReport, d driver, images imageFlags, image string) {
-	m, done, err := a.openManager(ctx, engineFlags{backend: d.name}, images, stateUnused)
+func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, images imageFlags, image string) {
+	m, done, err := a.openManager(ctx, engineFlags{backend: d.Name}, images, stateUnused)
 	if err != nil {
 		r.absent(ctx, d, err)
 		return
@@ -26,10 +28,10 @@ func (a *app) examine(ctx context.Context, r *engineReport, d driver, images ima
 	if !r.engine(ctx, m.Backend(), d) {
 		return
 	}
-	if d.name != backendDocker { // which says itself what filter it has
+	if d.Name != engines.Docker { // which says itself what filter it has
 		r.add("seccomp", verdictOK, "Workcell's own filter on every sandbox", "")
 	}
-	if d.name == backendLocal {
+	if d.Name == engines.Local {
 		r.add("wall", verdictWarn, "thinner than a container's: what this machine has in its system folders can be read and run inside, "+
 			"and there is no daemon to watch over it", "docs/local.md compares the two; docker and containerd are the stronger choice")
 	}
@@ -39,15 +41,15 @@ func (a *app) examine(ctx context.Context, r *engineReport, d driver, images ima
 	r.Usable = !r.failed()
 }
 
-// absent says that a backend cannot be used, why, and what to do.
-func (r *engineReport) absent(ctx context.Context, d driver, err error) {
+// absent reports that a backend cannot be used, why, and what to do.
+func (r *engineReport) absent(ctx context.Context, d engines.Engine, err error) {
 	_, hint := classify(err)
 	if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrUnsupported) {
-		hint = d.fix(err)
+		hint = d.Fix(err)
 	}
-	text := oneLine(err.Error())
+	text := sanitize.Line(err.Error())
 	if errors.Is(err, backend.ErrUnavailable) {
-		if words := d.absent(ctx); words != "" {
+		if words := d.Absent(ctx); words != "" {
 			text = words
 		}
 	}
@@ -55,7 +57,7 @@ func (r *engineReport) absent(ctx context.Context, d driver, err error) {
 }
 
 // engine asks the engine who it is.
-func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d driver) bool {
+func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d engines.Engine) bool {
 	r.there = true
 	p, ok := b.(backend.Pinger)
 	if !ok {
@@ -89,8 +91,8 @@ func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d d
 	return true
 }
 
-// workspaceWords says what holds a workspace to its size.
-func workspaceWords(m backend.WorkspaceMeans) string {
+// workspaceWords returns what holds a workspace to its size.
+func workspaceWords(m backend.Enforcement) string {
 	switch m {
 	case backend.WorkspaceSized:
 		return "size of /workspace, by a file system of its own, whose space is set aside where the disk can do that"
@@ -100,19 +102,19 @@ func workspaceWords(m backend.WorkspaceMeans) string {
 	return "size of /workspace, watched: commands end when it is passed, and it is passed by what they write within a second or so"
 }
 
-// rootWords says what holds what is written to a root to its size.
-func rootWords(m backend.WorkspaceMeans) string {
+// rootWords returns what holds what is written to a root to its size.
+func rootWords(m backend.Enforcement) string {
 	if m == backend.WorkspaceMemory {
 		return "root: writable, which lies in memory"
 	}
 	return "root: writable, watched: commands end when the workspace_mb that was asked for, or else 4 GiB, is passed outside of /workspace"
 }
 
-// enforcement says what limits hold on this engine.
+// enforcement reports what limits hold on this engine.
 func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.Capabilities = &c
 	cgroups := "give the engine this cgroup controller; as root on a rootless engine: systemd delegation (see the engine's documentation)"
-	if r.Name == backendLocal {
+	if r.Name == engines.Local {
 		cgroups = "run as root, or as an ordinary user with systemd-run --user --scope workcell …: see docs/local.md"
 	}
 	for _, l := range []struct {
@@ -124,7 +126,7 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 		{"cpu limit", "thousandths of a core", c.CPU, cgroups},
 		{"process limit", "processes and threads", c.PIDs, cgroups},
 		{"workspace size", workspaceWords(c.Workspace), c.Workspace != "", "agents that ask for limits.workspace_mb are refused; leave it out"},
-		{"writable root", rootWords(c.RootMeans), c.WritableRoot, ""},
+		{"writable root", rootWords(c.RootEnforcement), c.WritableRoot, ""},
 		{"stop and start", "files survive a stop", c.Persistent, ""},
 	} {
 		if l.ok {
@@ -144,7 +146,7 @@ func (r *engineReport) enforcement(c backend.Capabilities) {
 	r.add("networks", v, strings.Join(modes, ", "), fix)
 }
 
-// images looks which of the default images are there and gives the first.
+// images reports which of the default images are present, and returns the first.
 func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, chosen string) string {
 	checker, ok := b.(backend.ImageChecker)
 	if !ok {
@@ -164,7 +166,7 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, cho
 		cancel()
 		switch {
 		case err != nil:
-			r.add("image "+ref, verdictWarn, oneLine(err.Error()), "")
+			r.add("image "+ref, verdictWarn, sanitize.Line(err.Error()), "")
 		case has:
 			r.add("image "+ref, verdictOK, r.present(), "")
 			if first == "" {
@@ -180,20 +182,20 @@ func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, cho
 	return first
 }
 
-// present says what an image being there means on this backend.
+// present returns what an image being there means on this backend.
 func (r *engineReport) present() string {
-	if r.Name == backendLocal {
+	if r.Name == engines.Local {
 		return "means this machine's own programs"
 	}
 	return "present"
 }
 
-// missing says how to get an image.
+// missing reports an image that is not there, and how to get it.
 func (r *engineReport) missing(ref string) {
 	switch r.Name {
-	case backendLocal:
+	case engines.Local:
 		r.add("image "+ref, verdictWarn, "this machine has no such program", "install it, as with apt-get install python3 or nodejs")
-	case backendContainerd:
+	case engines.Containerd:
 		full, err := backend.NormalizeImage(ref)
 		if err != nil {
 			full = ref
@@ -218,13 +220,13 @@ func (r *engineReport) trial(ctx context.Context, m *session.Manager, image stri
 	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: backend.PullNever})
 	if err != nil {
 		_, hint := classify(err)
-		r.add(name, verdictFail, "does not open: "+oneLine(err.Error()), hint)
+		r.add(name, verdictFail, "does not open: "+sanitize.Line(err.Error()), hint)
 		return
 	}
 	took := time.Since(began).Round(time.Millisecond)
 	info := s.Info()
 	if err := s.Close(ctx); err != nil {
-		r.add(name, verdictFail, "does not close: "+oneLine(err.Error()), "")
+		r.add(name, verdictFail, "does not close: "+sanitize.Line(err.Error()), "")
 		return
 	}
 	r.add(name, verdictOK, fmt.Sprintf("opened from %s in %s, as %s, with %s",

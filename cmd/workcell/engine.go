@@ -3,14 +3,23 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"io"
 	"log/slog"
+	"slices"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/reaper"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
 // engineFlags choose the engine. Every command that touches sandboxes has them.
@@ -39,37 +48,27 @@ func (f *imageFlags) addTo(cmd *cobra.Command) {
 		"allow only images that match this pattern (python:3.*, ghcr.io/acme/**); may be repeated")
 }
 
-// enginePatience is how long the engine may say nothing before a command gives up: with starting and reporting it stays
-// below 5 s.
-const enginePatience = 4 * time.Second
-
-// openBackend connects to the engine that the flag, or the environment, names.
-func (a *app) openBackend(ctx context.Context, f engineFlags) (backend.SandboxBackend, error) {
-	name := a.backendName(f)
-	if name == backendAuto {
-		return a.openAuto(ctx)
-	}
-	d, err := a.driver(name)
-	if err != nil {
-		return nil, err
-	}
-	return d.connect(ctx)
+// engines returns the engines that the environment leads to.
+func (a *app) engines() engines.Set {
+	return engines.Set{Env: a.env, Logger: a.logger(), Notice: func(text string) {
+		fmt.Fprintf(a.stderr, "workcell: engine: %s\n", sanitize.Line(text))
+	}}
 }
 
-// backendName gives what the flag says, else WORKCELL_BACKEND, else auto.
+// backendName returns what the flag says, else WORKCELL_BACKEND, else auto.
 func (a *app) backendName(f engineFlags) string {
-	return cmp.Or(f.backend, a.env.get("WORKCELL_BACKEND"), backendAuto)
+	return cmp.Or(f.backend, a.env.Get("WORKCELL_BACKEND"), engines.Auto)
 }
 
-// openManager connects to the engine and gives a manager with this installation's identity and the records of its
+// openManager connects to the engine and returns a manager with this installation's identity and the records of its
 // sandboxes. The caller must call done after it closed or detached the manager.
 func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags, use stateUse) (m *session.Manager, done func(), err error) {
 	opts := &session.Options{Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: f.maxSandboxes}
 	mapped := images.mapped
-	if list := a.env.get("WORKCELL_IMAGE_MAP"); list != "" {
+	if list := a.env.Get("WORKCELL_IMAGE_MAP"); list != "" {
 		mapped = append(strings.Split(list, ","), mapped...) // flags win
 	}
-	mapping, err := parseImageMap(mapped)
+	mapping, err := engines.ParseImageMap(mapped)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -80,7 +79,11 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 		}
 		opts.Images = imagePolicy{policy}
 	}
-	store, err := a.openStore(ctx, use)
+	dir, err := a.stateDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err := a.openStore(ctx, dir, use)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,38 +92,52 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 		a.records = store
 		closeStore = func() { store.Close() } // every change was on the disk before it was acknowledged
 	}
-	if opts.Instance, err = a.instanceOf(ctx, store); err != nil {
+	if opts.Instance, err = dir.Instance(ctx, store); err != nil {
 		closeStore()
 		return nil, nil, err
 	}
-	driver, err := a.openBackend(ctx, f)
+	driver, err := a.engines().Open(ctx, a.backendName(f))
 	if err != nil {
 		closeStore()
 		return nil, nil, err
 	}
-	opts.Engine = a.engineName(driver)
+	opts.Engine = a.engines().ID(engines.NameOf(driver))
 	if store != nil {
-		opts.Store = a.guarded(store, driverName(driver), opts.Engine)
+		opts.Store = a.guarded(store, dir, engines.NameOf(driver))
 	}
-	m, err = session.NewManager(mapImages(driver, mapping), opts)
+	m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	if err != nil && store != nil && use == stateWanted { // no file of an owner can be made
 		a.withoutRecords(err)
 		opts.Store = nil
-		m, err = session.NewManager(mapImages(driver, mapping), opts)
+		m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	}
 	if err != nil {
 		driver.Close()
 		closeStore()
 		return nil, nil, err
 	}
-	return m, func() { // its sandboxes go on; there is nothing left to lose
+	return m, func() { // its sandboxes stay; there is nothing left to lose
 		driver.Close()
 		closeStore()
 	}, nil
 }
 
-// rootAllowed tells whether sandboxes may run as root here.
-func rootAllowed(e env) bool { return e.get("WORKCELL_ALLOW_ROOT") == "1" }
+// guarded returns the store that a manager of this command is to use.
+func (a *app) guarded(store *sqlitestore.Store, dir state.Dir, backendName string) session.Store {
+	if !reaper.Supported || strings.EqualFold(a.env.Get(reaper.Variable), "off") {
+		return store
+	}
+	return reaper.Guard(store, reaper.Options{
+		Dir: string(dir), Backend: backendName, Engine: a.engines().ID(backendName), Environ: a.engines().Environ,
+		Failed: func(err error) {
+			fmt.Fprintf(a.stderr, "workcell: should this process be killed, its sandboxes stay until the next command: no reaper can be started: %s\n",
+				sanitize.Line(err.Error()))
+		},
+	})
+}
+
+// rootAllowed reports whether sandboxes may run as root here.
+func rootAllowed(e environ.Lookup) bool { return e.Get("WORKCELL_ALLOW_ROOT") == "1" }
 
 // imagePolicy fits backend's policy to session.
 type imagePolicy struct{ *backend.ImagePolicy }
@@ -130,8 +147,57 @@ func (p imagePolicy) Allow(ref string) error { return p.Check(ref) }
 
 // logger writes what operators should know to standard error.
 func (a *app) logger() *slog.Logger {
-	if a.env.get("WORKCELL_DEBUG") != "" {
+	if a.env.Get("WORKCELL_DEBUG") != "" {
 		return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return slog.New(newLineLog(a.stderr))
+}
+
+// lineLog writes warnings and errors as this command's other lines on standard error: what happened, then why.
+type lineLog struct {
+	mu    *sync.Mutex // guards w, of all loggers that came of one
+	w     io.Writer
+	attrs []slog.Attr
+}
+
+func newLineLog(w io.Writer) *lineLog { return &lineLog{mu: &sync.Mutex{}, w: w} }
+
+// Enabled is for warnings and what is worse.
+func (l *lineLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+// WithAttrs returns a log that says more.
+func (l *lineLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &lineLog{l.mu, l.w, append(slices.Clip(l.attrs), attrs...)}
+}
+
+// WithGroup changes nothing: names that are the same in two groups are rare enough.
+func (l *lineLog) WithGroup(string) slog.Handler { return l }
+
+// Handle writes one line.
+func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
+	word, why := "warning", ""
+	if r.Level >= slog.LevelError {
+		word = "error"
+	}
+	var about []string
+	add := func(a slog.Attr) bool {
+		if text := a.Value.Resolve().String(); a.Key == "error" {
+			why = ": " + text
+		} else {
+			about = append(about, a.Key+" "+text)
+		}
+		return true
+	}
+	for _, a := range l.attrs {
+		add(a)
+	}
+	r.Attrs(add)
+	line := r.Message
+	if len(about) > 0 {
+		line += " (" + strings.Join(about, ", ") + ")"
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := fmt.Fprintf(l.w, "workcell: %s: %s\n", word, sanitize.Line(line+why))
+	return err
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
@@ -68,7 +71,7 @@ func fail(code int, err error, hint string) error { return &cliError{code: code,
 
 func usageError(err error, hint string) error { return fail(exitUsage, err, hint) }
 
-// finish prints err as the user should see it and gives the exit code. A command that a signal ended exits as signals
+// finish prints err as the user should see it and returns the exit code. A command that a signal ended exits as signals
 // do, whatever error came of it.
 func finish(ctx context.Context, stderr io.Writer, err error) int {
 	if err == nil {
@@ -93,9 +96,9 @@ func finish(ctx context.Context, stderr io.Writer, err error) int {
 // printError writes the error and its hint. Text in it may come from a sandbox, so control characters are shown, not
 // sent to the terminal.
 func printError(w io.Writer, err error, hint string) {
-	fmt.Fprintf(w, "workcell: error: %s\n", indentLines(neutralise(err.Error())))
+	fmt.Fprintf(w, "workcell: error: %s\n", indentLines(sanitize.Text(err.Error())))
 	if hint != "" {
-		fmt.Fprintf(w, "workcell: hint: %s\n", indentLines(neutralise(hint)))
+		fmt.Fprintf(w, "workcell: hint: %s\n", indentLines(sanitize.Text(hint)))
 	}
 }
 
@@ -104,11 +107,15 @@ func indentLines(s string) string {
 	return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ")
 }
 
-// classify gives the exit code and the hint of an error: the command's own choice, else those of the error's class.
-func classify(err error) (code int, hint string) {
+// classify returns the exit code and the hint of an error: the command's own choice, else that of the package that made it, else those of the error's class.
+func classify(err error) (code int, todo string) {
 	var ce *cliError
 	if errors.As(err, &ce) {
 		return ce.code, ce.hint
+	}
+	if h := hint.Of(err); h != nil {
+		code, _ := classOf(h.Err)
+		return [...]int{hint.Failed: code, hint.Usage: exitUsage, hint.Unavailable: exitUnavailable, hint.Model: exitModel}[h.Kind], h.Hint
 	}
 	return classOf(err)
 }
@@ -122,8 +129,8 @@ func classOf(err error) (code int, hint string) {
 		return exitNotFound, fmt.Sprintf("`workcell sessions open --name %s`, with the --image and limits it had, makes it anew with its files; `workcell sessions rm %[1]s` removes them", vanished.Key.ID)
 	case errors.Is(err, sqlitejournal.ErrDamaged):
 		return exitFailed, "`workcell runs cancel RUN` gives the run up and removes its sandboxes; other runs are not concerned"
-	case stateHint(err) != "":
-		return exitFailed, stateHint(err)
+	case state.Hint(err) != "":
+		return exitFailed, state.Hint(err)
 	case errors.Is(err, backend.ErrUnavailable):
 		return exitUnavailable, "is the container engine running? `workcell doctor` says what is missing"
 	case errors.Is(err, backend.ErrImage):

@@ -5,15 +5,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"testing/fstest"
 
 	"github.com/firebase/genkit/go/core/api"
+	"github.com/firebase/genkit/go/core/logger"
 	"github.com/firebase/genkit/go/genkit"
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/models"
+	"github.com/workcell-dev/workcell/internal/otelsetup"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -33,7 +40,7 @@ func (f *modelFlags) addTo(cmd *cobra.Command) {
 		"export prompts, answers, tool calls and error texts with the traces; they may hold secrets")
 }
 
-// script gives the path in "scripted/PATH.yaml".
+// script returns the path in "scripted/PATH.yaml".
 func (f *modelFlags) script() (path string, ok bool) {
 	return strings.CutPrefix(f.model, scripted.Provider+"/")
 }
@@ -46,7 +53,7 @@ type host struct {
 	model  func(agent string) string             // in place of the agent's own; empty keeps that
 	onTool func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
 	script *scripted.Plugin                      // plays recorded answers; nil when models are asked
-	env    env
+	env    environ.Lookup
 }
 
 var (
@@ -87,7 +94,7 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 	return h, nil
 }
 
-// plugins builds what plays the models, and says on standard error when answers are recorded.
+// plugins builds what plays the models, and notes on standard error when answers are recorded.
 func (h *host) plugins(a *app, f modelFlags) ([]api.Plugin, error) {
 	if path, ok := f.script(); ok {
 		script, err := scripted.Load(path)
@@ -95,24 +102,24 @@ func (h *host) plugins(a *app, f modelFlags) ([]api.Plugin, error) {
 			return nil, fail(exitInvalid, err, "")
 		}
 		h.model = scripted.ModelName
-		fmt.Fprintf(a.stderr, "workcell: scripted model: answers are recorded in %s, no model is asked\n", oneLine(path))
+		fmt.Fprintf(a.stderr, "workcell: scripted model: answers are recorded in %s, no model is asked\n", sanitize.Line(path))
 		h.script = scripted.NewPlugin(script)
 		return []api.Plugin{h.script}, nil
 	}
 	h.model = func(string) string { return f.model }
 	if f.model != "" {
-		return modelPlugins(a.env, []modelUse{{model: f.model}})
+		return models.Plugins(a.env, []models.Use{{Model: f.model}})
 	}
-	var uses []modelUse
+	var uses []models.Use
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
 		doc := h.docs[name]
 		if doc.Meta.Model == "" {
 			return nil, fail(exitModel, fmt.Errorf("agent %s names no model", name),
 				"add model: provider/name to "+doc.File+", or pass --model provider/name")
 		}
-		uses = append(uses, modelUse{model: doc.Meta.Model, agent: name})
+		uses = append(uses, models.Use{Model: doc.Meta.Model, Agent: name})
 	}
-	return modelPlugins(a.env, uses)
+	return models.Plugins(a.env, uses)
 }
 
 // RunAgent is the agents' side of workflow.Engine.
@@ -135,14 +142,14 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	}
 	res, err := agent.Run(scripted.WithRun(ctx, workflow.RunIDFromContext(ctx), input), input, opts)
 	if err != nil && ctx.Err() == nil && strings.HasPrefix(cmp.Or(opts.Model, agent.Model()), "ollama/") {
-		err = ollamaError(ctx, h.env, err)
+		err = models.OllamaError(ctx, h.env, err)
 	}
 	return res, err
 }
 
-// goOn makes recorded answers go on where those of an interrupted run ended. The attempts that are run again take theirs
-// once more.
-func (h *host) goOn(entries []workflow.Entry) {
+// resume makes recorded answers begin where those of an interrupted run ended. Attempts that are run again take theirs once
+// more.
+func (h *host) resume(entries []workflow.Entry) {
 	if h.script == nil {
 		return
 	}
@@ -153,11 +160,33 @@ func (h *host) goOn(entries []workflow.Entry) {
 	}
 }
 
-// AgentSandbox tells which sandbox an agent wants to share with its run.
+// AgentSandbox returns which sandbox an agent wants to share with its run.
 func (h *host) AgentSandbox(name string) (session.Request, bool) {
 	agent := h.agents[name]
 	if agent == nil {
 		return session.Request{}, false
 	}
 	return agent.SharedSandbox()
+}
+
+// initGenkit starts Genkit without what a command must not have: the prompts of whatever directory it was started in,
+// log lines, and panics. A plugin that cannot be set up panics; that is the user's configuration, so it becomes an error.
+func (a *app) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.Genkit, err error) {
+	if a.env.Get("WORKCELL_DEBUG") == "" {
+		logger.SetLevel(slog.LevelWarn)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			g, err = nil, fail(exitModel, fmt.Errorf("cannot set up the models: %v", r), "")
+		}
+	}()
+	return genkit.Init(ctx,
+		genkit.WithPlugins(plugins...),
+		genkit.WithPromptFS(fstest.MapFS{}), genkit.WithPromptDir("."), // else ./prompts is loaded
+	), nil
+}
+
+// startTracing sets traces up, which must come before initGenkit.
+func (a *app) startTracing(ctx context.Context, content bool) (context.Context, *otelsetup.Tracing) {
+	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: content})
 }

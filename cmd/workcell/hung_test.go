@@ -41,7 +41,7 @@ func TestEngineThatHangs(t *testing.T) {
 	}
 }
 
-// silentSocket gives a socket that takes connections and never answers.
+// silentSocket returns a socket that takes connections and never answers.
 func silentSocket(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "workcell") // t.TempDir is too long a path for a socket

@@ -13,7 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
 
-	"github.com/workcell-dev/workcell/internal/upload"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session/transfer"
 )
 
 // maxInputBytes bounds an input file and a value that is read from one.
@@ -30,7 +31,7 @@ func (f *inputFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.file, "input-file", "", "JSON or YAML file with the whole input, - for standard input; --input goes over it")
 }
 
-// read gives the input. parse turns the pairs into values of the right types.
+// read returns the input. parse turns the pairs into values of the right types.
 func (f *inputFlags) read(stdin io.Reader, parse func(map[string]string) (map[string]any, error)) (map[string]any, error) {
 	input := map[string]any{}
 	if f.file != "" {
@@ -51,7 +52,7 @@ func (f *inputFlags) read(stdin io.Reader, parse func(map[string]string) (map[st
 	return input, nil
 }
 
-// strangeInputs tells of names that the schema's properties do not have. It may allow them, as JSON Schema does unless it
+// strangeInputs returns the names that the schema's properties do not have. It may allow them, as JSON Schema does unless it
 // is told not to, but most are typing errors, and what was meant has its default. A schema that speaks of further names
 // in any other way is taken at its word.
 func strangeInputs(input, schema map[string]any) []string {
@@ -103,9 +104,9 @@ func parsePairs(pairs []string) (map[string]string, error) {
 	return out, nil
 }
 
-// tellLeftOut says what of a workspace is not copied into sandboxes, but for version control's own.
-func tellLeftOut(ctx context.Context, w io.Writer, dir string) {
-	stats, err := upload.Check(ctx, dir, nil)
+// reportSkipped prints what of a workspace is not copied into sandboxes, but for version control's own.
+func reportSkipped(ctx context.Context, w io.Writer, dir string) {
+	stats, err := transfer.CheckWorkspace(ctx, dir)
 	if err != nil || len(stats.Skipped) == 0 { // the copy itself fails with the error
 		return
 	}
@@ -114,7 +115,7 @@ func tellLeftOut(ctx context.Context, w io.Writer, dir string) {
 	if rest := len(stats.Skipped) - len(names); rest > 0 {
 		more = fmt.Sprintf(" and %d more", rest)
 	}
-	fmt.Fprintf(w, "workcell: notice: not copied from %s, as links and special files are not: %s%s\n", oneLine(dir), oneLine(strings.Join(names, ", ")), more)
+	fmt.Fprintf(w, "workcell: notice: not copied from %s, as links and special files are not: %s%s\n", sanitize.Line(dir), sanitize.Line(strings.Join(names, ", ")), more)
 }
 
 // readInputFile reads a mapping.

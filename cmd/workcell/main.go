@@ -14,7 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/workcell-dev/workcell/internal/nearest"
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/reaper"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
@@ -26,7 +28,7 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, stdout, os.Stderr))
 }
 
-// run is the whole command: it parses args, does the work and gives the exit code. Everything the command reads from
+// run is the whole command: it parses args, does the work and returns the exit code. Everything the command reads from
 // its surroundings besides the environment comes in through the parameters.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := newApp(stdin, stdout, stderr)
@@ -94,7 +96,7 @@ Environment:
 		newDoctorCmd(a),
 		newVersionCmd(a),
 	)
-	if canReap {
+	if reaper.Supported {
 		root.AddCommand(newReaperCmd(a))
 	}
 	wrapArgErrors(root)
@@ -124,7 +126,7 @@ func wrapArgErrors(cmd *cobra.Command) {
 	}
 }
 
-// commandHint says which command of a group may be meant.
+// commandHint returns which command of a group may be meant.
 func commandHint(group *cobra.Command, args []string) string {
 	hint := "see `" + group.CommandPath() + " --help`"
 	if len(args) == 0 {
@@ -136,7 +138,7 @@ func commandHint(group *cobra.Command, args []string) string {
 			names = append(names, sub.Name())
 		}
 	}
-	near, ok := nearest.Of(args[0], names)
+	near, ok := suggest.Closest(args[0], names)
 	if alike := group.SuggestionsFor(args[0]); !ok && len(alike) > 0 { // other words for it
 		near, ok = alike[0], true
 	}
@@ -152,30 +154,11 @@ type app struct {
 	stdout, stderr io.Writer
 	stateDirFlag   string
 	command        string // the command that runs, "workcell sessions exec"
-	env            env
+	env            environ.Lookup
 	records        *sqlitestore.Store           // openManager's; nil when it does without
 	terminal       atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
 }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer) *app {
 	return &app{stdin: stdin, stdout: stdout, stderr: stderr, env: os.LookupEnv}
-}
-
-// env looks a variable up. Only this command reads the environment; library packages get values.
-type env func(name string) (string, bool)
-
-// get gives the value of a variable, empty when it is not set.
-func (e env) get(name string) string {
-	v, _ := e(name)
-	return v
-}
-
-// first gives the first variable of names that has a value.
-func (e env) first(names ...string) (name, value string) {
-	for _, n := range names {
-		if v := e.get(n); v != "" {
-			return n, v
-		}
-	}
-	return "", ""
 }

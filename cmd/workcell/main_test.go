@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/workcell-dev/workcell/internal/reaper"
 )
 
 // testImages stand in for the official images in tests, so that no registry is needed.
@@ -52,7 +54,7 @@ func runScripts(t *testing.T, dir, backend string) {
 			e.Setenv("WORKCELL_STATE_DIR", filepath.Join(e.WorkDir, ".state"))
 			e.Setenv("WORKCELL_IMAGE_MAP", testImages)
 			e.Setenv("WORKCELL_BACKEND", backend)
-			e.Setenv(reaperVariable, "off") // it would be in the way of the directory
+			e.Setenv(reaper.Variable, "off") // it would be in the way of the directory
 			e.Setenv("EXAMPLES", examples)
 			for _, name := range []string{"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "CONTAINERD_ADDRESS", "GOCOVERDIR"} {
 				if v, ok := os.LookupEnv(name); ok {
@@ -87,7 +89,7 @@ func cmdCode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// workcell gives the command in a process of its own with a state directory of its own.
+// workcell returns the command in a process of its own with a state directory of its own.
 func workcell(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -109,7 +111,7 @@ func testEnviron(t *testing.T) []string {
 			out = append(out, name+"="+v)
 		}
 	}
-	out = append(out, "WORKCELL_STATE_DIR="+t.TempDir(), "WORKCELL_IMAGE_MAP="+testImages, reaperVariable+"=off")
+	out = append(out, "WORKCELL_STATE_DIR="+t.TempDir(), "WORKCELL_IMAGE_MAP="+testImages, reaper.Variable+"=off")
 	t.Cleanup(func() { removeSandboxes(t, out, "docker") })
 	return out
 }

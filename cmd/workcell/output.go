@@ -7,9 +7,12 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
 // outputFlag is the -o flag: how data is written to standard output. The zero value is the table.
@@ -113,7 +116,7 @@ func writeTable(w io.Writer, header []string, rows [][]string) error {
 			if c == "" {
 				c = "-"
 			}
-			cells[i] = oneLine(c)
+			cells[i] = sanitize.Line(c)
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
@@ -131,9 +134,17 @@ func writeLines(w io.Writer, prefix string, v any) error {
 		return err
 	}
 	for line := range strings.Lines(strings.TrimRight(b.String(), "\n") + "\n") {
-		if _, err := io.WriteString(w, prefix+neutralise(line)); err != nil {
+		if _, err := io.WriteString(w, prefix+sanitize.Text(line)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// clip shortens s to at most n runes.
+func clip(s string, n int) string {
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:n-1]) + "…"
 }

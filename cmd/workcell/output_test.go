@@ -58,3 +58,13 @@ func TestTableIsSafeForATerminal(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+func TestClip(t *testing.T) {
+	t.Parallel()
+	if got := clip("héllo", 5); got != "héllo" {
+		t.Errorf("clip = %q", got)
+	}
+	if got := clip("héllo!", 5); got != "héll…" {
+		t.Errorf("clip = %q", got)
+	}
+}

@@ -10,9 +10,10 @@ import (
 	"golang.org/x/term"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// progress tells on standard error what goes on. On a terminal the last line is live: it shows what is running now
+// progress shows on standard error what is being done. On a terminal the last line is live: it shows what is running now
 // and for how long. Elsewhere there are only plain lines. Safe for concurrent use.
 type progress struct {
 	w    io.Writer
@@ -49,7 +50,7 @@ func (p *progress) Line(format string, args ...any) {
 
 func (p *progress) line(format string, args ...any) {
 	p.erase()
-	fmt.Fprintln(p.w, oneLine(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(p.w, sanitize.Line(fmt.Sprintf(format, args...)))
 	p.draw()
 }
 
@@ -114,7 +115,7 @@ func (p *progress) draw() {
 		}
 	}
 	elapsed := p.now().Sub(p.since).Truncate(time.Second)
-	fmt.Fprint(p.w, clip(fmt.Sprintf("%s … %s", oneLine(p.status), elapsed), width-1))
+	fmt.Fprint(p.w, clip(fmt.Sprintf("%s … %s", sanitize.Line(p.status), elapsed), width-1))
 	p.shown = true
 }
 
@@ -123,7 +124,7 @@ type pullState struct {
 	layers map[string]backend.PullProgress
 }
 
-// Pull is a session.Request's OnPull: it says once that an image is fetched and keeps the live line up to date.
+// Pull is a session.Request's OnPull: it prints once that an image is fetched and keeps the live line up to date.
 func (p *progress) Pull(ev backend.PullProgress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

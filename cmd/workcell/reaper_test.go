@@ -4,20 +4,17 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/engines"
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
@@ -39,22 +36,22 @@ func TestReaperGivesUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			a := &app{stateDirFlag: dir, env: withEnv(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})}
-			if _, err := a.instance(session.NewID()); err != nil {
-				t.Fatal(err)
-			}
-			store, err := sqlitestore.Open(t.Context(), filepath.Join(dir, stateFile))
+			set := engines.Set{Env: environ.Of(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})}
+			store, err := sqlitestore.Open(t.Context(), state.Dir(dir).File())
 			if err != nil {
 				t.Fatal(err)
 			}
+			if _, err := state.Dir(dir).Instance(t.Context(), store); err != nil {
+				t.Fatal(err)
+			}
 			rec := session.Record{
-				ID: "sbx_x", Key: session.UserKey("box"), Engine: a.engineNameOf(backendDocker), EngineID: "x", Owner: deadOwner,
+				ID: "sbx_x", Key: session.UserKey("box"), Engine: set.ID(engines.Docker), EngineID: "x", Owner: deadOwner,
 				State: session.RecordRemoving, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(-test.overdue),
 			}
 			if err := errors.Join(store.Insert(t.Context(), rec), store.Close()); err != nil {
 				t.Fatal(err)
 			}
-			cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", backendDocker, "--state-dir", dir)
+			cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", engines.Docker, "--state-dir", dir)
 			cmd.Env = []string{"DOCKER_HOST=unix:///nonexistent", "WORKCELL_DEBUG=1"}
 			out, err := cmd.StderrPipe() // where it says that the engine does not answer
 			if err = errors.Join(err, cmd.Start()); err != nil {
@@ -74,121 +71,15 @@ func TestReaperGivesUp(t *testing.T) {
 	}
 }
 
-// TestReaperNaps: a reaper looks again when something is due, but not more often than once a second; the seldomer the longer
-// nothing comes of it, and once a minute at least.
-func TestReaperNaps(t *testing.T) {
-	t.Parallel()
-	const late, later, second = -time.Hour, time.Hour, time.Second
-	for name, test := range map[string]struct{ due, want []time.Duration }{
-		"overdue": {
-			[]time.Duration{late, late, late, late, late, late, late, late},
-			[]time.Duration{second, 2 * second, 4 * second, 8 * second, 16 * second, 32 * second, time.Minute, time.Minute},
-		},
-		"something else meanwhile": {
-			[]time.Duration{later, late, late, later, later, late},
-			[]time.Duration{time.Minute, second, 2 * second, time.Minute, time.Minute, second},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			a := newApp(strings.NewReader(""), io.Discard, io.Discard)
-			a.stateDirFlag, a.env = dir, withEnv(map[string]string{"DOCKER_HOST": "unix:///nonexistent"})
-			if _, err := a.instance(session.NewID()); err != nil {
-				t.Fatal(err)
-			}
-			path := filepath.Join(dir, stateFile)
-			keep := func(due time.Duration) {
-				t.Helper()
-				store, err := sqlitestore.Open(t.Context(), path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				rec := session.Record{
-					ID: "sbx_x", Key: session.UserKey("box"), Engine: a.engineNameOf(backendDocker), EngineID: "x", Owner: deadOwner,
-					State: session.RecordRemoving, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(due),
-				}
-				if err = store.Insert(t.Context(), rec); errors.Is(err, backend.ErrExists) {
-					err = store.Update(t.Context(), rec)
-				}
-				if err := errors.Join(err, store.Close()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			keep(test.due[0])
-			var naps []time.Duration
-			over := errors.New("seen enough")
-			r := &reaper{a: a, flags: engineFlags{backend: backendDocker}, engine: a.engineNameOf(backendDocker), state: path,
-				pause: func(_ context.Context, d time.Duration) error {
-					naps = append(naps, d)
-					if len(naps) == len(test.want) {
-						return over
-					}
-					keep(test.due[len(naps)])
-					return nil
-				}}
-			if err := r.sweepOn(t.Context()); !errors.Is(err, over) {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, naps); diff != "" {
-				t.Errorf("naps (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// TestReaperMakesNothing: a state directory that was removed is not made anew.
+// TestReaperMakesNothing: a state directory that was removed is not made again.
 func TestReaperMakesNothing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
-	cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", backendLocal, "--state-dir", dir)
+	cmd := workcell(t, "reaper", "--owner", deadOwner, "--backend", engines.Local, "--state-dir", dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory: %v", err)
-	}
-}
-
-// TestReaperEnviron: a reaper finds its engine wherever it is, and knows no secret.
-func TestReaperEnviron(t *testing.T) {
-	t.Parallel()
-	config := t.TempDir()
-	if err := os.WriteFile(filepath.Join(config, "config.json"), []byte(`{"currentContext": "far"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	here, err := filepath.Abs("certs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, test := range map[string]struct {
-		vars      map[string]string
-		have, not []string
-	}{
-		"context": {
-			map[string]string{"DOCKER_CONFIG": config, "GEMINI_API_KEY": "secret", "WORKCELL_MCP_TOKEN": "secret"},
-			[]string{"DOCKER_CONFIG=" + config, "DOCKER_CONTEXT=far", reaperVariable + "=off"},
-			[]string{"GEMINI_API_KEY=secret", "WORKCELL_MCP_TOKEN=secret"},
-		},
-		"no context": {map[string]string{"DOCKER_CONFIG": t.TempDir()}, []string{"DOCKER_CONTEXT=default"}, nil},
-		"address": {
-			map[string]string{"DOCKER_HOST": "tcp://far:2376", "DOCKER_CERT_PATH": "certs", "DOCKER_CONTEXT": "near"},
-			[]string{"DOCKER_HOST=tcp://far:2376", "DOCKER_CERT_PATH=" + here}, []string{"DOCKER_CONTEXT=near"},
-		},
-	} {
-		environ, err := (&app{env: withEnv(test.vars)}).reaperEnviron()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, v := range test.have {
-			if !slices.Contains(environ, v) {
-				t.Errorf("%s: %s is not in %v", name, v, environ)
-			}
-		}
-		for _, v := range test.not {
-			if slices.Contains(environ, v) {
-				t.Errorf("%s: %s is in it", name, v)
-			}
-		}
 	}
 }

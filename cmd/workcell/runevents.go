@@ -6,11 +6,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// runProgress tells of a run's steps.
+// runProgress shows a run's steps.
 type runProgress struct {
 	p *progress
 
@@ -78,7 +79,7 @@ func (r *runProgress) finished(ev workflow.Event) {
 		word += ", on to " + ev.Next
 	}
 	if ev.Error != nil {
-		word += ": " + clip(oneLine(ev.Error.Message), 300)
+		word += ": " + clip(sanitize.Line(ev.Error.Message), 300)
 	}
 	r.p.Line("  %-26s %s", ev.Path, word)
 	if ev.Status == workflow.StatusFailed && ev.Type == workflow.TypeExec {
@@ -97,7 +98,7 @@ func (r *runProgress) finished(ev workflow.Event) {
 	r.show()
 }
 
-// tool tells of an agent's tool calls: what it does now on the live line, what it did in a line that stays.
+// tool shows an agent's tool calls: what it does now on the live line, what it did in a line that stays.
 func (r *runProgress) tool(agent string, e tools.ToolEvent) {
 	if !e.Done {
 		return
@@ -114,7 +115,7 @@ func (r *runProgress) show() {
 	r.p.Status(strings.Join(r.running, ", "))
 }
 
-// slow tells whether steps of a type do more than decide.
+// slow reports whether steps of a type do more than decide.
 func slow(t workflow.Type) bool {
 	switch t {
 	case workflow.TypeAgent, workflow.TypeExec, workflow.TypeParallel, workflow.TypeForEach:
@@ -129,4 +130,32 @@ func short(d time.Duration) string {
 		return d.Round(time.Millisecond).String()
 	}
 	return fmt.Sprint(d.Round(100 * time.Millisecond))
+}
+
+// What is shown of what a failed command wrote.
+const (
+	lastWordsLines = 10
+	lastWordsWidth = 200 // runes of a line
+)
+
+// lastWords returns the last lines that a command of a workflow wrote, by the output of its step: of standard error, else of
+// standard output.
+func lastWords(output any) []string {
+	fields, _ := output.(map[string]any)
+	text := ""
+	for _, stream := range []string{"stderr", "stdout"} {
+		if s, _ := fields[stream].(string); strings.TrimSpace(s) != "" {
+			text = strings.TrimRight(s, " \t\r\n")
+			break
+		}
+	}
+	if text == "" {
+		return nil
+	}
+	lines := strings.Split(text, "\n")
+	lines = lines[max(0, len(lines)-lastWordsLines):]
+	for i, line := range lines {
+		lines[i] = clip(strings.TrimRight(line, "\r"), lastWordsWidth)
+	}
+	return lines
 }

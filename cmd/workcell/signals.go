@@ -22,7 +22,7 @@ func (e signalError) Error() string {
 // exitCode follows the shells: 128 plus the number of the signal.
 func (e signalError) exitCode() int { return exitSignalBase + int(e.sig) }
 
-// watchSignals gives a context that the first interrupt, termination or hang-up ends, with a [signalError] as its
+// watchSignals returns a context that the first interrupt, termination or hang-up ends, with a [signalError] as its
 // cause; commands then close their sandboxes and return. A second signal exits at once.
 //
 // genkit.Init also catches these signals, for good. A signal is delivered to everyone who asked for it, so this works

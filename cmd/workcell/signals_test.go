@@ -245,7 +245,7 @@ func TestKeepLeavesTheSandbox(t *testing.T) {
 	}
 }
 
-// TestRunWithoutReaders: a run whose progress nobody reads any more goes on to its end, and one whose result nobody reads
+// TestRunWithoutReaders: a run whose progress nobody reads any more runs to its end, and one whose result nobody reads
 // has closed its sandboxes all the same.
 func TestRunWithoutReaders(t *testing.T) {
 	t.Parallel()

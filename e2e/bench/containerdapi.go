@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 
 	ctrd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/oci"
@@ -20,16 +19,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
-	"github.com/workcell-dev/workcell/internal/seccomp"
 )
 
 // containerdAPI is a baseline: the same work done with containerd's client alone, in a container with the same limits
-// and the same system call filter.
+// and containerd's own system call filter.
 type containerdAPI struct {
-	api    *ctrd.Client
-	image  ctrd.Image
-	filter *specs.LinuxSeccomp
-	execs  atomic.Int64
+	api   *ctrd.Client
+	image ctrd.Image
+	execs atomic.Int64
 }
 
 func newContainerdAPI(ctx context.Context, address, ref string) (*containerdAPI, error) {
@@ -45,12 +42,7 @@ func newContainerdAPI(ctx context.Context, address, ref string) (*containerdAPI,
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("containerd has no image %s: %w", full, err), api.Close())
 	}
-	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return nil, errors.Join(err, api.Close())
-	}
-	filter, err := seccomp.OCI(seccomp.Target{Arch: runtime.GOARCH, Kernel: strings.TrimSpace(string(kernel))})
-	return &containerdAPI{api: api, image: image, filter: filter}, err
+	return &containerdAPI{api: api, image: image}, nil
 }
 
 func (e *containerdAPI) name() string { return "containerd_api" }
@@ -59,15 +51,14 @@ func (e *containerdAPI) close() error { return e.api.Close() }
 // open makes and starts a container like ours whose main process sleeps.
 func (e *containerdAPI) open(ctx context.Context) (*box, error) {
 	id := "bench-" + strconv.FormatInt(e.execs.Add(1), 10) + "-" + strconv.Itoa(syscall.Getpid())
-	hardened := func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
-		s.Linux.Seccomp = e.filter
+	unlimited := func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 		s.Process.Rlimits = nil // the default asks for more than a machine may have
 		return nil
 	}
 	c, err := e.api.NewContainer(ctx, id, ctrd.WithImage(e.image), ctrd.WithNewSnapshot(id, e.image), ctrd.WithNewSpec(
 		oci.WithImageConfig(e.image), oci.WithProcessArgs("sleep", "100000"), oci.WithUserID(1000), oci.WithRootFSReadonly(),
 		oci.WithCapabilities(nil), oci.WithNoNewPrivileges, oci.WithMemoryLimit(2<<30), oci.WithMemorySwap(2<<30), oci.WithPidsLimit(276),
-		oci.WithCPUCFS(int64(runtime.NumCPU())*100_000, 100_000), hardened,
+		oci.WithCPUCFS(int64(runtime.NumCPU())*100_000, 100_000), unlimited, seccomp.WithDefaultProfile(),
 	))
 	if err != nil {
 		return nil, err

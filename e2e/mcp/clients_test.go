@@ -20,7 +20,7 @@ import (
 // clientTime is how long one run of a client from npm may take.
 const clientTime = 10 * time.Minute
 
-// npmTools gives a Node.js and the folder of the clients from npm, installed where that was not done.
+// npmTools returns a Node.js and the folder of the clients from npm, installed where that was not done.
 func npmTools(t *testing.T) (node, dir string) {
 	t.Helper()
 	script := filepath.Join("..", "..", "hack", "mcp-tools.sh")

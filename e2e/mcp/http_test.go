@@ -112,7 +112,7 @@ func doTo(t *testing.T, method, url, body string, header map[string]string) (sta
 
 const initializeBody = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 
-// begin begins a session and gives its id.
+// begin begins a session and returns its id.
 func (s *httpServer) begin(header map[string]string) string {
 	s.t.Helper()
 	status, body, got := s.do(http.MethodPost, initializeBody, header)
@@ -165,7 +165,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// raw sends bytes as they are and gives the first line of the answer; empty when the server hangs up without one.
+// raw sends bytes as they are and returns the first line of the answer; empty when the server hangs up without one.
 func (s *httpServer) raw(request string) string {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", s.addr)

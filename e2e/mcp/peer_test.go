@@ -127,7 +127,7 @@ func startPeerEnv(t *testing.T, env []string, args ...string) *peer {
 	return p
 }
 
-// wait gives the exit code; it may be called again.
+// wait returns the exit code; it may be called again.
 func (p *peer) wait() int {
 	p.t.Helper()
 	select {
@@ -148,7 +148,7 @@ func (p *peer) sendRaw(line string) {
 	}
 }
 
-// next gives the next message. Whatever comes must be one.
+// next returns the next message. Whatever comes must be one.
 func (p *peer) next() message {
 	p.t.Helper()
 	select {
@@ -174,7 +174,7 @@ func (p *peer) decode(line string) message {
 	return m
 }
 
-// request sends a request and gives its id.
+// request sends a request and returns its id.
 func (p *peer) request(method string, params any) string {
 	p.t.Helper()
 	p.nextID++
@@ -302,7 +302,7 @@ func (p *peer) alive() {
 	}
 }
 
-// instance gives the id that marks the sandboxes of a state directory.
+// instance returns the id that marks the sandboxes of a state directory.
 func instance(t *testing.T, state string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(state, "instance"))

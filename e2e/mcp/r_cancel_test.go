@@ -73,25 +73,25 @@ func TestR8HangUp(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t)
 	client := s.connect("")
-	box := field(t, callTool(t, client, "sandbox_open", nil), "sandbox_id")
+	sandbox := field(t, callTool(t, client, "sandbox_open", nil), "sandbox_id")
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}},`
-	call := s.start(toolCall(1, meta, "sandbox_exec", map[string]any{"sandbox_id": box, "command": waitsForGo, "yield_ms": 3_000_000}),
+	call := s.start(toolCall(1, meta, "sandbox_exec", map[string]any{"sandbox_id": sandbox, "command": waitsForGo, "yield_ms": 3_000_000}),
 		map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "sandbox_exec"})
 	has := func(name string) bool {
-		return !callTool(t, client, "sandbox_fs_read", map[string]any{"sandbox_id": box, "path": name}).IsError
+		return !callTool(t, client, "sandbox_fs_read", map[string]any{"sandbox_id": sandbox, "path": name}).IsError
 	}
 	until(t, "the command runs", func() bool { return has("on") })
 	call.hangUp()
 	call.wait(t)
 	until(t, "the command ends", func() bool {
-		return strings.Contains(text(t, callTool(t, client, "session_status", map[string]any{"session_id": box})), `"running_commands":0`)
+		return strings.Contains(text(t, callTool(t, client, "session_status", map[string]any{"session_id": sandbox})), `"running_commands":0`)
 	})
 	if has("well") {
 		t.Error("the command ended by itself")
 	}
 }
 
-// R8 over HTTP, in a session: a call goes on when its connection breaks, as the protocol has it, and ends when it is
+// R8 over HTTP, in a session: a call continues when its connection breaks, as the protocol has it, and ends when it is
 // cancelled.
 func TestR8CancelInASession(t *testing.T) {
 	t.Parallel()

@@ -160,19 +160,19 @@ func TestR4SandboxesOfOthers(t *testing.T) {
 	if v := alice.InitializeResult().ProtocolVersion; v != "2026-07-28" {
 		t.Fatalf("the client speaks %s", v)
 	}
-	box := field(t, callTool(t, alice, "sandbox_open", nil), "sandbox_id")
-	callTool(t, alice, "sandbox_fs_write", map[string]any{"sandbox_id": box, "path": "secret", "contents": "x"})
+	sandbox := field(t, callTool(t, alice, "sandbox_open", nil), "sandbox_id")
+	callTool(t, alice, "sandbox_fs_write", map[string]any{"sandbox_id": sandbox, "path": "secret", "contents": "x"})
 	unknown := callTool(t, bob, "sandbox_fs_read", map[string]any{"sandbox_id": "sbx_" + strings.Repeat("a", 26), "path": "secret"})
-	others := callTool(t, bob, "sandbox_fs_read", map[string]any{"sandbox_id": box, "path": "secret"})
+	others := callTool(t, bob, "sandbox_fs_read", map[string]any{"sandbox_id": sandbox, "path": "secret"})
 	if !others.IsError || text(t, others) != text(t, unknown) {
 		t.Errorf("another's sandbox: %s\nunknown: %s", text(t, others), text(t, unknown))
 	}
 	for _, tool := range []string{"get_files", "session_status", "cleanup_session"} {
-		if res := callTool(t, bob, tool, map[string]any{"session_id": box}); !res.IsError || !strings.Contains(text(t, res), "not_found") {
+		if res := callTool(t, bob, tool, map[string]any{"session_id": sandbox}); !res.IsError || !strings.Contains(text(t, res), "not_found") {
 			t.Errorf("%s: %s", tool, text(t, res))
 		}
 	}
-	if _, err := bob.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + box + "/secret"}); err == nil {
+	if _, err := bob.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "sandbox://" + sandbox + "/secret"}); err == nil {
 		t.Error("another's file was read as a resource")
 	}
 	if list, err := bob.ListResources(t.Context(), nil); err != nil || len(list.Resources) != 0 {
@@ -183,7 +183,7 @@ func TestR4SandboxesOfOthers(t *testing.T) {
 		t.Errorf("without a handle: %s", text(t, res))
 	}
 	second := field(t, callTool(t, alice, "sandbox_open", nil), "sandbox_id")
-	if second == box {
+	if second == sandbox {
 		t.Error("two conversations got one sandbox")
 	}
 	named := map[string]any{"session_key": "shared"}
@@ -221,11 +221,11 @@ func TestR4HandlesWithoutTokens(t *testing.T) {
 	t.Parallel()
 	s := startHTTP(t)
 	one, two := s.connect(""), s.connect("")
-	box := field(t, callTool(t, one, "sandbox_open", nil), "sandbox_id")
-	if res := callTool(t, one, "sandbox_exec", map[string]any{"sandbox_id": box, "command": "echo hi"}); field(t, res, "stdout") != "hi\n" {
+	sandbox := field(t, callTool(t, one, "sandbox_open", nil), "sandbox_id")
+	if res := callTool(t, one, "sandbox_exec", map[string]any{"sandbox_id": sandbox, "command": "echo hi"}); field(t, res, "stdout") != "hi\n" {
 		t.Errorf("own sandbox: %s", text(t, res))
 	}
-	if other := field(t, callTool(t, two, "sandbox_open", nil), "sandbox_id"); other == box {
+	if other := field(t, callTool(t, two, "sandbox_open", nil), "sandbox_id"); other == sandbox {
 		t.Error("two clients got one sandbox")
 	}
 	for tool, args := range map[string]map[string]any{
@@ -347,7 +347,7 @@ func text(t *testing.T, res *mcp.CallToolResult) string {
 	return c.Text
 }
 
-// field gives a field of a result that must be no error.
+// field returns a field of a result that must be no error.
 func field(t *testing.T, res *mcp.CallToolResult, name string) string {
 	t.Helper()
 	m, _ := res.StructuredContent.(map[string]any)
@@ -358,7 +358,7 @@ func field(t *testing.T, res *mcp.CallToolResult, name string) string {
 	return s
 }
 
-// sseResult gives the result in an answer that came as server-sent events.
+// sseResult returns the result in an answer that came as server-sent events.
 func sseResult(t *testing.T, answer string) toolResult {
 	t.Helper()
 	for line := range strings.Lines(answer) {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// R1: what is no message, or a wrong one, gets its JSON-RPC code, and the connection goes on.
+// R1: what is no message, or a wrong one, gets its JSON-RPC code, and the connection stays.
 func TestR1MalformedMessages(t *testing.T) {
 	t.Parallel()
 	p := startPeer(t)
@@ -72,7 +72,7 @@ func TestR1MalformedMessages(t *testing.T) {
 	}
 }
 
-// R1: an id that is in use is refused and the call that has it goes on.
+// R1: an id that is in use is refused and the call that has it continues.
 func TestR1DuplicateID(t *testing.T) {
 	t.Parallel()
 	p := startPeer(t)
@@ -129,7 +129,7 @@ func manyKeys(n int) string {
 	return b.String()
 }
 
-// peakMemory gives the most resident memory that a process had.
+// peakMemory returns the most resident memory that a process had.
 func peakMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -225,7 +225,7 @@ func TestR8Cancel(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the cancelled command goes on")
+			t.Fatal("the cancelled command still runs")
 		}
 	}
 	p.notify("notifications/cancelled", map[string]any{"requestId": n})

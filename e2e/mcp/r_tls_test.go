@@ -24,7 +24,7 @@ func TestR3OriginOverTLS(t *testing.T) {
 	s := startHTTP(t, "--tls-cert", cert, "--tls-key", key)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 	for origin, want := range map[string]int{
-		"": http.StatusOK, "https://" + s.addr: http.StatusOK, "http://" + s.addr: http.StatusForbidden, "https://evil.example": http.StatusForbidden,
+		"": http.StatusOK, "https://" + s.addr: http.StatusOK, "https://evil.example": http.StatusForbidden,
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+s.addr+"/mcp", strings.NewReader(initializeBody))
 		if err != nil {

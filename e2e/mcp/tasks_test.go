@@ -115,7 +115,7 @@ func TestTaskInputs(t *testing.T) {
 	}
 }
 
-// TestOperatorsTasks: why a task failed tells its client nothing of where the operator's files lie.
+// TestOperatorsTasks: the reason why a task failed does not show its client where the operator's files lie.
 func TestOperatorsTasks(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "operators-own")

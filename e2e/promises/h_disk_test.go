@@ -66,7 +66,7 @@ func TestH3Root(t *testing.T) {
 	cfg.Limits = frontmatter.Limits{WorkspaceMB: workspaceMB, MemoryMB: 64}
 	b := newBox(t, cfg)
 	limits := b.ok(t, tools.ToolOpen, obj{})["limits"].(obj)
-	watched := limits["root_means"] == "watched"
+	watched := limits["root_enforcement"] == "watched"
 	if size := limits["root_mb"]; watched && size != float64(workspaceMB) || size == nil {
 		t.Errorf("the limits are said to be %v", limits)
 	}

@@ -13,10 +13,10 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// Kind is what a type check can tell about the result of an expression.
+// Kind is what a type check knows about the result of an expression.
 type Kind string
 
-// Kinds of results. KindAny means that only the evaluation can tell.
+// Kinds of results. KindAny means that only the evaluation shows it.
 const (
 	KindAny    Kind = "any"
 	KindBool   Kind = "bool"
@@ -65,7 +65,7 @@ func (e *Env) Compile(src string) (*Program, error) {
 	return &Program{src: src, ast: ast, prog: prog}, nil
 }
 
-// Condition compiles an expression that must give a boolean.
+// Condition compiles an expression whose result must be a boolean.
 func (e *Env) Condition(src string) (*Program, error) {
 	p, err := e.Compile(src)
 	if err != nil {

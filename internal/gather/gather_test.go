@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/gather"
 )
 
-// steps gives its bytes in small steps with a pause before each.
+// steps reads as its bytes in small steps with a pause before each.
 type steps struct {
 	data  []byte
 	step  int

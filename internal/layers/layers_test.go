@@ -30,56 +30,72 @@ type layer struct {
 }
 
 func layers() []layer {
-	leaves := []string{"internal/telemetry", "internal/nearest"}
-	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "session", "session/sqlitestore", "tools", "workflow", "workflow/sqlitejournal"}
+	leaves := []string{"internal/bound", "internal/telemetry", "internal/suggest"}
+	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "session", "session/sqlitestore", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
 		// The contract, light enough for anyone to implement.
 		{dir: "backend", only: []string{"github.com/distribution/reference"}},
 		// Drivers know the contract and how to reach the guest.
-		{dir: "backend/docker", may: above("backend", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver", "backend/internal/sizedfs")},
-		{dir: "backend/containerd", may: above("backend", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "internal/seccomp", "internal/gather", "internal/driver", "backend/internal/sizedfs")},
-		{dir: "backend/local", may: above("backend", "backend/internal/kit", "internal/guest", "internal/seccomp", "internal/driver", "backend/internal/sizedfs")},
+		{dir: "backend/docker", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs")},
+		{dir: "backend/containerd", may: above("backend", "backend/internal/host", "backend/internal/kit", "backend/internal/registryauth", "internal/guest", "backend/internal/seccomp", "internal/gather", "backend/internal/sizedfs")},
+		{dir: "backend/local", may: above("backend", "backend/internal/host", "backend/internal/kit", "internal/guest", "backend/internal/seccomp", "backend/internal/sizedfs")},
 		{dir: "backend/memory", may: above("backend", "internal/guest")},
 		// What they owe, for drivers of others too: nothing above the contract and the guest.
 		{dir: "backend/backendtest", may: []string{"backend", "internal/guest"}},
 
 		// What the drivers share.
 		{dir: "backend/internal/registryauth", only: []string{"github.com/docker/cli"}},
-		{dir: "backend/internal/kit", may: []string{"backend", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "go.opentelemetry.io/otel"}},
-		{dir: "internal/driver", may: []string{"backend"}, only: []string{}},
+		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"golang.org/x/sys"}},
+		{dir: "backend/internal/kit", may: []string{"backend", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "go.opentelemetry.io/otel"}},
 		{dir: "internal/guest"},
+		// The rooms of the guest, lowest first.
+		{dir: "internal/guest/proc", may: []string{"internal/guest"}},
+		{dir: "internal/guest/disk", may: []string{"internal/guest", "internal/guest/proc"}},
+		{dir: "internal/guest/files", may: []string{"internal/guest", "internal/guest/proc", "internal/guest/disk"}},
+		{dir: "internal/guest/output", may: []string{"internal/guest", "internal/guest/proc", "internal/guest/disk"}},
+		{dir: "internal/guest/server", may: []string{"internal/guest/..."}},
 		// Reads streams that come in small steps.
 		{dir: "internal/gather", only: []string{}},
 		{dir: "internal/telemetry", may: []string{"backend"}},
 		// File systems of a given size, for workspaces.
 		{dir: "backend/internal/sizedfs", only: []string{"golang.org/x/sys"}},
 		// The system call filter of every engine.
-		{dir: "internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
-		{dir: "internal/nearest", only: []string{}},
+		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
+		{dir: "internal/bound", only: []string{}},
+		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a file says of a sandbox, as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		{dir: "internal/expr"},
-		// Copies a folder of the host into a sandbox.
-		{dir: "internal/upload", may: []string{"backend", "session"}},
 		{dir: "internal/layers"},
 
 		// Durable state: one file for all that keep some.
 		{dir: "internal/sqlitefile", may: []string{}},
 		{dir: "session/sqlitestore", may: above("backend", "session", "internal/sqlitefile")},
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
-		{dir: "session", may: above("backend", "internal/guest")},
+		{dir: "session", may: above("backend", "internal/guest", "internal/guest/server")},
+		// Files and directories between the host and a sandbox.
+		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint"}},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
-		{dir: "frontmatter", may: []string{"backend", "internal/isolated", "internal/nearest"}},
+		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/wish"), genkit: true},
-		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/upload", "internal/wish"), genkit: true},
+		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "session/transfer"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
+		// What the command is made of. Commands alone read the environment.
+		{dir: "internal/hint", only: []string{}},
+		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
+		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint", "internal/sanitize"}},
+		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/sanitize"}, genkit: true, sdk: true},
+		{dir: "internal/state", may: []string{"internal/environ", "internal/hint", "internal/sqlitefile", "backend", "session", "session/sqlitestore"}},
+		{dir: "internal/reaper", may: []string{"internal/sqlitefile", "internal/state", "backend", "session", "session/sqlitestore"}},
+		{dir: "internal/sanitize", only: []string{}},
+		{dir: "internal/models", may: []string{"internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
-		{dir: "internal/scripted", may: []string{"internal/expr", "internal/nearest"}, genkit: true},
+		{dir: "internal/scripted", may: []string{"internal/expr", "internal/suggest"}, genkit: true},
 
 		// PID 1 of every sandbox: small, static, little to attack.
-		{dir: "cmd/workcell-guest", may: []string{"internal/guest"}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
+		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
 		{dir: "cmd/workcell", may: all, genkit: true, sdk: true},
 		{dir: "examples", may: all, genkit: true, sdk: true},
 		{dir: "e2e", may: all, genkit: true, sdk: true},
@@ -135,6 +151,9 @@ func TestVerdict(t *testing.T) {
 		{"cmd/workcell", "go.opentelemetry.io/otel/sdk/trace", true},
 		{"cmd/workcell-guest", "gopkg.in/yaml.v3", false},
 		{"internal/guest/server", module + "/session", false},
+		{"internal/guest/server", module + "/internal/guest/disk", true},
+		{"internal/guest/disk", module + "/internal/guest/files", false},
+		{"internal/guest/client", module + "/internal/guest/server", false},
 	} {
 		l, ok := layerOf(rules, tc.dir)
 		if !ok {

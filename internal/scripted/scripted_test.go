@@ -56,7 +56,7 @@ func parse(t *testing.T, src string) *scripted.Script {
 	return s
 }
 
-// start gives a function that runs an agent against the script, with a real Genkit and a real tool.
+// start returns a function that runs an agent against the script, with a real Genkit and a real tool.
 func start(t *testing.T, src string) func(agent, prompt string, input map[string]any, opts ...ai.GenerateOption) (*ai.ModelResponse, error) {
 	t.Helper()
 	g := genkit.Init(t.Context(),

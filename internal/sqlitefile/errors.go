@@ -10,7 +10,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// Error gives an error of SQLite its class. Others, context errors too, come back as they are.
+// Error adds its class to an error of SQLite. Others, context errors too, come back as they are.
 func (f *File) Error(err error) error {
 	var e *sqlite.Error
 	if err == nil || !errors.As(err, &e) {
@@ -22,7 +22,7 @@ func (f *File) Error(err error) error {
 	return fmt.Errorf("%s: %w", f.path, err)
 }
 
-// classify reads a result code, the lowest byte of which is its class (https://sqlite.org/rescode.html).
+// classify returns the class of a result code, the lowest byte of which is its class (https://sqlite.org/rescode.html).
 func classify(code int) error {
 	switch code & 0xff {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
@@ -39,7 +39,7 @@ func classify(code int) error {
 	return nil
 }
 
-// IsConflict tells whether err says that a row is there already.
+// IsConflict reports whether err means that a row exists already.
 func IsConflict(err error) bool {
 	var e *sqlite.Error
 	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_CONSTRAINT

@@ -10,14 +10,17 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
+
+	"github.com/gofrs/flock"
 )
 
-// An owner is a process, or a part of one, that others must know to be alive before they touch what it has in the file.
-// It holds a lock on a file of its own beside the state file. The kernel gives the lock up with the process, however
+// An owner is a process, or a part of one, which others must check to be alive before they touch its part of the file.
+// It holds a lock on a file of its own beside the state file. The kernel releases the lock with the process, however
 // that ends, and never before: unlike a time that has to be renewed, a lock survives a stopped process, a machine that
 // slept and a clock that jumps, and a death is known at once.
 
-// errLocked: somebody else has the lock.
+// errLocked means that somebody else has the lock.
 var errLocked = errors.New("locked by another process")
 
 // Join makes a new owner, who lives until leave is called or this process ends. leave may be called twice.
@@ -30,7 +33,7 @@ func (f *File) Join() (id string, leave func() error, err error) {
 	for {
 		id := strings.ToLower(rand.Text())
 		path := filepath.Join(dir, id)
-		file, err := lockNew(path)
+		lock, err := lockNew(path)
 		if errors.Is(err, errLocked) {
 			continue // somebody took it for a dead owner's before it was locked
 		}
@@ -38,28 +41,26 @@ func (f *File) Join() (id string, leave func() error, err error) {
 			return "", nil, fileError(path, err)
 		}
 		return id, sync.OnceValue(func() error {
-			return errors.Join(file.Close(), removeDead(path))
+			return errors.Join(lock.Close(), removeDead(path))
 		}), nil
 	}
 }
 
 // lockNew makes and locks the file of an owner.
-func lockNew(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+func lockNew(path string) (*flock.Flock, error) {
+	lock := flock.New(path, flock.SetFlag(os.O_RDWR|os.O_CREATE|os.O_EXCL), flock.SetPermissions(0o600))
+	locked, err := lock.TryLock()
 	if err != nil {
 		return nil, err
 	}
-	if err = tryLock(file, true); err == nil {
-		var made, there fs.FileInfo
-		made, err = file.Stat()
-		if there, _ = os.Stat(path); err == nil && (there == nil || !os.SameFile(made, there)) {
-			err = errLocked
+	if locked {
+		made, err := lock.Stat()
+		there, gone := os.Stat(path)
+		if err == nil && gone == nil && os.SameFile(made, there) {
+			return lock, nil
 		}
 	}
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return file, nil
+	return nil, errors.Join(errLocked, lock.Close())
 }
 
 // removeDead removes the file of a dead owner, which somebody else may have done. Ids do not come back.
@@ -70,7 +71,7 @@ func removeDead(path string) error {
 	return nil
 }
 
-// Lives tells whether an owner lives. An error means that this is not known.
+// Lives reports whether an owner lives. An error means that this is not known.
 func (f *File) Lives(id string) (bool, error) {
 	if id == "" {
 		return false, nil
@@ -81,23 +82,20 @@ func (f *File) Lives(id string) (bool, error) {
 	return f.locked(id)
 }
 
-// locked tells whether a file of the owners is locked; one that is not belongs to a dead owner and is removed.
+// locked reports whether a file of the owners is locked; one that is not belongs to a dead owner and is removed.
 func (f *File) locked(name string) (bool, error) {
 	path := filepath.Join(f.ownerDir(), name)
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+	lock := flock.New(path, flock.SetFlag(os.O_RDWR))
+	free, err := lock.TryRLock()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
-	}
-	if err != nil {
-		return false, fileError(path, err)
-	}
-	defer file.Close()
-	switch err := tryLock(file, false); {
-	case errors.Is(err, errLocked):
-		return true, nil
 	case err != nil:
-		return false, fmt.Errorf("%s: %w", path, err)
+		return false, fileError(path, err)
+	case !free:
+		return true, nil
 	}
+	defer lock.Close()   // nothing was written to it
 	_ = removeDead(path) // litter, which the next one finds too
 	return false, nil
 }
@@ -111,17 +109,20 @@ func (f *File) forgetDead() {
 }
 
 // AwaitEnd waits until an owner of the file at path has ended. The file need not be open, nor be there any more. It waits
-// in the kernel; when ctx ends first, a goroutine goes on waiting for as long as the owner lives.
+// in the kernel; when ctx ends first, a goroutine waits for as long as the owner lives.
 func AwaitEnd(ctx context.Context, path, id string) error {
-	file, err := os.OpenFile(filepath.Join(ownerDir(path), id), os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fileError(path, err)
-	}
+	lock := flock.New(filepath.Join(ownerDir(path), id), flock.SetFlag(os.O_RDWR))
 	ended := make(chan error, 1)
-	go func() { ended <- errors.Join(waitLock(file), file.Close()) }()
+	go func() {
+		err := lock.RLock()
+		for errors.Is(err, syscall.EINTR) {
+			err = lock.RLock()
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		ended <- errors.Join(fileError(path, err), lock.Close())
+	}()
 	select {
 	case err := <-ended:
 		return err
@@ -143,10 +144,10 @@ func Claim(path, name string) (leave func() error, held bool, err error) {
 			return nil, held, err
 		}
 		own := filepath.Join(f.ownerDir(), name)
-		file, err := lockNew(own)
+		lock, err := lockNew(own)
 		switch {
 		case err == nil:
-			return sync.OnceValue(func() error { return errors.Join(removeDead(own), file.Close()) }), false, nil
+			return sync.OnceValue(func() error { return errors.Join(removeDead(own), lock.Close()) }), false, nil
 		case !errors.Is(err, errLocked) && !errors.Is(err, fs.ErrExist): // else somebody came between the two steps
 			return nil, false, fileError(path, err)
 		}

@@ -42,7 +42,7 @@ func lives(t *testing.T, f *sqlitefile.File, id string) bool {
 	return ok
 }
 
-// owners gives the files of owners.
+// owners returns the files of owners.
 func owners(t *testing.T, path string) []os.DirEntry {
 	t.Helper()
 	entries, err := os.ReadDir(path + "-owners")

@@ -26,19 +26,19 @@ const applicationID = 0x5743656c
 // busyTimeout is how long a statement waits for another process's transaction. Transactions here take milliseconds.
 const busyTimeout = 10 * time.Second
 
-// Errors. What they wrap tells more, for people.
+// Errors. What they wrap has the details, for people.
 var (
-	// ErrCorrupt: the file is damaged or no database.
+	// ErrCorrupt means that the file is damaged or no database.
 	ErrCorrupt = errors.New("the state file is damaged")
-	// ErrForeign: the file is the database of another program.
+	// ErrForeign means that the file is the database of another program.
 	ErrForeign = errors.New("the state file belongs to another program")
-	// ErrNewer: a newer version of the program wrote the file.
+	// ErrNewer means that a newer version of the program wrote the file.
 	ErrNewer = errors.New("the state file was written by a newer version")
-	// ErrReadOnly: the file or its directory cannot be written.
+	// ErrReadOnly means that the file or its directory cannot be written.
 	ErrReadOnly = errors.New("the state file cannot be written")
-	// ErrFull: the disk is full or failing.
+	// ErrFull means that the disk is full or failing.
 	ErrFull = errors.New("the disk of the state file takes no more")
-	// ErrBusy: another process did not let go of the file.
+	// ErrBusy means that another process kept its lock on the file.
 	ErrBusy = errors.New("the state file is held by another process")
 )
 
@@ -183,10 +183,10 @@ func (f *File) sound(ctx context.Context) error {
 	return nil
 }
 
-// DB gives the connection pool for reading; for writing use Tx.
+// DB returns the connection pool for reading; for writing use Tx.
 func (f *File) DB() *sql.DB { return f.db }
 
-// Path gives the file's place.
+// Path returns the path of the file.
 func (f *File) Path() string { return f.path }
 
 // Tx runs fn in a transaction that is on the disk when Tx returns nil. Errors of SQLite come back as those of this

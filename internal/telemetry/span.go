@@ -42,7 +42,7 @@ func Fail(span trace.Span, class string) {
 	span.SetAttributes(KeyErrorClass.String(class))
 }
 
-// Text makes a text attribute, cut to a bounded length on a character's edge.
+// Text returns a text attribute, cut to a bounded length on a character's edge.
 func Text(key attribute.Key, value string) attribute.KeyValue {
 	if len(value) > maxAttribute {
 		value = value[:maxAttribute]
@@ -62,14 +62,14 @@ func ParseTraceParent(text string) trace.SpanContext {
 	return trace.SpanContextFromContext(ctx)
 }
 
-// TraceParent gives the W3C traceparent of the span that ctx carries; empty when there is none.
+// TraceParent returns the W3C traceparent of the span that ctx carries; empty when there is none.
 func TraceParent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier["traceparent"] // tracestate and baggage stay on the host
 }
 
-// classes pairs sentinels with their class, most telling first.
+// classes pairs sentinels with their class, most specific first.
 func classes() []struct {
 	err   error
 	class string
@@ -97,7 +97,7 @@ func classes() []struct {
 	}
 }
 
-// Class gives the stable word for the class of err; "internal" when it is of none.
+// Class returns the stable word for the class of err; "internal" when it is of none.
 func Class(err error) string {
 	if err == nil {
 		return ""

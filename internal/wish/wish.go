@@ -1,7 +1,9 @@
-// Package wish turns what a file says of a sandbox into a session's request.
+// Package wish turns what a file asks of a sandbox into a session's request, and what a workflow asks for its agents into
+// a context.
 package wish
 
 import (
+	"context"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -9,8 +11,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Request returns the request of a sandbox that is described by s. What s says nothing of is left out, so that
-// Request.Over can take it from a base; an explicit no is not nothing. The image is as written: whoever asks knows which
+// Request returns the request of a sandbox that is described by s. What s leaves out is left out, so that
+// Request.Over can take it from a base; an explicit no is not nothing. The image is as written: the caller knows which
 // one a runtime means.
 func Request(s frontmatter.Sandbox) session.Request {
 	full := s.WithDefaults()
@@ -30,4 +32,21 @@ func Request(s frontmatter.Sandbox) session.Request {
 		req.Network = backend.NetworkNone
 	}
 	return req
+}
+
+type yieldKey struct{} // holds the time.Duration of WithYield
+
+// WithYield returns a context in which sandbox_exec waits d for the end of a command when neither the call nor its agent
+// sets another time. Zero leaves ctx as it is.
+func WithYield(ctx context.Context, d time.Duration) context.Context {
+	if d == 0 {
+		return ctx
+	}
+	return context.WithValue(ctx, yieldKey{}, d)
+}
+
+// Yield returns the duration of WithYield; zero without one.
+func Yield(ctx context.Context) time.Duration {
+	d, _ := ctx.Value(yieldKey{}).(time.Duration)
+	return d
 }

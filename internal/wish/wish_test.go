@@ -23,7 +23,7 @@ func TestAnExplicitNo(t *testing.T) {
 		{frontmatter.Sandbox{Network: no, Root: frontmatter.RootReadonly}, backend.NetworkNone, backend.RootReadonly},
 		{frontmatter.Sandbox{AllowNetwork: new(false)}, backend.NetworkNone, backend.RootWritable},
 	} {
-		if got := wish.Request(tc.say).Over(base); got.Network != tc.network || got.Root != tc.root {
+		if got := wish.Request(tc.say).WithDefaults(base); got.Network != tc.network || got.Root != tc.root {
 			t.Errorf("%+v: network %q, root %v, want %q and %v", tc.say, got.Network, got.Root, tc.network, tc.root)
 		}
 	}

@@ -127,7 +127,7 @@ func fileAtomic(t *testing.T, s *session.Session) {
 	}
 }
 
-// cancelling is a reader that calls a function and gives nothing.
+// cancelling is a reader that calls a function and returns nothing.
 type cancelling func()
 
 func (c cancelling) Read([]byte) (int, error) { c(); return 0, io.EOF }
@@ -249,6 +249,6 @@ func fileErrors(t *testing.T, s *session.Session) {
 	var typed *backend.Error
 	_, err := s.StatFile(t.Context(), "errors/missing")
 	if !errors.As(err, &typed) || typed.Op != "StatFile" || typed.ID != s.ID() {
-		t.Errorf("%v does not tell its call", err)
+		t.Errorf("%v does not name its call", err)
 	}
 }

@@ -25,11 +25,11 @@ func timeouts(t *testing.T, s *session.Session) {
 	}
 }
 
-// newMarker gives a number of seconds to sleep that nobody else sleeps: on a backend without walls, and on the machine of
+// newMarker returns a number of seconds to sleep that nobody else sleeps: on a backend without walls, and on the machine of
 // the engine, other tests' processes are in sight.
 func newMarker() string { return fmt.Sprint(1_000_000 + rand.IntN(1_000_000_000)) }
 
-// survivors gives what is still running of processes that carry a marker as an argument to sleep.
+// survivors returns what is still running of processes that carry a marker as an argument to sleep.
 func survivors(t *testing.T, s *session.Session, marker string) string {
 	t.Helper()
 	return output(t, s, `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline 2>/dev/null | grep -q '^sleep `+marker+`' && echo $p; done; true`)
@@ -124,7 +124,7 @@ func yielding(t *testing.T, s *session.Session) {
 	}
 }
 
-// background gives up a wait for a command that goes on.
+// background returns up a wait for a command that goes on.
 func background(t *testing.T, s *session.Session) {
 	t.Helper()
 	res := run(t, s, session.ExecRequest{Command: "while [ ! -e background-on ]; do sleep 0.05; done", Background: true})

@@ -20,12 +20,12 @@ type life struct {
 	other    string          // another image that has one
 }
 
-// Lifecycle checks what becomes of named sandboxes: they rest when they are idle, are started again by whoever needs them,
-// are made anew with their files, and are as many as they may be. It leaves nothing of the instance on the engine. other is
-// an image beside that of req; both have a shell.
+// Lifecycle checks what becomes of named sandboxes: they are suspended when they are idle, resumed by the next who needs them,
+// recreated with their files, and are as many as they may be. It leaves nothing of the instance on the engine. other is
+// an image besides that of req; both have a shell.
 func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req session.Request, other string) {
 	for name, run := range map[string]func(*testing.T, *life){
-		"rest": resting, "reap": reapedToRest, "rebuild": rebuilding, "refused rebuild": refusedRebuilds, "capacity": capacity,
+		"suspend": suspending, "reap": reapedToSuspend, "rebuild": rebuilding, "refused rebuild": refusedRebuilds, "capacity": capacity,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -34,7 +34,7 @@ func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req sess
 	}
 }
 
-// process gives a manager as another process has it. It looks after nothing by itself unless every says how often.
+// process returns a manager as another process has it. It looks after nothing by itself unless every says how often.
 func (l *life) process(t *testing.T, every time.Duration) *session.Manager {
 	t.Helper()
 	m, err := session.NewManager(l.b, &session.Options{Instance: l.instance, Store: l.store, ReapEvery: every})
@@ -59,7 +59,7 @@ func (l *life) open(t *testing.T, m *session.Manager, key session.Key, req sessi
 	return s
 }
 
-// state gives the state of a sandbox as `sessions ls` shows it; empty when there is none.
+// state returns the state of a sandbox as `sessions ls` shows it; empty when there is none.
 func (l *life) state(t *testing.T, m *session.Manager, id string) session.State {
 	t.Helper()
 	list, err := m.List(t.Context())
@@ -83,17 +83,17 @@ func (l *life) remove(t *testing.T, id string) {
 	ended(t, m)
 }
 
-// idle gives a request for a sandbox that is idle at once, and then stopped.
+// idle returns a request for a sandbox that is idle at once, and then stopped.
 func (l *life) idle() session.Request {
 	req := l.req
 	req.IdleTimeout, req.IdlePolicy = time.Nanosecond, session.IdleStop
 	return req
 }
 
-// resting: a sandbox that nobody has and that is idle is stopped by the next process, and started by one that opens it or
+// suspending: a sandbox that nobody has and that is idle is stopped by the next process, and started by one that opens it or
 // connects to it. A process that comes after the death of the one that made it knows what to do.
-func resting(t *testing.T, l *life) {
-	key := session.UserKey("resting")
+func suspending(t *testing.T, l *life) {
+	key := session.UserKey("suspending")
 	first := l.process(t, -1)
 	plain, req := l.req, l.idle()
 	switch l.b.Capabilities().Workspace {
@@ -125,12 +125,12 @@ func resting(t *testing.T, l *life) {
 	ended(t, second)
 	l.sweep(t, s.ID())
 	third := l.process(t, -1)
-	visitor, err := third.Connect(t.Context(), s.ID())
+	secondary, err := third.Connect(t.Context(), s.ID())
 	must(t, err)
-	if got := output(t, visitor, "cat kept.txt"); got != "kept" {
+	if got := output(t, secondary, "cat kept.txt"); got != "kept" {
 		t.Errorf("kept.txt holds %q", got)
 	}
-	must(t, visitor.Close(t.Context()))
+	must(t, secondary.Close(t.Context()))
 	ended(t, third)
 	l.remove(t, s.ID())
 }
@@ -143,8 +143,8 @@ func (l *life) sweep(t *testing.T, id string) {
 	ended(t, m)
 }
 
-// reapedToRest: the process that has an idle sandbox stops it itself. Those who have the session open the key again.
-func reapedToRest(t *testing.T, l *life) {
+// reapedToSuspend: the process that has an idle sandbox stops it itself. Those who have the session open the key again.
+func reapedToSuspend(t *testing.T, l *life) {
 	key := session.UserKey("reaped")
 	m := l.process(t, 20*time.Millisecond)
 	req := l.idle()
@@ -158,7 +158,7 @@ func reapedToRest(t *testing.T, l *life) {
 		_, err := s.StatFile(t.Context(), "kept.txt")
 		return errors.Is(err, backend.ErrClosed)
 	})
-	eventually(t, "who asks for it is told what to do", func() bool {
+	eventually(t, "who asks for it learns what to do", func() bool {
 		_, err := m.Lookup(t.Context(), key.Scope(), s.ID())
 		return errors.Is(err, backend.ErrClosed) && strings.Contains(err.Error(), "open it again")
 	})
@@ -199,7 +199,7 @@ func rebuilding(t *testing.T, l *life) {
 	changed.Mode = session.OpenRebuild
 	again := l.open(t, second, key, changed, false)
 	if info := again.Info(); again.ID() != s.ID() || info.Limits.PIDs != 77 || info.EngineID == s.Info().EngineID {
-		t.Errorf("made anew: %+v, before %+v", info, s.Info())
+		t.Errorf("recreated: %+v, before %+v", info, s.Info())
 	}
 	if got := output(t, again, "cat link; echo new > dir/file"); got != "old\n" {
 		t.Errorf("the new sandbox holds %q", got)
@@ -207,7 +207,7 @@ func rebuilding(t *testing.T, l *life) {
 	if after := output(t, again, "stat -c '%a %u:%g %F' dir dir/file link"); after != before {
 		t.Errorf("files:\n%s, before:\n%s", after, before)
 	}
-	// What commands run in is not made anew, what nobody uses is.
+	// What commands run in is not rebuilt, what nobody uses is.
 	back := l.req
 	back.Mode = session.OpenRebuild
 	command := run(t, again, session.ExecRequest{Command: "while [ ! -e stop ]; do sleep 0.05; done", Background: true})

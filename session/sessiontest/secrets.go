@@ -19,7 +19,7 @@ import (
 )
 
 // Secrets puts a secret everywhere a user may and looks for it everywhere else: in spans, logs, errors and in what
-// describe tells of the sandbox, the engine's words; nil where there is no engine.
+// describe returns the engine's description of the sandbox; nil where there is no engine.
 func Secrets(t *testing.T, b backend.SandboxBackend, describe func(ctx context.Context, id string) (string, error), req session.Request) {
 	t.Helper()
 	const secret = "c4n4ry-5ecret"
@@ -67,7 +67,7 @@ func Secrets(t *testing.T, b backend.SandboxBackend, describe func(ctx context.C
 		described, err = describe(ctx, info.EngineID)
 		must(t, err)
 		if described == "" {
-			t.Error("the engine tells nothing of the sandbox")
+			t.Error("the engine does not describe the sandbox")
 		}
 	}
 	must(t, s.Close(ctx))

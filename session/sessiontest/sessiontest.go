@@ -45,7 +45,7 @@ func run(t *testing.T, s *session.Session, req session.ExecRequest) session.Exec
 	return res
 }
 
-// output runs a shell command that must succeed, and gives its output.
+// output runs a shell command that must succeed, and returns its output.
 func output(t testing.TB, s *session.Session, command string) string {
 	t.Helper()
 	res, err := s.Exec(t.Context(), session.ExecRequest{Command: command})
@@ -86,7 +86,7 @@ func read(t *testing.T, s *session.Session, name string, opts session.ReadFileOp
 	return data
 }
 
-// Noise gives n random bytes.
+// Noise returns n random bytes.
 func Noise(n int) []byte {
 	var seed [32]byte
 	for i := range seed {

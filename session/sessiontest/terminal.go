@@ -56,7 +56,7 @@ func goTo(t *testing.T, call func(session.TerminalStreams) (session.ExecResult, 
 	go func() {
 		defer close(a.over)
 		a.res, a.err = call(session.TerminalStreams{Stdin: typed, Stdout: a.screen, Resize: a.sizes})
-		_ = typed.Close() // ends whoever types
+		_ = typed.Close() // ends the typing
 	}()
 	t.Cleanup(func() { _ = keys.Close(); <-a.over }) // unless it has ended already
 	return a

@@ -68,7 +68,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	return &Store{f}, nil
 }
 
-// Instance gives the instance whose sandboxes the records are about, empty when nobody has said so.
+// Instance returns the instance whose sandboxes the records are about, empty when it is not set.
 func (s *Store) Instance(ctx context.Context) (id string, err error) {
 	err = s.f.DB().QueryRowContext(ctx, `SELECT id FROM instance`).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -77,7 +77,7 @@ func (s *Store) Instance(ctx context.Context) (id string, err error) {
 	return id, s.f.Error(err)
 }
 
-// SetInstance says which instance's sandboxes the records are about, unless somebody has said so.
+// SetInstance sets the instance whose sandboxes the records are about, unless it is set.
 func (s *Store) SetInstance(ctx context.Context, id string) error {
 	return s.f.Tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO instance (one, id) VALUES (1, ?) ON CONFLICT DO NOTHING`, id)
@@ -145,11 +145,11 @@ func values(r session.Record) []any {
 
 func scan(row interface{ Scan(...any) error }) (session.Record, error) {
 	var r session.Record
-	var state, policy, means string
+	var state, policy, enforcement string
 	var created, lastUsed, expires, idle, retention int64
 	err := row.Scan(&r.ID, &r.Key.Namespace, &r.Key.ID, &r.Key.Name, &r.Engine, &r.EngineID, &r.Owner, &r.Request, &state,
-		&created, &lastUsed, &expires, &idle, &retention, &r.KeepWorkspace, &policy, &r.User, &r.WorkspaceBytes, &means, &r.Ended)
-	r.State, r.IdlePolicy, r.Workspace = session.RecordState(state), session.IdlePolicy(policy), backend.WorkspaceMeans(means)
+		&created, &lastUsed, &expires, &idle, &retention, &r.KeepWorkspace, &policy, &r.User, &r.WorkspaceBytes, &enforcement, &r.Ended)
+	r.State, r.IdlePolicy, r.Workspace = session.RecordState(state), session.IdlePolicy(policy), backend.Enforcement(enforcement)
 	r.Idle, r.Retention = time.Duration(idle)*time.Microsecond, time.Duration(retention)*time.Microsecond
 	r.Created, r.LastUsed, r.Expires = instant(created), instant(lastUsed), instant(expires)
 	return r, err
@@ -177,7 +177,7 @@ func instant(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// Join makes an owner: a file beside the store that is locked for as long as the owner lives.
+// Join makes an owner: a file next to the store that is locked for as long as the owner lives.
 func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", nil, err
@@ -185,7 +185,7 @@ func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err
 	return s.f.Join()
 }
 
-// Lives tells whether an owner lives, in whichever process of this machine.
+// Lives reports whether an owner lives, in whichever process of this machine.
 func (s *Store) Lives(ctx context.Context, owner string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -232,7 +232,7 @@ func noRecord(id string) error {
 	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
 }
 
-// Take gives a record to another owner.
+// Take returns a record to another owner.
 func (s *Store) Take(ctx context.Context, id, from, to string) (rec session.Record, err error) {
 	err = s.f.Tx(ctx, func(tx *sql.Tx) error {
 		rec, err = scan(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM session WHERE id = ?`, id))
@@ -263,7 +263,7 @@ func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Tim
 	})
 }
 
-// Get gives a record.
+// Get returns a record.
 func (s *Store) Get(ctx context.Context, id string) (session.Record, error) {
 	rec, err := scan(s.f.DB().QueryRowContext(ctx, `SELECT `+columns+` FROM session WHERE id = ?`, id))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -275,7 +275,7 @@ func (s *Store) Get(ctx context.Context, id string) (session.Record, error) {
 	return rec, nil
 }
 
-// List gives the records in the given states.
+// List returns the records in the given states.
 func (s *Store) List(ctx context.Context, states ...session.RecordState) (_ []session.Record, err error) {
 	query, args := `SELECT `+columns+` FROM session`, []any(nil)
 	if len(states) > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// Run runs the suite. open must give a new, empty store for each call and clean it up by t.Cleanup.
+// Run runs the suite. open must return a new, empty store for each call and clean it up by t.Cleanup.
 func Run(t *testing.T, open func(t *testing.T) session.Store) {
 	for _, test := range []struct {
 		name string
@@ -322,7 +322,7 @@ func cancelled(t *testing.T, s session.Store) {
 	wantError(t, "Lives", err, context.Canceled)
 }
 
-// concurrentInserts: of many that claim one key, one wins.
+// concurrentInserts: of many that insert one key, one wins.
 func concurrentInserts(t *testing.T, s session.Store) {
 	const rivals = 16
 	errs := make([]error, rivals)

@@ -42,7 +42,7 @@ func entries(run string) []workflow.Entry {
 		{RunID: run, Seq: 1, Time: at, Kind: workflow.EntryRunStarted, Workflow: "w", Hash: "h", Input: map[string]any{"a": 1.5, "b": []any{"x", nil}}},
 		{RunID: run, Seq: 2, Time: at.Add(1), Kind: workflow.EntryStepStarted, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusRunning},
 		{RunID: run, Seq: 3, Time: at.Add(2), Kind: workflow.EntryStepFinished, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusFailed,
-			Output: map[string]any{"exit_code": int64(1)}, Error: &workflow.Error{Code: workflow.CodeInternal, Message: "it \x00 broke"}, Retry: true},
+			Output: map[string]any{"exit_code": int64(1)}, Error: &workflow.Error{Code: "internal", Message: "it \x00 broke"}, Retry: true},
 		{RunID: run, Seq: 4, Time: at.Add(time.Second), Kind: workflow.EntryRunFinished, Outcome: workflow.Failed},
 	}
 }

@@ -1,5 +1,6 @@
 // Package kit has what every driver does in the same way: it admits calls until the driver is closed, bounds, repeats and
-// waits for calls of an engine, and gives their failures a class and words that are fit for agents.
+// waits for calls of an engine, and maps their failures to errors that are fit for agents. It has the rules of a Spec that
+// no engine changes, the defaults of limits, what is taken from an image's configuration, and pulls that callers share.
 package kit
 
 import (
@@ -76,9 +77,6 @@ func (c *Calls) Span(ctx context.Context, name string, attrs ...attribute.KeyVal
 
 // Life ends with Close.
 func (c *Calls) Life() context.Context { return c.life }
-
-// Pending counts what Close waits for.
-func (c *Calls) Pending() *sync.WaitGroup { return &c.pending }
 
 // Begin admits a call: it fails once the driver is closed, and returns a context that ends with the driver. The caller must
 // call done.

@@ -64,7 +64,7 @@ func (c *Calls) Fail(ctx context.Context, what string, err error) error {
 	return e
 }
 
-// ended returns the reason for which ctx ended, nil when it goes on. An engine is told of a deadline and may see it pass
+// ended returns the reason for which ctx ended, nil when it has not. An engine knows the deadline and may see it pass
 // before this process does.
 func ended(ctx context.Context, err error) error {
 	if deadline, ok := ctx.Deadline(); ok && errors.Is(err, context.DeadlineExceeded) && !time.Now().Before(deadline) {

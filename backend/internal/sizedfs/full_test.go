@@ -127,10 +127,9 @@ func TestFullDisk(t *testing.T) {
 	for name, size := range map[string]int64{"small blocks": 12 << 20, "large blocks": 64 << 20} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var m sizedfs.Maker
 			disk := newDisk(t, size+size/2+24<<20)
 			image := filepath.Join(disk, "image")
-			if err := m.Format(t.Context(), image, sizedfs.Spec{Bytes: size, Files: 1000}); err != nil {
+			if err := sizedfs.Format(t.Context(), image, sizedfs.Spec{Bytes: size, Files: 1000}); err != nil {
 				t.Fatal(err)
 			}
 			at := mount(t, image, sizedfs.Options)
@@ -149,11 +148,11 @@ func TestFullDisk(t *testing.T) {
 			holds(t, filepath.Join(at, "again"), most, block)
 
 			before := names(t, disk)
-			if err := m.Format(t.Context(), filepath.Join(disk, "more"), sizedfs.Spec{Bytes: 4 << 20, Files: 16}); !errors.Is(err, unix.ENOSPC) {
+			if err := sizedfs.Format(t.Context(), filepath.Join(disk, "more"), sizedfs.Spec{Bytes: 4 << 20, Files: 16}); !errors.Is(err, unix.ENOSPC) {
 				t.Errorf("Format on the full disk = %v, want ENOSPC", err)
 			}
-			if reserved, err := sizedfs.Probe(t.Context(), disk); !errors.Is(err, unix.ENOSPC) {
-				t.Errorf("Probe on the full disk = %v, %v, want ENOSPC", reserved, err)
+			if err := sizedfs.Probe(t.Context(), disk); !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("Probe on the full disk = %v, want ENOSPC", err)
 			}
 			if after := names(t, disk); after != before {
 				t.Errorf("there were %s and are %s", before, after)
@@ -184,10 +183,9 @@ func TestKeptFree(t *testing.T) {
 	if err := unix.Statfs(disk, &before); err != nil {
 		t.Fatal(err)
 	}
-	var m sizedfs.Maker
 	made := 0
 	for ; ; made++ {
-		err := m.Format(t.Context(), filepath.Join(disk, fmt.Sprint(made)), sizedfs.Spec{Bytes: 4 << 20, Files: 16})
+		err := sizedfs.Format(t.Context(), filepath.Join(disk, fmt.Sprint(made)), sizedfs.Spec{Bytes: 4 << 20, Files: 16})
 		if errors.Is(err, unix.ENOSPC) {
 			break
 		}
@@ -200,31 +198,27 @@ func TestKeptFree(t *testing.T) {
 	}
 }
 
-// TestUnreserved: on a disk that can set nothing aside, a file system is made if there is room for it now, and said to have
-// no space of its own.
+// TestUnreserved: on a disk that can set nothing aside, a file system is made if there is room for it now.
 func TestUnreserved(t *testing.T) {
 	t.Parallel()
 	disk := newDisk(t, 64<<20, "-O", "^extent,^64bit")
-	if reserved, err := sizedfs.Probe(t.Context(), disk); err != nil || reserved {
-		t.Errorf("Probe = %v, %v", reserved, err)
+	if err := sizedfs.Probe(t.Context(), disk); err != nil {
+		t.Errorf("Probe = %v", err)
 	}
-	var m sizedfs.Maker
 	image := filepath.Join(disk, "image")
-	for range 2 { // by mkfs and from its pattern
-		if err := m.Format(t.Context(), image, sizedfs.Spec{Bytes: 24 << 20, Files: 100}); err != nil {
-			t.Fatal(err)
-		}
-		if reserved, err := sizedfs.Reserved(image); err != nil || reserved {
-			t.Errorf("Reserved = %v, %v", reserved, err)
-		}
-		at := mount(t, image, sizedfs.Options)
-		durable(t, filepath.Join(at, "f"), 10, 5000)
-		unmount(t, at)
-		if err := os.Remove(image); err != nil {
-			t.Fatal(err)
-		}
+	if err := sizedfs.Format(t.Context(), image, sizedfs.Spec{Bytes: 24 << 20, Files: 100}); err != nil {
+		t.Fatal(err)
 	}
-	if err := m.Format(t.Context(), image, sizedfs.Spec{Bytes: 80 << 20, Files: 100}); !errors.Is(err, unix.ENOSPC) {
+	if setAside(t, image) {
+		t.Error("all is set aside")
+	}
+	at := mount(t, image, sizedfs.Options)
+	durable(t, filepath.Join(at, "f"), 10, 5000)
+	unmount(t, at)
+	if err := os.Remove(image); err != nil {
+		t.Fatal(err)
+	}
+	if err := sizedfs.Format(t.Context(), image, sizedfs.Spec{Bytes: 80 << 20, Files: 100}); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("more than the disk has = %v, want ENOSPC", err)
 	}
 }

@@ -18,7 +18,7 @@ const (
 	inodeBytes = 256
 )
 
-// geometry gives the size of a block, and that of the file that has room for s: contents, inodes, journal, the groups' own
+// geometry returns the size of a block, and that of the file that has room for s: contents, inodes, journal, the groups' own
 // blocks, and the part of 2 % and at most 4096 blocks that ext4 keeps for itself.
 func (s Spec) geometry() (block, total int64) {
 	block = 1024
@@ -38,7 +38,7 @@ func (s Spec) inodes() int64 { return s.Files + s.Files/100 + 32 }
 // journal is the smallest that there is, in blocks. After a crash of the machine it makes the file system whole.
 const journal = 1024
 
-// format makes a file system in a file that can be opened by a path. The sums in it do not depend on its UUID.
+// format runs the program that makes file systems.
 func format(ctx context.Context, f *os.File, path string, s Spec) error {
 	program, err := formatter()
 	if err != nil {
@@ -50,7 +50,7 @@ func format(ctx context.Context, f *os.File, path string, s Spec) error {
 	}
 	cmd := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-b", strconv.FormatInt(block, 10), "-m", "0",
 		"-N", strconv.FormatInt(s.inodes(), 10), "-I", strconv.Itoa(inodeBytes), "-J", fmt.Sprintf("size=%d", journal*block>>20),
-		"-O", "metadata_csum,metadata_csum_seed,^resize_inode", "-E", fmt.Sprintf("lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=%d:%d", s.UID, s.GID), path)
+		"-O", "metadata_csum,^resize_inode", "-E", fmt.Sprintf("lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=%d:%d", s.UID, s.GID), path)
 	cmd.Env = []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL=C"}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {
@@ -108,7 +108,7 @@ func populate(file, mark string) error {
 	return errors.Join(err, unix.Close(root)) // which unmounts it
 }
 
-// Allowed tells whether this process may make file systems at all. It is quick and leaves the rest to [Probe].
+// Allowed checks that this process may make file systems at all. It is quick and leaves the rest to [Probe].
 func Allowed() error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may mount file systems")
@@ -116,30 +116,42 @@ func Allowed() error {
 	return nil
 }
 
-// Probe tells whether file systems can be made in files below dir, and mounted, and whether their space can be set aside.
-// It makes one in a file without a name.
-func Probe(ctx context.Context, dir string) (reserved bool, err error) {
+// Probe checks that file systems can be made in files below dir, and mounted. It makes one in a file without a name.
+func Probe(ctx context.Context, dir string) error {
 	if err := Allowed(); err != nil {
-		return false, err
+		return err
 	}
 	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer f.Close()
-	overwritten(f)
-	s := Spec{Bytes: 1 << 20, Files: 16}
-	if _, total := s.geometry(); err == nil {
-		err = room(f, total)
-	}
+	return fill(ctx, f, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), Spec{Bytes: 1 << 20, Files: 16})
+}
+
+// Format makes a file that holds an empty file system. It must not be there, and is not when Format fails. A disk that has
+// no room for all that the file system may take, and something beside it, is ENOSPC.
+func Format(ctx context.Context, file string, s Spec) error {
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return false, err
+		return err
 	}
-	if err := format(ctx, f, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), s); err != nil {
-		return false, err
+	err = fill(ctx, f, file, s)
+	if err = errors.Join(err, f.Close()); err != nil {
+		err = errors.Join(err, os.Remove(file))
 	}
-	if err := reserve(f, s); err != nil {
-		return false, err
+	return err
+}
+
+// fill makes a file system in an empty file that can be opened by a path.
+func fill(ctx context.Context, f *os.File, path string, s Spec) error {
+	_, total := s.geometry()
+	if err := room(f, total); err != nil {
+		return err
 	}
-	return whole(f)
+	overwritten(f)
+	if err := format(ctx, f, path, s); err != nil {
+		return err
+	}
+	return reserve(f, s) // last, for mkfs leaves holes
 }

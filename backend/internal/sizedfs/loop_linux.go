@@ -22,7 +22,7 @@ func (d *Device) Close() error { return d.f.Close() }
 // attachBound is how long a free device is looked for while others take them.
 const attachBound = 10 * time.Second
 
-// Attach gives a loop device over file: one that is there, because the file is still mounted, or a new one. Two devices
+// Attach returns a loop device over file: one that is there, because the file is still mounted, or a new one. Two devices
 // over one file would destroy what is in it. The caller must be the only one who attaches this file at a time.
 func Attach(file string) (*Device, error) {
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
@@ -74,7 +74,7 @@ func attachFree(control int, f *os.File) (*Device, error) {
 	return &Device{path, dev}, nil
 }
 
-// find gives the device that a file has already; nil for none.
+// find returns the device that a file has already; nil for none.
 func find(file *unix.Stat_t) *Device {
 	bound, err := filepath.Glob("/sys/block/loop*/loop")
 	if err != nil {

@@ -15,7 +15,7 @@ const (
 	keptPart = 50 // of a small disk a 50th
 )
 
-// room tells whether the disk of f has as much free as is to be taken, beside what is kept.
+// room checks that the disk of f has as much free as is to be taken, beside what is kept.
 func room(f *os.File, taken int64) error {
 	var disk unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
@@ -50,59 +50,19 @@ func reserve(f *os.File, s Spec) error {
 	}
 }
 
-// File systems that write over nothing: what replaces a block needs room of its own. Btrfs can be told not to.
 const (
-	magicBtrfs    = 0x9123683e
-	magicBcachefs = 0xca451a4e
-	magicZFS      = 0x2fc12fc1
+	magicBtrfs = 0x9123683e
+	noCopy     = 0x800000 // FS_NOCOW_FL
 )
 
-func kind(f *os.File) int64 {
-	var disk unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
-		return 0
-	}
-	return int64(disk.Type) & math.MaxUint32 // 32 bits, with a sign on some machines
-}
-
-// noCopy is FS_NOCOW_FL.
-const noCopy = 0x800000
-
-// overwritten has the blocks of an empty file stay where they are when they are written again, if that takes saying so.
+// overwritten has Btrfs write the blocks of an empty file in place: what replaces a block needs room of its own otherwise.
 func overwritten(f *os.File) {
-	if kind(f) != magicBtrfs {
+	var disk unix.Statfs_t
+	// The type has 32 bits, with a sign on some machines.
+	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil || int64(disk.Type)&math.MaxUint32 != magicBtrfs {
 		return
 	}
 	if flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS); err == nil {
-		_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|noCopy) // whole sees whether it is so
+		_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|noCopy) // else less is set aside
 	}
-}
-
-// Reserved tells whether all that a file system's file may take of its disk is set aside, so that no write to it can fail
-// because others filled the disk.
-func Reserved(file string) (bool, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	return whole(f)
-}
-
-func whole(f *os.File) (bool, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return false, os.NewSyscallError("fstat", err)
-	}
-	if st.Blocks*512 < st.Size {
-		return false, nil
-	}
-	switch kind(f) {
-	case magicZFS, magicBcachefs:
-		return false, nil
-	case magicBtrfs:
-		flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
-		return err == nil && flags&noCopy != 0, nil
-	}
-	return true, nil
 }

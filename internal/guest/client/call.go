@@ -48,13 +48,13 @@ func (c *Conn) openWith(ctx context.Context, op wire.Op, req any, more func([]by
 	return k, nil
 }
 
-// requestError tells a caller that a request does not fit.
+// requestError returns the error of a request that does not fit.
 func requestError(err error) error {
 	return &wire.Error{Code: wire.CodeTooLarge, Message: "the request is larger than the protocol allows: " + err.Error(),
 		Launch: "too_long"}
 }
 
-// abort makes pending reads and writes of the call fail and tells the guest that nobody waits any more.
+// abort makes pending reads and writes of the call fail and closes its stream.
 func (k *call) abort() {
 	_ = k.st.SetDeadline(time.Unix(1, 0)) // cannot fail
 	_ = k.st.Close()                      // nobody is interested in the stream any more
@@ -73,7 +73,7 @@ func (k *call) write(p []byte) error {
 	return nil
 }
 
-// read gives the next frame.
+// read returns the next frame.
 func (k *call) read(buf []byte) (wire.Frame, error) {
 	f, err := wire.ReadFrame(k.st, buf)
 	if err != nil {
@@ -85,7 +85,7 @@ func (k *call) read(buf []byte) (wire.Frame, error) {
 	return f, nil
 }
 
-// failure gives the guest's error.
+// failure returns the guest's error.
 func (k *call) failure(f wire.Frame) error {
 	e := new(wire.Error)
 	if err := wire.Decode(f.Head, nil, e); err != nil {

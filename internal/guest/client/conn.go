@@ -32,7 +32,7 @@ const (
 type Options struct {
 	// HandshakeTimeout bounds New; zero means 10 s.
 	HandshakeTimeout time.Duration
-	// Fresh says that no host ever sent anything to this guest over this stream, so that New need not flush the rest
+	// Fresh: no host ever sent anything to this guest over this stream, so that New need not flush the rest
 	// of a broken chunk out of it.
 	Fresh bool
 	// Tee receives a copy of every byte sent and received, for debugging; nil for none. Writes may be concurrent.
@@ -137,19 +137,19 @@ func muxConfig() *yamux.Config {
 	cfg.ConnectionWriteTimeout = heartbeatTimeout
 	cfg.StreamCloseTimeout = streamCloseTime
 	// A guest that answers heartbeats but no request is lost as well: the multiplexer opens 256 streams without an
-	// answer and then waits, whatever the caller's context says.
+	// answer and then waits, whatever the caller's context.
 	cfg.StreamOpenTimeout = streamOpenTime
 	cfg.MaxStreamWindowSize = receiveWindow
 	return cfg
 }
 
-// Hello tells what the guest said of itself when the connection began.
+// Hello returns the guest's description of itself from when the connection began.
 func (c *Conn) Hello() wire.Hello { return c.hello }
 
 // Done is closed when the connection has ended, by Close or by itself.
 func (c *Conn) Done() <-chan struct{} { return c.session.CloseChan() }
 
-// Err tells why the connection ended; nil while it lives.
+// Err returns why the connection ended; nil while it lives.
 func (c *Conn) Err() error {
 	select {
 	case <-c.session.CloseChan():
@@ -159,7 +159,7 @@ func (c *Conn) Err() error {
 	}
 }
 
-// Close ends the connection and every call on it. Attached commands end with it, recorded ones go on. Idempotent.
+// Close ends the connection and every call on it. Attached commands end with it, recorded ones run on. Idempotent.
 func (c *Conn) Close() error {
 	c.closing.Do(func() {
 		defer close(c.closed)
@@ -177,7 +177,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// explain gives the reason behind an error of a stream.
+// explain returns the reason behind an error of a stream.
 func (c *Conn) explain(err error) error {
 	if c.session.IsClosed() {
 		return c.link.reason()

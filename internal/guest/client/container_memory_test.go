@@ -14,7 +14,7 @@ import (
 
 func TestContainerOutOfMemory(t *testing.T) {
 	t.Parallel()
-	box, c := startBox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "48m"}})
+	sandbox, c := startSandbox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "48m"}})
 	hog := sh("")
 	hog.Argv = []string{"/usr/bin/tail", "/dev/zero"}
 	if res := mustRun(t, c, hog); res.State != wire.ExecOOMKilled || res.Signal != "SIGKILL" || res.OOMKills == 0 {
@@ -24,10 +24,10 @@ func TestContainerOutOfMemory(t *testing.T) {
 	if res := mustRun(t, c, sh("tail /dev/zero; exit $?")); res.State != wire.ExecOOMKilled || res.ExitCode != 137 {
 		t.Errorf("got %+v", res.ExecStatus)
 	}
-	alive(t, box, c)
+	alive(t, sandbox, c)
 	for range 3 {
 		mustRun(t, c, sh("head -c 100000000 /dev/zero > /dev/shm/x"))
-		alive(t, box, c)
+		alive(t, sandbox, c)
 	}
 }
 
@@ -36,7 +36,7 @@ func TestContainerOutOfMemory(t *testing.T) {
 // finds the guest in need first, the host must be told that the sandbox is gone, and not wait.
 func TestContainerSharedMemoryFillsTheLimit(t *testing.T) {
 	t.Parallel()
-	box, c := startBox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "1g"}})
+	sandbox, c := startSandbox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "1g"}})
 	for i := range 20 {
 		req := sh("head -c 100000000 /dev/zero >> /dev/shm/x")
 		req.TimeoutMillis = 20_000
@@ -45,7 +45,7 @@ func TestContainerSharedMemoryFillsTheLimit(t *testing.T) {
 			_, err = c.Health(testContext(t))
 		}
 		if errors.Is(err, client.ErrConnLost) {
-			eventually(t, "the lost sandbox has ended", func() bool { return !box.Running() })
+			eventually(t, "the lost sandbox has ended", func() bool { return !sandbox.Running() })
 			t.Logf("round %d: the kernel ended the guest", i)
 			return
 		}
@@ -53,7 +53,7 @@ func TestContainerSharedMemoryFillsTheLimit(t *testing.T) {
 			t.Fatalf("round %d: %v", i, err)
 		}
 	}
-	if !box.Running() {
+	if !sandbox.Running() {
 		t.Fatal("the sandbox is dead")
 	}
 }
@@ -61,7 +61,7 @@ func TestContainerSharedMemoryFillsTheLimit(t *testing.T) {
 // A file for /tmp that there is no memory for is refused: to make room for it the kernel could kill nothing but the guest.
 func TestContainerScratchIsMemory(t *testing.T) {
 	t.Parallel()
-	box, c := startBox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "40m"}})
+	sandbox, c := startSandbox(t, guesttest.ContainerOptions{Docker: []string{"--memory", "64m", "--memory-swap", "64m", "--shm-size", "40m"}})
 	mustRun(t, c, sh("head -c 100000000 /dev/zero > /dev/shm/x"))
 	data := noise(40 << 20)
 	for _, size := range []int64{int64(len(data)), -1} {
@@ -70,7 +70,7 @@ func TestContainerScratchIsMemory(t *testing.T) {
 			t.Errorf("a file of %d bytes: %v", size, err)
 		}
 	}
-	alive(t, box, c)
+	alive(t, sandbox, c)
 	mustRun(t, c, sh("rm /dev/shm/x"))
 	if info, err := put(t, c, "/tmp/f", data); err != nil || info.Path != "/tmp/f" {
 		t.Errorf("%+v, %v", info, err)
@@ -79,7 +79,7 @@ func TestContainerScratchIsMemory(t *testing.T) {
 
 func TestContainerOwnKillIsNotOOM(t *testing.T) {
 	t.Parallel()
-	_, c := startBox(t, guesttest.ContainerOptions{})
+	_, c := startSandbox(t, guesttest.ContainerOptions{})
 	for _, script := range []string{"kill -KILL $$", "exit 137"} {
 		if res := mustRun(t, c, sh(script)); res.State != wire.ExecCompleted || res.OOMKills != 0 {
 			t.Errorf("%s: got %+v", script, res.ExecStatus)
@@ -89,7 +89,7 @@ func TestContainerOwnKillIsNotOOM(t *testing.T) {
 
 func TestContainerMemoryIsFlat(t *testing.T) {
 	t.Parallel()
-	box, c := startBox(t, guesttest.ContainerOptions{})
+	sandbox, c := startSandbox(t, guesttest.ContainerOptions{})
 	rss := func() int64 {
 		t.Helper()
 		h, err := c.Health(testContext(t))
@@ -124,12 +124,12 @@ func TestContainerMemoryIsFlat(t *testing.T) {
 	if after = rss(); after > 16<<10 {
 		t.Errorf("%d KiB at the end", after)
 	}
-	alive(t, box, c)
+	alive(t, sandbox, c)
 }
 
 func TestContainerTenGigabytes(t *testing.T) {
 	t.Parallel()
-	_, c := startBox(t, guesttest.ContainerOptions{})
+	_, c := startSandbox(t, guesttest.ContainerOptions{})
 	req := sh("head -c 3000000000 /dev/zero; echo end")
 	req.HeadBytes, req.TailBytes = 10, 4
 	res := mustRun(t, c, req)

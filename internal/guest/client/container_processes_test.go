@@ -17,11 +17,11 @@ import (
 func TestContainerSignalsToTheGuest(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, user string) {
-		box, c := startBox(t, guesttest.ContainerOptions{User: user})
+		sandbox, c := startSandbox(t, guesttest.ContainerOptions{User: user})
 		for _, others := range []string{"USR1", "TERM SEGV 33", "TSTP TTIN TTOU CONT", "64", "$(seq 1 64)"} {
 			mustRun(t, c, sh(`flood() { for i in $(seq 300); do for s in $*; do kill -$s 1; done; done; }
 				flood `+others+` & flood `+others+` & flood $(seq 1 64); wait`))
-			alive(t, box, c)
+			alive(t, sandbox, c)
 		}
 	})
 }
@@ -41,7 +41,7 @@ while True:
 func TestContainerKilledIsReaped(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, user string) {
-		_, c := startBox(t, guesttest.ContainerOptions{User: user})
+		_, c := startSandbox(t, guesttest.ContainerOptions{User: user})
 		for range 20 {
 			req := sh("for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 1000 & done; wait")
 			req.TimeoutMillis = 100
@@ -58,7 +58,7 @@ func TestContainerKilledIsReaped(t *testing.T) {
 
 // Not beside other tests, as the one below it: what they measure is not how they fare beside a fork bomb.
 func TestContainerForkBomb(t *testing.T) {
-	box, c := startBox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11", Docker: []string{"--pids-limit", "512", "--cpus", "1"}})
+	sandbox, c := startSandbox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11", Docker: []string{"--pids-limit", "512", "--cpus", "1"}})
 	req := sh("")
 	req.Argv = []string{"python3", "-c", forker}
 	req.TimeoutMillis, req.GraceMillis = 2000, 100
@@ -67,7 +67,7 @@ func TestContainerForkBomb(t *testing.T) {
 		t.Errorf("got %v, %v", brief(res), err)
 	}
 	t.Logf("the bomb was gone %v after its time", time.Duration(res.DurationMicros)*time.Microsecond-2*time.Second)
-	alive(t, box, c)
+	alive(t, sandbox, c)
 	if h, err := c.Health(testContext(t)); err != nil || h.PIDsUsed > 30 {
 		t.Errorf("left behind: %+v, %v", h, err)
 	}
@@ -75,7 +75,7 @@ func TestContainerForkBomb(t *testing.T) {
 
 // While the sandbox has no room for processes, a command fails to start, in words, and the guest still answers.
 func TestContainerNoRoomForProcesses(t *testing.T) {
-	box, c := startBox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11"})
+	sandbox, c := startSandbox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11"})
 	bomb := sh("")
 	bomb.Argv = []string{"python3", "-c", forker}
 	bomb.YieldMillis = 1500
@@ -105,13 +105,13 @@ func TestContainerNoRoomForProcesses(t *testing.T) {
 	if st, err := c.Kill(testContext(t), wire.KillRequest{ExecID: bomb.ExecID}); err != nil || st.State != wire.ExecKilled && st.State != wire.ExecOOMKilled {
 		t.Errorf("Kill: %+v, %v", st, err)
 	}
-	alive(t, box, c)
+	alive(t, sandbox, c)
 }
 
 // The guest makes no thread beside those that it begins with, which its filter protects.
 func TestContainerThreads(t *testing.T) {
 	t.Parallel()
-	_, c := startBox(t, guesttest.ContainerOptions{Docker: []string{"--pids-limit", "400"}})
+	_, c := startSandbox(t, guesttest.ContainerOptions{Docker: []string{"--pids-limit", "400"}})
 	threads := func() string { return string(mustRun(t, c, sh("ls /proc/1/task")).Stdout.Head) }
 	before := threads()
 	var wg sync.WaitGroup
@@ -133,7 +133,7 @@ func TestContainerThreads(t *testing.T) {
 
 func TestContainerZombies(t *testing.T) {
 	t.Parallel()
-	box, c := startBox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11", Docker: []string{"--pids-limit", "400"}})
+	sandbox, c := startSandbox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11", Docker: []string{"--pids-limit", "400"}})
 	req := sh(`python3 -c '
 import os
 for round in range(50):
@@ -150,13 +150,13 @@ for round in range(50):
 		h, err := c.Health(testContext(t))
 		return err == nil && h.Zombies == 0
 	})
-	alive(t, box, c)
+	alive(t, sandbox, c)
 }
 
 func TestContainerTrees(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, user string) {
-		_, c := startBox(t, guesttest.ContainerOptions{User: user, Docker: []string{"--pids-limit", "300"}})
+		_, c := startSandbox(t, guesttest.ContainerOptions{User: user, Docker: []string{"--pids-limit", "300"}})
 		var wg sync.WaitGroup
 		for name, script := range trees {
 			wg.Go(func() {
@@ -178,7 +178,7 @@ func TestContainerTrees(t *testing.T) {
 // A process that lowers its own tag, to that of another exec or to one that nobody has, does not get away with it.
 func TestContainerForgedTag(t *testing.T) {
 	t.Parallel()
-	_, c := startBox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11"})
+	_, c := startSandbox(t, guesttest.ContainerOptions{Image: "workcell/python:3.11"})
 	req := sh(`env -i setsid python3 -c '
 import os, resource, time
 if os.fork(): os._exit(0)
@@ -242,7 +242,7 @@ for t in sorted(map(int, os.listdir('/proc/1/task'))):
 func TestContainerHarmToTheGuest(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, user string) {
-		box, c := startBox(t, guesttest.ContainerOptions{User: user, Image: "workcell/python:3.11"})
+		sandbox, c := startSandbox(t, guesttest.ContainerOptions{User: user, Image: "workcell/python:3.11"})
 		python := func(script string) string {
 			req := sh("")
 			req.Argv = []string{"python3", "-c", script}
@@ -256,7 +256,7 @@ func TestContainerHarmToTheGuest(t *testing.T) {
 		if diff := cmp.Diff(before, python(guestState)); diff != "" {
 			t.Errorf("the guest changed (-want +got):\n%s", diff)
 		}
-		alive(t, box, c)
+		alive(t, sandbox, c)
 		req := sh("setsid sleep 1000 & sleep 1000") // which a tag finds
 		req.TimeoutMillis = 100
 		if res := mustRun(t, c, req); res.State != wire.ExecTimedOut {
@@ -286,7 +286,7 @@ print(opened)
 func TestContainerConnectIsOpaque(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, user string) {
-		_, c := startBox(t, guesttest.ContainerOptions{User: user, Image: "workcell/python:3.11"})
+		_, c := startSandbox(t, guesttest.ContainerOptions{User: user, Image: "workcell/python:3.11"})
 		req := sh("")
 		req.Argv = []string{"python3", "-c", connector}
 		if res := mustRun(t, c, req); string(res.Stdout.Head) != "0\n" {

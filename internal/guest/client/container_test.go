@@ -12,20 +12,20 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// startBox starts a sandbox and connects to it.
-func startBox(t testing.TB, o guesttest.ContainerOptions) (*guesttest.Container, *client.Conn) {
+// startSandbox starts a sandbox and connects to it.
+func startSandbox(t testing.TB, o guesttest.ContainerOptions) (*guesttest.Container, *client.Conn) {
 	t.Helper()
 	o.Binary = binary
 	if o.Docker == nil {
 		o.Docker = []string{"--pids-limit", "96", "--memory", "256m", "--memory-swap", "256m"}
 	}
-	box := guesttest.StartContainer(t, o)
-	return box, dialBox(t, box)
+	sandbox := guesttest.StartContainer(t, o)
+	return sandbox, dialSandbox(t, sandbox)
 }
 
-func dialBox(t testing.TB, box *guesttest.Container) *client.Conn {
+func dialSandbox(t testing.TB, sandbox *guesttest.Container) *client.Conn {
 	t.Helper()
-	c, err := client.New(context.Background(), box.Dial(), nil)
+	c, err := client.New(context.Background(), sandbox.Dial(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,9 +44,9 @@ func both(t *testing.T, test func(t *testing.T, user string)) {
 }
 
 // alive checks that the sandbox still does what it is for.
-func alive(t testing.TB, box *guesttest.Container, c *client.Conn) {
+func alive(t testing.TB, sandbox *guesttest.Container, c *client.Conn) {
 	t.Helper()
-	if !box.Running() {
+	if !sandbox.Running() {
 		t.Fatal("the sandbox is dead")
 	}
 	var res wire.RunResult
@@ -63,7 +63,7 @@ func alive(t testing.TB, box *guesttest.Container, c *client.Conn) {
 func TestContainerGuestIsOpaque(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, user string) {
-		box, c := startBox(t, guesttest.ContainerOptions{User: user})
+		sandbox, c := startSandbox(t, guesttest.ContainerOptions{User: user})
 		script := `for f in environ mem maps auxv io stack syscall; do cat /proc/1/$f >/dev/null 2>&1 && echo read $f; done
 			ls /proc/1/cwd/ >/dev/null 2>&1 && echo entered cwd
 			ls /proc/1/root/ >/dev/null 2>&1 && echo entered root
@@ -77,7 +77,7 @@ func TestContainerGuestIsOpaque(t *testing.T) {
 		if res := mustRun(t, c, sh(script)); len(res.Stdout.Head) > 0 {
 			t.Errorf("a command could:\n%s", res.Stdout.Head)
 		}
-		alive(t, box, c)
+		alive(t, sandbox, c)
 	})
 }
 
@@ -85,7 +85,7 @@ func TestContainerGuestIsOpaque(t *testing.T) {
 func TestContainerSocketRefusesCommands(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, user string) {
-		box, c := startBox(t, guesttest.ContainerOptions{User: user, Image: "workcell/python:3.11"})
+		sandbox, c := startSandbox(t, guesttest.ContainerOptions{User: user, Image: "workcell/python:3.11"})
 		for _, script := range []string{
 			`sleep 1 | /.workcell/workcell-guest connect | head -c 1 | wc -c`,
 			`sleep 1 | setsid /.workcell/workcell-guest connect | head -c 1 | wc -c`,
@@ -113,13 +113,13 @@ socket.socket(socket.AF_UNIX).bind("\0workcell-guest")' 2>&1 | tail -1`))
 		if !strings.Contains(string(res.Stdout.Head), "in use") {
 			t.Errorf("got %q", res.Stdout.Head)
 		}
-		alive(t, box, c)
+		alive(t, sandbox, c)
 	})
 }
 
 func TestContainerFilesBelongToTheUser(t *testing.T) {
 	t.Parallel()
-	_, c := startBox(t, guesttest.ContainerOptions{})
+	_, c := startSandbox(t, guesttest.ContainerOptions{})
 	if _, err := put(t, c, "a/b/f", []byte("x")); err != nil {
 		t.Fatal(err)
 	}

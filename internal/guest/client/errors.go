@@ -17,9 +17,9 @@ var (
 	// ErrProtocol: the guest sent something that it must not send.
 	ErrProtocol = errors.New("guest broke the protocol")
 
-	// ErrSentAway: the guest ended a stay at a terminal whose command goes on, because what was written there was not taken
+	// ErrSlowReader: the guest ended a stay at a terminal whose command runs on, because what was written there was not taken
 	// while others waited for it.
-	ErrSentAway = errors.New("sent away from the terminal")
+	ErrSlowReader = errors.New("detached from the terminal: its output was not read")
 
 	errUnanswered = protocolErrorf("the guest ended a request without an answer")
 	errClosed     = fmt.Errorf("%w: closed by this host", ErrConnLost)

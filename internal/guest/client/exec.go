@@ -9,8 +9,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// Run starts a recorded exec and waits for it as req says. When ctx ends first, the exec is killed if req.KillOnCancel
-// is set and goes on otherwise. Standard input beyond wire.InlineData is streamed; when the exec is handed back running,
+// Run starts a recorded exec and waits for it as req asks. When ctx ends first, the exec is killed if req.KillOnCancel
+// is set and runs on otherwise. Standard input beyond wire.InlineData is streamed; when the exec is handed back running,
 // the rest is fed in the background and req.Stdin must not be changed.
 func (c *Conn) Run(ctx context.Context, req wire.RunRequest) (wire.RunResult, error) {
 	var rest []byte
@@ -102,7 +102,7 @@ func (k *call) credits(f *feeder) {
 	}
 }
 
-// feeder sends standard input within the credit that the guest gives.
+// feeder sends standard input within the credit that the guest grants.
 type feeder struct {
 	k        *call
 	mu       sync.Mutex // guards credit and stopped
@@ -133,7 +133,7 @@ func (f *feeder) stop() {
 	f.more.Signal()
 }
 
-// take waits for credit and gives at most max of it; 0 means stopped.
+// take waits for credit and returns at most max of it; 0 means stopped.
 func (f *feeder) take(max int64) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +173,7 @@ func (f *feeder) feed(r io.Reader) {
 		}
 		if err != nil {
 			eof, _ := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanStdin})
-			_ = f.k.write(eof) // the answer tells
+			_ = f.k.write(eof) // the answer says
 			return
 		}
 	}
@@ -191,7 +191,7 @@ func (s *sliceReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Read gives recorded output after req.SinceSeq and consumes nothing.
+// Read returns recorded output after req.SinceSeq and consumes nothing.
 func (c *Conn) Read(ctx context.Context, req wire.ReadRequest) (wire.ReadResult, error) {
 	var res wire.ReadResult
 	if err := c.roundTrip(ctx, wire.OpRead, &req, &res); err != nil {
@@ -210,7 +210,7 @@ func (c *Conn) Wait(ctx context.Context, req wire.WaitRequest) (wire.RunResult, 
 	return res, checkResult(&wire.RunRequest{ExecID: req.ExecID, HeadBytes: wire.MaxKeep, TailBytes: wire.MaxKeep}, &res)
 }
 
-// Kill ends or signals an exec's tree, and gives the status after that.
+// Kill ends or signals an exec's tree, and returns the status after that.
 func (c *Conn) Kill(ctx context.Context, req wire.KillRequest) (wire.ExecStatus, error) {
 	return c.status(ctx, wire.OpKill, &req, req.ExecID)
 }

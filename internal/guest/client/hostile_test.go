@@ -130,7 +130,7 @@ func TestHostileMultiplexer(t *testing.T) {
 		select {
 		case <-c.Done():
 		case <-time.After(time.Minute):
-			t.Errorf("%s: the connection goes on", name)
+			t.Errorf("%s: the connection lives on", name)
 		}
 		if err := c.Err(); !errors.Is(err, client.ErrProtocol) {
 			t.Errorf("%s: %v", name, err)

@@ -51,7 +51,7 @@ func (l *hostLink) awaitAck() error {
 	return nil
 }
 
-// Read gives the bytes of this generation's chunks.
+// Read returns the bytes of this generation's chunks.
 func (l *hostLink) Read(p []byte) (int, error) {
 	for len(l.rest) == 0 {
 		body, err := l.next()
@@ -79,7 +79,7 @@ func (l *hostLink) next() ([]byte, error) {
 		return nil, fmt.Errorf("%w: %v", ErrConnLost, err)
 	case errors.Is(err, io.EOF):
 		return nil, fmt.Errorf("%w: the stream ended", ErrConnLost)
-	case errors.Is(err, ErrSuperseded): // a stream that can have one holder only tells so itself
+	case errors.Is(err, ErrSuperseded): // a stream that can have one holder only reports that itself
 		return nil, ErrSuperseded
 	case err != nil:
 		return nil, fmt.Errorf("%w: %v", ErrConnLost, err)
@@ -121,7 +121,7 @@ func (l *hostLink) fail(err error) {
 	}
 }
 
-// reason gives what fail recorded; a link that ended without one had no heartbeat.
+// reason returns what fail recorded; a link that ended without one had no heartbeat.
 func (l *hostLink) reason() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -109,7 +109,7 @@ func TestKillEndsTheTree(t *testing.T) {
 	}
 }
 
-// eventually waits for something that happens beside the test.
+// eventually waits for something that happens apart from the test.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
@@ -222,13 +222,13 @@ func TestBackgroundChildKeepsOutputOpen(t *testing.T) {
 	if res.State != wire.ExecCompleted || !res.Leaked || string(res.Stdout.Head) != "early\n" {
 		t.Errorf("got %v", brief(res))
 	}
-	// The child goes on, and what it writes does not end it.
+	// The child runs on, and what it writes does not end it.
 	ctx := testContext(t)
 	eventually(t, "late output is recorded", func() bool {
 		r, err := c.Read(ctx, wire.ReadRequest{ExecID: req.ExecID})
 		return err == nil && strings.HasSuffix(joined(r.Chunks), "late\n")
 	})
-	eventually(t, "the background child goes on", func() bool { return sleepers(t, id) != 0 })
+	eventually(t, "the background child runs on", func() bool { return sleepers(t, id) != 0 })
 	st, err := c.Kill(ctx, wire.KillRequest{ExecID: req.ExecID})
 	if err != nil || st.State != wire.ExecCompleted || sleepers(t, id) != 0 {
 		t.Errorf("killing what is left: %+v, %v", st, err)

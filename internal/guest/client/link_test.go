@@ -238,7 +238,7 @@ func TestSocketRefusesOthers(t *testing.T) {
 	}
 }
 
-// With no host for the length of the lease, every command ends; before that it goes on.
+// With no host for the length of the lease, every command ends; before that it runs on.
 func TestLease(t *testing.T) {
 	t.Parallel()
 	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Lease: 6 * time.Second})
@@ -266,7 +266,7 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// stopped tells whether every thread of a process is stopped.
+// stopped reports whether every thread of a process is stopped.
 func stopped(t *testing.T, pid int) bool {
 	t.Helper()
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
@@ -285,7 +285,7 @@ func stopped(t *testing.T, pid int) bool {
 	return true
 }
 
-// A guest that does not answer is lost within a bounded time, and found again when it goes on.
+// A guest that does not answer is lost within a bounded time, and found again when it is continued.
 func TestSuspendedGuest(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
@@ -380,7 +380,7 @@ func TestTee(t *testing.T) {
 	}
 }
 
-// Whoever gives a request up and leaves at once has given it up: the farewell may overtake the end of the stream.
+// A host that gives a request up and leaves at once has given it up: the farewell may overtake the end of the stream.
 func TestCancelThenClose(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)

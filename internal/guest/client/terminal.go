@@ -10,8 +10,8 @@ import (
 
 // Terminal starts an exec on a terminal, which req.Terminal describes, and stays there until it ends. Its input comes
 // from stdin (nil means none); its output goes live to stdout, all of it, at the pace of that writer. When ctx ends first, or stdin does,
-// the exec goes on; the guest ends it when nobody was at its terminal for req.TimeoutMillis. Terminal may return while a
-// Read of stdin is still under way. Whoever takes nothing while others wait for it may get ErrSentAway.
+// the exec runs on; the guest ends it when nobody was at its terminal for req.TimeoutMillis. Terminal may return while a
+// Read of stdin is still under way. A viewer that takes nothing while others wait for it may get ErrSlowReader.
 func (c *Conn) Terminal(ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
 	return c.terminal(ctx, wire.OpTerminal, &req, req.ExecID, stdin, stdout)
 }
@@ -34,12 +34,12 @@ func (c *Conn) terminal(ctx context.Context, op wire.Op, req any, id string, std
 	}
 	res, err := k.result(&wire.RunRequest{ExecID: id}, f, stdout, nil)
 	if errors.Is(err, errUnanswered) {
-		err = ErrSentAway
+		err = ErrSlowReader
 	}
 	return res, err
 }
 
-// Resize gives the terminal of an exec a size.
+// Resize sets the size of an exec's terminal.
 func (c *Conn) Resize(ctx context.Context, req wire.TerminalRequest) error {
 	return c.roundTrip(ctx, wire.OpResize, &req, new(wire.Empty))
 }

@@ -26,17 +26,17 @@ func (s stuck) Write(p []byte) (int, error) {
 	return s.Writer.Write(p)
 }
 
-// stalled is a seat at a new terminal whose host takes none of its output until go on is called.
-func stalled(t *testing.T, c *client.Conn, req wire.RunRequest) (s *seat, goOn func()) {
+// stalled is a viewer at a new terminal that takes none of its output until resume is called.
+func stalled(t *testing.T, c *client.Conn, req wire.RunRequest) (s *viewer, resume func()) {
 	t.Helper()
 	free := make(chan struct{})
-	s = sit(t, func(ctx context.Context, in io.Reader, out io.Writer) (wire.RunResult, error) {
+	s = view(t, func(ctx context.Context, in io.Reader, out io.Writer) (wire.RunResult, error) {
 		return c.Terminal(ctx, req, in, stuck{out, free})
 	})
-	goOn = sync.OnceFunc(func() { close(free) })
-	t.Cleanup(goOn)
+	resume = sync.OnceFunc(func() { close(free) })
+	t.Cleanup(resume)
 	printsMore(t, c, 500_000) // as much as that shows that it runs; it stalls a little later
-	return s, goOn
+	return s, resume
 }
 
 // printing writes more than a host that takes nothing has room for.
@@ -47,19 +47,19 @@ func TestTerminalBesideAStalledViewer(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	req := terminal("stty -echo; " + printing(400) + "; echo; echo written; read x; echo got $x; read y; exit 5")
-	first, goOn := stalled(t, c, req)
+	first, resume := stalled(t, c, req)
 	other := join(t, c, req.ExecID)
 	other.await("written\r\n")
 	other.enter("it\n")
 	other.await("got it\r\n")
-	goOn()
-	if <-first.over; !errors.Is(first.err, client.ErrSentAway) {
-		t.Errorf("the one that was sent away got %v, %v", brief(first.res), first.err)
+	resume()
+	if <-first.over; !errors.Is(first.err, client.ErrSlowReader) {
+		t.Errorf("the one that was detached got %v, %v", brief(first.res), first.err)
 	}
 	back := join(t, c, req.ExecID)
 	back.await("got it\r\n")
 	back.enter("end\n")
-	for _, s := range []*seat{other, back} {
+	for _, s := range []*viewer{other, back} {
 		if _, res := s.ends(); res.ExitCode != 5 {
 			t.Errorf("got %v", brief(res))
 		}
@@ -74,7 +74,7 @@ func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 	// It goes on to print for the grace period, longer than the host is waited for.
 	req := terminal("trap '' TERM HUP; " + printing(1_000_000))
 	req.GraceMillis = 4000
-	s, goOn := stalled(t, c, req)
+	s, resume := stalled(t, c, req)
 	if st, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID}); err != nil || st.State != wire.ExecKilled {
 		t.Errorf("got %+v, %v", st, err)
 	}
@@ -82,7 +82,7 @@ func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 		h, err := c.Health(testContext(t))
 		return err == nil && h.Running == 0
 	})
-	goOn()
+	resume()
 	got, res := s.ends()
 	shown, word, _ := strings.Cut(got, "\r\n[")
 	var missing int64
@@ -96,7 +96,7 @@ func TestTerminalKilledBeforeAStalledViewer(t *testing.T) {
 	}
 }
 
-// A command that ends does so for everybody else while a host at its terminal takes nothing. What it left behind goes on,
+// A command that ends does so for all others while a host at its terminal takes nothing. What it left behind runs on,
 // and who comes and goes does not cut off that host.
 func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	t.Parallel()
@@ -104,7 +104,7 @@ func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	const blocks = 400
 	req := terminal("trap '' HUP; { " + printing(blocks) + "; while :; do echo; sleep 0.1; done; } & " +
 		"until [ -e go ]; do sleep 0.02; done; exit 3")
-	s, goOn := stalled(t, c, req)
+	s, resume := stalled(t, c, req)
 	if _, err := c.PutFile(testContext(t), wire.FilePutRequest{Path: "go"}, strings.NewReader("")); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 		t.Errorf("another one got %v", brief(res))
 	}
 	printsMore(t, c, printed+20) // long enough for the host to be cut off, if it were
-	goOn()
+	resume()
 	if _, res := s.ends(); res.State != wire.ExecCompleted || res.ExitCode != 3 || !res.Leaked {
 		t.Errorf("got %v", brief(res))
 	}
@@ -125,7 +125,7 @@ func TestTerminalEndsBeforeAStalledViewer(t *testing.T) {
 	}
 }
 
-// printsMore waits until the only command has printed more than some bytes, and gives how many.
+// printsMore waits until the only command has printed more than some bytes, and returns how many.
 func printsMore(t *testing.T, c *client.Conn, than int64) (n int64) {
 	t.Helper()
 	eventually(t, "more is printed", func() bool {

@@ -15,8 +15,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// seat is a place at a terminal.
-type seat struct {
+// viewer is a host at a terminal.
+type viewer struct {
 	t     *testing.T
 	leave context.CancelFunc
 	keys  *io.PipeWriter
@@ -31,16 +31,16 @@ type seat struct {
 	done bool
 }
 
-// sit runs call, which is Terminal or Join, with what type types and what await sees.
-func sit(t *testing.T, call func(context.Context, io.Reader, io.Writer) (wire.RunResult, error)) *seat {
+// view runs call, which is Terminal or Join, with what type types and what await sees.
+func view(t *testing.T, call func(context.Context, io.Reader, io.Writer) (wire.RunResult, error)) *viewer {
 	t.Helper()
 	ctx, cancel := context.WithCancel(testContext(t))
-	s := &seat{t: t, leave: cancel, over: make(chan struct{})}
+	s := &viewer{t: t, leave: cancel, over: make(chan struct{})}
 	s.more = sync.NewCond(&s.mu)
 	s.typed, s.keys = io.Pipe()
 	go func() {
 		s.res, s.err = call(ctx, s.typed, s)
-		_ = s.typed.Close() // ends whoever types
+		_ = s.typed.Close() // ends the one that types
 		s.mu.Lock()
 		s.done = true
 		s.mu.Unlock()
@@ -51,7 +51,7 @@ func sit(t *testing.T, call func(context.Context, io.Reader, io.Writer) (wire.Ru
 	return s
 }
 
-func (s *seat) Write(p []byte) (int, error) {
+func (s *viewer) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.more.Broadcast()
@@ -59,7 +59,7 @@ func (s *seat) Write(p []byte) (int, error) {
 }
 
 // await waits until something is shown.
-func (s *seat) await(text string) {
+func (s *viewer) await(text string) {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,15 +71,15 @@ func (s *seat) await(text string) {
 	}
 }
 
-func (s *seat) enter(keys string) {
+func (s *viewer) enter(keys string) {
 	s.t.Helper()
 	if _, err := io.WriteString(s.keys, keys); err != nil {
 		s.t.Fatalf("typing %q: %v", keys, err)
 	}
 }
 
-// ends waits for the end and gives all that was shown.
-func (s *seat) ends() (string, wire.RunResult) {
+// ends waits for the end and returns all that was shown.
+func (s *viewer) ends() (string, wire.RunResult) {
 	s.t.Helper()
 	<-s.over
 	if s.err != nil {
@@ -89,7 +89,7 @@ func (s *seat) ends() (string, wire.RunResult) {
 }
 
 // goes leaves the terminal.
-func (s *seat) goes() {
+func (s *viewer) goes() {
 	s.t.Helper()
 	s.leave()
 	if <-s.over; !errors.Is(s.err, context.Canceled) {
@@ -103,14 +103,14 @@ func terminal(script string) wire.RunRequest {
 		Spawn: wire.Spawn{Argv: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "TERM=xterm"}}}
 }
 
-func sitAt(t *testing.T, c *client.Conn, req wire.RunRequest) *seat {
-	return sit(t, func(ctx context.Context, in io.Reader, out io.Writer) (wire.RunResult, error) {
+func openTerminal(t *testing.T, c *client.Conn, req wire.RunRequest) *viewer {
+	return view(t, func(ctx context.Context, in io.Reader, out io.Writer) (wire.RunResult, error) {
 		return c.Terminal(ctx, req, in, out)
 	})
 }
 
-func join(t *testing.T, c *client.Conn, id string) *seat {
-	return sit(t, func(ctx context.Context, in io.Reader, out io.Writer) (wire.RunResult, error) {
+func join(t *testing.T, c *client.Conn, id string) *viewer {
+	return view(t, func(ctx context.Context, in io.Reader, out io.Writer) (wire.RunResult, error) {
 		return c.Join(ctx, wire.TerminalRequest{ExecID: id, Size: wire.TerminalSize{Rows: 24, Cols: 80}}, in, out)
 	})
 }
@@ -120,7 +120,7 @@ func TestTerminal(t *testing.T) {
 	_, c := start(t)
 	req := terminal("tty; stty size; for i in 0 1 2 3 4 5 6 7 8 9; do [ -e /proc/$$/fd/$i ] && printf %s $i; done; echo; " +
 		"ps -o tpgid= -p $$ | grep -q -v -- -1 && echo controlling; echo $TERM >&2; exit 7")
-	got, res := sitAt(t, c, req).ends()
+	got, res := openTerminal(t, c, req).ends()
 	tty, rest, _ := strings.Cut(got, "\r\n")
 	if !strings.HasPrefix(tty, "/dev/pts/") || rest != "24 80\r\n012\r\ncontrolling\r\nxterm\r\n" || res.ExitCode != 7 || !res.Terminal {
 		t.Errorf("got %q, %v", got, brief(res))
@@ -142,7 +142,7 @@ func TestTerminalSizeAndKeys(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	req := terminal(`trap 'stty size' WINCH; trap 'echo interrupted; exit 3' INT; stty -echo; echo ready; while :; do sleep 0.02; done`)
-	s := sitAt(t, c, req)
+	s := openTerminal(t, c, req)
 	s.await("ready\r\n")
 	if err := c.Resize(testContext(t), wire.TerminalRequest{ExecID: req.ExecID, Size: wire.TerminalSize{Rows: 40, Cols: 101}}); err != nil {
 		t.Error(err)
@@ -164,7 +164,7 @@ func TestTerminalJobControl(t *testing.T) {
 	req := terminal("")
 	req.Argv = nil // a shell
 	req.Env = append(req.Env, "PS1=at$((40+2))> ", "SHELL=/bin/sh", "HOME=/")
-	s := sitAt(t, c, req)
+	s := openTerminal(t, c, req)
 	s.await("at42> ")
 	s.enter("sh -c 'echo in$((1+1))front; exec sleep 1000'\n")
 	s.await("in2front\r\n")
@@ -183,7 +183,7 @@ func TestTerminalIsLeftAndJoined(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	req := terminal(`stty -echo; echo first; printf '\033[6n\033]0;title\007\033[31mred\n'; read x; echo "got $x"; read y; exit 5`)
-	s := sitAt(t, c, req)
+	s := openTerminal(t, c, req)
 	s.await("red\r\n")
 	s.goes()
 	s = join(t, c, req.ExecID)
@@ -199,8 +199,8 @@ func TestTerminalIsLeftAndJoined(t *testing.T) {
 		t.Error(err)
 	}
 	want := "first\r\n\x1b[31mred\r\ngot typed\r\n"
-	for _, seat := range []*seat{s, other} {
-		if got, res := seat.ends(); got != want || res.ExitCode != 5 {
+	for _, viewer := range []*viewer{s, other} {
+		if got, res := viewer.ends(); got != want || res.ExitCode != 5 {
 			t.Errorf("got %q, %v", got, brief(res))
 		}
 	}
@@ -213,7 +213,7 @@ func TestTerminalHoldsBackItsCommand(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
 	const lines = 400_000 // more than is recorded, and than is on the way
-	s := sitAt(t, c, terminal(fmt.Sprintf("stty -opost -echo; seq %d; echo written; read x", lines)))
+	s := openTerminal(t, c, terminal(fmt.Sprintf("stty -opost -echo; seq %d; echo written; read x", lines)))
 	s.await("written\n")
 	s.enter("\n") // the end does not wait for long for what is under way
 	got, res := s.ends()
@@ -230,7 +230,7 @@ func TestTerminalHoldsBackItsCommand(t *testing.T) {
 func TestTerminalOfABackgroundChild(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	got, res := sitAt(t, c, terminal("trap '' HUP; sleep 1000 & echo left")).ends()
+	got, res := openTerminal(t, c, terminal("trap '' HUP; sleep 1000 & echo left")).ends()
 	if got != "left\r\n" || !res.Leaked || res.ExitCode != 0 {
 		t.Errorf("got %q, %v", got, brief(res))
 	}
@@ -246,7 +246,7 @@ func TestTerminalLeftAlone(t *testing.T) {
 	kept := terminal("sleep 1.5; exit 4")
 	left := terminal("trap '' TERM; echo ready; while :; do sleep 0.02; done")
 	kept.TimeoutMillis, left.TimeoutMillis = 500, 500
-	k, l := sitAt(t, c, kept), sitAt(t, c, left)
+	k, l := openTerminal(t, c, kept), openTerminal(t, c, left)
 	l.await("ready")
 	l.goes()
 	if st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: left.ExecID, WaitMillis: -1}); err != nil || st.State != wire.ExecTimedOut || st.Signal != "SIGHUP" {
@@ -261,7 +261,7 @@ func TestTerminalOfTheNextHost(t *testing.T) {
 	t.Parallel()
 	g, c := start(t)
 	req := terminal("stty -echo; echo ready; read x; echo got $x; exit 6")
-	s := sitAt(t, c, req)
+	s := openTerminal(t, c, req)
 	s.await("ready")
 	_ = c.Close()
 	if <-s.over; !errors.Is(s.err, client.ErrConnLost) {

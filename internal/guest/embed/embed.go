@@ -33,7 +33,7 @@ var unpacked = map[string]func() ([]byte, error){
 	"arm64": sync.OnceValues(func() ([]byte, error) { return unpack(arm64) }),
 }
 
-// Binary gives the static Linux binary of the guest for an architecture, "amd64" or "arm64". Callers must not change
+// Binary returns the static Linux binary of the guest for an architecture, "amd64" or "arm64". Callers must not change
 // it. Safe for concurrent use.
 func Binary(arch string) ([]byte, error) {
 	f := unpacked[arch]
@@ -47,7 +47,7 @@ func Binary(arch string) ([]byte, error) {
 func Arches() []string { return []string{"amd64", "arm64"} }
 
 // Version is the content version of the binaries: a short hash over their sources, dependencies and toolchain. The
-// guest gives the same in its hello.
+// guest returns the same in its hello.
 func Version() string { return strings.TrimSpace(version) }
 
 func unpack(packed []byte) ([]byte, error) {

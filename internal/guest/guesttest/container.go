@@ -85,7 +85,7 @@ func (c *Container) Connect() io.ReadWriteCloser {
 	return c.docker("exec", "-i", c.Name, "/.workcell/workcell-guest", "connect")
 }
 
-// Running tells whether the container's main process lives.
+// Running reports whether the container's main process lives.
 func (c *Container) Running() bool {
 	c.t.Helper()
 	out, err := exec.Command("docker", "inspect", "-f", "{{.State.Running}}", c.Name).Output()

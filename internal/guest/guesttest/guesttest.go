@@ -108,7 +108,7 @@ func unpacked(t testing.TB) string {
 	return name
 }
 
-// Dial gives the guest's own stream. Closing what it gives leaves the guest running, as the end of an attach does: the
+// Dial returns the guest's own stream. Closing it leaves the guest running, as the end of an attach does: the
 // stream can be dialled again, and a newer host takes it over from an older one.
 func (g *Guest) Dial() io.ReadWriteCloser { return g.stream.attach() }
 
@@ -152,7 +152,7 @@ func start(cmd *exec.Cmd) (*pipe, error) {
 	return p, nil
 }
 
-// pipe is a process's standard streams. Like an engine it hands the output to whoever is attached and drops it when
+// pipe is a process's standard streams. Like an engine it hands the output to the attached host and drops it when
 // nobody is.
 type pipe struct {
 	cmd *exec.Cmd

@@ -23,7 +23,7 @@ type detached struct {
 func buildFiles(cfg *Config) error {
 	// Nothing that is mounted here from now on shows on the host, nor the other way round.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return failed(WallMounts, "making mounts private", err)
+		return failed(IsolationMounts, "making mounts private", err)
 	}
 	// As the user who started us: the host's own directories may be closed to everybody else.
 	trees, err := cloneTrees(cfg.Trees)
@@ -63,7 +63,7 @@ func cloneTrees(from []Tree) ([]detached, error) {
 			continue
 		}
 		if err != nil {
-			return nil, failed(WallFiles, "showing "+t.Source, err)
+			return nil, failed(IsolationFiles, "showing "+t.Source, err)
 		}
 		trees = append(trees, d)
 	}
@@ -101,7 +101,7 @@ func cloneTree(t Tree) (detached, error) {
 func setUser(cfg *Config) error {
 	if cfg.DropGroups {
 		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
-			return failed(WallUser, "giving up groups", e)
+			return failed(IsolationUser, "giving up groups", e)
 		}
 	}
 	return become1(cfg.Owner)
@@ -110,10 +110,10 @@ func setUser(cfg *Config) error {
 func become1(id ID) error {
 	g, u := uintptr(id.GID), uintptr(id.UID)
 	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, g, g, g); e != 0 {
-		return failed(WallUser, "changing the group", e)
+		return failed(IsolationUser, "changing the group", e)
 	}
 	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, u, u, u); e != 0 {
-		return failed(WallUser, "changing the user", e)
+		return failed(IsolationUser, "changing the user", e)
 	}
 	return nil
 }
@@ -122,9 +122,9 @@ func become1(id ID) error {
 // is named.
 func mountRoot(cfg *Config) error {
 	if err := unix.Mount("tmpfs", cfg.Stage, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, cfg.RootData); err != nil {
-		return failed(WallFiles, "mounting a tmpfs", err)
+		return failed(IsolationFiles, "mounting a tmpfs", err)
 	}
-	return failed(WallFiles, "entering the root", unix.Chdir(cfg.Stage))
+	return failed(IsolationFiles, "entering the root", unix.Chdir(cfg.Stage))
 }
 
 // below names a path of the sandbox before it is the root.
@@ -133,31 +133,31 @@ func below(p string) string { return "." + p }
 func populate(cfg *Config, trees []detached) error {
 	for _, t := range trees {
 		if err := attach(t); err != nil {
-			return failed(WallFiles, "placing "+t.target, err)
+			return failed(IsolationFiles, "placing "+t.target, err)
 		}
 	}
 	for _, d := range cfg.Dirs {
 		if err := makeDir(d.Path, d.Mode); err != nil {
-			return failed(WallFiles, "making "+d.Path, err)
+			return failed(IsolationFiles, "making "+d.Path, err)
 		}
 	}
 	for _, l := range cfg.Links {
 		if err := errors.Join(makeParent(l.Path), unix.Symlink(l.Target, below(l.Path))); err != nil {
-			return failed(WallFiles, "making "+l.Path, err)
+			return failed(IsolationFiles, "making "+l.Path, err)
 		}
 	}
 	for _, f := range cfg.Files {
 		if err := errors.Join(makeParent(f.Path), writeNew(f)); err != nil {
-			return failed(WallFiles, "making "+f.Path, err)
+			return failed(IsolationFiles, "making "+f.Path, err)
 		}
 	}
 	for _, m := range cfg.Mounts {
 		if err := mount(m); err != nil {
-			wall := WallFiles
+			part := IsolationFiles
 			if m.Type == "proc" {
-				wall = WallProc
+				part = IsolationProc
 			}
-			return failed(wall, "mounting "+m.Type+" on "+m.Target, err)
+			return failed(part, "mounting "+m.Type+" on "+m.Target, err)
 		}
 	}
 	return nil
@@ -238,13 +238,13 @@ func mount(m Mount) error {
 // pivot makes the working directory the root and lets go of the host's.
 func pivot() error {
 	if err := unix.PivotRoot(".", "."); err != nil {
-		return failed(WallPivot, "changing the root", err)
+		return failed(IsolationPivot, "changing the root", err)
 	}
 	// The old root lies over the new one now, and its name is the same.
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return failed(WallPivot, "leaving the host's root", err)
+		return failed(IsolationPivot, "leaving the host's root", err)
 	}
-	return failed(WallPivot, "entering the root", unix.Chdir("/"))
+	return failed(IsolationPivot, "entering the root", unix.Chdir("/"))
 }
 
 // restrict closes what the sandbox's own file systems show of the kernel.
@@ -252,24 +252,24 @@ func restrict(cfg *Config) error {
 	for _, s := range cfg.Settings {
 		err := os.WriteFile(s.Path, s.Data, 0)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return failed(WallProc, "setting "+s.Path, err)
+			return failed(IsolationProc, "setting "+s.Path, err)
 		}
 	}
 	for _, p := range cfg.Readonly {
 		if err := bindReadonly(p, p); err != nil {
-			return failed(WallProc, "closing "+p, err)
+			return failed(IsolationProc, "closing "+p, err)
 		}
 	}
 	for _, p := range cfg.Masked {
 		if err := mask(p); err != nil {
-			return failed(WallProc, "masking "+p, err)
+			return failed(IsolationProc, "masking "+p, err)
 		}
 	}
 	if !cfg.RootReadonly {
 		return nil
 	}
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-	return failed(WallFiles, "making the root read-only", unix.MountSetattr(unix.AT_FDCWD, "/", 0, &attr))
+	return failed(IsolationFiles, "making the root read-only", unix.MountSetattr(unix.AT_FDCWD, "/", 0, &attr))
 }
 
 // bindReadonly mounts what is at from over to, read-only.

@@ -17,14 +17,14 @@ func setLimits(limits []Rlimit) error {
 	for _, l := range limits {
 		var old unix.Rlimit
 		if err := unix.Prlimit(0, l.Resource, nil, &old); err != nil {
-			return failed(WallLimits, fmt.Sprintf("reading resource limit %d", l.Resource), err)
+			return failed(IsolationLimits, fmt.Sprintf("reading resource limit %d", l.Resource), err)
 		}
 		v := min(l.Value, old.Max)
 		if err := unix.Prlimit(0, l.Resource, &unix.Rlimit{Cur: v, Max: v}, nil); err != nil {
-			return failed(WallLimits, fmt.Sprintf("setting resource limit %d", l.Resource), err)
+			return failed(IsolationLimits, fmt.Sprintf("setting resource limit %d", l.Resource), err)
 		}
 	}
-	return failed(WallLimits, "setting the OOM score", settleScore())
+	return failed(IsolationLimits, "setting the OOM score", settleScore())
 }
 
 // settleScore takes away what may protect the host's process from being killed for lack of memory.
@@ -44,20 +44,20 @@ func settleScore() error {
 func harden(cfg *Config) error {
 	// A keyring that cannot be left because keyrings are out of reach cannot be used either.
 	if _, _, e := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); e != 0 && e != unix.ENOSYS && e != unix.EPERM {
-		return failed(WallPrivileges, "leaving the host's keyring", e)
+		return failed(IsolationPrivileges, "leaving the host's keyring", e)
 	}
 	if err := dropCapabilities(cfg.User); err != nil {
 		return err
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return failed(WallPrivileges, "setting it", err)
+		return failed(IsolationPrivileges, "setting it", err)
 	}
 	if cfg.Landlock != nil {
 		if err := landlock(cfg.Landlock); err != nil {
-			return failed(WallLandlock, "restricting", err)
+			return failed(IsolationLandlock, "restricting", err)
 		}
 	}
-	return failed(WallSeccomp, "installing it", filter(cfg.Seccomp))
+	return failed(IsolationSeccomp, "installing it", filter(cfg.Seccomp))
 }
 
 // Bits of PR_SET_SECUREBITS: a user id of 0 means nothing, changing it neither, no capability becomes ambient; each with
@@ -66,7 +66,7 @@ const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5 | 1<<6 | 1<<7
 
 func dropCapabilities(user ID) error {
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
-		return failed(WallCapabilities, "clearing the ambient set", err)
+		return failed(IsolationCapabilities, "clearing the ambient set", err)
 	}
 	for c := uintptr(0); c <= 63; c++ {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
@@ -74,18 +74,18 @@ func dropCapabilities(user ID) error {
 			break
 		}
 		if err != nil {
-			return failed(WallCapabilities, "emptying the bounding set", err)
+			return failed(IsolationCapabilities, "emptying the bounding set", err)
 		}
 	}
 	if err := unix.Prctl(unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0); err != nil {
-		return failed(WallCapabilities, "locking the secure bits", err)
+		return failed(IsolationCapabilities, "locking the secure bits", err)
 	}
 	if err := become1(user); err != nil {
 		return err
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
-	return failed(WallCapabilities, "giving them up", unix.Capset(&header, &none[0]))
+	return failed(IsolationCapabilities, "giving them up", unix.Capset(&header, &none[0]))
 }
 
 // filter installs the system call filter.

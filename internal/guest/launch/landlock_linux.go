@@ -33,7 +33,7 @@ func LandlockVersion() int {
 	return int(v)
 }
 
-// rights gives what the kernel's version can handle.
+// rights returns what the kernel's version can handle.
 func rights(version int) (fs, scopes uint64) {
 	fs = landRead | landWrite | landMake
 	if version >= 3 {
@@ -48,7 +48,7 @@ func rights(version int) (fs, scopes uint64) {
 	return fs, scopes
 }
 
-// landlock restricts this thread, and so the guest and all its children, beside what the mounts already do.
+// landlock restricts this thread, and so the guest and all its children, besides what the mounts already do.
 func landlock(l *Landlock) error {
 	fs, scopes := rights(l.Version)
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: fs, Scoped: scopes}

@@ -1,11 +1,11 @@
-// Package launch builds the walls of a sandbox that no engine makes, around its own process, and becomes the guest.
+// Package launch builds the isolation of a sandbox that no engine makes, around its own process, and becomes the guest.
 //
 // A host starts "workcell-guest launch" in fresh user, pid, mount, network, IPC and UTS namespaces, with all
 // capabilities over them, and hands it a [Config] on [ConfigFD]. The launcher builds the file system, gives up every
 // privilege in that order that makes it final, reports on [StatusFD] and executes the guest. What it cannot build it
-// reports, by the name of the wall, and ends: it never goes on with less.
+// reports, by the name of the part that failed, and ends: it never settles for less.
 //
-// The configuration says everything: the launcher has no opinion of its own about what a sandbox should look like, so
+// The configuration is complete: the launcher has no opinion of its own about what a sandbox should look like, so
 // that this program, which travels in binary form, need not change with it.
 package launch
 
@@ -125,28 +125,28 @@ type Landlock struct {
 	Devices []string `json:"devices"` // below here what exists may be written to and controlled
 }
 
-// Names of walls, as Report names them.
+// Parts of the isolation, as Report names them.
 const (
-	WallConfig       = "configuration"
-	WallFiles        = "file system view"
-	WallMounts       = "mount namespace"
-	WallProc         = "proc file system"
-	WallPivot        = "root file system"
-	WallLayers       = "writable root"
-	WallNetwork      = "network namespace"
-	WallCgroup       = "cgroup namespace"
-	WallLimits       = "resource limits"
-	WallUser         = "user namespace"
-	WallCapabilities = "capabilities"
-	WallPrivileges   = "no_new_privs"
-	WallLandlock     = "landlock"
-	WallSeccomp      = "seccomp filter"
-	WallGuest        = "guest"
+	IsolationConfig       = "configuration"
+	IsolationFiles        = "file system view"
+	IsolationMounts       = "mount namespace"
+	IsolationProc         = "proc file system"
+	IsolationPivot        = "root file system"
+	IsolationLayers       = "writable root"
+	IsolationNetwork      = "network namespace"
+	IsolationCgroup       = "cgroup namespace"
+	IsolationLimits       = "resource limits"
+	IsolationUser         = "user namespace"
+	IsolationCapabilities = "capabilities"
+	IsolationPrivileges   = "no_new_privs"
+	IsolationLandlock     = "landlock"
+	IsolationSeccomp      = "seccomp filter"
+	IsolationGuest        = "guest"
 )
 
-// Report is what the launcher says of itself. Without a Wall everything was built.
+// Report is the launcher's result. Without an Isolation everything was built.
 type Report struct {
-	Wall  string `json:"wall,omitempty"` // the one that could not be built
-	What  string `json:"what,omitempty"` // what failed
-	Errno int    `json:"errno,omitempty"`
+	Isolation string `json:"isolation,omitempty"` // the one that could not be built
+	What      string `json:"what,omitempty"`      // what failed
+	Errno     int    `json:"errno,omitempty"`
 }

@@ -25,7 +25,7 @@ func lowerTrees(layers []Layer) []Tree {
 func placeLayers(layers []Layer, lowers []detached) error {
 	for i, l := range layers {
 		if err := placeLayer(l, lowers[i]); err != nil {
-			return failed(WallLayers, "putting a layer over "+l.Target, err)
+			return failed(IsolationLayers, "putting a layer over "+l.Target, err)
 		}
 	}
 	return nil

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wallError is a failure to build a wall.
-type wallError struct {
-	wall, what string
+// isolationError is a failure to build a part of the isolation.
+type isolationError struct {
+	part, what string
 	err        error
 }
 
-func (e *wallError) Error() string { return fmt.Sprintf("%s: %s: %v", e.wall, e.what, e.err) }
+func (e *isolationError) Error() string { return fmt.Sprintf("%s: %s: %v", e.part, e.what, e.err) }
 
-func (e *wallError) report() Report {
-	r := Report{Wall: e.wall, What: e.what}
+func (e *isolationError) report() Report {
+	r := Report{Isolation: e.part, What: e.what}
 	var errno unix.Errno
 	if errors.As(e.err, &errno) {
 		r.Errno = int(errno)
@@ -30,11 +30,11 @@ func (e *wallError) report() Report {
 	return r
 }
 
-func failed(wall, what string, err error) error {
+func failed(part, what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &wallError{wall, what, err}
+	return &isolationError{part, what, err}
 }
 
 // Main is the launcher. It returns only when it failed, or when there is no guest to become, with the exit code.
@@ -43,17 +43,17 @@ func Main() int {
 	runtime.LockOSThread()
 	// The file of the program cannot be read; without this the launcher could not write to its own /proc.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
-		return tell(failed(WallConfig, "becoming dumpable", err))
+		return tell(failed(IsolationConfig, "becoming dumpable", err))
 	}
 	// Whatever else the host's program left open must not get anywhere.
 	if err := unix.CloseRange(ListenerFD+1, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		return tell(failed(WallConfig, "closing descriptors", err))
+		return tell(failed(IsolationConfig, "closing descriptors", err))
 	}
 	unix.CloseOnExec(ConfigFD)
 	unix.CloseOnExec(StatusFD)
 	cfg, input, err := readConfig()
 	if err != nil {
-		return tell(failed(WallConfig, "reading it", err))
+		return tell(failed(IsolationConfig, "reading it", err))
 	}
 	if err := build(cfg, input); err != nil {
 		return tell(err)
@@ -81,11 +81,11 @@ func tell(err error) int {
 	code := 0
 	if err != nil {
 		code = 1
-		var w *wallError
+		var w *isolationError
 		if errors.As(err, &w) {
 			r = w.report()
 		} else {
-			r = Report{Wall: WallConfig, What: err.Error()}
+			r = Report{Isolation: IsolationConfig, What: err.Error()}
 		}
 	}
 	b, err := json.Marshal(r)
@@ -98,22 +98,22 @@ func tell(err error) int {
 	return code
 }
 
-// build builds every wall, in the order in which the next one still can be built.
+// build builds the isolation, in the order in which the next one still can be built.
 func build(cfg *Config, input io.Reader) error {
 	if err := buildFiles(cfg); err != nil {
 		return err
 	}
 	if err := loopback(); err != nil {
-		return failed(WallNetwork, "switching on the loopback interface", err)
+		return failed(IsolationNetwork, "switching on the loopback interface", err)
 	}
 	if err := unix.Sethostname([]byte(cfg.Hostname)); err != nil {
-		return failed(WallMounts, "naming the host", err)
+		return failed(IsolationMounts, "naming the host", err)
 	}
 	if _, err := io.ReadFull(input, make([]byte, 1)); err != nil {
-		return failed(WallConfig, "waiting for the host", err)
+		return failed(IsolationConfig, "waiting for the host", err)
 	}
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
-		return failed(WallCgroup, "making it", err)
+		return failed(IsolationCgroup, "making it", err)
 	}
 	if err := setLimits(cfg.Rlimits); err != nil {
 		return err
@@ -129,10 +129,10 @@ func become(cfg *Config) error {
 		err = errors.Join(unix.Dup3(null, 0, 0), unix.Dup3(null, 1, 0), unix.Dup3(ListenerFD, ListenFD, 0))
 	}
 	if err != nil {
-		return failed(WallGuest, "arranging descriptors", err)
+		return failed(IsolationGuest, "arranging descriptors", err)
 	}
 	if tell(nil) != 0 {
 		return errors.New("the host is gone")
 	}
-	return failed(WallGuest, "executing it", unix.Exec(cfg.Argv[0], cfg.Argv, cfg.Env))
+	return failed(IsolationGuest, "executing it", unix.Exec(cfg.Argv[0], cfg.Argv, cfg.Env))
 }

@@ -23,7 +23,7 @@ func Apply(r Rules) error {
 	return verify(r)
 }
 
-// onLink gives the networks of this namespace's interfaces: the gateway and other sandboxes are there.
+// onLink returns the networks of this namespace's interfaces: the gateway and other sandboxes are there.
 func onLink() ([]netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -44,7 +44,7 @@ func onLink() ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// verify tries what must be closed. A filter that is set but not asked, as with a network stack beside the kernel's,
+// verify tries what must be closed. A filter that is set but not asked, as with a network stack other than the kernel's,
 // shows here.
 func verify(r Rules) error {
 	metadata := netip.MustParseAddrPort("169.254.169.254:9")

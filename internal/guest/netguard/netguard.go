@@ -2,7 +2,7 @@
 //
 // The guest binary carries it as a mode of its own. A host runs that mode in a short-lived container of its own which
 // shares the sandbox's network namespace and alone has the privilege (CAP_NET_ADMIN) to set packet filter rules there;
-// the sandbox, without any capability, can neither change nor remove them. A second mode tells the addresses and the
+// the sandbox, without any capability, can neither change nor remove them. A second mode reports the addresses and the
 // resolvers of the machine on which the engine runs, so that they can be closed and let through respectively.
 package netguard
 
@@ -33,7 +33,7 @@ type Facts struct {
 	Resolvers []netip.Addr `json:"resolvers"` // its name servers, without loopback
 }
 
-// Rules say what a sandbox may reach beside public addresses. Allow wins over Deny, and resolvers are reached on
+// Rules are what a sandbox may reach besides public addresses. Allow wins over Deny, and resolvers are reached on
 // port 53 only.
 type Rules struct {
 	Allow     []netip.Prefix `json:"allow,omitempty"`
@@ -55,7 +55,7 @@ func Closed() []netip.Prefix {
 	return ps
 }
 
-// Main runs a mode and gives the exit code. Everything is said on stdout, where the host reads it.
+// Main runs a mode and returns the exit code. It reports on stdout, where the host reads it.
 func Main(args []string, stdout io.Writer) int {
 	if err := run(args, stdout); err != nil {
 		_, _ = fmt.Fprintln(stdout, "netguard:", err) // nobody is left to hear of a failure

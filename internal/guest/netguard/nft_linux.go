@@ -29,7 +29,7 @@ type message struct {
 	attrs []byte
 }
 
-// ruleset gives the transaction that replaces the table. The first rule that matches decides:
+// ruleset returns the transaction that replaces the table. The first rule that matches decides:
 // loopback, resolvers, Allow, then Deny and closed, then all of IPv6; the rest may go out.
 func ruleset(r Rules, closed []netip.Prefix) []message {
 	table := str(unix.NFTA_TABLE_NAME, tableName)
@@ -155,7 +155,7 @@ func pad(b []byte) []byte {
 	return b
 }
 
-// encodeBatch frames a transaction and gives the number of its last message that is answered.
+// encodeBatch frames a transaction and returns the number of its last message that is answered.
 func encodeBatch(msgs []message) (batch []byte, last uint32) {
 	batch = frame(nil, unix.NFNL_MSG_BATCH_BEGIN, 0, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, nil)
 	for _, m := range msgs {

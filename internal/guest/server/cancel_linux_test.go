@@ -81,7 +81,7 @@ func TestGivenUpBefore(t *testing.T) {
 	}
 }
 
-// giveUp sends the request for a command, and input behind it, and gives it up. Its stream ends when the guest is done with it.
+// giveUp sends the request for a command, and input behind it, and returns it up. Its stream ends when the guest is done with it.
 func giveUp(t *testing.T, mux *yamux.Session, op wire.Op, req wire.RunRequest, input bool) *yamux.Stream {
 	t.Helper()
 	req.Argv, req.YieldMillis = []string{"/bin/true"}, -1

@@ -6,6 +6,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/disk"
+	"github.com/workcell-dev/workcell/internal/guest/output"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
@@ -21,16 +24,16 @@ type execution struct {
 	s       *Server
 	id      string
 	started time.Time
-	proc    *process
-	stdin   *inputPipe // nil when the command has none
-	out     *output
-	rec     *recorder     // nil when output goes live to a host and is not recorded
-	term    *terminal     // nil when the command does not run on one
-	timeout time.Duration // 0 for none
+	proc    *proc.Process
+	stdin   *proc.InputPipe // nil when the command has none
+	out     *output.Pipes
+	rec     *output.Recorder // nil when output goes live to a host and is not recorded
+	term    *output.Terminal // nil when the command does not run on one
+	timeout time.Duration    // 0 for none
 	grace   time.Duration
 	drain   time.Duration
 	oomAt   int64      // the sandbox's OOM counter at the start, negative when it cannot be seen
-	limits  quotaMarks // at the start
+	limits  disk.Marks // at the start
 
 	killing chan killing  // asks supervise to end the tree
 	ended   chan struct{} // closed when the process has ended and its output is read as far as it will be waited for
@@ -42,7 +45,7 @@ type execution struct {
 	wanted bool      // somebody waits for head and tail of the output, or may ask for them
 }
 
-// killing says how to end a tree and what to call it.
+// killing is how to end a tree and what to call that.
 type killing struct {
 	grace time.Duration
 	state wire.ExecState
@@ -50,37 +53,37 @@ type killing struct {
 
 // startExec starts a command. With sink nil its output is recorded, else it goes there. The caller must call quickly
 // or follow.
-func (s *Server) startExec(r *request, req *wire.RunRequest, sink outputSink) (*execution, error) {
+func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (*execution, error) {
 	if !wire.ValidExecID(req.ExecID) {
-		return nil, failf(wire.CodeInvalid, "the exec id is not 1 to %d of a-z, A-Z, 0-9, _ and -", wire.MaxExecID)
+		return nil, wire.Errorf(wire.CodeInvalid, "the exec id is not 1 to %d of a-z, A-Z, 0-9, _ and -", wire.MaxExecID)
 	}
-	if err := s.cfg.Protection.await(); err != nil {
-		return nil, failf(wire.CodeInternal, "the sandbox cannot protect itself from commands: %v", err)
+	if err := s.cfg.Protection.Await(); err != nil {
+		return nil, wire.Errorf(wire.CodeInternal, "the sandbox cannot protect itself from commands: %v", err)
 	}
-	if err := s.memory.room(); err != nil {
+	if err := s.memory.Room(); err != nil {
 		return nil, err
 	}
-	limits, err := s.quotas.admit() // which may take longer than the host waits
+	limits, err := s.admit() // which may take longer than the host waits
 	if err == nil && r.givenUp(req, sink != nil) {
-		err = failf(wire.CodeInvalid, "the host gave the command up before it was started") // nobody reads it
+		err = wire.Errorf(wire.CodeInvalid, "the host gave the command up before it was started") // nobody reads it
 	}
 	if err != nil {
 		return nil, err
 	}
 	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(),
-		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, defaultGrace), drain: millis(req.DrainMillis, defaultDrain),
-		killing: make(chan killing, 1), ended: make(chan struct{}), oomAt: s.oom.read()}
+		timeout: output.Millis(req.TimeoutMillis, 0), grace: output.Millis(req.GraceMillis, proc.DefaultGrace), drain: output.Millis(req.DrainMillis, defaultDrain),
+		killing: make(chan killing, 1), ended: make(chan struct{}), oomAt: s.oom.Read()}
 	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning}
 	if err := s.execs.reserve(e.id); err != nil {
 		return nil, err
 	}
 	if sink == nil {
-		e.rec = newRecorder(e, req)
+		e.rec = output.NewRecorder(req, &s.execs.budget, s.spills, e.ended, e.snapshot)
 		e.wanted = true
 		sink = e.rec
 	}
 	if req.Terminal != nil {
-		e.term = newTerminal(e.rec, e.timeout, func() { e.kill(e.grace, wire.ExecTimedOut) })
+		e.term = output.NewTerminal(e.rec, e.timeout, func() { e.kill(e.grace, wire.ExecTimedOut) })
 		sink, e.timeout = e.term, 0
 	}
 	if err := e.launch(req, sink); err != nil {
@@ -88,11 +91,11 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink outputSink) (*
 		return nil, err
 	}
 	s.execs.add(e)
-	s.quotas.started()
+	s.quotas.Started()
 	return e, nil
 }
 
-// givenUp tells whether the host has left and wants the command ended for that. What is recorded it may come back for
+// givenUp reports whether the host has left and wants the command ended for that. What is recorded it may come back for
 // after its session broke.
 func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 	if r.present() {
@@ -101,80 +104,73 @@ func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 	return attached || r.whyLeft() == hostCancelled && (req.KillOnCancel || req.Terminal != nil)
 }
 
-func millis(ms int64, otherwise time.Duration) time.Duration {
-	if ms <= 0 {
-		return otherwise
-	}
-	return time.Duration(min(ms, int64(time.Hour*24*365/time.Millisecond))) * time.Millisecond
-}
-
 // launch makes the pipes and starts the process.
-func (e *execution) launch(req *wire.RunRequest, sink outputSink) error {
+func (e *execution) launch(req *wire.RunRequest, sink output.Sink) error {
 	if req.Terminal != nil {
 		return e.launchOnTerminal(req, sink)
 	}
-	var pipes pipeSet
-	defer pipes.closeChildEnds()
-	files := [3]int{e.s.spawner.null, -1, -1}
+	var pipes proc.PipeSet
+	defer pipes.CloseChildEnds()
+	files := [3]int{e.s.spawner.Null, -1, -1}
 	var outs [2]int
 	var in int
 	var err error
 	wantsInput := len(req.Stdin) > 0 || req.StdinOpen || req.StdinStream
 	if wantsInput {
-		files[0], in, err = pipes.input()
+		files[0], in, err = pipes.Input()
 	}
 	for i := 0; i < len(outs) && err == nil; i++ {
-		files[i+1], outs[i], err = pipes.output()
+		files[i+1], outs[i], err = pipes.Output()
 	}
 	if err != nil {
-		err = launchError(err, "pipe")
+		err = proc.LaunchError(err, "pipe")
 	} else {
-		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, childEnds{files: files}, e.limits.frozen())
+		e.proc, err = e.s.spawner.Start(&req.Spawn, e.id, proc.ChildEnds{Files: files}, e.limits.Frozen())
 	}
 	if err != nil {
-		pipes.closeOwnEnds()
+		pipes.CloseOwnEnds()
 		return err
 	}
 	if wantsInput {
-		e.stdin = newInputPipe(os.NewFile(uintptr(in), "pipe"))
+		e.stdin = proc.NewInputPipe(os.NewFile(uintptr(in), "pipe"))
 	}
-	e.status.PID = e.proc.pid
-	e.out = newOutput(outs, sink, e.s.buffers)
+	e.status.PID = e.proc.PID
+	e.out = output.NewPipes(outs, sink, e.s.buffers)
 	return nil
 }
 
 // launchOnTerminal makes a terminal and starts the process on it.
-func (e *execution) launchOnTerminal(req *wire.RunRequest, sink outputSink) error {
-	var ends pipeSet
-	defer ends.closeChildEnds()
-	child, out, in, err := ends.terminal(*req.Terminal)
+func (e *execution) launchOnTerminal(req *wire.RunRequest, sink output.Sink) error {
+	var ends proc.PipeSet
+	defer ends.CloseChildEnds()
+	child, out, in, err := ends.Terminal(*req.Terminal)
 	if err == nil {
-		e.proc, err = e.s.spawner.start(&req.Spawn, e.id, childEnds{[3]int{child, child, child}, true}, e.limits.frozen())
+		e.proc, err = e.s.spawner.Start(&req.Spawn, e.id, proc.ChildEnds{Files: [3]int{child, child, child}, Terminal: true}, e.limits.Frozen())
 	}
 	if err != nil {
-		ends.closeOwnEnds()
+		ends.CloseOwnEnds()
 		return err
 	}
-	e.stdin = newInputPipe(os.NewFile(uintptr(in), "terminal"))
-	e.status.PID, e.status.Terminal = e.proc.pid, true
-	e.out = newOutput([2]int{out, -1}, sink, e.s.buffers)
+	e.stdin = proc.NewInputPipe(os.NewFile(uintptr(in), "terminal"))
+	e.status.PID, e.status.Terminal = e.proc.PID, true
+	e.out = output.NewPipes([2]int{out, -1}, sink, e.s.buffers)
 	return nil
 }
 
-// quickly waits a moment for the command's end and tells whether it and all of its output are there. If not, follow
+// quickly waits a moment for the command's end and reports whether it and all of its output are there. If not, follow
 // must be called.
 func (e *execution) quickly() bool {
 	t := time.NewTimer(quickTime)
 	defer t.Stop()
 	select {
-	case end := <-e.proc.exited:
-		if e.out.sweep() {
+	case end := <-e.proc.Exited:
+		if e.out.Sweep() {
 			e.over(end, wire.ExecCompleted, false)
 			return true
 		}
-		exited := make(chan exit, 1)
+		exited := make(chan proc.Exit, 1)
 		exited <- end
-		e.proc.exited = exited
+		e.proc.Exited = exited
 	case <-t.C:
 	}
 	return false
@@ -182,7 +178,7 @@ func (e *execution) quickly() bool {
 
 // follow sees to the command's output and end from now on.
 func (e *execution) follow() {
-	e.out.start()
+	e.out.Start()
 	go e.supervise()
 }
 
@@ -196,9 +192,9 @@ func (e *execution) supervise() {
 		deadline = t.C
 	}
 	state := wire.ExecCompleted
-	var end exit
+	var end proc.Exit
 	select {
-	case end = <-e.proc.exited:
+	case end = <-e.proc.Exited:
 	case <-deadline:
 		state = wire.ExecTimedOut
 		end = e.endTree(e.grace)
@@ -207,75 +203,69 @@ func (e *execution) supervise() {
 		end = e.endTree(k.grace)
 	}
 	if e.term != nil {
-		e.term.hurry()
+		e.term.Hurry()
 	}
-	e.over(end, state, e.out.drain(e.drain))
+	e.over(end, state, e.out.Drain(e.drain))
 }
 
 // over records the end and lets everybody know.
-func (e *execution) over(end exit, state wire.ExecState, leaked bool) {
-	e.s.spawner.restoreScore()
+func (e *execution) over(end proc.Exit, state wire.ExecState, leaked bool) {
+	e.s.spawner.RestoreScore()
 	if e.stdin != nil {
-		e.stdin.close()
+		e.stdin.Close()
 	}
 	if e.term != nil {
-		e.term.end()
+		e.term.End()
 	}
-	cut := end.status.Signaled() && end.status.Signal() == unix.SIGXFSZ || end.status.ExitStatus() == 128+int(unix.SIGXFSZ)
-	e.finish(end, state, leaked, e.s.quotas.ended(e.limits, cut, end.status != 0))
+	cut := end.Status.Signaled() && end.Status.Signal() == unix.SIGXFSZ || end.Status.ExitStatus() == 128+int(unix.SIGXFSZ)
+	e.finish(end, state, leaked, e.s.quotas.Ended(e.limits, cut, end.Status != 0))
 	close(e.ended)
 	e.s.execs.ended(e)
 }
 
-// unwanted says that nobody asks for head and tail of the output any more.
+// unwanted frees head and tail of the output, which nobody will ask for.
 func (e *execution) unwanted() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.wanted = false
 	if e.rec != nil && e.status.State != wire.ExecRunning {
-		e.rec.ended()
+		e.rec.Ended()
 	}
 }
 
 // forget drops recorded output.
 func (e *execution) forget() {
 	if e.rec != nil {
-		e.rec.forget()
+		e.rec.Forget()
 	}
 }
 
-// endTree ends every process of the exec and gives the exit of its first.
-func (e *execution) endTree(grace time.Duration) exit {
+// endTree ends every process of the exec and returns the exit of its first.
+func (e *execution) endTree(grace time.Duration) proc.Exit {
 	k := e.tree()
 	if e.term != nil && grace > 0 {
-		k.signal(unix.SIGHUP, true) // an interactive shell does not act on TERM
+		k.Signal(unix.SIGHUP, true) // an interactive shell does not act on TERM
 	}
-	if !k.terminate(grace) {
+	if !k.Terminate(grace) {
 		e.s.logf("exec %s: processes do not die", e.id)
 	}
 	select {
-	case end := <-e.proc.exited:
+	case end := <-e.proc.Exited:
 		return end
 	case <-time.After(time.Second):
 		// Killed, but stuck in the kernel. It is reported as killed; the reaper takes it when it comes free.
-		return exit{status: syscall.WaitStatus(unix.SIGKILL)}
+		return proc.Exit{Status: syscall.WaitStatus(unix.SIGKILL)}
 	}
 }
 
-func (e *execution) tree() *tree {
-	k := &tree{t: e.s.tracker, tag: e.proc.tag, marker: []byte(markerName + "=" + e.id)}
-	select {
-	case <-e.ended:
-	default:
-		k.leader = e.proc.pid
-	}
-	return k
+func (e *execution) tree() *proc.Tree {
+	return e.s.tracker.Tree(e.proc, e.id, e.final())
 }
 
 // kill asks for the end of the tree. It does not wait; a second call changes nothing.
 func (e *execution) kill(grace time.Duration, state wire.ExecState) {
 	if e.term != nil {
-		e.term.hurry()
+		e.term.Hurry()
 	}
 	select {
 	case e.killing <- killing{grace, state}:
@@ -288,12 +278,12 @@ func (e *execution) signal(sig unix.Signal) {
 	e.mu.Lock()
 	e.named = true
 	e.mu.Unlock()
-	e.tree().signal(sig, true)
+	e.tree().Signal(sig, true)
 }
 
 // finish records the end.
-func (e *execution) finish(end exit, state wire.ExecState, leaked bool, want shortage) {
-	stdout, stderr := e.out.totals()
+func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, want disk.Shortage) {
+	stdout, stderr := e.out.Totals()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	st := &e.status
@@ -301,41 +291,41 @@ func (e *execution) finish(end exit, state wire.ExecState, leaked bool, want sho
 	st.StdoutBytes, st.StderrBytes = stdout, stderr
 	e.endAt = time.Now()
 	st.DurationMicros = e.endAt.Sub(e.started).Microseconds()
-	st.PeakRSSBytes = end.peakRSS
-	if now := e.s.oom.read(); e.oomAt >= 0 && now > e.oomAt {
+	st.PeakRSSBytes = end.PeakRSS
+	if now := e.s.oom.Read(); e.oomAt >= 0 && now > e.oomAt {
 		st.OOMKills = now - e.oomAt
 	}
 	sig := unix.Signal(0)
-	if end.status.Signaled() {
-		sig = end.status.Signal()
-		st.Signal = signalName(sig)
+	if end.Status.Signaled() {
+		sig = end.Status.Signal()
+		st.Signal = proc.SignalName(sig)
 		st.ExitCode = 128 + int(sig)&0x7f
 	} else {
-		st.ExitCode = end.status.ExitStatus()
+		st.ExitCode = end.Status.ExitStatus()
 	}
 	switch {
 	case state != wire.ExecCompleted:
 	case st.OOMKills > 0 && (sig == unix.SIGKILL || st.ExitCode == 128+int(unix.SIGKILL)):
 		// 137 is what a shell makes of a child that was killed.
 		st.State = wire.ExecOOMKilled
-	case want.stopped && st.ExitCode == 128+int(unix.SIGKILL):
+	case want.Stopped && st.ExitCode == 128+int(unix.SIGKILL):
 		st.State = wire.ExecQuotaKilled
 	case e.named && sig != 0:
 		st.State = wire.ExecKilled
 	}
-	st.QuotaExceeded = want.full || st.State == wire.ExecQuotaKilled
-	st.QuotaOutside = want.outside
+	st.QuotaExceeded = want.Full || st.State == wire.ExecQuotaKilled
+	st.QuotaOutside = want.Outside
 	if e.rec == nil {
 		return
 	}
 	if e.wanted {
-		e.rec.retain()
+		e.rec.Retain()
 	} else {
-		e.rec.ended()
+		e.rec.Ended()
 	}
 }
 
-// snapshot gives the status as it is now.
+// snapshot returns the status as it is now.
 func (e *execution) snapshot() wire.ExecStatus {
 	e.mu.Lock()
 	st, endAt := e.status, e.endAt
@@ -345,11 +335,11 @@ func (e *execution) snapshot() wire.ExecStatus {
 	} else {
 		st.EndedMillis = max(1, time.Since(endAt).Milliseconds())
 	}
-	st.StdoutBytes, st.StderrBytes = e.out.totals()
+	st.StdoutBytes, st.StderrBytes = e.out.Totals()
 	return st
 }
 
-// final tells whether the exec has ended.
+// final reports whether the exec has ended.
 func (e *execution) final() bool {
 	select {
 	case <-e.ended:

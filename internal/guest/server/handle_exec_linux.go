@@ -1,62 +1,59 @@
 package server
 
 import (
-	"strings"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/output"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
 
-// input gives the command what came with the request, and takes the rest from the stream, for which send gives the host
+// input passes the command what came with the request, and takes the rest from the stream, for which send grants the host
 // credit. The result is nil when nothing more comes over the stream.
-func (e *execution) input(req *wire.RunRequest, send func([]byte)) *streamInput {
+func (e *execution) input(req *wire.RunRequest, send func([]byte)) *proc.StreamInput {
 	if e.stdin == nil {
 		return nil
 	}
 	if req.StdinStream {
-		return newStreamInput(send, e.stdin, req.StdinOpen)
+		return proc.NewStreamInput(send, e.stdin, req.StdinOpen)
 	}
 	data := req.Stdin
-	rest := e.stdin.tryWrite(data)
+	rest := e.stdin.TryWrite(data)
 	switch {
 	case len(rest) > 0:
 		go func() {
-			e.stdin.write(rest, nil)
+			e.stdin.Write(rest, nil)
 			if !req.StdinOpen {
-				e.stdin.close()
+				e.stdin.Close()
 			}
 		}()
 	case !req.StdinOpen:
-		e.stdin.close()
+		e.stdin.Close()
 	}
 	return nil
 }
 
 // watchInput watches the stream of a request that may carry standard input.
-func (r *request) watchInput(in *streamInput) <-chan hangup {
+func (r *request) watchInput(in *proc.StreamInput) <-chan struct{} {
 	if in == nil {
 		return r.watch(nil)
 	}
-	left := make(chan hangup, 1)
-	inner := r.watch(in.frame)
+	left := make(chan struct{})
+	inner := r.watch(in.Frame)
 	go func() {
-		h := <-inner
-		in.end()
-		left <- h
+		defer close(left)
+		<-inner
+		in.End()
 	}()
 	return left
 }
 
-func (s *Server) handleRun(r *request) error {
-	var req wire.RunRequest
-	if err := r.decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	if req.Terminal != nil {
 		return errTerminal()
 	}
-	e, err := s.startExec(r, &req, nil)
+	e, err := s.startExec(r, req, nil)
 	if err != nil {
 		return err
 	}
@@ -66,13 +63,13 @@ func (s *Server) handleRun(r *request) error {
 			e.unwanted()
 		}
 	}()
-	in := e.input(&req, r.write)
+	in := e.input(req, r.write)
 	if in == nil && req.YieldMillis != 0 && e.quickly() {
-		return r.answer(e.result())
+		return r.Answer(e.result())
 	}
 	e.follow()
 	left := r.watchInput(in)
-	defer r.release()
+	defer r.Release()
 	var yield <-chan time.Time
 	if req.YieldMillis >= 0 {
 		t := time.NewTimer(time.Duration(req.YieldMillis) * time.Millisecond)
@@ -82,19 +79,19 @@ func (s *Server) handleRun(r *request) error {
 	select {
 	case <-e.ended:
 	case <-yield:
-	case h := <-left:
+	case <-left:
 		// A host that is gone may come back for its exec within the lease; one that cancelled will not.
-		if h == hostCancelled && req.KillOnCancel {
+		if r.hangup == hostCancelled && req.KillOnCancel {
 			e.kill(e.grace, wire.ExecKilled)
 		}
 		return nil
 	}
 	res := e.result()
 	later = res.State == wire.ExecRunning
-	err = r.answer(res)
+	err = r.Answer(res)
 	if in != nil && err == nil && res.State == wire.ExecRunning {
 		select { // the stream still carries input
-		case <-in.idle:
+		case <-in.Idle:
 		case <-e.ended:
 		case <-left:
 		}
@@ -105,31 +102,27 @@ func (s *Server) handleRun(r *request) error {
 // result is the answer about an exec as it is now. Without a record, or when that was given up, its output is left out.
 func (e *execution) result() *wire.RunResult {
 	res := &wire.RunResult{ExecStatus: e.snapshot()}
-	if e.rec == nil || !e.rec.answer(res) {
+	if e.rec == nil || !e.rec.Answer(res) {
 		res.Stdout = wire.Output{Total: res.StdoutBytes, Omitted: res.StdoutBytes}
 		res.Stderr = wire.Output{Total: res.StderrBytes, Omitted: res.StderrBytes}
 	}
 	return res
 }
 
-func (s *Server) handleAttach(r *request) error {
-	var req wire.RunRequest
-	if err := r.decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleAttach(r *request, req *wire.RunRequest) error {
 	if req.Terminal != nil {
 		return errTerminal()
 	}
-	sink := newLiveSink(r)
-	e, err := s.startExec(r, &req, sink)
+	sink := output.NewLiveSink(r)
+	e, err := s.startExec(r, req, sink)
 	if err != nil {
 		return err
 	}
-	in := e.input(&req, sink.control)
+	in := e.input(req, sink.Control)
 	if in != nil || !e.quickly() {
 		e.follow()
 		left := r.watchInput(in)
-		defer r.release()
+		defer r.Release()
 		select {
 		case <-e.ended:
 		case <-left:
@@ -140,37 +133,29 @@ func (s *Server) handleAttach(r *request) error {
 		}
 	}
 	st := e.snapshot()
-	return sink.finish(&wire.RunResult{ExecStatus: st,
+	return sink.Finish(&wire.RunResult{ExecStatus: st,
 		Stdout: wire.Output{Total: st.StdoutBytes, Omitted: st.StdoutBytes},
 		Stderr: wire.Output{Total: st.StderrBytes, Omitted: st.StderrBytes}})
 }
 
-func (s *Server) handleRead(r *request) error {
-	var req wire.ReadRequest
-	if err := r.decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleRead(r *request, req *wire.ReadRequest) error {
 	e, err := s.execs.get(req.ExecID)
 	if err != nil {
 		return err
 	}
 	if req.SinceSeq < 0 {
-		return failf(wire.CodeInvalid, "chunks count from 1: there is none after %d", req.SinceSeq)
+		return wire.Errorf(wire.CodeInvalid, "chunks count from 1: there is none after %d", req.SinceSeq)
 	}
 	if e.rec == nil {
-		return failf(wire.CodeInvalid, "the output of this exec went to its host and was not recorded")
+		return wire.Errorf(wire.CodeInvalid, "the output of this exec went to its host and was not recorded")
 	}
 	left := r.watch(nil)
-	defer r.release()
-	res := e.rec.read(&req, left)
-	return r.answer(&res)
+	defer r.Release()
+	res := e.rec.Read(req, left)
+	return r.Answer(&res)
 }
 
-func (s *Server) handleWait(r *request) error {
-	var req wire.WaitRequest
-	if err := r.decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleWait(r *request, req *wire.WaitRequest) error {
 	e, err := s.execs.get(req.ExecID)
 	if err != nil {
 		return err
@@ -182,72 +167,66 @@ func (s *Server) handleWait(r *request) error {
 		limit = t.C
 	}
 	left := r.watch(nil)
-	defer r.release()
+	defer r.Release()
 	select {
 	case <-e.ended:
 	case <-limit:
 	case <-left:
 		return nil
 	}
-	return r.answer(e.result())
+	return r.Answer(e.result())
 }
 
-func (s *Server) handleStdin(r *request) error {
-	var req wire.StdinRequest
-	if err := r.decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleStdin(r *request, req *wire.StdinRequest) error {
 	e, err := s.execs.get(req.ExecID)
 	if err != nil {
 		return err
 	}
 	switch {
 	case len(req.Data) > wire.MaxStdinWrite:
-		return failf(wire.CodeTooLarge, "more than %d bytes at once", wire.MaxStdinWrite)
+		return wire.Errorf(wire.CodeTooLarge, "more than %d bytes at once", wire.MaxStdinWrite)
 	case e.final():
-		return failf(wire.CodeInvalid, "the command has ended")
+		return wire.Errorf(wire.CodeInvalid, "the command has ended")
 	case e.stdin == nil:
-		return failf(wire.CodeInvalid, "the command was started without an open standard input")
+		return wire.Errorf(wire.CodeInvalid, "the command was started without an open standard input")
 	}
 	left := r.watch(nil)
-	defer r.release()
+	defer r.Release()
 	if len(req.Data) > 0 {
-		e.stdin.write(req.Data, left)
+		e.stdin.Write(req.Data, left)
 	}
 	switch {
 	case req.EOF && e.term != nil:
-		e.stdin.write([]byte{endOfFile}, left)
+		e.stdin.Write([]byte{proc.EndOfFile}, left)
 	case req.EOF:
-		e.stdin.close()
+		e.stdin.Close()
 	}
-	return r.answer(wire.Empty{})
+	return r.Answer(wire.Empty{})
 }
 
 // errTerminal: only terminal-v1 makes terminals.
-func errTerminal() error { return failf(wire.CodeInvalid, "%s is for terminals", wire.OpTerminal) }
+func errTerminal() error {
+	return wire.Errorf(wire.CodeInvalid, "%s is for terminals", wire.OpTerminal)
+}
 
 // nudge is how long an answer waits for a signal to have its effect.
 const nudge = 100 * time.Millisecond
 
-func (s *Server) handleKill(r *request) error {
-	var req wire.KillRequest
-	if err := r.decode(&req); err != nil {
-		return err
-	}
+func (s *Server) handleKill(r *request, req *wire.KillRequest) error {
 	e, err := s.execs.get(req.ExecID)
 	if err != nil {
 		return err
 	}
 	var sig unix.Signal
 	if req.Signal != "" {
-		if sig, err = parseSignal(req.Signal); err != nil {
+		if sig, err = proc.ParseSignal(req.Signal); err != nil {
 			return err
 		}
 	}
 	switch {
 	case e.final() && sig != 0: // nothing is left that the signal was meant for
 	case e.final():
-		e.tree().terminate(e.grace) // background children that outlived it
+		e.tree().Terminate(e.grace) // background children that outlived it
 	case sig == 0 || sig == unix.SIGKILL:
 		grace := e.grace
 		if sig != 0 {
@@ -255,7 +234,7 @@ func (s *Server) handleKill(r *request) error {
 		}
 		e.kill(grace, wire.ExecKilled)
 		left := r.watch(nil)
-		defer r.release()
+		defer r.Release()
 		select {
 		case <-e.ended:
 		case <-left:
@@ -270,15 +249,15 @@ func (s *Server) handleKill(r *request) error {
 		case <-t.C:
 		}
 	}
-	return r.answer(e.snapshot())
+	return r.Answer(e.snapshot())
 }
 
 func (s *Server) handleKillAll(r *request) error {
-	return r.answer(listOf(s.killAll(true)))
+	return r.Answer(listOf(s.killAll(true)))
 }
 
 func (s *Server) handleExecs(r *request) error {
-	return r.answer(listOf(s.execs.all()))
+	return r.Answer(listOf(s.execs.all()))
 }
 
 func listOf(execs []*execution) wire.ExecList {
@@ -287,24 +266,4 @@ func listOf(execs []*execution) wire.ExecList {
 		list.Execs = append(list.Execs, e.snapshot())
 	}
 	return list
-}
-
-// parseSignal takes a standard signal's name, with or without SIG.
-func parseSignal(name string) (unix.Signal, error) {
-	full := strings.ToUpper(name)
-	if !strings.HasPrefix(full, "SIG") {
-		full = "SIG" + full
-	}
-	sig := unix.SignalNum(full)
-	if sig <= 0 || sig >= 32 {
-		return 0, failf(wire.CodeInvalid, "%.20q is not the name of a signal", name)
-	}
-	return sig, nil
-}
-
-func signalName(sig unix.Signal) string {
-	if name := unix.SignalName(sig); name != "" {
-		return name
-	}
-	return "SIGRT"
 }

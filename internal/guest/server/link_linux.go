@@ -22,7 +22,7 @@ type Stream interface {
 const (
 	writePatience = 20 * time.Second       // a write that a host does not take ends its session
 	byePatience   = time.Second            // a farewell need not arrive
-	reopenPause   = 200 * time.Millisecond // between looks at a stream that came to its end and may be opened anew
+	reopenPause   = 200 * time.Millisecond // between looks at a stream that came to its end and may be opened again
 	streamClosing = 30 * time.Second
 )
 
@@ -44,12 +44,12 @@ var (
 )
 
 // ServeAttach serves hosts, one after the other, on the stream that the sandbox was started with. With final the end
-// of the stream is the end of ServeAttach; otherwise it may be opened anew, as a FIFO is, and ServeAttach never returns.
+// of the stream is the end of ServeAttach; otherwise it may be opened again, as a FIFO is, and ServeAttach never returns.
 func (s *Server) ServeAttach(rw Stream, final bool) error {
 	return s.newLink(rw, final).serve()
 }
 
-// ServeConn serves one connection of its own and closes it at its end, or when no host says anything on it: an engine
+// ServeConn serves one connection of its own and closes it at its end, or when no host sends anything on it: an engine
 // can hold a bridge's input open after the host has died, and the bridge waits for this end.
 func (s *Server) ServeConn(rw Stream) error {
 	defer rw.Close()
@@ -128,8 +128,8 @@ func (l *link) session(m wire.Marker) error {
 		return err
 	}
 	if l.own {
-		l.s.visitors.Add(1)
-		defer l.s.visitors.Add(-1)
+		l.s.secondary.Add(1)
+		defer l.s.secondary.Add(-1)
 	}
 	for _, counted := range []*lease{l.s.lease, l.s.orphan} {
 		counted.arrive()
@@ -180,7 +180,7 @@ func muxConfig() *yamux.Config {
 	return cfg
 }
 
-// deadlineWriter gives every write its time.
+// deadlineWriter bounds every write.
 type deadlineWriter struct {
 	rw       Stream
 	patience time.Duration
@@ -215,7 +215,7 @@ type sessionConn struct {
 
 func (c *sessionConn) touch() { c.heard.Store(time.Since(c.link.s.started).Milliseconds()) }
 
-// Read gives the multiplexer its bytes.
+// Read returns the multiplexer its bytes.
 func (c *sessionConn) Read(p []byte) (int, error) {
 	if !c.enter() {
 		return 0, io.EOF

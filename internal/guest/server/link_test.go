@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestSilentConnEnds: a connection on which no host says anything ends although nobody closes the stream.
+// TestSilentConnEnds: a connection on which no host sends anything ends although nobody closes the stream.
 func TestSilentConnEnds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

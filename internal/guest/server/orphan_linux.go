@@ -9,7 +9,7 @@ import (
 // never is longer than a guest lives.
 const never time.Duration = math.MaxInt64
 
-// newOrphanLease watches for the time that Config.OrphanTimeout says.
+// newOrphanLease returns a lease of Config.OrphanTimeout.
 func (s *Server) newOrphanLease() *lease {
 	return newLease(cmp.Or(max(0, s.cfg.OrphanTimeout), never), s.orphaned)
 }

@@ -2,15 +2,15 @@ package server
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/output"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // registry knows the execs: all that run, and the latest of those that ended.
 type registry struct {
-	budget budget
+	budget output.Budget
 
 	mu       sync.Mutex            // guards the fields below
 	byID     map[string]*execution // nil for one that is about to start
@@ -27,17 +27,17 @@ func (r *registry) reserve(id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.byID[id]; ok {
-		return failf(wire.CodeExists, "there is an exec with this id")
+		return wire.Errorf(wire.CodeExists, "there is an exec with this id")
 	}
 	if r.running >= maxRunning {
-		return failf(wire.CodeCapacity, "%d commands are running, which is the limit", maxRunning)
+		return wire.Errorf(wire.CodeCapacity, "%d commands are running, which is the limit", maxRunning)
 	}
 	r.byID[id] = nil
 	r.running++
 	return nil
 }
 
-// release gives back the id of an exec that did not start.
+// release frees the id of an exec that did not start.
 func (r *registry) release(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +60,7 @@ func (r *registry) ended(e *execution) {
 	r.running--
 	r.finished++
 	r.lastEnd = time.Now()
-	excess := r.budget.excess()
+	excess := r.budget.Excess()
 	for i := 0; i < len(r.order) && (r.finished > maxFinished || excess > 0); {
 		old := r.order[i]
 		if !old.final() || old == e {
@@ -68,7 +68,7 @@ func (r *registry) ended(e *execution) {
 			continue
 		}
 		old.forget()
-		excess = r.budget.excess()
+		excess = r.budget.Excess()
 		if r.finished > maxFinished {
 			r.finished--
 			delete(r.byID, old.id)
@@ -85,7 +85,7 @@ func (r *registry) get(id string) (*execution, error) {
 	if e := r.byID[id]; e != nil {
 		return e, nil
 	}
-	return nil, failf(wire.CodeNotFound, "there is no such exec")
+	return nil, wire.Errorf(wire.CodeNotFound, "there is no such exec")
 }
 
 // all lists the execs, oldest first.
@@ -100,17 +100,3 @@ func (r *registry) counts() (running, recorded int) {
 	defer r.mu.Unlock()
 	return r.running, r.finished
 }
-
-// budget is the memory that recorded output takes.
-type budget struct{ used atomic.Int64 }
-
-func (b *budget) add(n int) { b.used.Add(int64(n)) }
-
-// limit tells how much a ring that holds now bytes may hold.
-func (b *budget) limit(now int) int {
-	free := ringBudget - int(b.used.Load())
-	return min(ringMax, max(now, ringFloor, now+free))
-}
-
-// excess tells by how much the output of ended execs should shrink so that a running one can record.
-func (b *budget) excess() int64 { return b.used.Load() - ringBudget/2 }

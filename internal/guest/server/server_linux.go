@@ -11,6 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/disk"
+	"github.com/workcell-dev/workcell/internal/guest/files"
+	"github.com/workcell-dev/workcell/internal/guest/output"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -19,11 +23,6 @@ const (
 	maxStreams  = 1024             // requests under way
 	maxRunning  = 512              // execs under way
 	maxFinished = 256              // ended execs that are remembered
-	ringMax     = 1 << 20          // recorded output of one exec
-	ringBudget  = 4 << 20          // recorded output of all execs
-	ringFloor   = 64 << 10         // what a running exec may record when the budget is spent
-	spillMax    = 64 << 20         // bytes of one spill file
-	spillFiles  = 32               // spill files that are kept
 	fsParallel  = 8                // file operations, which block a thread each
 	hostSilence = 30 * time.Second // a host that sends nothing for this long is gone; it sends heartbeats every 10 s
 
@@ -31,7 +30,7 @@ const (
 	DefaultLease = 10 * time.Minute
 )
 
-// Config says what a guest serves. The zero value of every field but Workdir is good.
+// Config is what a guest serves. The zero value of every field but Workdir is good.
 type Config struct {
 	// Workdir is the absolute root of the file requests and the default directory of commands. It must exist.
 	Workdir string
@@ -40,9 +39,9 @@ type Config struct {
 	Scratch string
 	// Version is the guest's content version, for the hello.
 	Version string
-	// Lease is how long recorded execs go on when no host is connected; zero means DefaultLease.
+	// Lease is how long recorded execs live when no host is connected; zero means DefaultLease.
 	Lease time.Duration
-	// OrphanTimeout is how long the guest goes on when no host is connected and no command runs; zero is for ever. Then it
+	// OrphanTimeout is how long the guest lives when no host is connected and no command runs; zero is for ever. Then it
 	// calls Orphaned, which should end the process.
 	OrphanTimeout time.Duration
 	Orphaned      func()
@@ -50,14 +49,14 @@ type Config struct {
 	// program must not, or it would steal that program's children.
 	ReapAll bool
 	// Protection is the process's own; nil leaves the children's OOM score alone.
-	Protection *Protection
+	Protection *proc.Protection
 	// Path is the PATH on which programs for the hello are looked up.
 	Path string
 	// Workspace is the limit of what lies below Workdir.
-	Workspace DiskLimit
+	Workspace disk.Limit
 	// Layer is the limit of what commands write to the root file system outside of Workdir, without what is mounted
 	// elsewhere; the guest must be the first process of a container. Watched goes without saying.
-	Layer DiskLimit
+	Layer disk.Limit
 	// Log receives lines about what went wrong; nil drops them. Writes must not block.
 	Log io.Writer
 }
@@ -67,20 +66,19 @@ type Server struct {
 	cfg     Config
 	started time.Time
 	bootID  string
-	root    *root // the work directory
-	scratch *root // nil for none
-	spawner *spawner
-	tracker *tracker
+	files   *files.Service
+	spawner *proc.Spawner
+	tracker *proc.Tracker
 	execs   *registry
-	spills  *spiller
+	spills  *output.Spiller
 
-	visitors atomic.Int64 // hosts on streams of their own
-	oom      *oomCounter
-	memory   *memory
-	lease    *lease
-	orphan   *lease
-	quotas   quotas
-	fs       gate
+	secondary atomic.Int64 // connections on streams of their own
+	oom       *proc.OOMCounter
+	memory    *proc.Memory
+	lease     *lease
+	orphan    *lease
+	quotas    disk.Quotas
+	admit     func() (disk.Marks, error) // waits until a command may start
 
 	buffers  *sync.Pool     // for reading output
 	requests sync.WaitGroup // streams being served
@@ -94,7 +92,8 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
 	}
-	r, err := openRoot(cfg.Workdir)
+	fs := make(disk.Gate, fsParallel)
+	f, err := files.Open(cfg.Workdir, fs, cfg.Protection != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -102,14 +101,13 @@ func New(cfg Config) (*Server, error) {
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), root: r,
-		fs: make(gate, fsParallel), buffers: readBuffers()}
-	s.oom = openOOMCounter()
-	s.memory = openMemory(s.oom)
-	s.tracker = newTracker()
-	s.spawner, err = newSpawner(cfg, s.tracker, s.memory.relieve)
+	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), files: f, buffers: output.ReadBuffers()}
+	s.oom = proc.OpenOOMCounter()
+	s.memory = proc.OpenMemory(s.oom)
+	s.tracker = proc.NewTracker()
+	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection, s.tracker, s.memory.Relieve)
 	if err != nil {
-		return nil, errors.Join(err, r.close())
+		return nil, errors.Join(err, f.Close())
 	}
 	s.execs = newRegistry()
 	s.lease = newLease(cfg.Lease, s.leaseOver)
@@ -117,9 +115,10 @@ func New(cfg Config) (*Server, error) {
 	if err := s.limitDisk(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	r.quota = s.quotas.workspace
+	s.admit = s.quotas.Admit
+	f.Limit(s.quotas.Workspace)
 	s.openScratch()
-	s.spills = newSpiller(r, s.fs, s.quotas.workspace, cfg.Workspace.Bytes)
+	s.spills = output.NewSpiller(f.Root(), fs, s.quotas.Workspace, cfg.Workspace.Bytes)
 	return s, nil
 }
 
@@ -128,24 +127,20 @@ func (s *Server) openScratch() {
 	if s.cfg.Scratch == "" {
 		return
 	}
-	r, err := openRoot(s.cfg.Scratch)
-	if err != nil {
+	if err := s.files.AddScratch(s.cfg.Scratch, s.memory.Fits); err != nil {
 		s.logf("no file requests below %s: %v", s.cfg.Scratch, err)
-		return
 	}
-	r.memory = s.memory
-	s.scratch = r
 }
 
 // limitDisk begins to hold the limits of what is written.
 func (s *Server) limitDisk() error {
 	var err error
-	s.quotas.workspace, err = newQuota(s.cfg.Workdir, nil, s.cfg.Workspace, func() { s.endCommands("the workspace is") }, s.inUse)
+	s.quotas.Workspace, err = disk.NewQuota(s.cfg.Workdir, nil, s.cfg.Workspace, func() { s.endCommands("the workspace is") }, s.inUse)
 	if err != nil {
 		return err
 	}
 	s.cfg.Layer.Watched = true
-	s.quotas.layer, err = newQuota("/", newLayer("/", s.cfg.Workdir), s.cfg.Layer, func() { s.endCommands("the rest of the root is") }, s.inUse)
+	s.quotas.Layer, err = disk.NewQuota("/", disk.NewLayer("/", s.cfg.Workdir), s.cfg.Layer, func() { s.endCommands("the rest of the root is") }, s.inUse)
 	return err
 }
 
@@ -153,16 +148,13 @@ func (s *Server) limitDisk() error {
 func (s *Server) Close() error {
 	s.lease.stop()
 	s.orphan.stop()
-	s.quotas.close()
+	s.quotas.Close()
 	s.killAll(false)
 	s.requests.Wait()
-	s.spawner.close()
-	s.oom.close()
-	s.memory.close()
-	if s.scratch != nil {
-		return errors.Join(s.root.close(), s.scratch.close())
-	}
-	return s.root.close()
+	s.spawner.Close()
+	s.oom.Close()
+	s.memory.Close()
+	return s.files.Close()
 }
 
 // leaseOver ends the commands that no host came back for.
@@ -177,7 +169,7 @@ func (s *Server) killAll(ask bool) []*execution {
 	var ran []*execution
 	left := time.Duration(0)
 	if ask {
-		left = defaultGrace
+		left = proc.DefaultGrace
 	}
 	for _, e := range s.execs.all() {
 		if !e.final() {
@@ -188,7 +180,7 @@ func (s *Server) killAll(ask bool) []*execution {
 	for _, e := range ran {
 		<-e.ended
 	}
-	s.tracker.killTagged(left)
+	s.tracker.KillTagged(left)
 	return ran
 }
 
@@ -200,15 +192,13 @@ func (s *Server) endCommands(why string) {
 			e.kill(0, wire.ExecQuotaKilled)
 		}
 	}
-	s.tracker.killTagged(0)
+	s.tracker.KillTagged(0)
 }
 
-// inUse tells whether a command runs, or what one left behind.
+// inUse reports whether a command runs, or what one left behind.
 func (s *Server) inUse() bool {
-	if running, _ := s.execs.counts(); running > 0 || !s.tracker.works {
-		return true
-	}
-	return len((&tree{t: s.tracker, every: true}).members(false)) > 0
+	running, _ := s.execs.counts()
+	return running > 0 || s.tracker.Busy()
 }
 
 // hello describes the guest.
@@ -223,7 +213,7 @@ func (s *Server) hello() wire.Hello {
 		Arch:     arch,
 		Workdir:  s.cfg.Workdir,
 		BootID:   s.bootID,
-		Programs: programs(s.cfg.Path),
+		Programs: proc.Programs(s.cfg.Path),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/files"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -19,41 +20,59 @@ const arch = runtime.GOARCH
 // handler serves one request.
 type handler func(*Server, *request) error
 
-func handlers() map[wire.Op]handler {
-	return map[wire.Op]handler{
-		wire.OpHealth:  (*Server).handleHealth,
-		wire.OpRun:     (*Server).handleRun,
-		wire.OpAttach:  (*Server).handleAttach,
-		wire.OpRead:    (*Server).handleRead,
-		wire.OpWait:    (*Server).handleWait,
-		wire.OpStdin:   (*Server).handleStdin,
-		wire.OpKill:    (*Server).handleKill,
-		wire.OpKillAll: (*Server).handleKillAll,
-		wire.OpExecs:   (*Server).handleExecs,
-		wire.OpFileGet: (*Server).handleFileGet,
-		wire.OpFilePut: (*Server).handleFilePut,
-		wire.OpList:    (*Server).handleList,
-		wire.OpStat:    (*Server).handleStat,
-		wire.OpRemove:  (*Server).handleRemove,
-		wire.OpMkdir:   (*Server).handleMkdir,
-		wire.OpRename:  (*Server).handleRename,
+// operations are what the guest can do, in the order of its hello.
+var operations = []struct {
+	op    wire.Op
+	serve handler
+}{
+	{wire.OpHealth, (*Server).handleHealth},
+	{wire.OpRun, decoded((*Server).handleRun)},
+	{wire.OpAttach, decoded((*Server).handleAttach)},
+	{wire.OpRead, decoded((*Server).handleRead)},
+	{wire.OpWait, decoded((*Server).handleWait)},
+	{wire.OpStdin, decoded((*Server).handleStdin)},
+	{wire.OpKill, decoded((*Server).handleKill)},
+	{wire.OpKillAll, (*Server).handleKillAll},
+	{wire.OpExecs, (*Server).handleExecs},
+	{wire.OpFileGet, onFiles((*files.Service).Get)},
+	{wire.OpFilePut, onFiles((*files.Service).Put)},
+	{wire.OpList, onFiles((*files.Service).List)},
+	{wire.OpStat, onFiles((*files.Service).Stat)},
+	{wire.OpRemove, onFiles((*files.Service).Remove)},
+	{wire.OpMkdir, onFiles((*files.Service).Mkdir)},
+	{wire.OpRename, onFiles((*files.Service).Rename)},
+	{wire.OpTerminal, decoded((*Server).handleTerminal)},
+	{wire.OpJoin, decoded((*Server).handleJoin)},
+	{wire.OpResize, decoded((*Server).handleResize)},
+}
 
-		wire.OpTerminal: (*Server).handleTerminal,
-		wire.OpJoin:     (*Server).handleJoin,
-		wire.OpResize:   (*Server).handleResize,
+// decoded returns a handler that decodes the request's message.
+func decoded[T any](serve func(*Server, *request, *T) error) handler {
+	return func(s *Server, r *request) error {
+		msg := new(T)
+		if err := r.decode(msg); err != nil {
+			return err
+		}
+		return serve(s, r, msg)
 	}
 }
 
-// ops lists what the guest can do, in a fixed order.
+// onFiles returns a handler of a request about files.
+func onFiles[T any](serve func(*files.Service, files.Request, *T) error) handler {
+	return decoded(func(s *Server, r *request, msg *T) error { return serve(s.files, r, msg) })
+}
+
+// ops lists what the guest can do.
 func ops() []wire.Op {
-	return []wire.Op{wire.OpHealth, wire.OpRun, wire.OpAttach, wire.OpRead, wire.OpWait, wire.OpStdin, wire.OpKill,
-		wire.OpKillAll, wire.OpExecs, wire.OpFileGet, wire.OpFilePut, wire.OpList, wire.OpStat, wire.OpRemove, wire.OpMkdir, wire.OpRename,
-		wire.OpTerminal, wire.OpJoin, wire.OpResize}
+	var list []wire.Op
+	for _, o := range operations {
+		list = append(list, o.op)
+	}
+	return list
 }
 
 // serveSession serves a host's streams until its session ends. Requests may still be ending then.
 func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) {
-	byOp := handlers()
 	for {
 		st, err := mux.AcceptStream()
 		if err != nil {
@@ -63,7 +82,7 @@ func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) {
 			s.requests.Go(func() { refuse(st) })
 			continue
 		}
-		s.requests.Go(func() { s.serveStream(&request{mux: mux, conn: conn, st: st, done: make(chan struct{})}, byOp) })
+		s.requests.Go(func() { s.serveStream(&request{mux: mux, conn: conn, st: st, done: make(chan struct{})}) })
 	}
 }
 
@@ -77,6 +96,8 @@ type request struct {
 	body []byte
 	more []byte // of the stream, which present has read
 
+	hangup hangup // how the host left; set before watch closes its channel
+
 	mu   sync.Mutex // guards writes to st
 	done chan struct{}
 }
@@ -84,11 +105,11 @@ type request struct {
 // refuse answers a request that is one too many.
 func refuse(st *yamux.Stream) {
 	r := &request{st: st}
-	r.fail(failf(wire.CodeCapacity, "more than %d requests at once", maxStreams))
+	r.fail(wire.Errorf(wire.CodeCapacity, "more than %d requests at once", maxStreams))
 	_ = st.Close() // the host reads on until the answer
 }
 
-func (s *Server) serveStream(r *request, byOp map[wire.Op]handler) {
+func (s *Server) serveStream(r *request) {
 	defer r.st.Close()
 	defer s.guard("a request")
 	defer close(r.done)
@@ -96,18 +117,23 @@ func (s *Server) serveStream(r *request, byOp map[wire.Op]handler) {
 	if errors.Is(err, io.EOF) || r.mux.IsClosed() {
 		return
 	}
-	if err == nil {
-		if h := byOp[r.op]; h != nil {
-			err = h(s, r)
-		} else {
-			err = failf(wire.CodeUnsupported, "this guest does not know the request %.40q", r.op)
-		}
+	if err != nil {
+		err = wire.Errorf(wire.CodeInvalid, "%v", err)
 	} else {
-		err = failf(wire.CodeInvalid, "%v", err)
+		err = s.dispatch(r)
 	}
 	if err != nil {
 		r.fail(err)
 	}
+}
+
+func (s *Server) dispatch(r *request) error {
+	for _, o := range operations {
+		if o.op == r.op {
+			return o.serve(s, r)
+		}
+	}
+	return wire.Errorf(wire.CodeUnsupported, "this guest does not know the request %.40q", r.op)
 }
 
 func (r *request) read() error {
@@ -129,17 +155,17 @@ func (r *request) read() error {
 // decode reads the request's message.
 func (r *request) decode(msg any) error {
 	if err := wire.Decode(r.arg, r.body, msg); err != nil {
-		return failf(wire.CodeInvalid, "%v", err)
+		return wire.Errorf(wire.CodeInvalid, "%v", err)
 	}
 	r.arg, r.body = nil, nil
 	return nil
 }
 
-// answer sends the answer.
-func (r *request) answer(msg any) error {
+// Answer sends the answer.
+func (r *request) Answer(msg any) error {
 	b, err := wire.AppendAnswer(make([]byte, 0, 512), msg)
 	if err != nil {
-		return failf(wire.CodeInternal, "%v", err)
+		return wire.Errorf(wire.CodeInternal, "%v", err)
 	}
 	r.write(b)
 	return nil
@@ -153,17 +179,17 @@ func (r *request) fail(err error) {
 	r.write(b)
 }
 
-// write sends frames. A failure means that the host is not interested any more, which watch tells as well.
-func (r *request) write(b []byte) { _, _ = r.send(b) }
+// write sends frames. A failure means that the host is not interested any more, which watch notices as well.
+func (r *request) write(b []byte) { _, _ = r.Send(b) }
 
-// send tells how much of the frames is on its way.
-func (r *request) send(b []byte) (int, error) {
+// Send returns how much of the frames is on its way.
+func (r *request) Send(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.st.Write(b)
 }
 
-// hangup says how a host left a request.
+// hangup is how a host left a request.
 type hangup int
 
 const (
@@ -171,17 +197,18 @@ const (
 	hostGone                    // its whole session ended
 )
 
-// watch reads the host's frames behind the request and gives them to frame, nil for none. Its channel gets one value
-// when the host leaves. It ends with the request.
-func (r *request) watch(frame func(wire.Frame)) <-chan hangup {
-	left := make(chan hangup, 1)
+// watch reads the host's frames behind the request and passes them to frame, nil for none. Its channel is closed when the
+// host leaves, which hangup then explains. It ends with the request.
+func (r *request) watch(frame func(wire.Frame)) <-chan struct{} {
+	left := make(chan struct{})
 	go func() {
 		in := io.MultiReader(bytes.NewReader(r.more), r.st)
 		var buf []byte
 		for {
 			f, err := wire.ReadFrame(in, buf)
 			if err != nil {
-				left <- r.whyLeft()
+				r.hangup = r.whyLeft()
+				close(left)
 				return
 			}
 			if frame != nil {
@@ -192,7 +219,7 @@ func (r *request) watch(frame func(wire.Frame)) <-chan hangup {
 	return left
 }
 
-// present tells whether the host still waits for the answer, without waiting itself. It must be called before watch.
+// present reports whether the host still waits for the answer, without waiting itself. It must be called before watch.
 func (r *request) present() bool {
 	_ = r.st.SetReadDeadline(time.Unix(1, 0)) // cannot fail, as below
 	b, err := io.ReadAll(io.LimitReader(r.st, wire.StdinCredit))
@@ -201,7 +228,7 @@ func (r *request) present() bool {
 	return errors.Is(err, yamux.ErrTimeout) || len(b) == wire.StdinCredit
 }
 
-// whyLeft tells a host that gave the request up from one that was cut off. A farewell gives up everything: it may
+// whyLeft distinguishes a host that gave the request up from one that was cut off. A farewell gives up everything: it may
 // overtake the end of a stream.
 func (r *request) whyLeft() hangup {
 	if r.mux.IsClosed() && !r.conn.bye.Load() {
@@ -210,18 +237,19 @@ func (r *request) whyLeft() hangup {
 	return hostCancelled
 }
 
-// release ends the goroutine of watch.
-func (r *request) release() { _ = r.st.SetReadDeadline(time.Unix(1, 0)) }
+// Read reads the frames behind the request.
+func (r *request) Read(p []byte) (int, error) { return r.st.Read(p) }
 
-// failf makes an error for the host.
-func failf(code wire.Code, format string, args ...any) *wire.Error {
-	return &wire.Error{Code: code, Message: fmt.Sprintf(format, args...)}
-}
+// SetWriteDeadline bounds what is being sent and what will be.
+func (r *request) SetWriteDeadline(t time.Time) error { return r.st.SetWriteDeadline(t) }
+
+// Release ends the goroutine of watch.
+func (r *request) Release() { _ = r.st.SetReadDeadline(time.Unix(1, 0)) }
 
 func asWireError(err error) *wire.Error {
 	var e *wire.Error
 	if errors.As(err, &e) {
 		return e
 	}
-	return failf(wire.CodeInternal, "%v", err)
+	return wire.Errorf(wire.CodeInternal, "%v", err)
 }

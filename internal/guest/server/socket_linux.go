@@ -8,11 +8,12 @@ import (
 	"os"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/guest/proc"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	// maxConns bounds the hosts that are connected beside the owner.
+	// maxConns bounds the secondary connections.
 	maxConns = 32
 	// acceptPause is how long accepting rests while there is no free descriptor.
 	acceptPause = 50 * time.Millisecond
@@ -97,8 +98,8 @@ func checkPeer(conn *net.UnixConn) error {
 		}
 		return nil
 	}
-	p, ok := readProc(int(cred.Pid))
-	if !ok || p.ppid != 0 {
+	ppid, ok := proc.Parent(int(cred.Pid))
+	if !ok || ppid != 0 {
 		return fmt.Errorf("process %d was not started by the engine", cred.Pid)
 	}
 	return nil

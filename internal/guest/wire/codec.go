@@ -12,9 +12,9 @@ type Envelope struct {
 	Arg json.RawMessage `json:"arg,omitempty"`
 }
 
-// Bulk is implemented by messages with byte fields that travel raw in the body and not in the head.
-type Bulk interface {
-	// bulk gives the fields in the order in which they stand in the body, each behind its length (4 bytes).
+// bulkFields is implemented by messages with byte fields that travel raw in the body and not in the head.
+type bulkFields interface {
+	// bulk returns the fields in the order in which they stand in the body, each behind its length (4 bytes).
 	bulk() []*[]byte
 }
 
@@ -62,13 +62,13 @@ func AppendError(dst []byte, e *Error) ([]byte, error) {
 	return AppendFrame(dst, Frame{Kind: KindError, Head: head})
 }
 
-// encode gives head and body of msg, which must be a pointer when it has bulk or raw fields. msg is as before afterwards.
+// encode returns head and body of msg, which must be a pointer when it has bulk or raw fields. msg is as before afterwards.
 func encode(msg any) (head, body []byte, err error) {
 	if r, ok := msg.(rawText); ok {
 		r.packRaw()
 		defer r.unpackRaw()
 	}
-	b, ok := msg.(Bulk)
+	b, ok := msg.(bulkFields)
 	if !ok {
 		head, err = json.Marshal(msg)
 		return head, nil, err
@@ -108,7 +108,7 @@ func Decode(head, body []byte, msg any) error {
 	if r, ok := msg.(rawText); ok {
 		r.unpackRaw()
 	}
-	b, ok := msg.(Bulk)
+	b, ok := msg.(bulkFields)
 	if !ok {
 		return nil
 	}

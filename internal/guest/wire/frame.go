@@ -20,7 +20,7 @@ const (
 	KindCredit  FrameKind = 6 // guest: body is 4 bytes, how many more bytes of the channel the host may send
 )
 
-// Channel tells what a KindData frame carries.
+// Channel is what a KindData frame carries.
 type Channel uint8
 
 // Channels.
@@ -65,7 +65,7 @@ const (
 	MaxExecID = 64
 )
 
-// ErrFrame: a frame breaks a rule of the protocol. ErrFrameSize says that it is too large.
+// ErrFrame: a frame breaks a rule of the protocol. ErrFrameSize: it is too large.
 var (
 	ErrFrame     = errors.New("malformed frame")
 	ErrFrameSize = fmt.Errorf("%w: larger than its limit", ErrFrame)

@@ -1,6 +1,6 @@
 package wire
 
-// ValidExecID tells whether id may name an exec: 1 to MaxExecID of a-z, A-Z, 0-9, '_' and '-'.
+// ValidExecID reports whether id may name an exec: 1 to MaxExecID of a-z, A-Z, 0-9, '_' and '-'.
 func ValidExecID(id string) bool {
 	if id == "" || len(id) > MaxExecID {
 		return false

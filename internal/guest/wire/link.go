@@ -50,7 +50,7 @@ type Nonce [NonceSize]byte
 // Generation is the number that every chunk of this use carries.
 func (n Nonce) Generation() uint32 { return binary.BigEndian.Uint32(n[:4]) }
 
-// Direction says who sends a marker.
+// Direction is who sends a marker.
 type Direction int
 
 // Directions. The zero value is the host's.
@@ -92,9 +92,9 @@ func parseMarker(b []byte, magic [8]byte) (Marker, bool) {
 	return Marker{Nonce: Nonce(b[8:24]), Version: binary.BigEndian.Uint16(b[24:])}, true
 }
 
-// PutChunkHeader writes the header of a chunk whose body is body into the first ChunkHeaderSize bytes of dst:
+// putChunkHeader writes the header of a chunk whose body is body into the first ChunkHeaderSize bytes of dst:
 // magic (4), generation (4), length (4), CRC-32C of the body (4), CRC-32C of the 16 bytes before (4).
-func PutChunkHeader(dst []byte, generation uint32, body []byte) error {
+func putChunkHeader(dst []byte, generation uint32, body []byte) error {
 	if len(body) > MaxChunk {
 		return ErrChunkSize
 	}
@@ -109,13 +109,13 @@ func PutChunkHeader(dst []byte, generation uint32, body []byte) error {
 // AppendChunk appends a whole chunk.
 func AppendChunk(dst []byte, generation uint32, body []byte) ([]byte, error) {
 	var h [ChunkHeaderSize]byte
-	if err := PutChunkHeader(h[:], generation, body); err != nil {
+	if err := putChunkHeader(h[:], generation, body); err != nil {
 		return dst, err
 	}
 	return append(append(dst, h[:]...), body...), nil
 }
 
-// Item is what a LinkReader finds: a marker, or a chunk. A chunk without a body says that its generation has ended.
+// Item is what a LinkReader finds: a marker, or a chunk. A chunk without a body means that its generation has ended.
 type Item struct {
 	Marker     *Marker
 	Generation uint32
@@ -123,7 +123,7 @@ type Item struct {
 }
 
 // LinkReader finds markers and chunks in a stream. It begins without a place and looks for a marker; from then on it
-// follows lengths only, so that contents can never be taken for a marker. When it loses its place it says so once,
+// follows lengths only, so that contents can never be taken for a marker. When it loses its place it reports that once,
 // with ErrLostSync, and looks for a marker again. Not safe for concurrent use.
 type LinkReader struct {
 	r      *bufio.Reader
@@ -145,7 +145,7 @@ func NewLinkReader(r io.Reader, from Direction) *LinkReader {
 // anything, whole markers and chunks of somebody's making included, but not a nonce that was just drawn.
 func (l *LinkReader) Await(n Nonce) { l.want = &n }
 
-// Next gives the next item. Errors of the underlying reader pass through and may be retried: no byte is lost by them.
+// Next returns the next item. Errors of the underlying reader pass through and may be retried: no byte is lost by them.
 func (l *LinkReader) Next() (Item, error) {
 	if l.pass > 0 {
 		l.discard(l.pass)

@@ -1,5 +1,7 @@
 package wire
 
+import "fmt"
+
 // Op names a request. One stream carries one request; see docs/guest-protocol.md.
 type Op string
 
@@ -42,7 +44,7 @@ const (
 	ExecQuotaKilled ExecState = "quota_killed"
 )
 
-// Spawn says what to start. Argv is delivered verbatim.
+// Spawn is what to start. Argv is delivered verbatim.
 type Spawn struct {
 	Argv []string `json:"argv"`
 	Dir  string   `json:"dir,omitempty"` // absolute; empty is the work directory
@@ -80,7 +82,7 @@ type RunRequest struct {
 	TailBytes int `json:"tail_bytes,omitempty"`
 	// Spill keeps the whole output in a file below the work directory once it does not fit the answer.
 	Spill bool `json:"spill,omitempty"`
-	// Terminal is for OpTerminal alone. Without Argv a shell is run, and TimeoutMillis is how long the command goes on
+	// Terminal is for OpTerminal alone. Without Argv a shell is run, and TimeoutMillis is how long the command runs
 	// while no host is at its terminal.
 	Terminal *TerminalSize `json:"terminal,omitempty"`
 }
@@ -280,7 +282,7 @@ type ListResult struct {
 	Truncated bool      `json:"truncated"`
 }
 
-// Hello is what the guest says of itself when a connection begins.
+// Hello describes the guest when a connection begins.
 type Hello struct {
 	Protocol int      `json:"protocol"`
 	Version  string   `json:"version"` // content version of the guest binary
@@ -290,7 +292,7 @@ type Hello struct {
 	GID      int      `json:"gid"`
 	Arch     string   `json:"arch"`
 	Workdir  string   `json:"workdir"`
-	BootID   string   `json:"boot_id"`            // random at the guest's start: tells a restarted sandbox from a living one
+	BootID   string   `json:"boot_id"`            // random at the guest's start: differs after a restart
 	Programs []string `json:"programs,omitempty"` // interpreters found on PATH, "python3", "node", "bash", "sh", …
 }
 
@@ -309,9 +311,9 @@ type Health struct {
 	CPUMillis    int64 `json:"cpu_ms,omitempty"` // used by the sandbox's cgroup since it was started, when visible
 	// WorkspaceUsed is how much of a workspace with a limit is used, in bytes.
 	WorkspaceUsed int64 `json:"workspace_used,omitempty"`
-	// Visitors is how many hosts are connected beside the stream that the sandbox was started with, who asks so included;
-	// 0 where an earlier version does not tell. Of that stream nobody can tell at once that its host has died.
-	Visitors int `json:"visitors,omitempty"`
+	// Secondary is how many hosts are connected by other streams than the one that the sandbox was started with, so the one
+	// that asks included. Of that stream it does not show at once that its host has died.
+	Secondary int `json:"secondary,omitempty"`
 }
 
 // Empty is a request or answer without fields.
@@ -339,10 +341,15 @@ const (
 type Error struct {
 	Code    Code   `json:"code"`
 	Message string `json:"message"`
-	// Launch tells why a program could not be started: "not_found" (shell convention 127), "not_executable" (126),
+	// Launch is why a program could not be started: "not_found" (shell convention 127), "not_executable" (126),
 	// "bad_dir", "too_long", "no_resources".
 	Launch string `json:"launch,omitempty"`
 }
 
-// Error gives the message.
+// Error returns the message.
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
+
+// Errorf returns an error for the host.
+func Errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}

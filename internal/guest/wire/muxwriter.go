@@ -11,7 +11,7 @@ import (
 const (
 	MuxHeaderSize   = 12
 	MuxData         = 0 // type of a frame with data
-	MuxWindowUpdate = 1 // type of a frame that gives window, and by its flags opens or closes a stream
+	MuxWindowUpdate = 1 // type of a frame that grants window, and by its flags opens or closes a stream
 	MuxPing         = 2
 	MuxGoAway       = 3
 	MuxFlagSYN      = 1
@@ -69,7 +69,7 @@ func (m *MuxWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// expect follows the frames and says how long p may wait: not, for a while, or (negative) until its body comes.
+// expect follows the frames and returns how long p may wait: not, for a while, or (negative) until its body comes.
 func (m *MuxWriter) expect(p []byte) time.Duration {
 	if m.body > 0 {
 		m.body -= min(m.body, len(p))
@@ -110,7 +110,7 @@ func (m *MuxWriter) flush() {
 }
 
 func (m *MuxWriter) chunk() {
-	if err := PutChunkHeader(m.buf, m.generation, m.buf[ChunkHeaderSize:]); err != nil {
+	if err := putChunkHeader(m.buf, m.generation, m.buf[ChunkHeaderSize:]); err != nil {
 		m.err = err
 		return
 	}
@@ -118,7 +118,7 @@ func (m *MuxWriter) chunk() {
 	m.buf = m.buf[:ChunkHeaderSize]
 }
 
-// Bye flushes and tells the other side that this generation has ended. No more can be written.
+// Bye flushes and announces the end of this generation. No more can be written.
 func (m *MuxWriter) Bye() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 )
 
 // rawText is implemented by messages with strings that may hold any bytes. JSON carries UTF-8 only, so a string that
-// is something else travels as bytes beside itself.
+// is something else travels as bytes in a field of its own.
 type rawText interface {
 	packRaw()   // fill the raw fields that are needed
 	unpackRaw() // put filled raw fields back and empty them

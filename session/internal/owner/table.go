@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// State is where a sandbox is in its life, as its record tells.
+// State is where a sandbox is in its life, by its record.
 type State string
 
 // States.
@@ -50,15 +50,15 @@ const (
 	KeepWorkspace Action = "removes all but its workspace"
 )
 
-// Whose says what kind of key a sandbox has; a rule may be for several.
-type Whose uint8
+// Kind is the kind of key that a sandbox has; a rule may be for several.
+type Kind uint8
 
 // Kinds of keys.
 const (
-	Named   Whose = 1 << iota // by a person, for everybody
-	Run                       // a workflow's run, which can be resumed
-	Process                   // an agent or an MCP client, which cannot
-	Foreign                   // of a namespace that nothing is known of
+	Named   Kind = 1 << iota // by a person, for everybody
+	Run                      // a workflow's run, which can be resumed
+	Process                  // an agent or an MCP client, which cannot
+	Foreign                  // of a namespace that nothing is known of
 
 	Anyone = Named | Run | Process | Foreign
 )
@@ -76,7 +76,7 @@ const (
 	AfterAll  Condition = "after its process died" // the engine finished what that had begun
 )
 
-// Wait says when a rule that time brings about is due.
+// Wait is when a rule that time brings about is due.
 type Wait string
 
 // Waits.
@@ -93,15 +93,15 @@ type Use string
 
 // Uses.
 const (
-	NotBusy    Use = "no command runs in it"
-	NotVisited Use = "no process is connected to it"
+	NotBusy      Use = "no command runs in it"
+	NotConnected Use = "no process is connected to it"
 )
 
 // Rule is one row of the table.
 type Rule struct {
 	From  State
 	On    Event
-	Whose Whose
+	Kind  Kind
 	If    Condition
 	To    State
 	Do    Action
@@ -146,7 +146,7 @@ func Table() []Rule {
 		{WorkspaceOnly, Removed, Anyone, Keep, WorkspaceOnly, Nothing, Never, ""},
 		{WorkspaceOnly, Removed, Anyone, Always, Gone, Remove, Never, ""},
 
-		{Retained, Idle, Anyone, Always, Gone, Remove, AtItsTime, NotVisited},
+		{Retained, Idle, Anyone, Always, Gone, Remove, AtItsTime, NotConnected},
 		{Retained, Removed, Anyone, Always, Gone, Remove, Never, ""},
 
 		{Removing, Idle, Anyone, Always, Gone, Remove, AtItsTime, ""},
@@ -159,7 +159,7 @@ func Table() []Rule {
 // Facts are what the rules ask about a sandbox.
 type Facts struct {
 	State     State
-	Whose     Whose
+	Kind      Kind
 	Owned     bool // a process has it, or had when it died
 	OnEngine  bool // the engine has it
 	StopIdle  bool // its idle policy
@@ -170,9 +170,9 @@ type Facts struct {
 	Expires   time.Time // when its time is over; zero is never
 }
 
-// holds reports whether a rule is about what the facts tell.
+// holds reports whether a rule is about the facts.
 func (r Rule) holds(f Facts) bool {
-	if r.From != f.State || r.Whose&f.Whose == 0 || r.On == OwnerDied && !f.Owned {
+	if r.From != f.State || r.Kind&f.Kind == 0 || r.On == OwnerDied && !f.Owned {
 		return false
 	}
 	switch r.If {
@@ -245,14 +245,14 @@ func Markdown() string {
 	return b.String()
 }
 
-// trigger says in words when a rule does something.
+// trigger returns in words when a rule does something.
 func (r Rule) trigger() string {
 	var of []string
 	for _, w := range []struct {
-		bit  Whose
+		bit  Kind
 		name string
 	}{{Named, "named"}, {Run, "a run's"}, {Process, "an agent's or MCP client's"}, {Foreign, "other"}} {
-		if r.Whose != Anyone && r.Whose&w.bit != 0 {
+		if r.Kind != Anyone && r.Kind&w.bit != 0 {
 			of = append(of, w.name)
 		}
 	}

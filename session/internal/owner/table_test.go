@@ -29,7 +29,7 @@ func TestTableIsSound(t *testing.T) {
 	table := owner.Table()
 	for i, r := range table {
 		for _, before := range table[:i] {
-			if before.From == r.From && before.On == r.On && before.Whose&r.Whose == r.Whose && (before.If == owner.Always || before.If == r.If) {
+			if before.From == r.From && before.On == r.On && before.Kind&r.Kind == r.Kind && (before.If == owner.Always || before.If == r.If) {
 				t.Errorf("%+v is never reached, after %+v", r, before)
 			}
 		}
@@ -66,24 +66,24 @@ func TestDue(t *testing.T) {
 		do    owner.Action
 	}{
 		"creating":                  {owner.Facts{State: owner.Creating, Owned: true, Created: now}, 0, owner.Remove},
-		"named, never":              {owner.Facts{State: owner.Ready, Whose: owner.Named, Owned: true, Used: now}, -1, ""},
-		"named":                     {owner.Facts{State: owner.Ready, Whose: owner.Named, Owned: true, Used: now, Expires: in(time.Hour)}, time.Hour, owner.Remove},
-		"named, stop":               {owner.Facts{State: owner.Ready, Whose: owner.Named, StopIdle: true, Expires: in(time.Hour)}, time.Hour, owner.Stop},
-		"an agent's":                {owner.Facts{State: owner.Ready, Whose: owner.Process, Owned: true, Used: now, Expires: in(time.Hour)}, 2 * time.Minute, owner.Remove},
-		"an agent's, given up":      {owner.Facts{State: owner.Ready, Whose: owner.Process, Used: now, Expires: in(time.Hour)}, time.Hour, owner.Remove},
-		"a run's":                   {owner.Facts{State: owner.Ready, Whose: owner.Run, Owned: true, Used: now, Expires: in(time.Hour)}, 3 * time.Minute, owner.KeepWorkspace},
-		"a run's, with a retention": {owner.Facts{State: owner.Ready, Whose: owner.Run, Owned: true, Used: now, Retention: 4 * time.Minute}, 4 * time.Minute, owner.KeepWorkspace},
-		"a run's that is idle":      {owner.Facts{State: owner.Ready, Whose: owner.Run, Owned: true, Used: now, Expires: in(3 * time.Minute)}, 3 * time.Minute, owner.Remove},
-		"a run's, given up":         {owner.Facts{State: owner.Ready, Whose: owner.Run, Used: now}, -1, ""},
-		"suspended":                 {owner.Facts{State: owner.Suspended, Whose: owner.Named, StopIdle: true, Used: now}, -1, ""},
-		"workspace only":            {owner.Facts{State: owner.WorkspaceOnly, Whose: owner.Named, StopIdle: true, Expires: in(time.Hour)}, time.Hour, owner.Remove},
-		"retained":                  {owner.Facts{State: owner.Retained, Whose: owner.Run, Expires: in(time.Hour)}, time.Hour, owner.Remove},
-		"removing":                  {owner.Facts{State: owner.Removing, Whose: owner.Run, Expires: now}, 0, owner.Remove},
-		"gone":                      {owner.Facts{State: owner.Gone, Whose: owner.Run}, -1, ""},
-		"gone, made after all":      {owner.Facts{State: owner.Gone, Whose: owner.Run, OnEngine: true, Created: now}, 0, owner.Remove},
+		"named, never":              {owner.Facts{State: owner.Ready, Kind: owner.Named, Owned: true, Used: now}, -1, ""},
+		"named":                     {owner.Facts{State: owner.Ready, Kind: owner.Named, Owned: true, Used: now, Expires: in(time.Hour)}, time.Hour, owner.Remove},
+		"named, stop":               {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true, Expires: in(time.Hour)}, time.Hour, owner.Stop},
+		"an agent's":                {owner.Facts{State: owner.Ready, Kind: owner.Process, Owned: true, Used: now, Expires: in(time.Hour)}, 2 * time.Minute, owner.Remove},
+		"an agent's, given up":      {owner.Facts{State: owner.Ready, Kind: owner.Process, Used: now, Expires: in(time.Hour)}, time.Hour, owner.Remove},
+		"a run's":                   {owner.Facts{State: owner.Ready, Kind: owner.Run, Owned: true, Used: now, Expires: in(time.Hour)}, 3 * time.Minute, owner.KeepWorkspace},
+		"a run's, with a retention": {owner.Facts{State: owner.Ready, Kind: owner.Run, Owned: true, Used: now, Retention: 4 * time.Minute}, 4 * time.Minute, owner.KeepWorkspace},
+		"a run's that is idle":      {owner.Facts{State: owner.Ready, Kind: owner.Run, Owned: true, Used: now, Expires: in(3 * time.Minute)}, 3 * time.Minute, owner.Remove},
+		"a run's, given up":         {owner.Facts{State: owner.Ready, Kind: owner.Run, Used: now}, -1, ""},
+		"suspended":                 {owner.Facts{State: owner.Suspended, Kind: owner.Named, StopIdle: true, Used: now}, -1, ""},
+		"workspace only":            {owner.Facts{State: owner.WorkspaceOnly, Kind: owner.Named, StopIdle: true, Expires: in(time.Hour)}, time.Hour, owner.Remove},
+		"retained":                  {owner.Facts{State: owner.Retained, Kind: owner.Run, Expires: in(time.Hour)}, time.Hour, owner.Remove},
+		"removing":                  {owner.Facts{State: owner.Removing, Kind: owner.Run, Expires: now}, 0, owner.Remove},
+		"gone":                      {owner.Facts{State: owner.Gone, Kind: owner.Run}, -1, ""},
+		"gone, made after all":      {owner.Facts{State: owner.Gone, Kind: owner.Run, OnEngine: true, Created: now}, 0, owner.Remove},
 	} {
-		if test.facts.Whose == 0 {
-			test.facts.Whose = owner.Foreign
+		if test.facts.Kind == 0 {
+			test.facts.Kind = owner.Foreign
 		}
 		at, ok := owner.Next(test.facts, times)
 		if ok != (test.after >= 0) || ok && !at.Equal(in(test.after)) {
@@ -110,22 +110,22 @@ func TestOn(t *testing.T) {
 		to    owner.State
 		do    owner.Action
 	}{
-		"a run ends":                     {owner.Facts{State: owner.Ready, Whose: owner.Run}, owner.RunEnded, owner.Gone, owner.Remove},
-		"a run ends, with a retention":   {owner.Facts{State: owner.Ready, Whose: owner.Run, Retention: 1}, owner.RunEnded, owner.Retained, ""},
-		"a run ends that was set aside":  {owner.Facts{State: owner.WorkspaceOnly, Whose: owner.Run, Retention: 1}, owner.RunEnded, owner.Gone, owner.Remove},
-		"lost":                           {owner.Facts{State: owner.Ready, Whose: owner.Run, StopIdle: true}, owner.EngineLost, owner.Removing, ""},
-		"lost, named, stop":              {owner.Facts{State: owner.Ready, Whose: owner.Named, StopIdle: true, Owned: true}, owner.EngineLost, owner.Suspended, ""},
-		"lost, named, nobody's":          {owner.Facts{State: owner.Ready, Whose: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
-		"lost, suspended":                {owner.Facts{State: owner.Suspended, Whose: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
-		"opened, suspended":              {owner.Facts{State: owner.Suspended, Whose: owner.Named}, owner.Opened, owner.Ready, owner.Start},
-		"opened, workspace only":         {owner.Facts{State: owner.WorkspaceOnly, Whose: owner.Named}, owner.Opened, owner.Ready, owner.Create},
-		"removed, its workspace is kept": {owner.Facts{State: owner.Ready, Whose: owner.Named, Keep: true}, owner.Removed, owner.WorkspaceOnly, owner.KeepWorkspace},
+		"a run ends":                         {owner.Facts{State: owner.Ready, Kind: owner.Run}, owner.RunEnded, owner.Gone, owner.Remove},
+		"a run ends, with a retention":       {owner.Facts{State: owner.Ready, Kind: owner.Run, Retention: 1}, owner.RunEnded, owner.Retained, ""},
+		"a run ends whose workspace is kept": {owner.Facts{State: owner.WorkspaceOnly, Kind: owner.Run, Retention: 1}, owner.RunEnded, owner.Gone, owner.Remove},
+		"lost":                               {owner.Facts{State: owner.Ready, Kind: owner.Run, StopIdle: true}, owner.EngineLost, owner.Removing, ""},
+		"lost, named, stop":                  {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true, Owned: true}, owner.EngineLost, owner.Suspended, ""},
+		"lost, named, nobody's":              {owner.Facts{State: owner.Ready, Kind: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
+		"lost, suspended":                    {owner.Facts{State: owner.Suspended, Kind: owner.Named, StopIdle: true}, owner.EngineLost, owner.WorkspaceOnly, ""},
+		"opened, suspended":                  {owner.Facts{State: owner.Suspended, Kind: owner.Named}, owner.Opened, owner.Ready, owner.Start},
+		"opened, workspace only":             {owner.Facts{State: owner.WorkspaceOnly, Kind: owner.Named}, owner.Opened, owner.Ready, owner.Create},
+		"removed, its workspace is kept":     {owner.Facts{State: owner.Ready, Kind: owner.Named, Keep: true}, owner.Removed, owner.WorkspaceOnly, owner.KeepWorkspace},
 	} {
 		if r, ok := owner.On(test.facts, test.event); !ok || r.To != test.to || r.Do != test.do {
 			t.Errorf("%s: %+v, %v", name, r, ok)
 		}
 	}
-	if r, ok := owner.On(owner.Facts{State: owner.Retained, Whose: owner.Run}, owner.Opened); ok {
+	if r, ok := owner.On(owner.Facts{State: owner.Retained, Kind: owner.Run}, owner.Opened); ok {
 		t.Errorf("what is retained was opened: %+v", r)
 	}
 }

@@ -17,9 +17,9 @@ type Times struct {
 	// Workspace is how long a workspace is kept whose sandbox was removed without it.
 	Workspace time.Duration
 	// Missed is how long it is remembered that a run had a sandbox which was lost, or expired when the run was interrupted: who
-	// resumes the run must be told.
+	// resumes the run must hear of it.
 	Missed time.Duration
-	// Silent is how long, after its time, a sandbox is kept that is there and does not say whether it is used: it may be at
+	// Silent is how long, after its time, a sandbox is kept that is there and does not report whether it is used: it may be at
 	// work while its engine or its guest hangs.
 	Silent time.Duration
 	// Remembered is how long the id of a closed sandbox, or the end of a run, is remembered.
@@ -27,15 +27,16 @@ type Times struct {
 
 	// OrphanMargin is how much longer a guest that is alone waits before it ends than the managers and sweeps that should come.
 	OrphanMargin time.Duration
-	// Ended is the least age of an ended sandbox that another instance removes: its manager may be about to say why it was lost.
+	// Ended is the least age of an ended sandbox that another instance removes: its manager may be about to find out why it
+	// was lost.
 	Ended time.Duration
 	// Guest is how old the guest of another version must be to go: who uses two versions in turn should not wait for a copy at
 	// every change. GuestsEvery is how often sweeps look for one: there is hardly ever one.
 	Guest, GuestsEvery time.Duration
 
-	// Removal bounds one removal; engines wait for a container's processes. Passing is how long to wait for a process that is
+	// Removal bounds one removal; engines wait for a container's processes. Transition is how long to wait for a process that is
 	// about to let go of a sandbox, Handover for one that has a named one.
-	Removal, Passing, Handover time.Duration
+	Removal, Transition, Handover time.Duration
 	// SweepGrace is how much longer than its manager a sweep may go on, a removal under way included: commands that are over at
 	// once sweep, too, and nobody should have to wait for them.
 	SweepGrace time.Duration
@@ -58,7 +59,7 @@ func Lifetimes() Times {
 		Guest:         day,
 		GuestsEvery:   time.Hour,
 		Removal:       time.Minute,
-		Passing:       time.Minute,
+		Transition:    time.Minute,
 		Handover:      5 * time.Second,
 		SweepGrace:    3 * time.Second,
 	}

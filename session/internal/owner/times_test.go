@@ -16,7 +16,7 @@ func TestTimes(t *testing.T) {
 		"a use that is recorded once a minute is seen before the sandbox is an orphan":         times.Orphaned > sweep,
 		"and before its run is interrupted":                                                    times.Interrupted > sweep,
 		"an interrupted run's sandbox is gone within five minutes":                             times.Interrupted+2*sweep <= 5*time.Minute,
-		"who waits for a removal waits as long as that may take":                               times.Passing >= times.Removal,
+		"who waits for a removal waits as long as that may take":                               times.Transition >= times.Removal,
 		"a run's loss is remembered for as long as its workspace could have been kept":         times.Missed >= times.Workspace,
 		"a silent sandbox outlives what is made of one without a record":                       times.Silent >= times.Unrecorded,
 		"a sandbox that is made while its process dies is looked for until the engine is done": times.CreationGrace > times.Removal,

@@ -1,0 +1,34 @@
+// Package host has what drivers do with the machine that they run on: files that are whole, deep trees, threads.
+package host
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// WriteFile writes a file for this user alone in one step: it is whole whenever it is there. A durable one stays so when the
+// machine crashes.
+func WriteFile(path string, data []byte, durable bool) error {
+	tmp := path + ".new"
+	err := os.WriteFile(tmp, data, 0o600)
+	if err == nil && durable {
+		err = Sync(tmp)
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err == nil && durable {
+		err = Sync(filepath.Dir(path))
+	}
+	return err
+}
+
+// Sync brings a file or a directory to the disk.
+func Sync(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

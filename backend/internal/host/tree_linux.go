@@ -1,0 +1,152 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// RemoveTree removes a directory and all that is in it, whatever a sandbox made of it: a hundred thousand levels, modes
+// that forbid everything, names that are no text. It follows no link and stops where something is mounted. It takes one level at a time, moving what lies deeper up to the top, so
+// that neither paths nor open files grow. What is gone already, because another process removes the tree too, is no error.
+func RemoveTree(ctx context.Context, dir string) error {
+	top, err := openDir(unix.AT_FDCWD, dir, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("removing a tree: %w", err)
+	}
+	defer unix.Close(top)
+	r := &remover{ctx: ctx, top: top}
+	for {
+		left, err := r.empty(top)
+		if err == nil && !left {
+			err = ignoreMissing(unix.Rmdir(dir))
+			if err == nil {
+				return nil
+			}
+		}
+		if err != nil && !errors.Is(err, unix.ENOTEMPTY) { // to which somebody else who removes it may have moved something
+			return fmt.Errorf("removing a tree: %w", err)
+		}
+	}
+}
+
+type remover struct {
+	ctx   context.Context
+	top   int
+	moved int // names the next directory that is moved to the top
+}
+
+// openDir opens a directory that is no link.
+func openDir(dirfd int, name string, resolve uint64) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat2(dirfd, name, &unix.OpenHow{Flags: flags, Resolve: resolve})
+	if errors.Is(err, unix.ENOSYS) { // before Linux 5.6, where the removal of what is mounted stops it
+		return unix.Openat(dirfd, name, flags, 0)
+	}
+	if errors.Is(err, unix.EXDEV) {
+		return -1, ErrMounted
+	}
+	return fd, err
+}
+
+// ErrMounted: the removal of a tree stopped before what is mounted in it.
+var ErrMounted = fmt.Errorf("something is mounted in it that is not the sandbox's, unmount it first: %w", backend.ErrUnavailable)
+
+// batch is how many entries are looked at between two looks at the context.
+const batch = 512
+
+// empty takes everything out of a directory. Directories of the top are emptied and removed; those of another one move
+// to the top. It reports whether there was anything, as there may be more by now.
+func (r *remover) empty(dirfd int) (left bool, err error) {
+	fd, err := openDir(dirfd, ".", unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return false, err
+	}
+	f := os.NewFile(uintptr(fd), "dir")
+	defer f.Close()
+	for {
+		if r.ctx.Err() != nil {
+			return true, context.Cause(r.ctx)
+		}
+		names, err := f.Readdirnames(batch)
+		for _, name := range names {
+			left = true
+			if err := r.remove(dirfd, name); err != nil {
+				return true, err
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, os.ErrNotExist) { // somebody else removed it
+			return left, nil
+		}
+		if err != nil {
+			return left, err
+		}
+	}
+}
+
+func (r *remover) remove(dirfd int, name string) error {
+	err := unix.Unlinkat(dirfd, name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if errors.Is(err, unix.EBUSY) {
+		return ErrMounted
+	}
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	err = unix.Unlinkat(dirfd, name, unix.AT_REMOVEDIR)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if errors.Is(err, unix.EBUSY) { // what is mounted there is somebody else's
+		return ErrMounted
+	}
+	// An ordinary user needs the right to change a directory, also to move it.
+	if err := unix.Fchmodat(dirfd, name, 0o700, 0); err != nil {
+		return ignoreMissing(err)
+	}
+	if dirfd != r.top {
+		return r.lift(dirfd, name)
+	}
+	fd, err := openDir(dirfd, name, unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	_, err = r.empty(fd)
+	if err := errors.Join(err, unix.Close(fd)); err != nil {
+		return err
+	}
+	err = unix.Unlinkat(dirfd, name, unix.AT_REMOVEDIR)
+	if errors.Is(err, unix.ENOTEMPTY) {
+		return nil // the next pass finds it
+	}
+	return ignoreMissing(err)
+}
+
+// lift moves a directory to the top.
+func (r *remover) lift(dirfd int, name string) error {
+	for {
+		r.moved++
+		err := unix.Renameat2(dirfd, name, r.top, fmt.Sprintf(".lifted-%d", r.moved), unix.RENAME_NOREPLACE)
+		if !errors.Is(err, unix.EEXIST) {
+			return ignoreMissing(err)
+		}
+	}
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,86 @@
+package kit
+
+import (
+	"maps"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// Record is what a driver keeps of a sandbox beside its labels, as JSON.
+type Record struct {
+	Image     string              `json:"image"`
+	User      string              `json:"user"`
+	Root      backend.RootMode    `json:"root"`
+	Network   backend.NetworkMode `json:"network"`
+	Limits    backend.Limits      `json:"limits"`
+	Workspace backend.Enforcement `json:"workspace,omitempty"`
+	RootBytes int64               `json:"root_bytes,omitempty"` // as the guest was told
+	Ephemeral bool                `json:"ephemeral,omitempty"`
+}
+
+// Record returns the record of a planned sandbox whose workspace is enforced by e.
+func (p *Plan) Record(e backend.Enforcement) Record {
+	return Record{
+		Image: p.Spec.Image, User: p.User.String(), Root: p.Spec.Root, Network: p.Spec.Network, Limits: p.Spec.Limits, Workspace: e,
+		RootBytes: p.Root, Ephemeral: p.Spec.Ephemeral,
+	}
+}
+
+// Labels returns the labels of an object that belongs to the sandbox.
+func (p *Plan) Labels(role string) map[string]string {
+	return map[string]string{
+		backend.LabelRole:     role,
+		backend.LabelInstance: p.Spec.Instance,
+		backend.LabelID:       p.Spec.ID,
+		backend.LabelKey:      p.Spec.Key,
+		backend.LabelRun:      p.Spec.Run,
+		backend.LabelCreated:  p.Spec.Created.UTC().Format(time.RFC3339Nano),
+	}
+}
+
+// SandboxLabels returns the labels of the sandbox's container. All are set, because an engine may fill in those that an
+// image declares.
+func (p *Plan) SandboxLabels(guest string) map[string]string {
+	l := p.Labels(backend.RoleSandbox)
+	l[backend.LabelSpec], l[backend.LabelGuest] = p.Spec.Hash, guest
+	return l
+}
+
+// Info describes the sandbox with these labels, but for what only its engine knows. user are the user's own labels.
+func (r *Record) Info(labels, user map[string]string) backend.Info {
+	info := backend.Info{
+		SessionID: labels[backend.LabelID],
+		Instance:  labels[backend.LabelInstance],
+		Key:       labels[backend.LabelKey],
+		Run:       labels[backend.LabelRun],
+		Hash:      labels[backend.LabelSpec],
+		Image:     r.Image,
+		User:      r.User,
+		Root:      r.Root,
+		Network:   r.Network,
+		Limits:    r.Limits,
+		Workspace: r.Workspace,
+		RootBytes: r.RootBytes,
+		Ephemeral: r.Ephemeral,
+		Labels:    map[string]string{},
+	}
+	maps.Copy(info.Labels, user)
+	if r.RootBytes > 0 {
+		info.RootEnforcement = backend.WorkspaceWatched
+	}
+	if t, err := time.Parse(time.RFC3339Nano, labels[backend.LabelCreated]); err == nil {
+		info.Created = t
+	}
+	return info
+}
+
+// FilterLabels returns the labels that every sandbox of a filter has.
+func FilterLabels(f backend.Filter) map[string]string {
+	l := map[string]string{
+		backend.LabelRole: backend.RoleSandbox, backend.LabelInstance: f.Instance, backend.LabelID: f.SessionID,
+		backend.LabelKey: f.Key, backend.LabelRun: f.Run,
+	}
+	maps.DeleteFunc(l, func(_, want string) bool { return want == "" })
+	return l
+}

@@ -1,0 +1,111 @@
+package kit
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// maxLabels bounds the user's labels, in bytes.
+const maxLabels = 64 * 1024
+
+// Plan is a checked Spec with its defaults filled in.
+type Plan struct {
+	Spec  backend.Spec // with the limits that the sandbox has
+	Ref   string       // full form of the image reference
+	User  User         //
+	Root  int64        // see rootBytesOf
+	Sized bool         // a size was asked for the workspace; else the guest watches the default
+}
+
+// NewPlan checks everything of a Spec that no engine changes. options are the driver's own limits.
+func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options backend.Limits) (*Plan, error) {
+	if err := checkSpec(s); err != nil {
+		return nil, fmt.Errorf("%s: %w", driver, err)
+	}
+	if err := images.Check(s.Image); err != nil {
+		return nil, err
+	}
+	ref, err := backend.NormalizeImage(s.Image)
+	if err != nil {
+		return nil, err
+	}
+	user, err := ParseUser(s.User)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", driver, err)
+	}
+	p := &Plan{Spec: s, Ref: ref, User: user, Root: rootBytesOf(s.Root, s.Limits, options), Sized: s.Limits.Merge(options).WorkspaceBytes != 0}
+	p.Spec.Limits = SandboxLimits(s.Limits, options)
+	p.Spec.Network = cmp.Or(s.Network, backend.NetworkNone)
+	if s.Created.IsZero() {
+		p.Spec.Created = time.Now()
+	}
+	return p, nil
+}
+
+var sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+
+// IsSessionID reports whether s can be a session's id.
+func IsSessionID(s string) bool { return sessionIDs.MatchString(s) }
+
+// checkSpec refuses, with backend.ErrInvalid or ErrTooLarge, what no driver takes, whatever its engine can do. It does not
+// look at the image, the network, the runtime and the platform, on which drivers differ.
+func checkSpec(s backend.Spec) error {
+	switch {
+	case !IsSessionID(s.ID):
+		return fmt.Errorf("session id %.140q: %w", s.ID, backend.ErrInvalid)
+	case s.Root != backend.RootReadonly && s.Root != backend.RootWritable:
+		return fmt.Errorf("root mode %d: %w", s.Root, backend.ErrInvalid)
+	case s.Pull != "" && s.Pull != backend.PullMissing && s.Pull != backend.PullAlways && s.Pull != backend.PullNever:
+		return fmt.Errorf("pull policy %.40q: %w", s.Pull, backend.ErrInvalid)
+	case s.OrphanTimeout < 0:
+		return fmt.Errorf("orphan timeout %v: %w", s.OrphanTimeout, backend.ErrInvalid)
+	}
+	if err := s.Limits.Validate(); err != nil {
+		return err
+	}
+	return checkLabels(s.Labels)
+}
+
+func checkLabels(labels map[string]string) error {
+	size := 0
+	for k, v := range labels {
+		if k == "" || strings.HasPrefix(k, backend.LabelPrefix) {
+			return fmt.Errorf("label %.100q is reserved: %w", k, backend.ErrInvalid)
+		}
+		size += len(k) + len(v)
+	}
+	if size > maxLabels {
+		return fmt.Errorf("labels of %d bytes, at most %d: %w", size, maxLabels, backend.ErrTooLarge)
+	}
+	return nil
+}
+
+// User is a numeric user and group.
+type User struct{ UID, GID uint32 }
+
+// String returns the form that ParseUser takes.
+func (u User) String() string { return fmt.Sprintf("%d:%d", u.UID, u.GID) }
+
+// ParseUser parses "uid:gid" or "uid" in numbers; the empty string is the default. A name would be looked up in the image,
+// which may say anything.
+func ParseUser(s string) (User, error) {
+	if s == "" {
+		s = backend.DefaultUser
+	}
+	u, g, ok := strings.Cut(s, ":")
+	if !ok {
+		g = u
+	}
+	uid, err1 := strconv.ParseUint(u, 10, 31)
+	gid, err2 := strconv.ParseUint(g, 10, 31)
+	if err1 != nil || err2 != nil {
+		return User{}, fmt.Errorf("user %.40q is not uid:gid in numbers below 2147483648: %w", s, backend.ErrInvalid)
+	}
+	return User{UID: uint32(uid), GID: uint32(gid)}, nil
+}

@@ -1,0 +1,114 @@
+package kit_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+)
+
+func TestParseUser(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"": "1000:1000", "5": "5:5", "0:0": "0:0", "2147483647:1": "2147483647:1", "007:08": "7:8"} {
+		if got, err := kit.ParseUser(in); err != nil || got.String() != want {
+			t.Errorf("user %q: %q, %v, want %q", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"root", "1000:", ":1000", "-1", "4294967296", "2147483648:0", "1:1:1", "1 ", "0x10", "1e3", "１"} {
+		if got, err := kit.ParseUser(in); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("user %q: %q, %v, want ErrInvalid", in, got, err)
+		}
+	}
+}
+
+func TestJudgeImage(t *testing.T) {
+	t.Parallel()
+	set := func(vs ...string) map[string]struct{} {
+		m := map[string]struct{}{}
+		for _, v := range vs {
+			m[v] = struct{}{}
+		}
+		return m
+	}
+	got, err := kit.JudgeImage(nil, set("/data/", "/data", "/var/lib/x", "/workspace", "/tmp", "/.workcell", "/tmp/cache"))
+	if diff := cmp.Diff([]string{"/data", "/tmp/cache", "/var/lib/x"}, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+	many := map[string]struct{}{}
+	for i := range 100 {
+		many["/v"+string(rune('a'+i%26))+string(rune('a'+i/26))] = struct{}{}
+	}
+	for _, bad := range []map[string]struct{}{
+		set("/"), set("/etc"), set("/etc/passwd"), set("/proc/sys"), set("/dev"), set("/sys/fs"), set("/usr"), set("relative"), set(""),
+		set("/workspace/data"), set("/.workcell/x"), set("/a/../proc"), set("/a:b"), set("/a,b"), set("/a\x00"), set("/" + strings.Repeat("x", 2000)), many,
+	} {
+		if got, err := kit.JudgeImage(nil, bad); err == nil {
+			t.Errorf("volumes %.80v: %v, want an error", bad, got)
+		}
+	}
+}
+
+func TestCheckSpec(t *testing.T) {
+	t.Parallel()
+	check := func(s backend.Spec) error {
+		_, err := kit.NewPlan("x", s, nil, backend.Limits{})
+		return err
+	}
+	good := backend.Spec{ID: "sbx_1", Image: "x", Labels: map[string]string{"team": "blue"}, Pull: backend.PullNever}
+	if err := check(good); err != nil {
+		t.Errorf("%+v: %v", good, err)
+	}
+	for what, spoil := range map[string]func(*backend.Spec){
+		"no id":       func(s *backend.Spec) { s.ID = "" },
+		"path as id":  func(s *backend.Spec) { s.ID = "../x" },
+		"long id":     func(s *backend.Spec) { s.ID = strings.Repeat("x", 129) },
+		"root":        func(s *backend.Spec) { s.Root = 7 },
+		"pull":        func(s *backend.Spec) { s.Pull = "sometimes" },
+		"orphan":      func(s *backend.Spec) { s.OrphanTimeout = -1 },
+		"limit":       func(s *backend.Spec) { s.Limits.PIDs = -1 },
+		"our label":   func(s *backend.Spec) { s.Labels = map[string]string{backend.LabelRole: "x"} },
+		"empty label": func(s *backend.Spec) { s.Labels = map[string]string{"": "x"} },
+	} {
+		s := good
+		spoil(&s)
+		if err := check(s); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", what, err)
+		}
+	}
+	good.Labels = map[string]string{"team": strings.Repeat("x", 64*1024)}
+	if err := check(good); !errors.Is(err, backend.ErrTooLarge) {
+		t.Errorf("large labels: %v, want ErrTooLarge", err)
+	}
+}
+
+// TestRootBytes: what may be written to a root has a limit, which a file of its own can pass by no more than once. The size
+// that a workspace has by default is none for the root.
+func TestRootBytes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		asked, root, file int64
+		mode              backend.RootMode
+		enforcement       backend.Enforcement
+	}{
+		{0, 0, 500 << 20, backend.RootReadonly, backend.WorkspaceWatched},
+		{0, 4 << 30, 4 << 30, backend.RootWritable, backend.WorkspaceWatched},
+		{8 << 20, 0, 16 << 30, backend.RootReadonly, backend.WorkspaceSized},
+		{8 << 20, 0, 8 << 20, backend.RootReadonly, backend.WorkspaceWatched},
+		{8 << 20, 8 << 20, 16 << 20, backend.RootWritable, backend.WorkspaceSized},
+		{8 << 20, 8 << 20, 8 << 20, backend.RootWritable, backend.WorkspaceWatched},
+		{64 << 10, 4 << 20, 128 << 10, backend.RootWritable, backend.WorkspaceSized},
+	} {
+		asked := backend.Limits{WorkspaceBytes: c.asked}
+		p, err := kit.NewPlan("x", backend.Spec{ID: "sbx_1", Image: "x", Root: c.mode, Limits: asked}, nil, backend.Limits{})
+		if err != nil || p.Sized != (c.asked > 0) {
+			t.Fatalf("%d asked for: %+v, %v", c.asked, p, err)
+		}
+		if file := kit.FileBytes(p.Spec.Limits, c.enforcement, p.Root); p.Root != c.root || file != c.file {
+			t.Errorf("%+v: %d bytes, files of %d", c, p.Root, file)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/launch"
+)
+
+// isolationError is a part of the isolation that could not be set up.
+type isolationError struct {
+	launch.Report
+	text string
+	kind error
+}
+
+func (e *isolationError) Error() string { return e.text + ": " + e.kind.Error() }
+
+func (e *isolationError) Unwrap() error { return e.kind }
+
+// reportError returns the error of a launcher's report, with a hint. It names what the sandbox would see, not where on the
+// host that lies.
+func (l *launching) reportError(r launch.Report) error {
+	errno := unix.Errno(r.Errno)
+	for _, t := range l.trees {
+		if r.What != "showing "+t.Source || t.Source == t.Target {
+			continue
+		}
+		r.What = "showing " + t.Target
+		if errno == unix.ENOENT && strings.HasPrefix(t.Source, l.own+"/") {
+			return fmt.Errorf("local: what the sandbox sees as %s was removed from the state directory: %w", t.Target, backend.ErrLost)
+		}
+	}
+	text := fmt.Sprintf("local: isolation %q cannot be set up: %s", r.Isolation, r.What)
+	if r.Errno != 0 {
+		text += ": " + errno.Error()
+	}
+	kind := backend.ErrUnsupported
+	switch errno {
+	case unix.ENOMEM, unix.ENOSPC, unix.EAGAIN, unix.EMFILE, unix.ENFILE:
+		kind = backend.ErrUnavailable
+	}
+	if h := hint(r.Isolation, errno); h != "" {
+		text += " (" + h + ")"
+	}
+	return &isolationError{r, text, kind}
+}
+
+// hint returns how to mend it; empty when that is not known.
+func hint(part string, errno unix.Errno) string {
+	switch {
+	case errno == unix.ENOSYS && part == launch.IsolationFiles:
+		return "recursively read-only mounts need Linux 5.12"
+	case part == launch.IsolationMounts && (errno == unix.EPERM || errno == unix.EACCES):
+		return userNamespaceHint()
+	case part == launch.IsolationProc && errno == unix.EPERM:
+		return "part of this process's /proc is hidden, as in a container: run it outside, or in a container with an unmasked /proc"
+	case part == launch.IsolationPivot && errno == unix.EINVAL:
+		return "the root file system of this process is an initial ramdisk or a chroot, which cannot be left"
+	case part == launch.IsolationSeccomp:
+		return "the kernel needs CONFIG_SECCOMP_FILTER"
+	}
+	return ""
+}
+
+// forkError returns the error of a process in fresh namespaces that could not be made.
+func (b *Backend) forkError(err error) error {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return fmt.Errorf("local: starting the sandbox's process: %w", scrub(err))
+	}
+	kind, text := backend.ErrUnsupported, ""
+	switch errno {
+	case unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS:
+		text = userNamespaceHint()
+	case unix.ENOENT:
+		return fmt.Errorf("local: the guest's program was removed from the state directory, restart this program: %w", backend.ErrUnavailable)
+	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE:
+		kind, text = backend.ErrUnavailable, "this machine or this user has no room for another process"
+	}
+	if text != "" {
+		text = " (" + text + ")"
+	}
+	return fmt.Errorf("local: isolation %q cannot be set up: making namespaces: %v%s: %w", launch.IsolationUser, errno, text, kind)
+}
+
+// userNamespaceHint returns what keeps this process from making namespaces.
+func userNamespaceHint() string {
+	for _, s := range []struct{ file, bad, hint string }{
+		{"/proc/sys/user/max_user_namespaces", "0", "user namespaces are switched off: sysctl user.max_user_namespaces=10000"},
+		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "ordinary users may not make user namespaces: sysctl kernel.unprivileged_userns_clone=1"},
+		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor keeps ordinary users from using user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for this program"},
+	} {
+		if b, err := os.ReadFile(s.file); err == nil && strings.TrimSpace(string(b)) == s.bad {
+			return s.hint
+		}
+	}
+	return "this process may not make user namespaces: a container's system call filter, too many of them, a chroot, or missing privileges keep it from it"
+}
+
+// tryIsolation isolates a process once, without a guest, and finds out whether its root can be made writable.
+func (b *Backend) tryIsolation(ctx context.Context) error {
+	b.machine.layers = true
+	err := b.try(ctx, backend.RootWritable)
+	var missing *isolationError
+	if errors.As(err, &missing) && missing.Isolation == launch.IsolationLayers {
+		b.log.Info("local: a writable root cannot be made here", "error", err)
+		b.machine.layers = false
+		err = b.try(ctx, backend.RootReadonly)
+	}
+	return err
+}
+
+func (b *Backend) try(ctx context.Context, root backend.RootMode) error {
+	r := &record{Root: root, User: launch.ID{UID: 1000, GID: 1000}, Limits: b.enforceable(kit.SandboxLimits(backend.Limits{}, b.opts.Limits))}
+	r.IDs = ids{User: r.User}
+	if b.machine.blocks {
+		r.IDs.Base = lastBlock // which may be in use: nothing is left of this one
+	}
+	r.Limits.WorkspaceBytes = 0 // any directory will do
+	c := b.view(r, group{c: b.machine.cgroups, name: b.groupPrefix() + newNonce()})
+	c.Argv = nil
+	for i, t := range c.Trees { // no group and no workspace is made
+		c.Trees[i].Optional = t.Optional || strings.HasPrefix(t.Target, "/sys/fs/cgroup")
+		if t.Target == backend.Workdir {
+			c.Trees[i].Source = b.guest
+		}
+	}
+	l, err := b.fork(r.IDs, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	if err := l.configure(c); err != nil {
+		return err
+	}
+	return l.release(ctx)
+}

@@ -1,0 +1,58 @@
+package engines
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
+)
+
+func (s Set) containerd() Engine {
+	return Engine{
+		Name: Containerd,
+		open: func(ctx context.Context) (backend.SandboxBackend, error) {
+			dir, err := s.stateDir(Containerd)
+			if err != nil {
+				return nil, err
+			}
+			return asBackend(containerd.New(ctx, &containerd.Options{
+				Address: s.containerdAddress(), Namespace: s.Env.Get("CONTAINERD_NAMESPACE"), Snapshotter: s.Env.Get("CONTAINERD_SNAPSHOTTER"),
+				StateDir: dir, ConfigDir: s.dockerConfigDir(), Logger: s.Logger, Patience: patience,
+			}))
+		},
+		Absent: func(ctx context.Context) string { return socketProblem(ctx, s.containerdAddress()) },
+		Fix:    containerdFix,
+		at: func() string {
+			if s.Env.Get("CONTAINERD_ADDRESS") != "" {
+				return s.containerdAddress() + " (CONTAINERD_ADDRESS)"
+			}
+			return s.containerdAddress() + " (the default; CONTAINERD_ADDRESS is not set)"
+		},
+	}
+}
+
+// containerdAddress returns containerd's socket as its own commands find it.
+func (s Set) containerdAddress() string {
+	if address := s.Env.Get("CONTAINERD_ADDRESS"); address != "" {
+		return strings.TrimPrefix(address, "unix://")
+	}
+	return containerdSocket
+}
+
+// containerdFix returns what to do when containerd cannot be used.
+func containerdFix(err error) string {
+	switch {
+	case runtime.GOOS != "linux":
+		return "containerd can be used on Linux only"
+	case os.Geteuid() != 0:
+		return "run as root: containerd's socket, and what its sandboxes need on this machine, are root's"
+	case errors.Is(err, backend.ErrUnavailable):
+		return "start containerd (`systemctl start containerd`, or `containerd`), or point CONTAINERD_ADDRESS at its socket"
+	default:
+		return ""
+	}
+}

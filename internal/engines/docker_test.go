@@ -1,0 +1,69 @@
+package engines
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
+)
+
+func TestDockerOptions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	sum := sha256.Sum256([]byte("colima"))
+	meta := filepath.Join(dir, "contexts", "meta", hex.EncodeToString(sum[:]))
+	if err := os.MkdirAll(meta, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{
+		filepath.Join(meta, "meta.json"):  `{"Name":"colima","Endpoints":{"docker":{"Host":"unix:///colima.sock"}}}`,
+		filepath.Join(dir, "config.json"): `{"auths":{},"currentContext":"colima"}`,
+	}
+	for path, content := range files {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		name string
+		vars map[string]string
+		host string
+	}{
+		{"host", map[string]string{"DOCKER_HOST": "tcp://h:1"}, "tcp://h:1"},
+		{"host before context", map[string]string{"DOCKER_HOST": "tcp://h:1", "DOCKER_CONTEXT": "x"}, "tcp://h:1"},
+		{"chosen context", nil, "unix:///colima.sock"},
+		{"named context", map[string]string{"DOCKER_CONTEXT": "colima"}, "unix:///colima.sock"},
+		{"default context", map[string]string{"DOCKER_CONTEXT": "default"}, ""},
+	} {
+		vars := map[string]string{"DOCKER_CONFIG": dir}
+		for k, v := range tc.vars {
+			vars[k] = v
+		}
+		opts, err := Set{Env: environ.Of(vars)}.dockerOptions()
+		if err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+			continue
+		}
+		if opts.Host != tc.host || opts.TLS != nil || opts.ConfigDir != dir {
+			t.Errorf("%s: host %q, TLS %v, config %q; want host %q", tc.name, opts.Host, opts.TLS, opts.ConfigDir, tc.host)
+		}
+	}
+	_, err := Set{Env: environ.Of(map[string]string{"DOCKER_CONFIG": dir, "DOCKER_CONTEXT": "gone"})}.dockerOptions()
+	wantUnavailable(t, err, `cannot read the Docker context "gone"`)
+	_, err = Set{Env: environ.Of(map[string]string{
+		"DOCKER_CONFIG": dir, "DOCKER_HOST": "tcp://h:1", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": dir,
+	})}.dockerOptions()
+	wantUnavailable(t, err, "engine certificates")
+}
+
+func wantUnavailable(t *testing.T, err error, text string) {
+	t.Helper()
+	if h := hint.Of(err); h == nil || h.Kind != hint.Unavailable || !strings.Contains(err.Error(), text) {
+		t.Errorf("error = %v (%+v), want %q", err, h, text)
+	}
+}

@@ -1,0 +1,198 @@
+// Package engines is the one list of what can run sandboxes here: where each engine is found by the environment, as its own
+// commands find it, how it is opened, and what to say when it cannot be used.
+package engines
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/docker/docker/client"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
+)
+
+// Names of engines.
+const (
+	Auto       = "auto"
+	Docker     = "docker"
+	Containerd = "containerd"
+	Local      = "local"
+)
+
+// Where engines are when nothing else is said.
+const (
+	dockerSocket     = "/var/run/docker.sock"
+	containerdSocket = "/run/containerd/containerd.sock"
+)
+
+// patience is how long an engine may say nothing before it is given up: with starting and reporting a command stays below
+// 5 s.
+const patience = 4 * time.Second
+
+// Set is the engines that an environment leads to.
+type Set struct {
+	Env    environ.Lookup
+	Logger *slog.Logger
+	Notice func(text string) // is called when auto does not take Docker
+}
+
+// Engine is a kind of engine that this build knows. It is opened only when it is asked for.
+type Engine struct {
+	Name   string
+	open   func(context.Context) (backend.SandboxBackend, error)
+	Absent func(context.Context) string // why it does not answer, in words for people; empty when that is not known
+	Fix    func(error) string           // how to get such an engine, given why it cannot be used
+	at     func() string                // where it is looked for and who says so; nil when it is nowhere else
+}
+
+// Open opens the engine. When that fails, the error names what was tried and its hint what to do.
+func (e Engine) Open(ctx context.Context) (backend.SandboxBackend, error) {
+	b, err := e.open(ctx)
+	wrong := errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrInvalid)
+	if !wrong || e.at == nil || ctx.Err() != nil {
+		return b, err
+	}
+	todo := "`workcell doctor` says what is missing"
+	if fix := e.Fix(err); fix != "" {
+		todo = fix + "\n" + todo
+	}
+	return nil, hint.New(hint.Unavailable, fmt.Errorf("%w; tried %s", err, e.at()), todo)
+}
+
+// All returns the engines that this build knows, in the order in which doctor shows them.
+func (s Set) All() []Engine { return []Engine{s.docker(), s.containerd(), s.local()} }
+
+// Named returns the engine of a name, which is not Auto.
+func (s Set) Named(name string) (Engine, error) {
+	names := []string{Auto}
+	for _, e := range s.All() {
+		if e.Name == name {
+			return e, nil
+		}
+		names = append(names, e.Name)
+	}
+	return Engine{}, hint.New(hint.Usage, fmt.Errorf("there is no backend %q", name), "backends: "+strings.Join(names, ", "))
+}
+
+// Open opens the engine of a name, or the one that Auto chooses.
+func (s Set) Open(ctx context.Context, name string) (backend.SandboxBackend, error) {
+	if name == Auto {
+		return s.openAuto(ctx)
+	}
+	e, err := s.Named(name)
+	if err != nil {
+		return nil, err
+	}
+	return e.Open(ctx)
+}
+
+// NameOf returns the name of a driver.
+func NameOf(b backend.SandboxBackend) string {
+	if n, ok := b.(backend.Namer); ok {
+		return n.Name()
+	}
+	return "engine"
+}
+
+// ID returns what tells the engine of a name from the others whose sandboxes are in the same state file. It shows no
+// address, which may hold a password.
+func (s Set) ID(name string) string {
+	address := ""
+	switch name {
+	case Docker:
+		if opts, err := s.dockerOptions(); err == nil {
+			address = cmp.Or(opts.Host, client.DefaultDockerHost)
+		}
+	case Containerd:
+		address = s.containerdAddress() + " " + cmp.Or(s.Env.Get("CONTAINERD_NAMESPACE"), containerd.DefaultNamespace)
+	case Local:
+		address, _ = s.stateDir(name) // the driver found it
+	}
+	sum := sha256.Sum256([]byte(address))
+	return name + "-" + hex.EncodeToString(sum[:6])
+}
+
+// Environ returns the variables by which another process finds the same engines. Relative directories are made absolute,
+// and the Docker context is the one of now: somebody may choose another one meanwhile.
+func (s Set) Environ() ([]string, error) {
+	var vars []string
+	for _, name := range []string{
+		"PATH", "HOME", "TMPDIR", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION",
+		"CONTAINERD_ADDRESS", "CONTAINERD_NAMESPACE", "CONTAINERD_SNAPSHOTTER",
+		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSH_AUTH_SOCK",
+	} {
+		if v, ok := s.Env(name); ok {
+			vars = append(vars, name+"="+v)
+		}
+	}
+	for _, name := range []string{"DOCKER_CONFIG", "DOCKER_CERT_PATH"} {
+		if dir := s.Env.Get(name); dir != "" {
+			dir, err := filepath.Abs(dir)
+			if err != nil {
+				return nil, err
+			}
+			vars = append(vars, name+"="+dir)
+		}
+	}
+	if s.Env.Get("DOCKER_HOST") != "" {
+		return vars, nil
+	}
+	name, err := s.dockerContext()
+	return append(vars, "DOCKER_CONTEXT="+cmp.Or(name, "default")), err
+}
+
+// stateDir returns the directory where an engine that has no store of its own, or none for everything, keeps what belongs
+// to its sandboxes: one place for all commands of root, and one for each other user.
+func (s Set) stateDir(name string) (string, error) {
+	if os.Geteuid() == 0 {
+		return filepath.Join("/var/lib/workcell", name), nil
+	}
+	base, err := s.Env.StateHome()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(base, "workcell", name), nil
+}
+
+// asBackend keeps a nil driver from becoming an interface that is not nil.
+func asBackend[B backend.SandboxBackend](b B, err error) (backend.SandboxBackend, error) {
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// socketProblem returns why nobody answers on a Unix socket.
+func socketProblem(ctx context.Context, path string) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	switch {
+	case err == nil:
+		conn.Close()
+		return "something listens on " + path + " but gives no proper answer"
+	case errors.Is(err, fs.ErrNotExist):
+		return "it is not here: there is no socket " + path
+	case errors.Is(err, fs.ErrPermission):
+		return "this user may not use the socket " + path
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "it does not run: nobody listens on " + path
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,81 @@
+package engines
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/docker/docker/client"
+
+	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/internal/environ"
+)
+
+// TestID: an engine has one id, whether its address is spelled out or taken for granted.
+func TestID(t *testing.T) {
+	t.Parallel()
+	id := func(engine string, vars map[string]string) string {
+		vars["DOCKER_CONFIG"] = t.TempDir() // whatever context this machine's user has chosen
+		return Set{Env: environ.Of(vars)}.ID(engine)
+	}
+	for _, tc := range []struct {
+		engine string
+		usual  map[string]string
+		other  map[string]string
+	}{
+		{Docker, map[string]string{"DOCKER_HOST": client.DefaultDockerHost}, map[string]string{"DOCKER_HOST": "unix:///run/other.sock"}},
+		{Containerd, map[string]string{"CONTAINERD_NAMESPACE": containerd.DefaultNamespace}, map[string]string{"CONTAINERD_NAMESPACE": "other"}},
+	} {
+		plain := id(tc.engine, map[string]string{})
+		if got := id(tc.engine, tc.usual); got != plain {
+			t.Errorf("%s: %s by its default address, %s without", tc.engine, got, plain)
+		}
+		if got := id(tc.engine, tc.other); got == plain {
+			t.Errorf("%s: %s for another engine, too", tc.engine, got)
+		}
+	}
+}
+
+// TestEnviron: another process finds the same engine wherever it is, and is told no secret.
+func TestEnviron(t *testing.T) {
+	t.Parallel()
+	config := t.TempDir()
+	if err := os.WriteFile(filepath.Join(config, "config.json"), []byte(`{"currentContext": "far"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	here, err := filepath.Abs("certs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		vars      map[string]string
+		have, not []string
+	}{
+		"context": {
+			map[string]string{"DOCKER_CONFIG": config, "GEMINI_API_KEY": "secret", "WORKCELL_MCP_TOKEN": "secret"},
+			[]string{"DOCKER_CONFIG=" + config, "DOCKER_CONTEXT=far"},
+			[]string{"GEMINI_API_KEY=secret", "WORKCELL_MCP_TOKEN=secret"},
+		},
+		"no context": {map[string]string{"DOCKER_CONFIG": t.TempDir()}, []string{"DOCKER_CONTEXT=default"}, nil},
+		"address": {
+			map[string]string{"DOCKER_HOST": "tcp://far:2376", "DOCKER_CERT_PATH": "certs", "DOCKER_CONTEXT": "near"},
+			[]string{"DOCKER_HOST=tcp://far:2376", "DOCKER_CERT_PATH=" + here}, []string{"DOCKER_CONTEXT=near"},
+		},
+	} {
+		environ, err := Set{Env: environ.Of(test.vars)}.Environ()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range test.have {
+			if !slices.Contains(environ, v) {
+				t.Errorf("%s: %s is not in %v", name, v, environ)
+			}
+		}
+		for _, v := range test.not {
+			if slices.Contains(environ, v) {
+				t.Errorf("%s: %s is in it", name, v)
+			}
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package engines
+
+import (
+	"context"
+	"reflect"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
+)
+
+func TestImageMapFindsEverySpelling(t *testing.T) {
+	t.Parallel()
+	m, err := ParseImageMap([]string{"python:3.11-slim=a.example/py:1", "node=b.example/node:20", "node=c.example/node:22"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver := &imageRecorder{}
+	b := MapImages(driver, m)
+	for in, want := range map[string]string{
+		"python:3.11-slim":                           "a.example/py:1",
+		"docker.io/library/python:3.11-slim":         "a.example/py:1",
+		"library/python:3.11-slim":                   "a.example/py:1",
+		"python:3.12-slim":                           "python:3.12-slim",
+		"node:latest":                                "c.example/node:22",
+		"example.com/library/python:3.11-slim":       "example.com/library/python:3.11-slim",
+		"not a reference":                            "not a reference",
+		"python:3.11-slim@sha256:" + sixtyFour("0a"): "python:3.11-slim@sha256:" + sixtyFour("0a"),
+	} {
+		if _, err := b.Create(t.Context(), backend.Spec{Image: in}); err != nil {
+			t.Fatal(err)
+		}
+		if driver.image != want {
+			t.Errorf("%s became %s, want %s", in, driver.image, want)
+		}
+	}
+}
+
+func TestImageMapThatIsNone(t *testing.T) {
+	t.Parallel()
+	for _, pair := range []string{"python", "=x", "x=", "UPPER=x", "x=UPPER"} {
+		_, err := ParseImageMap([]string{pair})
+		if h := hint.Of(err); h == nil || h.Kind != hint.Usage {
+			t.Errorf("%q: error = %v", pair, err)
+		}
+	}
+	driver := &imageRecorder{}
+	if b := MapImages(driver, ImageMap{}); b != backend.SandboxBackend(driver) {
+		t.Error("an empty map wraps the driver")
+	}
+}
+
+// TestImageMapHidesNothing: a mapping takes away none of what a driver can do beyond its contract.
+func TestImageMapHidesNothing(t *testing.T) {
+	t.Parallel()
+	mapped := reflect.TypeFor[*mappedBackend]()
+	for _, optional := range []reflect.Type{
+		reflect.TypeFor[backend.Namer](), reflect.TypeFor[backend.Connector](), reflect.TypeFor[backend.Pinger](), reflect.TypeFor[backend.WorkspaceKeeper](),
+		reflect.TypeFor[backend.GuestKeeper](), reflect.TypeFor[backend.OOMReporter](), reflect.TypeFor[backend.ImageChecker](),
+	} {
+		if !mapped.Implements(optional) {
+			t.Errorf("it has no %s", optional)
+		}
+	}
+}
+
+func sixtyFour(s string) string {
+	for len(s) < 64 {
+		s += s
+	}
+	return s[:64]
+}
+
+// imageRecorder is a driver that notes which image it was asked for.
+type imageRecorder struct {
+	backend.SandboxBackend
+	image string
+}
+
+func (r *imageRecorder) Create(_ context.Context, spec backend.Spec) (backend.Info, error) {
+	r.image = spec.Image
+	return backend.Info{}, nil
+}

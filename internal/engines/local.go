@@ -1,0 +1,47 @@
+package engines
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/local"
+)
+
+func (s Set) local() Engine {
+	return Engine{
+		Name: Local,
+		open: func(ctx context.Context) (backend.SandboxBackend, error) {
+			dir, err := s.stateDir(Local)
+			if err != nil {
+				return nil, err
+			}
+			return asBackend(local.New(ctx, &local.Options{StateDir: dir, Logger: s.Logger}))
+		},
+		Absent: func(context.Context) string { return "" },
+		Fix:    localFix,
+	}
+}
+
+// localFix returns what to do when the local backend cannot isolate sandboxes: the error has said which one.
+func localFix(error) string {
+	if runtime.GOOS != "linux" {
+		return "the local backend needs Linux"
+	}
+	if os.Geteuid() == 0 {
+		return "it works where root has all its rights, and for other users where the kernel allows them user namespaces"
+	}
+	for _, k := range []struct{ file, bad, fix string }{
+		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "as root: sysctl -w kernel.unprivileged_userns_clone=1"},
+		{"/proc/sys/user/max_user_namespaces", "0", "as root: sysctl -w user.max_user_namespaces=10000"},
+		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1",
+			"as root: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile with `userns`"},
+	} {
+		if raw, err := os.ReadFile(k.file); err == nil && strings.TrimSpace(string(raw)) == k.bad {
+			return k.fix
+		}
+	}
+	return "run it as root, or where the kernel allows user namespaces"
+}

@@ -1,0 +1,73 @@
+package disk
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestLayerOverNothing: where no overlay tells what is new, what the first look finds does not count, whatever its size.
+func TestLayerOverNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	image := filepath.Join(dir, "image")
+	makeDir(t, image)
+	for _, name := range []string{"a", "b", "c"} {
+		if err := os.WriteFile(filepath.Join(image, name), make([]byte, 1<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q := watched(t, dir, Limit{Bytes: 1 << 20, Files: 4}, NewLayer("/proc", "/workspace")) // which is no overlay, wherever this runs
+	if q.found.bytes != 0 || q.found.files != 0 {
+		t.Errorf("found %+v at first", q.found)
+	}
+	for _, name := range []string{"d", "e"} {
+		if err := os.WriteFile(filepath.Join(image, name), make([]byte, 768<<10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if q.look(); q.found.files != 2 || !q.passed(q.limit) || q.stops != 1 {
+		t.Errorf("found %+v, %d stops", q.found, q.stops)
+	}
+	if m, err := q.admit(); err != nil || !m.frozen {
+		t.Errorf("admitted %+v, %v", m, err)
+	}
+	if err := os.RemoveAll(image); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := q.admit(); err != nil || m.frozen || q.found != (usage{}) {
+		t.Errorf("after everything was deleted: %+v, %v, found %+v", m, err, q.found)
+	}
+}
+
+// TestLayerChecked: a layer that is far over its limit takes no commands, and a look at one costs what was written.
+func TestLayerChecked(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	q := watched(t, dir, Limit{Bytes: 1 << 20, Files: 4}, &layer{since: time.Now().Add(-time.Hour).UnixNano()})
+	many := filepath.Join(dir, "many")
+	makeDir(t, many)
+	if err := unix.Fallocate(create(t, filepath.Join(many, "f")), 0, 0, 2<<20+quotaSlackBytes); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := q.admit(); err != nil {
+		t.Fatalf("admitted %+v, %v", m, err)
+	}
+	q.look()
+	if _, err := q.admit(); err == nil {
+		t.Errorf("a command was admitted: %+v", q.found)
+	}
+}
+
+func create(t *testing.T, name string) int {
+	t.Helper()
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return int(f.Fd())
+}

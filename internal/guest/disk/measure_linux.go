@@ -1,0 +1,331 @@
+package disk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/workcell-dev/workcell/internal/guest/proc"
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of a look.
+const (
+	measureHeld  = 256     // directories below each other that stay open; those below are opened again on the way back
+	measureDepth = 1 << 14 // directories below each other that are looked at
+	measureOpen  = 1 << 14 // open files of commands that are looked at
+	measureTries = 16      // attempts at a directory that a command closes again and again
+	measureFinds = 64      // directories that are sought after they were moved
+)
+
+// scan adds up what lies in a tree.
+type scan struct {
+	usage
+	dev   uint64
+	uid   uint32
+	since int64               // nanoseconds of the Unix clock; what has not changed since is neither counted nor entered; 0 for all
+	most  int64               // entries after which counting ends: there are too many
+	twice map[FileID]struct{} // files with several names, and those of an engine, that were counted
+	quit  <-chan struct{}
+	buf   []byte
+	finds int
+	blind bool // something could not be looked at because commands kept it from being
+}
+
+// level is a directory that is being looked at.
+type level struct {
+	up    *level
+	name  string
+	depth int
+	fd    int // -1 while it is closed because too many are open, and when it is lost
+	ino   uint64
+	next  int64 // where to read on in one that is closed
+}
+
+// FileID names a file among all.
+type FileID struct{ dev, ino uint64 }
+
+// IDOf returns the ID of the file that st describes.
+func IDOf(st *unix.Stat_t) FileID { return FileID{st.Dev, st.Ino} }
+
+// measure adds up what the tree takes on the disk, and what files take that have no name any more but are open. A tree
+// that is kept from being looked at counts as being over the limit, which blind reports. The result means nothing when quit
+// was closed meanwhile. For since see scan, for mounted see scan.addMounted.
+func measure(dir *os.File, l Limit, since int64, mounted []string, quit <-chan struct{}) (found usage, blind bool) {
+	s := &scan{uid: uint32(os.Getuid()), since: since, most: 1 << 40, twice: map[FileID]struct{}{}, quit: quit, buf: make([]byte, 1<<13)}
+	if l.Files > 0 {
+		s.most = 2 * l.most().Files
+	}
+	var st unix.Stat_t
+	root := &level{up: &level{fd: int(dir.Fd())}, name: ".", fd: -1}
+	if unix.Fstat(root.up.fd, &st) == nil {
+		s.dev = st.Dev
+	}
+	s.addMounted(mounted)
+	if s.open(root, root.up, root.name) {
+		s.walk(root)
+		root.shut()
+	} else {
+		s.blind = true
+	}
+	s.addDeleted()
+	if s.blind {
+		s.bytes = max(s.bytes, l.Bytes+1)
+	}
+	return s.usage, s.blind
+}
+
+// walk adds what lies in d.
+func (s *scan) walk(d *level) {
+	for s.files <= s.most && !closed(s.quit) {
+		n, err := unix.ReadDirent(d.fd, s.buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return // what vanishes while it is read is not counted
+		}
+		_, _, names := unix.ParseDirent(s.buf[:n], -1, nil)
+		for _, name := range names {
+			s.entry(d, name)
+			if d.fd < 0 {
+				return
+			}
+		}
+	}
+}
+
+// closed reports whether c is closed.
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *scan) entry(d *level, name string) {
+	var st unix.Stat_t
+	err := s.try(d.fd, func() error { return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	if err != nil || s.since > 0 && unix.TimespecToNsec(st.Ctim) < s.since {
+		return // gone, or not to be counted
+	}
+	s.add(&st)
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Dev != s.dev {
+		return
+	}
+	if d.depth >= measureDepth {
+		s.blind = true
+		return
+	}
+	sub := &level{up: d, name: name, depth: d.depth + 1, fd: -1}
+	if !s.open(sub, d, name) {
+		return
+	}
+	if mountPoint(sub.fd) { // of the same file system, as two directories of the host can be
+		sub.shut()
+		return
+	}
+	if d.depth >= measureHeld {
+		d.park()
+	}
+	s.walk(sub)
+	if d.fd < 0 {
+		s.resume(d, sub)
+	}
+	sub.shut()
+}
+
+// mountPoint reports whether something is mounted where fd was opened, as far as the kernel knows.
+func mountPoint(fd int) bool {
+	var st unix.Statx_t
+	return unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE, &st) == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
+
+// open opens d, which is name in at, and reports whether it did. A command must not hide files in a directory that it
+// closed to its own user.
+func (s *scan) open(d, at *level, name string) bool {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
+	fd, err := unix.Openat(at.fd, name, flags, 0)
+	if errors.Is(err, unix.EACCES) {
+		fd, err = s.openClosed(at, name)
+	}
+	if err != nil {
+		return false // gone, or another user closed it: then commands cannot write to it either
+	}
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Dev != s.dev || d.ino != 0 && d.ino != st.Ino {
+		_ = unix.Close(fd) // another one
+		return false
+	}
+	d.fd, d.ino = fd, st.Ino
+	return true
+}
+
+func (s *scan) openClosed(at *level, name string) (int, error) {
+	path, fd := -1, -1
+	err := s.try(at.fd, func() (err error) {
+		path, err = unix.Openat(at.fd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(path)
+	err = s.try(path, func() (err error) {
+		fd, err = unix.Open(proc.FDPath(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		return err
+	})
+	return fd, err
+}
+
+// try makes a call for which the directory fd may have to be open to its own user, and opens it for no longer than that
+// call: what is read from an open directory needs no mode any more. Who closes it faster than it can be used has hidden
+// it.
+//
+// A mode that a command sets within these few instructions can still be lost, when it is the very one that the call
+// needed. Without a capability, which no sandbox has, nothing but the mode lets an owner in, and the kernel changes no
+// mode on the condition that it is still the one that was seen.
+func (s *scan) try(fd int, call func() error) error {
+	fought := false
+	err := call()
+	for n := 0; n < measureTries && errors.Is(err, unix.EACCES); n++ {
+		was, now, ours := s.unlock(fd)
+		if !ours {
+			return err
+		}
+		err = call()
+		restore(fd, was, now)
+		fought = fought || was != now
+	}
+	s.blind = s.blind || fought && errors.Is(err, unix.EACCES)
+	return err
+}
+
+// unlock opens a directory of the guest's user, and returns its mode before and after.
+func (s *scan) unlock(fd int) (was, now uint32, ours bool) {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Uid != s.uid {
+		return 0, 0, false
+	}
+	was = st.Mode & 0o7777
+	now = was | 0o500
+	if was != now && unix.Chmod(proc.FDPath(fd), now) != nil {
+		return 0, 0, false
+	}
+	return was, now, true
+}
+
+// restore closes what unlock opened, unless somebody has given it another mode since.
+func restore(fd int, was, now uint32) {
+	var st unix.Stat_t
+	if was != now && unix.Fstat(fd, &st) == nil && st.Mode&0o777 == now&0o777 {
+		_ = unix.Chmod(proc.FDPath(fd), was) // nothing else can be done
+	}
+}
+
+func (d *level) shut() {
+	_ = unix.Close(d.fd) // only read
+	d.fd = -1
+}
+
+// park closes d until resume opens it again, where reading resumes.
+func (d *level) park() {
+	if next, err := unix.Seek(d.fd, 0, unix.SEEK_CUR); err == nil {
+		d.next = next
+		d.shut()
+	}
+}
+
+// resume opens d again from sub, which was found in it. One that was moved away from there is sought by its name.
+func (s *scan) resume(d, sub *level) {
+	if (sub.fd < 0 || !s.open(d, sub, "..")) && s.finds < measureFinds {
+		s.finds++
+		s.blind = s.blind || s.finds == measureFinds
+		s.find(d)
+	}
+	if d.fd < 0 {
+		return
+	}
+	if _, err := unix.Seek(d.fd, d.next, unix.SEEK_SET); err != nil {
+		d.shut()
+	}
+}
+
+// find opens d by the names of the directories above it. No more than two of those are open at a time.
+func (s *scan) find(d *level) bool {
+	if d.up.fd < 0 {
+		if !s.find(d.up) {
+			return false
+		}
+		defer d.up.shut()
+	}
+	return s.open(d, d.up, d.name)
+}
+
+func (s *scan) add(st *unix.Stat_t) {
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		if _, ok := s.twice[IDOf(st)]; ok {
+			return
+		}
+		if st.Nlink > 1 {
+			s.twice[IDOf(st)] = struct{}{}
+		}
+	}
+	s.files++
+	s.bytes += st.Blocks * 512
+}
+
+// addMounted adds the files that an engine mounts over single files of the tree: they lie on its own disk. Their first block
+// is the engine's.
+func (s *scan) addMounted(files []string) {
+	for _, file := range files {
+		var st unix.Stat_t
+		if unix.Lstat(file, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			s.twice[IDOf(&st)] = struct{}{}
+			s.bytes += max(0, st.Blocks*512-Block)
+		}
+	}
+}
+
+// addDeleted adds the files that were deleted, or never had a name, and are held open by a command. The guest's own are
+// reserved.
+func (s *scan) addDeleted() {
+	left := measureOpen
+	for _, pid := range proc.AllPIDs() {
+		if pid == os.Getpid() {
+			continue
+		}
+		dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+		names, err := readNames(dir, left)
+		if err != nil {
+			continue // gone, or not ours to look at
+		}
+		for _, name := range names {
+			var st unix.Stat_t
+			if unix.Stat(filepath.Join(dir, name), &st) != nil || st.Dev != s.dev || st.Nlink != 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
+				continue
+			}
+			if _, ok := s.twice[IDOf(&st)]; !ok {
+				s.twice[IDOf(&st)] = struct{}{}
+				s.files++
+				s.bytes += st.Blocks * 512
+			}
+		}
+		if left -= len(names); left <= 0 {
+			return
+		}
+	}
+}
+
+// readNames returns up to n names of a directory.
+func readNames(dir string, n int) ([]string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(n)
+}

@@ -1,0 +1,254 @@
+package disk
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// entries counts what lies in dir.
+func entries(t *testing.T, dir string) int64 {
+	t.Helper()
+	s, up := scanOf(t, dir)
+	d := &level{up: up, name: ".", fd: -1}
+	if !s.open(d, up, d.name) {
+		t.Fatal("the directory does not open")
+	}
+	s.walk(d)
+	d.shut()
+	if s.blind {
+		t.Error("the look was blind")
+	}
+	return s.files
+}
+
+func write(t *testing.T, name string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func makeDir(t *testing.T, name string) {
+	t.Helper()
+	if err := os.MkdirAll(name, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mode(t *testing.T, name string) os.FileMode {
+	t.Helper()
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode().Perm()
+}
+
+// TestMeasureDeep: what lies beside and below a thousand directories counts, also in directories that were closed on the
+// way down in the middle of being read.
+func TestMeasureDeep(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	want := int64(0)
+	at := dir
+	for depth := range 1000 {
+		at = filepath.Join(at, "d")
+		makeDir(t, at)
+		write(t, filepath.Join(at, "a"))
+		write(t, filepath.Join(at, "z"))
+		want += 3
+		if depth == measureHeld+10 { // more than are read at once, each with something in it
+			for i := range 300 {
+				sub := filepath.Join(at, fmt.Sprintf("%d%s", i, strings.Repeat("n", 60)))
+				makeDir(t, sub)
+				write(t, filepath.Join(sub, "f"))
+				want += 2
+			}
+		}
+	}
+	if got := entries(t, dir); got != want {
+		t.Errorf("found %d of %d", got, want)
+	}
+	closed := filepath.Join(dir, strings.Repeat("d/", measureHeld+50))
+	if err := os.Chmod(closed, 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := entries(t, dir); got != want {
+		t.Errorf("with a closed one: found %d of %d", got, want)
+	}
+	if got := mode(t, closed); got != 0 {
+		t.Errorf("the closed one has mode %o", got)
+	}
+	if err := os.Chmod(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMeasureMoved: a directory that was closed is found again although what lay in it was moved away.
+func TestMeasureMoved(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	makeDir(t, filepath.Join(dir, "a/b/c"))
+	s, up := scanOf(t, dir)
+	var levels []*level
+	for _, name := range []string{"a", "b", "c"} {
+		d := &level{up: up, name: name, fd: -1}
+		if !s.open(d, up, name) {
+			t.Fatalf("%s does not open", name)
+		}
+		levels, up = append(levels, d), d
+	}
+	a, b, c := levels[0], levels[1], levels[2]
+	a.park()
+	b.park()
+	if err := os.Rename(filepath.Join(dir, "a/b/c"), filepath.Join(dir, "c")); err != nil {
+		t.Fatal(err)
+	}
+	if s.resume(b, c); b.fd < 0 || a.fd >= 0 {
+		t.Errorf("descriptors %d and %d", a.fd, b.fd)
+	}
+	c.shut()
+	if s.resume(a, b); a.fd < 0 {
+		t.Error("the upper one was not found")
+	}
+	b.shut()
+	a.shut()
+}
+
+// scanOf begins a look at dir.
+func scanOf(t *testing.T, dir string) (*scan, *level) {
+	t.Helper()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	s := &scan{uid: uint32(os.Getuid()), most: 1 << 40, twice: map[FileID]struct{}{}, buf: make([]byte, 1<<13)}
+	s.dev = device(t, dir)
+	return s, &level{fd: int(f.Fd())}
+}
+
+// TestMeasureModes: a directory that had to be opened to the look has its own mode wherever it is by then, and keeps the
+// one that somebody gave it meanwhile, be it the one that the look needed.
+func TestMeasureModes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s, up := scanOf(t, dir)
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	makeDir(t, a)
+	enter := func() *level {
+		if err := os.Chmod(a, 0o030); err != nil {
+			t.Fatal(err)
+		}
+		d := &level{up: up, name: "a", fd: -1}
+		if !s.open(d, up, "a") {
+			t.Fatal("the directory does not open")
+		}
+		return d
+	}
+	if enter().shut(); mode(t, a) != 0o030 {
+		t.Errorf("afterwards its mode is %o", mode(t, a))
+	}
+	d := enter()
+	if err := os.Chmod(a, 0o530); err != nil { // what the look itself gave it
+		t.Fatal(err)
+	}
+	if s.walk(d); mode(t, a) != 0o530 {
+		t.Errorf("during the look it got mode 530 and has %o", mode(t, a))
+	}
+	if d.shut(); mode(t, a) != 0o530 {
+		t.Errorf("the mode that the look needed is now %o", mode(t, a))
+	}
+	d = enter()
+	if err := os.Chmod(a, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if d.shut(); mode(t, a) != 0o750 {
+		t.Errorf("the mode that was given meanwhile is now %o", mode(t, a))
+	}
+	d = enter()
+	if err := os.Rename(a, b); err != nil {
+		t.Fatal(err)
+	}
+	makeDir(t, a)
+	if d.shut(); mode(t, b) != 0o030 || mode(t, a) != 0o700 {
+		t.Errorf("moved its mode is %o, and that of another in its place %o", mode(t, b), mode(t, a))
+	}
+}
+
+// TestMeasureClosedRoot: the workspace itself may be closed.
+func TestMeasureClosedRoot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	write(t, filepath.Join(dir, "f"))
+	for _, m := range []os.FileMode{0, 0o311, 0o644} {
+		if err := os.Chmod(dir, m); err != nil {
+			t.Fatal(err)
+		}
+		if found, blind := measure(f, Limit{Bytes: 1 << 40}, 0, nil, nil); found.files < 1 || blind || mode(t, dir) != m {
+			t.Errorf("mode %o: %+v, %t, afterwards %o", m, found, blind, mode(t, dir))
+		}
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMeasureNothing: what cannot be looked at counts as being over the limit.
+func TestMeasureNothing(t *testing.T) {
+	t.Parallel()
+	f, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	l := Limit{Bytes: 5}
+	if found, blind := measure(f, l, 0, nil, nil); !blind || !l.over(found) {
+		t.Errorf("%+v, %t", found, blind)
+	}
+}
+
+func device(t *testing.T, name string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(name, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Dev
+}
+
+// TestMeasureSince: what did not change is not counted, and neither is what lies below it, as nothing below an unchanged
+// directory of an overlay changes.
+func TestMeasureSince(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, sub := range []string{"old/same", "old/new"} {
+		makeDir(t, filepath.Join(dir, sub))
+		write(t, filepath.Join(dir, sub, "f"))
+	}
+	since := time.Now().Add(time.Hour).UnixNano()
+	s, up := scanOf(t, dir)
+	s.since = since
+	if s.walk(up); s.usage != (usage{}) {
+		t.Errorf("found %+v, where nothing changed", s.usage)
+	}
+	f := &level{fd: up.fd}
+	if _, err := unix.Seek(f.fd, 0, unix.SEEK_SET); err != nil {
+		t.Fatal(err)
+	}
+	s.since = 1
+	if s.walk(f); s.files != 5 {
+		t.Errorf("found %+v, want 5 entries", s.usage)
+	}
+}

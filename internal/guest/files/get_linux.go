@@ -1,0 +1,114 @@
+package files
+
+import (
+	"errors"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// Get serves wire.OpFileGet.
+func (s *Service) Get(r Request, req *wire.FileGetRequest) error {
+	root, rel, err := s.locate(req.Path)
+	if err != nil {
+		return err
+	}
+	if req.Offset < 0 {
+		return wire.Errorf(wire.CodeInvalid, "the offset is negative")
+	}
+	var f *os.File
+	var info wire.FileInfo
+	err = s.fs.Do(func() (err error) { f, info, err = root.openRegular(rel); return err })
+	if err != nil {
+		return pathError(err, req.Path)
+	}
+	defer f.Close()
+	there := max(0, info.Size-req.Offset)
+	left := req.Length
+	if left < 0 {
+		left = there
+	}
+	moved, end := s.bulk.begin(min(left, there))
+	defer end()
+	return pathError(s.sendFile(r, f, &info, req.Offset, left, moved), req.Path)
+}
+
+// openRegular opens a regular file for reading and describes it. Anything else is refused before it is opened, and, if
+// it took the file's place meanwhile, before it is read; opening never waits for the other end of a FIFO.
+func (r *root) openRegular(rel string) (*os.File, wire.FileInfo, error) {
+	var st os.FileInfo
+	err := r.within(rel, func(rel string) (err error) {
+		st, err = r.Stat(rel)
+		return err
+	})
+	if err != nil {
+		return nil, wire.FileInfo{}, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, wire.FileInfo{}, notRegular(rel, st.IsDir())
+	}
+	f, err := r.open(rel, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != nil {
+		return nil, wire.FileInfo{}, err
+	}
+	var now unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &now); err != nil {
+		_ = f.Close() // only opened
+		return nil, wire.FileInfo{}, err
+	}
+	if now.Mode&unix.S_IFMT != unix.S_IFREG {
+		_ = f.Close() // only opened
+		return nil, wire.FileInfo{}, notRegular(rel, false)
+	}
+	return f, fileInfo(r.shown(rel), &now), nil
+}
+
+func notRegular(p string, dir bool) error {
+	if dir {
+		return wire.Errorf(wire.CodeInvalid, "%s: is a directory", show(p))
+	}
+	return wire.Errorf(wire.CodeInvalid, "%s: not a regular file", show(p))
+}
+
+// sendFile sends the description and at most left bytes from offset on, and calls moved now and then. What fits one frame
+// goes out in one write.
+func (s *Service) sendFile(r Request, f *os.File, info *wire.FileInfo, offset, left int64, moved func()) error {
+	out, err := wire.AppendAnswer(make([]byte, 0, 1024+min(left, wire.MaxData)), info)
+	if err != nil {
+		return err
+	}
+	var prefix [wire.FramePrefixSize]byte
+	for ended := left == 0; ; {
+		if !ended {
+			at := len(out) + wire.FramePrefixSize
+			out = append(out, prefix[:]...)
+			size := int(min(left, wire.MaxData))
+			out = slices.Grow(out, size)[:at+size] // whatever is there is overwritten or cut off
+			n := 0
+			err := s.fs.Do(func() (err error) {
+				n, err = f.ReadAt(out[at:], offset)
+				return err
+			})
+			if err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
+			out = out[:at+n]
+			wire.PutDataPrefix(out[at-wire.FramePrefixSize:], wire.ChanFile, n)
+			offset, left = offset+int64(n), left-int64(n)
+			ended = err != nil || left == 0
+		}
+		if ended {
+			if out, err = wire.AppendFrame(out, wire.Frame{Kind: wire.KindEOF, Channel: wire.ChanFile}); err != nil {
+				return err
+			}
+		}
+		if _, err := r.Send(out); err != nil || ended {
+			return nil
+		}
+		moved()
+		out = out[:0]
+	}
+}

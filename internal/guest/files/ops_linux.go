@@ -1,0 +1,191 @@
+package files
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"github.com/workcell-dev/workcell/internal/guest/disk"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// onPath runs op on the path of a request.
+func (s *Service) onPath(r Request, req *wire.PathRequest, op func(root *root, rel string) (any, error)) error {
+	root, rel, err := s.locate(req.Path)
+	if err != nil {
+		return err
+	}
+	var answer any
+	err = s.fs.Do(func() (err error) { answer, err = op(root, rel); return err })
+	if err != nil {
+		return pathError(err, req.Path)
+	}
+	return r.Answer(answer)
+}
+
+// Stat serves wire.OpStat.
+func (s *Service) Stat(r Request, req *wire.PathRequest) error {
+	return s.onPath(r, req, func(root *root, rel string) (any, error) { return root.lstat(rel) })
+}
+
+// Mkdir serves wire.OpMkdir.
+func (s *Service) Mkdir(r Request, req *wire.PathRequest) error {
+	return s.onPath(r, req, func(root *root, rel string) (any, error) {
+		release, err := root.reserve(disk.Block, 1)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+		mode := req.Mode
+		if mode == 0 {
+			mode = 0o755
+		}
+		if mode > 0o777 {
+			return nil, wire.Errorf(wire.CodeInvalid, "the mode %#o is not one of permission bits", mode)
+		}
+		if err := root.makeDirs(rel, os.FileMode(mode)); err != nil {
+			return nil, err
+		}
+		return root.lstat(rel)
+	})
+}
+
+// Rename serves wire.OpRename.
+func (s *Service) Rename(r Request, req *wire.RenameRequest) error {
+	fromRoot, from, err := s.locate(req.From)
+	if err != nil {
+		return err
+	}
+	toRoot, to, err := s.locate(req.To)
+	if err != nil {
+		return err
+	}
+	if from == "." || to == "." {
+		return wire.Errorf(wire.CodeInvalid, "%s itself cannot be moved", fromRoot.dir)
+	}
+	at := req.From
+	err = s.fs.Do(func() error {
+		fromDir, fromBase, err := fromRoot.parent(from)
+		if err != nil {
+			return err
+		}
+		defer fromDir.Close()
+		toDir, toBase, err := toRoot.parent(to)
+		if err != nil {
+			at = req.To
+			return err
+		}
+		defer toDir.Close()
+		var flags uint
+		if !req.Overwrite {
+			flags = unix.RENAME_NOREPLACE
+		}
+		err = rename(int(fromDir.Fd()), fromBase, int(toDir.Fd()), toBase, flags)
+		var st unix.Stat_t
+		if unix.Fstatat(int(fromDir.Fd()), fromBase, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+			at = req.To // what is to be moved is there
+		}
+		return err
+	})
+	if err != nil {
+		return pathError(err, at)
+	}
+	return r.Answer(wire.Empty{})
+}
+
+// Remove serves wire.OpRemove.
+func (s *Service) Remove(r Request, req *wire.PathRequest) error {
+	return s.onPath(r, req, func(root *root, rel string) (any, error) {
+		if rel == "." {
+			return nil, wire.Errorf(wire.CodeInvalid, "%s itself cannot be removed", root.dir)
+		}
+		dir, base, err := root.parent(rel)
+		if err != nil {
+			return nil, err
+		}
+		defer dir.Close()
+		fd := int(dir.Fd())
+		var st unix.Stat_t
+		if err := unix.Fstatat(fd, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return nil, err
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			return wire.RemoveResult{Deleted: 1}, unix.Unlinkat(fd, base, 0)
+		}
+		if !req.Recursive {
+			return nil, wire.Errorf(wire.CodeInvalid, "%s: is a directory, which is removed only with recursive", show(req.Path))
+		}
+		var res wire.RemoveResult
+		err = removeTree(fd, base, &res.Deleted)
+		return res, err
+	})
+}
+
+// removeTree removes a directory and all below it by descriptors and single names, so that no link is followed and no
+// race leads it elsewhere. Nothing is opened but directories.
+func removeTree(parent int, name string, deleted *int64) error {
+	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	// A command that keeps making entries gets some rounds, not all of them.
+	for range 8 {
+		if err := removeEntries(f, deleted); err != nil {
+			return err
+		}
+		err = unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+		if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+			break
+		}
+	}
+	if err == nil {
+		*deleted++
+	}
+	return err
+}
+
+// removeEntries removes what is in f until a pass finds nothing.
+func removeEntries(f *os.File, deleted *int64) error {
+	fd := int(f.Fd())
+	for removed := true; removed; {
+		removed = false
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		for {
+			names, err := f.Readdirnames(512)
+			for _, n := range names {
+				if err := removeEntry(fd, n, deleted); err != nil {
+					return err
+				}
+				removed = true
+			}
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func removeEntry(fd int, name string, deleted *int64) error {
+	err := unix.Unlinkat(fd, name, 0)
+	switch {
+	case err == nil:
+		*deleted++
+		return nil
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.EISDIR), errors.Is(err, unix.EPERM):
+		if terr := removeTree(fd, name, deleted); !errors.Is(terr, unix.ENOTDIR) {
+			return terr
+		}
+	}
+	return err
+}

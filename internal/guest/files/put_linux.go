@@ -1,0 +1,288 @@
+package files
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+
+	"github.com/workcell-dev/workcell/internal/guest/disk"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// Put serves wire.OpFilePut.
+func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
+	root, rel, err := s.locate(req.Path)
+	if err != nil {
+		return err
+	}
+	if rel == "." {
+		return notRegular(req.Path, true)
+	}
+	if req.Mode > 0o777 {
+		return wire.Errorf(wire.CodeInvalid, "the mode %#o is not one of permission bits", req.Mode)
+	}
+	release, err := root.reserve(max(req.Size, 0), 1)
+	if err != nil {
+		return err
+	}
+	defer release()
+	var d *draft
+	err = s.fs.Do(func() (err error) { d, err = root.draft(rel, req); return err })
+	if err != nil {
+		return pathError(err, req.Path)
+	}
+	defer d.close()
+	moved, end := s.bulk.begin(req.Size)
+	defer end()
+	if err := s.receive(r, d, root, req.Size, moved); err != nil {
+		return pathError(err, req.Path)
+	}
+	var info wire.FileInfo
+	err = s.fs.Do(func() (err error) { info, err = d.commit(root.shown(rel)); return err })
+	if err != nil {
+		return pathError(err, req.Path)
+	}
+	return r.Answer(info)
+}
+
+// receive writes what the host sends to the draft, up to the end that the host declares, and calls moved for every piece.
+func (s *Service) receive(r Request, d *draft, root *root, size int64, moved func()) error {
+	in := s.newIntake(d.f, size)
+	var got int64
+	var held []func() // what was reserved piece by piece
+	defer func() {
+		for _, release := range held {
+			release()
+		}
+	}()
+	for {
+		f, err := wire.ReadFrame(r, in.room())
+		if err != nil {
+			return wire.Errorf(wire.CodeInvalid, "the contents ended early") // the host is hardly there to read it
+		}
+		if f.Kind == wire.KindEOF && f.Channel == wire.ChanFile {
+			break
+		}
+		if f.Kind != wire.KindData || f.Channel != wire.ChanFile {
+			return wire.Errorf(wire.CodeInvalid, "frame kind %d in the contents of a file", f.Kind)
+		}
+		moved()
+		got += int64(len(f.Body))
+		if size >= 0 && got > size {
+			return wire.Errorf(wire.CodeInvalid, "more than the %d bytes that were announced", size)
+		}
+		if size < 0 {
+			release, err := root.reserve(int64(len(f.Body)), 0)
+			if err != nil {
+				return err
+			}
+			held = append(held, release)
+		}
+		if err := in.took(len(f.Body)); err != nil {
+			return err
+		}
+	}
+	if size >= 0 && got != size {
+		return wire.Errorf(wire.CodeInvalid, "%d bytes instead of the %d that were announced", got, size)
+	}
+	return in.flush()
+}
+
+// intakeFrames is how many frames of a file are written in one step. A write that takes longer costs the process a change
+// of thread, whatever its size.
+const intakeFrames = 4
+
+// intake gathers what comes of a file.
+type intake struct {
+	fs  disk.Gate
+	f   *os.File
+	buf []byte
+}
+
+func (s *Service) newIntake(f *os.File, size int64) *intake {
+	most := int64(intakeFrames * wire.MaxData)
+	if size >= 0 {
+		most = min(most, size)
+	}
+	return &intake{fs: s.fs, f: f, buf: make([]byte, 0, most)}
+}
+
+// room is where the next frame belongs. A frame that does not fit there is longer than the file may be.
+func (in *intake) room() []byte { return in.buf[len(in.buf):] }
+
+// took notes that a frame of n bytes was put there.
+func (in *intake) took(n int) error {
+	in.buf = in.buf[:len(in.buf)+n]
+	if cap(in.buf)-len(in.buf) >= wire.MaxData {
+		return nil
+	}
+	return in.flush()
+}
+
+func (in *intake) flush() error {
+	if len(in.buf) == 0 {
+		return nil
+	}
+	err := in.fs.Do(func() error {
+		_, err := in.f.Write(in.buf)
+		return err
+	})
+	in.buf = in.buf[:0]
+	return err
+}
+
+// draft is a file that is being written. It takes its place under its name in one step, or leaves nothing behind.
+type draft struct {
+	dir       *os.File
+	base      string
+	f         *os.File
+	temp      string // name in dir; empty for a file that has none yet
+	overwrite bool
+	mode      uint32
+	exact     bool // mode is not left to the umask
+}
+
+// draft makes the parents and opens a temp file for the one to be written. A file that is there must be one that the
+// guest's user may write, and leaves its mode to the new one unless the request has one.
+func (r *root) draft(rel string, req *wire.FilePutRequest) (*draft, error) {
+	dir, base, err := r.parent(rel)
+	if errors.Is(err, unix.ENOENT) {
+		if err = r.makeDirs(path.Dir(rel), 0o755); err == nil {
+			dir, base, err = r.parent(rel)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := &draft{dir: dir, base: base, overwrite: req.Overwrite, mode: cmp.Or(req.Mode, 0o644), exact: req.Mode != 0}
+	if err := d.open(); err != nil {
+		_ = dir.Close() // only opened
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *draft) open() error {
+	fd := int(d.dir.Fd())
+	var st unix.Stat_t
+	if err := unix.Fstatat(fd, d.base, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+		switch kind := st.Mode & unix.S_IFMT; {
+		case kind == unix.S_IFDIR:
+			return notRegular(d.base, true)
+		case kind != unix.S_IFREG && kind != unix.S_IFLNK:
+			return notRegular(d.base, false)
+		case !d.overwrite:
+			return unix.EEXIST
+		case kind == unix.S_IFREG:
+			if err := unix.Faccessat(fd, d.base, unix.W_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW); err != nil {
+				return err
+			}
+			if !d.exact {
+				d.mode, d.exact = st.Mode&0o777, true
+			}
+		}
+	} else if len(d.base) > 255 {
+		return unix.ENAMETOOLONG
+	}
+	// A file without a name leaves no litter when the guest is killed.
+	f, err := unix.Openat(fd, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, d.mode)
+	if err != nil {
+		d.temp = tempName()
+		f, err = unix.Openat(fd, d.temp, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, d.mode)
+	}
+	if err != nil {
+		d.temp = ""
+		return err
+	}
+	d.f = os.NewFile(uintptr(f), d.base)
+	return nil
+}
+
+func tempName() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails, by its documentation
+	return fmt.Sprintf(".workcell-%x.tmp", b)
+}
+
+// commit puts the file in its place and describes it. A link in that place is replaced, not followed.
+func (d *draft) commit(shown string) (wire.FileInfo, error) {
+	fd := int(d.f.Fd())
+	if d.exact {
+		if err := unix.Fchmod(fd, d.mode); err != nil {
+			return wire.FileInfo{}, err
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return wire.FileInfo{}, err
+	}
+	if err := d.name(fd); err != nil {
+		return wire.FileInfo{}, err
+	}
+	return fileInfo(shown, &st), nil
+}
+
+// name links the file under its name.
+func (d *draft) name(fd int) error {
+	dir := int(d.dir.Fd())
+	if d.temp == "" {
+		err := linkFile(fd, dir, d.base)
+		if err == nil || !errors.Is(err, unix.EEXIST) || !d.overwrite {
+			return err
+		}
+		d.temp = tempName()
+		if err := linkFile(fd, dir, d.temp); err != nil {
+			d.temp = ""
+			return err
+		}
+	}
+	if !d.overwrite {
+		return d.moved(rename(dir, d.temp, dir, d.base, unix.RENAME_NOREPLACE))
+	}
+	// Exchanging the two and removing the old one takes 25 µs on ext4, renaming over it 1.2 ms: there it makes the kernel
+	// allocate the new file's blocks at once.
+	err := rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE)
+	if err != nil {
+		return d.moved(unix.Renameat(dir, d.temp, dir, d.base))
+	}
+	if err = unix.Unlinkat(dir, d.temp, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		// A directory took the old file's place meanwhile: it gets its name back.
+		return errors.Join(err, rename(dir, d.temp, dir, d.base, unix.RENAME_EXCHANGE))
+	}
+	return d.moved(nil)
+}
+
+// moved notes that the file has no temporary name any more.
+func (d *draft) moved(err error) error {
+	if err == nil {
+		d.temp = ""
+	}
+	return err
+}
+
+// linkFile names an open file that has none. The way over /proc needs no privilege.
+func linkFile(fd, dir int, name string) error {
+	return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), dir, name, unix.AT_SYMLINK_FOLLOW)
+}
+
+// rename is renameat2, or renameat where no flag asks for more.
+func rename(fromDir int, from string, toDir int, to string, flags uint) error {
+	if flags == 0 {
+		return unix.Renameat(fromDir, from, toDir, to)
+	}
+	return unix.Renameat2(fromDir, from, toDir, to, flags)
+}
+
+// close removes what was not put in place.
+func (d *draft) close() {
+	if d.temp != "" {
+		_ = unix.Unlinkat(int(d.dir.Fd()), d.temp, 0) // a command may have removed it
+	}
+	_ = d.f.Close()   // every write was checked
+	_ = d.dir.Close() // only opened
+}

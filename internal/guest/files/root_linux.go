@@ -1,0 +1,294 @@
+package files
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/workcell-dev/workcell/internal/guest/disk"
+	"github.com/workcell-dev/workcell/internal/guest/proc"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// root is a directory that file requests stay in. os.Root walks every path component by component and refuses what
+// leads out: "..", links and races with links.
+type root struct {
+	*os.Root
+	dir   string            // clean and absolute
+	quota *disk.Quota       // of the work directory; nil for none
+	fits  func(int64) error // fails when there is no memory for so many bytes; nil for the work directory, whose files are none
+}
+
+// openRoot opens dir, which must be a directory itself and not a link to one.
+func openRoot(dir string) (*root, error) {
+	if !path.IsAbs(dir) || path.Clean(dir) != dir {
+		return nil, wire.Errorf(wire.CodeInvalid, "the directory %q is not a clean absolute path", dir)
+	}
+	st, err := os.Lstat(dir)
+	if err != nil {
+		return nil, err
+	}
+	if !st.IsDir() {
+		return nil, wire.Errorf(wire.CodeInvalid, "the directory %q is not a directory", dir)
+	}
+	if st.Mode().Perm()&0o500 != 0o500 {
+		if err := reopen(dir); err != nil {
+			return nil, wire.Errorf(wire.CodePermission, "the directory %q is closed to the sandbox's user: %v", dir, err)
+		}
+	}
+	r, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &root{Root: r, dir: dir}, nil
+}
+
+// reopen opens to the guest's user a directory that a command of an earlier guest closed. It follows no link.
+func reopen(dir string) error {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Uid != uint32(os.Getuid()) {
+		return nil // of another user, who may let others in: opening it shows
+	}
+	return unix.Chmod(proc.FDPath(fd), st.Mode&0o7777|0o700)
+}
+
+func (r *root) close() error { return r.Root.Close() }
+
+// rel turns a request's path into one below the root. "." is the root itself. An absolute path must lie below the root;
+// ".." is resolved in the text, before any link is looked at. The verdict is the same for every request.
+func (r *root) rel(p string) (string, error) {
+	if strings.IndexByte(p, 0) >= 0 {
+		return "", wire.Errorf(wire.CodeInvalid, "the path holds a NUL byte")
+	}
+	if p == "" {
+		return "", wire.Errorf(wire.CodeInvalid, "the path is empty")
+	}
+	clean := path.Clean(p)
+	if path.IsAbs(clean) {
+		if clean == r.dir || r.dir == "/" && clean == "/" {
+			return ".", nil
+		}
+		below, ok := strings.CutPrefix(clean, strings.TrimSuffix(r.dir, "/")+"/")
+		if !ok {
+			return "", r.outside(p)
+		}
+		return below, nil
+	}
+	if clean == ".." || strings.HasPrefix(clean, "../") {
+		return "", r.outside(p)
+	}
+	return clean, nil
+}
+
+func (r *root) outside(p string) *wire.Error {
+	return wire.Errorf(wire.CodePermission, "%s: outside %s", show(p), r.dir)
+}
+
+// shown returns a path below the root as answers hold it.
+func (r *root) shown(rel string) string {
+	if r.fits != nil {
+		return path.Join(r.dir, rel)
+	}
+	return rel
+}
+
+// reserve makes sure that there is room for what is to be written, until release is called.
+func (r *root) reserve(size, files int64) (release func(), err error) {
+	if r.fits != nil {
+		return func() {}, r.fits(size)
+	}
+	return r.quota.Reserve(size, files)
+}
+
+// within calls op with a path below the root. os.Root refuses every link to an absolute path: when that is why op failed,
+// it is called again with where the links lead to. Links that change meanwhile can make it fail, not leave the root.
+func (r *root) within(rel string, op func(rel string) error) error {
+	err := op(rel)
+	if !escapes(err) {
+		return err
+	}
+	direct, err := r.follow(rel)
+	if err == nil {
+		err = op(direct)
+	}
+	if escapes(err) {
+		return wire.Errorf(wire.CodePermission, "%s: a link leads outside %s", show(r.shown(rel)), r.dir)
+	}
+	return err
+}
+
+// errEscapes: a path leads out of its root.
+var errEscapes = errors.New("path escapes from its root")
+
+// escapes reports whether os.Root refused to follow a path, with an error that has no number.
+func escapes(err error) bool {
+	var errno unix.Errno
+	var answer *wire.Error
+	return err != nil && !errors.As(err, &errno) && !errors.As(err, &answer) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist)
+}
+
+// follow returns the path below the root that the links in rel lead to, as the kernel has it; the end of rel need not
+// exist. Nothing but the name is taken from what is opened here, without looking at where it lies.
+func (r *root) follow(rel string) (string, error) {
+	for at, rest := rel, "."; ; at, rest = path.Dir(at), path.Join(path.Base(at), rest) {
+		fd, err := proc.OpenPath(path.Join(r.dir, at), 0)
+		if err == nil {
+			defer unix.Close(fd)
+			return r.named(fd, rest)
+		}
+		if errors.Is(err, unix.ELOOP) {
+			if _, err := os.Stat(path.Join(r.dir, at)); !errors.Is(err, unix.ELOOP) {
+				return "", errEscapes // no loop, but a way through /proc
+			}
+		}
+		if !errors.Is(err, unix.ENOENT) || at == "." {
+			return "", err
+		}
+		if target, err := os.Readlink(path.Join(r.dir, at)); err == nil { // there is nothing at its end
+			if _, err := r.rel(target); err != nil {
+				return "", errEscapes
+			}
+			return "", unix.ENOENT
+		}
+	}
+}
+
+// named returns the path below the root of rest in what fd is.
+func (r *root) named(fd int, rest string) (string, error) {
+	target, err := os.Readlink(proc.FDPath(fd))
+	if err != nil {
+		return "", err
+	}
+	below, err := r.rel(target)
+	if err != nil {
+		return "", errEscapes
+	}
+	return path.Join(below, rest), nil
+}
+
+// open opens a path below the root.
+func (r *root) open(rel string, flags int) (f *os.File, err error) {
+	err = r.within(rel, func(rel string) error {
+		f, err = r.OpenFile(rel, flags, 0)
+		return err
+	})
+	return f, err
+}
+
+// makeDirs makes a directory and those above it.
+func (r *root) makeDirs(rel string, mode os.FileMode) error {
+	return r.within(rel, func(rel string) error { return r.MkdirAll(rel, mode) })
+}
+
+// show makes a path fit for a message.
+func show(p string) string {
+	if len(p) > 200 {
+		p = p[:200] + "…"
+	}
+	return strings.ToValidUTF8(p, "�")
+}
+
+// pathError returns the class of a failed file operation. p is the path as the host wrote it.
+func pathError(err error, p string) error {
+	var we *wire.Error
+	if err == nil || errors.As(err, &we) {
+		return err
+	}
+	p = show(p)
+	var errno unix.Errno
+	if !errors.As(err, &errno) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			errno = unix.ENOENT
+		case errors.Is(err, fs.ErrExist):
+			errno = unix.EEXIST
+		default:
+			return wire.Errorf(wire.CodePermission, "%s: leads outside the directory of the file tools", p)
+		}
+	}
+	switch errno {
+	case unix.ENOENT:
+		return wire.Errorf(wire.CodeNotFound, "%s: no such file or directory", p)
+	case unix.EEXIST, unix.ENOTEMPTY:
+		return wire.Errorf(wire.CodeExists, "%s: already exists", p)
+	case unix.EACCES, unix.EPERM, unix.EROFS, unix.EXDEV:
+		return wire.Errorf(wire.CodePermission, "%s: %v", p, errno)
+	case unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EINVAL, unix.ENXIO, unix.EILSEQ:
+		return wire.Errorf(wire.CodeInvalid, "%s: %v", p, errno)
+	case unix.ENOSPC, unix.EDQUOT:
+		return wire.Errorf(wire.CodeQuota, "%s: %v", p, errno)
+	case unix.EFBIG:
+		return wire.Errorf(wire.CodeTooLarge, "%s: larger than a file may get here", p)
+	case unix.EMFILE, unix.ENFILE, unix.ENOMEM:
+		return wire.Errorf(wire.CodeCapacity, "%s: %v", p, errno)
+	}
+	return wire.Errorf(wire.CodeInternal, "%s: %v", p, errno)
+}
+
+// fileInfo describes an entry.
+func fileInfo(rel string, st *unix.Stat_t) wire.FileInfo {
+	info := wire.FileInfo{Path: rel, Type: wire.TypeOther, Size: st.Size, Mode: st.Mode & 0o7777, ModTimeUnix: st.Mtim.Sec}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		info.Type = wire.TypeFile
+	case unix.S_IFDIR:
+		info.Type = wire.TypeDir
+	case unix.S_IFLNK:
+		info.Type = wire.TypeSymlink
+	}
+	if !utf8.ValidString(rel) {
+		info.Path, info.PathRaw = strings.ToValidUTF8(rel, "�"), []byte(rel)
+	}
+	return info
+}
+
+// parent opens the directory that holds rel and returns the last part of the name. Operations on that one name, which
+// follow no link, are then safe from whatever happens to the path.
+func (r *root) parent(rel string) (*os.File, string, error) {
+	dir, base := path.Split(rel)
+	if dir == "" {
+		dir = "."
+	}
+	f, err := r.open(path.Clean(dir), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, "", err
+	}
+	return f, base, nil
+}
+
+// lstat describes an entry without following it.
+func (r *root) lstat(rel string) (wire.FileInfo, error) {
+	var st unix.Stat_t
+	if rel == "." {
+		d, err := r.open(".", unix.O_PATH|unix.O_DIRECTORY)
+		if err != nil {
+			return wire.FileInfo{}, err
+		}
+		defer d.Close()
+		if err := unix.Fstat(int(d.Fd()), &st); err != nil {
+			return wire.FileInfo{}, err
+		}
+		return fileInfo(r.shown(rel), &st), nil
+	}
+	d, base, err := r.parent(rel)
+	if err != nil {
+		return wire.FileInfo{}, err
+	}
+	defer d.Close()
+	if err := unix.Fstatat(int(d.Fd()), base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return wire.FileInfo{}, err
+	}
+	return fileInfo(r.shown(rel), &st), nil
+}

@@ -1,0 +1,76 @@
+package files
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path"
+
+	"github.com/workcell-dev/workcell/internal/guest/disk"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// Request is a host's request about files.
+type Request interface {
+	io.Reader // of the frames behind the request
+	Answer(msg any) error
+	Send(frames []byte) (int, error)
+}
+
+// Service serves requests about the files of the work directory and of a second root. Its methods may be called
+// concurrently once it is complete.
+type Service struct {
+	root    *root
+	scratch *root // nil for none
+	fs      disk.Gate
+	bulk    *bulk // nil when the process is not the guest's alone
+}
+
+// Open opens the work directory. With alone the process is the guest's own.
+func Open(workdir string, fs disk.Gate, alone bool) (*Service, error) {
+	r, err := openRoot(workdir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{root: r, fs: fs}
+	if alone {
+		s.bulk = new(bulk)
+	}
+	return s, nil
+}
+
+// Root returns the work directory.
+func (s *Service) Root() *os.Root { return s.root.Root }
+
+// Limit sets the limit of the work directory.
+func (s *Service) Limit(q *disk.Quota) { s.root.quota = q }
+
+// AddScratch opens the second root, whose files are memory; fits fails when there is none for so many bytes.
+func (s *Service) AddScratch(dir string, fits func(int64) error) error {
+	r, err := openRoot(dir)
+	if err != nil {
+		return err
+	}
+	r.fits, s.scratch = fits, r
+	return nil
+}
+
+// Close closes the roots.
+func (s *Service) Close() error {
+	if s.scratch != nil {
+		return errors.Join(s.root.close(), s.scratch.close())
+	}
+	return s.root.close()
+}
+
+// locate returns the root that a request's path lies in and the path below it: the work directory for relative ones.
+func (s *Service) locate(p string) (*root, string, error) {
+	rel, err := s.root.rel(p)
+	if err != nil && s.scratch != nil && path.IsAbs(p) {
+		if rel, scratchErr := s.scratch.rel(p); scratchErr == nil {
+			return s.scratch, rel, nil
+		}
+		err = wire.Errorf(wire.CodePermission, "%s: outside %s and %s", show(p), s.root.dir, s.scratch.dir)
+	}
+	return s.root, rel, err
+}

@@ -1,0 +1,149 @@
+package output
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// Small output waits up to liveHold, so that it travels with what follows: more output, or the exit.
+const (
+	liveHold  = time.Millisecond
+	liveFlush = 16 << 10
+)
+
+// Host takes the output of an attached exec.
+type Host interface {
+	// Send returns how many bytes are on their way.
+	Send(b []byte) (int, error)
+	SetWriteDeadline(t time.Time) error
+	// Release ends the request, whether or not the host knows.
+	Release()
+}
+
+// LiveSink is the sink of an attached exec: it sends output over the request's stream, at the host's pace.
+type LiveSink struct {
+	host Host
+	pace func() (ending bool) // sets the time that the host has to take what is sent next; nil when it may take any
+
+	mu      sync.Mutex // guards the fields below
+	pending []byte     // frames that wait
+	timer   *time.Timer
+	shut    bool  // nobody reads any more
+	behind  bool  // what waits, and a note of what is missing, goes with the answer: the command's end waits for nobody
+	missing int64 // bytes of output left out since
+}
+
+// NewLiveSink returns a sink that sends to h.
+func NewLiveSink(h Host) *LiveSink {
+	l := &LiveSink{host: h}
+	l.timer = time.AfterFunc(time.Hour, l.flush)
+	l.timer.Stop()
+	return l
+}
+
+func (l *LiveSink) write(ch wire.Channel, p []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.shut {
+		return
+	}
+	if l.behind {
+		l.missing += int64(len(p))
+		return
+	}
+	first := len(l.pending) == 0
+	var prefix [wire.FramePrefixSize]byte
+	wire.PutDataPrefix(prefix[:], ch, len(p))
+	l.pending = append(append(l.pending, prefix[:]...), p...)
+	if len(l.pending) >= liveFlush {
+		l.send()
+	} else if first {
+		l.timer.Reset(liveHold)
+	}
+}
+
+// Control sends a frame that is no output, behind what waits: of that a part of a frame may be on its way. When the
+// command is about to end, it waits for the answer.
+func (l *LiveSink) Control(frame []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.shut {
+		l.pending = append(l.pending, frame...)
+		l.send()
+	}
+}
+
+func (l *LiveSink) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.send()
+}
+
+// send sends what waits. The caller holds mu.
+func (l *LiveSink) send() {
+	if len(l.pending) == 0 || l.shut || l.behind {
+		return
+	}
+	n, ending, err := l.transmit(l.pending)
+	switch {
+	case errors.Is(err, yamux.ErrTimeout) && ending:
+		l.behind = true
+	case err != nil:
+		l.shut = true
+		l.host.Release() // the request is over, whether or not its host knows: a frame may be there in part
+	}
+	l.pending = append(l.pending[:0], l.pending[n:]...)
+}
+
+// transmit returns how much of b is on its way, and on an error whether the command is about to end. A host has some tries,
+// so that one which could not run for a while, like the guest itself then, is not taken for one that takes nothing.
+func (l *LiveSink) transmit(b []byte) (n int, ending bool, err error) {
+	for tries := 0; tries < stallTries; tries++ {
+		if l.pace != nil {
+			ending = l.pace()
+		}
+		var m int
+		if m, err = l.host.Send(b[n:]); !errors.Is(err, yamux.ErrTimeout) {
+			return n + m, ending, err
+		}
+		if n += m; m > 0 {
+			tries = 0
+		}
+	}
+	return n, ending, err
+}
+
+// Finish sends what waits and the answer, together, when the host takes it. Later output is dropped, and waits for nobody.
+func (l *LiveSink) Finish(res *wire.RunResult) error {
+	b, gone, err := l.rest(res)
+	if err != nil {
+		return wire.Errorf(wire.CodeInternal, "%v", err)
+	}
+	if !gone {
+		_ = l.host.SetWriteDeadline(time.Time{}) // cannot fail
+		_, _ = l.host.Send(b)                    // it may be gone
+	}
+	return nil
+}
+
+// rest shuts the sink and returns what is left to send. It reports whether nobody reads it.
+func (l *LiveSink) rest(res *wire.RunResult) (b []byte, gone bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.timer.Stop()
+	if l.missing > 0 {
+		note := fmt.Sprintf("\r\n[%d bytes are left out here: they were not taken when the command ended]\r\n", l.missing)
+		var prefix [wire.FramePrefixSize]byte
+		wire.PutDataPrefix(prefix[:], wire.ChanStdout, len(note))
+		l.pending = append(append(l.pending, prefix[:]...), note...)
+	}
+	b, err = wire.AppendAnswer(l.pending, res)
+	gone = l.shut
+	l.shut, l.pending = true, nil
+	return b, gone, err
+}

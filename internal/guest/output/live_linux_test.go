@@ -1,0 +1,103 @@
+package output
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// TestLiveControl: what a host is told beside the output does not get between the parts of a frame of output, of which
+// it has taken one when it takes no more for a while.
+func TestLiveControl(t *testing.T) {
+	t.Parallel()
+	host, st := streamPair(t)
+	sink := NewLiveSink(streamHost{st})
+	sink.pace = func() bool { // the command is about to end
+		_ = st.SetWriteDeadline(time.Now().Add(time.Millisecond))
+		return true
+	}
+	piece := bytes.Repeat([]byte("output "), 5000)
+	var output []byte
+	for range window / len(piece) * 2 { // more than a host that takes nothing has room for
+		if !sink.behind {
+			output = append(output, piece...)
+			sink.write(wire.ChanStdout, piece)
+		}
+	}
+	if !sink.behind || len(sink.pending)%(len(piece)+wire.FramePrefixSize) == 0 {
+		t.Fatalf("%d bytes are left of frames of %d", len(sink.pending), len(piece))
+	}
+	credit, err := wire.AppendFrame(nil, wire.Frame{Kind: wire.KindCredit, Channel: wire.ChanStdin, Body: make([]byte, 4)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		_ = st.SetWriteDeadline(time.Time{})
+		sink.Control(credit) // goes out in between, if it can, when the host takes something again
+		if err := sink.Finish(&wire.RunResult{}); err != nil {
+			t.Error(err)
+		}
+	}()
+	var got []byte
+	var credits int
+	for answered := false; !answered; {
+		f, err := wire.ReadFrame(host, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch f.Kind {
+		case wire.KindData:
+			got = append(got, f.Body...)
+		case wire.KindCredit:
+			credits++
+		default:
+			answered = true
+		}
+	}
+	<-told
+	if !bytes.Equal(got, output) || credits != 1 {
+		t.Errorf("%d of %d bytes came, or others, and %d credits", len(got), len(output), credits)
+	}
+}
+
+// window is how much a host that takes nothing has room for.
+const window = 256 << 10
+
+// streamHost is a host at the other end of a stream.
+type streamHost struct{ *yamux.Stream }
+
+func (h streamHost) Send(b []byte) (int, error) { return h.Write(b) }
+
+func (h streamHost) Release() {}
+
+// streamPair returns the two ends of a stream.
+func streamPair(t *testing.T) (host, guest *yamux.Stream) {
+	t.Helper()
+	a, b := net.Pipe()
+	cfg := yamux.DefaultConfig()
+	cfg.LogOutput, cfg.MaxStreamWindowSize = io.Discard, window
+	client, err := yamux.Client(a, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	server, err := yamux.Server(b, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	if host, err = client.OpenStream(); err != nil {
+		t.Fatal(err)
+	}
+	if guest, err = server.AcceptStream(); err != nil {
+		t.Fatal(err)
+	}
+	return host, guest
+}

@@ -1,0 +1,199 @@
+package output
+
+import (
+	"sync"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+)
+
+// Recorder is the sink of a recorded exec: the ring for readers, head and tail for the answer, and the spill file.
+type Recorder struct {
+	budget  *Budget
+	done    <-chan struct{}        // closed at the end of the exec
+	status  func() wire.ExecStatus // of the exec, as it is now
+	mu      sync.Mutex             // guards the fields below; not held while a file is written
+	ring    *ring
+	keep    [2]*keeper    // nil once nobody asks for the answer any more
+	kept    int           // what the budget counts for them, once the exec has ended
+	news    chan struct{} // closed when a chunk comes; nil while nobody waits for one
+	spilled [2]*spill
+}
+
+// NewRecorder returns the sink of an exec that is about to start; done is closed at its end, and status returns how it is.
+func NewRecorder(req *wire.RunRequest, b *Budget, s *Spiller, done <-chan struct{}, status func() wire.ExecStatus) *Recorder {
+	r := &Recorder{budget: b, done: done, status: status, ring: newRing()}
+	for i := range r.keep {
+		r.keep[i] = &keeper{headMax: min(max(0, req.HeadBytes), wire.MaxKeep), tailMax: min(max(0, req.TailBytes), wire.MaxKeep)}
+	}
+	if req.Spill {
+		r.spilled[0] = s.plan(req.ExecID, wire.Stdout)
+		r.spilled[1] = s.plan(req.ExecID, wire.Stderr)
+	}
+	return r
+}
+
+// index returns a channel's place in the arrays.
+func index(ch wire.Channel) int { return int(ch - wire.ChanStdout) }
+
+func (r *Recorder) write(ch wire.Channel, p []byte) {
+	i := index(ch)
+	r.mu.Lock()
+	k, sp := r.keep[i], r.spilled[i]
+	// The file begins with what was kept so far, all of it, at the moment when it does not fit any more.
+	var before []byte
+	if sp != nil && !sp.begun && k != nil && !k.fits(len(p)) {
+		sp.begun = true
+		before = append(append([]byte(nil), k.head...), k.ordered()...)
+	}
+	if k != nil {
+		k.add(p)
+	}
+	r.budget.add(r.ring.add(ch, p, r.budget.limit(len(r.ring.buf))))
+	if r.news != nil {
+		close(r.news)
+		r.news = nil
+	}
+	begun := sp != nil && sp.begun
+	r.mu.Unlock()
+	if begun {
+		sp.write(before)
+		sp.write(p)
+	}
+}
+
+func (r *Recorder) flush() {}
+
+// Answer fills in head and tail of the two streams, and reports whether they are still kept.
+func (r *Recorder) Answer(res *wire.RunResult) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.keep[0] == nil {
+		return false
+	}
+	for i, out := range []*wire.Output{&res.Stdout, &res.Stderr} {
+		*out = r.keep[i].output()
+		if sp := r.spilled[i]; sp != nil && sp.begun {
+			out.Path, out.PathCut = sp.result()
+		}
+	}
+	res.StdoutBytes, res.StderrBytes = res.Stdout.Total, res.Stderr.Total
+	return true
+}
+
+// latest returns the last of the recorded output, at most n bytes, and whether it began earlier.
+func (r *Recorder) latest(n int) (p []byte, cut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p = make([]byte, min(n, r.ring.used))
+	r.ring.copyOut(p, r.ring.used-len(p))
+	return p, len(p) < r.ring.used || r.ring.first > 1
+}
+
+// Ended closes the files and frees what only the answer needs. The answer must have been taken.
+func (r *Recorder) Ended() {
+	r.close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop()
+}
+
+// Retain closes the files and counts what the answer needs, for somebody who may still ask.
+func (r *Recorder) Retain() {
+	r.close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range r.keep {
+		if k != nil {
+			r.kept += cap(k.head) + cap(k.tail)
+		}
+	}
+	r.budget.add(r.kept)
+}
+
+// drop frees what only the answer needs; mu is held.
+func (r *Recorder) drop() {
+	r.budget.add(-r.kept)
+	r.keep, r.kept = [2]*keeper{}, 0
+}
+
+// close frees what nothing will be written to any more.
+func (r *Recorder) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.budget.add(-r.ring.trim())
+	for _, sp := range r.spilled {
+		if sp != nil {
+			sp.close()
+		}
+	}
+}
+
+// Forget drops the recorded output.
+func (r *Recorder) Forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.budget.add(-r.ring.release())
+	r.drop()
+}
+
+// Read returns chunks, waiting up to wait for a first one or the end of the exec. It returns early when left is closed.
+func (r *Recorder) Read(req *wire.ReadRequest, left <-chan struct{}) wire.ReadResult {
+	limit := time.NewTimer(Millis(req.WaitMillis, 0))
+	defer limit.Stop()
+	maxChunks := req.MaxChunks
+	if maxChunks <= 0 || maxChunks > maxReadChunks {
+		maxChunks = maxReadChunks
+	}
+	for {
+		final := r.final()
+		r.mu.Lock()
+		chunks, dropped := r.ring.read(req.SinceSeq, maxChunks, wire.MaxReadBytes)
+		end := r.ring.nextSeq()
+		if r.news == nil {
+			r.news = make(chan struct{})
+		}
+		news := r.news
+		r.mu.Unlock()
+		if len(chunks) > 0 || dropped > 0 || final || req.WaitMillis <= 0 {
+			return r.result(req, chunks, dropped, end, final)
+		}
+		select {
+		case <-news:
+		case <-r.done:
+		case <-limit.C:
+			req.WaitMillis = 0
+		case <-left:
+			req.WaitMillis = 0
+		}
+	}
+}
+
+func (r *Recorder) result(req *wire.ReadRequest, chunks []wire.Chunk, dropped, end int64, final bool) wire.ReadResult {
+	res := wire.ReadResult{Chunks: chunks, Dropped: dropped, NextSeq: max(req.SinceSeq, 0) + dropped, Status: r.status()}
+	if n := len(chunks); n > 0 {
+		res.NextSeq = chunks[n-1].Seq
+	}
+	res.Done = final && res.NextSeq >= end-1
+	return res
+}
+
+// maxReadChunks bounds the chunks of one ReadResult, whose heads take more room than small chunks themselves.
+const maxReadChunks = 4096
+
+func (r *Recorder) final() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Millis returns a duration of the protocol, or otherwise where it has none.
+func Millis(ms int64, otherwise time.Duration) time.Duration {
+	if ms <= 0 {
+		return otherwise
+	}
+	return time.Duration(min(ms, int64(time.Hour*24*365/time.Millisecond))) * time.Millisecond
+}

@@ -1,0 +1,175 @@
+package proc
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kernel lets every process of the guest's user lower the guest's resource limits and its threads' priorities, and the
+// guest, without privileges, could not raise them again. So the guest, and with it every command, has a system call
+// filter, besides the engine's, that refuses to change them.
+
+// limitKey distinguishes the guest's own calls of prlimit for commands from those of commands: it is passed in registers that
+// the call does not use.
+type limitKey [2]uint64
+
+// abi is a way to call the kernel, with its numbers of the calls that change another process.
+type abi struct {
+	arch                            uint32
+	prlimit, setpriority, ioprioSet uint32
+	setparam, setscheduler, setattr uint32
+	setaffinity                     uint32
+}
+
+// x32Bit is set in the number of a call of the x32 ABI, which has amd64's numbers for these calls.
+const x32Bit = 0x40000000
+
+var abis = []abi{
+	{unix.AUDIT_ARCH_X86_64, 302, 141, 251, 142, 144, 314, 203},
+	{unix.AUDIT_ARCH_I386, 340, 97, 289, 154, 156, 351, 241},
+	{unix.AUDIT_ARCH_AARCH64, 261, 140, 30, 118, 119, 274, 122},
+	{unix.AUDIT_ARCH_ARM, 369, 97, 314, 154, 156, 380, 241},
+}
+
+// Values of the argument whose priority is set: all processes of a user.
+const (
+	prioUser   = 2
+	ioprioUser = 3
+)
+
+const (
+	verdictAllow = unix.SECCOMP_RET_ALLOW
+	verdictDeny  = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
+)
+
+// newLimitKey returns a key that nobody can guess.
+func newLimitKey() limitKey {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails, by its documentation
+	return limitKey{binary.NativeEndian.Uint64(b[:8]), binary.NativeEndian.Uint64(b[8:])}
+}
+
+// guardThreads installs the filter for all threads, unless it is there for all up to guarded, and returns the last one. The
+// guest must be the init of its pid namespace: only then are the ids of its threads, which must all have been started, the
+// lowest and never another process's.
+func guardThreads(key limitKey, guarded uint32) (uint32, error) {
+	last, err := lastThread()
+	if err != nil || last == guarded {
+		return last, err
+	}
+	filter := guardFilter(key, last)
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil { // has been set, by every engine
+		return 0, os.NewSyscallError("no_new_privs", err)
+	}
+	thread, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	if e != 0 {
+		return 0, os.NewSyscallError("seccomp", e)
+	}
+	if thread != 0 {
+		return 0, fmt.Errorf("seccomp: thread %d has another filter", thread)
+	}
+	return last, nil
+}
+
+// lastThread returns the highest id of the process's threads.
+func lastThread() (uint32, error) {
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return 0, err
+	}
+	last := uint64(1)
+	for _, t := range tasks {
+		id, err := strconv.ParseUint(t.Name(), 10, 32)
+		if err != nil {
+			return 0, err
+		}
+		last = max(last, id)
+	}
+	return uint32(last), nil
+}
+
+// guardFilter refuses, with EPERM, to change limits of any process by its id, and priorities of a thread up to last and of a
+// user's processes. To change one's own needs no id, but for priorities C libraries use it.
+func guardFilter(key limitKey, last uint32) []unix.SockFilter {
+	thread := func(arg int) []unix.SockFilter {
+		return []unix.SockFilter{
+			loadArg(arg, 0),
+			jump(unix.BPF_JGE, 1, 0, 2),
+			jump(unix.BPF_JGT, last, 1, 0),
+			verdict(verdictDeny),
+			verdict(verdictAllow),
+		}
+	}
+	class := func(user uint32) []unix.SockFilter {
+		return append([]unix.SockFilter{
+			loadArg(0, 0),
+			jump(unix.BPF_JEQ, user, 0, 1),
+			verdict(verdictDeny),
+		}, thread(1)...)
+	}
+	limits := []unix.SockFilter{
+		loadArg(0, 0), // the process
+		jump(unix.BPF_JEQ, 0, 12, 0),
+		loadArg(2, 0), // the new limit
+		jump(unix.BPF_JEQ, 0, 0, 2),
+		loadArg(2, 4),
+		jump(unix.BPF_JEQ, 0, 8, 0),
+		loadArg(4, 0),
+		jump(unix.BPF_JEQ, uint32(key[0]), 0, 7),
+		loadArg(4, 4),
+		jump(unix.BPF_JEQ, uint32(key[0]>>32), 0, 5),
+		loadArg(5, 0),
+		jump(unix.BPF_JEQ, uint32(key[1]), 0, 3),
+		loadArg(5, 4),
+		jump(unix.BPF_JEQ, uint32(key[1]>>32), 0, 1),
+		verdict(verdictAllow),
+		verdict(verdictDeny),
+	}
+	const arch = 4 // offset in struct seccomp_data
+	var out []unix.SockFilter
+	for _, a := range abis {
+		section := []unix.SockFilter{load(0), {Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: ^uint32(x32Bit)}}
+		on := func(nr uint32, rule []unix.SockFilter) {
+			section = append(append(section, jump(unix.BPF_JEQ, nr, 0, uint8(len(rule)))), rule...)
+		}
+		on(a.prlimit, limits)
+		on(a.setpriority, class(prioUser))
+		on(a.ioprioSet, class(ioprioUser))
+		for _, nr := range []uint32{a.setparam, a.setscheduler, a.setattr, a.setaffinity} {
+			on(nr, thread(0))
+		}
+		section = append(section, verdict(verdictAllow))
+		out = append(append(out, load(arch), jump(unix.BPF_JEQ, a.arch, 0, uint8(len(section)))), section...)
+	}
+	return append(out, verdict(verdictAllow)) // another ABI is the engine's filter's to refuse
+}
+
+func load(offset uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+}
+
+// loadArg loads half of an argument: at 0 its lower 32 bits, which are all that the kernel takes of an id.
+func loadArg(arg int, half uint32) unix.SockFilter { return load(16 + 8*uint32(arg) + half) }
+
+func jump(test uint16, k uint32, yes, no uint8) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, Jt: yes, Jf: no, K: k}
+}
+
+func verdict(v uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: v} }
+
+// limit sets a limit of a command's process, soft and hard.
+func (k limitKey) limit(pid, resource int, value uint64) error {
+	l := unix.Rlimit{Cur: value, Max: value}
+	_, _, e := unix.RawSyscall6(unix.SYS_PRLIMIT64, uintptr(pid), uintptr(resource), uintptr(unsafe.Pointer(&l)), 0, uintptr(k[0]), uintptr(k[1]))
+	if e != 0 {
+		return e
+	}
+	return nil
+}

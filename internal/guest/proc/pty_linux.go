@@ -1,0 +1,125 @@
+package proc
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// Terminal makes a terminal: the child's end, and two descriptors of the guest's end, one to read and one to write. They
+// are closed separately.
+func (p *PipeSet) Terminal(size wire.TerminalSize) (child, out, in int, err error) {
+	// Without O_NOCTTY it would become the controlling terminal of the guest, which leads a session too.
+	out, err = unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, -1, -1, terminalError("opening /dev/ptmx", err)
+	}
+	p.own = append(p.own, out)
+	if child, err = otherEnd(out); err != nil {
+		return -1, -1, -1, err
+	}
+	p.child = append(p.child, child)
+	if in, err = unix.FcntlInt(uintptr(out), unix.F_DUPFD_CLOEXEC, 3); err != nil {
+		return -1, -1, -1, LaunchError(err, "terminal")
+	}
+	p.own = append(p.own, in)
+	// Backspace takes away a character, not a byte of it. A kernel that does not know how still has a terminal.
+	if t, err := unix.IoctlGetTermios(child, unix.TCGETS); err == nil {
+		t.Iflag |= unix.IUTF8
+		_ = unix.IoctlSetTermios(child, unix.TCSETS, t)
+	}
+	if err := setSize(in, size); err != nil {
+		return -1, -1, -1, terminalError("setting its size", err)
+	}
+	return child, out, in, nil
+}
+
+// otherEnd opens the child's end of a terminal: through the guest's own where the kernel can, so that no name is
+// followed which a command could have put there.
+func otherEnd(master int) (int, error) {
+	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+		return -1, terminalError("unlocking it", err)
+	}
+	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
+	r, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, flags)
+	if e == 0 {
+		return int(r), nil
+	}
+	if e != unix.EINVAL && e != unix.ENOTTY { // which say that there is no such call
+		return -1, terminalError("opening its other end", e)
+	}
+	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
+	if err != nil {
+		return -1, terminalError("asking for its number", err)
+	}
+	child, err := unix.Open("/dev/pts/"+strconv.Itoa(n), flags, 0)
+	if err != nil {
+		return -1, terminalError("opening its other end", err)
+	}
+	return child, nil
+}
+
+// terminalError distinguishes a sandbox without terminals from one that has no room for another.
+func terminalError(what string, err error) error {
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) {
+		return LaunchError(err, "terminal")
+	}
+	return wire.Errorf(wire.CodeUnsupported, "the sandbox has no terminals: %s: %v", what, err)
+}
+
+func setSize(fd int, size wire.TerminalSize) error {
+	if size.Rows == 0 && size.Cols == 0 {
+		return nil // not known: it stays as it is
+	}
+	return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})
+}
+
+// Resize sets the size of a command's terminal, of which the programs in front learn. With redraw they learn of it also
+// when it is the size that the terminal has, and draw their screen again.
+func (in *InputPipe) Resize(size wire.TerminalSize, redraw bool) error {
+	raw, err := in.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		now, err := unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ)
+		if redraw && err == nil && now.Row == size.Rows && now.Col == size.Cols && size.Rows > 1 {
+			_ = setSize(int(fd), wire.TerminalSize{Rows: size.Rows - 1, Cols: size.Cols}) // the one below reports it
+		}
+		failed = setSize(int(fd), size)
+	})
+	return errors.Join(err, failed)
+}
+
+// FindShell returns the program for a terminal for which none was named: $SHELL, else the first of the usual ones.
+func FindShell(sp *wire.Spawn, workdir string) (string, error) {
+	for _, kv := range sp.Env {
+		if v, ok := strings.CutPrefix(kv, "SHELL="); ok && filepath.IsAbs(v) && isShell(v) {
+			return v, nil
+		}
+	}
+	for _, name := range []string{"bash", "zsh", "ash", "sh"} {
+		if path, err := lookPath(name, workdir, sp.Env); err == nil {
+			return path, nil
+		}
+	}
+	return "", launchFail(launchNotFound, "the sandbox has no shell: neither $SHELL nor bash, zsh, ash or sh is there")
+}
+
+// isShell reports whether a program is there and not one that stands for "no shell".
+func isShell(path string) bool {
+	if base := filepath.Base(path); base == "nologin" || base == "false" {
+		return false
+	}
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular() && unix.Access(path, unix.X_OK) == nil
+}
+
+// EndOfFile is the character that ends the input of what reads from a terminal line by line.
+const EndOfFile = 4

@@ -1,0 +1,287 @@
+package proc
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/wire"
+	"golang.org/x/sys/unix"
+)
+
+// Names of launch failures in wire.Error.Launch.
+const (
+	launchNotFound      = "not_found"
+	launchNotExecutable = "not_executable"
+	launchBadDir        = "bad_dir"
+	launchTooLong       = "too_long"
+	launchNoResources   = "no_resources"
+)
+
+const (
+	// markerName is the variable that names the exec of a process.
+	markerName  = "WORKCELL_EXEC"
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// childOOMScore is how much more the kernel prefers every command to the guest when memory runs out.
+	childOOMScore = 500
+	maxOOMScore   = 1000
+	// tracers is how many commands with limits of their own may start at once. Each takes a thread for itself.
+	tracers = 2
+)
+
+// Spawner starts processes.
+type Spawner struct {
+	workdir string
+	reaper  *reaper
+	tracker *Tracker
+	Null    int // read end of the standard input of commands that get none
+
+	tracing    chan struct{} // held while a command gets limits of its own
+	protection *Protection
+	oom        *os.File  // written with the tracker's forking held: the score is the guest's own while a child is made
+	score      [2]string // the guest's own, and that of its children
+}
+
+// NewSpawner makes a spawner; killed is called when any child has died of SIGKILL.
+func NewSpawner(workdir string, reapAll bool, p *Protection, t *Tracker, killed func()) (*Spawner, error) {
+	null, err := emptyInput()
+	if err != nil {
+		return nil, err
+	}
+	return &Spawner{workdir: workdir, reaper: newReaper(reapAll, killed), tracker: t, Null: null,
+		tracing: make(chan struct{}, tracers), protection: p, oom: p.scoreFile(), score: oomScores(p.scoreFile())}, nil
+}
+
+// oomScores returns the score that the guest was started with, below which it could not get back, and its children's.
+func oomScores(f *os.File) [2]string {
+	own := 0
+	if f != nil {
+		var buf [16]byte
+		n, _ := f.ReadAt(buf[:], 0) // what cannot be read is taken for 0
+		own, _ = strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+		own = max(own, 0)
+	}
+	return [2]string{strconv.Itoa(own), strconv.Itoa(min(own+childOOMScore, maxOOMScore))}
+}
+
+// emptyInput opens something that is at its end. An image may lack /dev/null; a pipe that nobody writes to does as well.
+func emptyInput() (int, error) {
+	fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		return fd, nil
+	}
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return -1, err
+	}
+	return p[0], unix.Close(p[1])
+}
+
+// Close stops the reaper once no children are left.
+func (s *Spawner) Close() {
+	s.reaper.stop()
+	_ = unix.Close(s.Null) // nothing was written
+}
+
+// Process is a started command.
+type Process struct {
+	PID    int
+	tag    uint64
+	Exited <-chan Exit // gets one value
+}
+
+// ChildEnds are the descriptors that a child is started with.
+type ChildEnds struct {
+	Files    [3]int
+	Terminal bool // the first is its controlling terminal
+}
+
+// Start starts sp; a frozen one must not write to files. Failures are *wire.Error with a launch reason.
+func (s *Spawner) Start(sp *wire.Spawn, id string, ends ChildEnds, frozen bool) (*Process, error) {
+	env, err := environment(sp.Env, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSpawn(sp); err != nil {
+		return nil, err
+	}
+	dir := sp.Dir
+	if dir == "" {
+		dir = s.workdir
+	}
+	if err := checkDir(dir); err != nil {
+		return nil, err
+	}
+	path, err := lookPath(sp.Argv[0], dir, env)
+	if err != nil {
+		return nil, err
+	}
+	p := new(Process)
+	attr := &syscall.ProcAttr{Dir: dir, Env: env, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: ends.Terminal},
+		Files: []uintptr{uintptr(ends.Files[0]), uintptr(ends.Files[1]), uintptr(ends.Files[2])}}
+	limits, err := limitsOf(sp, frozen)
+	if err != nil {
+		return nil, wire.Errorf(wire.CodeInternal, "reading limits: %v", err)
+	}
+	p.PID, p.Exited, err = s.reaper.start(func() (int, error) { return s.forkLimited(path, sp.Argv, attr, &p.tag, limits) })
+	if err != nil {
+		return nil, LaunchError(err, path)
+	}
+	return p, nil
+}
+
+// fork makes the child. It retries when a file that was just written is still held open by another child that is
+// between fork and exec, and when there is no room for a process: those that were just killed take theirs until they are
+// reaped.
+func (s *Spawner) fork(path string, argv []string, attr *syscall.ProcAttr, tag *uint64) (int, error) {
+	for pause := time.Millisecond; ; pause *= 2 {
+		pid, err := s.forkOnce(path, argv, attr, tag)
+		if !errors.Is(err, unix.ETXTBSY) && !errors.Is(err, unix.EAGAIN) || pause > 256*time.Millisecond {
+			return pid, err
+		}
+		time.Sleep(pause)
+	}
+}
+
+func (s *Spawner) forkOnce(path string, argv []string, attr *syscall.ProcAttr, tag *uint64) (int, error) {
+	s.tracker.forking.Lock()
+	defer s.tracker.forking.Unlock()
+	*tag = s.tracker.nextTag()
+	s.writeScore(s.score[1])
+	pid, err := syscall.ForkExec(path, argv, attr)
+	s.writeScore(s.score[0])
+	return pid, err
+}
+
+// RestoreScore undoes what a command that is root did to the guest's score.
+func (s *Spawner) RestoreScore() {
+	s.tracker.forking.Lock()
+	defer s.tracker.forking.Unlock()
+	s.writeScore(s.score[0])
+}
+
+// writeScore sets the guest's score. The caller holds forking. A failure leaves the guest, or a child, more or less killable
+// than it should be, which is no reason not to run a command.
+func (s *Spawner) writeScore(score string) {
+	if s.oom != nil {
+		_, _ = s.oom.WriteAt([]byte(score), 0)
+	}
+}
+
+// checkSpawn refuses what the kernel would cut or misread.
+func checkSpawn(sp *wire.Spawn) error {
+	if len(sp.Argv) == 0 || sp.Argv[0] == "" {
+		return wire.Errorf(wire.CodeInvalid, "the command is empty")
+	}
+	for _, a := range sp.Argv {
+		if strings.IndexByte(a, 0) >= 0 {
+			return wire.Errorf(wire.CodeInvalid, "an argument holds a NUL byte")
+		}
+	}
+	if strings.IndexByte(sp.Dir, 0) >= 0 {
+		return wire.Errorf(wire.CodeInvalid, "the directory holds a NUL byte")
+	}
+	if sp.OpenFiles < 0 || sp.FileBytes < 0 || sp.TimeoutMillis < 0 || sp.GraceMillis < 0 || sp.DrainMillis < 0 {
+		return wire.Errorf(wire.CodeInvalid, "a negative limit")
+	}
+	return nil
+}
+
+// environment checks env and adds the marker, which nobody else may set.
+func environment(env []string, id string) ([]string, error) {
+	out := make([]string, 0, len(env)+1)
+	for _, kv := range env {
+		name, _, ok := strings.Cut(kv, "=")
+		if !ok || name == "" {
+			return nil, wire.Errorf(wire.CodeInvalid, "%.40q is not NAME=value", name)
+		}
+		if strings.IndexByte(kv, 0) >= 0 {
+			return nil, wire.Errorf(wire.CodeInvalid, "the variable %.40q holds a NUL byte", name)
+		}
+		if name != markerName {
+			out = append(out, kv)
+		}
+	}
+	return append(out, markerName+"="+id), nil
+}
+
+// lookPath finds a program as execvp does, in the PATH of the command's own environment.
+func lookPath(name, dir string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil // relative to dir, where the child is when it runs it
+	}
+	path := defaultPath
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = v
+		}
+	}
+	denied := false
+	for _, d := range filepath.SplitList(path) {
+		if !filepath.IsAbs(d) {
+			d = filepath.Join(dir, d)
+		}
+		candidate := filepath.Join(d, name)
+		var st unix.Stat_t
+		if unix.Stat(candidate, &st) != nil || st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			continue
+		}
+		if unix.Access(candidate, unix.X_OK) == nil {
+			return candidate, nil
+		}
+		denied = true
+	}
+	if denied {
+		return "", launchFail(launchNotExecutable, "%q is not executable", name)
+	}
+	return "", launchFail(launchNotFound, "%q was not found on PATH", name)
+}
+
+func launchFail(reason, format string, args ...any) *wire.Error {
+	e := wire.Errorf(wire.CodeLaunch, format, args...)
+	e.Launch = reason
+	return e
+}
+
+// LaunchError returns the class of a command's failed start.
+func LaunchError(err error, path string) error {
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		if unix.Access(path, unix.F_OK) == nil {
+			return launchFail(launchNotFound, "%q needs an interpreter that is not there", path)
+		}
+		return launchFail(launchNotFound, "there is no program %q", path)
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG):
+		return launchFail(launchNotFound, "there is no program %q: %v", path, err)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOEXEC), errors.Is(err, unix.EISDIR),
+		errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.ELIBBAD), errors.Is(err, unix.EINVAL):
+		return launchFail(launchNotExecutable, "%q cannot be executed: %v", path, err)
+	case errors.Is(err, unix.E2BIG):
+		return launchFail(launchTooLong, "arguments and environment are larger than the kernel allows")
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return launchFail(launchNoResources, "the sandbox has no room for another process: %v", err)
+	}
+	return wire.Errorf(wire.CodeInternal, "starting %q: %v", path, err)
+}
+
+// Programs lists which of the interpreters and tools that agents ask for are there.
+func Programs(path string) []string {
+	if path == "" {
+		path = defaultPath
+	}
+	var found []string
+	for _, name := range []string{"sh", "bash", "python3", "python", "pip", "node", "npm", "git", "make", "gcc", "go",
+		"perl", "ruby", "java", "curl", "jq"} {
+		for _, d := range filepath.SplitList(path) {
+			if unix.Access(filepath.Join(d, name), unix.X_OK) == nil {
+				found = append(found, name)
+				break
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,71 @@
+package proc
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Tracker tags every exec with a value that all of its processes inherit and none of them can take off: the hard
+// RLIMIT_LOCKS. The kernel has not enforced that limit since Linux 2.4, a child has it from before its first
+// instruction, it survives setsid, a double fork, a cleared environment and exec, and without CAP_SYS_RESOURCE it can
+// only be lowered. The guest lowers its own by one before each fork, so every exec's tag is new and smaller than those
+// before. What a process can do is to lower its own to the tag of a later exec, or below all of them; see mine.
+type Tracker struct {
+	works bool          // the kernel takes the tags
+	base  uint64        // above the first tag
+	last  atomic.Uint64 // last tag given; written with forking held
+
+	forking sync.Mutex // held around a fork: the tag is the guest's own while the child is made
+
+	own   int  // the guest's pid
+	alone bool // the guest is the init of its pid namespace: whatever is tagged here, it tagged
+}
+
+// noTag is the tag of a process where tags do not work.
+const noTag = ^uint64(0)
+
+// NewTracker tags the guest itself, where the kernel takes tags.
+func NewTracker() *Tracker {
+	t := &Tracker{own: os.Getpid(), alone: os.Getpid() == 1}
+	var old unix.Rlimit
+	if unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &old) != nil {
+		return t
+	}
+	// A random start keeps two guests in one pid namespace from giving the same tags.
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails, by its documentation
+	t.base = min(old.Max, 1<<62) - binary.LittleEndian.Uint64(b[:])>>4
+	t.last.Store(t.base)
+	if old.Max < 1<<61 || unix.Prlimit(0, unix.RLIMIT_LOCKS, &unix.Rlimit{Cur: t.base, Max: t.base}, nil) != nil {
+		return t
+	}
+	t.works = true
+	return t
+}
+
+// nextTag tags the next child. The caller holds forking until the child is made.
+func (t *Tracker) nextTag() uint64 {
+	if !t.works {
+		return noTag
+	}
+	tag := t.last.Load() - 1
+	if unix.Prlimit(0, unix.RLIMIT_LOCKS, &unix.Rlimit{Cur: tag, Max: tag}, nil) != nil {
+		return noTag
+	}
+	t.last.Store(tag)
+	return tag
+}
+
+// tagOf reads a process's tag; false when it has none or is gone.
+func (t *Tracker) tagOf(pid int) (uint64, bool) {
+	var l unix.Rlimit
+	if !t.works || unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &l) != nil {
+		return 0, false
+	}
+	return l.Max, l.Max < t.base
+}

@@ -1,0 +1,333 @@
+package proc
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Times of a tree's end.
+const (
+	DefaultGrace = 2 * time.Second
+	// killBound is how long the guest kills a tree that does not get empty, as one that waits for a broken
+	// device would not.
+	killBound = 10 * time.Second
+	// reapBound is how long the guest waits for its reaper to take what was killed.
+	reapBound = time.Second
+)
+
+// crowd is how many processes make the guest stop them all while it looks for those of a tree.
+const crowd = 64
+
+// holdTries is how often, a millisecond apart, the guest looks whether it is between fork and exec.
+const holdTries = 100
+
+// Tree finds and signals all processes of one exec.
+type Tree struct {
+	t      *Tracker
+	tag    uint64
+	marker []byte // NAME=value of the environment marker
+	leader int    // session, group and pid of the main process; 0 once that pid may belong to somebody else
+	every  bool   // all that has a tag, not one exec
+}
+
+// proc is a process as /proc shows it.
+type proc struct {
+	pid, ppid, group, session int
+	state                     byte
+	start                     string // start time: with the pid, what names a process for good
+}
+
+// members lists the living processes of the tree, zombies left out. The quick way finds those with the tag. The
+// thorough way reads every process's environment and parent as well, for a process that gave itself another tag.
+func (k *Tree) members(thorough bool) []proc {
+	pids := AllPIDs()
+	if k.tag != noTag && !thorough {
+		var found []proc
+		for _, pid := range pids {
+			if tag, ok := k.t.tagOf(pid); ok && k.mine(tag) && pid != k.t.own {
+				if p, ok := readProc(pid); ok {
+					found = append(found, p)
+				}
+			}
+		}
+		return found
+	}
+	return k.search(pids)
+}
+
+// mine reports whether a process with this tag belongs to the tree. In a pid namespace of the guest's own a tag that was
+// never given is a process that tampered with its own, and every tree's end takes it along.
+//
+// Elsewhere only the tags that this guest gave are its own: lower ones are another guest's, or that guest itself.
+func (k *Tree) mine(tag uint64) bool {
+	if k.t.alone {
+		return k.every || tag == k.tag || tag < k.t.last.Load()
+	}
+	return tag == k.tag || k.every && tag >= k.t.last.Load()
+}
+
+// KillTagged ends whatever any exec left behind.
+func (t *Tracker) KillTagged(grace time.Duration) {
+	if t.works {
+		k := &Tree{t: t, every: true}
+		k.Terminate(grace)
+	}
+}
+
+func (k *Tree) search(pids []int) []proc {
+	in := map[int]bool{}
+	var others, found []proc
+	for _, pid := range pids {
+		if pid == k.t.own {
+			continue
+		}
+		p, ok := readProc(pid)
+		if !ok {
+			continue
+		}
+		tag, tagged := k.t.tagOf(pid)
+		if k.leader != 0 && (p.session == k.leader || p.group == k.leader || p.pid == k.leader) ||
+			tagged && k.mine(tag) || hasMarker(pid, k.marker) {
+			in[pid], found = true, append(found, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for i, p := range others {
+			if p.pid != 0 && in[p.ppid] {
+				in[p.pid], found, grown = true, append(found, p), true
+				others[i].pid = 0
+			}
+		}
+	}
+	return found
+}
+
+// Signal sends sig to the tree's processes and returns how many there are.
+func (k *Tree) Signal(sig unix.Signal, thorough bool) int {
+	defer k.t.hold()()
+	members := k.members(thorough)
+	for _, p := range members {
+		signalProc(p, sig)
+	}
+	return len(members)
+}
+
+// Terminate asks the tree to end, gives it grace to do so, and kills what is left, over and over until two looks in
+// a row find nothing, the second a thorough one. It reports whether the tree is empty.
+func (k *Tree) Terminate(grace time.Duration) bool {
+	if grace > 0 && k.Signal(unix.SIGTERM, true) > 0 {
+		k.Signal(unix.SIGCONT, false) // a stopped process acts on TERM only when it is continued
+		k.await(grace)
+	}
+	deadline := time.Now().Add(killBound)
+	pause := time.Millisecond
+	for {
+		n := k.Signal(unix.SIGKILL, false)
+		if n == 0 {
+			if n = k.Signal(unix.SIGKILL, true); n == 0 {
+				k.awaitReaped()
+				return true
+			}
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, 20*time.Millisecond)
+	}
+}
+
+// hold stops every process of a crowded sandbox and returns what continues them. Against some hundred that fork whenever
+// one of them dies, the guest gets too little time to ever catch up one by one; this one call reaches all of them, also
+// children that are just being made. What another command of the sandbox had stopped itself is continued with the rest.
+func (t *Tracker) hold() (release func()) {
+	if !t.alone || len(AllPIDs()) < crowd {
+		return func() {}
+	}
+	// The guest itself would wait for a child that is stopped before it runs its program. If one stays so, because somebody
+	// else stops it, the rest has to do without.
+	for tries := 0; !t.forking.TryLock(); tries++ {
+		if tries == holdTries {
+			return func() {}
+		}
+		_ = unix.Kill(-1, unix.SIGCONT)
+		time.Sleep(time.Millisecond)
+	}
+	_ = unix.Kill(-1, unix.SIGSTOP)
+	return func() {
+		_ = unix.Kill(-1, unix.SIGCONT)
+		t.forking.Unlock()
+	}
+}
+
+// await waits until the tree is empty, at most for d.
+func (k *Tree) await(d time.Duration) {
+	deadline := time.Now().Add(d)
+	for pause := time.Millisecond; time.Now().Before(deadline); pause = min(2*pause, 50*time.Millisecond) {
+		if len(k.members(false)) == 0 {
+			return
+		}
+		time.Sleep(min(pause, time.Until(deadline)))
+	}
+}
+
+// awaitReaped waits until nothing of a killed tree shows in /proc any more: what has ended has no processes. Zombies are left where a living parent that is not of the tree does not wait for them, or where there are no tags.
+func (k *Tree) awaitReaped() {
+	if !k.t.alone || k.tag == noTag && !k.every {
+		return
+	}
+	deadline := time.Now().Add(reapBound)
+	for pause := time.Millisecond; k.shows() && time.Now().Before(deadline); pause = min(2*pause, 20*time.Millisecond) {
+		time.Sleep(pause)
+	}
+}
+
+// shows reports whether /proc has a process of the tree, be it a zombie.
+func (k *Tree) shows() bool {
+	for _, pid := range AllPIDs() {
+		if tag, ok := k.t.tagOf(pid); ok && k.mine(tag) && pid != k.t.own {
+			return true
+		}
+	}
+	return false
+}
+
+// signalProc signals a process unless its pid has passed to another one meanwhile.
+func signalProc(p proc, sig unix.Signal) {
+	fd, err := unix.PidfdOpen(p.pid, 0)
+	if err != nil {
+		if err == unix.ENOSYS || err == unix.EPERM {
+			_ = unix.Kill(p.pid, sig) // an old kernel: the moment since the look is all there is
+		}
+		return
+	}
+	defer unix.Close(fd)
+	if now, ok := readProc(p.pid); !ok || now.start != p.start {
+		return
+	}
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err == unix.ENOSYS || err == unix.EPERM {
+		_ = unix.Kill(p.pid, sig)
+	}
+}
+
+// AllPIDs lists the processes that /proc shows.
+func AllPIDs() []int {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	var pids []int
+	for {
+		names, err := d.Readdirnames(256)
+		for _, n := range names {
+			if pid, err := strconv.Atoi(n); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+		if err != nil {
+			return pids
+		}
+	}
+}
+
+// readProc reads /proc/PID/stat; false for what is gone or a zombie.
+func readProc(pid int) (proc, bool) {
+	p, ok := readStat(pid)
+	return p, ok && p.state != 'Z' && p.state != 'X'
+}
+
+func readStat(pid int) (proc, bool) {
+	var buf [512]byte
+	n, err := readProcFile(pid, "stat", buf[:])
+	if err != nil {
+		return proc{}, false
+	}
+	// The name, in parentheses, may hold anything.
+	at := bytes.LastIndexByte(buf[:n], ')')
+	if at < 0 {
+		return proc{}, false
+	}
+	f := bytes.Fields(buf[at+1 : n])
+	if len(f) < 20 || len(f[0]) != 1 {
+		return proc{}, false
+	}
+	p := proc{pid: pid, state: f[0][0], start: string(f[19])}
+	p.ppid, _ = strconv.Atoi(string(f[1])) // the kernel writes numbers here
+	p.group, _ = strconv.Atoi(string(f[2]))
+	p.session, _ = strconv.Atoi(string(f[3]))
+	return p, true
+}
+
+func readProcFile(pid int, name string, buf []byte) (int, error) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	return unix.Read(fd, buf)
+}
+
+// hasMarker looks for the marker in a process's environment, as it was when its program began.
+func hasMarker(pid int, marker []byte) bool {
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if len(marker) == 0 {
+		return false
+	}
+	want := append(append([]byte{0}, marker...), 0)
+	window := make([]byte, 1, 16<<10) // a NUL stands before the first variable
+	for {
+		n, err := f.Read(window[len(window):cap(window)])
+		window = window[:len(window)+n]
+		if bytes.Contains(window, want) {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+		keep := min(len(window), len(want)-1)
+		window = window[:copy(window, window[len(window)-keep:])]
+	}
+}
+
+// Zombies returns how many processes have ended and were not waited for.
+func Zombies() int {
+	n := 0
+	for _, pid := range AllPIDs() {
+		if p, ok := readStat(pid); ok && p.state == 'Z' {
+			n++
+		}
+	}
+	return n
+}
+
+// Tree returns the processes of an exec. When it has ended, the pid of its main process may belong to somebody else.
+func (t *Tracker) Tree(p *Process, id string, ended bool) *Tree {
+	k := &Tree{t: t, tag: p.tag, marker: []byte(markerName + "=" + id)}
+	if !ended {
+		k.leader = p.PID
+	}
+	return k
+}
+
+// Busy reports whether a process of any exec lives, also where that cannot be known.
+func (t *Tracker) Busy() bool {
+	return !t.works || len((&Tree{t: t, every: true}).members(false)) > 0
+}
+
+// Parent returns the pid of a process's parent; false for a process that is gone.
+func Parent(pid int) (int, bool) {
+	p, ok := readProc(pid)
+	return p.ppid, ok
+}

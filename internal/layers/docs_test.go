@@ -1,0 +1,88 @@
+package layers
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestGuaranteesNameTests: each test that docs/guarantees.md names exists.
+func TestGuaranteesNameTests(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "docs", "guarantees.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[string]bool{}
+	declaration := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	if err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range declaration.FindAllSubmatch(source, -1) {
+			declared[string(m[1])] = true
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllSubmatch(text, -1) {
+		if name := string(m[1]); !declared[name] {
+			t.Errorf("docs/guarantees.md names %s, which does not exist", name)
+		}
+	}
+}
+
+// TestArchitectureNamesPackages: the map in ARCHITECTURE.md has every package, and none that does not exist.
+func TestArchitectureNamesPackages(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	row := regexp.MustCompile("(?m)^\\| (`[^|]+) \\| ")
+	for _, m := range row.FindAllSubmatch(text, -1) {
+		for _, name := range regexp.MustCompile("`([^`]+)`").FindAllSubmatch(m[1], -1) {
+			named[string(name[1])] = true
+		}
+	}
+	for dir := range packages(t, root) {
+		if !named[dir] {
+			t.Errorf("ARCHITECTURE.md does not name the package %s", dir)
+		}
+		delete(named, dir)
+	}
+	for name := range named {
+		t.Errorf("ARCHITECTURE.md names the package %s, which does not exist", name)
+	}
+}
+
+// packages returns the directories of the module's packages, those with tests alone included.
+func packages(t *testing.T, root string) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	if err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return skipDir(root, path, d)
+		}
+		if strings.HasSuffix(path, ".go") {
+			rel, err := filepath.Rel(root, filepath.Dir(path))
+			out[filepath.ToSlash(rel)] = true
+			return err
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}

@@ -1,0 +1,100 @@
+package models
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
+)
+
+// withEnv is an environment that has just these variables.
+func TestModelPluginsAreBuiltForWhatIsNeeded(t *testing.T) {
+	t.Parallel()
+	e := environ.Of(map[string]string{"GEMINI_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "k", "OPENAI_API_KEY": "k"})
+	plugins, err := Plugins(e, []Use{
+		{"googleai/gemini-2.5-flash", "a"}, {"anthropic/claude-sonnet-4-5", "b"}, {"googleai/gemini-2.5-pro", "c"},
+		{"ollama/qwen3", "d"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range plugins {
+		names = append(names, p.Name())
+	}
+	if diff := cmp.Diff([]string{"anthropic", "googleai", "ollama"}, names); diff != "" {
+		t.Errorf("plugins (-want +got):\n%s", diff)
+	}
+}
+
+// TestEveryProviderCarriesItsName builds each plugin, so that a provider's name and its plugin's stay the same.
+func TestEveryProviderCarriesItsName(t *testing.T) {
+	t.Parallel()
+	for name, p := range providers() {
+		if got := p.build(environ.Of(nil)).Name(); got != name {
+			t.Errorf("provider %s builds the plugin of %s", name, got)
+		}
+	}
+}
+
+func TestMissingKeyNamesTheVariables(t *testing.T) {
+	t.Parallel()
+	for model, want := range map[string]string{
+		"googleai/x":   "GEMINI_API_KEY or GOOGLE_API_KEY",
+		"vertexai/x":   "GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION or GOOGLE_CLOUD_REGION",
+		"anthropic/x":  "ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN",
+		"openai/x":     "OPENAI_API_KEY",
+		"deepseek/x":   "DEEPSEEK_API_KEY",
+		"xai/x":        "XAI_API_KEY",
+		"kimi/x":       "KIMI_API_KEY or MOONSHOT_API_KEY",
+		"zai/x":        "ZAI_API_KEY",
+		"dashscope/x":  "DASHSCOPE_API_KEY",
+		"openrouter/x": "OPENROUTER_API_KEY",
+	} {
+		_, err := Plugins(environ.Of(map[string]string{"GOOGLE_API_KEY_": ""}), []Use{{model, "coder"}})
+		wantModel(t, err, `model "`+model+`" of agent coder needs `+want+" in the environment")
+	}
+	if _, err := Plugins(environ.Of(nil), []Use{{"ollama/x", "coder"}}); err != nil {
+		t.Errorf("ollama needs no key: %v", err)
+	}
+}
+
+func TestUnknownProviderListsTheKnownOnes(t *testing.T) {
+	t.Parallel()
+	_, err := Plugins(environ.Of(nil), []Use{{"acme/x", ""}})
+	wantModel(t, err, `model "acme/x" (--model): no provider is named "acme"`)
+	if h := hint.Of(err); h == nil || !strings.Contains(h.Hint, "anthropic, dashscope, deepseek, googleai") {
+		t.Errorf("hint = %+v", h)
+	}
+	_, err = Plugins(environ.Of(nil), []Use{{"gemini", "a"}})
+	wantModel(t, err, "is not of the form provider/name")
+}
+
+func TestOllamaAddress(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"":                         "http://127.0.0.1:11434",
+		"gpu":                      "http://gpu:11434",
+		"gpu:1234":                 "http://gpu:1234",
+		"0.0.0.0":                  "http://127.0.0.1:11434",
+		":8080":                    "http://127.0.0.1:8080",
+		"[::1]:8080":               "http://[::1]:8080",
+		"http://gpu:80/":           "http://gpu:80",
+		"https://ollama.example/x": "https://ollama.example/x",
+		"https://ollama.example":   "https://ollama.example",
+	} {
+		if got := ollamaAddress(in); got != want {
+			t.Errorf("ollamaAddress(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func wantModel(t *testing.T, err error, text string) {
+	t.Helper()
+	if h := hint.Of(err); h == nil || h.Kind != hint.Model || !strings.Contains(err.Error(), text) {
+		t.Errorf("error = %v, want %q", err, text)
+	}
+}

@@ -1,0 +1,80 @@
+package reaper
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/state"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
+)
+
+const (
+	deadOwner = "aaaaaaaaaaaaaaaa" // the id of a process that has ended
+	engine    = "docker-1"
+)
+
+// TestReaperNaps: a reaper looks again when something is due, but not more often than once a second; the seldomer the longer
+// nothing comes of it, and once a minute at least.
+func TestReaperNaps(t *testing.T) {
+	t.Parallel()
+	const late, later, second = -time.Hour, time.Hour, time.Second
+	for name, test := range map[string]struct{ due, want []time.Duration }{
+		"overdue": {
+			[]time.Duration{late, late, late, late, late, late, late, late},
+			[]time.Duration{second, 2 * second, 4 * second, 8 * second, 16 * second, 32 * second, time.Minute, time.Minute},
+		},
+		"something else meanwhile": {
+			[]time.Duration{later, late, late, later, later, late},
+			[]time.Duration{time.Minute, second, 2 * second, time.Minute, time.Minute, second},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			path := state.Dir(dir).File()
+			keep := func(due time.Duration) {
+				t.Helper()
+				store, err := sqlitestore.Open(t.Context(), path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				rec := session.Record{
+					ID: "sbx_x", Key: session.UserKey("box"), Engine: engine, EngineID: "x", Owner: deadOwner,
+					State: session.RecordRemoving, Created: time.Now().Add(-100 * time.Hour), Expires: time.Now().Add(due),
+				}
+				if err = store.Insert(t.Context(), rec); errors.Is(err, backend.ErrExists) {
+					err = store.Update(t.Context(), rec)
+				}
+				if err := errors.Join(err, store.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			keep(test.due[0])
+			var naps []time.Duration
+			over := errors.New("seen enough")
+			r := &Reaper{Dir: state.Dir(dir), Engine: engine, Logger: slog.New(slog.DiscardHandler),
+				Open: func(context.Context) (backend.SandboxBackend, error) { return nil, backend.ErrUnavailable },
+				pause: func(_ context.Context, d time.Duration) error {
+					naps = append(naps, d)
+					if len(naps) == len(test.want) {
+						return over
+					}
+					keep(test.due[len(naps)])
+					return nil
+				}}
+			if err := r.sweepOn(t.Context()); !errors.Is(err, over) {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, naps); diff != "" {
+				t.Errorf("naps (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,47 @@
+// Package sanitize makes text that a stranger chose safe for a terminal.
+package sanitize
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Text returns s safe for a terminal: control characters, escape sequences, invisible and direction-changing
+// characters and bytes that are not UTF-8 are shown as escapes. Line feeds and tabs stay.
+func Text(s string) string {
+	if isPlain(s) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && n <= 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case r == '\n' || r == '\t' || unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r < 0x80:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// Line is Text for table cells and status lines: line feeds and tabs are shown as escapes too.
+func Line(s string) string {
+	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(Text(s))
+}
+
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 && c != '\n' && c != '\t' || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,37 @@
+package sanitize
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"plain text, ünï, 日本\n\ttab": "plain text, ünï, 日本\n\ttab",
+		"\x1b[31mred\x1b[0m":         `\x1b[31mred\x1b[0m`,
+		"\x1b]0;title\a":             `\x1b]0;title\x07`,
+		"over\rwrite":                `over\x0dwrite`,
+		"bad \xff byte":              `bad \xff byte`,
+		"a\u202eb\u200bc\u0085":      `a\u202eb\u200bc\u0085`,
+		"nul\x00del\x7f":             `nul\x00del\x7f`,
+	} {
+		if got := Text(in); got != want {
+			t.Errorf("Text(%q) = %q, want %q", in, got, want)
+		}
+	}
+	if got, want := Line("a\nb\tc"), `a\nb\tc`; got != want {
+		t.Errorf("Line = %q, want %q", got, want)
+	}
+}
+
+func FuzzText(f *testing.F) {
+	f.Add("\x1b[2J\xc2\x9b31m")
+	f.Fuzz(func(t *testing.T, in string) {
+		out := Text(in)
+		if !utf8.ValidString(out) || strings.ContainsAny(out, "\x1b\r\x00\x7f\u009b") {
+			t.Fatalf("Text(%q) = %q", in, out)
+		}
+	})
+}

@@ -1,0 +1,165 @@
+// Package state has the directory for what must outlive a command: the records of sandboxes, the journals of runs, and the
+// id of the installation.
+package state
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sqlitefile"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
+)
+
+// instanceFile holds the random id that marks every sandbox of this user's commands as theirs.
+const instanceFile = "instance"
+
+// stateFile holds the records of sandboxes and the journals of runs.
+const stateFile = "state.db"
+
+// Dir is the state directory.
+type Dir string
+
+// Locate returns the state directory, made if need be: the one that flag names, WORKCELL_STATE_DIR, or workcell below the
+// XDG state directory.
+func Locate(env environ.Lookup, flag string) (Dir, error) {
+	dir := cmp.Or(flag, env.Get("WORKCELL_STATE_DIR"))
+	if dir == "" {
+		base, err := env.StateHome()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(base, "workcell")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", hint.New(hint.Usage, fmt.Errorf("cannot make the state directory: %w", err), "pass --state-dir DIR")
+	}
+	return Dir(dir), nil
+}
+
+// File returns the path of the state file.
+func (d Dir) File() string { return d.path(stateFile) }
+
+func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
+
+// Hint returns what to do about a state file that cannot be used; empty for other errors.
+func Hint(err error) string {
+	switch {
+	case errors.Is(err, sqlitefile.ErrCorrupt), errors.Is(err, sqlitefile.ErrForeign):
+		return "when no other workcell is running, move the file away: a new one is made, with records of the sandboxes that are there; the journals of runs are lost with the old one"
+	case errors.Is(err, sqlitefile.ErrNewer):
+		return "use the newer workcell that wrote it, or another --state-dir"
+	case errors.Is(err, sqlitefile.ErrReadOnly):
+		return "let this user write to it, or pass --state-dir DIR"
+	case errors.Is(err, sqlitefile.ErrFull):
+		return "free some space: `workcell sessions ls` and `workcell sessions rm` work without the file"
+	case errors.Is(err, sqlitefile.ErrBusy):
+		return "try again; if it stays, a process that uses the file is stopped"
+	}
+	return ""
+}
+
+// Instance returns this installation's id. The first command makes it, and the state file, where a command has that, knows
+// it too: when one of the two is lost, the sandboxes are not. store may be nil.
+func (d Dir) Instance(ctx context.Context, store *sqlitestore.Store) (string, error) {
+	if store == nil {
+		return d.instanceAlone()
+	}
+	known, err := store.Instance(ctx)
+	if err != nil {
+		return "", err
+	}
+	id, err := d.instance(cmp.Or(known, session.NewID()))
+	if err != nil {
+		return "", err
+	}
+	if known == "" {
+		if err := store.SetInstance(ctx, id); err != nil {
+			return "", err
+		}
+		if known, err = store.Instance(ctx); err != nil {
+			return "", err
+		}
+	}
+	if id != known {
+		return "", hint.New(hint.Failed, fmt.Errorf("the state file is about the sandboxes of instance %s, and %s says %s", known, instanceFile, id),
+			"remove the file "+instanceFile+" to go on with those, or move "+stateFile+" away; both are in the state directory")
+	}
+	return id, nil
+}
+
+// instanceAlone returns the id for a command that has no records. Where there is a state file, that may know an id which the
+// instance file has lost, so no other is written down.
+func (d Dir) instanceAlone() (string, error) {
+	if _, err := os.Lstat(d.File()); err != nil {
+		return d.instance(session.NewID())
+	}
+	id, err := d.ReadInstance()
+	if errors.Is(err, fs.ErrNotExist) {
+		return session.NewID(), nil
+	}
+	return id, err
+}
+
+// instance returns the id that the instance file holds. Where there is none, it is made with fresh.
+func (d Dir) instance(fresh string) (string, error) {
+	id, err := d.ReadInstance()
+	if !errors.Is(err, fs.ErrNotExist) {
+		return id, err
+	}
+	if err := d.createInstance(fresh); err != nil {
+		return "", err
+	}
+	return d.ReadInstance()
+}
+
+// ReadInstance returns the id that the instance file holds.
+func (d Dir) ReadInstance() (string, error) {
+	path := d.path(instanceFile)
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	id := strings.TrimSpace(string(raw))
+	if !isInstanceID(id) {
+		// Guessing a new id would orphan the sandboxes that carry the old one, so a person has to decide.
+		return "", hint.New(hint.Failed, fmt.Errorf("%s does not hold an instance id", path),
+			"remove the file: it is made again with what the state file knows, or with a new id, and then sandboxes that are running now are no longer listed")
+	}
+	return id, nil
+}
+
+// createInstance writes an id. Commands that start at the same moment agree on one: the file appears whole and is
+// never replaced.
+func (d Dir) createInstance(id string) error {
+	tmp, err := os.CreateTemp(string(d), instanceFile+"-*")
+	if err != nil {
+		return fmt.Errorf("cannot write to the state directory: %w", err)
+	}
+	defer os.Remove(tmp.Name()) // the link keeps the file
+	_, err = tmp.WriteString(id + "\n")
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err := os.Link(tmp.Name(), d.path(instanceFile)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// isInstanceID reports whether s looks as session.NewID makes ids, with room for other lengths.
+func isInstanceID(s string) bool {
+	ok := len(s) >= 16 && len(s) <= 64
+	for _, r := range s {
+		ok = ok && (r >= 'a' && r <= 'z' || r >= '0' && r <= '9')
+	}
+	return ok
+}

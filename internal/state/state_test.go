@@ -1,0 +1,153 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/internal/sqlitefile"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
+)
+
+func TestInstanceIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "deep", "state")
+	const commands = 20
+	ids := make([]string, commands)
+	var wg sync.WaitGroup
+	for i := range ids {
+		wg.Go(func() {
+			d, err := Locate(environ.Of(map[string]string{"WORKCELL_STATE_DIR": dir}), "")
+			if err != nil {
+				t.Error(err)
+			}
+			id, err := d.instance(session.NewID())
+			if err != nil {
+				t.Error(err)
+			}
+			ids[i] = id
+		})
+	}
+	wg.Wait()
+	for _, id := range ids {
+		if id != ids[0] || !isInstanceID(id) {
+			t.Fatalf("ids = %q", ids)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("the state directory holds %v, %v", entries, err)
+	}
+	if runtime.GOOS == "windows" {
+		return // no Unix modes there
+	}
+	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, instanceFile): 0o600} {
+		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != want {
+			t.Errorf("%s: mode %v, %v, want %v", path, st.Mode().Perm(), err, want)
+		}
+	}
+}
+
+func TestDamagedInstanceIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, instanceFile)
+	if err := os.WriteFile(path, []byte("../../x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Dir(dir).instance(session.NewID())
+	wantFailure(t, err, hint.Failed, "does not hold an instance id")
+	if raw, err := os.ReadFile(path); err != nil || string(raw) != "../../x\n" {
+		t.Errorf("file = %q, %v", raw, err)
+	}
+}
+
+// TestInstanceIsKept: the state file knows whose sandboxes it is about. A lost instance file is made again, and another one
+// is an error.
+func TestInstanceIsKept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, instanceFile)
+	d := Dir(dir)
+	store, err := sqlitestore.Open(t.Context(), d.File())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	id, err := d.Instance(t.Context(), store)
+	if err != nil || !isInstanceID(id) {
+		t.Fatalf("id = %q, %v", id, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if other, err := d.Instance(t.Context(), nil); err != nil || !isInstanceID(other) { // as doctor does
+		t.Errorf("without the records: %q, %v", other, err)
+	}
+	if again, err := d.Instance(t.Context(), store); err != nil || again != id {
+		t.Errorf("without the file: %q, %v, want %q", again, err, id)
+	}
+	if err := os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.Instance(t.Context(), store)
+	wantFailure(t, err, hint.Failed, "of instance "+id)
+}
+
+func TestStateDirChoice(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	flag, variable, xdg := filepath.Join(base, "flag"), filepath.Join(base, "var"), filepath.Join(base, "xdg")
+	for _, tc := range []struct {
+		flag string
+		vars map[string]string
+		want string
+	}{
+		{flag, map[string]string{"WORKCELL_STATE_DIR": variable, "XDG_STATE_HOME": xdg}, flag},
+		{"", map[string]string{"WORKCELL_STATE_DIR": variable, "XDG_STATE_HOME": xdg}, variable},
+		{"", map[string]string{"XDG_STATE_HOME": xdg}, filepath.Join(xdg, "workcell")},
+	} {
+		if got, err := Locate(environ.Of(tc.vars), tc.flag); err != nil || string(got) != tc.want {
+			t.Errorf("Locate = %q, %v, want %q", got, err, tc.want)
+		}
+	}
+}
+
+func TestStateDirThatCannotBeMade(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Locate(environ.Of(nil), filepath.Join(file, "below"))
+	wantFailure(t, err, hint.Usage, "cannot make the state directory")
+	var pe *os.PathError
+	if !errors.As(err, &pe) {
+		t.Errorf("error = %#v", err)
+	}
+}
+
+// TestHint: the advice to move the file away says when that does no harm.
+func TestHint(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{sqlitefile.ErrCorrupt, sqlitefile.ErrForeign} {
+		if got := Hint(fmt.Errorf("opening: %w", err)); !strings.Contains(got, "no other workcell is running") {
+			t.Errorf("%v: hint %q", err, got)
+		}
+	}
+}
+
+func wantFailure(t *testing.T, err error, kind hint.Kind, text string) {
+	t.Helper()
+	if h := hint.Of(err); h == nil || h.Kind != kind || !strings.Contains(err.Error(), text) {
+		t.Errorf("error = %v (%+v), want %q", err, h, text)
+	}
+}

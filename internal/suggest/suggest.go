@@ -1,0 +1,66 @@
+// Package suggest finds the word that a misspelt one was probably meant to be.
+package suggest
+
+import "strings"
+
+// Closest returns the known word closest to word, ignoring case and the difference between '-', '_' and nothing. It reports
+// false when none is close enough to be worth naming: about a third of the word may differ, or one may be the other
+// cut short. Ties go to the earlier known word.
+func Closest(word string, known []string) (string, bool) {
+	folded := fold(word)
+	if folded == "" || len(folded) > 64 {
+		return "", false
+	}
+	best, bestDistance := "", limit(folded)+1
+	for _, k := range known {
+		f := fold(k)
+		d := distance(folded, f)
+		if min(len(f), len(folded)) > 2 && (strings.HasPrefix(f, folded) || strings.HasPrefix(folded, f)) {
+			d = min(d, limit(folded))
+		}
+		if d < bestDistance {
+			best, bestDistance = k, d
+		}
+	}
+	return best, best != ""
+}
+
+// limit returns how far another word may be from one of this length.
+func limit(word string) int {
+	switch n := len(word); {
+	case n < 4:
+		return 1
+	case n < 7:
+		return 2
+	default:
+		return n / 3
+	}
+}
+
+// fold drops case and separators.
+func fold(s string) string {
+	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
+}
+
+// distance returns the number of inserted, deleted, changed or swapped neighbouring bytes between a and b.
+func distance(a, b string) int {
+	before, prev, cur := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		cur[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cur[j] = min(cur[j], before[j-2]+1)
+			}
+		}
+		before, prev, cur = prev, cur, before
+	}
+	return prev[len(b)]
+}

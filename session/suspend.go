@@ -1,0 +1,270 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session/internal/owner"
+)
+
+// A named sandbox with IdleStop is suspended when it was idle: its processes are ended, its files stay, and its record, which
+// belongs to nobody then, does not expire.
+
+// differs reports whether a request wants another policy than the one there is. Empty wants none.
+func (p IdlePolicy) differs(have IdlePolicy) bool { return p != "" && p != have }
+
+// field names the difference for a ConflictError.
+func (p IdlePolicy) field(have IdlePolicy) []string {
+	if p.differs(have) {
+		return []string{"idle policy"}
+	}
+	return nil
+}
+
+// checkDurable checks what a request asks of the life of a sandbox beyond this manager's.
+func (m *Manager) checkDurable(key Key, req Request) error {
+	switch req.IdlePolicy {
+	case "", IdleRemove:
+		if req.Mode != OpenRebuild {
+			return nil
+		}
+	case IdleStop:
+	default:
+		return fmt.Errorf("%w: idle policy %q, it must be %q or %q", backend.ErrInvalid, cleanText(string(req.IdlePolicy)), IdleRemove, IdleStop)
+	}
+	what := "idle policy stop"
+	if req.Mode == OpenRebuild {
+		what = "a rebuild"
+	}
+	switch {
+	case key.Namespace != NamespaceUser:
+		return fmt.Errorf("%w: %s of session %s: it is for named sandboxes", backend.ErrInvalid, what, key)
+	case !m.shared:
+		return fmt.Errorf("%w: %s needs a manager with an Instance and a Store", backend.ErrInvalid, what)
+	}
+	var enforcement backend.Enforcement
+	if req.Limits.WorkspaceBytes > 0 { // it may take a driver a while to find out
+		enforcement = m.b.Capabilities().Workspace
+	}
+	return m.canStop(req.IdlePolicy, req.Limits, enforcement)
+}
+
+// canStop fails unless a sandbox with these limits can follow a policy; enforcement is what holds its workspace to its limit.
+func (m *Manager) canStop(policy IdlePolicy, limits backend.Limits, enforcement backend.Enforcement) error {
+	if policy != IdleStop || m.keepsFiles(limits, enforcement) {
+		return nil
+	}
+	return fmt.Errorf("%w: idle policy stop: files of such a sandbox end with its processes", backend.ErrUnsupported)
+}
+
+// keepsFiles reports whether the files of such a sandbox survive its processes.
+func (m *Manager) keepsFiles(limits backend.Limits, enforcement backend.Enforcement) bool {
+	return m.b.Capabilities().Persistent && (limits.WorkspaceBytes == 0 || enforcement != backend.WorkspaceMemory)
+}
+
+// extendIdle lets the most patient opener's idle timeout hold; one that names no policy changes nothing for a sandbox that is
+// only suspended when it is idle. s.mu is held, or nobody else has s yet.
+func (s *Session) extendIdle(req Request) {
+	switch {
+	case s.policy == IdleStop && req.IdlePolicy == "":
+	case s.idle < 0 || req.IdleTimeout < 0:
+		s.idle = -1
+	default:
+		s.idle = max(s.idle, req.IdleTimeout)
+	}
+}
+
+// follow returns a session that nobody has yet the policy and the patience of the one before it, as far as req allows.
+func (s *Session) follow(rec Record, req Request) {
+	s.policy, s.idle = cmp.Or(req.IdlePolicy, rec.IdlePolicy, IdleRemove), rec.Idle
+	s.extendIdle(req)
+}
+
+// suspend stops the sandbox of a session that closes. One that cannot be stopped now is found by the next sweep.
+func (m *Manager) suspend(ctx context.Context, s *Session) error {
+	rec := s.recordAs(RecordReady, time.Time{})
+	rec.Owner = ""
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
+	defer cancel()
+	err := engineError(m.b.Stop(ctx, s.engine.ID))
+	if err != nil {
+		rec.Expires = m.now()
+	}
+	m.save(rec)
+	return err
+}
+
+// release returns up the sandbox of a session that was lost and that is only stopped when it is idle: its files are there,
+// for the next opener of its key.
+func (m *Manager) disownLost(s *Session) {
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	rec, err := m.store.Take(ctx, s.id, m.owner, "")
+	if err == nil {
+		s.disowned = rec
+	}
+	if err == nil || isOvertaken(err) {
+		return
+	}
+	rec = s.recordAs(RecordReady, s.expiry())
+	rec.Owner = ""
+	m.save(rec)
+}
+
+// holds reports whether the sandbox of a session that closes is this manager's to end. One that was lost and given up is
+// only when nobody used it since: then it becomes this manager's again. When that is not known, it is not.
+func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, error) {
+	s.mu.Lock()
+	taken, lost := s.taken, s.lost != nil
+	s.mu.Unlock()
+	switch {
+	case !s.owned || taken:
+		return false, nil
+	case s.policy != IdleStop || !lost:
+		return true, nil
+	case to == owner.Ready || to == owner.Suspended:
+		return false, nil
+	}
+	<-s.lossRecorded // so that s.disowned may be read
+	from := ""
+	if s.disowned.ID == "" {
+		from = m.owner // it could not be given up
+	}
+	rec, err := m.store.Take(ctx, s.id, from, m.owner)
+	switch {
+	case err == nil && from != "":
+		return true, nil
+	case isOvertaken(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("the sandbox was lost and is kept, another process may have it: %w", err)
+	case rec.State == s.disowned.State && rec.EngineID == s.disowned.EngineID && rec.LastUsed.Equal(s.disowned.LastUsed):
+		return true, nil
+	}
+	_, err = m.store.Take(ctx, s.id, m.owner, "")
+	return false, err
+}
+
+// suspendUnowned stops a sandbox that another process left and whose record is this manager's. One that the engine does not have
+// is suspended, too: its workspace may be there.
+func (m *Manager) suspendUnowned(ctx context.Context, rec Record) error {
+	engine, _, err := m.find(ctx, rec.ID)
+	switch {
+	case errors.Is(err, backend.ErrNotFound):
+		err = nil
+	case err == nil && engine.State != backend.StateStopped:
+		m.log.InfoContext(ctx, "stopping an idle sandbox", "sandbox", rec.ID, "key", rec.Key.String())
+		err = engineError(m.b.Stop(ctx, engine.ID))
+	}
+	rec.Owner = ""
+	if err == nil {
+		rec.Expires = time.Time{}
+	}
+	m.save(rec)
+	return err
+}
+
+// usedElsewhere reports whether another process noted its use of the sandbox since this one last recorded its own, and counts
+// that as a use now. When it was, only the other's clock knows, and clocks differ and are set.
+func (m *Manager) usedElsewhere(ctx context.Context, s *Session) bool {
+	rec, err := m.store.Get(ctx, s.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil || rec.LastUsed.UnixMicro() == s.recorded.UnixMicro() { // stores keep no less
+		return false
+	}
+	s.lastUsed = m.now()
+	return true
+}
+
+// ensureRunning sees to it that a sandbox which somebody connects to runs, and is not swept at this moment: a named one that was
+// stopped, and that no process has, is started. While a living process has it in hand it is waited for a while.
+func (m *Manager) ensureRunning(ctx context.Context, engine backend.Info, key Key) (backend.Info, error) {
+	for began := time.Now(); ; {
+		if engine.State == backend.StatePaused {
+			return engine, errPaused
+		}
+		rec, err := m.store.Get(ctx, engine.SessionID)
+		running := engine.State == backend.StateRunning
+		if err != nil || rec.State != RecordReady || key.Namespace != NamespaceUser || running && !rec.expired(m.now()) {
+			return engine, runs(engine)
+		}
+		lives, err := m.store.Lives(ctx, rec.Owner)
+		if err != nil {
+			return engine, err
+		}
+		if !lives {
+			engine, err = m.resumeUnowned(ctx, rec, engine)
+			if !errors.Is(err, backend.ErrExists) {
+				return engine, err
+			}
+		}
+		if time.Since(began) > lifetimes.Handover {
+			return engine, runs(engine)
+		}
+		if !pause(ctx, handoverPause) {
+			return engine, ctx.Err()
+		}
+		if engine, _, err = m.find(ctx, rec.ID); err != nil {
+			return engine, err
+		}
+	}
+}
+
+// secondaryIdle is how long a sandbox with secondary connections may be idle: those record their use only once in a while.
+func secondaryIdle(rec Record) time.Duration {
+	if rec.Idle < 0 {
+		return rec.Idle
+	}
+	return max(rec.Idle, 2*DefaultReapEvery)
+}
+
+// noteUse counts as a use of a sandbox that belongs to no session.
+func (r *Record) noteUse(now time.Time) {
+	r.LastUsed, r.Expires = now, time.Time{}
+	if idle := secondaryIdle(*r); idle >= 0 {
+		r.Expires = now.Add(idle)
+	}
+}
+
+// runs is backend.ErrLost for a sandbox that does not run.
+func runs(engine backend.Info) error {
+	if engine.State != backend.StateRunning {
+		return fmt.Errorf("%w: it is %s", backend.ErrLost, engine.State)
+	}
+	return nil
+}
+
+// resumeUnowned starts a sandbox that nobody has and restarts its idle time. Meanwhile its record is this manager's, so that
+// nobody sweeps or adopts it; backend.ErrExists when somebody was faster.
+func (m *Manager) resumeUnowned(ctx context.Context, rec Record, engine backend.Info) (backend.Info, error) {
+	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
+	if err != nil {
+		return engine, err
+	}
+	engine, _, err = m.find(ctx, rec.ID) // it may have been stopped just before
+	if err == nil && engine.State != backend.StateRunning {
+		err = m.resume(ctx, &rec, engine.ID)
+	}
+	rec.Owner = ""
+	if err == nil {
+		engine.State = backend.StateRunning
+		rec.noteUse(m.now())
+	}
+	m.save(rec)
+	return engine, err
+}
+
+// resume starts a sandbox whose record is this manager's. That is updated first to one that may run, so that whatever
+// follows, the end of this process too, it is suspended again.
+func (m *Manager) resume(ctx context.Context, rec *Record, engineID string) error {
+	rec.noteUse(m.now())
+	if err := m.store.Update(ctx, *rec); err != nil {
+		return err
+	}
+	return engineError(m.b.Start(ctx, engineID))
+}

@@ -1,0 +1,336 @@
+package transfer
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// openSource returns a file or directory of this machine, or standard input, as a source.
+func openSource(stdin io.Reader, arg string) (source, error) {
+	if arg == "-" {
+		return &inputSource{stdin}, nil
+	}
+	st, err := os.Stat(arg)
+	if err != nil {
+		return nil, copyError(arg, err)
+	}
+	src := &hostSource{arg: arg, info: st}
+	if st.IsDir() {
+		if src.root, err = os.OpenRoot(arg); err != nil {
+			return nil, copyError(arg, err)
+		}
+	}
+	return src, nil
+}
+
+// inputSource is standard input.
+type inputSource struct{ r io.Reader }
+
+func (*inputSource) name() string   { return "standard input" }
+func (*inputSource) base() string   { return "" }
+func (*inputSource) contents() bool { return false }
+func (*inputSource) close() error   { return nil }
+
+func (*inputSource) stat(context.Context) (entry, error) {
+	return entry{kind: session.TypeFile, mode: 0o644, size: -1}, nil
+}
+func (*inputSource) list(context.Context) ([]entry, error) { return nil, nil }
+func (s *inputSource) open(context.Context, entry) (io.ReadCloser, error) {
+	return io.NopCloser(s.r), nil
+}
+
+// hostSource is a file or directory of this machine.
+type hostSource struct {
+	arg  string
+	info fs.FileInfo
+	root *os.Root // of a directory, else nil
+}
+
+func (s *hostSource) name() string { return s.arg }
+
+func (s *hostSource) base() string {
+	abs, err := filepath.Abs(s.arg)
+	if err != nil {
+		abs = filepath.Clean(s.arg)
+	}
+	if base := filepath.Base(abs); filepath.IsLocal(base) {
+		return base
+	}
+	return "" // the root of a file system has no name
+}
+
+func (s *hostSource) contents() bool {
+	_, contents := pathEnd(s.arg)
+	return contents
+}
+
+func (s *hostSource) stat(context.Context) (entry, error) {
+	return hostEntry("", s.info), nil
+}
+
+func (s *hostSource) list(ctx context.Context) ([]entry, error) {
+	var list []entry
+	err := walk(ctx, s.root, func(e entry) error {
+		switch {
+		case e.path == ".":
+			return e.unreadable
+		case len(list) > 0 && list[len(list)-1].path == e.path:
+			list[len(list)-1].unreadable = e.unreadable
+			return nil
+		case len(list) == maxEntries:
+			return tooMany(maxEntries + 1)
+		}
+		list = append(list, e)
+		return nil
+	})
+	return list, err
+}
+
+// walk calls visit for all that is below a directory, parents first, links not followed. A directory that cannot be read is
+// visited again, with the reason; so is ".", but then only.
+func walk(ctx context.Context, root *os.Root, visit func(entry) error) error {
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return visit(entry{path: name, kind: session.TypeDir, unreadable: err})
+		case name == ".":
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return visit(entry{path: name, unreadable: err})
+		}
+		return visit(hostEntry(name, info))
+	})
+}
+
+// tooMany returns the error for a directory that has too much below it.
+func tooMany(n int64) error {
+	return hint.New(hint.Failed, fmt.Errorf("it holds %d or more files and directories, at most %d are copied at once", n, maxEntries),
+		"copy the directories in it one by one")
+}
+
+func (s *hostSource) open(_ context.Context, e entry) (io.ReadCloser, error) {
+	var f *os.File
+	var err error
+	if e.path == "" {
+		f, err = os.Open(s.arg)
+	} else {
+		f, err = s.root.Open(filepath.FromSlash(e.path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (s *hostSource) close() error {
+	if s.root == nil {
+		return nil
+	}
+	return s.root.Close()
+}
+
+func hostEntry(name string, info fs.FileInfo) entry {
+	e := entry{path: name, kind: session.TypeOther, mode: info.Mode().Perm(), size: info.Size()}
+	switch {
+	case info.Mode().IsRegular():
+		e.kind = session.TypeFile
+	case info.IsDir():
+		e.kind, e.size = session.TypeDir, 0
+	case info.Mode()&fs.ModeSymlink != 0:
+		e.kind, e.size = session.TypeSymlink, 0
+	}
+	return e
+}
+
+// openTarget returns a path of this machine, or standard output, as a destination.
+func openTarget(stdout io.Writer, arg string) (target, error) {
+	if arg == "-" {
+		return &outputTarget{stdout}, nil
+	}
+	t := &hostTarget{arg: arg}
+	dir := arg
+	st, err := os.Stat(arg)
+	switch {
+	case err == nil && st.IsDir():
+		t.dir = true
+	case err == nil && !st.Mode().IsRegular():
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "- is standard output")
+	case err == nil:
+		t.file = true
+		resolved, err := filepath.EvalSymlinks(arg) // the file is replaced, not a link to it
+		if err != nil {
+			return nil, copyError(arg, err)
+		}
+		dir, t.base = filepath.Split(resolved)
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Lstat(arg); err == nil {
+			return nil, hint.New(hint.Failed, fmt.Errorf("%s is a link that leads nowhere", arg), "")
+		}
+		dir, t.base = filepath.Split(filepath.Clean(arg))
+	default:
+		return nil, copyError(arg, err)
+	}
+	if dir == "" {
+		dir = "."
+	}
+	if t.root, err = os.OpenRoot(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s: there is no directory %s", arg, dir), "make it first")
+	}
+	if err != nil {
+		return nil, copyError(arg, err)
+	}
+	return t, nil
+}
+
+// outputTarget is standard output.
+type outputTarget struct{ w io.Writer }
+
+func (*outputTarget) name() string    { return "standard output" }
+func (*outputTarget) isDir() bool     { return false }
+func (*outputTarget) isFile() bool    { return true }
+func (*outputTarget) mustBeDir() bool { return false }
+func (*outputTarget) close() error    { return nil }
+
+func (*outputTarget) enter(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }
+func (*outputTarget) mkdir(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }
+func (t *outputTarget) write(_ context.Context, _ string, _ entry, r io.Reader) error {
+	_, err := io.Copy(t.w, r)
+	return err
+}
+
+// hostTarget is a file or directory of this machine. All names are looked up below root, which lets no link lead out of
+// it: what comes from a sandbox can choose them.
+type hostTarget struct {
+	arg  string
+	base string // name of the destination in root when that is the directory above it
+	dir  bool
+	file bool
+	root *os.Root
+
+	mu   sync.Mutex // guards made
+	made []madeDir
+}
+
+// madeDir is a directory that gets its mode at the end, when all is in it.
+type madeDir struct {
+	name string
+	mode fs.FileMode
+}
+
+func (t *hostTarget) name() string { return t.arg }
+func (t *hostTarget) isDir() bool  { return t.dir }
+func (t *hostTarget) isFile() bool { return t.file }
+
+func (t *hostTarget) mustBeDir() bool {
+	dir, _ := pathEnd(t.arg)
+	return dir
+}
+
+func (t *hostTarget) enter(ctx context.Context, name string, mode fs.FileMode) error {
+	name = filepath.Join(t.base, filepath.FromSlash(name))
+	if name == "" {
+		return nil
+	}
+	if err := t.mkdir(ctx, name, mode); err != nil {
+		return err
+	}
+	below, err := t.root.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	if len(t.made) > 0 {
+		t.made[0].name = "."
+	}
+	above := t.root
+	t.root, t.base = below, ""
+	return above.Close()
+}
+
+func (t *hostTarget) mkdir(_ context.Context, name string, mode fs.FileMode) error {
+	name = filepath.FromSlash(name)
+	err := t.root.Mkdir(name, mode|0o700)
+	if err == nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.made = append(t.made, madeDir{name, mode})
+		return nil
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	st, there := t.root.Stat(name)
+	if there != nil {
+		return there // a link that leads out, or nowhere
+	}
+	if !st.IsDir() {
+		return err
+	}
+	return nil
+}
+
+// write makes a temp file, without a name or beside its place, and puts it there when it is whole.
+func (t *hostTarget) write(ctx context.Context, name string, e entry, r io.Reader) (err error) {
+	name = filepath.Join(t.base, filepath.FromSlash(name))
+	st, there := t.root.Lstat(name)
+	if there == nil && !st.Mode().IsRegular() && st.Mode()&fs.ModeSymlink == 0 {
+		return errors.New("in its place is something else than a file")
+	}
+	temp := filepath.Join(filepath.Dir(name), ".workcell-"+rand.Text()+".tmp")
+	f, err := openTemp(t.root, filepath.Dir(name))
+	nameless := err == nil
+	if !nameless {
+		f, err = t.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	given := temp // its name so far, if it has one
+	defer func() {
+		if err != nil {
+			_ = t.root.Remove(given) // the error that matters is the first
+		}
+	}()
+	_, err = io.Copy(f, r)
+	if err == nil {
+		err = ctx.Err()
+	}
+	err = errors.Join(err, f.Chmod(e.mode))
+	if err == nil && nameless {
+		given, err = t.link(f, name, temp, errors.Is(there, fs.ErrNotExist))
+	}
+	if err = errors.Join(err, f.Close()); err != nil || given == name {
+		return err
+	}
+	return t.root.Rename(temp, name)
+}
+
+// link sets the first name of a file: its own one where nothing has that, else temp.
+func (t *hostTarget) link(f *os.File, name, temp string, free bool) (given string, err error) {
+	if free && linkTemp(t.root, f, name) == nil {
+		return name, nil
+	}
+	return temp, linkTemp(t.root, f, temp)
+}
+
+// close gives the directories that were made their modes, the inner ones first, since a mode may forbid more.
+func (t *hostTarget) close() error {
+	var errs []error
+	for i := len(t.made) - 1; i >= 0; i-- {
+		errs = append(errs, t.root.Chmod(t.made[i].name, t.made[i].mode))
+	}
+	return errors.Join(append(errs, t.root.Close())...)
+}

@@ -1,0 +1,228 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// privateDir holds what Workcell itself keeps in a workspace.
+const privateDir = ".workcell"
+
+// scratchDir is the other directory of a sandbox that can be copied from and to.
+const scratchDir = "/tmp"
+
+// workspacePath returns the path below the work directory that a user means, "." for itself; an absolute one below
+// scratchDir stays as it is.
+func workspacePath(workdir, p string) (string, error) {
+	below, ok := path.Clean(p), true // "." for an empty one
+	switch {
+	case below == workdir:
+		below = "."
+	case below == scratchDir || strings.HasPrefix(below, scratchDir+"/"):
+		return below, nil
+	case path.IsAbs(below):
+		below, ok = cutDir(below, workdir)
+	}
+	if !ok || below == ".." || strings.HasPrefix(below, "../") {
+		return "", hint.New(hint.Usage, fmt.Errorf("%s is not below %s or %s", p, workdir, scratchDir),
+			"elsewhere let a command do it, out: workcell sessions exec SANDBOX -- cat "+p+" > FILE, in: workcell sessions exec SANDBOX -- tee "+p+" < FILE")
+	}
+	return below, nil
+}
+
+// cutDir returns p below dir, "." being the directory that all is in.
+func cutDir(p, dir string) (below string, ok bool) {
+	if dir == "." {
+		return p, true
+	}
+	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// statWorkspace describes what is at a path, what a link leads to inside the workspace included.
+func statWorkspace(ctx context.Context, s *session.Session, at string) (session.FileInfo, error) {
+	info, err := s.StatFile(ctx, at)
+	if err != nil || info.Type != session.TypeSymlink {
+		return info, err
+	}
+	if _, err := s.ListFiles(ctx, at, session.ListFilesOptions{Limit: 1}); err == nil {
+		return session.FileInfo{Path: at, Type: session.TypeDir, Mode: 0o755}, nil
+	}
+	return s.ReadFile(ctx, at, io.Discard, session.ReadFileOptions{Limit: 1}) // describes the file that it opened
+}
+
+// Of a file smaller than smallFile only so much more than its size is asked for. A guest makes room for what it is asked
+// for, and of many small files that is most of its work.
+const (
+	smallFile   = 48 << 10
+	smallGrowth = 1 << 10
+)
+
+// errGrown: the file is no longer as small as it was.
+var errGrown = errors.New("the file has grown meanwhile")
+
+// sandboxSource is a file or directory of a workspace.
+type sandboxSource struct {
+	s   *session.Session
+	arg string // as the user wrote it
+	raw string // the path in it
+	at  string // below the work directory
+}
+
+func newSandboxSource(s *session.Session, arg, raw string) (source, error) {
+	at, err := workspacePath(s.Info().Workdir, raw)
+	if err != nil {
+		return nil, err
+	}
+	return &sandboxSource{s: s, arg: arg, raw: raw, at: at}, nil
+}
+
+func (s *sandboxSource) name() string { return s.arg }
+func (s *sandboxSource) close() error { return nil }
+
+func (s *sandboxSource) base() string {
+	if s.at == "." {
+		return path.Base(backend.Workdir) // not what the sandbox calls it
+	}
+	return path.Base(s.at)
+}
+
+func (s *sandboxSource) contents() bool {
+	_, contents := pathEnd(s.raw)
+	return contents || s.raw == ""
+}
+
+func (s *sandboxSource) stat(ctx context.Context) (entry, error) {
+	info, err := statWorkspace(ctx, s.s, s.at)
+	if err != nil {
+		return entry{}, err
+	}
+	return sandboxEntry("", info), nil
+}
+
+func (s *sandboxSource) list(ctx context.Context) ([]entry, error) {
+	found, err := s.s.ListFiles(ctx, s.at, session.ListFilesOptions{Recursive: true, Limit: maxEntries})
+	if err != nil {
+		return nil, err
+	}
+	if found.Truncated {
+		return nil, tooMany(found.Total)
+	}
+	list := make([]entry, 0, len(found.Entries))
+	for _, info := range found.Entries {
+		full := info.Path
+		if len(info.RawPath) > 0 {
+			full = string(info.RawPath)
+		}
+		if s.at == "." && (full == privateDir || strings.HasPrefix(full, privateDir+"/")) {
+			continue
+		}
+		below, ok := cutDir(full, s.at)
+		if !ok {
+			return nil, fmt.Errorf("%w: an entry of another directory", backend.ErrProtocol)
+		}
+		list = append(list, sandboxEntry(below, info))
+	}
+	return list, nil
+}
+
+func sandboxEntry(name string, info session.FileInfo) entry {
+	e := entry{path: name, kind: info.Type, mode: info.Mode.Perm()}
+	if e.kind == session.TypeFile {
+		e.size = info.Size
+	}
+	return e
+}
+
+func (s *sandboxSource) open(ctx context.Context, e entry) (io.ReadCloser, error) {
+	var opts session.ReadFileOptions
+	if e.path != "" && e.size >= 0 && e.size < smallFile { // below a directory, and tried again when that is too little
+		opts.Limit = e.size + smallGrowth
+	}
+	r, w := io.Pipe()
+	go func() { // ends with the file, or when the reader is closed
+		info, err := s.s.ReadFile(ctx, path.Join(s.at, e.path), w, opts)
+		if err == nil && opts.Limit > 0 && info.Size > opts.Limit {
+			err = errGrown
+		}
+		w.CloseWithError(err)
+	}()
+	return r, nil
+}
+
+// sandboxTarget is a file or directory of a workspace.
+type sandboxTarget struct {
+	s    *session.Session
+	arg  string           // as the user wrote it
+	raw  string           // the path in it
+	at   string           // as workspacePath has it
+	kind session.FileType // empty: it does not exist yet
+}
+
+func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) (target, error) {
+	at, err := workspacePath(s.Info().Workdir, raw)
+	if err != nil {
+		return nil, err
+	}
+	t := &sandboxTarget{s: s, arg: arg, raw: raw, at: at}
+	info, err := statWorkspace(ctx, s, at)
+	switch {
+	case err == nil && info.Type == session.TypeOther:
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "")
+	case err == nil:
+		t.kind = info.Type
+		return t, nil
+	case !errors.Is(err, backend.ErrNotFound):
+		return nil, copyError(arg, err)
+	}
+	above, err := statWorkspace(ctx, s, path.Dir(at))
+	if errors.Is(err, backend.ErrNotFound) || err == nil && above.Type != session.TypeDir {
+		return nil, hint.New(hint.Failed, fmt.Errorf("%s: there is no directory %s in the sandbox", arg, path.Dir(at)),
+			"make it first: workcell sessions exec "+s.ID()+" -- mkdir -p "+path.Dir(at))
+	}
+	if err != nil {
+		return nil, copyError(arg, err)
+	}
+	return t, nil
+}
+
+func (t *sandboxTarget) name() string { return t.arg }
+func (t *sandboxTarget) isDir() bool  { return t.kind == session.TypeDir }
+func (t *sandboxTarget) isFile() bool { return t.kind == session.TypeFile }
+func (t *sandboxTarget) close() error { return nil }
+
+func (t *sandboxTarget) mustBeDir() bool {
+	dir, _ := pathEnd(t.raw)
+	return dir
+}
+
+func (t *sandboxTarget) enter(ctx context.Context, name string, mode fs.FileMode) error {
+	t.at = path.Join(t.at, name)
+	if t.at == "." || t.isDir() && name == "" {
+		return nil
+	}
+	return t.mkdir(ctx, "", mode)
+}
+
+// mkdir makes a directory whose owner can use it whatever its mode was: there must be a way to put files into it.
+func (t *sandboxTarget) mkdir(ctx context.Context, name string, mode fs.FileMode) error {
+	_, err := t.s.MakeDir(ctx, path.Join(t.at, name), mode|0o700)
+	return err
+}
+
+func (t *sandboxTarget) write(ctx context.Context, name string, e entry, r io.Reader) error {
+	mode := e.mode
+	if mode == 0 { // which would stand for the default
+		mode = 0o400
+	}
+	_, err := t.s.WriteFile(ctx, path.Join(t.at, name), r, session.WriteFileOptions{Mode: mode, Overwrite: true, Size: e.size})
+	return err
+}

@@ -1,0 +1,143 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// memory is a destination that keeps what it gets.
+type memory struct {
+	mu    sync.Mutex // guards files
+	files map[string]string
+}
+
+func (m *memory) WriteFile(_ context.Context, name string, r io.Reader, opts session.WriteFileOptions) (session.FileInfo, error) {
+	data, err := io.ReadAll(r)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.files[name] = opts.Mode.String() + " " + string(data)
+	return session.FileInfo{}, err
+}
+
+func (m *memory) MakeDir(_ context.Context, name string, mode fs.FileMode) (session.FileInfo, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.files[name+"/"] = mode.String()
+	return session.FileInfo{}, nil
+}
+
+func write(t *testing.T, dir, name, content string, mode fs.FileMode) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), mode); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil { // whatever the umask
+		t.Fatal(err)
+	}
+}
+
+func TestWorkspaceCopiesFilesOnly(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Log("modes and links below are those of Unix")
+		return
+	}
+	outside := t.TempDir()
+	write(t, outside, "secret", "secret", 0o600)
+	dir := t.TempDir()
+	write(t, dir, "main.py", "print(1)\n", 0o664)
+	write(t, dir, "bin/run", "#!/bin/sh\n", 0o777)
+	write(t, dir, "private", "x", 0o400)
+	write(t, dir, "empty.txt", "", 0o644)
+	write(t, dir, ".git/config", "[core]", 0o644)
+	write(t, dir, "vendor/.git/config", "[core]", 0o644)
+	write(t, dir, ".workcell/output/x", "x", 0o644)
+	if err := os.Mkdir(filepath.Join(dir, "hollow"), 0o555); err != nil {
+		t.Fatal(err)
+	}
+	for link, target := range map[string]string{
+		"link": filepath.Join(outside, "secret"), "dirlink": outside, "bin/loop": "..", "dangling": "nowhere",
+	} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	dst := &memory{files: map[string]string{}}
+	stats, err := CopyWorkspace(t.Context(), dst, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"bin/": "-rwxr-xr-x", "vendor/": "-rwxr-xr-x", "hollow/": "-rwxr-xr-x",
+		"main.py":   "-rw-r--r-- print(1)\n",
+		"bin/run":   "-rwxr-xr-x #!/bin/sh\n",
+		"private":   "-rw------- x",
+		"empty.txt": "-rw-r--r-- ",
+	}
+	if diff := cmp.Diff(want, dst.files); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	wantStats := Stats{Files: 4, Bytes: 20, Skipped: []string{"bin/loop", "dangling", "dirlink", "link"}}
+	if diff := cmp.Diff(wantStats, stats); diff != "" {
+		t.Errorf("stats (-want +got):\n%s", diff)
+	}
+}
+
+func TestWorkspaceRefusesTooMuchBeforeItCopies(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, dir, "a", strings.Repeat("x", 600), 0o644)
+	write(t, dir, "b", strings.Repeat("x", 600), 0o644)
+	for name, most := range map[string]struct {
+		files int
+		bytes int64
+	}{"files": {1, 1 << 20}, "bytes": {10, 1000}} {
+		dst := &memory{files: map[string]string{}}
+		if _, err := copyWorkspace(t.Context(), dst, dir, most.files, most.bytes); !errors.Is(err, backend.ErrTooLarge) {
+			t.Errorf("%s: error = %v, want too large", name, err)
+		}
+		if len(dst.files) > 0 {
+			t.Errorf("%s: copied %d files", name, len(dst.files))
+		}
+	}
+}
+
+func TestWorkspaceThatIsNone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, dir, "file", "x", 0o644)
+	for _, path := range []string{filepath.Join(dir, "missing"), filepath.Join(dir, "file")} {
+		if _, err := CopyWorkspace(t.Context(), &memory{}, path); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%s: error = %v, want invalid", path, err)
+		}
+	}
+}
+
+func TestWorkspaceStopsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	dir := t.TempDir()
+	write(t, dir, "file", "x", 0o644)
+	if _, err := CopyWorkspace(ctx, &memory{}, dir); !errors.Is(err, context.Canceled) {
+		t.Errorf("error = %v, want canceled", err)
+	}
+}
