@@ -377,14 +377,14 @@ steps:
   - {id: d, type: set, if: "false", vars: {y: 1}}
   - {id: e, type: parallel, branches: [{id: one, steps: [{id: f, type: fail, message: no}]}], on_error: c}
 `)
-	var journal workflow.MemoryJournal
-	engine := workflow.NewEngine(nil, script(map[string][]any{"flaky": {errors.New("once"), "fine"}}), &workflow.Options{Journal: &journal})
+	journal := &cutJournal{room: -1}
+	engine := workflow.NewEngine(nil, script(map[string][]any{"flaky": {errors.New("once"), "fine"}}), &workflow.Options{Journal: journal})
 	res, err := engine.Run(t.Context(), wf, map[string]any{"in": true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	type line struct {
-		Kind           workflow.EntryKind
+		Kind           workflow.EventKind
 		Path           string
 		Visit, Attempt int
 		Status         workflow.Status
@@ -395,7 +395,7 @@ steps:
 		Next           string
 	}
 	var got []line
-	for i, e := range journal.Entries(res.RunID) {
+	for i, e := range journal.entries(t) {
 		if e.Seq != int64(i+1) || e.RunID != res.RunID || e.Time.IsZero() {
 			t.Errorf("entry %d: %+v", i, e)
 		}
@@ -405,9 +405,9 @@ steps:
 		}
 		got = append(got, l)
 	}
-	const started, finished = workflow.EntryStepStarted, workflow.EntryStepFinished
+	const started, finished = workflow.EventStepStarted, workflow.EventStepFinished
 	want := []line{
-		{Kind: workflow.EntryRunStarted},
+		{Kind: workflow.EventRunStarted},
 		{Kind: started, Path: "a", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
 		{Kind: finished, Path: "a", Visit: 1, Attempt: 1, Status: workflow.StatusFailed, Code: workflow.CodeAgent, Retry: true},
 		{Kind: started, Path: "a", Visit: 1, Attempt: 2, Status: workflow.StatusRunning},
@@ -421,7 +421,7 @@ steps:
 		{Kind: finished, Path: "e", Visit: 1, Attempt: 1, Status: workflow.StatusFailed, Output: map[string]any{}, Code: "branches", Next: "c"},
 		{Kind: started, Path: "c", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
 		{Kind: finished, Path: "c", Visit: 1, Attempt: 1, Status: workflow.StatusSucceeded},
-		{Kind: workflow.EntryRunFinished, Output: "fine"},
+		{Kind: workflow.EventRunFinished, Output: "fine"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

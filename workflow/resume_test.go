@@ -194,9 +194,9 @@ func underWay(entries []workflow.Entry) int {
 	open := map[string]bool{}
 	for _, e := range entries {
 		switch e.Kind {
-		case workflow.EntryStepStarted:
+		case workflow.EventStepStarted:
 			open[e.Path] = true
-		case workflow.EntryStepFinished:
+		case workflow.EventStepFinished:
 			delete(open, e.Path)
 		}
 	}
@@ -211,11 +211,11 @@ func checkJournal(t *testing.T, cut int, entries []workflow.Entry) {
 		if e.Seq != int64(i+1) || e.RunID != entries[0].RunID {
 			t.Fatalf("cut %d: entry %d is number %d of %s", cut, i+1, e.Seq, e.RunID)
 		}
-		if e.Kind == workflow.EntryRunResumed {
+		if e.Kind == workflow.EventRunResumed {
 			resumed++
 		}
 	}
-	if last := entries[len(entries)-1]; resumed != 1 || last.Kind != workflow.EntryRunFinished || last.Outcome != workflow.Succeeded {
+	if last := entries[len(entries)-1]; resumed != 1 || last.Kind != workflow.EventRunFinished || last.Outcome != workflow.Succeeded {
 		t.Errorf("cut %d: resumed %d times, ends with %s %s", cut, resumed, last.Kind, last.Outcome)
 	}
 }

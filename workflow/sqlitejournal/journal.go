@@ -94,7 +94,7 @@ func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
 
 func (j *Journal) append(ctx context.Context, e workflow.Entry, owner, note string) error {
 	err := j.f.Tx(ctx, func(tx *sql.Tx) error {
-		if e.Kind == workflow.EntryRunStarted && e.Seq == 1 {
+		if e.Kind == workflow.EventRunStarted && e.Seq == 1 {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO run VALUES (?, ?, ?, ?, 0, '', ?, ?, 0)`,
 				e.RunID, e.Workflow, e.Hash, e.Time.UnixMicro(), owner, note); err != nil {
 				return err
@@ -130,7 +130,7 @@ func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
 	if _, err := tx.ExecContext(ctx, `INSERT INTO entry VALUES (?, ?, ?)`, e.RunID, e.Seq, string(data)); err != nil {
 		return err
 	}
-	if e.Kind != workflow.EntryRunFinished {
+	if e.Kind != workflow.EventRunFinished {
 		return nil
 	}
 	_, err = tx.ExecContext(ctx, `UPDATE run SET finished = ?, outcome = ? WHERE id = ?`, e.Time.UnixMicro(), string(e.Outcome), e.RunID)
@@ -169,7 +169,7 @@ func (j *Journal) Entries(ctx context.Context, runID string) (_ []workflow.Entry
 	return list, nil
 }
 
-// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EntryRunFinished.
+// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
 	return j.f.Tx(ctx, func(tx *sql.Tx) error {
 		last, err := lastOf(ctx, tx, runID)
@@ -177,7 +177,7 @@ func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Out
 			return err
 		}
 		return insert(ctx, tx, workflow.Entry{
-			RunID: runID, Seq: last + 1, Time: time.Now().UTC(), Kind: workflow.EntryRunFinished, Outcome: outcome, Error: why,
+			RunID: runID, Seq: last + 1, Time: time.Now().UTC(), Kind: workflow.EventRunFinished, Outcome: outcome, Error: why,
 		})
 	})
 }

@@ -39,11 +39,11 @@ func file(t *testing.T) string { return filepath.Join(t.TempDir(), "state.db") }
 func entries(run string) []workflow.Entry {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 891_011_000, time.UTC)
 	return []workflow.Entry{
-		{RunID: run, Seq: 1, Time: at, Kind: workflow.EntryRunStarted, Workflow: "w", Hash: "h", Input: map[string]any{"a": 1.5, "b": []any{"x", nil}}},
-		{RunID: run, Seq: 2, Time: at.Add(1), Kind: workflow.EntryStepStarted, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusRunning},
-		{RunID: run, Seq: 3, Time: at.Add(2), Kind: workflow.EntryStepFinished, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusFailed,
+		{RunID: run, Seq: 1, Time: at, Kind: workflow.EventRunStarted, Workflow: "w", Hash: "h", Input: map[string]any{"a": 1.5, "b": []any{"x", nil}}},
+		{RunID: run, Seq: 2, Time: at.Add(1), Kind: workflow.EventStepStarted, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusRunning},
+		{RunID: run, Seq: 3, Time: at.Add(2), Kind: workflow.EventStepFinished, Path: "each[3]/test", Step: "test", Type: "exec", Visit: 2, Attempt: 1, Status: workflow.StatusFailed,
 			Output: map[string]any{"exit_code": int64(1)}, Error: &workflow.Error{Code: "internal", Message: "it \x00 broke"}, Retry: true},
-		{RunID: run, Seq: 4, Time: at.Add(time.Second), Kind: workflow.EntryRunFinished, Outcome: workflow.Failed},
+		{RunID: run, Seq: 4, Time: at.Add(time.Second), Kind: workflow.EventRunFinished, Outcome: workflow.Failed},
 	}
 }
 
