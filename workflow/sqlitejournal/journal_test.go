@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
@@ -105,7 +104,7 @@ func TestAnotherProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want[:3], got, cmpopts.IgnoreUnexported(workflow.Error{})); diff != "" {
+	if diff := cmp.Diff(want[:3], got); diff != "" {
 		t.Errorf("entries (-want +got):\n%s", diff)
 	}
 	run := sqlitejournal.Run{ID: "run_1", Workflow: "w", Hash: "h", Started: want[0].Time}
@@ -125,7 +124,7 @@ func TestAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestOneWriter: of two that go on with a run, the second is told so.
+// TestOneWriter: of two that resume a run, the second is refused.
 func TestOneWriter(t *testing.T) {
 	t.Parallel()
 	path := file(t)
@@ -292,7 +291,7 @@ func TestTake(t *testing.T) {
 	errs := make([]error, 8)
 	var wg sync.WaitGroup
 	for i := range errs {
-		wg.Go(func() { errs[i] = j.Take(t.Context(), "run_1", owner, fmt.Sprintf("heir%d", i)) })
+		wg.Go(func() { errs[i] = j.Take(t.Context(), "run_1", owner, fmt.Sprintf("owner%d", i)) })
 	}
 	wg.Wait()
 	won := 0
@@ -304,7 +303,7 @@ func TestTake(t *testing.T) {
 		}
 	}
 	r, err := j.Run(t.Context(), "run_1")
-	if won != 1 || err != nil || r.Cancel || !strings.HasPrefix(r.Owner, "heir") {
+	if won != 1 || err != nil || r.Cancel || !strings.HasPrefix(r.Owner, "owner") {
 		t.Errorf("%d took the run: %+v, %v", won, r, err)
 	}
 	mustAppend(t, j, list[2], list[3])
