@@ -58,7 +58,6 @@ func TestExec(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	wf := parse(t, `
-id: w
 sandbox: {image: "`+image+`", env: {FROM_SANDBOX: "1"}, retention: 0s}
 steps:
   - id: write
@@ -123,7 +122,6 @@ func TestSandboxesOfSteps(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	wf := parse(t, `
-id: w
 sandbox: {image: "`+image+`"}
 steps:
   - {id: a, type: exec, command: "echo shared > f"}
@@ -164,7 +162,6 @@ func TestExecTimeout(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	wf := parse(t, `
-id: w
 sandbox: {image: "`+image+`"}
 steps:
   - {id: open, type: exec, command: "true"}
@@ -201,7 +198,7 @@ func TestRunClosesItsSandboxes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			head := "id: w\n"
+			head := ""
 			if name == "timeout" {
 				head += "timeout: 5s\n"
 			}
@@ -248,7 +245,6 @@ func TestRetention(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	wf := parse(t, `
-id: w
 sandbox: {image: "`+image+`", retention: 10m}
 steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "true", sandbox: isolated}]`)
 	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
@@ -273,7 +269,6 @@ func TestCommandBeforeAgent(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	wf := parse(t, `
-id: w
 sandbox: {env: {FROM: workflow}}
 steps:
   - {id: a, type: exec, command: "echo $FROM $AGENT"}
@@ -296,12 +291,12 @@ steps:
 
 func TestNoSandboxes(t *testing.T) {
 	t.Parallel()
-	wf := parse(t, "id: w\nsteps: [{id: a, type: exec, command: \"true\"}]")
+	wf := parse(t, "steps: [{id: a, type: exec, command: \"true\"}]")
 	_, err := workflow.NewEngine(nil, nil, nil).Run(t.Context(), wf, nil)
 	if !errors.Is(err, backend.ErrUnsupported) {
 		t.Errorf("without a manager: %v", err)
 	}
-	wf = parse(t, "id: w\nsandbox: {image: \"workcell/no-such-image:1\"}\nsteps: [{id: a, type: exec, command: \"true\"}]")
+	wf = parse(t, "sandbox: {image: \"workcell/no-such-image:1\"}\nsteps: [{id: a, type: exec, command: \"true\"}]")
 	m := newManager(t)
 	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
 	if !errors.Is(err, backend.ErrImage) || !strings.HasPrefix(err.Error(), "step a: ") || res.Error.Code != "image" {
