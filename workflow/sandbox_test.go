@@ -160,7 +160,6 @@ steps:
 
 func TestExecTimeout(t *testing.T) {
 	t.Parallel()
-	m := newManager(t)
 	wf := parse(t, `
 sandbox: {image: "`+image+`"}
 steps:
@@ -169,7 +168,7 @@ steps:
   - {id: b, type: exec, command: "sleep 1000", timeout: 300ms, on_error: continue}
   - {id: c, type: exec, command: "pgrep -c sleep || true"}
   - {id: out, type: end, output: ["${ steps.a.error.code }", "${ steps.a.output.stdout }", "${ steps.b.error.code }", "${ steps.c.output.stdout }"]}`)
-	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
+	res, err := workflow.NewEngine(newManager(t), nil, nil).Run(t.Context(), wf, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,49 +185,32 @@ func TestRunClosesItsSandboxes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, last := range map[string]string{
-		"success":   `{id: z, type: end}`,
-		"failure":   `{id: z, type: fail, message: no}`,
-		"command":   `{id: z, type: exec, command: "exit 1"}`,
-		"panic":     `{id: z, type: agent, agent: panics}`,
-		"cancel":    `{id: z, type: agent, agent: cancels}`,
-		"in a call": `{id: y, type: agent, agent: later}, {id: z, type: exec, command: "sleep 100"}`,
-		"timeout":   `{id: z, type: exec, command: "sleep 100"}`,
-		"max_steps": `{id: z, type: set, vars: {x: 1}}`,
+	for name, tt := range map[string]struct {
+		head, last string
+		want       workflow.Outcome
+	}{
+		"success":   {"", `{id: z, type: end}`, workflow.Succeeded},
+		"failure":   {"", `{id: z, type: fail, message: no}`, workflow.Failed},
+		"panic":     {"", `{id: z, type: agent, agent: panics}`, workflow.Failed},
+		"cancel":    {"", `{id: y, type: agent, agent: later}, {id: z, type: exec, command: "sleep 100"}`, workflow.Cancelled},
+		"timeout":   {"timeout: 5s\n", `{id: z, type: exec, command: "sleep 100"}`, workflow.TimedOut},
+		"max_steps": {"max_steps: 2\n", `{id: z, type: set, vars: {x: 1}}`, workflow.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			head := ""
-			if name == "timeout" {
-				head += "timeout: 5s\n"
-			}
-			if name == "max_steps" {
-				head += "max_steps: 2\n"
-			}
-			wf := parse(t, head+`
+			wf := parse(t, tt.head+`
 sandbox: {image: "`+image+`"}
-steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "(sleep 1000 &)", sandbox: second}, `+last+`]`)
+steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "(sleep 1000 &)", sandbox: second}, `+tt.last+`]`)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			res, err := workflow.NewEngine(m, agents(func(_ context.Context, agent string, _ map[string]any) (workflow.AgentOutput, error) {
-				switch agent {
-				case "panics":
+				if agent == "panics" {
 					panic("oh no")
-				case "cancels":
-					cancel()
-				case "later":
-					time.AfterFunc(time.Second, cancel)
 				}
+				time.AfterFunc(time.Second, cancel)
 				return workflow.AgentOutput{}, nil
 			}), nil).Run(ctx, wf, nil)
-			want := map[string]workflow.Outcome{"success": workflow.Succeeded, "cancel": workflow.Cancelled, "in a call": workflow.Cancelled, "timeout": workflow.TimedOut}[name]
-			if want == "" {
-				want = workflow.Failed
-			}
-			if name == "cancel" && err == nil {
-				want = workflow.Succeeded // the last step was over when the run was cancelled
-			}
-			if res.Outcome != want || res.Cleanup != nil {
+			if res.Outcome != tt.want || res.Cleanup != nil {
 				t.Errorf("Run = %+v, %v", res, err)
 			}
 			if n := left(t, m, res.RunID); n != 0 {

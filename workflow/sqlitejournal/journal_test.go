@@ -221,37 +221,6 @@ func TestSharedFile(t *testing.T) {
 	}
 }
 
-// TestEngine runs a workflow whose journal is a file.
-func TestEngine(t *testing.T) {
-	t.Parallel()
-	wf, err := workflow.Parse("two.yaml", []byte(strings.Join([]string{
-		"id: two", "steps:", "  - {id: a, type: set, vars: {x: '${ 1 + 1 }'}}", "  - {id: b, type: end, output: '${ vars.x }'}",
-	}, "\n")), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	j := open(t, file(t))
-	res, err := workflow.NewEngine(nil, nil, &workflow.Options{Journal: j}).Run(t.Context(), wf, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, err := j.Entries(t.Context(), res.RunID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var kinds []string
-	for _, e := range list {
-		kinds = append(kinds, string(e.Kind)+" "+e.Step)
-	}
-	want := []string{"run_started ", "step_started a", "step_finished a", "step_started b", "step_finished b", "run_finished "}
-	if diff := cmp.Diff(want, kinds); diff != "" {
-		t.Errorf("entries (-want +got):\n%s", diff)
-	}
-	if list[2].Vars["x"] != int64(2) || list[0].Hash != wf.Hash {
-		t.Errorf("what the entries hold: %+v", list)
-	}
-}
-
 // TestTake: a run goes from a dead owner to one of those who want it, and stays with a finished one.
 func TestTake(t *testing.T) {
 	t.Parallel()
