@@ -1,9 +1,10 @@
 package frontmatter
 
 import (
-	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // Error is one problem in one file.
@@ -16,23 +17,7 @@ type Error struct {
 }
 
 // Error returns "file:line:column: message; hint".
-func (e *Error) Error() string {
-	var b strings.Builder
-	b.WriteString(e.File)
-	if e.Line > 0 {
-		fmt.Fprintf(&b, ":%d", e.Line)
-		if e.Column > 0 {
-			fmt.Fprintf(&b, ":%d", e.Column)
-		}
-	}
-	b.WriteString(": ")
-	b.WriteString(e.Message)
-	if e.Hint != "" {
-		b.WriteString("; ")
-		b.WriteString(e.Hint)
-	}
-	return b.String()
-}
+func (e *Error) Error() string { return (*yamlnode.Problem)(e).Error() }
 
 // InOrder compares problems for a stable sort: those of a file by their place, then those that are about the whole of it,
 // then those of other files, which stay as they are.

@@ -173,7 +173,7 @@ func TestParseErrors(t *testing.T) {
 		{"tab", "---\nsandbox:\n\tmode: code\n---\n", "a.prompt:3:1: malformed YAML: a tab in the indentation; indent with spaces"},
 		{"syntax", "---\nmodel: x\nsandbox: {mode: code\nother: y\n---\n", "a.prompt:"},
 		{"syntax line", "---\nmodel: x\n  sandbox: python\n---\n", "a.prompt:3: malformed YAML"},
-		{"second document", "---\nmodel: x\n--- {sandbox: python}\n---\n", "a.prompt:3: the frontmatter has more than one YAML document"},
+		{"second document", "---\nmodel: x\n--- {sandbox: python}\n---\n", "a.prompt:3: more than one YAML document"},
 		{"document end", "---\nmodel: x\n...\nsandbox: python\n---\nbody\n", "a.prompt:"},
 		{"carriage returns", "---\nmodel: x\rsandbox: python\n---\n", "a.prompt:2: carriage return without line feed"},
 		{"old mac", "---\rmodel: x\r---\rbody", "a.prompt:1:4: text after the opening ---"},

@@ -341,11 +341,3 @@ func (c *checker) modes(s Sandbox) {
 		c.add("session", "add mode: code, or remove it", "session belongs to code mode; in compute mode every call has a fresh sandbox")
 	}
 }
-
-func clip(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}

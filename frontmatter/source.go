@@ -1,14 +1,14 @@
 package frontmatter
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"regexp"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // Size limits. A file beyond them is refused before it is parsed.
@@ -151,30 +151,10 @@ func nextLine(text string, off int) (string, int) {
 
 // decodeText checks size and encoding and takes the byte order mark off.
 func decodeText(name string, src []byte) (string, error) {
-	if len(src) > MaxFileBytes {
-		return "", tooLarge(name)
+	text, problem := yamlnode.Text(src, MaxFileBytes)
+	if problem != nil {
+		problem.File = name
+		return "", (*Error)(problem)
 	}
-	for _, mark := range []string{"\xff\xfe", "\xfe\xff"} {
-		if bytes.HasPrefix(src, []byte(mark)) {
-			return "", &Error{File: name, Line: 1, Column: 1, Message: "the file is UTF-16", Hint: "save it as UTF-8"}
-		}
-	}
-	src = bytes.TrimPrefix(src, []byte("\ufeff"))
-	if i := bytes.IndexByte(src, 0); i >= 0 {
-		line, col := position(src, i)
-		return "", &Error{File: name, Line: line, Column: col, Message: "NUL byte", Hint: "save the file as UTF-8 text"}
-	}
-	if !utf8.Valid(src) {
-		i := 0
-		for r, n := utf8.DecodeRune(src); r != utf8.RuneError || n != 1; r, n = utf8.DecodeRune(src[i:]) {
-			i += n
-		}
-		line, col := position(src, i)
-		return "", &Error{File: name, Line: line, Column: col, Message: "the file is not valid UTF-8", Hint: "save it as UTF-8"}
-	}
-	return string(src), nil
-}
-
-func position(src []byte, i int) (line, col int) {
-	return bytes.Count(src[:i], []byte{'\n'}) + 1, i - bytes.LastIndexByte(src[:i], '\n')
+	return text, nil
 }

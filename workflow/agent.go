@@ -2,10 +2,13 @@ package workflow
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/tools"
 )
 
 // run lets the agent work and keeps its answer.
@@ -17,7 +20,7 @@ func (b *agentBody) run(ctx context.Context, ex *execution) (result, error) {
 	if b.input != nil {
 		v, err := b.input.Eval(ctx, ex.scope.variables())
 		if err != nil {
-			return result{}, exprError(b.input, err)
+			return result{}, err
 		}
 		input, _ = v.(map[string]any)
 	} else {
@@ -59,4 +62,41 @@ func answer(out AgentOutput) any {
 		}
 	}
 	return out.Text
+}
+
+// Agents runs agents by name, such as those that tools.LoadAgents returns. It is safe for concurrent use as long as nobody
+// changes it.
+type Agents map[string]*tools.Agent
+
+var (
+	_ AgentRunner      = Agents(nil)
+	_ SandboxDescriber = Agents(nil)
+)
+
+// File returns the file of an agent, for LoadOptions.Agents.
+func (a Agents) File(name string) (*frontmatter.Document, error) {
+	if a[name] == nil {
+		return nil, fmt.Errorf("there is no agent %q, known are: %s", clip(name), strings.Join(sortedKeys(a), ", "))
+	}
+	return a[name].Document(), nil
+}
+
+// RunAgent runs an agent with the model that its file names.
+func (a Agents) RunAgent(ctx context.Context, name string, input map[string]any) (AgentOutput, error) {
+	if _, err := a.File(name); err != nil {
+		return AgentOutput{}, err
+	}
+	res, err := a[name].Run(ctx, input, nil)
+	if err != nil {
+		return AgentOutput{}, err
+	}
+	return AgentOutput{Text: res.Text, Output: res.Output}, nil
+}
+
+// AgentSandbox returns what an agent asks of the sandbox that it shares with its run.
+func (a Agents) AgentSandbox(name string) (session.Request, bool) {
+	if a[name] == nil {
+		return session.Request{}, false
+	}
+	return a[name].SharedSandbox()
 }

@@ -12,7 +12,7 @@ func (b *setBody) run(ctx context.Context, ex *execution) (result, error) {
 	for _, a := range b.vars {
 		v, err := a.value.Eval(ctx, ex.scope.variables())
 		if err != nil {
-			return result{}, exprError(a.value, err)
+			return result{}, err
 		}
 		values[a.name] = v
 	}
@@ -22,7 +22,7 @@ func (b *setBody) run(ctx context.Context, ex *execution) (result, error) {
 func (b *failBody) run(ctx context.Context, ex *execution) (result, error) {
 	msg, err := b.message.EvalString(ctx, ex.scope.variables())
 	if err != nil {
-		return result{}, exprError(b.message, err)
+		return result{}, err
 	}
 	return result{}, &Error{Code: codeFailed, Message: msg}
 }
@@ -33,7 +33,7 @@ func (b *endBody) run(ctx context.Context, ex *execution) (result, error) {
 	}
 	v, err := b.output.Eval(ctx, ex.scope.variables())
 	if err != nil {
-		return result{}, exprError(b.output, err)
+		return result{}, err
 	}
 	return result{output: v, has: true, last: true, end: true}, nil
 }
@@ -46,7 +46,7 @@ func (b *switchBody) run(ctx context.Context, ex *execution) (result, error) {
 	if b.expression != nil {
 		v, err := b.expression.Eval(ctx, vars)
 		if err != nil {
-			return result{}, exprError(b.expression, err)
+			return result{}, err
 		}
 		value = expr.Text(v)
 		res.output, res.has = v, true
@@ -57,7 +57,7 @@ func (b *switchBody) run(ctx context.Context, ex *execution) (result, error) {
 		if c.when != nil {
 			var err error
 			if matches, err = c.when.EvalBool(ctx, vars); err != nil {
-				return result{}, exprError(c.when, err)
+				return result{}, err
 			}
 		}
 		if matches {

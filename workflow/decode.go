@@ -3,6 +3,7 @@ package workflow
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,28 +15,33 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // loader turns one file into a Workflow and collects what is wrong with it.
 type loader struct {
-	*source
+	*yamlnode.Source
+	place
 	errs  frontmatter.Errors
-	nodes int // scalars and collections turned into values so far, aliases followed
 	known func(agent string) (*frontmatter.Document, error)
 
-	steps   []*step           // all steps, in order of the file
-	byID    map[string]*step  // the first step of each id
-	varsAt  map[string]string // names of variables that anything assigns
-	inputOf *schema
-	envs    map[string]*expr.Env // of for_each, by the names they add; making one takes milliseconds
+	steps     []*step          // all steps, in order of the file
+	sequences []*sequence      // all of them
+	reads     []read           // all expressions
+	byID      map[string]*step // the first step of each id
+	varsAt    map[string]bool  // names of variables that anything assigns
+	inputOf   *schema
+	envs      map[string]*expr.Env // of for_each, by the names they add; making one takes milliseconds
 }
 
 func (l *loader) fail(n *yaml.Node, hint, format string, args ...any) {
-	l.failAt(n.Line, n.Column, hint, format, args...)
+	l.report(&frontmatter.Error{File: l.File, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-func (l *loader) failAt(line, column int, hint, format string, args ...any) {
-	l.report(&frontmatter.Error{File: l.file, Line: line, Column: column, Message: fmt.Sprintf(format, args...), Hint: hint})
+// failAt reports a problem at a place inside a scalar.
+func (l *loader) failAt(at expr.Place, hint, format string, args ...any) {
+	line, column := l.Place(at.Node, at.Offset)
+	l.report(&frontmatter.Error{File: l.File, Line: line, Column: column, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 // report adds a problem, as long as there are not too many.
@@ -44,7 +50,7 @@ func (l *loader) report(e *frontmatter.Error) {
 	case len(l.errs) < maxProblems:
 		l.errs = append(l.errs, e)
 	case len(l.errs) == maxProblems:
-		l.errs = append(l.errs, &frontmatter.Error{File: l.file, Message: "more problems; these come first"})
+		l.errs = append(l.errs, &frontmatter.Error{File: l.File, Message: "more problems; these come first"})
 	}
 }
 
@@ -52,9 +58,9 @@ func (l *loader) report(e *frontmatter.Error) {
 var hyphenated = regexp.MustCompile(`steps\.([A-Za-z_]\w*(?:-\w+)+)`)
 
 // failExpr reports an error of package expr in the scalar n, at the place inside it that the error names.
-func (l *loader) failExpr(n *yaml.Node, offset int, err error) {
+func (l *loader) failExpr(n *yaml.Node, err error) {
 	var e *expr.Error
-	if !errors.As(err, &e) {
+	if !errors.As(err, &e) || e.Node == nil {
 		l.fail(n, "", "%v", err)
 		return
 	}
@@ -62,8 +68,7 @@ func (l *loader) failExpr(n *yaml.Node, offset int, err error) {
 	if m := hyphenated.FindStringSubmatch(n.Value); m != nil {
 		hint = fmt.Sprintf(`an id with hyphens is written steps["%s"]`, m[1])
 	}
-	line, column := l.place(n, offset+e.Offset)
-	l.failAt(line, column, hint, "%s", e.Msg)
+	l.failAt(e.Place, hint, "%s", e.Msg)
 }
 
 // object is a mapping whose keys are known to be legal.
@@ -78,19 +83,18 @@ type object struct {
 func (l *loader) object(n *yaml.Node, what string, known ...string) (*object, bool) {
 	o := &object{loader: l, node: n, what: what, at: map[string]*yaml.Node{}}
 	if n.Kind != yaml.MappingNode {
-		l.fail(n, "", "%s must be a mapping, it is %s", what, kindOf(n))
+		l.fail(n, "", "%s must be a mapping, it is %s", what, yamlnode.Kind(n))
 		return o, false
 	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], follow(n.Content[i+1])
+	for key, value := range yamlnode.Pairs(n) {
 		if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
-			continue // reported by wellFormed
+			continue // reported by yamlnode.Check
 		}
 		if !slices.Contains(known, key.Value) {
-			l.fail(key, unknownHint(key.Value, known), "unknown key %q in %s", clip(key.Value), what)
+			l.fail(key, nearHint(key.Value, known), "unknown key %q in %s", clip(key.Value), what)
 			continue
 		}
-		if isNull(value) {
+		if yamlnode.IsNull(value) {
 			l.fail(key, "give a value or remove the key", "%s of %s is empty", key.Value, what)
 			continue
 		}
@@ -99,9 +103,13 @@ func (l *loader) object(n *yaml.Node, what string, known ...string) (*object, bo
 	return o, true
 }
 
-func unknownHint(word string, known []string) string {
+// nearHint names the word that was probably meant, or all there are.
+func nearHint(word string, known []string) string {
 	if near, ok := suggest.Closest(word, known); ok {
 		return fmt.Sprintf("did you mean %q?", near)
+	}
+	if len(known) == 0 || len(known) > 20 {
+		return ""
 	}
 	return "known are " + strings.Join(known, ", ")
 }
@@ -131,7 +139,7 @@ func (o *object) text(key string) string {
 		return ""
 	}
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-		o.fail(n, quoteHint(n), "%s of %s must be text, it is %s", key, o.what, kindOf(n))
+		o.fail(n, quoteHint(n), "%s of %s must be text, it is %s", key, o.what, yamlnode.Kind(n))
 		return ""
 	}
 	if n.Value == "" {
@@ -162,7 +170,7 @@ func (o *object) integer(key string, low, high int) int {
 	v, err := strconv.Atoi(n.Value)
 	switch {
 	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int":
-		o.fail(n, "", "%s of %s must be a whole number, it is %s", key, o.what, kindOf(n))
+		o.fail(n, "", "%s of %s must be a whole number, it is %s", key, o.what, yamlnode.Kind(n))
 		return 0
 	case err != nil || v < low || v > high:
 		o.fail(n, "", "%s of %s is %s, it must be %d to %d", key, o.what, clip(n.Value), low, high)
@@ -178,7 +186,7 @@ func (o *object) boolean(key string) bool {
 	}
 	var v bool
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(&v) != nil {
-		o.fail(n, "", "%s of %s must be true or false, it is %s", key, o.what, kindOf(n))
+		o.fail(n, "", "%s of %s must be true or false, it is %s", key, o.what, yamlnode.Kind(n))
 	}
 	return v
 }
@@ -192,7 +200,7 @@ func (o *object) duration(key string, low, high time.Duration) time.Duration {
 	d, err := time.ParseDuration(n.Value)
 	switch {
 	case n.Kind != yaml.ScalarNode:
-		o.fail(n, `write it as "90s", "30m" or "1h30m"`, "%s of %s must be a duration, it is %s", key, o.what, kindOf(n))
+		o.fail(n, `write it as "90s", "30m" or "1h30m"`, "%s of %s must be a duration, it is %s", key, o.what, yamlnode.Kind(n))
 		return 0
 	case err != nil:
 		hint := `write it as "90s", "30m" or "1h30m"`
@@ -215,7 +223,7 @@ func (o *object) items(key string, most int) []*yaml.Node {
 		return nil
 	}
 	if n.Kind != yaml.SequenceNode {
-		o.fail(n, "", "%s of %s must be a list, it is %s", key, o.what, kindOf(n))
+		o.fail(n, "", "%s of %s must be a list, it is %s", key, o.what, yamlnode.Kind(n))
 		return nil
 	}
 	if len(n.Content) == 0 {
@@ -227,107 +235,31 @@ func (o *object) items(key string, most int) []*yaml.Node {
 	}
 	out := make([]*yaml.Node, len(n.Content))
 	for i, c := range n.Content {
-		out[i] = follow(c)
+		out[i] = yamlnode.Follow(c)
 	}
 	return out
 }
 
-// plain turns a node into plain data and reports what cannot be.
-func (l *loader) plain(n *yaml.Node, depth int) any {
-	n = follow(n)
-	l.nodes++
-	if l.nodes > maxYAMLNodes || depth > maxYAMLDepth {
-		return nil // reported by wellFormed
-	}
-	switch n.Kind {
-	case yaml.MappingNode:
-		out := make(map[string]any, len(n.Content)/2)
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			out[n.Content[i].Value] = l.plain(n.Content[i+1], depth+1)
-		}
-		return out
-	case yaml.SequenceNode:
-		out := make([]any, len(n.Content))
-		for i, c := range n.Content {
-			out[i] = l.plain(c, depth+1)
-		}
-		return out
-	}
-	return l.scalar(n)
-}
-
-func (l *loader) scalar(n *yaml.Node) any {
-	switch n.ShortTag() {
-	case "!!null":
-		return nil
-	case "!!bool":
-		var v bool
-		if n.Decode(&v) == nil {
-			return v
-		}
-	case "!!int":
-		var v int64
-		if n.Decode(&v) == nil {
-			return v
-		}
-		l.fail(n, "write it as text", "the number %s is too large", clip(n.Value))
-	case "!!float":
-		var v float64
-		if n.Decode(&v) == nil {
-			if plain, err := expr.Normalize(v, 64); err == nil {
-				return plain
-			}
-		}
-		l.fail(n, "", "the number %s cannot be used", clip(n.Value))
-	}
-	return n.Value // text, and dates as they are written
-}
-
-func follow(n *yaml.Node) *yaml.Node {
-	for n.Kind == yaml.AliasNode && n.Alias != nil {
-		n = n.Alias
-	}
-	return n
-}
-
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
-
-// kindOf names the type of n for people.
-func kindOf(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
-		return "a mapping"
-	case yaml.SequenceNode:
-		return "a list"
-	case yaml.AliasNode:
-		return "an alias"
-	}
-	switch n.ShortTag() {
-	case "!!null":
-		return "nothing"
-	case "!!bool":
-		return n.Value
-	case "!!int", "!!float":
-		return "the number " + clip(n.Value)
-	}
-	return "text"
-}
-
 // quoteHint helps where YAML took text for a number or a boolean.
 func quoteHint(n *yaml.Node) string {
-	if n.Kind == yaml.ScalarNode && !isNull(n) && len(n.Value) < 40 {
+	if n.Kind == yaml.ScalarNode && !yamlnode.IsNull(n) && len(n.Value) < 40 {
 		return fmt.Sprintf("put it in quotes: %q", n.Value)
 	}
 	return ""
 }
 
-func clip(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
+// objects iterates over the mappings of a list.
+func (o *object) objects(key string, most int, known ...string) iter.Seq[*object] {
+	return func(yield func(*object) bool) {
+		for i, n := range o.items(key, most) {
+			if c, ok := o.object(n, fmt.Sprintf("%s[%d] of %s", key, i, o.what), known...); ok && !yield(c) {
+				return
+			}
+		}
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }
+
+func clip(s string) string { return yamlnode.Clip(s) }
 
 // isID reports whether s can name a workflow, a step or a branch. In Genkit's names '/' and '.' have a meaning.
 func isID(s string) bool {
@@ -335,8 +267,7 @@ func isID(s string) bool {
 		return false
 	}
 	for i, c := range []byte(s) {
-		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && (i == 0 || c != '-' && (c < '0' || c > '9')) {
+		if !isLetter(c) && (i == 0 || c != '-' && !isDigit(c)) {
 			return false
 		}
 	}

@@ -7,42 +7,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/expr"
 )
 
-// StepInfo describes a step for people.
-type StepInfo struct {
-	ID       string     `json:"id"`
-	Type     Type       `json:"type"`
-	Agent    string     `json:"agent,omitempty"`
-	Line     int        `json:"line"`
-	LeadsTo  []string   `json:"leads_to,omitempty"` // steps named by next, a switch or on_error
-	Branches [][]string `json:"branches,omitempty"` // ids of the steps of each branch, or of the one body of a for_each
-}
-
-// Describe lists the steps in the order of the file, nested ones after the step they are part of.
-func (wf *Workflow) Describe() []StepInfo {
-	out := make([]StepInfo, 0, len(wf.all))
-	for _, s := range wf.all {
-		info := StepInfo{ID: s.id, Type: s.typ, Line: s.node.Line}
-		if b, ok := s.body.(*agentBody); ok {
-			info.Agent = b.agent
-		}
-		to, _ := s.body.targets()
-		for _, t := range append(to, s.next, s.onError) {
-			if t.kind == targetStep && !slices.Contains(info.LeadsTo, t.id) {
-				info.LeadsTo = append(info.LeadsTo, t.id)
-			}
-		}
-		for _, in := range s.inner() {
-			var ids []string
-			for _, inside := range in.steps.steps {
-				ids = append(ids, inside.id)
-			}
-			info.Branches = append(info.Branches, ids)
-		}
-		out = append(out, info)
-	}
-	return out
-}
-
 // Agents lists the agents that the workflow names, each once, sorted.
 func (wf *Workflow) Agents() []string {
 	var names []string

@@ -49,7 +49,7 @@ type SandboxDescriber interface {
 
 // Options configure an Engine. The comment of each field says what its zero value means.
 type Options struct {
-	// Journal records runs. Nil is a MemoryJournal.
+	// Journal records runs, for Resume. Nil: they are not recorded.
 	Journal Journal
 	// OnEvent is called with the progress of runs. It should return soon: the run waits for it. Nil: it is not reported.
 	OnEvent func(Event)
@@ -88,9 +88,6 @@ func NewEngine(manager *session.Manager, agents AgentRunner, opts *Options) *Eng
 	e := &Engine{manager: manager, agents: agents}
 	if opts != nil {
 		e.opts = *opts
-	}
-	if e.opts.Journal == nil {
-		e.opts.Journal = &MemoryJournal{}
 	}
 	if e.opts.TracerProvider == nil {
 		e.opts.TracerProvider = otel.GetTracerProvider()

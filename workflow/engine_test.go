@@ -3,6 +3,7 @@ package workflow_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -16,8 +17,7 @@ import (
 func TestRun(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
-	for _, tt := range []struct {
-		name    string
+	for name, tt := range map[string]struct {
 		src     string
 		input   map[string]any
 		answers map[string][]any
@@ -25,20 +25,7 @@ func TestRun(t *testing.T) {
 		output  any
 		err     string
 	}{
-		{
-			name: "in order",
-			src: `
-id: w
-steps:
-  - {id: a, type: agent, agent: one}
-  - {id: b, type: agent, agent: two, input: {from: "${ steps.a.output }"}}`,
-			answers: map[string][]any{"one": {"first"}, "two": {"second"}},
-			trail:   []string{"a:succeeded", "b:succeeded"}, output: "second",
-		},
-		{
-			name: "loop until the tests pass",
-			src: `
-id: w
+		"loop until the tests pass": {src: `
 max_steps: 20
 steps:
   - {id: fix, type: agent, agent: fixer}
@@ -53,10 +40,7 @@ steps:
 			trail:  []string{"fix:succeeded", "test:succeeded", "check:succeeded", "fix:succeeded", "test:succeeded", "check:succeeded", "done:succeeded"},
 			output: map[string]any{"fixes": int64(2), "last": "two"},
 		},
-		{
-			name: "start, next and if",
-			src: `
-id: w
+		"start, next and if": {src: `
 start: b
 steps:
   - {id: a, type: set, vars: {x: 1}, next: c}
@@ -68,25 +52,7 @@ steps:
 			trail:  []string{"b:skipped", "c:skipped", "d:succeeded", "a:succeeded", "c:succeeded", "d:succeeded", "e:succeeded"},
 			output: map[string]any{"x": int64(1), "z": int64(3)},
 		},
-		{
-			name: "counting loop",
-			src: `
-id: w
-max_steps: 50
-vars: {n: 0, list: []}
-steps:
-  - {id: add, type: set, vars: {n: "${ vars.n + 1 }", list: "${ vars.list + [vars.n] }"}}
-  - {id: more, type: switch, cases: [{when: vars.n < input.max, next: add}], default: out}
-  - {id: out, type: end, output: "${ vars.list }"}`,
-			input:  map[string]any{"max": 3.0},
-			trail:  []string{"add:succeeded", "more:succeeded", "add:succeeded", "more:succeeded", "add:succeeded", "more:succeeded", "out:succeeded"},
-			output: []any{int64(0), int64(1), int64(2)},
-		},
-		{
-			name: "on_error leads elsewhere",
-			src: `
-id: w
-steps:
+		"on_error leads elsewhere": {src: `
   - {id: a, type: agent, agent: bad, on_error: mend}
   - {id: b, type: agent, agent: good, next: z}
   - {id: mend, type: set, vars: {why: "${ steps.a.error.code + ': ' + steps.a.error.message }"}}
@@ -94,91 +60,38 @@ steps:
 			answers: map[string][]any{"bad": {boom}},
 			trail:   []string{"a:failed", "mend:succeeded", "z:succeeded"}, output: "agent_failed: agent bad: boom",
 		},
-		{
-			name: "on_error continue",
-			src: `
-id: w
-steps:
-  - {id: a, type: agent, agent: bad, on_error: continue}
-  - {id: b, type: end, output: "${ steps.a.status + '/' + string(has(steps.a.output)) }"}`,
-			answers: map[string][]any{"bad": {boom}},
-			trail:   []string{"a:failed", "b:succeeded"}, output: "failed/false",
-		},
-		{
-			name: "a failure ends the run",
-			src: `
-id: w
-steps:
-  - {id: a, type: agent, agent: bad}
-  - {id: b, type: end}`,
-			answers: map[string][]any{"bad": {boom}},
-			trail:   []string{"a:failed"}, err: "step a: agent bad: boom",
-		},
-		{
-			name: "fail",
-			src: `
-id: w
-steps:
-  - {id: a, type: fail, message: "no ${ input.x } today"}`,
-			input: map[string]any{"x": "bread"},
-			trail: []string{"a:failed"}, err: "step a: no bread today",
-		},
-		{
-			name: "an error in an expression has its place",
-			src: `
-id: w
-steps:
+		"an error in an expression has its place": {src: `
   - id: a
     type: set
     vars:
       x: "text ${ input.nope }"`,
 			trail: []string{"a:failed"}, err: "test.yaml:6:24: step a: no such key: nope",
 		},
-		{
-			name: "an if that fails",
-			src: `
-id: w
-steps:
+		"an if that fails": {src: `
   - {id: a, type: end, if: "input.n > 'x'"}`,
 			input: map[string]any{"n": 1},
 			trail: []string{"a:failed"}, err: "test.yaml:3:37: step a: these types do not go together here; convert with int(), double() or string()",
 		},
-		{
-			name: "switch without a match",
-			src: `
-id: w
-steps:
+		"switch without a match": {src: `
   - {id: s, type: switch, expression: input.x, transitions: [{condition: a, next: e}]}
   - {id: e, type: end}`,
 			input: map[string]any{"x": "b"},
 			trail: []string{"s:failed"}, err: `step s: no transition for "b" and no default`,
 		},
-		{
-			name: "switch compares as text",
-			src: `
-id: w
-steps:
+		"switch compares as text": {src: `
   - {id: s, type: switch, expression: input.x, transitions: [{condition: 3, next: e}, {condition: "null", next: f}]}
   - {id: e, type: end, output: three}
   - {id: f, type: end, output: nothing}`,
 			input: map[string]any{"x": 3},
 			trail: []string{"s:succeeded", "e:succeeded"}, output: "three",
 		},
-		{
-			name: "max_visits",
-			src: `
-id: w
-steps:
+		"max_visits": {src: `
   - {id: a, type: set, vars: {x: 1}, max_visits: 2, on_error: out}
   - {id: s, type: switch, cases: [{when: "true", next: a}], default: out}
   - {id: out, type: end, output: "${ steps.a.error.code }"}`,
 			trail: []string{"a:succeeded", "s:succeeded", "a:succeeded", "s:succeeded", "a:failed", "out:succeeded"}, output: "max_visits",
 		},
-		{
-			name: "parallel",
-			src: `
-id: w
-steps:
+		"parallel": {src: `
   - {id: before, type: set, vars: {x: 1}}
   - id: p
     type: parallel
@@ -192,11 +105,7 @@ steps:
 			trail:   []string{"before:succeeded", "p.one/a:succeeded", "p.one/b:succeeded", "p.two/c:succeeded", "p.three/d:succeeded", "p:succeeded", "e:succeeded"},
 			output:  map[string]any{"p": map[string]any{"one": "1", "two": int64(1), "three": "early"}, "x": int64(1)},
 		},
-		{
-			name: "parallel fails fast",
-			src: `
-id: w
-steps:
+		"parallel fails fast": {src: `
   - id: p
     type: parallel
     max_concurrency: 1
@@ -206,29 +115,7 @@ steps:
 			answers: map[string][]any{"bad": {boom}, "good": {"x"}},
 			trail:   []string{"p.one/a:failed", "p:failed"}, err: "step p: branch one failed: agent bad: boom",
 		},
-		{
-			name: "parallel that waits",
-			src: `
-id: w
-steps:
-  - id: p
-    type: parallel
-    max_concurrency: 1
-    fail_fast: false
-    on_error: continue
-    branches:
-      - {id: one, steps: [{id: a, type: agent, agent: bad}]}
-      - {id: two, steps: [{id: b, type: agent, agent: good}]}
-  - {id: e, type: end, output: ["${ steps.p.output }", "${ steps.p.error.failed[0].branch }", "${ steps.p.error.failed[0].step }"]}`,
-			answers: map[string][]any{"bad": {boom}, "good": {"x"}},
-			trail:   []string{"p.one/a:failed", "p.two/b:succeeded", "p:failed", "e:succeeded"},
-			output:  []any{map[string]any{"two": "x"}, "one", "p.one/a"},
-		},
-		{
-			name: "for_each",
-			src: `
-id: w
-steps:
+		"for_each": {src: `
   - id: each
     type: for_each
     items: input.files
@@ -243,21 +130,13 @@ steps:
 			trail:   []string{"each[0]/look:succeeded", "each[0]/keep:succeeded", "each[1]/look:succeeded", "each[1]/keep:succeeded", "each:succeeded", "e:succeeded"},
 			output:  []any{"0:x:a", "1:y:b"},
 		},
-		{
-			name: "for_each of nothing, and of what is no list",
-			src: `
-id: w
-steps:
+		"for_each of nothing, and of what is no list": {src: `
   - {id: none, type: for_each, items: "[]", steps: [{id: a, type: set, vars: {x: 1}}]}
   - {id: bad, type: for_each, items: input.s, steps: [{id: b, type: set, vars: {x: 1}}]}`,
 			input: map[string]any{"s": "text"},
 			trail: []string{"none:succeeded", "bad:failed"}, err: "test.yaml:4:38: step bad: items must be a list, it was a string",
 		},
-		{
-			name: "nested fan-out",
-			src: `
-id: w
-steps:
+		"nested fan-out": {src: `
   - id: outer
     type: for_each
     items: [[1, 2], [3]]
@@ -268,18 +147,8 @@ steps:
 			trail:  []string{"outer[0]/inner[0]/x:succeeded", "outer[0]/inner[1]/x:succeeded", "outer[0]/inner:succeeded", "outer[1]/inner[0]/x:succeeded", "outer[1]/inner:succeeded", "outer:succeeded", "e:succeeded"},
 			output: []any{[]any{int64(10), int64(20)}, []any{int64(30)}},
 		},
-		{
-			name: "data is never read as an expression",
-			src: `
-id: w
-steps:
-  - {id: a, type: set, vars: {x: "${ input.evil }", y: "<${ input.evil }>"}}
-  - {id: e, type: end, output: "${ vars.x + vars.y }"}`,
-			input: map[string]any{"evil": "${ run.id }"},
-			trail: []string{"a:succeeded", "e:succeeded"}, output: "${ run.id }<${ run.id }>",
-		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rec := &recorder{}
 			engine := workflow.NewEngine(nil, script(tt.answers), &workflow.Options{OnEvent: rec.add})
@@ -306,7 +175,6 @@ steps:
 func TestAgentSeesItsRun(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `
-id: w
 sandbox: {image: "img:1", retention: 5m}
 steps:
   - {id: a, type: agent, agent: one}
@@ -341,7 +209,6 @@ steps:
 func TestInputSchema(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `
-id: w
 input:
   type: object
   required: [repo]
@@ -369,59 +236,45 @@ steps: [{id: a, type: end, output: "${ input }"}]`)
 func TestJournal(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `
-id: w
-steps:
   - {id: a, type: agent, agent: flaky, retry: {max_attempts: 2, backoff: 0s}}
   - {id: b, type: set, vars: {x: "${ steps.a.output }"}, next: d}
   - {id: c, type: end}
   - {id: d, type: set, if: "false", vars: {y: 1}}
   - {id: e, type: parallel, branches: [{id: one, steps: [{id: f, type: fail, message: no}]}], on_error: c}
 `)
-	var journal workflow.MemoryJournal
-	engine := workflow.NewEngine(nil, script(map[string][]any{"flaky": {errors.New("once"), "fine"}}), &workflow.Options{Journal: &journal})
+	journal := &cutJournal{room: -1}
+	engine := workflow.NewEngine(nil, script(map[string][]any{"flaky": {errors.New("once"), "fine"}}), &workflow.Options{Journal: journal})
 	res, err := engine.Run(t.Context(), wf, map[string]any{"in": true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	type line struct {
-		Kind           workflow.EntryKind
-		Path           string
-		Visit, Attempt int
-		Status         workflow.Status
-		Output         any
-		Vars           map[string]any
-		Code           workflow.Code
-		Retry          bool
-		Next           string
-	}
-	var got []line
-	for i, e := range journal.Entries(res.RunID) {
+	var got []string
+	for i, e := range journal.entries(t) {
 		if e.Seq != int64(i+1) || e.RunID != res.RunID || e.Time.IsZero() {
 			t.Errorf("entry %d: %+v", i, e)
 		}
-		l := line{Kind: e.Kind, Path: e.Path, Visit: e.Visit, Attempt: e.Attempt, Status: e.Status, Output: e.Output, Vars: e.Vars, Retry: e.Retry, Next: e.Next}
+		line := fmt.Sprintf("%s %s#%d.%d %s", e.Kind, e.Path, e.Visit, e.Attempt, e.Status)
 		if e.Error != nil {
-			l.Code = e.Error.Code
+			line += " " + string(e.Error.Code)
 		}
-		got = append(got, l)
+		got = append(got, fmt.Sprintf("%s %v %v %v ->%s", line, e.Output, e.Vars, e.Retry, e.Next))
 	}
-	const started, finished = workflow.EntryStepStarted, workflow.EntryStepFinished
-	want := []line{
-		{Kind: workflow.EntryRunStarted},
-		{Kind: started, Path: "a", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
-		{Kind: finished, Path: "a", Visit: 1, Attempt: 1, Status: workflow.StatusFailed, Code: workflow.CodeAgent, Retry: true},
-		{Kind: started, Path: "a", Visit: 1, Attempt: 2, Status: workflow.StatusRunning},
-		{Kind: finished, Path: "a", Visit: 1, Attempt: 2, Status: workflow.StatusSucceeded, Output: "fine", Next: "b"},
-		{Kind: started, Path: "b", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
-		{Kind: finished, Path: "b", Visit: 1, Attempt: 1, Status: workflow.StatusSucceeded, Output: map[string]any{"x": "fine"}, Vars: map[string]any{"x": "fine"}, Next: "d"},
-		{Kind: finished, Path: "d", Status: workflow.StatusSkipped, Next: "e"},
-		{Kind: started, Path: "e", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
-		{Kind: started, Path: "e.one/f", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
-		{Kind: finished, Path: "e.one/f", Visit: 1, Attempt: 1, Status: workflow.StatusFailed, Code: "failed"},
-		{Kind: finished, Path: "e", Visit: 1, Attempt: 1, Status: workflow.StatusFailed, Output: map[string]any{}, Code: "branches", Next: "c"},
-		{Kind: started, Path: "c", Visit: 1, Attempt: 1, Status: workflow.StatusRunning},
-		{Kind: finished, Path: "c", Visit: 1, Attempt: 1, Status: workflow.StatusSucceeded},
-		{Kind: workflow.EntryRunFinished, Output: "fine"},
+	want := []string{
+		"run_started #0.0  <nil> map[] false ->",
+		"step_started a#1.1 running <nil> map[] false ->",
+		"step_finished a#1.1 failed agent_failed <nil> map[] true ->",
+		"step_started a#1.2 running <nil> map[] false ->",
+		"step_finished a#1.2 succeeded fine map[] false ->b",
+		"step_started b#1.1 running <nil> map[] false ->",
+		"step_finished b#1.1 succeeded map[x:fine] map[x:fine] false ->d",
+		"step_finished d#0.0 skipped <nil> map[] false ->e",
+		"step_started e#1.1 running <nil> map[] false ->",
+		"step_started e.one/f#1.1 running <nil> map[] false ->",
+		"step_finished e.one/f#1.1 failed failed <nil> map[] false ->",
+		"step_finished e#1.1 failed branches map[] map[] false ->c",
+		"step_started c#1.1 running <nil> map[] false ->",
+		"step_finished c#1.1 succeeded <nil> map[] false ->",
+		"run_finished #0.0  fine map[] false ->",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -432,32 +285,35 @@ steps:
 func TestJournalFails(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `
-id: w
-steps:
   - {id: a, type: agent, agent: one}
   - {id: b, type: agent, agent: two, retry: {max_attempts: 5, backoff: 0s}, on_error: continue}`)
-	for fail := 1; fail <= 6; fail++ {
-		calls := 0
-		journal := &failingJournal{at: fail}
-		engine := workflow.NewEngine(nil, agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
-			calls++
-			return workflow.AgentOutput{}, nil
-		}), &workflow.Options{Journal: journal})
-		res, err := engine.Run(t.Context(), wf, nil)
-		if !errors.Is(err, workflow.ErrJournal) || res.Outcome != workflow.Failed {
-			t.Errorf("journal fails at %d: %+v, %v", fail, res, err)
-		}
-		if want := []int{0, 0, 0, 1, 1, 2, 2}[fail]; calls != want {
-			t.Errorf("journal fails at %d: %d agents ran, want %d", fail, calls, want)
+	for way, fail := range map[string]func() error{"error": func() error { return errors.New("disk full") }, "panic": func() error { panic("journal") }} {
+		for at := 1; at <= 6; at++ {
+			calls := 0
+			engine := workflow.NewEngine(nil, agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
+				calls++
+				return workflow.AgentOutput{}, nil
+			}), &workflow.Options{Journal: &failingJournal{at: at, fail: fail}})
+			res, err := engine.Run(t.Context(), wf, nil)
+			if !errors.Is(err, workflow.ErrJournal) || res.Outcome != workflow.Failed {
+				t.Errorf("%s at entry %d: %+v, %v", way, at, res, err)
+			}
+			if want := []int{0, 0, 0, 1, 1, 2, 2}[at]; calls != want {
+				t.Errorf("%s at entry %d: %d agents ran, want %d", way, at, calls, want)
+			}
 		}
 	}
 }
 
-type failingJournal struct{ at, n int }
+// failingJournal fails at its given entry, in some way.
+type failingJournal struct {
+	at, n int
+	fail  func() error
+}
 
 func (j *failingJournal) Append(context.Context, workflow.Entry) error {
 	if j.n++; j.n == j.at {
-		return errors.New("disk full")
+		return j.fail()
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package workflow
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -60,31 +59,8 @@ type Error struct {
 	Code    Code      `json:"code"`
 	Message string    `json:"message"`
 	Failed  []Failure `json:"failed,omitempty"` // of parallel and for_each: the branches or items, at most 100
+	Final   bool      `json:"final,omitempty"`  // it ends the run: no retry and no on_error may follow
 	Err     error     `json:"-"`                // what callers may test for
-	// final: no retry and no on_error may follow.
-	final bool
-}
-
-// plainError is an Error as JSON has it; a journal must tell whether it was final.
-type plainError Error
-
-type jsonError struct {
-	plainError
-	Final bool `json:"final,omitempty"`
-}
-
-// MarshalJSON writes all but Err.
-func (e Error) MarshalJSON() ([]byte, error) { return json.Marshal(jsonError{plainError(e), e.final}) }
-
-// UnmarshalJSON reads what MarshalJSON wrote.
-func (e *Error) UnmarshalJSON(data []byte) error {
-	var j jsonError
-	if err := json.Unmarshal(data, &j); err != nil {
-		return err
-	}
-	*e = Error(j.plainError)
-	e.final = j.Final
-	return nil
 }
 
 // Failure is the failure of one branch or item.
@@ -143,13 +119,8 @@ func asError(err error, fallback Code) *Error {
 	return &Error{Code: code, Message: err.Error(), Err: err}
 }
 
-// located is anything that knows where its expressions stand in the file.
-type located interface {
-	where(path string, offset int) string
-}
-
-// exprError returns the Error of a failed evaluation.
-func exprError(at located, err error) error {
+// placed returns the Error of a failed evaluation, with its place in the file; other errors as they are.
+func (wf *Workflow) placed(err error) error {
 	var e *expr.Error
 	if !errors.As(err, &e) {
 		return err
@@ -157,11 +128,17 @@ func exprError(at located, err error) error {
 	if errors.Is(e.Err, context.Canceled) {
 		return context.Canceled
 	}
-	out := &Error{Code: codeExpression, Message: e.Msg, Where: at.where(e.Path, e.Offset)}
+	out := &Error{Code: codeExpression, Message: e.Msg, Where: wf.where(e.Place)}
 	if errors.Is(e, expr.ErrLimit) {
 		out.Err = ErrLimit
 	}
 	return out
+}
+
+// where returns "file:line:column" of a place in the file.
+func (wf *Workflow) where(at expr.Place) string {
+	line, column := wf.src.Place(at.Node, at.Offset)
+	return fmt.Sprintf("%s:%d:%d", wf.src.File, line, column)
 }
 
 // panicError returns the Error of a recovered panic. The stack goes to the log, not to the user.

@@ -40,7 +40,7 @@ type Event struct {
 	Delay    time.Duration `json:"-"`              // step_retry; delay_ms in JSON
 	Next     string        `json:"next,omitempty"` // step_finished: the step that follows, when it is not the one in order
 	Error    *Error        `json:"error,omitempty"`
-	Output   any           `json:"-"` // step_finished: what the attempt returned, plain data; nil for nothing
+	Output   any           `json:"-"` // step_finished, step_replayed: what the attempt returned, plain data; nil for nothing
 }
 
 // Result is what a run came to.

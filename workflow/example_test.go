@@ -10,42 +10,9 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/genkit"
 
-	"github.com/workcell-dev/workcell/backend/docker"
-	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
-
-// A workflow whose agents are prompt files in a directory. All of them, and the commands between them, work in one
-// sandbox, which is closed when the run ends.
-func Example() {
-	ctx := context.Background()
-	engine, err := docker.New(ctx, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	manager, err := session.NewManager(engine, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer manager.Close(ctx)
-	g := genkit.Init(ctx, genkit.WithPlugins(&tools.Plugin{Manager: manager} /* and a model's plugin */))
-
-	loaded, err := tools.LoadAgents(g, "agents")
-	if err != nil {
-		log.Fatal(err)
-	}
-	agents := workflow.Agents(loaded)
-	wf, err := workflow.Load("review.yaml", &workflow.LoadOptions{Agents: agents.File})
-	if err != nil {
-		log.Fatal(err)
-	}
-	result, err := workflow.NewEngine(manager, agents, nil).Run(ctx, wf, map[string]any{"repo": "."})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(result.Output)
-}
 
 // Agents of package tools answer the steps of a workflow. This one plays its model itself.
 func ExampleAgents() {

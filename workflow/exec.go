@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -52,59 +53,49 @@ func (b *execBody) run(ctx context.Context, ex *execution) (result, error) {
 // request evaluates the step's expressions.
 func (b *execBody) request(ctx context.Context, ex *execution) (session.ExecRequest, error) {
 	vars := ex.scope.variables()
-	req := session.ExecRequest{HeadBytes: execHead, TailBytes: execTail, Env: map[string]string{}}
+	req := session.ExecRequest{Command: b.command, HeadBytes: execHead, TailBytes: execTail, Env: map[string]string{}}
 	if b.wantJSON {
 		req.HeadBytes, req.TailBytes = jsonKeep, jsonKeep
 	}
-	text := func(v *value) (string, error) {
-		if v == nil {
-			return "", nil
-		}
-		s, err := v.EvalString(ctx, vars)
-		return s, exprErrorOrNil(v, err)
-	}
 	for _, v := range b.argv {
-		arg, err := text(v)
+		arg, err := v.EvalString(ctx, vars)
 		if err != nil {
 			return req, err
 		}
 		req.Argv = append(req.Argv, arg)
 	}
-	assign := b.env
-	if b.command != nil {
-		req.Command = b.command.text
-		assign = append(slices.Clone(assign), b.command.vars...)
-	}
-	for _, a := range assign {
-		s, err := text(a.value)
+	for _, a := range slices.Concat(b.env, b.vars) {
+		s, err := a.value.EvalString(ctx, vars)
 		if err != nil {
 			return req, err
 		}
 		if len(s) > maxEnvValue {
-			return req, &Error{Code: codeTooLarge, Where: a.value.where("", 0), Message: fmt.Sprintf("a value of %d bytes is too large for a command line, pass it as stdin", len(s))}
+			return req, ex.tooLarge(a.value, fmt.Sprintf("a value of %d bytes is too large for a command line, pass it as stdin", len(s)))
 		}
 		req.Env[a.name] = s
 	}
 	var err error
-	if req.Dir, err = text(b.cwd); err != nil {
+	if req.Dir, err = b.cwd.EvalString(ctx, vars); err != nil {
 		return req, err
 	}
-	stdin, err := text(b.stdin)
+	stdin, err := b.stdin.EvalString(ctx, vars)
 	if err != nil {
 		return req, err
 	}
 	if len(stdin) > session.MaxStdinBytes {
-		return req, &Error{Code: codeTooLarge, Where: b.stdin.where("", 0), Message: fmt.Sprintf("stdin has %d bytes, at most %d are allowed", len(stdin), session.MaxStdinBytes)}
+		return req, ex.tooLarge(b.stdin, fmt.Sprintf("stdin has %d bytes, at most %d are allowed", len(stdin), session.MaxStdinBytes))
 	}
 	req.Stdin = []byte(stdin)
 	return req, nil
 }
 
-func exprErrorOrNil(at located, err error) error {
-	if err == nil {
-		return nil
+// tooLarge returns the error of a value of the step's that cannot be passed on.
+func (ex *execution) tooLarge(v *expr.Value, message string) error {
+	e := &Error{Code: codeTooLarge, Message: message}
+	if progs := v.Programs(); len(progs) > 0 { // what the file itself holds is small
+		e.Where = ex.run.wf.where(progs[0].Place)
 	}
-	return exprError(at, err)
+	return e
 }
 
 // open returns the step's sandbox: the one that is open under its name, else a new one.
@@ -132,7 +123,7 @@ func (ex *execution) sandboxRequest() session.Request {
 	if describer, ok := r.agents.(SandboxDescriber); ok && req.Image == "" {
 		for _, s := range r.wf.all {
 			b, ok := s.body.(*agentBody)
-			if !ok || s.isolated || s.sandbox != ex.step.sandbox {
+			if !ok || s.sandbox.isolated || s.sandbox != ex.step.sandbox {
 				continue
 			}
 			if wish, ok := describer.AgentSandbox(b.agent); ok {
@@ -142,7 +133,7 @@ func (ex *execution) sandboxRequest() session.Request {
 		}
 	}
 	if req.Image == "" {
-		req.Image = defaultImage()
+		req.Image = frontmatter.DefaultImage(frontmatter.RuntimeBash)
 	}
 	return req
 }

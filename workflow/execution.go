@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"time"
 
 	"github.com/firebase/genkit/go/core"
-	"go.opentelemetry.io/otel/codes"
 
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/telemetry"
@@ -53,13 +53,8 @@ type result struct {
 // step runs one step with its retries and returns the step of the sequence that follows.
 func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
 	sc.visits[s.id]++
-	ex := &execution{step: s, run: r, scope: sc, path: sc.path + s.id, visit: sc.visits[s.id], session: sc.session}
-	switch {
-	case s.isolated:
-		ex.session = isolatedName(s.id, sc.path, ex.visit)
-	case s.sandbox != "":
-		ex.session = s.sandbox
-	}
+	ex := &execution{step: s, run: r, scope: sc, path: sc.path + s.id, visit: sc.visits[s.id]}
+	ex.session = s.sandbox.in(sc.session, s.id, sc.path, ex.visit)
 	if e, ok := r.past.take(ex.path); ok {
 		return ex.replay(ctx, e)
 	}
@@ -71,7 +66,7 @@ func (r *run) step(ctx context.Context, sc *scope, s *step) (int, error) {
 	if skip {
 		return ex.skip(ctx)
 	}
-	if s.isolated {
+	if s.sandbox.isolated {
 		defer ex.closeIsolated(ctx, ex.session)
 	}
 	for attempt := before.failed + 1; ; attempt++ {
@@ -91,7 +86,7 @@ func (ex *execution) skipped(ctx context.Context) (bool, error) {
 	if ex.cond != nil {
 		ok, err := ex.cond.EvalBool(ctx, ex.scope.variables())
 		if err != nil || !ok {
-			return true, exprError(ex.cond, err)
+			return true, ex.run.wf.placed(err)
 		}
 	}
 	if ex.maxVisits > 0 && ex.visit > ex.maxVisits {
@@ -110,9 +105,8 @@ func (ex *execution) leaveOut() {
 func (ex *execution) skip(ctx context.Context) (int, error) {
 	ex.leaveOut()
 	next := ex.index + 1
-	err := ex.run.record(ctx, ex.entry(Entry{Kind: EntryStepFinished, Status: StatusSkipped, Next: ex.nameOf(next)}))
-	ex.run.emit(ctx, ex.event(Event{Kind: EventStepSkipped, Status: StatusSkipped}))
-	return next, err
+	e := Entry{Kind: EventStepFinished, Status: StatusSkipped, Next: ex.nameOf(next)}
+	return next, ex.note(ctx, e, Event{Kind: EventStepSkipped})
 }
 
 // attempt makes one attempt: it counts against max_steps, is recorded before it begins, and has a span of its own.
@@ -121,13 +115,12 @@ func (ex *execution) attempt(ctx context.Context, attempt int, repeats bool) (re
 	r := ex.run
 	if n := r.steps.Add(1); n > int64(r.wf.MaxSteps) {
 		r.steps.Add(-1)
-		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run has made %d steps, its max_steps", r.wf.MaxSteps), Err: ErrLimit, final: true}
+		return res, &Error{Code: codeMaxSteps, Message: fmt.Sprintf("the run has made %d steps, its max_steps", r.wf.MaxSteps), Err: ErrLimit, Final: true}
 	}
 	ex.scope.update(ex.id, map[string]any{"status": string(StatusRunning), "visits": int64(ex.visit), "attempts": int64(attempt)})
-	if err := r.record(ctx, ex.entry(Entry{Kind: EntryStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: repeats})); err != nil {
+	if err := ex.note(ctx, Entry{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: repeats}, Event{}); err != nil {
 		return res, err
 	}
-	r.emit(ctx, ex.event(Event{Kind: EventStepStarted, Attempt: attempt, Status: StatusRunning, Repeats: repeats}))
 	spanCtx, span := telemetry.StartWith(ctx, r.opts.TracerProvider, telemetry.SpanWorkflowStep,
 		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID), telemetry.KeyStepID.String(ex.id),
 		telemetry.Text(telemetry.KeyStepPath, ex.path), telemetry.KeyStepType.String(string(ex.typ)),
@@ -135,9 +128,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, repeats bool) (re
 	defer func() {
 		outcome := string(StatusSucceeded)
 		if err != nil {
-			code := string(asError(err, codeInternal).Code)
-			span.SetStatus(codes.Error, code)
-			span.SetAttributes(telemetry.KeyErrorClass.String(code))
+			telemetry.Fail(span, string(asError(err, codeInternal).Code))
 			outcome = string(StatusFailed)
 		}
 		span.SetAttributes(telemetry.KeyOutcome.String(outcome))
@@ -190,7 +181,7 @@ func (ex *execution) runBody(ctx context.Context) (res result, err error) {
 		}
 		res.output = plain
 	}
-	return res, err
+	return res, ex.run.wf.placed(err)
 }
 
 func (r *run) logPanic(path string, p any) {
@@ -200,7 +191,7 @@ func (r *run) logPanic(path string, p any) {
 // retries reports whether a failed attempt is followed by another. What would fail again in the same way is not retried.
 func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 	e := asError(err, fallbackCode(ex.typ))
-	if e.final || attempt >= ex.retry.attempts || ctx.Err() != nil {
+	if e.Final || attempt >= ex.retry.attempts || ctx.Err() != nil {
 		return false
 	}
 	switch e.Code {
@@ -212,20 +203,14 @@ func (ex *execution) retries(ctx context.Context, err error, attempt int) bool {
 
 // failedAttempt records a failure that is followed by another attempt, and waits for its time.
 func (ex *execution) failedAttempt(ctx context.Context, attempt int, started time.Time, res result, err error) error {
-	e := ex.failure(err)
-	if err := ex.keep(StatusFailed, res, e); err != nil {
-		return err
-	}
-	entry := ex.entry(Entry{Kind: EntryStepFinished, Attempt: attempt, Status: StatusFailed, Error: e, Retry: true})
-	if res.has {
-		entry.Output, entry.Has = res.output, true
-	}
-	if err := ex.run.record(ctx, entry); err != nil {
+	e := Entry{Attempt: attempt, Status: StatusFailed, Error: ex.failure(err), Retry: true}
+	if err := ex.end(ctx, e, started, res); err != nil {
 		return err
 	}
 	delay := ex.retry.wait(attempt)
-	ex.run.emit(ctx, ex.event(Event{Kind: EventStepFinished, Attempt: attempt, Status: StatusFailed, Duration: time.Since(started), Error: e, Output: res.output}))
-	ex.run.emit(ctx, ex.event(Event{Kind: EventStepRetry, Attempt: attempt + 1, Delay: delay}))
+	retry := ex.event(Entry{Kind: EventStepRetry, Attempt: attempt + 1})
+	retry.Delay = delay
+	ex.run.emit(ctx, retry)
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
@@ -238,47 +223,42 @@ func (ex *execution) failedAttempt(ctx context.Context, attempt int, started tim
 
 // finish records how the step ended and finds the step that follows.
 func (ex *execution) finish(ctx context.Context, attempt int, started time.Time, res result, err error) (int, error) {
-	status, next := StatusSucceeded, ex.following(res)
-	var failure *Error
+	next := ex.following(res)
+	e := Entry{Attempt: attempt, Status: StatusSucceeded, Vars: res.vars}
 	if err != nil {
 		if stop := ex.run.stopped(ctx); stop != nil {
 			err = stop // whatever the step returned, it was not its own doing
 		}
-		failure = ex.failure(err)
-		status = StatusFailed
-		handled := !failure.final && ctx.Err() == nil && ex.onError.kind != targetNone
+		e.Status, e.Error = StatusFailed, ex.failure(err)
+		err = nil
 		switch {
-		case !handled:
-			next = len(ex.seq.steps)
+		case e.Error.Final || ctx.Err() != nil || ex.onError.kind == targetNone:
+			next, err = len(ex.seq.steps), e.Error
 		case ex.onError.kind == targetStep:
 			next = ex.seq.index[ex.onError.id]
 		}
-		if handled {
-			err = nil
-		} else {
-			err = failure
-		}
 	}
-	if kept := ex.keep(status, res, failure); kept != nil {
-		return 0, kept
+	e.Next = ex.nameOf(next)
+	if failed := ex.end(ctx, e, started, res); failed != nil {
+		return 0, failed
 	}
-	entry := ex.entry(Entry{Kind: EntryStepFinished, Attempt: attempt, Status: status, Error: failure, Vars: res.vars, Next: ex.nameOf(next)})
-	ev := ex.event(Event{Kind: EventStepFinished, Attempt: attempt, Status: status, Error: failure})
+	return next, err
+}
+
+// end makes the outcome of an attempt known: to expressions, to the journal, and to who watches.
+func (ex *execution) end(ctx context.Context, e Entry, started time.Time, res result) error {
+	if err := ex.keep(e.Status, res, e.Error); err != nil {
+		return err
+	}
+	e.Kind = EventStepFinished
 	if res.has {
-		entry.Output, entry.Has = res.output, true
-		ev.Output = res.output
+		e.Output, e.Has = res.output, true
 	}
+	var ev Event
 	if !started.IsZero() {
 		ev.Duration = time.Since(started)
 	}
-	if next != ex.index+1 {
-		ev.Next = ex.nameOf(next)
-	}
-	if recorded := ex.run.record(ctx, entry); recorded != nil {
-		return 0, recorded
-	}
-	ex.run.emit(ctx, ev)
-	return next, err
+	return ex.note(ctx, e, ev)
 }
 
 // keep makes the outcome of the step visible to expressions.
@@ -341,13 +321,27 @@ func (ex *execution) nameOf(index int) string {
 	return ex.seq.steps[index].id
 }
 
-func (ex *execution) entry(e Entry) Entry {
+// note records an entry of the step's, and reports it as an event with what ev says besides.
+func (ex *execution) note(ctx context.Context, e Entry, ev Event) error {
 	e.Path, e.Step, e.Type, e.Agent, e.Visit = ex.path, ex.id, ex.typ, ex.agent(), ex.visit
-	return e
+	if err := ex.run.record(ctx, e); err != nil {
+		return err
+	}
+	told := ex.event(e)
+	told.Kind, told.Duration = cmp.Or(ev.Kind, told.Kind), ev.Duration
+	ex.run.emit(ctx, told)
+	return nil
 }
 
-func (ex *execution) event(ev Event) Event {
-	ev.Path, ev.Step, ev.Type, ev.Agent, ev.Visit = ex.path, ex.id, ex.typ, ex.agent(), ex.visit
+// event returns what is reported of an entry of the step's.
+func (ex *execution) event(e Entry) Event {
+	ev := Event{
+		Kind: e.Kind, Path: ex.path, Step: ex.id, Type: ex.typ, Agent: ex.agent(), Visit: ex.visit, Attempt: e.Attempt,
+		Repeats: e.Repeats, Status: e.Status, Error: e.Error, Output: e.Output,
+	}
+	if e.Next != ex.nameOf(ex.index+1) {
+		ev.Next = e.Next
+	}
 	return ev
 }
 

@@ -3,6 +3,7 @@ package workflow
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -12,16 +13,13 @@ import (
 // maxFailures is how many failures of branches or items an Error lists.
 const maxFailures = 100
 
-// run runs the branches side by side.
-func (b *parallelBody) run(ctx context.Context, ex *execution) (result, error) {
-	outs, errs := ex.fanOut(ctx, len(b.branches), b.maxConcurrency, b.wait, func(ctx context.Context, i int) (any, error) {
-		br := b.branches[i]
-		place := fmt.Sprintf("%s.%s", ex.place(), br.id)
-		name, isolated := ex.sessionOf(br.sandbox, br.isolated || ex.isolated && br.sandbox == "", place)
-		if isolated {
-			defer ex.closeIsolated(ctx, name)
-		}
-		return ex.inner(ctx, inner{steps: br.steps, output: br.output}, place, name, nil)
+// run runs the branches side by side, or the steps once for each item.
+func (b *fanBody) run(ctx context.Context, ex *execution) (result, error) {
+	if ex.typ == TypeForEach {
+		return b.runItems(ctx, ex)
+	}
+	outs, errs := ex.fanOut(ctx, len(b.branches), b, func(ctx context.Context, i int) (any, error) {
+		return ex.branch(ctx, b.branches[i], ex.place()+"."+b.branches[i].id, nil)
 	})
 	output := make(map[string]any, len(b.branches))
 	for i, br := range b.branches {
@@ -29,32 +27,27 @@ func (b *parallelBody) run(ctx context.Context, ex *execution) (result, error) {
 			output[br.id] = outs[i]
 		}
 	}
-	err := fanError(errs, "branch", func(i int, f *Failure) { f.Branch = b.branches[i].id })
+	err := fanError(errs, "branch", func(i int, f *Failure) string { f.Branch = b.branches[i].id; return f.Branch })
 	return result{output: output, has: true, last: true}, err
 }
 
-// run runs the steps once for each item.
-func (b *forEachBody) run(ctx context.Context, ex *execution) (result, error) {
+func (b *fanBody) runItems(ctx context.Context, ex *execution) (result, error) {
 	v, err := b.items.Eval(ctx, ex.scope.variables())
 	if err != nil {
-		return result{}, exprError(b.items, err)
+		return result{}, err
 	}
 	items, ok := v.([]any)
 	if !ok {
-		return result{}, &Error{Code: codeExpression, Where: b.items.where("", 2), Message: "items must be a list, it was " + expr.Describe(v)}
+		where := ex.run.wf.where(b.items.Programs()[0].Place) // what the file itself holds is a list
+		return result{}, &Error{Code: codeExpression, Where: where, Message: "items must be a list, it was " + expr.Describe(v)}
 	}
 	if err := ex.affords(len(items)); err != nil {
 		return result{}, err
 	}
-	outs, errs := ex.fanOut(ctx, len(items), b.maxConcurrency, b.wait, func(ctx context.Context, i int) (any, error) {
-		place := fmt.Sprintf("%s[%d]", ex.place(), i)
-		name, isolated := ex.sessionOf("", ex.isolated, place)
-		if isolated {
-			defer ex.closeIsolated(ctx, name)
-		}
-		return ex.inner(ctx, inner{steps: b.steps, output: b.output}, place, name, map[string]any{b.as: items[i], b.indexAs: int64(i)})
+	outs, errs := ex.fanOut(ctx, len(items), b, func(ctx context.Context, i int) (any, error) {
+		return ex.branch(ctx, b.branches[0], fmt.Sprintf("%s[%d]", ex.place(), i), map[string]any{b.as: items[i], b.indexAs: int64(i)})
 	})
-	err = fanError(errs, "item", func(i int, f *Failure) { f.Index = i })
+	err = fanError(errs, "item", func(i int, f *Failure) string { f.Index = i; return strconv.Itoa(i) })
 	return result{output: outs, has: true, last: true}, err
 }
 
@@ -65,7 +58,7 @@ func (ex *execution) affords(items int) error {
 	}
 	if left := ex.run.wf.MaxSteps - int(ex.run.steps.Load()); items > left {
 		return &Error{
-			Code: codeMaxSteps, Err: ErrLimit, final: true,
+			Code: codeMaxSteps, Err: ErrLimit, Final: true,
 			Message: fmt.Sprintf("%d items take at least as many steps, and %d are left of max_steps %d", items, max(left, 0), ex.run.wf.MaxSteps),
 		}
 	}
@@ -80,37 +73,32 @@ func (ex *execution) place() string {
 	return ex.path
 }
 
-// sessionOf returns the name of the sandbox that a branch or item works in, and whether it is isolated.
-func (ex *execution) sessionOf(name string, isolated bool, place string) (string, bool) {
-	switch {
-	case isolated:
-		return isolatedName(ex.id, place, ex.visit), true
-	case name != "":
-		return name, false
+// branch runs the steps of a branch or item and returns its output. In an isolated step each has a sandbox of its own,
+// unless it names one.
+func (ex *execution) branch(ctx context.Context, br branch, place string, extra map[string]any) (any, error) {
+	ref := br.sandbox
+	if ref.name == "" && (ref.isolated || ex.sandbox.isolated) {
+		ref.isolated = true
 	}
-	return ex.session, false
-}
-
-// inner runs the steps of a branch or item and returns its output.
-func (ex *execution) inner(ctx context.Context, in inner, place, session string, extra map[string]any) (any, error) {
-	sc := ex.scope.child(in.steps, place+"/", session, extra)
+	name := ref.in(ex.session, ex.id, place, ex.visit)
+	if ref.isolated {
+		defer ex.closeIsolated(ctx, name)
+	}
+	sc := ex.scope.child(br.steps, place+"/", name, extra)
 	defer sc.leave()
-	if err := ex.run.sequence(ctx, sc, in.steps); err != nil {
+	if err := ex.run.sequence(ctx, sc, br.steps); err != nil {
 		return nil, err
 	}
-	if in.output == nil {
+	if br.output == nil {
 		return sc.last, nil
 	}
-	out, err := in.output.Eval(ctx, sc.variables())
-	if err != nil {
-		return nil, exprError(in.output, err)
-	}
-	return out, nil
+	out, err := br.output.Eval(ctx, sc.variables())
+	return out, ex.run.wf.placed(err)
 }
 
-// fanOut calls work for 0 to n-1, at most limit at once, and waits for all. When one fails the others are cancelled and
-// no more are begun, unless wait is set; those are no failures of their own.
-func (ex *execution) fanOut(ctx context.Context, n, limit int, wait bool, work func(context.Context, int) (any, error)) ([]any, []*Error) {
+// fanOut calls work for 0 to n-1, as many at once as b allows, and waits for all. When one fails the others are cancelled
+// and no more are begun, unless b waits for them; those are no failures of their own.
+func (ex *execution) fanOut(ctx context.Context, n int, b *fanBody, work func(context.Context, int) (any, error)) ([]any, []*Error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	outs, errs := make([]any, n), make([]*Error, n)
@@ -122,7 +110,7 @@ func (ex *execution) fanOut(ctx context.Context, n, limit int, wait bool, work f
 				ex.run.logPanic(ex.path, p)
 				errs[i] = panicError(p)
 			}
-			if errs[i] != nil && (!wait || errs[i].final) {
+			if errs[i] != nil && (!b.wait || errs[i].Final) {
 				cancel(errSibling)
 			}
 		}()
@@ -133,7 +121,7 @@ func (ex *execution) fanOut(ctx context.Context, n, limit int, wait bool, work f
 		}
 		outs[i] = out
 	}
-	for range min(limit, n) {
+	for range min(b.maxConcurrency, n) {
 		group.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				if stop := ex.run.stopped(ctx); stop != nil {
@@ -148,42 +136,40 @@ func (ex *execution) fanOut(ctx context.Context, n, limit int, wait bool, work f
 	return outs, errs
 }
 
-// fanError makes one error of many. What ends the whole run comes through as it is.
-func fanError(errs []*Error, what string, name func(int, *Failure)) error {
+// fanError makes one error of many; name writes which branch or item a failure is of. What ends the whole run comes
+// through as it is.
+func fanError(errs []*Error, what string, name func(int, *Failure) string) error {
 	var failed []Failure
-	count := 0
+	var first string
 	var stop *Error
+	count := 0
 	for i, e := range errs {
-		if e == nil {
+		switch {
+		case e == nil:
 			continue
-		}
-		if e.final {
+		case e.Final:
 			if stop == nil || e.Code != CodeCancelled && stop.Code == CodeCancelled {
 				stop = e
 			}
 			continue
 		}
-		count++
-		if len(failed) < maxFailures {
-			f := Failure{Step: e.Step, Code: e.Code, Message: e.Message}
-			name(i, &f)
+		f := Failure{Step: e.Step, Code: e.Code, Message: e.Message}
+		label := name(i, &f)
+		if count++; count == 1 {
+			first = fmt.Sprintf("%s %s", what, label)
+		}
+		if count <= maxFailures {
 			failed = append(failed, f)
 		}
 	}
-	if stop != nil && (count == 0 || stop.Code != CodeCancelled) {
+	switch {
+	case stop != nil && (count == 0 || stop.Code != CodeCancelled):
 		return stop
-	}
-	if count == 0 {
+	case count == 0:
 		return nil
+	case count == 1:
+		return &Error{Code: codeBranches, Message: first + " failed: " + failed[0].Message, Failed: failed}
 	}
-	first := failed[0]
-	label := first.Branch
-	if what == "item" {
-		label = fmt.Sprint(first.Index)
-	}
-	msg := fmt.Sprintf("%s %s failed: %s", what, label, first.Message)
-	if count > 1 {
-		msg = fmt.Sprintf("%d of %d failed, first %s %s: %s", count, len(errs), what, label, first.Message)
-	}
+	msg := fmt.Sprintf("%d of %d failed, first %s: %s", count, len(errs), first, failed[0].Message)
 	return &Error{Code: codeBranches, Message: msg, Failed: failed}
 }

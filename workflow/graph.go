@@ -29,19 +29,18 @@ func flowOf(seq *sequence) flow {
 			f.normal[i], f.all[i] = anywhere, anywhere
 			continue
 		}
-		to, inOrder := s.body.targets()
-		for _, t := range to {
-			f.normal[i] = append(f.normal[i], nodes(t)...)
-		}
-		switch {
-		case inOrder && s.next.kind == targetStep:
-			f.normal[i] = append(f.normal[i], nodes(s.next)...)
-		case inOrder, s.typ == TypeEnd, s.typ == TypeFail:
-			next := i + 1
-			if !inOrder {
-				next = len(seq.steps)
+		switch b := s.body.(type) {
+		case *switchBody:
+			for _, t := range b.targets() {
+				f.normal[i] = append(f.normal[i], nodes(t)...)
 			}
-			f.normal[i] = append(f.normal[i], next)
+		case *endBody, *failBody:
+			f.normal[i] = []int{len(seq.steps)}
+		default:
+			f.normal[i] = []int{i + 1}
+			if s.next.kind == targetStep {
+				f.normal[i] = slices.Clone(nodes(s.next))
+			}
 		}
 		if s.cond != nil { // a step that is skipped is as if it were not there
 			f.normal[i] = append(f.normal[i], i+1)
@@ -69,16 +68,21 @@ func (l *loader) checkFlow(seq *sequence) {
 		return
 	}
 	f := flowOf(seq)
-	reachable := reach(f.all, seq.start, nil)
+	reachable := reach(f.all, seq.start)
 	for i, s := range seq.steps {
 		if at, ok := seq.index[s.id]; !reachable[i] && ok && at == i { // else its id is what is wrong
 			l.fail(s.node, "lead to it with next, or remove it", "step %s can never be reached", s.id)
 		}
 	}
-	ends := reach(reverse(f.normal), len(seq.steps), nil)
-	stuck := func(i int) bool { return reachable[i] && i < len(seq.steps) && !ends[i] }
-	for _, loop := range cycles(f.normal, stuck) {
-		l.fail(seq.steps[loop[0]].node, "lead out of it with a switch, or with an if on one of its steps", "the loop %s never ends", seq.names(loop))
+	ends := reach(reverse(f.normal), len(seq.steps))
+	told := make([]bool, len(seq.steps))
+	for i := range seq.steps {
+		if !reachable[i] || ends[i] {
+			continue
+		}
+		if loop := loopFrom(f.normal, i, told); loop != nil {
+			l.fail(seq.steps[loop[0]].node, "lead out of it with a switch, or with an if on one of its steps", "the loop %s never ends", seq.names(loop))
+		}
 	}
 }
 
@@ -91,13 +95,13 @@ func (seq *sequence) names(loop []int) string {
 	return strings.Join(ids, " -> ")
 }
 
-// reach marks what can be reached from a node through nodes that are allowed.
-func reach(edges [][]int, from int, allowed func(int) bool) []bool {
+// reach marks what can be reached from a node.
+func reach(edges [][]int, from int) []bool {
 	seen := make([]bool, len(edges))
 	seen[from] = true
 	for queue := []int{from}; len(queue) > 0; queue = queue[1:] {
 		for _, to := range edges[queue[0]] {
-			if !seen[to] && (allowed == nil || allowed(to)) {
+			if !seen[to] {
 				seen[to] = true
 				queue = append(queue, to)
 			}
@@ -116,49 +120,20 @@ func reverse(edges [][]int) [][]int {
 	return out
 }
 
-// cycles finds the loops among the allowed nodes: of each tangle of loops a shortest one that goes through its first
-// node.
-func cycles(edges [][]int, allowed func(int) bool) [][]int {
-	var out [][]int
-	done := make([]bool, len(edges))
-	back := reverse(edges)
-	for i := range edges {
-		if done[i] || !allowed(i) {
-			continue
+// loopFrom returns the loop that a node leads into when the first way is taken everywhere; nil when it leads to one that
+// was told of, or nowhere.
+func loopFrom(edges [][]int, at int, told []bool) []int {
+	var way []int
+	for !told[at] {
+		told[at] = true
+		way = append(way, at)
+		if len(edges[at]) == 0 {
+			return nil
 		}
-		loop := shortestLoop(edges, i, allowed)
-		if loop == nil {
-			continue
-		}
-		out = append(out, loop)
-		ahead, behind := reach(edges, i, allowed), reach(back, i, allowed)
-		for j := range done {
-			done[j] = done[j] || ahead[j] && behind[j]
-		}
+		at = edges[at][0]
 	}
-	return out
-}
-
-// shortestLoop finds a shortest way from a node back to itself.
-func shortestLoop(edges [][]int, start int, allowed func(int) bool) []int {
-	from := make([]int, len(edges)) // where the search came from, plus one
-	for queue := []int{start}; len(queue) > 0; queue = queue[1:] {
-		at := queue[0]
-		for _, to := range edges[at] {
-			if to == start {
-				loop := []int{at}
-				for at != start {
-					at = from[at] - 1
-					loop = append(loop, at)
-				}
-				slices.Reverse(loop)
-				return loop
-			}
-			if from[to] == 0 && allowed(to) {
-				from[to] = at + 1
-				queue = append(queue, to)
-			}
-		}
+	if i := slices.Index(way, at); i >= 0 {
+		return way[i:]
 	}
 	return nil
 }

@@ -5,10 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -35,25 +33,14 @@ const (
 	StatusSkipped   Status = "skipped" // its if was false
 )
 
-// EntryKind is the kind of a journal entry.
-type EntryKind string
-
-// Kinds of entries, in the order in which a run writes them.
-const (
-	EntryRunStarted   EntryKind = "run_started"
-	EntryRunResumed   EntryKind = "run_resumed"   // another process resumed the run
-	EntryStepStarted  EntryKind = "step_started"  // before each attempt
-	EntryStepFinished EntryKind = "step_finished" // after each attempt; also for a step that was skipped
-	EntryRunFinished  EntryKind = "run_finished"  // after the run's sandboxes were closed
-)
-
-// Entry is one line of a run's journal. Together the entries hold everything that is needed to resume a run that was
+// Entry is one line of a run's journal: an event of one of the kinds run_started, run_resumed, step_started, step_finished,
+// also for a step that was skipped, and run_finished. Together the entries hold everything that is needed to resume a run that was
 // interrupted: what each step returned, which way was taken, and which step was under way.
 type Entry struct {
 	RunID string    `json:"run_id"`
 	Seq   int64     `json:"seq"` // from 1, without gaps
 	Time  time.Time `json:"time"`
-	Kind  EntryKind `json:"kind"`
+	Kind  EventKind `json:"kind"`
 
 	Workflow string         `json:"workflow,omitempty"` // run_started: id of the workflow
 	Hash     string         `json:"hash,omitempty"`     // run_started: Workflow.Hash
@@ -178,39 +165,4 @@ func numbers(v any) (any, error) {
 // error ends the run. It must not keep references into the entry's data longer than Append runs unless it only reads.
 type Journal interface {
 	Append(ctx context.Context, e Entry) error
-}
-
-// MemoryJournal keeps the entries of the latest runs in memory. The zero value is ready; it is safe for concurrent use.
-type MemoryJournal struct {
-	mu    sync.Mutex // guards what follows
-	runs  map[string][]Entry
-	order []string
-}
-
-// memoryRuns is how many runs a MemoryJournal keeps.
-const memoryRuns = 100
-
-// Append implements [Journal].
-func (j *MemoryJournal) Append(_ context.Context, e Entry) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.runs == nil {
-		j.runs = map[string][]Entry{}
-	}
-	if _, ok := j.runs[e.RunID]; !ok {
-		j.order = append(j.order, e.RunID)
-		if len(j.order) > memoryRuns {
-			delete(j.runs, j.order[0])
-			j.order = j.order[1:]
-		}
-	}
-	j.runs[e.RunID] = append(j.runs[e.RunID], e)
-	return nil
-}
-
-// Entries returns the entries of a run so far; nil for a run that is not known.
-func (j *MemoryJournal) Entries(runID string) []Entry {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return slices.Clone(j.runs[runID])
 }

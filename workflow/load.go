@@ -3,16 +3,21 @@ package workflow
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"maps"
 	"slices"
-	"sort"
-	"strings"
 	"time"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/wish"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
+)
+
+// Bounds of a workflow file. A file beyond them is refused.
+const (
+	maxFileBytes = 1 << 20
+	maxProblems  = 50
 )
 
 // LoadOptions configure Load.
@@ -25,11 +30,11 @@ type LoadOptions struct {
 // Load reads and checks a workflow file. What is wrong with the file comes back as [frontmatter.Errors], all problems
 // at once, each with line and column; other errors are those of package os.
 func Load(path string, opts *LoadOptions) (*Workflow, error) {
-	src, err := readFile(path)
+	wf, err := Check(path, opts)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(path, src, opts)
+	return wf, nil
 }
 
 // Parse is Load for a file that was read already; name stands for it in messages.
@@ -44,34 +49,43 @@ func Parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 // Check is Load for those who report everything that is wrong with a file: the workflow comes along with its problems as
 // far as it could be read, for its CheckWorkspace and AsRoot. It must not be run.
 func Check(path string, opts *LoadOptions) (*Workflow, error) {
-	src, err := readFile(path)
+	src, err := yamlnode.ReadFile(path, maxFileBytes)
 	if err != nil {
 		return nil, err
 	}
 	return parse(path, src, opts)
 }
 
+// fileFormat is what a workflow's file has to keep to.
+func fileFormat() yamlnode.Format {
+	return yamlnode.Format{Name: "the file", Single: "give each workflow its own file", FirstLine: 1, MaxDepth: 64, MaxValues: 50_000}
+}
+
 func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
-	txt, problem := text(name, src)
-	if problem != nil {
-		return nil, frontmatter.Errors{problem}
+	var root *yaml.Node
+	txt, problem := yamlnode.Text(src, maxFileBytes)
+	if problem == nil {
+		root, problem = fileFormat().Parse(txt)
 	}
-	root, problem := parseYAML(name, txt)
+	if problem == nil && root == nil {
+		problem = &yamlnode.Problem{Line: 1, Message: "the file is empty", Hint: "a workflow needs id and steps"}
+	}
 	if problem != nil {
-		return nil, frontmatter.Errors{problem}
+		problem.File = name
+		return nil, frontmatter.Errors{(*frontmatter.Error)(problem)}
 	}
 	l := &loader{
-		source: &source{file: name, lines: strings.Split(txt, "\n")},
+		Source: yamlnode.NewSource(name, txt),
 		known:  func(string) (*frontmatter.Document, error) { return nil, nil },
 		byID:   map[string]*step{},
-		varsAt: map[string]string{},
+		varsAt: map[string]bool{},
 		envs:   map[string]*expr.Env{},
 	}
 	if opts != nil && opts.Agents != nil {
 		l.known = opts.Agents
 	}
 	var wf *Workflow
-	if l.wellFormed(root) {
+	if fileFormat().Check(root, l.fail) {
 		wf = l.workflow(root)
 	}
 	if wf != nil {
@@ -79,13 +93,7 @@ func parse(name string, src []byte, opts *LoadOptions) (*Workflow, error) {
 		wf.Path, wf.Hash = name, hex.EncodeToString(sum[:])
 	}
 	if len(l.errs) > 0 {
-		sort.SliceStable(l.errs, func(i, j int) bool {
-			a, b := l.errs[i], l.errs[j]
-			if (a.Line == 0) != (b.Line == 0) { // "more problems" stays last
-				return b.Line == 0
-			}
-			return a.Line < b.Line || a.Line == b.Line && a.Column < b.Column
-		})
+		slices.SortStableFunc(l.errs, frontmatter.InOrder(name))
 		return wf, l.errs
 	}
 	return wf, nil
@@ -102,14 +110,15 @@ func (l *loader) workflow(root *yaml.Node) *Workflow {
 	if !ok {
 		return nil
 	}
-	env, err := environment()
-	if err != nil {
+	var err error
+	if l.env, err = environment(); err != nil {
 		l.fail(root, "", "%v", err)
 		return nil
 	}
 	o.require("id", "give it a name, as in id: review-and-fix")
 	wf := &Workflow{
-		ID: o.word("id"), Name: o.text("name"), Description: o.text("description"),
+		src: l.Source,
+		ID:  o.word("id"), Name: o.text("name"), Description: o.text("description"),
 		MaxSteps: o.integer("max_steps", 1, maxMaxSteps), Timeout: o.duration("timeout", time.Second, maxTimeout),
 	}
 	if wf.MaxSteps == 0 {
@@ -126,10 +135,10 @@ func (l *loader) workflow(root *yaml.Node) *Workflow {
 		l.sandbox(n, wf)
 	}
 	if n := o.at["vars"]; n != nil {
-		wf.vars = l.assignments(env, n, "vars")
+		wf.vars = l.assignments(n, "vars")
 	}
 	if o.require("steps", "a workflow is a list of steps") {
-		wf.steps = l.sequence(env, o, "steps", "the workflow", 0)
+		wf.steps, _ = l.inner(o, l.env, "the workflow")
 		wf.steps.start = l.start(o, wf.steps)
 	}
 	wf.all = l.steps
@@ -145,20 +154,22 @@ func (l *loader) start(o *object, seq *sequence) int {
 	id := o.word("start")
 	i, ok := seq.index[id]
 	if !ok && id != "" {
-		l.fail(o.at["start"], nearHint(id, slices.Sorted(maps.Keys(seq.index))), "start: there is no step %q", id)
+		l.fail(o.at["start"], nearHint(id, sortedKeys(seq.index)), "start: there is no step %q", id)
 	}
 	return i
 }
 
 // sandbox reads what the run's sandboxes are like.
 func (l *loader) sandbox(n *yaml.Node, wf *Workflow) {
-	s, problems := frontmatter.DecodeRun(l.file, n, "retention", "workspace")
+	s, problems := frontmatter.DecodeRun(l.File, n, "retention", "workspace")
 	for _, p := range problems {
 		l.report(p)
 	}
 	o := &object{loader: l, node: n, what: "sandbox", at: s.At}
-	wf.hasImage = s.Image != "" || s.Runtime != ""
-	wf.base = baseRequest(s.Sandbox, wf.hasImage)
+	wf.base = wish.Request(s.Sandbox)
+	if s.Image != "" || s.Runtime != "" { // else agents bring their own
+		wf.base.Image, wf.base.Language = s.WithDefaults().Image, string(s.Runtime)
+	}
 	wf.base.Retention = o.duration("retention", 0, maxTimeout)
 	wf.workspace, wf.yield = o.text("workspace"), time.Duration(s.YieldMS)*time.Millisecond
 	wf.asRoot, wf.sandboxAt = s.AsRoot(), s.At

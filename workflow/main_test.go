@@ -56,9 +56,17 @@ func script(answers map[string][]any) agents {
 	}
 }
 
+// parse loads a workflow of which only the steps, or what stands before them too, have to be written.
 func parse(t testing.TB, src string) *workflow.Workflow {
 	t.Helper()
-	wf, err := workflow.Parse("test.yaml", []byte(strings.TrimLeft(src, "\n")), nil)
+	src = strings.TrimLeft(src, "\n")
+	if strings.HasPrefix(src, "  - ") {
+		src = "steps:\n" + src
+	}
+	if !strings.HasPrefix(src, "id: ") {
+		src = "id: w\n" + src
+	}
+	wf, err := workflow.Parse("test.yaml", []byte(src), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,13 +2,14 @@ package workflow
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"time"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -56,16 +57,16 @@ type Workflow struct {
 	MaxSteps    int    // cap on step executions in a run
 	Timeout     time.Duration
 
+	src       *yamlnode.Source
 	base      session.Request       // what the run's sandboxes are like where nothing else is asked for
 	yield     time.Duration         // yield_ms of agents that set none; zero is theirs
-	hasImage  bool                  // the file names an image or runtime
 	workspace string                // directory of the host to begin with, as the file has it
 	asRoot    bool                  // the file asks for sandboxes that run as root
 	sandboxAt map[string]*yaml.Node // where the file has them
 	input     *schema
 	vars      []assignment
 	steps     *sequence
-	all       []*step
+	all       []*step // in order of the file, nested ones after the step they are part of
 }
 
 // sequence is a list of steps that run one after the other.
@@ -73,7 +74,21 @@ type sequence struct {
 	steps []*step
 	index map[string]int
 	start int
-	scope string // what it is part of, for messages: "the workflow", "branch lint of checks"
+	scope string    // what it is part of, for messages: "the workflow", "branch lint of checks"
+	outer *sequence // the one around it; nil for the workflow's own
+}
+
+// visible returns the steps that expressions of the sequence can read: its own and those around it.
+func (q *sequence) visible() map[string]*step {
+	out := map[string]*step{}
+	for ; q != nil; q = q.outer {
+		for _, s := range q.steps {
+			if out[s.id] == nil {
+				out[s.id] = s
+			}
+		}
+	}
+	return out
 }
 
 // step is one step of a sequence.
@@ -82,16 +97,38 @@ type step struct {
 	typ       Type
 	node      *yaml.Node
 	seq       *sequence
-	index     int // in seq
-	cond      *condition
+	index     int           // in seq
+	cond      *expr.Program // nil when there is none
 	timeout   time.Duration
 	retry     retry
 	onError   target
 	next      target
-	sandbox   string // session name; empty inherits
-	isolated  bool
+	sandbox   sandboxRef
 	maxVisits int // 0 is no bound of its own
 	body      body
+}
+
+// branches returns the branches of a parallel step and the only one of a for_each; nil for other types.
+func (s *step) branches() []branch {
+	if b, ok := s.body.(*fanBody); ok {
+		return b.branches
+	}
+	return nil
+}
+
+// targets returns the steps that the step names, as far as they are given.
+func (s *step) targets() []target {
+	to := []target{s.next, s.onError}
+	if b, ok := s.body.(*switchBody); ok {
+		to = append(b.targets(), to...)
+	}
+	return slices.DeleteFunc(to, func(t target) bool { return t.kind != targetStep })
+}
+
+// sandboxRef is what `sandbox` of a step or a branch says: nothing, a name, or isolated.
+type sandboxRef struct {
+	name     string
+	isolated bool
 }
 
 // target is where a run continues.
@@ -127,13 +164,8 @@ func (r retry) wait(attempt int) time.Duration {
 	return min(d, maxBackoff)
 }
 
-// body is what is particular to a step's type.
+// body is what is particular to a step's type: run makes one attempt.
 type body interface {
-	// targets lists the steps the body itself can go to, in addition to the one in order when inOrder is true.
-	targets() (to []target, inOrder bool)
-	// expressions lists everything that is evaluated.
-	expressions() []compiled
-	// run makes one attempt.
 	run(ctx context.Context, ex *execution) (result, error)
 }
 
@@ -141,107 +173,67 @@ type (
 	agentBody struct {
 		agent string
 		file  *frontmatter.Document // nil when it is not known
-		input *value                // nil is the run's input
+		input *expr.Value           // nil is the run's input
 	}
 	execBody struct {
-		argv         []*value
-		command      *command // or argv
-		cwd          *value
+		argv         []*expr.Value
+		command      string // a line for /bin/sh that reads vars; or argv
+		vars         []assignment
+		cwd          *expr.Value
 		env          []assignment
-		stdin        *value
+		stdin        *expr.Value
 		okCodes      []int
 		allowFailure bool
 		wantJSON     bool
 	}
 	switchBody struct {
-		expression *condition // with transitions
+		expression *expr.Program // with transitions
 		cases      []switchCase
 		fallback   target
 	}
 	switchCase struct {
-		text string     // the expression's value, or
-		when *condition // a condition
+		text string        // the expression's value, or
+		when *expr.Program // a condition
 		to   target
 	}
-	parallelBody struct {
+	// fanBody is that of parallel, whose branches run side by side, and of for_each, whose only branch runs for each item.
+	fanBody struct {
+		items          *expr.Value // nil for parallel
+		as, indexAs    string
 		branches       []branch
 		maxConcurrency int
 		wait           bool // let the others finish when one fails
 	}
 	branch struct {
-		id       string
-		steps    *sequence
-		output   *value
-		sandbox  string
-		isolated bool
-	}
-	forEachBody struct {
-		items          *value
-		as, indexAs    string
-		steps          *sequence
-		output         *value
-		maxConcurrency int
-		wait           bool
+		id      string
+		steps   *sequence
+		output  *expr.Value // nil is the last output
+		sandbox sandboxRef
 	}
 	setBody struct {
 		vars []assignment
 	}
 	failBody struct {
-		message *value
+		message *expr.Value
 	}
 	endBody struct {
-		output *value // nil is the last output
+		output *expr.Value // nil is the last output
 	}
 )
+
+// targets returns the steps that the cases and the default lead to.
+func (b *switchBody) targets() []target {
+	var to []target
+	for _, c := range append(slices.Clone(b.cases), switchCase{to: b.fallback}) {
+		if c.to.kind == targetStep {
+			to = append(to, c.to)
+		}
+	}
+	return to
+}
 
 // assignment is a name with its value.
 type assignment struct {
 	name  string
-	value *value
-}
-
-// compiled is an expression and where it stands in the file.
-type compiled struct {
-	*expr.Program
-	offset int // of the expression inside the scalar
-	node   *yaml.Node
-	src    *source
-}
-
-// where returns "file:line:column" of a byte offset in the expression.
-func (c compiled) where(offset int) string {
-	line, column := c.src.place(c.node, c.offset+offset)
-	return fmt.Sprintf("%s:%d:%d", c.src.file, line, column)
-}
-
-// condition is an expression that stands alone.
-type condition struct{ compiled }
-
-func (c *condition) where(_ string, offset int) string { return c.compiled.where(offset) }
-
-// value is a tree of data with expressions in its strings. nodes holds the scalar that each path of the tree came from.
-type value struct {
-	*expr.Value
-	src   *source
-	root  *yaml.Node
-	nodes map[string]*yaml.Node
-	shift int // added to offsets, where the scalar is not the text that was compiled
-	progs []compiled
-}
-
-// where returns "file:line:column" of a place in the value.
-func (v *value) where(path string, offset int) string {
-	n := v.nodes[path]
-	if n == nil {
-		n = v.root
-	}
-	line, column := v.src.place(n, max(offset+v.shift, 0))
-	return fmt.Sprintf("%s:%d:%d", v.src.file, line, column)
-}
-
-// command is a line for /bin/sh in which each "${ expression }" became a reference to an environment variable, so that
-// the shell never reads data as code.
-type command struct {
-	text string
-	vars []assignment
+	value *expr.Value
 }

@@ -7,210 +7,164 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
-func (l *loader) switchStep(env *expr.Env, o *object) body {
+func (o *object) switchBody(*step) body {
 	b := &switchBody{}
 	switch {
 	case o.has("cases") && (o.has("transitions") || o.has("expression")):
-		l.fail(o.at["cases"], "use one of the two forms", "%s mixes cases with expression and transitions", o.what)
+		o.fail(o.at["cases"], "use one of the two forms", "%s mixes cases with expression and transitions", o.what)
 	case o.has("cases"):
-		b.cases = l.cases(env, o)
+		o.cases(b)
 	case o.has("expression") || o.has("transitions"):
-		l.transitions(env, o, b)
+		o.transitions(b)
 	default:
-		l.fail(o.node, "as in cases: [{when: \"steps.test.output.ok\", next: done}]", "%s has neither cases nor expression", o.what)
+		o.fail(o.node, "as in cases: [{when: \"steps.test.output.ok\", next: done}]", "%s has neither cases nor expression", o.what)
 	}
-	if n := o.at["default"]; n != nil {
-		b.fallback = l.target(o, "default", n)
-	}
+	b.fallback = o.target("default")
 	return b
 }
 
-func (l *loader) cases(env *expr.Env, o *object) []switchCase {
-	var out []switchCase
-	for i, n := range o.items("cases", maxSteps) {
-		what := fmt.Sprintf("cases[%d] of %s", i, o.what)
-		c, ok := l.object(n, what, "when", "next")
-		if !ok {
-			continue
-		}
+func (o *object) cases(b *switchBody) {
+	for c := range o.objects("cases", maxSteps, "when", "next") {
 		var sc switchCase
 		if c.require("when", "an expression that is true or false") {
-			sc.when = l.expression(env, c.at["when"], "when of "+what, true)
+			sc.when = o.expression(c.at["when"], "when of "+c.what, true)
 		}
 		if c.require("next", "the id of a step") {
-			sc.to = l.target(c, "next", c.at["next"])
+			sc.to = c.target("next")
 		}
-		out = append(out, sc)
+		b.cases = append(b.cases, sc)
 	}
-	return out
 }
 
-func (l *loader) transitions(env *expr.Env, o *object, b *switchBody) {
+func (o *object) transitions(b *switchBody) {
 	if o.require("expression", "what the conditions are compared to") {
-		b.expression = l.expression(env, o.at["expression"], "expression of "+o.what, false)
+		b.expression = o.expression(o.at["expression"], "expression of "+o.what, false)
 	}
 	o.require("transitions", `as in transitions: [{condition: "true", next: done}]`)
+	isBool := b.expression != nil && b.expression.Kind() == expr.KindBool
 	seen := map[string]int{}
-	for i, n := range o.items("transitions", maxSteps) {
-		what := fmt.Sprintf("transitions[%d] of %s", i, o.what)
-		c, ok := l.object(n, what, "condition", "next")
-		if !ok {
-			continue
-		}
+	for c := range o.objects("transitions", maxSteps, "condition", "next") {
 		var sc switchCase
 		if c.require("condition", "the text that the expression's value is compared to") {
 			at := c.at["condition"]
 			sc.text = at.Value // true, 3 and "true", "3" are the same here
-			if at.Kind != yaml.ScalarNode {
-				l.fail(at, "", "condition of %s must be text, it is %s", what, kindOf(at))
-			} else if first, double := seen[sc.text]; double {
-				l.fail(at, fmt.Sprintf("the first is on line %d", first), "%s: the condition %q is there twice", o.what, clip(sc.text))
-			} else {
+			switch first, double := seen[sc.text]; {
+			case at.Kind != yaml.ScalarNode:
+				o.fail(at, "", "condition of %s must be text, it is %s", c.what, yamlnode.Kind(at))
+			case double:
+				o.fail(at, fmt.Sprintf("the first is on line %d", first), "%s: the condition %q is there twice", o.what, clip(sc.text))
+			case isBool && sc.text != "true" && sc.text != "false":
+				o.fail(at, `the expression is "true" or "false"`, "%s: the condition %q can never match", o.what, clip(sc.text))
+				fallthrough
+			default:
 				seen[sc.text] = at.Line
-				l.canMatch(b.expression, at, o.what)
 			}
 		}
 		if c.require("next", "the id of a step") {
-			sc.to = l.target(c, "next", c.at["next"])
+			sc.to = c.target("next")
 		}
 		b.cases = append(b.cases, sc)
 	}
-	l.covers(b, o, seen)
-}
-
-// canMatch refuses a condition that a boolean can never be.
-func (l *loader) canMatch(e *condition, at *yaml.Node, what string) {
-	if e != nil && e.Kind() == expr.KindBool && at.Value != "true" && at.Value != "false" {
-		l.fail(at, `the expression is "true" or "false"`, "%s: the condition %q can never match", what, clip(at.Value))
-	}
-}
-
-// covers refuses a switch on a boolean that leaves one of the two without a way.
-func (l *loader) covers(b *switchBody, o *object, seen map[string]int) {
-	if b.expression == nil || b.expression.Kind() != expr.KindBool || o.has("default") || len(seen) == 0 {
-		return
-	}
-	for _, want := range []string{"true", "false"} {
-		if _, ok := seen[want]; !ok {
-			l.fail(o.at["expression"], "add it, or a default", "%s has no transition for %q", o.what, want)
+	for _, want := range []string{"true", "false"} { // a boolean must have a way for both
+		if _, ok := seen[want]; !ok && isBool && !o.has("default") && len(seen) > 0 {
+			o.fail(o.at["expression"], "add it, or a default", "%s has no transition for %q", o.what, want)
 		}
 	}
 }
 
-func (l *loader) parallelStep(env *expr.Env, o *object, s *step, depth int) body {
-	b := &parallelBody{maxConcurrency: maxBranches, wait: o.has("fail_fast") && !o.boolean("fail_fast")}
+// fan reads what parallel and for_each have in common.
+func (o *object) fan(concurrency int) *fanBody {
+	b := &fanBody{maxConcurrency: concurrency, wait: o.has("fail_fast") && !o.boolean("fail_fast")}
 	if o.has("max_concurrency") {
 		b.maxConcurrency = max(o.integer("max_concurrency", 1, maxBranches), 1)
 	}
+	return b
+}
+
+func (o *object) parallelBody(s *step) body {
+	b := o.fan(maxBranches)
 	o.require("branches", "as in branches: [{id: lint, steps: [...]}]")
 	seen := map[string]int{}
-	for i, n := range o.items("branches", maxBranches) {
-		what := fmt.Sprintf("branches[%d] of %s", i, o.what)
-		bo, ok := l.object(n, what, "id", "steps", "output", "sandbox")
-		if !ok {
-			continue
-		}
-		br := branch{}
+	for bo := range o.objects("branches", maxBranches, "id", "steps", "output", "sandbox") {
+		br := branch{sandbox: bo.sandboxRef()}
 		if bo.require("id", "it names the branch's output") {
 			br.id = bo.word("id")
 			if first, double := seen[br.id]; double {
-				l.fail(bo.at["id"], fmt.Sprintf("the first is on line %d", first), "%s has two branches %q", o.what, br.id)
+				o.fail(bo.at["id"], fmt.Sprintf("the first is on line %d", first), "%s has two branches %q", o.what, br.id)
 			}
 			seen[br.id] = bo.at["id"].Line
 		}
-		br.sandbox, br.isolated = l.sessionName(bo)
-		if bo.require("steps", "a branch is a list of steps") {
-			br.steps = l.sequence(env, bo, "steps", fmt.Sprintf("branch %s of step %s", br.id, s.id), depth+1)
-		} else {
-			br.steps = &sequence{index: map[string]int{}}
-		}
-		if out := bo.at["output"]; out != nil {
-			br.output = l.value(env, out)
-		}
+		bo.require("steps", "a branch is a list of steps")
+		br.steps, br.output = o.inner(bo, o.env, fmt.Sprintf("branch %s of step %s", br.id, s.id))
 		b.branches = append(b.branches, br)
 	}
 	return b
 }
 
-func (l *loader) forEachStep(env *expr.Env, o *object, s *step, depth int) body {
-	b := &forEachBody{as: "item", indexAs: "index", maxConcurrency: 1, wait: o.has("fail_fast") && !o.boolean("fail_fast")}
-	if o.has("max_concurrency") {
-		b.maxConcurrency = max(o.integer("max_concurrency", 1, maxBranches), 1)
-	}
+func (o *object) forEachBody(s *step) body {
+	b := o.fan(1)
 	if o.require("items", `an expression that gives a list, or a list, as in items: "input.files"`) {
-		b.items = l.listOf(env, o)
+		b.items = o.list("items")
 	}
-	b.as, b.indexAs = l.loopVar(env, o, "as", b.as), l.loopVar(env, o, "index_as", b.indexAs)
+	b.as, b.indexAs = o.loopVar("as", "item"), o.loopVar("index_as", "index")
 	if b.as == b.indexAs {
-		l.fail(o.where("as"), "", "%s: item and index have the same name", o.what)
+		o.fail(o.where("as"), "", "%s: item and index have the same name", o.what)
 	}
-	inside := l.inside(env, o, b.as, b.indexAs)
-	b.steps = &sequence{index: map[string]int{}}
-	if o.require("steps", "what is done for each item") {
-		b.steps = l.sequence(inside, o, "steps", "step "+s.id, depth+1)
-	}
-	if out := o.at["output"]; out != nil {
-		b.output = l.value(inside, out)
-	}
+	o.require("steps", "what is done for each item")
+	br := branch{}
+	br.steps, br.output = o.inner(o, o.inside(b.as, b.indexAs), "step "+s.id)
+	b.branches = []branch{br}
 	return b
 }
 
 // inside returns the environment of what is inside a for_each.
-func (l *loader) inside(env *expr.Env, o *object, as, indexAs string) *expr.Env {
-	key := strings.Join(append(env.Names(), as, indexAs), " ")
-	if known := l.envs[key]; known != nil {
+func (o *object) inside(as, indexAs string) *expr.Env {
+	key := strings.Join(append(o.env.Names(), as, indexAs), " ")
+	if known := o.envs[key]; known != nil {
 		return known
 	}
-	inside, err := env.With(expr.Var{Name: as}, expr.Var{Name: indexAs})
+	inside, err := o.env.With(expr.Var{Name: as}, expr.Var{Name: indexAs})
 	if err != nil {
-		l.fail(o.node, "", "%v", err)
-		return env
+		o.fail(o.node, "", "%v", err)
+		return o.env
 	}
-	l.envs[key] = inside
+	o.envs[key] = inside
 	return inside
 }
 
 // loopVar reads a name for expressions inside a for_each. The defaults may hide those of an outer loop; names that were
 // chosen may not.
-func (l *loader) loopVar(env *expr.Env, o *object, key, fallback string) string {
-	n := o.at[key]
-	if n == nil {
-		return fallback
-	}
+func (o *object) loopVar(key, fallback string) string {
 	name := o.text(key)
 	if name == "" {
 		return fallback
 	}
-	if !expr.IsIdent(name) || env.Has(name) {
-		l.fail(n, "", "%s %q of %s is not a free name", key, clip(name), o.what)
+	if !expr.IsIdent(name) || o.env.Has(name) {
+		o.fail(o.at[key], "", "%s %q of %s is not a free name", key, clip(name), o.what)
 		return fallback
 	}
 	return name
 }
 
-// listOf reads `items`: a list, or an expression that stands alone.
-func (l *loader) listOf(env *expr.Env, o *object) *value {
-	n := o.at["items"]
+// list reads a list, or an expression that stands alone and returns one.
+func (o *object) list(key string) *expr.Value {
+	n := o.at[key]
 	if n.Kind == yaml.SequenceNode {
 		if len(n.Content) > maxItems {
-			l.fail(n, "", "items of %s has %d entries, at most %d are allowed", o.what, len(n.Content), maxItems)
+			o.fail(n, "", "%s of %s has %d entries, at most %d are allowed", key, o.what, len(n.Content), maxItems)
 			return nil
 		}
-		return l.value(env, n)
+		return o.value(n)
 	}
-	c := l.expression(env, n, "items of "+o.what, false)
-	if c == nil {
+	p := o.expression(n, key+" of "+o.what, false)
+	if p == nil {
 		return nil
 	}
-	if k := c.Kind(); k != expr.KindAny && k != expr.KindList {
-		l.fail(n, "", "items of %s must give a list, it gives %s", o.what, k)
+	if k := p.Kind(); k != expr.KindAny && k != expr.KindList {
+		o.fail(n, "", "%s of %s must give a list, it gives %s", key, o.what, k)
 	}
-	tmpl, err := env.Template("${" + c.Source() + "}")
-	if err != nil {
-		l.failExpr(n, c.offset-2, err)
-		return nil
-	}
-	return &value{Value: tmpl, src: l.source, root: n, shift: c.offset - 2, progs: []compiled{c.compiled}}
+	return expr.Of(p)
 }

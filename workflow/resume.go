@@ -58,7 +58,7 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 
 // resumable checks that entries are a journal that wf can resume, and returns its first entry.
 func resumable(wf *Workflow, entries []Entry) (Entry, error) {
-	if len(entries) == 0 || entries[0].Kind != EntryRunStarted {
+	if len(entries) == 0 || entries[0].Kind != EventRunStarted {
 		return Entry{}, fmt.Errorf("it does not begin with the start of a run: %w", ErrBadJournal)
 	}
 	first := entries[0]
@@ -68,7 +68,7 @@ func resumable(wf *Workflow, entries []Entry) (Entry, error) {
 		}
 	}
 	switch last := entries[len(entries)-1]; {
-	case last.Kind == EntryRunFinished:
+	case last.Kind == EventRunFinished:
 		return first, fmt.Errorf("outcome %s: %w", last.Outcome, ErrFinished)
 	case first.Workflow != wf.ID || first.Hash != wf.Hash:
 		return first, fmt.Errorf("run %s began with another version of %s: %w", first.RunID, first.Workflow, ErrChanged)
@@ -99,9 +99,9 @@ func readPast(entries []Entry) *past {
 	p := &past{ended: map[string][]Entry{}, open: map[string]*visit{}}
 	for _, e := range entries {
 		switch e.Kind {
-		case EntryRunStarted, EntryRunResumed:
+		case EventRunStarted, EventRunResumed:
 			p.trace = e.TraceParent
-		case EntryStepStarted:
+		case EventStepStarted:
 			p.attempts++
 			if p.open[e.Path] == nil {
 				p.open[e.Path] = &visit{}
@@ -110,7 +110,7 @@ func readPast(entries []Entry) *past {
 			if e.Type != TypeParallel && e.Type != TypeForEach { // which begin nothing themselves
 				p.open[e.Path].began = e.Time
 			}
-		case EntryStepFinished:
+		case EventStepFinished:
 			p.forgetInside(e.Path) // what an attempt did inside itself went with it
 			if e.Retry {
 				p.open[e.Path].failed++
@@ -183,13 +183,11 @@ func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 	if e.Next != "" {
 		var ok bool
 		if next, ok = ex.seq.index[e.Next]; !ok {
-			return 0, &Error{Step: ex.path, Code: codeJournal, Message: fmt.Sprintf("the journal continues with %s, which is no step here", clip(e.Next)), Err: ErrBadJournal, final: true}
+			return 0, &Error{Step: ex.path, Code: codeJournal, Message: fmt.Sprintf("the journal continues with %s, which is no step here", clip(e.Next)), Err: ErrBadJournal, Final: true}
 		}
 	}
-	ev := ex.event(Event{Kind: EventStepReplayed, Attempt: e.Attempt, Status: e.Status, Error: e.Error})
-	if next != ex.index+1 {
-		ev.Next = e.Next
-	}
+	ev := ex.event(e)
+	ev.Kind = EventStepReplayed
 	ex.run.emit(ctx, ev)
 	if e.Status == StatusSkipped {
 		ex.leaveOut()
@@ -200,7 +198,7 @@ func (ex *execution) replay(ctx context.Context, e Entry) (int, error) {
 	if err := ex.keep(e.Status, res, e.Error); err != nil {
 		return 0, err
 	}
-	if e.Error != nil && (e.Error.final || ex.onError.kind == targetNone) {
+	if e.Error != nil && (e.Error.Final || ex.onError.kind == targetNone) {
 		return 0, e.Error
 	}
 	return next, nil

@@ -64,30 +64,46 @@ steps:
       both: "${ steps.both.status }"
 `
 
-// resumeAgents plays agents and notes which were run, in which place.
+// later is a loop that is tried again in its second visit: the agent within fails there, at its last item.
+const later = `
+vars: {round: 0}
+steps:
+  - {id: again, type: set, vars: {round: "${ vars.round + 1 }"}}
+  - id: each
+    type: for_each
+    items: "${ [1, 2] }"
+    as: it
+    retry: {max_attempts: 2, backoff: 0s}
+    steps:
+      - {id: work, type: agent, agent: work, input: {it: "${ it }", round: "${ vars.round }"}}
+  - {id: more, type: switch, max_visits: 5, cases: [{when: "vars.round < 2", next: again}], default: done}
+  - {id: done, type: end, output: {each: "${ steps.each.output }"}}
+`
+
+// resumeAgents plays agents and notes which were run, in which place. Some calls fail at first, in all processes together.
 type resumeAgents struct {
 	mu    sync.Mutex
 	calls map[string]int
-	flaky int // attempts of flaky that fail, in all processes together
+	fails map[string]int
+}
+
+func newResumeAgents() *resumeAgents {
+	return &resumeAgents{calls: map[string]int{}, fails: map[string]int{"flaky": 2, "work2 2": 1}}
 }
 
 func (a *resumeAgents) RunAgent(_ context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	call := name
-	if it, ok := input["it"]; ok {
-		call = fmt.Sprint(name, it, " ", input["round"])
+	call, n := name, int64(1)
+	if it, ok := input["it"].(int64); ok {
+		call, n = fmt.Sprint(name, it, " ", input["round"]), it
 	}
 	a.calls[call]++
-	if name == "flaky" && a.flaky > 0 {
-		a.flaky--
+	if a.fails[call] > 0 {
+		a.fails[call]--
 		return workflow.AgentOutput{}, errors.New("not yet")
 	}
-	n := int64(1)
-	if it, ok := input["it"].(int64); ok {
-		n = it
-	}
-	return workflow.AgentOutput{Output: map[string]any{"n": n}}, nil
+	return workflow.AgentOutput{Output: map[string]any{"n": n, "call": call}}, nil
 }
 
 // cutJournal keeps entries as a file would, and takes no more of them than allowed: as if the process died there.
@@ -122,71 +138,77 @@ func (j *cutJournal) entries(t *testing.T) []workflow.Entry {
 	return list
 }
 
-// TestResumeAnywhere interrupts a run behind each of its journal entries and goes on with it: it comes to the same end,
-// and nothing that had finished is done again.
+// TestResumeAnywhere interrupts a run behind each of its journal entries and resumes it: it comes to the same end, and
+// nothing that had finished is done again. What failed within an earlier attempt of a loop is not taken for what the next
+// attempt returned.
 func TestResumeAnywhere(t *testing.T) {
 	t.Parallel()
-	wf := parse(t, everything)
-	input := map[string]any{"ratio": 1.5}
-	run := func(agents *resumeAgents, journal workflow.Journal, events *[]workflow.Event) *workflow.Engine {
-		return workflow.NewEngine(nil, agents, &workflow.Options{Journal: journal, OnEvent: func(ev workflow.Event) {
-			if events != nil {
-				*events = append(*events, ev)
+	for name, src := range map[string]string{"everything": everything, "later": later} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wf, input := parse(t, src), map[string]any{"ratio": 1.5}
+			whole, full := newResumeAgents(), &cutJournal{room: -1}
+			want, err := workflow.NewEngine(nil, whole, &workflow.Options{Journal: full}).Run(t.Context(), wf, input)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}})
+			if name == "everything" {
+				got, _ := want.Output.(map[string]any)
+				if got["round"] != int64(3) || whole.calls["flaky"] != 3 || got["half"] != 0.75 || got["both"] != "failed" ||
+					whole.calls["work20 2"] != 1 || whole.calls["never"] != 0 || whole.calls["mend"] != 3 {
+					t.Fatalf("the run itself: %v, %v", got, whole.calls)
+				}
+			}
+			if name == "later" {
+				want.Steps-- // the loop is not tried again when its failure was cut off
+			}
+			for cut := 1; cut < len(full.lines); cut++ {
+				resumeAt(t, wf, input, cut, whole, want)
+			}
+		})
 	}
-	whole, full := &resumeAgents{calls: map[string]int{}, flaky: 2}, &cutJournal{room: -1}
-	want, err := run(whole, full, nil).Run(t.Context(), wf, input)
+}
+
+// resumeAt interrupts a run behind a number of entries, resumes it, and compares it with one that was not interrupted.
+func resumeAt(t *testing.T, wf *workflow.Workflow, input map[string]any, cut int, whole *resumeAgents, want *workflow.Result) {
+	t.Helper()
+	var events []workflow.Event
+	agents, journal := newResumeAgents(), &cutJournal{room: cut}
+	engine := workflow.NewEngine(nil, agents, &workflow.Options{Journal: journal, OnEvent: func(ev workflow.Event) { events = append(events, ev) }})
+	if _, err := engine.Run(t.Context(), wf, input); !errors.Is(err, workflow.ErrJournal) {
+		t.Fatalf("cut %d: the first process: %v", cut, err)
+	}
+	before, first := journal.entries(t), maps.Clone(agents.calls)
+	events, journal.room = nil, -1
+	got, err := engine.Resume(t.Context(), wf, before)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("cut %d, after %s: %v", cut, journal.lines[cut-1], err)
 	}
-	if got := want.Output.(map[string]any); got["round"] != int64(3) || whole.calls["flaky"] != 3 || got["half"] != 0.75 || got["both"] != "failed" {
-		t.Fatalf("the run itself: %v", got)
+	if diff := cmp.Diff(want.Output, got.Output); diff != "" {
+		t.Errorf("cut %d: output (-want +got)\n%s", cut, diff)
 	}
-	if whole.calls["work20 2"] != 1 || whole.calls["never"] != 0 || whole.calls["mend"] != 3 {
-		t.Fatalf("the run itself: %v", whole.calls)
+	if got.RunID != before[0].RunID || !got.Started.Equal(before[0].Time) || got.Steps < want.Steps {
+		t.Errorf("cut %d: run %s of %v with %d steps, want %s of %v with %d at least", cut, got.RunID, got.Started, got.Steps, before[0].RunID, before[0].Time, want.Steps)
 	}
-	for cut := 1; cut < len(full.lines); cut++ {
-		agents, journal := &resumeAgents{calls: map[string]int{}, flaky: 2}, &cutJournal{room: cut}
-		if _, err := run(agents, journal, nil).Run(t.Context(), wf, input); !errors.Is(err, workflow.ErrJournal) {
-			t.Fatalf("cut %d: the first process: %v", cut, err)
+	repeatable, over, repeated := underWay(before), 0, 0
+	for call, n := range agents.calls {
+		over += n - whole.calls[call]
+		if n != whole.calls[call] && first[call] == 0 {
+			t.Errorf("cut %d: %s was run %d times by the second process, want %d", cut, call, n, whole.calls[call])
 		}
-		before := journal.entries(t)
-		repeatable := underWay(before)
-		first := maps.Clone(agents.calls)
-		journal.room = -1
-		var events []workflow.Event
-		got, err := run(agents, journal, &events).Resume(t.Context(), wf, before)
-		if err != nil {
-			t.Fatalf("cut %d, after %s: %v", cut, journal.lines[cut-1], err)
-		}
-		if diff := cmp.Diff(want.Output, got.Output); diff != "" {
-			t.Errorf("cut %d: output (-want +got)\n%s", cut, diff)
-		}
-		if got.RunID != before[0].RunID || !got.Started.Equal(before[0].Time) || got.Steps < want.Steps {
-			t.Errorf("cut %d: run %s of %v with %d steps, want %s of %v with %d at least", cut, got.RunID, got.Started, got.Steps, before[0].RunID, before[0].Time, want.Steps)
-		}
-		over := 0
-		for call, n := range agents.calls {
-			over += n - whole.calls[call]
-			if n != whole.calls[call] && first[call] == 0 {
-				t.Errorf("cut %d: %s was run %d times by the second process, want %d", cut, call, n, whole.calls[call])
-			}
-		}
-		if over > repeatable {
-			t.Errorf("cut %d: %d agents were run again, %d attempts were under way: %v", cut, over, repeatable, agents.calls)
-		}
-		repeated := 0
-		for _, ev := range events {
-			if ev.Repeats {
-				repeated++
-			}
-		}
-		if events[0].Kind != workflow.EventRunResumed || repeated != repeatable {
-			t.Errorf("cut %d: first event %s, %d steps said to be repeated, %d were under way", cut, events[0].Kind, repeated, repeatable)
-		}
-		checkJournal(t, cut, journal.entries(t))
 	}
+	if over > repeatable {
+		t.Errorf("cut %d: %d agents were run again, %d attempts were under way: %v", cut, over, repeatable, agents.calls)
+	}
+	for _, ev := range events {
+		if ev.Repeats {
+			repeated++
+		}
+	}
+	if events[0].Kind != workflow.EventRunResumed || repeated != repeatable {
+		t.Errorf("cut %d: first event %s, %d steps said to be repeated, %d were under way", cut, events[0].Kind, repeated, repeatable)
+	}
+	checkJournal(t, cut, journal.entries(t))
 }
 
 // underWay counts the attempts that had begun and not ended.
@@ -194,16 +216,16 @@ func underWay(entries []workflow.Entry) int {
 	open := map[string]bool{}
 	for _, e := range entries {
 		switch e.Kind {
-		case workflow.EntryStepStarted:
+		case workflow.EventStepStarted:
 			open[e.Path] = true
-		case workflow.EntryStepFinished:
+		case workflow.EventStepFinished:
 			delete(open, e.Path)
 		}
 	}
 	return len(open)
 }
 
-// checkJournal: the journal of a run that was taken up is one journal, with the same ends of steps as without a break.
+// checkJournal: the journal of a run that was resumed is one journal, with the same ends of steps as without a break.
 func checkJournal(t *testing.T, cut int, entries []workflow.Entry) {
 	t.Helper()
 	resumed := 0
@@ -211,21 +233,19 @@ func checkJournal(t *testing.T, cut int, entries []workflow.Entry) {
 		if e.Seq != int64(i+1) || e.RunID != entries[0].RunID {
 			t.Fatalf("cut %d: entry %d is number %d of %s", cut, i+1, e.Seq, e.RunID)
 		}
-		if e.Kind == workflow.EntryRunResumed {
+		if e.Kind == workflow.EventRunResumed {
 			resumed++
 		}
 	}
-	if last := entries[len(entries)-1]; resumed != 1 || last.Kind != workflow.EntryRunFinished || last.Outcome != workflow.Succeeded {
+	if last := entries[len(entries)-1]; resumed != 1 || last.Kind != workflow.EventRunFinished || last.Outcome != workflow.Succeeded {
 		t.Errorf("cut %d: resumed %d times, ends with %s %s", cut, resumed, last.Kind, last.Outcome)
 	}
 }
 
-// TestResumeNumbers: what a finished step gave has the types that it had.
+// TestResumeNumbers: what a finished step returned has the types that it had.
 func TestResumeNumbers(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, `
-id: w
-steps:
   - {id: a, type: set, vars: {d: "${ 7.0 }", two: "${ 2.0 }", small: "${ -0.5 }", zero: "${ -0.0 }", big: "${ 1e300 }", n: "${ 7 }", list: "${ [1.0, 1] }"}}
   - {id: b, type: set, vars: {x: 1}}
   - id: c
@@ -257,7 +277,7 @@ steps:
 func TestResumeTwice(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, everything)
-	agents, journal := &resumeAgents{calls: map[string]int{}, flaky: 2}, &cutJournal{room: 4}
+	agents, journal := newResumeAgents(), &cutJournal{room: 4}
 	engine := workflow.NewEngine(nil, agents, &workflow.Options{Journal: journal})
 	_, err := engine.Run(t.Context(), wf, map[string]any{"ratio": 1.5})
 	resumes := 0
@@ -277,14 +297,14 @@ func TestResumeTwice(t *testing.T) {
 
 func TestResumeRefuses(t *testing.T) {
 	t.Parallel()
-	wf := parse(t, "id: w\nsteps: [{id: a, type: agent, agent: x}, {id: b, type: end}]")
+	wf := parse(t, "steps: [{id: a, type: agent, agent: x}, {id: b, type: end}]")
 	journal := &cutJournal{room: -1}
-	engine := workflow.NewEngine(nil, &resumeAgents{calls: map[string]int{}}, &workflow.Options{Journal: journal})
+	engine := workflow.NewEngine(nil, newResumeAgents(), &workflow.Options{Journal: journal})
 	if _, err := engine.Run(t.Context(), wf, nil); err != nil {
 		t.Fatal(err)
 	}
 	all := journal.entries(t)
-	changed := parse(t, "id: w\nsteps: [{id: a, type: agent, agent: y}, {id: b, type: end}]")
+	changed := parse(t, "steps: [{id: a, type: agent, agent: y}, {id: b, type: end}]")
 	strange := slices.Clone(all[:3])
 	strange[2].Next = "nowhere"
 	gap := append(slices.Clone(all[:2]), all[3])
@@ -309,7 +329,7 @@ func TestResumeRefuses(t *testing.T) {
 // TestResumeAfterFailure: a run that died between its last step's failure and its end fails again, in the same way.
 func TestResumeAfterFailure(t *testing.T) {
 	t.Parallel()
-	wf := parse(t, "id: w\nsteps: [{id: a, type: fail, message: \"it is broken\"}]")
+	wf := parse(t, "steps: [{id: a, type: fail, message: \"it is broken\"}]")
 	journal := &cutJournal{room: 3}
 	engine := workflow.NewEngine(nil, nil, &workflow.Options{Journal: journal})
 	if _, err := engine.Run(t.Context(), wf, nil); err == nil {
@@ -319,71 +339,5 @@ func TestResumeAfterFailure(t *testing.T) {
 	res, err := engine.Resume(t.Context(), wf, journal.entries(t))
 	if err == nil || !strings.Contains(err.Error(), "it is broken") || res.Outcome != workflow.Failed || res.Error.Step != "a" {
 		t.Errorf("got %+v, %v", res, err)
-	}
-}
-
-// later is a loop that is tried again in its second visit: the agent within fails there, at its last item.
-const later = `
-id: later
-vars: {round: 0}
-steps:
-  - {id: again, type: set, vars: {round: "${ vars.round + 1 }"}}
-  - id: each
-    type: for_each
-    items: "${ [1, 2] }"
-    as: it
-    retry: {max_attempts: 2, backoff: 0s}
-    steps:
-      - {id: work, type: agent, agent: work, input: {it: "${ it }", round: "${ vars.round }"}}
-  - id: more
-    type: switch
-    max_visits: 5
-    cases: [{when: "vars.round < 2", next: again}]
-    default: done
-  - {id: done, type: end, output: {each: "${ steps.each.output }"}}
-`
-
-// failsOnce is an agent whose given call fails the first time.
-type failsOnce struct{ left map[string]int }
-
-func (f *failsOnce) RunAgent(_ context.Context, _ string, input map[string]any) (workflow.AgentOutput, error) {
-	call := fmt.Sprint(input["it"], " ", input["round"])
-	if f.left[call] > 0 {
-		f.left[call]--
-		return workflow.AgentOutput{}, errors.New("not yet")
-	}
-	return workflow.AgentOutput{Output: map[string]any{"call": call}}, nil
-}
-
-// TestResumeRetriedLoop: what failed within an earlier attempt of a loop's later visit is not taken for what the next
-// attempt gave.
-func TestResumeRetriedLoop(t *testing.T) {
-	t.Parallel()
-	wf := parse(t, later)
-	engine := func(j workflow.Journal) *workflow.Engine {
-		return workflow.NewEngine(nil, &failsOnce{map[string]int{"2 2": 1}}, &workflow.Options{Journal: j})
-	}
-	full := &cutJournal{room: -1}
-	want, err := engine(full).Run(t.Context(), wf, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for cut := 1; cut < len(full.lines); cut++ {
-		journal := &cutJournal{room: cut}
-		e := engine(journal)
-		if _, err := e.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
-			t.Fatalf("cut %d: the first process: %v", cut, err)
-		}
-		before := journal.entries(t)
-		journal.room = -1
-		got, err := e.Resume(t.Context(), wf, before)
-		if err != nil {
-			t.Errorf("cut %d, after %s: %v", cut, journal.lines[cut-1], err)
-			continue
-		}
-		if diff := cmp.Diff(want.Output, got.Output); diff != "" {
-			t.Errorf("cut %d: output (-want +got)\n%s", cut, diff)
-		}
-		checkJournal(t, cut, journal.entries(t))
 	}
 }

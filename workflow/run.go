@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/firebase/genkit/go/core"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/telemetry"
@@ -83,8 +81,7 @@ func (r *run) span(ctx context.Context) (context.Context, func()) {
 	return ctx, func() {
 		span.SetAttributes(telemetry.KeyOutcome.String(string(r.result.Outcome)), telemetry.KeySteps.Int(r.result.Steps))
 		if e := r.result.Error; e != nil {
-			span.SetStatus(codes.Error, string(e.Code))
-			span.SetAttributes(telemetry.KeyErrorClass.String(string(e.Code)))
+			telemetry.Fail(span, string(e.Code))
 		}
 		span.End()
 	}
@@ -104,7 +101,7 @@ func (r *run) execute(ctx context.Context) (any, error) {
 func (r *run) perform(ctx context.Context) (out any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			r.opts.Logger.Error("panic in a workflow run", "run", r.result.RunID, "panic", p, "stack", string(debug.Stack()))
+			r.logPanic("", p)
 			out, err = nil, panicError(p)
 		}
 	}()
@@ -125,15 +122,15 @@ func (r *run) perform(ctx context.Context) (out any, err error) {
 
 // announce records and reports that the run starts, or is resumed.
 func (r *run) announce(ctx context.Context) error {
-	entry, kind := Entry{Kind: EntryRunStarted, Workflow: r.wf.ID, Hash: r.wf.Hash, Input: r.input}, EventRunStarted
+	entry := Entry{Kind: EventRunStarted, Workflow: r.wf.ID, Hash: r.wf.Hash, Input: r.input}
 	if r.past != nil {
-		entry, kind = Entry{Kind: EntryRunResumed}, EventRunResumed
+		entry = Entry{Kind: EventRunResumed}
 	}
 	entry.TraceParent = r.trace
 	if err := r.record(ctx, entry); err != nil {
 		return err
 	}
-	r.emit(ctx, Event{Kind: kind})
+	r.emit(ctx, Event{Kind: entry.Kind})
 	return nil
 }
 
@@ -168,15 +165,15 @@ func (r *run) stopped(ctx context.Context) *Error {
 	case ctx.Err() == nil:
 		return nil
 	case errors.Is(cause, errRunTimeout):
-		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the run took longer than %s", r.wf.Timeout), Err: cause, final: true}
+		return &Error{Code: codeTimeout, Message: fmt.Sprintf("the run took longer than %s", r.wf.Timeout), Err: cause, Final: true}
 	case errors.Is(cause, errStepTimeout):
-		return &Error{Code: codeTimeout, Message: "the step around it took too long", Err: cause, final: true}
+		return &Error{Code: codeTimeout, Message: "the step around it took too long", Err: cause, Final: true}
 	case errors.Is(cause, errSibling):
-		return &Error{Code: CodeCancelled, Message: "cancelled because another branch failed", Err: context.Canceled, final: true}
+		return &Error{Code: CodeCancelled, Message: "cancelled because another branch failed", Err: context.Canceled, Final: true}
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return &Error{Code: codeTimeout, Message: "the caller's deadline has passed", Err: ctx.Err(), final: true}
+		return &Error{Code: codeTimeout, Message: "the caller's deadline has passed", Err: ctx.Err(), Final: true}
 	}
-	return &Error{Code: CodeCancelled, Message: "cancelled", Err: context.Canceled, final: true}
+	return &Error{Code: CodeCancelled, Message: "cancelled", Err: context.Canceled, Final: true}
 }
 
 // settle closes the run's sandboxes and writes the result.
@@ -193,7 +190,7 @@ func (r *run) settle(ctx context.Context, out any, err error) {
 	r.result.Cleanup = r.cleanUp(ctx)
 	r.result.Steps = int(r.steps.Load())
 	r.result.Duration = time.Since(r.started)
-	if err := r.record(ctx, Entry{Kind: EntryRunFinished, Outcome: r.result.Outcome, Error: r.result.Error, Output: r.result.Output}); err != nil {
+	if err := r.record(ctx, Entry{Kind: EventRunFinished, Outcome: r.result.Outcome, Error: r.result.Error, Output: r.result.Output}); err != nil {
 		r.opts.Logger.Error("the end of a run was not recorded", "run", r.result.RunID, "error", err)
 		if r.result.Error == nil {
 			r.result.Outcome, r.result.Output, r.result.Error = Failed, nil, asError(err, codeJournal)
@@ -221,12 +218,15 @@ func (r *run) cleanUp(ctx context.Context) error {
 
 // record writes a journal entry. It is written even when the run was cancelled: what happened, happened.
 func (r *run) record(ctx context.Context, e Entry) error {
+	if r.opts.Journal == nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seq++
 	e.RunID, e.Seq, e.Time = r.result.RunID, r.seq, time.Now().UTC()
 	if err := r.append(context.WithoutCancel(ctx), e); err != nil {
-		return &Error{Code: codeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Err: errors.Join(ErrJournal, err), final: true}
+		return &Error{Code: codeJournal, Message: fmt.Sprintf("the journal failed: %v", err), Err: errors.Join(ErrJournal, err), Final: true}
 	}
 	return nil
 }
@@ -262,7 +262,7 @@ func (r *run) emit(ctx context.Context, ev Event) {
 // remember adds to what the run holds in memory.
 func (r *run) remember(bytes int) error {
 	if r.held.Add(int64(bytes)) > maxStateBytes {
-		return &Error{Code: codeLimit, Message: fmt.Sprintf("the run remembers more than %d MiB", maxStateBytes>>20), Err: ErrLimit, final: true}
+		return &Error{Code: codeLimit, Message: fmt.Sprintf("the run remembers more than %d MiB", maxStateBytes>>20), Err: ErrLimit, Final: true}
 	}
 	return nil
 }

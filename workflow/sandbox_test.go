@@ -58,7 +58,6 @@ func TestExec(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	wf := parse(t, `
-id: w
 sandbox: {image: "`+image+`", env: {FROM_SANDBOX: "1"}, retention: 0s}
 steps:
   - id: write
@@ -123,7 +122,6 @@ func TestSandboxesOfSteps(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	wf := parse(t, `
-id: w
 sandbox: {image: "`+image+`"}
 steps:
   - {id: a, type: exec, command: "echo shared > f"}
@@ -162,9 +160,7 @@ steps:
 
 func TestExecTimeout(t *testing.T) {
 	t.Parallel()
-	m := newManager(t)
 	wf := parse(t, `
-id: w
 sandbox: {image: "`+image+`"}
 steps:
   - {id: open, type: exec, command: "true"}
@@ -172,7 +168,7 @@ steps:
   - {id: b, type: exec, command: "sleep 1000", timeout: 300ms, on_error: continue}
   - {id: c, type: exec, command: "pgrep -c sleep || true"}
   - {id: out, type: end, output: ["${ steps.a.error.code }", "${ steps.a.output.stdout }", "${ steps.b.error.code }", "${ steps.c.output.stdout }"]}`)
-	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
+	res, err := workflow.NewEngine(newManager(t), nil, nil).Run(t.Context(), wf, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,49 +185,32 @@ func TestRunClosesItsSandboxes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, last := range map[string]string{
-		"success":   `{id: z, type: end}`,
-		"failure":   `{id: z, type: fail, message: no}`,
-		"command":   `{id: z, type: exec, command: "exit 1"}`,
-		"panic":     `{id: z, type: agent, agent: panics}`,
-		"cancel":    `{id: z, type: agent, agent: cancels}`,
-		"in a call": `{id: y, type: agent, agent: later}, {id: z, type: exec, command: "sleep 100"}`,
-		"timeout":   `{id: z, type: exec, command: "sleep 100"}`,
-		"max_steps": `{id: z, type: set, vars: {x: 1}}`,
+	for name, tt := range map[string]struct {
+		head, last string
+		want       workflow.Outcome
+	}{
+		"success":   {"", `{id: z, type: end}`, workflow.Succeeded},
+		"failure":   {"", `{id: z, type: fail, message: no}`, workflow.Failed},
+		"panic":     {"", `{id: z, type: agent, agent: panics}`, workflow.Failed},
+		"cancel":    {"", `{id: y, type: agent, agent: later}, {id: z, type: exec, command: "sleep 100"}`, workflow.Cancelled},
+		"timeout":   {"timeout: 5s\n", `{id: z, type: exec, command: "sleep 100"}`, workflow.TimedOut},
+		"max_steps": {"max_steps: 2\n", `{id: z, type: set, vars: {x: 1}}`, workflow.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			head := "id: w\n"
-			if name == "timeout" {
-				head += "timeout: 5s\n"
-			}
-			if name == "max_steps" {
-				head += "max_steps: 2\n"
-			}
-			wf := parse(t, head+`
+			wf := parse(t, tt.head+`
 sandbox: {image: "`+image+`"}
-steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "(sleep 1000 &)", sandbox: second}, `+last+`]`)
+steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "(sleep 1000 &)", sandbox: second}, `+tt.last+`]`)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			res, err := workflow.NewEngine(m, agents(func(_ context.Context, agent string, _ map[string]any) (workflow.AgentOutput, error) {
-				switch agent {
-				case "panics":
+				if agent == "panics" {
 					panic("oh no")
-				case "cancels":
-					cancel()
-				case "later":
-					time.AfterFunc(time.Second, cancel)
 				}
+				time.AfterFunc(time.Second, cancel)
 				return workflow.AgentOutput{}, nil
 			}), nil).Run(ctx, wf, nil)
-			want := map[string]workflow.Outcome{"success": workflow.Succeeded, "cancel": workflow.Cancelled, "in a call": workflow.Cancelled, "timeout": workflow.TimedOut}[name]
-			if want == "" {
-				want = workflow.Failed
-			}
-			if name == "cancel" && err == nil {
-				want = workflow.Succeeded // the last step was over when the run was cancelled
-			}
-			if res.Outcome != want || res.Cleanup != nil {
+			if res.Outcome != tt.want || res.Cleanup != nil {
 				t.Errorf("Run = %+v, %v", res, err)
 			}
 			if n := left(t, m, res.RunID); n != 0 {
@@ -248,7 +227,6 @@ func TestRetention(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	wf := parse(t, `
-id: w
 sandbox: {image: "`+image+`", retention: 10m}
 steps: [{id: a, type: exec, command: "true"}, {id: b, type: exec, command: "true", sandbox: isolated}]`)
 	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
@@ -273,7 +251,6 @@ func TestCommandBeforeAgent(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	wf := parse(t, `
-id: w
 sandbox: {env: {FROM: workflow}}
 steps:
   - {id: a, type: exec, command: "echo $FROM $AGENT"}
@@ -296,12 +273,12 @@ steps:
 
 func TestNoSandboxes(t *testing.T) {
 	t.Parallel()
-	wf := parse(t, "id: w\nsteps: [{id: a, type: exec, command: \"true\"}]")
+	wf := parse(t, "steps: [{id: a, type: exec, command: \"true\"}]")
 	_, err := workflow.NewEngine(nil, nil, nil).Run(t.Context(), wf, nil)
 	if !errors.Is(err, backend.ErrUnsupported) {
 		t.Errorf("without a manager: %v", err)
 	}
-	wf = parse(t, "id: w\nsandbox: {image: \"workcell/no-such-image:1\"}\nsteps: [{id: a, type: exec, command: \"true\"}]")
+	wf = parse(t, "sandbox: {image: \"workcell/no-such-image:1\"}\nsteps: [{id: a, type: exec, command: \"true\"}]")
 	m := newManager(t)
 	res, err := workflow.NewEngine(m, nil, nil).Run(t.Context(), wf, nil)
 	if !errors.Is(err, backend.ErrImage) || !strings.HasPrefix(err.Error(), "step a: ") || res.Error.Code != "image" {

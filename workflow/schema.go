@@ -11,6 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // schema is the JSON Schema of a run's input.
@@ -21,10 +22,10 @@ type schema struct {
 
 func (l *loader) schema(n *yaml.Node) *schema {
 	if n.Kind != yaml.MappingNode {
-		l.fail(n, "as in input: {type: object, properties: {repo: {type: string}}}", "input must be a JSON Schema, it is %s", kindOf(n))
+		l.fail(n, "as in input: {type: object, properties: {repo: {type: string}}}", "input must be a JSON Schema, it is %s", yamlnode.Kind(n))
 		return nil
 	}
-	raw, _ := l.plain(n, 0).(map[string]any)
+	raw, _ := expr.Data(n, l.failExpr).(map[string]any)
 	if t, ok := raw["type"]; ok && t != "object" {
 		l.fail(n, "a run's input is a map of names to values", "input must have type object, it has %s", clip(expr.Text(t)))
 		return nil
@@ -122,7 +123,7 @@ func (c *refCheck) all(at any) error {
 		if _, err := c.cost(at); err != nil {
 			return err
 		}
-		for _, key := range sortedIDs(at) { // so that a file always has the same message
+		for _, key := range sortedKeys(at) { // so that a file always has the same message
 			if err := c.all(at[key]); err != nil {
 				return err
 			}
@@ -218,7 +219,7 @@ func inPlace(m map[string]any) []any {
 	}
 	for _, key := range []string{"dependentSchemas", "dependencies"} {
 		if subs, ok := m[key].(map[string]any); ok {
-			for _, name := range sortedIDs(subs) {
+			for _, name := range sortedKeys(subs) {
 				out = append(out, subs[name])
 			}
 		}

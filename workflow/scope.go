@@ -34,7 +34,7 @@ func (r *run) root(ctx context.Context) (*scope, error) {
 	for _, a := range r.wf.vars {
 		v, err := a.value.Eval(ctx, map[string]any{"input": r.input, "run": r.info, "steps": sc.steps, "vars": map[string]any{}})
 		if err != nil {
-			return nil, exprError(a.value, err)
+			return nil, r.wf.placed(err)
 		}
 		sc.vars[a.name] = v
 	}
@@ -109,8 +109,15 @@ func (sc *scope) account(key string, size int) error {
 	return sc.run.remember(grown)
 }
 
-// isolatedName returns the name of the sandbox that belongs to one place of the run alone.
-func isolatedName(id, path string, visit int) string {
+// in returns the name of the sandbox at a place of a run that has a name around it. An isolated one belongs to that place,
+// a visit of a step, alone.
+func (ref sandboxRef) in(around, id, path string, visit int) string {
+	switch {
+	case ref.name != "":
+		return ref.name
+	case !ref.isolated:
+		return around
+	}
 	owner := fmt.Sprintf("%s.%d", id, visit)
 	if path != "" {
 		sum := sha256.Sum256([]byte(path))

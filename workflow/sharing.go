@@ -21,7 +21,7 @@ type sharer struct {
 func (l *loader) checkSandboxes(wf *Workflow) {
 	sharers := map[string][]sharer{}
 	collectSharers(wf.steps, "sandbox "+session.DefaultName, sharers)
-	for _, sandbox := range sortedIDs(sharers) {
+	for _, sandbox := range sortedKeys(sharers) {
 		list := sharers[sandbox]
 		for i, b := range list {
 			for _, a := range list[:i] {
@@ -39,10 +39,13 @@ func (l *loader) checkSandboxes(wf *Workflow) {
 // collectSharers finds the agents of each sandbox, each agent once.
 func collectSharers(seq *sequence, sandbox string, into map[string][]sharer) {
 	for _, s := range seq.steps {
-		name := ownSandbox(sandbox, s.sandbox, s.isolated, "step "+s.id)
-		for _, in := range s.inner() {
-			isolated := in.isolated || s.isolated && in.sandbox == ""
-			collectSharers(in.steps, ownSandbox(name, in.sandbox, isolated, in.steps.scope), into)
+		name := ownSandbox(sandbox, s.sandbox, "step "+s.id)
+		for _, br := range s.branches() {
+			own := br.sandbox
+			if own.name == "" {
+				own.isolated = own.isolated || s.sandbox.isolated
+			}
+			collectSharers(br.steps, ownSandbox(name, own, br.steps.scope), into)
 		}
 		b, ok := s.body.(*agentBody)
 		if !ok || b.file == nil || b.file.Sandbox == nil || b.file.Sandbox.Mode != frontmatter.ModeCode {
@@ -62,12 +65,12 @@ func collectSharers(seq *sequence, sandbox string, into map[string][]sharer) {
 }
 
 // ownSandbox names the sandbox of a place in the file.
-func ownSandbox(around, name string, isolated bool, place string) string {
+func ownSandbox(around string, own sandboxRef, place string) string {
 	switch {
-	case isolated:
+	case own.isolated:
 		return "isolated sandbox of " + place
-	case name != "":
-		return "sandbox " + name
+	case own.name != "":
+		return "sandbox " + own.name
 	}
 	return around
 }

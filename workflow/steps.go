@@ -10,7 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -19,105 +19,100 @@ func commonKeys() []string {
 	return []string{"id", "type", "name", "description", "if", "timeout", "retry", "on_error", "next", "sandbox", "max_visits"}
 }
 
-// keysOf lists the keys that belong to one type of step.
-func keysOf(t Type) []string {
-	switch t {
-	case TypeAgent:
-		return []string{"agent", "input"}
-	case TypeExec:
-		return []string{"command", "cmd", "cwd", "env", "stdin", "ok_codes", "allow_failure", "json"}
-	case TypeSwitch:
-		return []string{"expression", "transitions", "cases", "default"}
-	case TypeParallel:
-		return []string{"branches", "max_concurrency", "fail_fast"}
-	case TypeForEach:
-		return []string{"items", "as", "index_as", "steps", "output", "max_concurrency", "fail_fast"}
-	case TypeSet:
-		return []string{"vars"}
-	case TypeFail:
-		return []string{"message"}
-	case TypeEnd:
-		return []string{"output"}
+// stepType is what is particular to a type of step when a file is read.
+type stepType struct {
+	name Type
+	keys []string
+	body func(*object, *step) body
+}
+
+func stepTypes() []stepType {
+	return []stepType{
+		{TypeAgent, []string{"agent", "input"}, (*object).agentBody},
+		{TypeExec, []string{"command", "cmd", "cwd", "env", "stdin", "ok_codes", "allow_failure", "json"}, (*object).execBody},
+		{TypeSwitch, []string{"expression", "transitions", "cases", "default"}, (*object).switchBody},
+		{TypeParallel, []string{"branches", "max_concurrency", "fail_fast"}, (*object).parallelBody},
+		{TypeForEach, []string{"items", "as", "index_as", "steps", "output", "max_concurrency", "fail_fast"}, (*object).forEachBody},
+		{TypeSet, []string{"vars"}, (*object).setBody},
+		{TypeFail, []string{"message"}, (*object).failBody},
+		{TypeEnd, []string{"output"}, (*object).endBody},
 	}
-	return nil
 }
 
-// Types lists the types of steps.
-func Types() []Type {
-	return []Type{TypeAgent, TypeExec, TypeSwitch, TypeParallel, TypeForEach, TypeSet, TypeFail, TypeEnd}
+// inner reads the `steps` of the workflow, a branch or an item, and the `output` of the latter, with the variables of env.
+// The steps must be there.
+func (l *loader) inner(o *object, env *expr.Env, scope string) (seq *sequence, output *expr.Value) {
+	outer := l.place
+	defer func() { l.place = outer }()
+	seq = &sequence{index: map[string]int{}, scope: scope, outer: outer.seq}
+	l.place = place{env, seq}
+	l.sequences = append(l.sequences, seq)
+	l.fill(seq, o)
+	if outer.seq != nil {
+		output = o.optional("output")
+	}
+	return seq, output
 }
 
-// sequence reads a list of steps.
-func (l *loader) sequence(env *expr.Env, o *object, key, scope string, depth int) *sequence {
-	seq := &sequence{index: map[string]int{}, scope: scope}
+// fill reads the steps of a sequence.
+func (l *loader) fill(seq *sequence, o *object) {
+	depth := 0
+	for q := seq.outer; q != nil; q = q.outer {
+		depth++
+	}
 	if depth > maxNesting {
-		l.fail(o.at[key], "", "steps are nested more than %d levels deep", maxNesting)
-		return seq
+		l.fail(o.where("steps"), "", "steps are nested more than %d levels deep", maxNesting)
+		return
 	}
-	for _, n := range o.items(key, maxSteps) {
+	for _, n := range o.items("steps", maxSteps) {
 		if len(l.steps) >= maxSteps {
 			l.fail(n, "", "the file has more than %d steps", maxSteps)
-			return seq
+			return
 		}
-		s := l.step(env, n, depth)
+		s := l.step(n)
 		if s == nil {
 			continue
 		}
 		s.seq, s.index = seq, len(seq.steps)
-		if s.id != "" {
-			if _, double := seq.index[s.id]; !double {
-				seq.index[s.id] = s.index
-			}
+		if _, double := seq.index[s.id]; !double && s.id != "" {
+			seq.index[s.id] = s.index
 		}
 		seq.steps = append(seq.steps, s)
 	}
-	return seq
 }
 
-func (l *loader) step(env *expr.Env, n *yaml.Node, depth int) *step {
+func (l *loader) step(n *yaml.Node) *step {
 	what := "the step"
 	if id := scalarAt(n, "id"); id != "" {
 		what = "step " + clip(id)
 	}
+	types := stepTypes()
 	typ := Type(scalarAt(n, "type"))
-	own := keysOf(typ)
-	o, ok := l.object(n, what, append(commonKeys(), l.tolerated(n, typ, own, what)...)...)
+	at := slices.IndexFunc(types, func(t stepType) bool { return t.name == typ })
+	var own []string
+	if at >= 0 {
+		own = types[at].keys
+	}
+	o, ok := l.object(n, what, append(commonKeys(), l.tolerated(n, own, what)...)...)
 	if !ok {
 		return nil
 	}
 	s := &step{id: o.word("id"), typ: typ, node: o.where("id")}
 	l.steps = append(l.steps, s) // before the steps inside it, in order of the file
 	l.register(o, s)
-	l.common(env, o, s)
-	if own == nil {
+	l.common(o, s)
+	if at < 0 {
 		l.unknownType(o)
 		return s
 	}
-	switch typ {
-	case TypeAgent:
-		s.body = l.agentStep(env, o)
-	case TypeExec:
-		s.body = l.execStep(env, o)
-	case TypeSwitch:
-		s.body = l.switchStep(env, o)
-	case TypeParallel:
-		s.body = l.parallelStep(env, o, s, depth)
-	case TypeForEach:
-		s.body = l.forEachStep(env, o, s, depth)
-	case TypeSet:
-		s.body = l.setStep(env, o)
-	case TypeFail:
-		s.body = l.failStep(env, o)
-	case TypeEnd:
-		s.body = l.endStep(env, o)
-	}
+	s.body = types[at].body(o, s)
 	return s
 }
 
 // scalarAt reads a key before the mapping is checked.
-func scalarAt(n *yaml.Node, key string) string {
-	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
-		if v := follow(n.Content[i+1]); n.Content[i].Value == key && v.Kind == yaml.ScalarNode {
+func scalarAt(n *yaml.Node, name string) string {
+	for key, v := range yamlnode.Pairs(n) {
+		if key.Value == name && v.Kind == yaml.ScalarNode {
 			return v.Value
 		}
 	}
@@ -125,50 +120,32 @@ func scalarAt(n *yaml.Node, key string) string {
 }
 
 // tolerated returns the keys of the step's type. A key of another type is reported here, with the type it belongs to, and
-// tolerated so that it is not reported twice. With an unknown type everything is tolerated: the type is the mistake.
-func (l *loader) tolerated(n *yaml.Node, typ Type, own []string, what string) []string {
+// tolerated so that it is not reported twice. Without own keys everything is tolerated: the type is the mistake.
+func (l *loader) tolerated(n *yaml.Node, own []string, what string) []string {
 	keys := slices.Clone(own)
-	for _, other := range Types() {
-		for _, key := range keysOf(other) {
-			if slices.Contains(keys, key) || slices.Contains(own, key) {
-				continue
+	for _, other := range stepTypes() {
+		if own == nil {
+			keys = append(keys, other.keys...)
+			continue
+		}
+		for key := range yamlnode.Pairs(n) {
+			if slices.Contains(other.keys, key.Value) && !slices.Contains(keys, key.Value) {
+				l.fail(key, fmt.Sprintf("%s belongs to steps of type %s", key.Value, other.name), "unknown key %q in %s", key.Value, what)
+				keys = append(keys, key.Value)
 			}
-			at := keyNode(n, key)
-			if own != nil && at == nil {
-				continue
-			}
-			if own != nil {
-				l.fail(at, fmt.Sprintf("%s belongs to steps of type %s", key, other), "unknown key %q in %s", key, what)
-			}
-			keys = append(keys, key)
 		}
 	}
 	return keys
 }
 
-func keyNode(n *yaml.Node, key string) *yaml.Node {
-	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			return n.Content[i]
-		}
-	}
-	return nil
-}
-
 func (l *loader) unknownType(o *object) {
-	var names []string
-	for _, t := range Types() {
-		names = append(names, string(t))
-	}
+	known := names(stepTypes(), func(t stepType) string { return string(t.name) })
 	if !o.has("type") {
-		l.fail(o.node, "one of "+strings.Join(names, ", "), "%s has no type", o.what)
+		l.fail(o.node, "one of "+strings.Join(known, ", "), "%s has no type", o.what)
 		return
 	}
-	hint := "known are " + strings.Join(names, ", ")
-	if near, ok := suggest.Closest(o.at["type"].Value, names); ok {
-		hint = fmt.Sprintf("did you mean %q?", near)
-	}
-	l.fail(o.at["type"], hint, "unknown type %q of %s", clip(o.at["type"].Value), o.what)
+	typ := o.at["type"]
+	l.fail(typ, nearHint(typ.Value, known), "unknown type %q of %s", clip(typ.Value), o.what)
 }
 
 func (l *loader) register(o *object, s *step) {
@@ -185,11 +162,11 @@ func (l *loader) register(o *object, s *step) {
 	l.byID[s.id] = s
 }
 
-func (l *loader) common(env *expr.Env, o *object, s *step) {
+func (l *loader) common(o *object, s *step) {
 	o.text("name")
 	o.text("description")
 	if n := o.at["if"]; n != nil {
-		s.cond = l.expression(env, n, "if of "+o.what, true)
+		s.cond = l.expression(n, "if of "+o.what, true)
 	}
 	s.timeout = o.duration("timeout", time.Millisecond, maxTimeout)
 	s.maxVisits = o.integer("max_visits", 1, maxMaxSteps)
@@ -197,14 +174,11 @@ func (l *loader) common(env *expr.Env, o *object, s *step) {
 	if n := o.at["retry"]; n != nil {
 		l.retry(n, o.what, &s.retry)
 	}
-	if n := o.at["on_error"]; n != nil {
-		s.onError = l.target(o, "on_error", n)
-		if s.onError.id == "continue" {
-			s.onError = target{kind: targetContinue, at: n}
-		}
+	if s.onError = o.target("on_error"); s.onError.id == "continue" {
+		s.onError = target{kind: targetContinue, at: s.onError.at}
 	}
+	s.next = o.target("next")
 	if n := o.at["next"]; n != nil {
-		s.next = l.target(o, "next", n)
 		switch s.typ {
 		case TypeSwitch:
 			l.fail(n, "say where to go when nothing matches with default", "%s is a switch, which has no next", o.what)
@@ -212,22 +186,16 @@ func (l *loader) common(env *expr.Env, o *object, s *step) {
 			l.fail(n, "remove it", "nothing comes after %s, which is of type %s", o.what, s.typ)
 		}
 	}
-	s.sandbox, s.isolated = l.sessionName(o)
+	s.sandbox = o.sandboxRef()
 }
 
-// sessionName reads `sandbox` of a step or branch.
-func (l *loader) sessionName(o *object) (name string, isolated bool) {
-	n := o.at["sandbox"]
-	if n == nil {
-		return "", false
+// sandboxRef reads `sandbox` of a step or branch.
+func (o *object) sandboxRef() sandboxRef {
+	name := o.word("sandbox")
+	if name == "isolated" {
+		return sandboxRef{isolated: true}
 	}
-	switch name = o.word("sandbox"); name {
-	case "isolated":
-		return "", true
-	case "":
-		return "", false
-	}
-	return name, false
+	return sandboxRef{name: name}
 }
 
 func (l *loader) retry(n *yaml.Node, what string, r *retry) {
@@ -244,108 +212,99 @@ func (l *loader) retry(n *yaml.Node, what string, r *retry) {
 }
 
 // target reads the id of a step; whether it exists is checked when all steps are known.
-func (l *loader) target(o *object, key string, n *yaml.Node) target {
+func (o *object) target(key string) target {
 	id := o.text(key)
 	if id == "" {
 		return target{}
 	}
-	return target{kind: targetStep, id: id, at: n}
+	return target{kind: targetStep, id: id, at: o.at[key]}
 }
 
-func (l *loader) agentStep(env *expr.Env, o *object) body {
+func (o *object) agentBody(*step) body {
 	b := &agentBody{agent: o.text("agent")}
 	if o.require("agent", "name the file of the agent without .prompt") && b.agent != "" {
 		var err error
-		if b.file, err = l.known(b.agent); err != nil {
-			l.fail(o.at["agent"], "", "unknown agent %q: %v", clip(b.agent), err)
+		if b.file, err = o.known(b.agent); err != nil {
+			o.fail(o.at["agent"], "", "unknown agent %q: %v", clip(b.agent), err)
 		}
 	}
-	if n := o.at["input"]; n != nil {
-		if n.Kind != yaml.MappingNode {
-			l.fail(n, `as in input: {path: "${ input.repo }"}`, "input of %s must be a mapping, it is %s", o.what, kindOf(n))
-			return b
-		}
-		b.input = l.value(env, n)
+	if n := o.at["input"]; n != nil && n.Kind != yaml.MappingNode {
+		o.fail(n, `as in input: {path: "${ input.repo }"}`, "input of %s must be a mapping, it is %s", o.what, yamlnode.Kind(n))
+		return b
 	}
+	b.input = o.optional("input")
 	return b
 }
 
-func (l *loader) setStep(env *expr.Env, o *object) body {
+func (o *object) setBody(*step) body {
 	b := &setBody{}
 	if o.require("vars", `as in vars: {count: "${ vars.count + 1 }"}`) {
-		b.vars = l.assignments(env, o.at["vars"], "vars of "+o.what)
+		b.vars = o.assignments(o.at["vars"], "vars of "+o.what)
 	}
 	return b
 }
 
-func (l *loader) failStep(env *expr.Env, o *object) body {
+func (o *object) failBody(*step) body {
 	o.require("message", "say why the run fails")
-	return &failBody{message: l.textValue(env, o, "message")}
+	return &failBody{message: o.optionalText("message")}
 }
 
-func (l *loader) endStep(env *expr.Env, o *object) body {
-	b := &endBody{}
-	if n := o.at["output"]; n != nil {
-		b.output = l.value(env, n)
-	}
-	return b
-}
+func (o *object) endBody(*step) body { return &endBody{output: o.optional("output")} }
 
-func (l *loader) execStep(env *expr.Env, o *object) body {
+func (o *object) execBody(*step) body {
 	b := &execBody{wantJSON: o.boolean("json"), allowFailure: o.boolean("allow_failure")}
 	switch {
 	case o.has("command") && o.has("cmd"):
-		l.fail(o.at["cmd"], "command is one line for /bin/sh, cmd a list that no shell reads", "%s has both command and cmd", o.what)
+		o.fail(o.at["cmd"], "command is one line for /bin/sh, cmd a list that no shell reads", "%s has both command and cmd", o.what)
 	case o.has("command"):
-		b.command = l.shellCommand(env, o)
+		b.command, b.vars = o.shellCommand()
 	case o.has("cmd"):
 		for i, n := range o.items("cmd", 10_000) {
-			if n.Kind != yaml.ScalarNode || isNull(n) {
-				l.fail(n, "", "cmd[%d] of %s must be text, it is %s", i, o.what, kindOf(n))
+			if n.Kind != yaml.ScalarNode || yamlnode.IsNull(n) {
+				o.fail(n, "", "cmd[%d] of %s must be text, it is %s", i, o.what, yamlnode.Kind(n))
 				continue
 			}
-			b.argv = append(b.argv, l.value(env, n))
+			b.argv = append(b.argv, o.value(n))
 		}
 	default:
-		l.fail(o.node, `command: one line for /bin/sh, or cmd: ["program", "argument"]`, "%s has neither command nor cmd", o.what)
+		o.fail(o.node, `command: one line for /bin/sh, or cmd: ["program", "argument"]`, "%s has neither command nor cmd", o.what)
 	}
 	if d, _ := time.ParseDuration(scalarAt(o.node, "timeout")); d > session.MaxExecTimeout && d <= maxTimeout {
-		l.fail(o.at["timeout"], "", "timeout of %s: a command may take at most %s", o.what, session.MaxExecTimeout)
+		o.fail(o.at["timeout"], "", "timeout of %s: a command may take at most %s", o.what, session.MaxExecTimeout)
 	}
-	b.cwd, b.stdin = l.textValue(env, o, "cwd"), l.textValue(env, o, "stdin")
+	b.cwd, b.stdin = o.optionalText("cwd"), o.optionalText("stdin")
 	if n := o.at["env"]; n != nil {
-		b.env = l.execEnv(env, n, o)
+		b.env = o.environment(n)
 	}
 	for i, n := range o.items("ok_codes", 256) {
 		var code int
 		if n.Kind != yaml.ScalarNode || n.Decode(&code) != nil || code < 0 || code > 255 {
-			l.fail(n, "", "ok_codes[%d] of %s must be a number between 0 and 255, it is %s", i, o.what, kindOf(n))
+			o.fail(n, "", "ok_codes[%d] of %s must be a number between 0 and 255, it is %s", i, o.what, yamlnode.Kind(n))
 		}
 		b.okCodes = append(b.okCodes, code)
 	}
 	if b.allowFailure && o.has("ok_codes") {
-		l.fail(o.at["ok_codes"], "remove one", "%s has both allow_failure and ok_codes", o.what)
+		o.fail(o.at["ok_codes"], "remove one", "%s has both allow_failure and ok_codes", o.what)
 	}
 	return b
 }
 
-func (l *loader) execEnv(env *expr.Env, n *yaml.Node, o *object) []assignment {
+func (o *object) environment(n *yaml.Node) []assignment {
 	if n.Kind != yaml.MappingNode {
-		l.fail(n, "", "env of %s must be a mapping of names to text, it is %s", o.what, kindOf(n))
+		o.fail(n, "", "env of %s must be a mapping of names to text, it is %s", o.what, yamlnode.Kind(n))
 		return nil
 	}
 	var out []assignment
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, v := n.Content[i], follow(n.Content[i+1])
+	for key, v := range yamlnode.Pairs(n) {
 		switch {
 		case !isEnvName(key.Value):
-			l.fail(key, "", "%q in env of %s is not the name of an environment variable", clip(key.Value), o.what)
+			o.fail(key, "", "%q in env of %s is not the name of an environment variable", clip(key.Value), o.what)
 		case strings.HasPrefix(key.Value, "WORKCELL_"):
-			l.fail(key, "", "%q in env of %s: names that begin with WORKCELL_ are taken", clip(key.Value), o.what)
-		case v.Kind != yaml.ScalarNode || isNull(v):
-			l.fail(v, `write "" for an empty value`, "%s in env of %s must be text, it is %s", key.Value, o.what, kindOf(v))
+			o.fail(key, "", "%q in env of %s: names that begin with WORKCELL_ are taken", clip(key.Value), o.what)
+		case v.Kind != yaml.ScalarNode || yamlnode.IsNull(v):
+			o.fail(v, `write "" for an empty value`, "%s in env of %s must be text, it is %s", key.Value, o.what, yamlnode.Kind(v))
 		default:
-			out = append(out, assignment{name: key.Value, value: l.value(env, v)})
+			out = append(out, assignment{name: key.Value, value: o.value(v)})
 		}
 	}
 	return out
@@ -353,23 +312,11 @@ func (l *loader) execEnv(env *expr.Env, n *yaml.Node, o *object) []assignment {
 
 func isEnvName(s string) bool {
 	for i, c := range []byte(s) {
-		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
+		if !isLetter(c) && (i == 0 || !isDigit(c)) {
 			return false
 		}
 	}
 	return s != "" && len(s) <= 256
 }
 
-// nearHint names the word that was probably meant, or all there are.
-func nearHint(word string, known []string) string {
-	if near, ok := suggest.Closest(word, known); ok {
-		return fmt.Sprintf("did you mean %q?", near)
-	}
-	if len(known) == 0 || len(known) > 20 {
-		return ""
-	}
-	return "known are " + strings.Join(known, ", ")
-}
-
-func sortedIDs[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -27,7 +27,6 @@ func work(d time.Duration) agents {
 func TestRetryBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wf := parse(t, `
-id: w
 steps: [{id: a, type: agent, agent: x, retry: {max_attempts: 12, backoff: 2s}}]`)
 		var at []time.Duration
 		started := time.Now()
@@ -50,7 +49,7 @@ steps: [{id: a, type: agent, agent: x, retry: {max_attempts: 12, backoff: 2s}}]`
 			t.Errorf("attempts at (-want +got)\n%s", diff)
 		}
 		if n := len(rec.trail()); n != 12 {
-			t.Errorf("%d attempts were told of", n)
+			t.Errorf("%d attempts were reported", n)
 		}
 	})
 }
@@ -62,40 +61,29 @@ func TestRetryIsNotForEverything(t *testing.T) {
 		`{id: a, type: set, vars: {x: "${ input.x }"}, retry: {max_attempts: 3}}`,
 		`{id: a, type: switch, expression: "'x'", transitions: [{condition: y, next: e}], retry: {max_attempts: 3}}, {id: e, type: end}`,
 	} {
-		res, err := workflow.NewEngine(nil, nil, nil).Run(t.Context(), parse(t, "id: w\nsteps: ["+src+"]"), nil)
+		res, err := workflow.NewEngine(nil, nil, nil).Run(t.Context(), parse(t, "steps: ["+src+"]"), nil)
 		if err == nil || res.Steps != 1 {
 			t.Errorf("%s: %d attempts, %v", src, res.Steps, err)
 		}
 	}
 }
 
-func TestStepTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		wf := parse(t, `
-id: w
-steps:
+// A run of agents that take an hour, or a second, ends when its time is up, and says which.
+func TestTimeouts(t *testing.T) {
+	for name, tt := range map[string]struct {
+		src      string
+		work     time.Duration // of an agent
+		deadline time.Duration // of the caller
+		output   any
+		err      string
+		took     time.Duration
+	}{
+		"of a step": {src: `
   - {id: a, type: agent, agent: slow, timeout: 3s, retry: {max_attempts: 2, backoff: 1s}, on_error: b}
-  - {id: b, type: end, output: "${ steps.a.error }"}`)
-		started := time.Now()
-		res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(t.Context(), wf, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(started); took != 7*time.Second {
-			t.Errorf("took %s", took)
-		}
-		if diff := cmp.Diff(map[string]any{"code": "timeout", "message": "took longer than 3s"}, res.Output); diff != "" {
-			t.Errorf("(-want +got)\n%s", diff)
-		}
-	})
-}
-
-// A timeout of a container ends what is inside it, and is the container's failure, not the run's.
-func TestContainerTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		wf := parse(t, `
-id: w
-steps:
+  - {id: b, type: end, output: "${ steps.a.error }"}`,
+			work: time.Hour, took: 7 * time.Second, output: map[string]any{"code": "timeout", "message": "took longer than 3s"}},
+		// It ends what is inside it, and is the container's failure, not the run's.
+		"of a container": {src: `
   - id: p
     type: parallel
     timeout: 10s
@@ -103,47 +91,46 @@ steps:
     branches:
       - {id: one, steps: [{id: a, type: agent, agent: x, retry: {max_attempts: 5}, on_error: continue}]}
       - {id: two, steps: [{id: b, type: agent, agent: x, timeout: 4s, on_error: continue}, {id: c, type: agent, agent: x}]}
-  - {id: e, type: end, output: "${ steps.p.error.code }"}`)
-		started := time.Now()
-		res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(t.Context(), wf, nil)
-		if err != nil || res.Output != "timeout" {
-			t.Errorf("Run = %+v, %v", res, err)
-		}
-		if took := time.Since(started); took != 10*time.Second {
-			t.Errorf("took %s", took)
-		}
-	})
-}
-
-// TestRunTimeout: the run's time is over while the second attempt runs.
-func TestRunTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		wf := parse(t, `
-id: w
+  - {id: e, type: end, output: "${ steps.p.error.code }"}`,
+			work: time.Hour, took: 10 * time.Second, output: "timeout"},
+		"of the run, in the second attempt": {src: `
 timeout: 4s
 steps:
   - {id: a, type: agent, agent: slow, retry: {max_attempts: 9, backoff: 1s}, timeout: 2s, on_error: continue}
-  - {id: b, type: end}`)
-		started := time.Now()
-		res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(t.Context(), wf, nil)
-		if !errors.Is(err, context.DeadlineExceeded) || res.Outcome != workflow.TimedOut || err.Error() != "step a: the run took longer than 4s" {
-			t.Errorf("Run = %+v, %v", res, err)
-		}
-		if took := time.Since(started); took != 4*time.Second {
-			t.Errorf("took %s", took)
-		}
-	})
-}
-
-func TestCallersDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(ctx, parse(t, "id: w\nsteps: [{id: a, type: agent, agent: x}]"), nil)
-		if !errors.Is(err, context.DeadlineExceeded) || res.Outcome != workflow.TimedOut {
-			t.Errorf("Run = %+v, %v", res, err)
-		}
-	})
+  - {id: b, type: end}`,
+			work: time.Hour, took: 4 * time.Second, err: "step a: the run took longer than 4s"},
+		"of the caller": {src: `
+  - {id: a, type: agent, agent: x, on_error: continue}`,
+			work: time.Hour, deadline: 2 * time.Second, took: 2 * time.Second, err: "step a: the caller's deadline has passed"},
+		"none: 100 items, 5 at once": {src: `
+max_steps: 1000
+steps:
+  - {id: f, type: for_each, items: input.list, max_concurrency: 5, steps: [{id: a, type: agent, agent: x}]}
+  - {id: e, type: end, output: "${ size(steps.f.output) }"}`,
+			work: time.Second, took: 20 * time.Second, output: int64(100)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				if tt.deadline > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tt.deadline)
+					defer cancel()
+				}
+				started := time.Now()
+				res, err := workflow.NewEngine(nil, work(tt.work), nil).Run(ctx, parse(t, tt.src), map[string]any{"list": make([]any, 100)})
+				if took := time.Since(started); took != tt.took {
+					t.Errorf("took %s, want %s", took, tt.took)
+				}
+				if tt.err != "" && (!errors.Is(err, context.DeadlineExceeded) || res.Outcome != workflow.TimedOut || err.Error() != tt.err) || tt.err == "" && err != nil {
+					t.Errorf("Run = %+v, %v, want %q", res, err, tt.err)
+				}
+				if diff := cmp.Diff(tt.output, res.Output); diff != "" {
+					t.Errorf("(-want +got)\n%s", diff)
+				}
+			})
+		})
+	}
 }
 
 func TestCancel(t *testing.T) {
@@ -157,7 +144,7 @@ func TestCancel(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(3*time.Second, cancel)
 			started := time.Now()
-			res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(ctx, parse(t, "id: w\nsteps: ["+src+", {id: z, type: end}]"), nil)
+			res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(ctx, parse(t, "steps: ["+src+", {id: z, type: end}]"), nil)
 			if !errors.Is(err, context.Canceled) || res.Outcome != workflow.Cancelled {
 				t.Errorf("%s: Run = %+v, %v", name, res, err)
 			}
@@ -167,17 +154,17 @@ func TestCancel(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(ctx, parse(t, "id: w\nvars: {x: \"${ 1 + 1 }\"}\nsteps: [{id: z, type: end}]"), nil)
+		res, err := workflow.NewEngine(nil, work(time.Hour), nil).Run(ctx, parse(t, "vars: {x: \"${ 1 + 1 }\"}\nsteps: [{id: z, type: end}]"), nil)
 		if !errors.Is(err, context.Canceled) || res.Outcome != workflow.Cancelled || res.Steps != 0 {
 			t.Errorf("before the start: Run = %+v, %v", res, err)
 		}
 	})
 }
 
-// An agent that does not care about its context is left behind.
+// An agent that ignores the end of its context is abandoned.
 func TestStubbornAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		wf := parse(t, "id: w\nsteps: [{id: a, type: agent, agent: x, timeout: 1s}]")
+		wf := parse(t, "steps: [{id: a, type: agent, agent: x, timeout: 1s}]")
 		started := time.Now()
 		_, err := workflow.NewEngine(nil, agents(func(context.Context, string, map[string]any) (workflow.AgentOutput, error) {
 			time.Sleep(time.Hour)
@@ -197,8 +184,6 @@ func TestStubbornAgent(t *testing.T) {
 func TestFailFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wf := parse(t, `
-id: w
-steps:
   - id: p
     type: parallel
     branches:
@@ -222,25 +207,6 @@ steps:
 		}
 		if took := time.Since(started); took != time.Second {
 			t.Errorf("took %s", took)
-		}
-	})
-}
-
-func TestConcurrencyIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		wf := parse(t, `
-id: w
-max_steps: 1000
-steps:
-  - {id: f, type: for_each, items: input.list, max_concurrency: 5, steps: [{id: a, type: agent, agent: x}]}`)
-		list := make([]any, 100)
-		started := time.Now()
-		res, err := workflow.NewEngine(nil, work(time.Second), nil).Run(t.Context(), wf, map[string]any{"list": list})
-		if err != nil || len(res.Output.([]any)) != 100 {
-			t.Fatalf("Run = %v", err)
-		}
-		if took := time.Since(started); took != 20*time.Second {
-			t.Errorf("100 items of a second, 5 at once, took %s", took)
 		}
 	})
 }

@@ -18,15 +18,22 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// The spans of a run are one tree: ours around Genkit's, with ids on ours and nothing of what was said.
-func TestSpans(t *testing.T) {
+// recordSpans returns what records the spans of the test.
+func recordSpans(t *testing.T) *tracetest.SpanRecorder {
+	t.Helper()
 	provider, ok := otel.GetTracerProvider().(*sdktrace.TracerProvider)
 	if !ok {
 		t.Fatal("no provider of the SDK")
 	}
 	spans := &tracetest.SpanRecorder{}
 	provider.RegisterSpanProcessor(spans)
-	defer provider.UnregisterSpanProcessor(spans)
+	t.Cleanup(func() { provider.UnregisterSpanProcessor(spans) })
+	return spans
+}
+
+// The spans of a run are one tree: ours around Genkit's, with ids on ours and nothing of what was said.
+func TestSpans(t *testing.T) {
+	spans := recordSpans(t)
 
 	g := genkit.Init(t.Context(), genkit.WithPromptDir(t.TempDir()))
 	genkit.DefineModel(g, "fake/model", nil, func(context.Context, *ai.ModelRequest, ai.ModelStreamCallback) (*ai.ModelResponse, error) { //nolint:staticcheck // it takes no config
@@ -79,7 +86,7 @@ steps:
 			t.Errorf("%s has %v", s.Name, attrs)
 		}
 		if all := fmt.Sprint(s.Attributes, s.Events, s.Status); strings.Contains(all, "secret") {
-			t.Errorf("%s tells a secret: %s", s.Name, all)
+			t.Errorf("%s holds a secret: %s", s.Name, all)
 		}
 		tree = append(tree, strings.TrimSpace(fmt.Sprintf("%s %s#%s.%s %s", path, attrs["workcell.step.path"], attrs["workcell.step.visit"], attrs["workcell.step.attempt"], attrs["workcell.outcome"])))
 	}
@@ -100,15 +107,9 @@ steps:
 	}
 }
 
-// The trace of a run that is resumed links to the one that it goes on with.
+// The trace of a run that is resumed links to the one that it continues.
 func TestResumedTraceLinks(t *testing.T) {
-	provider, ok := otel.GetTracerProvider().(*sdktrace.TracerProvider)
-	if !ok {
-		t.Fatal("no provider of the SDK")
-	}
-	spans := &tracetest.SpanRecorder{}
-	provider.RegisterSpanProcessor(spans)
-	defer provider.UnregisterSpanProcessor(spans)
+	spans := recordSpans(t)
 
 	wf := parse(t, "id: linked\nsteps: [{id: a, type: set, vars: {x: 1}}, {id: b, type: end}]")
 	journal := &cutJournal{room: 2}

@@ -167,7 +167,7 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 // failures shows what the table has no room for: errors that were cut, and what the commands wrote last that failed.
 func (s shownRun) failures(w io.Writer) error {
 	for _, e := range s.Entries {
-		if e.Kind != workflow.EntryStepFinished || e.Status != workflow.StatusFailed {
+		if e.Kind != workflow.EventStepFinished || e.Status != workflow.StatusFailed {
 			continue
 		}
 		var lines []string
@@ -200,12 +200,12 @@ func (s shownRun) steps() [][]string {
 	var rows [][]string
 	for _, e := range s.Entries {
 		switch e.Kind {
-		case workflow.EntryStepStarted:
+		case workflow.EventStepStarted:
 			if _, again := began[e.Path]; !again {
 				order = append(order, e.Path)
 			}
 			began[e.Path] = e
-		case workflow.EntryStepFinished:
+		case workflow.EventStepFinished:
 			took := ""
 			if start, ok := began[e.Path]; ok {
 				took = short(e.Time.Sub(start.Time))

@@ -319,7 +319,7 @@ func problemsOf(path string, err error) []problem {
 		}
 	case errors.As(err, &fromScript):
 		for _, p := range fromScript {
-			out = append(out, problem{File: p.File, Line: p.Line, Column: p.Column, Message: p.Message})
+			out = append(out, problemOf((*frontmatter.Error)(p)))
 		}
 	case errors.As(err, &one):
 		out = append(out, problemOf(one))

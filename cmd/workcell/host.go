@@ -154,7 +154,7 @@ func (h *host) resume(entries []workflow.Entry) {
 		return
 	}
 	for _, e := range entries {
-		if e.Kind == workflow.EntryStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped {
+		if e.Kind == workflow.EventStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped {
 			h.script.Skip(e.RunID, e.Agent)
 		}
 	}

@@ -2,7 +2,6 @@
 package jaegerapi
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,27 +41,13 @@ type Trace struct {
 type Span struct {
 	ID, ParentID string
 	Name         string
-	Service      string
 	Start        time.Time
 	Duration     time.Duration
 	// Tags holds attributes as text, whatever their type; Jaeger adds some
 	// of its own (span.kind, otel.status_code, error).
 	Tags     map[string]string
-	Events   []Event
 	Parent   *Span   // nil for a root
 	Children []*Span // by start
-}
-
-// Event is something that happened within a span.
-type Event struct {
-	At   time.Time
-	Tags map[string]string // the name under "event"
-}
-
-// Services lists the names of the services that sent spans.
-func (c *Client) Services(ctx context.Context) ([]string, error) {
-	var out struct{ Data []string }
-	return out.Data, c.get(ctx, "/api/services", nil, &out)
 }
 
 // Trace returns the trace with an id of 32 hexadecimal digits.
@@ -77,35 +62,24 @@ func (c *Client) Trace(ctx context.Context, id string) (*Trace, error) {
 	return out.Data[0].trace(), nil
 }
 
-// Search says which traces Find returns.
+// Search is what Find looks for.
 type Search struct {
-	Service   string            // required
-	Operation string            // a span's name; empty means any
-	Tags      map[string]string // attributes one span must have
-	Since     time.Time         // zero means one hour ago
-	Limit     int               // zero means 20
+	Service   string
+	Operation string    // a span's name
+	Since     time.Time // zero means one hour ago
 }
 
-// Find returns matching traces, the newest first.
+// Find returns the matching traces, at most 20, the newest first.
 func (c *Client) Find(ctx context.Context, s Search) ([]*Trace, error) {
 	if s.Since.IsZero() {
 		s.Since = time.Now().Add(-time.Hour)
 	}
 	q := url.Values{
-		"service": {s.Service},
-		"start":   {strconv.FormatInt(s.Since.UnixMicro(), 10)},
-		"end":     {strconv.FormatInt(time.Now().Add(time.Minute).UnixMicro(), 10)},
-		"limit":   {strconv.Itoa(cmp.Or(s.Limit, 20))},
-	}
-	if s.Operation != "" {
-		q.Set("operation", s.Operation)
-	}
-	if len(s.Tags) > 0 {
-		tags, err := json.Marshal(s.Tags)
-		if err != nil {
-			return nil, fmt.Errorf("jaegerapi: %w", err)
-		}
-		q.Set("tags", string(tags))
+		"service":   {s.Service},
+		"operation": {s.Operation},
+		"start":     {strconv.FormatInt(s.Since.UnixMicro(), 10)},
+		"end":       {strconv.FormatInt(time.Now().Add(time.Minute).UnixMicro(), 10)},
+		"limit":     {"20"},
 	}
 	var out answer
 	if err := c.get(ctx, "/api/traces", q, &out); err != nil {
@@ -153,34 +127,18 @@ type answer struct {
 }
 
 type traceData struct {
-	TraceID   string
-	Processes map[string]struct{ ServiceName string }
-	Spans     []struct {
+	TraceID string
+	Spans   []struct {
 		SpanID        string
 		OperationName string
-		ProcessID     string
 		StartTime     int64 // microseconds
 		Duration      int64 // microseconds
 		References    []struct{ RefType, TraceID, SpanID string }
-		Tags          []tag
-		Logs          []struct {
-			Timestamp int64
-			Fields    []tag
+		Tags          []struct {
+			Key   string
+			Value any
 		}
 	}
-}
-
-type tag struct {
-	Key   string
-	Value any
-}
-
-func tags(list []tag) map[string]string {
-	m := make(map[string]string, len(list))
-	for _, t := range list {
-		m[t.Key] = fmt.Sprint(t.Value)
-	}
-	return m
 }
 
 func (d traceData) trace() *Trace {
@@ -188,17 +146,17 @@ func (d traceData) trace() *Trace {
 	byID := map[string]*Span{}
 	for _, s := range d.Spans {
 		span := &Span{
-			ID: s.SpanID, Name: s.OperationName, Service: d.Processes[s.ProcessID].ServiceName,
+			ID: s.SpanID, Name: s.OperationName,
 			Start: time.UnixMicro(s.StartTime), Duration: time.Duration(s.Duration) * time.Microsecond,
-			Tags: tags(s.Tags),
+			Tags: map[string]string{},
+		}
+		for _, tag := range s.Tags {
+			span.Tags[tag.Key] = fmt.Sprint(tag.Value)
 		}
 		for _, r := range s.References {
 			if r.RefType == "CHILD_OF" && r.TraceID == d.TraceID {
 				span.ParentID = r.SpanID
 			}
-		}
-		for _, l := range s.Logs {
-			span.Events = append(span.Events, Event{At: time.UnixMicro(l.Timestamp), Tags: tags(l.Fields)})
 		}
 		byID[span.ID] = span
 		t.Spans = append(t.Spans, span)

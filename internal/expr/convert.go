@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"strings"
 	"time"
 
@@ -21,16 +20,16 @@ type budget struct {
 	bytes int
 }
 
-func newBudget() *budget { return &budget{nodes: MaxNodes, bytes: MaxBytes} }
+func newBudget() *budget { return &budget{nodes: maxNodes, bytes: MaxBytes} }
 
 func (b *budget) take(bytes, depth int) error {
 	b.nodes--
 	b.bytes -= bytes
 	switch {
-	case depth > MaxDepth:
-		return fmt.Errorf("the result is nested deeper than %d: %w", MaxDepth, ErrLimit)
+	case depth > maxDepth:
+		return fmt.Errorf("the result is nested deeper than %d: %w", maxDepth, ErrLimit)
 	case b.nodes < 0:
-		return fmt.Errorf("the result has more than %d values: %w", MaxNodes, ErrLimit)
+		return fmt.Errorf("the result has more than %d values: %w", maxNodes, ErrLimit)
 	case b.bytes < 0:
 		return fmt.Errorf("the result has more than %d bytes: %w", MaxBytes, ErrLimit)
 	}
@@ -53,12 +52,32 @@ func (b *budget) native(v ref.Val, depth int) (any, error) {
 	case traits.Mapper:
 		return b.nativeMap(v, depth)
 	case traits.Lister:
-		return b.nativeList(v, depth)
+		out, err := []any{}, b.take(0, depth)
+		for it := v.Iterator(); err == nil && it.HasNext() == types.True; {
+			var value any
+			value, err = b.native(it.Next(), depth+1)
+			out = append(out, value)
+		}
+		return out, err
 	}
 	if err := b.take(8, depth); err != nil {
 		return nil, err
 	}
 	return scalar(v)
+}
+
+func (b *budget) nativeMap(m traits.Mapper, depth int) (any, error) {
+	out, err := map[string]any{}, b.take(0, depth)
+	for it := m.Iterator(); err == nil && it.HasNext() == types.True; {
+		key := it.Next()
+		name, ok := key.(types.String)
+		if !ok {
+			return nil, fmt.Errorf("map keys must be strings, this one is of type %s", key.Type().TypeName())
+		}
+		b.bytes -= len(name)
+		out[string(name)], err = b.native(m.Get(key), depth+1)
+	}
+	return out, err
 }
 
 func scalar(v ref.Val) (any, error) {
@@ -91,48 +110,12 @@ func scalar(v ref.Val) (any, error) {
 	return nil, fmt.Errorf("a result of type %s cannot be used", v.Type().TypeName())
 }
 
-func (b *budget) nativeMap(m traits.Mapper, depth int) (any, error) {
-	if err := b.take(0, depth); err != nil {
-		return nil, err
-	}
-	out := map[string]any{}
-	for it := m.Iterator(); it.HasNext() == types.True; {
-		key := it.Next()
-		name, ok := key.(types.String)
-		if !ok {
-			return nil, fmt.Errorf("map keys must be strings, this one is of type %s", key.Type().TypeName())
-		}
-		value, err := b.native(m.Get(key), depth+1)
-		if err != nil {
-			return nil, err
-		}
-		b.bytes -= len(name)
-		out[string(name)] = value
-	}
-	return out, nil
-}
-
-func (b *budget) nativeList(l traits.Lister, depth int) (any, error) {
-	if err := b.take(0, depth); err != nil {
-		return nil, err
-	}
-	out := []any{}
-	for it := l.Iterator(); it.HasNext() == types.True; {
-		value, err := b.native(it.Next(), depth+1)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, value)
-	}
-	return out, nil
-}
-
 // Normalize copies data into the plain form that expressions work on: nil, bool, int64, float64, string, []any and
 // map[string]any. Numbers without a fraction become int64, also those that arrive as float64, because JSON does not
 // tell the two apart and "count + 1" must work. Invalid UTF-8 is replaced. Other Go types go through their JSON form.
-// It fails with an error that wraps [ErrLimit] when the data passes [MaxNodes], maxBytes or [MaxDepth].
+// It fails with an error that wraps [ErrLimit] when the data passes a bound of this package or maxBytes.
 func Normalize(v any, maxBytes int) (any, error) {
-	b := &budget{nodes: MaxNodes, bytes: maxBytes}
+	b := &budget{nodes: maxNodes, bytes: maxBytes}
 	return b.normalize(v, 0)
 }
 
@@ -141,67 +124,35 @@ func (b *budget) normalize(v any, depth int) (any, error) {
 	case string:
 		return strings.ToValidUTF8(v, "\uFFFD"), b.take(len(v), depth)
 	case map[string]any:
-		return b.normalizeMap(v, depth)
+		out, err := make(map[string]any, len(v)), b.take(0, depth)
+		for k, e := range v {
+			if err != nil {
+				return nil, err
+			}
+			b.bytes -= len(k)
+			out[strings.ToValidUTF8(k, "\uFFFD")], err = b.normalize(e, depth+1)
+		}
+		return out, err
 	case []any:
-		return b.normalizeList(v, depth)
+		out, err := make([]any, len(v)), b.take(0, depth)
+		for i, e := range v {
+			if err != nil {
+				return nil, err
+			}
+			out[i], err = b.normalize(e, depth+1)
+		}
+		return out, err
 	}
 	if err := b.take(8, depth); err != nil {
 		return nil, err
 	}
 	switch v := v.(type) {
-	case nil, bool:
+	case nil, bool, int64:
 		return v, nil
 	case json.Number:
 		return number(v)
 	case float64:
 		return whole(v)
-	case float32:
-		return whole(float64(v))
-	}
-	return b.reflected(v, depth)
-}
-
-func (b *budget) normalizeMap(m map[string]any, depth int) (any, error) {
-	if err := b.take(0, depth); err != nil {
-		return nil, err
-	}
-	out := make(map[string]any, len(m))
-	for k, v := range m {
-		value, err := b.normalize(v, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		b.bytes -= len(k)
-		out[strings.ToValidUTF8(k, "\uFFFD")] = value
-	}
-	return out, nil
-}
-
-func (b *budget) normalizeList(l []any, depth int) (any, error) {
-	if err := b.take(0, depth); err != nil {
-		return nil, err
-	}
-	out := make([]any, len(l))
-	for i, v := range l {
-		value, err := b.normalize(v, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		out[i] = value
-	}
-	return out, nil
-}
-
-// reflected handles the integer kinds and sends everything else through JSON.
-func (b *budget) reflected(v any, depth int) (any, error) {
-	switch r := reflect.ValueOf(v); {
-	case r.CanInt() && reflect.TypeOf(v).PkgPath() == "":
-		return r.Int(), nil
-	case r.CanUint() && reflect.TypeOf(v).PkgPath() == "":
-		if r.Uint() > math.MaxInt64 {
-			return nil, fmt.Errorf("the number %d is too large", r.Uint())
-		}
-		return int64(r.Uint()), nil
 	}
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -310,8 +261,8 @@ func Text(v any) string {
 	return strings.TrimSuffix(buf.String(), "\n")
 }
 
-// describe names the type of plain data for messages.
-func describe(v any) string {
+// Describe names the type of plain data for messages: "a string", "an int", "null".
+func Describe(v any) string {
 	switch v.(type) {
 	case nil:
 		return "null"
@@ -330,9 +281,6 @@ func describe(v any) string {
 	}
 	return fmt.Sprintf("%T", v)
 }
-
-// Describe names the type of plain data for messages: "a string", "an int", "null".
-func Describe(v any) string { return describe(v) }
 
 func limitOf(err error) error {
 	if errors.Is(err, ErrLimit) {

@@ -1,12 +1,12 @@
 // Package expr evaluates the expressions that users write in workflow and script files.
 //
 // The language is CEL (https://cel.dev). An [Env] names the variables; [Env.Compile] parses and type-checks one
-// expression and [Env.Value] a whole tree of values whose strings may hold "${ expression }". What is compiled is
+// expression and [Env.Tree] a whole tree of values whose strings may hold "${ expression }". What is compiled is
 // immutable and may be evaluated concurrently. Data is only ever substituted, never parsed again: a value that itself
 // contains "${ … }" stays as it is.
 //
-// Every evaluation is bounded: [CostLimit] for work, [TimeLimit] for time, [MaxNodes], [MaxBytes] and [MaxDepth] for
-// the size of its result. An expression that passes a bound ends with an error that wraps [ErrLimit].
+// Every evaluation is bounded in work, time and the size of its result. An expression that passes a bound ends with an
+// error that wraps [ErrLimit].
 //
 // Besides the CEL standard library, optional syntax (steps.?a.orValue("")) and these functions on strings are known:
 // lowerAscii, upperAscii, trim, split, replace, substring, indexOf, lastIndexOf, lines, and join on lists.
@@ -19,16 +19,17 @@ import (
 	"time"
 
 	"cel.dev/cel-go/cel"
+	"gopkg.in/yaml.v3"
 )
 
 // Bounds of one expression and one evaluation.
 const (
-	MaxSource = 16 << 10        // bytes of one expression's text
-	CostLimit = 1_000_000       // CEL cost units of one evaluation, roughly one per elementary operation
-	TimeLimit = 2 * time.Second // time of one evaluation
-	MaxNodes  = 100_000         // values in a result, nested ones included
+	maxSource = 16 << 10        // bytes of one expression's text
+	costLimit = 1_000_000       // CEL cost units of one evaluation, roughly one per elementary operation
+	timeLimit = 2 * time.Second // time of one evaluation
+	maxNodes  = 100_000         // values in a result, nested ones included
 	MaxBytes  = 4 << 20         // bytes of text in a result
-	MaxDepth  = 64              // nesting of a result
+	maxDepth  = 64              // nesting of a result
 )
 
 // parser bounds, tighter than those of CEL because a person writes these expressions
@@ -38,44 +39,29 @@ const (
 	maxRegexp      = 2_000
 )
 
-var (
-	// ErrLimit: an expression or its result passed one of the bounds of this package.
-	ErrLimit = errors.New("expression limit exceeded")
-	// ErrMissing: an expression asked for a key or an index that is not there.
-	ErrMissing = errors.New("no such value")
-)
+// ErrLimit: an expression or its result passed one of the bounds of this package.
+var ErrLimit = errors.New("expression limit exceeded")
+
+// Place is where text stands in a YAML file.
+type Place struct {
+	Node   *yaml.Node // the scalar; nil when the text is of no file
+	Offset int        // in the scalar's value, in bytes
+}
+
+// after returns the place that many bytes further.
+func (p Place) after(bytes int) Place { return Place{p.Node, p.Offset + bytes} }
 
 // Error is what is wrong with an expression, and where.
 type Error struct {
-	// Offset is where the mistake lies, in bytes from the start of the text that was compiled: of the expression for
-	// [Env.Compile], of the whole string for a string with "${ … }".
-	Offset int
-	// Path leads from the root of the tree that was given to [Env.Value] to the string, such as "files[2].name".
-	// Empty when a single expression or string was compiled.
-	Path string
-	// Msg is one line for people.
-	Msg string
-	// Err is what callers may test: ErrLimit, ErrMissing, a context error, or nil.
-	Err error
+	Place
+	Msg string // one line for people
+	Err error  // what callers may test for: ErrLimit, a context error, or nil
 }
 
-// Error returns the message, with the path where there is one.
-func (e *Error) Error() string {
-	if e.Path != "" {
-		return e.Path + ": " + e.Msg
-	}
-	return e.Msg
-}
+func (e *Error) Error() string { return e.Msg }
 
 // Unwrap returns the error that callers may test for.
 func (e *Error) Unwrap() error { return e.Err }
-
-// at returns a copy of e moved by offset bytes.
-func (e *Error) at(offset int) *Error {
-	moved := *e
-	moved.Offset += offset
-	return &moved
-}
 
 // Var declares a variable of an environment.
 type Var struct {
@@ -89,14 +75,18 @@ type Var struct {
 type Env struct {
 	vars []Var
 	cel  *cel.Env
+	at   Place
 }
+
+// At returns an environment with the same variables for text that stands at a place.
+func (e *Env) At(n *yaml.Node, offset int) *Env { return &Env{e.vars, e.cel, Place{n, offset}} }
 
 // New makes an environment. It fails when a name is used twice or is no identifier.
 func New(vars ...Var) (*Env, error) {
 	opts := []cel.EnvOption{
 		cel.OptionalTypes(),
 		cel.CrossTypeNumericComparisons(true),
-		cel.ParserExpressionSizeLimit(MaxSource),
+		cel.ParserExpressionSizeLimit(maxSource),
 		cel.ParserRecursionLimit(maxRecursion),
 		cel.ExpressionNodeLimit(maxSyntaxNodes),
 		cel.RegexProgramSizeLimit(maxRegexp),

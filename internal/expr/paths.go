@@ -10,13 +10,11 @@ import (
 // [a-b output ok] of Root steps, and so does steps.?["a-b"].?output.?ok. What follows a computed key or a call is not part
 // of it.
 type Path struct {
-	Root   string
-	Offset int // of the root, in bytes
-	Keys   []string
-	// Offsets holds where each key stands. Lists have no constant keys: an index ends the path.
-	Offsets []int
-	// Test: the expression only asks whether the last key is there: has(steps.a.output).
-	Test bool
+	Root string
+	At   Place // of the root
+	Keys []string
+	// Places holds where each key stands. Lists have no constant keys: an index ends the path.
+	Places []Place
 }
 
 // Paths lists what the expression reads from its variables, each chain once at its full length.
@@ -45,15 +43,13 @@ func (p *Program) chain(e ast.NavigableExpr) (Path, bool) {
 		if isLocal(e, name) {
 			return Path{}, false
 		}
-		return Path{Root: name, Offset: p.nodeOffset(e.ID())}, true
+		return Path{Root: name, At: p.after(p.nodeOffset(e.ID()))}, true
 	case ast.SelectKind:
-		sel := e.AsSelect()
 		path, ok := p.chain(e.Children()[0])
-		if !ok || path.Test {
-			return path, ok
+		if !ok {
+			return Path{}, false
 		}
-		path.Test = sel.IsTestOnly()
-		return p.extend(path, e, sel.FieldName()), true
+		return p.extend(path, e, e.AsSelect().FieldName()), true
 	case ast.CallKind:
 		key, ok := constantKey(e)
 		if !ok {
@@ -75,7 +71,7 @@ func (p *Program) extend(path Path, e ast.NavigableExpr, key string) Path {
 		offset++
 	}
 	path.Keys = append(path.Keys, key)
-	path.Offsets = append(path.Offsets, offset)
+	path.Places = append(path.Places, p.after(offset))
 	return path
 }
 

@@ -13,27 +13,22 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// Kind is what a type check knows about the result of an expression.
+// Kind is what the type check knows about the result of an expression, for messages too: "an int", "a map".
 type Kind string
 
-// Kinds of results. KindAny means that only the evaluation shows it.
+// Kinds that callers ask for. KindAny means that only the evaluation shows it.
 const (
-	KindAny    Kind = "any"
-	KindBool   Kind = "bool"
-	KindInt    Kind = "int"
-	KindFloat  Kind = "double"
-	KindString Kind = "string"
-	KindList   Kind = "list"
-	KindMap    Kind = "map"
-	KindNull   Kind = "null"
-	KindOther  Kind = "other" // timestamps, durations, bytes, types
+	KindAny  Kind = "any"
+	KindBool Kind = "a bool"
+	KindList Kind = "a list"
 )
 
 // Program is a compiled expression, safe for concurrent use.
 type Program struct {
-	src  string
-	ast  *cel.Ast
-	prog cel.Program
+	Place // of its text
+	src   string
+	ast   *cel.Ast
+	prog  cel.Program
 }
 
 // interruptEvery is after how many iterations a running evaluation looks at its context.
@@ -41,14 +36,16 @@ const interruptEvery = 16
 
 // Compile parses and type-checks one expression. The error is an [*Error].
 func (e *Env) Compile(src string) (*Program, error) {
-	if strings.TrimSpace(src) == "" {
-		return nil, &Error{Msg: "the expression is empty"}
+	fail := func(err error, format string, args ...any) (*Program, error) {
+		return nil, &Error{Place: e.at, Msg: fmt.Sprintf(format, args...), Err: err}
 	}
-	if len(src) > MaxSource {
-		return nil, &Error{Msg: fmt.Sprintf("the expression has %d bytes, at most %d are allowed", len(src), MaxSource), Err: ErrLimit}
-	}
-	if !utf8.ValidString(src) || strings.ContainsRune(src, 0) {
-		return nil, &Error{Msg: "the expression is not valid text"}
+	switch {
+	case strings.TrimSpace(src) == "":
+		return fail(nil, "the expression is empty")
+	case len(src) > maxSource:
+		return fail(ErrLimit, "the expression has %d bytes, at most %d are allowed", len(src), maxSource)
+	case !utf8.ValidString(src) || strings.ContainsRune(src, 0):
+		return fail(nil, "the expression is not valid text")
 	}
 	ast, issues := e.cel.Compile(src)
 	if err := e.issue(src, issues); err != nil {
@@ -56,13 +53,13 @@ func (e *Env) Compile(src string) (*Program, error) {
 	}
 	prog, err := e.cel.Program(ast,
 		cel.CostTracking(stringCosts{}),
-		cel.CostLimit(CostLimit),
+		cel.CostLimit(costLimit),
 		cel.InterruptCheckFrequency(interruptEvery),
 	)
 	if err != nil {
-		return nil, &Error{Msg: err.Error()}
+		return fail(nil, "%v", err)
 	}
-	return &Program{src: src, ast: ast, prog: prog}, nil
+	return &Program{Place: e.at, src: src, ast: ast, prog: prog}, nil
 }
 
 // Condition compiles an expression whose result must be a boolean.
@@ -72,7 +69,7 @@ func (e *Env) Condition(src string) (*Program, error) {
 		return nil, err
 	}
 	if k := p.Kind(); k != KindAny && k != KindBool {
-		return nil, &Error{Msg: fmt.Sprintf("the condition must be true or false, this is %s", k)}
+		return nil, &Error{Place: e.at, Msg: fmt.Sprintf("the condition must be true or false, this is %s", k)}
 	}
 	return p, nil
 }
@@ -84,7 +81,7 @@ func (e *Env) issue(src string, issues *cel.Issues) error {
 	}
 	list := issues.Errors()
 	if len(list) == 0 {
-		return &Error{Msg: issues.Err().Error()}
+		return &Error{Place: e.at, Msg: issues.Err().Error()}
 	}
 	first := list[0]
 	msg := strings.TrimSpace(first.Message)
@@ -101,11 +98,8 @@ func (e *Env) issue(src string, issues *cel.Issues) error {
 		}
 		msg = fmt.Sprintf("unknown name %q%s", name, strings.ReplaceAll(suggestion, "'", `"`))
 	}
-	return &Error{Offset: byteOffset(src, first.Location), Msg: oneLine(msg)}
+	return &Error{Place: e.at.after(byteOffset(src, first.Location)), Msg: oneLine(msg)}
 }
-
-// Source returns the text of the expression.
-func (p *Program) Source() string { return p.src }
 
 // Kind returns what the type check found out about the result.
 func (p *Program) Kind() Kind {
@@ -113,29 +107,28 @@ func (p *Program) Kind() Kind {
 	case types.BoolKind:
 		return KindBool
 	case types.IntKind, types.UintKind:
-		return KindInt
+		return "an int"
 	case types.DoubleKind:
-		return KindFloat
+		return "a double"
 	case types.StringKind:
-		return KindString
+		return "a string"
 	case types.ListKind:
 		return KindList
 	case types.MapKind:
-		return KindMap
+		return "a map"
 	case types.NullTypeKind:
-		return KindNull
+		return "null"
 	case types.DynKind, types.AnyKind, types.TypeParamKind, types.OpaqueKind:
 		return KindAny
-	default:
-		return KindOther
+	default: // timestamps, durations, bytes, types
+		return "something else"
 	}
 }
 
 // Eval evaluates the expression. vars must hold plain data as [Normalize] makes it, and nobody may change it meanwhile.
 // The result is plain data that shares nothing with vars. The error is an [*Error].
 func (p *Program) Eval(ctx context.Context, vars map[string]any) (any, error) {
-	b := newBudget()
-	return p.eval(ctx, vars, b)
+	return p.eval(ctx, vars, newBudget())
 }
 
 // EvalBool evaluates a condition.
@@ -146,16 +139,16 @@ func (p *Program) EvalBool(ctx context.Context, vars map[string]any) (bool, erro
 	}
 	b, ok := v.(bool)
 	if !ok {
-		return false, &Error{Msg: fmt.Sprintf("the condition must be true or false, it was %s", describe(v))}
+		return false, &Error{Place: p.Place, Msg: fmt.Sprintf("the condition must be true or false, it was %s", Describe(v))}
 	}
 	return b, nil
 }
 
 func (p *Program) eval(ctx context.Context, vars map[string]any, b *budget) (any, error) {
-	ctx, cancel := context.WithTimeout(ctx, TimeLimit)
+	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
 	if err := ctx.Err(); err != nil {
-		return nil, &Error{Msg: err.Error(), Err: err}
+		return nil, &Error{Place: p.Place, Msg: err.Error(), Err: err}
 	}
 	out, _, err := p.prog.ContextEval(ctx, vars)
 	if err != nil {
@@ -163,41 +156,31 @@ func (p *Program) eval(ctx context.Context, vars map[string]any, b *budget) (any
 	}
 	v, err := b.native(out, 0)
 	if err != nil {
-		return nil, &Error{Msg: err.Error(), Err: limitOf(err)}
+		return nil, &Error{Place: p.Place, Msg: err.Error(), Err: limitOf(err)}
 	}
 	return v, nil
 }
 
 // runtimeError turns CEL's error of a failed evaluation into an Error.
 func (p *Program) runtimeError(ctx context.Context, err error) *Error {
-	e := &Error{Msg: oneLine(err.Error())}
+	e := &Error{Place: p.Place, Msg: oneLine(err.Error())}
 	var cancelled interpreter.EvalCancelledError
 	var value *types.Err
 	switch {
 	case errors.As(err, &cancelled) && cancelled.Cause != interpreter.ContextCancelled:
-		e.Msg, e.Err = fmt.Sprintf("the expression takes more than %d steps", CostLimit), ErrLimit
+		e.Msg, e.Err = fmt.Sprintf("the expression takes more than %d steps", costLimit), ErrLimit
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		e.Msg, e.Err = fmt.Sprintf("the expression takes longer than %s", TimeLimit), ErrLimit
+		e.Msg, e.Err = fmt.Sprintf("the expression takes longer than %s", timeLimit), ErrLimit
 		if errors.Is(ctx.Err(), context.Canceled) {
 			e.Msg, e.Err = "cancelled", context.Canceled
 		}
 	case errors.As(err, &value):
-		e.Offset = p.nodeOffset(value.NodeID())
-		p.explain(e, value)
+		e.Place, e.Err = p.after(p.nodeOffset(value.NodeID())), limitOf(value.Unwrap())
+		if value.String() == "no such overload" {
+			e.Msg = "these types do not go together here; convert with int(), double() or string()"
+		}
 	}
 	return e
-}
-
-func (p *Program) explain(e *Error, value *types.Err) {
-	cause := value.Unwrap()
-	switch msg := value.String(); {
-	case errors.Is(cause, ErrLimit):
-		e.Err = ErrLimit
-	case strings.HasPrefix(msg, "no such key"), strings.HasPrefix(msg, "index out of bounds"):
-		e.Err = ErrMissing
-	case msg == "no such overload":
-		e.Msg = "these types do not go together here; convert with int(), double() or string()"
-	}
 }
 
 // nodeOffset finds the place of a syntax node in the source, 0 when it is not known.
@@ -238,17 +221,4 @@ func oneLine(s string) string {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return s
-}
-
-// String names the kind for messages: "an int", "a list", "null".
-func (k Kind) String() string {
-	switch k {
-	case KindInt:
-		return "an int"
-	case KindNull:
-		return "null"
-	case KindOther:
-		return "something else"
-	}
-	return "a " + string(k)
 }

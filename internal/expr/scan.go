@@ -4,13 +4,21 @@ import (
 	"strings"
 )
 
-// scan cuts a string into text and the insides of "${ … }". Text segments have at < 0.
-func scan(s string) ([]segment, error) {
-	var out []segment
+// Segment is a piece of text, or the inside of a "${ … }" and where it starts in the string, in bytes.
+type Segment struct {
+	Text string
+	At   int // negative for text
+	prog *Program
+}
+
+// Scan cuts a string into text and the insides of "${ … }"; "$${" stands for "${". What isText is true for, given what
+// follows "${", is text too; nil is true for nothing.
+func (e *Env) Scan(s string, isText func(rest string) bool) ([]Segment, error) {
+	var out []Segment
 	var text strings.Builder
 	flush := func() {
 		if text.Len() > 0 {
-			out = append(out, segment{text: text.String(), at: -1})
+			out = append(out, Segment{Text: text.String(), At: -1})
 			text.Reset()
 		}
 	}
@@ -19,13 +27,13 @@ func scan(s string) ([]segment, error) {
 		case strings.HasPrefix(s[i:], "$${"):
 			text.WriteString("${")
 			i += 3
-		case strings.HasPrefix(s[i:], "${"):
+		case strings.HasPrefix(s[i:], "${") && (isText == nil || !isText(s[i+2:])):
 			end, ok := Close(s, i+2)
 			if !ok {
-				return nil, &Error{Offset: i, Msg: `"${" has no matching "}" (write "$${" for a plain "${")`}
+				return nil, &Error{Place: e.at.after(i), Msg: `"${" has no matching "}" (write "$${" for a plain "${")`}
 			}
 			flush()
-			out = append(out, segment{text: s[i+2 : end], at: i + 2})
+			out = append(out, Segment{Text: s[i+2 : end], At: i + 2})
 			i = end + 1
 		default:
 			text.WriteByte(s[i])

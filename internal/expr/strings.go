@@ -15,44 +15,48 @@ import (
 // looked at, so "s.replace('', s)" on 200 kB of data ends the whole process for lack of memory. The functions here know
 // the size of their result first.
 
-var errTooLong = fmt.Errorf("the text has more than %d bytes: %w", MaxBytes, ErrLimit)
-
 func stringFunctions() []cel.EnvOption {
 	str, num, list := cel.StringType, cel.IntType, cel.ListType(cel.StringType)
 	return []cel.EnvOption{
-		onString("lowerAscii", func(s string) string { return strings.Map(lower, s) }),
-		onString("upperAscii", func(s string) string { return strings.Map(upper, s) }),
-		onString("trim", strings.TrimSpace),
-		cel.Function("lines", cel.MemberOverload("wc_lines", []*cel.Type{str}, list,
-			cel.UnaryBinding(func(v ref.Val) ref.Val { return lines(v) }))),
-		cel.Function("split", cel.MemberOverload("wc_split", []*cel.Type{str, str}, list,
-			cel.BinaryBinding(split))),
-		cel.Function("join",
-			cel.MemberOverload("wc_join", []*cel.Type{list}, str,
-				cel.UnaryBinding(func(v ref.Val) ref.Val { return join(v, types.String("")) })),
-			cel.MemberOverload("wc_join_sep", []*cel.Type{list, str}, str, cel.BinaryBinding(join))),
-		cel.Function("replace", cel.MemberOverload("wc_replace", []*cel.Type{str, str, str}, str,
-			cel.FunctionBinding(replace))),
-		cel.Function("substring",
-			cel.MemberOverload("wc_substring", []*cel.Type{str, num}, str, cel.FunctionBinding(substring)),
-			cel.MemberOverload("wc_substring_end", []*cel.Type{str, num, num}, str, cel.FunctionBinding(substring))),
-		cel.Function("indexOf", cel.MemberOverload("wc_index", []*cel.Type{str, str}, num,
-			cel.BinaryBinding(index(strings.Index)))),
-		cel.Function("lastIndexOf", cel.MemberOverload("wc_last_index", []*cel.Type{str, str}, num,
-			cel.BinaryBinding(index(strings.LastIndex)))),
+		method("lowerAscii", str, func(v ...ref.Val) ref.Val { return types.String(strings.Map(lower, text(v[0]))) }, str),
+		method("upperAscii", str, func(v ...ref.Val) ref.Val { return types.String(strings.Map(upper, text(v[0]))) }, str),
+		method("trim", str, func(v ...ref.Val) ref.Val { return types.String(strings.TrimSpace(text(v[0]))) }, str),
+		method("lines", list, lines, str),
+		method("split", list, split, str, str),
+		method("join", str, join, list),
+		method("join", str, join, list, str),
+		method("replace", str, replace, str, str, str),
+		method("substring", str, substring, str, num),
+		method("substring", str, substring, str, num, num),
+		method("indexOf", num, index(strings.Index), str, str),
+		method("lastIndexOf", num, index(strings.LastIndex), str, str),
 	}
 }
 
-func onString(name string, f func(string) string) cel.EnvOption {
-	return cel.Function(name, cel.MemberOverload("wc_"+name, []*cel.Type{cel.StringType}, cel.StringType,
-		cel.UnaryBinding(func(v ref.Val) ref.Val {
-			s, ok := v.(types.String)
-			if !ok {
-				return types.MaybeNoSuchOverloadErr(v)
-			}
-			return types.String(f(string(s)))
-		})))
+// method declares a method of its first parameter. CEL calls f with arguments of the declared types only; what a list
+// holds is not checked.
+func method(name string, result *cel.Type, f func(...ref.Val) ref.Val, params ...*cel.Type) cel.EnvOption {
+	bind := cel.FunctionBinding(f)
+	switch len(params) {
+	case 1:
+		bind = cel.UnaryBinding(func(v ref.Val) ref.Val { return f(v) })
+	case 2:
+		bind = cel.BinaryBinding(func(v, w ref.Val) ref.Val { return f(v, w) })
+	}
+	return cel.Function(name, cel.MemberOverload(fmt.Sprintf("wc_%s_%d", name, len(params)), params, result, bind))
 }
+
+// text returns the text of an argument that is a string.
+func text(v ref.Val) string {
+	s, _ := v.(types.String)
+	return string(s)
+}
+
+func limit(format string, args ...any) ref.Val {
+	return types.WrapErr(fmt.Errorf(format+": %w", append(args, ErrLimit)...))
+}
+
+func tooLong() ref.Val { return limit("the text has more than %d bytes", MaxBytes) }
 
 func lower(r rune) rune {
 	if 'A' <= r && r <= 'Z' {
@@ -68,38 +72,33 @@ func upper(r rune) rune {
 	return r
 }
 
-func lines(v ref.Val) ref.Val {
-	s, ok := v.(types.String)
-	if !ok {
-		return types.MaybeNoSuchOverloadErr(v)
-	}
-	text := strings.TrimSuffix(strings.ReplaceAll(string(s), "\r\n", "\n"), "\n")
-	if text == "" {
+func lines(args ...ref.Val) ref.Val {
+	s := strings.TrimSuffix(strings.ReplaceAll(text(args[0]), "\r\n", "\n"), "\n")
+	if s == "" {
 		return stringList(nil)
 	}
-	if strings.Count(text, "\n") >= MaxNodes {
-		return types.WrapErr(fmt.Errorf("the text has more than %d lines: %w", MaxNodes, ErrLimit))
+	if strings.Count(s, "\n") >= maxNodes {
+		return limit("the text has more than %d lines", maxNodes)
 	}
-	return stringList(strings.Split(text, "\n"))
+	return stringList(strings.Split(s, "\n"))
 }
 
-func split(v, sep ref.Val) ref.Val {
-	s, ok1 := v.(types.String)
-	by, ok2 := sep.(types.String)
-	if !ok1 || !ok2 {
-		return types.MaybeNoSuchOverloadErr(v)
+func split(args ...ref.Val) ref.Val {
+	s, sep := text(args[0]), text(args[1])
+	if strings.Count(s, sep) >= maxNodes {
+		return limit("split returns more than %d parts", maxNodes)
 	}
-	if strings.Count(string(s), string(by)) >= MaxNodes {
-		return types.WrapErr(fmt.Errorf("split returns more than %d parts: %w", MaxNodes, ErrLimit))
-	}
-	return stringList(strings.Split(string(s), string(by)))
+	return stringList(strings.Split(s, sep))
 }
 
-func join(v, sep ref.Val) ref.Val {
-	list, ok1 := v.(traits.Lister)
-	by, ok2 := sep.(types.String)
-	if !ok1 || !ok2 {
-		return types.MaybeNoSuchOverloadErr(v)
+func join(args ...ref.Val) ref.Val {
+	list, ok := args[0].(traits.Lister)
+	if !ok {
+		return types.MaybeNoSuchOverloadErr(args[0])
+	}
+	sep := ""
+	if len(args) == 2 {
+		sep = text(args[1])
 	}
 	var parts []string
 	size := 0
@@ -108,78 +107,50 @@ func join(v, sep ref.Val) ref.Val {
 		if !ok {
 			return types.NewErr("join takes a list of strings")
 		}
-		size += len(part) + len(by)
-		if size > MaxBytes+len(by) {
-			return types.WrapErr(errTooLong)
+		size += len(part) + len(sep)
+		if size > MaxBytes+len(sep) {
+			return tooLong()
 		}
 		parts = append(parts, string(part))
 	}
-	return types.String(strings.Join(parts, string(by)))
+	return types.String(strings.Join(parts, sep))
 }
 
 func replace(args ...ref.Val) ref.Val {
-	s, ok1 := args[0].(types.String)
-	from, ok2 := args[1].(types.String)
-	to, ok3 := args[2].(types.String)
-	if !ok1 || !ok2 || !ok3 {
-		return types.MaybeNoSuchOverloadErr(args[0])
-	}
-	n := strings.Count(string(s), string(from))
+	s, from, to := text(args[0]), text(args[1]), text(args[2])
+	n := strings.Count(s, from)
 	if grow := len(to) - len(from); grow > 0 && n > (MaxBytes-min(len(s), MaxBytes))/grow {
-		return types.WrapErr(errTooLong)
+		return tooLong()
 	}
-	return types.String(strings.ReplaceAll(string(s), string(from), string(to)))
+	return types.String(strings.ReplaceAll(s, from, to))
 }
 
 // substring counts in characters, as CEL's size() does.
 func substring(args ...ref.Val) ref.Val {
-	s, ok1 := args[0].(types.String)
-	from, ok2 := args[1].(types.Int)
-	if !ok1 || !ok2 {
-		return types.MaybeNoSuchOverloadErr(args[0])
+	s := []rune(text(args[0]))
+	ends := [2]types.Int{0, types.Int(len(s))}
+	for i, arg := range args[1:] {
+		ends[i], _ = arg.(types.Int) // is one
 	}
-	length := types.Int(utf8.RuneCountInString(string(s)))
-	to := length
-	if len(args) == 3 {
-		end, ok := args[2].(types.Int)
-		if !ok {
-			return types.MaybeNoSuchOverloadErr(args[2])
-		}
-		to = end
+	from, to := ends[0], ends[1]
+	if from < 0 || to < from || int(to) > len(s) {
+		return types.NewErr("index out of bounds: substring(%d, %d) of a text of %d characters", from, to, len(s))
 	}
-	if from < 0 || to < from || to > length {
-		return types.NewErr("index out of bounds: substring(%d, %d) of a text of %d characters", from, to, length)
-	}
-	return s[runeOffset(string(s), int(from)):runeOffset(string(s), int(to))]
+	return types.String(s[from:to])
 }
 
-func runeOffset(s string, runes int) int {
-	offset := 0
-	for range runes {
-		_, size := utf8.DecodeRuneInString(s[offset:])
-		offset += size
-	}
-	return offset
-}
-
-func index(find func(string, string) int) func(ref.Val, ref.Val) ref.Val {
-	return func(v, what ref.Val) ref.Val {
-		s, ok1 := v.(types.String)
-		sub, ok2 := what.(types.String)
-		if !ok1 || !ok2 {
-			return types.MaybeNoSuchOverloadErr(v)
-		}
-		at := find(string(s), string(sub))
+func index(find func(string, string) int) func(...ref.Val) ref.Val {
+	return func(args ...ref.Val) ref.Val {
+		s := text(args[0])
+		at := find(s, text(args[1]))
 		if at < 0 {
 			return types.Int(-1)
 		}
-		return types.Int(utf8.RuneCountInString(string(s[:at])))
+		return types.Int(utf8.RuneCountInString(s[:at]))
 	}
 }
 
-func stringList(parts []string) ref.Val {
-	return types.DefaultTypeAdapter.NativeToValue(parts)
-}
+func stringList(parts []string) ref.Val { return types.DefaultTypeAdapter.NativeToValue(parts) }
 
 // stringCosts prices the functions of this file by the bytes they touch, as CEL prices its own.
 type stringCosts struct{}

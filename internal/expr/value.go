@@ -2,162 +2,150 @@ package expr
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sort"
-	"strconv"
+	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // Value is a tree of plain data in which strings may depend on expressions. It is immutable and safe for concurrent use.
 type Value struct {
 	constant any       // when nothing below depends on an expression
-	text     []segment // a string with at least one expression
+	text     []Segment // a string with at least one expression
 	list     []*Value
 	object   map[string]*Value
 }
 
-// segment is a piece of text or an expression.
-type segment struct {
-	text string
-	prog *Program
-	at   int // where the expression starts in the string, in bytes
-}
-
-// Const makes a value that never changes. v must be plain data.
-func Const(v any) *Value { return &Value{constant: v} }
-
-// List makes a list of values.
-func List(items []*Value) *Value {
-	for _, v := range items {
-		if !v.IsConst() {
-			return &Value{list: items}
-		}
-	}
-	out := make([]any, len(items))
-	for i, v := range items {
-		out[i] = v.constant
-	}
-	return Const(out)
-}
-
-// Map makes a map of values.
-func Map(items map[string]*Value) *Value {
-	out := make(map[string]any, len(items))
-	for k, v := range items {
-		if !v.IsConst() {
-			return &Value{object: items}
-		}
-		out[k] = v.constant
-	}
-	return Const(out)
-}
+// Of returns the value of an expression.
+func Of(p *Program) *Value { return &Value{text: []Segment{{prog: p}}} }
 
 // Template compiles a string that may hold "${ expression }". A string that is one expression and nothing else evaluates to
 // the expression's value with its type; otherwise the values are written into the text as [Text] writes them. "$${"
-// stands for "${". The error is an [*Error] whose Offset counts from the start of s.
+// stands for "${". The error is an [*Error].
 func (e *Env) Template(s string) (*Value, error) {
 	if !utf8.ValidString(s) {
-		return nil, &Error{Msg: "the text is not valid UTF-8"}
+		return nil, &Error{Place: e.at, Msg: "the text is not valid UTF-8"}
 	}
-	segments, err := scan(s)
+	segments, err := e.Scan(s, nil)
 	if err != nil {
 		return nil, err
 	}
-	plain := true
-	for i := range segments {
-		seg := &segments[i]
-		if seg.at < 0 {
-			continue
-		}
-		plain = false
-		if seg.prog, err = e.Compile(seg.text); err != nil {
-			return nil, moved(err, seg.at)
-		}
-	}
-	if plain {
-		var text strings.Builder
-		for _, seg := range segments {
-			text.WriteString(seg.text)
-		}
-		return Const(text.String()), nil
-	}
-	return &Value{text: segments}, nil
-}
-
-// Value compiles plain data (as [Normalize] makes it) with expressions in its strings. All errors are found and joined;
-// each is an [*Error] with its Path.
-func (e *Env) Value(v any) (*Value, error) { return e.value(v, "", 0) }
-
-func (e *Env) value(v any, path string, depth int) (*Value, error) {
-	if depth > MaxDepth {
-		return nil, &Error{Path: path, Msg: fmt.Sprintf("nested deeper than %d", MaxDepth), Err: ErrLimit}
-	}
-	switch v := v.(type) {
-	case string:
-		out, err := e.Template(v)
-		if err != nil {
-			return nil, withPath(err, path)
-		}
-		return out, nil
-	case []any:
-		items, errs := make([]*Value, len(v)), make([]error, len(v))
-		for i, item := range v {
-			items[i], errs[i] = e.value(item, path+"["+strconv.Itoa(i)+"]", depth+1)
-		}
-		if err := errors.Join(errs...); err != nil {
+	var plain strings.Builder
+	v := &Value{text: segments}
+	for i, seg := range segments {
+		if seg.At < 0 {
+			plain.WriteString(seg.Text)
+		} else if segments[i].prog, err = e.At(e.at.Node, e.at.Offset+seg.At).Compile(seg.Text); err != nil {
 			return nil, err
 		}
-		return List(items), nil
-	case map[string]any:
-		items, errs := make(map[string]*Value, len(v)), []error(nil)
-		for _, k := range sortedKeys(v) {
-			item, err := e.value(v[k], joinPath(path, k), depth+1)
-			items[k], errs = item, append(errs, err)
-		}
-		if err := errors.Join(errs...); err != nil {
-			return nil, err
-		}
-		return Map(items), nil
 	}
-	return Const(v), nil
+	if len(v.Programs()) == 0 {
+		return &Value{constant: plain.String()}, nil
+	}
+	return v, nil
 }
 
-// IsConst reports whether the value depends on no expression.
-func (v *Value) IsConst() bool { return v.text == nil && v.list == nil && v.object == nil }
+// Tree compiles the data of a YAML node, aliases followed, with expressions in its strings. fail is called with each mistake,
+// after which the value must not be used. The node must be one that yamlnode.Check lets pass.
+func (e *Env) Tree(n *yaml.Node, fail func(*yaml.Node, error)) *Value {
+	n = yamlnode.Follow(n)
+	switch n.Kind {
+	case yaml.MappingNode:
+		items, constants := map[string]*Value{}, map[string]any{}
+		for key, value := range yamlnode.Pairs(n) {
+			item := e.Tree(value, fail)
+			items[key.Value] = item
+			if item.isConst() {
+				constants[key.Value] = item.constant
+			}
+		}
+		if len(constants) < len(items) {
+			return &Value{object: items}
+		}
+		return &Value{constant: constants}
+	case yaml.SequenceNode:
+		items, constants := make([]*Value, len(n.Content)), []any{}
+		for i, child := range n.Content {
+			items[i] = e.Tree(child, fail)
+			if items[i].isConst() {
+				constants = append(constants, items[i].constant)
+			}
+		}
+		if len(constants) < len(items) {
+			return &Value{list: items}
+		}
+		return &Value{constant: constants}
+	}
+	data, err := scalarData(n)
+	v := &Value{constant: data}
+	if s, ok := data.(string); ok && err == nil && e != nil {
+		v, err = e.At(n, 0).Template(s)
+	}
+	if err != nil {
+		fail(n, err)
+		return &Value{}
+	}
+	return v
+}
 
-// Programs lists the expressions in the value with the place of each in its string.
-func (v *Value) Programs() []Placed {
-	var out []Placed
+// Data returns the data of a YAML node as Tree does, with strings as they are.
+func Data(n *yaml.Node, fail func(*yaml.Node, error)) any { return (*Env)(nil).Tree(n, fail).constant }
+
+// scalarData returns the data of a scalar: nil, a bool, a number, or text, which dates are too.
+func scalarData(n *yaml.Node) (any, error) {
+	var v any
+	switch n.ShortTag() {
+	case "!!null":
+		return nil, nil
+	case "!!bool", "!!int", "!!float":
+		if n.Decode(&v) == nil {
+			if plain, err := Normalize(v, MaxBytes); err == nil {
+				return plain, nil
+			}
+		}
+		return nil, &Error{Place: Place{Node: n}, Msg: fmt.Sprintf("the number %s cannot be used, write it as text", yamlnode.Clip(n.Value))}
+	}
+	return n.Value, nil
+}
+
+func (v *Value) isConst() bool { return v.text == nil && v.list == nil && v.object == nil }
+
+// Programs returns the expressions in the value; a nil value has none.
+func (v *Value) Programs() []*Program {
+	if v == nil {
+		return nil
+	}
+	var out []*Program
 	for _, seg := range v.text {
 		if seg.prog != nil {
-			out = append(out, Placed{Program: seg.prog, Offset: seg.at})
+			out = append(out, seg.prog)
 		}
 	}
 	for _, item := range v.list {
 		out = append(out, item.Programs()...)
 	}
-	for _, k := range sortedKeys(v.object) {
+	for _, k := range slices.Sorted(maps.Keys(v.object)) {
 		out = append(out, v.object[k].Programs()...)
 	}
 	return out
 }
 
-// Placed is an expression and where it starts in the string that holds it, in bytes.
-type Placed struct {
-	*Program
-	Offset int
-}
-
 // Eval returns the data with all expressions replaced by their values. The result shares nothing with vars. The error is
 // an [*Error].
 func (v *Value) Eval(ctx context.Context, vars map[string]any) (any, error) {
-	return v.eval(ctx, vars, newBudget(), "")
+	return v.eval(ctx, vars, newBudget())
 }
 
-// EvalString is Eval for a value that ends up as text.
+// EvalString is Eval for a value that ends up as text. A nil value is empty.
 func (v *Value) EvalString(ctx context.Context, vars map[string]any) (string, error) {
+	if v == nil {
+		return "", nil
+	}
 	out, err := v.Eval(ctx, vars)
 	if err != nil {
 		return "", err
@@ -165,28 +153,22 @@ func (v *Value) EvalString(ctx context.Context, vars map[string]any) (string, er
 	return Text(out), nil
 }
 
-func (v *Value) eval(ctx context.Context, vars map[string]any, b *budget, path string) (any, error) {
+func (v *Value) eval(ctx context.Context, vars map[string]any, b *budget) (_ any, err error) {
 	switch {
 	case v.text != nil:
-		out, err := v.evalText(ctx, vars, b)
-		if err != nil {
-			return nil, withPath(err, path)
-		}
-		return out, nil
+		return v.evalText(ctx, vars, b)
 	case v.list != nil:
 		out := make([]any, len(v.list))
 		for i, item := range v.list {
-			var err error
-			if out[i], err = item.eval(ctx, vars, b, path+"["+strconv.Itoa(i)+"]"); err != nil {
+			if out[i], err = item.eval(ctx, vars, b); err != nil {
 				return nil, err
 			}
 		}
 		return out, nil
 	case v.object != nil:
 		out := make(map[string]any, len(v.object))
-		for _, k := range sortedKeys(v.object) {
-			var err error
-			if out[k], err = v.object[k].eval(ctx, vars, b, joinPath(path, k)); err != nil {
+		for _, k := range slices.Sorted(maps.Keys(v.object)) {
+			if out[k], err = v.object[k].eval(ctx, vars, b); err != nil {
 				return nil, err
 			}
 		}
@@ -197,57 +179,22 @@ func (v *Value) eval(ctx context.Context, vars map[string]any, b *budget, path s
 
 func (v *Value) evalText(ctx context.Context, vars map[string]any, b *budget) (any, error) {
 	if len(v.text) == 1 {
-		out, err := v.text[0].prog.eval(ctx, vars, b)
-		return out, moved(err, v.text[0].at)
+		return v.text[0].prog.eval(ctx, vars, b)
 	}
 	var text strings.Builder
 	for _, seg := range v.text {
 		if seg.prog == nil {
-			text.WriteString(seg.text)
+			text.WriteString(seg.Text)
 			continue
 		}
 		part, err := seg.prog.eval(ctx, vars, b)
 		if err != nil {
-			return nil, moved(err, seg.at)
+			return nil, err
 		}
 		text.WriteString(Text(part))
 		if text.Len() > MaxBytes {
-			return nil, &Error{Offset: seg.at, Msg: fmt.Sprintf("the text has more than %d bytes", MaxBytes), Err: ErrLimit}
+			return nil, &Error{Place: seg.prog.Place, Msg: fmt.Sprintf("the text has more than %d bytes", MaxBytes), Err: ErrLimit}
 		}
 	}
 	return text.String(), nil
-}
-
-func moved(err error, offset int) error {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.at(offset)
-	}
-	return err
-}
-
-func withPath(err error, path string) error {
-	var e *Error
-	if errors.As(err, &e) && path != "" {
-		placed := *e
-		placed.Path = path
-		return &placed
-	}
-	return err
-}
-
-func joinPath(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
 }

@@ -64,10 +64,11 @@ func layers() []layer {
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/bound", only: []string{}},
 		{dir: "internal/suggest", only: []string{}},
+		{dir: "internal/yamlnode", only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a file says of a sandbox, as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
-		{dir: "internal/expr"},
+		{dir: "internal/expr", may: []string{"internal/yamlnode"}},
 		{dir: "internal/layers"},
 
 		// Durable state: one file for all that keep some.
@@ -78,9 +79,9 @@ func layers() []layer {
 		// Files and directories between the host and a sandbox.
 		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint"}},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
-		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest"}},
+		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest", "internal/yamlnode"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/wish"), genkit: true},
-		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "session/transfer"), genkit: true},
+		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/transfer"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
@@ -92,7 +93,7 @@ func layers() []layer {
 		{dir: "internal/sanitize", only: []string{}},
 		{dir: "internal/models", may: []string{"internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
-		{dir: "internal/scripted", may: []string{"internal/expr", "internal/suggest"}, genkit: true},
+		{dir: "internal/scripted", may: []string{"internal/expr", "internal/yamlnode"}, genkit: true},
 
 		// PID 1 of every sandbox: small, static, little to attack.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -68,7 +67,7 @@ func scrubAttributes(in []attribute.KeyValue, keep bool) []attribute.KeyValue {
 			continue
 		}
 		if v := kv.Value; v.Type() == attribute.STRING && len(v.AsString()) > maxAttributeLength {
-			kv = attribute.String(string(kv.Key), cutUTF8(v.AsString(), maxAttributeLength))
+			kv = attribute.String(string(kv.Key), strings.ToValidUTF8(v.AsString()[:maxAttributeLength], ""))
 		}
 		out = append(out, kv)
 	}
@@ -82,14 +81,6 @@ func holdsContent(key string) bool {
 		return true
 	}
 	return strings.HasPrefix(key, "genkit:metadata:context")
-}
-
-// cutUTF8 keeps the first n bytes, less half a character.
-func cutUTF8(s string, n int) string {
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }
 
 // consoleExporter writes one line of JSON per span, for OTEL_TRACES_EXPORTER=console.

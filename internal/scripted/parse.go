@@ -1,35 +1,59 @@
 package scripted
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
+
+// Problems are all the things that are wrong with a script file, in the order of the file. It is the error of [Parse].
+type Problems []*yamlnode.Problem
+
+// Error returns one problem per line.
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// fileFormat is what a script file has to keep to.
+func fileFormat() yamlnode.Format {
+	return yamlnode.Format{Name: "the file", Single: "give each script its own file", FirstLine: 1, MaxDepth: 64, MaxValues: 200_000}
+}
 
 // Parse reads a script. The error is [Problems], with everything that is wrong.
 func Parse(file string, src []byte) (*Script, error) {
-	p := &parser{file: file, envs: newEnvs()}
-	if len(src) > maxFileBytes {
-		p.problem(nil, "larger than %d bytes", maxFileBytes)
-		return nil, p.problems
+	var root *yaml.Node
+	text, problem := yamlnode.Text(src, maxFileBytes)
+	if problem == nil {
+		root, problem = fileFormat().Parse(text)
 	}
-	root := p.document(src)
+	if problem == nil && root == nil {
+		problem = &yamlnode.Problem{Message: "the file is empty"}
+	}
+	if problem != nil {
+		problem.File = file
+		return nil, Problems{problem}
+	}
+	p := &parser{Source: yamlnode.NewSource(file, text)}
+	if err := p.environments(); err != nil {
+		return nil, err
+	}
 	var s *Script
-	if root != nil {
+	if fileFormat().Check(root, p.fail) {
 		s = p.script(root)
 	}
 	if len(p.problems) > 0 {
-		slices.SortStableFunc(p.problems, func(a, b *Problem) int {
+		slices.SortStableFunc(p.problems, func(a, b *yamlnode.Problem) int {
 			return cmp.Or(a.Line-b.Line, a.Column-b.Column)
 		})
 		return nil, p.problems
@@ -39,53 +63,56 @@ func Parse(file string, src []byte) (*Script, error) {
 
 // parser collects problems while it walks the file's nodes.
 type parser struct {
-	file     string
+	*yamlnode.Source
 	problems Problems
-	envs
+	when     *expr.Env // what conditions of invocations may use
+	turnEnv  *expr.Env // what everything else may use
 }
 
-func (p *parser) problem(n *yaml.Node, format string, args ...any) {
-	pr := &Problem{File: p.file, Message: fmt.Sprintf(format, args...)}
-	if n != nil {
-		pr.Line, pr.Column = n.Line, n.Column
+func (p *parser) environments() (err error) {
+	if p.when, err = expr.New(expr.Var{Name: "input", Map: true}, expr.Var{Name: "prompt"}); err != nil {
+		return err
 	}
-	p.problems = append(p.problems, pr)
+	p.turnEnv, err = p.when.With(expr.Var{Name: "last"}, expr.Var{Name: "outputs"})
+	return err
 }
 
-// document returns the root node of the file's only document, nil after a problem.
-func (p *parser) document(src []byte) *yaml.Node {
-	dec := yaml.NewDecoder(bytes.NewReader(src))
-	var doc yaml.Node
-	switch err := dec.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		p.problem(nil, "the file is empty")
+func (p *parser) fail(n *yaml.Node, hint, format string, args ...any) {
+	p.problems = append(p.problems, &yamlnode.Problem{
+		File: p.File, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...), Hint: hint,
+	})
+}
+
+func (p *parser) problem(n *yaml.Node, format string, args ...any) { p.fail(n, "", format, args...) }
+
+// failExpr reports an error of package expr, at the place inside the scalar n that it names.
+func (p *parser) failExpr(n *yaml.Node, err error) {
+	var e *expr.Error
+	if errors.As(err, &e) && e.Node != nil {
+		at := *n
+		at.Line, at.Column = p.Place(n, e.Offset)
+		n = &at
+	}
+	p.problem(n, "%v", err)
+}
+
+// expression compiles a condition.
+func (p *parser) expression(n *yaml.Node, what string, env *expr.Env) *expr.Program {
+	src := p.str(n, what)
+	if src == "" {
 		return nil
-	case err != nil:
-		p.syntax(err)
-		return nil
 	}
-	var more yaml.Node
-	if err := dec.Decode(&more); err == nil {
-		p.problem(&more, "only one document per file")
-	} else if !errors.Is(err, io.EOF) {
-		p.syntax(err)
+	prog, err := env.At(n, 0).Condition(src)
+	if err != nil {
+		p.failExpr(n, fmt.Errorf("%s: %w", what, err))
 	}
-	return doc.Content[0]
+	return prog
 }
 
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-
-// syntax reports an error of the YAML parser with its line.
-func (p *parser) syntax(err error) {
-	pr := &Problem{File: p.file, Message: yamlLine.ReplaceAllString(err.Error(), "")}
-	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil && m[1] != "" {
-		pr.Line, _ = strconv.Atoi(m[1]) // the expression admits digits only
-	}
-	p.problems = append(p.problems, pr)
-}
+func (p *parser) value(n *yaml.Node) *expr.Value { return p.turnEnv.Tree(n, p.failExpr) }
 
 func (p *parser) script(root *yaml.Node) *Script {
-	s := &Script{file: p.file, agents: map[string][]*invocation{}}
+	s := &Script{file: p.File, agents: map[string][]*invocation{}}
 	fields := p.fields(root, "a script", "description", "agents")
 	if n := fields["description"]; n != nil {
 		p.str(n, "description")
@@ -97,12 +124,15 @@ func (p *parser) script(root *yaml.Node) *Script {
 		}
 		return s
 	}
-	for _, e := range p.entries(agents, "agents") {
-		name := e.key.Value
+	if agents.Kind != yaml.MappingNode {
+		p.problem(agents, "agents must be a mapping")
+	}
+	for key, value := range yamlnode.Pairs(agents) {
+		name := key.Value
 		if name == "" || strings.ContainsAny(name, "/ \t\n") {
-			p.problem(e.key, "%q cannot be the name of an agent", name)
+			p.problem(key, "%q cannot be the name of an agent", name)
 		}
-		s.agents[name] = p.invocations(e.value, name)
+		s.agents[name] = p.invocations(value, name)
 	}
 	if len(s.agents) == 0 {
 		p.problem(agents, "agents is empty")
@@ -116,7 +146,7 @@ func (p *parser) invocations(n *yaml.Node, agent string) []*invocation {
 		return nil
 	}
 	var out []*invocation
-	for _, item := range n.Content {
+	for item := range yamlnode.Items(n) {
 		inv := &invocation{line: item.Line}
 		turns := item
 		if item.Kind == yaml.MappingNode {
@@ -142,6 +172,7 @@ func (p *parser) turns(n *yaml.Node, agent string) []*turn {
 	}
 	out := make([]*turn, len(n.Content))
 	for i, item := range n.Content {
+		item = yamlnode.Follow(item)
 		out[i] = p.turn(item)
 		last := i == len(n.Content)-1
 		switch {
@@ -178,10 +209,10 @@ func (p *parser) turn(n *yaml.Node) *turn {
 		p.problem(n, "a turn has text or json, not both")
 	}
 	if x := f["text"]; x != nil && p.str(x, "text") != "" {
-		t.text = p.value(x, 0)
+		t.text = p.value(x)
 	}
 	if x := f["json"]; x != nil {
-		t.json = p.value(x, 0)
+		t.json = p.value(x)
 		if f["tool"] != nil || f["calls"] != nil {
 			p.problem(x, "json is an answer and cannot go with a tool call")
 		}
@@ -192,12 +223,12 @@ func (p *parser) turn(n *yaml.Node) *turn {
 	return t
 }
 
-func (p *parser) expectations(n *yaml.Node) []*expression {
+func (p *parser) expectations(n *yaml.Node) []*expr.Program {
 	if n.Kind != yaml.SequenceNode {
-		return []*expression{p.expression(n, "expect", p.turnEnv)}
+		return []*expr.Program{p.expression(n, "expect", p.turnEnv)}
 	}
-	var out []*expression
-	for _, item := range n.Content {
+	var out []*expr.Program
+	for item := range yamlnode.Items(n) {
 		out = append(out, p.expression(item, "expect", p.turnEnv))
 	}
 	return out
@@ -206,10 +237,9 @@ func (p *parser) expectations(n *yaml.Node) []*expression {
 func (p *parser) calls(n *yaml.Node) []*call {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
 		p.problem(n, "calls is a list of {tool, input}")
-		return []*call{}
 	}
 	out := []*call{}
-	for _, item := range n.Content {
+	for item := range yamlnode.Items(n) {
 		f := p.fields(item, "a call", "tool", "input")
 		if f["tool"] == nil {
 			p.problem(item, "a call needs tool")
@@ -225,59 +255,32 @@ func (p *parser) call(tool, input *yaml.Node) *call {
 	if c.tool == "" {
 		p.problem(tool, "tool is the name of a tool")
 	}
-	switch {
-	case input == nil:
-		c.input = expr.Map(nil)
-	case input.Kind != yaml.MappingNode:
+	if input != nil && input.Kind != yaml.MappingNode {
 		p.problem(input, "the input of a tool is a mapping")
-		c.input = expr.Map(nil)
-	default:
-		c.input = p.value(input, 0)
+	} else if input != nil {
+		c.input = p.value(input)
 	}
 	return c
-}
-
-// entry is a pair of a mapping.
-type entry struct{ key, value *yaml.Node }
-
-// entries returns the pairs of a mapping in order, without the duplicates, which are problems.
-func (p *parser) entries(n *yaml.Node, what string) []entry {
-	if n.Kind != yaml.MappingNode {
-		p.problem(n, "%s must be a mapping", what)
-		return nil
-	}
-	var out []entry
-	seen := map[string]bool{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		k, v := n.Content[i], n.Content[i+1]
-		switch {
-		case k.Kind != yaml.ScalarNode || k.Tag == "!!merge":
-			p.problem(k, "keys must be plain strings")
-		case seen[k.Value]:
-			p.problem(k, "%q is there twice", k.Value)
-		default:
-			seen[k.Value] = true
-			out = append(out, entry{k, v})
-		}
-	}
-	return out
 }
 
 // fields returns the values of a mapping with the known keys.
 func (p *parser) fields(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	out := map[string]*yaml.Node{}
-	for _, e := range p.entries(n, what) {
-		if !slices.Contains(known, e.key.Value) {
-			p.problem(e.key, "%s has no field %q, it has %s", what, e.key.Value, strings.Join(known, ", "))
+	if n.Kind != yaml.MappingNode {
+		p.problem(n, "%s must be a mapping", what)
+	}
+	for key, value := range yamlnode.Pairs(n) {
+		if !slices.Contains(known, key.Value) {
+			p.problem(key, "%s has no field %q, it has %s", what, key.Value, strings.Join(known, ", "))
 			continue
 		}
-		out[e.key.Value] = e.value
+		out[key.Value] = value
 	}
 	return out
 }
 
 func (p *parser) str(n *yaml.Node, what string) string {
-	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
 		p.problem(n, "%s must be a string", what)
 		return ""
 	}

@@ -101,7 +101,7 @@ func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (
 			continue
 		}
 		if inv.when != nil {
-			ok, err := inv.when.holds(ctx, map[string]any{"input": vars["input"], "prompt": vars["prompt"]})
+			ok, err := inv.when.EvalBool(ctx, map[string]any{"input": vars["input"], "prompt": vars["prompt"]})
 			if err != nil {
 				return 0, fmt.Errorf("%s:%d: agent %s, invocation %d: when: %w", p.script.file, inv.line, agent, i+1, err)
 			}
@@ -177,12 +177,12 @@ const maxVarBytes = 64 << 20
 // check evaluates what the turn expects.
 func (play *playing) check(ctx context.Context) error {
 	for _, e := range play.turn.expect {
-		ok, err := e.holds(ctx, play.vars)
+		ok, err := e.EvalBool(ctx, play.vars)
 		if err != nil {
-			return play.errorf(e.line, "expect %s: %w; the last tool output was %s", e.src, err, play.lastText())
+			return play.errorf(e.Node.Line, "expect %s: %w; the last tool output was %s", e.Node.Value, err, play.lastText())
 		}
 		if !ok {
-			return play.errorf(e.line, "expected %s; the last tool output was %s", e.src, play.lastText())
+			return play.errorf(e.Node.Line, "expected %s; the last tool output was %s", e.Node.Value, play.lastText())
 		}
 	}
 	return nil
@@ -208,9 +208,11 @@ func (play *playing) parts(ctx context.Context) ([]*ai.Part, error) {
 		parts = append(parts, ai.NewTextPart(text))
 	}
 	for i, c := range play.turn.calls {
-		input, err := c.input.Eval(ctx, play.vars)
-		if err != nil {
-			return nil, play.evalError(err)
+		input := any(map[string]any{})
+		if c.input != nil {
+			if input, err = c.input.Eval(ctx, play.vars); err != nil {
+				return nil, play.evalError(err)
+			}
 		}
 		parts = append(parts, ai.NewToolRequestPart(&ai.ToolRequest{Name: c.tool, Ref: play.at.ref(i), Input: input}))
 	}

@@ -3,10 +3,10 @@ package scripted
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/yamlnode"
 )
 
 // maxFileBytes bounds a script file.
@@ -21,14 +21,14 @@ type Script struct {
 // invocation is what the model answers during one run of an agent.
 type invocation struct {
 	line  int
-	when  *expression // nil: any run
+	when  *expr.Program // nil: any run
 	turns []*turn
 }
 
 // turn is one answer of the model.
 type turn struct {
 	line   int
-	expect []*expression
+	expect []*expr.Program
 	text   *expr.Value // nil: none
 	json   *expr.Value // nil: none
 	calls  []*call
@@ -37,19 +37,12 @@ type turn struct {
 // call is one tool call of a turn.
 type call struct {
 	tool  string
-	input *expr.Value
+	input *expr.Value // nil: an empty one
 }
 
 // Load reads and parses a script file.
 func Load(path string) (*Script, error) {
-	f, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("script: %w", err)
-	}
-	if f.Size() > maxFileBytes {
-		return nil, Problems{{File: path, Message: fmt.Sprintf("larger than %d bytes", maxFileBytes)}}
-	}
-	src, err := os.ReadFile(path)
+	src, err := yamlnode.ReadFile(path, maxFileBytes)
 	if err != nil {
 		return nil, fmt.Errorf("script: %w", err)
 	}

@@ -112,25 +112,17 @@ func TestEveryRunPlaysTheScript(t *testing.T) {
 	}
 }
 
-func TestExpectationNamesThePlace(t *testing.T) {
+func TestErrorsNameThePlace(t *testing.T) {
 	t.Parallel()
-	generate := start(t, example)
-	_, err := generate("test-runner", "go", map[string]any{"b": 5})
-	wantError(t, err, `script.yaml:8: agent test-runner, invocation 1, turn 2: expected last.sum == 3; the last tool output was {"sum":6}`)
-}
-
-func TestAnswerThatCannotBeWorkedOut(t *testing.T) {
-	t.Parallel()
-	generate := start(t, `agents: {a: [[{text: "${ last.sum }"}]]}`)
-	_, err := generate("a", "go", nil)
-	wantError(t, err, `script.yaml:1: agent a, invocation 1, turn 1: `)
-}
-
-func TestUnknownAgent(t *testing.T) {
-	t.Parallel()
-	generate := start(t, example)
-	_, err := generate("stranger", "go", nil)
-	wantError(t, err, `script.yaml has no turns for agent "stranger", it has them for test-runner`)
+	for _, test := range []struct{ script, agent, want string }{
+		{example, "test-runner", `script.yaml:8: agent test-runner, invocation 1, turn 2: expected last.sum == 3; the last tool output was {"sum":6}`},
+		{`agents: {a: [[{text: "${ last.sum }"}]]}`, "a", `script.yaml:1: agent a, invocation 1, turn 1: `},
+		{example, "stranger", `script.yaml has no turns for agent "stranger", it has them for test-runner`},
+		{`agents: {a: [{when: "prompt == 'x'", turns: [{text: hi}]}]}`, "a", "agent a, invocation 1, turn 1: the when of none of the 1 invocations left holds"},
+	} {
+		_, err := start(t, test.script)(test.agent, "go", map[string]any{"b": 5})
+		wantError(t, err, test.want)
+	}
 }
 
 func TestStreams(t *testing.T) {
@@ -183,13 +175,6 @@ func TestParallelRunsTakeTheirOwnTurns(t *testing.T) {
 
 	_, err := generate("a", "x", map[string]any{"name": "x"})
 	wantError(t, err, "the script has only 6 invocation(s)")
-}
-
-func TestWhenOfNoneHolds(t *testing.T) {
-	t.Parallel()
-	generate := start(t, `agents: {a: [{when: "prompt == 'x'", turns: [{text: hi}]}]}`)
-	_, err := generate("a", "y", nil)
-	wantError(t, err, "agent a, invocation 1, turn 1: the when of none of the 1 invocations left holds")
 }
 
 func TestModelsAreLabelled(t *testing.T) {

@@ -68,6 +68,12 @@ const (
 	SpanAgent = "agent.Run"
 )
 
+// Spans of package workflow.
+const (
+	SpanWorkflowRun  = "workflow.run"
+	SpanWorkflowStep = "workflow.step" // one attempt of one step
+)
+
 // Attribute keys.
 const (
 	KeyAgent       = attribute.Key("workcell.agent.name")
@@ -87,5 +93,13 @@ const (
 	KeyChunks      = attribute.Key("workcell.exec.chunks")
 	KeyFileBytes   = attribute.Key("workcell.file.bytes")
 	KeyEntries     = attribute.Key("workcell.file.entries")
-	KeyErrorClass  = attribute.Key("error.type") // OpenTelemetry's own name for the class of an error
+	KeyWorkflowID  = attribute.Key("workcell.workflow.id")
+	KeyStepID      = attribute.Key("workcell.step.id")
+	KeyStepPath    = attribute.Key("workcell.step.path") // with the branches and items the step is part of
+	KeyStepType    = attribute.Key("workcell.step.type")
+	KeyVisit       = attribute.Key("workcell.step.visit")   // from 1; more than 1 in a loop
+	KeyAttempt     = attribute.Key("workcell.step.attempt") // from 1; more than 1 after a failure
+	KeyOutcome     = attribute.Key("workcell.outcome")
+	KeySteps       = attribute.Key("workcell.run.steps") // attempts of steps of the whole run
+	KeyErrorClass  = attribute.Key("error.type")         // OpenTelemetry's own name for the class of an error
 )

@@ -3,7 +3,7 @@ package telemetry
 import (
 	"context"
 	"errors"
-	"unicode/utf8"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -42,18 +42,9 @@ func Fail(span trace.Span, class string) {
 	span.SetAttributes(KeyErrorClass.String(class))
 }
 
-// Text returns a text attribute, cut to a bounded length on a character's edge.
+// Text returns a text attribute, cut to a bounded length; what is not UTF-8 is left out, half a character too.
 func Text(key attribute.Key, value string) attribute.KeyValue {
-	if len(value) > maxAttribute {
-		value = value[:maxAttribute]
-		for len(value) > 0 && !utf8.RuneStart(value[len(value)-1]) {
-			value = value[:len(value)-1]
-		}
-		if r, n := utf8.DecodeLastRuneInString(value); r == utf8.RuneError && n <= 1 && len(value) > 0 {
-			value = value[:len(value)-1]
-		}
-	}
-	return key.String(value)
+	return key.String(strings.ToValidUTF8(value[:min(len(value), maxAttribute)], ""))
 }
 
 // ParseTraceParent returns the span that a W3C traceparent names; one that is not valid for text that is none.
@@ -69,15 +60,15 @@ func TraceParent(ctx context.Context) string {
 	return carrier["traceparent"] // tracestate and baggage stay on the host
 }
 
-// classes pairs sentinels with their class, most specific first.
-func classes() []struct {
-	err   error
-	class string
-} {
-	return []struct {
+// Class returns the stable word for the class of err; "internal" when it is of none.
+func Class(err error) string {
+	if err == nil {
+		return ""
+	}
+	for _, c := range []struct {
 		err   error
 		class string
-	}{
+	}{ // most specific first
 		{context.Canceled, "canceled"},
 		{context.DeadlineExceeded, "deadline_exceeded"},
 		{backend.ErrClosed, "closed"},
@@ -94,15 +85,7 @@ func classes() []struct {
 		{backend.ErrImage, "image"},
 		{backend.ErrProtocol, "protocol"},
 		{backend.ErrUnavailable, "unavailable"},
-	}
-}
-
-// Class returns the stable word for the class of err; "internal" when it is of none.
-func Class(err error) string {
-	if err == nil {
-		return ""
-	}
-	for _, c := range classes() {
+	} {
 		if errors.Is(err, c.err) {
 			return c.class
 		}

@@ -53,7 +53,10 @@ type Run struct {
 }
 
 // Journal is a [workflow.Journal] in a file. It is safe for concurrent use, also by several processes.
-type Journal struct{ f *sqlitefile.File }
+type Journal struct {
+	f           *sqlitefile.File
+	owner, note string // of the runs that begin
+}
 
 // Open opens the file at path, which is made when there is none. It may be the file of other components.
 func Open(ctx context.Context, path string) (*Journal, error) {
@@ -61,7 +64,7 @@ func Open(ctx context.Context, path string) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Journal{f}, nil
+	return &Journal{f: f}, nil
 }
 
 // Close closes the file.
@@ -73,38 +76,24 @@ var errGap = errors.New("the entry does not follow the last one of its run")
 // ErrDamaged: the entries of one run cannot be read. Other runs are not affected, and Finish ends this one.
 var ErrDamaged = errors.New("the journal of the run is damaged")
 
-// For returns a journal for the runs of one owner, as Join of the file's session store makes them, with a note for the
+// For returns the journal for runs of an owner, as Join of the file's session store makes them, with a note for the
 // process that resumes them.
-func (j *Journal) For(owner, note string) workflow.Journal { return ownJournal{j, owner, note} }
+func (j *Journal) For(owner, note string) *Journal { return &Journal{j.f, owner, note} }
 
-type ownJournal struct {
-	j           *Journal
-	owner, note string
-}
-
-func (o ownJournal) Append(ctx context.Context, e workflow.Entry) error {
-	return o.j.append(ctx, e, o.owner, o.note)
-}
-
-// Append implements [workflow.Journal], for runs without an owner. The entry is on the disk when Append returns nil. The
-// error is backend.ErrExists for an entry whose number is taken or leaves a gap: a run has one writer.
+// Append implements [workflow.Journal]. The entry is on the disk when Append returns nil. The error is backend.ErrExists
+// for an entry whose number is taken or leaves a gap: a run has one writer.
 func (j *Journal) Append(ctx context.Context, e workflow.Entry) error {
-	return j.append(ctx, e, "", "")
-}
-
-func (j *Journal) append(ctx context.Context, e workflow.Entry, owner, note string) error {
 	err := j.f.Tx(ctx, func(tx *sql.Tx) error {
-		if e.Kind == workflow.EntryRunStarted && e.Seq == 1 {
+		if e.Kind == workflow.EventRunStarted && e.Seq == 1 {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO run VALUES (?, ?, ?, ?, 0, '', ?, ?, 0)`,
-				e.RunID, e.Workflow, e.Hash, e.Time.UnixMicro(), owner, note); err != nil {
+				e.RunID, e.Workflow, e.Hash, e.Time.UnixMicro(), j.owner, j.note); err != nil {
 				return err
 			}
 		}
-		last, err := lastOf(ctx, tx, e.RunID)
-		if err != nil {
+		switch seq, err := next(ctx, tx, e.RunID); {
+		case err != nil:
 			return err
-		}
-		if e.Seq != last+1 {
+		case e.Seq != seq:
 			return errGap
 		}
 		return insert(ctx, tx, e)
@@ -115,9 +104,9 @@ func (j *Journal) append(ctx context.Context, e workflow.Entry, owner, note stri
 	return err
 }
 
-// lastOf returns the number of a run's last entry; 0 for none.
-func lastOf(ctx context.Context, tx *sql.Tx, runID string) (seq int64, err error) {
-	err = tx.QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) FROM entry WHERE run = ?`, runID).Scan(&seq)
+// next returns the number of a run's next entry.
+func next(ctx context.Context, tx *sql.Tx, runID string) (seq int64, err error) {
+	err = tx.QueryRowContext(ctx, `SELECT coalesce(max(seq), 0) + 1 FROM entry WHERE run = ?`, runID).Scan(&seq)
 	return seq, err
 }
 
@@ -130,7 +119,7 @@ func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
 	if _, err := tx.ExecContext(ctx, `INSERT INTO entry VALUES (?, ?, ?)`, e.RunID, e.Seq, string(data)); err != nil {
 		return err
 	}
-	if e.Kind != workflow.EntryRunFinished {
+	if e.Kind != workflow.EventRunFinished {
 		return nil
 	}
 	_, err = tx.ExecContext(ctx, `UPDATE run SET finished = ?, outcome = ? WHERE id = ?`, e.Time.UnixMicro(), string(e.Outcome), e.RunID)
@@ -139,45 +128,57 @@ func insert(ctx context.Context, tx *sql.Tx, e workflow.Entry) error {
 
 // Entries returns the entries of a run so far; backend.ErrNotFound for a run that is not known, ErrDamaged for one whose
 // entries cannot be read.
-func (j *Journal) Entries(ctx context.Context, runID string) (_ []workflow.Entry, err error) {
-	rows, err := j.f.DB().QueryContext(ctx, `SELECT data FROM entry WHERE run = ? ORDER BY seq`, runID)
-	if err != nil {
-		return nil, j.f.Error(err)
-	}
-	defer func() { err = errors.Join(err, j.f.Error(rows.Close())) }()
+func (j *Journal) Entries(ctx context.Context, runID string) ([]workflow.Entry, error) {
 	var list []workflow.Entry
-	for rows.Next() {
+	err := j.each(ctx, func(row scanner) error {
 		var data string
-		if err := rows.Scan(&data); err != nil {
-			return nil, j.f.Error(err)
+		if err := row.Scan(&data); err != nil {
+			return err
 		}
 		var e workflow.Entry
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
-			return nil, fmt.Errorf("entry %d of run %s: %v: %w", len(list)+1, runID, err, ErrDamaged)
+			return fmt.Errorf("entry %d of run %s: %v: %w", len(list)+1, runID, err, ErrDamaged)
 		}
 		list = append(list, e)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, j.f.Error(err)
-	}
-	if list == nil {
-		if _, err := j.Run(ctx, runID); err != nil {
-			return nil, err
+		return nil
+	}, `SELECT data FROM entry WHERE run = ? ORDER BY seq`, runID)
+	if err == nil && list == nil {
+		if _, err = j.Run(ctx, runID); err == nil {
+			err = fmt.Errorf("run %s has no entries: %w", runID, ErrDamaged)
 		}
-		return nil, fmt.Errorf("run %s has no entries: %w", runID, ErrDamaged)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return list, nil
 }
 
-// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EntryRunFinished.
+type scanner interface{ Scan(into ...any) error }
+
+// each calls fn for every row of a query.
+func (j *Journal) each(ctx context.Context, fn func(scanner) error, query string, args ...any) (err error) {
+	rows, err := j.f.DB().QueryContext(ctx, query, args...)
+	if err != nil {
+		return j.f.Error(err)
+	}
+	defer func() { err = errors.Join(err, j.f.Error(rows.Close())) }()
+	for rows.Next() {
+		if err := fn(rows); err != nil {
+			return j.f.Error(err)
+		}
+	}
+	return j.f.Error(rows.Err())
+}
+
+// Finish ends a run that nobody resumes, whatever its entries are like: it appends one of kind EventRunFinished.
 func (j *Journal) Finish(ctx context.Context, runID string, outcome workflow.Outcome, why *workflow.Error) error {
 	return j.f.Tx(ctx, func(tx *sql.Tx) error {
-		last, err := lastOf(ctx, tx, runID)
+		seq, err := next(ctx, tx, runID)
 		if err != nil {
 			return err
 		}
 		return insert(ctx, tx, workflow.Entry{
-			RunID: runID, Seq: last + 1, Time: time.Now().UTC(), Kind: workflow.EntryRunFinished, Outcome: outcome, Error: why,
+			RunID: runID, Seq: seq, Time: time.Now().UTC(), Kind: workflow.EventRunFinished, Outcome: outcome, Error: why,
 		})
 	})
 }
@@ -188,74 +189,29 @@ func (j *Journal) Lives(owner string) (bool, error) { return j.f.Lives(owner) }
 // Take moves a run that has not finished from one owner to another and drops a request to cancel it.
 // backend.ErrExists: it has another owner; backend.ErrNotFound: there is no such run, or it has finished.
 func (j *Journal) Take(ctx context.Context, runID, from, to string) error {
-	return j.f.Tx(ctx, func(tx *sql.Tx) error {
-		var owner string
-		err := tx.QueryRowContext(ctx, `SELECT owner FROM run WHERE id = ? AND finished = 0`, runID).Scan(&owner)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			return fmt.Errorf("run %s under way: %w", runID, backend.ErrNotFound)
-		case err != nil:
-			return err
-		case owner != from:
-			return fmt.Errorf("run %s has another owner: %w", runID, backend.ErrExists)
-		}
-		_, err = tx.ExecContext(ctx, `UPDATE run SET owner = ?, cancel = 0 WHERE id = ?`, to, runID)
+	n, err := j.exec(ctx, `UPDATE run SET owner = ?, cancel = 0 WHERE id = ? AND owner = ? AND finished = 0`, to, runID, from)
+	if err != nil || n > 0 {
 		return err
-	})
+	}
+	switch r, err := j.Run(ctx, runID); {
+	case err != nil:
+		return err
+	case !r.Finished.IsZero():
+		return fmt.Errorf("run %s under way: %w", runID, backend.ErrNotFound)
+	}
+	return fmt.Errorf("run %s has another owner: %w", runID, backend.ErrExists)
 }
 
 // AskCancel asks the owner of a run to cancel it, who sees it in the run.
 func (j *Journal) AskCancel(ctx context.Context, runID string) error {
-	return j.f.Tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE run SET cancel = 1 WHERE id = ?`, runID)
-		return err
-	})
+	_, err := j.exec(ctx, `UPDATE run SET cancel = 1 WHERE id = ?`, runID)
+	return err
 }
 
-const columns = `id, workflow, hash, started, finished, outcome, owner, note, cancel`
-
-// Runs returns the latest runs, at most limit, the newest first.
-func (j *Journal) Runs(ctx context.Context, limit int) (_ []Run, err error) {
-	rows, err := j.f.DB().QueryContext(ctx, `SELECT `+columns+` FROM run ORDER BY started DESC, id LIMIT ?`, limit)
-	if err != nil {
-		return nil, j.f.Error(err)
-	}
-	defer func() { err = errors.Join(err, j.f.Error(rows.Close())) }()
-	var list []Run
-	for rows.Next() {
-		r, err := scan(rows)
-		if err != nil {
-			return nil, j.f.Error(err)
-		}
-		list = append(list, r)
-	}
-	return list, j.f.Error(rows.Err())
-}
-
-// Run returns a run; backend.ErrNotFound for one that is not known.
-func (j *Journal) Run(ctx context.Context, id string) (Run, error) {
-	r, err := scan(j.f.DB().QueryRowContext(ctx, `SELECT `+columns+` FROM run WHERE id = ?`, id))
-	if errors.Is(err, sql.ErrNoRows) {
-		return Run{}, fmt.Errorf("run %s: %w", id, backend.ErrNotFound)
-	}
-	return r, j.f.Error(err)
-}
-
-func scan(row interface{ Scan(...any) error }) (Run, error) {
-	var r Run
-	var started, finished int64
-	err := row.Scan(&r.ID, &r.Workflow, &r.Hash, &started, &finished, &r.Outcome, &r.Owner, &r.Note, &r.Cancel)
-	r.Started = time.UnixMicro(started).UTC()
-	if finished != 0 {
-		r.Finished = time.UnixMicro(finished).UTC()
-	}
-	return r, err
-}
-
-// Prune deletes the finished runs that ended before a time, with their entries, and returns how many there were.
-func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
+// exec changes rows and returns how many.
+func (j *Journal) exec(ctx context.Context, query string, args ...any) (n int64, err error) {
 	err = j.f.Tx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())
+		res, err := tx.ExecContext(ctx, query, args...)
 		if err != nil {
 			return err
 		}
@@ -263,4 +219,41 @@ func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err err
 		return err
 	})
 	return n, err
+}
+
+// Runs returns the latest runs, at most limit, the newest first.
+func (j *Journal) Runs(ctx context.Context, limit int) ([]Run, error) {
+	return j.runs(ctx, `ORDER BY started DESC, id LIMIT ?`, limit)
+}
+
+// Run returns a run; backend.ErrNotFound for one that is not known.
+func (j *Journal) Run(ctx context.Context, id string) (Run, error) {
+	list, err := j.runs(ctx, `WHERE id = ?`, id)
+	if err != nil {
+		return Run{}, err
+	}
+	if len(list) == 0 {
+		return Run{}, fmt.Errorf("run %s: %w", id, backend.ErrNotFound)
+	}
+	return list[0], nil
+}
+
+func (j *Journal) runs(ctx context.Context, which string, arg any) (list []Run, err error) {
+	err = j.each(ctx, func(row scanner) error {
+		var r Run
+		var started, finished int64
+		err := row.Scan(&r.ID, &r.Workflow, &r.Hash, &started, &finished, &r.Outcome, &r.Owner, &r.Note, &r.Cancel)
+		r.Started = time.UnixMicro(started).UTC()
+		if finished != 0 {
+			r.Finished = time.UnixMicro(finished).UTC()
+		}
+		list = append(list, r)
+		return err
+	}, `SELECT id, workflow, hash, started, finished, outcome, owner, note, cancel FROM run `+which, arg)
+	return list, err
+}
+
+// Prune deletes the finished runs that ended before a time, with their entries, and returns how many there were.
+func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
+	return j.exec(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())
 }

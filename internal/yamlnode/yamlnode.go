@@ -1,0 +1,251 @@
+// Package yamlnode reads YAML files that nobody has checked: a single document of bounded size, and what is wrong with it
+// by line and column.
+package yamlnode
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Problem is one thing that is wrong with a file.
+type Problem struct {
+	File    string
+	Line    int    // from 1; 0 when the problem is the whole file
+	Column  int    // from 1; 0 when only the line is known
+	Message string // what is wrong
+	Hint    string // what to do about it; may be empty
+}
+
+// Error returns "file:line:column: message; hint".
+func (p *Problem) Error() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d", p.Line)
+		if p.Column > 0 {
+			fmt.Fprintf(&b, ":%d", p.Column)
+		}
+	}
+	b.WriteString(": " + p.Message)
+	if p.Hint != "" {
+		b.WriteString("; " + p.Hint)
+	}
+	return b.String()
+}
+
+// ReadFile reads a file up to a byte more than Text takes.
+func ReadFile(path string, maxBytes int) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // nothing was written
+	return io.ReadAll(io.LimitReader(f, int64(maxBytes)+1))
+}
+
+// Text returns the text of a file without its byte order mark. What is larger than maxBytes, or anything but UTF-8 without
+// NUL bytes, is a problem.
+func Text(src []byte, maxBytes int) (string, *Problem) {
+	fail := func(at int, message, hint string) (string, *Problem) {
+		line := bytes.Count(src[:at], []byte{'\n'}) + 1
+		return "", &Problem{Line: line, Column: at - bytes.LastIndexByte(src[:at], '\n'), Message: message, Hint: hint}
+	}
+	switch {
+	case len(src) > maxBytes:
+		return "", &Problem{Message: fmt.Sprintf("the file is larger than %d KiB", maxBytes>>10)}
+	case bytes.HasPrefix(src, []byte("\xff\xfe")), bytes.HasPrefix(src, []byte("\xfe\xff")):
+		return fail(0, "the file is UTF-16", "save it as UTF-8")
+	}
+	src = bytes.TrimPrefix(src, []byte("\ufeff"))
+	if at := bytes.IndexByte(src, 0); at >= 0 {
+		return fail(at, "NUL byte", "save the file as UTF-8 text")
+	}
+	for i := 0; i < len(src); {
+		r, n := utf8.DecodeRune(src[i:])
+		if r == utf8.RuneError && n == 1 {
+			return fail(i, "the file is not valid UTF-8", "save it as UTF-8")
+		}
+		i += n
+	}
+	return string(src), nil
+}
+
+// Format is what the documents of one kind have to keep to.
+type Format struct {
+	Name      string // of the document in messages: "the file"
+	Single    string // what to do when a second document follows
+	FirstLine int    // of the file that the text begins on; nodes count from 1, problems from here
+	MaxDepth  int
+	MaxValues int  // with aliases followed
+	MergeKeys bool // merge keys are left to the caller
+}
+
+// Parse parses the only document of a text. An empty one is a nil node.
+func (f Format) Parse(text string) (root *yaml.Node, problem *Problem) {
+	// yaml.v3 has panicked on hostile documents; whatever it does, a file must not end the program.
+	defer func() {
+		if r := recover(); r != nil {
+			root, problem = nil, &Problem{Line: 1, Message: fmt.Sprintf("the YAML cannot be read: %v", r)}
+		}
+		if problem != nil {
+			problem.Line += f.FirstLine - 1
+		}
+	}()
+	dec := yaml.NewDecoder(strings.NewReader(text))
+	var doc, second yaml.Node
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, syntaxProblem(text, err)
+	}
+	switch err := dec.Decode(&second); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		return nil, syntaxProblem(text, err)
+	default:
+		return nil, &Problem{Line: max(second.Line, 1), Message: "more than one YAML document", Hint: f.Single}
+	}
+	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
+		return nil, nil
+	}
+	return doc.Content[0], nil
+}
+
+// syntaxProblem finds the line in the text of err, the only place where yaml.v3 has it.
+func syntaxProblem(text string, err error) *Problem {
+	prefix := regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+	msg := err.Error()
+	p := &Problem{Line: 1, Message: "malformed YAML: " + strings.TrimSpace(prefix.ReplaceAllString(msg, ""))}
+	if m := prefix.FindStringSubmatch(msg); m != nil {
+		if n, err := strconv.Atoi(m[1]); err == nil {
+			p.Line = max(n, 1)
+		}
+	}
+	// yaml.v3 counts from the token it expected: the line itself or the one after may hold the tab.
+	lines := strings.Split(text, "\n")
+	for i := p.Line - 1; i <= p.Line && i < len(lines); i++ {
+		indent := lines[i][:len(lines[i])-len(strings.TrimLeft(lines[i], " \t"))]
+		if at := strings.Index(indent, "\t"); at >= 0 {
+			p.Line, p.Column = i+1, at+1
+			p.Message, p.Hint = "malformed YAML: a tab in the indentation", "indent with spaces"
+			break
+		}
+	}
+	return p
+}
+
+// Report is called with what is wrong with a node.
+type Report func(n *yaml.Node, hint, format string, args ...any)
+
+// Check reports what is wrong with a document as a whole: depth, size with aliases followed, tags, merge keys, duplicate
+// keys. It works on the tree as it stands, in time linear to the file. It returns false when the tree must not be walked:
+// it is too deep, too large, or contains itself.
+func (f Format) Check(root *yaml.Node, report Report) bool {
+	c := checker{Format: f, report: report, sizes: map[*yaml.Node]extent{}, inside: map[*yaml.Node]bool{}}
+	if size := c.node(root, 1); size.values > f.MaxValues && !c.endless {
+		report(root, "write it out instead", "%s has more than %d values once aliases are followed", f.Name, f.MaxValues)
+		c.endless = true
+	}
+	return !c.endless
+}
+
+type checker struct {
+	Format
+	report  Report
+	sizes   map[*yaml.Node]extent // of anchored nodes, once known
+	inside  map[*yaml.Node]bool
+	endless bool // the tree must not be walked
+}
+
+// extent is how large a node is with its aliases followed.
+type extent struct{ values, height int }
+
+// node measures n, never much more than MaxValues.
+func (c *checker) node(n *yaml.Node, depth int) extent {
+	if depth > c.MaxDepth {
+		c.tooDeep(n, depth)
+		return extent{1, 1}
+	}
+	if n.Kind == yaml.AliasNode {
+		return c.alias(n, depth)
+	}
+	c.inside[n] = true
+	defer delete(c.inside, n)
+	if n.Style&yaml.TaggedStyle != 0 && !coreTag(n) {
+		c.report(n, "remove it", "the tag %s is not supported", Clip(n.Tag))
+		n.Tag, n.Style = "", n.Style&^yaml.TaggedStyle // the rest of the file is checked as if it were not there
+	}
+	if n.Kind == yaml.MappingNode {
+		c.keys(n)
+	}
+	size := extent{1, 1}
+	for _, child := range n.Content {
+		if size.values <= c.MaxValues {
+			below := c.node(child, depth+1)
+			size.values += below.values
+			size.height = max(size.height, below.height+1)
+		}
+	}
+	if n.Anchor != "" {
+		c.sizes[n] = size
+	}
+	return size
+}
+
+func (c *checker) alias(n *yaml.Node, depth int) extent {
+	if n.Alias == nil || c.inside[n.Alias] {
+		c.report(n, "", "the alias *%s contains itself", Clip(n.Value))
+		c.endless = true
+		return extent{1, 1}
+	}
+	size, ok := c.sizes[n.Alias]
+	if !ok { // an anchor is always measured before its aliases
+		return extent{1, 1}
+	}
+	if depth+size.height > c.MaxDepth+1 {
+		c.tooDeep(n, c.MaxDepth+1)
+	}
+	return size
+}
+
+func (c *checker) tooDeep(n *yaml.Node, depth int) {
+	c.endless = true
+	if depth == c.MaxDepth+1 { // once, not for everything below too
+		c.report(n, "", "%s is nested more than %d levels deep", c.Name, c.MaxDepth)
+	}
+}
+
+func (c *checker) keys(n *yaml.Node) {
+	seen := make(map[string]*yaml.Node, len(n.Content)/2)
+	for key := range Pairs(n) {
+		switch first := seen[key.Value]; {
+		case key.Kind != yaml.ScalarNode:
+			c.report(key, "", "a key must be text")
+		case key.ShortTag() == "!!merge" && !c.MergeKeys:
+			c.report(key, "write the values out", "merge keys are not supported")
+		case first != nil:
+			c.report(key, fmt.Sprintf("the first is on line %d", first.Line+c.FirstLine-1), "duplicate key %q", Clip(key.Value))
+		default:
+			seen[key.Value] = key
+		}
+	}
+}
+
+// coreTag reports whether an explicit tag is one of YAML's core types.
+func coreTag(n *yaml.Node) bool {
+	switch n.ShortTag() {
+	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!map", "!!seq":
+		return true
+	}
+	return false
+}
