@@ -53,10 +53,7 @@ func (a agentFiles) known(name string) (*frontmatter.Document, error) {
 	if err != nil {
 		return nil, nil
 	}
-	doc, err := frontmatter.Parse(path, src)
-	if err != nil {
-		return nil, nil
-	}
+	doc, _ := frontmatter.Parse(path, src)
 	return doc, nil
 }
 

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,13 +15,8 @@ import (
 )
 
 func newDevCmd(a *app) *cobra.Command {
-	var (
-		engine engineFlags
-		images imageFlags
-		models modelFlags
-		agents string
-	)
-	cmd := &cobra.Command{
+	agents := ""
+	cmd := a.verb(engineFlags|imageFlags|modelFlags, &cobra.Command{
 		Use:   "dev PATH…",
 		Short: "Serve agents and workflows to the Genkit Developer UI",
 		Long: `Serve agents and workflows to the Genkit Developer UI until it is interrupted. Start it from Genkit's own command:
@@ -39,16 +34,13 @@ Workflows show as flows, agents as prompts. A PATH is a workflow, an agent, or a
 			if err := os.Setenv("GENKIT_ENV", "dev"); err != nil {
 				return err
 			}
-			return a.withHost(cmd.Context(), engine, images, models, files,
+			return a.withHost(cmd.Context(), files,
 				func(ctx context.Context, h *host, m *session.Manager, p *progress) error {
 					return serveDev(ctx, h, m, p, a, workflows)
 				})
 		},
-	}
-	engine.addTo(cmd)
-	images.addTo(cmd)
-	models.addTo(cmd)
-	cmd.Flags().StringVar(&agents, "agents", "", "directory of the workflows' agents (default agents/ beside or above the workflow)")
+	})
+	agentsFlag(cmd, &agents, "workflows' agents")
 	return cmd
 }
 
@@ -75,9 +67,7 @@ func devFiles(args []string, agents string) ([]*workflow.Workflow, map[string]st
 				return nil, nil, fail(exitInvalid, err, "")
 			}
 			workflows = append(workflows, wf)
-			for name, path := range agentPaths(known, wf) {
-				files[name] = path
-			}
+			maps.Copy(files, agentPaths(known, wf))
 		}
 	}
 	if len(workflows)+len(files) == 0 {
@@ -96,7 +86,7 @@ func serveDev(ctx context.Context, h *host, m *session.Manager, p *progress, a *
 			return fail(exitInvalid, err, "")
 		}
 	}
-	fmt.Fprintf(a.stderr, "workcell: serving %d workflow(s) and %d agent(s); Ctrl-C ends it\n", len(workflows), len(h.agents))
+	a.notice("serving %d workflow(s) and %d agent(s); Ctrl-C ends it", len(workflows), len(h.agents))
 	<-ctx.Done()
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/mcpserver"
@@ -25,60 +26,62 @@ const mcpTokenEnv = "WORKCELL_MCP_TOKEN"
 
 // mcpHTTPFlags configure HTTP.
 type mcpHTTPFlags struct {
+	flags     *pflag.FlagSet
 	listen    string
 	tokenFile string
 	hosts     []string
 	origins   []string
 	cert, key string
-	maxConns  bound
-	rate      bound
+	maxConns  int
+	rate      int
 }
 
 func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	f.maxConns.least, f.rate.least = 1, 1
-	fs.StringVar(&f.listen, "listen", "", "address of --transport http (default "+defaultMCPAddress+")")
+	fs := pflag.NewFlagSet("http", pflag.ContinueOnError)
+	fs.StringVar(&f.listen, "listen", defaultMCPAddress, "address of --transport http")
 	fs.StringVar(&f.tokenFile, "token-file", "", "file with bearer tokens, a line each: NAME TOKEN [EXPIRY as 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
-	fs.StringArrayVar(&f.hosts, "allow-host", nil, "name that clients may reach the server by, beside localhost and addresses; may be repeated")
+	fs.StringArrayVar(&f.hosts, "allow-host", nil, "name that clients may reach the server by, next to localhost and addresses; may be repeated")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "origin of a web page that may use the server, as https://app.example; may be repeated")
 	fs.StringVar(&f.cert, "tls-cert", "", "file with the certificate chain, for HTTPS")
 	fs.StringVar(&f.key, "tls-key", "", "file with the private key, for HTTPS")
-	fs.Var(&f.maxConns, "max-connections", fmt.Sprintf("open connections, more wait (default %d)", mcpserver.DefaultMaxConns))
-	fs.Var(&f.rate, "max-rate", fmt.Sprintf("requests per second of one client (default %d)", mcpserver.DefaultRate))
+	fs.IntVar(&f.maxConns, "max-connections", mcpserver.DefaultMaxConns, "open connections, more wait")
+	fs.IntVar(&f.rate, "max-rate", mcpserver.DefaultRate, "requests per second of one client")
+	f.flags = fs
+	cmd.Flags().AddFlagSet(fs)
 }
 
 // given reports whether any of the flags was used.
 func (f *mcpHTTPFlags) given() bool {
-	return f.listen+f.tokenFile+f.cert+f.key != "" || len(f.hosts)+len(f.origins) > 0 ||
-		f.maxConns.n != nil || f.rate.n != nil
+	given := false
+	f.flags.VisitAll(func(flag *pflag.Flag) { given = given || flag.Changed })
+	return given
 }
 
 // prepare reads tokens and certificate and begins to listen, so that what is wrong with them shows before an engine is
 // asked for anything.
 func (f *mcpHTTPFlags) prepare(a *app) (func(context.Context, *app, *mcpserver.Server) error, error) {
-	opts := &mcpserver.HTTPOptions{
-		Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns.or(0), Rate: f.rate.or(0),
+	for name, n := range map[string]int{"max-connections": f.maxConns, "max-rate": f.rate} {
+		if n < 1 {
+			return nil, usageError(fmt.Errorf("--%s %d is out of range", name, n), "at least 1")
+		}
 	}
+	opts := &mcpserver.HTTPOptions{Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns, Rate: f.rate}
 	var err error
 	if opts.Tokens, err = f.tokens(a.env); err != nil {
 		return nil, err
 	}
-	address := f.listen
-	if address == "" {
-		address = defaultMCPAddress
-	}
-	host, _, err := net.SplitHostPort(address)
+	host, _, err := net.SplitHostPort(f.listen)
 	if err != nil {
-		return nil, usageError(fmt.Errorf("--listen %q: %w", address, err), "for example --listen 127.0.0.1:8765")
+		return nil, usageError(fmt.Errorf("--listen %q: %w", f.listen, err), "for example --listen 127.0.0.1:8765")
 	}
 	if ip := net.ParseIP(host); len(opts.Tokens) == 0 && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, usageError(fmt.Errorf("--listen %s: %w", address, mcpserver.ErrNoToken),
+		return nil, usageError(fmt.Errorf("--listen %s: %w", f.listen, mcpserver.ErrNoToken),
 			"pass --token-file, or set "+mcpTokenEnv+", or listen on 127.0.0.1")
 	}
 	if opts.TLS, err = f.tls(); err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", address)
+	l, err := net.Listen("tcp", f.listen)
 	if err != nil {
 		return nil, fail(exitFailed, err, "choose another address with --listen")
 	}
@@ -87,7 +90,7 @@ func (f *mcpHTTPFlags) prepare(a *app) (func(context.Context, *app, *mcpserver.S
 		scheme = "https"
 	}
 	return func(ctx context.Context, a *app, srv *mcpserver.Server) error {
-		fmt.Fprintf(a.stderr, "workcell: serving MCP on %s://%s%s\n", scheme, l.Addr(), mcpserver.PathMCP)
+		a.notice("serving MCP on %s://%s%s", scheme, l.Addr(), mcpserver.PathMCP)
 		if err := srv.ServeHTTP(ctx, l, opts); err != nil && ctx.Err() == nil {
 			return err
 		}

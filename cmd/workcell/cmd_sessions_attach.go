@@ -1,14 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -16,16 +19,14 @@ import (
 const defaultTerm = "xterm"
 
 type sessionsAttachOptions struct {
-	engine     engineFlags
-	dir        string
-	env        []string
+	execFlags
 	detachKeys string
 	another    bool
 }
 
 func newSessionsAttachCmd(a *app) *cobra.Command {
 	o := &sessionsAttachOptions{}
-	cmd := &cobra.Command{
+	cmd := a.verb(engineFlags, &cobra.Command{
 		Use:   "attach [flags] SANDBOX [-- COMMAND [ARG…]]",
 		Short: "Work in a sandbox at a terminal",
 		Long: `Work in a sandbox at a terminal of its own, as at any other: job control, Ctrl-C, full screen programs, the size of the
@@ -35,7 +36,7 @@ Runs COMMAND or, without one, a shell: the sandbox's $SHELL, else the first ther
 terminals are there already, the latest is joined, whether or not somebody is at it, and what it showed last is shown
 again; --new, -w, -e and COMMAND make another one. Several can be at one terminal.
 
-The detach keys leave the terminal, and so does everything else that ends this command early: what runs there goes on
+The detach keys leave the terminal, and so does everything else that ends this command early: what runs there continues
 and can be joined again. It ends when nobody was at its terminal for an hour, or when no workcell process has used the
 sandbox for ten minutes. Meanwhile ` + "`workcell sessions logs`" + ` shows what it writes.
 
@@ -48,31 +49,20 @@ with exec; 0 after the detach keys.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return execError(o.run(cmd.Context(), a, args[0], args[1:]))
-		},
-	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		if isDockerFlag(err) {
-			return fail(exitExecProduct, err, "it is at a terminal anyway: workcell sessions attach SANDBOX [-- COMMAND]")
-		}
-		return fail(exitExecProduct, err, "flags of the command go after --: workcell sessions attach SANDBOX -- COMMAND -x")
+		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
-	o.engine.addTo(cmd)
-	f := cmd.Flags()
-	f.StringVarP(&o.dir, "workdir", "w", "", "directory to start in; a relative one lies below /workspace")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE for the command, or NAME to pass this process's value on; may be repeated")
-	f.StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys, "keys that leave the terminal: characters, ctrl-CHARACTER or DEL, with commas between them")
-	f.BoolVar(&o.another, "new", false, "another terminal, though there is one to join")
+	o.addTo(cmd, "start", "it is at a terminal anyway: workcell sessions attach SANDBOX [-- COMMAND]")
+	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys, "keys that leave the terminal: characters, ctrl-CHARACTER or DEL, with commas between them")
+	cmd.Flags().BoolVar(&o.another, "new", false, "another terminal, though there is one to join")
 	return cmd
 }
 
-func (o *sessionsAttachOptions) run(ctx context.Context, a *app, name string, argv []string) error {
+func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *app, args []string) error {
 	keys, err := parseDetachKeys(o.detachKeys)
 	if err != nil {
 		return usageError(err, "keys are a-z and other characters, ctrl-a to ctrl-z, ctrl-@ [ \\ ] ^ _, and DEL: ctrl-p,ctrl-q")
 	}
-	environment, err := parseEnv(a.env, o.env)
+	own, err := parseEnv(a.env, o.env)
 	if err != nil {
 		return err
 	}
@@ -80,33 +70,29 @@ func (o *sessionsAttachOptions) run(ctx context.Context, a *app, name string, ar
 	if err != nil {
 		return usageError(err, "without a terminal: workcell sessions exec SANDBOX -- COMMAND")
 	}
-	return a.withManager(ctx, o.engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
-		s, err := connect(ctx, m, name)
+	return a.inSandbox(func(ctx context.Context, s *session.Session, argv []string) error {
+		v := &viewer{a: a, s: s, name: args[0], tty: tty, keys: keys}
+		if len(argv) == 0 && !o.another && len(o.env) == 0 && o.dir == "" {
+			if execID, err := openTerminal(ctx, s); err != nil {
+				return err
+			} else if execID != "" {
+				a.notice("this is the terminal of %s; --new makes another", execID)
+				return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
+					return s.JoinTerminal(ctx, execID, tty.size(), at)
+				})
+			}
+		}
+		environment, err := a.loadEnv(ctx, s, own)
 		if err != nil {
 			return err
 		}
-		visit := terminalVisit{a: a, s: s, tty: tty, keys: keys}
-		if len(argv) == 0 && !o.another && len(o.env) == 0 && o.dir == "" {
-			if execID, err := openTerminal(ctx, s); err != nil || execID != "" {
-				return visit.join(ctx, name, execID, err)
-			}
-		}
-		if environment, err = a.loadEnv(ctx, s, environment); err != nil {
-			return err
-		}
 		if environment["TERM"] == "" {
-			environment["TERM"] = a.terminalName()
+			environment["TERM"] = cmp.Or(a.env.Get("TERM"), defaultTerm)
 		}
-		return visit.start(ctx, name, session.TerminalRequest{Argv: argv, Dir: o.dir, Env: environment})
-	})
-}
-
-// terminalName is what this process's terminal is called.
-func (a *app) terminalName() string {
-	if name := a.env.Get("TERM"); name != "" {
-		return name
-	}
-	return defaultTerm
+		return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
+			return s.Terminal(ctx, session.TerminalRequest{Argv: argv, Dir: o.dir, Env: environment, Size: tty.size()}, at)
+		})
+	})(cmd, args)
 }
 
 // openTerminal returns the latest command that runs on a terminal; empty is none.
@@ -120,33 +106,17 @@ func openTerminal(ctx context.Context, s *session.Session) (execID string, err e
 	return execID, err
 }
 
-// terminalVisit is one's stay at a terminal of a sandbox.
-type terminalVisit struct {
+// viewer is this process's terminal at one of a sandbox.
+type viewer struct {
 	a    *app
 	s    *session.Session
+	name string // the sandbox's, as it was given
 	tty  *hostTerminal
-	keys []byte
+	keys []byte // that leave it
 }
 
-func (v *terminalVisit) start(ctx context.Context, name string, req session.TerminalRequest) error {
-	return v.stay(ctx, name, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
-		req.Size = v.tty.size()
-		return v.s.Terminal(ctx, req, at)
-	})
-}
-
-func (v *terminalVisit) join(ctx context.Context, name, execID string, err error) error {
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(v.a.stderr, "workcell: this is the terminal of %s; --new makes another\n", execID)
-	return v.stay(ctx, name, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
-		return v.s.JoinTerminal(ctx, execID, v.tty.size(), at)
-	})
-}
-
-// stay connects the two terminals, and leaves this process's as it was.
-func (v *terminalVisit) stay(ctx context.Context, name string, call func(context.Context, session.TerminalStreams) (session.ExecResult, error)) error {
+// connect connects the two terminals by call, and leaves this process's as it was.
+func (v *viewer) connect(ctx context.Context, call func(context.Context, session.TerminalStreams) (session.ExecResult, error)) error {
 	res, err := func() (session.ExecResult, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -163,23 +133,91 @@ func (v *terminalVisit) stay(ctx context.Context, name string, call func(context
 		}
 		return res, err
 	}()
+	comeBack := "to come back: workcell sessions attach " + v.name
 	var launch *session.LaunchError
 	switch {
 	case errors.Is(err, session.ErrDetached):
-		fmt.Fprintf(v.a.stderr, "workcell: detached; %s\n", comeBack(name))
+		v.a.notice("detached; %s", comeBack)
 		return nil
 	case errors.As(err, &launch) && launch.Reason == session.LaunchNotFound:
 		return fail(exitExecMissing, err, "name a program that the sandbox has: workcell sessions attach SANDBOX -- PROGRAM")
 	case errors.Is(err, session.ErrSlowReader):
-		return fail(exitExecProduct, session.ErrSlowReader, comeBack(name))
+		return fail(exitExecProduct, session.ErrSlowReader, comeBack)
 	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
-		return fail(exitExecProduct, err, "what runs there goes on while its sandbox does; "+comeBack(name))
+		return fail(exitExecProduct, err, "what runs there continues while its sandbox does; "+comeBack)
 	case err != nil:
 		return err
 	}
-	return execStatus(v.a.stderr, v.s.Info().Limits, res)
+	return v.a.execStatus(v.s.Info().Limits, res)
 }
 
-func comeBack(name string) string {
-	return "to come back: workcell sessions attach " + sanitize.Line(name)
+// defaultDetachKeys are Docker's.
+const defaultDetachKeys = "ctrl-p,ctrl-q"
+
+// parseDetachKeys reads keys as Docker writes them. No keys at all are the default ones, as they are there.
+func parseDetachKeys(text string) ([]byte, error) {
+	if text == "" {
+		text = defaultDetachKeys
+	}
+	var keys []byte
+	for _, name := range strings.Split(text, ",") {
+		ctrl, isCtrl := strings.CutPrefix(name, "ctrl-")
+		switch {
+		case len(name) == 1:
+			keys = append(keys, name[0])
+		case name == "DEL":
+			keys = append(keys, 0x7f)
+		case isCtrl && len(ctrl) == 1 && strings.Contains(`@abcdefghijklmnopqrstuvwxyz[\]^_`, ctrl):
+			keys = append(keys, ctrl[0]&0x1f)
+		default:
+			return nil, fmt.Errorf("invalid detach keys (%s): unknown character: '%s'", text, name)
+		}
+	}
+	return keys, nil
+}
+
+// detachReader is what is typed, up to the detach keys, which end it. Their beginning is held back until it is clear that
+// the rest does not follow.
+type detachReader struct {
+	r    io.Reader
+	keys []byte
+	held []byte // a beginning of keys
+	out  []byte // to be passed on
+	err  error  // what comes behind out
+}
+
+func newDetachReader(r io.Reader, keys []byte) *detachReader {
+	return &detachReader{r: r, keys: keys}
+}
+
+// Read returns what was typed; io.EOF after the detach keys.
+func (d *detachReader) Read(p []byte) (int, error) {
+	for len(d.out) == 0 && d.err == nil {
+		var buf [4096]byte
+		n, err := d.r.Read(buf[:])
+		d.take(buf[:n])
+		if d.err == nil && err != nil {
+			d.out, d.held, d.err = append(d.out, d.held...), nil, err
+		}
+	}
+	if len(d.out) == 0 {
+		return 0, d.err
+	}
+	n := copy(p, d.out)
+	d.out = d.out[n:]
+	return n, nil
+}
+
+func (d *detachReader) take(typed []byte) {
+	for _, c := range typed {
+		d.held = append(d.held, c)
+		for !bytes.HasPrefix(d.keys, d.held) {
+			d.out = append(d.out, d.held[0])
+			d.held = d.held[1:]
+		}
+		if len(d.held) == len(d.keys) {
+			d.err = io.EOF
+			return
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -16,17 +15,34 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
+// execFlags are the flags of `exec` and `attach`.
+type execFlags struct {
+	dir string
+	env []string
+}
+
+// addTo adds the flags. What is wrong with others is about the command that is run; dockerHint is for docker's -it.
+func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
+	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "directory to "+dir+" in; a relative one lies below /workspace")
+	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE for the command, or NAME to pass this process's value on; may be repeated")
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName()) {
+			return fail(exitExecProduct, err, dockerHint)
+		}
+		return fail(exitExecProduct, err, "flags of the command go after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x")
+	})
+}
+
 type sessionsExecOptions struct {
-	engine  engineFlags
-	dir     string
-	env     []string
+	execFlags
 	timeout time.Duration
 	noStdin bool
 }
 
 func newSessionsExecCmd(a *app) *cobra.Command {
 	o := &sessionsExecOptions{}
-	cmd := &cobra.Command{
+	cmd := a.verb(engineFlags, &cobra.Command{
 		Use:   "exec [flags] SANDBOX [--] COMMAND [ARG…]",
 		Short: "Run a command in a sandbox",
 		Long: `Run a command in a sandbox, which may belong to a run that is under way. The sandbox is named by its id, its key,
@@ -42,33 +58,16 @@ when there is no such program, 126 when it cannot be executed, 125 when workcell
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return execError(o.run(cmd.Context(), a, args[0], args[1:]))
-		},
-	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		if isDockerFlag(err) {
-			return fail(exitExecProduct, err, "standard input is passed on anyway; a terminal is: workcell sessions attach SANDBOX [-- COMMAND]")
-		}
-		return fail(exitExecProduct, err, "flags of the command go after --: workcell sessions exec SANDBOX -- COMMAND -x")
+		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
-	o.engine.addTo(cmd)
-	f := cmd.Flags()
-	f.StringVarP(&o.dir, "workdir", "w", "", "directory to run in; a relative one lies below /workspace")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE for the command, or NAME to pass this process's value on; may be repeated")
-	f.DurationVar(&o.timeout, "timeout", session.MaxExecTimeout, "end the command and all it started after this long")
-	f.BoolVarP(&o.noStdin, "no-stdin", "n", false, "give the command an empty standard input")
+	o.addTo(cmd, "run", "standard input is passed on anyway; a terminal is: workcell sessions attach SANDBOX [-- COMMAND]")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", session.MaxExecTimeout, "end the command and all it started after this long")
+	cmd.Flags().BoolVarP(&o.noStdin, "no-stdin", "n", false, "give the command an empty standard input")
 	return cmd
 }
 
-// isDockerFlag reports whether an unknown flag is one of those that docker takes for input and a terminal.
-func isDockerFlag(err error) bool {
-	var unknown *pflag.NotExistError
-	return errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName())
-}
-
-func (o *sessionsExecOptions) run(ctx context.Context, a *app, name string, argv []string) error {
-	environment, err := parseEnv(a.env, o.env)
+func (o *sessionsExecOptions) run(cmd *cobra.Command, a *app, args []string) error {
+	own, err := parseEnv(a.env, o.env)
 	if err != nil {
 		return err
 	}
@@ -76,12 +75,8 @@ func (o *sessionsExecOptions) run(ctx context.Context, a *app, name string, argv
 		return usageError(fmt.Errorf("--timeout %s is out of range", o.timeout),
 			fmt.Sprintf("from %s to %s", session.MinExecTimeout, session.MaxExecTimeout))
 	}
-	return a.withManager(ctx, o.engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
-		s, err := connect(ctx, m, name)
-		if err != nil {
-			return err
-		}
-		environment, err := a.loadEnv(ctx, s, environment)
+	return a.inSandbox(func(ctx context.Context, s *session.Session, argv []string) error {
+		environment, err := a.loadEnv(ctx, s, own)
 		if err != nil {
 			return err
 		}
@@ -93,46 +88,30 @@ func (o *sessionsExecOptions) run(ctx context.Context, a *app, name string, argv
 		if err != nil {
 			return err
 		}
-		return execStatus(a.stderr, s.Info().Limits, res)
-	})
-}
-
-// connect reaches a sandbox beside its owner.
-func connect(ctx context.Context, m *session.Manager, name string) (*session.Session, error) {
-	list, err := m.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	info, err := findSandbox(list, name)
-	if err != nil {
-		return nil, err
-	}
-	return m.Connect(ctx, info.ID)
+		return a.execStatus(s.Info().Limits, res)
+	})(cmd, args)
 }
 
 // execStatus turns the end of a command into this command's exit code. What the code alone does not say is said on
 // standard error.
-func execStatus(stderr io.Writer, limits backend.Limits, res session.ExecResult) error {
+func (a *app) execStatus(limits backend.Limits, res session.ExecResult) error {
 	switch res.Status {
 	case session.ExecTimedOut:
-		fmt.Fprintf(stderr, "workcell: the command was ended after %s, with all it started\n", res.Timeout)
+		a.notice("the command was ended after %s, with all it started", res.Timeout)
 		return exitWith(exitExecTimeout)
 	case session.ExecOOMKilled:
-		fmt.Fprintf(stderr, "workcell: the command was ended for lack of memory: the sandbox has %d MiB\n", limits.MemoryBytes>>20)
+		a.notice("the command was ended for lack of memory: the sandbox has %d MiB", limits.MemoryBytes>>20)
 	case session.ExecQuotaKilled:
 		if res.QuotaOutside {
-			fmt.Fprintln(stderr, "workcell: the command was ended because what was written outside of the workspace passed its limit; delete files there with rm")
+			a.notice("the command was ended because what was written outside of the workspace passed its limit; delete files there with rm")
 			break
 		}
-		fmt.Fprintln(stderr, "workcell: the command was ended because the workspace passed its limit; delete files, as with workcell sessions rm --file PATH SANDBOX")
+		a.notice("the command was ended because the workspace passed its limit; delete files, as with workcell sessions rm --file PATH SANDBOX")
 	case session.ExecKilled:
-		fmt.Fprintln(stderr, "workcell: the command was ended on request of another process")
-	}
-	if n := signalNumber(res.Signal); n > 0 {
-		return exitWith(exitSignalBase + n)
+		a.notice("the command was ended on request of another process")
 	}
 	if res.Signal != "" {
-		return exitWith(exitSignalBase)
+		return exitWith(exitSignalBase + signalNumber(res.Signal))
 	}
 	if res.ExitCode != 0 {
 		return exitWith(res.ExitCode)
@@ -140,13 +119,10 @@ func execStatus(stderr io.Writer, limits backend.Limits, res session.ExecResult)
 	return nil
 }
 
-// execError gives workcell's own failures exit codes that do not look like the command's.
+// execError sets exit codes for workcell's own failures that do not look like the command's.
 func execError(err error) error {
-	if err == nil {
-		return nil
-	}
 	var ce *cliError
-	if errors.As(err, &ce) && ce.err == nil {
+	if err == nil || errors.As(err, &ce) && ce.err == nil {
 		return err
 	}
 	code := exitExecProduct
@@ -171,10 +147,5 @@ func execError(err error) error {
 func signalNumber(name string) int {
 	names := strings.Fields(`HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP
 		TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS`)
-	for i, n := range names {
-		if "SIG"+n == name {
-			return i + 1
-		}
-	}
-	return 0
+	return slices.Index(names, strings.TrimPrefix(name, "SIG")) + 1
 }

@@ -44,8 +44,7 @@ type versionInfo struct {
 }
 
 func newVersionCmd(a *app) *cobra.Command {
-	var out outputFlag
-	cmd := &cobra.Command{
+	return a.verb(outputFlags, &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of workcell and of its guest",
 		Args:  cobra.NoArgs,
@@ -54,12 +53,10 @@ func newVersionCmd(a *app) *cobra.Command {
 				Version: buildVersion(), Guest: embed.Version(),
 				Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 			}
-			return out.write(a.stdout, v, func(w io.Writer) error {
+			return a.print(v, func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "workcell %s (guest %s, %s, %s/%s)\n", v.Version, v.Guest, v.Go, v.OS, v.Arch)
 				return err
 			})
 		},
-	}
-	out.addTo(cmd)
-	return cmd
+	})
 }

@@ -14,35 +14,20 @@ import (
 	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/core/logger"
 	"github.com/firebase/genkit/go/genkit"
-	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/models"
 	"github.com/workcell-dev/workcell/internal/otelsetup"
-	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// modelFlags choose the model in place of what the agents' files name.
-type modelFlags struct {
-	model        string
-	traceContent bool
-}
-
-func (f *modelFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.model, "model", "",
-		"provider/name of the model to use in place of what the agents name, or scripted/PATH.yaml for recorded answers")
-	cmd.Flags().BoolVar(&f.traceContent, "trace-content", false,
-		"export prompts, answers, tool calls and error texts with the traces; they may hold secrets")
-}
-
-// script returns the path in "scripted/PATH.yaml".
-func (f *modelFlags) script() (path string, ok bool) {
-	return strings.CutPrefix(f.model, scripted.Provider+"/")
+// scriptOf returns the path in "scripted/PATH.yaml".
+func scriptOf(model string) (path string, ok bool) {
+	return strings.CutPrefix(model, scripted.Provider+"/")
 }
 
 // host is a Genkit instance with the agents that a command needs.
@@ -62,7 +47,7 @@ var (
 )
 
 // newHost loads the agents' files and starts Genkit with the model plugins that they need.
-func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]string, f modelFlags) (*host, error) {
+func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]string) (*host, error) {
 	h := &host{agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}, env: a.env}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -76,7 +61,7 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 	if err := errors.Join(errs...); err != nil {
 		return nil, fail(exitInvalid, err, "")
 	}
-	plugins, err := h.plugins(a, f)
+	plugins, err := h.plugins(a)
 	if err != nil {
 		return nil, err
 	}
@@ -95,20 +80,20 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 }
 
 // plugins builds what plays the models, and notes on standard error when answers are recorded.
-func (h *host) plugins(a *app, f modelFlags) ([]api.Plugin, error) {
-	if path, ok := f.script(); ok {
+func (h *host) plugins(a *app) ([]api.Plugin, error) {
+	if path, ok := scriptOf(a.model); ok {
 		script, err := scripted.Load(path)
 		if err != nil {
 			return nil, fail(exitInvalid, err, "")
 		}
 		h.model = scripted.ModelName
-		fmt.Fprintf(a.stderr, "workcell: scripted model: answers are recorded in %s, no model is asked\n", sanitize.Line(path))
+		a.notice("scripted model: answers are recorded in %s, no model is asked", path)
 		h.script = scripted.NewPlugin(script)
 		return []api.Plugin{h.script}, nil
 	}
-	h.model = func(string) string { return f.model }
-	if f.model != "" {
-		return models.Plugins(a.env, []models.Use{{Model: f.model}})
+	h.model = func(string) string { return a.model }
+	if a.model != "" {
+		return models.Plugins(a.env, []models.Use{{Model: a.model}})
 	}
 	var uses []models.Use
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
@@ -155,7 +140,7 @@ func (h *host) resume(entries []workflow.Entry) {
 	}
 	for _, e := range entries {
 		if e.Kind == workflow.EntryStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped {
-			h.script.Skip(e.RunID, e.Agent)
+			h.script.Played(e.RunID, e.Agent)
 		}
 	}
 }
@@ -187,6 +172,32 @@ func (a *app) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.
 }
 
 // startTracing sets traces up, which must come before initGenkit.
-func (a *app) startTracing(ctx context.Context, content bool) (context.Context, *otelsetup.Tracing) {
-	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: content})
+func (a *app) startTracing(ctx context.Context) (context.Context, *otelsetup.Tracing) {
+	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: a.traceContent})
+}
+
+// withHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
+// traces are sent, whether or not ctx has ended.
+func (a *app) withHost(ctx context.Context, files map[string]string, fn func(context.Context, *host, *session.Manager, *progress) error) (err error) {
+	catchBrokenPipes()
+	ctx, tel := a.startTracing(ctx)
+	defer func() {
+		tel.Close(ctx)
+		if id := tel.TraceID(); id != "" {
+			a.notice("trace: %s", id)
+		}
+	}()
+	m, done, err := a.openManager(ctx, a.backendName(), stateNeeded)
+	if err != nil {
+		return err
+	}
+	defer done()
+	defer func() { err = errors.Join(err, m.Close(context.WithoutCancel(ctx))) }()
+	h, err := a.newHost(ctx, m, files)
+	if err != nil {
+		return err
+	}
+	p := newProgress(a.stderr)
+	defer p.Close()
+	return fn(ctx, h, m, p)
 }

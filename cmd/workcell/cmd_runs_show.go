@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,57 +45,36 @@ func (r runOutput) took(now time.Time) string {
 	return ""
 }
 
-// withJournal runs fn with the journals of runs. Nothing else is needed to look at them.
-func (a *app) withJournal(ctx context.Context, fn func(context.Context, *sqlitejournal.Journal) error) error {
-	j, err := a.openJournal(ctx)
-	if err != nil {
-		return err
-	}
-	defer j.Close() // nothing that was acknowledged can be lost
-	return fn(ctx, j)
-}
-
 func newRunsLsCmd(a *app) *cobra.Command {
-	var (
-		out   outputFlag
-		limit int
-	)
-	cmd := &cobra.Command{
+	var limit int
+	cmd := a.verb(outputFlags, &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List the latest runs, the newest first",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, _ []string) error {
 			if limit < 1 || limit > maxRuns {
 				return usageError(fmt.Errorf("--limit %d is out of range", limit), fmt.Sprintf("from 1 to %d", maxRuns))
 			}
-			return a.withJournal(cmd.Context(), func(ctx context.Context, j *sqlitejournal.Journal) error {
-				runs, err := j.Runs(ctx, limit)
-				if err != nil {
-					return err
+			runs, err := j.Runs(ctx, limit)
+			if err != nil {
+				return err
+			}
+			rows := make([]runOutput, len(runs))
+			for i, r := range runs {
+				if rows[i], err = runRow(j, r); err != nil {
+					rows[i].State = runUnknown
+					a.notice("cannot tell whether run %s is under way: %v", r.ID, err)
 				}
-				rows := make([]runOutput, len(runs))
-				for i, r := range runs {
-					if rows[i], err = runRow(j, r); err != nil {
-						rows[i].State = runUnknown
-						fmt.Fprintf(a.stderr, "workcell: cannot tell whether run %s is under way: %s\n", r.ID, sanitize.Line(err.Error()))
-					}
-				}
-				return out.write(a.stdout, rows, func(w io.Writer) error { return runTable(w, rows, time.Now()) })
+			}
+			now := time.Now()
+			return printList(a, rows, []string{"ID", "WORKFLOW", "STATE", "AGE", "TOOK"}, func(r runOutput) []string {
+				return []string{r.ID, r.Workflow, r.State, age(now.Sub(r.Started)), r.took(now)}
 			})
-		},
-	}
-	out.addTo(cmd)
+		}),
+	})
 	cmd.Flags().IntVarP(&limit, "limit", "n", 50, "how many runs to list")
 	return cmd
-}
-
-func runTable(w io.Writer, list []runOutput, now time.Time) error {
-	rows := make([][]string, len(list))
-	for i, r := range list {
-		rows[i] = []string{r.ID, r.Workflow, r.State, age(now.Sub(r.Started)), r.took(now)}
-	}
-	return writeTable(w, []string{"ID", "WORKFLOW", "STATE", "AGE", "TOOK"}, rows)
 }
 
 // shownRun is what `runs show` prints.
@@ -104,24 +86,19 @@ type shownRun struct {
 }
 
 func newRunsShowCmd(a *app) *cobra.Command {
-	var out outputFlag
-	cmd := &cobra.Command{
+	return a.verb(outputFlags, &cobra.Command{
 		Use:   "show RUN",
 		Short: "Show what a run did",
 		Long: `Show what a run did, step by step, from its journal. As JSON or YAML that is the journal itself, with the input and
-what each step gave.`,
+the output of each step.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withJournal(cmd.Context(), func(ctx context.Context, j *sqlitejournal.Journal) error {
-				return showRun(ctx, a, j, args[0], &out)
-			})
-		},
-	}
-	out.addTo(cmd)
-	return cmd
+		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
+			return a.showRun(ctx, j, args[0])
+		}),
+	})
 }
 
-func showRun(ctx context.Context, a *app, j *sqlitejournal.Journal, id string, out *outputFlag) error {
+func (a *app) showRun(ctx context.Context, j *sqlitejournal.Journal, id string) error {
 	r, err := findRun(ctx, j, id)
 	if err != nil {
 		return err
@@ -136,20 +113,14 @@ func showRun(ctx context.Context, a *app, j *sqlitejournal.Journal, id string, o
 	if n, err := readNote(r); err == nil {
 		shown.File, shown.Backend = n.Workflow, n.Backend
 	}
-	return out.write(a.stdout, shown, func(w io.Writer) error { return shown.table(w, time.Now()) })
+	return a.print(shown, func(w io.Writer) error { return shown.table(w, time.Now()) })
 }
 
 // table shows the run's attempts in the order in which they ended, then those that did not.
 func (s shownRun) table(w io.Writer, now time.Time) error {
-	facts := [][2]string{
-		{"run", s.ID}, {"workflow", s.Workflow}, {"file", s.File}, {"backend", s.Backend}, {"state", s.State},
-		{"started", s.Started.Local().Format(time.DateTime)}, {"took", s.took(now)},
-	}
-	for _, f := range facts {
-		if f[1] != "" {
-			fmt.Fprintf(w, "%-10s%s\n", f[0], sanitize.Line(f[1]))
-		}
-	}
+	writeFacts(w, [2]string{"run", s.ID}, [2]string{"workflow", s.Workflow}, [2]string{"file", s.File},
+		[2]string{"backend", s.Backend}, [2]string{"state", s.State},
+		[2]string{"started", s.Started.Local().Format(time.DateTime)}, [2]string{"took", s.took(now)})
 	fmt.Fprintln(w)
 	if err := writeTable(w, []string{"STEP", "TYPE", "VISIT", "ATTEMPT", "STATUS", "TOOK", "ERROR"}, s.steps()); err != nil {
 		return err
@@ -158,7 +129,7 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 		return err
 	}
 	if s.State == runInterrupted {
-		_, err := fmt.Fprintf(w, "\ngo on with: workcell runs resume %s\n", s.ID)
+		_, err := fmt.Fprintf(w, "\nresume with: workcell runs resume %s\n", s.ID)
 		return err
 	}
 	return nil
@@ -194,37 +165,33 @@ func (s shownRun) failures(w io.Writer) error {
 // errorCell is an error as the table has it.
 func errorCell(e *workflow.Error) string { return clip(sanitize.Line(e.Message), 100) }
 
+// steps are the rows of the table. An attempt that began is replaced by its end; what is left is under way.
 func (s shownRun) steps() [][]string {
 	began := map[string]workflow.Entry{}
-	var order []string // of those under way
+	row := func(e workflow.Entry, status, took, text string) []string {
+		return []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), status, took, text}
+	}
 	var rows [][]string
 	for _, e := range s.Entries {
 		switch e.Kind {
 		case workflow.EntryStepStarted:
-			if _, again := began[e.Path]; !again {
-				order = append(order, e.Path)
-			}
 			began[e.Path] = e
 		case workflow.EntryStepFinished:
-			took := ""
+			took, text := "", ""
 			if start, ok := began[e.Path]; ok {
 				took = short(e.Time.Sub(start.Time))
 			}
 			delete(began, e.Path)
-			text := ""
 			if e.Error != nil {
 				text = errorCell(e.Error)
 			}
-			rows = append(rows, []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), string(e.Status), took, text})
+			rows = append(rows, row(e, string(e.Status), took, text))
 		}
 	}
-	for _, path := range order {
-		e, ok := began[path]
-		if !ok {
-			continue
-		}
-		delete(began, path)
-		rows = append(rows, []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), s.State, "", ""})
+	for _, e := range slices.SortedFunc(maps.Values(began), func(a, b workflow.Entry) int {
+		return cmp.Or(a.Time.Compare(b.Time), strings.Compare(a.Path, b.Path))
+	}) {
+		rows = append(rows, row(e, s.State, "", ""))
 	}
 	return rows
 }
