@@ -36,14 +36,14 @@ func (a *app) backendName() string {
 // sandboxes. The caller must call done after it closed or detached the manager.
 func (a *app) openManager(ctx context.Context, name string, use stateUse) (m *session.Manager, done func(), err error) {
 	var open []func() // what done ends, in reverse
-	done = func() {
-		for _, end := range slices.Backward(open) {
-			end()
+	end := func() {
+		for _, f := range slices.Backward(open) {
+			f()
 		}
 	}
 	defer func() {
 		if err != nil {
-			done()
+			end()
 		}
 	}()
 	opts := &session.Options{Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: a.maxSandboxes}
@@ -92,7 +92,7 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse) (m *se
 		opts.Store = nil
 		m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	}
-	return m, done, err
+	return m, end, err
 }
 
 // guarded returns the store that a manager of this command is to use.
