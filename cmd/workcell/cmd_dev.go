@@ -10,13 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
 func newDevCmd(a *app) *cobra.Command {
-	agents := ""
-	cmd := a.verb(engineFlags|imageFlags|modelFlags, &cobra.Command{
+	return a.verb(engineFlags|imageFlags|modelFlags|agentsFlags, &cobra.Command{
 		Use:   "dev PATH…",
 		Short: "Serve agents and workflows to the Genkit Developer UI",
 		Long: `Serve agents and workflows to the Genkit Developer UI until it is interrupted. Start it from Genkit's own command:
@@ -26,7 +24,7 @@ func newDevCmd(a *app) *cobra.Command {
 Workflows show as flows, agents as prompts. A PATH is a workflow, an agent, or a directory of agents.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			workflows, files, err := devFiles(args, agents)
+			workflows, files, err := devFiles(args, a.Agents)
 			if err != nil {
 				return err
 			}
@@ -34,14 +32,9 @@ Workflows show as flows, agents as prompts. A PATH is a workflow, an agent, or a
 			if err := os.Setenv("GENKIT_ENV", "dev"); err != nil {
 				return err
 			}
-			return a.withHost(cmd.Context(), files,
-				func(ctx context.Context, h *host, m *session.Manager, p *progress) error {
-					return serveDev(ctx, h, m, p, a, workflows)
-				})
+			return a.withHost(cmd.Context(), files, func(ctx context.Context, h *host) error { return h.serveDev(ctx, workflows) })
 		},
 	})
-	agentsFlag(cmd, &agents, "workflows' agents")
-	return cmd
 }
 
 // devFiles loads workflows and finds all agents.
@@ -77,16 +70,16 @@ func devFiles(args []string, agents string) ([]*workflow.Workflow, map[string]st
 }
 
 // serveDev registers the workflows and waits for the end of ctx, which is how the command is meant to end.
-func serveDev(ctx context.Context, h *host, m *session.Manager, p *progress, a *app, workflows []*workflow.Workflow) error {
-	events := &runProgress{p: p}
+func (h *host) serveDev(ctx context.Context, workflows []*workflow.Workflow) error {
+	events := &runProgress{p: h.p}
 	h.onTool = events.tool
-	engine := workflow.NewEngine(m, h, &workflow.Options{OnEvent: events.event, OnPull: p.Pull, Logger: a.logger()})
+	engine := workflow.NewEngine(h.m, h, &workflow.Options{OnEvent: events.event, OnPull: h.p.Pull, Logger: h.logger()})
 	for _, wf := range workflows {
 		if err := engine.Register(h.g, wf); err != nil {
 			return fail(exitInvalid, err, "")
 		}
 	}
-	a.notice("serving %d workflow(s) and %d agent(s); Ctrl-C ends it", len(workflows), len(h.agents))
+	h.notice("serving %d workflow(s) and %d agent(s); Ctrl-C ends it", len(workflows), len(h.agents))
 	<-ctx.Done()
 	return nil
 }

@@ -203,7 +203,7 @@ func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Work
 		return mcpserver.TaskResult{}, inputError(err)
 	}
 	run, _ := session.RunFromContext(ctx)
-	engine := workflow.NewEngine(r.manager, h, &workflow.Options{
+	engine := workflow.NewEngine(h.m, h, &workflow.Options{
 		Within: &run, Logger: r.app.logger(), OnEvent: func(ev workflow.Event) {
 			if ev.Kind == workflow.EventStepStarted {
 				req.Report("step " + ev.Path)

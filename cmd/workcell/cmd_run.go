@@ -23,30 +23,22 @@ import (
 // keepFor is how long --keep keeps the sandboxes of a run, unless somebody removes them before.
 const keepFor = 7 * 24 * time.Hour
 
-// runOptions are the flags of `run` and `agent run`.
-type runOptions struct {
-	pairs     []string // NAME=VALUE of a workflow
-	inputFile string
-	agents    string // of a workflow
-	workspace string
-	keep      bool
-}
-
-// agentsFlag adds the flag for where the agents of workflows are.
-func agentsFlag(cmd *cobra.Command, dir *string, whose string) {
-	cmd.Flags().StringVar(dir, "agents", "", "directory of the "+whose+" (default agents/ beside or above the workflow)")
-}
-
-func (o *runOptions) addTo(cmd *cobra.Command, over, sandboxes string) {
+// runVerb returns a command that runs something: with the flags for its input and its sandboxes.
+func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes string, cmd *cobra.Command) *cobra.Command {
+	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags, cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.inputFile, "input-file", "", "JSON or YAML file with the whole input, - for standard input; "+over+" goes over it")
-	f.StringVar(&o.workspace, "workspace", "", "directory to copy into the "+sandboxes)
-	f.BoolVar(&o.keep, "keep", false, "leave the run's sandboxes for workcell sessions exec and rm")
+	f.StringVar(inputFile, "input-file", "", "JSON or YAML file with the whole input, - for standard input; "+over+" goes over it")
+	f.StringVar(&a.Workspace, "workspace", "", "directory to copy into the "+sandboxes)
+	f.BoolVar(&a.Keep, "keep", false, "leave the run's sandboxes for workcell sessions exec and rm")
+	return cmd
 }
 
 func newRunCmd(a *app) *cobra.Command {
-	o := &runOptions{}
-	cmd := a.verb(engineFlags|imageFlags|modelFlags|outputFlags, &cobra.Command{
+	var (
+		file  string
+		pairs []string
+	)
+	cmd := a.runVerb(agentsFlags, &file, "--input", "run's sandboxes, in place of the workflow's workspace:", &cobra.Command{
 		Use:   "run WORKFLOW.yaml [flags]",
 		Short: "Run a workflow",
 		Long: `Run a workflow. Its agents share the run's sandbox, which is removed when the run ends, however it ends.
@@ -60,11 +52,9 @@ result to standard output.`,
 			"  workcell run examples/workflows/debug-and-fix.yaml --workspace ~/project --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --model scripted/examples/workflows/scripts/debug-and-fix.yaml",
 		Args: runArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), a, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args[0], file, pairs) },
 	})
-	o.addTo(cmd, "--input", "run's sandboxes, in place of the workflow's workspace:")
-	agentsFlag(cmd, &o.agents, "agents")
-	cmd.Flags().StringArrayVar(&o.pairs, "input", nil, "NAME=VALUE, or NAME=@FILE to read the value from a file; may be repeated")
+	cmd.Flags().StringArrayVar(&pairs, "input", nil, "NAME=VALUE, or NAME=@FILE to read the value from a file; may be repeated")
 	return cmd
 }
 
@@ -79,20 +69,20 @@ func runArgs(cmd *cobra.Command, args []string) error {
 	return cobra.ExactArgs(1)(cmd, args)
 }
 
-func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
-	files := agentsFor(path, o.agents)
+func (a *app) run(ctx context.Context, path, file string, pairs []string) error {
+	files := agentsFor(path, a.Agents)
 	wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: files.known})
 	if err != nil {
 		return fail(exitInvalid, err, "")
 	}
-	input, err := workflowInput(a.stdin, wf, o.inputFile, o.pairs)
+	input, err := workflowInput(a.stdin, wf, file, pairs)
 	if err != nil {
 		return err
 	}
 	for _, notice := range strangeInputs(input, wf.InputSchema()) {
 		a.notice("notice: %s", notice)
 	}
-	if dir := cmp.Or(o.workspace, wf.Workspace()); dir != "" {
+	if dir := cmp.Or(a.Workspace, wf.Workspace()); dir != "" {
 		a.reportSkipped(ctx, dir)
 	}
 	j, err := a.openJournal(ctx)
@@ -103,12 +93,12 @@ func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
 	if _, err := j.Prune(ctx, time.Now().Add(-keepRuns)); err != nil {
 		a.logger().Warn("old runs cannot be forgotten", "error", err)
 	}
-	return a.withHost(ctx, agentPaths(files, wf), func(ctx context.Context, h *host, m *session.Manager, p *progress) error {
-		note, err := o.note(a, m, path)
+	return a.withHost(ctx, agentPaths(files, wf), func(ctx context.Context, h *host) error {
+		note, err := h.note(path)
 		if err != nil {
 			return err
 		}
-		return o.execute(ctx, a, h, m, p, j, note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
+		return h.execute(ctx, j, note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
 			return e.Run(ctx, wf, input)
 		})
 	})
@@ -126,35 +116,37 @@ func agentPaths(files agentFiles, wf *workflow.Workflow) map[string]string {
 }
 
 // execute drives a run that do begins or resumes, until it ends or somebody asks for its end.
-func (o *runOptions) execute(ctx context.Context, a *app, h *host, m *session.Manager, p *progress, j *sqlitejournal.Journal, note string,
+func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note string,
 	do func(context.Context, *workflow.Engine) (*workflow.Result, error)) error {
-	events := &runProgress{p: p}
+	events := &runProgress{p: h.p}
 	h.onTool = events.tool
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	opts := &workflow.Options{
-		Workspace: o.workspace, OnPull: p.Pull, Logger: a.logger(), Journal: j.For(m.Owner(), note),
+	res, err := do(ctx, workflow.NewEngine(h.m, h, &workflow.Options{
+		Workspace: h.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j.For(h.m.Owner(), note),
 		OnEvent: func(ev workflow.Event) {
 			events.event(ev)
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
 				go awaitCancel(ctx, j, ev.RunID, cancel) // ends with ctx
 			}
 		},
-	}
-	if o.keep {
-		opts.Retention = keepFor
-	}
-	res, err := do(ctx, workflow.NewEngine(m, h, opts))
+	}))
 	if res == nil {
 		return runError(err)
 	}
-	if o.keep {
-		tellKept(ctx, m, p, res.RunID)
-	}
-	if werr := a.print(res, func(w io.Writer) error { return resultTable(w, res) }); werr != nil {
+	h.showKept(ctx, res.RunID)
+	if werr := h.print(res, func(w io.Writer) error { return resultTable(w, res) }); werr != nil {
 		return errors.Join(err, werr)
 	}
 	return errors.Join(runError(err), res.Cleanup)
+}
+
+// retention returns how long the sandboxes of a run stay behind its end.
+func (a *app) retention() time.Duration {
+	if a.Keep {
+		return keepFor
+	}
+	return 0
 }
 
 // runError sets exit codes for the failures that are not the run's own fault.
@@ -178,19 +170,22 @@ func runError(err error) error {
 	}
 }
 
-// tellKept names the sandboxes of a run that were left.
-func tellKept(ctx context.Context, m *session.Manager, p *progress, run string) {
-	list, err := m.List(context.WithoutCancel(ctx))
+// showKept names the sandboxes of a run that were left.
+func (h *host) showKept(ctx context.Context, run string) {
+	if !h.Keep {
+		return
+	}
+	list, err := h.m.List(context.WithoutCancel(ctx))
 	if err != nil {
-		p.Line("sandboxes were kept, but cannot be listed: %v", err)
+		h.p.Line("sandboxes were kept, but cannot be listed: %v", err)
 		return
 	}
 	for _, s := range list {
 		if s.Run == run {
-			p.Line("kept %s (%s)", s.ID, s.Key)
+			h.p.Line("kept %s (%s)", s.ID, s.Key)
 		}
 	}
-	p.Line("remove with: workcell sessions rm %s", run)
+	h.p.Line("remove with: workcell sessions rm %s", run)
 }
 
 // resultTable writes a result for people: the facts, then the output as YAML.
@@ -205,8 +200,8 @@ func resultTable(w io.Writer, res *workflow.Result) error {
 }
 
 func newAgentCmd(a *app) *cobra.Command {
-	o := &runOptions{}
-	cmd := a.verb(engineFlags|imageFlags|modelFlags|outputFlags, &cobra.Command{
+	file := ""
+	cmd := a.runVerb(0, &file, "INPUT", "agent's sandboxes", &cobra.Command{
 		Use:   "run FILE.prompt [INPUT…] [flags]",
 		Short: "Run an agent and print its answer",
 		Long: `Run an agent and print its answer. INPUT is NAME=VALUE (NAME=@FILE reads the value from a file), or one text for an
@@ -214,9 +209,10 @@ agent that takes one: its only field, or the one named input or task.`,
 		Example: "  workcell agent run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
 			"  workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' csv=@sales.csv",
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return o.runAgent(cmd.Context(), a, args[0], args[1:]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.runAgent(cmd.Context(), args[0], file, args[1:])
+		},
 	})
-	o.addTo(cmd, "INPUT", "agent's sandboxes")
 	return group(&cobra.Command{Use: "agent", Aliases: []string{"agents"}, Short: "Run an agent on its own"}, cmd)
 }
 
@@ -233,7 +229,7 @@ type agentOutput struct {
 	OutputTokens int    `json:"output_tokens"`
 }
 
-func (o *runOptions) runAgent(ctx context.Context, a *app, path string, args []string) error {
+func (a *app) runAgent(ctx context.Context, path, file string, args []string) error {
 	if !strings.HasSuffix(path, agentExt) {
 		return usageError(fmt.Errorf("%s is not an agent", path), "agents end in "+agentExt+"; workflows are for `workcell run`")
 	}
@@ -241,43 +237,37 @@ func (o *runOptions) runAgent(ctx context.Context, a *app, path string, args []s
 		return fail(exitInvalid, err, "")
 	}
 	name := strings.TrimSuffix(filepath.Base(path), agentExt)
-	return a.withHost(ctx, map[string]string{name: path},
-		func(ctx context.Context, h *host, m *session.Manager, p *progress) error {
-			input, err := agentArgs(a.stdin, h.agents[name], o.inputFile, args)
-			if err != nil {
-				return err
-			}
-			if err := h.agents[name].CheckInput(input); err != nil {
-				return fail(exitInvalid, err, "pass NAME=VALUE or --input-file FILE")
-			}
-			return o.executeAgent(ctx, a, h, m, p, name, input)
-		})
+	return a.withHost(ctx, map[string]string{name: path}, func(ctx context.Context, h *host) error {
+		input, err := agentArgs(a.stdin, h.agents[name], file, args)
+		if err != nil {
+			return err
+		}
+		if err := h.agents[name].CheckInput(input); err != nil {
+			return fail(exitInvalid, err, "pass NAME=VALUE or --input-file FILE")
+		}
+		return h.executeAgent(ctx, name, input)
+	})
 }
 
-// execute runs the agent in a run of its own, so that its id is known and its sandboxes can be kept.
-func (o *runOptions) executeAgent(ctx context.Context, a *app, h *host, m *session.Manager, p *progress, name string, input map[string]any) (err error) {
-	h.onTool = (&runProgress{p: p}).tool
+// executeAgent runs the agent in a run of its own, so that its id is known and its sandboxes can be kept.
+func (h *host) executeAgent(ctx context.Context, name string, input map[string]any) (err error) {
+	h.onTool = (&runProgress{p: h.p}).tool
 	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
-	base := session.Request{OnPull: p.Pull}
-	if o.keep {
-		base.Retention = keepFor
-	}
-	if o.workspace != "" {
-		if base, err = workflow.CopyWorkspace(ctx, base, o.workspace); err != nil {
+	base := session.Request{OnPull: h.p.Pull, Retention: h.retention()}
+	if h.Workspace != "" {
+		if base, err = workflow.CopyWorkspace(ctx, base, h.Workspace); err != nil {
 			return fail(exitInvalid, err, "--workspace names the directory to copy")
 		}
-		a.reportSkipped(ctx, o.workspace)
+		h.reportSkipped(ctx, h.Workspace)
 	}
 	ctx = session.WithBase(session.WithRun(ctx, run), base)
-	p.Line("run %s of agent %s", run.ID, name)
-	p.Status("agent " + name)
+	h.p.Line("run %s of agent %s", run.ID, name)
+	h.p.Status("agent " + name)
 	res, err := h.run(ctx, name, input)
-	p.Status("")
+	h.p.Status("")
 	// The end of the manager leaves what the run's own end keeps, and nothing else.
-	err = errors.Join(err, m.CloseScope(context.WithoutCancel(ctx), run.Scope()))
-	if o.keep {
-		tellKept(ctx, m, p, run.ID)
-	}
+	err = errors.Join(err, h.m.CloseScope(context.WithoutCancel(ctx), run.Scope()))
+	h.showKept(ctx, run.ID)
 	if err != nil {
 		return runError(err)
 	}
@@ -285,7 +275,7 @@ func (o *runOptions) executeAgent(ctx context.Context, a *app, h *host, m *sessi
 		Agent: name, RunID: run.ID, Model: res.Model, Text: res.Text, Output: res.Output, Turns: res.Turns,
 		ToolCalls: res.ToolCalls, InputTokens: res.InputTokens, OutputTokens: res.OutputTokens,
 	}
-	return a.print(out, func(w io.Writer) error {
+	return h.print(out, func(w io.Writer) error {
 		if res.Output != nil {
 			return writeLines(w, "", res.Output)
 		}

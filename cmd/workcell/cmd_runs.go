@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +18,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
@@ -51,48 +55,32 @@ func (a *app) journalled(fn func(ctx context.Context, j *sqlitejournal.Journal, 
 
 // runNote is what the journal keeps of a run for the command that resumes it. Paths are absolute.
 type runNote struct {
-	Workflow     string   `json:"workflow"`
-	Agents       string   `json:"agents,omitempty"`
-	Workspace    string   `json:"workspace,omitempty"`
-	Model        string   `json:"model,omitempty"`
-	TraceContent bool     `json:"trace_content,omitempty"`
-	Backend      string   `json:"backend"`
-	Engine       string   `json:"engine"`
-	MapImage     []string `json:"map_image,omitempty"`
-	AllowImage   []string `json:"allow_image,omitempty"`
-	Keep         bool     `json:"keep,omitempty"`
+	runFlags
+	Workflow string `json:"workflow"`
+	Engine   string `json:"engine"`
 }
 
 // note describes how the run was started. The backend is the one that was taken, whatever would be taken later.
-func (o *runOptions) note(a *app, m *session.Manager, path string) (string, error) {
-	n := runNote{
-		Workflow: path, Agents: o.agents, Workspace: o.workspace, Model: a.model, TraceContent: a.traceContent,
-		Backend: engines.NameOf(m.Backend()), Engine: a.engines().ID(engines.NameOf(m.Backend())),
-		MapImage: a.mapped, AllowImage: a.allowed, Keep: o.keep,
-	}
+func (h *host) note(path string) (string, error) {
+	n := runNote{runFlags: h.runFlags, Workflow: path, Engine: h.engineID(h.m)}
+	n.Backend = engines.NameOf(h.m.Backend())
+	script, isScript := scriptOf(n.Model)
 	var errs []error
-	absolute := func(path *string) {
+	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &script} {
 		if *path != "" {
 			abs, err := filepath.Abs(*path)
 			*path, errs = abs, append(errs, err)
 		}
 	}
-	absolute(&n.Workflow)
-	absolute(&n.Agents)
-	absolute(&n.Workspace)
-	if script, ok := scriptOf(a.model); ok {
-		absolute(&script)
+	if isScript {
 		n.Model = scripted.Provider + "/" + script
 	}
 	raw, err := json.Marshal(n)
 	return string(raw), errors.Join(append(errs, err)...)
 }
 
-// restore makes the flags those that the run was started with.
-func (n runNote) restore(a *app) *runOptions {
-	a.backend, a.mapped, a.allowed, a.model, a.traceContent = n.Backend, n.MapImage, n.AllowImage, n.Model, n.TraceContent
-	return &runOptions{agents: n.Agents, workspace: n.Workspace, keep: n.Keep}
-}
+// engineID returns the id of a manager's engine.
+func (a *app) engineID(m *session.Manager) string { return a.engines().ID(engines.NameOf(m.Backend())) }
 
 // awaitCancel ends a run when its cancellation is asked for.
 func awaitCancel(ctx context.Context, j *sqlitejournal.Journal, runID string, cancel context.CancelCauseFunc) {
@@ -184,17 +172,15 @@ func take(ctx context.Context, j *sqlitejournal.Journal, m *session.Manager, r s
 
 // checkEngine makes sure that a run's sandboxes are where its next process looks for them.
 func (n runNote) checkEngine(a *app, m *session.Manager) error {
-	if a.engines().ID(engines.NameOf(m.Backend())) == n.Engine {
+	if a.engineID(m) == n.Engine {
 		return nil
 	}
 	return fail(exitFailed, fmt.Errorf("the run's sandboxes are on another %s engine than the one that answers here", n.Backend),
 		"set DOCKER_HOST, CONTAINERD_ADDRESS and the like as they were when the run began")
 }
 
-type runsResumeOptions struct{ fresh bool }
-
 func newRunsResumeCmd(a *app) *cobra.Command {
-	o := &runsResumeOptions{}
+	fresh := false
 	cmd := a.verb(outputFlags, &cobra.Command{
 		Use:   "resume RUN",
 		Short: "Resume a run whose process died",
@@ -203,14 +189,14 @@ the step that was under way is, from its beginning, and what it left running is 
 with their files. When one of them is gone, the run is not resumed, unless --fresh-sandbox says that an empty one will do.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
-			return o.run(ctx, a, j, args[0])
+			return a.resumeRun(ctx, j, args[0], fresh)
 		}),
 	})
-	cmd.Flags().BoolVar(&o.fresh, "fresh-sandbox", false, "resume with an empty sandbox where the run's own is gone")
+	cmd.Flags().BoolVar(&fresh, "fresh-sandbox", false, "resume with an empty sandbox where the run's own is gone")
 	return cmd
 }
 
-func (o *runsResumeOptions) run(ctx context.Context, a *app, j *sqlitejournal.Journal, id string) error {
+func (a *app) resumeRun(ctx context.Context, j *sqlitejournal.Journal, id string, fresh bool) error {
 	r, err := findRun(ctx, j, id)
 	if err != nil {
 		return err
@@ -228,16 +214,16 @@ func (o *runsResumeOptions) run(ctx context.Context, a *app, j *sqlitejournal.Jo
 		return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged),
 			"put back what it was, or end the run: workcell runs cancel "+r.ID)
 	}
-	opts := n.restore(a)
-	return a.withHost(ctx, agentPaths(files, wf), func(ctx context.Context, h *host, m *session.Manager, p *progress) error {
-		if err := n.checkEngine(a, m); err != nil {
+	a.runFlags = n.runFlags
+	return a.withHost(ctx, agentPaths(files, wf), func(ctx context.Context, h *host) error {
+		if err := n.checkEngine(a, h.m); err != nil {
 			return err
 		}
 		entries, err := j.Entries(ctx, r.ID)
 		if err != nil {
 			return err
 		}
-		if err := o.checkSandboxes(ctx, m, r.ID, entries); err != nil {
+		if err := checkSandboxes(ctx, h.m, r.ID); err != nil && !fresh {
 			// They are gone too when another process resumed the run meanwhile, and ended it.
 			if now, late := j.Run(ctx, r.ID); late == nil {
 				if _, taken := interrupted(j, now); taken != nil {
@@ -246,11 +232,11 @@ func (o *runsResumeOptions) run(ctx context.Context, a *app, j *sqlitejournal.Jo
 			}
 			return err
 		}
-		if err := take(ctx, j, m, r); err != nil {
+		if err := take(ctx, j, h.m, r); err != nil {
 			return err
 		}
 		h.resume(entries)
-		return opts.execute(ctx, a, h, m, p, j, r.Note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
+		return h.execute(ctx, j, r.Note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
 			return e.Resume(ctx, wf, entries)
 		})
 	})
@@ -258,21 +244,19 @@ func (o *runsResumeOptions) run(ctx context.Context, a *app, j *sqlitejournal.Jo
 
 // checkSandboxes makes sure that what the run's steps did in its sandboxes is still there. Sandboxes of isolated steps
 // are closed with their steps.
-func (o *runsResumeOptions) checkSandboxes(ctx context.Context, m *session.Manager, runID string, entries []workflow.Entry) error {
-	if o.fresh {
-		return nil
-	}
+func checkSandboxes(ctx context.Context, m *session.Manager, runID string) error {
 	gone, err := m.Gone(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: runID})
 	if err != nil {
 		return err
 	}
-	gone = slices.DeleteFunc(gone, func(k session.Key) bool { return isolated.Is(k.Name) })
-	if len(gone) == 0 {
-		return nil
+	var names []string
+	for _, key := range gone {
+		if !isolated.Is(key.Name) {
+			names = append(names, key.Name)
+		}
 	}
-	names := make([]string, len(gone))
-	for i, key := range gone {
-		names[i] = key.Name
+	if names == nil {
+		return nil
 	}
 	return fail(exitNotFound, fmt.Errorf("the files of run %s are gone: it had the sandbox %s, which was removed", runID, strings.Join(names, ", ")),
 		"pass --fresh-sandbox to resume with an empty one, or end it: workcell runs cancel "+runID)
@@ -360,7 +344,7 @@ func cancelDead(ctx context.Context, a *app, j *sqlitejournal.Journal, r sqlitej
 	if err != nil {
 		return err
 	}
-	a.backend = n.Backend
+	a.Backend = n.Backend
 	return a.withManager(ctx, stateNeeded, func(ctx context.Context, m *session.Manager) error {
 		if err := n.checkEngine(a, m); err != nil {
 			return err
@@ -375,3 +359,185 @@ func cancelDead(ctx context.Context, a *app, j *sqlitejournal.Journal, r sqlitej
 		return j.Finish(ctx, r.ID, workflow.Cancelled, &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process had died"})
 	})
 }
+
+// maxRuns bounds what `runs ls` reads.
+const maxRuns = 10_000
+
+// runOutput is a run in the output of commands.
+type runOutput struct {
+	ID       string    `json:"id"`
+	Workflow string    `json:"workflow"`
+	State    string    `json:"state"` // running, interrupted, or the outcome
+	Started  time.Time `json:"started"`
+	Finished time.Time `json:"finished,omitzero"`
+}
+
+func runRow(j *sqlitejournal.Journal, r sqlitejournal.Run) (runOutput, error) {
+	state, err := runState(j, r)
+	return runOutput{ID: r.ID, Workflow: r.Workflow, State: state, Started: r.Started, Finished: r.Finished}, err
+}
+
+// took returns how long a run took, or is taking.
+func (r runOutput) took(now time.Time) string {
+	switch {
+	case !r.Finished.IsZero():
+		return short(r.Finished.Sub(r.Started))
+	case r.State == runRunning:
+		return age(now.Sub(r.Started))
+	}
+	return ""
+}
+
+func newRunsLsCmd(a *app) *cobra.Command {
+	var limit int
+	cmd := a.verb(outputFlags, &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the latest runs, the newest first",
+		Args:    cobra.NoArgs,
+		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, _ []string) error {
+			if limit < 1 || limit > maxRuns {
+				return usageError(fmt.Errorf("--limit %d is out of range", limit), fmt.Sprintf("from 1 to %d", maxRuns))
+			}
+			runs, err := j.Runs(ctx, limit)
+			if err != nil {
+				return err
+			}
+			rows := make([]runOutput, len(runs))
+			for i, r := range runs {
+				if rows[i], err = runRow(j, r); err != nil {
+					rows[i].State = runUnknown
+					a.notice("cannot tell whether run %s is under way: %v", r.ID, err)
+				}
+			}
+			now := time.Now()
+			return printList(a, rows, []string{"ID", "WORKFLOW", "STATE", "AGE", "TOOK"}, func(r runOutput) []string {
+				return []string{r.ID, r.Workflow, r.State, age(now.Sub(r.Started)), r.took(now)}
+			})
+		}),
+	})
+	cmd.Flags().IntVarP(&limit, "limit", "n", 50, "how many runs to list")
+	return cmd
+}
+
+// shownRun is what `runs show` prints.
+type shownRun struct {
+	runOutput
+	File    string           `json:"file,omitempty"` // of the workflow
+	Backend string           `json:"backend,omitempty"`
+	Entries []workflow.Entry `json:"entries"` // the journal
+}
+
+func newRunsShowCmd(a *app) *cobra.Command {
+	return a.verb(outputFlags, &cobra.Command{
+		Use:   "show RUN",
+		Short: "Show what a run did",
+		Long: `Show what a run did, step by step, from its journal. As JSON or YAML that is the journal itself, with the input and
+the output of each step.`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
+			return a.showRun(ctx, j, args[0])
+		}),
+	})
+}
+
+func (a *app) showRun(ctx context.Context, j *sqlitejournal.Journal, id string) error {
+	r, err := findRun(ctx, j, id)
+	if err != nil {
+		return err
+	}
+	shown := shownRun{}
+	if shown.runOutput, err = runRow(j, r); err != nil {
+		return err
+	}
+	if shown.Entries, err = j.Entries(ctx, r.ID); err != nil {
+		return err
+	}
+	if n, err := readNote(r); err == nil {
+		shown.File, shown.Backend = n.Workflow, n.Backend
+	}
+	return a.print(shown, func(w io.Writer) error { return shown.table(w, time.Now()) })
+}
+
+// table shows the run's attempts in the order in which they ended, then those that did not.
+func (s shownRun) table(w io.Writer, now time.Time) error {
+	writeFacts(w, [2]string{"run", s.ID}, [2]string{"workflow", s.Workflow}, [2]string{"file", s.File},
+		[2]string{"backend", s.Backend}, [2]string{"state", s.State},
+		[2]string{"started", s.Started.Local().Format(time.DateTime)}, [2]string{"took", s.took(now)})
+	fmt.Fprintln(w)
+	if err := writeTable(w, []string{"STEP", "TYPE", "VISIT", "ATTEMPT", "STATUS", "TOOK", "ERROR"}, s.steps()); err != nil {
+		return err
+	}
+	if err := s.failures(w); err != nil {
+		return err
+	}
+	if s.State == runInterrupted {
+		_, err := fmt.Fprintf(w, "\nresume with: workcell runs resume %s\n", s.ID)
+		return err
+	}
+	return nil
+}
+
+// failures shows what the table has no room for: errors that were cut, and what the commands wrote last that failed.
+func (s shownRun) failures(w io.Writer) error {
+	for _, e := range s.Entries {
+		if e.Kind != workflow.EntryStepFinished || e.Status != workflow.StatusFailed {
+			continue
+		}
+		var lines []string
+		if e.Error != nil && errorCell(e.Error) != sanitize.Line(e.Error.Message) {
+			for line := range strings.SplitSeq(e.Error.Message, "\n") {
+				lines = append(lines, "  "+sanitize.Line(line))
+			}
+		}
+		if e.Type == workflow.TypeExec {
+			for _, line := range lastWords(e.Output) {
+				lines = append(lines, "  | "+sanitize.Line(line))
+			}
+		}
+		if len(lines) == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "\n%s, attempt %d:\n%s\n", sanitize.Line(e.Path), e.Attempt, strings.Join(lines, "\n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errorCell is an error as the table has it.
+func errorCell(e *workflow.Error) string { return clip(sanitize.Line(e.Message), 100) }
+
+// steps are the rows of the table. An attempt that began is replaced by its end; what is left is under way.
+func (s shownRun) steps() [][]string {
+	began := map[string]workflow.Entry{}
+	row := func(e workflow.Entry, status, took, text string) []string {
+		return []string{e.Path, doing(e), fmt.Sprint(e.Visit), fmt.Sprint(e.Attempt), status, took, text}
+	}
+	var rows [][]string
+	for _, e := range s.Entries {
+		switch e.Kind {
+		case workflow.EntryStepStarted:
+			began[e.Path] = e
+		case workflow.EntryStepFinished:
+			took, text := "", ""
+			if start, ok := began[e.Path]; ok {
+				took = short(e.Time.Sub(start.Time))
+			}
+			delete(began, e.Path)
+			if e.Error != nil {
+				text = errorCell(e.Error)
+			}
+			rows = append(rows, row(e, string(e.Status), took, text))
+		}
+	}
+	for _, e := range slices.SortedFunc(maps.Values(began), func(a, b workflow.Entry) int {
+		return cmp.Or(a.Time.Compare(b.Time), strings.Compare(a.Path, b.Path))
+	}) {
+		rows = append(rows, row(e, s.State, "", ""))
+	}
+	return rows
+}
+
+// doing returns what a step is: its type, and the agent of one that runs one.
+func doing(e workflow.Entry) string { return strings.TrimSpace(string(e.Type) + " " + e.Agent) }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -148,4 +151,211 @@ func signalNumber(name string) int {
 	names := strings.Fields(`HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP
 		TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS`)
 	return slices.Index(names, strings.TrimPrefix(name, "SIG")) + 1
+}
+
+// defaultTerm is what the command is told of the terminal when this process does not know it.
+const defaultTerm = "xterm"
+
+type sessionsAttachOptions struct {
+	execFlags
+	detachKeys string
+	another    bool
+}
+
+func newSessionsAttachCmd(a *app) *cobra.Command {
+	o := &sessionsAttachOptions{}
+	cmd := a.verb(engineFlags, &cobra.Command{
+		Use:   "attach [flags] SANDBOX [-- COMMAND [ARG…]]",
+		Short: "Work in a sandbox at a terminal",
+		Long: `Work in a sandbox at a terminal of its own, as at any other: job control, Ctrl-C, full screen programs, the size of the
+window. The sandbox is named as for exec, and may belong to a run that is under way.
+
+Runs COMMAND or, without one, a shell: the sandbox's $SHELL, else the first there is of bash, zsh, ash and sh. When
+terminals are there already, the latest is joined, whether or not somebody is at it, and what it showed last is shown
+again; --new, -w, -e and COMMAND make another one. Several can be at one terminal.
+
+The detach keys leave the terminal, and so does everything else that ends this command early: what runs there continues
+and can be joined again. It ends when nobody was at its terminal for an hour, or when no workcell process has used the
+sandbox for ten minutes. Meanwhile ` + "`workcell sessions logs`" + ` shows what it writes.
+
+What the sandbox writes goes to this terminal as it is, control sequences included. The exit code is the command's, as
+with exec; 0 after the detach keys.`,
+		Example: "  workcell sessions attach mybox\n  workcell sessions attach mybox --detach-keys ctrl-x,x -- python3",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); len(args) == 0 || dash > 1 || dash == 0 || dash < 0 && len(args) > 1 {
+				return fail(exitExecProduct, errors.New("name one sandbox"), "workcell sessions attach SANDBOX [-- COMMAND]")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
+	})
+	o.addTo(cmd, "start", "it is at a terminal anyway: workcell sessions attach SANDBOX [-- COMMAND]")
+	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys, "keys that leave the terminal: characters, ctrl-CHARACTER or DEL, with commas between them")
+	cmd.Flags().BoolVar(&o.another, "new", false, "another terminal, though there is one to join")
+	return cmd
+}
+
+func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *app, args []string) error {
+	keys, err := parseDetachKeys(o.detachKeys)
+	if err != nil {
+		return usageError(err, "keys are a-z and other characters, ctrl-a to ctrl-z, ctrl-@ [ \\ ] ^ _, and DEL: ctrl-p,ctrl-q")
+	}
+	own, err := parseEnv(a.env, o.env)
+	if err != nil {
+		return err
+	}
+	tty, err := newHostTerminal(a.stdin, a.stdout)
+	if err != nil {
+		return usageError(err, "without a terminal: workcell sessions exec SANDBOX -- COMMAND")
+	}
+	return a.inSandbox(func(ctx context.Context, s *session.Session, argv []string) error {
+		v := &viewer{a: a, s: s, name: args[0], tty: tty, keys: keys}
+		if len(argv) == 0 && !o.another && len(o.env) == 0 && o.dir == "" {
+			if execID, err := openTerminal(ctx, s); err != nil {
+				return err
+			} else if execID != "" {
+				a.notice("this is the terminal of %s; --new makes another", execID)
+				return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
+					return s.JoinTerminal(ctx, execID, tty.size(), at)
+				})
+			}
+		}
+		environment, err := a.loadEnv(ctx, s, own)
+		if err != nil {
+			return err
+		}
+		if environment["TERM"] == "" {
+			environment["TERM"] = cmp.Or(a.env.Get("TERM"), defaultTerm)
+		}
+		return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
+			return s.Terminal(ctx, session.TerminalRequest{Argv: argv, Dir: o.dir, Env: environment, Size: tty.size()}, at)
+		})
+	})(cmd, args)
+}
+
+// openTerminal returns the latest command that runs on a terminal; empty is none.
+func openTerminal(ctx context.Context, s *session.Session) (execID string, err error) {
+	known, err := s.ListExecs(ctx)
+	for _, st := range known {
+		if st.Terminal && !st.Done() {
+			execID = st.ExecID
+		}
+	}
+	return execID, err
+}
+
+// viewer is this process's terminal at one of a sandbox.
+type viewer struct {
+	a    *app
+	s    *session.Session
+	name string // the sandbox's, as it was given
+	tty  *hostTerminal
+	keys []byte // that leave it
+}
+
+// connect connects the two terminals by call, and leaves this process's as it was.
+func (v *viewer) connect(ctx context.Context, call func(context.Context, session.TerminalStreams) (session.ExecResult, error)) error {
+	res, err := func() (session.ExecResult, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		v.a.terminal.Store(v.tty)
+		defer v.a.restoreTerminal() // a panic passes here too
+		if err := v.tty.raw(); err != nil {
+			return session.ExecResult{}, err
+		}
+		res, err := call(ctx, session.TerminalStreams{
+			Stdin: newDetachReader(v.tty.in, v.keys), Stdout: v.tty.out, Resize: v.tty.watchSize(ctx),
+		})
+		if err != nil && res.ExecID != "" {
+			v.tty.leave()
+		}
+		return res, err
+	}()
+	comeBack := "to come back: workcell sessions attach " + v.name
+	var launch *session.LaunchError
+	switch {
+	case errors.Is(err, session.ErrDetached):
+		v.a.notice("detached; %s", comeBack)
+		return nil
+	case errors.As(err, &launch) && launch.Reason == session.LaunchNotFound:
+		return fail(exitExecMissing, err, "name a program that the sandbox has: workcell sessions attach SANDBOX -- PROGRAM")
+	case errors.Is(err, session.ErrSlowReader):
+		return fail(exitExecProduct, session.ErrSlowReader, comeBack)
+	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
+		return fail(exitExecProduct, err, "what runs there continues while its sandbox does; "+comeBack)
+	case err != nil:
+		return err
+	}
+	return v.a.execStatus(v.s.Info().Limits, res)
+}
+
+// defaultDetachKeys are Docker's.
+const defaultDetachKeys = "ctrl-p,ctrl-q"
+
+// parseDetachKeys reads keys as Docker writes them. No keys at all are the default ones, as they are there.
+func parseDetachKeys(text string) ([]byte, error) {
+	if text == "" {
+		text = defaultDetachKeys
+	}
+	var keys []byte
+	for _, name := range strings.Split(text, ",") {
+		ctrl, isCtrl := strings.CutPrefix(name, "ctrl-")
+		switch {
+		case len(name) == 1:
+			keys = append(keys, name[0])
+		case name == "DEL":
+			keys = append(keys, 0x7f)
+		case isCtrl && len(ctrl) == 1 && strings.Contains(`@abcdefghijklmnopqrstuvwxyz[\]^_`, ctrl):
+			keys = append(keys, ctrl[0]&0x1f)
+		default:
+			return nil, fmt.Errorf("invalid detach keys (%s): unknown character: '%s'", text, name)
+		}
+	}
+	return keys, nil
+}
+
+// detachReader is what is typed, up to the detach keys, which end it. Their beginning is held back until it is clear that
+// the rest does not follow.
+type detachReader struct {
+	r    io.Reader
+	keys []byte
+	held []byte // a beginning of keys
+	out  []byte // to be passed on
+	err  error  // what comes behind out
+}
+
+func newDetachReader(r io.Reader, keys []byte) *detachReader {
+	return &detachReader{r: r, keys: keys}
+}
+
+// Read returns what was typed; io.EOF after the detach keys.
+func (d *detachReader) Read(p []byte) (int, error) {
+	for len(d.out) == 0 && d.err == nil {
+		var buf [4096]byte
+		n, err := d.r.Read(buf[:])
+		d.take(buf[:n])
+		if d.err == nil && err != nil {
+			d.out, d.held, d.err = append(d.out, d.held...), nil, err
+		}
+	}
+	if len(d.out) == 0 {
+		return 0, d.err
+	}
+	n := copy(p, d.out)
+	d.out = d.out[n:]
+	return n, nil
+}
+
+func (d *detachReader) take(typed []byte) {
+	for _, c := range typed {
+		d.held = append(d.held, c)
+		for !bytes.HasPrefix(d.keys, d.held) {
+			d.out = append(d.out, d.held[0])
+			d.held = d.held[1:]
+		}
+		if len(d.held) == len(d.keys) {
+			d.err = io.EOF
+			return
+		}
+	}
 }

@@ -56,8 +56,8 @@ type checkedFile struct {
 }
 
 func newValidateCmd(a *app) *cobra.Command {
-	agents, strict := "", false
-	cmd := a.verb(outputFlags, &cobra.Command{
+	strict := false
+	cmd := a.verb(outputFlags|agentsFlags, &cobra.Command{
 		Use:   "validate PATH…",
 		Short: "Check agents, workflows and scripts",
 		Long: `Check agents (*.prompt), workflows and scripts of the scripted model (*.yaml, *.yml), and directories of them. The
@@ -67,19 +67,18 @@ line. Needs no engine and no key. Exits with 3 when there is a problem.
 What is wrong unless ` + "`workcell run`" + ` is told otherwise, such as a model of an unknown provider, which --model replaces,
 or a workspace: that is not there, which --workspace replaces, is a warning.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.validate(cmd.Context(), args, agents, strict) },
+		RunE: func(cmd *cobra.Command, args []string) error { return a.validate(cmd.Context(), args, strict) },
 	})
-	agentsFlag(cmd, &agents, "workflows' agents")
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 3 for warnings, too")
 	return cmd
 }
 
-func (a *app) validate(ctx context.Context, args []string, agents string, strict bool) error {
+func (a *app) validate(ctx context.Context, args []string, strict bool) error {
 	paths, err := filesToCheck(args)
 	if err != nil {
 		return err
 	}
-	c := &checker{agents: agents, env: a.env, todo: paths, seen: map[problem]bool{}, done: map[string]bool{}}
+	c := &checker{app: a, todo: paths, seen: map[problem]bool{}, done: map[string]bool{}}
 	for _, path := range paths {
 		c.done[filepath.Clean(path)] = true
 	}
@@ -155,8 +154,7 @@ func kindByName(path string) string {
 
 // checker checks files and counts what is wrong with them.
 type checker struct {
-	agents           string // --agents
-	env              environ.Lookup
+	*app
 	files            []checkedFile
 	errors, warnings int
 	todo             []string         // files to check, those that were checked included
@@ -196,7 +194,7 @@ func (c *checker) check(ctx context.Context, path string) {
 
 // agentsOf finds the agents of a workflow for its loader, and has them checked.
 func (c *checker) agentsOf(workflow string) func(name string) (*frontmatter.Document, error) {
-	files := agentsFor(workflow, c.agents)
+	files := agentsFor(workflow, c.Agents)
 	return func(name string) (*frontmatter.Document, error) {
 		doc, err := files.known(name)
 		if path, missing := files.find(name); missing == nil && !c.done[filepath.Clean(path)] {

@@ -29,7 +29,7 @@ func (a *app) engines() engines.Set {
 
 // backendName returns what the flag says, else WORKCELL_BACKEND, else auto.
 func (a *app) backendName() string {
-	return cmp.Or(a.backend, a.env.Get("WORKCELL_BACKEND"), engines.Auto)
+	return cmp.Or(a.Backend, a.env.Get("WORKCELL_BACKEND"), engines.Auto)
 }
 
 // openManager connects to an engine and returns a manager with this installation's identity and the records of its
@@ -47,7 +47,7 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse) (m *se
 		}
 	}()
 	opts := &session.Options{Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: a.maxSandboxes}
-	mapped := a.mapped
+	mapped := a.MapImage
 	if list := a.env.Get("WORKCELL_IMAGE_MAP"); list != "" {
 		mapped = append(strings.Split(list, ","), mapped...) // flags win
 	}
@@ -55,8 +55,8 @@ func (a *app) openManager(ctx context.Context, name string, use stateUse) (m *se
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(a.allowed) > 0 {
-		policy, err := backend.NewImagePolicy(a.allowed...)
+	if len(a.AllowImage) > 0 {
+		policy, err := backend.NewImagePolicy(a.AllowImage...)
 		if err != nil {
 			return nil, nil, usageError(err, "see --allow-image in --help")
 		}

@@ -12,6 +12,18 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 )
 
+// runFlags is what a run is started with besides its file and its input. Its journal keeps it for the command that resumes it.
+type runFlags struct {
+	Backend      string   `json:"backend"`                 // empty when it was not given
+	MapImage     []string `json:"map_image,omitempty"`     // FROM=TO
+	AllowImage   []string `json:"allow_image,omitempty"`   // patterns
+	Model        string   `json:"model,omitempty"`         // in place of what the agents' files name
+	TraceContent bool     `json:"trace_content,omitempty"` // prompts, answers and the like in traces
+	Agents       string   `json:"agents,omitempty"`        // directory of a workflow's agents
+	Workspace    string   `json:"workspace,omitempty"`     // directory to copy into sandboxes
+	Keep         bool     `json:"keep,omitempty"`          // leave the sandboxes
+}
+
 // flagGroup is a set of flags that several commands have. What they say is in app.
 type flagGroup int
 
@@ -20,30 +32,34 @@ const (
 	imageFlags                        // which images may be used and where they come from
 	modelFlags                        // the model in place of what the agents' files name
 	outputFlags                       // how data is written to standard output
+	agentsFlags                       // where the agents of workflows are
 )
 
 // verb returns a command with the flags of some groups.
 func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
 	if groups&engineFlags != 0 {
-		f.StringVar(&a.backend, "backend", "",
+		f.StringVar(&a.Backend, "backend", "",
 			"what runs the sandboxes: docker, containerd, local (no engine, a weaker wall than a container), or auto: docker, "+
 				"else containerd (default $WORKCELL_BACKEND, else auto)")
 	}
 	if groups&imageFlags != 0 {
-		f.StringArrayVar(&a.mapped, "map-image", nil,
+		f.StringArrayVar(&a.MapImage, "map-image", nil,
 			"FROM=TO: use image TO where FROM is asked for, for machines behind a mirror; may be repeated")
-		f.StringArrayVar(&a.allowed, "allow-image", nil,
+		f.StringArrayVar(&a.AllowImage, "allow-image", nil,
 			"allow only images that match this pattern (python:3.*, ghcr.io/acme/**); may be repeated")
 	}
 	if groups&modelFlags != 0 {
-		f.StringVar(&a.model, "model", "",
+		f.StringVar(&a.Model, "model", "",
 			"provider/name of the model to use in place of what the agents name, or scripted/PATH.yaml for recorded answers")
-		f.BoolVar(&a.traceContent, "trace-content", false,
+		f.BoolVar(&a.TraceContent, "trace-content", false,
 			"export prompts, answers, tool calls and error texts with the traces; they may hold secrets")
 	}
 	if groups&outputFlags != 0 {
 		f.VarP(oneOf(&a.out, outputTable, outputJSON, outputYAML), "output", "o", "format of the data on standard output")
+	}
+	if groups&agentsFlags != 0 {
+		f.StringVar(&a.Agents, "agents", "", "directory of the workflows' agents (default agents/ beside or above the workflow)")
 	}
 	return cmd
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/firebase/genkit/go/genkit"
 
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/models"
 	"github.com/workcell-dev/workcell/internal/otelsetup"
 	"github.com/workcell-dev/workcell/internal/scripted"
@@ -30,15 +29,17 @@ func scriptOf(model string) (path string, ok bool) {
 	return strings.CutPrefix(model, scripted.Provider+"/")
 }
 
-// host is a Genkit instance with the agents that a command needs.
+// host is a Genkit instance with the agents that a command needs, the manager of their sandboxes and what shows progress.
 type host struct {
-	g      *genkit.Genkit
-	agents map[string]*tools.Agent
-	docs   map[string]*frontmatter.Document
-	model  func(agent string) string             // in place of the agent's own; empty keeps that
-	onTool func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
-	script *scripted.Plugin                      // plays recorded answers; nil when models are asked
-	env    environ.Lookup
+	*app
+	m       *session.Manager
+	p       *progress // nil in servers
+	g       *genkit.Genkit
+	agents  map[string]*tools.Agent
+	docs    map[string]*frontmatter.Document
+	modelOf func(agent string) string             // in place of the agent's own; empty keeps that
+	onTool  func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
+	script  *scripted.Plugin                      // plays recorded answers; nil when models are asked
 }
 
 var (
@@ -48,7 +49,7 @@ var (
 
 // newHost loads the agents' files and starts Genkit with the model plugins that they need.
 func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]string) (*host, error) {
-	h := &host{agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}, env: a.env}
+	h := &host{app: a, m: m, agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		doc, err := checkAgent(files[name])
@@ -61,7 +62,7 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 	if err := errors.Join(errs...); err != nil {
 		return nil, fail(exitInvalid, err, "")
 	}
-	plugins, err := h.plugins(a)
+	plugins, err := h.plugins()
 	if err != nil {
 		return nil, err
 	}
@@ -80,20 +81,20 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 }
 
 // plugins builds what plays the models, and notes on standard error when answers are recorded.
-func (h *host) plugins(a *app) ([]api.Plugin, error) {
-	if path, ok := scriptOf(a.model); ok {
+func (h *host) plugins() ([]api.Plugin, error) {
+	if path, ok := scriptOf(h.Model); ok {
 		script, err := scripted.Load(path)
 		if err != nil {
 			return nil, fail(exitInvalid, err, "")
 		}
-		h.model = scripted.ModelName
-		a.notice("scripted model: answers are recorded in %s, no model is asked", path)
+		h.modelOf = scripted.ModelName
+		h.notice("scripted model: answers are recorded in %s, no model is asked", path)
 		h.script = scripted.NewPlugin(script)
 		return []api.Plugin{h.script}, nil
 	}
-	h.model = func(string) string { return a.model }
-	if a.model != "" {
-		return models.Plugins(a.env, []models.Use{{Model: a.model}})
+	h.modelOf = func(string) string { return h.Model }
+	if h.Model != "" {
+		return models.Plugins(h.env, []models.Use{{Model: h.Model}})
 	}
 	var uses []models.Use
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
@@ -104,7 +105,7 @@ func (h *host) plugins(a *app) ([]api.Plugin, error) {
 		}
 		uses = append(uses, models.Use{Model: doc.Meta.Model, Agent: name})
 	}
-	return models.Plugins(a.env, uses)
+	return models.Plugins(h.env, uses)
 }
 
 // RunAgent is the agents' side of workflow.Engine.
@@ -121,7 +122,7 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	if agent == nil {
 		return tools.AgentResult{}, fmt.Errorf("agent %q is not loaded", name)
 	}
-	opts := &tools.RunOptions{Model: h.model(name)}
+	opts := &tools.RunOptions{Model: h.modelOf(name)}
 	if h.onTool != nil {
 		opts.OnTool = func(e tools.ToolEvent) { h.onTool(name, e) }
 	}
@@ -173,12 +174,12 @@ func (a *app) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.
 
 // startTracing sets traces up, which must come before initGenkit.
 func (a *app) startTracing(ctx context.Context) (context.Context, *otelsetup.Tracing) {
-	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: a.traceContent})
+	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: a.TraceContent})
 }
 
 // withHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
 // traces are sent, whether or not ctx has ended.
-func (a *app) withHost(ctx context.Context, files map[string]string, fn func(context.Context, *host, *session.Manager, *progress) error) (err error) {
+func (a *app) withHost(ctx context.Context, files map[string]string, fn func(context.Context, *host) error) (err error) {
 	catchBrokenPipes()
 	ctx, tel := a.startTracing(ctx)
 	defer func() {
@@ -197,7 +198,7 @@ func (a *app) withHost(ctx context.Context, files map[string]string, fn func(con
 	if err != nil {
 		return err
 	}
-	p := newProgress(a.stderr)
-	defer p.Close()
-	return fn(ctx, h, m, p)
+	h.p = newProgress(a.stderr)
+	defer h.p.Close()
+	return fn(ctx, h)
 }

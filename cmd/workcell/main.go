@@ -145,13 +145,10 @@ type app struct {
 	env            environ.Lookup
 	command        string // the command that runs, "workcell sessions exec"
 
-	stateDirFlag    string
-	backend         string   // --backend, empty when it was not given
-	mapped, allowed []string // --map-image, --allow-image
-	model           string   // --model
-	traceContent    bool     // --trace-content
-	out             format   // --output
-	maxSandboxes    int      // that may be open at once; 0 is no bound. Only servers have a flag for it.
+	runFlags
+	stateDirFlag string
+	out          format
+	maxSandboxes int // that may be open at once; 0 is no bound. Only servers have a flag for it.
 
 	records  *sqlitestore.Store           // openManager's; nil when it does without
 	terminal atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
