@@ -94,6 +94,7 @@ sources() {
     echo 'tests must not skip'
     return 1
   fi
+  go run ./hack/house . hack/house/bounds.txt
 }
 
 guest() { hack/build-guest.sh --check; }

@@ -3,25 +3,18 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
 func newDevCmd(a *app) *cobra.Command {
-	var (
-		engine engineFlags
-		images imageFlags
-		models modelFlags
-		agents string
-	)
-	cmd := &cobra.Command{
+	return a.verb(engineFlags|imageFlags|modelFlags|agentsFlags, &cobra.Command{
 		Use:   "dev PATH…",
 		Short: "Serve agents and workflows to the Genkit Developer UI",
 		Long: `Serve agents and workflows to the Genkit Developer UI until it is interrupted. Start it from Genkit's own command:
@@ -31,7 +24,7 @@ func newDevCmd(a *app) *cobra.Command {
 Workflows show as flows, agents as prompts. A PATH is a workflow, an agent, or a directory of agents.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			workflows, files, err := devFiles(args, agents)
+			workflows, files, err := devFiles(args, a.Agents)
 			if err != nil {
 				return err
 			}
@@ -39,17 +32,9 @@ Workflows show as flows, agents as prompts. A PATH is a workflow, an agent, or a
 			if err := os.Setenv("GENKIT_ENV", "dev"); err != nil {
 				return err
 			}
-			return a.withHost(cmd.Context(), engine, images, models, files,
-				func(ctx context.Context, h *host, m *session.Manager, p *progress) error {
-					return serveDev(ctx, h, m, p, a, workflows)
-				})
+			return a.withHost(cmd.Context(), files, func(ctx context.Context, h *host) error { return h.serveDev(ctx, workflows) })
 		},
-	}
-	engine.addTo(cmd)
-	images.addTo(cmd)
-	models.addTo(cmd)
-	cmd.Flags().StringVar(&agents, "agents", "", "directory of the workflows' agents (default agents/ beside or above the workflow)")
-	return cmd
+	})
 }
 
 // devFiles loads workflows and finds all agents.
@@ -75,9 +60,7 @@ func devFiles(args []string, agents string) ([]*workflow.Workflow, map[string]st
 				return nil, nil, fail(exitInvalid, err, "")
 			}
 			workflows = append(workflows, wf)
-			for name, path := range agentPaths(known, wf) {
-				files[name] = path
-			}
+			maps.Copy(files, agentPaths(known, wf))
 		}
 	}
 	if len(workflows)+len(files) == 0 {
@@ -87,16 +70,16 @@ func devFiles(args []string, agents string) ([]*workflow.Workflow, map[string]st
 }
 
 // serveDev registers the workflows and waits for the end of ctx, which is how the command is meant to end.
-func serveDev(ctx context.Context, h *host, m *session.Manager, p *progress, a *app, workflows []*workflow.Workflow) error {
-	events := &runProgress{p: p}
+func (h *host) serveDev(ctx context.Context, workflows []*workflow.Workflow) error {
+	events := &runProgress{p: h.p}
 	h.onTool = events.tool
-	engine := workflow.NewEngine(m, h, &workflow.Options{OnEvent: events.event, OnPull: p.Pull, Logger: a.logger()})
+	engine := workflow.NewEngine(h.m, h, &workflow.Options{OnEvent: events.event, OnPull: h.p.Pull, Logger: h.logger()})
 	for _, wf := range workflows {
 		if err := engine.Register(h.g, wf); err != nil {
 			return fail(exitInvalid, err, "")
 		}
 	}
-	fmt.Fprintf(a.stderr, "workcell: serving %d workflow(s) and %d agent(s); Ctrl-C ends it\n", len(workflows), len(h.agents))
+	h.notice("serving %d workflow(s) and %d agent(s); Ctrl-C ends it", len(workflows), len(h.agents))
 	<-ctx.Done()
 	return nil
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -13,8 +15,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/engines"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // doctorTimeout bounds each question to an engine, so that doctor answers also when the engine hangs.
@@ -64,13 +69,8 @@ func (r *engineReport) add(name string, v verdict, detail, fix string) {
 }
 
 func newDoctorCmd(a *app) *cobra.Command {
-	var (
-		engine engineFlags
-		images imageFlags
-		out    outputFlag
-		image  string
-	)
-	cmd := &cobra.Command{
+	image := ""
+	cmd := a.verb(engineFlags|imageFlags|outputFlags, &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the engines and what they can enforce",
 		Long: `Check which engines answer, what they can enforce and that a sandbox really opens, and say how to mend what is
@@ -78,11 +78,11 @@ missing: for each backend, or for the one that --backend names. Exits with 5 whe
 commands would take. It pulls nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := a.diagnose(cmd.Context(), engine, images, image)
+			r, err := a.diagnose(cmd.Context(), image)
 			if err != nil {
 				return err
 			}
-			if err := out.write(a.stdout, r, r.table); err != nil {
+			if err := a.print(r, r.table); err != nil {
 				return err
 			}
 			if !r.Usable {
@@ -90,17 +90,14 @@ commands would take. It pulls nothing.`,
 			}
 			return nil
 		},
-	}
-	engine.addTo(cmd)
-	images.addTo(cmd)
-	out.addTo(cmd)
+	})
 	cmd.Flags().StringVar(&image, "image", "", "image to open a sandbox from (default the first that is there)")
 	return cmd
 }
 
 // diagnose looks at one backend, or at all of them at the same time: one that hangs does not hold the others up.
-func (a *app) diagnose(ctx context.Context, engine engineFlags, images imageFlags, image string) (*report, error) {
-	r := &report{Backend: a.backendName(engine), Version: buildVersion(), Guest: embed.Version()}
+func (a *app) diagnose(ctx context.Context, image string) (*report, error) {
+	r := &report{Backend: a.backendName(), Version: buildVersion(), Guest: embed.Version()}
 	drivers := a.engines().All()
 	if r.Backend != engines.Auto {
 		d, err := a.engines().Named(r.Backend)
@@ -113,7 +110,7 @@ func (a *app) diagnose(ctx context.Context, engine engineFlags, images imageFlag
 	var looking sync.WaitGroup
 	for i, d := range drivers {
 		r.Backends[i] = &engineReport{Name: d.Name, Checks: []check{}}
-		looking.Go(func() { a.examine(ctx, r.Backends[i], d, images, image) })
+		looking.Go(func() { a.examine(ctx, r.Backends[i], d, image) })
 	}
 	looking.Wait()
 	r.choose()
@@ -174,14 +171,204 @@ func (r *report) summary() string {
 	case r.Usable:
 		return "sandboxes can run: " + strings.Join(usable, ", ")
 	case len(usable) > 0:
-		return fmt.Sprintf("no sandbox can run with --backend %s; these would do: %s", cmp.Or(r.Chosen, r.Backend),
-			"--backend "+strings.Join(usable, ", --backend "))
-	default:
-		return "no sandbox can run here"
+		return fmt.Sprintf("no sandbox can run with --backend %s; these would do: --backend %s", cmp.Or(r.Chosen, r.Backend),
+			strings.Join(usable, ", --backend "))
 	}
+	return "no sandbox can run here"
 }
 
-// failed reports whether no sandbox can run by one of the checks.
-func (r *engineReport) failed() bool {
-	return slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
+// examine runs the checks of one backend in order; each needs the one before it.
+func (a *app) examine(ctx context.Context, r *engineReport, d engines.Engine, image string) {
+	m, done, err := a.openManager(ctx, d.Name, stateUnused)
+	if err != nil {
+		r.absent(ctx, d, err)
+		return
+	}
+	defer done()
+	defer m.Close(context.WithoutCancel(ctx)) // removes the trial sandbox should it still be there; nothing else is open
+	if !r.engine(ctx, m.Backend(), d) {
+		return
+	}
+	if d.Name != engines.Docker { // which says itself what filter it has
+		r.add("seccomp", verdictOK, "Workcell's own filter on every sandbox", "")
+	}
+	if d.Name == engines.Local {
+		r.add("wall", verdictWarn, "thinner than a container's: what this machine has in its system folders can be read and run inside, "+
+			"and there is no daemon to watch over it", "docs/local.md compares the two; docker and containerd are the stronger choice")
+	}
+	r.enforcement(m.Backend().Capabilities())
+	found := r.images(ctx, m.Backend(), image)
+	r.trial(ctx, m, found)
+	r.Usable = !slices.ContainsFunc(r.Checks, func(c check) bool { return c.Verdict == verdictFail })
+}
+
+// absent reports that a backend cannot be used, why, and what to do.
+func (r *engineReport) absent(ctx context.Context, d engines.Engine, err error) {
+	_, hint := classify(err)
+	if errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrUnsupported) {
+		hint = d.Fix(err)
+	}
+	text := sanitize.Line(err.Error())
+	if errors.Is(err, backend.ErrUnavailable) {
+		if words := d.Absent(ctx); words != "" {
+			text = words
+		}
+	}
+	r.add("engine", verdictFail, text, hint)
+}
+
+// engine asks the engine who it is.
+func (r *engineReport) engine(ctx context.Context, b backend.SandboxBackend, d engines.Engine) bool {
+	r.there = true
+	p, ok := b.(backend.Pinger)
+	if !ok {
+		r.add("engine", verdictOK, "answers", "")
+		return true
+	}
+	bounded, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	info, err := p.Ping(bounded)
+	if err != nil {
+		r.absent(ctx, d, err)
+		return false
+	}
+	r.Engine = &info
+	r.add("engine", verdictOK, strings.TrimSpace(info.Name+" "+info.Version), "")
+	facts := [][2]string{{"api", info.API}, {"machine", strings.Trim(info.OS+"/"+info.Arch, "/") + ", kernel " + info.Kernel}}
+	if info.Cgroup != "" {
+		facts = append(facts, [2]string{"cgroup", "version " + info.Cgroup})
+	}
+	facts = append(facts, [2]string{"runtimes", strings.Join(info.Runtimes, ", ")})
+	for _, key := range slices.Sorted(maps.Keys(info.Details)) {
+		facts = append(facts, [2]string{strings.ReplaceAll(key, "_", " "), info.Details[key]})
+	}
+	for _, f := range facts {
+		if f[1] != "" {
+			r.add(f[0], verdictOK, f[1], "")
+		}
+	}
+	return true
+}
+
+// enforcement reports what limits hold on this engine.
+func (r *engineReport) enforcement(c backend.Capabilities) {
+	r.Capabilities = &c
+	workspace := "size of /workspace, watched: commands end when it is passed, and it is passed by what they write within a second or so"
+	switch c.Workspace {
+	case backend.WorkspaceSized:
+		workspace = "size of /workspace, by a file system of its own, whose space is set aside where the disk can do that"
+	case backend.WorkspaceMemory:
+		workspace = "size of /workspace, which lies in memory"
+	}
+	root := "root: writable, watched: commands end when the workspace_mb that was asked for, or else 4 GiB, is passed outside of /workspace"
+	if c.RootEnforcement == backend.WorkspaceMemory {
+		root = "root: writable, which lies in memory"
+	}
+	cgroups := "give the engine this cgroup controller; as root on a rootless engine: systemd delegation (see the engine's documentation)"
+	if r.Name == engines.Local {
+		cgroups = "run as root, or as an ordinary user with systemd-run --user --scope workcell …: see docs/local.md"
+	}
+	for _, l := range []struct {
+		name, what string
+		ok         bool
+		fix        string
+	}{
+		{"memory limit", "memory and swap together", c.Memory, cgroups},
+		{"cpu limit", "thousandths of a core", c.CPU, cgroups},
+		{"process limit", "processes and threads", c.PIDs, cgroups},
+		{"workspace size", workspace, c.Workspace != "", "agents that ask for limits.workspace_mb are refused; leave it out"},
+		{"writable root", root, c.WritableRoot, ""},
+		{"stop and start", "files survive a stop", c.Persistent, ""},
+	} {
+		if l.ok {
+			r.add(l.name, verdictOK, "enforced: "+l.what, "")
+		} else {
+			r.add(l.name, verdictWarn, "cannot be enforced; asking for it is an error", l.fix)
+		}
+	}
+	modes := make([]string, len(c.Networks))
+	for i, n := range c.Networks {
+		modes[i] = string(n)
+	}
+	v, fix := verdictOK, ""
+	if !slices.Contains(c.Networks, backend.NetworkBridge) {
+		v, fix = verdictWarn, "agents with network: {enabled: true} are refused on this engine"
+	}
+	r.add("networks", v, strings.Join(modes, ", "), fix)
+}
+
+// images reports which of the default images are present, and returns the first.
+func (r *engineReport) images(ctx context.Context, b backend.SandboxBackend, chosen string) string {
+	checker, ok := b.(backend.ImageChecker)
+	if !ok {
+		return chosen
+	}
+	var refs []string
+	if chosen != "" {
+		refs = []string{chosen}
+	}
+	for _, rt := range frontmatter.Runtimes() {
+		refs = append(refs, frontmatter.DefaultImage(rt))
+	}
+	present, absent := "present", "not present; pulled when first used"
+	if r.Name == engines.Local {
+		present, absent = "means this machine's own programs", "this machine has no such program"
+	}
+	first := chosen
+	for _, ref := range refs {
+		ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+		has, err := checker.HasImage(ctx, ref)
+		cancel()
+		switch {
+		case err != nil:
+			r.add("image "+ref, verdictWarn, sanitize.Line(err.Error()), "")
+		case has:
+			r.add("image "+ref, verdictOK, present, "")
+			first = cmp.Or(first, ref)
+		default:
+			r.add("image "+ref, verdictWarn, absent, r.fetch(ref))
+		}
+	}
+	return first
+}
+
+// fetch returns how to get an image that is not there.
+func (r *engineReport) fetch(ref string) string {
+	switch r.Name {
+	case engines.Local:
+		return "install it, as with apt-get install python3 or nodejs"
+	case engines.Containerd:
+		if full, err := backend.NormalizeImage(ref); err == nil {
+			ref = full
+		}
+		return "ctr --namespace workcell images pull " + ref
+	}
+	return "docker pull " + ref
+}
+
+// trial opens a sandbox and closes it.
+func (r *engineReport) trial(ctx context.Context, m *session.Manager, image string) {
+	const name = "sandbox"
+	if image == "" {
+		r.add(name, verdictWarn, "not tried: no image is present", "pull one of the images above, or pass --image")
+		return
+	}
+	r.tried = true
+	ctx, cancel := context.WithTimeout(ctx, 6*doctorTimeout)
+	defer cancel()
+	began := time.Now()
+	s, _, err := m.Open(ctx, session.UserKey("doctor-"+session.NewID()), session.Request{Image: image, Pull: backend.PullNever})
+	if err != nil {
+		_, hint := classify(err)
+		r.add(name, verdictFail, "does not open: "+sanitize.Line(err.Error()), hint)
+		return
+	}
+	took := time.Since(began).Round(time.Millisecond)
+	info := s.Info()
+	if err := s.Close(ctx); err != nil {
+		r.add(name, verdictFail, "does not close: "+sanitize.Line(err.Error()), "")
+		return
+	}
+	r.add(name, verdictOK, fmt.Sprintf("opened from %s in %s, as %s, with %s",
+		image, took, info.User, strings.Join(info.Programs, ", ")), "")
 }

@@ -1,46 +1,52 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/mcpserver"
-	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// Values of --on-exit.
+// Values of --on-exit and --transport.
 const (
-	onExitClose = "close"
-	onExitKeep  = "keep"
+	onExitClose    = "close"
+	onExitKeep     = "keep"
+	transportStdio = "stdio"
+	transportHTTP  = "http"
 )
 
 type mcpOptions struct {
-	engine engineFlags
-	images imageFlags
-	models modelFlags
 	http   mcpHTTPFlags
 	policy mcpPolicyFlags
-	tasks  mcpTaskFlags
+
+	agents, workflows string // directories of tasks
 
 	transport string
 	image     string
-	runtime   string
-	network   string
+	runtime   frontmatter.Runtime
+	network   backend.NetworkMode
 	onExit    string
 	idle      time.Duration
 }
 
 func newMCPCmd(a *app) *cobra.Command {
-	o := &mcpOptions{}
-	cmd := &cobra.Command{
+	o := &mcpOptions{transport: transportStdio, network: backend.NetworkNone, onExit: onExitClose}
+	cmd := a.verb(engineFlags|imageFlags|modelFlags, &cobra.Command{
 		Use:   "mcp [flags]",
 		Short: "Serve the sandboxes to MCP clients",
 		Long: `Serve the sandboxes to MCP clients: coding agents, IDEs, chat applications. On stdio one client starts this command
@@ -52,26 +58,24 @@ loopback addresses each of them needs a bearer token.`,
 			"  workcell mcp --transport http --listen 0.0.0.0:8765 --token-file tokens --tls-cert cert.pem --tls-key key.pem",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
-	}
-	o.engine.addTo(cmd)
-	o.images.addTo(cmd)
-	o.models.addTo(cmd)
+	})
 	o.http.addTo(cmd)
 	o.policy.addTo(cmd)
-	o.tasks.addTo(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.transport, "transport", "stdio", "stdio or http")
+	f.StringVar(&o.agents, "agents", "", "directory of agents (*.prompt) that execute_task can run, and that workflows use")
+	f.StringVar(&o.workflows, "workflows", "", "directory of workflows (*.yaml) that execute_task can run")
+	f.Var(oneOf(&o.transport, transportStdio, transportHTTP), "transport", "how clients connect")
 	f.StringVar(&o.image, "image", "", "image of the sandboxes (default that of --runtime)")
-	f.StringVar(&o.runtime, "runtime", "", "python, node or bash: the language of the sandboxes (default python)")
-	f.StringVar(&o.network, "network", "none", "none or bridge: what the sandboxes can reach")
-	f.IntVar(&o.engine.maxSandboxes, "max-sandboxes", 64, "sandboxes that may be open at once, of all clients together; more are refused with capacity")
-	f.StringVar(&o.onExit, "on-exit", onExitClose, "close or keep: what becomes of the sandboxes when the server ends")
+	f.Var(oneOf(&o.runtime, frontmatter.Runtimes()...), "runtime", "the language of the sandboxes (default python)")
+	f.Var(oneOf(&o.network, backend.NetworkNone, backend.NetworkBridge), "network", "what the sandboxes can reach")
+	f.IntVar(&a.maxSandboxes, "max-sandboxes", 64, "sandboxes that may be open at once, of all clients together; more are refused with capacity")
+	f.Var(oneOf(&o.onExit, onExitClose, onExitKeep), "on-exit", "what becomes of the sandboxes when the server ends")
 	f.DurationVar(&o.idle, "idle-timeout", mcpserver.DefaultIdleTimeout, "idle time after which a sandbox is closed")
 	return cmd
 }
 
 func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
-	if err := o.check(); err != nil {
+	if err := o.check(a); err != nil {
 		return err
 	}
 	policy, err := o.policy.read()
@@ -79,25 +83,30 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	serve := o.serveStdio
-	if o.transport == "http" {
+	if o.transport == transportHTTP {
 		if serve, err = o.http.prepare(a); err != nil {
 			return err
 		}
 	}
-	ctx, tel := a.startTracing(ctx, o.models.traceContent)
+	ctx, tel := a.startTracing(ctx)
 	defer tel.Close(ctx)
-	m, done, err := a.openManager(ctx, o.engine, o.images, stateNeeded)
+	m, done, err := a.openManager(ctx, a.backendName(), stateNeeded)
 	if err != nil {
 		return err
 	}
 	defer done()
-	defer func() { err = errors.Join(err, o.end(ctx, m)) }()
-	runner, err := o.tasks.runner(a, m, o.models)
+	closeManager := m.Close
+	if o.onExit == onExitKeep {
+		closeManager = m.Detach
+	}
+	defer func() { err = errors.Join(err, closeManager(context.WithoutCancel(ctx))) }()
+	opts := &mcpserver.Options{
+		Sandbox: tools.Sandbox{Runtime: o.runtime, Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)}},
+		Policy:  &policy, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
+	}
+	runner, err := a.taskRunner(m, o.agents, o.workflows)
 	if err != nil {
 		return err
-	}
-	opts := &mcpserver.Options{
-		Sandbox: o.sandbox(), Policy: &policy, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
 	}
 	if runner != nil {
 		opts.Runner = runner
@@ -106,50 +115,24 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		clean := context.WithoutCancel(ctx)
-		if o.onExit == onExitKeep {
-			err = errors.Join(err, srv.Detach(clean))
-			return
-		}
-		err = errors.Join(err, srv.Close(clean))
-	}()
+	closeServer := srv.Close
+	if o.onExit == onExitKeep {
+		closeServer = srv.Detach
+	}
+	defer func() { err = errors.Join(err, closeServer(context.WithoutCancel(ctx))) }()
 	return serve(ctx, a, srv)
 }
 
-func (o *mcpOptions) end(ctx context.Context, m *session.Manager) error {
-	clean := context.WithoutCancel(ctx)
-	if o.onExit == onExitKeep {
-		return m.Detach(clean)
-	}
-	return m.Close(clean)
-}
-
-func (o *mcpOptions) check() error {
+func (o *mcpOptions) check(a *app) error {
 	switch {
-	case o.transport != "stdio" && o.transport != "http":
-		return usageError(fmt.Errorf("there is no transport %q", o.transport), "transports: stdio, http")
-	case o.onExit != onExitClose && o.onExit != onExitKeep:
-		return usageError(fmt.Errorf("--on-exit %q", o.onExit), "close or keep")
-	case o.network != "none" && o.network != "bridge":
-		return usageError(fmt.Errorf("--network %q", o.network), "none or bridge")
-	case o.engine.maxSandboxes < 1:
-		return usageError(fmt.Errorf("--max-sandboxes %d", o.engine.maxSandboxes), "at least 1")
+	case a.maxSandboxes < 1:
+		return usageError(fmt.Errorf("--max-sandboxes %d", a.maxSandboxes), "at least 1")
 	case o.idle < time.Second:
 		return usageError(fmt.Errorf("--idle-timeout %v is shorter than a second", o.idle), "")
-	case o.runtime != "" && !strings.Contains(" python node bash ", " "+o.runtime+" "):
-		return usageError(fmt.Errorf("--runtime %q", o.runtime), "python, node or bash")
-	case o.transport == "stdio" && o.http.given():
+	case o.transport == transportStdio && o.http.given():
 		return usageError(errors.New("--listen, --token-file and the like belong to --transport http"), "")
 	}
 	return nil
-}
-
-// sandbox describes the clients' sandboxes.
-func (o *mcpOptions) sandbox() tools.Sandbox {
-	return tools.Sandbox{
-		Runtime: frontmatter.Runtime(o.runtime), Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == "bridge")},
-	}
 }
 
 // serveStdio serves the client that started this command. Nothing else may write to its standard output: what still
@@ -168,4 +151,238 @@ func (o *mcpOptions) serveStdio(ctx context.Context, a *app, srv *mcpserver.Serv
 		return err
 	}
 	return context.Cause(ctx)
+}
+
+// mcpPolicyFlags are the flags of the guard policy: a file, and single values over it.
+type mcpPolicyFlags struct {
+	file string
+	over []func(*mcpserver.Policy) error // what the other flags say
+}
+
+// limitFlag returns what sets a limit of the policy to a whole number, or to a time in whole seconds.
+func limitFlag(unit time.Duration, of func(*mcpserver.PolicyLimits) *int64) func(*mcpserver.Policy, string) error {
+	return func(p *mcpserver.Policy, text string) error {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if unit != 0 {
+			var d time.Duration
+			d, err = time.ParseDuration(text)
+			if n = int64(d / unit); d%unit != 0 {
+				return errors.New("it must be in whole seconds")
+			}
+		}
+		switch {
+		case err != nil && unit != 0:
+			return errors.New("not a time such as 90s or 5m")
+		case err != nil:
+			return errors.New("not a whole number")
+		case n < 0:
+			return errors.New("it must be at least 0")
+		}
+		*of(&p.Limits) = n
+		return nil
+	}
+}
+
+func (f *mcpPolicyFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.file, "policy", "", "YAML file with the guard policy; the flags below go over it")
+	for _, row := range []struct {
+		name, usage string
+		set         func(*mcpserver.Policy, string) error
+	}{
+		{"refuse-command", "refuse commands that begin with these words, as in 'git push'; may be repeated", func(p *mcpserver.Policy, text string) error {
+			p.Commands.Refuse = append(p.Commands.Refuse, mcpserver.CommandRule{Pattern: text})
+			return nil
+		}},
+		{"allow-command", "allow only commands that begin with these words; may be repeated", func(p *mcpserver.Policy, text string) error {
+			p.Commands.Allow = append(p.Commands.Allow, mcpserver.CommandRule{Pattern: text})
+			return nil
+		}},
+		{"refuse-file", "refuse files whose name matches, as in '*.exe'; may be repeated", func(p *mcpserver.Policy, text string) error {
+			p.Files.Refuse = append(p.Files.Refuse, text)
+			return nil
+		}},
+		{"allow-file", "allow only files whose name matches; may be repeated", func(p *mcpserver.Policy, text string) error {
+			p.Files.Allow = append(p.Files.Allow, text)
+			return nil
+		}},
+		{"max-file-mb", "largest file through the file tools, 0 is no bound (default 10)",
+			limitFlag(0, func(l *mcpserver.PolicyLimits) *int64 { return &l.FileMB })},
+		{"max-workspace-mb", limitUsage("workspace_mb") + ", set aside on the disk where that can be; 0 leaves it to agents and workflows",
+			limitFlag(0, func(l *mcpserver.PolicyLimits) *int64 { return &l.WorkspaceMB })},
+		{"max-execution", "longest command, program or task, as 90s, 0 is no bound (default 5m0s)",
+			limitFlag(time.Second, func(l *mcpserver.PolicyLimits) *int64 { return &l.ExecutionSeconds })},
+		{"max-memory-mb", limitUsage("memory_mb"), limitFlag(0, func(l *mcpserver.PolicyLimits) *int64 { return &l.MemoryMB })},
+		{"max-cpu", limitUsage("cpu_millicores"), limitFlag(0, func(l *mcpserver.PolicyLimits) *int64 { return &l.CPUMillicores })},
+	} {
+		cmd.Flags().Func(row.name, row.usage, func(text string) error {
+			f.over = append(f.over, func(p *mcpserver.Policy) error { return row.set(p, text) })
+			return row.set(&mcpserver.Policy{}, text)
+		})
+	}
+}
+
+func (f *mcpPolicyFlags) read() (mcpserver.Policy, error) {
+	p := mcpserver.DefaultPolicy()
+	if f.file != "" {
+		file, err := os.Open(f.file)
+		if err != nil {
+			return p, fail(exitInvalid, err, "--policy names a YAML file")
+		}
+		defer file.Close() // only read from
+		if p, err = mcpserver.ParsePolicy(file); err != nil {
+			return p, fail(exitInvalid, fmt.Errorf("%s: %w", f.file, err), "docs/mcp.md describes the guard policy")
+		}
+	}
+	for _, set := range f.over {
+		if err := set(&p); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// defaultMCPAddress is where `mcp --transport http` listens.
+const defaultMCPAddress = "127.0.0.1:8765"
+
+// mcpTokenEnv holds the token of a single owner.
+const mcpTokenEnv = "WORKCELL_MCP_TOKEN"
+
+// mcpHTTPFlags configure HTTP.
+type mcpHTTPFlags struct {
+	flags     *pflag.FlagSet
+	listen    string
+	tokenFile string
+	hosts     []string
+	origins   []string
+	cert, key string
+	maxConns  int
+	rate      int
+}
+
+func (f *mcpHTTPFlags) addTo(cmd *cobra.Command) {
+	fs := pflag.NewFlagSet("http", pflag.ContinueOnError)
+	fs.StringVar(&f.listen, "listen", defaultMCPAddress, "address of --transport http")
+	fs.StringVar(&f.tokenFile, "token-file", "", "file with bearer tokens, a line each: NAME TOKEN [EXPIRY as 2027-01-31T00:00:00Z]; or set "+mcpTokenEnv)
+	fs.StringArrayVar(&f.hosts, "allow-host", nil, "name that clients may reach the server by, next to localhost and addresses; may be repeated")
+	fs.StringArrayVar(&f.origins, "allow-origin", nil, "origin of a web page that may use the server, as https://app.example; may be repeated")
+	fs.StringVar(&f.cert, "tls-cert", "", "file with the certificate chain, for HTTPS")
+	fs.StringVar(&f.key, "tls-key", "", "file with the private key, for HTTPS")
+	fs.IntVar(&f.maxConns, "max-connections", mcpserver.DefaultMaxConns, "open connections, more wait")
+	fs.IntVar(&f.rate, "max-rate", mcpserver.DefaultRate, "requests per second of one client")
+	f.flags = fs
+	cmd.Flags().AddFlagSet(fs)
+}
+
+// given reports whether any of the flags was used.
+func (f *mcpHTTPFlags) given() bool {
+	given := false
+	f.flags.VisitAll(func(flag *pflag.Flag) { given = given || flag.Changed })
+	return given
+}
+
+// prepare reads tokens and certificate and begins to listen, so that what is wrong with them shows before an engine is
+// asked for anything.
+func (f *mcpHTTPFlags) prepare(a *app) (func(context.Context, *app, *mcpserver.Server) error, error) {
+	for name, n := range map[string]int{"max-connections": f.maxConns, "max-rate": f.rate} {
+		if n < 1 {
+			return nil, usageError(fmt.Errorf("--%s %d is out of range", name, n), "at least 1")
+		}
+	}
+	opts := &mcpserver.HTTPOptions{Hosts: f.hosts, Origins: f.origins, MaxConns: f.maxConns, Rate: f.rate}
+	var err error
+	if opts.Tokens, err = f.tokens(a.env); err != nil {
+		return nil, err
+	}
+	host, _, err := net.SplitHostPort(f.listen)
+	if err != nil {
+		return nil, usageError(fmt.Errorf("--listen %q: %w", f.listen, err), "for example --listen 127.0.0.1:8765")
+	}
+	if ip := net.ParseIP(host); len(opts.Tokens) == 0 && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return nil, usageError(fmt.Errorf("--listen %s: %w", f.listen, mcpserver.ErrNoToken),
+			"pass --token-file, or set "+mcpTokenEnv+", or listen on 127.0.0.1")
+	}
+	if opts.TLS, err = f.tls(); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", f.listen)
+	if err != nil {
+		return nil, fail(exitFailed, err, "choose another address with --listen")
+	}
+	scheme := "http"
+	if opts.TLS != nil {
+		scheme = "https"
+	}
+	return func(ctx context.Context, a *app, srv *mcpserver.Server) error {
+		a.notice("serving MCP on %s://%s%s", scheme, l.Addr(), mcpserver.PathMCP)
+		if err := srv.ServeHTTP(ctx, l, opts); err != nil && ctx.Err() == nil {
+			return err
+		}
+		return context.Cause(ctx)
+	}, nil
+}
+
+func (f *mcpHTTPFlags) tls() (*tls.Config, error) {
+	if f.cert == "" && f.key == "" {
+		return nil, nil
+	}
+	if f.cert == "" || f.key == "" {
+		return nil, usageError(errors.New("--tls-cert and --tls-key go together"), "")
+	}
+	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+	if err != nil {
+		return nil, fail(exitInvalid, err, "--tls-cert and --tls-key name PEM files")
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// tokens reads the token file, or the one token of the environment.
+func (f *mcpHTTPFlags) tokens(e environ.Lookup) ([]mcpserver.Token, error) {
+	if f.tokenFile == "" {
+		if secret := e.Get(mcpTokenEnv); secret != "" {
+			return []mcpserver.Token{{Name: "default", Secret: secret}}, nil
+		}
+		return nil, nil
+	}
+	file, err := os.Open(f.tokenFile)
+	if err != nil {
+		return nil, fail(exitInvalid, err, "--token-file names a file with lines of NAME TOKEN")
+	}
+	defer file.Close() // only read from
+	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o077 != 0 && os.PathSeparator == '/' {
+		return nil, fail(exitInvalid, fmt.Errorf("%s can be read by other users", f.tokenFile), "chmod 600 "+f.tokenFile)
+	}
+	var tokens []mcpserver.Token
+	lines := bufio.NewScanner(file)
+	for n := 1; lines.Scan(); n++ {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		t, err := parseToken(fields)
+		if err != nil {
+			return nil, fail(exitInvalid, fmt.Errorf("%s:%d: %w", f.tokenFile, n, err), "a line is NAME TOKEN [EXPIRY]")
+		}
+		tokens = append(tokens, t)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fail(exitInvalid, err, "")
+	}
+	if len(tokens) == 0 {
+		return nil, fail(exitInvalid, fmt.Errorf("%s holds no token", f.tokenFile), "a line is NAME TOKEN [EXPIRY]")
+	}
+	return tokens, nil
+}
+
+func parseToken(fields []string) (mcpserver.Token, error) {
+	if len(fields) < 2 || len(fields) > 3 {
+		return mcpserver.Token{}, errors.New("not a name and a token")
+	}
+	t := mcpserver.Token{Name: fields[0], Secret: fields[1]}
+	if len(fields) == 3 {
+		var err error
+		if t.Expires, err = time.Parse(time.RFC3339, fields[2]); err != nil {
+			return mcpserver.Token{}, fmt.Errorf("the expiry %q is not of the form 2027-01-31T00:00:00Z", clip(fields[2], 40))
+		}
+	}
+	return t, nil
 }

@@ -1,20 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 
-	"github.com/spf13/cobra"
-
-	"github.com/workcell-dev/workcell/internal/expr"
-	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -27,22 +29,10 @@ const (
 	taskWorkflow = "workflow"
 )
 
-// mcpTaskFlags say which agents and workflows execute_task can run.
-type mcpTaskFlags struct {
-	agents    string
-	workflows string
-}
-
-func (f *mcpTaskFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.agents, "agents", "", "directory of agents (*.prompt) that execute_task can run, and that workflows use")
-	cmd.Flags().StringVar(&f.workflows, "workflows", "", "directory of workflows (*.yaml) that execute_task can run")
-}
-
 // taskRunner runs agents and workflows for MCP clients as `agent run` and `run` do.
 type taskRunner struct {
 	app     *app
 	manager *session.Manager
-	models  modelFlags
 	tasks   map[string]mcpTask
 	paths   hostPaths
 
@@ -58,19 +48,19 @@ type mcpTask struct {
 	wf     *workflow.Workflow
 }
 
-// runner loads the tasks; nil without a directory. A file with something wrong in it is left out, with a warning. Models are not looked for yet: a key that is missing is told to who
-// runs a task that needs it.
-func (f *mcpTaskFlags) runner(a *app, m *session.Manager, models modelFlags) (*taskRunner, error) {
-	if f.agents == "" && f.workflows == "" {
+// taskRunner loads the tasks of directories; nil without one. A file with something wrong in it is left out, with a warning.
+// Models are not looked for yet: whoever runs a task whose key is missing gets that error.
+func (a *app) taskRunner(m *session.Manager, agents, workflows string) (*taskRunner, error) {
+	if agents == "" && workflows == "" {
 		return nil, nil
 	}
-	r := &taskRunner{app: a, manager: m, models: models, tasks: map[string]mcpTask{}, paths: newHostPaths(f.agents, f.workflows), hosts: map[string]*host{}}
+	r := &taskRunner{app: a, manager: m, tasks: map[string]mcpTask{}, paths: newHostPaths(agents, workflows), hosts: map[string]*host{}}
 	var errs []error
-	if f.agents != "" {
-		errs = append(errs, r.addAgents(f.agents))
+	if agents != "" {
+		errs = append(errs, r.addAgents(agents))
 	}
-	if f.workflows != "" {
-		errs = append(errs, r.addWorkflows(f.workflows, f.agents))
+	if workflows != "" {
+		errs = append(errs, r.addWorkflows(workflows, agents))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fail(exitInvalid, err, "each task needs a name of its own: an agent its file's, a workflow its id; `workcell validate` shows all other problems")
@@ -81,7 +71,7 @@ func (f *mcpTaskFlags) runner(a *app, m *session.Manager, models modelFlags) (*t
 // leaveOut warns of what is wrong with a file, which does not become a task.
 func (r *taskRunner) leaveOut(path string, err error) {
 	for _, p := range problemsOf(path, err) {
-		fmt.Fprintf(r.app.stderr, "workcell: warning: left out: %s\n", sanitize.Line(p.place().Error()))
+		r.app.notice("warning: left out: %v", p)
 	}
 }
 
@@ -169,13 +159,18 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 		return mcpserver.TaskResult{}, err
 	}
 	own := *shared // each call reports its own tool calls
-	calls := &toolCalls{report: req.Report}
-	own.onTool = calls.event
+	var calls atomic.Int64
+	own.onTool = func(agent string, e tools.ToolEvent) {
+		if !e.Done {
+			calls.Add(1)
+			req.Report(agent + ": " + e.Tool)
+		}
+	}
 	if t.wf != nil {
 		return r.runWorkflow(ctx, &own, t.wf, req)
 	}
 	agent := own.agents[t.Name]
-	input, err := taskInput(inputFields(agent.InputSchema()), req)
+	input, err := agentInput(inputFields(agent.InputSchema()), req.Fields, req.Text)
 	if err == nil {
 		err = agent.CheckInput(input)
 	}
@@ -184,7 +179,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	}
 	res, err := own.run(ctx, t.Name, input)
 	if err != nil {
-		return mcpserver.TaskResult{ToolCalls: calls.count(), Model: res.Model}, taskError(err)
+		return mcpserver.TaskResult{ToolCalls: int(calls.Load()), Model: res.Model}, taskError(err)
 	}
 	return mcpserver.TaskResult{
 		Outcome: string(workflow.Succeeded), Text: res.Text, OutputJSON: jsonText(res.Output), Model: res.Model, ToolCalls: res.ToolCalls,
@@ -208,7 +203,7 @@ func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Work
 		return mcpserver.TaskResult{}, inputError(err)
 	}
 	run, _ := session.RunFromContext(ctx)
-	engine := workflow.NewEngine(r.manager, h, &workflow.Options{
+	engine := workflow.NewEngine(h.m, h, &workflow.Options{
 		Within: &run, Logger: r.app.logger(), OnEvent: func(ev workflow.Event) {
 			if ev.Kind == workflow.EventStepStarted {
 				req.Report("step " + ev.Path)
@@ -236,7 +231,7 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	if h := r.hosts[t.Name]; h != nil {
 		return h, nil
 	}
-	h, err := r.app.newHost(context.WithoutCancel(ctx), r.manager, t.agents, r.models) // it outlives this call
+	h, err := r.app.newHost(context.WithoutCancel(ctx), r.manager, t.agents) // it outlives this call
 	if err != nil {
 		if code, todo := classify(err); code == exitModel {
 			e := tools.NewError(tools.CodeUnavailable, "the task has no model to run with: "+err.Error(),
@@ -250,50 +245,15 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	return h, nil
 }
 
-// taskInput returns an agent's input.
-func taskInput(fields map[string]string, req mcpserver.TaskRequest) (map[string]any, error) {
-	pairs := maps.Clone(req.Fields)
-	if pairs == nil {
-		pairs = map[string]string{}
-	}
-	for _, name := range slices.Sorted(maps.Keys(pairs)) {
-		if err := knownInput(name, fields); err != nil {
-			return nil, err
-		}
-		if !expr.IsIdent(name) {
-			return nil, fmt.Errorf("%q is not the name of an input", clip(name, 60))
-		}
-	}
-	if req.Text != "" {
-		field, err := textField(fields)
-		if err != nil {
-			return nil, err
-		}
-		if _, given := pairs[field]; !given {
-			pairs[field] = req.Text
-		}
-	}
-	input := map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(pairs)) {
-		value, err := typedValue(name, fields[name], pairs[name])
-		if err != nil {
-			return nil, err
-		}
-		input[name] = value
-	}
-	return input, nil
-}
-
 func inputError(err error) error {
 	var ce *cliError
-	hint := ""
 	if errors.As(err, &ce) {
-		hint = ce.hint
+		return tools.NewError(tools.CodeInvalid, err.Error(), ce.hint)
 	}
-	return tools.NewError(tools.CodeInvalid, err.Error(), hint)
+	return tools.NewError(tools.CodeInvalid, err.Error(), "")
 }
 
-// taskError makes a failure of why a task failed, in the words of the operator's own agents, workflows and model.
+// taskError returns the failure of why a task failed, in the words of the operator's own agents, workflows and model.
 func taskError(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -317,26 +277,53 @@ func jsonText(v any) string {
 	return string(raw)
 }
 
-// toolCalls reports an agent's tool calls.
-type toolCalls struct {
-	report func(string)
-
-	mu sync.Mutex // guards n
-	n  int
+// hostPaths keeps where files of this machine lie from clients: errors name agents, workflows and what they are to copy.
+type hostPaths struct {
+	roots []string // absolute, longest first
 }
 
-func (c *toolCalls) event(agent string, e tools.ToolEvent) {
-	if e.Done {
-		return
+// newHostPaths knows the directories that errors are most likely to name, so that they are found with blanks in them too.
+func newHostPaths(dirs ...string) hostPaths {
+	if home, err := os.UserHomeDir(); err == nil {
+		dirs = append(dirs, home)
 	}
-	c.mu.Lock()
-	c.n++
-	c.mu.Unlock()
-	c.report(agent + ": " + e.Tool)
+	var h hostPaths
+	for _, dir := range dirs {
+		abs, err := filepath.Abs(dir)
+		if dir != "" && err == nil && abs != filepath.Dir(abs) { // all paths begin with the root
+			h.roots = append(h.roots, abs)
+		}
+	}
+	slices.SortFunc(h.roots, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	return h
 }
 
-func (c *toolCalls) count() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n
+// absolutePath matches an absolute path and what stands before it, not the host of a URL.
+var absolutePath = regexp.MustCompile("(^|[\\s\"'`(\\[{<=:,;|])((?:[A-Za-z]:)?[/\\\\][^\\s\"'`)\\]}>,;:|]+)")
+
+// hide leaves the last name of every path that is not of a sandbox's work directory.
+func (h hostPaths) hide(text string) string {
+	for _, root := range h.roots {
+		text = strings.ReplaceAll(text, root+string(filepath.Separator), "/~/") // without what ends a path below
+	}
+	return absolutePath.ReplaceAllStringFunc(text, func(found string) string {
+		m := absolutePath.FindStringSubmatch(found)
+		before, name := m[1], m[2]
+		url := strings.HasPrefix(name, "//") && !strings.HasPrefix(name, "///")
+		if url || name == backend.Workdir || strings.HasPrefix(name, backend.Workdir+"/") {
+			return found
+		}
+		return before + "…/" + path.Base(strings.ReplaceAll(name, `\`, "/"))
+	})
+}
+
+// error returns err as a client may see it.
+func (h hostPaths) error(err error) error {
+	var told *tools.ToolError
+	if !errors.As(err, &told) {
+		return err // package mcpserver shows only its class
+	}
+	hidden := *told
+	hidden.Message, hidden.Remediation = h.hide(told.Message), h.hide(told.Remediation)
+	return &hidden
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/mcpserver"
+	"github.com/workcell-dev/workcell/tools"
 )
 
 // TestTakeStdout: after it, what is written to the old file, by this process or a child that inherits it, goes elsewhere,
@@ -144,7 +146,7 @@ func TestMCPLeavesBadFilesOut(t *testing.T) {
 		}
 	}
 	var stderr strings.Builder
-	r, err := (&mcpTaskFlags{agents: dir, workflows: dir}).runner(&app{stderr: &stderr}, nil, modelFlags{})
+	r, err := (&app{stderr: &stderr}).taskRunner(nil, dir, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,5 +199,33 @@ func TestMCPUsage(t *testing.T) {
 		if code != tc.code || !strings.Contains(stderr.String(), tc.want) || stdout.Len() != 0 {
 			t.Errorf("%q: exit code %d, standard error %q, standard output %q; want %d, %q", tc.args, code, stderr.String(), stdout.String(), tc.code, tc.want)
 		}
+	}
+}
+
+func TestHostPaths(t *testing.T) {
+	t.Parallel()
+	odd := filepath.Join(t.TempDir(), "my agents")
+	h := newHostPaths(odd, "")
+	for text, want := range map[string]string{
+		"nothing": "nothing",
+		"open /srv/secret/plan.yaml: no such file":     "open …/plan.yaml: no such file",
+		`"/srv/secret/a.prompt":7:3: bad`:              `"…/a.prompt":7:3: bad`,
+		odd + "/fixer.prompt:4: bad":                   "…/fixer.prompt:4: bad",
+		"/srv/a/x.yaml:1: (/srv/b/y.yaml), [/srv/z/q]": "…/x.yaml:1: (…/y.yaml), […/q]",
+		`open C:\Users\me\a.prompt: denied`:            `open …/a.prompt: denied`,
+		"file:///srv/secret/x":                         "file:…/x",
+		"post https://api.example/v1/chat: 500":        "post https://api.example/v1/chat: 500",
+		"cat /workspace/d/x.txt: no such file":         "cat /workspace/d/x.txt: no such file",
+		"and/or 1/2":                                   "and/or 1/2",
+	} {
+		if got := h.hide(text); got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+	}
+	told := tools.NewError(tools.CodeInvalid, "cannot read /srv/secret/x", "look into /srv/secret/y")
+	got := h.error(told)
+	var fail *tools.ToolError
+	if !errors.As(got, &fail) || strings.Contains(fail.Message+fail.Remediation, "secret") || !strings.Contains(told.Message, "secret") {
+		t.Errorf("%+v of %+v", fail, told)
 	}
 }

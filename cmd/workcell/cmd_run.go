@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -13,7 +15,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
-	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
@@ -22,26 +23,28 @@ import (
 // keepFor is how long --keep keeps the sandboxes of a run, unless somebody removes them before.
 const keepFor = 7 * 24 * time.Hour
 
-type runOptions struct {
-	engine    engineFlags
-	images    imageFlags
-	models    modelFlags
-	input     inputFlags
-	out       outputFlag
-	agents    string
-	workspace string
-	keep      bool
+// runVerb returns a command that runs something: with the flags for its input and its sandboxes.
+func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes string, cmd *cobra.Command) *cobra.Command {
+	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags, cmd)
+	f := cmd.Flags()
+	f.StringVar(inputFile, "input-file", "", "JSON or YAML file with the whole input, - for standard input; "+over+" goes over it")
+	f.StringVar(&a.Workspace, "workspace", "", "directory to copy into the "+sandboxes)
+	f.BoolVar(&a.Keep, "keep", false, "leave the run's sandboxes for workcell sessions exec and rm")
+	return cmd
 }
 
 func newRunCmd(a *app) *cobra.Command {
-	o := &runOptions{}
-	cmd := &cobra.Command{
+	var (
+		file  string
+		pairs []string
+	)
+	cmd := a.runVerb(agentsFlags, &file, "--input", "run's sandboxes, in place of the workflow's workspace:", &cobra.Command{
 		Use:   "run WORKFLOW.yaml [flags]",
 		Short: "Run a workflow",
 		Long: `Run a workflow. Its agents share the run's sandbox, which is removed when the run ends, however it ends.
 
-Every step is written to the run's journal before the next one begins. A run whose process died can be gone on with, in
-the same sandbox, by ` + "`workcell runs resume`" + ` as long as the sandbox was not idle for too long.
+Every step is written to the run's journal before the next one begins. A run whose process died is resumed in
+the same sandbox by ` + "`workcell runs resume`" + ` as long as the sandbox was not idle for too long.
 
 Agents are looked for in agents/ beside or above the workflow, or in --agents. Progress goes to standard error, the
 result to standard output.`,
@@ -49,17 +52,9 @@ result to standard output.`,
 			"  workcell run examples/workflows/debug-and-fix.yaml --workspace ~/project --model anthropic/claude-sonnet-4-5\n" +
 			"  workcell run examples/workflows/debug-and-fix.yaml --model scripted/examples/workflows/scripts/debug-and-fix.yaml",
 		Args: runArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), a, args[0]) },
-	}
-	o.engine.addTo(cmd)
-	o.images.addTo(cmd)
-	o.models.addTo(cmd)
-	o.input.addTo(cmd)
-	o.out.addTo(cmd)
-	f := cmd.Flags()
-	f.StringVar(&o.agents, "agents", "", "directory of the agents (default agents/ beside or above the workflow)")
-	f.StringVar(&o.workspace, "workspace", "", "directory to copy into the run's sandboxes, in place of the workflow's workspace:")
-	f.BoolVar(&o.keep, "keep", false, "leave the run's sandboxes for workcell sessions exec and rm")
+		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args[0], file, pairs) },
+	})
+	cmd.Flags().StringArrayVar(&pairs, "input", nil, "NAME=VALUE, or NAME=@FILE to read the value from a file; may be repeated")
 	return cmd
 }
 
@@ -74,21 +69,21 @@ func runArgs(cmd *cobra.Command, args []string) error {
 	return cobra.ExactArgs(1)(cmd, args)
 }
 
-func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
-	files := agentsFor(path, o.agents)
+func (a *app) run(ctx context.Context, path, file string, pairs []string) error {
+	files := agentsFor(path, a.Agents)
 	wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: files.known})
 	if err != nil {
 		return fail(exitInvalid, err, "")
 	}
-	input, err := o.input.read(a.stdin, wf.ParseInput)
+	input, err := workflowInput(a.stdin, wf, file, pairs)
 	if err != nil {
 		return err
 	}
 	for _, notice := range strangeInputs(input, wf.InputSchema()) {
-		fmt.Fprintf(a.stderr, "workcell: notice: %s\n", sanitize.Line(notice))
+		a.notice("notice: %s", notice)
 	}
-	if dir := cmp.Or(o.workspace, wf.Workspace()); dir != "" {
-		reportSkipped(ctx, a.stderr, dir)
+	if dir := cmp.Or(a.Workspace, wf.Workspace()); dir != "" {
+		a.reportSkipped(ctx, dir)
 	}
 	j, err := a.openJournal(ctx)
 	if err != nil {
@@ -98,90 +93,63 @@ func (o *runOptions) run(ctx context.Context, a *app, path string) (err error) {
 	if _, err := j.Prune(ctx, time.Now().Add(-keepRuns)); err != nil {
 		a.logger().Warn("old runs cannot be forgotten", "error", err)
 	}
-	return a.withHost(ctx, o.engine, o.images, o.models, agentPaths(files, wf), func(ctx context.Context, h *host, m *session.Manager, p *progress) error {
-		note, err := o.note(a, m, path)
+	return a.withHost(ctx, agentPaths(files, wf), func(ctx context.Context, h *host) error {
+		note, err := h.note(path)
 		if err != nil {
 			return err
 		}
-		return o.execute(ctx, a, h, m, p, j, note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
+		return h.execute(ctx, j, note, func(ctx context.Context, e *workflow.Engine) (*workflow.Result, error) {
 			return e.Run(ctx, wf, input)
 		})
 	})
 }
 
 // agentPaths finds the files of a workflow's agents, which its loader found to be there.
-func agentPaths(files agentFiles, workflows ...*workflow.Workflow) map[string]string {
+func agentPaths(files agentFiles, wf *workflow.Workflow) map[string]string {
 	out := map[string]string{}
-	for _, wf := range workflows {
-		for _, name := range wf.Agents() {
-			if path, err := files.find(name); err == nil {
-				out[name] = path
-			}
+	for _, name := range wf.Agents() {
+		if path, err := files.find(name); err == nil {
+			out[name] = path
 		}
 	}
 	return out
 }
 
-// withHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
-// traces are sent, whether or not ctx has ended.
-func (a *app) withHost(ctx context.Context, e engineFlags, images imageFlags, models modelFlags, files map[string]string,
-	fn func(context.Context, *host, *session.Manager, *progress) error) (err error) {
-	catchBrokenPipes()
-	ctx, tel := a.startTracing(ctx, models.traceContent)
-	defer func() {
-		tel.Close(ctx)
-		if id := tel.TraceID(); id != "" {
-			fmt.Fprintf(a.stderr, "workcell: trace: %s\n", id)
-		}
-	}()
-	m, done, err := a.openManager(ctx, e, images, stateNeeded)
-	if err != nil {
-		return err
-	}
-	defer done()
-	defer func() { err = errors.Join(err, m.Close(context.WithoutCancel(ctx))) }()
-	h, err := a.newHost(ctx, m, files, models)
-	if err != nil {
-		return err
-	}
-	p := newProgress(a.stderr)
-	defer p.Close()
-	return fn(ctx, h, m, p)
-}
-
 // execute drives a run that do begins or resumes, until it ends or somebody asks for its end.
-func (o *runOptions) execute(ctx context.Context, a *app, h *host, m *session.Manager, p *progress, j *sqlitejournal.Journal, note string,
+func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note string,
 	do func(context.Context, *workflow.Engine) (*workflow.Result, error)) error {
-	events := &runProgress{p: p}
+	events := &runProgress{p: h.p}
 	h.onTool = events.tool
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	opts := &workflow.Options{
-		Workspace: o.workspace, OnPull: p.Pull, Logger: a.logger(), Journal: j.For(m.Owner(), note),
+	res, err := do(ctx, workflow.NewEngine(h.m, h, &workflow.Options{
+		Workspace: h.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j.For(h.m.Owner(), note),
 		OnEvent: func(ev workflow.Event) {
 			events.event(ev)
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
 				go awaitCancel(ctx, j, ev.RunID, cancel) // ends with ctx
 			}
 		},
-	}
-	if o.keep {
-		opts.Retention = keepFor
-	}
-	res, err := do(ctx, workflow.NewEngine(m, h, opts))
+	}))
 	if res == nil {
 		return runError(err)
 	}
-	if o.keep {
-		tellKept(ctx, m, p, res.RunID)
-	}
-	if werr := o.out.write(a.stdout, res, func(w io.Writer) error { return resultTable(w, res) }); werr != nil {
+	h.showKept(ctx, res.RunID)
+	if werr := h.print(res, func(w io.Writer) error { return resultTable(w, res) }); werr != nil {
 		return errors.Join(err, werr)
 	}
 	return errors.Join(runError(err), res.Cleanup)
 }
 
-// runError gives the failures that are not the run's own fault their exit codes.
+// retention returns how long the sandboxes of a run stay behind its end.
+func (a *app) retention() time.Duration {
+	if a.Keep {
+		return keepFor
+	}
+	return 0
+}
+
+// runError sets exit codes for the failures that are not the run's own fault.
 func runError(err error) error {
 	var we *workflow.Error
 	switch {
@@ -202,36 +170,115 @@ func runError(err error) error {
 	}
 }
 
-// tellKept names the sandboxes of a run that were left.
-func tellKept(ctx context.Context, m *session.Manager, p *progress, run string) {
-	list, err := m.List(context.WithoutCancel(ctx))
+// showKept names the sandboxes of a run that were left.
+func (h *host) showKept(ctx context.Context, run string) {
+	if !h.Keep {
+		return
+	}
+	list, err := h.m.List(context.WithoutCancel(ctx))
 	if err != nil {
-		p.Line("sandboxes were kept, but cannot be listed: %v", err)
+		h.p.Line("sandboxes were kept, but cannot be listed: %v", err)
 		return
 	}
 	for _, s := range list {
 		if s.Run == run {
-			p.Line("kept %s (%s)", s.ID, s.Key)
+			h.p.Line("kept %s (%s)", s.ID, s.Key)
 		}
 	}
-	p.Line("remove with: workcell sessions rm %s", run)
+	h.p.Line("remove with: workcell sessions rm %s", run)
 }
 
 // resultTable writes a result for people: the facts, then the output as YAML.
 func resultTable(w io.Writer, res *workflow.Result) error {
-	rows := [][]string{
-		{"outcome", string(res.Outcome)},
-		{"run", res.RunID},
-		{"workflow", res.Workflow},
-		{"steps", fmt.Sprint(res.Steps)},
-		{"duration", short(res.Duration)},
-	}
-	for _, r := range rows {
-		fmt.Fprintf(w, "%-10s%s\n", r[0], sanitize.Line(r[1]))
-	}
+	writeFacts(w, [2]string{"outcome", string(res.Outcome)}, [2]string{"run", res.RunID}, [2]string{"workflow", res.Workflow},
+		[2]string{"steps", fmt.Sprint(res.Steps)}, [2]string{"duration", short(res.Duration)})
 	if res.Output == nil {
 		return nil
 	}
 	fmt.Fprintln(w, "output:")
 	return writeLines(w, "  ", res.Output)
+}
+
+func newAgentCmd(a *app) *cobra.Command {
+	file := ""
+	cmd := a.runVerb(0, &file, "INPUT", "agent's sandboxes", &cobra.Command{
+		Use:   "run FILE.prompt [INPUT…] [flags]",
+		Short: "Run an agent and print its answer",
+		Long: `Run an agent and print its answer. INPUT is NAME=VALUE (NAME=@FILE reads the value from a file), or one text for an
+agent that takes one: its only field, or the one named input or task.`,
+		Example: "  workcell agent run examples/agents/python-developer.prompt 'print the first 20 primes'\n" +
+			"  workcell agent run examples/agents/data-analyst.prompt question='Which region sold most?' csv=@sales.csv",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.runAgent(cmd.Context(), args[0], file, args[1:])
+		},
+	})
+	return group(&cobra.Command{Use: "agent", Aliases: []string{"agents"}, Short: "Run an agent on its own"}, cmd)
+}
+
+// agentOutput is what `agent run` prints.
+type agentOutput struct {
+	Agent        string `json:"agent"`
+	RunID        string `json:"run_id"`
+	Model        string `json:"model"`
+	Text         string `json:"text"`
+	Output       any    `json:"output,omitempty"`
+	Turns        int    `json:"turns"`
+	ToolCalls    int    `json:"tool_calls"`
+	InputTokens  int    `json:"input_tokens"`
+	OutputTokens int    `json:"output_tokens"`
+}
+
+func (a *app) runAgent(ctx context.Context, path, file string, args []string) error {
+	if !strings.HasSuffix(path, agentExt) {
+		return usageError(fmt.Errorf("%s is not an agent", path), "agents end in "+agentExt+"; workflows are for `workcell run`")
+	}
+	if _, err := os.Stat(path); err != nil {
+		return fail(exitInvalid, err, "")
+	}
+	name := strings.TrimSuffix(filepath.Base(path), agentExt)
+	return a.withHost(ctx, map[string]string{name: path}, func(ctx context.Context, h *host) error {
+		input, err := agentArgs(a.stdin, h.agents[name], file, args)
+		if err != nil {
+			return err
+		}
+		if err := h.agents[name].CheckInput(input); err != nil {
+			return fail(exitInvalid, err, "pass NAME=VALUE or --input-file FILE")
+		}
+		return h.executeAgent(ctx, name, input)
+	})
+}
+
+// executeAgent runs the agent in a run of its own, so that its id is known and its sandboxes can be kept.
+func (h *host) executeAgent(ctx context.Context, name string, input map[string]any) (err error) {
+	h.onTool = (&runProgress{p: h.p}).tool
+	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
+	base := session.Request{OnPull: h.p.Pull, Retention: h.retention()}
+	if h.Workspace != "" {
+		if base, err = workflow.CopyWorkspace(ctx, base, h.Workspace); err != nil {
+			return fail(exitInvalid, err, "--workspace names the directory to copy")
+		}
+		h.reportSkipped(ctx, h.Workspace)
+	}
+	ctx = session.WithBase(session.WithRun(ctx, run), base)
+	h.p.Line("run %s of agent %s", run.ID, name)
+	h.p.Status("agent " + name)
+	res, err := h.run(ctx, name, input)
+	h.p.Status("")
+	// The end of the manager leaves what the run's own end keeps, and nothing else.
+	err = errors.Join(err, h.m.CloseScope(context.WithoutCancel(ctx), run.Scope()))
+	h.showKept(ctx, run.ID)
+	if err != nil {
+		return runError(err)
+	}
+	out := agentOutput{
+		Agent: name, RunID: run.ID, Model: res.Model, Text: res.Text, Output: res.Output, Turns: res.Turns,
+		ToolCalls: res.ToolCalls, InputTokens: res.InputTokens, OutputTokens: res.OutputTokens,
+	}
+	return h.print(out, func(w io.Writer) error {
+		if res.Output != nil {
+			return writeLines(w, "", res.Output)
+		}
+		return writeLines(w, "", res.Text)
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel"
@@ -17,7 +18,7 @@ import (
 )
 
 func newSessionsCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:     "sessions",
 		Aliases: []string{"session"},
 		Short:   "Open, list, use and remove sandboxes",
@@ -25,21 +26,43 @@ func newSessionsCmd(a *app) *cobra.Command {
 
 Sandboxes are found by the labels on their containers, so these commands also see and use the sandboxes of runs that
 are under way in other processes of the same user.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}, newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a),
+		newSessionsCpCmd(a), newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
+}
+
+// managed returns what a command runs with a manager.
+func (a *app) managed(use stateUse, fn func(ctx context.Context, m *session.Manager, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return a.withManager(cmd.Context(), use, func(ctx context.Context, m *session.Manager) error { return fn(ctx, m, args) })
 	}
-	cmd.AddCommand(newSessionsOpenCmd(a), newSessionsLsCmd(a), newSessionsExecCmd(a), newSessionsAttachCmd(a), newSessionsRmCmd(a))
-	cmd.AddCommand(newSessionsCpCmd(a), newSessionsLogsCmd(a), newSessionsKillCmd(a), newSessionsGCCmd(a))
-	return cmd
+}
+
+// inSandbox returns what a command runs with the sandbox that its first argument names, which may have an owner elsewhere.
+func (a *app) inSandbox(fn func(ctx context.Context, s *session.Session, args []string) error) func(*cobra.Command, []string) error {
+	return a.managed(stateWanted, func(ctx context.Context, m *session.Manager, args []string) error {
+		list, err := m.List(ctx)
+		if err != nil {
+			return err
+		}
+		info, err := findSandbox(list, args[0])
+		if err != nil {
+			return err
+		}
+		s, err := m.Connect(ctx, info.ID)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, s, args[1:])
+	})
 }
 
 // withManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.
-func (a *app) withManager(ctx context.Context, e engineFlags, images imageFlags, use stateUse, fn func(context.Context, *session.Manager) error) (err error) {
-	ctx, tel := a.startTracing(ctx, false)
+func (a *app) withManager(ctx context.Context, use stateUse, fn func(context.Context, *session.Manager) error) (err error) {
+	ctx, tel := a.startTracing(ctx)
 	defer tel.Close(ctx)
 	ctx, span := spans.StartWith(ctx, otel.GetTracerProvider(), a.command)
 	defer func() { spans.End(span, spanError(err)) }()
-	m, done, err := a.openManager(ctx, e, images, use)
+	m, done, err := a.openManager(ctx, a.backendName(), use)
 	if err != nil {
 		return err
 	}
@@ -70,24 +93,21 @@ func (e *unknownSandbox) Unwrap() error { return backend.ErrNotFound }
 // whereElse adds to the error of a sandbox that m's engine does not have on which other one it is, as far as it is recorded.
 func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) error {
 	var unknown *unknownSandbox
-	if !errors.As(err, &unknown) {
-		return err
-	}
-	if a.records == nil {
+	if !errors.As(err, &unknown) || a.records == nil {
 		return err
 	}
 	recs, _ := a.records.List(ctx, session.RecordReady) // the error is true without them
-	here := a.engines().ID(engines.NameOf(m.Backend()))
+	here := engines.NameOf(m.Backend())
 	for _, rec := range recs {
 		called := func(name string) bool {
 			_, err := findSandbox([]session.Info{{ID: rec.ID, Key: rec.Key, Run: rec.Key.Run()}}, name)
 			return err == nil
 		}
-		if rec.Engine == here || !slices.ContainsFunc(unknown.names, called) {
+		if rec.Engine == a.engines().ID(here) || !slices.ContainsFunc(unknown.names, called) {
 			continue
 		}
 		driver, _, _ := strings.Cut(rec.Engine, "-")
-		if driver == engines.NameOf(m.Backend()) {
+		if driver == here {
 			return fail(exitNotFound, err, fmt.Sprintf("it is on another %s engine: point this command to the one that it was opened on", driver))
 		}
 		return fail(exitNotFound, err, fmt.Sprintf("it is on another backend: --backend %s", driver))
@@ -137,4 +157,77 @@ func namedSandboxes(list []session.Info, name string) []session.Info {
 // abbreviates reports whether short is the beginning of an id, and long enough to stand for it.
 func abbreviates(short, id string) bool {
 	return len(short) >= len("sbx_")+4 && strings.HasPrefix(id, short)
+}
+
+func newSessionsLsCmd(a *app) *cobra.Command {
+	return a.verb(engineFlags|outputFlags, &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the sandboxes",
+		Args:    cobra.NoArgs,
+
+		SuggestFor: []string{"ps"},
+		RunE: a.managed(stateWanted, func(ctx context.Context, m *session.Manager, _ []string) error {
+			list, err := m.List(ctx)
+			if err != nil {
+				return err
+			}
+			rows := make([]sandboxOutput, len(list))
+			for i, info := range list {
+				rows[i] = sandboxRow(info)
+			}
+			now := time.Now()
+			return printList(a, rows, []string{"ID", "NAME", "KEY", "STATE", "IMAGE", "NETWORK", "AGE"}, func(s sandboxOutput) []string {
+				return []string{s.ID, s.Name, s.Key, s.State, s.Image, string(s.Network), age(now.Sub(s.Created))}
+			})
+		}),
+	})
+}
+
+// sandboxOutput is a sandbox in the output of commands.
+type sandboxOutput struct {
+	ID      string              `json:"id"`
+	Name    string              `json:"name,omitempty"` // of one that `sessions open` made; random unless --name said it
+	Key     string              `json:"key"`
+	Run     string              `json:"run,omitempty"`
+	State   string              `json:"state"` // created, running, stopped, kept, removing or lost
+	Image   string              `json:"image"`
+	User    string              `json:"user"`
+	Network backend.NetworkMode `json:"network"`
+	Limits  backend.Limits      `json:"limits"`
+	// Workspace is what holds the workspace to its limit.
+	Workspace backend.Enforcement `json:"workspace,omitempty"`
+	// RootBytes may be written outside of the workspace where the root can be written to, which RootEnforcement holds.
+	RootBytes       int64               `json:"root_bytes,omitempty"`
+	RootEnforcement backend.Enforcement `json:"root_enforcement,omitempty"`
+	Created         time.Time           `json:"created"`
+	Backend         string              `json:"backend"`
+	EngineID        string              `json:"engine_id"`
+
+	IdlePolicy session.IdlePolicy `json:"idle_policy,omitempty"`
+}
+
+func sandboxRow(i session.Info) sandboxOutput {
+	name := ""
+	if i.Key.Namespace == session.NamespaceUser {
+		name = i.Key.ID
+	}
+	return sandboxOutput{
+		Name: name,
+		ID:   i.ID, Key: i.Key.String(), Run: i.Run, State: stateWord(i.State), Image: i.Image, User: i.User, Network: i.Network,
+		Limits: i.Limits, Workspace: i.Workspace, RootBytes: i.RootBytes, RootEnforcement: i.RootEnforcement, Created: i.Created,
+		Backend: i.Backend, EngineID: i.EngineID,
+		IdlePolicy: i.IdlePolicy,
+	}
+}
+
+// stateWord returns what a sandbox is, whether somebody has it or not.
+func stateWord(s session.State) string {
+	switch s {
+	case session.StateReady:
+		return "running"
+	case session.StateClosed:
+		return "removing"
+	}
+	return string(s)
 }

@@ -15,8 +15,7 @@ import (
 )
 
 func newSessionsCpCmd(a *app) *cobra.Command {
-	var engine engineFlags
-	cmd := &cobra.Command{
+	return a.verb(engineFlags, &cobra.Command{
 		Use:   "cp [flags] SANDBOX:PATH FILE|DIR|-, or FILE|DIR|- SANDBOX:PATH",
 		Short: "Copy files between a sandbox and here",
 		Long: `Copy a file or a directory with all below it out of a sandbox, or into one. The sandbox is named as in
@@ -33,14 +32,8 @@ named on standard error, the rest is copied, and the exit code is 1. At most 10,
 each at most 1 GiB. /workspace/.workcell is left out unless it is named.`,
 		Example: "  workcell sessions cp src/. mybox:src\n  workcell sessions cp mybox:report.csv -\n  workcell sessions cp mybox:/workspace ./result",
 		Args:    checkCopyArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withManager(cmd.Context(), engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
-				return a.copyFiles(ctx, m, args[0], args[1])
-			})
-		},
-	}
-	engine.addTo(cmd)
-	return cmd
+		RunE:    a.managed(stateWanted, a.copyFiles),
+	})
 }
 
 func checkCopyArgs(_ *cobra.Command, args []string) error {
@@ -60,7 +53,8 @@ func inSandbox(arg string) bool {
 }
 
 // copyFiles does one copy.
-func (a *app) copyFiles(ctx context.Context, m *session.Manager, src, dst string) error {
+func (a *app) copyFiles(ctx context.Context, m *session.Manager, args []string) error {
+	src, dst := args[0], args[1]
 	list, err := m.List(ctx)
 	if err != nil {
 		return err

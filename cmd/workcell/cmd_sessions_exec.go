@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,17 +18,34 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
+// execFlags are the flags of `exec` and `attach`.
+type execFlags struct {
+	dir string
+	env []string
+}
+
+// addTo adds the flags. What is wrong with others is about the command that is run; dockerHint is for docker's -it.
+func (f *execFlags) addTo(cmd *cobra.Command, dir, dockerHint string) {
+	cmd.Flags().StringVarP(&f.dir, "workdir", "w", "", "directory to "+dir+" in; a relative one lies below /workspace")
+	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE for the command, or NAME to pass this process's value on; may be repeated")
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName()) {
+			return fail(exitExecProduct, err, dockerHint)
+		}
+		return fail(exitExecProduct, err, "flags of the command go after --: "+cmd.CommandPath()+" SANDBOX -- COMMAND -x")
+	})
+}
+
 type sessionsExecOptions struct {
-	engine  engineFlags
-	dir     string
-	env     []string
+	execFlags
 	timeout time.Duration
 	noStdin bool
 }
 
 func newSessionsExecCmd(a *app) *cobra.Command {
 	o := &sessionsExecOptions{}
-	cmd := &cobra.Command{
+	cmd := a.verb(engineFlags, &cobra.Command{
 		Use:   "exec [flags] SANDBOX [--] COMMAND [ARG…]",
 		Short: "Run a command in a sandbox",
 		Long: `Run a command in a sandbox, which may belong to a run that is under way. The sandbox is named by its id, its key,
@@ -42,33 +61,16 @@ when there is no such program, 126 when it cannot be executed, 125 when workcell
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return execError(o.run(cmd.Context(), a, args[0], args[1:]))
-		},
-	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		if isDockerFlag(err) {
-			return fail(exitExecProduct, err, "standard input is passed on anyway; a terminal is: workcell sessions attach SANDBOX [-- COMMAND]")
-		}
-		return fail(exitExecProduct, err, "flags of the command go after --: workcell sessions exec SANDBOX -- COMMAND -x")
+		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
 	})
-	o.engine.addTo(cmd)
-	f := cmd.Flags()
-	f.StringVarP(&o.dir, "workdir", "w", "", "directory to run in; a relative one lies below /workspace")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE for the command, or NAME to pass this process's value on; may be repeated")
-	f.DurationVar(&o.timeout, "timeout", session.MaxExecTimeout, "end the command and all it started after this long")
-	f.BoolVarP(&o.noStdin, "no-stdin", "n", false, "give the command an empty standard input")
+	o.addTo(cmd, "run", "standard input is passed on anyway; a terminal is: workcell sessions attach SANDBOX [-- COMMAND]")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", session.MaxExecTimeout, "end the command and all it started after this long")
+	cmd.Flags().BoolVarP(&o.noStdin, "no-stdin", "n", false, "give the command an empty standard input")
 	return cmd
 }
 
-// isDockerFlag reports whether an unknown flag is one of those that docker takes for input and a terminal.
-func isDockerFlag(err error) bool {
-	var unknown *pflag.NotExistError
-	return errors.As(err, &unknown) && slices.Contains([]string{"i", "t", "interactive", "tty"}, unknown.GetSpecifiedName())
-}
-
-func (o *sessionsExecOptions) run(ctx context.Context, a *app, name string, argv []string) error {
-	environment, err := parseEnv(a.env, o.env)
+func (o *sessionsExecOptions) run(cmd *cobra.Command, a *app, args []string) error {
+	own, err := parseEnv(a.env, o.env)
 	if err != nil {
 		return err
 	}
@@ -76,12 +78,8 @@ func (o *sessionsExecOptions) run(ctx context.Context, a *app, name string, argv
 		return usageError(fmt.Errorf("--timeout %s is out of range", o.timeout),
 			fmt.Sprintf("from %s to %s", session.MinExecTimeout, session.MaxExecTimeout))
 	}
-	return a.withManager(ctx, o.engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
-		s, err := connect(ctx, m, name)
-		if err != nil {
-			return err
-		}
-		environment, err := a.loadEnv(ctx, s, environment)
+	return a.inSandbox(func(ctx context.Context, s *session.Session, argv []string) error {
+		environment, err := a.loadEnv(ctx, s, own)
 		if err != nil {
 			return err
 		}
@@ -93,46 +91,30 @@ func (o *sessionsExecOptions) run(ctx context.Context, a *app, name string, argv
 		if err != nil {
 			return err
 		}
-		return execStatus(a.stderr, s.Info().Limits, res)
-	})
-}
-
-// connect reaches a sandbox beside its owner.
-func connect(ctx context.Context, m *session.Manager, name string) (*session.Session, error) {
-	list, err := m.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	info, err := findSandbox(list, name)
-	if err != nil {
-		return nil, err
-	}
-	return m.Connect(ctx, info.ID)
+		return a.execStatus(s.Info().Limits, res)
+	})(cmd, args)
 }
 
 // execStatus turns the end of a command into this command's exit code. What the code alone does not say is said on
 // standard error.
-func execStatus(stderr io.Writer, limits backend.Limits, res session.ExecResult) error {
+func (a *app) execStatus(limits backend.Limits, res session.ExecResult) error {
 	switch res.Status {
 	case session.ExecTimedOut:
-		fmt.Fprintf(stderr, "workcell: the command was ended after %s, with all it started\n", res.Timeout)
+		a.notice("the command was ended after %s, with all it started", res.Timeout)
 		return exitWith(exitExecTimeout)
 	case session.ExecOOMKilled:
-		fmt.Fprintf(stderr, "workcell: the command was ended for lack of memory: the sandbox has %d MiB\n", limits.MemoryBytes>>20)
+		a.notice("the command was ended for lack of memory: the sandbox has %d MiB", limits.MemoryBytes>>20)
 	case session.ExecQuotaKilled:
 		if res.QuotaOutside {
-			fmt.Fprintln(stderr, "workcell: the command was ended because what was written outside of the workspace passed its limit; delete files there with rm")
+			a.notice("the command was ended because what was written outside of the workspace passed its limit; delete files there with rm")
 			break
 		}
-		fmt.Fprintln(stderr, "workcell: the command was ended because the workspace passed its limit; delete files, as with workcell sessions rm --file PATH SANDBOX")
+		a.notice("the command was ended because the workspace passed its limit; delete files, as with workcell sessions rm --file PATH SANDBOX")
 	case session.ExecKilled:
-		fmt.Fprintln(stderr, "workcell: the command was ended on request of another process")
-	}
-	if n := signalNumber(res.Signal); n > 0 {
-		return exitWith(exitSignalBase + n)
+		a.notice("the command was ended on request of another process")
 	}
 	if res.Signal != "" {
-		return exitWith(exitSignalBase)
+		return exitWith(exitSignalBase + signalNumber(res.Signal))
 	}
 	if res.ExitCode != 0 {
 		return exitWith(res.ExitCode)
@@ -140,13 +122,10 @@ func execStatus(stderr io.Writer, limits backend.Limits, res session.ExecResult)
 	return nil
 }
 
-// execError gives workcell's own failures exit codes that do not look like the command's.
+// execError sets exit codes for workcell's own failures that do not look like the command's.
 func execError(err error) error {
-	if err == nil {
-		return nil
-	}
 	var ce *cliError
-	if errors.As(err, &ce) && ce.err == nil {
+	if err == nil || errors.As(err, &ce) && ce.err == nil {
 		return err
 	}
 	code := exitExecProduct
@@ -171,10 +150,212 @@ func execError(err error) error {
 func signalNumber(name string) int {
 	names := strings.Fields(`HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP
 		TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS`)
-	for i, n := range names {
-		if "SIG"+n == name {
-			return i + 1
+	return slices.Index(names, strings.TrimPrefix(name, "SIG")) + 1
+}
+
+// defaultTerm is what the command is told of the terminal when this process does not know it.
+const defaultTerm = "xterm"
+
+type sessionsAttachOptions struct {
+	execFlags
+	detachKeys string
+	another    bool
+}
+
+func newSessionsAttachCmd(a *app) *cobra.Command {
+	o := &sessionsAttachOptions{}
+	cmd := a.verb(engineFlags, &cobra.Command{
+		Use:   "attach [flags] SANDBOX [-- COMMAND [ARG…]]",
+		Short: "Work in a sandbox at a terminal",
+		Long: `Work in a sandbox at a terminal of its own, as at any other: job control, Ctrl-C, full screen programs, the size of the
+window. The sandbox is named as for exec, and may belong to a run that is under way.
+
+Runs COMMAND or, without one, a shell: the sandbox's $SHELL, else the first there is of bash, zsh, ash and sh. When
+terminals are there already, the latest is joined, whether or not somebody is at it, and what it showed last is shown
+again; --new, -w, -e and COMMAND make another one. Several can be at one terminal.
+
+The detach keys leave the terminal, and so does everything else that ends this command early: what runs there continues
+and can be joined again. It ends when nobody was at its terminal for an hour, or when no workcell process has used the
+sandbox for ten minutes. Meanwhile ` + "`workcell sessions logs`" + ` shows what it writes.
+
+What the sandbox writes goes to this terminal as it is, control sequences included. The exit code is the command's, as
+with exec; 0 after the detach keys.`,
+		Example: "  workcell sessions attach mybox\n  workcell sessions attach mybox --detach-keys ctrl-x,x -- python3",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); len(args) == 0 || dash > 1 || dash == 0 || dash < 0 && len(args) > 1 {
+				return fail(exitExecProduct, errors.New("name one sandbox"), "workcell sessions attach SANDBOX [-- COMMAND]")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return execError(o.run(cmd, a, args)) },
+	})
+	o.addTo(cmd, "start", "it is at a terminal anyway: workcell sessions attach SANDBOX [-- COMMAND]")
+	cmd.Flags().StringVar(&o.detachKeys, "detach-keys", defaultDetachKeys, "keys that leave the terminal: characters, ctrl-CHARACTER or DEL, with commas between them")
+	cmd.Flags().BoolVar(&o.another, "new", false, "another terminal, though there is one to join")
+	return cmd
+}
+
+func (o *sessionsAttachOptions) run(cmd *cobra.Command, a *app, args []string) error {
+	keys, err := parseDetachKeys(o.detachKeys)
+	if err != nil {
+		return usageError(err, "keys are a-z and other characters, ctrl-a to ctrl-z, ctrl-@ [ \\ ] ^ _, and DEL: ctrl-p,ctrl-q")
+	}
+	own, err := parseEnv(a.env, o.env)
+	if err != nil {
+		return err
+	}
+	tty, err := newHostTerminal(a.stdin, a.stdout)
+	if err != nil {
+		return usageError(err, "without a terminal: workcell sessions exec SANDBOX -- COMMAND")
+	}
+	return a.inSandbox(func(ctx context.Context, s *session.Session, argv []string) error {
+		v := &viewer{a: a, s: s, name: args[0], tty: tty, keys: keys}
+		if len(argv) == 0 && !o.another && len(o.env) == 0 && o.dir == "" {
+			if execID, err := openTerminal(ctx, s); err != nil {
+				return err
+			} else if execID != "" {
+				a.notice("this is the terminal of %s; --new makes another", execID)
+				return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
+					return s.JoinTerminal(ctx, execID, tty.size(), at)
+				})
+			}
+		}
+		environment, err := a.loadEnv(ctx, s, own)
+		if err != nil {
+			return err
+		}
+		if environment["TERM"] == "" {
+			environment["TERM"] = cmp.Or(a.env.Get("TERM"), defaultTerm)
+		}
+		return v.connect(ctx, func(ctx context.Context, at session.TerminalStreams) (session.ExecResult, error) {
+			return s.Terminal(ctx, session.TerminalRequest{Argv: argv, Dir: o.dir, Env: environment, Size: tty.size()}, at)
+		})
+	})(cmd, args)
+}
+
+// openTerminal returns the latest command that runs on a terminal; empty is none.
+func openTerminal(ctx context.Context, s *session.Session) (execID string, err error) {
+	known, err := s.ListExecs(ctx)
+	for _, st := range known {
+		if st.Terminal && !st.Done() {
+			execID = st.ExecID
 		}
 	}
-	return 0
+	return execID, err
+}
+
+// viewer is this process's terminal at one of a sandbox.
+type viewer struct {
+	a    *app
+	s    *session.Session
+	name string // the sandbox's, as it was given
+	tty  *hostTerminal
+	keys []byte // that leave it
+}
+
+// connect connects the two terminals by call, and leaves this process's as it was.
+func (v *viewer) connect(ctx context.Context, call func(context.Context, session.TerminalStreams) (session.ExecResult, error)) error {
+	res, err := func() (session.ExecResult, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		v.a.terminal.Store(v.tty)
+		defer v.a.restoreTerminal() // a panic passes here too
+		if err := v.tty.raw(); err != nil {
+			return session.ExecResult{}, err
+		}
+		res, err := call(ctx, session.TerminalStreams{
+			Stdin: newDetachReader(v.tty.in, v.keys), Stdout: v.tty.out, Resize: v.tty.watchSize(ctx),
+		})
+		if err != nil && res.ExecID != "" {
+			v.tty.leave()
+		}
+		return res, err
+	}()
+	comeBack := "to come back: workcell sessions attach " + v.name
+	var launch *session.LaunchError
+	switch {
+	case errors.Is(err, session.ErrDetached):
+		v.a.notice("detached; %s", comeBack)
+		return nil
+	case errors.As(err, &launch) && launch.Reason == session.LaunchNotFound:
+		return fail(exitExecMissing, err, "name a program that the sandbox has: workcell sessions attach SANDBOX -- PROGRAM")
+	case errors.Is(err, session.ErrSlowReader):
+		return fail(exitExecProduct, session.ErrSlowReader, comeBack)
+	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
+		return fail(exitExecProduct, err, "what runs there continues while its sandbox does; "+comeBack)
+	case err != nil:
+		return err
+	}
+	return v.a.execStatus(v.s.Info().Limits, res)
+}
+
+// defaultDetachKeys are Docker's.
+const defaultDetachKeys = "ctrl-p,ctrl-q"
+
+// parseDetachKeys reads keys as Docker writes them. No keys at all are the default ones, as they are there.
+func parseDetachKeys(text string) ([]byte, error) {
+	if text == "" {
+		text = defaultDetachKeys
+	}
+	var keys []byte
+	for _, name := range strings.Split(text, ",") {
+		ctrl, isCtrl := strings.CutPrefix(name, "ctrl-")
+		switch {
+		case len(name) == 1:
+			keys = append(keys, name[0])
+		case name == "DEL":
+			keys = append(keys, 0x7f)
+		case isCtrl && len(ctrl) == 1 && strings.Contains(`@abcdefghijklmnopqrstuvwxyz[\]^_`, ctrl):
+			keys = append(keys, ctrl[0]&0x1f)
+		default:
+			return nil, fmt.Errorf("invalid detach keys (%s): unknown character: '%s'", text, name)
+		}
+	}
+	return keys, nil
+}
+
+// detachReader is what is typed, up to the detach keys, which end it. Their beginning is held back until it is clear that
+// the rest does not follow.
+type detachReader struct {
+	r    io.Reader
+	keys []byte
+	held []byte // a beginning of keys
+	out  []byte // to be passed on
+	err  error  // what comes behind out
+}
+
+func newDetachReader(r io.Reader, keys []byte) *detachReader {
+	return &detachReader{r: r, keys: keys}
+}
+
+// Read returns what was typed; io.EOF after the detach keys.
+func (d *detachReader) Read(p []byte) (int, error) {
+	for len(d.out) == 0 && d.err == nil {
+		var buf [4096]byte
+		n, err := d.r.Read(buf[:])
+		d.take(buf[:n])
+		if d.err == nil && err != nil {
+			d.out, d.held, d.err = append(d.out, d.held...), nil, err
+		}
+	}
+	if len(d.out) == 0 {
+		return 0, d.err
+	}
+	n := copy(p, d.out)
+	d.out = d.out[n:]
+	return n, nil
+}
+
+func (d *detachReader) take(typed []byte) {
+	for _, c := range typed {
+		d.held = append(d.held, c)
+		for !bytes.HasPrefix(d.keys, d.held) {
+			d.out = append(d.out, d.held[0])
+			d.held = d.held[1:]
+		}
+		if len(d.held) == len(d.keys) {
+			d.err = io.EOF
+			return
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"time"
 
@@ -17,50 +16,41 @@ import (
 // followWait is how long one question for new output waits.
 const followWait = 30 * time.Second
 
-type sessionsLogsOptions struct {
-	engine engineFlags
-	out    outputFlag
-	follow bool
-}
-
 func newSessionsLogsCmd(a *app) *cobra.Command {
-	o := &sessionsLogsOptions{}
-	cmd := &cobra.Command{
+	follow := false
+	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:   "logs [flags] SANDBOX [EXEC_ID]",
 		Short: "Show what commands in a sandbox wrote",
 		Long: `Without EXEC_ID, list the commands that the sandbox knows, oldest first: all that run and the latest of those that
 ended. With EXEC_ID, print what that command wrote to its standard output and error, to standard output and error, byte
 for byte. The sandbox may belong to a run that is under way, which goes on undisturbed.
 
-Recorded is what agents, workflows, MCP clients and ` + "`sessions attach`" + ` ran. What ` + "`workcell sessions exec`" + ` ran had its output where it was
-called, and is not kept. Which program a command is, the list does not tell: that may be a secret. Of long output the latest part is kept; a line on standard error says so when the
-beginning is missing.`,
+Recorded is what agents, workflows, MCP clients and ` + "`sessions attach`" + ` ran. What ` + "`workcell sessions exec`" + ` ran had
+its output where it was called, and is not kept. The list does not name programs, which may be secret. Of long output the
+latest part is kept; a line on standard error says so when the beginning is missing.`,
 		Example: "  workcell sessions logs mybox\n  workcell sessions logs mybox exec_… --follow",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 && cmd.Flags().Changed("output") {
 				return usageError(errors.New("a command's output has no other format"), "-o is for the list of commands")
 			}
-			if len(args) == 1 && o.follow {
-				return usageError(errors.New("--follow needs a command"), "`workcell sessions logs SANDBOX` lists them")
+			if len(args) == 1 && follow {
+				return usageError(errors.New("--follow needs a command"), listsCommands)
 			}
-			return a.withManager(cmd.Context(), o.engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
-				s, err := connect(ctx, m, args[0])
-				if err != nil {
-					return err
+			return a.inSandbox(func(ctx context.Context, s *session.Session, ids []string) error {
+				if len(ids) == 0 {
+					return a.listExecs(ctx, s)
 				}
-				if len(args) == 1 {
-					return o.list(ctx, a, s)
-				}
-				return o.print(ctx, a, s, args[1])
-			})
+				return a.printLog(ctx, s, ids[0], follow)
+			})(cmd, args)
 		},
-	}
-	o.engine.addTo(cmd)
-	o.out.addTo(cmd)
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what the command writes until it ends")
+	})
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with what the command writes until it ends")
 	return cmd
 }
+
+// listsCommands is the hint for somebody who names no command, or one that is not known.
+const listsCommands = "`workcell sessions logs SANDBOX` lists the commands"
 
 // execOutput is a command in the output of `sessions logs`.
 type execOutput struct {
@@ -75,7 +65,7 @@ type execOutput struct {
 	StderrBytes int64             `json:"stderr_bytes"`
 }
 
-func (o *sessionsLogsOptions) list(ctx context.Context, a *app, s *session.Session) error {
+func (a *app) listExecs(ctx context.Context, s *session.Session) error {
 	known, err := s.ListExecs(ctx)
 	if err != nil {
 		return err
@@ -91,28 +81,22 @@ func (o *sessionsLogsOptions) list(ctx context.Context, a *app, s *session.Sessi
 			list[i].ExitCode = &st.ExitCode
 		}
 	}
-	return o.out.write(a.stdout, list, func(w io.Writer) error { return execTable(w, list) })
-}
-
-func execTable(w io.Writer, list []execOutput) error {
-	rows := make([][]string, len(list))
-	for i, e := range list {
-		end := e.Signal
+	const ms = time.Millisecond
+	return printList(a, list, []string{"EXEC ID", "STATUS", "EXIT", "DURATION", "AGE", "STDOUT", "STDERR"}, func(e execOutput) []string {
+		end, begun := e.Signal, ""
 		if e.ExitCode != nil {
 			end = strconv.Itoa(*e.ExitCode)
 		}
-		took := (time.Duration(e.DurationMS) * time.Millisecond).Round(10 * time.Millisecond)
-		begun := ""
 		if e.AgeMS > 0 {
-			begun = age(time.Duration(e.AgeMS) * time.Millisecond)
+			begun = age(time.Duration(e.AgeMS) * ms)
 		}
-		rows[i] = []string{e.ExecID, string(e.Status), end, took.String(), begun, byteSize(e.StdoutBytes), byteSize(e.StderrBytes)}
-	}
-	return writeTable(w, []string{"EXEC ID", "STATUS", "EXIT", "DURATION", "AGE", "STDOUT", "STDERR"}, rows)
+		took := (time.Duration(e.DurationMS) * ms).Round(10 * ms)
+		return []string{e.ExecID, string(e.Status), end, took.String(), begun, byteSize(e.StdoutBytes), byteSize(e.StderrBytes)}
+	})
 }
 
-// print copies a command's recorded output, up to what there is now or, with follow, up to its end.
-func (o *sessionsLogsOptions) print(ctx context.Context, a *app, s *session.Session, execID string) error {
+// printLog copies a command's recorded output, up to what there is now or, with follow, up to its end.
+func (a *app) printLog(ctx context.Context, s *session.Session, execID string, follow bool) error {
 	req := session.ReadExecRequest{ExecID: execID}
 	for {
 		res, err := s.ReadExec(ctx, req)
@@ -120,7 +104,11 @@ func (o *sessionsLogsOptions) print(ctx context.Context, a *app, s *session.Sess
 			return logsError(err)
 		}
 		if res.Dropped > 0 {
-			fmt.Fprintf(a.stderr, "workcell: %s of the output is no longer kept%s\n", droppedPart(req.SinceSeq), wholeOutput(ctx, s, execID))
+			missing := "the beginning"
+			if req.SinceSeq > 0 {
+				missing = "some" // it was written faster than it was read
+			}
+			a.notice("%s of the output is no longer kept%s", missing, wholeOutput(ctx, s, execID))
 		}
 		for _, c := range res.Chunks {
 			w := a.stdout
@@ -132,21 +120,13 @@ func (o *sessionsLogsOptions) print(ctx context.Context, a *app, s *session.Sess
 			}
 		}
 		req.SinceSeq = res.NextSeq
-		if res.Done || !o.follow && len(res.Chunks) == 0 {
+		if res.Done || !follow && len(res.Chunks) == 0 {
 			return nil
 		}
-		if o.follow {
+		if follow {
 			req.Wait = followWait
 		}
 	}
-}
-
-// droppedPart returns which part is missing when the reader has come to a sequence number.
-func droppedPart(since int64) string {
-	if since == 0 {
-		return "the beginning"
-	}
-	return "some" // it was written faster than it was read
 }
 
 // wholeOutput returns where the sandbox has the whole output of a command as files, if it has.
@@ -164,9 +144,79 @@ func wholeOutput(ctx context.Context, s *session.Session, execID string) string 
 func logsError(err error) error {
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
-		return fail(exitFailed, err, "`workcell sessions logs SANDBOX` lists the commands")
+		return fail(exitFailed, err, listsCommands)
 	case errors.Is(err, backend.ErrInvalid):
-		return fail(exitFailed, err, "`workcell sessions logs SANDBOX` lists the commands; what one of `sessions exec` wrote went to where that was called, and is not kept")
+		return fail(exitFailed, err, listsCommands+"; what one of `sessions exec` wrote went to where that was called, and is not kept")
 	}
 	return err
+}
+
+func newSessionsKillCmd(a *app) *cobra.Command {
+	all, signal := false, ""
+	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
+		Use:   "kill [flags] SANDBOX EXEC_ID… | --all SANDBOX",
+		Short: "End commands that run in a sandbox; the sandbox stays",
+		Long: `End commands that run in a sandbox, with all that they started: by TERM, and two seconds later by KILL what is left. The
+sandbox stays, and who started the command is told that it was killed. ` + "`workcell sessions logs SANDBOX`" + ` lists the commands.
+
+With --signal they get that signal and nothing else follows. Prints the id of each command; one that has ended before is
+no error.`,
+		Example: "  workcell sessions kill mybox exec_…\n  workcell sessions kill --signal INT mybox exec_…\n  workcell sessions kill --all mybox",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || all == (len(args) > 1) {
+				return usageError(errors.New("name a sandbox and the commands to end, or pass --all"), listsCommands)
+			}
+			return nil
+		},
+		RunE: a.inSandbox(func(ctx context.Context, s *session.Session, ids []string) error {
+			return a.kill(ctx, s, ids, all, signal)
+		}),
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "every command that runs, and without --signal what ended ones left running")
+	cmd.Flags().StringVarP(&signal, "signal", "s", "", "signal to send, INT or SIGINT for example (default TERM, then KILL)")
+	return cmd
+}
+
+// killedExec is a command in the output of `sessions kill`.
+type killedExec struct {
+	ExecID string            `json:"exec_id"`
+	Status session.ExecState `json:"status"` // running after a signal that it takes, or when it takes a moment to end
+}
+
+// kill ends commands of a sandbox; a missing one is not to be taken for a missing sandbox.
+func (a *app) kill(ctx context.Context, s *session.Session, ids []string, all bool, signal string) error {
+	killed := printed[killedExec]{a: a}
+	done := func(st session.ExecStatus) { killed.add(st.ExecID, killedExec{st.ExecID, st.Status}) }
+	if all {
+		list := s.ListExecs
+		if signal == "" {
+			list = s.KillAll
+		}
+		known, err := list(ctx)
+		if err != nil {
+			return err
+		}
+		for _, st := range known {
+			if signal == "" {
+				done(st)
+			} else if !st.Done() {
+				ids = append(ids, st.ExecID)
+			}
+		}
+	}
+	var errs []error
+	for _, id := range ids {
+		st, err := s.KillExec(ctx, id, signal)
+		switch {
+		case err == nil:
+			done(st)
+		case errors.Is(err, backend.ErrNotFound):
+			errs = append(errs, fail(exitFailed, fmt.Errorf("%s: %w", id, err), listsCommands))
+		case errors.Is(err, backend.ErrInvalid):
+			errs = append(errs, usageError(fmt.Errorf("%s: %w", id, err), "--signal takes the name of a signal; "+listsCommands))
+		default:
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, killed.end())...)
 }

@@ -30,7 +30,7 @@ func ownedSandbox(t *testing.T, environ []string) (*session.Manager, *session.Se
 		return "", false
 	}
 	ctx := context.WithoutCancel(t.Context())
-	m, done, err := a.openManager(ctx, engineFlags{}, imageFlags{}, stateNeeded)
+	m, done, err := a.openManager(ctx, a.backendName(), stateNeeded)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,20 +47,20 @@ func ownedSandbox(t *testing.T, environ []string) (*session.Manager, *session.Se
 	return m, s
 }
 
-// beside runs a command of another process.
-type beside struct {
+// other runs commands in processes of their own.
+type other struct {
 	t       *testing.T
 	environ []string
 }
 
-func (b beside) command(args ...string) *exec.Cmd {
+func (b other) command(args ...string) *exec.Cmd {
 	cmd := workcell(b.t, args...)
 	cmd.Env = b.environ
 	return cmd
 }
 
 // run returns the output and checks the exit code.
-func (b beside) run(code int, args ...string) (stdout, stderr string) {
+func (b other) run(code int, args ...string) (stdout, stderr string) {
 	b.t.Helper()
 	cmd := b.command(args...)
 	var out, errs bytes.Buffer
@@ -73,7 +73,7 @@ func (b beside) run(code int, args ...string) (stdout, stderr string) {
 	return out.String(), errs.String()
 }
 
-func (b beside) list() []execOutput {
+func (b other) list() []execOutput {
 	b.t.Helper()
 	out, _ := b.run(0, "sessions", "logs", "box", "-o", "json")
 	var list []execOutput
@@ -90,7 +90,7 @@ func TestSessionsLogs(t *testing.T) {
 			t.Parallel()
 			environ := append(testEnviron(t), "WORKCELL_BACKEND="+backend)
 			m, s := ownedSandbox(t, environ)
-			b := beside{t, environ}
+			b := other{t, environ}
 			if list := b.list(); len(list) != 0 {
 				t.Errorf("a new sandbox has %+v", list)
 			}
@@ -110,7 +110,7 @@ func TestSessionsLogs(t *testing.T) {
 }
 
 // testLogsOfRunning looks at a command of the owner before, while and after it ends.
-func testLogsOfRunning(t *testing.T, b beside, s *session.Session) {
+func testLogsOfRunning(t *testing.T, b other, s *session.Session) {
 	t.Helper()
 	ctx := t.Context()
 	res, err := s.Exec(ctx, session.ExecRequest{Background: true, Command: `
@@ -178,7 +178,7 @@ func testLogsOfRunning(t *testing.T, b beside, s *session.Session) {
 }
 
 // testKill ends commands of the owner.
-func testKill(t *testing.T, b beside, s *session.Session) {
+func testKill(t *testing.T, b other, s *session.Session) {
 	t.Helper()
 	ctx := t.Context()
 	start := func(command string) string {
@@ -226,7 +226,7 @@ func testKill(t *testing.T, b beside, s *session.Session) {
 }
 
 // testLogsOfLong looks at more output than is kept, and copies the whole of it.
-func testLogsOfLong(t *testing.T, b beside, s *session.Session) {
+func testLogsOfLong(t *testing.T, b other, s *session.Session) {
 	t.Helper()
 	const size = 12 << 20
 	res, err := s.Exec(t.Context(), session.ExecRequest{Command: `head -c 12582912 /dev/zero | tr '\0' x`})
@@ -248,7 +248,7 @@ func testLogsOfLong(t *testing.T, b beside, s *session.Session) {
 }
 
 // testLogsOfNone asks for what is not there.
-func testLogsOfNone(t *testing.T, b beside) {
+func testLogsOfNone(t *testing.T, b other) {
 	t.Helper()
 	b.run(7, "sessions", "exec", "box", "--", "sh", "-c", "exit 7")
 	list := b.list()

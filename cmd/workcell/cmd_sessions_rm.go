@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,13 +16,10 @@ import (
 
 func newSessionsRmCmd(a *app) *cobra.Command {
 	var (
-		engine       engineFlags
-		all, keep    bool
-		ignoreAbsent bool
-		files        []string
-		out          outputFlag
+		all, keep, force bool
+		files            []string
 	)
-	cmd := &cobra.Command{
+	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "rm SANDBOX… | --all | --file PATH SANDBOX",
 		Aliases: []string{"remove"},
 
@@ -32,7 +31,7 @@ beginning of an id will do when no other begins so.
 Prints the id of each sandbox that was removed.
 
 With --keep-workspace the files in /workspace stay for 30 days: sessions ls lists the sandbox as stopped, opening its name
-makes it anew with its files, and removing it once more without the flag deletes them. Those of a run go with the run.
+rebuilds it with its files, and removing it once more without the flag deletes them. Those of a run go with the run.
 
 With --file the sandbox stays, and a file or directory of its workspace is deleted, also when no command can run because
 the workspace is full.`,
@@ -46,41 +45,36 @@ the workspace is full.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withManager(cmd.Context(), engine, imageFlags{}, stateWanted, func(ctx context.Context, m *session.Manager) error {
-				if len(files) > 0 {
-					return removeFiles(ctx, m, args[0], files, ignoreAbsent)
-				}
-				ids, err := sandboxesToRemove(ctx, m, args, all, ignoreAbsent)
-				removed := []removedSandbox{}
+			if len(files) > 0 {
+				return a.inSandbox(func(ctx context.Context, s *session.Session, _ []string) error {
+					return removeFiles(ctx, s, args[0], files, force)
+				})(cmd, args)
+			}
+			return a.managed(stateWanted, func(ctx context.Context, m *session.Manager, names []string) error {
+				ids, err := sandboxesToRemove(ctx, m, names, all, force)
+				errs := []error{err}
+				removed := printed[removedSandbox]{a: a}
 				for _, id := range ids {
-					if e := m.Remove(ctx, id, !keep); e != nil && !(ignoreAbsent && errors.Is(e, backend.ErrNotFound)) {
-						err = errors.Join(err, e)
-						continue
-					}
-					if removed = append(removed, removedSandbox{id}); out == "" || out == outputTable {
-						fmt.Fprintln(a.stdout, id) // as soon as it is true
+					if err := m.Remove(ctx, id, !keep); err == nil || force && errors.Is(err, backend.ErrNotFound) {
+						removed.add(id, removedSandbox{id})
+					} else {
+						errs = append(errs, err)
 					}
 				}
-				return errors.Join(err, out.write(a.stdout, removed, func(io.Writer) error { return nil }))
-			})
+				return errors.Join(append(errs, removed.end())...)
+			})(cmd, args)
 		},
-	}
-	engine.addTo(cmd)
-	out.addTo(cmd)
+	})
 	f := cmd.Flags()
 	f.BoolVar(&all, "all", false, "every sandbox of this user")
 	f.BoolVar(&keep, "keep-workspace", false, "leave the workspaces for sessions open --name to have again")
 	f.StringArrayVar(&files, "file", nil, "delete this file or directory of the sandbox's workspace, not the sandbox; may be repeated")
-	f.BoolVarP(&ignoreAbsent, "force", "f", false, "a sandbox or file that is not there is no error")
+	f.BoolVarP(&force, "force", "f", false, "a sandbox or file that is not there is no error")
 	return cmd
 }
 
 // removeFiles deletes files and directories of a sandbox. One that cannot be deleted does not keep the others.
-func removeFiles(ctx context.Context, m *session.Manager, name string, files []string, ignoreAbsent bool) error {
-	s, err := connect(ctx, m, name)
-	if err != nil {
-		return err
-	}
+func removeFiles(ctx context.Context, s *session.Session, name string, files []string, ignoreAbsent bool) error {
 	var errs []error
 	for _, file := range files {
 		_, err := s.RemoveFile(ctx, file, true)
@@ -88,7 +82,7 @@ func removeFiles(ctx context.Context, m *session.Manager, name string, files []s
 		case err == nil, ignoreAbsent && errors.Is(err, backend.ErrNotFound):
 		case errors.Is(err, backend.ErrNotFound): // the file, not the sandbox
 			errs = append(errs, fail(exitFailed, fmt.Errorf("there is no file %s in the sandbox", file),
-				fmt.Sprintf("`workcell sessions exec %s -- ls -a` shows what there is", name)))
+				fmt.Sprintf("`workcell sessions exec %s -- ls -a` shows the files", name)))
 		default:
 			errs = append(errs, fmt.Errorf("%s: %w", file, err))
 		}
@@ -109,19 +103,17 @@ func sandboxesToRemove(ctx context.Context, m *session.Manager, names []string, 
 		return nil, err
 	}
 	var ids []string
-	seen := map[string]bool{}
-	add := func(s session.Info) {
-		if !seen[s.ID] {
-			seen[s.ID] = true
-			ids = append(ids, s.ID)
+	add := func(list ...session.Info) {
+		for _, s := range list {
+			if !slices.Contains(ids, s.ID) {
+				ids = append(ids, s.ID)
+			}
 		}
 	}
 	var errs []error
 	for _, name := range names {
 		if found := namedSandboxes(list, name); oneRun(found) {
-			for _, s := range found {
-				add(s)
-			}
+			add(found...)
 			continue
 		}
 		s, err := findSandbox(list, name)
@@ -133,19 +125,135 @@ func sandboxesToRemove(ctx context.Context, m *session.Manager, names []string, 
 		}
 	}
 	if all {
-		for _, s := range list {
-			add(s)
-		}
+		add(list...)
 	}
 	return ids, errors.Join(errs...)
 }
 
 // oneRun reports whether sandboxes are all of the same run.
 func oneRun(list []session.Info) bool {
-	for _, s := range list {
-		if s.Run == "" || s.Run != list[0].Run {
-			return false
+	return len(list) > 0 && list[0].Run != "" && !slices.ContainsFunc(list, func(s session.Info) bool { return s.Run != list[0].Run })
+}
+
+type sessionsGCOptions struct {
+	yes, named bool
+	older      time.Duration
+}
+
+func newSessionsGCCmd(a *app) *cobra.Command {
+	o := &sessionsGCOptions{}
+	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
+		Use:   "gc",
+		Short: "Show, and with --yes remove, the sandboxes that no process has",
+		Long: `Show, and with --yes remove, the sandboxes that no process has: those of interrupted runs, those that were kept, and
+with --named also those that ` + "`sessions open`" + ` made. All but the named ones would go by themselves, when their time is over.
+
+On Docker the volumes with the guest program of other versions of Workcell go with them, unless a container has them or
+they are new.
+
+A run whose sandbox is removed can be resumed with an empty one only.`,
+		Args: cobra.NoArgs,
+		RunE: a.managed(stateNeeded, func(ctx context.Context, m *session.Manager, _ []string) error { return o.run(ctx, a, m) }),
+	})
+	f := cmd.Flags()
+	f.BoolVar(&o.yes, "yes", false, "remove them; without it they are only shown")
+	f.BoolVar(&o.named, "named", false, "also the ones that sessions open made")
+	f.DurationVar(&o.older, "older-than", 0, "only those that were last used longer ago than this")
+	return cmd
+}
+
+// garbageOutput is a sandbox that no process has, or the guest program of a version that none needs.
+type garbageOutput struct {
+	ID       string    `json:"id"`
+	Key      string    `json:"key"` // empty for a guest
+	Why      string    `json:"why"`
+	LastUsed time.Time `json:"last_used"`
+	Expires  time.Time `json:"expires,omitzero"` // when it goes by itself; zero is never
+	Removed  bool      `json:"removed"`
+}
+
+func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager) error {
+	now := time.Now()
+	rows := []garbageOutput{}
+	var errs []error
+	// collect shows what nobody has, and with --yes removes it unless somebody needs it by now.
+	collect := func(g garbageOutput, remove func() error) {
+		if now.Sub(g.LastUsed) < o.older {
+			return
+		}
+		if o.yes {
+			err := remove()
+			if errors.Is(err, backend.ErrExists) {
+				if g.Key != "" {
+					a.notice("%s stays, it is in use: %v", g.ID, err)
+				}
+				return
+			}
+			g.Removed = err == nil
+			errs = append(errs, err)
+		}
+		rows = append(rows, g)
+	}
+	recs, err := m.Abandoned(ctx)
+	if err != nil {
+		return err
+	}
+	for _, rec := range recs {
+		if rec.Key.Namespace != session.NamespaceUser || o.named {
+			collect(garbageOutput{ID: rec.ID, Key: rec.Key.String(), Why: whyGarbage(rec), LastUsed: rec.LastUsed, Expires: rec.Expires},
+				func() error { return m.RemoveAbandoned(ctx, rec) })
 		}
 	}
-	return len(list) > 0
+	guests, err := m.OldGuests(ctx)
+	errs = append(errs, err)
+	for _, g := range guests {
+		collect(garbageOutput{ID: g.Name, Why: "old guest", LastUsed: g.Created, Expires: session.OldGuestReclaimAt(g)},
+			func() error { return m.RemoveOldGuest(ctx, g) })
+	}
+	err = a.print(rows, func(w io.Writer) error { return garbageTable(w, rows, now) })
+	switch {
+	case err != nil:
+	case len(rows) == 0 && o.named:
+		a.notice("there is nothing to remove")
+	case len(rows) == 0:
+		a.notice("there is nothing to remove; --named also looks at what sessions open made")
+	case !o.yes:
+		a.notice("nothing was removed; --yes removes them")
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// whyGarbage returns in a word how a sandbox came to be nobody's.
+func whyGarbage(rec session.Record) string {
+	switch {
+	case rec.State == session.RecordReady && rec.KeepWorkspace && rec.Key.Namespace != session.NamespaceWorkflow:
+		return "workspace"
+	case rec.Key.Namespace == session.NamespaceUser:
+		return "named"
+	case rec.State == session.RecordReady && rec.Key.Namespace == session.NamespaceWorkflow:
+		return runInterrupted
+	case rec.State == session.RecordReady:
+		return "left"
+	case rec.State == session.RecordRemoving:
+		return "kept"
+	}
+	return string(rec.State)
+}
+
+func garbageTable(w io.Writer, list []garbageOutput, now time.Time) error {
+	if len(list) == 0 {
+		return nil
+	}
+	rows := make([][]string, len(list))
+	for i, g := range list {
+		goes := "never"
+		if !g.Expires.IsZero() {
+			goes = "in " + age(g.Expires.Sub(now))
+		}
+		if g.Removed {
+			goes = "removed"
+		}
+		rows[i] = []string{g.ID, g.Key, g.Why, age(now.Sub(g.LastUsed)), goes}
+	}
+	return writeTable(w, []string{"ID", "KEY", "WHY", "UNUSED", "GOES"}, rows)
 }

@@ -39,14 +39,9 @@ type problem struct {
 	Hint     string `json:"hint,omitempty"`
 }
 
-// place returns the problem without its severity.
-func (p problem) place() *frontmatter.Error {
-	return &frontmatter.Error{File: p.File, Line: p.Line, Column: p.Column, Message: p.Message, Hint: p.Hint}
-}
-
 // line returns "file:line:column: message; hint", which editors understand.
 func (p problem) line() string {
-	e := p.place()
+	e := frontmatter.Error{File: p.File, Line: p.Line, Column: p.Column, Message: p.Message, Hint: p.Hint}
 	if p.Severity == severityWarning {
 		e.Message = "warning: " + e.Message
 	}
@@ -60,15 +55,9 @@ type checkedFile struct {
 	Problems []problem `json:"problems"`
 }
 
-type validateOptions struct {
-	out    outputFlag
-	agents string
-	strict bool
-}
-
 func newValidateCmd(a *app) *cobra.Command {
-	o := &validateOptions{}
-	cmd := &cobra.Command{
+	strict := false
+	cmd := a.verb(outputFlags|agentsFlags, &cobra.Command{
 		Use:   "validate PATH…",
 		Short: "Check agents, workflows and scripts",
 		Long: `Check agents (*.prompt), workflows and scripts of the scripted model (*.yaml, *.yml), and directories of them. The
@@ -78,48 +67,38 @@ line. Needs no engine and no key. Exits with 3 when there is a problem.
 What is wrong unless ` + "`workcell run`" + ` is told otherwise, such as a model of an unknown provider, which --model replaces,
 or a workspace: that is not there, which --workspace replaces, is a warning.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), a, args) },
-	}
-	o.out.addTo(cmd)
-	cmd.Flags().StringVar(&o.agents, "agents", "", "directory of the workflows' agents (default agents/ beside or above the workflow)")
-	cmd.Flags().BoolVar(&o.strict, "strict", false, "exit with 3 for warnings, too")
+		RunE: func(cmd *cobra.Command, args []string) error { return a.validate(cmd.Context(), args, strict) },
+	})
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 3 for warnings, too")
 	return cmd
 }
 
-func (o *validateOptions) run(ctx context.Context, a *app, args []string) error {
+func (a *app) validate(ctx context.Context, args []string, strict bool) error {
 	paths, err := filesToCheck(args)
 	if err != nil {
 		return err
 	}
-	c := &checker{agents: o.agents, env: a.env, seen: map[problem]bool{}, done: map[string]bool{}}
+	c := &checker{app: a, todo: paths, seen: map[problem]bool{}, done: map[string]bool{}}
 	for _, path := range paths {
 		c.done[filepath.Clean(path)] = true
 	}
-	for _, path := range paths {
-		c.check(ctx, path)
+	for i := 0; i < len(c.todo); i++ { // which grows by the agents of workflows
+		c.check(ctx, c.todo[i])
 	}
-	for len(c.more) > 0 { // agents of workflows that were not named themselves
-		path := c.more[0]
-		c.more = c.more[1:]
-		c.check(ctx, path)
-	}
-	if err := o.out.write(a.stdout, c.files, func(w io.Writer) error { return problemLines(w, c.files) }); err != nil {
+	if err := a.print(c.files, func(w io.Writer) error { return problemLines(w, c.files) }); err != nil {
 		return err
 	}
-	bad, verdict := c.errors, fmt.Sprintf("%d problem(s) in %d file(s)", c.errors, len(c.files))
+	warned := ""
 	if c.warnings > 0 {
-		verdict = fmt.Sprintf("%d problem(s) and %d warning(s) in %d file(s)", c.errors, c.warnings, len(c.files))
-	}
-	if o.strict {
-		bad += c.warnings
+		warned = fmt.Sprintf(" and %d warning(s)", c.warnings)
 	}
 	switch {
-	case bad > 0:
-		return fail(exitInvalid, errors.New(verdict), "")
+	case c.errors > 0, strict && c.warnings > 0:
+		return fail(exitInvalid, fmt.Errorf("%d problem(s)%s in %d file(s)", c.errors, warned, len(c.files)), "")
 	case c.warnings > 0:
-		fmt.Fprintf(a.stderr, "workcell: %d file(s) are valid, with %d warning(s)\n", len(c.files), c.warnings)
+		a.notice("%d file(s) are valid, with %d warning(s)", len(c.files), c.warnings)
 	default:
-		fmt.Fprintf(a.stderr, "workcell: %d file(s) are valid\n", len(c.files))
+		a.notice("%d file(s) are valid", len(c.files))
 	}
 	return nil
 }
@@ -175,77 +154,74 @@ func kindByName(path string) string {
 
 // checker checks files and counts what is wrong with them.
 type checker struct {
-	agents           string // --agents
-	env              environ.Lookup
+	*app
 	files            []checkedFile
 	errors, warnings int
-	more             []string         // agents of workflows, to be checked
-	done             map[string]bool  // files that were checked or will be
+	todo             []string         // files to check, those that were checked included
+	done             map[string]bool  // files that are in todo
 	seen             map[problem]bool // a partial that two agents include is wrong once
 }
 
 // check checks one file.
 func (c *checker) check(ctx context.Context, path string) {
-	f := checkedFile{Path: path, Kind: kindByName(path), Problems: []problem{}}
+	kind, wrong, warned := kindByName(path), []error(nil), []error(nil)
 	switch {
-	case f.Kind == "":
-		c.add(&f, severityError, &frontmatter.Error{
+	case kind == "":
+		wrong = append(wrong, &frontmatter.Error{
 			File: path, Message: "it is neither an agent nor a workflow", Hint: "agents end in .prompt, workflows and scripts in .yaml or .yml",
 		})
-	case f.Kind == "agent":
+	case kind == "agent":
 		doc, err := checkAgent(path)
-		c.add(&f, severityError, err)
+		wrong = append(wrong, err)
 		if doc != nil {
-			c.add(&f, severityWarning, modelProblem(doc), rootProblem(c.env, doc.AsRoot()))
+			warned = append(warned, modelProblem(doc), rootProblem(c.env, doc.AsRoot()))
 		}
-	case f.Kind == "partial":
-		c.add(&f, severityError, tools.CheckPartial(path))
+	case kind == "partial":
+		wrong = append(wrong, tools.CheckPartial(path))
 	case isScript(path):
-		f.Kind = "script"
+		kind = "script"
 		_, err := scripted.Load(path)
-		c.add(&f, severityError, err)
+		wrong = append(wrong, err)
 	default:
 		wf, err := workflow.Check(path, &workflow.LoadOptions{Agents: c.agentsOf(path)})
-		c.add(&f, severityError, err)
+		wrong = append(wrong, err)
 		if wf != nil {
-			c.add(&f, severityWarning, workspaceProblem(ctx, wf), rootProblem(c.env, wf.AsRoot()))
+			warned = append(warned, workspaceProblem(ctx, wf), rootProblem(c.env, wf.AsRoot()))
 		}
 	}
-	inOrder := frontmatter.InOrder(path)
-	slices.SortStableFunc(f.Problems, func(a, b problem) int { return inOrder(a.place(), b.place()) })
-	c.files = append(c.files, f)
+	c.add(checkedFile{Path: path, Kind: kind, Problems: []problem{}}, wrong, warned)
 }
 
 // agentsOf finds the agents of a workflow for its loader, and has them checked.
 func (c *checker) agentsOf(workflow string) func(name string) (*frontmatter.Document, error) {
-	files := agentsFor(workflow, c.agents)
+	files := agentsFor(workflow, c.Agents)
 	return func(name string) (*frontmatter.Document, error) {
 		doc, err := files.known(name)
 		if path, missing := files.find(name); missing == nil && !c.done[filepath.Clean(path)] {
 			c.done[filepath.Clean(path)] = true
-			c.more = append(c.more, path)
+			c.todo = append(c.todo, path)
 		}
 		return doc, err
 	}
 }
 
-// add adds the problems that errors tell of to a file's.
-func (c *checker) add(f *checkedFile, severity string, errs ...error) {
-	for _, err := range errs {
-		for _, p := range problemsOf(f.Path, err) {
-			p.Severity = severity
-			if c.seen[p] {
-				continue
-			}
+// add adds a file with its problems, in their order in the file.
+func (c *checker) add(f checkedFile, wrong, warned []error) {
+	warnings := problemsOf(f.Path, warned...)
+	all := append(problemsOf(f.Path, wrong...), warnings...)
+	slices.SortStableFunc(all, frontmatter.InOrder(f.Path))
+	for _, e := range all {
+		p, count := problem{e.File, e.Line, e.Column, severityError, e.Message, e.Hint}, &c.errors
+		if slices.Contains(warnings, e) {
+			p.Severity, count = severityWarning, &c.warnings
+		}
+		if !c.seen[p] {
 			c.seen[p] = true
 			f.Problems = append(f.Problems, p)
-			if severity == severityWarning {
-				c.warnings++
-			} else {
-				c.errors++
-			}
+			*count++
 		}
 	}
+	c.files = append(c.files, f)
 }
 
 // checkAgent reads an agent's file and checks what can be known without a model. Nothing but the sandbox is registered
@@ -305,33 +281,28 @@ var (
 	workflowKey = regexp.MustCompile(`(?m)^["']?steps["']?[ \t]*:`)
 )
 
-// problemsOf takes the error of a parser apart.
-func problemsOf(path string, err error) []problem {
-	var list frontmatter.Errors
-	var one *frontmatter.Error
-	var fromScript scripted.Problems
-	var out []problem
-	switch {
-	case err == nil:
-	case errors.As(err, &list):
-		for _, e := range list {
-			out = append(out, problemOf(e))
+// problemsOf takes the errors of parsers apart.
+func problemsOf(path string, errs ...error) (out []*frontmatter.Error) {
+	for _, err := range errs {
+		var list frontmatter.Errors
+		var one *frontmatter.Error
+		var fromScript scripted.Problems
+		switch {
+		case err == nil:
+		case errors.As(err, &list):
+			out = append(out, list...)
+		case errors.As(err, &fromScript):
+			for _, p := range fromScript {
+				out = append(out, (*frontmatter.Error)(p))
+			}
+		case errors.As(err, &one):
+			out = append(out, one)
+		default:
+			if notThere := (*fs.PathError)(nil); errors.As(err, &notThere) {
+				err = notThere.Err // it is reported with its file
+			}
+			out = append(out, &frontmatter.Error{File: path, Message: err.Error()})
 		}
-	case errors.As(err, &fromScript):
-		for _, p := range fromScript {
-			out = append(out, problemOf((*frontmatter.Error)(p)))
-		}
-	case errors.As(err, &one):
-		out = append(out, problemOf(one))
-	default:
-		if notThere := (*fs.PathError)(nil); errors.As(err, &notThere) {
-			err = notThere.Err // it is reported with its file
-		}
-		out = append(out, problem{File: path, Message: err.Error()})
 	}
 	return out
-}
-
-func problemOf(e *frontmatter.Error) problem {
-	return problem{File: e.File, Line: e.Line, Column: e.Column, Message: e.Message, Hint: e.Hint}
 }

@@ -1,14 +1,20 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/reaper"
+	"github.com/workcell-dev/workcell/internal/state"
 )
 
 // version is set by release builds with -ldflags "-X main.version=v1.2.3".
@@ -44,8 +50,7 @@ type versionInfo struct {
 }
 
 func newVersionCmd(a *app) *cobra.Command {
-	var out outputFlag
-	cmd := &cobra.Command{
+	return a.verb(outputFlags, &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of workcell and of its guest",
 		Args:  cobra.NoArgs,
@@ -54,12 +59,35 @@ func newVersionCmd(a *app) *cobra.Command {
 				Version: buildVersion(), Guest: embed.Version(),
 				Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 			}
-			return out.write(a.stdout, v, func(w io.Writer) error {
+			return a.print(v, func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "workcell %s (guest %s, %s, %s/%s)\n", v.Version, v.Guest, v.Go, v.OS, v.Arch)
 				return err
 			})
 		},
-	}
-	out.addTo(cmd)
+	})
+}
+
+// newReaperCmd returns the command that a reaper runs, which is not for people.
+func newReaperCmd(a *app) *cobra.Command {
+	owner := ""
+	cmd := a.verb(engineFlags, &cobra.Command{
+		Use:    reaper.Command + " --owner ID",
+		Short:  "Remove what another process leaves, when it has ended",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if owner == "" || a.Backend == "" || !filepath.IsAbs(a.stateDirFlag) {
+				return usageError(errors.New("a reaper needs --owner, --backend and --state-dir"), "workcell starts it by itself")
+			}
+			r := &reaper.Reaper{
+				Dir: state.Dir(a.stateDirFlag), Engine: a.engines().ID(a.Backend), Logger: a.logger(),
+				Open: func(ctx context.Context) (backend.SandboxBackend, error) {
+					return a.engines().Open(ctx, a.Backend)
+				},
+			}
+			return r.Run(cmd.Context(), owner)
+		},
+	})
+	cmd.Flags().StringVar(&owner, "owner", "", "whose end to wait for")
 	return cmd
 }

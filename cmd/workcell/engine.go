@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
-
-	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/engines"
@@ -20,51 +19,35 @@ import (
 	"github.com/workcell-dev/workcell/internal/state"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
+	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
-
-// engineFlags choose the engine. Every command that touches sandboxes has them.
-type engineFlags struct {
-	backend string
-	// maxSandboxes bounds what one process may have open; 0 is no bound. Only servers have a flag for it.
-	maxSandboxes int
-}
-
-func (f *engineFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.backend, "backend", "",
-		"what runs the sandboxes: docker, containerd, local (no engine, a weaker wall than a container), or auto: docker, "+
-			"else containerd (default $WORKCELL_BACKEND, else auto)")
-}
-
-// imageFlags say which images may be used and where they come from.
-type imageFlags struct {
-	mapped  []string
-	allowed []string
-}
-
-func (f *imageFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&f.mapped, "map-image", nil,
-		"FROM=TO: use image TO where FROM is asked for, for machines behind a mirror; may be repeated")
-	cmd.Flags().StringArrayVar(&f.allowed, "allow-image", nil,
-		"allow only images that match this pattern (python:3.*, ghcr.io/acme/**); may be repeated")
-}
 
 // engines returns the engines that the environment leads to.
 func (a *app) engines() engines.Set {
-	return engines.Set{Env: a.env, Logger: a.logger(), Notice: func(text string) {
-		fmt.Fprintf(a.stderr, "workcell: engine: %s\n", sanitize.Line(text))
-	}}
+	return engines.Set{Env: a.env, Logger: a.logger(), Notice: func(text string) { a.notice("engine: %s", text) }}
 }
 
 // backendName returns what the flag says, else WORKCELL_BACKEND, else auto.
-func (a *app) backendName(f engineFlags) string {
-	return cmp.Or(f.backend, a.env.Get("WORKCELL_BACKEND"), engines.Auto)
+func (a *app) backendName() string {
+	return cmp.Or(a.Backend, a.env.Get("WORKCELL_BACKEND"), engines.Auto)
 }
 
-// openManager connects to the engine and returns a manager with this installation's identity and the records of its
+// openManager connects to an engine and returns a manager with this installation's identity and the records of its
 // sandboxes. The caller must call done after it closed or detached the manager.
-func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags, use stateUse) (m *session.Manager, done func(), err error) {
-	opts := &session.Options{Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: f.maxSandboxes}
-	mapped := images.mapped
+func (a *app) openManager(ctx context.Context, name string, use stateUse) (m *session.Manager, done func(), err error) {
+	var open []func() // what done ends, in reverse
+	end := func() {
+		for _, f := range slices.Backward(open) {
+			f()
+		}
+	}
+	defer func() {
+		if err != nil {
+			end()
+		}
+	}()
+	opts := &session.Options{Logger: a.logger(), AllowRoot: rootAllowed(a.env), MaxSandboxes: a.maxSandboxes}
+	mapped := a.MapImage
 	if list := a.env.Get("WORKCELL_IMAGE_MAP"); list != "" {
 		mapped = append(strings.Split(list, ","), mapped...) // flags win
 	}
@@ -72,8 +55,8 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(images.allowed) > 0 {
-		policy, err := backend.NewImagePolicy(images.allowed...)
+	if len(a.AllowImage) > 0 {
+		policy, err := backend.NewImagePolicy(a.AllowImage...)
 		if err != nil {
 			return nil, nil, usageError(err, "see --allow-image in --help")
 		}
@@ -87,20 +70,18 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 	if err != nil {
 		return nil, nil, err
 	}
-	closeStore := func() {}
 	if store != nil {
 		a.records = store
-		closeStore = func() { store.Close() } // every change was on the disk before it was acknowledged
+		open = append(open, func() { store.Close() }) // every change was on the disk before it was acknowledged
 	}
 	if opts.Instance, err = dir.Instance(ctx, store); err != nil {
-		closeStore()
 		return nil, nil, err
 	}
-	driver, err := a.engines().Open(ctx, a.backendName(f))
+	driver, err := a.engines().Open(ctx, name)
 	if err != nil {
-		closeStore()
 		return nil, nil, err
 	}
+	open = append(open, func() { driver.Close() }) // its sandboxes stay; there is nothing left to lose
 	opts.Engine = a.engines().ID(engines.NameOf(driver))
 	if store != nil {
 		opts.Store = a.guarded(store, dir, engines.NameOf(driver))
@@ -111,15 +92,7 @@ func (a *app) openManager(ctx context.Context, f engineFlags, images imageFlags,
 		opts.Store = nil
 		m, err = session.NewManager(engines.MapImages(driver, mapping), opts)
 	}
-	if err != nil {
-		driver.Close()
-		closeStore()
-		return nil, nil, err
-	}
-	return m, func() { // its sandboxes stay; there is nothing left to lose
-		driver.Close()
-		closeStore()
-	}, nil
+	return m, end, err
 }
 
 // guarded returns the store that a manager of this command is to use.
@@ -130,8 +103,7 @@ func (a *app) guarded(store *sqlitestore.Store, dir state.Dir, backendName strin
 	return reaper.Guard(store, reaper.Options{
 		Dir: string(dir), Backend: backendName, Engine: a.engines().ID(backendName), Environ: a.engines().Environ,
 		Failed: func(err error) {
-			fmt.Fprintf(a.stderr, "workcell: should this process be killed, its sandboxes stay until the next command: no reaper can be started: %s\n",
-				sanitize.Line(err.Error()))
+			a.notice("should this process be killed, its sandboxes stay until the next command: no reaper can be started: %v", err)
 		},
 	})
 }
@@ -200,4 +172,67 @@ func (l *lineLog) Handle(_ context.Context, r slog.Record) error {
 	defer l.mu.Unlock()
 	_, err := fmt.Fprintf(l.w, "workcell: %s: %s\n", word, sanitize.Line(line+why))
 	return err
+}
+
+// stateUse is how much a command needs the records of sandboxes.
+type stateUse int
+
+const (
+	stateNeeded stateUse = iota // nothing may be made that is not recorded
+	stateWanted                 // without them the labels on the sandboxes must do
+	stateUnused
+)
+
+// stateDir returns the directory for what must outlive a command.
+func (a *app) stateDir() (state.Dir, error) { return state.Locate(a.env, a.stateDirFlag) }
+
+// openStore opens the records of sandboxes; nil when the command does without.
+func (a *app) openStore(ctx context.Context, dir state.Dir, use stateUse) (*sqlitestore.Store, error) {
+	if use == stateUnused {
+		return nil, nil
+	}
+	store, err := sqlitestore.Open(ctx, dir.File())
+	if err != nil && use == stateWanted && ctx.Err() == nil {
+		a.withoutRecords(err)
+		return nil, nil
+	}
+	return store, err
+}
+
+// withoutRecords warns that a command does without the records: with a full disk, a directory that cannot be written or a
+// damaged file it must still be possible to see and remove sandboxes.
+func (a *app) withoutRecords(err error) {
+	a.notice("going by the sandboxes' labels alone: %v", err)
+}
+
+// openJournal opens the journals of runs.
+func (a *app) openJournal(ctx context.Context) (*sqlitejournal.Journal, error) {
+	dir, err := a.stateDir()
+	if err != nil {
+		return nil, err
+	}
+	return sqlitejournal.Open(ctx, dir.File())
+}
+
+// saveEnv keeps what `sessions open -e` set: later commands come from other processes. It lies in the state file, which is
+// the user's alone: on the engine others could read it, and what lies in the sandbox belongs to the code there.
+func (a *app) saveEnv(env map[string]string) func(context.Context, *session.Session) error {
+	if len(env) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, s *session.Session) error { return a.records.AddEnv(ctx, s.ID(), env) }
+}
+
+// loadEnv returns the environment of a command: what the sandbox was opened with, and own over it.
+func (a *app) loadEnv(ctx context.Context, s *session.Session, own map[string]string) (map[string]string, error) {
+	if a.records == nil {
+		a.notice("without what `sessions open -e` may have set, which the records hold")
+		return own, nil
+	}
+	env, err := a.records.Env(ctx, s.ID())
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(env, own)
+	return env, nil
 }

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
@@ -40,7 +43,7 @@ const exitCodeHelp = `Exit codes:
   3        an agent, workflow, script or input is invalid
   4        the model cannot be used: missing key, unknown provider
   5        the container engine is not available, or cannot run sandboxes (doctor)
-  6        no such sandbox or run, or its container or files are gone (sessions open makes a named one anew)
+  6        no such sandbox or run, or its container or files are gone (sessions open rebuilds a named one)
   7        in the way is what is there: a sandbox that is another one or another process's, a run that goes on or is over
   8        no room: as many sandboxes or processes as allowed, or a workspace, or the disk for one, that is full
   124-127  sessions exec, attach: timed out; workcell's own error; program not executable; program not found
@@ -120,36 +123,89 @@ func classify(err error) (code int, todo string) {
 	return classOf(err)
 }
 
+// classOf returns the exit code and the hint of an error by its class, of which the first that fits counts.
 func classOf(err error) (code int, hint string) {
 	var vanished *session.VanishedError
 	switch {
 	case errors.As(err, &vanished) && vanished.Key.Run() != "":
-		return exitNotFound, fmt.Sprintf("`workcell runs resume %s` goes on with the run, and with its files; `workcell runs cancel %[1]s` removes them", vanished.Key.Run())
+		return exitNotFound, fmt.Sprintf("`workcell runs resume %s` resumes the run with its files; `workcell runs cancel %[1]s` removes them", vanished.Key.Run())
 	case errors.As(err, &vanished):
-		return exitNotFound, fmt.Sprintf("`workcell sessions open --name %s`, with the --image and limits it had, makes it anew with its files; `workcell sessions rm %[1]s` removes them", vanished.Key.ID)
+		return exitNotFound, fmt.Sprintf("`workcell sessions open --name %s`, with the --image and limits it had, rebuilds it with its files; `workcell sessions rm %[1]s` removes them", vanished.Key.ID)
 	case errors.Is(err, sqlitejournal.ErrDamaged):
-		return exitFailed, "`workcell runs cancel RUN` gives the run up and removes its sandboxes; other runs are not concerned"
+		return exitFailed, "`workcell runs cancel RUN` ends the run and removes its sandboxes; other runs are not concerned"
 	case state.Hint(err) != "":
 		return exitFailed, state.Hint(err)
-	case errors.Is(err, backend.ErrUnavailable):
-		return exitUnavailable, "is the container engine running? `workcell doctor` says what is missing"
-	case errors.Is(err, backend.ErrImage):
-		return exitFailed, "check the image name, or use a mirror with --map-image FROM=TO"
-	case errors.Is(err, backend.ErrUnsupported):
-		return exitFailed, "`workcell doctor` says what this engine can enforce"
-	case errors.Is(err, backend.ErrCapacity):
-		return exitNoRoom, "end what runs, or remove sandboxes: `workcell sessions ls`, then `workcell sessions rm SANDBOX`"
-	case errors.Is(err, backend.ErrNoRoom):
-		return exitNoRoom, "make room on the disk that the engine keeps sandboxes on, remove sandboxes (`workcell sessions gc`), or ask for a smaller workspace"
-	case errors.Is(err, backend.ErrQuota):
-		return exitNoRoom, "`workcell sessions rm --file PATH SANDBOX` deletes in a full workspace, too"
-	case errors.Is(err, backend.ErrExists):
-		return exitConflict, ""
-	case errors.Is(err, backend.ErrInvalid):
-		return exitUsage, ""
-	case errors.Is(err, backend.ErrNotFound):
-		return exitNotFound, "`workcell sessions ls` lists the sandboxes there are"
-	default:
-		return exitFailed, ""
+	}
+	for _, class := range []cliError{
+		{exitUnavailable, backend.ErrUnavailable, "is the container engine running? `workcell doctor` says what is missing"},
+		{exitFailed, backend.ErrImage, "check the image name, or use a mirror with --map-image FROM=TO"},
+		{exitFailed, backend.ErrUnsupported, "`workcell doctor` says what this engine can enforce"},
+		{exitNoRoom, backend.ErrCapacity, "end what runs, or remove sandboxes: `workcell sessions ls`, then `workcell sessions rm SANDBOX`"},
+		{exitNoRoom, backend.ErrNoRoom, "make room on the disk that the engine keeps sandboxes on, remove sandboxes (`workcell sessions gc`), or ask for a smaller workspace"},
+		{exitNoRoom, backend.ErrQuota, "`workcell sessions rm --file PATH SANDBOX` deletes in a full workspace, too"},
+		{exitConflict, backend.ErrExists, ""},
+		{exitUsage, backend.ErrInvalid, ""},
+		{exitNotFound, backend.ErrNotFound, "`workcell sessions ls` lists the sandboxes there are"},
+	} {
+		if errors.Is(err, class.err) {
+			return class.code, class.hint
+		}
+	}
+	return exitFailed, ""
+}
+
+// signalError is the cause of a context that a signal ended.
+type signalError struct{ sig syscall.Signal }
+
+func (e signalError) Error() string {
+	if e.sig == syscall.SIGINT {
+		return "interrupted"
+	}
+	return "ended by signal: " + e.sig.String()
+}
+
+// exitCode follows the shells: 128 plus the number of the signal.
+func (e signalError) exitCode() int { return exitSignalBase + int(e.sig) }
+
+// watchSignals returns a context that the first interrupt, termination or hang-up ends, with a [signalError] as its
+// cause; commands then close their sandboxes and return. A second signal exits at once.
+//
+// genkit.Init also catches these signals, for good. A signal is delivered to everyone who asked for it, so this works
+// before and after Init all the same; what Init takes away is only the default action, which is not relied upon here.
+func watchSignals(parent context.Context, stderr io.Writer, exit func(int)) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	ch := make(chan os.Signal, 2)
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		// nohup and a shell's background jobs set some of these to be ignored, and mean it.
+		if !signal.Ignored(sig) {
+			signal.Notify(ch, sig)
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-done:
+				return
+			case s := <-ch:
+				sig, _ := s.(syscall.Signal)
+				if n > 0 {
+					exit(signalError{sig}.exitCode())
+					return
+				}
+				fmt.Fprintf(stderr, "workcell: %v, closing down; once more to quit at once\n", signalError{sig})
+				cancel(signalError{sig})
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(ch)
+		close(done)
+		cancel(nil)
 	}
 }
+
+// catchBrokenPipes makes writing to a reader that has gone away an error instead of the end of the process, for good: a
+// run goes on without anybody who reads its progress, and closes its sandboxes when nobody reads its result. What is
+// caught is not ignored by children, as an ignored signal would be.
+func catchBrokenPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }

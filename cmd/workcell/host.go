@@ -14,46 +14,32 @@ import (
 	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/core/logger"
 	"github.com/firebase/genkit/go/genkit"
-	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/models"
 	"github.com/workcell-dev/workcell/internal/otelsetup"
-	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/scripted"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// modelFlags choose the model in place of what the agents' files name.
-type modelFlags struct {
-	model        string
-	traceContent bool
+// scriptOf returns the path in "scripted/PATH.yaml".
+func scriptOf(model string) (path string, ok bool) {
+	return strings.CutPrefix(model, scripted.Provider+"/")
 }
 
-func (f *modelFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.model, "model", "",
-		"provider/name of the model to use in place of what the agents name, or scripted/PATH.yaml for recorded answers")
-	cmd.Flags().BoolVar(&f.traceContent, "trace-content", false,
-		"export prompts, answers, tool calls and error texts with the traces; they may hold secrets")
-}
-
-// script returns the path in "scripted/PATH.yaml".
-func (f *modelFlags) script() (path string, ok bool) {
-	return strings.CutPrefix(f.model, scripted.Provider+"/")
-}
-
-// host is a Genkit instance with the agents that a command needs.
+// host is a Genkit instance with the agents that a command needs, the manager of their sandboxes and what shows progress.
 type host struct {
-	g      *genkit.Genkit
-	agents map[string]*tools.Agent
-	docs   map[string]*frontmatter.Document
-	model  func(agent string) string             // in place of the agent's own; empty keeps that
-	onTool func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
-	script *scripted.Plugin                      // plays recorded answers; nil when models are asked
-	env    environ.Lookup
+	*app
+	m       *session.Manager
+	p       *progress // nil in servers
+	g       *genkit.Genkit
+	agents  map[string]*tools.Agent
+	docs    map[string]*frontmatter.Document
+	modelOf func(agent string) string             // in place of the agent's own; empty keeps that
+	onTool  func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
+	script  *scripted.Plugin                      // plays recorded answers; nil when models are asked
 }
 
 var (
@@ -62,8 +48,8 @@ var (
 )
 
 // newHost loads the agents' files and starts Genkit with the model plugins that they need.
-func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]string, f modelFlags) (*host, error) {
-	h := &host{agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}, env: a.env}
+func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]string) (*host, error) {
+	h := &host{app: a, m: m, agents: map[string]*tools.Agent{}, docs: map[string]*frontmatter.Document{}}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		doc, err := checkAgent(files[name])
@@ -76,7 +62,7 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 	if err := errors.Join(errs...); err != nil {
 		return nil, fail(exitInvalid, err, "")
 	}
-	plugins, err := h.plugins(a, f)
+	plugins, err := h.plugins()
 	if err != nil {
 		return nil, err
 	}
@@ -95,20 +81,20 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 }
 
 // plugins builds what plays the models, and notes on standard error when answers are recorded.
-func (h *host) plugins(a *app, f modelFlags) ([]api.Plugin, error) {
-	if path, ok := f.script(); ok {
+func (h *host) plugins() ([]api.Plugin, error) {
+	if path, ok := scriptOf(h.Model); ok {
 		script, err := scripted.Load(path)
 		if err != nil {
 			return nil, fail(exitInvalid, err, "")
 		}
-		h.model = scripted.ModelName
-		fmt.Fprintf(a.stderr, "workcell: scripted model: answers are recorded in %s, no model is asked\n", sanitize.Line(path))
+		h.modelOf = scripted.ModelName
+		h.notice("scripted model: answers are recorded in %s, no model is asked", path)
 		h.script = scripted.NewPlugin(script)
 		return []api.Plugin{h.script}, nil
 	}
-	h.model = func(string) string { return f.model }
-	if f.model != "" {
-		return models.Plugins(a.env, []models.Use{{Model: f.model}})
+	h.modelOf = func(string) string { return h.Model }
+	if h.Model != "" {
+		return models.Plugins(h.env, []models.Use{{Model: h.Model}})
 	}
 	var uses []models.Use
 	for _, name := range slices.Sorted(maps.Keys(h.docs)) {
@@ -119,7 +105,7 @@ func (h *host) plugins(a *app, f modelFlags) ([]api.Plugin, error) {
 		}
 		uses = append(uses, models.Use{Model: doc.Meta.Model, Agent: name})
 	}
-	return models.Plugins(a.env, uses)
+	return models.Plugins(h.env, uses)
 }
 
 // RunAgent is the agents' side of workflow.Engine.
@@ -136,7 +122,7 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	if agent == nil {
 		return tools.AgentResult{}, fmt.Errorf("agent %q is not loaded", name)
 	}
-	opts := &tools.RunOptions{Model: h.model(name)}
+	opts := &tools.RunOptions{Model: h.modelOf(name)}
 	if h.onTool != nil {
 		opts.OnTool = func(e tools.ToolEvent) { h.onTool(name, e) }
 	}
@@ -155,7 +141,7 @@ func (h *host) resume(entries []workflow.Entry) {
 	}
 	for _, e := range entries {
 		if e.Kind == workflow.EventStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped {
-			h.script.Skip(e.RunID, e.Agent)
+			h.script.Played(e.RunID, e.Agent)
 		}
 	}
 }
@@ -187,6 +173,32 @@ func (a *app) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.
 }
 
 // startTracing sets traces up, which must come before initGenkit.
-func (a *app) startTracing(ctx context.Context, content bool) (context.Context, *otelsetup.Tracing) {
-	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: content})
+func (a *app) startTracing(ctx context.Context) (context.Context, *otelsetup.Tracing) {
+	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: a.TraceContent})
+}
+
+// withHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
+// traces are sent, whether or not ctx has ended.
+func (a *app) withHost(ctx context.Context, files map[string]string, fn func(context.Context, *host) error) (err error) {
+	catchBrokenPipes()
+	ctx, tel := a.startTracing(ctx)
+	defer func() {
+		tel.Close(ctx)
+		if id := tel.TraceID(); id != "" {
+			a.notice("trace: %s", id)
+		}
+	}()
+	m, done, err := a.openManager(ctx, a.backendName(), stateNeeded)
+	if err != nil {
+		return err
+	}
+	defer done()
+	defer func() { err = errors.Join(err, m.Close(context.WithoutCancel(ctx))) }()
+	h, err := a.newHost(ctx, m, files)
+	if err != nil {
+		return err
+	}
+	h.p = newProgress(a.stderr)
+	defer h.p.Close()
+	return fn(ctx, h)
 }

@@ -7,44 +7,34 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
 
-	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/session/transfer"
+	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/workflow"
 )
 
 // maxInputBytes bounds an input file and a value that is read from one.
 const maxInputBytes = 4 << 20
 
-// inputFlags give a workflow's input.
-type inputFlags struct {
-	pairs []string
-	file  string
-}
-
-func (f *inputFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&f.pairs, "input", nil, "NAME=VALUE, or NAME=@FILE to read the value from a file; may be repeated")
-	cmd.Flags().StringVar(&f.file, "input-file", "", "JSON or YAML file with the whole input, - for standard input; --input goes over it")
-}
-
-// read returns the input. parse turns the pairs into values of the right types.
-func (f *inputFlags) read(stdin io.Reader, parse func(map[string]string) (map[string]any, error)) (map[string]any, error) {
-	input := map[string]any{}
-	if f.file != "" {
-		var err error
-		if input, err = readInputFile(stdin, f.file); err != nil {
-			return nil, err
-		}
-	}
-	pairs, err := parsePairs(f.pairs)
+// workflowInput returns a workflow's input from a file, may be empty, and what NAME=VALUE says over it.
+func workflowInput(stdin io.Reader, wf *workflow.Workflow, file string, args []string) (map[string]any, error) {
+	input, err := readInputFile(stdin, file)
 	if err != nil {
 		return nil, err
 	}
-	values, err := parse(pairs)
+	pairs, err := parsePairs(args)
+	if err != nil {
+		return nil, err
+	}
+	values, err := wf.ParseInput(pairs)
 	if err != nil {
 		return nil, fail(exitInvalid, err, "see the workflow's input:")
 	}
@@ -105,7 +95,7 @@ func parsePairs(pairs []string) (map[string]string, error) {
 }
 
 // reportSkipped prints what of a workspace is not copied into sandboxes, but for version control's own.
-func reportSkipped(ctx context.Context, w io.Writer, dir string) {
+func (a *app) reportSkipped(ctx context.Context, dir string) {
 	stats, err := transfer.CheckWorkspace(ctx, dir)
 	if err != nil || len(stats.Skipped) == 0 { // the copy itself fails with the error
 		return
@@ -115,11 +105,14 @@ func reportSkipped(ctx context.Context, w io.Writer, dir string) {
 	if rest := len(stats.Skipped) - len(names); rest > 0 {
 		more = fmt.Sprintf(" and %d more", rest)
 	}
-	fmt.Fprintf(w, "workcell: notice: not copied from %s, as links and special files are not: %s%s\n", sanitize.Line(dir), sanitize.Line(strings.Join(names, ", ")), more)
+	a.notice("notice: not copied from %s, as links and special files are not: %s%s", dir, strings.Join(names, ", "), more)
 }
 
-// readInputFile reads a mapping.
+// readInputFile reads a mapping, an empty one without a path.
 func readInputFile(stdin io.Reader, path string) (map[string]any, error) {
+	if path == "" {
+		return map[string]any{}, nil
+	}
 	raw, err := readLimited(stdin, path)
 	if err != nil {
 		return nil, fail(exitInvalid, fmt.Errorf("input: %w", err), "")
@@ -147,4 +140,215 @@ func readLimited(stdin io.Reader, path string) ([]byte, error) {
 		err = errors.New("larger than 4 MiB")
 	}
 	return raw, err
+}
+
+// agentArgs returns an agent's input from a file, may be empty, and the arguments of a command over it.
+func agentArgs(stdin io.Reader, agent *tools.Agent, file string, args []string) (map[string]any, error) {
+	input, err := readInputFile(stdin, file)
+	if err != nil {
+		return nil, err
+	}
+	fields := inputFields(agent.InputSchema())
+	args, text := splitArgs(args, fields)
+	pairs, err := parsePairs(args)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		if err := knownInput(name, fields); err != nil {
+			known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+			return nil, fail(exitInvalid, err, fmt.Sprintf("the agent has %s; a text that begins with %q is written FIELD=%[2]s…", known, name+"="))
+		}
+	}
+	values, err := agentInput(fields, pairs, text)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(input, values)
+	return input, nil
+}
+
+// agentInput returns the values of named inputs and of a bare text, by the types of an agent's fields.
+func agentInput(fields, pairs map[string]string, text string) (map[string]any, error) {
+	if text != "" {
+		field, err := textField(fields)
+		if err != nil {
+			return nil, err
+		}
+		if _, twice := pairs[field]; twice {
+			return nil, usageError(fmt.Errorf("input %s is given twice", field), "put quotes around a value with blanks: "+field+"='…'")
+		}
+		pairs = maps.Clone(pairs)
+		if pairs == nil {
+			pairs = map[string]string{}
+		}
+		pairs[field] = text
+	}
+	input := map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		if err := knownInput(name, fields); err != nil {
+			return nil, fail(exitInvalid, err, "")
+		}
+		value, err := typedValue(name, fields[name], pairs[name])
+		if err != nil {
+			return nil, fail(exitInvalid, err, "")
+		}
+		input[name] = value
+	}
+	return input, nil
+}
+
+// inputFields returns the properties of an input schema with their types.
+func inputFields(schema map[string]any) map[string]string {
+	fields := map[string]string{}
+	properties, _ := schema["properties"].(map[string]any)
+	for name, p := range properties {
+		property, _ := p.(map[string]any)
+		fields[name] = schemaType(property["type"])
+	}
+	return fields
+}
+
+// schemaType returns the type of a property, which dotprompt writes as [type, null] when the field is optional.
+func schemaType(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case []any:
+		for _, t := range v {
+			if s, ok := t.(string); ok && s != "null" {
+				return s
+			}
+		}
+	case []string:
+		for _, s := range v {
+			if s != "null" {
+				return s
+			}
+		}
+	}
+	return ""
+}
+
+// splitArgs separates NAME=VALUE, where NAME is a field or could be one, from text; several words without quotes are one
+// text.
+func splitArgs(args []string, fields map[string]string) (pairs []string, text string) {
+	var words []string
+	for _, arg := range args {
+		name, _, ok := strings.Cut(arg, "=")
+		_, known := fields[name]
+		if ok && (known || expr.IsIdent(name)) {
+			pairs = append(pairs, arg)
+		} else {
+			words = append(words, arg)
+		}
+	}
+	return pairs, strings.Join(words, " ")
+}
+
+// knownInput refuses a name that the fields of an agent do not have, or that no input can have. A schema may allow others,
+// but nothing in the agent's file then speaks of them.
+func knownInput(name string, fields map[string]string) error {
+	if _, known := fields[name]; known || len(fields) == 0 && expr.IsIdent(name) {
+		return nil
+	}
+	if len(fields) == 0 {
+		return fmt.Errorf("%q is not the name of an input", clip(name, 60))
+	}
+	known := slices.Sorted(maps.Keys(fields))
+	if near, ok := suggest.Closest(name, known); ok {
+		return fmt.Errorf("there is no input %s, did you mean %s?", clip(name, 60), near)
+	}
+	return fmt.Errorf("there is no input %s, known are %s", clip(name, 60), strings.Join(known, ", "))
+}
+
+// textField is the field that a bare text is for.
+func textField(fields map[string]string) (string, error) {
+	names := slices.Sorted(maps.Keys(fields))
+	for _, name := range []string{"input", "task"} {
+		if slices.Contains(names, name) || len(names) == 0 {
+			return name, nil
+		}
+	}
+	if len(names) == 1 {
+		return names[0], nil
+	}
+	return "", usageError(errors.New("the agent has no field for a bare text"), "use NAME=VALUE with "+strings.Join(names, ", "))
+}
+
+// typedValue reads the value of an input as JSON where its field wants something else than text.
+func typedValue(name, want, text string) (any, error) {
+	if want == "string" || want == "" {
+		return text, nil
+	}
+	v, err := expr.DecodeJSON([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("input %s: %q is not a JSON value of type %s", name, clip(text, 60), want)
+	}
+	return v, nil
+}
+
+// agentExt is the ending of agents' files.
+const agentExt = ".prompt"
+
+// agentFiles finds the file of an agent by the agent's name.
+type agentFiles struct {
+	dirs []string // looked into in this order
+}
+
+// agentsFor returns where a workflow's agents are: in dir when one is given, else in agents/ beside or above the
+// workflow's own directory, or beside the workflow.
+func agentsFor(workflowPath, dir string) agentFiles {
+	if dir != "" {
+		return agentFiles{dirs: []string{dir}}
+	}
+	base := filepath.Dir(workflowPath)
+	return agentFiles{dirs: []string{filepath.Join(base, "agents"), filepath.Join(base, "..", "agents"), base}}
+}
+
+// find returns the file of an agent.
+func (a agentFiles) find(name string) (string, error) {
+	if strings.ContainsAny(name, `/\`) {
+		return "", fmt.Errorf("%q is not the name of an agent", name)
+	}
+	for _, dir := range a.dirs {
+		path := filepath.Join(dir, name+agentExt)
+		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("there is no %s%s in %s", name, agentExt, strings.Join(a.dirs, ", "))
+}
+
+// known reads the file of an agent for the workflow loader. What is wrong inside the file is reported where the agent is
+// loaded.
+func (a agentFiles) known(name string) (*frontmatter.Document, error) {
+	path, err := a.find(name)
+	if err != nil {
+		return nil, err
+	}
+	src, err := frontmatter.ReadFile(path)
+	if err != nil {
+		return nil, nil
+	}
+	doc, _ := frontmatter.Parse(path, src)
+	return doc, nil
+}
+
+// list returns the names of all agents, sorted. Files that begin with an underscore are parts of others.
+func (a agentFiles) list() []string {
+	var names []string
+	for _, dir := range a.dirs {
+		paths, err := filepath.Glob(filepath.Join(dir, "*"+agentExt))
+		if err != nil {
+			continue // the directory's name is a malformed pattern: then nothing can be listed, only found by name
+		}
+		for _, p := range paths {
+			if name := strings.TrimSuffix(filepath.Base(p), agentExt); !strings.HasPrefix(name, "_") {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }

@@ -70,22 +70,16 @@ Environment:
   GENKIT_ENV=dev       attach to the Genkit Developer UI`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help()
-		},
 	}
 	root.SetVersionTemplate("workcell {{.Version}}\n")
 	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { a.command = cmd.CommandPath() }
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError(err, "see `"+cmd.CommandPath()+" --help`")
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVar(&a.stateDirFlag, "state-dir", "",
 		"directory for what must outlive the command (default $XDG_STATE_HOME/workcell)")
-	root.AddCommand(
+	group(root,
 		newRunCmd(a),
 		newRunsCmd(a),
 		newAgentCmd(a),
@@ -108,14 +102,10 @@ func wrapArgErrors(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(c *cobra.Command, args []string) error {
 			err := check(c, args)
-			if err == nil {
-				return nil
-			}
-			var known *cliError
-			if errors.As(err, &known) {
+			switch {
+			case err == nil, errors.As(err, new(*cliError)):
 				return err
-			}
-			if c.HasAvailableSubCommands() {
+			case c.HasAvailableSubCommands():
 				return usageError(err, commandHint(c, args))
 			}
 			return usageError(err, fmt.Sprintf("usage: %s", c.UseLine()))
@@ -148,17 +138,22 @@ func commandHint(group *cobra.Command, args []string) string {
 	return "did you mean `" + group.CommandPath() + " " + near + "`? " + hint
 }
 
-// app holds what all commands share: the streams and the flags that every command has.
+// app is one call of the command: its streams, what the flags say that several commands have, and what is open for it.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	stateDirFlag   string
-	command        string // the command that runs, "workcell sessions exec"
 	env            environ.Lookup
-	records        *sqlitestore.Store           // openManager's; nil when it does without
-	terminal       atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
+	command        string // the command that runs, "workcell sessions exec"
+
+	runFlags
+	stateDirFlag string
+	out          format
+	maxSandboxes int // that may be open at once; 0 is no bound. Only servers have a flag for it.
+
+	records  *sqlitestore.Store           // openManager's; nil when it does without
+	terminal atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none
 }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer) *app {
-	return &app{stdin: stdin, stdout: stdout, stderr: stderr, env: os.LookupEnv}
+	return &app{stdin: stdin, stdout: stdout, stderr: stderr, env: os.LookupEnv, out: outputTable}
 }

@@ -7,58 +7,69 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode/utf8"
 
-	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
 
 	"github.com/workcell-dev/workcell/internal/sanitize"
 )
 
-// outputFlag is the -o flag: how data is written to standard output. The zero value is the table.
-type outputFlag string
+// format is how data is written to standard output.
+type format string
 
 const (
-	outputTable outputFlag = "table"
-	outputJSON  outputFlag = "json"
-	outputYAML  outputFlag = "yaml"
+	outputTable format = "table"
+	outputJSON  format = "json"
+	outputYAML  format = "yaml"
 )
 
-func (f *outputFlag) String() string {
-	if *f == "" {
-		return string(outputTable)
-	}
-	return string(*f)
-}
-
-// Set accepts the three formats.
-func (f *outputFlag) Set(s string) error {
-	switch o := outputFlag(s); o {
-	case outputTable, outputJSON, outputYAML:
-		*f = o
-		return nil
-	default:
-		return fmt.Errorf("unknown format %q, use table, json or yaml", s)
-	}
-}
-
-// Type names the flag's values in help.
-func (f *outputFlag) Type() string { return "table|json|yaml" }
-
-func (f *outputFlag) addTo(cmd *cobra.Command) {
-	cmd.Flags().VarP(f, "output", "o", "format of the data on standard output")
-}
-
-// write puts v on w in the chosen format; table draws it for people.
-func (f *outputFlag) write(w io.Writer, v any, table func(io.Writer) error) error {
-	switch *f {
+// print writes v to standard output in the chosen format; table draws it for people.
+func (a *app) print(v any, table func(io.Writer) error) error {
+	switch a.out {
 	case outputJSON:
-		return writeJSON(w, v)
+		return writeJSON(a.stdout, v)
 	case outputYAML:
-		return writeYAML(w, v)
+		return writeYAML(a.stdout, v)
 	default:
-		return table(w)
+		return table(a.stdout)
 	}
+}
+
+// printList prints items; for people as a table with a row for each.
+func printList[T any](a *app, items []T, header []string, row func(T) []string) error {
+	return a.print(items, func(w io.Writer) error {
+		rows := make([][]string, len(items))
+		for i, item := range items {
+			rows[i] = row(item)
+		}
+		return writeTable(w, header, rows)
+	})
+}
+
+// printed prints what a command does to one thing after the other: for people the id of each as soon as it is true, else
+// the list of all by end.
+type printed[T any] struct {
+	a     *app
+	items []T
+}
+
+func (p *printed[T]) add(id string, item T) {
+	if p.items = append(p.items, item); p.a.out == outputTable {
+		fmt.Fprintln(p.a.stdout, id)
+	}
+}
+
+func (p *printed[T]) end() error {
+	if p.items == nil {
+		p.items = []T{}
+	}
+	return p.a.print(p.items, func(io.Writer) error { return nil })
+}
+
+// notice writes a line about what is done to standard error. Text in it may come from a sandbox.
+func (a *app) notice(format string, args ...any) {
+	fmt.Fprintf(a.stderr, "workcell: %s\n", sanitize.Line(fmt.Sprintf(format, args...)))
 }
 
 func writeJSON(w io.Writer, v any) error {
@@ -123,9 +134,16 @@ func writeTable(w io.Writer, header []string, rows [][]string) error {
 	return tw.Flush()
 }
 
-// writeSafe writes plain data for people: text as it is, everything else as YAML, safe for a terminal.
-func writeSafe(w io.Writer, v any) error { return writeLines(w, "", v) }
+// writeFacts writes lines of a name and a value; what has no value is left out.
+func writeFacts(w io.Writer, facts ...[2]string) {
+	for _, f := range facts {
+		if f[1] != "" {
+			fmt.Fprintf(w, "%-10s%s\n", f[0], sanitize.Line(f[1]))
+		}
+	}
+}
 
+// writeLines writes plain data for people behind a prefix: text as it is, everything else as YAML, safe for a terminal.
 func writeLines(w io.Writer, prefix string, v any) error {
 	var b strings.Builder
 	if s, ok := v.(string); ok {
@@ -147,4 +165,34 @@ func clip(s string, n int) string {
 		return s
 	}
 	return string([]rune(s)[:n-1]) + "…"
+}
+
+// age writes how long ago something was in its largest unit.
+func age(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Minute:
+		return d.Truncate(time.Second).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", d/(time.Minute))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/(time.Hour))
+	default:
+		return fmt.Sprintf("%dd", d/(24*time.Hour))
+	}
+}
+
+// byteSize writes a number of bytes for people.
+func byteSize(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	div, exp := int64(unit), 0
+	for m := n / unit; m >= unit; m /= unit {
+		div *= unit
+		exp++
+	}
+	return fmt.Sprintf("%.1f %ciB", float64(n)/float64(div), "KMGTPE"[exp])
 }

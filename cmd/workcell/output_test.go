@@ -28,21 +28,21 @@ func TestOutputFormats(t *testing.T) {
 		"json": "[\n  {\n    \"name\": \"true\",\n    \"count\": 3,\n    \"tags\": [\n      \"a: b\",\n      \"multi\\nline\",\n      \"<&>\",\n" +
 			"      \"\\u2028\"\n    ],\n    \"map\": {\n      \"k\": \"007\"\n    },\n    \"none\": null\n  }\n]\n",
 	} {
-		var f outputFlag
-		if err := f.Set(format); err != nil {
+		var b strings.Builder
+		a := newApp(nil, &b, nil)
+		if err := oneOf(&a.out, outputTable, outputJSON, outputYAML).Set(format); err != nil {
 			t.Fatal(err)
 		}
-		var b strings.Builder
-		if err := f.write(&b, v, nil); err != nil {
+		if err := a.print(v, nil); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, b.String()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", format, diff)
 		}
 	}
-	var f outputFlag
-	if err := f.Set("xml"); err == nil || f.String() != "table" {
-		t.Errorf("Set(xml) = %v, value %q", err, f.String())
+	a := newApp(nil, nil, nil)
+	if err := oneOf(&a.out, outputTable, outputJSON, outputYAML).Set("xml"); err == nil || a.out != outputTable {
+		t.Errorf("Set(xml) = %v, value %q", err, a.out)
 	}
 }
 

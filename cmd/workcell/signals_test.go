@@ -102,7 +102,7 @@ func (r *running) runID() string {
 	return regexp.MustCompile(`run_[a-z2-7]{26}`).FindString(r.stderr.String())
 }
 
-// workcell runs another command of the same user beside the run.
+// workcell runs another command of the same user during the run.
 func (r *running) workcell(args ...string) (string, error) {
 	cmd := workcell(r.t, args...)
 	cmd.Env = r.environ
@@ -202,7 +202,7 @@ func TestTwoProcessesShareASandbox(t *testing.T) {
 	t.Parallel()
 	r := startWaiting(t)
 	cmd := workcell(t, "sessions", "exec", "workflow:"+r.runID()+":default", "--", "sh", "-c", "cat > go.part && mv go.part go")
-	cmd.Env, cmd.Stdin = r.environ, strings.NewReader("from beside")
+	cmd.Env, cmd.Stdin = r.environ, strings.NewReader("from another")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -214,7 +214,7 @@ func TestTwoProcessesShareASandbox(t *testing.T) {
 	if err := json.Unmarshal(r.stdout.Bytes(), &result); err != nil {
 		t.Fatal(err)
 	}
-	if result.Outcome != "succeeded" || result.Output.Stdout != "from beside" {
+	if result.Outcome != "succeeded" || result.Output.Stdout != "from another" {
 		t.Errorf("result = %+v", result)
 	}
 	if n := r.sandboxes(); n != 0 {

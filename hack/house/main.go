@@ -11,6 +11,7 @@ import (
 	"go/token"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -49,13 +50,21 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
+// The columns of the table, in the order of the bounds file.
+const (
+	product = iota // lines of Go that are shipped or build what is
+	tests          // lines of _test.go
+	files          // product files
+	names          // exported constants, variables, functions, methods, types
+	rigs           // lines of other Go that only tests use
+	nColumns
+)
+
+// columns names the columns as a breach of a bound does.
+var columns = [nColumns]string{"lines of product", "lines of tests", "files", "exported names", "lines of rigs"}
+
 // size is what a package, or everything together, has or may have.
-type size struct {
-	product  int // lines of Go that are shipped or build what is
-	tests    int // lines of tests, and of the rigs that they share
-	files    int // product files
-	exported int // exported constants, variables, functions, methods, types
-}
+type size [nColumns]int
 
 // measure returns the size of each package below root by its folder.
 func measure(root fs.FS) (map[string]size, error) {
@@ -75,16 +84,19 @@ func measure(root fs.FS) (map[string]size, error) {
 		}
 		s := packages[path.Dir(p)]
 		lines := bytes.Count(src, []byte("\n"))
-		if isTest(p) {
-			s.tests += lines
-		} else {
+		switch {
+		case strings.HasSuffix(p, "_test.go"):
+			s[tests] += lines
+		case isRig(path.Dir(p)):
+			s[rigs] += lines
+		default:
 			n, err := exported(p, src)
 			if err != nil {
 				return err
 			}
-			s.product += lines
-			s.files++
-			s.exported += n
+			s[product] += lines
+			s[files]++
+			s[names] += n
 		}
 		packages[path.Dir(p)] = s
 		return nil
@@ -92,13 +104,10 @@ func measure(root fs.FS) (map[string]size, error) {
 	return packages, err
 }
 
-// isTest reports whether the file is a test or one of the rigs that tests
-// share, which are packages of their own.
-func isTest(file string) bool {
-	dir := path.Dir(file)
-	return strings.HasSuffix(file, "_test.go") ||
-		strings.HasSuffix(dir, "test") ||
-		slices.Contains([]string{"bench", "e2e", "examples", "images"}, strings.Split(dir, "/")[0])
+// isRig reports whether a folder's code is there for tests, which are in other packages too.
+func isRig(dir string) bool {
+	top, _, _ := strings.Cut(dir, "/")
+	return top == "e2e" || top == "examples" || strings.HasSuffix(dir, "test")
 }
 
 func exported(name string, src []byte) (int, error) {
@@ -147,8 +156,9 @@ func receiver(t ast.Expr) string {
 	return ""
 }
 
-// readBounds reads lines of a folder and its bounds; "#" begins a comment.
-// A bound of "-" is that of the line "default".
+// readBounds reads lines of a folder and the bounds of its columns; "#" begins
+// a comment. A bound of "-" is that of the line "default", and rigs that have
+// no bound may be as large as tests.
 func readBounds(file string) (map[string]size, error) {
 	f, err := os.Open(filepath.Clean(file))
 	if err != nil {
@@ -163,17 +173,20 @@ func readBounds(file string) (map[string]size, error) {
 		if len(fields) == 0 {
 			continue
 		}
-		if len(fields) != 5 {
-			return nil, fmt.Errorf("%s:%d: want a folder and four bounds", file, n)
+		if len(fields) != nColumns && len(fields) != nColumns+1 {
+			return nil, fmt.Errorf("%s:%d: want a folder and its bounds", file, n)
 		}
 		s := bounds["default"]
-		for i, p := range []*int{&s.product, &s.tests, &s.files, &s.exported} {
-			if fields[i+1] == "-" {
+		for i, field := range fields[1:] {
+			if field == "-" {
 				continue
 			}
-			if *p, err = strconv.Atoi(fields[i+1]); err != nil {
+			if s[i], err = strconv.Atoi(field); err != nil {
 				return nil, fmt.Errorf("%s:%d: %w", file, n, err)
 			}
+		}
+		if len(fields) == nColumns {
+			s[rigs] = s[tests]
 		}
 		bounds[fields[0]] = s
 	}
@@ -183,30 +196,22 @@ func readBounds(file string) (map[string]size, error) {
 // report prints the table and returns what is out of bounds.
 func report(w io.Writer, packages, bounds map[string]size) (bad []string) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "product\tof\ttests\tof\tfiles\tof\texported\tof\t  package\t")
+	shown := []int{product, tests, rigs, files, names}
+	fmt.Fprintln(table, "product\tof\ttests\tof\trigs\tof\tfiles\tof\texported\tof\t  package\t")
 	line := func(dir string, s, b size) {
-		fmt.Fprintf(table, "%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t  %s\t\n",
-			s.product, b.product, s.tests, b.tests, s.files, b.files, s.exported, b.exported, dir)
-		for _, c := range []struct {
-			what    string
-			is, may int
-		}{{"lines", s.product, b.product}, {"lines of tests", s.tests, b.tests}, {"files", s.files, b.files}, {"exported names", s.exported, b.exported}} {
-			if c.is > c.may {
-				bad = append(bad, fmt.Sprintf("%s has %d %s, its bound is %d", dir, c.is, c.what, c.may))
+		for _, i := range shown {
+			fmt.Fprintf(table, "%d\t%d\t", s[i], b[i])
+			if s[i] > b[i] {
+				bad = append(bad, fmt.Sprintf("%s has %d %s, its bound is %d", dir, s[i], columns[i], b[i]))
 			}
 		}
+		fmt.Fprintf(table, "  %s\t\n", dir)
 	}
-	dirs := make([]string, 0, len(packages))
 	var all size
-	for dir, s := range packages {
-		dirs = append(dirs, dir)
-		all.product += s.product
-		all.tests += s.tests
-		all.files += s.files
-		all.exported += s.exported
-	}
-	slices.Sort(dirs)
-	for _, dir := range dirs {
+	for _, dir := range slices.Sorted(maps.Keys(packages)) {
+		for i, n := range packages[dir] {
+			all[i] += n
+		}
 		b, ok := bounds[dir]
 		if !ok {
 			b = bounds["default"]

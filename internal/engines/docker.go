@@ -1,10 +1,10 @@
 package engines
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -13,8 +13,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
+
+	"github.com/docker/docker/client"
+	"github.com/docker/go-connections/tlsconfig"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
@@ -41,15 +43,10 @@ func (s Set) docker() Engine {
 	}
 }
 
+// dockerAbsent returns why nothing answers on the engine's socket; empty when it is reached in another way.
 func (s Set) dockerAbsent(ctx context.Context) string {
 	opts, err := s.dockerOptions()
-	if err != nil {
-		return ""
-	}
-	if opts.Host == "" && runtime.GOOS != "windows" {
-		opts.Host = "unix://" + dockerSocket
-	}
-	if path, ok := strings.CutPrefix(opts.Host, "unix://"); ok {
+	if path, ok := strings.CutPrefix(cmp.Or(opts.Host, client.DefaultDockerHost), "unix://"); ok && err == nil {
 		return socketProblem(ctx, path)
 	}
 	return ""
@@ -59,18 +56,12 @@ func (s Set) dockerAbsent(ctx context.Context) string {
 // DOCKER_CERT_PATH, else the context that DOCKER_CONTEXT or `docker context use` names, else the platform's default.
 func (s Set) dockerOptions() (*docker.Options, error) {
 	dir := s.dockerConfigDir()
-	opts := &docker.Options{ConfigDir: dir}
-	if host := s.Env.Get("DOCKER_HOST"); host != "" {
-		opts.Host = host
-		if s.Env.Get("DOCKER_TLS_VERIFY") == "" {
-			return opts, nil
-		}
-		certs := s.Env.Get("DOCKER_CERT_PATH")
-		if certs == "" {
-			certs = dir
-		}
+	opts := &docker.Options{ConfigDir: dir, Host: s.Env.Get("DOCKER_HOST")}
+	if opts.Host != "" {
 		var err error
-		opts.TLS, err = dockerTLS(certs)
+		if s.Env.Get("DOCKER_TLS_VERIFY") != "" {
+			opts.TLS, err = dockerTLS(cmp.Or(s.Env.Get("DOCKER_CERT_PATH"), dir))
+		}
 		return opts, err
 	}
 	name, err := s.dockerContext()
@@ -86,24 +77,20 @@ func (s Set) dockerAddress() string {
 	if err != nil {
 		return "nothing"
 	}
-	host, source := opts.Host, "DOCKER_HOST"
-	if s.Env.Get("DOCKER_HOST") == "" {
+	host, source := cmp.Or(opts.Host, client.DefaultDockerHost), "DOCKER_HOST is not set"
+	switch {
+	case s.Env.Get("DOCKER_HOST") != "":
+		source = "DOCKER_HOST"
+	case opts.Host != "" && s.Env.Get("DOCKER_CONTEXT") != "":
+		source = "DOCKER_CONTEXT"
+	case opts.Host != "":
 		source = "the docker command's context"
-		if s.Env.Get("DOCKER_CONTEXT") != "" {
-			source = "DOCKER_CONTEXT"
-		}
-	}
-	if host == "" {
-		host, source = "the platform's own address", "DOCKER_HOST is not set"
-		if runtime.GOOS != "windows" {
-			host = "unix://" + dockerSocket
-		}
 	}
 	u, err := url.Parse(host)
 	switch {
-	case err == nil && u.User != nil:
+	case err == nil:
 		host = u.Redacted()
-	case err != nil && strings.Contains(host, "@"):
+	case strings.Contains(host, "@"):
 		host = "an address that is not shown"
 	}
 	return fmt.Sprintf("%s (%s)", host, source)
@@ -126,16 +113,13 @@ func (s Set) dockerContext() (string, error) {
 	if name := s.Env.Get("DOCKER_CONTEXT"); name != "" {
 		return name, nil
 	}
-	dir := s.dockerConfigDir()
-	raw, err := os.ReadFile(filepath.Join(dir, "config.json"))
-	if errors.Is(err, fs.ErrNotExist) || dir == "" {
-		return "", nil
-	}
 	var config struct {
 		CurrentContext string `json:"currentContext"`
 	}
-	if err == nil {
-		err = json.Unmarshal(raw, &config)
+	dir := s.dockerConfigDir()
+	err := readJSON(&config, dir, "config.json")
+	if errors.Is(err, fs.ErrNotExist) || dir == "" {
+		return "", nil
 	}
 	if err != nil {
 		return "", hint.New(hint.Unavailable, fmt.Errorf("cannot read Docker's config.json: %w", err),
@@ -144,17 +128,23 @@ func (s Set) dockerContext() (string, error) {
 	return config.CurrentContext, nil
 }
 
+// readJSON decodes a file of the docker command.
+func readJSON(v any, path ...string) error {
+	raw, err := os.ReadFile(filepath.Join(path...))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, v)
+}
+
 // useContext takes the engine's address and its certificates from a context of the docker command.
 func useContext(opts *docker.Options, dir, name string) error {
 	sum := sha256.Sum256([]byte(name))
 	id := hex.EncodeToString(sum[:])
-	raw, err := os.ReadFile(filepath.Join(dir, "contexts", "meta", id, "meta.json"))
 	var meta struct {
 		Endpoints map[string]struct{ Host string }
 	}
-	if err == nil {
-		err = json.Unmarshal(raw, &meta)
-	}
+	err := readJSON(&meta, dir, "contexts", "meta", id, "meta.json")
 	if err != nil {
 		return hint.New(hint.Unavailable, fmt.Errorf("cannot read the Docker context %q: %w", name, err),
 			"`docker context ls` lists the contexts; or set DOCKER_HOST")
@@ -170,18 +160,13 @@ func useContext(opts *docker.Options, dir, name string) error {
 
 // dockerTLS loads ca.pem, cert.pem and key.pem.
 func dockerTLS(dir string) (*tls.Config, error) {
-	todo := "the directory must hold ca.pem, cert.pem and key.pem, see DOCKER_CERT_PATH"
-	ca, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	file := func(name string) string { return filepath.Join(dir, name) }
+	config, err := tlsconfig.Client(tlsconfig.Options{
+		CAFile: file("ca.pem"), CertFile: file("cert.pem"), KeyFile: file("key.pem"), ExclusiveRootPools: true,
+	})
 	if err != nil {
-		return nil, hint.New(hint.Unavailable, fmt.Errorf("engine certificates: %w", err), todo)
+		return nil, hint.New(hint.Unavailable, fmt.Errorf("engine certificates: %w", err),
+			"the directory must hold ca.pem, cert.pem and key.pem, see DOCKER_CERT_PATH")
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(ca) {
-		return nil, hint.New(hint.Unavailable, errors.New("engine certificates: ca.pem holds no certificate"), todo)
-	}
-	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
-	if err != nil {
-		return nil, hint.New(hint.Unavailable, fmt.Errorf("engine certificates: %w", err), todo)
-	}
-	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+	return config, nil
 }

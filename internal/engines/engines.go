@@ -34,11 +34,8 @@ const (
 	Local      = "local"
 )
 
-// Where engines are when nothing else is said.
-const (
-	dockerSocket     = "/var/run/docker.sock"
-	containerdSocket = "/run/containerd/containerd.sock"
-)
+// containerdSocket is where containerd is when nothing else is said.
+const containerdSocket = "/run/containerd/containerd.sock"
 
 // patience is how long an engine may say nothing before it is given up: with starting and reporting a command stays below
 // 5 s.

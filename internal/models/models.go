@@ -14,15 +14,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
-// provider is a family of models: the part of a model's name before the first slash. Its Genkit plugin is built only
-// when an agent needs it, because a plugin without its key panics at Init.
+// provider is a family of models: the part of a model's name before the first slash.
 type provider struct {
-	// needs are the variables that must be set: one of every group.
+	// needs are the variables that must be set, one of every group: without them the plugin panics at Init.
 	needs [][]string
 	// orElse are variables of which any one makes needs unnecessary.
 	orElse []string
-	// build makes the plugin. The needs are met when it is called.
-	build func(e environ.Lookup) api.Plugin
+	plugin api.Plugin
 }
 
 // Use is a model and the agent that asks for it.
@@ -44,40 +42,10 @@ func (u Use) Provider() (string, error) {
 	if name == "" || rest == "" {
 		return "", hint.New(hint.Model, fmt.Errorf("%s is not of the form provider/name", u), "for example googleai/gemini-2.5-flash")
 	}
-	if _, ok := providers()[name]; !ok {
-		return "", unknownProvider(u, name)
+	known := slices.Sorted(maps.Keys(providers(environ.Of(nil))))
+	if slices.Contains(known, name) {
+		return name, nil
 	}
-	return name, nil
-}
-
-// Plugins returns the plugins that uses need, one per provider. The error names every variable that is missing.
-func Plugins(e environ.Lookup, uses []Use) ([]api.Plugin, error) {
-	known := providers()
-	plugins := map[string]api.Plugin{}
-	for _, u := range uses {
-		name, err := u.Provider()
-		if err != nil {
-			return nil, err
-		}
-		if plugins[name] != nil {
-			continue
-		}
-		p := known[name]
-		if missing := p.missing(e); len(missing) > 0 {
-			return nil, hint.New(hint.Model, fmt.Errorf("%s needs %s in the environment", u, strings.Join(missing, " and ")),
-				"export it, or choose another model with --model provider/name")
-		}
-		plugins[name] = p.build(e)
-	}
-	var out []api.Plugin
-	for _, name := range slices.Sorted(maps.Keys(plugins)) {
-		out = append(out, plugins[name])
-	}
-	return out, nil
-}
-
-func unknownProvider(u Use, name string) error {
-	known := slices.Sorted(maps.Keys(providers()))
 	todo := "known providers: " + strings.Join(known, ", ")
 	if near, ok := suggest.Closest(name, known); ok {
 		todo = fmt.Sprintf("did you mean %q? ", near) + todo
@@ -85,7 +53,30 @@ func unknownProvider(u Use, name string) error {
 	if name == "scripted" {
 		todo = "recorded answers are chosen with --model scripted/PATH.yaml"
 	}
-	return hint.New(hint.Model, fmt.Errorf("%s: no provider is named %q", u, name), todo)
+	return "", hint.New(hint.Model, fmt.Errorf("%s: no provider is named %q", u, name), todo)
+}
+
+// Plugins returns the plugins that uses need, one per provider. The error names every variable that is missing.
+func Plugins(e environ.Lookup, uses []Use) ([]api.Plugin, error) {
+	known := providers(e)
+	plugins := map[string]api.Plugin{}
+	for _, u := range uses {
+		name, err := u.Provider()
+		if err != nil {
+			return nil, err
+		}
+		p := known[name]
+		if missing := p.missing(e); len(missing) > 0 {
+			return nil, hint.New(hint.Model, fmt.Errorf("%s needs %s in the environment", u, strings.Join(missing, " and ")),
+				"export it, or choose another model with --model provider/name")
+		}
+		plugins[name] = p.plugin
+	}
+	var out []api.Plugin
+	for _, name := range slices.Sorted(maps.Keys(plugins)) {
+		out = append(out, plugins[name])
+	}
+	return out, nil
 }
 
 // missing returns the groups of needs of which no variable has a value, as "A" or "A or B".

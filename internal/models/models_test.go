@@ -10,7 +10,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/hint"
 )
 
-// withEnv is an environment that has just these variables.
+// TestModelPluginsAreBuiltForWhatIsNeeded: a provider that no agent names is not built, and one that two name once.
 func TestModelPluginsAreBuiltForWhatIsNeeded(t *testing.T) {
 	t.Parallel()
 	e := environ.Of(map[string]string{"GEMINI_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "k", "OPENAI_API_KEY": "k"})
@@ -30,11 +30,11 @@ func TestModelPluginsAreBuiltForWhatIsNeeded(t *testing.T) {
 	}
 }
 
-// TestEveryProviderCarriesItsName builds each plugin, so that a provider's name and its plugin's stay the same.
+// TestEveryProviderCarriesItsName: a provider's name and its plugin's stay the same.
 func TestEveryProviderCarriesItsName(t *testing.T) {
 	t.Parallel()
-	for name, p := range providers() {
-		if got := p.build(environ.Of(nil)).Name(); got != name {
+	for name, p := range providers(environ.Of(nil)) {
+		if got := p.plugin.Name(); got != name {
 			t.Errorf("provider %s builds the plugin of %s", name, got)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/url"
+	"net/http"
 	"strings"
 	"time"
 
@@ -41,21 +41,17 @@ func ollamaAddress(host string) string {
 // show.
 func OllamaError(ctx context.Context, e environ.Lookup, err error) error {
 	address := ollamaAddress(e.Get("OLLAMA_HOST"))
-	u, perr := url.Parse(address)
-	if perr != nil {
+	bounded, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	req, rerr := http.NewRequestWithContext(bounded, http.MethodHead, address, http.NoBody)
+	if rerr != nil {
 		return err
 	}
-	port := u.Port()
-	if port == "" {
-		port = u.Scheme // "http" is a port's name, too
+	resp, rerr := http.DefaultClient.Do(req)
+	if rerr == nil {
+		resp.Body.Close() // it has none
 	}
-	dialer := net.Dialer{Timeout: 2 * time.Second}
-	conn, derr := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
-	if derr == nil {
-		conn.Close() // nothing was sent
-		return err
-	}
-	if ctx.Err() != nil {
+	if rerr == nil || ctx.Err() != nil {
 		return err
 	}
 	return hint.New(hint.Model, err, fmt.Sprintf("no Ollama answers at %s: start it with `ollama serve`, or set OLLAMA_HOST", address))

@@ -21,53 +21,27 @@ const ollamaTimeoutSeconds = 600
 
 // providers returns the families this command knows, by name. Each plugin reads its keys itself, and the address of
 // another server: ANTHROPIC_BASE_URL, OPENAI_BASE_URL (any server that speaks that API: vLLM, LM Studio, …) and so on.
-func providers() map[string]provider {
+func providers(e environ.Lookup) map[string]provider {
 	return map[string]provider{
-		"anthropic": {
-			needs: [][]string{{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"}},
-			build: func(environ.Lookup) api.Plugin { return &anthropic.Anthropic{} },
-		},
-		"dashscope": {
-			needs: [][]string{{"DASHSCOPE_API_KEY"}},
-			build: func(environ.Lookup) api.Plugin { return &dashscope.DashScope{} },
-		},
-		"deepseek": {
-			needs: [][]string{{"DEEPSEEK_API_KEY"}},
-			build: func(environ.Lookup) api.Plugin { return &deepseek.DeepSeek{} },
-		},
-		"googleai": {
-			needs: [][]string{{"GEMINI_API_KEY", "GOOGLE_API_KEY"}},
-			build: func(environ.Lookup) api.Plugin { return &googlegenai.GoogleAI{} },
-		},
-		"kimi": {
-			needs: [][]string{{"KIMI_API_KEY", "MOONSHOT_API_KEY"}},
-			build: func(environ.Lookup) api.Plugin { return &kimi.Kimi{} },
-		},
-		"ollama": { // on this machine, or where OLLAMA_HOST points
-			build: func(e environ.Lookup) api.Plugin {
-				return &ollama.Ollama{ServerAddress: ollamaAddress(e.Get("OLLAMA_HOST")), Timeout: ollamaTimeoutSeconds}
-			},
-		},
-		"openai": {
-			needs: [][]string{{"OPENAI_API_KEY"}},
-			build: func(environ.Lookup) api.Plugin { return &openai.OpenAI{} },
-		},
-		"openrouter": {
-			needs: [][]string{{"OPENROUTER_API_KEY"}},
-			build: func(environ.Lookup) api.Plugin { return &openrouter.OpenRouter{} },
-		},
+		"anthropic":  keyed(&anthropic.Anthropic{}, "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+		"dashscope":  keyed(&dashscope.DashScope{}, "DASHSCOPE_API_KEY"),
+		"deepseek":   keyed(&deepseek.DeepSeek{}, "DEEPSEEK_API_KEY"),
+		"googleai":   keyed(&googlegenai.GoogleAI{}, "GEMINI_API_KEY", "GOOGLE_API_KEY"),
+		"kimi":       keyed(&kimi.Kimi{}, "KIMI_API_KEY", "MOONSHOT_API_KEY"),
+		"ollama":     {plugin: &ollama.Ollama{ServerAddress: ollamaAddress(e.Get("OLLAMA_HOST")), Timeout: ollamaTimeoutSeconds}},
+		"openai":     keyed(&openai.OpenAI{}, "OPENAI_API_KEY"),
+		"openrouter": keyed(&openrouter.OpenRouter{}, "OPENROUTER_API_KEY"),
 		"vertexai": { // with the project's default credentials, or with an API key ("express mode")
 			needs:  [][]string{{"GOOGLE_CLOUD_PROJECT"}, {"GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION"}},
 			orElse: []string{"VERTEX_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_API_KEY", "GOOGLE_VERTEX_BASE_URL"},
-			build:  func(environ.Lookup) api.Plugin { return &googlegenai.VertexAI{} },
+			plugin: &googlegenai.VertexAI{},
 		},
-		"xai": {
-			needs: [][]string{{"XAI_API_KEY"}},
-			build: func(environ.Lookup) api.Plugin { return &xai.XAI{} },
-		},
-		"zai": {
-			needs: [][]string{{"ZAI_API_KEY"}},
-			build: func(environ.Lookup) api.Plugin { return &zai.ZAI{} },
-		},
+		"xai": keyed(&xai.XAI{}, "XAI_API_KEY"),
+		"zai": keyed(&zai.ZAI{}, "ZAI_API_KEY"),
 	}
+}
+
+// keyed returns a provider that needs one of some variables.
+func keyed(plugin api.Plugin, key ...string) provider {
+	return provider{needs: [][]string{key}, plugin: plugin}
 }

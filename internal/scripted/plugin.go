@@ -36,9 +36,9 @@ func NewPlugin(s *Script) *Plugin {
 	return &Plugin{script: s, taken: map[taking]bool{}}
 }
 
-// Skip takes the next invocation of an agent as played: an earlier process of the run did. Invocations with a condition
+// Played marks the next invocation of an agent as played, by an earlier process of the run. Invocations with a condition
 // are left, since it chooses them again.
-func (p *Plugin) Skip(run, agent string) {
+func (p *Plugin) Played(run, agent string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, inv := range p.script.agents[agent] {

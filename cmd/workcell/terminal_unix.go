@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // onChange calls fn when the terminal may have another size, until ctx ends. A shell that had stopped this process has
@@ -32,3 +34,17 @@ func (t *hostTerminal) onChange(ctx context.Context, fn func()) {
 
 // showSequences has nothing to do: terminals understand control sequences.
 func showSequences(io.Writer) func() { return nil }
+
+// takeStdout returns a private copy of f, which no child process inherits, and makes f itself lead to other.
+func takeStdout(f, other *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, err
+	}
+	own := os.NewFile(uintptr(fd), "standard output")
+	if err := unix.Dup2(int(other.Fd()), int(f.Fd())); err != nil {
+		own.Close() // nothing was written to it
+		return nil, err
+	}
+	return own, nil
+}

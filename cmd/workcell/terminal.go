@@ -24,7 +24,7 @@ type hostTerminal struct {
 
 	mu     sync.Mutex  // guards the fields below
 	found  *term.State // as it was; nil before raw
-	screen func()      // gives the output's mode back; nil for nothing to do
+	screen func()      // restores the output's mode; nil for nothing to do
 	over   bool        // it stays as it was found from now on
 }
 

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/workcell-dev/workcell/backend"
+)
+
+// runFlags is what a run is started with besides its file and its input. Its journal keeps it for the command that resumes it.
+type runFlags struct {
+	Backend      string   `json:"backend"`                 // empty when it was not given
+	MapImage     []string `json:"map_image,omitempty"`     // FROM=TO
+	AllowImage   []string `json:"allow_image,omitempty"`   // patterns
+	Model        string   `json:"model,omitempty"`         // in place of what the agents' files name
+	TraceContent bool     `json:"trace_content,omitempty"` // prompts, answers and the like in traces
+	Agents       string   `json:"agents,omitempty"`        // directory of a workflow's agents
+	Workspace    string   `json:"workspace,omitempty"`     // directory to copy into sandboxes
+	Keep         bool     `json:"keep,omitempty"`          // leave the sandboxes
+}
+
+// flagGroup is a set of flags that several commands have. What they say is in app.
+type flagGroup int
+
+const (
+	engineFlags flagGroup = 1 << iota // the engine; every command that touches sandboxes has them
+	imageFlags                        // which images may be used and where they come from
+	modelFlags                        // the model in place of what the agents' files name
+	outputFlags                       // how data is written to standard output
+	agentsFlags                       // where the agents of workflows are
+)
+
+// verb returns a command with the flags of some groups.
+func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
+	f := cmd.Flags()
+	if groups&engineFlags != 0 {
+		f.StringVar(&a.Backend, "backend", "",
+			"what runs the sandboxes: docker, containerd, local (no engine, a weaker wall than a container), or auto: docker, "+
+				"else containerd (default $WORKCELL_BACKEND, else auto)")
+	}
+	if groups&imageFlags != 0 {
+		f.StringArrayVar(&a.MapImage, "map-image", nil,
+			"FROM=TO: use image TO where FROM is asked for, for machines behind a mirror; may be repeated")
+		f.StringArrayVar(&a.AllowImage, "allow-image", nil,
+			"allow only images that match this pattern (python:3.*, ghcr.io/acme/**); may be repeated")
+	}
+	if groups&modelFlags != 0 {
+		f.StringVar(&a.Model, "model", "",
+			"provider/name of the model to use in place of what the agents name, or scripted/PATH.yaml for recorded answers")
+		f.BoolVar(&a.TraceContent, "trace-content", false,
+			"export prompts, answers, tool calls and error texts with the traces; they may hold secrets")
+	}
+	if groups&outputFlags != 0 {
+		f.VarP(oneOf(&a.out, outputTable, outputJSON, outputYAML), "output", "o", "format of the data on standard output")
+	}
+	if groups&agentsFlags != 0 {
+		f.StringVar(&a.Agents, "agents", "", "directory of the workflows' agents (default agents/ beside or above the workflow)")
+	}
+	return cmd
+}
+
+// group returns a command that is nothing but its subcommands.
+func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(subs...)
+	return cmd
+}
+
+// choice is a flag with one of a few values.
+type choice[T ~string] struct {
+	value *T
+	words []string
+}
+
+// oneOf returns a flag for p, whose default is what p holds.
+func oneOf[T ~string](p *T, values ...T) *choice[T] {
+	c := &choice[T]{value: p}
+	for _, v := range values {
+		c.words = append(c.words, string(v))
+	}
+	return c
+}
+
+func (c *choice[T]) String() string { return string(*c.value) }
+
+func (c *choice[T]) Type() string { return strings.Join(c.words, "|") }
+
+func (c *choice[T]) Set(text string) error {
+	if !slices.Contains(c.words, text) {
+		return &unknownChoice{c.words}
+	}
+	*c.value = T(text)
+	return nil
+}
+
+// unknownChoice is the error of a value that a flag does not have.
+type unknownChoice struct{ words []string }
+
+func (e *unknownChoice) Error() string {
+	last := len(e.words) - 1
+	return "use " + strings.Join(e.words[:last], ", ") + " or " + e.words[last]
+}
+
+// flagError returns the error of a command line that cannot be parsed.
+func flagError(cmd *cobra.Command, err error) error {
+	var bad *pflag.InvalidValueError
+	var unknown *unknownChoice
+	if errors.As(err, &bad) && errors.As(err, &unknown) {
+		return usageError(fmt.Errorf("--%s %q is not known", bad.GetFlag().Name, bad.GetValue()), unknown.Error())
+	}
+	return usageError(err, "see `"+cmd.CommandPath()+" --help`")
+}
+
+// limitFlags are the limits of a sandbox by flag, in the units of backend.LimitTable; zero for those that were not given.
+type limitFlags map[string]*int64
+
+// limitFlagNames returns the row of backend.LimitTable of each flag.
+func limitFlagNames() map[string]string {
+	return map[string]string{
+		"cpu": "cpu_millicores", "memory-mb": "memory_mb", "pids": "pids", "workspace-mb": "workspace_mb", "tmp-mb": "tmp_mb",
+	}
+}
+
+func (f *limitFlags) addTo(cmd *cobra.Command) {
+	*f = limitFlags{}
+	for flag, name := range limitFlagNames() {
+		(*f)[flag] = cmd.Flags().Int64(flag, 0, limitUsage(name))
+	}
+}
+
+// limitUsage describes a limit with its unit, bounds and default.
+func limitUsage(name string) string {
+	row := backend.LimitNamed(name)
+	least, most := row.Bounds()
+	unit := ""
+	if !strings.HasPrefix(row.What, row.Unit) {
+		unit = " in " + row.Unit
+	}
+	return fmt.Sprintf("%s%s, %d to %d (default %d)", row.What, unit, least, most, row.Default/row.Scale)
+}
+
+// limits returns what the flags ask for, and refuses in their words what no engine could enforce.
+func (f limitFlags) limits() (backend.Limits, error) {
+	var l backend.Limits
+	for flag, name := range limitFlagNames() {
+		row, value := backend.LimitNamed(name), *f[flag]
+		if least, most := row.Bounds(); value != 0 && (value < least || value > most) {
+			return l, usageError(fmt.Errorf("--%s %d is out of range", flag, value), fmt.Sprintf("from %d to %d %s", least, most, row.Unit))
+		}
+		*row.Of(&l) = value * row.Scale
+	}
+	return l, nil
+}
