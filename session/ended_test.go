@@ -40,26 +40,18 @@ func TestEndedRemoved(t *testing.T) {
 		info, err := e.Create(t.Context(), backend.Spec{
 			ID: "sbx_" + session.NewID(), Instance: session.NewID(), Key: "agent:run/default", Ephemeral: c.ephemeral, Created: c.created,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if c.stopped {
-			if err := e.Stop(t.Context(), info.ID); err != nil {
-				t.Fatal(err)
-			}
+			must(t, e.Stop(t.Context(), info.ID))
 		}
 		if c.keep {
 			keep[info.ID] = true
 		}
 	}
 	m := newManager(t, e, &session.Options{ReapEvery: -1})
-	if err := m.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Sweep(t.Context()))
 	left, err := e.List(t.Context(), backend.Filter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, info := range left {
 		if !keep[info.ID] {
 			t.Errorf("left: %+v", info)

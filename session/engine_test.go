@@ -61,9 +61,7 @@ type process struct {
 
 func newEngine(t testing.TB) *engine {
 	dir, err := os.MkdirTemp("", "session-test-") // t.TempDir makes names too long for sockets
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e := &engine{dir: dir, sandboxes: map[string]*sandbox{}}
 	t.Cleanup(func() {
 		for _, b := range e.all() {
@@ -80,9 +78,7 @@ func newEngine(t testing.TB) *engine {
 func newManager(t testing.TB, b backend.SandboxBackend, opts *session.Options) *session.Manager {
 	t.Helper()
 	m, err := session.NewManager(b, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(context.Background()); err != nil {
 			t.Errorf("closing the manager: %v", err)

@@ -53,11 +53,11 @@ func (m *Manager) Waiting(key Key) int {
 	return 0
 }
 
-// Leftovers returns the number of sandboxes that are still to be removed.
+// Leftovers returns the number of closed sandboxes that are still to be removed.
 func (m *Manager) Leftovers() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.leftover)
+	return len(m.owed)
 }
 
 // Active returns the number of calls under way.

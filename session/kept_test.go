@@ -112,8 +112,8 @@ func TestCallsUnderWayAreAUse(t *testing.T) {
 	must(t, <-done)
 }
 
-// TestVisitIsAUse: a sandbox that somebody just connected to is not swept, by whichever process.
-func TestVisitIsAUse(t *testing.T) {
+// TestConnectIsAUse: a sandbox that somebody just connected to is not swept, by whichever process.
+func TestConnectIsAUse(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -126,9 +126,7 @@ func TestVisitIsAUse(t *testing.T) {
 	v, err := other.Connect(t.Context(), s.ID())
 	must(t, err)
 	sweeper.Reap(t.Context())
-	if got := output(t, v, "echo there"); got != "there\n" {
-		t.Errorf("output %q", got)
-	}
+	wantOutput(t, v, "echo there", "there\n")
 }
 
 // TestFoundWithoutRecord: how long a named sandbox that has no record may be idle. With a common store others may know why

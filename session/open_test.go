@@ -44,6 +44,33 @@ func output(t testing.TB, s *session.Session, command string) string {
 	return string(res.Stdout.Bytes())
 }
 
+// wantOutput runs a shell command that must write just that.
+func wantOutput(t testing.TB, s *session.Session, command, want string) {
+	t.Helper()
+	if got := output(t, s, command); got != want {
+		t.Errorf("%s: output %q, want %q", command, got, want)
+	}
+}
+
+// reopen opens a key whose sandbox must be the one with an id, with the file that was kept.
+func reopen(t testing.TB, m *session.Manager, key session.Key, req session.Request, id string) *session.Session {
+	t.Helper()
+	s, created, err := m.Open(t.Context(), key, req)
+	if err != nil || created || s.ID() != id {
+		t.Fatalf("Open = %v, %v, %v, want sandbox %s", s, created, err, id)
+	}
+	wantOutput(t, s, "cat file", "kept\n")
+	return s
+}
+
+// opensAnother opens a key that must get a new sandbox.
+func opensAnother(t testing.TB, m *session.Manager, key session.Key, req session.Request, id string) {
+	t.Helper()
+	if s, created, err := m.Open(t.Context(), key, req); err != nil || !created || s.ID() == id {
+		t.Errorf("Open = %v, %v, %v, want a new sandbox", s, created, err)
+	}
+}
+
 // eventually waits until what is true; tests of asynchronous clean-up use it.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
@@ -89,9 +116,7 @@ func TestConcurrentOpensOfOneKey(t *testing.T) {
 	if err != nil || isNew || s.ID() != ids[0] {
 		t.Errorf("Open again = %v, %v, %v", s, isNew, err)
 	}
-	if got := output(t, s, "echo hello"); got != "hello\n" {
-		t.Errorf("output %q", got)
-	}
+	wantOutput(t, s, "echo hello", "hello\n")
 }
 
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
@@ -115,9 +140,7 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		mustOpen(t, m, session.WorkflowKey("run_1", fmt.Sprintf("quick%d", i)))
 	}
 	close(release)
-	if err := <-slow; err != nil {
-		t.Error(err)
-	}
+	must(t, <-slow)
 }
 
 func TestOneWaiterLeaves(t *testing.T) {
@@ -192,9 +215,7 @@ func TestLastWaiterLeaves(t *testing.T) {
 			eventually(t, "nothing is left", func() bool { return e.count() == 0 && m.Used() == 0 })
 			e.setHooks(nil, nil, nil)
 			s := mustOpen(t, m, key)
-			if got := output(t, s, "echo again"); got != "again\n" {
-				t.Errorf("output %q", got)
-			}
+			wantOutput(t, s, "echo again", "again\n")
 			live, err := store.List(t.Context(), session.RecordCreating, session.RecordReady)
 			if err != nil || len(live) != 1 || live[0].ID != s.ID() {
 				t.Errorf("live records %v, %v", live, err)
@@ -234,9 +255,7 @@ func TestOpenChecksItsRequest(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	allowed, err := backend.NewImagePolicy("python:3.*", "test:*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := newManager(t, e, &session.Options{Images: allowed})
 	key := session.WorkflowKey("run_1", "default")
 	for _, test := range []struct {
@@ -278,9 +297,7 @@ func TestReopenWithAnotherRequest(t *testing.T) {
 	key := session.WorkflowKey("run_1", "default")
 	first := session.Request{Image: "test:1", Env: map[string]string{"A": "1"}}
 	s, _, err := m.Open(t.Context(), key, first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, test := range []struct {
 		change func(*session.Request)
 		want   []string
@@ -351,9 +368,7 @@ func TestRequestHash(t *testing.T) {
 	hash := func(req session.Request) string {
 		t.Helper()
 		h, err := m.Hash(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return h
 	}
 	base := session.Request{Image: "test:1", Env: map[string]string{"TOKEN": "a"}}
@@ -415,8 +430,6 @@ func TestCapacity(t *testing.T) {
 func mustList(t testing.TB, m *session.Manager) []session.Info {
 	t.Helper()
 	list, err := m.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return list
 }

@@ -46,9 +46,7 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	used := mustOpen(t, m, session.WorkflowKey("run_1", "used"))
 	touched := mustOpen(t, m, session.WorkflowKey("run_1", "touched"))
 	never, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "never"), session.Request{Image: "test:1", IdleTimeout: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	clock.add(9 * time.Minute)
 	m.Reap(t.Context())
 	if e.count() != 4 {
@@ -61,17 +59,13 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	if _, err := m.Lookup(t.Context(), touched.Key().Scope(), touched.ID()); err != nil {
 		t.Errorf("Lookup of a touched one = %v", err)
 	}
-	if err := touched.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, touched.Close(t.Context()))
 	touched.Touch() // does nothing
 	if _, err := m.Lookup(t.Context(), idle.Key().Scope(), idle.ID()); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("Lookup of a reaped id = %v, want ErrClosed", err)
 	}
 	for _, s := range []*session.Session{used, never} {
-		if got := output(t, s, "echo alive"); got != "alive\n" {
-			t.Errorf("%s: output %q", s.Key(), got)
-		}
+		wantOutput(t, s, "echo alive", "alive\n")
 	}
 	rec, err := store.Get(t.Context(), used.ID())
 	if err != nil || rec.State != session.RecordReady || rec.Expires.Sub(rec.LastUsed) != 10*time.Minute {
@@ -130,9 +124,7 @@ func TestBusySessionsAreNotReaped(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- work(t.Context(), s) }()
 			if name == "background" {
-				if err := <-done; err != nil {
-					t.Fatal(err)
-				}
+				must(t, <-done)
 				done <- nil
 			} else {
 				eventually(t, "work is under way", func() bool { return s.Active() > 0 })

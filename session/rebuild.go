@@ -51,8 +51,11 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 		return nil, err
 	}
 	if engine.State == backend.StateRunning {
-		if err := m.idleGuest(ctx, engine.ID); err != nil {
+		switch health, err := m.health(ctx, engine.ID); {
+		case err != nil:
 			return nil, err
+		case health.Running > 0:
+			return nil, errBusy
 		}
 	}
 	// The removal and the making that follows it must not be left half done.
@@ -88,27 +91,11 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	return nil
 }
 
-// idleGuest fails when commands run in a sandbox, or it is not known.
-func (m *Manager) idleGuest(ctx context.Context, engineID string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
-	defer cancel()
-	conn, err := m.attach(ctx, engineID, m.canConnect(), false)
-	if err != nil {
-		return noAnswer(ctx, err)
-	}
-	defer conn.Close() // nothing was asked of it but a question
-	health, err := conn.Health(ctx)
-	if err == nil && health.Running > 0 {
-		return errBusy
-	}
-	return noAnswer(ctx, err)
-}
-
 // probe makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they must
-// be. Should this process die meanwhile, its record has it removed.
+// be. Should this process die meanwhile, its record has it removed, once no probe takes that long.
 func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+NewID()), req, sandboxPrefix+NewID())
-	rec := s.recordAs(RecordRemoving, s.created)
+	rec := s.recordAs(RecordRemoving, s.created.Add(2*lifetimes.Removal))
 	if err := m.store.Insert(ctx, rec); err != nil {
 		return backend.Info{}, err
 	}
@@ -126,22 +113,31 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 	return info, err
 }
 
-// recreate creates a sandbox again that the engine does not have, upon the workspace that may be there. It must be what it
-// was, unless req asks for a rebuild. Without a session and an error nothing of it is left.
+// recreate creates a sandbox again that the engine does not have, upon the workspace that may be there, or, for a run's, is. It
+// must be what it was, unless req asks for a rebuild. Without a session and an error nothing of it is left.
 func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Session, error) {
+	named := rec.Key.Namespace == NamespaceUser
+	if !named && !rec.workspaceOnly() {
+		return nil, nil
+	}
 	conflict := rec.gone(req)
 	req = rec.asWas(req)
 	same := rec.sameSandbox(req)
 	if !same || rec.workspaceOnly() {
-		if there, known, err := m.lookForWorkspace(ctx, rec.ID); known && !there || err != nil {
+		there, known, err := m.lookForWorkspace(ctx, rec.ID)
+		if !there && (known || !named) || err != nil {
 			return nil, err
 		}
 	}
-	if conflict != nil && !rec.KeepWorkspace && req.Mode != OpenRebuild {
+	if conflict != nil && req.Mode != OpenRebuild && !(named && rec.KeepWorkspace) {
 		return nil, conflict
 	}
-	if !rec.workspaceOnly() {
-		m.log.WarnContext(ctx, "recreating a sandbox that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
+	if !named {
+		req.Prepare = nil // its files are there
+	}
+	if !named || !rec.workspaceOnly() {
+		m.log.WarnContext(ctx, "recreating a sandbox that the engine does not have: its workspace is as it was, processes and other files are gone",
+			"sandbox", rec.ID, "key", rec.Key.String())
 	}
 	had := rec.workspace()
 	if had.User != "" && !rec.workspaceOnly() && (!same || had.Limits.WorkspaceBytes > 0 && had.Workspace != backend.WorkspaceWatched) {

@@ -46,13 +46,7 @@ func TestAdopt(t *testing.T) {
 	second.Reap(t.Context())
 	output(t, s, "cat file")
 	first.Die()
-	adopted, created, err := second.Open(t.Context(), key, testImage())
-	if err != nil || created || adopted.ID() != s.ID() {
-		t.Fatalf("Open of a dead process's session = %v, %v, %v", adopted, created, err)
-	}
-	if got := output(t, adopted, "cat file"); got != "kept\n" {
-		t.Errorf("output %q", got)
-	}
+	reopen(t, second, key, testImage(), s.ID())
 	rec, err := opts.Store.Get(t.Context(), s.ID())
 	if err != nil || rec.Owner != second.Owner() || rec.State != session.RecordReady {
 		t.Errorf("record %+v, %v", rec, err)
@@ -63,8 +57,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestOneHeir: of many processes that want a dead one's sandbox, one gets it.
-func TestOneHeir(t *testing.T) {
+// TestOneAdopts: of many processes that want a dead one's sandbox, one gets it.
+func TestOneAdopts(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -158,9 +152,7 @@ func TestAdoptAsIs(t *testing.T) {
 	if err != nil || created || adopted.ID() != s.ID() || adoptions != 1 || adopted.Info().Image != "test:2" {
 		t.Fatalf("Open as is = %v, %v, %v, adopted %d times", adopted, created, err, adoptions)
 	}
-	if got := output(t, adopted, "echo $TOKEN-"); got != "-\n" {
-		t.Errorf("output %q: values of variables are recorded nowhere", got)
-	}
+	wantOutput(t, adopted, "echo $TOKEN-", "-\n")
 	if _, _, err := second.Open(t.Context(), key, testImage()); !errors.As(err, &conflict) {
 		t.Errorf("Open with another image = %v, want a ConflictError", err)
 	}
@@ -168,9 +160,7 @@ func TestAdoptAsIs(t *testing.T) {
 	if err != nil || created || again != adopted {
 		t.Fatalf("the agent's own request = %v, %v, %v", again, created, err)
 	}
-	if got := output(t, adopted, "echo $TOKEN"); got != "secret\n" {
-		t.Errorf("output %q", got)
-	}
+	wantOutput(t, adopted, "echo $TOKEN", "secret\n")
 }
 
 // TestEndCommands: what a dead process began is ended from a moment on.

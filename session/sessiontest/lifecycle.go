@@ -21,11 +21,11 @@ type life struct {
 }
 
 // Lifecycle checks what becomes of named sandboxes: they are suspended when they are idle, resumed by the next who needs them,
-// recreated with their files, and are as many as they may be. It leaves nothing of the instance on the engine. other is
+// and recreated with their files. It leaves nothing of the instance on the engine. other is
 // an image besides that of req; both have a shell.
 func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req session.Request, other string) {
 	for name, run := range map[string]func(*testing.T, *life){
-		"suspend": suspending, "reap": reapedToSuspend, "rebuild": rebuilding, "refused rebuild": refusedRebuilds, "capacity": capacity,
+		"suspend": suspending, "reap": reapedToSuspend, "rebuild": rebuilding, "refused rebuild": refusedRebuilds,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -258,29 +258,4 @@ func refusedRebuilds(t *testing.T, l *life) {
 	}
 	must(t, m.Close(t.Context()))
 	l.gone(t, s.ID())
-}
-
-// capacity: a manager that is full says so, and has room again when a sandbox goes.
-func capacity(t *testing.T, l *life) {
-	m, err := session.NewManager(l.b, &session.Options{Instance: l.instance, Store: l.store, ReapEvery: -1, MaxSandboxes: 1})
-	must(t, err)
-	first := l.open(t, m, session.UserKey("first"), l.req, true)
-	if _, _, err := m.Open(t.Context(), session.UserKey("second"), l.req); !errors.Is(err, backend.ErrCapacity) {
-		t.Errorf("Open of a full manager: %v, want ErrCapacity", err)
-	}
-	must(t, first.Close(t.Context()))
-	l.open(t, m, session.UserKey("second"), l.req, true)
-	must(t, m.Close(context.Background()))
-	for _, rec := range l.records(t) {
-		if rec.State != session.RecordClosed {
-			t.Errorf("the record of %s is %s", rec.Key, rec.State)
-		}
-	}
-}
-
-func (l *life) records(t *testing.T) []session.Record {
-	t.Helper()
-	recs, err := l.store.List(t.Context())
-	must(t, err)
-	return recs
 }

@@ -35,6 +35,13 @@ func runCases(t *testing.T, s *session.Session, cases []sessionCase) {
 	}
 }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // run executes and wants a result.
 func run(t *testing.T, s *session.Session, req session.ExecRequest) session.ExecResult {
 	t.Helper()
@@ -86,8 +93,8 @@ func read(t *testing.T, s *session.Session, name string, opts session.ReadFileOp
 	return data
 }
 
-// Noise returns n random bytes.
-func Noise(n int) []byte {
+// noise returns n random bytes.
+func noise(n int) []byte {
 	var seed [32]byte
 	for i := range seed {
 		seed[i] = byte(rand.Uint32())
