@@ -182,7 +182,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 	}
 	as.Retention = max(req.Retention, rec.Retention)
 	s := m.newSession(key, as, engine.SessionID)
-	s.engine, s.created, s.made, s.asIs, s.oomSeen = engine, engine.Created, made, req.Mode == OpenAsIs, -1
+	s.engine, s.created, s.made, s.asIs = engine, engine.Created, made, req.Mode == OpenAsIs
 	s.engine.State = backend.StateRunning
 	s.follow(*rec, req)
 	err = s.connect(ctx, m.canConnect(), fresh)

@@ -61,7 +61,7 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	if err != nil {
 		return nil, engineError(err)
 	}
-	s.engine, s.created, s.owned, s.oomSeen = engine, engine.Created, false, -1
+	s.engine, s.created, s.owned = engine, engine.Created, false
 	if err := s.connect(ctx, m.canConnect(), false); err != nil {
 		s.disconnect()
 		return nil, m.explainFull(ctx, engine.ID, err)

@@ -27,10 +27,9 @@ import (
 // engine is a backend whose sandboxes are processes of the real guest on this machine, each in a directory of its own.
 // It walls nothing off, so that tests of sessions need no container.
 type engine struct {
-	dir      string
-	creates  atomic.Int64
-	removes  atomic.Int64
-	oomKills atomic.Int64
+	dir     string
+	creates atomic.Int64
+	removes atomic.Int64
 
 	mu        sync.Mutex          // guards what follows
 	sandboxes map[string]*sandbox // by id
@@ -398,8 +397,6 @@ func (e *engine) remove(id string) {
 		b.process().kill()
 	}
 }
-
-func (e *engine) OOMKills(context.Context, string) (int64, error) { return e.oomKills.Load(), nil }
 
 func (e *engine) Capabilities() backend.Capabilities {
 	return backend.Capabilities{Persistent: true, Workspace: backend.WorkspaceMemory}

@@ -67,13 +67,6 @@ func (s *Session) Active() int {
 	return s.active
 }
 
-// SetGuestCounts says whether the guest counts OOM kills itself.
-func (s *Session) SetGuestCounts(counts bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.counts = &counts
-}
-
 // Listening returns the number of callers who hear of the pull for key's sandbox.
 func (m *Manager) Listening(key Key) int {
 	m.mu.Lock()
