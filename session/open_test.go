@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -290,48 +291,24 @@ func TestOpenChecksItsRequest(t *testing.T) {
 	}
 }
 
-func TestReopenWithAnotherRequest(t *testing.T) {
+// TestReopen: values of variables count, too, for who has the sandbox; how long it may be idle does not.
+func TestReopen(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	m := newManager(t, e, &session.Options{AllowRoot: true})
+	m := newManager(t, newEngine(t), nil)
 	key := session.WorkflowKey("run_1", "default")
-	first := session.Request{Image: "test:1", Env: map[string]string{"A": "1"}}
-	s, _, err := m.Open(t.Context(), key, first)
+	with := func(value string) session.Request {
+		return session.Request{Image: "test:1", Env: map[string]string{"A": value}, User: "1000", IdleTimeout: time.Minute}
+	}
+	s, _, err := m.Open(t.Context(), key, with("1"))
 	must(t, err)
-	for _, test := range []struct {
-		change func(*session.Request)
-		want   []string
-	}{
-		{func(r *session.Request) { r.Image = "test:2" }, []string{"image"}},
-		{func(r *session.Request) { r.User = "0" }, []string{"user"}},
-		{func(r *session.Request) { r.Env = map[string]string{"A": "2"} }, []string{"env"}},
-		{func(r *session.Request) { r.Env = nil; r.Network = backend.NetworkBridge }, []string{"env", "network"}},
-		{func(r *session.Request) { r.Limits.PIDs = 7; r.Root = backend.RootWritable }, []string{"root", "limits"}},
-		{func(r *session.Request) { r.Runtime = "runsc" }, []string{"runtime"}},
-	} {
-		req := first
-		test.change(&req)
-		_, _, err := m.Open(t.Context(), key, req)
-		var conflict *session.ConflictError
-		if !errors.As(err, &conflict) || !errors.Is(err, backend.ErrExists) {
-			t.Errorf("Open = %v, want a ConflictError", err)
-			continue
-		}
-		if diff := cmp.Diff(test.want, conflict.Fields); diff != "" {
-			t.Errorf("fields (-want +got):\n%s", diff)
-		}
+	var conflict *session.ConflictError
+	if _, _, err := m.Open(t.Context(), key, with("2")); !errors.As(err, &conflict) || !slices.Equal(conflict.Fields, []string{"env"}) {
+		t.Errorf("Open with another value = %v, want a ConflictError", err)
 	}
-	for _, same := range []session.Request{
-		{Image: "test:1", Env: map[string]string{"A": "1"}, User: "1000:1000", Network: backend.NetworkNone},
-		{Image: "test:1", Env: map[string]string{"A": "1"}, User: "1000", IdleTimeout: time.Hour, ExecTimeout: time.Minute},
-	} {
-		again, created, err := m.Open(t.Context(), key, same)
-		if err != nil || created || again != s {
-			t.Errorf("Open of the same request = %v, %v, %v", again, created, err)
-		}
-	}
-	if got := s.Info().IdleTimeout; got != time.Hour {
-		t.Errorf("idle timeout %v, want the longest that was asked for", got)
+	same := with("1")
+	same.User, same.Network, same.IdleTimeout, same.ExecTimeout = "1000:1000", backend.NetworkNone, time.Hour, time.Minute
+	if again, created, err := m.Open(t.Context(), key, same); err != nil || created || again != s || s.Info().IdleTimeout != time.Hour {
+		t.Errorf("Open of the same request = %v, %v, %v, idle timeout %v", again, created, err, s.Info().IdleTimeout)
 	}
 }
 
@@ -432,4 +409,110 @@ func mustList(t testing.TB, m *session.Manager) []session.Info {
 	list, err := m.List(t.Context())
 	must(t, err)
 	return list
+}
+
+func TestPrepareComesBeforeAnybodyGetsTheSandbox(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, newEngine(t), nil)
+	var prepared atomic.Int64
+	req := testImage()
+	req.Prepare = func(ctx context.Context, s *session.Session) error {
+		prepared.Add(1)
+		_, err := s.WriteFile(ctx, "ready.txt", strings.NewReader("ready"), session.WriteFileOptions{})
+		return err
+	}
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			s, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "default"), req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if data, _, err := s.ReadFileBytes(t.Context(), "ready.txt", session.ReadFileOptions{}); err != nil || string(data) != "ready" {
+				t.Errorf("ready.txt: %q, %v", data, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := prepared.Load(); n != 1 {
+		t.Errorf("prepared %d times", n)
+	}
+}
+
+func TestPrepareThatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	broken := errors.New("no such directory")
+	req := testImage()
+	req.Prepare = func(context.Context, *session.Session) error { return broken }
+	key := session.WorkflowKey("run_1", "default")
+	if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, broken) {
+		t.Errorf("error = %v, want %v", err, broken)
+	}
+	eventually(t, "the sandbox is removed", func() bool { return e.count() == 0 })
+	mustOpen(t, m, key) // the key is free again
+}
+
+// TestWaitIsLogged: the wait for another process that makes a named sandbox is logged, once.
+func TestWaitIsLogged(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	var log logBuffer
+	opts := shared()
+	patient := *opts
+	patient.Logger = log.logger()
+	first, second := newManager(t, e, opts), newManager(t, e, &patient)
+	going, goOn := make(chan struct{}), make(chan struct{})
+	e.setHooks(func(_ context.Context, spec backend.Spec) error {
+		if spec.Image != "test:first" {
+			return nil
+		}
+		close(going)
+		<-goOn
+		return backend.ErrImage
+	}, nil, nil)
+	key := session.UserKey("lab")
+	open := func(m *session.Manager, req session.Request) <-chan error {
+		opened := make(chan error, 1)
+		go func() {
+			_, _, err := m.Open(t.Context(), key, req)
+			opened <- err
+		}()
+		return opened
+	}
+	one := open(first, session.Request{Image: "test:first"})
+	<-going
+	two := open(second, testImage())
+	const words = "waiting for another process that is opening or removing the sandbox"
+	for !strings.Contains(log.String(), words) && t.Context().Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	close(goOn)
+	if err := <-one; !errors.Is(err, backend.ErrImage) {
+		t.Errorf("Open: %v, want ErrImage", err)
+	}
+	must(t, <-two)
+	if n := strings.Count(log.String(), words); n != 1 {
+		t.Errorf("logged %d times", n)
+	}
+}
+
+// TestRemovedWhileOpened: an Open of a sandbox that somebody else removes before it is reached fails with just that.
+func TestRemovedWhileOpened(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	e.setHooks(nil, nil, func(_ context.Context, id string) error {
+		e.remove(id)
+		return nil
+	})
+	_, _, err := m.Open(t.Context(), session.UserKey("lab"), testImage())
+	if !errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrNotFound) || !strings.Contains(err.Error(), "it was removed while it was being made") {
+		t.Errorf("Open: %v, want ErrLost", err)
+	}
+	if e.count() != 0 {
+		t.Errorf("%d sandboxes are left", e.count())
+	}
 }

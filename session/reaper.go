@@ -41,7 +41,6 @@ func (m *Manager) reap(ctx context.Context) {
 	}
 	m.saveAgain()
 	m.sweep(ctx)
-	m.freePlaces(ctx)
 	m.prune(ctx)
 }
 

@@ -68,6 +68,7 @@ func (m *Manager) trySweep(ctx context.Context) error {
 			m.log.WarnContext(ctx, "cannot remove what nobody has any more", "sandbox", rec.ID, "error", err)
 		}
 	}
+	m.freePlaces(ctx)
 	return m.sweepGuests(ctx)
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -26,7 +25,6 @@ func Exec(t *testing.T, s *session.Session) {
 		{"Stdin", stdin},
 		{"Outcomes", outcomes},
 		{"LaunchErrors", launchErrors},
-		{"InvalidRequests", invalidRequests},
 		{"Timeout", timeouts},
 		{"Cancel", cancelling},
 		{"YieldAndBackground", yielding},
@@ -118,42 +116,5 @@ func launchErrors(t *testing.T, s *session.Session) {
 	}
 	if got := output(t, s, "echo alive"); got != "alive\n" {
 		t.Errorf("output %q", got)
-	}
-}
-
-func invalidRequests(t *testing.T, s *session.Session) {
-	for name, req := range map[string]session.ExecRequest{
-		"nothing":       {},
-		"empty argv":    {Argv: []string{""}},
-		"both":          {Argv: []string{"true"}, Command: "true"},
-		"NUL in argv":   {Argv: []string{"echo", "a\x00b"}},
-		"NUL in shell":  {Command: "echo \x00"},
-		"NUL in dir":    {Argv: []string{"true"}, Dir: "/\x00"},
-		"NUL in env":    {Argv: []string{"true"}, Env: map[string]string{"A": "\x00"}},
-		"bad env":       {Argv: []string{"true"}, Env: map[string]string{"A=B": "x"}},
-		"reserved env":  {Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": "x"}},
-		"short timeout": {Argv: []string{"true"}, Timeout: time.Microsecond},
-		"long timeout":  {Argv: []string{"true"}, Timeout: 3601 * time.Second},
-		"negative":      {Argv: []string{"true"}, Timeout: -time.Second},
-		"huge text":     {Argv: []string{"true"}, HeadBytes: 1 << 30},
-	} {
-		_, err := s.Exec(t.Context(), req)
-		if !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("%s: %v, want ErrInvalid", name, err)
-		}
-		if req.Timeout != 0 && (err == nil || !strings.Contains(err.Error(), "0.001 to 3600 seconds")) {
-			t.Errorf("%s: %v does not name the range", name, err)
-		}
-	}
-	for _, id := range []string{"", "unknown", "a b", "../x", strings.Repeat("x", 1000), "a\x00"} {
-		_, readErr := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: id})
-		_, waitErr := s.WaitExec(t.Context(), id, 0)
-		_, killErr := s.KillExec(t.Context(), id, "")
-		writeErr := s.WriteExec(t.Context(), id, []byte("x"), false)
-		for _, err := range []error{readErr, waitErr, killErr, writeErr} {
-			if !errors.Is(err, backend.ErrNotFound) {
-				t.Errorf("exec %.20q: %v, want ErrNotFound", id, err)
-			}
-		}
 	}
 }

@@ -82,13 +82,12 @@ func fileAtomic(t *testing.T, s *session.Session) {
 		opts session.WriteFileOptions
 		want error
 	}{
-		"reader fails":  {t.Context(), &failing{bytes.NewReader(noise(3 << 20)), broken}, session.WriteFileOptions{Overwrite: true}, broken},
-		"too short":     {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 4}, io.ErrUnexpectedEOF},
-		"too long":      {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 2}, backend.ErrInvalid},
-		"too long, big": {t.Context(), bytes.NewReader(noise(1<<20 + 1)), session.WriteFileOptions{Overwrite: true, Size: 1 << 20}, backend.ErrInvalid},
-		"ends badly":    {t.Context(), &failing{bytes.NewReader(noise(100)), broken}, session.WriteFileOptions{Overwrite: true, Size: 100}, broken},
-		"cancelled":     {ctx, io.MultiReader(bytes.NewReader(noise(3<<20)), cancels(cancel), bytes.NewReader(noise(3<<20))), session.WriteFileOptions{Overwrite: true}, context.Canceled},
-		"exists":        {t.Context(), strings.NewReader("new"), session.WriteFileOptions{}, backend.ErrExists},
+		"reader fails": {t.Context(), &failing{bytes.NewReader(noise(3 << 20)), broken}, session.WriteFileOptions{Overwrite: true}, broken},
+		"too short":    {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 4}, io.ErrUnexpectedEOF},
+		"too long":     {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 2}, backend.ErrInvalid},
+		"ends badly":   {t.Context(), &failing{bytes.NewReader(noise(100)), broken}, session.WriteFileOptions{Overwrite: true, Size: 100}, broken},
+		"cancelled":    {ctx, io.MultiReader(bytes.NewReader(noise(3<<20)), cancels(cancel), bytes.NewReader(noise(3<<20))), session.WriteFileOptions{Overwrite: true}, context.Canceled},
+		"exists":       {t.Context(), strings.NewReader("new"), session.WriteFileOptions{}, backend.ErrExists},
 	} {
 		if _, err := s.WriteFile(test.ctx, "atomic/file", test.body, test.opts); !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", name, err, test.want)

@@ -65,6 +65,11 @@ func yielding(t *testing.T, s *session.Session) {
 	if err != nil || status.Done() {
 		t.Errorf("short wait: %+v, %v", status, err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := s.WaitExec(ctx, res.ExecID, -1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a wait whose context ended: %v", err)
+	}
 	output(t, s, "touch yield-on")
 	status, err = s.WaitExec(t.Context(), res.ExecID, -1)
 	if err != nil || status.Status != session.ExecCompleted || status.ExitCode != 7 {
@@ -80,31 +85,12 @@ func yielding(t *testing.T, s *session.Session) {
 	if err != nil || !rest.Done || len(rest.Chunks) != 1 || rest.Chunks[0].Stream != "stdout" {
 		t.Errorf("read of the rest: %+v, %v", rest, err)
 	}
-	background(t, s)
 	for _, req := range []session.ReadExecRequest{
 		{ExecID: res.ExecID, SinceSeq: -1}, {ExecID: res.ExecID, MaxChunks: -1}, {ExecID: res.ExecID, Wait: -1}, {ExecID: res.ExecID, Wait: time.Hour},
 	} {
 		if _, err := s.ReadExec(t.Context(), req); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%+v: %v, want ErrInvalid", req, err)
 		}
-	}
-}
-
-// background gives up a wait for a command that goes on.
-func background(t *testing.T, s *session.Session) {
-	t.Helper()
-	res := run(t, s, session.ExecRequest{Command: "while [ ! -e background-on ]; do sleep 0.05; done", Background: true})
-	if res.Status != session.ExecRunning {
-		t.Errorf("background: %+v", res.ExecStatus)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := s.WaitExec(ctx, res.ExecID, -1); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a wait whose context ended: %v", err)
-	}
-	output(t, s, "touch background-on")
-	if status, err := s.WaitExec(t.Context(), res.ExecID, -1); err != nil || status.Status != session.ExecCompleted {
-		t.Errorf("giving up a wait ended the command: %+v, %v", status, err)
 	}
 }
 
@@ -120,9 +106,11 @@ func writeStdin(t *testing.T, s *session.Session) {
 func killing(t *testing.T, s *session.Session) {
 	marker := newMarker()
 	res := run(t, s, session.ExecRequest{Command: "setsid sleep " + marker + " & echo began; sleep " + marker, Background: true})
-	if _, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: patience}); err != nil {
-		t.Fatal(err)
+	if res.Status != session.ExecRunning {
+		t.Errorf("background: %+v", res.ExecStatus)
 	}
+	_, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: patience})
+	must(t, err)
 	status, err := s.KillExec(t.Context(), res.ExecID, "")
 	if err != nil || status.Status != session.ExecKilled {
 		t.Errorf("kill: %+v, %v", status, err)
@@ -134,12 +122,10 @@ func killing(t *testing.T, s *session.Session) {
 		t.Errorf("killing an ended command: %+v, %v", again, err)
 	}
 	res = run(t, s, session.ExecRequest{Command: "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done", Background: true})
-	if _, err := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: patience}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.KillExec(t.Context(), res.ExecID, "INT"); err != nil {
-		t.Error(err)
-	}
+	_, err = s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: res.ExecID, Wait: patience})
+	must(t, err)
+	_, err = s.KillExec(t.Context(), res.ExecID, "INT")
+	must(t, err)
 	if status, err := s.WaitExec(t.Context(), res.ExecID, patience); err != nil || status.ExitCode != 9 {
 		t.Errorf("after SIGINT: %+v, %v", status, err)
 	}

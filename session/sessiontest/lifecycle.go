@@ -3,7 +3,6 @@ package sessiontest
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +24,7 @@ type life struct {
 // an image besides that of req; both have a shell.
 func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req session.Request, other string) {
 	for name, run := range map[string]func(*testing.T, *life){
-		"suspend": suspending, "reap": reapedToSuspend, "rebuild": rebuilding, "refused rebuild": refusedRebuilds,
+		"suspend": suspending, "rebuild": rebuilding, "refused rebuild": refusedRebuilds,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -141,35 +140,6 @@ func (l *life) sweep(t *testing.T, id string) {
 	m := l.process(t, time.Hour) // and once when it begins
 	eventually(t, "the idle sandbox is stopped", func() bool { return l.state(t, m, id) == session.StateStopped })
 	ended(t, m)
-}
-
-// reapedToSuspend: the process that has an idle sandbox stops it itself. Those who have the session open the key again.
-func reapedToSuspend(t *testing.T, l *life) {
-	key := session.UserKey("reaped")
-	m := l.process(t, 20*time.Millisecond)
-	req := l.idle()
-	req.Prepare = func(ctx context.Context, s *session.Session) error {
-		_, err := s.WriteFile(ctx, "kept.txt", strings.NewReader("kept"), session.WriteFileOptions{})
-		return err
-	}
-	s := l.open(t, m, key, req, true)
-	eventually(t, "the idle sandbox is stopped", func() bool { return l.state(t, m, s.ID()) == session.StateStopped })
-	eventually(t, "its session is closed", func() bool {
-		_, err := s.StatFile(t.Context(), "kept.txt")
-		return errors.Is(err, backend.ErrClosed)
-	})
-	eventually(t, "who asks for it learns what to do", func() bool {
-		_, err := m.Lookup(t.Context(), key.Scope(), s.ID())
-		return errors.Is(err, backend.ErrClosed) && strings.Contains(err.Error(), "open it again")
-	})
-	ended(t, m)
-	next := l.process(t, -1)
-	again := l.open(t, next, key, l.req, false)
-	if got := read(t, again, "kept.txt", session.ReadFileOptions{}); again.ID() != s.ID() || string(got) != "kept" {
-		t.Errorf("%s holds %q, want that of %s", again.ID(), got, s.ID())
-	}
-	must(t, next.Close(t.Context()))
-	l.gone(t, s.ID())
 }
 
 // gone checks that a sandbox is removed.

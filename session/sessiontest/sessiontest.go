@@ -5,7 +5,7 @@ package sessiontest
 
 import (
 	"bytes"
-	"math/rand/v2"
+	"crypto/rand"
 	"testing"
 	"time"
 
@@ -95,11 +95,7 @@ func read(t *testing.T, s *session.Session, name string, opts session.ReadFileOp
 
 // noise returns n random bytes.
 func noise(n int) []byte {
-	var seed [32]byte
-	for i := range seed {
-		seed[i] = byte(rand.Uint32())
-	}
 	b := make([]byte, n)
-	_, _ = rand.NewChaCha8(seed).Read(b) // never fails
+	rand.Read(b) // never fails
 	return b
 }

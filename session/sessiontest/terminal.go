@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -95,26 +94,6 @@ func terminals(t *testing.T, s *session.Session) {
 	}
 	if st := status(t, s, left.ExecID); !st.Done() || st.Age < st.Duration {
 		t.Errorf("ended: %+v", st)
-	}
-	terminalsRefused(t, s)
-}
-
-func terminalsRefused(t *testing.T, s *session.Session) {
-	for name, test := range map[string]struct {
-		req  session.TerminalRequest
-		want error
-	}{
-		"no shell":      {session.TerminalRequest{Env: map[string]string{"PATH": "/nowhere", "SHELL": ""}}, backend.ErrNotFound},
-		"no program":    {session.TerminalRequest{Argv: []string{"no-such-program"}}, backend.ErrNotFound},
-		"empty program": {session.TerminalRequest{Argv: []string{""}}, backend.ErrInvalid},
-		"short":         {session.TerminalRequest{Unattended: 1}, backend.ErrInvalid},
-	} {
-		if res, err := s.Terminal(t.Context(), test.req, session.TerminalStreams{}); !errors.Is(err, test.want) || res.ExecID != "" {
-			t.Errorf("%s: %+v, %v, want %v", name, res.ExecStatus, err, test.want)
-		}
-	}
-	if _, err := s.JoinTerminal(t.Context(), "nobody", session.TerminalSize{}, session.TerminalStreams{}); !errors.Is(err, backend.ErrNotFound) {
-		t.Errorf("joining nobody: %v", err)
 	}
 }
 
