@@ -19,7 +19,7 @@ func (m *Manager) RemoveScope(ctx context.Context, scope Scope) (removed []strin
 }
 
 func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []string, err error) {
-	if err := m.recordScope(ctx, scope); err != nil {
+	if err := m.recordFound(ctx, backend.Filter{}, scope); err != nil {
 		return nil, err
 	}
 	for began := time.Now(); ; {
@@ -32,7 +32,7 @@ func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []strin
 			if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine || rec.State == RecordLost && rec.Owner == "" {
 				continue
 			}
-			if err := m.removeAbandoned(ctx, rec); err != nil {
+			if err := m.endUnowned(ctx, rec, owner.Removed); err != nil {
 				errs = append(errs, err)
 				continue
 			}
@@ -48,23 +48,34 @@ func (m *Manager) removeScope(ctx context.Context, scope Scope) (removed []strin
 	}
 }
 
-// removeAbandoned removes the sandbox of a record that no living process has.
-func (m *Manager) removeAbandoned(ctx context.Context, rec Record) error {
+// endUnowned ends the sandbox of a record that no living process has, as its session would have done at an event.
+func (m *Manager) endUnowned(ctx context.Context, rec Record, event owner.Event) error {
 	if err := m.isFree(ctx, rec); err != nil {
 		return err
 	}
 	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if errors.Is(err, backend.ErrExists) {
+	if isOvertaken(err) { // by a sweep, or by a process that opened the key
 		return errInTransition
 	}
 	if err != nil {
 		return err
 	}
-	return m.deleteSandbox(context.WithoutCancel(ctx), rec)
+	ctx = context.WithoutCancel(ctx)
+	if event == owner.Removed {
+		return m.deleteSandbox(ctx, rec)
+	}
+	end, _ := owner.On(rec.facts(""), event)
+	rec.State, rec.KeepWorkspace, rec.Expires = RecordRemoving, false, m.now()
+	if end.To != owner.Retained {
+		return m.deleteSandbox(ctx, rec)
+	}
+	rec.Owner, rec.Expires = "", m.now().Add(rec.Retention)
+	m.save(rec)
+	return nil
 }
 
 // closeOrphans closes what a process that is gone had in a run's scope and nobody adopted: sandboxes that only steps
-// used which had finished by then.
+// used which had finished by then. What a process has that resumed the run is its own.
 func (m *Manager) closeOrphans(ctx context.Context, scope Scope) error {
 	recs, err := m.store.List(ctx, RecordCreating, RecordReady)
 	if err != nil {
@@ -75,47 +86,11 @@ func (m *Manager) closeOrphans(ctx context.Context, scope Scope) error {
 		if rec.Key.Scope() != scope || rec.Engine != m.opts.Engine || rec.Owner == m.owner {
 			continue
 		}
-		errs = append(errs, wrapError("Close", m.driver, rec.ID, m.closeOrphan(ctx, rec)))
-	}
-	return errors.Join(errs...)
-}
-
-// closeOrphan closes the sandbox of a record as its session would have been, unless a living process has it.
-func (m *Manager) closeOrphan(ctx context.Context, rec Record) error {
-	if lives, err := m.store.Lives(ctx, rec.Owner); lives || err != nil {
-		return err
-	}
-	rec, err := m.store.Take(ctx, rec.ID, rec.Owner, m.owner)
-	if isOvertaken(err) {
-		return nil // by a sweep, or by a process that resumed the run
-	}
-	if err != nil {
-		return err
-	}
-	end, _ := owner.On(rec.facts(""), owner.RunEnded)
-	rec.State, rec.KeepWorkspace, rec.Expires = RecordRemoving, false, m.now()
-	if end.To != owner.Retained {
-		return m.deleteSandbox(ctx, rec)
-	}
-	rec.Owner, rec.Expires = "", m.now().Add(rec.Retention)
-	m.save(rec)
-	return nil
-}
-
-// recordScope makes records of the sandboxes of a scope that have none.
-func (m *Manager) recordScope(ctx context.Context, scope Scope) error {
-	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance})
-	if err != nil {
-		return engineError(err)
-	}
-	for _, engine := range found {
-		if key, err := ParseKey(engine.Key); err == nil && key.Scope() == scope && engine.Instance == m.opts.Instance {
-			if err := m.recordFound(ctx, key); err != nil {
-				return err
-			}
+		if err := m.endUnowned(ctx, rec, owner.RunEnded); !errors.Is(err, backend.ErrExists) {
+			errs = append(errs, wrapError("Close", m.driver, rec.ID, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Gone returns the keys of a scope whose sandbox was lost, expired or was removed by others, and has no other in its place:
@@ -149,9 +124,12 @@ func (m *Manager) Gone(ctx context.Context, scope Scope) ([]Key, error) {
 		if there {
 			_, _, err := m.find(ctx, rec.ID)
 			if errors.Is(err, backend.ErrNotFound) {
-				there, err = m.isWorkspaceOnly(ctx, rec.ID)
+				there = false
+				if rec, err = m.store.Get(ctx, rec.ID); err == nil { // again: its workspace may have been kept just now
+					there, err = m.hasWorkspace(ctx, rec)
+				}
 			}
-			if err != nil {
+			if err != nil && !errors.Is(err, backend.ErrNotFound) {
 				return nil, wrapError("Gone", m.driver, "", err)
 			}
 		}
@@ -170,24 +148,19 @@ func (m *Manager) Abandoned(ctx context.Context) ([]Record, error) {
 	if err != nil {
 		return nil, wrapError("Abandoned", m.driver, "", engineError(err))
 	}
-	there := map[string]bool{}
-	for _, engine := range found {
-		there[engine.SessionID] = true
-	}
 	recs, err := m.store.List(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var abandoned []Record
 	for _, rec := range recs {
-		if !there[rec.ID] && !m.leavesWorkspace(rec) {
+		onEngine := slices.ContainsFunc(found, func(engine backend.Info) bool { return engine.SessionID == rec.ID })
+		if !onEngine && !m.leavesWorkspace(rec) {
 			continue
 		}
-		lives, err := m.store.Lives(ctx, rec.Owner)
-		if err != nil {
+		if lives, err := m.store.Lives(ctx, rec.Owner); err != nil {
 			return nil, err
-		}
-		if !lives {
+		} else if !lives {
 			abandoned = append(abandoned, rec)
 		}
 	}
@@ -203,5 +176,5 @@ func (m *Manager) RemoveAbandoned(ctx context.Context, rec Record) error {
 	if m.connectedTo(ctx, rec) == used {
 		return wrapError("Remove", m.driver, rec.ID, errConnected)
 	}
-	return wrapError("Remove", m.driver, rec.ID, m.removeAbandoned(ctx, rec))
+	return wrapError("Remove", m.driver, rec.ID, m.endUnowned(ctx, rec, owner.Removed))
 }

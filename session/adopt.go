@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -20,7 +21,7 @@ const (
 // returns its session.
 func (m *Manager) reserve(ctx context.Context, s *Session, req Request) (*Session, error) {
 	if s.key.Namespace == NamespaceUser {
-		if err := m.recordFound(ctx, s.key); err != nil {
+		if err := m.recordFound(ctx, backend.Filter{Key: s.key.String()}, s.key.Scope()); err != nil {
 			return nil, err
 		}
 	}
@@ -143,11 +144,8 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 		return nil, nil
 	}
 	engine, _, err := m.find(ctx, rec.ID)
-	if errors.Is(err, backend.ErrNotFound) && key.Namespace == NamespaceUser {
-		return m.recreate(ctx, *rec, req)
-	}
 	if errors.Is(err, backend.ErrNotFound) {
-		return m.recreateRun(ctx, *rec, req)
+		return m.recreate(ctx, *rec, req)
 	}
 	if err != nil {
 		return nil, err
@@ -184,7 +182,7 @@ func (m *Manager) openAdopted(ctx context.Context, rec *Record, key Key, req Req
 	}
 	as.Retention = max(req.Retention, rec.Retention)
 	s := m.newSession(key, as, engine.SessionID)
-	s.engine, s.created, s.made, s.asIs, s.oomSeen = engine, engine.Created, made, req.Mode == OpenAsIs, -1
+	s.engine, s.created, s.made, s.asIs = engine, engine.Created, made, req.Mode == OpenAsIs
 	s.engine.State = backend.StateRunning
 	s.follow(*rec, req)
 	err = s.connect(ctx, m.canConnect(), fresh)
@@ -209,18 +207,19 @@ func foundRequest(engine backend.Info) Request {
 	}
 }
 
-// recordFound makes records of the sandboxes of a key that have none: their process had another store, or none.
-func (m *Manager) recordFound(ctx context.Context, key Key) error {
-	found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, Key: key.String()})
+// recordFound makes records of the sandboxes in a scope that have none: their process had another store, or none.
+func (m *Manager) recordFound(ctx context.Context, filter backend.Filter, scope Scope) error {
+	filter.Instance = m.opts.Instance
+	found, err := m.b.List(ctx, filter)
 	if err != nil {
 		return engineError(err)
 	}
-	for i := len(found) - 1; i >= 0; i-- { // the newest first: the others find the key taken
-		if found[i].Key != key.String() || found[i].Instance != m.opts.Instance || !validSandboxID(found[i].SessionID) {
+	for _, engine := range slices.Backward(found) { // the newest first: the others find the key taken
+		key, err := ParseKey(engine.Key)
+		if err != nil || key.Scope() != scope || engine.Instance != m.opts.Instance || !validSandboxID(engine.SessionID) {
 			continue
 		}
-		err := m.store.Insert(ctx, m.recordOf(found[i], key))
-		if err != nil && !errors.Is(err, backend.ErrExists) {
+		if err := m.store.Insert(ctx, m.recordOf(engine, key)); err != nil && !errors.Is(err, backend.ErrExists) {
 			return err
 		}
 	}

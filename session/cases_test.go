@@ -4,7 +4,10 @@ package session_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
@@ -17,6 +20,8 @@ func TestExec(t *testing.T) {
 	s, _, err := newManager(t, newEngine(t), nil).Open(t.Context(), session.WorkflowKey("run_1", "default"), sessiontest.ExecRequest("test:1"))
 	must(t, err)
 	sessiontest.Exec(t, s)
+	t.Run("invalid requests", func(t *testing.T) { t.Parallel(); invalidRequests(t, s) })
+	t.Run("refused terminals", func(t *testing.T) { t.Parallel(); terminalsRefused(t, s) })
 }
 
 // TestFiles does so for files.
@@ -50,4 +55,86 @@ func run(t *testing.T, s *session.Session, req session.ExecRequest) session.Exec
 		t.Fatalf("Exec(%.100v): %v", req.Argv, err)
 	}
 	return res
+}
+
+func invalidRequests(t *testing.T, s *session.Session) {
+	for name, req := range map[string]session.ExecRequest{
+		"nothing":       {},
+		"empty argv":    {Argv: []string{""}},
+		"both":          {Argv: []string{"true"}, Command: "true"},
+		"NUL in argv":   {Argv: []string{"echo", "a\x00b"}},
+		"NUL in shell":  {Command: "echo \x00"},
+		"NUL in dir":    {Argv: []string{"true"}, Dir: "/\x00"},
+		"NUL in env":    {Argv: []string{"true"}, Env: map[string]string{"A": "\x00"}},
+		"bad env":       {Argv: []string{"true"}, Env: map[string]string{"A=B": "x"}},
+		"reserved env":  {Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": "x"}},
+		"short timeout": {Argv: []string{"true"}, Timeout: time.Microsecond},
+		"long timeout":  {Argv: []string{"true"}, Timeout: 3601 * time.Second},
+		"negative":      {Argv: []string{"true"}, Timeout: -time.Second},
+		"huge text":     {Argv: []string{"true"}, HeadBytes: 1 << 30},
+	} {
+		_, err := s.Exec(t.Context(), req)
+		if !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+		if req.Timeout != 0 && (err == nil || !strings.Contains(err.Error(), "0.001 to 3600 seconds")) {
+			t.Errorf("%s: %v does not name the range", name, err)
+		}
+	}
+	for _, id := range []string{"", "unknown", "a b", "../x", strings.Repeat("x", 1000), "a\x00"} {
+		_, readErr := s.ReadExec(t.Context(), session.ReadExecRequest{ExecID: id})
+		_, waitErr := s.WaitExec(t.Context(), id, 0)
+		_, killErr := s.KillExec(t.Context(), id, "")
+		writeErr := s.WriteExec(t.Context(), id, []byte("x"), false)
+		for _, err := range []error{readErr, waitErr, killErr, writeErr} {
+			if !errors.Is(err, backend.ErrNotFound) {
+				t.Errorf("exec %.20q: %v, want ErrNotFound", id, err)
+			}
+		}
+	}
+}
+
+func terminalsRefused(t *testing.T, s *session.Session) {
+	for name, test := range map[string]struct {
+		req  session.TerminalRequest
+		want error
+	}{
+		"no shell":      {session.TerminalRequest{Env: map[string]string{"PATH": "/nowhere", "SHELL": ""}}, backend.ErrNotFound},
+		"no program":    {session.TerminalRequest{Argv: []string{"no-such-program"}}, backend.ErrNotFound},
+		"empty program": {session.TerminalRequest{Argv: []string{""}}, backend.ErrInvalid},
+		"short":         {session.TerminalRequest{Unattended: 1}, backend.ErrInvalid},
+	} {
+		if res, err := s.Terminal(t.Context(), test.req, session.TerminalStreams{}); !errors.Is(err, test.want) || res.ExecID != "" {
+			t.Errorf("%s: %+v, %v, want %v", name, res.ExecStatus, err, test.want)
+		}
+	}
+	if _, err := s.JoinTerminal(t.Context(), "nobody", session.TerminalSize{}, session.TerminalStreams{}); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("joining nobody: %v", err)
+	}
+}
+
+// TestReapedToSuspend: the process that has an idle sandbox stops it itself. Those who have the session open the key again.
+func TestReapedToSuspend(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	m := newManager(t, e, opts)
+	clock := newClock(m)
+	req := testImage()
+	req.IdlePolicy = session.IdleStop
+	s, _, err := m.Open(t.Context(), session.UserKey("lab"), req)
+	must(t, err)
+	output(t, s, "echo kept > file")
+	clock.add(time.Hour)
+	m.Reap(t.Context())
+	if got := listed(t, m, s.ID()); got != session.StateStopped {
+		t.Errorf("an idle sandbox is %s", got)
+	}
+	if _, err := s.StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("its session: %v, want ErrClosed", err)
+	}
+	if _, err := m.Lookup(t.Context(), s.Key().Scope(), s.ID()); !errors.Is(err, backend.ErrClosed) || !strings.Contains(err.Error(), "open it again") {
+		t.Errorf("Lookup: %v", err)
+	}
+	reopen(t, newManager(t, e, opts), s.Key(), testImage(), s.ID())
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -137,31 +139,31 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (
 	mine, err := m.holds(ctx, s, to)
 	switch {
 	case !mine:
-		m.unregister(s, nil)
+		m.unregister(s, false)
 		return err
 	case to == owner.Ready:
 		m.disown(s)
-		m.unregister(s, nil)
+		m.unregister(s, false)
 	case to == owner.Suspended:
-		defer m.unregister(s, nil)
-		return m.suspend(ctx, s)
+		defer m.unregister(s, false)
+		return m.suspend(ctx, s.recordAs(RecordReady, s.expiry()), s.engine.ID)
 	case to == owner.Retained:
 		due := m.now().Add(s.req.Retention)
 		m.save(s.recordAs(RecordRemoving, due))
-		m.unregister(s, &leftover{engineID: s.engine.ID, removeAt: due, kept: true})
+		m.unregister(s, true)
 	case to == owner.WorkspaceOnly:
-		defer m.unregister(s, nil)
+		defer m.unregister(s, false)
 		return m.keepWorkspace(ctx, s.recordAs(RecordReady, s.expiry()), s.engine.ID)
 	default:
 		rec := s.recordAs(RecordRemoving, m.now())
 		rec.Ended = !s.expired
 		m.save(rec)
 		if err := m.removeEngine(ctx, s.engine.ID, true); err != nil {
-			m.unregister(s, &leftover{engineID: s.engine.ID, removeAt: m.now()})
+			m.unregister(s, true) // the reaper tries again
 			return err
 		}
 		m.saveClosed(rec)
-		m.unregister(s, nil)
+		m.unregister(s, false)
 	}
 	return nil
 }
@@ -185,11 +187,16 @@ func (m *Manager) canKeep(engine backend.Info) error {
 }
 
 // keepWorkspace removes a sandbox but for its workspace, which then has no owner and waits for the next opener of the key.
-// The record is updated first, and restored but for its owner when the removal fails.
 func (m *Manager) keepWorkspace(ctx context.Context, rec Record, engineID string) error {
 	kept := rec
-	kept.State, kept.Owner, kept.KeepWorkspace = RecordReady, m.owner, true
 	kept.LastUsed, kept.Expires = m.now(), m.now().Add(lifetimes.Workspace)
+	return m.removeKeeping(ctx, rec, kept, engineID)
+}
+
+// removeKeeping removes a sandbox but for its workspace. The record is updated to kept first, and to rec when the removal fails;
+// what this manager had belongs to nobody then.
+func (m *Manager) removeKeeping(ctx context.Context, rec, kept Record, engineID string) error {
+	kept.State, kept.Owner, kept.KeepWorkspace = RecordReady, m.owner, true
 	err := m.store.Update(ctx, kept)
 	if err == nil && engineID != "" {
 		err = m.removeEngine(ctx, engineID, false)
@@ -224,8 +231,8 @@ func (m *Manager) removeEngine(ctx context.Context, engineID string, volumes boo
 	return engineError(m.b.Remove(ctx, engineID, backend.RemoveOptions{Volumes: volumes}))
 }
 
-// unregister forgets a closed session; left is what the engine still has of it.
-func (m *Manager) unregister(s *Session, left *leftover) {
+// unregister forgets a closed session. Its sandbox keeps its place while it is still to be removed.
+func (m *Manager) unregister(s *Session, owed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.secondary, s)
@@ -234,81 +241,43 @@ func (m *Manager) unregister(s *Session, left *leftover) {
 	if e := m.entries[s.key]; e != nil && e.session == s {
 		delete(m.entries, s.key)
 	}
-	if left != nil {
-		left.counted = counted
-		m.leftover[s.id] = *left
-		return
-	}
-	if counted {
+	switch {
+	case counted && owed:
+		m.owed[s.id] = struct{}{}
+	case counted:
 		m.used--
 	}
 }
 
-// removeLeftovers removes what is due; at the end of the manager (all) that is everything but what is kept on purpose.
-func (m *Manager) removeLeftovers(ctx context.Context, all bool) error {
-	now := m.now()
-	m.mu.Lock()
-	due := map[string]leftover{}
-	for id, l := range m.leftover {
-		if !l.removeAt.After(now) || all && !l.kept {
-			due[id] = l
-		}
+// removeOwed removes what this manager could not remove so far, but for what is retained.
+func (m *Manager) removeOwed(ctx context.Context) error {
+	m.saveAgain()
+	recs, err := m.store.List(ctx, RecordRemoving)
+	if err != nil {
+		return wrapError("Close", m.driver, "", err)
 	}
-	m.mu.Unlock()
 	var errs []error
-	for id, l := range due {
-		if l.kept && m.connectedTo(ctx, Record{ID: id}) == used {
-			continue // for the next round, or another process's sweep
-		}
-		if err := m.removeLeftover(ctx, id, l, !all && now.Before(l.lookUntil)); err != nil {
-			errs = append(errs, wrapError("Close", m.driver, id, err))
+	for _, rec := range recs {
+		if rule, due := rec.due(m.now(), ""); due && (rec.Owner == m.owner || has(m, m.owed, rec.ID)) {
+			errs = append(errs, wrapError("Close", m.driver, rec.ID, m.reclaim(ctx, rec, rule)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// removeLeftover removes one sandbox and then forgets it, unless there was none and another look is wanted.
-func (m *Manager) removeLeftover(ctx context.Context, id string, l leftover, again bool) error {
-	engineIDs := []string{l.engineID}
-	if l.engineID == "" {
-		found, err := m.b.List(ctx, backend.Filter{Instance: m.opts.Instance, SessionID: id})
-		if err != nil {
-			return engineError(err)
-		}
-		if len(found) == 0 && again {
-			return nil
-		}
-		engineIDs = nil
-		for _, info := range found {
-			engineIDs = append(engineIDs, info.ID)
-		}
-	}
-	for _, engineID := range engineIDs {
-		if err := m.removeEngine(ctx, engineID, true); err != nil {
-			return err
-		}
-	}
+// freePlaces gives back the places of the sandboxes that are removed by now.
+func (m *Manager) freePlaces(ctx context.Context) {
 	m.mu.Lock()
-	if _, still := m.leftover[id]; still {
-		delete(m.leftover, id)
-		if l.counted {
-			m.used--
-		}
-	}
+	owed := slices.Collect(maps.Keys(m.owed))
 	m.mu.Unlock()
-	m.closeRecord(id)
-	return nil
-}
-
-// closeRecord marks the record of a removed leftover closed.
-func (m *Manager) closeRecord(id string) {
-	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-	defer cancel()
-	rec, err := m.store.Get(ctx, id)
-	if err == nil {
-		m.saveClosed(rec)
-	} else if !errors.Is(err, backend.ErrNotFound) {
-		m.log.Error("cannot record the end of a sandbox", "sandbox", id, "error", err)
+	for _, id := range owed {
+		rec, err := m.store.Get(ctx, id)
+		if err == nil && rec.State != RecordRemoving || errors.Is(err, backend.ErrNotFound) {
+			m.mu.Lock()
+			delete(m.owed, id)
+			m.used--
+			m.mu.Unlock()
+		}
 	}
 }
 

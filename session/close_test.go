@@ -65,9 +65,7 @@ func TestOpenCloseStorm(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if err := m.CloseSession(t.Context(), key, session.CloseOptions{}); err != nil {
-		t.Error(err)
-	}
+	must(t, m.CloseSession(t.Context(), key, session.CloseOptions{}))
 	if e.count() != 0 || m.Used() != 0 || e.creates.Load() == 0 {
 		t.Errorf("%d sandboxes and %d places left after %d creations", e.count(), m.Used(), e.creates.Load())
 	}
@@ -92,9 +90,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	m := newManager(t, e, nil)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 	background, err := s.Exec(t.Context(), session.ExecRequest{Command: "sleep 100", Background: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	readers, stop := context.WithCancel(t.Context())
 	defer stop()
 	calls := map[string]func(context.Context) error{
@@ -136,9 +132,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	}
 	eventually(t, "all calls are under way", func() bool { return s.Active() == len(calls) })
 	begun := time.Now()
-	if err := s.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, s.Close(t.Context()))
 	for range calls {
 		select {
 		case err := <-results:
@@ -244,9 +238,7 @@ func TestCloseScope(t *testing.T) {
 	if got := len(m.InScope(scope)); got != 2 {
 		t.Errorf("%d sessions in the scope, want 2", got)
 	}
-	if err := m.CloseScope(t.Context(), scope); err != nil {
-		t.Error(err)
-	}
+	must(t, m.CloseScope(t.Context(), scope))
 	close(block)
 	for range 2 {
 		if err := <-opening; !errors.Is(err, backend.ErrClosed) {
@@ -260,9 +252,7 @@ func TestCloseScope(t *testing.T) {
 		t.Errorf("%d in scope, %d sandboxes, %d places", len(m.InScope(scope)), e.count(), m.Used())
 	}
 	for _, s := range []*session.Session{other, lookalike} {
-		if got := output(t, s, "echo alive"); got != "alive\n" {
-			t.Errorf("output %q", got)
-		}
+		wantOutput(t, s, "echo alive", "alive\n")
 	}
 }
 
@@ -300,9 +290,7 @@ func TestNamedSessionsReopen(t *testing.T) {
 	m := newManager(t, newEngine(t), nil)
 	key := session.UserKey("lab")
 	first := mustOpen(t, m, key)
-	if err := m.CloseScope(t.Context(), key.Scope()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.CloseScope(t.Context(), key.Scope()))
 	if second := mustOpen(t, m, key); second.ID() == first.ID() {
 		t.Error("a closed id came back")
 	}
@@ -317,12 +305,8 @@ func TestRetention(t *testing.T) {
 	req.Retention = time.Hour
 	key := session.WorkflowKey("run_1", "default")
 	s, _, err := m.Open(t.Context(), key, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.CloseScope(t.Context(), key.Scope()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, m.CloseScope(t.Context(), key.Scope()))
 	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}}); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("a retained sandbox took a call: %v", err)
 	}
@@ -378,9 +362,7 @@ func TestManagerClose(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	m, err := session.NewManager(e, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 	mustOpen(t, m, session.UserKey("lab"))
 	e.setHooks(func(ctx context.Context, _ backend.Spec) error { <-ctx.Done(); return ctx.Err() }, nil, nil)

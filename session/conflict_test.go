@@ -54,10 +54,12 @@ func TestConflictNamesFields(t *testing.T) {
 		"user and runtime that are":   {asIs([]string{"user", "root", "runtime"}, session.Request{Image: "test:2"}), nil},
 		"runtime that is another one": {asIs([]string{"runtime"}, session.Request{Image: "test:2", Runtime: "other"}), []string{"runtime"}},
 	} {
-		for _, held := range []bool{false, true} { // by this process, which took it as it was
+		for held, first := range map[string]session.Request{ // by this process, which opened it before with that
+			"no": {}, "as it was": {Image: "test:9", Mode: session.OpenAsIs}, "as asked": made,
+		} {
 			m := newManager(t, e, opts)
-			if held {
-				_, _, err := m.Open(t.Context(), key, session.Request{Image: "test:9", Mode: session.OpenAsIs})
+			if first.Image != "" {
+				_, _, err := m.Open(t.Context(), key, first)
 				must(t, err)
 			}
 			got, created, err := m.Open(t.Context(), key, tt.req)
@@ -65,13 +67,13 @@ func TestConflictNamesFields(t *testing.T) {
 			switch {
 			case tt.want == nil:
 				if err != nil || created || got.ID() != s.ID() {
-					t.Errorf("%s, held %v: Open = %v, %v", name, held, created, err)
+					t.Errorf("%s, held %s: Open = %v, %v", name, held, created, err)
 				}
 			case !errors.As(err, &conflict) || !errors.Is(err, backend.ErrExists):
-				t.Errorf("%s, held %v: Open = %v, want a ConflictError", name, held, err)
+				t.Errorf("%s, held %s: Open = %v, want a ConflictError", name, held, err)
 			default:
 				if diff := cmp.Diff(tt.want, conflict.Fields); diff != "" {
-					t.Errorf("%s, held %v: fields (-want +got)\n%s", name, held, diff)
+					t.Errorf("%s, held %s: fields (-want +got)\n%s", name, held, diff)
 				}
 			}
 			must(t, m.Detach(t.Context()))

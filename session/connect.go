@@ -61,7 +61,7 @@ func (m *Manager) connectSecondary(ctx context.Context, engine backend.Info, key
 	if err != nil {
 		return nil, engineError(err)
 	}
-	s.engine, s.created, s.owned, s.oomSeen = engine, engine.Created, false, -1
+	s.engine, s.created, s.owned = engine, engine.Created, false
 	if err := s.connect(ctx, m.canConnect(), false); err != nil {
 		s.disconnect()
 		return nil, m.explainFull(ctx, engine.ID, err)
@@ -156,19 +156,21 @@ func (m *Manager) remove(ctx context.Context, id string, volumes bool) error {
 		return m.removeButWorkspace(ctx, engine, key)
 	}
 	before, err := m.store.Get(ctx, id)
-	marked := err == nil && before.State == RecordReady
+	rec, known := before, err == nil // a store that fails keeps nobody from removing a sandbox
+	marked := known && before.State == RecordReady
 	if marked {
-		rec := before
 		rec.State, rec.Expires, rec.KeepWorkspace = RecordRemoving, m.now(), false
-		marked = m.store.Update(ctx, rec) == nil // a store that fails keeps nobody from removing a sandbox
+		m.save(rec)
 	}
 	if err := m.removeEngine(ctx, engine.ID, true); err != nil {
 		if marked {
-			m.restore(before)
+			m.save(before)
 		}
 		return err
 	}
-	m.closeRecord(id)
+	if known {
+		m.saveClosed(rec)
+	}
 	return nil
 }
 
@@ -177,7 +179,7 @@ func (m *Manager) removeButWorkspace(ctx context.Context, engine backend.Info, k
 	if err := m.canKeep(engine); err != nil {
 		return err
 	}
-	if err := m.recordFound(ctx, key); err != nil {
+	if err := m.recordFound(ctx, backend.Filter{Key: engine.Key}, key.Scope()); err != nil {
 		return err
 	}
 	rec, err := m.store.Get(ctx, engine.SessionID)
@@ -188,15 +190,6 @@ func (m *Manager) removeButWorkspace(ctx context.Context, engine backend.Info, k
 		return errInTransition
 	}
 	return m.keepWorkspace(ctx, rec, engine.ID)
-}
-
-// restore makes a record again what it was, unless its key has another sandbox by now.
-func (m *Manager) restore(rec Record) {
-	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-	defer cancel()
-	if err := m.store.Update(ctx, rec); err != nil {
-		m.log.WarnContext(ctx, "cannot record that a sandbox was not removed", "sandbox", rec.ID, "error", err)
-	}
 }
 
 // removeVanished removes what is left of a sandbox that the engine does not have, or keeps just its workspace.

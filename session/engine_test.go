@@ -27,10 +27,9 @@ import (
 // engine is a backend whose sandboxes are processes of the real guest on this machine, each in a directory of its own.
 // It walls nothing off, so that tests of sessions need no container.
 type engine struct {
-	dir      string
-	creates  atomic.Int64
-	removes  atomic.Int64
-	oomKills atomic.Int64
+	dir     string
+	creates atomic.Int64
+	removes atomic.Int64
 
 	mu        sync.Mutex          // guards what follows
 	sandboxes map[string]*sandbox // by id
@@ -61,9 +60,7 @@ type process struct {
 
 func newEngine(t testing.TB) *engine {
 	dir, err := os.MkdirTemp("", "session-test-") // t.TempDir makes names too long for sockets
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e := &engine{dir: dir, sandboxes: map[string]*sandbox{}}
 	t.Cleanup(func() {
 		for _, b := range e.all() {
@@ -80,9 +77,7 @@ func newEngine(t testing.TB) *engine {
 func newManager(t testing.TB, b backend.SandboxBackend, opts *session.Options) *session.Manager {
 	t.Helper()
 	m, err := session.NewManager(b, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(context.Background()); err != nil {
 			t.Errorf("closing the manager: %v", err)
@@ -402,8 +397,6 @@ func (e *engine) remove(id string) {
 		b.process().kill()
 	}
 }
-
-func (e *engine) OOMKills(context.Context, string) (int64, error) { return e.oomKills.Load(), nil }
 
 func (e *engine) Capabilities() backend.Capabilities {
 	return backend.Capabilities{Persistent: true, Workspace: backend.WorkspaceMemory}

@@ -9,12 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"github.com/workcell-dev/workcell/internal/telemetry"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
 )
 
 // Bounds and defaults of commands.
@@ -41,7 +42,6 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 	}
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
 	s.remember(run.ExecID, span.SpanContext())
-	began := s.m.now()
 	// A repeated request carries the same exec id, so the guest never starts a command twice.
 	tries := 0
 	answer, err := ask(ctx, s, true, answerLimit(run, timeout), func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
@@ -55,7 +55,7 @@ func (s *Session) Exec(ctx context.Context, req ExecRequest) (res ExecResult, er
 		}
 		return ExecResult{}, err
 	}
-	res = s.execResult(ctx, span, run.ExecID, answer, began)
+	res = s.execResult(span, answer)
 	res.Timeout = timeout
 	return res, nil
 }
@@ -76,7 +76,6 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 	}
 	run.Spill, run.HeadBytes, run.TailBytes = false, 0, 0
 	span.SetAttributes(telemetry.KeyExecID.String(run.ExecID))
-	began := s.m.now()
 	answer, err := ask(ctx, s, false, timeout+streamMargin, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 		return withInput(ctx, streams.Stdin, func(ctx context.Context, in io.Reader) (wire.RunResult, error) {
 			return conn.Attach(ctx, run, in, streams.Stdout, streams.Stderr)
@@ -86,7 +85,7 @@ func (s *Session) Stream(ctx context.Context, req ExecRequest, streams Streams) 
 		return ExecResult{}, err
 	}
 	answer.Stdout, answer.Stderr = wire.Output{}, wire.Output{}
-	res = s.execResult(ctx, span, run.ExecID, answer, began)
+	res = s.execResult(span, answer)
 	res.Timeout = timeout
 	return res, nil
 }
@@ -99,7 +98,6 @@ func (s *Session) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadEx
 		return ReadExecResult{}, fmt.Errorf("%w: since_seq and max_chunks must not be negative, the wait must be 0 to %d seconds",
 			backend.ErrInvalid, int(maxExecWait.Seconds()))
 	}
-	began := s.m.now()
 	answer, err := askExec(ctx, s, req.ExecID, req.Wait, func(ctx context.Context, conn *client.Conn) (wire.ReadResult, error) {
 		return conn.Read(ctx, wire.ReadRequest{
 			ExecID: req.ExecID, SinceSeq: req.SinceSeq, MaxChunks: req.MaxChunks, WaitMillis: req.Wait.Milliseconds(),
@@ -109,7 +107,7 @@ func (s *Session) ReadExec(ctx context.Context, req ReadExecRequest) (res ReadEx
 		return ReadExecResult{}, err
 	}
 	res = ReadExecResult{NextSeq: answer.NextSeq, Dropped: answer.Dropped, Done: answer.Done,
-		Status: s.execStatus(ctx, req.ExecID, answer.Status, began)}
+		Status: execStatus(answer.Status)}
 	for _, c := range answer.Chunks {
 		res.Chunks = append(res.Chunks, Chunk{Seq: c.Seq, Stream: string(c.Stream), Data: c.Data})
 	}
@@ -128,19 +126,18 @@ func (s *Session) WaitExec(ctx context.Context, execID string, d time.Duration) 
 		wait = -1
 		d = MaxExecTimeout
 	}
-	began := s.m.now()
 	answer, err := askExec(ctx, s, execID, d, func(ctx context.Context, conn *client.Conn) (wire.RunResult, error) {
 		return conn.Wait(ctx, wire.WaitRequest{ExecID: execID, WaitMillis: wait})
 	})
 	if err != nil {
 		return ExecResult{}, err
 	}
-	return s.execResult(ctx, span, execID, answer, began), nil
+	return s.execResult(span, answer), nil
 }
 
 // execResult converts an answer and notes it in the span.
-func (s *Session) execResult(ctx context.Context, span trace.Span, id string, w wire.RunResult, began time.Time) ExecResult {
-	status := s.execStatus(ctx, id, w.ExecStatus, began)
+func (s *Session) execResult(span trace.Span, w wire.RunResult) ExecResult {
+	status := execStatus(w.ExecStatus)
 	span.SetAttributes(statusAttributes(status)...)
 	return ExecResult{ExecStatus: status, Stdout: s.output(w.Stdout), Stderr: s.output(w.Stderr)}
 }
@@ -170,14 +167,13 @@ func (s *Session) KillExecs(ctx context.Context, execIDs []string) []error {
 
 // kill is KillExec without a span.
 func (s *Session) kill(ctx context.Context, execID, signal string) (ExecStatus, error) {
-	began := s.m.now()
 	answer, err := askExec(ctx, s, execID, 0, func(ctx context.Context, conn *client.Conn) (wire.ExecStatus, error) {
 		return conn.Kill(ctx, wire.KillRequest{ExecID: execID, Signal: signal})
 	})
 	if err != nil {
 		return ExecStatus{}, err
 	}
-	return s.execStatus(ctx, execID, answer, began), nil
+	return execStatus(answer), nil
 }
 
 // WriteExec writes to the standard input of a command that was started with StdinOpen; eof closes it afterwards. When
@@ -387,4 +383,31 @@ func statusAttributes(st ExecStatus) []attribute.KeyValue {
 		attrs = append(attrs, telemetry.KeyExitCode.Int(st.ExitCode))
 	}
 	return attrs
+}
+
+// ListExecs describes the commands that the sandbox knows, those of other processes too, in the order of their starts:
+// all that run, and the latest of those that ended. Looking changes nothing.
+func (s *Session) ListExecs(ctx context.Context) ([]ExecStatus, error) {
+	return s.statuses(ctx, "ListExecs", (*client.Conn).Execs)
+}
+
+// KillAll ends every command of the sandbox, by TERM, a grace, then KILL, and what ended ones left running. It returns the
+// commands that it ended.
+func (s *Session) KillAll(ctx context.Context) ([]ExecStatus, error) {
+	return s.statuses(ctx, "KillAll", (*client.Conn).KillAll)
+}
+
+// statuses returns the guest's answer to a question about all commands.
+func (s *Session) statuses(ctx context.Context, op string, question func(*client.Conn, context.Context) ([]wire.ExecStatus, error)) ([]ExecStatus, error) {
+	known, err := ask(ctx, s, true, answerMargin, func(ctx context.Context, conn *client.Conn) ([]wire.ExecStatus, error) {
+		return question(conn, ctx)
+	})
+	if err != nil {
+		return nil, wrapError(op, s.m.driver, s.id, err)
+	}
+	list := make([]ExecStatus, len(known))
+	for i, w := range known {
+		list[i] = execStatus(w)
+	}
+	return list, nil
 }

@@ -53,11 +53,11 @@ func (m *Manager) Waiting(key Key) int {
 	return 0
 }
 
-// Leftovers returns the number of sandboxes that are still to be removed.
+// Leftovers returns the number of closed sandboxes that are still to be removed.
 func (m *Manager) Leftovers() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.leftover)
+	return len(m.owed)
 }
 
 // Active returns the number of calls under way.
@@ -65,13 +65,6 @@ func (s *Session) Active() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.active
-}
-
-// SetGuestCounts says whether the guest counts OOM kills itself.
-func (s *Session) SetGuestCounts(counts bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.counts = &counts
 }
 
 // Listening returns the number of callers who hear of the pull for key's sandbox.

@@ -67,13 +67,7 @@ func TestInterrupted(t *testing.T) {
 	}
 	req := testImage()
 	req.Prepare = func(context.Context, *session.Session) error { return errors.New("it has its files") }
-	again, created, err := m.Open(t.Context(), runKey, req)
-	if err != nil || created || again.ID() != s.ID() {
-		t.Fatalf("Open = %v, %v, %v, want the old sandbox", again, created, err)
-	}
-	if got := output(t, again, "cat file"); got != "kept\n" {
-		t.Errorf("output %q", got)
-	}
+	reopen(t, m, runKey, req, s.ID())
 	if rec := record(t, opts.Store, s.ID()); rec.KeepWorkspace || rec.Owner != m.Owner() {
 		t.Errorf("record %+v", rec)
 	}
@@ -112,9 +106,7 @@ func TestInterruptedExpires(t *testing.T) {
 			if gone, err := m.Gone(t.Context(), runKey.Scope()); err != nil || !slices.Equal(gone, []session.Key{runKey}) {
 				t.Errorf("Gone = %v, %v", gone, err)
 			}
-			if again, created, err := m.Open(t.Context(), runKey, testImage()); err != nil || !created || again.ID() == s.ID() {
-				t.Errorf("Open = %v, %v, %v, want a new sandbox", again, created, err)
-			}
+			opensAnother(t, m, runKey, testImage(), s.ID())
 		})
 	}
 }
@@ -259,69 +251,51 @@ func TestCloseOrphans(t *testing.T) {
 	}
 }
 
-// TestConnectedIsKeptByItsProcess: the same for a process that lives and retains it itself.
-func TestConnectedIsKeptByItsProcess(t *testing.T) {
-	t.Parallel()
-	e := sharing{newEngine(t)}
-	opts := shared()
-	m, other := newManager(t, e, opts), newManager(t, e, opts)
-	c := newClock(m)
-	req := testImage()
-	req.Retention = time.Hour
-	s, _, err := m.Open(t.Context(), runKey, req)
-	must(t, err)
-	must(t, m.CloseScope(t.Context(), runKey.Scope()))
-	secondary, err := other.Connect(t.Context(), s.ID())
-	must(t, err)
-	c.add(2 * time.Hour)
-	m.Reap(t.Context())
-	if e.count() != 1 {
-		t.Fatal("it was removed")
-	}
-	output(t, secondary, "true")
-	must(t, secondary.Close(t.Context()))
-	eventually(t, "it goes", func() bool { // its guest may not have noticed yet
-		m.Reap(t.Context())
-		return e.count() == 0
-	})
-}
-
 // TestConnectedIsKept: what a process is connected to is neither garbage nor over, and is when the process has left.
 func TestConnectedIsKept(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(t *testing.T, m *session.Manager, rec session.Record, c *clock) error{
-		"garbage": func(t *testing.T, m *session.Manager, rec session.Record, _ *clock) error {
+	retention := func(t *testing.T, m *session.Manager, _ session.Record, c *clock) error {
+		c.add(2 * time.Hour)
+		m.Reap(t.Context())
+		return nil
+	}
+	for name, test := range map[string]struct {
+		end func(t *testing.T, m *session.Manager, rec session.Record, c *clock) error
+		own bool // by the process that had it, and lives
+	}{
+		"garbage": {func(t *testing.T, m *session.Manager, rec session.Record, _ *clock) error {
 			return m.RemoveAbandoned(t.Context(), rec)
-		},
-		"retention": func(t *testing.T, m *session.Manager, _ session.Record, c *clock) error {
-			c.add(2 * time.Hour)
-			m.Reap(t.Context())
-			return nil
-		},
+		}, false},
+		"retention":      {retention, false},
+		"retention, own": {retention, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := sharing{newEngine(t)}
 			opts := shared()
-			first := dying(t, e, opts)
+			m, other := newManager(t, e, opts), newManager(t, e, opts)
+			c, first := newClock(m), m
+			if !test.own {
+				first = dying(t, e, opts)
+			}
 			req := testImage()
 			req.Retention = time.Hour
 			s, _, err := first.Open(t.Context(), runKey, req)
 			must(t, err)
 			must(t, first.CloseScope(t.Context(), runKey.Scope()))
-			first.Die()
-			other, m := newManager(t, e, opts), newManager(t, e, opts)
-			c := newClock(m)
+			if !test.own {
+				first.Die()
+			}
 			secondary, err := other.Connect(t.Context(), s.ID())
 			must(t, err)
-			err = end(t, m, record(t, opts.Store, s.ID()), c)
+			err = test.end(t, m, record(t, opts.Store, s.ID()), c)
 			if e.count() != 1 || err != nil && !errors.Is(err, backend.ErrExists) {
 				t.Fatalf("it was removed: %v", err)
 			}
 			output(t, secondary, "true")
 			must(t, secondary.Close(t.Context()))
 			eventually(t, "it goes", func() bool { // its guest may not have noticed yet
-				err := end(t, m, record(t, opts.Store, s.ID()), c)
+				err := test.end(t, m, record(t, opts.Store, s.ID()), c)
 				return err == nil && e.count() == 0
 			})
 		})
@@ -424,9 +398,7 @@ func TestInterruptedAsItIs(t *testing.T) {
 	if err != nil || again != asIs {
 		t.Fatalf("Open = %v, %v, want the same session", again, err)
 	}
-	if got := output(t, again, "cat file; echo $A"); got != "kept\nb\n" {
-		t.Errorf("output %q", got)
-	}
+	wantOutput(t, again, "cat file; echo $A", "kept\nb\n")
 	full.Image = "test:2"
 	var conflict *session.ConflictError
 	if _, _, err := m.Open(t.Context(), runKey, full); !errors.As(err, &conflict) || !slices.Equal(conflict.Fields, []string{"image"}) {

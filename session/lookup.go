@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -98,8 +99,15 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 	for _, s := range m.sessions(func(s *Session) bool { return s.owned && !s.isClosing() }) {
 		own[s.id] = s
 	}
-	recs := m.records(ctx)
-	list := m.unfound(ctx, found, recs)
+	recorded, err := m.store.List(ctx)
+	if err != nil { // to look must be possible without it
+		m.log.WarnContext(ctx, "cannot read the records of sandboxes", "error", err)
+	}
+	recs := map[string]Record{}
+	for _, rec := range recorded {
+		recs[rec.ID] = rec
+	}
+	list := m.unfound(ctx, found, maps.Clone(recs))
 	for _, engine := range found {
 		if s := own[engine.SessionID]; s != nil {
 			continue
@@ -115,7 +123,7 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 		switch {
 		case rec.State == RecordRemoving && rec.Expires.After(m.now()):
 			info.State = StateKept
-		case has(m, m.leftover, info.ID) || rec.State == RecordRemoving:
+		case rec.State == RecordRemoving:
 			info.State = StateClosed // waits for its removal
 		case rec.State == RecordCreating:
 			info.State = StateCreated
@@ -134,13 +142,12 @@ func (m *Manager) List(ctx context.Context) ([]Info, error) {
 // unfound describes the sandboxes that nobody has and that the engine does not have either, but of which the workspace is
 // left: named ones, and those of interrupted runs. Who opens one gets it again.
 func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[string]Record) []Info {
-	there := map[string]bool{}
 	for _, engine := range found {
-		there[engine.SessionID] = true
+		delete(recs, engine.SessionID)
 	}
 	var list []Info
 	for _, rec := range recs {
-		if there[rec.ID] || !m.leavesWorkspace(rec) {
+		if !m.leavesWorkspace(rec) {
 			continue
 		}
 		if lives, err := m.store.Lives(ctx, rec.Owner); err != nil || lives {
@@ -155,19 +162,6 @@ func (m *Manager) unfound(ctx context.Context, found []backend.Info, recs map[st
 		})
 	}
 	return list
-}
-
-// records returns what the store has, by id. To look must be possible without it.
-func (m *Manager) records(ctx context.Context) map[string]Record {
-	recs, err := m.store.List(ctx)
-	if err != nil {
-		m.log.WarnContext(ctx, "cannot read the records of sandboxes", "error", err)
-	}
-	byID := map[string]Record{}
-	for _, rec := range recs {
-		byID[rec.ID] = rec
-	}
-	return byID
 }
 
 // describe returns the description of a sandbox that the engine reported.

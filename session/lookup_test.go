@@ -75,9 +75,7 @@ func TestLookupStaysInItsScope(t *testing.T) {
 		t.Errorf("a run of another namespace found my sandbox: %v", err)
 	}
 	// After its close the id is gone for its own scope, and still unknown to others.
-	if err := foreign.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, foreign.Close(t.Context()))
 	if _, err := m.Lookup(t.Context(), scope, foreign.ID()); err == nil || err.Error() != unknownErr.Error() {
 		t.Errorf("Lookup of a foreign closed id = %v", err)
 	}
@@ -99,9 +97,7 @@ func TestLookupStaysInItsScope(t *testing.T) {
 			t.Errorf("Remove(%q) = %v", id, err)
 		}
 	}
-	if got := output(t, mine, "echo untouched"); got != "untouched\n" {
-		t.Errorf("output %q", got)
-	}
+	wantOutput(t, mine, "echo untouched", "untouched\n")
 }
 
 func TestGetAndInScope(t *testing.T) {
@@ -193,9 +189,7 @@ func TestLossIsNoticed(t *testing.T) {
 	if _, err := m.Lookup(t.Context(), s.Key().Scope(), s.ID()); err != nil {
 		t.Errorf("Lookup = %v: the session itself has what became of it", err)
 	}
-	if err := s.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, s.Close(t.Context()))
 	if e.count() != 0 {
 		t.Error("what was left of the lost sandbox is still there")
 	}
@@ -209,9 +203,7 @@ func TestReconnect(t *testing.T) {
 	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
 	b, _ := e.sandbox(s.Info().EngineID)
 	background, err := s.Exec(t.Context(), session.ExecRequest{Command: "sleep 2; echo done", Background: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	succeeded := 0
 	for i := range 10 {
 		b.process().cut()
@@ -236,9 +228,7 @@ func TestReconnect(t *testing.T) {
 	if err := <-running; !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrLost) {
 		t.Errorf("the command under way = %v, want ErrUnavailable: its outcome is unknown", err)
 	}
-	if got := output(t, s, "cat once"); got != "ran\n" {
-		t.Errorf("the command ran again: %q", got)
-	}
+	wantOutput(t, s, "cat once", "ran\n")
 	go func() {
 		_, err := s.Stream(t.Context(), session.ExecRequest{Command: "echo ran >> streamed; sleep 5"}, session.Streams{})
 		running <- err
@@ -295,32 +285,20 @@ func TestOtherProcess(t *testing.T) {
 		t.Errorf("another instance removes: %v", err)
 	}
 	v, err := other.Connect(t.Context(), s.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := output(t, v, "cat file; echo $FROM_IMAGE"); got != "owner\nyes\n" {
-		t.Errorf("output %q", got)
-	}
-	if got := output(t, s, "echo still"); got != "still\n" {
-		t.Errorf("the owner lost its stream: %q", got)
-	}
+	must(t, err)
+	wantOutput(t, v, "cat file; echo $FROM_IMAGE", "owner\nyes\n")
+	wantOutput(t, s, "echo still", "still\n")
 	if _, err := other.Lookup(t.Context(), s.Key().Scope(), s.ID()); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("a secondary connection's sandbox is found by agents: %v", err)
 	}
-	if err := v.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := output(t, s, "echo still"); got != "still\n" {
-		t.Errorf("the secondary connection's close took the sandbox away: %q", got)
-	}
-	if err := other.Remove(t.Context(), s.ID(), true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, v.Close(t.Context()))
+	wantOutput(t, s, "echo still", "still\n")
+	must(t, other.Remove(t.Context(), s.ID(), true))
 	eventually(t, "the owner learns of it", func() bool { return s.Info().State == session.StateLost })
 }
 
-// TestVisitorCountsAsUse: a command of another process keeps the owner from reaping.
-func TestVisitorCountsAsUse(t *testing.T) {
+// TestSecondaryCommandCounts: a command of another process keeps the owner from reaping.
+func TestSecondaryCommandCounts(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := &session.Options{Instance: "shared", ReapEvery: -1, IdleTimeout: time.Minute}
@@ -328,9 +306,7 @@ func TestVisitorCountsAsUse(t *testing.T) {
 	clock := newClock(owner)
 	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
 	v, err := other.Connect(t.Context(), s.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := v.Exec(t.Context(), session.ExecRequest{Command: "sleep 100", Background: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -378,35 +354,20 @@ func TestNamedSessionIsFoundAgain(t *testing.T) {
 			e := newEngine(t)
 			opts := &session.Options{Instance: "shared"}
 			first, err := session.NewManager(b(e), opts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s := mustOpen(t, first, session.UserKey("lab"))
 			output(t, s, "echo kept > file")
-			if err := first.Detach(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, first.Detach(t.Context()))
 			if _, err := s.StatFile(t.Context(), "file"); !errors.Is(err, backend.ErrClosed) {
 				t.Errorf("a call after Detach = %v", err)
 			}
 			second := newManager(t, b(e), opts)
-			again, created, err := second.Open(t.Context(), session.UserKey("lab"), testImage())
-			if err != nil || created || again.ID() != s.ID() {
-				t.Fatalf("Open = %v, %v, %v", again, created, err)
-			}
-			if got := output(t, again, "cat file"); got != "kept\n" {
-				t.Errorf("output %q", got)
-			}
+			reopen(t, second, session.UserKey("lab"), testImage(), s.ID())
 			// A sandbox that was stopped meanwhile is started again; files survive that.
 			must(t, second.Detach(t.Context()))
 			must(t, e.Stop(t.Context(), s.Info().EngineID))
 			second = newManager(t, b(e), opts)
-			if again, created, err = second.Open(t.Context(), session.UserKey("lab"), testImage()); err != nil || created || again.ID() != s.ID() {
-				t.Fatalf("Open of a stopped sandbox = %v, %v, %v", again, created, err)
-			}
-			if got := output(t, again, "cat file"); got != "kept\n" {
-				t.Errorf("output %q", got)
-			}
+			reopen(t, second, session.UserKey("lab"), testImage(), s.ID())
 			third := newManager(t, b(e), opts)
 			var conflict *session.ConflictError
 			if _, _, err := third.Open(t.Context(), session.UserKey("lab"), session.Request{Image: "test:2"}); !errors.As(err, &conflict) {
@@ -428,19 +389,13 @@ func TestSuperseded(t *testing.T) {
 	owner, other := newManager(t, e, opts), newManager(t, e, opts)
 	s := mustOpen(t, owner, session.WorkflowKey("run_1", "default"))
 	v, err := other.Connect(t.Context(), s.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := output(t, v, "echo mine"); got != "mine\n" {
-		t.Errorf("output %q", got)
-	}
+	must(t, err)
+	wantOutput(t, v, "echo mine", "mine\n")
 	eventually(t, "the older host knows", func() bool { return s.Info().State == session.StateLost })
 	if _, err := s.StatFile(t.Context(), "."); !errors.Is(err, backend.ErrLost) || !strings.Contains(err.Error(), "took it over") {
 		t.Errorf("the older host's call = %v", err)
 	}
-	if got := output(t, v, "echo still"); got != "still\n" {
-		t.Errorf("output %q", got)
-	}
+	wantOutput(t, v, "echo still", "still\n")
 }
 
 // crowd is an engine in whose sandboxes no process can be started any more.

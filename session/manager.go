@@ -27,7 +27,7 @@ const storeTimeout = 10 * time.Second
 // lifetimes are how long what is left of a sandbox stays.
 var lifetimes = owner.Lifetimes()
 
-// Manager returns out sessions. All methods may be called concurrently. NewManager starts one goroutine, the reaper;
+// Manager opens sessions. All methods may be called concurrently. NewManager starts one goroutine, the reaper;
 // Close or Detach ends it.
 type Manager struct {
 	b       backend.SandboxBackend
@@ -51,7 +51,7 @@ type Manager struct {
 	entries     map[Key]*entry
 	byID        map[string]*Session   // sandboxes of this manager
 	secondary   map[*Session]struct{} // from Connect
-	leftover    map[string]leftover   // sandboxes that are still to be removed, by session id
+	owed        map[string]struct{}   // ids of closed sessions whose sandboxes are still to be removed, and count until then
 	unsaved     map[string]Record     // what the store did not take, by session id
 	sealed      map[Scope]time.Time   // scopes that were closed, and when
 	used        int                   // sandboxes that count against MaxSandboxes
@@ -65,15 +65,6 @@ type Manager struct {
 type entry struct {
 	flight  *flight
 	session *Session
-}
-
-// leftover is a sandbox without session that the engine may still have.
-type leftover struct {
-	engineID  string // empty: find it by its session id
-	removeAt  time.Time
-	lookUntil time.Time // until then the engine may still make it, so that it is looked for again
-	counted   bool      // it holds a place of MaxSandboxes
-	kept      bool      // kept on purpose (Request.Retention): the end of the manager leaves it
 }
 
 // NewManager makes a manager on b, which stays the caller's to close. opts may be nil. What the manager has when its process
@@ -100,7 +91,7 @@ func NewManager(b backend.SandboxBackend, opts *Options) (*Manager, error) {
 	m := &Manager{
 		b: b, owner: owner, leave: leave, alone: alone, shared: shared, opts: o, store: o.Store, log: o.Logger, tracers: o.TracerProvider, driver: driverName(b), now: time.Now,
 		entries: map[Key]*entry{}, byID: map[string]*Session{}, secondary: map[*Session]struct{}{},
-		leftover: map[string]leftover{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}),
+		owed: map[string]struct{}{}, unsaved: map[string]Record{}, sealed: map[Scope]time.Time{}, finished: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	if o.ReapEvery > 0 {
@@ -204,7 +195,7 @@ func (m *Manager) end(ctx context.Context, to owner.State) error {
 	}
 	err := m.closeAll(ctx, m.sessions(func(*Session) bool { return true }), to)
 	if to == owner.Gone {
-		err = errors.Join(err, m.removeLeftovers(ctx, true))
+		err = errors.Join(err, m.removeOwed(ctx))
 	}
 	m.closeErr = errors.Join(err, m.leave())
 	close(m.finished)

@@ -1,47 +1,35 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 )
 
-// MemoryStore is a Store that ends with the process. The zero value is ready; safe for concurrent use.
-type MemoryStore struct {
+// memoryStore is a Store that ends with the process.
+type memoryStore struct {
 	mu      sync.Mutex // guards the maps
 	records map[string]Record
-	live    map[place]string // id of the live record of a key
 	owners  map[string]struct{}
 }
 
-// place is where there is room for one live record.
-type place struct {
-	engine string
-	key    Key
+// NewMemoryStore returns an empty store that ends with the process.
+func NewMemoryStore() Store {
+	return &memoryStore{records: map[string]Record{}, owners: map[string]struct{}{}}
 }
 
-func placeOf(rec Record) place { return place{rec.Engine, rec.Key} }
-
-// NewMemoryStore makes an empty store.
-func NewMemoryStore() *MemoryStore { return &MemoryStore{} }
-
 // Join makes an owner.
-func (s *MemoryStore) Join(ctx context.Context) (string, func() error, error) {
+func (s *memoryStore) Join(ctx context.Context) (string, func() error, error) {
 	if err := ctx.Err(); err != nil {
 		return "", nil, err
 	}
 	owner := NewID()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.owners == nil {
-		s.owners = map[string]struct{}{}
-	}
 	s.owners[owner] = struct{}{}
 	return owner, func() error {
 		s.mu.Lock()
@@ -52,7 +40,7 @@ func (s *MemoryStore) Join(ctx context.Context) (string, func() error, error) {
 }
 
 // Lives reports whether an owner lives.
-func (s *MemoryStore) Lives(ctx context.Context, owner string) (bool, error) {
+func (s *memoryStore) Lives(ctx context.Context, owner string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -63,7 +51,7 @@ func (s *MemoryStore) Lives(ctx context.Context, owner string) (bool, error) {
 }
 
 // Insert adds rec.
-func (s *MemoryStore) Insert(ctx context.Context, rec Record) error {
+func (s *memoryStore) Insert(ctx context.Context, rec Record) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -75,40 +63,19 @@ func (s *MemoryStore) Insert(ctx context.Context, rec Record) error {
 	return s.put(rec)
 }
 
-// Update replaces a record.
-func (s *MemoryStore) Update(ctx context.Context, rec Record) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.records[rec.ID]; !ok {
-		return noRecord(rec.ID)
-	}
-	return s.put(rec)
-}
-
-// put stores rec and keeps the index of live keys right; mu is held.
-func (s *MemoryStore) put(rec Record) error {
-	holder, held := s.live[placeOf(rec)]
-	if rec.State.Live() && held && holder != rec.ID {
-		return fmt.Errorf("%w: live sandbox of session %s", backend.ErrExists, rec.Key)
-	}
-	if s.records == nil {
-		s.records, s.live = map[string]Record{}, map[place]string{}
+// put stores rec, unless another live record holds its key; mu is held.
+func (s *memoryStore) put(rec Record) error {
+	for _, other := range s.records {
+		if rec.State.Live() && other.State.Live() && other.ID != rec.ID && other.Key == rec.Key && other.Engine == rec.Engine {
+			return fmt.Errorf("%w: live sandbox of session %s", backend.ErrExists, rec.Key)
+		}
 	}
 	s.records[rec.ID] = rec
-	switch {
-	case rec.State.Live():
-		s.live[placeOf(rec)] = rec.ID
-	case holder == rec.ID:
-		delete(s.live, placeOf(rec))
-	}
 	return nil
 }
 
-// Take returns a record to another owner.
-func (s *MemoryStore) Take(ctx context.Context, id, from, to string) (Record, error) {
+// change replaces a record by what fn makes of it, and returns that.
+func (s *memoryStore) change(ctx context.Context, id string, fn func(*Record) error) (Record, error) {
 	if err := ctx.Err(); err != nil {
 		return Record{}, err
 	}
@@ -118,73 +85,77 @@ func (s *MemoryStore) Take(ctx context.Context, id, from, to string) (Record, er
 	if !ok {
 		return Record{}, noRecord(id)
 	}
-	if rec.Owner != from {
-		return Record{}, fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, id)
+	err := fn(&rec)
+	if err == nil {
+		err = s.put(rec)
 	}
-	rec.Owner = to
-	s.records[id] = rec
+	if err != nil {
+		return Record{}, err
+	}
 	return rec, nil
+}
+
+// Update replaces a record.
+func (s *memoryStore) Update(ctx context.Context, rec Record) error {
+	_, err := s.change(ctx, rec.ID, func(there *Record) error {
+		*there = rec
+		return nil
+	})
+	return err
+}
+
+// Take passes a record to another owner.
+func (s *memoryStore) Take(ctx context.Context, id, from, to string) (Record, error) {
+	return s.change(ctx, id, func(rec *Record) error {
+		if rec.Owner != from {
+			return fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, id)
+		}
+		rec.Owner = to
+		return nil
+	})
 }
 
 // Touch notes the use of a live record.
-func (s *MemoryStore) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	rec, ok := s.records[id]
-	if !ok || !rec.State.Live() {
-		return noRecord(id)
-	}
-	rec.LastUsed, rec.Expires = lastUsed, expires
-	s.records[id] = rec
-	return nil
+func (s *memoryStore) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
+	_, err := s.change(ctx, id, func(rec *Record) error {
+		if !rec.State.Live() {
+			return noRecord(id)
+		}
+		rec.LastUsed, rec.Expires = lastUsed, expires
+		return nil
+	})
+	return err
 }
 
 // Get returns a record.
-func (s *MemoryStore) Get(ctx context.Context, id string) (Record, error) {
-	if err := ctx.Err(); err != nil {
-		return Record{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	rec, ok := s.records[id]
-	if !ok {
-		return Record{}, noRecord(id)
-	}
-	return rec, nil
+func (s *memoryStore) Get(ctx context.Context, id string) (Record, error) {
+	return s.change(ctx, id, func(*Record) error { return nil })
 }
 
 // List returns the records in the given states.
-func (s *MemoryStore) List(ctx context.Context, states ...RecordState) ([]Record, error) {
+func (s *memoryStore) List(ctx context.Context, states ...RecordState) ([]Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	var recs []Record
 	for _, rec := range s.records {
 		if len(states) == 0 || slices.Contains(states, rec.State) {
 			recs = append(recs, rec)
 		}
 	}
-	s.mu.Unlock()
-	slices.SortFunc(recs, func(a, b Record) int {
-		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID))
-	})
+	slices.SortFunc(recs, Record.Compare)
 	return recs, nil
 }
 
 // Delete forgets a record.
-func (s *MemoryStore) Delete(ctx context.Context, id string) error {
+func (s *memoryStore) Delete(ctx context.Context, id string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if rec, ok := s.records[id]; ok && s.live[placeOf(rec)] == id {
-		delete(s.live, placeOf(rec))
-	}
 	delete(s.records, id)
 	return nil
 }

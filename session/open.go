@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
@@ -314,27 +314,15 @@ func (m *Manager) build(ctx context.Context, key Key, req Request) (_ *Session, 
 func (m *Manager) begin(ctx context.Context, s *Session, req Request) error {
 	err := m.canStop(s.policy, s.engine.Limits, s.engine.Workspace) // the runtime may allow another enforcement than usual
 	if err == nil {
-		err = s.explainRemoved(ctx, s.connect(ctx, false, true))
+		if err = s.connect(ctx, false, true); errors.Is(err, backend.ErrNotFound) {
+			err = fmt.Errorf("%w: it was removed while it was being made", backend.ErrLost)
+		}
 	}
 	if err == nil && req.Prepare != nil {
 		err = guarded(func() error { return req.Prepare(ctx, s) })
 	}
 	if err == nil {
 		err = engineError(m.store.Update(ctx, s.recordAs(RecordReady, s.expiry())))
-	}
-	return err
-}
-
-// explainRemoved returns backend.ErrLost when a sandbox that was just made could not be reached because somebody removed it.
-func (s *Session) explainRemoved(ctx context.Context, err error) error {
-	switch {
-	case err == nil, ctx.Err() != nil, errors.Is(err, client.ErrNoAnswer):
-		return err
-	case !errors.Is(err, backend.ErrNotFound) && !errors.Is(err, backend.ErrLost) && !errors.Is(err, client.ErrConnLost):
-		return err
-	}
-	if _, gone := s.m.b.Get(ctx, s.engine.ID); errors.Is(gone, backend.ErrNotFound) {
-		return fmt.Errorf("%w: it was removed while it was being made", backend.ErrLost)
 	}
 	return err
 }
@@ -407,13 +395,10 @@ func (m *Manager) discard(s *Session, adopted bool) {
 }
 
 // forget clears up after a creation that failed in the driver. Unless it failed before there was anything, the driver
-// may have been unable to clean up: the reaper looks for the sandbox by its id. An engine that was slow to answer may still
-// be making it then.
+// may have been unable to clean up: the reaper looks for the sandbox by its id, also later, when an engine that was slow
+// to answer has made it after all.
 func (m *Manager) forget(s *Session, cause error) {
 	if !refused(cause) {
-		m.mu.Lock()
-		m.leftover[s.id] = leftover{removeAt: m.now(), lookUntil: m.now().Add(lifetimes.CreationGrace)}
-		m.mu.Unlock()
 		m.save(s.recordAs(RecordRemoving, m.now()))
 		return
 	}
@@ -421,5 +406,34 @@ func (m *Manager) forget(s *Session, cause error) {
 	defer cancel()
 	if m.store.Delete(ctx, s.id) != nil {
 		m.save(s.recordAs(RecordClosed, m.now())) // at least it must not hold the key
+	}
+}
+
+// pullRelay hands the progress of one pull to all openers who wait for it. An opener who left is not called any more.
+type pullRelay struct {
+	mu    sync.Mutex // guards heard, and is held while its functions are called, so that who leaves waits for them
+	heard []*func(backend.PullProgress)
+}
+
+// join adds a listener, which may be nil, and returns the function that removes it.
+func (p *pullRelay) join(listener func(backend.PullProgress)) (leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.heard = append(p.heard, &listener)
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		listener = nil
+	}
+}
+
+// report calls the listeners. One that panics is not called again; the pull goes on for the others.
+func (p *pullRelay) report(progress backend.PullProgress) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.heard {
+		if *l != nil && guarded(func() error { (*l)(progress); return nil }) != nil {
+			*l = nil
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,6 +43,33 @@ func output(t testing.TB, s *session.Session, command string) string {
 		t.Fatalf("Exec(%s): %+v, stderr %q", command, res.ExecStatus, res.Stderr.Bytes())
 	}
 	return string(res.Stdout.Bytes())
+}
+
+// wantOutput runs a shell command that must write just that.
+func wantOutput(t testing.TB, s *session.Session, command, want string) {
+	t.Helper()
+	if got := output(t, s, command); got != want {
+		t.Errorf("%s: output %q, want %q", command, got, want)
+	}
+}
+
+// reopen opens a key whose sandbox must be the one with an id, with the file that was kept.
+func reopen(t testing.TB, m *session.Manager, key session.Key, req session.Request, id string) *session.Session {
+	t.Helper()
+	s, created, err := m.Open(t.Context(), key, req)
+	if err != nil || created || s.ID() != id {
+		t.Fatalf("Open = %v, %v, %v, want sandbox %s", s, created, err, id)
+	}
+	wantOutput(t, s, "cat file", "kept\n")
+	return s
+}
+
+// opensAnother opens a key that must get a new sandbox.
+func opensAnother(t testing.TB, m *session.Manager, key session.Key, req session.Request, id string) {
+	t.Helper()
+	if s, created, err := m.Open(t.Context(), key, req); err != nil || !created || s.ID() == id {
+		t.Errorf("Open = %v, %v, %v, want a new sandbox", s, created, err)
+	}
 }
 
 // eventually waits until what is true; tests of asynchronous clean-up use it.
@@ -89,9 +117,7 @@ func TestConcurrentOpensOfOneKey(t *testing.T) {
 	if err != nil || isNew || s.ID() != ids[0] {
 		t.Errorf("Open again = %v, %v, %v", s, isNew, err)
 	}
-	if got := output(t, s, "echo hello"); got != "hello\n" {
-		t.Errorf("output %q", got)
-	}
+	wantOutput(t, s, "echo hello", "hello\n")
 }
 
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
@@ -115,9 +141,7 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		mustOpen(t, m, session.WorkflowKey("run_1", fmt.Sprintf("quick%d", i)))
 	}
 	close(release)
-	if err := <-slow; err != nil {
-		t.Error(err)
-	}
+	must(t, <-slow)
 }
 
 func TestOneWaiterLeaves(t *testing.T) {
@@ -192,9 +216,7 @@ func TestLastWaiterLeaves(t *testing.T) {
 			eventually(t, "nothing is left", func() bool { return e.count() == 0 && m.Used() == 0 })
 			e.setHooks(nil, nil, nil)
 			s := mustOpen(t, m, key)
-			if got := output(t, s, "echo again"); got != "again\n" {
-				t.Errorf("output %q", got)
-			}
+			wantOutput(t, s, "echo again", "again\n")
 			live, err := store.List(t.Context(), session.RecordCreating, session.RecordReady)
 			if err != nil || len(live) != 1 || live[0].ID != s.ID() {
 				t.Errorf("live records %v, %v", live, err)
@@ -234,9 +256,7 @@ func TestOpenChecksItsRequest(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	allowed, err := backend.NewImagePolicy("python:3.*", "test:*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := newManager(t, e, &session.Options{Images: allowed})
 	key := session.WorkflowKey("run_1", "default")
 	for _, test := range []struct {
@@ -271,50 +291,24 @@ func TestOpenChecksItsRequest(t *testing.T) {
 	}
 }
 
-func TestReopenWithAnotherRequest(t *testing.T) {
+// TestReopen: values of variables count, too, for who has the sandbox; how long it may be idle does not.
+func TestReopen(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
-	m := newManager(t, e, &session.Options{AllowRoot: true})
+	m := newManager(t, newEngine(t), nil)
 	key := session.WorkflowKey("run_1", "default")
-	first := session.Request{Image: "test:1", Env: map[string]string{"A": "1"}}
-	s, _, err := m.Open(t.Context(), key, first)
-	if err != nil {
-		t.Fatal(err)
+	with := func(value string) session.Request {
+		return session.Request{Image: "test:1", Env: map[string]string{"A": value}, User: "1000", IdleTimeout: time.Minute}
 	}
-	for _, test := range []struct {
-		change func(*session.Request)
-		want   []string
-	}{
-		{func(r *session.Request) { r.Image = "test:2" }, []string{"image"}},
-		{func(r *session.Request) { r.User = "0" }, []string{"user"}},
-		{func(r *session.Request) { r.Env = map[string]string{"A": "2"} }, []string{"env"}},
-		{func(r *session.Request) { r.Env = nil; r.Network = backend.NetworkBridge }, []string{"env", "network"}},
-		{func(r *session.Request) { r.Limits.PIDs = 7; r.Root = backend.RootWritable }, []string{"root", "limits"}},
-		{func(r *session.Request) { r.Runtime = "runsc" }, []string{"runtime"}},
-	} {
-		req := first
-		test.change(&req)
-		_, _, err := m.Open(t.Context(), key, req)
-		var conflict *session.ConflictError
-		if !errors.As(err, &conflict) || !errors.Is(err, backend.ErrExists) {
-			t.Errorf("Open = %v, want a ConflictError", err)
-			continue
-		}
-		if diff := cmp.Diff(test.want, conflict.Fields); diff != "" {
-			t.Errorf("fields (-want +got):\n%s", diff)
-		}
+	s, _, err := m.Open(t.Context(), key, with("1"))
+	must(t, err)
+	var conflict *session.ConflictError
+	if _, _, err := m.Open(t.Context(), key, with("2")); !errors.As(err, &conflict) || !slices.Equal(conflict.Fields, []string{"env"}) {
+		t.Errorf("Open with another value = %v, want a ConflictError", err)
 	}
-	for _, same := range []session.Request{
-		{Image: "test:1", Env: map[string]string{"A": "1"}, User: "1000:1000", Network: backend.NetworkNone},
-		{Image: "test:1", Env: map[string]string{"A": "1"}, User: "1000", IdleTimeout: time.Hour, ExecTimeout: time.Minute},
-	} {
-		again, created, err := m.Open(t.Context(), key, same)
-		if err != nil || created || again != s {
-			t.Errorf("Open of the same request = %v, %v, %v", again, created, err)
-		}
-	}
-	if got := s.Info().IdleTimeout; got != time.Hour {
-		t.Errorf("idle timeout %v, want the longest that was asked for", got)
+	same := with("1")
+	same.User, same.Network, same.IdleTimeout, same.ExecTimeout = "1000:1000", backend.NetworkNone, time.Hour, time.Minute
+	if again, created, err := m.Open(t.Context(), key, same); err != nil || created || again != s || s.Info().IdleTimeout != time.Hour {
+		t.Errorf("Open of the same request = %v, %v, %v, idle timeout %v", again, created, err, s.Info().IdleTimeout)
 	}
 }
 
@@ -351,9 +345,7 @@ func TestRequestHash(t *testing.T) {
 	hash := func(req session.Request) string {
 		t.Helper()
 		h, err := m.Hash(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return h
 	}
 	base := session.Request{Image: "test:1", Env: map[string]string{"TOKEN": "a"}}
@@ -415,8 +407,112 @@ func TestCapacity(t *testing.T) {
 func mustList(t testing.TB, m *session.Manager) []session.Info {
 	t.Helper()
 	list, err := m.List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return list
+}
+
+func TestPrepareComesBeforeAnybodyGetsTheSandbox(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, newEngine(t), nil)
+	var prepared atomic.Int64
+	req := testImage()
+	req.Prepare = func(ctx context.Context, s *session.Session) error {
+		prepared.Add(1)
+		_, err := s.WriteFile(ctx, "ready.txt", strings.NewReader("ready"), session.WriteFileOptions{})
+		return err
+	}
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			s, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "default"), req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if data, _, err := s.ReadFileBytes(t.Context(), "ready.txt", session.ReadFileOptions{}); err != nil || string(data) != "ready" {
+				t.Errorf("ready.txt: %q, %v", data, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := prepared.Load(); n != 1 {
+		t.Errorf("prepared %d times", n)
+	}
+}
+
+func TestPrepareThatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	broken := errors.New("no such directory")
+	req := testImage()
+	req.Prepare = func(context.Context, *session.Session) error { return broken }
+	key := session.WorkflowKey("run_1", "default")
+	if _, _, err := m.Open(t.Context(), key, req); !errors.Is(err, broken) {
+		t.Errorf("error = %v, want %v", err, broken)
+	}
+	eventually(t, "the sandbox is removed", func() bool { return e.count() == 0 })
+	mustOpen(t, m, key) // the key is free again
+}
+
+// TestWaitIsLogged: the wait for another process that makes a named sandbox is logged, once.
+func TestWaitIsLogged(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	var log logBuffer
+	opts := shared()
+	patient := *opts
+	patient.Logger = log.logger()
+	first, second := newManager(t, e, opts), newManager(t, e, &patient)
+	going, goOn := make(chan struct{}), make(chan struct{})
+	e.setHooks(func(_ context.Context, spec backend.Spec) error {
+		if spec.Image != "test:first" {
+			return nil
+		}
+		close(going)
+		<-goOn
+		return backend.ErrImage
+	}, nil, nil)
+	key := session.UserKey("lab")
+	open := func(m *session.Manager, req session.Request) <-chan error {
+		opened := make(chan error, 1)
+		go func() {
+			_, _, err := m.Open(t.Context(), key, req)
+			opened <- err
+		}()
+		return opened
+	}
+	one := open(first, session.Request{Image: "test:first"})
+	<-going
+	two := open(second, testImage())
+	const words = "waiting for another process that is opening or removing the sandbox"
+	for !strings.Contains(log.String(), words) && t.Context().Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	close(goOn)
+	if err := <-one; !errors.Is(err, backend.ErrImage) {
+		t.Errorf("Open: %v, want ErrImage", err)
+	}
+	must(t, <-two)
+	if n := strings.Count(log.String(), words); n != 1 {
+		t.Errorf("logged %d times", n)
+	}
+}
+
+// TestRemovedWhileOpened: an Open of a sandbox that somebody else removes before it is reached fails with just that.
+func TestRemovedWhileOpened(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	m := newManager(t, e, nil)
+	e.setHooks(nil, nil, func(_ context.Context, id string) error {
+		e.remove(id)
+		return nil
+	})
+	_, _, err := m.Open(t.Context(), session.UserKey("lab"), testImage())
+	if !errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrNotFound) || !strings.Contains(err.Error(), "it was removed while it was being made") {
+		t.Errorf("Open: %v, want ErrLost", err)
+	}
+	if e.count() != 0 {
+		t.Errorf("%d sandboxes are left", e.count())
+	}
 }

@@ -30,15 +30,12 @@ func (m *Manager) reapLoop() {
 	}
 }
 
-// reap closes what is idle, retries failed removals, and forgets what need not be remembered any longer.
+// reap closes what is idle, sweeps, and forgets what need not be remembered any longer.
 func (m *Manager) reap(ctx context.Context) {
 	each(reapTogether, m.sessions(func(s *Session) bool { return s.owned }), func(s *Session) error {
 		m.reapSession(ctx, s)
 		return nil
 	})
-	if err := m.removeLeftovers(ctx, false); err != nil {
-		m.log.WarnContext(ctx, "cannot remove closed sandboxes yet", "error", err)
-	}
 	for _, s := range m.sessions(func(s *Session) bool { return s.keepFresh }) {
 		m.touch(ctx, s)
 	}

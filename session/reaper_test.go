@@ -7,8 +7,10 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
@@ -46,9 +48,7 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	used := mustOpen(t, m, session.WorkflowKey("run_1", "used"))
 	touched := mustOpen(t, m, session.WorkflowKey("run_1", "touched"))
 	never, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "never"), session.Request{Image: "test:1", IdleTimeout: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	clock.add(9 * time.Minute)
 	m.Reap(t.Context())
 	if e.count() != 4 {
@@ -61,17 +61,13 @@ func TestIdleSessionsAreReaped(t *testing.T) {
 	if _, err := m.Lookup(t.Context(), touched.Key().Scope(), touched.ID()); err != nil {
 		t.Errorf("Lookup of a touched one = %v", err)
 	}
-	if err := touched.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, touched.Close(t.Context()))
 	touched.Touch() // does nothing
 	if _, err := m.Lookup(t.Context(), idle.Key().Scope(), idle.ID()); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("Lookup of a reaped id = %v, want ErrClosed", err)
 	}
 	for _, s := range []*session.Session{used, never} {
-		if got := output(t, s, "echo alive"); got != "alive\n" {
-			t.Errorf("%s: output %q", s.Key(), got)
-		}
+		wantOutput(t, s, "echo alive", "alive\n")
 	}
 	rec, err := store.Get(t.Context(), used.ID())
 	if err != nil || rec.State != session.RecordReady || rec.Expires.Sub(rec.LastUsed) != 10*time.Minute {
@@ -130,9 +126,7 @@ func TestBusySessionsAreNotReaped(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- work(t.Context(), s) }()
 			if name == "background" {
-				if err := <-done; err != nil {
-					t.Fatal(err)
-				}
+				must(t, <-done)
 				done <- nil
 			} else {
 				eventually(t, "work is under way", func() bool { return s.Active() > 0 })
@@ -223,5 +217,53 @@ func TestLateCreation(t *testing.T) {
 	m.Reap(t.Context())
 	if n := e.count(); n != 0 {
 		t.Errorf("%d sandboxes are left of a creation that was given up", n)
+	}
+}
+
+// setClock returns a time as the system would have told it had somebody set its clock: the hour differs, the monotonic
+// reading beside it does not. No call of the standard library makes one, so its seconds are changed in place.
+func setClock(t time.Time, by time.Duration) time.Time {
+	const nanosecondBits = 30
+	*(*uint64)(unsafe.Pointer(&t)) += uint64(by/time.Second) << nanosecondBits
+	return t
+}
+
+// TestClockJumps sets the clock under sessions of two processes. Nobody's idle time is over by that, neither by its own
+// process's reckoning nor by the other's, and it still is once the time has really passed.
+func TestClockJumps(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	if later := setClock(now, time.Hour); later.Sub(now) != 0 || later.Round(0).Sub(now.Round(0)) != time.Hour {
+		t.Fatal("times are made in another way than this test knows")
+	}
+	e := sharing{newEngine(t)}
+	opts := shared()
+	var jump, passed atomic.Int64
+	managers := []*session.Manager{newManager(t, e, opts), newManager(t, e, opts)}
+	var sessions []*session.Session
+	for i, m := range managers {
+		m.SetClock(func() time.Time {
+			return setClock(time.Now().Add(time.Duration(passed.Load())), time.Duration(jump.Load()))
+		})
+		sessions = append(sessions, mustOpen(t, m, session.WorkflowKey("run_1", []string{"first", "second"}[i])))
+	}
+	for _, by := range []time.Duration{time.Hour, -time.Hour, 365 * 24 * time.Hour, 0} {
+		jump.Store(int64(by))
+		for _, m := range managers {
+			m.Reap(t.Context())
+		}
+		for _, s := range sessions {
+			if got := output(t, s, "echo alive"); got != "alive\n" || s.Info().State != session.StateReady {
+				t.Fatalf("the clock was set by %v: %s is %s, %q", by, s.Key(), s.Info().State, got)
+			}
+		}
+	}
+	jump.Store(int64(-time.Hour)) // a clock that was set back keeps nobody
+	passed.Store(int64(11 * time.Minute))
+	for _, m := range managers {
+		m.Reap(t.Context())
+	}
+	if e.count() != 0 {
+		t.Errorf("%d sandboxes are left after 11 idle minutes", e.count())
 	}
 }

@@ -51,8 +51,11 @@ func (m *Manager) rebuild(ctx context.Context, rec *Record, engine backend.Info,
 		return nil, err
 	}
 	if engine.State == backend.StateRunning {
-		if err := m.idleGuest(ctx, engine.ID); err != nil {
+		switch health, err := m.health(ctx, engine.ID); {
+		case err != nil:
 			return nil, err
+		case health.Running > 0:
+			return nil, errBusy
 		}
 	}
 	// The removal and the making that follows it must not be left half done.
@@ -88,27 +91,11 @@ func (m *Manager) checkWorkspace(trial, had backend.Info) error {
 	return nil
 }
 
-// idleGuest fails when commands run in a sandbox, or it is not known.
-func (m *Manager) idleGuest(ctx context.Context, engineID string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
-	defer cancel()
-	conn, err := m.attach(ctx, engineID, m.canConnect(), false)
-	if err != nil {
-		return noAnswer(ctx, err)
-	}
-	defer conn.Close() // nothing was asked of it but a question
-	health, err := conn.Health(ctx)
-	if err == nil && health.Running > 0 {
-		return errBusy
-	}
-	return noAnswer(ctx, err)
-}
-
 // probe makes a sandbox as req asks, sees that its guest answers, and removes it: image, limits and engine are as they must
-// be. Should this process die meanwhile, its record has it removed.
+// be. Should this process die meanwhile, its record has it removed, once no probe takes that long.
 func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) {
 	s := m.newSession(UserKey("rebuild-"+NewID()), req, sandboxPrefix+NewID())
-	rec := s.recordAs(RecordRemoving, s.created)
+	rec := s.recordAs(RecordRemoving, s.created.Add(2*lifetimes.Removal))
 	if err := m.store.Insert(ctx, rec); err != nil {
 		return backend.Info{}, err
 	}
@@ -126,22 +113,31 @@ func (m *Manager) probe(ctx context.Context, req Request) (backend.Info, error) 
 	return info, err
 }
 
-// recreate creates a sandbox again that the engine does not have, upon the workspace that may be there. It must be what it
-// was, unless req asks for a rebuild. Without a session and an error nothing of it is left.
+// recreate creates a sandbox again that the engine does not have, upon the workspace that may be there, or, for a run's, is. It
+// must be what it was, unless req asks for a rebuild. Without a session and an error nothing of it is left.
 func (m *Manager) recreate(ctx context.Context, rec Record, req Request) (*Session, error) {
+	named := rec.Key.Namespace == NamespaceUser
+	if !named && !rec.workspaceOnly() {
+		return nil, nil
+	}
 	conflict := rec.gone(req)
 	req = rec.asWas(req)
 	same := rec.sameSandbox(req)
 	if !same || rec.workspaceOnly() {
-		if there, known, err := m.lookForWorkspace(ctx, rec.ID); known && !there || err != nil {
+		there, known, err := m.lookForWorkspace(ctx, rec.ID)
+		if !there && (known || !named) || err != nil {
 			return nil, err
 		}
 	}
-	if conflict != nil && !rec.KeepWorkspace && req.Mode != OpenRebuild {
+	if conflict != nil && req.Mode != OpenRebuild && !(named && rec.KeepWorkspace) {
 		return nil, conflict
 	}
-	if !rec.workspaceOnly() {
-		m.log.WarnContext(ctx, "recreating a sandbox that the engine does not have", "sandbox", rec.ID, "key", rec.Key.String())
+	if !named {
+		req.Prepare = nil // its files are there
+	}
+	if !named || !rec.workspaceOnly() {
+		m.log.WarnContext(ctx, "recreating a sandbox that the engine does not have: its workspace is as it was, processes and other files are gone",
+			"sandbox", rec.ID, "key", rec.Key.String())
 	}
 	had := rec.workspace()
 	if had.User != "" && !rec.workspaceOnly() && (!same || had.Limits.WorkspaceBytes > 0 && had.Workspace != backend.WorkspaceWatched) {
@@ -179,4 +175,52 @@ func (m *Manager) createOver(ctx context.Context, rec Record, req Request) (*Ses
 		return nil, errors.Join(err, m.removeEngine(ctx, info.ID, false))
 	}
 	return s, nil
+}
+
+// A run whose process died may be resumed, but nobody knows when, and until then its sandbox is of no use: what the
+// step under way was doing is done again. So it ends soon, and its workspace waits for as long as the sandbox would have.
+
+// endInterrupted ends the sandbox of an interrupted run, whose record this manager took from the dead process's owner, and keeps
+// its workspace. Where the workspace is not all of its files, or ends with it, it stays for its idle time.
+func (m *Manager) endInterrupted(ctx context.Context, rec Record, from string) error {
+	engine, _, err := m.find(ctx, rec.ID)
+	switch {
+	case errors.Is(err, backend.ErrNotFound): // the process that kept its workspace died after that, or something else removed it
+		err = nil
+	case err != nil:
+		rec.Owner = from // the next sweep tries again
+	case engine.Root != backend.RootWritable && m.canKeep(engine) == nil:
+		m.log.InfoContext(ctx, "ending the sandbox of an interrupted run, its workspace stays", "sandbox", rec.ID, "key", rec.Key.String())
+		kept := rec
+		rec.Owner = from
+		return m.removeKeeping(ctx, rec, kept, engine.ID)
+	}
+	if rec.Owner == m.owner {
+		rec.Owner = ""
+	}
+	m.save(rec)
+	return err
+}
+
+// hasWorkspace reports whether a workspace that was kept without its sandbox is there.
+func (m *Manager) hasWorkspace(ctx context.Context, rec Record) (bool, error) {
+	if !rec.workspaceOnly() {
+		return false, nil
+	}
+	there, _, err := m.lookForWorkspace(ctx, rec.ID)
+	return there, err
+}
+
+// lookForWorkspace reports whether the engine, which does not have a sandbox, has its workspace; known is false where nobody
+// knows.
+func (m *Manager) lookForWorkspace(ctx context.Context, id string) (there, known bool, err error) {
+	k, ok := m.b.(backend.WorkspaceKeeper)
+	if !ok {
+		return false, false, nil
+	}
+	there, err = k.HasWorkspace(ctx, m.opts.Instance, id)
+	if errors.Is(err, backend.ErrUnsupported) {
+		return false, false, nil
+	}
+	return there, err == nil, engineError(err)
 }

@@ -12,44 +12,67 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// TestInterruptedRebuild: a rebuild that ends between the old sandbox and the new one leaves the workspace, and the record
-// says so: no sweep forgets it, and the next opener of the key resumes with it.
-func TestInterruptedRebuild(t *testing.T) {
+// TestBrokenRebuild: a rebuild that ends between the old sandbox and the new one leaves the workspace, and the record says so: no
+// sweep forgets it, it is listed, and it can be opened or removed. One that ends before that leaves the old sandbox as it was.
+func TestBrokenRebuild(t *testing.T) {
 	t.Parallel()
-	e := sharing{newEngine(t)}
-	opts := shared()
 	key := session.UserKey("lab")
-	first := dying(t, e, opts)
-	s := mustOpen(t, first, key)
-	output(t, s, "echo kept > file")
-	must(t, first.Detach(t.Context()))
-
-	second := newManager(t, e, opts)
-	e.setHooks(func(_ context.Context, spec backend.Spec) error {
-		if spec.ID == s.ID() {
-			return backend.ErrUnavailable // the trial before it went well
-		}
-		return nil
-	}, nil, nil)
-	if _, _, err := second.Open(t.Context(), key, session.Request{Image: "test:2", Mode: session.OpenRebuild}); !errors.Is(err, backend.ErrUnavailable) {
-		t.Fatalf("Open = %v, want ErrUnavailable", err)
-	}
-	newClock(second).add(1000 * time.Hour)
-	second.Reap(t.Context())
-	if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || !rec.KeepWorkspace || rec.Owner != "" || e.count() != 0 {
-		t.Fatalf("record %+v, %d sandboxes", rec, e.count())
-	}
-	e.setHooks(nil, nil, nil)
-	third := newManager(t, e, opts)
-	again, created, err := third.Open(t.Context(), key, testImage())
-	if err != nil || created || again.ID() != s.ID() {
-		t.Fatalf("Open = %v, %v, %v", again, created, err)
-	}
-	if got := output(t, again, "cat file"); got != "kept\n" {
-		t.Errorf("output %q", got)
-	}
-	if rec := record(t, opts.Store, s.ID()); rec.KeepWorkspace || rec.Owner != third.Owner() {
-		t.Errorf("record %+v", rec)
+	for name, test := range map[string]struct {
+		before bool // the removal of the old one fails, else the making of the new one
+		then   func(*testing.T, sharing, *session.Options, *session.Manager, string)
+	}{
+		"opened": {false, func(t *testing.T, e sharing, opts *session.Options, _ *session.Manager, id string) {
+			next := newManager(t, e, opts)
+			reopen(t, next, key, testImage(), id)
+			if rec := record(t, opts.Store, id); rec.KeepWorkspace || rec.Owner != next.Owner() {
+				t.Errorf("record %+v", rec)
+			}
+		}},
+		"removed": {false, func(t *testing.T, e sharing, _ *session.Options, m *session.Manager, id string) {
+			must(t, m.Remove(t.Context(), id, true))
+			if got := listed(t, m, id); got != "" || e.hasFiles(t, id) {
+				t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, id))
+			}
+		}},
+		"not begun": {true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := sharing{newEngine(t)}
+			opts := shared()
+			s := left(t, e, opts, key, "")
+			m := newManager(t, e, opts)
+			e.setHooks(func(_ context.Context, spec backend.Spec) error {
+				if spec.ID == s.ID() {
+					return backend.ErrUnavailable // the trial before it went well
+				}
+				return nil
+			}, func(id string) error {
+				if test.before && id == s.Info().EngineID {
+					return backend.ErrUnavailable
+				}
+				return nil
+			}, nil)
+			if _, _, err := m.Open(t.Context(), key, session.Request{Image: "test:2", Mode: session.OpenRebuild}); !errors.Is(err, backend.ErrUnavailable) {
+				t.Fatalf("Open = %v, want ErrUnavailable", err)
+			}
+			e.setHooks(nil, nil, nil)
+			if test.before {
+				if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || rec.KeepWorkspace || rec.Owner != "" || rec.Expires.IsZero() {
+					t.Errorf("record %+v", rec)
+				}
+				return
+			}
+			newClock(m).add(1000 * time.Hour)
+			m.Reap(t.Context())
+			if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || !rec.KeepWorkspace || rec.Owner != "" || e.count() != 0 {
+				t.Fatalf("record %+v, %d sandboxes", rec, e.count())
+			}
+			if got := listed(t, m, s.ID()); got != session.StateStopped || !e.hasFiles(t, s.ID()) {
+				t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, s.ID()))
+			}
+			test.then(t, e, opts, m, s.ID())
+		})
 	}
 }
 
@@ -114,9 +137,7 @@ func TestOnlyWhatFits(t *testing.T) {
 		if err != nil || created || made.ID() != s.ID() || e.count() != 1 {
 			t.Fatalf("rebuild = %v, %v, %v; %d sandboxes", made, created, err, e.count())
 		}
-		if got := output(t, made, "cat file"); got != "kept\n" {
-			t.Errorf("output %q", got)
-		}
+		wantOutput(t, made, "cat file", "kept\n")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -44,6 +45,23 @@ func cleanSignal(name string) string {
 		return ""
 	}
 	return name
+}
+
+// maxAge bounds what a guest may report as an age.
+const maxAge = 100 * 365 * 24 * time.Hour
+
+// execStatus converts what the guest reports of a command.
+func execStatus(w wire.ExecStatus) ExecStatus {
+	st := ExecStatus{
+		ExecID: w.ExecID, Status: ExecState(w.State), ExitCode: w.ExitCode, Signal: cleanSignal(w.Signal),
+		Duration:    time.Duration(w.DurationMicros) * time.Microsecond,
+		StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes, PeakRSSBytes: w.PeakRSSBytes, Leaked: w.Leaked,
+		QuotaExceeded: w.QuotaExceeded, QuotaOutside: w.QuotaExceeded && w.QuotaOutside, Terminal: w.Terminal,
+	}
+	if w.EndedMillis > 0 || st.Status == ExecRunning {
+		st.Age = st.Duration + time.Duration(min(w.EndedMillis, maxAge.Milliseconds()))*time.Millisecond
+	}
+	return st
 }
 
 // output converts one stream's part of an answer.

@@ -1,7 +1,9 @@
 package session
 
 import (
+	"cmp"
 	"context"
+	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -51,6 +53,11 @@ type Record struct {
 	Workspace      backend.Enforcement
 }
 
+// Compare orders records by Created, then ID.
+func (r Record) Compare(other Record) int {
+	return cmp.Or(r.Created.Compare(other.Created), strings.Compare(r.ID, other.ID))
+}
+
 // setWorkspace notes what a sandbox with the same workspace must have, too.
 func (r *Record) setWorkspace(engine backend.Info) {
 	r.User, r.WorkspaceBytes, r.Workspace = engine.User, engine.Limits.WorkspaceBytes, engine.Workspace
@@ -85,7 +92,7 @@ type Store interface {
 	Touch(ctx context.Context, id string, lastUsed, expires time.Time) error
 	// Get must return the record, or backend.ErrNotFound.
 	Get(ctx context.Context, id string) (Record, error)
-	// List must return the records in one of states (all when none is given), sorted by Created, then ID.
+	// List must return the records in one of states (all when none is given), in the order of Record.Compare.
 	List(ctx context.Context, states ...RecordState) ([]Record, error)
 	// Delete must forget a record; an unknown id is no error.
 	Delete(ctx context.Context, id string) error

@@ -13,6 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/storetest"
 )
 
 // brokenStore fails where it is set to.
@@ -155,4 +156,9 @@ func TestPullProgress(t *testing.T) {
 	if heard[0].Load() != 1 || heard[1].Load() != 2 {
 		t.Errorf("heard %d and %d times, want 1 and 2", heard[0].Load(), heard[1].Load())
 	}
+}
+
+func TestMemoryStore(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(*testing.T) session.Store { return session.NewMemoryStore() })
 }

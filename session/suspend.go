@@ -84,13 +84,16 @@ func (s *Session) follow(rec Record, req Request) {
 	s.extendIdle(req)
 }
 
-// suspend stops the sandbox of a session that closes. One that cannot be stopped now is found by the next sweep.
-func (m *Manager) suspend(ctx context.Context, s *Session) error {
-	rec := s.recordAs(RecordReady, time.Time{})
-	rec.Owner = ""
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lifetimes.Removal)
+// suspend stops a sandbox whose record is this manager's, which belongs to nobody then. One that cannot be stopped now is
+// found by the next sweep; without an engineID there is none to stop.
+func (m *Manager) suspend(ctx context.Context, rec Record, engineID string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, lifetimes.Removal)
 	defer cancel()
-	err := engineError(m.b.Stop(ctx, s.engine.ID))
+	if engineID != "" {
+		m.log.InfoContext(ctx, "stopping an idle sandbox", "sandbox", rec.ID, "key", rec.Key.String())
+		err = engineError(m.b.Stop(ctx, engineID))
+	}
+	rec.Owner, rec.Expires = "", time.Time{}
 	if err != nil {
 		rec.Expires = m.now()
 	}
@@ -98,7 +101,7 @@ func (m *Manager) suspend(ctx context.Context, s *Session) error {
 	return err
 }
 
-// release returns up the sandbox of a session that was lost and that is only stopped when it is idle: its files are there,
+// disownLost gives up the sandbox of a session that was lost and that is only stopped when it is idle: its files are there,
 // for the next opener of its key.
 func (m *Manager) disownLost(s *Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
@@ -147,25 +150,6 @@ func (m *Manager) holds(ctx context.Context, s *Session, to owner.State) (bool, 
 	}
 	_, err = m.store.Take(ctx, s.id, m.owner, "")
 	return false, err
-}
-
-// suspendUnowned stops a sandbox that another process left and whose record is this manager's. One that the engine does not have
-// is suspended, too: its workspace may be there.
-func (m *Manager) suspendUnowned(ctx context.Context, rec Record) error {
-	engine, _, err := m.find(ctx, rec.ID)
-	switch {
-	case errors.Is(err, backend.ErrNotFound):
-		err = nil
-	case err == nil && engine.State != backend.StateStopped:
-		m.log.InfoContext(ctx, "stopping an idle sandbox", "sandbox", rec.ID, "key", rec.Key.String())
-		err = engineError(m.b.Stop(ctx, engine.ID))
-	}
-	rec.Owner = ""
-	if err == nil {
-		rec.Expires = time.Time{}
-	}
-	m.save(rec)
-	return err
 }
 
 // usedElsewhere reports whether another process noted its use of the sandbox since this one last recorded its own, and counts

@@ -4,10 +4,12 @@ package session_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,18 +21,13 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sessiontest"
 )
 
 // spanRecorder makes a provider that keeps its spans.
 func spanRecorder(t testing.TB) (*tracetest.InMemoryExporter, *sdktrace.TracerProvider) {
 	exporter := tracetest.NewInMemoryExporter()
 	tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
-	t.Cleanup(func() {
-		if err := tp.Shutdown(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, tp.Shutdown(context.Background())) })
 	return exporter, tp
 }
 
@@ -195,8 +192,54 @@ func TestTraceReachesCommands(t *testing.T) {
 	}
 }
 
-// TestSecretsStayInside runs on processes what the conformance suite runs on every engine.
+// TestSecretsStayInside puts a secret everywhere a user may and looks for it everywhere else: in spans, logs and errors.
 func TestSecretsStayInside(t *testing.T) {
 	t.Parallel()
-	sessiontest.Secrets(t, newEngine(t), nil, testImage())
+	const secret = "c4n4ry-5ecret"
+	exporter, tp := spanRecorder(t)
+	var log logBuffer
+	m := newManager(t, newEngine(t), &session.Options{TracerProvider: tp, Logger: log.logger(), MaxFileBytes: 1 << 20})
+	req := testImage()
+	req.Env = map[string]string{"TOKEN": secret}
+	s, _, err := m.Open(t.Context(), session.WorkflowKey("run_1", "default"), req)
+	must(t, err)
+	ctx := t.Context()
+	var errs []error
+	res, err := s.Exec(ctx, session.ExecRequest{Argv: []string{"/bin/sh", "-c", "cat; echo $TOKEN $OTHER $0", secret},
+		Stdin: []byte(secret), Env: map[string]string{"OTHER": secret}})
+	must(t, err)
+	if got := strings.Count(string(res.Stdout.Bytes()), secret); got != 4 {
+		t.Errorf("the command saw the secret %d times, want 4: %q", got, res.Stdout.Bytes())
+	}
+	_, err = s.WriteFile(ctx, "file", strings.NewReader(secret), session.WriteFileOptions{})
+	must(t, err)
+	fails := func(_ any, err error) {
+		t.Helper()
+		if err == nil {
+			t.Error("a call that must fail did not")
+		}
+		errs = append(errs, err)
+	}
+	fails(s.Exec(ctx, session.ExecRequest{Argv: []string{"no-such-program", secret}}))
+	fails(s.Exec(ctx, session.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"A": secret + "\x00"}}))
+	fails(s.Exec(ctx, session.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"WORKCELL_EXEC": secret}}))
+	fails(s.Exec(ctx, session.ExecRequest{Command: secret, Timeout: 1}))
+	fails(s.WriteFile(ctx, "file", strings.NewReader(secret), session.WriteFileOptions{}))
+	fails(s.WriteFile(ctx, "big", strings.NewReader(strings.Repeat(secret, 1<<17)), session.WriteFileOptions{}))
+	fails(s.Stream(ctx, session.ExecRequest{Command: "cat"}, session.Streams{Stdin: io.MultiReader(strings.NewReader(secret), iotest.ErrReader(errors.New("host")))}))
+	cancelled, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	fails(s.Exec(cancelled, session.ExecRequest{Command: "echo " + secret + "; sleep 60"}))
+	_, _, err = m.Open(ctx, s.Key(), session.Request{Image: req.Image, Env: map[string]string{"TOKEN": secret + "2"}})
+	fails(nil, err)
+	info := s.Info()
+	must(t, s.Close(ctx))
+	for name, text := range map[string]string{
+		"spans": fmt.Sprintf("%+v", exporter.GetSpans()), "log": log.String(), "errors": errors.Join(errs...).Error(), "info": fmt.Sprintf("%+v", info),
+	} {
+		if strings.Contains(text, secret) {
+			at := strings.Index(text, secret)
+			t.Errorf("%s hold the secret: …%s…", name, text[max(0, at-200):min(len(text), at+40)])
+		}
+	}
 }

@@ -109,7 +109,6 @@ func (s *Session) JoinTerminal(ctx context.Context, execID string, size Terminal
 // atTerminal keeps one at a terminal for the length of call.
 func (s *Session) atTerminal(ctx context.Context, execID string, at TerminalStreams,
 	call func(context.Context, *client.Conn, io.Reader) (wire.RunResult, error)) (ExecResult, error) {
-	began := s.m.now()
 	var answer wire.RunResult
 	err := s.call(ctx, false, func(ctx context.Context, conn *client.Conn) (err error) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -135,7 +134,7 @@ func (s *Session) atTerminal(ctx context.Context, execID string, at TerminalStre
 	case err != nil:
 		return ExecResult{ExecStatus: ExecStatus{ExecID: execID}}, err
 	}
-	return ExecResult{ExecStatus: s.execStatus(ctx, execID, answer.ExecStatus, began)}, nil
+	return ExecResult{ExecStatus: execStatus(answer.ExecStatus)}, nil
 }
 
 // resizes passes sizes on until ctx ends. A size may be known before the guest knows the terminal.

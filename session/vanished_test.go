@@ -74,9 +74,7 @@ func TestVanished(t *testing.T) {
 			if err != nil || created || again.ID() != s.ID() || again.Info().IdlePolicy != policy {
 				t.Fatalf("Open = %v, %v, %v, want the old sandbox", again, created, err)
 			}
-			if got := output(t, again, "cat file"); got != "kept\n" {
-				t.Errorf("output %q", got)
-			}
+			wantOutput(t, again, "cat file", "kept\n")
 		})
 	}
 }
@@ -151,9 +149,7 @@ func TestRemoveVanished(t *testing.T) {
 			if err := m.Remove(t.Context(), s.ID(), volumes); !errors.Is(err, backend.ErrNotFound) {
 				t.Errorf("Remove again = %v, want ErrNotFound", err)
 			}
-			if again, created, err := m.Open(t.Context(), key, testImage()); err != nil || !created || again.ID() == s.ID() {
-				t.Errorf("Open = %v, %v, %v, want a new sandbox", again, created, err)
-			}
+			opensAnother(t, m, key, testImage(), s.ID())
 		})
 	}
 }
@@ -231,9 +227,7 @@ func TestKeptWorkspaceIsGone(t *testing.T) {
 	m := newManager(t, e, opts)
 	must(t, m.Remove(t.Context(), s.ID(), false))
 	must(t, os.RemoveAll(e.workspace(s.ID())))
-	if again, created, err := m.Open(t.Context(), key, testImage()); err != nil || !created || again.ID() == s.ID() {
-		t.Errorf("Open = %v, %v, %v, want a new sandbox", again, created, err)
-	}
+	opensAnother(t, m, key, testImage(), s.ID())
 }
 
 // TestKeepNothing: what would end with the sandbox cannot be kept, and so nothing is removed.
@@ -291,56 +285,6 @@ func removeSaysSoBefore(t *testing.T, volumes bool) {
 	}
 	if rec := record(t, opts.Store, s.ID()); rec.State != want || e.hasFiles(t, s.ID()) == volumes {
 		t.Errorf("record %+v, the workspace is there: %v", rec, e.hasFiles(t, s.ID()))
-	}
-}
-
-// TestRemoveInterruptedRebuild: a sandbox that was to be rebuilt, and that there is none of for now, is listed and can be
-// removed.
-func TestRemoveInterruptedRebuild(t *testing.T) {
-	t.Parallel()
-	e := sharing{newEngine(t)}
-	opts := shared()
-	key := session.UserKey("lab")
-	s := left(t, e, opts, key, "")
-	m := newManager(t, e, opts)
-	e.setHooks(func(_ context.Context, spec backend.Spec) error {
-		if spec.ID == s.ID() {
-			return backend.ErrUnavailable // the trial before it went well
-		}
-		return nil
-	}, nil, nil)
-	if _, _, err := m.Open(t.Context(), key, session.Request{Image: "test:2", Mode: session.OpenRebuild}); !errors.Is(err, backend.ErrUnavailable) {
-		t.Fatalf("Open = %v, want ErrUnavailable", err)
-	}
-	if got := listed(t, m, s.ID()); got != session.StateStopped || !e.hasFiles(t, s.ID()) {
-		t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, s.ID()))
-	}
-	must(t, m.Remove(t.Context(), s.ID(), true))
-	if got := listed(t, m, s.ID()); got != "" || e.hasFiles(t, s.ID()) {
-		t.Errorf("it is listed as %q, its workspace is there: %v", got, e.hasFiles(t, s.ID()))
-	}
-}
-
-// TestRebuildThatCannotRemove: a rebuild that fails before the old sandbox is removed leaves it as it was; it still expires.
-func TestRebuildThatCannotRemove(t *testing.T) {
-	t.Parallel()
-	e := sharing{newEngine(t)}
-	opts := shared()
-	key := session.UserKey("lab")
-	s := left(t, e, opts, key, "")
-	m := newManager(t, e, opts)
-	e.setHooks(nil, func(id string) error {
-		if id == s.Info().EngineID {
-			return backend.ErrUnavailable
-		}
-		return nil
-	}, nil)
-	if _, _, err := m.Open(t.Context(), key, session.Request{Image: "test:2", Mode: session.OpenRebuild}); !errors.Is(err, backend.ErrUnavailable) {
-		t.Fatalf("Open = %v, want ErrUnavailable", err)
-	}
-	e.setHooks(nil, nil, nil)
-	if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || rec.KeepWorkspace || rec.Owner != "" || rec.Expires.IsZero() {
-		t.Errorf("record %+v", rec)
 	}
 }
 
@@ -436,9 +380,7 @@ func TestLostAndStarted(t *testing.T) {
 			if test.other {
 				must(t, m.Close(t.Context()))
 			}
-			if got := output(t, again, "cat file"); got != "kept\n" {
-				t.Errorf("output %q", got)
-			}
+			wantOutput(t, again, "cat file", "kept\n")
 			must(t, again.Close(t.Context()))
 			if e.count() != 0 || e.hasFiles(t, s.ID()) {
 				t.Errorf("%d sandboxes when it is closed", e.count())

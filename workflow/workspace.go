@@ -61,8 +61,7 @@ func CopyWorkspace(ctx context.Context, req session.Request, dir string) (sessio
 				return err
 			}
 		}
-		_, err := transfer.CopyWorkspace(ctx, s, dir)
-		return err
+		return transfer.CopyWorkspace(ctx, s, dir)
 	}
 	return req, nil
 }

@@ -96,13 +96,13 @@ func parsePairs(pairs []string) (map[string]string, error) {
 
 // reportSkipped prints what of a workspace is not copied into sandboxes, but for version control's own.
 func (a *app) reportSkipped(ctx context.Context, dir string) {
-	stats, err := transfer.CheckWorkspace(ctx, dir)
-	if err != nil || len(stats.Skipped) == 0 { // the copy itself fails with the error
+	skipped, err := transfer.CheckWorkspace(ctx, dir)
+	if err != nil || len(skipped) == 0 { // the copy itself fails with the error
 		return
 	}
-	names := stats.Skipped[:min(len(stats.Skipped), 3)]
+	names := skipped[:min(len(skipped), 3)]
 	more := ""
-	if rest := len(stats.Skipped) - len(names); rest > 0 {
+	if rest := len(skipped) - len(names); rest > 0 {
 		more = fmt.Sprintf(" and %d more", rest)
 	}
 	a.notice("notice: not copied from %s, as links and special files are not: %s%s", dir, strings.Join(names, ", "), more)

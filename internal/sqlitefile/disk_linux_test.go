@@ -18,11 +18,7 @@ func smallDisk(t *testing.T) string {
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Fatalf("these tests mount a small file system, which root may: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, 0)) })
 	return dir
 }
 
@@ -31,9 +27,7 @@ func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(smallDisk(t), "state.db")
 	f, err := sqlitefile.Open(t.Context(), path, notes())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	kept := 0
 	for err == nil {
 		if err = add(t.Context(), f, strings.Repeat("x", 20_000)); err == nil {
@@ -59,15 +53,9 @@ func TestReadOnlyDisk(t *testing.T) {
 	dir := smallDisk(t)
 	path := filepath.Join(dir, "state.db")
 	f, err := sqlitefile.Open(t.Context(), path, notes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, f.Close())
+	must(t, syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
 	for _, p := range []string{path, filepath.Join(dir, "new", "state.db")} {
 		if _, err := sqlitefile.Open(t.Context(), p, notes()); !errors.Is(err, sqlitefile.ErrReadOnly) {
 			t.Errorf("Open of %s: %v, want ErrReadOnly", filepath.Base(p), err)

@@ -46,9 +46,7 @@ func lives(t *testing.T, f *sqlitefile.File, id string) bool {
 func owners(t *testing.T, path string) []os.DirEntry {
 	t.Helper()
 	entries, err := os.ReadDir(path + "-owners")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return entries
 }
 
@@ -57,9 +55,7 @@ func TestOwners(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	a, b := open(t, path, notes()), open(t, path, notes())
 	id, leave, err := a.Join()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !lives(t, a, id) || !lives(t, b, id) {
 		t.Error("an owner that joined does not live")
 	}
@@ -90,12 +86,8 @@ func TestKilledOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	line := bufio.NewScanner(out)
 	if !line.Scan() {
 		t.Fatal("it did not join")
@@ -104,9 +96,7 @@ func TestKilledOwner(t *testing.T) {
 	if !lives(t, f, id) {
 		t.Error("an owner in another process does not live")
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // killed
 	if lives(t, f, id) || len(owners(t, path)) != 0 {
 		t.Errorf("a killed owner lives, or its file is there: %v", owners(t, path))
@@ -118,17 +108,13 @@ func TestOwnersElsewhere(t *testing.T) { // not parallel: the directory is the w
 	t.Chdir(t.TempDir())
 	f := open(t, "state.db", notes())
 	id, leave, err := f.Join()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	elsewhere := t.TempDir()
 	t.Chdir(elsewhere)
 	if !lives(t, f, id) {
 		t.Error("an owner that joined does not live")
 	}
-	if err := leave(); err != nil {
-		t.Error(err)
-	}
+	must(t, leave())
 	if entries, err := os.ReadDir(elsewhere); err != nil || len(entries) != 0 {
 		t.Errorf("in the other directory: %v, %v", entries, err)
 	}
@@ -172,9 +158,7 @@ func TestAwaitEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	f := open(t, path, notes())
 	id, leave, err := f.Join()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ended := make(chan error, 2)
 	for range cap(ended) {
 		go func() { ended <- sqlitefile.AwaitEnd(t.Context(), path, id) }()
@@ -187,9 +171,7 @@ func TestAwaitEnd(t *testing.T) {
 	if !lives(t, f, id) {
 		t.Error("who is waited for does not live")
 	}
-	if err := leave(); err != nil {
-		t.Error(err)
-	}
+	must(t, leave())
 	for range cap(ended) {
 		if err := <-ended; err != nil {
 			t.Error(err)

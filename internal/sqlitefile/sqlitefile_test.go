@@ -17,6 +17,13 @@ import (
 	"github.com/workcell-dev/workcell/internal/sqlitefile"
 )
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func notes() sqlitefile.Component {
 	return sqlitefile.Component{Name: "notes", Migrations: []string{`CREATE TABLE note (id INTEGER PRIMARY KEY, text TEXT NOT NULL) STRICT`}}
 }
@@ -24,14 +31,8 @@ func notes() sqlitefile.Component {
 func open(t *testing.T, path string, c sqlitefile.Component) *sqlitefile.File {
 	t.Helper()
 	f, err := sqlitefile.Open(t.Context(), path, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	must(t, err)
+	t.Cleanup(func() { must(t, f.Close()) })
 	return f
 }
 
@@ -44,9 +45,7 @@ func add(ctx context.Context, f *sqlitefile.File, text string) error {
 
 func count(t *testing.T, f *sqlitefile.File) (n int) {
 	t.Helper()
-	if err := f.DB().QueryRowContext(t.Context(), `SELECT count(*) FROM note`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.DB().QueryRowContext(t.Context(), `SELECT count(*) FROM note`).Scan(&n))
 	return n
 }
 
@@ -91,12 +90,8 @@ func TestKilledWriters(t *testing.T) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), crashWriter+"="+path)
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, cmd.Start())
 		lines := bufio.NewScanner(out)
 		for range 3 + round*7 {
 			if !lines.Scan() {
@@ -104,9 +99,7 @@ func TestKilledWriters(t *testing.T) {
 			}
 			kept++
 		}
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Process.Kill())
 		for lines.Scan() { // what it said before it died
 			kept++
 		}
@@ -122,9 +115,7 @@ func TestModes(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "made", "state.db")
 	f := open(t, path, notes())
-	if err := add(t.Context(), f, "x"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, add(t.Context(), f, "x"))
 	for name, want := range map[string]os.FileMode{path: 0o600, path + "-wal": 0o600, filepath.Dir(path): 0o700 | os.ModeDir} {
 		info, err := os.Stat(name)
 		if err != nil || info.Mode() != want {
@@ -137,9 +128,7 @@ func TestMigrations(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
 	old := open(t, path, notes())
-	if err := add(t.Context(), old, "kept"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, add(t.Context(), old, "kept"))
 	next := notes()
 	next.Migrations = append(next.Migrations, `ALTER TABLE note ADD COLUMN extra TEXT NOT NULL DEFAULT 'none'`)
 	now := open(t, path, next)
@@ -169,17 +158,11 @@ func TestDamage(t *testing.T) {
 	fresh := func(t *testing.T) string {
 		path := filepath.Join(t.TempDir(), "state.db")
 		f, err := sqlitefile.Open(t.Context(), path, notes())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i := range 200 {
-			if err := add(t.Context(), f, strings.Repeat(strconv.Itoa(i), 300)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, add(t.Context(), f, strings.Repeat(strconv.Itoa(i), 300)))
 		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Close())
 		return path
 	}
 	for name, test := range map[string]struct {
@@ -196,13 +179,9 @@ func TestDamage(t *testing.T) {
 			t.Parallel()
 			path := fresh(t)
 			b, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			b = test.damage(t, b)
-			if err := os.WriteFile(path, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, b, 0o600))
 			if f, err := sqlitefile.Open(t.Context(), path, notes()); !errors.Is(err, test.want) {
 				t.Errorf("Open: %v, %v, want %v", f, err, test.want)
 			}
@@ -215,9 +194,7 @@ func TestDamage(t *testing.T) {
 	t.Run("empty", func(t *testing.T) { // as a crash before the first write leaves it
 		t.Parallel()
 		path := filepath.Join(t.TempDir(), "state.db")
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, nil, 0o600))
 		if n := count(t, open(t, path, notes())); n != 0 {
 			t.Errorf("%d notes", n)
 		}
@@ -225,9 +202,7 @@ func TestDamage(t *testing.T) {
 	t.Run("a link", func(t *testing.T) {
 		t.Parallel()
 		path := filepath.Join(t.TempDir(), "state.db")
-		if err := os.Symlink(fresh(t), path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(fresh(t), path))
 		if _, err := sqlitefile.Open(t.Context(), path, notes()); !errors.Is(err, sqlitefile.ErrForeign) {
 			t.Errorf("Open: %v, want ErrForeign", err)
 		}
@@ -240,9 +215,7 @@ func TestWaitsForOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	a, b := open(t, path, notes()), open(t, path, notes())
 	tx, err := a.DB().BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := add(ctx, b, "too early"); err == nil {
@@ -253,12 +226,8 @@ func TestWaitsForOthers(t *testing.T) {
 	if _, err := tx.ExecContext(t.Context(), `INSERT INTO note (text) VALUES ('first')`); err != nil {
 		t.Fatal(err)
 	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	must(t, tx.Commit())
+	must(t, <-done)
 	if n := count(t, a); n != 2 {
 		t.Errorf("%d notes, want 2", n)
 	}

@@ -17,6 +17,13 @@ import (
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestInstanceIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "deep", "state")
@@ -60,9 +67,7 @@ func TestDamagedInstanceIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, instanceFile)
-	if err := os.WriteFile(path, []byte("../../x\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("../../x\n"), 0o600))
 	_, err := Dir(dir).instance(session.NewID())
 	wantFailure(t, err, hint.Failed, "does not hold an instance id")
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != "../../x\n" {
@@ -78,26 +83,20 @@ func TestInstanceIsKept(t *testing.T) {
 	path := filepath.Join(dir, instanceFile)
 	d := Dir(dir)
 	store, err := sqlitestore.Open(t.Context(), d.File())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer store.Close()
 	id, err := d.Instance(t.Context(), store)
 	if err != nil || !isInstanceID(id) {
 		t.Fatalf("id = %q, %v", id, err)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(path))
 	if other, err := d.Instance(t.Context(), nil); err != nil || !isInstanceID(other) { // as doctor does
 		t.Errorf("without the records: %q, %v", other, err)
 	}
 	if again, err := d.Instance(t.Context(), store); err != nil || again != id {
 		t.Errorf("without the file: %q, %v, want %q", again, err, id)
 	}
-	if err := os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600))
 	_, err = d.Instance(t.Context(), store)
 	wantFailure(t, err, hint.Failed, "of instance "+id)
 }
@@ -124,9 +123,7 @@ func TestStateDirChoice(t *testing.T) {
 func TestStateDirThatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	_, err := Locate(environ.Of(nil), filepath.Join(file, "below"))
 	wantFailure(t, err, hint.Usage, "cannot make the state directory")
 	var pe *os.PathError

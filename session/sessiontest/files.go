@@ -22,7 +22,6 @@ func Files(t *testing.T, s *session.Session) {
 	t.Helper()
 	runCases(t, s, []sessionCase{
 		{"Sizes", fileSizes},
-		{"Ranges", fileRanges},
 		{"WriteIsAllOrNothing", fileAtomic},
 		{"Metadata", fileMetadata},
 		{"ListAndRemove", fileListRemove},
@@ -31,7 +30,7 @@ func Files(t *testing.T, s *session.Session) {
 }
 
 func fileSizes(t *testing.T, s *session.Session) {
-	big := Noise(FileLimit)
+	big := noise(FileLimit)
 	for _, size := range []int{0, 1, FileLimit - 1, FileLimit} {
 		info := write(t, s, "sized", big[:size], session.WriteFileOptions{Overwrite: true, Size: int64(size)})
 		if info.Size != int64(size) {
@@ -58,35 +57,17 @@ func fileSizes(t *testing.T, s *session.Session) {
 	if _, _, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{Limit: FileLimit + 1}); !errors.Is(err, backend.ErrTooLarge) {
 		t.Errorf("a limit above the limit: %v", err)
 	}
+	if got := read(t, s, "sized", session.ReadFileOptions{Offset: 2, Limit: 3}); !bytes.Equal(got, big[2:5]) {
+		t.Errorf("a range: %q", got)
+	}
+	for _, opts := range []session.ReadFileOptions{{Offset: -1}, {Limit: -1}} {
+		if _, _, err := s.ReadFileBytes(t.Context(), "sized", opts); !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("%+v: %v", opts, err)
+		}
+	}
 	got, info, err := s.ReadFileBytes(t.Context(), "sized", session.ReadFileOptions{Limit: FileLimit})
 	if err != nil || !bytes.Equal(got, big) || info.Size != FileLimit+1 {
 		t.Errorf("a read with a limit: %d bytes of %d, %v", len(got), info.Size, err)
-	}
-}
-
-func fileRanges(t *testing.T, s *session.Session) {
-	write(t, s, "range", []byte("0123456789"), session.WriteFileOptions{})
-	for _, test := range []struct {
-		opts session.ReadFileOptions
-		want string
-	}{
-		{session.ReadFileOptions{}, "0123456789"},
-		{session.ReadFileOptions{Limit: 3}, "012"},
-		{session.ReadFileOptions{Offset: 7}, "789"},
-		{session.ReadFileOptions{Offset: 2, Limit: 3}, "234"},
-		{session.ReadFileOptions{Offset: 8, Limit: 100}, "89"},
-		{session.ReadFileOptions{Offset: 10}, ""},
-		{session.ReadFileOptions{Offset: 1000}, ""},
-	} {
-		got, info, err := s.ReadFileBytes(t.Context(), "range", test.opts)
-		if err != nil || string(got) != test.want || info.Size != 10 {
-			t.Errorf("%+v: %q of %d, %v, want %q", test.opts, got, info.Size, err, test.want)
-		}
-	}
-	for _, opts := range []session.ReadFileOptions{{Offset: -1}, {Limit: -1}} {
-		if _, _, err := s.ReadFileBytes(t.Context(), "range", opts); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("%+v: %v", opts, err)
-		}
 	}
 }
 
@@ -101,14 +82,12 @@ func fileAtomic(t *testing.T, s *session.Session) {
 		opts session.WriteFileOptions
 		want error
 	}{
-		"reader fails":  {t.Context(), &failing{bytes.NewReader(Noise(3 << 20)), broken}, session.WriteFileOptions{Overwrite: true}, broken},
-		"fails at once": {t.Context(), &failing{strings.NewReader(""), broken}, session.WriteFileOptions{Overwrite: true}, broken},
-		"too short":     {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 4}, io.ErrUnexpectedEOF},
-		"too long":      {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 2}, backend.ErrInvalid},
-		"too long, big": {t.Context(), bytes.NewReader(Noise(1<<20 + 1)), session.WriteFileOptions{Overwrite: true, Size: 1 << 20}, backend.ErrInvalid},
-		"ends badly":    {t.Context(), &failing{bytes.NewReader(Noise(100)), broken}, session.WriteFileOptions{Overwrite: true, Size: 100}, broken},
-		"cancelled":     {ctx, io.MultiReader(bytes.NewReader(Noise(3<<20)), cancelling(cancel), bytes.NewReader(Noise(3<<20))), session.WriteFileOptions{Overwrite: true}, context.Canceled},
-		"exists":        {t.Context(), strings.NewReader("new"), session.WriteFileOptions{}, backend.ErrExists},
+		"reader fails": {t.Context(), &failing{bytes.NewReader(noise(3 << 20)), broken}, session.WriteFileOptions{Overwrite: true}, broken},
+		"too short":    {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 4}, io.ErrUnexpectedEOF},
+		"too long":     {t.Context(), strings.NewReader("abc"), session.WriteFileOptions{Overwrite: true, Size: 2}, backend.ErrInvalid},
+		"ends badly":   {t.Context(), &failing{bytes.NewReader(noise(100)), broken}, session.WriteFileOptions{Overwrite: true, Size: 100}, broken},
+		"cancelled":    {ctx, io.MultiReader(bytes.NewReader(noise(3<<20)), cancels(cancel), bytes.NewReader(noise(3<<20))), session.WriteFileOptions{Overwrite: true}, context.Canceled},
+		"exists":       {t.Context(), strings.NewReader("new"), session.WriteFileOptions{}, backend.ErrExists},
 	} {
 		if _, err := s.WriteFile(test.ctx, "atomic/file", test.body, test.opts); !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", name, err, test.want)
@@ -127,10 +106,10 @@ func fileAtomic(t *testing.T, s *session.Session) {
 	}
 }
 
-// cancelling is a reader that calls a function and returns nothing.
-type cancelling func()
+// cancels is a reader that calls a function and returns nothing.
+type cancels func()
 
-func (c cancelling) Read([]byte) (int, error) { c(); return 0, io.EOF }
+func (c cancels) Read([]byte) (int, error) { c(); return 0, io.EOF }
 
 func fileMetadata(t *testing.T, s *session.Session) {
 	info := write(t, s, "meta/file", []byte("abc"), session.WriteFileOptions{Mode: 0o750})
@@ -142,9 +121,6 @@ func fileMetadata(t *testing.T, s *session.Session) {
 	}
 	if info, err := s.MakeDir(t.Context(), "meta/a/b", 0); err != nil || info.Type != session.TypeDir || info.Mode.Perm() != 0o755 {
 		t.Errorf("MakeDir: %+v, %v", info, err)
-	}
-	if _, err := s.MakeDir(t.Context(), "meta/a/b", 0o700); err != nil {
-		t.Errorf("MakeDir of what is there: %v", err)
 	}
 	output(t, s, "ln -s file meta/link; mkfifo meta/fifo; chmod 4755 meta/plain; chmod 1777 meta/a")
 	for name, want := range map[string]struct {
@@ -159,23 +135,11 @@ func fileMetadata(t *testing.T, s *session.Session) {
 			t.Errorf("StatFile(%s) = %+v, %v", name, info, err)
 		}
 	}
-	if info, err := s.StatFile(t.Context(), "."); err != nil || info.Path != "." || info.Type != session.TypeDir {
-		t.Errorf("StatFile(.) = %+v, %v", info, err)
-	}
-	abs := s.Info().Workdir + "/meta/file"
-	if got := read(t, s, abs, session.ReadFileOptions{}); string(got) != "abc" {
-		t.Errorf("by its absolute path: %q", got)
-	}
-	if err := s.RenameFile(t.Context(), "meta/file", "meta/moved", false); err != nil {
-		t.Error(err)
-	}
 	write(t, s, "meta/other", nil, session.WriteFileOptions{})
-	if err := s.RenameFile(t.Context(), "meta/moved", "meta/other", false); !errors.Is(err, backend.ErrExists) {
+	if err := s.RenameFile(t.Context(), "meta/file", "meta/other", false); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("RenameFile onto a file: %v", err)
 	}
-	if err := s.RenameFile(t.Context(), "meta/moved", "meta/other", true); err != nil {
-		t.Error(err)
-	}
+	must(t, s.RenameFile(t.Context(), s.Info().Workdir+"/meta/file", "meta/other", true))
 	if got := read(t, s, "meta/other", session.ReadFileOptions{}); string(got) != "abc" {
 		t.Errorf("after renaming: %q", got)
 	}
@@ -196,45 +160,27 @@ func fileListRemove(t *testing.T, s *session.Session) {
 			t.Errorf("limit %d: %v", limit, err)
 		}
 	}
-	if n, err := s.RemoveFile(t.Context(), "tree/f1", false); err != nil || n != 1 {
-		t.Errorf("RemoveFile of a file = %d, %v", n, err)
-	}
 	if _, err := s.RemoveFile(t.Context(), "tree", false); err == nil {
 		t.Error("a directory was removed without recursive")
 	}
-	if n, err := s.RemoveFile(t.Context(), "tree", true); err != nil || n != 12 {
+	if n, err := s.RemoveFile(t.Context(), "tree", true); err != nil || n != 13 {
 		t.Errorf("RemoveFile of a tree = %d, %v", n, err)
-	}
-	for _, name := range []string{".", "", "/", s.Info().Workdir, "tree/.."} {
-		if _, err := s.RemoveFile(t.Context(), name, true); err == nil {
-			t.Errorf("RemoveFile(%q) was allowed", name)
-		}
 	}
 }
 
 func fileErrors(t *testing.T, s *session.Session) {
-	output(t, s, "mkdir errors; cd errors; mkfifo fifo; ln -s /etc/passwd out; ln -s .. up; touch secret; chmod 0 secret; mkdir dir")
-	for name, want := range map[string][]error{
-		"errors/missing":          {backend.ErrNotFound},
-		"errors/fifo":             {backend.ErrInvalid},
-		"errors/dir":              {backend.ErrInvalid},
-		"errors/out":              {backend.ErrPermission},
-		"errors/up/../../x":       {backend.ErrPermission, backend.ErrNotFound},
-		"../etc/passwd":           {backend.ErrPermission, backend.ErrNotFound},
-		"/etc/passwd":             {backend.ErrPermission, backend.ErrNotFound},
-		"/proc/self/root/etc":     {backend.ErrPermission, backend.ErrNotFound},
-		"a\x00b":                  {backend.ErrInvalid},
-		"":                        {backend.ErrInvalid},
-		strings.Repeat("x", 5000): {backend.ErrInvalid},
-		strings.Repeat("x", 256):  {backend.ErrInvalid, backend.ErrTooLarge},
+	output(t, s, "mkdir errors; cd errors; mkfifo fifo; ln -s /etc/passwd out; mkdir dir")
+	for name, want := range map[string]error{
+		"errors/missing":          backend.ErrNotFound,
+		"errors/fifo":             backend.ErrInvalid,
+		"errors/out":              backend.ErrPermission,
+		"/etc/passwd":             backend.ErrPermission,
+		"a\x00b":                  backend.ErrInvalid,
+		"":                        backend.ErrInvalid,
+		strings.Repeat("x", 5000): backend.ErrInvalid,
 	} {
-		_, _, err := s.ReadFileBytes(t.Context(), name, session.ReadFileOptions{})
-		matched := false
-		for _, w := range want {
-			matched = matched || errors.Is(err, w)
-		}
-		if !matched {
-			t.Errorf("ReadFile(%.40q) = %v, want one of %v", name, err, want)
+		if _, _, err := s.ReadFileBytes(t.Context(), name, session.ReadFileOptions{}); !errors.Is(err, want) {
+			t.Errorf("ReadFile(%.40q) = %v, want %v", name, err, want)
 		}
 	}
 	if _, err := s.WriteFile(t.Context(), "x", strings.NewReader(""), session.WriteFileOptions{Mode: fs.ModeSetuid | 0o755}); !errors.Is(err, backend.ErrInvalid) {

@@ -3,7 +3,6 @@ package sessiontest
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,11 +20,11 @@ type life struct {
 }
 
 // Lifecycle checks what becomes of named sandboxes: they are suspended when they are idle, resumed by the next who needs them,
-// recreated with their files, and are as many as they may be. It leaves nothing of the instance on the engine. other is
+// and recreated with their files. It leaves nothing of the instance on the engine. other is
 // an image besides that of req; both have a shell.
 func Lifecycle(t *testing.T, b backend.SandboxBackend, instance string, req session.Request, other string) {
 	for name, run := range map[string]func(*testing.T, *life){
-		"suspend": suspending, "reap": reapedToSuspend, "rebuild": rebuilding, "refused rebuild": refusedRebuilds, "capacity": capacity,
+		"suspend": suspending, "rebuild": rebuilding, "refused rebuild": refusedRebuilds,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -143,35 +142,6 @@ func (l *life) sweep(t *testing.T, id string) {
 	ended(t, m)
 }
 
-// reapedToSuspend: the process that has an idle sandbox stops it itself. Those who have the session open the key again.
-func reapedToSuspend(t *testing.T, l *life) {
-	key := session.UserKey("reaped")
-	m := l.process(t, 20*time.Millisecond)
-	req := l.idle()
-	req.Prepare = func(ctx context.Context, s *session.Session) error {
-		_, err := s.WriteFile(ctx, "kept.txt", strings.NewReader("kept"), session.WriteFileOptions{})
-		return err
-	}
-	s := l.open(t, m, key, req, true)
-	eventually(t, "the idle sandbox is stopped", func() bool { return l.state(t, m, s.ID()) == session.StateStopped })
-	eventually(t, "its session is closed", func() bool {
-		_, err := s.StatFile(t.Context(), "kept.txt")
-		return errors.Is(err, backend.ErrClosed)
-	})
-	eventually(t, "who asks for it learns what to do", func() bool {
-		_, err := m.Lookup(t.Context(), key.Scope(), s.ID())
-		return errors.Is(err, backend.ErrClosed) && strings.Contains(err.Error(), "open it again")
-	})
-	ended(t, m)
-	next := l.process(t, -1)
-	again := l.open(t, next, key, l.req, false)
-	if got := read(t, again, "kept.txt", session.ReadFileOptions{}); again.ID() != s.ID() || string(got) != "kept" {
-		t.Errorf("%s holds %q, want that of %s", again.ID(), got, s.ID())
-	}
-	must(t, next.Close(t.Context()))
-	l.gone(t, s.ID())
-}
-
 // gone checks that a sandbox is removed.
 func (l *life) gone(t *testing.T, id string) {
 	t.Helper()
@@ -258,29 +228,4 @@ func refusedRebuilds(t *testing.T, l *life) {
 	}
 	must(t, m.Close(t.Context()))
 	l.gone(t, s.ID())
-}
-
-// capacity: a manager that is full says so, and has room again when a sandbox goes.
-func capacity(t *testing.T, l *life) {
-	m, err := session.NewManager(l.b, &session.Options{Instance: l.instance, Store: l.store, ReapEvery: -1, MaxSandboxes: 1})
-	must(t, err)
-	first := l.open(t, m, session.UserKey("first"), l.req, true)
-	if _, _, err := m.Open(t.Context(), session.UserKey("second"), l.req); !errors.Is(err, backend.ErrCapacity) {
-		t.Errorf("Open of a full manager: %v, want ErrCapacity", err)
-	}
-	must(t, first.Close(t.Context()))
-	l.open(t, m, session.UserKey("second"), l.req, true)
-	must(t, m.Close(context.Background()))
-	for _, rec := range l.records(t) {
-		if rec.State != session.RecordClosed {
-			t.Errorf("the record of %s is %s", rec.Key, rec.State)
-		}
-	}
-}
-
-func (l *life) records(t *testing.T) []session.Record {
-	t.Helper()
-	recs, err := l.store.List(t.Context())
-	must(t, err)
-	return recs
 }

@@ -5,7 +5,7 @@ package sessiontest
 
 import (
 	"bytes"
-	"math/rand/v2"
+	"crypto/rand"
 	"testing"
 	"time"
 
@@ -32,6 +32,13 @@ func runCases(t *testing.T, s *session.Session, cases []sessionCase) {
 			t.Parallel()
 			c.run(t, s)
 		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -86,13 +93,9 @@ func read(t *testing.T, s *session.Session, name string, opts session.ReadFileOp
 	return data
 }
 
-// Noise returns n random bytes.
-func Noise(n int) []byte {
-	var seed [32]byte
-	for i := range seed {
-		seed[i] = byte(rand.Uint32())
-	}
+// noise returns n random bytes.
+func noise(n int) []byte {
 	b := make([]byte, n)
-	_, _ = rand.NewChaCha8(seed).Read(b) // never fails
+	rand.Read(b) // never fails
 	return b
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func streaming(t *testing.T, s *session.Session) {
-	in := Noise(16 << 20)
+	in := noise(16 << 20)
 	var out, errOut bytes.Buffer
 	res, err := s.Stream(t.Context(), session.ExecRequest{Command: "tee /dev/stderr; exit 6"},
 		session.Streams{Stdin: bytes.NewReader(in), Stdout: &out, Stderr: &errOut})

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,41 +18,21 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// component is what this package has in the file. Times are microseconds since 1970, durations microseconds; 0 is none.
-// The index makes the file itself refuse a second live record of a key, whichever process asks.
+// component is what this package has in the file: records as JSON. The index makes the file itself refuse a second live record
+// of a key, whichever process asks.
 func component() sqlitefile.Component {
 	return sqlitefile.Component{Name: "sessions", Migrations: []string{`
 CREATE TABLE session (
-	id        TEXT PRIMARY KEY,
-	namespace TEXT NOT NULL,
-	run       TEXT NOT NULL,
-	name      TEXT NOT NULL,
-	engine    TEXT NOT NULL,
-	engine_id TEXT NOT NULL,
-	owner     TEXT NOT NULL,
-	request   TEXT NOT NULL,
-	state     TEXT NOT NULL,
-	created   INTEGER NOT NULL,
-	last_used INTEGER NOT NULL,
-	expires   INTEGER NOT NULL,
-	idle      INTEGER NOT NULL,
-	retention INTEGER NOT NULL,
-	keep      INTEGER NOT NULL,
-	idle_policy     TEXT NOT NULL,
-	user            TEXT NOT NULL,
-	workspace_bytes INTEGER NOT NULL,
-	workspace       TEXT NOT NULL
+	id     TEXT PRIMARY KEY,
+	record TEXT NOT NULL,
+	env    TEXT NOT NULL DEFAULT '{}'
 ) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX session_live ON session (engine, namespace, run, name) WHERE state IN ('creating', 'ready');
-CREATE INDEX session_state ON session (state, created, id);
-CREATE TABLE instance (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL) STRICT;
-`, `
-ALTER TABLE session ADD COLUMN env TEXT NOT NULL DEFAULT '{}';
-CREATE TRIGGER session_env AFTER UPDATE OF state ON session WHEN NEW.state IN ('closed', 'lost') BEGIN
+CREATE UNIQUE INDEX session_live ON session (record ->> 'Engine', record ->> 'Key') WHERE record ->> 'State' IN ('creating', 'ready');
+CREATE INDEX session_state ON session (record ->> 'State');
+CREATE TRIGGER session_env AFTER UPDATE OF record ON session WHEN NEW.record ->> 'State' IN ('closed', 'lost') BEGIN
 	UPDATE session SET env = '{}' WHERE id = NEW.id;
 END;
-`, `
-ALTER TABLE session ADD COLUMN ended INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE instance (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL) STRICT;
 `}}
 }
 
@@ -89,7 +70,7 @@ func (s *Store) SetInstance(ctx context.Context, id string) error {
 // Record holds them.
 func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) error {
 	return s.f.Tx(ctx, func(tx *sql.Tx) error {
-		kept, err := scanEnv(tx.QueryRowContext(ctx, envOf, id))
+		kept, err := scanEnv(id, tx.QueryRowContext(ctx, envOf, id))
 		if err != nil {
 			return err
 		}
@@ -101,25 +82,28 @@ func (s *Store) AddEnv(ctx context.Context, id string, env map[string]string) er
 		if err != nil {
 			return err
 		}
-		res, err := tx.ExecContext(ctx, `UPDATE session SET env = ? WHERE id = ?`, string(raw), id)
-		return changed(res, err, id)
+		_, err = tx.ExecContext(ctx, `UPDATE session SET env = ? WHERE id = ?`, string(raw), id)
+		return err
 	})
 }
 
 // Env returns what AddEnv was given; empty for a sandbox without a record.
 func (s *Store) Env(ctx context.Context, id string) (map[string]string, error) {
-	env, err := scanEnv(s.f.DB().QueryRowContext(ctx, envOf, id))
+	env, err := scanEnv(id, s.f.DB().QueryRowContext(ctx, envOf, id))
+	if errors.Is(err, backend.ErrNotFound) {
+		return map[string]string{}, nil
+	}
 	return env, s.f.Error(err)
 }
 
 const envOf = `SELECT env FROM session WHERE id = ?`
 
-func scanEnv(row *sql.Row) (map[string]string, error) {
+func scanEnv(id string, row *sql.Row) (map[string]string, error) {
 	env := map[string]string{}
 	var raw []byte
 	err := row.Scan(&raw)
 	if errors.Is(err, sql.ErrNoRows) {
-		return env, nil
+		return nil, noRecord(id)
 	}
 	if err != nil {
 		return nil, err
@@ -129,53 +113,6 @@ func scanEnv(row *sql.Row) (map[string]string, error) {
 
 // Close lets go of the file.
 func (s *Store) Close() error { return s.f.Close() }
-
-const columns = `id, namespace, run, name, engine, engine_id, owner, request, state, created, last_used, expires, idle, retention, keep, idle_policy, user, workspace_bytes, workspace, ended`
-
-// places has a place for each of the columns.
-const places = `?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?`
-
-func values(r session.Record) []any {
-	return []any{
-		r.ID, r.Key.Namespace, r.Key.ID, r.Key.Name, r.Engine, r.EngineID, r.Owner, r.Request, string(r.State),
-		micros(r.Created), micros(r.LastUsed), micros(r.Expires), duration(r.Idle), duration(r.Retention), r.KeepWorkspace, string(r.IdlePolicy),
-		r.User, r.WorkspaceBytes, string(r.Workspace), r.Ended,
-	}
-}
-
-func scan(row interface{ Scan(...any) error }) (session.Record, error) {
-	var r session.Record
-	var state, policy, enforcement string
-	var created, lastUsed, expires, idle, retention int64
-	err := row.Scan(&r.ID, &r.Key.Namespace, &r.Key.ID, &r.Key.Name, &r.Engine, &r.EngineID, &r.Owner, &r.Request, &state,
-		&created, &lastUsed, &expires, &idle, &retention, &r.KeepWorkspace, &policy, &r.User, &r.WorkspaceBytes, &enforcement, &r.Ended)
-	r.State, r.IdlePolicy, r.Workspace = session.RecordState(state), session.IdlePolicy(policy), backend.Enforcement(enforcement)
-	r.Idle, r.Retention = time.Duration(idle)*time.Microsecond, time.Duration(retention)*time.Microsecond
-	r.Created, r.LastUsed, r.Expires = instant(created), instant(lastUsed), instant(expires)
-	return r, err
-}
-
-func micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
-}
-
-// duration keeps a duration's sign: negative ones mean something.
-func duration(d time.Duration) int64 {
-	if d < 0 {
-		return min(-1, d.Microseconds())
-	}
-	return d.Microseconds()
-}
-
-func instant(us int64) time.Time {
-	if us == 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(us).UTC()
-}
 
 // Join makes an owner: a file next to the store that is locked for as long as the owner lives.
 func (s *Store) Join(ctx context.Context) (owner string, leave func() error, err error) {
@@ -195,57 +132,72 @@ func (s *Store) Lives(ctx context.Context, owner string) (bool, error) {
 
 // Insert adds a record.
 func (s *Store) Insert(ctx context.Context, rec session.Record) error {
-	return s.write(ctx, rec, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO session (`+columns+`) VALUES (`+places+`)`, values(rec)...)
+	raw, err := json.Marshal(rec)
+	if err != nil {
 		return err
-	})
+	}
+	return conflict(rec, s.f.Tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO session (id, record) VALUES (?, ?)`, rec.ID, string(raw))
+		return err
+	}))
 }
 
 // Update replaces a record.
 func (s *Store) Update(ctx context.Context, rec session.Record) error {
-	return s.write(ctx, rec, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `UPDATE session SET (`+columns+`) = (`+places+`) WHERE id = ?`, append(values(rec), rec.ID)...)
-		return changed(res, err, rec.ID)
+	_, err := s.change(ctx, rec.ID, func(there *session.Record) error {
+		*there = rec
+		return nil
 	})
+	return conflict(rec, err)
 }
 
-func (s *Store) write(ctx context.Context, rec session.Record, fn func(*sql.Tx) error) error {
-	err := s.f.Tx(ctx, fn)
+// conflict is backend.ErrExists for a record that the file refuses.
+func conflict(rec session.Record, err error) error {
 	if sqlitefile.IsConflict(err) {
 		return fmt.Errorf("%w: record of sandbox %s or live sandbox of session %s", backend.ErrExists, rec.ID, rec.Key)
 	}
 	return err
 }
 
-// changed is backend.ErrNotFound when a statement found no record.
-func changed(res sql.Result, err error, id string) error {
-	if err != nil {
-		return err
-	}
-	if n, err := res.RowsAffected(); err != nil || n > 0 {
-		return err
-	}
-	return noRecord(id)
-}
-
-func noRecord(id string) error {
-	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
-}
-
-// Take returns a record to another owner.
-func (s *Store) Take(ctx context.Context, id, from, to string) (rec session.Record, err error) {
-	err = s.f.Tx(ctx, func(tx *sql.Tx) error {
-		rec, err = scan(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM session WHERE id = ?`, id))
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			return noRecord(id)
-		case err != nil:
-			return err
-		case rec.Owner != from:
+// Take passes a record to another owner.
+func (s *Store) Take(ctx context.Context, id, from, to string) (session.Record, error) {
+	return s.change(ctx, id, func(rec *session.Record) error {
+		if rec.Owner != from {
 			return fmt.Errorf("%w: sandbox %s has another owner", backend.ErrExists, id)
 		}
 		rec.Owner = to
-		_, err = tx.ExecContext(ctx, `UPDATE session SET owner = ? WHERE id = ?`, to, id)
+		return nil
+	})
+}
+
+// Touch notes the use of a live record.
+func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
+	_, err := s.change(ctx, id, func(rec *session.Record) error {
+		if !rec.State.Live() {
+			return noRecord(id)
+		}
+		rec.LastUsed, rec.Expires = lastUsed, expires
+		return nil
+	})
+	return err
+}
+
+// change replaces a record by what fn makes of it, and returns that.
+func (s *Store) change(ctx context.Context, id string, fn func(*session.Record) error) (session.Record, error) {
+	var rec session.Record
+	err := s.f.Tx(ctx, func(tx *sql.Tx) error {
+		var raw []byte
+		err := tx.QueryRowContext(ctx, recordOf, id).Scan(&raw)
+		if rec, err = decode(id, raw, err); err != nil {
+			return err
+		}
+		if err := fn(&rec); err != nil {
+			return err
+		}
+		if raw, err = json.Marshal(rec); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE session SET record = ? WHERE id = ?`, string(raw), id)
 		return err
 	})
 	if err != nil {
@@ -254,49 +206,55 @@ func (s *Store) Take(ctx context.Context, id, from, to string) (rec session.Reco
 	return rec, nil
 }
 
-// Touch notes the use of a live record.
-func (s *Store) Touch(ctx context.Context, id string, lastUsed, expires time.Time) error {
-	return s.f.Tx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `UPDATE session SET last_used = ?, expires = ? WHERE id = ? AND state IN ('creating', 'ready')`,
-			micros(lastUsed), micros(expires), id)
-		return changed(res, err, id)
-	})
+const recordOf = `SELECT record FROM session WHERE id = ?`
+
+// decode returns a record that was read; backend.ErrNotFound when there was none.
+func decode(id string, raw []byte, err error) (rec session.Record, _ error) {
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return rec, noRecord(id)
+	case err != nil:
+		return rec, err
+	}
+	return rec, json.Unmarshal(raw, &rec)
+}
+
+func noRecord(id string) error {
+	return fmt.Errorf("%w: record of sandbox %s", backend.ErrNotFound, id)
 }
 
 // Get returns a record.
 func (s *Store) Get(ctx context.Context, id string) (session.Record, error) {
-	rec, err := scan(s.f.DB().QueryRowContext(ctx, `SELECT `+columns+` FROM session WHERE id = ?`, id))
-	if errors.Is(err, sql.ErrNoRows) {
-		return session.Record{}, noRecord(id)
-	}
-	if err != nil {
-		return session.Record{}, s.f.Error(err)
-	}
-	return rec, nil
+	var raw []byte
+	err := s.f.DB().QueryRowContext(ctx, recordOf, id).Scan(&raw)
+	return decode(id, raw, s.f.Error(err))
 }
 
 // List returns the records in the given states.
 func (s *Store) List(ctx context.Context, states ...session.RecordState) (_ []session.Record, err error) {
-	query, args := `SELECT `+columns+` FROM session`, []any(nil)
+	query, args := `SELECT record FROM session`, []any(nil)
 	if len(states) > 0 {
-		query += ` WHERE state IN (` + strings.TrimSuffix(strings.Repeat("?,", len(states)), ",") + `)`
+		query += ` WHERE record ->> 'State' IN (` + strings.TrimSuffix(strings.Repeat("?,", len(states)), ",") + `)`
 		for _, state := range states {
 			args = append(args, string(state))
 		}
 	}
-	rows, err := s.f.DB().QueryContext(ctx, query+` ORDER BY created, id`, args...)
+	rows, err := s.f.DB().QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, s.f.Error(err)
 	}
 	defer func() { err = errors.Join(err, s.f.Error(rows.Close())) }()
 	var recs []session.Record
 	for rows.Next() {
-		rec, err := scan(rows)
+		var raw []byte
+		err := rows.Scan(&raw)
+		rec, err := decode("", raw, err)
 		if err != nil {
 			return nil, s.f.Error(err)
 		}
 		recs = append(recs, rec)
 	}
+	slices.SortFunc(recs, session.Record.Compare)
 	return recs, s.f.Error(rows.Err())
 }
 

@@ -13,32 +13,33 @@ import (
 	"github.com/workcell-dev/workcell/session/storetest"
 )
 
-// The variables of a sandbox go with it, and with nothing else that becomes of its record.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEnv: the variables of a sandbox go with it, and with nothing else that becomes of its record.
 func TestEnv(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	s, err := sqlitestore.Open(ctx, filepath.Join(t.TempDir(), "state.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	rec := session.Record{ID: "sbx_a", Key: session.UserKey("a"), State: session.RecordCreating}
 	if err := s.AddEnv(ctx, rec.ID, map[string]string{"A": "1"}); !errors.Is(err, backend.ErrNotFound) {
 		t.Errorf("without a record: %v", err)
 	}
 	err = errors.Join(s.Insert(ctx, rec), s.AddEnv(ctx, rec.ID, map[string]string{"A": "1", "B": "2"}), s.AddEnv(ctx, rec.ID, map[string]string{"B": "3"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := s.AddEnv(ctx, rec.ID, map[string]string{"C": strings.Repeat("c", 1<<20)}); !errors.Is(err, backend.ErrTooLarge) {
 		t.Errorf("too much: %v", err)
 	}
 	want := map[string]string{"A": "1", "B": "3"}
 	for _, state := range []session.RecordState{session.RecordReady, session.RecordRemoving, session.RecordReady, session.RecordClosed, session.RecordLost} {
 		rec.State = state
-		if err := s.Update(ctx, rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Update(ctx, rec))
 		if state == session.RecordClosed {
 			want = map[string]string{}
 		}
@@ -53,14 +54,8 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) session.Store {
 		t.Helper()
 		s, err := sqlitestore.Open(t.Context(), filepath.Join(t.TempDir(), "state.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		must(t, err)
+		t.Cleanup(func() { must(t, s.Close()) })
 		return s
 	})
 }

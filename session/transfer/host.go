@@ -36,15 +36,10 @@ func openSource(stdin io.Reader, arg string) (source, error) {
 // inputSource is standard input.
 type inputSource struct{ r io.Reader }
 
-func (*inputSource) name() string   { return "standard input" }
-func (*inputSource) base() string   { return "" }
-func (*inputSource) contents() bool { return false }
-func (*inputSource) close() error   { return nil }
-
-func (*inputSource) stat(context.Context) (entry, error) {
-	return entry{kind: session.TypeFile, mode: 0o644, size: -1}, nil
-}
+func (*inputSource) place() place                          { return place{name: "standard input"} }
+func (*inputSource) self() entry                           { return entry{kind: session.TypeFile, mode: 0o644, size: -1} }
 func (*inputSource) list(context.Context) ([]entry, error) { return nil, nil }
+func (*inputSource) close() error                          { return nil }
 func (s *inputSource) open(context.Context, entry) (io.ReadCloser, error) {
 	return io.NopCloser(s.r), nil
 }
@@ -56,27 +51,20 @@ type hostSource struct {
 	root *os.Root // of a directory, else nil
 }
 
-func (s *hostSource) name() string { return s.arg }
-
-func (s *hostSource) base() string {
+func (s *hostSource) place() place {
 	abs, err := filepath.Abs(s.arg)
 	if err != nil {
 		abs = filepath.Clean(s.arg)
 	}
-	if base := filepath.Base(abs); filepath.IsLocal(base) {
-		return base
+	p := place{name: s.arg}
+	if base := filepath.Base(abs); filepath.IsLocal(base) { // the root of a file system has no name
+		p.base = base
 	}
-	return "" // the root of a file system has no name
+	_, p.contents = pathEnd(s.arg)
+	return p
 }
 
-func (s *hostSource) contents() bool {
-	_, contents := pathEnd(s.arg)
-	return contents
-}
-
-func (s *hostSource) stat(context.Context) (entry, error) {
-	return hostEntry("", s.info), nil
-}
+func (s *hostSource) self() entry { return hostEntry("", s.info) }
 
 func (s *hostSource) list(ctx context.Context) ([]entry, error) {
 	var list []entry
@@ -161,16 +149,17 @@ func openTarget(stdout io.Writer, arg string) (target, error) {
 	if arg == "-" {
 		return &outputTarget{stdout}, nil
 	}
-	t := &hostTarget{arg: arg}
+	t := &hostTarget{at: place{name: arg}}
+	t.at.dirOnly, _ = pathEnd(arg)
 	dir := arg
 	st, err := os.Stat(arg)
 	switch {
 	case err == nil && st.IsDir():
-		t.dir = true
+		t.at.kind = session.TypeDir
 	case err == nil && !st.Mode().IsRegular():
 		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "- is standard output")
 	case err == nil:
-		t.file = true
+		t.at.kind = session.TypeFile
 		resolved, err := filepath.EvalSymlinks(arg) // the file is replaced, not a link to it
 		if err != nil {
 			return nil, copyError(arg, err)
@@ -199,12 +188,8 @@ func openTarget(stdout io.Writer, arg string) (target, error) {
 // outputTarget is standard output.
 type outputTarget struct{ w io.Writer }
 
-func (*outputTarget) name() string    { return "standard output" }
-func (*outputTarget) isDir() bool     { return false }
-func (*outputTarget) isFile() bool    { return true }
-func (*outputTarget) mustBeDir() bool { return false }
-func (*outputTarget) close() error    { return nil }
-
+func (*outputTarget) place() place                                     { return place{name: "standard output", kind: session.TypeFile} }
+func (*outputTarget) close() error                                     { return nil }
 func (*outputTarget) enter(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }
 func (*outputTarget) mkdir(context.Context, string, fs.FileMode) error { return errors.ErrUnsupported }
 func (t *outputTarget) write(_ context.Context, _ string, _ entry, r io.Reader) error {
@@ -215,10 +200,8 @@ func (t *outputTarget) write(_ context.Context, _ string, _ entry, r io.Reader) 
 // hostTarget is a file or directory of this machine. All names are looked up below root, which lets no link lead out of
 // it: what comes from a sandbox can choose them.
 type hostTarget struct {
-	arg  string
+	at   place
 	base string // name of the destination in root when that is the directory above it
-	dir  bool
-	file bool
 	root *os.Root
 
 	mu   sync.Mutex // guards made
@@ -231,14 +214,7 @@ type madeDir struct {
 	mode fs.FileMode
 }
 
-func (t *hostTarget) name() string { return t.arg }
-func (t *hostTarget) isDir() bool  { return t.dir }
-func (t *hostTarget) isFile() bool { return t.file }
-
-func (t *hostTarget) mustBeDir() bool {
-	dir, _ := pathEnd(t.arg)
-	return dir
-}
+func (t *hostTarget) place() place { return t.at }
 
 func (t *hostTarget) enter(ctx context.Context, name string, mode fs.FileMode) error {
 	name = filepath.Join(t.base, filepath.FromSlash(name))
@@ -282,51 +258,34 @@ func (t *hostTarget) mkdir(_ context.Context, name string, mode fs.FileMode) err
 	return nil
 }
 
-// write makes a temp file, without a name or beside its place, and puts it there when it is whole.
+// write makes a temp file beside its place and renames it when it is whole.
 func (t *hostTarget) write(ctx context.Context, name string, e entry, r io.Reader) (err error) {
 	name = filepath.Join(t.base, filepath.FromSlash(name))
-	st, there := t.root.Lstat(name)
-	if there == nil && !st.Mode().IsRegular() && st.Mode()&fs.ModeSymlink == 0 {
+	st, err := t.root.Lstat(name)
+	if err == nil && !st.Mode().IsRegular() && st.Mode()&fs.ModeSymlink == 0 {
 		return errors.New("in its place is something else than a file")
 	}
 	temp := filepath.Join(filepath.Dir(name), ".workcell-"+rand.Text()+".tmp")
-	f, err := openTemp(t.root, filepath.Dir(name))
-	nameless := err == nil
-	if !nameless {
-		f, err = t.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	}
+	f, err := t.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	given := temp // its name so far, if it has one
 	defer func() {
 		if err != nil {
-			_ = t.root.Remove(given) // the error that matters is the first
+			_ = t.root.Remove(temp) // the error that matters is the first
 		}
 	}()
 	_, err = io.Copy(f, r)
 	if err == nil {
 		err = ctx.Err()
 	}
-	err = errors.Join(err, f.Chmod(e.mode))
-	if err == nil && nameless {
-		given, err = t.link(f, name, temp, errors.Is(there, fs.ErrNotExist))
-	}
-	if err = errors.Join(err, f.Close()); err != nil || given == name {
+	if err = errors.Join(err, f.Chmod(e.mode), f.Close()); err != nil {
 		return err
 	}
 	return t.root.Rename(temp, name)
 }
 
-// link sets the first name of a file: its own one where nothing has that, else temp.
-func (t *hostTarget) link(f *os.File, name, temp string, free bool) (given string, err error) {
-	if free && linkTemp(t.root, f, name) == nil {
-		return name, nil
-	}
-	return temp, linkTemp(t.root, f, temp)
-}
-
-// close gives the directories that were made their modes, the inner ones first, since a mode may forbid more.
+// close sets the modes of the directories that were made, the inner ones first, since a mode may forbid more.
 func (t *hostTarget) close() error {
 	var errs []error
 	for i := len(t.made) - 1; i >= 0; i-- {

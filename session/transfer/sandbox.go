@@ -71,42 +71,36 @@ var errGrown = errors.New("the file has grown meanwhile")
 
 // sandboxSource is a file or directory of a workspace.
 type sandboxSource struct {
-	s   *session.Session
-	arg string // as the user wrote it
-	raw string // the path in it
-	at  string // below the work directory
+	s    *session.Session
+	arg  string // as the user wrote it
+	raw  string // the path in it
+	at   string // below the work directory
+	info session.FileInfo
 }
 
-func newSandboxSource(s *session.Session, arg, raw string) (source, error) {
+func newSandboxSource(ctx context.Context, s *session.Session, arg, raw string) (source, error) {
 	at, err := workspacePath(s.Info().Workdir, raw)
 	if err != nil {
 		return nil, err
 	}
-	return &sandboxSource{s: s, arg: arg, raw: raw, at: at}, nil
-}
-
-func (s *sandboxSource) name() string { return s.arg }
-func (s *sandboxSource) close() error { return nil }
-
-func (s *sandboxSource) base() string {
-	if s.at == "." {
-		return path.Base(backend.Workdir) // not what the sandbox calls it
-	}
-	return path.Base(s.at)
-}
-
-func (s *sandboxSource) contents() bool {
-	_, contents := pathEnd(s.raw)
-	return contents || s.raw == ""
-}
-
-func (s *sandboxSource) stat(ctx context.Context) (entry, error) {
-	info, err := statWorkspace(ctx, s.s, s.at)
+	info, err := statWorkspace(ctx, s, at)
 	if err != nil {
-		return entry{}, err
+		return nil, copyError(arg, err)
 	}
-	return sandboxEntry("", info), nil
+	return &sandboxSource{s, arg, raw, at, info}, nil
 }
+
+func (s *sandboxSource) place() place {
+	_, contents := pathEnd(s.raw)
+	p := place{name: s.arg, base: path.Base(s.at), contents: contents || s.raw == ""}
+	if s.at == "." {
+		p.base = path.Base(backend.Workdir) // not what the sandbox calls it
+	}
+	return p
+}
+
+func (s *sandboxSource) self() entry  { return sandboxEntry("", s.info) }
+func (s *sandboxSource) close() error { return nil }
 
 func (s *sandboxSource) list(ctx context.Context) ([]entry, error) {
 	found, err := s.s.ListFiles(ctx, s.at, session.ListFilesOptions{Recursive: true, Limit: maxEntries})
@@ -160,11 +154,9 @@ func (s *sandboxSource) open(ctx context.Context, e entry) (io.ReadCloser, error
 
 // sandboxTarget is a file or directory of a workspace.
 type sandboxTarget struct {
-	s    *session.Session
-	arg  string           // as the user wrote it
-	raw  string           // the path in it
-	at   string           // as workspacePath has it
-	kind session.FileType // empty: it does not exist yet
+	s   *session.Session
+	as  place
+	dir string // as workspacePath has it; names are relative to it
 }
 
 func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) (target, error) {
@@ -172,13 +164,14 @@ func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) 
 	if err != nil {
 		return nil, err
 	}
-	t := &sandboxTarget{s: s, arg: arg, raw: raw, at: at}
+	t := &sandboxTarget{s: s, as: place{name: arg}, dir: at}
+	t.as.dirOnly, _ = pathEnd(raw)
 	info, err := statWorkspace(ctx, s, at)
 	switch {
 	case err == nil && info.Type == session.TypeOther:
 		return nil, hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", arg), "")
 	case err == nil:
-		t.kind = info.Type
+		t.as.kind = info.Type
 		return t, nil
 	case !errors.Is(err, backend.ErrNotFound):
 		return nil, copyError(arg, err)
@@ -194,19 +187,12 @@ func newSandboxTarget(ctx context.Context, s *session.Session, arg, raw string) 
 	return t, nil
 }
 
-func (t *sandboxTarget) name() string { return t.arg }
-func (t *sandboxTarget) isDir() bool  { return t.kind == session.TypeDir }
-func (t *sandboxTarget) isFile() bool { return t.kind == session.TypeFile }
+func (t *sandboxTarget) place() place { return t.as }
 func (t *sandboxTarget) close() error { return nil }
 
-func (t *sandboxTarget) mustBeDir() bool {
-	dir, _ := pathEnd(t.raw)
-	return dir
-}
-
 func (t *sandboxTarget) enter(ctx context.Context, name string, mode fs.FileMode) error {
-	t.at = path.Join(t.at, name)
-	if t.at == "." || t.isDir() && name == "" {
+	t.dir = path.Join(t.dir, name)
+	if t.dir == "." || t.as.kind == session.TypeDir && name == "" {
 		return nil
 	}
 	return t.mkdir(ctx, "", mode)
@@ -214,7 +200,7 @@ func (t *sandboxTarget) enter(ctx context.Context, name string, mode fs.FileMode
 
 // mkdir makes a directory whose owner can use it whatever its mode was: there must be a way to put files into it.
 func (t *sandboxTarget) mkdir(ctx context.Context, name string, mode fs.FileMode) error {
-	_, err := t.s.MakeDir(ctx, path.Join(t.at, name), mode|0o700)
+	_, err := t.s.MakeDir(ctx, path.Join(t.dir, name), mode|0o700)
 	return err
 }
 
@@ -223,6 +209,6 @@ func (t *sandboxTarget) write(ctx context.Context, name string, e entry, r io.Re
 	if mode == 0 { // which would stand for the default
 		mode = 0o400
 	}
-	_, err := t.s.WriteFile(ctx, path.Join(t.at, name), r, session.WriteFileOptions{Mode: mode, Overwrite: true, Size: e.size})
+	_, err := t.s.WriteFile(ctx, path.Join(t.dir, name), r, session.WriteFileOptions{Mode: mode, Overwrite: true, Size: e.size})
 	return err
 }

@@ -47,7 +47,7 @@ type Observer struct {
 
 // Out copies a path of a sandbox, which the user wrote as arg, to a path of this machine, or to stdout for "-".
 func Out(ctx context.Context, s *session.Session, arg, path, dst string, stdout io.Writer, see Observer) error {
-	from, err := newSandboxSource(s, arg, path)
+	from, err := newSandboxSource(ctx, s, arg, path)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func Out(ctx context.Context, s *session.Session, arg, path, dst string, stdout 
 	if err != nil {
 		return err
 	}
-	return run(ctx, from, to, see)
+	return (&copying{from: from, to: to, see: see}).run(ctx)
 }
 
 // In copies a path of this machine, or stdin for "-", to a path of a sandbox, which the user wrote as arg.
@@ -68,11 +68,6 @@ func In(ctx context.Context, s *session.Session, src string, stdin io.Reader, ar
 	if err != nil {
 		return errors.Join(err, from.close())
 	}
-	return run(ctx, from, to, see)
-}
-
-func run(ctx context.Context, from source, to target, see Observer) (err error) {
-	defer func() { err = errors.Join(err, to.close(), from.close()) }()
 	return (&copying{from: from, to: to, see: see}).run(ctx)
 }
 
@@ -86,12 +81,19 @@ type entry struct {
 	unreadable error // why it cannot be copied, when that is known
 }
 
+// place is one end of a copy, as the user named it.
+type place struct {
+	name     string           // as the user wrote it
+	base     string           // of a source, its name in a directory; empty for what has none of its own
+	kind     session.FileType // of a target that exists, else empty
+	dirOnly  bool             // its name says that it is a directory
+	contents bool             // it stands for what is in a directory
+}
+
 // source is where files come from.
 type source interface {
-	name() string                                                   // as the user wrote it
-	base() string                                                   // name in a directory; empty for what has none of its own
-	contents() bool                                                 // it stands for what is in a directory
-	stat(ctx context.Context) (entry, error)                        // of the source itself, a link followed
+	place() place
+	self() entry                                                    // the source itself, a link followed
 	list(ctx context.Context) ([]entry, error)                      // what is below a directory, parents first
 	open(ctx context.Context, e entry) (r io.ReadCloser, err error) // a file; path empty is the source itself
 	close() error
@@ -99,10 +101,7 @@ type source interface {
 
 // target is where files go. Names are relative to the destination; empty is the destination itself.
 type target interface {
-	name() string
-	isDir() bool // it is a directory now
-	isFile() bool
-	mustBeDir() bool // its name says so
+	place() place
 	// enter makes a directory where there is none; later names are relative to it.
 	enter(ctx context.Context, name string, mode fs.FileMode) error
 	mkdir(ctx context.Context, name string, mode fs.FileMode) error
@@ -122,57 +121,56 @@ type copying struct {
 }
 
 // run applies the rules about directories and copies.
-func (c *copying) run(ctx context.Context) error {
-	self, err := c.from.stat(ctx)
-	if err != nil {
-		return copyError(c.from.name(), err)
-	}
-	switch self.kind {
+func (c *copying) run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, c.to.close(), c.from.close()) }()
+	switch self := c.from.self(); self.kind {
 	case session.TypeFile:
 		return c.file(ctx, self)
 	case session.TypeDir:
 		return c.tree(ctx, self)
 	}
-	return hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", c.from.name()), "- is standard input, for what a program writes")
+	return hint.New(hint.Failed, fmt.Errorf("%s is neither a file nor a directory", c.from.place().name), "- is standard input, for what a program writes")
 }
 
 // file copies a single file.
 func (c *copying) file(ctx context.Context, self entry) error {
-	name := ""
-	if c.to.isDir() {
-		if name = c.from.base(); name == "" {
-			return hint.New(hint.Usage, fmt.Errorf("%s is a directory", c.to.name()), "name the file that is to be written")
-		}
-	} else if c.to.mustBeDir() {
-		return hint.New(hint.Failed, fmt.Errorf("%s is not a directory", c.to.name()), "make it first, or leave out what follows its name")
+	from, to, name := c.from.place(), c.to.place(), ""
+	switch {
+	case to.kind == session.TypeDir && from.base == "":
+		return hint.New(hint.Usage, fmt.Errorf("%s is a directory", to.name), "name the file that is to be written")
+	case to.kind == session.TypeDir:
+		name = from.base
+	case to.dirOnly:
+		return hint.New(hint.Failed, fmt.Errorf("%s is not a directory", to.name), "make it first, or leave out what follows its name")
 	}
 	self.path = ""
-	return copyError(c.from.name(), c.one(ctx, self, name))
+	return copyError(from.name, c.one(ctx, self, name))
 }
 
 // tree copies a directory. What cannot be copied is named and passed over.
 func (c *copying) tree(ctx context.Context, self entry) error {
-	if c.to.isFile() {
-		return hint.New(hint.Usage, fmt.Errorf("%s is a directory, %s is not", c.from.name(), c.to.name()), "")
+	from, to := c.from.place(), c.to.place()
+	if to.kind == session.TypeFile {
+		return hint.New(hint.Usage, fmt.Errorf("%s is a directory, %s is not", from.name, to.name), "")
 	}
 	entries, err := c.from.list(ctx)
 	if err != nil {
-		return copyError(c.from.name(), err)
+		return copyError(from.name, err)
 	}
 	var size int64
 	for _, e := range entries {
 		size += max(e.size, 0)
 	}
 	if size > maxBytes {
-		return hint.New(hint.Failed, fmt.Errorf("%s has %.1f GiB, at most %.1f GiB are copied at once", c.from.name(), float64(size)/(1<<30), float64(maxBytes)/(1<<30)),
+		return hint.New(hint.Failed, fmt.Errorf("%s has %.1f GiB, at most %.1f GiB are copied at once", from.name, float64(size)/(1<<30), float64(maxBytes)/(1<<30)),
 			"copy the directories in it one by one")
 	}
 	name := ""
-	if c.to.isDir() && !c.from.contents() {
-		name = c.from.base()
+	if to.kind == session.TypeDir && !from.contents {
+		name = from.base
 	}
 	if err := c.to.enter(ctx, name, self.mode); err != nil {
-		return copyError(c.to.name(), err)
+		return copyError(to.name, err)
 	}
 	if err := c.below(ctx, entries); err != nil {
 		return err

@@ -22,6 +22,13 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // liar is a source as a sandbox might pretend to be one.
 type liar struct {
 	inputSource
@@ -29,9 +36,7 @@ type liar struct {
 	read    func(path string) io.Reader
 }
 
-func (*liar) stat(context.Context) (entry, error) {
-	return entry{kind: session.TypeDir, mode: 0o755}, nil
-}
+func (*liar) self() entry                             { return entry{kind: session.TypeDir, mode: 0o755} }
 func (l *liar) list(context.Context) ([]entry, error) { return l.entries, nil }
 func (l *liar) open(_ context.Context, e entry) (io.ReadCloser, error) {
 	return io.NopCloser(l.read(e.path)), nil
@@ -58,39 +63,32 @@ func below(t *testing.T, dir string) map[string]string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found
 }
 
 func copyFrom(t *testing.T, from source, dst string) (failed string, err error) {
 	t.Helper()
 	to, err := openTarget(io.Discard, dst)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out strings.Builder
-	err = run(t.Context(), from, to, Observer{
+	c := copying{from: from, to: to, see: Observer{
 		Progress: func(Event) {},
 		Failed:   func(path string, reason error) { fmt.Fprintf(&out, "%s: %s\n", path, reason) },
-	})
+	}}
+	err = c.run(t.Context())
 	return out.String(), err
 }
 
-// TestCopyOfHostileNames gives names that a sandbox could make up: none is written outside of the destination, and the
+// TestCopyOfHostileNames copies names that a sandbox could make up: none is written outside of the destination, and the
 // good ones arrive.
 func TestCopyOfHostileNames(t *testing.T) {
 	t.Parallel()
 	top := t.TempDir()
 	dst := filepath.Join(top, "a", "dst")
-	if err := os.MkdirAll(filepath.Join(dst, "d"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(dst, "d"), 0o755))
 	for name, target := range map[string]string{"up": "..", "abs": top, "d/up": "../..", "file": "../file"} {
-		if err := os.Symlink(target, filepath.Join(dst, filepath.FromSlash(name))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(target, filepath.Join(dst, filepath.FromSlash(name))))
 	}
 	before := below(t, dst)
 	file := func(p string) entry { return entry{path: p, kind: session.TypeFile, mode: 0o644} }
@@ -124,9 +122,7 @@ func TestCopyOfHostileNames(t *testing.T) {
 func TestBrokenCopyLeavesTheOldFile(t *testing.T) {
 	t.Parallel()
 	dst := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dst, "old"), []byte("as it was"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dst, "old"), []byte("as it was"), 0o600))
 	l := &liar{
 		entries: []entry{{path: "new", kind: session.TypeFile}, {path: "old", kind: session.TypeFile}, {path: "whole", kind: session.TypeFile, mode: 0o640}},
 		read: func(path string) io.Reader {
@@ -145,7 +141,7 @@ func TestBrokenCopyLeavesTheOldFile(t *testing.T) {
 	}
 }
 
-// TestCopyTogether copies files that can only be read at the same time, into directories of which the inner one is told
+// TestCopyTogether copies files that can only be read at the same time, into directories of which the inner one is listed
 // first.
 func TestCopyTogether(t *testing.T) {
 	t.Parallel()
@@ -201,7 +197,7 @@ func TestCopyEndsAtOnce(t *testing.T) {
 // TestWorkspaceName: the workspace itself is copied under a name that the sandbox has no say in.
 func TestWorkspaceName(t *testing.T) {
 	t.Parallel()
-	if got := (&sandboxSource{at: "."}).base(); got != "workspace" {
+	if got := (&sandboxSource{at: "."}).place().base; got != "workspace" {
 		t.Errorf("the workspace is copied as %q", got)
 	}
 }

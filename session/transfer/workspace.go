@@ -17,21 +17,14 @@ import (
 
 // Bounds of a workspace.
 const (
-	MaxWorkspaceFiles = 10_000
-	MaxWorkspaceBytes = 256 << 20
+	maxWorkspaceFiles = 10_000
+	maxWorkspaceBytes = 256 << 20
 )
 
-// Destination is where the files of a workspace go. A *session.Session is one.
-type Destination interface {
+// destination is where the files of a workspace go: a *session.Session.
+type destination interface {
 	WriteFile(ctx context.Context, path string, r io.Reader, opts session.WriteFileOptions) (session.FileInfo, error)
 	MakeDir(ctx context.Context, path string, mode fs.FileMode) (session.FileInfo, error)
-}
-
-// Stats says what is copied of a workspace.
-type Stats struct {
-	Files   int
-	Bytes   int64
-	Skipped []string // links and special files, by their path below the directory
 }
 
 // workspace is a directory of the host that sandboxes begin with a copy of. What is copied is known before the first byte
@@ -40,40 +33,38 @@ type Stats struct {
 type workspace struct {
 	root    *os.Root
 	entries []entry
-	stats   Stats
+	bytes   int64
+	skipped []string // links and special files, by their path below the directory
 }
 
-// CopyWorkspace copies what is in dir to the root of dst. Files that are there are replaced, others stay. The error wraps
-// backend.ErrTooLarge when dir passes a bound, and backend.ErrInvalid when it is no directory; then nothing was copied.
-func CopyWorkspace(ctx context.Context, dst Destination, dir string) (Stats, error) {
-	return copyWorkspace(ctx, dst, dir, MaxWorkspaceFiles, MaxWorkspaceBytes)
+// CopyWorkspace copies what is in dir to the work directory of s. Files that are there are replaced, others stay. The error
+// wraps backend.ErrTooLarge when dir passes a bound, and backend.ErrInvalid when it is no directory; then nothing was copied.
+func CopyWorkspace(ctx context.Context, s *session.Session, dir string) error {
+	return copyWorkspace(ctx, s, dir, maxWorkspaceFiles, maxWorkspaceBytes)
 }
 
-func copyWorkspace(ctx context.Context, dst Destination, dir string, maxFiles int, maxBytes int64) (Stats, error) {
+func copyWorkspace(ctx context.Context, dst destination, dir string, maxFiles int, maxBytes int64) error {
 	w, err := openWorkspace(ctx, dir, maxFiles, maxBytes)
 	if err != nil {
-		return Stats{}, err
+		return err
 	}
 	defer w.root.Close() // only read from
-	if err := inWaves(ctx, w.entries, func(ctx context.Context, i int) error {
+	return inWaves(ctx, w.entries, func(ctx context.Context, i int) error {
 		if err := w.copy(ctx, dst, w.entries[i]); err != nil {
 			return fmt.Errorf("workspace: %s: %w", w.entries[i].path, err)
 		}
 		return nil
-	}); err != nil {
-		return Stats{}, err
-	}
-	return w.stats, nil
+	})
 }
 
-// CheckWorkspace returns what CopyWorkspace would copy, and fails as that would before it copies.
-func CheckWorkspace(ctx context.Context, dir string) (Stats, error) {
-	w, err := openWorkspace(ctx, dir, MaxWorkspaceFiles, MaxWorkspaceBytes)
+// CheckWorkspace fails as CopyWorkspace would before it copies, and returns the links and special files that are not copied,
+// by their path below dir.
+func CheckWorkspace(ctx context.Context, dir string) (skipped []string, err error) {
+	w, err := openWorkspace(ctx, dir, maxWorkspaceFiles, maxWorkspaceBytes)
 	if err != nil {
-		return Stats{}, err
+		return nil, err
 	}
-	defer w.root.Close() // only read from
-	return w.stats, nil
+	return w.skipped, w.root.Close()
 }
 
 // openWorkspace lists the directory without opening a file, and refuses it when it passes a bound. The caller must close
@@ -81,7 +72,11 @@ func CheckWorkspace(ctx context.Context, dir string) (Stats, error) {
 func openWorkspace(ctx context.Context, dir string, maxFiles int, maxBytes int64) (*workspace, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, unreadable(err)
+		var at *fs.PathError // the error may reach a model, which needs no path of the host
+		if errors.As(err, &at) {
+			err = at.Err
+		}
+		return nil, fmt.Errorf("%w: the directory that is to be copied into the sandbox: %v", backend.ErrInvalid, err)
 	}
 	w := &workspace{root: root}
 	err = walk(ctx, root, func(e entry) error {
@@ -91,7 +86,7 @@ func openWorkspace(ctx context.Context, dir string, maxFiles int, maxBytes int64
 		switch {
 		case len(w.entries) > maxFiles:
 			return fmt.Errorf("%w: the workspace has more than %d files and directories", backend.ErrTooLarge, maxFiles)
-		case w.stats.Bytes > maxBytes:
+		case w.bytes > maxBytes:
 			return fmt.Errorf("%w: the workspace has more than %d bytes", backend.ErrTooLarge, maxBytes)
 		}
 		return nil
@@ -103,15 +98,6 @@ func openWorkspace(ctx context.Context, dir string, maxFiles int, maxBytes int64
 	return w, nil
 }
 
-// unreadable returns why a directory cannot be copied, without its path: the error may reach a model.
-func unreadable(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		err = path.Err
-	}
-	return fmt.Errorf("%w: the directory that is to be copied into the sandbox: %v", backend.ErrInvalid, err)
-}
-
 func (w *workspace) add(e entry) error {
 	isDir := e.kind == session.TypeDir
 	switch {
@@ -120,7 +106,7 @@ func (w *workspace) add(e entry) error {
 	case isDir && isPrivate(e.path):
 		return fs.SkipDir
 	case !utf8.ValidString(e.path) || !isDir && e.kind != session.TypeFile:
-		w.stats.Skipped = append(w.stats.Skipped, e.path)
+		w.skipped = append(w.skipped, e.path)
 		if isDir {
 			return fs.SkipDir
 		}
@@ -129,8 +115,7 @@ func (w *workspace) add(e entry) error {
 		e.mode = e.mode&^0o022 | 0o700
 	default:
 		e.mode = e.mode&^0o022 | 0o600
-		w.stats.Files++
-		w.stats.Bytes += e.size
+		w.bytes += e.size
 	}
 	w.entries = append(w.entries, e)
 	return nil
@@ -142,7 +127,7 @@ func isPrivate(name string) bool {
 	return slices.Contains([]string{".git", ".hg", ".svn"}, path.Base(name)) || name == privateDir
 }
 
-func (w *workspace) copy(ctx context.Context, dst Destination, e entry) error {
+func (w *workspace) copy(ctx context.Context, dst destination, e entry) error {
 	if e.kind == session.TypeDir {
 		_, err := dst.MakeDir(ctx, e.path, e.mode)
 		return err

@@ -42,12 +42,8 @@ func (m *memory) MakeDir(_ context.Context, name string, mode fs.FileMode) (sess
 func write(t *testing.T, dir, name, content string, mode fs.FileMode) {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), mode); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(content), mode))
 	if err := os.Chmod(path, mode); err != nil { // whatever the umask
 		t.Fatal(err)
 	}
@@ -69,22 +65,15 @@ func TestWorkspaceCopiesFilesOnly(t *testing.T) {
 	write(t, dir, ".git/config", "[core]", 0o644)
 	write(t, dir, "vendor/.git/config", "[core]", 0o644)
 	write(t, dir, ".workcell/output/x", "x", 0o644)
-	if err := os.Mkdir(filepath.Join(dir, "hollow"), 0o555); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(dir, "hollow"), 0o555))
 	for link, target := range map[string]string{
 		"link": filepath.Join(outside, "secret"), "dirlink": outside, "bin/loop": "..", "dangling": "nowhere",
 	} {
-		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(target, filepath.Join(dir, link)))
 	}
 
 	dst := &memory{files: map[string]string{}}
-	stats, err := CopyWorkspace(t.Context(), dst, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, copyWorkspace(t.Context(), dst, dir, maxWorkspaceFiles, maxWorkspaceBytes))
 	want := map[string]string{
 		"bin/": "-rwxr-xr-x", "vendor/": "-rwxr-xr-x", "hollow/": "-rwxr-xr-x",
 		"main.py":   "-rw-r--r-- print(1)\n",
@@ -95,9 +84,9 @@ func TestWorkspaceCopiesFilesOnly(t *testing.T) {
 	if diff := cmp.Diff(want, dst.files); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	wantStats := Stats{Files: 4, Bytes: 20, Skipped: []string{"bin/loop", "dangling", "dirlink", "link"}}
-	if diff := cmp.Diff(wantStats, stats); diff != "" {
-		t.Errorf("stats (-want +got):\n%s", diff)
+	skipped, err := CheckWorkspace(t.Context(), dir)
+	if diff := cmp.Diff([]string{"bin/loop", "dangling", "dirlink", "link"}, skipped); err != nil || diff != "" {
+		t.Errorf("skipped, %v (-want +got):\n%s", err, diff)
 	}
 }
 
@@ -111,7 +100,7 @@ func TestWorkspaceRefusesTooMuchBeforeItCopies(t *testing.T) {
 		bytes int64
 	}{"files": {1, 1 << 20}, "bytes": {10, 1000}} {
 		dst := &memory{files: map[string]string{}}
-		if _, err := copyWorkspace(t.Context(), dst, dir, most.files, most.bytes); !errors.Is(err, backend.ErrTooLarge) {
+		if err := copyWorkspace(t.Context(), dst, dir, most.files, most.bytes); !errors.Is(err, backend.ErrTooLarge) {
 			t.Errorf("%s: error = %v, want too large", name, err)
 		}
 		if len(dst.files) > 0 {
@@ -125,19 +114,13 @@ func TestWorkspaceThatIsNone(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "file", "x", 0o644)
 	for _, path := range []string{filepath.Join(dir, "missing"), filepath.Join(dir, "file")} {
-		if _, err := CopyWorkspace(t.Context(), &memory{}, path); !errors.Is(err, backend.ErrInvalid) {
+		if _, err := CheckWorkspace(t.Context(), path); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%s: error = %v, want invalid", path, err)
 		}
 	}
-}
-
-func TestWorkspaceStopsWithItsContext(t *testing.T) {
-	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	dir := t.TempDir()
-	write(t, dir, "file", "x", 0o644)
-	if _, err := CopyWorkspace(ctx, &memory{}, dir); !errors.Is(err, context.Canceled) {
+	if _, err := CheckWorkspace(ctx, dir); !errors.Is(err, context.Canceled) {
 		t.Errorf("error = %v, want canceled", err)
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 // Sweep does at once what the manager's goroutine does at its start and every Options.ReapEvery: it removes what processes
 // that are gone left behind and whose time has come. What a living process has, it leaves alone, and so it does what is not
-// of this instance, but for what the engine keeps of other versions' guest program (OldGuests). Without an Instance and a
-// Store that processes share it does nothing.
+// of this instance, but for what has ended and the guest programs of other versions. Without an Instance and a Store that
+// processes share it looks only for what this manager itself could not remove.
 //
 // What a process left that died goes only when another one sweeps. A program whose sandboxes must go soon also when no
 // other process of it runs has somebody else open a manager with the same Instance, Store and Engine now and then: its own
@@ -46,9 +46,6 @@ func (m *Manager) trySweep(ctx context.Context) error {
 	if err := m.removeEnded(ctx); err != nil {
 		return err
 	}
-	if !m.shared {
-		return nil // nobody knows whose the instance's other sandboxes are
-	}
 	plan, err := m.plan(ctx)
 	if err != nil {
 		return err
@@ -68,9 +65,10 @@ func (m *Manager) trySweep(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err := m.reclaim(ctx, rec.Record, rec.rule); err != nil && ctx.Err() == nil {
-			m.log.WarnContext(ctx, "cannot remove what another process left", "sandbox", rec.ID, "error", err)
+			m.log.WarnContext(ctx, "cannot remove what nobody has any more", "sandbox", rec.ID, "error", err)
 		}
 	}
+	m.freePlaces(ctx)
 	return m.sweepGuests(ctx)
 }
 
@@ -129,14 +127,17 @@ func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 			continue
 		}
 		there[engine.SessionID] = engine
-		if !known[engine.SessionID] && now.Sub(engine.Created) > lifetimes.CreationGrace {
+		if m.shared && !known[engine.SessionID] && now.Sub(engine.Created) > lifetimes.CreationGrace {
 			plan.unrecorded = append(plan.unrecorded, m.recordOf(engine, key))
 		}
 	}
 	for _, rec := range recs {
 		engine, onEngine := there[rec.ID]
-		if rec.Engine != m.opts.Engine && !onEngine || unreadable[rec.ID] {
+		switch {
+		case rec.Engine != m.opts.Engine && !onEngine, unreadable[rec.ID]:
 			continue // another engine's, or for somebody to look at
+		case !m.shared && rec.Owner != m.owner:
+			continue // nobody knows whose it is
 		}
 		rule, isDue := rec.due(now, engine.State)
 		if !isDue {
@@ -153,12 +154,21 @@ func (m *Manager) plan(ctx context.Context) (sweepPlan, error) {
 	return plan, nil
 }
 
-// held reports whether a living process has what a record is about. This one has not what it lost and closed.
+// held reports whether a living process has what a record is about. This one has what it makes or has open, not what it
+// lost, or could not remove, and closed.
 func (m *Manager) held(ctx context.Context, rec Record) (bool, error) {
 	if rec.Owner == m.owner {
-		return rec.State != RecordLost || has(m, m.byID, rec.ID), nil
+		return rec.State.Live() || has(m, m.byID, rec.ID), nil
 	}
 	return m.store.Lives(ctx, rec.Owner)
+}
+
+// nobody is the owner of what this manager has no use for any more: itself where no other process knows of it.
+func (m *Manager) nobody() string {
+	if m.shared {
+		return ""
+	}
+	return m.owner
 }
 
 // recordOf makes the record of a sandbox from its labels. What nobody knows any more is decided for keeping it.
@@ -188,16 +198,14 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 	if err != nil {
 		return err
 	}
-	if rule.Do == owner.KeepWorkspace {
-		return m.keepOnlyWorkspace(ctx, rec, taken)
-	}
-	if taken.State != rec.State {
+	use := unused
+	switch {
+	case taken.State != rec.State, rule.Do == owner.KeepWorkspace && !taken.used().Equal(rec.used()):
 		taken.Owner = rec.Owner // a later sweep's
 		m.save(taken)
 		return nil
-	}
-	use := unused
-	switch {
+	case rule.Do == owner.KeepWorkspace:
+		return m.endInterrupted(ctx, taken, rec.Owner)
 	case rule.While == owner.NotBusy:
 		use = m.useOf(ctx, taken)
 	case rule.While == owner.NotConnected:
@@ -214,9 +222,15 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 		return nil
 	}
 	if rule.Do == owner.Stop {
-		return m.suspendUnowned(ctx, taken)
+		engine, _, err := m.find(ctx, taken.ID)
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			taken.Owner = ""
+			m.save(taken)
+			return err
+		}
+		return m.suspend(ctx, taken, engine.ID) // where the engine has none, its workspace may be there
 	}
-	m.log.InfoContext(ctx, "removing what another process left", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
+	m.log.InfoContext(ctx, "removing what nobody has any more", "sandbox", rec.ID, "key", rec.Key.String(), "state", string(rec.State))
 	return m.deleteSandbox(ctx, taken)
 }
 
@@ -226,7 +240,7 @@ func (m *Manager) putBack(ctx context.Context, rec Record, use use) {
 	if rec.State == RecordLost {
 		return
 	}
-	rec.Owner = ""
+	rec.Owner = m.nobody()
 	if now := m.now(); rec.expired(now) && ctx.Err() == nil {
 		rec.Expires = now.Add(rec.Idle)
 		if use == used {
@@ -269,24 +283,29 @@ func (m *Manager) useByGuest(ctx context.Context, rec Record, uses func(wire.Hea
 	case engine.State != backend.StateRunning:
 		return unused
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout+healthTimeout)
-	defer cancel()
-	conn, err := m.attach(ctx, engine.ID, m.canConnect(), false)
-	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) {
-		return unused // it ended just now
-	}
-	if err != nil {
-		return silent
-	}
-	defer conn.Close() // nothing was asked of it but a question
-	health, err := conn.Health(ctx)
+	health, err := m.health(ctx, engine.ID)
 	switch {
+	case errors.Is(err, backend.ErrNotFound), errors.Is(err, backend.ErrLost):
+		return unused // it ended just now
 	case err != nil:
 		return silent
 	case uses(health):
 		return used
 	}
 	return unused
+}
+
+// health asks the guest of a sandbox without a session how it is.
+func (m *Manager) health(ctx context.Context, engineID string) (wire.Health, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout+healthTimeout, errNoAnswer)
+	defer cancel()
+	conn, err := m.attach(ctx, engineID, m.canConnect(), false)
+	if err != nil {
+		return wire.Health{}, noAnswer(ctx, err)
+	}
+	defer conn.Close() // nothing was asked of it but a question
+	health, err := conn.Health(ctx)
+	return health, noAnswer(ctx, err)
 }
 
 // deleteSandbox removes all that the engine has of a record that is this manager's, and closes the record. What cannot be removed
@@ -314,7 +333,7 @@ func (m *Manager) deleteSandbox(ctx context.Context, rec Record) error {
 	if err != nil && rec.State == RecordLost {
 		return err // the record has an owner for as long as there is something to remove
 	}
-	rec.Owner = ""
+	rec.Owner = m.nobody()
 	switch {
 	case err == nil && missed: // remembered since it was lost
 	case err == nil && ready && !there: // if it comes back, it is found as one that has no record
@@ -375,4 +394,91 @@ func (m *Manager) removeWorkspace(ctx context.Context, id string) error {
 		return nil
 	}
 	return engineError(err)
+}
+
+// A manager that was killed, or whose machine lost its power, cleans nothing up. So every guest ends itself when it was
+// alone for long enough, and what has ended is removed by the sweep of the instance, or of anybody where the instance was
+// this manager's alone.
+
+// orphanTimeout returns how long the guest of a session's sandbox goes on alone; zero is for ever.
+func (s *Session) orphanTimeout() time.Duration {
+	if s.idle < 0 {
+		return 0
+	}
+	return max(s.idle, s.req.Retention, lifetimes.Interrupted, secondaryIdle(Record{Idle: s.idle})) + lifetimes.OrphanMargin
+}
+
+// removeEnded removes the ended sandboxes of managers whose instance nobody else has.
+func (m *Manager) removeEnded(ctx context.Context) error {
+	found, err := m.b.List(ctx, backend.Filter{})
+	if err != nil {
+		return engineError(err)
+	}
+	for _, engine := range found {
+		if !engine.Ephemeral || engine.State != backend.StateStopped || engine.Instance == m.opts.Instance ||
+			m.now().Sub(engine.Created) < lifetimes.Ended {
+			continue
+		}
+		m.log.InfoContext(ctx, "removing a sandbox that ended after its process", "sandbox", engine.SessionID)
+		if err := m.removeEngine(ctx, engine.ID, true); err != nil {
+			m.log.WarnContext(ctx, "cannot remove a sandbox that ended after its process", "sandbox", engine.SessionID, "error", err)
+		}
+	}
+	return nil
+}
+
+// OldGuests returns what the engine keeps of other versions of the guest program, which no sandbox of any instance has and no
+// process is about to use. Sweeps remove it a day after it was made.
+func (m *Manager) OldGuests(ctx context.Context) ([]backend.OldGuest, error) {
+	keeper, ok := m.b.(backend.GuestKeeper)
+	if !ok {
+		return nil, nil
+	}
+	list, err := keeper.OldGuests(ctx)
+	return list, wrapError("OldGuests", m.driver, "", engineError(err))
+}
+
+// RemoveOldGuest removes one that OldGuests returned. One that is needed since is backend.ErrExists, and stays.
+func (m *Manager) RemoveOldGuest(ctx context.Context, g backend.OldGuest) error {
+	keeper, ok := m.b.(backend.GuestKeeper)
+	if !ok {
+		return nil
+	}
+	return wrapError("RemoveOldGuest", m.driver, "", engineError(keeper.RemoveOldGuest(ctx, g.Name)))
+}
+
+// OldGuestReclaimAt returns when a sweep removes an old guest, unless a sandbox has it then.
+func OldGuestReclaimAt(g backend.OldGuest) time.Time { return g.Created.Add(lifetimes.Guest) }
+
+// sweepGuests removes old guests, once in a while.
+func (m *Manager) sweepGuests(ctx context.Context) error {
+	now := m.now()
+	m.mu.Lock()
+	due := now.Sub(m.guestsSwept) >= lifetimes.GuestsEvery
+	if due {
+		m.guestsSwept = now
+	}
+	m.mu.Unlock()
+	if !due || ctx.Err() != nil {
+		return nil
+	}
+	list, err := m.OldGuests(ctx)
+	if err != nil {
+		return err
+	}
+	for _, g := range list {
+		if ctx.Err() != nil {
+			return nil
+		}
+		if now.Before(OldGuestReclaimAt(g)) {
+			continue
+		}
+		switch err := m.RemoveOldGuest(ctx, g); {
+		case err == nil:
+			m.log.InfoContext(ctx, "removed the guest of another version", "name", g.Name)
+		case !errors.Is(err, backend.ErrExists) && ctx.Err() == nil:
+			m.log.WarnContext(ctx, "cannot remove the guest of another version", "name", g.Name, "error", err)
+		}
+	}
+	return nil
 }

@@ -46,13 +46,7 @@ func TestAdopt(t *testing.T) {
 	second.Reap(t.Context())
 	output(t, s, "cat file")
 	first.Die()
-	adopted, created, err := second.Open(t.Context(), key, testImage())
-	if err != nil || created || adopted.ID() != s.ID() {
-		t.Fatalf("Open of a dead process's session = %v, %v, %v", adopted, created, err)
-	}
-	if got := output(t, adopted, "cat file"); got != "kept\n" {
-		t.Errorf("output %q", got)
-	}
+	reopen(t, second, key, testImage(), s.ID())
 	rec, err := opts.Store.Get(t.Context(), s.ID())
 	if err != nil || rec.Owner != second.Owner() || rec.State != session.RecordReady {
 		t.Errorf("record %+v, %v", rec, err)
@@ -63,8 +57,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestOneHeir: of many processes that want a dead one's sandbox, one gets it.
-func TestOneHeir(t *testing.T) {
+// TestOneAdopts: of many processes that want a dead one's sandbox, one gets it.
+func TestOneAdopts(t *testing.T) {
 	t.Parallel()
 	e := sharing{newEngine(t)}
 	opts := shared()
@@ -158,9 +152,7 @@ func TestAdoptAsIs(t *testing.T) {
 	if err != nil || created || adopted.ID() != s.ID() || adoptions != 1 || adopted.Info().Image != "test:2" {
 		t.Fatalf("Open as is = %v, %v, %v, adopted %d times", adopted, created, err, adoptions)
 	}
-	if got := output(t, adopted, "echo $TOKEN-"); got != "-\n" {
-		t.Errorf("output %q: values of variables are recorded nowhere", got)
-	}
+	wantOutput(t, adopted, "echo $TOKEN-", "-\n")
 	if _, _, err := second.Open(t.Context(), key, testImage()); !errors.As(err, &conflict) {
 		t.Errorf("Open with another image = %v, want a ConflictError", err)
 	}
@@ -168,9 +160,7 @@ func TestAdoptAsIs(t *testing.T) {
 	if err != nil || created || again != adopted {
 		t.Fatalf("the agent's own request = %v, %v, %v", again, created, err)
 	}
-	if got := output(t, adopted, "echo $TOKEN"); got != "secret\n" {
-		t.Errorf("output %q", got)
-	}
+	wantOutput(t, adopted, "echo $TOKEN", "secret\n")
 }
 
 // TestEndCommands: what a dead process began is ended from a moment on.
@@ -493,5 +483,115 @@ func TestRemoveScope(t *testing.T) {
 	output(t, mine, "true")
 	if gone, err := m.Gone(t.Context(), a.Key().Scope()); len(gone) != 3 || err != nil {
 		t.Errorf("Gone = %v, %v", gone, err)
+	}
+}
+
+// keeper is an engine that keeps guests.
+type keeper struct {
+	sharing
+	mu     sync.Mutex // guards guests
+	guests []backend.OldGuest
+	busy   string // somebody has this one again
+}
+
+func (k *keeper) OldGuests(context.Context) ([]backend.OldGuest, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.guests), nil
+}
+
+func (k *keeper) RemoveOldGuest(_ context.Context, name string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if name == k.busy {
+		return backend.ErrExists
+	}
+	k.guests = slices.DeleteFunc(k.guests, func(g backend.OldGuest) bool { return g.Name == name })
+	return nil
+}
+
+func (k *keeper) names() (names []string) {
+	list, _ := k.OldGuests(context.Background())
+	for _, g := range list {
+		names = append(names, g.Name)
+	}
+	return names
+}
+
+// TestSweepOfGuests: a sweep removes guests that nobody has needed for a day, and looks for them once an hour.
+func TestSweepOfGuests(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	k := &keeper{sharing: sharing{newEngine(t)}, busy: "busy", guests: []backend.OldGuest{
+		{Name: "new", Created: now.Add(-2 * time.Hour)}, {Name: "old", Created: now.Add(-25 * time.Hour)}, {Name: "busy", Created: now.Add(-25 * time.Hour)},
+	}}
+	m := newManager(t, k, shared())
+	clock := newClock(m)
+	m.Reap(t.Context())
+	if got := k.names(); !slices.Equal(got, []string{"new", "busy"}) {
+		t.Errorf("left are %v", got)
+	}
+	k.busy = ""
+	clock.add(50 * time.Minute)
+	m.Reap(t.Context())
+	if got := k.names(); len(got) != 2 {
+		t.Errorf("within the hour %v are left", got)
+	}
+	clock.add(22 * time.Hour)
+	m.Reap(t.Context())
+	if got := k.names(); len(got) != 0 {
+		t.Errorf("left are %v", got)
+	}
+}
+
+// TestOrphanTimeout: a guest outlives its managers by more than they would have let it be idle.
+func TestOrphanTimeout(t *testing.T) {
+	for idle, least := range map[time.Duration]time.Duration{0: session.DefaultIdleTimeout, time.Second: 3 * time.Minute, time.Hour: time.Hour, -1: -1} {
+		e := newEngine(t)
+		var spec backend.Spec
+		e.setHooks(func(_ context.Context, s backend.Spec) error { spec = s; return nil }, nil, nil)
+		m := newManager(t, e, nil)
+		if _, _, err := m.Open(t.Context(), session.AgentKey("run", "default"), session.Request{Image: "debian", IdleTimeout: idle}); err != nil {
+			t.Fatal(err)
+		}
+		if got := spec.OrphanTimeout; idle < 0 && got != 0 || idle >= 0 && (got <= least || got > least+5*time.Minute) || !spec.Ephemeral {
+			t.Errorf("idle %v: orphan timeout %v, ephemeral %v", idle, got, spec.Ephemeral)
+		}
+	}
+}
+
+// TestEndedRemoved: what a process left that nobody else knew of is removed by any other process, once it has ended, and
+// nothing else.
+func TestEndedRemoved(t *testing.T) {
+	e := newEngine(t)
+	old := time.Now().Add(-2 * time.Hour)
+	keep := map[string]bool{}
+	for _, c := range []struct {
+		ephemeral, stopped, keep bool
+		created                  time.Time
+	}{{true, true, false, old}, {true, false, true, old}, {false, true, true, old}, {true, true, true, time.Now()}} {
+		info, err := e.Create(t.Context(), backend.Spec{
+			ID: "sbx_" + session.NewID(), Instance: session.NewID(), Key: "agent:run/default", Ephemeral: c.ephemeral, Created: c.created,
+		})
+		must(t, err)
+		if c.stopped {
+			must(t, e.Stop(t.Context(), info.ID))
+		}
+		if c.keep {
+			keep[info.ID] = true
+		}
+	}
+	m := newManager(t, e, &session.Options{ReapEvery: -1})
+	must(t, m.Sweep(t.Context()))
+	left, err := e.List(t.Context(), backend.Filter{})
+	must(t, err)
+	for _, info := range left {
+		if !keep[info.ID] {
+			t.Errorf("left: %+v", info)
+		}
+		delete(keep, info.ID)
+	}
+	if len(keep) > 0 {
+		t.Errorf("removed: %v", keep)
 	}
 }
