@@ -21,7 +21,7 @@ func engineError(what string, kind error, detail string) error {
 }
 
 // settle returns the error of something that is not a call of containerd's: the end of ctx where that is the reason.
-func (b *Backend) settle(ctx context.Context, what string, err error) error {
+func (b *driver) settle(ctx context.Context, what string, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return b.calls.Fail(ctx, what, ctx.Err())
 	}

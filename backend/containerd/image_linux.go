@@ -56,16 +56,14 @@ func (c *imageCache) put(img *image) {
 }
 
 // ensureImage finds the image or fetches it, as the plan says, and judges its configuration.
-func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
+func (b *driver) ensureImage(ctx context.Context, p *plan) (*image, error) {
 	find := func(ctx context.Context) (*image, error) { return b.findImage(ctx, p.Ref) }
-	return kit.EnsureImage(ctx, b.calls, p.Plan, p.imageName(), find, func(ctx context.Context) error { return b.pull(ctx, p) })
+	return kit.EnsureImage(ctx, b.calls, p.Plan, find, func(ctx context.Context) error { return b.pull(ctx, p) })
 }
 
 // findImage describes an image that containerd has, unpacked for this machine. ErrNotFound: it has none, or not whole.
-func (b *Backend) findImage(ctx context.Context, ref string) (*image, error) {
-	found, err := kit.Call(ctx, b.calls, "look for image", func(ctx context.Context) (images.Image, error) {
-		return b.api.ImageService().Get(ctx, ref)
-	})
+func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {
+	found, err := b.lookUp(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +82,7 @@ func (b *Backend) findImage(ctx context.Context, ref string) (*image, error) {
 }
 
 // readImage reads and judges an image's configuration.
-func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, error) {
+func (b *driver) readImage(ctx context.Context, found images.Image) (*image, error) {
 	name := familiar(found.Name)
 	store := b.api.ContentStore()
 	handle := ctrd.NewImage(b.api, found)
@@ -124,7 +122,7 @@ func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, er
 }
 
 // foreign returns a text about the platforms of an image that has nothing for this one.
-func (b *Backend) foreign(ctx context.Context, found images.Image) (string, bool) {
+func (b *driver) foreign(ctx context.Context, found images.Image) (string, bool) {
 	ps, err := images.Platforms(ctx, b.api.ContentStore(), found.Target)
 	if err != nil || len(ps) == 0 {
 		return "", false
@@ -133,7 +131,7 @@ func (b *Backend) foreign(ctx context.Context, found images.Image) (string, bool
 }
 
 // unpack makes sure that an image's layers are a snapshot.
-func (b *Backend) unpack(ctx context.Context, found images.Image, img *image) error {
+func (b *driver) unpack(ctx context.Context, found images.Image, img *image) error {
 	if img.chain == "" {
 		return nil
 	}
@@ -151,22 +149,14 @@ func (b *Backend) unpack(ctx context.Context, found images.Image, img *image) er
 	return err
 }
 
-// HasImage reports whether containerd has an image in our namespace, without fetching it.
-func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
-	full, err := backend.NormalizeImage(ref)
-	if err != nil {
-		return false, err
-	}
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer done()
-	_, err = kit.Call(ctx, b.calls, "look for image", func(ctx context.Context) (images.Image, error) {
-		return b.api.ImageService().Get(ctx, full)
+// FindImage looks for an image in our namespace.
+func (b *driver) FindImage(ctx context.Context, ref string) error {
+	_, err := b.lookUp(ctx, ref)
+	return err
+}
+
+func (b *driver) lookUp(ctx context.Context, ref string) (images.Image, error) {
+	return kit.Call(ctx, b.calls, "look for image", func(ctx context.Context) (images.Image, error) {
+		return b.api.ImageService().Get(ctx, ref)
 	})
-	if errors.Is(err, backend.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil, err
 }

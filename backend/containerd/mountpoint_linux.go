@@ -17,7 +17,7 @@ import (
 )
 
 // checkImage is checkMountPoints for a snapshot that nobody has written to: an image that passed is not looked at again.
-func (b *Backend) checkImage(ctx context.Context, mounts []mount.Mount, img *image) error {
+func (b *driver) checkImage(ctx context.Context, mounts []mount.Mount, img *image) error {
 	b.images.mu.Lock()
 	_, known := b.images.checked[img.target]
 	b.images.mu.Unlock()
@@ -38,7 +38,7 @@ func (b *Backend) checkImage(ctx context.Context, mounts []mount.Mount, img *ima
 
 // checkMountPoints refuses a root file system in which a place where something is mounted is a link, as an image may have
 // it or a sandbox may have made it: the mount would land where the link points. It looks before a runtime does.
-func (b *Backend) checkMountPoints(ctx context.Context, mounts []mount.Mount, volumes []string) error {
+func (b *driver) checkMountPoints(ctx context.Context, mounts []mount.Mount, volumes []string) error {
 	targets := append([]string{guestDir, backend.Workdir, "/tmp", "/etc", "/dev", "/proc", "/sys"}, volumes...)
 	err := inPrivateMount(b.state.empty(), readOnly(mounts), func(root *os.Root) error { return plainDirs(root, targets) })
 	return b.calls.Fail(ctx, "look at the mount points", err)

@@ -36,6 +36,7 @@ type config struct {
 	ImageEnv []string `json:"image_env,omitempty"`
 	Parent   string   `json:"parent"`            // chain id of the image's layers; empty for an image without any
 	Volumes  []string `json:"volumes,omitempty"` // places of the image's volumes
+	Runtime  string   `json:"runtime"`           // name of the OCI runtime
 	// OrphanTimeout is the Spec's.
 	OrphanTimeout time.Duration     `json:"orphan_timeout,omitempty"`
 	Labels        map[string]string `json:"labels,omitempty"` // the user's own
@@ -73,14 +74,14 @@ func (p *plan) labels(guest, nonce string) map[string]string {
 }
 
 // newRecord describes the container of a plan.
-func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
+func (b *driver) newRecord(p *plan, img *image, nonce string) *record {
 	session := sessionName(p.Spec.ID)
 	id := containerID(session, nonce)
 	return &record{
 		id: id, session: session, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.Ref,
 		config: config{
 			Record: p.Record(p.enforcement), ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes,
-			OrphanTimeout: p.Spec.OrphanTimeout, Labels: maps.Clone(p.Spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
+			Runtime: p.Spec.Runtime, OrphanTimeout: p.Spec.OrphanTimeout, Labels: maps.Clone(p.Spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}
 }

@@ -160,7 +160,7 @@ func TestSweepSparesCreations(t *testing.T) {
 	var sweeping, making sync.WaitGroup
 	sweeping.Go(func() {
 		for ctx.Err() == nil {
-			containerd.SweepShims(b, ctx)
+			containerd.SweepShims(ctx, b)
 			time.Sleep(5 * time.Millisecond) // not the whole processor
 		}
 	})

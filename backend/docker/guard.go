@@ -35,7 +35,7 @@ type sandboxNetwork struct {
 // only one to have the privilege; setting them again replaces them in one step. Because every way to a sandbox leads
 // through here, one that was started behind our back, or by a process that died right then, is closed as well before
 // any command of the user's runs through us.
-func (b *Backend) guardNetwork(ctx context.Context, res container.InspectResponse) error {
+func (b *driver) guardNetwork(ctx context.Context, res container.InspectResponse) error {
 	if describeContainer(res).Network != backend.NetworkBridge {
 		return nil
 	}
@@ -82,7 +82,7 @@ func guardError(err error) error {
 
 // hostFacts finds out the addresses and resolvers of the engine's machine, from a container of ours in its network that
 // only reads them.
-func (b *Backend) hostFacts(ctx context.Context) (netguard.Facts, error) {
+func (b *driver) hostFacts(ctx context.Context) (netguard.Facts, error) {
 	n := &b.network
 	n.mu.Lock()
 	facts, fresh := n.facts, !n.asked.IsZero() && time.Since(n.asked) < factsAge
@@ -104,7 +104,7 @@ func (b *Backend) hostFacts(ctx context.Context) (netguard.Facts, error) {
 }
 
 // runGuard runs the guest's network mode in a container of ours, which is removed afterwards, and returns its output.
-func (b *Backend) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (_ []byte, err error) {
+func (b *driver) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (_ []byte, err error) {
 	cmd := []string{netguard.Command, mode}
 	if arg != nil {
 		js, err := json.Marshal(arg)
@@ -143,7 +143,7 @@ func (b *Backend) runGuard(ctx context.Context, network string, caps []string, m
 }
 
 // runOnce starts a container, and returns its output when it ended well.
-func (b *Backend) runOnce(ctx context.Context, id string) ([]byte, error) {
+func (b *driver) runOnce(ctx context.Context, id string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()
 	s, err := b.hijack(ctx, "attach", "/containers/"+id+"/attach", url.Values{"stream": {"1"}, "stdout": {"1"}}, nil)
@@ -166,7 +166,7 @@ func (b *Backend) runOnce(ctx context.Context, id string) ([]byte, error) {
 	return out, err
 }
 
-func (b *Backend) exitCode(ctx context.Context, id string) (int64, error) {
+func (b *driver) exitCode(ctx context.Context, id string) (int64, error) {
 	res, errs := b.api.ContainerWait(ctx, id, container.WaitConditionNotRunning)
 	select {
 	case r := <-res:

@@ -33,17 +33,17 @@ type guestVolume struct {
 
 func guestPath() string { return embed.Path }
 
-func (b *Backend) guestVolumeName() volumeName {
+func (b *driver) guestVolumeName() volumeName {
 	return volumeName(namePre + "guest-" + b.opts.Guest.Version)
 }
 
-func (b *Backend) guestLabels(role string) map[string]string {
+func (b *driver) guestLabels(role string) map[string]string {
 	return map[string]string{backend.LabelRole: role, backend.LabelGuest: b.opts.Guest.Version}
 }
 
 // ensureGuest makes sure that the guest's volume is filled, looking through a container that mounts it. Once seen whole
 // it is taken to stay so; a start that fails looks again.
-func (b *Backend) ensureGuest(ctx context.Context, container string) error {
+func (b *driver) ensureGuest(ctx context.Context, container string) error {
 	if b.guest.ready.Load() {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (b *Backend) ensureGuest(ctx context.Context, container string) error {
 	return err
 }
 
-func (b *Backend) guestWhole(ctx context.Context, container string) (bool, error) {
+func (b *driver) guestWhole(ctx context.Context, container string) (bool, error) {
 	_, err := b.statPath(ctx, container, readyFile)
 	if errors.Is(err, backend.ErrNotFound) {
 		return false, nil
@@ -76,7 +76,7 @@ func (b *Backend) guestWhole(ctx context.Context, container string) (bool, error
 
 // fillGuest puts the guest into its volume. The name of the container through which it does is the lock against other
 // processes; one that was left behind by a dead process is taken over after a while.
-func (b *Backend) fillGuest(ctx context.Context) error {
+func (b *driver) fillGuest(ctx context.Context) error {
 	name := string(b.guestVolumeName())
 	var lock guestLock
 	return b.calls.Retry(ctx, func() (bool, error) {
@@ -111,7 +111,7 @@ type guestLock struct {
 }
 
 // awaitGuest looks whether the process that holds the lock is done, through its own container.
-func (b *Backend) awaitGuest(ctx context.Context, name string, lock *guestLock) (bool, error) {
+func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (bool, error) {
 	holder, err := b.inspect(ctx, name)
 	if errors.Is(err, backend.ErrNotFound) {
 		return false, nil // just removed: try to take the lock, and find the volume whole
@@ -136,7 +136,7 @@ func (b *Backend) awaitGuest(ctx context.Context, name string, lock *guestLock) 
 }
 
 // copyGuest writes the guest and then the mark, unless another process was faster.
-func (b *Backend) copyGuest(ctx context.Context, id string) error {
+func (b *driver) copyGuest(ctx context.Context, id string) error {
 	if whole, err := b.guestWhole(ctx, id); whole || err != nil {
 		return err
 	}

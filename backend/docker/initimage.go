@@ -22,7 +22,7 @@ func initImage(o kit.User) string { return fmt.Sprintf("workcell/init:%d-%d", o.
 
 // createFromInit creates a container of our own, making its image when the engine has none. The id is given beside an
 // error when there is a container nevertheless.
-func (b *Backend) createFromInit(ctx context.Context, name string, o kit.User, labels map[string]string,
+func (b *driver) createFromInit(ctx context.Context, name string, o kit.User, labels map[string]string,
 	host *container.HostConfig, adjust func(*container.Config),
 ) (string, error) {
 	cfg := &container.Config{
@@ -49,7 +49,7 @@ func (b *Backend) createFromInit(ctx context.Context, name string, o kit.User, l
 }
 
 // importInit makes the image for createFromInit. Doing it twice does no harm.
-func (b *Backend) importInit(ctx context.Context, o kit.User) error {
+func (b *driver) importInit(ctx context.Context, o kit.User) error {
 	var layer bytes.Buffer
 	tw := tar.NewWriter(&layer)
 	for _, d := range []tar.Header{

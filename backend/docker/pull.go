@@ -11,15 +11,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // pull fetches the plan's image, or waits for another caller's fetch of the same.
-func (b *Backend) pull(ctx context.Context, p *plan) error {
+func (b *driver) pull(ctx context.Context, p *plan) error {
 	return b.pulls.Wait(ctx, b.calls, kit.Pull{
-		Ref: p.Ref, Name: p.imageName(), Span: telemetry.SpanDockerPull, Limit: b.opts.PullTimeout, Progress: p.Spec.OnPull,
+		Ref: p.Ref, Name: p.Image, Limit: b.opts.PullTimeout, Progress: p.Spec.OnPull,
 		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
-			return b.fetchImage(ctx, p.imageName(), p.Ref, report)
+			return b.fetchImage(ctx, p.Image, p.Ref, report)
 		},
 	})
 }
@@ -36,7 +35,7 @@ type pullMessage struct {
 }
 
 // fetchImage does one pull. The engine's refusals have no types in its answer, so all of them are ErrImage.
-func (b *Backend) fetchImage(ctx context.Context, name, ref string, report func(backend.PullProgress)) error {
+func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(backend.PullProgress)) error {
 	what := "pull " + name
 	auth, err := registryAuth(ctx, b.opts.ConfigDir, ref)
 	if err != nil {
@@ -68,7 +67,7 @@ func (b *Backend) fetchImage(ctx context.Context, name, ref string, report func(
 }
 
 // pullError keeps the errors of an engine or a caller that is gone; all others are about the image.
-func (b *Backend) pullError(ctx context.Context, what string, err error) error {
+func (b *driver) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return engineError(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
 	}
