@@ -3,8 +3,6 @@ package containerd
 import (
 	"context"
 	"crypto/rand"
-	"errors"
-	"io"
 	"time"
 
 	"github.com/containerd/log"
@@ -39,9 +37,4 @@ func silent[T any, L interface {
 	WithContext(context.Context) *log.Entry
 }](L) *log.Entry {
 	return L(new(T)).WithContext(context.Background())
-}
-
-// joinClose closes c and adds its error to err.
-func joinClose(err error, c io.Closer) error {
-	return errors.Join(err, c.Close())
 }

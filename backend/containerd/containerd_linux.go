@@ -42,15 +42,16 @@ type driver struct {
 	pulls  kit.Pulls
 	images imageCache
 
-	mu    sync.Mutex         // guards what follows
-	known map[string]*record // sandboxes that are ours, by id; their records never change
-	swept time.Time          // when List last looked for stray shims
+	known sync.Map // *record by id, of sandboxes that are ours; records never change
+
+	mu    sync.Mutex // guards swept
+	swept time.Time  // when List last looked for stray shims
 }
 
 // New connects to containerd, within the bounds of ctx and Options.Patience. A containerd that does not answer is
 // ErrUnavailable, a machine that cannot run sandboxes as they must be ErrUnsupported.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
-	b := &driver{known: map[string]*record{}}
+	b := new(driver)
 	if opts != nil {
 		b.opts = *opts
 		b.opts.AllowNets = slices.Clone(opts.AllowNets)
@@ -111,19 +112,6 @@ func (b *driver) Capabilities() backend.Capabilities { return b.engine.caps }
 
 // Release closes the client.
 func (b *driver) Release() error { return b.api.Close() }
-
-// remember keeps the record of a sandbox, so that a later call need not ask for it.
-func (b *driver) remember(r *record) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.known[r.name()] = r
-}
-
-func (b *driver) forget(id string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.known, id)
-}
 
 var (
 	_ backend.SandboxBackend  = (*Backend)(nil)

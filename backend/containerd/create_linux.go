@@ -47,7 +47,7 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if err := c.make(ctx); err != nil {
 		return backend.Info{}, b.outlive(ctx, err)
 	}
-	b.remember(c.rec)
+	b.known.Store(c.rec.name(), c.rec)
 	return c.rec.info(backend.StateRunning), nil
 }
 

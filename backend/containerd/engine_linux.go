@@ -42,7 +42,7 @@ func (b *driver) probe(ctx context.Context) (engine, error) {
 	e.system, e.kernel = host.Machine()
 	// The client would wait for a socket that is not there as for one that nobody listens on yet.
 	if _, err := os.Stat(b.opts.Address); errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(b.opts.Address) {
-		return e, engineError("connect", backend.ErrUnavailable, "there is no such socket")
+		return e, b.calls.Error("connect", backend.ErrUnavailable, "there is no such socket")
 	}
 	if _, err := kit.Call(ctx, b.calls, "connect", b.api.Version); err != nil {
 		return e, err

@@ -19,12 +19,9 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-const (
-	maxImageConfig = 4 << 20 // bytes of JSON
-	maxKnownImages = 1024    // images that are remembered
-)
+const maxImageConfig = 4 << 20 // bytes of JSON
 
-// image is what Create needs to know of an image. It never changes but for checked.
+// image is what Create needs to know of an image. It never changes.
 type image struct {
 	id      string // digest of the configuration
 	target  string // digest of what the reference names
@@ -35,24 +32,8 @@ type image struct {
 
 // imageCache remembers what was found out of images, by the digest of what a reference names: content never changes.
 type imageCache struct {
-	mu      sync.Mutex // guards what follows; not held across calls
-	known   map[string]*image
-	checked map[string]struct{} // chain ids of images whose mount points are plain, with the places
-}
-
-func (c *imageCache) get(target string) *image {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.known[target]
-}
-
-func (c *imageCache) put(img *image) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.known == nil || len(c.known) >= maxKnownImages {
-		c.known = map[string]*image{}
-	}
-	c.known[img.target] = img
+	known   sync.Map // *image
+	checked sync.Map // those whose mount points are plain
 }
 
 // ensureImage finds the image or fetches it, as the plan says, and judges its configuration.
@@ -67,8 +48,8 @@ func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if img := b.images.get(found.Target.Digest.String()); img != nil {
-		return img, nil
+	if img, ok := b.images.known.Load(found.Target.Digest.String()); ok {
+		return img.(*image), nil
 	}
 	img, err := kit.Call(ctx, b.calls, "read image", func(ctx context.Context) (*image, error) { return b.readImage(ctx, found) })
 	if err != nil {
@@ -77,7 +58,7 @@ func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {
 	if err := b.unpack(ctx, found, img); err != nil {
 		return nil, err
 	}
-	b.images.put(img)
+	b.images.known.Store(img.target, img)
 	return img, nil
 }
 
@@ -89,14 +70,14 @@ func (b *driver) readImage(ctx context.Context, found images.Image) (*image, err
 	desc, err := handle.Config(ctx)
 	if cerrdefs.IsNotFound(err) {
 		if other, ok := b.foreign(ctx, found); ok {
-			return nil, engineError("read image", backend.ErrUnsupported, other)
+			return nil, b.calls.Error("read image", backend.ErrUnsupported, other)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	if desc.Size > maxImageConfig {
-		return nil, engineError("read image", backend.ErrInvalid, name+" has a configuration of more than 4 MiB")
+		return nil, b.calls.Error("read image", backend.ErrInvalid, name+" has a configuration of more than 4 MiB")
 	}
 	data, err := content.ReadBlob(ctx, store, desc)
 	if err != nil {
@@ -104,15 +85,15 @@ func (b *driver) readImage(ctx context.Context, found images.Image) (*image, err
 	}
 	var c ocispec.Image
 	if err := json.Unmarshal(data, &c); err != nil {
-		return nil, engineError("read image", backend.ErrInvalid, name+" has a malformed configuration")
+		return nil, b.calls.Error("read image", backend.ErrInvalid, name+" has a malformed configuration")
 	}
 	if c.OS != "linux" || c.Architecture != "" && c.Architecture != b.engine.arch {
-		return nil, engineError("read image", backend.ErrUnsupported,
+		return nil, b.calls.Error("read image", backend.ErrUnsupported,
 			fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", name, c.OS, c.Architecture, b.engine.arch))
 	}
 	volumes, err := kit.JudgeImage(c.Config.Env, c.Config.Volumes)
 	if err != nil {
-		return nil, engineError("image "+name, backend.ErrInvalid, err.Error())
+		return nil, b.calls.Error("image "+name, backend.ErrInvalid, err.Error())
 	}
 	img := &image{id: desc.Digest.String(), target: found.Target.Digest.String(), env: slices.Clone(c.Config.Env), volumes: volumes}
 	if len(c.RootFS.DiffIDs) > 0 {

@@ -45,7 +45,7 @@ func (b *driver) importError(ctx context.Context, err error) error {
 	err = b.calls.Fail(ctx, "import image", err)
 	var e *kit.Error
 	if errors.As(err, &e) && e.Kind == nil { // the archive's own fault has no type
-		err = engineError(e.What, backend.ErrInvalid, e.Detail)
+		err = b.calls.Error(e.What, backend.ErrInvalid, e.Detail)
 	}
 	return err
 }

@@ -22,14 +22,14 @@ func (b *driver) own(ctx context.Context, id string) (*record, error) {
 	if _, container, ok := namesOf(id); ok {
 		r, err := b.record(ctx, container)
 		if err == nil && r.is(id) {
-			b.remember(r)
+			b.known.Store(id, r)
 			return r, nil
 		}
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
 			return nil, err
 		}
 	}
-	b.forget(id)
+	b.known.Delete(id)
 	return nil, notFound(id)
 }
 
@@ -51,14 +51,13 @@ func (b *driver) record(ctx context.Context, container string) (*record, error) 
 // running makes sure that a sandbox can be spoken to, and returns the id of its main process. One that this process knows is
 // only asked whether it runs.
 func (b *driver) running(ctx context.Context, id string) (*record, int, error) {
-	b.mu.Lock()
-	r := b.known[id]
-	b.mu.Unlock()
-	var err error
-	if r == nil {
-		if r, err = b.own(ctx, id); err != nil {
-			return nil, 0, err
-		}
+	var r *record
+	if known, ok := b.known.Load(id); ok {
+		r = known.(*record)
+	} else if own, err := b.own(ctx, id); err == nil {
+		r = own
+	} else {
+		return nil, 0, err
 	}
 	p, err := b.task(ctx, r.id)
 	if errors.Is(err, backend.ErrNotFound) {
@@ -233,7 +232,7 @@ func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 	if err != nil {
 		return err
 	}
-	b.forget(r.name())
+	b.known.Delete(r.name())
 	if r.config.Root == backend.RootWritable || !started { // its layer may be large, or may be made only now
 		b.calls.Background(ctx, b.collect)
 	}

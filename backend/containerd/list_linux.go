@@ -56,7 +56,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 		if !ok {
 			continue
 		}
-		b.remember(r)
+		b.known.Store(r.name(), r)
 		info := b.describe(r, procs[r.id])
 		info.ImageEnv = nil
 		infos = append(infos, info)

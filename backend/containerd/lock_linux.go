@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"time"
@@ -36,7 +37,7 @@ func (b *driver) lock(ctx context.Context, session string) (unlock func(), err e
 	for {
 		l := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))
 		if _, err := l.TryLockContext(ctx, lockRetry); err != nil {
-			return nil, joinClose(b.settle(ctx, "wait for other calls", stateError("lock", err)), l)
+			return nil, errors.Join(b.settle(ctx, "wait for other calls", stateError("lock", err)), l.Close())
 		}
 		if isAt(l, path) {
 			return func() {

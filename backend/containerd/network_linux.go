@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -206,7 +207,7 @@ func (b *driver) networkError(ctx context.Context, what string, err error) error
 		return b.calls.Fail(ctx, what, ctx.Err())
 	}
 	b.log.Warn("containerd: network", "step", what, "error", err)
-	return engineError(what, backend.ErrUnsupported, kit.Scrub(err.Error()))
+	return b.calls.Error(what, backend.ErrUnsupported, kit.Scrub(err.Error()))
 }
 
 // inNetns runs f on a thread of its own in a network namespace.
@@ -225,21 +226,10 @@ func inNetns(path string, f func() error) error {
 }
 
 func hasInterface(path, name string) bool {
-	found := false
-	_ = inNetns(path, func() error { // what cannot be entered has none
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd) //nolint:errcheck // nothing is buffered
-		req, err := unix.NewIfreq(name)
-		if err != nil {
-			return err
-		}
-		found = unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req) == nil
-		return nil
-	})
-	return found
+	return inNetns(path, func() error { // what cannot be entered has none
+		_, err := net.InterfaceByName(name)
+		return err
+	}) == nil
 }
 
 // leaveNetwork releases a sandbox's address and deletes its network namespace. It does nothing where there is none.

@@ -33,7 +33,7 @@ func (b *driver) fetchImage(ctx context.Context, ref string, report func(backend
 	what := "pull " + familiar(ref)
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
-	t := newTracker(familiar(ref), report)
+	t := &tracker{image: familiar(ref), report: report}
 	defer t.watch(cctx, b.api.ContentStore())()
 	resolver, closeIdle := b.resolver(cctx)
 	defer closeIdle()
@@ -83,16 +83,16 @@ func isLoopback(host string) bool {
 // pullError keeps the errors of a containerd or a caller that is gone; all others are about the image.
 func (b *driver) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return engineError(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
+		return b.calls.Error(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
 	}
 	if ctx.Err() == nil && (errors.Is(err, kit.ErrSilent) || cerrdefs.IsUnavailable(err)) {
-		return engineError(what, backend.ErrUnavailable, "")
+		return b.calls.Error(what, backend.ErrUnavailable, "")
 	}
 	detail := kit.Scrub(err.Error())
 	if err := b.calls.Fail(ctx, what, err); ctx.Err() != nil {
 		return err
 	}
-	return engineError(what, backend.ErrImage, detail)
+	return b.calls.Error(what, backend.ErrImage, detail)
 }
 
 // registryAuth returns the credentials for a registry's host in the form that containerd's client takes: user and

@@ -27,7 +27,7 @@ const staleWait = 10 * time.Second
 // startTask starts a sandbox's main process, in its network when it has one. again: there may have been one before. A
 // failure leaves a task for destroy.
 func (b *driver) startTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) (err error) {
-	ctx, span := b.calls.Span(ctx, "Start")
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDriverStart)
 	defer func() { telemetry.End(span, err) }()
 	if r.bridged() {
 		if err := b.makeNetns(r); err != nil {

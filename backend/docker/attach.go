@@ -63,7 +63,7 @@ func (b *driver) hijack(ctx context.Context, what, route string, query url.Value
 	}
 	conn, ok := resp.Body.(io.ReadWriteCloser)
 	if resp.StatusCode != http.StatusSwitchingProtocols || !ok {
-		return nil, joinClose(b.calls.Fail(ctx, what, refusal(resp)), resp.Body)
+		return nil, errors.Join(b.calls.Fail(ctx, what, refusal(resp)), resp.Body.Close())
 	}
 	return newStream(conn), nil
 }

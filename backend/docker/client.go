@@ -1,9 +1,7 @@
 package docker
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -39,9 +37,4 @@ func newClient(o Options) (*client.Client, error) {
 		return nil, fmt.Errorf("docker: Options.Host is not an engine's address: %w", backend.ErrInvalid)
 	}
 	return api, nil
-}
-
-// joinClose closes c and adds its error to err.
-func joinClose(err error, c io.Closer) error {
-	return errors.Join(err, c.Close())
 }

@@ -53,7 +53,7 @@ func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info,
 	if err != nil {
 		return backend.Info{}, c.why(ctx, err)
 	}
-	b.rememberWorkspace(c.id, p.volume)
+	b.workspaces.Store(c.id, p.volume)
 	if remove := c.prepared; remove != nil {
 		b.calls.Background(ctx, func(ctx context.Context) {
 			select { // the caller's first command matters more than tidiness
@@ -107,7 +107,7 @@ func (c *creation) launch(ctx context.Context) error {
 	if err := c.b.ensureGuest(ctx, c.id); err != nil {
 		return err
 	}
-	ctx, span := c.b.calls.Span(ctx, "Start")
+	ctx, span := c.b.calls.Span(ctx, telemetry.SpanDriverStart)
 	err := c.b.startContainer(ctx, c.id)
 	telemetry.End(span, err)
 	return err
@@ -225,7 +225,7 @@ func (c *creation) rollback(ctx context.Context) error {
 	}
 	if c.id != "" {
 		errs = append(errs, c.b.removeContainer(ctx, c.id))
-		c.b.network.forget(c.id)
+		c.b.network.guarded.Delete(c.id)
 	}
 	if c.tried {
 		errs = append(errs, c.dropWorkspace(ctx))

@@ -95,16 +95,14 @@ type driver struct {
 	network sandboxNetwork
 	sizing  *kit.Sizing
 
-	mu         sync.Mutex            // guards what follows
-	images     map[string]struct{}   // ids of images whose mount points were checked
-	workspaces map[string]volumeName // by container id, so that a container that is gone does not hide its volume
+	images     sync.Map // ids of images whose mount points were checked
+	workspaces sync.Map // volumeName by container id, so that a container that is gone does not hide its volume
 }
 
 // New connects to an engine, within the bounds of ctx and Options.Patience. An engine that does not answer is
 // ErrUnavailable, one that cannot run Linux containers ErrUnsupported.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
-	b := &driver{images: map[string]struct{}{}, workspaces: map[string]volumeName{}}
-	b.network.guarded = map[string]string{}
+	b := new(driver)
 	b.guest.lock, b.guest.patience, b.guest.grace = make(chan struct{}, 1), 15*time.Second, time.Hour
 	if opts != nil {
 		b.opts = *opts
@@ -137,25 +135,6 @@ func (b *driver) Capabilities() backend.Capabilities { return b.engine.caps }
 
 // Release closes the client.
 func (b *driver) Release() error { return b.api.Close() }
-
-func (b *driver) rememberWorkspace(container string, v volumeName) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.workspaces[container] = v
-}
-
-func (b *driver) forgetWorkspace(container string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.workspaces, container)
-}
-
-func (b *driver) workspaceOf(container string) (volumeName, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	v, ok := b.workspaces[container]
-	return v, ok
-}
 
 var (
 	_ backend.SandboxBackend  = (*Backend)(nil)

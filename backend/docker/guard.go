@@ -24,10 +24,11 @@ const factsAge = time.Minute
 
 // sandboxNetwork is what this process knows of the engine's surroundings.
 type sandboxNetwork struct {
-	mu      sync.Mutex // guards what follows; not held across calls
-	facts   netguard.Facts
-	asked   time.Time         // zero when facts were never found out
-	guarded map[string]string // by container id, when the start happened for which this process set the rules
+	guarded sync.Map // by container id, when the start happened for which this process set the rules
+
+	mu    sync.Mutex // guards what follows; not held across calls
+	facts netguard.Facts
+	asked time.Time // zero when facts were never found out
 }
 
 // guardNetwork closes, for a bridged sandbox that runs, what it must not reach, unless this process did so since the
@@ -39,11 +40,7 @@ func (b *driver) guardNetwork(ctx context.Context, res container.InspectResponse
 	if describeContainer(res).Network != backend.NetworkBridge {
 		return nil
 	}
-	n := &b.network
-	n.mu.Lock()
-	done := n.guarded[res.ID] == res.State.StartedAt
-	n.mu.Unlock()
-	if done {
+	if at, _ := b.network.guarded.Load(res.ID); at == res.State.StartedAt {
 		return nil
 	}
 	facts, err := b.hostFacts(ctx)
@@ -57,17 +54,8 @@ func (b *driver) guardNetwork(ctx context.Context, res container.InspectResponse
 	if _, err := b.runGuard(ctx, "container:"+res.ID, []string{"NET_ADMIN"}, netguard.ModeApply, rules); err != nil {
 		return guardError(err)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.guarded[res.ID] = res.State.StartedAt
+	b.network.guarded.Store(res.ID, res.State.StartedAt)
 	return nil
-}
-
-// forget drops what is known of a container that is gone.
-func (n *sandboxNetwork) forget(id string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.guarded, id)
 }
 
 // guardError makes what is neither the caller's end nor the engine's absence into ErrUnsupported: an open network is
@@ -120,10 +108,7 @@ func (b *driver) runGuard(ctx context.Context, network string, caps []string, mo
 		LogConfig:  container.LogConfig{Type: "none"},
 		UsernsMode: "host", // where the engine remaps users, a privilege over another container's network needs this
 		Resources:  container.Resources{PidsLimit: &pids},
-		Mounts: []mount.Mount{{
-			Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: true,
-			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
-		}},
+		Mounts:     []mount.Mount{b.guestMount(true)},
 	}
 	id, err := b.createFromInit(ctx, "", kit.User{}, b.guestLabels(backend.RoleInit), host, func(c *container.Config) {
 		c.Cmd, c.AttachStdout = cmd, true

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/mount"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -80,14 +79,7 @@ func (b *driver) fillGuest(ctx context.Context) error {
 	name := string(b.guestVolumeName())
 	var lock guestLock
 	return b.calls.Retry(ctx, func() (bool, error) {
-		id, err := b.createFromInit(ctx, name, kit.User{}, b.guestLabels(backend.RoleInit), &container.HostConfig{
-			NetworkMode: "none",
-			LogConfig:   container.LogConfig{Type: "none"},
-			Mounts: []mount.Mount{{
-				Type: mount.TypeVolume, Source: name, Target: guestDir,
-				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
-			}},
-		}, nil)
+		id, err := b.createFromInit(ctx, name, kit.User{}, b.guestLabels(backend.RoleInit), quietHost(b.guestMount(false)), nil)
 		if errors.Is(err, backend.ErrExists) {
 			return b.awaitGuest(ctx, name, &lock)
 		}

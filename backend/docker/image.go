@@ -14,8 +14,6 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-const maxKnownImages = 1024 // checks that are remembered
-
 // image is what Create needs to know of an image.
 type image struct {
 	id      string
@@ -53,10 +51,7 @@ func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {
 // checkMountPoints refuses an image in which a place where something is mounted is a link: the mount would land where
 // the link points. It looks through the container, which must not run yet; an image that passed is not looked at again.
 func (b *driver) checkMountPoints(ctx context.Context, container string, img *image) error {
-	b.mu.Lock()
-	_, known := b.images[img.id]
-	b.mu.Unlock()
-	if known {
+	if _, known := b.images.Load(img.id); known {
 		return nil
 	}
 	seen := map[string]bool{}
@@ -68,12 +63,7 @@ func (b *driver) checkMountPoints(ctx context.Context, container string, img *im
 			}
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.images) >= maxKnownImages {
-		clear(b.images)
-	}
-	b.images[img.id] = struct{}{}
+	b.images.Store(img.id, nil)
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	imagetypes "github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -46,6 +47,19 @@ func (b *driver) createFromInit(ctx context.Context, name string, o kit.User, la
 		return "", err
 	}
 	return create()
+}
+
+// quietHost has neither a network nor a log.
+func quietHost(mounts ...mount.Mount) *container.HostConfig {
+	return &container.HostConfig{NetworkMode: "none", LogConfig: container.LogConfig{Type: "none"}, Mounts: mounts}
+}
+
+// guestMount mounts the guest's volume.
+func (b *driver) guestMount(readOnly bool) mount.Mount {
+	return mount.Mount{
+		Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: readOnly,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
+	}
 }
 
 // importInit makes the image for createFromInit. Doing it twice does no harm.

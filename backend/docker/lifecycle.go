@@ -42,7 +42,7 @@ func (b *driver) own(ctx context.Context, id string) (container.InspectResponse,
 	if res.ID != id || res.Config == nil || !isSandbox(res.Config.Labels, res.Name) {
 		return res, notFound(id)
 	}
-	b.rememberWorkspace(id, workspaceName(res.Config.Labels[backend.LabelID]))
+	b.workspaces.Store(id, workspaceName(res.Config.Labels[backend.LabelID]))
 	return res, nil
 }
 
@@ -87,24 +87,20 @@ func (b *driver) stopContainer(ctx context.Context, id string) error {
 
 // Remove ends a sandbox and deletes it.
 func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
-	workspace, known := b.workspaceOf(id)
-	res, err := b.own(ctx, id)
-	switch {
-	case err == nil:
-		workspace, known = workspaceName(res.Config.Labels[backend.LabelID]), true
-		if err := b.removeContainer(ctx, id); err != nil {
-			return err
-		}
-	case !errors.Is(err, backend.ErrNotFound):
+	_, err := b.own(ctx, id)
+	if err == nil {
+		err = b.removeContainer(ctx, id)
+	}
+	if err != nil && !errors.Is(err, backend.ErrNotFound) {
 		return err
 	}
-	if known && opts.Volumes {
-		if err := b.removeWorkspace(ctx, workspace); err != nil {
+	if workspace, known := b.workspaces.Load(id); known && opts.Volumes {
+		if err := b.removeWorkspace(ctx, workspace.(volumeName)); err != nil {
 			return err
 		}
 	}
-	b.forgetWorkspace(id)
-	b.network.forget(id)
+	b.workspaces.Delete(id)
+	b.network.guarded.Delete(id)
 	return nil
 }
 

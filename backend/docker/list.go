@@ -61,7 +61,7 @@ func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 		if !slices.ContainsFunc(c.Names, func(n string) bool { return isSandbox(c.Labels, n) }) {
 			continue
 		}
-		b.rememberWorkspace(c.ID, workspaceName(c.Labels[backend.LabelID]))
+		b.workspaces.Store(c.ID, workspaceName(c.Labels[backend.LabelID]))
 		info := describeLabels(c.Labels)
 		info.ID, info.ImageID, info.State = c.ID, c.ImageID, state(c.State)
 		if info.State == backend.StateStopped { // only an inspection tells why

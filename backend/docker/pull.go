@@ -40,7 +40,7 @@ func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(b
 	auth, err := registryAuth(ctx, b.opts.ConfigDir, ref)
 	if err != nil {
 		b.log.Warn("docker: registry credentials", "image", name, "error", err)
-		return engineError(what, backend.ErrImage, "the registry's credentials cannot be read")
+		return b.calls.Error(what, backend.ErrImage, "the registry's credentials cannot be read")
 	}
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
@@ -60,7 +60,7 @@ func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(b
 			return b.pullError(ctx, what, err)
 		case m.Error != "":
 			b.log.Debug("docker: pull failed", "image", name, "error", m.Error)
-			return engineError(what, backend.ErrImage, kit.Scrub(m.Error))
+			return b.calls.Error(what, backend.ErrImage, kit.Scrub(m.Error))
 		}
 		report(backend.PullProgress{Image: name, Layer: m.ID, Status: m.Status, Current: m.Progress.Current, Total: m.Progress.Total})
 	}
@@ -69,12 +69,12 @@ func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(b
 // pullError keeps the errors of an engine or a caller that is gone; all others are about the image.
 func (b *driver) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return engineError(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
+		return b.calls.Error(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
 	}
 	err = b.calls.Fail(ctx, what, err)
 	var e *kit.Error
 	if errors.As(err, &e) && !errors.Is(e.Kind, backend.ErrUnavailable) {
-		return engineError(what, backend.ErrImage, e.Detail)
+		return b.calls.Error(what, backend.ErrImage, e.Detail)
 	}
 	return err
 }

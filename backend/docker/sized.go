@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/api/types/volume"
@@ -88,11 +87,8 @@ func (b *driver) probeSized(ctx context.Context) error {
 		return err
 	}
 	return b.linked(ctx, name, func() error {
-		id, err := b.createFromInit(ctx, "", kit.User{}, map[string]string{backend.LabelRole: backend.RoleInit}, &container.HostConfig{
-			NetworkMode: "none",
-			LogConfig:   container.LogConfig{Type: "none"},
-			Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: string(name), Target: backend.Workdir}},
-		}, nil)
+		id, err := b.createFromInit(ctx, "", kit.User{}, map[string]string{backend.LabelRole: backend.RoleInit},
+			quietHost(mount.Mount{Type: mount.TypeVolume, Source: string(name), Target: backend.Workdir}), nil)
 		if err != nil {
 			return err
 		}

@@ -131,13 +131,7 @@ func tmpfsOptions(size int64, o kit.User, mode string) string {
 // mounts are the guest, the workspace, and something harmless over every volume that the image declares: the engine
 // would make an anonymous one without a size.
 func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
-	ms := []mount.Mount{
-		{
-			Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: true,
-			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
-		},
-		b.workspaceMount(p, nonce),
-	}
+	ms := []mount.Mount{b.guestMount(true), b.workspaceMount(p, nonce)}
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeTmpfs, Target: v,

@@ -72,11 +72,8 @@ func sameOwner(labels map[string]string, instance, id string) bool {
 // directory, and removed without being started. It returns what removes it.
 func (b *driver) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
 	labels := p.Labels(backend.RoleInit)
-	id, err := b.createFromInit(ctx, "", p.User, labels, &container.HostConfig{
-		NetworkMode: "none",
-		LogConfig:   container.LogConfig{Type: "none"},
-		Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir}},
-	}, nil)
+	id, err := b.createFromInit(ctx, "", p.User, labels,
+		quietHost(mount.Mount{Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir}), nil)
 	if id == "" {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func (x *sandbox) write(owner string) error {
 
 // firstStart is start with a span of its own, as the first start of every engine has it.
 func (b *driver) firstStart(ctx context.Context, x *sandbox, c *prewarmed) (err error) {
-	ctx, span := b.calls.Span(ctx, "Start")
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDriverStart)
 	defer func() { telemetry.End(span, err) }()
 	record := func() error { return x.write(b.dirs.ownerFile(x.session())) }
 	if c == nil { // its control group is to be made, which has an owner from the beginning

@@ -87,7 +87,7 @@ func (d *Driver) Name() string { return d.calls.o.Name }
 
 // Create makes a sandbox and starts it.
 func (d *Driver) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
-	return Admit(ctx, d.calls, "Create", func(ctx context.Context) (backend.Info, error) {
+	return Admit(ctx, d.calls, telemetry.SpanDriverCreate, func(ctx context.Context) (backend.Info, error) {
 		p, err := NewPlan(d.Name(), spec, d.images, d.limits)
 		if err != nil {
 			return backend.Info{}, err
@@ -113,27 +113,27 @@ func (d *Driver) List(ctx context.Context, filter backend.Filter) ([]backend.Inf
 
 // Start starts a stopped sandbox.
 func (d *Driver) Start(ctx context.Context, id string) error {
-	return d.admit(ctx, "Start", func(ctx context.Context) error { return d.engine.Start(ctx, id) })
+	return d.admit(ctx, telemetry.SpanDriverStart, func(ctx context.Context) error { return d.engine.Start(ctx, id) })
 }
 
 // Stop ends the processes of a sandbox at once: the guest has nothing to save.
 func (d *Driver) Stop(ctx context.Context, id string) error {
-	return d.admit(ctx, "Stop", func(ctx context.Context) error { return d.engine.Stop(ctx, id) })
+	return d.admit(ctx, telemetry.SpanDriverStop, func(ctx context.Context) error { return d.engine.Stop(ctx, id) })
 }
 
 // Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
 func (d *Driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
-	return d.admit(ctx, "Remove", func(ctx context.Context) error { return d.engine.Remove(ctx, id, opts) })
+	return d.admit(ctx, telemetry.SpanDriverRemove, func(ctx context.Context) error { return d.engine.Remove(ctx, id, opts) })
 }
 
 // Dial opens the sandbox's own stream to its guest.
 func (d *Driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	return Admit(ctx, d.calls, "Dial", func(ctx context.Context) (io.ReadWriteCloser, error) { return d.engine.Dial(ctx, id) })
+	return Admit(ctx, d.calls, telemetry.SpanDriverDial, func(ctx context.Context) (io.ReadWriteCloser, error) { return d.engine.Dial(ctx, id) })
 }
 
 // Connect opens a further stream to the guest.
 func (d *Driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	return Admit(ctx, d.calls, "Connect", func(ctx context.Context) (io.ReadWriteCloser, error) { return d.engine.Connect(ctx, id) })
+	return Admit(ctx, d.calls, telemetry.SpanDriverConnect, func(ctx context.Context) (io.ReadWriteCloser, error) { return d.engine.Connect(ctx, id) })
 }
 
 // Ping asks the engine whether it is there, and what it is.

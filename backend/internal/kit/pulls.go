@@ -38,7 +38,7 @@ type fetch struct {
 // Wait fetches an image, or waits for a fetch of the same that is under way. c counts the fetch, which may outlast its
 // waiters for a moment.
 func (ps *Pulls) Wait(ctx context.Context, c *Calls, p Pull) (err error) {
-	ctx, span := c.Span(ctx, "Pull", telemetry.Text(telemetry.KeyImage, p.Name))
+	ctx, span := c.Span(ctx, telemetry.SpanDriverPull, telemetry.Text(telemetry.KeyImage, p.Name))
 	defer func() { telemetry.End(span, err) }()
 	if p.Progress == nil {
 		p.Progress = func(backend.PullProgress) {}
