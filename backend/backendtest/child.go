@@ -56,7 +56,9 @@ func beChild(t *testing.T, h Harness) bool {
 	pipe := os.NewFile(3, "parent")
 	enc := json.NewEncoder(pipe)
 	s := &suite{root: t, h: h, instance: o.Instance}
-	roles()[o.Role](s, t, s.specOf(o.ID), func(w word) { must(t, enc.Encode(w)) })
+	spec := s.spec()
+	spec.ID, spec.Key, spec.Run = o.ID, "user:"+o.ID, "run_"+o.ID
+	roles()[o.Role](s, t, spec, func(w word) { must(t, enc.Encode(w)) })
 	return true
 }
 
@@ -126,14 +128,14 @@ func (s *suite) childOwner(t *testing.T, spec backend.Spec, tell func(word)) {
 		return
 	}
 	rw, err := s.b.Dial(context.Background(), info.ID)
-	conn := connect(t, rw, err)
-	sh(t, conn, "echo mine > owner")
+	conn := Connect(t, rw, err)
+	Sh(t, conn, "echo mine > owner")
 	long := command("/bin/sh", "-c", "i=0; while [ ! -e stop ]; do echo $i; i=$((i+1)); sleep 0.02; done; echo end")
 	long.YieldMillis = 0
 	long.TimeoutMillis = 0
 	long.ExecID = rand.Text()
 	request(t, conn, long)
-	eventually(t, "output", func() bool { return sh(t, conn, "echo on") == "on\n" })
+	eventually(t, "output", func() bool { return Sh(t, conn, "echo on") == "on\n" })
 	tell(word{ID: info.ID, ExecID: long.ExecID})
 	select {}
 }
@@ -150,7 +152,7 @@ func (s *suite) childOrphan(t *testing.T, spec backend.Spec, tell func(word)) {
 	rw, err := s.b.Dial(context.Background(), info.ID)
 	long := command("/bin/sh", "-c", "sleep 5; echo kept > done")
 	long.YieldMillis = 0
-	request(t, connect(t, rw, err), long)
+	request(t, Connect(t, rw, err), long)
 	tell(word{ID: info.ID})
 	select {}
 }
@@ -166,7 +168,7 @@ func (s *suite) childVisitor(t *testing.T, spec backend.Spec, tell func(word)) {
 	i := slices.IndexFunc(list, func(in backend.Info) bool { return in.SessionID == spec.ID })
 	for range visits {
 		rw, err := s.connector(t, s.b).Connect(context.Background(), list[i].ID)
-		sh(t, connect(t, rw, err), "echo here")
+		Sh(t, Connect(t, rw, err), "echo here")
 	}
 	tell(word{ID: list[i].ID})
 	select {}

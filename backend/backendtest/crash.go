@@ -28,7 +28,7 @@ func (s *suite) ownerKilled(t *testing.T) {
 	spec := s.lone(t)
 	owner := s.spawn(t, "owner", spec)
 	w := owner.hear(t)
-	t.Cleanup(func() { s.remove(t, w.ID) })
+	t.Cleanup(func() { Remove(t, s.b, w.ID) })
 	owner.kill()
 
 	heir := s.backend(t)
@@ -37,15 +37,15 @@ func (s *suite) ownerKilled(t *testing.T) {
 		t.Fatalf("List: %+v, %v", list, err)
 	}
 	rw, err := heir.Dial(t.Context(), w.ID)
-	conn := connect(t, rw, err)
-	if got := sh(t, conn, "cat owner"); got != "mine\n" {
+	conn := Connect(t, rw, err)
+	if got := Sh(t, conn, "cat owner"); got != "mine\n" {
 		t.Errorf("files: %q", got)
 	}
 	execs, err := conn.Execs(t.Context())
 	if err != nil || !runs(execs, w.ExecID) {
 		t.Fatalf("commands: %+v, %v", execs, err)
 	}
-	sh(t, conn, "touch stop")
+	Sh(t, conn, "touch stop")
 	status, err := conn.Wait(t.Context(), wire.WaitRequest{ExecID: w.ExecID, WaitMillis: patience.Milliseconds()})
 	if err != nil || status.State != wire.ExecCompleted || status.ExitCode != 0 {
 		t.Fatalf("the command: %+v, %v", status, err)
@@ -70,7 +70,7 @@ func (s *suite) orphanEnds(t *testing.T) {
 	spec := s.lone(t)
 	owner := s.spawn(t, "orphan", spec)
 	w := owner.hear(t)
-	t.Cleanup(func() { s.remove(t, w.ID) })
+	t.Cleanup(func() { Remove(t, s.b, w.ID) })
 	owner.kill()
 	eventually(t, "the end of the sandbox", func() bool {
 		list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance})
@@ -80,7 +80,7 @@ func (s *suite) orphanEnds(t *testing.T) {
 		return list[0].State == backend.StateStopped
 	})
 	must(t, s.b.Start(t.Context(), w.ID))
-	if got := sh(t, s.dial(t, w.ID), "cat done"); s.caps.Persistent && got != "kept\n" {
+	if got := Sh(t, s.dial(t, w.ID), "cat done"); s.caps.Persistent && got != "kept\n" {
 		t.Errorf("it ended under its command: %q", got)
 	}
 }
@@ -102,11 +102,11 @@ func (s *suite) visitorsKilled(t *testing.T) {
 		v.kill()
 	}
 	rw, err := s.connector(t, s.b).Connect(t.Context(), info.ID)
-	conn := connect(t, rw, err)
+	conn := Connect(t, rw, err)
 	// What an engine started has no parent in the sandbox: only the guest and this connection's bridge may be left.
 	const count = `n=0; for f in /proc/[0-9]*/status; do while read -r k v; do case "$k $v" in "PPid: 0") n=$((n+1));; esac; done <$f; done; echo $n`
 	eventually(t, "the end of what the visitors left", func() bool {
-		n, err := strconv.Atoi(strings.TrimSpace(sh(t, conn, count)))
+		n, err := strconv.Atoi(strings.TrimSpace(Sh(t, conn, count)))
 		return err == nil && n <= 2
 	})
 }
@@ -147,7 +147,7 @@ func (s *suite) creatorKilled(t *testing.T) {
 	begin := time.Now()
 	whole := s.create(t, s.spec())
 	took := time.Since(begin)
-	s.remove(t, whole.ID)
+	Remove(t, s.b, whole.ID)
 	const steps = 8
 	for i := range steps {
 		t.Run(fmt.Sprintf("%d of %d", i+1, steps), func(t *testing.T) {
@@ -182,8 +182,8 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 		return err == nil
 	})
 	rw, err := b.Dial(t.Context(), info.ID)
-	conn := connect(t, rw, err)
-	if got := sh(t, conn, "echo x > f; cat f; stat -c %u f"); got != "x\n1000\n" {
+	conn := Connect(t, rw, err)
+	if got := Sh(t, conn, "echo x > f; cat f; stat -c %u f"); got != "x\n1000\n" {
 		t.Errorf("afterwards: %q", got)
 	}
 	must(t, b.Remove(t.Context(), info.ID, backend.RemoveOptions{Volumes: true}))

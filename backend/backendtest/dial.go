@@ -29,16 +29,16 @@ func dialChecks() []check {
 func (s *suite) beside(t *testing.T) {
 	info := s.create(t, s.spec())
 	owner := s.dial(t, info.ID)
-	count := func() string { return sh(t, owner, "set -- /proc/[0-9]*; echo $#") }
+	count := func() string { return Sh(t, owner, "set -- /proc/[0-9]*; echo $#") }
 	before := count()
 	other := s.connector(t, s.backend(t)) // as another process
 	var conns []*client.Conn
 	for range 2 {
 		rw, err := other.Connect(t.Context(), info.ID)
-		conns = append(conns, connect(t, rw, err))
+		conns = append(conns, Connect(t, rw, err))
 	}
 	for i, c := range append(conns, owner) {
-		if got := sh(t, c, "echo $0"); got != "/bin/sh\n" {
+		if got := Sh(t, c, "echo $0"); got != "/bin/sh\n" {
 			t.Errorf("stream %d: %q", i, got)
 		}
 		if c.Hello().BootID != owner.Hello().BootID {
@@ -47,7 +47,7 @@ func (s *suite) beside(t *testing.T) {
 	}
 	must(t, conns[0].Close())
 	for _, c := range []*client.Conn{conns[1], owner} {
-		if got := sh(t, c, "echo on"); got != "on\n" {
+		if got := Sh(t, c, "echo on"); got != "on\n" {
 			t.Errorf("after another one closed: %q", got)
 		}
 	}
@@ -72,8 +72,8 @@ func (s *suite) takeover(t *testing.T) {
 	started.YieldMillis = 0
 	request(t, owner, started)
 	rw, err := s.backend(t).Dial(t.Context(), info.ID)
-	next := connect(t, rw, err)
-	if got := sh(t, next, "touch /workspace/on; echo taken"); got != "taken\n" {
+	next := Connect(t, rw, err)
+	if got := Sh(t, next, "touch /workspace/on; echo taken"); got != "taken\n" {
 		t.Errorf("after the takeover: %q", got)
 	}
 	status, err := next.Wait(t.Context(), wire.WaitRequest{ExecID: started.ExecID, WaitMillis: patience.Milliseconds()})
@@ -81,7 +81,7 @@ func (s *suite) takeover(t *testing.T) {
 		t.Errorf("the former owner's command: %+v, %v", status, err)
 	}
 	if s.h.SharedDial {
-		if got := sh(t, owner, "echo still"); got != "still\n" {
+		if got := Sh(t, owner, "echo still"); got != "still\n" {
 			t.Errorf("the former owner: %q", got)
 		}
 		return
@@ -102,7 +102,7 @@ func (s *suite) bulk(t *testing.T) {
 	rw, err := s.connector(t, s.b).Connect(t.Context(), info.ID)
 	data := make([]byte, 8<<20)
 	_, _ = rand.Read(data) // never fails
-	for i, conn := range []*client.Conn{owner, connect(t, rw, err)} {
+	for i, conn := range []*client.Conn{owner, Connect(t, rw, err)} {
 		put := wire.FilePutRequest{Path: fmt.Sprintf("bulk%d", i), Size: int64(len(data))}
 		if _, err := conn.PutFile(t.Context(), put, bytes.NewReader(data)); err != nil {
 			t.Fatal(err)
@@ -147,7 +147,7 @@ func (s *suite) closeStream(t *testing.T) {
 			t.Errorf("%s: a write succeeded after Close", name)
 		}
 	}
-	if got := sh(t, s.dial(t, info.ID), "echo on"); got != "on\n" {
+	if got := Sh(t, s.dial(t, info.ID), "echo on"); got != "on\n" {
 		t.Errorf("afterwards: %q", got)
 	}
 }
@@ -170,7 +170,7 @@ func (s *suite) cancelledDial(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	rw, err := s.b.Dial(ctx, info.ID)
 	cancel()
-	if got := sh(t, connect(t, rw, err), "echo on"); got != "on\n" {
+	if got := Sh(t, Connect(t, rw, err), "echo on"); got != "on\n" {
 		t.Errorf("after the end of Dial's context: %q", got)
 	}
 }

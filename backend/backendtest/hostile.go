@@ -56,16 +56,16 @@ func (s *suite) hostileConfig(t *testing.T) {
 		t.Errorf("info: %d variables, labels %v, session %s of %s, run %s", len(info.ImageEnv), info.Labels, info.SessionID, info.Instance, info.Run)
 	}
 	conn := s.dial(t, info.ID)
-	got := sh(t, conn, `id -u; pwd; ls /workspace; env | grep -c -e ^HUGE -e ^LD_PRELOAD -e ^GO; true`)
+	got := Sh(t, conn, `id -u; pwd; ls /workspace; env | grep -c -e ^HUGE -e ^LD_PRELOAD -e ^GO; true`)
 	if want := "1000\n/workspace\n0\n"; got != want {
 		t.Errorf("inside: %q, want %q", got, want)
 	}
 	for _, dir := range []string{"/data", "/var/lib/x/y"} {
-		sh(t, conn, "echo x > "+dir+"/f")
-		if res := run(t, conn, "sh", "-c", "dd if=/dev/zero of="+dir+"/big bs=1M count=70"); !strings.Contains(string(res.Stderr.Head), "No space left") {
+		Sh(t, conn, "echo x > "+dir+"/f")
+		if res := Exec(t, conn, "sh", "-c", "dd if=/dev/zero of="+dir+"/big bs=1M count=70"); !strings.Contains(string(res.Stderr.Head), "No space left") {
 			t.Errorf("%s: exit %d, %s", dir, res.ExitCode, res.Stderr.Head)
 		}
-		sh(t, conn, "rm "+dir+"/big")
+		Sh(t, conn, "rm "+dir+"/big")
 	}
 	must(t, s.b.Stop(t.Context(), info.ID)) // whatever its stop signal
 	s.inState(t, info.ID, backend.StateStopped)

@@ -21,15 +21,15 @@ func isolationChecks() []check {
 func (s *suite) isolation(t *testing.T) {
 	_, conn := s.inDebian(t)
 	privileges(t, conn)
-	if got := sh(t, conn, "id -u; id -g; su -c true 2>/dev/null && echo root; true"); got != "1000\n1000\n" {
+	if got := Sh(t, conn, "id -u; id -g; su -c true 2>/dev/null && echo root; true"); got != "1000\n1000\n" {
 		t.Errorf("the user: %q", got)
 	}
 	for _, dir := range []string{"/", "/usr", "/etc", "/.workcell"} {
-		if res := run(t, conn, "touch", dir+"/x"); res.ExitCode == 0 {
+		if res := Exec(t, conn, "touch", dir+"/x"); res.ExitCode == 0 {
 			t.Errorf("%s can be written to", dir)
 		}
 	}
-	if got := sh(t, conn, "sed -n 's/:.*//p' /proc/net/dev | tr -d ' '; ls /proc/self/fd | grep -vc '^[0-3]$'; true"); got != "lo\n0\n" { // the third is of ls itself
+	if got := Sh(t, conn, "sed -n 's/:.*//p' /proc/net/dev | tr -d ' '; ls /proc/self/fd | grep -vc '^[0-3]$'; true"); got != "lo\n0\n" { // the third is of ls itself
 		t.Errorf("interfaces and descriptors: %q", got)
 	}
 }
@@ -43,16 +43,16 @@ func (s *suite) isolationOfRoot(t *testing.T) {
 	}
 	conn := s.dial(t, s.create(t, spec).ID)
 	privileges(t, conn)
-	if res := run(t, conn, "mknod", backend.Workdir+"/device", "c", "1", "3"); res.ExitCode == 0 {
+	if res := Exec(t, conn, "mknod", backend.Workdir+"/device", "c", "1", "3"); res.ExitCode == 0 {
 		t.Error("a device can be made")
 	}
 	for _, file := range []string{"/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/.workcell/x"} {
-		if res := run(t, conn, "sh", "-c", "echo x > "+file); res.ExitCode == 0 {
+		if res := Exec(t, conn, "sh", "-c", "echo x > "+file); res.ExitCode == 0 {
 			t.Errorf("%s can be written to", file)
 		}
 	}
 	if s.caps.WritableRoot {
-		sh(t, conn, "touch /root/x /usr/x")
+		Sh(t, conn, "touch /root/x /usr/x")
 	}
 }
 
@@ -60,7 +60,7 @@ func (s *suite) isolationOfRoot(t *testing.T) {
 func privileges(t *testing.T, conn *client.Conn) {
 	t.Helper()
 	status := map[string]string{}
-	for line := range strings.Lines(sh(t, conn, "cat /proc/self/status")) {
+	for line := range strings.Lines(Sh(t, conn, "cat /proc/self/status")) {
 		name, value, _ := strings.Cut(line, ":")
 		status[name] = strings.TrimSpace(value)
 	}
@@ -73,7 +73,7 @@ func privileges(t *testing.T, conn *client.Conn) {
 		t.Errorf("NoNewPrivs %s, Seccomp %s", status["NoNewPrivs"], status["Seccomp"])
 	}
 	for _, name := range []string{"ipc", "mnt", "net", "pid", "uts", "cgroup"} {
-		inside := strings.TrimSpace(sh(t, conn, "readlink /proc/self/ns/"+name))
+		inside := strings.TrimSpace(Sh(t, conn, "readlink /proc/self/ns/"+name))
 		if host, err := os.Readlink("/proc/self/ns/" + name); err != nil || host == inside {
 			t.Errorf("the %s namespace %s is the host's (%v)", name, inside, err)
 		}

@@ -27,11 +27,11 @@ func (s *suite) life(t *testing.T) {
 	info := s.create(t, spec)
 	conn := s.dial(t, info.ID)
 	boot := conn.Hello().BootID
-	sh(t, conn, "echo kept > /workspace/f; echo lost > /tmp/f")
+	Sh(t, conn, "echo kept > /workspace/f; echo lost > /tmp/f")
 	if err := s.b.Start(ctx, info.ID); err != nil {
 		t.Errorf("Start of a running one: %v", err)
 	}
-	if got := sh(t, conn, "echo still here"); got != "still here\n" {
+	if got := Sh(t, conn, "echo still here"); got != "still here\n" {
 		t.Errorf("after that: %q", got)
 	}
 	for range 2 {
@@ -56,7 +56,7 @@ func (s *suite) life(t *testing.T) {
 		t.Error("the guest is the same one after a restart")
 	}
 	want := map[bool]string{true: "kept\n", false: ""}[s.caps.Persistent]
-	if got := sh(t, conn, "cat /workspace/f; ls /tmp"); got != want {
+	if got := Sh(t, conn, "cat /workspace/f; ls /tmp"); got != want {
 		t.Errorf("files after a restart: %q, want %q", got, want)
 	}
 	for range 2 {
@@ -117,12 +117,12 @@ func (s *suite) inState(t *testing.T, id string, want backend.State) {
 func (s *suite) workspaceKept(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)
-	sh(t, s.dial(t, info.ID), "echo kept > /workspace/f")
+	Sh(t, s.dial(t, info.ID), "echo kept > /workspace/f")
 	if err := s.b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	again := s.create(t, spec)
-	if got := sh(t, s.dial(t, again.ID), "cat /workspace/f; stat -c %u /workspace"); got != "kept\n1000\n" {
+	if got := Sh(t, s.dial(t, again.ID), "cat /workspace/f; stat -c %u /workspace"); got != "kept\n1000\n" {
 		t.Errorf("%q", got)
 	}
 	if err := s.b.Remove(t.Context(), again.ID, backend.RemoveOptions{}); err != nil {
@@ -143,7 +143,7 @@ func (s *suite) workspaceKept(t *testing.T) {
 		limited.Limits.WorkspaceBytes = workspaceLimit
 	}
 	last := s.create(t, limited)
-	if got := sh(t, s.dial(t, last.ID), "cat /workspace/f"); got != "kept\n" {
+	if got := Sh(t, s.dial(t, last.ID), "cat /workspace/f"); got != "kept\n" {
 		t.Errorf("after failures: %q", got)
 	}
 	if !s.unlimited() && last.Workspace != backend.WorkspaceWatched {

@@ -47,7 +47,7 @@ func (s *suite) unenforceable(t *testing.T) {
 		spec.Limits = c.limits
 		info, err := s.b.Create(t.Context(), spec)
 		if err == nil {
-			s.remove(t, info.ID)
+			Remove(t, s.b, info.ID)
 		}
 		if c.can != (err == nil) || err != nil && !errors.Is(err, backend.ErrUnsupported) {
 			t.Errorf("%s: %v, enforceable: %v", name, err, c.can)
@@ -73,16 +73,16 @@ func (s *suite) memory(t *testing.T) {
 	if n := kills(info.ID); n != 0 {
 		t.Errorf("before: %d kills", n)
 	}
-	if res := run(t, conn, "python3", "-c", "x = bytearray(512 << 20)"); res.State != wire.ExecOOMKilled || res.Signal != "SIGKILL" {
+	if res := Exec(t, conn, "python3", "-c", "x = bytearray(512 << 20)"); res.State != wire.ExecOOMKilled || res.Signal != "SIGKILL" {
 		t.Errorf("state %s, signal %s", res.State, res.Signal)
 	}
-	run(t, conn, "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do python3 -c 'x = bytearray(20 << 20); import time; time.sleep(1)' & done; wait")
-	if got := sh(t, conn, "echo alive"); got != "alive\n" {
+	Exec(t, conn, "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do python3 -c 'x = bytearray(20 << 20); import time; time.sleep(1)' & done; wait")
+	if got := Sh(t, conn, "echo alive"); got != "alive\n" {
 		t.Errorf("afterwards %q", got)
 	}
 	eventually(t, "the kills to be counted", func() bool { return kills(info.ID) > 0 })
 	other, conn := s.inDebian(t)
-	if got := sh(t, conn, "echo alive"); got != "alive\n" {
+	if got := Sh(t, conn, "echo alive"); got != "alive\n" {
 		t.Errorf("another sandbox: %q", got)
 	}
 	if n := kills(other.ID); n != 0 {
@@ -120,13 +120,13 @@ func (s *suite) processes(t *testing.T) {
 	if _, err := conn.Kill(t.Context(), wire.KillRequest{ExecID: req.ExecID}); err != nil {
 		t.Errorf("Kill: %v", err)
 	}
-	if got := sh(t, conn, "echo alive"); got != "alive\n" {
+	if got := Sh(t, conn, "echo alive"); got != "alive\n" {
 		t.Errorf("afterwards: %q", got)
 	}
 	bomb := command("sh", "-c", "b() { b | b & }; b; sleep 60")
 	bomb.YieldMillis = 0
 	request(t, conn, bomb)
-	s.remove(t, info.ID)
+	Remove(t, s.b, info.ID)
 	s.gone(t, info.ID)
 }
 
@@ -143,7 +143,7 @@ func (s *suite) usage(t *testing.T) {
 		return u
 	}
 	before := use()
-	sh(t, conn, "python3 -c 'import time\nwhile time.process_time() < 0.5: pass'; head -c 33554432 /dev/zero > /tmp/x")
+	Sh(t, conn, "python3 -c 'import time\nwhile time.process_time() < 0.5: pass'; head -c 33554432 /dev/zero > /tmp/x")
 	after := use()
 	if used := after.CPU - before.CPU; s.caps.CPU && used < 450*time.Millisecond {
 		t.Errorf("half a second of CPU time counts as %v", used)
@@ -161,11 +161,11 @@ func fill(t *testing.T, conn *client.Conn, dir string) {
 			t.Errorf("%s, %s: exit %d, %s", dir, what, res.ExitCode, res.Stderr.Head)
 		}
 	}
-	sh(t, conn, "dd if=/dev/zero of="+dir+"/a bs=1M count=3 2>/dev/null && rm "+dir+"/a")
-	full("big file", run(t, conn, "sh", "-c", "dd if=/dev/zero of="+dir+"/a bs=1M count=5"))
-	sh(t, conn, "rm -f "+dir+"/a")
-	full("many files", run(t, conn, "sh", "-c", "i=0; while [ $i -lt 5000 ]; do : > "+dir+"/n$i || exit 3; i=$((i+1)); done"))
-	sh(t, conn, "find "+dir+" -maxdepth 1 -name 'n*' -delete")
+	Sh(t, conn, "dd if=/dev/zero of="+dir+"/a bs=1M count=3 2>/dev/null && rm "+dir+"/a")
+	full("big file", Exec(t, conn, "sh", "-c", "dd if=/dev/zero of="+dir+"/a bs=1M count=5"))
+	Sh(t, conn, "rm -f "+dir+"/a")
+	full("many files", Exec(t, conn, "sh", "-c", "i=0; while [ $i -lt 5000 ]; do : > "+dir+"/n$i || exit 3; i=$((i+1)); done"))
+	Sh(t, conn, "find "+dir+" -maxdepth 1 -name 'n*' -delete")
 }
 
 func (s *suite) tmpLimit(t *testing.T) {
@@ -174,7 +174,7 @@ func (s *suite) tmpLimit(t *testing.T) {
 		t.Errorf("Info tells of %d bytes", info.Limits.TmpBytes)
 	}
 	fill(t, conn, "/tmp")
-	if res := run(t, conn, "sh", "-c", "dd if=/dev/zero of=/dev/shm/a bs=1M count=65"); res.ExitCode == 0 {
+	if res := Exec(t, conn, "sh", "-c", "dd if=/dev/zero of=/dev/shm/a bs=1M count=65"); res.ExitCode == 0 {
 		t.Error("/dev/shm has no limit")
 	}
 }
@@ -193,10 +193,10 @@ func (s *suite) owners(t *testing.T) {
 				spec.User, spec.Limits.WorkspaceBytes = user, size
 				info, err := s.b.Create(t.Context(), spec)
 				must(t, err)
-				t.Cleanup(func() { s.remove(t, info.ID) })
+				t.Cleanup(func() { Remove(t, s.b, info.ID) })
 				conn := s.dial(t, info.ID)
 				script := "stat -c %u:%g /workspace; id -u; id -g; touch /workspace/x && stat -c %u:%g /workspace/x"
-				if got := sh(t, conn, script); got != user+"\n"+strings.Replace(user, ":", "\n", 1)+"\n"+user+"\n" {
+				if got := Sh(t, conn, script); got != user+"\n"+strings.Replace(user, ":", "\n", 1)+"\n"+user+"\n" {
 					t.Errorf("%q", got)
 				}
 			})

@@ -30,7 +30,7 @@ func (s *suite) killed(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)
 	conn := s.dial(t, info.ID)
-	must(t, killMain(t, sh(t, conn, "readlink /proc/self/ns/pid; echo kept > f; chmod 0 .")))
+	must(t, killMain(t, Sh(t, conn, "readlink /proc/self/ns/pid; echo kept > f; chmod 0 .")))
 	ends(t, conn)
 	eventually(t, "the engine to notice", func() bool {
 		got, err := s.b.Get(t.Context(), info.ID)
@@ -48,7 +48,7 @@ func (s *suite) killed(t *testing.T) {
 	}
 	must(t, s.b.Start(t.Context(), info.ID))
 	want := map[bool]string{true: "kept\n", false: ""}[s.caps.Persistent]
-	if got := sh(t, s.dial(t, info.ID), "cat f 2>/dev/null; true"); got != want {
+	if got := Sh(t, s.dial(t, info.ID), "cat f 2>/dev/null; true"); got != want {
 		t.Errorf("files afterwards: %q, want %q", got, want)
 	}
 }
@@ -77,7 +77,7 @@ func (s *suite) vanished(t *testing.T) {
 	if list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance}); err != nil || len(list) != 0 {
 		t.Errorf("List: %+v, %v, want nothing", list, err)
 	}
-	s.remove(t, info.ID)
+	Remove(t, s.b, info.ID)
 	s.nothingLeft(t, spec.Instance)
 }
 
@@ -86,7 +86,7 @@ func (s *suite) cancelledCreate(t *testing.T) {
 	begin := time.Now()
 	whole := s.create(t, s.spec())
 	took := max(time.Since(begin), 5*time.Millisecond)
-	s.remove(t, whole.ID)
+	Remove(t, s.b, whole.ID)
 	const steps = 14
 	for i := range steps {
 		spec := s.lone(t)
@@ -97,7 +97,7 @@ func (s *suite) cancelledCreate(t *testing.T) {
 		cancel()
 		switch {
 		case err == nil: // done before the cancellation came through
-			s.remove(t, info.ID)
+			Remove(t, s.b, info.ID)
 		case !errors.Is(err, context.Canceled):
 			t.Errorf("Create: %v, want context.Canceled", err)
 		}
@@ -143,7 +143,7 @@ func (s *suite) closedDuringCreate(t *testing.T) {
 		wg.Go(func() {
 			time.Sleep(time.Duration(i) * 10 * time.Millisecond) // so that they are at different steps
 			if info, err := b.Create(t.Context(), one); err == nil {
-				s.remove(t, info.ID)
+				Remove(t, s.b, info.ID)
 			} else if !errors.Is(err, backend.ErrClosed) {
 				t.Errorf("Create: %v, want ErrClosed", err)
 			}
@@ -166,13 +166,13 @@ func (s *suite) stubborn(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)
 	conn := s.dial(t, info.ID)
-	namespace := sh(t, conn, "readlink /proc/self/ns/pid")
+	namespace := Sh(t, conn, "readlink /proc/self/ns/pid")
 	for range 3 {
 		deaf := command("/bin/sh", "-c", "trap '' TERM INT HUP QUIT; setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' & while :; do sleep 1; done")
 		deaf.YieldMillis = 0
 		request(t, conn, deaf)
 	}
-	sh(t, conn, `
+	Sh(t, conn, `
 		d=.; i=0; while [ $i -lt 300 ]; do d=$d/dddddddddd; i=$((i+1)); done; mkdir -p $d
 		mkdir -p locked/inside; touch locked/inside/file; mkfifo fifo
 		touch -- '-rf' '*' "$(printf 'a\nb\033[31m')" "$(printf '\377\376')"
@@ -183,8 +183,8 @@ func (s *suite) stubborn(t *testing.T) {
 	must(t, s.b.Stop(t.Context(), info.ID))
 	before.gone(t, "Stop")
 	must(t, s.b.Start(t.Context(), info.ID))
-	before = processesOf(t, sh(t, s.dial(t, info.ID), "readlink /proc/self/ns/pid"))
-	s.remove(t, info.ID)
+	before = processesOf(t, Sh(t, s.dial(t, info.ID), "readlink /proc/self/ns/pid"))
+	Remove(t, s.b, info.ID)
 	before.gone(t, "Remove")
 	if text, err := os.ReadFile(filepath.Join(canary, "dir", "file")); err != nil || string(text) != "alive" {
 		t.Errorf("a file of the host: %q, %v", text, err)
@@ -197,14 +197,14 @@ func (s *suite) frozen(t *testing.T) {
 	spec := s.lone(t)
 	info := s.create(t, spec)
 	conn := s.dial(t, info.ID)
-	must(t, freeze(t, sh(t, conn, "readlink /proc/self/ns/pid")))
+	must(t, freeze(t, Sh(t, conn, "readlink /proc/self/ns/pid")))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	must(t, s.b.Stop(ctx, info.ID))
 	ends(t, conn)
 	must(t, s.b.Start(ctx, info.ID))
 	conn = s.dial(t, info.ID)
-	must(t, freeze(t, sh(t, conn, "readlink /proc/self/ns/pid")))
+	must(t, freeze(t, Sh(t, conn, "readlink /proc/self/ns/pid")))
 	must(t, s.b.Remove(ctx, info.ID, backend.RemoveOptions{Volumes: true}))
 	s.nothingLeft(t, spec.Instance)
 }

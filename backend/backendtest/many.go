@@ -49,7 +49,7 @@ func (s *suite) manyCreates(t *testing.T) {
 		for range 2 { // twice at a time
 			wg.Go(func() {
 				if info.ID != "" {
-					s.remove(t, info.ID)
+					Remove(t, s.b, info.ID)
 				}
 			})
 		}
@@ -79,12 +79,12 @@ func (s *suite) sameSession(t *testing.T) {
 	}
 	wg.Wait()
 	for _, info := range won {
-		defer s.remove(t, info.ID)
+		defer Remove(t, s.b, info.ID)
 	}
 	if len(won) != 1 {
 		t.Fatalf("%d won", len(won))
 	}
-	if got := sh(t, s.dial(t, won[0].ID), "touch /workspace/x && stat -c %u /workspace"); got != "1000\n" {
+	if got := Sh(t, s.dial(t, won[0].ID), "touch /workspace/x && stat -c %u /workspace"); got != "1000\n" {
 		t.Errorf("%q", got)
 	}
 }

@@ -32,7 +32,7 @@ type reached struct {
 func reach(t *testing.T, conn *client.Conn, destinations ...string) map[string]reached {
 	t.Helper()
 	var out map[string]reached
-	text := output(t, conn, append([]string{"python3", "-c", networkScript}, destinations...)...)
+	text := Output(t, conn, append([]string{"python3", "-c", networkScript}, destinations...)...)
 	must(t, json.Unmarshal([]byte(text), &out))
 	return out
 }
@@ -150,7 +150,7 @@ func (s *suite) networkBridge(t *testing.T) {
 func addressesIn(t *testing.T, conn *client.Conn) []string {
 	t.Helper()
 	var out []string
-	text := sh(t, conn, `sed -n 's/.*|-- \(.*\)/\1/p' /proc/net/fib_trie | sort -u`)
+	text := Sh(t, conn, `sed -n 's/.*|-- \(.*\)/\1/p' /proc/net/fib_trie | sort -u`)
 	for line := range strings.Lines(text) {
 		a, err := netip.ParseAddr(strings.TrimSpace(line))
 		if err == nil && !a.IsLoopback() && !a.IsUnspecified() && !strings.HasSuffix(line, ".255\n") && !strings.HasSuffix(line, ".0\n") {
@@ -187,10 +187,10 @@ func (s *suite) networkAllowed(t *testing.T) {
 	spec.Image, spec.Network = s.h.Python, backend.NetworkBridge
 	info, err := b.Create(t.Context(), spec)
 	must(t, err)
-	defer s.remove(t, info.ID)
+	defer Remove(t, s.b, info.ID)
 	rw, err := b.Dial(t.Context(), info.ID)
 	ok := 0
-	for dest, r := range reach(t, connect(t, rw, err), dests...) {
+	for dest, r := range reach(t, Connect(t, rw, err), dests...) {
 		switch {
 		case r.Result != "ok":
 		case strings.Contains(dest, "169.254.169.254"):

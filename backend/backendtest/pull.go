@@ -102,7 +102,7 @@ func (s *suite) pullPassword(t *testing.T) {
 	}
 	info, err := s.with(t, ImageOptions{ConfigDir: r.dockerConfig(t, registryPassword)}).Create(t.Context(), s.fetch(ref))
 	must(t, err)
-	s.remove(t, info.ID)
+	Remove(t, s.b, info.ID)
 }
 
 // pullShared lets many want one image at a time, and some give up. It is fetched once.
@@ -139,7 +139,7 @@ func (s *suite) pullShared(t *testing.T) {
 				t.Errorf("stayed: %v", err)
 				return
 			}
-			s.remove(t, info.ID)
+			Remove(t, s.b, info.ID)
 		})
 	}
 	left.Wait()

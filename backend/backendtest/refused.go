@@ -44,7 +44,7 @@ func (s *suite) specs(t *testing.T) {
 		c.adjust(&spec)
 		info, err := s.b.Create(t.Context(), spec)
 		if err == nil {
-			s.remove(t, info.ID)
+			Remove(t, s.b, info.ID)
 		}
 		if !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
@@ -112,10 +112,10 @@ func (s *suite) modes(t *testing.T) {
 		adjust(&spec)
 		info, err := s.b.Create(t.Context(), spec)
 		if err == nil {
-			if got := sh(t, s.dial(t, info.ID), "echo alive"); got != "alive\n" {
+			if got := Sh(t, s.dial(t, info.ID), "echo alive"); got != "alive\n" {
 				t.Errorf("%s: %q", what, got)
 			}
-			s.remove(t, info.ID)
+			Remove(t, s.b, info.ID)
 		}
 		if can != (err == nil) || err != nil && !errors.Is(err, backend.ErrUnsupported) {
 			t.Errorf("%s: %v, supported: %v", what, err, can)

@@ -15,25 +15,10 @@ import (
 )
 
 // backend makes a backend that the test's end closes.
-func (s *suite) backend(t testing.TB) backend.SandboxBackend {
-	t.Helper()
-	b := s.h.New(t)
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return b
-}
+func (s *suite) backend(t testing.TB) backend.SandboxBackend { return Closing(t, s.h.New(t), nil) }
 
 // spec describes a sandbox of the suite's instance.
-func (s *suite) spec() backend.Spec { return s.specOf("sbx_" + strings.ToLower(rand.Text())) }
-
-func (s *suite) specOf(id string) backend.Spec {
-	return backend.Spec{
-		ID: id, Instance: s.instance, Key: "user:" + id, Run: "run_" + id, Hash: "hash", Image: s.h.Debian, Pull: backend.PullNever,
-	}
-}
+func (s *suite) spec() backend.Spec { return Spec(s.instance, s.h.Debian) }
 
 // lone describes a sandbox of an instance of its own, of which the test's end finds whatever is left.
 func (s *suite) lone(t testing.TB) backend.Spec {
@@ -47,22 +32,7 @@ func (s *suite) lone(t testing.TB) backend.Spec {
 // create makes a sandbox that the test's end removes.
 func (s *suite) create(t testing.TB, spec backend.Spec) backend.Info {
 	t.Helper()
-	info, err := s.b.Create(t.Context(), spec)
-	if err != nil {
-		t.Fatalf("Create: %v", err)
-	}
-	t.Cleanup(func() { s.remove(t, info.ID) })
-	return info
-}
-
-// remove removes a sandbox and its workspace, also at a test's end.
-func (s *suite) remove(t testing.TB, id string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
-	defer cancel()
-	if err := s.b.Remove(ctx, id, backend.RemoveOptions{Volumes: true}); err != nil {
-		t.Errorf("Remove: %v", err)
-	}
+	return Create(t, s.b, spec)
 }
 
 // nothingLeft fails when anything of an instance stays.
@@ -104,7 +74,7 @@ func (s *suite) share(t testing.TB, shared *sharedSandbox, image string) (backen
 		if shared.info, shared.err = s.b.Create(ctx, spec); shared.err != nil {
 			return
 		}
-		s.root.Cleanup(func() { s.remove(s.root, shared.info.ID) })
+		s.root.Cleanup(func() { Remove(s.root, s.b, shared.info.ID) })
 		var rw io.ReadWriteCloser
 		if rw, shared.err = s.b.Dial(ctx, shared.info.ID); shared.err != nil {
 			return
@@ -134,12 +104,61 @@ func (s *suite) inDebian(t testing.TB) (backend.Info, *client.Conn) {
 // dial returns a connection to a sandbox's guest, which the test's end closes.
 func (s *suite) dial(t testing.TB, id string) *client.Conn {
 	t.Helper()
-	rw, err := s.b.Dial(t.Context(), id)
-	return connect(t, rw, err)
+	return Dial(t, s.b, id)
 }
 
-// connect speaks to the guest over a stream, until the test's end.
-func connect(t testing.TB, rw io.ReadWriteCloser, err error) *client.Conn {
+// Spec describes a sandbox of an instance.
+func Spec(instance, image string) backend.Spec {
+	id := "sbx_" + strings.ToLower(rand.Text())
+	return backend.Spec{
+		ID: id, Instance: instance, Key: "user:" + id, Run: "run_" + id, Hash: "hash", Image: image, Pull: backend.PullNever,
+	}
+}
+
+// Create makes a sandbox that the test's end removes.
+func Create(t testing.TB, b backend.SandboxBackend, spec backend.Spec) backend.Info {
+	t.Helper()
+	info, err := b.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	t.Cleanup(func() { Remove(t, b, info.ID) })
+	return info
+}
+
+// Remove removes a sandbox and its workspace, also at a test's end.
+func Remove(t testing.TB, b backend.SandboxBackend, id string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	if err := b.Remove(ctx, id, backend.RemoveOptions{Volumes: true}); err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+}
+
+// Closing returns a backend that a constructor made and that the test's end closes.
+func Closing[B backend.SandboxBackend](t testing.TB, b B, err error) B {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return b
+}
+
+// Dial returns a connection to a sandbox's guest, which the test's end closes.
+func Dial(t testing.TB, b backend.SandboxBackend, id string) *client.Conn {
+	t.Helper()
+	rw, err := b.Dial(t.Context(), id)
+	return Connect(t, rw, err)
+}
+
+// Connect speaks to the guest over a stream, until the test's end.
+func Connect(t testing.TB, rw io.ReadWriteCloser, err error) *client.Conn {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +176,7 @@ func environment() []string {
 	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + backend.Workdir, "LANG=C.UTF-8"}
 }
 
-// command describes a command that has time, and whose output is given back whole when it is not long.
+// command describes a command that has time, and whose output comes back whole when it is not long.
 func command(argv ...string) wire.RunRequest {
 	return wire.RunRequest{
 		Spawn:  wire.Spawn{Argv: argv, Env: environment(), TimeoutMillis: (2 * patience).Milliseconds()},
@@ -165,8 +184,8 @@ func command(argv ...string) wire.RunRequest {
 	}
 }
 
-// run runs a command to its end.
-func run(t testing.TB, conn *client.Conn, argv ...string) wire.RunResult {
+// Exec runs a command to its end.
+func Exec(t testing.TB, conn *client.Conn, argv ...string) wire.RunResult {
 	t.Helper()
 	return request(t, conn, command(argv...))
 }
@@ -180,20 +199,20 @@ func request(t testing.TB, conn *client.Conn, req wire.RunRequest) wire.RunResul
 	return res
 }
 
-// output runs a command that must succeed, and returns its output.
-func output(t testing.TB, conn *client.Conn, argv ...string) string {
+// Output runs a command that must succeed, and returns its output.
+func Output(t testing.TB, conn *client.Conn, argv ...string) string {
 	t.Helper()
-	res := run(t, conn, argv...)
+	res := Exec(t, conn, argv...)
 	if res.ExitCode != 0 || res.Signal != "" || res.State != wire.ExecCompleted {
 		t.Fatalf("%q: %+v\n%s%s", argv, res.ExecStatus, res.Stdout.Head, res.Stderr.Head)
 	}
 	return string(res.Stdout.Head) + string(res.Stdout.Tail)
 }
 
-// sh runs a script that must succeed, and returns its output.
-func sh(t testing.TB, conn *client.Conn, script string) string {
+// Sh runs a script that must succeed, and returns its output.
+func Sh(t testing.TB, conn *client.Conn, script string) string {
 	t.Helper()
-	return output(t, conn, "/bin/sh", "-c", script)
+	return Output(t, conn, "/bin/sh", "-c", script)
 }
 
 // second returns the error of a call that gives something else too.

@@ -43,7 +43,7 @@ func (s *suite) unlimited() bool { return s.caps.Workspace == "" }
 // refused runs what must not come through because the workspace is full, and must be told so.
 func refused(t *testing.T, conn *client.Conn, script string) wire.RunResult {
 	t.Helper()
-	res := run(t, conn, "/bin/sh", "-c", script)
+	res := Exec(t, conn, "/bin/sh", "-c", script)
 	if res.ExitCode == 0 && res.Signal == "" || !res.QuotaExceeded {
 		t.Errorf("%s: %+v, %s", script, res.ExecStatus, res.Stderr.Head)
 	}
@@ -62,15 +62,15 @@ func (s *suite) workspaceSize(t *testing.T) {
 		return
 	}
 	conn := s.confined(t)
-	if got := sh(t, conn, "stat -c '%u:%g %a' /workspace; ls -A"); got != "1000:1000 755\n" {
+	if got := Sh(t, conn, "stat -c '%u:%g %a' /workspace; ls -A"); got != "1000:1000 755\n" {
 		t.Errorf("workspace: %q", got)
 	}
 	for range 2 {
-		sh(t, conn, "head -c 3145728 /dev/zero > a && stat -c %s a")
+		Sh(t, conn, "head -c 3145728 /dev/zero > a && stat -c %s a")
 		refused(t, conn, "exec head -c 6291456 /dev/zero > a")
-		sh(t, conn, "rm a")
+		Sh(t, conn, "rm a")
 	}
-	if res := run(t, conn, "/bin/sh", "-c", "echo x > b"); res.ExitCode != 0 || res.QuotaExceeded {
+	if res := Exec(t, conn, "/bin/sh", "-c", "echo x > b"); res.ExitCode != 0 || res.QuotaExceeded {
 		t.Errorf("afterwards: %+v", res.ExecStatus)
 	}
 }
@@ -88,7 +88,7 @@ func (s *suite) workspaceFiles(t *testing.T) {
 	if _, err := conn.Remove(t.Context(), wire.PathRequest{Path: "d", Recursive: true}); err != nil {
 		t.Errorf("making room: %v", err)
 	}
-	if got := sh(t, conn, "echo x > b; cat b"); got != "x\n" {
+	if got := Sh(t, conn, "echo x > b; cat b"); got != "x\n" {
 		t.Errorf("afterwards: %q", got)
 	}
 }
@@ -112,17 +112,17 @@ func (s *suite) workspaceWriter(t *testing.T) {
 		t.Errorf("the writer: %+v", res.ExecStatus)
 	}
 	refused(t, conn, "head -c 262144 /dev/zero > more")
-	if got := sh(t, conn, "echo read; ls w0"); got != "read\nw0\n" {
+	if got := Sh(t, conn, "echo read; ls w0"); got != "read\nw0\n" {
 		t.Errorf("reading: %q", got)
 	}
-	sh(t, conn, "rm -f w* more")
-	pid := strings.TrimSpace(sh(t, conn, "setsid sh -c '"+writer+"' >/dev/null 2>&1 & echo $!"))
+	Sh(t, conn, "rm -f w* more")
+	pid := strings.TrimSpace(Sh(t, conn, "setsid sh -c '"+writer+"' >/dev/null 2>&1 & echo $!"))
 	eventually(t, "the writer in the background to end", func() bool {
-		res := run(t, conn, "test", "-e", "/proc/"+pid)
+		res := Exec(t, conn, "test", "-e", "/proc/"+pid)
 		return res.State == wire.ExecCompleted && res.ExitCode == 1
 	})
-	sh(t, conn, "rm -f w* more")
-	sh(t, conn, "head -c 3145728 /dev/zero > a && rm a")
+	Sh(t, conn, "rm -f w* more")
+	Sh(t, conn, "head -c 3145728 /dev/zero > a && rm a")
 }
 
 // workspaceHidden writes what a listing does not show: files without a name, and directories that are closed.
@@ -132,15 +132,15 @@ func (s *suite) workspaceHidden(t *testing.T) {
 	}
 	conn := s.confined(t)
 	open := "for i in 3 4 5; do eval \"exec $i>f\"; rm f; head -c 2097152 /dev/zero >&$i || exit 3; done; sleep 600"
-	if res := run(t, conn, "/bin/sh", "-c", open); res.ExitCode == 0 && res.Signal == "" {
+	if res := Exec(t, conn, "/bin/sh", "-c", open); res.ExitCode == 0 && res.Signal == "" {
 		t.Errorf("files without a name: %+v", res.ExecStatus)
 	}
 	refused(t, conn, "mkdir d; for i in 3 4 5; do head -c 2097152 /dev/zero > d/$i || { chmod 0 d; exit 3; }; done; chmod 0 d; sleep 600")
 	refused(t, conn, "echo x > more; head -c 2097152 /dev/zero > more")
-	sh(t, conn, "chmod 700 d; rm -r d; rm -f more; ls -A")
+	Sh(t, conn, "chmod 700 d; rm -r d; rm -f more; ls -A")
 	refused(t, conn, "chmod 311 /workspace; for i in 3 4 5; do head -c 2097152 /dev/zero > $i || exit 3; done; sleep 600")
 	refused(t, conn, "head -c 2097152 /dev/zero > more")
-	sh(t, conn, "chmod 755 /workspace; rm -f 3 4 5 more; ls -A")
+	Sh(t, conn, "chmod 755 /workspace; rm -f 3 4 5 more; ls -A")
 }
 
 // workspaceTyped writes through the file calls: all or nothing, and an error that says what it is.
@@ -157,7 +157,7 @@ func (s *suite) workspaceTyped(t *testing.T) {
 			}
 		}
 	}
-	if got := sh(t, conn, "ls -A; stat -c %s a"); got != "a\n1048576\n" {
+	if got := Sh(t, conn, "ls -A; stat -c %s a"); got != "a\n1048576\n" {
 		t.Errorf("afterwards there is %q", got)
 	}
 }
@@ -170,12 +170,12 @@ func (s *suite) workspaceOutlives(t *testing.T) {
 	spec := s.lone(t)
 	spec.Limits.WorkspaceBytes = workspaceLimit
 	info := s.create(t, spec)
-	sh(t, s.dial(t, info.ID), "echo kept > f; chmod 600 f")
+	Sh(t, s.dial(t, info.ID), "echo kept > f; chmod 600 f")
 	for range 2 {
-		sh(t, s.dial(t, info.ID), "chmod 311 .")
+		Sh(t, s.dial(t, info.ID), "chmod 311 .")
 		must(t, s.b.Stop(t.Context(), info.ID))
 		must(t, s.b.Start(t.Context(), info.ID))
-		if got := sh(t, s.dial(t, info.ID), "cat f"); got != "kept\n" {
+		if got := Sh(t, s.dial(t, info.ID), "cat f"); got != "kept\n" {
 			t.Errorf("after a stop: %q", got)
 		}
 	}
@@ -192,10 +192,10 @@ func (s *suite) workspaceOutlives(t *testing.T) {
 	}
 	info = s.create(t, spec)
 	conn := s.dial(t, info.ID)
-	if got := sh(t, conn, "cat f"); got != "kept\n" {
+	if got := Sh(t, conn, "cat f"); got != "kept\n" {
 		t.Errorf("in the next sandbox: %q", got)
 	}
-	if res := run(t, conn, "sh", "-c", "exec head -c 6291456 /dev/zero > a"); res.ExitCode == 0 && res.Signal == "" || !res.QuotaExceeded {
+	if res := Exec(t, conn, "sh", "-c", "exec head -c 6291456 /dev/zero > a"); res.ExitCode == 0 && res.Signal == "" || !res.QuotaExceeded {
 		t.Errorf("too much in the next sandbox: %+v", res.ExecStatus)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
@@ -19,12 +20,12 @@ func TestLaterSandbox(t *testing.T) {
 	t.Parallel()
 	b, other := newBackend(t, nil), newBackend(t, nil)
 	spec := newSpec()
-	gone := create(t, b, spec)
-	run(t, dial(t, other, gone.ID), "/bin/true") // so that the other knows it
-	remove(t, b, gone.ID)
-	info := create(t, b, spec)
-	conn := dial(t, b, info.ID)
-	sh(t, conn, "echo kept > file")
+	gone := backendtest.Create(t, b, spec)
+	backendtest.Exec(t, backendtest.Dial(t, other, gone.ID), "/bin/true") // so that the other knows it
+	backendtest.Remove(t, b, gone.ID)
+	info := backendtest.Create(t, b, spec)
+	conn := backendtest.Dial(t, b, info.ID)
+	backendtest.Sh(t, conn, "echo kept > file")
 	for name, f := range map[string]func() error{
 		"Stop":  func() error { return other.Stop(t.Context(), gone.ID) },
 		"Start": func() error { return other.Start(t.Context(), gone.ID) },
@@ -42,9 +43,9 @@ func TestLaterSandbox(t *testing.T) {
 			t.Errorf("%s: %v, want ErrNotFound", name, err)
 		}
 	}
-	remove(t, other, gone.ID)
-	remove(t, b, gone.ID)
-	if got := sh(t, conn, "cat file"); got != "kept\n" {
+	backendtest.Remove(t, other, gone.ID)
+	backendtest.Remove(t, b, gone.ID)
+	if got := backendtest.Sh(t, conn, "cat file"); got != "kept\n" {
 		t.Errorf("afterwards: %q", got)
 	}
 }
@@ -65,7 +66,7 @@ func TestLateRemove(t *testing.T) {
 			p := newProxy(t)
 			b, late := newBackend(t, nil), newBackend(t, func(o *containerd.Options) { o.Address = p.address })
 			spec := newSpec()
-			gone := create(t, b, spec)
+			gone := backendtest.Create(t, b, spec)
 			reached, goOn := make(chan struct{}), make(chan struct{})
 			var once sync.Once
 			p.on(func(_ context.Context, method string, done bool) error {
@@ -80,15 +81,15 @@ func TestLateRemove(t *testing.T) {
 			removed := make(chan error, 1)
 			go func() { removed <- late.Remove(context.Background(), gone.ID, backend.RemoveOptions{Volumes: true}) }()
 			<-reached
-			remove(t, b, gone.ID)
-			info := create(t, b, spec)
-			conn := dial(t, b, info.ID)
-			sh(t, conn, "echo kept > file")
+			backendtest.Remove(t, b, gone.ID)
+			info := backendtest.Create(t, b, spec)
+			conn := backendtest.Dial(t, b, info.ID)
+			backendtest.Sh(t, conn, "echo kept > file")
 			close(goOn)
 			if err := <-removed; err != nil {
 				t.Errorf("the late Remove: %v", err)
 			}
-			if got := sh(t, conn, "cat file"); got != "kept\n" {
+			if got := backendtest.Sh(t, conn, "cat file"); got != "kept\n" {
 				t.Errorf("afterwards: %q", got)
 			}
 			if got, err := b.Get(t.Context(), info.ID); err != nil || got.State != backend.StateRunning {
@@ -107,7 +108,7 @@ func TestHalfMadeWorkspace(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBackend(t, nil)
-	if got := sh(t, dial(t, b, create(t, b, spec).ID), "echo mine > f; stat -c %u . f"); got != "1000\n1000\n" {
+	if got := backendtest.Sh(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "echo mine > f; stat -c %u . f"); got != "1000\n1000\n" {
 		t.Errorf("owners: %q", got)
 	}
 }
@@ -127,8 +128,8 @@ func TestHalfMadeFileSystem(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(tag, nil, 0o600), os.WriteFile(image+".new", []byte("half"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	info := create(t, b, spec) // whoever made that died
-	sh(t, dial(t, b, info.ID), "echo mine > f")
+	info := backendtest.Create(t, b, spec) // whoever made that died
+	backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo mine > f")
 	if err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,7 @@ func TestHalfMadeFileSystem(t *testing.T) {
 	if err := errors.Join(os.WriteFile(tag, whose, 0o600), os.Rename(image, image+".new")); err != nil {
 		t.Fatal(err)
 	}
-	if got := sh(t, dial(t, b, create(t, b, spec).ID), "cat f"); got != "mine\n" {
+	if got := backendtest.Sh(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "cat f"); got != "mine\n" {
 		t.Errorf("f holds %q", got)
 	}
 }
@@ -155,7 +156,7 @@ func TestStartAfterLinks(t *testing.T) {
 	b := newBackend(t, nil)
 	spec := newSpec()
 	spec.Root = backend.RootWritable
-	info := create(t, b, spec)
+	info := backendtest.Create(t, b, spec)
 	if err := b.Stop(t.Context(), info.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,64 +12,81 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-)
 
-const cgroupRoot = "/sys/fs/cgroup"
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+)
 
 // cgroups describe this machine's control groups.
 type cgroups struct {
-	version     int
-	controllers []string // "memory", "cpu", "pids" …
+	mounts      map[string]string // see host.CgroupMounts
+	v2          bool
+	controllers []string // of version 2
 	swap        bool     // memory and swap can be limited together
-	roots       []string // directories of the hierarchies
 }
 
-func probeCgroups(root string) (cgroups, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(root, &st); err != nil {
-		return cgroups{}, fmt.Errorf("control groups: %w", err)
+func probeCgroups() (cgroups, error) {
+	c := cgroups{mounts: host.CgroupMounts(), swap: true}
+	if len(c.mounts) == 0 {
+		return c, errors.New("no control groups are mounted")
 	}
-	if st.Type == unix.CGROUP2_SUPER_MAGIC {
-		data, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+	if c.v2 = c.mounts["memory"] == "" && c.mounts["pids"] == ""; c.v2 {
+		data, err := os.ReadFile(filepath.Join(c.mounts[""], "cgroup.controllers"))
 		if err != nil {
-			return cgroups{}, fmt.Errorf("control groups: %w", err)
+			return c, fmt.Errorf("control groups: %w", err)
 		}
-		return cgroups{version: 2, controllers: strings.Fields(string(data)), swap: true, roots: []string{root}}, nil
+		c.controllers = strings.Fields(string(data))
+		return c, nil
 	}
-	entries, err := os.ReadDir(root)
-	if err != nil {
-		return cgroups{}, fmt.Errorf("control groups: %w", err)
-	}
-	c := cgroups{version: 1}
-	for _, e := range entries {
-		dir := filepath.Join(root, e.Name())
-		if real, err := filepath.EvalSymlinks(dir); err == nil { // "cpu" may be a link to "cpu,cpuacct"
-			dir = real
-		}
-		if unix.Statfs(dir, &st) != nil || st.Type != unix.CGROUP_SUPER_MAGIC && st.Type != unix.CGROUP2_SUPER_MAGIC {
-			continue
-		}
-		c.controllers = append(c.controllers, e.Name())
-		if !slices.Contains(c.roots, dir) {
-			c.roots = append(c.roots, dir)
-		}
-	}
-	_, err = os.Stat(filepath.Join(root, "memory/memory.memsw.limit_in_bytes"))
+	_, err := os.Stat(filepath.Join(c.mounts["memory"], "memory.memsw.limit_in_bytes"))
 	c.swap = err == nil
 	return c, nil
 }
 
-func (c cgroups) has(controller string) bool { return slices.Contains(c.controllers, controller) }
+func (c cgroups) has(controller string) bool {
+	return c.mounts[controller] != "" || slices.Contains(c.controllers, controller)
+}
+
+func (c cgroups) version() string {
+	if c.v2 {
+		return "2"
+	}
+	return "1"
+}
+
+// dirs returns a control group's directories in all hierarchies, each once.
+func (c cgroups) dirs(cgroup string) []string {
+	var dirs []string
+	for _, root := range c.mounts {
+		dirs = append(dirs, filepath.Join(root, cgroup))
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
+
+// group is a sandbox's control group, for its counters.
+func (c cgroups) group(r *record) host.Cgroup {
+	g := host.Cgroup{V2: c.v2, Dirs: map[string]string{}}
+	for _, controller := range []string{"cpu", "memory", host.Accounting} {
+		root := c.mounts[controller]
+		if c.v2 {
+			root = c.mounts[""]
+		}
+		if root != "" {
+			g.Dirs[controller] = filepath.Join(root, r.config.Cgroup)
+		}
+	}
+	return g
+}
 
 // cgroupPath names a sandbox's control group.
-func (b *Backend) cgroupPath(id string) string { return b.opts.CgroupParent + "/" + id }
+func (b *driver) cgroupPath(id string) string { return b.opts.CgroupParent + "/" + id }
 
 // makeCgroup makes a sandbox's control groups before the runtime does. The runtime could find their parent removed by
 // somebody who removed the last sandbox between its own steps; here such a step is repeated, and a parent that has a
 // child stays.
-func (b *Backend) makeCgroup(cgroup string) error {
-	for _, root := range b.engine.cgroups.roots {
-		path := filepath.Join(root, cgroup)
+func (b *driver) makeCgroup(cgroup string) error {
+	for _, path := range b.engine.cgroups.dirs(cgroup) {
 		var err error
 		for range 100 {
 			if err = os.MkdirAll(path, 0o755); !errors.Is(err, fs.ErrNotExist) {
@@ -84,9 +102,32 @@ func (b *Backend) makeCgroup(cgroup string) error {
 
 // removeCgroup removes what the runtime left of a sandbox's control groups, and their parent with the last sandbox.
 // What is busy or gone stays or is gone.
-func (b *Backend) removeCgroup(cgroup string) {
-	for _, root := range b.engine.cgroups.roots {
-		_ = unix.Rmdir(filepath.Join(root, cgroup))
-		_ = unix.Rmdir(filepath.Join(root, filepath.Dir(cgroup)))
+func (b *driver) removeCgroup(cgroup string) {
+	for _, path := range b.engine.cgroups.dirs(cgroup) {
+		_ = unix.Rmdir(path)
+		_ = unix.Rmdir(filepath.Dir(path))
 	}
+}
+
+// Usage returns what the sandbox's control group has counted.
+func (b *driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
+	// A control group outlives the sandbox's process, so the numbers alone do not show that it runs.
+	if _, err := b.own(ctx, id); err != nil {
+		return backend.Usage{}, err
+	}
+	r, _, err := b.running(ctx, id)
+	if err != nil {
+		return backend.Usage{}, err
+	}
+	return b.engine.cgroups.group(r).Usage(), nil
+}
+
+// OOMKills reads the kernel's counter, which is gone with the control group of one that does not run.
+func (b *driver) OOMKills(ctx context.Context, id string) (int64, error) {
+	r, err := b.own(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	n, _ := b.engine.cgroups.group(r).OOMKills()
+	return n, nil
 }

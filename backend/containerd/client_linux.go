@@ -3,16 +3,11 @@ package containerd
 import (
 	"context"
 	"crypto/rand"
-	"errors"
-	"fmt"
-	"io"
 	"time"
 
-	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/log"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
@@ -21,15 +16,6 @@ const (
 	// reconnectPause is the longest pause between attempts to reach a containerd that is away.
 	reconnectPause = 2 * time.Second
 )
-
-// newClient makes a client, which connects when it is first used and again whenever it has to.
-func newClient(o Options) (*ctrd.Client, error) {
-	api, err := ctrd.New(o.Address, ctrd.WithDefaultNamespace(o.Namespace), ctrd.WithTimeout(reconnectPause))
-	if err != nil { // the text quotes the address, which may be a path
-		return nil, fmt.Errorf("containerd: Options.Address is not a socket's: %w", backend.ErrInvalid)
-	}
-	return api, nil
-}
 
 // muted returns a context in which containerd's client and the CNI library, which use the process's global tracer and
 // write to its standard error, record no spans and no log of their own: those would carry raw ids, host paths and
@@ -51,9 +37,4 @@ func silent[T any, L interface {
 	WithContext(context.Context) *log.Entry
 }](L) *log.Entry {
 	return L(new(T)).WithContext(context.Background())
-}
-
-// joinClose closes c and adds its error to err.
-func joinClose(err error, c io.Closer) error {
-	return errors.Join(err, c.Close())
 }

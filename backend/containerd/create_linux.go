@@ -15,12 +15,11 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // creation is a Create under way: what it made so far, and so what a failure has to take back.
 type creation struct {
-	b     *Backend
+	b     *driver
 	p     *plan
 	img   *image
 	rec   *record
@@ -30,36 +29,25 @@ type creation struct {
 	workspace bool // the workspace is this creation's
 }
 
-// Create makes a sandbox and starts it. See [backend.SandboxBackend].
-func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info, err error) {
-	ctx, done, err := b.calls.Begin(ctx)
+// Create makes a sandbox and starts it.
+func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info, err error) {
+	p, err := b.newPlan(ctx, checked)
 	if err != nil {
 		return backend.Info{}, err
 	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
-	defer func() { err = kit.Classed(err); telemetry.End(span, err) }()
-	p, err := b.newPlan(ctx, spec)
-	if err != nil {
-		return backend.Info{}, err
-	}
-	span.SetAttributes(telemetry.Text(telemetry.KeyImage, p.imageName())) // what is no reference may be anything
 	c := &creation{b: b, p: p, nonce: rand.Text()}
 	if c.img, err = b.ensureImage(ctx, p); err != nil {
 		return backend.Info{}, err
 	}
 	defer func() {
-		switch {
-		case errors.Is(err, backend.ErrUnavailable): // the caller need not wait for an engine that may come back
-			b.calls.Background(ctx, c.rollbackLater)
-		case err != nil:
-			err = errors.Join(err, c.rollback(ctx))
+		if err != nil {
+			err = b.calls.Undo(ctx, p.Spec.ID, err, c.rollback)
 		}
 	}()
 	if err := c.make(ctx); err != nil {
 		return backend.Info{}, b.outlive(ctx, err)
 	}
-	b.remember(c.rec)
+	b.known.Store(c.rec.name(), c.rec)
 	return c.rec.info(backend.StateRunning), nil
 }
 
@@ -89,7 +77,7 @@ func (c *creation) make(ctx context.Context) error {
 
 // outlive returns the true reason of a failure: the end of ctx, whatever it made fail. That something is missing which the
 // sandbox needs must not read as if the sandbox were.
-func (b *Backend) outlive(ctx context.Context, err error) error {
+func (b *driver) outlive(ctx context.Context, err error) error {
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return b.calls.Fail(ctx, "create", ctx.Err())
@@ -137,7 +125,7 @@ func (c *creation) createRecord(ctx context.Context) error {
 }
 
 // only makes sure that no other sandbox of a sandbox's session has a record.
-func (b *Backend) only(ctx context.Context, r *record) error {
+func (b *driver) only(ctx context.Context, r *record) error {
 	others, err := b.others(ctx, r.session, r)
 	if err == nil && len(others) > 0 {
 		err = fmt.Errorf("containerd: session %s has a container: %w", r.labels[backend.LabelID], backend.ErrExists)
@@ -146,7 +134,7 @@ func (b *Backend) only(ctx context.Context, r *record) error {
 }
 
 // materialize makes what a record speaks of and what is not there yet: snapshot, files, control groups, workspace.
-func (b *Backend) materialize(ctx context.Context, r *record) (mounts []mount.Mount, workspace bool, err error) {
+func (b *driver) materialize(ctx context.Context, r *record) (mounts []mount.Mount, workspace bool, err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		var err error
@@ -169,7 +157,7 @@ func (b *Backend) materialize(ctx context.Context, r *record) (mounts []mount.Mo
 }
 
 // prepareSnapshot makes the sandbox's own layer over the image's.
-func (b *Backend) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount, error) {
+func (b *driver) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount, error) {
 	s := b.api.SnapshotService(r.snapshotter)
 	mounts, err := kit.Finish(ctx, b.calls, "prepare snapshot", func(ctx context.Context) ([]mount.Mount, error) {
 		return s.Prepare(ctx, r.id, r.config.Parent)
@@ -183,25 +171,10 @@ func (b *Backend) prepareSnapshot(ctx context.Context, r *record) ([]mount.Mount
 	return mounts, err
 }
 
-// rollback removes what was made. It runs after the caller's context ended, too.
+// rollback removes what was made. A record whose creation was not answered may be there.
 func (c *creation) rollback(ctx context.Context) error {
 	if !c.tried {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-	defer cancel()
-	// A record whose creation was not answered may be there.
-	err := ignoreNotFound(c.b.alone(ctx, c.rec.name(), func(r *record) error { return c.b.destroy(ctx, r, c.workspace) }))
-	if err != nil {
-		c.b.log.Warn("containerd: a failed create left something behind", "session", c.p.Spec.ID, "error", err)
-	}
-	return err
-}
-
-// rollbackLater repeats rollback while containerd does not answer.
-func (c *creation) rollbackLater(ctx context.Context) {
-	_ = c.b.calls.Retry(ctx, func() (bool, error) { // rollback has logged its failure
-		err := c.rollback(ctx)
-		return !errors.Is(err, backend.ErrUnavailable), err
-	})
+	return ignoreNotFound(c.b.alone(ctx, c.rec.name(), func(r *record) error { return c.b.destroy(ctx, r, c.workspace) }))
 }

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	cerrdefs "github.com/containerd/errdefs"
@@ -37,12 +37,12 @@ type engine struct {
 }
 
 // probe asks containerd and this machine what they are.
-func (b *Backend) probe(ctx context.Context) (engine, error) {
+func (b *driver) probe(ctx context.Context) (engine, error) {
 	e := engine{arch: runtime.GOARCH, cpus: runtime.NumCPU()}
 	e.system, e.kernel = host.Machine()
 	// The client would wait for a socket that is not there as for one that nobody listens on yet.
 	if _, err := os.Stat(b.opts.Address); errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(b.opts.Address) {
-		return e, engineError("connect", backend.ErrUnavailable, "there is no such socket")
+		return e, b.calls.Error("connect", backend.ErrUnavailable, "there is no such socket")
 	}
 	if _, err := kit.Call(ctx, b.calls, "connect", b.api.Version); err != nil {
 		return e, err
@@ -51,7 +51,7 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 	if e.snapshotter, err = b.findSnapshotter(ctx); err != nil {
 		return e, err
 	}
-	if e.cgroups, err = probeCgroups(cgroupRoot); err != nil {
+	if e.cgroups, err = probeCgroups(); err != nil {
 		return e, fmt.Errorf("containerd: %v: %w", err, backend.ErrUnsupported)
 	}
 	if _, err := os.Stat("/proc/sys/kernel/seccomp"); err != nil {
@@ -72,14 +72,11 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 		CPU:             e.cgroups.has("cpu"),
 		PIDs:            e.cgroups.has("pids"),
 		Networks:        []backend.NetworkMode{backend.NetworkNone},
+		Runtimes:        slices.Sorted(maps.Keys(e.runtimes)),
 		WritableRoot:    true,
 		RootEnforcement: backend.WorkspaceWatched,
 		Persistent:      true,
 	}
-	for name := range e.runtimes {
-		e.caps.Runtimes = append(e.caps.Runtimes, name)
-	}
-	slices.Sort(e.caps.Runtimes)
 	if b.opts.CNI.available() && kernelNetwork(b.opts.Runtime) {
 		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
 	}
@@ -87,7 +84,7 @@ func (b *Backend) probe(ctx context.Context) (engine, error) {
 }
 
 // findSnapshotter looks which snapshotter containerd has.
-func (b *Backend) findSnapshotter(ctx context.Context) (string, error) {
+func (b *driver) findSnapshotter(ctx context.Context) (string, error) {
 	names := []string{b.opts.Snapshotter}
 	if b.opts.Snapshotter == "" {
 		names = []string{"overlayfs", "native"}
@@ -129,24 +126,19 @@ func findRuntimes(configured map[string]string) (map[string]string, error) {
 }
 
 // Ping asks containerd whether it is there, and what it is.
-func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return backend.EngineInfo{}, err
-	}
-	defer done()
+func (b *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	v, err := kit.Call(ctx, b.calls, "ping", func(ctx context.Context) (ctrd.Version, error) { return b.api.Version(ctx) })
 	if err != nil {
 		return backend.EngineInfo{}, err
 	}
 	return backend.EngineInfo{
-		Name:     b.Name(),
+		Name:     "containerd",
 		Version:  v.Version,
 		API:      "v1",
 		Kernel:   b.engine.kernel,
 		OS:       b.engine.system,
 		Arch:     b.engine.arch,
-		Cgroup:   strconv.Itoa(b.engine.cgroups.version),
+		Cgroup:   b.engine.cgroups.version(),
 		Runtimes: slices.Clone(b.engine.caps.Runtimes),
 		Details: map[string]string{
 			"namespace":       b.opts.Namespace,

@@ -9,19 +9,13 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // errState is the kind of failure where something is in another state than a call needs, perhaps only for now.
 var errState = errors.New("in another state")
 
-// engineError is a failure that is found out here, in the words of containerd's own.
-func engineError(what string, kind error, detail string) error {
-	return &kit.Error{Driver: "containerd", What: what, Kind: kind, Detail: detail}
-}
-
 // settle returns the error of something that is not a call of containerd's: the end of ctx where that is the reason.
-func (b *Backend) settle(ctx context.Context, what string, err error) error {
+func (b *driver) settle(ctx context.Context, what string, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return b.calls.Fail(ctx, what, ctx.Err())
 	}

@@ -1,15 +1,17 @@
 package containerd
 
-import "github.com/workcell-dev/workcell/backend/internal/kit"
+import (
+	"context"
+
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+)
 
 // Internals that tests look at.
 var (
 	SessionName  = sessionName
 	IsContainer  = containerIDs.MatchString
-	SweepShims   = (*Backend).sweepShims
 	Scrub        = kit.Scrub
 	RegistryAuth = registryAuth
-	UsageOf      = usageOf
 )
 
 // ContainerOf returns the id of a sandbox's container; "" for what is no sandbox's id.
@@ -17,3 +19,6 @@ func ContainerOf(id string) string {
 	_, container, _ := namesOf(id)
 	return container
 }
+
+// SweepShims ends stray shims.
+func SweepShims(ctx context.Context, b *Backend) { b.d.sweepShims(ctx) }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
@@ -125,8 +126,8 @@ func TestEngineFallsSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
 	b := newBackend(t, func(o *containerd.Options) { o.Address, o.Patience = p.address, time.Second })
-	info := create(t, newBackend(t, nil), newSpec())
-	conn := dial(t, b, info.ID)
+	info := backendtest.Create(t, newBackend(t, nil), newSpec())
+	conn := backendtest.Dial(t, b, info.ID)
 	p.on(silence(""))
 	before := runtime.NumGoroutine()
 	for range 3 {
@@ -136,7 +137,7 @@ func TestEngineFallsSilent(t *testing.T) {
 			}
 		}
 	}
-	if got := sh(t, conn, "echo still here"); got != "still here\n" {
+	if got := backendtest.Sh(t, conn, "echo still here"); got != "still here\n" {
 		t.Errorf("on the stream: %q", got)
 	}
 	// Rollbacks of Create wait for containerd to come back; other tests run beside this one.
@@ -152,8 +153,8 @@ func TestEngineFallsSilent(t *testing.T) {
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
-	info := create(t, newBackend(t, nil), newSpec())
-	conn := dial(t, b, info.ID)
+	info := backendtest.Create(t, newBackend(t, nil), newSpec())
+	conn := backendtest.Dial(t, b, info.ID)
 	for range 2 {
 		if err := b.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -164,7 +165,7 @@ func TestClosed(t *testing.T) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)
 		}
 	}
-	if got := sh(t, conn, "echo still here"); got != "still here\n" {
+	if got := backendtest.Sh(t, conn, "echo still here"); got != "still here\n" {
 		t.Errorf("on the stream: %q", got)
 	}
 }

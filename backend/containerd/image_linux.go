@@ -19,12 +19,9 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-const (
-	maxImageConfig = 4 << 20 // bytes of JSON
-	maxKnownImages = 1024    // images that are remembered
-)
+const maxImageConfig = 4 << 20 // bytes of JSON
 
-// image is what Create needs to know of an image. It never changes but for checked.
+// image is what Create needs to know of an image. It never changes.
 type image struct {
 	id      string // digest of the configuration
 	target  string // digest of what the reference names
@@ -35,42 +32,24 @@ type image struct {
 
 // imageCache remembers what was found out of images, by the digest of what a reference names: content never changes.
 type imageCache struct {
-	mu      sync.Mutex // guards what follows; not held across calls
-	known   map[string]*image
-	checked map[string]struct{} // chain ids of images whose mount points are plain, with the places
-}
-
-func (c *imageCache) get(target string) *image {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.known[target]
-}
-
-func (c *imageCache) put(img *image) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.known == nil || len(c.known) >= maxKnownImages {
-		c.known = map[string]*image{}
-	}
-	c.known[img.target] = img
+	known   sync.Map // *image
+	checked sync.Map // those whose mount points are plain
 }
 
 // ensureImage finds the image or fetches it, as the plan says, and judges its configuration.
-func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
+func (b *driver) ensureImage(ctx context.Context, p *plan) (*image, error) {
 	find := func(ctx context.Context) (*image, error) { return b.findImage(ctx, p.Ref) }
-	return kit.EnsureImage(ctx, b.calls, p.Plan, p.imageName(), find, func(ctx context.Context) error { return b.pull(ctx, p) })
+	return kit.EnsureImage(ctx, b.calls, p.Plan, find, func(ctx context.Context) error { return b.pull(ctx, p) })
 }
 
 // findImage describes an image that containerd has, unpacked for this machine. ErrNotFound: it has none, or not whole.
-func (b *Backend) findImage(ctx context.Context, ref string) (*image, error) {
-	found, err := kit.Call(ctx, b.calls, "look for image", func(ctx context.Context) (images.Image, error) {
-		return b.api.ImageService().Get(ctx, ref)
-	})
+func (b *driver) findImage(ctx context.Context, ref string) (*image, error) {
+	found, err := b.lookUp(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	if img := b.images.get(found.Target.Digest.String()); img != nil {
-		return img, nil
+	if img, ok := b.images.known.Load(found.Target.Digest.String()); ok {
+		return img.(*image), nil
 	}
 	img, err := kit.Call(ctx, b.calls, "read image", func(ctx context.Context) (*image, error) { return b.readImage(ctx, found) })
 	if err != nil {
@@ -79,26 +58,26 @@ func (b *Backend) findImage(ctx context.Context, ref string) (*image, error) {
 	if err := b.unpack(ctx, found, img); err != nil {
 		return nil, err
 	}
-	b.images.put(img)
+	b.images.known.Store(img.target, img)
 	return img, nil
 }
 
 // readImage reads and judges an image's configuration.
-func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, error) {
+func (b *driver) readImage(ctx context.Context, found images.Image) (*image, error) {
 	name := familiar(found.Name)
 	store := b.api.ContentStore()
 	handle := ctrd.NewImage(b.api, found)
 	desc, err := handle.Config(ctx)
 	if cerrdefs.IsNotFound(err) {
 		if other, ok := b.foreign(ctx, found); ok {
-			return nil, engineError("read image", backend.ErrUnsupported, other)
+			return nil, b.calls.Error("read image", backend.ErrUnsupported, other)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	if desc.Size > maxImageConfig {
-		return nil, engineError("read image", backend.ErrInvalid, name+" has a configuration of more than 4 MiB")
+		return nil, b.calls.Error("read image", backend.ErrInvalid, name+" has a configuration of more than 4 MiB")
 	}
 	data, err := content.ReadBlob(ctx, store, desc)
 	if err != nil {
@@ -106,15 +85,15 @@ func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, er
 	}
 	var c ocispec.Image
 	if err := json.Unmarshal(data, &c); err != nil {
-		return nil, engineError("read image", backend.ErrInvalid, name+" has a malformed configuration")
+		return nil, b.calls.Error("read image", backend.ErrInvalid, name+" has a malformed configuration")
 	}
 	if c.OS != "linux" || c.Architecture != "" && c.Architecture != b.engine.arch {
-		return nil, engineError("read image", backend.ErrUnsupported,
+		return nil, b.calls.Error("read image", backend.ErrUnsupported,
 			fmt.Sprintf("%s is for %.40s/%.40s, this machine runs linux/%s", name, c.OS, c.Architecture, b.engine.arch))
 	}
 	volumes, err := kit.JudgeImage(c.Config.Env, c.Config.Volumes)
 	if err != nil {
-		return nil, engineError("image "+name, backend.ErrInvalid, err.Error())
+		return nil, b.calls.Error("image "+name, backend.ErrInvalid, err.Error())
 	}
 	img := &image{id: desc.Digest.String(), target: found.Target.Digest.String(), env: slices.Clone(c.Config.Env), volumes: volumes}
 	if len(c.RootFS.DiffIDs) > 0 {
@@ -124,7 +103,7 @@ func (b *Backend) readImage(ctx context.Context, found images.Image) (*image, er
 }
 
 // foreign returns a text about the platforms of an image that has nothing for this one.
-func (b *Backend) foreign(ctx context.Context, found images.Image) (string, bool) {
+func (b *driver) foreign(ctx context.Context, found images.Image) (string, bool) {
 	ps, err := images.Platforms(ctx, b.api.ContentStore(), found.Target)
 	if err != nil || len(ps) == 0 {
 		return "", false
@@ -133,7 +112,7 @@ func (b *Backend) foreign(ctx context.Context, found images.Image) (string, bool
 }
 
 // unpack makes sure that an image's layers are a snapshot.
-func (b *Backend) unpack(ctx context.Context, found images.Image, img *image) error {
+func (b *driver) unpack(ctx context.Context, found images.Image, img *image) error {
 	if img.chain == "" {
 		return nil
 	}
@@ -151,22 +130,14 @@ func (b *Backend) unpack(ctx context.Context, found images.Image, img *image) er
 	return err
 }
 
-// HasImage reports whether containerd has an image in our namespace, without fetching it.
-func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
-	full, err := backend.NormalizeImage(ref)
-	if err != nil {
-		return false, err
-	}
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer done()
-	_, err = kit.Call(ctx, b.calls, "look for image", func(ctx context.Context) (images.Image, error) {
-		return b.api.ImageService().Get(ctx, full)
+// FindImage looks for an image in our namespace.
+func (b *driver) FindImage(ctx context.Context, ref string) error {
+	_, err := b.lookUp(ctx, ref)
+	return err
+}
+
+func (b *driver) lookUp(ctx context.Context, ref string) (images.Image, error) {
+	return kit.Call(ctx, b.calls, "look for image", func(ctx context.Context) (images.Image, error) {
+		return b.api.ImageService().Get(ctx, ref)
 	})
-	if errors.Is(err, backend.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil, err
 }

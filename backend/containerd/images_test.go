@@ -88,7 +88,7 @@ func TestImport(t *testing.T) {
 	}
 	spec := newSpec()
 	spec.Image = ref
-	if info := create(t, b, spec); len(info.ImageEnv) != 1 {
+	if info := backendtest.Create(t, b, spec); len(info.ImageEnv) != 1 {
 		t.Errorf("environment %q", info.ImageEnv)
 	}
 	file, err := img.ConfigFile()

@@ -16,15 +16,14 @@ import (
 // ImportImage takes the images of an archive, as "docker save" writes it or of an OCI layout, into the driver's
 // namespace, and returns their references. Images whose reference is there already are replaced.
 func (b *Backend) ImportImage(ctx context.Context, r io.Reader) ([]string, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
+	return kit.Admit(ctx, b.d.calls, "", func(ctx context.Context) ([]string, error) { return b.d.importImage(ctx, r) })
+}
+
+func (b *driver) importImage(ctx context.Context, r io.Reader) ([]string, error) {
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
 	var refs []string
-	err = b.leased(cctx, b.opts.PullTimeout, func(ctx context.Context) error {
+	err := b.leased(cctx, b.opts.PullTimeout, func(ctx context.Context) error {
 		found, err := b.api.Import(ctx, r)
 		for _, img := range found {
 			err = errors.Join(err, b.unpackImported(ctx, img))
@@ -39,20 +38,20 @@ func (b *Backend) ImportImage(ctx context.Context, r io.Reader) ([]string, error
 }
 
 // importError keeps the errors of a containerd or a caller that is gone; all others are about the archive.
-func (b *Backend) importError(ctx context.Context, err error) error {
+func (b *driver) importError(ctx context.Context, err error) error {
 	if errors.Is(err, images.ErrEmptyWalk) {
 		return fmt.Errorf("containerd: the archive has no image for linux/%s: %w", b.engine.arch, backend.ErrUnsupported)
 	}
 	err = b.calls.Fail(ctx, "import image", err)
 	var e *kit.Error
 	if errors.As(err, &e) && e.Kind == nil { // the archive's own fault has no type
-		err = engineError(e.What, backend.ErrInvalid, e.Detail)
+		err = b.calls.Error(e.What, backend.ErrInvalid, e.Detail)
 	}
 	return err
 }
 
 // unpackImported unpacks now what the first sandbox would have to wait for.
-func (b *Backend) unpackImported(ctx context.Context, img images.Image) error {
+func (b *driver) unpackImported(ctx context.Context, img images.Image) error {
 	handle := ctrd.NewImage(b.api, img)
 	if ok, err := handle.IsUnpacked(ctx, b.engine.snapshotter); ok || err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 
 // leased runs f, which brings content or snapshots that nothing refers to yet, under a lease that keeps them from the
 // garbage collector. The lease goes with f, also when ctx ended; should this process die, it ends by itself.
-func (b *Backend) leased(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+func (b *driver) leased(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
 	m := b.api.LeasesService()
 	l, err := m.Create(ctx, leases.WithRandomID(), leases.WithExpiration(limit+time.Minute))
 	if err != nil {
@@ -26,7 +26,7 @@ func (b *Backend) leased(ctx context.Context, limit time.Duration, f func(contex
 }
 
 // collect asks containerd to delete the files of removed snapshots now, which it else does when it comes to it.
-func (b *Backend) collect(ctx context.Context) {
+func (b *driver) collect(ctx context.Context) {
 	ctx, cancel := b.calls.Bound(ctx, b.opts.CallTimeout)
 	defer cancel()
 	m := b.api.LeasesService()

@@ -11,7 +11,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 func notFound(id string) error {
@@ -19,23 +18,23 @@ func notFound(id string) error {
 }
 
 // own returns a sandbox's record from containerd; ErrNotFound for what is not one of ours, too.
-func (b *Backend) own(ctx context.Context, id string) (*record, error) {
+func (b *driver) own(ctx context.Context, id string) (*record, error) {
 	if _, container, ok := namesOf(id); ok {
 		r, err := b.record(ctx, container)
 		if err == nil && r.is(id) {
-			b.remember(r)
+			b.known.Store(id, r)
 			return r, nil
 		}
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
 			return nil, err
 		}
 	}
-	b.forget(id)
+	b.known.Delete(id)
 	return nil, notFound(id)
 }
 
 // record reads the record of a container: nil for one that is no sandbox, ErrNotFound where there is none.
-func (b *Backend) record(ctx context.Context, container string) (*record, error) {
+func (b *driver) record(ctx context.Context, container string) (*record, error) {
 	c, err := kit.Call(ctx, b.calls, "look for sandbox", func(ctx context.Context) (containers.Container, error) {
 		return b.api.ContainerService().Get(ctx, container)
 	})
@@ -49,39 +48,32 @@ func (b *Backend) record(ctx context.Context, container string) (*record, error)
 	return r, nil
 }
 
-// running makes sure that a sandbox can be spoken to. One that this process knows is only asked whether it runs.
-func (b *Backend) running(ctx context.Context, id string) (*record, error) {
-	b.mu.Lock()
-	r := b.known[id]
-	b.mu.Unlock()
-	var err error
-	if r == nil {
-		if r, err = b.own(ctx, id); err != nil {
-			return nil, err
-		}
+// running makes sure that a sandbox can be spoken to, and returns the id of its main process. One that this process knows is
+// only asked whether it runs.
+func (b *driver) running(ctx context.Context, id string) (*record, int, error) {
+	var r *record
+	if known, ok := b.known.Load(id); ok {
+		r = known.(*record)
+	} else if own, err := b.own(ctx, id); err == nil {
+		r = own
+	} else {
+		return nil, 0, err
 	}
 	p, err := b.task(ctx, r.id)
 	if errors.Is(err, backend.ErrNotFound) {
-		if _, err := b.own(ctx, id); err != nil {
-			return nil, err
-		}
-	} else if err != nil {
-		return nil, err
+		_, err = b.own(ctx, id)
+	}
+	if err != nil {
+		return nil, 0, err
 	}
 	if s := r.stateOf(p); s != backend.StateRunning {
-		return nil, fmt.Errorf("containerd: the sandbox is %s: %w", s, backend.ErrLost)
+		return nil, 0, fmt.Errorf("containerd: the sandbox is %s: %w", s, backend.ErrLost)
 	}
-	return r, nil
+	return r, int(p.GetPid()), nil
 }
 
 // Start starts a stopped sandbox.
-func (b *Backend) Start(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	defer func() { err = kit.Classed(err) }()
+func (b *driver) Start(ctx context.Context, id string) error {
 	r, err := b.own(ctx, id)
 	if err != nil {
 		return err
@@ -105,7 +97,7 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 }
 
 // settled waits a while for another process that may be creating the sandbox right now.
-func (b *Backend) settled(ctx context.Context, r *record) error {
+func (b *driver) settled(ctx context.Context, r *record) error {
 	deadline := time.Now().Add(staleWait)
 	return b.calls.Retry(ctx, func() (bool, error) {
 		p, err := b.task(ctx, r.id)
@@ -117,7 +109,7 @@ func (b *Backend) settled(ctx context.Context, r *record) error {
 }
 
 // restart makes what is missing of a sandbox that does not run, and starts it.
-func (b *Backend) restart(ctx context.Context, r *record) error {
+func (b *driver) restart(ctx context.Context, r *record) error {
 	if err := b.deleteTask(ctx, r); err != nil { // of a process that ended by itself
 		return err
 	}
@@ -139,32 +131,18 @@ func (b *Backend) restart(ctx context.Context, r *record) error {
 	return errors.Join(b.outlive(ctx, err), b.deleteTask(cctx, r))
 }
 
-// Stop ends the processes of a sandbox at once: the guest has nothing to save.
-func (b *Backend) Stop(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdStop)
-	defer func() { telemetry.End(span, err) }()
+// Stop ends the processes of a sandbox.
+func (b *driver) Stop(ctx context.Context, id string) error {
 	return b.alone(ctx, id, func(r *record) error { return b.deleteTask(ctx, r) })
 }
 
-// Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
-func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOptions) (err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdRemove)
-	defer func() { telemetry.End(span, err) }()
+// Remove ends a sandbox and deletes it.
+func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
 	session, container, ok := namesOf(id)
 	if !ok {
 		return nil
 	}
-	err = b.alone(ctx, id, func(r *record) error { return b.destroy(ctx, r, opts.Volumes) })
+	err := b.alone(ctx, id, func(r *record) error { return b.destroy(ctx, r, opts.Volumes) })
 	if errors.Is(err, backend.ErrNotFound) {
 		return b.removeRemains(ctx, session, container, opts.Volumes)
 	}
@@ -173,7 +151,7 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 
 // removeRemains deletes what is left of a sandbox whose record was deleted behind our back. What another sandbox of the
 // session has stays.
-func (b *Backend) removeRemains(ctx context.Context, session, container string, workspace bool) error {
+func (b *driver) removeRemains(ctx context.Context, session, container string, workspace bool) error {
 	unlock, err := b.lock(ctx, session)
 	if err != nil {
 		return err
@@ -194,25 +172,14 @@ func (b *Backend) removeRemains(ctx context.Context, session, container string, 
 	return b.settle(ctx, "remove files", errors.Join(errs...))
 }
 
-// HasWorkspace reports whether a session has a workspace. See [backend.WorkspaceKeeper].
-func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
-	_, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer done()
+// HasWorkspace reports whether a session has a workspace.
+func (b *driver) HasWorkspace(_ context.Context, instance, sessionID string) (bool, error) {
 	tag, err := b.state.readTag(sessionName(sessionID))
-	return err == nil && tag.is(instance, sessionID), kit.Classed(err)
+	return err == nil && tag.is(instance, sessionID), err
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no container. See [backend.WorkspaceKeeper].
-func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) (err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	defer func() { err = kit.Classed(err) }()
+// RemoveWorkspace deletes the workspace of a session that has no container.
+func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	session := sessionName(sessionID)
 	unlock, err := b.lock(ctx, session)
 	if err != nil {
@@ -237,7 +204,7 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 }
 
 // destroy deletes everything of a sandbox, and the record last: as long as something is left, it can be found by it.
-func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error {
+func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 	if err := b.deleteTask(ctx, r); err != nil {
 		return err
 	}
@@ -265,7 +232,7 @@ func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error 
 	if err != nil {
 		return err
 	}
-	b.forget(r.name())
+	b.known.Delete(r.name())
 	if r.config.Root == backend.RootWritable || !started { // its layer may be large, or may be made only now
 		b.calls.Background(ctx, b.collect)
 	}
@@ -273,7 +240,7 @@ func (b *Backend) destroy(ctx context.Context, r *record, workspace bool) error 
 }
 
 // removeFiles deletes a sandbox's own directory and, if asked, the session's workspace, unless that has another sandbox.
-func (b *Backend) removeFiles(ctx context.Context, r *record, workspace bool) error {
+func (b *driver) removeFiles(ctx context.Context, r *record, workspace bool) error {
 	if workspace {
 		others, err := b.others(ctx, r.session, r)
 		if err != nil {

@@ -15,12 +15,7 @@ import (
 )
 
 // Get describes a sandbox.
-func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return backend.Info{}, err
-	}
-	defer done()
+func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	r, err := b.own(ctx, id)
 	if err != nil {
 		return backend.Info{}, err
@@ -29,23 +24,21 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 	if err != nil && !errors.Is(err, backend.ErrNotFound) {
 		return backend.Info{}, err
 	}
-	return b.describe(ctx, r, p), nil
+	return b.describe(r, p), nil
 }
 
 // describe describes a sandbox and its main process, nil for none.
-func (b *Backend) describe(ctx context.Context, r *record, p *apitask.Process) backend.Info {
+func (b *driver) describe(r *record, p *apitask.Process) backend.Info {
 	info := r.info(r.stateOf(p))
-	info.OOMKilled = info.State == backend.StateStopped && p != nil && p.GetExitStatus() == 137 && b.oomKills(ctx, r.id) > 0
+	if info.State == backend.StateStopped && p != nil && p.GetExitStatus() == 137 {
+		kills, _ := b.engine.cgroups.group(r).OOMKills()
+		info.OOMKilled = kills > 0
+	}
 	return info
 }
 
-// List describes the sandboxes that match filter, oldest first.
-func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
+// List describes the sandboxes that match filter.
+func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	b.sweepLater(ctx)
 	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]containers.Container, error) {
 		return b.api.ContainerService().List(ctx, labelFilter(filter))
@@ -63,17 +56,16 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		if !ok {
 			continue
 		}
-		b.remember(r)
-		info := b.describe(ctx, r, procs[r.id])
+		b.known.Store(r.name(), r)
+		info := b.describe(r, procs[r.id])
 		info.ImageEnv = nil
 		infos = append(infos, info)
 	}
-	kit.Sort(infos)
 	return infos, nil
 }
 
 // tasks returns the main processes of all containers in our namespace.
-func (b *Backend) tasks(ctx context.Context) (map[string]*apitask.Process, error) {
+func (b *driver) tasks(ctx context.Context) (map[string]*apitask.Process, error) {
 	res, err := kit.Call(ctx, b.calls, "list tasks", func(ctx context.Context) (*tasks.ListTasksResponse, error) {
 		return b.api.TaskService().List(ctx, &tasks.ListTasksRequest{})
 	})

@@ -14,31 +14,24 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // checkImage is checkMountPoints for a snapshot that nobody has written to: an image that passed is not looked at again.
-func (b *Backend) checkImage(ctx context.Context, mounts []mount.Mount, img *image) error {
-	b.images.mu.Lock()
-	_, known := b.images.checked[img.target]
-	b.images.mu.Unlock()
-	if known {
+func (b *driver) checkImage(ctx context.Context, mounts []mount.Mount, img *image) error {
+	if _, known := b.images.checked.Load(img.target); known {
 		return nil
 	}
-	if err := b.checkMountPoints(ctx, mounts, img.volumes); err != nil {
-		return err
+	err := b.checkMountPoints(ctx, mounts, img.volumes)
+	if err == nil {
+		b.images.checked.Store(img.target, nil)
 	}
-	b.images.mu.Lock()
-	defer b.images.mu.Unlock()
-	if b.images.checked == nil || len(b.images.checked) >= maxKnownImages {
-		b.images.checked = map[string]struct{}{}
-	}
-	b.images.checked[img.target] = struct{}{}
-	return nil
+	return err
 }
 
 // checkMountPoints refuses a root file system in which a place where something is mounted is a link, as an image may have
 // it or a sandbox may have made it: the mount would land where the link points. It looks before a runtime does.
-func (b *Backend) checkMountPoints(ctx context.Context, mounts []mount.Mount, volumes []string) error {
+func (b *driver) checkMountPoints(ctx context.Context, mounts []mount.Mount, volumes []string) error {
 	targets := append([]string{guestDir, backend.Workdir, "/tmp", "/etc", "/dev", "/proc", "/sys"}, volumes...)
 	err := inPrivateMount(b.state.empty(), readOnly(mounts), func(root *os.Root) error { return plainDirs(root, targets) })
 	return b.calls.Fail(ctx, "look at the mount points", err)
@@ -71,7 +64,7 @@ func plainDir(root *os.Root, at string) error {
 		return err
 	}
 	if !st.IsDir() {
-		return engineError("root file system", backend.ErrInvalid, at+" in it is not a plain directory")
+		return &kit.Error{Driver: "containerd", What: "root file system", Kind: backend.ErrInvalid, Detail: at + " in it is not a plain directory"}
 	}
 	return nil
 }

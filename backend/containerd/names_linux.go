@@ -43,7 +43,7 @@ func namesOf(id string) (session, container string, ok bool) {
 
 // others returns the records of a session's sandboxes, but for one, if any. There is at most one record, except where a
 // process dies, or several installations make a sandbox of one session at the same time.
-func (b *Backend) others(ctx context.Context, session string, but *record) ([]*record, error) {
+func (b *driver) others(ctx context.Context, session string, but *record) ([]*record, error) {
 	list, err := kit.Call(ctx, b.calls, "look for sandboxes of the session", func(ctx context.Context) ([]containers.Container, error) {
 		return b.api.ContainerService().List(ctx, "id~="+strconv.Quote("^"+session[:sessionPrefix]))
 	})

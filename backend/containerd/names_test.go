@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
@@ -55,9 +56,9 @@ func TestLateRecord(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	spec := newSpec()
-	info := create(t, b, spec)
-	conn := dial(t, b, info.ID)
-	sh(t, conn, "echo kept > file")
+	info := backendtest.Create(t, b, spec)
+	conn := backendtest.Dial(t, b, info.ID)
+	backendtest.Sh(t, conn, "echo kept > file")
 	late := containerd.SessionName(spec.ID) + "." + rand.Text()
 	copyRecord(t, info.ID, containerd.ContainerOf(late), late[len(late)-26:])
 	if list, err := b.List(t.Context(), backend.Filter{SessionID: spec.ID}); err != nil || len(list) != 2 {
@@ -66,11 +67,11 @@ func TestLateRecord(t *testing.T) {
 	if again, err := b.Create(t.Context(), spec); !errors.Is(err, backend.ErrExists) {
 		t.Errorf("Create: %+v, %v, want ErrExists", again, err)
 	}
-	remove(t, b, late)
-	if got := sh(t, conn, "cat file"); got != "kept\n" {
+	backendtest.Remove(t, b, late)
+	if got := backendtest.Sh(t, conn, "cat file"); got != "kept\n" {
 		t.Errorf("afterwards: %q", got)
 	}
-	remove(t, b, info.ID)
+	backendtest.Remove(t, b, info.ID)
 	nothingLeft(t, spec.ID)
 }
 
@@ -96,8 +97,8 @@ func TestTwoInstallations(t *testing.T) {
 		}
 		for i, b := range makers {
 			if id := infos[i].ID; id != "" {
-				run(t, dial(t, b, id), "/bin/true")
-				remove(t, b, id)
+				backendtest.Exec(t, backendtest.Dial(t, b, id), "/bin/true")
+				backendtest.Remove(t, b, id)
 			}
 		}
 		nothingLeft(t, spec.ID)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -85,7 +86,7 @@ func (o *CNIOptions) networkConfig() ([]byte, error) {
 // plugins returns the CNI library, with no network loaded but ours. Every call gets one of its own: in binaries that are
 // built to find races its lock looks for deadlocks too, takes all goroutines for one, and ends the process when two calls
 // overlap.
-func (b *Backend) plugins() (gocni.CNI, error) {
+func (b *driver) plugins() (gocni.CNI, error) {
 	conf, err := b.opts.CNI.networkConfig()
 	if err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func (b *Backend) plugins() (gocni.CNI, error) {
 
 // makeNetns makes a network namespace that outlives this process and the sandbox's processes, by a mount on a file. One
 // that is there stays, with all that is set in it.
-func (b *Backend) makeNetns(r *record) error {
+func (b *driver) makeNetns(r *record) error {
 	path := r.state().netns(r.id)
 	if isNamespace(path) {
 		return nil
@@ -151,7 +152,7 @@ func loopbackUp() error {
 }
 
 // joinNetwork connects a sandbox's network namespace and closes what it must not reach, before anything runs in it.
-func (b *Backend) joinNetwork(ctx context.Context, r *record) error {
+func (b *driver) joinNetwork(ctx context.Context, r *record) error {
 	path := r.state().netns(r.id)
 	if !hasInterface(path, interfaceName) {
 		if err := b.setupNetwork(ctx, r.id, path); err != nil {
@@ -163,7 +164,7 @@ func (b *Backend) joinNetwork(ctx context.Context, r *record) error {
 
 // setupNetwork has the plugins connect a network namespace. They keep what they did for an id, and refuse it a second
 // time: after the machine was restarted, or after a failure half-way, that is undone first.
-func (b *Backend) setupNetwork(ctx context.Context, id, path string) error {
+func (b *driver) setupNetwork(ctx context.Context, id, path string) error {
 	cni, err := b.plugins()
 	if err != nil {
 		return err
@@ -185,7 +186,7 @@ func (b *Backend) setupNetwork(ctx context.Context, id, path string) error {
 }
 
 // guard sets the rules in a network namespace. Setting them again replaces them in one step.
-func (b *Backend) guard(ctx context.Context, path string) error {
+func (b *driver) guard(ctx context.Context, path string) error {
 	facts, err := netguard.Probe()
 	if err != nil {
 		return b.networkError(ctx, "find this machine's addresses", err)
@@ -201,12 +202,12 @@ func (b *Backend) guard(ctx context.Context, path string) error {
 }
 
 // networkError is ErrUnsupported, or the caller's end: an open network is never given instead.
-func (b *Backend) networkError(ctx context.Context, what string, err error) error {
+func (b *driver) networkError(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return b.calls.Fail(ctx, what, ctx.Err())
 	}
 	b.log.Warn("containerd: network", "step", what, "error", err)
-	return engineError(what, backend.ErrUnsupported, kit.Scrub(err.Error()))
+	return b.calls.Error(what, backend.ErrUnsupported, kit.Scrub(err.Error()))
 }
 
 // inNetns runs f on a thread of its own in a network namespace.
@@ -225,25 +226,14 @@ func inNetns(path string, f func() error) error {
 }
 
 func hasInterface(path, name string) bool {
-	found := false
-	_ = inNetns(path, func() error { // what cannot be entered has none
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd) //nolint:errcheck // nothing is buffered
-		req, err := unix.NewIfreq(name)
-		if err != nil {
-			return err
-		}
-		found = unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req) == nil
-		return nil
-	})
-	return found
+	return inNetns(path, func() error { // what cannot be entered has none
+		_, err := net.InterfaceByName(name)
+		return err
+	}) == nil
 }
 
 // leaveNetwork releases a sandbox's address and deletes its network namespace. It does nothing where there is none.
-func (b *Backend) leaveNetwork(ctx context.Context, dir stateDir, id string) error {
+func (b *driver) leaveNetwork(ctx context.Context, dir stateDir, id string) error {
 	path := dir.netns(id)
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 		return nil

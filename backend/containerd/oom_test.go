@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -15,13 +16,13 @@ func TestOOM(t *testing.T) {
 	b := newBackend(t, nil)
 	spec := newSpec()
 	spec.Image, spec.User, spec.Limits.MemoryBytes = pythonImage, "0:0", 64<<20
-	info := create(t, b, spec)
-	conn := dial(t, b, info.ID)
+	info := backendtest.Create(t, b, spec)
+	conn := backendtest.Dial(t, b, info.ID)
 	hog := []string{"python3", "-c", "x = []\nwhile True: x.append(b'x' * 1000000)"}
 	if n, err := b.OOMKills(t.Context(), info.ID); n != 0 || err != nil {
 		t.Errorf("before: %d kills, %v", n, err)
 	}
-	if res := run(t, conn, hog...); res.Signal == "" && res.ExitCode == 0 {
+	if res := backendtest.Exec(t, conn, hog...); res.Signal == "" && res.ExitCode == 0 {
 		t.Errorf("the hog lived: %+v", res.ExecStatus)
 	}
 	if n, err := b.OOMKills(t.Context(), info.ID); n == 0 || err != nil {

@@ -19,25 +19,21 @@ type plan struct {
 	enforcement backend.Enforcement // of the workspace's limit
 }
 
-// newPlan checks spec against what can be said without the engine and against what the engine can do.
-func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error) {
-	checked, err := kit.NewPlan("containerd", spec, b.opts.Images, b.opts.Limits)
-	if err != nil {
-		return nil, err
-	}
+// newPlan checks a plan against what the engine can do.
+func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) {
 	p := &plan{Plan: checked, enforcement: backend.WorkspaceWatched}
 	if err := checkDomain(p.Ref); err != nil {
 		return nil, err
 	}
-	if err := kit.Enforceable("containerd", b.engine.memory, b.engine.caps, spec.Limits); err != nil {
+	if err := checked.Enforceable("containerd", b.engine.memory, b.engine.caps); err != nil {
 		return nil, err
 	}
 	setDefault(&p.Spec.Runtime, b.opts.Runtime)
-	if err := b.engine.supports(p.Spec); err != nil {
+	if err := b.engine.supports(checked); err != nil {
 		return nil, err
 	}
 	if p.Sized {
-		if err := b.chooseEnforcement(ctx, p, sessionName(spec.ID)); err != nil {
+		if err := b.chooseEnforcement(ctx, p, sessionName(p.Spec.ID)); err != nil {
 			return nil, err
 		}
 	}
@@ -56,20 +52,14 @@ func checkDomain(ref string) error {
 }
 
 // supports refuses what this machine cannot do. The limits were looked at before.
-func (e *engine) supports(s backend.Spec) error {
-	switch {
-	case s.Network != backend.NetworkNone && s.Network != backend.NetworkBridge:
-		return fmt.Errorf("containerd: network mode %.40q: %w", s.Network, backend.ErrInvalid)
-	case e.runtimes[s.Runtime] == "":
-		return fmt.Errorf("containerd: this machine has no runtime %.40q: %w", s.Runtime, backend.ErrUnsupported)
-	case s.Platform != "" && s.Platform != "linux/"+e.arch:
-		return fmt.Errorf("containerd: this machine runs linux/%s, not %.40q: %w", e.arch, s.Platform, backend.ErrUnsupported)
+func (e *engine) supports(p *kit.Plan) error {
+	switch s := p.Spec; {
 	case s.Network == backend.NetworkBridge && !slices.Contains(e.caps.Networks, backend.NetworkBridge):
 		return fmt.Errorf("containerd: bridged networks need the CNI plugins bridge, host-local and firewall, and iptables: %w", backend.ErrUnsupported)
 	case s.Network == backend.NetworkBridge && !kernelNetwork(s.Runtime):
 		return fmt.Errorf("containerd: the network of runtime %.40q cannot be guarded: %w", s.Runtime, backend.ErrUnsupported)
 	}
-	return nil
+	return p.Supports("containerd", e.caps, e.arch)
 }
 
 // kernelNetwork reports whether a runtime's containers use the kernel's network stack of their namespace, so that rules
@@ -78,9 +68,7 @@ func kernelNetwork(runtime string) bool {
 	return runtime == "runc" || runtime == "crun" || runtime == "youki"
 }
 
-// imageName is the short form of a reference, for people.
-func (p *plan) imageName() string { return familiar(p.Ref) }
-
+// familiar returns the short form of a reference, for people.
 func familiar(ref string) string {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {

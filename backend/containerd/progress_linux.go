@@ -24,87 +24,68 @@ type tracker struct {
 	report func(backend.PullProgress)
 
 	mu     sync.Mutex // guards layers
-	layers map[string]*layer
-	order  []string // keys of layers, as they were found
+	layers []*layer   // as they were found
 }
 
 type layer struct {
-	id       string // short, for people
-	key      string // of its download at containerd
-	size     int64
-	started  bool
-	finished bool
+	ocispec.Descriptor
+	key    string // of its download at containerd
+	status string // as it was reported last
 }
 
-func newTracker(image string, report func(backend.PullProgress)) *tracker {
-	return &tracker{image: image, report: report, layers: map[string]*layer{}}
+// say reports a layer.
+func (t *tracker) say(l *layer, status string, done int64) {
+	l.status = status
+	id := l.Digest.Encoded()
+	t.report(backend.PullProgress{Image: t.image, Layer: id[:min(12, len(id))], Status: status, Current: done, Total: l.Size})
 }
 
 // wrap notes every layer that the pull comes upon.
 func (t *tracker) wrap(h images.Handler) images.Handler {
 	return images.HandlerFunc(func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 		children, err := h.Handle(ctx, desc)
+		t.mu.Lock()
+		defer t.mu.Unlock()
 		for _, c := range children {
-			if images.IsLayerType(c.MediaType) {
-				t.add(ctx, c)
+			known := slices.ContainsFunc(t.layers, func(l *layer) bool { return l.Digest == c.Digest })
+			if images.IsLayerType(c.MediaType) && !known {
+				l := &layer{Descriptor: c, key: remotes.MakeRefKey(ctx, c)}
+				t.layers = append(t.layers, l)
+				t.say(l, "Waiting", 0)
 			}
 		}
 		return children, err
 	})
 }
 
-func (t *tracker) add(ctx context.Context, desc ocispec.Descriptor) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	id := desc.Digest.String()
-	if t.layers[id] != nil {
-		return
-	}
-	short := desc.Digest.Encoded()
-	l := &layer{id: short[:min(12, len(short))], key: remotes.MakeRefKey(ctx, desc), size: desc.Size}
-	t.layers[id], t.order = l, append(t.order, id)
-	t.report(backend.PullProgress{Image: t.image, Layer: l.id, Status: "Waiting", Total: l.size})
-}
-
 // watch reports the downloads under way until stop is called.
 func (t *tracker) watch(ctx context.Context, store content.Store) (stop func()) {
 	t.report(backend.PullProgress{Image: t.image, Status: "Resolving"})
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { // ends with stop
-		defer close(done)
-		tick := time.NewTicker(progressInterval)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				if active, err := store.ListStatuses(ctx); err == nil {
-					t.look(active)
-				}
+	var watching sync.WaitGroup
+	watching.Go(func() { // ends with stop
+		for pause(ctx, progressInterval) {
+			if active, err := store.ListStatuses(ctx); err == nil {
+				t.look(active)
 			}
 		}
-	}()
+	})
 	return func() {
 		cancel()
-		<-done
+		watching.Wait()
 	}
 }
 
 func (t *tracker) look(active []content.Status) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, id := range t.order {
-		l := t.layers[id]
+	for _, l := range t.layers {
 		i := slices.IndexFunc(active, func(s content.Status) bool { return strings.HasSuffix(s.Ref, l.key) })
 		switch {
 		case i >= 0:
-			l.started = true
-			t.report(backend.PullProgress{Image: t.image, Layer: l.id, Status: "Downloading", Current: active[i].Offset, Total: l.size})
-		case l.started && !l.finished:
-			l.finished = true
-			t.report(backend.PullProgress{Image: t.image, Layer: l.id, Status: "Extracting", Current: l.size, Total: l.size})
+			t.say(l, "Downloading", active[i].Offset)
+		case l.status == "Downloading":
+			t.say(l, "Extracting", l.Size)
 		}
 	}
 }
@@ -113,9 +94,8 @@ func (t *tracker) look(active []content.Status) {
 func (t *tracker) finish() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, id := range t.order {
-		l := t.layers[id]
-		t.report(backend.PullProgress{Image: t.image, Layer: l.id, Status: "Pull complete", Current: l.size, Total: l.size})
+	for _, l := range t.layers {
+		t.say(l, "Pull complete", l.Size)
 	}
 	t.report(backend.PullProgress{Image: t.image, Status: "Downloaded"})
 }

@@ -16,13 +16,12 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/backend/internal/registryauth"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // pull fetches the plan's image, or waits for another caller's fetch of the same.
-func (b *Backend) pull(ctx context.Context, p *plan) error {
+func (b *driver) pull(ctx context.Context, p *plan) error {
 	return b.pulls.Wait(ctx, b.calls, kit.Pull{
-		Ref: p.Ref, Name: p.imageName(), Span: telemetry.SpanContainerdPull, Limit: b.opts.PullTimeout, Progress: p.Spec.OnPull,
+		Ref: p.Ref, Name: p.Image, Limit: b.opts.PullTimeout, Progress: p.Spec.OnPull,
 		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
 			return b.fetchImage(ctx, p.Ref, report)
 		},
@@ -30,11 +29,11 @@ func (b *Backend) pull(ctx context.Context, p *plan) error {
 }
 
 // fetchImage does one pull. This process speaks with the registry itself and hands the layers to containerd.
-func (b *Backend) fetchImage(ctx context.Context, ref string, report func(backend.PullProgress)) error {
+func (b *driver) fetchImage(ctx context.Context, ref string, report func(backend.PullProgress)) error {
 	what := "pull " + familiar(ref)
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
-	t := newTracker(familiar(ref), report)
+	t := &tracker{image: familiar(ref), report: report}
 	defer t.watch(cctx, b.api.ContentStore())()
 	resolver, closeIdle := b.resolver(cctx)
 	defer closeIdle()
@@ -54,7 +53,7 @@ func (b *Backend) fetchImage(ctx context.Context, ref string, report func(backen
 }
 
 // resolver finds registries and shows them Docker's credentials.
-func (b *Backend) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle func()) {
+func (b *driver) resolver(ctx context.Context) (_ remotes.Resolver, closeIdle func()) {
 	client := &http.Client{Transport: docker.DefaultHTTPTransport(nil)}
 	credentials := func(host string) (string, string, error) {
 		user, secret, err := registryAuth(ctx, b.opts.ConfigDir, host)
@@ -82,18 +81,18 @@ func isLoopback(host string) bool {
 }
 
 // pullError keeps the errors of a containerd or a caller that is gone; all others are about the image.
-func (b *Backend) pullError(ctx context.Context, what string, err error) error {
+func (b *driver) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return engineError(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
+		return b.calls.Error(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
 	}
 	if ctx.Err() == nil && (errors.Is(err, kit.ErrSilent) || cerrdefs.IsUnavailable(err)) {
-		return engineError(what, backend.ErrUnavailable, "")
+		return b.calls.Error(what, backend.ErrUnavailable, "")
 	}
 	detail := kit.Scrub(err.Error())
 	if err := b.calls.Fail(ctx, what, err); ctx.Err() != nil {
 		return err
 	}
-	return engineError(what, backend.ErrImage, detail)
+	return b.calls.Error(what, backend.ErrImage, detail)
 }
 
 // registryAuth returns the credentials for a registry's host in the form that containerd's client takes: user and

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	apitask "github.com/containerd/containerd/api/types/task"
@@ -25,8 +24,6 @@ const (
 	configType = "dev.workcell/config.v1+json"
 	// labelNonce is the part of a sandbox's name that no other sandbox of its session has.
 	labelNonce = backend.LabelPrefix + "nonce"
-	// maxEngineLabel is the longest label, name and value together, that containerd takes.
-	maxEngineLabel = 4096
 )
 
 // config is what Workcell keeps in a container's record beside its labels.
@@ -36,6 +33,7 @@ type config struct {
 	ImageEnv []string `json:"image_env,omitempty"`
 	Parent   string   `json:"parent"`            // chain id of the image's layers; empty for an image without any
 	Volumes  []string `json:"volumes,omitempty"` // places of the image's volumes
+	Runtime  string   `json:"runtime"`           // name of the OCI runtime
 	// OrphanTimeout is the Spec's.
 	OrphanTimeout time.Duration     `json:"orphan_timeout,omitempty"`
 	Labels        map[string]string `json:"labels,omitempty"` // the user's own
@@ -59,41 +57,20 @@ type jsonAny struct{ value []byte }
 func (jsonAny) GetTypeUrl() string { return configType }
 func (a jsonAny) GetValue() []byte { return a.value }
 
-// labels of the container's record. containerd does not copy an image's labels to a container.
-func (p *plan) labels(guest, nonce string) map[string]string {
-	l := map[string]string{}
-	for k, v := range p.Spec.Labels { // for people who look with containerd's tools; config holds all of them
-		if len(k)+len(v) <= maxEngineLabel && !obeyed(k) {
-			l[k] = v
-		}
-	}
-	maps.Copy(l, p.SandboxLabels(guest))
-	l[labelNonce] = nonce
-	return l
-}
-
 // newRecord describes the container of a plan.
-func (b *Backend) newRecord(p *plan, img *image, nonce string) *record {
+func (b *driver) newRecord(p *plan, img *image, nonce string) *record {
 	session := sessionName(p.Spec.ID)
 	id := containerID(session, nonce)
+	// The user's own are in config alone: containerd and its plugins act on some, and take none of more than 4 KiB.
+	labels := p.SandboxLabels(b.opts.Guest.Version)
+	labels[labelNonce] = nonce
 	return &record{
-		id: id, session: session, labels: p.labels(b.opts.Guest.Version, nonce), snapshotter: b.engine.snapshotter, image: p.Ref,
+		id: id, session: session, labels: labels, snapshotter: b.engine.snapshotter, image: p.Ref,
 		config: config{
 			Record: p.Record(p.enforcement), ImageID: img.id, ImageEnv: img.env, Parent: img.chain, Volumes: img.volumes,
-			OrphanTimeout: p.Spec.OrphanTimeout, Labels: maps.Clone(p.Spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
+			Runtime: p.Spec.Runtime, OrphanTimeout: p.Spec.OrphanTimeout, Labels: maps.Clone(p.Spec.Labels), State: b.state.root, Cgroup: b.cgroupPath(id),
 		},
 	}
-}
-
-// obeyed reports whether containerd itself, or a plugin of it, acts on a label: "containerd.io/restart.loguri" makes it run
-// any program.
-func obeyed(label string) bool {
-	for _, prefix := range []string{"containerd.io/", "io.containerd.", "io.cri-containerd", "nerdctl/"} {
-		if strings.HasPrefix(label, prefix) {
-			return true
-		}
-	}
-	return false
 }
 
 func (r *record) extension() (typeurl.Any, error) {

@@ -18,7 +18,7 @@ import (
 const sweepPause = time.Minute
 
 // sweepLater has stray shims ended beside the caller, unless that was done a short time ago.
-func (b *Backend) sweepLater(ctx context.Context) {
+func (b *driver) sweepLater(ctx context.Context) {
 	b.mu.Lock()
 	due := time.Since(b.swept) >= sweepPause
 	if due {
@@ -33,7 +33,7 @@ func (b *Backend) sweepLater(ctx context.Context) {
 // sweepShims ends stray shims. When the caller of containerd dies while a task is being made, containerd cleans up behind
 // the shim that it just started, but sometimes lets the process itself live: without a task, its directory deleted, until
 // the machine restarts.
-func (b *Backend) sweepShims(ctx context.Context) {
+func (b *driver) sweepShims(ctx context.Context) {
 	names, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return // never
@@ -47,7 +47,7 @@ func (b *Backend) sweepShims(ctx context.Context) {
 
 // strayShim returns the id of the container that a process was a shim for, in our namespace, if it is a shim whose directory
 // was deleted; else "".
-func (b *Backend) strayShim(dir string) string {
+func (b *driver) strayShim(dir string) string {
 	data, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 	if err != nil {
 		return ""
@@ -70,7 +70,7 @@ func (b *Backend) strayShim(dir string) string {
 
 // useless reports whether a stray shim serves nobody: it has no task, and its container is this installation's, or gone. One
 // that is gone never comes back, because its record is there before its shim, and no other container gets its name.
-func (b *Backend) useless(ctx context.Context, container string) bool {
+func (b *driver) useless(ctx context.Context, container string) bool {
 	if _, err := b.task(ctx, container); !errors.Is(err, backend.ErrNotFound) {
 		return false
 	}
@@ -79,7 +79,7 @@ func (b *Backend) useless(ctx context.Context, container string) bool {
 }
 
 // endShim ends a process that is still the stray shim it was.
-func (b *Backend) endShim(ctx context.Context, dir, container string) {
+func (b *driver) endShim(ctx context.Context, dir, container string) {
 	pid, err := strconv.Atoi(filepath.Base(dir))
 	if err != nil {
 		return
@@ -94,7 +94,7 @@ func (b *Backend) endShim(ctx context.Context, dir, container string) {
 	}
 	err = p.Signal(unix.SIGTERM) // so that it deletes its socket
 	for deadline := time.Now().Add(killWait); err == nil && b.strayShim(dir) == container; {
-		if time.Now().After(deadline) || !pause(ctx, lockPoll) {
+		if time.Now().After(deadline) || !pause(ctx, 20*time.Millisecond) {
 			err = p.Kill()
 			break
 		}

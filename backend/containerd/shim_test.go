@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
@@ -108,7 +109,7 @@ func TestStrayShims(t *testing.T) {
 	b, same := newBackend(t, nil), newBackend(t, nil)
 	other := newBackend(t, func(o *containerd.Options) { o.StateDir = t.TempDir() })
 	stopped := func(b *containerd.Backend) string { // has a record and no task
-		info := create(t, b, newSpec())
+		info := backendtest.Create(t, b, newSpec())
 		if err := b.Stop(t.Context(), info.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +161,7 @@ func TestSweepSparesCreations(t *testing.T) {
 	var sweeping, making sync.WaitGroup
 	sweeping.Go(func() {
 		for ctx.Err() == nil {
-			containerd.SweepShims(b, ctx)
+			containerd.SweepShims(ctx, b)
 			time.Sleep(5 * time.Millisecond) // not the whole processor
 		}
 	})
@@ -189,7 +190,7 @@ func useSandboxes(t *testing.T, b *containerd.Backend) {
 				t.Errorf("Stop and Start: %v", err)
 			}
 		}
-		remove(t, b, info.ID)
+		backendtest.Remove(t, b, info.ID)
 	}
 }
 

@@ -18,9 +18,14 @@ import (
 // container's mount namespace only, so that it is released with the sandbox's last process, whatever becomes of this one.
 const deviceLink = "workspace.dev"
 
+// Enforcement returns what can hold the limit of a workspace under the default runtime.
+func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
+	return b.enforcement(ctx, b.opts.Runtime)
+}
+
 // enforcement is what holds the limit of a workspace under a runtime. One that does not leave mounting to the kernel may
 // pass over what it does not know.
-func (b *Backend) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
+func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
 	if !kernelNetwork(runtime) {
 		return backend.WorkspaceWatched, nil
 	}
@@ -32,7 +37,7 @@ func (b *Backend) enforcement(ctx context.Context, runtime string) (backend.Enfo
 }
 
 // chooseEnforcement chooses how the workspace's limit is enforced. A workspace that was kept stays what it is.
-func (b *Backend) chooseEnforcement(ctx context.Context, p *plan, session string) (err error) {
+func (b *driver) chooseEnforcement(ctx context.Context, p *plan, session string) (err error) {
 	tag, terr := b.state.readTag(session)
 	switch kept := terr == nil && tag != (workspaceTag{}); {
 	case kept && tag.Bytes == 0:
@@ -79,7 +84,7 @@ func (r *record) finishImage() error {
 
 // formatWorkspace makes a workspace's file system if it is to have one, under its first name. What is there of it is half
 // made.
-func (b *Backend) formatWorkspace(ctx context.Context, r *record, user kit.User) error {
+func (b *driver) formatWorkspace(ctx context.Context, r *record, user kit.User) error {
 	if r.sized() == 0 {
 		return nil
 	}

@@ -21,7 +21,7 @@ const (
 
 // ociSpec describes the container to the OCI runtime. Nothing in it comes from the image's configuration but the places
 // of its volumes.
-func (b *Backend) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
+func (b *driver) ociSpec(p *plan, r *record, volumes []string) *specs.Spec {
 	return &specs.Spec{
 		Version:  specVersion,
 		Hostname: hostname,
@@ -61,7 +61,8 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 
 // guestArgs returns the guest's arguments.
 func guestArgs(r *record) []string {
-	return kit.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes, r.config.OrphanTimeout)
+	args := kit.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes, r.config.OrphanTimeout)
+	return append(args, "--socket="+guestSocket)
 }
 
 func namespaces(r *record) []specs.LinuxNamespace {
@@ -82,7 +83,7 @@ func namespaces(r *record) []specs.LinuxNamespace {
 // mounts are the kernel's own file systems, three files of /etc, /tmp, the guest and the workspace, and something
 // harmless over every volume that the image declares. What lies in /etc comes first: there an image may have links, which
 // must not lead into what is mounted later.
-func (b *Backend) mounts(p *plan, r *record, volumes []string) []specs.Mount {
+func (b *driver) mounts(p *plan, r *record, volumes []string) []specs.Mount {
 	dir := r.state()
 	ms := kernelMounts(p.Spec.Limits)
 	for _, f := range etcFiles() {

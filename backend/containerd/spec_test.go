@@ -9,6 +9,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/containerd"
 )
 
@@ -21,7 +22,7 @@ func TestSpecFollowsRequest(t *testing.T) {
 	spec.Limits = backend.Limits{
 		CPUMillis: 250, MemoryBytes: 64 << 20, PIDs: 30, TmpBytes: 1 << 20, WorkspaceBytes: 2 << 20, OpenFiles: 2000, FileBytes: 32 << 30,
 	}
-	info := create(t, b, spec)
+	info := backendtest.Create(t, b, spec)
 	got := runtimeSpec(t, containerd.ContainerOf(info.ID))
 	r := got.Linux.Resources
 	if *r.CPU.Quota != 25_000 || *r.CPU.Period != 100_000 || *r.Memory.Limit != 74<<20 || *r.Memory.Swap != 74<<20 || *r.Pids.Limit != 50 {

@@ -9,8 +9,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -19,7 +17,7 @@ import (
 // stateDir is the driver's directory:
 //
 //	guest/<version>/workcell-guest        mounted into every sandbox
-//	sandboxes/<container>/                FIFOs, files of /etc, network namespace
+//	sandboxes/<container>/                files of /etc, network namespace
 //	workspaces/<session>/owner.json,data  outlives its sandbox unless it is removed with it
 //	locks/<session>                       while something is ended, deleted or about to be made; see Backend.lock
 //	empty/                                a place to mount on, in namespaces that nobody else sees
@@ -42,15 +40,7 @@ func (s stateDir) workspaceTag(session string) string {
 func (s stateDir) locks() string { return filepath.Join(s.root, "locks") }
 func (s stateDir) empty() string { return filepath.Join(s.root, "empty") }
 
-// Names of a sandbox's FIFOs.
-const (
-	fifoIn   = "stdin"
-	fifoOut  = "stdout"
-	fifoLock = "lock" // who may read; see streamLock
-)
-
-// openState makes the directory where there is none. It must be for its owner alone: who can open a sandbox's FIFOs
-// speaks with the sandbox's guest.
+// openState makes the directory where there is none. It must be for its owner alone.
 func openState(root string) (stateDir, error) {
 	s := stateDir{root: filepath.Clean(root)}
 	for _, d := range []string{s.root, s.guests(), filepath.Join(s.root, "sandboxes"), filepath.Join(s.root, "workspaces"), s.locks(), s.empty()} {
@@ -82,7 +72,7 @@ func stateError(what string, err error) error {
 }
 
 // installGuest puts the guest where sandboxes find it, unless it is there.
-func (b *Backend) installGuest() error {
+func (b *driver) installGuest() error {
 	err := kit.InstallGuest(b.state.guest(b.opts.Guest.Version), filepath.Join(b.state.guests(), "new-"), b.opts.Guest, b.engine.arch)
 	if errors.Is(err, backend.ErrUnsupported) {
 		return fmt.Errorf("containerd: %w", err)
@@ -92,17 +82,11 @@ func (b *Backend) installGuest() error {
 
 func etcFiles() []string { return []string{"hosts", "hostname", "resolv.conf"} }
 
-// makeFiles makes a sandbox's own directory. What is there already is left as it is, FIFOs above all: a guest may hold
-// them.
-func (b *Backend) makeFiles(r *record) error {
+// makeFiles makes a sandbox's own directory.
+func (b *driver) makeFiles(r *record) error {
 	dir := r.state()
 	if err := os.MkdirAll(dir.sandbox(r.id), 0o700); err != nil {
 		return stateError("make files", err)
-	}
-	for _, name := range []string{fifoIn, fifoOut, fifoLock} {
-		if err := unix.Mkfifo(dir.file(r.id, name), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
-			return stateError("make FIFOs", err)
-		}
 	}
 	for _, name := range etcFiles() {
 		if err := os.WriteFile(dir.file(r.id, name), etcFile(name, r), 0o644); err != nil { //nolint:gosec // the sandbox reads it
@@ -155,7 +139,7 @@ func (s stateDir) readTag(session string) (workspaceTag, error) {
 
 // makeWorkspace makes a session's workspace, or takes over one that an earlier sandbox of the session left. made reports
 // which.
-func (b *Backend) makeWorkspace(ctx context.Context, r *record) (made bool, err error) {
+func (b *driver) makeWorkspace(ctx context.Context, r *record) (made bool, err error) {
 	dir := r.state()
 	user, err := r.owner()
 	if err != nil {

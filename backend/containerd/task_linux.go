@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -28,8 +26,8 @@ const staleWait = 10 * time.Second
 
 // startTask starts a sandbox's main process, in its network when it has one. again: there may have been one before. A
 // failure leaves a task for destroy.
-func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) (err error) {
-	ctx, span := b.calls.Span(ctx, telemetry.SpanContainerdStart)
+func (b *driver) startTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) (err error) {
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDriverStart)
 	defer func() { telemetry.End(span, err) }()
 	if r.bridged() {
 		if err := b.makeNetns(r); err != nil {
@@ -61,16 +59,9 @@ func (b *Backend) startTask(ctx context.Context, r *record, mounts []mount.Mount
 // errStarted: another call, perhaps of another process, started the sandbox meanwhile.
 var errStarted = errors.New("another call started the sandbox")
 
-// createTask has the runtime make the container around a process that does not run yet. The shim waits for a reader of
-// the output until it has its own, so there is one meanwhile.
-func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) error {
-	dir := r.state()
-	out, err := os.OpenFile(dir.file(r.id, fifoOut), os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return stateError("open FIFO", err)
-	}
-	defer out.Close() //nolint:errcheck // nothing was read
-	req := &tasks.CreateTaskRequest{ContainerID: r.id, Stdin: dir.file(r.id, fifoIn), Stdout: dir.file(r.id, fifoOut), Stderr: os.DevNull}
+// createTask has the runtime make the container around a process that does not run yet.
+func (b *driver) createTask(ctx context.Context, r *record, mounts []mount.Mount, again bool) error {
+	req := &tasks.CreateTaskRequest{ContainerID: r.id}
 	for _, m := range mounts {
 		req.Rootfs = append(req.Rootfs, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
 	}
@@ -96,39 +87,25 @@ func (b *Backend) createTask(ctx context.Context, r *record, mounts []mount.Moun
 }
 
 // task returns the main process of a sandbox; ErrNotFound when it has none.
-func (b *Backend) task(ctx context.Context, id string) (*apitask.Process, error) {
+func (b *driver) task(ctx context.Context, id string) (*apitask.Process, error) {
 	res, err := kit.Call(ctx, b.calls, "look at sandbox", func(ctx context.Context) (*tasks.GetResponse, error) {
 		return b.api.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	})
 	return res.GetProcess(), err
 }
 
-// deleteTask ends a sandbox's processes and returns when they are gone. What nobody read of the output is thrown away,
-// because the shim would wait for a reader.
-func (b *Backend) deleteTask(ctx context.Context, r *record) error {
-	stop := drain(r.state().file(r.id, fifoOut))
-	defer stop()
-	return b.untilGone(ctx, func() error {
-		if err := b.killTask(ctx, r.id); err != nil {
-			return err
-		}
-		return b.calls.Do(ctx, "delete task", func(ctx context.Context) error {
-			_, err := b.api.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: r.id})
-			return err
-		})
-	})
-}
-
-// endTries is how often an end is tried that fails for no reason that is known by its type. Shims give such errors while
-// another call ends the same process.
-const endTries = 10
-
-// untilGone repeats f, which is to end a process and have it forgotten, until there is none.
-func (b *Backend) untilGone(ctx context.Context, f func() error) error {
+// deleteTask ends a sandbox's processes and returns when they are gone.
+func (b *driver) deleteTask(ctx context.Context, r *record) error {
 	tries := 0
 	return b.calls.Retry(ctx, func() (bool, error) {
-		err := f()
 		tries++
+		err := b.killTask(ctx, r.id)
+		if err == nil {
+			err = b.calls.Do(ctx, "delete task", func(ctx context.Context) error {
+				_, err := b.api.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: r.id})
+				return err
+			})
+		}
 		switch {
 		case err == nil, errors.Is(err, backend.ErrNotFound):
 			return true, nil
@@ -139,8 +116,12 @@ func (b *Backend) untilGone(ctx context.Context, f func() error) error {
 	})
 }
 
+// endTries is how often an end is tried that fails for no reason that is known by its type. Shims give such errors while
+// another call ends the same process.
+const endTries = 10
+
 // killTask kills the main process, and with it every process of its namespace, and waits a while for the end.
-func (b *Backend) killTask(ctx context.Context, id string) error {
+func (b *driver) killTask(ctx context.Context, id string) error {
 	svc := b.api.TaskService()
 	err := b.calls.Do(ctx, "kill sandbox", func(ctx context.Context) error {
 		_, err := svc.Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(unix.SIGKILL)})
@@ -173,19 +154,12 @@ func (b *Backend) killTask(ctx context.Context, id string) error {
 	return err
 }
 
-// drain reads a FIFO and throws away what comes, until stop is called.
-func drain(path string) (stop func()) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return func() {}
-	}
-	done := make(chan struct{})
-	go func() { // ends with stop, or when the last writer goes
-		defer close(done)
-		_, _ = io.Copy(io.Discard, f)
-	}()
-	return func() {
-		_ = f.Close()
-		<-done
+// pause waits for d, and reports whether ctx has not ended before.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }

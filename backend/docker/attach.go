@@ -9,12 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"path"
 	"sync"
-	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
@@ -22,18 +20,10 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/gather"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // Dial attaches to the guest's standard streams.
-func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerDial)
-	defer func() { telemetry.End(span, err) }()
+func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	if _, err := b.running(ctx, id); err != nil {
 		return nil, err
 	}
@@ -42,7 +32,7 @@ func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, er
 }
 
 // running makes sure that a sandbox can be spoken to, and may be: to attach to a stopped one would wait for its start.
-func (b *Backend) running(ctx context.Context, id string) (backend.Info, error) {
+func (b *driver) running(ctx context.Context, id string) (backend.Info, error) {
 	res, err := b.own(ctx, id)
 	if err != nil {
 		return backend.Info{}, err
@@ -60,29 +50,25 @@ func (b *Backend) running(ctx context.Context, id string) (backend.Info, error) 
 
 // hijack asks the engine for a stream. The client's own way to do that ignores the context once it is connected and loses
 // the answer's status.
-func (b *Backend) hijack(ctx context.Context, what, route string, query url.Values, body any) (io.ReadWriteCloser, error) {
+func (b *driver) hijack(ctx context.Context, what, route string, query url.Values, body any) (io.ReadWriteCloser, error) {
 	bctx, cancel := b.calls.Bound(ctx, min(attachTimeout, b.opts.CallTimeout))
 	defer cancel()
 	req, err := b.hijackRequest(bctx, route, query, body)
 	if err != nil {
 		return nil, fmt.Errorf("docker: %s: %w", what, err)
 	}
-	conn, err := b.dial(bctx)
+	resp, err := b.api.HTTPClient().Do(req)
 	if err != nil {
 		return nil, b.calls.Fail(ctx, what, err)
 	}
-	stop := context.AfterFunc(bctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // cannot fail on what dial gives
-	s, err := upgrade(conn, req)
-	if !stop() && err == nil { // the deadline is set already, and the stream useless
-		err = context.Cause(bctx)
+	conn, ok := resp.Body.(io.ReadWriteCloser)
+	if resp.StatusCode != http.StatusSwitchingProtocols || !ok {
+		return nil, errors.Join(b.calls.Fail(ctx, what, refusal(resp)), resp.Body.Close())
 	}
-	if err != nil {
-		return nil, joinClose(b.calls.Fail(ctx, what, err), conn)
-	}
-	return s, nil
+	return newStream(conn), nil
 }
 
-func (b *Backend) hijackRequest(ctx context.Context, route string, query url.Values, body any) (*http.Request, error) {
+func (b *driver) hijackRequest(ctx context.Context, route string, query url.Values, body any) (*http.Request, error) {
 	host, err := client.ParseHostURL(b.api.DaemonHost())
 	if err != nil {
 		return nil, err
@@ -97,34 +83,19 @@ func (b *Backend) hijackRequest(ctx context.Context, route string, query url.Val
 	if host.Scheme != "unix" && host.Scheme != "npipe" {
 		u.Host = host.Host
 	}
+	if b.opts.TLS != nil {
+		u.Scheme = "https"
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), &payload)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Connection", "Upgrade")
-	req.Header.Set("Upgrade", "tcp")
-	req.Header.Set("User-Agent", "workcell")
+	for name, value := range map[string]string{
+		"Content-Type": "application/json", "Connection": "Upgrade", "Upgrade": "tcp", "User-Agent": "workcell",
+	} {
+		req.Header.Set(name, value)
+	}
 	return req, nil
-}
-
-// readBuffer holds the engine's chunks, which are at most 32 KiB.
-const readBuffer = 64 << 10
-
-func upgrade(conn net.Conn, req *http.Request) (*stream, error) {
-	if err := req.Write(conn); err != nil {
-		return nil, err
-	}
-	r := bufio.NewReaderSize(gather.NewReader(conn), readBuffer)
-	resp, err := http.ReadResponse(r, req)
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		defer resp.Body.Close() //nolint:errcheck // the connection is closed next
-		return nil, refusal(resp)
-	}
-	return &stream{conn: conn, r: r}, nil
 }
 
 // refusal returns the engine's answer as an error of its status's type.
@@ -149,16 +120,23 @@ func refusal(resp *http.Response) error {
 	return fmt.Errorf("%s: %w", m.Message, kind)
 }
 
+// readBuffer holds the engine's chunks, which are at most 32 KiB.
+const readBuffer = 64 << 10
+
 // stream is a duplex stream whose incoming side carries the container's outputs in frames. Reads and writes may run
 // concurrently, but not two reads.
 type stream struct {
-	conn net.Conn
-	r    *bufio.Reader
-	left int  // bytes of the frame that is being read
-	skip bool // the frame is not standard output
+	io.WriteCloser // to the guest's standard input
+	r              *bufio.Reader
+	left           int  // bytes of the frame that is being read
+	skip           bool // the frame is not standard output
 
 	closing sync.Once
 	err     error // of closing
+}
+
+func newStream(conn io.ReadWriteCloser) *stream {
+	return &stream{WriteCloser: conn, r: bufio.NewReaderSize(gather.NewReader(conn), readBuffer)}
 }
 
 // Read returns the guest's standard output. Anything else in the stream is dropped.
@@ -201,19 +179,8 @@ func (s *stream) next() error {
 	return nil
 }
 
-// Write sends to the guest's standard input.
-func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
-
-// CloseWrite ends the guest's input on this stream.
-func (s *stream) CloseWrite() error {
-	if c, ok := s.conn.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
-	}
-	return fmt.Errorf("docker: half-closing this connection: %w", backend.ErrUnsupported)
-}
-
 // Close ends both directions and pending calls.
 func (s *stream) Close() error {
-	s.closing.Do(func() { s.err = s.conn.Close() })
+	s.closing.Do(func() { s.err = s.WriteCloser.Close() })
 	return s.err
 }

@@ -1,12 +1,7 @@
 package docker
 
 import (
-	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"time"
 
@@ -42,22 +37,4 @@ func newClient(o Options) (*client.Client, error) {
 		return nil, fmt.Errorf("docker: Options.Host is not an engine's address: %w", backend.ErrInvalid)
 	}
 	return api, nil
-}
-
-// dial opens a raw connection to the engine, for streams.
-func (b *Backend) dial(ctx context.Context) (net.Conn, error) {
-	if b.opts.TLS == nil {
-		return b.api.Dialer()(ctx)
-	}
-	u, err := client.ParseHostURL(b.api.DaemonHost())
-	if err != nil {
-		return nil, err
-	}
-	// The client's own dialer for TLS ignores its context.
-	return (&tls.Dialer{Config: b.opts.TLS.Clone()}).DialContext(ctx, "tcp", u.Host)
-}
-
-// joinClose closes c and adds its error to err.
-func joinClose(err error, c io.Closer) error {
-	return errors.Join(err, c.Close())
 }

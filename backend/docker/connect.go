@@ -10,19 +10,11 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // Connect opens a stream of its own to the guest: the engine starts the guest's bridge in the sandbox. It takes some
 // tens of milliseconds more than Dial and does not disturb its stream.
-func (b *Backend) Connect(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerConnect)
-	defer func() { telemetry.End(span, err) }()
+func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	info, err := b.running(ctx, id)
 	if err != nil {
 		return nil, err

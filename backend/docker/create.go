@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
-	imagetypes "github.com/docker/docker/api/types/image"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -22,7 +21,7 @@ const tidyDelay = 250 * time.Millisecond
 
 // creation is a Create under way: what it made so far, and so what a failure has to take back.
 type creation struct {
-	b     *Backend
+	b     *driver
 	p     *plan
 	img   *image
 	nonce string
@@ -32,30 +31,19 @@ type creation struct {
 	prepared func(context.Context) error // removes what prepared the workspace
 }
 
-// Create makes a sandbox and starts it. See [backend.SandboxBackend].
-func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info, err error) {
-	ctx, done, err := b.calls.Begin(ctx)
+// Create makes a sandbox and starts it.
+func (b *driver) Create(ctx context.Context, checked *kit.Plan) (_ backend.Info, err error) {
+	p, err := b.newPlan(ctx, checked)
 	if err != nil {
 		return backend.Info{}, err
 	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
-	defer func() { telemetry.End(span, err) }()
-	p, err := b.newPlan(ctx, spec)
-	if err != nil {
-		return backend.Info{}, err
-	}
-	span.SetAttributes(telemetry.Text(telemetry.KeyImage, p.imageName())) // what is no reference may be anything
 	c := &creation{b: b, p: p, nonce: rand.Text()}
 	if c.img, err = b.ensureImage(ctx, p); err != nil {
 		return backend.Info{}, err
 	}
 	defer func() {
-		switch {
-		case errors.Is(err, backend.ErrUnavailable): // the caller need not wait for an engine that may come back
-			b.calls.Background(ctx, c.rollbackLater)
-		case err != nil:
-			err = errors.Join(kit.Classed(err), c.rollback(ctx, cleanupTimeout))
+		if err != nil {
+			err = b.calls.Undo(ctx, p.Spec.ID, err, c.rollback)
 		}
 	}()
 	if err := c.make(ctx); err != nil {
@@ -65,7 +53,7 @@ func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info
 	if err != nil {
 		return backend.Info{}, c.why(ctx, err)
 	}
-	b.rememberWorkspace(c.id, p.volume)
+	b.workspaces.Store(c.id, p.volume)
 	if remove := c.prepared; remove != nil {
 		b.calls.Background(ctx, func(ctx context.Context) {
 			select { // the caller's first command matters more than tidiness
@@ -119,7 +107,10 @@ func (c *creation) launch(ctx context.Context) error {
 	if err := c.b.ensureGuest(ctx, c.id); err != nil {
 		return err
 	}
-	return c.start(ctx)
+	ctx, span := c.b.calls.Span(ctx, telemetry.SpanDriverStart)
+	err := c.b.startContainer(ctx, c.id)
+	telemetry.End(span, err)
+	return err
 }
 
 // why returns the true reason of a failure: the end of ctx, whatever it made fail, or the removal of the sandbox. That
@@ -139,7 +130,7 @@ func (c *creation) why(ctx context.Context, err error) error {
 }
 
 // isRemoved reports whether a container that was there is gone, or about to be.
-func (b *Backend) isRemoved(ctx context.Context, id string) bool {
+func (b *driver) isRemoved(ctx context.Context, id string) bool {
 	res, err := b.inspect(ctx, id)
 	if err != nil {
 		return errors.Is(err, backend.ErrNotFound)
@@ -157,21 +148,15 @@ func (c *creation) createContainer(ctx context.Context, network string) error {
 	c.id = res.ID
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
-		return fmt.Errorf("docker: image %s vanished: %w", c.p.imageName(), backend.ErrImage)
+		return fmt.Errorf("docker: image %s vanished: %w", c.p.Image, backend.ErrImage)
 	case errors.Is(err, backend.ErrExists):
 		return fmt.Errorf("docker: session %s has a container: %w", c.p.Spec.ID, backend.ErrExists)
 	}
 	return err
 }
 
-// start starts the container. A guest volume that was emptied behind our back, as by a prune, is filled again.
-func (c *creation) start(ctx context.Context) (err error) {
-	ctx, span := c.b.calls.Span(ctx, telemetry.SpanDockerStart)
-	defer func() { telemetry.End(span, err) }()
-	return c.b.startContainer(ctx, c.id)
-}
-
-func (b *Backend) startContainer(ctx context.Context, id string) error {
+// startContainer starts a container. A guest volume that was emptied behind our back, as by a prune, is filled again.
+func (b *driver) startContainer(ctx context.Context, id string) error {
 	start := func() error {
 		return b.calls.Do(ctx, "start container", func(ctx context.Context) error {
 			return b.api.ContainerStart(ctx, id, container.StartOptions{})
@@ -203,7 +188,7 @@ func (c *creation) verify(ctx context.Context) (backend.Info, error) {
 	if same, err := c.sameImage(ctx, res.Image); err != nil {
 		return backend.Info{}, err
 	} else if !same {
-		return backend.Info{}, fmt.Errorf("docker: image %s changed while it was used: %w", c.p.imageName(), backend.ErrImage)
+		return backend.Info{}, fmt.Errorf("docker: image %s changed while it was used: %w", c.p.Image, backend.ErrImage)
 	}
 	if res.State == nil || !res.State.Running {
 		return backend.Info{}, fmt.Errorf("docker: the sandbox ended as soon as it was started: %w", backend.ErrLost)
@@ -222,19 +207,15 @@ func (c *creation) sameImage(ctx context.Context, id string) (bool, error) {
 	if id == c.img.id {
 		return true, nil
 	}
-	res, err := kit.Call(ctx, c.b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
-		return c.b.api.ImageInspect(ctx, id)
-	})
+	res, err := c.b.lookUp(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) {
 		return false, nil
 	}
 	return err == nil && res.ID == c.img.id, err
 }
 
-// rollback removes what was made, as far as limit allows. It runs after the caller's context ended, too.
-func (c *creation) rollback(ctx context.Context, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	defer cancel()
+// rollback removes what was made.
+func (c *creation) rollback(ctx context.Context) error {
 	var errs []error
 	if c.prepared != nil {
 		errs = append(errs, c.prepared(ctx))
@@ -244,24 +225,12 @@ func (c *creation) rollback(ctx context.Context, limit time.Duration) error {
 	}
 	if c.id != "" {
 		errs = append(errs, c.b.removeContainer(ctx, c.id))
-		c.b.network.forget(c.id)
+		c.b.network.guarded.Delete(c.id)
 	}
 	if c.tried {
 		errs = append(errs, c.dropWorkspace(ctx))
 	}
-	err := errors.Join(errs...)
-	if err != nil {
-		c.b.log.Warn("docker: a failed create left something behind", "session", c.p.Spec.ID, "error", err)
-	}
-	return err
-}
-
-// rollbackLater repeats rollback while the engine does not answer. An engine that lost one request may answer the next.
-func (c *creation) rollbackLater(ctx context.Context) {
-	_ = c.b.calls.Retry(ctx, func() (bool, error) { // rollback has logged its failure
-		err := c.rollback(ctx, cleanupTimeout/4)
-		return !errors.Is(err, backend.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded), err
-	})
+	return errors.Join(errs...)
 }
 
 // findContainer looks for a container that was asked for and whose creation was not answered. One of the same name that

@@ -26,8 +26,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -74,8 +72,17 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Backend is a [backend.SandboxBackend] on one Docker Engine. Its methods may be called concurrently.
+// Backend is a [backend.SandboxBackend] on one Docker Engine, with all optional interfaces of package backend. Its methods may
+// be called concurrently. Streams of Dial and Connect outlive Close.
 type Backend struct {
+	*common
+	d *driver
+}
+
+type common = kit.Driver // without a name of its own in Backend
+
+// driver is what is Docker's own.
+type driver struct {
 	opts   Options
 	api    *client.Client
 	log    *slog.Logger
@@ -88,24 +95,25 @@ type Backend struct {
 	network sandboxNetwork
 	sizing  *kit.Sizing
 
-	mu         sync.Mutex            // guards what follows
-	images     map[string]struct{}   // ids of images whose mount points were checked
-	workspaces map[string]volumeName // by container id, so that a container that is gone does not hide its volume
+	images     sync.Map // ids of images whose mount points were checked
+	workspaces sync.Map // volumeName by container id, so that a container that is gone does not hide its volume
 }
 
 // New connects to an engine, within the bounds of ctx and Options.Patience. An engine that does not answer is
 // ErrUnavailable, one that cannot run Linux containers ErrUnsupported.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
-	b := &Backend{images: map[string]struct{}{}, workspaces: map[string]volumeName{}}
-	b.network.guarded = map[string]string{}
+	b := new(driver)
 	b.guest.lock, b.guest.patience, b.guest.grace = make(chan struct{}, 1), 15*time.Second, time.Hour
 	if opts != nil {
 		b.opts = *opts
 		b.opts.AllowNets = slices.Clone(opts.AllowNets)
 	}
-	if err := b.applyDefaults(); err != nil {
+	o := &b.opts
+	if err := kit.Defaults("docker", o.Limits, &o.Guest, &o.Logger); err != nil {
 		return nil, err
 	}
+	kit.Times(&o.CallTimeout, &o.Patience, &o.PullTimeout)
+	b.log = o.Logger
 	b.sizing = kit.NewSizing("docker", b.log, b.probeSized)
 	api, err := newClient(b.opts)
 	if err != nil {
@@ -113,86 +121,23 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	}
 	b.api = api
 	b.calls = kit.New(kit.Options{
-		Name: "docker", Log: b.log, Tracer: b.opts.TracerProvider, Limit: b.opts.CallTimeout, Patience: b.opts.Patience, Classify: classify,
+		Name: "docker", Log: b.log, Tracer: o.TracerProvider, Limit: o.CallTimeout, Patience: o.Patience, Classify: classify,
 		Ping: func(ctx context.Context) error { _, err := api.Ping(ctx); return err },
 	})
 	if b.engine, err = b.probe(ctx); err != nil {
 		return nil, errors.Join(err, b.calls.Close(api.Close))
 	}
-	return b, nil
+	return &Backend{kit.NewDriver(b, b.calls, o.Images, o.Limits), b}, nil
 }
 
-func (b *Backend) applyDefaults() error {
-	o := &b.opts
-	if err := o.Limits.Validate(); err != nil {
-		return fmt.Errorf("docker: default limits: %w", err)
-	}
-	if o.CallTimeout <= 0 {
-		o.CallTimeout = 2 * time.Minute
-	}
-	if o.Patience <= 0 {
-		o.Patience = 5 * time.Second
-	}
-	if o.PullTimeout <= 0 {
-		o.PullTimeout = 30 * time.Minute
-	}
-	if o.Guest == nil {
-		o.Guest = kit.DefaultGuest()
-	}
-	b.log = o.Logger
-	if b.log == nil {
-		b.log = slog.New(slog.DiscardHandler)
-	}
-	return nil
-}
+// Capabilities are those that New found.
+func (b *driver) Capabilities() backend.Capabilities { return b.engine.caps }
 
-// Name is "docker".
-func (b *Backend) Name() string { return "docker" }
-
-// Capabilities returns what this engine can enforce, as found by New. What holds a workspace to its limit is found out when it
-// is first asked for, which takes calls of the engine.
-func (b *Backend) Capabilities() backend.Capabilities {
-	c := b.engine.caps
-	c.Workspace = backend.WorkspaceWatched // by the guest, which every engine runs
-	if ctx, done, err := b.calls.Begin(context.Background()); err == nil {
-		if enforcement, err := b.enforcement(ctx, b.engine.defaultRuntime); err == nil {
-			c.Workspace = enforcement
-		}
-		done()
-	}
-	c.Networks, c.Runtimes = slices.Clone(c.Networks), slices.Clone(c.Runtimes)
-	return c
-}
-
-// Close ends pending calls and waits, for a bounded time, for them and for the clean-up that earlier calls left to the
-// background. Sandboxes keep running, and so do streams of Dial and Connect.
-func (b *Backend) Close() error { return b.calls.Close(b.api.Close) }
-
-func (b *Backend) rememberWorkspace(container string, v volumeName) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.workspaces[container] = v
-}
-
-func (b *Backend) forgetWorkspace(container string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.workspaces, container)
-}
-
-func (b *Backend) workspaceOf(container string) (volumeName, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	v, ok := b.workspaces[container]
-	return v, ok
-}
+// Release closes the client.
+func (b *driver) Release() error { return b.api.Close() }
 
 var (
-	_ backend.SandboxBackend = (*Backend)(nil)
-	_ backend.Namer          = (*Backend)(nil)
-	_ backend.Connector      = (*Backend)(nil)
-	_ backend.Pinger         = (*Backend)(nil)
-	_ backend.OOMReporter    = (*Backend)(nil)
-	_ backend.GuestKeeper    = (*Backend)(nil)
-	_ io.Closer              = (*Backend)(nil)
+	_ backend.SandboxBackend  = (*Backend)(nil)
+	_ backend.WorkspaceKeeper = (*Backend)(nil)
+	_ backend.GuestKeeper     = (*Backend)(nil)
 )

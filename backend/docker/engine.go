@@ -1,8 +1,10 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -30,7 +32,7 @@ type engine struct {
 }
 
 // probe asks the engine what it is.
-func (b *Backend) probe(ctx context.Context) (engine, error) {
+func (b *driver) probe(ctx context.Context) (engine, error) {
 	ping, err := kit.Call(ctx, b.calls, "connect", b.api.Ping)
 	if err != nil {
 		return engine{}, err
@@ -62,6 +64,7 @@ func describe(info system.Info) (engine, error) {
 			CPU:             info.CPUCfsQuota && info.CPUCfsPeriod,
 			PIDs:            info.PidsLimit,
 			Networks:        []backend.NetworkMode{backend.NetworkNone},
+			Runtimes:        slices.Sorted(maps.Keys(info.Runtimes)),
 			WritableRoot:    true,
 			RootEnforcement: backend.WorkspaceWatched,
 			Persistent:      true,
@@ -71,10 +74,6 @@ func describe(info system.Info) (engine, error) {
 	if e.profile, e.seccomp, err = seccompChoice(info.SecurityOptions); err != nil {
 		return e, err
 	}
-	for name := range info.Runtimes {
-		e.caps.Runtimes = append(e.caps.Runtimes, name)
-	}
-	slices.Sort(e.caps.Runtimes)
 	if kernelNetwork(e.defaultRuntime) {
 		e.caps.Networks = append(e.caps.Networks, backend.NetworkBridge)
 	}
@@ -118,57 +117,37 @@ func kernelNetwork(runtime string) bool {
 }
 
 // supports refuses what this engine cannot do. The limits were looked at before.
-func (e *engine) supports(s backend.Spec) error {
-	switch {
+func (e *engine) supports(p *kit.Plan) error {
+	switch s := p.Spec; {
 	case !e.seccomp:
 		return fmt.Errorf("docker: this engine has no seccomp: %w", backend.ErrUnsupported)
-	case s.Network != backend.NetworkNone && s.Network != backend.NetworkBridge:
-		return fmt.Errorf("docker: network mode %.40q: %w", s.Network, backend.ErrInvalid)
-	case s.Runtime != "" && !slices.Contains(e.caps.Runtimes, s.Runtime):
-		return fmt.Errorf("docker: this engine has no runtime %.40q: %w", s.Runtime, backend.ErrUnsupported)
-	case s.Platform != "" && s.Platform != "linux/"+e.arch:
-		return fmt.Errorf("docker: this engine runs linux/%s, not %.40q: %w", e.arch, s.Platform, backend.ErrUnsupported)
 	case s.Network == backend.NetworkBridge && !kernelNetwork(e.runtime(s)):
 		return fmt.Errorf("docker: the network of runtime %.40q cannot be guarded: %w", e.runtime(s), backend.ErrUnsupported)
 	}
-	return nil
+	return p.Supports("docker", e.caps, e.arch)
 }
 
-func (e *engine) runtime(s backend.Spec) string {
-	if s.Runtime != "" {
-		return s.Runtime
-	}
-	return e.defaultRuntime
-}
+func (e *engine) runtime(s backend.Spec) string { return cmp.Or(s.Runtime, e.defaultRuntime) }
 
 // Ping asks the engine whether it is there, and what it is.
-func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return backend.EngineInfo{}, err
-	}
-	defer done()
+func (b *driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	info, err := kit.Call(ctx, b.calls, "ping", b.api.Info)
 	if err != nil {
 		return backend.EngineInfo{}, err
 	}
-	e := backend.EngineInfo{
-		Name:    "docker",
-		Version: info.ServerVersion,
-		API:     b.api.ClientVersion(),
-		Kernel:  info.KernelVersion,
-		OS:      info.OperatingSystem,
-		Arch:    goArch(info.Architecture),
-		Cgroup:  info.CgroupVersion,
+	return backend.EngineInfo{
+		Name:     "docker",
+		Version:  info.ServerVersion,
+		API:      b.api.ClientVersion(),
+		Kernel:   info.KernelVersion,
+		OS:       info.OperatingSystem,
+		Arch:     goArch(info.Architecture),
+		Cgroup:   info.CgroupVersion,
+		Runtimes: slices.Sorted(maps.Keys(info.Runtimes)),
 		Details: map[string]string{
 			"storage":         info.Driver,
 			"default_runtime": info.DefaultRuntime,
 			"security":        strings.Join(info.SecurityOptions, " "),
 		},
-	}
-	for name := range info.Runtimes {
-		e.Runtimes = append(e.Runtimes, name)
-	}
-	slices.Sort(e.Runtimes)
-	return e, nil
+	}, nil
 }

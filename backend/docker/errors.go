@@ -8,13 +8,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
-
-// engineError is a failure that is found out here, in the words of the engine's own.
-func engineError(what string, kind error, detail string) error {
-	return &kit.Error{Driver: "docker", What: what, Kind: kind, Detail: detail}
-}
 
 // classify returns the sentinel for what only this engine's client reports.
 func classify(err error) error {

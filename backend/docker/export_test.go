@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"bufio"
 	"io"
 	"net"
 	"time"
@@ -17,17 +16,17 @@ var (
 
 // NewStream returns the demultiplexer of an attached stream.
 func NewStream(conn net.Conn) io.ReadWriteCloser {
-	return &stream{conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
+	return newStream(conn)
 }
 
 // GuestVolume names the volume that carries the guest.
-func (b *Backend) GuestVolume() string { return string(b.guestVolumeName()) }
+func (b *Backend) GuestVolume() string { return string(b.d.guestVolumeName()) }
 
 // SetRoot has the engine keep its data elsewhere, as far as this backend knows. Call it before anything else.
-func (b *Backend) SetRoot(dir string) { b.engine.root = dir }
+func (b *Backend) SetRoot(dir string) { b.d.engine.root = dir }
 
 // SetFillPatience shortens the wait for another process that fills the guest's volume. Call it before anything else.
-func (b *Backend) SetFillPatience(d time.Duration) { b.guest.patience = d }
+func (b *Backend) SetFillPatience(d time.Duration) { b.d.guest.patience = d }
 
 // SetGuestGrace changes how old the volume of another version's guest must be to go. Call it before anything else.
-func (b *Backend) SetGuestGrace(d time.Duration) { b.guest.grace = d }
+func (b *Backend) SetGuestGrace(d time.Duration) { b.d.guest.grace = d }

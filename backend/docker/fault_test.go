@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
@@ -42,7 +43,7 @@ func TestEngineFallsSilent(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
 	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, time.Second })
-	info := create(t, b, newSpec())
+	info := backendtest.Create(t, b, newSpec())
 	var silent atomic.Bool
 	p.on(func(*http.Request) bool { return !silent.Load() })
 	silent.Store(true)
@@ -122,7 +123,7 @@ func TestEngineSlow(t *testing.T) {
 		}
 		return true
 	})
-	create(t, b, newSpec())
+	backendtest.Create(t, b, newSpec())
 }
 
 func TestCallTimeout(t *testing.T) {

@@ -24,10 +24,11 @@ const factsAge = time.Minute
 
 // sandboxNetwork is what this process knows of the engine's surroundings.
 type sandboxNetwork struct {
-	mu      sync.Mutex // guards what follows; not held across calls
-	facts   netguard.Facts
-	asked   time.Time         // zero when facts were never found out
-	guarded map[string]string // by container id, when the start happened for which this process set the rules
+	guarded sync.Map // by container id, when the start happened for which this process set the rules
+
+	mu    sync.Mutex // guards what follows; not held across calls
+	facts netguard.Facts
+	asked time.Time // zero when facts were never found out
 }
 
 // guardNetwork closes, for a bridged sandbox that runs, what it must not reach, unless this process did so since the
@@ -35,15 +36,11 @@ type sandboxNetwork struct {
 // only one to have the privilege; setting them again replaces them in one step. Because every way to a sandbox leads
 // through here, one that was started behind our back, or by a process that died right then, is closed as well before
 // any command of the user's runs through us.
-func (b *Backend) guardNetwork(ctx context.Context, res container.InspectResponse) error {
+func (b *driver) guardNetwork(ctx context.Context, res container.InspectResponse) error {
 	if describeContainer(res).Network != backend.NetworkBridge {
 		return nil
 	}
-	n := &b.network
-	n.mu.Lock()
-	done := n.guarded[res.ID] == res.State.StartedAt
-	n.mu.Unlock()
-	if done {
+	if at, _ := b.network.guarded.Load(res.ID); at == res.State.StartedAt {
 		return nil
 	}
 	facts, err := b.hostFacts(ctx)
@@ -57,17 +54,8 @@ func (b *Backend) guardNetwork(ctx context.Context, res container.InspectRespons
 	if _, err := b.runGuard(ctx, "container:"+res.ID, []string{"NET_ADMIN"}, netguard.ModeApply, rules); err != nil {
 		return guardError(err)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.guarded[res.ID] = res.State.StartedAt
+	b.network.guarded.Store(res.ID, res.State.StartedAt)
 	return nil
-}
-
-// forget drops what is known of a container that is gone.
-func (n *sandboxNetwork) forget(id string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.guarded, id)
 }
 
 // guardError makes what is neither the caller's end nor the engine's absence into ErrUnsupported: an open network is
@@ -82,7 +70,7 @@ func guardError(err error) error {
 
 // hostFacts finds out the addresses and resolvers of the engine's machine, from a container of ours in its network that
 // only reads them.
-func (b *Backend) hostFacts(ctx context.Context) (netguard.Facts, error) {
+func (b *driver) hostFacts(ctx context.Context) (netguard.Facts, error) {
 	n := &b.network
 	n.mu.Lock()
 	facts, fresh := n.facts, !n.asked.IsZero() && time.Since(n.asked) < factsAge
@@ -104,7 +92,7 @@ func (b *Backend) hostFacts(ctx context.Context) (netguard.Facts, error) {
 }
 
 // runGuard runs the guest's network mode in a container of ours, which is removed afterwards, and returns its output.
-func (b *Backend) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (_ []byte, err error) {
+func (b *driver) runGuard(ctx context.Context, network string, caps []string, mode string, arg any) (_ []byte, err error) {
 	cmd := []string{netguard.Command, mode}
 	if arg != nil {
 		js, err := json.Marshal(arg)
@@ -120,10 +108,7 @@ func (b *Backend) runGuard(ctx context.Context, network string, caps []string, m
 		LogConfig:  container.LogConfig{Type: "none"},
 		UsernsMode: "host", // where the engine remaps users, a privilege over another container's network needs this
 		Resources:  container.Resources{PidsLimit: &pids},
-		Mounts: []mount.Mount{{
-			Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: true,
-			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
-		}},
+		Mounts:     []mount.Mount{b.guestMount(true)},
 	}
 	id, err := b.createFromInit(ctx, "", kit.User{}, b.guestLabels(backend.RoleInit), host, func(c *container.Config) {
 		c.Cmd, c.AttachStdout = cmd, true
@@ -143,7 +128,7 @@ func (b *Backend) runGuard(ctx context.Context, network string, caps []string, m
 }
 
 // runOnce starts a container, and returns its output when it ended well.
-func (b *Backend) runOnce(ctx context.Context, id string) ([]byte, error) {
+func (b *driver) runOnce(ctx context.Context, id string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()
 	s, err := b.hijack(ctx, "attach", "/containers/"+id+"/attach", url.Values{"stream": {"1"}, "stdout": {"1"}}, nil)
@@ -166,7 +151,7 @@ func (b *Backend) runOnce(ctx context.Context, id string) ([]byte, error) {
 	return out, err
 }
 
-func (b *Backend) exitCode(ctx context.Context, id string) (int64, error) {
+func (b *driver) exitCode(ctx context.Context, id string) (int64, error) {
 	res, errs := b.api.ContainerWait(ctx, id, container.WaitConditionNotRunning)
 	select {
 	case r := <-res:

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/mount"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -33,17 +32,17 @@ type guestVolume struct {
 
 func guestPath() string { return embed.Path }
 
-func (b *Backend) guestVolumeName() volumeName {
+func (b *driver) guestVolumeName() volumeName {
 	return volumeName(namePre + "guest-" + b.opts.Guest.Version)
 }
 
-func (b *Backend) guestLabels(role string) map[string]string {
+func (b *driver) guestLabels(role string) map[string]string {
 	return map[string]string{backend.LabelRole: role, backend.LabelGuest: b.opts.Guest.Version}
 }
 
 // ensureGuest makes sure that the guest's volume is filled, looking through a container that mounts it. Once seen whole
 // it is taken to stay so; a start that fails looks again.
-func (b *Backend) ensureGuest(ctx context.Context, container string) error {
+func (b *driver) ensureGuest(ctx context.Context, container string) error {
 	if b.guest.ready.Load() {
 		return nil
 	}
@@ -66,7 +65,7 @@ func (b *Backend) ensureGuest(ctx context.Context, container string) error {
 	return err
 }
 
-func (b *Backend) guestWhole(ctx context.Context, container string) (bool, error) {
+func (b *driver) guestWhole(ctx context.Context, container string) (bool, error) {
 	_, err := b.statPath(ctx, container, readyFile)
 	if errors.Is(err, backend.ErrNotFound) {
 		return false, nil
@@ -76,18 +75,11 @@ func (b *Backend) guestWhole(ctx context.Context, container string) (bool, error
 
 // fillGuest puts the guest into its volume. The name of the container through which it does is the lock against other
 // processes; one that was left behind by a dead process is taken over after a while.
-func (b *Backend) fillGuest(ctx context.Context) error {
+func (b *driver) fillGuest(ctx context.Context) error {
 	name := string(b.guestVolumeName())
 	var lock guestLock
 	return b.calls.Retry(ctx, func() (bool, error) {
-		id, err := b.createFromInit(ctx, name, kit.User{}, b.guestLabels(backend.RoleInit), &container.HostConfig{
-			NetworkMode: "none",
-			LogConfig:   container.LogConfig{Type: "none"},
-			Mounts: []mount.Mount{{
-				Type: mount.TypeVolume, Source: name, Target: guestDir,
-				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
-			}},
-		}, nil)
+		id, err := b.createFromInit(ctx, name, kit.User{}, b.guestLabels(backend.RoleInit), quietHost(b.guestMount(false)), nil)
 		if errors.Is(err, backend.ErrExists) {
 			return b.awaitGuest(ctx, name, &lock)
 		}
@@ -111,7 +103,7 @@ type guestLock struct {
 }
 
 // awaitGuest looks whether the process that holds the lock is done, through its own container.
-func (b *Backend) awaitGuest(ctx context.Context, name string, lock *guestLock) (bool, error) {
+func (b *driver) awaitGuest(ctx context.Context, name string, lock *guestLock) (bool, error) {
 	holder, err := b.inspect(ctx, name)
 	if errors.Is(err, backend.ErrNotFound) {
 		return false, nil // just removed: try to take the lock, and find the volume whole
@@ -136,7 +128,7 @@ func (b *Backend) awaitGuest(ctx context.Context, name string, lock *guestLock) 
 }
 
 // copyGuest writes the guest and then the mark, unless another process was faster.
-func (b *Backend) copyGuest(ctx context.Context, id string) error {
+func (b *driver) copyGuest(ctx context.Context, id string) error {
 	if whole, err := b.guestWhole(ctx, id); whole || err != nil {
 		return err
 	}

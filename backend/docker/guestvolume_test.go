@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
@@ -45,7 +46,7 @@ func TestGuestVolume(t *testing.T) {
 					t.Errorf("Create: %v", err)
 					return
 				}
-				remove(t, b, info.ID)
+				backendtest.Remove(t, b, info.ID)
 			})
 		}
 	}
@@ -62,11 +63,11 @@ func TestGuestVolume(t *testing.T) {
 	if err := api.VolumeRemove(t.Context(), name, false); err != nil { // as a prune does
 		t.Fatal(err)
 	}
-	info := create(t, b, newSpec())
-	if got := sh(t, dial(t, b, info.ID), "echo alive"); got != "alive\n" {
+	info := backendtest.Create(t, b, newSpec())
+	if got := backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo alive"); got != "alive\n" {
 		t.Errorf("after a prune: %q", got)
 	}
-	remove(t, b, info.ID)
+	backendtest.Remove(t, b, info.ID)
 
 	if err := api.VolumeRemove(t.Context(), name, false); err != nil {
 		t.Fatal(err)
@@ -78,11 +79,11 @@ func TestGuestVolume(t *testing.T) {
 	}
 	fresh := newBackend(t, func(o *docker.Options) { o.Guest = guest })
 	fresh.SetFillPatience(time.Second)
-	info = create(t, fresh, newSpec())
-	if got := sh(t, dial(t, fresh, info.ID), "echo alive"); got != "alive\n" {
+	info = backendtest.Create(t, fresh, newSpec())
+	if got := backendtest.Sh(t, backendtest.Dial(t, fresh, info.ID), "echo alive"); got != "alive\n" {
 		t.Errorf("after a dead process: %q", got)
 	}
-	remove(t, fresh, info.ID)
+	backendtest.Remove(t, fresh, info.ID)
 }
 
 // TestOldGuests removes what carries the guest of another version, unless a sandbox has it, it is new or it only looks like
@@ -112,11 +113,11 @@ func TestOldGuests(t *testing.T) {
 		b := newBackend(t, func(o *docker.Options) { o.Guest = g })
 		b.SetGuestGrace(0)
 		backends, names = append(backends, b), append(names, "workcell-guest-"+g.Version)
-		ids = append(ids, create(t, b, newSpec()).ID)
+		ids = append(ids, backendtest.Create(t, b, newSpec()).ID)
 	}
 	own, old, busy := backends[0], backends[1], backends[2]
-	remove(t, own, ids[0])
-	remove(t, old, ids[1])
+	backendtest.Remove(t, own, ids[0])
+	backendtest.Remove(t, old, ids[1])
 
 	seen := func(b *docker.Backend) []string {
 		t.Helper()
@@ -155,11 +156,11 @@ func TestOldGuests(t *testing.T) {
 	if _, err := api.VolumeInspect(t.Context(), names[2]); !cerrdefs.IsNotFound(err) {
 		t.Errorf("the old guest: %v", err)
 	}
-	for b, id := range map[*docker.Backend]string{old: create(t, old, newSpec()).ID, busy: ids[2]} {
-		if got := sh(t, dial(t, b, id), "echo alive"); got != "alive\n" {
+	for b, id := range map[*docker.Backend]string{old: backendtest.Create(t, old, newSpec()).ID, busy: ids[2]} {
+		if got := backendtest.Sh(t, backendtest.Dial(t, b, id), "echo alive"); got != "alive\n" {
 			t.Errorf("afterwards: %q", got)
 		}
-		remove(t, b, id)
+		backendtest.Remove(t, b, id)
 	}
 }
 

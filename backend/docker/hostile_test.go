@@ -22,7 +22,7 @@ func TestImageConfig(t *testing.T) {
 		WorkingDir:  "/proc/self/fd/8",
 		Volumes:     map[string]struct{}{"/data": {}, "/workspace": {}, "/tmp": {}},
 	}, backendtest.Unique()))
-	res, err := engineAPI(t).ContainerInspect(t.Context(), create(t, b, spec).ID)
+	res, err := engineAPI(t).ContainerInspect(t.Context(), backendtest.Create(t, b, spec).ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestImageConfig(t *testing.T) {
 func TestPaused(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
-	id := create(t, b, newSpec()).ID
+	id := backendtest.Create(t, b, newSpec()).ID
 	api := engineAPI(t)
 	if err := api.ContainerPause(t.Context(), id); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestPaused(t *testing.T) {
 	if err := api.ContainerUnpause(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	if got := output(t, dial(t, b, id), "echo", "goes on"); got != "goes on\n" {
+	if got := backendtest.Output(t, backendtest.Dial(t, b, id), "echo", "goes on"); got != "goes on\n" {
 		t.Errorf("output %q", got)
 	}
 }

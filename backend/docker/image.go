@@ -14,8 +14,6 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-const maxKnownImages = 1024 // checks that are remembered
-
 // image is what Create needs to know of an image.
 type image struct {
 	id      string
@@ -24,21 +22,19 @@ type image struct {
 }
 
 // ensureImage finds the image on the engine or fetches it, as the plan says, and judges its configuration.
-func (b *Backend) ensureImage(ctx context.Context, p *plan) (*image, error) {
+func (b *driver) ensureImage(ctx context.Context, p *plan) (*image, error) {
 	find := func(ctx context.Context) (*image, error) { return b.inspectImage(ctx, p) }
-	return kit.EnsureImage(ctx, b.calls, p.Plan, p.imageName(), find, func(ctx context.Context) error { return b.pull(ctx, p) })
+	return kit.EnsureImage(ctx, b.calls, p.Plan, find, func(ctx context.Context) error { return b.pull(ctx, p) })
 }
 
-func (b *Backend) inspectImage(ctx context.Context, p *plan) (*image, error) {
-	res, err := kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
-		return b.api.ImageInspect(ctx, p.Ref)
-	})
+func (b *driver) inspectImage(ctx context.Context, p *plan) (*image, error) {
+	res, err := b.lookUp(ctx, p.Ref)
 	if err != nil {
 		return nil, err
 	}
 	if res.Os != "linux" || (res.Architecture != "" && res.Architecture != b.engine.arch) {
 		return nil, fmt.Errorf("docker: image %s is for %s/%s, this engine runs linux/%s: %w",
-			p.imageName(), res.Os, res.Architecture, b.engine.arch, backend.ErrUnsupported)
+			p.Image, res.Os, res.Architecture, b.engine.arch, backend.ErrUnsupported)
 	}
 	img := &image{id: res.ID}
 	if res.Config == nil {
@@ -47,18 +43,15 @@ func (b *Backend) inspectImage(ctx context.Context, p *plan) (*image, error) {
 	img.env = slices.Clone(res.Config.Env)
 	img.volumes, err = kit.JudgeImage(res.Config.Env, res.Config.Volumes)
 	if err != nil {
-		return nil, fmt.Errorf("docker: image %s: %v: %w", p.imageName(), err, backend.ErrInvalid)
+		return nil, fmt.Errorf("docker: image %s: %v: %w", p.Image, err, backend.ErrInvalid)
 	}
 	return img, nil
 }
 
 // checkMountPoints refuses an image in which a place where something is mounted is a link: the mount would land where
 // the link points. It looks through the container, which must not run yet; an image that passed is not looked at again.
-func (b *Backend) checkMountPoints(ctx context.Context, container string, img *image) error {
-	b.mu.Lock()
-	_, known := b.images[img.id]
-	b.mu.Unlock()
-	if known {
+func (b *driver) checkMountPoints(ctx context.Context, container string, img *image) error {
+	if _, known := b.images.Load(img.id); known {
 		return nil
 	}
 	seen := map[string]bool{}
@@ -70,16 +63,11 @@ func (b *Backend) checkMountPoints(ctx context.Context, container string, img *i
 			}
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.images) >= maxKnownImages {
-		clear(b.images)
-	}
-	b.images[img.id] = struct{}{}
+	b.images.Store(img.id, nil)
 	return nil
 }
 
-func (b *Backend) checkMountPoint(ctx context.Context, id, at string) error {
+func (b *driver) checkMountPoint(ctx context.Context, id, at string) error {
 	st, err := b.statPath(ctx, id, at)
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
@@ -95,24 +83,14 @@ func (b *Backend) checkMountPoint(ctx context.Context, id, at string) error {
 	return nil
 }
 
-var _ backend.ImageChecker = (*Backend)(nil)
+// FindImage looks for an image.
+func (b *driver) FindImage(ctx context.Context, ref string) error {
+	_, err := b.lookUp(ctx, ref)
+	return err
+}
 
-// HasImage reports whether the engine has an image, without fetching it.
-func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
-	full, err := backend.NormalizeImage(ref)
-	if err != nil {
-		return false, err
-	}
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer done()
-	_, err = kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
-		return b.api.ImageInspect(ctx, full)
+func (b *driver) lookUp(ctx context.Context, ref string) (imagetypes.InspectResponse, error) {
+	return kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
+		return b.api.ImageInspect(ctx, ref)
 	})
-	if errors.Is(err, backend.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil, err
 }

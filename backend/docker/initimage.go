@@ -11,6 +11,7 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	imagetypes "github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -22,7 +23,7 @@ func initImage(o kit.User) string { return fmt.Sprintf("workcell/init:%d-%d", o.
 
 // createFromInit creates a container of our own, making its image when the engine has none. The id is given beside an
 // error when there is a container nevertheless.
-func (b *Backend) createFromInit(ctx context.Context, name string, o kit.User, labels map[string]string,
+func (b *driver) createFromInit(ctx context.Context, name string, o kit.User, labels map[string]string,
 	host *container.HostConfig, adjust func(*container.Config),
 ) (string, error) {
 	cfg := &container.Config{
@@ -48,8 +49,21 @@ func (b *Backend) createFromInit(ctx context.Context, name string, o kit.User, l
 	return create()
 }
 
+// quietHost has neither a network nor a log.
+func quietHost(mounts ...mount.Mount) *container.HostConfig {
+	return &container.HostConfig{NetworkMode: "none", LogConfig: container.LogConfig{Type: "none"}, Mounts: mounts}
+}
+
+// guestMount mounts the guest's volume.
+func (b *driver) guestMount(readOnly bool) mount.Mount {
+	return mount.Mount{
+		Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: readOnly,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
+	}
+}
+
 // importInit makes the image for createFromInit. Doing it twice does no harm.
-func (b *Backend) importInit(ctx context.Context, o kit.User) error {
+func (b *driver) importInit(ctx context.Context, o kit.User) error {
 	var layer bytes.Buffer
 	tw := tar.NewWriter(&layer)
 	for _, d := range []tar.Header{

@@ -10,26 +10,25 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // containerIDs matches an engine's full id. A prefix or a name, which the engine would take too, is never one of ours.
 var containerIDs = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-func (b *Backend) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
+func (b *driver) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
 	return kit.Call(ctx, b.calls, "inspect container", func(ctx context.Context) (container.InspectResponse, error) {
 		return b.api.ContainerInspect(ctx, id)
 	})
 }
 
-func (b *Backend) statPath(ctx context.Context, id, path string) (container.PathStat, error) {
+func (b *driver) statPath(ctx context.Context, id, path string) (container.PathStat, error) {
 	return kit.Call(ctx, b.calls, "inspect file", func(ctx context.Context) (container.PathStat, error) {
 		return b.api.ContainerStatPath(ctx, id, path)
 	})
 }
 
 // own inspects a sandbox; ErrNotFound for what is not one of ours, too.
-func (b *Backend) own(ctx context.Context, id string) (container.InspectResponse, error) {
+func (b *driver) own(ctx context.Context, id string) (container.InspectResponse, error) {
 	if !containerIDs.MatchString(id) {
 		return container.InspectResponse{}, notFound(id)
 	}
@@ -43,7 +42,7 @@ func (b *Backend) own(ctx context.Context, id string) (container.InspectResponse
 	if res.ID != id || res.Config == nil || !isSandbox(res.Config.Labels, res.Name) {
 		return res, notFound(id)
 	}
-	b.rememberWorkspace(id, workspaceName(res.Config.Labels[backend.LabelID]))
+	b.workspaces.Store(id, workspaceName(res.Config.Labels[backend.LabelID]))
 	return res, nil
 }
 
@@ -52,14 +51,7 @@ func notFound(id string) error {
 }
 
 // Start starts a stopped sandbox.
-func (b *Backend) Start(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerStart)
-	defer func() { telemetry.End(span, err) }()
+func (b *driver) Start(ctx context.Context, id string) error {
 	res, err := b.own(ctx, id)
 	if err != nil {
 		return err
@@ -77,15 +69,8 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 	return b.guardNetwork(ctx, res)
 }
 
-// Stop ends the processes of a sandbox at once: the guest has nothing to save.
-func (b *Backend) Stop(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerStop)
-	defer func() { telemetry.End(span, err) }()
+// Stop ends the processes of a sandbox.
+func (b *driver) Stop(ctx context.Context, id string) error {
 	res, err := b.own(ctx, id)
 	if err != nil || !res.State.Running {
 		return err
@@ -93,50 +78,34 @@ func (b *Backend) Stop(ctx context.Context, id string) (err error) {
 	return b.stopContainer(ctx, id)
 }
 
-func (b *Backend) stopContainer(ctx context.Context, id string) error {
+func (b *driver) stopContainer(ctx context.Context, id string) error {
 	now := 0
 	return b.calls.Do(ctx, "stop container", func(ctx context.Context) error {
 		return b.api.ContainerStop(ctx, id, container.StopOptions{Timeout: &now})
 	})
 }
 
-// Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
-func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOptions) (err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
+// Remove ends a sandbox and deletes it.
+func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
+	_, err := b.own(ctx, id)
+	if err == nil {
+		err = b.removeContainer(ctx, id)
+	}
+	if err != nil && !errors.Is(err, backend.ErrNotFound) {
 		return err
 	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanDockerRemove)
-	defer func() { telemetry.End(span, err) }()
-	workspace, known := b.workspaceOf(id)
-	res, err := b.own(ctx, id)
-	switch {
-	case err == nil:
-		workspace, known = workspaceName(res.Config.Labels[backend.LabelID]), true
-		if err := b.removeContainer(ctx, id); err != nil {
-			return err
-		}
-	case !errors.Is(err, backend.ErrNotFound):
-		return err
-	}
-	if known && opts.Volumes {
-		if err := b.removeWorkspace(ctx, workspace); err != nil {
+	if workspace, known := b.workspaces.Load(id); known && opts.Volumes {
+		if err := b.removeWorkspace(ctx, workspace.(volumeName)); err != nil {
 			return err
 		}
 	}
-	b.forgetWorkspace(id)
-	b.network.forget(id)
+	b.workspaces.Delete(id)
+	b.network.guarded.Delete(id)
 	return nil
 }
 
-// HasWorkspace reports whether a session has a workspace. See [backend.WorkspaceKeeper].
-func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer done()
+// HasWorkspace reports whether a session has a workspace.
+func (b *driver) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
 	v, err := b.inspectVolume(ctx, workspaceName(sessionID))
 	if errors.Is(err, backend.ErrNotFound) {
 		return false, nil
@@ -144,13 +113,8 @@ func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) 
 	return err == nil && sameOwner(v.Labels, instance, sessionID), err
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no container. See [backend.WorkspaceKeeper].
-func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) (err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
+// RemoveWorkspace deletes the workspace of a session that has no container.
+func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	name := workspaceName(sessionID)
 	v, err := b.inspectVolume(ctx, name)
 	if errors.Is(err, backend.ErrNotFound) {
@@ -167,7 +131,7 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 
 // removeContainer removes a container, running or not, and returns when it is gone. Another removal of it under way is
 // waited for.
-func (b *Backend) removeContainer(ctx context.Context, id string) error {
+func (b *driver) removeContainer(ctx context.Context, id string) error {
 	return b.calls.Retry(ctx, func() (bool, error) {
 		err := b.calls.Do(ctx, "remove container", func(ctx context.Context) error {
 			return b.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})

@@ -9,7 +9,6 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
-	imagetypes "github.com/docker/docker/api/types/image"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
@@ -23,12 +22,7 @@ func isSandbox(labels map[string]string, name string) bool {
 }
 
 // Get describes a sandbox.
-func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return backend.Info{}, err
-	}
-	defer done()
+func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	res, err := b.own(ctx, id)
 	if err != nil {
 		return backend.Info{}, err
@@ -39,10 +33,8 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 }
 
 // imageEnv returns the environment that an image declares; nothing when the image was deleted meanwhile.
-func (b *Backend) imageEnv(ctx context.Context, id string) ([]string, error) {
-	res, err := kit.Call(ctx, b.calls, "inspect image", func(ctx context.Context) (imagetypes.InspectResponse, error) {
-		return b.api.ImageInspect(ctx, id)
-	})
+func (b *driver) imageEnv(ctx context.Context, id string) ([]string, error) {
+	res, err := b.lookUp(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && res.Config == nil {
 		return nil, nil
 	}
@@ -52,13 +44,8 @@ func (b *Backend) imageEnv(ctx context.Context, id string) ([]string, error) {
 	return slices.Clone(res.Config.Env), nil
 }
 
-// List describes the sandboxes that match filter, oldest first.
-func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
+// List describes the sandboxes that match filter.
+func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	args := filters.NewArgs()
 	for label, want := range kit.FilterLabels(filter) {
 		args.Add("label", label+"="+want)
@@ -74,7 +61,7 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		if !slices.ContainsFunc(c.Names, func(n string) bool { return isSandbox(c.Labels, n) }) {
 			continue
 		}
-		b.rememberWorkspace(c.ID, workspaceName(c.Labels[backend.LabelID]))
+		b.workspaces.Store(c.ID, workspaceName(c.Labels[backend.LabelID]))
 		info := describeLabels(c.Labels)
 		info.ID, info.ImageID, info.State = c.ID, c.ImageID, state(c.State)
 		if info.State == backend.StateStopped { // only an inspection tells why
@@ -89,7 +76,6 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		}
 		infos = append(infos, info)
 	}
-	kit.Sort(infos)
 	return infos, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -16,16 +17,16 @@ func TestMountedFiles(t *testing.T) {
 	for _, file := range []string{"hosts", "hostname", "resolv.conf"} {
 		spec := newSpec()
 		spec.User, spec.Root, spec.Limits.WorkspaceBytes = "0:0", backend.RootWritable, 4<<20
-		conn := dial(t, b, create(t, b, spec).ID)
-		if got := sh(t, conn, "echo 127.0.0.1 here >>/etc/"+file+" && echo written"); got != "written\n" {
+		conn := backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID)
+		if got := backendtest.Sh(t, conn, "echo 127.0.0.1 here >>/etc/"+file+" && echo written"); got != "written\n" {
 			t.Errorf("%s: %q", file, got)
 		}
-		if res := run(t, conn, "/bin/sh", "-c", "head -c 6M /dev/zero >>/etc/"+file+"; sleep 30"); res.State != wire.ExecQuotaKilled {
+		if res := backendtest.Exec(t, conn, "/bin/sh", "-c", "head -c 6M /dev/zero >>/etc/"+file+"; sleep 30"); res.State != wire.ExecQuotaKilled {
 			t.Errorf("%s: %s after 6 MiB of 4", file, res.State)
 		}
-		if got := sh(t, conn, ": >/etc/"+file+" && echo emptied"); got != "emptied\n" {
+		if got := backendtest.Sh(t, conn, ": >/etc/"+file+" && echo emptied"); got != "emptied\n" {
 			t.Errorf("%s: %q", file, got)
 		}
-		sh(t, conn, "echo 127.0.0.1 here >>/etc/"+file)
+		backendtest.Sh(t, conn, "echo 127.0.0.1 here >>/etc/"+file)
 	}
 }

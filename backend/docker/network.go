@@ -19,7 +19,7 @@ import (
 const networkName = "workcell"
 
 // ensureNetwork returns what a sandbox's container is to be connected to.
-func (b *Backend) ensureNetwork(ctx context.Context, p *plan) (string, error) {
+func (b *driver) ensureNetwork(ctx context.Context, p *plan) (string, error) {
 	if p.Spec.Network != backend.NetworkBridge {
 		return string(backend.NetworkNone), nil
 	}
@@ -47,7 +47,7 @@ func (b *Backend) ensureNetwork(ctx context.Context, p *plan) (string, error) {
 }
 
 // findNetwork looks the network up. Older engines let two processes make two of one name; the first is the one.
-func (b *Backend) findNetwork(ctx context.Context) (string, error) {
+func (b *driver) findNetwork(ctx context.Context) (string, error) {
 	list, err := kit.Call(ctx, b.calls, "list networks", func(ctx context.Context) ([]networktypes.Summary, error) {
 		return b.api.NetworkList(ctx, networktypes.ListOptions{Filters: filters.NewArgs(filters.Arg("name", networkName))})
 	})

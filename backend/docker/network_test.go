@@ -15,6 +15,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
@@ -34,20 +35,20 @@ func TestNetworkRestarted(t *testing.T) {
 	b := newBackend(t, nil)
 	spec := newSpec()
 	spec.Network = backend.NetworkBridge
-	info := create(t, b, spec)
+	info := backendtest.Create(t, b, spec)
 	now := 0
 	if err := engineAPI(t).ContainerRestart(t.Context(), info.ID, container.StopOptions{Timeout: &now}); err != nil {
 		t.Fatal(err)
 	}
 	rw, err := newBackend(t, nil).Connect(t.Context(), info.ID)
-	conn := connect(t, rw, err)
-	gateway := strings.TrimSpace(sh(t, conn, `set -- $(grep -m1 '00000000' /proc/net/route); printf '%d.%d.%d.%d' 0x${3#??????} 0x$(echo $3 | cut -c5-6) 0x$(echo $3 | cut -c3-4) 0x$(echo $3 | cut -c1-2)`))
+	conn := backendtest.Connect(t, rw, err)
+	gateway := strings.TrimSpace(backendtest.Sh(t, conn, `set -- $(grep -m1 '00000000' /proc/net/route); printf '%d.%d.%d.%d' 0x${3#??????} 0x$(echo $3 | cut -c5-6) 0x$(echo $3 | cut -c3-4) 0x$(echo $3 | cut -c1-2)`))
 	if ip := net.ParseIP(gateway); ip == nil || ip.IsUnspecified() {
 		t.Fatalf("gateway %q", gateway)
 	}
 	rejected := regexp.MustCompile("No route to host|refused|unreachable") // at once, by a rule
 	for _, to := range []string{gateway + "/" + port, "169.254.169.254/80", "10.0.0.1/80"} {
-		if res := run(t, conn, "bash", "-c", "exec 3<>/dev/tcp/"+to); res.ExitCode == 0 || !rejected.Match(res.Stderr.Head) {
+		if res := backendtest.Exec(t, conn, "bash", "-c", "exec 3<>/dev/tcp/"+to); res.ExitCode == 0 || !rejected.Match(res.Stderr.Head) {
 			t.Errorf("%s: %+v, %s", to, res.ExecStatus, res.Stderr.Head)
 		}
 	}
@@ -57,7 +58,7 @@ func TestNetworkRestarted(t *testing.T) {
 func TestNetworkUnguarded(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, func(o *docker.Options) { o.Guest = stubGuest(t) })
-	plain := create(t, b, newSpec())
+	plain := backendtest.Create(t, b, newSpec())
 	if plain.State != backend.StateRunning {
 		t.Fatalf("the stand-in does not run: %s", plain.State)
 	}

@@ -15,11 +15,10 @@ import (
 
 // OldGuests returns the volumes of other guest versions that no container has and that are older than an hour.
 func (b *Backend) OldGuests(ctx context.Context) ([]backend.OldGuest, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
+	return kit.Admit(ctx, b.d.calls, "", b.d.oldGuests)
+}
+
+func (b *driver) oldGuests(ctx context.Context) ([]backend.OldGuest, error) {
 	list, err := kit.Call(ctx, b.calls, "list guests", func(ctx context.Context) (volume.ListResponse, error) {
 		return b.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(
 			filters.Arg("label", backend.LabelRole+"="+backend.RoleGuest), filters.Arg("dangling", "true"))})
@@ -38,7 +37,7 @@ func (b *Backend) OldGuests(ctx context.Context) ([]backend.OldGuest, error) {
 
 // oldGuest reports whether a volume holds the guest of another version and has for a while. Labels and name must agree: names
 // alone are anybody's.
-func (b *Backend) oldGuest(v *volume.Volume) (backend.OldGuest, bool) {
+func (b *driver) oldGuest(v *volume.Volume) (backend.OldGuest, bool) {
 	g := backend.OldGuest{Name: v.Name, Version: v.Labels[backend.LabelGuest]}
 	if v.Labels[backend.LabelRole] != backend.RoleGuest || v.Name != namePre+"guest-"+g.Version || g.Version == b.opts.Guest.Version {
 		return g, false
@@ -51,11 +50,11 @@ func (b *Backend) oldGuest(v *volume.Volume) (backend.OldGuest, bool) {
 // RemoveOldGuest removes such a volume. The engine itself refuses one that a container has, and should a process of that
 // version make a sandbox at this moment, its start fails and fills the volume again.
 func (b *Backend) RemoveOldGuest(ctx context.Context, name string) error {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
+	_, err := kit.Admit(ctx, b.d.calls, "", func(ctx context.Context) (any, error) { return nil, b.d.removeOldGuest(ctx, name) })
+	return err
+}
+
+func (b *driver) removeOldGuest(ctx context.Context, name string) error {
 	v, err := b.inspectVolume(ctx, volumeName(name))
 	if err == nil {
 		if _, ok := b.oldGuest(&v); !ok {

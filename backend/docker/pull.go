@@ -11,15 +11,14 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // pull fetches the plan's image, or waits for another caller's fetch of the same.
-func (b *Backend) pull(ctx context.Context, p *plan) error {
+func (b *driver) pull(ctx context.Context, p *plan) error {
 	return b.pulls.Wait(ctx, b.calls, kit.Pull{
-		Ref: p.Ref, Name: p.imageName(), Span: telemetry.SpanDockerPull, Limit: b.opts.PullTimeout, Progress: p.Spec.OnPull,
+		Ref: p.Ref, Name: p.Image, Limit: b.opts.PullTimeout, Progress: p.Spec.OnPull,
 		Fetch: func(ctx context.Context, report func(backend.PullProgress)) error {
-			return b.fetchImage(ctx, p.imageName(), p.Ref, report)
+			return b.fetchImage(ctx, p.Image, p.Ref, report)
 		},
 	})
 }
@@ -36,12 +35,12 @@ type pullMessage struct {
 }
 
 // fetchImage does one pull. The engine's refusals have no types in its answer, so all of them are ErrImage.
-func (b *Backend) fetchImage(ctx context.Context, name, ref string, report func(backend.PullProgress)) error {
+func (b *driver) fetchImage(ctx context.Context, name, ref string, report func(backend.PullProgress)) error {
 	what := "pull " + name
 	auth, err := registryAuth(ctx, b.opts.ConfigDir, ref)
 	if err != nil {
 		b.log.Warn("docker: registry credentials", "image", name, "error", err)
-		return engineError(what, backend.ErrImage, "the registry's credentials cannot be read")
+		return b.calls.Error(what, backend.ErrImage, "the registry's credentials cannot be read")
 	}
 	cctx, cancel := b.calls.Bound(ctx, b.opts.PullTimeout)
 	defer cancel()
@@ -61,21 +60,21 @@ func (b *Backend) fetchImage(ctx context.Context, name, ref string, report func(
 			return b.pullError(ctx, what, err)
 		case m.Error != "":
 			b.log.Debug("docker: pull failed", "image", name, "error", m.Error)
-			return engineError(what, backend.ErrImage, kit.Scrub(m.Error))
+			return b.calls.Error(what, backend.ErrImage, kit.Scrub(m.Error))
 		}
 		report(backend.PullProgress{Image: name, Layer: m.ID, Status: m.Status, Current: m.Progress.Current, Total: m.Progress.Total})
 	}
 }
 
 // pullError keeps the errors of an engine or a caller that is gone; all others are about the image.
-func (b *Backend) pullError(ctx context.Context, what string, err error) error {
+func (b *driver) pullError(ctx context.Context, what string, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return engineError(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
+		return b.calls.Error(what, backend.ErrImage, fmt.Sprintf("not done within %v", b.opts.PullTimeout))
 	}
 	err = b.calls.Fail(ctx, what, err)
 	var e *kit.Error
 	if errors.As(err, &e) && !errors.Is(e.Kind, backend.ErrUnavailable) {
-		return engineError(what, backend.ErrImage, e.Detail)
+		return b.calls.Error(what, backend.ErrImage, e.Detail)
 	}
 	return err
 }

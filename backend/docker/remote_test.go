@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/docker"
 )
 
@@ -38,12 +39,12 @@ func TestRemoteEngine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBackend(t, func(to *docker.Options) { *to = o })
-			info := create(t, b, newSpec())
-			if got := sh(t, dial(t, b, info.ID), "echo dial"); got != "dial\n" {
+			info := backendtest.Create(t, b, newSpec())
+			if got := backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo dial"); got != "dial\n" {
 				t.Errorf("%q", got)
 			}
 			rw, err := b.Connect(t.Context(), info.ID)
-			if got := sh(t, connect(t, rw, err), "echo connect"); got != "connect\n" {
+			if got := backendtest.Sh(t, backendtest.Connect(t, rw, err), "echo connect"); got != "connect\n" {
 				t.Errorf("%q", got)
 			}
 		})

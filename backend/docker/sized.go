@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/api/types/volume"
@@ -44,12 +43,12 @@ const (
 )
 
 // volumeDir is where the engine keeps a volume, if it is on this machine.
-func (b *Backend) volumeDir(v volumeName) string {
+func (b *driver) volumeDir(v volumeName) string {
 	return filepath.Join(b.engine.root, "volumes", string(v))
 }
 
 // sizedOptions have the engine mount the file system of a workspace.
-func (b *Backend) sizedOptions(v volumeName) map[string]string {
+func (b *driver) sizedOptions(v volumeName) map[string]string {
 	return map[string]string{
 		"type": "ext4", "device": filepath.Join(b.volumeDir(v), deviceLink), "o": "nosuid,nodev," + sizedfs.Options,
 	}
@@ -57,7 +56,7 @@ func (b *Backend) sizedOptions(v volumeName) map[string]string {
 
 // probeSized makes a small workspace and has the engine look into it. Only one that runs on this machine, sees the same
 // files and has the same devices finds the mark there.
-func (b *Backend) probeSized(ctx context.Context) error {
+func (b *driver) probeSized(ctx context.Context) error {
 	if err := sizedfs.Allowed(); err != nil {
 		return err
 	}
@@ -88,11 +87,8 @@ func (b *Backend) probeSized(ctx context.Context) error {
 		return err
 	}
 	return b.linked(ctx, name, func() error {
-		id, err := b.createFromInit(ctx, "", kit.User{}, map[string]string{backend.LabelRole: backend.RoleInit}, &container.HostConfig{
-			NetworkMode: "none",
-			LogConfig:   container.LogConfig{Type: "none"},
-			Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: string(name), Target: backend.Workdir}},
-		}, nil)
+		id, err := b.createFromInit(ctx, "", kit.User{}, map[string]string{backend.LabelRole: backend.RoleInit},
+			quietHost(mount.Mount{Type: mount.TypeVolume, Source: string(name), Target: backend.Workdir}), nil)
 		if err != nil {
 			return err
 		}
@@ -102,7 +98,7 @@ func (b *Backend) probeSized(ctx context.Context) error {
 }
 
 // sweepProbes removes what processes that died while they found out have left.
-func (b *Backend) sweepProbes(ctx context.Context) error {
+func (b *driver) sweepProbes(ctx context.Context) error {
 	list, err := kit.Call(ctx, b.calls, "list probes", func(ctx context.Context) (volume.ListResponse, error) {
 		return b.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelProbe))})
 	})
@@ -118,9 +114,14 @@ func (b *Backend) sweepProbes(ctx context.Context) error {
 	return err
 }
 
+// Enforcement returns what can hold the limit of a workspace under the default runtime.
+func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
+	return b.enforcement(ctx, b.engine.defaultRuntime)
+}
+
 // enforcement is what can hold the limit of a workspace under a runtime. Only those that leave mounts to the kernel are
 // known to show the sandbox the file system as it is.
-func (b *Backend) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
+func (b *driver) enforcement(ctx context.Context, runtime string) (backend.Enforcement, error) {
 	if !kernelNetwork(runtime) {
 		return backend.WorkspaceWatched, nil
 	}
@@ -136,7 +137,7 @@ func (b *Backend) enforcement(ctx context.Context, runtime string) (backend.Enfo
 
 // chooseEnforcement chooses how the workspace's limit is enforced. A workspace that was kept stays what it is: one that had no
 // file system of its own gets none.
-func (b *Backend) chooseEnforcement(ctx context.Context, p *plan) error {
+func (b *driver) chooseEnforcement(ctx context.Context, p *plan) error {
 	if !p.Sized {
 		p.enforcement = backend.WorkspaceWatched
 		return nil
@@ -157,7 +158,7 @@ func (b *Backend) chooseEnforcement(ctx context.Context, p *plan) error {
 
 // keptEnforcement is the enforcement of a workspace that was kept; empty when a look at it is not enough. To find out what could
 // be made takes room on the engine's disk, of which a workspace that is there needs none.
-func (b *Backend) keptEnforcement(v volume.Volume, runtime string) backend.Enforcement {
+func (b *driver) keptEnforcement(v volume.Volume, runtime string) backend.Enforcement {
 	if len(v.Options) == 0 {
 		return backend.WorkspaceWatched
 	}
@@ -171,7 +172,7 @@ func (b *Backend) keptEnforcement(v volume.Volume, runtime string) backend.Enfor
 }
 
 // volumeOptions are those of the workspace's volume; nil for one that is a directory of the engine's.
-func (b *Backend) volumeOptions(p *plan) map[string]string {
+func (b *driver) volumeOptions(p *plan) map[string]string {
 	if p.enforcement != backend.WorkspaceSized {
 		return nil
 	}
@@ -189,7 +190,7 @@ func (p *plan) volumeSize() string {
 // formatWorkspace makes the file system of a workspace that has none, which belongs to the sandbox's user. It has its name,
 // and may be mounted, when it is whole and on the disk. Until then its name is this call's own: what made an earlier one
 // may still be at it, though its caller is dead.
-func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) error {
+func (b *driver) formatWorkspace(ctx context.Context, p *plan, nonce string) error {
 	size := p.Spec.Limits.WorkspaceBytes
 	s := sizedfs.Spec{Bytes: size, Files: kit.Inodes(size), UID: int(p.User.UID), GID: int(p.User.GID)}
 	image := filepath.Join(b.volumeDir(p.volume), imageFile)
@@ -215,14 +216,14 @@ func (b *Backend) formatWorkspace(ctx context.Context, p *plan, nonce string) er
 }
 
 // mounted runs f, in which the engine mounts a sandbox's workspace.
-func (b *Backend) mounted(ctx context.Context, enforcement backend.Enforcement, v volumeName, f func() error) error {
+func (b *driver) mounted(ctx context.Context, enforcement backend.Enforcement, v volumeName, f func() error) error {
 	if enforcement != backend.WorkspaceSized {
 		return f()
 	}
 	return b.linked(ctx, v, f)
 }
 
-func (b *Backend) linked(ctx context.Context, v volumeName, f func() error) error {
+func (b *driver) linked(ctx context.Context, v volumeName, f func() error) error {
 	dir := b.volumeDir(v)
 	link, err := sizedfs.Link(ctx, filepath.Join(dir, imageFile), filepath.Join(dir, deviceLink))
 	if err != nil {
@@ -237,7 +238,7 @@ func (b *Backend) linked(ctx context.Context, v volumeName, f func() error) erro
 }
 
 // workspaceError classifies an error of this machine's own.
-func (b *Backend) workspaceError(ctx context.Context, what string, err error) error {
+func (b *driver) workspaceError(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return b.calls.Fail(ctx, what+" the workspace", ctx.Err())
 	}

@@ -37,10 +37,10 @@ func TestSized(t *testing.T) {
 	t.Parallel()
 	b, api := newBackend(t, nil), engineAPI(t)
 	spec := confined()
-	info := create(t, b, spec)
+	info := backendtest.Create(t, b, spec)
 	dir := volumeDir(t, spec)
 	link := filepath.Join(dir, "workspace.dev")
-	sh(t, dial(t, b, info.ID), "echo kept > /workspace/f")
+	backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo kept > /workspace/f")
 	if _, err := os.Lstat(link); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the link to the device stays: %v", err)
 	}
@@ -67,7 +67,7 @@ func TestSized(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if got := sh(t, dial(t, b, info.ID), "cat /workspace/f; grep -c ' /workspace ext4 rw,nosuid,nodev' /proc/mounts"); got != "kept\n1\n" {
+		if got := backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "cat /workspace/f; grep -c ' /workspace ext4 rw,nosuid,nodev' /proc/mounts"); got != "kept\n1\n" {
 			t.Errorf("after a stop: %q", got)
 		}
 	}
@@ -87,7 +87,7 @@ func TestSizedLost(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	spec := confined()
-	info := create(t, b, spec)
+	info := backendtest.Create(t, b, spec)
 	if err := b.Stop(t.Context(), info.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -100,14 +100,14 @@ func TestSizedLost(t *testing.T) {
 
 	spec = confined()
 	spec.Limits = backend.Limits{}
-	info = create(t, b, spec)
-	sh(t, dial(t, b, info.ID), "echo kept > /workspace/f")
+	info = backendtest.Create(t, b, spec)
+	backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo kept > /workspace/f")
 	if err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	spec.Limits.WorkspaceBytes = 8 << 20
-	info = create(t, b, spec)
-	if got := sh(t, dial(t, b, info.ID), "cat /workspace/f"); got != "kept\n" || info.Workspace != backend.WorkspaceWatched {
+	info = backendtest.Create(t, b, spec)
+	if got := backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "cat /workspace/f"); got != "kept\n" || info.Workspace != backend.WorkspaceWatched {
 		t.Errorf("a workspace that had no limit: %q, %q", got, info.Workspace)
 	}
 }
@@ -118,16 +118,16 @@ func TestSizedKept(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	spec := confined()
-	info := create(t, b, spec)
-	sh(t, dial(t, b, info.ID), "echo kept > /workspace/f")
+	info := backendtest.Create(t, b, spec)
+	backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo kept > /workspace/f")
 	p := newProxy(t)
 	p.on(func(r *http.Request) bool { return !strings.HasSuffix(r.URL.Path, "/volumes/create") })
 	if err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	next := newBackend(t, func(o *docker.Options) { o.Host = p.host })
-	info = create(t, next, spec)
-	if got := sh(t, dial(t, next, info.ID), "cat /workspace/f"); got != "kept\n" || info.Workspace != backend.WorkspaceSized {
+	info = backendtest.Create(t, next, spec)
+	if got := backendtest.Sh(t, backendtest.Dial(t, next, info.ID), "cat /workspace/f"); got != "kept\n" || info.Workspace != backend.WorkspaceSized {
 		t.Errorf("the kept workspace holds %q and is held by %q", got, info.Workspace)
 	}
 }

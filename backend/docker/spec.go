@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
-	"github.com/distribution/reference"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
 
@@ -48,23 +46,19 @@ type config struct {
 	Labels []string `json:"labels,omitempty"` // names of the user's own labels; others come with the image
 }
 
-// newPlan checks spec against what can be said without the engine and against what the engine can do.
-func (b *Backend) newPlan(ctx context.Context, spec backend.Spec) (*plan, error) {
-	checked, err := kit.NewPlan("docker", spec, b.opts.Images, b.opts.Limits)
-	if err != nil {
+// newPlan checks a plan against what the engine can do.
+func (b *driver) newPlan(ctx context.Context, checked *kit.Plan) (*plan, error) {
+	p := &plan{Plan: checked, name: namePre + checked.Spec.ID, volume: workspaceName(checked.Spec.ID)}
+	if err := checked.Enforceable("docker", b.engine.memory, b.engine.caps); err != nil {
 		return nil, err
 	}
-	p := &plan{Plan: checked, name: namePre + spec.ID, volume: workspaceName(spec.ID)}
-	if err := kit.Enforceable("docker", b.engine.memory, b.engine.caps, spec.Limits); err != nil {
+	if err := b.engine.supports(checked); err != nil {
 		return nil, err
 	}
-	if err := b.engine.supports(p.Spec); err != nil {
-		return nil, err
+	err := b.chooseEnforcement(ctx, p)
+	if err == nil {
+		p.labels, err = p.makeLabels(b.opts.Guest.Version)
 	}
-	if err := b.chooseEnforcement(ctx, p); err != nil {
-		return nil, err
-	}
-	p.labels, err = p.makeLabels(b.opts.Guest.Version)
 	return p, err
 }
 
@@ -81,23 +75,10 @@ func (p *plan) makeLabels(guest string) (map[string]string, error) {
 	return l, nil
 }
 
-// imageName is what the engine gets to see: the short form, as people read it in the engine's own listings, unless the
-// engine would take that for an id.
-func (p *plan) imageName() string {
-	named, err := reference.ParseNormalizedNamed(p.Ref)
-	if err != nil {
-		return p.Ref
-	}
-	if short := reference.FamiliarString(named); !strings.HasPrefix(short, "sha256:") && strings.ContainsAny(short, ":@") {
-		return short
-	}
-	return p.Ref
-}
-
-func (b *Backend) containerConfig(p *plan) *container.Config {
+func (b *driver) containerConfig(p *plan) *container.Config {
 	second := 1
 	return &container.Config{
-		Image:        p.imageName(),
+		Image:        p.Image,
 		Hostname:     "workcell",
 		User:         p.User.String(),
 		WorkingDir:   "/",
@@ -116,7 +97,7 @@ func (b *Backend) containerConfig(p *plan) *container.Config {
 	}
 }
 
-func (b *Backend) hostConfig(p *plan, img *image, network, nonce string) *container.HostConfig {
+func (b *driver) hostConfig(p *plan, img *image, network, nonce string) *container.HostConfig {
 	noInit := false
 	security := []string{"no-new-privileges"}
 	if b.engine.profile != "" {
@@ -149,14 +130,8 @@ func tmpfsOptions(size int64, o kit.User, mode string) string {
 
 // mounts are the guest, the workspace, and something harmless over every volume that the image declares: the engine
 // would make an anonymous one without a size.
-func (b *Backend) mounts(p *plan, img *image, nonce string) []mount.Mount {
-	ms := []mount.Mount{
-		{
-			Type: mount.TypeVolume, Source: string(b.guestVolumeName()), Target: guestDir, ReadOnly: true,
-			VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: b.guestLabels(backend.RoleGuest)},
-		},
-		b.workspaceMount(p, nonce),
-	}
+func (b *driver) mounts(p *plan, img *image, nonce string) []mount.Mount {
+	ms := []mount.Mount{b.guestMount(true), b.workspaceMount(p, nonce)}
 	for _, v := range img.volumes {
 		ms = append(ms, mount.Mount{
 			Type: mount.TypeTmpfs, Target: v,

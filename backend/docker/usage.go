@@ -19,12 +19,7 @@ import (
 // OOMKills counts how often a process of the sandbox was killed for lack of memory since the sandbox was started, as
 // far as the engine remembers: it keeps only its last few hundred events, so on a busy engine an old one is forgotten,
 // and the guest, which reads the kernel's own counter where it can, knows better.
-func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer done()
+func (b *driver) OOMKills(ctx context.Context, id string) (int64, error) {
 	res, err := b.own(ctx, id)
 	if err != nil {
 		return 0, err
@@ -38,7 +33,7 @@ func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
 	return n, err
 }
 
-func (b *Backend) countOOM(ctx context.Context, id, since string) (int64, error) {
+func (b *driver) countOOM(ctx context.Context, id, since string) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	info, err := b.api.Info(ctx) // for the engine's clock
@@ -78,12 +73,7 @@ func engineTime(s string) string {
 const maxStats = 1 << 20
 
 // Usage asks the engine for one sample, without waiting for a second one to compare it to.
-func (b *Backend) Usage(ctx context.Context, id string) (backend.Usage, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return backend.Usage{}, err
-	}
-	defer done()
+func (b *driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
 	res, err := b.own(ctx, id)
 	if err != nil {
 		return backend.Usage{}, err
@@ -107,5 +97,3 @@ func (b *Backend) Usage(ctx context.Context, id string) (backend.Usage, error) {
 		}, nil
 	})
 }
-
-var _ backend.UsageReporter = (*Backend)(nil)

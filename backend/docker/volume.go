@@ -17,7 +17,7 @@ import (
 // workspaceMount makes the workspace's volume together with the sandbox's container: the container's name is the lock
 // of the session, so that of several creations at a time only the one that wins has a volume. One that an earlier
 // sandbox of the session left is taken over.
-func (b *Backend) workspaceMount(p *plan, nonce string) mount.Mount {
+func (b *driver) workspaceMount(p *plan, nonce string) mount.Mount {
 	labels := p.Labels(backend.RoleWorkspace)
 	labels[labelNonce] = nonce
 	if size := p.volumeSize(); size != "" {
@@ -33,7 +33,7 @@ func (b *Backend) workspaceMount(p *plan, nonce string) mount.Mount {
 
 // claimWorkspace reports whether the container's creation made the volume, and fails when it is one that was there and is
 // not the session's.
-func (b *Backend) claimWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
+func (b *driver) claimWorkspace(ctx context.Context, p *plan, nonce string) (made bool, err error) {
 	v, err := b.inspectVolume(ctx, p.volume)
 	if err != nil {
 		return false, err
@@ -55,7 +55,7 @@ func sameKind(options, wanted map[string]string) bool {
 	return options["type"] == wanted["type"] && options["device"] == wanted["device"]
 }
 
-func (b *Backend) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {
+func (b *driver) inspectVolume(ctx context.Context, name volumeName) (volume.Volume, error) {
 	return kit.Call(ctx, b.calls, "inspect workspace", func(ctx context.Context) (volume.Volume, error) {
 		return b.api.VolumeInspect(ctx, string(name))
 	})
@@ -70,13 +70,10 @@ func sameOwner(labels map[string]string, instance, id string) bool {
 // files takes a third of a container's start; but an engine that creates a container with an empty volume on it copies
 // the image's directory with its owner into the volume. So a container is created, from an image of ours with that
 // directory, and removed without being started. It returns what removes it.
-func (b *Backend) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
+func (b *driver) prepareWorkspace(ctx context.Context, p *plan) (remove func(context.Context) error, err error) {
 	labels := p.Labels(backend.RoleInit)
-	id, err := b.createFromInit(ctx, "", p.User, labels, &container.HostConfig{
-		NetworkMode: "none",
-		LogConfig:   container.LogConfig{Type: "none"},
-		Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir}},
-	}, nil)
+	id, err := b.createFromInit(ctx, "", p.User, labels,
+		quietHost(mount.Mount{Type: mount.TypeVolume, Source: string(p.volume), Target: backend.Workdir}), nil)
 	if id == "" {
 		return nil, err
 	}
@@ -84,7 +81,7 @@ func (b *Backend) prepareWorkspace(ctx context.Context, p *plan) (remove func(co
 }
 
 // removeWorkspace deletes a volume. One that is in use by a container that only prepared it is freed first.
-func (b *Backend) removeWorkspace(ctx context.Context, name volumeName) error {
+func (b *driver) removeWorkspace(ctx context.Context, name volumeName) error {
 	return b.calls.Retry(ctx, func() (bool, error) {
 		err := b.calls.Do(ctx, "remove workspace", func(ctx context.Context) error {
 			return b.api.VolumeRemove(ctx, string(name), true)
@@ -100,7 +97,7 @@ func (b *Backend) removeWorkspace(ctx context.Context, name volumeName) error {
 }
 
 // removeInits removes the containers that prepared a volume.
-func (b *Backend) removeInits(ctx context.Context, name volumeName) error {
+func (b *driver) removeInits(ctx context.Context, name volumeName) error {
 	list, err := kit.Call(ctx, b.calls, "list containers", func(ctx context.Context) ([]container.Summary, error) {
 		return b.api.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(
 			filters.Arg("volume", string(name)), filters.Arg("label", backend.LabelRole+"="+backend.RoleInit))})

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 )
 
 // The ids that a sandbox's user may have on the host, when root makes it.
@@ -32,9 +33,9 @@ func TestUserIsNobody(t *testing.T) {
 	b := newBackend(t, dir)
 	seen := map[uint32]bool{}
 	for range 3 {
-		info := create(t, b, newSpec())
-		conn := dial(t, b, info.ID)
-		if got := sh(t, conn, "touch f; stat -c %u:%g f"); got != "1000:1000\n" {
+		info := backendtest.Create(t, b, newSpec())
+		conn := backendtest.Dial(t, b, info.ID)
+		if got := backendtest.Sh(t, conn, "touch f; stat -c %u:%g f"); got != "1000:1000\n" {
 			t.Errorf("inside: %q", got)
 		}
 		var file, process unix.Stat_t
@@ -60,23 +61,23 @@ func TestHostFiles(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
 	b := newBackend(t, dir)
-	other := create(t, b, newSpec())
-	sh(t, dial(t, b, other.ID), "echo secret > f")
-	conn := dial(t, b, create(t, b, newSpec()).ID)
+	other := backendtest.Create(t, b, newSpec())
+	backendtest.Sh(t, backendtest.Dial(t, b, other.ID), "echo secret > f")
+	conn := backendtest.Dial(t, b, backendtest.Create(t, b, newSpec()).ID)
 	for _, p := range []string{
 		"/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/machine-id", "/etc/ssl/private", "/etc/pki/tls/private", "/etc/sudoers",
 		"/etc/krb5.keytab", "/root/.ssh", "/boot", "/var/lib", "/var/run", "/run/docker.sock", "/run/containerd", "/sys/firmware",
 		"/sys/kernel", "/proc/1/root/etc", "/dev/kmsg", "/dev/mem", "/dev/fuse", "/dev/kvm", "/dev/net", "/dev/vda", "/dev/sda",
 		dir, filepath.Join(dir, "workspaces"), os.TempDir() + "/go-build", "/proc/1/cwd/home/..data", "/old_root", "/.dockerenv",
 	} {
-		if res := run(t, conn, "ls", "-d", p); res.ExitCode == 0 {
+		if res := backendtest.Exec(t, conn, "ls", "-d", p); res.ExitCode == 0 {
 			t.Errorf("%s is there", p)
 		}
 	}
-	if got := sh(t, conn, "ls -A /root /home /srv /mnt /opt /run 2>/dev/null | grep -v : | tr -d '\\n'"); got != "" {
+	if got := backendtest.Sh(t, conn, "ls -A /root /home /srv /mnt /opt /run 2>/dev/null | grep -v : | tr -d '\\n'"); got != "" {
 		t.Errorf("in the empty directories: %q", got)
 	}
-	if got := sh(t, conn, "cat /etc/passwd | wc -l; hostname"); got != "3\nworkcell\n" {
+	if got := backendtest.Sh(t, conn, "cat /etc/passwd | wc -l; hostname"); got != "3\nworkcell\n" {
 		t.Errorf("passwd and host name: %q", got)
 	}
 }
@@ -86,7 +87,7 @@ func TestWallsFromOutside(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
 	b := newBackend(t, dir)
-	info := create(t, b, newSpec())
+	info := backendtest.Create(t, b, newSpec())
 	pid, err := mainPID(dir, info.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +133,7 @@ func TestReusedPID(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
 	b := newBackend(t, dir)
-	info := create(t, b, newSpec())
+	info := backendtest.Create(t, b, newSpec())
 	if err := b.Stop(t.Context(), info.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -171,8 +172,8 @@ func TestDamagedProcess(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
 	b := newBackend(t, dir)
-	info := create(t, b, newSpec())
-	conn := dial(t, b, info.ID)
+	info := backendtest.Create(t, b, newSpec())
+	conn := backendtest.Dial(t, b, info.ID)
 	if err := os.WriteFile(filepath.Join(boxDir(dir, info.ID), "run.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +203,7 @@ func TestImages(t *testing.T) {
 		spec.Image = ref
 		info, err := b.Create(t.Context(), spec)
 		if err == nil {
-			remove(t, b, info.ID)
+			backendtest.Remove(t, b, info.ID)
 		}
 		if !errors.Is(err, want) || want == nil && (info.Image != "host" || len(info.ImageEnv) == 0) {
 			t.Errorf("%s: %v, want %v; %s", ref, err, want, cmp.Diff("host", info.Image))

@@ -15,8 +15,14 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/sizedfs"
 )
 
-// Backend is a [backend.SandboxBackend] without an engine. Its methods may be called concurrently.
-type Backend struct {
+// Backend is a [backend.SandboxBackend] without an engine, with all optional interfaces of package backend but GuestKeeper. Its
+// methods may be called concurrently. Streams of Dial and Connect outlive Close.
+type Backend struct{ *common }
+
+type common = kit.Driver // without a name of its own in Backend
+
+// driver is what is this package's own.
+type driver struct {
 	opts    Options
 	log     *slog.Logger
 	dirs    dirs
@@ -31,7 +37,7 @@ type Backend struct {
 // New probes this machine and sets up the isolation of a sandbox on trial: what cannot be had is ErrUnsupported, with a text
 // that says which part it is and how to mend it.
 func New(ctx context.Context, opts *Options) (*Backend, error) {
-	b := new(Backend)
+	b := new(driver)
 	if opts != nil {
 		b.opts = *opts
 	}
@@ -56,25 +62,23 @@ func New(ctx context.Context, opts *Options) (*Backend, error) {
 	b.sizing = kit.NewSizing("local", b.log, func(ctx context.Context) error { return sizedfs.Probe(ctx, b.dirs.tmp()) })
 	b.pool = &warmPool{b: b}
 	b.calls = kit.New(kit.Options{Name: name, Log: b.log, Tracer: b.opts.TracerProvider})
-	return b, nil
+	return &Backend{kit.NewDriver(b, b.calls, b.opts.Images, b.opts.Limits)}, nil
 }
 
 // sweep removes what processes that died left in the state directory and among the control groups.
-func (b *Backend) sweep(ctx context.Context) {
+func (b *driver) sweep(ctx context.Context) {
 	err := errors.Join(b.dirs.sweep(ctx), b.sweepGroups())
 	if err != nil {
 		b.log.Warn("local: the remains of dead processes cannot be removed", "error", err)
 	}
 }
 
-func (b *Backend) applyDefaults() error {
+func (b *driver) applyDefaults() error {
 	o := &b.opts
-	if err := o.Limits.Validate(); err != nil {
-		return fmt.Errorf("local: default limits: %w", err)
+	if err := kit.Defaults(name, o.Limits, &o.Guest, &o.Logger); err != nil {
+		return err
 	}
-	if o.Guest == nil {
-		o.Guest = kit.DefaultGuest()
-	}
+	b.log = o.Logger
 	if o.StateDir == "" {
 		dir, err := defaultStateDir()
 		if err != nil {
@@ -87,10 +91,6 @@ func (b *Backend) applyDefaults() error {
 		return fmt.Errorf("local: state directory: %w", err)
 	}
 	o.StateDir = dir
-	b.log = o.Logger
-	if b.log == nil {
-		b.log = slog.New(slog.DiscardHandler)
-	}
 	return nil
 }
 
@@ -105,20 +105,12 @@ func defaultStateDir() (string, error) {
 	return filepath.Join(u.HomeDir, ".local/state/workcell/local"), nil
 }
 
-// Name is "local".
-func (b *Backend) Name() string { return name }
-
-// Capabilities returns what can be enforced here, as found by New.
-func (b *Backend) Capabilities() backend.Capabilities {
-	enforcement, err := b.sizing.Enforcement(b.calls.Life())
-	if err != nil {
-		enforcement = backend.WorkspaceWatched // by the guest, which runs everywhere
-	}
+// Capabilities are those that New found.
+func (b *driver) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Memory:          b.machine.cgroups.memory(),
 		CPU:             b.machine.cgroups.cpu(),
 		PIDs:            true, // by cgroup, else by RLIMIT_NPROC, which counts within the sandbox's own user namespace
-		Workspace:       enforcement,
 		Networks:        []backend.NetworkMode{backend.NetworkNone},
 		WritableRoot:    b.machine.layers,
 		RootEnforcement: backend.WorkspaceMemory,
@@ -126,13 +118,13 @@ func (b *Backend) Capabilities() backend.Capabilities {
 	}
 }
 
-// Ping describes this machine. It never fails while the backend is open: there is no engine that could be away.
-func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
-	_, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return backend.EngineInfo{}, err
-	}
-	defer done()
+// Enforcement returns what can hold the limit of a workspace.
+func (b *driver) Enforcement(ctx context.Context) (backend.Enforcement, error) {
+	return b.sizing.Enforcement(ctx)
+}
+
+// Ping describes this machine. It never fails: there is no engine that could be away.
+func (b *driver) Ping(context.Context) (backend.EngineInfo, error) {
 	m := b.machine
 	return backend.EngineInfo{
 		Name: name, Version: b.opts.Guest.Version, Kernel: m.kernel, OS: m.os, Arch: runtime.GOARCH, Cgroup: m.cgroups.version(),
@@ -140,13 +132,10 @@ func (b *Backend) Ping(ctx context.Context) (backend.EngineInfo, error) {
 	}, nil
 }
 
-// Close ends pending calls and waits, for a bounded time, for them. Sandboxes keep running, and so do streams of Dial and
-// Connect.
-func (b *Backend) Close() error {
-	return b.calls.Close(func() error {
-		b.pool.close()
-		return nil
-	})
+// Release ends what is prewarmed.
+func (b *driver) Release() error {
+	b.pool.close()
+	return nil
 }
 
 // ended returns the reason why a call's context is over: the caller's, or the backend's end.
@@ -158,11 +147,6 @@ func ended(ctx context.Context) error {
 }
 
 var (
-	_ backend.SandboxBackend = (*Backend)(nil)
-	_ backend.Namer          = (*Backend)(nil)
-	_ backend.Connector      = (*Backend)(nil)
-	_ backend.Pinger         = (*Backend)(nil)
-	_ backend.OOMReporter    = (*Backend)(nil)
-	_ backend.UsageReporter  = (*Backend)(nil)
-	_ backend.ImageChecker   = (*Backend)(nil)
+	_ backend.SandboxBackend  = (*Backend)(nil)
+	_ backend.WorkspaceKeeper = (*Backend)(nil)
 )

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
@@ -50,36 +51,20 @@ func (c cgroups) version() string {
 
 func controllers() []string { return []string{"memory", "pids", "cpu"} }
 
-// accounting is the controller that counts CPU time on version 1.
-const accounting = "cpuacct"
-
 // findCgroups looks for places where control groups can be made.
 func findCgroups() cgroups {
 	c := cgroups{dirs: map[string]string{}}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return c
-	}
-	own := cgroupsOf("self")
-	for line := range bytes.Lines(mounts) {
-		before, after, ok := strings.Cut(string(line), " - ")
-		f, g := strings.Fields(before), strings.Fields(after)
-		if !ok || len(f) < 5 || len(g) < 3 {
-			continue
+	mounts := host.CgroupMounts()
+	for _, name := range append(controllers(), host.Accounting) {
+		if dir := mounts[name]; dir != "" && canMake(dir) {
+			c.dirs[name] = dir
 		}
-		switch g[0] {
-		case "cgroup":
-			for _, name := range append(controllers(), accounting) {
-				if slices.Contains(strings.Split(g[2], ","), name) && canMake(f[4]) {
-					c.dirs[name] = f[4]
-				}
-			}
-		case "cgroup2":
-			if dir, ok := delegated(f[4], own[""]); ok && len(c.dirs) == 0 {
-				for _, name := range controllers() {
-					c.dirs[name] = dir
-				}
-				c.v2 = true
+	}
+	if unified := mounts[""]; unified != "" && len(c.dirs) == 0 {
+		if dir, ok := delegated(unified, cgroupsOf("self")[""]); ok {
+			c.v2 = true
+			for _, name := range controllers() {
+				c.dirs[name] = dir
 			}
 		}
 	}
@@ -159,16 +144,16 @@ type group struct {
 }
 
 // group returns a sandbox's control group.
-func (b *Backend) group(x *sandbox) group { return group{b.machine.cgroups, x.Group} }
+func (b *driver) group(x *sandbox) group { return group{b.machine.cgroups, x.Group} }
 
 // groupPrefix begins the names of all control groups of this state directory's sandboxes; a nonce follows.
-func (b *Backend) groupPrefix() string {
+func (b *driver) groupPrefix() string {
 	sum := sha256.Sum256([]byte(b.dirs.root))
 	return "workcell-" + hex.EncodeToString(sum[:4]) + "-"
 }
 
 // sweepGroups removes control groups whose sandbox is gone. One in which something runs cannot be removed.
-func (b *Backend) sweepGroups() error {
+func (b *driver) sweepGroups() error {
 	known := map[string]bool{}
 	g := group{c: b.machine.cgroups}
 	var names []string
@@ -212,7 +197,7 @@ func (b *Backend) sweepGroups() error {
 var groupNames = regexp.MustCompile(`^workcell-[0-9a-f]{8}-[0-9a-f]{16}$`)
 
 // foundGroup returns the group that a process of a sandbox is in, from the process itself.
-func (b *Backend) foundGroup(p process) string {
+func (b *driver) foundGroup(p process) string {
 	for _, path := range cgroupsOf(strconv.Itoa(p.PID)) {
 		if name := filepath.Base(path); groupNames.MatchString(name) && strings.HasPrefix(name, b.groupPrefix()) {
 			return name
@@ -232,7 +217,7 @@ func (g group) dir(controller string) string {
 // all are the group's directories, each once.
 func (g group) all() []string {
 	var dirs []string
-	for _, name := range append(controllers(), accounting) {
+	for _, name := range append(controllers(), host.Accounting) {
 		if d := g.dir(name); d != "" && !slices.Contains(dirs, d) {
 			dirs = append(dirs, d)
 		}
@@ -350,26 +335,11 @@ func (g group) remove(ctx context.Context) error {
 	return nil
 }
 
-// oomKills reads how often the kernel ended a process of the group for lack of memory; -1 where nobody counts.
-func (g group) oomKills() int64 {
-	dir := g.dir("memory")
-	if dir == "" {
-		return -1
+// counters returns the group for its counters.
+func (g group) counters() host.Cgroup {
+	c := host.Cgroup{V2: g.c.v2, Dirs: map[string]string{}}
+	for _, name := range append(controllers(), host.Accounting) {
+		c.Dirs[name] = g.dir(name)
 	}
-	file := "memory.oom_control"
-	if g.c.v2 {
-		file = "memory.events"
-	}
-	b, err := os.ReadFile(filepath.Join(dir, file))
-	if err != nil {
-		return -1
-	}
-	for line := range bytes.Lines(b) {
-		if v, ok := strings.CutPrefix(strings.TrimSpace(string(line)), "oom_kill "); ok {
-			if n, err := strconv.ParseInt(v, 10, 64); err == nil {
-				return n
-			}
-		}
-	}
-	return -1
+	return c
 }

@@ -21,23 +21,16 @@ import (
 // cleanupTimeout bounds what is done after a caller's context ended.
 const cleanupTimeout = time.Minute
 
-// Create makes a sandbox and starts it. See [backend.SandboxBackend].
-func (b *Backend) Create(ctx context.Context, spec backend.Spec) (_ backend.Info, err error) {
-	ctx, done, err := b.calls.Begin(ctx)
+// Create makes a sandbox and starts it.
+func (b *driver) Create(ctx context.Context, p *kit.Plan) (_ backend.Info, err error) {
+	r, err := b.plan(ctx, p)
 	if err != nil {
 		return backend.Info{}, err
 	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalCreate, telemetry.Text(telemetry.KeyRunID, spec.Run))
-	defer func() { telemetry.End(span, err) }()
-	r, err := b.plan(ctx, spec)
-	if err != nil {
-		return backend.Info{}, err
-	}
-	span.SetAttributes(telemetry.KeyImage.String(hostImage))
+	spec := p.Spec
 	b.sweepOne(ctx, spec.ID, spec.Instance)
 	b.reclaim(ctx, spec.ID, spec.Instance)
-	x, err := b.takeName(r)
+	x, err := b.takeName(*r)
 	if err != nil {
 		return backend.Info{}, err
 	}
@@ -77,10 +70,10 @@ func (x *sandbox) write(owner string) error {
 }
 
 // firstStart is start with a span of its own, as the first start of every engine has it.
-func (b *Backend) firstStart(ctx context.Context, x *sandbox, c *prewarmed) (err error) {
-	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalStart)
+func (b *driver) firstStart(ctx context.Context, x *sandbox, c *prewarmed) (err error) {
+	ctx, span := b.calls.Span(ctx, telemetry.SpanDriverStart)
 	defer func() { telemetry.End(span, err) }()
-	record := func() error { return x.write(b.dirs.ownerFile(x.SessionID)) }
+	record := func() error { return x.write(b.dirs.ownerFile(x.session())) }
 	if c == nil { // its control group is to be made, which has an owner from the beginning
 		if err := record(); err != nil {
 			return fmt.Errorf("local: recording the sandbox: %w", scrub(err))
@@ -91,7 +84,7 @@ func (b *Backend) firstStart(ctx context.Context, x *sandbox, c *prewarmed) (err
 }
 
 // assign settles the sandbox's workspace, user ids and group: those of the prewarmed sandbox, which it returns, if that fits.
-func (b *Backend) assign(ctx context.Context, x *sandbox) (*prewarmed, error) {
+func (b *driver) assign(ctx context.Context, x *sandbox) (*prewarmed, error) {
 	c := b.pool.take(ctx, x.IDs)
 	err := b.claimWorkspace(ctx, x, c)
 	if err == nil && c != nil && c.ids.Base != x.IDs.Base { // the workspace was there
@@ -104,63 +97,56 @@ func (b *Backend) assign(ctx context.Context, x *sandbox) (*prewarmed, error) {
 	return c, err
 }
 
-// plan checks spec and fills in the defaults.
-func (b *Backend) plan(ctx context.Context, spec backend.Spec) (*record, error) {
-	p, err := kit.NewPlan(name, spec, b.opts.Images, b.opts.Limits)
-	if err != nil {
-		return nil, err
-	}
-	program, err := resolveImage(spec.Image)
+// plan returns the record of a sandbox, unless this machine cannot run it.
+func (b *driver) plan(ctx context.Context, p *kit.Plan) (*record, error) {
+	program, err := resolveImage(p.Ref)
 	if err == nil {
 		err = program.find()
 	}
+	if err == nil {
+		err = b.supports(p)
+	}
 	if err != nil {
 		return nil, err
 	}
-	r := &record{
-		Nonce: newNonce(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run, Hash: spec.Hash,
-		User: launch.ID(p.User), Root: spec.Root, Network: p.Spec.Network, Limits: b.enforceable(p.Spec.Limits), Workspace: backend.WorkspaceWatched,
-		OrphanTimeout: spec.OrphanTimeout, Ephemeral: spec.Ephemeral, Labels: map[string]string{}, Created: p.Spec.Created,
-	}
+	enforcement := backend.WorkspaceWatched
 	if p.Sized {
-		if r.Workspace, err = b.chooseEnforcement(ctx, spec.ID); err != nil {
+		if enforcement, err = b.chooseEnforcement(ctx, p.Spec.ID); err != nil {
 			return nil, err
 		}
 	}
-	maps.Copy(r.Labels, spec.Labels)
-	r.IDs.User = r.User
-	return r, b.supports(spec)
+	r := &record{
+		Nonce: newNonce(), Record: p.Record(enforcement), Labels: p.SandboxLabels(b.opts.Guest.Version),
+		UserLabels: maps.Clone(p.Spec.Labels), OrphanTimeout: p.Spec.OrphanTimeout,
+	}
+	r.Image, r.Limits, r.IDs.User = hostImage, b.enforceable(r.Limits), launch.ID(p.User)
+	r.RootBytes = rootBytes(r)
+	return r, nil
 }
 
 // supports refuses what this machine cannot do.
-func (b *Backend) supports(s backend.Spec) error {
+func (b *driver) supports(p *kit.Plan) error {
 	m := b.machine
-	switch {
+	switch s, asked := p.Spec, p.Asked; {
 	case s.Network == backend.NetworkBridge:
 		return fmt.Errorf("local: a sandbox without an engine has no network but its own loopback, use docker or containerd: %w", backend.ErrUnsupported)
-	case s.Network != "" && s.Network != backend.NetworkNone:
-		return fmt.Errorf("local: network mode %.40q: %w", s.Network, backend.ErrInvalid)
-	case s.Runtime != "":
-		return fmt.Errorf("local: there is no OCI runtime %.40q without an engine: %w", s.Runtime, backend.ErrUnsupported)
-	case s.Platform != "" && s.Platform != "linux/"+runtime.GOARCH:
-		return fmt.Errorf("local: this machine runs linux/%s, not %.40q: %w", runtime.GOARCH, s.Platform, backend.ErrUnsupported)
 	case s.Root == backend.RootWritable && !m.layers:
 		return fmt.Errorf("local: this kernel or file system cannot put a writable layer over the host's files: %w", backend.ErrUnsupported)
-	case s.Limits.MemoryBytes > 0 && !m.cgroups.memory():
+	case asked.MemoryBytes > 0 && !m.cgroups.memory():
 		return fmt.Errorf("local: memory cannot be limited here, no memory cgroup can be made: run as root or in a delegated cgroup, or leave the limit out: %w", backend.ErrUnsupported)
-	case s.Limits.CPUMillis > 0 && !m.cgroups.cpu():
+	case asked.CPUMillis > 0 && !m.cgroups.cpu():
 		return fmt.Errorf("local: CPU time cannot be limited here, no CPU cgroup can be made: run as root or in a delegated cgroup, or leave the limit out: %w", backend.ErrUnsupported)
-	case s.Limits.OpenFiles > 0:
+	case asked.OpenFiles > 0:
 		var own unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil && uint64(s.Limits.OpenFiles) > own.Max {
-			return fmt.Errorf("local: %d open files cannot be given, this process may have %d: %w", s.Limits.OpenFiles, own.Max, backend.ErrUnsupported)
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil && uint64(asked.OpenFiles) > own.Max {
+			return fmt.Errorf("local: %d open files cannot be given, this process may have %d: %w", asked.OpenFiles, own.Max, backend.ErrUnsupported)
 		}
 	}
-	return nil
+	return p.Supports(name, b.Capabilities(), runtime.GOARCH)
 }
 
 // enforceable leaves out the defaults that nothing enforces here. Those that were asked for were refused before.
-func (b *Backend) enforceable(l backend.Limits) backend.Limits {
+func (b *driver) enforceable(l backend.Limits) backend.Limits {
 	if !b.machine.cgroups.memory() {
 		l.MemoryBytes = 0
 	}
@@ -172,33 +158,33 @@ func (b *Backend) enforceable(l backend.Limits) backend.Limits {
 
 // takeName makes a sandbox's directory, locked, in one step: from the beginning it is locked by its maker. It has no record
 // yet. ErrExists when the session's name is taken.
-func (b *Backend) takeName(r *record) (*sandbox, error) {
-	x := &sandbox{dir: b.dirs.fresh(), record: *r}
+func (b *driver) takeName(r record) (*sandbox, error) {
+	x := &sandbox{dir: b.dirs.fresh(), record: r}
 	x.Group = b.groupPrefix() + x.Nonce
 	if err := os.Mkdir(x.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("local: making a sandbox: %w", scrub(err))
 	}
 	_, err := x.tryLock()
 	if err == nil {
-		err = os.Symlink(x.Nonce+"@"+x.Instance, x.file(identityLink))
+		err = os.Symlink(x.Nonce+"@"+x.instance(), x.file(identityLink))
 	}
 	if err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, x.dir, unix.AT_FDCWD, b.dirs.sandbox(r.SessionID), unix.RENAME_NOREPLACE)
+		err = unix.Renameat2(unix.AT_FDCWD, x.dir, unix.AT_FDCWD, b.dirs.sandbox(r.session()), unix.RENAME_NOREPLACE)
 	}
 	if err != nil {
 		x.unlock()
 		_ = os.RemoveAll(x.dir) // a stray directory does no harm
 		if errors.Is(err, unix.EEXIST) {
-			return nil, b.taken(r.SessionID)
+			return nil, b.taken(r.session())
 		}
 		return nil, fmt.Errorf("local: making a sandbox: %w", scrub(err))
 	}
-	x.dir = b.dirs.sandbox(r.SessionID)
+	x.dir = b.dirs.sandbox(r.session())
 	return x, nil
 }
 
 // taken returns the error of a session's name.
-func (b *Backend) taken(session string) error {
+func (b *driver) taken(session string) error {
 	x, err := b.readSandbox(session)
 	switch {
 	case err != nil && exists(b.dirs.sandbox(session)):
@@ -210,7 +196,7 @@ func (b *Backend) taken(session string) error {
 }
 
 // rollback removes what a failed Create made. It runs after the caller's context ended, too.
-func (b *Backend) rollback(ctx context.Context, x *sandbox) error {
+func (b *driver) rollback(ctx context.Context, x *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	_ = x.disk.Wait() // what is removed need not be on the disk
@@ -221,21 +207,21 @@ func (b *Backend) rollback(ctx context.Context, x *sandbox) error {
 		err = b.abandon(ctx, x)
 	}
 	if err != nil {
-		b.log.Warn("local: a failed create left something behind", "session", x.SessionID, "error", err)
+		b.log.Warn("local: a failed create left something behind", "session", x.session(), "error", err)
 	}
 	return err
 }
 
 // abandon removes a sandbox whose creation did not come to its end, and the workspace if that creation made it.
-func (b *Backend) abandon(ctx context.Context, x *sandbox) error {
+func (b *driver) abandon(ctx context.Context, x *sandbox) error {
 	made := func(w workspace) bool { return w.Maker == x.Nonce }
 	// While the name is taken nobody else can make the workspace theirs.
-	return errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, x.SessionID, made), b.drop(ctx, x))
+	return errors.Join(b.halt(ctx, x), b.removeWorkspace(ctx, x.session(), made), b.drop(ctx, x))
 }
 
 // start starts the sandbox's process, from a prewarmed one or from nothing. It is locked, and no process of it runs. While the
 // launcher builds, record writes what must be there before anything of the sandbox is final.
-func (b *Backend) start(ctx context.Context, x *sandbox, c *prewarmed, record func() error) (err error) {
+func (b *driver) start(ctx context.Context, x *sandbox, c *prewarmed, record func() error) (err error) {
 	defer func() {
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -281,7 +267,7 @@ func (b *Backend) start(ctx context.Context, x *sandbox, c *prewarmed, record fu
 }
 
 // newLauncher starts a launcher in the sandbox's own directory. It has not joined its group yet.
-func (b *Backend) newLauncher(ctx context.Context, x *sandbox) (*prewarmed, error) {
+func (b *driver) newLauncher(ctx context.Context, x *sandbox) (*prewarmed, error) {
 	c := &prewarmed{group: b.group(x), ids: x.IDs}
 	if err := c.group.create(ctx); err != nil {
 		return nil, err

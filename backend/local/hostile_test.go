@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/local"
 )
 
@@ -36,7 +37,7 @@ func TestMissingState(t *testing.T) {
 			t.Parallel()
 			dir := stateDir(t)
 			b := newBackendWith(t, local.Options{StateDir: dir, Cold: true})
-			info := create(t, b, newSpec())
+			info := backendtest.Create(t, b, newSpec())
 			if err := errors.Join(b.Stop(t.Context(), info.ID), test.harm(test.path(dir, info))); err != nil {
 				t.Fatal(err)
 			}
@@ -47,7 +48,7 @@ func TestMissingState(t *testing.T) {
 			}
 			other, err := b.Create(t.Context(), newSpec())
 			if err == nil {
-				remove(t, b, other.ID)
+				backendtest.Remove(t, b, other.ID)
 			}
 			if !errors.Is(err, test.fresh) || err != nil && strings.Contains(err.Error(), dir) {
 				t.Errorf("Create: %v, want %v", err, test.fresh)
@@ -64,7 +65,7 @@ func filesOf(dir string, info backend.Info) string {
 func TestOOMScores(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, stateDir(t))
-	conn := dial(t, b, create(t, b, newSpec()).ID)
+	conn := backendtest.Dial(t, b, backendtest.Create(t, b, newSpec()).ID)
 	const script = `
 own=$(cat /proc/self/oom_score_adj)
 while guest=$(cat /proc/1/oom_score_adj) && test "$guest" -eq "$own"; do sleep 0.01; done # while the guest makes a process
@@ -72,7 +73,7 @@ test "$guest" -ge 0 || echo "the guest has $guest"
 test "$own" -gt "$guest" || echo "a command has $own, the guest $guest"
 if (echo $((guest - 1)) > /proc/self/oom_score_adj) 2>/dev/null; then echo "a command can have less than the guest's $guest"; fi
 `
-	if got := sh(t, conn, script); got != "" {
+	if got := backendtest.Sh(t, conn, script); got != "" {
 		t.Error(got)
 	}
 }
@@ -122,9 +123,9 @@ func TestMountedWorkspace(t *testing.T) {
 	}
 	dir, precious := stateDir(t), t.TempDir()
 	b := newBackend(t, dir)
-	info := create(t, b, newSpec())
-	conn := dial(t, b, info.ID)
-	sh(t, conn, "mkdir -p a/b/c d && touch f")
+	info := backendtest.Create(t, b, newSpec())
+	conn := backendtest.Dial(t, b, info.ID)
+	backendtest.Sh(t, conn, "mkdir -p a/b/c d && touch f")
 	for _, point := range []string{"a/b/c", "d", "f", "."} {
 		target := filepath.Join(filesOf(dir, info), point)
 		source := filepath.Join(precious, "file")

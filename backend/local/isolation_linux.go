@@ -72,7 +72,7 @@ func hint(part string, errno unix.Errno) string {
 }
 
 // forkError returns the error of a process in fresh namespaces that could not be made.
-func (b *Backend) forkError(err error) error {
+func (b *driver) forkError(err error) error {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
 		return fmt.Errorf("local: starting the sandbox's process: %w", scrub(err))
@@ -107,7 +107,7 @@ func userNamespaceHint() string {
 }
 
 // tryIsolation isolates a process once, without a guest, and finds out whether its root can be made writable.
-func (b *Backend) tryIsolation(ctx context.Context) error {
+func (b *driver) tryIsolation(ctx context.Context) error {
 	b.machine.layers = true
 	err := b.try(ctx, backend.RootWritable)
 	var missing *isolationError
@@ -119,9 +119,8 @@ func (b *Backend) tryIsolation(ctx context.Context) error {
 	return err
 }
 
-func (b *Backend) try(ctx context.Context, root backend.RootMode) error {
-	r := &record{Root: root, User: launch.ID{UID: 1000, GID: 1000}, Limits: b.enforceable(kit.SandboxLimits(backend.Limits{}, b.opts.Limits))}
-	r.IDs = ids{User: r.User}
+func (b *driver) try(ctx context.Context, root backend.RootMode) error {
+	r := &record{Record: kit.Record{Root: root, Limits: b.enforceable(kit.SandboxLimits(backend.Limits{}, b.opts.Limits))}, IDs: ids{User: defaultUser()}}
 	if b.machine.blocks {
 		r.IDs.Base = lastBlock // which may be in use: nothing is left of this one
 	}

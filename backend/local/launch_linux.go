@@ -36,7 +36,7 @@ func ambient() []uintptr {
 }
 
 // fork starts a launcher with a listening socket and a log, both may be nil.
-func (b *Backend) fork(i ids, listener, log *os.File) (*launching, error) {
+func (b *driver) fork(i ids, listener, log *os.File) (*launching, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", scrub(err))

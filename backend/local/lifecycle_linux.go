@@ -7,21 +7,15 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"syscall"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
-	"github.com/workcell-dev/workcell/internal/telemetry"
 )
 
 // Get describes a sandbox.
-func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
-	_, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return backend.Info{}, err
-	}
-	defer done()
+func (b *driver) Get(ctx context.Context, id string) (backend.Info, error) {
 	x, err := b.own(id)
 	if err != nil {
 		return backend.Info{}, err
@@ -34,7 +28,7 @@ func (b *Backend) Get(ctx context.Context, id string) (backend.Info, error) {
 }
 
 // state returns a sandbox's state; false for one whose creation died.
-func (b *Backend) state(x *sandbox) (backend.State, bool) {
+func (b *driver) state(x *sandbox) (backend.State, bool) {
 	if !x.made() {
 		free, err := x.tryLock()
 		if free {
@@ -54,13 +48,9 @@ func (b *Backend) state(x *sandbox) (backend.State, bool) {
 	return backend.StateStopped, true
 }
 
-func (b *Backend) describe(x *sandbox, state backend.State, whole bool) backend.Info {
-	info := backend.Info{
-		ID: x.id(), SessionID: x.SessionID, Instance: x.Instance, Key: x.Key, Run: x.Run, Hash: x.Hash, Image: hostImage,
-		ImageID: hostImage, User: fmt.Sprintf("%d:%d", x.User.UID, x.User.GID), Network: x.Network, Root: x.Root, Limits: x.Limits, Workspace: x.Workspace,
-		RootBytes: rootBytes(&x.record), Ephemeral: x.Ephemeral,
-		State: state, Created: x.Created, Labels: x.Labels,
-	}
+func (b *driver) describe(x *sandbox, state backend.State, whole bool) backend.Info {
+	info := x.Info(x.Labels, x.UserLabels)
+	info.ID, info.ImageID, info.State = x.id(), hostImage, state
 	if info.RootBytes > 0 {
 		info.RootEnforcement = backend.WorkspaceMemory
 	}
@@ -70,19 +60,15 @@ func (b *Backend) describe(x *sandbox, state backend.State, whole bool) backend.
 	if state == backend.StateStopped {
 		// It was not stopped by us, and the kernel killed for lack of memory: the guest is the last to be killed.
 		_, started := x.started()
-		info.OOMKilled = started && b.group(x).oomKills() > 0
+		kills, _ := b.group(x).counters().OOMKills()
+		info.OOMKilled = started && kills > 0
 	}
 	return info
 }
 
-// List describes the sandboxes that match filter, oldest first. It also removes what dead creations of the filter's
+// List describes the sandboxes that match filter. It also removes what dead creations of the filter's
 // instance left behind.
-func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
+func (b *driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	entries, err := os.ReadDir(b.dirs.sandboxes())
 	if err != nil {
 		return nil, fmt.Errorf("local: listing sandboxes: %w", scrub(err))
@@ -101,18 +87,17 @@ func (b *Backend) List(ctx context.Context, filter backend.Filter) ([]backend.In
 		}
 		state, ok := b.state(x)
 		if !ok {
-			b.sweepOne(ctx, x.SessionID, filter.Instance)
+			b.sweepOne(ctx, x.session(), filter.Instance)
 			continue
 		}
 		infos = append(infos, b.describe(x, state, false))
 	}
-	kit.Sort(infos)
 	return infos, nil
 }
 
 func filterMatches(f backend.Filter, r *record) bool {
-	for _, m := range [][2]string{{f.Instance, r.Instance}, {f.SessionID, r.SessionID}, {f.Key, r.Key}, {f.Run, r.Run}} {
-		if m[0] != "" && m[0] != m[1] {
+	for label, want := range kit.FilterLabels(f) {
+		if r.Labels[label] != want {
 			return false
 		}
 	}
@@ -120,7 +105,7 @@ func filterMatches(f backend.Filter, r *record) bool {
 }
 
 // sweepOne removes a sandbox of the instance whose creator died. Others stay.
-func (b *Backend) sweepOne(ctx context.Context, session, instance string) {
+func (b *driver) sweepOne(ctx context.Context, session, instance string) {
 	dead := func(x *sandbox) bool { return !x.made() }
 	err := b.clear(ctx, session, instance, dead, b.abandon)
 	if err != nil {
@@ -130,7 +115,7 @@ func (b *Backend) sweepOne(ctx context.Context, session, instance string) {
 
 // reclaim removes a sandbox of the instance whose record is lost and of which nothing lives, for a new one of the session.
 // The workspace stays.
-func (b *Backend) reclaim(ctx context.Context, session, instance string) {
+func (b *driver) reclaim(ctx context.Context, session, instance string) {
 	dead := func(x *sandbox) bool { return x.damaged && x.made() && !x.lives(b.machine.boot) }
 	err := b.clear(ctx, session, instance, dead, b.drop)
 	if err != nil {
@@ -139,9 +124,9 @@ func (b *Backend) reclaim(ctx context.Context, session, instance string) {
 }
 
 // clear removes a sandbox of the instance, if it is dead. One that is in use stays.
-func (b *Backend) clear(ctx context.Context, session, instance string, dead func(*sandbox) bool, remove func(context.Context, *sandbox) error) error {
+func (b *driver) clear(ctx context.Context, session, instance string, dead func(*sandbox) bool, remove func(context.Context, *sandbox) error) error {
 	x, err := b.readSandbox(session)
-	if err != nil || x.Instance != instance || !dead(x) {
+	if err != nil || x.instance() != instance || !dead(x) {
 		return nil
 	}
 	if ok, err := x.tryLock(); !ok || err != nil {
@@ -157,14 +142,7 @@ func (b *Backend) clear(ctx context.Context, session, instance string, dead func
 }
 
 // Start starts a stopped sandbox.
-func (b *Backend) Start(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalStart)
-	defer func() { telemetry.End(span, err) }()
+func (b *driver) Start(ctx context.Context, id string) error {
 	x, err := b.locked(ctx, id)
 	if err != nil {
 		return err
@@ -184,15 +162,8 @@ func (b *Backend) Start(ctx context.Context, id string) (err error) {
 	return b.start(ctx, x, nil, noRecord)
 }
 
-// Stop ends the processes of a sandbox at once: the guest has nothing to save.
-func (b *Backend) Stop(ctx context.Context, id string) (err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalStop)
-	defer func() { telemetry.End(span, err) }()
+// Stop ends the processes of a sandbox.
+func (b *driver) Stop(ctx context.Context, id string) error {
 	x, err := b.locked(ctx, id)
 	if err != nil {
 		return err
@@ -202,7 +173,7 @@ func (b *Backend) Stop(ctx context.Context, id string) (err error) {
 }
 
 // halt ends the process of a locked sandbox and removes what holds it.
-func (b *Backend) halt(ctx context.Context, x *sandbox) error {
+func (b *driver) halt(ctx context.Context, x *sandbox) error {
 	if p, ok := x.started(); ok {
 		if x.damaged && p.alive(b.machine.boot) {
 			x.Group = b.foundGroup(p)
@@ -226,15 +197,8 @@ func (b *Backend) halt(ctx context.Context, x *sandbox) error {
 	return nil
 }
 
-// Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
-func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOptions) (err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, telemetry.SpanLocalRemove)
-	defer func() { telemetry.End(span, err) }()
+// Remove ends a sandbox and deletes it.
+func (b *driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
 	session, nonce, err := splitID(id)
 	if err != nil {
 		return nil // it is none of ours
@@ -262,15 +226,15 @@ func (b *Backend) Remove(ctx context.Context, id string, opts backend.RemoveOpti
 
 // hold locks the sandbox with that id, or whatever else keeps others from making its workspace theirs: the rest of another
 // creation, or the session's name, taken like for a new sandbox. Nil and no error: there is nothing to remove.
-func (b *Backend) hold(ctx context.Context, session, nonce string, meant func(workspace) bool) (*sandbox, error) {
+func (b *driver) hold(ctx context.Context, session, nonce string, meant func(workspace) bool) (*sandbox, error) {
 	for {
 		x, err := b.readSandbox(session)
 		if err != nil {
-			w, err := b.dirs.ownerOf(session)
+			w, err := b.dirs.readOwner(session)
 			if err != nil && !errors.Is(err, errDamaged) || !meant(w) || exists(b.dirs.sandbox(session)) {
 				return nil, nil
 			}
-			x, err = b.takeName(&record{SessionID: session, Nonce: nonce, Instance: w.Instance})
+			x, err = b.takeName(nameOnly(session, w.Instance, nonce))
 			if errors.Is(err, backend.ErrExists) { // by now
 				continue
 			}
@@ -296,7 +260,7 @@ func (b *Backend) hold(ctx context.Context, session, nonce string, meant func(wo
 }
 
 // drop removes a locked sandbox. Its name is free at once; what then fails leaves only files without meaning.
-func (b *Backend) drop(ctx context.Context, x *sandbox) error {
+func (b *driver) drop(ctx context.Context, x *sandbox) error {
 	if err := b.halt(ctx, x); err != nil {
 		return err
 	}
@@ -306,24 +270,13 @@ func (b *Backend) drop(ctx context.Context, x *sandbox) error {
 	return nil
 }
 
-// Dial opens a stream to the guest. Streams do not disturb each other: Connect is the same.
-func (b *Backend) Dial(ctx context.Context, id string) (_ io.ReadWriteCloser, err error) {
-	return b.connect(ctx, id, telemetry.SpanLocalDial)
+// Connect is Dial.
+func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	return b.Dial(ctx, id)
 }
 
-// Connect opens a stream of its own to the guest.
-func (b *Backend) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	return b.connect(ctx, id, telemetry.SpanLocalConnect)
-}
-
-func (b *Backend) connect(ctx context.Context, id, spanName string) (_ io.ReadWriteCloser, err error) {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	ctx, span := b.calls.Span(ctx, spanName)
-	defer func() { telemetry.End(span, err) }()
+// Dial opens a stream to the guest. Streams do not disturb each other.
+func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	x, err := b.own(id)
 	if err != nil {
 		return nil, err
@@ -337,7 +290,7 @@ func (b *Backend) connect(ctx context.Context, id, spanName string) (_ io.ReadWr
 	conn, err := d.DialContext(ctx, "unix", path)
 	switch {
 	case err == nil:
-		return &stream{Conn: conn}, nil
+		return host.NewStream(conn), nil
 	case ctx.Err() != nil:
 		return nil, ended(ctx)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
@@ -351,25 +304,9 @@ func (b *Backend) connect(ctx context.Context, id, spanName string) (_ io.ReadWr
 	return nil, fmt.Errorf("local: reaching the guest: %v: %w", errors.Unwrap(err), backend.ErrUnavailable)
 }
 
-// stream is a connection to a guest. Closing it again is no error.
-type stream struct {
-	net.Conn
-	closing sync.Once
-}
-
-func (s *stream) Close() (err error) {
-	s.closing.Do(func() { err = s.Conn.Close() })
-	return err
-}
-
 // OOMKills counts how often the kernel ended a process of the sandbox for lack of memory since it was started.
 // backend.ErrUnsupported where no cgroup counts.
-func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
-	_, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer done()
+func (b *driver) OOMKills(ctx context.Context, id string) (int64, error) {
 	x, err := b.own(id)
 	if err != nil {
 		return 0, err
@@ -377,22 +314,27 @@ func (b *Backend) OOMKills(ctx context.Context, id string) (int64, error) {
 	if !b.machine.cgroups.memory() {
 		return 0, fmt.Errorf("local: OOM kills are not counted without a memory cgroup: %w", backend.ErrUnsupported)
 	}
-	return max(0, b.group(x).oomKills()), nil
+	n, _ := b.group(x).counters().OOMKills()
+	return n, nil
 }
 
-// HasImage reports whether a reference stands for a program that is there.
-func (b *Backend) HasImage(ctx context.Context, ref string) (bool, error) {
-	_, done, err := b.calls.Begin(ctx)
+// Usage returns what the sandbox's control group has counted; nothing is known without one.
+func (b *driver) Usage(_ context.Context, id string) (backend.Usage, error) {
+	x, err := b.own(id)
 	if err != nil {
-		return false, err
+		return backend.Usage{}, err
 	}
-	defer done()
+	if _, ok := x.running(b.machine.boot); !ok {
+		return backend.Usage{}, fmt.Errorf("local: the sandbox does not run: %w", backend.ErrLost)
+	}
+	return b.group(x).counters().Usage(), nil
+}
+
+// FindImage looks for the program that a reference stands for.
+func (b *driver) FindImage(_ context.Context, ref string) error {
 	p, err := resolveImage(ref)
-	if errors.Is(err, backend.ErrUnsupported) {
-		return false, nil
+	if err == nil {
+		err = p.find()
 	}
-	if err != nil {
-		return false, err
-	}
-	return p.find() == nil, nil
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/local"
 )
 
@@ -20,11 +21,11 @@ func TestWritableRoot(t *testing.T) {
 	}
 	spec := newSpec()
 	spec.User, spec.Root = "0:0", backend.RootWritable
-	conn := dial(t, b, create(t, b, spec).ID)
-	if got := sh(t, conn, "touch /x /etc/x /usr/x /usr/bin/x /usr/local/bin/x && rm /usr/bin/env && umask"); got != "0022\n" {
+	conn := backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID)
+	if got := backendtest.Sh(t, conn, "touch /x /etc/x /usr/x /usr/bin/x /usr/local/bin/x && rm /usr/bin/env && umask"); got != "0022\n" {
 		t.Errorf("umask %q", got)
 	}
-	if got := sh(t, dial(t, b, create(t, b, newSpec()).ID), "test -x /usr/bin/env && echo whole"); got != "whole\n" {
+	if got := backendtest.Sh(t, backendtest.Dial(t, b, backendtest.Create(t, b, newSpec()).ID), "test -x /usr/bin/env && echo whole"); got != "whole\n" {
 		t.Errorf("another sandbox: %q", got)
 	}
 }
@@ -69,8 +70,8 @@ func TestHostSocketsBelowUsr(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBackend(t, stateDir(t))
-	conn := dial(t, b, create(t, b, newSpec()).ID)
-	if got := sh(t, conn, "test -S "+socket+" && echo socket; test -e "+socket+" && echo there; true"); got != "there\n" {
+	conn := backendtest.Dial(t, b, backendtest.Create(t, b, newSpec()).ID)
+	if got := backendtest.Sh(t, conn, "test -S "+socket+" && echo socket; test -e "+socket+" && echo there; true"); got != "there\n" {
 		t.Errorf("the sandbox sees: %q", got)
 	}
 }
@@ -87,11 +88,11 @@ func TestRecordWithoutGroup(t *testing.T) {
 		if err := os.Mkdir(sandbox, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		record := fmt.Sprintf(`{"nonce":"0123456789abcdef","session":%q,"instance":%q,"group":%q}`, spec.ID, spec.Instance, group)
+		record := fmt.Sprintf(`{"nonce":"0123456789abcdef","labels":{"dev.workcell.id":%q,"dev.workcell.instance":%q},"group":%q}`, spec.ID, spec.Instance, group)
 		if err := os.WriteFile(filepath.Join(sandbox, "record.json"), []byte(record), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := sh(t, dial(t, b, create(t, b, spec).ID), "echo made anew"); got != "made anew\n" {
+		if got := backendtest.Sh(t, backendtest.Dial(t, b, backendtest.Create(t, b, spec).ID), "echo made again"); got != "made again\n" {
 			t.Errorf("group %q: %q", group, got)
 		}
 	}

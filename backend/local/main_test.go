@@ -19,8 +19,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/local"
-	"github.com/workcell-dev/workcell/internal/guest/client"
-	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 const instance = "local-test"
@@ -193,78 +191,10 @@ func newBackend(t testing.TB, dir string) *local.Backend {
 func newBackendWith(t testing.TB, opts local.Options) *local.Backend {
 	t.Helper()
 	b, err := local.New(t.Context(), &opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return b
+	return backendtest.Closing(t, b, err)
 }
 
-func newSpec() backend.Spec {
-	id := "sbx_" + strings.ToLower(rand.Text())
-	return backend.Spec{ID: id, Instance: instance, Key: "user:" + id, Run: "run_" + id, Hash: "hash", Image: "host"}
-}
-
-// create makes a sandbox that the test's end removes.
-func create(t testing.TB, b *local.Backend, spec backend.Spec) backend.Info {
-	t.Helper()
-	info, err := b.Create(t.Context(), spec)
-	if err != nil {
-		t.Fatalf("Create: %v", err)
-	}
-	t.Cleanup(func() { remove(t, b, info.ID) })
-	return info
-}
-
-func remove(t testing.TB, b *local.Backend, id string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := b.Remove(ctx, id, backend.RemoveOptions{Volumes: true}); err != nil {
-		t.Errorf("Remove: %v", err)
-	}
-}
-
-func dial(t testing.TB, b *local.Backend, id string) *client.Conn {
-	t.Helper()
-	rw, err := b.Dial(t.Context(), id)
-	if err != nil {
-		t.Fatalf("Dial: %v", err)
-	}
-	conn, err := client.New(t.Context(), rw, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-// run runs a command to its end.
-func run(t testing.TB, conn *client.Conn, argv ...string) wire.RunResult {
-	t.Helper()
-	res, err := conn.Run(t.Context(), wire.RunRequest{
-		Spawn:  wire.Spawn{Argv: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, TimeoutMillis: 120_000},
-		ExecID: rand.Text(), YieldMillis: -1, HeadBytes: 256 << 10, TailBytes: 64 << 10,
-	})
-	if err != nil {
-		t.Fatalf("%q: %v", argv, err)
-	}
-	return res
-}
-
-// sh runs a script that must succeed, and returns its output.
-func sh(t testing.TB, conn *client.Conn, script string) string {
-	t.Helper()
-	res := run(t, conn, "/bin/sh", "-c", script)
-	if res.ExitCode != 0 || res.State != wire.ExecCompleted {
-		t.Fatalf("%q: %+v\n%s%s", script, res.ExecStatus, res.Stdout.Head, res.Stderr.Head)
-	}
-	return string(res.Stdout.Head) + string(res.Stdout.Tail)
-}
+func newSpec() backend.Spec { return backendtest.Spec(instance, "host") }
 
 // lock takes a lock as a process at work does.
 func lock(t testing.TB, file string) (unlock func()) {

@@ -20,7 +20,7 @@ import (
 // longer than all the rest, most of it waiting: on cgroup version 1 the kernel needs some 8 ms to move a process
 // into a group.
 type warmPool struct {
-	b *Backend
+	b *driver
 
 	mu     sync.Mutex // guards what follows
 	next   *prewarmed // nil when none is wanted yet
@@ -124,7 +124,7 @@ func (w *warmPool) close() {
 func defaultUser() launch.ID { return launch.ID{UID: 1000, GID: 1000} }
 
 // fill makes the group, files and process of a prewarmed sandbox.
-func (b *Backend) fill(c *prewarmed) error {
+func (b *driver) fill(c *prewarmed) error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
 	nonce := newNonce()
@@ -157,7 +157,7 @@ func (b *Backend) fill(c *prewarmed) error {
 }
 
 // spawn starts the launcher in the group. On cgroup version 1 a thread that joined before forks it there.
-func (b *Backend) spawn(c *prewarmed, listener, log *os.File) (err error) {
+func (b *driver) spawn(c *prewarmed, listener, log *os.File) (err error) {
 	if b.machine.cgroups.v2 {
 		if c.l, err = b.fork(c.ids, listener, log); err != nil {
 			return err
@@ -184,7 +184,7 @@ func (g group) enter() error {
 }
 
 // discardPrewarmed removes a prewarmed sandbox that nobody used.
-func (b *Backend) discardPrewarmed(c *prewarmed) {
+func (b *driver) discardPrewarmed(c *prewarmed) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
 	var errs []error

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/workcell-dev/workcell/backend/backendtest"
 	"github.com/workcell-dev/workcell/backend/local"
 )
 
@@ -37,7 +38,7 @@ func TestPreparedGroup(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				} else {
-					remove(t, b, info.ID)
+					backendtest.Remove(t, b, info.ID)
 				}
 				if err := b.Close(); err != nil {
 					t.Error(err)

@@ -16,8 +16,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/gofrs/flock"
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/guest/launch"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // Files of a sandbox's directory.
@@ -35,30 +36,28 @@ const (
 // sandboxIDs matches our ids: the session's, and a nonce that no other sandbox of the session has.
 var sandboxIDs = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,127})@([0-9a-f]{16})$`)
 
-// record is what is kept of a Spec, with all defaults filled in.
+// record is what is kept of a sandbox.
 type record struct {
-	Nonce     string              `json:"nonce"`
-	SessionID string              `json:"session"`
-	Instance  string              `json:"instance"`
-	Key       string              `json:"key"`
-	Run       string              `json:"run"`
-	Hash      string              `json:"hash"`
-	User      launch.ID           `json:"user"`
-	IDs       ids                 `json:"ids"`
-	Group     string              `json:"group"` // name of its control group
-	Root      backend.RootMode    `json:"root"`
-	Network   backend.NetworkMode `json:"network"`
-	Limits    backend.Limits      `json:"limits"`
-	// Workspace is what holds the workspace's limit.
-	Workspace backend.Enforcement `json:"workspace,omitempty"`
-	// OrphanTimeout and Ephemeral are the Spec's.
-	OrphanTimeout time.Duration     `json:"orphan_timeout,omitempty"`
-	Ephemeral     bool              `json:"ephemeral,omitempty"`
-	Labels        map[string]string `json:"labels"`
-	Created       time.Time         `json:"created"`
+	kit.Record
+	Nonce      string            `json:"nonce"`
+	Labels     map[string]string `json:"labels"` // see kit.Plan.SandboxLabels
+	UserLabels map[string]string `json:"user_labels,omitempty"`
+	IDs        ids               `json:"ids"`
+	Group      string            `json:"group"` // name of its control group
+	// OrphanTimeout is the Spec's.
+	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"`
 }
 
-func (r *record) id() string { return r.SessionID + "@" + r.Nonce }
+// nameOnly returns the record of something that has the name of a session.
+func nameOnly(session, instance, nonce string) record {
+	return record{Nonce: nonce, Labels: map[string]string{
+		backend.LabelRole: backend.RoleSandbox, backend.LabelID: session, backend.LabelInstance: instance,
+	}}
+}
+
+func (r *record) session() string  { return r.Labels[backend.LabelID] }
+func (r *record) instance() string { return r.Labels[backend.LabelInstance] }
+func (r *record) id() string       { return r.session() + "@" + r.Nonce }
 
 func newNonce() string {
 	var b [8]byte
@@ -84,17 +83,17 @@ type sandbox struct {
 	dir string
 	record
 	damaged bool           // the record is lost, or not yet written
-	lock    *os.File       // nil while it is not locked
+	lock    *flock.Flock   // nil while it is not locked
 	disk    errgroup.Group // writes that must reach the disk before the sandbox is made
 }
 
 func (x *sandbox) file(name string) string { return filepath.Join(x.dir, name) }
 
-// readSandbox reads a sandbox without locking it; ErrNotFound for one that is not there. What is damaged comes from the copy
-// that is kept beside the workspace; if there is none, no more is known than what the directory's link holds.
-func (b *Backend) readSandbox(session string) (*sandbox, error) {
+// readSandbox reads a sandbox without locking it; ErrNotFound for one that is not there. Of one whose record is damaged, or
+// not written yet, no more is known than what the directory's link holds.
+func (b *driver) readSandbox(session string) (*sandbox, error) {
 	x := &sandbox{dir: b.dirs.sandbox(session)}
-	if err := readJSON(x.file(recordFile), &x.record); err == nil && x.names(session) {
+	if err := readJSON(x.file(recordFile), &x.record); err == nil && x.session() == session && sandboxIDs.MatchString(x.id()) {
 		return x, nil
 	}
 	target, err := os.Readlink(x.file(identityLink))
@@ -102,21 +101,12 @@ func (b *Backend) readSandbox(session string) (*sandbox, error) {
 	if err != nil || !ok {
 		return nil, notFound(session) // what lies there, if anything, is none of ours
 	}
-	w, err := b.dirs.readOwner(session)
-	if x.record = w.Record; err != nil || !x.names(session) || x.Nonce != nonce {
-		x.record = record{SessionID: session, Nonce: nonce, Instance: instance}
-		x.damaged = true
-	}
+	x.record, x.damaged = nameOnly(session, instance, nonce), true
 	return x, nil
 }
 
-// names reports whether a record is whole and that of a session.
-func (r *record) names(session string) bool {
-	return r.SessionID == session && sandboxIDs.MatchString(r.id())
-}
-
 // own reads a sandbox by its id.
-func (b *Backend) own(id string) (*sandbox, error) {
+func (b *driver) own(id string) (*sandbox, error) {
 	session, nonce, err := splitID(id)
 	if err != nil {
 		return nil, err
@@ -129,7 +119,7 @@ func (b *Backend) own(id string) (*sandbox, error) {
 }
 
 // locked reads a sandbox by its id and keeps others, processes too, from changing it until unlock.
-func (b *Backend) locked(ctx context.Context, id string) (*sandbox, error) {
+func (b *driver) locked(ctx context.Context, id string) (*sandbox, error) {
 	x, err := b.own(id)
 	if err != nil {
 		return nil, err
@@ -150,57 +140,44 @@ func (b *Backend) locked(ctx context.Context, id string) (*sandbox, error) {
 	return again, nil
 }
 
-// Pauses between tries to get a lock.
-const (
-	lockPause   = 2 * time.Millisecond
-	lockLongest = 50 * time.Millisecond
-)
+// lockPause is the pause between tries to get a lock.
+const lockPause = 5 * time.Millisecond
 
 func (x *sandbox) acquire(ctx context.Context) error {
-	for pause := lockPause; ; pause = min(2*pause, lockLongest) {
-		ok, err := x.tryLock()
-		if ok || err != nil {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return ended(ctx)
-		}
+	_, err := x.takeLock(func(l *flock.Flock) (bool, error) { return l.TryLockContext(ctx, lockPause) })
+	if err != nil && ctx.Err() != nil {
+		return ended(ctx)
 	}
+	return err
 }
 
 // tryLock takes the lock if nobody has it. The kernel frees it when its holder dies.
-func (x *sandbox) tryLock() (bool, error) {
-	f, err := os.OpenFile(x.file(lockFile), os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, notFound(x.SessionID)
+func (x *sandbox) tryLock() (bool, error) { return x.takeLock((*flock.Flock).TryLock) }
+
+func (x *sandbox) takeLock(take func(*flock.Flock) (bool, error)) (bool, error) {
+	l := flock.New(x.file(lockFile), flock.SetFlag(os.O_RDWR|os.O_CREATE), flock.SetPermissions(0o600))
+	ok, err := take(l)
+	switch {
+	case ok:
+		x.lock = l
+	case errors.Is(err, os.ErrNotExist):
+		err = notFound(x.session())
+	case err != nil:
+		err = fmt.Errorf("local: locking a sandbox: %w", scrub(err))
 	}
-	if err != nil {
-		return false, fmt.Errorf("local: locking a sandbox: %w", scrub(err))
-	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
-		x.lock = f
-		return true, nil
-	}
-	_ = f.Close() // nothing was written
-	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
-		return false, nil
-	}
-	return false, fmt.Errorf("local: locking a sandbox: %w", err)
+	return ok, err
 }
 
 // current reports whether the lock is that of the directory which has the sandbox's name now.
 func (x *sandbox) current() bool {
-	var held, named unix.Stat_t
-	return unix.Fstat(int(x.lock.Fd()), &held) == nil && unix.Stat(x.file(lockFile), &named) == nil && held.Ino == named.Ino && held.Dev == named.Dev
+	held, err1 := x.lock.Stat()
+	named, err2 := os.Stat(x.file(lockFile))
+	return err1 == nil && err2 == nil && os.SameFile(held, named)
 }
 
 func (x *sandbox) unlock() {
 	if x.lock != nil {
-		// Closing it alone frees the lock only when no process that is just being made has the descriptor too.
-		_ = errors.Join(unix.Flock(int(x.lock.Fd()), unix.LOCK_UN), x.lock.Close())
+		_ = x.lock.Unlock() // nothing was written
 		x.lock = nil
 	}
 }

@@ -30,8 +30,8 @@ func (r *record) sized() int64 {
 }
 
 // chooseEnforcement returns how the limit of a session's workspace is enforced. One that was kept stays what it is.
-func (b *Backend) chooseEnforcement(ctx context.Context, session string) (backend.Enforcement, error) {
-	if old, err := b.dirs.ownerOf(session); err == nil && old.Size == 0 {
+func (b *driver) chooseEnforcement(ctx context.Context, session string) (backend.Enforcement, error) {
+	if old, err := b.dirs.readOwner(session); err == nil && old.Size == 0 {
 		return backend.WorkspaceWatched, nil
 	} else if err == nil {
 		return backend.WorkspaceSized, nil // what is wrong with it is told when it is mounted
@@ -51,15 +51,15 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", err, backend.ErrUnavailable)
 }
 
-func (b *Backend) formatWorkspace(ctx context.Context, x *sandbox, file string) error {
+func (b *driver) formatWorkspace(ctx context.Context, x *sandbox, file string) error {
 	// Its root gets its owner when it is mounted.
 	return sizedfs.Format(ctx, file, sizedfs.Spec{Bytes: x.sized(), Files: kit.Inodes(x.sized())})
 }
 
 // mountSized mounts a workspace's file system over its directory, in the mount namespace of the sandbox's launcher, which
 // takes it from there. Nothing of that shows on the host: mounts do not pass from a namespace of another user.
-func (b *Backend) mountSized(x *sandbox, launcher int) error {
-	d, err := sizedfs.Attach(b.dirs.image(x.SessionID))
+func (b *driver) mountSized(x *sandbox, launcher int) error {
+	d, err := sizedfs.Attach(b.dirs.image(x.session()))
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("local: the workspace's file system was removed from the state directory: %w", backend.ErrLost)
 	}
@@ -79,14 +79,14 @@ func (b *Backend) mountSized(x *sandbox, launcher int) error {
 }
 
 // mountIn enters a mount namespace with this thread, for good.
-func (b *Backend) mountIn(ns int, device string, x *sandbox) error {
+func (b *driver) mountIn(ns int, device string, x *sandbox) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread that shares its root cannot leave
 		return err
 	}
 	if err := unix.Setns(ns, unix.CLONE_NEWNS); err != nil {
 		return err
 	}
-	files := b.dirs.files(x.SessionID)
+	files := b.dirs.files(x.session())
 	if err := unix.Mount(device, files, "ext4", unix.MS_NODEV|unix.MS_NOSUID, sizedfs.Options); err != nil {
 		return err
 	}

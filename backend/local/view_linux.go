@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/launch"
 )
@@ -36,7 +37,7 @@ func readonlyPaths() []string {
 }
 
 // view composes what a sandbox is to look like.
-func (b *Backend) view(r *record, g group) *launch.Config {
+func (b *driver) view(r *record, g group) *launch.Config {
 	c := &launch.Config{
 		Hostname: hostname, Stage: "/usr", RootReadonly: r.Root != backend.RootWritable,
 		RootData: rootOptions(r),
@@ -103,7 +104,7 @@ func writableDirs(dir string) []string {
 }
 
 // showHost adds what is the host's.
-func (b *Backend) showHost(c *launch.Config) {
+func (b *driver) showHost(c *launch.Config) {
 	for _, dir := range systemDirs() {
 		target, err := os.Readlink(dir)
 		switch {
@@ -170,7 +171,7 @@ func showDevices(c *launch.Config, r *record) {
 	}
 	c.Mounts = append(c.Mounts,
 		launch.Mount{Type: "devpts", Target: "/dev/pts", Data: "newinstance,ptmxmode=0666,mode=0620"},
-		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: tmpfsOptions(kit.ShmSize(r.Limits), r.User)},
+		launch.Mount{Type: "tmpfs", Target: "/dev/shm", Data: tmpfsOptions(kit.ShmSize(r.Limits), r.IDs.User)},
 		launch.Mount{Type: "proc", Target: "/proc"})
 }
 
@@ -179,17 +180,17 @@ func tmpfsOptions(size int64, o launch.ID) string {
 }
 
 // showOwn adds what is the sandbox's own.
-func (b *Backend) showOwn(c *launch.Config, r *record, g group) {
+func (b *driver) showOwn(c *launch.Config, r *record, g group) {
 	c.Trees = append(c.Trees, launch.Tree{Source: b.guest, Target: "/.workcell", Alone: true})
 	// Programs may run from /tmp: installers and compilers run what they put there.
-	c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: "/tmp", Exec: true, Data: tmpfsOptions(r.Limits.TmpBytes, r.User)})
-	c.Trees = append(c.Trees, launch.Tree{Source: b.dirs.files(r.SessionID), Target: backend.Workdir, Writable: true, Alone: true})
+	c.Mounts = append(c.Mounts, launch.Mount{Type: "tmpfs", Target: "/tmp", Exec: true, Data: tmpfsOptions(r.Limits.TmpBytes, r.IDs.User)})
+	c.Trees = append(c.Trees, launch.Tree{Source: b.dirs.files(r.session()), Target: backend.Workdir, Writable: true, Alone: true})
 	// Where a guest looks for the limits that hold it.
 	if b.machine.cgroups.v2 {
 		c.Trees = append(c.Trees, launch.Tree{Source: g.dir("memory"), Target: "/sys/fs/cgroup", Alone: true})
 		return
 	}
-	for _, name := range []string{"memory", "pids", accounting} {
+	for _, name := range []string{"memory", "pids", host.Accounting} {
 		if dir := g.dir(name); dir != "" {
 			c.Trees = append(c.Trees, launch.Tree{Source: dir, Target: "/sys/fs/cgroup/" + name, Alone: true})
 		}
@@ -201,10 +202,10 @@ func makeEtc(c *launch.Config, r *record) {
 	var passwd, group strings.Builder
 	passwd.WriteString("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n")
 	group.WriteString("root:x:0:\nnogroup:x:65534:\n")
-	if u := r.User.UID; u != 0 && u != 65534 {
-		fmt.Fprintf(&passwd, "user:x:%d:%d::%s:/bin/sh\n", u, r.User.GID, backend.Workdir)
+	if u := r.IDs.User.UID; u != 0 && u != 65534 {
+		fmt.Fprintf(&passwd, "user:x:%d:%d::%s:/bin/sh\n", u, r.IDs.User.GID, backend.Workdir)
 	}
-	if g := r.User.GID; g != 0 && g != 65534 {
+	if g := r.IDs.User.GID; g != 0 && g != 65534 {
 		fmt.Fprintf(&group, "user:x:%d:\n", g)
 	}
 	for file, text := range map[string]string{
@@ -221,7 +222,7 @@ func makeEtc(c *launch.Config, r *record) {
 }
 
 // rlimits returns what every process is born with.
-func (b *Backend) rlimits(r *record) []launch.Rlimit {
+func (b *driver) rlimits(r *record) []launch.Rlimit {
 	l := r.Limits
 	size := kit.FileBytes(l, cmp.Or(r.Workspace, backend.WorkspaceWatched), 0)
 	out := []launch.Rlimit{

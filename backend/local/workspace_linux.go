@@ -22,9 +22,7 @@ type workspace struct {
 	// Maker and Last are the nonces of the sandbox that made it and of the last one that had it to the end of its creation.
 	Maker string `json:"maker"`
 	Last  string `json:"last"`
-	// Record is a copy of the record of the sandbox that has the workspace, or had it last: each of the two files makes up
-	// for the loss of the other.
-	Record record `json:"record"`
+	Group string `json:"group"` // control group of the sandbox that has it, or had it last
 }
 
 // errDamaged: there is a workspace, and its owner is unknown.
@@ -32,49 +30,33 @@ var errDamaged = errors.New("the record of its owner is damaged")
 
 func (d dirs) ownerFile(session string) string { return filepath.Join(d.workspace(session), ownerFile) }
 
+// readOwner reads whose a workspace is: os.ErrNotExist when there is none, errDamaged when its owner is unknown.
 func (d dirs) readOwner(session string) (workspace, error) {
 	var w workspace
-	err := readJSON(d.ownerFile(session), &w)
-	if err == nil && w.Maker == "" {
-		err = errDamaged
+	switch err := readJSON(d.ownerFile(session), &w); {
+	case err == nil && w.Maker != "":
+		return w, nil
+	case !exists(d.workspace(session)):
+		return workspace{}, os.ErrNotExist
 	}
-	return w, err
-}
-
-// ownerOf reads whose a workspace is, if that is damaged from the sandbox's record: os.ErrNotExist when there is none,
-// errDamaged when its owner is unknown.
-func (d dirs) ownerOf(session string) (workspace, error) {
-	w, err := d.readOwner(session)
-	if err == nil || errors.Is(err, os.ErrNotExist) && !exists(d.workspace(session)) {
-		return w, err
-	}
-	var r record
-	if readJSON(filepath.Join(d.sandbox(session), recordFile), &r) != nil || !r.names(session) {
-		return workspace{}, errDamaged
-	}
-	w = workspace{Instance: r.Instance, Base: r.IDs.Base, Size: r.sized(), Record: r}
-	// One that was not made to the end may have found the workspace, with files that are worth keeping.
-	if exists(filepath.Join(d.sandbox(session), madeFile)) {
-		w.Maker, w.Last = r.Nonce, r.Nonce
-	}
-	return w, nil
+	return workspace{}, errDamaged
 }
 
 // claimWorkspace makes the sandbox's workspace or finds the one that an earlier sandbox of the session left, and settles
 // the user ids. A new one takes those of the prewarmed sandbox, if there is one.
-func (b *Backend) claimWorkspace(ctx context.Context, x *sandbox, c *prewarmed) error {
-	old, err := b.dirs.ownerOf(x.SessionID)
+func (b *driver) claimWorkspace(ctx context.Context, x *sandbox, c *prewarmed) error {
+	old, err := b.dirs.readOwner(x.session())
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return b.makeWorkspace(ctx, x, c)
 	case err != nil:
-		return fmt.Errorf("local: session %s has a workspace, but %w: remove it first: %w", x.SessionID, scrub(err), backend.ErrExists)
-	case old.Instance != x.Instance:
-		return fmt.Errorf("local: session %s has a workspace of another instance: %w", x.SessionID, backend.ErrExists)
+		return fmt.Errorf("local: session %s has a workspace, but %w: remove it first: %w", x.session(), scrub(err), backend.ErrExists)
+	case old.Instance != x.instance():
+		return fmt.Errorf("local: session %s has a workspace of another instance: %w", x.session(), backend.ErrExists)
 	case old.Size == 0 && x.sized() > 0: // it is a directory and stays one
 		x.Workspace = backend.WorkspaceWatched
 	case old.Size != x.sized():
-		return fmt.Errorf("local: session %s has a workspace with a limit of %d bytes: %w", x.SessionID, old.Size, backend.ErrExists)
+		return fmt.Errorf("local: session %s has a workspace with a limit of %d bytes: %w", x.session(), old.Size, backend.ErrExists)
 	}
 	if err := b.endFormer(ctx, old); err != nil {
 		return err
@@ -83,53 +65,43 @@ func (b *Backend) claimWorkspace(ctx context.Context, x *sandbox, c *prewarmed) 
 	if c != nil && c.ids.Base == x.IDs.Base {
 		x.Group = c.group.name
 	}
-	if err := b.adoptFiles(x, b.dirs.files(x.SessionID)); err != nil {
+	if err := b.adoptFiles(x, b.dirs.files(x.session())); err != nil {
 		return err
 	}
-	old.Record = x.record
-	return keepJSON(b.dirs.ownerFile(x.SessionID), old)
+	old.Group = x.Group
+	return keepJSON(b.dirs.ownerFile(x.session()), old)
 }
 
 // endFormer ends what may still run of the sandbox that had a workspace last, whose directory somebody removed. The caller
 // has the session's name. Without control groups nobody finds it.
-func (b *Backend) endFormer(ctx context.Context, w workspace) error {
-	g := group{b.machine.cgroups, w.Record.Group}
+func (b *driver) endFormer(ctx context.Context, w workspace) error {
+	g := group{b.machine.cgroups, w.Group}
 	if err := g.kill(ctx, b.machine.boot); err != nil {
 		return err
 	}
 	return g.remove(ctx)
 }
 
-// HasWorkspace reports whether a session has a workspace. See [backend.WorkspaceKeeper].
-func (b *Backend) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
-	_, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer done()
+// HasWorkspace reports whether a session has a workspace.
+func (b *driver) HasWorkspace(_ context.Context, instance, sessionID string) (bool, error) {
 	if !kit.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
 		return false, nil
 	}
-	w, err := b.dirs.ownerOf(sessionID)
+	w, err := b.dirs.readOwner(sessionID)
 	return err == nil && w.Instance == instance, err
 }
 
-// RemoveWorkspace deletes the workspace of a session that has no sandbox. See [backend.WorkspaceKeeper].
-func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
-	ctx, done, err := b.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
+// RemoveWorkspace deletes the workspace of a session that has no sandbox.
+func (b *driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
 	if !kit.IsSessionID(sessionID) || !exists(b.dirs.workspace(sessionID)) {
 		return nil
 	}
-	x, err := b.takeName(&record{SessionID: sessionID, Nonce: newNonce(), Instance: instance})
+	x, err := b.takeName(nameOnly(sessionID, instance, newNonce()))
 	if err != nil {
 		return err
 	}
 	defer x.unlock()
-	w, err := b.dirs.ownerOf(sessionID)
+	w, err := b.dirs.readOwner(sessionID)
 	if err == nil && w.Instance != instance { // of one that does not say, the session's id, which nobody guesses, says enough
 		err = fmt.Errorf("local: session %s has a workspace of another instance: %w", sessionID, backend.ErrExists)
 	} else {
@@ -138,14 +110,14 @@ func (b *Backend) RemoveWorkspace(ctx context.Context, instance, sessionID strin
 	return errors.Join(err, b.drop(ctx, x))
 }
 
-func (b *Backend) makeWorkspace(ctx context.Context, x *sandbox, c *prewarmed) error {
+func (b *driver) makeWorkspace(ctx context.Context, x *sandbox, c *prewarmed) error {
 	var err error
 	switch {
 	case c != nil && c.ids.Base != 0:
 		x.IDs.Base = c.ids.Base
-		err = b.dirs.passBlock(x.IDs.Base, x.SessionID)
+		err = b.dirs.passBlock(x.IDs.Base, x.session())
 	case b.machine.blocks:
-		x.IDs.Base, err = b.dirs.claimBlock(x.SessionID)
+		x.IDs.Base, err = b.dirs.claimBlock(x.session())
 	}
 	if err != nil {
 		return err
@@ -158,7 +130,7 @@ func (b *Backend) makeWorkspace(ctx context.Context, x *sandbox, c *prewarmed) e
 	err = os.MkdirAll(files, 0o700)
 	if err == nil {
 		w := workspace{
-			Instance: x.Instance, Base: x.IDs.Base, Size: x.sized(), Maker: x.Nonce, Last: x.Nonce, Record: x.record,
+			Instance: x.instance(), Base: x.IDs.Base, Size: x.sized(), Maker: x.Nonce, Last: x.Nonce, Group: x.Group,
 		}
 		err = writeJSON(filepath.Join(tmp, ownerFile), w)
 	}
@@ -169,7 +141,7 @@ func (b *Backend) makeWorkspace(ctx context.Context, x *sandbox, c *prewarmed) e
 		err = b.formatWorkspace(ctx, x, filepath.Join(tmp, imageFile))
 	}
 	if err == nil {
-		err = os.Rename(tmp, b.dirs.workspace(x.SessionID))
+		err = os.Rename(tmp, b.dirs.workspace(x.session()))
 	}
 	if err != nil {
 		_ = os.RemoveAll(tmp) // it is empty, and a stray directory does no harm
@@ -179,7 +151,7 @@ func (b *Backend) makeWorkspace(ctx context.Context, x *sandbox, c *prewarmed) e
 }
 
 // adoptFiles makes the sandbox's user the owner of the workspace's root.
-func (b *Backend) adoptFiles(x *sandbox, files string) error {
+func (b *driver) adoptFiles(x *sandbox, files string) error {
 	if b.machine.blocks {
 		uid, gid := x.IDs.hostUser()
 		if err := os.Lchown(files, uid, gid); err != nil {
@@ -190,17 +162,17 @@ func (b *Backend) adoptFiles(x *sandbox, files string) error {
 }
 
 // settle ends a creation: from now on the sandbox is there, and the workspace is its.
-func (b *Backend) settle(x *sandbox) error {
+func (b *driver) settle(x *sandbox) error {
 	if err := x.disk.Wait(); err != nil {
 		return err
 	}
-	w, err := b.dirs.ownerOf(x.SessionID)
+	w, err := b.dirs.readOwner(x.session())
 	if err != nil {
 		return err
 	}
 	if w.Last != x.Nonce {
 		w.Last = x.Nonce
-		if err := keepJSON(b.dirs.ownerFile(x.SessionID), w); err != nil {
+		if err := keepJSON(b.dirs.ownerFile(x.session()), w); err != nil {
 			return err
 		}
 	}
@@ -209,8 +181,8 @@ func (b *Backend) settle(x *sandbox) error {
 
 // removeWorkspace removes a session's workspace, if meant selects it, and releases its user ids. The caller
 // has the session's name, so that nobody else can make the workspace theirs. One of which nothing is known has no maker.
-func (b *Backend) removeWorkspace(ctx context.Context, session string, meant func(workspace) bool) error {
-	w, err := b.dirs.ownerOf(session)
+func (b *driver) removeWorkspace(ctx context.Context, session string, meant func(workspace) bool) error {
+	w, err := b.dirs.readOwner(session)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

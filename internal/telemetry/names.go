@@ -31,36 +31,15 @@ const (
 	SpanJoinTerminal = "session.JoinTerminal"
 )
 
-// Spans of package backend/docker.
+// Spans of drivers, behind the driver's name and a dot: "docker.Create".
 const (
-	SpanDockerCreate  = "docker.Create"
-	SpanDockerPull    = "docker.Pull"
-	SpanDockerStart   = "docker.Start"
-	SpanDockerStop    = "docker.Stop"
-	SpanDockerDial    = "docker.Dial"
-	SpanDockerConnect = "docker.Connect"
-	SpanDockerRemove  = "docker.Remove"
-)
-
-// Spans of package backend/containerd.
-const (
-	SpanContainerdCreate  = "containerd.Create"
-	SpanContainerdPull    = "containerd.Pull"
-	SpanContainerdStart   = "containerd.Start"
-	SpanContainerdStop    = "containerd.Stop"
-	SpanContainerdDial    = "containerd.Dial"
-	SpanContainerdConnect = "containerd.Connect"
-	SpanContainerdRemove  = "containerd.Remove"
-)
-
-// Spans of package backend/local.
-const (
-	SpanLocalCreate  = "local.Create"
-	SpanLocalStart   = "local.Start"
-	SpanLocalStop    = "local.Stop"
-	SpanLocalDial    = "local.Dial"
-	SpanLocalConnect = "local.Connect"
-	SpanLocalRemove  = "local.Remove"
+	SpanDriverCreate  = "Create"
+	SpanDriverPull    = "Pull"
+	SpanDriverStart   = "Start"
+	SpanDriverStop    = "Stop"
+	SpanDriverDial    = "Dial"
+	SpanDriverConnect = "Connect"
+	SpanDriverRemove  = "Remove"
 )
 
 // Spans of package tools.

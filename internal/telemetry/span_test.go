@@ -33,11 +33,11 @@ func TestSpans(t *testing.T) {
 	t.Parallel()
 	exporter, tp := recorder(t)
 	ctx, parent := telemetry.StartWith(t.Context(), tp, telemetry.SpanOpen, telemetry.KeyBackend.String("x"))
-	_, child := telemetry.Start(ctx, telemetry.SpanDockerCreate)
+	_, child := telemetry.Start(ctx, telemetry.SpanDriverCreate)
 	telemetry.End(child, fmt.Errorf("%w: the secret is 42", backend.ErrImage))
 	telemetry.End(parent, nil)
 	spans := exporter.GetSpans()
-	if len(spans) != 2 || spans[0].Name != telemetry.SpanDockerCreate || spans[1].Name != telemetry.SpanOpen {
+	if len(spans) != 2 || spans[0].Name != telemetry.SpanDriverCreate || spans[1].Name != telemetry.SpanOpen {
 		t.Fatalf("spans %v", spans)
 	}
 	if spans[0].Parent.SpanID() != spans[1].SpanContext.SpanID() || spans[0].InstrumentationScope.Name != telemetry.TracerName {

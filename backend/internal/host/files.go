@@ -3,8 +3,11 @@ package host
 
 import (
 	"errors"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"sync"
 )
 
 // WriteFile writes a file for this user alone in one step: it is whole whenever it is there. A durable one stays so when the
@@ -32,3 +35,14 @@ func Sync(path string) error {
 	}
 	return errors.Join(f.Sync(), f.Close())
 }
+
+// stream is a connection to a guest. Closing it again is no error.
+type stream struct {
+	net.Conn
+	close func() error
+}
+
+func (s *stream) Close() error { return s.close() }
+
+// NewStream returns a connection whose second Close returns what the first did.
+func NewStream(conn net.Conn) io.ReadWriteCloser { return &stream{conn, sync.OnceValue(conn.Close)} }

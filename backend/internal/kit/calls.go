@@ -1,6 +1,7 @@
-// Package kit has what every driver does in the same way: it admits calls until the driver is closed, bounds, repeats and
-// waits for calls of an engine, and maps their failures to errors that are fit for agents. It has the rules of a Spec that
-// no engine changes, the defaults of limits, what is taken from an image's configuration, and pulls that callers share.
+// Package kit has what every driver does in the same way: it makes a [Driver] of what is an engine's own, admits calls until
+// the driver is closed, bounds, repeats and waits for calls of an engine, and maps their failures to errors that are fit for
+// agents. It has the rules of a Spec that no engine changes, the defaults of limits, what is taken from an image's
+// configuration, and pulls that callers share.
 package kit
 
 import (
@@ -66,9 +67,9 @@ func New(o Options) *Calls {
 	return c
 }
 
-// Span begins a span of the driver's.
+// Span begins a span with the driver's name before its own: "docker.Create".
 func (c *Calls) Span(ctx context.Context, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
-	attrs = append(attrs, telemetry.KeyBackend.String(c.o.Name))
+	name, attrs = c.o.Name+"."+name, append(attrs, telemetry.KeyBackend.String(c.o.Name))
 	if c.o.Tracer != nil {
 		return telemetry.StartWith(ctx, c.o.Tracer, name, attrs...)
 	}

@@ -38,6 +38,11 @@ func (e *Error) Error() string {
 // Unwrap returns the sentinel.
 func (e *Error) Unwrap() error { return e.Kind }
 
+// Error returns a failure that the driver finds out, in the form of the engine's own.
+func (c *Calls) Error(what string, kind error, detail string) error {
+	return &Error{Driver: c.o.Name, What: what, Kind: kind, Detail: detail}
+}
+
 // Fail turns an error of the engine's client, or of the machine, into one of package backend. ctx is the caller's, not that
 // of the single call: when it ended, its error is what the caller gets to see. The full text goes to the log only.
 func (c *Calls) Fail(ctx context.Context, what string, err error) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
-// DefaultGuest returns the guest that the library carries.
-func DefaultGuest() *backend.Guest {
+// defaultGuest returns the guest that the library carries.
+func defaultGuest() *backend.Guest {
 	return &backend.Guest{Version: embed.Version(), Binary: embed.Binary}
 }
 

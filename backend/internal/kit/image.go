@@ -63,8 +63,8 @@ func dangerous(p string) bool {
 }
 
 // EnsureImage finds the plan's image, or has it fetched as its policy says. find returns ErrNotFound for an image that the
-// engine does not have; name is the image's for people.
-func EnsureImage[T any](ctx context.Context, c *Calls, p *Plan, name string, find func(context.Context) (T, error), pull func(context.Context) error) (T, error) {
+// engine does not have.
+func EnsureImage[T any](ctx context.Context, c *Calls, p *Plan, find func(context.Context) (T, error), pull func(context.Context) error) (T, error) {
 	var img T
 	err := backend.ErrNotFound
 	if p.Spec.Pull != backend.PullAlways {
@@ -73,13 +73,13 @@ func EnsureImage[T any](ctx context.Context, c *Calls, p *Plan, name string, fin
 		}
 	}
 	if p.Spec.Pull == backend.PullNever {
-		return img, fmt.Errorf("%s: the engine does not have image %s, and it may not be fetched: %w", c.o.Name, name, backend.ErrImage)
+		return img, fmt.Errorf("%s: the engine does not have image %s, and it may not be fetched: %w", c.o.Name, p.Image, backend.ErrImage)
 	}
 	if err := pull(ctx); err != nil {
 		return img, err
 	}
 	if img, err = find(ctx); errors.Is(err, backend.ErrNotFound) {
-		err = fmt.Errorf("%s: image %s vanished while it was fetched: %w", c.o.Name, name, backend.ErrImage)
+		err = fmt.Errorf("%s: image %s vanished while it was fetched: %w", c.o.Name, p.Image, backend.ErrImage)
 	}
 	return img, err
 }

@@ -121,8 +121,8 @@ func GuestEnv() []string {
 
 // Enforceable refuses limits that the user asked for and an engine would drop, and engines that cannot limit memory and
 // processes at all: no sandbox runs without. memory reports whether memory can be limited, swap perhaps not.
-func Enforceable(driver string, memory bool, caps backend.Capabilities, asked backend.Limits) error {
-	switch {
+func (p *Plan) Enforceable(driver string, memory bool, caps backend.Capabilities) error {
+	switch asked := p.Asked; {
 	case !memory || !caps.PIDs:
 		return fmt.Errorf("%s: memory and processes cannot be limited here (rootless on cgroup version 1?): %w", driver, backend.ErrUnsupported)
 	case asked.MemoryBytes > 0 && !caps.Memory:

@@ -20,7 +20,6 @@ type Pulls struct {
 type Pull struct {
 	Ref      string                     // what is fetched once for all
 	Name     string                     // of the image, for people
-	Span     string                     // name of the span
 	Limit    time.Duration              // of the fetch
 	Progress func(backend.PullProgress) // called on the caller's own goroutine; may be nil
 	// Fetch gets the image. Its context ends with Limit, or when nobody waits any more. It may call report at any time,
@@ -39,7 +38,7 @@ type fetch struct {
 // Wait fetches an image, or waits for a fetch of the same that is under way. c counts the fetch, which may outlast its
 // waiters for a moment.
 func (ps *Pulls) Wait(ctx context.Context, c *Calls, p Pull) (err error) {
-	ctx, span := c.Span(ctx, p.Span, telemetry.Text(telemetry.KeyImage, p.Name))
+	ctx, span := c.Span(ctx, telemetry.SpanDriverPull, telemetry.Text(telemetry.KeyImage, p.Name))
 	defer func() { telemetry.End(span, err) }()
 	if p.Progress == nil {
 		p.Progress = func(backend.PullProgress) {}

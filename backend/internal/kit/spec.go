@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/distribution/reference"
 
 	"github.com/workcell-dev/workcell/backend"
 )
@@ -16,11 +19,13 @@ const maxLabels = 64 * 1024
 
 // Plan is a checked Spec with its defaults filled in.
 type Plan struct {
-	Spec  backend.Spec // with the limits that the sandbox has
-	Ref   string       // full form of the image reference
-	User  User         //
-	Root  int64        // see rootBytesOf
-	Sized bool         // a size was asked for the workspace; else the guest watches the default
+	Spec  backend.Spec   // with the limits that the sandbox has
+	Asked backend.Limits // those of the Spec itself
+	Ref   string         // full form of the image reference
+	Image string         // short form, as people read it in an engine's own listings
+	User  User           //
+	Root  int64          // see rootBytesOf
+	Sized bool           // a size was asked for the workspace; else the guest watches the default
 }
 
 // NewPlan checks everything of a Spec that no engine changes. options are the driver's own limits.
@@ -39,7 +44,7 @@ func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", driver, err)
 	}
-	p := &Plan{Spec: s, Ref: ref, User: user, Root: rootBytesOf(s.Root, s.Limits, options), Sized: s.Limits.Merge(options).WorkspaceBytes != 0}
+	p := &Plan{Spec: s, Asked: s.Limits, Ref: ref, Image: shortName(ref), User: user, Root: rootBytesOf(s.Root, s.Limits, options), Sized: s.Limits.Merge(options).WorkspaceBytes != 0}
 	p.Spec.Limits = SandboxLimits(s.Limits, options)
 	p.Spec.Network = cmp.Or(s.Network, backend.NetworkNone)
 	if s.Created.IsZero() {
@@ -48,19 +53,46 @@ func NewPlan(driver string, s backend.Spec, images *backend.ImagePolicy, options
 	return p, nil
 }
 
+// shortName returns a full reference as people write it, unless engines would take that for an id.
+func shortName(ref string) string {
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return ref
+	}
+	if short := reference.FamiliarString(named); !strings.HasPrefix(short, "sha256:") && strings.ContainsAny(short, ":@") {
+		return short
+	}
+	return ref
+}
+
+// Supports refuses what an engine with these capabilities, on a machine of this architecture, cannot do. The limits are
+// Enforceable's.
+func (p *Plan) Supports(driver string, caps backend.Capabilities, arch string) error {
+	s := p.Spec
+	switch {
+	case s.Runtime != "" && !slices.Contains(caps.Runtimes, s.Runtime):
+		return fmt.Errorf("%s: there is no OCI runtime %.40q here: %w", driver, s.Runtime, backend.ErrUnsupported)
+	case s.Platform != "" && s.Platform != "linux/"+arch:
+		return fmt.Errorf("%s: this machine runs linux/%s, not %.40q: %w", driver, arch, s.Platform, backend.ErrUnsupported)
+	}
+	return nil
+}
+
 var sessionIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
 // IsSessionID reports whether s can be a session's id.
 func IsSessionID(s string) bool { return sessionIDs.MatchString(s) }
 
 // checkSpec refuses, with backend.ErrInvalid or ErrTooLarge, what no driver takes, whatever its engine can do. It does not
-// look at the image, the network, the runtime and the platform, on which drivers differ.
+// look at the image, the runtime and the platform, on which drivers differ.
 func checkSpec(s backend.Spec) error {
 	switch {
 	case !IsSessionID(s.ID):
 		return fmt.Errorf("session id %.140q: %w", s.ID, backend.ErrInvalid)
 	case s.Root != backend.RootReadonly && s.Root != backend.RootWritable:
 		return fmt.Errorf("root mode %d: %w", s.Root, backend.ErrInvalid)
+	case s.Network != "" && s.Network != backend.NetworkNone && s.Network != backend.NetworkBridge:
+		return fmt.Errorf("network mode %.40q: %w", s.Network, backend.ErrInvalid)
 	case s.Pull != "" && s.Pull != backend.PullMissing && s.Pull != backend.PullAlways && s.Pull != backend.PullNever:
 		return fmt.Errorf("pull policy %.40q: %w", s.Pull, backend.ErrInvalid)
 	case s.OrphanTimeout < 0:

@@ -10,29 +10,31 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/gofrs/flock"
 )
 
-// linked is a device with a name, and the turn to have it.
+// linked is a device with a name, and the lock on having it, which is on the directory and ends with the process.
 type linked struct {
-	turn *os.File
+	lock *flock.Flock
 	dev  *Device
 	name string
 }
+
+const lockRetry = 5 * time.Millisecond
 
 // Link attaches a loop device to file and makes link, in the same directory, a symbolic link to it, for another program to
 // mount by that name. Close removes the link: what it leads to is the file's only while something holds the device. Others
 // who ask for the same file wait until then, for ctx at most. A process that dies leaves a link that the next one replaces.
 func Link(ctx context.Context, file, link string) (io.Closer, error) {
-	turn, err := takeTurn(ctx, filepath.Dir(file))
-	if err != nil {
-		return nil, err
+	lock := flock.New(filepath.Dir(file), flock.SetFlag(os.O_RDONLY))
+	if _, err := lock.TryLockContext(ctx, lockRetry); err != nil {
+		return nil, fmt.Errorf("locking: %w", err)
 	}
 	dev, err := Attach(file)
 	if err != nil {
-		return nil, errors.Join(err, turn.Close())
+		return nil, errors.Join(err, lock.Close())
 	}
-	l := &linked{turn: turn, dev: dev, name: link}
+	l := &linked{lock: lock, dev: dev, name: link}
 	if err = l.remove(); err == nil {
 		err = os.Symlink(dev.Path, link)
 	}
@@ -42,30 +44,8 @@ func Link(ctx context.Context, file, link string) (io.Closer, error) {
 	return l, nil
 }
 
-// takeTurn locks a directory. The lock ends with the process.
-func takeTurn(ctx context.Context, dir string) (*os.File, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return nil, errors.Join(fmt.Errorf("locking: %w", err), f.Close())
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), f.Close())
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
 // Close removes the link and lets go of the device.
-func (l *linked) Close() error { return errors.Join(l.remove(), l.dev.Close(), l.turn.Close()) }
+func (l *linked) Close() error { return errors.Join(l.remove(), l.dev.Close(), l.lock.Close()) }
 
 func (l *linked) remove() error {
 	err := os.Remove(l.name)

@@ -19,9 +19,9 @@ const (
 	acceptPause = 50 * time.Millisecond
 )
 
-// ServeSocket serves hosts that come through Connect, each as a session of its own, until the listener fails. name is
-// in the abstract namespace of Unix sockets: there is no file that a command could remove or replace, and the sandbox's
-// network namespace keeps it inside.
+// ServeSocket serves hosts that come through Connect, or from the machine into the sandbox's network namespace, each as a
+// session of its own, until the listener fails. name is in the abstract namespace of Unix sockets: there is no file that a
+// command could remove or replace, and the sandbox's network namespace keeps it inside.
 func (s *Server) ServeSocket(name string) error {
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@" + name, Net: "unix"})
 	if err != nil {
@@ -76,9 +76,9 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) e
 	}
 }
 
-// checkPeer accepts only what an engine's exec started: in the guest's pid namespace such a process has no parent,
-// which nothing that descends from a command can have, because orphans become the guest's children. A guest that is
-// not the init of its namespace accepts its own program instead.
+// checkPeer accepts what runs outside of the guest's pid namespace, and what an engine's exec started: in the namespace such
+// a process has no parent, which nothing that descends from a command can have, because orphans become the guest's
+// children. A guest that is not the init of its namespace accepts its own program instead.
 func checkPeer(conn *net.UnixConn) error {
 	cred, err := peerOf(conn)
 	if err != nil {
@@ -96,6 +96,9 @@ func checkPeer(conn *net.UnixConn) error {
 		if !os.SameFile(own, theirs) {
 			return fmt.Errorf("process %d is another program", cred.Pid)
 		}
+		return nil
+	}
+	if checkOutsider(conn) == nil {
 		return nil
 	}
 	ppid, ok := proc.Parent(int(cred.Pid))

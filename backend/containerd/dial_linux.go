@@ -1,0 +1,159 @@
+package containerd
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	ctrd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"golang.org/x/sys/unix"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/internal/host"
+	"github.com/workcell-dev/workcell/backend/internal/kit"
+	"github.com/workcell-dev/workcell/internal/guest/embed"
+)
+
+const (
+	// guestSocket is the guest's, in the abstract namespace of the sandbox's network: there is no file that a command could
+	// remove or replace.
+	guestSocket = "workcell-guest"
+	// guestWait is how long a guest that was just started may take to listen.
+	guestWait = 10 * time.Second
+)
+
+// Dial connects to the guest's socket. Streams do not disturb each other, and need containerd for the connecting only.
+func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	r, pid, err := b.running(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !kernelNetwork(r.config.Runtime) {
+		return b.bridge(ctx, r)
+	}
+	for deadline := time.Now().Add(guestWait); ; {
+		conn, err := dialGuest(ctx, pid)
+		switch {
+		case err == nil:
+			return host.NewStream(conn), nil
+		case ctx.Err() != nil:
+			return nil, b.settle(ctx, "dial", err)
+		case errors.Is(err, syscall.EAGAIN):
+			return nil, fmt.Errorf("containerd: the guest takes no more connections: %w", backend.ErrCapacity)
+		case !errors.Is(err, syscall.ECONNREFUSED):
+			return nil, lost(stateError("dial", err))
+		}
+		// One that was just started listens soon, one that ended never.
+		if _, now, err := b.running(ctx, id); err != nil || now != pid || time.Now().After(deadline) {
+			return nil, errors.Join(err, fmt.Errorf("containerd: the guest does not listen: %w", backend.ErrLost))
+		}
+		pause(ctx, time.Millisecond)
+	}
+}
+
+// Connect is Dial.
+func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	return b.Dial(ctx, id)
+}
+
+// dialGuest connects to the socket of the guest that is a process of this machine: nobody else's, whatever a command or
+// the machine's reuse of process ids put in its place.
+func dialGuest(ctx context.Context, pid int) (net.Conn, error) {
+	var conn net.Conn
+	err := inNetns(fmt.Sprintf("/proc/%d/ns/net", pid), func() (err error) {
+		var d net.Dialer
+		conn, err = d.DialContext(ctx, "unix", "@"+guestSocket) // which makes the socket on this thread
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil || int(cred.Pid) != pid {
+				_ = conn.Close()
+				conn = nil
+			}
+		})
+	}
+	if err == nil && conn == nil {
+		err = unix.ESRCH
+	}
+	return conn, err
+}
+
+// lost is what it means when a sandbox that just ran is gone or in another state.
+func lost(err error) error {
+	if errors.Is(err, backend.ErrNotFound) || errors.Is(err, errState) {
+		return fmt.Errorf("containerd: the sandbox ended: %w", backend.ErrLost)
+	}
+	return err
+}
+
+// bridge is the stream to a process of ours in the sandbox, which bridges to the guest's socket there: the network of a
+// runtime that has one of its own cannot be entered. The process of a host that died ends when the guest has heard
+// nothing from it for 30 s.
+type bridge struct {
+	io.Reader
+	io.WriteCloser
+	end func() error
+}
+
+// Close ends the stream and the process.
+func (s *bridge) Close() error { return errors.Join(s.WriteCloser.Close(), s.end()) }
+
+func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, error) {
+	user, err := r.owner()
+	if err != nil {
+		return nil, err
+	}
+	var stream *cio.DirectIO
+	process, err := kit.Finish(ctx, b.calls, "connect", func(ctx context.Context) (p ctrd.Process, err error) {
+		c, err := b.api.LoadContainer(ctx, r.id)
+		if err != nil {
+			return nil, err
+		}
+		task, err := c.Task(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		spec := guestProcess(user, r, embed.Path, "connect", "--socket="+guestSocket)
+		p, err = task.Exec(ctx, "connect-"+rand.Text(), spec, func(name string) (cio.IO, error) {
+			fifos, err := cio.NewFIFOSetInDir(r.state().sandbox(r.id), name, false)
+			if err == nil {
+				fifos.Stderr = ""
+				stream, err = cio.NewDirectIO(context.WithoutCancel(ctx), fifos)
+			}
+			return stream, err
+		})
+		if err == nil {
+			err = p.Start(ctx) // which releases all when it fails
+		}
+		return p, err
+	})
+	if err != nil {
+		return nil, lost(err)
+	}
+	s := &bridge{Reader: stream.Stdout, WriteCloser: stream.Stdin}
+	s.end = sync.OnceValue(func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		err := errors.Join(stream.Stdout.Close(), b.calls.Do(ctx, "end connection", func(ctx context.Context) error {
+			_, err := process.Delete(ctx, ctrd.WithProcessKill)
+			return err
+		}))
+		if lost(err) != err { // with the sandbox, it ended anyway
+			return nil
+		}
+		return err
+	})
+	return s, nil
+}

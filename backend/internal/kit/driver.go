@@ -1,0 +1,245 @@
+package kit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
+)
+
+// Engine is what is a driver's own: the methods of [backend.SandboxBackend] and its optional interfaces, as [Driver] calls
+// them once they are admitted.
+type Engine interface {
+	// Create makes a sandbox and returns its description. An error that wraps backend.ErrNotFound, from then on, is about
+	// what the sandbox needs.
+	Create(ctx context.Context, p *Plan) (backend.Info, error)
+	Get(ctx context.Context, id string) (backend.Info, error)
+	// List may return the sandboxes in any order.
+	List(ctx context.Context, filter backend.Filter) ([]backend.Info, error)
+	Start(ctx context.Context, id string) error
+	Stop(ctx context.Context, id string) error
+	Remove(ctx context.Context, id string, opts backend.RemoveOptions) error
+	Dial(ctx context.Context, id string) (io.ReadWriteCloser, error)
+	Connect(ctx context.Context, id string) (io.ReadWriteCloser, error)
+	Ping(ctx context.Context) (backend.EngineInfo, error)
+	// FindImage returns nil for an image that is there, by its full reference.
+	FindImage(ctx context.Context, ref string) error
+	HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error)
+	RemoveWorkspace(ctx context.Context, instance, sessionID string) error
+	OOMKills(ctx context.Context, id string) (int64, error)
+	Usage(ctx context.Context, id string) (backend.Usage, error)
+	// Capabilities may leave Workspace out, and return slices of its own.
+	Capabilities() backend.Capabilities
+	// Enforcement returns what holds a workspace's limit under the default runtime.
+	Enforcement(ctx context.Context) (backend.Enforcement, error)
+	// Release frees what calls need, after the last of them.
+	Release() error
+}
+
+// Driver is a [backend.SandboxBackend] with all optional interfaces that an [Engine] has. It admits calls until it is
+// closed, checks what is created, and makes the spans.
+type Driver struct {
+	engine Engine
+	calls  *Calls
+	images *backend.ImagePolicy
+	limits backend.Limits
+}
+
+// NewDriver returns the driver of an engine. Sandboxes are of these images and have these limits where they ask for none.
+func NewDriver(e Engine, c *Calls, images *backend.ImagePolicy, limits backend.Limits) *Driver {
+	return &Driver{e, c, images, limits}
+}
+
+// Admit runs f as a call of the driver: it fails once the driver is closed, and Close ends it and waits for it. A name begins
+// a span, whose error is that of f.
+func Admit[T any](ctx context.Context, c *Calls, name string, f func(context.Context) (T, error), attrs ...attribute.KeyValue) (v T, err error) {
+	ctx, done, err := c.Begin(ctx)
+	if err != nil {
+		return v, err
+	}
+	defer done()
+	if name != "" {
+		var span trace.Span
+		ctx, span = c.Span(ctx, name, attrs...)
+		defer func() { telemetry.End(span, err) }()
+	}
+	v, err = f(ctx)
+	return v, Classed(err)
+}
+
+// admit is Admit for what has no result.
+func (d *Driver) admit(ctx context.Context, name string, f func(context.Context) error) error {
+	_, err := Admit(ctx, d.calls, name, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
+	return err
+}
+
+// Name returns the driver's name.
+func (d *Driver) Name() string { return d.calls.o.Name }
+
+// Create makes a sandbox and starts it.
+func (d *Driver) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
+	return Admit(ctx, d.calls, telemetry.SpanDriverCreate, func(ctx context.Context) (backend.Info, error) {
+		p, err := NewPlan(d.Name(), spec, d.images, d.limits)
+		if err != nil {
+			return backend.Info{}, err
+		}
+		trace.SpanFromContext(ctx).SetAttributes(telemetry.Text(telemetry.KeyImage, p.Image)) // what is no reference may be anything
+		return d.engine.Create(ctx, p)
+	}, telemetry.Text(telemetry.KeyRunID, spec.Run))
+}
+
+// Get describes a sandbox.
+func (d *Driver) Get(ctx context.Context, id string) (backend.Info, error) {
+	return Admit(ctx, d.calls, "", func(ctx context.Context) (backend.Info, error) { return d.engine.Get(ctx, id) })
+}
+
+// List describes the sandboxes that match filter, oldest first.
+func (d *Driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
+	return Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Info, error) {
+		infos, err := d.engine.List(ctx, filter)
+		Sort(infos)
+		return infos, err
+	})
+}
+
+// Start starts a stopped sandbox.
+func (d *Driver) Start(ctx context.Context, id string) error {
+	return d.admit(ctx, telemetry.SpanDriverStart, func(ctx context.Context) error { return d.engine.Start(ctx, id) })
+}
+
+// Stop ends the processes of a sandbox at once: the guest has nothing to save.
+func (d *Driver) Stop(ctx context.Context, id string) error {
+	return d.admit(ctx, telemetry.SpanDriverStop, func(ctx context.Context) error { return d.engine.Stop(ctx, id) })
+}
+
+// Remove ends a sandbox and deletes it. With the workspace kept, a later Create of the same session finds it again.
+func (d *Driver) Remove(ctx context.Context, id string, opts backend.RemoveOptions) error {
+	return d.admit(ctx, telemetry.SpanDriverRemove, func(ctx context.Context) error { return d.engine.Remove(ctx, id, opts) })
+}
+
+// Dial opens the sandbox's own stream to its guest.
+func (d *Driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	return Admit(ctx, d.calls, telemetry.SpanDriverDial, func(ctx context.Context) (io.ReadWriteCloser, error) { return d.engine.Dial(ctx, id) })
+}
+
+// Connect opens a further stream to the guest.
+func (d *Driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
+	return Admit(ctx, d.calls, telemetry.SpanDriverConnect, func(ctx context.Context) (io.ReadWriteCloser, error) { return d.engine.Connect(ctx, id) })
+}
+
+// Ping asks the engine whether it is there, and what it is.
+func (d *Driver) Ping(ctx context.Context) (backend.EngineInfo, error) {
+	return Admit(ctx, d.calls, "", d.engine.Ping)
+}
+
+// HasImage reports whether the engine has an image, without fetching it.
+func (d *Driver) HasImage(ctx context.Context, ref string) (bool, error) {
+	full, err := backend.NormalizeImage(ref)
+	if err != nil {
+		return false, err
+	}
+	err = d.admit(ctx, "", func(ctx context.Context) error { return d.engine.FindImage(ctx, full) })
+	for _, none := range []error{backend.ErrNotFound, backend.ErrImage, backend.ErrUnsupported} {
+		if errors.Is(err, none) {
+			return false, nil
+		}
+	}
+	return err == nil, err
+}
+
+// HasWorkspace reports whether a session has a workspace. See [backend.WorkspaceKeeper].
+func (d *Driver) HasWorkspace(ctx context.Context, instance, sessionID string) (bool, error) {
+	return Admit(ctx, d.calls, "", func(ctx context.Context) (bool, error) { return d.engine.HasWorkspace(ctx, instance, sessionID) })
+}
+
+// RemoveWorkspace deletes the workspace of a session that has no sandbox. See [backend.WorkspaceKeeper].
+func (d *Driver) RemoveWorkspace(ctx context.Context, instance, sessionID string) error {
+	return d.admit(ctx, "", func(ctx context.Context) error { return d.engine.RemoveWorkspace(ctx, instance, sessionID) })
+}
+
+// OOMKills counts how often a process of the sandbox was killed for lack of memory since the sandbox was started.
+func (d *Driver) OOMKills(ctx context.Context, id string) (int64, error) {
+	return Admit(ctx, d.calls, "", func(ctx context.Context) (int64, error) { return d.engine.OOMKills(ctx, id) })
+}
+
+// Usage returns what a sandbox uses.
+func (d *Driver) Usage(ctx context.Context, id string) (backend.Usage, error) {
+	return Admit(ctx, d.calls, "", func(ctx context.Context) (backend.Usage, error) { return d.engine.Usage(ctx, id) })
+}
+
+// Capabilities returns what the engine can enforce, as found when the driver was made. What holds a workspace to its limit is
+// found out when it is first asked for.
+func (d *Driver) Capabilities() backend.Capabilities {
+	c := d.engine.Capabilities()
+	c.Workspace = backend.WorkspaceWatched // by the guest, which runs everywhere
+	if e, err := Admit(context.Background(), d.calls, "", d.engine.Enforcement); err == nil {
+		c.Workspace = e
+	}
+	c.Networks, c.Runtimes = slices.Clone(c.Networks), slices.Clone(c.Runtimes)
+	return c
+}
+
+// Close ends pending calls and waits, for a bounded time, for them and for the clean-up that earlier calls left to the
+// background. Sandboxes keep running.
+func (d *Driver) Close() error { return d.calls.Close(d.engine.Release) }
+
+// Defaults completes the options that all drivers have: limits are checked, the guest is the library's own unless another one
+// is set, and what is logged without a logger is dropped.
+func Defaults(driver string, limits backend.Limits, guest **backend.Guest, logger **slog.Logger) error {
+	if err := limits.Validate(); err != nil {
+		return fmt.Errorf("%s: default limits: %w", driver, err)
+	}
+	if *guest == nil {
+		*guest = defaultGuest()
+	}
+	if *logger == nil {
+		*logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// Times completes the options that bound calls of an engine.
+func Times(call, patience, pull *time.Duration) {
+	for _, t := range []struct {
+		bound  *time.Duration
+		normal time.Duration
+	}{{call, 2 * time.Minute}, {patience, 5 * time.Second}, {pull, 30 * time.Minute}} {
+		if *t.bound <= 0 {
+			*t.bound = t.normal
+		}
+	}
+}
+
+// Undo takes back what a failed creation made, and returns its error. Where the engine does not answer, that is done beside
+// the caller, who need not wait for an engine that may come back, and repeated: an engine that lost one request may answer
+// the next. rollback may run after the caller's context ended.
+func (c *Calls) Undo(ctx context.Context, session string, err error, rollback func(context.Context) error) error {
+	try := func(ctx context.Context, limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		defer cancel()
+		left := rollback(ctx)
+		if left != nil {
+			c.o.Log.Warn(c.o.Name+": a failed create left something behind", "session", session, "error", left)
+		}
+		return left
+	}
+	if !errors.Is(err, backend.ErrUnavailable) {
+		return errors.Join(err, try(ctx, CleanupTimeout))
+	}
+	c.Background(ctx, func(ctx context.Context) {
+		_ = c.Retry(ctx, func() (bool, error) { // its failure is logged
+			left := try(ctx, CleanupTimeout/4)
+			return !errors.Is(left, backend.ErrUnavailable) && !errors.Is(left, context.DeadlineExceeded), left
+		})
+	})
+	return err
+}
