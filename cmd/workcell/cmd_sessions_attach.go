@@ -32,8 +32,8 @@ func newSessionsAttachCmd(a *app) *cobra.Command {
 window. The sandbox is named as for exec, and may belong to a run that is under way.
 
 Runs COMMAND or, without one, a shell: the sandbox's $SHELL, else the first there is of bash, zsh, ash and sh. When
-terminals are there already, the latest is joined, whether or not somebody is at it, and what it showed last is shown
-again; --new, -w, -e and COMMAND make another one. Several can be at one terminal.
+terminals are there already, the latest is joined, and what it showed last is shown again; somebody who is at it is
+detached. --new, -w, -e and COMMAND make another one.
 
 The detach keys leave the terminal, and so does everything else that ends this command early: what runs there goes on
 and can be joined again. It ends when nobody was at its terminal for an hour, or when no workcell process has used the
@@ -170,8 +170,8 @@ func (v *terminalVisit) stay(ctx context.Context, name string, call func(context
 		return nil
 	case errors.As(err, &launch) && launch.Reason == session.LaunchNotFound:
 		return fail(exitExecMissing, err, "name a program that the sandbox has: workcell sessions attach SANDBOX -- PROGRAM")
-	case errors.Is(err, session.ErrSlowReader):
-		return fail(exitExecProduct, session.ErrSlowReader, comeBack(name))
+	case errors.Is(err, session.ErrTakenOver):
+		return fail(exitExecProduct, session.ErrTakenOver, comeBack(name))
 	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
 		return fail(exitExecProduct, err, "what runs there goes on while its sandbox does; "+comeBack(name))
 	case err != nil:

@@ -186,58 +186,6 @@ func TestForgedMarkersInOutput(t *testing.T) {
 	}
 }
 
-func TestConnect(t *testing.T) {
-	t.Parallel()
-	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Socket: "workcell-test-" + newID()})
-	owner := dial(t, g)
-	req := sh("sleep 1; echo shared")
-	req.YieldMillis = 0
-	mustRun(t, owner, req)
-	var others []*client.Conn
-	for range 3 {
-		c, err := client.New(testContext(t), g.Connect(), &client.Options{Fresh: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		others = append(others, c)
-	}
-	for _, c := range append(others, owner) {
-		if st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1}); err != nil || st.StdoutBytes != 7 {
-			t.Errorf("got %+v, %v", st, err)
-		}
-	}
-	if err := owner.Err(); err != nil {
-		t.Errorf("the owner was disturbed: %v", err)
-	}
-	data := noise(10 << 20)
-	if _, err := put(t, others[0], "f", data); err != nil {
-		t.Fatal(err)
-	}
-	if back, err := get(t, others[1], "f"); err != nil || !bytes.Equal(back, data) {
-		t.Errorf("%d bytes, %v", len(back), err)
-	}
-	if h := others[0].Hello(); h.BootID != owner.Hello().BootID {
-		t.Error("another guest answered")
-	}
-}
-
-// Only the guest's own program may connect where there is no init; inside a container the engine's exec is the test.
-func TestSocketRefusesOthers(t *testing.T) {
-	t.Parallel()
-	name := "workcell-test-" + newID()
-	g := guesttest.Start(t, &guesttest.Options{Binary: binary, Socket: name})
-	dial(t, g)
-	conn := dialAbstract(t, name)
-	defer conn.Close()
-	ctx, cancel := contextFor(t, 2*time.Minute)
-	defer cancel()
-	if c, err := client.New(ctx, conn, &client.Options{Fresh: true}); err == nil {
-		_ = c.Close()
-		t.Error("a stranger was served")
-	}
-}
-
 // With no host for the length of the lease, every command ends; before that it runs on.
 func TestLease(t *testing.T) {
 	t.Parallel()
@@ -339,45 +287,6 @@ func TestCloseEndsPendingCalls(t *testing.T) {
 		t.Errorf("second Close: %v", err)
 	}
 	dial(t, g)
-}
-
-func TestManyAtOnce(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	var wg sync.WaitGroup
-	for i := range 50 {
-		wg.Go(func() {
-			req := sh(fmt.Sprintf("cat f%d 2>/dev/null; echo %d", i, i))
-			want := fmt.Sprintf("%d\n%d\n", i, i)
-			if _, err := put(t, c, fmt.Sprintf("f%d", i), []byte(fmt.Sprintf("%d\n", i))); err != nil {
-				t.Error(err)
-			}
-			if res := mustRun(t, c, req); string(res.Stdout.Head) != want {
-				t.Errorf("exec %d: got %q", i, res.Stdout.Head)
-			}
-		})
-	}
-	wg.Wait()
-}
-
-func TestTee(t *testing.T) {
-	t.Parallel()
-	g := guesttest.Start(t, &guesttest.Options{Binary: binary})
-	var mu sync.Mutex
-	var seen bytes.Buffer
-	c, err := client.New(testContext(t), g.Dial(), &client.Options{Tee: writerFunc(func(p []byte) (int, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return seen.Write(p)
-	})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustRun(t, c, sh("echo something; true # special"))
-	_ = c.Close()
-	if !bytes.Contains(seen.Bytes(), []byte("special")) || !bytes.Contains(seen.Bytes(), []byte("something\n")) {
-		t.Error("the copy lacks what passed")
-	}
 }
 
 // A host that gives a request up and leaves at once has given it up: the farewell may overtake the end of the stream.

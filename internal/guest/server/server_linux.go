@@ -68,12 +68,10 @@ type Server struct {
 	bootID  string
 	files   *files.Service
 	spawner *proc.Spawner
-	tracker *proc.Tracker
 	execs   *registry
 	spills  *output.Spiller
 
 	secondary atomic.Int64 // connections on streams of their own
-	oom       *proc.OOMCounter
 	memory    *proc.Memory
 	lease     *lease
 	orphan    *lease
@@ -102,10 +100,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), files: f, buffers: output.ReadBuffers()}
-	s.oom = proc.OpenOOMCounter()
-	s.memory = proc.OpenMemory(s.oom)
-	s.tracker = proc.NewTracker()
-	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection, s.tracker, s.memory.Relieve)
+	s.memory = proc.OpenMemory()
+	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection, s.memory.Relieve)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -152,7 +148,6 @@ func (s *Server) Close() error {
 	s.killAll(false)
 	s.requests.Wait()
 	s.spawner.Close()
-	s.oom.Close()
 	s.memory.Close()
 	return s.files.Close()
 }
@@ -180,7 +175,7 @@ func (s *Server) killAll(ask bool) []*execution {
 	for _, e := range ran {
 		<-e.ended
 	}
-	s.tracker.KillTagged(left)
+	s.spawner.KillTagged(left)
 	return ran
 }
 
@@ -192,13 +187,13 @@ func (s *Server) endCommands(why string) {
 			e.kill(0, wire.ExecQuotaKilled)
 		}
 	}
-	s.tracker.KillTagged(0)
+	s.spawner.KillTagged(0)
 }
 
 // inUse reports whether a command runs, or what one left behind.
 func (s *Server) inUse() bool {
 	running, _ := s.execs.counts()
-	return running > 0 || s.tracker.Busy()
+	return running > 0 || s.spawner.Busy()
 }
 
 // hello describes the guest.

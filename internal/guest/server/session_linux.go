@@ -243,6 +243,9 @@ func (r *request) Read(p []byte) (int, error) { return r.st.Read(p) }
 // SetWriteDeadline bounds what is being sent and what will be.
 func (r *request) SetWriteDeadline(t time.Time) error { return r.st.SetWriteDeadline(t) }
 
+// Close ends the stream: what is being sent fails, and the host has no answer to wait for.
+func (r *request) Close() error { return r.st.Close() }
+
 // Release ends the goroutine of watch.
 func (r *request) Release() { _ = r.st.SetReadDeadline(time.Unix(1, 0)) }
 
