@@ -3,7 +3,6 @@
 package client_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -300,20 +298,4 @@ func TestYieldReadWait(t *testing.T) {
 	if _, err := c.Wait(ctx, wire.WaitRequest{ExecID: "unknown"}); codeOf(err) != wire.CodeNotFound {
 		t.Errorf("unknown exec: %v", err)
 	}
-}
-
-func TestContextBeforeAndDuring(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := c.Run(ctx, sh("true")); !errors.Is(err, context.Canceled) {
-		t.Errorf("before: %v", err)
-	}
-	ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := c.Run(ctx, sh("sleep 5")); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("during: %v", err)
-	}
-	mustRun(t, c, sh("true"))
 }

@@ -150,6 +150,9 @@ func TestRecordedExecOutlivesItsCaller(t *testing.T) {
 	if _, err := c.Run(ctx, req); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v", err)
 	}
+	if _, err := c.Run(ctx, sh("true")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("one that is over before: %v", err)
+	}
 	st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
 	if err != nil || st.State != wire.ExecCompleted || st.StdoutBytes != 5 {
 		t.Errorf("got %+v, %v", st, err)

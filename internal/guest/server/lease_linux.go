@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"math"
 	"sync"
 	"time"
@@ -45,11 +44,6 @@ func (l *lease) extend(d time.Duration) {
 
 // stop ends the lease: no later leave starts the timer again.
 func (l *lease) stop() { l.arrive() }
-
-// newOrphanLease returns a lease of Config.OrphanTimeout.
-func (s *Server) newOrphanLease() *lease {
-	return newLease(cmp.Or(max(0, s.cfg.OrphanTimeout), never), s.orphaned)
-}
 
 // orphaned ends a sandbox that no host was connected to for OrphanTimeout, unless commands run or did so within that time.
 func (s *Server) orphaned() {

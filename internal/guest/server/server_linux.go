@@ -1,12 +1,14 @@
 package server
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -107,25 +109,19 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.execs = newRegistry()
 	s.lease = newLease(cfg.Lease, s.leaseOver)
-	s.orphan = s.newOrphanLease()
+	s.orphan = newLease(cmp.Or(max(0, cfg.OrphanTimeout), never), s.orphaned)
 	if err := s.limitDisk(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.admit = s.quotas.Admit
 	f.Limit(s.quotas.Workspace)
-	s.openScratch()
+	if cfg.Scratch != "" {
+		if err := f.AddScratch(cfg.Scratch, s.memory.Fits); err != nil {
+			s.logf("no file requests below %s: %v", cfg.Scratch, err)
+		}
+	}
 	s.spills = output.NewSpiller(f.Root(), fs, s.quotas.Workspace, cfg.Workspace.Bytes)
 	return s, nil
-}
-
-// openScratch opens the second root.
-func (s *Server) openScratch() {
-	if s.cfg.Scratch == "" {
-		return
-	}
-	if err := s.files.AddScratch(s.cfg.Scratch, s.memory.Fits); err != nil {
-		s.logf("no file requests below %s: %v", s.cfg.Scratch, err)
-	}
 }
 
 // limitDisk begins to hold the limits of what is written.
@@ -198,18 +194,21 @@ func (s *Server) inUse() bool {
 
 // hello describes the guest.
 func (s *Server) hello() wire.Hello {
-	return wire.Hello{
+	h := wire.Hello{
 		Protocol: wire.ProtocolVersion,
 		Version:  s.cfg.Version,
-		Ops:      ops(),
 		PID:      os.Getpid(),
 		UID:      os.Getuid(),
 		GID:      os.Getgid(),
-		Arch:     arch,
+		Arch:     runtime.GOARCH,
 		Workdir:  s.cfg.Workdir,
 		BootID:   s.bootID,
 		Programs: proc.Programs(s.cfg.Path),
 	}
+	for _, o := range operations {
+		h.Ops = append(h.Ops, o.op)
+	}
+	return h
 }
 
 func (s *Server) logf(format string, args ...any) {
