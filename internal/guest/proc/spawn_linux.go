@@ -297,17 +297,11 @@ func launchError(err error, path string) error {
 
 // Programs lists which of the interpreters and tools that agents ask for are there.
 func Programs(path string) []string {
-	if path == "" {
-		path = defaultPath
-	}
 	var found []string
 	for _, name := range []string{"sh", "bash", "python3", "python", "pip", "node", "npm", "git", "make", "gcc", "go",
 		"perl", "ruby", "java", "curl", "jq"} {
-		for _, d := range filepath.SplitList(path) {
-			if unix.Access(filepath.Join(d, name), unix.X_OK) == nil {
-				found = append(found, name)
-				break
-			}
+		if _, err := lookPath(name, "/", []string{"PATH=" + cmp.Or(path, defaultPath)}); err == nil {
+			found = append(found, name)
 		}
 	}
 	return found

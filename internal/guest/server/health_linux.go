@@ -2,7 +2,6 @@ package server
 
 import (
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -12,16 +11,11 @@ import (
 )
 
 func (s *Server) handleHealth(r *request) error {
-	running, recorded := s.execs.counts()
 	h := wire.Health{
-		UptimeMillis: time.Since(s.started).Milliseconds(),
-		Running:      running,
-		Recorded:     recorded,
-		RSSBytes:     ownRSS(),
-		Goroutines:   runtime.NumGoroutine(),
-		Zombies:      proc.Zombies(),
-		OOMKills:     max(0, s.memory.OOMKills()),
-
+		UptimeMillis:  time.Since(s.started).Milliseconds(),
+		Running:       s.execs.active(),
+		RSSBytes:      ownRSS(),
+		Zombies:       proc.Zombies(),
 		CPUMillis:     cpuMillis(),
 		WorkspaceUsed: s.quotas.Workspace.Now(),
 		Secondary:     int(s.secondary.Load()),

@@ -91,10 +91,11 @@ func (r *registry) all() []*execution {
 	return append([]*execution(nil), r.order...)
 }
 
-func (r *registry) counts() (running, recorded int) {
+// active returns how many execs run.
+func (r *registry) active() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.running, r.finished
+	return r.running
 }
 
 // idle returns how long no exec has been running; zero while one is.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -188,8 +187,7 @@ func (s *Server) endCommands(why string) {
 
 // inUse reports whether a command runs, or what one left behind.
 func (s *Server) inUse() bool {
-	running, _ := s.execs.counts()
-	return running > 0 || s.spawner.Busy()
+	return s.execs.active() > 0 || s.spawner.Busy()
 }
 
 // hello describes the guest.
@@ -199,8 +197,6 @@ func (s *Server) hello() wire.Hello {
 		Version:  s.cfg.Version,
 		PID:      os.Getpid(),
 		UID:      os.Getuid(),
-		GID:      os.Getgid(),
-		Arch:     runtime.GOARCH,
 		Workdir:  s.cfg.Workdir,
 		BootID:   s.bootID,
 		Programs: proc.Programs(s.cfg.Path),

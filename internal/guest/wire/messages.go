@@ -288,8 +288,6 @@ type Hello struct {
 	Ops      []Op     `json:"ops"`
 	PID      int      `json:"pid"`
 	UID      int      `json:"uid"`
-	GID      int      `json:"gid"`
-	Arch     string   `json:"arch"`
 	Workdir  string   `json:"workdir"`
 	BootID   string   `json:"boot_id"`            // random at the guest's start: differs after a restart
 	Programs []string `json:"programs,omitempty"` // interpreters found on PATH, "python3", "node", "bash", "sh", …
@@ -298,14 +296,11 @@ type Hello struct {
 // Health answers OpHealth.
 type Health struct {
 	UptimeMillis int64 `json:"uptime_ms"`
-	Running      int   `json:"running"`  // execs under way
-	Recorded     int   `json:"recorded"` // execs that can still be read
+	Running      int   `json:"running"` // execs under way
 	RSSBytes     int64 `json:"rss_bytes"`
-	Goroutines   int   `json:"goroutines"`
 	Zombies      int   `json:"zombies"`
 	MemoryUsed   int64 `json:"memory_used,omitempty"` // of the sandbox's cgroup, when visible
 	MemoryLimit  int64 `json:"memory_limit,omitempty"`
-	OOMKills     int64 `json:"oom_kills,omitempty"`
 	PIDsUsed     int64 `json:"pids_used,omitempty"`
 	CPUMillis    int64 `json:"cpu_ms,omitempty"` // used by the sandbox's cgroup since it was started, when visible
 	// WorkspaceUsed is how much of a workspace with a limit is used, in bytes.
