@@ -109,8 +109,8 @@ func publicError(err error) error {
 		return guestError(fromGuest)
 	}
 	switch {
-	case errors.Is(err, client.ErrSlowReader):
-		return ErrSlowReader
+	case errors.Is(err, client.ErrTakenOver):
+		return ErrTakenOver
 	case errors.Is(err, client.ErrProtocol):
 		return &textError{text: cleanText(err.Error()), err: backend.ErrProtocol}
 	case errors.Is(err, client.ErrConnLost):

@@ -18,9 +18,8 @@ import (
 // ErrDetached: one left a terminal, whose command goes on.
 var ErrDetached = errors.New("detached from the terminal, its command goes on")
 
-// ErrSlowReader: what a terminal showed was not taken for long, and others waited for that. Its command goes on, and one may
-// join again.
-var ErrSlowReader = errors.New("detached from the terminal, whose output was not read for too long while others waited; its command goes on")
+// ErrTakenOver: somebody else joined the terminal that one was at. Its command goes on, and one may join again.
+var ErrTakenOver = errors.New("detached from the terminal: somebody else took it over; its command goes on")
 
 // resizePause is how long a size waits for a terminal that is still being made.
 const resizePause = 20 * time.Millisecond
@@ -56,10 +55,10 @@ type TerminalStreams struct {
 }
 
 // Terminal runs a command on a terminal of its own and stays there until it ends. Leaving earlier does not end it: when ctx
-// ends, when Stdin ends, which is ErrDetached, when Stdin or Stdout fails, whose error is returned, or when Stdout takes
-// nothing while others at the terminal wait for that, which is ErrSlowReader, the command goes on, can be joined with
-// JoinTerminal, and its output is recorded. It ends when it was left alone for as long as req.Unattended, or when no process
-// has had a connection to the sandbox for ten minutes, as every command does.
+// ends, when Stdin ends, which is ErrDetached, when Stdin or Stdout fails, whose error is returned, or when somebody else joins,
+// which is ErrTakenOver, the command goes on, can be joined with JoinTerminal, and its output is recorded. It ends when it was
+// left alone for as long as req.Unattended, or when no process has had a connection to the sandbox for ten minutes, as every
+// command does.
 //
 // The result names the command also when there is an error, unless it could not be started. Terminal may return while a
 // Read of Stdin is still under way. A guest that has no terminals is backend.ErrUnsupported.
@@ -93,7 +92,7 @@ func (s *Session) Terminal(ctx context.Context, req TerminalRequest, at Terminal
 }
 
 // JoinTerminal goes to the terminal of a command that Terminal started, in this process or another one, and stays there
-// as Terminal does. The terminal gets the size, and what it showed last is shown again. Several may be at one terminal.
+// as Terminal does. The terminal gets the size, and what it showed last is shown again. Who was there is sent ErrTakenOver.
 func (s *Session) JoinTerminal(ctx context.Context, execID string, size TerminalSize, at TerminalStreams) (res ExecResult, err error) {
 	ctx, span := s.startExec(ctx, telemetry.SpanJoinTerminal, execID)
 	defer func() { s.end(span, "JoinTerminal", &err) }()

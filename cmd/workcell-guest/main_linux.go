@@ -29,7 +29,7 @@ func run(args []string) int {
 			fmt.Println(version)
 			return 0
 		case "connect":
-			return connect(args[1:])
+			return connect()
 		case netguard.Command:
 			return netguard.Main(args[1:], os.Stdout)
 		case launch.Command:
@@ -49,8 +49,6 @@ func serve(args []string) int {
 	scratch := flags.String("scratch", "/tmp", "second root of file requests; empty for none")
 	lease := flags.Duration("lease", server.DefaultLease, "how long recorded commands outlive the last host")
 	orphan := flags.Duration("orphan-timeout", 0, "end when no host was connected and no command ran for this long; 0 for never")
-	socket := flags.String("socket", defaultSocket(), "name of the socket for connect; empty for none")
-	final := flags.Bool("exit-on-eof", false, "end when standard input ends")
 	var limit, layer disk.Limit
 	flags.Int64Var(&limit.Bytes, "workspace-bytes", 0, "limit of what lies in the work directory; 0 for none")
 	flags.Int64Var(&limit.Files, "workspace-files", 0, "limit of how many files and directories lie there; 0 for none")
@@ -77,39 +75,23 @@ func serve(args []string) int {
 	if *listen >= 0 {
 		return fail(log, s.ServeListener(os.NewFile(uintptr(*listen), "listener")))
 	}
-	if *socket != "" {
-		go func() { fail(log, s.ServeSocket(*socket)) }()
-	}
-	err = s.ServeAttach(stream, *final)
-	if *final && errors.Is(err, io.EOF) {
+	if os.Getpid() != 1 { // it is nobody's init, and ends with its stream
+		if err := s.ServeAttach(stream, true); !errors.Is(err, io.EOF) {
+			return fail(log, err)
+		}
 		if err := s.Close(); err != nil {
 			return fail(log, err)
 		}
 		return 0
 	}
-	// Without its stream the guest can still be reached through connect, and it is the sandbox's init.
-	fail(log, err)
-	select {}
+	go func() { fail(log, s.ServeSocket()) }()
+	fail(log, s.ServeAttach(stream, false))
+	select {} // without its stream it can still be reached through connect
 }
 
-// defaultSocket is for the init of a sandbox; elsewhere guests would share the name.
-func defaultSocket() string {
-	if os.Getpid() == 1 {
-		return socketName
-	}
-	return ""
-}
-
-const socketName = "workcell-guest"
-
-func connect(args []string) int {
+func connect() int {
 	proc.HideProcess()
-	flags := flag.NewFlagSet("workcell-guest connect", flag.ContinueOnError)
-	socket := flags.String("socket", socketName, "name of the guest's socket")
-	if err := flags.Parse(args); err != nil {
-		return 2
-	}
-	if err := server.Connect(*socket, os.Stdin, os.Stdout); err != nil {
+	if err := server.Connect(os.Stdin, os.Stdout); err != nil {
 		return fail(os.Stderr, err)
 	}
 	return 0

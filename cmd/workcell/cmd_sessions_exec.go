@@ -171,8 +171,8 @@ func newSessionsAttachCmd(a *app) *cobra.Command {
 window. The sandbox is named as for exec, and may belong to a run that is under way.
 
 Runs COMMAND or, without one, a shell: the sandbox's $SHELL, else the first there is of bash, zsh, ash and sh. When
-terminals are there already, the latest is joined, whether or not somebody is at it, and what it showed last is shown
-again; --new, -w, -e and COMMAND make another one. Several can be at one terminal.
+terminals are there already, the latest is joined, and what it showed last is shown again; somebody who is at it is
+detached. --new, -w, -e and COMMAND make another one.
 
 The detach keys leave the terminal, and so does everything else that ends this command early: what runs there continues
 and can be joined again. It ends when nobody was at its terminal for an hour, or when no workcell process has used the
@@ -279,8 +279,8 @@ func (v *viewer) connect(ctx context.Context, call func(context.Context, session
 		return nil
 	case errors.As(err, &launch) && launch.Reason == session.LaunchNotFound:
 		return fail(exitExecMissing, err, "name a program that the sandbox has: workcell sessions attach SANDBOX -- PROGRAM")
-	case errors.Is(err, session.ErrSlowReader):
-		return fail(exitExecProduct, session.ErrSlowReader, comeBack)
+	case errors.Is(err, session.ErrTakenOver):
+		return fail(exitExecProduct, session.ErrTakenOver, comeBack)
 	case errors.Is(err, backend.ErrUnavailable) && res.ExecID != "":
 		return fail(exitExecProduct, err, "what runs there continues while its sandbox does; "+comeBack)
 	case err != nil:

@@ -16,22 +16,18 @@ type call struct {
 	stop func() bool // ends the watch on ctx
 }
 
-// open begins a request. The caller must end it.
-func (c *Conn) open(ctx context.Context, op wire.Op, req any) (*call, error) {
-	return c.openWith(ctx, op, req, nil)
-}
-
-// openWith begins a request; more, frames that follow it, goes out in the same write.
-func (c *Conn) openWith(ctx context.Context, op wire.Op, req any, more func([]byte) ([]byte, error)) (*call, error) {
+// open begins a request, which the caller must end. Frames that follow it, which more appends, go out in the same write.
+func (c *Conn) open(ctx context.Context, op wire.Op, req any, more ...func([]byte) ([]byte, error)) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	out, err := wire.AppendRequest(make([]byte, 0, 1024), op, req)
 	if err != nil {
-		return nil, requestError(err)
+		return nil, &wire.Error{Code: wire.CodeTooLarge, Launch: "too_long",
+			Message: "the request is larger than the protocol allows: " + err.Error()}
 	}
-	if more != nil {
-		if out, err = more(out); err != nil {
+	for _, f := range more {
+		if out, err = f(out); err != nil {
 			return nil, err
 		}
 	}
@@ -46,12 +42,6 @@ func (c *Conn) openWith(ctx context.Context, op wire.Op, req any, more func([]by
 		return nil, err
 	}
 	return k, nil
-}
-
-// requestError returns the error of a request that does not fit.
-func requestError(err error) error {
-	return &wire.Error{Code: wire.CodeTooLarge, Message: "the request is larger than the protocol allows: " + err.Error(),
-		Launch: "too_long"}
 }
 
 // abort makes pending reads and writes of the call fail and closes its stream.
@@ -79,19 +69,14 @@ func (k *call) read(buf []byte) (wire.Frame, error) {
 	if err != nil {
 		return f, k.explain(err)
 	}
-	if f.Kind == wire.KindError {
-		return f, k.failure(f)
+	if f.Kind != wire.KindError {
+		return f, nil
 	}
-	return f, nil
-}
-
-// failure returns the guest's error.
-func (k *call) failure(f wire.Frame) error {
 	e := new(wire.Error)
 	if err := wire.Decode(f.Head, nil, e); err != nil {
-		return protocolErrorf("error: %v", err)
+		return f, protocolErrorf("error: %v", err)
 	}
-	return e
+	return f, e
 }
 
 func (k *call) explain(err error) error {
@@ -128,4 +113,12 @@ func (c *Conn) roundTrip(ctx context.Context, op wire.Op, req, resp any) error {
 	}
 	defer k.end()
 	return k.answer(resp)
+}
+
+// ask sends a request and returns its answer, which check checks.
+func ask[T any](ctx context.Context, c *Conn, op wire.Op, req any, check func(*T) error) (res T, err error) {
+	if err := c.roundTrip(ctx, op, req, &res); err != nil {
+		return *new(T), err
+	}
+	return res, check(&res)
 }

@@ -1,8 +1,6 @@
 package client
 
-import (
-	"github.com/workcell-dev/workcell/internal/guest/wire"
-)
+import "github.com/workcell-dev/workcell/internal/guest/wire"
 
 func checkHello(h wire.Hello) error {
 	if h.Protocol != wire.ProtocolVersion {
@@ -69,6 +67,22 @@ func checkInfo(info *wire.FileInfo) error {
 	}
 	if info.Path == "" || info.Size < 0 || info.Mode > 0o7777 {
 		return protocolErrorf("file description out of range")
+	}
+	return nil
+}
+
+func checkExecs(list *wire.ExecList) error {
+	for i := range list.Execs {
+		if err := checkStatus(list.Execs[i].ExecID, &list.Execs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkRemoved(res *wire.RemoveResult) error {
+	if res.Deleted < 0 {
+		return protocolErrorf("%d entries deleted", res.Deleted)
 	}
 	return nil
 }

@@ -35,8 +35,6 @@ type Options struct {
 	// Fresh: no host ever sent anything to this guest over this stream, so that New need not flush the rest
 	// of a broken chunk out of it.
 	Fresh bool
-	// Tee receives a copy of every byte sent and received, for debugging; nil for none. Writes may be concurrent.
-	Tee io.Writer
 }
 
 // Conn is a connection to a guest. All methods may be called concurrently. A call whose context ends returns at once
@@ -59,9 +57,6 @@ func New(ctx context.Context, rw io.ReadWriteCloser, opts *Options) (*Conn, erro
 	}
 	if o.HandshakeTimeout <= 0 {
 		o.HandshakeTimeout = defaultHandshake
-	}
-	if o.Tee != nil {
-		rw = &tee{rw, o.Tee}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.HandshakeTimeout,
 		fmt.Errorf("%w within %v", ErrNoAnswer, o.HandshakeTimeout))
@@ -189,21 +184,4 @@ func (c *Conn) explain(err error) error {
 		return protocolErrorf("%v", err)
 	}
 	return fmt.Errorf("%w: %v", ErrConnLost, err)
-}
-
-// tee copies what passes.
-type tee struct {
-	io.ReadWriteCloser
-	w io.Writer
-}
-
-func (t *tee) Read(p []byte) (int, error) {
-	n, err := t.ReadWriteCloser.Read(p)
-	_, _ = t.w.Write(p[:n]) // a debugging aid must not break what it looks at
-	return n, err
-}
-
-func (t *tee) Write(p []byte) (int, error) {
-	_, _ = t.w.Write(p)
-	return t.ReadWriteCloser.Write(p)
 }

@@ -3,6 +3,7 @@
 package client_test
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -105,6 +106,36 @@ func TestContainerNoRoomForProcesses(t *testing.T) {
 	if st, err := c.Kill(testContext(t), wire.KillRequest{ExecID: bomb.ExecID}); err != nil || st.State != wire.ExecKilled && st.State != wire.ExecOOMKilled {
 		t.Errorf("Kill: %+v, %v", st, err)
 	}
+	alive(t, sandbox, c)
+}
+
+// That there is no room for a command passes as long as something runs that can end; where nothing does, it says so.
+func TestContainerNoRoomToStart(t *testing.T) {
+	t.Parallel()
+	sandbox, c := startSandbox(t, guesttest.ContainerOptions{})
+	try := func(state string, code wire.Code, launch, text string) {
+		t.Helper()
+		_, err := c.Run(testContext(t), sh("true"))
+		var e *wire.Error
+		if !errors.As(err, &e) || e.Code != code || e.Launch != launch || !strings.Contains(e.Message, text) {
+			t.Errorf("%s: got %v", state, err)
+		}
+	}
+	running := sh("sleep 1000")
+	running.YieldMillis = 0
+	mustRun(t, c, running)
+	left := sh("setsid sleep 1000 >/dev/null 2>&1 </dev/null &")
+	mustRun(t, c, left)
+	sandbox.Docker("update", "--pids-limit", "1")
+	try("while a command runs", wire.CodeLaunch, "no_resources", "no room for another process")
+	for _, id := range []string{running.ExecID, left.ExecID} {
+		try("while something is left", wire.CodeLaunch, "no_resources", "no room for another process")
+		if _, err := c.Kill(testContext(t), wire.KillRequest{ExecID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	try("while nothing runs", wire.CodeUnsupported, "", "nothing else runs that could end and make room")
+	sandbox.Docker("update", "--pids-limit", "96")
 	alive(t, sandbox, c)
 }
 
@@ -271,7 +302,7 @@ import os, signal
 opened = 0
 for i in range(100):
     pid = os.fork()
-    if pid == 0: os.execv('/.workcell/workcell-guest', ['workcell-guest', 'connect', '--socket', 'none'])
+    if pid == 0: os.execv('/.workcell/workcell-guest', ['workcell-guest', 'connect'])
     while open('/proc/%d/comm' % pid).read() != 'workcell-guest\n': pass
     try:
         os.close(os.open('/proc/%d/mem' % pid, os.O_RDWR))

@@ -3,6 +3,7 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"testing"
@@ -79,6 +80,37 @@ func TestContainerGuestIsOpaque(t *testing.T) {
 		}
 		alive(t, sandbox, c)
 	})
+}
+
+// Hosts that come through the engine's exec share the guest with the owner of its stream.
+func TestContainerConnect(t *testing.T) {
+	t.Parallel()
+	sandbox, owner := startSandbox(t, guesttest.ContainerOptions{})
+	req := sh("sleep 1; echo shared")
+	req.YieldMillis = 0
+	mustRun(t, owner, req)
+	all := []*client.Conn{owner}
+	for range 3 {
+		c, err := client.New(testContext(t), sandbox.Connect(), &client.Options{Fresh: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		all = append(all, c)
+	}
+	for _, c := range all {
+		st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
+		if err != nil || st.StdoutBytes != 7 || c.Hello().BootID != owner.Hello().BootID || c.Err() != nil {
+			t.Errorf("got %+v, %v, %v", st, err, c.Err())
+		}
+	}
+	data := noise(10 << 20)
+	if _, err := put(t, all[1], "f", data); err != nil {
+		t.Fatal(err)
+	}
+	if back, err := get(t, all[2], "f"); err != nil || !bytes.Equal(back, data) {
+		t.Errorf("%d bytes, %v", len(back), err)
+	}
 }
 
 // A command cannot speak to the guest, neither by itself nor through the guest's own program.

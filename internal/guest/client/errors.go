@@ -17,9 +17,8 @@ var (
 	// ErrProtocol: the guest sent something that it must not send.
 	ErrProtocol = errors.New("guest broke the protocol")
 
-	// ErrSlowReader: the guest ended a stay at a terminal whose command runs on, because what was written there was not taken
-	// while others waited for it.
-	ErrSlowReader = errors.New("detached from the terminal: its output was not read")
+	// ErrTakenOver: another host took over a terminal, whose command runs on.
+	ErrTakenOver = errors.New("detached from the terminal: another host took it over")
 
 	errUnanswered = protocolErrorf("the guest ended a request without an answer")
 	errClosed     = fmt.Errorf("%w: closed by this host", ErrConnLost)

@@ -1,8 +1,10 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"sync"
 
@@ -23,7 +25,7 @@ func (c *Conn) Run(ctx context.Context, req wire.RunRequest) (wire.RunResult, er
 	}
 	f := newFeeder(k)
 	if rest != nil {
-		go f.feed(&sliceReader{rest})
+		go f.feed(bytes.NewReader(rest))
 	}
 	res, err := k.result(&req, f, nil, nil)
 	if err != nil || rest == nil || res.State != wire.ExecRunning {
@@ -44,7 +46,30 @@ func (c *Conn) Run(ctx context.Context, req wire.RunRequest) (wire.RunResult, er
 // Attach may return while a Read of stdin is still under way.
 func (c *Conn) Attach(ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout, stderr io.Writer) (wire.RunResult, error) {
 	req.StdinStream = stdin != nil
-	k, err := c.open(ctx, wire.OpAttach, &req)
+	return c.live(ctx, wire.OpAttach, &req, &req, stdin, stdout, stderr)
+}
+
+// Terminal starts an exec on a terminal, which req.Terminal describes, and stays there until it ends. Its input comes
+// from stdin (nil means none); its output goes live to stdout, all of it, at the pace of that writer. When ctx ends first, or stdin does,
+// the exec runs on; the guest ends it when nobody was at its terminal for req.TimeoutMillis. Terminal may return while a
+// Read of stdin is still under way. When somebody joins meanwhile it is ErrTakenOver.
+func (c *Conn) Terminal(ctx context.Context, req wire.RunRequest, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
+	return c.live(ctx, wire.OpTerminal, &req, &wire.RunRequest{ExecID: req.ExecID}, stdin, stdout, nil)
+}
+
+// Join goes to the terminal of an exec as Terminal does, with a part of what was written there before.
+func (c *Conn) Join(ctx context.Context, req wire.TerminalRequest, stdin io.Reader, stdout io.Writer) (wire.RunResult, error) {
+	return c.live(ctx, wire.OpJoin, &req, &wire.RunRequest{ExecID: req.ExecID}, stdin, stdout, nil)
+}
+
+// Resize sets the size of an exec's terminal.
+func (c *Conn) Resize(ctx context.Context, req wire.TerminalRequest) error {
+	return c.roundTrip(ctx, wire.OpResize, &req, new(wire.Empty))
+}
+
+// live begins a request whose output is live, and stays until its answer, which must be one to want.
+func (c *Conn) live(ctx context.Context, op wire.Op, req any, want *wire.RunRequest, stdin io.Reader, stdout, stderr io.Writer) (wire.RunResult, error) {
+	k, err := c.open(ctx, op, req)
 	if err != nil {
 		return wire.RunResult{}, err
 	}
@@ -54,7 +79,11 @@ func (c *Conn) Attach(ctx context.Context, req wire.RunRequest, stdin io.Reader,
 	if stdin != nil {
 		go f.feed(stdin)
 	}
-	return k.result(&req, f, stdout, stderr)
+	res, err := k.result(want, f, stdout, stderr)
+	if errors.Is(err, errUnanswered) && op != wire.OpAttach {
+		err = ErrTakenOver
+	}
+	return res, err
 }
 
 // result reads frames up to the answer.
@@ -68,7 +97,7 @@ func (k *call) result(req *wire.RunRequest, f *feeder, stdout, stderr io.Writer)
 		}
 		switch {
 		case frame.Kind == wire.KindCredit:
-			f.grant(binary.BigEndian.Uint32(frame.Body))
+			f.grant(int64(binary.BigEndian.Uint32(frame.Body)))
 		case frame.Kind == wire.KindData && frame.Channel == wire.ChanStdout && stdout != nil:
 			_, err = stdout.Write(frame.Body)
 		case frame.Kind == wire.KindData && frame.Channel == wire.ChanStderr && stderr != nil:
@@ -98,19 +127,18 @@ func (k *call) credits(f *feeder) {
 		if err != nil || frame.Kind != wire.KindCredit {
 			return
 		}
-		f.grant(binary.BigEndian.Uint32(frame.Body))
+		f.grant(int64(binary.BigEndian.Uint32(frame.Body)))
 	}
 }
 
 // feeder sends standard input within the credit that the guest grants.
 type feeder struct {
-	k        *call
-	mu       sync.Mutex // guards credit and stopped
-	more     *sync.Cond
-	credit   int64
-	stopped  bool
-	done     chan struct{} // closed when feed has returned
-	doneOnce sync.Once
+	k       *call
+	mu      sync.Mutex // guards credit and stopped
+	more    *sync.Cond
+	credit  int64
+	stopped bool
+	done    chan struct{} // closed when feed has returned
 }
 
 func newFeeder(k *call) *feeder {
@@ -119,9 +147,9 @@ func newFeeder(k *call) *feeder {
 	return f
 }
 
-func (f *feeder) grant(n uint32) {
+func (f *feeder) grant(n int64) {
 	f.mu.Lock()
-	f.credit += int64(n)
+	f.credit += n
 	f.mu.Unlock()
 	f.more.Signal()
 }
@@ -148,15 +176,9 @@ func (f *feeder) take(max int64) int {
 	return int(n)
 }
 
-func (f *feeder) putBack(n int) {
-	f.mu.Lock()
-	f.credit += int64(n)
-	f.mu.Unlock()
-}
-
 // feed copies r to the guest. Errors of r end the input as its end does; errors of the stream show in the answer.
 func (f *feeder) feed(r io.Reader) {
-	defer f.doneOnce.Do(func() { close(f.done) })
+	defer close(f.done)
 	buf := make([]byte, wire.FramePrefixSize+wire.MaxData)
 	for {
 		n := f.take(wire.MaxData)
@@ -164,7 +186,7 @@ func (f *feeder) feed(r io.Reader) {
 			return
 		}
 		m, err := r.Read(buf[wire.FramePrefixSize : wire.FramePrefixSize+n])
-		f.putBack(n - m)
+		f.grant(int64(n - m))
 		if m > 0 {
 			wire.PutDataPrefix(buf, wire.ChanStdin, m)
 			if f.k.write(buf[:wire.FramePrefixSize+m]) != nil {
@@ -179,48 +201,21 @@ func (f *feeder) feed(r io.Reader) {
 	}
 }
 
-// sliceReader reads a slice without the copies that a bytes.Reader's WriteTo would invite.
-type sliceReader struct{ b []byte }
-
-func (s *sliceReader) Read(p []byte) (int, error) {
-	if len(s.b) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, s.b)
-	s.b = s.b[n:]
-	return n, nil
-}
-
 // Read returns recorded output after req.SinceSeq and consumes nothing.
 func (c *Conn) Read(ctx context.Context, req wire.ReadRequest) (wire.ReadResult, error) {
-	var res wire.ReadResult
-	if err := c.roundTrip(ctx, wire.OpRead, &req, &res); err != nil {
-		return wire.ReadResult{}, err
-	}
-	return res, checkRead(&req, &res)
+	return ask(ctx, c, wire.OpRead, &req, func(res *wire.ReadResult) error { return checkRead(&req, res) })
 }
 
 // Wait waits for the end of an exec; after req.WaitMillis it returns how it is. The output is within the bounds of the
-// request that started the exec, and left out when that was answered after its end or long ago.
+// request that started the exec, and left out when that ended long ago.
 func (c *Conn) Wait(ctx context.Context, req wire.WaitRequest) (wire.RunResult, error) {
-	var res wire.RunResult
-	if err := c.roundTrip(ctx, wire.OpWait, &req, &res); err != nil {
-		return wire.RunResult{}, err
-	}
-	return res, checkResult(&wire.RunRequest{ExecID: req.ExecID, HeadBytes: wire.MaxKeep, TailBytes: wire.MaxKeep}, &res)
+	most := &wire.RunRequest{ExecID: req.ExecID, HeadBytes: wire.MaxKeep, TailBytes: wire.MaxKeep}
+	return ask(ctx, c, wire.OpWait, &req, func(res *wire.RunResult) error { return checkResult(most, res) })
 }
 
 // Kill ends or signals an exec's tree, and returns the status after that.
 func (c *Conn) Kill(ctx context.Context, req wire.KillRequest) (wire.ExecStatus, error) {
-	return c.status(ctx, wire.OpKill, &req, req.ExecID)
-}
-
-func (c *Conn) status(ctx context.Context, op wire.Op, req any, id string) (wire.ExecStatus, error) {
-	var st wire.ExecStatus
-	if err := c.roundTrip(ctx, op, req, &st); err != nil {
-		return wire.ExecStatus{}, err
-	}
-	return st, checkStatus(id, &st)
+	return ask(ctx, c, wire.OpKill, &req, func(st *wire.ExecStatus) error { return checkStatus(req.ExecID, st) })
 }
 
 // WriteStdin writes to an exec that was started with StdinOpen. It returns when the exec's pipe has taken the bytes.
@@ -247,21 +242,11 @@ func (c *Conn) KillAll(ctx context.Context) ([]wire.ExecStatus, error) {
 }
 
 func (c *Conn) list(ctx context.Context, op wire.Op) ([]wire.ExecStatus, error) {
-	var list wire.ExecList
-	if err := c.roundTrip(ctx, op, wire.Empty{}, &list); err != nil {
-		return nil, err
-	}
-	for i := range list.Execs {
-		if err := checkStatus(list.Execs[i].ExecID, &list.Execs[i]); err != nil {
-			return nil, err
-		}
-	}
-	return list.Execs, nil
+	list, err := ask(ctx, c, op, wire.Empty{}, checkExecs)
+	return list.Execs, err
 }
 
 // Health asks how the guest is.
 func (c *Conn) Health(ctx context.Context) (wire.Health, error) {
-	var h wire.Health
-	err := c.roundTrip(ctx, wire.OpHealth, wire.Empty{}, &h)
-	return h, err
+	return ask(ctx, c, wire.OpHealth, wire.Empty{}, func(*wire.Health) error { return nil })
 }

@@ -3,7 +3,6 @@
 package client_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/workcell-dev/workcell/internal/guest/client"
@@ -102,7 +100,6 @@ func TestBadRequests(t *testing.T) {
 		"long id":              func(r *wire.RunRequest) { r.ExecID = strings.Repeat("x", 65) },
 		"negative time limit":  func(r *wire.RunRequest) { r.TimeoutMillis = -1 },
 		"negative open files":  func(r *wire.RunRequest) { r.OpenFiles = -1 },
-		"negative drain":       func(r *wire.RunRequest) { r.DrainMillis = -5 },
 		"negative file bytes":  func(r *wire.RunRequest) { r.FileBytes = -1 },
 		"negative grace":       func(r *wire.RunRequest) { r.GraceMillis = -1 },
 		"NUL in variable name": func(r *wire.RunRequest) { r.Env = []string{"A\x00B=1"} },
@@ -250,22 +247,6 @@ func TestOnlyStandardDescriptors(t *testing.T) {
 	}
 }
 
-func TestLimits(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	req := sh("sleep 0.05; ulimit -c; ulimit -n; ulimit -Hn; ulimit -f")
-	req.OpenFiles, req.FileBytes = 77, 512*1000
-	if got := string(mustRun(t, c, req).Stdout.Head); got != "0\n77\n77\n1000\n" {
-		t.Errorf("got %q", got)
-	}
-	req = sh("sleep 0.05; head -c 100000 /dev/zero > big; ls -l big | wc -l")
-	req.FileBytes = 4096
-	res := mustRun(t, c, req)
-	if info, err := c.Stat(testContext(t), wire.PathRequest{Path: "big"}); err != nil || info.Size != 4096 {
-		t.Errorf("file of %+v, %v; %+v", info, err, res)
-	}
-}
-
 // req0 is the same request under another id.
 func req0(req wire.RunRequest) wire.RunRequest {
 	req.ExecID = newID()
@@ -317,20 +298,4 @@ func TestYieldReadWait(t *testing.T) {
 	if _, err := c.Wait(ctx, wire.WaitRequest{ExecID: "unknown"}); codeOf(err) != wire.CodeNotFound {
 		t.Errorf("unknown exec: %v", err)
 	}
-}
-
-func TestContextBeforeAndDuring(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := c.Run(ctx, sh("true")); !errors.Is(err, context.Canceled) {
-		t.Errorf("before: %v", err)
-	}
-	ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := c.Run(ctx, sh("sleep 5")); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("during: %v", err)
-	}
-	mustRun(t, c, sh("true"))
 }

@@ -54,7 +54,7 @@ func (c *Conn) GetFile(ctx context.Context, req wire.FileGetRequest, w io.Writer
 // exactly that many bytes are read; fewer are io.ErrUnexpectedEOF. PutFile may return while a Read of r is under way.
 func (c *Conn) PutFile(ctx context.Context, req wire.FilePutRequest, r io.Reader) (wire.FileInfo, error) {
 	p := &putter{r: r, left: req.Size, sized: req.Size >= 0}
-	k, err := c.openWith(ctx, wire.OpFilePut, &req, p.next)
+	k, err := c.open(ctx, wire.OpFilePut, &req, p.next)
 	if err != nil {
 		return wire.FileInfo{}, err
 	}
@@ -166,41 +166,22 @@ func isGuestError(err error) bool {
 
 // List lists a directory.
 func (c *Conn) List(ctx context.Context, req wire.ListRequest) (wire.ListResult, error) {
-	var res wire.ListResult
-	if err := c.roundTrip(ctx, wire.OpList, &req, &res); err != nil {
-		return wire.ListResult{}, err
-	}
-	return res, checkList(&req, &res)
+	return ask(ctx, c, wire.OpList, &req, func(res *wire.ListResult) error { return checkList(&req, res) })
 }
 
 // Stat describes an entry; a symlink is described, not followed.
 func (c *Conn) Stat(ctx context.Context, req wire.PathRequest) (wire.FileInfo, error) {
-	return c.info(ctx, wire.OpStat, &req)
+	return ask(ctx, c, wire.OpStat, &req, checkInfo)
 }
 
 // Mkdir makes a directory and its parents and describes it.
 func (c *Conn) Mkdir(ctx context.Context, req wire.PathRequest) (wire.FileInfo, error) {
-	return c.info(ctx, wire.OpMkdir, &req)
-}
-
-func (c *Conn) info(ctx context.Context, op wire.Op, req *wire.PathRequest) (wire.FileInfo, error) {
-	var info wire.FileInfo
-	if err := c.roundTrip(ctx, op, req, &info); err != nil {
-		return wire.FileInfo{}, err
-	}
-	return info, checkInfo(&info)
+	return ask(ctx, c, wire.OpMkdir, &req, checkInfo)
 }
 
 // Remove deletes an entry and, when asked, all below it.
 func (c *Conn) Remove(ctx context.Context, req wire.PathRequest) (wire.RemoveResult, error) {
-	var res wire.RemoveResult
-	if err := c.roundTrip(ctx, wire.OpRemove, &req, &res); err != nil {
-		return wire.RemoveResult{}, err
-	}
-	if res.Deleted < 0 {
-		return wire.RemoveResult{}, protocolErrorf("%d entries deleted", res.Deleted)
-	}
-	return res, nil
+	return ask(ctx, c, wire.OpRemove, &req, checkRemoved)
 }
 
 // Rename moves an entry.

@@ -17,24 +17,10 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// dialAbstract connects to a guest's socket, which may open a moment later than its stream.
-func dialAbstract(t testing.TB, name string) net.Conn {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		c, err := net.Dial("unix", "@"+name)
-		if err == nil {
-			return c
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
-}
-
 var goodHello = wire.Hello{Protocol: wire.ProtocolVersion, PID: 1, BootID: "boot", Workdir: "/workspace"}
 
 // fakeGuest answers a handshake with hello and then hands the rest to serve.
-func fakeGuest(t testing.TB, hello any, serve func(rw net.Conn, generation uint32)) io.ReadWriteCloser {
+func fakeGuest(hello any, serve func(rw net.Conn, in *wire.LinkReader, generation uint32)) io.ReadWriteCloser {
 	host, guest := net.Pipe()
 	go func() {
 		defer guest.Close()
@@ -50,7 +36,7 @@ func fakeGuest(t testing.TB, hello any, serve func(rw net.Conn, generation uint3
 		if _, err := guest.Write(b); err != nil || serve == nil {
 			return
 		}
-		serve(guest, gen)
+		serve(guest, in, gen)
 	}()
 	return host
 }
@@ -70,7 +56,7 @@ func TestHostileHello(t *testing.T) {
 		"another type":  json.RawMessage(`[1,2,3]`),
 		"wrong types":   json.RawMessage(`{"protocol":"one"}`),
 	} {
-		if _, err := client.New(testContext(t), fakeGuest(t, hello, nil), nil); !errors.Is(err, client.ErrProtocol) {
+		if _, err := client.New(testContext(t), fakeGuest(hello, nil), nil); !errors.Is(err, client.ErrProtocol) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -118,7 +104,7 @@ func TestHostileMultiplexer(t *testing.T) {
 		"enormous data":     muxHeader(0, wire.MuxData, 0, 1, 1<<30),
 		"data beyond limit": muxHeader(0, wire.MuxData, 0, 1, 1<<20+1),
 	} {
-		c, err := client.New(testContext(t), fakeGuest(t, goodHello, func(rw net.Conn, gen uint32) {
+		c, err := client.New(testContext(t), fakeGuest(goodHello, func(rw net.Conn, _ *wire.LinkReader, gen uint32) {
 			go func() { _, _ = io.Copy(io.Discard, rw) }()
 			b, _ := wire.AppendChunk(nil, gen, frame)
 			_, _ = rw.Write(b)
@@ -165,23 +151,10 @@ func (c *chunkConn) Write(p []byte) (int, error) { return c.out.Write(p) }
 // liar connects to a guest that answers every request with the same frames.
 func liar(t testing.TB, frames ...wire.Frame) *client.Conn {
 	t.Helper()
-	host, guest := net.Pipe()
-	t.Cleanup(func() { _ = guest.Close() })
-	go func() {
-		in := wire.NewLinkReader(guest, wire.FromHost)
-		item, err := in.Next()
-		if err != nil {
-			return
-		}
-		b := wire.AppendMarker(nil, wire.FromGuest, *item.Marker)
-		answer, _ := wire.AppendAnswer(nil, goodHello)
-		b, _ = wire.AppendChunk(b, item.Generation, answer)
-		if _, err := guest.Write(b); err != nil {
-			return
-		}
+	c, err := client.New(testContext(t), fakeGuest(goodHello, func(guest net.Conn, in *wire.LinkReader, generation uint32) {
 		cfg := yamux.DefaultConfig()
 		cfg.LogOutput, cfg.EnableKeepAlive = io.Discard, false
-		mux, err := yamux.Server(&chunkConn{Conn: guest, in: in, out: wire.NewMuxWriter(guest, item.Generation)}, cfg)
+		mux, err := yamux.Server(&chunkConn{Conn: guest, in: in, out: wire.NewMuxWriter(guest, generation)}, cfg)
 		if err != nil {
 			return
 		}
@@ -203,8 +176,7 @@ func liar(t testing.TB, frames ...wire.Frame) *client.Conn {
 				_, _ = st.Write(out)
 			}()
 		}
-	}()
-	c, err := client.New(testContext(t), host, nil)
+	}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,6 +62,7 @@ var trees = map[string]string{
 	"closes its output": `exec >/dev/null 2>&1 </dev/null; sleep NAME`,
 }
 
+// However a tree is ended, nothing of it is left.
 func TestTimeoutEndsTheTree(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
@@ -75,35 +76,20 @@ func TestTimeoutEndsTheTree(t *testing.T) {
 			if res.State != wire.ExecTimedOut || !strings.HasPrefix(string(res.Stdout.Head), "begun\n") {
 				t.Errorf("got %v", brief(res))
 			}
+			killed := sh(strings.ReplaceAll(script, "NAME", id))
+			killed.YieldMillis, killed.GraceMillis = 300, 300
 			if n := sleepers(t, id); n != 0 {
 				t.Errorf("%d processes are left", n)
 			}
-		})
-	}
-}
-
-func TestKillEndsTheTree(t *testing.T) {
-	t.Parallel()
-	_, c := start(t)
-	for name, script := range trees {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			id := sleepName(t)
-			req := sh(strings.ReplaceAll(script, "NAME", id))
-			req.YieldMillis, req.GraceMillis = 300, 300
-			mustRun(t, c, req)
+			mustRun(t, c, killed)
 			if sleepers(t, id) == 0 {
 				t.Fatal("nothing to kill")
 			}
-			st, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID})
-			if err != nil || st.State != wire.ExecKilled {
-				t.Errorf("got %+v, %v", st, err)
-			}
-			if n := sleepers(t, id); n != 0 {
-				t.Errorf("%d processes are left", n)
-			}
-			if again, err := c.Kill(testContext(t), wire.KillRequest{ExecID: req.ExecID}); err != nil || again.State != wire.ExecKilled {
-				t.Errorf("again: %+v, %v", again, err)
+			for range 2 { // the second changes nothing
+				st, err := c.Kill(testContext(t), wire.KillRequest{ExecID: killed.ExecID})
+				if n := sleepers(t, id); err != nil || st.State != wire.ExecKilled || n != 0 {
+					t.Errorf("got %+v, %v, %d processes are left", st, err, n)
+				}
 			}
 		})
 	}
@@ -163,6 +149,9 @@ func TestRecordedExecOutlivesItsCaller(t *testing.T) {
 	defer cancel()
 	if _, err := c.Run(ctx, req); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v", err)
+	}
+	if _, err := c.Run(ctx, sh("true")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("one that is over before: %v", err)
 	}
 	st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
 	if err != nil || st.State != wire.ExecCompleted || st.StdoutBytes != 5 {

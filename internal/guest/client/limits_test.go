@@ -1,13 +1,10 @@
 package client_test
 
 import (
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/workcell-dev/workcell/internal/guest/client"
-	"github.com/workcell-dev/workcell/internal/guest/guesttest"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
@@ -15,33 +12,34 @@ import (
 // fail as they should.
 func TestLimitsHoldFromTheStart(t *testing.T) {
 	t.Parallel()
-	conn, err := client.New(t.Context(), guesttest.Start(t, nil).Dial(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	run := func(id string, argv ...string) (wire.RunResult, error) {
-		return conn.Run(t.Context(), wire.RunRequest{
-			Spawn:  wire.Spawn{Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}, OpenFiles: 100, FileBytes: 1 << 20, TimeoutMillis: 60_000},
-			ExecID: id, YieldMillis: -1, HeadBytes: 4096,
-		})
+	_, c := start(t)
+	limited := func(script string) wire.RunRequest {
+		req := sh(script)
+		req.OpenFiles, req.FileBytes = 100, 1<<20
+		return req
 	}
 	var wg sync.WaitGroup
-	for worker := range 6 {
+	for range 6 {
 		wg.Go(func() {
-			for i := range 40 {
-				res, err := run(fmt.Sprintf("limits-%d-%d", worker, i), "/bin/sh", "-c", "ulimit -n; ulimit -Hn; ulimit -f; ulimit -Hf")
-				if got := string(res.Stdout.Head); err != nil || res.ExitCode != 0 || strings.ReplaceAll(got, "\n", " ") != "100 100 2048 2048 " {
-					t.Errorf("%q, %+v, %v", got, res.ExecStatus, err)
+			for range 40 {
+				res := mustRun(t, c, limited("ulimit -n; ulimit -Hn; ulimit -f; ulimit -Hf; ulimit -c"))
+				if got := string(res.Stdout.Head); res.ExitCode != 0 || strings.ReplaceAll(got, "\n", " ") != "100 100 2048 2048 0 " {
+					t.Errorf("%q, %+v", got, res.ExecStatus)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if res, err := run("signal", "/bin/sh", "-c", "kill -TRAP $$"); err != nil || res.Signal != "SIGTRAP" {
-		t.Errorf("a trap of the command's own: %+v, %v", res.ExecStatus, err)
+	if res := mustRun(t, c, limited("kill -TRAP $$")); res.Signal != "SIGTRAP" {
+		t.Errorf("a trap of the command's own: %+v", res.ExecStatus)
 	}
-	if _, err := run("missing", "/no/such/program"); err == nil {
-		t.Error("a missing program runs")
+	mustRun(t, c, limited("head -c 2000000 /dev/zero > big"))
+	if info, err := c.Stat(testContext(t), wire.PathRequest{Path: "big"}); err != nil || info.Size != 1<<20 {
+		t.Errorf("file of %+v, %v", info, err)
+	}
+	missing := limited("")
+	missing.Argv = []string{"/no/such/program"}
+	if _, err := c.Run(testContext(t), missing); launchOf(err) != "not_found" {
+		t.Errorf("a missing program: %v", err)
 	}
 }

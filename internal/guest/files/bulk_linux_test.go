@@ -1,10 +1,15 @@
 package files
 
 import (
+	"os"
+	"path/filepath"
 	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/workcell-dev/workcell/internal/guest/disk"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
 // processors sets how many processors the test's process has, which keeps the test from being parallel.
@@ -63,4 +68,35 @@ func TestBulkStall(t *testing.T) {
 			t.Errorf("%d processors afterwards, want 3", got)
 		}
 	})
+}
+
+// host is a request that notes the least processors that there were while something was sent.
+type host struct {
+	Request
+	procs int
+}
+
+func (h *host) Send(p []byte) (int, error) {
+	h.procs = min(h.procs, runtime.GOMAXPROCS(0))
+	return len(p), nil
+}
+
+// TestBulkRead: what counts is what a file holds, not what the host would take.
+func TestBulkRead(t *testing.T) {
+	processors(t, 3)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("ten bytes\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(dir, make(disk.Gate, 1), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, req := range []wire.FileGetRequest{{Path: "f", Length: 1 << 40}, {Path: "f", Offset: 1 << 40, Length: 1 << 40}, {Path: "f", Length: -1}} {
+		h := &host{procs: 3}
+		if err := s.Get(h, &req); err != nil || h.procs != 3 {
+			t.Errorf("%+v: %d processors, want 3; %v", req, h.procs, err)
+		}
+	}
 }

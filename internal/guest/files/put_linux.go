@@ -9,7 +9,6 @@ import (
 	"path"
 	"strconv"
 
-	"github.com/workcell-dev/workcell/internal/guest/disk"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
@@ -52,7 +51,18 @@ func (s *Service) Put(r Request, req *wire.FilePutRequest) error {
 
 // receive writes what the host sends to the draft, up to the end that the host declares, and calls moved for every piece.
 func (s *Service) receive(r Request, d *draft, root *root, size int64, moved func()) error {
-	in := s.newIntake(d.f, size)
+	most := int64(intakeFrames * wire.MaxData)
+	if size >= 0 {
+		most = min(most, size)
+	}
+	buf := make([]byte, 0, most) // what is not written yet
+	flush := func() error {
+		return s.fs.Do(func() error {
+			_, err := d.f.Write(buf)
+			buf = buf[:0]
+			return err
+		})
+	}
 	var got int64
 	var held []func() // what was reserved piece by piece
 	defer func() {
@@ -61,7 +71,7 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64, moved fun
 		}
 	}()
 	for {
-		f, err := wire.ReadFrame(r, in.room())
+		f, err := wire.ReadFrame(r, buf[len(buf):]) // a frame that does not fit there is longer than the file may be
 		if err != nil {
 			return wire.Errorf(wire.CodeInvalid, "the contents ended early") // the host is hardly there to read it
 		}
@@ -83,58 +93,21 @@ func (s *Service) receive(r Request, d *draft, root *root, size int64, moved fun
 			}
 			held = append(held, release)
 		}
-		if err := in.took(len(f.Body)); err != nil {
-			return err
+		if buf = buf[:len(buf)+len(f.Body)]; cap(buf)-len(buf) < wire.MaxData {
+			if err := flush(); err != nil {
+				return err
+			}
 		}
 	}
 	if size >= 0 && got != size {
 		return wire.Errorf(wire.CodeInvalid, "%d bytes instead of the %d that were announced", got, size)
 	}
-	return in.flush()
+	return flush()
 }
 
 // intakeFrames is how many frames of a file are written in one step. A write that takes longer costs the process a change
 // of thread, whatever its size.
 const intakeFrames = 4
-
-// intake gathers what comes of a file.
-type intake struct {
-	fs  disk.Gate
-	f   *os.File
-	buf []byte
-}
-
-func (s *Service) newIntake(f *os.File, size int64) *intake {
-	most := int64(intakeFrames * wire.MaxData)
-	if size >= 0 {
-		most = min(most, size)
-	}
-	return &intake{fs: s.fs, f: f, buf: make([]byte, 0, most)}
-}
-
-// room is where the next frame belongs. A frame that does not fit there is longer than the file may be.
-func (in *intake) room() []byte { return in.buf[len(in.buf):] }
-
-// took notes that a frame of n bytes was put there.
-func (in *intake) took(n int) error {
-	in.buf = in.buf[:len(in.buf)+n]
-	if cap(in.buf)-len(in.buf) >= wire.MaxData {
-		return nil
-	}
-	return in.flush()
-}
-
-func (in *intake) flush() error {
-	if len(in.buf) == 0 {
-		return nil
-	}
-	err := in.fs.Do(func() error {
-		_, err := in.f.Write(in.buf)
-		return err
-	})
-	in.buf = in.buf[:0]
-	return err
-}
 
 // draft is a file that is being written. It takes its place under its name in one step, or leaves nothing behind.
 type draft struct {

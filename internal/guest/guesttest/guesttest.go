@@ -4,12 +4,12 @@ package guesttest
 import (
 	"bytes"
 	"errors"
-
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -27,8 +27,6 @@ type Options struct {
 	Binary string
 	// Lease is how long recorded execs outlive the last host; zero is the guest's default.
 	Lease time.Duration
-	// Socket is the name of the socket for Guest.Connect; empty means none.
-	Socket string
 	// Args are further arguments of the guest.
 	Args []string
 }
@@ -38,9 +36,6 @@ type Guest struct {
 	Workdir string
 	PID     int
 
-	binary string
-	socket string
-	t      testing.TB
 	stream *pipe
 	log    *buffer
 }
@@ -59,15 +54,12 @@ func Start(t testing.TB, opts *Options) *Guest {
 	if o.Binary == "" {
 		o.Binary = unpacked(t)
 	}
-	args := []string{"--workdir", o.Workdir, "--scratch", o.Scratch, "--exit-on-eof"}
+	args := []string{"--workdir", o.Workdir, "--scratch", o.Scratch}
 	if o.Lease > 0 {
 		args = append(args, "--lease", o.Lease.String())
 	}
-	if o.Socket != "" {
-		args = append(args, "--socket", o.Socket)
-	}
 	args = append(args, o.Args...)
-	g := &Guest{Workdir: o.Workdir, binary: o.Binary, socket: o.Socket, t: t, log: new(buffer)}
+	g := &Guest{Workdir: o.Workdir, log: new(buffer)}
 	cmd := exec.Command(o.Binary, args...)
 	cmd.Stderr = g.log
 	stream, err := start(cmd)
@@ -112,17 +104,6 @@ func unpacked(t testing.TB) string {
 // stream can be dialled again, and a newer host takes it over from an older one.
 func (g *Guest) Dial() io.ReadWriteCloser { return g.stream.attach() }
 
-// Connect opens a stream of its own to the guest through its connect command. It ends with the test.
-func (g *Guest) Connect() io.ReadWriteCloser {
-	g.t.Helper()
-	stream, err := start(exec.Command(g.binary, "connect", "--socket", g.socket))
-	if err != nil {
-		g.t.Fatalf("guesttest: %v", err)
-	}
-	g.t.Cleanup(func() { _ = stream.end() }) // it may have been closed before
-	return stream.attach()
-}
-
 // Log is what the guest wrote to its standard error so far.
 func (g *Guest) Log() string { return g.log.String() }
 
@@ -138,7 +119,7 @@ func start(cmd *exec.Cmd) (*pipe, error) {
 	}
 	// A file that was just written can be busy while another test forks.
 	for range 50 {
-		if err = cmd.Start(); !isBusy(err) {
+		if err = cmd.Start(); !errors.Is(err, errBusy) {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -251,19 +232,9 @@ func (a *attachment) Close() error {
 	a.p.mu.Lock()
 	defer a.p.mu.Unlock()
 	a.closed = true
-	a.p.users = without(a.p.users, a)
+	a.p.users = slices.DeleteFunc(slices.Clone(a.p.users), func(u *attachment) bool { return u == a })
 	a.p.cond.Broadcast()
 	return nil
-}
-
-func without(users []*attachment, gone *attachment) []*attachment {
-	var rest []*attachment
-	for _, a := range users {
-		if a != gone {
-			rest = append(rest, a)
-		}
-	}
-	return rest
 }
 
 // buffer is a bytes.Buffer for concurrent use.
@@ -283,5 +254,3 @@ func (b *buffer) String() string {
 	defer b.mu.Unlock()
 	return b.b.String()
 }
-
-func isBusy(err error) bool { return errors.Is(err, errBusy) }

@@ -41,8 +41,10 @@ func buildFiles(cfg *Config) error {
 	if err := mountRoot(cfg); err != nil {
 		return err
 	}
-	if err := placeLayers(cfg.Layers, lowers); err != nil {
-		return err
+	for i, l := range cfg.Layers {
+		if err := placeLayer(l, lowers[i]); err != nil {
+			return failed(IsolationLayers, "putting a layer over "+l.Target, err)
+		}
 	}
 	if err := populate(cfg, trees); err != nil {
 		return err

@@ -22,15 +22,6 @@ func lowerTrees(layers []Layer) []Tree {
 	return trees
 }
 
-func placeLayers(layers []Layer, lowers []detached) error {
-	for i, l := range layers {
-		if err := placeLayer(l, lowers[i]); err != nil {
-			return failed(IsolationLayers, "putting a layer over "+l.Target, err)
-		}
-	}
-	return nil
-}
-
 // placeLayer mounts an overlay.
 func placeLayer(l Layer, lower detached) error {
 	if err := attach(lower); err != nil {

@@ -13,35 +13,18 @@ import (
 // Apply closes the network namespace that it runs in, replacing rules of an earlier Apply. It needs CAP_NET_ADMIN there
 // and fails when the rules are not in force afterwards.
 func Apply(r Rules) error {
-	local, err := onLink()
+	closed := Closed()
+	local, err := networks() // the gateway and other sandboxes are there
 	if err != nil {
 		return err
 	}
-	if err := commit(ruleset(r, append(Closed(), local...))); err != nil {
+	for _, n := range local {
+		closed = append(closed, n.Masked())
+	}
+	if err := commit(ruleset(r, closed)); err != nil {
 		return err
 	}
 	return verify(r)
-}
-
-// onLink returns the networks of this namespace's interfaces: the gateway and other sandboxes are there.
-func onLink() ([]netip.Prefix, error) {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("interface addresses: %w", err)
-	}
-	var out []netip.Prefix
-	for _, a := range addrs {
-		n, ok := a.(*net.IPNet)
-		if !ok {
-			continue
-		}
-		ip, ok := netip.AddrFromSlice(n.IP)
-		ones, _ := n.Mask.Size()
-		if ip = ip.Unmap(); ok && ip.Is4() && !ip.IsLoopback() {
-			out = append(out, netip.PrefixFrom(ip, ones).Masked())
-		}
-	}
-	return out, nil
 }
 
 // verify tries what must be closed. A filter that is set but not asked, as with a network stack other than the kernel's,

@@ -85,16 +85,12 @@ func run(args []string, stdout io.Writer) error {
 // Probe describes the network of the machine, or namespace, it runs in.
 func Probe() (Facts, error) {
 	var f Facts
-	addrs, err := net.InterfaceAddrs()
+	nets, err := networks()
 	if err != nil {
-		return f, fmt.Errorf("interface addresses: %w", err)
+		return f, err
 	}
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok && !ip.Unmap().IsLoopback() {
-				f.Addresses = append(f.Addresses, ip.Unmap())
-			}
-		}
+	for _, n := range nets {
+		f.Addresses = append(f.Addresses, n.Addr())
 	}
 	file, err := os.Open("/etc/resolv.conf")
 	if errors.Is(err, os.ErrNotExist) {
@@ -106,6 +102,27 @@ func Probe() (Facts, error) {
 	defer file.Close() //nolint:errcheck // only read from
 	f.Resolvers, err = resolvers(file)
 	return f, err
+}
+
+// networks returns the addresses of this namespace's interfaces with the networks that they are in, without loopback.
+func networks() ([]netip.Prefix, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("interface addresses: %w", err)
+	}
+	var out []netip.Prefix
+	for _, a := range addrs {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(n.IP)
+		ones, _ := n.Mask.Size()
+		if ip = ip.Unmap(); ok && !ip.IsLoopback() {
+			out = append(out, netip.PrefixFrom(ip, ones))
+		}
+	}
+	return out, nil
 }
 
 func resolvers(r io.Reader) ([]netip.Addr, error) {

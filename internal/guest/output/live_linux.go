@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -16,6 +17,10 @@ const (
 	liveFlush = 16 << 10
 )
 
+// hurryTime is how long a host that takes nothing may hold up the end of a command on a terminal. Then the command ends,
+// and the host is told of that, and of what it missed, when it takes something again.
+const hurryTime = 2 * time.Second
+
 // Host takes the output of an attached exec.
 type Host interface {
 	// Send returns how many bytes are on their way.
@@ -23,18 +28,20 @@ type Host interface {
 	SetWriteDeadline(t time.Time) error
 	// Release ends the request, whether or not the host knows.
 	Release()
+	// Close ends the request's stream, and with it a Send that waits.
+	Close() error
 }
 
 // LiveSink is the sink of an attached exec: it sends output over the request's stream, at the host's pace.
 type LiveSink struct {
-	host Host
-	pace func() (ending bool) // sets the time that the host has to take what is sent next; nil when it may take any
+	host    Host
+	hurried atomic.Bool // the command is being ended, or has ended: it waits for hurryTime
 
 	mu      sync.Mutex // guards the fields below
 	pending []byte     // frames that wait
 	timer   *time.Timer
 	shut    bool  // nobody reads any more
-	behind  bool  // what waits, and a note of what is missing, goes with the answer: the command's end waits for nobody
+	behind  bool  // what waits, and a note of what is missing, goes with the answer
 	missing int64 // bytes of output left out since
 }
 
@@ -44,6 +51,12 @@ func NewLiveSink(h Host) *LiveSink {
 	l.timer = time.AfterFunc(time.Hour, l.flush)
 	l.timer.Stop()
 	return l
+}
+
+// hurry bounds what is being sent and what will be.
+func (l *LiveSink) hurry() {
+	l.hurried.Store(true)
+	_ = l.host.SetWriteDeadline(time.Now().Add(hurryTime)) // cannot fail
 }
 
 func (l *LiveSink) write(ch wire.Channel, p []byte) {
@@ -57,9 +70,7 @@ func (l *LiveSink) write(ch wire.Channel, p []byte) {
 		return
 	}
 	first := len(l.pending) == 0
-	var prefix [wire.FramePrefixSize]byte
-	wire.PutDataPrefix(prefix[:], ch, len(p))
-	l.pending = append(append(l.pending, prefix[:]...), p...)
+	l.pending = wire.AppendData(l.pending, ch, p)
 	if len(l.pending) >= liveFlush {
 		l.send()
 	} else if first {
@@ -86,36 +97,20 @@ func (l *LiveSink) flush() {
 
 // send sends what waits. The caller holds mu.
 func (l *LiveSink) send() {
-	if len(l.pending) == 0 || l.shut || l.behind {
-		return
-	}
-	n, ending, err := l.transmit(l.pending)
-	switch {
-	case errors.Is(err, yamux.ErrTimeout) && ending:
-		l.behind = true
-	case err != nil:
-		l.shut = true
-		l.host.Release() // the request is over, whether or not its host knows: a frame may be there in part
-	}
-	l.pending = append(l.pending[:0], l.pending[n:]...)
-}
-
-// transmit returns how much of b is on its way, and on an error whether the command is about to end. A host has some tries,
-// so that one which could not run for a while, like the guest itself then, is not taken for one that takes nothing.
-func (l *LiveSink) transmit(b []byte) (n int, ending bool, err error) {
-	for tries := 0; tries < stallTries; tries++ {
-		if l.pace != nil {
-			ending = l.pace()
+	for len(l.pending) > 0 && !l.behind && !l.shut {
+		if l.hurried.Load() {
+			_ = l.host.SetWriteDeadline(time.Now().Add(hurryTime)) // cannot fail
 		}
-		var m int
-		if m, err = l.host.Send(b[n:]); !errors.Is(err, yamux.ErrTimeout) {
-			return n + m, ending, err
-		}
-		if n += m; m > 0 {
-			tries = 0
+		n, err := l.host.Send(l.pending)
+		l.pending = append(l.pending[:0], l.pending[n:]...)
+		switch {
+		case errors.Is(err, yamux.ErrTimeout):
+			l.behind = n == 0 // it takes nothing
+		case err != nil:
+			l.shut = true
+			l.host.Release() // the request is over, whether or not its host knows: a frame may be there in part
 		}
 	}
-	return n, ending, err
 }
 
 // Finish sends what waits and the answer, together, when the host takes it. Later output is dropped, and waits for nobody.
@@ -138,9 +133,7 @@ func (l *LiveSink) rest(res *wire.RunResult) (b []byte, gone bool, err error) {
 	l.timer.Stop()
 	if l.missing > 0 {
 		note := fmt.Sprintf("\r\n[%d bytes are left out here: they were not taken when the command ended]\r\n", l.missing)
-		var prefix [wire.FramePrefixSize]byte
-		wire.PutDataPrefix(prefix[:], wire.ChanStdout, len(note))
-		l.pending = append(append(l.pending, prefix[:]...), note...)
+		l.pending = wire.AppendData(l.pending, wire.ChanStdout, []byte(note))
 	}
 	b, err = wire.AppendAnswer(l.pending, res)
 	gone = l.shut

@@ -14,7 +14,7 @@ type Recorder struct {
 	status  func() wire.ExecStatus // of the exec, as it is now
 	mu      sync.Mutex             // guards the fields below; not held while a file is written
 	ring    *ring
-	keep    [2]*keeper    // nil once nobody asks for the answer any more
+	keep    [2]*keeper    // nil once they are forgotten
 	kept    int           // what the budget counts for them, once the exec has ended
 	news    chan struct{} // closed when a chunk comes; nil while nobody waits for one
 	spilled [2]*spill
@@ -90,56 +90,30 @@ func (r *Recorder) latest(n int) (p []byte, cut bool) {
 	return p, len(p) < r.ring.used || r.ring.first > 1
 }
 
-// Ended closes the files and frees what only the answer needs. The answer must have been taken.
+// Ended closes the files, and counts what is kept for the answer.
 func (r *Recorder) Ended() {
-	r.close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.drop()
-}
-
-// Retain closes the files and counts what the answer needs, for somebody who may still ask.
-func (r *Recorder) Retain() {
-	r.close()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, k := range r.keep {
-		if k != nil {
-			r.kept += cap(k.head) + cap(k.tail)
-		}
-	}
-	r.budget.add(r.kept)
-}
-
-// drop frees what only the answer needs; mu is held.
-func (r *Recorder) drop() {
-	r.budget.add(-r.kept)
-	r.keep, r.kept = [2]*keeper{}, 0
-}
-
-// close frees what nothing will be written to any more.
-func (r *Recorder) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.budget.add(-r.ring.trim())
-	for _, sp := range r.spilled {
-		if sp != nil {
+	for i, k := range r.keep {
+		r.kept += cap(k.head) + cap(k.tail)
+		if sp := r.spilled[i]; sp != nil {
 			sp.close()
 		}
 	}
+	r.budget.add(r.kept - r.ring.trim())
 }
 
 // Forget drops the recorded output.
 func (r *Recorder) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.budget.add(-r.ring.release())
-	r.drop()
+	r.budget.add(-r.ring.release() - r.kept)
+	r.keep, r.kept = [2]*keeper{}, 0
 }
 
 // Read returns chunks, waiting up to wait for a first one or the end of the exec. It returns early when left is closed.
 func (r *Recorder) Read(req *wire.ReadRequest, left <-chan struct{}) wire.ReadResult {
-	limit := time.NewTimer(Millis(req.WaitMillis, 0))
+	limit := time.NewTimer(time.Duration(req.WaitMillis) * time.Millisecond)
 	defer limit.Stop()
 	maxChunks := req.MaxChunks
 	if maxChunks <= 0 || maxChunks > maxReadChunks {
@@ -188,12 +162,4 @@ func (r *Recorder) final() bool {
 	default:
 		return false
 	}
-}
-
-// Millis returns a duration of the protocol, or otherwise where it has none.
-func Millis(ms int64, otherwise time.Duration) time.Duration {
-	if ms <= 0 {
-		return otherwise
-	}
-	return time.Duration(min(ms, int64(time.Hour*24*365/time.Millisecond))) * time.Millisecond
 }

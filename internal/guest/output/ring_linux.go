@@ -205,5 +205,5 @@ func (b *Budget) limit(now int) int {
 	return min(ringMax, max(now, ringFloor, now+free))
 }
 
-// Excess returns by how much the output of ended execs should shrink so that a running one can record.
-func (b *Budget) Excess() int64 { return b.used.Load() - ringBudget/2 }
+// Exceeded reports whether the output of ended execs should shrink so that a running one can record.
+func (b *Budget) Exceeded() bool { return b.used.Load() > ringBudget/2 }

@@ -2,36 +2,26 @@ package output
 
 import (
 	"bytes"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-const (
-	// replayMax is how much of what was written before a host gets that joins a terminal.
-	replayMax = 32 << 10
-	// stallMax is how long a viewer that takes nothing may hold up other viewers. Then it is detached, and may join again.
-	stallMax = 10 * time.Second
-	// stallEnd is how long it may hold up the end of the command. Then the others get the answer, and the viewer hears
-	// of it, and of what it missed, when it takes something again.
-	stallEnd = 2 * time.Second
-	// stallTries is in how many parts it gets that time.
-	stallTries = 4
-)
+// replayMax is how much of what was written before a host gets that joins a terminal.
+const replayMax = 32 << 10
 
-// Terminal is the sink of a command on a terminal: everything is recorded, and goes live to each host that is there.
+// Terminal is the sink of a command on a terminal: everything is recorded, and goes live to the host that is there.
 type Terminal struct {
 	rec  *Recorder
 	wait time.Duration // how long the command runs with no host there; 0 for no limit
 
-	out sync.Mutex // held while output is handed out, so that one who joins misses none of it; before mu
+	out   sync.Mutex // held while output is handed out, so that one who joins misses none of it; before mu
+	shown *LiveSink  // the viewer that has been shown what was written before it; guarded by out
 
 	mu      sync.Mutex  // guards the fields below; never held while a host is waited for
-	viewers []*LiveSink // not changed in place
-	present int         // viewers, and those that are about to be
-	alone   *time.Timer // runs while there are none
+	viewer  *LiveSink   // nil when nobody is there
+	alone   *time.Timer // runs then
 	hurried bool        // the command is being ended, or has ended
 	ended   bool
 }
@@ -47,55 +37,60 @@ func (t *Terminal) write(ch wire.Channel, p []byte) {
 	t.out.Lock()
 	defer t.out.Unlock()
 	t.rec.write(ch, p)
-	for _, v := range t.there() {
-		v.write(ch, p)
+	if t.shown != nil {
+		t.shown.write(ch, p)
 	}
 }
 
 func (t *Terminal) flush() {
 	t.out.Lock()
 	defer t.out.Unlock()
-	for _, v := range t.there() {
-		v.flush()
+	if t.shown != nil {
+		t.shown.flush()
 	}
 }
 
-func (t *Terminal) there() []*LiveSink {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.viewers
-}
-
-// Join shows a viewer what was written lately, and what comes.
+// Join shows a viewer what was written lately, and what comes. Whoever was there before has to leave, unless it waits for
+// nothing but the answer.
 func (t *Terminal) Join(v *LiveSink) {
-	v.pace = func() bool { return t.pace(v) }
 	t.mu.Lock()
+	before, ended := t.viewer, t.ended
+	t.viewer = v
 	t.alone.Stop()
-	t.present++
-	if t.present == 2 {
-		t.repace()
+	if t.hurried {
+		v.hurry()
 	}
 	t.mu.Unlock()
+	if before != nil && !ended {
+		_ = before.host.Close() // its host may have left
+	}
 	t.out.Lock()
 	defer t.out.Unlock()
+	if !t.at(v) {
+		return // somebody has joined meanwhile
+	}
 	if p := replay(t.rec.latest(replayMax)); len(p) > 0 {
 		v.write(wire.ChanStdout, p)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.viewers = append(slices.Clone(t.viewers), v)
+	t.shown = v
 }
 
-// Leave forgets a viewer.
+// at reports whether v is the viewer that is there.
+func (t *Terminal) at(v *LiveSink) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.viewer == v
+}
+
+// Leave is for a viewer that has left.
 func (t *Terminal) Leave(v *LiveSink) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.viewers = slices.DeleteFunc(slices.Clone(t.viewers), func(o *LiveSink) bool { return o == v })
-	t.present--
-	switch {
-	case t.present == 1:
-		t.repace()
-	case t.present == 0 && t.wait > 0 && !t.ended:
+	if t.viewer != v {
+		return // somebody has taken its place
+	}
+	t.viewer = nil
+	if t.wait > 0 && !t.ended {
 		t.alone.Reset(t.wait)
 	}
 }
@@ -104,37 +99,10 @@ func (t *Terminal) Leave(v *LiveSink) {
 func (t *Terminal) Hurry() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.hurried {
-		t.hurried = true
-		t.repace()
+	t.hurried = true
+	if t.viewer != nil {
+		t.viewer.hurry()
 	}
-}
-
-// pace sets until when a viewer must take what it is about to be sent: at any time, unless others wait with it. It reports
-// whether the command is about to end.
-func (t *Terminal) pace(v *LiveSink) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_ = v.host.SetWriteDeadline(t.limit()) // cannot fail
-	return t.hurried
-}
-
-// repace does that for what is being sent. The caller holds mu.
-func (t *Terminal) repace() {
-	for _, v := range t.viewers {
-		_ = v.host.SetWriteDeadline(t.limit()) // cannot fail
-	}
-}
-
-// limit is zero for none. The caller holds mu.
-func (t *Terminal) limit() time.Time {
-	switch {
-	case t.hurried:
-		return time.Now().Add(stallEnd / stallTries)
-	case t.present > 1:
-		return time.Now().Add(stallMax / stallTries)
-	}
-	return time.Time{}
 }
 
 // End is for a command that has ended: that nobody is there has no effect any more.

@@ -36,6 +36,8 @@ func dirError(err error, dir string) error {
 	switch {
 	case err == nil:
 		return nil
+	case isShortage(err):
+		return shortage(err)
 	case errors.Is(err, unix.ENOENT):
 		return launchFail(launchBadDir, "the directory %q does not exist", dir)
 	case errors.Is(err, unix.ENOTDIR):
@@ -88,5 +90,5 @@ func walkLinks(dir string, depth int) error {
 	return nil
 }
 
-// self is a path to a directory itself, wherever it was moved to.
+// FDPath is a path to an open file itself, wherever it was moved to.
 func FDPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -24,10 +24,9 @@ const (
 
 // Memory watches the sandbox's memory. Without a visible limit it does nothing.
 type Memory struct {
-	stat                      string // a file of the cgroup
-	usageFD, limitFD, tasksFD int    // and open ones, -1 where there is none
-	oom                       *OOMCounter
-	kills                     atomic.Int64 // for lack of memory, when the reserve was taken
+	stat                             string       // a file of the cgroup
+	usageFD, limitFD, tasksFD, oomFD int          // and open ones, -1 where there is none
+	kills                            atomic.Int64 // for lack of memory, when the reserve was taken
 
 	mu   sync.Mutex // guards held
 	held []byte     // the ballast; nil while it is given back
@@ -36,9 +35,10 @@ type Memory struct {
 }
 
 // OpenMemory watches the memory of the sandbox's cgroup, version 2 or 1, and takes the reserve.
-func OpenMemory(oom *OOMCounter) *Memory {
-	m := &Memory{oom: oom, usageFD: -1, limitFD: -1}
+func OpenMemory() *Memory {
+	m := &Memory{usageFD: -1, limitFD: -1}
 	m.tasksFD = openFirst("/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids/pids.current")
+	m.oomFD = openFirst("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 	for _, f := range [][3]string{
 		{"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory.max"},
 		{"/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat", "/sys/fs/cgroup/memory/memory.limit_in_bytes"},
@@ -76,11 +76,20 @@ func preadNumber(fd int) (int64, bool) {
 	return v, err == nil
 }
 
+// Usage returns the memory and the tasks that the sandbox uses, and its limit of memory; 0 for what cannot be seen or has
+// no limit.
+func (m *Memory) Usage() (used, limit, tasks int64) {
+	used, _ = preadNumber(m.usageFD)
+	limit, _ = preadNumber(m.limitFD)
+	tasks, _ = preadNumber(m.tasksFD)
+	return used, limit, tasks
+}
+
 // Close frees the reserve.
 func (m *Memory) Close() {
 	m.first.Wait()
 	m.give()
-	for _, fd := range []int{m.usageFD, m.limitFD, m.tasksFD} {
+	for _, fd := range []int{m.usageFD, m.limitFD, m.tasksFD, m.oomFD} {
 		if fd >= 0 {
 			_ = unix.Close(fd) // only read from
 		}
@@ -100,7 +109,7 @@ func (m *Memory) Room() error {
 		free -= ballast
 	}
 	if free < headroom || !m.holds() {
-		return launchFail(launchNoResources, memoryFull)
+		return launchFail(NoResources, memoryFull)
 	}
 	return nil
 }
@@ -120,7 +129,7 @@ func (m *Memory) Fits(size int64) error {
 // the guest is left: what the killed ones left in shared memory stays, and the guest would be the next in line. While
 // others live they are killed before it, and would take what it frees.
 func (m *Memory) Relieve() {
-	if m.holds() && m.oom.Read() > m.kills.Load() && m.alone() {
+	if m.holds() && m.OOMKills() > m.kills.Load() && m.alone() {
 		m.give()
 	}
 }
@@ -128,22 +137,8 @@ func (m *Memory) Relieve() {
 // alone reports whether the sandbox has no tasks but the guest's own threads.
 func (m *Memory) alone() bool {
 	tasks, ok := preadNumber(m.tasksFD)
-	return ok && tasks <= ownThreads()
-}
-
-func ownThreads() int64 {
-	var buf [512]byte
-	n, err := readProcFile(os.Getpid(), "stat", buf[:])
-	if err != nil {
-		return 0
-	}
-	_, after, _ := bytes.Cut(buf[:n], []byte(") "))
-	f := bytes.Fields(after)
-	if len(f) < 18 {
-		return 0
-	}
-	threads, _ := strconv.ParseInt(string(f[17]), 10, 64) // the kernel writes a number
-	return threads
+	own, _ := readStat(os.Getpid())
+	return ok && tasks <= own.threads
 }
 
 // free returns the free memory, exactly when it is short.
@@ -196,7 +191,7 @@ func (m *Memory) take() {
 	b, err := unix.Mmap(-1, 0, ballast, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err == nil {
 		m.held = b
-		m.kills.Store(m.oom.Read())
+		m.kills.Store(m.OOMKills())
 	}
 }
 
@@ -209,21 +204,13 @@ func (m *Memory) give() {
 	}
 }
 
-// OOMCounter reads how often the kernel ended a process of the sandbox for lack of memory.
-type OOMCounter struct{ fd int }
-
-// OpenOOMCounter opens the counter of the sandbox's cgroup, version 2 or 1, as it shows inside a container.
-func OpenOOMCounter() *OOMCounter {
-	return &OOMCounter{openFirst("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")}
-}
-
-// Read returns the counter, -1 when it cannot be seen.
-func (c *OOMCounter) Read() int64 {
-	if c.fd < 0 {
+// OOMKills returns how often the kernel ended a process of the sandbox for lack of memory, -1 when that cannot be seen.
+func (m *Memory) OOMKills() int64 {
+	if m.oomFD < 0 {
 		return -1
 	}
 	var buf [512]byte
-	n, err := unix.Pread(c.fd, buf[:], 0)
+	n, err := unix.Pread(m.oomFD, buf[:], 0)
 	if err != nil {
 		return -1
 	}
@@ -236,11 +223,4 @@ func (c *OOMCounter) Read() int64 {
 		}
 	}
 	return -1
-}
-
-// Close closes the counter.
-func (c *OOMCounter) Close() {
-	if c.fd >= 0 {
-		_ = unix.Close(c.fd) // only read from
-	}
 }

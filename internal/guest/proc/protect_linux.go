@@ -38,7 +38,7 @@ func Protect() *Protection {
 	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // an old kernel: Go opens all of its own that way
 	// A process that is not dumpable, as this one from its first instruction, has no access to its own /proc. No command
 	// runs yet.
-	unhideProcess()
+	setDumpable(1)
 	score, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
 	if err != nil {
 		score = nil
@@ -94,8 +94,6 @@ func (p *Protection) scoreFile() *os.File {
 // HideProcess keeps processes of the same user from reading this one's memory, environment and descriptors, also where an
 // engine made its file one that its user can read.
 func HideProcess() { setDumpable(0) }
-
-func unhideProcess() { setDumpable(1) }
 
 func setDumpable(v uintptr) { _ = unix.Prctl(unix.PR_SET_DUMPABLE, v, 0, 0, 0) } // cannot fail with 0 and 1
 

@@ -11,32 +11,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal makes a terminal: the child's end, and two descriptors of the guest's end, one to read and one to write. They
-// are closed separately.
-func (p *PipeSet) Terminal(size wire.TerminalSize) (child, out, in int, err error) {
+// openTerminal makes a terminal. The guest has two descriptors of its end, one to read and one to write, which are closed
+// separately.
+func (e *ends) openTerminal(size wire.TerminalSize) error {
 	// Without O_NOCTTY it would become the controlling terminal of the guest, which leads a session too.
-	out, err = unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	out, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return -1, -1, -1, terminalError("opening /dev/ptmx", err)
+		return terminalError("opening /dev/ptmx", err)
 	}
-	p.own = append(p.own, out)
-	if child, err = otherEnd(out); err != nil {
-		return -1, -1, -1, err
+	e.own = append(e.own, out)
+	child, err := otherEnd(out)
+	if err != nil {
+		return err
 	}
-	p.child = append(p.child, child)
-	if in, err = unix.FcntlInt(uintptr(out), unix.F_DUPFD_CLOEXEC, 3); err != nil {
-		return -1, -1, -1, LaunchError(err, "terminal")
+	e.made = append(e.made, child)
+	in, err := unix.FcntlInt(uintptr(out), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return launchError(err, "terminal")
 	}
-	p.own = append(p.own, in)
+	e.own = append(e.own, in)
+	e.files, e.terminal, e.in, e.out[0] = [3]int{child, child, child}, true, in, out
 	// Backspace takes away a character, not a byte of it. A kernel that does not know how still has a terminal.
 	if t, err := unix.IoctlGetTermios(child, unix.TCGETS); err == nil {
 		t.Iflag |= unix.IUTF8
 		_ = unix.IoctlSetTermios(child, unix.TCSETS, t)
 	}
 	if err := setSize(in, size); err != nil {
-		return -1, -1, -1, terminalError("setting its size", err)
+		return terminalError("setting its size", err)
 	}
-	return child, out, in, nil
+	return nil
 }
 
 // otherEnd opens the child's end of a terminal: through the guest's own where the kernel can, so that no name is
@@ -66,8 +69,8 @@ func otherEnd(master int) (int, error) {
 
 // terminalError distinguishes a sandbox without terminals from one that has no room for another.
 func terminalError(what string, err error) error {
-	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) {
-		return LaunchError(err, "terminal")
+	if isShortage(err) || errors.Is(err, unix.ENOSPC) {
+		return shortage(err)
 	}
 	return wire.Errorf(wire.CodeUnsupported, "the sandbox has no terminals: %s: %v", what, err)
 }
@@ -97,15 +100,15 @@ func (in *InputPipe) Resize(size wire.TerminalSize, redraw bool) error {
 	return errors.Join(err, failed)
 }
 
-// FindShell returns the program for a terminal for which none was named: $SHELL, else the first of the usual ones.
-func FindShell(sp *wire.Spawn, workdir string) (string, error) {
-	for _, kv := range sp.Env {
+// findShell returns the program for a terminal for which none was named: $SHELL, else the first of the usual ones.
+func findShell(dir string, env []string) (string, error) {
+	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, "SHELL="); ok && filepath.IsAbs(v) && isShell(v) {
 			return v, nil
 		}
 	}
 	for _, name := range []string{"bash", "zsh", "ash", "sh"} {
-		if path, err := lookPath(name, workdir, sp.Env); err == nil {
+		if path, err := lookPath(name, dir, env); err == nil {
 			return path, nil
 		}
 	}
@@ -120,6 +123,3 @@ func isShell(path string) bool {
 	st, err := os.Stat(path)
 	return err == nil && st.Mode().IsRegular() && unix.Access(path, unix.X_OK) == nil
 }
-
-// EndOfFile is the character that ends the input of what reads from a terminal line by line.
-const EndOfFile = 4

@@ -77,11 +77,16 @@ func (r *reaper) start(fork func() (int, error)) (int, <-chan Exit, error) {
 	if len(r.began) == 0 {
 		clear(r.early)
 	}
+	r.wake()
+	return pid, exited, err
+}
+
+// wake ends a wait of the loop for children.
+func (r *reaper) wake() {
 	select {
 	case r.children <- struct{}{}:
 	default:
 	}
-	return pid, exited, err
 }
 
 // loop reaps every child, ours and the orphans that became ours.
@@ -98,10 +103,7 @@ func (r *reaper) loop() {
 			}
 		case ws.Stopped(): // a traced child that begins, see forkLimited
 		default:
-			if ws.Signaled() && ws.Signal() == unix.SIGKILL {
-				r.killed()
-			}
-			r.deliver(pid, Exit{Status: ws, PeakRSS: ru.Maxrss << 10})
+			r.deliver(pid, r.exit(ws, &ru))
 		}
 	}
 }
@@ -143,12 +145,9 @@ func (r *reaper) prune() {
 // stop ends the loop once no children are left.
 func (r *reaper) stop() {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.stopped = true
-	r.mu.Unlock()
-	select {
-	case r.children <- struct{}{}:
-	default:
-	}
+	r.wake()
 }
 
 func (r *reaper) waitOne(pid int, exited chan<- Exit) {
@@ -160,8 +159,12 @@ func (r *reaper) waitOne(pid int, exited chan<- Exit) {
 			break
 		}
 	}
+	exited <- r.exit(ws, &ru)
+}
+
+func (r *reaper) exit(ws syscall.WaitStatus, ru *syscall.Rusage) Exit {
 	if ws.Signaled() && ws.Signal() == unix.SIGKILL {
 		r.killed()
 	}
-	exited <- Exit{Status: ws, PeakRSS: ru.Maxrss << 10}
+	return Exit{Status: ws, PeakRSS: ru.Maxrss << 10}
 }

@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -19,7 +20,7 @@ const (
 	launchNotExecutable = "not_executable"
 	launchBadDir        = "bad_dir"
 	launchTooLong       = "too_long"
-	launchNoResources   = "no_resources"
+	NoResources         = "no_resources" // no process or no memory to be had
 )
 
 const (
@@ -35,24 +36,25 @@ const (
 
 // Spawner starts processes.
 type Spawner struct {
+	*tracker
 	workdir string
 	reaper  *reaper
-	tracker *Tracker
-	Null    int // read end of the standard input of commands that get none
+	null    int // read end of the standard input of commands that get none
 
 	tracing    chan struct{} // held while a command gets limits of its own
 	protection *Protection
-	oom        *os.File  // written with the tracker's forking held: the score is the guest's own while a child is made
+	oom        *os.File  // written with forking held: the score is the guest's own while a child is made
 	score      [2]string // the guest's own, and that of its children
 }
 
 // NewSpawner makes a spawner; killed is called when any child has died of SIGKILL.
-func NewSpawner(workdir string, reapAll bool, p *Protection, t *Tracker, killed func()) (*Spawner, error) {
+func NewSpawner(workdir string, reapAll bool, p *Protection, killed func()) (*Spawner, error) {
+	t := newTracker()
 	null, err := emptyInput()
 	if err != nil {
 		return nil, err
 	}
-	return &Spawner{workdir: workdir, reaper: newReaper(reapAll, killed), tracker: t, Null: null,
+	return &Spawner{workdir: workdir, reaper: newReaper(reapAll, killed), tracker: t, null: null,
 		tracing: make(chan struct{}, tracers), protection: p, oom: p.scoreFile(), score: oomScores(p.scoreFile())}, nil
 }
 
@@ -84,54 +86,68 @@ func emptyInput() (int, error) {
 // Close stops the reaper once no children are left.
 func (s *Spawner) Close() {
 	s.reaper.stop()
-	_ = unix.Close(s.Null) // nothing was written
+	_ = unix.Close(s.null) // nothing was written
 }
 
-// Process is a started command.
+// Process is a started command, with the guest's ends of its streams.
 type Process struct {
 	PID    int
-	tag    uint64
+	Stdin  *InputPipe  // nil when it has none
+	Out    [2]int      // descriptors to read standard output and standard error from; negative when there is none
 	Exited <-chan Exit // gets one value
+	tag    uint64
 }
 
-// ChildEnds are the descriptors that a child is started with.
-type ChildEnds struct {
-	Files    [3]int
-	Terminal bool // the first is its controlling terminal
-}
-
-// Start starts sp; a frozen one must not write to files. Failures are *wire.Error with a launch reason.
-func (s *Spawner) Start(sp *wire.Spawn, id string, ends ChildEnds, frozen bool) (*Process, error) {
-	env, err := environment(sp.Env, id)
+// Start starts a command; a frozen one must not write to files. Failures are *wire.Error with a launch reason.
+func (s *Spawner) Start(req *wire.RunRequest, frozen bool) (*Process, error) {
+	e, err := connect(req, s.null)
+	defer func() { closeAll(e.made) }()
+	p := &Process{Out: e.out}
+	if err == nil {
+		err = s.start(p, req, e, frozen)
+	}
 	if err != nil {
+		closeAll(e.own)
 		return nil, err
 	}
-	if err := checkSpawn(sp); err != nil {
-		return nil, err
-	}
-	dir := sp.Dir
-	if dir == "" {
-		dir = s.workdir
-	}
-	if err := checkDir(dir); err != nil {
-		return nil, err
-	}
-	path, err := lookPath(sp.Argv[0], dir, env)
-	if err != nil {
-		return nil, err
-	}
-	p := new(Process)
-	attr := &syscall.ProcAttr{Dir: dir, Env: env, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: ends.Terminal},
-		Files: []uintptr{uintptr(ends.Files[0]), uintptr(ends.Files[1]), uintptr(ends.Files[2])}}
-	limits, err := limitsOf(sp, frozen)
-	if err != nil {
-		return nil, wire.Errorf(wire.CodeInternal, "reading limits: %v", err)
-	}
-	p.PID, p.Exited, err = s.reaper.start(func() (int, error) { return s.forkLimited(path, sp.Argv, attr, &p.tag, limits) })
-	if err != nil {
-		return nil, LaunchError(err, path)
+	if e.in >= 0 {
+		p.Stdin = newInputPipe(e.in, e.terminal)
 	}
 	return p, nil
+}
+
+func (s *Spawner) start(p *Process, req *wire.RunRequest, e *ends, frozen bool) error {
+	env, err := environment(req.Env, req.ExecID)
+	if err != nil {
+		return err
+	}
+	dir := cmp.Or(req.Dir, s.workdir)
+	argv := req.Argv
+	if len(argv) == 0 && e.terminal {
+		shell, err := findShell(dir, req.Env)
+		if err != nil {
+			return err
+		}
+		argv = []string{shell}
+	}
+	if err := checkSpawn(&req.Spawn, argv); err != nil {
+		return err
+	}
+	if err := checkDir(dir); err != nil {
+		return err
+	}
+	path, err := lookPath(argv[0], dir, env)
+	if err != nil {
+		return err
+	}
+	attr := &syscall.ProcAttr{Dir: dir, Env: env, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: e.terminal},
+		Files: []uintptr{uintptr(e.files[0]), uintptr(e.files[1]), uintptr(e.files[2])}}
+	limits, err := limitsOf(&req.Spawn, frozen)
+	if err != nil {
+		return wire.Errorf(wire.CodeInternal, "reading limits: %v", err)
+	}
+	p.PID, p.Exited, err = s.reaper.start(func() (int, error) { return s.forkLimited(path, argv, attr, &p.tag, limits) })
+	return launchError(err, path)
 }
 
 // fork makes the child. It retries when a file that was just written is still held open by another child that is
@@ -148,9 +164,9 @@ func (s *Spawner) fork(path string, argv []string, attr *syscall.ProcAttr, tag *
 }
 
 func (s *Spawner) forkOnce(path string, argv []string, attr *syscall.ProcAttr, tag *uint64) (int, error) {
-	s.tracker.forking.Lock()
-	defer s.tracker.forking.Unlock()
-	*tag = s.tracker.nextTag()
+	s.forking.Lock()
+	defer s.forking.Unlock()
+	*tag = s.nextTag()
 	s.writeScore(s.score[1])
 	pid, err := syscall.ForkExec(path, argv, attr)
 	s.writeScore(s.score[0])
@@ -159,8 +175,8 @@ func (s *Spawner) forkOnce(path string, argv []string, attr *syscall.ProcAttr, t
 
 // RestoreScore undoes what a command that is root did to the guest's score.
 func (s *Spawner) RestoreScore() {
-	s.tracker.forking.Lock()
-	defer s.tracker.forking.Unlock()
+	s.forking.Lock()
+	defer s.forking.Unlock()
 	s.writeScore(s.score[0])
 }
 
@@ -173,11 +189,11 @@ func (s *Spawner) writeScore(score string) {
 }
 
 // checkSpawn refuses what the kernel would cut or misread.
-func checkSpawn(sp *wire.Spawn) error {
-	if len(sp.Argv) == 0 || sp.Argv[0] == "" {
+func checkSpawn(sp *wire.Spawn, argv []string) error {
+	if len(argv) == 0 || argv[0] == "" {
 		return wire.Errorf(wire.CodeInvalid, "the command is empty")
 	}
-	for _, a := range sp.Argv {
+	for _, a := range argv {
 		if strings.IndexByte(a, 0) >= 0 {
 			return wire.Errorf(wire.CodeInvalid, "an argument holds a NUL byte")
 		}
@@ -185,7 +201,7 @@ func checkSpawn(sp *wire.Spawn) error {
 	if strings.IndexByte(sp.Dir, 0) >= 0 {
 		return wire.Errorf(wire.CodeInvalid, "the directory holds a NUL byte")
 	}
-	if sp.OpenFiles < 0 || sp.FileBytes < 0 || sp.TimeoutMillis < 0 || sp.GraceMillis < 0 || sp.DrainMillis < 0 {
+	if sp.OpenFiles < 0 || sp.FileBytes < 0 || sp.TimeoutMillis < 0 || sp.GraceMillis < 0 {
 		return wire.Errorf(wire.CodeInvalid, "a negative limit")
 	}
 	return nil
@@ -247,9 +263,20 @@ func launchFail(reason, format string, args ...any) *wire.Error {
 	return e
 }
 
-// LaunchError returns the class of a command's failed start.
-func LaunchError(err error, path string) error {
+// isShortage reports whether something was not made because there are too many processes or files, or too little memory.
+func isShortage(err error) bool {
+	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
+}
+
+func shortage(err error) *wire.Error {
+	return launchFail(NoResources, "the sandbox has no room for another process: %v", err)
+}
+
+// launchError returns the class of a command's failed start.
+func launchError(err error, path string) error {
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, unix.ENOENT):
 		if unix.Access(path, unix.F_OK) == nil {
 			return launchFail(launchNotFound, "%q needs an interpreter that is not there", path)
@@ -262,25 +289,19 @@ func LaunchError(err error, path string) error {
 		return launchFail(launchNotExecutable, "%q cannot be executed: %v", path, err)
 	case errors.Is(err, unix.E2BIG):
 		return launchFail(launchTooLong, "arguments and environment are larger than the kernel allows")
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		return launchFail(launchNoResources, "the sandbox has no room for another process: %v", err)
+	case isShortage(err):
+		return shortage(err)
 	}
 	return wire.Errorf(wire.CodeInternal, "starting %q: %v", path, err)
 }
 
 // Programs lists which of the interpreters and tools that agents ask for are there.
 func Programs(path string) []string {
-	if path == "" {
-		path = defaultPath
-	}
 	var found []string
 	for _, name := range []string{"sh", "bash", "python3", "python", "pip", "node", "npm", "git", "make", "gcc", "go",
 		"perl", "ruby", "java", "curl", "jq"} {
-		for _, d := range filepath.SplitList(path) {
-			if unix.Access(filepath.Join(d, name), unix.X_OK) == nil {
-				found = append(found, name)
-				break
-			}
+		if _, err := lookPath(name, "/", []string{"PATH=" + cmp.Or(path, defaultPath)}); err == nil {
+			found = append(found, name)
 		}
 	}
 	return found

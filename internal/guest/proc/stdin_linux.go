@@ -12,14 +12,15 @@ import (
 
 // InputPipe is the guest's end of a command's standard input.
 type InputPipe struct {
-	f    *os.File
-	lock chan struct{} // held by the writer
-	shut sync.Once
+	f        *os.File // does not block
+	terminal bool
+	lock     chan struct{} // held by the writer
+	shut     sync.Once
 }
 
-// NewInputPipe takes over f, which must not block.
-func NewInputPipe(f *os.File) *InputPipe {
-	return &InputPipe{f: f, lock: make(chan struct{}, 1)}
+// newInputPipe takes over a descriptor that does not block.
+func newInputPipe(fd int, terminal bool) *InputPipe {
+	return &InputPipe{f: os.NewFile(uintptr(fd), "input"), terminal: terminal, lock: make(chan struct{}, 1)}
 }
 
 // Write passes p to the command, waiting until it takes it or stop is closed. A command that closed its input
@@ -65,7 +66,19 @@ func (in *InputPipe) TryWrite(p []byte) []byte {
 	return p[max(n, 0):]
 }
 
-// Close ends the command's input. Idempotent.
+// endOfFile is the character that ends the input of what reads from a terminal line by line.
+const endOfFile = 4
+
+// End ends the command's input; at a terminal it types what stands for that, as Write does.
+func (in *InputPipe) End(stop <-chan struct{}) {
+	if in.terminal {
+		in.Write([]byte{endOfFile}, stop)
+	} else {
+		in.Close()
+	}
+}
+
+// Close closes the command's input. Idempotent.
 func (in *InputPipe) Close() {
 	in.shut.Do(func() { _ = in.f.Close() }) // unblocks a write; nothing is buffered
 }

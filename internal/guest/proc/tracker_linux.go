@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tracker tags every exec with a value that all of its processes inherit and none of them can take off: the hard
+// tracker tags every exec with a value that all of its processes inherit and none of them can take off: the hard
 // RLIMIT_LOCKS. The kernel has not enforced that limit since Linux 2.4, a child has it from before its first
 // instruction, it survives setsid, a double fork, a cleared environment and exec, and without CAP_SYS_RESOURCE it can
 // only be lowered. The guest lowers its own by one before each fork, so every exec's tag is new and smaller than those
 // before. What a process can do is to lower its own to the tag of a later exec, or below all of them; see mine.
-type Tracker struct {
+type tracker struct {
 	works bool          // the kernel takes the tags
 	base  uint64        // above the first tag
 	last  atomic.Uint64 // last tag given; written with forking held
@@ -29,9 +29,9 @@ type Tracker struct {
 // noTag is the tag of a process where tags do not work.
 const noTag = ^uint64(0)
 
-// NewTracker tags the guest itself, where the kernel takes tags.
-func NewTracker() *Tracker {
-	t := &Tracker{own: os.Getpid(), alone: os.Getpid() == 1}
+// newTracker tags the guest itself, where the kernel takes tags.
+func newTracker() *tracker {
+	t := &tracker{own: os.Getpid(), alone: os.Getpid() == 1}
 	var old unix.Rlimit
 	if unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &old) != nil {
 		return t
@@ -49,7 +49,7 @@ func NewTracker() *Tracker {
 }
 
 // nextTag tags the next child. The caller holds forking until the child is made.
-func (t *Tracker) nextTag() uint64 {
+func (t *tracker) nextTag() uint64 {
 	if !t.works {
 		return noTag
 	}
@@ -62,7 +62,7 @@ func (t *Tracker) nextTag() uint64 {
 }
 
 // tagOf reads a process's tag; false when it has none or is gone.
-func (t *Tracker) tagOf(pid int) (uint64, bool) {
+func (t *tracker) tagOf(pid int) (uint64, bool) {
 	var l unix.Rlimit
 	if !t.works || unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &l) != nil {
 		return 0, false

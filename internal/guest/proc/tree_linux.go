@@ -27,7 +27,7 @@ const holdTries = 100
 
 // Tree finds and signals all processes of one exec.
 type Tree struct {
-	t      *Tracker
+	t      *tracker
 	tag    uint64
 	marker []byte // NAME=value of the environment marker
 	leader int    // session, group and pid of the main process; 0 once that pid may belong to somebody else
@@ -38,6 +38,7 @@ type Tree struct {
 type proc struct {
 	pid, ppid, group, session int
 	state                     byte
+	threads                   int64
 	start                     string // start time: with the pid, what names a process for good
 }
 
@@ -45,18 +46,23 @@ type proc struct {
 // thorough way reads every process's environment and parent as well, for a process that gave itself another tag.
 func (k *Tree) members(thorough bool) []proc {
 	pids := AllPIDs()
-	if k.tag != noTag && !thorough {
-		var found []proc
-		for _, pid := range pids {
-			if tag, ok := k.t.tagOf(pid); ok && k.mine(tag) && pid != k.t.own {
-				if p, ok := readProc(pid); ok {
-					found = append(found, p)
-				}
+	if k.tag == noTag || thorough {
+		return k.search(pids)
+	}
+	return k.tagged(pids)
+}
+
+// tagged lists those of the processes that have the tree's tag.
+func (k *Tree) tagged(pids []int) []proc {
+	var found []proc
+	for _, pid := range pids {
+		if tag, ok := k.t.tagOf(pid); ok && k.mine(tag) && pid != k.t.own {
+			if p, ok := readProc(pid); ok {
+				found = append(found, p)
 			}
 		}
-		return found
 	}
-	return k.search(pids)
+	return found
 }
 
 // mine reports whether a process with this tag belongs to the tree. In a pid namespace of the guest's own a tag that was
@@ -71,7 +77,7 @@ func (k *Tree) mine(tag uint64) bool {
 }
 
 // KillTagged ends whatever any exec left behind.
-func (t *Tracker) KillTagged(grace time.Duration) {
+func (t *tracker) KillTagged(grace time.Duration) {
 	if t.works {
 		k := &Tree{t: t, every: true}
 		k.Terminate(grace)
@@ -147,7 +153,7 @@ func (k *Tree) Terminate(grace time.Duration) bool {
 // hold stops every process of a crowded sandbox and returns what continues them. Against some hundred that fork whenever
 // one of them dies, the guest gets too little time to ever catch up one by one; this one call reaches all of them, also
 // children that are just being made. What another command of the sandbox had stopped itself is continued with the rest.
-func (t *Tracker) hold() (release func()) {
+func (t *tracker) hold() (release func()) {
 	if !t.alone || len(AllPIDs()) < crowd {
 		return func() {}
 	}
@@ -263,6 +269,7 @@ func readStat(pid int) (proc, bool) {
 	p.ppid, _ = strconv.Atoi(string(f[1])) // the kernel writes numbers here
 	p.group, _ = strconv.Atoi(string(f[2]))
 	p.session, _ = strconv.Atoi(string(f[3]))
+	p.threads, _ = strconv.ParseInt(string(f[17]), 10, 64)
 	return p, true
 }
 
@@ -313,7 +320,7 @@ func Zombies() int {
 }
 
 // Tree returns the processes of an exec. When it has ended, the pid of its main process may belong to somebody else.
-func (t *Tracker) Tree(p *Process, id string, ended bool) *Tree {
+func (t *tracker) Tree(p *Process, id string, ended bool) *Tree {
 	k := &Tree{t: t, tag: p.tag, marker: []byte(markerName + "=" + id)}
 	if !ended {
 		k.leader = p.PID
@@ -322,8 +329,9 @@ func (t *Tracker) Tree(p *Process, id string, ended bool) *Tree {
 }
 
 // Busy reports whether a process of any exec lives, also where that cannot be known.
-func (t *Tracker) Busy() bool {
-	return !t.works || len((&Tree{t: t, every: true}).members(false)) > 0
+func (t *tracker) Busy() bool {
+	pids := AllPIDs()
+	return !t.works || len(pids) == 0 || len((&Tree{t: t, every: true}).tagged(pids)) > 0
 }
 
 // Parent returns the pid of a process's parent; false for a process that is gone.

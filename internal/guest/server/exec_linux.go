@@ -1,7 +1,7 @@
 package server
 
 import (
-	"os"
+	"errors"
 	"sync"
 	"syscall"
 	"time"
@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	defaultDrain = 200 * time.Millisecond
+	// drainTime is how long output is read after a command's end.
+	drainTime = 200 * time.Millisecond
 	// quickTime is how long a command may take to be over before goroutines are started to look after it.
 	quickTime = time.Millisecond
 )
@@ -25,13 +26,11 @@ type execution struct {
 	id      string
 	started time.Time
 	proc    *proc.Process
-	stdin   *proc.InputPipe // nil when the command has none
 	out     *output.Pipes
 	rec     *output.Recorder // nil when output goes live to a host and is not recorded
 	term    *output.Terminal // nil when the command does not run on one
 	timeout time.Duration    // 0 for none
 	grace   time.Duration
-	drain   time.Duration
 	oomAt   int64      // the sandbox's OOM counter at the start, negative when it cannot be seen
 	limits  disk.Marks // at the start
 
@@ -42,7 +41,6 @@ type execution struct {
 	status wire.ExecStatus
 	endAt  time.Time // when it ended
 	named  bool      // a signal was sent on request
-	wanted bool      // somebody waits for head and tail of the output, or may ask for them
 }
 
 // killing is how to end a tree and what to call that.
@@ -60,39 +58,53 @@ func (s *Server) startExec(r *request, req *wire.RunRequest, sink output.Sink) (
 	if err := s.cfg.Protection.Await(); err != nil {
 		return nil, wire.Errorf(wire.CodeInternal, "the sandbox cannot protect itself from commands: %v", err)
 	}
-	if err := s.memory.Room(); err != nil {
-		return nil, err
-	}
 	limits, err := s.admit() // which may take longer than the host waits
 	if err == nil && r.givenUp(req, sink != nil) {
 		err = wire.Errorf(wire.CodeInvalid, "the host gave the command up before it was started") // nobody reads it
+	}
+	if err == nil {
+		err = s.execs.reserve(req.ExecID)
 	}
 	if err != nil {
 		return nil, err
 	}
 	e := &execution{s: s, limits: limits, id: req.ExecID, started: time.Now(),
-		timeout: output.Millis(req.TimeoutMillis, 0), grace: output.Millis(req.GraceMillis, proc.DefaultGrace), drain: output.Millis(req.DrainMillis, defaultDrain),
-		killing: make(chan killing, 1), ended: make(chan struct{}), oomAt: s.oom.Read()}
-	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning}
-	if err := s.execs.reserve(e.id); err != nil {
-		return nil, err
-	}
+		timeout: millis(req.TimeoutMillis, 0), grace: millis(req.GraceMillis, proc.DefaultGrace),
+		killing: make(chan killing, 1), ended: make(chan struct{}), oomAt: s.memory.OOMKills()}
+	e.status = wire.ExecStatus{ExecID: e.id, State: wire.ExecRunning, Terminal: req.Terminal != nil}
 	if sink == nil {
 		e.rec = output.NewRecorder(req, &s.execs.budget, s.spills, e.ended, e.snapshot)
-		e.wanted = true
 		sink = e.rec
 	}
 	if req.Terminal != nil {
 		e.term = output.NewTerminal(e.rec, e.timeout, func() { e.kill(e.grace, wire.ExecTimedOut) })
 		sink, e.timeout = e.term, 0
 	}
-	if err := e.launch(req, sink); err != nil {
-		s.execs.release(e.id)
-		return nil, err
+	if err = s.memory.Room(); err == nil {
+		e.proc, err = s.spawner.Start(req, limits.Frozen())
 	}
+	if err != nil {
+		s.execs.release(e.id)
+		return nil, s.shortage(err)
+	}
+	e.status.PID = e.proc.PID
+	e.out = output.NewPipes(e.proc.Out, sink, s.buffers)
 	s.execs.add(e)
 	s.quotas.Started()
 	return e, nil
+}
+
+// shortage returns the error of a command that was not started. That there is no room for it passes when something ends that
+// runs; where nothing runs, it does not.
+func (s *Server) shortage(err error) error {
+	var e *wire.Error
+	if !errors.As(err, &e) || e.Launch != proc.NoResources || s.inUse() {
+		return err
+	}
+	if s.memory.Room() != nil { // it is full of files, which can be deleted
+		return wire.Errorf(wire.CodeQuota, "%s", e.Message)
+	}
+	return wire.Errorf(wire.CodeUnsupported, "%s; nothing else runs that could end and make room", e.Message)
 }
 
 // givenUp reports whether the host has left and wants the command ended for that. What is recorded it may come back for
@@ -102,59 +114,6 @@ func (r *request) givenUp(req *wire.RunRequest, attached bool) bool {
 		return false
 	}
 	return attached || r.whyLeft() == hostCancelled && (req.KillOnCancel || req.Terminal != nil)
-}
-
-// launch makes the pipes and starts the process.
-func (e *execution) launch(req *wire.RunRequest, sink output.Sink) error {
-	if req.Terminal != nil {
-		return e.launchOnTerminal(req, sink)
-	}
-	var pipes proc.PipeSet
-	defer pipes.CloseChildEnds()
-	files := [3]int{e.s.spawner.Null, -1, -1}
-	var outs [2]int
-	var in int
-	var err error
-	wantsInput := len(req.Stdin) > 0 || req.StdinOpen || req.StdinStream
-	if wantsInput {
-		files[0], in, err = pipes.Input()
-	}
-	for i := 0; i < len(outs) && err == nil; i++ {
-		files[i+1], outs[i], err = pipes.Output()
-	}
-	if err != nil {
-		err = proc.LaunchError(err, "pipe")
-	} else {
-		e.proc, err = e.s.spawner.Start(&req.Spawn, e.id, proc.ChildEnds{Files: files}, e.limits.Frozen())
-	}
-	if err != nil {
-		pipes.CloseOwnEnds()
-		return err
-	}
-	if wantsInput {
-		e.stdin = proc.NewInputPipe(os.NewFile(uintptr(in), "pipe"))
-	}
-	e.status.PID = e.proc.PID
-	e.out = output.NewPipes(outs, sink, e.s.buffers)
-	return nil
-}
-
-// launchOnTerminal makes a terminal and starts the process on it.
-func (e *execution) launchOnTerminal(req *wire.RunRequest, sink output.Sink) error {
-	var ends proc.PipeSet
-	defer ends.CloseChildEnds()
-	child, out, in, err := ends.Terminal(*req.Terminal)
-	if err == nil {
-		e.proc, err = e.s.spawner.Start(&req.Spawn, e.id, proc.ChildEnds{Files: [3]int{child, child, child}, Terminal: true}, e.limits.Frozen())
-	}
-	if err != nil {
-		ends.CloseOwnEnds()
-		return err
-	}
-	e.stdin = proc.NewInputPipe(os.NewFile(uintptr(in), "terminal"))
-	e.status.PID, e.status.Terminal = e.proc.PID, true
-	e.out = output.NewPipes([2]int{out, -1}, sink, e.s.buffers)
-	return nil
 }
 
 // quickly waits a moment for the command's end and reports whether it and all of its output are there. If not, follow
@@ -205,14 +164,14 @@ func (e *execution) supervise() {
 	if e.term != nil {
 		e.term.Hurry()
 	}
-	e.over(end, state, e.out.Drain(e.drain))
+	e.over(end, state, e.out.Drain(drainTime))
 }
 
 // over records the end and lets everybody know.
 func (e *execution) over(end proc.Exit, state wire.ExecState, leaked bool) {
 	e.s.spawner.RestoreScore()
-	if e.stdin != nil {
-		e.stdin.Close()
+	if e.proc.Stdin != nil {
+		e.proc.Stdin.Close()
 	}
 	if e.term != nil {
 		e.term.End()
@@ -221,16 +180,6 @@ func (e *execution) over(end proc.Exit, state wire.ExecState, leaked bool) {
 	e.finish(end, state, leaked, e.s.quotas.Ended(e.limits, cut, end.Status != 0))
 	close(e.ended)
 	e.s.execs.ended(e)
-}
-
-// unwanted frees head and tail of the output, which nobody will ask for.
-func (e *execution) unwanted() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.wanted = false
-	if e.rec != nil && e.status.State != wire.ExecRunning {
-		e.rec.Ended()
-	}
 }
 
 // forget drops recorded output.
@@ -259,7 +208,7 @@ func (e *execution) endTree(grace time.Duration) proc.Exit {
 }
 
 func (e *execution) tree() *proc.Tree {
-	return e.s.tracker.Tree(e.proc, e.id, e.final())
+	return e.s.spawner.Tree(e.proc, e.id, e.final())
 }
 
 // kill asks for the end of the tree. It does not wait; a second call changes nothing.
@@ -292,7 +241,7 @@ func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, wan
 	e.endAt = time.Now()
 	st.DurationMicros = e.endAt.Sub(e.started).Microseconds()
 	st.PeakRSSBytes = end.PeakRSS
-	if now := e.s.oom.Read(); e.oomAt >= 0 && now > e.oomAt {
+	if now := e.s.memory.OOMKills(); e.oomAt >= 0 && now > e.oomAt {
 		st.OOMKills = now - e.oomAt
 	}
 	sig := unix.Signal(0)
@@ -315,12 +264,7 @@ func (e *execution) finish(end proc.Exit, state wire.ExecState, leaked bool, wan
 	}
 	st.QuotaExceeded = want.Full || st.State == wire.ExecQuotaKilled
 	st.QuotaOutside = want.Outside
-	if e.rec == nil {
-		return
-	}
-	if e.wanted {
-		e.rec.Retain()
-	} else {
+	if e.rec != nil {
 		e.rec.Ended()
 	}
 }
@@ -347,4 +291,12 @@ func (e *execution) final() bool {
 	default:
 		return false
 	}
+}
+
+// millis returns a duration of the protocol, or otherwise where it has none.
+func millis(ms int64, otherwise time.Duration) time.Duration {
+	if ms <= 0 {
+		return otherwise
+	}
+	return time.Duration(min(ms, int64(time.Hour*24*365/time.Millisecond))) * time.Millisecond
 }

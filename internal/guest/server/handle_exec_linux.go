@@ -12,24 +12,24 @@ import (
 // input passes the command what came with the request, and takes the rest from the stream, for which send grants the host
 // credit. The result is nil when nothing more comes over the stream.
 func (e *execution) input(req *wire.RunRequest, send func([]byte)) *proc.StreamInput {
-	if e.stdin == nil {
+	in := e.proc.Stdin
+	if in == nil {
 		return nil
 	}
 	if req.StdinStream {
-		return proc.NewStreamInput(send, e.stdin, req.StdinOpen)
+		return proc.NewStreamInput(send, in, req.StdinOpen)
 	}
-	data := req.Stdin
-	rest := e.stdin.TryWrite(data)
+	rest := in.TryWrite(req.Stdin)
 	switch {
 	case len(rest) > 0:
 		go func() {
-			e.stdin.Write(rest, nil)
+			in.Write(rest, nil)
 			if !req.StdinOpen {
-				e.stdin.Close()
+				in.Close()
 			}
 		}()
 	case !req.StdinOpen:
-		e.stdin.Close()
+		in.Close()
 	}
 	return nil
 }
@@ -57,12 +57,6 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	if err != nil {
 		return err
 	}
-	later := false // the host was told that the command runs: the answer about its end is for OpWait
-	defer func() {
-		if !later {
-			e.unwanted()
-		}
-	}()
 	in := e.input(req, r.write)
 	if in == nil && req.YieldMillis != 0 && e.quickly() {
 		return r.Answer(e.result())
@@ -87,7 +81,6 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 		return nil
 	}
 	res := e.result()
-	later = res.State == wire.ExecRunning
 	err = r.Answer(res)
 	if in != nil && err == nil && res.State == wire.ExecRunning {
 		select { // the stream still carries input
@@ -99,10 +92,10 @@ func (s *Server) handleRun(r *request, req *wire.RunRequest) error {
 	return err
 }
 
-// result is the answer about an exec as it is now. Without a record, or when that was given up, its output is left out.
+// result is the answer about an exec as it is now. What went live to a host, or was forgotten, is left out.
 func (e *execution) result() *wire.RunResult {
 	res := &wire.RunResult{ExecStatus: e.snapshot()}
-	if e.rec == nil || !e.rec.Answer(res) {
+	if e.rec == nil || e.term != nil || !e.rec.Answer(res) {
 		res.Stdout = wire.Output{Total: res.StdoutBytes, Omitted: res.StdoutBytes}
 		res.Stderr = wire.Output{Total: res.StderrBytes, Omitted: res.StderrBytes}
 	}
@@ -119,23 +112,28 @@ func (s *Server) handleAttach(r *request, req *wire.RunRequest) error {
 		return err
 	}
 	in := e.input(req, sink.Control)
-	if in != nil || !e.quickly() {
-		e.follow()
-		left := r.watchInput(in)
-		defer r.Release()
-		select {
-		case <-e.ended:
-		case <-left:
-			_ = r.st.Close() // frees a sink that waits for the host
-			e.kill(e.grace, wire.ExecKilled)
-			<-e.ended
-			return nil
-		}
+	if in == nil && e.quickly() {
+		return sink.Finish(e.result())
 	}
-	st := e.snapshot()
-	return sink.Finish(&wire.RunResult{ExecStatus: st,
-		Stdout: wire.Output{Total: st.StdoutBytes, Omitted: st.StdoutBytes},
-		Stderr: wire.Output{Total: st.StderrBytes, Omitted: st.StderrBytes}})
+	e.follow()
+	return e.show(r, sink, in, func() {
+		e.kill(e.grace, wire.ExecKilled)
+		<-e.ended
+	})
+}
+
+// show keeps a host at the live output of a command until it ends, or until the host leaves and leave was called.
+func (e *execution) show(r *request, v *output.LiveSink, in *proc.StreamInput, leave func()) error {
+	left := r.watchInput(in)
+	defer r.Release()
+	select {
+	case <-e.ended:
+		return v.Finish(e.result())
+	case <-left:
+		_ = r.Close() // frees a sink that waits for the host
+		leave()
+		return nil
+	}
 }
 
 func (s *Server) handleRead(r *request, req *wire.ReadRequest) error {
@@ -187,19 +185,16 @@ func (s *Server) handleStdin(r *request, req *wire.StdinRequest) error {
 		return wire.Errorf(wire.CodeTooLarge, "more than %d bytes at once", wire.MaxStdinWrite)
 	case e.final():
 		return wire.Errorf(wire.CodeInvalid, "the command has ended")
-	case e.stdin == nil:
+	case e.proc.Stdin == nil:
 		return wire.Errorf(wire.CodeInvalid, "the command was started without an open standard input")
 	}
 	left := r.watch(nil)
 	defer r.Release()
 	if len(req.Data) > 0 {
-		e.stdin.Write(req.Data, left)
+		e.proc.Stdin.Write(req.Data, left)
 	}
-	switch {
-	case req.EOF && e.term != nil:
-		e.stdin.Write([]byte{proc.EndOfFile}, left)
-	case req.EOF:
-		e.stdin.Close()
+	if req.EOF {
+		e.proc.Stdin.End(left)
 	}
 	return r.Answer(wire.Empty{})
 }

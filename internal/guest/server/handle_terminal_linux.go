@@ -10,22 +10,14 @@ func (s *Server) handleTerminal(r *request, req *wire.RunRequest) error {
 	if req.Terminal == nil {
 		return wire.Errorf(wire.CodeInvalid, "a terminal without a size")
 	}
-	if len(req.Argv) == 0 {
-		shell, err := proc.FindShell(&req.Spawn, s.cfg.Workdir)
-		if err != nil {
-			return err
-		}
-		req.Argv = []string{shell}
-	}
 	e, err := s.startExec(r, req, nil)
 	if err != nil {
 		return err
 	}
-	e.unwanted()
 	v := output.NewLiveSink(r)
 	e.term.Join(v)
 	e.follow()
-	return e.show(r, v)
+	return e.stay(r, v)
 }
 
 func (s *Server) handleJoin(r *request, req *wire.TerminalRequest) error {
@@ -35,8 +27,14 @@ func (s *Server) handleJoin(r *request, req *wire.TerminalRequest) error {
 	}
 	v := output.NewLiveSink(r)
 	e.term.Join(v)
-	_ = e.stdin.Resize(req.Size, true) // it has ended meanwhile, which the answer says
-	return e.show(r, v)
+	_ = e.proc.Stdin.Resize(req.Size, true) // it has ended meanwhile, which the answer says
+	return e.stay(r, v)
+}
+
+// stay keeps a host at a terminal until the command ends or the host leaves. The command runs on without it.
+func (e *execution) stay(r *request, v *output.LiveSink) error {
+	defer e.term.Leave(v)
+	return e.show(r, v, proc.NewStreamInput(v.Control, e.proc.Stdin, true), func() {})
 }
 
 func (s *Server) handleResize(r *request, req *wire.TerminalRequest) error {
@@ -45,7 +43,7 @@ func (s *Server) handleResize(r *request, req *wire.TerminalRequest) error {
 		return err
 	}
 	if !e.final() {
-		_ = e.stdin.Resize(req.Size, false) // it has ended meanwhile, and has no size any more
+		_ = e.proc.Stdin.Resize(req.Size, false) // it has ended meanwhile, and has no size any more
 	}
 	return r.Answer(wire.Empty{})
 }
@@ -57,30 +55,4 @@ func (s *Server) atTerminal(id string) (*execution, error) {
 		err = wire.Errorf(wire.CodeInvalid, "the command does not run on a terminal")
 	}
 	return e, err
-}
-
-// show keeps a host at a terminal until the command ends or the host leaves. The command runs on without it.
-func (e *execution) show(r *request, v *output.LiveSink) error {
-	in := proc.NewStreamInput(v.Control, e.stdin, true)
-	left := r.watchInput(in)
-	defer r.Release()
-	select {
-	case <-e.ended:
-		e.term.Leave(v) // others that come and go set no time for the answer
-	case <-left:
-		_ = r.st.Close() // frees a viewer that waits for the host
-		e.term.Leave(v)
-		return nil
-	}
-	answered := make(chan struct{})
-	defer close(answered)
-	go func() {
-		select {
-		case <-answered:
-		case <-left:
-			_ = r.st.Close()
-		}
-	}()
-	st := e.snapshot()
-	return v.Finish(&wire.RunResult{ExecStatus: st, Stdout: wire.Output{Total: st.StdoutBytes, Omitted: st.StdoutBytes}})
 }

@@ -1,9 +1,13 @@
 package server
 
 import (
+	"math"
 	"sync"
 	"time"
 )
+
+// never is longer than a guest lives.
+const never time.Duration = math.MaxInt64
 
 // lease counts the hosts and calls over when there was none for long enough. It begins without a host.
 type lease struct {
@@ -27,14 +31,31 @@ func (l *lease) arrive() {
 func (l *lease) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.hosts--; l.hosts == 0 {
-		l.timer.Reset(l.after)
+	l.hosts--
+	l.extend(l.after)
+}
+
+// extend calls over after d without a host. The caller holds mu.
+func (l *lease) extend(d time.Duration) {
+	if l.hosts == 0 {
+		l.timer.Reset(d)
 	}
 }
 
-func (l *lease) stop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.hosts++ // no later leave starts the timer again
-	l.timer.Stop()
+// stop ends the lease: no later leave starts the timer again.
+func (l *lease) stop() { l.arrive() }
+
+// orphaned ends a sandbox that no host was connected to for OrphanTimeout, unless commands run or did so within that time.
+func (s *Server) orphaned() {
+	if left := s.cfg.OrphanTimeout - s.execs.idle(); left > 0 {
+		s.orphan.mu.Lock()
+		defer s.orphan.mu.Unlock()
+		s.orphan.extend(left)
+		return
+	}
+	s.logf("no host and no command for %v: ending", s.cfg.OrphanTimeout)
+	s.killAll(true)
+	if s.cfg.Orphaned != nil {
+		s.cfg.Orphaned()
+	}
 }

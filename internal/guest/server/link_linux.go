@@ -86,7 +86,7 @@ func (l *link) serve() error {
 func (l *link) preamble() (wire.Marker, error) {
 	if m := l.next; m != nil {
 		l.next = nil
-		return *m, nil
+		return *m, l.rw.SetReadDeadline(time.Time{})
 	}
 	var deadline time.Time
 	if l.own {
@@ -137,8 +137,7 @@ func (l *link) session(m wire.Marker) error {
 	}
 	go conn.watch(mux)
 	l.s.serveSession(mux, conn)
-	_ = mux.Close()   // it has ended already, this waits for its goroutines
-	<-conn.released() // the reader is back, so the link may read again
+	_ = mux.Close() // it has ended already, this waits for its goroutines
 	err = conn.cause()
 	if err == nil { // the guest itself ended it
 		wire.NewMuxWriter(&deadlineWriter{l.rw, byePatience}, conn.generation).Bye()
@@ -201,26 +200,27 @@ type sessionConn struct {
 	rest       []byte
 	heard      atomic.Int64 // when the host was last heard of, in ms since the guest's start
 
-	mu      sync.Mutex // guards the fields below
-	err     error      // why the session ended; nil when the guest ended it
-	reading bool       // the multiplexer is inside Read
-	ended   bool
+	reading sync.Mutex // held by Read; before mu
+
+	mu    sync.Mutex // guards the fields below
+	err   error      // why the session ended; nil when the guest ended it
+	ended bool
 
 	silent  atomic.Bool // the host said nothing for too long
 	bye     atomic.Bool // the host said that it leaves, and gave up what it waits for
 	closing sync.Once
 	gone    chan struct{} // closed by Close
-	back    chan struct{} // closed when the last Read returned; made by Close
 }
 
 func (c *sessionConn) touch() { c.heard.Store(time.Since(c.link.s.started).Milliseconds()) }
 
 // Read returns the multiplexer its bytes.
 func (c *sessionConn) Read(p []byte) (int, error) {
-	if !c.enter() {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if c.over() {
 		return 0, io.EOF
 	}
-	defer c.leave()
 	for len(c.rest) == 0 {
 		item, err := c.link.in.Next()
 		if err == nil {
@@ -245,24 +245,10 @@ func (c *sessionConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (c *sessionConn) enter() bool {
+func (c *sessionConn) over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended {
-		return false
-	}
-	c.reading = true
-	return true
-}
-
-func (c *sessionConn) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.reading = false
-	if c.back != nil {
-		close(c.back)
-		c.back = nil
-	}
+	return c.ended
 }
 
 func (c *sessionConn) fail(err error) error {
@@ -274,7 +260,10 @@ func (c *sessionConn) fail(err error) error {
 	return err
 }
 
+// cause returns why the session ended, when no Read is under way any more and the link may read again. Only after Close.
 func (c *sessionConn) cause() error {
+	c.reading.Lock()
+	defer c.reading.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
@@ -294,30 +283,12 @@ func (c *sessionConn) Close() error {
 	c.closing.Do(func() {
 		c.mu.Lock()
 		c.ended = true
-		reading := c.reading
-		if reading {
-			c.back = make(chan struct{})
-		}
 		c.mu.Unlock()
-		if reading {
-			_ = c.link.rw.SetReadDeadline(time.Unix(1, 0)) // a stream without deadlines cannot be served at all
-		}
+		_ = c.link.rw.SetReadDeadline(time.Unix(1, 0)) // a stream without deadlines cannot be served at all
 		_ = c.link.rw.SetWriteDeadline(time.Unix(1, 0))
 		close(c.gone)
 	})
 	return nil
-}
-
-// released is closed when no Read is under way any more. Only after Close.
-func (c *sessionConn) released() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.back != nil {
-		return c.back
-	}
-	done := make(chan struct{})
-	close(done)
-	return done
 }
 
 // watch ends the session when its host has gone silent.

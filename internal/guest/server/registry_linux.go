@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -60,23 +61,18 @@ func (r *registry) ended(e *execution) {
 	r.running--
 	r.finished++
 	r.lastEnd = time.Now()
-	excess := r.budget.Excess()
-	for i := 0; i < len(r.order) && (r.finished > maxFinished || excess > 0); {
-		old := r.order[i]
-		if !old.final() || old == e {
-			i++
-			continue
+	r.order = slices.DeleteFunc(r.order, func(old *execution) bool {
+		many := r.finished > maxFinished
+		if !old.final() || old == e || !many && !r.budget.Exceeded() {
+			return false
 		}
 		old.forget()
-		excess = r.budget.Excess()
-		if r.finished > maxFinished {
+		if many {
 			r.finished--
 			delete(r.byID, old.id)
-			r.order = append(r.order[:i], r.order[i+1:]...)
-			continue
 		}
-		i++
-	}
+		return many
+	})
 }
 
 func (r *registry) get(id string) (*execution, error) {
@@ -95,8 +91,19 @@ func (r *registry) all() []*execution {
 	return append([]*execution(nil), r.order...)
 }
 
-func (r *registry) counts() (running, recorded int) {
+// active returns how many execs run.
+func (r *registry) active() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.running, r.finished
+	return r.running
+}
+
+// idle returns how long no exec has been running; zero while one is.
+func (r *registry) idle() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running > 0 {
+		return 0
+	}
+	return time.Since(r.lastEnd)
 }

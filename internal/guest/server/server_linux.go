@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -68,12 +69,10 @@ type Server struct {
 	bootID  string
 	files   *files.Service
 	spawner *proc.Spawner
-	tracker *proc.Tracker
 	execs   *registry
 	spills  *output.Spiller
 
 	secondary atomic.Int64 // connections on streams of their own
-	oom       *proc.OOMCounter
 	memory    *proc.Memory
 	lease     *lease
 	orphan    *lease
@@ -102,34 +101,26 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, started: time.Now(), bootID: hex.EncodeToString(id[:]), files: f, buffers: output.ReadBuffers()}
-	s.oom = proc.OpenOOMCounter()
-	s.memory = proc.OpenMemory(s.oom)
-	s.tracker = proc.NewTracker()
-	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection, s.tracker, s.memory.Relieve)
+	s.memory = proc.OpenMemory()
+	s.spawner, err = proc.NewSpawner(cfg.Workdir, cfg.ReapAll, cfg.Protection, s.memory.Relieve)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	s.execs = newRegistry()
 	s.lease = newLease(cfg.Lease, s.leaseOver)
-	s.orphan = s.newOrphanLease()
+	s.orphan = newLease(cmp.Or(max(0, cfg.OrphanTimeout), never), s.orphaned)
 	if err := s.limitDisk(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.admit = s.quotas.Admit
 	f.Limit(s.quotas.Workspace)
-	s.openScratch()
+	if cfg.Scratch != "" {
+		if err := f.AddScratch(cfg.Scratch, s.memory.Fits); err != nil {
+			s.logf("no file requests below %s: %v", cfg.Scratch, err)
+		}
+	}
 	s.spills = output.NewSpiller(f.Root(), fs, s.quotas.Workspace, cfg.Workspace.Bytes)
 	return s, nil
-}
-
-// openScratch opens the second root.
-func (s *Server) openScratch() {
-	if s.cfg.Scratch == "" {
-		return
-	}
-	if err := s.files.AddScratch(s.cfg.Scratch, s.memory.Fits); err != nil {
-		s.logf("no file requests below %s: %v", s.cfg.Scratch, err)
-	}
 }
 
 // limitDisk begins to hold the limits of what is written.
@@ -152,7 +143,6 @@ func (s *Server) Close() error {
 	s.killAll(false)
 	s.requests.Wait()
 	s.spawner.Close()
-	s.oom.Close()
 	s.memory.Close()
 	return s.files.Close()
 }
@@ -180,7 +170,7 @@ func (s *Server) killAll(ask bool) []*execution {
 	for _, e := range ran {
 		<-e.ended
 	}
-	s.tracker.KillTagged(left)
+	s.spawner.KillTagged(left)
 	return ran
 }
 
@@ -192,29 +182,29 @@ func (s *Server) endCommands(why string) {
 			e.kill(0, wire.ExecQuotaKilled)
 		}
 	}
-	s.tracker.KillTagged(0)
+	s.spawner.KillTagged(0)
 }
 
 // inUse reports whether a command runs, or what one left behind.
 func (s *Server) inUse() bool {
-	running, _ := s.execs.counts()
-	return running > 0 || s.tracker.Busy()
+	return s.execs.active() > 0 || s.spawner.Busy()
 }
 
 // hello describes the guest.
 func (s *Server) hello() wire.Hello {
-	return wire.Hello{
+	h := wire.Hello{
 		Protocol: wire.ProtocolVersion,
 		Version:  s.cfg.Version,
-		Ops:      ops(),
 		PID:      os.Getpid(),
 		UID:      os.Getuid(),
-		GID:      os.Getgid(),
-		Arch:     arch,
 		Workdir:  s.cfg.Workdir,
 		BootID:   s.bootID,
 		Programs: proc.Programs(s.cfg.Path),
 	}
+	for _, o := range operations {
+		h.Ops = append(h.Ops, o.op)
+	}
+	return h
 }
 
 func (s *Server) logf(format string, args ...any) {

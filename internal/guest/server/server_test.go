@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -60,31 +59,6 @@ func connect(t *testing.T, s *server.Server) *client.Conn {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-func TestInProcess(t *testing.T) {
-	s, dir := newServer(t)
-	c := connect(t, s)
-	ctx := context.Background()
-	if h := c.Hello(); h.Version != "in process" || h.Workdir != dir || h.PID != os.Getpid() {
-		t.Errorf("got %+v", h)
-	}
-	req := wire.RunRequest{ExecID: "one", YieldMillis: -1, HeadBytes: 100, Spawn: wire.Spawn{Argv: []string{"/bin/sh", "-c", "echo hello; pwd"}}}
-	res, err := c.Run(ctx, req)
-	if err != nil || string(res.Stdout.Head) != "hello\n"+dir+"\n" {
-		t.Errorf("got %q, %v", res.Stdout.Head, err)
-	}
-	if _, err := c.PutFile(ctx, wire.FilePutRequest{Path: "f", Size: 2}, strings.NewReader("ab")); err != nil {
-		t.Error(err)
-	}
-	if h, err := c.Health(ctx); err != nil || h.Recorded != 1 || h.Running != 0 || h.RSSBytes == 0 || h.Goroutines == 0 {
-		t.Errorf("got %+v, %v", h, err)
-	}
-	// Another host beside the first.
-	other := connect(t, s)
-	if st, err := other.Wait(ctx, wire.WaitRequest{ExecID: "one"}); err != nil || st.State != wire.ExecCompleted {
-		t.Errorf("got %+v, %v", st, err)
-	}
 }
 
 // TestClosedWorkdir: a work directory that its own user closed is opened to that user again.

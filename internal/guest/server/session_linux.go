@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"sync"
 	"time"
 
@@ -14,8 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/files"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
-
-const arch = runtime.GOARCH
 
 // handler serves one request.
 type handler func(*Server, *request) error
@@ -50,9 +47,10 @@ var operations = []struct {
 func decoded[T any](serve func(*Server, *request, *T) error) handler {
 	return func(s *Server, r *request) error {
 		msg := new(T)
-		if err := r.decode(msg); err != nil {
-			return err
+		if err := wire.Decode(r.arg, r.body, msg); err != nil {
+			return wire.Errorf(wire.CodeInvalid, "%v", err)
 		}
+		r.arg, r.body = nil, nil // a command may run for long
 		return serve(s, r, msg)
 	}
 }
@@ -60,15 +58,6 @@ func decoded[T any](serve func(*Server, *request, *T) error) handler {
 // onFiles returns a handler of a request about files.
 func onFiles[T any](serve func(*files.Service, files.Request, *T) error) handler {
 	return decoded(func(s *Server, r *request, msg *T) error { return serve(s.files, r, msg) })
-}
-
-// ops lists what the guest can do.
-func ops() []wire.Op {
-	var list []wire.Op
-	for _, o := range operations {
-		list = append(list, o.op)
-	}
-	return list
 }
 
 // serveSession serves a host's streams until its session ends. Requests may still be ending then.
@@ -79,7 +68,10 @@ func (s *Server) serveSession(mux *yamux.Session, conn *sessionConn) {
 			return
 		}
 		if mux.NumStreams() > maxStreams {
-			s.requests.Go(func() { refuse(st) })
+			s.requests.Go(func() {
+				(&request{st: st}).fail(wire.Errorf(wire.CodeCapacity, "more than %d requests at once", maxStreams))
+				_ = st.Close() // the host reads on until the answer
+			})
 			continue
 		}
 		s.requests.Go(func() { s.serveStream(&request{mux: mux, conn: conn, st: st, done: make(chan struct{})}) })
@@ -102,13 +94,6 @@ type request struct {
 	done chan struct{}
 }
 
-// refuse answers a request that is one too many.
-func refuse(st *yamux.Stream) {
-	r := &request{st: st}
-	r.fail(wire.Errorf(wire.CodeCapacity, "more than %d requests at once", maxStreams))
-	_ = st.Close() // the host reads on until the answer
-}
-
 func (s *Server) serveStream(r *request) {
 	defer r.st.Close()
 	defer s.guard("a request")
@@ -117,22 +102,23 @@ func (s *Server) serveStream(r *request) {
 	if errors.Is(err, io.EOF) || r.mux.IsClosed() {
 		return
 	}
+	serve := unknown
+	for _, o := range operations {
+		if o.op == r.op {
+			serve = o.serve
+		}
+	}
 	if err != nil {
 		err = wire.Errorf(wire.CodeInvalid, "%v", err)
 	} else {
-		err = s.dispatch(r)
+		err = serve(s, r)
 	}
 	if err != nil {
 		r.fail(err)
 	}
 }
 
-func (s *Server) dispatch(r *request) error {
-	for _, o := range operations {
-		if o.op == r.op {
-			return o.serve(s, r)
-		}
-	}
+func unknown(_ *Server, r *request) error {
 	return wire.Errorf(wire.CodeUnsupported, "this guest does not know the request %.40q", r.op)
 }
 
@@ -152,15 +138,6 @@ func (r *request) read() error {
 	return nil
 }
 
-// decode reads the request's message.
-func (r *request) decode(msg any) error {
-	if err := wire.Decode(r.arg, r.body, msg); err != nil {
-		return wire.Errorf(wire.CodeInvalid, "%v", err)
-	}
-	r.arg, r.body = nil, nil
-	return nil
-}
-
 // Answer sends the answer.
 func (r *request) Answer(msg any) error {
 	b, err := wire.AppendAnswer(make([]byte, 0, 512), msg)
@@ -172,7 +149,11 @@ func (r *request) Answer(msg any) error {
 }
 
 func (r *request) fail(err error) {
-	b, err := wire.AppendError(nil, asWireError(err))
+	var e *wire.Error
+	if !errors.As(err, &e) {
+		e = wire.Errorf(wire.CodeInternal, "%v", err)
+	}
+	b, err := wire.AppendError(nil, e)
 	if err != nil {
 		return // cannot happen: an Error is three strings
 	}
@@ -243,13 +224,8 @@ func (r *request) Read(p []byte) (int, error) { return r.st.Read(p) }
 // SetWriteDeadline bounds what is being sent and what will be.
 func (r *request) SetWriteDeadline(t time.Time) error { return r.st.SetWriteDeadline(t) }
 
+// Close ends the stream: what is being sent fails, and the host has no answer to wait for.
+func (r *request) Close() error { return r.st.Close() }
+
 // Release ends the goroutine of watch.
 func (r *request) Release() { _ = r.st.SetReadDeadline(time.Unix(1, 0)) }
-
-func asWireError(err error) *wire.Error {
-	var e *wire.Error
-	if errors.As(err, &e) {
-		return e
-	}
-	return wire.Errorf(wire.CodeInternal, "%v", err)
-}

@@ -19,11 +19,14 @@ const (
 	acceptPause = 50 * time.Millisecond
 )
 
+// socketAddr returns the address that Connect reaches the guest at. It is in the abstract namespace of Unix sockets: there is
+// no file that a command could remove or replace, and the sandbox's network namespace keeps it inside.
+func socketAddr() *net.UnixAddr { return &net.UnixAddr{Name: "@workcell-guest", Net: "unix"} }
+
 // ServeSocket serves hosts that come through Connect, or from the machine into the sandbox's network namespace, each as a
-// session of its own, until the listener fails. name is in the abstract namespace of Unix sockets: there is no file that a
-// command could remove or replace, and the sandbox's network namespace keeps it inside.
-func (s *Server) ServeSocket(name string) error {
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@" + name, Net: "unix"})
+// session of its own, until the listener fails. The guest must be the init of its pid namespace.
+func (s *Server) ServeSocket() error {
+	ln, err := net.ListenUnix("unix", socketAddr())
 	if err != nil {
 		return err
 	}
@@ -77,32 +80,16 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) e
 }
 
 // checkPeer accepts what runs outside of the guest's pid namespace, and what an engine's exec started: in the namespace such
-// a process has no parent, which nothing that descends from a command can have, because orphans become the guest's
-// children. A guest that is not the init of its namespace accepts its own program instead.
+// a process has no parent, which nothing that descends from a command can have, because orphans become the guest's children.
 func checkPeer(conn *net.UnixConn) error {
 	cred, err := peerOf(conn)
 	if err != nil {
 		return err
 	}
-	if os.Getpid() != 1 {
-		own, err := os.Stat("/proc/self/exe")
-		if err != nil {
-			return err
-		}
-		theirs, err := os.Stat(fmt.Sprintf("/proc/%d/exe", cred.Pid))
-		if err != nil {
-			return err
-		}
-		if !os.SameFile(own, theirs) {
-			return fmt.Errorf("process %d is another program", cred.Pid)
-		}
-		return nil
+	if cred.Pid == 0 {
+		return nil // outside
 	}
-	if checkOutsider(conn) == nil {
-		return nil
-	}
-	ppid, ok := proc.Parent(int(cred.Pid))
-	if !ok || ppid != 0 {
+	if ppid, ok := proc.Parent(int(cred.Pid)); !ok || ppid != 0 {
 		return fmt.Errorf("process %d was not started by the engine", cred.Pid)
 	}
 	return nil
@@ -133,9 +120,9 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, errors.Join(err, cerr)
 }
 
-// Connect bridges in and out to the guest of this sandbox until one of them ends.
-func Connect(name string, in io.Reader, out io.Writer) error {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: "@" + name, Net: "unix"})
+// Connect bridges in and out to the guest of this sandbox, its init, until one of them ends.
+func Connect(in io.Reader, out io.Writer) error {
+	conn, err := net.DialUnix("unix", nil, socketAddr())
 	if err != nil {
 		return err
 	}
@@ -144,11 +131,10 @@ func Connect(name string, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// Without a parent this process was started by an engine's exec, and the guest is the sandbox's init.
-	if os.Getppid() == 0 && cred.Pid != 1 {
+	if cred.Pid != 1 {
 		return errors.New("somebody else answers in the guest's place")
 	}
-	ended := make(chan error, 1)
+	ended := make(chan error, 2)
 	go func() {
 		_, err := io.Copy(conn, in)
 		_ = conn.CloseWrite() // the guest then ends the connection

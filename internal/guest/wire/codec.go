@@ -65,8 +65,10 @@ func AppendError(dst []byte, e *Error) ([]byte, error) {
 // encode returns head and body of msg, which must be a pointer when it has bulk or raw fields. msg is as before afterwards.
 func encode(msg any) (head, body []byte, err error) {
 	if r, ok := msg.(rawText); ok {
-		r.packRaw()
-		defer r.unpackRaw()
+		for _, f := range r.rawFields() {
+			f.pack()
+			defer f.unpack()
+		}
 	}
 	b, ok := msg.(bulkFields)
 	if !ok {
@@ -106,7 +108,9 @@ func Decode(head, body []byte, msg any) error {
 		}
 	}
 	if r, ok := msg.(rawText); ok {
-		r.unpackRaw()
+		for _, f := range r.rawFields() {
+			f.unpack()
+		}
 	}
 	b, ok := msg.(bulkFields)
 	if !ok {

@@ -88,6 +88,11 @@ func AppendFrame(dst []byte, f Frame) ([]byte, error) {
 	return append(append(dst, f.Head...), f.Body...), nil
 }
 
+// AppendData appends a data frame of p, which is at most MaxData bytes.
+func AppendData(dst []byte, ch Channel, p []byte) []byte {
+	return append(appendPrefix(dst, KindData, ch, 0, len(p)), p...)
+}
+
 // PutDataPrefix writes the prefix of a data frame of n bytes into the first FramePrefixSize bytes of dst.
 func PutDataPrefix(dst []byte, ch Channel, n int) {
 	appendPrefix(dst[:0], KindData, ch, 0, n)

@@ -52,7 +52,6 @@ type Spawn struct {
 	Env           []string `json:"env,omitempty"`
 	TimeoutMillis int64    `json:"timeout_ms,omitempty"` // 0 means none
 	GraceMillis   int64    `json:"grace_ms,omitempty"`   // TERM to KILL; 0 means the guest's default (2 s)
-	DrainMillis   int64    `json:"drain_ms,omitempty"`   // how long output is read after the exit; 0 means 200 ms
 	OpenFiles     int64    `json:"open_files,omitempty"` // RLIMIT_NOFILE; 0 leaves it
 	FileBytes     int64    `json:"file_bytes,omitempty"` // RLIMIT_FSIZE; 0 leaves it
 
@@ -168,11 +167,11 @@ type ReadRequest struct {
 
 // ReadResult answers ReadRequest. Dropped counts the chunks after SinceSeq that fell out of the ring.
 type ReadResult struct {
-	Chunks  Chunks     `json:"chunks"`
-	NextSeq int64      `json:"next_seq"` // pass as SinceSeq to read on
-	Dropped int64      `json:"dropped,omitempty"`
-	Done    bool       `json:"done"` // ended, and everything was read
-	Status  ExecStatus `json:"status"`
+	Chunks  List[Chunk] `json:"chunks"`
+	NextSeq int64       `json:"next_seq"` // pass as SinceSeq to read on
+	Dropped int64       `json:"dropped,omitempty"`
+	Done    bool        `json:"done"` // ended, and everything was read
+	Status  ExecStatus  `json:"status"`
 }
 
 // WaitRequest waits for the end of an exec, at most WaitMillis (negative: no limit).
@@ -197,7 +196,7 @@ type KillRequest struct {
 
 // ExecList answers OpExecs, and OpKillAll with the execs that it ended.
 type ExecList struct {
-	Execs ExecStatuses `json:"execs"`
+	Execs List[ExecStatus] `json:"execs"`
 }
 
 // FileType is the type of a directory entry.
@@ -277,9 +276,9 @@ type ListRequest struct {
 
 // ListResult answers ListRequest. Total may stop counting at a documented bound.
 type ListResult struct {
-	Entries   FileInfos `json:"entries"`
-	Total     int64     `json:"total"`
-	Truncated bool      `json:"truncated"`
+	Entries   List[FileInfo] `json:"entries"`
+	Total     int64          `json:"total"`
+	Truncated bool           `json:"truncated"`
 }
 
 // Hello describes the guest when a connection begins.
@@ -289,8 +288,6 @@ type Hello struct {
 	Ops      []Op     `json:"ops"`
 	PID      int      `json:"pid"`
 	UID      int      `json:"uid"`
-	GID      int      `json:"gid"`
-	Arch     string   `json:"arch"`
 	Workdir  string   `json:"workdir"`
 	BootID   string   `json:"boot_id"`            // random at the guest's start: differs after a restart
 	Programs []string `json:"programs,omitempty"` // interpreters found on PATH, "python3", "node", "bash", "sh", …
@@ -299,14 +296,11 @@ type Hello struct {
 // Health answers OpHealth.
 type Health struct {
 	UptimeMillis int64 `json:"uptime_ms"`
-	Running      int   `json:"running"`  // execs under way
-	Recorded     int   `json:"recorded"` // execs that can still be read
+	Running      int   `json:"running"` // execs under way
 	RSSBytes     int64 `json:"rss_bytes"`
-	Goroutines   int   `json:"goroutines"`
 	Zombies      int   `json:"zombies"`
 	MemoryUsed   int64 `json:"memory_used,omitempty"` // of the sandbox's cgroup, when visible
 	MemoryLimit  int64 `json:"memory_limit,omitempty"`
-	OOMKills     int64 `json:"oom_kills,omitempty"`
 	PIDsUsed     int64 `json:"pids_used,omitempty"`
 	CPUMillis    int64 `json:"cpu_ms,omitempty"` // used by the sandbox's cgroup since it was started, when visible
 	// WorkspaceUsed is how much of a workspace with a limit is used, in bytes.

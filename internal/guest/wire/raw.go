@@ -2,14 +2,72 @@ package wire
 
 import (
 	"encoding/base64"
+	"slices"
 	"unicode/utf8"
 )
 
 // rawText is implemented by messages with strings that may hold any bytes. JSON carries UTF-8 only, so a string that
 // is something else travels as bytes in a field of its own.
-type rawText interface {
-	packRaw()   // fill the raw fields that are needed
-	unpackRaw() // put filled raw fields back and empty them
+type rawText interface{ rawFields() []rawField }
+
+// rawField is a string, or a list of them, and the field that stands in for it.
+type rawField interface {
+	pack()   // fill the raw field when it is needed
+	unpack() // put a filled raw field back and empty it
+}
+
+type rawString struct {
+	text *string
+	raw  *[]byte
+}
+
+func (f rawString) pack() {
+	if !utf8.ValidString(*f.text) {
+		*f.raw = []byte(*f.text)
+	}
+}
+
+func (f rawString) unpack() {
+	if *f.raw != nil {
+		*f.text, *f.raw = string(*f.raw), nil
+	}
+}
+
+type rawStrings struct {
+	list *[]string
+	raw  *[][]byte
+}
+
+func (f rawStrings) pack() {
+	if slices.IndexFunc(*f.list, func(s string) bool { return !utf8.ValidString(s) }) < 0 {
+		return
+	}
+	for _, s := range *f.list {
+		*f.raw = append(*f.raw, []byte(s))
+	}
+}
+
+func (f rawStrings) unpack() {
+	if *f.raw == nil {
+		return
+	}
+	*f.list = nil
+	for _, b := range *f.raw {
+		*f.list = append(*f.list, string(b))
+	}
+	*f.raw = nil
+}
+
+func (s *Spawn) rawFields() []rawField {
+	return []rawField{rawStrings{&s.Argv, &s.ArgvRaw}, rawStrings{&s.Env, &s.EnvRaw}, rawString{&s.Dir, &s.DirRaw}}
+}
+
+func (r *FileGetRequest) rawFields() []rawField { return []rawField{rawString{&r.Path, &r.PathRaw}} }
+func (r *FilePutRequest) rawFields() []rawField { return []rawField{rawString{&r.Path, &r.PathRaw}} }
+func (r *PathRequest) rawFields() []rawField    { return []rawField{rawString{&r.Path, &r.PathRaw}} }
+func (r *ListRequest) rawFields() []rawField    { return []rawField{rawString{&r.Path, &r.PathRaw}} }
+func (r *RenameRequest) rawFields() []rawField {
+	return []rawField{rawString{&r.From, &r.FromRaw}, rawString{&r.To, &r.ToRaw}}
 }
 
 // EncodedPathSize bounds what a path takes in a message: JSON writes control characters and some others in six bytes,
@@ -25,71 +83,4 @@ func EncodedPathSize(s string) int {
 		size += base64.StdEncoding.EncodedLen(len(s))
 	}
 	return size
-}
-
-func pack(s string, raw *[]byte) {
-	if !utf8.ValidString(s) {
-		*raw = []byte(s)
-	}
-}
-
-func unpack(s *string, raw *[]byte) {
-	if *raw != nil {
-		*s, *raw = string(*raw), nil
-	}
-}
-
-func packAll(list []string, raw *[][]byte) {
-	for _, s := range list {
-		if utf8.ValidString(s) {
-			continue
-		}
-		*raw = make([][]byte, len(list))
-		for i, s := range list {
-			(*raw)[i] = []byte(s)
-		}
-		return
-	}
-}
-
-func unpackAll(list *[]string, raw *[][]byte) {
-	if *raw == nil {
-		return
-	}
-	*list = make([]string, len(*raw))
-	for i, b := range *raw {
-		(*list)[i] = string(b)
-	}
-	*raw = nil
-}
-
-func (s *Spawn) packRaw() {
-	packAll(s.Argv, &s.ArgvRaw)
-	packAll(s.Env, &s.EnvRaw)
-	pack(s.Dir, &s.DirRaw)
-}
-
-func (s *Spawn) unpackRaw() {
-	unpackAll(&s.Argv, &s.ArgvRaw)
-	unpackAll(&s.Env, &s.EnvRaw)
-	unpack(&s.Dir, &s.DirRaw)
-}
-
-func (r *FileGetRequest) packRaw()   { pack(r.Path, &r.PathRaw) }
-func (r *FileGetRequest) unpackRaw() { unpack(&r.Path, &r.PathRaw) }
-func (r *FilePutRequest) packRaw()   { pack(r.Path, &r.PathRaw) }
-func (r *FilePutRequest) unpackRaw() { unpack(&r.Path, &r.PathRaw) }
-func (r *PathRequest) packRaw()      { pack(r.Path, &r.PathRaw) }
-func (r *PathRequest) unpackRaw()    { unpack(&r.Path, &r.PathRaw) }
-func (r *ListRequest) packRaw()      { pack(r.Path, &r.PathRaw) }
-func (r *ListRequest) unpackRaw()    { unpack(&r.Path, &r.PathRaw) }
-
-func (r *RenameRequest) packRaw() {
-	pack(r.From, &r.FromRaw)
-	pack(r.To, &r.ToRaw)
-}
-
-func (r *RenameRequest) unpackRaw() {
-	unpack(&r.From, &r.FromRaw)
-	unpack(&r.To, &r.ToRaw)
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/workcell-dev/workcell/internal/guest/client"
 	"github.com/workcell-dev/workcell/internal/guest/server"
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
@@ -31,10 +30,7 @@ func TestOrphanTimeout(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	c, err := client.New(t.Context(), pipe(t, s), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := connect(t, s)
 	sh := func(id, script string, yield int64) {
 		t.Helper()
 		spawn := wire.Spawn{Argv: []string{"/bin/sh", "-c", script}, Dir: dir}
