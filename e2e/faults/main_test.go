@@ -72,7 +72,6 @@ func runTests(m *testing.M) (int, error) {
 // host is a user's machine: an engine and a state directory.
 type host struct {
 	engine, state string
-	environ       []string // where the engine is, when it is not the system's
 	// reaps lets its processes have reapers, which a test must see the end of. Each is in a process group of its own then.
 	reaps bool
 }
@@ -136,7 +135,7 @@ func (h *host) run(t *testing.T, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// ok runs the command, which must succeed, and gives its standard output.
+// ok runs the command, which must succeed, and returns its standard output.
 func (h *host) ok(t *testing.T, args ...string) string {
 	t.Helper()
 	res := h.run(t, args...)
@@ -172,9 +171,7 @@ func (h *host) start(t *testing.T, args ...string) *process {
 	if err == nil {
 		err = p.cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() {
 		defer close(p.lines)
 		for s := bufio.NewScanner(stderr); s.Scan(); {
@@ -219,8 +216,8 @@ func hasAll(line string, words []string) bool {
 	return false
 }
 
-// over tells whether the process has ended, or is about to.
-func (p *process) over() bool {
+// exited reports whether the process has ended, or is about to.
+func (p *process) exited() bool {
 	select {
 	case <-p.ended:
 		return true
@@ -241,7 +238,7 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-// wait waits for the end of the process and gives its exit code.
+// wait waits for the end of the process and returns its exit code.
 func (p *process) wait() int {
 	for range p.lines { // Wait closes the pipe
 	}
@@ -259,17 +256,15 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// instance gives the id that marks everything of the host on its engine.
+// instance returns the id that marks everything of the host on its engine.
 func (h *host) instance(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(h.state, "instance"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.TrimSpace(string(raw))
 }
 
-// left gives what the engine has of the host.
+// left returns what the engine has of the host.
 func (h *host) left(t *testing.T) []string {
 	t.Helper()
 	label := "dev.workcell.instance=" + h.instance(t)

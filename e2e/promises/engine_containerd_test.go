@@ -2,6 +2,7 @@ package promises
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,7 +17,6 @@ import (
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/oci"
@@ -26,54 +26,33 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/e2e/machinetest"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // containerdEngine is a containerd on this machine.
 type containerdEngine struct {
-	api    *ctrd.Client
-	socket string
-	state  string // the driver's directory
-
+	api      *ctrd.Client
+	socket   string
+	state    string            // the driver's directory
 	runtimes map[string]string // more of them, by path
-	before   []string          // what belonged to nobody when the tests began
 }
 
-func openContainerd(ctx context.Context, _ string) (engine, error) {
-	e := &containerdEngine{socket: os.Getenv("CONTAINERD_ADDRESS"), state: containerd.DefaultStateDir}
-	if e.socket == "" {
-		e.socket = containerd.DefaultAddress
-	}
+func openContainerd() (engine, error) {
+	e := &containerdEngine{socket: cmp.Or(os.Getenv("CONTAINERD_ADDRESS"), containerd.DefaultAddress), state: containerd.DefaultStateDir}
 	var err error
 	e.api, err = ctrd.New(e.socket, ctrd.WithDefaultNamespace(containerd.DefaultNamespace))
-	if err != nil {
-		return nil, err
-	}
-	ctx = e.in(ctx)
-	cs, err := e.api.ContainerService().List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	there := map[string]bool{}
-	for _, c := range cs {
-		there[c.ID] = true
-	}
-	e.before, err = e.ownerless(ctx, there)
 	return e, err
 }
 
-// in gives the namespace of the sandboxes to a call.
+// in returns a context with the namespace of the sandboxes.
 func (e *containerdEngine) in(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, containerd.DefaultNamespace)
 }
 
 func (e *containerdEngine) connect(ctx context.Context, c connection) (backend.SandboxBackend, error) {
-	address := c.address
-	if address == "" {
-		address = e.socket
-	}
 	return containerd.New(ctx, &containerd.Options{
-		Address: address, StateDir: e.state, Runtimes: e.runtimes, AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout,
+		Address: cmp.Or(c.address, e.socket), StateDir: e.state, Runtimes: e.runtimes, AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout,
 		Logger: c.logger, TracerProvider: c.tracer,
 	})
 }
@@ -81,79 +60,28 @@ func (e *containerdEngine) connect(ctx context.Context, c connection) (backend.S
 func (e *containerdEngine) environ() []string { return []string{"CONTAINERD_ADDRESS=" + e.socket} }
 
 func (e *containerdEngine) left(ctx context.Context, prefix string) ([]string, error) {
-	ctx = e.in(ctx)
-	var list []string
-	cs, err := e.api.ContainerService().List(ctx)
-	if err != nil {
+	cs, err := e.api.ContainerService().List(e.in(ctx))
+	tags, gerr := filepath.Glob(filepath.Join(e.state, "workspaces/*/owner.json"))
+	if err = errors.Join(err, gerr); err != nil {
 		return nil, err
 	}
-	there := map[string]bool{}
+	var list []string
 	for _, c := range cs {
-		there[c.ID] = true
 		if strings.HasPrefix(c.Labels[backend.LabelInstance], prefix) || strings.Contains(c.ID, prefix) {
 			list = append(list, "container "+c.ID)
 		}
-	}
-	tags, err := filepath.Glob(filepath.Join(e.state, "workspaces/*/owner.json"))
-	if err != nil {
-		return nil, err
 	}
 	for _, tag := range tags {
 		if text, err := os.ReadFile(tag); err == nil && strings.Contains(string(text), prefix) {
 			list = append(list, "workspace "+tag)
 		}
 	}
-	if prefix != w.instance { // what follows tells no instance, and others may be at work
-		return list, nil
-	}
-	more, err := e.ownerless(ctx, there)
-	return append(list, newOnly(more, e.before)...), err
+	return list, nil
 }
 
-// ownerless lists what belongs to no container.
-func (e *containerdEngine) ownerless(ctx context.Context, there map[string]bool) ([]string, error) {
-	var list []string
-	for what, pattern := range map[string]string{
-		"files": e.state + "/sandboxes/*", "control group": "/sys/fs/cgroup/*/workcell/*",
-		"task": "/run/containerd/io.containerd.runtime.v2.task/" + containerd.DefaultNamespace + "/*",
-	} {
-		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range paths {
-			if st, err := os.Stat(p); err == nil && st.IsDir() && !there[filepath.Base(p)] {
-				list = append(list, what+" "+p)
-			}
-		}
-	}
-	err := e.api.SnapshotService("overlayfs").Walk(ctx, func(_ context.Context, s snapshots.Info) error {
-		if s.Kind == snapshots.KindActive && !there[s.Name] {
-			list = append(list, "snapshot "+s.Name)
-		}
-		return nil
-	})
-	return list, err
-}
-
-// containerOf gives the id of a sandbox's container: it has less of what tells the session. What is not ours has its own.
-func containerOf(id string) string {
-	session, own, ours := strings.Cut(id, ".")
-	if !ours {
-		return id
-	}
-	return session[:min(32, len(session))] + "." + own
-}
-
-func (e *containerdEngine) running(ctx context.Context, id string) bool {
-	pid, err := e.pid(ctx, id)
-	return err == nil && pid > 0
-}
-
-// pid gives the main process of a sandbox.
 func (e *containerdEngine) pid(ctx context.Context, id string) (int, error) {
 	ctx = e.in(ctx)
-	c, err := e.api.LoadContainer(ctx, containerOf(id))
+	c, err := e.api.LoadContainer(ctx, machinetest.ContainerID(id))
 	if err != nil {
 		return 0, err
 	}
@@ -168,17 +96,8 @@ func (e *containerdEngine) pid(ctx context.Context, id string) (int, error) {
 	return int(task.Pid()), nil
 }
 
-func (e *containerdEngine) processes(ctx context.Context, id string) (int, error) {
-	pid, err := e.pid(ctx, id)
-	if err != nil {
-		return 0, err
-	}
-	list, err := procs(pid)
-	return len(list), err
-}
-
 func (e *containerdEngine) describe(ctx context.Context, id string) (string, error) {
-	c, err := e.api.ContainerService().Get(e.in(ctx), containerOf(id))
+	c, err := e.api.ContainerService().Get(e.in(ctx), machinetest.ContainerID(id))
 	if err != nil {
 		return "", err
 	}
@@ -190,27 +109,13 @@ func (e *containerdEngine) describe(ctx context.Context, id string) (string, err
 	return all.String(), nil
 }
 
-func (e *containerdEngine) address(ctx context.Context, id string) (own, gateway string, err error) {
-	pid, err := e.pid(ctx, id)
-	if err != nil {
-		return "", "", err
-	}
-	return networkOf(pid)
-}
-
-func (e *containerdEngine) stranger(t testing.TB, labels map[string]string) stranger {
-	t.Helper()
-	return e.strangerFrom(t, debianImage, labels)
-}
-
-func (e *containerdEngine) strangerFrom(t testing.TB, image string, labels map[string]string) stranger {
+func (e *containerdEngine) stranger(t testing.TB, image string, labels map[string]string) stranger {
 	t.Helper()
 	ctx := e.in(context.Background())
 	img, err := e.api.GetImage(ctx, "docker.io/"+image)
 	must(t, err)
 	must(t, img.Unpack(ctx, "overlayfs"))
-	// With a name of ours in it, so that it counts as left if it stays.
-	id := "other-" + w.instance + "-" + session.NewID()
+	id := strangerName()
 	c, err := e.api.NewContainer(ctx, id, ctrd.WithImage(img), ctrd.WithSnapshotter("overlayfs"), ctrd.WithNewSnapshot(id, img),
 		ctrd.WithNewSpec(oci.WithImageConfig(img), oci.WithProcessArgs("sleep", "6000"), oci.WithCgroup("/workcell-promises/"+id)),
 		ctrd.WithAdditionalContainerLabels(labels))
@@ -227,7 +132,7 @@ func (e *containerdEngine) strangerFrom(t testing.TB, image string, labels map[s
 		}
 	})
 	must(t, task.Start(ctx))
-	return stranger{[]string{id}, func() bool { return e.running(context.Background(), id) }}
+	return stranger{[]string{id}, func() bool { return running(id) }}
 }
 
 func (e *containerdEngine) derive(t testing.TB, c change) string {
@@ -248,8 +153,8 @@ func (e *containerdEngine) derive(t testing.TB, c change) string {
 		config.Config.Env = append(config.Config.Env, name+"="+value)
 	}
 	config.Config.Labels = c.labels
-	if len(c.files) > 0 {
-		layer := packed(t, c.files)
+	if c.file != nil {
+		layer := c.file.archive(t)
 		manifest.Layers = append(manifest.Layers, e.store(ctx, t, ocispec.MediaTypeImageLayer, layer, nil))
 		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, manifest.Layers[len(manifest.Layers)-1].Digest) // it is not compressed
 	}
@@ -308,9 +213,8 @@ func (e *containerdEngine) forget(ctx context.Context, ref string) error {
 	return e.api.ImageService().Delete(e.in(ctx), full, images.SynchronousDelete())
 }
 
-func (e *containerdEngine) front(t testing.TB) *proxy {
-	t.Helper()
-	return newGRPCProxy(t, e.socket)
+func (e *containerdEngine) proxy(t testing.TB) *proxy {
+	return newProxy(t, "unix", e.socket, forwardGRPC)
 }
 
 func (e *containerdEngine) steps() map[string]func(*http.Request) bool {
@@ -329,9 +233,8 @@ func (e *containerdEngine) steps() map[string]func(*http.Request) bool {
 func (e *containerdEngine) streams() bool { return false }
 
 func (e *containerdEngine) unreachable(t testing.TB) map[string]string {
-	dir := t.TempDir()
 	return map[string]string{
-		"no socket": "CONTAINERD_ADDRESS=" + filepath.Join(dir, "secret-place.sock"), "silent": "CONTAINERD_ADDRESS=" + silentSocket(t, dir),
+		"no socket": "CONTAINERD_ADDRESS=" + t.TempDir() + "/secret-place.sock", "silent": "CONTAINERD_ADDRESS=" + silentSocket(t),
 	}
 }
 

@@ -1,13 +1,7 @@
 package promises
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +10,6 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/session/sqlitestore"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -24,10 +17,10 @@ import (
 const workspaceMB = 4
 
 // TestH3DiskFull fills the workspace from commands and through the file tools, with one file, many large ones and their
-// output. It is told what happened, nothing that was there suffers, others work on, and deleting makes room.
+// output. Both are told so, nothing that was there suffers, others work on, and deleting makes room.
 func TestH3DiskFull(t *testing.T) {
 	t.Parallel()
-	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *box) {
+	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *sandbox) {
 		b.ok(t, tools.ToolFSWrite, obj{"path": "kept", "contents": "kept"})
 		b.ok(t, tools.ToolFSWrite, obj{"path": "here/old", "contents": "old"})
 		watched := b.s.Info().Workspace == backend.WorkspaceWatched
@@ -62,9 +55,9 @@ func TestH3DiskFull(t *testing.T) {
 // with copies of the image's own. It is told what happened, others work on, and deleting makes room.
 func TestH3Root(t *testing.T) {
 	t.Parallel()
-	cfg := rootBox()
+	cfg := rootSandbox()
 	cfg.Limits = frontmatter.Limits{WorkspaceMB: workspaceMB, MemoryMB: 64}
-	b := newBox(t, cfg)
+	b := newSandbox(t, cfg)
 	limits := b.ok(t, tools.ToolOpen, obj{})["limits"].(obj)
 	watched := limits["root_enforcement"] == "watched"
 	if size := limits["root_mb"]; watched && size != float64(workspaceMB) || size == nil {
@@ -95,7 +88,7 @@ func TestH3Root(t *testing.T) {
 }
 
 // fillWatchedRoot writes many files, until the watch ends the command. Afterwards nothing can be written.
-func fillWatchedRoot(t *testing.T, b *box) {
+func fillWatchedRoot(t *testing.T, b *sandbox) {
 	t.Helper()
 	out := refusedFor(t, b, "i=0; while :; do head -c 131072 /dev/zero > /var/fill/$i || exit 3; i=$((i+1)); sleep 0.05; done")
 	if text := out["stderr"].(string); out["status"] != "quota_killed" || !strings.Contains(text, fmt.Sprintf("outside of /workspace is over its limit of %d MiB", workspaceMB)) {
@@ -112,8 +105,8 @@ func fillWatchedRoot(t *testing.T, b *box) {
 	w.root.alive(t)
 }
 
-// refusedFor runs what must not come through because the workspace is full, and must be told so.
-func refusedFor(t *testing.T, b *box, line string) obj {
+// refusedFor runs a command that must fail because the workspace is full, and must be told so.
+func refusedFor(t *testing.T, b *sandbox, line string) obj {
 	t.Helper()
 	out := b.ok(t, tools.ToolExec, obj{"command": line, "yield_ms": 600_000})
 	if out["exit_code"] == 0.0 || out["quota_exceeded"] != true {
@@ -122,8 +115,8 @@ func refusedFor(t *testing.T, b *box, line string) obj {
 	return out
 }
 
-// whileFull is what a sandbox owes whose workspace is full.
-func whileFull(t *testing.T, b *box) {
+// whileFull checks what holds in a sandbox whose workspace is full.
+func whileFull(t *testing.T, b *sandbox) {
 	t.Helper()
 	big := strings.Repeat("x", 192<<10)
 	before := b.sh(t, "ls -A . here")
@@ -151,31 +144,6 @@ func whileFull(t *testing.T, b *box) {
 	w.root.alive(t)
 }
 
-// TestH3State: while one sandbox has no room, sandboxes are made and removed, which their records need room for.
-func TestH3State(t *testing.T) {
-	t.Parallel()
-	store, err := sqlitestore.Open(t.Context(), filepath.Join(t.TempDir(), "state.db"))
-	must(t, err)
-	t.Cleanup(func() { must(t, store.Close()) })
-	m := newManager(t, w.driver, session.Options{Store: store})
-	req := request()
-	req.Limits.WorkspaceBytes = workspaceMB << 20
-	full, _, err := m.Open(t.Context(), session.UserKey("full"), req)
-	must(t, err)
-	res, err := full.Exec(t.Context(), session.ExecRequest{Command: "exec head -c 16M /dev/zero > one"})
-	if err != nil || !res.QuotaExceeded {
-		t.Fatalf("filling it: %+v, %v", res.ExecStatus, err)
-	}
-	other, _, err := m.Open(t.Context(), session.UserKey("other"), req)
-	must(t, err)
-	check(t, other, "head -c 1M /dev/zero > one && stat -c %s one", "1048576\n")
-	must(t, m.CloseSession(t.Context(), full.Key(), session.CloseOptions{}))
-	open, err := store.List(t.Context(), session.RecordReady)
-	if err != nil || len(open) != 1 || open[0].ID != other.ID() {
-		t.Errorf("the records: %+v, %v", open, err)
-	}
-}
-
 // TestH3Places: nothing can be written to but what has a size of its own, also by a user to whom directories belong that
 // are closed.
 func TestH3Places(t *testing.T) {
@@ -183,9 +151,9 @@ func TestH3Places(t *testing.T) {
 	for name, user := range map[string]string{"user": "", "root": "0:0"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := pythonBox()
+			cfg := pythonSandbox()
 			cfg.User, cfg.Limits = user, frontmatter.Limits{WorkspaceMB: workspaceMB, MemoryMB: 256}
-			b := newBox(t, cfg)
+			b := newSandbox(t, cfg)
 			seen := map[string]string{} // what was mounted last over a place
 			for line := range strings.Lines(b.sh(t, "cat /proc/self/mountinfo")) {
 				seen[strings.Fields(line)[4]] = line
@@ -219,7 +187,7 @@ func TestH3Places(t *testing.T) {
 func TestH4ManyFiles(t *testing.T) {
 	t.Parallel()
 	const many = "import os, time\nos.mkdir('d')\nfor i in range(20000):\n  with open(f'd/{i}', 'w') as f: f.write('x')\ntime.sleep(600)"
-	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *box) {
+	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *sandbox) {
 		out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", many}, "yield_ms": 600_000, "timeout_seconds": 600})
 		if out["exit_code"] == 0.0 || out["quota_exceeded"] != true {
 			t.Errorf("20,000 files: %v", out)
@@ -228,56 +196,6 @@ func TestH4ManyFiles(t *testing.T) {
 		b.ok(t, tools.ToolFSDelete, obj{"path": "d", "recursive": true})
 		b.ok(t, tools.ToolFSWrite, obj{"path": "d/more", "contents": "x"})
 	})
-}
-
-// TestC3Whole breaks writes off, wherever they are: there is the old contents or the new, nothing beside it, and no room
-// stays taken.
-func TestC3Whole(t *testing.T) {
-	t.Parallel()
-	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *box) {
-		const size = 256 << 10
-		r := rand.New(rand.NewPCG(3, 3))
-		versions := [][]byte{noise(0, size)}
-		write := func(ctx context.Context, data []byte, hook func(), at int) error {
-			body := io.MultiReader(bytes.NewReader(data[:at]), hookReader(hook), bytes.NewReader(data[at:]))
-			_, err := b.s.WriteFile(ctx, "f", body, session.WriteFileOptions{Overwrite: true, Size: size})
-			return err
-		}
-		must(t, write(t.Context(), versions[0], func() {}, 0))
-		for i := 1; i <= 18; i++ {
-			data := noise(uint64(i), size)
-			versions = append(versions, data)
-			ctx, cancel := context.WithCancel(t.Context())
-			at, hook := r.IntN(size), cancel
-			if i%3 == 0 { // about when it takes its place
-				at, hook = size, func() { go cancel() }
-			}
-			if err := write(ctx, data, hook, at); err != nil && !errors.Is(err, context.Canceled) {
-				t.Fatalf("write %d: %v, want context.Canceled", i, err)
-			}
-			cancel()
-			got, _, err := b.s.ReadFileBytes(t.Context(), "f", session.ReadFileOptions{})
-			if must(t, err); !slices.ContainsFunc(versions, func(v []byte) bool { return bytes.Equal(v, got) }) {
-				t.Fatalf("after write %d: %d bytes that are no version", i, len(got))
-			}
-		}
-		eventually(t, "nothing but the file is there", func() bool { return b.sh(t, "ls -A") == "f\n" })
-		eventually(t, "there is room again", func() bool {
-			_, err := b.s.WriteFile(t.Context(), "g", bytes.NewReader(make([]byte, 3<<20)), session.WriteFileOptions{Overwrite: true})
-			if err != nil && !errors.Is(err, backend.ErrQuota) {
-				t.Fatal(err)
-			}
-			return err == nil
-		})
-	})
-}
-
-// hookReader gives nothing, and calls a function.
-type hookReader func()
-
-func (f hookReader) Read([]byte) (int, error) {
-	f()
-	return 0, io.EOF
 }
 
 // TestH3FileSize: no file of a command gets larger than it may, which the command is told.
