@@ -37,7 +37,7 @@ type asked struct {
 
 // answered is what came of it.
 type answered struct {
-	id      string // that open and get gave
+	id      string // that open and get returned
 	created bool
 	err     error // its class
 	killed  bool
@@ -58,7 +58,7 @@ type keyState struct {
 	health
 }
 
-// keyModel says what a key's clients may see if every act happened at one moment between its call and its return.
+// keyModel is what a key's clients may see if every act happened at one moment between its call and its return.
 func keyModel() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {

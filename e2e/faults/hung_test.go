@@ -42,7 +42,7 @@ func (w *written) write(ctx context.Context) error {
 	w.last++
 	line := fmt.Sprintf("line-%06d.", w.last)
 	w.done[line] = false
-	// On a full disk the beginning of a line may be all that fits: the next one must not go on from there.
+	// On a full disk the beginning of a line may be all that fits: the next one must not continue it.
 	res, err := w.s.Exec(ctx, session.ExecRequest{Command: `printf '\n` + line + `\n' >> log`})
 	if err == nil && res.Status == session.ExecCompleted && res.ExitCode == 0 {
 		w.done[line] = true

@@ -116,7 +116,7 @@ func (h *host) library(t *testing.T, driver backend.SandboxBackend) *library {
 	return l
 }
 
-// named gives the host the instance that its first command would make.
+// named makes the host's instance, as its first command would.
 func (h *host) named(t *testing.T) {
 	t.Helper()
 	path := filepath.Join(h.state, "instance")

@@ -121,7 +121,7 @@ func (p *proxy) carry(c *pair, to, from net.Conn, answers bool) {
 		half, ok := to.(interface{ CloseWrite() error })
 		switch {
 		case errors.Is(err, io.EOF) && ok && half.CloseWrite() == nil:
-			return // the other direction goes on
+			return // the other direction stays open
 		case err != nil:
 			c.close()
 			return

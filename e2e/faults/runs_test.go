@@ -168,7 +168,7 @@ func TestAgentsGoOn(t *testing.T) {
 	})
 }
 
-// TestSpoiledState: a state file that cannot be used is an error that says what to do. The file stays as it is, nothing is
+// TestSpoiledState: a state file that cannot be used is an error with what to do. The file stays as it is, nothing is
 // made on the engine, and sandboxes can still be seen and used.
 func TestSpoiledState(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, path string){

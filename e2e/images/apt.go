@@ -24,7 +24,7 @@ type packageSource struct {
 }
 
 // CanBuild reports whether this host has what building needs: apt and dpkg of
-// Debian 12. The error says what is missing.
+// Debian 12. The error names what is missing.
 func CanBuild() error {
 	for _, tool := range []string{"apt-get", "dpkg-deb"} {
 		if _, err := exec.LookPath(tool); err != nil {

@@ -17,7 +17,7 @@ const defaultPullSilence = 20 * time.Second
 // errSilence is why a pull without progress was given up.
 var errSilence = errors.New("no progress")
 
-// Outcome says how an image came to be in the engine.
+// Outcome is how an image came to be in the engine.
 type Outcome string
 
 // The outcomes of Ensure.

@@ -152,7 +152,7 @@ func TestStandIn(t *testing.T) {
 	})
 }
 
-// TestPullGivesUp: a registry that accepts connections and says nothing does not hold us up, and the next image is not tried
+// TestPullGivesUp: a registry that accepts connections and never answers does not hold us up, and the next image is not tried
 // on it.
 func TestPullGivesUp(t *testing.T) {
 	t.Parallel()

@@ -63,7 +63,7 @@ func (l *layerWriter) addTarball(file string, p NPMPackage) error {
 	return nil
 }
 
-// addTar copies the entries that place gives a new name.
+// addTar copies the entries for which place returns a new name.
 func (l *layerWriter) addTar(r io.Reader, place func(string) (string, bool)) error {
 	tr := tar.NewReader(r)
 	for {

@@ -123,6 +123,7 @@ func basePackage(t *testing.T, when time.Time) *bytes.Buffer {
 	)
 }
 
+// TestLayer: a layer of packages is that of a merged system, without documentation and with the files of maintainer scripts.
 func TestLayer(t *testing.T) {
 	t.Parallel()
 	var layer bytes.Buffer
@@ -163,6 +164,7 @@ func TestLayerDoesNotDependOnTime(t *testing.T) {
 	}
 }
 
+// TestLayerRefuses: entries that lie outside, and hard links to what is left out, are errors.
 func TestLayerRefuses(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]entry{
@@ -179,6 +181,7 @@ func TestLayerRefuses(t *testing.T) {
 	}
 }
 
+// TestParseURIs: apt's answer names the files, and nothing else is taken from it.
 func TestParseURIs(t *testing.T) {
 	t.Parallel()
 	got, err := parseURIs([]byte("'http://x/z_2.deb' z_2_amd64.deb 12 SHA256:aa\n\n'http://x/a.deb' a_1%3a1_all.deb 3 MD5Sum:bb\n"))
@@ -192,6 +195,7 @@ func TestParseURIs(t *testing.T) {
 	}
 }
 
+// TestTarball: a pinned tarball is downloaded, checked, and its files are placed.
 func TestTarball(t *testing.T) {
 	t.Parallel()
 	var zipped bytes.Buffer

@@ -33,7 +33,7 @@ const (
 type Layer struct {
 	// Name is for messages.
 	Name string
-	// Base says that this is the bottom layer: it gets the directories,
+	// Base is set for the bottom layer, which gets the directories,
 	// links and account files that Debian's maintainer scripts would make.
 	Base bool
 	// Packages are Debian packages; what they depend on comes along.

@@ -35,7 +35,7 @@ func hash(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// TestC1Parts: a file that is longer than what is read at a time is read in parts, and the answer says so. Here it is longer
+// TestC1Parts: a file that is longer than what is read at a time is read in parts, which the answer reports. Here it is longer
 // by one byte.
 func TestC1Parts(t *testing.T) {
 	t.Parallel()

@@ -66,7 +66,7 @@ func TestD1OtherRun(t *testing.T) {
 	}
 }
 
-// TestD2EngineIDs: what the engine calls a container is no id of a sandbox, whoever's container it is.
+// TestD2EngineIDs: the engine's id of a container is no id of a sandbox, neither of ours nor of others.
 func TestD2EngineIDs(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())
@@ -214,7 +214,7 @@ func TestD6ReservedNames(t *testing.T) {
 	m := newManager(t, w.driver, session.Options{})
 	s, _, err := m.Open(t.Context(), session.UserKey("d6"), session.Request{Image: image})
 	must(t, err)
-	// The sandbox is ours and only ours, whatever its image says.
+	// The sandbox is ours and only ours, whatever labels its image has.
 	if list, err := w.driver.List(t.Context(), backend.Filter{Instance: stranger}); err != nil || len(list) != 0 {
 		t.Errorf("the stranger's sandboxes: %+v, %v", list, err)
 	}

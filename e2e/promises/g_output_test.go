@@ -64,7 +64,7 @@ func guestIsSmall(t *testing.T, b *sandbox) {
 	}
 }
 
-// capped checks that a stream of an answer is short, and says how much of it is missing.
+// capped checks that a stream of an answer is short and has the number of missing bytes.
 func capped(t *testing.T, out obj, stream string) {
 	t.Helper()
 	text := out[stream].(string)

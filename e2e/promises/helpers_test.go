@@ -313,7 +313,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 // timedOut runs a command that does not end by itself through sandbox_exec, with a time limit that lets it get as far
-// as ready says. On a busy machine that may need a longer one.
+// as ready requires. On a busy machine that may need a longer one.
 func (b *sandbox) timedOut(t testing.TB, in obj, seconds int, ready func(out obj) bool) obj {
 	t.Helper()
 	for {

@@ -54,7 +54,7 @@ func (f *mcpServer) ok(t *testing.T, tool string, in obj) obj {
 }
 
 // TestF12Clock sets the clock of the command while it has sandboxes: by an hour, back to an hour before the true time, and
-// by a day. Commands end when their own time is over, and no sandbox goes before its own or stays beyond it, whoever looks,
+// by a day. Commands end when their own time is over, and no sandbox goes before its own or stays beyond it, whichever process looks,
 // with the true clock or another.
 func TestF12Clock(t *testing.T) {
 	t.Parallel()

@@ -271,7 +271,7 @@ func TestL5TagSwapped(t *testing.T) {
 	if !swapped.Load() {
 		t.Error("the tag was never moved")
 	}
-	if err == nil { // an engine that makes the sandbox of what was checked may go on
+	if err == nil { // an engine may make the sandbox of what was checked
 		var launch *session.LaunchError
 		if res, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"python3", "--version"}}); !errors.As(err, &launch) {
 			t.Errorf("the sandbox holds the other image: %+v, %v", res, err)

@@ -85,7 +85,7 @@ func unprivileged(t *testing.T, who string, status map[string]string) {
 	}
 }
 
-// TestN3Setuid: the default user is not root, and a program that belongs to root and says so gains nothing.
+// TestN3Setuid: the default user is not root, and a setuid program of root's gains nothing.
 func TestN3Setuid(t *testing.T) {
 	t.Parallel()
 	var boxes []*sandbox

@@ -21,7 +21,7 @@ import (
 // changes nothing of what goes through. What reached it is done on the engine even when the caller hangs up.
 type proxy struct {
 	address string                              // of its socket
-	hook    atomic.Pointer[func(*http.Request)] // called with every request before it goes on
+	hook    atomic.Pointer[func(*http.Request)] // called with every request before it is forwarded
 
 	mu    sync.Mutex // guards what follows
 	cut   bool

@@ -65,7 +65,7 @@ func layers() []layer {
 		{dir: "internal/bound", only: []string{}},
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/isolated", only: []string{}},
-		// What a file says of a sandbox, as a request.
+		// The sandbox of a file as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		{dir: "internal/expr"},
 		{dir: "internal/layers"},
@@ -219,7 +219,7 @@ func explained(text, mod string) bool {
 	return false
 }
 
-// verdict says why a package of layer l may not import imp; empty means it may.
+// verdict returns why a package of layer l may not import imp, or nothing if it may.
 func verdict(l layer, rules []layer, imp string) string {
 	if rel, ours := strings.CutPrefix(imp, module+"/"); ours {
 		if to, ok := layerOf(rules, rel); ok && l.mayImport(to) {
