@@ -165,29 +165,3 @@ func TestB4Terminal(t *testing.T) {
 		}
 	}
 }
-
-// TestB8NUL: a NUL is refused where the kernel's strings end at one, and passes in data.
-func TestB8NUL(t *testing.T) {
-	t.Parallel()
-	b := w.user
-	dir := b.dir(t)
-	for what, in := range map[string]obj{
-		"argv": {"cmd": []string{"echo", "a\x00b"}}, "program": {"cmd": []string{"echo\x00x"}}, "command": {"command": "echo a\x00b"},
-		"env value": {"cmd": []string{"env"}, "env": obj{"A": "x\x00y"}}, "env name": {"cmd": []string{"env"}, "env": obj{"A\x00B": "x"}},
-		"cwd": {"cmd": []string{"pwd"}, "cwd": "/workspace\x00/etc"},
-	} {
-		fails(t, what, b.call(t, tools.ToolExec, in), tools.CodeInvalid)
-	}
-	for _, path := range []string{"a\x00b", "\x00", dir + "/f\x00.txt", "/workspace\x00/../etc/passwd"} {
-		for op, got := range verdicts(t, b, path, dir+"/victim") {
-			if got != string(tools.CodeInvalid) {
-				t.Errorf("%s of %q: %q", op, path, got)
-			}
-		}
-	}
-	b.ok(t, tools.ToolFSWrite, obj{"path": dir + "/nul", "contents": "a\x00b"})
-	out := b.ok(t, tools.ToolExec, obj{"command": "cat nul -", "cwd": dir, "stdin": "\x00c"})
-	if out["stdout"] != "a\x00b\x00c" {
-		t.Errorf("contents and standard input arrived as %q", out["stdout"])
-	}
-}

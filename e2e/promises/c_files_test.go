@@ -35,24 +35,6 @@ func hash(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// TestC1Parts: a file that is longer than what is read at a time is read in parts, which the answer reports. Here it is longer
-// by one byte.
-func TestC1Parts(t *testing.T) {
-	t.Parallel()
-	const part = 256 << 10
-	b := w.user
-	path := b.dir(t) + "/long"
-	b.sh(t, "head -c "+strconv.Itoa(part+1)+" /dev/zero > "+path)
-	out := b.ok(t, tools.ToolFSRead, obj{"path": path})
-	if len(contents(t, out)) != part || out["truncated"] != true || out["next_offset"] != float64(part) || out["size_bytes"] != float64(part+1) {
-		t.Errorf("truncated %v, next offset %v, size %v", out["truncated"], out["next_offset"], out["size_bytes"])
-	}
-	out = b.ok(t, tools.ToolFSRead, obj{"path": path, "offset": part})
-	if len(contents(t, out)) != 1 || out["truncated"] != false {
-		t.Errorf("the rest: %v", out)
-	}
-}
-
 // TestC1SessionLimit: the session's own limit is exact, in both directions, and 50 MiB stream through below it.
 func TestC1SessionLimit(t *testing.T) {
 	t.Parallel()

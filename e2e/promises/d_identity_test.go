@@ -139,37 +139,24 @@ func TestD3KeyInjection(t *testing.T) {
 	}
 }
 
-// TestD5GoneIDs: an id is never another sandbox's, however the first one ended.
+// TestD5GoneIDs: the id of a sandbox that was closed, by its user or by the end of its manager, is never another sandbox's.
 func TestD5GoneIDs(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(t *testing.T) (b *sandbox, id string){
-		"closed": func(t *testing.T) (*sandbox, string) {
-			b := newSandbox(t, pythonSandbox())
-			b.ok(t, tools.ToolFSWrite, obj{"path": "secret", "contents": "old"})
-			b.ok(t, tools.ToolClose, obj{"delete_workspace": true})
-			gone(t, b, b.s.ID())
-			if out := b.ok(t, tools.ToolOpen, obj{}); out["sandbox_id"] == b.s.ID() || out["created"] != true {
-				t.Errorf("opened again: %v", out)
-			}
-			return b, b.s.ID()
-		},
-		"of a manager before": func(t *testing.T) (*sandbox, string) {
-			first := newManager(t, w.driver, session.Options{})
-			b, err := openSandbox(t.Context(), first, &tools.Plugin{Manager: first}, pythonSandbox())
-			must(t, err)
-			must(t, first.Close(context.Background()))
-			second := newManager(t, w.driver, session.Options{Instance: first.Instance()})
-			again, err := agentOf(t.Context(), &tools.Plugin{Manager: second}, b.run, pythonSandbox())
-			must(t, err)
-			return again, b.s.ID()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b, id := end(t)
-			gone(t, b, id)
-		})
+	first := newManager(t, w.driver, session.Options{})
+	b, err := openSandbox(t.Context(), first, &tools.Plugin{Manager: first}, pythonSandbox())
+	must(t, err)
+	b.ok(t, tools.ToolClose, obj{"delete_workspace": true})
+	gone(t, b, b.s.ID())
+	out := b.ok(t, tools.ToolOpen, obj{})
+	if out["sandbox_id"] == b.s.ID() || out["created"] != true {
+		t.Errorf("opened again: %v", out)
 	}
+	gone(t, b, b.s.ID())
+	must(t, first.Close(context.Background()))
+	second := newManager(t, w.driver, session.Options{Instance: first.Instance()})
+	again, err := agentOf(t.Context(), &tools.Plugin{Manager: second}, b.run, pythonSandbox())
+	must(t, err)
+	gone(t, again, out["sandbox_id"].(string))
 }
 
 // gone checks that every tool refuses an id, and opens nothing instead.

@@ -1,14 +1,11 @@
 package promises
 
 import (
-	"bytes"
 	"encoding/json"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -168,35 +165,4 @@ func TestE7Stdin(t *testing.T) {
 			t.Errorf("hash of what arrived: %v", got)
 		}
 	})
-}
-
-// TestE7BigStdin sends 50 MiB to commands that read all, some or none of it.
-func TestE7BigStdin(t *testing.T) {
-	t.Parallel()
-	data := noise(50, 50<<20)
-	b := newSandbox(t, pythonSandbox())
-	for i, c := range []struct {
-		command, stdout string
-		code            int
-	}{
-		{"sha256sum", hash(data) + "  -\n", 0},
-		{"head -c 10 >/dev/null; echo some; exit 7", "some\n", 7},
-		{"exec 0<&-; sleep 0.2; exit 4", "", 4},
-		{"exit 5", "", 5},
-	} {
-		if i == 1 { // enough to fill every buffer on the way
-			data = data[:8<<20]
-		}
-		res, err := b.s.Exec(t.Context(), session.ExecRequest{Command: c.command, Stdin: data, Timeout: 2 * time.Minute})
-		if err != nil || res.Status != session.ExecCompleted || res.ExitCode != c.code || string(res.Stdout.Bytes()) != c.stdout {
-			t.Errorf("%s: %+v %q, %v", c.command, res.ExecStatus, res.Stdout.Bytes(), err)
-		}
-		var out bytes.Buffer
-		res, err = b.s.Stream(t.Context(), session.ExecRequest{Command: c.command, Timeout: 2 * time.Minute},
-			session.Streams{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: io.Discard})
-		if err != nil || res.Status != session.ExecCompleted || res.ExitCode != c.code || out.String() != c.stdout {
-			t.Errorf("streamed, %s: %+v %q, %v", c.command, res.ExecStatus, out.String(), err)
-		}
-	}
-	b.alive(t)
 }
