@@ -32,35 +32,35 @@ const image = "workcell/debian:12"
 // engines are those on which a fault of ours, not of the engine, is tested.
 func engines() []string { return []string{"docker", "containerd", "local"} }
 
-// connect opens the driver of an engine as a program with the library does, one that waits for a busy engine.
-func connect(ctx context.Context, engine string) (backend.SandboxBackend, error) {
+// openDriver opens the driver of an engine at an address; containerd's and local's keep their files in state.
+func openDriver(ctx context.Context, engine, address, state string, patience time.Duration) (backend.SandboxBackend, error) {
 	switch engine {
 	case "docker":
-		return docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST"), Patience: patience})
+		return docker.New(ctx, &docker.Options{Host: address, Patience: patience})
 	case "containerd":
-		return containerd.New(ctx, &containerd.Options{Address: containerdAddress(), StateDir: containerd.DefaultStateDir, Patience: patience})
+		return containerd.New(ctx, &containerd.Options{Address: address, StateDir: state, Patience: patience})
 	}
-	return local.New(ctx, &local.Options{StateDir: localState})
+	return local.New(ctx, &local.Options{StateDir: state})
+}
+
+// connect opens the driver of the system's engine as a program with the library does, one that waits for a busy engine.
+func connect(ctx context.Context, engine string) (backend.SandboxBackend, error) {
+	address := map[string]string{"docker": os.Getenv("DOCKER_HOST"), "containerd": containerdAddress()}[engine]
+	state := map[string]string{"containerd": containerd.DefaultStateDir, "local": localState}[engine]
+	return openDriver(ctx, engine, address, state, patience)
 }
 
 // behind starts a proxy before an engine and returns a driver behind it, which takes silence for an error soon.
 func behind(t *testing.T, engine string) (*proxy, backend.SandboxBackend) {
 	t.Helper()
-	const soon = 2 * time.Second
-	var p *proxy
-	var driver backend.SandboxBackend
-	var err error
+	network, address, scheme := "unix", containerdAddress(), ""
 	if engine == "docker" {
-		host, herr := dockerclient.ParseHostURL(cmp.Or(os.Getenv("DOCKER_HOST"), dockerclient.DefaultDockerHost))
-		if herr != nil {
-			t.Fatal(herr)
-		}
-		p = newProxy(t, host.Scheme, cmp.Or(host.Path, host.Host))
-		driver, err = docker.New(t.Context(), &docker.Options{Host: "unix://" + p.path, Patience: soon})
-	} else {
-		p = newProxy(t, "unix", containerdAddress())
-		driver, err = containerd.New(t.Context(), &containerd.Options{Address: p.path, StateDir: containerd.DefaultStateDir, Patience: soon})
+		host, err := dockerclient.ParseHostURL(cmp.Or(os.Getenv("DOCKER_HOST"), dockerclient.DefaultDockerHost))
+		must(t, err)
+		network, address, scheme = host.Scheme, cmp.Or(host.Path, host.Host), "unix://"
 	}
+	p := newProxy(t, network, address)
+	driver, err := openDriver(t.Context(), engine, scheme+p.path, containerd.DefaultStateDir, 2*time.Second)
 	must(t, err)
 	return p, driver
 }

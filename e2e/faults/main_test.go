@@ -104,9 +104,9 @@ func (h *host) command(args ...string) *exec.Cmd {
 		"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Dir(h.state), "WORKCELL_STATE_DIR=" + h.state,
 		"WORKCELL_BACKEND=" + h.engine, "WORKCELL_IMAGE_MAP=" + images,
 	}
-	for _, name := range []string{"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "CONTAINERD_ADDRESS"} {
-		if v, ok := os.LookupEnv(name); ok {
-			cmd.Env = append(cmd.Env, name+"="+v)
+	for _, v := range os.Environ() {
+		if strings.HasPrefix(v, "DOCKER_") || strings.HasPrefix(v, "CONTAINERD_ADDRESS=") {
+			cmd.Env = append(cmd.Env, v)
 		}
 	}
 	if h.reaps {
@@ -187,7 +187,7 @@ func (h *host) start(t *testing.T, args ...string) *process {
 	return p
 }
 
-// await waits for a line that has all of the words.
+// await waits for a line with these words, one after the other.
 func (p *process) await(t *testing.T, words ...string) {
 	t.Helper()
 	timeout := time.After(patience)
@@ -197,23 +197,13 @@ func (p *process) await(t *testing.T, words ...string) {
 			if !ok {
 				t.Fatalf("it ended before it said %q:\n%s", words, p.text())
 			}
-			if hasAll(line, words) {
+			if strings.Contains(" "+strings.Join(strings.Fields(line), " ")+" ", " "+strings.Join(words, " ")+" ") {
 				return
 			}
 		case <-timeout:
 			t.Fatalf("it does not say %q:\n%s", words, p.text())
 		}
 	}
-}
-
-func hasAll(line string, words []string) bool {
-	fields := strings.Fields(line)
-	for i := range fields {
-		if i+len(words) <= len(fields) && strings.Join(fields[i:i+len(words)], " ") == strings.Join(words, " ") {
-			return true
-		}
-	}
-	return false
 }
 
 // exited reports whether the process has ended, or is about to.
@@ -293,12 +283,11 @@ func (h *host) left(t *testing.T) []string {
 // nothingLeft waits until the engine has nothing of the host any more. Every command sweeps, so one that looks is enough.
 func (h *host) nothingLeft(t *testing.T) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for left := h.left(t); len(left) > 0; left = h.left(t) {
-		if time.Now().After(deadline) {
-			t.Fatalf("left on %s: %v", h.engine, left)
+	eventually(t, "nothing is left on "+h.engine, func() bool {
+		if len(h.left(t)) == 0 {
+			return true
 		}
 		h.ok(t, "sessions", "ls")
-		time.Sleep(100 * time.Millisecond)
-	}
+		return false
+	})
 }

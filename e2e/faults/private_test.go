@@ -7,8 +7,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
-	"github.com/workcell-dev/workcell/backend/docker"
-	"github.com/workcell-dev/workcell/backend/local"
 	"github.com/workcell-dev/workcell/e2e/machinetest"
 )
 
@@ -43,17 +41,10 @@ func (x *private) forgetImage(t *testing.T) {
 }
 
 // driver connects to the engine.
-func (x *private) driver(t *testing.T) (b backend.SandboxBackend) {
+func (x *private) driver(t *testing.T) backend.SandboxBackend {
 	t.Helper()
-	var err error
-	switch x.engine {
-	case "docker":
-		b, err = docker.New(t.Context(), &docker.Options{Host: x.DockerHost()})
-	case "containerd":
-		b, err = containerd.New(t.Context(), &containerd.Options{Address: x.ContainerdSocket(), StateDir: filepath.Join(x.Disk, "state")})
-	case "local":
-		b, err = local.New(t.Context(), &local.Options{StateDir: filepath.Join(x.Disk, "state")})
-	}
+	address := map[string]string{"docker": x.DockerHost(), "containerd": x.ContainerdSocket()}[x.engine]
+	b, err := openDriver(t.Context(), x.engine, address, filepath.Join(x.Disk, "state"), 0)
 	must(t, err)
 	return b
 }
