@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// root gives the top of the checkout.
+// root returns the top of the checkout.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("..")
@@ -19,7 +19,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// buildCLI builds the command and gives its path.
+// buildCLI builds the command and returns its path.
 func buildCLI(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "workcell")

@@ -57,10 +57,10 @@ func TestWorkflowIsOneTrace(t *testing.T) {
 			})
 			for i, engine := range engines[1:] {
 				if diff := cmp.Diff(results[0], results[i+1]); diff != "" {
-					t.Errorf("%s gave another result than %s (-want +got)\n%s", engine, engines[0], diff)
+					t.Errorf("%s had another result than %s (-want +got)\n%s", engine, engines[0], diff)
 				}
 				if diff := cmp.Diff(shapes[0], shapes[i+1]); diff != "" {
-					t.Errorf("%s gave another trace than %s (-want +got)\n%s", engine, engines[0], diff)
+					t.Errorf("%s had another trace than %s (-want +got)\n%s", engine, engines[0], diff)
 				}
 			}
 		})
@@ -74,7 +74,7 @@ type result struct {
 	Steps   int    `json:"steps"`
 }
 
-// run runs the workflow on an engine and gives its result and its trace, which it checks.
+// run runs the workflow on an engine, checks its trace, and returns both.
 func (s spine) run(t *testing.T, bin, engine string, jaeger *jaegertest.Jaeger) (result, *jaegerapi.Trace) {
 	out := runCLI(t, bin, []string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + jaeger.OTLPGRPC, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
@@ -119,8 +119,8 @@ func (s spine) run(t *testing.T, bin, engine string, jaeger *jaegertest.Jaeger) 
 	return printed.result, tree
 }
 
-// shape gives the place of every span in the tree, sorted, without the driver's name. Which of several tools or branches
-// that run at once opens the sandbox, and how many ask for it before it is open, is left to chance, so it is not told.
+// shape returns the place of every span in the tree, sorted, without the driver's name. Which of several tools or branches
+// that run at once opens the sandbox, and how many ask for it before it is open, is left to chance and left out.
 func shape(tree *jaegerapi.Trace, engine string) []string {
 	var places []string
 	for _, s := range tree.Spans {
@@ -147,12 +147,12 @@ func shape(tree *jaegerapi.Trace, engine string) []string {
 	return places
 }
 
-// complete tells whether the last span of a run, its root, has arrived and no span's parent is missing.
+// complete reports whether the last span of a run, its root, has arrived and no span's parent is missing.
 func complete(tree *jaegerapi.Trace) bool {
 	return len(tree.Roots) == 1 && tree.Roots[0].Name == "workflow.run"
 }
 
-// named gives the spans of a name.
+// named returns the spans of a name.
 func named(tree *jaegerapi.Trace, name string) []*jaegerapi.Span {
 	var found []*jaegerapi.Span
 	for _, s := range tree.Spans {
@@ -163,7 +163,7 @@ func named(tree *jaegerapi.Trace, name string) []*jaegerapi.Span {
 	return found
 }
 
-// above gives the names of a span's ancestors, the nearest first.
+// above returns the names of a span's ancestors, the nearest first.
 func above(s *jaegerapi.Span) []string {
 	var names []string
 	for p := s.Parent; p != nil; p = p.Parent {

@@ -7,10 +7,13 @@ exec </dev/null # which may not even be open
 began=$SECONDS
 tools_log=$(mktemp)
 scratch=$(mktemp -d) # temporary files of the tests
+bins=$(mktemp -d)    # test binaries and the output of lanes
 tools_pid=
 containerd2=      # socket of the second containerd
 containerd2_ours= # 1: this run started it
 times=
+turns=  # see lanes
+names=()
 
 main() {
   cd "$root"
@@ -18,13 +21,10 @@ main() {
   section "sources" sources
   section "embedded guest" guest
   section "vet" go vet ./...
-  section "other systems" hack/cross.sh
   section "Jaeger, containerd 2, MCP clients" tools
   local before
   before=$(leftovers)
-  section "tests" tests
-  section "conformance on containerd 2" on_containerd2
-  section "promises on containerd and local" promises
+  section "tests" lanes
   section "leftovers" nothing_left "$before"
   printf '\n%s\nall passed in %s\n' "$times" "$(elapsed $((SECONDS - began)))"
 }
@@ -48,7 +48,7 @@ finish() {
   local code=$?
   if [ -n "$tools_pid" ]; then kill -- "-$tools_pid" 2>/dev/null || true; fi
   if [ -n "$containerd2_ours" ]; then hack/containerd2.sh stop; fi
-  rm -rf "$tools_log" "$scratch"
+  rm -rf "$tools_log" "$scratch" "$bins"
   if [ -n "${failed:-}" ]; then
     printf '\n*** FAILED: %s, after %s\n' "$failed" "$(elapsed $((SECONDS - began)))" >&2
     [ $code -ne 0 ] || code=1
@@ -112,43 +112,76 @@ tools() {
   ENGINES=containerd CONTAINERD_ADDRESS=$containerd2 hack/images.sh
 }
 
-# Packages that run sandboxes on engines go one at a time: fork bombs, killed
-# engines and a hundred sandboxes at once are among their tests, and what these
-# do to the machine is not what the next package is tested for. While one runs,
-# the next one is compiled.
-tests() {
-  local module all sandboxes
+# lanes runs what knows nothing of each other side by side. Most of a test of sandboxes is waiting for engines, so there are
+# as many places for test binaries as there are processors: each takes one while it runs, and meanwhile the next one is
+# compiled. Binaries that run on several engines are built once.
+lanes() {
+  local module engines all alone=() pids=() failed_lanes=() i
   module=$(go list -m)
-  all=$(go list ./...)
-  sandboxes=$(grep -E "^$module/(backend/(containerd|docker|local)|cmd/workcell|e2e(/.*)?|examples|internal/guest/client|mcpserver)$" <<<"$all")
-  # shellcheck disable=SC2046,SC2086 # one word per package
-  {
-    gotest $(comm -23 <(sort <<<"$all") <(sort <<<"$sandboxes"))
-    gotest -p 2 -exec "flock --close $tools_log" $sandboxes
-  } | grep --line-buffered -v '\[no test files\]'
+  turns=$bins/turns
+  mkfifo "$turns"
+  exec 8<>"$turns"
+  for ((i = 0; i < $(nproc); i++)); do echo >&8; done
+  go test -race -vet=off -c -o "$bins/" ./backend/containerd ./e2e/conformance ./e2e/promises
+  # The longest first.
+  engines="$module/(backend/(docker|local)|cmd/workcell|e2e(/.*)?|examples|internal/guest/client|mcpserver)$"
+  all=$(go list ./... | grep -vxE "$module/(backend/containerd|e2e/(conformance|promises))")
+  # shellcheck disable=SC2046 # one word per package
+  alone=($(grep -xE "$engines" <<<"$all") $(grep -vxE "$engines" <<<"$all"))
+  lane "promises on docker" binary e2e/promises
+  lane "promises on containerd" binary e2e/promises WORKCELL_TEST_BACKEND=containerd -test.skip "$neutral"
+  lane "promises on local" binary e2e/promises WORKCELL_TEST_BACKEND=local -test.skip "$neutral"
+  lane "packages" packages "${alone[@]}"
+  lane "containerd driver" binary backend/containerd
+  lane "conformance" binary e2e/conformance
+  # What a driver owes, once more on a containerd that is current, and what sessions make of it.
+  lane "containerd driver on containerd 2" binary backend/containerd CONTAINERD_ADDRESS="$containerd2" -test.run '^TestConformance'
+  lane "conformance on containerd 2" binary e2e/conformance CONTAINERD_ADDRESS="$containerd2" WORKCELL_TEST_BACKEND=containerd
+  lane "other systems" hack/cross.sh
+  for i in "${!pids[@]}"; do
+    wait "${pids[i]}" || failed_lanes+=("${names[i]}")
+  done
+  if [ ${#failed_lanes[@]} -gt 0 ]; then
+    printf '*** failed: %s\n' "${failed_lanes[@]}"
+    return 1
+  fi
 }
 
-gotest() { TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 15m -parallel 4 "$@"; } # go vet has seen them
+# lane NAME COMMAND...: in the background, its output when it has ended, but for that of packages, which comes by and by.
+lane() {
+  local name=$1
+  shift
+  names+=("$name")
+  (
+    exec 8>&- # tests must not inherit it
+    local log start=$SECONDS code=0
+    log=$(mktemp -p "$bins")
+    if [ "$name" = "packages" ]; then "$@" || code=$?; else "$@" >"$log" 2>&1 || code=$?; fi
+    if [ $code -ne 0 ]; then cat "$log"; fi
+    printf '%-4s %-40s %s\n' "$([ $code -eq 0 ] && echo ok || echo FAIL)" "$name" "$(elapsed $((SECONDS - start)))"
+    exit $code
+  ) &
+  pids+=($!)
+}
 
-# What a driver owes, once more on a containerd that is current, and what sessions make of it.
-on_containerd2() {
-  CONTAINERD_ADDRESS=$containerd2 gotest -run '^TestConformance' ./backend/containerd
-  CONTAINERD_ADDRESS=$containerd2 WORKCELL_TEST_BACKEND=containerd gotest ./e2e/conformance
+# binary PACKAGE [VARIABLE=VALUE...] [FLAG...]: a test binary that was built above.
+binary() {
+  local package=$1 environment=()
+  shift
+  while [[ ${1:-} == [A-Z]*=* ]]; do
+    environment+=("$1")
+    shift
+  done
+  (cd "$package" && env TMPDIR="$scratch" "${environment[@]}" "$root/hack/turn.sh" "$turns" "$bins/$(basename "$package").test" -test.timeout 15m -test.parallel 4 "$@")
+}
+
+packages() {
+  TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 15m -parallel 4 -p $(($(nproc) + 1)) -exec "$root/hack/turn.sh $turns" "$@" |
+    grep --line-buffered -v '\[no test files\]'
 }
 
 # Promises to which the engine adds nothing: files that users write, clocks of the host, the user's terminal.
 neutral='^Test(B4Terminal|F12Clock|K8InterruptedRunEnds|Q[0-9])'
-
-# The tests above had Docker for these. The two engines know nothing of each other, and most of the time is spent waiting.
-promises() {
-  local backend pids=() pid bad=
-  for backend in containerd local; do
-    WORKCELL_TEST_BACKEND=$backend gotest -skip "$neutral" ./e2e/promises &
-    pids+=($!)
-  done
-  for pid in "${pids[@]}"; do wait "$pid" || bad=1; done
-  [ -z "$bad" ]
-}
 
 # leftovers lists what a test may leave: things on the engines, what the local
 # backend keeps, temporary files, and processes of the programs that tests
@@ -168,7 +201,7 @@ leftovers() {
   awk '/sbx_|\/workcell\// {print "mount " $5}' /proc/self/mountinfo
   for p in /proc/[0-9]*; do
     case $(readlink "$p/exe" 2>/dev/null) in
-      "$scratch"/* | "$cache"/jaeger/* | *workcell-guest*) printf 'process %s %s\n' "${p#/proc/}" "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" ;;
+      "$scratch"/* | "$bins"/* | "$cache"/jaeger/* | *workcell-guest*) printf 'process %s %s\n' "${p#/proc/}" "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" ;;
     esac
   done
 }

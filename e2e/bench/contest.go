@@ -14,20 +14,20 @@ const (
 
 // contest measures contestants that take turns.
 type contest struct {
-	opts    options
-	all     []contestant
-	boxes   map[string]*box // by contestant, open throughout
-	figures figures
+	opts      options
+	all       []contestant
+	sandboxes map[string]*sandbox // by contestant, open throughout
+	figures   figures
 }
 
 func (c *contest) run(ctx context.Context) (err error) {
-	c.boxes = map[string]*box{}
+	c.sandboxes = map[string]*sandbox{}
 	for _, who := range c.all {
 		b, err := who.open(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: %w", who.name(), err)
 		}
-		c.boxes[who.name()] = b
+		c.sandboxes[who.name()] = b
 		defer func() { err = errors.Join(err, b.remove()) }() //nolint:gocritic // few
 	}
 	for _, measure := range []func(context.Context) error{
@@ -40,7 +40,7 @@ func (c *contest) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// calls gives how often to call a contestant: an engine's own exec takes 10 to 50 times as long as ours.
+// calls returns how often to call a contestant: an engine's own exec takes 10 to 50 times as long as ours.
 func (c *contest) calls(who contestant) int {
 	n := 600
 	if _, ok := who.(*workcell); !ok && who.name() != "host" {
@@ -49,12 +49,12 @@ func (c *contest) calls(who contestant) int {
 	return max(n*c.opts.scale/100, callers)
 }
 
-// each calls f for every contestant whose box offers something, in rounds, and keeps the medians over the rounds.
-func (c *contest) each(rounds int, offers func(*box) bool, f func(contestant, *box) (map[string]float64, error)) error {
+// each calls f for every contestant whose sandbox offers something, in rounds, and keeps the medians over the rounds.
+func (c *contest) each(rounds int, offers func(*sandbox) bool, f func(contestant, *sandbox) (map[string]float64, error)) error {
 	values := map[string][]float64{}
 	for range rounds {
 		for _, who := range c.all {
-			b := c.boxes[who.name()]
+			b := c.sandboxes[who.name()]
 			if !offers(b) {
 				continue
 			}
@@ -74,10 +74,10 @@ func (c *contest) each(rounds int, offers func(*box) bool, f func(contestant, *b
 	return nil
 }
 
-func always(*box) bool { return true }
+func always(*sandbox) bool { return true }
 
 func (c *contest) measureExec(context.Context) error {
-	return c.each(c.opts.rounds, always, func(who contestant, b *box) (map[string]float64, error) {
+	return c.each(c.opts.rounds, always, func(who contestant, b *sandbox) (map[string]float64, error) {
 		n := c.calls(who)
 		if _, err := series(min(n, 20), b.exec); err != nil { // warm up
 			return nil, err
@@ -88,7 +88,7 @@ func (c *contest) measureExec(context.Context) error {
 }
 
 func (c *contest) measureThroughput(context.Context) error {
-	return c.each(c.opts.rounds, always, func(who contestant, b *box) (map[string]float64, error) {
+	return c.each(c.opts.rounds, always, func(who contestant, b *sandbox) (map[string]float64, error) {
 		perSecond, err := throughput(c.calls(who)*2, callers, b.exec)
 		return map[string]float64{"exec_per_s_16": perSecond}, err
 	})
@@ -96,7 +96,7 @@ func (c *contest) measureThroughput(context.Context) error {
 
 // measureGuests reads the guests' resident memory after at least 2,000 commands.
 func (c *contest) measureGuests(context.Context) error {
-	return c.each(1, hasGuest, func(_ contestant, b *box) (map[string]float64, error) {
+	return c.each(1, hasGuest, func(_ contestant, b *sandbox) (map[string]float64, error) {
 		if _, err := series(2000*c.opts.scale/100, b.exec); err != nil {
 			return nil, err
 		}
@@ -105,7 +105,7 @@ func (c *contest) measureGuests(context.Context) error {
 	})
 }
 
-func hasGuest(b *box) bool { return b.rss != nil }
+func hasGuest(b *sandbox) bool { return b.rss != nil }
 
 // measureOpen times from nothing to the answer of a first command, the sandbox's removal excluded.
 func (c *contest) measureOpen(ctx context.Context) error {
@@ -115,7 +115,7 @@ func (c *contest) measureOpen(ctx context.Context) error {
 			if who.name() == "host" {
 				continue
 			}
-			var b *box
+			var b *sandbox
 			one, err := series(1, func() (err error) {
 				if b, err = who.open(ctx); err != nil {
 					return err
@@ -137,32 +137,23 @@ func (c *contest) measureOpen(ctx context.Context) error {
 	return nil
 }
 
-func hasFiles(b *box) bool { return b.write != nil }
+func hasFiles(b *sandbox) bool { return b.write != nil }
 
 func (c *contest) measureSmallFiles(context.Context) error {
-	return c.each(c.opts.rounds, hasFiles, func(who contestant, b *box) (map[string]float64, error) {
-		n := max(c.calls(who)/2, callers)
-		w, err := series(n, func() error { return b.write(small) })
-		if err != nil {
-			return nil, err
-		}
-		r, err := series(n, func() error { return sized(small)(b.read()) })
+	return c.each(c.opts.rounds, hasFiles, func(who contestant, b *sandbox) (map[string]float64, error) {
+		w, r, err := files(max(c.calls(who)/2, callers), small, b)
 		write, read := millis(w.quantile(.5)), millis(r.quantile(.5))
 		return map[string]float64{"file_1k_write_ms": write, "file_1k_read_ms": read, "file_1k_ms": write + read}, err
 	})
 }
 
 func (c *contest) measureLargeFiles(context.Context) error {
-	return c.each(max(c.opts.rounds, 5), hasFiles, func(_ contestant, b *box) (map[string]float64, error) {
+	return c.each(max(c.opts.rounds, 5), hasFiles, func(_ contestant, b *sandbox) (map[string]float64, error) {
 		host, err := rssMiB("self")
 		if err != nil {
 			return nil, err
 		}
-		w, err := series(1, func() error { return b.write(large) })
-		if err != nil {
-			return nil, err
-		}
-		r, err := series(1, func() error { return sized(large)(b.read()) })
+		w, r, err := files(1, large, b)
 		if err != nil {
 			return nil, err
 		}
@@ -180,12 +171,17 @@ func (c *contest) measureLargeFiles(context.Context) error {
 	})
 }
 
-// sized turns a transfer's size and error into an error when the size is not want.
-func sized(want int64) func(int64, error) error {
-	return func(n int64, err error) error {
-		if err == nil && n != want {
-			err = fmt.Errorf("read %d bytes, want %d", n, want)
+// files times n writes and n reads of a file of a size.
+func files(n int, size int64, b *sandbox) (writes, reads sample, err error) {
+	if writes, err = series(n, func() error { return b.write(size) }); err != nil {
+		return nil, nil, err
+	}
+	reads, err = series(n, func() error {
+		got, err := b.read()
+		if err == nil && got != size {
+			err = fmt.Errorf("read %d bytes, want %d", got, size)
 		}
 		return err
-	}
+	})
+	return writes, reads, err
 }

@@ -20,12 +20,12 @@ import (
 // contestant is one way to have sandboxes.
 type contestant interface {
 	name() string
-	open(ctx context.Context) (*box, error)
+	open(ctx context.Context) (*sandbox, error)
 	close() error
 }
 
-// box is an open sandbox, as far as its contestant goes: nil functions are what it does not offer.
-type box struct {
+// sandbox is an open sandbox, as far as its contestant goes: nil functions are what it does not offer.
+type sandbox struct {
 	exec   func() error                   // runs /bin/true
 	write  func(size int64) error         // writes a file of that size
 	read   func() (size int64, err error) // reads it
@@ -38,8 +38,8 @@ type host struct{}
 
 func (host) name() string { return "host" }
 func (host) close() error { return nil }
-func (host) open(ctx context.Context) (*box, error) {
-	return &box{
+func (host) open(ctx context.Context) (*sandbox, error) {
+	return &sandbox{
 		exec:   func() error { return exec.CommandContext(ctx, "/bin/true").Run() },
 		remove: func() error { return nil },
 	}, nil
@@ -70,12 +70,12 @@ func (w *workcell) close() error {
 	return errors.Join(w.manager.Close(context.Background()), w.driver.Close())
 }
 
-func (w *workcell) open(ctx context.Context) (*box, error) {
+func (w *workcell) open(ctx context.Context) (*sandbox, error) {
 	s, _, err := w.manager.Open(ctx, session.AgentKey(session.NewRunID(), session.DefaultName), w.request)
 	if err != nil {
 		return nil, err
 	}
-	return &box{
+	return &sandbox{
 		exec: func() error {
 			_, err := output(ctx, s, "/bin/true")
 			return err

@@ -33,7 +33,7 @@ func (e *dockerAPI) name() string { return "docker_api" }
 func (e *dockerAPI) close() error { return e.api.Close() }
 
 // open creates and starts a container like ours whose main process sleeps.
-func (e *dockerAPI) open(ctx context.Context) (*box, error) {
+func (e *dockerAPI) open(ctx context.Context) (*sandbox, error) {
 	vol, err := e.api.VolumeCreate(ctx, volume.CreateOptions{})
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (e *dockerAPI) open(ctx context.Context) (*box, error) {
 	if err := e.api.ContainerStart(ctx, made.ID, container.StartOptions{}); err != nil {
 		return nil, errors.Join(err, remove())
 	}
-	return &box{
+	return &sandbox{
 		exec:   func() error { return e.exec(ctx, made.ID, "/bin/true") },
 		write:  func(size int64) error { return e.write(ctx, made.ID, backend.Workdir, "file", size) },
 		read:   func() (int64, error) { return e.read(ctx, made.ID, backend.Workdir+"/file") },
@@ -102,7 +102,7 @@ func (e *dockerAPI) write(ctx context.Context, id, dir, name string, size int64)
 	return e.api.CopyToContainer(ctx, id, dir, body, container.CopyToContainerOptions{})
 }
 
-// read fetches a file through the copy API and gives its size.
+// read fetches a file through the copy API and returns its size.
 func (e *dockerAPI) read(ctx context.Context, id, path string) (int64, error) {
 	body, _, err := e.api.CopyFromContainer(ctx, id, path)
 	if err != nil {

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/local"
@@ -77,54 +79,44 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	return bench.figures.write(o.out)
 }
 
-// enter gives the contestants of an engine: its own interface, where it has one, and ours. Those it gives beside an error
-// are to be closed too.
-func enter(ctx context.Context, engine string, o options) ([]contestant, error) {
+// enter returns the contestants of an engine: its own interface, where it has one, and ours. Those returned with an error are
+// to be closed too.
+func enter(ctx context.Context, engine string, o options) (all []contestant, err error) {
+	var driver backend.SandboxBackend
 	switch engine {
 	case "docker":
 		raw, err := newDockerAPI(o.image)
 		if err != nil {
 			return nil, err
 		}
-		driver, err := docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST")})
+		all = append(all, raw)
+		driver, err = docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST")})
 		if err != nil {
-			return []contestant{raw}, err
+			return all, err
 		}
-		w, err := newWorkcell(engine, driver, o.image)
-		if err != nil {
-			return []contestant{raw}, err
-		}
-		return []contestant{raw, w}, nil
 	case "containerd":
-		address := os.Getenv("CONTAINERD_ADDRESS")
-		if address == "" {
-			address = containerd.DefaultAddress
-		}
+		address := cmp.Or(os.Getenv("CONTAINERD_ADDRESS"), containerd.DefaultAddress)
 		raw, err := newContainerdAPI(ctx, address, o.image)
 		if err != nil {
 			return nil, err
 		}
-		driver, err := containerd.New(ctx, &containerd.Options{Address: address})
+		all = append(all, raw)
+		driver, err = containerd.New(ctx, &containerd.Options{Address: address})
 		if err != nil {
-			return []contestant{raw}, err
+			return all, err
 		}
-		w, err := newWorkcell(engine, driver, o.image)
-		if err != nil {
-			return []contestant{raw}, err
-		}
-		return []contestant{raw, w}, nil
 	case "local":
-		driver, err := local.New(ctx, nil)
-		if err != nil {
+		if driver, err = local.New(ctx, nil); err != nil {
 			return nil, err
 		}
-		w, err := newWorkcell(engine, driver, o.image)
-		if err != nil {
-			return nil, err
-		}
-		return []contestant{w}, nil
+	default:
+		return nil, errors.New("there is no such engine")
 	}
-	return nil, errors.New("there is no such engine")
+	w, err := newWorkcell(engine, driver, o.image)
+	if err != nil {
+		return all, err
+	}
+	return append(all, w), nil
 }
 
 // figures maps a flat key, "<what>.<contestant>", to its value.

@@ -15,7 +15,7 @@ import (
 )
 
 // measureMCP takes turns between a command in a sandbox of our own and one through `workcell mcp` on stdio, the command
-// as it is installed with the official client, to see what the front adds.
+// as it is installed with the official client, to see what the server adds.
 func (c *contest) measureMCP(ctx context.Context) (err error) {
 	dir, err := os.MkdirTemp("", "workcell-bench-")
 	if err != nil {
@@ -26,7 +26,7 @@ func (c *contest) measureMCP(ctx context.Context) (err error) {
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/workcell").CombinedOutput(); err != nil {
 		return fmt.Errorf("building the command: %w\n%s", err, out)
 	}
-	return c.each(c.opts.rounds, hasGuest, func(who contestant, b *box) (map[string]float64, error) {
+	return c.each(c.opts.rounds, hasGuest, func(who contestant, b *sandbox) (map[string]float64, error) {
 		w, ok := who.(*workcell)
 		if !ok {
 			return nil, fmt.Errorf("%s has no command", who.name())

@@ -1,11 +1,11 @@
 //go:build linux
 
-// Package clocktest sets the clock of a test's programs, and nobody else's: theirs is wrong by as much as the test says, at
+// Package clocktest sets the clock of a test's programs, and nobody else's: theirs is wrong by as much as the test wants, at
 // any moment, while the machine's stays right and time passes for both as it does.
 //
 // Go programs ask the kernel for the time without a system call, which nobody could answer in its place. In a copy of the
 // program the names of what they look for are spoiled, so that they make one, and a seccomp filter has the test answer it.
-// Only what tells the time of day is answered so. What measures time is as it is where somebody sets the clock of a machine.
+// Only questions for the time of day are answered so. What measures time is as it is where somebody sets a machine's clock.
 package clocktest
 
 import (
@@ -122,7 +122,7 @@ func (c *Clock) serve(conn *net.UnixConn, stop *os.File) error {
 	}
 }
 
-// now gives what a clock of the kernel's tells, and how much more that is here.
+// now returns the time of a clock of the kernel's, changed by the offset.
 func (c *Clock) now(id int32) (unix.Timespec, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(id, &ts); err != nil {

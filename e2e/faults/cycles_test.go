@@ -78,7 +78,7 @@ func TestCycles(t *testing.T) {
 	})
 }
 
-// most gives the larger of each.
+// most returns the larger of each.
 func (u usage) most(v usage) usage {
 	return usage{Files: max(u.Files, v.Files), Goroutines: max(u.Goroutines, v.Goroutines), Heap: max(u.Heap, v.Heap)}
 }

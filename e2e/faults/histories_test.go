@@ -37,7 +37,7 @@ type asked struct {
 
 // answered is what came of it.
 type answered struct {
-	id      string // that open and get gave
+	id      string // that open and get returned
 	created bool
 	err     error // its class
 	killed  bool
@@ -58,7 +58,7 @@ type keyState struct {
 	health
 }
 
-// keyModel says what a key's clients may see if every act happened at one moment between its call and its return.
+// keyModel is what a key's clients may see if every act happened at one moment between its call and its return.
 func keyModel() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
@@ -85,7 +85,7 @@ func keyModel() porcupine.Model {
 	}
 }
 
-// step tells whether an act could have had its outcome in a state, and the state after it.
+// step reports whether an act could have had its outcome in a state, and the state after it.
 func step(s keyState, in asked, out answered) (bool, keyState) {
 	none, sick := keyState{}, s.id != "" && s.health != alive
 	switch in.act {
@@ -162,9 +162,7 @@ func TestHistories(t *testing.T) {
 	on(t, engines(), func(t *testing.T, h *host) {
 		f := faultOf("killed in histories of sessions", h.engine)
 		driver, err := connect(t.Context(), h.engine)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		l := h.library(t, driver)
 		random := chance(t)
 		for range laps(1) {
@@ -228,7 +226,7 @@ func (c *client) work(t *testing.T, keys []session.Key, n int) {
 			case actClose:
 				return answered{err: c.l.CloseSession(t.Context(), key, session.CloseOptions{})}
 			}
-			out := answered{killed: murder(t, c.engine, s)}
+			out := answered{killed: killMain(t, c.engine, s)}
 			if out.killed {
 				c.fault.inject(1)
 			}
@@ -275,7 +273,7 @@ func (h *history) check(t *testing.T, f *fault) {
 	f.lose(t, "the history is not linearizable: %v; see %s, %v", result, path, porcupine.VisualizePath(keyModel(), info, path))
 }
 
-// closesDuring tells whether somebody closed the key during an act.
+// closesDuring reports whether somebody closed the key during an act.
 func (h *history) closesDuring(act porcupine.Operation) bool {
 	for _, op := range h.ops {
 		in := op.Input.(asked)

@@ -15,7 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// typed tells whether an error is one that a caller can act on. Nothing else may come of an engine's faults.
+// typed reports whether an error is one that a caller can act on. Nothing else may come of an engine's faults.
 func typed(err error) bool {
 	for _, class := range []error{
 		backend.ErrUnavailable, backend.ErrLost, backend.ErrCapacity, backend.ErrQuota, backend.ErrImage, backend.ErrClosed,
@@ -42,7 +42,7 @@ func (w *written) write(ctx context.Context) error {
 	w.last++
 	line := fmt.Sprintf("line-%06d.", w.last)
 	w.done[line] = false
-	// On a full disk the beginning of a line may be all that fits: the next one must not go on from there.
+	// On a full disk the beginning of a line may be all that fits: the next one must not continue it.
 	res, err := w.s.Exec(ctx, session.ExecRequest{Command: `printf '\n` + line + `\n' >> log`})
 	if err == nil && res.Status == session.ExecCompleted && res.ExitCode == 0 {
 		w.done[line] = true
@@ -81,9 +81,7 @@ func TestHungEngine(t *testing.T) {
 		p, driver := behind(t, h.engine)
 		l := h.library(t, driver)
 		s, _, err := l.Open(t.Context(), session.WorkflowKey(session.NewRunID(), "kept"), session.Request{Image: image, IdleTimeout: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		kept := &written{s: s, done: map[string]bool{}}
 		for range laps(1) {
 			for _, w := range []weather{slow, reset, cut, hole, late} {
@@ -101,18 +99,18 @@ func TestHungEngine(t *testing.T) {
 	})
 }
 
-// storm lets the weather change while clients work.
-func storm(t *testing.T, p *front, l *library, w weather, random *rand.Rand, f *fault, kept *written) {
+// storm changes the weather while clients work.
+func storm(t *testing.T, p *proxy, l *library, w weather, random *rand.Rand, f *fault, kept *written) {
 	t.Helper()
 	during(t, l, f, kept, func() {
 		time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // the moment is what is tested
-		p.turn(w)
+		p.set(w)
 		f.inject(1)
 		time.Sleep(time.Duration(500+random.IntN(3500)) * time.Millisecond) // so is how long it lasts: shorter or longer than our patience
-		p.turn(fair)
+		p.set(fair)
 	})
 	kept.check(t, f)
-	eventually(t, "sandboxes can be had again", func() bool { return visit(t.Context(), l) == nil })
+	eventually(t, "sandboxes can be had again", func() bool { return useOnce(t.Context(), l) == nil })
 	// What could not be removed at the time is removed now, by who notes it.
 	eventually(t, "nothing but what is kept is there", func() bool {
 		list, err := l.List(t.Context())
@@ -120,8 +118,8 @@ func storm(t *testing.T, p *front, l *library, w weather, random *rand.Rand, f *
 	})
 }
 
-// visit opens a sandbox, uses it and closes it.
-func visit(ctx context.Context, l *library) error {
+// useOnce opens a sandbox, uses it and closes it.
+func useOnce(ctx context.Context, l *library) error {
 	key := session.WorkflowKey(session.NewRunID(), session.DefaultName)
 	s, _, err := l.Open(ctx, key, session.Request{Image: image})
 	if err == nil {
@@ -151,7 +149,7 @@ func during(t *testing.T, l *library, f *fault, kept *written, fault func()) {
 		})
 	}
 	for range 2 {
-		work(func() error { return visit(t.Context(), l) }, typed)
+		work(func() error { return useOnce(t.Context(), l) }, typed)
 	}
 	work(func() error { return kept.write(t.Context()) }, func(err error) bool {
 		return errors.Is(err, backend.ErrUnavailable) || errors.Is(err, backend.ErrQuota) || kept.mayGo && errors.Is(err, backend.ErrLost)

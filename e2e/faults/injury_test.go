@@ -25,30 +25,24 @@ func moment(random *rand.Rand) { time.Sleep(time.Duration(random.IntN(400)) * ti
 func stopping(daemon, signal string) func(*testing.T, *private, *session.Session, *rand.Rand) {
 	return func(t *testing.T, x *private, _ *session.Session, random *rand.Rand) {
 		moment(random)
-		x.restart(t, daemon, signal)
+		x.Restart(t, daemon, signal)
 	}
 }
 
-// fillDisk leaves no room for a while.
-func fillDisk(t *testing.T, x *private, _ *session.Session, random *rand.Rand) {
-	moment(random)
-	x.Fill(t)
-	time.Sleep(time.Duration(500+random.IntN(1500)) * time.Millisecond) // so is how long it lasts
-	x.Free(t)
-}
-
-// removeImage removes the image of the sandboxes for a while.
-func removeImage(t *testing.T, x *private, _ *session.Session, random *rand.Rand) {
-	moment(random)
-	x.forgetImage(t)
-	time.Sleep(time.Duration(500+random.IntN(1500)) * time.Millisecond) // so is how long it lasts
-	x.loadImage(t)
+// forAWhile does something to an engine and undoes it: the moment and how long it lasts are what is tested.
+func forAWhile(do, undo func(t *testing.T, x *private)) func(*testing.T, *private, *session.Session, *rand.Rand) {
+	return func(t *testing.T, x *private, _ *session.Session, random *rand.Rand) {
+		moment(random)
+		do(t, x)
+		time.Sleep(time.Duration(500+random.IntN(1500)) * time.Millisecond)
+		undo(t, x)
+	}
 }
 
 // killShim kills what stands between the engine and the sandbox.
 func killShim(t *testing.T, x *private, kept *session.Session, random *rand.Rand) {
 	moment(random)
-	x.killShim(t, kept)
+	x.KillShim(t, kept.Info().EngineID)
 }
 
 // TestInjuredEngine ends engines while sandboxes are made, used and removed, starts them again, and takes from them what
@@ -56,7 +50,9 @@ func killShim(t *testing.T, x *private, kept *session.Session, random *rand.Rand
 // be lost, and what a process had left for the next one is found with its files.
 func TestInjuredEngine(t *testing.T) {
 	t.Parallel()
-	full, untagged, shim := injury{"disk full", false, fillDisk}, injury{"image removed", false, removeImage}, injury{"shim killed", true, killShim}
+	full := injury{"disk full", false, forAWhile(func(t *testing.T, x *private) { x.Fill(t) }, func(t *testing.T, x *private) { x.Free(t) })}
+	untagged := injury{"image removed", false, forAWhile(func(t *testing.T, x *private) { x.forgetImage(t) }, func(t *testing.T, x *private) { x.LoadImage(t, x.engine, image) })}
+	shim := injury{"shim killed", true, killShim}
 	for name, c := range map[string]struct {
 		engine      string
 		liveRestore bool
@@ -100,9 +96,7 @@ func (x *private) injure(t *testing.T, l *library, c injury, random *rand.Rand, 
 	f := faultOf("engine "+c.name, x.engine)
 	pipes := x.pipes(t)
 	s, _, err := l.Open(t.Context(), session.WorkflowKey(session.NewRunID(), "kept"), session.Request{Image: image, IdleTimeout: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	kept := &written{s: s, done: map[string]bool{}, mayGo: c.gone}
 	during(t, l, f, kept, func() {
 		c.inject(t, x, s, random)
@@ -113,18 +107,14 @@ func (x *private) injure(t *testing.T, l *library, c injury, random *rand.Rand, 
 	} else {
 		kept.check(t, f)
 	}
-	eventually(t, "sandboxes can be had again", func() bool { return visit(t.Context(), l) == nil })
+	eventually(t, "sandboxes can be had again", func() bool { return useOnce(t.Context(), l) == nil })
 	if err := l.CloseScope(t.Context(), s.Key().Scope()); err != nil {
 		t.Error(err)
 	}
 	x.onlyLeft(t, l, f, left)
-	var more []string
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		if more = slices.DeleteFunc(x.pipes(t), func(p string) bool { return slices.Contains(pipes, p) }); len(more) == 0 || time.Now().After(deadline) {
-			break
-		}
-	}
-	f.leave(t, more)
+	f.leaves(t, func() []string {
+		return slices.DeleteFunc(x.pipes(t), func(p string) bool { return slices.Contains(pipes, p) })
+	})
 }
 
 // saidToBeLost: the sandbox is gone or stopped, and its session does not pretend.
@@ -140,7 +130,7 @@ func saidToBeLost(t *testing.T, l *library, s *session.Session, f *fault) {
 	}
 }
 
-// leaveSandbox makes a named sandbox with a file in it, as a process does that ends, and gives its id.
+// leaveSandbox makes a named sandbox with a file in it, as a process does that ends, and returns its id.
 func (x *private) leaveSandbox(t *testing.T) string {
 	t.Helper()
 	l := x.library(t, x.driver(t))
@@ -176,20 +166,16 @@ func (x *private) takeSandbox(t *testing.T, f *fault, id string) {
 // onlyLeft waits until the engine has no sandbox but one.
 func (x *private) onlyLeft(t *testing.T, l *library, f *fault, id string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		var rest []string
+	f.leaves(t, func() (rest []string) {
 		list, err := l.Backend().List(t.Context(), backend.Filter{Instance: l.Instance()})
+		if err != nil {
+			rest = append(rest, err.Error())
+		}
 		for _, info := range list {
 			if info.SessionID != id {
 				rest = append(rest, info.SessionID+" of "+info.Key)
 			}
 		}
-		if err == nil && len(rest) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			f.leave(t, append(rest, "after waiting"))
-			return
-		}
-	}
+		return rest
+	})
 }

@@ -21,7 +21,7 @@ steps:
   - {id: four, type: exec, command: "cat log"}
 `
 
-// stepsRun is a run of steps as `runs show` tells it.
+// stepsRun is a run of steps as `runs show` prints it.
 type stepsRun struct {
 	ID      string `json:"id"`
 	State   string `json:"state"`
@@ -32,7 +32,7 @@ type stepsRun struct {
 	} `json:"entries"`
 }
 
-// finished gives the steps that the journal has the end of.
+// finished returns the steps that the journal has the end of.
 func (r stepsRun) finished() []string {
 	var done []string
 	for _, e := range r.Entries {
@@ -43,17 +43,15 @@ func (r stepsRun) finished() []string {
 	return done
 }
 
-// workflow writes a workflow and gives its path.
+// workflow writes a workflow and returns its path.
 func workflow(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "workflow.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
-// latest gives the latest run.
+// latest returns the latest run.
 func (h *host) latest(t *testing.T) stepsRun {
 	t.Helper()
 	var runs []stepsRun
@@ -71,7 +69,7 @@ func (h *host) show(t *testing.T, id string) stepsRun {
 	return r
 }
 
-// TestKilledRunIsResumed kills a run at every step of it; another process goes on with it in the same sandbox.
+// TestKilledRunIsResumed: a run that is killed, at whichever step, is resumed by another process in the same sandbox.
 func TestKilledRunIsResumed(t *testing.T) {
 	for name, moment := range map[string][]string{
 		"before the sandbox is made":      {"run"},
@@ -151,12 +149,12 @@ func (h *host) resumes(t *testing.T) {
 	h.nothingLeft(t)
 }
 
-// waited tells whether a run that goes on has been through the second step's wait, once it is known.
-func (h *host) waited(t *testing.T, p *process, id string) (over bool) {
+// waited reports whether a resumed run has been through the second step's wait, once it is known.
+func (h *host) waited(t *testing.T, p *process, id string) (been bool) {
 	t.Helper()
 	eventually(t, "the second step waits, or is over", func() bool {
-		ended := p.over() // asked first: what it did until then is in the journal
-		if over = slices.Contains(h.show(t, id).finished(), "two"); over {
+		ended := p.exited() // asked first: what it did until then is in the journal
+		if been = slices.Contains(h.show(t, id).finished(), "two"); been {
 			return true
 		}
 		if ended {
@@ -168,7 +166,7 @@ func (h *host) waited(t *testing.T, p *process, id string) (over bool) {
 		return len(list) == 1 && h.run(t, "sessions", "exec", "-n", list[0].ID, "--", "sh", "-c",
 			"kill -0 $(cat pid) && sleep 1 && kill -0 $(cat pid)").code == 0 && strings.Contains(p.text(), "two")
 	})
-	return over
+	return been
 }
 
 // TestKilledAtRandom kills runs at moments that nobody chose. Whatever the moment, the run can be given up, and then
@@ -198,14 +196,12 @@ func TestKilledAtRandom(t *testing.T) {
 	})
 }
 
-// owners gives the files by which processes are known to live; the next process removes those of dead ones.
+// owners returns the files by which processes are known to live; the next process removes those of dead ones.
 func (h *host) owners(t *testing.T) []string {
 	t.Helper()
 	h.ok(t, "sessions", "ls")
 	entries, err := os.ReadDir(filepath.Join(h.state, "state.db-owners"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())

@@ -48,10 +48,10 @@ func openLedger() error {
 	return nil
 }
 
-// soaking tells whether this is the long form.
+// soaking reports whether this is the long form.
 func soaking() bool { return !book.end.IsZero() }
 
-// faultOf gives the row of a kind of fault on an engine.
+// faultOf returns the row of a kind of fault on an engine.
 func faultOf(kind, engine string) *fault {
 	book.mu.Lock()
 	defer book.mu.Unlock()
@@ -89,6 +89,16 @@ func (f *fault) leave(t *testing.T, list []string) {
 	}
 }
 
+// leaves waits until nothing is left, and reports what is.
+func (f *fault) leaves(t *testing.T, left func() []string) {
+	t.Helper()
+	list := left()
+	for deadline := time.Now().Add(patience); len(list) > 0 && time.Now().Before(deadline); list = left() {
+		time.Sleep(100 * time.Millisecond)
+	}
+	f.leave(t, list)
+}
+
 // print writes the table.
 func (l *ledger) print(w io.Writer) error {
 	l.mu.Lock()
@@ -107,7 +117,7 @@ func (l *ledger) print(w io.Writer) error {
 	return table.Flush()
 }
 
-// laps gives the rounds of a test: a few, or FAULTS_ROUNDS; in the long form as many as there is time for, but no fewer.
+// laps returns the rounds of a test: a few, or FAULTS_ROUNDS; in the long form as many as there is time for, but no fewer.
 func laps(few int) iter.Seq[int] {
 	if n, err := strconv.Atoi(os.Getenv("FAULTS_ROUNDS")); err == nil {
 		few = n
@@ -121,7 +131,7 @@ func laps(few int) iter.Seq[int] {
 	}
 }
 
-// chance gives random numbers, and prints what gives them again: FAULTS_SEED in the environment.
+// chance returns random numbers, and logs their seed: FAULTS_SEED in the environment.
 func chance(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,6 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/e2e/machinetest"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
@@ -33,38 +32,36 @@ const image = "workcell/debian:12"
 // engines are those on which a fault of ours, not of the engine, is tested.
 func engines() []string { return []string{"docker", "containerd", "local"} }
 
-// connect opens the driver of an engine as a program with the library does, one that waits for a busy engine.
-func connect(ctx context.Context, engine string) (backend.SandboxBackend, error) {
+// openDriver opens the driver of an engine at an address; containerd's and local's keep their files in state.
+func openDriver(ctx context.Context, engine, address, state string, patience time.Duration) (backend.SandboxBackend, error) {
 	switch engine {
 	case "docker":
-		return docker.New(ctx, &docker.Options{Host: os.Getenv("DOCKER_HOST"), Patience: patience})
+		return docker.New(ctx, &docker.Options{Host: address, Patience: patience})
 	case "containerd":
-		return containerd.New(ctx, &containerd.Options{Address: containerdAddress(), StateDir: containerd.DefaultStateDir, Patience: patience})
+		return containerd.New(ctx, &containerd.Options{Address: address, StateDir: state, Patience: patience})
 	}
-	return local.New(ctx, &local.Options{StateDir: localState})
+	return local.New(ctx, &local.Options{StateDir: state})
 }
 
-// behind puts a front before an engine and gives a driver behind it, which takes silence for an error soon.
-func behind(t *testing.T, engine string) (*front, backend.SandboxBackend) {
+// connect opens the driver of the system's engine as a program with the library does, one that waits for a busy engine.
+func connect(ctx context.Context, engine string) (backend.SandboxBackend, error) {
+	address := map[string]string{"docker": os.Getenv("DOCKER_HOST"), "containerd": containerdAddress()}[engine]
+	state := map[string]string{"containerd": containerd.DefaultStateDir, "local": localState}[engine]
+	return openDriver(ctx, engine, address, state, patience)
+}
+
+// behind starts a proxy before an engine and returns a driver behind it, which takes silence for an error soon.
+func behind(t *testing.T, engine string) (*proxy, backend.SandboxBackend) {
 	t.Helper()
-	const soon = 2 * time.Second
-	var p *front
-	var driver backend.SandboxBackend
-	var err error
+	network, address, scheme := "unix", containerdAddress(), ""
 	if engine == "docker" {
-		host, herr := dockerclient.ParseHostURL(cmp.Or(os.Getenv("DOCKER_HOST"), dockerclient.DefaultDockerHost))
-		if herr != nil {
-			t.Fatal(herr)
-		}
-		p = newFront(t, host.Scheme, cmp.Or(host.Path, host.Host))
-		driver, err = docker.New(t.Context(), &docker.Options{Host: "unix://" + p.path, Patience: soon})
-	} else {
-		p = newFront(t, "unix", containerdAddress())
-		driver, err = containerd.New(t.Context(), &containerd.Options{Address: p.path, StateDir: containerd.DefaultStateDir, Patience: soon})
+		host, err := dockerclient.ParseHostURL(cmp.Or(os.Getenv("DOCKER_HOST"), dockerclient.DefaultDockerHost))
+		must(t, err)
+		network, address, scheme = host.Scheme, cmp.Or(host.Path, host.Host), "unix://"
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := newProxy(t, network, address)
+	driver, err := openDriver(t.Context(), engine, scheme+p.path, containerd.DefaultStateDir, 2*time.Second)
+	must(t, err)
 	return p, driver
 }
 
@@ -72,10 +69,7 @@ func behind(t *testing.T, engine string) (*front, backend.SandboxBackend) {
 const localState = "/var/lib/workcell/local"
 
 func containerdAddress() string {
-	if address := os.Getenv("CONTAINERD_ADDRESS"); address != "" {
-		return address
-	}
-	return containerd.DefaultAddress
+	return cmp.Or(os.Getenv("CONTAINERD_ADDRESS"), containerd.DefaultAddress)
 }
 
 // library is a program of ours with records on disk.
@@ -85,7 +79,7 @@ type library struct {
 	store  *sqlitestore.Store
 }
 
-// openLibrary gives a manager whose records are in a directory, on a driver that it closes in the end.
+// openLibrary returns a manager whose records are in a directory, on a driver that it closes in the end.
 func openLibrary(ctx context.Context, driver backend.SandboxBackend, dir string) (*library, error) {
 	l := &library{driver: driver}
 	instance, err := os.ReadFile(filepath.Join(dir, "instance"))
@@ -113,9 +107,7 @@ func (h *host) library(t *testing.T, driver backend.SandboxBackend) *library {
 	t.Helper()
 	h.named(t)
 	l, err := openLibrary(t.Context(), driver, h.state)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := l.close(context.Background()); err != nil {
 			t.Errorf("closing: %v", err)
@@ -124,32 +116,35 @@ func (h *host) library(t *testing.T, driver backend.SandboxBackend) *library {
 	return l
 }
 
-// named gives the host the instance that its first command would make.
+// named makes the host's instance, as its first command would.
 func (h *host) named(t *testing.T) {
 	t.Helper()
 	path := filepath.Join(h.state, "instance")
 	if _, err := os.Stat(path); err == nil {
 		return
 	}
-	if err := os.MkdirAll(h.state, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(h.state, 0o700))
+	must(t, os.WriteFile(path, []byte(session.NewID()+"\n"), 0o600))
 }
 
-// mainProcess gives the process that a sandbox lives as long as.
+// mainProcess returns the process that a sandbox lives as long as.
 func mainProcess(engine string, s *session.Session) (int, error) {
+	id := s.Info().EngineID
 	switch engine {
 	case "docker":
-		out, err := exec.Command("docker", "inspect", "--format", "{{.State.Pid}}", s.Info().EngineID).Output()
+		out, err := exec.Command("docker", "inspect", "--format", "{{.State.Pid}}", id).Output()
 		if err != nil {
 			return 0, err
 		}
 		return strconv.Atoi(strings.TrimSpace(string(out)))
 	case "containerd":
-		return taskProcess(s.ID())
+		out, err := exec.Command("ctr", "--address", containerdAddress(), "--namespace", containerd.DefaultNamespace, "tasks", "ls").Output()
+		for line := range strings.Lines(string(out)) {
+			if f := strings.Fields(line); len(f) == 3 && f[0] == machinetest.ContainerID(id) && f[2] == "RUNNING" {
+				return strconv.Atoi(f[1])
+			}
+		}
+		return 0, errors.Join(err, os.ErrProcessDone)
 	}
 	text, err := os.ReadFile(filepath.Join(localState, "sandboxes", s.ID(), "run.json"))
 	if err != nil {
@@ -159,30 +154,8 @@ func mainProcess(engine string, s *session.Session) (int, error) {
 	return run.PID, json.Unmarshal(text, &run)
 }
 
-// taskProcess asks containerd for the main process of a sandbox.
-func taskProcess(id string) (int, error) {
-	ctr := func(args ...string) ([]string, error) {
-		out, err := exec.Command("ctr", append([]string{"--address", containerdAddress(), "--namespace", containerd.DefaultNamespace}, args...)...).Output()
-		return strings.Split(string(out), "\n"), err
-	}
-	containers, err := ctr("containers", "ls", "-q", `labels."`+backend.LabelID+`"==`+id)
-	if err != nil {
-		return 0, err
-	}
-	tasks, err := ctr("tasks", "ls")
-	if err != nil {
-		return 0, err
-	}
-	for _, line := range tasks {
-		if f := strings.Fields(line); len(f) == 3 && f[2] == "RUNNING" && slices.Contains(containers, f[0]) {
-			return strconv.Atoi(f[1])
-		}
-	}
-	return 0, os.ErrProcessDone
-}
-
-// murder kills the main process of a sandbox and waits for its end. It tells false when there was none.
-func murder(t *testing.T, engine string, s *session.Session) bool {
+// killMain kills the main process of a sandbox, waits for its end, and reports whether there was one.
+func killMain(t *testing.T, engine string, s *session.Session) bool {
 	t.Helper()
 	pid, err := mainProcess(engine, s)
 	if err != nil || pid <= 0 {
@@ -206,42 +179,26 @@ func murder(t *testing.T, engine string, s *session.Session) bool {
 	return true
 }
 
-// ended tells whether a process runs no more; its parent may not have noticed.
+// ended reports whether a process runs no more; its parent may not have noticed.
 func ended(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text), ") ")
 	return err != nil || strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
-// output runs a program, with more in its environment, and gives what it printed.
-func output(t *testing.T, environ []string, name string, args ...string) string {
+// output runs a program, which must succeed, and returns what it printed.
+func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), environ...)
-	out, err := cmd.CombinedOutput()
+	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
 	return string(out)
 }
 
-// pipeline gives what one program prints to another, which has more in its environment.
-func pipeline(t *testing.T, environ []string, from, to string) {
+func must(t *testing.T, err error) {
 	t.Helper()
-	var errs, more bytes.Buffer
-	f, g := strings.Fields(from), strings.Fields(to)
-	source, sink := exec.Command(f[0], f[1:]...), exec.Command(g[0], g[1:]...)
-	sink.Env = append(os.Environ(), environ...)
-	source.Stderr, sink.Stderr = &errs, &more
-	pipe, err := source.StdoutPipe()
-	sink.Stdin = pipe
-	if err == nil {
-		err = source.Start()
-	}
-	if err == nil {
-		err = errors.Join(sink.Run(), source.Wait())
-	}
 	if err != nil {
-		t.Fatalf("%s | %s: %v\n%s%s", from, to, err, errs.String(), more.String())
+		t.Fatal(err)
 	}
 }

@@ -72,7 +72,6 @@ func runTests(m *testing.M) (int, error) {
 // host is a user's machine: an engine and a state directory.
 type host struct {
 	engine, state string
-	environ       []string // where the engine is, when it is not the system's
 	// reaps lets its processes have reapers, which a test must see the end of. Each is in a process group of its own then.
 	reaps bool
 }
@@ -105,9 +104,9 @@ func (h *host) command(args ...string) *exec.Cmd {
 		"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Dir(h.state), "WORKCELL_STATE_DIR=" + h.state,
 		"WORKCELL_BACKEND=" + h.engine, "WORKCELL_IMAGE_MAP=" + images,
 	}
-	for _, name := range []string{"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "CONTAINERD_ADDRESS"} {
-		if v, ok := os.LookupEnv(name); ok {
-			cmd.Env = append(cmd.Env, name+"="+v)
+	for _, v := range os.Environ() {
+		if strings.HasPrefix(v, "DOCKER_") || strings.HasPrefix(v, "CONTAINERD_ADDRESS=") {
+			cmd.Env = append(cmd.Env, v)
 		}
 	}
 	if h.reaps {
@@ -136,7 +135,7 @@ func (h *host) run(t *testing.T, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// ok runs the command, which must succeed, and gives its standard output.
+// ok runs the command, which must succeed, and returns its standard output.
 func (h *host) ok(t *testing.T, args ...string) string {
 	t.Helper()
 	res := h.run(t, args...)
@@ -172,9 +171,7 @@ func (h *host) start(t *testing.T, args ...string) *process {
 	if err == nil {
 		err = p.cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() {
 		defer close(p.lines)
 		for s := bufio.NewScanner(stderr); s.Scan(); {
@@ -190,7 +187,7 @@ func (h *host) start(t *testing.T, args ...string) *process {
 	return p
 }
 
-// await waits for a line that has all of the words.
+// await waits for a line with these words, one after the other.
 func (p *process) await(t *testing.T, words ...string) {
 	t.Helper()
 	timeout := time.After(patience)
@@ -200,7 +197,7 @@ func (p *process) await(t *testing.T, words ...string) {
 			if !ok {
 				t.Fatalf("it ended before it said %q:\n%s", words, p.text())
 			}
-			if hasAll(line, words) {
+			if strings.Contains(" "+strings.Join(strings.Fields(line), " ")+" ", " "+strings.Join(words, " ")+" ") {
 				return
 			}
 		case <-timeout:
@@ -209,18 +206,8 @@ func (p *process) await(t *testing.T, words ...string) {
 	}
 }
 
-func hasAll(line string, words []string) bool {
-	fields := strings.Fields(line)
-	for i := range fields {
-		if i+len(words) <= len(fields) && strings.Join(fields[i:i+len(words)], " ") == strings.Join(words, " ") {
-			return true
-		}
-	}
-	return false
-}
-
-// over tells whether the process has ended, or is about to.
-func (p *process) over() bool {
+// exited reports whether the process has ended, or is about to.
+func (p *process) exited() bool {
 	select {
 	case <-p.ended:
 		return true
@@ -241,7 +228,7 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-// wait waits for the end of the process and gives its exit code.
+// wait waits for the end of the process and returns its exit code.
 func (p *process) wait() int {
 	for range p.lines { // Wait closes the pipe
 	}
@@ -259,17 +246,15 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// instance gives the id that marks everything of the host on its engine.
+// instance returns the id that marks everything of the host on its engine.
 func (h *host) instance(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(h.state, "instance"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.TrimSpace(string(raw))
 }
 
-// left gives what the engine has of the host.
+// left returns what the engine has of the host.
 func (h *host) left(t *testing.T) []string {
 	t.Helper()
 	label := "dev.workcell.instance=" + h.instance(t)
@@ -298,12 +283,11 @@ func (h *host) left(t *testing.T) []string {
 // nothingLeft waits until the engine has nothing of the host any more. Every command sweeps, so one that looks is enough.
 func (h *host) nothingLeft(t *testing.T) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for left := h.left(t); len(left) > 0; left = h.left(t) {
-		if time.Now().After(deadline) {
-			t.Fatalf("left on %s: %v", h.engine, left)
+	eventually(t, "nothing is left on "+h.engine, func() bool {
+		if len(h.left(t)) == 0 {
+			return true
 		}
 		h.ok(t, "sessions", "ls")
-		time.Sleep(100 * time.Millisecond)
-	}
+		return false
+	})
 }

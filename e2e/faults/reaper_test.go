@@ -21,21 +21,17 @@ steps:
   - {id: second, type: exec, command: "sleep 10"}
 `
 
-// reapers gives the processes that look after what this host's processes leave.
+// reapers returns the processes that look after what this host's processes leave.
 func (h *host) reapers(t *testing.T) []int {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var pids []int
 	for _, file := range lines {
 		text, _ := os.ReadFile(file) // it may have ended
 		if args := strings.Split(string(text), "\x00"); slices.Contains(args, "reaper") && slices.Contains(args, h.state) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			pids = append(pids, pid)
 		}
 	}
@@ -70,9 +66,7 @@ func TestReaper(t *testing.T) {
 			} else {
 				time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // the moment is what is tested
 			}
-			if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must(t, syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL))
 			p.kill()
 			f.inject(1)
 			if _, err := os.Stat(filepath.Join(h.state, "instance")); err != nil {
@@ -109,9 +103,7 @@ func TestReaperIsNotNoticed(t *testing.T) {
 			t.Errorf("left: %v", pids)
 		}
 		ours, theirs, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer ours.Close()
 		cmd := h.command("sessions", "open", "--name", "box", "--timeout", "1h")
 		cmd.ExtraFiles = []*os.File{theirs}
@@ -121,9 +113,7 @@ func TestReaperIsNotNoticed(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		h.watched(t)
-		if err := ours.SetReadDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ours.SetReadDeadline(time.Now().Add(patience)))
 		if rest, err := io.ReadAll(ours); err != nil {
 			t.Errorf("the pipe that it was given: %q, %v", rest, err)
 		}

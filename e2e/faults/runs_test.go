@@ -17,10 +17,8 @@ import (
 
 // TestCancelledFromOutside: a run of a living process is asked to stop, and takes its sandbox along.
 func TestCancelledFromOutside(t *testing.T) {
-	on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
-		p := h.start(t, "run", workflow(t, steps))
-		p.await(t, "two", "exec")
-		h.inSandbox(t, "test -e pid")
+	on(t, []string{"local"}, func(t *testing.T, h *host) {
+		p := h.waiting(t, workflow(t, steps))
 		r := h.latest(t)
 		if res := h.run(t, "runs", "resume", r.ID); res.code != 7 || !strings.Contains(res.stderr, "under way in another process") {
 			t.Errorf("resume of a living run: exit code %d\n%s", res.code, res.stderr)
@@ -46,14 +44,17 @@ func TestCancelledFromOutside(t *testing.T) {
 	})
 }
 
-// TestOneResumes: of several that go on with a run, one does.
+// TestOneResumes: a killed run is not resumed by another workflow, and of several that resume it, one does.
 func TestOneResumes(t *testing.T) {
-	on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
-		p := h.start(t, "run", workflow(t, steps))
-		p.await(t, "two", "exec")
-		h.inSandbox(t, "test -e pid")
-		p.kill()
+	on(t, []string{"local"}, func(t *testing.T, h *host) {
+		file := workflow(t, steps)
+		h.waiting(t, file).kill()
 		id := h.latest(t).ID
+		must(t, os.WriteFile(file, []byte(strings.Replace(steps, "cat log", "cat log log", 1)), 0o600))
+		if res := h.run(t, "runs", "resume", id); res.code != 3 || !strings.Contains(res.stderr, "has changed") {
+			t.Errorf("resume with a changed file: exit code %d\n%s", res.code, res.stderr)
+		}
+		must(t, os.WriteFile(file, []byte(steps), 0o600))
 		codes := make([]int, 4)
 		var wg sync.WaitGroup
 		for i := range codes {
@@ -75,14 +76,20 @@ func TestOneResumes(t *testing.T) {
 	})
 }
 
-// TestExpiredRun: the sandbox of a killed run goes when its idle time is over; who goes on with the run is told.
+// waiting starts a run of steps and waits until its second step does.
+func (h *host) waiting(t *testing.T, file string) *process {
+	t.Helper()
+	p := h.start(t, "run", file)
+	p.await(t, "two", "exec")
+	h.inSandbox(t, "test -e pid")
+	return p
+}
+
+// TestExpiredRun: the sandbox of a killed run goes when its idle time is over; resuming the run says so.
 func TestExpiredRun(t *testing.T) {
 	impatient := strings.Replace(steps, "{runtime: bash}", "{runtime: bash, limits: {timeout_seconds: 1}}", 1)
-	on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
-		p := h.start(t, "run", workflow(t, impatient))
-		p.await(t, "two", "exec")
-		h.inSandbox(t, "test -e pid")
-		p.kill()
+	on(t, []string{"local"}, func(t *testing.T, h *host) {
+		h.waiting(t, workflow(t, impatient)).kill()
 		h.inSandbox(t, "kill $(cat pid)") // a sandbox in which a command runs is not idle
 		id := h.latest(t).ID
 		h.nothingLeft(t)
@@ -90,7 +97,7 @@ func TestExpiredRun(t *testing.T) {
 		if res.code != 6 || !strings.Contains(res.stderr, "are gone") || !strings.Contains(res.stderr, "--fresh-sandbox") {
 			t.Errorf("resume without the sandbox: exit code %d\n%s", res.code, res.stderr)
 		}
-		p = h.start(t, "runs", "resume", id, "--fresh-sandbox")
+		p := h.start(t, "runs", "resume", id, "--fresh-sandbox")
 		p.await(t, "one", "done", "before")
 		h.inSandbox(t, "test -e pid && ! grep one log")
 		p.kill()
@@ -101,9 +108,9 @@ func TestExpiredRun(t *testing.T) {
 	})
 }
 
-// TestDeliberateEnds: a run goes on after an isolated agent has finished and after an agent removed the run's sandbox.
+// TestDeliberateEnds: a run is resumed after an isolated agent has finished and after an agent removed the run's sandbox.
 func TestDeliberateEnds(t *testing.T) {
-	on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
+	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		file := workflow(t, `id: deliberate
 sandbox: {runtime: bash}
 steps:
@@ -123,9 +130,7 @@ steps:
       - {expect: last.ok, text: done}
 `,
 		} {
-			if err := os.WriteFile(filepath.Join(filepath.Dir(file), name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(filepath.Dir(file), name), []byte(text), 0o600))
 		}
 		p := h.start(t, "run", file, "--model", "scripted/"+script)
 		p.await(t, "wait", "exec")
@@ -139,34 +144,11 @@ steps:
 	})
 }
 
-// TestChangedWorkflow: a run is not gone on with by another workflow.
-func TestChangedWorkflow(t *testing.T) {
-	on(t, []string{"local"}, func(t *testing.T, h *host) {
-		file := workflow(t, steps)
-		p := h.start(t, "run", file)
-		p.await(t, "two", "exec")
-		p.kill()
-		id := h.latest(t).ID
-		if err := os.WriteFile(file, []byte(strings.Replace(steps, "cat log", "cat log log", 1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if res := h.run(t, "runs", "resume", id); res.code != 3 || !strings.Contains(res.stderr, "has changed") {
-			t.Errorf("resume with a changed file: exit code %d\n%s", res.code, res.stderr)
-		}
-		if err := os.WriteFile(file, []byte(steps), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		h.resumes(t)
-	})
-}
-
-// TestAgentsGoOn kills the example with a recorded model in its second round.
+// TestAgentsGoOn: a run killed in the second round of its agents continues there.
 func TestAgentsGoOn(t *testing.T) {
-	on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
+	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		root, err := filepath.Abs("../..")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		examples := filepath.Join(root, "examples", "workflows")
 		p := h.start(t, "run", filepath.Join(examples, "debug-and-fix.yaml"),
 			"--model", "scripted/"+filepath.Join(examples, "scripts", "debug-and-fix.yaml"))
@@ -186,25 +168,17 @@ func TestAgentsGoOn(t *testing.T) {
 	})
 }
 
-// TestSpoiledState: a state file that cannot be used is an error that says what to do. The file stays as it is, nothing is
+// TestSpoiledState: a state file that cannot be used is an error with what to do. The file stays as it is, nothing is
 // made on the engine, and sandboxes can still be seen and used.
 func TestSpoiledState(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, path string){
-		"cut": func(t *testing.T, path string) {
-			if err := os.Truncate(path, 5000); err != nil {
-				t.Fatal(err)
-			}
-		},
+		"cut": func(t *testing.T, path string) { must(t, os.Truncate(path, 5000)) },
 		"no database": func(t *testing.T, path string) {
-			if err := os.WriteFile(path, bytes.Repeat([]byte("something else\n"), 500), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, bytes.Repeat([]byte("something else\n"), 500), 0o600))
 		},
 		"newer": func(t *testing.T, path string) {
 			db, err := sql.Open("sqlite", path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer db.Close()
 			if _, err := db.ExecContext(t.Context(), `UPDATE component SET version = 99`); err != nil {
 				t.Fatal(err)
@@ -212,7 +186,7 @@ func TestSpoiledState(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			on(t, []string{"docker", "containerd", "local"}, func(t *testing.T, h *host) {
+			on(t, []string{"local"}, func(t *testing.T, h *host) {
 				id := h.ok(t, "sessions", "open", "--name", "box")
 				h.ok(t, "sessions", "exec", "box", "--", "sh", "-c", "echo kept > file")
 				h.ok(t, "runs", "ls")
@@ -237,9 +211,7 @@ func TestSpoiledState(t *testing.T) {
 				if after := read(t, path); !bytes.Equal(before, after) || len(h.left(t)) != there {
 					t.Error("the spoiled file was changed, or the engine's sandboxes")
 				}
-				if err := os.Rename(path, path+".spoiled"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Rename(path, path+".spoiled"))
 				if again := h.ok(t, "sessions", "open", "--name", "box"); again != id {
 					t.Errorf("with a new file the name is %s, it was %s", again, id)
 				}
@@ -251,15 +223,13 @@ func TestSpoiledState(t *testing.T) {
 func read(t *testing.T, path string) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return raw
 }
 
 // TestGarbage: gc shows what no process has, and removes it only when it is told to.
 func TestGarbage(t *testing.T) {
-	on(t, []string{"docker", "local"}, func(t *testing.T, h *host) {
+	on(t, []string{"local"}, func(t *testing.T, h *host) {
 		named := strings.TrimSpace(h.ok(t, "sessions", "open", "--name", "box"))
 		alive, dead := h.start(t, "run", workflow(t, steps)), h.start(t, "run", workflow(t, steps))
 		alive.await(t, "two", "exec")

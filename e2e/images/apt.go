@@ -1,7 +1,6 @@
 package images
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,7 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"sort"
+	"slices"
 	"strings"
 )
 
@@ -25,7 +24,7 @@ type packageSource struct {
 }
 
 // CanBuild reports whether this host has what building needs: apt and dpkg of
-// Debian 12. The error says what is missing.
+// Debian 12. The error names what is missing.
 func CanBuild() error {
 	for _, tool := range []string{"apt-get", "dpkg-deb"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -47,7 +46,7 @@ func CanBuild() error {
 	return nil
 }
 
-// HostArch is the architecture that apt gives packages for, in Go's naming.
+// HostArch is the architecture of the packages that apt returns, in Go's naming.
 func HostArch() string { return runtime.GOARCH }
 
 func newPackageSource(dir string, log io.Writer) (*packageSource, error) {
@@ -72,24 +71,18 @@ func (s *packageSource) fetch(ctx context.Context, want []string) ([]string, err
 	}
 	files, err := s.tryFetch(ctx, want)
 	if err != nil && !s.private && ctx.Err() == nil {
-		files, err = s.fetchWithOwnLists(ctx, want, err)
+		// The host has no package lists, or they name versions that the archive has dropped meanwhile.
+		fmt.Fprintln(s.log, "the host's package lists are missing or old: fetching current ones")
+		s.private = true
+		if _, uerr := s.aptGet(ctx, "update"); uerr != nil {
+			return nil, errors.Join(err, uerr)
+		}
+		files, err = s.tryFetch(ctx, want)
 	}
 	if err == nil {
 		s.fetched[key] = files
 	}
 	return files, err
-}
-
-// fetchWithOwnLists tries again with current package lists.
-func (s *packageSource) fetchWithOwnLists(ctx context.Context, want []string, first error) ([]string, error) {
-	// The host has no package lists, or they name versions that the archive
-	// has dropped meanwhile.
-	fmt.Fprintln(s.log, "the host's package lists are missing or old: fetching current ones")
-	s.private = true
-	if _, uerr := s.aptGet(ctx, "update"); uerr != nil {
-		return nil, errors.Join(first, uerr)
-	}
-	return s.tryFetch(ctx, want)
 }
 
 func (s *packageSource) tryFetch(ctx context.Context, want []string) ([]string, error) {
@@ -122,9 +115,8 @@ func (s *packageSource) tryFetch(ctx context.Context, want []string) ([]string, 
 // parseURIs reads the answer to --print-uris: 'URI' FILE SIZE HASH per line.
 func parseURIs(out []byte) ([]string, error) {
 	var names []string
-	sc := bufio.NewScanner(bytes.NewReader(out))
-	for sc.Scan() {
-		f := strings.Fields(sc.Text())
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
 		if len(f) < 3 || !strings.HasPrefix(f[0], "'") {
 			continue
 		}
@@ -133,18 +125,19 @@ func parseURIs(out []byte) ([]string, error) {
 		}
 		names = append(names, f[1])
 	}
-	if err := sc.Err(); err != nil {
-		return nil, fmt.Errorf("images: reading apt's answer: %w", err)
-	}
 	if len(names) == 0 {
 		return nil, errors.New("images: apt resolved to no packages")
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	return names, nil
 }
 
 // aptGet runs apt-get on the private state and returns its standard output.
 func (s *packageSource) aptGet(ctx context.Context, args ...string) ([]byte, error) {
+	user := "_apt"
+	if os.Geteuid() == 0 {
+		user = "root"
+	}
 	opts := []string{
 		"-qq", "-y",
 		"-o", "Dir::State::status=" + filepath.Join(s.dir, "status"),
@@ -153,7 +146,7 @@ func (s *packageSource) aptGet(ctx context.Context, args ...string) ([]byte, err
 		"-o", "Acquire::Retries=3",
 		"-o", "APT::Get::AllowUnauthenticated=false",
 		// The private directories are not readable for apt's own user.
-		"-o", "APT::Sandbox::User=" + sandboxUser(),
+		"-o", "APT::Sandbox::User=" + user,
 	}
 	if s.private {
 		opts = append(opts, "-o", "Dir::State::lists="+filepath.Join(s.dir, "lists"))
@@ -166,28 +159,12 @@ func (s *packageSource) aptGet(ctx context.Context, args ...string) ([]byte, err
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("images: apt-get %s: %v: %s", verb(args), err, bytes.TrimSpace(stderr.Bytes()))
+		return nil, fmt.Errorf("images: apt-get %s: %v: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return stdout.Bytes(), nil
 }
 
-func sandboxUser() string {
-	if os.Geteuid() == 0 {
-		return "root"
-	}
-	return "_apt"
-}
-
-func verb(args []string) string {
-	for _, a := range args {
-		if a == "install" || a == "update" {
-			return a
-		}
-	}
-	return ""
-}
-
-// files streams the files of a package as a tar archive to fn.
+// packageFiles streams the files of a package as a tar archive to fn.
 func packageFiles(ctx context.Context, deb string, fn func(io.Reader) error) error {
 	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
 	var stderr bytes.Buffer
@@ -199,20 +176,10 @@ func packageFiles(ctx context.Context, deb string, fn func(io.Reader) error) err
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("images: unpack %s: %w", filepath.Base(deb), err)
 	}
-	ferr := fn(out)
-	if ferr == nil {
-		// Padding after the end of the archive; dpkg-deb would die of SIGPIPE.
-		_, ferr = io.Copy(io.Discard, out)
-	} else {
-		// The reader gave up: the rest is of no use to anyone.
-		_ = cmd.Process.Kill()
-	}
-	werr := cmd.Wait()
-	if ferr != nil {
-		return fmt.Errorf("images: unpack %s: %w", filepath.Base(deb), ferr)
-	}
-	if werr != nil {
-		return fmt.Errorf("images: unpack %s: %v: %s", filepath.Base(deb), werr, bytes.TrimSpace(stderr.Bytes()))
+	err = fn(out)
+	_, _ = io.Copy(io.Discard, out) // padding after the end of the archive; dpkg-deb would die of SIGPIPE
+	if err = errors.Join(err, cmd.Wait()); err != nil {
+		return fmt.Errorf("images: unpack %s: %w: %s", filepath.Base(deb), err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ const defaultPullSilence = 20 * time.Second
 // errSilence is why a pull without progress was given up.
 var errSilence = errors.New("no progress")
 
-// Outcome says how an image came to be in the engine.
+// Outcome is how an image came to be in the engine.
 type Outcome string
 
 // The outcomes of Ensure.
@@ -103,7 +103,7 @@ func (k *Keeper) EnsureTest(ctx context.Context, im Image, force bool) (Outcome,
 
 // EnsureOfficial brings an official image into the engine: what is there is
 // left alone, what can be pulled is pulled, and only then a stand-in is made.
-// standIn tells whether the tag now names a stand-in.
+// standIn reports whether the tag now names a stand-in.
 func (k *Keeper) EnsureOfficial(ctx context.Context, im Image, force bool) (_ Outcome, standIn bool, _ error) {
 	labels, present, err := k.find(ctx, im.Ref)
 	if err != nil {
@@ -167,19 +167,12 @@ func (k *Keeper) load(ctx context.Context, ref string, img v1.Image) error {
 	pr.CloseWithError(io.ErrClosedPipe)
 	werr := <-written
 	if err != nil {
-		return errors.Join(fmt.Errorf("images: load %s: %w", ref, err), ignoreClosedPipe(werr))
+		return fmt.Errorf("images: load %s: %w, %v", ref, err, werr)
 	}
 	if _, present, err := k.find(ctx, ref); err != nil || !present {
 		return errors.Join(fmt.Errorf("images: %s is not there after loading it", ref), err)
 	}
 	return nil
-}
-
-func ignoreClosedPipe(err error) error {
-	if errors.Is(err, io.ErrClosedPipe) {
-		return nil
-	}
-	return err
 }
 
 // pull pulls an image for as long as it makes progress.

@@ -1,8 +1,9 @@
-package images_test
+package images
 
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"net"
 	"os"
@@ -13,31 +14,43 @@ import (
 	"testing"
 	"time"
 
-	cerrdefs "github.com/containerd/errdefs"
+	ctrd "github.com/containerd/containerd/v2/client"
+	ctrdimages "github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	dockerclient "github.com/docker/docker/client"
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-
-	"github.com/workcell-dev/workcell/e2e/images"
 )
 
-func dockerClient(t *testing.T) *dockerclient.Client {
+// onEngines runs a test on Docker and in a namespace of containerd.
+func onEngines(t *testing.T, namespace string, test func(t *testing.T, e Engine)) {
 	t.Helper()
-	c, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
+	t.Parallel()
+	docker, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
+	must(t, err)
+	t.Cleanup(func() { must(t, docker.Close()) })
+	containerd, err := ctrd.New("/run/containerd/containerd.sock", ctrd.WithDefaultNamespace(namespace), ctrd.WithTimeout(20*time.Second))
+	must(t, err)
+	t.Cleanup(func() { must(t, containerd.Close()) })
+	if namespace != "workcell" {
+		t.Cleanup(func() { removeNamespace(t, containerd, namespace) })
+	}
+	for name, e := range map[string]Engine{"docker": Docker(docker), "containerd": Containerd(containerd)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, e)
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
 }
 
-// The images that the tests of the whole project stand on do what their names
-// promise, for a user that has no account, without a network.
+// TestImagesWork: the images of the project's tests hold what their names promise, for a user without an account or a network.
 func TestImagesWork(t *testing.T) {
 	t.Parallel()
 	for ref, checks := range map[string]map[string]string{
@@ -75,158 +88,129 @@ func TestImagesWork(t *testing.T) {
 	}
 }
 
+// TestEnsureFindsWhatIsThere: images that are there are neither built nor loaded. The empty cache shows that nothing is built:
+// that would take long and fail without package lists.
 func TestEnsureFindsWhatIsThere(t *testing.T) {
-	t.Parallel()
-	docker := dockerClient(t)
-	builder := images.NewBuilder(t.TempDir(), nil)
-	list, err := images.TestImages(runtime.GOARCH)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, im := range list {
-		// The empty cache shows that nothing is built: that would take long
-		// and fail without package lists.
-		how, err := images.NewKeeper(images.Docker(docker), builder, nil).EnsureTest(context.Background(), im, false)
-		if how != images.Present || err != nil {
-			t.Errorf("%s: %s, %v", im.Ref, how, err)
+	onEngines(t, "workcell", func(t *testing.T, e Engine) {
+		list, err := TestImages(runtime.GOARCH)
+		must(t, err)
+		for _, im := range list {
+			how, err := NewKeeper(e, NewBuilder(t.TempDir(), nil), nil).EnsureTest(t.Context(), im, false)
+			if how != Present || err != nil {
+				t.Errorf("%s: %s, %v", im.Ref, how, err)
+			}
 		}
-	}
+	})
 }
 
-// A layer in the cache becomes an image that is written the same way twice,
-// is loaded, and carries the labels that tell it apart.
-func TestStandInIsLabelled(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	docker := dockerClient(t)
-	ref := "workcell/images-test:stand-in"
-	im := images.Image{
-		Ref: ref, Official: ref, StandIn: true, Cmd: []string{"true"}, Env: []string{"A=b"},
-		Layers: []images.Layer{{Name: "links", Links: map[string]string{"etc/x": "y"}, Packages: []string{"base-files"}}},
-	}
-	builder := images.NewBuilder(cachedLayer(t, im), nil)
-	t.Cleanup(func() { removeImage(t, docker, ref) })
-
-	var first, second bytes.Buffer
-	for _, buf := range []*bytes.Buffer{&first, &second} {
-		img, err := builder.Build(ctx, im)
-		if err != nil {
-			t.Fatal(err)
+// TestStandIn: a layer in the cache becomes an image that is written the same way twice and loaded with the labels that
+// tell it apart. An official image in its place is left alone.
+func TestStandIn(t *testing.T) {
+	onEngines(t, "workcell-test-"+strings.ToLower(rand.Text()), func(t *testing.T, e Engine) {
+		ctx := t.Context()
+		im := Image{
+			Ref: "workcell/images-test:stand-in", StandIn: true, Cmd: []string{"true"}, Env: []string{"A=b"},
+			Layers: []Layer{{Name: "links", Links: map[string]string{"etc/x": "y"}, Packages: []string{"base-files"}}},
 		}
-		if err := images.Write(buf, ref, img); err != nil {
-			t.Fatal(err)
+		im.Official = im.Ref
+		builder := NewBuilder(cachedLayer(t, im), nil)
+		t.Cleanup(func() {
+			if _, ok := e.(dockerEngine); ok {
+				must(t, exec.Command("docker", "image", "rm", "--force", im.Ref).Run())
+			}
+		})
+		var written [2]bytes.Buffer
+		for i := range written {
+			img, err := builder.Build(ctx, im)
+			must(t, err)
+			must(t, Write(&written[i], im.Ref, img))
 		}
-	}
-	if !bytes.Equal(first.Bytes(), second.Bytes()) {
-		t.Error("the archive differs when written twice")
-	}
-
-	keeper := images.NewKeeper(images.Docker(docker), builder, nil)
-	keeper.SetOffline(errors.New("no registry in this test"))
-	for _, want := range []images.Outcome{images.Built, images.Present} {
-		how, standIn, err := keeper.EnsureOfficial(ctx, im, false)
-		if how != want || !standIn || err != nil {
-			t.Fatalf("%s, stand-in %v, %v; want %s", how, standIn, err, want)
+		if !bytes.Equal(written[0].Bytes(), written[1].Bytes()) {
+			t.Error("the archive differs when written twice")
 		}
-	}
-	info, err := docker.ImageInspect(ctx, ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]string{images.LabelStandIn: "true", images.LabelRecipe: im.Hash(runtime.GOARCH)}
-	if diff := cmp.Diff(want, info.Config.Labels); diff != "" {
-		t.Errorf("labels (-want +got)\n%s", diff)
-	}
+		keeper := NewKeeper(e, builder, nil)
+		keeper.offline = errors.New("no registry in this test")
+		for _, want := range []Outcome{Built, Present} {
+			how, standIn, err := keeper.EnsureOfficial(ctx, im, false)
+			if how != want || !standIn || err != nil {
+				t.Fatalf("%s, stand-in %v, %v; want %s", how, standIn, err, want)
+			}
+		}
+		labels, _, err := e.find(ctx, im.Ref)
+		must(t, err)
+		if diff := cmp.Diff(map[string]string{LabelStandIn: "true", LabelRecipe: im.Hash(runtime.GOARCH)}, labels); diff != "" {
+			t.Errorf("labels (-want +got)\n%s", diff)
+		}
+		published := im
+		published.StandIn = false
+		official, err := builder.Build(ctx, published)
+		must(t, err)
+		must(t, keeper.load(ctx, im.Ref, official))
+		if how, standIn, err := keeper.EnsureOfficial(ctx, im, true); how != Present || standIn || err != nil {
+			t.Errorf("an official image: %s, stand-in %v, %v", how, standIn, err)
+		}
+	})
 }
 
-// An image that is already there under the official name is never replaced.
-func TestOfficialImageIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	docker := dockerClient(t)
-	ref := "workcell/images-test:official"
-	var buf bytes.Buffer
-	if err := images.Write(&buf, ref, empty.Image); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := docker.ImageLoad(ctx, &buf, dockerclient.ImageLoadWithQuiet(true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	t.Cleanup(func() { removeImage(t, docker, ref) })
-	var sink bytes.Buffer
-	if _, err := sink.ReadFrom(resp.Body); err != nil {
-		t.Fatal(err)
-	}
-	im := images.Image{Ref: ref, Official: ref, StandIn: true}
-	how, standIn, err := images.NewKeeper(images.Docker(docker), images.NewBuilder(t.TempDir(), nil), nil).EnsureOfficial(ctx, im, true)
-	if how != images.Present || standIn || err != nil {
-		t.Errorf("%s, stand-in %v, %v", how, standIn, err)
-	}
-}
-
-// A registry that accepts connections and says nothing does not hold us up,
-// and the next image is not tried on it.
+// TestPullGivesUp: a registry that accepts connections and never answers does not hold us up, and the next image is not tried
+// on it.
 func TestPullGivesUp(t *testing.T) {
 	t.Parallel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	must(t, err)
 	defer ln.Close()
-	accepted := make(chan net.Conn, 16)
-	go func() {
-		defer close(accepted)
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- c
-		}
-	}()
-	keeper := images.NewKeeper(images.Docker(dockerClient(t)), images.NewBuilder(t.TempDir(), nil), nil)
+	docker, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
+	must(t, err)
+	defer docker.Close() //nolint:errcheck // only asked
+	keeper := NewKeeper(Docker(docker), NewBuilder(t.TempDir(), nil), nil)
+	keeper.silence = 300 * time.Millisecond
 	ref := ln.Addr().String() + "/silent:1"
-	err = keeper.Pull(context.Background(), ref, 300*time.Millisecond)
-	if err == nil || !strings.Contains(err.Error(), "no progress") {
+	if err := keeper.pull(t.Context(), ref); err == nil || !strings.Contains(err.Error(), "no progress") {
 		t.Errorf("a silent registry: %v", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if err := keeper.Pull(ctx, ref, time.Hour); err == nil || !strings.Contains(err.Error(), "not tried") {
+	if err := keeper.pull(t.Context(), ref); err == nil || !strings.Contains(err.Error(), "not tried") {
 		t.Errorf("the second pull: %v", err)
-	}
-	_ = ln.Close() // ends the accept loop, which the range below waits for
-	for c := range accepted {
-		_ = c.Close() // the engine's end is gone already
 	}
 }
 
 // cachedLayer returns a cache that holds the image's only layer.
-func cachedLayer(t *testing.T, im images.Image) string {
+func cachedLayer(t *testing.T, im Image) string {
 	t.Helper()
 	dir := t.TempDir()
-	file := images.LayerFile(dir, im.Layers)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	file := layerFile(dir, im.Layers)
+	must(t, os.MkdirAll(filepath.Dir(file), 0o755))
 	body := archive(t, time.Unix(0, 0), entry{"etc/", "", 0o755}, entry{"etc/x", "->y", 0o777})
-	if err := os.WriteFile(file, body.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tarball.LayerFromFile(file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, body.Bytes(), 0o644))
+	_, err := tarball.LayerFromFile(file)
+	must(t, err)
 	return dir
 }
 
-func removeImage(t *testing.T, docker *dockerclient.Client, ref string) {
+// removeNamespace removes a namespace with all that a test put into it.
+func removeNamespace(t *testing.T, client *ctrd.Client, namespace string) {
 	t.Helper()
-	if err := exec.Command("docker", "image", "rm", "--force", ref).Run(); err != nil {
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(context.Background(), namespace), time.Minute)
+	defer cancel()
+	list, err := client.ListImages(ctx)
+	if err != nil {
 		t.Error(err)
 	}
-	if _, err := docker.ImageInspect(context.Background(), ref); !cerrdefs.IsNotFound(err) {
-		t.Errorf("%s is still there: %v", ref, err)
+	for _, img := range list {
+		if err := client.ImageService().Delete(ctx, img.Name(), ctrdimages.SynchronousDelete()); err != nil {
+			t.Error(err)
+		}
+	}
+	// What the images held may still be under collection.
+	for {
+		err := client.NamespaceService().Delete(ctx, namespace)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Errorf("namespace %s stays: %v", namespace, err)
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
 }

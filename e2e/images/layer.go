@@ -8,9 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
-	"sort"
+	"slices"
 	"strings"
 	"time"
 )
@@ -30,12 +31,7 @@ type layerWriter struct {
 }
 
 func newLayerWriter(w io.Writer, omit []string) *layerWriter {
-	l := &layerWriter{
-		tw:   tar.NewWriter(w),
-		seen: map[string]bool{},
-		omit: map[string]bool{},
-		kept: map[string][]byte{},
-	}
+	l := &layerWriter{tw: tar.NewWriter(w), seen: map[string]bool{}, omit: map[string]bool{}, kept: map[string][]byte{}}
 	for _, o := range omit {
 		l.omit[o] = true
 	}
@@ -67,7 +63,7 @@ func (l *layerWriter) addTarball(file string, p NPMPackage) error {
 	return nil
 }
 
-// addTar copies the entries that place gives a new name.
+// addTar copies the entries for which place returns a new name.
 func (l *layerWriter) addTar(r io.Reader, place func(string) (string, bool)) error {
 	tr := tar.NewReader(r)
 	for {
@@ -181,12 +177,7 @@ func (l *layerWriter) startBase() error {
 // finishBase writes what maintainer scripts would have made.
 func (l *layerWriter) finishBase() error {
 	var certs bytes.Buffer
-	names := make([]string, 0, len(l.kept))
-	for name := range l.kept {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(l.kept)) {
 		if strings.HasPrefix(name, certDir) {
 			certs.Write(bytes.TrimSpace(l.kept[name]))
 			certs.WriteByte('\n')
@@ -293,12 +284,7 @@ func writeLayer(ctx context.Context, w io.Writer, spec Layer, debs []string, tar
 }
 
 func (l *layerWriter) addLinks(links map[string]string) error {
-	names := make([]string, 0, len(links))
-	for n := range links {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	for _, n := range names {
+	for _, n := range slices.Sorted(maps.Keys(links)) {
 		if err := l.addLink(n, links[n]); err != nil {
 			return err
 		}

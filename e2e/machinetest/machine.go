@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package machinetest gives a test engines of its own, which it may break.
+// Package machinetest runs engines of a test's own, which it may break.
 package machinetest
 
 import (
@@ -22,6 +22,7 @@ import (
 	ctrd "github.com/containerd/containerd/v2/client"
 	dockerclient "github.com/docker/docker/client"
 
+	"github.com/workcell-dev/workcell/backend/containerd"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -38,11 +39,13 @@ type Machine struct {
 	Dir  string // of sockets, settings and logs
 	Disk string // where a small file system is mounted
 
-	mu   sync.Mutex // one command at a time
-	in   io.Writer
-	out  *bufio.Reader
-	stop func() // ends all that runs in it
-	due  func(time.Time) error
+	liveRestore bool // of the Docker Engine
+
+	mu          sync.Mutex // one command at a time
+	in          io.Writer
+	out         *bufio.Reader
+	stop        func() // ends all that runs in it
+	setDeadline func(time.Time) error
 }
 
 // outer makes the disk, runs the shell of the test, and takes everything away when that ends. A hang-up ends the shell.
@@ -80,7 +83,7 @@ func New(t testing.TB, size string) *Machine {
 	m.in, m.out = stdin, bufio.NewReader(stdout)
 	m.stop = func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGHUP) } // all of it may have ended
 	if pipe, ok := stdout.(*os.File); ok {
-		m.due = pipe.SetReadDeadline
+		m.setDeadline = pipe.SetReadDeadline
 	} else {
 		t.Fatalf("a pipe without deadlines: %T", stdout)
 	}
@@ -99,7 +102,7 @@ func New(t testing.TB, size string) *Machine {
 	return m
 }
 
-// logs gives the ends of what the engines wrote.
+// logs returns the ends of what the engines wrote.
 func (m *Machine) logs() string {
 	var all strings.Builder
 	files, _ := filepath.Glob(m.Dir + "/*.log") // the pattern is well-formed
@@ -110,19 +113,19 @@ func (m *Machine) logs() string {
 	return all.String()
 }
 
-// ContainerdSocket is where the machine's containerd listens once StartContainerd has run.
+// ContainerdSocket is where the machine's containerd listens once StartEngine has run.
 func (m *Machine) ContainerdSocket() string { return filepath.Join(m.Dir, "c.sock") }
 
-// DockerHost is where the machine's Docker Engine listens once StartDockerd has run, as DOCKER_HOST has it.
+// DockerHost is where the machine's Docker Engine listens once StartEngine has run, as DOCKER_HOST has it.
 func (m *Machine) DockerHost() string { return "unix://" + filepath.Join(m.Dir, "d.sock") }
 
-// Run runs a line of shell in the machine, one at a time, and gives what it printed. It must succeed.
+// Run runs a line of shell in the machine, one at a time, and returns what it printed. It must succeed.
 func (m *Machine) Run(t testing.TB, line string) string {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	end := "end-" + session.NewID()
-	must(t, m.due(time.Now().Add(runTime)))
+	must(t, m.setDeadline(time.Now().Add(runTime)))
 	_, err := fmt.Fprintf(m.in, "{ %s\n} 2>&1\necho %s $?\n", line, end)
 	must(t, err)
 	var text strings.Builder
@@ -144,17 +147,10 @@ func (m *Machine) Run(t testing.TB, line string) string {
 	}
 }
 
-// Start starts a program in the background; its log is in the machine's directory. What it was before is forgotten.
-func (m *Machine) Start(t testing.TB, name, line string) {
+// start starts a daemon in the background; its log is in the machine's directory.
+func (m *Machine) start(t testing.TB, name, line string) {
 	t.Helper()
 	m.Run(t, fmt.Sprintf("cd /; PATH=%[1]s/bin:$PATH %[3]s >>%[1]s/%[2]s.log 2>&1 </dev/null & echo $! >%[1]s/%[2]s.shellpid", m.Dir, name, line))
-}
-
-// Kill ends a program that Start started, and waits for its end.
-func (m *Machine) Kill(t testing.TB, name, signal string) {
-	t.Helper()
-	m.Run(t, fmt.Sprintf("pid=$(cat %s/%s.shellpid); kill -%s $pid; n=0; while kill -0 $pid 2>/dev/null && [ $n -lt 1800 ]; do n=$((n+1)); sleep 0.1; done; ! kill -0 $pid 2>/dev/null",
-		m.Dir, name, signal))
 }
 
 // Fill leaves no room on the disk.
@@ -167,15 +163,69 @@ func (m *Machine) Fill(t testing.TB) {
 // Free undoes Fill.
 func (m *Machine) Free(t testing.TB) { m.Run(t, "rm -f "+m.Disk+"/fill "+m.Disk+"/fill-*") }
 
-// StartContainerd starts containerd with its root on the machine's disk, and waits until it answers. Starting it again
-// finds everything again.
-func (m *Machine) StartContainerd(t testing.TB) {
+// StartEngine starts an engine of the machine's own: docker or containerd, with the runtime of OwnRuntime; local has none.
+// With liveRestore, a Docker Engine leaves containers running when it ends.
+func (m *Machine) StartEngine(t testing.TB, name string, liveRestore bool) {
+	t.Helper()
+	if name == "local" {
+		return
+	}
+	m.startContainerd(t)
+	if m.liveRestore = liveRestore; name == "docker" {
+		m.startDockerd(t)
+	}
+}
+
+// LoadImage copies an image of the system's engine to the machine's.
+func (m *Machine) LoadImage(t testing.TB, engine, image string) {
+	t.Helper()
+	line := map[string]string{
+		"docker": fmt.Sprintf("docker save %s | docker --host %s load", image, m.DockerHost()),
+		"containerd": fmt.Sprintf("ctr --namespace %[1]s images export - docker.io/%[2]s | ctr --address %[3]s --namespace %[1]s images import -",
+			containerd.DefaultNamespace, image, m.ContainerdSocket()),
+	}[engine]
+	if out, err := exec.Command("sh", "-c", line).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", line, err, out)
+	}
+}
+
+// Restart ends a daemon, dockerd or containerd, with a signal and starts it again. It finds everything again.
+func (m *Machine) Restart(t testing.TB, daemon, signal string) {
+	t.Helper()
+	m.Run(t, fmt.Sprintf("pid=$(cat %s/%s.shellpid); kill -%s $pid; n=0; while kill -0 $pid 2>/dev/null && [ $n -lt 1800 ]; do n=$((n+1)); sleep 0.1; done; ! kill -0 $pid 2>/dev/null",
+		m.Dir, daemon, signal))
+	if daemon == "dockerd" {
+		m.startDockerd(t)
+	} else {
+		m.startContainerd(t)
+	}
+}
+
+// ContainerID returns the name of a container from the engine's id of its sandbox: containerd's has less of the session's id.
+func ContainerID(engineID string) string {
+	session, own, ours := strings.Cut(engineID, ".")
+	if !ours {
+		return engineID
+	}
+	return session[:min(32, len(session))] + "." + own
+}
+
+// KillShim kills what stands between the engine and a sandbox.
+func (m *Machine) KillShim(t testing.TB, engineID string) {
+	t.Helper()
+	m.Run(t, `found=; for p in /proc/[0-9]*; do
+		if tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q "containerd-shim.* -id `+ContainerID(engineID)+`"; then kill -9 ${p#/proc/}; found=1; fi
+	done; test -n "$found"`)
+}
+
+// startContainerd starts containerd with its root on the machine's disk, and waits until it answers.
+func (m *Machine) startContainerd(t testing.TB) {
 	t.Helper()
 	socket := m.ContainerdSocket()
 	config := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n[ttrpc]\naddress = %q\n",
 		m.Disk+"/containerd", m.Dir+"/run", socket, socket+".ttrpc")
 	must(t, os.WriteFile(filepath.Join(m.Dir, "containerd.toml"), []byte(config), 0o600))
-	m.Start(t, "containerd", "containerd -c "+m.Dir+"/containerd.toml")
+	m.start(t, "containerd", "containerd -c "+m.Dir+"/containerd.toml")
 	answers(t, "containerd", func(ctx context.Context) error {
 		api, err := ctrd.New(socket, ctrd.WithTimeout(5*time.Second))
 		if err != nil {
@@ -186,15 +236,14 @@ func (m *Machine) StartContainerd(t testing.TB) {
 	})
 }
 
-// StartDockerd starts a Docker Engine, and waits until it answers. It needs the machine's containerd. With liveRestore it
-// leaves containers running when it ends. "own" is the runtime of OwnRuntime.
-func (m *Machine) StartDockerd(t testing.TB, liveRestore bool) {
+// startDockerd starts a Docker Engine, and waits until it answers. It needs the machine's containerd.
+func (m *Machine) startDockerd(t testing.TB) {
 	t.Helper()
 	config := fmt.Sprintf(`{"data-root": %q, "exec-root": %q, "pidfile": %q, "hosts": [%q], "containerd": %q, "live-restore": %v,
 		"bridge": "none", "iptables": false, "ip6tables": false, "runtimes": {"own": {"path": %q}}}`,
-		m.Disk+"/docker", m.Dir+"/exec", m.Dir+"/docker.pid", m.DockerHost(), m.ContainerdSocket(), liveRestore, m.Dir+"/bin/own-runc")
+		m.Disk+"/docker", m.Dir+"/exec", m.Dir+"/docker.pid", m.DockerHost(), m.ContainerdSocket(), m.liveRestore, m.Dir+"/bin/own-runc")
 	must(t, os.WriteFile(filepath.Join(m.Dir, "daemon.json"), []byte(config), 0o600))
-	m.Start(t, "dockerd", "dockerd --config-file "+m.Dir+"/daemon.json")
+	m.start(t, "dockerd", "dockerd --config-file "+m.Dir+"/daemon.json")
 	api, err := dockerclient.NewClientWithOpts(dockerclient.WithHost(m.DockerHost()), dockerclient.WithAPIVersionNegotiation())
 	must(t, err)
 	defer api.Close() //nolint:errcheck // only asked

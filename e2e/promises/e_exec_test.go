@@ -1,26 +1,19 @@
 package promises
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"errors"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// oddArguments are arguments that shells and option parsers would make something else of.
+// oddArguments returns arguments that shells and option parsers would make something else of.
 func oddArguments() []string {
 	return []string{
 		"; touch pwned", "$(touch pwned)", "`touch pwned`", "${HOME}", "$HOME", "a\nb", "\t", "*", "?", "[a-z]*", "~", "-rf", "--", "-", "'", `"`, `\`,
@@ -28,49 +21,42 @@ func oddArguments() []string {
 	}
 }
 
-// TestE1Argv: arguments arrive as they are, one by one.
+// TestE1Argv: arguments arrive as they are, one by one, from the tool and from the command line.
 func TestE1Argv(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, b *box) {
+	const print = "import json, sys; json.dump(sys.argv[1:], open('args', 'w'))"
+	got := func(t *testing.T, b *sandbox, dir string) (args []string) {
+		t.Helper()
+		must(t, json.Unmarshal(contents(t, b.ok(t, tools.ToolFSRead, obj{"path": dir + "/args"})), &args))
+		return args
+	}
+	each(t, func(t *testing.T, b *sandbox) {
 		dir := b.dir(t)
-		const tell = "import json, sys; json.dump(sys.argv[1:], open('args', 'w'))"
-		b.ok(t, tools.ToolExec, obj{"cmd": append([]string{"python3", "-c", tell}, oddArguments()...), "cwd": dir})
-		var got []string
-		must(t, json.Unmarshal(contents(t, b.ok(t, tools.ToolFSRead, obj{"path": dir + "/args"})), &got))
-		if diff := cmp.Diff(oddArguments(), got); diff != "" {
+		b.ok(t, tools.ToolExec, obj{"cmd": append([]string{"python3", "-c", print}, oddArguments()...), "cwd": dir})
+		if diff := cmp.Diff(oddArguments(), got(t, b, dir)); diff != "" {
 			t.Errorf("arguments (-want +got):\n%.2000s", diff)
 		}
-		// Bytes that are no UTF-8 arrive through the session too, and a program's name is never split.
-		if got := b.exec(t, session.ExecRequest{Argv: []string{"printf", "%s", "\xff\xfe|\x01"}}); got != "\xff\xfe|\x01" {
-			t.Errorf("printed %q", got)
-		}
 		out := b.call(t, tools.ToolExec, obj{"cmd": []string{"echo hello; touch pwned"}, "cwd": dir})
-		fails(t, "a line in place of a program", out, tools.CodeNotFound)
-		// Only the shell mode interprets.
-		if out := b.ok(t, tools.ToolExec, obj{"command": "echo $((6*7)) $(echo sub)", "cwd": dir}); out["stdout"] != "42 sub\n" {
-			t.Errorf("shell mode: %v", out)
-		}
+		fails(t, "a line as a program", out, tools.CodeNotFound)
 		if got := b.sh(t, "find / -xdev -name pwned 2>/dev/null; true"); got != "" {
 			t.Errorf("something was interpreted: %s", got)
 		}
 	})
+	t.Run("command line", func(t *testing.T) {
+		t.Parallel()
+		dir := w.user.dir(t)
+		args := slices.DeleteFunc(oddArguments(), func(a string) bool { return len(a) > 1000 })
+		res := workcell(t, w.stateDir(t, w.instance), nil, append([]string{"sessions", "exec", "-w", dir, w.user.s.ID(), "--", "python3", "-c", print}, args...)...)
+		if res.code != 0 {
+			t.Fatalf("%+v", res)
+		}
+		if diff := cmp.Diff(args, got(t, w.user, dir)); diff != "" {
+			t.Errorf("arguments (-want +got):\n%s", diff)
+		}
+	})
 }
 
-// TestE1CommandLine: the command line passes arguments on as they are too.
-func TestE1CommandLine(t *testing.T) {
-	t.Parallel()
-	args := slices.DeleteFunc(oddArguments(), func(a string) bool { return len(a) > 1000 })
-	res := workcell(t, w.stateDir(t, w.instance), nil, append([]string{"sessions", "exec", w.user.s.ID(), "--", "python3", "-c", "import json, sys; print(json.dumps(sys.argv[1:]))"}, args...)...)
-	var got []string
-	if err := json.Unmarshal([]byte(res.stdout), &got); err != nil || res.code != 0 {
-		t.Fatalf("%+v: %v", res, err)
-	}
-	if diff := cmp.Diff(args, got); diff != "" {
-		t.Errorf("arguments (-want +got):\n%s", diff)
-	}
-}
-
-// envOf gives the environment that a command got.
+// envOf returns the environment that a command got.
 func envOf(t *testing.T, s *session.Session, req session.ExecRequest) map[string]string {
 	t.Helper()
 	req.Argv = []string{"cat", "/proc/self/environ"}
@@ -99,7 +85,7 @@ func TestE2EnvValues(t *testing.T) {
 		"NEWLINE": "a\nb", "EQUALS": "a=b=c", "QUOTES": `'"` + "`", "UNICODE": "日本語 🚀", "EMPTY": "", "DOLLAR": "$HOME ${PATH} $(id)", "TAB": "\t ",
 		"lower.case-odd name": "odd", "LD_PRELOAD": "", "PATH": "/usr/bin:/bin", "ESC": "\x1b[31m", "LONG": strings.Repeat("v", 64<<10),
 	}
-	each(t, func(t *testing.T, b *box) {
+	each(t, func(t *testing.T, b *sandbox) {
 		got := envOf(t, b.s, session.ExecRequest{Env: values, HeadBytes: 200 << 10})
 		maps.DeleteFunc(got, func(name, _ string) bool { _, ours := values[name]; return !ours })
 		if diff := cmp.Diff(values, got); diff != "" {
@@ -109,17 +95,12 @@ func TestE2EnvValues(t *testing.T) {
 			fails(t, "env name "+name, b.call(t, tools.ToolExec, obj{"cmd": []string{"env"}, "env": obj{name: "x"}}), tools.CodeInvalid)
 		}
 	})
-	for _, name := range []string{"A=B", "A\x00"} {
-		if _, _, err := w.manager.Open(t.Context(), session.UserKey("never"), session.Request{Image: debianImage, Env: map[string]string{name: "x"}}); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("a sandbox with the variable %q: %v", name, err)
-		}
-	}
 }
 
-// TestE3EnvSet: a command sees what request, sandbox and image say, in this order, and nothing of the host.
+// TestE3EnvSet: a command has the variables of request, sandbox and image, in this order, and nothing of the host's.
 func TestE3EnvSet(t *testing.T) {
 	t.Parallel()
-	image, ofImage := debianImage, "" // where there are no images, none says anything
+	image, ofImage := debianImage, "" // empty where there are no images
 	if e, ok := w.engine.(imaged); ok {
 		image, ofImage = e.derive(t, change{env: map[string]string{"A": "image", "B": "image", "C": "image", "HOME": "/root"}}), "image"
 	}
@@ -144,7 +125,7 @@ func TestE3EnvSet(t *testing.T) {
 	}
 }
 
-// TestE3CommandLineEnv: the command line hands over what it is told to and no more.
+// TestE3CommandLineEnv: the command line passes on the variables it is asked to, and no others.
 func TestE3CommandLineEnv(t *testing.T) {
 	t.Parallel()
 	state := w.stateDir(t, w.instance)
@@ -159,84 +140,29 @@ func TestE3CommandLineEnv(t *testing.T) {
 	}
 }
 
-// TestE7Stdin gives commands input of all kinds, and commands that do not want it.
+// TestE7Stdin: commands get input of all kinds at once and in parts, and none is an end at once.
 func TestE7Stdin(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, b *box) {
-		t.Run("none", func(t *testing.T) {
-			for _, in := range []obj{{"cmd": []string{"cat"}}, {"cmd": []string{"cat"}, "stdin": ""}} {
-				if out := b.ok(t, tools.ToolExec, in); out["status"] != "completed" || out["stdout"] != "" {
-					t.Errorf("cat: %v", out)
-				}
-			}
-			res, err := b.s.Stream(t.Context(), session.ExecRequest{Argv: []string{"cat"}}, session.Streams{})
-			if err != nil || res.ExitCode != 0 {
-				t.Errorf("streamed: %+v, %v", res, err)
-			}
-		})
-		t.Run("text and bytes", func(t *testing.T) {
-			const text = "line\n日本語\r\n\x00no newline at the end"
-			if out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"cat"}, "stdin": text}); out["stdout"] != text {
+	each(t, func(t *testing.T, b *sandbox) {
+		const text = "line\n日本語\r\n\x00no newline at the end"
+		for _, stdin := range []string{"", text} {
+			if out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"cat"}, "stdin": stdin}); out["status"] != "completed" || out["stdout"] != stdin {
 				t.Errorf("cat: %v", out)
 			}
-			every := make([]byte, 256)
-			for i := range every {
-				every[i] = byte(i)
-			}
-			if got := b.exec(t, session.ExecRequest{Argv: []string{"cat"}, Stdin: every}); got != string(every) {
-				t.Errorf("bytes came back as %q", got)
-			}
-		})
-		t.Run("by and by", func(t *testing.T) {
-			id := b.ok(t, tools.ToolExec, obj{"cmd": []string{"sha256sum"}, "stream": true})["exec_id"]
-			sum := sha256.New()
-			for i := range 20 {
-				data := noise(uint64(i), 10_000)
-				sum.Write(data)
-				b.ok(t, tools.ToolExecWrite, obj{"exec_id": id, "data_b64": b64(data), "eof": i == 19})
-			}
-			b.ok(t, tools.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 60})
-			chunk := b.ok(t, tools.ToolExecRead, obj{"exec_id": id})["chunks"].([]any)[0].(obj)
-			if got := chunk["text"]; got != hex.EncodeToString(sum.Sum(nil))+"  -\n" {
-				t.Errorf("hash of what arrived: %v", got)
-			}
-		})
+		}
+		if res, err := b.s.Stream(t.Context(), session.ExecRequest{Argv: []string{"cat"}}, session.Streams{}); err != nil || res.ExitCode != 0 {
+			t.Errorf("streamed: %+v, %v", res, err)
+		}
+		id := b.ok(t, tools.ToolExec, obj{"cmd": []string{"sha256sum"}, "stream": true})["exec_id"]
+		var all []byte
+		for i := range 20 {
+			data := noise(uint64(i), 10_000)
+			all = append(all, data...)
+			b.ok(t, tools.ToolExecWrite, obj{"exec_id": id, "data_b64": b64(data), "eof": i == 19})
+		}
+		b.ok(t, tools.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 60})
+		if got := replay(t, b, id); got != hash(all)+"  -\n" {
+			t.Errorf("hash of what arrived: %v", got)
+		}
 	})
-}
-
-// TestE7BigStdin sends 50 MiB to commands that read all, some or none of it.
-func TestE7BigStdin(t *testing.T) {
-	t.Parallel()
-	data := noise(50, 50<<20)
-	want := hash(data) + "  -\n"
-	b := newBox(t, pythonBox())
-	cases := []struct {
-		command, stdout string
-		code            int
-	}{
-		{"sha256sum", want, 0},
-		{"head -c 10 >/dev/null; echo some; exit 7", "some\n", 7},
-		{"sleep 0.5; echo none; exit 3", "none\n", 3},
-		{"exec 0<&-; sleep 0.2; exit 4", "", 4},
-		{"exit 5", "", 5},
-	}
-	for i, c := range cases {
-		if i == 2 { // enough to fill every buffer on the way
-			data = data[:8<<20]
-		}
-		res, err := b.s.Exec(t.Context(), session.ExecRequest{Command: c.command, Stdin: data, Timeout: 2 * time.Minute})
-		if err != nil || res.Status != session.ExecCompleted || res.ExitCode != c.code || string(res.Stdout.Bytes()) != c.stdout {
-			t.Errorf("%s: %+v %q, %v", c.command, res.ExecStatus, res.Stdout.Bytes(), err)
-		}
-		var out bytes.Buffer
-		res, err = b.s.Stream(t.Context(), session.ExecRequest{Command: c.command, Timeout: 2 * time.Minute},
-			session.Streams{Stdin: bytes.NewReader(data), Stdout: &out, Stderr: io.Discard})
-		if err != nil || res.Status != session.ExecCompleted || res.ExitCode != c.code || out.String() != c.stdout {
-			t.Errorf("streamed, %s: %+v %q, %v", c.command, res.ExecStatus, out.String(), err)
-		}
-	}
-	if _, err := b.s.Exec(t.Context(), session.ExecRequest{Argv: []string{"cat"}, Stdin: make([]byte, session.MaxStdinBytes+1)}); !errors.Is(err, backend.ErrTooLarge) {
-		t.Errorf("more than the limit: %v", err)
-	}
-	b.alive(t)
 }

@@ -2,6 +2,7 @@ package promises
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,13 +11,17 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/oci"
@@ -26,54 +31,33 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/e2e/machinetest"
 	"github.com/workcell-dev/workcell/session"
 )
 
 // containerdEngine is a containerd on this machine.
 type containerdEngine struct {
-	api    *ctrd.Client
-	socket string
-	state  string // the driver's directory
-
+	api      *ctrd.Client
+	socket   string
+	state    string            // the driver's directory
 	runtimes map[string]string // more of them, by path
-	before   []string          // what belonged to nobody when the tests began
 }
 
-func openContainerd(ctx context.Context, _ string) (engine, error) {
-	e := &containerdEngine{socket: os.Getenv("CONTAINERD_ADDRESS"), state: containerd.DefaultStateDir}
-	if e.socket == "" {
-		e.socket = containerd.DefaultAddress
-	}
+func openContainerd() (engine, error) {
+	e := &containerdEngine{socket: cmp.Or(os.Getenv("CONTAINERD_ADDRESS"), containerd.DefaultAddress), state: containerd.DefaultStateDir}
 	var err error
 	e.api, err = ctrd.New(e.socket, ctrd.WithDefaultNamespace(containerd.DefaultNamespace))
-	if err != nil {
-		return nil, err
-	}
-	ctx = e.in(ctx)
-	cs, err := e.api.ContainerService().List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	there := map[string]bool{}
-	for _, c := range cs {
-		there[c.ID] = true
-	}
-	e.before, err = e.ownerless(ctx, there)
 	return e, err
 }
 
-// in gives the namespace of the sandboxes to a call.
+// in returns a context with the namespace of the sandboxes.
 func (e *containerdEngine) in(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, containerd.DefaultNamespace)
 }
 
 func (e *containerdEngine) connect(ctx context.Context, c connection) (backend.SandboxBackend, error) {
-	address := c.address
-	if address == "" {
-		address = e.socket
-	}
 	return containerd.New(ctx, &containerd.Options{
-		Address: address, StateDir: e.state, Runtimes: e.runtimes, AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout,
+		Address: cmp.Or(c.address, e.socket), StateDir: e.state, Runtimes: e.runtimes, AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout,
 		Logger: c.logger, TracerProvider: c.tracer,
 	})
 }
@@ -81,79 +65,28 @@ func (e *containerdEngine) connect(ctx context.Context, c connection) (backend.S
 func (e *containerdEngine) environ() []string { return []string{"CONTAINERD_ADDRESS=" + e.socket} }
 
 func (e *containerdEngine) left(ctx context.Context, prefix string) ([]string, error) {
-	ctx = e.in(ctx)
-	var list []string
-	cs, err := e.api.ContainerService().List(ctx)
-	if err != nil {
+	cs, err := e.api.ContainerService().List(e.in(ctx))
+	tags, gerr := filepath.Glob(filepath.Join(e.state, "workspaces/*/owner.json"))
+	if err = errors.Join(err, gerr); err != nil {
 		return nil, err
 	}
-	there := map[string]bool{}
+	var list []string
 	for _, c := range cs {
-		there[c.ID] = true
 		if strings.HasPrefix(c.Labels[backend.LabelInstance], prefix) || strings.Contains(c.ID, prefix) {
 			list = append(list, "container "+c.ID)
 		}
-	}
-	tags, err := filepath.Glob(filepath.Join(e.state, "workspaces/*/owner.json"))
-	if err != nil {
-		return nil, err
 	}
 	for _, tag := range tags {
 		if text, err := os.ReadFile(tag); err == nil && strings.Contains(string(text), prefix) {
 			list = append(list, "workspace "+tag)
 		}
 	}
-	if prefix != w.instance { // what follows tells no instance, and others may be at work
-		return list, nil
-	}
-	more, err := e.ownerless(ctx, there)
-	return append(list, newOnly(more, e.before)...), err
+	return list, nil
 }
 
-// ownerless lists what belongs to no container.
-func (e *containerdEngine) ownerless(ctx context.Context, there map[string]bool) ([]string, error) {
-	var list []string
-	for what, pattern := range map[string]string{
-		"files": e.state + "/sandboxes/*", "control group": "/sys/fs/cgroup/*/workcell/*",
-		"task": "/run/containerd/io.containerd.runtime.v2.task/" + containerd.DefaultNamespace + "/*",
-	} {
-		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range paths {
-			if st, err := os.Stat(p); err == nil && st.IsDir() && !there[filepath.Base(p)] {
-				list = append(list, what+" "+p)
-			}
-		}
-	}
-	err := e.api.SnapshotService("overlayfs").Walk(ctx, func(_ context.Context, s snapshots.Info) error {
-		if s.Kind == snapshots.KindActive && !there[s.Name] {
-			list = append(list, "snapshot "+s.Name)
-		}
-		return nil
-	})
-	return list, err
-}
-
-// containerOf gives the id of a sandbox's container: it has less of what tells the session. What is not ours has its own.
-func containerOf(id string) string {
-	session, own, ours := strings.Cut(id, ".")
-	if !ours {
-		return id
-	}
-	return session[:min(32, len(session))] + "." + own
-}
-
-func (e *containerdEngine) running(ctx context.Context, id string) bool {
-	pid, err := e.pid(ctx, id)
-	return err == nil && pid > 0
-}
-
-// pid gives the main process of a sandbox.
 func (e *containerdEngine) pid(ctx context.Context, id string) (int, error) {
 	ctx = e.in(ctx)
-	c, err := e.api.LoadContainer(ctx, containerOf(id))
+	c, err := e.api.LoadContainer(ctx, machinetest.ContainerID(id))
 	if err != nil {
 		return 0, err
 	}
@@ -168,17 +101,8 @@ func (e *containerdEngine) pid(ctx context.Context, id string) (int, error) {
 	return int(task.Pid()), nil
 }
 
-func (e *containerdEngine) processes(ctx context.Context, id string) (int, error) {
-	pid, err := e.pid(ctx, id)
-	if err != nil {
-		return 0, err
-	}
-	list, err := procs(pid)
-	return len(list), err
-}
-
 func (e *containerdEngine) describe(ctx context.Context, id string) (string, error) {
-	c, err := e.api.ContainerService().Get(e.in(ctx), containerOf(id))
+	c, err := e.api.ContainerService().Get(e.in(ctx), machinetest.ContainerID(id))
 	if err != nil {
 		return "", err
 	}
@@ -190,27 +114,13 @@ func (e *containerdEngine) describe(ctx context.Context, id string) (string, err
 	return all.String(), nil
 }
 
-func (e *containerdEngine) address(ctx context.Context, id string) (own, gateway string, err error) {
-	pid, err := e.pid(ctx, id)
-	if err != nil {
-		return "", "", err
-	}
-	return networkOf(pid)
-}
-
-func (e *containerdEngine) stranger(t testing.TB, labels map[string]string) stranger {
-	t.Helper()
-	return e.strangerFrom(t, debianImage, labels)
-}
-
-func (e *containerdEngine) strangerFrom(t testing.TB, image string, labels map[string]string) stranger {
+func (e *containerdEngine) stranger(t testing.TB, image string, labels map[string]string) stranger {
 	t.Helper()
 	ctx := e.in(context.Background())
 	img, err := e.api.GetImage(ctx, "docker.io/"+image)
 	must(t, err)
 	must(t, img.Unpack(ctx, "overlayfs"))
-	// With a name of ours in it, so that it counts as left if it stays.
-	id := "other-" + w.instance + "-" + session.NewID()
+	id := strangerName()
 	c, err := e.api.NewContainer(ctx, id, ctrd.WithImage(img), ctrd.WithSnapshotter("overlayfs"), ctrd.WithNewSnapshot(id, img),
 		ctrd.WithNewSpec(oci.WithImageConfig(img), oci.WithProcessArgs("sleep", "6000"), oci.WithCgroup("/workcell-promises/"+id)),
 		ctrd.WithAdditionalContainerLabels(labels))
@@ -227,7 +137,7 @@ func (e *containerdEngine) strangerFrom(t testing.TB, image string, labels map[s
 		}
 	})
 	must(t, task.Start(ctx))
-	return stranger{[]string{id}, func() bool { return e.running(context.Background(), id) }}
+	return stranger{[]string{id}, func() bool { return running(id) }}
 }
 
 func (e *containerdEngine) derive(t testing.TB, c change) string {
@@ -248,8 +158,8 @@ func (e *containerdEngine) derive(t testing.TB, c change) string {
 		config.Config.Env = append(config.Config.Env, name+"="+value)
 	}
 	config.Config.Labels = c.labels
-	if len(c.files) > 0 {
-		layer := packed(t, c.files)
+	if c.file != nil {
+		layer := c.file.archive(t)
 		manifest.Layers = append(manifest.Layers, e.store(ctx, t, ocispec.MediaTypeImageLayer, layer, nil))
 		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, manifest.Layers[len(manifest.Layers)-1].Digest) // it is not compressed
 	}
@@ -308,9 +218,8 @@ func (e *containerdEngine) forget(ctx context.Context, ref string) error {
 	return e.api.ImageService().Delete(e.in(ctx), full, images.SynchronousDelete())
 }
 
-func (e *containerdEngine) front(t testing.TB) *proxy {
-	t.Helper()
-	return newGRPCProxy(t, e.socket)
+func (e *containerdEngine) proxy(t testing.TB) *proxy {
+	return newProxy(t, "unix", e.socket, forwardGRPC)
 }
 
 func (e *containerdEngine) steps() map[string]func(*http.Request) bool {
@@ -329,12 +238,134 @@ func (e *containerdEngine) steps() map[string]func(*http.Request) bool {
 func (e *containerdEngine) streams() bool { return false }
 
 func (e *containerdEngine) unreachable(t testing.TB) map[string]string {
-	dir := t.TempDir()
 	return map[string]string{
-		"no socket": "CONTAINERD_ADDRESS=" + filepath.Join(dir, "secret-place.sock"), "silent": "CONTAINERD_ADDRESS=" + silentSocket(t, dir),
+		"no socket": "CONTAINERD_ADDRESS=" + t.TempDir() + "/secret-place.sock", "silent": "CONTAINERD_ADDRESS=" + silentSocket(t),
 	}
 }
 
 func (e *containerdEngine) mounts() *regexp.Regexp { return containerMounts() }
 
 func (e *containerdEngine) close() error { return e.api.Close() }
+
+const mib = 1 << 20
+
+// inspect compares the spec that containerd has stored of a sandbox with what it must be, field by field. The system call
+// filter has a list of its own, in backend/internal/seccomp.
+func (e *containerdEngine) inspect(t *testing.T, b *sandbox) {
+	t.Helper()
+	ctx := e.in(t.Context())
+	c, err := e.api.LoadContainer(ctx, machinetest.ContainerID(b.s.Info().EngineID))
+	must(t, err)
+	labels, err := c.Labels(ctx)
+	must(t, err)
+	for label, want := range map[string]string{
+		backend.LabelInstance: w.instance, backend.LabelRole: backend.RoleSandbox, backend.LabelID: b.s.ID(), backend.LabelRun: b.run.ID,
+	} {
+		if labels[label] != want {
+			t.Errorf("label %s is %q, want %q", label, labels[label], want)
+		}
+	}
+	got, err := c.Spec(ctx)
+	must(t, err)
+	if f := got.Linux.Seccomp; f == nil || f.DefaultAction != specs.ActErrno || len(f.Flags) != 0 || len(f.Architectures) == 0 || len(f.Syscalls) == 0 {
+		t.Errorf("the filter: %+v", f)
+	}
+	got.Linux.Seccomp = nil
+	// The names of the directories and of the network's namespace end in what is chosen when they are made.
+	own := e.state + "/sandboxes/" + c.ID() + "/"
+	for i, m := range got.Mounts {
+		for _, dir := range []string{own, e.state + "/guest/", e.state + "/workspaces/"} {
+			if m.Type == "bind" && strings.HasPrefix(m.Source, dir) {
+				got.Mounts[i].Source = dir
+			}
+		}
+	}
+	for i, ns := range got.Linux.Namespaces {
+		if ns.Type == specs.NetworkNamespace && strings.HasPrefix(ns.Path, own) {
+			got.Linux.Namespaces[i].Path = ""
+		}
+	}
+	if got.Hooks != nil && gocmp.Diff(&specs.Hooks{}, got.Hooks) == "" {
+		got.Hooks = nil
+	}
+	if diff := gocmp.Diff(goldenSpec(b, e.state, own), got, cmpopts.SortSlices(func(a, b specs.POSIXRlimit) bool { return a.Type < b.Type }),
+		cmpopts.SortSlices(func(a, b specs.Mount) bool { return a.Destination < b.Destination }),
+		cmpopts.SortSlices(func(a, b specs.LinuxNamespace) bool { return a.Type < b.Type })); diff != "" {
+		t.Errorf("the spec (-want +got):\n%s", diff)
+	}
+}
+
+// goldenSpec returns what is promised, written out, so that a change of the driver shows as one of the promise. own is the
+// sandbox's own directory.
+func goldenSpec(b *sandbox, state, own string) *specs.Spec {
+	info := b.s.Info()
+	uid := uint32(1000)
+	if b == w.root || b == w.bridgedRoot {
+		uid = 0
+	}
+	score := 0
+	memory, pids, quota, period := int64(2048+10)*mib, int64(256+20), int64(100_000), uint64(100_000)
+	swap := memory
+	bind := func(from, at string, more ...string) specs.Mount {
+		return specs.Mount{Type: "bind", Source: from, Destination: at, Options: append([]string{"bind", "nosuid", "nodev", "private"}, more...)}
+	}
+	return &specs.Spec{
+		Version:  "1.0.2",
+		Hostname: "workcell",
+		Root:     &specs.Root{Path: "rootfs", Readonly: info.Root == backend.RootReadonly},
+		Process: &specs.Process{
+			User:            specs.User{UID: uid, GID: uid},
+			Args:            append([]string{"/.workcell/workcell-guest"}, guestArguments(b)...),
+			Env:             []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="},
+			Cwd:             "/",
+			Capabilities:    &specs.LinuxCapabilities{},
+			NoNewPrivileges: true,
+			OOMScoreAdj:     &score,
+			Rlimits: []specs.POSIXRlimit{
+				{Type: "RLIMIT_CORE"}, {Type: "RLIMIT_FSIZE", Hard: uint64(fileLimit(b) * mib), Soft: uint64(fileLimit(b) * mib)}, {Type: "RLIMIT_NOFILE", Hard: 16384, Soft: 16384},
+			},
+		},
+		Mounts: []specs.Mount{
+			{Type: "proc", Source: "proc", Destination: "/proc", Options: []string{"nosuid", "noexec", "nodev"}},
+			{Type: "tmpfs", Source: "tmpfs", Destination: "/dev", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+			{Type: "devpts", Source: "devpts", Destination: "/dev/pts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+			{Type: "sysfs", Source: "sysfs", Destination: "/sys", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+			{Type: "cgroup", Source: "cgroup", Destination: "/sys/fs/cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
+			{Type: "mqueue", Source: "mqueue", Destination: "/dev/mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+			{Type: "tmpfs", Source: "tmpfs", Destination: "/dev/shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=67108864"}},
+			{Type: "tmpfs", Source: "tmpfs", Destination: "/tmp", Options: []string{
+				"rw", "nosuid", "nodev", "exec", "size=268435456", "nr_inodes=65536", "mode=1777", fmt.Sprintf("uid=%d", uid), fmt.Sprintf("gid=%d", uid),
+			}},
+			bind(own, "/etc/hosts", "ro", "noexec"), bind(own, "/etc/hostname", "ro", "noexec"), bind(own, "/etc/resolv.conf", "ro", "noexec"),
+			bind(state+"/guest/", "/.workcell", "ro"), bind(state+"/workspaces/", "/workspace", "rw"),
+		},
+		Linux: &specs.Linux{
+			RootfsPropagation: "private",
+			CgroupsPath:       "/workcell/" + machinetest.ContainerID(info.EngineID),
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.CgroupNamespace}, {Type: specs.NetworkNamespace},
+			},
+			Resources: &specs.LinuxResources{
+				Memory:  &specs.LinuxMemory{Limit: &memory, Swap: &swap},
+				CPU:     &specs.LinuxCPU{Quota: &quota, Period: &period},
+				Pids:    &specs.LinuxPids{Limit: &pids},
+				Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}, // the runtime adds null, zero and their like
+			},
+			Sysctl: map[string]string{"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0 2147483647"},
+			MaskedPaths: append([]string{
+				"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+				"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+			}, throttles()...),
+			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/sys/fs/cgroup"},
+		},
+	}
+}
+
+// throttles returns the directory of each processor that counts how often it was too hot, in the order of their numbers.
+func throttles() (paths []string) {
+	for cpu := range runtime.NumCPU() {
+		paths = append(paths, fmt.Sprintf("/sys/devices/system/cpu/cpu%d/thermal_throttle", cpu))
+	}
+	return paths
+}

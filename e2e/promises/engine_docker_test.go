@@ -3,27 +3,27 @@ package promises
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	imagetypes "github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/api/types/volume"
 	dockerclient "github.com/docker/docker/client"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/docker"
-	"github.com/workcell-dev/workcell/session"
 )
 
 // dockerEngine is a Docker Engine.
@@ -32,21 +32,14 @@ type dockerEngine struct {
 	host string // as DOCKER_HOST; empty is the platform's default
 }
 
-func openDocker(context.Context, string) (engine, error) {
+func openDocker() (engine, error) {
 	api, err := dockerclient.NewClientWithOpts(dockerclient.FromEnv, dockerclient.WithAPIVersionNegotiation())
-	if err != nil {
-		return nil, err
-	}
-	return &dockerEngine{api, os.Getenv("DOCKER_HOST")}, nil
+	return &dockerEngine{api, os.Getenv("DOCKER_HOST")}, err
 }
 
 func (e *dockerEngine) connect(ctx context.Context, c connection) (backend.SandboxBackend, error) {
-	host := c.address
-	if host == "" {
-		host = e.host
-	}
 	return docker.New(ctx, &docker.Options{
-		Host: host, AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout, Logger: c.logger, TracerProvider: c.tracer,
+		Host: cmp.Or(c.address, e.host), AllowNets: c.allowNets, Patience: c.patience, PullTimeout: c.pullTimeout, Logger: c.logger, TracerProvider: c.tracer,
 	})
 }
 
@@ -58,19 +51,16 @@ func (e *dockerEngine) environ() []string {
 }
 
 func (e *dockerEngine) left(ctx context.Context, prefix string) ([]string, error) {
-	var list []string
 	cs, err := e.api.ContainerList(ctx, container.ListOptions{All: true})
-	if err != nil {
+	vs, verr := e.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", backend.LabelInstance))})
+	if err = errors.Join(err, verr); err != nil {
 		return nil, err
 	}
+	var list []string
 	for _, c := range cs {
 		if strings.HasPrefix(c.Labels[backend.LabelInstance], prefix) || strings.Contains(strings.Join(c.Names, " "), prefix) {
 			list = append(list, fmt.Sprintf("container %v, %s", c.Names, c.State))
 		}
-	}
-	vs, err := e.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", backend.LabelInstance))})
-	if err != nil {
-		return nil, err
 	}
 	for _, vol := range vs.Volumes {
 		if strings.HasPrefix(vol.Labels[backend.LabelInstance], prefix) {
@@ -80,14 +70,12 @@ func (e *dockerEngine) left(ctx context.Context, prefix string) ([]string, error
 	return list, nil
 }
 
-func (e *dockerEngine) running(ctx context.Context, id string) bool {
+func (e *dockerEngine) pid(ctx context.Context, id string) (int, error) {
 	res, err := e.api.ContainerInspect(ctx, id)
-	return err == nil && res.State.Running
-}
-
-func (e *dockerEngine) processes(ctx context.Context, id string) (int, error) {
-	top, err := e.api.ContainerTop(ctx, id, nil)
-	return len(top.Processes), err
+	if err != nil {
+		return 0, err
+	}
+	return res.State.Pid, nil
 }
 
 func (e *dockerEngine) describe(ctx context.Context, id string) (string, error) {
@@ -103,25 +91,9 @@ func (e *dockerEngine) describe(ctx context.Context, id string) (string, error) 
 	return string(text), err
 }
 
-func (e *dockerEngine) address(ctx context.Context, id string) (own, gateway string, err error) {
-	res, err := e.api.ContainerInspect(ctx, id)
-	if err != nil {
-		return "", "", err
-	}
-	for _, n := range res.NetworkSettings.Networks {
-		own, gateway = n.IPAddress, n.Gateway
-	}
-	return own, gateway, nil
-}
-
-func (e *dockerEngine) stranger(t testing.TB, labels map[string]string) stranger {
+func (e *dockerEngine) stranger(t testing.TB, image string, labels map[string]string) stranger {
 	t.Helper()
-	return e.strangerFrom(t, debianImage, labels)
-}
-
-func (e *dockerEngine) strangerFrom(t testing.TB, image string, labels map[string]string) stranger {
-	t.Helper()
-	name := "other-" + w.instance + "-" + session.NewID()
+	name := strangerName()
 	res, err := e.api.ContainerCreate(t.Context(), &container.Config{Image: image, Cmd: []string{"sleep", "6000"}, Labels: labels},
 		&container.HostConfig{NetworkMode: "none"}, nil, nil, name)
 	must(t, err)
@@ -129,18 +101,17 @@ func (e *dockerEngine) strangerFrom(t testing.TB, image string, labels map[strin
 		must(t, e.api.ContainerRemove(context.Background(), res.ID, container.RemoveOptions{Force: true, RemoveVolumes: true}))
 	})
 	must(t, e.api.ContainerStart(t.Context(), res.ID, container.StartOptions{}))
-	return stranger{[]string{res.ID, res.ID[:12], name}, func() bool { return e.running(context.Background(), res.ID) }}
+	return stranger{[]string{res.ID, res.ID[:12], name}, func() bool { return running(res.ID) }}
 }
 
 func (e *dockerEngine) derive(t testing.TB, c change) string {
 	t.Helper()
 	ctx := context.Background() // what is begun is ended
-	res, err := e.api.ContainerCreate(ctx, &container.Config{Image: debianImage, Cmd: []string{"true"}}, nil, nil, nil,
-		"other-"+w.instance+"-"+session.NewID())
+	res, err := e.api.ContainerCreate(ctx, &container.Config{Image: debianImage, Cmd: []string{"true"}}, nil, nil, nil, strangerName())
 	must(t, err)
 	defer func() { must(t, e.api.ContainerRemove(ctx, res.ID, container.RemoveOptions{Force: true})) }()
-	if len(c.files) > 0 {
-		must(t, e.api.CopyToContainer(ctx, res.ID, "/", bytes.NewReader(packed(t, c.files)), container.CopyToContainerOptions{}))
+	if c.file != nil {
+		must(t, e.api.CopyToContainer(ctx, res.ID, "/", bytes.NewReader(c.file.archive(t)), container.CopyToContainerOptions{}))
 	}
 	var changes []string
 	for name, value := range c.env {
@@ -156,20 +127,14 @@ func (e *dockerEngine) derive(t testing.TB, c change) string {
 	return ref
 }
 
-// newReference gives a reference that no engine knows.
-func newReference() string { return "workcell-promises/" + strings.ToLower(session.NewID()) + ":1" }
-
-// packed gives files as a tar archive.
-func packed(t testing.TB, files []file) []byte {
+// archive returns the file as a tar archive.
+func (f *file) archive(t testing.TB) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
-	for _, f := range files {
-		must(t, tw.WriteHeader(&tar.Header{Name: f.path, Mode: f.mode, Size: int64(len(f.data))}))
-		_, err := tw.Write(f.data)
-		must(t, err)
-	}
-	must(t, tw.Close())
+	must(t, tw.WriteHeader(&tar.Header{Name: f.path, Mode: f.mode, Size: int64(len(f.data))}))
+	_, err := tw.Write(f.data)
+	must(t, errors.Join(err, tw.Close()))
 	return b.Bytes()
 }
 
@@ -187,25 +152,25 @@ func (e *dockerEngine) forget(ctx context.Context, ref string) error {
 	return err
 }
 
-func (e *dockerEngine) front(t testing.TB) *proxy {
+func (e *dockerEngine) proxy(t testing.TB) *proxy {
 	t.Helper()
 	at, err := dockerclient.ParseHostURL(e.api.DaemonHost())
 	must(t, err)
-	p := newHTTPProxy(t, at.Scheme, at.Host)
+	p := newProxy(t, at.Scheme, at.Host, forwardHTTP)
 	p.address = "unix://" + p.address
 	return p
 }
 
 func (e *dockerEngine) steps() map[string]func(*http.Request) bool {
-	creates := func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/containers/create") }
-	// The sandbox's own container, and not one that helps to make it.
+	posts := func(path string) func(*http.Request) bool {
+		return func(r *http.Request) bool { return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, path) }
+	}
+	// own reports whether a creation is of the sandbox's own container, and not of one that helps to make it.
 	own := func(r *http.Request) bool {
 		name := r.URL.Query().Get("name")
 		return strings.HasPrefix(name, "workcell-sbx_") && strings.Count(name, "-") == 1
 	}
-	posts := func(path string) func(*http.Request) bool {
-		return func(r *http.Request) bool { return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, path) }
-	}
+	creates := posts("/containers/create")
 	return map[string]func(*http.Request) bool{
 		"pull":    posts("/images/create"),
 		"create":  func(r *http.Request) bool { return creates(r) && own(r) },
@@ -218,28 +183,74 @@ func (e *dockerEngine) steps() map[string]func(*http.Request) bool {
 func (e *dockerEngine) streams() bool { return true }
 
 func (e *dockerEngine) unreachable(t testing.TB) map[string]string {
-	dir := t.TempDir()
-	silent := silentSocket(t, dir)
 	return map[string]string{
-		"no socket": "DOCKER_HOST=unix://" + filepath.Join(dir, "secret-place.sock"), "silent": "DOCKER_HOST=unix://" + silent,
+		"no socket": "DOCKER_HOST=unix://" + t.TempDir() + "/secret-place.sock", "silent": "DOCKER_HOST=unix://" + silentSocket(t),
 		"no listener": "DOCKER_HOST=tcp://127.0.0.1:1",
 	}
-}
-
-// silentSocket takes connections and says nothing.
-func silentSocket(t testing.TB, dir string) string {
-	t.Helper()
-	path := filepath.Join(dir, "silent.sock")
-	l, err := net.Listen("unix", path) // nobody accepts
-	must(t, err)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-			t.Error(err)
-		}
-	})
-	return path
 }
 
 func (e *dockerEngine) mounts() *regexp.Regexp { return containerMounts() }
 
 func (e *dockerEngine) close() error { return e.api.Close() }
+
+// inspect holds a container to section 5 of the CIS Docker Benchmark and to what we add, from the engine's description.
+// AppArmor and SELinux (5.1, 5.2) are the machine's affair; a health check (5.26) would start a program over and over in a
+// sandbox whose main process answers for itself.
+func (e *dockerEngine) inspect(t *testing.T, b *sandbox) {
+	t.Helper()
+	info, err := e.api.Info(t.Context())
+	must(t, err)
+	has := func(module string) bool {
+		return slices.ContainsFunc(info.SecurityOptions, func(o string) bool { return strings.HasPrefix(o, "name="+module) })
+	}
+	c, err := e.api.ContainerInspect(t.Context(), b.s.Info().EngineID)
+	must(t, err)
+	h := c.HostConfig
+	option := func(name string) bool {
+		return slices.ContainsFunc(h.SecurityOpt, func(o string) bool { return strings.HasPrefix(o, name) })
+	}
+	for rule, ok := range map[string]bool{
+		"5.1 AppArmor, where the machine has it":   !has("apparmor") || c.AppArmorProfile != "" && c.AppArmorProfile != "unconfined",
+		"5.2 SELinux, where the machine has it":    !has("selinux") || c.ProcessLabel != "",
+		"5.3 capabilities":                         slices.Equal(h.CapDrop, []string{"ALL"}) && len(h.CapAdd) == 0,
+		"5.4 not privileged":                       !h.Privileged,
+		"5.5 no directories of the host":           len(h.Links)+len(h.ExtraHosts)+len(h.DNS)+len(h.VolumesFrom)+len(h.Binds) == 0,
+		"5.7, 5.8, 5.13 no ports":                  len(h.PortBindings)+len(c.NetworkSettings.Ports) == 0 && !h.PublishAllPorts,
+		"5.9 own network":                          !h.NetworkMode.IsHost() && !h.NetworkMode.IsContainer(),
+		"5.10 memory":                              h.Memory > 0 && h.MemorySwap == h.Memory,
+		"5.11 CPU":                                 h.NanoCPUs > 0 || h.CPUShares > 0,
+		"5.12 read-only root":                      h.ReadonlyRootfs == (b.s.Info().Root == backend.RootReadonly),
+		"5.14 no restarts":                         h.RestartPolicy.IsNone(),
+		"5.15 own processes":                       h.PidMode == "",
+		"5.16 own IPC":                             h.IpcMode == container.IPCModePrivate,
+		"5.17 no devices":                          len(h.Devices)+len(h.DeviceRequests)+len(h.DeviceCgroupRules) == 0,
+		"5.18 ulimits":                             len(h.Ulimits) >= 3,
+		"5.20 own host name":                       h.UTSMode == "",
+		"5.21 seccomp":                             !option("seccomp=unconfined") && has("seccomp"),
+		"5.24 cgroup":                              h.CgroupParent == "" && h.CgroupnsMode == container.CgroupnsModePrivate,
+		"5.25 no new privileges":                   slices.Contains(h.SecurityOpt, "no-new-privileges"),
+		"5.28 processes":                           h.PidsLimit != nil && *h.PidsLimit > 0,
+		"5.29 not the default bridge":              h.NetworkMode != "default" && h.NetworkMode != "bridge",
+		"5.30 user namespace not the machine's":    h.UsernsMode == "",
+		"groups, sysctls":                          len(h.GroupAdd)+len(h.Sysctls) == 0,
+		"kills for lack of memory":                 (h.OomKillDisable == nil || !*h.OomKillDisable) && h.OomScoreAdj >= 0,
+		"masked and read-only paths":               len(h.MaskedPaths) >= 8 && len(h.ReadonlyPaths) >= 5,
+		"no log, no terminal":                      h.LogConfig.Type == "none" && !c.Config.Tty,
+		"entry point":                              slices.Equal(c.Config.Entrypoint, []string{"/.workcell/workcell-guest"}) && slices.Equal(c.Config.Cmd, guestArguments(b)),
+		"environment":                              !slices.ContainsFunc(c.Config.Env, func(e string) bool { return strings.HasPrefix(e, hostCanary) }),
+		"user":                                     c.Config.User == b.s.Info().User,
+		"label of instance":                        c.Config.Labels[backend.LabelInstance] == w.instance,
+		"5.19, 5.31 two volumes of ours, no other": len(c.Mounts) == 2 && slices.ContainsFunc(c.Mounts, ownVolume("/workspace", true)) && slices.ContainsFunc(c.Mounts, ownVolume("/.workcell", false)),
+	} {
+		if !ok {
+			t.Errorf("%s: not so", rule)
+		}
+	}
+}
+
+// ownVolume returns a function that reports whether a mount is a volume of ours.
+func ownVolume(at string, writable bool) func(container.MountPoint) bool {
+	return func(m container.MountPoint) bool {
+		return m.Type == mount.TypeVolume && strings.HasPrefix(m.Name, "workcell-") && m.Destination == at && m.RW == writable && m.Propagation != mount.PropagationShared
+	}
+}

@@ -16,28 +16,20 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/local"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // localEngine is this machine itself.
 type localEngine struct {
 	state string // the driver's directory
-	home  string // what names it to the command line of an ordinary user
-
-	before []string // what belonged to nobody when the tests began
+	home  string // XDG_STATE_HOME of the command line of an ordinary user
 }
 
-func openLocal(_ context.Context, dir string) (engine, error) {
+func openLocal(dir string) engine {
 	e := &localEngine{home: filepath.Join(dir, "state"), state: filepath.Join(dir, "state/workcell/local")}
 	if os.Geteuid() == 0 {
 		e.state = "/var/lib/workcell/local"
 	}
-	_, there, nonces, err := e.records("")
-	if err != nil {
-		return nil, err
-	}
-	e.before, err = e.ownerless(there, nonces)
-	return e, err
+	return e
 }
 
 func (e *localEngine) connect(ctx context.Context, c connection) (backend.SandboxBackend, error) {
@@ -46,137 +38,65 @@ func (e *localEngine) connect(ctx context.Context, c connection) (backend.Sandbo
 
 func (e *localEngine) environ() []string { return []string{"XDG_STATE_HOME=" + e.home} }
 
-func (e *localEngine) left(_ context.Context, prefix string) ([]string, error) {
-	list, there, nonces, err := e.records(prefix)
-	if err != nil || prefix != w.instance { // the rest tells no instance, and others may be at work
-		return list, err
-	}
-	more, err := e.ownerless(there, nonces)
-	return append(list, newOnly(more, e.before)...), err
-}
-
-// records lists the directories of sandboxes and workspaces of an instance; there and nonces name all that there are.
-func (e *localEngine) records(prefix string) (list []string, there, nonces map[string]bool, err error) {
-	there, nonces = map[string]bool{}, map[string]bool{}
+func (e *localEngine) left(_ context.Context, prefix string) (list []string, err error) {
 	for _, place := range []string{"sandboxes", "workspaces"} {
-		dirs, err := filepath.Glob(filepath.Join(e.state, place, "*"))
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		for _, dir := range dirs {
-			there[filepath.Base(dir)] = true
-			records, err := filepath.Glob(filepath.Join(dir, "*.json"))
-			if err != nil {
-				return nil, nil, nil, err
-			}
-			for _, record := range records {
-				text, err := os.ReadFile(record)
-				if err != nil {
-					continue // it is being removed
-				}
-				if strings.Contains(string(text), prefix) && !slices.Contains(list, dir) {
-					list = append(list, dir)
-				}
-				var r struct{ Nonce, Group string } // a sandbox that was started again has its former group
-				if json.Unmarshal(text, &r) == nil {
-					nonces[r.Nonce], nonces[strings.TrimPrefix(r.Group, e.groups())] = true, true
-				}
-			}
-		}
-	}
-	return list, there, nonces, nil
-}
-
-// ownerless lists what belongs to no sandbox.
-func (e *localEngine) ownerless(there, nonces map[string]bool) ([]string, error) {
-	var list []string
-	ids, err := filepath.Glob(filepath.Join(e.state, "ids/*"))
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range ids {
-		if owner, err := os.Readlink(id); err == nil && !there[owner] {
-			list = append(list, "block of user ids "+id+" of "+owner)
-		}
-	}
-	for _, pattern := range []string{"/sys/fs/cgroup/*/", "/sys/fs/cgroup/"} {
-		groups, err := filepath.Glob(pattern + e.groups() + "*")
+		records, err := filepath.Glob(filepath.Join(e.state, place, "*/*.json"))
 		if err != nil {
 			return nil, err
 		}
-		for _, group := range groups {
-			if !nonces[strings.TrimPrefix(filepath.Base(group), e.groups())] {
-				list = append(list, "control group "+group)
+		for _, record := range records {
+			text, _ := os.ReadFile(record) // it may be being removed
+			if dir := filepath.Dir(record); strings.Contains(string(text), prefix) && !slices.Contains(list, dir) {
+				list = append(list, dir)
 			}
 		}
 	}
 	return list, nil
 }
 
-// groups begins the names of the control groups of this state directory's sandboxes.
-func (e *localEngine) groups() string {
-	return "workcell-" + hash([]byte(e.state))[:8] + "-"
-}
-
-// pid gives the main process of a sandbox.
-func (e *localEngine) pid(id string) (int, error) {
+func (e *localEngine) pid(_ context.Context, id string) (int, error) {
 	name, _, _ := strings.Cut(id, "@")
 	text, err := os.ReadFile(filepath.Join(e.state, "sandboxes", name, "run.json"))
 	if err != nil {
 		return 0, err
 	}
 	var run struct{ PID int }
-	if err := json.Unmarshal(text, &run); err != nil || run.PID <= 0 {
-		return 0, fmt.Errorf("run.json: %s: %w", text, err)
-	}
-	return run.PID, nil
+	return run.PID, errors.Join(err, json.Unmarshal(text, &run))
 }
 
-func (e *localEngine) running(_ context.Context, id string) bool {
-	pid, err := e.pid(id)
-	if err != nil {
-		return false
-	}
-	s, err := status(pid)
-	return err == nil && !strings.HasPrefix(s["State"], "Z")
-}
-
-func (e *localEngine) processes(_ context.Context, id string) (int, error) {
-	pid, err := e.pid(id)
-	if err != nil {
-		return 0, err
-	}
-	list, err := procs(pid)
-	return len(list), err
-}
-
+// describe returns the contents of a sandbox's records.
 func (e *localEngine) describe(_ context.Context, id string) (string, error) {
 	name, _, _ := strings.Cut(id, "@")
-	return smallFiles(filepath.Join(e.state, "sandboxes", name))
+	return contentsBelow(filepath.Join(e.state, "sandboxes", name))
 }
 
-// stranger is a process. Labels are the engine's affair, and here there is none.
-func (e *localEngine) stranger(t testing.TB, _ map[string]string) stranger {
+// contentsBelow returns the contents of the files below a directory.
+func contentsBelow(dir string) (string, error) {
+	var all strings.Builder
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		fmt.Fprintf(&all, "%s: %s\n", path, text)
+		return err
+	})
+	return all.String(), err
+}
+
+// stranger is a process. There are neither images nor labels here.
+func (e *localEngine) stranger(t testing.TB, _ string, _ map[string]string) stranger {
 	t.Helper()
 	cmd := exec.Command("sleep", "6000")
 	must(t, cmd.Start())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait() // it is killed
-	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // then it has ended
-		<-ended
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
 	})
 	pid := strconv.Itoa(cmd.Process.Pid)
 	return stranger{[]string{"other@" + pid, pid, "/proc/" + pid}, func() bool {
-		select {
-		case <-ended:
-			return false
-		default:
-			return true
-		}
+		s, err := status(cmd.Process.Pid)
+		return err == nil && !strings.HasPrefix(s["State"], "Z")
 	}}
 }
 
@@ -193,35 +113,109 @@ func (e *localEngine) mounts() *regexp.Regexp {
 
 func (e *localEngine) close() error { return nil }
 
-// unusableState is what can be wrong in place of an engine that is away.
-func unusableState(t *testing.T) {
+// inspect looks at every process of a sandbox from the machine, and holds the sandbox to what section 5 of the CIS Docker
+// Benchmark asks of a container, read from the kernel.
+func (e *localEngine) inspect(t *testing.T, b *sandbox) {
 	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "secret-place")
-	must(t, os.WriteFile(file, nil, 0o600))
-	open := filepath.Join(dir, "open")
-	must(t, os.Mkdir(open, 0o700))
-	must(t, os.Chmod(open, 0o777))
-	for what, state := range map[string]string{"a file": file, "below a file": file + "/x", "for everybody": open} {
-		b, err := local.New(t.Context(), &local.Options{StateDir: state})
-		if err == nil {
-			t.Errorf("a state directory that is %s was accepted", what)
-			must(t, b.Close())
-			continue
+	list, err := processes(t.Context(), b.s.Info().EngineID)
+	must(t, err)
+	for _, pid := range list {
+		for _, ns := range []string{"mnt", "pid", "net", "ipc", "uts", "cgroup", "user"} {
+			host, err := os.Readlink("/proc/self/ns/" + ns)
+			must(t, err)
+			if own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, ns)); err == nil && own == host {
+				t.Errorf("process %d shares the namespace %s with the machine", pid, ns)
+			}
 		}
-		if strings.Contains(err.Error(), "secret-place") {
-			t.Errorf("%s: %v tells the path", what, err)
+		s, err := status(pid)
+		if err != nil || strings.HasPrefix(s["State"], "Z") {
+			continue // it has ended meanwhile
+		}
+		unprivileged(t, fmt.Sprint("process ", pid), s)
+		if uid := strings.Fields(s["Uid"])[0]; uid == "0" || os.Geteuid() == 0 && len(uid) < 10 {
+			t.Errorf("process %d is the machine's user %s", pid, uid)
 		}
 	}
-	// What lies in it is gone under a sandbox: that is a lost one, and others go on.
-	b := newBox(t, pythonBox())
-	e := w.engine.(*localEngine)
-	pid, err := e.pid(b.s.Info().EngineID)
+	main, err := e.pid(t.Context(), b.s.Info().EngineID)
 	must(t, err)
-	p, err := os.FindProcess(pid)
-	must(t, errors.Join(err, p.Kill()))
-	eventually(t, "the sandbox counts as lost", func() bool {
-		return code(b.call(t, tools.ToolExec, obj{"cmd": []string{"true"}})) == tools.CodeLost
-	})
-	w.user.alive(t)
+	for _, name := range []string{"uid_map", "gid_map"} {
+		for line := range strings.Lines(fileOf(t, main, name)) {
+			outside, err := strconv.Atoi(strings.Fields(line)[1])
+			if must(t, err); os.Geteuid() == 0 && outside < 1<<20 || outside == 0 {
+				t.Errorf("%s maps %s", name, line)
+			}
+		}
+	}
+	if got := fileOf(t, main, "net/dev"); strings.Count(got, ":") != 1 || !strings.Contains(got, "lo:") {
+		t.Errorf("5.9 own network: %q", got)
+	}
+	e.inspectGroup(t, b)
+	if root := fileOf(t, main, "mountinfo"); regexp.MustCompile(`(?m)^\d+ \d+ \S+ \S+ / ro`).MatchString(root) != (b.s.Info().Root == backend.RootReadonly) {
+		t.Errorf("5.12 read-only root: %s", root)
+	}
+	limits := fileOf(t, main, "limits")
+	for _, pattern := range []string{`Max core file size +0 +0 `, `Max open files +\d+ +\d+ `, `Max file size +\d+ +\d+ `} {
+		if !regexp.MustCompile(pattern).MatchString(limits) {
+			t.Errorf("5.18 limits: no %s in %s", pattern, limits)
+		}
+	}
+	// 5.31: of what it holds open, nothing leads to the machine but its own socket and log, and its own control group.
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", main))
+	must(t, err)
+	own := regexp.MustCompile(`^([^/]|/dev/|/proc|/sys/fs/cgroup/|` + backend.Workdir + `)|/guest\.log$`)
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && !own.MatchString(to) && !ownTmp(t, fd, to) {
+			t.Errorf("the main process holds %s open", to)
+		}
+	}
+}
+
+func fileOf(t *testing.T, pid int, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
+	must(t, err)
+	return string(text)
+}
+
+// inspectGroup reads the limits of a sandbox's control group, of either version. Where groups cannot be written,
+// Capabilities and doctor say so; see TestN10Limits for what holds instead.
+func (e *localEngine) inspectGroup(t *testing.T, b *sandbox) {
+	t.Helper()
+	caps := w.driver.Capabilities()
+	_, nonce, _ := strings.Cut(b.s.Info().EngineID, "@")
+	group := "workcell-" + hash([]byte(e.state))[:8] + "-" + nonce
+	for what, c := range map[string]struct {
+		enforced bool
+		v1, v2   string
+		most     int64
+	}{
+		"5.10 memory":    {caps.Memory, "memory/%s/memory.limit_in_bytes", "%s/memory.max", (2048 + 64) << 20},
+		"5.11 CPU":       {caps.CPU, "cpu/%s/cpu.cfs_quota_us", "%s/cpu.max", 1_000_000},
+		"5.28 processes": {caps.PIDs && caps.Memory, "pids/%s/pids.max", "%s/pids.max", 1000},
+	} {
+		if !c.enforced {
+			continue
+		}
+		text, err := os.ReadFile("/sys/fs/cgroup/" + fmt.Sprintf(c.v1, group))
+		if err != nil {
+			text, err = os.ReadFile("/sys/fs/cgroup/" + fmt.Sprintf(c.v2, group))
+		}
+		must(t, err)
+		if n, err := strconv.ParseInt(strings.Fields(string(text))[0], 10, 64); err != nil || n <= 0 || n > c.most {
+			t.Errorf("%s: limit %d, %v", what, n, err)
+		}
+	}
+}
+
+// ownTmp reports whether an open file that the kernel calls /tmp is another directory than the machine's.
+func ownTmp(t *testing.T, fd, path string) bool {
+	t.Helper()
+	if path != "/tmp" {
+		return false
+	}
+	held, err := os.Stat(fd)
+	must(t, err)
+	machines, err := os.Stat("/tmp")
+	must(t, err)
+	return !os.SameFile(held, machines)
 }

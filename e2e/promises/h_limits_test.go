@@ -3,6 +3,10 @@ package promises
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,13 +19,13 @@ import (
 )
 
 // eachLimited runs a test in small sandboxes of an ordinary user and of root.
-func eachLimited(t *testing.T, limits frontmatter.Limits, f func(t *testing.T, b *box)) {
+func eachLimited(t *testing.T, limits frontmatter.Limits, f func(t *testing.T, b *sandbox)) {
 	t.Helper()
-	for name, cfg := range map[string]tools.Sandbox{"user": pythonBox(), "root": rootBox()} {
+	for name, cfg := range map[string]tools.Sandbox{"user": pythonSandbox(), "root": rootSandbox()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg.Limits = limits
-			b := newBox(t, cfg)
+			b := newSandbox(t, cfg)
 			f(t, b)
 			b.alive(t)
 			w.user.alive(t)
@@ -29,10 +33,11 @@ func eachLimited(t *testing.T, limits frontmatter.Limits, f func(t *testing.T, b
 	}
 }
 
+// TestH1Memory: a command that takes too much memory is killed and told why, and so is none that dies of another signal.
 func TestH1Memory(t *testing.T) {
 	t.Parallel()
 	const hog = "b = []\nwhile True: b.append(b'x' * (1 << 20))"
-	eachLimited(t, frontmatter.Limits{MemoryMB: 64}, func(t *testing.T, b *box) {
+	eachLimited(t, frontmatter.Limits{MemoryMB: 64}, func(t *testing.T, b *sandbox) {
 		for name, in := range map[string]obj{
 			"directly": {"cmd": []string{"python3", "-c", hog}}, "below a shell": {"command": "python3 -c \"$HOG\"; exit $?", "env": obj{"HOG": hog}},
 		} {
@@ -42,7 +47,7 @@ func TestH1Memory(t *testing.T) {
 			}
 			b.alive(t)
 		}
-		// Files in memory count as well. Even all of them leave enough to go on with.
+		// Files in memory count as well. Even all of them leave enough to continue with.
 		for _, dir := range []string{"/dev/shm", "/tmp"} {
 			out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=" + dir + "/fill", "bs=1M", "count=200"}})
 			if out["exit_code"] != 1.0 || !strings.Contains(out["stderr"].(string), "No space left") {
@@ -57,61 +62,50 @@ func TestH1Memory(t *testing.T) {
 	})
 }
 
+// TestH2Processes: however a command makes processes or threads, their number is bounded, and none is left of it.
 func TestH2Processes(t *testing.T) {
 	t.Parallel()
 	const pids, ours = 64, 20 // the guest's own come on top
-	eachLimited(t, frontmatter.Limits{PIDs: pids}, func(t *testing.T, b *box) {
+	eachLimited(t, frontmatter.Limits{PIDs: pids}, func(t *testing.T, b *sandbox) {
+		count := func() int {
+			list, err := processes(t.Context(), b.s.Info().EngineID)
+			must(t, err)
+			return len(list)
+		}
 		for name, argv := range map[string][]string{
 			"forks": {"python3", "-c", program(t, "forks.py")}, "threads": {"python3", "-c", program(t, "threads.py")},
 			"shell": {"bash", "-c", "bomb() { bomb | bomb & }; bomb; sleep 60"},
 		} {
 			met := map[string]string{"forks": "Resource temporarily unavailable", "threads": "can't start new thread"}[name]
-			// A busy machine may not get there in two seconds.
-			seconds := 2
-			for !bomb(t, b, argv, seconds, met, pids+ours) {
-				if seconds *= 6; seconds > 100 {
+			for seconds := 2; ; seconds *= 6 { // a busy machine may not get there in two seconds
+				id := b.ok(t, tools.ToolExec, obj{"cmd": argv, "timeout_seconds": seconds, "stream": true})["exec_id"]
+				for began := time.Now(); time.Since(began) < time.Duration(seconds)*time.Second*3/4; time.Sleep(100 * time.Millisecond) {
+					if most := count(); most > pids+ours {
+						t.Errorf("%s: the machine had %d processes of the sandbox", name, most)
+					}
+				}
+				// A caller that wants a process meanwhile gets one or is told why not.
+				out := b.call(t, tools.ToolExec, obj{"cmd": []string{"true"}, "timeout_seconds": 1})
+				if code(out) != "" && code(out) != tools.CodeCapacity {
+					t.Errorf("%s: a command beside it: %v", name, out)
+				}
+				if out := b.ok(t, tools.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 200}); out["done"] != true {
+					t.Fatalf("%s: %v", name, out)
+				}
+				if strings.Contains(replay(t, b, id), met) {
+					break
+				}
+				if seconds > 20 {
 					t.Fatalf("%s: the limit was never met", name)
 				}
 			}
 			b.alive(t)
-			eventually(t, "no process of "+name+" is left", func() bool { return processes(t, b) <= 2 })
+			eventually(t, "no process of "+name+" is left", func() bool { return count() <= 2 })
 		}
 	})
 }
 
-// bomb runs a command that wants ever more until its time is over, and tells whether it said that it met its limit.
-func bomb(t *testing.T, b *box, argv []string, seconds int, met string, limit int) bool {
-	t.Helper()
-	began := time.Now()
-	id := b.ok(t, tools.ToolExec, obj{"cmd": argv, "timeout_seconds": seconds, "stream": true})["exec_id"]
-	for time.Since(began) < time.Duration(seconds)*time.Second*3/4 {
-		if most := processes(t, b); most > limit {
-			t.Errorf("%.80v: the engine's machine had %d processes of the sandbox", argv, most)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	// A caller that wants a process meanwhile gets one or is told why not.
-	out := b.call(t, tools.ToolExec, obj{"cmd": []string{"true"}, "timeout_seconds": 1})
-	if code(out) != "" && code(out) != tools.CodeCapacity {
-		t.Errorf("%.80v: a command beside it: %v", argv, out)
-	}
-	out = b.ok(t, tools.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 600})
-	if out["done"] != true {
-		t.Fatalf("%.80v: %v", argv, out)
-	}
-	within(t, time.Duration(seconds+5)*time.Second, began)
-	return strings.Contains(replay(t, b, id), met)
-}
-
-// processes counts the processes of a sandbox from outside. Threads do not count as such on the engine's machine.
-func processes(t *testing.T, b *box) int {
-	t.Helper()
-	n, err := w.engine.processes(t.Context(), b.s.Info().EngineID)
-	must(t, err)
-	return n
-}
-
-// TestH8Capacity opens more sandboxes than there may be.
+// TestH8Capacity opens more sandboxes than there may be at a time: those beyond it are refused, with nothing left of them.
 func TestH8Capacity(t *testing.T) {
 	t.Parallel()
 	const most, asked = 3, 30
@@ -119,23 +113,19 @@ func TestH8Capacity(t *testing.T) {
 	p := &tools.Plugin{Manager: m}
 	var mu sync.Mutex
 	got := map[tools.Code]int{}
-	var open []*box
+	var open []*sandbox
 	var wg sync.WaitGroup
 	for range asked {
 		wg.Go(func() {
-			b, err := agentOf(t.Context(), p, session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}, pythonBox())
+			b, err := agentOf(t.Context(), p, session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}, pythonSandbox())
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			began := time.Now()
 			out, err := b.raw(t.Context(), tools.ToolOpen, obj{})
 			if err != nil {
 				t.Error(err)
 				return
-			}
-			if code(out) == tools.CodeCapacity {
-				within(t, time.Second, began)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -159,5 +149,258 @@ func TestH8Capacity(t *testing.T) {
 	}
 	if _, _, err := m.Open(t.Context(), session.UserKey("one-more"), request()); !errors.Is(err, backend.ErrCapacity) {
 		t.Errorf("one more: %v", err)
+	}
+}
+
+// TestH5Descriptors: while processes of a sandbox hold all the descriptors that a command may open, and all that their user
+// can, commands and file tools work, and so do other sandboxes.
+func TestH5Descriptors(t *testing.T) {
+	t.Parallel()
+	b := newSandbox(t, pythonSandbox())
+	limit, err := strconv.Atoi(strings.TrimSpace(b.sh(t, "ulimit -Hn")))
+	must(t, err)
+	kinds := []string{"files", "epoll"}
+	if w.name != "local" { // where the kernel would count them among those of the machine's root
+		kinds = append(kinds, "inotify")
+	}
+	for _, kind := range kinds {
+		n, why, _ := strings.Cut(strings.TrimSpace(b.background(t, "descriptors.py", kind)), " ")
+		had, err := strconv.Atoi(n)
+		if must(t, err); why != "EMFILE" || had > limit || kind != "inotify" && had < limit-100 {
+			t.Errorf("%s: %d of %d, then %s", kind, had, limit, why)
+		}
+		b.alive(t)
+	}
+	b.ok(t, tools.ToolFSWrite, obj{"path": "f", "contents": "there"})
+	if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": "f"})); string(got) != "there" {
+		t.Errorf("a file beside them holds %q", got)
+	}
+	newSandbox(t, pythonSandbox()).python(t, "descriptors.py", "files", "0")
+}
+
+// TestH6Spin keeps every processor busy from several sandboxes. Others are made, used and removed nevertheless.
+func TestH6Spin(t *testing.T) {
+	t.Parallel()
+	var spinning []*sandbox
+	for range 3 {
+		b := newSandbox(t, pythonSandbox())
+		b.background(t, "spin.py", strconv.Itoa(2*runtime.NumCPU()))
+		spinning = append(spinning, b)
+	}
+	m := newManager(t, w.driver, session.Options{})
+	for i := range 6 {
+		_, err := w.user.s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
+		must(t, err)
+		if i%3 == 0 {
+			key := session.WorkflowKey(session.NewRunID(), session.DefaultName)
+			_, _, err := m.Open(t.Context(), key, request())
+			must(t, err)
+			must(t, m.CloseScope(t.Context(), key.Scope()))
+		}
+	}
+	for _, b := range spinning {
+		b.alive(t)
+	}
+}
+
+// workspaceMB is the limit of these tests' workspaces.
+const workspaceMB = 4
+
+// TestH3DiskFull fills the workspace from commands and through the file tools, with one file, many large ones and their
+// output. Both are told so, nothing that was there suffers, others work on, and deleting makes room.
+func TestH3DiskFull(t *testing.T) {
+	t.Parallel()
+	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *sandbox) {
+		b.ok(t, tools.ToolFSWrite, obj{"path": "kept", "contents": "kept"})
+		b.ok(t, tools.ToolFSWrite, obj{"path": "here/old", "contents": "old"})
+		watched := b.s.Info().Workspace == backend.WorkspaceWatched
+		out := refusedFor(t, b, "exec head -c 16M /dev/zero > one")
+		if text := out["stderr"].(string); !watched && !strings.Contains(text, "No space left") {
+			t.Errorf("one file: %v", out)
+		}
+		b.sh(t, "rm one")
+		// The pace leaves the watch half a minute until far too much is written.
+		out = refusedFor(t, b, "i=0; while :; do head -c 131072 /dev/zero > here/$i || exit 3; i=$((i+1)); sleep 0.05; done")
+		if want := map[bool]string{true: "quota_killed", false: "completed"}[watched]; out["status"] != want {
+			t.Errorf("many files: %v, want %s", out, want)
+		}
+		if text := out["stderr"].(string); watched && !strings.Contains(text, fmt.Sprint(workspaceMB, " MiB")) {
+			t.Errorf("the limit is not named: %q", text)
+		}
+		if n, err := strconv.Atoi(strings.Fields(b.sh(t, "du -sm ."))[0]); err != nil || n > 64 {
+			t.Errorf("%d MiB were written, %v", n, err)
+		}
+		whileFull(t, b)
+		if out := b.ok(t, tools.ToolFSDelete, obj{"path": "here", "recursive": true}); out["deleted"].(float64) < 20 {
+			t.Errorf("making room: %v", out)
+		}
+		b.ok(t, tools.ToolFSWrite, obj{"path": "here/new", "contents": strings.Repeat("x", 192<<10)})
+		if out := b.ok(t, tools.ToolExec, obj{"command": "head -c 1M /dev/zero > one && cat kept"}); out["stdout"] != "kept" || out["quota_exceeded"] == true {
+			t.Errorf("afterwards: %v", out)
+		}
+	})
+}
+
+// TestH3Root fills the root outside of the workspace, where all of it can be written to: with one file, with many, and
+// with copies of the image's own. It is told what happened, others work on, and deleting makes room.
+func TestH3Root(t *testing.T) {
+	t.Parallel()
+	cfg := rootSandbox()
+	cfg.Limits = frontmatter.Limits{WorkspaceMB: workspaceMB, MemoryMB: 64}
+	b := newSandbox(t, cfg)
+	limits := b.ok(t, tools.ToolOpen, obj{})["limits"].(obj)
+	watched := limits["root_enforcement"] == "watched"
+	if size := limits["root_mb"]; watched && size != float64(workspaceMB) || size == nil {
+		t.Errorf("the limits are said to be %v", limits)
+	}
+	b.sh(t, "mkdir /var/fill")
+	out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=/var/fill/one", "bs=1M", "count=64"}})
+	if text := out["stderr"].(string); out["exit_code"] == 0.0 || !watched && !strings.Contains(text, "No space left") ||
+		watched && (out["quota_exceeded"] != true || !strings.Contains(text, "outside of /workspace")) {
+		t.Errorf("one file: %v", out)
+	}
+	w.user.alive(t)
+	b.sh(t, "rm /var/fill/one")
+	if watched {
+		fillWatchedRoot(t, b)
+		b.sh(t, "rm -r /var/fill")
+	}
+	if out := b.ok(t, tools.ToolExec, obj{"command": "head -c 1M /dev/zero > /var/one && rm /var/one && echo written"}); out["stdout"] != "written\n" || out["quota_exceeded"] == true {
+		t.Errorf("with room again: %v", out)
+	}
+	if !watched {
+		return
+	}
+	out = b.ok(t, tools.ToolExec, obj{"command": "find /usr/lib/python3* -name '*.py' -exec chmod a+x {} +", "yield_ms": 600_000})
+	if out["quota_exceeded"] != true {
+		t.Errorf("copies of the image's files: %v", out)
+	}
+}
+
+// fillWatchedRoot writes many files, until the watch ends the command. Afterwards nothing can be written.
+func fillWatchedRoot(t *testing.T, b *sandbox) {
+	t.Helper()
+	out := refusedFor(t, b, "i=0; while :; do head -c 131072 /dev/zero > /var/fill/$i || exit 3; i=$((i+1)); sleep 0.05; done")
+	if text := out["stderr"].(string); out["status"] != "quota_killed" || !strings.Contains(text, fmt.Sprintf("outside of /workspace is over its limit of %d MiB", workspaceMB)) {
+		t.Errorf("many files: %v", out)
+	}
+	if n, err := strconv.Atoi(strings.Fields(b.sh(t, "du -sm /var/fill"))[0]); err != nil || n < workspaceMB || n > 64 {
+		t.Errorf("%d MiB were written, %v", n, err)
+	}
+	for _, at := range []string{"/var/fill/more", "/workspace/more"} {
+		if out := refusedFor(t, b, "echo more > "+at); out["status"] != "completed" {
+			t.Errorf("one more at %s: %v", at, out)
+		}
+	}
+	w.root.alive(t)
+}
+
+// refusedFor runs a command that must fail because the workspace is full, and must be told so.
+func refusedFor(t *testing.T, b *sandbox, line string) obj {
+	t.Helper()
+	out := b.ok(t, tools.ToolExec, obj{"command": line, "yield_ms": 600_000})
+	if out["exit_code"] == 0.0 || out["quota_exceeded"] != true {
+		t.Errorf("%s: %v", line, out)
+	}
+	return out
+}
+
+// whileFull checks what holds in a sandbox whose workspace is full.
+func whileFull(t *testing.T, b *sandbox) {
+	t.Helper()
+	big := strings.Repeat("x", 192<<10)
+	before := b.sh(t, "ls -A . here")
+	for what, in := range map[string]obj{
+		"a new file":       {"path": "here/new", "contents": big},
+		"over another one": {"path": "here/old", "contents": big, "overwrite": true},
+		"in a new place":   {"path": "here/new", "contents_b64": b64([]byte(big))},
+	} {
+		out := b.call(t, tools.ToolFSWrite, in)
+		if fails(t, what, out, tools.CodeQuota); !strings.Contains(fmt.Sprint(out["error"]), "Delete files") {
+			t.Errorf("%s: no way out is named: %v", what, out["error"])
+		}
+	}
+	if after := b.sh(t, "ls -A . here"); after != before {
+		t.Errorf("there was %q and is %q", before, after)
+	}
+	if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": "here/old"})); string(got) != "old" {
+		t.Errorf("the old file holds %.100q", got)
+	}
+	b.ok(t, tools.ToolFSList, obj{"recursive": true})
+	// Output that has no room comes cut, and ends nothing.
+	if out := b.ok(t, tools.ToolExec, obj{"command": "seq 1 300000; cat kept"}); out["exit_code"] != 0.0 || !strings.HasSuffix(out["stdout"].(string), "\nkept") {
+		t.Errorf("output: %v, %v", out["status"], out["exit_code"])
+	}
+	w.root.alive(t)
+}
+
+// TestH3Places: nothing can be written to but what has a size of its own, also by a user to whom directories belong that
+// are closed.
+func TestH3Places(t *testing.T) {
+	t.Parallel()
+	for name, user := range map[string]string{"user": "", "root": "0:0"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := pythonSandbox()
+			cfg.User, cfg.Limits = user, frontmatter.Limits{WorkspaceMB: workspaceMB, MemoryMB: 256}
+			b := newSandbox(t, cfg)
+			seen := map[string]string{} // what was mounted last over a place
+			for line := range strings.Lines(b.sh(t, "cat /proc/self/mountinfo")) {
+				seen[strings.Fields(line)[4]] = line
+			}
+			for at, line := range seen {
+				mount, source, _ := strings.Cut(line, " - ")
+				options, kind := strings.Split(strings.Fields(mount)[5], ","), strings.Fields(source)[0]
+				holdsNothing := slices.Contains([]string{"proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2"}, kind)
+				switch device := b.sh(t, "test -c "+at+" && echo device; true") != ""; {
+				case slices.Contains(options, "ro"), holdsNothing, device, at == "/workspace":
+				case kind != "tmpfs":
+					t.Errorf("%s can be written, and has no size: %s", at, line)
+				default:
+					var blocks, size int64
+					_, err := fmt.Sscan(b.sh(t, "stat -f -c '%b %S' "+at), &blocks, &size)
+					if must(t, err); blocks == 0 || blocks*size > 256<<20 {
+						t.Errorf("%s has room for %d bytes", at, blocks*size)
+					}
+				}
+			}
+			for _, dir := range []string{"/", "/usr", "/etc", "/var/tmp", "/run", "/.workcell", "/proc", "/sys", "/sys/fs/cgroup"} {
+				if out := b.ok(t, tools.ToolExec, obj{"command": "chmod u+w " + dir + "; echo x > " + dir + "/fill"}); out["exit_code"] == 0.0 {
+					t.Errorf("%s can be written", dir)
+				}
+			}
+		})
+	}
+}
+
+// TestH4ManyFiles makes more files than there may be. They can be deleted.
+func TestH4ManyFiles(t *testing.T) {
+	t.Parallel()
+	const many = "import os, time\nos.mkdir('d')\nfor i in range(20000):\n  with open(f'd/{i}', 'w') as f: f.write('x')\ntime.sleep(600)"
+	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *sandbox) {
+		out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", many}, "yield_ms": 600_000, "timeout_seconds": 600})
+		if out["exit_code"] == 0.0 || out["quota_exceeded"] != true {
+			t.Errorf("20,000 files: %v", out)
+		}
+		fails(t, "one more", b.call(t, tools.ToolFSWrite, obj{"path": "d/more", "contents": "x"}), tools.CodeQuota)
+		b.ok(t, tools.ToolFSDelete, obj{"path": "d", "recursive": true})
+		b.ok(t, tools.ToolFSWrite, obj{"path": "d/more", "contents": "x"})
+	})
+}
+
+// TestH3FileSize: no file of a command gets larger than it may, which the command is told.
+func TestH3FileSize(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, w.driver, session.Options{})
+	req := request()
+	req.Limits.FileBytes = 1 << 20
+	s, _, err := m.Open(t.Context(), session.UserKey("short-files"), req)
+	must(t, err)
+	for _, dir := range []string{"/workspace", "/tmp", "/dev/shm"} {
+		res, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"dd", "if=/dev/zero", "of=" + dir + "/f", "bs=1M", "count=2"}})
+		if err != nil || res.Signal != "SIGXFSZ" && res.ExitCode == 0 {
+			t.Errorf("in %s: %+v, %v", dir, res.ExecStatus, err)
+		}
+		check(t, s, "stat -c %s "+dir+"/f; rm "+dir+"/f", "1048576\n")
 	}
 }

@@ -46,16 +46,18 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// pythonBox is the sandbox of an agent that says nothing but what it needs.
-func pythonBox() tools.Sandbox { return tools.Sandbox{Mode: frontmatter.ModeCode, Image: pythonImage} }
+// pythonSandbox is the sandbox of an agent that asks for nothing special.
+func pythonSandbox() tools.Sandbox {
+	return tools.Sandbox{Mode: frontmatter.ModeCode, Image: pythonImage}
+}
 
-// rootBox gives an attacker the most that can be asked for.
-func rootBox() tools.Sandbox {
+// rootSandbox is the most that an attacker can ask for.
+func rootSandbox() tools.Sandbox {
 	return tools.Sandbox{Mode: frontmatter.ModeCode, Image: pythonImage, User: "0:0", Root: frontmatter.RootWritable}
 }
 
-// box is a sandbox and the tools of an agent that works in it.
-type box struct {
+// sandbox is a sandbox and the tools of an agent that works in it.
+type sandbox struct {
 	s     *session.Session
 	run   session.Run
 	tools map[string]ai.Tool
@@ -67,8 +69,8 @@ type box struct {
 	}
 }
 
-// openBox opens the sandbox of a run of its own through sandbox_open.
-func openBox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg tools.Sandbox) (*box, error) {
+// openSandbox opens the sandbox of a run of its own through sandbox_open.
+func openSandbox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg tools.Sandbox) (*sandbox, error) {
 	b, err := agentOf(ctx, p, session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}, cfg)
 	if err != nil {
 		return nil, err
@@ -81,23 +83,23 @@ func openBox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg tools
 	return b, err
 }
 
-// agentOf gives the tools of an agent of a run; its sandbox is not opened yet.
-func agentOf(ctx context.Context, p *tools.Plugin, run session.Run, cfg tools.Sandbox) (*box, error) {
+// agentOf returns the tools of an agent of a run; its sandbox is not opened yet.
+func agentOf(ctx context.Context, p *tools.Plugin, run session.Run, cfg tools.Sandbox) (*sandbox, error) {
 	list, err := p.Tools(session.WithRun(ctx, run), cfg)
 	if err != nil {
 		return nil, err
 	}
-	b := &box{run: run, tools: map[string]ai.Tool{}}
+	b := &sandbox{run: run, tools: map[string]ai.Tool{}}
 	for _, tool := range list {
 		b.tools[tool.Name()] = tool
 	}
 	return b, nil
 }
 
-// newBox opens a sandbox for one test.
-func newBox(t testing.TB, cfg tools.Sandbox) *box {
+// newSandbox opens a sandbox for one test.
+func newSandbox(t testing.TB, cfg tools.Sandbox) *sandbox {
 	t.Helper()
-	b, err := openBox(t.Context(), w.manager, w.plugin, cfg)
+	b, err := openSandbox(t.Context(), w.manager, w.plugin, cfg)
 	must(t, err)
 	t.Cleanup(func() {
 		if err := w.manager.CloseScope(context.Background(), b.run.Scope()); err != nil {
@@ -108,7 +110,7 @@ func newBox(t testing.TB, cfg tools.Sandbox) *box {
 }
 
 // raw calls a tool as Genkit does, JSON in and JSON out.
-func (b *box) raw(ctx context.Context, tool string, input any) (obj, error) {
+func (b *sandbox) raw(ctx context.Context, tool string, input any) (obj, error) {
 	out, err := b.tools[tool].RunRaw(session.WithRun(ctx, b.run), input)
 	if err != nil {
 		return nil, err
@@ -122,7 +124,7 @@ func (b *box) raw(ctx context.Context, tool string, input any) (obj, error) {
 }
 
 // call calls a tool; a Go error, which would end an agent's run, fails the test.
-func (b *box) call(t testing.TB, tool string, input any) obj {
+func (b *sandbox) call(t testing.TB, tool string, input any) obj {
 	t.Helper()
 	out, err := b.raw(t.Context(), tool, input)
 	if err != nil {
@@ -132,7 +134,7 @@ func (b *box) call(t testing.TB, tool string, input any) obj {
 }
 
 // ok is call for what must succeed.
-func (b *box) ok(t testing.TB, tool string, input any) obj {
+func (b *sandbox) ok(t testing.TB, tool string, input any) obj {
 	t.Helper()
 	out := b.call(t, tool, input)
 	if code(out) != "" {
@@ -141,7 +143,7 @@ func (b *box) ok(t testing.TB, tool string, input any) obj {
 	return out
 }
 
-// code gives the code of an output's error, empty without one.
+// code returns the code of an output's error, empty without one.
 func code(out obj) tools.Code {
 	e, _ := out["error"].(obj)
 	c, _ := e["code"].(string)
@@ -165,19 +167,19 @@ func fails(t testing.TB, what string, out obj, want ...tools.Code) {
 	t.Errorf("%s: %.300v, want an error of class %v", what, out, want)
 }
 
-// sh runs a line of shell and gives its standard output; it must end well.
-func (b *box) sh(t testing.TB, line string) string {
+// sh runs a line of shell and returns its standard output; it must end well.
+func (b *sandbox) sh(t testing.TB, line string) string {
 	t.Helper()
 	return b.exec(t, session.ExecRequest{Command: line})
 }
 
-// python runs a program of testdata and gives its standard output; it must end well.
-func (b *box) python(t testing.TB, name string, args ...string) string {
+// python runs a program of testdata and returns its standard output; it must end well.
+func (b *sandbox) python(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	return b.exec(t, session.ExecRequest{Argv: append([]string{"python3", "-c", program(t, name)}, args...)})
 }
 
-func (b *box) exec(t testing.TB, req session.ExecRequest) string {
+func (b *sandbox) exec(t testing.TB, req session.ExecRequest) string {
 	t.Helper()
 	req.HeadBytes, req.TailBytes = 64<<10, 64<<10
 	res, err := b.s.Exec(t.Context(), req)
@@ -190,8 +192,8 @@ func (b *box) exec(t testing.TB, req session.ExecRequest) string {
 	return string(res.Stdout.Bytes())
 }
 
-// background starts a program of testdata, which runs until the test ends, and gives its first output.
-func (b *box) background(t testing.TB, name string, args ...string) (said string) {
+// background starts a program of testdata, which runs until the test ends, and returns its first output.
+func (b *sandbox) background(t testing.TB, name string, args ...string) (said string) {
 	t.Helper()
 	res, err := b.s.Exec(t.Context(), session.ExecRequest{
 		Argv: append([]string{"python3", "-c", program(t, name)}, args...), Background: true, Timeout: 10 * time.Minute,
@@ -202,7 +204,7 @@ func (b *box) background(t testing.TB, name string, args ...string) (said string
 			t.Errorf("ending %s: %v", name, err)
 		}
 	})
-	eventually(t, name+" says that it runs", func() bool {
+	eventually(t, name+" runs", func() bool {
 		out := b.ok(t, tools.ToolExecRead, obj{"exec_id": res.ExecID, "wait_ms": 1000})
 		if out["done"] == true {
 			t.Fatalf("%s ended: %v", name, out)
@@ -217,15 +219,15 @@ func (b *box) background(t testing.TB, name string, args ...string) (said string
 }
 
 // alive checks that the sandbox still works.
-func (b *box) alive(t testing.TB) {
+func (b *sandbox) alive(t testing.TB) {
 	t.Helper()
 	if got := b.sh(t, "echo alive"); got != "alive\n" {
 		t.Errorf("the next command printed %q", got)
 	}
 }
 
-// dir makes a directory of the test's own below the work directory, and gives its name there.
-func (b *box) dir(t testing.TB) string {
+// dir makes a directory of the test's own below the work directory, and returns its name there.
+func (b *sandbox) dir(t testing.TB) string {
 	t.Helper()
 	name := "test-" + session.NewID()
 	_, err := b.s.MakeDir(t.Context(), name, 0)
@@ -234,9 +236,9 @@ func (b *box) dir(t testing.TB) string {
 }
 
 // each runs a test in the shared sandbox of an ordinary user and in that of root.
-func each(t *testing.T, f func(t *testing.T, b *box)) {
+func each(t *testing.T, f func(t *testing.T, b *sandbox)) {
 	t.Helper()
-	for name, b := range map[string]*box{"user": w.user, "root": w.root} {
+	for name, b := range map[string]*sandbox{"user": w.user, "root": w.root} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f(t, b)
@@ -266,16 +268,14 @@ func newManager(t testing.TB, b backend.SandboxBackend, opts session.Options) *s
 // nothingLeft waits until the engine has nothing of an instance any more.
 func nothingLeft(t testing.TB, instance string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		left, err := w.engine.left(context.Background(), instance)
-		if err == nil && len(left) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("left on the engine: %v, %v", left, err)
+	var left []string
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if left, err = w.engine.left(context.Background(), instance); err == nil && len(left) == 0 {
 			return
 		}
 	}
+	t.Errorf("left on the engine: %v, %v", left, err)
 }
 
 // newDriver connects to the engine.
@@ -312,17 +312,9 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// within checks that a promised deadline was kept, as far as a busy machine lets one tell.
-func within(t testing.TB, promised time.Duration, began time.Time) {
-	t.Helper()
-	if d := time.Since(began); d > promised+patience {
-		t.Errorf("it took %v, %v is promised", d, promised)
-	}
-}
-
 // timedOut runs a command that does not end by itself through sandbox_exec, with a time limit that lets it get as far
-// as ready says. On a busy machine that may need a longer one.
-func (b *box) timedOut(t testing.TB, in obj, seconds int, ready func(out obj) bool) obj {
+// as ready requires. On a busy machine that may need a longer one.
+func (b *sandbox) timedOut(t testing.TB, in obj, seconds int, ready func(out obj) bool) obj {
 	t.Helper()
 	for {
 		in["timeout_seconds"], in["yield_ms"] = seconds, 600_000
@@ -361,7 +353,7 @@ func (l *buffer) logger() *slog.Logger {
 
 func b64(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
 
-// contents gives what sandbox_fs_read read.
+// contents returns what sandbox_fs_read read.
 func contents(t testing.TB, out obj) []byte {
 	t.Helper()
 	if text, ok := out["contents"].(string); ok {

@@ -2,19 +2,26 @@ package promises
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
-	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	ctrd "github.com/containerd/containerd/v2/client"
+	dockerclient "github.com/docker/docker/client"
+	"github.com/workcell-dev/workcell/backend/containerd"
+	"github.com/workcell-dev/workcell/e2e/machinetest"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
 )
 
-// typed tells whether an error is of one of the classes that callers can tell apart.
+// typed reports whether an error is of one of the classes that callers can tell apart.
 func typed(err error) bool {
 	for _, class := range []error{
 		backend.ErrQuota, backend.ErrUnavailable, backend.ErrLost, backend.ErrUnsupported, backend.ErrCapacity, backend.ErrImage, backend.ErrClosed,
@@ -35,24 +42,37 @@ func check(t *testing.T, s *session.Session, line, want string) {
 	}
 }
 
-// TestL3Restart ends the engine under a session and starts it again; its sandboxes live on meanwhile. The session goes
-// on with them, and with what runs in them.
+// TestL3Restart ends the engine under a session, and starts it again; its sandboxes live on meanwhile. The session continues
+// with them, and so does what runs in them. Where there is no engine that could end, the process that made a sandbox can, and
+// the next one finds it.
 func TestL3Restart(t *testing.T) {
 	t.Parallel()
-	if _, ok := w.engine.(served); !ok {
-		nextProcess(t)
-		return
-	}
 	x := newBroken(t, "600M", true)
 	m := x.open(t)
+	instance := w.instance + "-" + session.NewID()
+	if w.name == "local" {
+		var err error
+		m, err = session.NewManager(newDriver(t, connection{}), &session.Options{Instance: instance})
+		must(t, err)
+	}
 	s, _, err := m.Open(t.Context(), session.UserKey("kept"), request())
 	must(t, err)
 	check(t, s, "echo kept > f", "")
 	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", Background: true, Timeout: time.Hour})
 	must(t, err)
-	for name, restart := range x.restart {
-		restart()
-		eventually(t, "the session goes on, "+name, func() bool {
+	for _, name := range map[string][]string{
+		"docker": {"dockerd TERM", "dockerd KILL", "containerd KILL"}, "containerd": {"containerd TERM", "containerd KILL"}, "local": {"next process"},
+	}[w.name] {
+		daemon, signal, _ := strings.Cut(name, " ")
+		if w.name == "local" {
+			must(t, m.Detach(t.Context()))
+			m = newManager(t, newDriver(t, connection{}), session.Options{Instance: instance})
+			s, err = m.Connect(t.Context(), s.ID())
+			must(t, err)
+		} else {
+			x.Restart(t, daemon, signal)
+		}
+		eventually(t, "the session continues, "+name, func() bool {
 			_, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
 			if err != nil && !errors.Is(err, backend.ErrUnavailable) {
 				t.Fatalf("%s: %v", name, err)
@@ -65,11 +85,11 @@ func TestL3Restart(t *testing.T) {
 			t.Errorf("%s: what runs in the sandbox: %+v, %v", name, status, err)
 		}
 		at := count(t, s)
-		eventually(t, "it goes on counting, "+name, func() bool { return count(t, s) > at })
+		eventually(t, "it continues to count, "+name, func() bool { return count(t, s) > at })
 		var other *session.Session
 		eventually(t, "another sandbox can be had, "+name, func() bool {
 			var err error
-			other, _, err = m.Open(t.Context(), session.UserKey(strings.ReplaceAll(name, " ", "-")), request())
+			other, _, err = m.Open(t.Context(), session.UserKey(strings.ToLower(strings.ReplaceAll(name, " ", "-"))), request())
 			if err != nil && !typed(err) {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -77,52 +97,22 @@ func TestL3Restart(t *testing.T) {
 		})
 		must(t, other.Close(t.Context()))
 	}
-	if _, err := s.KillExec(t.Context(), res.ExecID, ""); err != nil {
-		t.Error(err)
-	}
+	must(t, m.Remove(t.Context(), s.ID(), true))
 }
 
-func count(t *testing.T, s *session.Session) int {
+// count reads the number that a command in the sandbox counts up.
+func count(t *testing.T, s *session.Session) (n int) {
 	t.Helper()
-	var text bytes.Buffer
-	n := -1
 	eventually(t, "the file holds a number", func() bool { // it may be empty for a moment
-		text.Reset()
-		_, err := s.ReadFile(t.Context(), "count", &text, session.ReadFileOptions{})
+		text, _, err := s.ReadFileBytes(t.Context(), "count", session.ReadFileOptions{})
 		must(t, err)
-		n, err = strconv.Atoi(strings.TrimSpace(text.String()))
+		n, err = strconv.Atoi(strings.TrimSpace(string(text)))
 		return err == nil
 	})
 	return n
 }
 
-// nextProcess: where there is no engine that could end, the process that made a sandbox can, and the next one finds it.
-func nextProcess(t *testing.T) {
-	t.Helper()
-	first := newDriver(t, connection{})
-	instance := w.instance + "-" + session.NewID()
-	m, err := session.NewManager(first, &session.Options{Instance: instance})
-	must(t, err)
-	s, _, err := m.Open(t.Context(), session.UserKey("kept"), request())
-	must(t, err)
-	check(t, s, "echo kept > f", "")
-	res, err := s.Exec(t.Context(), session.ExecRequest{Command: "n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", Background: true, Timeout: time.Hour})
-	must(t, err)
-	must(t, errors.Join(m.Detach(t.Context()), first.Close()))
-	next := newManager(t, newDriver(t, connection{}), session.Options{Instance: instance})
-	again, err := next.Connect(t.Context(), s.ID())
-	must(t, err)
-	check(t, again, "cat f", "kept\n")
-	status, err := again.WaitExec(t.Context(), res.ExecID, time.Millisecond)
-	if err != nil || status.Status != session.ExecRunning {
-		t.Errorf("what runs in the sandbox: %+v, %v", status, err)
-	}
-	at := count(t, again)
-	eventually(t, "it goes on counting", func() bool { return count(t, again) > at })
-	must(t, next.Remove(t.Context(), s.ID(), true))
-}
-
-// TestL4DiskFull leaves the engine no room.
+// TestL4DiskFull: an engine without room on its disk is a typed error, nothing half made stays, and what was there is whole.
 func TestL4DiskFull(t *testing.T) {
 	t.Parallel()
 	x := newBroken(t, "400M", true)
@@ -155,7 +145,7 @@ func TestL4DiskFull(t *testing.T) {
 			t.Errorf("a new sandbox, %d: %v", i, err)
 		}
 		if err != nil {
-			x.nothingLeft(t, other.Instance())
+			x.nothingLeft(t, other)
 		}
 	}
 	check(t, s, "cat f", "kept\n")
@@ -168,8 +158,8 @@ func TestL4DiskFull(t *testing.T) {
 	must(t, err)
 }
 
-// TestL4Reserved: a workspace with a file system of its own has its space to itself. Whoever fills the disk below it keeps
-// nobody from writing there, up to the limit, and what was written stays. One for which the disk has no room is not made.
+// TestL4Reserved: a workspace with a file system of its own has its space to itself. On a full disk it can be written to, up
+// to its limit, and what was written stays. One for which the disk has no room is not made.
 func TestL4Reserved(t *testing.T) {
 	t.Parallel()
 	x := newBroken(t, "400M", false)
@@ -206,16 +196,16 @@ func TestL4Reserved(t *testing.T) {
 	if _, _, err := other.Open(t.Context(), session.UserKey("new"), req); !typed(err) || strings.Contains(fmt.Sprint(err), x.Dir) {
 		t.Errorf("a new sandbox on the full disk: %v", err)
 	}
-	x.nothingLeft(t, other.Instance())
+	x.nothingLeft(t, other)
 	x.Free(t)
 	req.Limits.WorkspaceBytes = 1 << 30
 	if _, _, err := other.Open(t.Context(), session.UserKey("new"), req); !errors.Is(err, backend.ErrNoRoom) {
 		t.Errorf("more than the disk has: %v, want %v", err, backend.ErrNoRoom)
 	}
-	x.nothingLeft(t, other.Instance())
+	x.nothingLeft(t, other)
 }
 
-// TestL7Runtime kills what stands between the engine and a sandbox, and takes the runtime away.
+// TestL7Runtime: a killed shim is a lost sandbox, a runtime that is gone a typed error, and nothing is left of either.
 func TestL7Runtime(t *testing.T) {
 	t.Parallel()
 	x := newBroken(t, "600M", true)
@@ -229,7 +219,7 @@ func TestL7Runtime(t *testing.T) {
 	check(t, s, "echo kept > f", "")
 	pipes := x.pipes(t)
 	other := x.open(t)
-	x.takeRuntime(t)
+	putBack := x.takeRuntime(t)
 	_, _, err = other.Open(t.Context(), session.UserKey("second"), req)
 	// What can be put back may be. An engine may take a runtime that it does not find for a mistake of the request.
 	if err != nil && (!typed(err) && !errors.Is(err, backend.ErrInvalid) || strings.Contains(err.Error(), x.Dir)) {
@@ -239,11 +229,11 @@ func TestL7Runtime(t *testing.T) {
 		t.Error("a sandbox without a runtime")
 	}
 	must(t, other.Close(t.Context()))
-	x.nothingLeft(t, other.Instance())
+	x.nothingLeft(t, other)
 	eventually(t, "no FIFO of what never ran is left", func() bool { return len(x.pipes(t)) <= len(pipes) })
 	// What runs needs neither.
 	check(t, s, "cat f", "kept\n")
-	x.returnRuntime(t)
+	putBack()
 	x.killShim(t, s.Info().EngineID)
 	eventually(t, "the sandbox is said to be lost", func() bool {
 		_, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"true"}})
@@ -256,7 +246,7 @@ func TestL7Runtime(t *testing.T) {
 	must(t, err)
 	check(t, next, "echo works", "works\n")
 	must(t, m.Close(t.Context()))
-	x.nothingLeft(t, m.Instance())
+	x.nothingLeft(t, m)
 	eventually(t, "no FIFO is left", func() bool { return len(x.pipes(t)) == 0 })
 }
 
@@ -267,36 +257,84 @@ func (x *broken) pipes(t *testing.T) []string {
 	return strings.Fields(out)
 }
 
-// takeRuntime removes the program that makes sandboxes.
-func (x *broken) takeRuntime(t *testing.T) {
+// takeRuntime removes the program that makes sandboxes, and returns what puts it back.
+func (x *broken) takeRuntime(t *testing.T) (putBack func()) {
 	t.Helper()
 	if x.runtime != "" {
 		x.Run(t, "mv "+x.runtime+" "+x.runtime+".away")
-		return
+		return func() { x.Run(t, "mv "+x.runtime+".away "+x.runtime) }
 	}
 	x.Run(t, "for f in "+x.Disk+"/state/guest/*/workcell-guest; do mv $f "+x.Dir+"/guest.away; done")
-}
-
-func (x *broken) returnRuntime(t *testing.T) {
-	t.Helper()
-	if x.runtime != "" {
-		x.Run(t, "mv "+x.runtime+".away "+x.runtime)
-		return
+	return func() {
+		x.Run(t, "for d in "+x.Disk+"/state/guest/*; do test -e $d/workcell-guest || cp "+x.Dir+"/guest.away $d/workcell-guest; done")
 	}
-	x.Run(t, "for d in "+x.Disk+"/state/guest/*; do test -e $d/workcell-guest || cp "+x.Dir+"/guest.away $d/workcell-guest; done")
 }
 
 // killShim kills what stands between the engine and a sandbox, or its main process where nothing does.
 func (x *broken) killShim(t *testing.T, id string) {
 	t.Helper()
-	if e, ok := x.engine.(*localEngine); ok {
-		pid, err := e.pid(id)
-		must(t, err)
-		p, err := os.FindProcess(pid)
-		must(t, errors.Join(err, p.Kill()))
+	if w.name != "local" {
+		x.KillShim(t, id)
 		return
 	}
-	x.Run(t, `found=; for p in /proc/[0-9]*; do
-		if tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q "shim.* -id `+containerOf(id)+`"; then kill -9 ${p#/proc/}; found=1; fi
-	done; test -n "$found"`)
+	pid, err := x.engine.pid(t.Context(), id)
+	must(t, err)
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+// broken is an engine of a test's own, of the kind that is attacked.
+type broken struct {
+	*machinetest.Machine
+	engine  engine
+	runtime string // one of its own, by path; empty where there is no such thing
+}
+
+// newBroken starts one, with the plain image in it. With liveRestore, what runs on a Docker Engine outlives it.
+func newBroken(t *testing.T, disk string, liveRestore bool) *broken {
+	t.Helper()
+	m := machinetest.New(t, disk)
+	x := &broken{Machine: m}
+	if _, ok := w.engine.(served); ok {
+		x.runtime = m.OwnRuntime(t)
+		m.StartEngine(t, w.name, liveRestore)
+		m.LoadImage(t, w.name, debianImage)
+	}
+	state := filepath.Join(m.Disk, "state")
+	switch w.name {
+	case "docker":
+		api, err := dockerclient.NewClientWithOpts(dockerclient.WithHost(m.DockerHost()), dockerclient.WithAPIVersionNegotiation())
+		must(t, err)
+		x.engine = &dockerEngine{api: api, host: m.DockerHost()}
+	case "containerd":
+		api, err := ctrd.New(m.ContainerdSocket(), ctrd.WithDefaultNamespace(containerd.DefaultNamespace))
+		must(t, err)
+		x.engine = &containerdEngine{api: api, socket: m.ContainerdSocket(), state: state, runtimes: map[string]string{"own": x.runtime}}
+	case "local":
+		x.engine = &localEngine{state: state}
+	}
+	t.Cleanup(func() { _ = x.engine.close() }) // it may have been cut off
+	return x
+}
+
+// open connects to it and returns a manager, which must leave nothing.
+func (x *broken) open(t *testing.T) *session.Manager {
+	t.Helper()
+	driver, err := x.engine.connect(t.Context(), connection{})
+	must(t, err)
+	m, err := session.NewManager(driver, &session.Options{Instance: w.instance + "-" + session.NewID()})
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, errors.Join(m.Close(context.Background()), driver.Close()))
+		x.nothingLeft(t, m)
+	})
+	return m
+}
+
+// nothingLeft waits until nothing of a manager is there any more.
+func (x *broken) nothingLeft(t testing.TB, m *session.Manager) {
+	t.Helper()
+	eventually(t, "nothing is left of "+m.Instance(), func() bool {
+		left, err := x.engine.left(context.Background(), m.Instance())
+		return err == nil && len(left) == 0
+	})
 }

@@ -22,14 +22,14 @@ func bridged(cfg tools.Sandbox) tools.Sandbox {
 }
 
 // eachNetwork runs a test in sandboxes without and with a network, of an ordinary user and of root.
-func eachNetwork(t *testing.T, f func(t *testing.T, b *box)) {
+func eachNetwork(t *testing.T, f func(t *testing.T, b *sandbox)) {
 	t.Helper()
 	each(t, f)
 	if w.bridgedUser == nil {
-		refuses(t, "a network", bridged(pythonBox()))
+		refuses(t, "a network", bridged(pythonSandbox()))
 		return
 	}
-	for name, b := range map[string]*box{"user, bridged": w.bridgedUser, "root, bridged": w.bridgedRoot} {
+	for name, b := range map[string]*sandbox{"user, bridged": w.bridgedUser, "root, bridged": w.bridgedRoot} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f(t, b)
@@ -47,7 +47,7 @@ type target struct {
 	Seconds float64 `json:"seconds"`
 }
 
-func probe(t *testing.T, b *box, targets []target) []target {
+func probe(t *testing.T, b *sandbox, targets []target) []target {
 	t.Helper()
 	list, err := json.Marshal(targets)
 	must(t, err)
@@ -59,7 +59,7 @@ func probe(t *testing.T, b *box, targets []target) []target {
 
 // refused checks that nothing can be reached, and that each is refused at once and does not just happen to be absent:
 // what is absent is found so after three seconds, every time.
-func refused(t *testing.T, b *box, targets []target) {
+func refused(t *testing.T, b *sandbox, targets []target) {
 	t.Helper()
 	at := []string{"ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EACCES", "EPERM", "EADDRNOTAVAIL", "EAFNOSUPPORT"}
 	for try := 0; len(targets) > 0; try++ {
@@ -80,99 +80,73 @@ func refused(t *testing.T, b *box, targets []target) {
 type hostServices struct {
 	tcp, loopback, udp int
 	abstract           string
-	addresses          []string // of this machine
-
-	mu  sync.Mutex
-	got []string // who was heard on the TCP and UDP ports
+	got                buffer // what was heard
 }
 
 func newHostServices(t *testing.T) *hostServices {
 	t.Helper()
 	h := &hostServices{abstract: "promises-" + session.NewID()}
-	accept := func(network, address string) int {
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait) // after what follows has closed
+	accept := func(network, address string) net.Addr {
 		l, err := net.Listen(network, address)
 		must(t, err)
-		var wg sync.WaitGroup
 		wg.Go(func() {
 			for {
 				c, err := l.Accept()
 				if err != nil {
 					return
 				}
-				h.heard(fmt.Sprintf("%s from %s", address, c.RemoteAddr()))
+				fmt.Fprintln(&h.got, address, "from", c.RemoteAddr())
 				_ = c.Close() // it was only to be heard
 			}
 		})
-		t.Cleanup(func() {
-			_ = l.Close()
-			wg.Wait()
-		})
-		if a, ok := l.Addr().(*net.TCPAddr); ok {
-			return a.Port
-		}
-		return 0
+		t.Cleanup(func() { _ = l.Close() })
+		return l.Addr()
 	}
-	h.tcp, h.loopback = accept("tcp", ":0"), accept("tcp", "127.0.0.1:0")
+	h.tcp, h.loopback = accept("tcp", ":0").(*net.TCPAddr).Port, accept("tcp", "127.0.0.1:0").(*net.TCPAddr).Port
 	accept("unix", "@"+h.abstract)
 	u, err := net.ListenUDP("udp", &net.UDPAddr{})
 	must(t, err)
 	h.udp = u.LocalAddr().(*net.UDPAddr).Port
-	var wg sync.WaitGroup
 	wg.Go(func() {
 		buf := make([]byte, 100)
-		for {
-			n, from, err := u.ReadFromUDP(buf)
-			if err != nil {
-				return
-			}
-			h.heard(fmt.Sprintf("UDP %q from %s", buf[:n], from))
+		for n, from, err := u.ReadFromUDP(buf); err == nil; n, from, err = u.ReadFromUDP(buf) {
+			fmt.Fprintf(&h.got, "UDP %q from %s\n", buf[:n], from)
 		}
 	})
-	t.Cleanup(func() {
-		_ = u.Close()
-		wg.Wait()
-	})
-	addrs, err := net.InterfaceAddrs()
-	must(t, err)
-	for _, a := range addrs {
-		if ip, ok := a.(*net.IPNet); ok {
-			h.addresses = append(h.addresses, ip.IP.String())
-		}
-	}
+	t.Cleanup(func() { _ = u.Close() })
 	return h
 }
 
-func (h *hostServices) heard(what string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.got = append(h.got, what)
-}
-
-func (h *hostServices) calls() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Clone(h.got)
-}
-
 // targets lists the services by every address of the machine, and the addresses themselves for pings.
-func (h *hostServices) targets() []target {
-	var list []target
-	for _, a := range h.addresses {
+func (h *hostServices) targets(t *testing.T) (list []target) {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	must(t, err)
+	for _, addr := range addrs {
+		ip := addr.(*net.IPNet).IP
+		a := ip.String()
 		list = append(list, target{Kind: "tcp", Host: a, Port: h.tcp}, target{Kind: "tcp", Host: a, Port: h.loopback},
 			target{Kind: "udp", Host: a, Port: h.udp}, target{Kind: "tcp", Host: a, Port: 22})
-		if !strings.Contains(a, ":") && !strings.HasPrefix(a, "127.") {
+		if ip.To4() != nil && !ip.IsLoopback() {
 			list = append(list, target{Kind: "icmp", Host: a})
 		}
 	}
 	return list
 }
 
-// addressOf gives the address of a bridged sandbox and of its network's gateway.
-func addressOf(t *testing.T, b *box) (own, gateway string) {
+// addressOf returns the address of a bridged sandbox and of its network's gateway.
+func addressOf(t *testing.T, b *sandbox) (own, gateway string) {
 	t.Helper()
-	own, gateway, err := w.engine.(networked).address(t.Context(), b.s.Info().EngineID)
-	must(t, err)
-	return own, gateway
+	f := strings.Fields(b.exec(t, session.ExecRequest{Argv: []string{"python3", "-c", `
+import socket, struct
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.connect(("192.0.2.1", 9))  # sends nothing
+routes = [line.split() for line in open("/proc/net/route")]
+print(s.getsockname()[0], [socket.inet_ntoa(struct.pack("<L", int(r[2], 16))) for r in routes if r[1] == "00000000"][0])
+`}}))
+	return f[0], f[1]
 }
 
 // TestM1NoNetwork: without a network there is a loopback interface and nothing else.
@@ -183,7 +157,7 @@ func TestM1NoNetwork(t *testing.T) {
 		other, gateway := addressOf(t, w.bridgedUser)
 		others = append(others, other, gateway)
 	}
-	each(t, func(t *testing.T, b *box) {
+	each(t, func(t *testing.T, b *sandbox) {
 		if got := b.sh(t, "sed -n '3,$s/:.*//p' /proc/net/dev | tr -d ' '; tail -n +2 /proc/net/route; grep -v ' lo$' /proc/net/ipv6_route; true"); got != "lo\n" {
 			t.Errorf("interfaces and routes: %q", got)
 		}
@@ -207,15 +181,18 @@ func TestM1NoNetwork(t *testing.T) {
 func TestM2Closed(t *testing.T) {
 	t.Parallel()
 	h := newHostServices(t)
-	var neighbour *box
 	other, gateway := "10.1.2.4", "10.1.2.1"
 	if w.bridgedUser != nil {
-		neighbour = newBox(t, bridged(pythonBox()))
+		neighbour := newSandbox(t, bridged(pythonSandbox()))
 		other, gateway = addressOf(t, neighbour)
 		neighbour.background(t, "listen.py")
+		control(t, gateway, target{Kind: "tcp", Host: other, Port: 9000})
+		if got := probe(t, neighbour, []target{{Kind: "tcp", Host: other, Port: 9000}})[0]; got.Result != "reached" {
+			t.Errorf("the neighbour by itself: %+v", got)
+		}
 	}
-	eachNetwork(t, func(t *testing.T, b *box) {
-		list := h.targets()
+	eachNetwork(t, func(t *testing.T, b *sandbox) {
+		list := h.targets(t)
 		for _, host := range []string{
 			"169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16", "fe80::1", gateway,
 			"172.17.0.1", "10.1.2.3", "192.168.0.1", "172.31.255.255", "100.64.0.1", "0.0.0.0", "255.255.255.255", "::ffff:169.254.169.254",
@@ -227,53 +204,44 @@ func TestM2Closed(t *testing.T) {
 		refused(t, b, list)
 	})
 	t.Cleanup(func() { // after the parallel ones
-		if calls := h.calls(); len(calls) != 0 {
-			t.Errorf("the host was reached: %v", calls)
+		if calls := h.got.String(); calls != "" {
+			t.Errorf("the host was reached: %s", calls)
 		}
 	})
-	if neighbour == nil {
-		return
+}
+
+// control checks that the same probe does reach a host that is let through, and then only that.
+func control(t *testing.T, gateway string, neighbour target) {
+	t.Helper()
+	h := newHostServices(t)
+	m := newManager(t, newDriver(t, connection{allowNets: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(gateway), 32)}}), session.Options{})
+	b, err := openSandbox(t.Context(), m, &tools.Plugin{Manager: m}, bridged(pythonSandbox()))
+	must(t, err)
+	if got := probe(t, b, []target{{Kind: "tcp", Host: gateway, Port: h.tcp}})[0]; got.Result != "reached" {
+		t.Errorf("the gateway, which is let through: %+v", got)
 	}
-	t.Run("control", func(t *testing.T) {
-		t.Parallel()
-		// The same probe does reach a host that is let through, and then only that.
-		c := newHostServices(t)
-		open := netip.MustParseAddr(gateway)
-		m := newManager(t, newDriver(t, connection{allowNets: []netip.Prefix{netip.PrefixFrom(open, 32)}}), session.Options{})
-		b, err := openBox(t.Context(), m, &tools.Plugin{Manager: m}, bridged(pythonBox()))
-		must(t, err)
-		if got := probe(t, b, []target{{Kind: "tcp", Host: open.String(), Port: c.tcp}})[0]; got.Result != "reached" {
-			t.Errorf("the gateway, which is let through: %+v", got)
-		}
-		eventually(t, "the host heard the call that was let through", func() bool { return len(c.calls()) == 1 })
-		refused(t, b, []target{{Kind: "tcp", Host: "172.17.0.1", Port: c.tcp}, {Kind: "tcp", Host: "169.254.169.254", Port: 80}, {Kind: "tcp", Host: other, Port: 9000}})
-		// And the neighbour does listen.
-		if got := probe(t, neighbour, []target{{Kind: "tcp", Host: other, Port: 9000}})[0]; got.Result != "reached" {
-			t.Errorf("the neighbour by itself: %+v", got)
-		}
-	})
+	eventually(t, "the host heard the call that was let through", func() bool { return h.got.String() != "" })
+	refused(t, b, []target{{Kind: "tcp", Host: "172.17.0.1", Port: h.tcp}, {Kind: "tcp", Host: "169.254.169.254", Port: 80}, neighbour})
 }
 
 // TestM3AbstractSockets: the host's sockets without a file are in another network.
 func TestM3AbstractSockets(t *testing.T) {
 	t.Parallel()
 	h := newHostServices(t)
-	if c, err := net.DialTimeout("unix", "@"+h.abstract, patience); err != nil {
-		t.Fatalf("the socket does not listen: %v", err)
-	} else {
-		_, _ = io.ReadAll(c) // until it was heard
-		_ = c.Close()
-	}
-	heard := len(h.calls())
-	eachNetwork(t, func(t *testing.T, b *box) {
+	c, err := net.DialTimeout("unix", "@"+h.abstract, patience)
+	must(t, err)
+	_, _ = io.ReadAll(c) // until it was heard
+	must(t, c.Close())
+	heard := h.got.String()
+	eachNetwork(t, func(t *testing.T, b *sandbox) {
 		if got := b.sh(t, "grep -c promises- /proc/net/unix; true"); got != "0\n" {
 			t.Errorf("%s of the host's sockets are visible", strings.TrimSpace(got))
 		}
 		refused(t, b, []target{{Kind: "unix", Host: h.abstract}})
 	})
 	t.Cleanup(func() {
-		if calls := h.calls(); len(calls) != heard {
-			t.Errorf("the host was reached: %v", calls)
+		if calls := h.got.String(); calls != heard {
+			t.Errorf("the host was reached: %s", calls)
 		}
 	})
 }
@@ -281,7 +249,7 @@ func TestM3AbstractSockets(t *testing.T) {
 // TestM4SocketKinds: no socket that could see or forge packets, leave the network, or change it.
 func TestM4SocketKinds(t *testing.T) {
 	t.Parallel()
-	eachNetwork(t, func(t *testing.T, b *box) {
+	eachNetwork(t, func(t *testing.T, b *sandbox) {
 		var got map[string]string
 		must(t, json.Unmarshal([]byte(b.python(t, "sockets.py")), &got))
 		if len(got) < 18 {

@@ -2,19 +2,19 @@
 // through the tools, the session API and the command line. Each test is named after the row of docs/guarantees.md that
 // it holds the product to.
 //
-// WORKCELL_TEST_BACKEND says which engine: docker (the default), containerd or local. Where one is made without what a
+// WORKCELL_TEST_BACKEND names the engine: docker (the default), containerd or local. Where one is made without what a
 // test is about, such as images, the test asserts that asking for it is refused.
 package promises
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -55,7 +55,7 @@ type world struct {
 
 	// user and root are sandboxes for tests that leave them as they were: the default one, and one whose user is root
 	// and whose whole file system can be written to. The others are the same with a network, where the engine has one.
-	user, root, bridgedUser, bridgedRoot *box
+	user, root, bridgedUser, bridgedRoot *sandbox
 }
 
 var w *world
@@ -76,8 +76,8 @@ func runTests(m *testing.M) (code int, err error) {
 	if err := os.Setenv(hostCanary, "seen"); err != nil {
 		return 1, err
 	}
-	// A shell's background jobs and nohup have signals ignored, which children inherit: the command line would not
-	// hear those that tests send. What is caught here is not ignored there.
+	// Background jobs of a shell and nohup have signals ignored, which children inherit: the command line would not
+	// get those that tests send. What is caught here is not ignored there.
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
 		if signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)
@@ -86,18 +86,7 @@ func runTests(m *testing.M) (code int, err error) {
 	if w, err = newWorld(context.Background()); err != nil {
 		return 1, fmt.Errorf("these tests need an engine with the test images (make engine images): %w", err)
 	}
-	if !flag.Parsed() {
-		flag.Parse()
-	}
-	built := make(chan struct{})
-	go func() { // it takes a while, which is well spent beside what only waits for the engine
-		defer close(built)
-		if flag.Lookup("test.run").Value.String() == "" {
-			_, _ = w.cli() // who needs it gets the error
-		}
-	}()
 	code = m.Run()
-	<-built
 	err = w.end(context.Background())
 	if code == 0 && err == nil {
 		deadline := time.Now().Add(patience)
@@ -115,7 +104,7 @@ func newWorld(ctx context.Context) (*world, error) {
 	if v.dir, err = os.MkdirTemp("", "promises-"); err != nil {
 		return nil, err
 	}
-	if v.name, v.engine, err = openEngine(ctx, v.dir); err != nil {
+	if v.name, v.engine, err = openEngine(v.dir); err != nil {
 		return nil, err
 	}
 	if v.driver, err = v.engine.connect(ctx, connection{}); err != nil {
@@ -136,14 +125,14 @@ func newWorld(ctx context.Context) (*world, error) {
 // open opens the shared sandboxes.
 func (v *world) open(ctx context.Context) error {
 	var g errgroup.Group
-	boxes := map[**box]tools.Sandbox{&v.user: pythonBox(), &v.root: rootBox()}
-	if _, ok := v.engine.(networked); ok {
-		boxes[&v.bridgedUser], boxes[&v.bridgedRoot] = bridged(pythonBox()), bridged(rootBox())
+	sandboxes := map[**sandbox]tools.Sandbox{&v.user: pythonSandbox(), &v.root: rootSandbox()}
+	if slices.Contains(v.driver.Capabilities().Networks, backend.NetworkBridge) {
+		sandboxes[&v.bridgedUser], sandboxes[&v.bridgedRoot] = bridged(pythonSandbox()), bridged(rootSandbox())
 	}
-	for b, cfg := range boxes {
+	for b, cfg := range sandboxes {
 		g.Go(func() error {
 			var err error
-			*b, err = openBox(ctx, v.manager, v.plugin, cfg)
+			*b, err = openSandbox(ctx, v.manager, v.plugin, cfg)
 			return err
 		})
 	}

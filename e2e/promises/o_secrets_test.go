@@ -1,31 +1,22 @@
 package promises
 
 import (
-	"bytes"
 	"compress/gzip"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/otel/codes"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
-// canary is a secret that must turn up nowhere. Each use of it has an ending of its own, so that a leak tells its way.
+// canary is a secret that must turn up nowhere. Each use of it has an ending of its own, which shows the way of a leak.
 const canary = "c4n4ry-s3cret"
 
 // leak looks for the canary, also as other programs would write it.
@@ -38,19 +29,12 @@ func leak(t *testing.T, where, text string) {
 	}
 }
 
-// collector takes traces as an OpenTelemetry collector would.
-type collector struct {
-	url string
-
-	mu   sync.Mutex
-	body bytes.Buffer
-}
-
-func newCollector(t *testing.T) *collector {
+// newCollector starts an OpenTelemetry collector and returns its address and what it gets.
+func newCollector(t *testing.T) (url string, traces *buffer) {
 	t.Helper()
-	c := &collector{}
+	traces = &buffer{}
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		var body io.Reader = r.Body
+		body := io.Reader(r.Body)
 		if r.Header.Get("Content-Encoding") == "gzip" {
 			z, err := gzip.NewReader(r.Body)
 			if err != nil {
@@ -59,22 +43,13 @@ func newCollector(t *testing.T) *collector {
 			}
 			body = z
 		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		_, _ = io.Copy(&c.body, body) // what is missing fails the test's own checks
+		_, _ = io.Copy(traces, body) // what is missing fails the test's own checks
 	}))
 	t.Cleanup(srv.Close)
-	c.url = srv.URL
-	return c
+	return srv.URL, traces
 }
 
-func (c *collector) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.body.String()
-}
-
-// inspectAll notes all that the engine tells of an instance's objects until stop is called.
+// inspectAll notes the engine's descriptions of an instance's sandboxes until stop is called.
 func inspectAll(t *testing.T, instance string) (stop func() string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -98,7 +73,7 @@ func inspectAll(t *testing.T, instance string) (stop func() string) {
 	return func() string { cancel(); return <-done }
 }
 
-// secretFiles writes a workflow, an agent and a script that use secrets everywhere where one can be used.
+// secretFiles writes a workflow, an agent and a script with secrets wherever there can be one.
 func secretFiles(t *testing.T) (workflow, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -151,13 +126,13 @@ steps:
 func TestO1Run(t *testing.T) {
 	t.Parallel()
 	workflow, script := secretFiles(t)
-	c := newCollector(t)
+	collector, traces := newCollector(t)
 	instance := w.instance + session.NewID()
 	var res result
 	var described string
 	for range 5 { // a busy engine may not describe the sandbox while it is there
 		stop := inspectAll(t, instance)
-		res = workcell(t, w.stateDir(t, instance), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.url, "WORKCELL_DEBUG=1", "OTEL_BSP_SCHEDULE_DELAY=100"},
+		res = workcell(t, w.stateDir(t, instance), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector, "WORKCELL_DEBUG=1", "OTEL_BSP_SCHEDULE_DELAY=100"},
 			"run", workflow, "--model", "scripted/"+script, "--input", "secret="+canary+"-input")
 		described = stop()
 		if res.code != 0 || !strings.Contains(res.stdout, "done") {
@@ -167,7 +142,7 @@ func TestO1Run(t *testing.T) {
 			break
 		}
 	}
-	spans := c.String()
+	spans := traces.String()
 	for _, name := range []string{"workflow.run", "session.Open", "session.Exec", "session.WriteFile", w.name + ".Create", "sandbox_exec", "workcell.sandbox.id"} {
 		if !strings.Contains(spans, name) {
 			t.Errorf("the traces have no %s", name)
@@ -188,113 +163,40 @@ func TestO1CommandLine(t *testing.T) {
 	t.Parallel()
 	instance := w.instance + session.NewID()
 	state := w.stateDir(t, instance)
-	c := newCollector(t)
-	env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.url, "WORKCELL_DEBUG=1", "PASSED=" + canary + "-passed"}
+	collector, traces := newCollector(t)
+	env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector, "WORKCELL_DEBUG=1", "PASSED=" + canary + "-passed"}
 	stop := inspectAll(t, instance)
-	opened := workcell(t, state, env, "sessions", "open", "--name", "box", "--image", debianImage, "-e", "TOKEN="+canary+"-open", "-e", "PASSED")
-	used := workcell(t, state, env, "sessions", "exec", "-e", "KEY="+canary+"-exec", "box", "--", "sh", "-c", "test -n \"$TOKEN$PASSED$KEY\"", canary+"-argv")
-	failed := workcell(t, state, env, "sessions", "exec", "-e", "KEY="+canary+"-exec", "box", "--", "no-such-program", canary+"-argv")
-	listed := workcell(t, state, env, "sessions", "ls", "-o", "json")
-	described := stop()
-	removed := workcell(t, state, env, "sessions", "rm", "box")
-	if opened.code != 0 || used.code != 0 || failed.code != 127 || listed.code != 0 || removed.code != 0 {
-		t.Fatalf("%+v\n%+v\n%+v\n%+v\n%+v", opened, used, failed, listed, removed)
-	}
-	for _, r := range []result{opened, used, failed, listed, removed} {
-		leak(t, "what a command prints", r.stdout+r.stderr)
-	}
-	leak(t, "the exported traces", c.String())
-	leak(t, "the engine's description", described)
-	var files strings.Builder
-	must(t, filepath.WalkDir(state, func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		files.Write(text)
-		return err
-	}))
-	leak(t, "the state directory", files.String())
-	for what, args := range map[string][]string{
-		"DOCKER_HOST=tcp://user:" + canary + "@127.0.0.1:1":                   {"sessions", "ls"},
-		"OTEL_EXPORTER_OTLP_ENDPOINT=http://user:" + canary + "@127.0.0.1:1/": {"sessions", "ls"},
-		"OTEL_EXPORTER_OTLP_HEADERS=authorization=" + canary:                  {"sessions", "ls"},
-		"GEMINI_API_KEY=" + canary:                                            {"sessions", "ls"},
+	described := ""
+	for _, c := range []struct {
+		code int
+		args []string
+	}{
+		{0, []string{"open", "--name", "box", "--image", debianImage, "-e", "TOKEN=" + canary + "-open", "-e", "PASSED"}},
+		{0, []string{"exec", "-e", "KEY=" + canary + "-exec", "box", "--", "sh", "-c", "test -n \"$TOKEN$PASSED$KEY\"", canary + "-argv"}},
+		{127, []string{"exec", "-e", "KEY=" + canary + "-exec", "box", "--", "no-such-program", canary + "-argv"}},
+		{0, []string{"ls", "-o", "json"}},
+		{0, []string{"rm", "box"}},
 	} {
-		res := workcell(t, state, []string{what, "WORKCELL_DEBUG=1", "OTEL_EXPORTER_OTLP_TIMEOUT=500"}, args...)
-		leak(t, what[:20], res.stdout+res.stderr)
+		if c.args[0] == "rm" {
+			described = stop()
+		}
+		res := workcell(t, state, env, append([]string{"sessions"}, c.args...)...)
+		if res.code != c.code {
+			t.Errorf("sessions %s: %+v", c.args[0], res)
+		}
+		leak(t, "what sessions "+c.args[0]+" prints", res.stdout+res.stderr)
+	}
+	leak(t, "the exported traces", traces.String())
+	leak(t, "the engine's description", described)
+	files, err := contentsBelow(state)
+	must(t, err)
+	leak(t, "the state directory", files)
+	for _, variable := range []string{
+		"DOCKER_HOST=tcp://user:" + canary + "@127.0.0.1:1", "OTEL_EXPORTER_OTLP_ENDPOINT=http://user:" + canary + "@127.0.0.1:1/",
+		"OTEL_EXPORTER_OTLP_HEADERS=authorization=" + canary, "GEMINI_API_KEY=" + canary,
+	} {
+		res := workcell(t, state, []string{variable, "WORKCELL_DEBUG=1", "OTEL_EXPORTER_OTLP_TIMEOUT=500"}, "sessions", "ls")
+		leak(t, variable[:20], res.stdout+res.stderr)
 	}
 	nothingLeft(t, instance)
 }
-
-// TestO1Library: the session API's own spans, logs and errors.
-func TestO1Library(t *testing.T) {
-	t.Parallel()
-	log, spans := &buffer{}, tracetest.NewInMemoryExporter()
-	tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
-	driver := newDriver(t, connection{logger: log.logger(), tracer: tp})
-	m := newManager(t, driver, session.Options{Logger: log.logger(), TracerProvider: tp})
-	b, err := openBox(t.Context(), m, &tools.Plugin{Manager: m, Logger: log.logger()}, tools.Sandbox{
-		Mode: "code", Image: debianImage, Env: map[string]string{"TOKEN": canary},
-	})
-	must(t, err)
-	var failures []error
-	note := func(err error) {
-		t.Helper()
-		if err == nil {
-			t.Error("this should have failed")
-			return
-		}
-		failures = append(failures, err)
-	}
-	ctx := t.Context()
-	exec := func(req session.ExecRequest) error { _, err := b.s.Exec(ctx, req); return err }
-	must(t, exec(session.ExecRequest{Argv: []string{"sh", "-c", "cat; echo $TOKEN; exit 3", canary}, Stdin: []byte(canary), Env: map[string]string{"A": canary}}))
-	_, err = b.s.WriteFile(ctx, "f", strings.NewReader(canary), session.WriteFileOptions{})
-	must(t, err)
-	note(exec(session.ExecRequest{Argv: []string{"no-such-program", canary}, Env: map[string]string{"A": canary}, Stdin: []byte(canary)}))
-	note(exec(session.ExecRequest{Argv: []string{"true", canary + "\x00"}}))
-	note(exec(session.ExecRequest{Argv: []string{"true"}, Env: map[string]string{"A": canary + "\x00"}}))
-	note(exec(session.ExecRequest{Argv: []string{"true", canary + strings.Repeat("x", 3<<20)}}))
-	note(exec(session.ExecRequest{Argv: []string{"true"}, Command: canary}))
-	note(exec(session.ExecRequest{Argv: []string{"true"}, Timeout: time.Hour * 9, Stdin: []byte(canary)}))
-	_, err = b.s.WriteFile(ctx, "f", strings.NewReader(canary), session.WriteFileOptions{})
-	note(err)
-	_, err = b.s.WriteFile(ctx, "g", strings.NewReader(canary), session.WriteFileOptions{Size: 3})
-	note(err)
-	_, err = b.s.WriteFile(ctx, "g", io.MultiReader(strings.NewReader(canary), &failingReader{}), session.WriteFileOptions{})
-	note(err)
-	_, _, err = m.Open(ctx, b.s.Key(), session.Request{Image: debianImage, Env: map[string]string{"TOKEN": canary + "-other"}})
-	note(err)
-	_, _, err = m.Open(ctx, session.UserKey("x"), session.Request{Image: debianImage, Env: map[string]string{"A=B": canary}})
-	note(err)
-	for _, image := range []string{"https://user:" + canary + "@registry.test/x", "user:" + canary + "@registry.test/x:1"} {
-		_, _, err := m.Open(ctx, session.UserKey("y"), session.Request{Image: image})
-		if note(err); !errors.Is(err, backend.ErrInvalid) {
-			t.Errorf("image with a password: %v", err)
-		}
-	}
-	out := b.call(t, tools.ToolExec, obj{"cmd": obj{canary: canary}, canary[:3]: 1, "env": []any{1, canary}})
-	fails(t, "nonsense for a tool", out, tools.CodeInvalid)
-	must(t, m.CloseScope(ctx, b.run.Scope()))
-	must(t, tp.ForceFlush(ctx))
-
-	leak(t, "the log", log.String())
-	for _, err := range failures {
-		leak(t, "an error", err.Error())
-	}
-	if len(spans.GetSpans()) < 15 {
-		t.Errorf("only %d spans", len(spans.GetSpans()))
-	}
-	for _, s := range spans.GetSpans() {
-		leak(t, "span "+s.Name, fmt.Sprint(s.Attributes, s.Events, s.Status.Description, s.Name, s.Links))
-		if s.Status.Code == codes.Error && len(s.Status.Description) > 40 {
-			t.Errorf("span %s tells the text of an error: %s", s.Name, s.Status.Description)
-		}
-	}
-}
-
-// failingReader breaks off.
-type failingReader struct{}
-
-func (*failingReader) Read([]byte) (int, error) { return 0, errors.New("the source broke") }

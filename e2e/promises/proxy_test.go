@@ -1,116 +1,168 @@
 package promises
 
 import (
-	"context"
+	"bufio"
+	"encoding/binary"
+	"errors"
 	"io"
-	"log"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"net/url"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 )
 
-// proxy stands before the real engine, so that a test can act at a chosen moment of a call, or cut the engine off. What
-// reached it is done on the engine even when the caller hangs up, as by an engine.
+// proxy stands before the real engine, so that a test can act at a chosen moment of a call, or cut the engine off. It
+// changes nothing of what goes through. What reached it is done on the engine even when the caller hangs up.
 type proxy struct {
 	address string                              // of its socket
-	hook    atomic.Pointer[func(*http.Request)] // called with every request before it goes on
+	hook    atomic.Pointer[func(*http.Request)] // called with every request before it is forwarded
 
 	mu    sync.Mutex // guards what follows
 	cut   bool
-	conns map[net.Conn]struct{}
+	conns []net.Conn
 }
 
 // on sets what is called with every request, on goroutines of the proxy.
 func (p *proxy) on(f func(*http.Request)) { p.hook.Store(&f) }
+
+func (p *proxy) met(r *http.Request) {
+	if f := p.hook.Load(); f != nil {
+		(*f)(r)
+	}
+}
 
 // setCut breaks all connections and takes no more, or takes them again.
 func (p *proxy) setCut(cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cut = cut; cut {
-		for c := range p.conns {
-			_ = c.Close() // that is the point
+		for _, c := range p.conns {
+			_ = c.Close() // it may be closed
 		}
+		p.conns = nil
 	}
 }
 
-// newHTTPProxy puts a proxy before an engine that speaks plain HTTP.
-func newHTTPProxy(t testing.TB, network, address string) *proxy {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "e.sock")
-	l, err := net.Listen("unix", path)
-	must(t, err)
-	p := &proxy{address: path, conns: map[net.Conn]struct{}{}}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}}
-	forward := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "engine"}) },
-		Transport:     transport,
-		FlushInterval: -1,
-		ErrorLog:      log.New(io.Discard, "", 0),
+// admit notes the two ends of a connection, unless the engine is cut off.
+func (p *proxy) admit(ends ...net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.cut {
+		p.conns = append(p.conns, ends...)
 	}
-	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if f := p.hook.Load(); f != nil {
-			(*f)(r)
+	return !p.cut
+}
+
+// newProxy starts a proxy before an engine. forward copies what a client sends, and closes the engine's end if it may know
+// that the client is gone.
+func newProxy(t testing.TB, network, address string, forward func(p *proxy, server net.Conn, client io.Reader) error) *proxy {
+	t.Helper()
+	p := &proxy{address: filepath.Join(t.TempDir(), "e.sock")}
+	l, err := net.Listen("unix", p.address)
+	must(t, err)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial(network, address)
+			if err != nil || !p.admit(client, server) {
+				_ = client.Close() // as if nobody listened
+				if err == nil {
+					_ = server.Close() // nothing was sent
+				}
+				continue
+			}
+			wg.Go(func() {
+				_, _ = io.Copy(client, server) // ends with either
+				_ = client.Close()
+			})
+			wg.Go(func() { _ = forward(p, server, client) }) // likewise
 		}
-		if r.Header.Get("Upgrade") == "" {
-			r = r.WithContext(context.WithoutCancel(r.Context()))
-		}
-		forward.ServeHTTP(rw, r)
-	}), ErrorLog: log.New(io.Discard, "", 0)}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = srv.Serve(&cuttable{Listener: l, p: p}) // ends with Close
-	}()
+	})
 	t.Cleanup(func() {
 		p.setCut(true)
-		_ = srv.Close()
-		<-served
-		transport.CloseIdleConnections()
+		_ = l.Close()
+		wg.Wait()
 	})
 	return p
 }
 
-// cuttable notes the connections it gives out.
-type cuttable struct {
-	net.Listener
-	p *proxy
-}
-
-func (l *cuttable) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
+// forwardHTTP copies requests one by one.
+func forwardHTTP(p *proxy, server net.Conn, client io.Reader) error {
+	for from := bufio.NewReader(client); ; {
+		r, err := http.ReadRequest(from)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		l.p.mu.Lock()
-		cut := l.p.cut
-		if !cut {
-			l.p.conns[c] = struct{}{}
+		p.met(r)
+		if err := r.Write(server); err != nil {
+			return err
 		}
-		l.p.mu.Unlock()
-		if !cut {
-			return &noted{Conn: c, p: l.p}, nil
+		if r.Header.Get("Upgrade") != "" {
+			defer server.Close()
+			_, err := io.Copy(server, from)
+			return err
 		}
-		_ = c.Close() // as if nobody listened
 	}
 }
 
-type noted struct {
-	net.Conn
-	p *proxy
+// forwardGRPC copies frame by frame and reads along for the names of the methods.
+func forwardGRPC(p *proxy, server net.Conn, client io.Reader) error {
+	defer server.Close()
+	if _, err := io.CopyN(server, client, int64(len(http2.ClientPreface))); err != nil {
+		return err
+	}
+	path := ""
+	headers := hpack.NewDecoder(64<<10, func(f hpack.HeaderField) {
+		if f.Name == ":path" {
+			path = f.Value
+		}
+	})
+	for {
+		frame := make([]byte, 9)
+		if _, err := io.ReadFull(client, frame); err != nil {
+			return err
+		}
+		frame = append(frame, make([]byte, binary.BigEndian.Uint32(frame)>>8)...)
+		if _, err := io.ReadFull(client, frame[9:]); err != nil {
+			return err
+		}
+		if http2.FrameType(frame[3]) == http2.FrameHeaders {
+			path = ""
+			if err := readHeaders(headers, http2.Flags(frame[4]), frame[9:]); err != nil {
+				return err
+			}
+			p.met(&http.Request{Method: http.MethodPost, URL: &url.URL{Path: path}})
+		}
+		if _, err := server.Write(frame); err != nil {
+			return err
+		}
+	}
 }
 
-func (c *noted) Close() error {
-	c.p.mu.Lock()
-	delete(c.p.conns, c.Conn)
-	c.p.mu.Unlock()
-	return c.Conn.Close()
+// readHeaders decodes a frame of headers, which gRPC's are short enough for.
+func readHeaders(d *hpack.Decoder, flags http2.Flags, block []byte) error {
+	if !flags.Has(http2.FlagHeadersEndHeaders) {
+		return errors.New("headers of more than one frame")
+	}
+	padding := 0
+	if flags.Has(http2.FlagHeadersPadded) {
+		padding, block = int(block[0]), block[1:]
+	}
+	if flags.Has(http2.FlagHeadersPriority) {
+		block = block[5:]
+	}
+	if _, err := d.Write(block[:len(block)-padding]); err != nil {
+		return err
+	}
+	return d.Close()
 }

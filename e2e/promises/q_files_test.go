@@ -2,6 +2,7 @@ package promises
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,61 +11,45 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/workflow"
 )
 
-// hostileYAML gives documents that are made to exhaust, confuse or surprise a parser. None of them is a workflow or the
-// frontmatter of an agent.
+// hostileYAML returns documents that are made to exhaust, confuse or surprise a parser. None of them is a workflow or the
+// frontmatter of an agent. frontmatter and workflow test more of them.
 func hostileYAML() map[string]string {
-	bomb := func(width, depth int) string {
-		var b strings.Builder
-		b.WriteString("a0: &a0 [x]\n")
-		for i := 1; i <= depth; i++ {
-			fmt.Fprintf(&b, "a%d: &a%d [%s]\n", i, i, strings.Repeat(fmt.Sprintf("*a%d,", i-1), width))
-		}
-		return b.String()
+	var bomb, keys, deep strings.Builder
+	bomb.WriteString("a0: &a0 [x]\n")
+	for i := 1; i <= 9; i++ {
+		fmt.Fprintf(&bomb, "a%d: &a%d [%s]\n", i, i, strings.Repeat(fmt.Sprintf("*a%d,", i-1), 9))
 	}
-	var keys, deep, indented strings.Builder
 	for i := range 500_000 {
 		fmt.Fprintf(&keys, "k%d: 1\n", i)
 	}
 	for i := range 10_000 {
 		deep.WriteString(strings.Repeat(" ", i%300) + "a:\n")
 	}
-	for i := range 700 { // longer would be refused for its size
-		indented.WriteString(strings.Repeat(" ", i) + "a:\n")
-	}
 	return map[string]string{
-		"alias bomb":          bomb(9, 9),
-		"wide alias bomb":     bomb(9000, 3),
-		"quadratic aliases":   "a: &a [" + strings.Repeat("x,", 20_000) + "]\nb: [" + strings.Repeat("*a,", 20_000) + "]\n",
-		"alias to itself":     "a: &a {b: &b {c: *a, d: *b}}\n",
-		"merge bomb":          "a: &a {x: 1}\nb: &b {<<: [" + strings.Repeat("*a,", 5000) + "]}\nc: {<<: [" + strings.Repeat("*b,", 5000) + "]}\n",
-		"10k flow nesting":    "a: " + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + "\n",
-		"10k map nesting":     "a: " + strings.Repeat("{a: ", 10_000) + "\n",
-		"10k open brackets":   strings.Repeat("[", 10_000),
-		"10k block nesting":   deep.String(),
-		"block nesting":       indented.String(),
-		"10k sequence dashes": "a: " + strings.Repeat("- ", 10_000) + "\n",
-		"10k question marks":  strings.Repeat("? ", 10_000) + "\n",
-		"many keys":           keys.String(),
-		"many items":          "a: [" + strings.Repeat("x,", 120_000) + "]\n",
-		"many empty items":    "a:\n" + strings.Repeat("-\n", 125_000),
-		"duplicate keys":      "id: w\nid: v\nsteps: [{id: a, type: end}]\nsandbox: python\nsandbox: node\n",
-		"binary tag":          "id: !!binary aGVsbG8=\nsandbox: !!binary cHl0aG9u\nsteps: [{id: a, type: end}]\n",
-		"foreign tag":         "id: !!python/object/apply:os.system [id]\nsandbox: !!python/name:os.system python\nsteps: []\n",
-		"own tag":             "id: !mine w\nsandbox: !mine python\nsteps: [{id: a, type: end}]\n",
-		"merge keys":          "x: &x {type: end}\nid: w\nsandbox: &s {mode: code}\nuse: {<<: *s}\nsteps: [{id: a, <<: *x}]\n",
-		"long scalar":         "id: " + strings.Repeat("x", 200_000) + "\nsandbox: " + strings.Repeat("x", 50_000) + "\n",
-		"many documents":      strings.Repeat("--- a\n", 30_000),
-		"directives":          strings.Repeat("%TAG ! tag:x,2000:\n", 10_000) + "--- a\n",
-		"NUL":                 "id: a\x00b\nsandbox: python\x00\n",
-		"not UTF-8":           "id: \xff\xfe\nsandbox: \xff\n",
-		"huge number":         "id: w\nmax_steps: 1e999999999\nsandbox: {limits: {pids: 1e999999999}}\nsteps: [{id: a, type: end}]\n",
+		"alias bomb":        bomb.String(),
+		"quadratic aliases": "a: &a [" + strings.Repeat("x,", 20_000) + "]\nb: [" + strings.Repeat("*a,", 20_000) + "]\n",
+		"merge bomb":        "a: &a {x: 1}\nb: &b {<<: [" + strings.Repeat("*a,", 5000) + "]}\nc: {<<: [" + strings.Repeat("*b,", 5000) + "]}\n",
+		"10k flow nesting":  "a: " + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + "\n",
+		"10k block nesting": deep.String(),
+		"many keys":         keys.String(),
+		"duplicate keys":    "id: w\nid: v\nsteps: [{id: a, type: end}]\nsandbox: python\nsandbox: node\n",
+		"foreign tag":       "id: !!python/object/apply:os.system [id]\nsandbox: !!python/name:os.system python\nsteps: []\n",
+		"long scalar":       "id: " + strings.Repeat("x", 200_000) + "\nsandbox: " + strings.Repeat("x", 50_000) + "\n",
+		"many documents":    strings.Repeat("--- a\n", 30_000),
+		"not UTF-8":         "id: \xff\xfe\nsandbox: \xff\n",
+		"huge number":       "id: w\nmax_steps: 1e999999999\nsandbox: {limits: {pids: 1e999999999}}\nsteps: [{id: a, type: end}]\n",
 	}
 }
 
-// TestQ1Validate gives the same to the command line: workflows one by one, so that time and memory of each can be told,
-// and all scripts and all agents at once.
+// TestQ1Validate: the command line refuses hostile files, by their names, soon and in little memory: workflows one by one, and
+// all scripts and all agents at once.
 func TestQ1Validate(t *testing.T) {
 	t.Parallel()
 	state := w.stateDir(t, w.instance)
@@ -106,11 +91,10 @@ func validate(t *testing.T, state, arg string, files ...string) {
 	cmd := command(t, state, nil, "validate", arg)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	began := time.Now()
 	must(t, cmd.Start())
+	defer time.AfterFunc(patience, func() { _ = cmd.Process.Kill() }).Stop()
 	peak := watchMemory(cmd.Process.Pid)
 	_ = cmd.Wait() // its exit code is looked at
-	within(t, time.Duration(len(files))*time.Second, began)
 	text := out.String()
 	if code := cmd.ProcessState.ExitCode(); code != 3 || strings.Contains(text, "goroutine") {
 		t.Errorf("exit code %d: %.500s", code, text)
@@ -128,12 +112,11 @@ func validate(t *testing.T, state, arg string, files ...string) {
 	}
 }
 
-// watchMemory gives the most memory that a process was seen to have, in KiB, when it has ended.
+// watchMemory returns the most memory that a process was seen to have, in KiB, when it has ended.
 func watchMemory(pid int) <-chan int {
 	peak := make(chan int, 1)
 	go func() {
-		most := 0
-		for {
+		for most := 0; ; time.Sleep(2 * time.Millisecond) {
 			s, err := status(pid)
 			n, aerr := strconv.Atoi(strings.TrimSuffix(s["VmHWM"], " kB"))
 			if err != nil || aerr != nil { // it is gone, or about to be
@@ -141,8 +124,139 @@ func watchMemory(pid int) <-chan int {
 				return
 			}
 			most = max(most, n)
-			time.Sleep(2 * time.Millisecond)
 		}
 	}()
 	return peak
+}
+
+// parse parses a workflow, with the plain image for IMAGE.
+func parse(t *testing.T, src string) *workflow.Workflow {
+	t.Helper()
+	wf, err := workflow.Parse("w.yaml", []byte(strings.ReplaceAll(strings.TrimLeft(src, "\n"), "IMAGE", debianImage)), nil)
+	must(t, err)
+	return wf
+}
+
+// TestQ3Caps: workflows that would never end, never stop printing or take too many sandboxes end with a typed error, and
+// their sandboxes with them. TestCaps of workflow has the limits that no sandbox is needed for.
+func TestQ3Caps(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		src   string
+		input map[string]any
+		want  error
+		boxes int // most sandboxes at a time
+	}{
+		"infinite loop": {`
+id: w
+max_steps: 25
+sandbox: {image: "IMAGE"}
+steps:
+  - {id: a, type: exec, command: "echo x >> f"}
+  - {id: b, type: switch, cases: [{when: "false", next: c}], default: a}
+  - {id: c, type: end}`, nil, workflow.ErrLimit, 1},
+		"more sandboxes than places": {`
+id: w
+max_steps: 100
+sandbox: {image: "IMAGE"}
+steps:
+  - {id: f, type: for_each, items: input.list, sandbox: isolated, max_concurrency: 20, fail_fast: false, steps: [{id: b, type: exec, command: "sleep 1"}]}`,
+			map[string]any{"list": make([]any, 20)}, backend.ErrCapacity, 3},
+		"endless output": {`
+id: w
+timeout: 2s
+sandbox: {image: "IMAGE"}
+steps:
+  - {id: a, type: exec, command: "yes"}`, nil, context.DeadlineExceeded, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newManager(t, w.driver, session.Options{MaxSandboxes: 3})
+			most := 0
+			opts := &workflow.Options{OnEvent: func(workflow.Event) {
+				if list, err := w.driver.List(context.Background(), backend.Filter{Instance: m.Instance()}); err == nil {
+					most = max(most, len(list))
+				}
+			}}
+			res, err := workflow.NewEngine(m, nil, opts).Run(t.Context(), parse(t, c.src), c.input)
+			if !errors.Is(err, c.want) && !capacityFailed(err, c.want) {
+				t.Errorf("Run: %v, want %v", err, c.want)
+			}
+			if res != nil && (res.Outcome == workflow.Succeeded || res.Cleanup != nil) {
+				t.Errorf("%+v", res)
+			}
+			if most > c.boxes {
+				t.Errorf("%d sandboxes at a time", most)
+			}
+			nothingLeft(t, m.Instance()) // also before the manager ends
+		})
+	}
+}
+
+// capacityFailed reports whether the items of a for_each failed for lack of places.
+func capacityFailed(err, want error) bool {
+	var e *workflow.Error
+	if !errors.Is(want, backend.ErrCapacity) || !errors.As(err, &e) {
+		return false
+	}
+	for _, f := range e.Failed {
+		if f.Code == "capacity" {
+			return true
+		}
+	}
+	return false
+}
+
+// TestQ3Recursion: workflows that run ever new workflows, by way of their agents, are refused, and leave no sandbox.
+func TestQ3Recursion(t *testing.T) {
+	t.Parallel()
+	m := newManager(t, w.driver, session.Options{})
+	runs := 0
+	var run func(ctx context.Context) error
+	run = func(ctx context.Context) error {
+		runs++
+		wf := parse(t, fmt.Sprintf("id: w%d\nsandbox: {image: \"IMAGE\"}\nsteps: [{id: x, type: exec, command: 'true'}, {id: y, type: agent, agent: any}]", runs))
+		_, err := workflow.NewEngine(m, agent(run), nil).Run(ctx, wf, nil)
+		return err
+	}
+	if err := run(t.Context()); !errors.Is(err, workflow.ErrRecursion) || runs > 20 {
+		t.Errorf("Run: %v after %d runs", err, runs)
+	}
+	nothingLeft(t, m.Instance())
+}
+
+// agent is any agent of a workflow.
+type agent func(ctx context.Context) error
+
+func (f agent) RunAgent(ctx context.Context, _ string, _ map[string]any) (workflow.AgentOutput, error) {
+	return workflow.AgentOutput{Text: "done"}, f(ctx)
+}
+
+// TestQ3LoadTime: what can be known before a run is refused before a run.
+func TestQ3LoadTime(t *testing.T) {
+	t.Parallel()
+	var branches, steps strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&branches, "{id: b%d, steps: [{id: s%d, type: set, vars: {x: 1}}]},", i, i)
+		fmt.Fprintf(&steps, "  - {id: s%d, type: set, vars: {x: 1}}\n", i)
+	}
+	for name, src := range map[string]string{ // workflow/testdata/bad has more
+		"too many branches":  "id: w\nsteps: [{id: p, type: parallel, branches: [" + branches.String() + "]}]\n",
+		"too many steps":     "id: w\nsteps:\n" + steps.String(),
+		"too many max_steps": "id: w\nmax_steps: 100000000\nsteps: [{id: a, type: end}]\n",
+		"too much at a time": "id: w\nsteps: [{id: f, type: for_each, items: [1], max_concurrency: 100000, steps: [{id: a, type: end}]}]\n",
+		"too many attempts":  "id: w\nsteps: [{id: a, type: set, vars: {x: 1}, retry: {max_attempts: 1000000}}]\n",
+		"too long":           "id: w\ntimeout: 100000h\nsteps: [{id: a, type: end}]\n",
+		"deep expression":    "id: w\nsteps: [{id: a, type: set, vars: {x: '${ " + strings.Repeat("(", 5000) + "1" + strings.Repeat(")", 5000) + " }'}}]\n",
+		"long expression":    "id: w\nsteps: [{id: a, type: set, vars: {x: '${ 1" + strings.Repeat(" + 1", 30_000) + " }'}}]\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := workflow.Parse("w.yaml", []byte(src), nil)
+			var list frontmatter.Errors
+			if !errors.As(err, &list) || list[0].Line == 0 {
+				t.Errorf("%.300v", err)
+			}
+		})
+	}
 }

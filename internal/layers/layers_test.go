@@ -66,7 +66,7 @@ func layers() []layer {
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/yamlnode", only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/isolated", only: []string{}},
-		// What a file says of a sandbox, as a request.
+		// The sandbox of a file as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		{dir: "internal/expr", may: []string{"internal/yamlnode"}},
 		{dir: "internal/layers"},
@@ -220,7 +220,7 @@ func explained(text, mod string) bool {
 	return false
 }
 
-// verdict says why a package of layer l may not import imp; empty means it may.
+// verdict returns why a package of layer l may not import imp, or nothing if it may.
 func verdict(l layer, rules []layer, imp string) string {
 	if rel, ours := strings.CutPrefix(imp, module+"/"); ours {
 		if to, ok := layerOf(rules, rel); ok && l.mayImport(to) {

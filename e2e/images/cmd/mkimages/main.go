@@ -130,7 +130,7 @@ func (o options) ensureOn(ctx context.Context, name string, builder *images.Buil
 	return nil
 }
 
-// connect gives an engine and what closes it.
+// connect returns an engine and what closes it.
 func (o options) connect(name string) (images.Engine, func() error, error) {
 	switch name {
 	case "docker":

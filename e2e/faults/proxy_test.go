@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// weather is how a front treats what passes through it.
+// weather is how a proxy treats what passes through it.
 type weather string
 
 const (
@@ -26,8 +26,8 @@ const (
 // latency is how much later things arrive when they are delayed.
 const latency = 30 * time.Millisecond
 
-// front is a socket before an engine's. It knows nothing of what passes.
-type front struct {
+// proxy is a socket before an engine's. It knows nothing of what passes.
+type proxy struct {
 	path string // of the socket
 
 	mu      sync.Mutex // guards what follows
@@ -41,18 +41,14 @@ type pair struct{ client, server net.Conn }
 
 func (c *pair) close() { _, _ = c.client.Close(), c.server.Close() } // they may be closed
 
-// newFront puts a front before an engine, until the end of the test.
-func newFront(t *testing.T, network, address string) *front {
+// newProxy starts a proxy before an engine, until the end of the test.
+func newProxy(t *testing.T, network, address string) *proxy {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "faults-") // a test's own directory may be too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &front{path: filepath.Join(dir, "e.sock"), weather: fair, changed: make(chan struct{}), pairs: map[*pair]struct{}{}}
+	must(t, err)
+	p := &proxy{path: filepath.Join(dir, "e.sock"), weather: fair, changed: make(chan struct{}), pairs: map[*pair]struct{}{}}
 	l, err := net.Listen("unix", p.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -68,7 +64,7 @@ func newFront(t *testing.T, network, address string) *front {
 		}
 	})
 	t.Cleanup(func() {
-		p.turn(cut)
+		p.set(cut)
 		err := l.Close() // which ends the loop
 		wg.Wait()
 		if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
@@ -78,8 +74,8 @@ func newFront(t *testing.T, network, address string) *front {
 	return p
 }
 
-// turn changes the weather.
-func (p *front) turn(to weather) {
+// set changes the weather.
+func (p *proxy) set(to weather) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if to == cut || to == reset {
@@ -93,7 +89,7 @@ func (p *front) turn(to weather) {
 }
 
 // pass carries both directions of a connection to their ends.
-func (p *front) pass(c *pair) {
+func (p *proxy) pass(c *pair) {
 	defer c.close()
 	p.mu.Lock()
 	if p.weather == cut {
@@ -112,7 +108,7 @@ func (p *front) pass(c *pair) {
 }
 
 // carry copies one direction of a connection as the weather allows.
-func (p *front) carry(c *pair, to, from net.Conn, answers bool) {
+func (p *proxy) carry(c *pair, to, from net.Conn, answers bool) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
@@ -125,7 +121,7 @@ func (p *front) carry(c *pair, to, from net.Conn, answers bool) {
 		half, ok := to.(interface{ CloseWrite() error })
 		switch {
 		case errors.Is(err, io.EOF) && ok && half.CloseWrite() == nil:
-			return // the other direction goes on
+			return // the other direction stays open
 		case err != nil:
 			c.close()
 			return
@@ -134,7 +130,7 @@ func (p *front) carry(c *pair, to, from net.Conn, answers bool) {
 }
 
 // wait waits until the weather lets something through.
-func (p *front) wait(answers bool) {
+func (p *proxy) wait(answers bool) {
 	for {
 		p.mu.Lock()
 		now, changed := p.weather, p.changed

@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,14 +19,14 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// front is `workcell mcp` and a client of it.
-type front struct {
+// mcpServer is `workcell mcp` and its client.
+type mcpServer struct {
 	*mcp.ClientSession
 	cmd *exec.Cmd
 }
 
-// newFront starts one, which must be closed before the test ends.
-func newFront(t *testing.T, cmd *exec.Cmd) *front {
+// startMCP starts one, which must be closed before the test ends.
+func startMCP(t *testing.T, cmd *exec.Cmd) *mcpServer {
 	t.Helper()
 	var stderr buffer
 	cmd.Stderr = &stderr
@@ -33,11 +36,11 @@ func newFront(t *testing.T, cmd *exec.Cmd) *front {
 		t.Fatalf("%v\n%s", err, stderr.String())
 	}
 	t.Cleanup(func() { _ = cs.Close() }) // when the test has failed; by then it was killed
-	return &front{cs, cmd}
+	return &mcpServer{cs, cmd}
 }
 
 // ok calls a tool, which must succeed.
-func (f *front) ok(t *testing.T, tool string, in obj) obj {
+func (f *mcpServer) ok(t *testing.T, tool string, in obj) obj {
 	t.Helper()
 	res, err := f.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: in})
 	if err != nil {
@@ -51,7 +54,7 @@ func (f *front) ok(t *testing.T, tool string, in obj) obj {
 }
 
 // TestF12Clock sets the clock of the command while it has sandboxes: by an hour, back to an hour before the true time, and
-// by a day. Commands end when their own time is over, and no sandbox goes before its own or stays beyond it, whoever looks,
+// by a day. Commands end when their own time is over, and no sandbox goes before its own or stays beyond it, whichever process looks,
 // with the true clock or another.
 func TestF12Clock(t *testing.T) {
 	t.Parallel()
@@ -60,7 +63,7 @@ func TestF12Clock(t *testing.T) {
 	clock := clocktest.New(t, bin)
 	gone := leaveIdle(t, bin)
 	h := newHost(t)
-	f := newFront(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--max-execution", "1h")))
+	f := startMCP(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--max-execution", "1h")))
 	worker := f.ok(t, tools.ToolOpen, nil)["sandbox_id"]
 	in := func(tool string, in obj) obj { in["sandbox_id"] = worker; return f.ok(t, tool, in) }
 	background := func(seconds int, line string) any {
@@ -95,7 +98,7 @@ func TestF12Clock(t *testing.T) {
 	gone()
 }
 
-// garbage gives the ids of the sandboxes that a garbage collection took. Guests of other versions may lie on the engine.
+// garbage returns the ids of the sandboxes that a garbage collection took. Guests of other versions may lie on the engine.
 func garbage(gc *exec.Cmd) ([]string, error) {
 	var list []struct{ ID, Key string }
 	out, err := gc.Output()
@@ -111,14 +114,14 @@ func garbage(gc *exec.Cmd) ([]string, error) {
 	return ids, err
 }
 
-// leaveIdle leaves a sandbox of which its own server thinks that it was made long after its last use, because the clock was
-// set back between the two. What it gives waits until the sandbox is gone: nothing may stay beyond its time for that.
+// leaveIdle leaves a sandbox that its own server takes to be made long after its last use, because the clock was set back
+// between the two. The returned function waits until the sandbox is gone: nothing may stay beyond its time for that.
 func leaveIdle(t *testing.T, bin string) (gone func()) {
 	t.Helper()
 	clock := clocktest.New(t, bin)
 	clock.Set(time.Hour)
 	h := newHost(t)
-	f := newFront(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--idle-timeout", "45s")))
+	f := startMCP(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--idle-timeout", "45s")))
 	h.has(t, 1, f.ok(t, tools.ToolOpen, nil)["sandbox_id"], time.Hour)
 	clock.Set(-time.Hour)
 	f.ok(t, tools.ToolExec, obj{"cmd": []string{"true"}})
@@ -165,12 +168,12 @@ func (h *host) has(t *testing.T, n int, id any, ahead time.Duration) {
 	}
 }
 
-// orphan leaves a sandbox that nobody has, and waits until a process with a clock of tomorrow has looked: it takes that away,
-// and would others, too, if it thought that it may. By the true clock it is not time yet.
+// orphan leaves a sandbox that nobody has, and waits until a process with a clock of tomorrow has looked: it removes that one,
+// and would remove others, too, if it thought that it may. By the true clock it is not time yet.
 func (h *host) orphan(t *testing.T) {
 	t.Helper()
 	before := h.sandboxes(t)
-	f := newFront(t, h.command(t, "mcp", "--image", debianImage))
+	f := startMCP(t, h.command(t, "mcp", "--image", debianImage))
 	f.ok(t, tools.ToolOpen, nil)
 	must(t, f.cmd.Process.Kill())
 	_ = f.Close() // it was killed
@@ -192,4 +195,66 @@ func (h *host) sandboxes(t *testing.T) int {
 	list, err := w.driver.List(t.Context(), backend.Filter{Instance: h.instance})
 	must(t, err)
 	return len(list)
+}
+
+// TestK8InterruptedRunEnds kills a run's process. Some minutes later its sandbox is gone, with all that ran in it; who
+// resumes the run has its files nevertheless, and then nothing is left.
+func TestK8InterruptedRunEnds(t *testing.T) {
+	t.Parallel()
+	bin, err := w.cli()
+	must(t, err)
+	clock := clocktest.New(t, bin)
+	h := newHost(t)
+	file := filepath.Join(t.TempDir(), "run.yaml")
+	must(t, os.WriteFile(file, []byte(`id: interrupted
+sandbox: {image: "`+debianImage+`"}
+steps:
+  - {id: one, type: exec, command: "echo kept > file"}
+  - {id: two, type: exec, command: "if test -e again; then cat file; else touch again; sleep 6000; fi"}
+`), 0o600))
+	run := h.command(t, "run", file)
+	var stderr buffer
+	run.Stderr = &stderr
+	must(t, run.Start())
+	id := h.awaitRun(t, "again")
+	if id == "" {
+		t.Fatalf("the run does not come to its second step\n%s", stderr.String())
+	}
+	must(t, run.Process.Kill())
+	_ = run.Wait() // it was killed
+	clock.Set(time.Minute)
+	must(t, clock.Under(h.command(t, "sessions", "ls")).Run())
+	if n := h.sandboxes(t); n != 1 {
+		t.Fatalf("after a minute there are %d sandboxes", n)
+	}
+	clock.Set(5 * time.Minute)
+	for deadline := time.Now().Add(session.DefaultReapEvery + patience); h.sandboxes(t) != 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("after five minutes the sandbox is there")
+		}
+		must(t, clock.Under(h.command(t, "sessions", "ls")).Run())
+	}
+	out, err := h.command(t, "runs", "resume", id, "-o", "json").Output()
+	if err != nil || !strings.Contains(string(out), `"stdout": "kept\n"`) {
+		t.Errorf("resume: %v\n%s", err, out)
+	}
+	if n := h.sandboxes(t); n != 0 {
+		t.Errorf("%d sandboxes are left of the run", n)
+	}
+}
+
+// awaitRun waits until the only run has made a file, and returns its id; empty when that does not come.
+func (h *host) awaitRun(t *testing.T, file string) string {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		var list []struct{ ID string }
+		out, err := h.command(t, "runs", "ls", "-o", "json").Output()
+		if err != nil || json.Unmarshal(out, &list) != nil || len(list) != 1 {
+			continue
+		}
+		if h.command(t, "sessions", "exec", list[0].ID, "--", "test", "-e", file).Run() == nil {
+			return list[0].ID
+		}
+	}
+	return ""
 }
