@@ -108,8 +108,8 @@ not frontmatter
 		t.Fatal(err)
 	}
 	want := frontmatter.Meta{
-		Name: "coder", Model: "googleai/gemini-2.5-flash", Description: "Writes code", ToolChoice: "required", MaxTurns: 12,
-		Tools: []string{"lookup"}, Use: []string{"genkit-middleware/retry", "x/y"}, HasConfig: true, HasOutput: true,
+		Model: "googleai/gemini-2.5-flash", Description: "Writes code", ToolChoice: "required", MaxTurns: 12,
+		Tools: []string{"lookup"}, Use: []string{"genkit-middleware/retry", "x/y"}, HasOutput: true,
 		Input: map[string]any{"lang": "go", "n": 3},
 	}
 	if diff := cmp.Diff(want, doc.Meta); diff != "" {
@@ -117,9 +117,6 @@ not frontmatter
 	}
 	if doc.BodyLine != 18 || !strings.HasPrefix(doc.Body, "Do {{task}}\n---\n") {
 		t.Errorf("body at line %d: %q", doc.BodyLine, doc.Body)
-	}
-	if !doc.Uses("x/y") || doc.Uses(frontmatter.Middleware) {
-		t.Error("Uses")
 	}
 }
 

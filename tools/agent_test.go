@@ -45,7 +45,7 @@ func TestAgentRun(t *testing.T) {
 			return say(fmt.Sprintf("It is done.\n```json\n{\"code\": %v}\n```\n", outputsOf(req)[0]["exit_code"]))(req)
 		})
 	a := r.agent("runner", "---\nmodel: "+model+"\ndescription: Runs it\nsandbox: {mode: code, runtime: bash}\ninput: {default: {lang: go, task: none}}\n---\nDo {{task}} in {{lang}}")
-	if a.Name() != "runner" || a.Description() != "Runs it" || a.Model() != model || a.Sandbox().Mode != "code" || !strings.HasSuffix(a.File(), "runner.prompt") {
+	if a.Name() != "runner" || a.Document().Meta.Model != model || a.Document().Sandbox.Mode != "code" || !strings.HasSuffix(a.Document().File, "runner.prompt") {
 		t.Errorf("%+v", a)
 	}
 	var mu sync.Mutex
@@ -367,7 +367,7 @@ func TestLoadAgents(t *testing.T) {
 		"sub/notes.prompt~": {Data: []byte("x")},
 	}
 	agents, err := tools.LoadAgentsFS(r.g, files)
-	if err != nil || len(agents) != 2 || agents["a"].Name() != "a" || agents["b-c"].File() != "sub/b-c.prompt" {
+	if err != nil || len(agents) != 2 || agents["a"].Name() != "a" || agents["b-c"].Document().File != "sub/b-c.prompt" {
 		t.Fatalf("%v: %v", agents, err)
 	}
 	model, seen := r.model(say("x"))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -52,7 +53,7 @@ func ExamplePromptFS() {
 
 // Every code has words for a model that meets it.
 func ExampleCode_Remediation() {
-	fmt.Println(tools.CodeClosed.Remediation())
+	fmt.Println(toolspec.CodeClosed.Remediation())
 	// Output:
 	// Call sandbox_open to go on in an open sandbox.
 }

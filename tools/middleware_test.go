@@ -260,9 +260,6 @@ func TestInvalidSandboxInGo(t *testing.T) {
 	if _, err := r.plugin.Tools(context.Background(), s); err == nil {
 		t.Error("Tools took it")
 	}
-	if _, err := (tools.Sandbox{}).New(context.Background()); err == nil || !strings.Contains(err.Error(), "(*Plugin).Use") {
-		t.Errorf("without a plugin: %v", err)
-	}
 	defer func() {
 		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "Plugin.Manager is nil") {
 			t.Errorf("without a manager: %v", p)

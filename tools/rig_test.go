@@ -24,6 +24,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -343,7 +344,7 @@ func (s *toolset) ok(name string, input any) map[string]any {
 }
 
 // fails is call for calls that must fail with a code.
-func (s *toolset) fails(want tools.Code, name string, input any) map[string]any {
+func (s *toolset) fails(want toolspec.Code, name string, input any) map[string]any {
 	s.t.Helper()
 	out := s.call(context.Background(), name, input)
 	e, _ := out["error"].(map[string]any)

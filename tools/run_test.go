@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -56,7 +57,7 @@ func TestRunArguments(t *testing.T) {
 		"absolute":   {obj{"code": "x", "files": obj{"/workspace/main.sh": ""}}, "cannot write /workspace/main.sh: the paths of files are relative"},
 		"sandbox_id": {obj{"code": "x", "sandbox_id": "y"}, "unknown argument \"sandbox_id\""},
 	} {
-		if out := set.fails(tools.CodeInvalid, "sandbox_run", tt.input); !strings.Contains(message(out), tt.want) {
+		if out := set.fails(toolspec.CodeInvalid, "sandbox_run", tt.input); !strings.Contains(message(out), tt.want) {
 			t.Errorf("%s: %s, want %q", name, message(out), tt.want)
 		}
 	}
@@ -74,7 +75,7 @@ func TestRunArguments(t *testing.T) {
 	}
 	packages := bash()
 	packages.PipPackages = []string{"numpy"}
-	out := r.tools(packages).fails(tools.CodeUnsupported, "sandbox_run", obj{"code": "x"})
+	out := r.tools(packages).fails(toolspec.CodeUnsupported, "sandbox_run", obj{"code": "x"})
 	if !strings.Contains(message(out), "use an image that has the packages") {
 		t.Errorf("%s", message(out))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -59,7 +60,7 @@ func TestForeignSandboxes(t *testing.T) {
 	for k := range r.engine.boxes {
 		engineID = k
 	}
-	unknown := mine.fails(tools.CodeNotFound, "sandbox_exec", obj{"command": "x", "sandbox_id": "sbx_" + session.NewID()})
+	unknown := mine.fails(toolspec.CodeNotFound, "sandbox_exec", obj{"command": "x", "sandbox_id": "sbx_" + session.NewID()})
 	for name, foreign := range map[string]string{
 		"another run's": id, "its prefix": id[:12], "upper case": strings.ToUpper(id), "engine's id": engineID, "with a space": id + " ",
 		"the key": "agent:run_x:default", "path": "../" + id, "colon": "workflow:a:b", "control characters": "a\x00\x1b[31m\n", "long": strings.Repeat("a", 10_000),
@@ -93,19 +94,19 @@ func TestSessionKey(t *testing.T) {
 	if first == second {
 		t.Fatal("one sandbox for two names")
 	}
-	out := set.fails(tools.CodeInvalid, "sandbox_exec", obj{"command": "true"})
+	out := set.fails(toolspec.CodeInvalid, "sandbox_exec", obj{"command": "true"})
 	for _, part := range []string{fmt.Sprintf("%v (default)", first), fmt.Sprintf("%v (second)", second)} {
 		if !strings.Contains(message(out), part) {
 			t.Errorf("%s lacks %s", message(out), part)
 		}
 	}
 	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "2", "sandbox_id": second})
-	set.fails(tools.CodeNotFound, "sandbox_fs_read", obj{"path": "f", "sandbox_id": first})
+	set.fails(toolspec.CodeNotFound, "sandbox_fs_read", obj{"path": "f", "sandbox_id": first})
 	if out := set.ok("sandbox_open", obj{"session_key": "default"}); out["sandbox_id"] != first || out["created"] != false {
 		t.Errorf("default by name: %v", out)
 	}
 	for _, bad := range []string{"a:b", "../x", "..", ".hidden", "-x", "a/b", "a b", "a\x00b", "a\nb", "ü", strings.Repeat("a", 10_000)} {
-		out := set.fails(tools.CodeInvalid, "sandbox_open", obj{"session_key": bad})
+		out := set.fails(toolspec.CodeInvalid, "sandbox_open", obj{"session_key": bad})
 		if len(message(out)) > 500 || strings.ContainsAny(message(out), "\x00\n") {
 			t.Errorf("message %q", message(out))
 		}
@@ -178,7 +179,7 @@ func TestClose(t *testing.T) {
 	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "kept"})
 	run := set.ok("sandbox_exec", obj{"command": "sleep 100; echo late > late", "stream": true})
 	set.ok("sandbox_close", obj{})
-	out := set.fails(tools.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
+	out := set.fails(toolspec.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
 	if !strings.Contains(message(out), "sandbox_open") {
 		t.Errorf("message %s", message(out))
 	}
@@ -196,12 +197,12 @@ func TestClose(t *testing.T) {
 	if r.engine.open() != 0 {
 		t.Error("the sandbox is still there")
 	}
-	set.fails(tools.CodeClosed, "sandbox_fs_read", obj{"path": "f", "sandbox_id": id})
+	set.fails(toolspec.CodeClosed, "sandbox_fs_read", obj{"path": "f", "sandbox_id": id})
 	fresh := set.ok("sandbox_open", nil)
 	if fresh["created"] != true || fresh["sandbox_id"] == id {
 		t.Errorf("a fresh one: %v", fresh)
 	}
-	set.fails(tools.CodeNotFound, "sandbox_fs_read", obj{"path": "f"})
+	set.fails(toolspec.CodeNotFound, "sandbox_fs_read", obj{"path": "f"})
 }
 
 // TestCloseAfterAFailure: a sandbox whose removal failed is closed, and closing it again removes it.
@@ -214,8 +215,8 @@ func TestCloseAfterAFailure(t *testing.T) {
 	r.engine.onRemove(func() error { return backend.ErrUnavailable })
 	closing := obj{"sandbox_id": id, "delete_workspace": true}
 	for range 2 {
-		set.fails(tools.CodeUnavailable, "sandbox_close", closing)
-		set.fails(tools.CodeClosed, "sandbox_fs_read", obj{"path": "f", "sandbox_id": id})
+		set.fails(toolspec.CodeUnavailable, "sandbox_close", closing)
+		set.fails(toolspec.CodeClosed, "sandbox_fs_read", obj{"path": "f", "sandbox_id": id})
 	}
 	r.engine.onRemove(nil)
 	for range 2 {
@@ -228,7 +229,7 @@ func TestCloseAfterAFailure(t *testing.T) {
 		t.Errorf("a fresh one: %v", out)
 	}
 	set.ok("sandbox_close", obj{"sandbox_id": id})
-	set.fails(tools.CodeNotFound, "sandbox_close", obj{"sandbox_id": "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa", "delete_workspace": true})
+	set.fails(toolspec.CodeNotFound, "sandbox_close", obj{"sandbox_id": "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa", "delete_workspace": true})
 	if n := r.engine.open(); n != 1 {
 		t.Errorf("%d sandboxes, want the fresh one", n)
 	}
@@ -251,8 +252,8 @@ func TestClosedBehindOurBack(t *testing.T) {
 	if err := r.manager.CloseSession(ctx, session.WorkflowKey("run_1", "default"), session.CloseOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	set.fails(tools.CodeClosed, "sandbox_exec", obj{"command": "true"})
-	set.fails(tools.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
+	set.fails(toolspec.CodeClosed, "sandbox_exec", obj{"command": "true"})
+	set.fails(toolspec.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
 	out := set.ok("sandbox_open", nil)
 	if out["created"] != true || !strings.Contains(str(out["note"]), "files from earlier calls are lost") {
 		t.Errorf("%v", out)
@@ -260,7 +261,7 @@ func TestClosedBehindOurBack(t *testing.T) {
 	if err := r.manager.CloseScope(ctx, session.Scope{Namespace: "workflow", ID: "run_1"}); err != nil {
 		t.Fatal(err)
 	}
-	set.fails(tools.CodeClosed, "sandbox_open", nil)
+	set.fails(toolspec.CodeClosed, "sandbox_open", nil)
 }
 
 func TestOpenFailures(t *testing.T) {
@@ -268,14 +269,14 @@ func TestOpenFailures(t *testing.T) {
 	r := newRig(t)
 	for name, tt := range map[string]struct {
 		err  error
-		code tools.Code
+		code toolspec.Code
 		want string
 	}{
-		"image":       {fmt.Errorf("%w: no such image: x", backend.ErrImage), tools.CodeUnavailable, "Report that the image is missing"},
-		"unavailable": {fmt.Errorf("%w: engine at unix:///var/run/docker.sock", backend.ErrUnavailable), tools.CodeUnavailable, ""},
-		"capacity":    {backend.ErrCapacity, tools.CodeCapacity, ""},
-		"unsupported": {fmt.Errorf("%w: no disk quota", backend.ErrUnsupported), tools.CodeUnsupported, ""},
-		"internal":    {errors.New("mkdir /var/lib/docker/x: boom"), tools.CodeInternal, ""},
+		"image":       {fmt.Errorf("%w: no such image: x", backend.ErrImage), toolspec.CodeUnavailable, "Report that the image is missing"},
+		"unavailable": {fmt.Errorf("%w: engine at unix:///var/run/docker.sock", backend.ErrUnavailable), toolspec.CodeUnavailable, ""},
+		"capacity":    {backend.ErrCapacity, toolspec.CodeCapacity, ""},
+		"unsupported": {fmt.Errorf("%w: no disk quota", backend.ErrUnsupported), toolspec.CodeUnsupported, ""},
+		"internal":    {errors.New("mkdir /var/lib/docker/x: boom"), toolspec.CodeInternal, ""},
 	} {
 		r.engine.onCreate(func(context.Context, backend.Spec) error { return tt.err })
 		out := r.tools(codeMode()).fails(tt.code, "sandbox_exec", obj{"command": "true"})

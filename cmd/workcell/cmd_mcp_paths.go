@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // hostPaths keeps where files of this machine lie from clients: errors name agents, workflows and what they are to copy.
@@ -56,7 +56,7 @@ func (h hostPaths) hide(text string) string {
 
 // error returns err as a client may see it.
 func (h hostPaths) error(err error) error {
-	var told *tools.ToolError
+	var told *toolspec.Error
 	if !errors.As(err, &told) {
 		return err // package mcpserver shows only its class
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 func TestHostPaths(t *testing.T) {
@@ -29,9 +29,9 @@ func TestHostPaths(t *testing.T) {
 			t.Errorf("%q gives %q, want %q", text, got, want)
 		}
 	}
-	told := tools.NewError(tools.CodeInvalid, "cannot read /srv/secret/x", "look into /srv/secret/y")
+	told := toolspec.NewError(toolspec.CodeInvalid, "cannot read /srv/secret/x", "look into /srv/secret/y")
 	got := h.error(told)
-	var fail *tools.ToolError
+	var fail *toolspec.Error
 	if !errors.As(got, &fail) || strings.Contains(fail.Message+fail.Remediation, "secret") || !strings.Contains(told.Message, "secret") {
 		t.Errorf("%+v of %+v", fail, told)
 	}

@@ -105,7 +105,7 @@ func (r *runProgress) tool(agent string, e tools.ToolEvent) {
 	}
 	word := "ok"
 	if e.Failure != "" {
-		word = string(e.Failure)
+		word = e.Failure
 	}
 	r.p.Line("    %s: %s %s after %s", agent, e.Tool, word, short(e.Duration))
 }

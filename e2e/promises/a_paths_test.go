@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -23,8 +24,8 @@ func verdicts(t *testing.T, b *box, path, victim string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for op, in := range map[string]obj{
-		tools.ToolFSRead: {"path": path}, tools.ToolFSList: {"path": path}, tools.ToolFSDelete: {"path": path, "recursive": true},
-		tools.ToolFSWrite: {"path": path, "contents": "overwritten by the test", "overwrite": true},
+		toolspec.ToolFSRead: {"path": path}, toolspec.ToolFSList: {"path": path}, toolspec.ToolFSDelete: {"path": path, "recursive": true},
+		toolspec.ToolFSWrite: {"path": path, "contents": "overwritten by the test", "overwrite": true},
 	} {
 		out[op] = string(code(b.call(t, op, in)))
 	}
@@ -42,9 +43,9 @@ func verdicts(t *testing.T, b *box, path, victim string) map[string]string {
 
 // class names the class of an error as the tools do.
 func class(err error) string {
-	for sentinel, name := range map[error]tools.Code{
-		backend.ErrPermission: tools.CodePermission, backend.ErrNotFound: tools.CodeNotFound, backend.ErrInvalid: tools.CodeInvalid,
-		backend.ErrExists: tools.CodeExists, backend.ErrClosed: tools.CodeClosed, backend.ErrTooLarge: tools.CodeTooLarge,
+	for sentinel, name := range map[error]toolspec.Code{
+		backend.ErrPermission: toolspec.CodePermission, backend.ErrNotFound: toolspec.CodeNotFound, backend.ErrInvalid: toolspec.CodeInvalid,
+		backend.ErrExists: toolspec.CodeExists, backend.ErrClosed: toolspec.CodeClosed, backend.ErrTooLarge: toolspec.CodeTooLarge,
 	} {
 		if errors.Is(err, sentinel) {
 			return string(name)
@@ -60,8 +61,8 @@ func class(err error) string {
 func denied(t *testing.T, b *box, path, victim string) {
 	t.Helper()
 	for op, got := range verdicts(t, b, path, victim) {
-		if got != string(tools.CodePermission) {
-			t.Errorf("%s of %.80q: %q, want %s", op, path, got, tools.CodePermission)
+		if got != string(toolspec.CodePermission) {
+			t.Errorf("%s of %.80q: %q, want %s", op, path, got, toolspec.CodePermission)
 		}
 	}
 }
@@ -86,7 +87,7 @@ func TestA1Traversal(t *testing.T) {
 	each(t, func(t *testing.T, b *box) {
 		before, dir := outside(t, b), b.dir(t)
 		victim := dir + "/victim"
-		b.ok(t, tools.ToolFSWrite, obj{"path": victim, "contents": "x"})
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": victim, "contents": "x"})
 		for _, path := range []string{
 			"../etc/passwd", "../../etc/passwd", dir + "/../../x", "/workspace/../etc", "/workspace/../etc/passwd",
 			"./../etc/passwd", "/workspace/" + dir + "/../../etc/passwd", "..", "../", "../workspace-evil", "a/b/../../../x",
@@ -98,13 +99,13 @@ func TestA1Traversal(t *testing.T) {
 		// What only looks like an escape is a name like any other, for every operation.
 		for _, name := range []string{"%2e%2e", "%2e%2e%2fetc%2fpasswd", `..\..\etc\passwd`, "....", "..foo", "...", "~", "%00", "$HOME"} {
 			path := dir + "/" + name
-			b.ok(t, tools.ToolFSWrite, obj{"path": path, "contents": "inside"})
+			b.ok(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "inside"})
 			if got := b.sh(t, "cd "+dir+" && cat -- '"+name+"'"); got != "inside" {
 				t.Errorf("%q holds %q", name, got)
 			}
 			must(t, b.s.RenameFile(t.Context(), path, path+"2", false))
 			must(t, b.s.RenameFile(t.Context(), path+"2", path, false))
-			b.ok(t, tools.ToolFSDelete, obj{"path": path})
+			b.ok(t, toolspec.ToolFSDelete, obj{"path": path})
 		}
 		if got := b.sh(t, "ls -A "+dir); got != "victim\n" {
 			t.Errorf("the directory holds %q", got)
@@ -130,11 +131,11 @@ func TestA2AbsolutePaths(t *testing.T) {
 		untouched(t, b, before)
 		// An absolute path below a root is inside for all, and the /tmp of the host is another one.
 		for path, other := range map[string]string{"/workspace/" + dir + "/f": dir + "/f", host: host} {
-			b.ok(t, tools.ToolFSWrite, obj{"path": path, "contents": "in"})
-			if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": other})); string(got) != "in" || b.sh(t, "cat "+path) != "in" {
+			b.ok(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "in"})
+			if got := contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": other})); string(got) != "in" || b.sh(t, "cat "+path) != "in" {
 				t.Errorf("read %q", got)
 			}
-			b.ok(t, tools.ToolFSDelete, obj{"path": path})
+			b.ok(t, toolspec.ToolFSDelete, obj{"path": path})
 		}
 	})
 	if got, err := os.ReadFile(host); err != nil || string(got) != "host canary" {
@@ -166,27 +167,27 @@ func TestA4SymlinkFile(t *testing.T) {
 		for i, target := range []string{"/etc/passwd", "../../etc/passwd", host, "../.." + host, "/proc/self/environ", "/dev/zero", "/tmp/out-" + dir} {
 			link := fmt.Sprintf("%s/l%d", dir, i)
 			b.sh(t, "ln -s '"+target+"' "+link)
-			fails(t, "reading the link to "+target, b.call(t, tools.ToolFSRead, obj{"path": link}), tools.CodePermission)
-			fails(t, "writing to the link to "+target, b.call(t, tools.ToolFSWrite, obj{"path": link, "contents": "evil"}), tools.CodeExists, tools.CodePermission)
+			fails(t, "reading the link to "+target, b.call(t, toolspec.ToolFSRead, obj{"path": link}), toolspec.CodePermission)
+			fails(t, "writing to the link to "+target, b.call(t, toolspec.ToolFSWrite, obj{"path": link, "contents": "evil"}), toolspec.CodeExists, toolspec.CodePermission)
 			if info, err := b.s.StatFile(t.Context(), link); err != nil || info.Type != session.TypeSymlink {
 				t.Errorf("the link to %s is %v, %v", target, info, err)
 			}
 			// Replacing the link is not following it.
-			if out := b.call(t, tools.ToolFSWrite, obj{"path": link, "contents": "replaced", "overwrite": true}); code(out) == "" {
+			if out := b.call(t, toolspec.ToolFSWrite, obj{"path": link, "contents": "replaced", "overwrite": true}); code(out) == "" {
 				if got := b.sh(t, "test -L "+link+" || cat "+link); got != "replaced" {
 					t.Errorf("the link to %s became %q", target, got)
 				}
 			}
-			b.ok(t, tools.ToolFSDelete, obj{"path": link})
+			b.ok(t, toolspec.ToolFSDelete, obj{"path": link})
 		}
 		if got := b.sh(t, "cat /etc/passwd | sha256sum; test ! -e /tmp/out-"+dir); got != before {
 			t.Error("a write followed a link out of the workspace")
 		}
 		// Links that stay inside work as usual.
-		b.ok(t, tools.ToolFSWrite, obj{"path": dir + "/real", "contents": "inside"})
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": dir + "/real", "contents": "inside"})
 		b.sh(t, "cd "+dir+" && ln -s real alias && ln -s $PWD/real absolute && ln -s $PWD current")
 		for _, path := range []string{"/alias", "/absolute", "/current/real", "/current/absolute"} {
-			if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": dir + path})); string(got) != "inside" {
+			if got := contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": dir + path})); string(got) != "inside" {
 				t.Errorf("read %q", got)
 			}
 		}
@@ -208,19 +209,19 @@ func TestA5SymlinkParent(t *testing.T) {
 				denied(t, b, dir+"/"+link+"/"+path, dir+"/victim")
 			}
 		}
-		if code(b.call(t, tools.ToolFSList, obj{"path": dir + "/abs"})) == "" {
+		if code(b.call(t, toolspec.ToolFSList, obj{"path": dir + "/abs"})) == "" {
 			t.Error("a listing followed a link out of the workspace")
 		}
 		if got := b.sh(t, "cd "+out+" && find . | sort && cat f"); got != ".\n./f\n./sub\ncanary\n" {
 			t.Errorf("outside: %q", got)
 		}
 		// A listing names the links and does not go through them, a delete takes the links themselves.
-		for _, e := range b.ok(t, tools.ToolFSList, obj{"path": dir, "recursive": true})["entries"].([]any) {
+		for _, e := range b.ok(t, toolspec.ToolFSList, obj{"path": dir, "recursive": true})["entries"].([]any) {
 			if name := e.(obj)["path"].(string); strings.Count(name, "/") > 1 {
 				t.Errorf("listed %s", name)
 			}
 		}
-		b.ok(t, tools.ToolFSDelete, obj{"path": dir, "recursive": true})
+		b.ok(t, toolspec.ToolFSDelete, obj{"path": dir, "recursive": true})
 		if got := b.sh(t, "cat "+out+"/f; ls /etc/passwd; rm -r "+out); got != "canary\n/etc/passwd\n" {
 			t.Errorf("outside after the delete: %q", got)
 		}
@@ -234,10 +235,10 @@ func TestA8LinkLoops(t *testing.T) {
 	b.sh(t, "cd "+dir+" && ln -s b a && ln -s a b && ln -s . self && echo x > l0 && for i in $(seq 1 60); do ln -s l$((i-1)) l$i; done")
 	began := time.Now()
 	for _, path := range []string{"a", "l60", strings.Repeat("self/", 60) + "l0", "a/x"} {
-		fails(t, path, b.call(t, tools.ToolFSRead, obj{"path": dir + "/" + path}), tools.CodeInvalid, tools.CodePermission)
+		fails(t, path, b.call(t, toolspec.ToolFSRead, obj{"path": dir + "/" + path}), toolspec.CodeInvalid, toolspec.CodePermission)
 	}
 	within(t, time.Second, began)
-	if n := b.ok(t, tools.ToolFSList, obj{"path": dir, "recursive": true})["total"]; n != 64.0 {
+	if n := b.ok(t, toolspec.ToolFSList, obj{"path": dir, "recursive": true})["total"]; n != 64.0 {
 		t.Errorf("%v entries listed, want 64", n)
 	}
 }
@@ -251,8 +252,8 @@ func TestA10RootIsKept(t *testing.T) {
 			b.sh(t, "mkdir -p a/b && echo kept > a/b/f")
 			for _, path := range []string{".", "", "/", "/workspace", "/workspace/", "./", "a/..", "a/../.", "//workspace//", "a/b/../..", "/tmp", "/tmp/."} {
 				for _, recursive := range []bool{false, true} {
-					fails(t, "delete of "+path, b.call(t, tools.ToolFSDelete, obj{"path": path, "recursive": recursive}),
-						tools.CodeInvalid, tools.CodePermission)
+					fails(t, "delete of "+path, b.call(t, toolspec.ToolFSDelete, obj{"path": path, "recursive": recursive}),
+						toolspec.CodeInvalid, toolspec.CodePermission)
 				}
 				if path != "" {
 					if err := b.s.RenameFile(t.Context(), path, "elsewhere", true); err == nil {
@@ -287,10 +288,10 @@ func TestA11MagicLinks(t *testing.T) {
 		for i, way := range ways {
 			link := fmt.Sprintf("%s/l%d", dir, i)
 			for _, path := range []string{way, way + "/etc/passwd", link, link + "/etc/passwd"} {
-				fails(t, "reading "+path, b.call(t, tools.ToolFSRead, obj{"path": path}), tools.CodePermission)
+				fails(t, "reading "+path, b.call(t, toolspec.ToolFSRead, obj{"path": path}), toolspec.CodePermission)
 			}
-			fails(t, "listing "+link, b.call(t, tools.ToolFSList, obj{"path": link}), tools.CodePermission)
-			fails(t, "writing below "+link, b.call(t, tools.ToolFSWrite, obj{"path": link + "/f", "contents": "x"}), tools.CodePermission)
+			fails(t, "listing "+link, b.call(t, toolspec.ToolFSList, obj{"path": link}), toolspec.CodePermission)
+			fails(t, "writing below "+link, b.call(t, toolspec.ToolFSWrite, obj{"path": link + "/f", "contents": "x"}), toolspec.CodePermission)
 			refusedDir(t, b, way)
 			refusedDir(t, b, link)
 		}
@@ -300,7 +301,7 @@ func TestA11MagicLinks(t *testing.T) {
 // refusedDir checks that a command may not start in a directory.
 func refusedDir(t *testing.T, b *box, cwd string) {
 	t.Helper()
-	if out := b.call(t, tools.ToolExec, obj{"cmd": []string{"pwd"}, "cwd": cwd}); code(out) != tools.CodeInvalid {
+	if out := b.call(t, toolspec.ToolExec, obj{"cmd": []string{"pwd"}, "cwd": cwd}); code(out) != toolspec.CodeInvalid {
 		t.Errorf("a command in %s: %v", cwd, out)
 	}
 	res, err := b.s.Stream(context.Background(), session.ExecRequest{Argv: []string{"pwd"}, Dir: cwd}, session.Streams{})

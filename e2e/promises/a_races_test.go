@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // TestA6SwapRace reads and writes 10,000 times through a directory and a file that turn into links out of the workspace
@@ -66,7 +66,7 @@ func swapCall(t *testing.T, b *box, dir string, i int) bool {
 	case 0, 1:
 		path = dir + []string{"/d/f", "/f"}[i%2]
 		if i%10 < 2 {
-			if out = b.call(t, tools.ToolFSRead, obj{"path": path}); code(out) == "" {
+			if out = b.call(t, toolspec.ToolFSRead, obj{"path": path}); code(out) == "" {
 				data = contents(t, out)
 			}
 		} else {
@@ -81,15 +81,15 @@ func swapCall(t *testing.T, b *box, dir string, i int) bool {
 		fallthrough
 	case 2:
 		if i%10 < 2 {
-			out = b.call(t, tools.ToolFSWrite, obj{"path": path, "contents": "evil", "overwrite": true})
+			out = b.call(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "evil", "overwrite": true})
 		} else {
 			_, err = b.s.WriteFile(ctx, path, strings.NewReader("evil"), session.WriteFileOptions{Overwrite: true})
 		}
 	}
-	switch got := string(code(out)) + class(err); tools.Code(got) {
+	switch got := string(code(out)) + class(err); toolspec.Code(got) {
 	case "":
 		return true
-	case tools.CodePermission, tools.CodeNotFound, tools.CodeInvalid, tools.CodeExists:
+	case toolspec.CodePermission, toolspec.CodeNotFound, toolspec.CodeInvalid, toolspec.CodeExists:
 		return false
 	default:
 		t.Errorf("call %d: %s", i, got)
@@ -111,10 +111,10 @@ func TestA7DeleteRace(t *testing.T) {
 			b.sh(t, "cd "+dir+" && mkdir -p made/d/e && touch made/d/1 made/d/2 made/d/e/3 && ln -s "+out+" made/dl && ln -s "+out+
 				"/a made/el && ln -s "+out+" link && until rm -rf tree treel && mv -T made tree && mv -T link treel; do :; done 2>/dev/null")
 			for _, path := range []string{"/tree/d", "/tree", "/treel"} {
-				switch out := b.call(t, tools.ToolFSDelete, obj{"path": dir + path, "recursive": true}); code(out) {
+				switch out := b.call(t, toolspec.ToolFSDelete, obj{"path": dir + path, "recursive": true}); code(out) {
 				case "":
 					gone++
-				case tools.CodeNotFound, tools.CodePermission, tools.CodeInvalid, tools.CodeExists:
+				case toolspec.CodeNotFound, toolspec.CodePermission, toolspec.CodeInvalid, toolspec.CodeExists:
 				default:
 					t.Errorf("delete %d of %s: %v", i, path, out["error"])
 				}

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // guestThreads counts the threads of the sandbox's main process.
@@ -30,17 +30,17 @@ func guestThreads(t *testing.T, b *box) int {
 func notRegular(t *testing.T, b *box, path string) {
 	t.Helper()
 	began := time.Now()
-	out := b.call(t, tools.ToolFSRead, obj{"path": path})
-	fails(t, "reading "+path, out, tools.CodeInvalid)
+	out := b.call(t, toolspec.ToolFSRead, obj{"path": path})
+	fails(t, "reading "+path, out, toolspec.CodeInvalid)
 	if !strings.Contains(message(out), "not a regular file") {
 		t.Errorf("reading %s: %v", path, out["error"])
 	}
-	fails(t, "reading lines of "+path, b.call(t, tools.ToolFSRead, obj{"path": path, "line_limit": 1}), tools.CodeInvalid)
+	fails(t, "reading lines of "+path, b.call(t, toolspec.ToolFSRead, obj{"path": path, "line_limit": 1}), toolspec.CodeInvalid)
 	for _, overwrite := range []bool{false, true} {
-		fails(t, "writing to "+path, b.call(t, tools.ToolFSWrite, obj{"path": path, "contents": "x", "overwrite": overwrite}), tools.CodeInvalid)
+		fails(t, "writing to "+path, b.call(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "x", "overwrite": overwrite}), toolspec.CodeInvalid)
 	}
-	fails(t, "listing "+path, b.call(t, tools.ToolFSList, obj{"path": path}), tools.CodeInvalid)
-	fails(t, "writing below "+path, b.call(t, tools.ToolFSWrite, obj{"path": path + "/x", "contents": "x"}), tools.CodeInvalid)
+	fails(t, "listing "+path, b.call(t, toolspec.ToolFSList, obj{"path": path}), toolspec.CodeInvalid)
+	fails(t, "writing below "+path, b.call(t, toolspec.ToolFSWrite, obj{"path": path + "/x", "contents": "x"}), toolspec.CodeInvalid)
 	info, err := b.s.StatFile(t.Context(), path)
 	if err != nil || info.Type != session.TypeOther {
 		t.Errorf("%s is %+v, %v", path, info, err)
@@ -56,13 +56,13 @@ func TestB1Fifo(t *testing.T) {
 		b.sh(t, "mkfifo "+dir+"/p && ln -s p "+dir+"/l")
 		for range 5 {
 			notRegular(t, b, dir+"/p")
-			fails(t, "reading the link", b.call(t, tools.ToolFSRead, obj{"path": dir + "/l"}), tools.CodeInvalid)
+			fails(t, "reading the link", b.call(t, toolspec.ToolFSRead, obj{"path": dir + "/l"}), toolspec.CodeInvalid)
 		}
 		// A file that turns into a pipe at any moment is not waited for either.
 		b.sh(t, "mkfifo "+dir+"/q && echo text > "+dir+"/f")
 		b.background(t, "swap.py", dir+"/f", dir+"/q")
 		for range 300 {
-			out := b.call(t, tools.ToolFSRead, obj{"path": dir + "/f"})
+			out := b.call(t, toolspec.ToolFSRead, obj{"path": dir + "/f"})
 			if code(out) == "" && string(contents(t, out)) != "text\n" {
 				t.Errorf("read %v", out)
 			}
@@ -83,7 +83,7 @@ func TestB2SocketAndDevice(t *testing.T) {
 		// Nobody can make a device, so the only ones lie in /dev, which is outside.
 		b.sh(t, "cd "+dir+" && ! mknod zero c 1 5 && ! mknod disk b 8 0 && ! mknod mem c 1 1 && ln -s /dev/zero z && ln -s /dev/random r")
 		for _, path := range []string{"/dev/zero", "/dev/random", "/dev/full", dir + "/z", dir + "/r", "../dev/zero"} {
-			fails(t, "reading "+path, b.call(t, tools.ToolFSRead, obj{"path": path}), tools.CodePermission)
+			fails(t, "reading "+path, b.call(t, toolspec.ToolFSRead, obj{"path": path}), toolspec.CodePermission)
 		}
 	})
 }
@@ -94,14 +94,14 @@ func TestB3SpecialFilesListedAndDeleted(t *testing.T) {
 	dir := b.dir(t)
 	b.sh(t, "cd "+dir+" && mkdir -p tree/sub && mkfifo tree/p tree/sub/p && python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"tree/s\")' && ln -s /etc tree/l")
 	types := map[string]string{}
-	for _, e := range b.ok(t, tools.ToolFSList, obj{"path": dir, "recursive": true})["entries"].([]any) {
+	for _, e := range b.ok(t, toolspec.ToolFSList, obj{"path": dir, "recursive": true})["entries"].([]any) {
 		types[strings.TrimPrefix(e.(obj)["path"].(string), dir+"/")] = e.(obj)["type"].(string)
 	}
 	want := map[string]string{"tree": "dir", "tree/sub": "dir", "tree/p": "other", "tree/sub/p": "other", "tree/s": "other", "tree/l": "symlink"}
 	if diff := cmp.Diff(want, types); diff != "" {
 		t.Errorf("listed (-want +got):\n%s", diff)
 	}
-	if n := b.ok(t, tools.ToolFSDelete, obj{"path": dir + "/tree", "recursive": true})["deleted"]; n != 6.0 {
+	if n := b.ok(t, toolspec.ToolFSDelete, obj{"path": dir + "/tree", "recursive": true})["deleted"]; n != 6.0 {
 		t.Errorf("deleted %v entries, want 6", n)
 	}
 }
@@ -121,7 +121,7 @@ func TestB4OddNames(t *testing.T) {
 		dir := b.dir(t)
 		want := oddNames()
 		for i, name := range want {
-			b.ok(t, tools.ToolFSWrite, obj{"path": dir + "/" + name, "contents": strconv.Itoa(i)})
+			b.ok(t, toolspec.ToolFSWrite, obj{"path": dir + "/" + name, "contents": strconv.Itoa(i)})
 		}
 		slices.Sort(want)
 		// What the sandbox itself sees, byte for byte, and the listing.
@@ -134,7 +134,7 @@ func TestB4OddNames(t *testing.T) {
 			t.Errorf("names in the sandbox (-want +got):\n%s", diff)
 		}
 		var listed []string
-		for _, e := range b.ok(t, tools.ToolFSList, obj{"path": dir})["entries"].([]any) {
+		for _, e := range b.ok(t, toolspec.ToolFSList, obj{"path": dir})["entries"].([]any) {
 			listed = append(listed, strings.TrimPrefix(e.(obj)["path"].(string), dir+"/"))
 		}
 		slices.Sort(listed)
@@ -142,14 +142,14 @@ func TestB4OddNames(t *testing.T) {
 			t.Errorf("listed names (-want +got):\n%s", diff)
 		}
 		for i, name := range oddNames() {
-			if got := string(contents(t, b.ok(t, tools.ToolFSRead, obj{"path": dir + "/" + name}))); got != strconv.Itoa(i) {
+			if got := string(contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": dir + "/" + name}))); got != strconv.Itoa(i) {
 				t.Errorf("%q holds %q, want %d", name, got, i)
 			}
-			out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"cat", "--", name}, "cwd": dir})
+			out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"cat", "--", name}, "cwd": dir})
 			if out["stdout"] != strconv.Itoa(i) {
 				t.Errorf("cat of %q: %v", name, out)
 			}
-			b.ok(t, tools.ToolFSDelete, obj{"path": dir + "/" + name})
+			b.ok(t, toolspec.ToolFSDelete, obj{"path": dir + "/" + name})
 		}
 		if got := b.sh(t, "ls -A "+dir+"; find / -xdev -name pwned 2>/dev/null; true"); got != "" {
 			t.Errorf("left: %q", got)
@@ -190,7 +190,7 @@ func TestB5NamesOutOfUTF8(t *testing.T) {
 		names := []string{"\xff\xfe", "a\xc3(", "\xed\xa0\x80", "plain", "\xf0\x9f\x9a"}
 		b.exec(t, session.ExecRequest{Argv: append([]string{"python3", "-c", "import os, sys\nfor n in sys.argv[2:]: open(os.path.join(sys.argv[1], n), 'w').write('x')", dir}, names...)})
 		found := map[string]bool{}
-		for _, e := range b.ok(t, tools.ToolFSList, obj{"path": dir})["entries"].([]any) {
+		for _, e := range b.ok(t, toolspec.ToolFSList, obj{"path": dir})["entries"].([]any) {
 			e := e.(obj)
 			name := e["path"].(string)
 			if raw, ok := e["path_b64"].(string); ok {
@@ -222,11 +222,11 @@ func TestB8NUL(t *testing.T) {
 		"env value": {"cmd": []string{"env"}, "env": obj{"A": "x\x00y"}}, "env name": {"cmd": []string{"env"}, "env": obj{"A\x00B": "x"}},
 		"cwd": {"cmd": []string{"pwd"}, "cwd": "/workspace\x00/etc"},
 	} {
-		fails(t, what, b.call(t, tools.ToolExec, in), tools.CodeInvalid)
+		fails(t, what, b.call(t, toolspec.ToolExec, in), toolspec.CodeInvalid)
 	}
 	for _, path := range []string{"a\x00b", "\x00", dir + "/f\x00.txt", "/workspace\x00/../etc/passwd"} {
 		for op, got := range verdicts(t, b, path, dir+"/victim") {
-			if got != string(tools.CodeInvalid) {
+			if got != string(toolspec.CodeInvalid) {
 				t.Errorf("%s of %q: %q", op, path, got)
 			}
 		}
@@ -234,12 +234,12 @@ func TestB8NUL(t *testing.T) {
 	if err := b.s.RenameFile(t.Context(), dir, "x\x00y", true); !errors.Is(err, backend.ErrInvalid) {
 		t.Errorf("rename: %v", err)
 	}
-	out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"od", "-An", "-c"}, "stdin": "a\x00b\x00"})
+	out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"od", "-An", "-c"}, "stdin": "a\x00b\x00"})
 	if got := strings.Join(strings.Fields(out["stdout"].(string)), " "); got != `a \0 b \0` {
 		t.Errorf("standard input arrived as %q", got)
 	}
-	b.ok(t, tools.ToolFSWrite, obj{"path": dir + "/nul", "contents": "a\x00b"})
-	if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": dir + "/nul"})); string(got) != "a\x00b" {
+	b.ok(t, toolspec.ToolFSWrite, obj{"path": dir + "/nul", "contents": "a\x00b"})
+	if got := contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": dir + "/nul"})); string(got) != "a\x00b" {
 		t.Errorf("contents %q", got)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // noise gives n bytes that look like nothing, the same for the same seed.
@@ -48,31 +48,31 @@ func TestC1Sizes(t *testing.T) {
 	for _, n := range []int{0, 1, 256 << 10, 1 << 20} {
 		data := noise(uint64(n%251), n)
 		path := fmt.Sprintf("%s/f%d", dir, n)
-		out := b.ok(t, tools.ToolFSWrite, obj{"path": path, "contents_b64": b64(data)})
+		out := b.ok(t, toolspec.ToolFSWrite, obj{"path": path, "contents_b64": b64(data)})
 		if out["size_bytes"] != float64(n) {
 			t.Errorf("wrote %v bytes, want %d", out["size_bytes"], n)
 		}
 		if got := hashInside(t, b, path); got != hash(data) {
 			t.Errorf("%d bytes arrived changed", n)
 		}
-		out = b.ok(t, tools.ToolFSRead, obj{"path": path, "max_bytes": max(n, 1)})
+		out = b.ok(t, toolspec.ToolFSRead, obj{"path": path, "max_bytes": max(n, 1)})
 		if !bytes.Equal(contents(t, out), data) || out["truncated"] != false {
 			t.Errorf("%d bytes came back changed", n)
 		}
-		b.ok(t, tools.ToolFSDelete, obj{"path": path})
+		b.ok(t, toolspec.ToolFSDelete, obj{"path": path})
 	}
-	out := b.call(t, tools.ToolFSRead, obj{"path": dir + "/over", "max_bytes": limit + 1})
-	if fails(t, "a larger read", out, tools.CodeInvalid); !strings.Contains(message(out), strconv.Itoa(limit)) {
+	out := b.call(t, toolspec.ToolFSRead, obj{"path": dir + "/over", "max_bytes": limit + 1})
+	if fails(t, "a larger read", out, toolspec.CodeInvalid); !strings.Contains(message(out), strconv.Itoa(limit)) {
 		t.Errorf("the limit is not named: %v", out["error"])
 	}
 	// A file that is longer than what is read at a time is read in parts, and says so: here by one byte.
 	const part = 256 << 10
 	b.sh(t, "head -c "+strconv.Itoa(part+1)+" /dev/zero > "+dir+"/long")
-	out = b.ok(t, tools.ToolFSRead, obj{"path": dir + "/long"})
+	out = b.ok(t, toolspec.ToolFSRead, obj{"path": dir + "/long"})
 	if len(contents(t, out)) != part || out["truncated"] != true || out["next_offset"] != float64(part) || out["size_bytes"] != float64(part+1) {
 		t.Errorf("truncated %v, next offset %v, size %v", out["truncated"], out["next_offset"], out["size_bytes"])
 	}
-	out = b.ok(t, tools.ToolFSRead, obj{"path": dir + "/long", "offset": part})
+	out = b.ok(t, toolspec.ToolFSRead, obj{"path": dir + "/long", "offset": part})
 	if len(contents(t, out)) != 1 || out["truncated"] != false {
 		t.Errorf("the rest: %v", out)
 	}
@@ -127,8 +127,8 @@ func TestC2RoundTrip(t *testing.T) {
 			if utf8.Valid(data) && i%2 == 0 {
 				in = obj{"path": path, "contents": string(data)}
 			}
-			b.ok(t, tools.ToolFSWrite, in)
-			out := b.ok(t, tools.ToolFSRead, obj{"path": path})
+			b.ok(t, toolspec.ToolFSWrite, in)
+			out := b.ok(t, toolspec.ToolFSRead, obj{"path": path})
 			if got := contents(t, out); !bytes.Equal(got, data) {
 				t.Errorf("%d bytes, seed %d: %d bytes came back changed", len(data), i, len(got))
 			}
@@ -137,7 +137,7 @@ func TestC2RoundTrip(t *testing.T) {
 			}
 			fmt.Fprintf(&sums, "%s  %s\n", hash(data), path)
 		}
-		out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"sha256sum", "--check", "--quiet", "-"}, "stdin": sums.String()})
+		out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sha256sum", "--check", "--quiet", "-"}, "stdin": sums.String()})
 		if out["exit_code"] != 0.0 {
 			t.Errorf("hashes inside differ: %v", out)
 		}
@@ -175,12 +175,12 @@ func TestC6Ownership(t *testing.T) {
 	each(t, func(t *testing.T, b *box) {
 		dir := b.dir(t)
 		owner := map[*box]string{w.user: "1000:1000", w.root: "0:0"}[b]
-		b.ok(t, tools.ToolFSWrite, obj{"path": dir + "/new/sub/f", "contents": "x", "mode": "0750"})
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": dir + "/new/sub/f", "contents": "x", "mode": "0750"})
 		if got, want := b.sh(t, "cd "+dir+" && stat -c '%u:%g %a' new new/sub new/sub/f"), owner+" 755\n"+owner+" 755\n"+owner+" 750\n"; got != want {
 			t.Errorf("owner and mode %q, want %q", got, want)
 		}
 		for _, mode := range []string{"4755", "2755", "1777", "888", "-1", "rwx"} {
-			fails(t, "mode "+mode, b.call(t, tools.ToolFSWrite, obj{"path": dir + "/m", "contents": "x", "mode": mode}), tools.CodeInvalid)
+			fails(t, "mode "+mode, b.call(t, toolspec.ToolFSWrite, obj{"path": dir + "/m", "contents": "x", "mode": mode}), toolspec.CodeInvalid)
 		}
 	})
 }

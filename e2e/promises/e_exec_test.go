@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // oddArguments are arguments that shells and option parsers would make something else of.
@@ -34,9 +34,9 @@ func TestE1Argv(t *testing.T) {
 	each(t, func(t *testing.T, b *box) {
 		dir := b.dir(t)
 		const tell = "import json, sys; json.dump(sys.argv[1:], open('args', 'w'))"
-		b.ok(t, tools.ToolExec, obj{"cmd": append([]string{"python3", "-c", tell}, oddArguments()...), "cwd": dir})
+		b.ok(t, toolspec.ToolExec, obj{"cmd": append([]string{"python3", "-c", tell}, oddArguments()...), "cwd": dir})
 		var got []string
-		must(t, json.Unmarshal(contents(t, b.ok(t, tools.ToolFSRead, obj{"path": dir + "/args"})), &got))
+		must(t, json.Unmarshal(contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": dir + "/args"})), &got))
 		if diff := cmp.Diff(oddArguments(), got); diff != "" {
 			t.Errorf("arguments (-want +got):\n%.2000s", diff)
 		}
@@ -44,10 +44,10 @@ func TestE1Argv(t *testing.T) {
 		if got := b.exec(t, session.ExecRequest{Argv: []string{"printf", "%s", "\xff\xfe|\x01"}}); got != "\xff\xfe|\x01" {
 			t.Errorf("printed %q", got)
 		}
-		out := b.call(t, tools.ToolExec, obj{"cmd": []string{"echo hello; touch pwned"}, "cwd": dir})
-		fails(t, "a line in place of a program", out, tools.CodeNotFound)
+		out := b.call(t, toolspec.ToolExec, obj{"cmd": []string{"echo hello; touch pwned"}, "cwd": dir})
+		fails(t, "a line in place of a program", out, toolspec.CodeNotFound)
 		// Only the shell mode interprets.
-		if out := b.ok(t, tools.ToolExec, obj{"command": "echo $((6*7)) $(echo sub)", "cwd": dir}); out["stdout"] != "42 sub\n" {
+		if out := b.ok(t, toolspec.ToolExec, obj{"command": "echo $((6*7)) $(echo sub)", "cwd": dir}); out["stdout"] != "42 sub\n" {
 			t.Errorf("shell mode: %v", out)
 		}
 		if got := b.sh(t, "find / -xdev -name pwned 2>/dev/null; true"); got != "" {
@@ -106,7 +106,7 @@ func TestE2EnvValues(t *testing.T) {
 			t.Errorf("values (-want +got):\n%.2000s", diff)
 		}
 		for _, name := range []string{"", "=", "A=B", "A=", "A\x00B", "\x00", "WORKCELL_EXEC"} {
-			fails(t, "env name "+name, b.call(t, tools.ToolExec, obj{"cmd": []string{"env"}, "env": obj{name: "x"}}), tools.CodeInvalid)
+			fails(t, "env name "+name, b.call(t, toolspec.ToolExec, obj{"cmd": []string{"env"}, "env": obj{name: "x"}}), toolspec.CodeInvalid)
 		}
 	})
 	for _, name := range []string{"A=B", "A\x00"} {
@@ -154,7 +154,7 @@ func TestE3CommandLineEnv(t *testing.T) {
 		!strings.Contains(res.stdout, "WANTED=yes\n") || !strings.Contains(res.stdout, "GIVEN=too\n") {
 		t.Errorf("%+v", res)
 	}
-	if got := w.user.ok(t, tools.ToolExec, obj{"cmd": []string{"env"}})["stdout"].(string); strings.Contains(got, hostCanary) {
+	if got := w.user.ok(t, toolspec.ToolExec, obj{"cmd": []string{"env"}})["stdout"].(string); strings.Contains(got, hostCanary) {
 		t.Errorf("a command sees the host's environment:\n%s", got)
 	}
 }
@@ -165,7 +165,7 @@ func TestE7Stdin(t *testing.T) {
 	each(t, func(t *testing.T, b *box) {
 		t.Run("none", func(t *testing.T) {
 			for _, in := range []obj{{"cmd": []string{"cat"}}, {"cmd": []string{"cat"}, "stdin": ""}} {
-				if out := b.ok(t, tools.ToolExec, in); out["status"] != "completed" || out["stdout"] != "" {
+				if out := b.ok(t, toolspec.ToolExec, in); out["status"] != "completed" || out["stdout"] != "" {
 					t.Errorf("cat: %v", out)
 				}
 			}
@@ -176,7 +176,7 @@ func TestE7Stdin(t *testing.T) {
 		})
 		t.Run("text and bytes", func(t *testing.T) {
 			const text = "line\n日本語\r\n\x00no newline at the end"
-			if out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"cat"}, "stdin": text}); out["stdout"] != text {
+			if out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"cat"}, "stdin": text}); out["stdout"] != text {
 				t.Errorf("cat: %v", out)
 			}
 			every := make([]byte, 256)
@@ -188,15 +188,15 @@ func TestE7Stdin(t *testing.T) {
 			}
 		})
 		t.Run("by and by", func(t *testing.T) {
-			id := b.ok(t, tools.ToolExec, obj{"cmd": []string{"sha256sum"}, "stream": true})["exec_id"]
+			id := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sha256sum"}, "stream": true})["exec_id"]
 			sum := sha256.New()
 			for i := range 20 {
 				data := noise(uint64(i), 10_000)
 				sum.Write(data)
-				b.ok(t, tools.ToolExecWrite, obj{"exec_id": id, "data_b64": b64(data), "eof": i == 19})
+				b.ok(t, toolspec.ToolExecWrite, obj{"exec_id": id, "data_b64": b64(data), "eof": i == 19})
 			}
-			b.ok(t, tools.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 60})
-			chunk := b.ok(t, tools.ToolExecRead, obj{"exec_id": id})["chunks"].([]any)[0].(obj)
+			b.ok(t, toolspec.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 60})
+			chunk := b.ok(t, toolspec.ToolExecRead, obj{"exec_id": id})["chunks"].([]any)[0].(obj)
 			if got := chunk["text"]; got != hex.EncodeToString(sum.Sum(nil))+"  -\n" {
 				t.Errorf("hash of what arrived: %v", got)
 			}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/local"
-	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // localEngine is this machine itself.
@@ -221,7 +221,7 @@ func unusableState(t *testing.T) {
 	p, err := os.FindProcess(pid)
 	must(t, errors.Join(err, p.Kill()))
 	eventually(t, "the sandbox counts as lost", func() bool {
-		return code(b.call(t, tools.ToolExec, obj{"cmd": []string{"true"}})) == tools.CodeLost
+		return code(b.call(t, toolspec.ToolExec, obj{"cmd": []string{"true"}})) == toolspec.CodeLost
 	})
 	w.user.alive(t)
 }

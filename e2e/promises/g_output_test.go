@@ -10,8 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // TestG1Flood lets a command print as fast as it can. It is not parallel to other tests, because it watches the memory
@@ -35,7 +35,7 @@ func TestG1Flood(t *testing.T) {
 			}
 		}
 	}()
-	out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"yes", "a line of the flood"}, "timeout_seconds": 3})
+	out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"yes", "a line of the flood"}, "timeout_seconds": 3})
 	close(stop)
 	<-stopped
 	if out["status"] != "timed_out" {
@@ -90,7 +90,7 @@ func TestG2BothStreams(t *testing.T) {
 	capped(t, out, "stdout")
 	capped(t, out, "stderr")
 	// An end that is reached by itself counts every byte of both.
-	out = b.ok(t, tools.ToolExec, obj{"command": "head -c 20000000 /dev/zero | tr '\\0' o & head -c 20000000 /dev/zero | tr '\\0' e >&2; wait"})
+	out = b.ok(t, toolspec.ToolExec, obj{"command": "head -c 20000000 /dev/zero | tr '\\0' o & head -c 20000000 /dev/zero | tr '\\0' e >&2; wait"})
 	if out["status"] != "completed" || out["stdout_bytes"] != 2e7 || out["stderr_bytes"] != 2e7 {
 		t.Errorf("status %v, %v and %v bytes", out["status"], out["stdout_bytes"], out["stderr_bytes"])
 	}
@@ -126,7 +126,7 @@ func TestG3Text(t *testing.T) {
 			for shift := range 4 {
 				const count = 40_000
 				prog := "import sys; sys.stdout.write('x' * int(sys.argv[2]) + sys.argv[1] * int(sys.argv[3]))"
-				out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", prog, char, strconv.Itoa(shift), strconv.Itoa(count)}})
+				out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"python3", "-c", prog, char, strconv.Itoa(shift), strconv.Itoa(count)}})
 				text := out["stdout"].(string)
 				head, rest, _ := strings.Cut(text, "[workcell: ")
 				_, tail, _ := strings.Cut(rest, "]\n")
@@ -137,7 +137,7 @@ func TestG3Text(t *testing.T) {
 			}
 		}
 		const raw = "\xff\xfe ok \xc3( nul \x00 \xed\xa0\x80 end \xf0\x9f"
-		out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.argv[1]))", fmt.Sprintf("%x", raw)}})
+		out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"python3", "-c", "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.argv[1]))", fmt.Sprintf("%x", raw)}})
 		if text := out["stdout"].(string); !utf8.ValidString(text) || !strings.Contains(text, "\ufffd\ufffd ok \ufffd( nul \x00") || !strings.Contains(text, "not UTF-8") {
 			t.Errorf("shown as %q", text)
 		}
@@ -145,7 +145,7 @@ func TestG3Text(t *testing.T) {
 			t.Errorf("the exact bytes are %q", got)
 		}
 		// A character that arrives in two parts is one character.
-		out = b.ok(t, tools.ToolExec, obj{"command": `printf 'a\303'; sleep 0.2; printf '\251b\360\237'; sleep 0.2; printf '\232\200c'`})
+		out = b.ok(t, toolspec.ToolExec, obj{"command": `printf 'a\303'; sleep 0.2; printf '\251b\360\237'; sleep 0.2; printf '\232\200c'`})
 		if out["stdout"] != "aéb🚀c" {
 			t.Errorf("parts of characters came as %q", out["stdout"])
 		}
@@ -160,7 +160,7 @@ func replay(t *testing.T, b *box, execID any) string {
 	t.Helper()
 	var all strings.Builder
 	for since := 0.0; ; {
-		out := b.ok(t, tools.ToolExecRead, obj{"exec_id": execID, "since_seq": since})
+		out := b.ok(t, toolspec.ToolExecRead, obj{"exec_id": execID, "since_seq": since})
 		for _, c := range out["chunks"].([]any) {
 			c := c.(obj)
 			if text, ok := c["text"].(string); ok {
@@ -184,7 +184,7 @@ func TestG5Lookalikes(t *testing.T) {
 		"\x1b]0;title\x07\x1b[2J", "progress\rprogress", "[workcell: 5 of 9 bytes of stdout are left out here]",
 	}
 	text := strings.Join(lines, "\n")
-	out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"sh", "-c", `printf %s "$1"; printf %s "$1" >&2; exit 9`, "sh", text}})
+	out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sh", "-c", `printf %s "$1"; printf %s "$1" >&2; exit 9`, "sh", text}})
 	if out["stdout"] != text || out["stderr"] != text || out["exit_code"] != 9.0 || out["truncated"] != false {
 		t.Errorf("%v", out)
 	}

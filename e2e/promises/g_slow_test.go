@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // stuck is a caller that takes no output until it is released.
@@ -72,14 +72,14 @@ for i in range(64):
 func TestG6Reader(t *testing.T) {
 	t.Parallel()
 	b := w.user
-	id := b.ok(t, tools.ToolExec, obj{"command": "head -c 20000000 /dev/zero | tr '\\0' x; echo; echo last", "stream": true})["exec_id"]
-	if out := b.ok(t, tools.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 600}); out["status"] != "completed" {
+	id := b.ok(t, toolspec.ToolExec, obj{"command": "head -c 20000000 /dev/zero | tr '\\0' x; echo; echo last", "stream": true})["exec_id"]
+	if out := b.ok(t, toolspec.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 600}); out["status"] != "completed" {
 		t.Fatalf("it ended %v", out)
 	}
 	var kept strings.Builder
 	dropped := 0.0
 	for since, done := 0.0, false; !done; {
-		out := b.ok(t, tools.ToolExecRead, obj{"exec_id": id, "since_seq": since})
+		out := b.ok(t, toolspec.ToolExecRead, obj{"exec_id": id, "since_seq": since})
 		for _, c := range out["chunks"].([]any) {
 			kept.WriteString(c.(obj)["text"].(string))
 		}

@@ -15,9 +15,9 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // workspaceMB is the limit of these tests' workspaces.
@@ -28,8 +28,8 @@ const workspaceMB = 4
 func TestH3DiskFull(t *testing.T) {
 	t.Parallel()
 	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *box) {
-		b.ok(t, tools.ToolFSWrite, obj{"path": "kept", "contents": "kept"})
-		b.ok(t, tools.ToolFSWrite, obj{"path": "here/old", "contents": "old"})
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": "kept", "contents": "kept"})
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": "here/old", "contents": "old"})
 		watched := b.s.Info().Workspace == backend.WorkspaceWatched
 		out := refusedFor(t, b, "exec head -c 16M /dev/zero > one")
 		if text := out["stderr"].(string); !watched && !strings.Contains(text, "No space left") {
@@ -48,11 +48,11 @@ func TestH3DiskFull(t *testing.T) {
 			t.Errorf("%d MiB were written, %v", n, err)
 		}
 		whileFull(t, b)
-		if out := b.ok(t, tools.ToolFSDelete, obj{"path": "here", "recursive": true}); out["deleted"].(float64) < 20 {
+		if out := b.ok(t, toolspec.ToolFSDelete, obj{"path": "here", "recursive": true}); out["deleted"].(float64) < 20 {
 			t.Errorf("making room: %v", out)
 		}
-		b.ok(t, tools.ToolFSWrite, obj{"path": "here/new", "contents": strings.Repeat("x", 192<<10)})
-		if out := b.ok(t, tools.ToolExec, obj{"command": "head -c 1M /dev/zero > one && cat kept"}); out["stdout"] != "kept" || out["quota_exceeded"] == true {
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": "here/new", "contents": strings.Repeat("x", 192<<10)})
+		if out := b.ok(t, toolspec.ToolExec, obj{"command": "head -c 1M /dev/zero > one && cat kept"}); out["stdout"] != "kept" || out["quota_exceeded"] == true {
 			t.Errorf("afterwards: %v", out)
 		}
 	})
@@ -65,13 +65,13 @@ func TestH3Root(t *testing.T) {
 	cfg := rootBox()
 	cfg.Limits = frontmatter.Limits{WorkspaceMB: workspaceMB, MemoryMB: 64}
 	b := newBox(t, cfg)
-	limits := b.ok(t, tools.ToolOpen, obj{})["limits"].(obj)
+	limits := b.ok(t, toolspec.ToolOpen, obj{})["limits"].(obj)
 	watched := limits["root_enforcement"] == "watched"
 	if size := limits["root_mb"]; watched && size != float64(workspaceMB) || size == nil {
 		t.Errorf("the limits are said to be %v", limits)
 	}
 	b.sh(t, "mkdir /var/fill")
-	out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=/var/fill/one", "bs=1M", "count=64"}})
+	out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=/var/fill/one", "bs=1M", "count=64"}})
 	if text := out["stderr"].(string); out["exit_code"] == 0.0 || !watched && !strings.Contains(text, "No space left") ||
 		watched && (out["quota_exceeded"] != true || !strings.Contains(text, "outside of /workspace")) {
 		t.Errorf("one file: %v", out)
@@ -82,13 +82,13 @@ func TestH3Root(t *testing.T) {
 		fillWatchedRoot(t, b)
 		b.sh(t, "rm -r /var/fill")
 	}
-	if out := b.ok(t, tools.ToolExec, obj{"command": "head -c 1M /dev/zero > /var/one && rm /var/one && echo written"}); out["stdout"] != "written\n" || out["quota_exceeded"] == true {
+	if out := b.ok(t, toolspec.ToolExec, obj{"command": "head -c 1M /dev/zero > /var/one && rm /var/one && echo written"}); out["stdout"] != "written\n" || out["quota_exceeded"] == true {
 		t.Errorf("with room again: %v", out)
 	}
 	if !watched {
 		return
 	}
-	out = b.ok(t, tools.ToolExec, obj{"command": "find /usr/lib/python3* -name '*.py' -exec chmod a+x {} +", "yield_ms": 600_000})
+	out = b.ok(t, toolspec.ToolExec, obj{"command": "find /usr/lib/python3* -name '*.py' -exec chmod a+x {} +", "yield_ms": 600_000})
 	if out["quota_exceeded"] != true {
 		t.Errorf("copies of the image's files: %v", out)
 	}
@@ -115,7 +115,7 @@ func fillWatchedRoot(t *testing.T, b *box) {
 // refusedFor runs what must not come through because the workspace is full, and must be told so.
 func refusedFor(t *testing.T, b *box, line string) obj {
 	t.Helper()
-	out := b.ok(t, tools.ToolExec, obj{"command": line, "yield_ms": 600_000})
+	out := b.ok(t, toolspec.ToolExec, obj{"command": line, "yield_ms": 600_000})
 	if out["exit_code"] == 0.0 || out["quota_exceeded"] != true {
 		t.Errorf("%s: %v", line, out)
 	}
@@ -132,20 +132,20 @@ func whileFull(t *testing.T, b *box) {
 		"over another one": {"path": "here/old", "contents": big, "overwrite": true},
 		"in a new place":   {"path": "here/new", "contents_b64": b64([]byte(big))},
 	} {
-		out := b.call(t, tools.ToolFSWrite, in)
-		if fails(t, what, out, tools.CodeQuota); !strings.Contains(fmt.Sprint(out["error"]), "Delete files") {
+		out := b.call(t, toolspec.ToolFSWrite, in)
+		if fails(t, what, out, toolspec.CodeQuota); !strings.Contains(fmt.Sprint(out["error"]), "Delete files") {
 			t.Errorf("%s: no way out is named: %v", what, out["error"])
 		}
 	}
 	if after := b.sh(t, "ls -A . here"); after != before {
 		t.Errorf("there was %q and is %q", before, after)
 	}
-	if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": "here/old"})); string(got) != "old" {
+	if got := contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": "here/old"})); string(got) != "old" {
 		t.Errorf("the old file holds %.100q", got)
 	}
-	b.ok(t, tools.ToolFSList, obj{"recursive": true})
+	b.ok(t, toolspec.ToolFSList, obj{"recursive": true})
 	// Output that has no room comes cut, and ends nothing.
-	if out := b.ok(t, tools.ToolExec, obj{"command": "seq 1 300000; cat kept"}); out["exit_code"] != 0.0 || !strings.HasSuffix(out["stdout"].(string), "\nkept") {
+	if out := b.ok(t, toolspec.ToolExec, obj{"command": "seq 1 300000; cat kept"}); out["exit_code"] != 0.0 || !strings.HasSuffix(out["stdout"].(string), "\nkept") {
 		t.Errorf("output: %v, %v", out["status"], out["exit_code"])
 	}
 	w.root.alive(t)
@@ -207,7 +207,7 @@ func TestH3Places(t *testing.T) {
 				}
 			}
 			for _, dir := range []string{"/", "/usr", "/etc", "/var/tmp", "/run", "/.workcell", "/proc", "/sys", "/sys/fs/cgroup"} {
-				if out := b.ok(t, tools.ToolExec, obj{"command": "chmod u+w " + dir + "; echo x > " + dir + "/fill"}); out["exit_code"] == 0.0 {
+				if out := b.ok(t, toolspec.ToolExec, obj{"command": "chmod u+w " + dir + "; echo x > " + dir + "/fill"}); out["exit_code"] == 0.0 {
 					t.Errorf("%s can be written", dir)
 				}
 			}
@@ -220,13 +220,13 @@ func TestH4ManyFiles(t *testing.T) {
 	t.Parallel()
 	const many = "import os, time\nos.mkdir('d')\nfor i in range(20000):\n  with open(f'd/{i}', 'w') as f: f.write('x')\ntime.sleep(600)"
 	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *box) {
-		out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", many}, "yield_ms": 600_000, "timeout_seconds": 600})
+		out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"python3", "-c", many}, "yield_ms": 600_000, "timeout_seconds": 600})
 		if out["exit_code"] == 0.0 || out["quota_exceeded"] != true {
 			t.Errorf("20,000 files: %v", out)
 		}
-		fails(t, "one more", b.call(t, tools.ToolFSWrite, obj{"path": "d/more", "contents": "x"}), tools.CodeQuota)
-		b.ok(t, tools.ToolFSDelete, obj{"path": "d", "recursive": true})
-		b.ok(t, tools.ToolFSWrite, obj{"path": "d/more", "contents": "x"})
+		fails(t, "one more", b.call(t, toolspec.ToolFSWrite, obj{"path": "d/more", "contents": "x"}), toolspec.CodeQuota)
+		b.ok(t, toolspec.ToolFSDelete, obj{"path": "d", "recursive": true})
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": "d/more", "contents": "x"})
 	})
 }
 

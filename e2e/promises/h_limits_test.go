@@ -10,6 +10,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -36,7 +37,7 @@ func TestH1Memory(t *testing.T) {
 		for name, in := range map[string]obj{
 			"directly": {"cmd": []string{"python3", "-c", hog}}, "below a shell": {"command": "python3 -c \"$HOG\"; exit $?", "env": obj{"HOG": hog}},
 		} {
-			out := b.ok(t, tools.ToolExec, in)
+			out := b.ok(t, toolspec.ToolExec, in)
 			if out["status"] != "oom_killed" || out["exit_code"] != 137.0 || !strings.Contains(out["stderr"].(string), "64 MiB") {
 				t.Errorf("%s: %v", name, out)
 			}
@@ -44,14 +45,14 @@ func TestH1Memory(t *testing.T) {
 		}
 		// Files in memory count as well. Even all of them leave enough to go on with.
 		for _, dir := range []string{"/dev/shm", "/tmp"} {
-			out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=" + dir + "/fill", "bs=1M", "count=200"}})
+			out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=" + dir + "/fill", "bs=1M", "count=200"}})
 			if out["exit_code"] != 1.0 || !strings.Contains(out["stderr"].(string), "No space left") {
 				t.Errorf("200 MiB in %s: %v", dir, out)
 			}
 		}
 		b.sh(t, "rm /dev/shm/fill /tmp/fill")
 		// Dying of a signal of one's own is something else.
-		if out := b.ok(t, tools.ToolExec, obj{"command": "kill -9 $$"}); out["status"] != "completed" || out["signal"] != "SIGKILL" {
+		if out := b.ok(t, toolspec.ToolExec, obj{"command": "kill -9 $$"}); out["status"] != "completed" || out["signal"] != "SIGKILL" {
 			t.Errorf("kill -9: %v", out)
 		}
 	})
@@ -83,7 +84,7 @@ func TestH2Processes(t *testing.T) {
 func bomb(t *testing.T, b *box, argv []string, seconds int, met string, limit int) bool {
 	t.Helper()
 	began := time.Now()
-	id := b.ok(t, tools.ToolExec, obj{"cmd": argv, "timeout_seconds": seconds, "stream": true})["exec_id"]
+	id := b.ok(t, toolspec.ToolExec, obj{"cmd": argv, "timeout_seconds": seconds, "stream": true})["exec_id"]
 	for time.Since(began) < time.Duration(seconds)*time.Second*3/4 {
 		if most := processes(t, b); most > limit {
 			t.Errorf("%.80v: the engine's machine had %d processes of the sandbox", argv, most)
@@ -91,11 +92,11 @@ func bomb(t *testing.T, b *box, argv []string, seconds int, met string, limit in
 		time.Sleep(100 * time.Millisecond)
 	}
 	// A caller that wants a process meanwhile gets one or is told why not.
-	out := b.call(t, tools.ToolExec, obj{"cmd": []string{"true"}, "timeout_seconds": 1})
-	if code(out) != "" && code(out) != tools.CodeCapacity {
+	out := b.call(t, toolspec.ToolExec, obj{"cmd": []string{"true"}, "timeout_seconds": 1})
+	if code(out) != "" && code(out) != toolspec.CodeCapacity {
 		t.Errorf("%.80v: a command beside it: %v", argv, out)
 	}
-	out = b.ok(t, tools.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 600})
+	out = b.ok(t, toolspec.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 600})
 	if out["done"] != true {
 		t.Fatalf("%.80v: %v", argv, out)
 	}
@@ -118,7 +119,7 @@ func TestH8Capacity(t *testing.T) {
 	m := newManager(t, w.driver, session.Options{MaxSandboxes: most})
 	p := &tools.Plugin{Manager: m}
 	var mu sync.Mutex
-	got := map[tools.Code]int{}
+	got := map[toolspec.Code]int{}
 	var open []*box
 	var wg sync.WaitGroup
 	for range asked {
@@ -129,12 +130,12 @@ func TestH8Capacity(t *testing.T) {
 				return
 			}
 			began := time.Now()
-			out, err := b.raw(t.Context(), tools.ToolOpen, obj{})
+			out, err := b.raw(t.Context(), toolspec.ToolOpen, obj{})
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if code(out) == tools.CodeCapacity {
+			if code(out) == toolspec.CodeCapacity {
 				within(t, time.Second, began)
 			}
 			mu.Lock()
@@ -145,7 +146,7 @@ func TestH8Capacity(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got[""] != most || got[tools.CodeCapacity] != asked-most {
+	if got[""] != most || got[toolspec.CodeCapacity] != asked-most {
 		t.Errorf("outcomes %v", got)
 	}
 	list, err := m.List(t.Context())

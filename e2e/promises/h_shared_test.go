@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // TestH5Descriptors has processes of a sandbox take all the descriptors that they can have, which is as many as a command
@@ -32,8 +32,8 @@ func TestH5Descriptors(t *testing.T) {
 		}
 		b.alive(t)
 	}
-	b.ok(t, tools.ToolFSWrite, obj{"path": "f", "contents": "there"})
-	if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": "f"})); string(got) != "there" {
+	b.ok(t, toolspec.ToolFSWrite, obj{"path": "f", "contents": "there"})
+	if got := contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": "f"})); string(got) != "there" {
 		t.Errorf("a file beside them holds %q", got)
 	}
 	newBox(t, pythonBox()).python(t, "descriptors.py", "files", "0")

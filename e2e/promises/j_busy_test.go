@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // TestJ6Busy: a reaper takes the sandbox that nobody uses, and none with a command, in the background or with somebody at
@@ -66,19 +66,19 @@ func TestJ7Crowd(t *testing.T) {
 				}
 				return out
 			}
-			call(tools.ToolFSWrite, obj{"path": file, "contents": mine})
-			out := call(tools.ToolExec, obj{"command": "for i in 1 2 3 4 5 6 7 8 9; do cat " + file + "; cat >&2; done", "stdin": mine, "yield_ms": 600_000, "timeout_seconds": 600})
+			call(toolspec.ToolFSWrite, obj{"path": file, "contents": mine})
+			out := call(toolspec.ToolExec, obj{"command": "for i in 1 2 3 4 5 6 7 8 9; do cat " + file + "; cat >&2; done", "stdin": mine, "yield_ms": 600_000, "timeout_seconds": 600})
 			if out["stdout"] != strings.Repeat(mine, 9) || out["stderr"] != mine || out["exit_code"] != 0.0 {
 				t.Errorf("%s got %v", mine, out)
 			}
-			if got := call(tools.ToolFSRead, obj{"path": file}); got["contents"] != mine {
+			if got := call(toolspec.ToolFSRead, obj{"path": file}); got["contents"] != mine {
 				t.Errorf("%s holds %v", file, got)
 			}
-			call(tools.ToolFSDelete, obj{"path": file})
+			call(toolspec.ToolFSDelete, obj{"path": file})
 		})
 	}
 	wg.Wait()
-	if out := b.ok(t, tools.ToolFSList, obj{"path": dir}); len(out["entries"].([]any)) != 0 {
+	if out := b.ok(t, toolspec.ToolFSList, obj{"path": dir}); len(out["entries"].([]any)) != 0 {
 		t.Errorf("left: %v", out)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -37,7 +38,7 @@ func TestJ1OneSandbox(t *testing.T) {
 	for i := range 100 {
 		b := agents[i%10]
 		wg.Go(func() {
-			out, err := b.raw(t.Context(), tools.ToolOpen, obj{})
+			out, err := b.raw(t.Context(), toolspec.ToolOpen, obj{})
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || code(out) != "" {
@@ -74,20 +75,20 @@ func TestJ3CloseUnderLoad(t *testing.T) {
 	b.sh(t, "mkdir -p tree && cd tree && touch $(seq 1 900) && head -c 30M /dev/zero > big")
 	endless, feed := io.Pipe()
 	defer feed.Close()
-	waited := b.ok(t, tools.ToolExec, obj{"cmd": []string{"sleep", "600"}, "stream": true, "timeout_seconds": 1200})["exec_id"]
+	waited := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sleep", "600"}, "stream": true, "timeout_seconds": 1200})["exec_id"]
 	calls := map[string]func() (obj, error){
-		tools.ToolExec: func() (obj, error) {
-			return b.raw(t.Context(), tools.ToolExec, obj{"cmd": []string{"sleep", "600"}, "yield_ms": 600_000})
+		toolspec.ToolExec: func() (obj, error) {
+			return b.raw(t.Context(), toolspec.ToolExec, obj{"cmd": []string{"sleep", "600"}, "yield_ms": 600_000})
 		},
-		tools.ToolExecWait: func() (obj, error) {
-			return b.raw(t.Context(), tools.ToolExecWait, obj{"exec_id": waited, "timeout_seconds": 600})
+		toolspec.ToolExecWait: func() (obj, error) {
+			return b.raw(t.Context(), toolspec.ToolExecWait, obj{"exec_id": waited, "timeout_seconds": 600})
 		},
-		tools.ToolFSList: func() (obj, error) { return b.raw(t.Context(), tools.ToolFSList, obj{"recursive": true}) },
-		tools.ToolFSRead: func() (obj, error) {
-			return b.raw(t.Context(), tools.ToolFSRead, obj{"path": "tree/big", "max_bytes": 256 << 10})
+		toolspec.ToolFSList: func() (obj, error) { return b.raw(t.Context(), toolspec.ToolFSList, obj{"recursive": true}) },
+		toolspec.ToolFSRead: func() (obj, error) {
+			return b.raw(t.Context(), toolspec.ToolFSRead, obj{"path": "tree/big", "max_bytes": 256 << 10})
 		},
-		tools.ToolFSWrite: func() (obj, error) {
-			return b.raw(t.Context(), tools.ToolFSWrite, obj{"path": "w", "contents": strings.Repeat("x", 256<<10), "overwrite": true})
+		toolspec.ToolFSWrite: func() (obj, error) {
+			return b.raw(t.Context(), toolspec.ToolFSWrite, obj{"path": "w", "contents": strings.Repeat("x", 256<<10), "overwrite": true})
 		},
 		"Stream": func() (obj, error) {
 			_, err := b.s.Stream(t.Context(), session.ExecRequest{Command: "cat; sleep 600"}, session.Streams{Stdin: endless})
@@ -109,7 +110,7 @@ func TestJ3CloseUnderLoad(t *testing.T) {
 				if err == nil && code(out) == "" {
 					continue // a short call: again, until the close meets one
 				}
-				if !errors.Is(err, backend.ErrClosed) && code(out) != tools.CodeClosed {
+				if !errors.Is(err, backend.ErrClosed) && code(out) != toolspec.CodeClosed {
 					t.Errorf("%s: %v, %v, want it closed", name, out, err)
 				}
 				return
@@ -129,8 +130,8 @@ func TestJ4CloseTwice(t *testing.T) {
 	m := newManager(t, w.driver, session.Options{})
 	b, err := openBox(t.Context(), m, &tools.Plugin{Manager: m}, pythonBox())
 	must(t, err)
-	b.ok(t, tools.ToolClose, obj{"delete_workspace": true})
-	b.ok(t, tools.ToolClose, obj{"delete_workspace": true})
+	b.ok(t, toolspec.ToolClose, obj{"delete_workspace": true})
+	b.ok(t, toolspec.ToolClose, obj{"delete_workspace": true})
 	for range 2 {
 		must(t, b.s.Close(t.Context()))
 		must(t, m.CloseSession(t.Context(), b.s.Key(), session.CloseOptions{}))
@@ -151,12 +152,12 @@ func TestJ4GivenBack(t *testing.T) {
 	for _, command := range []string{
 		"sleep 100001 & echo ok", "sleep 100001 >/dev/null 2>&1 &", "setsid sleep 100001 >/dev/null 2>&1 </dev/null &",
 	} {
-		b.ok(t, tools.ToolExec, obj{"command": command})
+		b.ok(t, toolspec.ToolExec, obj{"command": command})
 	}
-	b.ok(t, tools.ToolClose, obj{})
-	b.ok(t, tools.ToolOpen, obj{})
+	b.ok(t, toolspec.ToolClose, obj{})
+	b.ok(t, toolspec.ToolOpen, obj{})
 	const sleepers = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done 2>/dev/null | grep -c '^sleep 10000[1] '"
-	if out := b.ok(t, tools.ToolExec, obj{"command": sleepers}); out["stdout"] != "0\n" {
+	if out := b.ok(t, toolspec.ToolExec, obj{"command": sleepers}); out["stdout"] != "0\n" {
 		t.Errorf("a sandbox that was given back runs %v of what was left in it", out["stdout"])
 	}
 }
@@ -214,7 +215,7 @@ func cancelledOpen(t *testing.T, driver backend.SandboxBackend, image string, ar
 		tools.Sandbox{Mode: "code", Image: image})
 	must(t, err)
 	met := arm(cancel)
-	out, err := b.raw(ctx, tools.ToolOpen, obj{})
+	out, err := b.raw(ctx, toolspec.ToolOpen, obj{})
 	if met != nil {
 		select {
 		case <-met:

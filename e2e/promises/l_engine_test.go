@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -134,7 +135,7 @@ func TestL1DownMeanwhile(t *testing.T) {
 	}
 	ended := make(chan answer, 1)
 	go func() {
-		out, err := b.raw(t.Context(), tools.ToolExec, obj{"command": "touch began; until test -e end; do sleep 0.1; done", "yield_ms": 600_000, "timeout_seconds": 1200})
+		out, err := b.raw(t.Context(), toolspec.ToolExec, obj{"command": "touch began; until test -e end; do sleep 0.1; done", "yield_ms": 600_000, "timeout_seconds": 1200})
 		ended <- answer{out, err}
 	}()
 	eventually(t, "the command runs", func() bool { _, err := b.s.StatFile(t.Context(), "began"); return err == nil })
@@ -144,31 +145,31 @@ func TestL1DownMeanwhile(t *testing.T) {
 		a := <-ended
 		within(t, 5*time.Second, began)
 		must(t, a.err)
-		fails(t, "the command under way", a.out, tools.CodeUnavailable)
+		fails(t, "the command under way", a.out, toolspec.CodeUnavailable)
 	}
 	for tool, in := range map[string]obj{
-		tools.ToolExec: {"cmd": []string{"true"}}, tools.ToolFSRead: {"path": "f"}, tools.ToolFSList: {}, tools.ToolOpen: {"session_key": "another"},
+		toolspec.ToolExec: {"cmd": []string{"true"}}, toolspec.ToolFSRead: {"path": "f"}, toolspec.ToolFSList: {}, toolspec.ToolOpen: {"session_key": "another"},
 	} {
 		began := time.Now()
 		out := b.call(t, tool, in)
 		within(t, 5*time.Second, began)
-		if !e.streams() && tool != tools.ToolOpen { // the sandbox goes on without the engine, and so does its session
+		if !e.streams() && tool != toolspec.ToolOpen { // the sandbox goes on without the engine, and so does its session
 			if code(out) != "" {
 				t.Errorf("%s: %v", tool, out)
 			}
 			continue
 		}
-		fails(t, tool, out, tools.CodeUnavailable)
+		fails(t, tool, out, toolspec.CodeUnavailable)
 		if e, _ := out["error"].(obj); e["retryable"] != true || strings.Contains(message(out), "/") {
 			t.Errorf("%s: %v", tool, e)
 		}
 	}
 	p.setCut(false)
 	eventually(t, "the sandbox can be used again", func() bool {
-		return string(code(b.call(t, tools.ToolExec, obj{"cmd": []string{"true"}}))) == ""
+		return string(code(b.call(t, toolspec.ToolExec, obj{"cmd": []string{"true"}}))) == ""
 	})
 	eventually(t, "another one can be opened", func() bool {
-		return string(code(b.call(t, tools.ToolOpen, obj{"session_key": "another"}))) == ""
+		return string(code(b.call(t, toolspec.ToolOpen, obj{"session_key": "another"}))) == ""
 	})
 	if !e.streams() {
 		b.sh(t, "touch end")

@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -274,8 +275,8 @@ func TestO1Library(t *testing.T) {
 			t.Errorf("image with a password: %v", err)
 		}
 	}
-	out := b.call(t, tools.ToolExec, obj{"cmd": obj{canary: canary}, canary[:3]: 1, "env": []any{1, canary}})
-	fails(t, "nonsense for a tool", out, tools.CodeInvalid)
+	out := b.call(t, toolspec.ToolExec, obj{"cmd": obj{canary: canary}, canary[:3]: 1, "env": []any{1, canary}})
+	fails(t, "nonsense for a tool", out, toolspec.CodeInvalid)
 	must(t, m.CloseScope(ctx, b.run.Scope()))
 	must(t, tp.ForceFlush(ctx))
 

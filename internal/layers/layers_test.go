@@ -66,6 +66,8 @@ func layers() []layer {
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a file says of a sandbox, as a request.
+		// What a tool is, whichever protocol offers it.
+		{dir: "internal/toolspec", may: above("backend", "session", "internal/sanitize"), genkit: true},
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		{dir: "internal/expr"},
 		{dir: "internal/layers"},
@@ -79,9 +81,9 @@ func layers() []layer {
 		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint"}},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
 		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest"}},
-		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/wish"), genkit: true},
+		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/toolspec", "internal/wish"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "session/transfer"), genkit: true},
-		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
+		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "internal/toolspec")},
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
 		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
