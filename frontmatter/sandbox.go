@@ -251,11 +251,7 @@ func (c *checker) oneOf(field, value string, known ...string) {
 	if value == "" || slices.Contains(known, value) {
 		return
 	}
-	hint := "known are " + strings.Join(known, ", ")
-	if near, ok := suggest.Closest(value, known); ok {
-		hint = fmt.Sprintf("did you mean %q?", near)
-	}
-	c.add(field, hint, "unknown %s %q", field, clip(value))
+	c.add(field, suggest.Hint(value, known), "unknown %s %q", field, clip(value))
 }
 
 func (c *checker) within(field string, value, low, high int64) {

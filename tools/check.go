@@ -135,7 +135,7 @@ func (c *agentCheck) contract(source string) error {
 	}
 	format := parsed.Output.Format
 	if format != "" && !slices.Contains(formats(c.known), format) {
-		c.fail([]any{"output", "format"}, hintOf(format, formats(c.known), "known are "+strings.Join(formats(c.known), ", ")),
+		c.fail([]any{"output", "format"}, suggest.Hint(format, formats(c.known)),
 			"unknown output format %q", sanitize.Clip(format))
 	}
 	input := schemaCheck{agentCheck: c, path: []any{"input", "schema"}}
@@ -287,7 +287,7 @@ func (c *schemaCheck) field(key string, v any, path []any) {
 			c.fail(path, "as in [red, green]", "%s: the values of an enum must be a list", sanitize.Clip(key))
 		}
 	default:
-		c.fail(path, hintOf(kind, []string{"array", "object", "enum"}, "known are array, object, enum"), "%s: unknown kind %q", sanitize.Clip(key), sanitize.Clip(kind))
+		c.fail(path, suggest.Hint(kind, []string{"array", "object", "enum"}), "%s: unknown kind %q", sanitize.Clip(key), sanitize.Clip(kind))
 	}
 }
 
@@ -301,7 +301,7 @@ func first(s string) string {
 }
 
 func (c *schemaCheck) unknownType(path []any, name string, known []string) {
-	c.fail(path, hintOf(name, known, "known are "+strings.Join(known, ", ")), "unknown type %q", sanitize.Clip(name))
+	c.fail(path, suggest.Hint(name, known), "unknown type %q", sanitize.Clip(name))
 }
 
 // types checks the types in a JSON Schema: with one that is none no value is ever valid.

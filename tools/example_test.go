@@ -13,7 +13,6 @@ import (
 
 	"github.com/workcell-dev/workcell/backend/docker"
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -49,13 +48,6 @@ func ExamplePromptFS() {
 	// use: [{"config":{"runtime":"python"},"name":"workcell/sandbox"}]
 	// ---
 	// {{task}}
-}
-
-// Every code has words for a model that meets it.
-func ExampleCode_Remediation() {
-	fmt.Println(toolspec.CodeClosed.Remediation())
-	// Output:
-	// Call sandbox_open to go on in an open sandbox.
 }
 
 // Agents are prompt files in a directory. Everything an agent opens is closed when its run ends.

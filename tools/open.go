@@ -101,32 +101,21 @@ func (b *binding) closeSandbox(ctx context.Context, in closeInput) (done, error)
 		find = b.byID // its files may still be there
 	}
 	s, err := find(ctx, in.SandboxID)
-	if err != nil {
-		return b.closeAgain(ctx, in, again, err)
-	}
-	if in.DeleteWorkspace {
+	switch {
+	case err == nil && in.DeleteWorkspace:
 		err = b.remove(ctx, s)
-	} else {
+	case err == nil:
 		err = b.release(ctx, s)
-	}
-	if err != nil {
-		return done{}, err
-	}
-	return done{OK: true}, nil
-}
-
-// closeAgain answers for a sandbox that cannot be found, for a reason, because it was closed before: what is left of it, when
-// its removal failed, is removed now.
-func (b *binding) closeAgain(ctx context.Context, in closeInput, again bool, reason error) (done, error) {
-	code := toolspec.ErrorOf(reason).Code
-	if code != toolspec.CodeClosed && !(again && code == toolspec.CodeNotFound) {
-		return done{}, reason
-	}
-	if in.DeleteWorkspace && code == toolspec.CodeClosed {
-		err := b.box.manager.Remove(ctx, in.SandboxID, true)
-		if err != nil && !errors.Is(err, backend.ErrNotFound) {
-			return done{}, err
+	case toolspec.ErrorOf(err).Code == toolspec.CodeClosed:
+		err = nil
+		if in.DeleteWorkspace { // what is left when its removal failed
+			err = b.box.manager.Remove(ctx, in.SandboxID, true)
 		}
+		if errors.Is(err, backend.ErrNotFound) {
+			err = nil
+		}
+	case again && toolspec.ErrorOf(err).Code == toolspec.CodeNotFound:
+		err = nil
 	}
-	return done{OK: true}, nil
+	return done{OK: true}, err
 }

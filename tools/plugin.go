@@ -60,15 +60,10 @@ func (p *Plugin) Middlewares(context.Context) ([]*ai.MiddlewareDesc, error) {
 }
 
 func (p *Plugin) toolbox() *toolbox {
-	p.once.Do(func() {
-		if p.Manager == nil {
-			panic("tools: Plugin.Manager is nil; make one with session.NewManager")
-		}
-		p.box = newToolbox(p.Manager, p.Logger)
-	})
-	if p.box == nil {
+	if p.Manager == nil {
 		panic("tools: Plugin.Manager is nil; make one with session.NewManager")
 	}
+	p.once.Do(func() { p.box = newToolbox(p.Manager, p.Logger) })
 	return p.box
 }
 

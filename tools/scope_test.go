@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/firebase/genkit/go/ai"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -62,9 +61,7 @@ func TestForeignSandboxes(t *testing.T) {
 	}
 	unknown := mine.fails(toolspec.CodeNotFound, "sandbox_exec", obj{"command": "x", "sandbox_id": "sbx_" + session.NewID()})
 	for name, foreign := range map[string]string{
-		"another run's": id, "its prefix": id[:12], "upper case": strings.ToUpper(id), "engine's id": engineID, "with a space": id + " ",
-		"the key": "agent:run_x:default", "path": "../" + id, "colon": "workflow:a:b", "control characters": "a\x00\x1b[31m\n", "long": strings.Repeat("a", 10_000),
-		"container name": "workcell-" + id,
+		"another run's": id, "its prefix": id[:12], "engine's id": engineID, "control characters": "a\x00\x1b[31m\n", "long": strings.Repeat("a", 10_000),
 	} {
 		for tool, input := range map[string]obj{
 			"sandbox_exec": {"command": "true"}, "sandbox_fs_read": {"path": "secret"}, "sandbox_fs_write": {"path": "a", "contents": "b"},
@@ -193,7 +190,9 @@ func TestClose(t *testing.T) {
 	if out := set.ok("sandbox_exec_wait", obj{"exec_id": run["exec_id"], "timeout_seconds": 10}); out["status"] != "killed" {
 		t.Errorf("a command that was left running: %v", out)
 	}
-	set.ok("sandbox_close", obj{"sandbox_id": id, "delete_workspace": true})
+	for _, deletes := range []bool{false, false, true, true, false} {
+		set.ok("sandbox_close", obj{"sandbox_id": id, "delete_workspace": deletes})
+	}
 	if r.engine.open() != 0 {
 		t.Error("the sandbox is still there")
 	}
@@ -239,15 +238,8 @@ func TestCloseAfterAFailure(t *testing.T) {
 func TestClosedBehindOurBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	ctx := session.WithRun(context.Background(), session.Run{Namespace: "workflow", ID: "run_1"})
-	list, err := r.plugin.Tools(ctx, codeMode())
-	if err != nil {
-		t.Fatal(err)
-	}
-	set := &toolset{t: t, tools: map[string]ai.Tool{}}
-	for _, tool := range list {
-		set.tools[tool.Name()] = tool
-	}
+	ctx := r.within("run_1", session.Request{})
+	set := r.toolsIn(ctx, codeMode())
 	id := set.ok("sandbox_open", nil)["sandbox_id"]
 	if err := r.manager.CloseSession(ctx, session.WorkflowKey("run_1", "default"), session.CloseOptions{}); err != nil {
 		t.Fatal(err)
@@ -278,7 +270,7 @@ func TestOpenFailures(t *testing.T) {
 		"unsupported": {fmt.Errorf("%w: no disk quota", backend.ErrUnsupported), toolspec.CodeUnsupported, ""},
 		"internal":    {errors.New("mkdir /var/lib/docker/x: boom"), toolspec.CodeInternal, ""},
 	} {
-		r.engine.onCreate(func(context.Context, backend.Spec) error { return tt.err })
+		r.engine.onCreate(func(context.Context) error { return tt.err })
 		out := r.tools(codeMode()).fails(tt.code, "sandbox_exec", obj{"command": "true"})
 		if !strings.Contains(message(out), tt.want) || strings.Contains(message(out), "/var/") {
 			t.Errorf("%s: %s", name, message(out))
@@ -293,28 +285,8 @@ func TestOpenFailures(t *testing.T) {
 func TestSharing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	ctx := session.WithRun(context.Background(), session.Run{Namespace: "workflow", ID: "run_1"})
-	defer func() {
-		if err := r.manager.CloseScope(ctx, session.Scope{Namespace: "workflow", ID: "run_1"}); err != nil {
-			t.Error(err)
-		}
-	}()
-	open := func(ctx context.Context, s tools.Sandbox) map[string]any {
-		list, err := r.plugin.Tools(ctx, s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, tool := range list {
-			if tool.Name() == "sandbox_open" {
-				out, err := tool.RunRaw(ctx, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return plain(out)
-			}
-		}
-		return nil
-	}
+	ctx := r.within("run_1", session.Request{})
+	open := func(ctx context.Context, s tools.Sandbox) obj { return r.tools(s).call(ctx, "sandbox_open", nil) }
 	special := codeMode()
 	special.Limits.MemoryMB = 512
 	special.Env = map[string]string{"A": "b"}
@@ -328,12 +300,11 @@ func TestSharing(t *testing.T) {
 		t.Errorf("an agent with another wish: %v", out)
 	}
 	other.Session = "own"
-	if out := open(ctx, other); code(out) != "" || out["sandbox_id"] == first["sandbox_id"] {
-		t.Errorf("another session: %v", out)
-	}
 	// A step of a workflow can put another sandbox in the place of the default one.
-	if out := open(session.WithSessionName(ctx, "step"), codeMode()); code(out) != "" || out["sandbox_id"] == first["sandbox_id"] {
-		t.Errorf("the step's sandbox: %v", out)
+	for name, out := range map[string]obj{"another session": open(ctx, other), "the step's": open(session.WithSessionName(ctx, "step"), codeMode())} {
+		if code(out) != "" || out["sandbox_id"] == first["sandbox_id"] {
+			t.Errorf("%s: %v", name, out)
+		}
 	}
 	// What the run wants of its sandboxes fills in what the agent leaves open.
 	base := session.WithBase(session.WithSessionName(ctx, "base"), session.Request{Image: "custom:1", Env: map[string]string{"X": "y"}})

@@ -244,10 +244,7 @@ func unknownArgument(name string, args []argument) string {
 	for i, a := range args {
 		names[i] = a.name
 	}
-	if near, ok := suggest.Closest(name, names); ok {
-		return fmt.Sprintf("unknown argument %q, did you mean %q?", sanitize.Clip(name), near)
-	}
-	return fmt.Sprintf("unknown argument %q, known are %s", sanitize.Clip(name), strings.Join(names, ", "))
+	return fmt.Sprintf("unknown argument %q, %s", sanitize.Clip(name), suggest.Hint(name, names))
 }
 
 // setArgument sets one field. Its errors name the argument.
@@ -262,41 +259,44 @@ func setArgument(field reflect.Value, name string, value json.RawMessage) error 
 	if err := decodeNumber(value, &v); err != nil {
 		return fmt.Errorf("%s: not valid JSON", name)
 	}
+	want, ok := "", false
 	switch field.Kind() {
 	case reflect.String:
-		text, ok := scalarText(v)
-		if !ok {
-			return wrongType(name, "text", v)
-		}
-		field.SetString(text)
+		want, ok = "text", put(field.SetString)(scalarText(v))
 	case reflect.Int64:
-		n, ok := integer(v)
-		if !ok {
-			return wrongType(name, "a whole number", v)
-		}
-		field.SetInt(n)
+		want, ok = "a whole number", put(field.SetInt)(integer(v))
 	case reflect.Bool:
-		b, ok := boolean(v)
-		if !ok {
-			return wrongType(name, "true or false", v)
-		}
-		field.SetBool(b)
+		want, ok = "true or false", put(field.SetBool)(boolean(v))
 	case reflect.Slice:
-		list, ok := v.([]any)
-		if !ok {
-			return wrongType(name, "a list of texts", v)
-		}
+		var list []any
+		want = "a list of texts"
+		list, ok = v.([]any)
 		texts := make([]string, len(list))
 		for i, item := range list {
-			if texts[i], ok = scalarText(item); !ok {
+			text, isText := scalarText(item)
+			if !isText {
 				return wrongType(fmt.Sprintf("%s[%d]", name, i), "text", item)
 			}
+			texts[i] = text
 		}
 		field.Set(reflect.ValueOf(texts))
 	default:
-		panic("tools: input field of kind " + field.Kind().String()) // a bug in this package's types
+		panic("toolspec: input field of kind " + field.Kind().String()) // a bug in an input's type
+	}
+	if !ok {
+		return wrongType(name, want, v)
 	}
 	return nil
+}
+
+// put returns a function that sets a value that is one, and reports whether it is.
+func put[T any](set func(T)) func(T, bool) bool {
+	return func(v T, ok bool) bool {
+		if ok {
+			set(v)
+		}
+		return ok
+	}
 }
 
 func wrongType(name, want string, got any) error {
