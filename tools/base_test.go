@@ -21,7 +21,7 @@ func TestNarrowerThanTheRun(t *testing.T) {
 	if _, err := a.Run(ctx, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.engine.asked(); got.Network != backend.NetworkNone || got.Root != backend.RootReadonly {
+	if got := *r.engine.asked.Load(); got.Network != backend.NetworkNone || got.Root != backend.RootReadonly {
 		t.Errorf("an agent's file: network %q, root %v", got.Network, got.Root)
 	}
 	if out := r.tools(tools.Sandbox{Mode: "code"}).call(ctx, "sandbox_open", nil); out["network"] != "bridge" {
@@ -71,7 +71,7 @@ func TestImageOfRuntime(t *testing.T) {
 			}
 		}
 		r.tools(tt.agent).call(ctx, tool, input) // what the code does depends on the languages of this machine
-		if got := r.engine.asked().Image; got != tt.want {
+		if got := r.engine.asked.Load().Image; got != tt.want {
 			t.Errorf("%s: image %q, want %q", name, got, tt.want)
 		}
 	}

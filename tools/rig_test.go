@@ -31,15 +31,16 @@ import (
 
 // processes is a backend whose sandboxes are processes of the real guest on this machine. It isolates nothing.
 type processes struct {
-	backend.SandboxBackend // nil: nothing stops and starts these, or asks what they can do
+	backend.SandboxBackend // nil: nothing stops and starts these
 	t                      testing.TB
 
-	mu     sync.Mutex // guards the fields below
-	boxes  map[string]sandbox
-	made   int
-	last   backend.Spec                // what was asked for last
-	create func(context.Context) error // called by Create; may be nil
-	remove func() error                // called by Remove; may be nil
+	boxes sync.Map                     // sandbox by id
+	made  atomic.Int64                 // sandboxes that there ever were
+	asked atomic.Pointer[backend.Spec] // what was asked for last
+	fail  struct {                     // called by Create and Remove, when set
+		create atomic.Pointer[func(context.Context) error]
+		remove atomic.Pointer[func() error]
+	}
 }
 
 type sandbox struct {
@@ -47,22 +48,15 @@ type sandbox struct {
 	guest *guesttest.Guest
 }
 
-func newProcesses(t testing.TB) *processes {
-	return &processes{t: t, boxes: map[string]sandbox{}}
-}
-
 func (p *processes) Name() string                       { return "processes" }
 func (p *processes) Capabilities() backend.Capabilities { return backend.Capabilities{} }
 func (p *processes) Close() error                       { return nil }
 
 func (p *processes) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
-	p.mu.Lock()
-	p.made++
-	p.last = spec
-	hook := p.create
-	p.mu.Unlock()
-	if hook != nil {
-		if err := hook(ctx); err != nil {
+	p.made.Add(1)
+	p.asked.Store(&spec)
+	if fail := p.fail.create.Load(); fail != nil {
+		if err := (*fail)(ctx); err != nil {
 			return backend.Info{}, err
 		}
 	}
@@ -74,17 +68,13 @@ func (p *processes) Create(ctx context.Context, spec backend.Spec) (backend.Info
 			Network: spec.Network, Root: spec.Root, Limits: spec.Limits, State: backend.StateRunning, Created: spec.Created,
 		},
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.boxes[s.info.ID] = s
+	p.boxes.Store(s.info.ID, s)
 	return s.info, nil
 }
 
 func (p *processes) sandbox(id string) (sandbox, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s, ok := p.boxes[id]; ok {
-		return s, nil
+	if s, ok := p.boxes.Load(id); ok {
+		return s.(sandbox), nil
 	}
 	return sandbox{}, backend.ErrNotFound
 }
@@ -95,25 +85,28 @@ func (p *processes) Get(_ context.Context, id string) (backend.Info, error) {
 }
 
 func (p *processes) List(_ context.Context, f backend.Filter) (list []backend.Info, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range p.boxes {
-		if f.Instance == "" || f.Instance == s.info.Instance {
-			list = append(list, s.info)
+	for _, info := range p.all() {
+		if f.Instance == "" || f.Instance == info.Instance {
+			list = append(list, info)
 		}
 	}
 	return list, nil
 }
 
+// all returns the sandboxes that there are.
+func (p *processes) all() (list []backend.Info) {
+	p.boxes.Range(func(_, s any) bool {
+		list = append(list, s.(sandbox).info)
+		return true
+	})
+	return list
+}
+
 func (p *processes) Remove(_ context.Context, id string, _ backend.RemoveOptions) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.remove != nil {
-		if err := p.remove(); err != nil {
-			return err
-		}
+	if fail := p.fail.remove.Load(); fail != nil {
+		return (*fail)()
 	}
-	delete(p.boxes, id)
+	p.boxes.Delete(id)
 	return nil
 }
 
@@ -125,22 +118,9 @@ func (p *processes) Dial(_ context.Context, id string) (io.ReadWriteCloser, erro
 	return s.guest.Dial(), nil
 }
 
-// open counts the sandboxes there are, created those there ever were; asked is what the last was to be like.
-func (p *processes) open() int           { p.mu.Lock(); defer p.mu.Unlock(); return len(p.boxes) }
-func (p *processes) created() int        { p.mu.Lock(); defer p.mu.Unlock(); return p.made }
-func (p *processes) asked() backend.Spec { p.mu.Lock(); defer p.mu.Unlock(); return p.last }
-
-func (p *processes) onCreate(hook func(context.Context) error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.create = hook
-}
-
-func (p *processes) onRemove(hook func() error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.remove = hook
-}
+func (p *processes) open() int                                 { return len(p.all()) }
+func (p *processes) created() int                              { return int(p.made.Load()) }
+func (p *processes) onCreate(fail func(context.Context) error) { p.fail.create.Store(&fail) }
 
 // rig is a Genkit with the plugin on a manager.
 type rig struct {
@@ -161,7 +141,7 @@ func newRig(t *testing.T, plugins ...api.Plugin) *rig {
 // rigWith is newRig with prompts that Genkit loads by itself.
 func rigWith(t *testing.T, prompts fs.FS, plugins ...api.Plugin) *rig {
 	t.Helper()
-	r := &rig{t: t, engine: newProcesses(t), log: &lockedBuffer{}}
+	r := &rig{t: t, engine: &processes{t: t}, log: &lockedBuffer{}}
 	logger := slog.New(slog.NewTextHandler(r.log, nil))
 	m, err := session.NewManager(r.engine, &session.Options{Logger: logger})
 	if err != nil {
@@ -285,14 +265,12 @@ func plain(v any) obj {
 
 // code returns the code of an output's error; empty when there is none.
 func code(out obj) string {
-	e, _ := out["error"].(obj)
-	c, _ := e["code"].(string)
-	return c
+	return str(sub(out["error"])["code"])
 }
 
 // message returns the message and remediation of an output's error.
 func message(out obj) string {
-	e, _ := out["error"].(obj)
+	e := sub(out["error"])
 	return fmt.Sprint(e["message"], "; ", e["remediation"])
 }
 
@@ -354,7 +332,7 @@ func (s *toolset) ok(name string, input any) obj {
 func (s *toolset) fails(want toolspec.Code, name string, input any) obj {
 	s.t.Helper()
 	out := s.call(context.Background(), name, input)
-	e, _ := out["error"].(obj)
+	e := sub(out["error"])
 	if code(out) != string(want) || e["message"] == "" || e["remediation"] == "" || e["retryable"] == nil {
 		s.t.Errorf("%s: %v, want an error with code %s", name, out, want)
 	}

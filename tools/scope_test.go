@@ -55,13 +55,9 @@ func TestForeignSandboxes(t *testing.T) {
 	mine.ok("sandbox_open", nil)
 	id := str(other.ok("sandbox_open", nil)["sandbox_id"])
 	other.ok("sandbox_fs_write", obj{"path": "secret", "contents": "x"})
-	var engineID string
-	for k := range r.engine.boxes {
-		engineID = k
-	}
 	unknown := mine.fails(toolspec.CodeNotFound, "sandbox_exec", obj{"command": "x", "sandbox_id": "sbx_" + session.NewID()})
 	for name, foreign := range map[string]string{
-		"another run's": id, "its prefix": id[:12], "engine's id": engineID, "control characters": "a\x00\x1b[31m\n", "long": strings.Repeat("a", 10_000),
+		"another run's": id, "its prefix": id[:12], "engine's id": r.engine.all()[0].ID, "control characters": "a\x00\x1b[31m\n", "long": strings.Repeat("a", 10_000),
 	} {
 		for tool, input := range map[string]obj{
 			"sandbox_exec": {"command": "true"}, "sandbox_fs_read": {"path": "secret"}, "sandbox_fs_write": {"path": "a", "contents": "b"},
@@ -123,9 +119,9 @@ func TestIsolation(t *testing.T) {
 	open := func(who *toolset, key string) obj { return who.call(ctx, "sandbox_open", obj{"session_key": key}) }
 	shared, secret, isolated := str(open(plain, "")["sandbox_id"]), str(open(vault, "")["sandbox_id"]), str(open(own, "")["sandbox_id"])
 	name := ""
-	for _, b := range r.engine.boxes {
-		if b.info.SessionID == isolated {
-			_, name, _ = strings.Cut(strings.TrimPrefix(b.info.Key, "workflow:"), ":")
+	for _, info := range r.engine.all() {
+		if info.SessionID == isolated {
+			_, name, _ = strings.Cut(strings.TrimPrefix(info.Key, "workflow:"), ":")
 		}
 	}
 	if shared == secret || secret == isolated || !strings.HasPrefix(name, "isolated.") {
@@ -211,13 +207,14 @@ func TestCloseAfterAFailure(t *testing.T) {
 	set := r.tools(codeMode())
 	id := set.ok("sandbox_open", nil)["sandbox_id"]
 	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "gone"})
-	r.engine.onRemove(func() error { return backend.ErrUnavailable })
+	refuse := func() error { return backend.ErrUnavailable }
+	r.engine.fail.remove.Store(&refuse)
 	closing := obj{"sandbox_id": id, "delete_workspace": true}
 	for range 2 {
 		set.fails(toolspec.CodeUnavailable, "sandbox_close", closing)
 		set.fails(toolspec.CodeClosed, "sandbox_fs_read", obj{"path": "f", "sandbox_id": id})
 	}
-	r.engine.onRemove(nil)
+	r.engine.fail.remove.Store(nil)
 	for range 2 {
 		set.ok("sandbox_close", closing)
 		if n := r.engine.open(); n != 0 {
