@@ -65,9 +65,9 @@ func layers() []layer {
 		{dir: "internal/bound", only: []string{}},
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/isolated", only: []string{}},
-		// What a file says of a sandbox, as a request.
 		// What a tool is, whichever protocol offers it.
 		{dir: "internal/toolspec", may: above("backend", "session", "internal/sanitize"), genkit: true},
+		// What a file says of a sandbox, as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		{dir: "internal/expr"},
 		{dir: "internal/layers"},
