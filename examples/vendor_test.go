@@ -1,9 +1,7 @@
 package examples_test
 
 import (
-	"bytes"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,53 +9,27 @@ import (
 	"testing"
 )
 
-// geminiRequest is what of a request to the Gemini API is looked at.
-type geminiRequest struct {
-	Contents []struct {
-		Parts []struct {
-			FunctionResponse *struct{ Response map[string]any }
-		}
-	}
-	GenerationConfig struct{ ResponseMimeType string }
-	Tools            []struct{ FunctionDeclarations []struct{ Name string } }
-}
-
-// gemini is a server that speaks the wire format of the Gemini API: it calls a tool once, then gives an answer.
+// gemini is a server that speaks the wire format of the Gemini API: it calls a tool once, then answers.
 type gemini struct {
 	t            *testing.T
 	tool, answer string
 	args         map[string]any
 
-	mu     sync.Mutex     // guards result
-	result map[string]any // what the tool gave
+	mu     sync.Mutex // guards result
+	result any        // of the tool
 }
 
 func (g *gemini) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasSuffix(r.URL.Path, "/models/gemini-2.5-flash:generateContent") || r.Header.Get("X-Goog-Api-Key") != "key" {
 		g.t.Errorf("request to %s", r.URL.Path)
 	}
-	raw, err := io.ReadAll(r.Body)
-	if err != nil {
-		g.t.Error(err)
-	}
-	var req geminiRequest
-	if err := json.Unmarshal(raw, &req); err != nil {
-		g.t.Error(err)
-	}
-	if wanted := g.answer != "done"; wanted != bytes.Contains(raw, []byte("conform to the following schema")) {
-		g.t.Errorf("the prompt says what form the answer has: %v, want %v", !wanted, wanted)
-	}
-	if len(req.Tools) > 0 && req.GenerationConfig.ResponseMimeType != "" {
-		g.t.Error("tools beside a response type: the API refuses that")
-	}
-	offered := false
-	for _, t := range req.Tools {
-		for _, f := range t.FunctionDeclarations {
-			offered = offered || f.Name == g.tool
+	var req struct {
+		Contents []struct {
+			Parts []struct{ FunctionResponse *struct{ Response any } }
 		}
 	}
-	if !offered {
-		g.t.Errorf("%s is not offered", g.tool)
+	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
+		g.t.Error(err)
 	}
 	part := map[string]any{"functionCall": map[string]any{"name": g.tool, "args": g.args}}
 	if last := req.Contents[len(req.Contents)-1].Parts; last[len(last)-1].FunctionResponse != nil {
@@ -67,7 +39,7 @@ func (g *gemini) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		part = map[string]any{"text": g.answer}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	err = json.NewEncoder(w).Encode(map[string]any{
+	err := json.NewEncoder(w).Encode(map[string]any{
 		"candidates": []any{map[string]any{
 			"content": map[string]any{"role": "model", "parts": []any{part}}, "finishReason": "STOP",
 		}},
@@ -106,7 +78,7 @@ func TestAgentsWithTheirOwnModel(t *testing.T) {
 			}
 			result, err := json.Marshal(g.result)
 			if err != nil || !strings.Contains(string(result), `from the sandbox\n`) {
-				t.Errorf("the tool gave %s (%v)", result, err)
+				t.Errorf("the tool returned %s (%v)", result, err)
 			}
 		})
 	}

@@ -61,11 +61,7 @@ func (d *decoder) unknown(key *yaml.Node, path string, fields []field) {
 	for i, f := range fields {
 		names[i] = f.name
 	}
-	hint := "known are " + strings.Join(names, ", ")
-	if near, ok := suggest.Closest(key.Value, names); ok {
-		hint = fmt.Sprintf("did you mean %q?", near)
-	}
-	d.fail(key, hint, "unknown key %q in %s", clip(key.Value), path)
+	d.fail(key, suggest.Hint(key.Value, names), "unknown key %q in %s", clip(key.Value), path)
 }
 
 func (d *decoder) text(p *string) func(*yaml.Node, string) {

@@ -29,14 +29,12 @@ type Document struct {
 
 // Meta is what package tools needs to know of the rest of the frontmatter. Genkit reads the file again by itself.
 type Meta struct {
-	Name        string
 	Model       string // "provider/name"
 	Description string
 	ToolChoice  string // "", "auto", "required" or "none"
 	MaxTurns    int    // 0 when not given
 	Tools       []string
 	Use         []string       // names of middleware, in order, without the sandbox
-	HasConfig   bool           // `config:` is there, which only the file's own model understands
 	HasOutput   bool           // an output schema or format is there
 	Input       map[string]any // default input
 }
@@ -163,7 +161,7 @@ func (doc *Document) meta(d *decoder, key, n *yaml.Node) {
 	empty := n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 	switch key.Value {
 	case "name":
-		d.text(&m.Name)(n, "name")
+		d.text(new(string))(n, "name")
 	case "model":
 		d.text(&m.Model)(n, "model")
 	case "description":
@@ -190,8 +188,6 @@ func (doc *Document) meta(d *decoder, key, n *yaml.Node) {
 		if !empty {
 			doc.use(d, n)
 		}
-	case "config":
-		m.HasConfig = !empty
 	case "output":
 		m.HasOutput = lookup(n, "schema") != nil || lookup(n, "format") != nil
 	case "input":

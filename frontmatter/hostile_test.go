@@ -81,15 +81,8 @@ func TestLargeButLegal(t *testing.T) {
 func TestReadFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	big := filepath.Join(dir, "big.prompt")
-	f, err := os.Create(big)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Truncate(100 << 20); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
+	big, small := filepath.Join(dir, "big.prompt"), filepath.Join(dir, "small.prompt")
+	if err := errors.Join(os.WriteFile(big, nil, 0o600), os.Truncate(big, 100<<20), os.WriteFile(small, []byte("hi"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	var one *frontmatter.Error
@@ -98,10 +91,6 @@ func TestReadFile(t *testing.T) {
 	}
 	if _, err := frontmatter.ReadFile(filepath.Join(dir, "none.prompt")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
-	}
-	small := filepath.Join(dir, "small.prompt")
-	if err := os.WriteFile(small, []byte("hi"), 0o600); err != nil {
-		t.Fatal(err)
 	}
 	if got, err := frontmatter.ReadFile(small); err != nil || string(got) != "hi" {
 		t.Errorf("small file: %q, %v", got, err)

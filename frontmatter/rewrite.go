@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 
 	goccy "github.com/goccy/go-yaml"
@@ -276,9 +275,4 @@ func normal(v any) (any, error) {
 	var out any
 	err = json.Unmarshal(b, &out)
 	return out, err
-}
-
-// Uses reports whether the file names the middleware, in `use:` or through `sandbox:`.
-func (d *Document) Uses(middleware string) bool {
-	return slices.Contains(d.Meta.Use, middleware) || (middleware == Middleware && d.Sandbox != nil)
 }

@@ -78,14 +78,14 @@ const (
 // Sandbox is the value of `sandbox:`. The zero value is a Python sandbox in compute mode. In a file a limit of zero is
 // refused; in a value made by Go code a zero field means the default.
 type Sandbox struct {
-	Mode    Mode    `json:"mode,omitempty"`
-	Runtime Runtime `json:"runtime,omitempty"`
+	Mode    Mode    `json:"mode,omitempty" jsonschema:"enum=compute,enum=code"`
+	Runtime Runtime `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash"`
 	Image   string  `json:"image,omitempty"`
 	Session string  `json:"session,omitempty"` // code mode
 	// YieldMS is how long sandbox_exec waits for the end of a command when a call does not say; code mode.
 	YieldMS int64             `json:"yield_ms,omitempty"`
 	User    string            `json:"user,omitempty"` // "uid" or "uid:gid"
-	Root    RootMode          `json:"root,omitempty"`
+	Root    RootMode          `json:"root,omitempty" jsonschema:"enum=readonly,enum=writable"`
 	Env     map[string]string `json:"env,omitzero"`
 	Limits  Limits            `json:"limits,omitzero"`
 	Network Network           `json:"network,omitzero"`
@@ -251,11 +251,7 @@ func (c *checker) oneOf(field, value string, known ...string) {
 	if value == "" || slices.Contains(known, value) {
 		return
 	}
-	hint := "known are " + strings.Join(known, ", ")
-	if near, ok := suggest.Closest(value, known); ok {
-		hint = fmt.Sprintf("did you mean %q?", near)
-	}
-	c.add(field, hint, "unknown %s %q", field, clip(value))
+	c.add(field, suggest.Hint(value, known), "unknown %s %q", field, clip(value))
 }
 
 func (c *checker) within(field string, value, low, high int64) {

@@ -62,19 +62,6 @@ func checkSource(t *testing.T, doc *frontmatter.Document) string {
 	return string(src)
 }
 
-func TestProblemString(t *testing.T) {
-	t.Parallel()
-	problems := frontmatter.Sandbox{Mode: "cod", Limits: frontmatter.Limits{MemoryMB: 1}}.Problems()
-	var got []string
-	for _, p := range problems {
-		got = append(got, p.String())
-	}
-	want := []string{`unknown mode "cod"; did you mean "code"?`, "limits.memory_mb is 1, it must be 16 to 4194304"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
 func TestSource(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, src, want string }{

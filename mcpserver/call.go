@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // progressEvery is how often a client that asked for it is told that its call still runs.
@@ -33,13 +33,13 @@ func (s *Server) callSandboxTool(ctx context.Context, c call) (any, error) {
 }
 
 // addTool registers a tool.
-func (s *Server) addTool(srv *mcp.Server, find resolver, def tools.Definition, annotations *mcp.ToolAnnotations, do handler) {
+func (s *Server) addTool(srv *mcp.Server, find resolver, def toolspec.Definition, annotations *mcp.ToolAnnotations, do handler) {
 	srv.AddTool(&mcp.Tool{
 		Name: def.Name, Title: annotations.Title, Description: def.Description, InputSchema: def.Input, OutputSchema: def.Output, Annotations: annotations,
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		sc, err := find(ctx, req.Session, req.Extra)
 		if err != nil {
-			return result(tools.Result{Error: tools.ErrorOf(err)})
+			return result(toolspec.Result{Error: toolspec.ErrorOf(err)})
 		}
 		return s.do(ctx, req, call{scope: sc, tool: def.Name, args: req.Params.Arguments}, do)
 	})
@@ -51,7 +51,7 @@ func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do ha
 	case c.scope.slots <- struct{}{}:
 		defer func() { <-c.scope.slots }()
 	default:
-		return result(tools.Result{Error: tools.NewError(tools.CodeCapacity,
+		return result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeCapacity,
 			fmt.Sprintf("%d calls are under way already", cap(c.scope.slots)), "")})
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -65,7 +65,7 @@ func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do ha
 	p.stop()
 	if err != nil {
 		if ctx.Err() == nil {
-			return result(tools.Result{Error: tools.ErrorOf(err)})
+			return result(toolspec.Result{Error: toolspec.ErrorOf(err)})
 		}
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call was cancelled"}
 	}
@@ -85,7 +85,7 @@ func result(out any) (*mcp.CallToolResult, error) {
 	return &mcp.CallToolResult{
 		Content:           []mcp.Content{&mcp.TextContent{Text: string(raw)}},
 		StructuredContent: json.RawMessage(raw),
-		IsError:           tools.FailureOf(out) != nil,
+		IsError:           toolspec.FailureOf(out) != nil,
 	}, nil
 }
 
@@ -166,7 +166,7 @@ func (p *progress) loop(ctx context.Context, ss *mcp.ServerSession, tool string,
 
 // annotationsOf describes a sandbox tool to clients that ask their users before they run one. Nothing that these tools
 // do reaches the user's own machine, and without a network nothing else either.
-func annotationsOf(def tools.Definition, network bool) *mcp.ToolAnnotations {
+func annotationsOf(def toolspec.Definition, network bool) *mcp.ToolAnnotations {
 	open := network && def.Network
 	return &mcp.ToolAnnotations{
 		Title: def.Title, ReadOnlyHint: def.ReadOnly, DestructiveHint: &def.Destructive, IdempotentHint: def.Idempotent, OpenWorldHint: &open,

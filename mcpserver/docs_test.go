@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // TestDocumentation: what docs/mcp.md gives to paste can be pasted, and what it names exists.
@@ -43,7 +43,7 @@ func TestDocumentation(t *testing.T) {
 	if policies != 1 || len(blocks) < 7 {
 		t.Errorf("%d blocks, %d policies", len(blocks), policies)
 	}
-	for _, code := range tools.Codes() {
+	for _, code := range toolspec.Codes() {
 		if !strings.Contains(text, "`"+string(code)+"`") {
 			t.Errorf("the code %s is not documented", code)
 		}

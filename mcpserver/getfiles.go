@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // Bounds of one get_files. All of it is one message, and base64 adds a third.
@@ -25,10 +25,10 @@ const (
 
 func (s *Server) getFiles(ctx context.Context, c call, in GetFilesInput) (GetFilesOutput, error) {
 	if in.Format != "" && in.Format != formatFiles && in.Format != formatArchive {
-		return GetFilesOutput{}, tools.NewError(tools.CodeInvalid, fmt.Sprintf("format %q must be files or zip", clip(in.Format)), "")
+		return GetFilesOutput{}, toolspec.NewError(toolspec.CodeInvalid, fmt.Sprintf("format %q must be files or zip", clip(in.Format)), "")
 	}
 	if len(in.Paths) > maxGotFiles {
-		return GetFilesOutput{}, tools.NewError(tools.CodeTooLarge, fmt.Sprintf("%d paths, the limit is %d", len(in.Paths), maxGotFiles), "")
+		return GetFilesOutput{}, toolspec.NewError(toolspec.CodeTooLarge, fmt.Sprintf("%d paths, the limit is %d", len(in.Paths), maxGotFiles), "")
 	}
 	sandbox, err := s.one(ctx, c.scope, in.SessionID)
 	if err != nil {
@@ -94,11 +94,11 @@ func (g *gathering) path(ctx context.Context, p string) error {
 
 // named makes an error say which path it is about.
 func named(p string, err error) error {
-	var known *tools.ToolError
+	var known *toolspec.Error
 	if errors.As(err, &known) {
 		return err
 	}
-	e := tools.ErrorOf(err)
+	e := toolspec.ErrorOf(err)
 	e.Message = fmt.Sprintf("%q: %s", clip(p), e.Message)
 	return e
 }

@@ -9,13 +9,13 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // refusal is the answer to a call that a rule of the policy refuses. It names the rule, so that a person can find it.
-func refusal(rule, format string, args ...any) *tools.ToolError {
-	return tools.NewError(tools.CodePermission, fmt.Sprintf("refused by the guard rule %q: ", rule)+fmt.Sprintf(format, args...),
+func refusal(rule, format string, args ...any) *toolspec.Error {
+	return toolspec.NewError(toolspec.CodePermission, fmt.Sprintf("refused by the guard rule %q: ", rule)+fmt.Sprintf(format, args...),
 		"Do it another way, or report that the operator's guard policy does not allow it.")
 }
 
@@ -51,8 +51,8 @@ func (s *Server) ceiling() backend.Limits {
 }
 
 // checker returns what is asked before a tool of a scope runs.
-func (s *Server) checker(sc *scope) func(context.Context, tools.Args) *tools.ToolError {
-	return func(_ context.Context, args tools.Args) *tools.ToolError {
+func (s *Server) checker(sc *scope) func(context.Context, toolspec.Args) *toolspec.Error {
+	return func(_ context.Context, args toolspec.Args) *toolspec.Error {
 		if fail := sc.checkHandle(args); fail != nil {
 			return fail
 		}
@@ -75,7 +75,7 @@ func (s *Server) checker(sc *scope) func(context.Context, tools.Args) *tools.Too
 }
 
 // commands returns what a call runs.
-func (s *Server) commands(args tools.Args) commands {
+func (s *Server) commands(args toolspec.Args) commands {
 	runtime := cmp.Or(frontmatter.Runtime(args.Runtime), s.opts.Sandbox.Runtime)
 	switch {
 	case args.Line != "":
@@ -91,46 +91,46 @@ func (s *Server) commands(args tools.Args) commands {
 }
 
 // checkHandle makes calls name their sandbox where several conversations share a scope.
-func (sc *scope) checkHandle(args tools.Args) *tools.ToolError {
+func (sc *scope) checkHandle(args toolspec.Args) *toolspec.Error {
 	if args.SessionKey != nil {
 		return sc.nameSandbox(args.SessionKey)
 	}
 	if !sc.handles || args.SandboxID == nil || *args.SandboxID != "" {
 		return nil
 	}
-	return tools.NewError(tools.CodeInvalid, "sandbox_id is required", "Call sandbox_open and pass the sandbox_id that it gives with every call.")
+	return toolspec.NewError(toolspec.CodeInvalid, "sandbox_id is required", "Call sandbox_open and pass the sandbox_id that it gives with every call.")
 }
 
 // nameSandbox gives every sandbox_open a sandbox of its own where several conversations share a scope.
-func (sc *scope) nameSandbox(key *string) *tools.ToolError {
+func (sc *scope) nameSandbox(key *string) *toolspec.Error {
 	switch {
 	case !sc.handles:
 	case *key == "":
 		*key = "handle-" + session.NewID()
 	case !sc.named:
-		return tools.NewError(tools.CodeInvalid, "session_key needs a client with a token or a session, because anybody could use the name",
+		return toolspec.NewError(toolspec.CodeInvalid, "session_key needs a client with a token or a session, because anybody could use the name",
 			"Leave session_key out and keep the sandbox_id.")
 	}
 	return nil
 }
 
-func (s *Server) checkFile(name string) *tools.ToolError {
+func (s *Server) checkFile(name string) *toolspec.Error {
 	if rule := s.policy.fileRule(name); rule != "" {
 		return refusal(rule, "files of this type are not for the file tools")
 	}
 	return nil
 }
 
-func (s *Server) checkSize(name string, size int64) *tools.ToolError {
+func (s *Server) checkSize(name string, size int64) *toolspec.Error {
 	if bound := s.policy.Limits.FileMB << 20; bound > 0 && size > bound {
 		e := refusal("limits.file_mb", "%q has %d bytes, the limit is %d MB", clip(name), size, s.policy.Limits.FileMB)
-		e.Code = tools.CodeTooLarge
+		e.Code = toolspec.CodeTooLarge
 		return e
 	}
 	return nil
 }
 
-func (s *Server) checkTime(args tools.Args) *tools.ToolError {
+func (s *Server) checkTime(args toolspec.Args) *toolspec.Error {
 	bound, seconds := s.policy.Limits.ExecutionSeconds, args.TimeoutSeconds
 	switch {
 	case bound == 0 || seconds == nil:
@@ -145,7 +145,7 @@ func (s *Server) checkTime(args tools.Args) *tools.ToolError {
 }
 
 // checkCommands holds commands against the rules; without rules nothing is even parsed.
-func (s *Server) checkCommands(parse func() commands) *tools.ToolError {
+func (s *Server) checkCommands(parse func() commands) *toolspec.Error {
 	rules := &s.policy.Commands
 	if len(rules.Refuse) == 0 && len(rules.Allow) == 0 {
 		return nil

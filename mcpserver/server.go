@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -58,7 +59,7 @@ type Server struct {
 	policy  Policy
 	log     *slog.Logger
 	plugin  *tools.Plugin
-	defs    []tools.Definition
+	defs    []toolspec.Definition
 
 	room       sync.Mutex    // guards spareAfter; held while one sandbox is replaced by another
 	spareAfter time.Duration // the constant, but in tests

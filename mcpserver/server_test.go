@@ -15,8 +15,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // TestDefinitions: what MCP clients see of a sandbox tool is what Genkit's models see, word for word.
@@ -193,21 +193,21 @@ func TestFailures(t *testing.T) {
 	for _, tc := range []struct {
 		tool string
 		args map[string]any
-		code tools.Code
+		code toolspec.Code
 	}{
-		{"sandbox_fs_read", map[string]any{"path": "none"}, tools.CodeNotFound},
+		{"sandbox_fs_read", map[string]any{"path": "none"}, toolspec.CodeNotFound},
 		{"sandbox_fs_read", map[string]any{"path": "../../etc/passwd"}, ""},
-		{"sandbox_exec", map[string]any{"sandbox_id": "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa", "command": "true"}, tools.CodeNotFound},
-		{"sandbox_exec", map[string]any{"cmd": []string{"no-such-program"}}, tools.CodeNotFound},
-		{"sandbox_exec", map[string]any{"command": "x", "timeout_seconds": 301}, tools.CodePermission},
-		{"sandbox_fs_write", map[string]any{"path": "big", "contents": strings.Repeat("x", 10<<20+1)}, tools.CodeTooLarge},
-		{"get_files", map[string]any{"session_id": "none"}, tools.CodeNotFound},
+		{"sandbox_exec", map[string]any{"sandbox_id": "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa", "command": "true"}, toolspec.CodeNotFound},
+		{"sandbox_exec", map[string]any{"cmd": []string{"no-such-program"}}, toolspec.CodeNotFound},
+		{"sandbox_exec", map[string]any{"command": "x", "timeout_seconds": 301}, toolspec.CodePermission},
+		{"sandbox_fs_write", map[string]any{"path": "big", "contents": strings.Repeat("x", 10<<20+1)}, toolspec.CodeTooLarge},
+		{"get_files", map[string]any{"session_id": "none"}, toolspec.CodeNotFound},
 		{"get_files", map[string]any{"paths": []string{"../../etc/passwd"}}, ""},
-		{"cleanup_session", map[string]any{"session_id": "none"}, tools.CodeNotFound},
+		{"cleanup_session", map[string]any{"session_id": "none"}, toolspec.CodeNotFound},
 	} {
 		r := do(t, cs, tc.tool, tc.args)
 		code, message := r.failure()
-		if !r.IsError || !slices.Contains(tools.Codes(), tools.Code(code)) || tc.code != "" && code != string(tc.code) {
+		if !r.IsError || !slices.Contains(toolspec.Codes(), toolspec.Code(code)) || tc.code != "" && code != string(tc.code) {
 			t.Errorf("%s %.60v: %s %s, want %s", tc.tool, tc.args, code, message, tc.code)
 		}
 		if err := schemas[tc.tool].Validate(r.StructuredContent); err != nil {

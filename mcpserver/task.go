@@ -15,8 +15,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // newSession asks execute_task for a session whose id cannot be guessed.
@@ -42,27 +42,27 @@ func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
 	if def, ok := s.taskDefinition(); ok {
 		s.addTool(srv, find, def, &mcp.ToolAnnotations{Title: "Run an agent or workflow", DestructiveHint: &no, OpenWorldHint: &open}, typed(s, s.executeTask))
 	}
-	s.addTool(srv, find, tools.DefinitionOf[GetFilesInput, GetFilesOutput](ToolGetFiles,
+	s.addTool(srv, find, toolspec.DefinitionOf[GetFilesInput, GetFilesOutput](ToolGetFiles,
 		"Gives files out of a session or sandbox, each as base64 or all as one zip archive."),
 		&mcp.ToolAnnotations{Title: "Get files", ReadOnlyHint: true, DestructiveHint: &no, IdempotentHint: true, OpenWorldHint: &closed}, typed(s, s.getFiles))
-	s.addTool(srv, find, tools.DefinitionOf[CleanupSessionInput, CleanupSessionOutput](ToolCleanupSession,
+	s.addTool(srv, find, toolspec.DefinitionOf[CleanupSessionInput, CleanupSessionOutput](ToolCleanupSession,
 		"Ends a session or sandbox and deletes all its files now. Not needed: idle ones end by themselves."),
 		&mcp.ToolAnnotations{Title: "Delete a session", DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &closed}, typed(s, s.cleanupSession))
-	s.addTool(srv, find, tools.DefinitionOf[SessionStatusInput, SessionStatusOutput](ToolSessionStatus,
+	s.addTool(srv, find, toolspec.DefinitionOf[SessionStatusInput, SessionStatusOutput](ToolSessionStatus,
 		"Tells of a session or sandbox, or of all of yours: state, age, idle time, CPU, memory, disk."),
 		&mcp.ToolAnnotations{Title: "Show sessions", ReadOnlyHint: true, DestructiveHint: &no, IdempotentHint: true, OpenWorldHint: &closed}, typed(s, s.sessionStatus))
 }
 
 // taskDefinition describes execute_task and the tasks there are, so that a model can choose one; false when there are none.
-func (s *Server) taskDefinition() (tools.Definition, bool) {
+func (s *Server) taskDefinition() (toolspec.Definition, bool) {
 	tasks, err := s.tasks(s.ctx)
 	if err != nil {
 		s.log.Error("cannot list the tasks, so execute_task is not offered", "error", err)
 	}
 	if len(tasks) == 0 {
-		return tools.Definition{}, false
+		return toolspec.Definition{}, false
 	}
-	def := tools.DefinitionOf[ExecuteTaskInput, ExecuteTaskOutput](ToolExecuteTask, taskDescription(tasks))
+	def := toolspec.DefinitionOf[ExecuteTaskInput, ExecuteTaskOutput](ToolExecuteTask, taskDescription(tasks))
 	if properties, ok := def.Input["properties"].(map[string]any); ok {
 		if task, ok := properties["task"].(map[string]any); ok {
 			task["enum"] = taskNames(tasks)
@@ -109,25 +109,25 @@ func typed[In, Out any](s *Server, fn func(context.Context, call, In) (Out, erro
 		defer func() {
 			if r := recover(); r != nil {
 				s.log.ErrorContext(ctx, "a tool panicked", "tool", c.tool, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-				out, err = tools.Result{Error: tools.NewError(tools.CodeInternal, c.tool+" failed unexpectedly", "")}, nil
+				out, err = toolspec.Result{Error: toolspec.NewError(toolspec.CodeInternal, c.tool+" failed unexpectedly", "")}, nil
 			}
 		}()
-		in, fail := tools.DecodeInput[In](c.args)
+		in, fail := toolspec.DecodeInput[In](c.args)
 		if fail != nil {
-			return tools.Result{Error: fail}, nil
+			return toolspec.Result{Error: fail}, nil
 		}
 		got, err := fn(ctx, c, in)
 		if err == nil {
 			return got, nil
 		}
-		if ctx.Err() != nil && !errors.As(err, new(*tools.ToolError)) {
+		if ctx.Err() != nil && !errors.As(err, new(*toolspec.Error)) {
 			return nil, err
 		}
-		told := tools.ErrorOf(err)
-		if told.Code == tools.CodeInternal {
+		told := toolspec.ErrorOf(err)
+		if told.Code == toolspec.CodeInternal {
 			s.log.ErrorContext(ctx, "a tool failed", "tool", c.tool, "error", err)
 		}
-		return tools.Result{Error: told}, nil
+		return toolspec.Result{Error: told}, nil
 	}
 }
 
@@ -161,12 +161,12 @@ func (s *Server) executeTask(ctx context.Context, c call, in ExecuteTaskInput) (
 		return out, nil
 	case errors.Is(context.Cause(ctx), errTaskTime):
 		out.Error = refusal("limits.execution_seconds", "the task was ended after %d seconds", seconds)
-		out.Error.Code = tools.CodeTimeout
+		out.Error.Code = toolspec.CodeTimeout
 	case ctx.Err() != nil:
 		return out, err
 	default:
-		out.Error = tools.ErrorOf(err)
-		if out.Error.Code == tools.CodeInternal && !errors.As(err, new(*tools.ToolError)) { // else the runner has told of it
+		out.Error = toolspec.ErrorOf(err)
+		if out.Error.Code == toolspec.CodeInternal && !errors.As(err, new(*toolspec.Error)) { // else the runner has told of it
 			s.log.ErrorContext(ctx, "a task failed", "task", task, "error", err)
 		}
 	}
@@ -183,7 +183,7 @@ func (s *Server) findTask(ctx context.Context, in ExecuteTaskInput) (string, err
 		return "", err
 	}
 	if names := taskNames(tasks); !slices.Contains(names, in.Task) {
-		return "", tools.NewError(tools.CodeNotFound, fmt.Sprintf("there is no task %q; the tasks are: %s", clip(in.Task), strings.Join(names, ", ")),
+		return "", toolspec.NewError(toolspec.CodeNotFound, fmt.Sprintf("there is no task %q; the tasks are: %s", clip(in.Task), strings.Join(names, ", ")),
 			"Pass one of these names as task, and what it is to do as input or inputs.")
 	}
 	if size := int64(len(in.Input)); size > 0 {
@@ -210,7 +210,7 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 		run = newRun()
 		id = run.ID
 	case !validSessionID(id):
-		return run, "", nil, tools.NewError(tools.CodeInvalid, "session_id has up to 64 letters, digits, '.', '_' and '-'", "Pass another session_id, or new.")
+		return run, "", nil, toolspec.NewError(toolspec.CodeInvalid, "session_id has up to 64 letters, digits, '.', '_' and '-'", "Pass another session_id, or new.")
 	}
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
@@ -218,9 +218,9 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 	switch {
 	case t != nil:
 	case run.ID == "" && !sc.named:
-		return run, "", nil, tools.NewError(tools.CodeNotFound, "there is no such session", "Pass new as session_id for a fresh one.")
+		return run, "", nil, toolspec.NewError(toolspec.CodeNotFound, "there is no such session", "Pass new as session_id for a fresh one.")
 	case len(sc.tasks) >= maxTaskSessions:
-		return run, "", nil, tools.NewError(tools.CodeCapacity, fmt.Sprintf("there are %d sessions, which is the limit", maxTaskSessions),
+		return run, "", nil, toolspec.NewError(toolspec.CodeCapacity, fmt.Sprintf("there are %d sessions, which is the limit", maxTaskSessions),
 			"End one with cleanup_session, or work on in one of them.")
 	default:
 		if run.ID == "" {
@@ -283,8 +283,8 @@ func (sc *scope) taskRuns() map[string]session.Run {
 }
 
 // errNoSession is the answer for every session that the caller may not know of, whether it exists or not.
-func errNoSession() *tools.ToolError {
-	return tools.NewError(tools.CodeNotFound, "there is no such session or sandbox",
+func errNoSession() *toolspec.Error {
+	return toolspec.NewError(toolspec.CodeNotFound, "there is no such session or sandbox",
 		"Pass a session_id of execute_task or a sandbox_id of sandbox_open; session_status lists yours.")
 }
 
@@ -344,7 +344,7 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 	var list []found
 	switch {
 	case id == "" && sc.handles:
-		return nil, tools.NewError(tools.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
+		return nil, toolspec.NewError(toolspec.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
 	case id == "":
 		list = s.all(sc)
 	default:
@@ -355,7 +355,7 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 	}
 	switch len(list) {
 	case 0:
-		return nil, tools.NewError(tools.CodeNotFound, "there is no sandbox yet, so there are no files", "Run a task or open a sandbox first.")
+		return nil, toolspec.NewError(toolspec.CodeNotFound, "there is no sandbox yet, so there are no files", "Run a task or open a sandbox first.")
 	case 1:
 		return list[0].session, nil
 	}
@@ -368,7 +368,7 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 	for i, f := range list {
 		ids[i] = f.session.ID()
 	}
-	return nil, tools.NewError(tools.CodeInvalid, "there are several sandboxes: "+strings.Join(ids, ", "), "Pass one of them as session_id.")
+	return nil, toolspec.NewError(toolspec.CodeInvalid, "there are several sandboxes: "+strings.Join(ids, ", "), "Pass one of them as session_id.")
 }
 
 func (s *Server) cleanupSession(ctx context.Context, c call, in CleanupSessionInput) (CleanupSessionOutput, error) {
@@ -401,7 +401,7 @@ func (s *Server) sessionStatus(ctx context.Context, c call, in SessionStatusInpu
 			return SessionStatusOutput{}, err
 		}
 	case c.scope.handles && !c.scope.named:
-		return SessionStatusOutput{}, tools.NewError(tools.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
+		return SessionStatusOutput{}, toolspec.NewError(toolspec.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
 	}
 	out := SessionStatusOutput{Sessions: []SessionStatus{}}
 	for _, f := range list {

@@ -3,7 +3,7 @@ package mcpserver
 import (
 	"context"
 
-	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // Names of the tools for hosts whose users do not write programs.
@@ -44,7 +44,7 @@ type TaskResult struct {
 }
 
 // Runner runs the tasks of execute_task. Its methods may be called concurrently. What the caller can do something about
-// must be a *tools.ToolError.
+// must be a *toolspec.Error.
 type Runner interface {
 	// Tasks must list what can be run, sorted by name.
 	Tasks(ctx context.Context) ([]Task, error)
@@ -54,15 +54,15 @@ type Runner interface {
 
 // ExecuteTaskInput is the input of execute_task.
 type ExecuteTaskInput struct {
-	Task      string        `json:"task" jsonschema_description:"name of one of the agents and workflows that the description lists, not what it is to do"`
-	Input     string        `json:"input,omitempty" jsonschema_description:"what the task is to do, in words, for a task that takes one text"`
-	Inputs    tools.TextMap `json:"inputs,omitempty" jsonschema_description:"input by name, an object of name to text, for a task that takes several"`
-	SessionID string        `json:"session_id,omitempty" jsonschema_description:"keep the files in a session of this name and work on with those of earlier tasks; new makes a fresh one and gives its id; nothing is kept when left out"`
+	Task      string           `json:"task" jsonschema_description:"name of one of the agents and workflows that the description lists, not what it is to do"`
+	Input     string           `json:"input,omitempty" jsonschema_description:"what the task is to do, in words, for a task that takes one text"`
+	Inputs    toolspec.TextMap `json:"inputs,omitempty" jsonschema_description:"input by name, an object of name to text, for a task that takes several"`
+	SessionID string           `json:"session_id,omitempty" jsonschema_description:"keep the files in a session of this name and work on with those of earlier tasks; new makes a fresh one and gives its id; nothing is kept when left out"`
 }
 
 // ExecuteTaskOutput is the output of execute_task.
 type ExecuteTaskOutput struct {
-	tools.Result
+	toolspec.Result
 	Task       string `json:"task"`
 	Outcome    string `json:"outcome" jsonschema_description:"succeeded, or how it failed"`
 	Text       string `json:"text" jsonschema_description:"the answer"`
@@ -83,7 +83,7 @@ type GetFilesInput struct {
 
 // GetFilesOutput is the output of get_files.
 type GetFilesOutput struct {
-	tools.Result
+	toolspec.Result
 	Files      []GotFile     `json:"files,omitempty"`
 	ZipB64     string        `json:"zip_b64,omitempty" jsonschema_description:"base64 of a zip archive"`
 	Count      int           `json:"count" jsonschema_description:"files that are given"`
@@ -112,7 +112,7 @@ type CleanupSessionInput struct {
 
 // CleanupSessionOutput is the output of cleanup_session.
 type CleanupSessionOutput struct {
-	tools.Result
+	toolspec.Result
 	OK      bool `json:"ok"`
 	Removed int  `json:"removed" jsonschema_description:"sandboxes that were removed"`
 }
@@ -124,7 +124,7 @@ type SessionStatusInput struct {
 
 // SessionStatusOutput is the output of session_status.
 type SessionStatusOutput struct {
-	tools.Result
+	toolspec.Result
 	Sessions []SessionStatus `json:"sessions"`
 }
 

@@ -29,18 +29,6 @@ type Agent struct {
 // Name is the base name of the agent's file without ".prompt".
 func (a *Agent) Name() string { return a.name }
 
-// File is the agent's file, as it was given to the loader.
-func (a *Agent) File() string { return a.doc.File }
-
-// Description returns what the agent is for, in the words of its file.
-func (a *Agent) Description() string { return a.doc.Meta.Description }
-
-// Model is the model that the agent's file names; it may be empty.
-func (a *Agent) Model() string { return a.doc.Meta.Model }
-
-// Sandbox is what the agent's file asks for; nil when it asks for none.
-func (a *Agent) Sandbox() *frontmatter.Sandbox { return a.doc.Sandbox }
-
 // RunOptions refine Run. The zero value of a field means what its comment says.
 type RunOptions struct {
 	// Model replaces the file's model. A model of another provider does not get the file's `config:`, which it would
@@ -60,7 +48,7 @@ type ToolEvent struct {
 	Ref      string // pairs the two events of a call
 	Done     bool
 	Duration time.Duration // when Done
-	Failure  Code          // when Done and the output carries an error
+	Failure  string        // when Done and the output carries an error: its code
 }
 
 // AgentResult is what an agent answered.
@@ -251,13 +239,13 @@ func (a *Agent) explain(ctx context.Context, req *ai.GenerateActionOptions, err 
 	case ctx.Err() != nil:
 		return fmt.Errorf("agent %s: %w", a.name, context.Cause(ctx))
 	case errors.Is(err, ai.ErrMaxTurnsExceeded):
-		return fmt.Errorf("agent %s (%s): no answer within %d turns; raise maxTurns in the file or divide the task: %w", a.name, a.File(), req.MaxTurns, err)
+		return fmt.Errorf("agent %s (%s): no answer within %d turns; raise maxTurns in the file or divide the task: %w", a.name, a.doc.File, req.MaxTurns, err)
 	case errors.Is(err, ai.ErrModelNotFound):
-		return fmt.Errorf("agent %s (%s): the model %q is unknown; check its name and that its provider is set up: %w", a.name, a.File(), req.Model, err)
+		return fmt.Errorf("agent %s (%s): the model %q is unknown; check its name and that its provider is set up: %w", a.name, a.doc.File, req.Model, err)
 	case req != nil && req.Model == "":
-		return fmt.Errorf("agent %s (%s): no model is named; add `model: provider/name` to the frontmatter, or choose one for the run", a.name, a.File())
+		return fmt.Errorf("agent %s (%s): no model is named; add `model: provider/name` to the frontmatter, or choose one for the run", a.name, a.doc.File)
 	}
-	return fmt.Errorf("agent %s (%s): %w", a.name, a.File(), err)
+	return fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
 }
 
 // InputSchema is the JSON Schema of the agent's input; nil when the file has none.
@@ -269,7 +257,7 @@ func (a *Agent) InputSchema() map[string]any {
 	return action.Desc().InputSchema
 }
 
-// Document is the agent's file.
+// Document returns the agent's file, as it was read.
 func (a *Agent) Document() *frontmatter.Document { return a.doc }
 
 // RequestOver returns what an agent with s asks of a sandbox in a run whose sandboxes are like base, and the fields that s

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
+
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // parse returns the answer as a value: see AgentResult.Output.
@@ -89,18 +91,18 @@ func (w *watcher) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext) 
 		event.Failure = failureOf(resp.Output)
 	}
 	if err != nil {
-		event.Failure = CodeInternal
+		event.Failure = string(toolspec.CodeInternal)
 	}
 	w.onTool(event)
 	return resp, err
 }
 
 // failureOf finds the code in an output that Genkit has made JSON of.
-func failureOf(out any) Code {
+func failureOf(out any) string {
 	m, _ := out.(map[string]any)
 	e, _ := m["error"].(map[string]any)
 	code, _ := e["code"].(string)
-	return Code(code)
+	return code
 }
 
 // describeOutput asks for the form of the answer in words instead of by the provider's own means, where these do not go

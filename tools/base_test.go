@@ -1,9 +1,7 @@
 package tools_test
 
 import (
-	"context"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,64 +11,23 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// specs notes what sandboxes were asked for.
-type specs struct {
-	mu   sync.Mutex
-	last backend.Spec
-}
-
-func (s *specs) note(_ context.Context, spec backend.Spec) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.last = spec
-	return nil
-}
-
-func (s *specs) latest() backend.Spec { s.mu.Lock(); defer s.mu.Unlock(); return s.last }
-
-// within returns a context of a run that is based on base.
-func (r *rig) within(id string, base session.Request) context.Context {
-	run := session.Run{Namespace: "workflow", ID: id}
-	r.t.Cleanup(func() {
-		if err := r.manager.CloseScope(context.Background(), run.Scope()); err != nil {
-			r.t.Error(err)
-		}
-	})
-	return session.WithBase(session.WithRun(context.Background(), run), base)
-}
-
 // TestNarrowerThanTheRun asks for less than the run has, which zero values alone could not say.
 func TestNarrowerThanTheRun(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	var seen specs
-	r.engine.onCreate(seen.note)
-	no := false
-	base := session.Request{Image: "custom:1", Network: backend.NetworkBridge, Root: backend.RootWritable}
-	ctx := r.within("narrow", base)
-	for name, s := range map[string]tools.Sandbox{
-		"network": {Network: frontmatter.Network{Enabled: &no}, Root: frontmatter.RootReadonly},
-		"older":   {AllowNetwork: &no, Root: frontmatter.RootReadonly},
-	} {
-		if out := r.tools(s).call(ctx, "sandbox_run", obj{"code": "x", "runtime": "bash"}); code(out) != "" {
-			t.Errorf("%s: %v", name, out)
-		}
-		if got := seen.latest(); got.Network != backend.NetworkNone || got.Root != backend.RootReadonly {
-			t.Errorf("%s: network %q, root %v", name, got.Network, got.Root)
-		}
-	}
+	ctx := r.within("narrow", session.Request{Image: "custom:1", Network: backend.NetworkBridge, Root: backend.RootWritable})
 	model, _ := r.model(call("sandbox_run", obj{"code": "x", "runtime": "bash"}), say("done"))
 	a := r.agent("quiet", "---\nmodel: "+model+"\nsandbox: {network: {enabled: false}, root: readonly}\n---\nx")
 	if _, err := a.Run(ctx, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if got := seen.latest(); got.Network != backend.NetworkNone || got.Root != backend.RootReadonly {
+	if got := *r.engine.asked.Load(); got.Network != backend.NetworkNone || got.Root != backend.RootReadonly {
 		t.Errorf("an agent's file: network %q, root %v", got.Network, got.Root)
 	}
 	if out := r.tools(tools.Sandbox{Mode: "code"}).call(ctx, "sandbox_open", nil); out["network"] != "bridge" {
 		t.Fatalf("an agent without wishes: %v", out)
 	}
-	strict := tools.Sandbox{Mode: "code", Network: frontmatter.Network{Enabled: &no}, Root: frontmatter.RootReadonly}
+	strict := tools.Sandbox{Mode: "code", Network: frontmatter.Network{Enabled: new(false)}, Root: frontmatter.RootReadonly}
 	out := r.tools(strict).call(ctx, "sandbox_open", nil)
 	if code(out) != "exists" || !strings.Contains(message(out), "network") || !strings.Contains(message(out), "root") {
 		t.Errorf("an open sandbox has more than the agent may have: %v", out)
@@ -81,8 +38,6 @@ func TestNarrowerThanTheRun(t *testing.T) {
 func TestImageOfRuntime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	var seen specs
-	r.engine.onCreate(seen.note)
 	python := session.Request{Image: "my/python", Language: "python"}
 	unknown := session.Request{Image: "my/image"}
 	for name, tt := range map[string]struct {
@@ -115,8 +70,8 @@ func TestImageOfRuntime(t *testing.T) {
 				input["runtime"] = tt.call
 			}
 		}
-		r.tools(tt.agent).call(ctx, tool, input) // what the code gives depends on the languages of this machine
-		if got := seen.latest().Image; got != tt.want {
+		r.tools(tt.agent).call(ctx, tool, input) // what the code does depends on the languages of this machine
+		if got := r.engine.asked.Load().Image; got != tt.want {
 			t.Errorf("%s: image %q, want %q", name, got, tt.want)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -21,20 +22,18 @@ import (
 // cleanupTimeout bounds the removal of what a call or a Generate made.
 const cleanupTimeout = 60 * time.Second
 
-const (
-	// maxTracked is how many commands of a sandbox are remembered whose processes seem to be gone. The sandbox itself
-	// remembers no more of them.
-	maxTracked = 256
-)
+// maxTracked is how many commands of a sandbox are remembered whose processes seem to be gone. The sandbox itself
+// remembers no more of them.
+const maxTracked = 256
 
 // binding ties the tools of one Generate to their sandboxes. Sandboxes are opened by the first tool that needs one.
 type binding struct {
 	box      *toolbox
-	cfg      frontmatter.Sandbox                             // as asked for, defaults not filled in
-	fallback session.Run                                     // of calls whose context belongs to no run
-	isolated string                                          // name of this binding's own sandbox; empty when it shares one
-	check    func(ctx context.Context, args Args) *ToolError // CallOptions.Check; may be nil
-	makeRoom func(ctx context.Context) bool                  // CallOptions.MakeRoom; may be nil
+	cfg      frontmatter.Sandbox                                           // as asked for, defaults not filled in
+	fallback session.Run                                                   // of calls whose context belongs to no run
+	isolated string                                                        // name of this binding's own sandbox; empty when it shares one
+	check    func(ctx context.Context, args toolspec.Args) *toolspec.Error // CallOptions.Check; may be nil
+	makeRoom func(ctx context.Context) bool                                // CallOptions.MakeRoom; may be nil
 	// maxSeconds is the longest timeout_seconds in notes and Definitions.
 	maxSeconds, readBytes, streamChars int64
 
@@ -150,7 +149,7 @@ func (b *binding) openAs(ctx context.Context, key session.Key, req session.Reque
 		s, created, err = b.box.manager.Open(ctx, key, req)
 	}
 	if errors.Is(err, backend.ErrCapacity) {
-		err = ErrorOf(err).withRemediation("End a sandbox that is not needed any more with sandbox_close and delete_workspace: true, or try again when others are done.")
+		err = toolspec.ErrorOf(err).WithRemediation("End a sandbox that is not needed any more with sandbox_close and delete_workspace: true, or try again when others are done.")
 	}
 	return s, created, err
 }
@@ -164,7 +163,7 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 	b.mu.Unlock()
 	switch {
 	case released:
-		return nil, failure(CodeClosed, "the sandbox was closed by sandbox_close")
+		return nil, toolspec.Failf(toolspec.CodeClosed, "the sandbox was closed by sandbox_close")
 	case id != "":
 		return b.byID(ctx, id)
 	case len(mine) == 0:
@@ -179,64 +178,51 @@ func (b *binding) sandbox(ctx context.Context, id string) (*session.Session, err
 	for _, name := range slices.Sorted(maps.Keys(mine)) {
 		names = append(names, fmt.Sprintf("%s (%s)", mine[name].ID(), name))
 	}
-	return nil, failure(CodeInvalid, "sandbox_id is required, there are several sandboxes: %s", strings.Join(names, ", ")).
-		withRemediation("Pass the sandbox_id of the one you mean.")
+	return nil, toolspec.Failf(toolspec.CodeInvalid, "sandbox_id is required, there are several sandboxes: %s", strings.Join(names, ", ")).
+		WithRemediation("Pass the sandbox_id of the one you mean.")
 }
 
 // byID finds a sandbox that the agent reaches. An id of another sandbox and one that never existed get the same answer.
 func (b *binding) byID(ctx context.Context, id string) (*session.Session, error) {
 	s, err := b.box.manager.Lookup(ctx, b.run(ctx).Scope(), id)
 	if errors.Is(err, backend.ErrNotFound) || err == nil && !b.reaches(ctx, s.Key().Name) {
-		return nil, failure(CodeNotFound, "there is no such sandbox in this run").
-			withRemediation("Use the sandbox_id that sandbox_open gave, or leave sandbox_id out.")
+		return nil, toolspec.Failf(toolspec.CodeNotFound, "there is no such sandbox in this run").
+			WithRemediation("Use the sandbox_id that sandbox_open gave, or leave sandbox_id out.")
 	}
 	return s, err
 }
 
-// release releases a sandbox: what this binding started in it is ended, and its id is closed for this binding.
+// release releases a sandbox: what this binding started in it is ended, and its id is closed for this binding. When a
+// command could not be ended the sandbox stays open, so that the next close tries again.
 func (b *binding) release(ctx context.Context, s *session.Session) error {
 	b.mu.Lock()
-	execs, mine := b.started[s.ID()], maps.Clone(b.mine)
-	delete(b.started, s.ID())
+	var ids []string
+	for _, e := range b.started[s.ID()] {
+		ids = append(ids, e.id)
+	}
+	b.mu.Unlock()
+	if len(ids) > 0 {
+		errs := s.KillExecs(ctx, ids)
+		for i, err := range errs {
+			// Where the exec is not known any more, or the sandbox is gone, there is nothing to end.
+			if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrClosed) {
+				errs[i] = nil
+			}
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.forget(s)
 	b.released[s.ID()] = true
-	b.mu.Unlock()
-	if len(execs) == 0 {
-		return nil
-	}
-	ids := make([]string, len(execs))
-	for i, e := range execs {
-		ids[i] = e.id
-	}
-	errs := s.KillExecs(ctx, ids)
-	for i, err := range errs {
-		// Where the exec is not known any more, or the sandbox is gone, there is nothing to end.
-		if errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrLost) || errors.Is(err, backend.ErrClosed) {
-			errs[i] = nil
-		}
-	}
-	err := errors.Join(errs...)
-	if err == nil {
-		return nil
-	}
-	b.mu.Lock() // the next close is to try again
-	defer b.mu.Unlock()
-	delete(b.released, s.ID())
-	for i, e := range execs {
-		if errs[i] != nil {
-			b.started[s.ID()] = append(b.started[s.ID()], e)
-		}
-	}
-	for name, own := range mine {
-		if own == s {
-			b.mine[name] = s
-		}
-	}
-	return err
+	return nil
 }
 
 // forget takes s out of the binding's own; mu is held.
 func (b *binding) forget(s *session.Session) {
+	delete(b.started, s.ID())
 	maps.DeleteFunc(b.mine, func(_ string, own *session.Session) bool { return own == s })
 }
 
@@ -244,7 +230,6 @@ func (b *binding) forget(s *session.Session) {
 func (b *binding) remove(ctx context.Context, s *session.Session) error {
 	b.mu.Lock()
 	b.forget(s)
-	delete(b.started, s.ID())
 	b.mu.Unlock()
 	if err := b.box.manager.CloseSession(ctx, s.Key(), session.CloseOptions{}); err != nil {
 		return err

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/firebase/genkit/go/ai"
-
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -26,7 +26,7 @@ type Calls struct {
 type CallOptions struct {
 	// Check is called before a tool runs, and again when a file was read and its size is known. A failure that it returns
 	// is the answer of the call. Nil allows everything.
-	Check func(ctx context.Context, args Args) *ToolError
+	Check func(ctx context.Context, args toolspec.Args) *toolspec.Error
 	// MaxSeconds is the longest timeout_seconds of a command that Check lets through, so that neither schemas nor notes
 	// name a longer one. Zero is that of session.MaxExecTimeout.
 	MaxSeconds int64
@@ -42,11 +42,10 @@ type CallOptions struct {
 // Calls returns the tools of both modes, compute and code, for the sandboxes of one run. s.Mode does not count. The
 // caller that began the run closes it with Manager.CloseScope. Nothing is opened yet.
 func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, error) {
-	s.box = p.toolbox()
 	c := &Calls{tools: map[string]*tool{}}
 	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
 		s.Mode = mode
-		b, err := s.binding()
+		b, err := p.toolbox().bind(s)
 		if err != nil {
 			return nil, err
 		}
@@ -66,30 +65,23 @@ func (p *Plugin) Calls(run session.Run, s Sandbox, opts *CallOptions) (*Calls, e
 }
 
 // Definitions returns what a host shows of the tools, sorted by name.
-func (c *Calls) Definitions() []Definition {
-	list := make([]Definition, len(c.sorted))
+func (c *Calls) Definitions() []toolspec.Definition {
+	list := make([]toolspec.Definition, len(c.sorted))
 	for i, t := range c.sorted {
 		list[i] = t.def
 	}
 	return list
 }
 
-// DefinitionOf describes a tool of a host's own in the way of this package's: In and Out are structs with `json`,
-// `jsonschema` and `jsonschema_description` tags, and Out embeds Result.
-func DefinitionOf[In, Out any](name, description string) Definition {
-	in, out := inferSchemas[In, Out]()
-	return Definition{Name: name, Description: description, Input: in, Output: out}
-}
-
-// Call runs a tool. What the caller can do something about is in the output, whose ToolError FailureOf returns; err is the
+// Call runs a tool. What the caller can do something about is in the output, whose failure toolspec.FailureOf returns; err is the
 // end of ctx. An unknown name is an output too.
 func (c *Calls) Call(ctx context.Context, name string, args json.RawMessage) (out any, err error) {
 	t, ok := c.tools[name]
 	if !ok {
 		known := slices.Sorted(maps.Keys(c.tools))
-		return Result{Error: failure(CodeNotFound, "there is no tool %q", clip(name)).withRemediation("Call one of: " + strings.Join(known, ", ") + ".")}, nil
+		return toolspec.Result{Error: toolspec.Failf(toolspec.CodeNotFound, "there is no tool %q", sanitize.Clip(name)).WithRemediation("Call one of: " + strings.Join(known, ", ") + ".")}, nil
 	}
-	return t.direct(ctx, args)
+	return t.run(ctx, args)
 }
 
 // Forget drops what is remembered of sandboxes that are closed, so that a caller with many of them in a row does not
@@ -105,31 +97,4 @@ func (c *Calls) Forget() {
 		}
 		return gone
 	})
-}
-
-// failed is implemented by every output, through Result.
-type failed interface{ failure() *ToolError }
-
-func (r Result) failure() *ToolError { return r.Error }
-
-// FailureOf returns the failure that an output of Call carries; nil when it carries none.
-func FailureOf(out any) *ToolError {
-	if f, ok := out.(failed); ok {
-		return f.failure()
-	}
-	return nil
-}
-
-// NewError makes a failure of a class with the remediation; empty is the class's own.
-func NewError(code Code, message, remediation string) *ToolError {
-	e := failure(code, "%s", message)
-	if remediation != "" {
-		e.Remediation = remediation
-	}
-	return e
-}
-
-// direct runs the tool without Genkit around it.
-func (t *tool) direct(ctx context.Context, args json.RawMessage) (any, error) {
-	return t.handle(&ai.ToolContext{Context: ctx}, args)
 }

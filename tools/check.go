@@ -14,6 +14,7 @@ import (
 	"github.com/google/dotprompt/go/dotprompt"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
@@ -106,14 +107,14 @@ func (c *agentCheck) names() {
 		switch {
 		case slices.Contains(c.known.Tools, name):
 		case strings.HasPrefix(name, "sandbox_"):
-			c.fail([]any{"tools", i}, "remove it: the tools of the sandbox come with sandbox:", "the tool %q cannot be named", clip(name))
+			c.fail([]any{"tools", i}, "remove it: the tools of the sandbox come with sandbox:", "the tool %q cannot be named", sanitize.Clip(name))
 		default:
-			c.fail([]any{"tools", i}, hintOf(name, c.known.Tools, "remove it; tools that run code come with sandbox:"), "there is no tool %q", clip(name))
+			c.fail([]any{"tools", i}, hintOf(name, c.known.Tools, "remove it; tools that run code come with sandbox:"), "there is no tool %q", sanitize.Clip(name))
 		}
 	}
 	for _, name := range c.doc.Meta.Use {
 		if !slices.Contains(c.known.Middleware, name) {
-			c.fail([]any{"use"}, hintOf(name, append([]string{frontmatter.Middleware}, c.known.Middleware...), ""), "use: there is no middleware %q", clip(name))
+			c.fail([]any{"use"}, hintOf(name, append([]string{frontmatter.Middleware}, c.known.Middleware...), ""), "use: there is no middleware %q", sanitize.Clip(name))
 		}
 	}
 }
@@ -134,12 +135,12 @@ func (c *agentCheck) contract(source string) error {
 	}
 	format := parsed.Output.Format
 	if format != "" && !slices.Contains(formats(c.known), format) {
-		c.fail([]any{"output", "format"}, hintOf(format, formats(c.known), "known are "+strings.Join(formats(c.known), ", ")),
-			"unknown output format %q", clip(format))
+		c.fail([]any{"output", "format"}, suggest.Hint(format, formats(c.known)),
+			"unknown output format %q", sanitize.Clip(format))
 	}
 	input := schemaCheck{agentCheck: c, path: []any{"input", "schema"}}
 	if name, ok := parsed.Input.Schema.(string); ok && slices.Contains(dotprompt.JSONSchemaScalarTypes, first(name)) {
-		c.fail(input.path, "as in schema: {task: string}", "the input of an agent is a mapping of names to values, not %s", clip(name))
+		c.fail(input.path, "as in schema: {task: string}", "the input of an agent is a mapping of names to values, not %s", sanitize.Clip(name))
 	} else {
 		input.schema(parsed.Input.Schema)
 	}
@@ -196,7 +197,7 @@ func (c *agentCheck) included(found partials, t template) {
 		case inc.computed():
 			c.errs = append(c.errs, t.problem(inc.offset, "write it out", "the name of an included partial is computed"))
 		case !ok:
-			c.errs = append(c.errs, t.problem(inc.offset, "a partial NAME is a file _NAME"+promptSuffix+" beside the agent", "there is no partial %q", clip(inc.name)))
+			c.errs = append(c.errs, t.problem(inc.offset, "a partial NAME is a file _NAME"+promptSuffix+" beside the agent", "there is no partial %q", sanitize.Clip(inc.name)))
 		}
 	}
 }
@@ -283,10 +284,10 @@ func (c *schemaCheck) field(key string, v any, path []any) {
 		c.short(v, path)
 	case "enum":
 		if _, ok := v.([]any); !ok {
-			c.fail(path, "as in [red, green]", "%s: the values of an enum must be a list", clip(key))
+			c.fail(path, "as in [red, green]", "%s: the values of an enum must be a list", sanitize.Clip(key))
 		}
 	default:
-		c.fail(path, hintOf(kind, []string{"array", "object", "enum"}, "known are array, object, enum"), "%s: unknown kind %q", clip(key), clip(kind))
+		c.fail(path, suggest.Hint(kind, []string{"array", "object", "enum"}), "%s: unknown kind %q", sanitize.Clip(key), sanitize.Clip(kind))
 	}
 }
 
@@ -300,7 +301,7 @@ func first(s string) string {
 }
 
 func (c *schemaCheck) unknownType(path []any, name string, known []string) {
-	c.fail(path, hintOf(name, known, "known are "+strings.Join(known, ", ")), "unknown type %q", clip(name))
+	c.fail(path, suggest.Hint(name, known), "unknown type %q", sanitize.Clip(name))
 }
 
 // types checks the types in a JSON Schema: with one that is none no value is ever valid.

@@ -14,9 +14,8 @@
 //
 // Compute mode has one tool, sandbox_run: a program runs in a fresh sandbox that is gone afterwards. Code mode has a
 // sandbox that keeps its files: sandbox_open, sandbox_exec, sandbox_exec_read, sandbox_exec_wait, sandbox_exec_write,
-// sandbox_exec_kill, sandbox_fs_write, sandbox_fs_read, sandbox_fs_list, sandbox_fs_delete, sandbox_close. Inputs and
-// outputs are the exported types of this package ([execInput], [execOutput], …); golden files under testdata pin the
-// schemas that models see, and what each provider's plugin makes of them.
+// sandbox_exec_kill, sandbox_fs_write, sandbox_fs_read, sandbox_fs_list, sandbox_fs_delete, sandbox_close. Golden
+// files under testdata pin the schemas that models see, and what each provider's plugin makes of them.
 //
 // # Sandboxes and runs
 //
@@ -30,9 +29,9 @@
 //
 // # Failures
 //
-// What a model can do something about is output: every output may carry an error with a [Code], a message, a remediation
-// and whether the same call may succeed later. The codes are a closed set, see [Codes]. A non-zero exit code is a
-// result. The middleware keeps a model's mistakes from ending a run: a call of a tool that does not exist or was not
+// What a model can do something about is output: every output may carry an error with a code, a message, a remediation
+// and whether the same call may succeed later. The codes are a closed set, which docs/agents.md lists. A non-zero exit code
+// is a result. The middleware keeps a model's mistakes from ending a run: a call of a tool that does not exist or was not
 // offered, arguments that do not fit and a panic come back as output, where Genkit would end the run, run the tool all the
 // same, or end the program. The end of a context and interrupts stay what they are. No message holds paths of the host;
 // what only operators should know goes to [Plugin.Logger].

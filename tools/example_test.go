@@ -50,13 +50,6 @@ func ExamplePromptFS() {
 	// {{task}}
 }
 
-// Every code has words for a model that meets it.
-func ExampleCode_Remediation() {
-	fmt.Println(tools.CodeClosed.Remediation())
-	// Output:
-	// Call sandbox_open to go on in an open sandbox.
-}
-
 // Agents are prompt files in a directory. Everything an agent opens is closed when its run ends.
 func ExampleLoadAgents() {
 	ctx := context.Background()

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -26,36 +27,36 @@ const (
 	shellDescription = "Give cmd (program and arguments, delivered verbatim) or command (one line for /bin/sh -c), not both."
 )
 
-func (b *binding) execCommand(ctx context.Context, in execInput) (execOutput, error) {
-	yield := cmp.Or(time.Duration(b.cfg.YieldMS)*time.Millisecond, wish.Yield(ctx), defaultYield)
-	req, fail := execRequest(in, yield, excerptOf(b.streamChars))
+func (b *binding) execCommand(ctx context.Context, in execInput) (out execOutput, err error) {
+	req, fail := b.execRequest(ctx, in)
 	if fail != nil {
-		return execOutput{}, fail
+		return out, fail
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return execOutput{}, err
+		return out, err
 	}
 	res, err := s.Exec(ctx, req)
 	if err != nil {
-		return execOutput{}, err
+		return out, err
 	}
 	b.track(s, res)
 	return newExecOutput(res, s.Info()), nil
 }
 
-// execRequest checks the arguments of sandbox_exec; yield is for a call that names none.
-func execRequest(in execInput, yield time.Duration, bounds excerpt) (session.ExecRequest, *ToolError) {
-	var none session.ExecRequest
+// execRequest checks the arguments of sandbox_exec.
+func (b *binding) execRequest(ctx context.Context, in execInput) (req session.ExecRequest, fail *toolspec.Error) {
 	if fail := commandGiven(in); fail != nil {
-		return none, fail
+		return req, fail
 	}
+	yield := cmp.Or(time.Duration(b.cfg.YieldMS)*time.Millisecond, wish.Yield(ctx), defaultYield)
 	if in.YieldMS != nil {
 		yield = time.Duration(*in.YieldMS) * time.Millisecond
 	}
-	req := session.ExecRequest{
+	head, tail := excerpt(b.streamChars)
+	req = session.ExecRequest{
 		Argv: in.Cmd, Command: in.Command, Dir: in.Cwd, Env: in.Env, Timeout: time.Duration(in.TimeoutSeconds) * time.Second,
-		Yield: yield, Background: in.Stream || yield == 0, StdinOpen: in.Stream, HeadBytes: bounds.head, TailBytes: bounds.tail,
+		Yield: yield, Background: in.Stream || yield == 0, StdinOpen: in.Stream, HeadBytes: head, TailBytes: tail,
 	}
 	if in.Stdin != nil {
 		req.Stdin = []byte(*in.Stdin)
@@ -63,18 +64,18 @@ func execRequest(in execInput, yield time.Duration, bounds excerpt) (session.Exe
 	return req, nil
 }
 
-func commandGiven(in execInput) *ToolError {
+func commandGiven(in execInput) *toolspec.Error {
 	switch {
 	case len(in.Cmd) > 0 && in.Command != "":
-		return failure(CodeInvalid, "both cmd and command are given").withRemediation(shellDescription)
+		return toolspec.Failf(toolspec.CodeInvalid, "both cmd and command are given").WithRemediation(shellDescription)
 	case len(in.Cmd) == 0 && in.Command == "":
-		return failure(CodeInvalid, "neither cmd nor command is given").withRemediation(shellDescription)
+		return toolspec.Failf(toolspec.CodeInvalid, "neither cmd nor command is given").WithRemediation(shellDescription)
 	case len(in.Cmd) > 0 && in.Cmd[0] == "":
-		return failure(CodeInvalid, "cmd[0], the program, is empty").withRemediation(shellDescription)
+		return toolspec.Failf(toolspec.CodeInvalid, "cmd[0], the program, is empty").WithRemediation(shellDescription)
 	}
 	var list []string
 	if strings.HasPrefix(strings.TrimSpace(in.Command), "[\"") && json.Unmarshal([]byte(in.Command), &list) == nil {
-		return failure(CodeInvalid, "command is a JSON list written as text").withRemediation("Pass the list itself as cmd.")
+		return toolspec.Failf(toolspec.CodeInvalid, "command is a JSON list written as text").WithRemediation("Pass the list itself as cmd.")
 	}
 	return nil
 }
@@ -90,19 +91,16 @@ func newExecOutput(res session.ExecResult, info session.Info) execOutput {
 	}
 }
 
-func (b *binding) execRead(ctx context.Context, in execReadInput) (execReadOutput, error) {
-	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
+func (b *binding) execRead(ctx context.Context, in execReadInput) (out execReadOutput, err error) {
+	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return execReadOutput{}, err
+		return out, err
 	}
 	res, err := s.ReadExec(ctx, session.ReadExecRequest{
 		ExecID: in.ExecID, SinceSeq: in.SinceSeq, MaxChunks: int(cmp.Or(in.MaxChunks, defaultChunks)),
 		Wait: time.Duration(in.WaitMS) * time.Millisecond,
 	})
-	if err != nil {
-		return execReadOutput{}, unknownExec(err)
-	}
-	out := execReadOutput{Chunks: []execChunk{}, Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
+	out = execReadOutput{Chunks: []execChunk{}, Done: res.Done, NextSeq: res.NextSeq, Dropped: res.Dropped}
 	size := 0
 	for _, c := range res.Chunks {
 		// One answer stays readable: the rest is for the next call.
@@ -118,60 +116,47 @@ func (b *binding) execRead(ctx context.Context, in execReadInput) (execReadOutpu
 		}
 		out.Chunks = append(out.Chunks, chunk)
 	}
-	return out, nil
+	return out, unknownExec(err)
 }
 
-func (b *binding) execWait(ctx context.Context, in execWaitInput) (execWaitOutput, error) {
-	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
+func (b *binding) execWait(ctx context.Context, in execWaitInput) (out execWaitOutput, err error) {
+	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return execWaitOutput{}, err
+		return out, err
 	}
 	res, err := s.WaitExec(ctx, in.ExecID, cmp.Or(time.Duration(in.TimeoutSeconds)*time.Second, defaultWait))
-	if err != nil {
-		return execWaitOutput{}, unknownExec(err)
-	}
-	return execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, s.Info())}, nil
+	return execWaitOutput{Done: res.Done(), execOutput: newExecOutput(res, s.Info())}, unknownExec(err)
 }
 
-func (b *binding) execWrite(ctx context.Context, in execWriteInput) (execWriteOutput, error) {
-	var data []byte
-	switch {
-	case in.Text != nil && in.DataB64 != "":
-		return execWriteOutput{}, failure(CodeInvalid, "both text and data_b64 are given")
-	case in.Text != nil:
-		data = []byte(*in.Text)
-	case in.DataB64 != "":
-		var fail *ToolError
-		if data, fail = fromBase64("data_b64", in.DataB64); fail != nil {
-			return execWriteOutput{}, fail
-		}
-	case !in.EOF:
-		return execWriteOutput{}, failure(CodeInvalid, "nothing to write: give text, data_b64 or eof")
+func (b *binding) execWrite(ctx context.Context, in execWriteInput) (done, error) {
+	data, given, fail := eitherForm("text", in.Text, "data_b64", in.DataB64)
+	if fail != nil {
+		return done{}, fail
 	}
-	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
+	if !given && !in.EOF {
+		return done{}, toolspec.Failf(toolspec.CodeInvalid, "nothing to write: give text, data_b64 or eof")
+	}
+	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return execWriteOutput{}, err
+		return done{}, err
 	}
 	if err := s.WriteExec(ctx, in.ExecID, data, in.EOF); err != nil {
-		e := ErrorOf(unknownExec(err))
-		if e.Code == CodeInvalid || e.Code == CodeClosed {
-			e = e.withRemediation("Standard input is open only for a command that still runs and was started with stream: true.")
+		e := toolspec.ErrorOf(unknownExec(err))
+		if e.Code == toolspec.CodeInvalid || e.Code == toolspec.CodeClosed {
+			e = e.WithRemediation("Standard input is open only for a command that still runs and was started with stream: true.")
 		}
-		return execWriteOutput{}, e
+		return done{}, e
 	}
-	return execWriteOutput{OK: true}, nil
+	return done{OK: true}, nil
 }
 
-func (b *binding) execKill(ctx context.Context, in execKillInput) (execKillOutput, error) {
-	s, err := b.execSandbox(ctx, in.SandboxID, in.ExecID)
+func (b *binding) execKill(ctx context.Context, in execKillInput) (out execKillOutput, err error) {
+	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return execKillOutput{}, err
+		return out, err
 	}
 	st, err := s.KillExec(ctx, in.ExecID, signalName(in.Signal))
-	if err != nil {
-		return execKillOutput{}, unknownExec(err)
-	}
-	return execKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, nil
+	return execKillOutput{OK: true, ExitCode: exitCode(st.Status, st.ExitCode, st.Signal), Status: string(st.Status)}, unknownExec(err)
 }
 
 // signalName returns the name of a signal as sandboxes know it. Models also write numbers, which mean those of Linux
@@ -185,29 +170,31 @@ func signalName(text string) string {
 	return text
 }
 
-// execSandbox returns the sandbox of a call about an exec.
-func (b *binding) execSandbox(ctx context.Context, sandboxID, execID string) (*session.Session, error) {
-	if execID == "" {
-		return nil, failure(CodeInvalid, "exec_id is empty").withRemediation("Pass the exec_id that sandbox_exec gave.")
-	}
-	return b.sandbox(ctx, sandboxID)
-}
-
 // unknownExec returns a better answer for an exec that the sandbox does not know.
 func unknownExec(err error) error {
-	if e := ErrorOf(err); e.Code == CodeNotFound {
-		return failure(CodeNotFound, "there is no such exec in this sandbox").
-			withRemediation("Pass the exec_id that sandbox_exec gave, with the same sandbox.")
+	if err == nil || toolspec.ErrorOf(err).Code != toolspec.CodeNotFound {
+		return err
 	}
-	return err
+	return toolspec.Failf(toolspec.CodeNotFound, "there is no such exec in this sandbox").
+		WithRemediation("Pass the exec_id that sandbox_exec gave, with the same sandbox.")
 }
 
-// fromBase64 reads base64 with or without padding, of either alphabet.
-func fromBase64(name, text string) ([]byte, *ToolError) {
-	plain := strings.NewReplacer("-", "+", "_", "/", "\n", "", "\r", "", " ", "").Replace(strings.TrimRight(text, "=\r\n "))
-	data, err := base64.RawStdEncoding.DecodeString(plain)
-	if err != nil {
-		return nil, failure(CodeInvalid, "%s is not base64", name)
+// eitherForm returns bytes that come as text or in base64, with or without padding, of either alphabet. It reports false
+// when they come as neither.
+func eitherForm(textName string, text *string, dataName string, data *string) (b []byte, given bool, fail *toolspec.Error) {
+	empty := func(s *string) bool { return s == nil || *s == "" }
+	switch {
+	case text == nil && data == nil:
+		return nil, false, nil
+	case !empty(text) && !empty(data):
+		return nil, false, toolspec.Failf(toolspec.CodeInvalid, "both %s and %s are given", textName, dataName)
+	case text != nil && empty(data):
+		return []byte(*text), true, nil
 	}
-	return data, nil
+	plain := strings.NewReplacer("-", "+", "_", "/", "\n", "", "\r", "", " ", "").Replace(strings.TrimRight(*data, "=\r\n "))
+	b, err := base64.RawStdEncoding.DecodeString(plain)
+	if err != nil {
+		return nil, false, toolspec.Failf(toolspec.CodeInvalid, "%s is not base64", dataName)
+	}
+	return b, true, nil
 }

@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -23,74 +25,43 @@ const (
 	maxTransfer      = 64 << 20 // of one file in one call, either way
 )
 
-func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (fsWriteOutput, error) {
-	data, fail := writeContents(in)
-	if fail != nil {
-		return fsWriteOutput{}, fail
+func (b *binding) fsWrite(ctx context.Context, in fsWriteInput) (out fsWriteOutput, err error) {
+	data, given, fail := eitherForm("contents", in.Contents, "contents_b64", in.ContentsB64)
+	switch {
+	case fail != nil:
+		return out, fail
+	case !given:
+		return out, toolspec.Failf(toolspec.CodeInvalid, "neither contents nor contents_b64 is given").
+			WithRemediation("Pass the text as contents; an empty file is contents: \"\".")
+	case len(data) > maxTransfer:
+		return out, toolspec.Failf(toolspec.CodeTooLarge, "the contents have %d bytes, the limit of one call is %d", len(data), maxTransfer)
 	}
 	mode, fail := fileMode(in.Mode)
 	if fail != nil {
-		return fsWriteOutput{}, fail
+		return out, fail
 	}
-	s, unlock, err := b.lock(ctx, in.SandboxID, in.Path)
+	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return fsWriteOutput{}, err
+		return out, err
 	}
-	defer unlock()
 	info, err := s.WriteFile(ctx, in.Path, bytes.NewReader(data), session.WriteFileOptions{
 		Mode: mode, Overwrite: in.Overwrite, Size: int64(len(data)),
 	})
 	if errors.Is(err, backend.ErrExists) && !in.Overwrite {
-		return fsWriteOutput{}, failure(CodeExists, "%s exists already", clip(in.Path)).
-			withRemediation("Pass overwrite: true to replace it, or write to another path.")
+		err = toolspec.Failf(toolspec.CodeExists, "%s exists already", sanitize.Clip(in.Path)).
+			WithRemediation("Pass overwrite: true to replace it, or write to another path.")
 	}
-	if err != nil {
-		return fsWriteOutput{}, err
-	}
-	return fsWriteOutput{OK: true, Path: absolute(s, info.Path), SizeBytes: info.Size}, nil
-}
-
-// lock returns the sandbox of a call that writes to a path, once no other does; unlock must be called when err is nil.
-func (b *binding) lock(ctx context.Context, id, name string) (s *session.Session, unlock func(), err error) {
-	if s, err = b.sandbox(ctx, id); err == nil {
-		unlock, err = b.box.lockPath(ctx, s.ID(), absolute(s, name))
-	}
-	return s, unlock, err
-}
-
-func writeContents(in fsWriteInput) ([]byte, *ToolError) {
-	if in.Path == "" {
-		return nil, failure(CodeInvalid, "path is empty")
-	}
-	var data []byte
-	switch {
-	case in.Contents != nil && in.ContentsB64 != nil:
-		return nil, failure(CodeInvalid, "both contents and contents_b64 are given")
-	case in.Contents != nil:
-		data = []byte(*in.Contents)
-	case in.ContentsB64 != nil:
-		var fail *ToolError
-		if data, fail = fromBase64("contents_b64", *in.ContentsB64); fail != nil {
-			return nil, fail
-		}
-	default:
-		return nil, failure(CodeInvalid, "neither contents nor contents_b64 is given").
-			withRemediation("Pass the text as contents; an empty file is contents: \"\".")
-	}
-	if len(data) > maxTransfer {
-		return nil, failure(CodeTooLarge, "the contents have %d bytes, the limit of one call is %d", len(data), maxTransfer)
-	}
-	return data, nil
+	return fsWriteOutput{OK: true, Path: absolute(s, info.Path), SizeBytes: info.Size}, err
 }
 
 // fileMode reads permissions in octal; empty is zero, which leaves them to the sandbox.
-func fileMode(text string) (fs.FileMode, *ToolError) {
+func fileMode(text string) (fs.FileMode, *toolspec.Error) {
 	if text == "" {
 		return 0, nil
 	}
 	n, err := strconv.ParseUint(text, 8, 32)
 	if err != nil || n > 0o777 || n == 0 {
-		return 0, failure(CodeInvalid, "mode %q must be permissions in octal between 0001 and 0777, as in 0755", clip(text))
+		return 0, toolspec.Failf(toolspec.CodeInvalid, "mode %q must be permissions in octal between 0001 and 0777, as in 0755", sanitize.Clip(text))
 	}
 	return fs.FileMode(n), nil
 }
@@ -103,50 +74,39 @@ func absolute(s *session.Session, name string) string {
 	return path.Join(cmp.Or(s.Info().Workdir, backend.Workdir), name)
 }
 
-func (b *binding) fsRead(ctx context.Context, in fsReadInput) (fsReadOutput, error) {
+func (b *binding) fsRead(ctx context.Context, in fsReadInput) (out fsReadOutput, err error) {
 	byLines := in.LineOffset > 0 || in.LineLimit > 0
 	if byLines && in.Offset > 0 {
-		return fsReadOutput{}, failure(CodeInvalid, "offset counts bytes and cannot go with line_offset or line_limit")
+		return out, toolspec.Failf(toolspec.CodeInvalid, "offset counts bytes and cannot go with line_offset or line_limit")
 	}
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return fsReadOutput{}, err
+		return out, err
 	}
 	in.MaxBytes = cmp.Or(in.MaxBytes, b.readBytes)
 	read := readBytes
 	if byLines {
 		read = readLines
 	}
-	out, err := read(ctx, s, in)
+	out, err = read(ctx, s, in)
 	if err == nil && b.check != nil {
-		if fail := b.check(ctx, Args{Files: map[string]int64{in.Path: out.SizeBytes}}); fail != nil {
+		if fail := b.check(ctx, toolspec.Args{Files: map[string]int64{in.Path: out.SizeBytes}}); fail != nil {
 			return fsReadOutput{}, fail
 		}
 	}
 	return out, err
 }
 
-// size returns the size of the contents, at most a few bytes too large when they are in base64.
-func (in *fsWriteInput) size() int64 {
-	switch {
-	case in.ContentsB64 != nil:
-		return int64(len(*in.ContentsB64)) / 4 * 3
-	case in.Contents != nil:
-		return int64(len(*in.Contents))
-	}
-	return 0
-}
-
-func readBytes(ctx context.Context, s *session.Session, in fsReadInput) (fsReadOutput, error) {
+func readBytes(ctx context.Context, s *session.Session, in fsReadInput) (out fsReadOutput, err error) {
 	data, info, err := s.ReadFileBytes(ctx, in.Path, session.ReadFileOptions{Offset: in.Offset, Limit: in.MaxBytes})
 	if err != nil {
-		return fsReadOutput{}, err
+		return out, err
 	}
-	out := fsReadOutput{SizeBytes: info.Size}
+	out.SizeBytes = info.Size
 	// A file of /proc or one that grows may hold more than its size says.
 	more := in.Offset+int64(len(data)) < info.Size || int64(len(data)) == in.MaxBytes && info.Size == 0
 	if more {
-		data = wholeRunes(data)
+		data = wholeText(data)
 	}
 	out.set(data)
 	if len(data) == 0 && in.Offset > 0 {
@@ -160,18 +120,9 @@ func readBytes(ctx context.Context, s *session.Session, in fsReadInput) (fsReadO
 	return out, nil
 }
 
-// wholeRunes takes a character that is cut in two off the end, when the rest is text.
-func wholeRunes(data []byte) []byte {
-	cut := data
-	for n := 1; n < utf8.UTFMax && n < len(data); n++ {
-		if utf8.RuneStart(data[len(data)-n]) {
-			if !utf8.FullRune(data[len(data)-n:]) {
-				cut = data[:len(data)-n]
-			}
-			break
-		}
-	}
-	if utf8.Valid(cut) {
+// wholeText takes a character that is cut in two off the end, when the rest is text.
+func wholeText(data []byte) []byte {
+	if cut := wholeRunes(data); utf8.Valid(cut) {
 		return cut
 	}
 	return data
@@ -187,23 +138,23 @@ func (o *fsReadOutput) set(data []byte) {
 	o.ContentsB64 = &text
 }
 
-func readLines(ctx context.Context, s *session.Session, in fsReadInput) (fsReadOutput, error) {
+func readLines(ctx context.Context, s *session.Session, in fsReadInput) (out fsReadOutput, err error) {
 	first := max(in.LineOffset, 1)
 	w := &lineWriter{skip: first - 1, lines: in.LineLimit, room: in.MaxBytes}
 	info, err := s.ReadFile(ctx, in.Path, w, session.ReadFileOptions{})
 	if err != nil && !w.full {
-		return fsReadOutput{}, err
+		return out, err
 	}
 	if w.full {
 		// The copy was ended early, so the size is still to be asked for.
 		if info, err = s.ReadFile(ctx, in.Path, io.Discard, session.ReadFileOptions{Limit: 1}); err != nil {
-			return fsReadOutput{}, err
+			return out, err
 		}
 	}
-	out := fsReadOutput{SizeBytes: info.Size}
+	out.SizeBytes = info.Size
 	data := w.buf.Bytes()
 	if w.cut {
-		data = wholeRunes(data)
+		data = wholeText(data)
 	}
 	out.set(data)
 	switch {
@@ -280,52 +231,38 @@ func (w *lineWriter) add(line []byte) {
 	}
 }
 
-func (b *binding) fsList(ctx context.Context, in fsListInput) (fsListOutput, error) {
+func (b *binding) fsList(ctx context.Context, in fsListInput) (out fsListOutput, err error) {
 	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return fsListOutput{}, err
+		return out, err
 	}
 	list, err := s.ListFiles(ctx, cmp.Or(in.Path, "."), session.ListFilesOptions{Recursive: in.Recursive, Limit: int(in.Limit)})
-	if err != nil {
-		return fsListOutput{}, err
-	}
-	out := fsListOutput{Entries: make([]fsEntry, 0, len(list.Entries)), Truncated: list.Truncated, Total: list.Total}
-	for _, e := range list.Entries {
-		entry := fsEntry{
-			Path: e.Path, Type: string(e.Type), Size: e.Size, Mode: fmt.Sprintf("%04o", octal(e.Mode)), MtimeUnix: e.ModTime.Unix(),
+	out = fsListOutput{Entries: make([]fsEntry, len(list.Entries)), Truncated: list.Truncated, Total: list.Total}
+	for i, e := range list.Entries {
+		out.Entries[i] = fsEntry{
+			Path: e.Path, PathB64: base64.StdEncoding.EncodeToString(e.RawPath), Type: string(e.Type), Size: e.Size,
+			Mode: fmt.Sprintf("%04o", octal(e.Mode)), MtimeUnix: e.ModTime.Unix(),
 		}
-		if len(e.RawPath) > 0 {
-			entry.PathB64 = base64.StdEncoding.EncodeToString(e.RawPath)
-		}
-		out.Entries = append(out.Entries, entry)
 	}
-	return out, nil
+	return out, err
 }
 
 // octal returns a mode as chmod takes it.
 func octal(m fs.FileMode) uint32 {
 	bits := uint32(m.Perm())
-	if m&fs.ModeSetuid != 0 {
-		bits |= 0o4000
-	}
-	if m&fs.ModeSetgid != 0 {
-		bits |= 0o2000
-	}
-	if m&fs.ModeSticky != 0 {
-		bits |= 0o1000
+	for bit, mode := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
+		if m&mode != 0 {
+			bits |= bit
+		}
 	}
 	return bits
 }
 
-func (b *binding) fsDelete(ctx context.Context, in fsDeleteInput) (fsDeleteOutput, error) {
-	s, unlock, err := b.lock(ctx, in.SandboxID, in.Path)
+func (b *binding) fsDelete(ctx context.Context, in fsDeleteInput) (out fsDeleteOutput, err error) {
+	s, err := b.sandbox(ctx, in.SandboxID)
 	if err != nil {
-		return fsDeleteOutput{}, err
+		return out, err
 	}
-	defer unlock()
 	deleted, err := s.RemoveFile(ctx, in.Path, in.Recursive)
-	if err != nil {
-		return fsDeleteOutput{}, err
-	}
-	return fsDeleteOutput{OK: true, Deleted: deleted}, nil
+	return fsDeleteOutput{OK: true, Deleted: deleted}, err
 }

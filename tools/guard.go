@@ -13,7 +13,9 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	"github.com/firebase/genkit/go/core/status"
 
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // unknownTool answers calls of tools that do not exist. It is never offered to a model.
@@ -21,27 +23,27 @@ const unknownTool = "sandbox_unknown_tool"
 
 // unknownInput is what a call of an unknown tool is turned into.
 type unknownInput struct {
-	Tool      string   `json:"tool"`
+	Tool      string   `json:"tool,omitempty"`
 	Arguments string   `json:"arguments,omitempty"`
 	Known     []string `json:"known,omitempty"`
 }
 
 // unknownTool returns the tool that answers calls of tools that do not exist.
 func (b *binding) unknownTool() ai.Tool {
-	return newTool(b, Definition{Name: unknownTool, Description: "Answers calls of tools that do not exist."}, b.unknown, nil)
+	return newTool(b, b.unknown, toolspec.Definition{Name: unknownTool, Description: "Answers calls of tools that do not exist."})
 }
 
 // unknown explains that there is no such tool.
-func (b *binding) unknown(_ context.Context, in unknownInput) (Result, error) {
-	e := failure(CodeNotFound, "there is no tool %q", clip(in.Tool))
+func (b *binding) unknown(_ context.Context, in unknownInput) (toolspec.Result, error) {
+	e := toolspec.Failf(toolspec.CodeNotFound, "there is no tool %q", sanitize.Clip(in.Tool))
 	if len(in.Known) == 0 {
-		return Result{}, e.withRemediation("There are no tools: answer without one.")
+		return toolspec.Result{}, e.WithRemediation("There are no tools: answer without one.")
 	}
 	hint := "Call one of: " + strings.Join(in.Known, ", ") + "."
 	if near, ok := suggest.Closest(in.Tool, in.Known); ok {
 		hint = fmt.Sprintf("Did you mean %s? %s", near, hint)
 	}
-	return Result{}, e.withRemediation(hint)
+	return toolspec.Result{}, e.WithRemediation(hint)
 }
 
 // guard keeps a model's mistakes from ending a run: unknown tools, bad arguments and panics become output. It also
@@ -110,7 +112,7 @@ func (g guard) wrapTool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext)
 	defer func() {
 		if r := recover(); r != nil {
 			g.log.ErrorContext(ctx, "a tool panicked", "tool", p.Tool.Name(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			resp, err = output(failure(CodeInternal, "%s failed unexpectedly", p.Tool.Name())), nil
+			resp, err = output(toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", p.Tool.Name())), nil
 		}
 	}()
 	resp, err = next(ctx, p)
@@ -120,11 +122,11 @@ func (g guard) wrapTool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext)
 	if interrupt, _ := ai.IsToolInterruptError(err); interrupt || !errors.Is(err, status.ErrInvalidInput) {
 		return resp, err
 	}
-	return output(failure(CodeInvalid, "the arguments of %s do not fit its schema: %s", p.Tool.Name(), oneLine(err.Error()))), nil
+	return output(toolspec.Failf(toolspec.CodeInvalid, "the arguments of %s do not fit its schema: %s", p.Tool.Name(), oneLine(err.Error()))), nil
 }
 
-func output(e *ToolError) *ai.MultipartToolResponse {
-	return &ai.MultipartToolResponse{Output: Result{Error: e}}
+func output(e *toolspec.Error) *ai.MultipartToolResponse {
+	return &ai.MultipartToolResponse{Output: toolspec.Result{Error: e}}
 }
 
 // oneLine bounds an error of Genkit's schema validation.

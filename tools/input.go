@@ -10,7 +10,9 @@ import (
 	"github.com/xeipuuv/gojsonschema"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // CheckInput reports whether an input fits the agent's input schema, as Run does before anything else: nil when it does.
@@ -19,7 +21,7 @@ import (
 func (a *Agent) CheckInput(input map[string]any) error {
 	_, err := a.checked(input)
 	if err != nil {
-		return fmt.Errorf("agent %s (%s): %w", a.name, a.File(), err)
+		return fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
 	}
 	return nil
 }
@@ -66,16 +68,16 @@ func inputProblem(e gojsonschema.ResultError, schema map[string]any) string {
 	detail := func(key string) string { return fmt.Sprint(e.Details()[key]) }
 	switch e.Type() {
 	case "required":
-		return fmt.Sprintf("input %s is missing", clip(inside(field, detail("property"))))
+		return fmt.Sprintf("input %s is missing", sanitize.Clip(inside(field, detail("property"))))
 	case "additional_property_not_allowed":
 		name := inside(field, detail("property"))
-		return fmt.Sprintf("there is no input %s%s", clip(name), nearInput(name, schema))
+		return fmt.Sprintf("there is no input %s%s", sanitize.Clip(name), nearInput(name, schema))
 	case "invalid_type":
-		return fmt.Sprintf("input %s must be %s, it is %s", clip(field), wantedKind(detail("expected")), jsonKind(e.Value()))
+		return fmt.Sprintf("input %s must be %s, it is %s", sanitize.Clip(field), wantedKind(detail("expected")), toolspec.KindOf(e.Value()))
 	case "enum":
-		return fmt.Sprintf("input %s must be one of %s", clip(field), detail("allowed"))
+		return fmt.Sprintf("input %s must be one of %s", sanitize.Clip(field), detail("allowed"))
 	}
-	return fmt.Sprintf("input %s: %s", clip(field), e.Description())
+	return fmt.Sprintf("input %s: %s", sanitize.Clip(field), e.Description())
 }
 
 // inside returns the path of a property of the object at path.

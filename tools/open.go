@@ -9,20 +9,22 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
 
-func (b *binding) openSandbox(ctx context.Context, in openInput) (openOutput, error) {
+func (b *binding) openSandbox(ctx context.Context, in openInput) (out openOutput, err error) {
 	name := b.name(ctx)
 	if in.SessionKey != "" {
 		name = in.SessionKey
 		if err := b.run(ctx).Key(name).Validate(); err != nil {
-			return openOutput{}, failure(CodeInvalid, "session_key %q is not the name of a sandbox", clip(in.SessionKey)).
-				withRemediation("A name has up to 128 letters, digits, '.', '_' and '-'; leave session_key out for the agent's own sandbox.")
+			return out, toolspec.Failf(toolspec.CodeInvalid, "session_key %q is not the name of a sandbox", sanitize.Clip(in.SessionKey)).
+				WithRemediation("A name has up to 128 letters, digits, '.', '_' and '-'; leave session_key out for the agent's own sandbox.")
 		}
 		if !b.reaches(ctx, name) {
-			return openOutput{}, failure(CodePermission, "the sandbox %q is out of this agent's reach", clip(in.SessionKey)).
-				withRemediation("Leave session_key out for the agent's own sandbox: an isolated one stays alone.")
+			return out, toolspec.Failf(toolspec.CodePermission, "the sandbox %q is out of this agent's reach", sanitize.Clip(in.SessionKey)).
+				WithRemediation("Leave session_key out for the agent's own sandbox: an isolated one stays alone.")
 		}
 	}
 	b.mu.Lock()
@@ -30,10 +32,10 @@ func (b *binding) openSandbox(ctx context.Context, in openInput) (openOutput, er
 	b.mu.Unlock()
 	s, created, err := b.open(ctx, name)
 	if err != nil {
-		return openOutput{}, err
+		return out, err
 	}
 	info := s.Info()
-	out := openOutput{
+	out = openOutput{
 		SandboxID: s.ID(), Image: info.Image, Workdir: info.Workdir, Created: created, User: info.User,
 		Network: string(info.Network), Limits: newOpenLimits(info), Note: b.note(info),
 	}
@@ -86,45 +88,34 @@ func (b *binding) note(info session.Info) string {
 	return strings.TrimSpace(text.String())
 }
 
-func (b *binding) closeSandbox(ctx context.Context, in closeInput) (closeOutput, error) {
+func (b *binding) closeSandbox(ctx context.Context, in closeInput) (done, error) {
 	b.mu.Lock()
 	none := in.SandboxID == "" && len(b.mine) == 0
 	again := b.released[in.SandboxID]
 	b.mu.Unlock()
 	if none || again && !in.DeleteWorkspace {
-		return closeOutput{OK: true}, nil // nothing is open, and opening one to close it would be silly
+		return done{OK: true}, nil // nothing is open, and opening one to close it would be silly
 	}
 	find := b.sandbox
 	if again {
 		find = b.byID // its files may still be there
 	}
 	s, err := find(ctx, in.SandboxID)
-	if err != nil {
-		return b.closeAgain(ctx, in, again, err)
-	}
-	if in.DeleteWorkspace {
+	switch {
+	case err == nil && in.DeleteWorkspace:
 		err = b.remove(ctx, s)
-	} else {
+	case err == nil:
 		err = b.release(ctx, s)
-	}
-	if err != nil {
-		return closeOutput{}, err
-	}
-	return closeOutput{OK: true}, nil
-}
-
-// closeAgain answers for a sandbox that cannot be found, for a reason, because it was closed before: what is left of it, when
-// its removal failed, is removed now.
-func (b *binding) closeAgain(ctx context.Context, in closeInput, again bool, reason error) (closeOutput, error) {
-	code := ErrorOf(reason).Code
-	if code != CodeClosed && !(again && code == CodeNotFound) {
-		return closeOutput{}, reason
-	}
-	if in.DeleteWorkspace && code == CodeClosed {
-		err := b.box.manager.Remove(ctx, in.SandboxID, true)
-		if err != nil && !errors.Is(err, backend.ErrNotFound) {
-			return closeOutput{}, err
+	case toolspec.ErrorOf(err).Code == toolspec.CodeClosed:
+		err = nil
+		if in.DeleteWorkspace { // what is left when its removal failed
+			err = b.box.manager.Remove(ctx, in.SandboxID, true)
 		}
+		if errors.Is(err, backend.ErrNotFound) {
+			err = nil
+		}
+	case again && toolspec.ErrorOf(err).Code == toolspec.CodeNotFound:
+		err = nil
 	}
-	return closeOutput{OK: true}, nil
+	return done{OK: true}, err
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// PluginName is the name of the plugin in Genkit.
-const PluginName = "workcell"
+// pluginName is the name of the plugin in Genkit.
+const pluginName = "workcell"
 
 // Plugin connects a session manager to Genkit. Give it to genkit.Init:
 //
@@ -39,11 +39,11 @@ var (
 	_ ai.MiddlewarePlugin = (*Plugin)(nil)
 )
 
-// Name is PluginName. Of a plugin's methods it is the only one that genkit.Init calls after it has loaded its prompts; it
+// Name is the name of the plugin in Genkit. Of a plugin's methods it is the only one that genkit.Init calls after it has loaded its prompts; it
 // panics when one of them asks for a sandbox that it would not get (see PromptFS).
 func (p *Plugin) Name() string {
 	p.checkLoaded()
-	return PluginName
+	return pluginName
 }
 
 // Init checks the plugin. It panics without a Manager, as Genkit's plugins do when they are set up wrongly.
@@ -55,27 +55,21 @@ func (p *Plugin) Init(context.Context) []api.Action {
 // Middlewares returns the middleware for `use:` and the Dev UI.
 func (p *Plugin) Middlewares(context.Context) ([]*ai.MiddlewareDesc, error) {
 	return []*ai.MiddlewareDesc{
-		ai.NewMiddleware("Tools that run code and commands in a container sandbox.", Sandbox{box: p.toolbox()}),
+		ai.NewMiddleware("Tools that run code and commands in a container sandbox.", middleware{box: p.toolbox()}),
 	}, nil
 }
 
 func (p *Plugin) toolbox() *toolbox {
-	p.once.Do(func() {
-		if p.Manager == nil {
-			panic("tools: Plugin.Manager is nil; make one with session.NewManager")
-		}
-		p.box = newToolbox(p.Manager, p.Logger)
-	})
-	if p.box == nil {
+	if p.Manager == nil {
 		panic("tools: Plugin.Manager is nil; make one with session.NewManager")
 	}
+	p.once.Do(func() { p.box = newToolbox(p.Manager, p.Logger) })
 	return p.box
 }
 
 // Use returns the middleware for ai.WithUse. An invalid Sandbox is an error of the Generate call.
 func (p *Plugin) Use(s Sandbox) ai.Middleware {
-	s.box = p.toolbox()
-	return s
+	return middleware{s, p.toolbox()}
 }
 
 // Tools returns fresh tools for ai.WithTools, for those who do without the middleware. Nothing is opened yet.
@@ -84,8 +78,7 @@ func (p *Plugin) Use(s Sandbox) ai.Middleware {
 // who began the run closes it with Manager.CloseScope. Without a run they have a scope of their own, which lives until
 // sandbox_close, the idle timeout or Manager.Close. The middleware's guard against unknown tool names is missing here.
 func (p *Plugin) Tools(ctx context.Context, s Sandbox) ([]ai.Tool, error) {
-	s.box = p.toolbox()
-	b, err := s.binding()
+	b, err := p.toolbox().bind(s)
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +90,6 @@ func (p *Plugin) Tools(ctx context.Context, s Sandbox) ([]ai.Tool, error) {
 
 // pluginOf finds the plugin that g was set up with; nil when there is none.
 func pluginOf(g *genkit.Genkit) *Plugin {
-	p, _ := genkit.LookupPlugin(g, PluginName).(*Plugin)
+	p, _ := genkit.LookupPlugin(g, pluginName).(*Plugin)
 	return p
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
-	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
 
@@ -133,8 +132,7 @@ func TestPromptFS(t *testing.T) {
 // TestPromptFSInGenkit lets Genkit load a directory by itself.
 func TestPromptFSInGenkit(t *testing.T) {
 	t.Parallel()
-	engine := newProcesses(t)
-	r := rigOn(t, engine, engine, tools.PromptFS(promptFiles()))
+	r := rigWith(t, tools.PromptFS(promptFiles()))
 	for name, want := range map[string]bool{"plain": true, "coder": true, "coder.fast": true, "broken": false, "unclosed": false} {
 		if got := genkit.LookupPrompt(r.g, name) != nil; got != want {
 			t.Errorf("prompt %s is there: %v, want %v", name, got, want)
@@ -154,31 +152,18 @@ func TestPromptFSInGenkit(t *testing.T) {
 // TestPromptsThatGenkitLoads lets Genkit load prompts itself, which ignores `sandbox:`. Those that ask for one keep it from
 // starting.
 func TestPromptsThatGenkitLoads(t *testing.T) {
-	engine := newProcesses(t)
-	m, err := session.NewManager(engine, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := m.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
+	m := newRig(t).manager
 	const plain, code = "---\nmodel: test/m\n---\n{{#if x}}\nyes\n{{/if}}\n", "---\nmodel: test/m\nsandbox: {mode: code}\n---\nx\n"
 	const native = "---\nmodel: test/m\nuse: [{name: workcell/sandbox, config: {mode: code}}]\n---\nx\n"
 	dir := func(files ...string) string {
-		root := t.TempDir()
+		tree := map[string]string{}
 		for i := 0; i < len(files); i += 2 {
-			file := filepath.Join(root, "prompts", filepath.FromSlash(files[i]))
-			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(file, []byte(files[i+1]), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			tree["prompts/"+files[i]] = files[i+1]
 		}
-		return root
+		return writeAll(t, tree)
 	}
+	served := func(name, text string) fstest.MapFS { return fstest.MapFS{"prompts/" + name: {Data: []byte(text)}} }
+	both := fstest.MapFS{"prompts/a.prompt": {Data: []byte(plain)}, "prompts/b.prompt": {Data: []byte(code)}}
 	at := func(root string) genkit.GenkitOption { return genkit.WithPromptDir(filepath.Join(root, "prompts")) }
 	for name, tc := range map[string]struct {
 		cwd  string // empty: one without prompts
@@ -192,11 +177,11 @@ func TestPromptsThatGenkitLoads(t *testing.T) {
 		"plain ones":              {"", []genkit.GenkitOption{at(dir("a.prompt", plain, "_p.prompt", "sandbox:", "b.prompt", "no frontmatter"))}, ""},
 		"native ones":             {"", []genkit.GenkitOption{at(dir("a.prompt", native))}, ""},
 		"no prompts":              {"", nil, ""},
-		"a file system":           {"", []genkit.GenkitOption{genkit.WithPromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte(plain)}})}, `the prompt "a" comes from a file system`},
-		"a PromptFS":              {"", []genkit.GenkitOption{genkit.WithPromptFS(tools.PromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte(plain)}, "prompts/b.prompt": {Data: []byte(code)}}))}, ""},
-		"a PromptFS of the same":  {dir("a.prompt", plain, "b.prompt", code), []genkit.GenkitOption{genkit.WithPromptFS(tools.PromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte(plain)}, "prompts/b.prompt": {Data: []byte(code)}}))}, ""},
-		"a file system of plain":  {dir("a.prompt", plain), []genkit.GenkitOption{genkit.WithPromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte(plain)}})}, ""},
-		"a file system, native":   {"", []genkit.GenkitOption{genkit.WithPromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte(native)}})}, ""},
+		"a file system":           {"", []genkit.GenkitOption{genkit.WithPromptFS(served("a.prompt", plain))}, `the prompt "a" comes from a file system`},
+		"a PromptFS":              {"", []genkit.GenkitOption{genkit.WithPromptFS(tools.PromptFS(both))}, ""},
+		"a PromptFS of the same":  {dir("a.prompt", plain, "b.prompt", code), []genkit.GenkitOption{genkit.WithPromptFS(tools.PromptFS(both))}, ""},
+		"a file system of plain":  {dir("a.prompt", plain), []genkit.GenkitOption{genkit.WithPromptFS(served("a.prompt", plain))}, ""},
+		"a file system, native":   {"", []genkit.GenkitOption{genkit.WithPromptFS(served("a.prompt", native))}, ""},
 		"a PromptFS of a heading": {"", []genkit.GenkitOption{genkit.WithPromptFS(tools.PromptFS(fstest.MapFS{"prompts/a.prompt": {Data: []byte("# only\ntext")}, "prompts/e.prompt": {}}))}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -219,26 +204,20 @@ func TestPromptsThatGenkitLoads(t *testing.T) {
 
 // TestStdoutStaysClean holds that malformed files print nothing: stdout is for data.
 func TestStdoutStaysClean(t *testing.T) {
-	old := os.Stdout
-	read, write, err := os.Pipe()
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	os.Stdout = write
+	defer out.Close()
+	old := os.Stdout
+	os.Stdout = out
 	for _, src := range []string{"---\nmodel: [\n---\nx", "---\na: 1\na: 2\n---\nx", "---\nsandbox: python\n---\n# T\n---\na: [\n---\nx"} {
 		if doc, err := tools.CheckPrompt("x.prompt", []byte(src)); err == nil && doc.Sandbox == nil {
 			t.Errorf("%q is accepted", src)
 		}
 	}
 	os.Stdout = old
-	if err := write.Close(); err != nil {
-		t.Fatal(err)
-	}
-	buf := make([]byte, 1000)
-	if n, _ := read.Read(buf); n > 0 {
-		t.Errorf("stdout got %q", buf[:n])
-	}
-	if err := read.Close(); err != nil {
-		t.Fatal(err)
+	if text, err := os.ReadFile(out.Name()); err != nil || len(text) > 0 {
+		t.Errorf("stdout got %q: %v", text, err)
 	}
 }

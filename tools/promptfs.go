@@ -3,7 +3,6 @@ package tools
 import (
 	"bytes"
 	"errors"
-	"io"
 	"io/fs"
 	"path"
 
@@ -24,12 +23,6 @@ import (
 func PromptFS(fsys fs.FS) fs.FS { return promptFS{fsys} }
 
 type promptFS struct{ fsys fs.FS }
-
-var (
-	_ fs.ReadFileFS = promptFS{}
-	_ fs.ReadDirFS  = promptFS{}
-	_ fs.StatFS     = promptFS{}
-)
 
 // rewritten returns the content of a prompt file; ok is false for all other files.
 func (p promptFS) rewritten(name string) (data []byte, ok bool, err error) {
@@ -71,113 +64,22 @@ func (p promptFS) checkPartials(name string) error {
 func (p promptFS) Open(name string) (fs.File, error) {
 	data, ok, err := p.rewritten(name)
 	if err != nil {
-		return nil, pathError("open", name, err)
+		if !errors.As(err, new(*fs.PathError)) {
+			err = &fs.PathError{Op: "open", Path: name, Err: err}
+		}
+		return nil, err
 	}
 	f, err := p.fsys.Open(name)
-	if err != nil {
-		return nil, err
+	if !ok || err != nil {
+		return f, err
 	}
-	if !ok {
-		if dir, isDir := f.(fs.ReadDirFile); isDir {
-			return &dirFile{ReadDirFile: dir, fsys: p, name: name}, nil
-		}
-		return f, nil
-	}
-	info, err := f.Stat()
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &memFile{Reader: bytes.NewReader(data), info: sizedInfo{info, int64(len(data))}}, nil
+	return &promptFile{f, bytes.NewReader(data)}, nil
 }
 
-// ReadFile returns a prompt file as rewritten, everything else as it is.
-func (p promptFS) ReadFile(name string) ([]byte, error) {
-	data, ok, err := p.rewritten(name)
-	if err != nil {
-		return nil, pathError("read", name, err)
-	}
-	if ok {
-		return data, nil
-	}
-	return fs.ReadFile(p.fsys, name)
+// promptFile is an open prompt file. Its size is that of the file as it was written.
+type promptFile struct {
+	fs.File
+	rewritten *bytes.Reader
 }
 
-// Stat returns the size that ReadFile has.
-func (p promptFS) Stat(name string) (fs.FileInfo, error) {
-	info, err := fs.Stat(p.fsys, name)
-	if err != nil {
-		return nil, err
-	}
-	data, ok, err := p.rewritten(name)
-	if err != nil || !ok {
-		return info, nil // a file that cannot be read can still be seen
-	}
-	return sizedInfo{info, int64(len(data))}, nil
-}
-
-// ReadDir lists a directory.
-func (p promptFS) ReadDir(name string) ([]fs.DirEntry, error) {
-	entries, err := fs.ReadDir(p.fsys, name)
-	return p.entries(name, entries), err
-}
-
-func (p promptFS) entries(dir string, list []fs.DirEntry) []fs.DirEntry {
-	for i, e := range list {
-		list[i] = dirEntry{DirEntry: e, fsys: p, path: path.Join(dir, e.Name())}
-	}
-	return list
-}
-
-// dirFile is an open directory, or an open file of a file system that does not distinguish the two.
-type dirFile struct {
-	fs.ReadDirFile
-	fsys promptFS
-	name string
-}
-
-func (d *dirFile) ReadDir(n int) ([]fs.DirEntry, error) {
-	list, err := d.ReadDirFile.ReadDir(n)
-	return d.fsys.entries(d.name, list), err
-}
-
-func pathError(op, name string, err error) error {
-	var done *fs.PathError
-	if errors.As(err, &done) {
-		return err
-	}
-	return &fs.PathError{Op: op, Path: name, Err: err}
-}
-
-type dirEntry struct {
-	fs.DirEntry
-	fsys promptFS
-	path string
-}
-
-func (d dirEntry) Info() (fs.FileInfo, error) {
-	info, err := d.DirEntry.Info()
-	if err != nil || !info.Mode().IsRegular() {
-		return info, err
-	}
-	return d.fsys.Stat(d.path)
-}
-
-type sizedInfo struct {
-	fs.FileInfo
-	size int64
-}
-
-func (i sizedInfo) Size() int64 { return i.size }
-
-type memFile struct {
-	*bytes.Reader
-	info fs.FileInfo
-}
-
-func (f *memFile) Stat() (fs.FileInfo, error) { return f.info, nil }
-func (f *memFile) Close() error               { return nil }
-
-var _ io.ReadSeeker = (*memFile)(nil)
+func (f *promptFile) Read(p []byte) (int, error) { return f.rewritten.Read(p) }

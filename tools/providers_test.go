@@ -1,15 +1,14 @@
 package tools_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,8 +27,8 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// localOnly keeps the HTTP clients of this process from talking to anything but this machine. What it gives closes the
-// connections that are kept for later.
+// localOnly keeps the HTTP clients of this process from talking to anything but this machine. The function that it returns
+// closes the connections that are kept for later.
 func localOnly() (closeIdle func()) {
 	transport := &http.Transport{}
 	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -56,24 +55,10 @@ type vendor struct {
 	plugin func(t *testing.T, url string) api.Plugin
 	calls  func([]toolCall) obj
 	text   func(string) obj
-	// tools and results read a request: the declared tools by name, and the outputs of tool calls.
-	tools   func(req obj) map[string]obj
-	results func(req obj) []string
 }
 
 func vendors() []vendor {
 	return []vendor{gemini(), claude(), gpt(), llama()}
-}
-
-func list(v any) []obj {
-	all := items(v)
-	out := make([]obj, 0, len(all))
-	for _, item := range all {
-		if m, ok := item.(map[string]any); ok {
-			out = append(out, m)
-		}
-	}
-	return out
 }
 
 func text(v any) string {
@@ -87,97 +72,43 @@ func text(v any) string {
 	return string(b)
 }
 
+// each makes one part of an answer of each call.
+func each(calls []toolCall, part func(i int, c toolCall) obj) []obj {
+	var parts []obj
+	for i, c := range calls {
+		parts = append(parts, part(i, c))
+	}
+	return parts
+}
+
 func gemini() vendor {
-	answer := func(parts []obj) obj {
+	answer := func(parts ...obj) obj {
 		return obj{"candidates": []obj{{"content": obj{"role": "model", "parts": parts}, "finishReason": "STOP"}}, "usageMetadata": obj{"promptTokenCount": 5, "candidatesTokenCount": 2}}
 	}
 	return vendor{
 		name: "gemini", model: "googleai/gemini-2.5-flash", path: ":generateContent",
 		plugin: func(_ *testing.T, url string) api.Plugin { return &googlegenai.GoogleAI{APIKey: "key", BaseURL: url} },
 		calls: func(calls []toolCall) obj {
-			var parts []obj
-			for _, c := range calls {
-				parts = append(parts, obj{"functionCall": obj{"name": c.name, "args": c.input}})
-			}
-			return answer(parts)
+			return answer(each(calls, func(_ int, c toolCall) obj { return obj{"functionCall": obj{"name": c.name, "args": c.input}} })...)
 		},
-		text: func(s string) obj { return answer([]obj{{"text": s}}) },
-		tools: func(req obj) map[string]obj {
-			out := map[string]obj{}
-			for _, tool := range list(req["tools"]) {
-				for _, f := range list(tool["functionDeclarations"]) {
-					out[str(f["name"])] = f
-				}
-			}
-			return out
-		},
-		results: func(req obj) []string {
-			var out []string
-			for _, c := range list(req["contents"]) {
-				for _, p := range list(c["parts"]) {
-					if r := sub(p["functionResponse"]); r != nil {
-						out = append(out, text(r["response"]))
-					}
-				}
-			}
-			return out
-		},
+		text: func(s string) obj { return answer(obj{"text": s}) },
 	}
 }
 
 func claude() vendor {
-	answer := func(stop string, content []obj) obj {
+	answer := func(stop string, content ...obj) obj {
 		return obj{"id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": content, "stop_reason": stop, "usage": obj{"input_tokens": 5, "output_tokens": 2}}
 	}
 	return vendor{
 		name: "anthropic", model: "anthropic/claude-sonnet-4-5", path: "/v1/messages",
 		plugin: func(_ *testing.T, url string) api.Plugin { return &anthropic.Anthropic{APIKey: "key", BaseURL: url} },
 		calls: func(calls []toolCall) obj {
-			var content []obj
-			for i, c := range calls {
-				content = append(content, obj{"type": "tool_use", "id": fmt.Sprintf("tu_%d", i), "name": c.name, "input": c.input})
-			}
-			return answer("tool_use", content)
+			return answer("tool_use", each(calls, func(i int, c toolCall) obj {
+				return obj{"type": "tool_use", "id": fmt.Sprintf("tu_%d", i), "name": c.name, "input": c.input}
+			})...)
 		},
-		text: func(s string) obj { return answer("end_turn", []obj{{"type": "text", "text": s}}) },
-		tools: func(req obj) map[string]obj {
-			out := map[string]obj{}
-			for _, tool := range list(req["tools"]) {
-				out[str(tool["name"])] = tool
-			}
-			return out
-		},
-		results: func(req obj) []string {
-			var out []string
-			for _, m := range list(req["messages"]) {
-				for _, c := range list(m["content"]) {
-					if c["type"] == "tool_result" {
-						out = append(out, text(c["content"]))
-					}
-				}
-			}
-			return out
-		},
+		text: func(s string) obj { return answer("end_turn", obj{"type": "text", "text": s}) },
 	}
-}
-
-func functions(req obj) map[string]obj {
-	out := map[string]obj{}
-	for _, tool := range list(req["tools"]) {
-		f := sub(tool["function"])
-		out[str(f["name"])] = f
-	}
-	return out
-}
-
-func toolMessages(req obj) []string {
-	var out []string
-	for _, m := range list(req["messages"]) {
-		if m["role"] == "tool" {
-			out = append(out, text(m["content"]))
-		}
-	}
-	return out
 }
 
 func gpt() vendor {
@@ -192,47 +123,78 @@ func gpt() vendor {
 			return &openai.OpenAI{APIKey: "key"}
 		},
 		calls: func(calls []toolCall) obj {
-			var made []obj
-			for i, c := range calls {
-				made = append(made, obj{"id": fmt.Sprintf("call_%d", i), "type": "function", "function": obj{"name": c.name, "arguments": text(c.input)}})
-			}
-			return answer("tool_calls", obj{"content": nil, "tool_calls": made})
+			return answer("tool_calls", obj{"content": nil, "tool_calls": each(calls, func(i int, c toolCall) obj {
+				return obj{"id": fmt.Sprintf("call_%d", i), "type": "function", "function": obj{"name": c.name, "arguments": text(c.input)}}
+			})})
 		},
-		text:  func(s string) obj { return answer("stop", obj{"content": s}) },
-		tools: functions, results: toolMessages,
+		text: func(s string) obj { return answer("stop", obj{"content": s}) },
 	}
 }
 
 func llama() vendor {
+	answer := func(message obj) obj {
+		message["role"] = "assistant"
+		return obj{"model": "llama3.1", "created_at": "2026-01-01T00:00:00Z", "message": message, "done": true}
+	}
 	return vendor{
 		name: "ollama", model: "ollama/llama3.1", path: "/api/chat",
 		plugin: func(_ *testing.T, url string) api.Plugin { return &ollama.Ollama{ServerAddress: url, Timeout: 60} },
 		calls: func(calls []toolCall) obj {
-			var made []obj
-			for _, c := range calls {
-				made = append(made, obj{"function": obj{"name": c.name, "arguments": c.input}})
-			}
-			return obj{"model": "llama3.1", "created_at": "2026-01-01T00:00:00Z", "message": obj{"role": "assistant", "content": "", "tool_calls": made}, "done": true}
+			return answer(obj{"content": "", "tool_calls": each(calls, func(_ int, c toolCall) obj {
+				return obj{"function": obj{"name": c.name, "arguments": c.input}}
+			})})
 		},
-		text: func(s string) obj {
-			return obj{"model": "llama3.1", "created_at": "2026-01-01T00:00:00Z", "message": obj{"role": "assistant", "content": s}, "done": true}
-		},
-		tools: functions,
-		// The plugin puts the outputs of one turn into one message, one after the other.
-		results: func(req obj) []string {
-			var out []string
-			for _, m := range toolMessages(req) {
-				for dec := json.NewDecoder(strings.NewReader(m)); dec.More(); {
-					var raw json.RawMessage
-					if err := dec.Decode(&raw); err != nil {
-						return append(out, err.Error())
-					}
-					out = append(out, string(raw))
-				}
-			}
-			return out
-		},
+		text: func(s string) obj { return answer(obj{"content": s}) },
 	}
+}
+
+// objects calls visit for each object in v, outer ones first.
+func objects(v any, visit func(obj)) {
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			objects(item, visit)
+		}
+	case obj:
+		visit(v)
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			objects(v[key], visit)
+		}
+	}
+}
+
+// declared returns the tools that a request of any provider declares, by name.
+func declared(req obj) map[string]obj {
+	out := map[string]obj{}
+	objects(req["tools"], func(o obj) {
+		if str(o["name"]) != "" && str(o["description"]) != "" {
+			out[str(o["name"])] = o
+		}
+	})
+	return out
+}
+
+// results returns the outputs of tool calls that a request of any provider holds.
+func results(req obj) []string {
+	var out []string
+	objects(req, func(o obj) {
+		switch {
+		case o["functionResponse"] != nil:
+			out = append(out, text(sub(o["functionResponse"])["response"]))
+		case o["type"] == "tool_result":
+			out = append(out, text(o["content"]))
+		case o["role"] == "tool":
+			// The plugin of ollama puts the outputs of one turn into one message, one after the other.
+			for dec := json.NewDecoder(strings.NewReader(text(o["content"]))); dec.More(); {
+				var raw json.RawMessage
+				if err := dec.Decode(&raw); err != nil {
+					raw = []byte(err.Error())
+				}
+				out = append(out, string(raw))
+			}
+		}
+	})
+	return out
 }
 
 // fake is a provider's server on this machine. It plays a list of tool calls and then answers with the outputs.
@@ -282,94 +244,83 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestProviders runs tool calls through the real plugins of the providers, each against a server that speaks its
-// protocol on this machine.
+// protocol on this machine, and pins what each is told of the tools.
 func TestProviders(t *testing.T) {
 	for _, v := range vendors() {
-		t.Run(v.name, func(t *testing.T) {
-			f := newFake(t, v,
-				[]toolCall{
+		for mode, tt := range map[string]struct {
+			sandbox tools.Sandbox
+			turns   [][]toolCall
+			want    []string // parts of the outputs
+		}{
+			"code": {codeMode(), [][]toolCall{
+				{
 					{"sandbox_exec", obj{"cmd": []string{"sh", "-c", "echo $A $B"}, "env": obj{"A": "1 2", "B": "x=y"}, "timeout_seconds": 30}},
 					{"sandbox_fs_write", obj{"path": "d/f.txt", "contents": "text\n", "mode": "0600"}},
 					{"sandbox_exec", obj{"command": "sleep 0.1; echo shell"}},
 				},
-				[]toolCall{{"sandbox_fs_read", obj{"path": "d/f.txt"}}, {"sandbox_exec", obj{"cmdd": 1}}, {"no_such_tool", obj{}}},
-			)
-			r := newRig(t, v.plugin(t, f.URL))
-			resp, err := genkit.Generate(context.Background(), r.g, ai.WithModelName(v.model), ai.WithPrompt("go"), ai.WithUse(r.plugin.Use(codeMode())))
-			if err != nil || resp.Text() != "done" {
-				t.Fatalf("%v: %v", resp, err)
-			}
-			checkDeclared(t, v, "code", f.requests[0])
-			results := v.results(f.requests[2])
-			if len(results) != 6 {
-				t.Fatalf("%d results: %v", len(results), results)
-			}
-			for i, want := range []string{"1 2 x=y", `size_bytes`, "shell", `text\n`, `did you mean`, `there is no tool`} {
-				// Some providers get the output as JSON inside of text.
-				if got := strings.ReplaceAll(results[i], `\\n`, `\n`); !strings.Contains(got, want) {
-					t.Errorf("result %d: %s, want %s", i, got, want)
-				}
-			}
-			if r.engine.open() != 0 {
-				t.Error("a sandbox is left")
-			}
-		})
-		t.Run(v.name+" compute", func(t *testing.T) {
-			f := newFake(t, v, []toolCall{
+				{{"sandbox_fs_read", obj{"path": "d/f.txt"}}, {"sandbox_exec", obj{"cmdd": 1}}, {"no_such_tool", obj{}}},
+			}, []string{"1 2 x=y", `size_bytes`, "shell", `text\n`, `did you mean`, `there is no tool`}},
+			"compute": {bash(), [][]toolCall{{
 				{"sandbox_run", obj{"code": "cat in/a.txt; echo $A", "env": obj{"A": "b"}, "files": obj{"in/a.txt": "from a file "}}},
 				{"sandbox_run", obj{"code": "echo second", "args": []string{"x"}}},
+			}}, []string{"from a file b", "second"}},
+		} {
+			t.Run(v.name+" "+mode, func(t *testing.T) {
+				f := newFake(t, v, tt.turns...)
+				r := newRig(t, v.plugin(t, f.URL))
+				resp, err := genkit.Generate(context.Background(), r.g, ai.WithModelName(v.model), ai.WithPrompt("go"), ai.WithUse(r.plugin.Use(tt.sandbox)))
+				if err != nil || resp.Text() != "done" {
+					t.Fatalf("%v: %v", resp, err)
+				}
+				var names []string
+				for _, tool := range tools.ToolsOf(tt.sandbox.Mode) {
+					names = append(names, tool.Name())
+				}
+				told := declared(f.requests[0])
+				if diff := cmp.Diff(names, slices.Sorted(maps.Keys(told))); diff != "" {
+					t.Errorf("declared tools (-want +got):\n%s", diff)
+				}
+				checkGolden(t, filepath.Join("providers", v.name+"-"+mode), told)
+				got := results(f.requests[len(tt.turns)])
+				if len(got) != len(tt.want) {
+					t.Fatalf("%d results: %v", len(got), got)
+				}
+				for i, want := range tt.want {
+					// Some providers get the output as JSON inside of text.
+					if got := strings.ReplaceAll(got[i], `\\n`, `\n`); !strings.Contains(got, want) {
+						t.Errorf("result %d: %s, want %s", i, got, want)
+					}
+				}
+				if r.engine.open() != 0 {
+					t.Error("a sandbox is left")
+				}
 			})
-			r := newRig(t, v.plugin(t, f.URL))
-			resp, err := genkit.Generate(context.Background(), r.g, ai.WithModelName(v.model), ai.WithPrompt("go"), ai.WithUse(r.plugin.Use(bash())))
-			if err != nil || resp.Text() != "done" {
-				t.Fatalf("%v: %v", resp, err)
-			}
-			checkDeclared(t, v, "compute", f.requests[0])
-			results := v.results(f.requests[1])
-			if len(results) != 2 || !strings.Contains(results[0], "from a file b") || !strings.Contains(results[1], "second") {
-				t.Errorf("results %v", results)
-			}
-		})
+		}
 	}
 }
 
-// checkDeclared pins what a provider is told of the tools.
-func checkDeclared(t *testing.T, v vendor, mode string, req obj) {
-	t.Helper()
-	declared := v.tools(req)
-	var names []string
-	for name := range declared {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	var want []string
-	for _, tool := range tools.ToolsOf(map[string]tools.Sandbox{"code": codeMode(), "compute": bash()}[mode].Mode) {
-		want = append(want, tool.Name())
-	}
-	if diff := cmp.Diff(want, names); diff != "" {
-		t.Errorf("declared tools (-want +got):\n%s", diff)
-	}
-	var got bytes.Buffer
-	enc := json.NewEncoder(&got)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(declared); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join("testdata", "providers", v.name+"-"+mode+".json")
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	golden, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(golden), got.String()); diff != "" {
-		t.Errorf("%s (-want +got), run the test with -update when this is meant:\n%s", file, diff)
+// TestTypedAnswerWithTools asks each provider for a typed answer after a tool call. Gemini before 3 refuses requests that
+// have tools and a response type.
+func TestTypedAnswerWithTools(t *testing.T) {
+	for _, v := range vendors() {
+		t.Run(v.name, func(t *testing.T) {
+			answer := v.text
+			v.text = func(string) obj { return answer(`{"passed": true}`) }
+			f := newFake(t, v, []toolCall{{"sandbox_exec", obj{"command": "true"}}})
+			r := newRig(t, v.plugin(t, f.URL))
+			a := r.agent("typed", "---\nmodel: "+v.model+"\nsandbox: {mode: code, runtime: bash}\noutput: {schema: {passed: boolean}}\n---\nTest it.")
+			res, err := a.Run(context.Background(), nil, nil)
+			if diff := cmp.Diff(any(map[string]any{"passed": true}), res.Output); err != nil || diff != "" {
+				t.Fatalf("%v (-want +got):\n%s", err, diff)
+			}
+			if len(f.requests) != 2 {
+				t.Fatalf("%d requests", len(f.requests))
+			}
+			for _, req := range f.requests {
+				if config := sub(req["generationConfig"]); config["responseMimeType"] != nil || config["responseSchema"] != nil || config["responseJsonSchema"] != nil {
+					t.Errorf("Gemini is asked for a type beside tools: %v", config)
+				}
+			}
+		})
 	}
 }

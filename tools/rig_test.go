@@ -24,43 +24,43 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/guest/guesttest"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// processes is a backend whose sandboxes are processes of the real guest on this machine. It walls nothing off.
+// processes is a backend whose sandboxes are processes of the real guest on this machine. It isolates nothing.
 type processes struct {
-	t testing.TB
+	backend.SandboxBackend // nil: nothing stops and starts these
+	t                      testing.TB
 
-	mu     sync.Mutex // guards the fields below
-	boxes  map[string]*processBox
-	made   int
-	create func(context.Context, backend.Spec) error // called by Create; may be nil
-	remove func() error                              // called by Remove; may be nil
+	boxes sync.Map                     // sandbox by id
+	made  atomic.Int64                 // sandboxes that there ever were
+	asked atomic.Pointer[backend.Spec] // what was asked for last
+	fail  struct {                     // called by Create and Remove, when set
+		create atomic.Pointer[func(context.Context) error]
+		remove atomic.Pointer[func() error]
+	}
 }
 
-type processBox struct {
+type sandbox struct {
 	info  backend.Info
 	guest *guesttest.Guest
 }
 
-func newProcesses(t testing.TB) *processes {
-	return &processes{t: t, boxes: map[string]*processBox{}}
-}
-
-func (p *processes) Name() string { return "processes" }
+func (p *processes) Name() string                       { return "processes" }
+func (p *processes) Capabilities() backend.Capabilities { return backend.Capabilities{} }
+func (p *processes) Close() error                       { return nil }
 
 func (p *processes) Create(ctx context.Context, spec backend.Spec) (backend.Info, error) {
-	p.mu.Lock()
-	p.made++
-	hook := p.create
-	p.mu.Unlock()
-	if hook != nil {
-		if err := hook(ctx, spec); err != nil {
+	p.made.Add(1)
+	p.asked.Store(&spec)
+	if fail := p.fail.create.Load(); fail != nil {
+		if err := (*fail)(ctx); err != nil {
 			return backend.Info{}, err
 		}
 	}
-	box := &processBox{
+	s := sandbox{
 		guest: guesttest.Start(p.t, &guesttest.Options{Binary: os.Getenv(guestEnv)}),
 		info: backend.Info{
 			ID: "engine-" + session.NewID(), SessionID: spec.ID, Instance: spec.Instance, Key: spec.Key, Run: spec.Run,
@@ -68,82 +68,59 @@ func (p *processes) Create(ctx context.Context, spec backend.Spec) (backend.Info
 			Network: spec.Network, Root: spec.Root, Limits: spec.Limits, State: backend.StateRunning, Created: spec.Created,
 		},
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.boxes[box.info.ID] = box
-	return box.info, nil
+	p.boxes.Store(s.info.ID, s)
+	return s.info, nil
 }
 
-func (p *processes) box(id string) (*processBox, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if b := p.boxes[id]; b != nil {
-		return b, nil
+func (p *processes) sandbox(id string) (sandbox, error) {
+	if s, ok := p.boxes.Load(id); ok {
+		return s.(sandbox), nil
 	}
-	return nil, backend.ErrNotFound
+	return sandbox{}, backend.ErrNotFound
 }
 
 func (p *processes) Get(_ context.Context, id string) (backend.Info, error) {
-	b, err := p.box(id)
-	if err != nil {
-		return backend.Info{}, err
-	}
-	return b.info, nil
+	s, err := p.sandbox(id)
+	return s.info, err
 }
 
-func (p *processes) List(_ context.Context, f backend.Filter) ([]backend.Info, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var list []backend.Info
-	for _, b := range p.boxes {
-		if f.Instance == "" || f.Instance == b.info.Instance {
-			list = append(list, b.info)
+func (p *processes) List(_ context.Context, f backend.Filter) (list []backend.Info, err error) {
+	for _, info := range p.all() {
+		if f.Instance == "" || f.Instance == info.Instance {
+			list = append(list, info)
 		}
 	}
 	return list, nil
 }
 
-func (p *processes) Start(context.Context, string) error { return nil }
-func (p *processes) Stop(context.Context, string) error  { return nil }
+// all returns the sandboxes that there are.
+func (p *processes) all() (list []backend.Info) {
+	p.boxes.Range(func(_, s any) bool {
+		list = append(list, s.(sandbox).info)
+		return true
+	})
+	return list
+}
 
 func (p *processes) Remove(_ context.Context, id string, _ backend.RemoveOptions) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.remove != nil {
-		if err := p.remove(); err != nil {
-			return err
-		}
+	if fail := p.fail.remove.Load(); fail != nil {
+		return (*fail)()
 	}
-	delete(p.boxes, id)
+	p.boxes.Delete(id)
 	return nil
 }
 
 func (p *processes) Dial(_ context.Context, id string) (io.ReadWriteCloser, error) {
-	b, err := p.box(id)
+	s, err := p.sandbox(id)
 	if err != nil {
 		return nil, err
 	}
-	return b.guest.Dial(), nil
+	return s.guest.Dial(), nil
 }
 
-func (p *processes) Capabilities() backend.Capabilities { return backend.Capabilities{} }
-func (p *processes) Close() error                       { return nil }
-
-// open counts the sandboxes there are, created those there ever were.
-func (p *processes) open() int    { p.mu.Lock(); defer p.mu.Unlock(); return len(p.boxes) }
-func (p *processes) created() int { p.mu.Lock(); defer p.mu.Unlock(); return p.made }
-
-func (p *processes) onCreate(hook func(context.Context, backend.Spec) error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.create = hook
-}
-
-func (p *processes) onRemove(hook func() error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.remove = hook
-}
+func (p *processes) open() int                                 { return len(p.all()) }
+func (p *processes) created() int                              { return int(p.made.Load()) }
+func (p *processes) onCreate(fail func(context.Context) error) { p.fail.create.Store(&fail) }
 
 // rig is a Genkit with the plugin on a manager.
 type rig struct {
@@ -158,15 +135,15 @@ type rig struct {
 
 func newRig(t *testing.T, plugins ...api.Plugin) *rig {
 	t.Helper()
-	engine := newProcesses(t)
-	return rigOn(t, engine, engine, fstest.MapFS{}, plugins...)
+	return rigWith(t, fstest.MapFS{}, plugins...)
 }
 
-func rigOn(t *testing.T, b backend.SandboxBackend, engine *processes, prompts fs.FS, plugins ...api.Plugin) *rig {
+// rigWith is newRig with prompts that Genkit loads by itself.
+func rigWith(t *testing.T, prompts fs.FS, plugins ...api.Plugin) *rig {
 	t.Helper()
-	r := &rig{t: t, engine: engine, log: &lockedBuffer{}}
+	r := &rig{t: t, engine: &processes{t: t}, log: &lockedBuffer{}}
 	logger := slog.New(slog.NewTextHandler(r.log, nil))
-	m, err := session.NewManager(b, &session.Options{Logger: logger})
+	m, err := session.NewManager(r.engine, &session.Options{Logger: logger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,13 +185,13 @@ func call(pairs ...any) turn {
 	}
 }
 
-// model registers a model that plays turns, and gives its name and the requests that it got.
+// model registers a model that plays turns, and returns its name and the requests that it got.
 func (r *rig) model(turns ...turn) (string, *requests) {
 	r.t.Helper()
 	name := fmt.Sprintf("test/script-%d", r.models.Add(1))
 	seen := &requests{}
 	genkit.DefineModelAction(r.g, name, &ai.ModelOptions{Supports: &ai.ModelSupports{Multiturn: true, SystemRole: true, Tools: true, ToolChoice: true}},
-		func(_ context.Context, req *ai.ModelRequest, _ map[string]any, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
+		func(_ context.Context, req *ai.ModelRequest, _ obj, _ ai.ModelStreamCallback) (*ai.ModelResponse, error) {
 			n := seen.add(req)
 			if n > len(turns) {
 				return nil, fmt.Errorf("turn %d was not expected", n)
@@ -255,17 +232,14 @@ func (r *requests) add(req *ai.ModelRequest) int {
 }
 
 // outputs returns the outputs of the tool calls, in order, that the last request holds.
-func (r *requests) outputs() []map[string]any {
+func (r *requests) outputs() []obj {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.list) == 0 {
-		return nil
-	}
 	return outputsOf(r.list[len(r.list)-1])
 }
 
-func outputsOf(req *ai.ModelRequest) []map[string]any {
-	var out []map[string]any
+func outputsOf(req *ai.ModelRequest) []obj {
+	var out []obj
 	for _, m := range req.Messages {
 		for _, p := range m.Content {
 			if p.IsToolResponse() {
@@ -277,12 +251,12 @@ func outputsOf(req *ai.ModelRequest) []map[string]any {
 }
 
 // plain returns v as JSON would.
-func plain(v any) map[string]any {
+func plain(v any) obj {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(err)
 	}
-	var m map[string]any
+	var m obj
 	if err := json.Unmarshal(b, &m); err != nil {
 		panic(fmt.Sprintf("%s: %v", b, err))
 	}
@@ -290,15 +264,13 @@ func plain(v any) map[string]any {
 }
 
 // code returns the code of an output's error; empty when there is none.
-func code(out map[string]any) string {
-	e, _ := out["error"].(map[string]any)
-	c, _ := e["code"].(string)
-	return c
+func code(out obj) string {
+	return str(sub(out["error"])["code"])
 }
 
 // message returns the message and remediation of an output's error.
-func message(out map[string]any) string {
-	e, _ := out["error"].(map[string]any)
+func message(out obj) string {
+	e := sub(out["error"])
 	return fmt.Sprint(e["message"], "; ", e["remediation"])
 }
 
@@ -308,10 +280,24 @@ type toolset struct {
 	tools map[string]ai.Tool
 }
 
+// within returns a context of a workflow's run whose sandboxes are like base, closed with the test.
+func (r *rig) within(id string, base session.Request) context.Context {
+	run := session.Run{Namespace: session.NamespaceWorkflow, ID: id}
+	r.t.Cleanup(func() {
+		if err := r.manager.CloseScope(context.Background(), run.Scope()); err != nil {
+			r.t.Error(err)
+		}
+	})
+	return session.WithBase(session.WithRun(context.Background(), run), base)
+}
+
 // tools returns tools within a run of their own.
-func (r *rig) tools(s tools.Sandbox) *toolset {
+func (r *rig) tools(s tools.Sandbox) *toolset { return r.toolsIn(context.Background(), s) }
+
+// toolsIn returns tools within the run of ctx.
+func (r *rig) toolsIn(ctx context.Context, s tools.Sandbox) *toolset {
 	r.t.Helper()
-	list, err := r.plugin.Tools(context.Background(), s)
+	list, err := r.plugin.Tools(ctx, s)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -322,8 +308,8 @@ func (r *rig) tools(s tools.Sandbox) *toolset {
 	return set
 }
 
-// call calls a tool and gives its output; a Go error fails the test.
-func (s *toolset) call(ctx context.Context, name string, input any) map[string]any {
+// call calls a tool and returns its output; a Go error fails the test.
+func (s *toolset) call(ctx context.Context, name string, input any) obj {
 	s.t.Helper()
 	out, err := s.tools[name].RunRaw(ctx, input)
 	if err != nil {
@@ -333,7 +319,7 @@ func (s *toolset) call(ctx context.Context, name string, input any) map[string]a
 }
 
 // ok is call for calls that must succeed.
-func (s *toolset) ok(name string, input any) map[string]any {
+func (s *toolset) ok(name string, input any) obj {
 	s.t.Helper()
 	out := s.call(context.Background(), name, input)
 	if code(out) != "" {
@@ -343,10 +329,10 @@ func (s *toolset) ok(name string, input any) map[string]any {
 }
 
 // fails is call for calls that must fail with a code.
-func (s *toolset) fails(want tools.Code, name string, input any) map[string]any {
+func (s *toolset) fails(want toolspec.Code, name string, input any) obj {
 	s.t.Helper()
 	out := s.call(context.Background(), name, input)
-	e, _ := out["error"].(map[string]any)
+	e := sub(out["error"])
 	if code(out) != string(want) || e["message"] == "" || e["remediation"] == "" || e["retryable"] == nil {
 		s.t.Errorf("%s: %v, want an error with code %s", name, out, want)
 	}
@@ -359,7 +345,7 @@ type obj = map[string]any
 func str(v any) string  { s, _ := v.(string); return s }
 func num(v any) float64 { n, _ := v.(float64); return n }
 func items(v any) []any { l, _ := v.([]any); return l }
-func sub(v any) obj     { m, _ := v.(map[string]any); return m }
+func sub(v any) obj     { m, _ := v.(obj); return m }
 
 // code mode on an image name that the process engine accepts.
 func codeMode() tools.Sandbox { return tools.Sandbox{Mode: "code", Runtime: "bash"} }
@@ -389,4 +375,4 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // keys returns the keys of an output, sorted.
-func keys(m map[string]any) string { return strings.Join(slices.Sorted(maps.Keys(m)), " ") }
+func keys(m obj) string { return strings.Join(slices.Sorted(maps.Keys(m)), " ") }

@@ -1,17 +1,19 @@
 package tools
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/sanitize"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -54,7 +56,7 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 	runtime := cmp.Or(frontmatter.Runtime(in.Runtime), own)
 	how := interpreterOf(runtime)
 	if fail := b.checkRun(in, runtime, how); fail != nil {
-		return runOutput{}, fail
+		return out, fail
 	}
 	wish := b.cfg.Runtime
 	if runtime != own {
@@ -67,7 +69,7 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 		noteOpened(ctx, err)
 	}
 	if err != nil {
-		return runOutput{}, err
+		return out, err
 	}
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -77,71 +79,61 @@ func (b *binding) runCode(ctx context.Context, in runInput) (out runOutput, err 
 		}
 	}()
 	if err := writeFiles(ctx, s, in, how.file); err != nil {
-		return runOutput{}, err
+		return out, err
 	}
 	res, err := s.Exec(ctx, b.runRequest(in, how, s.Info()))
 	if err != nil {
-		return runOutput{}, err
+		return out, err
 	}
 	return newRunOutput(res, runtime, s.Info()), nil
 }
 
-func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how interpreter) *ToolError {
+func (b *binding) checkRun(in runInput, runtime frontmatter.Runtime, how interpreter) *toolspec.Error {
 	if !slices.Contains(frontmatter.Runtimes(), runtime) {
-		return failure(CodeInvalid, "unknown runtime %q, it must be python, node or bash", clip(in.Runtime))
-	}
-	if in.Code == "" {
-		return failure(CodeInvalid, "code is empty")
+		return toolspec.Failf(toolspec.CodeInvalid, "unknown runtime %q, it must be python, node or bash", sanitize.Clip(in.Runtime))
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
 		if path.IsAbs(name) {
-			return failure(CodeInvalid, "cannot write %s: the paths of files are relative to the work directory", clip(name))
+			return toolspec.Failf(toolspec.CodeInvalid, "cannot write %s: the paths of files are relative to the work directory", sanitize.Clip(name))
 		}
 		if path.Clean(name) == how.file {
-			return failure(CodeInvalid, "files may not hold %s, which is where code is written to", how.file)
+			return toolspec.Failf(toolspec.CodeInvalid, "files may not hold %s, which is where code is written to", how.file)
 		}
 	}
 	if len(b.cfg.PipPackages) > 0 || len(b.cfg.NpmPackages) > 0 {
-		return failure(CodeUnsupported, "this agent asks for packages to be installed before the run, which is not supported").
-			withRemediation("Report it: whoever set the agent up should use an image that has the packages and remove pip_packages and npm_packages.")
+		return toolspec.Failf(toolspec.CodeUnsupported, "this agent asks for packages to be installed before the run, which is not supported").
+			WithRemediation("Report it: whoever set the agent up should use an image that has the packages and remove pip_packages and npm_packages.")
 	}
 	return nil
 }
 
 // writeFiles writes the files of a run, the code last.
 func writeFiles(ctx context.Context, s *session.Session, in runInput, file string) error {
-	put := func(name, text string) error {
-		_, err := s.WriteFile(ctx, name, bytes.NewReader([]byte(text)), session.WriteFileOptions{Size: int64(len(text)), Overwrite: true})
+	for _, name := range append(slices.Sorted(maps.Keys(in.Files)), file) {
+		text := in.Files[name]
+		if name == file {
+			text = in.Code
+		}
+		_, err := s.WriteFile(ctx, name, strings.NewReader(text), session.WriteFileOptions{Size: int64(len(text)), Overwrite: true})
 		if err != nil {
-			e := ErrorOf(err)
-			e.Message = fmt.Sprintf("cannot write %s: %s", clip(name), e.Message)
-			if ctx.Err() != nil {
-				return err
-			}
+			e := toolspec.ErrorOf(err)
+			e.Message = fmt.Sprintf("cannot write %s: %s", sanitize.Clip(name), e.Message)
 			return e
 		}
-		return nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
-		if err := put(name, in.Files[name]); err != nil {
-			return err
-		}
-	}
-	return put(file, in.Code)
+	return nil
 }
 
 func (b *binding) runRequest(in runInput, how interpreter, info session.Info) session.ExecRequest {
-	env := maps.Clone(how.env)
-	if env == nil {
-		env = map[string]string{}
+	env := map[string]string{}
+	for _, layer := range []map[string]string{how.env, b.cfg.Env, in.Env} {
+		maps.Copy(env, layer)
 	}
-	maps.Copy(env, b.cfg.Env)
-	maps.Copy(env, in.Env)
-	bounds := excerptOf(b.streamChars)
+	head, tail := excerpt(b.streamChars)
 	seconds := cmp.Or(in.TimeoutSeconds, b.cfg.TimeoutSeconds)
 	return session.ExecRequest{
 		Argv: append([]string{how.program(info.Programs), how.file}, in.Args...), Env: env,
-		Timeout: cmp.Or(time.Duration(seconds)*time.Second, info.ExecTimeout, defaultRunTimeout), HeadBytes: bounds.head, TailBytes: bounds.tail,
+		Timeout: cmp.Or(time.Duration(seconds)*time.Second, info.ExecTimeout, defaultRunTimeout), HeadBytes: head, TailBytes: tail,
 	}
 }
 
@@ -155,17 +147,17 @@ func newRunOutput(res session.ExecResult, runtime frontmatter.Runtime, info sess
 	}
 	switch res.Status {
 	case session.ExecTimedOut:
-		out.Error = failure(CodeTimeout, "the program was ended after %d seconds, its timeout", int64(res.Timeout/time.Second))
+		out.Error = toolspec.Failf(toolspec.CodeTimeout, "the program was ended after %d seconds, its timeout", int64(res.Timeout/time.Second))
 	case session.ExecOOMKilled:
-		out.Error = failure(CodeQuota, "the program was killed: the memory limit of the sandbox was reached").
-			withRemediation("Work on less data at a time.")
+		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was killed: the memory limit of the sandbox was reached").
+			WithRemediation("Work on less data at a time.")
 		if limits := info.Limits; limits.MemoryBytes > 0 {
 			out.Error.Message = fmt.Sprintf("the program was killed: the memory limit of %d MiB was reached", limits.MemoryBytes>>20)
 		}
 	case session.ExecQuotaKilled:
-		out.Error = failure(CodeQuota, "the program was ended: %s", overLimit(res, info))
+		out.Error = toolspec.Failf(toolspec.CodeQuota, "the program was ended: %s", overLimit(res, info))
 	case session.ExecKilled:
-		out.Error = failure(CodeInternal, "the program was ended from outside")
+		out.Error = toolspec.Failf(toolspec.CodeInternal, "the program was ended from outside")
 	}
 	return out
 }

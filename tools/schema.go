@@ -1,41 +1,45 @@
 package tools
 
-import "github.com/workcell-dev/workcell/frontmatter"
-
-// Names of the tools.
-const (
-	ToolRun       = "sandbox_run" // compute mode
-	ToolOpen      = "sandbox_open"
-	ToolExec      = "sandbox_exec"
-	ToolExecRead  = "sandbox_exec_read"
-	ToolExecWait  = "sandbox_exec_wait"
-	ToolExecWrite = "sandbox_exec_write"
-	ToolExecKill  = "sandbox_exec_kill"
-	ToolFSWrite   = "sandbox_fs_write"
-	ToolFSRead    = "sandbox_fs_read"
-	ToolFSList    = "sandbox_fs_list"
-	ToolFSDelete  = "sandbox_fs_delete"
-	ToolClose     = "sandbox_close"
+import (
+	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
-// Result is part of every output.
-type Result struct {
-	Error *ToolError `json:"error,omitempty" jsonschema_description:"set when the call failed; then the other fields may be missing"`
+// The inputs and outputs of the tools, whose schemas models see.
+
+// inSandbox is the part of an input that names the sandbox.
+type inSandbox struct {
+	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
 }
 
-// runInput is the input of sandbox_run.
+func (in *inSandbox) args() toolspec.Args { return toolspec.Args{SandboxID: &in.SandboxID} }
+
+// done is the output of a tool that has nothing to report.
+type done struct {
+	toolspec.Result
+	OK bool `json:"ok"`
+}
+
 type runInput struct {
-	Code           string   `json:"code" jsonschema_description:"source text of the program"`
-	Runtime        string   `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the code; the agent's own when left out"`
-	Args           []string `json:"args,omitempty" jsonschema_description:"arguments of the program"`
-	Env            TextMap  `json:"env,omitempty" jsonschema_description:"environment, an object of name to value as in {\"LANG\": \"C\"}"`
-	Files          TextMap  `json:"files,omitempty" jsonschema_description:"files to write before the run, an object of path to text as in {\"data/in.csv\": \"a,b\"}; paths are relative to the work directory"`
-	TimeoutSeconds int64    `json:"timeout_seconds,omitempty" jsonschema_description:"when the program is ended; the agent's own or 120 when left out"`
+	Code           string           `json:"code" jsonschema_description:"source text of the program"`
+	Runtime        string           `json:"runtime,omitempty" jsonschema:"enum=python,enum=node,enum=bash" jsonschema_description:"language of the code; the agent's own when left out"`
+	Args           []string         `json:"args,omitempty" jsonschema_description:"arguments of the program"`
+	Env            toolspec.TextMap `json:"env,omitempty" jsonschema_description:"environment, an object of name to value as in {\"LANG\": \"C\"}"`
+	Files          toolspec.TextMap `json:"files,omitempty" jsonschema_description:"files to write before the run, an object of path to text as in {\"data/in.csv\": \"a,b\"}; paths are relative to the work directory"`
+	TimeoutSeconds int64            `json:"timeout_seconds,omitempty" jsonschema_description:"when the program is ended; the agent's own or 120 when left out"`
+}
+
+func (in *runInput) args() toolspec.Args {
+	sizes := map[string]int64{}
+	for name, text := range in.Files {
+		sizes[name] = int64(len(text))
+	}
+	return toolspec.Args{TimeoutSeconds: &in.TimeoutSeconds, Files: sizes, Code: in.Code, Runtime: in.Runtime}
 }
 
 // runOutput is the output of sandbox_run. A run that was cut short has both its output so far and an Error.
 type runOutput struct {
-	Result
+	toolspec.Result
 	OK         bool   `json:"ok" jsonschema_description:"the exit code is 0"`
 	Runtime    string `json:"runtime"`
 	ExitCode   *int   `json:"exit_code,omitempty" jsonschema_description:"128 + signal when a signal ended the program"`
@@ -45,14 +49,14 @@ type runOutput struct {
 	Truncated  bool   `json:"truncated" jsonschema_description:"part of stdout or stderr is missing"`
 }
 
-// openInput is the input of sandbox_open.
 type openInput struct {
 	SessionKey string `json:"session_key,omitempty" jsonschema_description:"name of another sandbox of this run, default for the one that its agents share; the agent's own when left out"`
 }
 
-// openOutput is the output of sandbox_open.
+func (in *openInput) args() toolspec.Args { return toolspec.Args{SessionKey: &in.SessionKey} }
+
 type openOutput struct {
-	Result
+	toolspec.Result
 	SandboxID string     `json:"sandbox_id"`
 	Image     string     `json:"image"`
 	Workdir   string     `json:"workdir"`
@@ -71,22 +75,27 @@ type openLimits struct {
 	RootEnforcement      string `json:"root_enforcement,omitempty" jsonschema:"enum=memory,enum=watched" jsonschema_description:"what holds root_mb, as workspace_enforcement"`
 }
 
-// execInput is the input of sandbox_exec.
 type execInput struct {
-	SandboxID      string   `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
-	Cmd            []string `json:"cmd,omitempty" jsonschema_description:"program and arguments, delivered verbatim without a shell; this or command"`
-	Command        string   `json:"command,omitempty" jsonschema_description:"one line for /bin/sh -c; this or cmd"`
-	Cwd            string   `json:"cwd,omitempty" jsonschema:"default=/workspace" jsonschema_description:"working directory"`
-	Env            TextMap  `json:"env,omitempty" jsonschema_description:"environment over the sandbox's own, an object of name to value as in {\"LANG\": \"C\"}"`
-	Stdin          *string  `json:"stdin,omitempty" jsonschema_description:"text for standard input; end of file at once when left out"`
-	TimeoutSeconds int64    `json:"timeout_seconds,omitempty" jsonschema_description:"when the command and all its children are ended; the agent's own or 120 when left out"`
-	YieldMS        *int64   `json:"yield_ms,omitempty" jsonschema_description:"a command that still runs after this long is handed back with status running, and sandbox_exec_wait waits for its end; the agent's own or 10000 when left out"`
-	Stream         bool     `json:"stream,omitempty" jsonschema_description:"return at once, whatever yield_ms says, and keep standard input open for sandbox_exec_write"`
+	inSandbox
+	Cmd            []string         `json:"cmd,omitempty" jsonschema_description:"program and arguments, delivered verbatim without a shell; this or command"`
+	Command        string           `json:"command,omitempty" jsonschema_description:"one line for /bin/sh -c; this or cmd"`
+	Cwd            string           `json:"cwd,omitempty" jsonschema:"default=/workspace" jsonschema_description:"working directory"`
+	Env            toolspec.TextMap `json:"env,omitempty" jsonschema_description:"environment over the sandbox's own, an object of name to value as in {\"LANG\": \"C\"}"`
+	Stdin          *string          `json:"stdin,omitempty" jsonschema_description:"text for standard input; end of file at once when left out"`
+	TimeoutSeconds int64            `json:"timeout_seconds,omitempty" jsonschema_description:"when the command and all its children are ended; the agent's own or 120 when left out"`
+	YieldMS        *int64           `json:"yield_ms,omitempty" jsonschema_description:"a command that still runs after this long is handed back with status running, and sandbox_exec_wait waits for its end; the agent's own or 10000 when left out"`
+	Stream         bool             `json:"stream,omitempty" jsonschema_description:"return at once, whatever yield_ms says, and keep standard input open for sandbox_exec_write"`
+}
+
+func (in *execInput) args() toolspec.Args {
+	return toolspec.Args{
+		SandboxID: &in.SandboxID, TimeoutSeconds: &in.TimeoutSeconds, Argv: in.Cmd, Line: in.Command, Stdin: in.Stdin, StdinOpen: in.Stream,
+	}
 }
 
 // execOutput is the output of sandbox_exec. A non-zero exit code is a result, not an error.
 type execOutput struct {
-	Result
+	toolspec.Result
 	ExecID   string `json:"exec_id"`
 	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
 	ExitCode *int   `json:"exit_code,omitempty" jsonschema_description:"absent while the command runs; 128 + signal when a signal ended it"`
@@ -102,18 +111,16 @@ type execOutput struct {
 	DurationMS    int64  `json:"duration_ms"`
 }
 
-// execReadInput is the input of sandbox_exec_read.
 type execReadInput struct {
-	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
+	inSandbox
 	ExecID    string `json:"exec_id" jsonschema_description:"from sandbox_exec"`
 	SinceSeq  int64  `json:"since_seq,omitempty" jsonschema_description:"give chunks after this number; 0 begins at the first"`
 	MaxChunks int64  `json:"max_chunks,omitempty" jsonschema_description:"at most so many chunks; 100 when left out"`
 	WaitMS    int64  `json:"wait_ms,omitempty" jsonschema_description:"wait so long for a first chunk or the end"`
 }
 
-// execReadOutput is the output of sandbox_exec_read.
 type execReadOutput struct {
-	Result
+	toolspec.Result
 	Chunks  []execChunk `json:"chunks"`
 	Done    bool        `json:"done" jsonschema_description:"the command ended and everything was read"`
 	NextSeq int64       `json:"next_seq" jsonschema_description:"pass as since_seq to read on"`
@@ -128,9 +135,8 @@ type execChunk struct {
 	DataB64 string `json:"data_b64,omitempty"`
 }
 
-// execWaitInput is the input of sandbox_exec_wait.
 type execWaitInput struct {
-	SandboxID      string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
+	inSandbox
 	ExecID         string `json:"exec_id" jsonschema_description:"from sandbox_exec"`
 	TimeoutSeconds int64  `json:"timeout_seconds,omitempty" jsonschema_description:"wait at most so long; 120 when left out. The command goes on afterwards."`
 }
@@ -141,39 +147,29 @@ type execWaitOutput struct {
 	execOutput
 }
 
-// execWriteInput is the input of sandbox_exec_write.
 type execWriteInput struct {
-	SandboxID string  `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
-	ExecID    string  `json:"exec_id" jsonschema_description:"from sandbox_exec with stream"`
-	Text      *string `json:"text,omitempty" jsonschema_description:"text to write; end lines with a newline"`
-	DataB64   string  `json:"data_b64,omitempty" jsonschema_description:"bytes to write, base64; instead of text"`
-	EOF       bool    `json:"eof,omitempty" jsonschema_description:"close standard input afterwards"`
+	inSandbox
+	ExecID  string  `json:"exec_id" jsonschema_description:"from sandbox_exec with stream"`
+	Text    *string `json:"text,omitempty" jsonschema_description:"text to write; end lines with a newline"`
+	DataB64 *string `json:"data_b64,omitempty" jsonschema_description:"bytes to write, base64; instead of text"`
+	EOF     bool    `json:"eof,omitempty" jsonschema_description:"close standard input afterwards"`
 }
 
-// execWriteOutput is the output of sandbox_exec_write.
-type execWriteOutput struct {
-	Result
-	OK bool `json:"ok"`
-}
-
-// execKillInput is the input of sandbox_exec_kill.
 type execKillInput struct {
-	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
-	ExecID    string `json:"exec_id" jsonschema_description:"from sandbox_exec"`
-	Signal    string `json:"signal,omitempty" jsonschema_description:"signal for the command and all its children, as in SIGINT; TERM and then KILL when left out"`
+	inSandbox
+	ExecID string `json:"exec_id" jsonschema_description:"from sandbox_exec"`
+	Signal string `json:"signal,omitempty" jsonschema_description:"signal for the command and all its children, as in SIGINT; TERM and then KILL when left out"`
 }
 
-// execKillOutput is the output of sandbox_exec_kill.
 type execKillOutput struct {
-	Result
+	toolspec.Result
 	OK       bool   `json:"ok"`
 	ExitCode *int   `json:"exit_code,omitempty"`
 	Status   string `json:"status" jsonschema:"enum=completed,enum=running,enum=timed_out,enum=killed,enum=oom_killed,enum=quota_killed"`
 }
 
-// fsWriteInput is the input of sandbox_fs_write.
 type fsWriteInput struct {
-	SandboxID   string  `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
+	inSandbox
 	Path        string  `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
 	Contents    *string `json:"contents,omitempty" jsonschema_description:"text of the file; this or contents_b64"`
 	ContentsB64 *string `json:"contents_b64,omitempty" jsonschema_description:"bytes of the file, base64; this or contents"`
@@ -181,17 +177,27 @@ type fsWriteInput struct {
 	Overwrite   bool    `json:"overwrite,omitempty" jsonschema_description:"replace the file when it exists"`
 }
 
-// fsWriteOutput is the output of sandbox_fs_write.
+// args returns the size of the contents at most a few bytes too large when they are in base64.
+func (in *fsWriteInput) args() toolspec.Args {
+	size := 0
+	switch {
+	case in.ContentsB64 != nil:
+		size = len(*in.ContentsB64) / 4 * 3
+	case in.Contents != nil:
+		size = len(*in.Contents)
+	}
+	return toolspec.Args{SandboxID: &in.SandboxID, Files: map[string]int64{in.Path: int64(size)}}
+}
+
 type fsWriteOutput struct {
-	Result
+	toolspec.Result
 	OK        bool   `json:"ok"`
 	Path      string `json:"path" jsonschema_description:"absolute path of the file"`
 	SizeBytes int64  `json:"size_bytes"`
 }
 
-// fsReadInput is the input of sandbox_fs_read.
 type fsReadInput struct {
-	SandboxID  string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
+	inSandbox
 	Path       string `json:"path" jsonschema_description:"path below /workspace, relative or absolute, or below /tmp"`
 	MaxBytes   int64  `json:"max_bytes,omitempty" jsonschema_description:"read at most so many bytes"`
 	Offset     int64  `json:"offset,omitempty" jsonschema_description:"begin at this byte; not together with lines"`
@@ -199,9 +205,12 @@ type fsReadInput struct {
 	LineLimit  int64  `json:"line_limit,omitempty" jsonschema_description:"read at most so many lines"`
 }
 
-// fsReadOutput is the output of sandbox_fs_read.
+func (in *fsReadInput) args() toolspec.Args {
+	return toolspec.Args{SandboxID: &in.SandboxID, Files: map[string]int64{in.Path: 0}}
+}
+
 type fsReadOutput struct {
-	Result
+	toolspec.Result
 	Contents       *string `json:"contents,omitempty" jsonschema_description:"when what was read is UTF-8 text"`
 	ContentsB64    *string `json:"contents_b64,omitempty" jsonschema_description:"otherwise"`
 	Truncated      bool    `json:"truncated" jsonschema_description:"the file goes on after what was read"`
@@ -211,17 +220,15 @@ type fsReadOutput struct {
 	Note           string  `json:"note,omitempty" jsonschema_description:"how to read on"`
 }
 
-// fsListInput is the input of sandbox_fs_list.
 type fsListInput struct {
-	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
+	inSandbox
 	Path      string `json:"path,omitempty" jsonschema:"default=." jsonschema_description:"directory below /workspace or /tmp"`
 	Recursive bool   `json:"recursive,omitempty" jsonschema_description:"list the whole tree; links are not followed"`
 	Limit     int64  `json:"limit,omitempty" jsonschema_description:"at most so many entries"`
 }
 
-// fsListOutput is the output of sandbox_fs_list.
 type fsListOutput struct {
-	Result
+	toolspec.Result
 	Entries   []fsEntry `json:"entries"`
 	Truncated bool      `json:"truncated" jsonschema_description:"there are more entries"`
 	Total     int64     `json:"total" jsonschema_description:"entries there are, at least"`
@@ -237,28 +244,19 @@ type fsEntry struct {
 	MtimeUnix int64  `json:"mtime_unix"`
 }
 
-// fsDeleteInput is the input of sandbox_fs_delete.
 type fsDeleteInput struct {
-	SandboxID string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
+	inSandbox
 	Path      string `json:"path" jsonschema_description:"path below /workspace or /tmp"`
 	Recursive bool   `json:"recursive,omitempty" jsonschema_description:"needed to delete a directory, with all it holds"`
 }
 
-// fsDeleteOutput is the output of sandbox_fs_delete.
 type fsDeleteOutput struct {
-	Result
+	toolspec.Result
 	OK      bool  `json:"ok"`
 	Deleted int64 `json:"deleted" jsonschema_description:"entries that were deleted"`
 }
 
-// closeInput is the input of sandbox_close.
 type closeInput struct {
-	SandboxID       string `json:"sandbox_id,omitempty" jsonschema_description:"may be left out when there is one sandbox"`
-	DeleteWorkspace bool   `json:"delete_workspace,omitempty" jsonschema_description:"also delete the sandbox with all its files now; otherwise the files stay for the rest of the run"`
-}
-
-// closeOutput is the output of sandbox_close.
-type closeOutput struct {
-	Result
-	OK bool `json:"ok"`
+	inSandbox
+	DeleteWorkspace bool `json:"delete_workspace,omitempty" jsonschema_description:"also delete the sandbox with all its files now; otherwise the files stay for the rest of the run"`
 }

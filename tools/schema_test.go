@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/firebase/genkit/go/ai"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/frontmatter"
@@ -27,7 +26,7 @@ func TestSchemas(t *testing.T) {
 	for _, mode := range []frontmatter.Mode{frontmatter.ModeCompute, frontmatter.ModeCode} {
 		for _, tool := range tools.ToolsOf(mode) {
 			names = append(names, tool.Name())
-			checkGolden(t, tool.Definition())
+			checkGolden(t, filepath.Join("schema", tool.Name()), tool.Definition())
 		}
 	}
 	want := []string{
@@ -39,20 +38,18 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-func checkGolden(t *testing.T, def *ai.ToolDefinition) {
+// checkGolden compares a value, as JSON, with testdata/NAME.json.
+func checkGolden(t *testing.T, name string, v any) {
 	t.Helper()
 	var got bytes.Buffer
 	enc := json.NewEncoder(&got)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	if err := enc.Encode(def); err != nil {
+	if err := enc.Encode(v); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join("testdata", "schema", def.Name+".json")
+	file := filepath.Join("testdata", name+".json")
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
 		if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +59,7 @@ func checkGolden(t *testing.T, def *ai.ToolDefinition) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("%s (-want +got), run the test with -update when this is meant:\n%s", def.Name, diff)
+		t.Errorf("%s (-want +got), run the test with -update when this is meant:\n%s", file, diff)
 	}
 }
 

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/firebase/genkit/go/ai"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -55,15 +55,9 @@ func TestForeignSandboxes(t *testing.T) {
 	mine.ok("sandbox_open", nil)
 	id := str(other.ok("sandbox_open", nil)["sandbox_id"])
 	other.ok("sandbox_fs_write", obj{"path": "secret", "contents": "x"})
-	var engineID string
-	for k := range r.engine.boxes {
-		engineID = k
-	}
-	unknown := mine.fails(tools.CodeNotFound, "sandbox_exec", obj{"command": "x", "sandbox_id": "sbx_" + session.NewID()})
+	unknown := mine.fails(toolspec.CodeNotFound, "sandbox_exec", obj{"command": "x", "sandbox_id": "sbx_" + session.NewID()})
 	for name, foreign := range map[string]string{
-		"another run's": id, "its prefix": id[:12], "upper case": strings.ToUpper(id), "engine's id": engineID, "with a space": id + " ",
-		"the key": "agent:run_x:default", "path": "../" + id, "colon": "workflow:a:b", "control characters": "a\x00\x1b[31m\n", "long": strings.Repeat("a", 10_000),
-		"container name": "workcell-" + id,
+		"another run's": id, "its prefix": id[:12], "engine's id": r.engine.all()[0].ID, "control characters": "a\x00\x1b[31m\n", "long": strings.Repeat("a", 10_000),
 	} {
 		for tool, input := range map[string]obj{
 			"sandbox_exec": {"command": "true"}, "sandbox_fs_read": {"path": "secret"}, "sandbox_fs_write": {"path": "a", "contents": "b"},
@@ -93,19 +87,19 @@ func TestSessionKey(t *testing.T) {
 	if first == second {
 		t.Fatal("one sandbox for two names")
 	}
-	out := set.fails(tools.CodeInvalid, "sandbox_exec", obj{"command": "true"})
+	out := set.fails(toolspec.CodeInvalid, "sandbox_exec", obj{"command": "true"})
 	for _, part := range []string{fmt.Sprintf("%v (default)", first), fmt.Sprintf("%v (second)", second)} {
 		if !strings.Contains(message(out), part) {
 			t.Errorf("%s lacks %s", message(out), part)
 		}
 	}
 	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "2", "sandbox_id": second})
-	set.fails(tools.CodeNotFound, "sandbox_fs_read", obj{"path": "f", "sandbox_id": first})
+	set.fails(toolspec.CodeNotFound, "sandbox_fs_read", obj{"path": "f", "sandbox_id": first})
 	if out := set.ok("sandbox_open", obj{"session_key": "default"}); out["sandbox_id"] != first || out["created"] != false {
 		t.Errorf("default by name: %v", out)
 	}
 	for _, bad := range []string{"a:b", "../x", "..", ".hidden", "-x", "a/b", "a b", "a\x00b", "a\nb", "ü", strings.Repeat("a", 10_000)} {
-		out := set.fails(tools.CodeInvalid, "sandbox_open", obj{"session_key": bad})
+		out := set.fails(toolspec.CodeInvalid, "sandbox_open", obj{"session_key": bad})
 		if len(message(out)) > 500 || strings.ContainsAny(message(out), "\x00\n") {
 			t.Errorf("message %q", message(out))
 		}
@@ -125,9 +119,9 @@ func TestIsolation(t *testing.T) {
 	open := func(who *toolset, key string) obj { return who.call(ctx, "sandbox_open", obj{"session_key": key}) }
 	shared, secret, isolated := str(open(plain, "")["sandbox_id"]), str(open(vault, "")["sandbox_id"]), str(open(own, "")["sandbox_id"])
 	name := ""
-	for _, b := range r.engine.boxes {
-		if b.info.SessionID == isolated {
-			_, name, _ = strings.Cut(strings.TrimPrefix(b.info.Key, "workflow:"), ":")
+	for _, info := range r.engine.all() {
+		if info.SessionID == isolated {
+			_, name, _ = strings.Cut(strings.TrimPrefix(info.Key, "workflow:"), ":")
 		}
 	}
 	if shared == secret || secret == isolated || !strings.HasPrefix(name, "isolated.") {
@@ -178,7 +172,7 @@ func TestClose(t *testing.T) {
 	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "kept"})
 	run := set.ok("sandbox_exec", obj{"command": "sleep 100; echo late > late", "stream": true})
 	set.ok("sandbox_close", obj{})
-	out := set.fails(tools.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
+	out := set.fails(toolspec.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
 	if !strings.Contains(message(out), "sandbox_open") {
 		t.Errorf("message %s", message(out))
 	}
@@ -192,16 +186,18 @@ func TestClose(t *testing.T) {
 	if out := set.ok("sandbox_exec_wait", obj{"exec_id": run["exec_id"], "timeout_seconds": 10}); out["status"] != "killed" {
 		t.Errorf("a command that was left running: %v", out)
 	}
-	set.ok("sandbox_close", obj{"sandbox_id": id, "delete_workspace": true})
+	for _, deletes := range []bool{false, false, true, true, false} {
+		set.ok("sandbox_close", obj{"sandbox_id": id, "delete_workspace": deletes})
+	}
 	if r.engine.open() != 0 {
 		t.Error("the sandbox is still there")
 	}
-	set.fails(tools.CodeClosed, "sandbox_fs_read", obj{"path": "f", "sandbox_id": id})
+	set.fails(toolspec.CodeClosed, "sandbox_fs_read", obj{"path": "f", "sandbox_id": id})
 	fresh := set.ok("sandbox_open", nil)
 	if fresh["created"] != true || fresh["sandbox_id"] == id {
 		t.Errorf("a fresh one: %v", fresh)
 	}
-	set.fails(tools.CodeNotFound, "sandbox_fs_read", obj{"path": "f"})
+	set.fails(toolspec.CodeNotFound, "sandbox_fs_read", obj{"path": "f"})
 }
 
 // TestCloseAfterAFailure: a sandbox whose removal failed is closed, and closing it again removes it.
@@ -211,13 +207,14 @@ func TestCloseAfterAFailure(t *testing.T) {
 	set := r.tools(codeMode())
 	id := set.ok("sandbox_open", nil)["sandbox_id"]
 	set.ok("sandbox_fs_write", obj{"path": "f", "contents": "gone"})
-	r.engine.onRemove(func() error { return backend.ErrUnavailable })
+	refuse := func() error { return backend.ErrUnavailable }
+	r.engine.fail.remove.Store(&refuse)
 	closing := obj{"sandbox_id": id, "delete_workspace": true}
 	for range 2 {
-		set.fails(tools.CodeUnavailable, "sandbox_close", closing)
-		set.fails(tools.CodeClosed, "sandbox_fs_read", obj{"path": "f", "sandbox_id": id})
+		set.fails(toolspec.CodeUnavailable, "sandbox_close", closing)
+		set.fails(toolspec.CodeClosed, "sandbox_fs_read", obj{"path": "f", "sandbox_id": id})
 	}
-	r.engine.onRemove(nil)
+	r.engine.fail.remove.Store(nil)
 	for range 2 {
 		set.ok("sandbox_close", closing)
 		if n := r.engine.open(); n != 0 {
@@ -228,7 +225,7 @@ func TestCloseAfterAFailure(t *testing.T) {
 		t.Errorf("a fresh one: %v", out)
 	}
 	set.ok("sandbox_close", obj{"sandbox_id": id})
-	set.fails(tools.CodeNotFound, "sandbox_close", obj{"sandbox_id": "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa", "delete_workspace": true})
+	set.fails(toolspec.CodeNotFound, "sandbox_close", obj{"sandbox_id": "sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa", "delete_workspace": true})
 	if n := r.engine.open(); n != 1 {
 		t.Errorf("%d sandboxes, want the fresh one", n)
 	}
@@ -238,21 +235,14 @@ func TestCloseAfterAFailure(t *testing.T) {
 func TestClosedBehindOurBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	ctx := session.WithRun(context.Background(), session.Run{Namespace: "workflow", ID: "run_1"})
-	list, err := r.plugin.Tools(ctx, codeMode())
-	if err != nil {
-		t.Fatal(err)
-	}
-	set := &toolset{t: t, tools: map[string]ai.Tool{}}
-	for _, tool := range list {
-		set.tools[tool.Name()] = tool
-	}
+	ctx := r.within("run_1", session.Request{})
+	set := r.toolsIn(ctx, codeMode())
 	id := set.ok("sandbox_open", nil)["sandbox_id"]
 	if err := r.manager.CloseSession(ctx, session.WorkflowKey("run_1", "default"), session.CloseOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	set.fails(tools.CodeClosed, "sandbox_exec", obj{"command": "true"})
-	set.fails(tools.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
+	set.fails(toolspec.CodeClosed, "sandbox_exec", obj{"command": "true"})
+	set.fails(toolspec.CodeClosed, "sandbox_exec", obj{"command": "true", "sandbox_id": id})
 	out := set.ok("sandbox_open", nil)
 	if out["created"] != true || !strings.Contains(str(out["note"]), "files from earlier calls are lost") {
 		t.Errorf("%v", out)
@@ -260,7 +250,7 @@ func TestClosedBehindOurBack(t *testing.T) {
 	if err := r.manager.CloseScope(ctx, session.Scope{Namespace: "workflow", ID: "run_1"}); err != nil {
 		t.Fatal(err)
 	}
-	set.fails(tools.CodeClosed, "sandbox_open", nil)
+	set.fails(toolspec.CodeClosed, "sandbox_open", nil)
 }
 
 func TestOpenFailures(t *testing.T) {
@@ -268,16 +258,16 @@ func TestOpenFailures(t *testing.T) {
 	r := newRig(t)
 	for name, tt := range map[string]struct {
 		err  error
-		code tools.Code
+		code toolspec.Code
 		want string
 	}{
-		"image":       {fmt.Errorf("%w: no such image: x", backend.ErrImage), tools.CodeUnavailable, "Report that the image is missing"},
-		"unavailable": {fmt.Errorf("%w: engine at unix:///var/run/docker.sock", backend.ErrUnavailable), tools.CodeUnavailable, ""},
-		"capacity":    {backend.ErrCapacity, tools.CodeCapacity, ""},
-		"unsupported": {fmt.Errorf("%w: no disk quota", backend.ErrUnsupported), tools.CodeUnsupported, ""},
-		"internal":    {errors.New("mkdir /var/lib/docker/x: boom"), tools.CodeInternal, ""},
+		"image":       {fmt.Errorf("%w: no such image: x", backend.ErrImage), toolspec.CodeUnavailable, "Report that the image is missing"},
+		"unavailable": {fmt.Errorf("%w: engine at unix:///var/run/docker.sock", backend.ErrUnavailable), toolspec.CodeUnavailable, ""},
+		"capacity":    {backend.ErrCapacity, toolspec.CodeCapacity, ""},
+		"unsupported": {fmt.Errorf("%w: no disk quota", backend.ErrUnsupported), toolspec.CodeUnsupported, ""},
+		"internal":    {errors.New("mkdir /var/lib/docker/x: boom"), toolspec.CodeInternal, ""},
 	} {
-		r.engine.onCreate(func(context.Context, backend.Spec) error { return tt.err })
+		r.engine.onCreate(func(context.Context) error { return tt.err })
 		out := r.tools(codeMode()).fails(tt.code, "sandbox_exec", obj{"command": "true"})
 		if !strings.Contains(message(out), tt.want) || strings.Contains(message(out), "/var/") {
 			t.Errorf("%s: %s", name, message(out))
@@ -292,28 +282,8 @@ func TestOpenFailures(t *testing.T) {
 func TestSharing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	ctx := session.WithRun(context.Background(), session.Run{Namespace: "workflow", ID: "run_1"})
-	defer func() {
-		if err := r.manager.CloseScope(ctx, session.Scope{Namespace: "workflow", ID: "run_1"}); err != nil {
-			t.Error(err)
-		}
-	}()
-	open := func(ctx context.Context, s tools.Sandbox) map[string]any {
-		list, err := r.plugin.Tools(ctx, s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, tool := range list {
-			if tool.Name() == "sandbox_open" {
-				out, err := tool.RunRaw(ctx, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return plain(out)
-			}
-		}
-		return nil
-	}
+	ctx := r.within("run_1", session.Request{})
+	open := func(ctx context.Context, s tools.Sandbox) obj { return r.tools(s).call(ctx, "sandbox_open", nil) }
 	special := codeMode()
 	special.Limits.MemoryMB = 512
 	special.Env = map[string]string{"A": "b"}
@@ -327,12 +297,11 @@ func TestSharing(t *testing.T) {
 		t.Errorf("an agent with another wish: %v", out)
 	}
 	other.Session = "own"
-	if out := open(ctx, other); code(out) != "" || out["sandbox_id"] == first["sandbox_id"] {
-		t.Errorf("another session: %v", out)
-	}
 	// A step of a workflow can put another sandbox in the place of the default one.
-	if out := open(session.WithSessionName(ctx, "step"), codeMode()); code(out) != "" || out["sandbox_id"] == first["sandbox_id"] {
-		t.Errorf("the step's sandbox: %v", out)
+	for name, out := range map[string]obj{"another session": open(ctx, other), "the step's": open(session.WithSessionName(ctx, "step"), codeMode())} {
+		if code(out) != "" || out["sandbox_id"] == first["sandbox_id"] {
+			t.Errorf("%s: %v", name, out)
+		}
 	}
 	// What the run wants of its sandboxes fills in what the agent leaves open.
 	base := session.WithBase(session.WithSessionName(ctx, "base"), session.Request{Image: "custom:1", Env: map[string]string{"X": "y"}})

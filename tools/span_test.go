@@ -48,26 +48,25 @@ func TestSpans(t *testing.T) {
 		t.Errorf("attributes %v", attrs)
 	}
 	path := func(s tracetest.SpanStub) string {
-		var names []string
-		for {
-			names = append(names, s.Name)
-			parent, ok := byID[s.Parent.SpanID().String()]
-			if !ok {
-				break
-			}
-			s = parent
+		names := s.Name
+		for parent, ok := byID[s.Parent.SpanID().String()]; ok; parent, ok = byID[parent.Parent.SpanID().String()] {
+			names = parent.Name + " > " + names
 		}
-		slices.Reverse(names)
-		return strings.Join(names, " > ")
+		return names
 	}
 	var paths []string
+	kills := 0
 	for _, s := range spans {
+		at := path(s)
+		paths = append(paths, at)
 		if s.SpanContext.TraceID() != root.SpanContext.TraceID() {
-			t.Errorf("%s is in another trace", path(s))
+			t.Errorf("%s is in another trace", at)
 		}
-		paths = append(paths, path(s))
 		if class, failed := toolFailure(s); failed != (s.Name == "sandbox_fs_read") || failed && class != "not_found" {
-			t.Errorf("%s is marked %v, as %q", path(s), s.Status, class)
+			t.Errorf("%s is marked %v, as %q", at, s.Status, class)
+		}
+		if strings.HasSuffix(at, "> session.KillExec") {
+			kills++
 		}
 		if strings.HasPrefix(s.Name, "session.") || s.Name == "agent.Run" {
 			for _, kv := range s.Attributes {
@@ -83,12 +82,6 @@ func TestSpans(t *testing.T) {
 	} {
 		if !slices.Contains(paths, want) {
 			t.Errorf("no span %s in\n%s", want, strings.Join(paths, "\n"))
-		}
-	}
-	kills := 0
-	for _, path := range paths {
-		if strings.HasSuffix(path, "> session.KillExec") {
-			kills++
 		}
 	}
 	if kills > 1 {

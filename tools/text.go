@@ -18,13 +18,10 @@ const (
 	headShare      = 5
 )
 
-// excerpt bounds one stream.
-type excerpt struct{ head, tail int }
-
-// excerptOf returns the bounds for at most chars characters with notices.
-func excerptOf(chars int64) excerpt {
+// excerpt returns how much of the beginning and of the end of a stream makes at most chars characters with notices.
+func excerpt(chars int64) (head, tail int) {
 	room := int(max(chars-noticeChars, chars/2))
-	return excerpt{head: room / headShare, tail: room - room/headShare}
+	return room / headShare, room - room/headShare
 }
 
 // streamText is one stream as a model sees it.
@@ -72,15 +69,7 @@ func cutHead(b []byte) []byte {
 	if i := bytes.LastIndexByte(b, '\n'); i >= 0 && len(b)-i-1 <= len(b)/lineSlack {
 		return b[:i+1]
 	}
-	for n := 1; n <= utf8.UTFMax && n <= len(b); n++ {
-		if c := b[len(b)-n]; utf8.RuneStart(c) {
-			if !utf8.FullRune(b[len(b)-n:]) {
-				return b[:len(b)-n]
-			}
-			break
-		}
-	}
-	return b
+	return wholeRunes(b)
 }
 
 // cutTail cuts forward to the beginning of a line, or of a character.
@@ -96,22 +85,23 @@ func cutTail(b []byte) []byte {
 	return b
 }
 
-// validText replaces each byte that is not UTF-8 and returns how many there were.
-func validText(b []byte) (string, int) {
-	if utf8.Valid(b) {
-		return string(b), 0
-	}
-	var out strings.Builder
-	bad := 0
-	for len(b) > 0 {
-		r, n := utf8.DecodeRune(b)
-		if r == utf8.RuneError && n == 1 {
-			bad++
+// wholeRunes takes a character that is cut in two off the end.
+func wholeRunes(b []byte) []byte {
+	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
+		if end := b[len(b)-n:]; utf8.RuneStart(end[0]) {
+			if !utf8.FullRune(end) {
+				return b[:len(b)-n]
+			}
+			break
 		}
-		out.WriteRune(r)
-		b = b[n:]
 	}
-	return out.String(), bad
+	return b
+}
+
+// validText replaces each byte that is not UTF-8 and returns how many there were.
+func validText(b []byte) (text string, bad int) {
+	text = string([]rune(string(b)))
+	return text, (len(text) - len(b)) / (len("\uFFFD") - 1)
 }
 
 func invalidNotice(bad int, keep bool) string {

@@ -9,11 +9,11 @@ import (
 	"runtime/debug"
 
 	"github.com/firebase/genkit/go/ai"
-	"github.com/firebase/genkit/go/core"
 	"github.com/firebase/genkit/go/core/api"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // tool is one of our tools. Genkit would refuse arguments that do not fit the schema and end the run; so the action
@@ -21,8 +21,8 @@ import (
 // Register writes nothing, so one tool may take part in several Generate calls at once.
 type tool struct {
 	*ai.ToolAction[json.RawMessage, any]
-	def    Definition
-	handle func(*ai.ToolContext, json.RawMessage) (any, error)
+	def toolspec.Definition
+	run func(context.Context, json.RawMessage) (any, error) // without Genkit around it
 }
 
 var (
@@ -32,84 +32,60 @@ var (
 
 // newTool makes a tool from a function that reports failures as errors. What the function returns as an error becomes
 // output; only the end of ctx is an error for Genkit.
-func newTool[In, Out any](b *binding, def Definition, fn func(context.Context, In) (Out, error), args func(*In) Args, bounds ...bound) *tool {
-	def.Input, def.Output = b.box.schemas(def.Name, inferSchemas[In, Out])
-	properties, _ := def.Input["properties"].(map[string]any)
-	for _, r := range bounds {
-		property, _ := properties[r.name].(map[string]any)
-		r.keywords(property)
+func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error), def toolspec.Definition, bounds ...toolspec.Bound) *tool {
+	def.Input, def.Output = b.box.schemas(def.Name, toolspec.Schemas[In, Out])
+	for _, bound := range bounds {
+		bound.Describe(def.Input)
 	}
-	bounded := func(ctx context.Context, in In) (out Out, err error) {
-		if fail := checkBounds(&in, bounds); fail != nil {
-			return out, fail
+	t := &tool{def: def}
+	t.run = func(ctx context.Context, raw json.RawMessage) (any, error) {
+		out, err := answer(ctx, b, def.Name, raw, do, bounds)
+		var known *toolspec.Error
+		switch interrupt, _ := ai.IsToolInterruptError(err); {
+		case err == nil:
+			return out, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case interrupt:
+			return nil, err
+		case !errors.As(err, &known):
+			if known = toolspec.ErrorOf(err); known.Code == toolspec.CodeInternal {
+				b.box.log.ErrorContext(ctx, "a tool failed", "tool", def.Name, "error", err)
+			}
 		}
-		return fn(ctx, in)
+		return toolspec.Result{Error: known}, nil
 	}
-	handle := func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
-		return answer(b, tc, def.Name, raw, bounded, args)
-	}
-	traced := func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
-		out, err := handle(tc, raw)
-		if e := FailureOf(out); e != nil { // Genkit takes it for a success
+	t.ToolAction = ai.NewTool(def.Name, def.Description, func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
+		out, err := t.run(tc, raw)
+		if e := toolspec.FailureOf(out); e != nil { // Genkit takes it for a success
 			telemetry.Fail(trace.SpanFromContext(tc), string(e.Code))
 		}
 		return out, err
-	}
-	return &tool{
-		ToolAction: ai.NewTool(def.Name, def.Description, traced, ai.WithOutputSchema(def.Output), ai.WithStrictSchema(false)),
-		def:        def,
-		handle:     handle,
-	}
+	}, ai.WithOutputSchema(def.Output), ai.WithStrictSchema(false))
+	return t
 }
 
-func inferSchemas[In, Out any]() (input, output map[string]any) {
-	var in In
-	var out Out
-	output = core.InferSchemaMap(out)
-	delete(output, "required") // a failed call returns nothing but its error
-	return core.InferSchemaMap(in), output
-}
-
-// answer runs fn on a model's arguments.
-func answer[In, Out any](b *binding, tc *ai.ToolContext, name string, raw json.RawMessage, fn func(context.Context, In) (Out, error), args func(*In) Args) (out any, err error) {
+// answer runs do on a model's arguments.
+func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.RawMessage, do func(context.Context, In) (Out, error), bounds []toolspec.Bound) (out Out, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			b.box.log.ErrorContext(tc, "a tool panicked", "tool", name, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			out, err = Result{Error: failure(CodeInternal, "%s failed unexpectedly", name)}, nil
+			b.box.log.ErrorContext(ctx, "a tool panicked", "tool", name, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			err = toolspec.Failf(toolspec.CodeInternal, "%s failed unexpectedly", name)
 		}
 	}()
-	in, fail := DecodeInput[In](raw)
+	in, fail := toolspec.DecodeInput[In](raw)
 	if fail != nil {
-		return Result{Error: fail}, nil
+		return out, fail
 	}
-	if b.check != nil {
-		var given Args
-		if args != nil {
-			given = args(&in)
-		}
-		given.SandboxID = stringField(&in, "SandboxID")
-		if fail := b.check(tc, given); fail != nil {
-			return Result{Error: fail}, nil
+	if given, ok := any(&in).(interface{ args() toolspec.Args }); ok && b.check != nil {
+		if fail := b.check(ctx, given.args()); fail != nil {
+			return out, fail
 		}
 	}
-	result, err := fn(tc, in)
-	if err == nil {
-		return result, nil
+	if fail := toolspec.CheckBounds(&in, bounds); fail != nil {
+		return out, fail
 	}
-	if tc.Err() != nil {
-		return nil, context.Cause(tc)
-	}
-	if interrupt, _ := ai.IsToolInterruptError(err); interrupt {
-		return nil, err
-	}
-	told := ErrorOf(err)
-	if told.Code == CodeInternal {
-		var known *ToolError
-		if !errors.As(err, &known) {
-			b.box.log.ErrorContext(tc, "a tool failed", "tool", name, "error", err)
-		}
-	}
-	return Result{Error: told}, nil
+	return do(ctx, in)
 }
 
 // Definition is what models see.

@@ -1,7 +1,6 @@
 package tools
 
 import (
-	"context"
 	"log/slog"
 	"sync"
 
@@ -14,7 +13,6 @@ type toolbox struct {
 	log     *slog.Logger
 
 	mu     sync.Mutex // guards the fields below; never held while a tool works
-	paths  map[string]*pathLock
 	cached map[string][2]map[string]any
 	texts  map[string]string // partials that were registered, by name
 }
@@ -23,7 +21,7 @@ func newToolbox(m *session.Manager, log *slog.Logger) *toolbox {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &toolbox{manager: m, log: log, paths: map[string]*pathLock{}, cached: map[string][2]map[string]any{}, texts: map[string]string{}}
+	return &toolbox{manager: m, log: log, cached: map[string][2]map[string]any{}, texts: map[string]string{}}
 }
 
 func copySchema(m map[string]any) map[string]any {
@@ -70,37 +68,4 @@ func (t *toolbox) partial(name, text string) (known string, fresh bool) {
 	}
 	t.texts[name] = text
 	return text, true
-}
-
-// pathLock serialises writers of one path of one sandbox.
-type pathLock struct {
-	held  chan struct{} // has room for the one holder
-	users int
-}
-
-// lockPath waits until no other tool writes to the path; unlock must be called when err is nil.
-func (t *toolbox) lockPath(ctx context.Context, sandbox, path string) (unlock func(), err error) {
-	key := sandbox + "\x00" + path
-	t.mu.Lock()
-	l := t.paths[key]
-	if l == nil {
-		l = &pathLock{held: make(chan struct{}, 1)}
-		t.paths[key] = l
-	}
-	l.users++
-	t.mu.Unlock()
-	leave := func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(t.paths, key)
-		}
-	}
-	select {
-	case l.held <- struct{}{}:
-		return func() { <-l.held; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, context.Cause(ctx)
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
@@ -152,7 +153,7 @@ func (r *taskRunner) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
 	t, ok := r.tasks[req.Name]
 	if !ok {
-		return mcpserver.TaskResult{}, tools.NewError(tools.CodeNotFound, "there is no such task", "")
+		return mcpserver.TaskResult{}, toolspec.NewError(toolspec.CodeNotFound, "there is no such task", "")
 	}
 	shared, err := r.host(ctx, t)
 	if err != nil {
@@ -234,7 +235,7 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	h, err := r.app.newHost(context.WithoutCancel(ctx), r.manager, t.agents) // it outlives this call
 	if err != nil {
 		if code, todo := classify(err); code == exitModel {
-			e := tools.NewError(tools.CodeUnavailable, "the task has no model to run with: "+err.Error(),
+			e := toolspec.NewError(toolspec.CodeUnavailable, "the task has no model to run with: "+err.Error(),
 				"Tell the user how to mend it where the server is started: "+todo)
 			e.Retryable = false
 			return nil, e
@@ -248,9 +249,9 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 func inputError(err error) error {
 	var ce *cliError
 	if errors.As(err, &ce) {
-		return tools.NewError(tools.CodeInvalid, err.Error(), ce.hint)
+		return toolspec.NewError(toolspec.CodeInvalid, err.Error(), ce.hint)
 	}
-	return tools.NewError(tools.CodeInvalid, err.Error(), "")
+	return toolspec.NewError(toolspec.CodeInvalid, err.Error(), "")
 }
 
 // taskError returns the failure of why a task failed, in the words of the operator's own agents, workflows and model.
@@ -261,8 +262,8 @@ func taskError(err error) error {
 	if errors.Is(err, workflow.ErrInvalidInput) {
 		return inputError(err)
 	}
-	code := tools.ErrorOf(err).Code
-	return tools.NewError(code, clip(err.Error(), 2000), "Correct the input, or report the failure to the user.")
+	code := toolspec.ErrorOf(err).Code
+	return toolspec.NewError(code, clip(err.Error(), 2000), "Correct the input, or report the failure to the user.")
 }
 
 // jsonText returns a value as JSON, empty for none.
@@ -319,7 +320,7 @@ func (h hostPaths) hide(text string) string {
 
 // error returns err as a client may see it.
 func (h hostPaths) error(err error) error {
-	var told *tools.ToolError
+	var told *toolspec.Error
 	if !errors.As(err, &told) {
 		return err // package mcpserver shows only its class
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/workcell-dev/workcell/internal/environ"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/mcpserver"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // TestTakeStdout: after it, what is written to the old file, by this process or a child that inherits it, goes elsewhere,
@@ -222,9 +222,9 @@ func TestHostPaths(t *testing.T) {
 			t.Errorf("%q became %q, want %q", text, got, want)
 		}
 	}
-	told := tools.NewError(tools.CodeInvalid, "cannot read /srv/secret/x", "look into /srv/secret/y")
+	told := toolspec.NewError(toolspec.CodeInvalid, "cannot read /srv/secret/x", "look into /srv/secret/y")
 	got := h.error(told)
-	var fail *tools.ToolError
+	var fail *toolspec.Error
 	if !errors.As(got, &fail) || strings.Contains(fail.Message+fail.Remediation, "secret") || !strings.Contains(told.Message, "secret") {
 		t.Errorf("%+v of %+v", fail, told)
 	}

@@ -127,7 +127,7 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 		opts.OnTool = func(e tools.ToolEvent) { h.onTool(name, e) }
 	}
 	res, err := agent.Run(scripted.WithRun(ctx, workflow.RunIDFromContext(ctx), input), input, opts)
-	if err != nil && ctx.Err() == nil && strings.HasPrefix(cmp.Or(opts.Model, agent.Model()), "ollama/") {
+	if err != nil && ctx.Err() == nil && strings.HasPrefix(cmp.Or(opts.Model, agent.Document().Meta.Model), "ollama/") {
 		err = models.OllamaError(ctx, h.env, err)
 	}
 	return res, err

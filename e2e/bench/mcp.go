@@ -11,7 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/workcell-dev/workcell/tools"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // measureMCP takes turns between a command in a sandbox of our own and one through `workcell mcp` on stdio, the command
@@ -50,9 +50,9 @@ func (c *contest) measureMCP(ctx context.Context) (err error) {
 
 // call runs /bin/true through the server.
 func call(ctx context.Context, front *mcp.ClientSession) error {
-	res, err := front.CallTool(ctx, &mcp.CallToolParams{Name: tools.ToolExec, Arguments: map[string]any{"cmd": []string{"/bin/true"}}})
+	res, err := front.CallTool(ctx, &mcp.CallToolParams{Name: toolspec.ToolExec, Arguments: map[string]any{"cmd": []string{"/bin/true"}}})
 	if err == nil && res.IsError {
-		err = fmt.Errorf("%s: %v", tools.ToolExec, res.StructuredContent)
+		err = fmt.Errorf("%s: %v", toolspec.ToolExec, res.StructuredContent)
 	}
 	return err
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // verdicts does everything with a path that can be done with one, and returns the class of each error. A file of the
@@ -25,8 +25,8 @@ func verdicts(t *testing.T, b *sandbox, path, victim string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for op, in := range map[string]obj{
-		tools.ToolFSRead: {"path": path}, tools.ToolFSList: {"path": path}, tools.ToolFSDelete: {"path": path, "recursive": true},
-		tools.ToolFSWrite: {"path": path, "contents": "overwritten by the test", "overwrite": true},
+		toolspec.ToolFSRead: {"path": path}, toolspec.ToolFSList: {"path": path}, toolspec.ToolFSDelete: {"path": path, "recursive": true},
+		toolspec.ToolFSWrite: {"path": path, "contents": "overwritten by the test", "overwrite": true},
 	} {
 		out[op] = string(code(b.call(t, op, in)))
 	}
@@ -44,9 +44,9 @@ func verdicts(t *testing.T, b *sandbox, path, victim string) map[string]string {
 
 // class names the class of an error as the tools do.
 func class(err error) string {
-	for sentinel, name := range map[error]tools.Code{
-		backend.ErrPermission: tools.CodePermission, backend.ErrNotFound: tools.CodeNotFound, backend.ErrInvalid: tools.CodeInvalid,
-		backend.ErrExists: tools.CodeExists, backend.ErrClosed: tools.CodeClosed, backend.ErrTooLarge: tools.CodeTooLarge,
+	for sentinel, name := range map[error]toolspec.Code{
+		backend.ErrPermission: toolspec.CodePermission, backend.ErrNotFound: toolspec.CodeNotFound, backend.ErrInvalid: toolspec.CodeInvalid,
+		backend.ErrExists: toolspec.CodeExists, backend.ErrClosed: toolspec.CodeClosed, backend.ErrTooLarge: toolspec.CodeTooLarge,
 	} {
 		if errors.Is(err, sentinel) {
 			return string(name)
@@ -92,8 +92,8 @@ func TestA1Outside(t *testing.T) {
 		}
 		for _, path := range paths {
 			for op, got := range verdicts(t, b, path, dir+"/victim") {
-				if got != string(tools.CodePermission) {
-					t.Errorf("%s of %.80q: %q, want %s", op, path, got, tools.CodePermission)
+				if got != string(toolspec.CodePermission) {
+					t.Errorf("%s of %.80q: %q, want %s", op, path, got, toolspec.CodePermission)
 				}
 			}
 		}
@@ -103,34 +103,34 @@ func TestA1Outside(t *testing.T) {
 			link := fmt.Sprintf("%s/l%d", dir, i)
 			b.sh(t, "ln -s '"+target+"' "+link)
 			for _, path := range []string{link, link + "/etc/passwd"} {
-				fails(t, "reading "+path, b.call(t, tools.ToolFSRead, obj{"path": path}), tools.CodePermission, tools.CodeInvalid)
+				fails(t, "reading "+path, b.call(t, toolspec.ToolFSRead, obj{"path": path}), toolspec.CodePermission, toolspec.CodeInvalid)
 			}
-			fails(t, "listing "+link, b.call(t, tools.ToolFSList, obj{"path": link}), tools.CodePermission)
-			fails(t, "writing to "+link, b.call(t, tools.ToolFSWrite, obj{"path": link, "contents": "evil"}), tools.CodeExists, tools.CodePermission)
-			fails(t, "writing below "+link, b.call(t, tools.ToolFSWrite, obj{"path": link + "/f", "contents": "x"}), tools.CodePermission)
+			fails(t, "listing "+link, b.call(t, toolspec.ToolFSList, obj{"path": link}), toolspec.CodePermission)
+			fails(t, "writing to "+link, b.call(t, toolspec.ToolFSWrite, obj{"path": link, "contents": "evil"}), toolspec.CodeExists, toolspec.CodePermission)
+			fails(t, "writing below "+link, b.call(t, toolspec.ToolFSWrite, obj{"path": link + "/f", "contents": "x"}), toolspec.CodePermission)
 			if strings.HasPrefix(target, "/proc") {
 				refusedDir(t, b, target)
 				refusedDir(t, b, link)
 			}
 		}
 		// A listing names the links and does not go through them, a delete takes the links themselves.
-		for _, e := range b.ok(t, tools.ToolFSList, obj{"path": dir, "recursive": true})["entries"].([]any) {
+		for _, e := range b.ok(t, toolspec.ToolFSList, obj{"path": dir, "recursive": true})["entries"].([]any) {
 			if name := e.(obj)["path"].(string); strings.Count(name, "/") > 1 {
 				t.Errorf("listed %s", name)
 			}
 		}
-		b.ok(t, tools.ToolFSDelete, obj{"path": dir, "recursive": true})
+		b.ok(t, toolspec.ToolFSDelete, obj{"path": dir, "recursive": true})
 		if diff := cmp.Diff(before, outside(t, b, out)); diff != "" {
 			t.Errorf("outside of the workspace (-before +after):\n%s", diff)
 		}
 		b.sh(t, "rm -rf /workspace-evil "+out)
 		// An absolute path below a root is inside for all, and the /tmp of the host is another one.
 		for path, other := range map[string]string{"/workspace/" + dir + "/f": dir + "/f", host: host} {
-			b.ok(t, tools.ToolFSWrite, obj{"path": path, "contents": "in"})
-			if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": other})); string(got) != "in" || b.sh(t, "cat "+path) != "in" {
+			b.ok(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "in"})
+			if got := contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": other})); string(got) != "in" || b.sh(t, "cat "+path) != "in" {
 				t.Errorf("read %q", got)
 			}
-			b.ok(t, tools.ToolFSDelete, obj{"path": path})
+			b.ok(t, toolspec.ToolFSDelete, obj{"path": path})
 		}
 	})
 	t.Cleanup(func() { // after the parallel ones, and before the file goes
@@ -143,7 +143,7 @@ func TestA1Outside(t *testing.T) {
 // refusedDir checks that a command may not start in a directory.
 func refusedDir(t *testing.T, b *sandbox, cwd string) {
 	t.Helper()
-	if out := b.call(t, tools.ToolExec, obj{"cmd": []string{"pwd"}, "cwd": cwd}); code(out) != tools.CodeInvalid {
+	if out := b.call(t, toolspec.ToolExec, obj{"cmd": []string{"pwd"}, "cwd": cwd}); code(out) != toolspec.CodeInvalid {
 		t.Errorf("a command in %s: %v", cwd, out)
 	}
 	res, err := b.s.Stream(context.Background(), session.ExecRequest{Argv: []string{"pwd"}, Dir: cwd}, session.Streams{})
@@ -201,7 +201,7 @@ func swapCall(t *testing.T, b *sandbox, dir string, i int) bool {
 	if i%4 < 2 {
 		path := dir + []string{"/d/f", "/f"}[i%2]
 		if tool {
-			if out = b.call(t, tools.ToolFSRead, obj{"path": path}); code(out) == "" {
+			if out = b.call(t, toolspec.ToolFSRead, obj{"path": path}); code(out) == "" {
 				data = contents(t, out)
 			}
 		} else {
@@ -213,15 +213,15 @@ func swapCall(t *testing.T, b *sandbox, dir string, i int) bool {
 	} else { // not to f itself: overwriting it replaces the link, which would end the race
 		path := fmt.Sprintf("%s/d/%s-%d", dir, []string{"new", "deep/g"}[i%2], i%64)
 		if tool {
-			out = b.call(t, tools.ToolFSWrite, obj{"path": path, "contents": "evil", "overwrite": true})
+			out = b.call(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "evil", "overwrite": true})
 		} else {
 			_, err = b.s.WriteFile(t.Context(), path, strings.NewReader("evil"), session.WriteFileOptions{Overwrite: true})
 		}
 	}
-	switch got := string(code(out)) + class(err); tools.Code(got) {
+	switch got := string(code(out)) + class(err); toolspec.Code(got) {
 	case "":
 		return true
-	case tools.CodePermission, tools.CodeNotFound, tools.CodeInvalid, tools.CodeExists:
+	case toolspec.CodePermission, toolspec.CodeNotFound, toolspec.CodeInvalid, toolspec.CodeExists:
 	default:
 		t.Errorf("call %d: %s", i, got)
 	}
@@ -242,10 +242,10 @@ func TestA7DeleteRace(t *testing.T) {
 			b.sh(t, "cd "+dir+" && mkdir -p made/d/e && touch made/d/1 made/d/2 made/d/e/3 && ln -s "+out+" made/dl && ln -s "+out+
 				"/a made/el && ln -s "+out+" link && until rm -rf tree treel && mv -T made tree && mv -T link treel; do :; done 2>/dev/null")
 			for _, path := range []string{"/tree/d", "/tree", "/treel"} {
-				switch out := b.call(t, tools.ToolFSDelete, obj{"path": dir + path, "recursive": true}); code(out) {
+				switch out := b.call(t, toolspec.ToolFSDelete, obj{"path": dir + path, "recursive": true}); code(out) {
 				case "":
 					gone++
-				case tools.CodeNotFound, tools.CodePermission, tools.CodeInvalid, tools.CodeExists:
+				case toolspec.CodeNotFound, toolspec.CodePermission, toolspec.CodeInvalid, toolspec.CodeExists:
 				default:
 					t.Errorf("delete %d of %s: %v", i, path, out["error"])
 				}
@@ -267,9 +267,9 @@ func TestA8LinkLoops(t *testing.T) {
 	dir := b.dir(t)
 	b.sh(t, "cd "+dir+" && ln -s b a && ln -s a b && ln -s . self && echo x > l0 && for i in $(seq 1 60); do ln -s l$((i-1)) l$i; done")
 	for _, path := range []string{"a", "l60", strings.Repeat("self/", 60) + "l0", "a/x"} {
-		fails(t, path, b.call(t, tools.ToolFSRead, obj{"path": dir + "/" + path}), tools.CodeInvalid, tools.CodePermission)
+		fails(t, path, b.call(t, toolspec.ToolFSRead, obj{"path": dir + "/" + path}), toolspec.CodeInvalid, toolspec.CodePermission)
 	}
-	if n := b.ok(t, tools.ToolFSList, obj{"path": dir, "recursive": true})["total"]; n != 64.0 {
+	if n := b.ok(t, toolspec.ToolFSList, obj{"path": dir, "recursive": true})["total"]; n != 64.0 {
 		t.Errorf("%v entries listed, want 64", n)
 	}
 }
@@ -280,7 +280,7 @@ func TestA10RootIsKept(t *testing.T) {
 	b := newSandbox(t, rootSandbox())
 	b.sh(t, "mkdir -p a/b && echo kept > a/b/f")
 	for _, path := range []string{".", "", "/", "/workspace", "/workspace/", "a/..", "a/../.", "//workspace//", "a/b/../..", "/tmp", "/tmp/."} {
-		fails(t, "delete of "+path, b.call(t, tools.ToolFSDelete, obj{"path": path, "recursive": true}), tools.CodeInvalid, tools.CodePermission)
+		fails(t, "delete of "+path, b.call(t, toolspec.ToolFSDelete, obj{"path": path, "recursive": true}), toolspec.CodeInvalid, toolspec.CodePermission)
 		if path == "" {
 			continue
 		}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // guestThreads returns the number of threads of the sandbox's main process.
@@ -32,26 +32,26 @@ func TestB1Special(t *testing.T) {
 		b.sh(t, "cd "+dir+" && mkdir -p tree/sub && mkfifo tree/p tree/sub/p && python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"tree/s\")' && ln -s p tree/l")
 		for _, name := range []string{"p", "s"} {
 			path := dir + "/tree/" + name
-			out := b.call(t, tools.ToolFSRead, obj{"path": path})
-			if fails(t, "reading "+path, out, tools.CodeInvalid); !strings.Contains(message(out), "not a regular file") {
+			out := b.call(t, toolspec.ToolFSRead, obj{"path": path})
+			if fails(t, "reading "+path, out, toolspec.CodeInvalid); !strings.Contains(message(out), "not a regular file") {
 				t.Errorf("reading %s: %v", path, out["error"])
 			}
 			for what, out := range map[string]obj{
-				"reading lines": b.call(t, tools.ToolFSRead, obj{"path": path, "line_limit": 1}), "listing": b.call(t, tools.ToolFSList, obj{"path": path}),
-				"writing": b.call(t, tools.ToolFSWrite, obj{"path": path, "contents": "x"}), "overwriting": b.call(t, tools.ToolFSWrite, obj{"path": path, "contents": "x", "overwrite": true}),
-				"writing below": b.call(t, tools.ToolFSWrite, obj{"path": path + "/x", "contents": "x"}),
+				"reading lines": b.call(t, toolspec.ToolFSRead, obj{"path": path, "line_limit": 1}), "listing": b.call(t, toolspec.ToolFSList, obj{"path": path}),
+				"writing": b.call(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "x"}), "overwriting": b.call(t, toolspec.ToolFSWrite, obj{"path": path, "contents": "x", "overwrite": true}),
+				"writing below": b.call(t, toolspec.ToolFSWrite, obj{"path": path + "/x", "contents": "x"}),
 			} {
-				fails(t, what+" "+path, out, tools.CodeInvalid)
+				fails(t, what+" "+path, out, toolspec.CodeInvalid)
 			}
 		}
-		fails(t, "reading the link", b.call(t, tools.ToolFSRead, obj{"path": dir + "/tree/l"}), tools.CodeInvalid)
+		fails(t, "reading the link", b.call(t, toolspec.ToolFSRead, obj{"path": dir + "/tree/l"}), toolspec.CodeInvalid)
 		// Nobody can make a device, so the only ones lie in /dev, which is outside.
 		b.sh(t, "cd "+dir+" && ! mknod zero c 1 5 && ! mknod disk b 8 0 && ! mknod mem c 1 1")
 		// A file that turns into a pipe at any moment is not waited for either.
 		b.sh(t, "mkfifo "+dir+"/q && echo text > "+dir+"/f")
 		b.background(t, "swap.py", dir+"/f", dir+"/q")
 		for range 300 {
-			out := b.call(t, tools.ToolFSRead, obj{"path": dir + "/f"})
+			out := b.call(t, toolspec.ToolFSRead, obj{"path": dir + "/f"})
 			if code(out) == "" && string(contents(t, out)) != "text\n" {
 				t.Errorf("read %v", out)
 			}
@@ -61,14 +61,14 @@ func TestB1Special(t *testing.T) {
 			t.Errorf("the guest had %d threads and now has %d", threads, n)
 		}
 		types := map[string]string{}
-		for _, e := range b.ok(t, tools.ToolFSList, obj{"path": dir + "/tree", "recursive": true})["entries"].([]any) {
+		for _, e := range b.ok(t, toolspec.ToolFSList, obj{"path": dir + "/tree", "recursive": true})["entries"].([]any) {
 			types[strings.TrimPrefix(e.(obj)["path"].(string), dir+"/tree/")] = e.(obj)["type"].(string)
 		}
 		want := map[string]string{"sub": "dir", "p": "other", "sub/p": "other", "s": "other", "l": "symlink"}
 		if diff := cmp.Diff(want, types); diff != "" {
 			t.Errorf("listed (-want +got):\n%s", diff)
 		}
-		if n := b.ok(t, tools.ToolFSDelete, obj{"path": dir + "/tree", "recursive": true})["deleted"]; n != 6.0 {
+		if n := b.ok(t, toolspec.ToolFSDelete, obj{"path": dir + "/tree", "recursive": true})["deleted"]; n != 6.0 {
 			t.Errorf("deleted %v entries, want 6", n)
 		}
 	})
@@ -91,7 +91,7 @@ func TestB4OddNames(t *testing.T) {
 		dir := b.dir(t)
 		want := oddNames()
 		for i, name := range want {
-			b.ok(t, tools.ToolFSWrite, obj{"path": dir + "/" + name, "contents": strconv.Itoa(i)})
+			b.ok(t, toolspec.ToolFSWrite, obj{"path": dir + "/" + name, "contents": strconv.Itoa(i)})
 		}
 		slices.Sort(want)
 		var seen []string // by the sandbox itself, byte for byte
@@ -106,10 +106,10 @@ func TestB4OddNames(t *testing.T) {
 			t.Errorf("listed names (-want +got):\n%s", diff)
 		}
 		for i, name := range oddNames() {
-			if got := string(contents(t, b.ok(t, tools.ToolFSRead, obj{"path": dir + "/" + name}))); got != strconv.Itoa(i) {
+			if got := string(contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": dir + "/" + name}))); got != strconv.Itoa(i) {
 				t.Errorf("%q holds %q, want %d", name, got, i)
 			}
-			b.ok(t, tools.ToolFSDelete, obj{"path": dir + "/" + name})
+			b.ok(t, toolspec.ToolFSDelete, obj{"path": dir + "/" + name})
 		}
 		names := []string{"\xed\xa0\x80", "\xf0\x9f\x9a", "\xff\xfe", "a\xc3("}
 		b.exec(t, session.ExecRequest{Argv: append([]string{"python3", "-c", "import os, sys\nfor n in sys.argv[2:]: open(os.path.join(sys.argv[1], n), 'w').write('x')", dir}, names...)})
@@ -134,7 +134,7 @@ func TestB4OddNames(t *testing.T) {
 // namesIn returns the names that sandbox_fs_list lists in a directory, sorted.
 func namesIn(t *testing.T, b *sandbox, dir string) (names []string) {
 	t.Helper()
-	for _, e := range b.ok(t, tools.ToolFSList, obj{"path": dir})["entries"].([]any) {
+	for _, e := range b.ok(t, toolspec.ToolFSList, obj{"path": dir})["entries"].([]any) {
 		path := e.(obj)["path"].(string)
 		if raw, ok := e.(obj)["path_b64"].(string); ok {
 			path = string(contents(t, obj{"contents_b64": raw}))

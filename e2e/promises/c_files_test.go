@@ -17,8 +17,8 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // noise returns n bytes that look random, the same for the same seed.
@@ -80,10 +80,10 @@ func TestC2RoundTrip(t *testing.T) {
 			if utf8.Valid(data) && i%2 == 0 {
 				in = obj{"path": path, "contents": string(data)}
 			}
-			if out := b.ok(t, tools.ToolFSWrite, in); out["size_bytes"] != float64(len(data)) {
+			if out := b.ok(t, toolspec.ToolFSWrite, in); out["size_bytes"] != float64(len(data)) {
 				t.Errorf("wrote %v bytes, want %d", out["size_bytes"], len(data))
 			}
-			out := b.ok(t, tools.ToolFSRead, obj{"path": path, "max_bytes": max(len(data), 1)})
+			out := b.ok(t, toolspec.ToolFSRead, obj{"path": path, "max_bytes": max(len(data), 1)})
 			if got := contents(t, out); !bytes.Equal(got, data) || out["truncated"] != false {
 				t.Errorf("%d bytes, seed %d: %d bytes came back changed", len(data), i, len(got))
 			}
@@ -92,7 +92,7 @@ func TestC2RoundTrip(t *testing.T) {
 			}
 			fmt.Fprintf(&sums, "%s  %s\n", hash(data), path)
 		}
-		out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"sha256sum", "--check", "--quiet", "-"}, "stdin": sums.String()})
+		out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sha256sum", "--check", "--quiet", "-"}, "stdin": sums.String()})
 		if out["exit_code"] != 0.0 {
 			t.Errorf("hashes inside differ: %v", out)
 		}
@@ -177,7 +177,7 @@ func TestC6Ownership(t *testing.T) {
 	each(t, func(t *testing.T, b *sandbox) {
 		dir := b.dir(t)
 		owner := map[*sandbox]string{w.user: "1000:1000", w.root: "0:0"}[b]
-		b.ok(t, tools.ToolFSWrite, obj{"path": dir + "/new/sub/f", "contents": "x", "mode": "0750"})
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": dir + "/new/sub/f", "contents": "x", "mode": "0750"})
 		if got, want := b.sh(t, "cd "+dir+" && stat -c '%u:%g %a' new new/sub new/sub/f"), owner+" 755\n"+owner+" 755\n"+owner+" 750\n"; got != want {
 			t.Errorf("owner and mode %q, want %q", got, want)
 		}

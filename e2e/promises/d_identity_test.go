@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -19,16 +20,16 @@ import (
 // callsWith returns a call of every tool that takes the id of a sandbox.
 func callsWith(id, execID string) map[string]obj {
 	return map[string]obj{
-		tools.ToolExec:      {"sandbox_id": id, "cmd": []string{"cat", "secret"}},
-		tools.ToolExecRead:  {"sandbox_id": id, "exec_id": execID},
-		tools.ToolExecWait:  {"sandbox_id": id, "exec_id": execID, "timeout_seconds": 1},
-		tools.ToolExecWrite: {"sandbox_id": id, "exec_id": execID, "text": "x"},
-		tools.ToolExecKill:  {"sandbox_id": id, "exec_id": execID},
-		tools.ToolFSRead:    {"sandbox_id": id, "path": "secret"},
-		tools.ToolFSWrite:   {"sandbox_id": id, "path": "secret", "contents": "evil", "overwrite": true},
-		tools.ToolFSList:    {"sandbox_id": id},
-		tools.ToolFSDelete:  {"sandbox_id": id, "path": "secret"},
-		tools.ToolClose:     {"sandbox_id": id, "delete_workspace": true},
+		toolspec.ToolExec:      {"sandbox_id": id, "cmd": []string{"cat", "secret"}},
+		toolspec.ToolExecRead:  {"sandbox_id": id, "exec_id": execID},
+		toolspec.ToolExecWait:  {"sandbox_id": id, "exec_id": execID, "timeout_seconds": 1},
+		toolspec.ToolExecWrite: {"sandbox_id": id, "exec_id": execID, "text": "x"},
+		toolspec.ToolExecKill:  {"sandbox_id": id, "exec_id": execID},
+		toolspec.ToolFSRead:    {"sandbox_id": id, "path": "secret"},
+		toolspec.ToolFSWrite:   {"sandbox_id": id, "path": "secret", "contents": "evil", "overwrite": true},
+		toolspec.ToolFSList:    {"sandbox_id": id},
+		toolspec.ToolFSDelete:  {"sandbox_id": id, "path": "secret"},
+		toolspec.ToolClose:     {"sandbox_id": id, "delete_workspace": true},
 	}
 }
 
@@ -36,12 +37,12 @@ func callsWith(id, execID string) map[string]obj {
 func TestD1OtherRun(t *testing.T) {
 	t.Parallel()
 	owner, thief := newSandbox(t, pythonSandbox()), newSandbox(t, pythonSandbox())
-	owner.ok(t, tools.ToolFSWrite, obj{"path": "secret", "contents": "canary"})
-	execID := owner.ok(t, tools.ToolExec, obj{"cmd": []string{"sleep", "300"}, "stream": true})["exec_id"].(string)
+	owner.ok(t, toolspec.ToolFSWrite, obj{"path": "secret", "contents": "canary"})
+	execID := owner.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sleep", "300"}, "stream": true})["exec_id"].(string)
 	unknown := callsWith("sbx_"+session.NewID(), execID)
 	for tool, in := range callsWith(owner.s.ID(), execID) {
 		got, want := thief.call(t, tool, in), thief.call(t, tool, unknown[tool])
-		if code(got) != tools.CodeNotFound {
+		if code(got) != toolspec.CodeNotFound {
 			t.Errorf("%s: %v", tool, got)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -49,10 +50,10 @@ func TestD1OtherRun(t *testing.T) {
 		}
 	}
 	// Without its id the exec of another sandbox is as unknown.
-	for _, tool := range []string{tools.ToolExecRead, tools.ToolExecWait, tools.ToolExecKill, tools.ToolExecWrite} {
+	for _, tool := range []string{toolspec.ToolExecRead, toolspec.ToolExecWait, toolspec.ToolExecKill, toolspec.ToolExecWrite} {
 		in := callsWith("", execID)[tool]
 		delete(in, "sandbox_id")
-		fails(t, tool, thief.call(t, tool, in), tools.CodeNotFound)
+		fails(t, tool, thief.call(t, tool, in), toolspec.CodeNotFound)
 	}
 	if log := w.log.String(); !strings.Contains(log, "refused the id of another scope's sandbox") || !strings.Contains(log, owner.s.ID()) ||
 		!strings.Contains(log, thief.run.ID) {
@@ -61,7 +62,7 @@ func TestD1OtherRun(t *testing.T) {
 	if got := owner.sh(t, "cat secret"); got != "canary" {
 		t.Errorf("the owner's file holds %q", got)
 	}
-	if out := owner.ok(t, tools.ToolExecWait, obj{"exec_id": execID, "timeout_seconds": 1}); out["status"] != "running" {
+	if out := owner.ok(t, toolspec.ToolExecWait, obj{"exec_id": execID, "timeout_seconds": 1}); out["status"] != "running" {
 		t.Errorf("the owner's command: %v", out)
 	}
 }
@@ -85,7 +86,7 @@ func TestD2EngineIDs(t *testing.T) {
 	}, slices.Concat(other.names, alike.names)...)
 	for _, id := range ids {
 		for tool, in := range callsWith(id, "exe_"+session.NewID()) {
-			fails(t, fmt.Sprintf("%s with %q", tool, id), b.call(t, tool, in), tools.CodeNotFound)
+			fails(t, fmt.Sprintf("%s with %q", tool, id), b.call(t, tool, in), toolspec.CodeNotFound)
 		}
 		if _, err := w.manager.Connect(t.Context(), id); !errors.Is(err, backend.ErrNotFound) {
 			t.Errorf("Connect(%q): %v", id, err)
@@ -125,7 +126,7 @@ func TestD3KeyInjection(t *testing.T) {
 	}
 	b := newSandbox(t, pythonSandbox())
 	for _, name := range evil {
-		fails(t, fmt.Sprintf("session_key %.40q", name), b.call(t, tools.ToolOpen, obj{"session_key": name}), tools.CodeInvalid)
+		fails(t, fmt.Sprintf("session_key %.40q", name), b.call(t, toolspec.ToolOpen, obj{"session_key": name}), toolspec.CodeInvalid)
 		for _, key := range []session.Key{session.WorkflowKey(name, "x"), session.AgentKey("x", name), session.UserKey(name), {Namespace: name, ID: "x", Name: "x"}} {
 			if _, _, err := w.manager.Open(t.Context(), key, request()); !errors.Is(err, backend.ErrInvalid) {
 				t.Errorf("Open(%.60q): %v", key, err)
@@ -145,9 +146,9 @@ func TestD5GoneIDs(t *testing.T) {
 	first := newManager(t, w.driver, session.Options{})
 	b, err := openSandbox(t.Context(), first, &tools.Plugin{Manager: first}, pythonSandbox())
 	must(t, err)
-	b.ok(t, tools.ToolClose, obj{"delete_workspace": true})
+	b.ok(t, toolspec.ToolClose, obj{"delete_workspace": true})
 	gone(t, b, b.s.ID())
-	out := b.ok(t, tools.ToolOpen, obj{})
+	out := b.ok(t, toolspec.ToolOpen, obj{})
 	if out["sandbox_id"] == b.s.ID() || out["created"] != true {
 		t.Errorf("opened again: %v", out)
 	}
@@ -163,10 +164,10 @@ func TestD5GoneIDs(t *testing.T) {
 func gone(t *testing.T, b *sandbox, id string) {
 	t.Helper()
 	for tool, in := range callsWith(id, "exe_"+session.NewID()) {
-		if tool == tools.ToolClose { // has no effect
+		if tool == toolspec.ToolClose { // has no effect
 			continue
 		}
-		fails(t, tool, b.call(t, tool, in), tools.CodeClosed, tools.CodeNotFound)
+		fails(t, tool, b.call(t, tool, in), toolspec.CodeClosed, toolspec.CodeNotFound)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // oddArguments returns arguments that shells and option parsers would make something else of.
@@ -27,17 +27,17 @@ func TestE1Argv(t *testing.T) {
 	const print = "import json, sys; json.dump(sys.argv[1:], open('args', 'w'))"
 	got := func(t *testing.T, b *sandbox, dir string) (args []string) {
 		t.Helper()
-		must(t, json.Unmarshal(contents(t, b.ok(t, tools.ToolFSRead, obj{"path": dir + "/args"})), &args))
+		must(t, json.Unmarshal(contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": dir + "/args"})), &args))
 		return args
 	}
 	each(t, func(t *testing.T, b *sandbox) {
 		dir := b.dir(t)
-		b.ok(t, tools.ToolExec, obj{"cmd": append([]string{"python3", "-c", print}, oddArguments()...), "cwd": dir})
+		b.ok(t, toolspec.ToolExec, obj{"cmd": append([]string{"python3", "-c", print}, oddArguments()...), "cwd": dir})
 		if diff := cmp.Diff(oddArguments(), got(t, b, dir)); diff != "" {
 			t.Errorf("arguments (-want +got):\n%.2000s", diff)
 		}
-		out := b.call(t, tools.ToolExec, obj{"cmd": []string{"echo hello; touch pwned"}, "cwd": dir})
-		fails(t, "a line as a program", out, tools.CodeNotFound)
+		out := b.call(t, toolspec.ToolExec, obj{"cmd": []string{"echo hello; touch pwned"}, "cwd": dir})
+		fails(t, "a line as a program", out, toolspec.CodeNotFound)
 		if got := b.sh(t, "find / -xdev -name pwned 2>/dev/null; true"); got != "" {
 			t.Errorf("something was interpreted: %s", got)
 		}
@@ -92,7 +92,7 @@ func TestE2EnvValues(t *testing.T) {
 			t.Errorf("values (-want +got):\n%.2000s", diff)
 		}
 		for _, name := range []string{"", "=", "A=B", "A=", "A\x00B", "\x00", "WORKCELL_EXEC"} {
-			fails(t, "env name "+name, b.call(t, tools.ToolExec, obj{"cmd": []string{"env"}, "env": obj{name: "x"}}), tools.CodeInvalid)
+			fails(t, "env name "+name, b.call(t, toolspec.ToolExec, obj{"cmd": []string{"env"}, "env": obj{name: "x"}}), toolspec.CodeInvalid)
 		}
 	})
 }
@@ -135,7 +135,7 @@ func TestE3CommandLineEnv(t *testing.T) {
 		!strings.Contains(res.stdout, "WANTED=yes\n") || !strings.Contains(res.stdout, "GIVEN=too\n") {
 		t.Errorf("%+v", res)
 	}
-	if got := w.user.ok(t, tools.ToolExec, obj{"cmd": []string{"env"}})["stdout"].(string); strings.Contains(got, hostCanary) {
+	if got := w.user.ok(t, toolspec.ToolExec, obj{"cmd": []string{"env"}})["stdout"].(string); strings.Contains(got, hostCanary) {
 		t.Errorf("a command sees the host's environment:\n%s", got)
 	}
 }
@@ -146,21 +146,21 @@ func TestE7Stdin(t *testing.T) {
 	each(t, func(t *testing.T, b *sandbox) {
 		const text = "line\n日本語\r\n\x00no newline at the end"
 		for _, stdin := range []string{"", text} {
-			if out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"cat"}, "stdin": stdin}); out["status"] != "completed" || out["stdout"] != stdin {
+			if out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"cat"}, "stdin": stdin}); out["status"] != "completed" || out["stdout"] != stdin {
 				t.Errorf("cat: %v", out)
 			}
 		}
 		if res, err := b.s.Stream(t.Context(), session.ExecRequest{Argv: []string{"cat"}}, session.Streams{}); err != nil || res.ExitCode != 0 {
 			t.Errorf("streamed: %+v, %v", res, err)
 		}
-		id := b.ok(t, tools.ToolExec, obj{"cmd": []string{"sha256sum"}, "stream": true})["exec_id"]
+		id := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sha256sum"}, "stream": true})["exec_id"]
 		var all []byte
 		for i := range 20 {
 			data := noise(uint64(i), 10_000)
 			all = append(all, data...)
-			b.ok(t, tools.ToolExecWrite, obj{"exec_id": id, "data_b64": b64(data), "eof": i == 19})
+			b.ok(t, toolspec.ToolExecWrite, obj{"exec_id": id, "data_b64": b64(data), "eof": i == 19})
 		}
-		b.ok(t, tools.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 60})
+		b.ok(t, toolspec.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 60})
 		if got := replay(t, b, id); got != hash(all)+"  -\n" {
 			t.Errorf("hash of what arrived: %v", got)
 		}

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // beats reads how far each child of family.py has counted.
@@ -93,7 +93,7 @@ func TestF2Shell(t *testing.T) {
 func TestF4HeldOutput(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *sandbox) {
-		out := b.ok(t, tools.ToolExec, obj{"command": "sleep 6000 & echo started; exit 3", "timeout_seconds": 60})
+		out := b.ok(t, toolspec.ToolExec, obj{"command": "sleep 6000 & echo started; exit 3", "timeout_seconds": 60})
 		if out["status"] != "completed" || out["exit_code"] != 3.0 || out["stdout"] != "started\n" {
 			t.Errorf("%v", out)
 		}
@@ -114,7 +114,7 @@ func TestF5Cancel(t *testing.T) {
 	each(t, func(t *testing.T, b *sandbox) {
 		for name, call := range map[string]func(context.Context, []string) error{
 			"tool": func(ctx context.Context, argv []string) error {
-				_, err := b.raw(ctx, tools.ToolExec, obj{"cmd": argv, "yield_ms": 600_000})
+				_, err := b.raw(ctx, toolspec.ToolExec, obj{"cmd": argv, "yield_ms": 600_000})
 				return err
 			},
 			"Exec": func(ctx context.Context, argv []string) error {

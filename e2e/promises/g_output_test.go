@@ -10,8 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // TestG1Flood lets a command print as fast as it can. It is not parallel to other tests, because it watches the memory
@@ -35,7 +35,7 @@ func TestG1Flood(t *testing.T) {
 			}
 		}
 	}()
-	out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"yes", "a line of the flood"}, "timeout_seconds": 3})
+	out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"yes", "a line of the flood"}, "timeout_seconds": 3})
 	close(stop)
 	<-stopped
 	if out["status"] != "timed_out" {
@@ -93,7 +93,7 @@ func TestG3Text(t *testing.T) {
 		for shift := range 4 {
 			const count = 40_000
 			whole := strings.Repeat("x", shift) + strings.Repeat("🚀", count)
-			text := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", fmt.Sprintf("print('x' * %d + '🚀' * %d, end='')", shift, count)}})["stdout"].(string)
+			text := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"python3", "-c", fmt.Sprintf("print('x' * %d + '🚀' * %d, end='')", shift, count)}})["stdout"].(string)
 			head, rest, _ := strings.Cut(text, "[workcell: ")
 			_, tail, _ := strings.Cut(rest, "]\n")
 			if strings.Contains(text, "\ufffd") || !strings.HasPrefix(whole, strings.TrimSuffix(head, "\n")) || !strings.HasSuffix(whole, tail) || tail == "" {
@@ -101,7 +101,7 @@ func TestG3Text(t *testing.T) {
 			}
 		}
 		const raw = "\xff\xfe ok \xc3( nul \x00 \xed\xa0\x80 end \xf0\x9f"
-		out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.argv[1]))", fmt.Sprintf("%x", raw)}})
+		out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"python3", "-c", "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.argv[1]))", fmt.Sprintf("%x", raw)}})
 		if text := out["stdout"].(string); !utf8.ValidString(text) || !strings.Contains(text, "\ufffd\ufffd ok \ufffd( nul \x00") || !strings.Contains(text, "not UTF-8") {
 			t.Errorf("shown as %q", text)
 		}
@@ -116,7 +116,7 @@ func replay(t *testing.T, b *sandbox, execID any) string {
 	t.Helper()
 	var all strings.Builder
 	for since := 0.0; ; {
-		out := b.ok(t, tools.ToolExecRead, obj{"exec_id": execID, "since_seq": since})
+		out := b.ok(t, toolspec.ToolExecRead, obj{"exec_id": execID, "since_seq": since})
 		for _, c := range out["chunks"].([]any) {
 			c := c.(obj)
 			if text, ok := c["text"].(string); ok {
@@ -140,7 +140,7 @@ func TestG5Lookalikes(t *testing.T) {
 		"\x1b]0;title\x07\x1b[2J", "progress\rprogress", "[workcell: 5 of 9 bytes of stdout are left out here]",
 	}
 	text := strings.Join(lines, "\n")
-	out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"sh", "-c", `printf %s "$1"; printf %s "$1" >&2; exit 9`, "sh", text}})
+	out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sh", "-c", `printf %s "$1"; printf %s "$1" >&2; exit 9`, "sh", text}})
 	if out["stdout"] != text || out["stderr"] != text || out["exit_code"] != 9.0 || out["truncated"] != false {
 		t.Errorf("%v", out)
 	}

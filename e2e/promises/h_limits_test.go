@@ -14,6 +14,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -41,7 +42,7 @@ func TestH1Memory(t *testing.T) {
 		for name, in := range map[string]obj{
 			"directly": {"cmd": []string{"python3", "-c", hog}}, "below a shell": {"command": "python3 -c \"$HOG\"; exit $?", "env": obj{"HOG": hog}},
 		} {
-			out := b.ok(t, tools.ToolExec, in)
+			out := b.ok(t, toolspec.ToolExec, in)
 			if out["status"] != "oom_killed" || out["exit_code"] != 137.0 || !strings.Contains(out["stderr"].(string), "64 MiB") {
 				t.Errorf("%s: %v", name, out)
 			}
@@ -49,14 +50,14 @@ func TestH1Memory(t *testing.T) {
 		}
 		// Files in memory count as well. Even all of them leave enough to continue with.
 		for _, dir := range []string{"/dev/shm", "/tmp"} {
-			out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=" + dir + "/fill", "bs=1M", "count=200"}})
+			out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=" + dir + "/fill", "bs=1M", "count=200"}})
 			if out["exit_code"] != 1.0 || !strings.Contains(out["stderr"].(string), "No space left") {
 				t.Errorf("200 MiB in %s: %v", dir, out)
 			}
 		}
 		b.sh(t, "rm /dev/shm/fill /tmp/fill")
 		// Dying of a signal of one's own is something else.
-		if out := b.ok(t, tools.ToolExec, obj{"command": "kill -9 $$"}); out["status"] != "completed" || out["signal"] != "SIGKILL" {
+		if out := b.ok(t, toolspec.ToolExec, obj{"command": "kill -9 $$"}); out["status"] != "completed" || out["signal"] != "SIGKILL" {
 			t.Errorf("kill -9: %v", out)
 		}
 	})
@@ -78,18 +79,18 @@ func TestH2Processes(t *testing.T) {
 		} {
 			met := map[string]string{"forks": "Resource temporarily unavailable", "threads": "can't start new thread"}[name]
 			for seconds := 2; ; seconds *= 6 { // a busy machine may not get there in two seconds
-				id := b.ok(t, tools.ToolExec, obj{"cmd": argv, "timeout_seconds": seconds, "stream": true})["exec_id"]
+				id := b.ok(t, toolspec.ToolExec, obj{"cmd": argv, "timeout_seconds": seconds, "stream": true})["exec_id"]
 				for began := time.Now(); time.Since(began) < time.Duration(seconds)*time.Second*3/4; time.Sleep(100 * time.Millisecond) {
 					if most := count(); most > pids+ours {
 						t.Errorf("%s: the machine had %d processes of the sandbox", name, most)
 					}
 				}
 				// A caller that wants a process meanwhile gets one or is told why not.
-				out := b.call(t, tools.ToolExec, obj{"cmd": []string{"true"}, "timeout_seconds": 1})
-				if code(out) != "" && code(out) != tools.CodeCapacity {
+				out := b.call(t, toolspec.ToolExec, obj{"cmd": []string{"true"}, "timeout_seconds": 1})
+				if code(out) != "" && code(out) != toolspec.CodeCapacity {
 					t.Errorf("%s: a command beside it: %v", name, out)
 				}
-				if out := b.ok(t, tools.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 200}); out["done"] != true {
+				if out := b.ok(t, toolspec.ToolExecWait, obj{"exec_id": id, "timeout_seconds": 200}); out["done"] != true {
 					t.Fatalf("%s: %v", name, out)
 				}
 				if strings.Contains(replay(t, b, id), met) {
@@ -112,7 +113,7 @@ func TestH8Capacity(t *testing.T) {
 	m := newManager(t, w.driver, session.Options{MaxSandboxes: most})
 	p := &tools.Plugin{Manager: m}
 	var mu sync.Mutex
-	got := map[tools.Code]int{}
+	got := map[toolspec.Code]int{}
 	var open []*sandbox
 	var wg sync.WaitGroup
 	for range asked {
@@ -122,7 +123,7 @@ func TestH8Capacity(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			out, err := b.raw(t.Context(), tools.ToolOpen, obj{})
+			out, err := b.raw(t.Context(), toolspec.ToolOpen, obj{})
 			if err != nil {
 				t.Error(err)
 				return
@@ -135,7 +136,7 @@ func TestH8Capacity(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got[""] != most || got[tools.CodeCapacity] != asked-most {
+	if got[""] != most || got[toolspec.CodeCapacity] != asked-most {
 		t.Errorf("outcomes %v", got)
 	}
 	list, err := m.List(t.Context())
@@ -171,8 +172,8 @@ func TestH5Descriptors(t *testing.T) {
 		}
 		b.alive(t)
 	}
-	b.ok(t, tools.ToolFSWrite, obj{"path": "f", "contents": "there"})
-	if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": "f"})); string(got) != "there" {
+	b.ok(t, toolspec.ToolFSWrite, obj{"path": "f", "contents": "there"})
+	if got := contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": "f"})); string(got) != "there" {
 		t.Errorf("a file beside them holds %q", got)
 	}
 	newSandbox(t, pythonSandbox()).python(t, "descriptors.py", "files", "0")
@@ -211,8 +212,8 @@ const workspaceMB = 4
 func TestH3DiskFull(t *testing.T) {
 	t.Parallel()
 	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *sandbox) {
-		b.ok(t, tools.ToolFSWrite, obj{"path": "kept", "contents": "kept"})
-		b.ok(t, tools.ToolFSWrite, obj{"path": "here/old", "contents": "old"})
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": "kept", "contents": "kept"})
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": "here/old", "contents": "old"})
 		watched := b.s.Info().Workspace == backend.WorkspaceWatched
 		out := refusedFor(t, b, "exec head -c 16M /dev/zero > one")
 		if text := out["stderr"].(string); !watched && !strings.Contains(text, "No space left") {
@@ -231,11 +232,11 @@ func TestH3DiskFull(t *testing.T) {
 			t.Errorf("%d MiB were written, %v", n, err)
 		}
 		whileFull(t, b)
-		if out := b.ok(t, tools.ToolFSDelete, obj{"path": "here", "recursive": true}); out["deleted"].(float64) < 20 {
+		if out := b.ok(t, toolspec.ToolFSDelete, obj{"path": "here", "recursive": true}); out["deleted"].(float64) < 20 {
 			t.Errorf("making room: %v", out)
 		}
-		b.ok(t, tools.ToolFSWrite, obj{"path": "here/new", "contents": strings.Repeat("x", 192<<10)})
-		if out := b.ok(t, tools.ToolExec, obj{"command": "head -c 1M /dev/zero > one && cat kept"}); out["stdout"] != "kept" || out["quota_exceeded"] == true {
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": "here/new", "contents": strings.Repeat("x", 192<<10)})
+		if out := b.ok(t, toolspec.ToolExec, obj{"command": "head -c 1M /dev/zero > one && cat kept"}); out["stdout"] != "kept" || out["quota_exceeded"] == true {
 			t.Errorf("afterwards: %v", out)
 		}
 	})
@@ -248,13 +249,13 @@ func TestH3Root(t *testing.T) {
 	cfg := rootSandbox()
 	cfg.Limits = frontmatter.Limits{WorkspaceMB: workspaceMB, MemoryMB: 64}
 	b := newSandbox(t, cfg)
-	limits := b.ok(t, tools.ToolOpen, obj{})["limits"].(obj)
+	limits := b.ok(t, toolspec.ToolOpen, obj{})["limits"].(obj)
 	watched := limits["root_enforcement"] == "watched"
 	if size := limits["root_mb"]; watched && size != float64(workspaceMB) || size == nil {
 		t.Errorf("the limits are said to be %v", limits)
 	}
 	b.sh(t, "mkdir /var/fill")
-	out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=/var/fill/one", "bs=1M", "count=64"}})
+	out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"dd", "if=/dev/zero", "of=/var/fill/one", "bs=1M", "count=64"}})
 	if text := out["stderr"].(string); out["exit_code"] == 0.0 || !watched && !strings.Contains(text, "No space left") ||
 		watched && (out["quota_exceeded"] != true || !strings.Contains(text, "outside of /workspace")) {
 		t.Errorf("one file: %v", out)
@@ -265,13 +266,13 @@ func TestH3Root(t *testing.T) {
 		fillWatchedRoot(t, b)
 		b.sh(t, "rm -r /var/fill")
 	}
-	if out := b.ok(t, tools.ToolExec, obj{"command": "head -c 1M /dev/zero > /var/one && rm /var/one && echo written"}); out["stdout"] != "written\n" || out["quota_exceeded"] == true {
+	if out := b.ok(t, toolspec.ToolExec, obj{"command": "head -c 1M /dev/zero > /var/one && rm /var/one && echo written"}); out["stdout"] != "written\n" || out["quota_exceeded"] == true {
 		t.Errorf("with room again: %v", out)
 	}
 	if !watched {
 		return
 	}
-	out = b.ok(t, tools.ToolExec, obj{"command": "find /usr/lib/python3* -name '*.py' -exec chmod a+x {} +", "yield_ms": 600_000})
+	out = b.ok(t, toolspec.ToolExec, obj{"command": "find /usr/lib/python3* -name '*.py' -exec chmod a+x {} +", "yield_ms": 600_000})
 	if out["quota_exceeded"] != true {
 		t.Errorf("copies of the image's files: %v", out)
 	}
@@ -298,7 +299,7 @@ func fillWatchedRoot(t *testing.T, b *sandbox) {
 // refusedFor runs a command that must fail because the workspace is full, and must be told so.
 func refusedFor(t *testing.T, b *sandbox, line string) obj {
 	t.Helper()
-	out := b.ok(t, tools.ToolExec, obj{"command": line, "yield_ms": 600_000})
+	out := b.ok(t, toolspec.ToolExec, obj{"command": line, "yield_ms": 600_000})
 	if out["exit_code"] == 0.0 || out["quota_exceeded"] != true {
 		t.Errorf("%s: %v", line, out)
 	}
@@ -315,20 +316,20 @@ func whileFull(t *testing.T, b *sandbox) {
 		"over another one": {"path": "here/old", "contents": big, "overwrite": true},
 		"in a new place":   {"path": "here/new", "contents_b64": b64([]byte(big))},
 	} {
-		out := b.call(t, tools.ToolFSWrite, in)
-		if fails(t, what, out, tools.CodeQuota); !strings.Contains(fmt.Sprint(out["error"]), "Delete files") {
+		out := b.call(t, toolspec.ToolFSWrite, in)
+		if fails(t, what, out, toolspec.CodeQuota); !strings.Contains(fmt.Sprint(out["error"]), "Delete files") {
 			t.Errorf("%s: no way out is named: %v", what, out["error"])
 		}
 	}
 	if after := b.sh(t, "ls -A . here"); after != before {
 		t.Errorf("there was %q and is %q", before, after)
 	}
-	if got := contents(t, b.ok(t, tools.ToolFSRead, obj{"path": "here/old"})); string(got) != "old" {
+	if got := contents(t, b.ok(t, toolspec.ToolFSRead, obj{"path": "here/old"})); string(got) != "old" {
 		t.Errorf("the old file holds %.100q", got)
 	}
-	b.ok(t, tools.ToolFSList, obj{"recursive": true})
+	b.ok(t, toolspec.ToolFSList, obj{"recursive": true})
 	// Output that has no room comes cut, and ends nothing.
-	if out := b.ok(t, tools.ToolExec, obj{"command": "seq 1 300000; cat kept"}); out["exit_code"] != 0.0 || !strings.HasSuffix(out["stdout"].(string), "\nkept") {
+	if out := b.ok(t, toolspec.ToolExec, obj{"command": "seq 1 300000; cat kept"}); out["exit_code"] != 0.0 || !strings.HasSuffix(out["stdout"].(string), "\nkept") {
 		t.Errorf("output: %v, %v", out["status"], out["exit_code"])
 	}
 	w.root.alive(t)
@@ -365,7 +366,7 @@ func TestH3Places(t *testing.T) {
 				}
 			}
 			for _, dir := range []string{"/", "/usr", "/etc", "/var/tmp", "/run", "/.workcell", "/proc", "/sys", "/sys/fs/cgroup"} {
-				if out := b.ok(t, tools.ToolExec, obj{"command": "chmod u+w " + dir + "; echo x > " + dir + "/fill"}); out["exit_code"] == 0.0 {
+				if out := b.ok(t, toolspec.ToolExec, obj{"command": "chmod u+w " + dir + "; echo x > " + dir + "/fill"}); out["exit_code"] == 0.0 {
 					t.Errorf("%s can be written", dir)
 				}
 			}
@@ -378,13 +379,13 @@ func TestH4ManyFiles(t *testing.T) {
 	t.Parallel()
 	const many = "import os, time\nos.mkdir('d')\nfor i in range(20000):\n  with open(f'd/{i}', 'w') as f: f.write('x')\ntime.sleep(600)"
 	eachLimited(t, frontmatter.Limits{WorkspaceMB: workspaceMB}, func(t *testing.T, b *sandbox) {
-		out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", many}, "yield_ms": 600_000, "timeout_seconds": 600})
+		out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"python3", "-c", many}, "yield_ms": 600_000, "timeout_seconds": 600})
 		if out["exit_code"] == 0.0 || out["quota_exceeded"] != true {
 			t.Errorf("20,000 files: %v", out)
 		}
-		fails(t, "one more", b.call(t, tools.ToolFSWrite, obj{"path": "d/more", "contents": "x"}), tools.CodeQuota)
-		b.ok(t, tools.ToolFSDelete, obj{"path": "d", "recursive": true})
-		b.ok(t, tools.ToolFSWrite, obj{"path": "d/more", "contents": "x"})
+		fails(t, "one more", b.call(t, toolspec.ToolFSWrite, obj{"path": "d/more", "contents": "x"}), toolspec.CodeQuota)
+		b.ok(t, toolspec.ToolFSDelete, obj{"path": "d", "recursive": true})
+		b.ok(t, toolspec.ToolFSWrite, obj{"path": "d/more", "contents": "x"})
 	})
 }
 

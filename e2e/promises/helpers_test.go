@@ -21,6 +21,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -75,7 +76,7 @@ func openSandbox(ctx context.Context, m *session.Manager, p *tools.Plugin, cfg t
 	if err != nil {
 		return nil, err
 	}
-	out, err := b.raw(ctx, tools.ToolOpen, obj{})
+	out, err := b.raw(ctx, toolspec.ToolOpen, obj{})
 	if err != nil || out["error"] != nil {
 		return nil, errors.Join(err, fmt.Errorf("sandbox_open: %v", out["error"]))
 	}
@@ -144,10 +145,10 @@ func (b *sandbox) ok(t testing.TB, tool string, input any) obj {
 }
 
 // code returns the code of an output's error, empty without one.
-func code(out obj) tools.Code {
+func code(out obj) toolspec.Code {
 	e, _ := out["error"].(obj)
 	c, _ := e["code"].(string)
-	return tools.Code(c)
+	return toolspec.Code(c)
 }
 
 func message(out obj) string {
@@ -157,7 +158,7 @@ func message(out obj) string {
 }
 
 // fails checks that an output is an error of one of the classes.
-func fails(t testing.TB, what string, out obj, want ...tools.Code) {
+func fails(t testing.TB, what string, out obj, want ...toolspec.Code) {
 	t.Helper()
 	for _, c := range want {
 		if code(out) == c {
@@ -205,7 +206,7 @@ func (b *sandbox) background(t testing.TB, name string, args ...string) (said st
 		}
 	})
 	eventually(t, name+" runs", func() bool {
-		out := b.ok(t, tools.ToolExecRead, obj{"exec_id": res.ExecID, "wait_ms": 1000})
+		out := b.ok(t, toolspec.ToolExecRead, obj{"exec_id": res.ExecID, "wait_ms": 1000})
 		if out["done"] == true {
 			t.Fatalf("%s ended: %v", name, out)
 		}
@@ -292,7 +293,7 @@ func refuses(t *testing.T, what string, cfg tools.Sandbox) {
 	t.Helper()
 	b, err := agentOf(t.Context(), w.plugin, session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}, cfg)
 	must(t, err)
-	fails(t, what, b.call(t, tools.ToolOpen, obj{}), tools.CodeUnsupported)
+	fails(t, what, b.call(t, toolspec.ToolOpen, obj{}), toolspec.CodeUnsupported)
 	if left := w.manager.InScope(b.run.Scope()); len(left) != 0 {
 		t.Errorf("%s: %v", what, left)
 	}
@@ -318,7 +319,7 @@ func (b *sandbox) timedOut(t testing.TB, in obj, seconds int, ready func(out obj
 	t.Helper()
 	for {
 		in["timeout_seconds"], in["yield_ms"] = seconds, 600_000
-		out := b.ok(t, tools.ToolExec, in)
+		out := b.ok(t, toolspec.ToolExec, in)
 		if out["status"] != "timed_out" {
 			t.Fatalf("after %d s: %v", seconds, out)
 		}

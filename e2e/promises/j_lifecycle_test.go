@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -31,7 +32,7 @@ func TestJ1OneSandbox(t *testing.T) {
 		must(t, err)
 		for range 10 {
 			wg.Go(func() {
-				out, err := b.raw(t.Context(), tools.ToolOpen, obj{})
+				out, err := b.raw(t.Context(), toolspec.ToolOpen, obj{})
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil || code(out) != "" {
@@ -63,14 +64,14 @@ func TestJ3CloseUnderLoad(t *testing.T) {
 	b.sh(t, "mkdir -p tree && cd tree && touch $(seq 1 900) && head -c 30M /dev/zero > big")
 	endless, feed := io.Pipe()
 	defer feed.Close()
-	waited := b.ok(t, tools.ToolExec, obj{"cmd": []string{"sleep", "6000"}, "stream": true, "timeout_seconds": 3600})["exec_id"]
+	waited := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"sleep", "6000"}, "stream": true, "timeout_seconds": 3600})["exec_id"]
 	calls := map[string]func() (obj, error){}
 	for tool, in := range map[string]obj{
-		tools.ToolExec:     {"cmd": []string{"sleep", "6000"}, "yield_ms": 600_000, "timeout_seconds": 3600},
-		tools.ToolExecWait: {"exec_id": waited, "timeout_seconds": 3600},
-		tools.ToolFSList:   {"recursive": true},
-		tools.ToolFSRead:   {"path": "tree/big", "max_bytes": 256 << 10},
-		tools.ToolFSWrite:  {"path": "w", "contents": strings.Repeat("x", 256<<10), "overwrite": true},
+		toolspec.ToolExec:     {"cmd": []string{"sleep", "6000"}, "yield_ms": 600_000, "timeout_seconds": 3600},
+		toolspec.ToolExecWait: {"exec_id": waited, "timeout_seconds": 3600},
+		toolspec.ToolFSList:   {"recursive": true},
+		toolspec.ToolFSRead:   {"path": "tree/big", "max_bytes": 256 << 10},
+		toolspec.ToolFSWrite:  {"path": "w", "contents": strings.Repeat("x", 256<<10), "overwrite": true},
 	} {
 		calls[tool] = func() (obj, error) { return b.raw(t.Context(), tool, in) }
 	}
@@ -92,7 +93,7 @@ func TestJ3CloseUnderLoad(t *testing.T) {
 				if err == nil && code(out) == "" {
 					continue // a short call: again, until the close meets one
 				}
-				if !errors.Is(err, backend.ErrClosed) && code(out) != tools.CodeClosed {
+				if !errors.Is(err, backend.ErrClosed) && code(out) != toolspec.CodeClosed {
 					t.Errorf("%s: %v, %v, want it closed", name, out, err)
 				}
 				return
@@ -110,11 +111,11 @@ func TestJ3CloseUnderLoad(t *testing.T) {
 func TestJ4GivenBack(t *testing.T) {
 	t.Parallel()
 	b := newSandbox(t, pythonSandbox())
-	b.ok(t, tools.ToolExec, obj{"command": "sleep 100001 & sleep 100001 >/dev/null 2>&1 & setsid sleep 100001 >/dev/null 2>&1 </dev/null & echo ok"})
-	b.ok(t, tools.ToolClose, obj{})
-	b.ok(t, tools.ToolOpen, obj{})
+	b.ok(t, toolspec.ToolExec, obj{"command": "sleep 100001 & sleep 100001 >/dev/null 2>&1 & setsid sleep 100001 >/dev/null 2>&1 </dev/null & echo ok"})
+	b.ok(t, toolspec.ToolClose, obj{})
+	b.ok(t, toolspec.ToolOpen, obj{})
 	const sleepers = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done 2>/dev/null | grep -c '^sleep 10000[1] '"
-	if out := b.ok(t, tools.ToolExec, obj{"command": sleepers}); out["stdout"] != "0\n" {
+	if out := b.ok(t, toolspec.ToolExec, obj{"command": sleepers}); out["stdout"] != "0\n" {
 		t.Errorf("a sandbox that was given back runs %v of what was left in it", out["stdout"])
 	}
 }
@@ -172,7 +173,7 @@ func cancelledOpen(t *testing.T, driver backend.SandboxBackend, image string, ar
 		tools.Sandbox{Mode: "code", Image: image})
 	must(t, err)
 	met := arm(cancel)
-	out, err := b.raw(ctx, tools.ToolOpen, obj{})
+	out, err := b.raw(ctx, toolspec.ToolOpen, obj{})
 	if met != nil {
 		select {
 		case <-met:
@@ -261,19 +262,19 @@ func TestJ7Crowd(t *testing.T) {
 				}
 				return out
 			}
-			call(tools.ToolFSWrite, obj{"path": file, "contents": mine})
-			out := call(tools.ToolExec, obj{"command": "for i in 1 2 3 4 5 6 7 8 9; do cat " + file + "; cat >&2; done", "stdin": mine, "yield_ms": 600_000, "timeout_seconds": 600})
+			call(toolspec.ToolFSWrite, obj{"path": file, "contents": mine})
+			out := call(toolspec.ToolExec, obj{"command": "for i in 1 2 3 4 5 6 7 8 9; do cat " + file + "; cat >&2; done", "stdin": mine, "yield_ms": 600_000, "timeout_seconds": 600})
 			if out["stdout"] != strings.Repeat(mine, 9) || out["stderr"] != mine || out["exit_code"] != 0.0 {
 				t.Errorf("%s got %v", mine, out)
 			}
-			if got := call(tools.ToolFSRead, obj{"path": file}); got["contents"] != mine {
+			if got := call(toolspec.ToolFSRead, obj{"path": file}); got["contents"] != mine {
 				t.Errorf("%s holds %v", file, got)
 			}
-			call(tools.ToolFSDelete, obj{"path": file})
+			call(toolspec.ToolFSDelete, obj{"path": file})
 		})
 	}
 	wg.Wait()
-	if out := b.ok(t, tools.ToolFSList, obj{"path": dir}); len(out["entries"].([]any)) != 0 {
+	if out := b.ok(t, toolspec.ToolFSList, obj{"path": dir}); len(out["entries"].([]any)) != 0 {
 		t.Errorf("left: %v", out)
 	}
 }

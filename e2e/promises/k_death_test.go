@@ -15,8 +15,8 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/e2e/clocktest"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
-	"github.com/workcell-dev/workcell/tools"
 )
 
 // mcpServer is `workcell mcp` and its client.
@@ -64,16 +64,16 @@ func TestF12Clock(t *testing.T) {
 	gone := leaveIdle(t, bin)
 	h := newHost(t)
 	f := startMCP(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--max-execution", "1h")))
-	worker := f.ok(t, tools.ToolOpen, nil)["sandbox_id"]
+	worker := f.ok(t, toolspec.ToolOpen, nil)["sandbox_id"]
 	in := func(tool string, in obj) obj { in["sandbox_id"] = worker; return f.ok(t, tool, in) }
 	background := func(seconds int, line string) any {
-		return in(tools.ToolExec, obj{"command": line, "timeout_seconds": seconds, "stream": true})["exec_id"]
+		return in(toolspec.ToolExec, obj{"command": line, "timeout_seconds": seconds, "stream": true})["exec_id"]
 	}
 	long := background(3000, "until test -e go; do sleep 0.1; done")
 	for i, by := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour} {
 		short := background(2, "sleep 6000")
 		clock.Set(by)
-		idle := f.ok(t, tools.ToolOpen, obj{"session_key": fmt.Sprint("idle", i)})["sandbox_id"]
+		idle := f.ok(t, toolspec.ToolOpen, obj{"session_key": fmt.Sprint("idle", i)})["sandbox_id"]
 		h.has(t, i+2, idle, by)
 		for whose, look := range map[string]*exec.Cmd{"true": h.command(t, "sessions", "gc", "--yes", "-o", "json"),
 			"same": clock.Under(h.command(t, "sessions", "gc", "--yes", "-o", "json"))} {
@@ -81,17 +81,17 @@ func TestF12Clock(t *testing.T) {
 				t.Errorf("the clock is %v ahead: by the %s clock there is garbage: %v, %v", by, whose, out, err)
 			}
 		}
-		if out := in(tools.ToolExecWait, obj{"exec_id": short, "timeout_seconds": 300}); out["status"] != "timed_out" {
+		if out := in(toolspec.ToolExecWait, obj{"exec_id": short, "timeout_seconds": 300}); out["status"] != "timed_out" {
 			t.Errorf("the clock is %v ahead: a command that had 2 s: %v", by, out)
 		}
-		if out := in(tools.ToolExecWait, obj{"exec_id": long, "timeout_seconds": 1}); out["done"] != false {
+		if out := in(toolspec.ToolExecWait, obj{"exec_id": long, "timeout_seconds": 1}); out["done"] != false {
 			t.Errorf("the clock is %v ahead: a command that had 50 minutes: %v", by, out)
 		}
 	}
 	h.orphan(t)
 	h.has(t, 4, worker, 0)
-	in(tools.ToolExec, obj{"cmd": []string{"touch", "go"}})
-	if out := in(tools.ToolExecWait, obj{"exec_id": long, "timeout_seconds": 300}); out["status"] != "completed" {
+	in(toolspec.ToolExec, obj{"cmd": []string{"touch", "go"}})
+	if out := in(toolspec.ToolExecWait, obj{"exec_id": long, "timeout_seconds": 300}); out["status"] != "completed" {
 		t.Errorf("a command that had 50 minutes: %v", out)
 	}
 	must(t, f.Close())
@@ -122,9 +122,9 @@ func leaveIdle(t *testing.T, bin string) (gone func()) {
 	clock.Set(time.Hour)
 	h := newHost(t)
 	f := startMCP(t, clock.Under(h.command(t, "mcp", "--image", debianImage, "--idle-timeout", "45s")))
-	h.has(t, 1, f.ok(t, tools.ToolOpen, nil)["sandbox_id"], time.Hour)
+	h.has(t, 1, f.ok(t, toolspec.ToolOpen, nil)["sandbox_id"], time.Hour)
 	clock.Set(-time.Hour)
-	f.ok(t, tools.ToolExec, obj{"cmd": []string{"true"}})
+	f.ok(t, toolspec.ToolExec, obj{"cmd": []string{"true"}})
 	return func() {
 		h.comesTo(t, 0)
 		must(t, f.Close())
@@ -174,7 +174,7 @@ func (h *host) orphan(t *testing.T) {
 	t.Helper()
 	before := h.sandboxes(t)
 	f := startMCP(t, h.command(t, "mcp", "--image", debianImage))
-	f.ok(t, tools.ToolOpen, nil)
+	f.ok(t, toolspec.ToolOpen, nil)
 	must(t, f.cmd.Process.Kill())
 	_ = f.Close() // it was killed
 	h.comesTo(t, before)

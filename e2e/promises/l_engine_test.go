@@ -27,6 +27,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/local"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -121,36 +122,36 @@ func TestL1DownMeanwhile(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		out, err = b.raw(t.Context(), tools.ToolExec, obj{"command": "touch began; until test -e end; do sleep 0.1; done", "yield_ms": 600_000, "timeout_seconds": 1200})
+		out, err = b.raw(t.Context(), toolspec.ToolExec, obj{"command": "touch began; until test -e end; do sleep 0.1; done", "yield_ms": 600_000, "timeout_seconds": 1200})
 		ended <- err
 	}()
 	eventually(t, "the command runs", func() bool { _, err := b.s.StatFile(t.Context(), "began"); return err == nil })
 	p.setCut(true)
 	if e.streams() {
 		must(t, <-ended)
-		fails(t, "the command under way", out, tools.CodeUnavailable)
+		fails(t, "the command under way", out, toolspec.CodeUnavailable)
 	}
 	for tool, in := range map[string]obj{
-		tools.ToolExec: {"cmd": []string{"true"}}, tools.ToolFSRead: {"path": "f"}, tools.ToolFSList: {}, tools.ToolOpen: {"session_key": "another"},
+		toolspec.ToolExec: {"cmd": []string{"true"}}, toolspec.ToolFSRead: {"path": "f"}, toolspec.ToolFSList: {}, toolspec.ToolOpen: {"session_key": "another"},
 	} {
 		out := b.call(t, tool, in)
-		if !e.streams() && tool != tools.ToolOpen { // the sandbox lives without the engine, and so does its session
+		if !e.streams() && tool != toolspec.ToolOpen { // the sandbox lives without the engine, and so does its session
 			if code(out) != "" {
 				t.Errorf("%s: %v", tool, out)
 			}
 			continue
 		}
-		fails(t, tool, out, tools.CodeUnavailable)
+		fails(t, tool, out, toolspec.CodeUnavailable)
 		if e, _ := out["error"].(obj); e["retryable"] != true || strings.Contains(message(out), "/") {
 			t.Errorf("%s: %v", tool, e)
 		}
 	}
 	p.setCut(false)
 	eventually(t, "the sandbox can be used again", func() bool {
-		return code(b.call(t, tools.ToolExec, obj{"cmd": []string{"true"}})) == ""
+		return code(b.call(t, toolspec.ToolExec, obj{"cmd": []string{"true"}})) == ""
 	})
 	eventually(t, "another one can be opened", func() bool {
-		return code(b.call(t, tools.ToolOpen, obj{"session_key": "another"})) == ""
+		return code(b.call(t, toolspec.ToolOpen, obj{"session_key": "another"})) == ""
 	})
 	if !e.streams() {
 		b.sh(t, "touch end")

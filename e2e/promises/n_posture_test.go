@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -267,28 +268,28 @@ func TestN9Guest(t *testing.T) {
 			b.alive(t)
 			for _, change := range []string{"resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))", "os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
 				"os.sched_setaffinity(1, {0})", "os.setpriority(os.PRIO_PROCESS, 1, 9)", "os.setpriority(os.PRIO_USER, os.getuid(), 9)"} {
-				if out := b.ok(t, tools.ToolExec, obj{"cmd": []string{"python3", "-c", "import os, resource; " + change}}); out["exit_code"] != 1.0 {
+				if out := b.ok(t, toolspec.ToolExec, obj{"cmd": []string{"python3", "-c", "import os, resource; " + change}}); out["exit_code"] != 1.0 {
 					t.Errorf("%s: %v", change, out)
 				}
 			}
 			b.alive(t)
 			for _, file := range []string{"environ", "mem", "maps", "fd/1"} {
-				if out := b.ok(t, tools.ToolExec, obj{"command": "head -c 1 /proc/1/" + file + " >/dev/null || echo forged >> /proc/1/" + file}); out["exit_code"] == 0.0 {
+				if out := b.ok(t, toolspec.ToolExec, obj{"command": "head -c 1 /proc/1/" + file + " >/dev/null || echo forged >> /proc/1/" + file}); out["exit_code"] == 0.0 {
 					t.Errorf("/proc/1/%s can be read or written", file)
 				}
 			}
-			out := b.ok(t, tools.ToolExec, obj{"command": "readlink /proc/1/fd/1 /proc/1/exe /proc/1/cwd; cd /; ls /proc/1/cwd/ /proc/1/root/ /proc/1/map_files 2>&1 | grep -v '^ls:\\|^/proc'"})
+			out := b.ok(t, toolspec.ToolExec, obj{"command": "readlink /proc/1/fd/1 /proc/1/exe /proc/1/cwd; cd /; ls /proc/1/cwd/ /proc/1/root/ /proc/1/map_files 2>&1 | grep -v '^ls:\\|^/proc'"})
 			if out["stdout"] != "" {
 				t.Errorf("of the main process is visible: %v", out)
 			}
 			if name == "user" {
 				// While it starts a command the main process itself raises the value for it.
-				b.ok(t, tools.ToolExec, obj{"command": "echo 1000 > /proc/1/oom_score_adj"})
+				b.ok(t, toolspec.ToolExec, obj{"command": "echo 1000 > /proc/1/oom_score_adj"})
 				eventually(t, "the main process is not the first to be killed", func() bool {
 					return b.sh(t, "cat /proc/1/oom_score_adj") == "0\n"
 				})
 			}
-			if out := b.ok(t, tools.ToolExec, obj{"command": "rm -f /.workcell/workcell-guest || echo x > /.workcell/workcell-guest || mv /.workcell /x"}); out["exit_code"] == 0.0 {
+			if out := b.ok(t, toolspec.ToolExec, obj{"command": "rm -f /.workcell/workcell-guest || echo x > /.workcell/workcell-guest || mv /.workcell /x"}); out["exit_code"] == 0.0 {
 				t.Error("the guest's program can be changed")
 			}
 			// Whatever is said to its sockets, or by another guest that a command starts, changes nothing.

@@ -3,7 +3,7 @@ package hint
 
 import "errors"
 
-// Kind is what the exit code of a command tells apart, where the error's own class does not.
+// Kind is what the exit code of a command distinguishes where the error's own class does not.
 type Kind int
 
 // Kinds.

@@ -66,6 +66,8 @@ func layers() []layer {
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/yamlnode", only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/isolated", only: []string{}},
+		// What a tool is, whichever protocol offers it.
+		{dir: "internal/toolspec", may: above("backend", "session", "internal/sanitize"), genkit: true},
 		// The sandbox of a file as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		{dir: "internal/expr", may: []string{"internal/yamlnode"}},
@@ -80,9 +82,9 @@ func layers() []layer {
 		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint"}},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
 		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest", "internal/yamlnode"}},
-		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/wish"), genkit: true},
+		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/toolspec", "internal/wish"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/transfer"), genkit: true},
-		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter")},
+		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "internal/toolspec")},
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
 		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},

@@ -1,4 +1,4 @@
-// Package sanitize makes text that a stranger chose safe for a terminal.
+// Package sanitize makes text that a stranger chose fit for terminals and messages.
 package sanitize
 
 import (
@@ -35,6 +35,15 @@ func Text(s string) string {
 // Line is Text for table cells and status lines: line feeds and tabs are shown as escapes too.
 func Line(s string) string {
 	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(Text(s))
+}
+
+// Clip bounds what a message repeats of a stranger's words: 80 bytes, and a sign that there were more.
+func Clip(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 func isPlain(s string) bool {

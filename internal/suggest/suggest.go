@@ -1,7 +1,10 @@
 // Package suggest finds the word that a misspelt one was probably meant to be.
 package suggest
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // Closest returns the known word closest to word, ignoring case and the difference between '-', '_' and nothing. It reports
 // false when none is close enough to be worth naming: about a third of the word may differ, or one may be the other
@@ -23,6 +26,14 @@ func Closest(word string, known []string) (string, bool) {
 		}
 	}
 	return best, best != ""
+}
+
+// Hint returns the question whether the closest known word was meant, or else what is known.
+func Hint(word string, known []string) string {
+	if near, ok := Closest(word, known); ok {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	return "known are " + strings.Join(known, ", ")
 }
 
 // limit returns how far another word may be from one of this length.

@@ -1,4 +1,4 @@
-package tools
+package toolspec
 
 import (
 	"cmp"
@@ -32,54 +32,78 @@ const (
 	CodeInternal    Code = "internal"          // a fault of Workcell
 )
 
-// Codes lists every code.
-func Codes() []Code {
-	return []Code{
-		CodeNotFound, CodeExists, CodeInvalid, CodePermission, CodeTooLarge, CodeTimeout, CodeLost, CodeClosed,
-		CodeCapacity, CodeUnavailable, CodeUnsupported, CodeQuota, CodeInternal,
+// remediations pairs each code, in the order of the documentation, with what a model is to do about a failure of its class
+// when nothing more fitting is known.
+func remediations() []remediation {
+	return []remediation{
+		{CodeNotFound, "Check the id or path; sandbox_fs_list shows the files, and ids of other runs are not visible."},
+		{CodeExists, "Use another name, or ask for the existing one to be replaced."},
+		{CodeInvalid, "Correct the arguments as the message says and call the tool again."},
+		{CodePermission, "Work below /workspace or /tmp as the user you are; policy cannot be changed from inside a run."},
+		{CodeTooLarge, "Split the work into smaller pieces; the message names the limit."},
+		{CodeTimeout, "Do less per call, or pass a larger timeout_seconds."},
+		{CodeLost, "Call sandbox_open for a new sandbox and write the files again: the old ones are gone."},
+		{CodeClosed, "Call sandbox_open to go on in an open sandbox."},
+		{CodeCapacity, "Wait for running commands to end or end some, then try again: sandbox_exec_kill also ends what a finished command left running."},
+		{CodeUnavailable, "Try again in a moment; if it stays, report that the sandbox cannot be had."},
+		{CodeUnsupported, "Do without it, and say so in the answer."},
+		{CodeQuota, "Delete files that are not needed any more, in the workspace with sandbox_fs_delete, which works in a full one, elsewhere with rm, then try again."},
+		{CodeInternal, "Try once more; if it fails again, report the message."},
 	}
 }
 
-// Remediation returns what a model is to do about a failure of class c when nothing more fitting is known.
-func (c Code) Remediation() string {
-	return cmp.Or(map[Code]string{
-		CodeNotFound:    "Check the id or path; sandbox_fs_list shows the files, and ids of other runs are not visible.",
-		CodeExists:      "Use another name, or ask for the existing one to be replaced.",
-		CodeInvalid:     "Correct the arguments as the message says and call the tool again.",
-		CodePermission:  "Work below /workspace or /tmp as the user you are; policy cannot be changed from inside a run.",
-		CodeTooLarge:    "Split the work into smaller pieces; the message names the limit.",
-		CodeTimeout:     "Do less per call, or pass a larger timeout_seconds.",
-		CodeLost:        "Call sandbox_open for a new sandbox and write the files again: the old ones are gone.",
-		CodeClosed:      "Call sandbox_open to go on in an open sandbox.",
-		CodeCapacity:    "Wait for running commands to end or end some, then try again: sandbox_exec_kill also ends what a finished command left running.",
-		CodeUnavailable: "Try again in a moment; if it stays, report that the sandbox cannot be had.",
-		CodeUnsupported: "Do without it, and say so in the answer.",
-		CodeQuota:       "Delete files that are not needed any more, in the workspace with sandbox_fs_delete, which works in a full one, elsewhere with rm, then try again.",
-	}[c], "Try once more; if it fails again, report the message.")
+type remediation struct {
+	code Code
+	text string
 }
 
-// retryable reports whether the same call may succeed later.
-func (c Code) retryable() bool { return c == CodeCapacity || c == CodeUnavailable }
+// Codes lists every code.
+func Codes() []Code {
+	var codes []Code
+	for _, r := range remediations() {
+		codes = append(codes, r.code)
+	}
+	return codes
+}
 
-// ToolError is the `error` of an output. It never holds paths of the host.
-type ToolError struct {
-	Code        Code   `json:"code" jsonschema:"enum=not_found,enum=exists,enum=invalid_argument,enum=permission_denied,enum=too_large,enum=timeout,enum=sandbox_lost,enum=closed,enum=capacity,enum=unavailable,enum=unsupported,enum=quota_exceeded,enum=internal" jsonschema_description:"class of the failure"`
+// Remediation returns what to do about a failure of the class when nothing more fitting is known.
+func (c Code) Remediation() string {
+	for _, r := range remediations() {
+		if r.code == c {
+			return r.text
+		}
+	}
+	return CodeInternal.Remediation()
+}
+
+// Error is the `error` of an output. It never holds paths of the host.
+type Error struct {
+	Code        Code   `json:"code" jsonschema_description:"class of the failure"`
 	Message     string `json:"message" jsonschema_description:"what went wrong"`
 	Remediation string `json:"remediation" jsonschema_description:"what to do about it"`
 	Retryable   bool   `json:"retryable" jsonschema_description:"the same call may succeed later"`
 }
 
 // Error returns "code: message".
-func (e *ToolError) Error() string { return string(e.Code) + ": " + e.Message }
+func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
-func failure(code Code, format string, args ...any) *ToolError {
-	return &ToolError{
-		Code: code, Message: fmt.Sprintf(format, args...), Remediation: code.Remediation(), Retryable: code.retryable(),
+// Failf returns a failure with the remediation of its class.
+func Failf(code Code, format string, args ...any) *Error {
+	return &Error{
+		Code: code, Message: fmt.Sprintf(format, args...), Remediation: code.Remediation(),
+		Retryable: code == CodeCapacity || code == CodeUnavailable,
 	}
 }
 
-// withRemediation returns the error with a more fitting remediation.
-func (e *ToolError) withRemediation(remediation string) *ToolError {
+// NewError returns a failure with a remediation; empty is that of its class.
+func NewError(code Code, message, remediation string) *Error {
+	e := Failf(code, "%s", message)
+	e.Remediation = cmp.Or(remediation, e.Remediation)
+	return e
+}
+
+// WithRemediation returns the error with a more fitting remediation.
+func (e *Error) WithRemediation(remediation string) *Error {
 	e.Remediation = remediation
 	return e
 }
@@ -111,11 +135,11 @@ func sentinels() []sentinel {
 	}
 }
 
-// ErrorOf returns what a model is told of err. Text that no sentinel vouches for stays with the operator.
-func ErrorOf(err error) *ToolError {
-	var done *ToolError
-	if errors.As(err, &done) {
-		return done
+// ErrorOf returns err as models see it. Text that no sentinel vouches for stays with the operator.
+func ErrorOf(err error) *Error {
+	var known *Error
+	if errors.As(err, &known) {
+		return known
 	}
 	code := CodeInternal
 	for _, s := range sentinels() {
@@ -125,9 +149,9 @@ func ErrorOf(err error) *ToolError {
 		}
 	}
 	if code == CodeInternal {
-		return failure(code, "the operation failed inside Workcell")
+		return Failf(code, "the operation failed inside Workcell")
 	}
-	e := failure(code, "%s", plainText(err))
+	e := Failf(code, "%s", plainText(err))
 	if code == CodeUnavailable {
 		e.Message = hostAddress.ReplaceAllString(e.Message, "$1<address>")
 	}
@@ -135,15 +159,15 @@ func ErrorOf(err error) *ToolError {
 	var conflict *session.ConflictError
 	switch {
 	case errors.As(err, &launch):
-		return e.withRemediation(launchRemediation(launch.Reason))
+		return e.WithRemediation(launchRemediation(launch.Reason))
 	case errors.As(err, &conflict):
 		e.Message = fmt.Sprintf("the sandbox %q of this run is open already, and differs in its %s", conflict.Key.Name, strings.Join(conflict.Fields, ", "))
-		return e.withRemediation("Agents that share a sandbox must ask for the same one: report this, or use sandbox_open with another session_key.")
+		return e.WithRemediation("Agents that share a sandbox must ask for the same one: report this, or use sandbox_open with another session_key.")
 	case errors.Is(err, backend.ErrNoRoom):
-		return e.withRemediation("Report that the host's disk has no room: somebody has to make room on it, or configure a smaller workspace_mb.")
+		return e.WithRemediation("Report that the host's disk has no room: somebody has to make room on it, or configure a smaller workspace_mb.")
 	case errors.Is(err, backend.ErrImage):
 		e.Retryable = false
-		return e.withRemediation("Report that the image is missing: it has to be pulled, built or named differently by whoever set the agent up.")
+		return e.WithRemediation("Report that the image is missing: it has to be pulled, built or named differently by whoever set the agent up.")
 	}
 	return e
 }

@@ -1,4 +1,4 @@
-package tools
+package toolspec
 
 import (
 	"bytes"
@@ -9,7 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/workcell-dev/workcell/internal/bound"
+	"github.com/workcell-dev/workcell/internal/sanitize"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
@@ -35,7 +38,7 @@ func (m *TextMap) UnmarshalJSON(b []byte) error {
 		for name, value := range v {
 			text, ok := scalarText(value)
 			if !ok {
-				return fmt.Errorf("the value of %q must be text, it is %s", clip(name), jsonKind(value))
+				return fmt.Errorf("the value of %q must be text, it is %s", sanitize.Clip(name), KindOf(value))
 			}
 			out[name] = text
 		}
@@ -48,7 +51,7 @@ func (m *TextMap) UnmarshalJSON(b []byte) error {
 			out[name] = value
 		}
 	default:
-		return fmt.Errorf("must be an object of names to texts, it is %s", jsonKind(v))
+		return fmt.Errorf("must be an object of names to texts, it is %s", KindOf(v))
 	}
 	*m = out
 	return nil
@@ -84,46 +87,78 @@ func aliases() map[string]string {
 	}
 }
 
-// argument is a field of an input type.
-type argument struct {
-	name     string
-	required bool
-	typ      reflect.Type
+// Bound is the range of a whole number of an input, which its schema has and every call is held to. A Most or Default of
+// zero is none. A call may leave the number out, or pass zero for the default.
+type Bound struct {
+	Name                 string
+	Least, Most, Default int64
 }
 
-// arguments lists the fields of an input type.
-func arguments(t reflect.Type) []argument {
-	var list []argument
-	for f := range t.Fields() {
-		name, opts, _ := strings.Cut(f.Tag.Get("json"), ",")
-		typ := f.Type
-		if typ.Kind() == reflect.Pointer {
-			typ = typ.Elem()
-		}
-		list = append(list, argument{name: name, required: !strings.Contains(opts, "omitempty"), typ: typ})
+// Describe adds the bound to the schema of an input.
+func (b Bound) Describe(input map[string]any) {
+	properties, _ := input["properties"].(map[string]any)
+	property, _ := properties[b.Name].(map[string]any)
+	property["minimum"] = float64(b.Least)
+	if b.Most != 0 {
+		property["maximum"] = float64(b.Most)
 	}
-	return list
+	if b.Default != 0 {
+		property["default"] = float64(b.Default)
+	}
 }
 
-// stringField returns a text of an input type, nil when it has none of that name.
-func stringField[In any](in *In, name string) *string {
-	if f := reflect.ValueOf(in).Elem().FieldByName(name); f.IsValid() {
-		if text, ok := f.Addr().Interface().(*string); ok {
-			return text
+// check refuses a value that is out of bounds.
+func (b Bound) check(value int64) *Error {
+	switch {
+	case value < 0 && b.Most == 0:
+		return Failf(CodeInvalid, "%s is %d, it must not be negative", b.Name, value)
+	case value != 0 && (value < b.Least || b.Most != 0 && value > b.Most):
+		return Failf(CodeInvalid, "%s is %d, it must be %d to %d", b.Name, value, b.Least, b.Most)
+	}
+	return nil
+}
+
+// CheckBounds checks the numbers of an input.
+func CheckBounds[In any](in *In, bounds []Bound) *Error {
+	for _, a := range arguments(reflect.ValueOf(in).Elem()) {
+		for _, b := range bounds {
+			if field := reflect.Indirect(a.field); a.name == b.Name && field.IsValid() {
+				if fail := b.check(field.Int()); fail != nil {
+					return fail
+				}
+			}
 		}
 	}
 	return nil
 }
 
+// argument is a field of an input.
+type argument struct {
+	name     string
+	required bool
+	field    reflect.Value
+}
+
+// arguments lists the fields of an input, those of embedded structs too.
+func arguments(in reflect.Value) []argument {
+	var list []argument
+	for _, f := range reflect.VisibleFields(in.Type()) {
+		if name, opts, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			list = append(list, argument{name: name, required: !strings.Contains(opts, "omitempty"), field: in.FieldByIndex(f.Index)})
+		}
+	}
+	return list
+}
+
 // DecodeInput reads a model's arguments into In, a struct with `json` tags. It forgives what is harmless (aliases, numbers
-// as text) and reports all else that is wrong at once.
-func DecodeInput[In any](raw json.RawMessage) (In, *ToolError) {
+// as text) and reports all else that is wrong at once. A text that is required may not be empty.
+func DecodeInput[In any](raw json.RawMessage) (In, *Error) {
 	var in In
 	values, fail := object(raw)
 	if fail != nil {
 		return in, fail
 	}
-	args := arguments(reflect.TypeFor[In]())
+	args := arguments(reflect.ValueOf(&in).Elem())
 	var problems []string
 	values = renameAliases(values, args)
 	for name := range values {
@@ -132,35 +167,45 @@ func DecodeInput[In any](raw json.RawMessage) (In, *ToolError) {
 		}
 	}
 	slices.Sort(problems)
-	target := reflect.ValueOf(&in).Elem()
-	for i, a := range args {
+	for _, a := range args {
 		value, ok := values[a.name]
-		if !ok || string(value) == "null" {
-			if a.required {
-				problems = append(problems, a.name+" is required")
+		switch {
+		case ok && string(value) != "null":
+			if err := a.set(value); err != nil {
+				problems = append(problems, err.Error())
 			}
-			continue
-		}
-		field := target.Field(i)
-		if field.Kind() == reflect.Pointer {
-			field.Set(reflect.New(a.typ))
-			field = field.Elem()
-		}
-		if err := setArgument(field, a.name, value); err != nil {
-			problems = append(problems, err.Error())
-		} else if a.name == "timeout_seconds" && field.IsZero() {
-			// Left out is the default; a given 0 could mean none or at once.
-			problems = append(problems, fmt.Sprintf("%s is 0, it must be 1 to %d", a.name, maxSeconds))
+		case a.required:
+			problems = append(problems, a.name+" is required")
 		}
 	}
 	if len(problems) > 0 {
-		return in, failure(CodeInvalid, "%s", strings.Join(problems, "; "))
+		return in, Failf(CodeInvalid, "%s", strings.Join(problems, "; "))
 	}
 	return in, nil
 }
 
+// set sets the argument.
+func (a argument) set(value json.RawMessage) error {
+	field := a.field
+	if field.Kind() == reflect.Pointer {
+		field.Set(reflect.New(field.Type().Elem()))
+		field = field.Elem()
+	}
+	err := setArgument(field, a.name, value)
+	switch {
+	case err != nil:
+		return err
+	case a.required && field.Kind() == reflect.String && field.Len() == 0:
+		return fmt.Errorf("%s is empty", a.name)
+	case a.name == "timeout_seconds" && field.IsZero():
+		// Left out is the default; a given 0 could mean none or at once.
+		return fmt.Errorf("%s is 0, it must be 1 to %d", a.name, bound.ExecTimeout/time.Second)
+	}
+	return nil
+}
+
 // object reads the arguments as a whole: an object, also one that came as text, or nothing.
-func object(raw json.RawMessage) (map[string]json.RawMessage, *ToolError) {
+func object(raw json.RawMessage) (map[string]json.RawMessage, *Error) {
 	values := map[string]json.RawMessage{}
 	trimmed := bytes.TrimSpace(raw)
 	var text string
@@ -171,7 +216,7 @@ func object(raw json.RawMessage) (map[string]json.RawMessage, *ToolError) {
 		return values, nil
 	}
 	if err := json.Unmarshal(trimmed, &values); err != nil {
-		return nil, failure(CodeInvalid, "the arguments must be a JSON object")
+		return nil, Failf(CodeInvalid, "the arguments must be a JSON object")
 	}
 	return values, nil
 }
@@ -199,10 +244,7 @@ func unknownArgument(name string, args []argument) string {
 	for i, a := range args {
 		names[i] = a.name
 	}
-	if near, ok := suggest.Closest(name, names); ok {
-		return fmt.Sprintf("unknown argument %q, did you mean %q?", clip(name), near)
-	}
-	return fmt.Sprintf("unknown argument %q, known are %s", clip(name), strings.Join(names, ", "))
+	return fmt.Sprintf("unknown argument %q, %s", sanitize.Clip(name), suggest.Hint(name, names))
 }
 
 // setArgument sets one field. Its errors name the argument.
@@ -217,41 +259,44 @@ func setArgument(field reflect.Value, name string, value json.RawMessage) error 
 	if err := decodeNumber(value, &v); err != nil {
 		return fmt.Errorf("%s: not valid JSON", name)
 	}
+	want, ok := "", false
 	switch field.Kind() {
 	case reflect.String:
-		text, ok := scalarText(v)
-		if !ok {
-			return wrongType(name, "text", v)
-		}
-		field.SetString(text)
+		want, ok = "text", put(field.SetString)(scalarText(v))
 	case reflect.Int64:
-		n, ok := integer(v)
-		if !ok {
-			return wrongType(name, "a whole number", v)
-		}
-		field.SetInt(n)
+		want, ok = "a whole number", put(field.SetInt)(integer(v))
 	case reflect.Bool:
-		b, ok := boolean(v)
-		if !ok {
-			return wrongType(name, "true or false", v)
-		}
-		field.SetBool(b)
+		want, ok = "true or false", put(field.SetBool)(boolean(v))
 	case reflect.Slice:
-		list, ok := v.([]any)
-		if !ok {
-			return wrongType(name, "a list of texts", v)
-		}
+		var list []any
+		want = "a list of texts"
+		list, ok = v.([]any)
 		texts := make([]string, len(list))
 		for i, item := range list {
-			if texts[i], ok = scalarText(item); !ok {
+			text, isText := scalarText(item)
+			if !isText {
 				return wrongType(fmt.Sprintf("%s[%d]", name, i), "text", item)
 			}
+			texts[i] = text
 		}
 		field.Set(reflect.ValueOf(texts))
 	default:
-		panic("tools: input field of kind " + field.Kind().String()) // a bug in this package's types
+		panic("toolspec: input field of kind " + field.Kind().String()) // a bug in an input's type
+	}
+	if !ok {
+		return wrongType(name, want, v)
 	}
 	return nil
+}
+
+// put returns a function that sets a value that is one, and reports whether it is.
+func put[T any](set func(T)) func(T, bool) bool {
+	return func(v T, ok bool) bool {
+		if ok {
+			set(v)
+		}
+		return ok
+	}
 }
 
 func wrongType(name, want string, got any) error {
@@ -266,7 +311,7 @@ func wrongType(name, want string, got any) error {
 	case want == "text":
 		hint = "; write it as a JSON string"
 	}
-	return fmt.Errorf("%s must be %s, it is %s%s", name, want, jsonKind(got), hint)
+	return fmt.Errorf("%s must be %s, it is %s%s", name, want, KindOf(got), hint)
 }
 
 func decodeNumber(b []byte, v any) error {
@@ -325,7 +370,8 @@ func boolean(v any) (b, ok bool) {
 	return false, false
 }
 
-func jsonKind(v any) string {
+// KindOf names the type of a JSON value.
+func KindOf(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return "null"
@@ -334,18 +380,9 @@ func jsonKind(v any) string {
 	case bool:
 		return strconv.FormatBool(v)
 	case json.Number:
-		return "the number " + clip(v.String())
+		return "the number " + sanitize.Clip(v.String())
 	case []any:
 		return "a list"
 	}
 	return "an object"
-}
-
-// clip bounds what an error repeats of a model's words.
-func clip(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }

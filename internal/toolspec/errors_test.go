@@ -1,0 +1,93 @@
+package toolspec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
+)
+
+// TestEverySentinelHasACode reads the sentinels from the source of package backend, so that a new one cannot be missed.
+func TestEverySentinelHasACode(t *testing.T) {
+	t.Parallel()
+	file, err := parser.ParseFile(token.NewFileSet(), "../../backend/errors.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, "Err") && len(spec.Values) > 0 {
+			declared++
+		}
+		return true
+	})
+	mapped := 0
+	for _, s := range sentinels() {
+		if got := ErrorOf(fmt.Errorf("op: %w", s.err)); got.Code != s.code || !slices.Contains(Codes(), got.Code) {
+			t.Errorf("%v has code %s, want %s", s.err, got.Code, s.code)
+		}
+		if !errors.Is(s.err, context.DeadlineExceeded) {
+			mapped++
+		}
+	}
+	if declared != mapped || declared < 10 {
+		t.Errorf("package backend declares %d sentinels, %d have codes", declared, mapped)
+	}
+}
+
+func TestEveryCodeHasARemediation(t *testing.T) {
+	t.Parallel()
+	spec := []Code{
+		CodeNotFound, CodeExists, CodeInvalid, CodePermission, CodeTooLarge, CodeTimeout, CodeLost, CodeClosed, CodeCapacity,
+		CodeUnavailable, CodeUnsupported, CodeQuota, CodeInternal,
+	}
+	if diff := cmp.Diff(spec, Codes()); diff != "" {
+		t.Errorf("codes (-want +got):\n%s", diff)
+	}
+	seen := map[string]Code{}
+	for _, c := range Codes() {
+		text := c.Remediation()
+		if len(text) < 20 || seen[text] != "" {
+			t.Errorf("remediation of %s is %q, as that of %s", c, text, seen[text])
+		}
+		seen[text] = c
+	}
+}
+
+func TestErrorOf(t *testing.T) {
+	t.Parallel()
+	wrapped := &backend.Error{Op: "Exec", Backend: "docker", ID: "sbx_x", Err: fmt.Errorf("%w: no such sandbox", backend.ErrNotFound)}
+	for _, tt := range []struct {
+		err       error
+		code      Code
+		message   string
+		retryable bool
+	}{
+		{wrapped, CodeNotFound, "not found: no such sandbox", false},
+		{errors.New("open /var/lib/docker/secret: boom"), CodeInternal, "the operation failed inside Workcell", false},
+		{fmt.Errorf("%w: 3 are open", backend.ErrCapacity), CodeCapacity, "at capacity: 3 are open", true},
+		{fmt.Errorf("%w: x", backend.ErrImage), CodeUnavailable, "image unavailable: x", false},
+		{
+			fmt.Errorf("%w: pull 10.1.2.3:5000/x: lookup r.example on 10.0.0.2:53: read udp 172.17.0.1:3->[fd00::2]:53: i/o timeout", backend.ErrImage), CodeUnavailable,
+			"image unavailable: pull 10.1.2.3:5000/x: lookup r.example on <address>: read udp <address>-><address>: i/o timeout", false,
+		},
+		{&session.LaunchError{Reason: session.LaunchNotFound, Message: "foo"}, CodeNotFound, "cannot start the command (not_found): foo", false},
+		{&session.LaunchError{Reason: session.LaunchNoResources, Message: "foo"}, CodeCapacity, "cannot start the command (no_resources): foo", true},
+		{&session.ConflictError{Key: session.WorkflowKey("r", "n"), Fields: []string{"image", "env"}}, CodeExists, `the sandbox "n" of this run is open already, and differs in its image, env`, false},
+		{&Error{Code: CodeQuota, Message: "m"}, CodeQuota, "m", false},
+	} {
+		if got := ErrorOf(tt.err); got.Code != tt.code || got.Message != tt.message || got.Retryable != tt.retryable {
+			t.Errorf("%v: %+v", tt.err, got)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+// Package toolspec holds what a tool is to those who offer it, whichever protocol they speak: its definition, how the
+// arguments of a model are read, and the failures that it answers with.
+package toolspec
+
+import (
+	"github.com/firebase/genkit/go/core"
+)
+
+// Names of the tools of package tools.
+const (
+	ToolRun       = "sandbox_run" // compute mode
+	ToolOpen      = "sandbox_open"
+	ToolExec      = "sandbox_exec"
+	ToolExecRead  = "sandbox_exec_read"
+	ToolExecWait  = "sandbox_exec_wait"
+	ToolExecWrite = "sandbox_exec_write"
+	ToolExecKill  = "sandbox_exec_kill"
+	ToolFSWrite   = "sandbox_fs_write"
+	ToolFSRead    = "sandbox_fs_read"
+	ToolFSList    = "sandbox_fs_list"
+	ToolFSDelete  = "sandbox_fs_delete"
+	ToolClose     = "sandbox_close"
+)
+
+// Definition is what a host shows of a tool.
+type Definition struct {
+	Name        string
+	Title       string // for people
+	Description string // for models
+	// What the tool does, for hosts that ask their users before they run one. Network: what it runs may reach the network.
+	ReadOnly, Destructive, Idempotent, Network bool
+
+	Input  map[string]any // JSON Schema
+	Output map[string]any // JSON Schema
+}
+
+// Args are the arguments of a call that a host may hold against rules of its own, by what they are. Those that the tool
+// does not have are zero. What the pointers lead to may be changed.
+type Args struct {
+	SandboxID      *string
+	SessionKey     *string          // names the sandbox to open
+	TimeoutSeconds *int64           // of the command or program; zero is the default
+	Files          map[string]int64 // size of what is written or was read, by path; zero when it is not known yet
+
+	Argv      []string // the command, or
+	Line      string   // the command as a line for /bin/sh
+	Stdin     *string  // of the command
+	StdinOpen bool     // more of it may follow
+
+	Code, Runtime string // the program; an empty Runtime is the agent's own
+}
+
+// Result is part of every output.
+type Result struct {
+	Error *Error `json:"error,omitempty" jsonschema_description:"set when the call failed; then the other fields may be missing"`
+}
+
+func (r Result) failure() *Error { return r.Error }
+
+// FailureOf returns the failure that an output carries through its Result; nil when it carries none.
+func FailureOf(out any) *Error {
+	if f, ok := out.(interface{ failure() *Error }); ok {
+		return f.failure()
+	}
+	return nil
+}
+
+// DefinitionOf describes a tool by its types: In and Out are structs with `json`, `jsonschema` and
+// `jsonschema_description` tags, and Out embeds Result.
+func DefinitionOf[In, Out any](name, description string) Definition {
+	in, out := Schemas[In, Out]()
+	return Definition{Name: name, Description: description, Input: in, Output: out}
+}
+
+// Schemas infers the schemas of a tool. No field of an output is required: a failed call returns nothing but its error.
+func Schemas[In, Out any]() (input, output map[string]any) {
+	var in In
+	var out Out
+	output = core.InferSchemaMap(out)
+	delete(output, "required")
+	code := output
+	for _, key := range []string{"properties", "error", "properties", "code"} {
+		code, _ = code[key].(map[string]any)
+	}
+	if code != nil {
+		var codes []any
+		for _, c := range Codes() {
+			codes = append(codes, string(c))
+		}
+		code["enum"] = codes
+	}
+	return core.InferSchemaMap(in), output
+}
