@@ -97,10 +97,7 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	opts := &mcpserver.Options{
-		Sandbox: o.sandbox(), Policy: &policy, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
-	}
-	if runner != nil {
-		opts.Runner = runner
+		Sandbox: o.sandbox(), Policy: &policy, Tasks: runner.list(), RunTask: runner.Run, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
 	}
 	srv, err := mcpserver.New(m, opts)
 	if err != nil {

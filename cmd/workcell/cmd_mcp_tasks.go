@@ -58,12 +58,9 @@ type mcpTask struct {
 	wf     *workflow.Workflow
 }
 
-// runner loads the tasks; nil without a directory. A file with something wrong in it is left out, with a warning. Models are not looked for yet: a key that is missing is told to who
+// runner loads the tasks; there are none without a directory. A file with something wrong in it is left out, with a warning. Models are not looked for yet: a key that is missing is told to who
 // runs a task that needs it.
 func (f *mcpTaskFlags) runner(a *app, m *session.Manager, models modelFlags) (*taskRunner, error) {
-	if f.agents == "" && f.workflows == "" {
-		return nil, nil
-	}
 	r := &taskRunner{app: a, manager: m, models: models, tasks: map[string]mcpTask{}, paths: newHostPaths(f.agents, f.workflows), hosts: map[string]*host{}}
 	var errs []error
 	if f.agents != "" {
@@ -140,13 +137,13 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 	return errors.Join(errs...)
 }
 
-// Tasks lists the tasks by name.
-func (r *taskRunner) Tasks(context.Context) ([]mcpserver.Task, error) {
+// list returns the tasks by name.
+func (r *taskRunner) list() []mcpserver.Task {
 	list := make([]mcpserver.Task, 0, len(r.tasks))
 	for _, name := range slices.Sorted(maps.Keys(r.tasks)) {
 		list = append(list, r.tasks[name].Task)
 	}
-	return list, nil
+	return list
 }
 
 // Run runs a task in the run of ctx.
