@@ -20,7 +20,7 @@ func TestRefusedOptions(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	for _, o := range []mcpserver.Options{
-		{IdleTimeout: -time.Second}, {MaxCalls: -1}, {Policy: &mcpserver.Policy{Limits: mcpserver.PolicyLimits{FileMB: -1}}},
+		{IdleTimeout: -time.Second}, {Policy: &mcpserver.Policy{Limits: mcpserver.PolicyLimits{FileMB: -1}}},
 	} {
 		if _, err := mcpserver.New(m, &o); err == nil {
 			t.Errorf("%+v was taken", o)
@@ -144,6 +144,9 @@ func TestSessionsAreRenewed(t *testing.T) {
 		s.Sweep(time.Now().Add(idle + time.Second))
 		return sandboxes(t, m) == 0
 	})
+	if code, _ := do(t, cs, "session_status", map[string]any{"session_id": "work"}).failure(); code != "not_found" {
+		t.Errorf("status of the session: %s", code)
+	}
 }
 
 // TestManySessions: a client that begins one session after the other is stopped.

@@ -49,7 +49,7 @@ func (s *Server) newScope(owner string, handles, named bool) (*scope, error) {
 		return nil, errServerClosed
 	}
 	sc := &scope{
-		run: newRun(), owner: owner, handles: handles, named: named, slots: make(chan struct{}, s.opts.MaxCalls),
+		run: newRun(), owner: owner, handles: handles, named: named, slots: make(chan struct{}, maxCalls),
 		tasks: map[string]*taskSession{},
 	}
 	var err error

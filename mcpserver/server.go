@@ -26,6 +26,9 @@ const DefaultIdleTimeout = 30 * time.Minute
 // sweepEvery is how often idle sessions of execute_task are looked for.
 const sweepEvery = time.Minute
 
+// maxCalls bounds the calls of one scope that are under way at once.
+const maxCalls = 64
+
 // closeTimeout bounds the removal of a scope's sandboxes.
 const closeTimeout = 60 * time.Second
 
@@ -45,8 +48,6 @@ type Options struct {
 	// IdleTimeout is how long a sandbox, or a session of execute_task, may be idle before it is closed. Zero is
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
-	// MaxCalls bounds the calls of one client that are under way at once. Zero is 64.
-	MaxCalls int
 	// Version is sent to clients. Empty is "dev".
 	Version string
 	// Logger is for operators. Nil discards.
@@ -124,7 +125,7 @@ func (o *Options) complete() error {
 		p := DefaultPolicy()
 		o.Policy = &p
 	}
-	if err := errors.Join(fill("IdleTimeout", &o.IdleTimeout, DefaultIdleTimeout), fill("MaxCalls", &o.MaxCalls, 64)); err != nil {
+	if err := fill("IdleTimeout", &o.IdleTimeout, DefaultIdleTimeout); err != nil {
 		return err
 	}
 	o.Version = cmp.Or(o.Version, "dev")

@@ -308,17 +308,3 @@ func FuzzCommands(f *testing.F) {
 		}
 	})
 }
-
-// FuzzPolicy: a policy that is read can be used.
-func FuzzPolicy(f *testing.F) {
-	f.Add(policyYAML)
-	f.Add("limits: {file_mb: 1}")
-	f.Fuzz(func(t *testing.T, text string) {
-		p, err := mcpserver.ParsePolicy(strings.NewReader(text))
-		if err != nil {
-			return
-		}
-		p.Judge("git push; rm -rf x")
-		p.FileRule("a.exe")
-	})
-}

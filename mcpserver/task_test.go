@@ -11,7 +11,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -196,18 +195,6 @@ func TestTaskFailures(t *testing.T) {
 		if code != tc.code || !strings.Contains(message, tc.text) || strings.Contains(message, "secret") {
 			t.Errorf("%v: %s %s, want %s %s", tc.args, code, message, tc.code, tc.text)
 		}
-	}
-}
-
-// TestIdleSessionsEnd: a session that nobody uses is closed with its sandbox, and its id is gone.
-func TestIdleSessionsEnd(t *testing.T) {
-	t.Parallel()
-	m := newManager(t)
-	cs := connect(t, newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m), IdleTimeout: 2 * time.Second}), nil)
-	must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "true", "session_id": "work"})
-	eventually(t, "the idle session ends", func() bool { return sandboxes(t, m) == 0 })
-	if code, _ := do(t, cs, "session_status", map[string]any{"session_id": "work"}).failure(); code != "not_found" {
-		t.Errorf("status of the session: %s", code)
 	}
 }
 
