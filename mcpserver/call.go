@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // progressEvery is how often a client that asked for it is told that its call still runs.
@@ -24,7 +28,7 @@ type call struct {
 	report func(message string) // reports to the client; never nil
 }
 
-// handler does a call. Failures that the caller can do something about are in the output.
+// handler does a call. Failures that the caller can do something about are in the output, or are the error.
 type handler func(ctx context.Context, c call) (out any, err error)
 
 // callSandboxTool runs one of the tools that Genkit agents have.
@@ -32,10 +36,14 @@ func (s *Server) callSandboxTool(ctx context.Context, c call) (any, error) {
 	return c.scope.calls.Call(ctx, c.tool, c.args)
 }
 
-// addTool registers a tool.
-func (s *Server) addTool(srv *mcp.Server, find resolver, def toolspec.Definition, annotations *mcp.ToolAnnotations, do handler) {
+// addTool registers a tool. open reports whether what it does may reach anything but a sandbox; the user's own machine it
+// never does.
+func (s *Server) addTool(srv *mcp.Server, find resolver, def toolspec.Definition, open bool, do handler) {
 	srv.AddTool(&mcp.Tool{
-		Name: def.Name, Title: annotations.Title, Description: def.Description, InputSchema: def.Input, OutputSchema: def.Output, Annotations: annotations,
+		Name: def.Name, Title: def.Title, Description: def.Description, InputSchema: def.Input, OutputSchema: def.Output,
+		Annotations: &mcp.ToolAnnotations{
+			Title: def.Title, ReadOnlyHint: def.ReadOnly, DestructiveHint: &def.Destructive, IdempotentHint: def.Idempotent, OpenWorldHint: &open,
+		},
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		sc, err := find(ctx, req.Session, req.Extra)
 		if err != nil {
@@ -46,7 +54,7 @@ func (s *Server) addTool(srv *mcp.Server, find resolver, def toolspec.Definition
 }
 
 // do runs a call within the bounds of its scope.
-func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do handler) (*mcp.CallToolResult, error) {
+func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do handler) (res *mcp.CallToolResult, err error) {
 	select {
 	case c.scope.slots <- struct{}{}:
 		defer func() { <-c.scope.slots }()
@@ -54,22 +62,48 @@ func (s *Server) do(ctx context.Context, req *mcp.CallToolRequest, c call, do ha
 		return result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeCapacity,
 			fmt.Sprintf("%d calls are under way already", cap(c.scope.slots)), "")})
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(session.WithBase(ctx, s.base))
 	defer cancel(nil)
 	// The SDK lets calls end by themselves when a server or session closes; ours may take an hour.
 	stop := context.AfterFunc(c.scope.ctx, func() { cancel(errServerClosed) })
 	defer stop()
-	p := s.startProgress(ctx, req)
-	c.report = p.set
-	out, err := do(ctx, c)
-	p.stop()
-	if err != nil {
-		if ctx.Err() == nil {
-			return result(toolspec.Result{Error: toolspec.ErrorOf(err)})
+	report, end := startProgress(ctx, req)
+	defer end() // none follows the answer
+	defer func() {
+		if r := recover(); r != nil {
+			s.log.ErrorContext(ctx, "a tool panicked", "tool", c.tool, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			res, err = result(toolspec.Result{Error: toolspec.NewError(toolspec.CodeInternal, c.tool+" failed unexpectedly", "")})
 		}
+	}()
+	c.report = report
+	out, err := do(ctx, c)
+	switch {
+	case err == nil:
+		return result(out)
+	case ctx.Err() != nil:
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call was cancelled"}
 	}
-	return result(out)
+	return result(toolspec.Result{Error: s.failure(ctx, c.tool, err)})
+}
+
+// failure returns what the caller is told of an error. An operator is told of one that says nothing to the caller.
+func (s *Server) failure(ctx context.Context, tool string, err error) *toolspec.Error {
+	told := toolspec.ErrorOf(err)
+	if told.Code == toolspec.CodeInternal && !errors.As(err, new(*toolspec.Error)) { // else it was logged where it was made
+		s.log.ErrorContext(ctx, "a tool failed", "tool", tool, "error", err)
+	}
+	return told
+}
+
+// typed makes a handler of a function with typed input and output.
+func typed[In, Out any](do func(context.Context, call, In) (Out, error)) handler {
+	return func(ctx context.Context, c call) (any, error) {
+		in, fail := toolspec.DecodeInput[In](c.args)
+		if fail != nil {
+			return nil, fail
+		}
+		return do(ctx, c, in)
+	}
 }
 
 // result makes what the client gets of an output: the same JSON as structured content and, for clients and models that
@@ -89,86 +123,44 @@ func result(out any) (*mcp.CallToolResult, error) {
 	}, nil
 }
 
-// progress notifies a client that asked for it that its call still runs.
-type progress struct {
-	said chan string
-	quit chan struct{}
-	done chan struct{}
-}
-
-// startProgress starts the notifications; stop must be called.
-func (s *Server) startProgress(ctx context.Context, req *mcp.CallToolRequest) *progress {
+// startProgress starts to notify a client that asked for it that its call still runs. report sets the message of the next
+// notification; end ends them.
+func startProgress(ctx context.Context, req *mcp.CallToolRequest) (report func(message string), end func()) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
-		return nil
+		return func(string) {}, func() {}
 	}
-	p := &progress{said: make(chan string, 1), quit: make(chan struct{}), done: make(chan struct{})}
-	go p.loop(ctx, req.Session, req.Params.Name, token)
-	return p
-}
-
-// set replaces the message of the next notification.
-func (p *progress) set(message string) {
-	if p == nil {
-		return
-	}
-	for {
+	var latest atomic.Value // a string
+	news, done, began := make(chan struct{}, 1), make(chan struct{}), time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(progressEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-news:
+			case <-ticker.C:
+			}
+			passed := time.Since(began)
+			message := fmt.Sprintf("%s has been running for %d s", req.Params.Name, int(passed.Seconds()))
+			if text, ok := latest.Load().(string); ok {
+				message = fmt.Sprintf("%s (%d s)", text, int(passed.Seconds()))
+			}
+			// Progress must rise with every notification. A client that does not take it gets its answer all the same.
+			if req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: passed.Seconds(), Message: message}) != nil {
+				return
+			}
+		}
+	}()
+	report = func(message string) {
+		latest.Store(message)
 		select {
-		case p.said <- message:
-			return
-		default:
-		}
-		select {
-		case <-p.said: // older news
-		default:
+		case news <- struct{}{}:
+		default: // the one before is still to be sent
 		}
 	}
-}
-
-// stop ends the notifications, so that none follows the answer.
-func (p *progress) stop() {
-	if p == nil {
-		return
-	}
-	close(p.quit)
-	<-p.done
-}
-
-func (p *progress) loop(ctx context.Context, ss *mcp.ServerSession, tool string, token any) {
-	defer close(p.done)
-	began := time.Now()
-	ticker := time.NewTicker(progressEvery)
-	defer ticker.Stop()
-	news := ""
-	for {
-		select {
-		case <-p.quit:
-			return
-		case <-ctx.Done():
-			return
-		case news = <-p.said:
-		case <-ticker.C:
-		}
-		passed := time.Since(began)
-		message := fmt.Sprintf("%s has been running for %d s", tool, int(passed.Seconds()))
-		if news != "" {
-			message = fmt.Sprintf("%s (%d s)", news, int(passed.Seconds()))
-		}
-		// Progress must rise with every notification. A client that does not take it gets its answer all the same.
-		err := ss.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-			ProgressToken: token, Progress: passed.Seconds(), Message: message,
-		})
-		if err != nil {
-			return
-		}
-	}
-}
-
-// annotationsOf describes a sandbox tool to clients that ask their users before they run one. Nothing that these tools
-// do reaches the user's own machine, and without a network nothing else either.
-func annotationsOf(def toolspec.Definition, network bool) *mcp.ToolAnnotations {
-	open := network && def.Network
-	return &mcp.ToolAnnotations{
-		Title: def.Title, ReadOnlyHint: def.ReadOnly, DestructiveHint: &def.Destructive, IdempotentHint: def.Idempotent, OpenWorldHint: &open,
-	}
+	return report, func() { cancel(); <-done }
 }

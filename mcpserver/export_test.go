@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+
+	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 
 // What tests of package mcpserver_test need to see.
@@ -38,7 +41,7 @@ func texts(c commands) ([]string, string) {
 // Judge returns the rule that refuses a shell line; empty when none does.
 func (p *Policy) Judge(script string) string {
 	s := &Server{policy: *p}
-	fail := s.checkCommands(func() commands { return commandsIn(script) })
+	fail := s.checkCommands(toolspec.Args{Line: script})
 	if fail == nil {
 		return ""
 	}
@@ -85,27 +88,37 @@ func (s *Server) ServeOn(ctx context.Context, t mcp.Transport) error {
 	return ss.Wait()
 }
 
-// SessionLimiter bounds the sessions of one client.
-type SessionLimiter struct{ l *limiter }
+// Places are the places of one client's sessions.
+type Places struct{ l *limiter }
 
-// NewSessionLimiter returns a limiter of so many sessions.
-func NewSessionLimiter(most int) SessionLimiter {
-	return SessionLimiter{newLimiter(HTTPOptions{MaxSessions: most, MaxOwnerSessions: most})}
+// NewPlaces returns so many places.
+func NewPlaces(most int) Places {
+	return Places{newLimiter(HTTPOptions{MaxSessions: most, MaxOwnerSessions: most})}
 }
 
-// Reserve returns what binds a session to a place and what ends the request that it was reserved for; ok is false when
-// there is none.
-func (s SessionLimiter) Reserve() (bind func(*mcp.ServerSession), done func(), ok bool) {
-	r, _, _ := s.l.reserve("client")
-	if r == nil {
-		return nil, nil, false
+// Reserve returns a place; ok is false when there is none.
+func (p Places) Reserve() (bind func() bool, done, give func(), ok bool) {
+	place, no := p.l.reserve("client")
+	if no != nil {
+		return nil, nil, nil, false
 	}
-	return r.bind, r.done, true
+	return place.bind, place.done, place.give, true
 }
 
-// Taken returns how many places are taken.
-func (s SessionLimiter) Taken() int {
-	s.l.mu.Lock()
-	defer s.l.mu.Unlock()
-	return s.l.sessions
+// Outputs that tests decode.
+type (
+	GetFilesOutput      = getFilesOutput
+	SessionStatusOutput = sessionStatusOutput
+)
+
+// TakeBytes returns what takes memory for the bodies of a client's requests, of so much for all clients together, and
+// reports the HTTP status of a refusal; zero when there is none.
+func TakeBytes(all int64) func(client string, n int64) (status int) {
+	l := newLimiter(HTTPOptions{MaxBodyBytes: all})
+	return func(client string, n int64) int {
+		if no := l.take(client, bodyBytes, n); no != nil {
+			return no.status
+		}
+		return 0
+	}
 }

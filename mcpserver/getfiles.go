@@ -23,16 +23,16 @@ const (
 	formatArchive = "zip"
 )
 
-func (s *Server) getFiles(ctx context.Context, c call, in GetFilesInput) (GetFilesOutput, error) {
+func (s *Server) getFiles(ctx context.Context, c call, in getFilesInput) (getFilesOutput, error) {
 	if in.Format != "" && in.Format != formatFiles && in.Format != formatArchive {
-		return GetFilesOutput{}, toolspec.NewError(toolspec.CodeInvalid, fmt.Sprintf("format %q must be files or zip", clip(in.Format)), "")
+		return getFilesOutput{}, toolspec.NewError(toolspec.CodeInvalid, fmt.Sprintf("format %q must be files or zip", clip(in.Format)), "")
 	}
 	if len(in.Paths) > maxGotFiles {
-		return GetFilesOutput{}, toolspec.NewError(toolspec.CodeTooLarge, fmt.Sprintf("%d paths, the limit is %d", len(in.Paths), maxGotFiles), "")
+		return getFilesOutput{}, toolspec.NewError(toolspec.CodeTooLarge, fmt.Sprintf("%d paths, the limit is %d", len(in.Paths), maxGotFiles), "")
 	}
 	sandbox, err := s.one(ctx, c.scope, in.SessionID)
 	if err != nil {
-		return GetFilesOutput{}, err
+		return getFilesOutput{}, err
 	}
 	g := &gathering{server: s, sandbox: sandbox, seen: map[string]bool{}}
 	if in.Format == formatArchive {
@@ -44,12 +44,12 @@ func (s *Server) getFiles(ctx context.Context, c call, in GetFilesInput) (GetFil
 	}
 	for _, p := range paths {
 		if err := g.path(ctx, p); err != nil {
-			return GetFilesOutput{}, err
+			return getFilesOutput{}, err
 		}
 	}
 	if g.archive != nil {
 		if err := g.archive.Close(); err != nil {
-			return GetFilesOutput{}, err
+			return getFilesOutput{}, err
 		}
 		g.out.ZipB64 = base64.StdEncoding.EncodeToString(g.buf.Bytes())
 	}
@@ -61,7 +61,7 @@ type gathering struct {
 	server  *Server
 	sandbox *session.Session
 	seen    map[string]bool
-	out     GetFilesOutput
+	out     getFilesOutput
 	buf     bytes.Buffer
 	archive *zip.Writer // nil: each file by itself
 }
@@ -108,26 +108,8 @@ func (g *gathering) entry(ctx context.Context, e session.FileInfo) error {
 		return nil
 	}
 	g.seen[e.Path] = true
-	limits := g.server.policy.Limits
-	switch {
-	case e.Type != session.TypeFile:
-		g.skip(e.Path, "it is no regular file")
-		return nil
-	case len(e.RawPath) > 0:
-		g.skip(e.Path, "its name is not UTF-8")
-		return nil
-	case g.archive != nil && strings.ContainsAny(e.Path, `\:`):
-		g.skip(e.Path, `a name with \ or : leads elsewhere where archives are unpacked on Windows; the format files gives it`)
-		return nil
-	case limits.FileMB > 0 && e.Size > limits.FileMB<<20:
-		g.skip(e.Path, fmt.Sprintf("it has %d bytes, the guard rule limits.file_mb allows %d MB", e.Size, limits.FileMB))
-		return nil
-	case g.server.policy.fileRule(e.Path) != "":
-		g.skip(e.Path, fmt.Sprintf("the guard rule %q refuses it", g.server.policy.fileRule(e.Path)))
-		return nil
-	case g.out.TotalBytes+e.Size > maxGotBytes || g.out.Count >= maxGotFiles:
-		g.out.Truncated = true
-		g.skip(e.Path, fmt.Sprintf("one call gives up to %d files and %d MB", maxGotFiles, maxGotBytes>>20))
+	if reason := g.refused(e); reason != "" {
+		g.skip(e.Path, reason)
 		return nil
 	}
 	data, _, err := g.sandbox.ReadFileBytes(ctx, e.Path, session.ReadFileOptions{Limit: maxGotBytes - g.out.TotalBytes})
@@ -141,11 +123,32 @@ func (g *gathering) entry(ctx context.Context, e session.FileInfo) error {
 	return g.add(e, data)
 }
 
+// refused returns why an entry is not given; empty when it is.
+func (g *gathering) refused(e session.FileInfo) string {
+	if !isFile(e) {
+		return "it is no regular file, or its name is not UTF-8"
+	}
+	if fail := g.server.checkFile(e.Path, e.Size); fail != nil {
+		return fail.Message
+	}
+	if g.archive != nil && strings.ContainsAny(e.Path, `\:`) {
+		return `a name with \ or : leads elsewhere where archives are unpacked on Windows; the format files gives it`
+	}
+	if g.out.TotalBytes+e.Size > maxGotBytes || g.out.Count >= maxGotFiles {
+		g.out.Truncated = true
+		return fmt.Sprintf("one call gives up to %d files and %d MB", maxGotFiles, maxGotBytes>>20)
+	}
+	return ""
+}
+
+// isFile reports whether an entry is a file that can be given: a regular one whose name is text.
+func isFile(e session.FileInfo) bool { return e.Type == session.TypeFile && len(e.RawPath) == 0 }
+
 func (g *gathering) add(e session.FileInfo, data []byte) error {
 	g.out.Count++
 	g.out.TotalBytes += int64(len(data))
 	if g.archive == nil {
-		g.out.Files = append(g.out.Files, GotFile{Path: e.Path, SizeBytes: int64(len(data)), ContentsB64: base64.StdEncoding.EncodeToString(data)})
+		g.out.Files = append(g.out.Files, gotFile{Path: e.Path, SizeBytes: int64(len(data)), ContentsB64: base64.StdEncoding.EncodeToString(data)})
 		return nil
 	}
 	header := &zip.FileHeader{Name: strings.TrimPrefix(e.Path, "/"), Method: zip.Deflate, Modified: e.ModTime}
@@ -160,7 +163,7 @@ func (g *gathering) add(e session.FileInfo, data []byte) error {
 
 func (g *gathering) skip(path, reason string) {
 	if len(g.out.Skipped) < maxSkipped {
-		g.out.Skipped = append(g.out.Skipped, SkippedFile{Path: path, Reason: reason})
+		g.out.Skipped = append(g.out.Skipped, skippedFile{Path: path, Reason: reason})
 		return
 	}
 	g.out.Truncated = true

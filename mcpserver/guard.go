@@ -13,31 +13,23 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// refusal is the answer to a call that a rule of the policy refuses. It names the rule, so that a person can find it.
-func refusal(rule, format string, args ...any) *toolspec.Error {
+// refusedBy is the answer to a call that a rule of the policy refuses. It names the rule, so that a person can find it.
+func refusedBy(rule, format string, args ...any) *toolspec.Error {
 	return toolspec.NewError(toolspec.CodePermission, fmt.Sprintf("refused by the guard rule %q: ", rule)+fmt.Sprintf(format, args...),
 		"Do it another way, or report that the operator's guard policy does not allow it.")
 }
 
-// applyPolicy makes the policy's limits those of the sandboxes, where they are stricter than what was configured.
-func (s *Server) applyPolicy() {
-	limits, l := &s.opts.Sandbox.Limits, s.policy.Limits
-	stricter := func(field *int64, bound int64) {
-		if bound > 0 && (*field == 0 || *field > bound) {
-			*field = bound
-		}
+// execTimeout returns the default time of a command, which is no longer than what the policy allows; zero is
+// session.DefaultExecTimeout.
+func (s *Server) execTimeout() int64 {
+	bound, own := s.policy.Limits.ExecutionSeconds, s.opts.Sandbox.Limits.ExecTimeoutSeconds
+	if bound > 0 && bound < cmp.Or(own, int64(session.DefaultExecTimeout.Seconds())) {
+		return bound
 	}
-	stricter(&limits.MemoryMB, l.MemoryMB)
-	stricter(&limits.CPUMillicores, l.CPUMillicores)
-	if s.manager.Backend().Capabilities().Workspace != "" {
-		stricter(&limits.WorkspaceMB, l.WorkspaceMB)
-	}
-	if def := int64(session.DefaultExecTimeout.Seconds()); l.ExecutionSeconds > 0 && (limits.ExecTimeoutSeconds > l.ExecutionSeconds || l.ExecutionSeconds < def) {
-		limits.ExecTimeoutSeconds = l.ExecutionSeconds
-	}
+	return own
 }
 
-// ceiling is what the policy lets the sandboxes of tasks have, which their agents and workflows describe.
+// ceiling is what the policy lets a sandbox have.
 func (s *Server) ceiling() backend.Limits {
 	var c backend.Limits
 	for name, value := range s.policy.Limits.sandbox() {
@@ -53,24 +45,11 @@ func (s *Server) ceiling() backend.Limits {
 // checker returns what is asked before a tool of a scope runs.
 func (s *Server) checker(sc *scope) func(context.Context, toolspec.Args) *toolspec.Error {
 	return func(_ context.Context, args toolspec.Args) *toolspec.Error {
-		if fail := sc.checkHandle(args); fail != nil {
-			return fail
-		}
-		if fail := s.checkTime(args); fail != nil {
-			return fail
-		}
+		fail := cmp.Or(sc.checkHandle(args), s.checkTime(args), s.checkSize("code", int64(len(args.Code))))
 		for _, name := range slices.Sorted(maps.Keys(args.Files)) {
-			if fail := s.checkFile(name); fail != nil {
-				return fail
-			}
-			if fail := s.checkSize(name, args.Files[name]); fail != nil {
-				return fail
-			}
+			fail = cmp.Or(fail, s.checkFile(name, args.Files[name]))
 		}
-		if fail := s.checkSize("code", int64(len(args.Code))); fail != nil {
-			return fail
-		}
-		return s.checkCommands(func() commands { return s.commands(args) })
+		return cmp.Or(fail, s.checkCommands(args))
 	}
 }
 
@@ -90,40 +69,33 @@ func (s *Server) commands(args toolspec.Args) commands {
 	return commands{}
 }
 
-// checkHandle makes calls name their sandbox where several conversations share a scope.
+// checkHandle makes calls name their sandbox where several conversations share a scope, and opens each of these one of its
+// own.
 func (sc *scope) checkHandle(args toolspec.Args) *toolspec.Error {
-	if args.SessionKey != nil {
-		return sc.nameSandbox(args.SessionKey)
-	}
-	if !sc.handles || args.SandboxID == nil || *args.SandboxID != "" {
-		return nil
-	}
-	return toolspec.NewError(toolspec.CodeInvalid, "sandbox_id is required", "Call sandbox_open and pass the sandbox_id that it gives with every call.")
-}
-
-// nameSandbox gives every sandbox_open a sandbox of its own where several conversations share a scope.
-func (sc *scope) nameSandbox(key *string) *toolspec.Error {
 	switch {
 	case !sc.handles:
-	case *key == "":
-		*key = "handle-" + session.NewID()
-	case !sc.named:
+	case args.SessionKey != nil && *args.SessionKey == "":
+		*args.SessionKey = "handle-" + session.NewID()
+	case args.SessionKey != nil && !sc.named:
 		return toolspec.NewError(toolspec.CodeInvalid, "session_key needs a client with a token or a session, because anybody could use the name",
 			"Leave session_key out and keep the sandbox_id.")
+	case args.SessionKey == nil && args.SandboxID != nil && *args.SandboxID == "":
+		return toolspec.NewError(toolspec.CodeInvalid, "sandbox_id is required", "Call sandbox_open and pass the sandbox_id that it gives with every call.")
 	}
 	return nil
 }
 
-func (s *Server) checkFile(name string) *toolspec.Error {
+// checkFile holds a file of a file tool, a resource or get_files against the rules.
+func (s *Server) checkFile(name string, size int64) *toolspec.Error {
 	if rule := s.policy.fileRule(name); rule != "" {
-		return refusal(rule, "files of this type are not for the file tools")
+		return refusedBy(rule, "files of this type are not for the file tools")
 	}
-	return nil
+	return s.checkSize(name, size)
 }
 
 func (s *Server) checkSize(name string, size int64) *toolspec.Error {
 	if bound := s.policy.Limits.FileMB << 20; bound > 0 && size > bound {
-		e := refusal("limits.file_mb", "%q has %d bytes, the limit is %d MB", clip(name), size, s.policy.Limits.FileMB)
+		e := refusedBy("limits.file_mb", "%q has %d bytes, the limit is %d MB", clip(name), size, s.policy.Limits.FileMB)
 		e.Code = toolspec.CodeTooLarge
 		return e
 	}
@@ -135,7 +107,7 @@ func (s *Server) checkTime(args toolspec.Args) *toolspec.Error {
 	switch {
 	case bound == 0 || seconds == nil:
 	case *seconds > bound:
-		e := refusal("limits.execution_seconds", "timeout_seconds is %d, the limit is %d", *seconds, bound)
+		e := refusedBy("limits.execution_seconds", "timeout_seconds is %d, the limit is %d", *seconds, bound)
 		e.Remediation = fmt.Sprintf("Pass a timeout_seconds of at most %d, or divide the work.", bound)
 		return e
 	case *seconds == 0 && args.Code != "":
@@ -145,28 +117,28 @@ func (s *Server) checkTime(args toolspec.Args) *toolspec.Error {
 }
 
 // checkCommands holds commands against the rules; without rules nothing is even parsed.
-func (s *Server) checkCommands(parse func() commands) *toolspec.Error {
+func (s *Server) checkCommands(args toolspec.Args) *toolspec.Error {
 	rules := &s.policy.Commands
 	if len(rules.Refuse) == 0 && len(rules.Allow) == 0 {
 		return nil
 	}
-	found := parse()
+	found := s.commands(args)
 	for _, cmd := range found.list {
 		for i := range rules.Refuse {
 			if r := &rules.Refuse[i]; r.matches(cmd) {
 				if r.Reason != "" {
-					return refusal(r.Name, "%s", r.Reason)
+					return refusedBy(r.Name, "%s", r.Reason)
 				}
-				return refusal(r.Name, "the command %q is not allowed", clip(cmd[0].text))
+				return refusedBy(r.Name, "the command %q is not allowed", clip(cmd[0].text))
 			}
 		}
 	}
 	if found.unknown != "" && (len(rules.Allow) > 0 || !rules.AllowDynamic) {
-		return refusal("commands.allow_dynamic", "%s", found.unknown)
+		return refusedBy("commands.allow_dynamic", "%s", found.unknown)
 	}
 	for _, cmd := range found.list {
 		if !rules.allows(cmd) {
-			return refusal("commands.allow", "the command %q is not among those that are allowed", clip(cmd[0].text))
+			return refusedBy("commands.allow", "the command %q is not among those that are allowed", clip(cmd[0].text))
 		}
 	}
 	return nil

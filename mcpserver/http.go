@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -17,24 +18,19 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// Paths that ServeHTTP answers.
+// PathMCP is where ServeHTTP serves MCP.
+const PathMCP = "/mcp"
+
+const pathHealth = "/healthz"
+
+// Defaults of HTTPOptions that the command names too.
 const (
-	PathMCP    = "/mcp"
-	PathHealth = "/healthz"
+	DefaultMaxConns = 256
+	DefaultRate     = 200
 )
 
-// Defaults and bounds of HTTPOptions.
+// Bounds of what comes before a request.
 const (
-	DefaultMaxConns         = 256
-	DefaultMaxSessions      = 512
-	DefaultMaxOwnerSessions = 128
-	DefaultMaxRequests      = 64
-	DefaultMaxBodyBytes     = 256 << 20
-	DefaultRate             = 200
-	DefaultWriteTimeout     = 30 * time.Second
-	DefaultBodyTimeout      = 30 * time.Second
-	DefaultStopTimeout      = 10 * time.Second
-
 	headerTimeout  = 10 * time.Second
 	keepAlive      = 2 * time.Minute
 	maxHeaderBytes = 16 << 10
@@ -55,32 +51,31 @@ type HTTPOptions struct {
 	Origins []string
 	// MaxConns bounds the open connections; more wait to be accepted. Zero is DefaultMaxConns.
 	MaxConns int
-	// MaxSessions bounds the open MCP sessions, MaxOwnerSessions those of one client. Zero is DefaultMaxSessions and
-	// DefaultMaxOwnerSessions.
+	// MaxSessions bounds the open MCP sessions, MaxOwnerSessions those of one client. Zero is 512, and 128.
 	MaxSessions, MaxOwnerSessions int
 	// MaxRequests bounds the requests of one client that are under way at once, without the stream of events that each of
-	// its sessions may have. Zero is DefaultMaxRequests.
+	// its sessions may have. Zero is 64.
 	MaxRequests int
 	// MaxBodyBytes bounds what is in memory of the bodies of requests under way; one client may have a quarter of it, but
-	// always one message. Zero is DefaultMaxBodyBytes.
+	// always one message. Zero is 256 MiB.
 	MaxBodyBytes int64
 	// Rate bounds the requests per second of one client; twice as many may come at once. Zero is DefaultRate.
 	Rate int
 	// BodyTimeout is how long a client may take to send a request's body, WriteTimeout to take a piece of an answer.
-	// Zero is DefaultBodyTimeout and DefaultWriteTimeout.
+	// Zero is 30 seconds.
 	BodyTimeout, WriteTimeout time.Duration
-	// StopTimeout is how long requests under way may take to end when ctx does. Zero is DefaultStopTimeout.
+	// StopTimeout is how long requests under way may take to end when ctx does. Zero is 10 seconds.
 	StopTimeout time.Duration
 }
 
 // complete fills in what was left out.
 func (o *HTTPOptions) complete() error {
 	return errors.Join(
-		fill("MaxConns", &o.MaxConns, DefaultMaxConns), fill("MaxSessions", &o.MaxSessions, DefaultMaxSessions),
-		fill("MaxOwnerSessions", &o.MaxOwnerSessions, DefaultMaxOwnerSessions), fill("MaxRequests", &o.MaxRequests, DefaultMaxRequests),
-		fill("MaxBodyBytes", &o.MaxBodyBytes, DefaultMaxBodyBytes), fill("Rate", &o.Rate, DefaultRate),
-		fill("BodyTimeout", &o.BodyTimeout, DefaultBodyTimeout), fill("WriteTimeout", &o.WriteTimeout, DefaultWriteTimeout),
-		fill("StopTimeout", &o.StopTimeout, DefaultStopTimeout),
+		fill("MaxConns", &o.MaxConns, DefaultMaxConns), fill("MaxSessions", &o.MaxSessions, 512),
+		fill("MaxOwnerSessions", &o.MaxOwnerSessions, 128), fill("MaxRequests", &o.MaxRequests, 64),
+		fill("MaxBodyBytes", &o.MaxBodyBytes, 256<<20), fill("Rate", &o.Rate, DefaultRate),
+		fill("BodyTimeout", &o.BodyTimeout, 30*time.Second), fill("WriteTimeout", &o.WriteTimeout, 30*time.Second),
+		fill("StopTimeout", &o.StopTimeout, 10*time.Second),
 	)
 }
 
@@ -116,7 +111,7 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 	}
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: keepAlive, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: errorLog(s.log), BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
 	failed := make(chan error, 1)
 	limited := netutil.LimitListener(l, o.MaxConns)
@@ -137,34 +132,36 @@ func (s *Server) ServeHTTP(ctx context.Context, l net.Listener, opts *HTTPOption
 type httpHandler struct {
 	server    *Server
 	opts      HTTPOptions
-	keys      *keyring
 	origins   *http.CrossOriginProtection
 	limiter   *limiter
-	stateful  *mcp.Server
+	owned     http.Handler // of requests that passed the cheap checks: asks for a token where one is needed
+	sessions  *mcp.Server
 	legacy    http.Handler // up to 2025-11-25, with sessions
 	stateless http.Handler // from 2026-07-28 on
 }
 
 func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
-	keys, err := newKeyring(o.Tokens)
-	if err != nil {
-		return nil, err
+	h := &httpHandler{server: s, opts: o, origins: http.NewCrossOriginProtection(), limiter: newLimiter(o), sessions: s.build(s.bySession)}
+	h.owned = http.HandlerFunc(h.bounded)
+	if len(o.Tokens) > 0 {
+		verify, err := verifier(o.Tokens)
+		if err != nil {
+			return nil, err
+		}
+		h.owned = h.strangers(auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h.owned))
 	}
-	origins := http.NewCrossOriginProtection()
 	for _, origin := range o.Origins {
-		if err := origins.AddTrustedOrigin(origin); err != nil {
+		if err := h.origins.AddTrustedOrigin(origin); err != nil {
 			return nil, err
 		}
 	}
-	h := &httpHandler{server: s, opts: o, keys: keys, origins: origins, limiter: newLimiter(o), stateful: s.build(s.bySession)}
-	h.stateful.AddReceivingMiddleware(bindSessions)
 	handlerOf := func(srv *mcp.Server, stateless bool) http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return srv }, &mcp.StreamableHTTPOptions{
 			Stateless: stateless, Logger: quiet(s.log), SessionTimeout: s.opts.IdleTimeout, MaxRequestBodyBytes: MaxMessageBytes,
 			PropagateRequestCancellation: true, DisableLocalhostProtection: true, // hostAllowed is stricter
 		})
 	}
-	h.legacy = handlerOf(h.stateful, false)
+	h.legacy = handlerOf(h.sessions, false)
 	h.stateless = handlerOf(s.build(s.byOwner), true)
 	return h, nil
 }
@@ -173,40 +170,27 @@ func (s *Server) newHTTPHandler(o HTTPOptions) (*httpHandler, error) {
 func (h *httpHandler) stop(ctx context.Context, srv *http.Server) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.opts.StopTimeout)
 	defer cancel()
-	h.server.mu.Lock()
-	h.server.ending = true
-	h.server.mu.Unlock()
 	h.limiter.end()
-	h.server.cancelScopes()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		select {
-		case <-h.limiter.drained: // every call has its answer, which needs its session
-		case <-ctx.Done():
-		}
-		for ss := range h.stateful.Sessions() {
-			_ = ss.Close() // its end is all that is wanted
-		}
-	}()
-	err := srv.Shutdown(ctx)
+	h.server.mu.Lock()
+	h.server.closed = true
+	for sc := range h.server.scopes {
+		sc.cancel()
+	}
+	h.server.mu.Unlock()
+	down := make(chan error, 1)
+	go func() { down <- srv.Shutdown(ctx) }()
+	select {
+	case <-h.limiter.drained: // every call has its answer, which needs its session
+	case <-ctx.Done():
+	}
+	for ss := range h.sessions.Sessions() {
+		go func() { _ = ss.Close() }() // its end, and that of its stream, is all that is wanted
+	}
+	err := <-down
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = srv.Close() // who still takes an answer took too long
 	}
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
 	return err
-}
-
-// cancelScopes ends the calls under way.
-func (s *Server) cancelScopes() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for sc := range s.scopes {
-		sc.cancel()
-	}
 }
 
 // ServeHTTP answers one request: cheap checks first, the client's token before anything that costs.
@@ -222,13 +206,13 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !r.ProtoAtLeast(1, 1):
 		http.Error(w, "HTTP/1.1 is needed", http.StatusBadRequest)
-	case r.URL.Host != "" || r.URL.RawPath != "" || r.URL.Path != PathMCP && r.URL.Path != PathHealth:
+	case r.URL.Host != "" || r.URL.RawPath != "" || r.URL.Path != PathMCP && r.URL.Path != pathHealth:
 		http.Error(w, "not found", http.StatusNotFound)
 	case !h.hostAllowed(r.Host):
 		http.Error(w, "this server is not known by that Host; see --allow-host", http.StatusForbidden)
 	case !h.originAllowed(r):
 		http.Error(w, "requests of that Origin are not allowed; see --allow-origin", http.StatusForbidden)
-	case r.URL.Path == PathHealth:
+	case r.URL.Path == pathHealth:
 		health(w, r)
 	case r.Method == http.MethodOptions && r.Header.Get("Origin") != "":
 		preflight(w, r)
@@ -237,73 +221,55 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
 	default:
 		crossOrigin(w, r)
-		h.admit(w, r)
+		h.owned.ServeHTTP(w, r)
 	}
 }
 
-// admit asks for the client's token and holds the client to its rate.
-func (h *httpHandler) admit(w http.ResponseWriter, r *http.Request) {
-	if h.keys == nil {
-		h.bounded(w, r, localOwner)
-		return
-	}
-	address, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil || !h.limiter.allow("address "+address) {
-		tooMany(w, "too many requests")
-		return
-	}
-	w.Header().Set("WWW-Authenticate", `Bearer realm="workcell"`)
-	h.keys.require(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Del("WWW-Authenticate")
-		h.bounded(w, r, "owner "+auth.TokenInfoFromContext(r.Context()).UserID)
-	})).ServeHTTP(w, r)
-}
-
-func tooMany(w http.ResponseWriter, why string) {
-	w.Header().Set("Retry-After", "1")
-	http.Error(w, why, http.StatusTooManyRequests)
+// strangers holds clients whose tokens are not known yet to the rate of their address.
+func (h *httpHandler) strangers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		address, _, _ := net.SplitHostPort(r.RemoteAddr) // net/http made it
+		if no := h.limiter.ask("address " + address); no != nil {
+			no.write(w)
+			return
+		}
+		w.Header().Set("WWW-Authenticate", `Bearer realm="workcell"`)
+		next.ServeHTTP(w, r)
+	})
 }
 
 // bounded holds a client to its rate and its number of requests at once. A session's stream of events is not counted: it
 // may be open for hours, the SDK allows one per session, and the number of sessions is bounded.
-func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request, client string) {
-	if !h.limiter.allow(client) {
-		tooMany(w, "too many requests")
-		return
-	}
-	if r.Method != http.MethodGet {
-		end, status, refusal := h.limiter.begin(client)
-		if end == nil {
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, refusal, status)
-			return
+func (h *httpHandler) bounded(w http.ResponseWriter, r *http.Request) {
+	w.Header().Del("WWW-Authenticate")
+	client := ownerOf(auth.TokenInfoFromContext(r.Context()))
+	no := h.limiter.ask(client)
+	if no == nil && r.Method != http.MethodGet {
+		if no = h.limiter.take(client, requests, 1); no == nil {
+			defer h.limiter.give(client, requests, 1)
 		}
-		defer end()
 	}
-	switch r.Method {
-	case http.MethodPost:
+	switch {
+	case no != nil:
+		no.write(w)
+	case r.Method == http.MethodPost:
 		h.post(w, r, client)
-		return
-	case http.MethodDelete:
-		h.endSession(r)
+	case r.Header.Get(headerVersion) >= firstStateless:
+		h.stateless.ServeHTTP(w, r)
+	default:
+		if r.Method == http.MethodDelete {
+			h.server.endSession(client, r.Header.Get(headerSession))
+		}
+		h.legacy.ServeHTTP(w, r)
 	}
-	h.wire(r.Header.Get(headerVersion), false).ServeHTTP(w, r)
 }
 
 // endSession ends the calls of a session that its client ends; the SDK would wait for them.
-func (h *httpHandler) endSession(r *http.Request) {
-	id := r.Header.Get(headerSession)
-	if id == "" {
-		return
-	}
-	owner := localOwner
-	if info := auth.TokenInfoFromContext(r.Context()); info != nil {
-		owner = info.UserID
-	}
-	h.server.mu.Lock()
-	defer h.server.mu.Unlock()
-	for ss, sc := range h.server.bound {
-		if ss.ID() == id && sc.owner == owner {
+func (s *Server) endSession(owner, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ss, sc := range s.bound {
+		if id != "" && ss.ID() == id && sc.owner == owner {
 			sc.cancel()
 		}
 	}

@@ -2,12 +2,11 @@ package mcpserver
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -23,7 +22,11 @@ const (
 	firstStateless = "2026-07-28"
 )
 
-// post reads a message within its bounds, answers what is wrong with it and hands it to the SDK.
+// placeKey holds the *place of the session that a request begins. The SDK makes it a value of every later request of the
+// session, too.
+type placeKey struct{}
+
+// post reads a message within its bounds, answers what is wrong with it and passes it to the SDK.
 func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string) {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		http.Error(w, "compressed requests are not supported", http.StatusUnsupportedMediaType)
@@ -35,19 +38,31 @@ func (h *httpHandler) post(w http.ResponseWriter, r *http.Request, client string
 	if !ok {
 		return
 	}
+	version := r.Header.Get(headerVersion)
 	msg, fault := decodeMessage(body)
 	if fault != nil {
-		writeFault(w, faultStatus(fault, r.Header.Get(headerVersion)), fault)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(faultStatus(fault, version))
+		_, _ = w.Write(fault.encode()) // a client that is gone needs no answer
 		return
 	}
-	r, done, ok := h.reserveSession(w, r, client, msg)
-	if !ok {
-		return
+	req, isCall := msg.(*jsonrpc.Request)
+	if isCall && req.Method == methodInitialize && r.Header.Get(headerSession) == "" {
+		place, no := h.limiter.reserve(client)
+		if no != nil {
+			no.write(w)
+			return
+		}
+		defer place.done()
+		r = r.WithContext(context.WithValue(r.Context(), placeKey{}, place))
 	}
-	defer done()
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
-	h.wire(r.Header.Get(headerVersion), namesVersion(msg)).ServeHTTP(w, r)
+	if version >= firstStateless || isCall && namesVersion(req) {
+		h.stateless.ServeHTTP(w, r)
+		return
+	}
+	h.legacy.ServeHTTP(w, r)
 }
 
 // read returns the whole body; false when it was refused.
@@ -55,15 +70,15 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody) ([]byte, bool
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout)) // every connection of ours has deadlines
 	body, err := io.ReadAll(in)
+	var no *refusal
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
 		http.Error(w, fmt.Sprintf("the message is longer than %d bytes", MaxMessageBytes), http.StatusRequestEntityTooLarge)
 		return nil, false
-	case errors.Is(err, errNoRoom):
+	case errors.As(err, &no):
 		in.free()
 		_, _ = io.Copy(io.Discard, in.Reader) // a client that is still sending would not see the answer
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		no.write(w)
 		return nil, false
 	case err != nil:
 		http.Error(w, "the body did not come in time, or not whole", http.StatusRequestTimeout)
@@ -78,27 +93,15 @@ func (h *httpHandler) read(w http.ResponseWriter, in *meteredBody) ([]byte, bool
 	return body, true
 }
 
-// wire chooses the era that a request speaks: by its header, or by the version in its message.
-func (h *httpHandler) wire(version string, inMessage bool) http.Handler {
-	if version >= firstStateless || inMessage {
-		return h.stateless
-	}
-	return h.legacy
-}
-
 // namesVersion reports whether a request names its protocol version, as those of the era without sessions do.
-func namesVersion(msg jsonrpc.Message) bool {
-	req, ok := msg.(*jsonrpc.Request)
-	if !ok {
-		return false
-	}
+func namesVersion(req *jsonrpc.Request) bool {
 	var params struct {
 		Meta map[string]json.RawMessage `json:"_meta"`
 	}
 	if json.Unmarshal(req.Params, &params) != nil {
 		return false
 	}
-	_, ok = params.Meta[mcp.MetaKeyProtocolVersion]
+	_, ok := params.Meta[mcp.MetaKeyProtocolVersion]
 	return ok
 }
 
@@ -114,17 +117,15 @@ func faultStatus(fault *fault, version string) int {
 	return http.StatusOK
 }
 
-func writeFault(w http.ResponseWriter, status int, fault *fault) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(fault.encode()) // a client that is gone needs no answer
-}
-
-// pacedWriter returns up on a client that does not take its answer: every write has its own deadline, so that a stream may
-// be open for hours and a stalled one ends.
+// pacedWriter ends the connection of a client that does not take its answer: every write has its own deadline, so that a
+// stream may be open for hours and a stalled one ends.
 type pacedWriter struct {
 	http.ResponseWriter
 	timeout time.Duration
+}
+
+func (w *pacedWriter) extend() {
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.timeout)) // every connection of ours has deadlines
 }
 
 // WriteHeader writes the head of the answer.
@@ -133,23 +134,17 @@ func (w *pacedWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-func (w *pacedWriter) extend() {
-	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.timeout)) // every connection of ours has deadlines
-}
-
+// Write writes a piece of the answer.
 func (w *pacedWriter) Write(p []byte) (int, error) {
 	w.extend()
 	return w.ResponseWriter.Write(p)
 }
 
-// Flush sends what was written.
-func (w *pacedWriter) Flush() {
+// FlushError sends what was written.
+func (w *pacedWriter) FlushError() error {
 	w.extend()
-	_ = http.NewResponseController(w.ResponseWriter).Flush() // a client that is gone shows at the next write
+	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
 // Unwrap is for http.ResponseController.
 func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// errorLog returns a log for what net/http reports of bad connections, which is about clients, not about this server.
-func errorLog(l *slog.Logger) *log.Logger { return slog.NewLogLogger(l.Handler(), slog.LevelDebug) }

@@ -1,43 +1,77 @@
 package mcpserver
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"sync"
 	"sync/atomic"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/time/rate"
 )
 
 // maxClients bounds what is remembered of clients that have nothing under way.
 const maxClients = 4096
 
-// limiter bounds what clients have under way, each by itself and all together.
-type limiter struct {
-	opts HTTPOptions
+// kind is a kind of thing of which clients have a limited number under way.
+type kind int
 
-	mu       sync.Mutex // guards the fields below
-	clients  map[string]*usage
-	requests int
-	sessions int
-	bytes    int64
-	ended    bool
-	drained  chan struct{} // closed when the limiter has ended and no request is under way
+const (
+	requests kind = iota
+	sessions
+	bodyBytes
+	kinds
+)
+
+// limit is how much of a kind one client, and all clients together, may have.
+type limit struct {
+	what      string // for refusals
+	each, all int64
+}
+
+// limiter holds clients to their rate and to the limits of what they have under way.
+type limiter struct {
+	rate   int
+	limits [kinds]limit
+
+	mu      sync.Mutex // guards the fields below
+	clients map[string]*usage
+	held    [kinds]int64
+	ended   bool
+	drained chan struct{} // closed when the limiter has ended and no request is under way
 }
 
 // usage is what one client has under way.
 type usage struct {
-	rate               *rate.Limiter
-	requests, sessions int
-	bytes              int64
+	rate *rate.Limiter
+	held [kinds]int64
 }
 
 func newLimiter(o HTTPOptions) *limiter {
-	return &limiter{opts: o, clients: map[string]*usage{}, drained: make(chan struct{})}
+	return &limiter{
+		rate: o.Rate, clients: map[string]*usage{}, drained: make(chan struct{}),
+		limits: [kinds]limit{
+			requests: {"requests at once", int64(o.MaxRequests), math.MaxInt64},
+			sessions: {"sessions", int64(o.MaxOwnerSessions), int64(o.MaxSessions)},
+			// A quarter for one client, but always one message.
+			bodyBytes: {"bytes of messages at once", max(o.MaxBodyBytes/4, MaxMessageBytes+1), o.MaxBodyBytes},
+		},
+	}
+}
+
+// refusal is the answer to a request that is not served now.
+type refusal struct {
+	status int
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func (r *refusal) write(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, r.text, r.status)
 }
 
 // of returns the usage of a client; mu is held.
@@ -45,58 +79,64 @@ func (l *limiter) of(client string) *usage {
 	u := l.clients[client]
 	if u == nil {
 		if len(l.clients) >= maxClients {
-			maps.DeleteFunc(l.clients, func(_ string, u *usage) bool { return u.requests+u.sessions == 0 })
+			maps.DeleteFunc(l.clients, func(_ string, u *usage) bool { return u.held == [kinds]int64{} })
 		}
-		u = &usage{rate: rate.NewLimiter(rate.Limit(l.opts.Rate), 2*l.opts.Rate)}
+		u = &usage{rate: rate.NewLimiter(rate.Limit(l.rate), 2*l.rate)}
 		l.clients[client] = u
 	}
 	return u
 }
 
-// allow reports whether one more request of the client is within its rate.
-func (l *limiter) allow(client string) bool {
+// ask counts one more request of the client against its rate, and returns the refusal of one that comes too soon.
+func (l *limiter) ask(client string) *refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.of(client).rate.Allow()
+	if !l.of(client).rate.Allow() {
+		return &refusal{http.StatusTooManyRequests, "too many requests"}
+	}
+	return nil
 }
 
-// begin counts a request in, or returns the HTTP status and text of its refusal. end must be called unless it is nil.
-func (l *limiter) begin(client string) (end func(), status int, refusal string) {
+// take counts n more of a kind in, or returns the refusal. What was taken must be given back once.
+func (l *limiter) take(client string, k kind, n int64) *refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	u := l.of(client)
+	u, limit := l.of(client), l.limits[k]
 	switch {
 	case l.ended:
-		return nil, http.StatusServiceUnavailable, "the server ends"
-	case u.requests >= l.opts.MaxRequests:
-		return nil, http.StatusTooManyRequests, "too many requests at once"
+		return &refusal{http.StatusServiceUnavailable, "the server ends"}
+	case u.held[k]+n > limit.each:
+		return &refusal{http.StatusTooManyRequests, fmt.Sprintf("too many %s: one client may have %d", limit.what, limit.each)}
+	case l.held[k]+n > limit.all:
+		return &refusal{http.StatusServiceUnavailable, fmt.Sprintf("too many %s: all clients together may have %d", limit.what, limit.all)}
 	}
-	u.requests++
-	l.requests++
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		u.requests--
-		if l.requests--; l.ended && l.requests == 0 {
-			close(l.drained)
-		}
-	}, 0, ""
+	u.held[k] += n
+	l.held[k] += n
+	return nil
 }
 
-// end lets no more requests in. It must be called once.
-func (l *limiter) end() {
+// give counts n of a kind out again.
+func (l *limiter) give(client string, k kind, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended = true; l.requests == 0 {
+	l.of(client).held[k] -= n
+	l.held[k] -= n
+	if k == requests && l.ended && l.held[requests] == 0 {
 		close(l.drained)
 	}
 }
 
-// errNoRoom is the end of a body for which there is no room in memory.
-var errNoRoom = errors.New("too many bytes of requests are under way")
+// end lets nothing more in. It must be called once.
+func (l *limiter) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended = true; l.held[requests] == 0 {
+		close(l.drained)
+	}
+}
 
 // meteredBody is a body whose bytes count as they come, not as they are announced: a client that announces much and
-// sends nothing takes nothing from others. It belongs to a request that is under way.
+// sends nothing takes nothing from others.
 type meteredBody struct {
 	io.Reader
 	limiter *limiter
@@ -106,82 +146,48 @@ type meteredBody struct {
 
 func (b *meteredBody) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
-	if !b.take(int64(n)) {
-		return 0, errNoRoom
+	if no := b.limiter.take(b.client, bodyBytes, int64(n)); no != nil {
+		return 0, no
 	}
+	b.taken += int64(n)
 	return n, err
 }
 
-// take adds n bytes, and reports whether there is room for them. One client has a quarter of it, but always one message.
-func (b *meteredBody) take(n int64) bool {
-	l := b.limiter
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	u := l.of(b.client)
-	if l.bytes+n > l.opts.MaxBodyBytes || u.bytes+n > max(l.opts.MaxBodyBytes/4, MaxMessageBytes+1) {
-		return false
-	}
-	l.bytes += n
-	u.bytes += n
-	b.taken += n
-	return true
+// free gives the bytes back. It may be called again.
+func (b *meteredBody) free() {
+	b.limiter.give(b.client, bodyBytes, b.taken)
+	b.taken = 0
 }
 
-// free returns the bytes back. It may be called again.
-func (b *meteredBody) free() { b.take(-b.taken) }
-
-// Phases of a reservation.
+// Phases of a place.
 const (
-	reservationOpen int32 = iota
-	reservationBound
-	reservationReleased
+	placeReserved int32 = iota
+	placeBound
+	placeReleased
 )
 
-// reservation is the place of one session. A session has it before the SDK makes it, so that many sessions that begin at
-// once are not too many.
-type reservation struct {
-	phase   atomic.Int32
-	release func()
+// place is the place of one session among those that its client may have. It is reserved before the SDK makes the session,
+// so that many sessions that begin at once are not too many.
+type place struct {
+	phase atomic.Int32
+	give  func()
 }
 
-// reserve returns the place of a new session, or the HTTP status and text of its refusal.
-func (l *limiter) reserve(client string) (_ *reservation, status int, refusal string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	u := l.of(client)
-	switch {
-	case u.sessions >= l.opts.MaxOwnerSessions:
-		return nil, http.StatusTooManyRequests, fmt.Sprintf("you have %d sessions, which is the limit of one client; end one with DELETE", u.sessions)
-	case l.sessions >= l.opts.MaxSessions:
-		return nil, http.StatusServiceUnavailable, fmt.Sprintf("there are %d sessions, which is the limit of this server", l.sessions)
+// reserve returns a place for a new session, or the refusal.
+func (l *limiter) reserve(client string) (*place, *refusal) {
+	if no := l.take(client, sessions, 1); no != nil {
+		return nil, no
 	}
-	u.sessions++
-	l.sessions++
-	return &reservation{release: func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		u.sessions--
-		l.sessions--
-	}}, 0, ""
+	return &place{give: func() { l.give(client, sessions, 1) }}, nil
 }
+
+// bind leaves the place to its session, which is to give it back when it ends. It reports false when the request that
+// the place was reserved for is over already: its client went away, and nobody knows the id of the session.
+func (p *place) bind() bool { return p.phase.CompareAndSwap(placeReserved, placeBound) }
 
 // done ends the request that the place was reserved for: without a session the place is free again.
-func (r *reservation) done() {
-	if r.phase.CompareAndSwap(reservationOpen, reservationReleased) {
-		r.release()
-	}
-}
-
-// bind keeps the place until the session ends. A session whose client went away before that has none, and its id is known
-// to nobody: it ends.
-func (r *reservation) bind(ss *mcp.ServerSession) {
-	switch {
-	case r.phase.CompareAndSwap(reservationOpen, reservationBound):
-		go func() {
-			_ = ss.Wait() // how it ended changes nothing
-			r.release()
-		}()
-	case r.phase.Load() == reservationReleased:
-		go func() { _ = ss.Close() }() // waits for the call that this is part of
+func (p *place) done() {
+	if p.phase.CompareAndSwap(placeReserved, placeReleased) {
+		p.give()
 	}
 }

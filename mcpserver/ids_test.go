@@ -59,7 +59,7 @@ func TestRefusedIDsAreLogged(t *testing.T) {
 	t.Parallel()
 	var log lines
 	m := newManagerWith(t, &session.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	s := newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}})
+	s := newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m)})
 	mine, others := connect(t, s, nil), connect(t, s, nil)
 	must(t, mine, "execute_task", map[string]any{"task": "shell", "input": "true", "session_id": "work"})
 	list, err := m.List(t.Context())

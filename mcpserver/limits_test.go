@@ -20,7 +20,7 @@ func TestRefusedOptions(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	for _, o := range []mcpserver.Options{
-		{IdleTimeout: -time.Second}, {SweepEvery: -1}, {MaxCalls: -1}, {Policy: &mcpserver.Policy{Limits: mcpserver.PolicyLimits{FileMB: -1}}},
+		{IdleTimeout: -time.Second}, {Policy: &mcpserver.Policy{Limits: mcpserver.PolicyLimits{FileMB: -1}}},
 	} {
 		if _, err := mcpserver.New(m, &o); err == nil {
 			t.Errorf("%+v was taken", o)
@@ -112,7 +112,7 @@ func TestSessionsAreRenewed(t *testing.T) {
 	t.Parallel()
 	const idle = time.Hour
 	m := newManager(t)
-	s := newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}, IdleTimeout: idle, SweepEvery: idle})
+	s := newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m), IdleTimeout: idle})
 	cs := connect(t, s, nil)
 	must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "echo x > f", "session_id": "work"})
 	list, err := m.List(t.Context())
@@ -144,13 +144,16 @@ func TestSessionsAreRenewed(t *testing.T) {
 		s.Sweep(time.Now().Add(idle + time.Second))
 		return sandboxes(t, m) == 0
 	})
+	if code, _ := do(t, cs, "session_status", map[string]any{"session_id": "work"}).failure(); code != "not_found" {
+		t.Errorf("status of the session: %s", code)
+	}
 }
 
 // TestManySessions: a client that begins one session after the other is stopped.
 func TestManySessions(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
-	cs := connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}}), nil)
+	cs := connect(t, newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m)}), nil)
 	for i := range 100 {
 		code, message := do(t, cs, "execute_task", map[string]any{"task": "fail", "session_id": "new"}).failure()
 		if code == "capacity" {
@@ -198,7 +201,7 @@ func TestTaskCeiling(t *testing.T) {
 	m := newManager(t)
 	policy := mcpserver.DefaultPolicy()
 	policy.Limits.MemoryMB, policy.Limits.CPUMillicores, policy.Limits.WorkspaceMB = 256, 500, 32
-	cs := connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}, Policy: &policy}), nil)
+	cs := connect(t, newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m), Policy: &policy}), nil)
 	must(t, cs, "execute_task", map[string]any{"task": "greedy", "input": "true", "session_id": "work"})
 	var out mcpserver.SessionStatusOutput
 	must(t, cs, "session_status", map[string]any{"session_id": "work"}).into(t, &out)

@@ -67,40 +67,36 @@ func DefaultPolicy() Policy {
 	return Policy{Limits: PolicyLimits{FileMB: 10, WorkspaceMB: workspace.Default / workspace.Scale, ExecutionSeconds: 300}}
 }
 
-// compile checks the policy and splits its patterns.
+// compile checks the policy and splits its patterns. It reports all that is wrong.
 func (p *Policy) compile() error {
-	for _, rules := range []struct {
-		what string
-		list []CommandRule
-	}{{"commands.refuse", p.Commands.Refuse}, {"commands.allow", p.Commands.Allow}} {
-		for i := range rules.list {
-			if err := rules.list[i].compile(); err != nil {
-				return fmt.Errorf("%s[%d]: %w", rules.what, i, err)
+	var errs []error
+	for what, list := range map[string][]CommandRule{"refuse": p.Commands.Refuse, "allow": p.Commands.Allow} {
+		for i := range list {
+			if err := list[i].compile(); err != nil {
+				errs = append(errs, fmt.Errorf("commands.%s[%d]: %w", what, i, err))
 			}
 		}
 	}
-	for _, rules := range []struct {
-		what string
-		list []string
-	}{{"files.refuse", p.Files.Refuse}, {"files.allow", p.Files.Allow}} {
-		for i, pattern := range rules.list {
+	for what, list := range map[string][]string{"refuse": p.Files.Refuse, "allow": p.Files.Allow} {
+		for i, pattern := range list {
 			if _, err := path.Match(pattern, "x"); err != nil || pattern == "" || strings.Contains(pattern, "/") {
-				return fmt.Errorf("%s[%d]: %q is not a pattern of a base name, as in *.exe", rules.what, i, pattern)
+				errs = append(errs, fmt.Errorf("files.%s[%d]: %q is not a pattern of a base name, as in *.exe", what, i, pattern))
 			}
 		}
 	}
-	const most = 1 << 30
-	for name, value := range map[string]int64{"file_mb": p.Limits.FileMB, "execution_seconds": p.Limits.ExecutionSeconds} {
-		if value < 0 || value > most {
-			return fmt.Errorf("limits.%s is %d, it must be 0 to %d", name, value, most)
+	bounded := func(name string, value, least, most int64) {
+		if value != 0 && (value < least || value > most) {
+			errs = append(errs, fmt.Errorf("limits.%s is %d, it must be 0 or %d to %d", name, value, least, most))
 		}
 	}
+	bounded("file_mb", p.Limits.FileMB, 1, 1<<30)
+	bounded("execution_seconds", p.Limits.ExecutionSeconds, 1, 1<<30)
 	for name, value := range p.Limits.sandbox() {
-		if least, most := backend.LimitNamed(name).Bounds(); *value != 0 && (*value < least || *value > most) {
-			return fmt.Errorf("limits.%s is %d, it must be 0 or %d to %d", name, *value, least, most)
-		}
+		least, most := backend.LimitNamed(name).Bounds()
+		bounded(name, *value, least, most)
 	}
-	return nil
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
 }
 
 // sandbox returns the limits that are rows of backend.LimitTable.
@@ -145,37 +141,21 @@ func matchWords(pattern []string, words []word) bool {
 	reach := make([]bool, len(words)+1)
 	reach[0] = true
 	for _, p := range pattern {
-		reach = advance(p, words, reach)
-	}
-	return slices.Contains(reach, true)
-}
-
-// advance returns what a pattern can have used up with one word more of it.
-func advance(p string, words []word, reach []bool) []bool {
-	next := make([]bool, len(reach))
-	switch p {
-	case "**":
-		seen := false
+		next := make([]bool, len(reach))
 		for i := range reach {
-			seen = seen || reach[i]
-			next[i] = seen
-		}
-	case "-**":
-		copy(next, reach)
-		for i, w := range words {
-			if next[i] && isOption(w) {
-				next[i+1] = true
-				if i+1 < len(words) && !isOption(words[i+1]) {
-					next[i+2] = true
-				}
+			switch p {
+			case "**":
+				next[i] = reach[i] || i > 0 && next[i-1]
+			case "-**": // an option, or an option and its value
+				next[i] = reach[i] || i > 0 && next[i-1] && isOption(words[i-1]) ||
+					i > 1 && next[i-2] && isOption(words[i-2]) && !isOption(words[i-1])
+			default:
+				next[i] = i > 0 && reach[i-1] && matchWord(p, words[i-1])
 			}
 		}
-	default:
-		for i, w := range words {
-			next[i+1] = reach[i] && matchWord(p, w)
-		}
+		reach = next
 	}
-	return next
+	return slices.Contains(reach, true)
 }
 
 // isOption reports whether a word is an option, as far as that is known: a computed word is none unless it begins as one.
@@ -198,18 +178,15 @@ func matchWord(pattern string, w word) bool {
 // fileRule returns the rule that refuses a file; empty when none does.
 func (p *Policy) fileRule(name string) string {
 	base := strings.ToLower(path.Base(path.Clean("/" + name)))
-	for _, pattern := range p.Files.Refuse {
-		if ok, err := path.Match(strings.ToLower(pattern), base); err == nil && ok {
-			return "files.refuse " + pattern
-		}
+	matches := func(pattern string) bool {
+		ok, err := path.Match(strings.ToLower(pattern), base)
+		return err == nil && ok
 	}
-	if len(p.Files.Allow) == 0 {
-		return ""
+	if i := slices.IndexFunc(p.Files.Refuse, matches); i >= 0 {
+		return "files.refuse " + p.Files.Refuse[i]
 	}
-	for _, pattern := range p.Files.Allow {
-		if ok, err := path.Match(strings.ToLower(pattern), base); err == nil && ok {
-			return ""
-		}
+	if len(p.Files.Allow) > 0 && !slices.ContainsFunc(p.Files.Allow, matches) {
+		return "files.allow"
 	}
-	return "files.allow"
+	return ""
 }

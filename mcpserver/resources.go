@@ -2,6 +2,7 @@ package mcpserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"mime"
@@ -71,10 +72,9 @@ func (s *Server) listResources(ctx context.Context, sc *scope) (*mcp.ListResourc
 			continue // it closed or died meanwhile
 		}
 		for _, e := range list.Entries {
-			// What could not be read is no resource.
-			if e.Type == session.TypeFile && len(e.RawPath) == 0 && s.checkFile(e.Path) == nil && s.checkSize(e.Path, e.Size) == nil {
+			if isFile(e) && s.checkFile(e.Path, e.Size) == nil { // what could not be read is no resource
 				res.Resources = append(res.Resources, &mcp.Resource{
-					URI: resourceURI(f.session.ID(), e.Path), Name: e.Path, Size: e.Size, MIMEType: mimeType(e.Path),
+					URI: resourceURI(f.session.ID(), e.Path), Name: e.Path, Size: e.Size, MIMEType: mime.TypeByExtension(path.Ext(e.Path)),
 				})
 			}
 		}
@@ -91,24 +91,13 @@ func resourceURI(sandbox, name string) string {
 	return scheme + "://" + sandbox + "/" + strings.Join(parts, "/")
 }
 
-// parseURI undoes resourceURI.
+// parseURI undoes resourceURI. The workspace itself is ".".
 func parseURI(text string) (sandbox, name string, ok bool) {
 	rest, ok := strings.CutPrefix(text, scheme+"://")
-	if !ok {
-		return "", "", false
-	}
 	sandbox, escaped, _ := strings.Cut(rest, "/")
-	if strings.ContainsAny(escaped, "?#") {
-		return "", "", false
-	}
 	name, err := url.PathUnescape(escaped)
-	if err != nil || sandbox == "" {
-		return "", "", false
-	}
-	if name == "" {
-		name = "."
-	}
-	return sandbox, name, true
+	ok = ok && err == nil && sandbox != "" && !strings.ContainsAny(escaped, "?#")
+	return sandbox, cmp.Or(name, "."), ok
 }
 
 func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.ReadResourceResult, error) {
@@ -116,45 +105,35 @@ func (s *Server) readResource(ctx context.Context, sc *scope, uri string) (*mcp.
 	if !ok {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
-	ctx, done := context.WithCancel(ctx)
-	defer done()
 	list, err := s.lookup(ctx, sc, id)
 	if err != nil || len(list) != 1 {
 		return nil, mcp.ResourceNotFoundError(uri)
 	}
 	sandbox := list[0].session
 	info, err := sandbox.StatFile(ctx, name)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, resourceError(uri, err)
-	case info.Type == session.TypeDir:
+	}
+	if info.Type == session.TypeDir {
 		return directory(ctx, sandbox, uri, name)
 	}
-	fail := s.checkFile(name)
-	if fail == nil {
-		fail = s.checkSize(name, info.Size)
-	}
-	switch {
-	case fail != nil:
+	if fail := s.checkFile(name, info.Size); fail != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fail.Message}
-	case info.Size > maxGotBytes:
+	}
+	if info.Size > maxGotBytes {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the file is too large for a resource; use sandbox_fs_read"}
 	}
 	data, _, err := sandbox.ReadFileBytes(ctx, name, session.ReadFileOptions{Limit: maxGotBytes})
 	if err != nil {
 		return nil, resourceError(uri, err)
 	}
-	return contents(uri, name, data), nil
-}
-
-func contents(uri, name string, data []byte) *mcp.ReadResourceResult {
-	c := &mcp.ResourceContents{URI: uri, MIMEType: mimeType(name)}
+	c := &mcp.ResourceContents{URI: uri, MIMEType: mime.TypeByExtension(path.Ext(name))}
 	if utf8.Valid(data) && !bytes.ContainsRune(data, 0) {
 		c.Text = string(data)
 	} else {
 		c.Blob = data
 	}
-	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}
+	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}, nil
 }
 
 // directory returns the entries of a directory, those that are directories with a slash at the end.
@@ -183,16 +162,4 @@ func resourceError(uri string, err error) error {
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the file cannot be read: it must be a regular file below /workspace"}
 	}
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the file cannot be read now"}
-}
-
-// mimeType goes by the name alone; empty when it is not known.
-func mimeType(name string) string {
-	switch ext := strings.ToLower(path.Ext(name)); ext {
-	case ".md":
-		return "text/markdown"
-	case ".py", ".sh", ".go", ".ts", ".c", ".rs", ".yaml", ".yml", ".toml", ".log":
-		return "text/plain"
-	default:
-		return mime.TypeByExtension(ext)
-	}
 }

@@ -3,6 +3,7 @@ package mcpserver
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -44,8 +45,11 @@ func (s *Server) spare(now time.Time) []*session.Session {
 		owned int
 		used  time.Time
 	}
+	s.mu.Lock()
+	scopes := slices.Collect(maps.Values(s.owners))
+	s.mu.Unlock()
 	var list []candidate
-	for _, sc := range s.ownerScopes() {
+	for _, sc := range scopes {
 		own := s.manager.InScope(sc.run.Scope())
 		for _, one := range own {
 			if used := one.Info().LastUsed; now.Sub(used) >= s.spareAfter {
@@ -59,15 +63,4 @@ func (s *Server) spare(now time.Time) []*session.Session {
 		sessions[i] = c.Session
 	}
 	return sessions
-}
-
-// ownerScopes returns the scopes of requests without session.
-func (s *Server) ownerScopes() []*scope {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := make([]*scope, 0, len(s.owners))
-	for _, sc := range s.owners {
-		list = append(list, sc)
-	}
-	return list
 }

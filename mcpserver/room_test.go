@@ -3,8 +3,6 @@ package mcpserver_test
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -16,37 +14,19 @@ import (
 // callStateless calls a tool in a request that belongs to no session.
 func callStateless(t *testing.T, url, tool, args string) result {
 	t.Helper()
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{
-		"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, tool, args)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	raw, err := poster{t: t, url: url}.call(1, tool, args)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for k, v := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool,
-	} {
-		req.Header.Set(k, v)
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	res, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := string(raw)
-	if _, data, ok := strings.Cut(text, "data: "); ok {
+	text := raw
+	if _, data, ok := strings.Cut(raw, "data: "); ok {
 		text = data
 	}
 	var answer struct {
 		Result struct{ StructuredContent map[string]any }
 	}
 	if err := json.Unmarshal([]byte(text), &answer); err != nil || answer.Result.StructuredContent == nil {
-		t.Fatalf("%s: %d %s %v", tool, res.StatusCode, raw, err)
+		t.Fatalf("%s: %s %v", tool, raw, err)
 	}
 	return result{fields: answer.Result.StructuredContent}
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -46,7 +49,7 @@ func (s *Server) newScope(owner string, handles, named bool) (*scope, error) {
 		return nil, errServerClosed
 	}
 	sc := &scope{
-		run: newRun(), owner: owner, handles: handles, named: named, slots: make(chan struct{}, s.opts.MaxCalls),
+		run: newRun(), owner: owner, handles: handles, named: named, slots: make(chan struct{}, maxCalls),
 		tasks: map[string]*taskSession{},
 	}
 	var err error
@@ -84,48 +87,49 @@ func always(sc *scope) resolver {
 }
 
 // bySession returns the scope of an HTTP session, which ends with the session.
-func (s *Server) bySession(_ context.Context, ss *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error) {
+func (s *Server) bySession(ctx context.Context, ss *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sc := s.bound[ss]; sc != nil {
 		return sc, nil
 	}
-	sc, err := s.newScope(ownerOf(extra), false, true)
+	place, ok := ctx.Value(placeKey{}).(*place)
+	if !ok || !place.bind() {
+		go func() { _ = ss.Close() }() // waits for the call that this is part of
+		return nil, errServerClosed
+	}
+	sc, err := s.newScope(ownerOf(extra.TokenInfo), false, true)
 	if err != nil {
+		place.give()
 		return nil, err
 	}
 	s.bound[ss] = sc
-	s.wg.Go(func() { s.endWith(ss, sc) })
+	go s.endWith(ss, sc, place)
 	return sc, nil
 }
 
-// endWith ends a scope when its session ends.
-func (s *Server) endWith(ss *mcp.ServerSession, sc *scope) {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = ss.Wait() // how a connection ended changes nothing
-	}()
-	select {
-	case <-ended:
-	case <-s.ctx.Done():
-		return // Close sees to the scope, ServeHTTP to the session
-	}
+// endWith ends a scope when its session ends, unless the server ends: then Close or Detach decides about its sandboxes.
+func (s *Server) endWith(ss *mcp.ServerSession, sc *scope, place *place) {
+	_ = ss.Wait() // how a connection ended changes nothing
+	place.give()
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.bound, ss)
-	ending := s.ending
-	s.mu.Unlock()
-	if ending {
-		return
+	if !s.closed {
+		s.wg.Go(func() { s.logClose(sc.run, s.endScope(s.ctx, sc, true)) })
 	}
-	if err := s.endScope(s.ctx, sc, true); err != nil {
-		s.log.Error("cannot remove all sandboxes of a session yet", "run", sc.run.ID, "error", err)
+}
+
+// logClose logs that sandboxes of a run could not be removed; the manager tries again.
+func (s *Server) logClose(run session.Run, err error) {
+	if err != nil {
+		s.log.Error("cannot remove all sandboxes of a session yet", "run", run.ID, "error", err)
 	}
 }
 
 // byOwner returns the scope of the owner of a request without session.
 func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error) {
-	owner := ownerOf(extra)
+	owner := ownerOf(extra.TokenInfo)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sc := s.owners[owner]; sc != nil {
@@ -139,17 +143,17 @@ func (s *Server) byOwner(_ context.Context, _ *mcp.ServerSession, extra *mcp.Req
 	return sc, nil
 }
 
-// ownerOf returns the owner that a request's token names. Names of tokens are never localOwner.
-func ownerOf(extra *mcp.RequestExtra) string {
-	if extra == nil || extra.TokenInfo == nil || extra.TokenInfo.UserID == "" {
+// ownerOf returns the owner that a token names. Names of tokens are never localOwner.
+func ownerOf(info *auth.TokenInfo) string {
+	if info == nil {
 		return localOwner
 	}
-	return extra.TokenInfo.UserID
+	return info.UserID
 }
 
 // sweepLoop ends idle sessions of execute_task. Idle sandboxes are the manager's to close.
 func (s *Server) sweepLoop() {
-	ticker := time.NewTicker(s.opts.SweepEvery)
+	ticker := time.NewTicker(min(sweepEvery, s.opts.IdleTimeout))
 	defer ticker.Stop()
 	for {
 		select {
@@ -163,20 +167,26 @@ func (s *Server) sweepLoop() {
 
 func (s *Server) sweep(now time.Time) {
 	s.mu.Lock()
-	scopes := make([]*scope, 0, len(s.scopes))
-	for sc := range s.scopes {
-		scopes = append(scopes, sc)
-	}
+	scopes := slices.Collect(maps.Keys(s.scopes))
 	s.mu.Unlock()
 	for _, sc := range scopes {
 		sc.calls.Forget()
-		idle := sc.takeTasks(func(t *taskSession) bool { return t.busy == 0 && now.Sub(t.lastUsed) > s.opts.IdleTimeout })
+		idle := sc.takeTasks(func(t *taskSession) bool { return t.busy == 0 && now.Sub(s.lastUse(t)) > s.opts.IdleTimeout })
 		for _, t := range idle {
 			ctx, cancel := context.WithTimeout(s.ctx, closeTimeout)
-			if err := s.manager.CloseScope(ctx, t.run.Scope()); err != nil {
-				s.log.Error("cannot remove all sandboxes of an idle session yet", "run", t.run.ID, "error", err)
-			}
+			s.logClose(t.run, s.manager.CloseScope(ctx, t.run.Scope()))
 			cancel()
 		}
 	}
+}
+
+// lastUse returns when a session was last used: by a task, or one of its sandboxes by another tool.
+func (s *Server) lastUse(t *taskSession) time.Time {
+	last := t.lastUsed
+	for _, one := range s.manager.InScope(t.run.Scope()) {
+		if used := one.Info().LastUsed; used.After(last) {
+			last = used
+		}
+	}
+	return last
 }

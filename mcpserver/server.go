@@ -1,11 +1,14 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,13 +21,14 @@ import (
 	"github.com/workcell-dev/workcell/tools"
 )
 
-// Defaults of Options.
-const (
-	DefaultIdleTimeout = 30 * time.Minute
-	DefaultSweepEvery  = time.Minute
-	// DefaultMaxCalls bounds the calls of one scope that are under way at once.
-	DefaultMaxCalls = 64
-)
+// DefaultIdleTimeout is that of Options.
+const DefaultIdleTimeout = 30 * time.Minute
+
+// sweepEvery is how often idle sessions of execute_task are looked for.
+const sweepEvery = time.Minute
+
+// maxCalls bounds the calls of one scope that are under way at once.
+const maxCalls = 64
 
 // closeTimeout bounds the removal of a scope's sandboxes.
 const closeTimeout = 60 * time.Second
@@ -36,15 +40,15 @@ type Options struct {
 	Sandbox tools.Sandbox
 	// Policy refuses calls before they reach a sandbox. Nil is DefaultPolicy.
 	Policy *Policy
-	// Runner runs the tasks of execute_task, a tool that is there when Tasks lists any. Nil: there are none.
-	Runner Runner
+	// Tasks are what execute_task can run, sorted by name. Without any there is no such tool.
+	Tasks []Task
+	// RunTask runs a task to its end, or to that of ctx, which carries the run whose sandboxes the task is to use
+	// (session.RunFromContext) and leave open. What the caller can do something about must be a *toolspec.Error. It may be
+	// called concurrently, and must not be nil when there are Tasks.
+	RunTask func(ctx context.Context, req TaskRequest) (TaskResult, error)
 	// IdleTimeout is how long a sandbox, or a session of execute_task, may be idle before it is closed. Zero is
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
-	// SweepEvery is how often idle sessions are looked for. Zero is DefaultSweepEvery.
-	SweepEvery time.Duration
-	// MaxCalls bounds the calls of one client that are under way at once. Zero is DefaultMaxCalls.
-	MaxCalls int
 	// Version is sent to clients. Empty is "dev".
 	Version string
 	// Logger is for operators. Nil discards.
@@ -60,6 +64,7 @@ type Server struct {
 	log     *slog.Logger
 	plugin  *tools.Plugin
 	defs    []toolspec.Definition
+	base    session.Request // what holds for every sandbox, also of tasks
 
 	room       sync.Mutex    // guards spareAfter; held while one sandbox is replaced by another
 	spareAfter time.Duration // the constant, but in tests
@@ -73,8 +78,7 @@ type Server struct {
 	scopes map[*scope]struct{}
 	owners map[string]*scope             // of requests without session, by owner
 	bound  map[*mcp.ServerSession]*scope // of HTTP sessions
-	closed bool
-	ending bool // HTTP sessions end because the server does, so Close or Detach decides about their sandboxes
+	closed bool                          // no new scopes; Close or Detach decides about the sandboxes of those there are
 }
 
 // New makes a server on m, which stays the caller's to close, after the server. opts may be nil.
@@ -96,7 +100,8 @@ func New(m *session.Manager, opts *Options) (*Server, error) {
 	if err := s.policy.compile(); err != nil {
 		return nil, err
 	}
-	s.applyPolicy()
+	s.base = session.Request{IdleTimeout: s.opts.IdleTimeout, Ceiling: s.ceiling()}
+	s.opts.Sandbox.Limits.ExecTimeoutSeconds = s.execTimeout()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	probe, err := s.plugin.Calls(newRun(), s.opts.Sandbox, s.callOptions(nil))
 	if err != nil {
@@ -121,24 +126,16 @@ func (o *Options) complete() error {
 		p := DefaultPolicy()
 		o.Policy = &p
 	}
-	if err := errors.Join(
-		fill("IdleTimeout", &o.IdleTimeout, DefaultIdleTimeout), fill("SweepEvery", &o.SweepEvery, DefaultSweepEvery),
-		fill("MaxCalls", &o.MaxCalls, DefaultMaxCalls),
-	); err != nil {
+	if err := fill("IdleTimeout", &o.IdleTimeout, DefaultIdleTimeout); err != nil {
 		return err
 	}
-	if o.Version == "" {
-		o.Version = "dev"
-	}
+	o.Version = cmp.Or(o.Version, "dev")
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	o.Sandbox.Session = ""
 	if o.Sandbox.Runtime == "" && o.Sandbox.Image == "" {
 		o.Sandbox.Runtime = frontmatter.RuntimePython
-	}
-	if o.Sandbox.Limits.TimeoutSeconds == 0 {
-		o.Sandbox.Limits.TimeoutSeconds = max(1, int64(o.IdleTimeout/time.Second))
 	}
 	return nil
 }
@@ -153,10 +150,7 @@ func (s *Server) Detach(ctx context.Context) error { return s.end(ctx, false) }
 func (s *Server) end(ctx context.Context, remove bool) error {
 	s.mu.Lock()
 	s.closed = true
-	scopes := make([]*scope, 0, len(s.scopes))
-	for sc := range s.scopes {
-		scopes = append(scopes, sc)
-	}
+	scopes := slices.Collect(maps.Keys(s.scopes))
 	s.mu.Unlock()
 	s.cancel()
 	var errs []error
@@ -175,29 +169,44 @@ func (s *Server) build(find resolver) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{
 		Name: "workcell", Title: "Workcell sandboxes", Version: s.opts.Version,
 	}, &mcp.ServerOptions{
-		Instructions: s.instructions(), Logger: quiet(s.log), Capabilities: &mcp.ServerCapabilities{
+		Instructions: instructions, Logger: quiet(s.log), Capabilities: &mcp.ServerCapabilities{
 			Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{},
 		},
 		// What one client sees is nothing for another, nor for a cache between them.
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" },
 	})
+	network := s.opts.Sandbox.Network.Allowed()
 	for _, def := range s.defs {
-		s.addTool(srv, find, def, annotationsOf(def, s.opts.Sandbox.Network.Allowed()), s.callSandboxTool)
+		s.addTool(srv, find, def, network && def.Network, s.callSandboxTool)
 	}
 	s.addTaskTools(srv, find)
 	s.addResources(srv, find)
-	srv.AddReceivingMiddleware(s.protect)
+	srv.AddReceivingMiddleware(s.protect, beginScopes(find))
 	return srv
 }
 
-func (s *Server) instructions() string {
-	return "Runs code and commands in sandboxes, apart from the user's files and programs. sandbox_run runs one program in a " +
-		"fresh sandbox; the other sandbox_ tools work in a sandbox that keeps its files below /workspace. Start with " +
-		"sandbox_open, whose note says what can be counted on, and pass its sandbox_id to the other tools. " +
-		"Files of the user's machine are not in the sandbox: write them with sandbox_fs_write."
+const instructions = "Runs code and commands in sandboxes, apart from the user's files and programs. sandbox_run runs one program in a " +
+	"fresh sandbox; the other sandbox_ tools work in a sandbox that keeps its files below /workspace. Start with " +
+	"sandbox_open, whose note says what can be counted on, and pass its sandbox_id to the other tools. " +
+	"Files of the user's machine are not in the sandbox: write them with sandbox_fs_write."
+
+// methodInitialize begins a session.
+const methodInitialize = "initialize"
+
+// beginScopes is middleware that makes the scope of a session when the session begins, not when it is first needed.
+func beginScopes(find resolver) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			res, err := next(ctx, method, req)
+			if ss, ok := req.GetSession().(*mcp.ServerSession); ok && err == nil && method == methodInitialize {
+				_, err = find(ctx, ss, req.GetExtra())
+			}
+			return res, err
+		}
+	}
 }
 
-// protect keeps a panic of a handler from ending the server.
+// protect is middleware that keeps a panic of a handler from ending the server.
 func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
 		defer func() {
@@ -208,4 +217,19 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 		}()
 		return next(ctx, method, req)
 	}
+}
+
+// quiet returns a logger for the SDK, to which everything is a debugging message. What the SDK logs as errors are mostly
+// mistakes of clients, who could fill an operator's log with them.
+func quiet(l *slog.Logger) *slog.Logger { return slog.New(quietHandler{l.Handler()}) }
+
+type quietHandler struct{ slog.Handler }
+
+func (h quietHandler) Enabled(ctx context.Context, _ slog.Level) bool {
+	return h.Handler.Enabled(ctx, slog.LevelDebug)
+}
+
+func (h quietHandler) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return h.Handler.Handle(ctx, r)
 }

@@ -91,7 +91,7 @@ func TestTools(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newManager(t)
-			useTools(t, connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}}), nil))
+			useTools(t, connect(t, newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m)}), nil))
 		})
 	}
 }

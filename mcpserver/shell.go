@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/pattern"
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -32,14 +33,6 @@ type word struct {
 	static bool   // false: it is computed when the command runs
 }
 
-func staticWords(texts []string) []word {
-	out := make([]word, len(texts))
-	for i, t := range texts {
-		out[i] = word{text: t, static: true}
-	}
-	return out
-}
-
 // commands are the simple commands of a shell line or an argument list, as far as their words are literal: in lists,
 // pipelines, substitutions and functions, behind wrappers such as sudo, and in the scripts of sh -c and eval. This keeps
 // an honest model from accidents and is no wall: docs/mcp.md lists what is not seen.
@@ -51,8 +44,12 @@ type commands struct {
 
 // commandsOf returns the commands of an argument list, whose program reads input; nil when that is not known.
 func commandsOf(argv []string, input *string) commands {
+	words := make([]word, len(argv))
+	for i, text := range argv {
+		words[i] = word{text: text, static: true}
+	}
 	var c commands
-	c.add(staticWords(argv), input, 0)
+	c.add(words, input, 0)
 	return c
 }
 
@@ -263,55 +260,30 @@ func wordsOf(args []*syntax.Word) []word {
 
 // wordOf returns the text of a word without its quotes, unless the shell computes it.
 func wordOf(w *syntax.Word) word {
-	var b strings.Builder
-	computed, braces := false, syntax.Word{Parts: w.Parts}
-	if syntax.SplitBraces(&braces) { // it replaces {a,b}, and leaves {} alone
-		computed = slices.ContainsFunc(braces.Parts, func(p syntax.WordPart) bool { _, ok := p.(*syntax.BraceExp); return ok })
-	}
+	braces := syntax.Word{Parts: w.Parts}
+	computed := syntax.SplitBraces(&braces) && // it splits {a,b}, and {} too
+		slices.ContainsFunc(braces.Parts, func(p syntax.WordPart) bool { _, ok := p.(*syntax.BraceExp); return ok })
 	for _, part := range w.Parts {
 		switch part := part.(type) {
 		case *syntax.Lit:
 			computed = computed || pattern.HasMeta(part.Value, 0)
-			b.WriteString(unescape(part.Value, ""))
 		case *syntax.SglQuoted:
-			computed = computed || part.Dollar // $'…' has escapes
-			b.WriteString(part.Value)
 		case *syntax.DblQuoted:
-			for _, inner := range part.Parts {
-				lit, ok := inner.(*syntax.Lit)
-				if !ok {
-					computed = true
-					break
-				}
-				b.WriteString(unescape(lit.Value, "$`\"\\\n"))
-			}
+			computed = computed || slices.ContainsFunc(part.Parts, func(p syntax.WordPart) bool { _, ok := p.(*syntax.Lit); return !ok })
 		default:
 			computed = true
 		}
 	}
 	if !computed {
-		return word{text: b.String(), static: true}
+		if fields, err := expand.Fields(nil, w); err == nil && len(fields) == 1 {
+			return word{text: fields[0], static: true}
+		}
 	}
 	// What stands before "=" is known, which shows that it is an assignment to env.
 	if lit, ok := w.Parts[0].(*syntax.Lit); ok && strings.Contains(lit.Value, "=") {
 		return word{text: lit.Value}
 	}
 	return word{}
-}
-
-// unescape removes backslashes, and newlines behind them. Between double quotes only those before special characters
-// count; special is empty outside of quotes.
-func unescape(text, special string) string {
-	var b strings.Builder
-	for i := 0; i < len(text); i++ {
-		if text[i] == '\\' && i+1 < len(text) && (special == "" || strings.IndexByte(special, text[i+1]) >= 0) {
-			if i++; text[i] == '\n' {
-				continue
-			}
-		}
-		b.WriteByte(text[i])
-	}
-	return b.String()
 }
 
 // hereDocument returns the text that a command with these redirections reads; nil when it is not known.

@@ -239,21 +239,27 @@ func TestParsePolicy(t *testing.T) {
 	if diff := cmp.Diff(want, p.Limits); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)
 	}
-	parsePolicy(t, "")
+	for _, empty := range []string{"", "# nothing", "limits:\n"} {
+		if diff := cmp.Diff(mcpserver.DefaultPolicy().Limits, parsePolicy(t, empty).Limits); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", empty, diff)
+		}
+	}
 	for _, tc := range []struct{ yaml, want string }{
-		{"limit: {}", `line 1: unknown key "limit", it must be commands, files or limits`},
-		{"commands:\n  refuse:\n    - {patern: x}", `line 3: unknown key "patern", it must be name, pattern or reason`},
-		{"limits:\n  file_mb: -1", "line 2: limits.file_mb is -1, it must be 0 to"},
-		{"limits:\n  cpu_millicores: 1\n  memory_mb: 0.5", "line 3: limits.memory_mb is 0.5, it must be a whole number"}, // 0 would be no bound
-		{"limits:\n  file_mb: 10MB\n  workspace: 1", "line 2: `10MB` is not a whole number; line 3: unknown key"},
-		{"files: {refuse: x}", "line 1: `x` is not a list of patterns"},
-		{"- a", "line 1: is not a mapping"},
-		{"commands: [", "line 1: did not find"},
-		{"commands: {refuse: [{name: x}]}", "line 1: commands.refuse[0]: no pattern"},
+		{"limit: {}", `[1:1] unknown field "limit"`},
+		{"commands:\n  refuse:\n    - {patern: x}", `[3:8] unknown field "patern"`},
+		{"limits:\n  file_mb: -1", "limits.file_mb is -1, it must be 0 or 1 to"},
+		{"limits:\n  memory_mb: 0.5", "limits.memory_mb is 0.5, it must be a whole number"}, // 0 would be no bound
+		{"limits:\n  memory_mb:", "limits.memory_mb is empty, it must be a whole number"},
+		{"limits:\n  file_mb: 10MB", "limits.file_mb is 10MB, it must be a whole number"},
+		{"limits:\n  workspace: 1", `[2:3] unknown field "workspace"`},
+		{"files: {refuse: x}", "[1:17] string was used where sequence is expected"},
+		{"- a", "[1:1] sequence was used where mapping is expected"},
+		{"commands: [", "not found"},
+		{"commands: {refuse: [{name: x}]}", "commands.refuse[0]: no pattern"},
 		{"commands: {refuse: [{pattern: '** x'}]}", "name the program"},
 		{"commands: {refuse: [{pattern: '-** x'}]}", "name the program"},
-		{"commands:\n  allow:\n    - pattern: ls\n    - pattern: '['", "line 4: commands.allow[1]: pattern"},
-		{"files:\n  refuse:\n    - a/b", "line 3: files.refuse[0]"},
+		{"commands:\n  allow:\n    - pattern: ls\n    - pattern: '['", "commands.allow[1]: pattern"},
+		{"files:\n  refuse:\n    - a/b", "files.refuse[0]"},
 		{"files: {}\n---\nfiles: {}", "more than one"},
 		{"files: {}\nfiles: {}", "already defined"},
 	} {
@@ -300,19 +306,5 @@ func FuzzCommands(f *testing.F) {
 		if unknown == "" && !slices.Contains(list, "forbidden x") {
 			t.Errorf("%q: the first command is not seen: %q", script, list)
 		}
-	})
-}
-
-// FuzzPolicy: a policy that is read can be used.
-func FuzzPolicy(f *testing.F) {
-	f.Add(policyYAML)
-	f.Add("limits: {file_mb: 1}")
-	f.Fuzz(func(t *testing.T, text string) {
-		p, err := mcpserver.ParsePolicy(strings.NewReader(text))
-		if err != nil {
-			return
-		}
-		p.Judge("git push; rm -rf x")
-		p.FileRule("a.exe")
 	})
 }

@@ -3,6 +3,7 @@ package mcpserver
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -76,8 +77,8 @@ func (t lineTransport) Connect(context.Context) (mcp.Connection, error) { return
 // that made one mistake without its sandboxes; this one answers as JSON-RPC asks for and reads on.
 type lineConn struct {
 	messages chan jsonrpc.Message
-	failed   chan error    // why reading ended; has room for one
-	ended    chan struct{} // closed when reading ended
+	ended    chan struct{} // closed when reading ended, after err was set
+	err      error         // why reading ended
 	closed   chan struct{}
 	once     sync.Once
 
@@ -89,44 +90,41 @@ type lineConn struct {
 // newLineConn starts a goroutine that reads in until it ends. A read that nobody can interrupt, as of a terminal, keeps
 // it after Close.
 func newLineConn(in io.Reader, out io.Writer) *lineConn {
-	c := &lineConn{messages: make(chan jsonrpc.Message), failed: make(chan error, 1), ended: make(chan struct{}), closed: make(chan struct{}), out: out, underWay: map[jsonrpc.ID]bool{}}
+	c := &lineConn{
+		messages: make(chan jsonrpc.Message), ended: make(chan struct{}), closed: make(chan struct{}), out: out, underWay: map[jsonrpc.ID]bool{},
+	}
 	go c.readLoop(in)
 	return c
 }
 
 func (c *lineConn) readLoop(in io.Reader) {
+	defer close(c.ended)
 	r := bufio.NewReaderSize(in, 64<<10)
-	for {
+	for c.err == nil {
 		line, long, err := readLine(r, MaxMessageBytes)
-		if fault := c.take(line, long); fault != nil {
-			err = fault
-		}
-		if err != nil {
-			c.failed <- err
-			close(c.ended)
-			return
-		}
+		c.err = cmp.Or(c.take(line, long), err)
 	}
 }
 
 // take passes a line on as a message, or answers its fault. An error reports that the connection is closed.
 func (c *lineConn) take(line []byte, long bool) error {
 	var msg jsonrpc.Message
-	fault := errTooLong
-	if !long {
-		if len(bytes.TrimSpace(line)) == 0 {
-			return nil
-		}
+	var fault *fault
+	switch {
+	case long:
+		fault = invalid("the message is longer than %d bytes", MaxMessageBytes)
+	case len(bytes.TrimSpace(line)) == 0:
+		return nil
+	default:
 		msg, fault = decodeMessage(line)
 	}
 	if fault == nil && !c.begin(msg) {
 		fault = invalid("the id is in use by a request that is not answered yet") // to nobody: the id has one answer to come
 	}
-	switch {
-	case fault == nil:
-	case fault.mute:
-		return nil
-	default:
+	if fault != nil {
+		if fault.mute {
+			return nil
+		}
 		return c.send(fault.encode())
 	}
 	select {
@@ -159,8 +157,8 @@ func (c *lineConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	select {
 	case msg := <-c.messages:
 		return msg, nil
-	case err := <-c.failed:
-		return nil, err
+	case <-c.ended:
+		return nil, c.err
 	case <-c.closed:
 		return nil, io.EOF
 	case <-ctx.Done():

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -37,38 +36,33 @@ type taskSession struct {
 
 // addTaskTools registers the tools for hosts whose users do not write programs.
 func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
-	closed, open := false, true
-	yes, no := true, false
-	if def, ok := s.taskDefinition(); ok {
-		s.addTool(srv, find, def, &mcp.ToolAnnotations{Title: "Run an agent or workflow", DestructiveHint: &no, OpenWorldHint: &open}, typed(s, s.executeTask))
+	if len(s.opts.Tasks) > 0 {
+		s.addTool(srv, find, taskDefinition(s.opts.Tasks), true, typed(s.executeTask))
 	}
-	s.addTool(srv, find, toolspec.DefinitionOf[GetFilesInput, GetFilesOutput](ToolGetFiles,
-		"Gives files out of a session or sandbox, each as base64 or all as one zip archive."),
-		&mcp.ToolAnnotations{Title: "Get files", ReadOnlyHint: true, DestructiveHint: &no, IdempotentHint: true, OpenWorldHint: &closed}, typed(s, s.getFiles))
-	s.addTool(srv, find, toolspec.DefinitionOf[CleanupSessionInput, CleanupSessionOutput](ToolCleanupSession,
-		"Ends a session or sandbox and deletes all its files now. Not needed: idle ones end by themselves."),
-		&mcp.ToolAnnotations{Title: "Delete a session", DestructiveHint: &yes, IdempotentHint: true, OpenWorldHint: &closed}, typed(s, s.cleanupSession))
-	s.addTool(srv, find, toolspec.DefinitionOf[SessionStatusInput, SessionStatusOutput](ToolSessionStatus,
-		"Tells of a session or sandbox, or of all of yours: state, age, idle time, CPU, memory, disk."),
-		&mcp.ToolAnnotations{Title: "Show sessions", ReadOnlyHint: true, DestructiveHint: &no, IdempotentHint: true, OpenWorldHint: &closed}, typed(s, s.sessionStatus))
+	getFiles := toolspec.DefinitionOf[getFilesInput, getFilesOutput]("get_files",
+		"Gives files out of a session or sandbox, each as base64 or all as one zip archive.")
+	getFiles.Title, getFiles.ReadOnly, getFiles.Idempotent = "Get files", true, true
+	s.addTool(srv, find, getFiles, false, typed(s.getFiles))
+	cleanup := toolspec.DefinitionOf[cleanupSessionInput, cleanupSessionOutput]("cleanup_session",
+		"Ends a session or sandbox and deletes all its files now. Not needed: idle ones end by themselves.")
+	cleanup.Title, cleanup.Destructive, cleanup.Idempotent = "Delete a session", true, true
+	s.addTool(srv, find, cleanup, false, typed(s.cleanupSession))
+	status := toolspec.DefinitionOf[sessionStatusInput, sessionStatusOutput]("session_status",
+		"Tells of a session or sandbox, or of all of yours: state, age, idle time, CPU, memory, disk.")
+	status.Title, status.ReadOnly, status.Idempotent = "Show sessions", true, true
+	s.addTool(srv, find, status, false, typed(s.sessionStatus))
 }
 
-// taskDefinition describes execute_task and the tasks there are, so that a model can choose one; false when there are none.
-func (s *Server) taskDefinition() (toolspec.Definition, bool) {
-	tasks, err := s.tasks(s.ctx)
-	if err != nil {
-		s.log.Error("cannot list the tasks, so execute_task is not offered", "error", err)
-	}
-	if len(tasks) == 0 {
-		return toolspec.Definition{}, false
-	}
-	def := toolspec.DefinitionOf[ExecuteTaskInput, ExecuteTaskOutput](ToolExecuteTask, taskDescription(tasks))
+// taskDefinition describes execute_task and the tasks there are, so that a model can choose one.
+func taskDefinition(tasks []Task) toolspec.Definition {
+	def := toolspec.DefinitionOf[executeTaskInput, executeTaskOutput]("execute_task", taskDescription(tasks))
+	def.Title = "Run an agent or workflow"
 	if properties, ok := def.Input["properties"].(map[string]any); ok {
 		if task, ok := properties["task"].(map[string]any); ok {
 			task["enum"] = taskNames(tasks)
 		}
 	}
-	return def, true
+	return def
 }
 
 func taskNames(tasks []Task) []string {
@@ -96,49 +90,17 @@ func taskDescription(tasks []Task) string {
 	return b.String()
 }
 
-func (s *Server) tasks(ctx context.Context) ([]Task, error) {
-	if s.opts.Runner == nil {
-		return nil, nil
+func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (executeTaskOutput, error) {
+	if names := taskNames(s.opts.Tasks); !slices.Contains(names, in.Task) {
+		return executeTaskOutput{}, toolspec.NewError(toolspec.CodeNotFound, fmt.Sprintf("there is no task %q; the tasks are: %s", clip(in.Task), strings.Join(names, ", ")),
+			"Pass one of these names as task, and what it is to do as input or inputs.")
 	}
-	return s.opts.Runner.Tasks(ctx)
-}
-
-// typed makes a handler of a function with typed input and output, which reports failures as errors.
-func typed[In, Out any](s *Server, fn func(context.Context, call, In) (Out, error)) handler {
-	return func(ctx context.Context, c call) (out any, err error) {
-		defer func() {
-			if r := recover(); r != nil {
-				s.log.ErrorContext(ctx, "a tool panicked", "tool", c.tool, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-				out, err = toolspec.Result{Error: toolspec.NewError(toolspec.CodeInternal, c.tool+" failed unexpectedly", "")}, nil
-			}
-		}()
-		in, fail := toolspec.DecodeInput[In](c.args)
-		if fail != nil {
-			return toolspec.Result{Error: fail}, nil
-		}
-		got, err := fn(ctx, c, in)
-		if err == nil {
-			return got, nil
-		}
-		if ctx.Err() != nil && !errors.As(err, new(*toolspec.Error)) {
-			return nil, err
-		}
-		told := toolspec.ErrorOf(err)
-		if told.Code == toolspec.CodeInternal {
-			s.log.ErrorContext(ctx, "a tool failed", "tool", c.tool, "error", err)
-		}
-		return toolspec.Result{Error: told}, nil
-	}
-}
-
-func (s *Server) executeTask(ctx context.Context, c call, in ExecuteTaskInput) (ExecuteTaskOutput, error) {
-	task, err := s.findTask(ctx, in)
-	if err != nil {
-		return ExecuteTaskOutput{}, err
+	if fail := s.checkSize("input", int64(len(in.Input))); fail != nil {
+		return executeTaskOutput{}, fail
 	}
 	run, id, leave, err := s.taskRun(ctx, c.scope, in.SessionID)
 	if err != nil {
-		return ExecuteTaskOutput{}, err
+		return executeTaskOutput{}, err
 	}
 	defer leave()
 	seconds := s.policy.Limits.ExecutionSeconds
@@ -148,27 +110,23 @@ func (s *Server) executeTask(ctx context.Context, c call, in ExecuteTaskInput) (
 		defer cancel()
 	}
 	began := time.Now()
-	ctx = session.WithBase(session.WithRun(ctx, run), session.Request{IdleTimeout: s.opts.IdleTimeout, Ceiling: s.ceiling()})
-	res, err := s.opts.Runner.Run(ctx, TaskRequest{
-		Name: task, Text: in.Input, Fields: in.Inputs, Report: c.report,
+	res, err := s.opts.RunTask(session.WithRun(ctx, run), TaskRequest{
+		Name: in.Task, Text: in.Input, Fields: in.Inputs, Report: c.report,
 	})
-	out := ExecuteTaskOutput{
-		Task: task, Outcome: res.Outcome, Text: res.Text, OutputJSON: res.OutputJSON, Model: res.Model, Steps: res.Steps,
+	out := executeTaskOutput{
+		Task: in.Task, Outcome: res.Outcome, Text: res.Text, OutputJSON: res.OutputJSON, Model: res.Model, Steps: res.Steps,
 		ToolCalls: res.ToolCalls, SessionID: id, DurationMS: time.Since(began).Milliseconds(),
 	}
 	switch {
 	case err == nil:
 		return out, nil
 	case errors.Is(context.Cause(ctx), errTaskTime):
-		out.Error = refusal("limits.execution_seconds", "the task was ended after %d seconds", seconds)
+		out.Error = refusedBy("limits.execution_seconds", "the task was ended after %d seconds", seconds)
 		out.Error.Code = toolspec.CodeTimeout
 	case ctx.Err() != nil:
 		return out, err
 	default:
-		out.Error = toolspec.ErrorOf(err)
-		if out.Error.Code == toolspec.CodeInternal && !errors.As(err, new(*toolspec.Error)) { // else the runner has told of it
-			s.log.ErrorContext(ctx, "a task failed", "task", task, "error", err)
-		}
+		out.Error = s.failure(ctx, c.tool, err)
 	}
 	out.Outcome = cmp.Or(out.Outcome, "failed")
 	return out, nil
@@ -176,39 +134,18 @@ func (s *Server) executeTask(ctx context.Context, c call, in ExecuteTaskInput) (
 
 var errTaskTime = errors.New("the guard policy's time for a task has passed")
 
-// findTask returns the name of the task that a call means.
-func (s *Server) findTask(ctx context.Context, in ExecuteTaskInput) (string, error) {
-	tasks, err := s.tasks(ctx)
-	if err != nil {
-		return "", err
-	}
-	if names := taskNames(tasks); !slices.Contains(names, in.Task) {
-		return "", toolspec.NewError(toolspec.CodeNotFound, fmt.Sprintf("there is no task %q; the tasks are: %s", clip(in.Task), strings.Join(names, ", ")),
-			"Pass one of these names as task, and what it is to do as input or inputs.")
-	}
-	if size := int64(len(in.Input)); size > 0 {
-		if fail := s.checkSize("input", size); fail != nil {
-			return "", fail
-		}
-	}
-	return in.Task, nil
-}
-
 // taskRun returns the run of a task and the id of its session. leave must be called when the task ended.
 func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session.Run, session string, leave func(), err error) {
+	fresh := newRun()
 	switch {
 	case id == "":
-		run = newRun()
-		return run, "", func() {
+		return fresh, "", func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 			defer cancel()
-			if err := s.manager.CloseScope(ctx, run.Scope()); err != nil {
-				s.log.ErrorContext(ctx, "cannot remove all sandboxes of a task yet", "run", run.ID, "error", err)
-			}
+			s.logClose(fresh, s.manager.CloseScope(ctx, fresh.Scope()))
 		}, nil
 	case id == newSession:
-		run = newRun()
-		id = run.ID
+		id = fresh.ID
 	case !validSessionID(id):
 		return run, "", nil, toolspec.NewError(toolspec.CodeInvalid, "session_id has up to 64 letters, digits, '.', '_' and '-'", "Pass another session_id, or new.")
 	}
@@ -217,45 +154,27 @@ func (s *Server) taskRun(ctx context.Context, sc *scope, id string) (run session
 	t := sc.tasks[id]
 	switch {
 	case t != nil:
-	case run.ID == "" && !sc.named:
+	case id != fresh.ID && !sc.named:
 		return run, "", nil, toolspec.NewError(toolspec.CodeNotFound, "there is no such session", "Pass new as session_id for a fresh one.")
 	case len(sc.tasks) >= maxTaskSessions:
 		return run, "", nil, toolspec.NewError(toolspec.CodeCapacity, fmt.Sprintf("there are %d sessions, which is the limit", maxTaskSessions),
 			"End one with cleanup_session, or work on in one of them.")
 	default:
-		if run.ID == "" {
-			run = newRun()
-		}
-		t = &taskSession{run: run}
+		t = &taskSession{run: fresh}
 		sc.tasks[id] = t
 	}
-	return t.run, id, sc.use(t), nil
+	t.busy++
+	return t.run, id, func() {
+		sc.mu.Lock()
+		defer sc.mu.Unlock()
+		t.busy--
+		t.lastUsed = time.Now()
+	}, nil
 }
 
 var sessionIDPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
 
 func validSessionID(id string) bool { return sessionIDPattern.MatchString(id) }
-
-// use counts a call in; sc.mu must be held. The function counts it out.
-func (sc *scope) use(t *taskSession) func() {
-	t.busy++
-	t.lastUsed = time.Now()
-	return func() {
-		sc.mu.Lock()
-		defer sc.mu.Unlock()
-		t.busy--
-		t.lastUsed = time.Now()
-	}
-}
-
-// hold counts a call in as use of a session, until the call's ctx ends.
-func (sc *scope) hold(ctx context.Context, id string) {
-	sc.mu.Lock()
-	defer sc.mu.Unlock()
-	if t := sc.tasks[id]; t != nil {
-		context.AfterFunc(ctx, sc.use(t))
-	}
-}
 
 // takeTasks takes sessions out of the scope.
 func (sc *scope) takeTasks(want func(*taskSession) bool) []*taskSession {
@@ -282,46 +201,10 @@ func (sc *scope) taskRuns() map[string]session.Run {
 	return runs
 }
 
-// errNoSession is the answer for every session that the caller may not know of, whether it exists or not.
-func errNoSession() *toolspec.Error {
-	return toolspec.NewError(toolspec.CodeNotFound, "there is no such session or sandbox",
-		"Pass a session_id of execute_task or a sandbox_id of sandbox_open; session_status lists yours.")
-}
-
 // found is a sandbox and the session it belongs to, if any.
 type found struct {
 	session   *session.Session
 	sessionID string
-}
-
-// lookup returns the sandboxes that an id means: those of a session of execute_task, or one. Until ctx ends, which must be
-// soon after the call, it is use of the session.
-func (s *Server) lookup(ctx context.Context, sc *scope, id string) ([]found, error) {
-	runs := sc.taskRuns()
-	if run, ok := runs[id]; ok {
-		sc.hold(ctx, id)
-		var list []found
-		for _, one := range s.manager.InScope(run.Scope()) {
-			list = append(list, found{one, id})
-		}
-		return list, nil
-	}
-	for name, run := range runs { // before the manager is asked, which logs ids of other scopes
-		for _, one := range s.manager.InScope(run.Scope()) {
-			if one.ID() == id {
-				sc.hold(ctx, name)
-				return []found{{one, name}}, nil
-			}
-		}
-	}
-	one, err := s.manager.Lookup(ctx, sc.run.Scope(), id)
-	if err == nil {
-		return []found{{session: one}}, nil
-	}
-	if errors.Is(err, backend.ErrNotFound) {
-		return nil, errNoSession()
-	}
-	return nil, err
 }
 
 // all returns every sandbox of a scope.
@@ -339,19 +222,38 @@ func (s *Server) all(sc *scope) []found {
 	return list
 }
 
+// lookup returns the sandboxes that an id means: those of a session of execute_task, or one. An id that the caller may not
+// know of is answered like one that never existed.
+func (s *Server) lookup(ctx context.Context, sc *scope, id string) ([]found, error) {
+	_, isSession := sc.taskRuns()[id]
+	list := slices.DeleteFunc(s.all(sc), func(f found) bool { return f.sessionID != id && f.session.ID() != id })
+	if id != "" && (isSession || len(list) > 0) {
+		return list, nil
+	}
+	one, err := s.manager.Lookup(ctx, sc.run.Scope(), id)
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, toolspec.NewError(toolspec.CodeNotFound, "there is no such session or sandbox",
+			"Pass a session_id of execute_task or a sandbox_id of sandbox_open; session_status lists yours.")
+	}
+	return []found{{session: one}}, err
+}
+
+// errIDNeeded is the answer to a call that must name its session or sandbox.
+func errIDNeeded() *toolspec.Error {
+	return toolspec.NewError(toolspec.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
+}
+
 // one returns the sandbox that an id means: of a session, the one that its tasks share.
 func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Session, error) {
-	var list []found
+	list := s.all(sc)
 	switch {
-	case id == "" && sc.handles:
-		return nil, toolspec.NewError(toolspec.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
-	case id == "":
-		list = s.all(sc)
-	default:
+	case id != "":
 		var err error
 		if list, err = s.lookup(ctx, sc, id); err != nil {
 			return nil, err
 		}
+	case sc.handles:
+		return nil, errIDNeeded()
 	}
 	switch len(list) {
 	case 0:
@@ -359,51 +261,46 @@ func (s *Server) one(ctx context.Context, sc *scope, id string) (*session.Sessio
 	case 1:
 		return list[0].session, nil
 	}
-	for _, f := range list {
+	ids := make([]string, len(list))
+	for i, f := range list {
 		if id != "" && f.session.Key().Name == session.DefaultName {
 			return f.session, nil
 		}
-	}
-	ids := make([]string, len(list))
-	for i, f := range list {
 		ids[i] = f.session.ID()
 	}
 	return nil, toolspec.NewError(toolspec.CodeInvalid, "there are several sandboxes: "+strings.Join(ids, ", "), "Pass one of them as session_id.")
 }
 
-func (s *Server) cleanupSession(ctx context.Context, c call, in CleanupSessionInput) (CleanupSessionOutput, error) {
-	if run, ok := c.scope.taskRuns()[in.SessionID]; ok {
-		removed := len(s.manager.InScope(run.Scope()))
-		if err := s.manager.CloseScope(ctx, run.Scope()); err != nil {
-			return CleanupSessionOutput{}, err
-		}
-		c.scope.takeTasks(func(t *taskSession) bool { return t.run == run })
-		return CleanupSessionOutput{OK: true, Removed: removed}, nil
-	}
+func (s *Server) cleanupSession(ctx context.Context, c call, in cleanupSessionInput) (cleanupSessionOutput, error) {
 	list, err := s.lookup(ctx, c.scope, in.SessionID)
 	if err != nil {
-		return CleanupSessionOutput{}, err
+		return cleanupSessionOutput{}, err
 	}
-	for _, f := range list {
-		if err := s.manager.CloseSession(ctx, f.session.Key(), session.CloseOptions{}); err != nil {
-			return CleanupSessionOutput{}, err
-		}
+	run, isSession := c.scope.taskRuns()[in.SessionID]
+	if isSession {
+		err = s.manager.CloseScope(ctx, run.Scope())
+	} else {
+		err = s.manager.CloseSession(ctx, list[0].session.Key(), session.CloseOptions{})
 	}
-	return CleanupSessionOutput{OK: true, Removed: len(list)}, nil
+	if err != nil {
+		return cleanupSessionOutput{}, err
+	}
+	c.scope.takeTasks(func(t *taskSession) bool { return isSession && t.run == run })
+	return cleanupSessionOutput{OK: true, Removed: len(list)}, nil
 }
 
-func (s *Server) sessionStatus(ctx context.Context, c call, in SessionStatusInput) (SessionStatusOutput, error) {
+func (s *Server) sessionStatus(ctx context.Context, c call, in sessionStatusInput) (sessionStatusOutput, error) {
 	list := s.all(c.scope)
 	switch {
 	case in.SessionID != "":
 		var err error
 		if list, err = s.lookup(ctx, c.scope, in.SessionID); err != nil {
-			return SessionStatusOutput{}, err
+			return sessionStatusOutput{}, err
 		}
 	case c.scope.handles && !c.scope.named:
-		return SessionStatusOutput{}, toolspec.NewError(toolspec.CodeInvalid, "session_id is required", "Pass a session_id of execute_task or a sandbox_id of sandbox_open.")
+		return sessionStatusOutput{}, errIDNeeded()
 	}
-	out := SessionStatusOutput{Sessions: []SessionStatus{}}
+	out := sessionStatusOutput{Sessions: []sessionStatus{}}
 	for _, f := range list {
 		out.Sessions = append(out.Sessions, s.statusOf(ctx, f))
 		if in.SessionID != "" {
@@ -416,9 +313,9 @@ func (s *Server) sessionStatus(ctx context.Context, c call, in SessionStatusInpu
 // statusTimeout bounds the question to one sandbox: one that does not answer is described without its numbers.
 const statusTimeout = 5 * time.Second
 
-func (s *Server) statusOf(ctx context.Context, f found) SessionStatus {
+func (s *Server) statusOf(ctx context.Context, f found) sessionStatus {
 	info, now := f.session.Info(), time.Now()
-	st := SessionStatus{
+	st := sessionStatus{
 		SessionID: f.sessionID, SandboxID: info.ID, State: string(info.State), Image: info.Image, Network: string(info.Network),
 		AgeSeconds: int64(now.Sub(info.Created).Seconds()), IdleSeconds: int64(max(0, now.Sub(info.LastUsed)).Seconds()),
 		CPUMillicores: info.Limits.CPUMillis, MemoryLimit: info.Limits.MemoryBytes, WorkspaceLimit: info.Limits.WorkspaceBytes,

@@ -11,7 +11,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -20,42 +19,40 @@ import (
 	"github.com/workcell-dev/workcell/session"
 )
 
-// shellTasks is a runner whose tasks run their input as a shell line in the sandbox of their run.
-type shellTasks struct{ m *session.Manager }
-
-func (r shellTasks) Tasks(context.Context) ([]mcpserver.Task, error) {
-	return []mcpserver.Task{
-		{Name: "fail", Kind: "agent"}, {Name: "greedy", Kind: "agent"}, {Name: "panic", Kind: "agent"},
-		{Name: "shell", Kind: "agent", Description: "Runs a line.", Fields: []string{"line"}}, {Name: "wait", Kind: "workflow"},
-	}, nil
+// shellTasks run their input as a shell line in the sandbox of their run.
+var shellTasks = []mcpserver.Task{
+	{Name: "fail", Kind: "agent"}, {Name: "greedy", Kind: "agent"}, {Name: "panic", Kind: "agent"},
+	{Name: "shell", Kind: "agent", Description: "Runs a line.", Fields: []string{"line"}}, {Name: "wait", Kind: "workflow"},
 }
 
-func (r shellTasks) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
-	switch req.Name {
-	case "panic":
-		panic("on purpose")
-	case "fail":
-		return mcpserver.TaskResult{Outcome: "failed"}, errors.New("secret: what only operators should know")
-	case "wait":
-		<-ctx.Done()
-		return mcpserver.TaskResult{}, ctx.Err()
+func runShellTask(m *session.Manager) func(context.Context, mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+	return func(ctx context.Context, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
+		switch req.Name {
+		case "panic":
+			panic("on purpose")
+		case "fail":
+			return mcpserver.TaskResult{Outcome: "failed"}, errors.New("secret: what only operators should know")
+		case "wait":
+			<-ctx.Done()
+			return mcpserver.TaskResult{}, ctx.Err()
+		}
+		run, ok := session.RunFromContext(ctx)
+		if !ok {
+			return mcpserver.TaskResult{}, errors.New("no run")
+		}
+		base, _ := session.BaseFromContext(ctx)
+		wish := session.Request{Image: pythonImage}
+		if req.Name == "greedy" {
+			wish.Limits = backend.Limits{MemoryBytes: 512 << 20}
+		}
+		s, _, err := m.Open(ctx, run.Key(session.DefaultName), wish.WithDefaults(base))
+		if err != nil {
+			return mcpserver.TaskResult{}, err
+		}
+		req.Report("running")
+		res, err := s.Exec(ctx, session.ExecRequest{Command: req.Text + req.Fields["line"]})
+		return mcpserver.TaskResult{Outcome: "succeeded", Text: string(res.Stdout.Bytes())}, err
 	}
-	run, ok := session.RunFromContext(ctx)
-	if !ok {
-		return mcpserver.TaskResult{}, errors.New("no run")
-	}
-	base, _ := session.BaseFromContext(ctx)
-	wish := session.Request{Image: pythonImage}
-	if req.Name == "greedy" {
-		wish.Limits = backend.Limits{MemoryBytes: 512 << 20}
-	}
-	s, _, err := r.m.Open(ctx, run.Key(session.DefaultName), wish.WithDefaults(base))
-	if err != nil {
-		return mcpserver.TaskResult{}, err
-	}
-	req.Report("running")
-	res, err := s.Exec(ctx, session.ExecRequest{Command: req.Text + req.Fields["line"]})
-	return mcpserver.TaskResult{Outcome: "succeeded", Text: string(res.Stdout.Bytes())}, err
 }
 
 func TestTasks(t *testing.T) {
@@ -64,13 +61,13 @@ func TestTasks(t *testing.T) {
 	policy := mcpserver.DefaultPolicy()
 	policy.Files.Refuse = []string{"*.exe"}
 	policy.Limits.FileMB = 1
-	cs := connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}, Policy: &policy}), nil)
+	cs := connect(t, newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m), Policy: &policy}), nil)
 	list, err := cs.ListTools(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tool := range list.Tools {
-		if tool.Name != mcpserver.ToolExecuteTask {
+		if tool.Name != "execute_task" {
 			continue
 		}
 		if !strings.Contains(tool.Description, "- shell (agent; inputs: line): Runs a line.") {
@@ -182,7 +179,7 @@ func TestTaskFailures(t *testing.T) {
 	m := newManager(t)
 	policy := mcpserver.DefaultPolicy()
 	policy.Limits.ExecutionSeconds = 1
-	cs := connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}, Policy: &policy}), nil)
+	cs := connect(t, newServer(t, m, &mcpserver.Options{Tasks: shellTasks, RunTask: runShellTask(m), Policy: &policy}), nil)
 	for _, tc := range []struct {
 		args map[string]any
 		code string
@@ -198,18 +195,6 @@ func TestTaskFailures(t *testing.T) {
 		if code != tc.code || !strings.Contains(message, tc.text) || strings.Contains(message, "secret") {
 			t.Errorf("%v: %s %s, want %s %s", tc.args, code, message, tc.code, tc.text)
 		}
-	}
-}
-
-// TestIdleSessionsEnd: a session that nobody uses is closed with its sandbox, and its id is gone.
-func TestIdleSessionsEnd(t *testing.T) {
-	t.Parallel()
-	m := newManager(t)
-	cs := connect(t, newServer(t, m, &mcpserver.Options{Runner: shellTasks{m}, IdleTimeout: 2 * time.Second, SweepEvery: 50 * time.Millisecond}), nil)
-	must(t, cs, "execute_task", map[string]any{"task": "shell", "input": "true", "session_id": "work"})
-	eventually(t, "the idle session ends", func() bool { return sandboxes(t, m) == 0 })
-	if code, _ := do(t, cs, "session_status", map[string]any{"session_id": "work"}).failure(); code != "not_found" {
-		t.Errorf("status of the session: %s", code)
 	}
 }
 

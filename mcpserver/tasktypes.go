@@ -1,18 +1,6 @@
 package mcpserver
 
-import (
-	"context"
-
-	"github.com/workcell-dev/workcell/internal/toolspec"
-)
-
-// Names of the tools for hosts whose users do not write programs.
-const (
-	ToolExecuteTask    = "execute_task"
-	ToolGetFiles       = "get_files"
-	ToolCleanupSession = "cleanup_session"
-	ToolSessionStatus  = "session_status"
-)
+import "github.com/workcell-dev/workcell/tools"
 
 // Task is an agent or a workflow that execute_task can run.
 type Task struct {
@@ -22,8 +10,7 @@ type Task struct {
 	Fields      []string // names of its input's fields, sorted; empty when it takes none or a bare text
 }
 
-// TaskRequest describes a run of a task. The context of Run carries the run whose sandboxes the task is to use
-// (session.RunFromContext); the runner leaves them to the caller to close.
+// TaskRequest describes a run of a task.
 type TaskRequest struct {
 	Name string
 	// Text is the input as one text, Fields as named ones; either may be empty.
@@ -43,25 +30,16 @@ type TaskResult struct {
 	ToolCalls  int    // of agents
 }
 
-// Runner runs the tasks of execute_task. Its methods may be called concurrently. What the caller can do something about
-// must be a *toolspec.Error.
-type Runner interface {
-	// Tasks must list what can be run, sorted by name.
-	Tasks(ctx context.Context) ([]Task, error)
-	// Run must run a task to its end, or to that of ctx.
-	Run(ctx context.Context, req TaskRequest) (TaskResult, error)
-}
+// The inputs and outputs of execute_task, get_files, cleanup_session and session_status.
 
-// ExecuteTaskInput is the input of execute_task.
-type ExecuteTaskInput struct {
-	Task      string           `json:"task" jsonschema_description:"name of one of the agents and workflows that the description lists, not what it is to do"`
-	Input     string           `json:"input,omitempty" jsonschema_description:"what the task is to do, in words, for a task that takes one text"`
+type executeTaskInput struct {
+	Task      string        `json:"task" jsonschema_description:"name of one of the agents and workflows that the description lists, not what it is to do"`
+	Input     string        `json:"input,omitempty" jsonschema_description:"what the task is to do, in words, for a task that takes one text"`
 	Inputs    toolspec.TextMap `json:"inputs,omitempty" jsonschema_description:"input by name, an object of name to text, for a task that takes several"`
-	SessionID string           `json:"session_id,omitempty" jsonschema_description:"keep the files in a session of this name and work on with those of earlier tasks; new makes a fresh one and gives its id; nothing is kept when left out"`
+	SessionID string        `json:"session_id,omitempty" jsonschema_description:"keep the files in a session of this name and work on with those of earlier tasks; new makes a fresh one and gives its id; nothing is kept when left out"`
 }
 
-// ExecuteTaskOutput is the output of execute_task.
-type ExecuteTaskOutput struct {
+type executeTaskOutput struct {
 	toolspec.Result
 	Task       string `json:"task"`
 	Outcome    string `json:"outcome" jsonschema_description:"succeeded, or how it failed"`
@@ -74,62 +52,56 @@ type ExecuteTaskOutput struct {
 	DurationMS int64  `json:"duration_ms"`
 }
 
-// GetFilesInput is the input of get_files.
-type GetFilesInput struct {
+type getFilesInput struct {
 	SessionID string   `json:"session_id,omitempty" jsonschema_description:"a session_id of execute_task or a sandbox_id of sandbox_open; may be left out when there is one sandbox"`
 	Paths     []string `json:"paths,omitempty" jsonschema_description:"files and directories below /workspace; everything when left out"`
 	Format    string   `json:"format,omitempty" jsonschema:"enum=files,enum=zip" jsonschema_description:"files gives each file as base64, zip one archive of all; files when left out"`
 }
 
-// GetFilesOutput is the output of get_files.
-type GetFilesOutput struct {
+type getFilesOutput struct {
 	toolspec.Result
-	Files      []GotFile     `json:"files,omitempty"`
+	Files      []gotFile     `json:"files,omitempty"`
 	ZipB64     string        `json:"zip_b64,omitempty" jsonschema_description:"base64 of a zip archive"`
 	Count      int           `json:"count" jsonschema_description:"files that are given"`
 	TotalBytes int64         `json:"total_bytes" jsonschema_description:"their size"`
-	Skipped    []SkippedFile `json:"skipped,omitempty" jsonschema_description:"what is not given, and why"`
+	Skipped    []skippedFile `json:"skipped,omitempty" jsonschema_description:"what is not given, and why"`
 	Truncated  bool          `json:"truncated" jsonschema_description:"there is more than one call gives; name paths"`
 }
 
-// GotFile is a file of get_files.
-type GotFile struct {
+// gotFile is a file of get_files.
+type gotFile struct {
 	Path        string `json:"path" jsonschema_description:"relative to /workspace"`
 	SizeBytes   int64  `json:"size_bytes"`
 	ContentsB64 string `json:"contents_b64" jsonschema_description:"base64"`
 }
 
-// SkippedFile is an entry that get_files leaves out.
-type SkippedFile struct {
+// skippedFile is an entry that get_files leaves out.
+type skippedFile struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 }
 
-// CleanupSessionInput is the input of cleanup_session.
-type CleanupSessionInput struct {
+type cleanupSessionInput struct {
 	SessionID string `json:"session_id" jsonschema_description:"a session_id of execute_task or a sandbox_id of sandbox_open"`
 }
 
-// CleanupSessionOutput is the output of cleanup_session.
-type CleanupSessionOutput struct {
+type cleanupSessionOutput struct {
 	toolspec.Result
 	OK      bool `json:"ok"`
 	Removed int  `json:"removed" jsonschema_description:"sandboxes that were removed"`
 }
 
-// SessionStatusInput is the input of session_status.
-type SessionStatusInput struct {
+type sessionStatusInput struct {
 	SessionID string `json:"session_id,omitempty" jsonschema_description:"a session_id of execute_task or a sandbox_id of sandbox_open; all of yours when left out"`
 }
 
-// SessionStatusOutput is the output of session_status.
-type SessionStatusOutput struct {
+type sessionStatusOutput struct {
 	toolspec.Result
-	Sessions []SessionStatus `json:"sessions"`
+	Sessions []sessionStatus `json:"sessions"`
 }
 
-// SessionStatus describes a sandbox. What is not known is missing.
-type SessionStatus struct {
+// sessionStatus describes a sandbox. What is not known is missing.
+type sessionStatus struct {
 	SessionID      string `json:"session_id,omitempty" jsonschema_description:"when it belongs to a session of execute_task"`
 	SandboxID      string `json:"sandbox_id"`
 	State          string `json:"state" jsonschema:"enum=ready,enum=stopped,enum=lost,enum=closed"`

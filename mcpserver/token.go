@@ -3,7 +3,6 @@ package mcpserver
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/subtle"
 	"fmt"
 	"net/http"
 	"time"
@@ -21,54 +20,28 @@ type Token struct {
 
 const minSecretBytes = 16
 
-// keyring checks tokens. Comparing digests takes the same time wherever a guess goes wrong.
-type keyring struct {
-	tokens []heldToken
-}
-
-type heldToken struct {
-	name    string
-	digest  [sha256.Size]byte
-	expires time.Time
-}
-
-// newKeyring returns nil without tokens.
-func newKeyring(tokens []Token) (*keyring, error) {
-	if len(tokens) == 0 {
-		return nil, nil
-	}
-	k := &keyring{}
-	first := map[[sha256.Size]byte]int{}
+// verifier returns what finds the owner of a token. It keeps digests: how long it takes to find one says nothing about the
+// token that a guess is near to.
+func verifier(tokens []Token) (auth.TokenVerifier, error) {
+	known := make(map[[sha256.Size]byte]auth.TokenInfo, len(tokens))
 	for i, t := range tokens {
 		digest := sha256.Sum256([]byte(t.Secret))
-		earlier, twice := first[digest]
+		other, taken := known[digest]
 		switch {
 		case !validSessionID(t.Name) || t.Name == localOwner:
 			return nil, fmt.Errorf("token %d: %q cannot be the name of an owner", i+1, clip(t.Name))
 		case len(t.Secret) < minSecretBytes:
 			return nil, fmt.Errorf("token %d (%s): a token needs at least %d characters", i+1, t.Name, minSecretBytes)
-		case twice:
-			return nil, fmt.Errorf("token %d (%s): it is the same as token %d (%s), owners need tokens of their own", i+1, t.Name, earlier+1, tokens[earlier].Name)
+		case taken:
+			return nil, fmt.Errorf("token %d (%s): it is the same as one of %s, owners need tokens of their own", i+1, t.Name, other.UserID)
 		}
-		first[digest] = i
-		k.tokens = append(k.tokens, heldToken{t.Name, digest, t.Expires})
+		known[digest] = auth.TokenInfo{UserID: t.Name, Expiration: t.Expires}
 	}
-	return k, nil
-}
-
-// require lets requests with a token through, with its owner in their context.
-func (k *keyring) require(next http.Handler) http.Handler {
-	return auth.RequireBearerToken(func(_ context.Context, secret string, _ *http.Request) (*auth.TokenInfo, error) {
-		digest := sha256.Sum256([]byte(secret))
-		found := -1
-		for i, t := range k.tokens {
-			if subtle.ConstantTimeCompare(digest[:], t.digest[:]) == 1 {
-				found = i
-			}
-		}
-		if found < 0 {
+	return func(_ context.Context, secret string, _ *http.Request) (*auth.TokenInfo, error) {
+		info, ok := known[sha256.Sum256([]byte(secret))]
+		if !ok {
 			return nil, auth.ErrInvalidToken
 		}
-		return &auth.TokenInfo{UserID: k.tokens[found].name, Expiration: k.tokens[found].expires}, nil
-	}, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
+		return &info, nil
+	}, nil
 }

@@ -100,16 +100,13 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 		closeManager = m.Detach
 	}
 	defer func() { err = errors.Join(err, closeManager(context.WithoutCancel(ctx))) }()
-	opts := &mcpserver.Options{
-		Sandbox: tools.Sandbox{Runtime: o.runtime, Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)}},
-		Policy:  &policy, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
-	}
 	runner, err := a.taskRunner(m, o.agents, o.workflows)
 	if err != nil {
 		return err
 	}
-	if runner != nil {
-		opts.Runner = runner
+	opts := &mcpserver.Options{
+		Sandbox: tools.Sandbox{Runtime: o.runtime, Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)}},
+		Policy:  &policy, Tasks: runner.list(), RunTask: runner.Run, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
 	}
 	srv, err := mcpserver.New(m, opts)
 	if err != nil {

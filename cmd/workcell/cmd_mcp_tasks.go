@@ -49,12 +49,9 @@ type mcpTask struct {
 	wf     *workflow.Workflow
 }
 
-// taskRunner loads the tasks of directories; nil without one. A file with something wrong in it is left out, with a warning.
+// taskRunner loads the tasks of directories; there are none without one. A file with something wrong in it is left out, with a warning.
 // Models are not looked for yet: whoever runs a task whose key is missing gets that error.
 func (a *app) taskRunner(m *session.Manager, agents, workflows string) (*taskRunner, error) {
-	if agents == "" && workflows == "" {
-		return nil, nil
-	}
 	r := &taskRunner{app: a, manager: m, tasks: map[string]mcpTask{}, paths: newHostPaths(agents, workflows), hosts: map[string]*host{}}
 	var errs []error
 	if agents != "" {
@@ -131,13 +128,13 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 	return errors.Join(errs...)
 }
 
-// Tasks lists the tasks by name.
-func (r *taskRunner) Tasks(context.Context) ([]mcpserver.Task, error) {
+// list returns the tasks by name.
+func (r *taskRunner) list() []mcpserver.Task {
 	list := make([]mcpserver.Task, 0, len(r.tasks))
 	for _, name := range slices.Sorted(maps.Keys(r.tasks)) {
 		list = append(list, r.tasks[name].Task)
 	}
-	return list, nil
+	return list
 }
 
 // Run runs a task in the run of ctx.

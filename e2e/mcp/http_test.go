@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -81,6 +82,21 @@ func doTo(t *testing.T, method, url, body string, header map[string]string) (sta
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	res, err := oneConnection(nil).Do(newRequest(t, ctx, method, url, body, header))
+	if err != nil {
+		t.Fatalf("%s: %v", method, err)
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(raw), res.Header
+}
+
+// newRequest makes a request with the headers that clients send, over which header goes.
+func newRequest(t *testing.T, ctx context.Context, method, url, body string, header map[string]string) *http.Request {
+	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -97,17 +113,12 @@ func doTo(t *testing.T, method, url, body string, header map[string]string) (sta
 			req.Header.Set(k, v)
 		}
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}}
-	res, err := client.Do(req)
-	if err != nil {
-		t.Fatalf("%s: %v", method, err)
-	}
-	defer res.Body.Close()
-	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(raw), res.Header
+	return req
+}
+
+// oneConnection returns a client that has a connection of its own for each request.
+func oneConnection(cfg *tls.Config) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: cfg}}
 }
 
 const initializeBody = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`

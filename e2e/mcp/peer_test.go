@@ -99,13 +99,10 @@ func startPeerEnv(t *testing.T, env []string, args ...string) *peer {
 	}
 	go func() {
 		r := bufio.NewReader(out)
-		for {
-			line, err := r.ReadString('\n')
-			if line != "" {
+		for err := error(nil); err == nil; {
+			var line string
+			if line, err = r.ReadString('\n'); line != "" {
 				p.lines <- line
-			}
-			if err != nil {
-				break
 			}
 		}
 		close(p.lines)
@@ -179,17 +176,18 @@ func (p *peer) request(method string, params any) string {
 	p.t.Helper()
 	p.nextID++
 	id := fmt.Sprint(1000 + p.nextID)
-	raw, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": json.RawMessage(id), "method": method, "params": params})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.sendRaw(string(raw))
+	p.send(map[string]any{"jsonrpc": "2.0", "id": json.RawMessage(id), "method": method, "params": params})
 	return id
 }
 
 func (p *peer) notify(method string, params any) {
 	p.t.Helper()
-	raw, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "method": method, "params": params})
+	p.send(map[string]any{"jsonrpc": "2.0", "method": method, "params": params})
+}
+
+func (p *peer) send(message map[string]any) {
+	p.t.Helper()
+	raw, err := json.Marshal(message)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -237,7 +235,7 @@ func (p *peer) initialize() {
 	p.notify("notifications/initialized", map[string]any{})
 }
 
-// toolResult is what a tool call gives.
+// toolResult is the result of a tool call.
 type toolResult struct {
 	IsError    bool                       `json:"isError"`
 	Structured map[string]json.RawMessage `json:"structuredContent"`

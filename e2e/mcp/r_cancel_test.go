@@ -24,19 +24,11 @@ func (s *httpServer) start(body string, header map[string]string) *pending {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
 	s.t.Cleanup(cancel)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url(), strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	for k, v := range header {
-		req.Header.Set(k, v)
-	}
+	req := newRequest(s.t, ctx, http.MethodPost, s.url(), body, header)
 	p := &pending{hangUp: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+		res, err := oneConnection(nil).Do(req)
 		if err != nil {
 			p.err = err
 			return

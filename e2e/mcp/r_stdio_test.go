@@ -10,10 +10,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
-// R1: what is no message, or a wrong one, gets its JSON-RPC code, and the connection stays.
+// R1: what is no message, or a wrong one, gets its JSON-RPC code, and the connection stays. mcpserver's own tests have all
+// that can be wrong with a message.
 func TestR1MalformedMessages(t *testing.T) {
 	t.Parallel()
 	p := startPeer(t)
@@ -23,37 +23,15 @@ func TestR1MalformedMessages(t *testing.T) {
 		code int
 		id   string
 	}{
-		{`{`, -32700, "null"},
-		{`{"jsonrpc":"2.0","id":1,"method":"ping"`, -32700, "null"},
 		{`nonsense`, -32700, "null"},
-		{"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"p\xff\"}", -32700, "null"},
-		{`"text"`, -32600, "null"},
-		{`17`, -32600, "null"},
-		{`[]`, -32600, "null"},
 		{`[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, -32600, "null"},
-		{`{}`, -32600, "null"},
-		{`{"jsonrpc":"1.0","id":1,"method":"ping"}`, -32600, "1"},
-		{`{"id":1,"method":"ping"}`, -32600, "1"},
-		{`{"jsonrpc":2.0,"id":1,"method":"ping"}`, -32600, "1"},
 		{`{"jsonrpc":"2.0","id":null,"method":"ping"}`, -32600, "null"},
-		{`{"jsonrpc":"2.0","id":1.5,"method":"ping"}`, -32600, "null"},
-		{`{"jsonrpc":"2.0","id":1e3,"method":"ping"}`, -32600, "null"},
-		{`{"jsonrpc":"2.0","id":99999999999999999999,"method":"ping"}`, -32600, "null"},
-		{`{"jsonrpc":"2.0","id":true,"method":"ping"}`, -32600, "null"},
-		{`{"jsonrpc":"2.0","id":{},"method":"ping"}`, -32600, "null"},
-		{`{"jsonrpc":"2.0","id":[1],"method":"ping"}`, -32600, "null"},
-		{`{"jsonrpc":"2.0","id":"` + strings.Repeat("x", 300) + `","method":"ping"}`, -32600, "null"},
-		{`{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}`, -32600, "null"},
-		{`{"jsonrpc":"2.0","id":1,"method":1}`, -32600, "1"},
-		{`{"jsonrpc":"2.0","id":1,"method":null}`, -32600, "1"},
-		{`{"jsonrpc":"2.0","id":1}`, -32600, "1"},
-		{`{"jsonrpc":"2.0","id":1,"method":"no/such"}`, -32601, "1"},
+		{`{"jsonrpc":"1.0","id":1,"method":"ping"}`, -32600, "1"},
 		{`{"jsonrpc":"2.0","id":"a","method":"no/such"}`, -32601, `"a"`},
-		{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":null}`, -32602, "1"},
 		{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[]}`, -32602, "1"},
-		{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":"x"}`, -32602, "1"},
 		{`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`, -32600, "1"},
 		{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":7}}`, -32602, "1"},
+		{`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"no_such_tool","arguments":{}}}`, -32602, "1"},
 	} {
 		p.sendRaw(tc.line)
 		m := p.next()
@@ -63,10 +41,7 @@ func TestR1MalformedMessages(t *testing.T) {
 		p.alive()
 	}
 	// What asks for no answer gets none.
-	for _, line := range []string{
-		"", "   ", `{"jsonrpc":"2.0","method":"no/such"}`, `{"jsonrpc":"2.0","id":5,"result":{}}`,
-		`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}`, `{"jsonrpc":"2.0","id":5,"result":{},"error":{}}`,
-	} {
+	for _, line := range []string{"", "   ", `{"jsonrpc":"2.0","method":"no/such"}`, `{"jsonrpc":"2.0","id":5,"result":{}}`, `{"jsonrpc":"2.0","id":5,"result":{},"error":{}}`} {
 		p.sendRaw(line)
 		p.alive()
 	}
@@ -155,24 +130,18 @@ func TestR7WrongArguments(t *testing.T) {
 	p := startPeer(t)
 	p.initialize()
 	for _, tc := range []struct{ name, args, want string }{
-		{"sandbox_exec", `{"cmd":7}`, "cmd must be a list"},
 		{"sandbox_exec", `{"cmd":"ls -l"}`, "cmd must be a list"},
-		{"sandbox_exec", `{"command":["ls"]}`, "command must be text"},
-		{"sandbox_exec", `{"command":"x","timeout_seconds":"soon"}`, "timeout_seconds"},
 		{"sandbox_exec", `{"command":"x","timeout_seconds":-1}`, "timeout_seconds"},
 		{"sandbox_exec", `{"comand":"x"}`, `did you mean \"command\"`},
 		{"sandbox_exec", `{"__proto__":{"x":1},"constructor":1,"command":"x"}`, "unknown argument"},
-		{"sandbox_exec", `{"command":"x","cmd":["y"]}`, "both cmd and command"},
-		{"sandbox_exec", `{}`, "neither cmd nor command"},
 		{"sandbox_exec", `null`, "neither cmd nor command"},
 		{"sandbox_exec", `[]`, "must be a JSON object"},
-		{"sandbox_exec", `"x"`, "must be a JSON object"},
-		{"sandbox_fs_write", `{"path":"x"}`, "neither contents"},
 		{"sandbox_fs_write", `{"path":"x","contents_b64":"%%%"}`, "not base64"},
 		{"sandbox_run", `{"code":"x","runtime":"cobol"}`, "unknown runtime"},
 		{"get_files", `{"format":"tar"}`, "files or zip"},
 		{"session_status", `{"session_id":"../../etc"}`, "no such session"},
 		{"cleanup_session", `{}`, "session_id is required"},
+		{"cleanup_session", `{"session_id":""}`, "no such session"},
 	} {
 		id := p.request("tools/call", map[string]any{"name": tc.name, "arguments": json.RawMessage(tc.args)})
 		m := p.answer(id)
@@ -183,9 +152,6 @@ func TestR7WrongArguments(t *testing.T) {
 		if !r.IsError || !strings.Contains(string(r.Structured["error"]), tc.want) || r.errorCode() == "internal" {
 			t.Errorf("%s %.60s: %s, want %q", tc.name, tc.args, r.Structured["error"], tc.want)
 		}
-	}
-	if m := p.call("tools/call", map[string]any{"name": "no_such_tool", "arguments": map[string]any{}}); m.Error == nil || m.Error.Code != -32602 {
-		t.Errorf("unknown tool: %+v", m)
 	}
 	p.alive()
 }
@@ -200,91 +166,48 @@ func TestR8Cancel(t *testing.T) {
 	p.alive()
 	id := p.request("tools/call", map[string]any{
 		"name": "sandbox_exec", "_meta": map[string]any{"progressToken": "tok"},
-		"arguments": map[string]any{"command": "(while :; do date +%s%N > tick; sleep 0.05; done) & wait", "yield_ms": 3_000_000},
+		"arguments": map[string]any{"command": "(" + waitsForGo + ") & wait", "yield_ms": 3_000_000},
 	})
 	m := p.next()
 	var note struct {
 		ProgressToken string
 		Progress      float64
-		Message       string
 	}
 	if m.Method != "notifications/progress" || json.Unmarshal(m.Params, &note) != nil || note.ProgressToken != "tok" || note.Progress <= 0 {
 		t.Fatalf("no progress: %+v", m)
 	}
-	waitForFile(t, p, "tick")
-	n, err := strconv.Atoi(id)
-	if err != nil {
-		t.Fatal(err)
+	until(t, "the command runs", func() bool { return !p.tool("sandbox_fs_read", map[string]any{"path": "on"}).IsError })
+	cancelled := map[string]any{"requestId": json.RawMessage(id), "reason": "enough"}
+	p.notify("notifications/cancelled", cancelled)
+	until(t, "the command ends", func() bool {
+		return strings.Contains(string(p.must("session_status", nil).Structured["sessions"]), `"running_commands":0`)
+	})
+	p.notify("notifications/cancelled", cancelled)
+	r := p.must("sandbox_exec", map[string]any{"command": "touch go; sleep 0.5; ! [ -e well ]"})
+	if string(r.Structured["exit_code"]) != "0" {
+		t.Error("what the cancelled command started still runs")
 	}
-	p.notify("notifications/cancelled", map[string]any{"requestId": n, "reason": "enough"})
-	answers := 0
-	for deadline := time.Now().Add(patience); ; time.Sleep(300 * time.Millisecond) {
-		before := readTick(t, p, id, &answers)
-		time.Sleep(500 * time.Millisecond)
-		if before != "" && before == readTick(t, p, id, &answers) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the cancelled command still runs")
-		}
-	}
-	p.notify("notifications/cancelled", map[string]any{"requestId": n})
-	p.alive()
-	if answers > 1 {
-		t.Errorf("%d answers to one request", answers)
-	}
-}
-
-func waitForFile(t *testing.T, p *peer, name string) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		id := p.request("tools/call", map[string]any{"name": "sandbox_fs_read", "arguments": map[string]any{"path": name}})
-		if r := decodeResult(t, p.answer(id)); !r.IsError {
-			return
-		}
-	}
-	t.Fatalf("%s does not appear", name)
-}
-
-// readTick reads the file and counts answers to the cancelled request that come meanwhile.
-func readTick(t *testing.T, p *peer, cancelled string, answers *int) string {
-	t.Helper()
-	id := p.request("tools/call", map[string]any{"name": "sandbox_fs_read", "arguments": map[string]any{"path": "tick"}})
-	for {
-		m := p.next()
-		switch {
-		case m.Method != "":
-		case string(m.ID) == cancelled:
-			*answers++
-		case string(m.ID) == id:
-			return decodeResult(t, m).text(t, "contents")
-		default:
-			t.Fatalf("an answer to %s", m.ID)
-		}
-	}
+	delete(p.early, id) // it may have been answered, once
 }
 
 // R9: nothing but messages is on standard output, with all logs on and commands that print whatever they like. Every
 // line that the peer reads is checked.
 func TestR9NothingButMessages(t *testing.T) {
 	t.Parallel()
-	t.Run("debug", func(t *testing.T) {
-		t.Parallel()
-		p := startPeerEnv(t, []string{"WORKCELL_DEBUG=1", "GODEBUG=gctrace=1"})
-		p.initialize()
-		r := p.must("sandbox_exec", map[string]any{"command": `printf 'not json\n{"jsonrpc":"2.0"}\n\033[2J'; printf 'x\n' >&2; exit 3`})
-		if !bytes.Contains(r.Structured["exit_code"], []byte("3")) {
-			t.Errorf("exit code %s", r.Structured["exit_code"])
-		}
-		p.sendRaw("garbage")
-		if m := p.next(); m.Error == nil {
-			t.Error("garbage was taken")
-		}
-		p.alive()
-		if !strings.Contains(p.stderr.String(), "gc 1 @") {
-			t.Error("the runtime's own output is not on standard error, so this test shows nothing")
-		}
-	})
+	p := startPeerEnv(t, []string{"WORKCELL_DEBUG=1", "GODEBUG=gctrace=1"})
+	p.initialize()
+	r := p.must("sandbox_exec", map[string]any{"command": `printf 'not json\n{"jsonrpc":"2.0"}\n\033[2J'; printf 'x\n' >&2; exit 3`})
+	if !bytes.Contains(r.Structured["exit_code"], []byte("3")) {
+		t.Errorf("exit code %s", r.Structured["exit_code"])
+	}
+	p.sendRaw("garbage")
+	if m := p.next(); m.Error == nil {
+		t.Error("garbage was taken")
+	}
+	p.alive()
+	if !strings.Contains(p.stderr.String(), "gc 1 @") {
+		t.Error("the runtime's own output is not on standard error, so this test shows nothing")
+	}
 }
 
 // R10: the end of the client is the end of the server and, as the policy says, of its sandboxes.
@@ -341,7 +264,7 @@ func TestR10ClientDies(t *testing.T) {
 func TestR11VersionsOnStdio(t *testing.T) {
 	t.Parallel()
 	for asked, want := range map[string]string{
-		"2025-11-25": "2025-11-25", "2025-06-18": "2025-06-18", "2024-11-05": "2024-11-05", "1999-01-01": "2025-11-25", "2099-01-01": "2025-11-25",
+		"2025-11-25": "2025-11-25", "2024-11-05": "2024-11-05", "1999-01-01": "2025-11-25", "2099-01-01": "2025-11-25",
 	} {
 		t.Run(asked, func(t *testing.T) {
 			t.Parallel()

@@ -1,41 +1,27 @@
 package mcp_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"math/big"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // R3 over TLS: this server's own pages are those of https, and plain requests get nowhere.
 func TestR3OriginOverTLS(t *testing.T) {
 	t.Parallel()
-	cert, key, pool := certificate(t)
+	cert, key, cfg := certificate(t)
 	s := startHTTP(t, "--tls-cert", cert, "--tls-key", key)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 	for origin, want := range map[string]int{
 		"": http.StatusOK, "https://" + s.addr: http.StatusOK, "https://evil.example": http.StatusForbidden,
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+s.addr+"/mcp", strings.NewReader(initializeBody))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Accept", "application/json, text/event-stream")
-		if origin != "" {
-			req.Header.Set("Origin", origin)
-		}
-		res, err := client.Do(req)
+		req := newRequest(t, t.Context(), http.MethodPost, "https://"+s.addr+"/mcp", initializeBody, map[string]string{"Origin": origin})
+		res, err := oneConnection(cfg).Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,22 +35,13 @@ func TestR3OriginOverTLS(t *testing.T) {
 	}
 }
 
-// certificate makes one for the loopback address.
-func certificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
+// certificate returns the files of a certificate for the loopback address, and the configuration of who trusts it.
+func certificate(t *testing.T) (certFile, keyFile string, trusting *tls.Config) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	owner := httptest.NewTLSServer(nil)
+	defer owner.Close()
+	pair := owner.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,11 +53,7 @@ func certificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
 		}
 		return path
 	}
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool = x509.NewCertPool()
-	pool.AddCert(parsed)
-	return write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", secret), pool
+	pool := x509.NewCertPool()
+	pool.AddCert(owner.Certificate())
+	return write("cert.pem", "CERTIFICATE", pair.Certificate[0]), write("key.pem", "PRIVATE KEY", key), &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 }
