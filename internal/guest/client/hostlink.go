@@ -75,8 +75,6 @@ func (l *hostLink) Read(p []byte) (int, error) {
 func (l *hostLink) next() ([]byte, error) {
 	item, err := l.in.Next()
 	switch {
-	case errors.Is(err, wire.ErrLostSync):
-		return nil, fmt.Errorf("%w: %v", ErrConnLost, err)
 	case errors.Is(err, io.EOF):
 		return nil, fmt.Errorf("%w: the stream ended", ErrConnLost)
 	case errors.Is(err, ErrSuperseded): // a stream that can have one holder only reports that itself

@@ -12,7 +12,7 @@ import (
 // TestLayerOverNothing: where no overlay tells what is new, what the first look finds does not count, whatever its size.
 func TestLayerOverNothing(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	image := filepath.Join(dir, "image")
 	makeDir(t, image)
 	for _, name := range []string{"a", "b", "c"} {
@@ -46,11 +46,11 @@ func TestLayerOverNothing(t *testing.T) {
 // TestLayerChecked: a layer that is far over its limit takes no commands, and a look at one costs what was written.
 func TestLayerChecked(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	q := watched(t, dir, Limit{Bytes: 1 << 20, Files: 4}, &layer{since: time.Now().Add(-time.Hour).UnixNano()})
 	many := filepath.Join(dir, "many")
 	makeDir(t, many)
-	if err := unix.Fallocate(create(t, filepath.Join(many, "f")), 0, 0, 2<<20+quotaSlackBytes); err != nil {
+	if err := unix.Fallocate(create(t, filepath.Join(many, "f")), 0, 0, 2<<20+quotaSlackBytes+Block); err != nil {
 		t.Fatal(err)
 	}
 	if m, err := q.admit(); err != nil {

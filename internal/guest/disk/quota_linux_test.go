@@ -26,6 +26,18 @@ func watched(t *testing.T, dir string, limit Limit, over *layer) *Quota {
 	return q
 }
 
+// memoryDir is a directory in memory: of a kind that counts at once, and where no other process has deleted files open, which
+// count as well.
+func memoryDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "quota")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 // slow makes q believe that its last look has just taken an hour.
 func slow(q *Quota) {
 	q.mu.Lock()
@@ -142,11 +154,7 @@ func TestQuotaFirst(t *testing.T) {
 // TestQuotaUntouched: what a command wrote is found at its end, though a look is spared when nothing was written.
 func TestQuotaUntouched(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("/dev/shm", "quota") // of a kind that counts at once
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := memoryDir(t)
 	q := watched(t, dir, Limit{Bytes: 8192, Files: 100}, nil)
 	q.cost = 0 // it is quick
 	mark := admitted(t, q)

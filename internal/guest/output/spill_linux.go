@@ -37,10 +37,10 @@ type Spiller struct {
 	quota *disk.Quota
 	most  int64 // bytes of all files together
 
-	mu    sync.Mutex // guards the fields below, and spill.held
-	known bool       // what an earlier life of the sandbox left was looked for
-	kept  []*spill   // oldest first
-	held  int64      // by kept
+	mu   sync.Mutex // guards the fields below, and spill.held
+	find sync.Once  // looks for what an earlier life of the sandbox left
+	kept []*spill   // oldest first
+	held int64      // by kept
 }
 
 // NewSpiller makes files below r within its quota q; workspaceBytes is the size of the workspace, 0 for no limit.
@@ -78,10 +78,7 @@ func (s *Spiller) open(sp *spill) (*os.File, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.known {
-		s.known = true
-		s.find()
-	}
+	s.find.Do(s.findKept)
 	f, err := s.root.OpenFile(sp.name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return nil, err
@@ -93,8 +90,8 @@ func (s *Spiller) open(sp *spill) (*os.File, error) {
 	return f, nil
 }
 
-// find counts the files that are there already, of the many that a command may have put there some. mu is held.
-func (s *Spiller) find() {
+// findKept counts the files that are there already, of the many that a command may have put there some. mu is held.
+func (s *Spiller) findKept() {
 	dir, err := s.root.OpenFile(spillDir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return
