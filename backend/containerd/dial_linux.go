@@ -129,7 +129,6 @@ func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, err
 		p, err = task.Exec(ctx, "connect-"+rand.Text(), spec, func(name string) (cio.IO, error) {
 			fifos, err := cio.NewFIFOSetInDir(r.state().sandbox(r.id), name, false)
 			if err == nil {
-				fifos.Stderr = ""
 				stream, err = cio.NewDirectIO(context.WithoutCancel(ctx), fifos)
 			}
 			return stream, err

@@ -2,15 +2,12 @@ package containerd
 
 import (
 	"context"
-
-	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // Internals that tests look at.
 var (
 	SessionName  = sessionName
 	IsContainer  = containerIDs.MatchString
-	Scrub        = kit.Scrub
 	RegistryAuth = registryAuth
 )
 

@@ -150,52 +150,6 @@ func TestEngineFallsSilent(t *testing.T) {
 	}
 }
 
-func TestClosed(t *testing.T) {
-	t.Parallel()
-	b := newBackend(t, nil)
-	info := backendtest.Create(t, newBackend(t, nil), newSpec())
-	conn := backendtest.Dial(t, b, info.ID)
-	for range 2 {
-		if err := b.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	}
-	for name, err := range everyCall(t.Context(), b, info.ID) {
-		if !errors.Is(err, backend.ErrClosed) {
-			t.Errorf("%s: %v, want ErrClosed", name, err)
-		}
-	}
-	if got := backendtest.Sh(t, conn, "echo still here"); got != "still here\n" {
-		t.Errorf("on the stream: %q", got)
-	}
-}
-
-// TestCloseEndsCalls closes a driver that waits for containerd.
-func TestCloseEndsCalls(t *testing.T) {
-	t.Parallel()
-	p := newProxy(t)
-	b := newBackend(t, func(o *containerd.Options) { o.Address, o.Patience = p.address, time.Hour })
-	asked := make(chan struct{})
-	p.on(func(ctx context.Context, method string, answered bool) error {
-		if strings.HasSuffix(method, "Images/Get") {
-			close(asked)
-		}
-		return silence("Images/Get")(ctx, method, answered)
-	})
-	done := make(chan error, 1)
-	go func() {
-		_, err := b.Create(t.Context(), newSpec())
-		done <- err
-	}()
-	<-asked
-	if err := b.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := <-done; !errors.Is(err, backend.ErrClosed) {
-		t.Errorf("Create: %v, want ErrClosed", err)
-	}
-}
-
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {

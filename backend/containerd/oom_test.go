@@ -10,25 +10,15 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-// TestOOM has the kernel kill a command, and then the main process: root of the sandbox can have it picked.
+// TestOOM has the kernel kill the main process: root of the sandbox can have it picked.
 func TestOOM(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t, nil)
 	spec := newSpec()
-	spec.Image, spec.User, spec.Limits.MemoryBytes = pythonImage, "0:0", 64<<20
+	spec.User, spec.Limits.MemoryBytes = "0:0", 64<<20
 	info := backendtest.Create(t, b, spec)
 	conn := backendtest.Dial(t, b, info.ID)
-	hog := []string{"python3", "-c", "x = []\nwhile True: x.append(b'x' * 1000000)"}
-	if n, err := b.OOMKills(t.Context(), info.ID); n != 0 || err != nil {
-		t.Errorf("before: %d kills, %v", n, err)
-	}
-	if res := backendtest.Exec(t, conn, hog...); res.Signal == "" && res.ExitCode == 0 {
-		t.Errorf("the hog lived: %+v", res.ExecStatus)
-	}
-	if n, err := b.OOMKills(t.Context(), info.ID); n == 0 || err != nil {
-		t.Errorf("after: %d kills, %v", n, err)
-	}
-	hog = []string{"/bin/sh", "-c", "echo 1000 > /proc/1/oom_score_adj; echo 0 > /proc/self/oom_score_adj; tail /dev/zero"}
+	hog := []string{"/bin/sh", "-c", "echo 1000 > /proc/1/oom_score_adj; echo 0 > /proc/self/oom_score_adj; tail /dev/zero"}
 	for try := 0; try < 30 && conn.Err() == nil; try++ { // which of the two is killed is the kernel's choice
 		_, _ = conn.Run(t.Context(), wire.RunRequest{ // ends with the sandbox, or with the hog
 			Spawn:  wire.Spawn{Argv: hog, Env: []string{"PATH=/usr/bin:/bin"}},

@@ -1,10 +1,9 @@
 // Package containerd runs sandboxes on containerd itself, without Docker: on Linux, on the machine that containerd runs
-// on, and with the rights to use its socket and to make directories, FIFOs and network namespaces (root).
+// on, and with the rights to use its socket, to make directories and to enter network namespaces (root).
 //
 // A sandbox is one container record, one snapshot and one task in a containerd namespace of Workcell's own, whose main
-// process is the Workcell guest. The guest's stream is the task's standard FIFOs, so it outlives the host process and
-// containerd; a new host process opens the FIFOs again. Beside containerd, everything of a sandbox lies in one
-// directory below Options.StateDir.
+// process is the Workcell guest. The guest listens on a socket in the sandbox's network namespace, which outlives the host
+// process and containerd. Beside containerd, everything of a sandbox lies in one directory below Options.StateDir.
 //
 // What every container gets, whatever its image says, is as in backend/docker: a numeric non-root user, no
 // capabilities, no-new-privileges, the project's seccomp filter (containerd alone sets none), a read-only root (unless
@@ -58,7 +57,7 @@ type Options struct {
 	// Runtimes are OCI runtimes by name, as absolute paths of their programs. "runc", "crun" and "runsc" need no entry
 	// when they are in PATH.
 	Runtimes map[string]string
-	// StateDir holds the FIFOs, workspaces and other files of sandboxes, for root alone; empty means DefaultStateDir.
+	// StateDir holds workspaces and other files of sandboxes, for root alone; empty means DefaultStateDir.
 	StateDir string
 	// CgroupParent is the control group that holds those of all sandboxes, "/name"; empty means "/" and the namespace. It
 	// is made with the first sandbox and removed with the last.

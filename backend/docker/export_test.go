@@ -4,13 +4,10 @@ import (
 	"io"
 	"net"
 	"time"
-
-	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
 // Internals that tests look at.
 var (
-	Scrub        = kit.Scrub
 	RegistryAuth = registryAuth
 )
 

@@ -141,6 +141,7 @@ func TestClosed(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
 	b := newBackend(t, func(o *docker.Options) { o.Host = p.host })
+	conn := backendtest.Dial(t, b, backendtest.Create(t, newBackend(t, nil), newSpec()).ID)
 	hung := make(chan struct{})
 	var once atomic.Bool
 	p.on(func(r *http.Request) bool {
@@ -180,6 +181,9 @@ func TestClosed(t *testing.T) {
 		if !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)
 		}
+	}
+	if got := backendtest.Sh(t, conn, "echo still here"); got != "still here\n" {
+		t.Errorf("on a stream: %q", got)
 	}
 }
 

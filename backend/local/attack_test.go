@@ -82,8 +82,8 @@ func TestHostFiles(t *testing.T) {
 	}
 }
 
-// The filter that runs is the assembled one, and it reaches every process.
-func TestWallsFromOutside(t *testing.T) {
+// The guest holds nothing of the host's open.
+func TestGuestDescriptors(t *testing.T) {
 	t.Parallel()
 	dir := stateDir(t)
 	b := newBackend(t, dir)
@@ -91,15 +91,6 @@ func TestWallsFromOutside(t *testing.T) {
 	pid, err := mainPID(dir, info.ID)
 	if err != nil {
 		t.Fatal(err)
-	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "CapPrm:\t0000000000000000"} {
-		if !strings.Contains(string(status), want) {
-			t.Errorf("no %q in\n%s", want, status)
-		}
 	}
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {

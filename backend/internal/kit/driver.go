@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,6 @@ import (
 // Engine is what is a driver's own: the methods of [backend.SandboxBackend] and its optional interfaces, as [Driver] calls
 // them once they are admitted.
 type Engine interface {
-	// Create makes a sandbox and returns its description. An error that wraps backend.ErrNotFound, from then on, is about
-	// what the sandbox needs.
 	Create(ctx context.Context, p *Plan) (backend.Info, error)
 	Get(ctx context.Context, id string) (backend.Info, error)
 	// List may return the sandboxes in any order.
@@ -106,7 +105,9 @@ func (d *Driver) Get(ctx context.Context, id string) (backend.Info, error) {
 func (d *Driver) List(ctx context.Context, filter backend.Filter) ([]backend.Info, error) {
 	return Admit(ctx, d.calls, "", func(ctx context.Context) ([]backend.Info, error) {
 		infos, err := d.engine.List(ctx, filter)
-		Sort(infos)
+		slices.SortFunc(infos, func(a, b backend.Info) int {
+			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+		})
 		return infos, err
 	})
 }

@@ -1,0 +1,47 @@
+//go:build linux
+
+package containerd_test
+
+import (
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/backend/backendtest"
+	"github.com/workcell-dev/workcell/backend/containerd"
+)
+
+// TestForeignNetwork: the guest under a runtime that may have a network of its own is reached through a process in the
+// sandbox, one for each stream, which goes with it.
+func TestForeignNetwork(t *testing.T) {
+	t.Parallel()
+	runc, err := exec.LookPath("runc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBackend(t, func(o *containerd.Options) { o.Runtimes = map[string]string{"other": runc} })
+	spec := newSpec()
+	spec.Runtime = "other"
+	info := backendtest.Create(t, b, spec)
+	conn := backendtest.Dial(t, b, info.ID)
+	count := func() string { return backendtest.Sh(t, conn, "set -- /proc/[0-9]*; echo $#") }
+	before := count()
+	rw, err := newBackend(t, nil).Connect(t.Context(), info.ID)
+	other := backendtest.Connect(t, rw, err)
+	if got := backendtest.Sh(t, other, "seq 100000 | tail -n 1; seq 100000"); !strings.HasPrefix(got, "100000\n1\n2\n") {
+		t.Errorf("%.40q", got)
+	}
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	waitFor(t, "the process of the second stream to end", func() bool { return count() == before })
+	if err := b.Stop(t.Context(), info.ID); err != nil {
+		t.Fatal(err)
+	}
+	<-conn.Done()
+	if rw, err := b.Dial(t.Context(), info.ID); !errors.Is(err, backend.ErrLost) {
+		t.Errorf("Dial of a stopped one: %v, %v, want ErrLost", rw, err)
+	}
+}
