@@ -89,7 +89,7 @@ func (l *loader) checkStepPath(p expr.Path, visible map[string]*step) {
 		known := []string{"ok", "status", "exit_code", "signal", "stdout", "stderr", "truncated", "duration_ms", "json"}
 		l.checkKey(p, 2, known, "the output of a command has no %q")
 	case *fanBody:
-		if b.items == nil && s.typ == TypeParallel {
+		if s.typ == TypeParallel {
 			l.checkKey(p, 2, names(b.branches, func(br branch) string { return br.id }), "the output of step "+id+" has no %q")
 		}
 	case *setBody:

@@ -167,7 +167,7 @@ func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
 	return core.NewStreamingActionOf(api.ActionTypeFlow, wf.ID, opts,
 		func(ctx context.Context, input map[string]any, stream core.StreamCallback[Event]) (any, error) {
 			ctx = core.WithFlowContext(ctx, wf.ID)
-			if r, ok := ctx.Value(pendingKey{}).(*run); ok && r.claim() {
+			if r, ok := ctx.Value(pendingKey{}).(*run); ok && r.first() {
 				return r.execute(ctx)
 			}
 			r, err := e.begin(ctx, wf, input)
@@ -177,7 +177,7 @@ func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
 			r.stream = stream
 			ctx, end := r.span(ctx)
 			defer end()
-			r.claim()
+			r.first()
 			return r.execute(ctx)
 		})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/workflow"
 )
 
-// One row runs one workflow without sandboxes and says which way it took and what came of it.
+// One row runs one workflow without sandboxes and holds which way it takes and how it ends.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")

@@ -43,7 +43,7 @@ type Event struct {
 	Output   any           `json:"-"` // step_finished, step_replayed: what the attempt returned, plain data; nil for nothing
 }
 
-// Result is what a run came to.
+// Result is how a run ended and what it returned.
 type Result struct {
 	RunID    string        `json:"run_id"`
 	Workflow string        `json:"workflow"`

@@ -123,7 +123,7 @@ func (ex *execution) sandboxRequest() session.Request {
 	if describer, ok := r.agents.(SandboxDescriber); ok && req.Image == "" {
 		for _, s := range r.wf.all {
 			b, ok := s.body.(*agentBody)
-			if !ok || s.sandbox.isolated || s.sandbox != ex.step.sandbox {
+			if !ok || s.sandbox.isolated || s.sandbox.name != ex.step.sandbox.name {
 				continue
 			}
 			if wish, ok := describer.AgentSandbox(b.agent); ok {

@@ -321,15 +321,15 @@ func (ex *execution) nameOf(index int) string {
 	return ex.seq.steps[index].id
 }
 
-// note records an entry of the step's, and reports it as an event with what ev says besides.
+// note records an entry of the step's, and reports it as an event with the kind and duration of ev.
 func (ex *execution) note(ctx context.Context, e Entry, ev Event) error {
 	e.Path, e.Step, e.Type, e.Agent, e.Visit = ex.path, ex.id, ex.typ, ex.agent(), ex.visit
 	if err := ex.run.record(ctx, e); err != nil {
 		return err
 	}
-	told := ex.event(e)
-	told.Kind, told.Duration = cmp.Or(ev.Kind, told.Kind), ev.Duration
-	ex.run.emit(ctx, told)
+	full := ex.event(e)
+	full.Kind, full.Duration = cmp.Or(ev.Kind, full.Kind), ev.Duration
+	ex.run.emit(ctx, full)
 	return nil
 }
 

@@ -75,12 +75,12 @@ func (l *loader) checkFlow(seq *sequence) {
 		}
 	}
 	ends := reach(reverse(f.normal), len(seq.steps))
-	told := make([]bool, len(seq.steps))
+	seen := make([]bool, len(seq.steps))
 	for i := range seq.steps {
 		if !reachable[i] || ends[i] {
 			continue
 		}
-		if loop := loopFrom(f.normal, i, told); loop != nil {
+		if loop := loopFrom(f.normal, i, seen); loop != nil {
 			l.fail(seq.steps[loop[0]].node, "lead out of it with a switch, or with an if on one of its steps", "the loop %s never ends", seq.names(loop))
 		}
 	}
@@ -121,11 +121,11 @@ func reverse(edges [][]int) [][]int {
 }
 
 // loopFrom returns the loop that a node leads into when the first way is taken everywhere; nil when it leads to one that
-// was told of, or nowhere.
-func loopFrom(edges [][]int, at int, told []bool) []int {
+// was seen before, or nowhere.
+func loopFrom(edges [][]int, at int, seen []bool) []int {
 	var way []int
-	for !told[at] {
-		told[at] = true
+	for !seen[at] {
+		seen[at] = true
 		way = append(way, at)
 		if len(edges[at]) == 0 {
 			return nil

@@ -27,7 +27,7 @@ func knownAgents(name string) (*frontmatter.Document, error) {
 	return nil, errors.New("there is no file " + name + ".prompt")
 }
 
-// Every file below testdata/bad has beside it what is said about it.
+// Every file below testdata/bad has a file with its problems.
 func TestLoadErrors(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/bad/*.yaml")
@@ -205,7 +205,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestWhatRunsFindOut: what is wrong beside the file is reported with its place in the file, before a run as by one.
+// TestWhatRunsFindOut: what is wrong outside of the file is reported with its place in the file, before a run as by one.
 func TestWhatRunsFindOut(t *testing.T) {
 	t.Parallel()
 	src := "id: w\nsandbox:\n  workspace: gone\n  user: \"0\"\nsteps:\n  - {id: a, type: end}\n"

@@ -106,7 +106,7 @@ func (o *object) parallelBody(s *step) body {
 
 func (o *object) forEachBody(s *step) body {
 	b := o.fan(1)
-	if o.require("items", `an expression that gives a list, or a list, as in items: "input.files"`) {
+	if o.require("items", `an expression whose value is a list, or a list, as in items: "input.files"`) {
 		b.items = o.list("items")
 	}
 	b.as, b.indexAs = o.loopVar("as", "item"), o.loopVar("index_as", "index")
@@ -164,7 +164,7 @@ func (o *object) list(key string) *expr.Value {
 		return nil
 	}
 	if k := p.Kind(); k != expr.KindAny && k != expr.KindList {
-		o.fail(n, "", "%s of %s must give a list, it gives %s", key, o.what, k)
+		o.fail(n, "", "%s of %s must be a list, it is %s", key, o.what, k)
 	}
 	return expr.Of(p)
 }

@@ -28,18 +28,18 @@ var errSibling = errors.New("another branch failed")
 // run is one run of a workflow.
 type run struct {
 	*Engine
-	wf      *Workflow
-	base    session.Request // what the run's sandboxes are like where nothing else is asked for
-	input   map[string]any  // plain data, never changed
-	info    map[string]any  // what expressions read as `run`
-	chain   []string
-	started time.Time
-	claimed atomic.Bool
-	steps   atomic.Int64 // attempts made
-	held    atomic.Int64 // bytes remembered
-	stream  core.StreamCallback[Event]
-	past    *past  // of a run that was interrupted; nil for a new one
-	trace   string // traceparent of the run's span
+	wf       *Workflow
+	base     session.Request // what the run's sandboxes are like where nothing else is asked for
+	input    map[string]any  // plain data, never changed
+	info     map[string]any  // what expressions read as `run`
+	chain    []string
+	started  time.Time
+	executed atomic.Bool
+	steps    atomic.Int64 // attempts made
+	held     atomic.Int64 // bytes remembered
+	stream   core.StreamCallback[Event]
+	past     *past  // of a run that was interrupted; nil for a new one
+	trace    string // traceparent of the run's span
 
 	mu  sync.Mutex // guards seq; held while an entry is written or an event is emitted, so that they come in order
 	seq int64
@@ -60,8 +60,8 @@ func (r *run) identify(id string, started time.Time) {
 	r.info = map[string]any{"id": id, "workflow": r.wf.ID, "started_at": started.UTC().Format(time.RFC3339Nano)}
 }
 
-// claim reports true once: a run is executed by the first caller.
-func (r *run) claim() bool { return r.claimed.CompareAndSwap(false, true) }
+// first reports true once: a run is executed by the first caller.
+func (r *run) first() bool { return r.executed.CompareAndSwap(false, true) }
 
 func (r *run) scope() session.Run {
 	if r.opts.Within != nil {

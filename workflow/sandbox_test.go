@@ -117,7 +117,7 @@ steps:
 	}
 }
 
-// Steps share the run's sandbox; a name or `isolated` gives another.
+// Steps share the run's sandbox; with a name or `isolated` they have another.
 func TestSandboxesOfSteps(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)

@@ -68,7 +68,7 @@ func TestRetryIsNotForEverything(t *testing.T) {
 	}
 }
 
-// A run of agents that take an hour, or a second, ends when its time is up, and says which.
+// A run of agents that take an hour, or a second, ends when its time is up.
 func TestTimeouts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		src      string

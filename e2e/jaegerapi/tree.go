@@ -8,7 +8,7 @@ import (
 )
 
 // WriteTree writes the trace as an indented tree: duration, name, and those
-// attributes that show says.
+// attributes that show names.
 func (t *Trace) WriteTree(w io.Writer, show ...string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "trace %s, %d spans\n", t.ID, len(t.Spans))

@@ -79,7 +79,7 @@ func start(t testing.TB, binary, config string) (*Jaeger, error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // how it ended does not matter, its log tells why
+		_ = cmd.Wait() // how it ended does not matter, its log has the reason
 	}()
 	stop := func() {
 		_ = cmd.Process.Kill() // fails when it has ended
@@ -118,7 +118,7 @@ func ready(port int, ended <-chan struct{}) error {
 	}
 }
 
-// WaitTrace returns the trace once complete says so. Exporters send spans in
+// WaitTrace returns the trace once it is complete. Exporters send spans in
 // batches, so the first answers may lack some.
 func (j *Jaeger) WaitTrace(ctx context.Context, t testing.TB, id string, complete func(*jaegerapi.Trace) bool) *jaegerapi.Trace {
 	t.Helper()

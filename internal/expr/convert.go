@@ -111,8 +111,8 @@ func scalar(v ref.Val) (any, error) {
 }
 
 // Normalize copies data into the plain form that expressions work on: nil, bool, int64, float64, string, []any and
-// map[string]any. Numbers without a fraction become int64, also those that arrive as float64, because JSON does not
-// tell the two apart and "count + 1" must work. Invalid UTF-8 is replaced. Other Go types go through their JSON form.
+// map[string]any. Numbers without a fraction become int64, also those that arrive as float64, because JSON has
+// one kind of number and "count + 1" must work. Invalid UTF-8 is replaced. Other Go types go through their JSON form.
 // It fails with an error that wraps [ErrLimit] when the data passes a bound of this package or maxBytes.
 func Normalize(v any, maxBytes int) (any, error) {
 	b := &budget{nodes: maxNodes, bytes: maxBytes}

@@ -99,7 +99,11 @@ func New(vars ...Var) (*Env, error) {
 			return nil, fmt.Errorf("variable %q: not an identifier, reserved, or declared twice", v.Name)
 		}
 		seen[v.Name] = true
-		opts = append(opts, cel.Variable(v.Name, v.celType()))
+		t := cel.DynType
+		if v.Map {
+			t = cel.MapType(cel.StringType, cel.DynType)
+		}
+		opts = append(opts, cel.Variable(v.Name, t))
 	}
 	env, err := cel.NewEnv(opts...)
 	if err != nil {
@@ -131,13 +135,6 @@ func (e *Env) Names() []string {
 		names[i] = v.Name
 	}
 	return names
-}
-
-func (v Var) celType() *cel.Type {
-	if v.Map {
-		return cel.MapType(cel.StringType, cel.DynType)
-	}
-	return cel.DynType
 }
 
 // IsIdent reports whether s can name a variable: a letter or underscore, then letters, digits and underscores, and not a

@@ -18,8 +18,8 @@ import (
 func stringFunctions() []cel.EnvOption {
 	str, num, list := cel.StringType, cel.IntType, cel.ListType(cel.StringType)
 	return []cel.EnvOption{
-		method("lowerAscii", str, func(v ...ref.Val) ref.Val { return types.String(strings.Map(lower, text(v[0]))) }, str),
-		method("upperAscii", str, func(v ...ref.Val) ref.Val { return types.String(strings.Map(upper, text(v[0]))) }, str),
+		method("lowerAscii", str, ascii('A', 'a'), str),
+		method("upperAscii", str, ascii('a', 'A'), str),
 		method("trim", str, func(v ...ref.Val) ref.Val { return types.String(strings.TrimSpace(text(v[0]))) }, str),
 		method("lines", list, lines, str),
 		method("split", list, split, str, str),
@@ -58,18 +58,16 @@ func limit(format string, args ...any) ref.Val {
 
 func tooLong() ref.Val { return limit("the text has more than %d bytes", MaxBytes) }
 
-func lower(r rune) rune {
-	if 'A' <= r && r <= 'Z' {
-		return r + 'a' - 'A'
+// ascii maps the 26 letters from one on to those from another on.
+func ascii(from, to rune) func(...ref.Val) ref.Val {
+	return func(v ...ref.Val) ref.Val {
+		return types.String(strings.Map(func(r rune) rune {
+			if from <= r && r < from+26 {
+				return r + to - from
+			}
+			return r
+		}, text(v[0])))
 	}
-	return r
-}
-
-func upper(r rune) rune {
-	if 'a' <= r && r <= 'z' {
-		return r + 'A' - 'a'
-	}
-	return r
 }
 
 func lines(args ...ref.Val) ref.Val {
