@@ -23,7 +23,7 @@ main() {
   case ${1:-} in
     path) programs ;;
     start) start ;;
-    stop) stop ;;
+    stop) end containerd "$pidfile" "$data/config.toml" ;;
     status) status ;;
     *) die "usage: containerd2.sh path|start|stop|status" ;;
   esac
@@ -33,16 +33,9 @@ main() {
 programs() {
   need_go
   local version dir
-  version=$(sed -n 's,^\s*github.com/containerd/containerd/v2 \(v[^ ]*\).*,\1,p' "$module/go.mod")
-  [ -n "$version" ] || die "$module/go.mod names no version of containerd"
+  version=$(module_version github.com/containerd/containerd/v2 "$module/go.mod")
   dir=$base/$version-$(go env GOARCH)
-  if [ ! -d "$dir" ]; then
-    mkdir -p "$base"
-    # Two runs at once: the second waits and finds the binaries there.
-    exec 9>"$base/build.lock"
-    flock 9
-    [ -d "$dir" ] || compile "$version" "$dir"
-  fi
+  once "$dir" compile "$version" "$dir"
   printf '%s\n' "$dir"
 }
 
@@ -51,13 +44,9 @@ compile() {
   local version=$1 dir=$2 new=$2.new.$$
   say "building containerd $version from its Go module: takes two minutes, once"
   mkdir -p "$new"
-  (
-    cd "$module"
-    CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off go build \
-      -tags "no_cri no_btrfs no_zfs no_devmapper no_tracing no_systemd" \
-      -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$version" \
-      -o "$new/" github.com/containerd/containerd/v2/cmd/containerd github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
-  ) >&2 || {
+  build_module "$module" -tags "no_cri no_btrfs no_zfs no_devmapper no_tracing no_systemd" \
+    -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$version" \
+    -o "$new/" github.com/containerd/containerd/v2/cmd/containerd github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 || {
     rm -rf "$new"
     die "containerd could not be built"
   }
@@ -72,7 +61,7 @@ start() {
   fi
   local dir pid deadline=$((SECONDS + 60))
   dir=$(programs)
-  if running; then die "a containerd of ours runs and does not answer (pid $(cat "$pidfile"))" "its log is $log"; fi
+  if runs "$pidfile" "$data/config.toml"; then die "a containerd of ours runs and does not answer (pid $(cat "$pidfile"))" "its log is $log"; fi
   install -d -m 0700 "$state" "$data"
   config >"$data/config.toml"
   # Its own shim must be found before the system's. No file descriptor of ours
@@ -104,33 +93,9 @@ address = "$socket"
 EOF
 }
 
-stop() {
-  local pid
-  if ! running; then
-    say "no containerd of ours runs"
-    rm -f "$pidfile"
-    return
-  fi
-  pid=$(cat "$pidfile")
-  kill "$pid"
-  for _ in $(seq 100); do
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 0.1
-  done
-  if kill -0 "$pid" 2>/dev/null; then kill -KILL "$pid"; fi
-  rm -f "$pidfile"
-  say "containerd ended"
-}
-
 status() {
   containerd_answers "$socket" || die "no containerd of ours answers" "hack/containerd2.sh start"
   say "containerd answers on $socket"
-}
-
-# running: the process is our containerd, not one that got an old number.
-running() {
-  local pid
-  pid=$(cat "$pidfile" 2>/dev/null) && [ -n "$pid" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF "$data/config.toml"
 }
 
 main "$@"

@@ -19,7 +19,7 @@ main() {
   case ${1:-} in
     path) binary ;;
     start) start ;;
-    stop) stop ;;
+    stop) end Jaeger "$pidfile" "$run/jaeger-" ;;
     status) status ;;
     *) die "usage: jaeger.sh path|start|stop|status" ;;
   esac
@@ -29,30 +29,17 @@ main() {
 binary() {
   need_go
   local version file
-  version=$(sed -n 's,^\s*github.com/jaegertracing/jaeger \(v[^ ]*\).*,\1,p' "$module/go.mod")
-  [ -n "$version" ] || die "$module/go.mod names no version of Jaeger"
+  version=$(module_version github.com/jaegertracing/jaeger "$module/go.mod")
   file=$run/jaeger-$version-$(go env GOOS)-$(go env GOARCH)
-  if [ ! -x "$file" ]; then
-    mkdir -p "$run"
-    # Two runs at once: the second waits and finds the binary there.
-    if command -v flock >/dev/null 2>&1; then
-      exec 9>"$run/build.lock"
-      flock 9
-    fi
-    [ -x "$file" ] || compile "$version" "$file"
-  fi
+  once "$file" compile "$version" "$file"
   printf '%s\n' "$file"
 }
 
 compile() {
   local version=$1 file=$2 new=$2.new.$$
   say "building Jaeger $version from its Go module: takes some minutes, once"
-  (
-    cd "$module"
-    CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off go build \
-      -ldflags "-s -w -X github.com/jaegertracing/jaeger/internal/version.latestVersion=$version" \
-      -o "$new" github.com/jaegertracing/jaeger/cmd/jaeger
-  ) >&2 || {
+  build_module "$module" -ldflags "-s -w -X github.com/jaegertracing/jaeger/internal/version.latestVersion=$version" \
+    -o "$new" github.com/jaegertracing/jaeger/cmd/jaeger || {
     rm -f "$new"
     die "Jaeger could not be built"
   }
@@ -80,33 +67,6 @@ start() {
     sleep 0.1
   done
   say "Jaeger runs on http://localhost:16686 (pid $pid)"
-}
-
-stop() {
-  local pid
-  pid=$(cat "$pidfile" 2>/dev/null) || pid=
-  if [ -z "$pid" ] || ! ours "$pid"; then
-    say "no Jaeger of ours runs"
-    rm -f "$pidfile"
-    return
-  fi
-  kill "$pid"
-  for _ in $(seq 100); do
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 0.1
-  done
-  if kill -0 "$pid" 2>/dev/null; then kill -KILL "$pid"; fi
-  rm -f "$pidfile"
-  say "Jaeger ended"
-}
-
-# ours PID: the process is a Jaeger, not one that got an old number.
-ours() {
-  if [ -r "/proc/$1/cmdline" ]; then
-    tr '\0' ' ' <"/proc/$1/cmdline" | grep -qF "$run/jaeger-"
-  else
-    ps -o command= -p "$1" 2>/dev/null | grep -qF "$run/jaeger-"
-  fi
 }
 
 status() {

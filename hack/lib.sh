@@ -105,3 +105,59 @@ containerd_answers() {
   local socket=${1:-$containerd_socket}
   [ -S "$socket" ] && bounded 5 ctr --address "$socket" version >/dev/null 2>&1
 }
+
+# module_version MODULE GO.MOD: the version of a module that a go.mod names.
+module_version() {
+  local version
+  version=$(sed -n "s,^[[:space:]]*$1 \\(v[^ ]*\\).*,\\1,p" "$2")
+  [ -n "$version" ] || die "$2 names no version of $1"
+  printf '%s\n' "$version"
+}
+
+# once PATH COMMAND...: runs a command that makes PATH unless it is there. Of two at once the second waits, and finds it.
+once() {
+  local path=$1
+  shift
+  [ ! -e "$path" ] || return 0
+  mkdir -p "${path%/*}"
+  if command -v flock >/dev/null 2>&1; then
+    exec 9>"$path.lock"
+    flock 9
+  fi
+  [ -e "$path" ] || "$@"
+}
+
+# build_module DIR ARGUMENT...: go build in a module of its own.
+build_module() {
+  (cd "$1" && shift && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off go build "$@") >&2
+}
+
+# runs PIDFILE WORD: the process of the file is the one whose command line has the word, not one that got an old number.
+runs() {
+  local pid
+  pid=$(cat "$1" 2>/dev/null) && [ -n "$pid" ] || return 1
+  if [ -r "/proc/$pid/cmdline" ]; then
+    tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qF "$2"
+  else
+    ps -o command= -p "$pid" 2>/dev/null | grep -qF "$2"
+  fi
+}
+
+# end NAME PIDFILE WORD: ends a process that runs.
+end() {
+  local pid
+  if ! runs "$2" "$3"; then
+    say "no $1 of ours runs"
+    rm -f "$2"
+    return
+  fi
+  pid=$(cat "$2")
+  kill "$pid"
+  for _ in $(seq 100); do
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  if kill -0 "$pid" 2>/dev/null; then kill -KILL "$pid"; fi
+  rm -f "$2"
+  say "$1 ended"
+}

@@ -7,16 +7,15 @@ set -euo pipefail
 
 need_go
 module=$root/hack/lint
-version=$(sed -n 's,^\s*github.com/golangci/golangci-lint/v2 \(v[^ ]*\).*,\1,p' "$module/go.mod")
+version=$(module_version github.com/golangci/golangci-lint/v2 "$module/go.mod")
 # Built with an older Go it could not read newer sources.
 bin=$cache/lint/golangci-lint-$version-$(go env GOVERSION)-$(go env GOOS)-$(go env GOARCH)
-if [ ! -x "$bin" ]; then
+build() {
   say "building golangci-lint $version: takes some minutes, once"
-  mkdir -p "$cache/lint"
-  (cd "$module" && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off go build -ldflags '-s -w' -o "$bin.new.$$" \
-    github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+  build_module "$module" -ldflags '-s -w' -o "$bin.new.$$" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
   mv "$bin.new.$$" "$bin"
-fi
+}
+once "$bin" build
 cd "$root"
 if [ $# -eq 0 ]; then
   go run ./hack/house . hack/house/bounds.txt

@@ -22,15 +22,7 @@ folder() {
   local sum dir
   sum=$(cat "$root/hack/mcp/package.json" "$root/hack/mcp/package-lock.json" | sha256sum | cut -c1-16)
   dir=$cache/mcp/$sum
-  if [ ! -e "$dir/complete" ]; then
-    mkdir -p "$cache/mcp"
-    # Two runs at once: the second waits and finds them there.
-    if command -v flock >/dev/null 2>&1; then
-      exec 9>"$cache/mcp/install.lock"
-      flock 9
-    fi
-    [ -e "$dir/complete" ] || install_tools "$dir"
-  fi
+  once "$dir/complete" install_tools "$dir"
   printf '%s\n' "$dir"
 }
 
@@ -41,8 +33,6 @@ install_tools() {
     need_packages "the MCP clients of the tests" npm >&2
   fi
   say "installing the MCP clients of the tests from npm: takes some minutes, once"
-  rm -rf "$dir"
-  mkdir -p "$dir"
   cp "$root/hack/mcp/package.json" "$root/hack/mcp/package-lock.json" "$dir"
   log=$(mktemp)
   # Scripts of packages are not run. The lock names what each archive must hash to.

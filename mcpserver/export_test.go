@@ -7,7 +7,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-
 	"github.com/workcell-dev/workcell/internal/toolspec"
 )
 

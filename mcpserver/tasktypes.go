@@ -33,10 +33,10 @@ type TaskResult struct {
 // The inputs and outputs of execute_task, get_files, cleanup_session and session_status.
 
 type executeTaskInput struct {
-	Task      string        `json:"task" jsonschema_description:"name of one of the agents and workflows that the description lists, not what it is to do"`
-	Input     string        `json:"input,omitempty" jsonschema_description:"what the task is to do, in words, for a task that takes one text"`
+	Task      string           `json:"task" jsonschema_description:"name of one of the agents and workflows that the description lists, not what it is to do"`
+	Input     string           `json:"input,omitempty" jsonschema_description:"what the task is to do, in words, for a task that takes one text"`
 	Inputs    toolspec.TextMap `json:"inputs,omitempty" jsonschema_description:"input by name, an object of name to text, for a task that takes several"`
-	SessionID string        `json:"session_id,omitempty" jsonschema_description:"keep the files in a session of this name and work on with those of earlier tasks; new makes a fresh one and gives its id; nothing is kept when left out"`
+	SessionID string           `json:"session_id,omitempty" jsonschema_description:"keep the files in a session of this name and work on with those of earlier tasks; new makes a fresh one and gives its id; nothing is kept when left out"`
 }
 
 type executeTaskOutput struct {

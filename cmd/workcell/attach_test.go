@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,59 +23,46 @@ const commandIsOver = "\x00over\x00"
 type window struct {
 	t      *testing.T
 	master *os.File // the person's end
-	tty    int      // the command's
+	tty    *os.File // the command's; stays open here, so that its mode can be seen behind the command's end
 	found  unix.Termios
 	cmd    *exec.Cmd
 	over   chan struct{} // closed when the command has ended
-
-	mu   sync.Mutex // guards the fields below
-	more *sync.Cond
-	text strings.Builder
-	late bool // waiting is over
+	shown  string        // and was not awaited yet
+	more   chan string
 }
 
 // openWindow starts the command at a terminal of 30 rows and 100 columns.
-func openWindow(t *testing.T, environ []string, args ...string) *window {
-	t.Helper()
-	w := &window{t: t, over: make(chan struct{})}
-	w.more = sync.NewCond(&w.mu)
+func openWindow(u user, args ...string) *window {
+	u.t.Helper()
+	w := &window{t: u.t, over: make(chan struct{}), more: make(chan string, 1<<10)}
 	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	w.check(err)
 	w.master = os.NewFile(uintptr(master), "terminal")
 	w.check(unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0))
 	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
 	w.check(err)
-	w.tty, err = unix.Open(fmt.Sprintf("/dev/pts/%d", n), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	w.tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	w.check(err)
-	tty := os.NewFile(uintptr(w.tty), "tty") // stays open here, so that its mode can be seen behind the command's end
 	w.resize(30, 100)
 	w.found = w.mode()
 
-	w.cmd = workcell(t, args...)
-	w.cmd.Env = append(environ, "TERM=xterm-test")
-	w.cmd.Stdin, w.cmd.Stdout, w.cmd.Stderr = tty, tty, tty
+	w.cmd = u.command(args...)
+	w.cmd.Env = append(w.cmd.Env, "TERM=xterm-test")
+	w.cmd.Stdin, w.cmd.Stdout, w.cmd.Stderr = w.tty, w.tty, w.tty
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	w.check(w.cmd.Start())
-	read := make(chan struct{})
+	go w.read()
 	go func() {
-		defer close(read)
-		w.read()
-	}()
-	go func() {
-		_ = w.cmd.Wait()                      // its state is looked at
-		_, _ = tty.WriteString(commandIsOver) // behind all that it wrote
+		_ = w.cmd.Wait()                        // its state is looked at
+		_, _ = w.tty.WriteString(commandIsOver) // behind all that it wrote
 		close(w.over)
 	}()
-	timer := time.AfterFunc(5*time.Minute, func() {
-		w.give()
-		_ = w.cmd.Process.Kill() // the process that waits for it sees that it was killed
-	})
-	t.Cleanup(func() {
+	timer := time.AfterFunc(5*time.Minute, func() { _ = w.cmd.Process.Kill() })
+	u.t.Cleanup(func() {
 		timer.Stop()
 		_ = w.cmd.Process.Kill() // ended long ago, unless the test failed
 		<-w.over
-		_, _ = tty.Close(), w.master.Close()
-		<-read
+		_, _ = w.tty.Close(), w.master.Close()
 	})
 	return w
 }
@@ -88,36 +74,29 @@ func (w *window) check(err error) {
 	}
 }
 
-func (w *window) give() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.late = true
-	w.more.Broadcast()
-}
-
+// read passes on what the terminal shows, until it is closed.
 func (w *window) read() {
 	buf := make([]byte, 4096)
 	for {
 		n, err := w.master.Read(buf)
-		w.mu.Lock()
-		w.text.Write(buf[:n])
-		w.late = w.late || strings.Contains(w.text.String(), commandIsOver)
-		w.more.Broadcast()
-		w.mu.Unlock()
 		if err != nil {
 			return
+		}
+		select {
+		case w.more <- string(buf[:n]):
+		case <-w.t.Context().Done():
 		}
 	}
 }
 
 func (w *window) resize(rows, cols uint16) {
 	w.t.Helper()
-	w.check(unix.IoctlSetWinsize(w.tty, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}))
+	w.check(unix.IoctlSetWinsize(int(w.tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}))
 }
 
 func (w *window) mode() unix.Termios {
 	w.t.Helper()
-	mode, err := unix.IoctlGetTermios(w.tty, unix.TCGETS)
+	mode, err := unix.IoctlGetTermios(int(w.tty.Fd()), unix.TCGETS)
 	w.check(err)
 	return *mode
 }
@@ -133,26 +112,13 @@ func (w *window) enter(keys, shows string) {
 // await takes what the terminal shows up to text.
 func (w *window) await(text string) {
 	w.t.Helper()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for {
-		_, rest, found := strings.Cut(w.text.String(), text)
-		if found {
-			w.text.Reset()
-			w.text.WriteString(rest)
-			return
+	for !strings.Contains(w.shown, text) {
+		if strings.Contains(w.shown, commandIsOver) {
+			w.t.Fatalf("%q is not shown:\n%s", text, w.shown)
 		}
-		if w.late {
-			w.t.Fatalf("%q is not shown:\n%s", text, w.text.String())
-		}
-		w.more.Wait()
+		w.shown += <-w.more
 	}
-}
-
-func (w *window) shown() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.String()
+	_, w.shown, _ = strings.Cut(w.shown, text)
 }
 
 // ends waits for the end of the command, which must leave the terminal as it was found.
@@ -160,7 +126,7 @@ func (w *window) ends(code int) {
 	w.t.Helper()
 	<-w.over
 	if got := w.cmd.ProcessState.ExitCode(); got != code {
-		w.t.Errorf("exit code %d, want %d:\n%s", got, code, w.shown())
+		w.t.Errorf("exit code %d, want %d:\n%s", got, code, w.shown)
 	}
 	if diff := cmp.Diff(w.found, w.mode()); diff != "" {
 		w.t.Errorf("the terminal was left as it was not found (-want +got):\n%s", diff)
@@ -173,23 +139,18 @@ func TestAttach(t *testing.T) {
 	for _, name := range []string{"docker", "containerd", "local"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			environ := append(testEnviron(t), "WORKCELL_BACKEND="+name)
-			t.Cleanup(func() { removeSandboxes(t, environ, name) })
-			open := workcell(t, "sessions", "open", "--name", "box", "--image", "debian:bookworm-slim")
-			open.Env = environ
-			if out, err := open.CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			atShell(t, environ)
-			atPrograms(t, environ)
-			cutOff(t, environ)
+			u := newUser(t, name)
+			u.run(0, "sessions", "open", "--name", "box", "--image", "debian:bookworm-slim")
+			atShell(u)
+			atPrograms(u)
+			cutOff(u)
 		})
 	}
 }
 
 // atShell finds a shell, leaves it, and comes back.
-func atShell(t *testing.T, environ []string) {
-	w := openWindow(t, environ, "sessions", "attach", "box", "--detach-keys", "ctrl-x,d")
+func atShell(u user) {
+	w := openWindow(u, "sessions", "attach", "box", "--detach-keys", "ctrl-x,d")
 	w.enter("tty; stty size; echo $TERM $((40+2))\n", "/dev/pts/0\r\n30 100\r\nxterm-test 42\r\n")
 	w.resize(41, 101)
 	w.enter("until stty size | grep 41; do sleep 0.02; done; echo resized $((40+3))\n", "41 101\r\nresized 43\r\n")
@@ -203,37 +164,33 @@ func atShell(t *testing.T, environ []string) {
 	w.enter("\x18d", "workcell: detached; to come back: workcell sessions attach box\r\n")
 	w.ends(0)
 
-	w = openWindow(t, environ, "sessions", "attach", "box")
+	w = openWindow(u, "sessions", "attach", "box")
 	w.await("kept 46\r\n") // shown again
 	w.enter("echo still $kept; stty size\n", "still 46\r\n30 100\r\n")
 	w.check(w.cmd.Process.Signal(syscall.SIGTERM))
 	w.ends(143)
 
-	w = openWindow(t, environ, "sessions", "attach", "box")
+	w = openWindow(u, "sessions", "attach", "box")
 	w.enter("echo once more $kept\n", "once more 46\r\n")
 	w.enter("exit 9\nexit 9\n", "exit")
 	w.ends(9)
 }
 
 // atPrograms runs programs that are named.
-func atPrograms(t *testing.T, environ []string) {
-	w := openWindow(t, environ, "sessions", "attach", "box", "-w", "/tmp", "-e", "GREETING=hello", "--", "sh", "-c", "pwd; echo $GREETING; stty size; kill -KILL $$")
+func atPrograms(u user) {
+	w := openWindow(u, "sessions", "attach", "box", "-w", "/tmp", "-e", "GREETING=hello", "--", "sh", "-c", "pwd; echo $GREETING; stty size; kill -KILL $$")
 	w.await("/tmp\r\nhello\r\n30 100\r\n")
 	w.ends(137)
-	w = openWindow(t, environ, "sessions", "attach", "box", "--", "no-such-program")
+	w = openWindow(u, "sessions", "attach", "box", "--", "no-such-program")
 	w.await("hint: name a program that the sandbox has")
 	w.ends(127)
 }
 
 // cutOff removes the sandbox that somebody works in.
-func cutOff(t *testing.T, environ []string) {
-	w := openWindow(t, environ, "sessions", "attach", "box", "--", "sh", "-c", "echo ready; exec sleep 1000")
+func cutOff(u user) {
+	w := openWindow(u, "sessions", "attach", "box", "--", "sh", "-c", "echo ready; exec sleep 1000")
 	w.await("ready\r\n")
-	rm := workcell(t, "sessions", "rm", "box")
-	rm.Env = environ
-	if out, err := rm.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	u.run(0, "sessions", "rm", "box")
 	w.ends(125)
 }
 

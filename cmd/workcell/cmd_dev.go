@@ -54,13 +54,12 @@ func devFiles(args []string, agents string) ([]*workflow.Workflow, map[string]st
 		case strings.HasSuffix(arg, agentExt):
 			files[strings.TrimSuffix(filepath.Base(arg), agentExt)] = arg
 		default:
-			known := agentsFor(arg, agents)
-			wf, err := workflow.Load(arg, &workflow.LoadOptions{Agents: known.known})
+			wf, own, err := loadWorkflow(arg, agents)
 			if err != nil {
-				return nil, nil, fail(exitInvalid, err, "")
+				return nil, nil, err
 			}
 			workflows = append(workflows, wf)
-			maps.Copy(files, agentPaths(known, wf))
+			maps.Copy(files, own)
 		}
 	}
 	if len(workflows)+len(files) == 0 {
@@ -71,9 +70,8 @@ func devFiles(args []string, agents string) ([]*workflow.Workflow, map[string]st
 
 // serveDev registers the workflows and waits for the end of ctx, which is how the command is meant to end.
 func (h *host) serveDev(ctx context.Context, workflows []*workflow.Workflow) error {
-	events := &runProgress{p: h.p}
-	h.onTool = events.tool
-	engine := workflow.NewEngine(h.m, h, &workflow.Options{OnEvent: events.event, OnPull: h.p.Pull, Logger: h.logger()})
+	h.onTool = h.p.tool
+	engine := workflow.NewEngine(h.m, h, &workflow.Options{OnEvent: h.p.event, OnPull: h.p.Pull, Logger: h.logger()})
 	for _, wf := range workflows {
 		if err := engine.Register(h.g, wf); err != nil {
 			return fail(exitInvalid, err, "")

@@ -32,7 +32,7 @@ const (
 
 // taskRunner runs agents and workflows for MCP clients as `agent run` and `run` do.
 type taskRunner struct {
-	app     *app
+	*app
 	manager *session.Manager
 	tasks   map[string]mcpTask
 	paths   hostPaths
@@ -69,7 +69,7 @@ func (a *app) taskRunner(m *session.Manager, agents, workflows string) (*taskRun
 // leaveOut warns of what is wrong with a file, which does not become a task.
 func (r *taskRunner) leaveOut(path string, err error) {
 	for _, p := range problemsOf(path, err) {
-		r.app.notice("warning: left out: %v", p)
+		r.notice("warning: left out: %v", p)
 	}
 }
 
@@ -108,8 +108,7 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 		if isScript(path) {
 			continue
 		}
-		files := agentsFor(path, agents)
-		wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: files.known})
+		wf, files, err := loadWorkflow(path, agents)
 		if err != nil {
 			r.leaveOut(path, err)
 			continue
@@ -122,7 +121,7 @@ func (r *taskRunner) addWorkflows(dir, agents string) error {
 			Task: mcpserver.Task{
 				Name: wf.ID, Kind: taskWorkflow, Description: wf.Description, Fields: slices.Sorted(maps.Keys(inputFields(wf.InputSchema()))),
 			},
-			path: path, agents: agentPaths(files, wf), wf: wf,
+			path: path, agents: files, wf: wf,
 		}
 	}
 	return errors.Join(errs...)
@@ -143,7 +142,7 @@ func (r *taskRunner) Run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	if err == nil {
 		return res, nil
 	}
-	r.app.logger().WarnContext(ctx, "a task failed", "task", req.Name, "error", err)
+	r.logger().WarnContext(ctx, "a task failed", "task", req.Name, "error", err)
 	return res, r.paths.error(err)
 }
 
@@ -185,16 +184,9 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 }
 
 func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Workflow, req mcpserver.TaskRequest) (mcpserver.TaskResult, error) {
-	pairs := maps.Clone(req.Fields)
-	if req.Text != "" {
-		field, err := textField(inputFields(wf.InputSchema()))
-		if err != nil {
-			return mcpserver.TaskResult{}, inputError(err)
-		}
-		if pairs == nil {
-			pairs = map[string]string{}
-		}
-		pairs[field] = req.Text
+	pairs, err := withText(inputFields(wf.InputSchema()), req.Fields, req.Text)
+	if err != nil {
+		return mcpserver.TaskResult{}, inputError(err)
 	}
 	input, err := wf.ParseInput(pairs)
 	if err != nil {
@@ -202,7 +194,7 @@ func (r *taskRunner) runWorkflow(ctx context.Context, h *host, wf *workflow.Work
 	}
 	run, _ := session.RunFromContext(ctx)
 	engine := workflow.NewEngine(h.m, h, &workflow.Options{
-		Within: &run, Logger: r.app.logger(), OnEvent: func(ev workflow.Event) {
+		Within: &run, Logger: r.logger(), OnEvent: func(ev workflow.Event) {
 			if ev.Kind == workflow.EventStepStarted {
 				req.Report("step " + ev.Path)
 			}
@@ -229,7 +221,7 @@ func (r *taskRunner) host(ctx context.Context, t mcpTask) (*host, error) {
 	if h := r.hosts[t.Name]; h != nil {
 		return h, nil
 	}
-	h, err := r.app.newHost(context.WithoutCancel(ctx), r.manager, t.agents) // it outlives this call
+	h, err := r.newHost(context.WithoutCancel(ctx), r.manager, t.agents) // it outlives this call
 	if err != nil {
 		if code, todo := classify(err); code == exitModel {
 			e := toolspec.NewError(toolspec.CodeUnavailable, "the task has no model to run with: "+err.Error(),

@@ -70,18 +70,15 @@ func runArgs(cmd *cobra.Command, args []string) error {
 }
 
 func (a *app) run(ctx context.Context, path, file string, pairs []string) error {
-	files := agentsFor(path, a.Agents)
-	wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: files.known})
+	wf, agents, err := loadWorkflow(path, a.Agents)
 	if err != nil {
-		return fail(exitInvalid, err, "")
+		return err
 	}
 	input, err := workflowInput(a.stdin, wf, file, pairs)
 	if err != nil {
 		return err
 	}
-	for _, notice := range strangeInputs(input, wf.InputSchema()) {
-		a.notice("notice: %s", notice)
-	}
+	a.reportStrange(input, wf.InputSchema())
 	if dir := cmp.Or(a.Workspace, wf.Workspace()); dir != "" {
 		a.reportSkipped(ctx, dir)
 	}
@@ -93,7 +90,7 @@ func (a *app) run(ctx context.Context, path, file string, pairs []string) error 
 	if _, err := j.Prune(ctx, time.Now().Add(-keepRuns)); err != nil {
 		a.logger().Warn("old runs cannot be forgotten", "error", err)
 	}
-	return a.withHost(ctx, agentPaths(files, wf), func(ctx context.Context, h *host) error {
+	return a.withHost(ctx, agents, func(ctx context.Context, h *host) error {
 		note, err := h.note(path)
 		if err != nil {
 			return err
@@ -104,28 +101,16 @@ func (a *app) run(ctx context.Context, path, file string, pairs []string) error 
 	})
 }
 
-// agentPaths finds the files of a workflow's agents, which its loader found to be there.
-func agentPaths(files agentFiles, wf *workflow.Workflow) map[string]string {
-	out := map[string]string{}
-	for _, name := range wf.Agents() {
-		if path, err := files.find(name); err == nil {
-			out[name] = path
-		}
-	}
-	return out
-}
-
 // execute drives a run that do begins or resumes, until it ends or somebody asks for its end.
 func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note string,
 	do func(context.Context, *workflow.Engine) (*workflow.Result, error)) error {
-	events := &runProgress{p: h.p}
-	h.onTool = events.tool
+	h.onTool = h.p.tool
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	res, err := do(ctx, workflow.NewEngine(h.m, h, &workflow.Options{
 		Workspace: h.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j.For(h.m.Owner(), note),
 		OnEvent: func(ev workflow.Event) {
-			events.event(ev)
+			h.p.event(ev)
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
 				go awaitCancel(ctx, j, ev.RunID, cancel) // ends with ctx
 			}
@@ -251,7 +236,7 @@ func (a *app) runAgent(ctx context.Context, path, file string, args []string) er
 
 // executeAgent runs the agent in a run of its own, so that its id is known and its sandboxes can be kept.
 func (h *host) executeAgent(ctx context.Context, name string, input map[string]any) (err error) {
-	h.onTool = (&runProgress{p: h.p}).tool
+	h.onTool = h.p.tool
 	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
 	base := session.Request{OnPull: h.p.Pull, Retention: h.retention()}
 	if h.Workspace != "" {

@@ -205,8 +205,7 @@ func (a *app) resumeRun(ctx context.Context, j *sqlitejournal.Journal, id string
 	if err != nil {
 		return err
 	}
-	files := agentsFor(n.Workflow, n.Agents)
-	wf, err := workflow.Load(n.Workflow, &workflow.LoadOptions{Agents: files.known})
+	wf, agents, err := loadWorkflow(n.Workflow, n.Agents)
 	if err != nil {
 		return fail(exitInvalid, err, "the file must be as it was when the run began; `workcell runs cancel "+r.ID+"` ends it")
 	}
@@ -215,7 +214,7 @@ func (a *app) resumeRun(ctx context.Context, j *sqlitejournal.Journal, id string
 			"put back what it was, or end the run: workcell runs cancel "+r.ID)
 	}
 	a.runFlags = n.runFlags
-	return a.withHost(ctx, agentPaths(files, wf), func(ctx context.Context, h *host) error {
+	return a.withHost(ctx, agents, func(ctx context.Context, h *host) error {
 		if err := n.checkEngine(a, h.m); err != nil {
 			return err
 		}
@@ -459,7 +458,8 @@ func (a *app) showRun(ctx context.Context, j *sqlitejournal.Journal, id string) 
 	return a.print(shown, func(w io.Writer) error { return shown.table(w, time.Now()) })
 }
 
-// table shows the run's attempts in the order in which they ended, then those that did not.
+// table shows the run's attempts in the order in which they ended, then those that did not. Below it stands what it has no
+// room for: errors that were cut, and what the commands that failed wrote last.
 func (s shownRun) table(w io.Writer, now time.Time) error {
 	writeFacts(w, [2]string{"run", s.ID}, [2]string{"workflow", s.Workflow}, [2]string{"file", s.File},
 		[2]string{"backend", s.Backend}, [2]string{"state", s.State},
@@ -468,39 +468,25 @@ func (s shownRun) table(w io.Writer, now time.Time) error {
 	if err := writeTable(w, []string{"STEP", "TYPE", "VISIT", "ATTEMPT", "STATUS", "TOOK", "ERROR"}, s.steps()); err != nil {
 		return err
 	}
-	if err := s.failures(w); err != nil {
-		return err
-	}
-	if s.State == runInterrupted {
-		_, err := fmt.Fprintf(w, "\nresume with: workcell runs resume %s\n", s.ID)
-		return err
-	}
-	return nil
-}
-
-// failures shows what the table has no room for: errors that were cut, and what the commands wrote last that failed.
-func (s shownRun) failures(w io.Writer) error {
 	for _, e := range s.Entries {
 		if e.Kind != workflow.EventStepFinished || e.Status != workflow.StatusFailed {
 			continue
 		}
-		var lines []string
+		text := ""
 		if e.Error != nil && errorCell(e.Error) != sanitize.Line(e.Error.Message) {
-			for line := range strings.SplitSeq(e.Error.Message, "\n") {
-				lines = append(lines, "  "+sanitize.Line(line))
-			}
+			text = "  " + strings.ReplaceAll(e.Error.Message, "\n", "\n  ") + "\n"
 		}
 		if e.Type == workflow.TypeExec {
 			for _, line := range lastWords(e.Output) {
-				lines = append(lines, "  | "+sanitize.Line(line))
+				text += "  | " + line + "\n"
 			}
 		}
-		if len(lines) == 0 {
-			continue
+		if text != "" {
+			fmt.Fprintf(w, "\n%s, attempt %d:\n%s", sanitize.Line(e.Path), e.Attempt, sanitize.Text(text))
 		}
-		if _, err := fmt.Fprintf(w, "\n%s, attempt %d:\n%s\n", sanitize.Line(e.Path), e.Attempt, strings.Join(lines, "\n")); err != nil {
-			return err
-		}
+	}
+	if s.State == runInterrupted {
+		fmt.Fprintf(w, "\nresume with: workcell runs resume %s\n", s.ID)
 	}
 	return nil
 }

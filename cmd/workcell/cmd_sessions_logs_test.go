@@ -5,9 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -47,33 +45,8 @@ func ownedSandbox(t *testing.T, environ []string) (*session.Manager, *session.Se
 	return m, s
 }
 
-// other runs commands in processes of their own.
-type other struct {
-	t       *testing.T
-	environ []string
-}
-
-func (b other) command(args ...string) *exec.Cmd {
-	cmd := workcell(b.t, args...)
-	cmd.Env = b.environ
-	return cmd
-}
-
-// run returns the output and checks the exit code.
-func (b other) run(code int, args ...string) (stdout, stderr string) {
-	b.t.Helper()
-	cmd := b.command(args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) || cmd.ProcessState.ExitCode() != code {
-		b.t.Fatalf("%v: %v, want exit code %d\n%s", args, err, code, errs.String())
-	}
-	return out.String(), errs.String()
-}
-
-func (b other) list() []execOutput {
+// logs returns the list of commands of the sandbox "box".
+func (b user) logs() []execOutput {
 	b.t.Helper()
 	out, _ := b.run(0, "sessions", "logs", "box", "-o", "json")
 	var list []execOutput
@@ -88,10 +61,9 @@ func TestSessionsLogs(t *testing.T) {
 	for _, backend := range []string{"docker", "local"} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			environ := append(testEnviron(t), "WORKCELL_BACKEND="+backend)
-			m, s := ownedSandbox(t, environ)
-			b := other{t, environ}
-			if list := b.list(); len(list) != 0 {
+			b := newUser(t, backend)
+			m, s := ownedSandbox(t, b.environ)
+			if list := b.logs(); len(list) != 0 {
 				t.Errorf("a new sandbox has %+v", list)
 			}
 			testLogsOfRunning(t, b, s)
@@ -110,7 +82,7 @@ func TestSessionsLogs(t *testing.T) {
 }
 
 // testLogsOfRunning looks at a command of the owner before, while and after it ends.
-func testLogsOfRunning(t *testing.T, b other, s *session.Session) {
+func testLogsOfRunning(t *testing.T, b user, s *session.Session) {
 	t.Helper()
 	ctx := t.Context()
 	res, err := s.Exec(ctx, session.ExecRequest{Background: true, Command: `
@@ -128,7 +100,7 @@ func testLogsOfRunning(t *testing.T, b other, s *session.Session) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	list := b.list()
+	list := b.logs()
 	if len(list) != 1 || list[0].ExecID != res.ExecID || list[0].Status != session.ExecRunning || list[0].ExitCode != nil {
 		t.Fatalf("while it runs: %+v", list)
 	}
@@ -161,7 +133,7 @@ func testLogsOfRunning(t *testing.T, b other, s *session.Session) {
 	}
 	three := 3
 	want := []execOutput{{ExecID: res.ExecID, Status: session.ExecCompleted, ExitCode: &three, StdoutBytes: 10, StderrBytes: 9}}
-	list = b.list()
+	list = b.logs()
 	for i := range list {
 		if list[i].AgeMS < list[i].DurationMS {
 			t.Errorf("a command that ran %d ms was started %d ms ago", list[i].DurationMS, list[i].AgeMS)
@@ -178,7 +150,7 @@ func testLogsOfRunning(t *testing.T, b other, s *session.Session) {
 }
 
 // testKill ends commands of the owner.
-func testKill(t *testing.T, b other, s *session.Session) {
+func testKill(t *testing.T, b user, s *session.Session) {
 	t.Helper()
 	ctx := t.Context()
 	start := func(command string) string {
@@ -226,7 +198,7 @@ func testKill(t *testing.T, b other, s *session.Session) {
 }
 
 // testLogsOfLong looks at more output than is kept, and copies the whole of it.
-func testLogsOfLong(t *testing.T, b other, s *session.Session) {
+func testLogsOfLong(t *testing.T, b user, s *session.Session) {
 	t.Helper()
 	const size = 12 << 20
 	res, err := s.Exec(t.Context(), session.ExecRequest{Command: `head -c 12582912 /dev/zero | tr '\0' x`})
@@ -248,10 +220,10 @@ func testLogsOfLong(t *testing.T, b other, s *session.Session) {
 }
 
 // testLogsOfNone asks for what is not there.
-func testLogsOfNone(t *testing.T, b other) {
+func testLogsOfNone(t *testing.T, b user) {
 	t.Helper()
 	b.run(7, "sessions", "exec", "box", "--", "sh", "-c", "exit 7")
-	list := b.list()
+	list := b.logs()
 	last := list[len(list)-1]
 	if last.ExitCode == nil || *last.ExitCode != 7 {
 		t.Fatalf("last of %+v", list)

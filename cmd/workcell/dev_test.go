@@ -9,11 +9,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -121,10 +121,10 @@ func call(t *testing.T, method, url, body string) string {
 	return string(raw)
 }
 
-// stopServing interrupts the command, for which that is the way to end.
+// stopServing ends the command by a signal, for which that is the way to end.
 func stopServing(t *testing.T, cmd *exec.Cmd, stdout, stderr *lockedBuffer) {
 	t.Helper()
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil { // interrupts are ignored in a shell's background job
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {

@@ -42,25 +42,23 @@ func workflowInput(stdin io.Reader, wf *workflow.Workflow, file string, args []s
 	return input, nil
 }
 
-// strangeInputs returns the names that the schema's properties do not have. It may allow them, as JSON Schema does unless it
-// is told not to, but most are typing errors, and what was meant has its default. A schema that speaks of further names
-// in any other way is taken at its word.
-func strangeInputs(input, schema map[string]any) []string {
+// reportStrange prints the names that a workflow's schema does not have. It may allow them, as JSON Schema does unless it is
+// told not to, but most are typing errors, and what was meant has its default. A schema that speaks of further names in any
+// other way is taken at its word.
+func (a *app) reportStrange(input, schema map[string]any) {
 	for _, key := range []string{
 		"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas",
 	} {
-		if _, ok := schema[key]; ok {
-			return nil
+		if schema[key] != nil {
+			return
 		}
 	}
 	fields := inputFields(schema)
-	var notices []string
 	for _, name := range slices.Sorted(maps.Keys(input)) {
 		if err := knownInput(name, fields); err != nil {
-			notices = append(notices, err.Error())
+			a.notice("notice: %v", err)
 		}
 	}
-	return notices
 }
 
 // parsePairs reads NAME=VALUE and NAME=@FILE.
@@ -168,32 +166,38 @@ func agentArgs(stdin io.Reader, agent *tools.Agent, file string, args []string) 
 	return input, nil
 }
 
+// withText adds a bare text to named inputs, under the field that is for it.
+func withText(fields, pairs map[string]string, text string) (map[string]string, error) {
+	if text == "" {
+		return pairs, nil
+	}
+	field, err := textField(fields)
+	if err != nil {
+		return nil, err
+	}
+	if _, twice := pairs[field]; twice {
+		return nil, usageError(fmt.Errorf("input %s is given twice", field), "put quotes around a value with blanks: "+field+"='…'")
+	}
+	out := map[string]string{field: text}
+	maps.Copy(out, pairs)
+	return out, nil
+}
+
 // agentInput returns the values of named inputs and of a bare text, by the types of an agent's fields.
 func agentInput(fields, pairs map[string]string, text string) (map[string]any, error) {
-	if text != "" {
-		field, err := textField(fields)
-		if err != nil {
-			return nil, err
-		}
-		if _, twice := pairs[field]; twice {
-			return nil, usageError(fmt.Errorf("input %s is given twice", field), "put quotes around a value with blanks: "+field+"='…'")
-		}
-		pairs = maps.Clone(pairs)
-		if pairs == nil {
-			pairs = map[string]string{}
-		}
-		pairs[field] = text
+	pairs, err := withText(fields, pairs, text)
+	if err != nil {
+		return nil, err
 	}
 	input := map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(pairs)) {
-		if err := knownInput(name, fields); err != nil {
-			return nil, fail(exitInvalid, err, "")
+		err := knownInput(name, fields)
+		if err == nil {
+			input[name], err = typedValue(name, fields[name], pairs[name])
 		}
-		value, err := typedValue(name, fields[name], pairs[name])
 		if err != nil {
 			return nil, fail(exitInvalid, err, "")
 		}
-		input[name] = value
 	}
 	return input, nil
 }
@@ -351,4 +355,20 @@ func (a agentFiles) list() []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// loadWorkflow loads a workflow and finds the files of its agents, which are in dir when one is given.
+func loadWorkflow(path, dir string) (*workflow.Workflow, map[string]string, error) {
+	files := agentsFor(path, dir)
+	wf, err := workflow.Load(path, &workflow.LoadOptions{Agents: files.known})
+	if err != nil {
+		return nil, nil, fail(exitInvalid, err, "")
+	}
+	agents := map[string]string{}
+	for _, name := range wf.Agents() {
+		if path, err := files.find(name); err == nil {
+			agents[name] = path
+		}
+	}
+	return wf, agents, nil
 }

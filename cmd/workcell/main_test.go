@@ -1,12 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -125,4 +130,100 @@ func removeSandboxes(t *testing.T, environ []string, backends ...string) {
 			t.Errorf("clean-up on %s: %v\n%s", name, err, out)
 		}
 	}
+}
+
+// user runs commands in processes of their own with an environment.
+type user struct {
+	t       *testing.T
+	environ []string
+}
+
+// newUser returns a user with a state directory of their own and a backend; what is left there is removed at the end.
+func newUser(t *testing.T, backend string) user {
+	u := user{t, append(testEnviron(t), "WORKCELL_BACKEND="+backend)}
+	t.Cleanup(func() { removeSandboxes(t, u.environ, backend) })
+	return u
+}
+
+func (u user) command(args ...string) *exec.Cmd {
+	cmd := workcell(u.t, args...)
+	cmd.Env = u.environ
+	return cmd
+}
+
+// run returns the output of a command and checks its exit code.
+func (u user) run(code int, args ...string) (stdout, stderr string) {
+	u.t.Helper()
+	cmd := u.command(args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != code {
+		u.t.Errorf("%v: %v, want exit code %d\n%s", args, err, code, errs.String())
+	}
+	return out.String(), errs.String()
+}
+
+// sandboxes returns the keys of the user's sandboxes.
+func (u user) sandboxes() []string {
+	u.t.Helper()
+	out, _ := u.run(0, "sessions", "ls", "-o", "json")
+	var list []sandboxOutput
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		u.t.Fatal(err)
+	}
+	var keys []string
+	for _, s := range list {
+		keys = append(keys, s.Key)
+	}
+	return keys
+}
+
+// TestEngineThatHangs points commands at sockets that take connections and never answer: Docker's and containerd's, which
+// auto asks both.
+func TestEngineThatHangs(t *testing.T) {
+	t.Parallel()
+	silent := silentSocket(t)
+	for _, test := range []struct{ name, docker, containerd string }{
+		{"docker", silent, "/nonexistent"},
+		{"both", silent, silent},
+	} {
+		for _, args := range [][]string{{"doctor"}, {"sessions", "ls"}} {
+			t.Run(test.name+" "+args[0], func(t *testing.T) {
+				t.Parallel()
+				cmd := workcell(t, args...)
+				cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "WORKCELL_STATE_DIR=" + t.TempDir(),
+					"DOCKER_HOST=unix://" + test.docker, "CONTAINERD_ADDRESS=" + test.containerd}
+				began := time.Now()
+				out, err := cmd.CombinedOutput()
+				if err == nil || cmd.ProcessState.ExitCode() != exitUnavailable {
+					t.Errorf("%v, want exit code %d\n%s", err, exitUnavailable, out)
+				}
+				// What is promised is 6 s; the rest is for a busy machine.
+				if took := time.Since(began); took > 20*time.Second {
+					t.Errorf("it took %s", took)
+				}
+				if !strings.Contains(string(out), "gives no proper answer") || !strings.Contains(strings.ToLower(string(out)), "start docker") {
+					t.Errorf("neither why nor what to do:\n%s", out)
+				}
+			})
+		}
+	}
+}
+
+// silentSocket returns a socket that takes connections and never answers.
+func silentSocket(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "workcell") // t.TempDir is too long a path for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return socket
 }

@@ -1,10 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/workflow"
 )
 
 type sample struct {
@@ -66,5 +73,101 @@ func TestClip(t *testing.T) {
 	}
 	if got := clip("héllo!", 5); got != "héll…" {
 		t.Errorf("clip = %q", got)
+	}
+}
+
+func TestProgressOffATerminalIsPlainLines(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	p := newProgress(&b)
+	p.Status("opening")
+	p.Pull(backend.PullProgress{Image: "python", Status: "Pulling"})
+	p.Pull(backend.PullProgress{Image: "python", Layer: "a", Status: "Downloading", Current: 1 << 20, Total: 3 << 20})
+	p.Line("step \x1b[31m%s", "done\nfake line")
+	p.Close()
+	want := "pulling image python\nstep \\x1b[31mdone\\nfake line\n"
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestProgressOnATerminalHasALiveLine(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	now := time.Unix(0, 0)
+	p := &progress{w: &b, live: true, now: func() time.Time { return now }, pulls: map[string]map[string]backend.PullProgress{}}
+	p.Status("step a")
+	now = now.Add(90 * time.Second)
+	p.Line("a line")
+	p.Pull(backend.PullProgress{Image: "python", Layer: "x", Status: "Downloading", Current: 1 << 20, Total: 3 << 20})
+	p.Status("")
+	const erase = "\r\x1b[K"
+	want := "step a … 0s" + erase + "a line\nstep a … 1m30s" + erase + "pulling image python\nstep a … 1m30s" + erase +
+		"pulling python: 1.0 MiB of 3.0 MiB … 1m30s" + erase
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestByteSize(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536 << 10: "1.5 MiB", 5 << 40: "5.0 TiB"} {
+		if got := byteSize(n); got != want {
+			t.Errorf("byteSize(%d) = %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestLineLog(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log := slog.New(newLineLog(&out))
+	log.Info("nobody asked")
+	log.Warn("plain")
+	log.With("sandbox", "sbx_1").WithGroup("g").Error("cannot", "n", 2, "error", errors.New("two\nlines \x1b[1m"))
+	const want = "workcell: warning: plain\nworkcell: error: cannot (sandbox sbx_1, n 2): two\\nlines \\x1b[1m\n"
+	if out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+func TestLastWords(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		output any
+		want   []string
+	}{
+		"standard error":  {map[string]any{"stderr": "a\r\nb\n\n", "stdout": "c"}, []string{"a", "b"}},
+		"standard output": {map[string]any{"stderr": " \n", "stdout": "c\n"}, []string{"c"}},
+		"much":            {map[string]any{"stderr": strings.Repeat("x\n", 50) + "y"}, append(strings.Split(strings.Repeat("x", 9), ""), "y")},
+		"wide":            {map[string]any{"stderr": strings.Repeat("é", 300)}, []string{strings.Repeat("é", 199) + "…"}},
+		"nothing":         {map[string]any{"stderr": "", "stdout": ""}, nil},
+		"no command":      {"text", nil},
+		"no output":       {nil, nil},
+	} {
+		if diff := cmp.Diff(test.want, lastWords(test.output)); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+}
+
+// TestRunsShowWholeError: what the table cut of an error stands under it.
+func TestRunsShowWholeError(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("why it failed ", 12) + "at the end\nand a second line"
+	entry := workflow.Entry{Kind: workflow.EntryStepFinished, Path: "ask", Type: workflow.TypeAgent, Agent: "coder", Visit: 1, Attempt: 2, Status: workflow.StatusFailed}
+	for message, want := range map[string]string{"short": "", long: "\nask, attempt 2:\n  why it failed "} {
+		entry.Error = &workflow.Error{Code: workflow.CodeAgent, Message: message}
+		var b strings.Builder
+		if err := (shownRun{Entries: []workflow.Entry{entry}}).table(&b, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		got := b.String()
+		if want == "" && strings.Contains(got, "attempt 2:") || !strings.Contains(got, want) {
+			t.Errorf("%s", got)
+		}
+		if want != "" && !strings.HasSuffix(got, " at the end\n  and a second line\n") {
+			t.Errorf("the end is missing: %s", got)
+		}
 	}
 }

@@ -24,11 +24,12 @@ type progress struct {
 	live bool
 	now  func() time.Time
 
-	mu     sync.Mutex // guards what follows and keeps lines whole
-	status string
-	since  time.Time
-	shown  bool // a live line stands on the terminal
-	pulls  map[string]*pullState
+	mu      sync.Mutex // guards what follows and keeps lines whole
+	status  string
+	since   time.Time
+	shown   bool                                       // a live line stands on the terminal
+	pulls   map[string]map[string]backend.PullProgress // layers of the images that are fetched
+	running []string                                   // steps of runs under way, oldest first
 
 	stop chan struct{} // ends the ticker; nil when not live
 	done chan struct{}
@@ -36,7 +37,7 @@ type progress struct {
 
 // newProgress starts telling. On a terminal it has a goroutine that redraws the live line until Close.
 func newProgress(w io.Writer) *progress {
-	p := &progress{w: w, now: time.Now, pulls: map[string]*pullState{}}
+	p := &progress{w: w, now: time.Now, pulls: map[string]map[string]backend.PullProgress{}}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.live = true
 		p.stop, p.done = make(chan struct{}), make(chan struct{})
@@ -123,26 +124,21 @@ func (p *progress) draw() {
 	p.shown = true
 }
 
-// pullState adds up the layers of an image that is fetched.
-type pullState struct {
-	layers map[string]backend.PullProgress
-}
-
 // Pull is a session.Request's OnPull: it prints once that an image is fetched and keeps the live line up to date.
 func (p *progress) Pull(ev backend.PullProgress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := p.pulls[ev.Image]
-	if st == nil {
-		st = &pullState{layers: map[string]backend.PullProgress{}}
-		p.pulls[ev.Image] = st
+	layers := p.pulls[ev.Image]
+	if layers == nil {
+		layers = map[string]backend.PullProgress{}
+		p.pulls[ev.Image] = layers
 		p.line("pulling image %s", ev.Image)
 	}
 	if ev.Layer != "" {
-		st.layers[ev.Layer] = ev
+		layers[ev.Layer] = ev
 	}
 	var current, total int64
-	for _, l := range st.layers {
+	for _, l := range layers {
 		if l.Status == "Downloading" {
 			current += l.Current
 			total += l.Total
@@ -155,46 +151,38 @@ func (p *progress) Pull(ev backend.PullProgress) {
 	p.setStatus(text)
 }
 
-// runProgress shows a run's steps.
-type runProgress struct {
-	p *progress
-
-	mu      sync.Mutex // guards running
-	running []string   // steps under way, oldest first
-}
-
 // event is workflow.Options.OnEvent.
-func (r *runProgress) event(ev workflow.Event) {
+func (p *progress) event(ev workflow.Event) {
 	switch ev.Kind {
 	case workflow.EventRunStarted:
-		r.p.Line("run %s of %s", ev.RunID, ev.Workflow)
+		p.Line("run %s of %s", ev.RunID, ev.Workflow)
 	case workflow.EventRunResumed:
-		r.p.Line("run %s of %s goes on", ev.RunID, ev.Workflow)
+		p.Line("run %s of %s goes on", ev.RunID, ev.Workflow)
 	case workflow.EventStepReplayed:
-		r.p.Line("  %-26s done before", ev.Path)
+		p.Line("  %-26s done before", ev.Path)
 	case workflow.EventStepStarted:
 		if ev.Repeats {
-			r.p.Line("  %-26s again: it was under way when the run was interrupted", ev.Path)
+			p.Line("  %-26s again: it was under way when the run was interrupted", ev.Path)
 		}
-		r.started(ev)
+		p.started(ev)
 	case workflow.EventStepFinished:
-		r.finished(ev)
+		p.finished(ev)
 	case workflow.EventStepSkipped:
-		r.p.Line("  %-26s skipped", ev.Path)
+		p.Line("  %-26s skipped", ev.Path)
 	case workflow.EventStepRetry:
-		r.p.Line("  %-26s again in %s", ev.Path, ev.Delay)
+		p.Line("  %-26s again in %s", ev.Path, ev.Delay)
 	case workflow.EventCleanup:
 		if ev.Error != nil {
-			r.p.Line("sandboxes may be left behind: %s; `workcell sessions ls` shows them", ev.Error.Message)
+			p.Line("sandboxes may be left behind: %s; `workcell sessions ls` shows them", ev.Error.Message)
 		}
 	case workflow.EventRunFinished:
-		r.p.Status("")
-		r.p.Line("%s after %s", ev.Outcome, short(ev.Duration))
+		p.Status("")
+		p.Line("%s after %s", ev.Outcome, short(ev.Duration))
 	}
 }
 
 // started announces steps that take a while; the others are over before it could be read.
-func (r *runProgress) started(ev workflow.Event) {
+func (p *progress) started(ev workflow.Event) {
 	if !slow(ev.Type) {
 		return
 	}
@@ -202,16 +190,16 @@ func (r *runProgress) started(ev workflow.Event) {
 	if ev.Agent != "" {
 		what += " " + ev.Agent
 	}
-	if !r.p.live {
-		r.p.Line("  %-26s %s", ev.Path, what)
+	if !p.live {
+		p.Line("  %-26s %s", ev.Path, what)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.running = append(r.running, ev.Path)
-	r.show()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = append(p.running, ev.Path)
+	p.setStatus(strings.Join(p.running, ", "))
 }
 
-func (r *runProgress) finished(ev workflow.Event) {
+func (p *progress) finished(ev workflow.Event) {
 	word := "ok"
 	if ev.Status != workflow.StatusSucceeded {
 		word = string(ev.Status)
@@ -225,22 +213,22 @@ func (r *runProgress) finished(ev workflow.Event) {
 	if ev.Error != nil {
 		word += ": " + clip(sanitize.Line(ev.Error.Message), 300)
 	}
-	r.p.Line("  %-26s %s", ev.Path, word)
+	p.Line("  %-26s %s", ev.Path, word)
 	if ev.Status == workflow.StatusFailed && ev.Type == workflow.TypeExec {
 		for _, line := range lastWords(ev.Output) {
-			r.p.Line("    | %s", line)
+			p.Line("    | %s", line)
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if i := slices.Index(r.running, ev.Path); i >= 0 {
-		r.running = slices.Delete(r.running, i, i+1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.running, ev.Path); i >= 0 {
+		p.running = slices.Delete(p.running, i, i+1)
 	}
-	r.show()
+	p.setStatus(strings.Join(p.running, ", "))
 }
 
 // tool shows an agent's tool calls: what it does now on the live line, what it did in a line that stays.
-func (r *runProgress) tool(agent string, e tools.ToolEvent) {
+func (p *progress) tool(agent string, e tools.ToolEvent) {
 	if !e.Done {
 		return
 	}
@@ -248,21 +236,12 @@ func (r *runProgress) tool(agent string, e tools.ToolEvent) {
 	if e.Failure != "" {
 		word = string(e.Failure)
 	}
-	r.p.Line("    %s: %s %s after %s", agent, e.Tool, word, short(e.Duration))
-}
-
-// show puts the steps under way on the live line; mu is held.
-func (r *runProgress) show() {
-	r.p.Status(strings.Join(r.running, ", "))
+	p.Line("    %s: %s %s after %s", agent, e.Tool, word, short(e.Duration))
 }
 
 // slow reports whether steps of a type do more than decide.
 func slow(t workflow.Type) bool {
-	switch t {
-	case workflow.TypeAgent, workflow.TypeExec, workflow.TypeParallel, workflow.TypeForEach:
-		return true
-	}
-	return false
+	return slices.Contains([]workflow.Type{workflow.TypeAgent, workflow.TypeExec, workflow.TypeParallel, workflow.TypeForEach}, t)
 }
 
 // short rounds a duration for people.

@@ -35,12 +35,11 @@ steps:
 
 // running is a `workcell run` under way.
 type running struct {
-	t       *testing.T
-	cmd     *exec.Cmd
-	environ []string
-	stdout  bytes.Buffer
-	stderr  lockedBuffer
-	done    chan error
+	user
+	cmd    *exec.Cmd
+	stdout bytes.Buffer
+	stderr lockedBuffer
+	done   chan error
 }
 
 // lockedBuffer can be read while a process writes to it.
@@ -74,9 +73,8 @@ func startWaiting(t *testing.T, flags ...string) *running {
 	signal.Notify(catch, os.Interrupt)
 	t.Cleanup(func() { signal.Stop(catch) })
 
-	r := &running{t: t, environ: testEnviron(t), done: make(chan error, 1)}
-	r.cmd = workcell(t, append([]string{"run", path, "-o", "json"}, flags...)...)
-	r.cmd.Env = r.environ
+	r := &running{user: newUser(t, "docker"), done: make(chan error, 1)}
+	r.cmd = r.command(append([]string{"run", path, "-o", "json"}, flags...)...)
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	// Tests may have been started with nohup. A signal that is caught here is not ignored in a child.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
@@ -87,7 +85,7 @@ func startWaiting(t *testing.T, flags ...string) *running {
 	t.Cleanup(func() { _ = r.cmd.Process.Kill() }) // ended long ago, unless the test failed
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if run := r.runID(); run != "" {
-			if _, err := r.workcell("sessions", "exec", run, "--", "cat", "state"); err == nil {
+			if r.command("sessions", "exec", run, "--", "cat", "state").Run() == nil {
 				return r
 			}
 		}
@@ -100,14 +98,6 @@ func startWaiting(t *testing.T, flags ...string) *running {
 // runID reads the run's id off its progress.
 func (r *running) runID() string {
 	return regexp.MustCompile(`run_[a-z2-7]{26}`).FindString(r.stderr.String())
-}
-
-// workcell runs another command of the same user during the run.
-func (r *running) workcell(args ...string) (string, error) {
-	cmd := workcell(r.t, args...)
-	cmd.Env = r.environ
-	out, err := cmd.Output()
-	return string(out), err
 }
 
 // ends waits for the run and checks its exit code.
@@ -128,19 +118,6 @@ func (r *running) ends(code int) {
 	}
 }
 
-func (r *running) sandboxes() int {
-	r.t.Helper()
-	out, err := r.workcell("sessions", "ls", "-o", "json")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var list []sandboxOutput
-	if err := json.Unmarshal([]byte(out), &list); err != nil {
-		r.t.Fatal(err)
-	}
-	return len(list)
-}
-
 // TestSignalEndsARunAndItsSandboxes uses a real process and a real sandbox, with Genkit, which catches these signals
 // for good, in between.
 func TestSignalEndsARunAndItsSandboxes(t *testing.T) {
@@ -149,14 +126,14 @@ func TestSignalEndsARunAndItsSandboxes(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
 			r := startWaiting(t)
-			if n := r.sandboxes(); n != 1 {
+			if n := len(r.sandboxes()); n != 1 {
 				t.Errorf("%d sandboxes while the run is under way", n)
 			}
 			if err := r.cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)
 			}
 			r.ends(code)
-			if n := r.sandboxes(); n != 0 {
+			if n := len(r.sandboxes()); n != 0 {
 				t.Errorf("%d sandboxes are left", n)
 			}
 			if !strings.Contains(r.stderr.String(), "closing down; once more to quit at once") {
@@ -201,8 +178,8 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 func TestTwoProcessesShareASandbox(t *testing.T) {
 	t.Parallel()
 	r := startWaiting(t)
-	cmd := workcell(t, "sessions", "exec", "workflow:"+r.runID()+":default", "--", "sh", "-c", "cat > go.part && mv go.part go")
-	cmd.Env, cmd.Stdin = r.environ, strings.NewReader("from another")
+	cmd := r.command("sessions", "exec", "workflow:"+r.runID()+":default", "--", "sh", "-c", "cat > go.part && mv go.part go")
+	cmd.Stdin = strings.NewReader("from another")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -217,7 +194,7 @@ func TestTwoProcessesShareASandbox(t *testing.T) {
 	if result.Outcome != "succeeded" || result.Output.Stdout != "from another" {
 		t.Errorf("result = %+v", result)
 	}
-	if n := r.sandboxes(); n != 0 {
+	if n := len(r.sandboxes()); n != 0 {
 		t.Errorf("%d sandboxes are left", n)
 	}
 }
@@ -230,17 +207,16 @@ func TestKeepLeavesTheSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.ends(143)
-	out, err := r.workcell("sessions", "exec", r.runID(), "--", "cat", "state")
-	if err != nil || out != "waiting\n" {
-		t.Errorf("exec in the kept sandbox: %q, %v", out, err)
+	if out, _ := r.run(0, "sessions", "exec", r.runID(), "--", "cat", "state"); out != "waiting\n" {
+		t.Errorf("exec in the kept sandbox: %q", out)
 	}
 	if !strings.Contains(r.stderr.String(), "remove with: workcell sessions rm "+r.runID()) {
 		t.Errorf("standard error:\n%s", r.stderr.String())
 	}
-	if out, err := r.workcell("sessions", "rm", r.runID()); err != nil || strings.Count(out, "sbx_") != 1 {
-		t.Errorf("rm: %q, %v", out, err)
+	if out, _ := r.run(0, "sessions", "rm", r.runID()); strings.Count(out, "sbx_") != 1 {
+		t.Errorf("rm: %q", out)
 	}
-	if n := r.sandboxes(); n != 0 {
+	if n := len(r.sandboxes()); n != 0 {
 		t.Errorf("%d sandboxes are left", n)
 	}
 }
@@ -265,8 +241,8 @@ func TestRunWithoutReaders(t *testing.T) {
 			r.Close() // nobody reads
 			defer w.Close()
 			var out bytes.Buffer
-			cmd := workcell(t, "run", path)
-			cmd.Env = testEnviron(t)
+			u := newUser(t, "docker")
+			cmd := u.command("run", path)
 			cmd.Stdout, cmd.Stderr = &out, w
 			if name == "stdout" {
 				cmd.Stdout, cmd.Stderr = w, &out
@@ -277,10 +253,8 @@ func TestRunWithoutReaders(t *testing.T) {
 			if want := map[string]string{"stderr": "done", "stdout": "broken pipe"}[name]; !strings.Contains(out.String(), want) {
 				t.Errorf("no %q in %s", want, out.String())
 			}
-			ls := workcell(t, "sessions", "ls", "-o", "json")
-			ls.Env = cmd.Env
-			if list, err := ls.Output(); err != nil || strings.TrimSpace(string(list)) != "[]" {
-				t.Errorf("left: %s, %v", list, err)
+			if list := u.sandboxes(); list != nil {
+				t.Errorf("left: %v", list)
 			}
 		})
 	}
