@@ -12,7 +12,7 @@ tools_pid=
 containerd2=      # socket of the second containerd
 containerd2_ours= # 1: this run started it
 times=
-turns= # see lanes
+slots= # see lanes
 pids=() names=()
 
 main() {
@@ -118,9 +118,9 @@ tools() {
 lanes() {
   local module engines all alone=() i
   module=$(go list -m)
-  turns=$bins/turns
-  mkfifo "$turns"
-  exec 8<>"$turns"
+  slots=$bins/slots
+  mkfifo "$slots"
+  exec 8<>"$slots"
   for ((i = 0; i < $(nproc); i++)); do echo >&8; done
   go test -race -vet=off -c -o "$bins/" ./backend/containerd ./e2e/conformance ./e2e/promises
   # The longest first.
@@ -184,12 +184,12 @@ binary() {
     environment+=("$1")
     shift
   done
-  (cd "$package" && env TMPDIR="$scratch" "${environment[@]}" "$root/hack/turn.sh" "$turns" "$bins/$(basename "$package").test" -test.timeout 15m -test.parallel 4 "$@")
+  (cd "$package" && env TMPDIR="$scratch" "${environment[@]}" "$root/hack/slot.sh" "$slots" "$bins/$(basename "$package").test" -test.timeout 15m -test.parallel 4 "$@")
 }
 
 packages() {
   # The time includes that spent waiting for a place.
-  TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 30m -parallel 4 -p $(($(nproc) + 1)) -exec "$root/hack/turn.sh $turns" "$@" |
+  TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 30m -parallel 4 -p $(($(nproc) + 1)) -exec "$root/hack/slot.sh $slots" "$@" |
     grep --line-buffered -v '\[no test files\]'
 }
 
