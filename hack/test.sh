@@ -12,8 +12,8 @@ tools_pid=
 containerd2=      # socket of the second containerd
 containerd2_ours= # 1: this run started it
 times=
-turns=  # see lanes
-names=()
+slots= # see lanes
+pids=() names=()
 
 main() {
   cd "$root"
@@ -25,6 +25,7 @@ main() {
   local before
   before=$(leftovers)
   section "tests" lanes
+  section "conformance on containerd 2" on_containerd2
   section "leftovers" nothing_left "$before"
   printf '\n%s\nall passed in %s\n' "$times" "$(elapsed $((SECONDS - began)))"
 }
@@ -116,11 +117,11 @@ tools() {
 # as many places for test binaries as there are processors: each takes one while it runs, and meanwhile the next one is
 # compiled. Binaries that run on several engines are built once.
 lanes() {
-  local module engines all alone=() pids=() failed_lanes=() i
+  local module engines all alone=() i
   module=$(go list -m)
-  turns=$bins/turns
-  mkfifo "$turns"
-  exec 8<>"$turns"
+  slots=$bins/slots
+  mkfifo "$slots"
+  exec 8<>"$slots"
   for ((i = 0; i < $(nproc); i++)); do echo >&8; done
   go test -race -vet=off -c -o "$bins/" ./backend/containerd ./e2e/conformance ./e2e/promises
   # The longest first.
@@ -128,19 +129,31 @@ lanes() {
   all=$(go list ./... | grep -vxE "$module/(backend/containerd|e2e/(conformance|promises))")
   # shellcheck disable=SC2046 # one word per package
   alone=($(grep -xE "$engines" <<<"$all") $(grep -vxE "$engines" <<<"$all"))
-  lane "promises on docker" binary e2e/promises
+  lane "promises on docker" binary e2e/promises WORKCELL_TEST_BACKEND=docker -test.skip "$neutral"
   lane "promises on containerd" binary e2e/promises WORKCELL_TEST_BACKEND=containerd -test.skip "$neutral"
-  lane "promises on local" binary e2e/promises WORKCELL_TEST_BACKEND=local -test.skip "$neutral"
+  lane "promises on local" binary e2e/promises WORKCELL_TEST_BACKEND=local
   lane "packages" packages "${alone[@]}"
   lane "containerd driver" binary backend/containerd
   lane "conformance" binary e2e/conformance
-  # What a driver owes, once more on a containerd that is current, and what sessions make of it.
+  lane "other systems" hack/cross.sh
+  finished
+}
+
+# on_containerd2 runs what a driver owes once more on a containerd that is current, and what sessions make of it. Both
+# containerds would keep the files of their sandboxes in one place, so this is not a lane beside the others.
+on_containerd2() {
   lane "containerd driver on containerd 2" binary backend/containerd CONTAINERD_ADDRESS="$containerd2" -test.run '^TestConformance'
   lane "conformance on containerd 2" binary e2e/conformance CONTAINERD_ADDRESS="$containerd2" WORKCELL_TEST_BACKEND=containerd
-  lane "other systems" hack/cross.sh
+  finished
+}
+
+# finished waits for all lanes, and names those that failed.
+finished() {
+  local i failed_lanes=()
   for i in "${!pids[@]}"; do
     wait "${pids[i]}" || failed_lanes+=("${names[i]}")
   done
+  pids=() names=()
   if [ ${#failed_lanes[@]} -gt 0 ]; then
     printf '*** failed: %s\n' "${failed_lanes[@]}"
     return 1
@@ -172,15 +185,17 @@ binary() {
     environment+=("$1")
     shift
   done
-  (cd "$package" && env TMPDIR="$scratch" "${environment[@]}" "$root/hack/turn.sh" "$turns" "$bins/$(basename "$package").test" -test.timeout 15m -test.parallel 4 "$@")
+  (cd "$package" && env TMPDIR="$scratch" "${environment[@]}" "$root/hack/slot.sh" "$slots" "$bins/$(basename "$package").test" -test.timeout 15m -test.parallel 4 "$@")
 }
 
 packages() {
-  TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 15m -parallel 4 -p $(($(nproc) + 1)) -exec "$root/hack/turn.sh $turns" "$@" |
+  # The time includes that spent waiting for a place.
+  TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 30m -parallel 4 -p $(($(nproc) + 1)) -exec "$root/hack/slot.sh $slots" "$@" |
     grep --line-buffered -v '\[no test files\]'
 }
 
-# Promises to which the engine adds nothing: files that users write, clocks of the host, the user's terminal.
+# Promises to which the engine adds nothing, and which the cheapest one shows: files that users write, clocks of the host, the
+# user's terminal.
 neutral='^Test(B4Terminal|F12Clock|K8InterruptedRunEnds|Q[0-9])'
 
 # leftovers lists what a test may leave: things on the engines, what the local

@@ -84,7 +84,7 @@ func TestHungEngine(t *testing.T) {
 		must(t, err)
 		kept := &written{s: s, done: map[string]bool{}}
 		for range laps(1) {
-			for _, w := range []weather{slow, reset, cut, hole, late} {
+			for _, w := range []weather{slow, reset, cut, hole, unanswered} {
 				f := faultOf("engine's socket "+string(w), h.engine)
 				storm(t, p, l, w, random, f, kept)
 				if t.Failed() {

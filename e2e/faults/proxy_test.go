@@ -15,12 +15,12 @@ import (
 type weather string
 
 const (
-	fair  weather = "fair"
-	slow  weather = "delayed"      // everything takes a while longer
-	reset weather = "reset"        // connections break once, new ones are as good as ever
-	cut   weather = "cut off"      // connections break, and there are no new ones
-	hole  weather = "into a hole"  // connections are there, nothing comes through
-	late  weather = "answers lost" // what is asked gets through, no answer does
+	fair       weather = "fair"
+	slow       weather = "delayed"      // everything takes a while longer
+	reset      weather = "reset"        // connections break once, new ones are as good as ever
+	cut        weather = "cut off"      // connections break, and there are no new ones
+	hole       weather = "into a hole"  // connections are there, nothing comes through
+	unanswered weather = "answers lost" // what is asked gets through, no answer does
 )
 
 // latency is how much later things arrive when they are delayed.
@@ -136,7 +136,7 @@ func (p *proxy) wait(answers bool) {
 		now, changed := p.weather, p.changed
 		p.mu.Unlock()
 		switch {
-		case now == hole || now == late && answers:
+		case now == hole || now == unanswered && answers:
 			<-changed
 			continue
 		case now == slow:

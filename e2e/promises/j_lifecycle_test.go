@@ -136,8 +136,8 @@ func TestJ5CancelledOpen(t *testing.T) {
 	reg := newRegistry(t)
 	ref := reg.push(t, "acme/cancelled:1")
 	for name, at := range e.steps() {
-		for _, late := range []time.Duration{0, 20 * time.Millisecond} {
-			t.Run(name+" "+late.String(), func(t *testing.T) {
+		for _, delay := range []time.Duration{0, 20 * time.Millisecond} {
+			t.Run(name+" "+delay.String(), func(t *testing.T) {
 				t.Parallel()
 				p := e.proxy(t)
 				image := pythonImage
@@ -151,7 +151,7 @@ func TestJ5CancelledOpen(t *testing.T) {
 						if at(r) {
 							once.Do(func() {
 								close(met)
-								time.AfterFunc(late, cancel)
+								time.AfterFunc(delay, cancel)
 							})
 						}
 					})

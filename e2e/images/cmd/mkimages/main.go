@@ -14,9 +14,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"os/user"
-	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -30,53 +27,31 @@ import (
 )
 
 func main() {
-	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	var o options
+	flag.BoolVar(&o.official, "official", false, "the images the examples name, stand-ins where they cannot be had")
+	flag.BoolVar(&o.force, "force", false, "load images again that are there; an official image is never replaced")
+	flag.StringVar(&o.cache, "cache", "images-cache", "cache directory")
+	flag.StringVar(&o.engines, "engine", "docker", "where to: docker, containerd, or both with a comma")
+	flag.StringVar(&o.address, "address", "/run/containerd/containerd.sock", "containerd's socket")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := ensure(ctx, o, os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	fs := flag.NewFlagSet("mkimages", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	var o options
-	fs.BoolVar(&o.official, "official", false, "the images the examples name, stand-ins where they cannot be had")
-	fs.BoolVar(&o.force, "force", false, "load images again that are there; an official image is never replaced")
-	fs.StringVar(&o.cache, "cache", "", "cache directory (default the user's)")
-	fs.StringVar(&o.engines, "engine", "docker", "where to: docker, containerd, or both with a comma")
-	fs.StringVar(&o.address, "address", "/run/containerd/containerd.sock", "containerd's socket")
-	fs.StringVar(&o.namespace, "namespace", "workcell", "containerd's namespace")
-	fs.Usage = func() {
-		fmt.Fprintln(stderr, "usage: mkimages [-official] [-force] [-cache DIR] [-engine LIST] [IMAGE...]")
-		fs.PrintDefaults()
-	}
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
-		return 2
-	}
-	o.only = fs.Args()
-	if err := ensure(ctx, o, stdout, stderr); err != nil {
-		fmt.Fprintln(stderr, "error:", err)
-		return 1
-	}
-	return 0
-}
+// namespace is containerd's, where the driver looks for images.
+const namespace = "workcell"
 
 type options struct {
-	official, force    bool
-	cache              string
-	engines            string
-	address, namespace string
-	only               []string
+	official, force         bool
+	cache, engines, address string
 }
 
 func ensure(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
-	if o.cache == "" {
-		if o.cache, err = defaultCache(); err != nil {
-			return err
-		}
-	}
 	builder := images.NewBuilder(o.cache, &images.BuilderOptions{Registry: os.Getenv("npm_config_registry"), Log: stderr})
 	defer func() { err = errors.Join(err, builder.Close()) }()
 	for name := range strings.SplitSeq(o.engines, ",") {
@@ -106,9 +81,6 @@ func (o options) ensureOn(ctx context.Context, name string, builder *images.Buil
 	if err != nil {
 		return err
 	}
-	if list, err = choose(list, o.only); err != nil {
-		return err
-	}
 	for _, im := range list {
 		start := time.Now()
 		var how images.Outcome
@@ -124,7 +96,7 @@ func (o options) ensureOn(ctx context.Context, name string, builder *images.Buil
 		fmt.Fprintf(stdout, "%-11s %-22s %-8s %5.1f s\n", name, im.Ref, how, time.Since(start).Seconds())
 		if standIn {
 			fmt.Fprintf(stdout, "  this is a stand-in made from Debian packages, not the published image\n"+
-				"  (label %s=true; %s replaces it)\n", images.LabelStandIn, o.pullCommand(name, im.Ref))
+				"  (label %s=true; %s replaces it)\n", images.LabelStandIn, pullCommand(name, im.Ref))
 		}
 	}
 	return nil
@@ -141,7 +113,7 @@ func (o options) connect(name string) (images.Engine, func() error, error) {
 		return images.Docker(c), c.Close, nil
 	case "containerd":
 		_ = log.SetLevel("error") // the client would report the attempts of a pull; "error" is a level
-		c, err := ctrd.New(o.address, ctrd.WithDefaultNamespace(o.namespace), ctrd.WithTimeout(10*time.Second))
+		c, err := ctrd.New(o.address, ctrd.WithDefaultNamespace(namespace), ctrd.WithTimeout(10*time.Second))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -151,7 +123,7 @@ func (o options) connect(name string) (images.Engine, func() error, error) {
 	}
 }
 
-func (o options) pullCommand(engine, ref string) string {
+func pullCommand(engine, ref string) string {
 	if engine == "docker" {
 		return "`docker pull " + ref + "`"
 	}
@@ -159,32 +131,5 @@ func (o options) pullCommand(engine, ref string) string {
 	if err != nil {
 		return "pulling " + ref
 	}
-	return "`ctr -n " + o.namespace + " images pull " + named.String() + "`"
-}
-
-func choose(list []images.Image, only []string) ([]images.Image, error) {
-	if len(only) == 0 {
-		return list, nil
-	}
-	var out []images.Image
-	for _, ref := range only {
-		i := slices.IndexFunc(list, func(im images.Image) bool { return im.Ref == ref })
-		if i < 0 {
-			return nil, fmt.Errorf("no recipe for %s", ref)
-		}
-		out = append(out, list[i])
-	}
-	return out, nil
-}
-
-// defaultCache is the user's cache directory, found without HOME as well.
-func defaultCache() (string, error) {
-	if dir, err := os.UserCacheDir(); err == nil {
-		return filepath.Join(dir, "workcell", "images"), nil
-	}
-	u, err := user.Current()
-	if err != nil {
-		return "", fmt.Errorf("no cache directory, give one with -cache: %w", err)
-	}
-	return filepath.Join(u.HomeDir, ".cache", "workcell", "images"), nil
+	return "`ctr -n " + namespace + " images pull " + named.String() + "`"
 }

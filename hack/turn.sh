@@ -1,7 +1,0 @@
-#!/usr/bin/env bash
-# turn.sh FIFO COMMAND...: runs a command when the FIFO has a place for it, a line, and puts the line back.
-set -euo pipefail
-exec 9<>"$1"
-read -r -u 9
-trap 'echo >&9' EXIT
-"${@:2}" 9>&-
