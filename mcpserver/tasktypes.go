@@ -1,6 +1,6 @@
 package mcpserver
 
-import "github.com/workcell-dev/workcell/tools"
+import "github.com/workcell-dev/workcell/internal/toolspec"
 
 // Task is an agent or a workflow that execute_task can run.
 type Task struct {

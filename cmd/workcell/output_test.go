@@ -155,7 +155,7 @@ func TestLastWords(t *testing.T) {
 func TestRunsShowWholeError(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("why it failed ", 12) + "at the end\nand a second line"
-	entry := workflow.Entry{Kind: workflow.EntryStepFinished, Path: "ask", Type: workflow.TypeAgent, Agent: "coder", Visit: 1, Attempt: 2, Status: workflow.StatusFailed}
+	entry := workflow.Entry{Kind: workflow.EventStepFinished, Path: "ask", Type: workflow.TypeAgent, Agent: "coder", Visit: 1, Attempt: 2, Status: workflow.StatusFailed}
 	for message, want := range map[string]string{"short": "", long: "\nask, attempt 2:\n  why it failed "} {
 		entry.Error = &workflow.Error{Code: workflow.CodeAgent, Message: message}
 		var b strings.Builder
