@@ -16,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/reaper"
+	"github.com/workcell-dev/workcell/internal/suggest"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
@@ -118,12 +119,23 @@ func wrapArgErrors(cmd *cobra.Command) {
 // commandHint returns which command of a group may be meant.
 func commandHint(group *cobra.Command, args []string) string {
 	hint := "see `" + group.CommandPath() + " --help`"
-	if len(args) > 0 {
-		if alike := group.SuggestionsFor(args[0]); len(alike) > 0 {
-			return "did you mean `" + group.CommandPath() + " " + alike[0] + "`? " + hint
+	if len(args) == 0 {
+		return hint
+	}
+	var names []string
+	for _, sub := range group.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
 		}
 	}
-	return hint
+	near, ok := suggest.Closest(args[0], names)
+	if alike := group.SuggestionsFor(args[0]); !ok && len(alike) > 0 { // other words for it
+		near, ok = alike[0], true
+	}
+	if !ok {
+		return hint
+	}
+	return "did you mean `" + group.CommandPath() + " " + near + "`? " + hint
 }
 
 // app is one call of the command: its streams, what the flags say that several commands have, and what is open for it.
