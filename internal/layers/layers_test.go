@@ -47,7 +47,7 @@ func layers() []layer {
 		// What the drivers share.
 		{dir: "backend/internal/registryauth", only: []string{"github.com/docker/cli"}},
 		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"golang.org/x/sys"}},
-		{dir: "backend/internal/kit", may: []string{"backend", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "go.opentelemetry.io/otel"}},
+		{dir: "backend/internal/kit", may: []string{"backend", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel"}},
 		{dir: "internal/guest"},
 		// The rooms of the guest, lowest first.
 		{dir: "internal/guest/proc", may: []string{"internal/guest"}},
@@ -59,7 +59,7 @@ func layers() []layer {
 		{dir: "internal/gather", only: []string{}},
 		{dir: "internal/telemetry", may: []string{"backend"}},
 		// File systems of a given size, for workspaces.
-		{dir: "backend/internal/sizedfs", only: []string{"golang.org/x/sys"}},
+		{dir: "backend/internal/sizedfs", only: []string{"github.com/gofrs/flock", "golang.org/x/sys"}},
 		// The system call filter of every engine.
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/bound", only: []string{}},
