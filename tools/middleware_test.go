@@ -179,7 +179,7 @@ func TestCancelledGenerate(t *testing.T) {
 	eventually(t, "the sandbox goes", func() bool { return r.engine.open() == 0 })
 }
 
-// TestRunsKeepTheirSandboxes leaves a run's sandbox to whoever began the run, and has it ready for the next step.
+// TestRunsKeepTheirSandboxes leaves a run's sandbox to the one that began the run, and has it ready for the next step.
 func TestRunsKeepTheirSandboxes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -35,10 +35,10 @@ type word struct {
 // roles returns what such a process can do: functions that call tell, and return or wait to be killed.
 func roles() map[string]func(s *suite, t *testing.T, spec backend.Spec, tell func(word)) {
 	return map[string]func(*suite, *testing.T, backend.Spec, func(word)){
-		"owner":   (*suite).childOwner,
-		"creator": (*suite).childCreator,
-		"visitor": (*suite).childVisitor,
-		"orphan":  (*suite).childOrphan,
+		"owner":     (*suite).childOwner,
+		"creator":   (*suite).childCreator,
+		"secondary": (*suite).childSecondary,
+		"orphan":    (*suite).childOrphan,
 	}
 }
 
@@ -157,8 +157,8 @@ func (s *suite) childOrphan(t *testing.T, spec backend.Spec, tell func(word)) {
 	select {}
 }
 
-// childVisitor opens streams of its own to a sandbox of the suite and waits for its death.
-func (s *suite) childVisitor(t *testing.T, spec backend.Spec, tell func(word)) {
+// childSecondary opens streams of its own to a sandbox of the suite and waits for its death.
+func (s *suite) childSecondary(t *testing.T, spec backend.Spec, tell func(word)) {
 	s.b = s.h.New(t)
 	list, err := s.b.List(t.Context(), backend.Filter{Instance: spec.Instance})
 	if err != nil {

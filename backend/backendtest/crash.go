@@ -31,12 +31,12 @@ func (s *suite) ownerKilled(t *testing.T) {
 	t.Cleanup(func() { Remove(t, s.b, w.ID) })
 	owner.kill()
 
-	heir := s.backend(t)
-	list, err := heir.List(t.Context(), backend.Filter{Instance: spec.Instance})
+	adopter := s.backend(t)
+	list, err := adopter.List(t.Context(), backend.Filter{Instance: spec.Instance})
 	if err != nil || len(list) != 1 || list[0].ID != w.ID || list[0].State != backend.StateRunning || list[0].SessionID != spec.ID {
 		t.Fatalf("List: %+v, %v", list, err)
 	}
-	rw, err := heir.Dial(t.Context(), w.ID)
+	rw, err := adopter.Dial(t.Context(), w.ID)
 	conn := Connect(t, rw, err)
 	if got := Sh(t, conn, "cat owner"); got != "mine\n" {
 		t.Errorf("files: %q", got)
@@ -59,7 +59,7 @@ func (s *suite) ownerKilled(t *testing.T) {
 	if len(lines) < 2 || lines[len(lines)-1] != "end" {
 		t.Errorf("the output has %d lines and ends with %q", len(lines), lines[len(lines)-1])
 	}
-	must(t, heir.Remove(t.Context(), w.ID, backend.RemoveOptions{Volumes: true}))
+	must(t, adopter.Remove(t.Context(), w.ID, backend.RemoveOptions{Volumes: true}))
 	s.gone(t, w.ID)
 	s.nothingLeft(t, spec.Instance)
 }
@@ -85,7 +85,7 @@ func (s *suite) orphanEnds(t *testing.T) {
 	}
 }
 
-// visits is how many streams each visitor opens.
+// visits is how many streams each secondary process opens.
 const visits = 5
 
 // visitorsKilled has processes die that were connected beside the owner. Nothing of them may stay in the sandbox, where it
@@ -97,7 +97,7 @@ func (s *suite) visitorsKilled(t *testing.T) {
 	}
 	info := s.create(t, spec)
 	for range 3 {
-		v := s.spawn(t, "visitor", spec)
+		v := s.spawn(t, "secondary", spec)
 		v.hear(t)
 		v.kill()
 	}
@@ -168,7 +168,7 @@ func (s *suite) recover(t *testing.T, spec backend.Spec) {
 	t.Helper()
 	b := s.backend(t)
 	var info backend.Info
-	eventually(t, "the session to be made anew", func() bool {
+	eventually(t, "the session to be made again", func() bool {
 		list, err := b.List(t.Context(), backend.Filter{Instance: spec.Instance})
 		must(t, err)
 		for _, old := range list {

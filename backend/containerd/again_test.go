@@ -128,7 +128,7 @@ func TestHalfMadeFileSystem(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(tag, nil, 0o600), os.WriteFile(image+".new", []byte("half"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	info := backendtest.Create(t, b, spec) // whoever made that died
+	info := backendtest.Create(t, b, spec) // its creator died
 	backendtest.Sh(t, backendtest.Dial(t, b, info.ID), "echo mine > f")
 	if err := b.Remove(t.Context(), info.ID, backend.RemoveOptions{}); err != nil {
 		t.Fatal(err)

@@ -209,7 +209,7 @@ func (b *driver) destroy(ctx context.Context, r *record, workspace bool) error {
 		return err
 	}
 	started := r.started()
-	if !started { // whoever made it may have died
+	if !started { // its creator may have died
 		b.sweepShims(ctx)
 	}
 	if r.bridged() {

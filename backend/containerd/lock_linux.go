@@ -45,7 +45,7 @@ func (b *driver) lock(ctx context.Context, session string) (unlock func(), err e
 				_ = l.Unlock()      // nothing was written
 			}, nil
 		}
-		_ = l.Unlock() // whoever had the lock deleted the file
+		_ = l.Unlock() // the one that had the lock deleted the file
 	}
 }
 

@@ -118,7 +118,7 @@ func leftovers(ctx context.Context, instance string) ([]string, error) {
 		return nil, err
 	}
 	defer api.Close()            //nolint:errcheck // only asked
-	found := map[string]string{} // what there is, to the id of the sandbox that it is of
+	found := map[string]string{} // each object, to the id of the sandbox that it is of
 	for _, pattern := range []string{stateDir() + "/sandboxes/*", "/sys/fs/cgroup/*" + cgroupParent() + "/*", "/sys/fs/cgroup" + cgroupParent() + "/*-*"} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {

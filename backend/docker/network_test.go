@@ -20,7 +20,7 @@ import (
 )
 
 // TestNetworkRestarted has the engine restart a bridged sandbox by itself, which takes the rules of its network away. The
-// first stream to it must find them set again, whoever opens it.
+// first stream to it must find them set again, from whichever process.
 func TestNetworkRestarted(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", ":0")

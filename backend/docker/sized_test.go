@@ -112,7 +112,7 @@ func TestSizedLost(t *testing.T) {
 	}
 }
 
-// TestSizedKept: who goes on with a workspace that was kept makes no other one to find out what could be had, for which a
+// TestSizedKept: reopening a kept workspace makes no other one to find out what could be had, for which a
 // full disk has no room.
 func TestSizedKept(t *testing.T) {
 	t.Parallel()

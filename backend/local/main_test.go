@@ -45,7 +45,7 @@ func runTests(m *testing.M) (code int) {
 		return 1
 	}
 	defer func() {
-		// Some tests kill processes at work; whoever comes next clears up behind those.
+		// Some tests kill processes at work; the next ones clean up behind those.
 		if b, err := local.New(context.Background(), &local.Options{StateDir: dir}); err == nil {
 			_ = b.Close() // it made nothing
 		}

@@ -26,7 +26,7 @@ const (
 	recordFile = "record.json" // what Create was asked for; never changes
 	runFile    = "run.json"    // the process, while there is one
 	madeFile   = "made"        // there when Create came to its end
-	lockFile   = "lock"        // locked by whoever changes the sandbox
+	lockFile   = "lock"        // locked while the sandbox is changed
 	// identityLink leads to nonce@instance, which is nowhere: unlike a file, a link is never there without its content.
 	identityLink = "identity"
 	socketFile   = "guest.sock"

@@ -50,7 +50,7 @@ type mcpTask struct {
 }
 
 // taskRunner loads the tasks of directories; there are none without one. A file with something wrong in it is left out, with a warning.
-// Models are not looked for yet: whoever runs a task whose key is missing gets that error.
+// Models are not looked for yet: running a task whose key is missing returns that error.
 func (a *app) taskRunner(m *session.Manager, agents, workflows string) (*taskRunner, error) {
 	r := &taskRunner{app: a, manager: m, tasks: map[string]mcpTask{}, paths: newHostPaths(agents, workflows), hosts: map[string]*host{}}
 	var errs []error

@@ -95,7 +95,7 @@ func (a *app) listExecs(ctx context.Context, s *session.Session) error {
 	})
 }
 
-// printLog copies a command's recorded output, up to what there is now or, with follow, up to its end.
+// printLog copies a command's recorded output, up to its present end or, with follow, up to its end.
 func (a *app) printLog(ctx context.Context, s *session.Session, execID string, follow bool) error {
 	req := session.ReadExecRequest{ExecID: execID}
 	for {

@@ -22,7 +22,7 @@ const (
 	maxNap = session.DefaultReapEvery
 )
 
-// patience is how long a reaper stays when it cannot read what there is to wait for.
+// patience is how long a reaper stays when it cannot read which sandboxes to wait for.
 const patience = 24 * time.Hour
 
 // Reaper sweeps one engine. It keeps nothing open between two rounds.

@@ -47,7 +47,7 @@ func mount(t *testing.T, image, options string) string {
 	return at
 }
 
-// unmount unmounts what is mounted, once whoever was just started beside this has let go of its files.
+// unmount unmounts what is mounted, once no process started meanwhile holds its files.
 func unmount(t *testing.T, at string) {
 	t.Helper()
 	err := unix.Unmount(at, 0)

@@ -179,7 +179,7 @@ func TestTerminalJobControl(t *testing.T) {
 	}
 }
 
-// A terminal is left and joined, and has one viewer: whoever joins takes the place of the one before.
+// A terminal is left and joined, and has one viewer: a viewer who joins takes the place of the one before.
 func TestTerminalIsLeftAndJoined(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
