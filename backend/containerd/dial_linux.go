@@ -19,15 +19,11 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/host"
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 	"github.com/workcell-dev/workcell/internal/guest/embed"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 )
 
-const (
-	// guestSocket is the guest's, in the abstract namespace of the sandbox's network: there is no file that a command could
-	// remove or replace.
-	guestSocket = "workcell-guest"
-	// guestWait is how long a guest that was just started may take to listen.
-	guestWait = 10 * time.Second
-)
+// guestWait is how long a guest that was just started may take to listen.
+const guestWait = 10 * time.Second
 
 // Dial connects to the guest's socket. Streams do not disturb each other, and need containerd for the connecting only.
 func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
@@ -69,7 +65,7 @@ func dialGuest(ctx context.Context, pid int) (net.Conn, error) {
 	var conn net.Conn
 	err := inNetns(fmt.Sprintf("/proc/%d/ns/net", pid), func() (err error) {
 		var d net.Dialer
-		conn, err = d.DialContext(ctx, "unix", "@"+guestSocket) // which makes the socket on this thread
+		conn, err = d.DialContext(ctx, "unix", wire.SocketName) // which makes the socket on this thread
 		return err
 	})
 	if err != nil {
@@ -125,7 +121,7 @@ func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, err
 		if err != nil {
 			return nil, err
 		}
-		spec := guestProcess(user, r, embed.Path, "connect", "--socket="+guestSocket)
+		spec := guestProcess(user, r, embed.Path, "connect")
 		p, err = task.Exec(ctx, "connect-"+rand.Text(), spec, func(name string) (cio.IO, error) {
 			fifos, err := cio.NewFIFOSetInDir(r.state().sandbox(r.id), name, false)
 			if err == nil {

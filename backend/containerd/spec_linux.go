@@ -61,8 +61,7 @@ func guestProcess(o kit.User, r *record, args ...string) *specs.Process {
 
 // guestArgs returns the guest's arguments.
 func guestArgs(r *record) []string {
-	args := kit.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes, r.config.OrphanTimeout)
-	return append(args, "--socket="+guestSocket)
+	return kit.GuestArgs(r.config.Limits, r.config.Workspace == backend.WorkspaceWatched, r.config.RootBytes, r.config.OrphanTimeout)
 }
 
 func namespaces(r *record) []specs.LinuxNamespace {

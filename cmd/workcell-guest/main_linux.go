@@ -85,8 +85,10 @@ func serve(args []string) int {
 		return 0
 	}
 	go func() { fail(log, s.ServeSocket()) }()
-	fail(log, s.ServeAttach(stream, false))
-	select {} // without its stream it can still be reached through connect
+	if info, err := stream.in.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 { // an engine that attaches nothing gives /dev/null
+		fail(log, s.ServeAttach(stream, false))
+	}
+	select {} // without a stream it can still be reached through its socket
 }
 
 func connect() int {

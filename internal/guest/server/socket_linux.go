@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/workcell-dev/workcell/internal/guest/proc"
+	"github.com/workcell-dev/workcell/internal/guest/wire"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,9 +20,7 @@ const (
 	acceptPause = 50 * time.Millisecond
 )
 
-// socketAddr returns the address that Connect reaches the guest at. It is in the abstract namespace of Unix sockets: there is
-// no file that a command could remove or replace, and the sandbox's network namespace keeps it inside.
-func socketAddr() *net.UnixAddr { return &net.UnixAddr{Name: "@workcell-guest", Net: "unix"} }
+func socketAddr() *net.UnixAddr { return &net.UnixAddr{Name: wire.SocketName, Net: "unix"} }
 
 // ServeSocket serves hosts that come through Connect, or from the machine into the sandbox's network namespace, each as a
 // session of its own, until the listener fails. The guest must be the init of its pid namespace.

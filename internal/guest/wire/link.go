@@ -10,6 +10,10 @@ import (
 	"io"
 )
 
+// SocketName is the address of a guest's socket, in the abstract namespace of its sandbox's network: there is no file that a
+// command could remove or replace, and nothing outside of the namespace can reach it.
+const SocketName = "@workcell-guest"
+
 // Sizes of the link.
 const (
 	// MaxChunk is the largest chunk body.
