@@ -1,12 +1,14 @@
 package containerd
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -31,7 +33,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	if err != nil {
 		return nil, err
 	}
-	if !kernelNetwork(r.config.Runtime) {
+	if !kernelNetwork(r.config.Runtime) || !isGuest(pid) {
 		return b.bridge(ctx, r)
 	}
 	for deadline := time.Now().Add(guestWait); ; {
@@ -57,6 +59,12 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 // Connect is Dial.
 func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	return b.Dial(ctx, id)
+}
+
+// isGuest reports whether the process is a guest: a containerd that counts processes in a namespace of its own names others.
+func isGuest(pid int) bool {
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && bytes.HasPrefix(args, []byte(embed.Path+"\x00"))
 }
 
 // dialGuest connects to the socket of the guest that is a process of this machine: nobody else's, whatever a command or
@@ -95,7 +103,7 @@ func lost(err error) error {
 }
 
 // bridge is the stream to a process of ours in the sandbox, which bridges to the guest's socket there: the network of a
-// runtime that has one of its own cannot be entered. The process of a host that died ends when the guest has heard
+// runtime that has one of its own cannot be entered, nor that of a process that cannot be seen from here. The process of a host that died ends when the guest has heard
 // nothing from it for 30 s.
 type bridge struct {
 	io.Reader
