@@ -116,10 +116,10 @@ func TestEngineFallsSilentInCreate(t *testing.T) {
 func TestEngineSlow(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
-	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, 300*time.Millisecond })
+	b := newBackend(t, func(o *docker.Options) { o.Host, o.Patience = p.host, 2*time.Second })
 	p.on(func(r *http.Request) bool {
 		if strings.HasSuffix(r.URL.Path, "/start") {
-			time.Sleep(time.Second)
+			time.Sleep(5 * time.Second)
 		}
 		return true
 	})
@@ -129,7 +129,7 @@ func TestEngineSlow(t *testing.T) {
 func TestCallTimeout(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
-	b := newBackend(t, func(o *docker.Options) { o.Host, o.CallTimeout = p.host, 300*time.Millisecond })
+	b := newBackend(t, func(o *docker.Options) { o.Host, o.CallTimeout = p.host, 3*time.Second })
 	p.on(func(r *http.Request) bool { return !strings.HasSuffix(r.URL.Path, "/containers/json") }) // pings go through
 	if _, err := b.List(t.Context(), backend.Filter{}); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("List: %v, want ErrUnavailable", err)
