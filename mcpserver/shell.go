@@ -124,12 +124,16 @@ func (c *commands) add(words []word, input *string, depth int) {
 	switch program {
 	case "sh", "ash", "bash", "dash", "ksh", "mksh", "zsh":
 		c.addShell(args, input, depth)
+	case ".", "source":
+		c.addShell(args[:min(1, len(args))], input, depth)
 	case "eval":
 		c.addScript(args, depth)
 	case "trap":
 		c.addScript(args[:min(1, len(args))], depth)
 	case "find":
 		c.addFind(args, depth)
+	case "xargs":
+		c.add(append(filledIn(wrappers[program].command(args)), word{}), nil, depth+1) // the last is what it reads
 	default:
 		if w, ok := wrappers[program]; ok {
 			c.add(w.command(args), input, depth+1)
@@ -142,7 +146,10 @@ func (c *commands) addShell(args []word, input *string, depth int) {
 	for i := 0; i < len(args); i++ {
 		text := args[i].text
 		switch {
-		case text == "-s":
+		case !args[i].static:
+			c.doubt(whyComputed)
+			return
+		case text == "-s" || text == "/dev/stdin" || strings.HasPrefix(text, "/dev/fd/") || strings.HasPrefix(text, "/proc/self/fd/"):
 			c.addInput(input, depth)
 			return
 		case slices.Contains([]string{"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}, text):
@@ -181,9 +188,20 @@ func (c *commands) addFind(args []word, depth int) {
 		if end < 0 {
 			end = len(rest)
 		}
-		c.add(rest[:end], nil, depth+1)
+		c.add(filledIn(rest[:end]), nil, depth+1)
 		i += end
 	}
+}
+
+// filledIn returns the words with those computed in which find and xargs put what they find.
+func filledIn(words []word) []word {
+	out := slices.Clone(words)
+	for i, w := range out {
+		if strings.Contains(w.text, "{}") {
+			out[i] = word{}
+		}
+	}
+	return out
 }
 
 // addScript adds the commands of the script that words make when they are joined.

@@ -36,15 +36,15 @@ func TestCommands(t *testing.T) {
 		// Wrappers.
 		{script: "env A=b -u X -i rm a; env A=$B rm b; FOO=$X rm c", want: []string{"rm a", "rm b", "rm c"}},
 		{script: "sudo -nu root rm a; timeout -k 1 5 nice -n 3 nohup rm b", want: []string{"rm a", "rm b", "nice -n 3 nohup rm b"}},
-		{script: "ls | xargs -0n 1 rm -f; stdbuf -oL rm a", want: []string{"rm -f", "rm a"}},
+		{script: "ls | xargs -0n 1 rm -f; stdbuf -oL rm a", want: []string{"rm -f ?", "rm a"}},
 		{script: "exec rm a; command -p rm b; busybox rm c", want: []string{"rm a", "rm b", "rm c"}},
-		{script: `find . -exec rm {} \;`, want: []string{"rm {}"}},
+		{script: `find . -exec rm {} \;`, want: []string{"rm ?"}},
 		// Scripts in arguments and here-documents.
 		{script: `sh -c "rm a"; bash -xec 'rm b' name; sudo bash -lc 'rm c'`, want: []string{"rm a", "rm b", "rm c"}},
 		{script: `bash --norc -o pipefail -c 'sh -c "rm a"'`, want: []string{"rm a"}},
 		{script: "eval 'rm a'; eval rm b; trap 'rm c' EXIT", want: []string{"rm a", "rm b", "rm c"}},
 		{script: "sh <<'EOF'\nrm a\nEOF\nenv bash -s <<< 'rm b'", want: []string{"rm a", "rm b"}},
-		{script: "sh script.sh; echo x | sh x/$X.sh; python3 -c 'print(1)'", want: []string{"sh script.sh", "python3 -c print(1)"}},
+		{script: "sh script.sh; python3 -c 'print(1)'", want: []string{"sh script.sh", "python3 -c print(1)"}},
 		// Computed arguments are known not to be programs.
 		{script: "echo $X; ls *.txt", want: []string{"echo ?", "ls ?"}},
 		// What is computed cannot be known.
@@ -59,6 +59,14 @@ func TestCommands(t *testing.T) {
 		{script: "echo rm a | sh", unknown: true},
 		{script: "echo rm a | env bash -s", unknown: true},
 		{script: "bash <<EOF\nrm $X\nEOF\n", unknown: true},
+		{script: "bash <(echo rm a)", unknown: true},
+		{script: "echo x | sh x/$X.sh", unknown: true},
+		{script: "F=-c; bash $F 'rm a'", unknown: true},
+		{script: "echo rm a | bash /dev/stdin", unknown: true},
+		{script: "source <(echo rm a)", unknown: true},
+		{script: "echo rm a | xargs env", unknown: true},
+		{script: "echo 'rm a' | xargs -I{} sh -c {}", unknown: true},
+		{script: "find . -exec sh -c {} ';'", unknown: true},
 		{script: "if then", unknown: true},
 		{script: strings.Repeat("a;", 100_000), unknown: true},
 		{script: strings.Repeat("(", 20_000), unknown: true},

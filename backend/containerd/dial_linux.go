@@ -33,27 +33,49 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	if err != nil {
 		return nil, err
 	}
+	for deadline := time.Now().Add(guestWait); ; pause(ctx, time.Millisecond) {
+		stream, err := b.reach(ctx, r, pid)
+		if err == nil {
+			return stream, nil
+		}
+		if ctx.Err() != nil {
+			return nil, b.settle(ctx, "dial", err)
+		}
+		if _, now, err := b.running(ctx, id); err != nil {
+			return nil, lost(err)
+		} else if now != pid {
+			return nil, fmt.Errorf("containerd: the guest ended: %w", backend.ErrLost)
+		}
+		switch late := time.Now().After(deadline); {
+		case errors.Is(err, syscall.EAGAIN) && late:
+			return nil, fmt.Errorf("containerd: the guest takes no more connections: %w", backend.ErrCapacity)
+		case late || !passing(err):
+			return nil, lost(stateError("dial", err))
+		}
+	}
+}
+
+// reach connects once, in whichever way the guest can be reached.
+func (b *driver) reach(ctx context.Context, r *record, pid int) (io.ReadWriteCloser, error) {
 	if !kernelNetwork(r.config.Runtime) || !isGuest(pid) {
 		return b.bridge(ctx, r)
 	}
-	for deadline := time.Now().Add(guestWait); ; {
-		conn, err := dialGuest(ctx, pid)
-		switch {
-		case err == nil:
-			return host.NewStream(conn), nil
-		case ctx.Err() != nil:
-			return nil, b.settle(ctx, "dial", err)
-		case errors.Is(err, syscall.EAGAIN):
-			return nil, fmt.Errorf("containerd: the guest takes no more connections: %w", backend.ErrCapacity)
-		case !errors.Is(err, syscall.ECONNREFUSED):
-			return nil, lost(stateError("dial", err))
-		}
-		// One that was just started listens soon, one that ended never.
-		if _, now, err := b.running(ctx, id); err != nil || now != pid || time.Now().After(deadline) {
-			return nil, errors.Join(err, fmt.Errorf("containerd: the guest does not listen: %w", backend.ErrLost))
-		}
-		pause(ctx, time.Millisecond)
+	conn, err := dialGuest(ctx, pid)
+	if err != nil {
+		return nil, err
 	}
+	return host.NewStream(conn), nil
+}
+
+// passing reports whether a failure to connect soon ends by itself: the guest was just started, or has just ended and
+// containerd does not know yet, or commands keep its socket busy.
+func passing(err error) bool {
+	for _, e := range []error{syscall.EAGAIN, syscall.ECONNREFUSED, syscall.ENOENT, syscall.ESRCH} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // Connect is Dial.
@@ -142,7 +164,7 @@ func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, err
 		}
 		return p, err
 	})
-	if err != nil {
+	if process == nil {
 		return nil, lost(err)
 	}
 	s := &bridge{Reader: stream.Stdout, WriteCloser: stream.Stdin}
@@ -158,5 +180,8 @@ func (b *driver) bridge(ctx context.Context, r *record) (io.ReadWriteCloser, err
 		}
 		return err
 	})
+	if err != nil {
+		return nil, errors.Join(lost(err), s.Close())
+	}
 	return s, nil
 }

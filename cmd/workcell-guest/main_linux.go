@@ -84,11 +84,12 @@ func serve(args []string) int {
 		}
 		return 0
 	}
-	go func() { fail(log, s.ServeSocket()) }()
-	if info, err := stream.in.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 { // an engine that attaches nothing gives /dev/null
-		fail(log, s.ServeAttach(stream, false))
+	if info, err := stream.in.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+		return fail(log, s.ServeSocket()) // the engine attached nothing: this is the only way in
 	}
-	select {} // without a stream it can still be reached through its socket
+	go func() { fail(log, s.ServeSocket()) }()
+	fail(log, s.ServeAttach(stream, false))
+	select {} // without its stream it can still be reached through its socket
 }
 
 func connect() int {

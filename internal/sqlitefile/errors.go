@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"modernc.org/sqlite"
@@ -15,6 +16,9 @@ func (f *File) Error(err error) error {
 	var e *sqlite.Error
 	if err == nil || !errors.As(err, &e) {
 		return err
+	}
+	if strings.Contains(e.Error(), "malformed JSON") { // SQLite has no code of its own for it
+		return fmt.Errorf("%s: %w: %w", f.path, ErrCorrupt, err)
 	}
 	if kind := classify(e.Code()); kind != nil {
 		return fmt.Errorf("%s: %w: %w", f.path, kind, err)

@@ -216,7 +216,10 @@ func decode(id string, raw []byte, err error) (rec session.Record, _ error) {
 	case err != nil:
 		return rec, err
 	}
-	return rec, json.Unmarshal(raw, &rec)
+	if err := json.Unmarshal(raw, &rec); err != nil {
+		return rec, fmt.Errorf("%w: record of sandbox %s: %v", sqlitefile.ErrCorrupt, id, err)
+	}
+	return rec, nil
 }
 
 func noRecord(id string) error {

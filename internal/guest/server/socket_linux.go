@@ -16,7 +16,7 @@ import (
 const (
 	// maxConns bounds the secondary connections.
 	maxConns = 32
-	// acceptPause is how long accepting rests while there is no free descriptor.
+	// acceptPause is how long accepting rests after it failed.
 	acceptPause = 50 * time.Millisecond
 )
 
@@ -53,11 +53,11 @@ func (s *Server) serveListener(ln *net.UnixListener, check func(*net.UnixConn) e
 	for {
 		conn, err := ln.AcceptUnix()
 		if err != nil {
-			if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ECONNABORTED) {
-				time.Sleep(acceptPause)
-				continue
+			if errors.Is(err, net.ErrClosed) {
+				return err
 			}
-			return err
+			time.Sleep(acceptPause) // no memory or descriptors for now: without the listener nobody would get in any more
+			continue
 		}
 		if err := check(conn); err != nil {
 			s.logf("connection refused: %v", err)

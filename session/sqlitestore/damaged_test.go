@@ -1,0 +1,58 @@
+package sqlitestore_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/workcell-dev/workcell/internal/sqlitefile"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/sqlitestore"
+)
+
+// TestDamagedRecord: one flipped bit in a record is reported as a damaged file, and nothing is taken for gone.
+func TestDamagedRecord(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state.db")
+	open := func() *sqlitestore.Store {
+		s, err := sqlitestore.Open(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open()
+	if err := s.Insert(t.Context(), session.Record{ID: "one", Key: session.UserKey("one"), Engine: "docker", State: session.RecordReady, Created: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(raw, []byte(`"Created"`))
+	if at < 0 {
+		t.Fatal("the record is not in the file as JSON")
+	}
+	raw[at] ^= 1
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = open()
+	defer s.Close() //nolint:errcheck // only read from
+	for name, f := range map[string]func() error{
+		"List":       func() error { _, err := s.List(t.Context()); return err },
+		"List ready": func() error { _, err := s.List(t.Context(), session.RecordReady); return err },
+		"Get":        func() error { _, err := s.Get(t.Context(), "one"); return err },
+		"Touch":      func() error { return s.Touch(t.Context(), "one", time.Now(), time.Now()) },
+	} {
+		if err := f(); !errors.Is(err, sqlitefile.ErrCorrupt) {
+			t.Errorf("%s: %v, want ErrCorrupt", name, err)
+		}
+	}
+}
