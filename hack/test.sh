@@ -190,7 +190,7 @@ binary() {
 
 packages() {
   # The time includes that spent waiting for a place.
-  TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 30m -parallel 4 -p $(($(nproc) + 1)) -exec "$root/hack/slot.sh $slots" "$@" |
+  TMPDIR=$scratch go test -race -count=1 -vet=off -timeout 80m -parallel 4 -p $(($(nproc) + 1)) -exec "$root/hack/slot.sh $slots" "$@" |
     grep --line-buffered -v '\[no test files\]'
 }
 

@@ -141,7 +141,7 @@ func TestR7WrongArguments(t *testing.T) {
 		{"get_files", `{"format":"tar"}`, "files or zip"},
 		{"session_status", `{"session_id":"../../etc"}`, "no such session"},
 		{"cleanup_session", `{}`, "session_id is required"},
-		{"cleanup_session", `{"session_id":""}`, "no such session"},
+		{"cleanup_session", `{"session_id":""}`, "session_id is empty"},
 	} {
 		id := p.request("tools/call", map[string]any{"name": tc.name, "arguments": json.RawMessage(tc.args)})
 		m := p.answer(id)
