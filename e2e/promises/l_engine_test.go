@@ -114,7 +114,7 @@ func TestL1DownMeanwhile(t *testing.T) {
 		return
 	}
 	p := e.proxy(t)
-	m := newManager(t, newDriver(t, connection{address: p.address, patience: 3 * time.Second}), session.Options{})
+	m := newManager(t, newDriver(t, connection{address: p.address, patience: 8 * time.Second}), session.Options{})
 	b, err := openSandbox(t.Context(), m, &tools.Plugin{Manager: m}, pythonSandbox())
 	must(t, err)
 	b.sh(t, "echo kept > f")
