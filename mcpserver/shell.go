@@ -31,6 +31,8 @@ const (
 type word struct {
 	text   string // empty for a word that is computed
 	static bool   // false: it is computed when the command runs
+	path   bool   // it is computed, and a literal slash in it shows that it names a file
+	output bool   // it is computed, and names the output of commands
 }
 
 // commands are the simple commands of a shell line or an argument list, as far as their words are literal: in lists,
@@ -146,6 +148,8 @@ func (c *commands) addShell(args []word, input *string, depth int) {
 	for i := 0; i < len(args); i++ {
 		text := args[i].text
 		switch {
+		case args[i].path, !args[i].static && !args[i].output && i == len(args)-1:
+			return // a file
 		case !args[i].static:
 			c.doubt(whyComputed)
 			return
@@ -301,7 +305,23 @@ func wordOf(w *syntax.Word) word {
 	if lit, ok := w.Parts[0].(*syntax.Lit); ok && strings.Contains(lit.Value, "=") {
 		return word{text: lit.Value}
 	}
-	return word{}
+	return word{
+		path:   namesFile(w.Parts),
+		output: slices.ContainsFunc(w.Parts, func(p syntax.WordPart) bool { _, ok := p.(*syntax.ProcSubst); return ok }),
+	}
+}
+
+// namesFile reports whether a literal part of a computed word holds a slash: no shell takes such a word for an option.
+func namesFile(parts []syntax.WordPart) bool {
+	return slices.ContainsFunc(parts, func(p syntax.WordPart) bool {
+		switch p := p.(type) {
+		case *syntax.Lit:
+			return strings.Contains(p.Value, "/")
+		case *syntax.DblQuoted:
+			return namesFile(p.Parts)
+		}
+		return false
+	})
 }
 
 // hereDocument returns the text that a command with these redirections reads; nil when it is not known.

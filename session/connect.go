@@ -34,6 +34,17 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 	if own != nil {
 		return own, nil
 	}
+	if s, err = m.tryConnect(ctx, id); errors.Is(err, backend.ErrLost) {
+		s, err = m.tryConnect(ctx, id) // an idle one may have been stopped meanwhile, and is started again
+	}
+	if s != nil {
+		span.SetAttributes(m.keyAttributes(s.key)...)
+	}
+	return s, err
+}
+
+// tryConnect connects to a sandbox of another process, once.
+func (m *Manager) tryConnect(ctx context.Context, id string) (*Session, error) {
 	engine, key, err := m.find(ctx, id)
 	if errors.Is(err, backend.ErrNotFound) {
 		err = m.vanished(ctx, id)
@@ -41,11 +52,11 @@ func (m *Manager) Connect(ctx context.Context, id string) (s *Session, err error
 	if err != nil {
 		return nil, err
 	}
-	span.SetAttributes(m.keyAttributes(key)...)
 	if engine, err = m.ensureRunning(ctx, engine, key); err != nil {
 		return nil, err
 	}
-	if s, err = m.connectSecondary(ctx, engine, key); err == nil && s.keepFresh {
+	s, err := m.connectSecondary(ctx, engine, key)
+	if err == nil && s.keepFresh {
 		m.touch(ctx, s) // what is used is not swept, however long the use is
 	}
 	return s, err

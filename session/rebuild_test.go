@@ -5,6 +5,7 @@ package session_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -212,4 +213,24 @@ func TestBusySandboxIsNotStopped(t *testing.T) {
 	if rec := record(t, opts.Store, s.ID()); rec.State != session.RecordReady || !rec.Expires.IsZero() || rec.IdlePolicy != session.IdleStop {
 		t.Errorf("record %+v", rec)
 	}
+}
+
+// TestStoppedWhileConnecting: a sandbox that a sweep stops between a look at it and the connection is started again.
+func TestStoppedWhileConnecting(t *testing.T) {
+	t.Parallel()
+	e := sharing{newEngine(t)}
+	opts := shared()
+	s := left(t, e, opts, session.UserKey("lab"), session.IdleStop)
+	var stop sync.Once
+	e.setHooks(nil, nil, func(ctx context.Context, id string) (err error) {
+		stop.Do(func() {
+			must(t, e.Stop(ctx, id))
+			err = backend.ErrLost
+		})
+		return err
+	})
+	v, err := newManager(t, e, opts).Connect(t.Context(), s.ID())
+	must(t, err)
+	wantOutput(t, v, "cat file", "kept\n")
+	must(t, v.Close(t.Context()))
 }

@@ -1,7 +1,6 @@
 package containerd
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -9,6 +8,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"path"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -57,7 +58,11 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 
 // reach connects once, in whichever way the guest can be reached.
 func (b *driver) reach(ctx context.Context, r *record, pid int) (io.ReadWriteCloser, error) {
-	if !kernelNetwork(r.config.Runtime) || !isGuest(pid) {
+	program, starting := programOf(pid)
+	if starting {
+		return nil, syscall.ESRCH
+	}
+	if !kernelNetwork(r.config.Runtime) || program != embed.Path {
 		return b.bridge(ctx, r)
 	}
 	conn, err := dialGuest(ctx, pid)
@@ -83,10 +88,12 @@ func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, er
 	return b.Dial(ctx, id)
 }
 
-// isGuest reports whether the process is a guest: a containerd that counts processes in a namespace of its own names others.
-func isGuest(pid int) bool {
-	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && bytes.HasPrefix(args, []byte(embed.Path+"\x00"))
+// programOf returns what the process runs, and reports whether that is runc, which has not become the guest yet. A containerd
+// that counts processes in a namespace of its own names others than the guest.
+func programOf(pid int) (program string, starting bool) {
+	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	argv := strings.Split(string(args), "\x00")
+	return argv[0], len(argv) > 1 && argv[1] == "init" && (argv[0] == "/proc/self/exe" || path.Base(argv[0]) == "runc")
 }
 
 // dialGuest connects to the socket of the guest that is a process of this machine: nobody else's, whatever a command or

@@ -150,13 +150,22 @@ func TestF5CommandLine(t *testing.T) {
 			t.Parallel()
 			dir, mark := b.dir(t), "mark-"+session.NewID()
 			cmd := command(t, state, nil, "sessions", "exec", b.s.ID(), "--", "python3", "-c", program(t, "family.py"), dir, mark, "wait")
+			var said bytes.Buffer
+			cmd.Stderr = &said
 			must(t, cmd.Start())
-			eventually(t, "the children are there", func() bool { return strings.Count(beats(t, b, dir), "\n") >= 9 })
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			eventually(t, "the children are there", func() bool {
+				if len(ended) > 0 {
+					t.Fatalf("it ended with %v: %s", <-ended, &said)
+				}
+				return strings.Count(beats(t, b, dir), "\n") >= 9
+			})
 			must(t, cmd.Process.Signal(sig))
-			err := cmd.Wait()
+			err := <-ended
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) {
-				t.Fatalf("it ended with %v", err)
+				t.Fatalf("it ended with %v: %s", err, &said)
 			}
 			if want := 128 + int(sig.(syscall.Signal)); sig != syscall.SIGKILL && exit.ExitCode() != want {
 				t.Errorf("exit code %d, want %d", exit.ExitCode(), want)

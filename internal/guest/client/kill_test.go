@@ -144,15 +144,25 @@ func TestCancelEndsTheTree(t *testing.T) {
 func TestRecordedExecOutlivesItsCaller(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	req := sh("sleep 0.5; echo done")
-	ctx, cancel := contextFor(t, 100*time.Millisecond)
-	defer cancel()
-	if _, err := c.Run(ctx, req); !errors.Is(err, context.DeadlineExceeded) {
+	req := sh("until [ -e left ]; do sleep 0.05; done; echo done")
+	ctx, cancel := context.WithCancel(testContext(t))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Run(ctx, req)
+		ended <- err
+	}()
+	eventually(t, "it runs", func() bool {
+		_, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID})
+		return err == nil
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := c.Run(ctx, sh("true")); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Run(ctx, sh("true")); !errors.Is(err, context.Canceled) {
 		t.Errorf("one that is over before: %v", err)
 	}
+	mustRun(t, c, sh("touch left"))
 	st, err := c.Wait(testContext(t), wire.WaitRequest{ExecID: req.ExecID, WaitMillis: -1})
 	if err != nil || st.State != wire.ExecCompleted || st.StdoutBytes != 5 {
 		t.Errorf("got %+v, %v", st, err)

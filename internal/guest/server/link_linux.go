@@ -115,6 +115,10 @@ func (l *link) preamble() (wire.Marker, error) {
 func (l *link) session(m wire.Marker) error {
 	out := wire.NewMuxWriter(&deadlineWriter{l.rw, writePatience}, m.Nonce.Generation())
 	defer out.End()
+	if l.own { // before the host knows that it is connected
+		l.s.secondary.Add(1)
+		defer l.s.secondary.Add(-1)
+	}
 	if err := l.greet(m); err != nil {
 		return err
 	}
@@ -126,10 +130,6 @@ func (l *link) session(m wire.Marker) error {
 	mux, err := yamux.Server(conn, muxConfig())
 	if err != nil {
 		return err
-	}
-	if l.own {
-		l.s.secondary.Add(1)
-		defer l.s.secondary.Add(-1)
 	}
 	for _, counted := range []*lease{l.s.lease, l.s.orphan} {
 		counted.arrive()

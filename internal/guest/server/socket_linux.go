@@ -18,6 +18,8 @@ const (
 	maxConns = 32
 	// acceptPause is how long accepting rests after it failed.
 	acceptPause = 50 * time.Millisecond
+	// startPatience is how long a guest may take to listen, once its engine can run a bridge beside it.
+	startPatience = 10 * time.Second
 )
 
 func socketAddr() *net.UnixAddr { return &net.UnixAddr{Name: wire.SocketName, Net: "unix"} }
@@ -121,9 +123,14 @@ func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 
 // Connect bridges in and out to the guest of this sandbox, its init, until one of them ends.
 func Connect(in io.Reader, out io.Writer) error {
-	conn, err := net.DialUnix("unix", nil, socketAddr())
-	if err != nil {
-		return err
+	var conn *net.UnixConn
+	for deadline := time.Now().Add(startPatience); ; time.Sleep(time.Millisecond) {
+		var err error
+		if conn, err = net.DialUnix("unix", nil, socketAddr()); err == nil {
+			break
+		} else if !errors.Is(err, unix.ECONNREFUSED) || time.Now().After(deadline) {
+			return err
+		}
 	}
 	defer conn.Close()
 	cred, err := peerOf(conn)
