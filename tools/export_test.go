@@ -16,13 +16,6 @@ var (
 	Excerpt    = excerpt
 )
 
-// Edit replaces every occurrence of old in text.
-func Edit(text []byte, old, with string) (data []byte, lines []int64, err error) {
-	e := newEdit(text, old)
-	data, err = e.replace(with)
-	return data, e.lines(), err
-}
-
 func ToolsOf(mode frontmatter.Mode) []ai.Tool {
 	return newBinding(newToolbox(nil, nil), Sandbox{Mode: mode}).offered()
 }
