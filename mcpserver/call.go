@@ -107,7 +107,7 @@ func typed[In, Out any](do func(context.Context, call, In) (Out, error)) handler
 }
 
 // result makes what the client gets of an output: the same JSON as structured content and, for clients and models that
-// know text only, as text.
+// know text only, as text, and its image.
 func result(out any) (*mcp.CallToolResult, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -116,11 +116,11 @@ func result(out any) (*mcp.CallToolResult, error) {
 		return nil, fmt.Errorf("encoding a result: %w", err)
 	}
 	raw := bytes.TrimRight(buf.Bytes(), "\n")
-	return &mcp.CallToolResult{
-		Content:           []mcp.Content{&mcp.TextContent{Text: string(raw)}},
-		StructuredContent: json.RawMessage(raw),
-		IsError:           toolspec.FailureOf(out) != nil,
-	}, nil
+	content := []mcp.Content{&mcp.TextContent{Text: string(raw)}}
+	if img := toolspec.ImageOf(out); len(img.Data) > 0 {
+		content = append(content, &mcp.ImageContent{MIMEType: img.MediaType, Data: img.Data})
+	}
+	return &mcp.CallToolResult{Content: content, StructuredContent: json.RawMessage(raw), IsError: toolspec.FailureOf(out) != nil}, nil
 }
 
 // startProgress starts to notify a client that asked for it that its call still runs. report sets the message of the next

@@ -193,7 +193,7 @@ func guardRef(p *Plugin) (*ai.MiddlewareRef, error) {
 		box = p.toolbox()
 	}
 	b := newBinding(box, frontmatter.Sandbox{})
-	g := guard{log: box.log}
+	g := &guard{log: box.log}
 	return local("workcell/guard", &ai.Hooks{
 		Tools:     []ai.Tool{b.unknownTool()},
 		WrapModel: g.wrapModel, WrapTool: g.wrapTool,

@@ -43,7 +43,7 @@ func (m middleware) New(context.Context) (*ai.Hooks, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := guard{log: m.box.log}
+	g := &guard{log: m.box.log}
 	return &ai.Hooks{
 		Tools:        append(b.offered(), b.unknownTool()),
 		WrapGenerate: b.wrapGenerate,
@@ -71,6 +71,7 @@ func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next a
 	if p.Iteration > 0 {
 		return next(ctx, p)
 	}
+	ctx = context.WithValue(ctx, modelKey{}, p.Options.Model)
 	if _, ok := session.RunFromContext(ctx); ok {
 		defer b.end(ctx)
 		return next(ctx, p)

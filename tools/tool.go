@@ -20,7 +20,7 @@ import (
 // that Genkit runs takes any JSON, and the schema that models see is another one, inferred from the input type.
 // Register writes nothing, so one tool may take part in several Generate calls at once.
 type tool struct {
-	*ai.ToolAction[json.RawMessage, any]
+	*ai.ToolAction[json.RawMessage, *ai.MultipartToolResponse]
 	def toolspec.Definition
 	run func(context.Context, json.RawMessage) (any, error) // without Genkit around it
 }
@@ -55,12 +55,15 @@ func newTool[In, Out any](b *binding, do func(context.Context, In) (Out, error),
 		}
 		return toolspec.Result{Error: known}, nil
 	}
-	t.ToolAction = ai.NewTool(def.Name, def.Description, func(tc *ai.ToolContext, raw json.RawMessage) (any, error) {
+	t.ToolAction = ai.NewMultipartTool(def.Name, def.Description, func(tc *ai.ToolContext, raw json.RawMessage) (*ai.MultipartToolResponse, error) {
 		out, err := t.run(tc, raw)
+		if err != nil {
+			return nil, err
+		}
 		if e := toolspec.FailureOf(out); e != nil { // Genkit takes it for a success
 			telemetry.Fail(trace.SpanFromContext(tc), string(e.Code))
 		}
-		return out, err
+		return &ai.MultipartToolResponse{Output: out, Content: imageParts(out)}, nil
 	}, ai.WithOutputSchema(def.Output), ai.WithStrictSchema(false))
 	return t
 }

@@ -21,7 +21,7 @@ func newDevCmd(a *app) *cobra.Command {
 
   genkit start -- workcell dev examples/agents examples/workflows/debug-and-fix.yaml
 
-Workflows show as flows, agents as prompts. A PATH is a workflow, an agent, or a directory of agents.`,
+Workflows show as flows, agents as prompts, and the tools of a sandbox as tools, to be run by hand. A PATH is a workflow, an agent, or a directory of agents.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			workflows, files, err := devFiles(args, a.Agents)

@@ -64,6 +64,7 @@ func layers() []layer {
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/bound", only: []string{}},
 		{dir: "internal/suggest", only: []string{}},
+		{dir: "internal/textedit", only: []string{}},
 		{dir: "internal/yamlnode", only: []string{"gopkg.in/yaml.v3"}},
 		{dir: "internal/isolated", only: []string{}},
 		// What a tool is, whichever protocol offers it.
@@ -82,7 +83,7 @@ func layers() []layer {
 		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint"}},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
 		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest", "internal/yamlnode"}},
-		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/toolspec", "internal/wish"), genkit: true},
+		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/textedit", "internal/toolspec", "internal/wish"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/transfer"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "internal/toolspec")},
 		// What the command is made of. Commands alone read the environment.

@@ -21,6 +21,7 @@ const (
 	SpanKillExec   = "session.KillExec"
 	SpanReadFile   = "session.ReadFile"
 	SpanWriteFile  = "session.WriteFile"
+	SpanEditFile   = "session.EditFile"
 	SpanListFiles  = "session.ListFiles"
 	SpanStatFile   = "session.StatFile"
 	SpanRemoveFile = "session.RemoveFile"
