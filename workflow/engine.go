@@ -63,6 +63,10 @@ type Options struct {
 	// Retention is how long the sandboxes of a run outlive it, in place of what the workflow says. Zero leaves it to the
 	// workflow.
 	Retention time.Duration
+	// Results is a directory of the host. Below it each run keeps the tree that its workspace began as, for as long as it is
+	// under way or can be resumed, and then its outputs and its patch, in a directory of its own. Empty keeps them nowhere
+	// but in the Result.
+	Results string
 	// Within is a run of the caller's whose sandboxes the workflow uses in place of its own. They stay open at its end,
 	// for the caller to close, and what the context asks of sandboxes (session.WithBase) holds where the workflow says
 	// nothing. Nil gives every run its own.
@@ -193,9 +197,6 @@ func (e *Engine) begin(ctx context.Context, wf *Workflow, input map[string]any) 
 	if err != nil {
 		return nil, &Error{Code: CodeInput, Message: "invalid input: " + err.Error(), Err: ErrInvalidInput}
 	}
-	base, err := e.base(ctx, wf)
-	if err != nil {
-		return nil, err
-	}
-	return newRun(e, wf, base, checked, append(slices.Clone(chain), wf.ID)), nil
+	r := newRun(e, wf, checked, append(slices.Clone(chain), wf.ID))
+	return r, r.setBase(ctx)
 }
