@@ -16,6 +16,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
 )
 
 // Defaults of Options.
@@ -71,6 +72,9 @@ type Options struct {
 	// for the caller to close, and what the context asks of sandboxes (session.WithBase) holds where the workflow says
 	// nothing. Nil gives every run its own.
 	Within *session.Run
+	// OnSnapshot is called at the end of a run with what its sandboxes began with, which is the callee's to remove: for those
+	// whose sandboxes outlive the run, as by Within. Nil removes it.
+	OnSnapshot func(*transfer.Snapshot)
 	// OnPull is called with the progress of images that are pulled for a run. May be nil.
 	OnPull func(backend.PullProgress)
 	// StopGrace is how long a step may take to return after it was cancelled. Zero is 15 seconds.

@@ -48,7 +48,11 @@ func (r *run) bringHome(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, homeTimeout)
 	defer cancel()
 	err := errors.Join(r.collect(ctx), r.keepMade())
-	if r.workspace != nil {
+	switch {
+	case r.workspace == nil:
+	case r.opts.OnSnapshot != nil:
+		r.opts.OnSnapshot(r.workspace)
+	default:
 		if rmErr := r.workspace.Remove(); rmErr != nil {
 			r.opts.Logger.Warn("the copy of a run's workspace was not removed", "run", r.result.RunID, "error", rmErr)
 		}

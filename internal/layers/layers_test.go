@@ -88,7 +88,7 @@ func layers() []layer {
 		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/outputs", "internal/suggest", "internal/yamlnode"}},
 		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/toolspec", "internal/wish", "patch", "session/transfer"), genkit: true},
 		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/outputs", "internal/runfiles", "internal/wish", "internal/yamlnode", "patch", "session/transfer"), genkit: true},
-		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "internal/toolspec")},
+		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "internal/toolspec", "patch")},
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
 		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
