@@ -50,6 +50,17 @@ func (a *app) pruneRuns(ctx context.Context, j *sqlitejournal.Journal) {
 	}
 }
 
+// forgetOldRuns is pruneRuns for who has no journal open.
+func (a *app) forgetOldRuns(ctx context.Context) error {
+	j, err := a.openJournal(ctx)
+	if err != nil {
+		return err
+	}
+	defer j.Close() // what was not deleted goes the next time
+	a.pruneRuns(ctx, j)
+	return nil
+}
+
 // checkHome refuses flags that ask for what a run cannot make, and notes what there is where its outputs will go.
 func (a *app) checkHome(want []string, workspace string) error {
 	switch {

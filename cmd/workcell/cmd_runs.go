@@ -356,6 +356,9 @@ func cancelDead(ctx context.Context, a *app, j *sqlitejournal.Journal, r sqlitej
 		if _, err := m.RemoveScope(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: r.ID}); err != nil {
 			return err
 		}
+		if kept, err := a.runFiles(); err != nil || kept.Remove(r.ID) != nil {
+			a.notice("the workspace of run %s as it began is still in the state directory", r.ID)
+		}
 		return j.Finish(ctx, r.ID, workflow.Cancelled, &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process had died"})
 	})
 }
