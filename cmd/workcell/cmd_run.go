@@ -268,7 +268,7 @@ func (h *host) executeAgent(ctx context.Context, name string, input map[string]a
 		base = began.Into(base)
 		h.reportSkipped(ctx, h.Workspace)
 	}
-	want := h.docs[name].Meta.Outputs
+	want := h.docs[name].Outputs()
 	if err := h.checkHome(want, h.Workspace); err != nil {
 		return err
 	}
