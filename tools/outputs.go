@@ -8,7 +8,6 @@ import (
 	"mime"
 	"path"
 	"slices"
-	"time"
 	"unicode/utf8"
 
 	"github.com/firebase/genkit/go/ai"
@@ -19,12 +18,8 @@ import (
 	"github.com/workcell-dev/workcell/session/transfer"
 )
 
-const (
-	// outputsTimeout bounds how long the end of a run takes for its outputs.
-	outputsTimeout = 3 * time.Minute
-	// maxArtifact is the largest output that becomes an artifact: a store writes all of them with every turn.
-	maxArtifact = 8 << 20
-)
+// maxArtifact is the largest output that becomes an artifact: a store writes all of them with every turn.
+const maxArtifact = 8 << 20
 
 // outputs reads the files that the agent's `outputs:` names from the sandbox of a run.
 func (a *Agent) outputs(ctx context.Context, run session.Run) (patch.Tree, error) {
@@ -36,8 +31,6 @@ func (a *Agent) outputs(ctx context.Context, run session.Run) (patch.Tree, error
 	if box == nil {
 		return nil, errors.New("it has no outputs: it used no sandbox")
 	}
-	ctx, cancel := context.WithTimeout(ctx, outputsTimeout)
-	defer cancel()
 	made, err := transfer.Collect(ctx, box, a.doc.Outputs(), nil)
 	return made.Outputs, err
 }
@@ -60,8 +53,6 @@ func (b *binding) keepingArtifacts(next ai.GenerateNext) ai.GenerateNext {
 }
 
 func (b *binding) keepArtifacts(ctx context.Context, box *session.Session, store aix.ArtifactStore) {
-	ctx, cancel := context.WithTimeout(ctx, outputsTimeout)
-	defer cancel()
 	made, err := transfer.Collect(ctx, box, b.cfg.Outputs, nil)
 	if err != nil && !errors.As(err, new(*transfer.MissingError)) {
 		b.box.log.WarnContext(ctx, "not all outputs became artifacts", "sandbox", box.ID(), "error", err)

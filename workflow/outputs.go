@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -14,9 +13,6 @@ import (
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 )
-
-// homeTimeout bounds how long the end of a run takes for bringing home what it made: 256 MiB each way at some MB/s.
-const homeTimeout = 3 * time.Minute
 
 // outputs reads which files are brought home.
 func (o *object) outputs(wf *Workflow) {
@@ -45,8 +41,6 @@ func (wf *Workflow) Outputs() []string { return slices.Clone(wf.outputs) }
 // bringHome collects the run's outputs and its patch, while the sandboxes still live, and keeps them. A run that has
 // succeeded fails when it did not make its outputs, or they cannot be had.
 func (r *run) bringHome(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, homeTimeout)
-	defer cancel()
 	err := errors.Join(r.collect(ctx), r.keepMade())
 	switch {
 	case r.workspace == nil:

@@ -25,9 +25,6 @@ import (
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
-// homeTimeout bounds how long the end of an agent's run takes for bringing home what it made; see package workflow.
-const homeTimeout = 3 * time.Minute
-
 // runFiles returns where what runs made is kept.
 func (a *app) runFiles() (runfiles.Dir, error) {
 	dir, err := a.stateDir()
@@ -95,10 +92,8 @@ func (h *host) collectAgent(ctx context.Context, agent string, run session.Run, 
 	if box == nil {
 		return home, errors.New("the agent has no outputs: it used no sandbox")
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), homeTimeout)
-	defer cancel()
 	var err error
-	if home.Made, err = transfer.Collect(ctx, box, want, began); home.Patch != nil {
+	if home.Made, err = transfer.Collect(context.WithoutCancel(ctx), box, want, began); home.Patch != nil {
 		home.dir = began.Dir()
 	}
 	if home.Patch == nil && len(home.Outputs) == 0 {

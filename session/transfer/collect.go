@@ -7,11 +7,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/workcell-dev/workcell/internal/outputs"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 )
+
+// collectTimeout bounds Collect, which the end of a run waits for: 256 MiB twice, at a few MB/s.
+const collectTimeout = 3 * time.Minute
 
 // Made is what was made in a sandbox.
 type Made struct {
@@ -35,6 +39,8 @@ func (e *MissingError) Error() string {
 // sandbox began with a snapshot, which may be nil. What can be had comes also beside an error: a [*MissingError], or one
 // that says which output cannot be read.
 func Collect(ctx context.Context, box *session.Session, want []string, began *Snapshot) (m Made, err error) {
+	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
+	defer cancel()
 	if began != nil {
 		if m.Patch, err = began.Diff(ctx, box); err != nil {
 			err = fmt.Errorf("what changed in the work directory cannot be told: %w", err)
