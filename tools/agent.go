@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -56,7 +57,10 @@ type AgentResult struct {
 	Text string // the answer
 	// Output is the parsed answer: by the output schema of the file, or the object when the answer is a JSON object,
 	// fenced or not. Nil otherwise.
-	Output       any
+	Output any
+	// Outputs are the files that `outputs:` of the file names, by path below the work directory, when Run began the run
+	// itself. Those of a run of the caller's are for the caller: transfer.Collect.
+	Outputs      patch.Tree
 	Model        string
 	FinishReason string
 	Turns        int // model calls
@@ -115,6 +119,11 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	}
 	if res.Output, err = a.parse(resp); err != nil {
 		return res, a.explain(ctx, req, err)
+	}
+	if !bound {
+		if res.Outputs, err = a.outputs(ctx, run); err != nil {
+			return res, a.explain(ctx, req, err)
+		}
 	}
 	return res, nil
 }

@@ -72,6 +72,7 @@ func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next a
 		return next(ctx, p)
 	}
 	ctx = context.WithValue(ctx, modelKey{}, p.Options.Model)
+	next = b.keepingArtifacts(next)
 	if _, ok := session.RunFromContext(ctx); ok {
 		defer b.end(ctx)
 		return next(ctx, p)

@@ -22,6 +22,9 @@ type runFlags struct {
 	Agents       string   `json:"agents,omitempty"`        // directory of a workflow's agents
 	Workspace    string   `json:"workspace,omitempty"`     // directory to copy into sandboxes
 	Keep         bool     `json:"keep,omitempty"`          // leave the sandboxes
+	Out          string   `json:"out,omitempty"`           // directory to put outputs into
+	Force        bool     `json:"force,omitempty"`         // also over files there that are others
+	Apply        bool     `json:"apply,omitempty"`         // apply the run's patch when it succeeded
 }
 
 // flagGroup is a set of flags that several commands have. What they say is in app.
