@@ -7,9 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/session/internal/owner"
 )
 
@@ -54,11 +59,18 @@ var errAbandoned = errors.New("session: nobody waits for this sandbox any more")
 // processes live is what Options.Store knows; without a common store only named sandboxes are found.
 func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, created bool, err error) {
 	ctx, span := telemetry.StartWith(ctx, m.tracers, telemetry.SpanOpen, m.keyAttributes(key)...)
+	began := time.Now()
 	defer func() {
+		measured := []attribute.KeyValue{telemetry.KeyCreated.Bool(created)}
 		if s != nil {
-			span.SetAttributes(telemetry.KeySandboxID.String(s.id), telemetry.KeyCreated.Bool(created))
+			span.SetAttributes(telemetry.KeySandboxID.String(s.id), telemetry.KeyCreated.Bool(created),
+				semconv.ContainerID.String(s.engine.ID), telemetry.Text(semconv.ContainerImage, s.engine.Image), semconv.ContainerRuntime.String(m.driver))
 		}
 		err = wrapError("Open", m.driver, "", err)
+		if err != nil {
+			measured = append(measured, telemetry.KeyErrorClass.String(telemetry.Class(err)))
+		}
+		m.meters.opened.Record(ctx, time.Since(began).Seconds(), m.measured(measured...))
 		telemetry.End(span, err)
 	}()
 	if err := ctx.Err(); err != nil {
@@ -74,6 +86,11 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 		return nil, false, err
 	}
 	span.SetAttributes(telemetry.Text(telemetry.KeyImage, req.Image)) // a reference, which has no room for a password
+	if err := audit.Note(ctx, func(r *audit.Record) {
+		r.Event, r.Run, r.Key, r.Image = audit.EventOpen, key.Run(), key.String(), req.Image
+	}); err != nil {
+		return nil, false, err
+	}
 	for {
 		s, created, again, err := m.tryOpen(ctx, key, req)
 		if err != nil || !again {
@@ -285,6 +302,7 @@ func (m *Manager) create(ctx context.Context, key Key, f *flight) {
 	} else {
 		m.entries[key] = &entry{session: s}
 		m.byID[s.id] = s
+		m.meters.active.Add(s.ctx, 1, m.measured())
 	}
 	m.mu.Unlock()
 	close(f.done)

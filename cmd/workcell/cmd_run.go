@@ -25,7 +25,7 @@ const keepFor = 7 * 24 * time.Hour
 
 // runVerb returns a command that runs something: with the flags for its input and its sandboxes.
 func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes string, cmd *cobra.Command) *cobra.Command {
-	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags, cmd)
+	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags|auditFlags, cmd)
 	f := cmd.Flags()
 	f.StringVar(inputFile, "input-file", "", "JSON or YAML file with the whole input, - for standard input; "+over+" goes over it")
 	f.StringVar(&a.Workspace, "workspace", "", "directory to copy into the "+sandboxes)
@@ -87,10 +87,10 @@ func (a *app) run(ctx context.Context, path, file string, pairs []string) error 
 		return err
 	}
 	defer j.Close() // every entry was on the disk before the run went on
-	if _, err := j.Prune(ctx, time.Now().Add(-keepRuns)); err != nil {
+	if err := a.forgetRuns(ctx, j); err != nil {
 		a.logger().Warn("old runs cannot be forgotten", "error", err)
 	}
-	return a.withHost(ctx, agents, func(ctx context.Context, h *host) error {
+	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
 		note, err := h.note(path)
 		if err != nil {
 			return err
@@ -112,6 +112,7 @@ func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note strin
 		OnEvent: func(ev workflow.Event) {
 			h.p.event(ev)
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
+				h.keepTrace(ev.RunID)
 				go awaitCancel(ctx, j, ev.RunID, cancel) // ends with ctx
 			}
 		},
@@ -222,7 +223,13 @@ func (a *app) runAgent(ctx context.Context, path, file string, args []string) er
 		return fail(exitInvalid, err, "")
 	}
 	name := strings.TrimSuffix(filepath.Base(path), agentExt)
-	return a.withHost(ctx, map[string]string{name: path}, func(ctx context.Context, h *host) error {
+	if j, err := a.openJournal(ctx); err == nil { // else the run itself says what is wrong
+		if err := a.forgetRuns(ctx, j); err != nil {
+			a.logger().Warn("old runs cannot be forgotten", "error", err)
+		}
+		j.Close() // it was only looked at
+	}
+	return a.withHost(ctx, map[string]string{name: path}, true, func(ctx context.Context, h *host) error {
 		input, err := agentArgs(a.stdin, h.agents[name], file, args)
 		if err != nil {
 			return err
@@ -246,6 +253,7 @@ func (h *host) executeAgent(ctx context.Context, name string, input map[string]a
 		h.reportSkipped(ctx, h.Workspace)
 	}
 	ctx = session.WithBase(session.WithRun(ctx, run), base)
+	h.keepTrace(run.ID)
 	h.p.Line("run %s of agent %s", run.ID, name)
 	h.p.Status("agent " + name)
 	res, err := h.run(ctx, name, input)

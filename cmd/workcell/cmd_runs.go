@@ -38,7 +38,24 @@ func newRunsCmd(a *app) *cobra.Command {
 
 Every run of ` + "`workcell run`" + ` has a journal in the state directory. One whose process died is interrupted: it can be
 resumed, or cancelled, which removes its sandboxes. The journals of finished runs are kept for 30 days.`,
-	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a))
+	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsTraceCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a))
+}
+
+// forgetRuns deletes the journals of runs that finished long ago, and what else is kept of runs without journal.
+func (a *app) forgetRuns(ctx context.Context, j *sqlitejournal.Journal) error {
+	before := time.Now().Add(-keepRuns)
+	_, err := j.Prune(ctx, before)
+	if err != nil {
+		return err
+	}
+	dir, err := a.stateDir()
+	if err != nil {
+		return err
+	}
+	return dir.PruneRuns(before, func(id string) bool {
+		_, err := j.Run(ctx, id)
+		return !errors.Is(err, backend.ErrNotFound)
+	})
 }
 
 // journalled returns what a command runs with the journals of runs. Nothing else is needed to look at them.
@@ -66,7 +83,7 @@ func (h *host) note(path string) (string, error) {
 	n.Backend = engines.NameOf(h.m.Backend())
 	script, isScript := scriptOf(n.Model)
 	var errs []error
-	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &script} {
+	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &n.Audit, &script} {
 		if *path != "" {
 			abs, err := filepath.Abs(*path)
 			*path, errs = abs, append(errs, err)
@@ -214,7 +231,7 @@ func (a *app) resumeRun(ctx context.Context, j *sqlitejournal.Journal, id string
 			"put back what it was, or end the run: workcell runs cancel "+r.ID)
 	}
 	a.runFlags = n.runFlags
-	return a.withHost(ctx, agents, func(ctx context.Context, h *host) error {
+	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
 		if err := n.checkEngine(a, h.m); err != nil {
 			return err
 		}
