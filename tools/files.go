@@ -91,7 +91,7 @@ func (b *binding) fsRead(ctx context.Context, in fsReadInput) (out fsReadOutput,
 	out, err = read(ctx, s, in)
 	if err == nil && b.check != nil {
 		if fail := b.check(ctx, toolspec.Args{Files: map[string]int64{in.Path: out.SizeBytes}}); fail != nil {
-			return fsReadOutput{}, fail
+			return fsReadOutput{}, b.refused(ctx, fail)
 		}
 	}
 	return out, err

@@ -107,10 +107,10 @@ func answer[In, Out any](ctx context.Context, b *binding, name string, raw json.
 	if err := b.decided(ctx, audit.Allowed, ""); err != nil {
 		return out, err
 	}
-	if given != nil {
+	out, err = do(ctx, in)
+	if given != nil && err == nil { // what could not be started may be anything, a secret too
 		describeCall(ctx, given.args())
 	}
-	out, err = do(ctx, in)
 	describeExit(ctx, out)
 	return out, err
 }

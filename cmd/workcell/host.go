@@ -42,6 +42,7 @@ type host struct {
 	onTool  func(agent string, e tools.ToolEvent) // tool calls as they happen; may be nil
 	script  *scripted.Plugin                      // plays recorded answers; nil when models are asked
 	tel     *otelsetup.Tracing
+	traced  string // the run whose spans are kept, empty for none
 }
 
 var (
@@ -182,7 +183,9 @@ func (a *app) startTracing(ctx context.Context, keep bool) (context.Context, *ot
 // keepTrace keeps the spans of this process with a run, for `workcell runs trace`.
 func (h *host) keepTrace(runID string) {
 	if dir, err := h.stateDir(); err == nil { // else there was no manager
-		h.tel.KeepIn(dir.RunDir(runID))
+		if h.traced == "" && h.tel.KeepIn(dir.RunDir(runID)) { // not of workflows that it runs inside
+			h.traced = runID
+		}
 	}
 }
 
@@ -237,6 +240,11 @@ func (a *app) withHost(ctx context.Context, files map[string]string, oneRun bool
 		return err
 	}
 	h.tel, h.p = tel, newProgress(a.stderr)
-	defer h.p.Close()
+	defer func() {
+		h.p.Close()
+		if h.traced != "" {
+			a.notice("see what it did: workcell runs trace %s", h.traced)
+		}
+	}()
 	return fn(ctx, h)
 }

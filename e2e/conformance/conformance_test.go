@@ -252,3 +252,27 @@ func TestSpans(t *testing.T) {
 		}
 	})
 }
+
+// TestOutOfMemoryShows: what the kernel did to a command is an event of its span and counted, whichever engine has the limit.
+func TestOutOfMemoryShows(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		exporter := tracetest.NewInMemoryExporter()
+		tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
+		t.Cleanup(func() { must(t, tp.Shutdown(context.Background())) })
+		m := manager(t, e.connect(t), session.Options{TracerProvider: tp})
+		req := request()
+		req.Limits.MemoryBytes = 64 << 20
+		s := open(t, m, session.UserKey("hog"), req)
+		res, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"tail", "/dev/zero"}}) // one endless line
+		must(t, err)
+		if res.Status != session.ExecOOMKilled {
+			t.Errorf("status %s", res.Status)
+		}
+		must(t, s.Close(t.Context()))
+		for _, span := range exporter.GetSpans() {
+			if span.Name == "session.Exec" && (len(span.Events) != 1 || span.Events[0].Name != "workcell.oom_kill") {
+				t.Errorf("events %+v", span.Events)
+			}
+		}
+	})
+}

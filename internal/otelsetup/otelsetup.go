@@ -137,12 +137,14 @@ func (t *Tracing) startMetrics(ctx context.Context, o Options, service *resource
 	return otelgenai.NewMetrics(t.metrics)
 }
 
-// KeepIn keeps the spans of this process in dir, those that ended before, too. It does nothing where Options.Keep is not
-// set or traces are off.
-func (t *Tracing) KeepIn(dir string) {
-	if t.kept != nil {
-		t.kept.Keep(dir)
+// KeepIn keeps the spans of this process in dir, those that ended before, too, and reports whether it does: not where
+// Options.Keep is not set or traces are off. It keeps the directory of its first call.
+func (t *Tracing) KeepIn(dir string) bool {
+	if t.kept == nil {
+		return false
 	}
+	t.kept.Keep(dir)
+	return t.kept.Kept()
 }
 
 // Exports reports whether traces are sent anywhere.

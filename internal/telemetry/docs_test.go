@@ -31,10 +31,10 @@ func inCode(t *testing.T) map[string]bool {
 			switch {
 			case strings.HasPrefix(name, "SpanDriver"):
 				prefix = "DRIVER."
-			case strings.HasPrefix(name, "Event"):
-				prefix = "workcell."
 			case name == "TracerName", name == "EventPrefix", strings.HasPrefix(name, "Removed"):
 				return true
+			case strings.HasPrefix(name, "Event"):
+				prefix = "workcell."
 			}
 			ast.Inspect(spec.Values[0], func(n ast.Node) bool {
 				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
