@@ -8,6 +8,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/workcell-dev/workcell/internal/outputs"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
@@ -37,6 +38,7 @@ type Meta struct {
 	Use         []string       // names of middleware, in order, without the sandbox
 	HasOutput   bool           // an output schema or format is there
 	Input       map[string]any // default input
+	Outputs     []string       // files below the work directory that a run of the agent brings home; "?" at the end: may be missing
 }
 
 // Parse reads a dotprompt file; name is used in errors only. The error is an Errors with every problem found, or nil.
@@ -144,6 +146,9 @@ func (r *reporter) document(doc *Document) {
 		}
 		doc.meta(d, key, follow(value))
 	}
+	if doc.Meta.Outputs != nil && (doc.Sandbox == nil || doc.Sandbox.Mode != ModeCode) {
+		r.fail(d.at["outputs[0]"], "add sandbox: {mode: code}, or remove outputs", "outputs need a sandbox that lasts")
+	}
 }
 
 // looksLikeSandbox finds misspellings: Genkit ignores keys it does not know, and the agent would run without a sandbox.
@@ -187,6 +192,16 @@ func (doc *Document) meta(d *decoder, key, n *yaml.Node) {
 	case "use":
 		if !empty {
 			doc.use(d, n)
+		}
+	case "outputs":
+		d.at["outputs[0]"] = n // unless it has an entry
+		d.list(&m.Outputs)(n, "outputs")
+		for _, p := range outputs.Globs(m.Outputs).Problems() {
+			at := n
+			if p.Index >= 0 {
+				at = d.at[fmt.Sprintf("outputs[%d]", p.Index)]
+			}
+			d.fail(at, p.Hint, "%s", p.Message)
 		}
 	case "output":
 		m.HasOutput = lookup(n, "schema") != nil || lookup(n, "format") != nil

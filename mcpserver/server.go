@@ -17,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 )
@@ -46,6 +47,9 @@ type Options struct {
 	// (session.RunFromContext) and leave open. What the caller can do something about must be a *toolspec.Error. It may be
 	// called concurrently, and must not be nil when there are Tasks.
 	RunTask func(ctx context.Context, req TaskRequest) (TaskResult, error)
+	// Diff returns what changed in a sandbox since it began with a copy of a directory; nil when it began with none. Nil
+	// stands for a function that always returns that.
+	Diff func(ctx context.Context, sandbox *session.Session) (*patch.Patch, error)
 	// IdleTimeout is how long a sandbox, or a session of execute_task, may be idle before it is closed. Zero is
 	// DefaultIdleTimeout.
 	IdleTimeout time.Duration

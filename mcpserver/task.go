@@ -106,6 +106,9 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 	if fail := s.checkSize("input", int64(len(in.Input))); fail != nil {
 		return executeTaskOutput{}, fail
 	}
+	if in.SessionID == "" && slices.ContainsFunc(s.opts.Tasks, func(t Task) bool { return t.Name == in.Task && t.Outputs }) {
+		in.SessionID = newSession
+	}
 	run, id, leave, err := s.taskRun(ctx, c.scope, in.SessionID)
 	if err != nil {
 		return executeTaskOutput{}, err
@@ -124,6 +127,9 @@ func (s *Server) executeTask(ctx context.Context, c call, in executeTaskInput) (
 	out := executeTaskOutput{
 		Task: in.Task, Outcome: res.Outcome, Text: res.Text, OutputJSON: res.OutputJSON, Model: res.Model, Steps: res.Steps,
 		ToolCalls: res.ToolCalls, SessionID: id, DurationMS: time.Since(began).Milliseconds(),
+	}
+	for _, o := range res.Outputs {
+		out.Outputs = append(out.Outputs, taskOutput{Path: o.Path, SizeBytes: o.Size, URI: resourceURI(o.Sandbox, o.Path)})
 	}
 	switch {
 	case err == nil:

@@ -19,15 +19,15 @@ import (
 
 // Result is what became of the changes of a patch, by path.
 type Result struct {
-	Applied   []string   // made as they are, or already so
-	Merged    []string   // made beside other changes of the same file
-	Conflicts []Conflict // left as it was
+	Applied   []string   `json:"applied,omitempty"`   // made as they are, or already so
+	Merged    []string   `json:"merged,omitempty"`    // made beside other changes of the same file
+	Conflicts []Conflict `json:"conflicts,omitempty"` // left as it was
 }
 
 // Conflict is a change that was not made.
 type Conflict struct {
-	Path   string
-	Reason string
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
 }
 
 // Apply makes the changes in the directory dir. A file that differs from what

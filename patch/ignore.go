@@ -11,22 +11,48 @@ import (
 // tree leave a path out. What Git tracks already it never leaves out; that is
 // for the caller to know. Git's own directories are left out always.
 func Ignore(tree Tree) func(name string) bool {
-	rules := map[string][]rule{} // by directory
+	var rules Ignorer
 	for name, e := range tree {
-		if path.Base(name) == ".gitignore" && !e.isLink() {
-			rules[path.Dir(name)] = parseRules(string(e.Content))
+		if path.Base(name) == IgnoreFile && !e.isLink() {
+			rules.Add(path.Dir(name), string(e.Content))
 		}
 	}
-	return func(name string) bool {
-		parts := strings.Split(name, "/")
-		for i := range parts {
-			// What lies in a directory that is left out cannot be taken in again.
-			if parts[i] == ".git" || ignored(rules, parts[:i+1], i < len(parts)-1) {
-				return true
-			}
-		}
-		return false
+	return rules.Ignores
+}
+
+// IgnoreFile is the name of the files with Git's rules of what is left out.
+const IgnoreFile = ".gitignore"
+
+// Ignorer has the rules of the .gitignore files of a tree, which may come one
+// after the other. The zero value has none. It is not safe for concurrent use.
+type Ignorer struct {
+	rules map[string][]rule // by directory
+}
+
+// Add adds the rules of the text of a .gitignore file in dir, "." for the top,
+// behind those that were added for dir before.
+func (g *Ignorer) Add(dir, text string) {
+	if g.rules == nil {
+		g.rules = map[string][]rule{}
 	}
+	g.rules[dir] = append(g.rules[dir], parseRules(text)...)
+}
+
+// Ignores reports whether a path that is no directory is left out.
+func (g *Ignorer) Ignores(name string) bool { return g.ignores(name, false) }
+
+// IgnoresDir reports whether a directory, with all that is in it, is left out.
+func (g *Ignorer) IgnoresDir(name string) bool { return g.ignores(name, true) }
+
+func (g *Ignorer) ignores(name string, isDir bool) bool {
+	parts := strings.Split(name, "/")
+	for i := range parts {
+		// What lies in a directory that is left out cannot be taken in again.
+		if parts[i] == ".git" || ignored(g.rules, parts[:i+1], isDir || i < len(parts)-1) {
+			return true
+		}
+	}
+	return false
 }
 
 // rule is a line of a .gitignore file.

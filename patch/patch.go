@@ -27,6 +27,9 @@ type Entry struct {
 	Content []byte
 }
 
+// NewLink returns the entry of a symbolic link to target.
+func NewLink(target []byte) Entry { return Entry{Mode: fs.ModeSymlink, Content: target} }
+
 // Tree is a state of a directory: what each path holds. Paths are relative,
 // clean and separated by slashes. Directories are not part of it.
 type Tree map[string]Entry
@@ -42,6 +45,9 @@ type Change struct {
 // Patch is the difference between two trees, ordered by path.
 type Patch struct {
 	Changes []Change
+	// Omitted are paths that differ, too, and are not among the changes, with
+	// the reason; Compare leaves it to whoever made the trees.
+	Omitted []Conflict
 }
 
 // Compare returns the changes that make before into after. A file that was
@@ -179,7 +185,9 @@ func similarity(a, b *Entry, least int) int {
 
 // Stat is the size of a change or of a patch, in lines as `git diff --stat` counts them.
 type Stat struct {
-	Files, Insertions, Deletions int
+	Files      int `json:"files"`
+	Insertions int `json:"insertions"`
+	Deletions  int `json:"deletions"`
 }
 
 // String returns the stat as Git's last line: "1 file changed, 2 insertions(+)".

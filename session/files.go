@@ -129,17 +129,23 @@ func (s *Session) ListFiles(ctx context.Context, name string, opts ListFilesOpti
 	if opts.Limit == 0 {
 		opts.Limit = DefaultListEntries
 	}
+	list, err = s.list(ctx, name, opts)
+	span.SetAttributes(telemetry.KeyEntries.Int(len(list.Entries)))
+	return list, err
+}
+
+// list is ListFiles without its span, for those who list many directories under one of their own.
+func (s *Session) list(ctx context.Context, name string, opts ListFilesOptions) (list FileList, err error) {
 	answer, err := askFile(ctx, s, true, name, func(ctx context.Context, conn *client.Conn) (wire.ListResult, error) {
 		return conn.List(ctx, wire.ListRequest{Path: name, Recursive: opts.Recursive, Limit: opts.Limit})
 	})
 	if err != nil {
-		return FileList{}, err
+		return FileList{}, publicError(err)
 	}
 	list = FileList{Entries: make([]FileInfo, 0, len(answer.Entries)), Total: answer.Total, Truncated: answer.Truncated}
 	for _, entry := range answer.Entries {
 		list.Entries = append(list.Entries, fileInfo(entry))
 	}
-	span.SetAttributes(telemetry.KeyEntries.Int(len(list.Entries)))
 	return list, nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -57,6 +58,11 @@ func everyCall(t testing.TB, ctx context.Context, m *session.Manager, key sessio
 	_, err = s.StatFile(ctx, "dir")
 	must(t, err)
 	_, err = s.MakeDir(ctx, "other", 0)
+	must(t, err)
+	all := func(string) bool { return true }
+	_, _, err = s.ReadTree(ctx, all, all)
+	must(t, err)
+	_, err = s.Diff(ctx, patch.Tree{})
 	must(t, err)
 	must(t, s.RenameFile(ctx, "dir/file", "other/file", false))
 	_, err = s.RemoveFile(ctx, "other", true)
@@ -103,7 +109,7 @@ func TestSpans(t *testing.T) {
 	want := []string{
 		"session.Open", "session.Exec", "session.WriteExec", "session.WaitExec", "session.ReadExec", "session.KillExec",
 		"session.Stream", "session.WriteFile", "session.ReadFile", "session.ListFiles", "session.StatFile", "session.MakeDir",
-		"session.RenameFile", "session.RemoveFile", "session.Close",
+		"session.ReadTree", "session.Diff", "session.RenameFile", "session.RemoveFile", "session.Close",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("spans (-want +got):\n%s", diff)

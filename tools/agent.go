@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
+	aix "github.com/firebase/genkit/go/ai/exp"
 	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/core/tracing"
 	"github.com/firebase/genkit/go/genkit"
@@ -19,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -60,7 +62,10 @@ type AgentResult struct {
 	Text string // the answer
 	// Output is the parsed answer: by the output schema of the file, or the object when the answer is a JSON object,
 	// fenced or not. Nil otherwise.
-	Output       any
+	Output any
+	// Outputs are the files that `outputs:` of the file names, by path below the work directory, when Run began the run
+	// itself or works in a Genkit agent's session. Those of the caller's own run are for the caller: transfer.Collect.
+	Outputs      patch.Tree
 	Model        string
 	FinishReason string
 	Turns        int // model calls
@@ -128,6 +133,11 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	}
 	if res.Output, err = a.parse(resp); err != nil {
 		return res, a.explain(ctx, req, err)
+	}
+	if !bound || aix.ArtifactStoreFromContext(ctx) != nil {
+		if res.Outputs, err = a.outputs(ctx, run); err != nil {
+			return res, a.explain(ctx, req, err)
+		}
 	}
 	return res, nil
 }

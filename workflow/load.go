@@ -106,7 +106,7 @@ func environment() (*expr.Env, error) {
 }
 
 func (l *loader) workflow(root *yaml.Node) *Workflow {
-	o, ok := l.object(root, "the workflow", "id", "name", "description", "input", "vars", "max_steps", "timeout", "sandbox", "start", "steps")
+	o, ok := l.object(root, "the workflow", "id", "name", "description", "input", "vars", "max_steps", "timeout", "sandbox", "outputs", "start", "steps")
 	if !ok {
 		return nil
 	}
@@ -134,6 +134,7 @@ func (l *loader) workflow(root *yaml.Node) *Workflow {
 	if n := o.at["sandbox"]; n != nil {
 		l.sandbox(n, wf)
 	}
+	o.outputs(wf)
 	if n := o.at["vars"]; n != nil {
 		wf.vars = l.assignments(n, "vars")
 	}

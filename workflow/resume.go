@@ -33,17 +33,16 @@ func (e *Engine) Resume(ctx context.Context, wf *Workflow, entries []Entry) (*Re
 	if err != nil {
 		return nil, err
 	}
-	base, err := e.base(ctx, wf)
-	if err != nil {
-		return nil, err
-	}
 	chain, _ := ctx.Value(chainKey{}).([]string)
 	input := first.Input
 	if input == nil { // an empty one is left out of the entry
 		input = map[string]any{}
 	}
-	r := newRun(e, wf, base, input, append(chain[:len(chain):len(chain)], wf.ID))
+	r := newRun(e, wf, input, append(chain[:len(chain):len(chain)], wf.ID))
 	r.identify(first.RunID, first.Time)
+	if err := r.setBase(ctx); err != nil {
+		return nil, err
+	}
 	r.past, r.seq = readPast(entries), int64(len(entries))
 	if since := r.past.since; !since.IsZero() {
 		// The sandbox may still run what the interrupted process had started, which is about to be started again.

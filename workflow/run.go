@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
 )
 
 // errRunTimeout is the cause that ends the context of a run whose time is up.
@@ -29,18 +30,19 @@ var errSibling = errors.New("another branch failed")
 // run is one run of a workflow.
 type run struct {
 	*Engine
-	wf       *Workflow
-	base     session.Request // what the run's sandboxes are like where nothing else is asked for
-	input    map[string]any  // plain data, never changed
-	info     map[string]any  // what expressions read as `run`
-	chain    []string
-	started  time.Time
-	executed atomic.Bool
-	steps    atomic.Int64 // attempts made
-	held     atomic.Int64 // bytes remembered
-	stream   core.StreamCallback[Event]
-	past     *past  // of a run that was interrupted; nil for a new one
-	trace    string // traceparent of the run's span
+	wf        *Workflow
+	base      session.Request // what the run's sandboxes are like where nothing else is asked for
+	input     map[string]any  // plain data, never changed
+	info      map[string]any  // what expressions read as `run`
+	chain     []string
+	started   time.Time
+	executed  atomic.Bool
+	steps     atomic.Int64 // attempts made
+	held      atomic.Int64 // bytes remembered
+	stream    core.StreamCallback[Event]
+	workspace *transfer.Snapshot // what the run's sandboxes begin with; nil for nothing
+	past      *past              // of a run that was interrupted; nil for a new one
+	trace     string             // traceparent of the run's span
 
 	mu  sync.Mutex // guards seq; held while an entry is written or an event is emitted, so that they come in order
 	seq int64
@@ -48,8 +50,8 @@ type run struct {
 	result Result // written by execute and settle, read when they are done
 }
 
-func newRun(e *Engine, wf *Workflow, base session.Request, input map[string]any, chain []string) *run {
-	r := &run{Engine: e, wf: wf, base: base, input: input, chain: chain, started: time.Now()}
+func newRun(e *Engine, wf *Workflow, input map[string]any, chain []string) *run {
+	r := &run{Engine: e, wf: wf, input: input, chain: chain, started: time.Now()}
 	r.result = Result{Workflow: wf.ID}
 	r.identify(session.NewRunID(), r.started)
 	return r
@@ -188,6 +190,7 @@ func (r *run) settle(ctx context.Context, out any, err error) {
 	} else {
 		r.result.Outcome, r.result.Output = Succeeded, out
 	}
+	r.bringHome(ctx)
 	r.result.Cleanup = r.cleanUp(ctx)
 	r.result.Steps = int(r.steps.Load())
 	r.result.Duration = time.Since(r.started)

@@ -109,9 +109,10 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
+	defer runner.Close()
 	opts := &mcpserver.Options{
 		Sandbox: tools.Sandbox{Runtime: o.runtime, Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)}},
-		Policy:  &policy, Tasks: runner.list(), RunTask: runner.Run, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
+		Policy:  &policy, Tasks: runner.list(), RunTask: runner.Run, Diff: runner.Diff, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
 	}
 	srv, err := mcpserver.New(m, opts)
 	if err != nil {

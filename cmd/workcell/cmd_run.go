@@ -16,6 +16,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
 	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/workflow"
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
@@ -29,6 +30,9 @@ func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes strin
 	f := cmd.Flags()
 	f.StringVar(inputFile, "input-file", "", "JSON or YAML file with the whole input, - for standard input; "+over+" goes over it")
 	f.StringVar(&a.Workspace, "workspace", "", "directory to copy into the "+sandboxes)
+	f.StringVar(&a.Out, "out", "", "directory to put the outputs into; without it they are kept for `workcell runs get`")
+	f.BoolVar(&a.Force, "force", false, "replace files in --out that are others, or changed meanwhile")
+	f.BoolVar(&a.Apply, "apply", false, "when the run succeeded, apply what it changed to the directory that its workspace is a copy of")
 	f.BoolVar(&a.Keep, "keep", false, "leave the run's sandboxes for workcell sessions exec and rm")
 	return cmd
 }
@@ -82,14 +86,15 @@ func (a *app) run(ctx context.Context, path, file string, pairs []string) error 
 	if dir := cmp.Or(a.Workspace, wf.Workspace()); dir != "" {
 		a.reportSkipped(ctx, dir)
 	}
+	if err := a.checkHome(wf.Outputs(), cmp.Or(a.Workspace, wf.Workspace())); err != nil {
+		return err
+	}
 	j, err := a.openJournal(ctx)
 	if err != nil {
 		return err
 	}
 	defer j.Close() // every entry was on the disk before the run went on
-	if err := a.forgetRuns(ctx, j); err != nil {
-		a.logger().Warn("old runs cannot be forgotten", "error", err)
-	}
+	a.pruneRuns(ctx, j)
 	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
 		note, err := h.note(path)
 		if err != nil {
@@ -107,8 +112,13 @@ func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note strin
 	h.onTool = h.p.tool
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	kept, err := h.runFiles()
+	if err != nil {
+		return err
+	}
 	res, err := do(ctx, workflow.NewEngine(h.m, h, &workflow.Options{
 		Workspace: h.Workspace, Retention: h.retention(), OnPull: h.p.Pull, Logger: h.logger(), Journal: j.For(h.m.Owner(), note),
+		Results: string(kept),
 		OnEvent: func(ev workflow.Event) {
 			h.p.event(ev)
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
@@ -124,7 +134,11 @@ func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note strin
 	if werr := h.print(res, func(w io.Writer) error { return resultTable(w, res) }); werr != nil {
 		return errors.Join(err, werr)
 	}
-	return errors.Join(runError(err), res.Cleanup)
+	home := h.bringHome(homecoming{
+		Made: transfer.Made{Outputs: res.Outputs, Missing: res.Missing, Patch: res.Patch},
+		run:  res.RunID, dir: res.Workspace, succeeded: err == nil,
+	})
+	return errors.Join(runError(err), res.Cleanup, home)
 }
 
 // retention returns how long the sandboxes of a run stay behind its end.
@@ -223,11 +237,8 @@ func (a *app) runAgent(ctx context.Context, path, file string, args []string) er
 		return fail(exitInvalid, err, "")
 	}
 	name := strings.TrimSuffix(filepath.Base(path), agentExt)
-	if j, err := a.openJournal(ctx); err == nil { // else the run itself says what is wrong
-		if err := a.forgetRuns(ctx, j); err != nil {
-			a.logger().Warn("old runs cannot be forgotten", "error", err)
-		}
-		j.Close() // it was only looked at
+	if err := a.forgetOldRuns(ctx); err != nil {
+		return err
 	}
 	return a.withHost(ctx, map[string]string{name: path}, true, func(ctx context.Context, h *host) error {
 		input, err := agentArgs(a.stdin, h.agents[name], file, args)
@@ -246,11 +257,18 @@ func (h *host) executeAgent(ctx context.Context, name string, input map[string]a
 	h.onTool = h.p.tool
 	run := session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
 	base := session.Request{OnPull: h.p.Pull, Retention: h.retention()}
+	var began *transfer.Snapshot
 	if h.Workspace != "" {
-		if base, err = workflow.CopyWorkspace(ctx, base, h.Workspace); err != nil {
-			return fail(exitInvalid, err, "--workspace names the directory to copy")
+		if began, err = transfer.NewSnapshot(ctx, h.Workspace, ""); err != nil {
+			return fail(exitInvalid, fmt.Errorf("workspace %s: %w", h.Workspace, err), "--workspace names the directory to copy")
 		}
+		defer began.Remove() // a temp file; nothing can be done about one that stays
+		base = began.Into(base)
 		h.reportSkipped(ctx, h.Workspace)
+	}
+	want := h.docs[name].Meta.Outputs
+	if err := h.checkHome(want, h.Workspace); err != nil {
+		return err
 	}
 	ctx = session.WithBase(session.WithRun(ctx, run), base)
 	h.keepTrace(run.ID)
@@ -258,20 +276,24 @@ func (h *host) executeAgent(ctx context.Context, name string, input map[string]a
 	h.p.Status("agent " + name)
 	res, err := h.run(ctx, name, input)
 	h.p.Status("")
+	home, homeErr := h.collectAgent(ctx, name, run, want, began)
+	home.succeeded = err == nil && homeErr == nil
+	err = errors.Join(err, homeErr)
 	// The end of the manager leaves what the run's own end keeps, and nothing else.
 	err = errors.Join(err, h.m.CloseScope(context.WithoutCancel(ctx), run.Scope()))
 	h.showKept(ctx, run.ID)
 	if err != nil {
-		return runError(err)
+		return errors.Join(runError(err), h.bringHome(home))
 	}
 	out := agentOutput{
 		Agent: name, RunID: run.ID, Model: res.Model, Text: res.Text, Output: res.Output, Turns: res.Turns,
 		ToolCalls: res.ToolCalls, InputTokens: res.InputTokens, OutputTokens: res.OutputTokens,
 	}
-	return h.print(out, func(w io.Writer) error {
+	err = h.print(out, func(w io.Writer) error {
 		if res.Output != nil {
 			return writeLines(w, "", res.Output)
 		}
 		return writeLines(w, "", res.Text)
 	})
+	return errors.Join(err, h.bringHome(home))
 }

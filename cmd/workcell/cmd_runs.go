@@ -33,29 +33,13 @@ const (
 func newRunsCmd(a *app) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "runs",
-		Short: "List, show, resume and cancel workflow runs",
-		Long: `List, show, resume and cancel workflow runs.
+		Short: "List, show, resume and cancel runs, and bring home what they made",
+		Long: `List, show, resume and cancel workflow runs, and bring home what they and runs of agents made.
 
 Every run of ` + "`workcell run`" + ` has a journal in the state directory. One whose process died is interrupted: it can be
-resumed, or cancelled, which removes its sandboxes. The journals of finished runs are kept for 30 days.`,
-	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsTraceCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a))
-}
-
-// forgetRuns deletes the journals of runs that finished long ago, and what else is kept of runs without journal.
-func (a *app) forgetRuns(ctx context.Context, j *sqlitejournal.Journal) error {
-	before := time.Now().Add(-keepRuns)
-	_, err := j.Prune(ctx, before)
-	if err != nil {
-		return err
-	}
-	dir, err := a.stateDir()
-	if err != nil {
-		return err
-	}
-	return dir.PruneRuns(before, func(id string) bool {
-		_, err := j.Run(ctx, id)
-		return !errors.Is(err, backend.ErrNotFound)
-	})
+resumed, or cancelled, which removes its sandboxes. The journals of finished runs, their outputs, patches and traces are kept for 30 days.`,
+	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsTraceCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a),
+		newRunsFilesCmd(a), newRunsGetCmd(a), newRunsDiffCmd(a), newRunsApplyCmd(a), newRunsRmCmd(a))
 }
 
 // journalled returns what a command runs with the journals of runs. Nothing else is needed to look at them.
@@ -83,7 +67,7 @@ func (h *host) note(path string) (string, error) {
 	n.Backend = engines.NameOf(h.m.Backend())
 	script, isScript := scriptOf(n.Model)
 	var errs []error
-	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &n.Audit, &script} {
+	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &script} {
 		if *path != "" {
 			abs, err := filepath.Abs(*path)
 			*path, errs = abs, append(errs, err)
@@ -371,6 +355,9 @@ func cancelDead(ctx context.Context, a *app, j *sqlitejournal.Journal, r sqlitej
 		// Its end is recorded when nothing is left of it, as that of a run that ends by itself.
 		if _, err := m.RemoveScope(ctx, session.Scope{Namespace: session.NamespaceWorkflow, ID: r.ID}); err != nil {
 			return err
+		}
+		if kept, err := a.runFiles(); err != nil || kept.Remove(r.ID) != nil {
+			a.notice("the workspace of run %s as it began is still in the state directory", r.ID)
 		}
 		return j.Finish(ctx, r.ID, workflow.Cancelled, &workflow.Error{Code: workflow.CodeCancelled, Message: "cancelled after its process had died"})
 	})

@@ -49,11 +49,11 @@ func (a *app) drawTrace(ctx context.Context, j *sqlitejournal.Journal, id, out s
 	if err != nil {
 		return err
 	}
-	dir, err := a.stateDir()
+	dir, err := a.runFiles()
 	if err != nil {
 		return err
 	}
-	file, err := os.Open(filepath.Join(dir.RunDir(id), runtrace.FileName))
+	file, err := os.Open(filepath.Join(dir.Of(id), runtrace.FileName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fail(exitNotFound, fmt.Errorf("run %s: no trace was kept of it", id), "OTEL_SDK_DISABLED=true keeps none; nor does a run that TRACEPARENT leaves out of its sample")
 	}
@@ -104,7 +104,7 @@ func (a *app) tracedRun(ctx context.Context, j *sqlitejournal.Journal, id string
 	if err == nil {
 		return r.ID, r.Workflow + " · " + r.ID, nil
 	}
-	dir, late := a.stateDir()
+	dir, late := a.runFiles()
 	if late != nil {
 		return "", "", late
 	}

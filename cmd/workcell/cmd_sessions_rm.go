@@ -149,7 +149,7 @@ func newSessionsGCCmd(a *app) *cobra.Command {
 with --named also those that ` + "`sessions open`" + ` made. All but the named ones would go by themselves, when their time is over.
 
 On Docker the volumes with the guest program of other versions of Workcell go with them, unless a container has them or
-they are new.
+they are new. With --yes, what is kept of runs for more than 30 days goes, too.
 
 A run whose sandbox is removed can be resumed with an empty one only.`,
 		Args: cobra.NoArgs,
@@ -173,6 +173,11 @@ type garbageOutput struct {
 }
 
 func (o *sessionsGCOptions) run(ctx context.Context, a *app, m *session.Manager) error {
+	if o.yes {
+		if err := a.forgetOldRuns(ctx); err != nil {
+			return err
+		}
+	}
 	now := time.Now()
 	rows := []garbageOutput{}
 	var errs []error

@@ -44,7 +44,8 @@ const exitCodeHelp = `Exit codes:
   4        the model cannot be used: missing key, unknown provider
   5        the container engine is not available, or cannot run sandboxes (doctor)
   6        no such sandbox or run, or its container or files are gone (sessions open rebuilds a named one)
-  7        in the way is what is there: a sandbox that is another one or another process's, a run that goes on or is over
+  7        in the way is what is there: a sandbox that is another one or another process's, a run that goes on or is over,
+           files that changed meanwhile (runs apply, --out)
   8        no room: as many sandboxes or processes as allowed, or a workspace, or the disk for one, that is full
   124-127  sessions exec, attach: timed out; workcell's own error; program not executable; program not found
   128+n    ended by signal n: 130 for Ctrl-C, 143 for TERM

@@ -24,6 +24,9 @@ type runFlags struct {
 	Keep         bool     `json:"keep,omitempty"`          // leave the sandboxes
 	Audit        string   `json:"audit,omitempty"`         // file that decisions and commands are recorded in
 	AuditHash    bool     `json:"audit_hash,omitempty"`    // hashes in place of arguments
+	Out          string   `json:"out,omitempty"`           // directory to put outputs into
+	Force        bool     `json:"force,omitempty"`         // also over files there that are others
+	Apply        bool     `json:"apply,omitempty"`         // apply the run's patch when it succeeded
 }
 
 // flagGroup is a set of flags that several commands have. What they say is in app.

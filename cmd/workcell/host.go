@@ -182,8 +182,8 @@ func (a *app) startTracing(ctx context.Context, keep bool) (context.Context, *ot
 
 // keepTrace keeps the spans of this process with a run, for `workcell runs trace`.
 func (h *host) keepTrace(runID string) {
-	if dir, err := h.stateDir(); err == nil { // else there was no manager
-		if h.traced == "" && h.tel.KeepIn(dir.RunDir(runID)) { // not of workflows that it runs inside
+	if dir, err := h.runFiles(); err == nil { // else there was no manager
+		if h.traced == "" && h.tel.KeepIn(dir.Of(runID)) { // not of workflows that it runs inside
 			h.traced = runID
 		}
 	}

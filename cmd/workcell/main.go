@@ -17,6 +17,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/reaper"
 	"github.com/workcell-dev/workcell/internal/suggest"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session/sqlitestore"
 )
 
@@ -149,6 +150,8 @@ type app struct {
 	stateDirFlag string
 	out          format
 	maxSandboxes int // that may be open at once; 0 is no bound. Only servers have a flag for it.
+
+	before patch.Stamps // files in --out when the run began
 
 	records  *sqlitestore.Store           // openManager's; nil when it does without
 	terminal atomic.Pointer[hostTerminal] // the one that is not as it was found, nil for none

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -79,12 +80,27 @@ func TestMetrics(t *testing.T) {
 	runTraced(t, environ, canaryRun(t))
 	cmd := workcell(t, "mcp")
 	cmd.Env = environ
-	cmd.Stdin = strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}
 {"jsonrpc":"2.0","method":"notifications/initialized"}
 {"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"session_status","arguments":{}}}
-`)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("mcp: %v\n%s", err, out)
+`); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan() && !strings.Contains(lines.Text(), `"id":2`); {
+	}
+	if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+		t.Fatalf("mcp: %v", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -133,6 +133,12 @@ func TestExec(t *testing.T) {
 	})
 }
 
+func TestDiff(t *testing.T) {
+	on(t, func(t *testing.T, e engine) {
+		sessiontest.Diff(t, open(t, manager(t, e.connect(t), session.Options{}), session.UserKey("diff"), request()))
+	})
+}
+
 func TestFiles(t *testing.T) {
 	on(t, func(t *testing.T, e engine) {
 		m := manager(t, e.connect(t), session.Options{MaxFileBytes: sessiontest.FileLimit})

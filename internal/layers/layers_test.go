@@ -31,7 +31,7 @@ type layer struct {
 
 func layers() []layer {
 	leaves := []string{"internal/audit", "internal/bound", "internal/telemetry", "internal/suggest"}
-	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "otelgenai", "session", "session/sqlitestore", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
+	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "otelgenai", "session", "session/sqlitestore", "patch", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
 		// The contract, light enough for anyone to implement.
@@ -80,14 +80,18 @@ func layers() []layer {
 		{dir: "internal/sqlitefile", may: []string{}},
 		{dir: "session/sqlitestore", may: above("backend", "session", "internal/sqlitefile")},
 		{dir: "workflow/sqlitejournal", may: above("backend", "workflow", "internal/sqlitefile"), genkit: true},
-		{dir: "session", may: above("backend", "internal/guest", "internal/guest/server")},
+		{dir: "session", may: above("backend", "internal/guest", "internal/guest/server", "patch")},
 		// Files and directories between the host and a sandbox.
-		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint"}},
-		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
-		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest", "internal/yamlnode"}},
-		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/toolspec", "internal/wish"), genkit: true},
-		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/transfer"), genkit: true},
-		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "internal/toolspec")},
+		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint", "internal/outputs", "patch"}},
+		// The difference of two directories, and globs of files; they know nothing of sandboxes.
+		{dir: "patch", only: []string{"github.com/aymanbagabas/go-udiff", "github.com/bluekeyes/go-gitdiff", "github.com/bmatcuk/doublestar"}},
+		{dir: "internal/outputs", only: []string{"github.com/bmatcuk/doublestar"}},
+		{dir: "internal/runfiles", may: []string{"patch"}, only: []string{}},
+		{dir: "session/sessiontest", may: above("backend", "session", "patch"), sdk: true},
+		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/outputs", "internal/suggest", "internal/yamlnode"}},
+		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/toolspec", "internal/wish", "patch", "session/transfer"), genkit: true},
+		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/outputs", "internal/runfiles", "internal/wish", "internal/yamlnode", "patch", "session/transfer"), genkit: true},
+		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "internal/toolspec", "patch")},
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
 		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},

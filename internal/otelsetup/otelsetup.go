@@ -132,7 +132,9 @@ func (t *Tracing) startMetrics(ctx context.Context, o Options, service *resource
 	if err != nil || exporter == nil {
 		return fanOut{}
 	}
-	t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)), sdkmetric.WithResource(service))
+	genkits := sdkmetric.NewView(sdkmetric.Instrument{Name: "genkit/*"}, sdkmetric.Stream{Aggregation: sdkmetric.AggregationDrop{}})
+	t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)),
+		sdkmetric.WithResource(service), sdkmetric.WithView(genkits))
 	otel.SetMeterProvider(t.metrics)
 	return otelgenai.NewMetrics(t.metrics)
 }
@@ -157,6 +159,7 @@ func newResource(ctx context.Context, version string) *resource.Resource {
 			attribute.String("service.name", "workcell"),
 			attribute.String("service.version", version),
 		),
+		resource.WithHost(),
 		resource.WithTelemetrySDK(),
 		resource.WithFromEnv(), // later detectors win
 	)

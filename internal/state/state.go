@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/hint"
@@ -25,9 +24,6 @@ const instanceFile = "instance"
 
 // stateFile holds the records of sandboxes and the journals of runs.
 const stateFile = "state.db"
-
-// runsDir holds a directory for each run.
-const runsDir = "runs"
 
 // Dir is the state directory.
 type Dir string
@@ -51,39 +47,6 @@ func Locate(env environ.Lookup, flag string) (Dir, error) {
 
 // File returns the path of the state file.
 func (d Dir) File() string { return d.path(stateFile) }
-
-// RunDir returns the directory for what is kept of a run beside its journal. It may not be there.
-func (d Dir) RunDir(id string) string {
-	return filepath.Join(d.path(runsDir), filepath.Base(filepath.Clean("/"+id)))
-}
-
-// Runs returns the ids of the runs of which something is kept.
-func (d Dir) Runs() ([]string, error) {
-	entries, err := os.ReadDir(d.path(runsDir))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var ids []string
-	for _, e := range entries {
-		ids = append(ids, e.Name())
-	}
-	return ids, nil
-}
-
-// PruneRuns removes what is kept of runs that began before a time and that known does not report: the journals of those
-// that it does are still there.
-func (d Dir) PruneRuns(before time.Time, known func(id string) bool) error {
-	ids, err := d.Runs()
-	errs := []error{err}
-	for _, id := range ids {
-		st, err := os.Stat(d.RunDir(id))
-		if err == nil && st.ModTime().Before(before) && !known(id) {
-			err = os.RemoveAll(d.RunDir(id))
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
 
 func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
 

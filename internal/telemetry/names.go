@@ -30,6 +30,8 @@ const (
 	SpanRemoveFile = "session.RemoveFile"
 	SpanMakeDir    = "session.MakeDir"
 	SpanRenameFile = "session.RenameFile"
+	SpanReadTree   = "session.ReadTree"
+	SpanDiff       = "session.Diff"
 
 	SpanTerminal     = "session.Terminal"
 	SpanJoinTerminal = "session.JoinTerminal"

@@ -257,3 +257,9 @@ func (j *Journal) runs(ctx context.Context, which string, arg any) (list []Run, 
 func (j *Journal) Prune(ctx context.Context, before time.Time) (n int64, err error) {
 	return j.exec(ctx, `DELETE FROM run WHERE finished > 0 AND finished < ?`, before.UnixMicro())
 }
+
+// Delete deletes a run that has finished, with its entries; one that has not stays.
+func (j *Journal) Delete(ctx context.Context, runID string) error {
+	_, err := j.exec(ctx, `DELETE FROM run WHERE id = ? AND finished > 0`, runID)
+	return err
+}

@@ -188,3 +188,8 @@ func (c *Conn) Remove(ctx context.Context, req wire.PathRequest) (wire.RemoveRes
 func (c *Conn) Rename(ctx context.Context, req wire.RenameRequest) error {
 	return c.roundTrip(ctx, wire.OpRename, &req, new(wire.Empty))
 }
+
+// Digest describes what files hold and where links lead, in the order of the paths.
+func (c *Conn) Digest(ctx context.Context, req wire.DigestRequest) (wire.DigestResult, error) {
+	return ask(ctx, c, wire.OpDigest, &req, func(res *wire.DigestResult) error { return checkDigests(&req, res) })
+}

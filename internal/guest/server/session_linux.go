@@ -38,6 +38,7 @@ var operations = []struct {
 	{wire.OpRemove, onFiles((*files.Service).Remove)},
 	{wire.OpMkdir, onFiles((*files.Service).Mkdir)},
 	{wire.OpRename, onFiles((*files.Service).Rename)},
+	{wire.OpDigest, onFiles((*files.Service).Digest)},
 	{wire.OpTerminal, decoded((*Server).handleTerminal)},
 	{wire.OpJoin, decoded((*Server).handleJoin)},
 	{wire.OpResize, decoded((*Server).handleResize)},

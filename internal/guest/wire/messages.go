@@ -23,6 +23,7 @@ const (
 	OpRemove  Op = "file-remove-v1"
 	OpMkdir   Op = "file-mkdir-v1"
 	OpRename  Op = "file-rename-v1"
+	OpDigest  Op = "file-digest-v1" // DigestRequest; DigestResult
 
 	OpTerminal Op = "terminal-v1"        // RunRequest with a terminal, for which output is live; RunResult at the end
 	OpJoin     Op = "terminal-join-v1"   // TerminalRequest; as OpTerminal from then on
@@ -279,6 +280,22 @@ type ListResult struct {
 	Entries   List[FileInfo] `json:"entries"`
 	Total     int64          `json:"total"`
 	Truncated bool           `json:"truncated"`
+}
+
+// DigestRequest asks what files hold and where links lead, at most MaxDigests of them.
+type DigestRequest struct {
+	Paths []string `json:"paths"`
+}
+
+// DigestResult answers DigestRequest, in the order of its paths.
+type DigestResult struct {
+	Digests List[Digest] `json:"digests"`
+}
+
+// Digest is empty for what is neither a regular file nor a link, and for what cannot be read.
+type Digest struct {
+	SHA256 []byte `json:"sha256,omitempty"` // of a file's content
+	Target []byte `json:"target,omitempty"` // of a link
 }
 
 // Hello describes the guest when a connection begins.

@@ -1,0 +1,66 @@
+package tools
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"maps"
+	"mime"
+	"path"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/firebase/genkit/go/ai"
+	aix "github.com/firebase/genkit/go/ai/exp"
+
+	"github.com/workcell-dev/workcell/patch"
+	"github.com/workcell-dev/workcell/session"
+	"github.com/workcell-dev/workcell/session/transfer"
+)
+
+const (
+	// outputsTimeout bounds how long the end of a run takes for its outputs.
+	outputsTimeout = 3 * time.Minute
+	// maxArtifact is the largest output that becomes an artifact: a store writes all of them with every turn.
+	maxArtifact = 8 << 20
+)
+
+// outputs reads the files that the agent's `outputs:` names from the sandbox of a run. In a Genkit agent's session they
+// become artifacts.
+func (a *Agent) outputs(ctx context.Context, run session.Run) (patch.Tree, error) {
+	p := pluginOf(a.g)
+	if p == nil || a.doc.Meta.Outputs == nil {
+		return nil, nil
+	}
+	box := transfer.Shared(p.Manager, run)
+	if box == nil {
+		return nil, errors.New("it has no outputs: it used no sandbox")
+	}
+	ctx, cancel := context.WithTimeout(ctx, outputsTimeout)
+	defer cancel()
+	made, err := transfer.Collect(ctx, box, a.doc.Meta.Outputs, nil)
+	if store := aix.ArtifactStoreFromContext(ctx); store != nil {
+		for _, name := range slices.Sorted(maps.Keys(made.Outputs)) {
+			if e := made.Outputs[name]; len(e.Content) <= maxArtifact && e.Mode.IsRegular() {
+				store.AddArtifacts(artifact(name, e.Content))
+			} else {
+				p.toolbox().log.WarnContext(ctx, "an output is no artifact: it is a link or too large", "output", name, "bytes", len(e.Content))
+			}
+		}
+	}
+	return made.Outputs, err
+}
+
+// artifact returns an output as Genkit keeps it.
+func artifact(name string, content []byte) *aix.Artifact {
+	kind := mime.TypeByExtension(path.Ext(name))
+	part := ai.NewTextPart(string(content))
+	if !utf8.Valid(content) || slices.Contains(content, 0) {
+		if kind == "" {
+			kind = "application/octet-stream"
+		}
+		part = ai.NewMediaPart(kind, "data:"+kind+";base64,"+base64.StdEncoding.EncodeToString(content))
+	}
+	return &aix.Artifact{Name: name, Parts: []*ai.Part{part}, Metadata: map[string]any{"mimeType": kind, "sizeBytes": len(content)}}
+}
