@@ -7,7 +7,7 @@ cd "$root"
 state=$(mktemp -d)
 trap 'rm -rf "$state"' EXIT
 export WORKCELL_STATE_DIR=$state WORKCELL_REAPER=off
-go build -o "$state/workcell" ./cmd/workcell
+go build -trimpath -o "$state/workcell" ./cmd/workcell
 run=$("$state/workcell" run examples/workflows/debug-and-fix.yaml --backend local -o json \
   --model scripted/examples/workflows/scripts/debug-and-fix.yaml | sed -n 's/.*"run_id": "\(run_[a-z2-7]*\)".*/\1/p')
 "$state/workcell" runs trace "$run" -o svg >"$state/trace.svg"

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/audit"
@@ -80,6 +81,9 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 		return nil, false, err
 	}
 	if req, err = m.prepare(req); err != nil {
+		if errors.Is(err, backend.ErrPermission) {
+			err = errors.Join(err, refusedOpen(ctx, key, req))
+		}
 		return nil, false, err
 	}
 	if err := m.checkDurable(key, req); err != nil {
@@ -87,7 +91,7 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 	}
 	span.SetAttributes(telemetry.Text(telemetry.KeyImage, req.Image)) // a reference, which has no room for a password
 	if err := audit.Note(ctx, func(r *audit.Record) {
-		r.Event, r.Run, r.Key, r.Image = audit.EventOpen, key.Run(), key.String(), req.Image
+		r.Event, r.Run, r.Key, r.Image, r.Decision = audit.EventOpen, key.Run(), key.String(), req.Image, audit.Allowed
 	}); err != nil {
 		return nil, false, err
 	}
@@ -97,6 +101,27 @@ func (m *Manager) Open(ctx context.Context, key Key, req Request) (s *Session, c
 			return s, created, err
 		}
 	}
+}
+
+// Rules of refusals to open a sandbox.
+const (
+	ruleImages = "images" // Options.Images
+	ruleRoot   = "root"   // Options.AllowRoot
+)
+
+// refusedOpen notes and puts on record that a sandbox as req wants it is not allowed.
+func refusedOpen(ctx context.Context, key Key, req Request) error {
+	rule := ruleImages
+	if user, err := ParseUser(req.User); err == nil && IsRoot(user) {
+		rule = ruleRoot
+	}
+	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.KeyRule.String(rule)))
+	return audit.Note(ctx, func(r *audit.Record) {
+		r.Event, r.Run, r.Key, r.Decision, r.Rule = audit.EventOpen, key.Run(), key.String(), audit.Refused, rule
+		if _, err := backend.NormalizeImage(req.Image); err == nil { // else it may be an address with a password in it
+			r.Image = req.Image
+		}
+	})
 }
 
 // tryOpen finds the key's session, joins its creation or begins it. again reports whether something that was in the way is

@@ -166,6 +166,9 @@ func TestSpanEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, s.Close(t.Context()))
+	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_2", "default"), session.Request{Image: "test:1", User: "root"}); !errors.Is(err, backend.ErrPermission) {
+		t.Errorf("root: %v", err)
+	}
 	var got []string
 	for _, span := range exporter.GetSpans() {
 		line := span.Name
@@ -177,7 +180,8 @@ func TestSpanEvents(t *testing.T) {
 		}
 		got = append(got, line+" "+attributes(span)[semconv.ProcessExitCode]+attributes(span)[semconv.ContainerRuntime])
 	}
-	want := []string{"session.Open processes", "session.Exec workcell.timeout ", "session.Exec 3", "session.Close workcell.removed closed "}
+	want := []string{"session.Open processes", "session.Exec workcell.timeout ", "session.Exec 3", "session.Close workcell.removed closed ",
+		"session.Open workcell.refused root "}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("spans and their events (-want +got)\n%s", diff)
 	}

@@ -78,30 +78,7 @@ func TestMetrics(t *testing.T) {
 	c := newMeterCollector(t)
 	environ := append(testEnviron(t), "OTEL_METRICS_EXPORTER=otlp", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT="+c.URL+"/v1/metrics", "WORKCELL_BACKEND=local")
 	runTraced(t, environ, canaryRun(t))
-	cmd := workcell(t, "mcp")
-	cmd.Env = environ
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}
-{"jsonrpc":"2.0","method":"notifications/initialized"}
-{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"session_status","arguments":{}}}
-`); err != nil {
-		t.Fatal(err)
-	}
-	for lines := bufio.NewScanner(out); lines.Scan() && !strings.Contains(lines.Text(), `"id":2`); {
-	}
-	if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
-		t.Fatalf("mcp: %v", err)
-	}
+	callMCP(t, environ, nil, `{"name":"session_status","arguments":{}}`)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	documented := documentedMetrics(t)
@@ -135,6 +112,35 @@ func TestMetrics(t *testing.T) {
 	}
 	if !slices.Contains(c.text["mcp.server.operation.duration"], "gen_ai.tool.name=session_status") {
 		t.Errorf("attributes of MCP requests: %q", c.text["mcp.server.operation.duration"])
+	}
+}
+
+// callMCP runs an MCP server, calls a tool of it, waits for the answer, and hangs up.
+func callMCP(t *testing.T, environ, flags []string, call string) {
+	t.Helper()
+	cmd := workcell(t, append([]string{"mcp"}, flags...)...)
+	cmd.Env = environ
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+{"jsonrpc":"2.0","id":2,"method":"tools/call","params":`+call+`}
+`); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan() && !strings.Contains(lines.Text(), `"id":2`); {
+	}
+	if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+		t.Fatalf("mcp: %v", err)
 	}
 }
 
@@ -224,6 +230,18 @@ func TestAudit(t *testing.T) {
 	}
 	if added := all[len(raw):]; bytes.Contains(added, []byte(canary)) || !bytes.Contains(added, []byte("argv_sha256")) {
 		t.Errorf("hashes were asked for:\n%s", added)
+	}
+}
+
+// TestAuditOfMCP: what the guard refuses a client is on record with its rule.
+func TestAuditOfMCP(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "audit.jsonl")
+	callMCP(t, append(testEnviron(t), "WORKCELL_BACKEND=local"), []string{"--audit", file, "--refuse-command", "git push"},
+		`{"name":"sandbox_exec","arguments":{"command":"git push --force"}}`)
+	raw, err := os.ReadFile(file)
+	if err != nil || bytes.Count(raw, []byte("\n")) != 1 || !bytes.Contains(raw, []byte(`"tool":"sandbox_exec","decision":"refused","rule":"git push"`)) {
+		t.Errorf("%v, on record:\n%s", err, raw)
 	}
 }
 

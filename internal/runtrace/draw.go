@@ -24,7 +24,7 @@ type Options struct {
 // Title returns what the trace is in one line.
 func (t *Trace) Title() string {
 	_, took := t.bounds()
-	text := fmt.Sprintf("%s, %s, %s, %s", duration(took), plural(t.count(Agent), "agent"), plural(t.count(LLM), "model call"), plural(t.count(Tool), "tool call"))
+	text := fmt.Sprintf("%s, %s, %s, %s", duration(took), plural(t.count(Agent), "agent run"), plural(t.count(LLM), "model call"), plural(t.count(Tool), "tool call"))
 	if in, out := t.sum(string(semconv.InputTokens)), t.sum(string(semconv.OutputTokens)); in+out > 0 {
 		text += fmt.Sprintf(", %d tokens in, %d out", in, out)
 	}

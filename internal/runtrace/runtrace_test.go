@@ -76,7 +76,7 @@ func TestKeepAndDraw(t *testing.T) {
 	if err := errors.Join(traces[0].Text(&text, Options{Width: 100}), traces[0].SVG(&svg, "a & b", Options{})); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"trace " + id + ": ", "0 agents, 1 model call, 0 tool calls, 7 tokens in, 2 out\n", "\ninvoke_workflow <w> ", "\n└ chat m 7→2 tokens ✗ timeout ! oom_kill"} {
+	for _, want := range []string{"trace " + id + ": ", "0 agent runs, 1 model call, 0 tool calls, 7 tokens in, 2 out\n", "\ninvoke_workflow <w> ", "\n└ chat m 7→2 tokens ✗ timeout ! oom_kill"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in\n%s", want, text.String())
 		}
