@@ -22,7 +22,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.SetOutput(stderr)
 	url := fs.String("url", "http://localhost:16686", "Jaeger's query API")
 	service := fs.String("service", "workcell", "name of the service")
-	operation := fs.String("operation", "invoke_workflow debug-and-fix", "name of a span in the trace")
+	operation := fs.String("operation", "workflow.run", "name of a span in the trace")
 	since := fs.Int64("since", 0, "only traces that began after this Unix time (default one hour ago)")
 	wait := fs.Duration("wait", 10*time.Second, "how long to wait for the trace")
 	if err := fs.Parse(args); err != nil {
