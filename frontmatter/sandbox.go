@@ -13,6 +13,7 @@ import (
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/bound"
 	"github.com/workcell-dev/workcell/internal/isolated"
+	"github.com/workcell-dev/workcell/internal/outputs"
 	"github.com/workcell-dev/workcell/internal/suggest"
 )
 
@@ -89,6 +90,8 @@ type Sandbox struct {
 	Env     map[string]string `json:"env,omitzero"`
 	Limits  Limits            `json:"limits,omitzero"`
 	Network Network           `json:"network,omitzero"`
+	// Outputs are the files below the work directory that a run of the agent brings home, as patterns; code mode.
+	Outputs []string `json:"outputs,omitzero" jsonschema_description:"files below /workspace that the agent makes, as patterns; ? at the end: may be missing"`
 
 	// First-generation fields, compute mode only.
 
@@ -237,6 +240,7 @@ func (s Sandbox) Problems() []Problem {
 	c.within("max_stdout_bytes", s.MaxStdoutBytes, 1, maxStdoutBytes)
 	c.packages("pip_packages", s.PipPackages)
 	c.packages("npm_packages", s.NpmPackages)
+	c.outputs(s)
 	c.modes(s)
 	return c.found
 }
@@ -307,6 +311,19 @@ func (c *checker) packages(field string, names []string) {
 		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			c.add(fmt.Sprintf("%s[%d]", field, i), "", "%q is not a package name", clip(name))
 		}
+	}
+}
+
+func (c *checker) outputs(s Sandbox) {
+	for _, p := range outputs.Globs(s.Outputs).Problems() {
+		field := "outputs"
+		if p.Index >= 0 {
+			field = fmt.Sprintf("outputs[%d]", p.Index)
+		}
+		c.add(field, p.Hint, "%s", p.Message)
+	}
+	if s.Outputs != nil && s.Mode != ModeCode {
+		c.add("outputs", "add mode: code, or remove it", "outputs belong to code mode; in compute mode every call has a fresh sandbox")
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/firebase/genkit/go/ai"
-	aix "github.com/firebase/genkit/go/ai/exp"
 	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/core/tracing"
 	"github.com/firebase/genkit/go/genkit"
@@ -64,7 +63,7 @@ type AgentResult struct {
 	// fenced or not. Nil otherwise.
 	Output any
 	// Outputs are the files that `outputs:` of the file names, by path below the work directory, when Run began the run
-	// itself or works in a Genkit agent's session. Those of the caller's own run are for the caller: transfer.Collect.
+	// itself. Those of a run of the caller's are for the caller: transfer.Collect.
 	Outputs      patch.Tree
 	Model        string
 	FinishReason string
@@ -134,7 +133,7 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	if res.Output, err = a.parse(resp); err != nil {
 		return res, a.explain(ctx, req, err)
 	}
-	if !bound || aix.ArtifactStoreFromContext(ctx) != nil {
+	if !bound {
 		if res.Outputs, err = a.outputs(ctx, run); err != nil {
 			return res, a.explain(ctx, req, err)
 		}

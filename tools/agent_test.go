@@ -100,7 +100,7 @@ func TestAgentBringsOutputs(t *testing.T) {
 		})
 		return s.Result(), err
 	})
-	out, err := chat.RunText(t.Context(), "go")
+	out, err := chat.RunText(t.Context(), "go") // by the middleware, which prompts of Genkit's own agents have, too
 	if err != nil || len(out.Artifacts) != 2 {
 		t.Fatalf("%+v, %v", out, err)
 	}

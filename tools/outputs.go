@@ -26,11 +26,10 @@ const (
 	maxArtifact = 8 << 20
 )
 
-// outputs reads the files that the agent's `outputs:` names from the sandbox of a run. In a Genkit agent's session they
-// become artifacts.
+// outputs reads the files that the agent's `outputs:` names from the sandbox of a run.
 func (a *Agent) outputs(ctx context.Context, run session.Run) (patch.Tree, error) {
 	p := pluginOf(a.g)
-	if p == nil || a.doc.Meta.Outputs == nil {
+	if p == nil || a.doc.Outputs() == nil {
 		return nil, nil
 	}
 	box := transfer.Shared(p.Manager, run)
@@ -39,17 +38,41 @@ func (a *Agent) outputs(ctx context.Context, run session.Run) (patch.Tree, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, outputsTimeout)
 	defer cancel()
-	made, err := transfer.Collect(ctx, box, a.doc.Meta.Outputs, nil)
-	if store := aix.ArtifactStoreFromContext(ctx); store != nil {
-		for _, name := range slices.Sorted(maps.Keys(made.Outputs)) {
-			if e := made.Outputs[name]; len(e.Content) <= maxArtifact && e.Mode.IsRegular() {
-				store.AddArtifacts(artifact(name, e.Content))
-			} else {
-				p.toolbox().log.WarnContext(ctx, "an output is no artifact: it is a link or too large", "output", name, "bytes", len(e.Content))
-			}
+	made, err := transfer.Collect(ctx, box, a.doc.Outputs(), nil)
+	return made.Outputs, err
+}
+
+// keepingArtifacts returns a generation at whose end the outputs that are there become artifacts of the Genkit agent's
+// session that it is part of. In a conversation they need not be there yet.
+func (b *binding) keepingArtifacts(next ai.GenerateNext) ai.GenerateNext {
+	return func(ctx context.Context, p *ai.GenerateParams) (*ai.ModelResponse, error) {
+		resp, err := next(ctx, p)
+		run, bound := session.RunFromContext(ctx)
+		store := aix.ArtifactStoreFromContext(ctx)
+		if err != nil || b.cfg.Outputs == nil || store == nil || !bound {
+			return resp, err
+		}
+		if box := transfer.Shared(b.box.manager, run); box != nil {
+			b.keepArtifacts(ctx, box, store)
+		}
+		return resp, nil
+	}
+}
+
+func (b *binding) keepArtifacts(ctx context.Context, box *session.Session, store aix.ArtifactStore) {
+	ctx, cancel := context.WithTimeout(ctx, outputsTimeout)
+	defer cancel()
+	made, err := transfer.Collect(ctx, box, b.cfg.Outputs, nil)
+	if err != nil && !errors.As(err, new(*transfer.MissingError)) {
+		b.box.log.WarnContext(ctx, "not all outputs became artifacts", "sandbox", box.ID(), "error", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(made.Outputs)) {
+		if e := made.Outputs[name]; len(e.Content) <= maxArtifact && e.Mode.IsRegular() {
+			store.AddArtifacts(artifact(name, e.Content))
+		} else {
+			b.box.log.WarnContext(ctx, "an output is no artifact: it is a link or too large", "sandbox", box.ID(), "bytes", len(e.Content))
 		}
 	}
-	return made.Outputs, err
 }
 
 // artifact returns an output as Genkit keeps it.

@@ -71,6 +71,7 @@ func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next a
 	if p.Iteration > 0 {
 		return next(ctx, p)
 	}
+	next = b.keepingArtifacts(next)
 	if _, ok := session.RunFromContext(ctx); ok {
 		defer b.end(ctx)
 		return next(ctx, p)

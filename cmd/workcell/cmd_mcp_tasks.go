@@ -93,7 +93,7 @@ func (r *taskRunner) addAgents(dir string) error {
 			continue
 		}
 		r.tasks[name] = mcpTask{
-			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields(), Outputs: doc.Meta.Outputs != nil},
+			Task: mcpserver.Task{Name: name, Kind: taskAgent, Description: doc.Meta.Description, Fields: doc.InputFields(), Outputs: doc.Outputs() != nil},
 			path: path, agents: map[string]string{name: path},
 		}
 	}
@@ -189,7 +189,7 @@ func (r *taskRunner) run(ctx context.Context, req mcpserver.TaskRequest) (mcpser
 	out := mcpserver.TaskResult{
 		Outcome: string(workflow.Succeeded), Text: res.Text, OutputJSON: jsonText(res.Output), Model: res.Model, ToolCalls: res.ToolCalls,
 	}
-	if want := own.docs[t.Name].Meta.Outputs; want != nil {
+	if want := own.docs[t.Name].Outputs(); want != nil {
 		run, _ := session.RunFromContext(ctx)
 		box := transfer.Shared(r.manager, run)
 		if box == nil {

@@ -128,9 +128,7 @@ func (h *host) bringHome(home homecoming) error {
 		return err
 	}
 	h.p.Line("%s", home.Patch.Stat())
-	for _, o := range home.Patch.Omitted {
-		h.p.Line("not among the changes: %s: %s", o.Path, o.Reason)
-	}
+	listFew(home.Patch.Omitted, h.p.Line, "not among the changes: %s: %s")
 	if h.Apply && home.succeeded {
 		return errors.Join(err, h.apply(home.Patch, home.dir))
 	}
@@ -177,10 +175,19 @@ func (a *app) conflicts(res patch.Result, dir, todo string) error {
 	if len(res.Conflicts) == 0 {
 		return nil
 	}
-	for _, c := range res.Conflicts {
-		a.notice("left alone: %s: %s", c.Path, c.Reason)
-	}
+	listFew(res.Conflicts, a.notice, "left alone: %s: %s")
 	return fail(exitConflict, fmt.Errorf("%s in %s left alone", counted(len(res.Conflicts), "file"), dir), todo)
+}
+
+// listFew writes a line for each of the first files of a list; how many there are may be a sandbox's doing.
+func listFew(list []patch.Conflict, line func(format string, args ...any), format string) {
+	const few = 50
+	for _, c := range list[:min(len(list), few)] {
+		line(format, c.Path, c.Reason)
+	}
+	if more := len(list) - few; more > 0 {
+		line("and %d more", more)
+	}
 }
 
 // openMade opens what a run made, by the run's id or the beginning of it.
@@ -366,9 +373,7 @@ with binary files, modes and renames. Files that it leaves out are named on stan
 			if err != nil {
 				return err
 			}
-			for _, o := range p.Omitted {
-				a.notice("not among the changes: %s: %s", o.Path, o.Reason)
-			}
+			listFew(p.Omitted, a.notice, "not among the changes: %s: %s")
 			return p.Format(a.stdout)
 		}),
 	})

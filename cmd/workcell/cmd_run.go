@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/hint"
+	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 	"github.com/workcell-dev/workcell/workflow"
@@ -227,6 +230,9 @@ type agentOutput struct {
 	ToolCalls    int    `json:"tool_calls"`
 	InputTokens  int    `json:"input_tokens"`
 	OutputTokens int    `json:"output_tokens"`
+
+	Outputs []string    `json:"outputs,omitempty"` // names of the files that it made
+	Patch   *patch.Stat `json:"patch,omitempty"`   // the size of what it changed
 }
 
 func (a *app) runAgent(ctx context.Context, path, file string, args []string) error {
@@ -266,7 +272,7 @@ func (h *host) executeAgent(ctx context.Context, name string, input map[string]a
 		base = began.Into(base)
 		h.reportSkipped(ctx, h.Workspace)
 	}
-	want := h.docs[name].Meta.Outputs
+	want := h.docs[name].Outputs()
 	if err := h.checkHome(want, h.Workspace); err != nil {
 		return err
 	}
@@ -288,6 +294,11 @@ func (h *host) executeAgent(ctx context.Context, name string, input map[string]a
 	out := agentOutput{
 		Agent: name, RunID: run.ID, Model: res.Model, Text: res.Text, Output: res.Output, Turns: res.Turns,
 		ToolCalls: res.ToolCalls, InputTokens: res.InputTokens, OutputTokens: res.OutputTokens,
+		Outputs: slices.Sorted(maps.Keys(home.Outputs)),
+	}
+	if home.Patch != nil {
+		stat := home.Patch.Stat()
+		out.Patch = &stat
 	}
 	err = h.print(out, func(w io.Writer) error {
 		if res.Output != nil {
