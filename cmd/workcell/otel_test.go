@@ -127,11 +127,21 @@ func TestTracesCarryNoContent(t *testing.T) {
 
 func TestTracesCarryContentWhenAsked(t *testing.T) {
 	t.Parallel()
-	c := newCollector(t)
-	environ := append(testEnviron(t), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="+c.URL+"/v1/traces", "OTEL_SERVICE_NAME=shop")
-	runTraced(t, environ, append(canaryRun(t), "--trace-content"))
-	if !c.contains(canary) || !c.contains("genkit:input") || !c.contains("shop") {
-		t.Error("the traces lack the canary, genkit:input or the service's name")
+	for name, ask := range map[string]struct{ environ, flags []string }{
+		"by the flag":                  {nil, []string{"--trace-content"}},
+		"by the conventions' variable": {[]string{"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCollector(t)
+			environ := append(testEnviron(t), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="+c.URL+"/v1/traces", "OTEL_SERVICE_NAME=shop")
+			runTraced(t, append(environ, ask.environ...), append(canaryRun(t), ask.flags...))
+			for _, want := range []string{canary, "genkit:input", "gen_ai.input.messages", "gen_ai.tool.call.arguments", "shop"} {
+				if !c.contains(want) {
+					t.Errorf("the traces lack %q", want)
+				}
+			}
+		})
 	}
 }
 

@@ -17,11 +17,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/workcell-dev/workcell/internal/runtrace"
 )
 
 // meterCollector is an endpoint of OTLP for metrics. It keeps the latest values of each.
@@ -298,6 +301,61 @@ func TestKeptTrace(t *testing.T) {
 	cmd := workcell(t, "runs", "trace", "run_none")
 	cmd.Env = environ
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "no run has the id") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestTraceOfAKilledRun: what had ended a second before a process is killed is in the trace of its run.
+func TestTraceOfAKilledRun(t *testing.T) {
+	t.Parallel()
+	environ := append(testEnviron(t), "WORKCELL_BACKEND=local")
+	flow := filepath.Join(t.TempDir(), "killed.yaml")
+	if err := os.WriteFile(flow, []byte(`
+id: killed
+sandbox: {image: debian:bookworm-slim}
+steps:
+  - {id: quick, type: exec, cmd: ["true"]}
+  - {id: long, type: exec, cmd: [sleep, "3600"], timeout: 1h}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := workcell(t, "run", flow)
+	cmd.Env = environ
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var state string
+	for _, v := range environ {
+		if dir, ok := strings.CutPrefix(v, "WORKCELL_STATE_DIR="); ok {
+			state = dir
+		}
+	}
+	var kept []string
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		kept, _ = filepath.Glob(filepath.Join(state, "runs", "run_*", runtrace.FileName))
+		if len(kept) == 1 {
+			if raw, _ := os.ReadFile(kept[0]); bytes.Contains(raw, []byte(`"session.Exec"`)) {
+				break
+			}
+		}
+		if time.Now().After(deadline) {
+			_ = cmd.Process.Kill()
+			t.Fatalf("nothing is kept: %v", kept)
+		}
+	}
+	_ = cmd.Process.Kill() // fails when it ended by itself, which Wait says
+	if err := cmd.Wait(); err == nil {
+		t.Error("the run ended")
+	}
+	id := filepath.Base(filepath.Dir(kept[0]))
+	show := workcell(t, "runs", "trace", id)
+	show.Env = environ
+	if out, err := show.CombinedOutput(); err != nil || !strings.Contains(string(out), "workflow.step quick") || strings.Contains(string(out), "invoke_workflow") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	end := workcell(t, "runs", "cancel", id)
+	end.Env = environ
+	if out, err := end.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -146,18 +146,18 @@ func (l *Log) rotate() error {
 	}
 	there, err := os.Stat(l.path)
 	same := err == nil && os.SameFile(here, there)
-	switch {
-	case same && here.Size() < l.max, same && !here.Mode().IsRegular():
+	if same && (here.Size() < l.max || !here.Mode().IsRegular()) {
 		return nil
-	case same:
+	}
+	if err := errors.Join(l.file.Sync(), l.file.Close()); err != nil {
+		return err
+	}
+	if same {
 		// The time and the process make the name one that is not there yet.
 		old := fmt.Sprintf("%s.%s-%d", l.path, time.Now().UTC().Format("20060102T150405.000000000Z"), os.Getpid())
 		if err := os.Rename(l.path, old); err != nil && !errors.Is(err, fs.ErrNotExist) { // another process was faster
 			return err
 		}
-	}
-	if err := errors.Join(l.file.Sync(), l.file.Close()); err != nil {
-		return err
 	}
 	return l.open()
 }
