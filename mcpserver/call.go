@@ -12,7 +12,10 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/trace"
 
+	"github.com/workcell-dev/workcell/internal/audit"
+	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/internal/toolspec"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -102,8 +105,27 @@ func typed[In, Out any](do func(context.Context, call, In) (Out, error)) handler
 		if fail != nil {
 			return nil, fail
 		}
-		return do(ctx, c, in)
+		if err := decided(ctx, c.scope, c.tool, nil); err != nil {
+			return nil, err
+		}
+		out, err := do(ctx, c, in)
+		if refused := (*toolspec.Error)(nil); errors.As(err, &refused) && refused.Rule != "" {
+			err = errors.Join(err, decided(ctx, c.scope, c.tool, refused))
+		}
+		return out, err
 	}
+}
+
+// decided puts on record that a request was allowed, or why a rule refused it.
+func decided(ctx context.Context, sc *scope, what string, refused *toolspec.Error) error {
+	decision, rule := audit.Allowed, ""
+	if refused != nil {
+		decision, rule = audit.Refused, refused.Rule
+		trace.SpanFromContext(ctx).AddEvent(telemetry.EventRefused, trace.WithAttributes(telemetry.Text(telemetry.KeyRule, rule)))
+	}
+	return audit.Note(ctx, func(r *audit.Record) {
+		r.Event, r.Run, r.Tool, r.Decision, r.Rule = audit.EventTool, sc.run.ID, what, decision, rule
+	})
 }
 
 // result makes what the client gets of an output: the same JSON as structured content and, for clients and models that

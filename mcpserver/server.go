@@ -168,8 +168,8 @@ func (s *Server) end(ctx context.Context, remove bool) error {
 // resolver finds the scope of a request.
 type resolver func(ctx context.Context, ss *mcp.ServerSession, extra *mcp.RequestExtra) (*scope, error)
 
-// build makes an SDK server whose requests belong to the scopes that find returns.
-func (s *Server) build(find resolver) *mcp.Server {
+// build makes an SDK server whose requests belong to the scopes that find returns. transport is what spans call it.
+func (s *Server) build(find resolver, transport string) *mcp.Server {
 	srv := mcp.NewServer(&mcp.Implementation{
 		Name: "workcell", Title: "Workcell sandboxes", Version: s.opts.Version,
 	}, &mcp.ServerOptions{
@@ -185,7 +185,7 @@ func (s *Server) build(find resolver) *mcp.Server {
 	}
 	s.addTaskTools(srv, find)
 	s.addResources(srv, find)
-	srv.AddReceivingMiddleware(s.protect, beginScopes(find))
+	srv.AddReceivingMiddleware(s.traced(transport), s.protect, beginScopes(find))
 	return srv
 }
 

@@ -34,20 +34,28 @@ type taskSession struct {
 	lastUsed time.Time
 }
 
+// Names of the tools for such hosts.
+const (
+	toolExecuteTask = "execute_task"
+	toolGetFiles    = "get_files"
+	toolCleanup     = "cleanup_session"
+	toolStatus      = "session_status"
+)
+
 // addTaskTools registers the tools for hosts whose users do not write programs.
 func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
 	if len(s.opts.Tasks) > 0 {
 		s.addTool(srv, find, taskDefinition(s.opts.Tasks), true, typed(s.executeTask))
 	}
-	getFiles := toolspec.DefinitionOf[getFilesInput, getFilesOutput]("get_files",
+	getFiles := toolspec.DefinitionOf[getFilesInput, getFilesOutput](toolGetFiles,
 		"Gives files out of a session or sandbox, each as base64 or all as one zip archive.")
 	getFiles.Title, getFiles.ReadOnly, getFiles.Idempotent = "Get files", true, true
 	s.addTool(srv, find, getFiles, false, typed(s.getFiles))
-	cleanup := toolspec.DefinitionOf[cleanupSessionInput, cleanupSessionOutput]("cleanup_session",
+	cleanup := toolspec.DefinitionOf[cleanupSessionInput, cleanupSessionOutput](toolCleanup,
 		"Ends a session or sandbox and deletes all its files now. Not needed: idle ones end by themselves.")
 	cleanup.Title, cleanup.Destructive, cleanup.Idempotent = "Delete a session", true, true
 	s.addTool(srv, find, cleanup, false, typed(s.cleanupSession))
-	status := toolspec.DefinitionOf[sessionStatusInput, sessionStatusOutput]("session_status",
+	status := toolspec.DefinitionOf[sessionStatusInput, sessionStatusOutput](toolStatus,
 		"Tells of a session or sandbox, or of all of yours: state, age, idle time, CPU, memory, disk.")
 	status.Title, status.ReadOnly, status.Idempotent = "Show sessions", true, true
 	s.addTool(srv, find, status, false, typed(s.sessionStatus))
@@ -55,7 +63,7 @@ func (s *Server) addTaskTools(srv *mcp.Server, find resolver) {
 
 // taskDefinition describes execute_task and the tasks there are, so that a model can choose one.
 func taskDefinition(tasks []Task) toolspec.Definition {
-	def := toolspec.DefinitionOf[executeTaskInput, executeTaskOutput]("execute_task", taskDescription(tasks))
+	def := toolspec.DefinitionOf[executeTaskInput, executeTaskOutput](toolExecuteTask, taskDescription(tasks))
 	def.Title = "Run an agent or workflow"
 	if properties, ok := def.Input["properties"].(map[string]any); ok {
 		if task, ok := properties["task"].(map[string]any); ok {

@@ -7,8 +7,10 @@
 //
 //	sdktrace.WithBatcher(otelgenai.NewExporter(exporter, otelgenai.Options{}))
 //
-// Nothing else of the program changes. The spans that carry such attributes
-// already are left as they are, but for contents.
+// Nothing else of the program changes. The spans that carry gen_ai.operation.name
+// already are left as they are, but for contents: a program that has a span of
+// its own around a flow sets it on Genkit's span, empty, and there is one
+// workflow, not two.
 //
 // The conventions are those of open-telemetry/semantic-conventions-genai at
 // commit cb10b70c15c0; they are in development and have no release.
@@ -25,37 +27,39 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 )
 
 // Attribute keys of the conventions.
 const (
-	OperationName  = attribute.Key("gen_ai.operation.name")
-	ProviderName   = attribute.Key("gen_ai.provider.name")
-	RequestModel   = attribute.Key("gen_ai.request.model")
-	FinishReasons  = attribute.Key("gen_ai.response.finish_reasons")
-	InputTokens    = attribute.Key("gen_ai.usage.input_tokens")
-	OutputTokens   = attribute.Key("gen_ai.usage.output_tokens")
-	CachedTokens   = attribute.Key("gen_ai.usage.cache_read.input_tokens")
-	ThinkingTokens = attribute.Key("gen_ai.usage.reasoning.output_tokens")
-	InputMessages  = attribute.Key("gen_ai.input.messages")
-	OutputMessages = attribute.Key("gen_ai.output.messages")
-	ToolName       = attribute.Key("gen_ai.tool.name")
-	ToolType       = attribute.Key("gen_ai.tool.type")
-	ToolCallID     = attribute.Key("gen_ai.tool.call.id")
-	ToolArguments  = attribute.Key("gen_ai.tool.call.arguments")
-	ToolResult     = attribute.Key("gen_ai.tool.call.result")
-	AgentName      = attribute.Key("gen_ai.agent.name")
-	WorkflowName   = attribute.Key("gen_ai.workflow.name")
-	ConversationID = attribute.Key("gen_ai.conversation.id")
+	OperationName  = semconv.OperationName
+	ProviderName   = semconv.ProviderName
+	RequestModel   = semconv.RequestModel
+	FinishReasons  = semconv.FinishReasons
+	InputTokens    = semconv.InputTokens
+	OutputTokens   = semconv.OutputTokens
+	CachedTokens   = semconv.CachedTokens
+	ThinkingTokens = semconv.ThinkingTokens
+	InputMessages  = semconv.InputMessages
+	OutputMessages = semconv.OutputMessages
+	ToolName       = semconv.ToolName
+	ToolType       = semconv.ToolType
+	ToolCallID     = semconv.ToolCallID
+	ToolArguments  = semconv.ToolArguments
+	ToolResult     = semconv.ToolResult
+	AgentName      = semconv.AgentName
+	WorkflowName   = semconv.WorkflowName
+	ConversationID = semconv.ConversationID
 )
 
 // Operations, the values of OperationName.
 const (
-	Chat           = "chat"
-	Embeddings     = "embeddings"
-	ExecuteTool    = "execute_tool"
-	InvokeAgent    = "invoke_agent"
-	InvokeWorkflow = "invoke_workflow"
+	Chat           = semconv.Chat
+	Embeddings     = semconv.Embeddings
+	ExecuteTool    = semconv.ExecuteTool
+	InvokeAgent    = semconv.InvokeAgent
+	InvokeWorkflow = semconv.InvokeWorkflow
 )
 
 // CaptureVariable is the environment variable by which programs are told to
@@ -142,7 +146,7 @@ func (s *span) translate(in []attribute.KeyValue) {
 		return ""
 	}
 	name := get("genkit:name")
-	if name == "" || get(string(OperationName)) != "" {
+	if name == "" || slices.ContainsFunc(in, func(kv attribute.KeyValue) bool { return kv.Key == OperationName }) {
 		return
 	}
 	switch get("genkit:metadata:subtype") {
@@ -155,7 +159,7 @@ func (s *span) translate(in []attribute.KeyValue) {
 	case "tool", "tool.v2":
 		s.operation(ExecuteTool, ToolName, name)
 		s.set(ToolType.String("function"), ToolArguments.String(get("genkit:input")), ToolResult.String(get("genkit:output")))
-		if program := get("process.executable.name"); program != "" {
+		if program := get(string(semconv.ProcessName)); program != "" {
 			s.name += " " + program
 		}
 	case "flow":
@@ -264,7 +268,7 @@ func (s *span) messages(input, output string) {
 func (e *exporter) keep(in []attribute.KeyValue) []attribute.KeyValue {
 	out := make([]attribute.KeyValue, 0, len(in))
 	for _, kv := range in {
-		if !e.options.Content && holdsContent(kv.Key) {
+		if !e.options.Content && holdsContent(kv.Key) || kv.Key == OperationName && kv.Value.AsString() == "" {
 			continue
 		}
 		if v := kv.Value; v.Type() == attribute.STRING && len(v.AsString()) > e.options.MaxLength {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/workcell-dev/workcell/backend"
@@ -164,8 +165,26 @@ func (m *Manager) finishClose(ctx context.Context, s *Session, to owner.State) (
 		}
 		m.saveClosed(rec)
 		m.unregister(s, false)
+		m.countRemoved(ctx, s.removalReason())
 	}
 	return nil
+}
+
+// removalReason returns why a session's sandbox goes that is closed.
+func (s *Session) removalReason() string {
+	switch {
+	case s.wasLost():
+		return telemetry.RemovedLost
+	case s.expired:
+		return telemetry.RemovedIdle
+	}
+	return telemetry.RemovedClosed
+}
+
+// countRemoved counts a sandbox that was removed.
+func (m *Manager) countRemoved(ctx context.Context, reason string) {
+	m.meters.removed.Add(ctx, 1, m.measured(telemetry.KeyReason.String(reason)))
+	trace.SpanFromContext(ctx).AddEvent(telemetry.EventRemoved, trace.WithAttributes(telemetry.KeyReason.String(reason)))
 }
 
 // disown records that a sandbox which stays belongs to nobody.
@@ -237,6 +256,9 @@ func (m *Manager) unregister(s *Session, owed bool) {
 	defer m.mu.Unlock()
 	delete(m.secondary, s)
 	_, counted := m.byID[s.id]
+	if counted {
+		m.meters.active.Add(s.ctx, -1, m.measured())
+	}
 	delete(m.byID, s.id)
 	if e := m.entries[s.key]; e != nil && e.session == s {
 		delete(m.entries, s.key)

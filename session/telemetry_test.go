@@ -20,6 +20,7 @@ import (
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -150,6 +151,40 @@ func attributes(span tracetest.SpanStub) map[attribute.Key]string {
 		attrs[kv.Key] = kv.Value.String()
 	}
 	return attrs
+}
+
+// TestSpanEvents: what ended a command, and a sandbox, is an event of the span that saw it.
+func TestSpanEvents(t *testing.T) {
+	t.Parallel()
+	exporter, tp := spanRecorder(t)
+	m := newManager(t, newEngine(t), &session.Options{TracerProvider: tp})
+	s := mustOpen(t, m, session.WorkflowKey("run_1", "default"))
+	if _, err := s.Exec(t.Context(), session.ExecRequest{Argv: []string{"sleep", "1000"}, Timeout: 50 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Exec(t.Context(), session.ExecRequest{Command: "exit 3"}); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.Close(t.Context()))
+	if _, _, err := m.Open(t.Context(), session.WorkflowKey("run_2", "default"), session.Request{Image: "test:1", User: "root"}); !errors.Is(err, backend.ErrPermission) {
+		t.Errorf("root: %v", err)
+	}
+	var got []string
+	for _, span := range exporter.GetSpans() {
+		line := span.Name
+		for _, e := range span.Events {
+			line += " " + e.Name
+			for _, kv := range e.Attributes {
+				line += " " + kv.Value.Emit()
+			}
+		}
+		got = append(got, line+" "+attributes(span)[semconv.ProcessExitCode]+attributes(span)[semconv.ContainerRuntime])
+	}
+	want := []string{"session.Open processes", "session.Exec workcell.timeout ", "session.Exec 3", "session.Close workcell.removed closed ",
+		"session.Open workcell.refused root "}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("spans and their events (-want +got)\n%s", diff)
+	}
 }
 
 func TestFailedSpans(t *testing.T) {

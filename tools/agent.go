@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,9 +13,12 @@ import (
 	"github.com/firebase/genkit/go/core/api"
 	"github.com/firebase/genkit/go/core/tracing"
 	"github.com/firebase/genkit/go/genkit"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/patch"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -73,7 +77,7 @@ type AgentResult struct {
 // Missing input comes from `input.default` of the file, name by name.
 //
 // When ctx belongs to no run (session.WithRun), Run begins one and closes its sandboxes at the end. Everything happens
-// under one span, agent.Run, so that there is one trace. An agent that wanted its sandbox and could not have it fails,
+// under one span, invoke_agent NAME, so that there is one trace. An agent that wanted its sandbox and could not have it fails,
 // whatever the model made of that. Errors name the agent and its file; ai.ErrMaxTurnsExceeded,
 // ai.ErrModelNotFound, backend.ErrInvalid for an input that does not fit (see CheckInput) and errors of ctx can be tested
 // for.
@@ -88,8 +92,8 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 		ctx = session.WithRun(ctx, run)
 	}
 	// Genkit's provider, so that its spans are children of this one also where the program set up none.
-	ctx, span := telemetry.StartWith(ctx, tracing.TracerProvider(), telemetry.SpanAgent,
-		telemetry.KeyRunID.String(run.ID), telemetry.Text(telemetry.KeyAgent, a.name))
+	ctx, span := telemetry.StartOperation(ctx, tracing.TracerProvider(), semconv.InvokeAgent, semconv.AgentName, a.name,
+		telemetry.KeyRunID.String(run.ID), telemetry.Text(telemetry.KeyAgent, a.name), semconv.ConversationID.String(run.ID))
 	defer func() { telemetry.End(span, err) }()
 	if p := pluginOf(a.g); !bound && p != nil {
 		defer (&binding{box: p.toolbox()}).endRun(ctx, run)
@@ -98,11 +102,20 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	if err != nil {
 		return AgentResult{}, a.explain(ctx, req, err)
 	}
-	span.SetAttributes(telemetry.Text(telemetry.KeyModel, req.Model))
+	_, model, _ := strings.Cut(req.Model, "/")
+	span.SetAttributes(telemetry.Text(telemetry.KeyModel, req.Model), telemetry.Text(semconv.RequestModel, cmp.Or(model, req.Model)))
 	opening := &opening{}
-	ctx = context.WithValue(ctx, openingKey{}, opening)
+	ctx = context.WithValue(context.WithValue(ctx, openingKey{}, opening), agentKey{}, a.name)
+	ctx = audit.With(ctx, func(r *audit.Record) { r.Run, r.Agent = cmp.Or(r.Run, run.ID), a.name })
 	w := &watcher{onTool: o.OnTool}
 	req.Use = append(req.Use, w.ref())
+	defer func() {
+		named := metric.WithAttributes(telemetry.Text(semconv.AgentName, a.name))
+		telemetry.Counts(semconv.MetricInferenceCalls).Record(ctx, int64(w.turns), named)
+		telemetry.Counts(semconv.MetricToolCalls).Record(ctx, int64(w.calls), named)
+		span.SetAttributes(semconv.InputTokens.Int(w.input), semconv.OutputTokens.Int(w.output),
+			telemetry.KeyTurns.Int(w.turns), telemetry.KeyToolCalls.Int(w.calls))
+	}()
 	resp, err := genkit.GenerateWithRequest(ctx, a.g, req, nil, stream(o.OnText))
 	if err != nil {
 		return AgentResult{}, a.explain(ctx, req, err)
@@ -135,7 +148,10 @@ type opening struct {
 	err error
 }
 
-type openingKey struct{} // holds the *opening of an agent's run
+type (
+	openingKey struct{} // holds the *opening of an agent's run
+	agentKey   struct{} // holds the name of the agent that runs
+)
 
 // noteOpened notes how an attempt ended for the agent that ctx belongs to, if any.
 func noteOpened(ctx context.Context, err error) {

@@ -77,6 +77,7 @@
 //
 // # Spans
 //
-// agent.Run (attributes workcell.run.id, workcell.agent.name, workcell.model) encloses one run of an agent, so that
-// Genkit's own spans (prompt, generate, model, tool) and those of package session below them are one trace.
+// invoke_agent NAME encloses one run of an agent, so that Genkit's own spans (prompt, generate, model, tool) and those of
+// package session below them are one trace. The spans of tools get the program and exit code of commands; package otelgenai
+// names them as OpenTelemetry's conventions do. docs/telemetry.md lists all attributes.
 package tools

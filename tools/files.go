@@ -95,7 +95,7 @@ func (b *binding) fsRead(ctx context.Context, in fsReadInput) (out fsReadOutput,
 	}
 	if err == nil && b.check != nil {
 		if fail := b.check(ctx, toolspec.Args{Files: map[string]int64{in.Path: out.SizeBytes}}); fail != nil {
-			return fsReadOutput{}, fail
+			return fsReadOutput{}, b.refused(ctx, fail)
 		}
 	}
 	return out, err

@@ -288,3 +288,8 @@ type closeInput struct {
 	inSandbox
 	DeleteWorkspace bool `json:"delete_workspace,omitempty" jsonschema_description:"also delete the sandbox with all its files now; otherwise the files stay for the rest of the run"`
 }
+
+// exit returns the exit code of the command that an output is about; nil for none, and while it runs.
+func (o execOutput) exit() *int { return o.ExitCode }
+
+func (o runOutput) exit() *int { return o.ExitCode }

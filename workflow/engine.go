@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
 )
@@ -175,6 +176,7 @@ func (e *Engine) flow(wf *Workflow, schema map[string]any) *flowAction {
 	return core.NewStreamingActionOf(api.ActionTypeFlow, wf.ID, opts,
 		func(ctx context.Context, input map[string]any, stream core.StreamCallback[Event]) (any, error) {
 			ctx = core.WithFlowContext(ctx, wf.ID)
+			telemetry.Around(ctx) // the run's own span is around it, or follows
 			if r, ok := ctx.Value(pendingKey{}).(*run); ok && r.first() {
 				return r.execute(ctx)
 			}

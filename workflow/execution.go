@@ -10,6 +10,7 @@ import (
 
 	"github.com/firebase/genkit/go/core"
 
+	"github.com/workcell-dev/workcell/internal/audit"
 	"github.com/workcell-dev/workcell/internal/expr"
 	"github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
@@ -134,6 +135,7 @@ func (ex *execution) attempt(ctx context.Context, attempt int, repeats bool) (re
 		span.SetAttributes(telemetry.KeyOutcome.String(outcome))
 		span.End()
 	}()
+	spanCtx = audit.With(spanCtx, func(a *audit.Record) { a.Run, a.Step = r.result.RunID, ex.path })
 	return ex.perform(spanCtx)
 }
 

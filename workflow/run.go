@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/telemetry/semconv"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/session/transfer"
@@ -74,8 +75,8 @@ func (r *run) scope() session.Run {
 
 // span starts the span of the run; the function ends it.
 func (r *run) span(ctx context.Context) (context.Context, func()) {
-	ctx, span := telemetry.StartWith(ctx, r.opts.TracerProvider, telemetry.SpanWorkflowRun,
-		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID))
+	ctx, span := telemetry.StartOperation(ctx, r.opts.TracerProvider, semconv.InvokeWorkflow, semconv.WorkflowName, r.wf.ID,
+		telemetry.KeyRunID.String(r.result.RunID), telemetry.KeyWorkflowID.String(r.wf.ID), semconv.ConversationID.String(r.result.RunID))
 	r.trace = telemetry.TraceParent(ctx)
 	if r.past != nil {
 		span.AddLink(trace.Link{SpanContext: telemetry.ParseTraceParent(r.past.trace)}) // one that is not valid is left out

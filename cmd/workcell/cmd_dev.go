@@ -32,7 +32,7 @@ Workflows show as flows, agents as prompts, and the tools of a sandbox as tools,
 			if err := os.Setenv("GENKIT_ENV", "dev"); err != nil {
 				return err
 			}
-			return a.withHost(cmd.Context(), files, func(ctx context.Context, h *host) error { return h.serveDev(ctx, workflows) })
+			return a.withHost(cmd.Context(), files, false, func(ctx context.Context, h *host) error { return h.serveDev(ctx, workflows) })
 		},
 	})
 }

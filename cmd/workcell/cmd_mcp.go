@@ -46,7 +46,7 @@ type mcpOptions struct {
 
 func newMCPCmd(a *app) *cobra.Command {
 	o := &mcpOptions{transport: transportStdio, network: backend.NetworkNone, onExit: onExitClose}
-	cmd := a.verb(engineFlags|imageFlags|modelFlags, &cobra.Command{
+	cmd := a.verb(engineFlags|imageFlags|modelFlags|auditFlags, &cobra.Command{
 		Use:   "mcp [flags]",
 		Short: "Serve the sandboxes to MCP clients",
 		Long: `Serve the sandboxes to MCP clients: coding agents, IDEs, chat applications. On stdio one client starts this command
@@ -88,7 +88,12 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 			return err
 		}
 	}
-	ctx, tel := a.startTracing(ctx)
+	ctx, endAudit, err := a.startAudit(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = endAudit(err) }()
+	ctx, tel := a.startTracing(ctx, false)
 	defer tel.Close(ctx)
 	m, done, err := a.openManager(ctx, a.backendName(), stateNeeded)
 	if err != nil {

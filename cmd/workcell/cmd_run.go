@@ -29,7 +29,7 @@ const keepFor = 7 * 24 * time.Hour
 
 // runVerb returns a command that runs something: with the flags for its input and its sandboxes.
 func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes string, cmd *cobra.Command) *cobra.Command {
-	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags, cmd)
+	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags|auditFlags, cmd)
 	f := cmd.Flags()
 	f.StringVar(inputFile, "input-file", "", "JSON or YAML file with the whole input, - for standard input; "+over+" goes over it")
 	f.StringVar(&a.Workspace, "workspace", "", "directory to copy into the "+sandboxes)
@@ -98,7 +98,7 @@ func (a *app) run(ctx context.Context, path, file string, pairs []string) error 
 	}
 	defer j.Close() // every entry was on the disk before the run went on
 	a.pruneRuns(ctx, j)
-	return a.withHost(ctx, agents, func(ctx context.Context, h *host) error {
+	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
 		note, err := h.note(path)
 		if err != nil {
 			return err
@@ -125,6 +125,7 @@ func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note strin
 		OnEvent: func(ev workflow.Event) {
 			h.p.event(ev)
 			if ev.Kind == workflow.EventRunStarted || ev.Kind == workflow.EventRunResumed {
+				h.keepTrace(ev.RunID)
 				go awaitCancel(ctx, j, ev.RunID, cancel) // ends with ctx
 			}
 		},
@@ -242,7 +243,10 @@ func (a *app) runAgent(ctx context.Context, path, file string, args []string) er
 		return fail(exitInvalid, err, "")
 	}
 	name := strings.TrimSuffix(filepath.Base(path), agentExt)
-	return a.withHost(ctx, map[string]string{name: path}, func(ctx context.Context, h *host) error {
+	if err := a.forgetOldRuns(ctx); err != nil {
+		return err
+	}
+	return a.withHost(ctx, map[string]string{name: path}, true, func(ctx context.Context, h *host) error {
 		input, err := agentArgs(a.stdin, h.agents[name], file, args)
 		if err != nil {
 			return err
@@ -273,6 +277,7 @@ func (h *host) executeAgent(ctx context.Context, name string, input map[string]a
 		return err
 	}
 	ctx = session.WithBase(session.WithRun(ctx, run), base)
+	h.keepTrace(run.ID)
 	h.p.Line("run %s of agent %s", run.ID, name)
 	h.p.Status("agent " + name)
 	res, err := h.run(ctx, name, input)

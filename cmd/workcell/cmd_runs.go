@@ -37,8 +37,8 @@ func newRunsCmd(a *app) *cobra.Command {
 		Long: `List, show, resume and cancel workflow runs, and bring home what they and runs of agents made.
 
 Every run of ` + "`workcell run`" + ` has a journal in the state directory. One whose process died is interrupted: it can be
-resumed, or cancelled, which removes its sandboxes. The journals of finished runs, their outputs and their patches are kept for 30 days.`,
-	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a),
+resumed, or cancelled, which removes its sandboxes. The journals of finished runs, their outputs, patches and traces are kept for 30 days.`,
+	}, newRunsLsCmd(a), newRunsShowCmd(a), newRunsTraceCmd(a), newRunsResumeCmd(a), newRunsCancelCmd(a),
 		newRunsFilesCmd(a), newRunsGetCmd(a), newRunsDiffCmd(a), newRunsApplyCmd(a), newRunsRmCmd(a))
 }
 
@@ -67,7 +67,7 @@ func (h *host) note(path string) (string, error) {
 	n.Backend = engines.NameOf(h.m.Backend())
 	script, isScript := scriptOf(n.Model)
 	var errs []error
-	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &script} {
+	for _, path := range []*string{&n.Workflow, &n.Agents, &n.Workspace, &n.Out, &n.Audit, &script} {
 		if *path != "" {
 			abs, err := filepath.Abs(*path)
 			*path, errs = abs, append(errs, err)
@@ -215,7 +215,7 @@ func (a *app) resumeRun(ctx context.Context, j *sqlitejournal.Journal, id string
 			"put back what it was, or end the run: workcell runs cancel "+r.ID)
 	}
 	a.runFlags = n.runFlags
-	return a.withHost(ctx, agents, func(ctx context.Context, h *host) error {
+	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
 		if err := n.checkEngine(a, h.m); err != nil {
 			return err
 		}

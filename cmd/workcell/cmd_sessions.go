@@ -58,7 +58,7 @@ func (a *app) inSandbox(fn func(ctx context.Context, s *session.Session, args []
 
 // withManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.
 func (a *app) withManager(ctx context.Context, use stateUse, fn func(context.Context, *session.Manager) error) (err error) {
-	ctx, tel := a.startTracing(ctx)
+	ctx, tel := a.startTracing(ctx, false)
 	defer tel.Close(ctx)
 	ctx, span := spans.StartWith(ctx, otel.GetTracerProvider(), a.command)
 	defer func() { spans.End(span, spanError(err)) }()

@@ -22,6 +22,8 @@ type runFlags struct {
 	Agents       string   `json:"agents,omitempty"`        // directory of a workflow's agents
 	Workspace    string   `json:"workspace,omitempty"`     // directory to copy into sandboxes
 	Keep         bool     `json:"keep,omitempty"`          // leave the sandboxes
+	Audit        string   `json:"audit,omitempty"`         // file that decisions and commands are recorded in
+	AuditHash    bool     `json:"audit_hash,omitempty"`    // hashes in place of arguments
 	Out          string   `json:"out,omitempty"`           // directory to put outputs into
 	Force        bool     `json:"force,omitempty"`         // also over files there that are others
 	Apply        bool     `json:"apply,omitempty"`         // apply the run's patch when it succeeded
@@ -36,6 +38,7 @@ const (
 	modelFlags                        // the model in place of what the agents' files name
 	outputFlags                       // how data is written to standard output
 	agentsFlags                       // where the agents of workflows are
+	auditFlags                        // where decisions and commands are recorded
 )
 
 // verb returns a command with the flags of some groups.
@@ -60,6 +63,10 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	}
 	if groups&outputFlags != 0 {
 		f.VarP(oneOf(&a.out, outputTable, outputJSON, outputYAML), "output", "o", "format of the data on standard output")
+	}
+	if groups&auditFlags != 0 {
+		f.StringVar(&a.Audit, "audit", "", "file to append a line of JSON to for each tool call, sandbox and command; when it cannot be written the command ends")
+		f.BoolVar(&a.AuditHash, "audit-hash", false, "record the SHA-256 of commands' arguments in place of these")
 	}
 	if groups&agentsFlags != 0 {
 		f.StringVar(&a.Agents, "agents", "", "directory of the workflows' agents (default agents/ beside or above the workflow)")

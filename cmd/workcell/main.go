@@ -67,7 +67,7 @@ Environment:
   DOCKER_HOST, DOCKER_* as the docker command uses them
   CONTAINERD_ADDRESS, CONTAINERD_NAMESPACE, CONTAINERD_SNAPSHOTTER
                        containerd's socket, namespace (default workcell) and snapshotter
-  OTEL_*               traces: see docs/telemetry.md
+  OTEL_*               traces and metrics: see docs/telemetry.md
   GENKIT_ENV=dev       attach to the Genkit Developer UI`,
 		SilenceUsage:  true,
 		SilenceErrors: true,

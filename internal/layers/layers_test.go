@@ -30,8 +30,8 @@ type layer struct {
 }
 
 func layers() []layer {
-	leaves := []string{"internal/bound", "internal/telemetry", "internal/suggest"}
-	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "session", "session/sqlitestore", "patch", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
+	leaves := []string{"internal/audit", "internal/bound", "internal/telemetry", "internal/suggest"}
+	all := []string{"backend/...", "examples/...", "frontmatter", "internal/...", "mcpserver", "otelgenai", "session", "session/sqlitestore", "patch", "session/transfer", "tools", "workflow", "workflow/sqlitejournal"}
 	above := func(more ...string) []string { return append(slices.Clone(leaves), more...) }
 	return []layer{
 		// The contract, light enough for anyone to implement.
@@ -63,6 +63,9 @@ func layers() []layer {
 		// The system call filter of every engine.
 		{dir: "backend/internal/seccomp", only: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/net", "golang.org/x/sys"}},
 		{dir: "internal/bound", only: []string{}},
+		{dir: "internal/audit", only: []string{}},
+		// For any program with Genkit, which it knows by its spans alone.
+		{dir: "otelgenai", may: []string{"internal/telemetry"}, only: []string{"go.opentelemetry.io/otel"}, sdk: true},
 		{dir: "internal/suggest", only: []string{}},
 		{dir: "internal/textedit", only: []string{}},
 		{dir: "internal/yamlnode", only: []string{"gopkg.in/yaml.v3"}},
@@ -94,7 +97,8 @@ func layers() []layer {
 		{dir: "internal/hint", only: []string{}},
 		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
 		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint", "internal/sanitize"}},
-		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/sanitize"}, genkit: true, sdk: true},
+		{dir: "internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
+		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
 		{dir: "internal/state", may: []string{"internal/environ", "internal/hint", "internal/sqlitefile", "backend", "session", "session/sqlitestore"}},
 		{dir: "internal/reaper", may: []string{"internal/sqlitefile", "internal/state", "backend", "session", "session/sqlitestore"}},
 		{dir: "internal/sanitize", only: []string{}},

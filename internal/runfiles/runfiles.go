@@ -42,6 +42,9 @@ type Made struct {
 // Base returns the path of the file that keeps the workspace of a run as it began.
 func (d Dir) Base(run string) string { return d.of(run, baseFile) }
 
+// Of returns the directory of a run, which may not be there.
+func (d Dir) Of(run string) string { return d.of(run) }
+
 func (d Dir) of(run string, name ...string) string {
 	return filepath.Join(append([]string{string(d), filepath.Base(run)}, name...)...)
 }

@@ -48,8 +48,25 @@ func (p *Plugin) answer(ctx context.Context, agent string, req *ai.ModelRequest,
 		Request:      req,
 		Message:      ai.NewModelMessage(parts...),
 		FinishReason: ai.FinishReasonStop,
-		Usage:        &ai.GenerationUsage{},
+		Usage:        &ai.GenerationUsage{InputTokens: estimate(req.Messages), OutputTokens: estimate([]*ai.Message{{Content: parts}})},
 	}, nil
+}
+
+// bytesPerToken is what models of today need for English and code, roughly.
+const bytesPerToken = 4
+
+// estimate returns about how many tokens messages are: no model counted them.
+func estimate(messages []*ai.Message) int {
+	size := 0
+	for _, m := range messages {
+		for _, part := range m.Content {
+			raw, err := part.MarshalJSON()
+			if err == nil {
+				size += len(raw)
+			}
+		}
+	}
+	return (size + bytesPerToken - 1) / bytesPerToken
 }
 
 // playing is one turn with everything its expressions may use.
