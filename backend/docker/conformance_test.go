@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -21,6 +22,19 @@ func TestConformance(t *testing.T) {
 	backendtest.Run(t, harness(t))
 }
 
+// TestAttach: streams of an engine on another machine, which are the engine's own.
+func TestAttach(t *testing.T) {
+	t.Parallel()
+	engine := httptest.NewServer(newProxy(t).handler)
+	t.Cleanup(engine.Close)
+	h := harness(t)
+	h.SharedDial = false
+	h.New = func(t testing.TB) backend.SandboxBackend {
+		return newBackend(t, func(o *docker.Options) { o.Host = "tcp://" + engine.Listener.Addr().String() })
+	}
+	backendtest.RunDial(t, h)
+}
+
 func harness(t testing.TB) backendtest.Harness {
 	api := engineAPI(t)
 	return backendtest.Harness{
@@ -30,7 +44,8 @@ func harness(t testing.TB) backendtest.Harness {
 			return newBackend(t, func(o *docker.Options) { o.AllowNets = nets })
 		},
 		Debian: debianImage, Python: pythonImage, Images: imageStore(t),
-		Leftovers: leftovers,
+		SharedDial: true,
+		Leftovers:  leftovers,
 		Vanish: func(ctx context.Context, id string) error {
 			return api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true})
 		},

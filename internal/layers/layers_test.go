@@ -47,7 +47,7 @@ func layers() []layer {
 		// What the drivers share.
 		{dir: "backend/internal/registryauth", only: []string{"github.com/docker/cli"}},
 		{dir: "backend/internal/host", may: []string{"backend"}, only: []string{"golang.org/x/sys"}},
-		{dir: "backend/internal/kit", may: []string{"backend", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel"}},
+		{dir: "backend/internal/kit", may: []string{"backend", "backend/internal/host", "internal/guest", "internal/telemetry"}, only: []string{"github.com/containerd/errdefs", "github.com/distribution/reference", "go.opentelemetry.io/otel", "golang.org/x/sys"}},
 		{dir: "internal/guest"},
 		// The rooms of the guest, lowest first.
 		{dir: "internal/guest/proc", may: []string{"internal/guest"}},
