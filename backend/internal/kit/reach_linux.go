@@ -108,9 +108,6 @@ func dialGuest(ctx context.Context, pid int, group string) (conn net.Conn, err e
 // ErrElsewhere when it is another: an engine that counts processes in a namespace of its own names others.
 func isGuest(pid int, group string) error {
 	in, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if errors.Is(err, os.ErrNotExist) {
-		return unix.ESRCH
-	}
 	args, argsErr := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	argv := strings.Split(string(args), "\x00")
 	switch {
