@@ -15,6 +15,7 @@ import (
 
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/telemetry"
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -69,7 +70,8 @@ type AgentResult struct {
 // Missing input comes from `input.default` of the file, name by name.
 //
 // When ctx belongs to no run (session.WithRun), Run begins one and closes its sandboxes at the end. Everything happens
-// under one span, agent.Run, so that there is one trace. An agent that wanted its sandbox and could not have it fails,
+// under one span, agent.Run, so that there is one trace. In a step of a workflow that has a journal the conversation is
+// recorded there, and a run that is resumed continues it. An agent that wanted its sandbox and could not have it fails,
 // whatever the model made of that. Errors name the agent and its file; ai.ErrMaxTurnsExceeded,
 // ai.ErrModelNotFound, backend.ErrInvalid for an input that does not fit (see CheckInput) and errors of ctx can be tested
 // for.
@@ -98,8 +100,12 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	opening := &opening{}
 	ctx = context.WithValue(ctx, openingKey{}, opening)
 	w := &watcher{onTool: o.OnTool}
-	req.Use = append(req.Use, w.ref())
-	resp, err := genkit.GenerateWithRequest(ctx, a.g, req, nil, stream(o.OnText))
+	call, err := a.recorded(ctx, req, w)
+	if err != nil {
+		return AgentResult{}, a.explain(ctx, req, err)
+	}
+	call.Use = append(call.Use, w.ref())
+	resp, err := genkit.GenerateWithRequest(ctx, a.g, call, nil, stream(o.OnText))
 	if err != nil {
 		return AgentResult{}, a.explain(ctx, req, err)
 	}
@@ -117,6 +123,28 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 		return res, a.explain(ctx, req, err)
 	}
 	return res, nil
+}
+
+// recorded returns the request as it is when ctx has a recorder of the agent's conversation: it is recorded, and begins where
+// an earlier process got to, whose turns count.
+func (a *Agent) recorded(ctx context.Context, req *ai.GenerateActionOptions, w *watcher) (*ai.GenerateActionOptions, error) {
+	out := *req
+	rec := transcript.Claim(ctx, a.name)
+	if rec == nil {
+		return &out, nil
+	}
+	if a.doc.Sandbox == nil {
+		transcript.ClaimSandbox(ctx) // so that no agent takes it that this one's tools run
+	}
+	out.Use = append([]*ai.MiddlewareRef{local("workcell/record", rec.Hooks())}, req.Use...)
+	past, err := rec.Progress()
+	if err != nil || past.Turns == 0 {
+		return &out, err
+	}
+	out.Messages = past.Messages
+	out.MaxTurns = max(req.MaxTurns-past.Turns+1, 1) // the latest turn is played back; 0 would be Genkit's default
+	w.turns, w.calls, w.input, w.output = past.Turns, past.Calls, past.InputTokens, past.OutputTokens
+	return &out, nil
 }
 
 // opening is how the latest attempt of a run of an agent to open its own sandbox ended. What such an agent answers is no

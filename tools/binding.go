@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -32,6 +33,7 @@ type binding struct {
 	cfg      frontmatter.Sandbox                                           // as asked for, defaults not filled in
 	fallback session.Run                                                   // of calls whose context belongs to no run
 	isolated string                                                        // name of this binding's own sandbox; empty when it shares one
+	record   *transcript.Recorder                                          // of the agent's conversation; nil when nobody keeps it
 	check    func(ctx context.Context, args toolspec.Args) *toolspec.Error // CallOptions.Check; may be nil
 	makeRoom func(ctx context.Context) bool                                // CallOptions.MakeRoom; may be nil
 	// maxSeconds is the longest timeout_seconds in notes and Definitions.

@@ -9,6 +9,7 @@ import (
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/frontmatter"
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 )
 
@@ -38,11 +39,12 @@ func (m *middleware) UnmarshalJSON(b []byte) error {
 }
 
 // New makes the hooks of one Generate call, with tools of its own. It opens nothing.
-func (m middleware) New(context.Context) (*ai.Hooks, error) {
+func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
 	b, err := m.box.bind(m.Sandbox)
 	if err != nil {
 		return nil, err
 	}
+	b.recordedBy(transcript.ClaimSandbox(ctx))
 	g := guard{log: m.box.log}
 	return &ai.Hooks{
 		Tools:        append(b.offered(), b.unknownTool()),
@@ -73,6 +75,7 @@ func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next a
 	}
 	if _, ok := session.RunFromContext(ctx); ok {
 		defer b.end(ctx)
+		b.continueIn(ctx)
 		return next(ctx, p)
 	}
 	run := b.fallback

@@ -37,9 +37,11 @@ type run struct {
 	executed atomic.Bool
 	steps    atomic.Int64 // attempts made
 	held     atomic.Int64 // bytes remembered
-	stream   core.StreamCallback[Event]
-	past     *past  // of a run that was interrupted; nil for a new one
-	trace    string // traceparent of the run's span
+	// conversations is how many bytes were recorded of the agents' conversations that are under way.
+	conversations atomic.Int64
+	stream        core.StreamCallback[Event]
+	past          *past  // of a run that was interrupted; nil for a new one
+	trace         string // traceparent of the run's span
 
 	mu  sync.Mutex // guards seq; held while an entry is written or an event is emitted, so that they come in order
 	seq int64

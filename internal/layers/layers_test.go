@@ -68,6 +68,8 @@ func layers() []layer {
 		{dir: "internal/isolated", only: []string{}},
 		// What a tool is, whichever protocol offers it.
 		{dir: "internal/toolspec", may: above("backend", "session", "internal/sanitize"), genkit: true},
+		// Conversations of agents, as a journal keeps them.
+		{dir: "internal/transcript", may: []string{}, genkit: true},
 		// The sandbox of a file as a request.
 		{dir: "internal/wish", may: above("backend", "session", "frontmatter")},
 		{dir: "internal/expr", may: []string{"internal/yamlnode"}},
@@ -82,8 +84,8 @@ func layers() []layer {
 		{dir: "session/transfer", may: []string{"backend", "session", "internal/hint"}},
 		{dir: "session/sessiontest", may: above("backend", "session"), sdk: true},
 		{dir: "frontmatter", may: []string{"backend", "internal/bound", "internal/isolated", "internal/suggest", "internal/yamlnode"}},
-		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/toolspec", "internal/wish"), genkit: true},
-		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/wish", "internal/yamlnode", "session/transfer"), genkit: true},
+		{dir: "tools", may: above("backend", "session", "frontmatter", "internal/guest", "internal/isolated", "internal/sanitize", "internal/toolspec", "internal/transcript", "internal/wish"), genkit: true},
+		{dir: "workflow", may: above("backend", "session", "tools", "frontmatter", "internal/expr", "internal/isolated", "internal/transcript", "internal/wish", "internal/yamlnode", "session/transfer"), genkit: true},
 		{dir: "mcpserver", may: above("backend", "session", "tools", "frontmatter", "internal/toolspec")},
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
@@ -95,7 +97,7 @@ func layers() []layer {
 		{dir: "internal/sanitize", only: []string{}},
 		{dir: "internal/models", may: []string{"internal/environ", "internal/hint", "internal/suggest"}, genkit: true},
 		// Plays recorded turns as a model; knows nothing of sandboxes.
-		{dir: "internal/scripted", may: []string{"internal/expr", "internal/yamlnode"}, genkit: true},
+		{dir: "internal/scripted", may: []string{"internal/expr", "internal/transcript", "internal/yamlnode"}, genkit: true},
 
 		// PID 1 of every sandbox: small, static, little to attack.
 		{dir: "cmd/workcell-guest", may: []string{"internal/guest/..."}, only: []string{"github.com/hashicorp/yamux", "golang.org/x/sys"}},
