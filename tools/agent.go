@@ -69,7 +69,8 @@ type AgentResult struct {
 // Run runs the agent once. Data in input is never taken for template syntax, nor for the markers that begin a message.
 // Missing input comes from `input.default` of the file, name by name.
 //
-// When ctx belongs to no run (session.WithRun), Run begins one and closes its sandboxes at the end. Everything happens
+// When ctx belongs to no run (session.WithRun) and to no session of a Genkit agent, Run begins a run and closes its sandboxes
+// at the end. Everything happens
 // under one span, agent.Run, so that there is one trace. In a step of a workflow that has a journal the conversation is
 // recorded there, and a run that is resumed continues it. An agent that wanted its sandbox and could not have it fails,
 // whatever the model made of that. Errors name the agent and its file; ai.ErrMaxTurnsExceeded,
@@ -80,11 +81,11 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	if opts != nil {
 		o = *opts
 	}
-	run, bound := session.RunFromContext(ctx)
+	run, bound := runOf(ctx)
 	if !bound {
 		run = session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}
-		ctx = session.WithRun(ctx, run)
 	}
+	ctx = session.WithRun(ctx, run)
 	// Genkit's provider, so that its spans are children of this one also where the program set up none.
 	ctx, span := telemetry.StartWith(ctx, tracing.TracerProvider(), telemetry.SpanAgent,
 		telemetry.KeyRunID.String(run.ID), telemetry.Text(telemetry.KeyAgent, a.name))

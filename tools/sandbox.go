@@ -44,6 +44,7 @@ func (m middleware) New(ctx context.Context) (*ai.Hooks, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.chatIn(ctx)
 	b.recordedBy(transcript.ClaimSandbox(ctx))
 	g := guard{log: m.box.log}
 	return &ai.Hooks{
@@ -68,13 +69,17 @@ func (t *toolbox) bind(cfg Sandbox) (*binding, error) {
 }
 
 // wrapGenerate makes a run for a call that belongs to none, and closes what nobody can use afterwards. The
-// first iteration encloses all others.
+// first iteration encloses all others. The run of a Genkit agent's session stays: its sandboxes go when they are idle.
 func (b *binding) wrapGenerate(ctx context.Context, p *ai.GenerateParams, next ai.GenerateNext) (*ai.ModelResponse, error) {
 	if p.Iteration > 0 {
-		return next(ctx, p)
+		return next(ctx, b.noticed(p))
 	}
-	if _, ok := session.RunFromContext(ctx); ok {
+	if run, ok := runOf(ctx); ok {
+		ctx = session.WithRun(ctx, run)
 		defer b.end(ctx)
+		if b.chat != "" {
+			b.remembers(p.Request.Messages)
+		}
 		b.continueIn(ctx)
 		return next(ctx, p)
 	}

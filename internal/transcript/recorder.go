@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -115,6 +116,13 @@ func (r *Recorder) Progress() (Progress, error) {
 // noticeKey marks messages of Notice in their metadata.
 const noticeKey = "workcell-notice"
 
+// Notice returns a message by which a model learns what is not as its conversation says.
+func Notice(text string) *ai.Message {
+	m := ai.NewUserTextMessage(text)
+	m.Metadata = map[string]any{noticeKey: true}
+	return m
+}
+
 // Notice has the model read text before its next answer.
 func (r *Recorder) Notice(text string) {
 	r.mu.Lock()
@@ -141,9 +149,7 @@ func (r *Recorder) generate(ctx context.Context, p *ai.GenerateParams, next ai.G
 	r.mu.Unlock()
 	if p.Iteration > 0 && text != "" {
 		req, params := *p.Request, *p
-		note := ai.NewUserTextMessage(text)
-		note.Metadata = map[string]any{noticeKey: true}
-		req.Messages = append(req.Messages[:len(req.Messages):len(req.Messages)], note)
+		req.Messages = append(slices.Clip(req.Messages), Notice(text))
 		params.Request = &req
 		p = &params
 	}
