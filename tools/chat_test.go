@@ -3,6 +3,7 @@ package tools_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -211,5 +212,6 @@ func lives(t *testing.T, pid string) bool {
 	if _, err := fmt.Sscan(pid, &n); err != nil {
 		t.Fatal(err)
 	}
-	return syscall.Kill(n, 0) == nil
+	p, err := os.FindProcess(n)
+	return err == nil && p.Signal(syscall.Signal(0)) == nil
 }

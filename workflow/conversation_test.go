@@ -22,6 +22,7 @@ type talkers struct {
 	mu    sync.Mutex
 	calls map[string]int
 	fails map[string]int // how many times an agent fails at the end of its conversation
+	large int            // bytes that every result of a tool has more
 }
 
 func (a *talkers) RunAgent(ctx context.Context, name string, input map[string]any) (workflow.AgentOutput, error) {
@@ -52,7 +53,7 @@ func (a *talkers) RunAgent(ctx context.Context, name string, input map[string]an
 				defer a.mu.Unlock()
 				call := fmt.Sprint(messages[0].Text(), " ", len(messages), " ", i)
 				a.calls[call]++
-				return &ai.MultipartToolResponse{Output: call}, nil
+				return &ai.MultipartToolResponse{Output: call + strings.Repeat("x", a.large)}, nil
 			}
 			out, err := hooks.WrapTool(ctx, &ai.ToolParams{Request: p.ToolRequest}, made)
 			if err != nil {
@@ -153,6 +154,33 @@ func TestConversationsContinue(t *testing.T) {
 	}
 	if continued == 0 {
 		t.Error("no conversation was continued")
+	}
+}
+
+// TestLargeConversation: an agent whose conversation is too large to be kept begins at its start, and the event says so.
+func TestLargeConversation(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
+	a, journal := &talkers{calls: map[string]int{}, large: 3 * transcript.MaxBytes / 4}, &cutJournal{room: 5}
+	var lost string
+	turns := 0
+	engine := workflow.NewEngine(nil, a, &workflow.Options{Journal: journal, OnEvent: func(ev workflow.Event) {
+		lost, turns = lost+ev.Lost, turns+ev.Turns
+	}})
+	if _, err := engine.Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
+		t.Fatal(err)
+	}
+	before := journal.entries(t)
+	if last := string(before[len(before)-1].Conversation); !strings.Contains(last, `"lost":`) {
+		t.Fatalf("the record ends with %.100s", last)
+	}
+	journal.room, a.large = -1, 0
+	got, err := engine.Resume(t.Context(), wf, before)
+	if err != nil || !strings.Contains(lost, "16 MiB") || turns != 0 {
+		t.Errorf("%v, %v, lost: %q, behind turn %d", got, err, lost, turns)
+	}
+	if a.calls["talk<nil> 1 0"] != 2 {
+		t.Errorf("calls: %v", a.calls)
 	}
 }
 
