@@ -161,7 +161,7 @@ func TestConversationsContinue(t *testing.T) {
 func TestLargeConversation(t *testing.T) {
 	t.Parallel()
 	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
-	a, journal := &talkers{calls: map[string]int{}, large: 3 * transcript.MaxBytes / 4}, &cutJournal{room: 5}
+	a, journal := &talkers{calls: map[string]int{}, fails: map[string]int{}, large: 3 * transcript.MaxBytes / 4}, &cutJournal{room: 5}
 	var lost string
 	turns := 0
 	engine := workflow.NewEngine(nil, a, &workflow.Options{Journal: journal, OnEvent: func(ev workflow.Event) {

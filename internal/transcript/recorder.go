@@ -261,6 +261,9 @@ func (r *Recorder) tool(ctx context.Context, p *ai.ToolParams, next ai.ToolNext)
 
 // add records a part, or gives up recording; r.mu is held.
 func (r *Recorder) add(ctx context.Context, p part) error {
+	if r.failed != nil {
+		return r.failed // what comes behind a gap would be of no use
+	}
 	raw, err := json.Marshal(p)
 	if err != nil {
 		return r.giveUp(ctx, fmt.Sprintf("a part of it cannot be written: %v", err))
