@@ -15,8 +15,8 @@ import (
 )
 
 // sandboxExpired is what a model reads whose sandbox was removed between two turns of a conversation.
-const sandboxExpired = "Your sandbox of earlier turns was removed because nobody used it, and this one is new: files that you made in it " +
-	"are gone, and processes that you started have ended. Earlier results describe the old one."
+const sandboxExpired = "Your sandbox of earlier turns is gone, most likely because it was idle for too long, and this one is new: files that " +
+	"you made are lost, and processes that you started have ended. Earlier results describe the old one."
 
 // chatID returns a name for the session of a Genkit agent that ctx belongs to, empty when it belongs to none. Who knows the
 // id of a session can resume it, so that is in no label and no log.
@@ -47,14 +47,19 @@ func (b *binding) chatIn(ctx context.Context) {
 	}
 }
 
-// remembers notes whether the conversation has results of tools that worked in a sandbox that is to be there still.
+// remembers notes whether the conversation has left a sandbox, which is to be there still.
 func (b *binding) remembers(messages []*ai.Message) {
-	used := slices.ContainsFunc(messages, func(m *ai.Message) bool {
-		return slices.ContainsFunc(m.Content, func(p *ai.Part) bool { return p.IsToolResponse() && usesKept(p.ToolResponse.Name) })
-	})
+	var used []string
+	for _, m := range messages {
+		for _, p := range m.Content {
+			if p.IsToolResponse() {
+				used = append(used, p.ToolResponse.Name)
+			}
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.used = used
+	b.used = leftSandbox(used)
 }
 
 // noticed returns the request of an iteration with what the model is to know of its sandbox, once.

@@ -22,7 +22,9 @@
 // Tools see the sandboxes of one run (session.WithRun) and no others: an id of another run gets the answer of an id that
 // never existed. A run's agents share the sandbox named "default" unless their `session:` names another. Nothing is
 // opened before the first tool needs it. A Generate call that belongs to no run is a run of its own, closed at its end;
-// bind a run to keep a sandbox over several calls, as for resuming an interrupted one.
+// bind a run to keep a sandbox over several calls, as for resuming an interrupted one. The session of a Genkit agent
+// (go/genkit/exp) is a run that is not closed: its turns, and the sub-agents that it asks, find the sandbox until it was idle.
+// When a call is cancelled, what it had started in its sandboxes ends.
 //
 // sandbox_close releases a shared sandbox: what the agent left running in it is ended, and the files stay for the
 // agents that come after it. With delete_workspace the sandbox is removed at once.

@@ -32,7 +32,7 @@ func (b *binding) continueIn(ctx context.Context) {
 		return
 	}
 	past, err := b.record.Progress()
-	if err != nil || !slices.ContainsFunc(past.Tools, usesKept) {
+	if err != nil || !leftSandbox(past.Tools) {
 		return
 	}
 	s, created, err := b.open(context.WithValue(ctx, openingKey{}, nil), b.name(ctx))
@@ -45,7 +45,13 @@ func (b *binding) continueIn(ctx context.Context) {
 	}
 }
 
-// usesKept reports whether a tool works in a sandbox that outlives the call.
-func usesKept(tool string) bool {
-	return strings.HasPrefix(tool, "sandbox_") && tool != toolspec.ToolRun && tool != unknownTool
+// leftSandbox reports whether a conversation has left a sandbox, by the tools that it used, the last one last: one that the
+// model closed is not missed.
+func leftSandbox(used []string) bool {
+	for _, tool := range slices.Backward(used) {
+		if strings.HasPrefix(tool, "sandbox_") && tool != toolspec.ToolRun && tool != unknownTool {
+			return tool != toolspec.ToolClose
+		}
+	}
+	return false
 }

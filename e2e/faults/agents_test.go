@@ -170,3 +170,60 @@ func (h *host) checkMarks(t *testing.T, f *fault, id, answer string, recordedAt 
 		f.lose(t, "run %s made %d of 19 calls: %v", id, n, marks)
 	}
 }
+
+// TestKilledAgentsSandbox: an agent that continues finds its sandbox, also an isolated one, and reads in its conversation when it
+// is another one, or has only its workspace.
+func TestKilledAgentsSandbox(t *testing.T) {
+	const script = `agents:
+  worker:
+    - - {tool: sandbox_exec, input: {command: "echo kept > note"}}
+      - {tool: sandbox_exec, input: {command: "touch first; until [ -e go1 ]; do sleep 0.05; done; cat note || echo nothing"}}
+      - {tool: sandbox_exec, input: {command: "touch second; until [ -e go2 ]; do sleep 0.05; done"}}
+      - {text: "${ outputs[1].stdout }"}
+`
+	for name, c := range map[string]struct {
+		session      string
+		remove       []string // nil leaves the sandbox
+		notice, note string
+	}{
+		"isolated":           {"isolated", nil, "", "kept"},
+		"removed":            {"default", []string{"sessions", "rm"}, "is a new, empty one", "nothing"},
+		"its workspace kept": {"default", []string{"sessions", "rm", "--keep-workspace"}, "made again around its workspace", "kept"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on(t, []string{"local"}, func(t *testing.T, h *host) {
+				file := workflow(t, "id: one\nsandbox: {runtime: bash}\nsteps: [{id: work, type: agent, agent: worker}]\n")
+				dir := filepath.Dir(file)
+				must(t, os.WriteFile(filepath.Join(dir, "worker.prompt"), []byte("---\nsandbox: {mode: code, session: "+c.session+"}\n---\nWork.\n"), 0o600))
+				must(t, os.WriteFile(filepath.Join(dir, "script.yaml"), []byte(script), 0o600))
+				p := h.start(t, "run", file, "--model", "scripted/"+filepath.Join(dir, "script.yaml"))
+				p.await(t, "work", "agent", "worker")
+				h.inSandbox(t, "test -e first")
+				p.kill()
+				id := h.latest(t).ID
+				if c.remove != nil {
+					var list []struct{ ID string }
+					h.read(t, &list, "sessions", "ls")
+					h.ok(t, append(c.remove, list[0].ID)...)
+				}
+				p = h.start(t, "runs", "resume", id, "--fresh-sandbox")
+				h.inSandbox(t, "test -e first && touch go1")
+				h.inSandbox(t, "test -e second")
+				journal := h.ok(t, "runs", "show", id, "-o", "json")
+				if got := strings.Contains(journal, "The program that runs you was interrupted"); got != (c.notice != "") || !strings.Contains(journal, c.notice) {
+					t.Errorf("the agent did not read %q:\n%s", c.notice, journal)
+				}
+				h.inSandbox(t, "touch go2")
+				if code := p.wait(); code != 0 {
+					t.Fatalf("exit code %d\n%s", code, p.text())
+				}
+				var r agentRun
+				h.read(t, &r, "runs", "show", id)
+				if got := r.output("work"); !strings.Contains(got, c.note) {
+					t.Errorf("the agent found %s", got)
+				}
+				h.nothingLeft(t)
+			})
+		})
+	}
+}

@@ -62,7 +62,7 @@ type Conversation struct {
 	lost     string
 
 	calls, input, output int      // tool calls with a result, and tokens, of all turns
-	tools, execs         []string // names of tools, and ids of commands, that results are of; each once
+	tools, execs         []string // names of tools, in the order of their last results, and ids of commands; each once
 	recorded             time.Time
 }
 
@@ -211,9 +211,8 @@ func (c *Conversation) addCall(call *call) error {
 	}
 	c.results[call.Ref] = call.Result
 	c.calls++
-	if name := c.requests[at].Name; !slices.Contains(c.tools, name) {
-		c.tools = append(c.tools, name)
-	}
+	name := c.requests[at].Name
+	c.tools = append(slices.DeleteFunc(slices.Clone(c.tools), func(t string) bool { return t == name }), name)
 	if out, ok := call.Result.Output.(map[string]any); ok {
 		if id, ok := out["exec_id"].(string); ok && id != "" && !slices.Contains(c.execs, id) {
 			c.execs = append(c.execs, id)

@@ -90,7 +90,7 @@ type Progress struct {
 	Messages                  []*ai.Message // what the model was asked with for the latest turn; nil when nothing was recorded
 	Turns, Calls              int           // answers that call tools, and calls that have a result
 	InputTokens, OutputTokens int
-	Tools                     []string  // that have a recorded result
+	Tools                     []string  // that have a recorded result, in the order of the last one
 	Recorded                  time.Time // when the latest part was
 }
 
