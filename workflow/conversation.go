@@ -19,7 +19,7 @@ const maxConversations = 64 << 20
 // attempt that was under way when the run was interrupted. The function ends the recording; it returns the failure of the
 // journal.
 func (ex *execution) record(ctx context.Context) (context.Context, func() error) {
-	if ex.run.opts.Journal == nil {
+	if ex.run.opts.Journal == nil && ex.past == nil {
 		return ctx, func() error { return nil }
 	}
 	held := int64(0) // only the recorder calls write, one part after the other, and not after Close
