@@ -157,6 +157,22 @@ func TestConversationsContinue(t *testing.T) {
 	}
 }
 
+// TestContinueWithoutJournal: a run that is resumed without a journal continues its conversations all the same.
+func TestContinueWithoutJournal(t *testing.T) {
+	t.Parallel()
+	wf := parse(t, "  - {id: a, type: agent, agent: talk}\n")
+	a, journal := &talkers{calls: map[string]int{}, fails: map[string]int{}}, &cutJournal{room: 4} // with the first result
+	if _, err := workflow.NewEngine(nil, a, &workflow.Options{Journal: journal}).Run(t.Context(), wf, nil); !errors.Is(err, workflow.ErrJournal) {
+		t.Fatal(err)
+	}
+	if _, err := workflow.NewEngine(nil, a, nil).Resume(t.Context(), wf, journal.entries(t)); err != nil {
+		t.Fatal(err)
+	}
+	if a.calls["talk<nil> 1 0"] != 1 || a.calls["talk<nil> 1 1"] != 2 || a.calls["talk<nil> 3 0"] != 1 {
+		t.Errorf("calls: %v", a.calls)
+	}
+}
+
 // TestLargeConversation: an agent whose conversation is too large to be kept begins at its start, and the event says so.
 func TestLargeConversation(t *testing.T) {
 	t.Parallel()
