@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -317,16 +318,17 @@ func (s *Session) environment() map[string]string {
 	return s.base
 }
 
-// EndCommands ends the commands that run in the sandbox and began at since or later, with their whole trees, and returns
-// how many there were: what a process left running that is gone, when its work is started again.
-func (s *Session) EndCommands(ctx context.Context, since time.Time) (ended int, err error) {
+// EndCommands ends the commands that run in the sandbox and began at since or later, but those whose ids are in keep, with
+// their whole trees, and returns how many there were: what a process left running that is gone, when its work is started
+// again.
+func (s *Session) EndCommands(ctx context.Context, since time.Time, keep ...string) (ended int, err error) {
 	running, err := s.statuses(ctx, "EndCommands", (*client.Conn).Execs)
 	if err != nil {
 		return 0, err
 	}
 	now := time.Now().Round(0) // since comes from another process: the clock's time counts
 	for _, st := range running {
-		if st.Done() || now.Add(-st.Duration).Before(since) {
+		if st.Done() || now.Add(-st.Duration).Before(since) || slices.Contains(keep, st.ExecID) {
 			continue
 		}
 		if _, err := s.KillExec(ctx, st.ExecID, ""); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/workcell-dev/workcell/frontmatter"
 	"github.com/workcell-dev/workcell/internal/isolated"
 	"github.com/workcell-dev/workcell/internal/toolspec"
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/internal/wish"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -32,6 +33,8 @@ type binding struct {
 	cfg      frontmatter.Sandbox                                           // as asked for, defaults not filled in
 	fallback session.Run                                                   // of calls whose context belongs to no run
 	isolated string                                                        // name of this binding's own sandbox; empty when it shares one
+	record   *transcript.Recorder                                          // of the agent's conversation; nil when nobody keeps it
+	chat     string                                                        // chatID of the Genkit agent's session; empty when there is none
 	check    func(ctx context.Context, args toolspec.Args) *toolspec.Error // CallOptions.Check; may be nil
 	makeRoom func(ctx context.Context) bool                                // CallOptions.MakeRoom; may be nil
 	// maxSeconds is the longest timeout_seconds in notes and Definitions.
@@ -41,6 +44,8 @@ type binding struct {
 	mine     map[string]*session.Session // by name, what this binding opened
 	released map[string]bool             // ids that sandbox_close released
 	started  map[string][]startedExec    // execs by sandbox id, of which something may still run
+	used     bool                        // earlier turns of the conversation used its own sandbox
+	expired  bool                        // which is gone, as the model has to know
 }
 
 func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
@@ -55,7 +60,7 @@ func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 }
 
 func (b *binding) run(ctx context.Context) session.Run {
-	if run, ok := session.RunFromContext(ctx); ok {
+	if run, ok := runOf(ctx); ok {
 		return run
 	}
 	return b.fallback
@@ -139,6 +144,10 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 	defer b.mu.Unlock()
 	b.mine[name] = s
 	delete(b.released, s.ID())
+	if name == b.name(ctx) {
+		b.expired = b.expired || created && b.used
+		b.used = false
+	}
 	return s, created, nil
 }
 
@@ -259,18 +268,36 @@ func (b *binding) track(s *session.Session, res session.ExecResult) {
 	b.started[s.ID()] = list
 }
 
-// end removes what no later step of the run can use: the sandbox that only this binding knows.
+// end removes what no later step of the run can use: the sandbox that only this binding knows. What an agent that was
+// cancelled had started in another one ends with it.
 func (b *binding) end(ctx context.Context) {
+	if ctx.Err() != nil {
+		b.endStarted(ctx)
+	}
 	b.mu.Lock()
 	s := b.mine[b.isolated]
 	b.mu.Unlock()
-	if b.isolated == "" || s == nil {
+	if b.isolated == "" || b.chat != "" || s == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	if err := b.remove(ctx, s); err != nil {
 		b.box.log.ErrorContext(ctx, "cannot remove an isolated sandbox yet", "sandbox", s.ID(), "error", err)
+	}
+}
+
+// endStarted ends what the binding started in its sandboxes.
+func (b *binding) endStarted(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	b.mu.Lock()
+	mine := slices.Collect(maps.Values(b.mine))
+	b.mu.Unlock()
+	for _, s := range mine {
+		if err := b.release(ctx, s); err != nil {
+			b.box.log.ErrorContext(ctx, "cannot end what a cancelled agent had started", "sandbox", s.ID(), "error", err)
+		}
 	}
 }
 

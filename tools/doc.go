@@ -39,6 +39,8 @@
 //
 // A Generate call that belongs to no run is a run of its own: its sandbox is removed when the call ends. For a conversation of
 // several calls, or to resume an interrupted one, bind a run to the context, and close it:
+// The session of a Genkit agent (go/genkit/exp) is a run that is not closed: its turns, and the sub-agents that it asks, find
+// the sandbox until it was idle. When a call is cancelled, what it had started in its sandboxes ends.
 //
 //	run := session.Run{Namespace: session.NamespaceUser, ID: "conversation-7"}
 //	ctx = session.WithRun(ctx, run)

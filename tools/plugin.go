@@ -126,9 +126,10 @@ func (p *Plugin) Tools(ctx context.Context, s Sandbox) ([]ai.Tool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if run, ok := session.RunFromContext(ctx); ok {
+	if run, ok := runOf(ctx); ok {
 		b.fallback = run
 	}
+	b.chatIn(ctx)
 	return b.offered(), nil
 }
 

@@ -30,6 +30,7 @@ const (
 type AgentRunner interface {
 	// RunAgent runs an agent to its end. ctx carries the run (session.RunFromContext), what the run wants its sandboxes
 	// to be (session.BaseFromContext) and which of them the agent's default sandbox is (session.SessionNameFromContext).
+	// It also carries the record of the agent's conversation, which the first Run of the tools.Agent of that name keeps.
 	// RunAgent must return soon after ctx ended; a call that does not is abandoned after Options.StopGrace. input
 	// belongs to the callee. It is called concurrently.
 	RunAgent(ctx context.Context, name string, input map[string]any) (AgentOutput, error)

@@ -21,6 +21,7 @@ const (
 	EventRunResumed   EventKind = "run_resumed"   // in place of run_started, in a run that was interrupted
 	EventStepReplayed EventKind = "step_replayed" // ended before the run was interrupted and is not run again
 	EventStepRetry    EventKind = "step_retry"    // the step is tried again after Delay
+	EventStepProgress EventKind = "step_progress" // of an agent's conversation; in journals only
 	EventCleanup      EventKind = "cleanup"       // the run's sandboxes were closed; Error names what was left behind
 	EventRunFinished  EventKind = "run_finished"
 )
@@ -38,6 +39,8 @@ type Event struct {
 	Visit    int           `json:"visit,omitempty"`
 	Attempt  int           `json:"attempt,omitempty"`
 	Repeats  bool          `json:"repeats,omitempty"` // step_started: it was under way when the run was interrupted
+	Turns    int           `json:"turns,omitempty"`   // step_started that repeats: the turns of the agent behind which it continues
+	Lost     string        `json:"lost,omitempty"`    // step_started that repeats: why an agent begins again from its start
 	Status   Status        `json:"status,omitempty"`
 	Outcome  Outcome       `json:"outcome,omitempty"`
 	Duration time.Duration `json:"-"`              // of the attempt or the run; duration_ms in JSON

@@ -30,19 +30,21 @@ var errSibling = errors.New("another branch failed")
 // run is one run of a workflow.
 type run struct {
 	*Engine
-	wf        *Workflow
-	base      session.Request // what the run's sandboxes are like where nothing else is asked for
-	input     map[string]any  // plain data, never changed
-	info      map[string]any  // what expressions read as `run`
-	chain     []string
-	started   time.Time
-	executed  atomic.Bool
-	steps     atomic.Int64 // attempts made
-	held      atomic.Int64 // bytes remembered
-	stream    core.StreamCallback[Event]
-	workspace *transfer.Snapshot // what the run's sandboxes begin with; nil for nothing
-	past      *past              // of a run that was interrupted; nil for a new one
-	trace     string             // traceparent of the run's span
+	wf       *Workflow
+	base     session.Request // what the run's sandboxes are like where nothing else is asked for
+	input    map[string]any  // plain data, never changed
+	info     map[string]any  // what expressions read as `run`
+	chain    []string
+	started  time.Time
+	executed atomic.Bool
+	steps    atomic.Int64 // attempts made
+	held     atomic.Int64 // bytes remembered
+	// conversations is how many bytes were recorded of the agents' conversations that are under way.
+	conversations atomic.Int64
+	stream        core.StreamCallback[Event]
+	workspace     *transfer.Snapshot // what the run's sandboxes begin with; nil for nothing
+	past          *past              // of a run that was interrupted; nil for a new one
+	trace         string             // traceparent of the run's span
 
 	mu  sync.Mutex // guards seq; held while an entry is written or an event is emitted, so that they come in order
 	seq int64

@@ -186,8 +186,8 @@ func newRunsResumeCmd(a *app) *cobra.Command {
 		Use:   "resume RUN",
 		Short: "Resume a run whose process died",
 		Long: `Resume a run whose process died, with the flags that it was started with. Steps that finished are not run again;
-the step that was under way is, from its beginning, and what it left running is ended. The run's sandboxes are adopted
-with their files. When one of them is gone, the run is not resumed, unless --fresh-sandbox says that an empty one will do.`,
+the step that was under way is: a command from its start, an agent behind the last tool call whose result is recorded. What
+it left running, and no result speaks of, is ended. The run's sandboxes are adopted with their files. When one of them is gone, the run is not resumed, unless --fresh-sandbox says that an empty one will do.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
 			return a.resumeRun(ctx, j, args[0], fresh)

@@ -20,6 +20,7 @@ import (
 	"github.com/workcell-dev/workcell/internal/models"
 	"github.com/workcell-dev/workcell/internal/otelsetup"
 	"github.com/workcell-dev/workcell/internal/scripted"
+	"github.com/workcell-dev/workcell/internal/transcript"
 	"github.com/workcell-dev/workcell/session"
 	"github.com/workcell-dev/workcell/tools"
 	"github.com/workcell-dev/workcell/workflow"
@@ -136,14 +137,21 @@ func (h *host) run(ctx context.Context, name string, input map[string]any) (tool
 	return res, err
 }
 
-// resume makes recorded answers begin where those of an interrupted run ended. Attempts that are run again take theirs once
-// more.
+// resume makes recorded answers begin where those of an interrupted run ended. Conversations that are continued keep
+// theirs; attempts that are run again from their start take theirs once more.
 func (h *host) resume(entries []workflow.Entry) {
 	if h.script == nil {
 		return
 	}
+	finished := map[string]bool{} // attempts of which it is known what they took
+	attempt := func(e workflow.Entry) string { return fmt.Sprintf("%s %d %d", e.Path, e.Visit, e.Attempt) }
 	for _, e := range entries {
-		if e.Kind == workflow.EventStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped {
+		if e.Kind == workflow.EventStepProgress && h.script.Continues(e.RunID, e.Agent, transcript.Refs(e.Conversation)) {
+			finished[attempt(e)] = true
+		}
+	}
+	for _, e := range entries {
+		if e.Kind == workflow.EventStepFinished && e.Agent != "" && e.Status != workflow.StatusSkipped && !finished[attempt(e)] {
 			h.script.Played(e.RunID, e.Agent)
 		}
 	}

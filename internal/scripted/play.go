@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/firebase/genkit/go/ai"
 
 	"github.com/workcell-dev/workcell/internal/expr"
+	"github.com/workcell-dev/workcell/internal/transcript"
 )
 
 // position is a place in an agent's script. It travels in the references of tool calls, which come back with the
@@ -139,15 +141,19 @@ func (p *Plugin) begin(ctx context.Context, agent string, vars map[string]any) (
 		p.script.file, agent, taken+1, len(invocations))
 }
 
-// lastPosition finds the turn whose tool outputs end the conversation; false when a user's message does.
+// lastPosition finds the turn whose tool outputs end the conversation; false when a user's message does. What Workcell has
+// the model know in between ends nothing.
 func lastPosition(req *ai.ModelRequest) (position, bool) {
-	if len(req.Messages) == 0 {
-		return position{}, false
-	}
-	for _, part := range req.Messages[len(req.Messages)-1].Content {
-		if part.IsToolResponse() {
-			return parseRef(part.ToolResponse.Ref)
+	for _, m := range slices.Backward(req.Messages) {
+		if transcript.IsNotice(m) {
+			continue
 		}
+		for _, part := range m.Content {
+			if part.IsToolResponse() {
+				return parseRef(part.ToolResponse.Ref)
+			}
+		}
+		break
 	}
 	return position{}, false
 }
@@ -161,7 +167,7 @@ func (p *Plugin) variables(ctx context.Context, req *ai.ModelRequest) (map[strin
 	outputs := []any{}
 	prompt := ""
 	for _, m := range req.Messages {
-		if m.Role == ai.RoleUser {
+		if m.Role == ai.RoleUser && !transcript.IsNotice(m) {
 			prompt, outputs = m.Text(), []any{} // what came before belongs to an earlier invocation
 		}
 		for _, part := range m.Content {
