@@ -39,7 +39,9 @@ func BaseFromContext(ctx context.Context) (Request, bool) {
 
 // WithDefaults returns r with its zero fields taken from base and, by name, the variables of base that r does not set.
 func (r Request) WithDefaults(base Request) Request {
-	r.Image = cmp.Or(r.Image, base.Image)
+	if r.Image == "" {
+		r.Image, r.DefaultImage = base.Image, base.DefaultImage
+	}
 	r.User = cmp.Or(r.User, base.User)
 	if !r.RootSet {
 		r.Root = cmp.Or(r.Root, base.Root)

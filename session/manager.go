@@ -115,6 +115,13 @@ func (o *Options) complete() error {
 		return fmt.Errorf("%w: MaxSandboxes and MaxFileBytes must not be negative", backend.ErrInvalid)
 	}
 	o.Labels = maps.Clone(o.Labels)
+	o.Defaults.Images = maps.Clone(o.Defaults.Images)
+	if err := o.Defaults.Limits.Validate(); err != nil {
+		return err
+	}
+	if _, err := execTimeout(o.Defaults.ExecTimeout, DefaultExecTimeout); err != nil {
+		return err
+	}
 	if o.Store == nil {
 		o.Store = NewMemoryStore()
 	}

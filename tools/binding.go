@@ -94,12 +94,12 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 	}
 	if base, ok := session.BaseFromContext(ctx); ok {
 		if req.Image == "" && b.ownImage(base, runtime) {
-			req.Image = frontmatter.DefaultImage(runtime)
+			wish.DefaultImage(&req, runtime)
 		}
 		req = req.WithDefaults(base)
 	}
 	if req.Image == "" {
-		req.Image = frontmatter.DefaultImage(runtime)
+		wish.DefaultImage(&req, runtime)
 	}
 	return req, wishes
 }

@@ -20,9 +20,6 @@ import (
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
-// keepFor is how long --keep keeps the sandboxes of a run, unless somebody removes them before.
-const keepFor = 7 * 24 * time.Hour
-
 // runVerb returns a command that runs something: with the flags for its input and its sandboxes.
 func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes string, cmd *cobra.Command) *cobra.Command {
 	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags, cmd)
@@ -87,7 +84,11 @@ func (a *app) run(ctx context.Context, path, file string, pairs []string) error 
 		return err
 	}
 	defer j.Close() // every entry was on the disk before the run went on
-	if _, err := j.Prune(ctx, time.Now().Add(-keepRuns)); err != nil {
+	conf, err := a.config()
+	if err != nil {
+		return err
+	}
+	if _, err := j.Prune(ctx, time.Now().Add(-conf.KeepRuns())); err != nil {
 		a.logger().Warn("old runs cannot be forgotten", "error", err)
 	}
 	return a.withHost(ctx, agents, func(ctx context.Context, h *host) error {
@@ -126,10 +127,10 @@ func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note strin
 	return errors.Join(runError(err), res.Cleanup)
 }
 
-// retention returns how long the sandboxes of a run stay behind its end.
-func (a *app) retention() time.Duration {
-	if a.Keep {
-		return keepFor
+// retention returns how long the sandboxes of a run stay behind its end, unless somebody removes them before.
+func (h *host) retention() time.Duration {
+	if h.Keep {
+		return h.loaded.KeepSandboxes()
 	}
 	return 0
 }

@@ -25,10 +25,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
-const (
-	keepRuns    = 30 * 24 * time.Hour // how long the journals of finished runs are kept
-	cancelEvery = time.Second         // how often a run looks whether somebody asked for its end
-)
+// cancelEvery is how often a run looks whether somebody asked for its end.
+const cancelEvery = time.Second
 
 func newRunsCmd(a *app) *cobra.Command {
 	return group(&cobra.Command{
@@ -213,7 +211,7 @@ func (a *app) resumeRun(ctx context.Context, j *sqlitejournal.Journal, id string
 		return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged),
 			"put back what it was, or end the run: workcell runs cancel "+r.ID)
 	}
-	a.runFlags = n.runFlags
+	a.resumeWith(n.runFlags)
 	return a.withHost(ctx, agents, func(ctx context.Context, h *host) error {
 		if err := n.checkEngine(a, h.m); err != nil {
 			return err
@@ -343,7 +341,7 @@ func cancelDead(ctx context.Context, a *app, j *sqlitejournal.Journal, r sqlitej
 	if err != nil {
 		return err
 	}
-	a.Backend = n.Backend
+	a.resumeWith(n.runFlags)
 	return a.withManager(ctx, stateNeeded, func(ctx context.Context, m *session.Manager) error {
 		if err := n.checkEngine(a, m); err != nil {
 			return err

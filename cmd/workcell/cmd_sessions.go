@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"go.opentelemetry.io/otel"
 
 	"github.com/workcell-dev/workcell/backend"
-	"github.com/workcell-dev/workcell/internal/engines"
 	spans "github.com/workcell-dev/workcell/internal/telemetry"
 	"github.com/workcell-dev/workcell/session"
 )
@@ -39,30 +37,36 @@ func (a *app) managed(use stateUse, fn func(ctx context.Context, m *session.Mana
 
 // inSandbox returns what a command runs with the sandbox that its first argument names, which may have an owner elsewhere.
 func (a *app) inSandbox(fn func(ctx context.Context, s *session.Session, args []string) error) func(*cobra.Command, []string) error {
-	return a.managed(stateWanted, func(ctx context.Context, m *session.Manager, args []string) error {
-		list, err := m.List(ctx)
-		if err != nil {
-			return err
-		}
-		info, err := findSandbox(list, args[0])
-		if err != nil {
-			return err
-		}
-		s, err := m.Connect(ctx, info.ID)
-		if err != nil {
-			return err
-		}
-		return fn(ctx, s, args[1:])
-	})
+	return func(cmd *cobra.Command, args []string) error {
+		return a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
+			list, err := m.List(ctx)
+			if err != nil {
+				return err
+			}
+			info, err := findSandbox(list, args[0])
+			if err != nil {
+				return err
+			}
+			s, err := m.Connect(ctx, info.ID)
+			if err != nil {
+				return err
+			}
+			return fn(ctx, s, args[1:])
+		}, args[0])
+	}
 }
 
-// withManager runs fn with a manager that leaves every sandbox as it is when fn is done. All of it is one trace.
-func (a *app) withManager(ctx context.Context, use stateUse, fn func(context.Context, *session.Manager) error) (err error) {
-	ctx, tel := a.startTracing(ctx)
+// withManager runs fn with a manager that leaves every sandbox as it is when fn is done; sandboxes are as in openManager. All
+// of it is one trace.
+func (a *app) withManager(ctx context.Context, use stateUse, fn func(context.Context, *session.Manager) error, sandboxes ...string) (err error) {
+	ctx, tel, err := a.startTracing(ctx)
+	if err != nil {
+		return err
+	}
 	defer tel.Close(ctx)
 	ctx, span := spans.StartWith(ctx, otel.GetTracerProvider(), a.command)
 	defer func() { spans.End(span, spanError(err)) }()
-	m, done, err := a.openManager(ctx, a.backendName(), use)
+	m, done, err := a.openManager(ctx, "", use, sandboxes...)
 	if err != nil {
 		return err
 	}
@@ -89,31 +93,6 @@ type unknownSandbox struct {
 func (e *unknownSandbox) Error() string { return e.text + ": " + backend.ErrNotFound.Error() }
 
 func (e *unknownSandbox) Unwrap() error { return backend.ErrNotFound }
-
-// whereElse adds to the error of a sandbox that m's engine does not have on which other one it is, as far as it is recorded.
-func (a *app) whereElse(ctx context.Context, m *session.Manager, err error) error {
-	var unknown *unknownSandbox
-	if !errors.As(err, &unknown) || a.records == nil {
-		return err
-	}
-	recs, _ := a.records.List(ctx, session.RecordReady) // the error is true without them
-	here := engines.NameOf(m.Backend())
-	for _, rec := range recs {
-		called := func(name string) bool {
-			_, err := findSandbox([]session.Info{{ID: rec.ID, Key: rec.Key, Run: rec.Key.Run()}}, name)
-			return err == nil
-		}
-		if rec.Engine == a.engines().ID(here) || !slices.ContainsFunc(unknown.names, called) {
-			continue
-		}
-		driver, _, _ := strings.Cut(rec.Engine, "-")
-		if driver == here {
-			return fail(exitNotFound, err, fmt.Sprintf("it is on another %s engine: point this command to the one that it was opened on", driver))
-		}
-		return fail(exitNotFound, err, fmt.Sprintf("it is on another backend: --backend %s", driver))
-	}
-	return err
-}
 
 // findSandbox returns the one sandbox that a person calls name.
 func findSandbox(list []session.Info, name string) (session.Info, error) {

@@ -50,19 +50,24 @@ the workspace is full.`,
 					return removeFiles(ctx, s, args[0], files, force)
 				})(cmd, args)
 			}
-			return a.managed(stateWanted, func(ctx context.Context, m *session.Manager, names []string) error {
-				ids, err := sandboxesToRemove(ctx, m, names, all, force)
-				errs := []error{err}
-				removed := printed[removedSandbox]{a: a}
-				for _, id := range ids {
-					if err := m.Remove(ctx, id, !keep); err == nil || force && errors.Is(err, backend.ErrNotFound) {
-						removed.add(id, removedSandbox{id})
-					} else {
-						errs = append(errs, err)
+			groups, err := a.byBackend(cmd.Context(), stateWanted, args)
+			errs := []error{err}
+			removed := printed[removedSandbox]{a: a}
+			for _, names := range groups {
+				errs = append(errs, a.withManager(cmd.Context(), stateWanted, func(ctx context.Context, m *session.Manager) error {
+					ids, err := sandboxesToRemove(ctx, m, names, all, force)
+					errs := []error{err}
+					for _, id := range ids {
+						if err := m.Remove(ctx, id, !keep); err == nil || force && errors.Is(err, backend.ErrNotFound) {
+							removed.add(id, removedSandbox{id})
+						} else {
+							errs = append(errs, err)
+						}
 					}
-				}
-				return errors.Join(append(errs, removed.end())...)
-			})(cmd, args)
+					return errors.Join(errs...)
+				}, names...))
+			}
+			return errors.Join(append(errs, removed.end())...)
 		},
 	})
 	f := cmd.Flags()

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // runFlags is what a run is started with besides its file and its input. Its journal keeps it for the command that resumes it.
@@ -22,6 +23,8 @@ type runFlags struct {
 	Agents       string   `json:"agents,omitempty"`        // directory of a workflow's agents
 	Workspace    string   `json:"workspace,omitempty"`     // directory to copy into sandboxes
 	Keep         bool     `json:"keep,omitempty"`          // leave the sandboxes
+
+	Defaults *session.Defaults `json:"defaults,omitempty"` // what is configured; nil until that is read
 }
 
 // flagGroup is a set of flags that several commands have. What they say is in app.
@@ -41,7 +44,7 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	if groups&engineFlags != 0 {
 		f.StringVar(&a.Backend, "backend", "",
 			"what runs the sandboxes: docker, containerd, local (no engine, a weaker wall than a container), or auto: docker, "+
-				"else containerd (default $WORKCELL_BACKEND, else auto)")
+				"else containerd (default that of the sandbox that is named, else $WORKCELL_BACKEND, else auto)")
 	}
 	if groups&imageFlags != 0 {
 		f.StringArrayVar(&a.MapImage, "map-image", nil,

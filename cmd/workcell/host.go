@@ -53,6 +53,9 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		doc, err := checkAgent(files[name])
+		if err == nil {
+			err = a.checkImage(doc)
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -172,23 +175,34 @@ func (a *app) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.
 	), nil
 }
 
-// startTracing sets traces up, which must come before initGenkit.
-func (a *app) startTracing(ctx context.Context) (context.Context, *otelsetup.Tracing) {
-	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: a.TraceContent})
+// startTracing sets traces up as it is configured, which must come before initGenkit.
+func (a *app) startTracing(ctx context.Context) (context.Context, *otelsetup.Tracing, error) {
+	c, err := a.config()
+	if err == nil {
+		err = a.configureTelemetry(c)
+	}
+	if err != nil {
+		return ctx, nil, err
+	}
+	ctx, tel := otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: a.TraceContent})
+	return ctx, tel, nil
 }
 
 // withHost runs fn with agents, an engine and progress, and ends them all: sandboxes that are not kept are closed and
 // traces are sent, whether or not ctx has ended.
 func (a *app) withHost(ctx context.Context, files map[string]string, fn func(context.Context, *host) error) (err error) {
 	catchBrokenPipes()
-	ctx, tel := a.startTracing(ctx)
+	ctx, tel, err := a.startTracing(ctx)
+	if err != nil {
+		return err
+	}
 	defer func() {
 		tel.Close(ctx)
 		if id := tel.TraceID(); id != "" {
 			a.notice("trace: %s", id)
 		}
 	}()
-	m, done, err := a.openManager(ctx, a.backendName(), stateNeeded)
+	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		return err
 	}
