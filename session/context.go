@@ -8,6 +8,7 @@ import (
 
 type (
 	sessionNameKey struct{}
+	userKey        struct{}
 	baseKey        struct{}
 )
 
@@ -23,6 +24,19 @@ func SessionNameFromContext(ctx context.Context) string {
 		return name
 	}
 	return DefaultName
+}
+
+// WithUser names the person for whom agents work that are run with ctx. One whose file says `session: user` works in that
+// person's sandbox, which outlives runs and ends when it was idle for its idle time. The name comes from the program, which
+// knows who is there, and never from a model.
+func WithUser(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, userKey{}, name)
+}
+
+// UserFromContext returns the name set by WithUser; empty without one.
+func UserFromContext(ctx context.Context) string {
+	name, _ := ctx.Value(userKey{}).(string)
+	return name
 }
 
 // WithBase sets what the run's sandboxes are by default. Who opens one with ctx takes from base every field that

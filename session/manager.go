@@ -248,6 +248,7 @@ func (m *Manager) noteLost(s *Session, reason string) {
 	}
 	now := m.now()
 	rec := s.recordAs(RecordLost, now.Add(lifetimes.Remembered))
+	rec.Reason = string(owner.EngineLost)
 	if rec.LastUsed = now; s.key.Namespace == NamespaceWorkflow {
 		rec.Expires = now.Add(lifetimes.Missed)
 	}

@@ -187,6 +187,7 @@ type Info struct {
 	Key     Key                 `json:"key"`
 	Run     string              `json:"run,omitempty"` // owning run, empty for named sandboxes
 	State   State               `json:"state"`
+	Reason  string              `json:"reason,omitempty"` // Record.Reason
 	Image   string              `json:"image"`
 	User    string              `json:"user"`
 	Network backend.NetworkMode `json:"network"`

@@ -26,6 +26,7 @@ func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes strin
 	f := cmd.Flags()
 	f.StringVar(inputFile, "input-file", "", "JSON or YAML file with the whole input, - for standard input; "+over+" goes over it")
 	f.StringVar(&a.Workspace, "workspace", "", "directory to copy into the "+sandboxes)
+	f.StringVar(&a.User, "user", "", "name of the person whose sandbox agents with session: user work in; it stays for the next run")
 	f.BoolVar(&a.Keep, "keep", false, "leave the run's sandboxes for workcell sessions exec and rm")
 	return cmd
 }

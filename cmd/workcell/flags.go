@@ -23,6 +23,7 @@ type runFlags struct {
 	Agents       string   `json:"agents,omitempty"`        // directory of a workflow's agents
 	Workspace    string   `json:"workspace,omitempty"`     // directory to copy into sandboxes
 	Keep         bool     `json:"keep,omitempty"`          // leave the sandboxes
+	User         string   `json:"user,omitempty"`          // whom agents with session: user serve
 
 	Defaults *session.Defaults `json:"defaults,omitempty"` // what is configured; nil until that is read
 }

@@ -207,7 +207,11 @@ func (a *app) withHost(ctx context.Context, files map[string]string, fn func(con
 		return err
 	}
 	defer done()
-	defer func() { err = errors.Join(err, m.Close(context.WithoutCancel(ctx))) }()
+	end := m.Close
+	if a.User != "" {
+		ctx, end = session.WithUser(ctx, a.User), m.Detach // the runs close their own sandboxes, and the user's stays
+	}
+	defer func() { err = errors.Join(err, end(context.WithoutCancel(ctx))) }()
 	h, err := a.newHost(ctx, m, files)
 	if err != nil {
 		return err
