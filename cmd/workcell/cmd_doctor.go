@@ -72,8 +72,9 @@ func (r *engineReport) add(name string, v verdict, detail, fix string) {
 func newDoctorCmd(a *app) *cobra.Command {
 	image := ""
 	cmd := a.verb(engineFlags|imageFlags|outputFlags, &cobra.Command{
-		Use:   "doctor",
-		Short: "Check the engines and what they can enforce",
+		Use:     "doctor",
+		Example: "  workcell doctor\n  workcell doctor --backend local -o json",
+		Short:   "Check the engines and what they can enforce",
 		Long: `Check which engines answer, what they can enforce and that a sandbox really opens, and say how to mend what is
 missing: for each backend, or for the one that --backend names. Exits with 5 when no sandbox can run on the backend that
 commands would take. It pulls nothing.`,

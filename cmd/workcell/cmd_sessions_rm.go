@@ -21,6 +21,7 @@ func newSessionsRmCmd(a *app) *cobra.Command {
 	)
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
 		Use:     "rm SANDBOX… | --all | --file PATH SANDBOX",
+		Example: "  workcell sessions rm mybox sbx_…\n  workcell sessions rm --keep-workspace mybox\n  workcell sessions rm --file old.log mybox",
 		Aliases: []string{"remove"},
 
 		SuggestFor: []string{"delete", "stop", "close"},
@@ -148,8 +149,9 @@ type sessionsGCOptions struct {
 func newSessionsGCCmd(a *app) *cobra.Command {
 	o := &sessionsGCOptions{}
 	cmd := a.verb(engineFlags|outputFlags, &cobra.Command{
-		Use:   "gc",
-		Short: "Show, and with --yes remove, the sandboxes that no process has",
+		Use:     "gc",
+		Example: "  workcell sessions gc\n  workcell sessions gc --yes --older-than 24h",
+		Short:   "Show, and with --yes remove, the sandboxes that no process has",
 		Long: `Show, and with --yes remove, the sandboxes that no process has: those of interrupted runs, those that were kept, and
 with --named also those that ` + "`sessions open`" + ` made. All but the named ones would go by themselves, when their time is over.
 

@@ -93,6 +93,9 @@ func oneOf[T ~string](p *T, values ...T) *choice[T] {
 
 func (c *choice[T]) String() string { return string(*c.value) }
 
+// Words returns the values that the flag takes.
+func (c *choice[T]) Words() []string { return c.words }
+
 func (c *choice[T]) Type() string { return strings.Join(c.words, "|") }
 
 func (c *choice[T]) Set(text string) error {

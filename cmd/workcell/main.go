@@ -98,7 +98,9 @@ Environment:
 	if reaper.Supported {
 		root.AddCommand(newReaperCmd(a))
 	}
+	root.AddCommand(newManCmd())
 	wrapArgErrors(root)
+	a.completeWords(root)
 	return root
 }
 
