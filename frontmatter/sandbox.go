@@ -66,6 +66,7 @@ const (
 const (
 	SessionDefault  = "default"  // the sandbox that all agents of a run share
 	SessionIsolated = "isolated" // a sandbox of this agent alone, which reaches no other
+	SessionUser     = "user"     // the sandbox of the person whom the run serves (session.WithUser), which outlives runs and reaches no other
 )
 
 // Bounds of the values in a file, beside those of backend.LimitTable.

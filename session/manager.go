@@ -138,6 +138,13 @@ func (o *Options) complete() error {
 		return fmt.Errorf("%w: MaxSandboxes and MaxFileBytes must not be negative", backend.ErrInvalid)
 	}
 	o.Labels = maps.Clone(o.Labels)
+	o.Defaults.Images = maps.Clone(o.Defaults.Images)
+	if err := o.Defaults.Limits.Validate(); err != nil {
+		return err
+	}
+	if _, err := execTimeout(o.Defaults.ExecTimeout, DefaultExecTimeout); err != nil {
+		return err
+	}
 	if o.Store == nil {
 		o.Store = NewMemoryStore()
 	}
@@ -264,6 +271,7 @@ func (m *Manager) noteLost(s *Session, reason string) {
 	}
 	now := m.now()
 	rec := s.recordAs(RecordLost, now.Add(lifetimes.Remembered))
+	rec.Reason = string(owner.EngineLost)
 	if rec.LastUsed = now; s.key.Namespace == NamespaceWorkflow {
 		rec.Expires = now.Add(lifetimes.Missed)
 	}

@@ -189,7 +189,7 @@ func (m *Manager) reuse(ctx context.Context, s *Session, req Request) (_ *Sessio
 		// What is left of it, a stopped container or its volume, must go before the key is used again, or is used on.
 		if s.beginClose(func() bool { return true }) {
 			m.spawn(func() {
-				if err := m.finishClose(ctx, s, s.on(owner.EngineLost)); err != nil {
+				if err := m.finishClose(ctx, s, s.on(owner.EngineLost), owner.EngineLost); err != nil {
 					m.log.WarnContext(ctx, "cannot remove what is left of a lost sandbox yet", "sandbox", s.id, "error", err)
 				}
 			})
@@ -432,7 +432,7 @@ func (m *Manager) discard(s *Session, adopted bool) {
 	if adopted {
 		to = owner.Ready // it was there before us
 	}
-	if err := m.closeSession(m.ctx, s, to); err != nil {
+	if err := m.closeSession(m.ctx, s, to, owner.RunEnded); err != nil {
 		m.log.Warn("cannot remove an abandoned sandbox yet", "sandbox", s.id, "error", err)
 	}
 }

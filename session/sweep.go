@@ -222,6 +222,7 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 		m.putBack(ctx, taken, use)
 		return nil
 	}
+	taken.Reason = string(rule.On)
 	if rule.Do == owner.Stop {
 		engine, _, err := m.find(ctx, taken.ID)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {

@@ -89,6 +89,11 @@ func (a *Agent) Run(ctx context.Context, input map[string]any, opts *RunOptions)
 	if opts != nil {
 		o = *opts
 	}
+	if a.doc.Sandbox != nil {
+		if err := checkUser(ctx, *a.doc.Sandbox); err != nil {
+			return AgentResult{}, fmt.Errorf("agent %s (%s): %w", a.name, a.doc.File, err)
+		}
+	}
 	run, bound := runOf(ctx)
 	if !bound {
 		run = session.Run{Namespace: session.NamespaceAgent, ID: session.NewRunID()}

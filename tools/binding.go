@@ -60,6 +60,9 @@ func newBinding(box *toolbox, cfg frontmatter.Sandbox) *binding {
 }
 
 func (b *binding) run(ctx context.Context) session.Run {
+	if b.cfg.Session == frontmatter.SessionUser {
+		return session.Run(session.UserScope(session.UserFromContext(ctx)))
+	}
 	if run, ok := runOf(ctx); ok {
 		return run
 	}
@@ -81,7 +84,7 @@ func (b *binding) name(ctx context.Context) string {
 // isolated, any other too.
 func (b *binding) reaches(ctx context.Context, name string) bool {
 	own := b.name(ctx)
-	return name == own || !isolated.Is(own) && !isolated.Is(name)
+	return name == own || b.cfg.Session != frontmatter.SessionUser && !isolated.Is(own) && !isolated.Is(name)
 }
 
 // request returns what the agent asks for, over what its run asks for. runtime is the agent's, or another one that this
@@ -99,12 +102,12 @@ func (b *binding) request(ctx context.Context, runtime frontmatter.Runtime) (req
 	}
 	if base, ok := session.BaseFromContext(ctx); ok {
 		if req.Image == "" && b.ownImage(base, runtime) {
-			req.Image = frontmatter.DefaultImage(runtime)
+			wish.DefaultImage(&req, runtime)
 		}
 		req = req.WithDefaults(base)
 	}
 	if req.Image == "" {
-		req.Image = frontmatter.DefaultImage(runtime)
+		wish.DefaultImage(&req, runtime)
 	}
 	return req, wishes
 }
@@ -124,6 +127,9 @@ func (b *binding) ownImage(base session.Request, runtime frontmatter.Runtime) bo
 // open returns the sandbox of that name and makes it the binding's own. An agent that has no wish of its own about what
 // differs shares a sandbox that was opened with another request.
 func (b *binding) open(ctx context.Context, name string) (s *session.Session, created bool, err error) {
+	if err := checkUser(ctx, b.cfg); err != nil {
+		return nil, false, err
+	}
 	key := b.run(ctx).Key(name)
 	req, wishes := b.request(ctx, b.cfg.Runtime)
 	if name == b.name(ctx) {
@@ -149,6 +155,14 @@ func (b *binding) open(ctx context.Context, name string) (s *session.Session, cr
 		b.used = false
 	}
 	return s, created, nil
+}
+
+// checkUser refuses to look for the sandbox of a person whom nobody named.
+func checkUser(ctx context.Context, cfg frontmatter.Sandbox) error {
+	if cfg.Session == frontmatter.SessionUser && session.UserFromContext(ctx) == "" {
+		return fmt.Errorf("the sandbox is its user's, and nobody said who that is, with session.WithUser or --user NAME: %w", backend.ErrInvalid)
+	}
+	return nil
 }
 
 // openAs opens a sandbox, in the place of another one where there are too many and the host has one to spare.

@@ -39,13 +39,13 @@
 //
 // A Generate call that belongs to no run is a run of its own: its sandbox is removed when the call ends. For a conversation of
 // several calls, or to resume an interrupted one, bind a run to the context, and close it:
-// The session of a Genkit agent (go/genkit/exp) is a run that is not closed: its turns, and the sub-agents that it asks, find
-// the sandbox until it was idle. When a call is cancelled, what it had started in its sandboxes ends.
 //
 //	run := session.Run{Namespace: session.NamespaceUser, ID: "conversation-7"}
 //	ctx = session.WithRun(ctx, run)
 //	defer manager.CloseScope(ctx, run.Scope())
 //
+// The session of a Genkit agent (go/genkit/exp) is a run that is not closed: its turns, and the sub-agents that it asks, find
+// the sandbox until it was idle. When a call is cancelled, what it had started in its sandboxes ends.
 // Tools see the sandboxes of one run and no others: an id of another run gets the answer of an id that never existed. A run's
 // agents share the sandbox named "default" unless their `session:` names another. Nothing is opened before the first tool
 // needs it. [Agent.Run] and package workflow bind runs themselves.

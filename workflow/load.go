@@ -168,8 +168,11 @@ func (l *loader) sandbox(n *yaml.Node, wf *Workflow) {
 	}
 	o := &object{loader: l, node: n, what: "sandbox", at: s.At}
 	wf.base = wish.Request(s.Sandbox)
-	if s.Image != "" || s.Runtime != "" { // else agents bring their own
-		wf.base.Image, wf.base.Language = s.WithDefaults().Image, string(s.Runtime)
+	switch { // without either agents bring their own
+	case s.Image != "":
+		wf.base.Language = string(s.Runtime)
+	case s.Runtime != "":
+		wish.DefaultImage(&wf.base, s.Runtime)
 	}
 	wf.base.Retention = o.duration("retention", 0, maxTimeout)
 	wf.workspace, wf.yield = o.text("workspace"), time.Duration(s.YieldMS)*time.Millisecond

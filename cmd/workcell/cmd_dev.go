@@ -15,8 +15,9 @@ import (
 
 func newDevCmd(a *app) *cobra.Command {
 	return a.verb(engineFlags|imageFlags|modelFlags|agentsFlags, &cobra.Command{
-		Use:   "dev PATH…",
-		Short: "Serve agents and workflows to the Genkit Developer UI",
+		Use:     "dev PATH…",
+		Example: "  genkit start -- workcell dev examples/agents examples/workflows/debug-and-fix.yaml",
+		Short:   "Serve agents and workflows to the Genkit Developer UI",
 		Long: `Serve agents and workflows to the Genkit Developer UI until it is interrupted. Start it from Genkit's own command:
 
   genkit start -- workcell dev examples/agents examples/workflows/debug-and-fix.yaml

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -57,7 +58,16 @@ loopback addresses each of them needs a bearer token.`,
 			"  workcell mcp --transport http --listen 127.0.0.1:8765\n" +
 			"  workcell mcp --transport http --listen 0.0.0.0:8765 --token-file tokens --tls-cert cert.pem --tls-key key.pem",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.config()
+			if err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("idle-timeout") {
+				o.idle = cmp.Or(c.IdleTimeout(), o.idle)
+			}
+			return o.run(cmd.Context(), a)
+		},
 	})
 	o.http.addTo(cmd)
 	o.policy.addTo(cmd)
@@ -93,9 +103,12 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() { err = endAudit(err) }()
-	ctx, tel := a.startTracing(ctx, false)
+	ctx, tel, err := a.startTracing(ctx, false)
+	if err != nil {
+		return err
+	}
 	defer tel.Close(ctx)
-	m, done, err := a.openManager(ctx, a.backendName(), stateNeeded)
+	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		return err
 	}
@@ -111,8 +124,12 @@ func (o *mcpOptions) run(ctx context.Context, a *app) (err error) {
 	}
 	defer runner.Close()
 	opts := &mcpserver.Options{
-		Sandbox: tools.Sandbox{Runtime: o.runtime, Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)}},
-		Policy:  &policy, Tasks: runner.list(), RunTask: runner.Run, Diff: runner.Diff, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
+		Sandbox: tools.Sandbox{
+			Runtime: o.runtime, Image: o.image, Network: frontmatter.Network{Enabled: new(o.network == backend.NetworkBridge)},
+			// The policy bounds it.
+			Limits: frontmatter.Limits{ExecTimeoutSeconds: int64(a.Defaults.ExecTimeout.Seconds())},
+		},
+		Policy: &policy, Tasks: runner.list(), RunTask: runner.Run, Diff: runner.Diff, IdleTimeout: o.idle, Version: buildVersion(), Logger: a.logger(),
 	}
 	srv, err := mcpserver.New(m, opts)
 	if err != nil {

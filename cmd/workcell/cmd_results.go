@@ -33,8 +33,13 @@ func (a *app) runFiles() (runfiles.Dir, error) {
 
 // pruneRuns forgets runs that finished long ago, with what they made.
 func (a *app) pruneRuns(ctx context.Context, j *sqlitejournal.Journal) {
-	old := time.Now().Add(-keepRuns)
-	_, err := j.Prune(ctx, old)
+	conf, err := a.config()
+	if err != nil {
+		a.logger().Warn("old runs cannot be forgotten", "error", err)
+		return
+	}
+	old := time.Now().Add(-conf.KeepRuns())
+	_, err = j.Prune(ctx, old)
 	kept, dirErr := a.runFiles()
 	if err = errors.Join(err, dirErr); err == nil {
 		err = kept.Prune(old, func(run string) bool {

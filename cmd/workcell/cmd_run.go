@@ -24,9 +24,6 @@ import (
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
-// keepFor is how long --keep keeps the sandboxes of a run, unless somebody removes them before.
-const keepFor = 7 * 24 * time.Hour
-
 // runVerb returns a command that runs something: with the flags for its input and its sandboxes.
 func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes string, cmd *cobra.Command) *cobra.Command {
 	a.verb(groups|engineFlags|imageFlags|modelFlags|outputFlags|auditFlags, cmd)
@@ -36,6 +33,7 @@ func (a *app) runVerb(groups flagGroup, inputFile *string, over, sandboxes strin
 	f.StringVar(&a.Out, "out", "", "directory to put the outputs into; without it they are kept for `workcell runs get`")
 	f.BoolVar(&a.Force, "force", false, "replace files in --out that are others, or changed meanwhile")
 	f.BoolVar(&a.Apply, "apply", false, "when the run succeeded, apply what it changed to the directory that its workspace is a copy of")
+	f.StringVar(&a.User, "user", "", "name of the person whose sandbox agents with session: user work in; it stays for the next run")
 	f.BoolVar(&a.Keep, "keep", false, "leave the run's sandboxes for workcell sessions exec and rm")
 	return cmd
 }
@@ -144,10 +142,10 @@ func (h *host) execute(ctx context.Context, j *sqlitejournal.Journal, note strin
 	return errors.Join(runError(err), res.Cleanup, home)
 }
 
-// retention returns how long the sandboxes of a run stay behind its end.
-func (a *app) retention() time.Duration {
-	if a.Keep {
-		return keepFor
+// retention returns how long the sandboxes of a run stay behind its end, unless somebody removes them before.
+func (h *host) retention() time.Duration {
+	if h.Keep {
+		return h.loaded.KeepSandboxes()
 	}
 	return 0
 }

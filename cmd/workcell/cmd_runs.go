@@ -25,10 +25,8 @@ import (
 	"github.com/workcell-dev/workcell/workflow/sqlitejournal"
 )
 
-const (
-	keepRuns    = 30 * 24 * time.Hour // how long the journals of finished runs are kept
-	cancelEvery = time.Second         // how often a run looks whether somebody asked for its end
-)
+// cancelEvery is how often a run looks whether somebody asked for its end.
+const cancelEvery = time.Second
 
 func newRunsCmd(a *app) *cobra.Command {
 	return group(&cobra.Command{
@@ -183,8 +181,9 @@ func (n runNote) checkEngine(a *app, m *session.Manager) error {
 func newRunsResumeCmd(a *app) *cobra.Command {
 	fresh := false
 	cmd := a.verb(outputFlags, &cobra.Command{
-		Use:   "resume RUN",
-		Short: "Resume a run whose process died",
+		Use:     "resume RUN",
+		Example: "  workcell runs resume run_…\n  workcell runs resume run_… --fresh-sandbox",
+		Short:   "Resume a run whose process died",
 		Long: `Resume a run whose process died, with the flags that it was started with. Steps that finished are not run again;
 the step that was under way is: a command from its start, an agent behind the last tool call whose result is recorded. What
 it left running, and no result speaks of, is ended. The run's sandboxes are adopted with their files. When one of them is gone, the run is not resumed, unless --fresh-sandbox says that an empty one will do.`,
@@ -214,7 +213,7 @@ func (a *app) resumeRun(ctx context.Context, j *sqlitejournal.Journal, id string
 		return fail(exitInvalid, fmt.Errorf("%s: %w", n.Workflow, workflow.ErrChanged),
 			"put back what it was, or end the run: workcell runs cancel "+r.ID)
 	}
-	a.runFlags = n.runFlags
+	a.resumeWith(n.runFlags)
 	return a.withHost(ctx, agents, true, func(ctx context.Context, h *host) error {
 		if err := n.checkEngine(a, h.m); err != nil {
 			return err
@@ -265,8 +264,9 @@ func checkSandboxes(ctx context.Context, m *session.Manager, runID string) error
 func newRunsCancelCmd(a *app) *cobra.Command {
 	var wait time.Duration
 	cmd := a.verb(outputFlags, &cobra.Command{
-		Use:   "cancel RUN",
-		Short: "End a run and remove its sandboxes",
+		Use:     "cancel RUN",
+		Example: "  workcell runs cancel run_… --wait 5m",
+		Short:   "End a run and remove its sandboxes",
 		Long: `End a run and remove its sandboxes. A run that is under way in another process is asked to stop, as by Ctrl-C, and
 waited for; one whose process died is ended here.`,
 		Args: cobra.ExactArgs(1),
@@ -344,7 +344,7 @@ func cancelDead(ctx context.Context, a *app, j *sqlitejournal.Journal, r sqlitej
 	if err != nil {
 		return err
 	}
-	a.Backend = n.Backend
+	a.resumeWith(n.runFlags)
 	return a.withManager(ctx, stateNeeded, func(ctx context.Context, m *session.Manager) error {
 		if err := n.checkEngine(a, m); err != nil {
 			return err
@@ -395,6 +395,7 @@ func newRunsLsCmd(a *app) *cobra.Command {
 	var limit int
 	cmd := a.verb(outputFlags, &cobra.Command{
 		Use:     "ls",
+		Example: "  workcell runs ls -n 10",
 		Aliases: []string{"list"},
 		Short:   "List the latest runs, the newest first",
 		Args:    cobra.NoArgs,
@@ -433,8 +434,9 @@ type shownRun struct {
 
 func newRunsShowCmd(a *app) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
-		Use:   "show RUN",
-		Short: "Show what a run did",
+		Use:     "show RUN",
+		Example: "  workcell runs show run_…\n  workcell runs show run_… -o json",
+		Short:   "Show what a run did",
 		Long: `Show what a run did, step by step, from its journal. As JSON or YAML that is the journal itself, with the input and
 the output of each step.`,
 		Args: cobra.ExactArgs(1),

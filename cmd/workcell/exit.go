@@ -40,7 +40,7 @@ const exitCodeHelp = `Exit codes:
   0        success
   1        the run failed, whatever of, or an error that has no code of its own
   2        wrong flags or arguments, limits out of range included
-  3        an agent, workflow, script or input is invalid
+  3        an agent, workflow, script, input or configuration file is invalid
   4        the model cannot be used: missing key, unknown provider
   5        the container engine is not available, or cannot run sandboxes (doctor)
   6        no such sandbox or run, or its container or files are gone (sessions open rebuilds a named one)

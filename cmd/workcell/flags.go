@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/workcell-dev/workcell/backend"
+	"github.com/workcell-dev/workcell/session"
 )
 
 // runFlags is what a run is started with besides its file and its input. Its journal keeps it for the command that resumes it.
@@ -27,6 +28,9 @@ type runFlags struct {
 	Out          string   `json:"out,omitempty"`           // directory to put outputs into
 	Force        bool     `json:"force,omitempty"`         // also over files there that are others
 	Apply        bool     `json:"apply,omitempty"`         // apply the run's patch when it succeeded
+	User         string   `json:"user,omitempty"`          // whom agents with session: user serve
+
+	Defaults *session.Defaults `json:"defaults,omitempty"` // what is configured; nil until that is read
 }
 
 // flagGroup is a set of flags that several commands have. What they say is in app.
@@ -47,7 +51,7 @@ func (a *app) verb(groups flagGroup, cmd *cobra.Command) *cobra.Command {
 	if groups&engineFlags != 0 {
 		f.StringVar(&a.Backend, "backend", "",
 			"what runs the sandboxes: docker, containerd, local (no engine, a weaker wall than a container), or auto: docker, "+
-				"else containerd (default $WORKCELL_BACKEND, else auto)")
+				"else containerd (default that of the sandbox that is named, else $WORKCELL_BACKEND, else auto)")
 	}
 	if groups&imageFlags != 0 {
 		f.StringArrayVar(&a.MapImage, "map-image", nil,
@@ -98,6 +102,9 @@ func oneOf[T ~string](p *T, values ...T) *choice[T] {
 }
 
 func (c *choice[T]) String() string { return string(*c.value) }
+
+// Words returns the values that the flag takes.
+func (c *choice[T]) Words() []string { return c.words }
 
 func (c *choice[T]) Type() string { return strings.Join(c.words, "|") }
 

@@ -57,6 +57,9 @@ func (a *app) newHost(ctx context.Context, m *session.Manager, files map[string]
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		doc, err := checkAgent(files[name])
+		if err == nil {
+			err = a.checkImage(doc)
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -183,9 +186,18 @@ func (a *app) initGenkit(ctx context.Context, plugins ...api.Plugin) (g *genkit.
 	), nil
 }
 
-// startTracing sets traces and metrics up, which must come before initGenkit. keep keeps the spans of a run (host.keepTrace).
-func (a *app) startTracing(ctx context.Context, keep bool) (context.Context, *otelsetup.Tracing) {
-	return otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: a.TraceContent, Keep: keep})
+// startTracing sets traces and metrics up as it is configured, which must come before initGenkit. keep keeps the spans of a
+// run (host.keepTrace).
+func (a *app) startTracing(ctx context.Context, keep bool) (context.Context, *otelsetup.Tracing, error) {
+	c, err := a.config()
+	if err == nil {
+		err = a.configureTelemetry(c)
+	}
+	if err != nil {
+		return ctx, nil, err
+	}
+	ctx, tel := otelsetup.Start(ctx, otelsetup.Options{Env: a.env, Stderr: a.stderr, Version: buildVersion(), Content: a.TraceContent, Keep: keep})
+	return ctx, tel, nil
 }
 
 // keepTrace keeps the spans of this process with a run, for `workcell runs trace`.
@@ -230,19 +242,26 @@ func (a *app) withHost(ctx context.Context, files map[string]string, oneRun bool
 		return err
 	}
 	defer func() { err = endAudit(err) }()
-	ctx, tel := a.startTracing(ctx, oneRun)
+	ctx, tel, err := a.startTracing(ctx, oneRun)
+	if err != nil {
+		return err
+	}
 	defer func() {
 		tel.Close(ctx)
 		if id := tel.TraceID(); id != "" && tel.Exports() {
 			a.notice("trace: %s", id)
 		}
 	}()
-	m, done, err := a.openManager(ctx, a.backendName(), stateNeeded)
+	m, done, err := a.openManager(ctx, "", stateNeeded)
 	if err != nil {
 		return err
 	}
 	defer done()
-	defer func() { err = errors.Join(err, m.Close(context.WithoutCancel(ctx))) }()
+	end := m.Close
+	if a.User != "" {
+		ctx, end = session.WithUser(ctx, a.User), m.Detach // the runs close their own sandboxes, and the user's stays
+	}
+	defer func() { err = errors.Join(err, end(context.WithoutCancel(ctx))) }()
 	h, err := a.newHost(ctx, m, files)
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/workcell-dev/workcell/internal/config"
 	"github.com/workcell-dev/workcell/internal/environ"
 	"github.com/workcell-dev/workcell/internal/reaper"
 	"github.com/workcell-dev/workcell/internal/suggest"
@@ -59,6 +60,7 @@ them: containers of Docker or containerd, or the local backend, which needs no e
 Environment:
   WORKCELL_BACKEND     as --backend
   WORKCELL_STATE_DIR   as --state-dir
+  WORKCELL_CONFIG      as --config
   WORKCELL_IMAGE_MAP   as --map-image, comma separated
   WORKCELL_ALLOW_ROOT  1 lets sandboxes run as root
   WORKCELL_MCP_TOKEN   bearer token of the MCP server's HTTP clients
@@ -80,6 +82,8 @@ Environment:
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVar(&a.stateDirFlag, "state-dir", "",
 		"directory for what must outlive the command (default $XDG_STATE_HOME/workcell)")
+	root.PersistentFlags().StringVar(&a.configFlag, "config", "",
+		"configuration file (default $WORKCELL_CONFIG, else workcell.yaml in $XDG_CONFIG_HOME/workcell and here)")
 	group(root,
 		newRunCmd(a),
 		newRunsCmd(a),
@@ -89,12 +93,15 @@ Environment:
 		newMCPCmd(a),
 		newDevCmd(a),
 		newDoctorCmd(a),
+		newConfigCmd(a),
 		newVersionCmd(a),
 	)
 	if reaper.Supported {
 		root.AddCommand(newReaperCmd(a))
 	}
+	root.AddCommand(newManCmd())
 	wrapArgErrors(root)
+	a.completeWords(root)
 	return root
 }
 
@@ -148,6 +155,8 @@ type app struct {
 
 	runFlags
 	stateDirFlag string
+	configFlag   string
+	loaded       *config.Config // a.config's; nil until it is needed
 	out          format
 	maxSandboxes int // that may be open at once; 0 is no bound. Only servers have a flag for it.
 

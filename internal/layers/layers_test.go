@@ -98,6 +98,7 @@ func layers() []layer {
 		// What the command is made of. Commands alone read the environment.
 		{dir: "internal/hint", only: []string{}},
 		{dir: "internal/environ", may: []string{"internal/hint"}, only: []string{}},
+		{dir: "internal/config", may: []string{"backend", "frontmatter", "internal/environ", "internal/suggest", "internal/yamlnode"}},
 		{dir: "internal/engines", may: []string{"backend/...", "internal/environ", "internal/hint", "internal/sanitize"}},
 		{dir: "internal/runtrace", may: []string{"internal/sanitize", "internal/telemetry"}, sdk: true},
 		{dir: "internal/otelsetup", may: []string{"internal/environ", "internal/runtrace", "internal/sanitize", "otelgenai"}, genkit: true, sdk: true},
