@@ -6,17 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"os"
 	"path"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
-	"golang.org/x/sys/unix"
 
 	"github.com/workcell-dev/workcell/backend"
 	"github.com/workcell-dev/workcell/backend/internal/host"
@@ -65,7 +61,7 @@ func (b *driver) reach(ctx context.Context, r *record, pid int) (io.ReadWriteClo
 	if !kernelNetwork(r.config.Runtime) || program != embed.Path {
 		return b.bridge(ctx, r)
 	}
-	conn, err := dialGuest(ctx, pid)
+	conn, err := host.DialProcess(ctx, pid, wire.SocketName)
 	if err != nil {
 		return nil, err
 	}
@@ -91,36 +87,8 @@ func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, er
 // programOf returns what the process runs, and reports whether that is runc, which has not become the guest yet. A containerd
 // that counts processes in a namespace of its own names others than the guest.
 func programOf(pid int) (program string, starting bool) {
-	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	argv := strings.Split(string(args), "\x00")
+	argv := host.Argv(pid)
 	return argv[0], len(argv) > 1 && argv[1] == "init" && (argv[0] == "/proc/self/exe" || path.Base(argv[0]) == "runc")
-}
-
-// dialGuest connects to the socket of the guest that is a process of this machine: nobody else's, whatever a command or
-// the machine's reuse of process ids put in its place.
-func dialGuest(ctx context.Context, pid int) (net.Conn, error) {
-	var conn net.Conn
-	err := inNetns(fmt.Sprintf("/proc/%d/ns/net", pid), func() (err error) {
-		var d net.Dialer
-		conn, err = d.DialContext(ctx, "unix", wire.SocketName) // which makes the socket on this thread
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	raw, err := conn.(syscall.Conn).SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) {
-			if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil || int(cred.Pid) != pid {
-				_ = conn.Close()
-				conn = nil
-			}
-		})
-	}
-	if err == nil && conn == nil {
-		err = unix.ESRCH
-	}
-	return conn, err
 }
 
 // lost is what it means when a sandbox that just ran is gone or in another state.

@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 
@@ -32,20 +33,19 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 }
 
 // running makes sure that a sandbox can be spoken to, and may be: to attach to a stopped one would wait for its start.
-func (b *driver) running(ctx context.Context, id string) (backend.Info, error) {
+func (b *driver) running(ctx context.Context, id string) (container.InspectResponse, error) {
 	res, err := b.own(ctx, id)
 	if err != nil {
-		return backend.Info{}, err
+		return res, err
 	}
-	info := describeContainer(res)
-	switch info.State {
+	switch now := describeContainer(res).State; now {
 	case backend.StateRunning:
 	case backend.StatePaused: // its processes continue when it is resumed
-		return info, fmt.Errorf("docker: the sandbox is paused: %w", backend.ErrUnavailable)
+		return res, fmt.Errorf("docker: the sandbox is paused: %w", backend.ErrUnavailable)
 	default:
-		return info, fmt.Errorf("docker: the sandbox is %s: %w", info.State, backend.ErrLost)
+		return res, fmt.Errorf("docker: the sandbox is %s: %w", now, backend.ErrLost)
 	}
-	return info, b.guardNetwork(ctx, res)
+	return res, b.guardNetwork(ctx, res)
 }
 
 // hijack asks the engine for a stream. The client's own way to do that ignores the context once it is connected and loses

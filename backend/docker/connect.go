@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/docker/docker/api/types/container"
 
@@ -12,23 +13,29 @@ import (
 	"github.com/workcell-dev/workcell/backend/internal/kit"
 )
 
-// Connect opens a stream of its own to the guest: the engine starts the guest's bridge in the sandbox. It takes some
-// tens of milliseconds more than Dial and does not disturb its stream.
+// Connect opens a stream of its own to the guest, which does not disturb that of Dial. Where the sandbox's processes can be
+// reached from here it is a connection to the guest's socket; else the engine starts the guest's bridge in the sandbox, which
+// takes some tens of milliseconds more.
 func (b *driver) Connect(ctx context.Context, id string) (io.ReadWriteCloser, error) {
-	info, err := b.running(ctx, id)
+	res, err := b.running(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	res, err := kit.Call(ctx, b.calls, "connect", func(ctx context.Context) (container.ExecCreateResponse, error) {
+	if strings.HasPrefix(b.api.DaemonHost(), "unix://") { // else it is on another machine
+		if s := enter(ctx, res); s != nil {
+			return s, nil
+		}
+	}
+	bridge, err := kit.Call(ctx, b.calls, "connect", func(ctx context.Context) (container.ExecCreateResponse, error) {
 		return b.api.ContainerExecCreate(ctx, id, container.ExecOptions{
-			User: info.User, WorkingDir: "/", Env: kit.GuestEnv(), AttachStdin: true, AttachStdout: true,
+			User: describeContainer(res).User, WorkingDir: "/", Env: kit.GuestEnv(), AttachStdin: true, AttachStdout: true,
 			Cmd: []string{guestPath(), "connect"},
 		})
 	})
 	if err != nil {
 		return nil, lost(err)
 	}
-	s, err := b.hijack(ctx, "connect", "/exec/"+res.ID+"/start", nil, container.ExecStartOptions{})
+	s, err := b.hijack(ctx, "connect", "/exec/"+bridge.ID+"/start", nil, container.ExecStartOptions{})
 	return s, lost(err)
 }
 
