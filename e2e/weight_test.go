@@ -35,7 +35,7 @@ func main() {
 		panic(err)
 	}
 	defer manager.Close(ctx)
-	s, _, err := manager.Open(ctx, session.UserKey("weight"), session.Request{})
+	s, _, err := manager.Open(ctx, session.UserKey("weight"), session.Request{Image: "host"})
 	if err != nil {
 		panic(err)
 	}

@@ -45,17 +45,14 @@ main() {
     await images "images"
   fi
   await build "workcell"
-  if [ "${JAEGER:-}" != off ] && ! hack/jaeger.sh status 2>/dev/null; then begin jaeger nice -n 19 hack/jaeger.sh start; fi
+  if [ "${JAEGER:-}" != off ] && ! hack/jaeger.sh status 2>/dev/null; then begin jaeger nice -n 19 hack/jaeger.sh up; fi
   say "== $workflow on $backend with $model"
   case $model in
     scripted/*) say "   (a recorded list of turns plays the model; the sandbox, its files and the commands are real)" ;;
   esac
   local code=0 run
-  if hack/jaeger.sh status 2>/dev/null; then
-    export OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf
-  fi
   "$work/workcell" run "$workflow" --backend "$backend" --model "$model" || code=$?
-  run=$("$work/workcell" runs ls -o json | sed -n 's/.*"id": *"\(run_[^"]*\)".*/\1/p' | head -n 1)
+  run=$("$work/workcell" runs ls -o json | grep -o '"id": *"run_[^"]*' | head -n 1 | grep -o 'run_.*') || true
   if [ -n "$run" ]; then
     say "== the trace of $run, $((SECONDS - began)) s after the start of this demo"
     "$work/workcell" runs trace "$run" || true
@@ -189,15 +186,18 @@ how_far() {
   fi
 }
 
-# hand_to_jaeger RUN: what is kept of the run, unless Jaeger answered from the start.
+# hand_to_jaeger RUN: what is kept of it. Of a Jaeger that had it live it is the address that matters; spans that it has
+# already change nothing.
 hand_to_jaeger() {
-  if [ -z "${OTEL_EXPORTER_OTLP_ENDPOINT:-}" ]; then
-    say "Jaeger is fetched or built, the first time for some minutes; the run is over, Ctrl-C takes nothing away"
+  "$work/workcell" runs trace "$1" -o json >"$work/trace.json"
+  if [ -e "$work/jaeger.pid" ]; then
+    say "Jaeger is fetched, or built, which takes some minutes the first time. The run is over: Ctrl-C takes nothing away,"
+    say "the trace is kept."
     await jaeger "Jaeger"
-    "$work/workcell" runs trace "$1" -o json >"$work/trace.json"
-    hack/jaeger.sh send "$work/trace.json"
+    tail -n 1 "$work/jaeger.log" >&2
   fi
-  hack/jaeger.sh url "$1"
+  hack/jaeger.sh send "$work/trace.json"
+  say "(Jaeger keeps running; hack/jaeger.sh stop ends it. Built from its module it has the query API, but not the pages.)"
 }
 
 main
