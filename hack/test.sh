@@ -4,6 +4,8 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 exec </dev/null # which may not even be open
+# What another checkout has built comes from the cache.
+export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 began=$SECONDS
 tools_log=$(mktemp)
 scratch=$(mktemp -d) # temporary files of the tests

@@ -297,7 +297,8 @@ func wordOf(w *syntax.Word) word {
 		}
 	}
 	if !computed {
-		if fields, err := expand.Fields(nil, w); err == nil && len(fields) == 1 {
+		// Each call its own: expand keeps notes in it, and for all callers together where there is none.
+		if fields, err := expand.Fields(&expand.Config{}, w); err == nil && len(fields) == 1 {
 			return word{text: fields[0], static: true}
 		}
 	}

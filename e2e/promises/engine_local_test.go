@@ -182,8 +182,10 @@ func fileOf(t *testing.T, pid int, name string) string {
 func (e *localEngine) inspectGroup(t *testing.T, b *sandbox) {
 	t.Helper()
 	caps := w.driver.Capabilities()
-	_, nonce, _ := strings.Cut(b.s.Info().EngineID, "@")
-	group := "workcell-" + hash([]byte(e.state))[:8] + "-" + nonce
+	main, err := e.pid(t.Context(), b.s.Info().EngineID)
+	must(t, err)
+	// That of a sandbox which was prepared beforehand is named after the preparation.
+	group := regexp.MustCompile("workcell-" + hash([]byte(e.state))[:8] + "-[0-9a-f]{16}").FindString(fileOf(t, main, "cgroup"))
 	for what, c := range map[string]struct {
 		enforced bool
 		v1, v2   string
