@@ -117,9 +117,10 @@ send() {
     cat "$1" >&3
     cat <&3' _ "$1" 2>/dev/null) || true
   case $reply in *' 200 '*) ;; *) die "Jaeger did not take the spans: ${reply%%$'\r'*}" "hack/jaeger.sh status" ;; esac
-  id=$(grep -o '"traceId": *"[0-9a-f]*"' "$1" | head -n 1 | grep -o '[0-9a-f]\{32\}')
+  [[ $(<"$1") =~ \"traceId\":\ *\"([0-9a-f]{32}) ]] || die "$1 holds no trace"
+  id=${BASH_REMATCH[1]}
   local deadline=$((SECONDS + 10))
-  until get "/api/traces/$id" | grep -q '"spanID"'; do
+  until [[ $(get "/api/traces/$id") = *'"spanID"'* ]]; do
     [ $SECONDS -lt $deadline ] || die "Jaeger took the spans, but has no trace $id"
     sleep 0.2
   done
