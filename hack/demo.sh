@@ -180,7 +180,7 @@ follow() {
 how_far() {
   local log=$work/$1.log
   if [ "$1" = build ] && [ -s "$work/packages" ]; then
-    printf '%s of %s packages are compiled\n' "$(grep -c '^[a-z]' "$log")" "$(cat "$work/packages")"
+    printf '%s of %s packages are compiled\n' "$(grep -c '^[^ ]*$' "$log")" "$(cat "$work/packages")"
   else
     tail -n 1 "$log" 2>/dev/null
   fi
