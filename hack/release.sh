@@ -5,7 +5,7 @@
 #   release.sh install       the latter: the tree of HEAD as a proxy's files, installed without this checkout
 #   release.sh snapshot      everything of a release in dist/, nothing published: 6 binaries, archives, SBOMs, checksums
 #   release.sh publish       the same of the tag that HEAD has, to the forge (GITHUB_TOKEN)
-#   release.sh completions   scripts for shells, which the archives hold; goreleaser calls it
+#   release.sh extras        scripts for shells and manual pages, which the archives hold; goreleaser calls it
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -20,8 +20,8 @@ main() {
     install) install_from_proxy ;;
     snapshot) goreleaser release --snapshot --clean && verify ;;
     publish) goreleaser release --clean ;;
-    completions) completions ;;
-    *) die "usage: release.sh check|install|snapshot|publish|completions" ;;
+    extras) extras ;;
+    *) die "usage: release.sh check|install|snapshot|publish|extras" ;;
   esac
 }
 
@@ -73,13 +73,14 @@ install_from_proxy() {
   esac
 }
 
-completions() {
-  local dir=$root/.cache/release/completions shell
-  rm -rf "$dir" && mkdir -p "$dir"
-  CGO_ENABLED=0 go build -trimpath -o "$dir/../workcell" ./cmd/workcell
+extras() {
+  local dir=$root/.cache/release shell
+  rm -rf "$dir" && mkdir -p "$dir/completions"
+  CGO_ENABLED=0 go build -trimpath -o "$dir/workcell" ./cmd/workcell
   for shell in bash zsh fish powershell; do
-    "$dir/../workcell" completion "$shell" >"$dir/workcell.$shell"
+    "$dir/workcell" completion "$shell" >"$dir/completions/workcell.$shell"
   done
+  "$dir/workcell" man "$dir/man"
 }
 
 # verify looks at a snapshot as one who downloads it does.
@@ -103,6 +104,7 @@ verify() {
   for file in bash zsh fish; do
     [ -s "$tmp/completions/workcell.$file" ] || die "the archive has no completion script for $file"
   done
+  [ -s "$tmp/man/workcell.1" ] || die "the archive has no manual page"
   say "dist/ is whole: $(find dist -maxdepth 1 -name 'workcell_*' | wc -l) files"
 }
 
