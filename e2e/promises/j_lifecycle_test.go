@@ -134,15 +134,14 @@ func TestJ5CancelledOpen(t *testing.T) {
 		return
 	}
 	reg := newRegistry(t)
-	ref := reg.push(t, "acme/cancelled:1")
 	for name, at := range e.steps() {
 		for _, delay := range []time.Duration{0, 20 * time.Millisecond} {
 			t.Run(name+" "+delay.String(), func(t *testing.T) {
 				t.Parallel()
 				p := e.proxy(t)
 				image := pythonImage
-				if name == "pull" {
-					image = ref
+				if name == "pull" { // of its own, which no other one brings
+					image = reg.push(t, fmt.Sprintf("acme/cancelled:%d", delay))
 				}
 				cancelledOpen(t, newDriver(t, connection{address: p.address}), image, func(cancel func()) <-chan struct{} {
 					met := make(chan struct{})
