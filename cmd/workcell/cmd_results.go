@@ -247,9 +247,10 @@ type shownOutput struct {
 
 func newRunsFilesCmd(a *app) *cobra.Command {
 	return a.verb(outputFlags, &cobra.Command{
-		Use:   "files RUN [PATH]",
-		Short: "List the outputs of a run, all or those at PATH",
-		Args:  cobra.RangeArgs(1, 2),
+		Use:     "files RUN [PATH]",
+		Short:   "List the outputs of a run, all or those at PATH",
+		Example: "  workcell runs files run_4k2\n  workcell runs files run_4k2 dist -o json",
+		Args:    cobra.RangeArgs(1, 2),
 		RunE: a.withMade(func(_ string, made *runfiles.Archive, args []string) error {
 			list, err := outputsAt(made, append(args, ".")[0])
 			if err != nil && len(args) > 0 {
@@ -363,8 +364,9 @@ func patchOf(run string, made *runfiles.Archive) (*patch.Patch, error) {
 
 func newRunsDiffCmd(a *app) *cobra.Command {
 	return a.verb(0, &cobra.Command{
-		Use:   "diff RUN",
-		Short: "Print what a run changed in its workspace, as a patch",
+		Use:     "diff RUN",
+		Short:   "Print what a run changed in its workspace, as a patch",
+		Example: "  workcell runs diff run_4k2 | git apply",
 		Long: `Print what a run changed in the workspace that is a copy of a directory, as a patch in Git's format: git apply takes it,
 with binary files, modes and renames. Files that it leaves out are named on standard error.`,
 		Args: cobra.ExactArgs(1),
@@ -381,8 +383,9 @@ with binary files, modes and renames. Files that it leaves out are named on stan
 
 func newRunsApplyCmd(a *app) *cobra.Command {
 	return a.verb(0, &cobra.Command{
-		Use:   "apply RUN [DIR]",
-		Short: "Apply what a run changed to the directory that its workspace is a copy of",
+		Use:     "apply RUN [DIR]",
+		Short:   "Apply what a run changed to the directory that its workspace is a copy of",
+		Example: "  workcell runs apply run_4k2\n  workcell runs apply run_4k2 ../another-checkout",
 		Long: `Apply what a run changed to the directory that its workspace is a copy of, or to DIR. Texts that changed there meanwhile
 are merged; where both changed the same lines, and for all other files that changed meanwhile, the file is left as it is and
 named, and the exit code is 7. Nothing is written outside of the directory, through a link or below .git. Applying twice is
@@ -404,9 +407,10 @@ no error.`,
 
 func newRunsRmCmd(a *app) *cobra.Command {
 	return a.verb(0, &cobra.Command{
-		Use:   "rm RUN…",
-		Short: "Forget finished runs, with their outputs and patches",
-		Args:  cobra.MinimumNArgs(1),
+		Use:     "rm RUN…",
+		Short:   "Forget finished runs, with their outputs and patches",
+		Example: "  workcell runs rm run_4k2",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: a.journalled(func(ctx context.Context, j *sqlitejournal.Journal, args []string) error {
 			kept, err := a.runFiles()
 			if err != nil {
