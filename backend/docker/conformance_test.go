@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -20,19 +19,6 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	dropInits(t, "1234-1234", "4242-100", "2147483647-2147483647") // users of the suite
 	backendtest.Run(t, harness(t))
-}
-
-// TestAttach: streams of an engine on another machine, which are the engine's own.
-func TestAttach(t *testing.T) {
-	t.Parallel()
-	engine := httptest.NewServer(newProxy(t).handler)
-	t.Cleanup(engine.Close)
-	h := harness(t)
-	h.SharedDial = false
-	h.New = func(t testing.TB) backend.SandboxBackend {
-		return newBackend(t, func(o *docker.Options) { o.Host = "tcp://" + engine.Listener.Addr().String() })
-	}
-	backendtest.RunDial(t, h)
 }
 
 func harness(t testing.TB) backendtest.Harness {
