@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
@@ -16,6 +17,9 @@ import (
 	"github.com/workcell-dev/workcell/internal/guest/embed"
 )
 
+// settleTime is how long containerd may take to notice that a process has ended.
+const settleTime = time.Second
+
 // Dial connects to the guest's socket. Streams do not disturb each other, and need containerd for the connecting only.
 func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error) {
 	r, pid, err := b.running(ctx, id)
@@ -23,7 +27,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 		return nil, err
 	}
 	if !kernelNetwork(r.config.Runtime) { // the namespace of its process is not that of its commands
-		return b.bridge(ctx, r)
+		return b.bridged(ctx, r, id, pid)
 	}
 	stream, err := kit.ReachGuest(ctx, r.config.Cgroup, pid, func(ctx context.Context) (int, error) {
 		_, now, err := b.running(ctx, id)
@@ -31,7 +35,7 @@ func (b *driver) Dial(ctx context.Context, id string) (io.ReadWriteCloser, error
 	})
 	switch {
 	case errors.Is(err, kit.ErrElsewhere):
-		return b.bridge(ctx, r)
+		return b.bridged(ctx, r, id, pid)
 	case ctx.Err() != nil:
 		return nil, b.settle(ctx, "dial", err)
 	case err != nil:
@@ -51,6 +55,19 @@ func lost(err error) error {
 		return fmt.Errorf("containerd: the sandbox ended: %w", backend.ErrLost)
 	}
 	return err
+}
+
+// bridged is bridge for a guest that may have ended just now, which the runtime knows before containerd does.
+func (b *driver) bridged(ctx context.Context, r *record, id string, pid int) (io.ReadWriteCloser, error) {
+	stream, err := b.bridge(ctx, r)
+	for end := time.Now().Add(settleTime); err != nil && time.Now().Before(end) && pause(ctx, 20*time.Millisecond); {
+		if _, now, gone := b.running(ctx, id); gone != nil {
+			return nil, lost(gone)
+		} else if now != pid {
+			return nil, fmt.Errorf("containerd: the guest ended: %w", backend.ErrLost)
+		}
+	}
+	return stream, err
 }
 
 // bridge is the stream to a process of ours in the sandbox, which bridges to the guest's socket there: the network of a
