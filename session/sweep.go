@@ -222,7 +222,9 @@ func (m *Manager) reclaim(ctx context.Context, rec Record, rule owner.Rule) erro
 		m.putBack(ctx, taken, use)
 		return nil
 	}
-	taken.Reason = string(rule.On)
+	if taken.State != RecordRemoving || taken.Reason == "" { // else it has been decided on, and is late only
+		taken.Reason = string(rule.On)
+	}
 	if rule.Do == owner.Stop {
 		engine, _, err := m.find(ctx, taken.ID)
 		if err != nil && !errors.Is(err, backend.ErrNotFound) {
